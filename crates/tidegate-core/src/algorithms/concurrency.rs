@@ -1,0 +1,156 @@
+//! `concurrency`: so many at once.
+//!
+//! A rate says nothing about slow requests: ten a second that each take a minute
+//! are 600 in flight. Here a request holds a permit while it runs. The naive
+//! version, a counter that goes up and down, leaks a place for ever when a
+//! holder dies between the two. So every permit has a *lease*: it is forgotten
+//! when the lease ends, unless it is renewed.
+//!
+//! ```text
+//!   limit 2, lease 60 s
+//!   a  |========= released
+//!   b     |=======~~~~~~~~~~~~~~~~~~~~~| holder died: free again 60 s after it began
+//!   c        |? denied, retry when b's lease or a's ends, whichever is first
+//! ```
+//!
+//! **Admits** iff the permits held plus the cost stay within `L`.
+//! **Retry-after**: when enough leases will have ended, if nobody releases
+//! earlier. A release is a refund, which waits never count on.
+//!
+//! **Bound: `L` in flight**, as long as nobody works on after losing the lease.
+//!
+//! **Cost**: 40 bytes per permit held.
+
+use alloc::vec::Vec;
+
+use super::Window;
+use crate::limit::Moment;
+use crate::{Ask, Limit, PermitId, Timestamp};
+
+/// The state of a `concurrency` limit.
+#[derive(Clone, Debug, Default)]
+pub struct Permits {
+    /// In order of expiry.
+    held: Vec<Held>,
+    total: u64,
+    /// Permits ever held, to tell the newest.
+    count: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    id: PermitId,
+    cost: u64,
+    since: Timestamp,
+    lease_us: u64,
+    /// Which one it was, of all.
+    order: u64,
+}
+
+impl Held {
+    fn ends(&self) -> Timestamp {
+        self.since.plus_micros(self.lease_us)
+    }
+}
+
+impl Permits {
+    /// How many permits are held.
+    pub fn len(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Whether none is held.
+    pub fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+
+    /// Gives a permit back; `false` if it is not held (any more).
+    pub fn release(&mut self, permit: PermitId) -> bool {
+        self.take(permit).is_some()
+    }
+
+    /// Starts a permit's lease anew; `false` if it is not held (any more).
+    pub fn renew(&mut self, limit: &Limit, permit: PermitId, now: Timestamp) -> bool {
+        self.advance(limit, &limit.moment(now));
+        match self.take(permit) {
+            Some(held) => {
+                self.hold(Held { since: now, lease_us: limit.window_us(), ..held });
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn take(&mut self, permit: PermitId) -> Option<Held> {
+        let place = self.held.iter().position(|held| held.id == permit)?;
+        let held = self.held.remove(place);
+        self.total -= held.cost;
+        Some(held)
+    }
+
+    fn hold(&mut self, held: Held) {
+        let place = self.held.partition_point(|other| other.ends() <= held.ends());
+        self.held.insert(place, held);
+        self.total += held.cost;
+    }
+}
+
+impl Window for Permits {
+    fn advance(&mut self, _limit: &Limit, now: &Moment) {
+        let from_the_future = |held: &Held| held.since > now.at;
+        if self.held.iter().any(from_the_future) {
+            for held in self.held.iter_mut().filter(|held| from_the_future(held)) {
+                held.since = now.at;
+            }
+            self.held.sort_by_key(Held::ends);
+        }
+        let ended = self.held.partition_point(|held| held.ends() <= now.at);
+        self.total -= self.held.drain(..ended).map(|held| held.cost).sum::<u64>();
+    }
+
+    fn available(&self, limit: &Limit, _now: &Moment) -> u64 {
+        limit.count().saturating_sub(self.total)
+    }
+
+    fn wait_us(&self, limit: &Limit, cost: u64, now: &Moment) -> u64 {
+        let to_free = (self.total + cost).saturating_sub(limit.count());
+        let mut freed = 0;
+        let mut ends = now.at;
+        for held in &self.held {
+            if freed >= to_free {
+                break;
+            }
+            freed += held.cost;
+            ends = held.ends();
+        }
+        ends.as_micros() - now.at.as_micros()
+    }
+
+    fn charge(&mut self, limit: &Limit, units: u64, ask: &Ask) {
+        let cost = units.min(limit.count_cap().saturating_sub(self.total));
+        if cost > 0 {
+            self.count += 1;
+            let (since, lease_us, order) = (ask.now, limit.window_us(), self.count);
+            self.hold(Held { id: ask.permit, cost, since, lease_us, order });
+        }
+    }
+
+    fn refund(&mut self, _limit: &Limit, mut units: u64) {
+        while units > 0
+            && let Some(newest) = self.held.iter().enumerate().max_by_key(|(_, held)| held.order)
+        {
+            let place = newest.0;
+            let taken = units.min(self.held[place].cost);
+            self.held[place].cost -= taken;
+            self.total -= taken;
+            units -= taken;
+            if self.held[place].cost == 0 {
+                self.held.remove(place);
+            }
+        }
+    }
+
+    fn expires_at(&self, _limit: &Limit) -> Timestamp {
+        self.held.last().map_or(Timestamp::EPOCH, Held::ends)
+    }
+}

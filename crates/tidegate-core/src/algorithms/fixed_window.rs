@@ -1,0 +1,72 @@
+//! `fixed-window`: one count per aligned window.
+//!
+//! The oldest idea and the cheapest: count in calendar windows, start again at
+//! each boundary. It is here because people know it, because it is what "per
+//! day" means to a billing page, and as the yardstick for the others.
+//!
+//! ```text
+//!   limit 100 per minute
+//!              12:00:59   12:01:01
+//!   |----------------100|100----------------|
+//!                   200 within two seconds, each window within its limit
+//! ```
+//!
+//! **Admits** iff the window's count plus the cost stays within `L`.
+//! **Retry-after**: the boundary.
+//!
+//! **Bound: `2L`.** Any window of length `W` meets at most two aligned windows,
+//! each of which admits at most `L`; the picture shows that it is reached.
+//!
+//! **Cost**: a window index and one count.
+
+use super::Window;
+use crate::limit::Moment;
+use crate::{Ask, Limit, Timestamp};
+
+/// The state of a `fixed-window`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FixedWindow {
+    /// Which aligned window it counts: `floor(time / W)`.
+    pub index: u64,
+    /// What was admitted in it.
+    pub count: u64,
+}
+
+impl Window for FixedWindow {
+    #[inline]
+    fn advance(&mut self, limit: &Limit, now: &Moment) {
+        // A window ahead of now (the clock stepped back) keeps its count, from now on.
+        if self.index < now.index {
+            self.count = 0;
+        }
+        self.index = now.index;
+        self.count = self.count.min(limit.count_cap());
+    }
+
+    #[inline]
+    fn available(&self, limit: &Limit, _now: &Moment) -> u64 {
+        limit.count().saturating_sub(self.count)
+    }
+
+    #[inline]
+    fn wait_us(&self, limit: &Limit, cost: u64, now: &Moment) -> u64 {
+        if self.count + cost <= limit.count() {
+            return 0;
+        }
+        limit.window_us() - now.elapsed_us
+    }
+
+    #[inline]
+    fn charge(&mut self, limit: &Limit, units: u64, _ask: &Ask) {
+        self.count = self.count.saturating_add(units).min(limit.count_cap());
+    }
+
+    fn refund(&mut self, _limit: &Limit, units: u64) {
+        self.count = self.count.saturating_sub(units);
+    }
+
+    fn expires_at(&self, limit: &Limit) -> Timestamp {
+        let windows = u64::from(self.count > 0);
+        Timestamp::from_micros(self.index.saturating_add(windows).saturating_mul(limit.window_us()))
+    }
+}

@@ -1,0 +1,136 @@
+//! The six algorithms, one file each.
+//!
+//! All share one shape, [`Window`]: bring the state up to `now`, ask how much is
+//! available, charge, refund, and say when a cost will fit. Everything a caller
+//! sees (admission, remaining, retry-after, reset-after) follows from these in
+//! one place, [`Window::decide`], so the algorithms cannot disagree about it.
+
+pub(crate) mod concurrency;
+pub(crate) mod fixed_window;
+pub(crate) mod sliding_buckets;
+pub(crate) mod sliding_counter;
+pub(crate) mod sliding_log;
+pub(crate) mod token_bucket;
+
+use crate::limit::Moment;
+use crate::{Ask, Cost, Decision, Limit, RetryAfter, Timestamp};
+
+/// What became of an ask, before it is worked out when to come back.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outcome {
+    allowed: bool,
+    remaining: u64,
+}
+
+/// One limit's state as a window over time.
+///
+/// Every method but `advance` expects a state already advanced to `now`.
+pub(crate) trait Window {
+    /// Brings the state up to `now`: lets go of what has aged out and re-enters
+    /// at `now` what lies in its future (the clock stepped back).
+    ///
+    /// This is kept even when the request is denied. It never changes what is
+    /// counted, and without it a state from the future would be re-entered at
+    /// every retry and freeze its key until the clock caught up.
+    fn advance(&mut self, limit: &Limit, now: &Moment);
+
+    /// The largest cost that passes now.
+    fn available(&self, limit: &Limit, now: &Moment) -> u64;
+
+    /// Microseconds until `cost` passes if nothing else arrives; 0 if it does now.
+    /// `cost` is at least 1 and at most the limit's capacity.
+    fn wait_us(&self, limit: &Limit, cost: u64, now: &Moment) -> u64;
+
+    /// Microseconds until everything is available again if nothing arrives: when
+    /// all of it would pass at once.
+    #[inline]
+    fn reset_us(&self, limit: &Limit, now: &Moment) -> u64 {
+        match limit.capacity() {
+            0 => 0,
+            capacity => self.wait_us(limit, capacity, now),
+        }
+    }
+
+    /// Adds `units` without asking.
+    fn charge(&mut self, limit: &Limit, units: u64, ask: &Ask);
+
+    /// Takes `units` off again, newest first, never below zero.
+    fn refund(&mut self, limit: &Limit, units: u64);
+
+    /// From when on the state is as good as none.
+    fn expires_at(&self, limit: &Limit) -> Timestamp;
+
+    /// Whether the limit on its own admits the ask.
+    #[inline]
+    fn admits(&self, limit: &Limit, ask: &Ask, now: &Moment) -> bool {
+        match ask.cost {
+            Cost::Ask(units) => units.max(1) <= self.available(limit, now),
+            Cost::Force(_) | Cost::Refund(_) => true,
+        }
+    }
+
+    /// Charges the ask if it was `admitted` (by every limit of its request).
+    #[inline]
+    fn apply(&mut self, limit: &Limit, ask: &Ask, now: &Moment, admitted: bool) -> Outcome {
+        match ask.cost {
+            Cost::Ask(units) => {
+                let available = self.available(limit, now);
+                let allowed = units.max(1) <= available;
+                if allowed && admitted && units > 0 {
+                    self.charge(limit, units, ask);
+                    Outcome { allowed, remaining: available - units }
+                } else {
+                    Outcome { allowed, remaining: available }
+                }
+            }
+            Cost::Force(units) | Cost::Refund(units) => {
+                if admitted {
+                    self.correct(limit, units, ask, now);
+                }
+                Outcome { allowed: true, remaining: self.available(limit, now) }
+            }
+        }
+    }
+
+    /// Answers an ask that was applied.
+    #[inline]
+    fn report(&self, limit: &Limit, ask: &Ask, now: &Moment, outcome: Outcome) -> Decision {
+        let Outcome { allowed, remaining } = outcome;
+        let retry_after = match ask.cost {
+            Cost::Ask(units) if !allowed && units.max(1) > limit.capacity() => RetryAfter::Never,
+            Cost::Ask(units) if !allowed => {
+                RetryAfter::from_micros(self.wait_us(limit, units.max(1), now))
+            }
+            _ => RetryAfter::Now,
+        };
+        let reset_after_us = self.reset_us(limit, now);
+        Decision { allowed, limit: limit.count(), remaining, retry_after, reset_after_us }
+    }
+
+    /// [`Window::apply`] and [`Window::report`] in one.
+    #[inline]
+    fn settle(&mut self, limit: &Limit, ask: &Ask, now: &Moment, admitted: bool) -> Decision {
+        let outcome = self.apply(limit, ask, now, admitted);
+        self.report(limit, ask, now, outcome)
+    }
+
+    /// Adds or takes off units without asking.
+    #[cold]
+    fn correct(&mut self, limit: &Limit, units: u64, ask: &Ask, now: &Moment) {
+        if let Cost::Refund(_) = ask.cost {
+            self.refund(limit, units);
+            // What it restored may have aged out since.
+            self.advance(limit, now);
+        } else {
+            self.charge(limit, units, ask);
+        }
+    }
+
+    /// One ask, decided alone.
+    #[inline]
+    fn decide(&mut self, limit: &Limit, ask: &Ask) -> Decision {
+        let now = limit.moment(ask.now);
+        self.advance(limit, &now);
+        self.settle(limit, ask, &now, true)
+    }
+}

@@ -1,0 +1,178 @@
+//! `sliding-counter`: two counts and a guess; the default.
+//!
+//! A fixed window forgets everything at its boundary. The counter keeps the
+//! count of the window before and assumes it came evenly, so that the part of it
+//! still within reach shrinks as the current window goes on:
+//!
+//! ```text
+//!   limit 50 per 60 s, 15 s into the window
+//!        previous: 42            current: 18
+//!   |------------------------|------+-----------------|
+//!              |<---- the last 60 s ---->|
+//!               3/4 of the previous      + all of the current
+//!               42 * 45/60 = 31.5        + 18 = 49.5, and 49.5 < 50: admitted
+//! ```
+//!
+//! **Admits** iff `floor(P*(W-e)/W) + C + c <= L`, with `P` and `C` the counts of
+//! the previous and current aligned windows and `e` the time into the current.
+//!
+//! **Retry-after** is exact although the estimate decays all the time. With
+//! `H = L - C - c` left for the previous window, the cost fits as soon as
+//! `P*(W-e) < (H+1)*W`, that is from `e* = W - floor(((H+1)*W - 1)/P)` on. If
+//! there is no such `e*` in this window, `C` becomes the previous count of the
+//! next one, with all of `L - c` left for it, and the same formula says when.
+//!
+//! **Bound: `max(L, 2L - floor(2L/W))`** in ticks, close to `2L`: `L` at the very
+//! end of one window, then, as the estimate melts away, nearly `L` more before
+//! the first are `W` old. It takes aim to do that; ordinary traffic overshoots a
+//! little. Where the limit must hold, take `sliding-buckets` or `sliding-log`.
+//!
+//! **Cost**: a window index and two counts; 16 bytes with key and expiry in the
+//! memory store while counts stay below 2^20.
+
+use super::{Outcome, Window};
+use crate::limit::Moment;
+use crate::{Ask, Decision, Limit, Timestamp};
+
+/// The state of a `sliding-counter`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SlidingCounter {
+    /// Which aligned window `current` counts: `floor(time / W)`.
+    pub index: u64,
+    /// What was admitted in the window before.
+    pub previous: u64,
+    /// What was admitted in this window.
+    pub current: u64,
+}
+
+/// A decision half made; see [`SlidingCounter::step`].
+#[derive(Clone, Copy, Debug)]
+pub struct Stepped {
+    outcome: Outcome,
+    now: Moment,
+}
+
+impl SlidingCounter {
+    /// The first half of a decision: brings the counter up to now and charges the
+    /// ask if it is admitted. With [`SlidingCounter::report`] it does what
+    /// [`State::decide`](crate::State::decide) does, for stores that keep counters
+    /// in a form of their own and can let go of them before the waits are worked out.
+    #[inline]
+    pub fn step(&mut self, limit: &Limit, ask: &Ask) -> Stepped {
+        let now = limit.moment(ask.now);
+        self.advance(limit, &now);
+        Stepped { outcome: self.apply(limit, ask, &now, true), now }
+    }
+
+    /// The second half of a decision: the answer to the ask it took a step for.
+    #[inline]
+    pub fn report(&self, limit: &Limit, ask: &Ask, stepped: Stepped) -> Decision {
+        Window::report(self, limit, ask, &stepped.now, stepped.outcome)
+    }
+
+    /// What the previous window still weighs, rounded down.
+    #[inline]
+    fn carried(&self, limit: &Limit, now: &Moment) -> u64 {
+        if self.previous == 0 {
+            return 0;
+        }
+        let product = self.previous * (limit.window_ticks() - elapsed_ticks(limit, now));
+        if limit.tick_us() == 1 { limit.split(product).0 } else { product / limit.window_ticks() }
+    }
+}
+
+/// How far into its window `now` lies, in whole ticks.
+#[inline]
+fn elapsed_ticks(limit: &Limit, now: &Moment) -> u64 {
+    if limit.tick_us() == 1 { now.elapsed_us } else { now.elapsed_us / limit.tick_us() }
+}
+
+/// The first tick of a window at which `previous` units of the window before
+/// leave room: the smallest `e` with `previous * (W - e) < (room + 1) * W`.
+#[inline]
+fn first_tick_with_room(limit: &Limit, previous: u64, room: u64) -> u64 {
+    if previous <= room {
+        return 0;
+    }
+    let window = limit.window_ticks();
+    // room < previous <= the cap, so the product stays below 2^53 + 2^53.
+    window.saturating_sub(((room + 1) * window - 1) / previous)
+}
+
+impl Window for SlidingCounter {
+    #[inline]
+    fn advance(&mut self, limit: &Limit, now: &Moment) {
+        let index = now.index;
+        if index == self.index {
+            // The common case; counts loaded under another limit may not fit this one.
+        } else if self.index > index {
+            // The clock stepped back: all that was counted is counted here and now.
+            self.current = self.current.saturating_add(self.previous);
+            self.previous = 0;
+        } else {
+            self.previous = if self.index + 1 == index { self.current } else { 0 };
+            self.current = 0;
+        }
+        self.index = index;
+        self.previous = self.previous.min(limit.count_cap());
+        self.current = self.current.min(limit.count_cap());
+    }
+
+    #[inline]
+    fn available(&self, limit: &Limit, now: &Moment) -> u64 {
+        limit.count().saturating_sub(self.current + self.carried(limit, now))
+    }
+
+    #[inline]
+    fn wait_us(&self, limit: &Limit, cost: u64, now: &Moment) -> u64 {
+        let elapsed_us = now.elapsed_us;
+        let window_us = limit.window_us();
+        let window = limit.window_ticks();
+        if let Some(room) = limit.count().checked_sub(self.current + cost) {
+            let tick = first_tick_with_room(limit, self.previous, room);
+            if tick < window {
+                return (tick * limit.tick_us()).saturating_sub(elapsed_us);
+            }
+        }
+        let to_boundary_us = window_us - elapsed_us;
+        let tick = first_tick_with_room(limit, self.current, limit.count() - cost);
+        // A tick past the end of the next window means that it, too, must pass.
+        to_boundary_us + if tick < window { tick * limit.tick_us() } else { window_us }
+    }
+
+    #[inline]
+    fn reset_us(&self, limit: &Limit, now: &Moment) -> u64 {
+        // As the wait for all of it, with what is known then left out.
+        let (in_window, past_us) = match self.current {
+            0 => (self.previous, 0),
+            current => (current, limit.window_us()),
+        };
+        if in_window == 0 || limit.count() == 0 {
+            return 0;
+        }
+        let window = limit.window_ticks();
+        let tick = window - (window - 1) / in_window;
+        let end_us = if tick < window { tick * limit.tick_us() } else { limit.window_us() };
+        (past_us + end_us).saturating_sub(now.elapsed_us)
+    }
+
+    #[inline]
+    fn charge(&mut self, limit: &Limit, units: u64, _ask: &Ask) {
+        self.current = self.current.saturating_add(units).min(limit.count_cap());
+    }
+
+    fn refund(&mut self, _limit: &Limit, units: u64) {
+        let from_current = units.min(self.current);
+        self.current -= from_current;
+        self.previous = self.previous.saturating_sub(units - from_current);
+    }
+
+    fn expires_at(&self, limit: &Limit) -> Timestamp {
+        let windows = match (self.previous, self.current) {
+            (0, 0) => 0,
+            (_, 0) => 1,
+            _ => 2,
+        };
+        Timestamp::from_micros(self.index.saturating_add(windows).saturating_mul(limit.window_us()))
+    }
+}

@@ -1,0 +1,108 @@
+//! `sliding-log`: remember every admitted request; exact.
+//!
+//! The naive limiter counts per calendar window and lets twice the limit
+//! through where two windows meet. The log has no windows to meet: it keeps the
+//! time and cost of each admitted request and looks back exactly `W` from now.
+//!
+//! ```text
+//!   limit 5 per 60 s                    window (3660, 3720]
+//!   3650     3680     3695     3710     3720
+//!     x--------+--------+--------+--------? 3 in the window, the 4th fits
+//!     |
+//!     70 s old: no longer counts (an entry exactly 60 s old does not either)
+//! ```
+//!
+//! A denied request leaves nothing behind, so a client that hammers a closed
+//! door neither fills memory nor keeps the door closed.
+//!
+//! **Admits** iff the costs in `(now - W, now]` plus this one stay within `L`.
+//! **Retry-after**: walk from the oldest entry until enough cost has been freed;
+//! the wait ends when that entry is `W` old.
+//!
+//! **Bound: `L`, exactly.** Take any window `(t - W, t]` and the last request
+//! admitted in it, at `s <= t`. When it was admitted the log held everything
+//! admitted in `(s - W, s]`, which contains everything the window holds, and the
+//! sum with it was at most `L`.
+//!
+//! **Cost**: about 3 bytes per entry on the heap (see `entries.rs`), amortised
+//! constant time. Requests in one microsecond share an entry.
+
+use super::Window;
+use crate::limit::Moment;
+use crate::{Ask, Entries, Entry, Limit, Timestamp};
+
+/// The state of a `sliding-log`.
+#[derive(Clone, Debug, Default)]
+pub struct SlidingLog {
+    entries: Entries,
+}
+
+impl SlidingLog {
+    /// The entries it holds, oldest first.
+    pub fn entries(&self) -> &Entries {
+        &self.entries
+    }
+
+    /// Lets the next entry share the newest one's place, which then counts until
+    /// the next one ages out: memory stops growing, and nothing more is admitted.
+    pub fn merge_newest(&mut self, now: Timestamp) {
+        if let Some(newest) = self.entries.pop_newest() {
+            self.entries.push(Entry { at: now, cost: newest.cost });
+        }
+    }
+}
+
+impl Window for SlidingLog {
+    fn advance(&mut self, limit: &Limit, now: &Moment) {
+        reenter_future(&mut self.entries, now.at);
+        if let Some(cutoff) = now.at.as_micros().checked_sub(limit.window_us()) {
+            self.entries.drop_through(Timestamp::from_micros(cutoff));
+        }
+    }
+
+    fn available(&self, limit: &Limit, _now: &Moment) -> u64 {
+        limit.count().saturating_sub(self.entries.total())
+    }
+
+    fn wait_us(&self, limit: &Limit, cost: u64, now: &Moment) -> u64 {
+        let to_free = (self.entries.total() + cost).saturating_sub(limit.count());
+        if to_free == 0 {
+            return 0;
+        }
+        let freed_by = self.entries.time_of_unit(to_free).unwrap_or(now.at);
+        limit.window_us() - (now.at.as_micros() - freed_by.as_micros())
+    }
+
+    fn charge(&mut self, limit: &Limit, units: u64, ask: &Ask) {
+        let room = limit.count_cap().saturating_sub(self.entries.total());
+        self.entries.push(Entry { at: ask.now, cost: units.min(room) });
+    }
+
+    fn refund(&mut self, _limit: &Limit, units: u64) {
+        refund_newest(&mut self.entries, units);
+    }
+
+    fn expires_at(&self, limit: &Limit) -> Timestamp {
+        self.entries.newest_at().unwrap_or(Timestamp::EPOCH).plus_micros(limit.window_us())
+    }
+}
+
+/// Collects everything later than `now` into one entry at `now`.
+pub(super) fn reenter_future(entries: &mut Entries, now: Timestamp) {
+    let mut cost = 0;
+    while entries.newest_at().is_some_and(|newest| newest > now) {
+        cost += entries.pop_newest().map_or(0, |entry| entry.cost);
+    }
+    entries.push(Entry { at: now, cost });
+}
+
+/// Takes `units` off the newest entries.
+pub(super) fn refund_newest(entries: &mut Entries, mut units: u64) {
+    while units > 0
+        && let Some(newest) = entries.pop_newest()
+    {
+        let kept = newest.cost.saturating_sub(units);
+        units -= newest.cost - kept;
+        entries.push(Entry { at: newest.at, cost: kept });
+    }
+}

@@ -1,0 +1,113 @@
+//! `token-bucket`: a steady rate with a burst on top.
+//!
+//! The naive bucket adds a token every `W/L`. Rounded to whole nanoseconds that
+//! interval is wrong: at 7*10^8 per second it is 1 ns instead of 1.43 and admits
+//! 43 % too much. A float drifts instead. Here nothing is divided: the state is a
+//! *debt* in units of cost times window, a request of cost `c` adds `c*W` to it
+//! and every tick takes `L` off it.
+//!
+//! ```text
+//!   limit 60 per 60 s, burst 3       debt, in requests
+//!   3 |    /|\
+//!   2 |   / | \ /|    three at once, then one a second
+//!   1 |  /  |  \ |\
+//!   0 +-----+-------\---------> time
+//! ```
+//!
+//! **Admits** iff `debt + c*W <= B*W`. **Remaining** is `floor((B*W - debt)/W)`.
+//! **Retry-after** is `ceil((debt + c*W - B*W)/L)` ticks.
+//!
+//! **Bound: `B + L`** in any window: the debt is never negative nor, after an
+//! admission, above `B*W`, and loses at most `L*W` in `W` ticks; so what is added
+//! in between is at most `(B + L)*W`.
+//!
+//! A leaky bucket is a burst of 1 and callers that wait.
+//!
+//! **Cost**: a time and a debt.
+
+use super::Window;
+use crate::limit::Moment;
+use crate::limit::bounds;
+use crate::{Ask, Limit, Timestamp};
+
+/// The state of a `token-bucket`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TokenBucket {
+    /// When the debt was last brought up to date.
+    pub at: Timestamp,
+    /// What is owed, in cost times window ticks.
+    pub debt: u64,
+    /// The tick the debt is in. A limit whose number changes may change its
+    /// tick; the debt is then converted, rounded up.
+    tick_us: u64,
+}
+
+impl Default for TokenBucket {
+    fn default() -> Self {
+        TokenBucket { at: Timestamp::EPOCH, debt: 0, tick_us: 1 }
+    }
+}
+
+impl TokenBucket {
+    fn convert(&mut self, limit: &Limit) {
+        let old_window = u128::from(limit.window_us().div_ceil(self.tick_us));
+        let debt = (u128::from(self.debt) * u128::from(limit.window_ticks())).div_ceil(old_window);
+        self.debt = u64::try_from(debt).unwrap_or(u64::MAX).min(bounds::MAX_PRODUCT);
+        self.tick_us = limit.tick_us();
+    }
+}
+
+impl Window for TokenBucket {
+    #[inline]
+    fn advance(&mut self, limit: &Limit, now: &Moment) {
+        if self.tick_us != limit.tick_us() {
+            self.convert(limit);
+        }
+        if self.at < now.at {
+            let tick = |time: Timestamp| time.as_micros() / limit.tick_us();
+            let paid = (tick(now.at) - tick(self.at)).saturating_mul(limit.count());
+            self.debt = self.debt.saturating_sub(paid);
+        }
+        // A time ahead of now (the clock stepped back) keeps its debt, from now on.
+        self.at = now.at;
+    }
+
+    #[inline]
+    fn available(&self, limit: &Limit, _now: &Moment) -> u64 {
+        (limit.capacity() * limit.window_ticks()).saturating_sub(self.debt) / limit.window_ticks()
+    }
+
+    fn wait_us(&self, limit: &Limit, cost: u64, now: &Moment) -> u64 {
+        let room = (limit.capacity() - cost) * limit.window_ticks();
+        let ticks = self.debt.saturating_sub(room).div_ceil(limit.count());
+        if ticks == 0 {
+            return 0;
+        }
+        let now_us = now.at.as_micros();
+        (now_us / limit.tick_us()).saturating_add(ticks).saturating_mul(limit.tick_us()) - now_us
+    }
+
+    #[inline]
+    fn charge(&mut self, limit: &Limit, units: u64, _ask: &Ask) {
+        let added = units.min(limit.count_cap()) * limit.window_ticks();
+        self.debt = (self.debt + added).min(bounds::MAX_PRODUCT);
+    }
+
+    fn refund(&mut self, limit: &Limit, units: u64) {
+        let taken = units.min(limit.count_cap()) * limit.window_ticks();
+        self.debt = self.debt.saturating_sub(taken);
+    }
+
+    fn expires_at(&self, limit: &Limit) -> Timestamp {
+        if self.debt == 0 {
+            return self.at;
+        }
+        // A count of 0 never pays off; the debt is kept a window, should the count be raised.
+        if limit.count() == 0 {
+            return self.at.plus_micros(limit.window_us());
+        }
+        let ticks = self.debt.div_ceil(limit.count());
+        let end = (self.at.as_micros() / limit.tick_us()).saturating_add(ticks);
+        Timestamp::from_micros(end.saturating_mul(limit.tick_us()))
+    }
+}

@@ -1,0 +1,55 @@
+//! The pure part of tidegate: what a decision *is*.
+//!
+//! Every algorithm here is a transition over plain data: a [`State`], an [`Ask`]
+//! (cost and time) and a [`Limit`] give a [`Decision`] and the next state. There
+//! is no clock, I/O, lock, async or float in this crate, and because it is
+//! `no_std` the compiler keeps it that way. Stores (memory, Redis) host these
+//! transitions; they never re-implement them.
+//!
+//! ```
+//! use tidegate_core::{Ask, Limit, RetryAfter, State, Timestamp};
+//!
+//! let limit: Limit = "2 per 10s sliding-log".parse()?;
+//! let mut state = State::new(&limit);
+//! let at = |secs: u64| Timestamp::from_micros(secs * 1_000_000);
+//!
+//! assert!(state.decide(&limit, &Ask::new(1, at(100))).allowed);
+//! assert!(state.decide(&limit, &Ask::new(1, at(104))).allowed);
+//! let denied = state.decide(&limit, &Ask::new(1, at(107)));
+//! assert_eq!(denied.retry_after, RetryAfter::Micros(3_000_000));
+//! # Ok::<(), tidegate_core::LimitError>(())
+//! ```
+//!
+//! Layout, in the order a reader wants it:
+//!
+//! - [`limit`](Limit): a validated limit, and its text form in `limit/text.rs`;
+//! - `algorithms/`: one file each, with the idea, its bound and its cost;
+//! - `entries.rs`: the packed log behind `sliding-log` and `sliding-buckets`;
+//! - [`State`]: dispatch over the six, and the one `decide` behind everything.
+#![no_std]
+#![warn(clippy::float_arithmetic)]
+
+extern crate alloc;
+
+mod algorithms;
+mod ask;
+mod decision;
+mod entries;
+mod limit;
+mod state;
+mod time;
+
+pub use algorithms::{
+    concurrency::Permits,
+    fixed_window::FixedWindow,
+    sliding_buckets::SlidingBuckets,
+    sliding_counter::{SlidingCounter, Stepped},
+    sliding_log::SlidingLog,
+    token_bucket::TokenBucket,
+};
+pub use ask::{Ask, Cost, PermitId};
+pub use decision::{Decision, RetryAfter};
+pub use entries::{Entries, Entry};
+pub use limit::{Algorithm, Limit, LimitError, LimitErrorKind, bounds};
+pub use state::State;
+pub use time::Timestamp;

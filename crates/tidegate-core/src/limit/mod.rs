@@ -1,0 +1,380 @@
+//! A validated limit: so many units per window under an algorithm.
+//!
+//! Everything that can be wrong about a limit is found in [`Limit::new`] and its
+//! `with_` companions; afterwards nothing about it can fail, and what the
+//! algorithms need (ticks, caps, reciprocals) is already worked out.
+
+mod error;
+mod text;
+
+use core::fmt;
+use core::str::FromStr;
+use core::time::Duration;
+
+pub use error::{LimitError, LimitErrorKind};
+
+use crate::Timestamp;
+
+/// The ranges a limit may lie in, each with its reason.
+pub mod bounds {
+    /// Largest count or burst: 10^12, far above any real limit and small enough
+    /// that a product with a window still fits when the window is cut into ticks.
+    pub const MAX_COUNT: u64 = 1_000_000_000_000;
+    /// Shortest window: 1 ms, the coarsest clock a store may have.
+    pub const MIN_WINDOW_US: u64 = 1_000;
+    /// Longest window: 366 days, so that "per year" fits in any year.
+    pub const MAX_WINDOW_US: u64 = 366 * 24 * 3600 * 1_000_000;
+    /// Most sub-windows of `sliding-buckets`: beyond 64 the exact log is as cheap.
+    pub const MAX_BUCKETS: u32 = 64;
+    /// Sub-windows when none are named: capacity returns at most a tenth of the window late.
+    pub const DEFAULT_BUCKETS: u32 = 10;
+    /// How long a permit lives when nobody says: long enough for a slow request,
+    /// short enough that a crashed holder is forgotten.
+    pub const DEFAULT_LEASE_US: u64 = 60 * 1_000_000;
+    /// Doubles count exactly up to here. Lua has only doubles, so no product in
+    /// a decision may pass it, in Rust either: both sides give the same numbers.
+    pub const MAX_PRODUCT: u64 = 1 << 53;
+}
+
+/// How a limit counts. See the module of each for its idea, bound and cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Algorithm {
+    /// Exact: one entry per admitted request.
+    SlidingLog,
+    /// Never more than the limit, in constant memory; capacity may return a little late.
+    SlidingBuckets,
+    /// Two counts and a weighted estimate: the default.
+    SlidingCounter,
+    /// One count per aligned window; up to twice the limit across a boundary.
+    FixedWindow,
+    /// A steady rate with a burst on top.
+    TokenBucket,
+    /// So many at once, each under a lease.
+    Concurrency,
+}
+
+impl Algorithm {
+    /// Every algorithm, in the order of the documentation's table.
+    pub const ALL: [Algorithm; 6] = [
+        Algorithm::SlidingLog,
+        Algorithm::SlidingBuckets,
+        Algorithm::SlidingCounter,
+        Algorithm::FixedWindow,
+        Algorithm::TokenBucket,
+        Algorithm::Concurrency,
+    ];
+
+    /// The name used in text, config and metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Algorithm::SlidingLog => "sliding-log",
+            Algorithm::SlidingBuckets => "sliding-buckets",
+            Algorithm::SlidingCounter => "sliding-counter",
+            Algorithm::FixedWindow => "fixed-window",
+            Algorithm::TokenBucket => "token-bucket",
+            Algorithm::Concurrency => "concurrency",
+        }
+    }
+
+    /// The algorithm of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Algorithm::ALL.into_iter().find(|algorithm| algorithm.name() == name)
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// So many units per window under an [`Algorithm`].
+///
+/// ```
+/// use std::time::Duration;
+/// use tidegate_core::{Algorithm, Limit};
+///
+/// let a: Limit = "600 per 1m token-bucket burst 50".parse()?;
+/// let b = Limit::new(600, Duration::from_secs(60), Algorithm::TokenBucket)?.with_burst(50)?;
+/// assert_eq!(a, b);
+/// assert_eq!(a.to_string(), "600 per 1m token-bucket burst 50");
+/// # Ok::<(), tidegate_core::LimitError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limit {
+    count: u64,
+    /// The window; for `concurrency`, the lease.
+    window_us: u64,
+    /// What a bucket can hold; equals `count` unless a burst was named.
+    burst: u64,
+    /// `window_us / tick_us`, rounded up: the window as products see it.
+    window_ticks: u64,
+    tick_us: u64,
+    /// `2^53 / window_ticks`, the most a count may be.
+    count_cap: u64,
+    /// `floor((2^64 - 1) / window_us)`, for [`Limit::split`].
+    reciprocal: u64,
+    id: u64,
+    buckets: u32,
+    algorithm: Algorithm,
+}
+
+impl Limit {
+    /// `count` units per `window`.
+    ///
+    /// # Errors
+    /// When the count or the window is out of [`bounds`], or the window is not
+    /// a whole number of microseconds.
+    pub fn new(count: u64, window: Duration, algorithm: Algorithm) -> Result<Self, LimitError> {
+        let window_us = match u64::try_from(window.as_micros()) {
+            Ok(us) if window.subsec_nanos().is_multiple_of(1_000) => us,
+            _ => return Err(LimitErrorKind::WindowOutOfRange.into()),
+        };
+        Self::from_parts(count, window_us, algorithm)
+    }
+
+    /// `count` permits at once, each forgotten when its `lease` ends without renewal.
+    ///
+    /// # Errors
+    /// As [`Limit::new`], the lease standing for the window.
+    pub fn concurrent(count: u64, lease: Duration) -> Result<Self, LimitError> {
+        Self::new(count, lease, Algorithm::Concurrency)
+    }
+
+    pub(crate) fn from_parts(
+        count: u64,
+        window_us: u64,
+        algorithm: Algorithm,
+    ) -> Result<Self, LimitError> {
+        if count > bounds::MAX_COUNT {
+            return Err(LimitErrorKind::CountOutOfRange.into());
+        }
+        if !(bounds::MIN_WINDOW_US..=bounds::MAX_WINDOW_US).contains(&window_us) {
+            return Err(if algorithm == Algorithm::Concurrency {
+                LimitErrorKind::LeaseOutOfRange.into()
+            } else {
+                LimitErrorKind::WindowOutOfRange.into()
+            });
+        }
+        let mut limit = Limit {
+            count,
+            window_us,
+            burst: count,
+            window_ticks: 0,
+            tick_us: 0,
+            count_cap: 0,
+            reciprocal: u64::MAX / window_us,
+            id: 0,
+            buckets: match algorithm {
+                Algorithm::SlidingBuckets => bounds::DEFAULT_BUCKETS,
+                _ => 0,
+            },
+            algorithm,
+        };
+        limit.derive();
+        Ok(limit)
+    }
+
+    /// The same limit with this many sub-windows (`sliding-buckets` only).
+    ///
+    /// # Errors
+    /// When there are none or more than [`bounds::MAX_BUCKETS`], or the algorithm has no buckets.
+    pub fn with_buckets(mut self, buckets: u32) -> Result<Self, LimitError> {
+        if self.algorithm != Algorithm::SlidingBuckets {
+            return Err(LimitErrorKind::BucketsWithoutBuckets.into());
+        }
+        if !(1..=bounds::MAX_BUCKETS).contains(&buckets) {
+            return Err(LimitErrorKind::BucketsOutOfRange.into());
+        }
+        self.buckets = buckets;
+        self.derive();
+        Ok(self)
+    }
+
+    /// The same limit with this burst (`token-bucket` only).
+    ///
+    /// # Errors
+    /// When the burst is 0 or above [`bounds::MAX_COUNT`], or the algorithm has no burst.
+    pub fn with_burst(mut self, burst: u64) -> Result<Self, LimitError> {
+        if self.algorithm != Algorithm::TokenBucket {
+            return Err(LimitErrorKind::BurstWithoutTokens.into());
+        }
+        if !(1..=bounds::MAX_COUNT).contains(&burst) {
+            return Err(LimitErrorKind::BurstOutOfRange.into());
+        }
+        self.burst = burst;
+        self.derive();
+        Ok(self)
+    }
+
+    /// The same window and parameters with another count, as a reload or an
+    /// override makes it; it finds the state the old count left behind.
+    ///
+    /// # Errors
+    /// When the count is out of [`bounds`].
+    pub fn with_count(self, count: u64) -> Result<Self, LimitError> {
+        let mut limit = Self::from_parts(count, self.window_us, self.algorithm)?;
+        limit.buckets = self.buckets;
+        if self.burst != self.count {
+            limit.burst = self.burst;
+        }
+        limit.derive();
+        Ok(limit)
+    }
+
+    /// Cuts the window into the finest ticks for which every product stays exact
+    /// in a double, and names the state this limit uses.
+    fn derive(&mut self) {
+        let most = self.count.max(self.burst) + 1;
+        self.tick_us = 1;
+        self.window_ticks = self.window_us;
+        while u128::from(most) * u128::from(self.window_ticks) > u128::from(bounds::MAX_PRODUCT) {
+            self.tick_us *= 10;
+            self.window_ticks = self.window_us.div_ceil(self.tick_us);
+        }
+        self.count_cap = bounds::MAX_PRODUCT / self.window_ticks;
+        let shape = match self.algorithm {
+            // Permits carry their own lease, so a changed lease finds them again.
+            Algorithm::Concurrency => 0,
+            _ => self.window_us,
+        };
+        let tag = (self.algorithm as u64) << 56 | u64::from(self.buckets) << 48;
+        self.id = scramble(tag ^ shape);
+    }
+
+    /// Units per window, or permits at once.
+    #[inline]
+    pub const fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The window in microseconds; for `concurrency`, the lease.
+    #[inline]
+    pub const fn window_us(&self) -> u64 {
+        self.window_us
+    }
+
+    /// How it counts.
+    #[inline]
+    pub const fn algorithm(&self) -> Algorithm {
+        self.algorithm
+    }
+
+    /// Sub-windows of `sliding-buckets`, 0 for the others.
+    #[inline]
+    pub const fn buckets(&self) -> u32 {
+        self.buckets
+    }
+
+    /// The burst of a `token-bucket`; the count for the others.
+    #[inline]
+    pub const fn burst(&self) -> u64 {
+        self.burst
+    }
+
+    /// The largest cost that can ever pass: the burst of a `token-bucket`, the
+    /// count of the others, and nothing where the count is 0.
+    #[inline]
+    pub const fn capacity(&self) -> u64 {
+        if self.count == 0 { 0 } else { self.burst }
+    }
+
+    /// The grid on which products are exact, in microseconds: 1 unless count and
+    /// window are both very large.
+    #[inline]
+    pub const fn tick_us(&self) -> u64 {
+        self.tick_us
+    }
+
+    /// The window in ticks, rounded up.
+    #[inline]
+    pub const fn window_ticks(&self) -> u64 {
+        self.window_ticks
+    }
+
+    /// The most a count can be: forced charges beyond it are cut off, because a
+    /// product with the window would leave the exact range. At least `count + 1`.
+    #[inline]
+    pub const fn count_cap(&self) -> u64 {
+        self.count_cap
+    }
+
+    /// Names the state this limit counts in: algorithm, window and buckets.
+    ///
+    /// The count and burst are not part of it, so that a limit whose number
+    /// changes keeps what was counted.
+    #[inline]
+    pub const fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The index of the aligned window around `now`: `floor(now / W)`.
+    #[inline]
+    pub fn window_index(&self, now: Timestamp) -> u64 {
+        self.split(now.as_micros()).0
+    }
+
+    /// The index of the aligned window around `now_us`, and how far into it `now_us` lies.
+    ///
+    /// A multiplication by the reciprocal in place of a division, which is the
+    /// slowest instruction a decision would have: the estimate is the quotient
+    /// or one less, because `floor((2^64-1)/W) > 2^64/W - 1 - 1/W`.
+    #[inline]
+    pub(crate) fn split(&self, now_us: u64) -> (u64, u64) {
+        let wide = u128::from(now_us) * u128::from(self.reciprocal);
+        let estimate = (wide >> 64) as u64;
+        let rest = now_us - estimate * self.window_us;
+        if rest < self.window_us {
+            return (estimate, rest);
+        }
+        // One correction is all it takes unless `now_us` is near 2^64.
+        let more = rest / self.window_us;
+        (estimate + more, rest - more * self.window_us)
+    }
+
+    /// `now` as this limit's aligned windows see it.
+    #[inline]
+    pub(crate) fn moment(&self, now: Timestamp) -> Moment {
+        let (index, elapsed_us) = self.split(now.as_micros());
+        Moment { at: now, index, elapsed_us }
+    }
+
+    /// The length of a sub-window of `sliding-buckets`, rounded up.
+    #[inline]
+    pub(crate) const fn sub_window_us(&self) -> u64 {
+        self.window_us.div_ceil(self.buckets as u64)
+    }
+}
+
+/// A time, and where it lies among a limit's aligned windows: worked out once
+/// per decision.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moment {
+    pub(crate) at: Timestamp,
+    /// Which window.
+    pub(crate) index: u64,
+    /// How far into it.
+    pub(crate) elapsed_us: u64,
+}
+
+/// A fixed bijection that spreads the bits of a limit's shape over its id.
+const fn scramble(mut bits: u64) -> u64 {
+    bits = bits.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ (bits >> 31)
+}
+
+impl FromStr for Limit {
+    type Err = LimitError;
+
+    fn from_str(text: &str) -> Result<Self, LimitError> {
+        text::parse(text)
+    }
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text::write(self, f)
+    }
+}

@@ -1,0 +1,184 @@
+//! Limits as text:
+//!
+//! ```text
+//! N per <integer>(ms|s|m|h|d|w) [algorithm] [buckets N] [burst B]
+//! N concurrent [lease <integer>(ms|s|m|h|d|w)]
+//! ```
+//!
+//! Words are separated by blanks. Every error points at the word it is about.
+
+use core::fmt;
+use core::ops::Range;
+
+use super::{Algorithm, Limit, LimitError, LimitErrorKind as Kind, bounds};
+
+/// Longer texts are refused unread: no limit needs half as much.
+const MAX_TEXT_BYTES: usize = 256;
+
+/// Units of time, longest first so that writing picks the largest that fits.
+const UNITS_US: [(&str, u64); 6] = [
+    ("w", 7 * 86_400_000_000),
+    ("d", 86_400_000_000),
+    ("h", 3_600_000_000),
+    ("m", 60_000_000),
+    ("s", 1_000_000),
+    ("ms", 1_000),
+];
+
+pub(super) fn parse(text: &str) -> Result<Limit, LimitError> {
+    if text.len() > MAX_TEXT_BYTES {
+        return Err(LimitError::at(Kind::NotALimit, text, 0..1));
+    }
+    let mut words = Words { text, at: 0 };
+    let Some((span, word)) = words.next() else {
+        return Err(words.end(Kind::NotALimit));
+    };
+    let count = number(text, span, word, Kind::CountOutOfRange)?;
+    match words.next() {
+        Some((_, "per")) => rate(&mut words, count),
+        Some((_, "concurrent")) => concurrent(&mut words, count),
+        Some((span, _)) => Err(LimitError::at(Kind::ExpectedPer, text, span)),
+        None => Err(words.end(Kind::ExpectedPer)),
+    }
+}
+
+fn rate(words: &mut Words<'_>, count: u64) -> Result<Limit, LimitError> {
+    let text = words.text;
+    let (window_span, window_us) = words.duration(Kind::WindowOutOfRange)?;
+    let mut algorithm = None;
+    let mut buckets = None;
+    let mut burst = None;
+    while let Some((span, word)) = words.next() {
+        let twice = || LimitError::at(Kind::SaidTwice, text, span.clone());
+        match word {
+            "buckets" => {
+                let (at, number) = words.number(Kind::BucketsOutOfRange)?;
+                if buckets.replace((span.start..at.end, number)).is_some() {
+                    return Err(twice());
+                }
+            }
+            "burst" => {
+                let (at, number) = words.number(Kind::BurstOutOfRange)?;
+                if burst.replace((span.start..at.end, number)).is_some() {
+                    return Err(twice());
+                }
+            }
+            name => {
+                let Some(named) = Algorithm::from_name(name) else {
+                    return Err(LimitError::at(Kind::UnknownWord, text, span));
+                };
+                if named == Algorithm::Concurrency {
+                    return Err(LimitError::at(Kind::ConcurrencyIsNotARate, text, span));
+                }
+                if algorithm.replace(named).is_some() {
+                    return Err(twice());
+                }
+            }
+        }
+    }
+    let placed =
+        |span: Range<usize>| move |error: LimitError| LimitError::at(error.kind(), text, span);
+    let algorithm = algorithm.unwrap_or(Algorithm::SlidingCounter);
+    let mut limit = Limit::from_parts(count, window_us, algorithm).map_err(placed(window_span))?;
+    if let Some((span, number)) = buckets {
+        let number = u32::try_from(number).unwrap_or(u32::MAX);
+        limit = limit.with_buckets(number).map_err(placed(span))?;
+    }
+    if let Some((span, number)) = burst {
+        limit = limit.with_burst(number).map_err(placed(span))?;
+    }
+    Ok(limit)
+}
+
+fn concurrent(words: &mut Words<'_>, count: u64) -> Result<Limit, LimitError> {
+    let text = words.text;
+    let (span, lease_us) = match words.next() {
+        None => (0..text.len(), bounds::DEFAULT_LEASE_US),
+        Some((_, "lease")) => words.duration(Kind::LeaseOutOfRange)?,
+        Some((span, _)) => return Err(LimitError::at(Kind::ConcurrencyIsNotARate, text, span)),
+    };
+    if let Some((span, word)) = words.next() {
+        let kind = if word == "lease" { Kind::SaidTwice } else { Kind::ConcurrencyIsNotARate };
+        return Err(LimitError::at(kind, text, span));
+    }
+    Limit::from_parts(count, lease_us, Algorithm::Concurrency)
+        .map_err(|error| LimitError::at(error.kind(), text, span))
+}
+
+/// A whole number; one too long for 64 bits or above the largest count is `too_large`.
+fn number(text: &str, span: Range<usize>, word: &str, too_large: Kind) -> Result<u64, LimitError> {
+    if word.is_empty() || !word.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(LimitError::at(Kind::ExpectedNumber, text, span));
+    }
+    match word.parse::<u64>() {
+        Ok(number) if number <= bounds::MAX_COUNT => Ok(number),
+        _ => Err(LimitError::at(too_large, text, span)),
+    }
+}
+
+struct Words<'a> {
+    text: &'a str,
+    at: usize,
+}
+
+impl<'a> Words<'a> {
+    fn next(&mut self) -> Option<(Range<usize>, &'a str)> {
+        let blank = |byte: u8| byte.is_ascii_whitespace();
+        let rest = &self.text.as_bytes()[self.at..];
+        let start = self.at + rest.iter().position(|&byte| !blank(byte))?;
+        let length = self.text[start..].bytes().position(blank);
+        let end = length.map_or(self.text.len(), |length| start + length);
+        self.at = end;
+        Some((start..end, &self.text[start..end]))
+    }
+
+    fn end(&self, kind: Kind) -> LimitError {
+        LimitError::at(kind, self.text, self.text.len()..self.text.len())
+    }
+
+    fn number(&mut self, wrong: Kind) -> Result<(Range<usize>, u64), LimitError> {
+        let Some((span, word)) = self.next() else { return Err(self.end(wrong)) };
+        let number = number(self.text, span.clone(), word, wrong)?;
+        Ok((span, number))
+    }
+
+    fn duration(&mut self, too_long: Kind) -> Result<(Range<usize>, u64), LimitError> {
+        let Some((span, word)) = self.next() else { return Err(self.end(Kind::ExpectedWindow)) };
+        let digits = word.bytes().take_while(u8::is_ascii_digit).count();
+        let (amount, unit) = word.split_at(digits);
+        let place = |kind, range| Err(LimitError::at(kind, self.text, range));
+        if digits == 0 {
+            return place(Kind::ExpectedWindow, span);
+        }
+        let Some((_, unit_us)) = UNITS_US.iter().find(|(name, _)| *name == unit) else {
+            let at = span.start + digits;
+            return place(Kind::UnknownUnit, at..span.end);
+        };
+        let us = amount.parse::<u64>().ok().and_then(|amount| amount.checked_mul(*unit_us));
+        us.map_or_else(|| place(too_long, span.clone()), |us| Ok((span.clone(), us)))
+    }
+}
+
+pub(super) fn write(limit: &Limit, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    if limit.algorithm == Algorithm::Concurrency {
+        write!(f, "{} concurrent lease ", limit.count)?;
+        return write_duration(limit.window_us, f);
+    }
+    write!(f, "{} per ", limit.count)?;
+    write_duration(limit.window_us, f)?;
+    write!(f, " {}", limit.algorithm)?;
+    match limit.algorithm {
+        Algorithm::SlidingBuckets => write!(f, " buckets {}", limit.buckets),
+        Algorithm::TokenBucket if limit.burst != limit.count => write!(f, " burst {}", limit.burst),
+        _ => Ok(()),
+    }
+}
+
+/// In the largest unit that divides it. A window built in code may be finer
+/// than the grammar's milliseconds; it is then shown in `us`.
+fn write_duration(us: u64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    match UNITS_US.iter().find(|(_, unit_us)| us.is_multiple_of(*unit_us)) {
+        Some((name, unit_us)) => write!(f, "{}{name}", us / unit_us),
+        None => write!(f, "{us}us"),
+    }
+}

@@ -1,0 +1,102 @@
+//! The state of any limit, and the way in to the algorithms.
+
+use crate::algorithms::Window;
+use crate::{
+    Algorithm, Ask, Decision, FixedWindow, Limit, PermitId, Permits, SlidingBuckets,
+    SlidingCounter, SlidingLog, Timestamp, TokenBucket,
+};
+
+/// What one key has used of one limit: plain data, no clock, no lock.
+#[derive(Clone, Debug)]
+pub enum State {
+    /// See [`SlidingLog`].
+    SlidingLog(SlidingLog),
+    /// See [`SlidingBuckets`].
+    SlidingBuckets(SlidingBuckets),
+    /// See [`SlidingCounter`].
+    SlidingCounter(SlidingCounter),
+    /// See [`FixedWindow`].
+    FixedWindow(FixedWindow),
+    /// See [`TokenBucket`].
+    TokenBucket(TokenBucket),
+    /// See [`Permits`].
+    Concurrency(Permits),
+}
+
+/// Runs the same expression on whichever state it is.
+macro_rules! each {
+    ($state:expr, $window:ident => $body:expr) => {
+        match $state {
+            State::SlidingLog($window) => $body,
+            State::SlidingBuckets($window) => $body,
+            State::SlidingCounter($window) => $body,
+            State::FixedWindow($window) => $body,
+            State::TokenBucket($window) => $body,
+            State::Concurrency($window) => $body,
+        }
+    };
+}
+
+impl State {
+    /// The state of a key that has used nothing.
+    pub fn new(limit: &Limit) -> Self {
+        match limit.algorithm() {
+            Algorithm::SlidingLog => State::SlidingLog(SlidingLog::default()),
+            Algorithm::SlidingBuckets => State::SlidingBuckets(SlidingBuckets::default()),
+            Algorithm::SlidingCounter => State::SlidingCounter(SlidingCounter::default()),
+            Algorithm::FixedWindow => State::FixedWindow(FixedWindow::default()),
+            Algorithm::TokenBucket => State::TokenBucket(TokenBucket::default()),
+            Algorithm::Concurrency => State::Concurrency(Permits::default()),
+        }
+    }
+
+    /// Decides one ask alone: charged if admitted.
+    pub fn decide(&mut self, limit: &Limit, ask: &Ask) -> Decision {
+        each!(self, window => window.decide(limit, ask))
+    }
+
+    /// Brings the state up to `now` and says whether this limit admits the ask;
+    /// charges nothing. With [`State::settle`] it lets several limits agree first.
+    pub fn admits(&mut self, limit: &Limit, ask: &Ask) -> bool {
+        let now = limit.moment(ask.now);
+        each!(self, window => { window.advance(limit, &now); window.admits(limit, ask, &now) })
+    }
+
+    /// Charges the ask if it was `admitted` by everyone who had a say, and answers
+    /// for this limit. The state must have been brought up to the ask's time.
+    pub fn settle(&mut self, limit: &Limit, ask: &Ask, admitted: bool) -> Decision {
+        let now = limit.moment(ask.now);
+        each!(self, window => window.settle(limit, ask, &now, admitted))
+    }
+
+    /// From when on the state is as good as none: nothing it counted matters any more.
+    pub fn expires_at(&self, limit: &Limit) -> Timestamp {
+        each!(self, window => window.expires_at(limit))
+    }
+
+    /// How many entries or permits it holds; 0 for states of constant size.
+    pub fn entries(&self) -> usize {
+        match self {
+            State::SlidingLog(log) => log.entries().len(),
+            State::SlidingBuckets(buckets) => buckets.entries().len(),
+            State::Concurrency(permits) => permits.len(),
+            _ => 0,
+        }
+    }
+
+    /// Gives a permit back; `false` if it is not held (any more).
+    pub fn release(&mut self, permit: PermitId) -> bool {
+        match self {
+            State::Concurrency(permits) => permits.release(permit),
+            _ => false,
+        }
+    }
+
+    /// Starts a permit's lease anew; `false` if it is not held (any more).
+    pub fn renew(&mut self, limit: &Limit, permit: PermitId, now: Timestamp) -> bool {
+        match self {
+            State::Concurrency(permits) => permits.renew(limit, permit, now),
+            _ => false,
+        }
+    }
+}

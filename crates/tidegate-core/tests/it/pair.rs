@@ -1,0 +1,109 @@
+//! The crate's state and the oracle side by side, asked the same things.
+
+use tidegate_core::{Ask, Cost, Decision, Limit, PermitId, RetryAfter, State, Timestamp};
+
+use crate::oracle::Oracle;
+
+pub fn limit(text: &str) -> Limit {
+    text.parse().unwrap_or_else(|error| panic!("{error}"))
+}
+
+pub fn ask(cost: Cost, now: u64) -> Ask {
+    Ask { cost, now: Timestamp::from_micros(now), permit: PermitId(0) }
+}
+
+/// Every step goes to both; whatever the crate answers must be what the oracle finds.
+#[derive(Clone)]
+pub struct Pair {
+    pub limit: Limit,
+    pub state: State,
+    pub oracle: Oracle,
+    /// What was done so far, for the failure message; permits are numbered by it.
+    pub trail: Vec<(Cost, u64)>,
+}
+
+impl Pair {
+    pub fn new(limit: Limit) -> Self {
+        let (state, oracle) = (State::new(&limit), Oracle::new(&limit));
+        Pair { limit, state, oracle, trail: Vec::new() }
+    }
+
+    /// One ask, decided by both, its whole answer checked.
+    pub fn step(&mut self, cost: Cost, now: u64) -> Decision {
+        let permit = PermitId(self.trail.len() as u64);
+        self.trail.push((cost, now));
+        let decision = self.state.decide(&self.limit, &Ask { permit, ..ask(cost, now) });
+        let admitted = self.oracle.decide(cost, permit, now);
+        assert_eq!(decision.allowed, admitted, "allowed; {}", self.told());
+        self.check(&decision, cost, now);
+        decision
+    }
+
+    /// What remains at `now`, which must not lie before the last step.
+    pub fn peek(&self, now: u64) -> u64 {
+        self.oracle.remaining(now)
+    }
+
+    /// Every cost from 0 to one above the capacity, without charging: admitted
+    /// iff it is within `remaining`, and after its wait, not a microsecond sooner.
+    pub fn check_costs(&mut self, costs: impl Iterator<Item = u64>, now: u64) {
+        for units in costs {
+            let cost = Cost::Ask(units);
+            let asked = ask(cost, now);
+            let admitted = self.state.admits(&self.limit, &asked);
+            let decision = self.state.settle(&self.limit, &asked, false);
+            let told = || format!("cost {units} at {now}; {}", self.told());
+            assert_eq!(admitted, self.oracle.admits(units.max(1), now), "admits; {}", told());
+            assert_eq!(admitted, decision.allowed, "settle agrees; {}", told());
+            assert_eq!(admitted, units.max(1) <= decision.remaining, "remaining; {}", told());
+            self.check(&decision, cost, now);
+            if let RetryAfter::Micros(wait) = decision.retry_after
+                && now.checked_add(wait).is_some_and(|then| then < u64::MAX)
+            {
+                let passes_at = |at| self.state.clone().admits(&self.limit, &ask(cost, at));
+                assert!(passes_at(now + wait), "honest after {wait}; {}", told());
+                assert!(!passes_at(now + wait - 1), "minimal: {wait}; {}", told());
+            }
+        }
+    }
+
+    /// The wait as stepping through every microsecond finds it.
+    pub fn check_wait_by_stepping(&mut self, units: u64, now: u64) {
+        let asked = ask(Cost::Ask(units), now);
+        let admitted = self.state.admits(&self.limit, &asked);
+        let decision = self.state.settle(&self.limit, &asked, false);
+        let wait = self.oracle.first_pass(units, now);
+        assert_eq!(decision.retry_after, RetryAfter::from_micros(wait), "{}", self.told());
+        assert_eq!(admitted, wait == 0, "{}", self.told());
+    }
+
+    fn check(&self, decision: &Decision, cost: Cost, now: u64) {
+        let told = || format!("{decision:?} at {now}; {}", self.told());
+        let capacity = self.limit.capacity();
+        assert_eq!(decision.limit, self.limit.count(), "limit; {}", told());
+        assert_eq!(decision.remaining, self.oracle.remaining(now), "remaining; {}", told());
+        match (cost, decision.retry_after) {
+            (Cost::Ask(units), RetryAfter::Never) => {
+                assert!(!decision.allowed && units.max(1) > capacity, "never; {}", told());
+            }
+            (Cost::Ask(units), RetryAfter::Micros(wait)) => {
+                assert!(!decision.allowed && units.max(1) <= capacity, "a wait; {}", told());
+                let minimal = self.oracle.passes_first_after(wait, units.max(1), now);
+                assert!(wait > 0 && minimal, "honest and minimal; {}", told());
+            }
+            (_, RetryAfter::Now) => assert!(decision.allowed, "now; {}", told()),
+            (_, wait) => panic!("{wait:?} for {cost:?}; {}", told()),
+        }
+        let reset = decision.reset_after_us;
+        if capacity == 0 {
+            assert_eq!(reset, 0, "nothing to wait for; {}", told());
+        } else {
+            let minimal = self.oracle.passes_first_after(reset, capacity, now);
+            assert!(minimal, "reset; {}", told());
+        }
+    }
+
+    pub fn told(&self) -> String {
+        format!("{} after {:?}", self.limit, self.trail)
+    }
+}

@@ -1,0 +1,321 @@
+//! The SPEC's properties over random limits of every size: counts from 0 to
+//! 10^12, windows from 1 ms to 366 days, times from the epoch to beyond reason.
+
+use proptest::prelude::*;
+use tidegate_core::{Algorithm, Ask, Cost, Decision, Limit, PermitId, State, bounds};
+
+use crate::pair::{Pair, ask};
+use crate::worlds::{
+    Gap, Step, any_limit, anything, asks, cost, count, forward, limit_of, size, start, window_us,
+};
+
+/// Buckets are not: where a hit falls decides how long its whole bucket counts.
+const MONOTONE: [Algorithm; 4] = [
+    Algorithm::SlidingLog,
+    Algorithm::SlidingCounter,
+    Algorithm::FixedWindow,
+    Algorithm::TokenBucket,
+];
+
+fn config(cases: u32) -> ProptestConfig {
+    // Regressions become tests of their own, not files. `PROPTEST_CASES` asks for more.
+    let default = ProptestConfig::default();
+    ProptestConfig { cases: default.cases.max(cases), failure_persistence: None, ..default }
+}
+
+/// Runs a trace on the crate alone; the states after it, and the answers.
+fn run(limit: &Limit, begin: u64, trace: &[Step]) -> (State, u64, Vec<(u64, Cost, Decision)>) {
+    let mut state = State::new(limit);
+    let mut now = begin;
+    let mut answers = Vec::new();
+    for (number, &(gap, kind, size)) in trace.iter().enumerate() {
+        now = gap.after(now, limit);
+        let cost = cost(kind, size, limit);
+        let permit = PermitId(number as u64);
+        answers.push((now, cost, state.decide(limit, &Ask { permit, ..ask(cost, now) })));
+    }
+    (state, now, answers)
+}
+
+fn peek(state: &State, limit: &Limit, units: u64, now: u64) -> Decision {
+    let mut state = state.clone();
+    state.admits(limit, &ask(Cost::Ask(units), now));
+    state.settle(limit, &ask(Cost::Ask(units), now), false)
+}
+
+/// Two states answer alike, now and later, at every cost that is an edge.
+fn same(a: &State, b: &State, limit: &Limit, now: u64) -> Result<(), TestCaseError> {
+    let window = limit.window_us();
+    let capacity = limit.capacity();
+    let later = [0, 1, window / 3, window - 1, window, window + 1, 2 * window - 1, 2 * window];
+    for then in later.map(|wait| now + wait) {
+        let left = peek(a, limit, 0, then).remaining;
+        for units in [0, 1, capacity / 2, left, left + 1, capacity, capacity + 1] {
+            let decisions = (peek(a, limit, units, then), peek(b, limit, units, then));
+            prop_assert_eq!(decisions.0, decisions.1, "cost {} at {}", units, then);
+        }
+    }
+    Ok(())
+}
+
+/// Time as the algorithm's bound counts it: microseconds where it is exact, and
+/// ticks within aligned windows for the counter.
+fn on_grid(limit: &Limit, at: u64) -> u128 {
+    let window = limit.window_us();
+    match limit.algorithm() {
+        Algorithm::SlidingCounter => {
+            let ticks = at % window / limit.tick_us();
+            u128::from(at / window) * u128::from(limit.window_ticks()) + u128::from(ticks)
+        }
+        _ => at.into(),
+    }
+}
+
+fn bound(limit: &Limit) -> u128 {
+    let count = u128::from(limit.count());
+    match limit.algorithm() {
+        Algorithm::SlidingLog | Algorithm::SlidingBuckets | Algorithm::Concurrency => count,
+        Algorithm::FixedWindow => 2 * count,
+        Algorithm::TokenBucket => u128::from(limit.capacity()) + count,
+        Algorithm::SlidingCounter => {
+            count.max(2 * count - 2 * count / u128::from(limit.window_ticks()))
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(config(4_000))]
+
+    /// Properties 3, 4 and 6: every answer is the rational oracle's, every wait
+    /// honest and minimal, whatever happens and whichever way the clock goes.
+    #[test]
+    fn every_answer_is_the_oracles(limit in any_limit(), begin in start(), trace in anything(24)) {
+        let mut pair = Pair::new(limit);
+        let mut now = begin;
+        for (gap, kind, size) in trace {
+            now = gap.after(now, &limit);
+            pair.step(cost(kind, size, &limit), now);
+            let (left, capacity) = (pair.peek(now), limit.capacity());
+            let edges = [0, 1, left, left + 1, capacity / 2, capacity, capacity + 1, u64::MAX];
+            pair.check_costs(edges.into_iter(), now);
+        }
+    }
+
+    /// Property 1.
+    #[test]
+    fn no_window_holds_more_than_the_bound(
+        limit in any_limit(), begin in start(), trace in asks(80),
+    ) {
+        let (_, _, answers) = run(&limit, begin, &trace);
+        let length = match limit.algorithm() {
+            Algorithm::SlidingCounter => limit.window_ticks(),
+            _ => limit.window_us(),
+        };
+        let admitted: Vec<(u128, u64)> = answers
+            .into_iter()
+            .filter(|(_, _, decision)| decision.allowed)
+            .map(|(at, cost, _)| (on_grid(&limit, at), match cost { Cost::Ask(n) => n, _ => 0 }))
+            .collect();
+        for &(end, _) in &admitted {
+            let within = |at: u128| at <= end && end - at < u128::from(length);
+            let held = admitted.iter().filter(|(at, _)| within(*at));
+            let full: u128 = held.map(|(_, units)| u128::from(*units)).sum();
+            prop_assert!(full <= bound(&limit), "{} holds {}", limit, full);
+        }
+    }
+
+    /// Property 2: leaving the denied asks and the peeks out changes no other answer.
+    #[test]
+    fn denied_asks_change_nothing(limit in any_limit(), begin in start(), trace in asks(40)) {
+        let (state, now, answers) = run(&limit, begin, &trace);
+        let mut quiet = State::new(&limit);
+        for (number, (at, cost, decision)) in answers.into_iter().enumerate() {
+            if decision.allowed && cost != Cost::PEEK {
+                let asked = Ask { permit: PermitId(number as u64), ..ask(cost, at) };
+                prop_assert_eq!(quiet.decide(&limit, &asked), decision);
+            }
+        }
+        same(&quiet, &state, &limit, now)?;
+    }
+
+    /// Property 9: as many entries as charges at most, buckets fewer still, and
+    /// from its expiry on a state is as good as none, which is soon.
+    #[test]
+    fn state_and_expiry_are_bounded(limit in any_limit(), begin in start(), trace in asks(90)) {
+        let (state, now, answers) = run(&limit, begin, &trace);
+        let charges = answers.iter().filter(|(_, cost, d)| d.allowed && *cost != Cost::PEEK);
+        prop_assert!(state.entries() <= charges.count());
+        if limit.algorithm() == Algorithm::SlidingBuckets {
+            prop_assert!(state.entries() <= limit.buckets() as usize + 2);
+        }
+        let window = limit.window_us();
+        let refill = u128::from(limit.burst()) * u128::from(limit.window_ticks());
+        let refill_ticks = refill.div_ceil(u128::from(limit.count()).max(1)) + 1;
+        let longest = match limit.algorithm() {
+            Algorithm::SlidingCounter => 2 * u128::from(window),
+            Algorithm::TokenBucket => refill_ticks * u128::from(limit.tick_us()),
+            _ => window.into(),
+        };
+        let expires_at = state.expires_at(&limit).as_micros();
+        prop_assert!(u128::from(expires_at) <= u128::from(now) + longest);
+        let then = peek(&state, &limit, 0, expires_at.max(now));
+        if expires_at < u64::MAX {
+            prop_assert_eq!(then, peek(&State::new(&limit), &limit, 0, expires_at.max(now)));
+        }
+    }
+
+    /// Property 10: stepping back never gives more room, and what it keeps is
+    /// gone a window later (two for the counter, a refill for the bucket).
+    #[test]
+    fn stepping_back_opens_and_freezes_nothing(
+        limit in any_limit(), begin in start(), trace in asks(40), back in 0_u64..5_000,
+    ) {
+        let (state, now, _) = run(&limit, begin, &trace);
+        let before = peek(&state, &limit, 1, now);
+        let then = Gap::Back(back).after(now, &limit);
+        let after = peek(&state, &limit, 1, then);
+        prop_assert!(after.remaining <= before.remaining, "{:?} then {:?}", before, after);
+        let window = limit.window_us();
+        let longest = match limit.algorithm() {
+            Algorithm::SlidingCounter => 2 * window,
+            // A refill that lasts until the end of time is cut off there.
+            Algorithm::TokenBucket if now.saturating_add(before.reset_after_us) == u64::MAX => u64::MAX,
+            Algorithm::TokenBucket => before.reset_after_us.saturating_add(limit.tick_us()),
+            _ => window,
+        };
+        prop_assert!(after.reset_after_us <= longest, "{:?} then {:?}", before, after);
+    }
+
+    /// Charge then refund at one instant restores the state, also for what comes later.
+    #[test]
+    fn a_refund_undoes_a_charge(
+        limit in any_limit(), begin in start(), trace in anything(20),
+        gap in forward(), amount in size(), after in asks(10), forced in any::<bool>(),
+    ) {
+        let (mut plain, now, _) = run(&limit, begin, &trace);
+        let now = gap.after(now, &limit);
+        plain.decide(&limit, &ask(Cost::PEEK, now));
+        let mut touched = plain.clone();
+        // A forced charge is cut off where products would leave the exact range;
+        // only what was kept can be given back.
+        let room = limit.count_cap() - limit.count().max(limit.burst());
+        let forced = forced && peek(&plain, &limit, 0, now).remaining > 0;
+        let units = amount.units(&limit);
+        let units = if forced { units.min(room) } else { units };
+        let charge = if forced { Cost::Force(units) } else { Cost::Ask(units) };
+        if touched.decide(&limit, &ask(charge, now)).allowed {
+            touched.decide(&limit, &ask(Cost::Refund(units), now));
+        }
+        same(&touched, &plain, &limit, now)?;
+        let mut later = now;
+        for (gap, kind, size) in after {
+            later = gap.after(later, &limit);
+            let asked = ask(cost(kind, size, &limit), later);
+            prop_assert_eq!(touched.decide(&limit, &asked), plain.decide(&limit, &asked));
+        }
+    }
+
+    /// A reload that changes the count (or the burst) finds what was counted.
+    #[test]
+    fn a_changed_count_keeps_what_was_counted(
+        limit in any_limit(), begin in start(), trace in anything(16), new_count in count(),
+        after in anything(16),
+    ) {
+        let changed = limit.with_count(new_count).expect("within bounds");
+        prop_assert_eq!(changed.id(), limit.id());
+        let mut pair = Pair::new(limit);
+        let mut now = begin;
+        for (gap, kind, size) in trace {
+            now = gap.after(now, &limit);
+            pair.step(cost(kind, size, &limit), now);
+        }
+        pair.limit = changed;
+        pair.oracle.change(&changed);
+        for (gap, kind, size) in after {
+            now = gap.after(now, &changed);
+            pair.step(cost(kind, size, &changed), now);
+        }
+    }
+
+    /// A log that may not grow shares places: one entry, and still within its limit.
+    #[test]
+    fn a_log_that_merges_stays_within_its_limit(
+        count in count(), window_us in window_us(), begin in start(), trace in asks(40),
+    ) {
+        let limit = limit_of(Algorithm::SlidingLog, count, window_us);
+        let mut state = State::new(&limit);
+        let mut admitted = Vec::new();
+        let mut now = begin;
+        for (gap, kind, size) in trace {
+            now = gap.after(now, &limit);
+            let asked = ask(cost(kind, size, &limit), now);
+            let passes = state.admits(&limit, &asked);
+            if passes && let State::SlidingLog(log) = &mut state {
+                log.merge_newest(asked.now);
+            }
+            prop_assert_eq!(state.settle(&limit, &asked, passes).allowed, passes);
+            prop_assert!(state.entries() <= 1);
+            if passes {
+                admitted.push((now, size.units(&limit)));
+            }
+            let held = admitted.iter().filter(|(at, _)| now - at < window_us);
+            prop_assert!(held.map(|(_, units)| units).sum::<u64>() <= count);
+        }
+    }
+
+    /// The tick rule: every product of a decision is exact in a double, and no
+    /// finer tick would do.
+    #[test]
+    fn ticks_are_the_finest_that_stay_exact(limit in any_limit()) {
+        let most = u128::from(limit.count().max(limit.burst())) + 1;
+        let product = |tick: u64| most * u128::from(limit.window_us().div_ceil(tick));
+        let largest = u128::from(bounds::MAX_PRODUCT);
+        prop_assert_eq!(limit.window_ticks(), limit.window_us().div_ceil(limit.tick_us()));
+        prop_assert!(product(limit.tick_us()) <= largest);
+        prop_assert!(limit.tick_us() == 1 || product(limit.tick_us() / 10) > largest);
+        prop_assert_eq!(limit.tick_us(), 10_u64.pow(limit.tick_us().ilog10()));
+        prop_assert!(u128::from(limit.count_cap()) >= most);
+    }
+
+    /// Nothing overflows up to the very end of time.
+    #[test]
+    fn the_end_of_time_is_no_cliff(
+        limit in any_limit(), before in 0_u64..10_000_000, trace in anything(20),
+    ) {
+        let (state, _, answers) = run(&limit, u64::MAX - before, &trace);
+        prop_assert!(state.expires_at(&limit).as_micros() > 0 || state.entries() == 0);
+        prop_assert_eq!(answers.len(), trace.len());
+    }
+}
+
+proptest! {
+    #![proptest_config(config(4_000))]
+
+    /// Property 11: with cost 1, at no point has a higher count admitted less.
+    #[test]
+    fn raising_the_count_never_admits_less(
+        algorithm in prop::sample::select(&MONOTONE[..]), low in 0_u64..30, more in 1_u64..10, window_us in window_us(),
+        burst in prop::option::of(1_u64..12), begin in start(),
+        gaps in prop::collection::vec(forward(), 1..200),
+    ) {
+        let limits = [low, low + more].map(|count| {
+            let limit = limit_of(algorithm, count, window_us);
+            match (algorithm, burst) {
+                (Algorithm::TokenBucket, Some(burst)) => limit.with_burst(burst).expect("above 0"),
+                _ => limit,
+            }
+        });
+        let mut states = limits.map(|limit| State::new(&limit));
+        let mut admitted = [0_u64; 2];
+        let mut now = begin;
+        for (place, gap) in gaps.into_iter().enumerate() {
+            // Crowded enough to be limited: most gaps are a fortieth.
+            now += (gap.after(now, &limits[0]) - now) / if place % 8 == 0 { 1 } else { 40 };
+            for which in 0..2 {
+                let decision = states[which].decide(&limits[which], &ask(Cost::Ask(1), now));
+                admitted[which] += u64::from(decision.allowed);
+            }
+            prop_assert!(admitted[0] <= admitted[1], "{:?} at {}", admitted, place);
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! Limits as text: what is read, how it is written back, and what each mistake is told.
+
+use std::time::Duration;
+
+use tidegate_core::{Algorithm, Limit, LimitError, LimitErrorKind as Kind};
+
+/// What is written, and how it is written back.
+const VALID: &[(&str, &str)] = &[
+    ("10 per 1s", "10 per 1s sliding-counter"),
+    ("0 per 1s", "0 per 1s sliding-counter"),
+    ("007 per 01s", "7 per 1s sliding-counter"),
+    ("10 per 1s sliding-counter", "10 per 1s sliding-counter"),
+    ("10 per 1s sliding-log", "10 per 1s sliding-log"),
+    ("10 per 1s fixed-window", "10 per 1s fixed-window"),
+    ("10 per 1s sliding-buckets", "10 per 1s sliding-buckets buckets 10"),
+    ("10 per 1s sliding-buckets buckets 1", "10 per 1s sliding-buckets buckets 1"),
+    ("10 per 1s buckets 64 sliding-buckets", "10 per 1s sliding-buckets buckets 64"),
+    ("10 per 1s token-bucket", "10 per 1s token-bucket"),
+    ("10 per 1s token-bucket burst 10", "10 per 1s token-bucket"),
+    ("10 per 1s burst 3 token-bucket", "10 per 1s token-bucket burst 3"),
+    ("1 per 1ms token-bucket burst 1000000000000", "1 per 1ms token-bucket burst 1000000000000"),
+    ("0 per 1s token-bucket burst 5", "0 per 1s token-bucket burst 5"),
+    ("5 concurrent", "5 concurrent lease 1m"),
+    ("5 concurrent lease 30s", "5 concurrent lease 30s"),
+    ("0 concurrent lease 366d", "0 concurrent lease 366d"),
+    ("1000000000000 per 366d", "1000000000000 per 366d sliding-counter"),
+    ("1 per 1ms", "1 per 1ms sliding-counter"),
+    ("1 per 1500ms", "1 per 1500ms sliding-counter"),
+    ("1 per 60s", "1 per 1m sliding-counter"),
+    ("1 per 90m", "1 per 90m sliding-counter"),
+    ("1 per 24h", "1 per 1d sliding-counter"),
+    ("1 per 14d", "1 per 2w sliding-counter"),
+    ("1 per 52w", "1 per 52w sliding-counter"),
+    (" \t 10   per\n1s\r", "10 per 1s sliding-counter"),
+];
+
+#[test]
+fn valid_texts_round_trip() {
+    for (text, written) in VALID {
+        let limit: Limit = text.parse().unwrap_or_else(|error| panic!("{text:?}: {error}"));
+        assert_eq!(limit.to_string(), *written, "{text:?}");
+        assert_eq!(written.parse::<Limit>(), Ok(limit), "{text:?}");
+    }
+}
+
+#[test]
+fn every_shape_round_trips() {
+    for algorithm in Algorithm::ALL {
+        assert_eq!(Algorithm::from_name(algorithm.name()), Some(algorithm));
+        for millis in [1, 7, 1_000, 60_000, 3_600_000, 86_400_000, 604_800_000, 31_622_400_000] {
+            for count in [0, 1, 999, 1_000_000_000_000] {
+                let window = Duration::from_millis(millis);
+                let limit = Limit::new(count, window, algorithm).expect("within bounds");
+                assert_eq!(limit.to_string().parse::<Limit>(), Ok(limit));
+            }
+        }
+    }
+}
+
+/// What each kind of mistake is told.
+const MESSAGES: &[(Kind, &str)] = &[
+    (Kind::NotALimit, "this is not a limit: write for example `10 per 1s`"),
+    (Kind::ExpectedNumber, "a whole number must stand here: write digits only, for example `10`"),
+    (Kind::CountOutOfRange, "the count is too large: use at most 1000000000000"),
+    (
+        Kind::ExpectedPer,
+        "`per` or `concurrent` must follow the count: write for example `10 per 1s` or `10 concurrent`",
+    ),
+    (
+        Kind::ExpectedWindow,
+        "a length of time must stand here: write a number and ms, s, m, h, d or w, for example `10s`",
+    ),
+    (Kind::UnknownUnit, "unknown unit of time: use ms, s, m, h, d or w"),
+    (Kind::WindowOutOfRange, "the window is out of range: use 1ms to 366d"),
+    (
+        Kind::UnknownWord,
+        "unknown word: use sliding-log, sliding-buckets, sliding-counter, fixed-window or token-bucket, then `buckets N` or `burst N`",
+    ),
+    (Kind::BucketsOutOfRange, "the number of buckets is out of range: use 1 to 64"),
+    (
+        Kind::BucketsWithoutBuckets,
+        "this algorithm has no buckets: write `sliding-buckets buckets N`, or leave `buckets` out",
+    ),
+    (Kind::BurstOutOfRange, "the burst is out of range: use 1 to 1000000000000"),
+    (
+        Kind::BurstWithoutTokens,
+        "this algorithm has no burst: write `token-bucket burst N`, or leave `burst` out",
+    ),
+    (Kind::LeaseOutOfRange, "the lease is out of range: use 1ms to 366d"),
+    (Kind::SaidTwice, "this is said twice: say it once"),
+    (
+        Kind::ConcurrencyIsNotARate,
+        "concurrency has no window: write `10 concurrent` or `10 concurrent lease 60s`",
+    ),
+];
+
+/// Mistakes, their kind and the caret line under the text.
+const MISTAKES: &[(&str, Kind, &str)] = &[
+    ("", Kind::NotALimit, "^"),
+    ("  \t ", Kind::NotALimit, "    ^"),
+    ("ten per 1s", Kind::ExpectedNumber, "^^^"),
+    ("-5 per 1s", Kind::ExpectedNumber, "^^"),
+    ("+5 per 1s", Kind::ExpectedNumber, "^^"),
+    ("1e3 per 1s", Kind::ExpectedNumber, "^^^"),
+    ("1_000 per 1s", Kind::ExpectedNumber, "^^^^^"),
+    ("1.5 per 1s", Kind::ExpectedNumber, "^^^"),
+    ("\u{661} per 1s", Kind::ExpectedNumber, "^"),
+    ("\0 per 1s", Kind::ExpectedNumber, "^"),
+    ("\u{1f980} per 1s", Kind::ExpectedNumber, "^"),
+    ("1000000000001 per 1s", Kind::CountOutOfRange, "^^^^^^^^^^^^^"),
+    ("99999999999999999999999 per 1s", Kind::CountOutOfRange, "^^^^^^^^^^^^^^^^^^^^^^^"),
+    ("5", Kind::ExpectedPer, " ^"),
+    ("5 ", Kind::ExpectedPer, "  ^"),
+    ("5 each 1s", Kind::ExpectedPer, "  ^^^^"),
+    ("5 PER 1s", Kind::ExpectedPer, "  ^^^"),
+    ("5/1s", Kind::ExpectedNumber, "^^^^"),
+    ("5 per", Kind::ExpectedWindow, "     ^"),
+    ("5 per second", Kind::ExpectedWindow, "      ^^^^^^"),
+    ("5 per -1s", Kind::ExpectedWindow, "      ^^^"),
+    ("5 concurrent lease", Kind::ExpectedWindow, "                  ^"),
+    ("5 per 10", Kind::UnknownUnit, "        ^"),
+    ("5 per 10 s", Kind::UnknownUnit, "        ^"),
+    ("5 per 10y", Kind::UnknownUnit, "        ^"),
+    ("5 per 1.5s", Kind::UnknownUnit, "       ^^^"),
+    ("5 per 1\u{1f980}", Kind::UnknownUnit, "       ^"),
+    ("5 per 0s", Kind::WindowOutOfRange, "      ^^"),
+    ("5 per 367d", Kind::WindowOutOfRange, "      ^^^^"),
+    ("5 per 53w", Kind::WindowOutOfRange, "      ^^^"),
+    ("5 per 99999999999999999999d", Kind::WindowOutOfRange, "      ^^^^^^^^^^^^^^^^^^^^^"),
+    ("5 per 18446744073709551615w", Kind::WindowOutOfRange, "      ^^^^^^^^^^^^^^^^^^^^^"),
+    ("5 per 1s leaky-bucket", Kind::UnknownWord, "         ^^^^^^^^^^^^"),
+    ("5 per 1s Sliding-Log", Kind::UnknownWord, "         ^^^^^^^^^^^"),
+    ("5 per 1s sliding-log 7", Kind::UnknownWord, "                     ^"),
+    (
+        "5 per 1s sliding-buckets buckets 0",
+        Kind::BucketsOutOfRange,
+        "                         ^^^^^^^^^",
+    ),
+    (
+        "5 per 1s sliding-buckets buckets 65",
+        Kind::BucketsOutOfRange,
+        "                         ^^^^^^^^^^",
+    ),
+    (
+        "5 per 1s sliding-buckets buckets 4294967297",
+        Kind::BucketsOutOfRange,
+        "                         ^^^^^^^^^^^^^^^^^^",
+    ),
+    (
+        "5 per 1s sliding-buckets buckets 99999999999999999999",
+        Kind::BucketsOutOfRange,
+        "                                 ^^^^^^^^^^^^^^^^^^^^",
+    ),
+    (
+        "5 per 1s sliding-buckets buckets",
+        Kind::BucketsOutOfRange,
+        "                                ^",
+    ),
+    (
+        "5 per 1s sliding-buckets buckets many",
+        Kind::ExpectedNumber,
+        "                                 ^^^^",
+    ),
+    ("5 per 1s buckets 5", Kind::BucketsWithoutBuckets, "         ^^^^^^^^^"),
+    ("5 per 1s burst 0 token-bucket", Kind::BurstOutOfRange, "         ^^^^^^^"),
+    (
+        "5 per 1s token-bucket burst 1000000000001",
+        Kind::BurstOutOfRange,
+        "                            ^^^^^^^^^^^^^",
+    ),
+    ("5 per 1s token-bucket burst", Kind::BurstOutOfRange, "                           ^"),
+    ("5 per 1s sliding-log burst 5", Kind::BurstWithoutTokens, "                     ^^^^^^^"),
+    ("5 concurrent lease 0ms", Kind::LeaseOutOfRange, "                   ^^^"),
+    ("5 concurrent lease 367d", Kind::LeaseOutOfRange, "                   ^^^^"),
+    (
+        "5 concurrent lease 99999999999999999999d",
+        Kind::LeaseOutOfRange,
+        "                   ^^^^^^^^^^^^^^^^^^^^^",
+    ),
+    ("5 per 1s sliding-log sliding-log", Kind::SaidTwice, "                     ^^^^^^^^^^^"),
+    (
+        "5 per 1s token-bucket burst 3 burst 3",
+        Kind::SaidTwice,
+        "                              ^^^^^",
+    ),
+    (
+        "5 per 1s sliding-buckets buckets 3 buckets 4",
+        Kind::SaidTwice,
+        "                                   ^^^^^^^",
+    ),
+    ("5 concurrent lease 1s lease 1s", Kind::SaidTwice, "                      ^^^^^"),
+    ("5 per 1s concurrency", Kind::ConcurrencyIsNotARate, "         ^^^^^^^^^^^"),
+    ("5 concurrent per 1s", Kind::ConcurrencyIsNotARate, "             ^^^"),
+    (
+        "5 concurrent lease 1s sliding-log",
+        Kind::ConcurrencyIsNotARate,
+        "                      ^^^^^^^^^^^",
+    ),
+];
+
+#[test]
+fn every_mistake_is_told_where_it_is() {
+    for (text, kind, carets) in MISTAKES {
+        let error = text.parse::<Limit>().expect_err(text);
+        assert_eq!(error.kind(), *kind, "{text:?}");
+        let (_, message) = MESSAGES.iter().find(|row| row.0 == *kind).expect("every kind is there");
+        let shown: String =
+            text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
+        assert_eq!(error.to_string(), format!("{message}\n  {shown}\n  {carets}"), "{text:?}");
+        assert_eq!(format!("{}: {}", error.problem(), error.help()), *message, "{text:?}");
+        let span = error.span().expect("a text has places");
+        assert!(span.start <= text.len() && span.start <= span.end, "{text:?}: {span:?}");
+    }
+    for (kind, message) in MESSAGES {
+        assert!(MISTAKES.iter().any(|row| row.1 == *kind), "{kind:?} has an example");
+        assert_eq!(LimitError::from(*kind).to_string(), *message, "without a text, no place");
+    }
+}
+
+/// A limit that is built rather than read makes the same mistakes, without a place.
+#[test]
+fn builders_refuse_the_same() {
+    let ms = Duration::from_millis;
+    let new = |count, window| Limit::new(count, window, Algorithm::SlidingLog);
+    let log = new(5, ms(1)).expect("valid");
+    let tokens = Limit::new(5, ms(1), Algorithm::TokenBucket).expect("valid");
+    let buckets = Limit::new(5, ms(1), Algorithm::SlidingBuckets).expect("valid");
+    let year = Duration::from_secs(366 * 86_400);
+    let rows = [
+        (new(1_000_000_000_001, ms(1)), Kind::CountOutOfRange),
+        (new(u64::MAX, ms(1)), Kind::CountOutOfRange),
+        (new(5, Duration::ZERO), Kind::WindowOutOfRange),
+        (new(5, Duration::from_micros(999)), Kind::WindowOutOfRange),
+        (new(5, Duration::from_nanos(1_000_001)), Kind::WindowOutOfRange),
+        (new(5, year + Duration::from_micros(1)), Kind::WindowOutOfRange),
+        (new(5, Duration::MAX), Kind::WindowOutOfRange),
+        (Limit::concurrent(5, ms(0)), Kind::LeaseOutOfRange),
+        (log.with_buckets(5), Kind::BucketsWithoutBuckets),
+        (log.with_burst(5), Kind::BurstWithoutTokens),
+        (buckets.with_buckets(0), Kind::BucketsOutOfRange),
+        (buckets.with_buckets(65), Kind::BucketsOutOfRange),
+        (tokens.with_burst(0), Kind::BurstOutOfRange),
+        (tokens.with_burst(u64::MAX), Kind::BurstOutOfRange),
+        (tokens.with_count(u64::MAX), Kind::CountOutOfRange),
+    ];
+    for (place, (result, kind)) in rows.into_iter().enumerate() {
+        let error = result.expect_err("refused");
+        assert_eq!((error.kind(), error.span()), (kind, None), "row {place}");
+    }
+    assert!(new(5, year).is_ok());
+    let fine = new(5, Duration::from_micros(1_001)).expect("a window of whole microseconds");
+    assert_eq!(fine.to_string(), "5 per 1001us sliding-log");
+}
+
+/// Texts nobody means: refused in a few words, whatever their length or bytes.
+#[test]
+fn absurd_texts_are_refused_briefly() {
+    let texts = [
+        "9".repeat(10_000),
+        " ".repeat(10_000),
+        "\u{1f980}".repeat(3_000),
+        "5 per 1s ".repeat(1_200),
+        format!("5 per 1s{}", " ".repeat(249)),
+        format!("5 per {}s", "0".repeat(200)),
+        format!("5 per 1s {}", "\u{1f980}".repeat(60)),
+        format!("5 per 1s {} sliding-log x", " ".repeat(200)),
+        "\u{0}".repeat(100),
+        "5\u{0}per\u{0}1s".into(),
+        "5\u{a0}per\u{a0}1s".into(),
+        "\u{202e}5 per 1s".into(),
+    ];
+    for text in texts {
+        let error = text.parse::<Limit>().expect_err("no limit");
+        let message = error.to_string();
+        assert!(message.chars().count() < 400, "{} characters", message.chars().count());
+        assert_eq!(message.lines().count(), 3, "{message}");
+        let controls = message.chars().filter(|c| c.is_control() && *c != '\n').count();
+        assert_eq!(controls, 0, "{message}");
+    }
+    // The longest text that is read at all.
+    let padded = format!("5 per 1s{}", " ".repeat(248));
+    assert_eq!(padded.parse::<Limit>(), "5 per 1s".parse());
+}

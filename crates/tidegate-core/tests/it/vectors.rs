@@ -1,0 +1,223 @@
+//! Worked examples with their answers, and the bugs that were: rows of
+//! `(time, cost, allowed, remaining, wait)` through one runner, the oracle alongside.
+
+use tidegate_core::{Ask, Cost, Decision, PermitId, RetryAfter, State, Timestamp};
+
+use crate::pair::{Pair, ask, limit};
+
+/// Microseconds, cost, allowed, remaining after it, microseconds to wait.
+type Row = (u64, Cost, bool, u64, u64);
+
+const S: u64 = 1_000_000;
+
+fn run(text: &str, rows: &[Row]) {
+    let mut pair = Pair::new(limit(text));
+    for (place, &(at, cost, allowed, remaining, wait)) in rows.iter().enumerate() {
+        let decision = pair.step(cost, at);
+        let wait = RetryAfter::from_micros(wait);
+        let answer = (decision.allowed, decision.remaining, decision.retry_after);
+        assert_eq!(answer, (allowed, remaining, wait), "{text}, row {place}");
+    }
+}
+
+/// Previous 8, current 3, 45 s of 60 gone: exactly 5 by now, and a limit of 5.
+#[test]
+fn counter_is_blocked_at_exactly_its_limit() {
+    let (previous, current) = (Cost::Force(8), Cost::Force(3));
+    // 8 * 15/60 = 2 until the weight falls below a quarter, one microsecond on.
+    run(
+        "5 per 1m sliding-counter",
+        &[
+            (60 * S, previous, true, 0, 0),
+            (120 * S, current, true, 0, 0),
+            (165 * S, Cost::Ask(1), false, 0, 1),
+        ],
+    );
+    run(
+        "5 per 1m sliding-counter",
+        &[
+            (60 * S, previous, true, 0, 0),
+            (120 * S, Cost::Force(2), true, 0, 0),
+            (165 * S, Cost::Ask(1), true, 0, 0),
+        ],
+    );
+}
+
+/// 42 * 45/60 + 18 = 49.5 is under 50.
+#[test]
+fn counter_admits_below_its_limit_by_half() {
+    run(
+        "50 per 1m",
+        &[
+            (60 * S, Cost::Ask(42), true, 8, 0),
+            (120 * S, Cost::Force(18), true, 0, 0),
+            (135 * S, Cost::Ask(1), true, 0, 0),
+            // 42 * x/60 + 19 + 1 is under 51 from x < 44.29 s on.
+            (135 * S, Cost::Ask(1), false, 0, 714_286),
+        ],
+    );
+}
+
+/// A burst of 8 against 5 in 15 s, and again as the window turns.
+#[test]
+fn counter_blocks_the_boundary_attack() {
+    let mut rows: Vec<Row> = (0..5).map(|n| (29 * S, Cost::Ask(1), true, 4 - n, 0)).collect();
+    rows.extend([(29 * S, Cost::Ask(1), false, 0, S + 1); 3]);
+    rows.extend([(30 * S, Cost::Ask(1), false, 0, 1); 5]);
+    run("5 per 15s", &rows);
+}
+
+/// [3650, 3680, 3695, 3710] at 3720: one is too old, three count.
+#[test]
+fn log_counts_what_lies_within_the_window() {
+    run(
+        "5 per 1m sliding-log",
+        &[
+            (3_650 * S, Cost::Ask(1), true, 4, 0),
+            (3_680 * S, Cost::Ask(1), true, 3, 0),
+            (3_695 * S, Cost::Ask(1), true, 2, 0),
+            (3_710 * S, Cost::Ask(1), true, 2, 0),
+            (3_720 * S, Cost::Ask(1), true, 1, 0),
+            (3_720 * S, Cost::Ask(3), false, 1, 35 * S),
+            (3_740 * S, Cost::PEEK, true, 2, 0),
+        ],
+    );
+}
+
+/// 5 at 00:58 and 5 at 01:02; 100 at 12:00:59 and 100 at 12:01:01.
+#[test]
+fn fixed_window_admits_twice_where_the_log_does_not() {
+    for (count, first, second) in [(5, 58 * S, 62 * S), (100, 43_259 * S, 43_261 * S)] {
+        let all = Cost::Ask(count);
+        let fixed = [(first, all, true, 0, 0), (second, all, true, 0, 0)];
+        run(&format!("{count} per 1m fixed-window"), &fixed);
+        let wait = first + 60 * S - second;
+        let log = [(first, all, true, 0, 0), (second, all, false, 0, wait)];
+        run(&format!("{count} per 1m sliding-log"), &log);
+    }
+}
+
+/// The last hit of a bucket keeps all of it, also after the next bucket has begun.
+#[test]
+fn a_bucket_counts_whole_after_the_next_began() {
+    run(
+        "3 per 1ms sliding-buckets buckets 1",
+        &[
+            (0, Cost::Ask(1), true, 2, 0),
+            (900, Cost::Ask(1), true, 1, 0),
+            (1_000, Cost::Ask(1), true, 0, 0),
+            (1_000, Cost::Ask(1), false, 0, 900),
+        ],
+    );
+}
+
+/// A refund brings back the hit before, which may have aged out meanwhile.
+#[test]
+fn a_refund_restores_nothing_that_has_aged_out() {
+    for at in [1_000, 1_200] {
+        run(
+            "3 per 1ms sliding-buckets buckets 1",
+            &[
+                (0, Cost::Ask(1), true, 2, 0),
+                (300, Cost::Ask(1), true, 1, 0),
+                (at, Cost::Refund(1), true, 3, 0),
+            ],
+        );
+    }
+}
+
+/// Of permits of one instant the one just charged goes first, however short its lease.
+#[test]
+fn a_refund_takes_the_permit_just_charged() {
+    let (long, short) = (limit("5 concurrent lease 1m"), limit("5 concurrent lease 1s"));
+    let mut state = State::new(&long);
+    let charge = |id| Ask { permit: PermitId(id), ..ask(Cost::Ask(1), S) };
+    state.decide(&long, &charge(1));
+    let before = state.decide(&long, &ask(Cost::PEEK, S));
+    state.decide(&short, &charge(2));
+    state.decide(&short, &ask(Cost::Refund(1), S));
+    assert_eq!(state.decide(&long, &ask(Cost::PEEK, S)), before);
+    assert!(!state.release(PermitId(2)));
+    assert!(state.renew(&long, PermitId(1), Timestamp::from_micros(S)));
+}
+
+/// Rounded up, or a caller who obeys would be early.
+#[test]
+fn waits_are_rounded_up() {
+    let rows =
+        [(0, 0, 0), (1, 1, 1), (1_000, 1, 1), (1_001, 2, 1), (S, 1_000, 1), (S + 1, 1_001, 2)];
+    for (micros, millis, secs) in rows {
+        let wait = RetryAfter::from_micros(micros);
+        assert_eq!(wait.as_micros(), Some(micros));
+        assert_eq!((wait.as_millis(), wait.as_secs()), (Some(millis), Some(secs)), "{micros}");
+        assert_eq!(wait == RetryAfter::Now, micros == 0);
+        assert_eq!(wait.max(RetryAfter::Never), RetryAfter::Never);
+        assert_eq!(RetryAfter::Micros(7).max(wait).as_micros(), Some(micros.max(7)));
+        let reset_after_us = micros;
+        let (allowed, limit, remaining, retry_after) = (true, 1, 1, wait);
+        let decision = Decision { allowed, limit, remaining, retry_after, reset_after_us };
+        assert_eq!(decision.reset_after_ms(), millis);
+    }
+    assert_eq!(RetryAfter::Never.as_secs(), None);
+    assert_eq!(RetryAfter::Micros(u64::MAX).as_secs(), Some(u64::MAX / S + 1));
+}
+
+#[test]
+fn a_signed_cost_refunds_peeks_or_asks() {
+    let rows = [
+        (i64::MIN, Cost::Refund(1 << 63)),
+        (-2, Cost::Refund(2)),
+        (0, Cost::PEEK),
+        (3, Cost::Ask(3)),
+        (i64::MAX, Cost::Ask(i64::MAX.unsigned_abs())),
+    ];
+    for (signed, cost) in rows {
+        assert_eq!(Cost::from_signed(signed), cost);
+    }
+}
+
+/// A larger count may need coarser ticks; what is left of a debt is not forgotten in them.
+#[test]
+fn a_converted_debt_is_rounded_up() {
+    let slow = limit("1 per 1h token-bucket");
+    let fast = slow.with_count(1_000_000_000_000).expect("within bounds");
+    assert_eq!((slow.tick_us(), fast.tick_us()), (1, S));
+    let mut state = State::new(&slow);
+    state.decide(&slow, &ask(Cost::Ask(1), 0));
+    let almost = 3_600 * S - 1;
+    assert_eq!(state.decide(&slow, &ask(Cost::PEEK, almost)).reset_after_us, 1);
+    let decision = state.decide(&fast, &ask(Cost::PEEK, almost));
+    assert_eq!(decision.remaining, fast.count() - 1);
+}
+
+/// After the clock stepped back, a short lease from the future ends before an older long one.
+#[test]
+fn leases_end_in_order_after_the_clock_stepped_back() {
+    let (long, short) = (limit("5 concurrent lease 1m"), limit("5 concurrent lease 1s"));
+    let mut state = State::new(&long);
+    let charge = |id, at| Ask { permit: PermitId(id), ..ask(Cost::Ask(1), at) };
+    state.decide(&long, &charge(1, 10 * S));
+    state.decide(&short, &charge(2, 69 * S + S / 2));
+    let stepped_back = state.decide(&long, &ask(Cost::PEEK, 20 * S));
+    assert_eq!((stepped_back.remaining, stepped_back.reset_after_us), (3, 50 * S));
+    assert_eq!(state.decide(&long, &ask(Cost::PEEK, 21 * S)).remaining, 4);
+    assert!(state.release(PermitId(1)), "the long lease lives on");
+}
+
+/// Another count keeps everything else that was said.
+#[test]
+fn another_count_keeps_the_rest() {
+    let rows = [
+        ("10 per 1s token-bucket burst 3", "20 per 1s token-bucket burst 3"),
+        ("10 per 1s token-bucket", "20 per 1s token-bucket"),
+        ("10 per 1s sliding-buckets buckets 7", "20 per 1s sliding-buckets buckets 7"),
+        ("10 concurrent lease 9s", "20 concurrent lease 9s"),
+    ];
+    for (before, after) in rows {
+        assert_eq!(limit(before).with_count(20), Ok(limit(after)), "{before}");
+        assert_eq!(limit(before).id(), limit(after).id(), "{before}");
+    }
+    let ids = ["1 per 1s", "1 per 2s", "1 per 1s sliding-log", "1 per 1s fixed-window"];
+    let ids: std::collections::HashSet<u64> = ids.iter().map(|text| limit(text).id()).collect();
+    assert_eq!(ids.len(), 4, "other shapes count elsewhere");
+}
