@@ -1,0 +1,141 @@
+//! What a limiter is asked and what it answers.
+
+use std::fmt;
+
+use smallvec::SmallVec;
+use tidegate_core::{Cost, Decision, Limit, RetryAfter};
+
+/// One question: may `key` have `cost` of `limit`?
+///
+/// A request is a list of these, per user *and* per organisation *and* per
+/// address, each perhaps under several limits.
+#[derive(Clone, Copy, Debug)]
+pub struct Check<'a> {
+    /// Who is counted: any bytes. Only a keyed hash of them is kept, so length and
+    /// encoding do not matter; an empty key is a key like any other.
+    pub key: &'a [u8],
+    /// The limit it is counted under.
+    pub limit: &'a Limit,
+    /// Units asked for.
+    pub cost: Cost,
+    /// Whether it is only watched: decided and counted on its own, without a say
+    /// in whether the request is allowed.
+    pub observed: bool,
+}
+
+impl<'a> Check<'a> {
+    /// A check that has a say.
+    #[inline]
+    pub fn new<K>(key: &'a K, limit: &'a Limit, cost: impl Into<Cost>) -> Self
+    where
+        K: AsRef<[u8]> + ?Sized,
+    {
+        Check { key: key.as_ref(), limit, cost: cost.into(), observed: false }
+    }
+
+    /// The same check, only watched.
+    #[must_use]
+    pub fn observed(self) -> Self {
+        Check { observed: true, ..self }
+    }
+}
+
+/// The answer to a request: allowed if every check that has a say allows it.
+///
+/// It speaks for one limit: when denied, the denying one with the longest wait;
+/// when allowed, the one with the least remaining.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// Whether the request may go ahead. If not, nothing was charged.
+    pub allowed: bool,
+    /// Whether the store had no room for some key; see [`WhenFull`](crate::WhenFull).
+    pub overflowed: bool,
+    /// One answer per check, in their order.
+    pub decisions: SmallVec<[Decision; 4]>,
+    speaker: Option<usize>,
+}
+
+impl Verdict {
+    /// Combines the answers of `checks`.
+    pub(crate) fn new(
+        checks: &[Check<'_>],
+        decisions: SmallVec<[Decision; 4]>,
+        overflowed: bool,
+    ) -> Self {
+        let enforced = || {
+            let both = checks.iter().zip(&decisions).enumerate();
+            both.filter(|(_, (check, _))| !check.observed).map(|(index, (_, d))| (index, d))
+        };
+        let allowed = enforced().all(|(_, decision)| decision.allowed);
+        let speaker = if allowed {
+            enforced().min_by_key(|(_, decision)| decision.remaining)
+        } else {
+            // `min_by_key` on the reversed wait: the first of equals speaks.
+            enforced().filter(|(_, decision)| !decision.allowed).min_by_key(|(_, d)| {
+                std::cmp::Reverse(d.retry_after.as_micros().unwrap_or(u64::MAX))
+            })
+        };
+        let speaker = speaker.map(|(index, _)| index);
+        Verdict { allowed, overflowed, decisions, speaker }
+    }
+
+    /// Which check it speaks for; `None` when all were only watched.
+    pub fn speaker(&self) -> Option<usize> {
+        self.speaker
+    }
+
+    /// The answer it speaks with; `None` when all were only watched.
+    pub fn decision(&self) -> Option<&Decision> {
+        self.decisions.get(self.speaker?)
+    }
+
+    /// When the whole request would pass if nothing else arrived.
+    pub fn retry_after(&self) -> RetryAfter {
+        match self.decision() {
+            Some(decision) if !self.allowed => decision.retry_after,
+            _ => RetryAfter::Now,
+        }
+    }
+}
+
+/// A request that makes no sense. A denial is not an error, and an error says
+/// nothing about the limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CheckError {
+    /// More checks in one request than [`MAX_CHECKS`].
+    TooManyChecks(usize),
+    /// Two checks of one request count in the same state (same key, algorithm
+    /// and window) but differ in the limit's number or kind of cost.
+    Conflict,
+    /// A `concurrency` limit was checked without taking a permit.
+    NeedsPermit,
+    /// The same idempotency id came before with another cost.
+    IdReused,
+}
+
+/// The most checks one request may have: more than any sensible set of policies,
+/// few enough that holding their locks is short.
+pub const MAX_CHECKS: usize = 256;
+
+impl fmt::Display for CheckError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CheckError::TooManyChecks(count) => {
+                write!(f, "a request has {count} checks: use at most {MAX_CHECKS}, or several requests")
+            }
+            CheckError::Conflict => f.write_str(
+                "two checks of a request share a key, algorithm and window but not the limit or the kind \
+                 of cost: keep the stricter one, or give them different keys or windows",
+            ),
+            CheckError::NeedsPermit => {
+                f.write_str("a concurrency limit is held, not checked: take a permit with `acquire`")
+            }
+            CheckError::IdReused => {
+                f.write_str("this idempotency id was used with another cost: use a new id")
+            }
+        }
+    }
+}
+
+impl std::error::Error for CheckError {}

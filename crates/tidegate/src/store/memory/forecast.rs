@@ -1,0 +1,89 @@
+//! When a request would pass if it had to wait its turn behind others.
+
+use smallvec::SmallVec;
+use tidegate_core::{Ask, Cost, Decision, Limit, RetryAfter, State, Timestamp};
+
+use super::MemoryStore;
+use super::many::Plan;
+use crate::{Check, CheckError, Verdict};
+
+/// One limit of a request, on a copy of its state.
+struct Copied<'a> {
+    limit: &'a Limit,
+    cost: Cost,
+    observed: bool,
+    state: State,
+    /// Which of the request's plans it is.
+    plan: usize,
+}
+
+impl MemoryStore {
+    /// The denial of a request that has to wait behind `ahead`, requests that
+    /// count in the same states: how long, if nothing else arrives. The states
+    /// are copied and everybody is played through on the copies, in order.
+    /// Costs are in the order [`MemoryStore::shape`] gives them.
+    pub(crate) fn forecast(
+        &self,
+        checks: &[Check<'_>],
+        ahead: &[&[Cost]],
+    ) -> Result<Verdict, CheckError> {
+        let (plans, members) = self.plan(checks, false)?;
+        let now = self.clock.now();
+        let mut copies = self.copy_states(&plans, now);
+        let mut answers: SmallVec<[(usize, Decision); 4]> = copies
+            .iter()
+            .map(|copied| {
+                let ask = Ask::new(copied.cost, now);
+                let mut state = copied.state.clone();
+                state.admits(copied.limit, &ask);
+                (copied.plan, state.settle(copied.limit, &ask, false))
+            })
+            .collect();
+        answers.sort_unstable_by_key(|(plan, _)| *plan);
+        let own: Vec<Cost> = copies.iter().map(|copied| copied.cost).collect();
+        let mut everybody = ahead.iter().copied().chain([&own[..]]);
+        let passes = everybody.try_fold(now, |at, costs| pass(&mut copies, costs, at));
+        let retry_after = passes.map_or(RetryAfter::Never, |at| {
+            RetryAfter::from_micros(at.as_micros() - now.as_micros())
+        });
+        for (plan, answer) in &mut answers {
+            if !plans[*plan].observed {
+                (answer.allowed, answer.retry_after) = (false, retry_after);
+            }
+        }
+        let decisions = members.iter().map(|&plan| answers[plan].1).collect();
+        Ok(Verdict::new(checks, decisions, false))
+    }
+
+    fn copy_states<'a>(&self, plans: &[Plan<'a>], now: Timestamp) -> Vec<Copied<'a>> {
+        let mut order: Vec<usize> = (0..plans.len()).collect();
+        order.sort_unstable_by_key(|&plan| plans[plan].state_hash());
+        let copied = order.into_iter().map(|plan| {
+            let Plan { check, observed, .. } = &plans[plan];
+            let locked = self.table.lock(check.shard);
+            let state = match locked.find(check.fingerprint()) {
+                Some(place) => self.copy(&locked, place, check.limit, now),
+                None => State::new(check.limit),
+            };
+            Copied { limit: check.limit, cost: check.cost, observed: *observed, state, plan }
+        });
+        copied.collect()
+    }
+}
+
+/// Waits until a request passes every limit that has a say, and charges it;
+/// `None` if it never does.
+fn pass(copies: &mut [Copied<'_>], costs: &[Cost], from: Timestamp) -> Option<Timestamp> {
+    let mut wait_us = 0;
+    for (copied, &cost) in copies.iter_mut().zip(costs).filter(|(copied, _)| !copied.observed) {
+        let ask = Ask::new(cost, from);
+        copied.state.admits(copied.limit, &ask);
+        let answer = copied.state.settle(copied.limit, &ask, false);
+        wait_us = wait_us.max(answer.retry_after.as_micros()?);
+    }
+    let at = from.plus_micros(wait_us);
+    for (copied, &cost) in copies.iter_mut().zip(costs) {
+        copied.state.decide(copied.limit, &Ask::new(cost, at));
+    }
+    Some(at)
+}

@@ -1,0 +1,97 @@
+//! Idempotency ids: an admitted answer is given again instead of charged again.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use tidegate_core::{Cost, Timestamp};
+
+use crate::sync::Mutex;
+use crate::{CheckError, Clock, Verdict};
+
+/// Small enough that clearing one of its expired ids is short work.
+const SHARDS: usize = 256;
+
+#[derive(Debug)]
+pub(super) struct Ids {
+    shards: Box<[Mutex<HashMap<u64, Remembered>>]>,
+    max: usize,
+    len: AtomicUsize,
+}
+
+#[derive(Debug)]
+struct Remembered {
+    costs: Box<[Cost]>,
+    verdict: Verdict,
+    since: Timestamp,
+    window_us: u64,
+}
+
+impl Remembered {
+    /// A time ahead of now (the clock stepped back) counts from now on.
+    fn live(&mut self, now: Timestamp) -> bool {
+        self.since = self.since.min(now);
+        self.since.plus_micros(self.window_us) > now
+    }
+}
+
+impl Ids {
+    pub(super) fn new(max_ids: usize) -> Self {
+        Ids {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            max: max_ids,
+            len: AtomicUsize::new(0),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len.load(Relaxed)
+    }
+
+    /// The remembered answer to a request, or `decide`'s, remembered for the
+    /// window if it was admitted; and whether there was no room to remember it.
+    /// Two requests with one id wait for each other, so that only one is charged.
+    pub(super) fn once(
+        &self,
+        named: u64,
+        costs: &[Cost],
+        window_us: u64,
+        clock: &Clock,
+        at: Option<Timestamp>,
+        decide: impl FnOnce() -> Verdict,
+    ) -> Result<(Verdict, bool), CheckError> {
+        let mut shard = self.shards[named as usize % SHARDS].lock();
+        let now = at.unwrap_or_else(|| clock.now());
+        if let Entry::Occupied(mut known) = shard.entry(named) {
+            if known.get_mut().live(now) {
+                let known = known.get();
+                let same = *known.costs == *costs;
+                return if same {
+                    Ok((known.verdict.clone(), false))
+                } else {
+                    Err(CheckError::IdReused)
+                };
+            }
+            known.remove();
+            self.len.fetch_sub(1, Relaxed);
+        }
+        let verdict = decide();
+        if !verdict.allowed {
+            return Ok((verdict, false));
+        }
+        let full = || self.len() >= self.max || shard.len() > self.max / SHARDS;
+        if full() {
+            let before = shard.len();
+            shard.retain(|_, known| known.live(now));
+            self.len.fetch_sub(before - shard.len(), Relaxed);
+        }
+        let room = self.len() < self.max;
+        if room {
+            let costs = costs.into();
+            let known = Remembered { costs, verdict: verdict.clone(), since: now, window_us };
+            shard.insert(named, known);
+            self.len.fetch_add(1, Relaxed);
+        }
+        Ok((verdict, !room))
+    }
+}

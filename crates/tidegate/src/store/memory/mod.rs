@@ -1,0 +1,305 @@
+//! The memory store: every key's state in this process, bounded.
+//!
+//! ```text
+//!   check -> hash -> shard (lock) -> slot -> algorithm -> slot -> (unlock) decision
+//!                                     \-> slab, for states that do not fit
+//! ```
+//!
+//! - `one.rs` decides a check on its own, the hot path;
+//! - `many.rs` decides several at once, all or nothing;
+//! - `table.rs` finds slots, grows, lets go; `slot.rs` packs; `slab.rs` holds the rest;
+//! - `ids.rs` remembers idempotency ids; `forecast.rs` plays a queue through on copies.
+//!
+//! Keys are not stored, only 53 bits of a keyed hash per slot beside the shard it
+//! is in: for ten million keys the chance that *any* two share a state is about
+//! 3 in a million. The hash is seeded from the operating system, so nobody
+//! outside can make keys collide.
+
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "shards, lines and slots are counted in 32 bits"
+)]
+
+mod forecast;
+mod ids;
+mod lock;
+mod many;
+mod one;
+mod slab;
+mod slot;
+mod table;
+
+use std::fmt;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use foldhash::SharedSeed;
+use foldhash::quality::SeedableRandomState;
+use tidegate_core::{Limit, PermitId, Timestamp};
+
+use self::ids::Ids;
+use self::table::Table;
+use crate::check::MAX_CHECKS;
+use crate::store::{Request, Store};
+use crate::{CheckError, Clock, Verdict};
+
+/// What happens to a key the store has no room for.
+///
+/// A key that is already tracked is never affected: dropping it would reset its limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WhenFull {
+    /// All such keys share one state per limit: strangers slow each other down,
+    /// known keys do not notice.
+    #[default]
+    Overflow,
+    /// They are denied.
+    Deny,
+    /// They are allowed, uncounted.
+    Allow,
+}
+
+/// The bounds of a memory store.
+#[derive(Clone, Copy, Debug)]
+pub struct MemoryOptions {
+    /// The most keys tracked at once, counted per key and limit.
+    pub max_keys: usize,
+    /// The most log entries held in all. When they are used up a log merges new
+    /// entries into its newest, which then counts longer: nothing more is admitted
+    /// for it. A tracked key may have one entry beyond the bound. (Permits are
+    /// bounded by their limits, buckets by their number.)
+    pub max_log_entries: u64,
+    /// The most idempotency ids remembered at once. Beyond it an answer is not
+    /// remembered, and a retry is charged again.
+    pub max_ids: usize,
+    /// What happens to keys beyond `max_keys`.
+    pub when_full: WhenFull,
+    /// How much longer than it matters a key is kept before its place may go to
+    /// another. Zero unless times can arrive late, as in a replay of a log that
+    /// is not quite in order.
+    pub grace: Duration,
+}
+
+impl Default for MemoryOptions {
+    fn default() -> Self {
+        MemoryOptions {
+            max_keys: 1_000_000,
+            max_log_entries: 16_000_000,
+            max_ids: 100_000,
+            when_full: WhenFull::Overflow,
+            grace: Duration::ZERO,
+        }
+    }
+}
+
+/// What a memory store holds and what it had to give up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryStats {
+    /// Keys tracked, counted per key and limit; expired ones count until their
+    /// place is needed or swept.
+    pub tracked_keys: u64,
+    /// Log entries and permits held.
+    pub log_entries: u64,
+    /// Idempotency ids remembered.
+    pub remembered_ids: u64,
+    /// Decisions for keys there was no room for.
+    pub overflowed: u64,
+    /// Log entries merged for want of room.
+    pub merged_entries: u64,
+    /// Admitted answers that could not be remembered for want of room.
+    pub forgotten_ids: u64,
+}
+
+/// Counts what happens rarely.
+#[derive(Debug, Default)]
+struct Tally {
+    overflowed: AtomicU64,
+    merged_entries: AtomicU64,
+    forgotten_ids: AtomicU64,
+}
+
+/// Keeps states in memory and decides on them.
+pub struct MemoryStore {
+    table: Table,
+    hasher: SeedableRandomState,
+    clock: Clock,
+    when_full: WhenFull,
+    max_log_entries: u64,
+    /// The key that stands for all there is no room for.
+    overflow_hash: u64,
+    ids: Ids,
+    next_permit: AtomicU64,
+    tally: Tally,
+}
+
+/// The memory a store asked for cannot be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutOfMemory {
+    /// The number of keys it was asked to have room for.
+    pub max_keys: usize,
+}
+
+impl fmt::Display for OutOfMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "there is no memory for max_keys = {}: use a smaller number", self.max_keys)
+    }
+}
+
+impl std::error::Error for OutOfMemory {}
+
+impl MemoryStore {
+    /// An empty store.
+    ///
+    /// # Errors
+    /// When there cannot be memory for so many keys.
+    pub fn new(options: MemoryOptions, clock: Clock) -> Result<Self, OutOfMemory> {
+        let grace_us = u64::try_from(options.grace.as_micros()).unwrap_or(u64::MAX);
+        let out_of_memory = OutOfMemory { max_keys: options.max_keys };
+        let hasher = SeedableRandomState::with_seed(random_bits(), shared_seed());
+        Ok(MemoryStore {
+            table: Table::new(options.max_keys, grace_us).ok_or(out_of_memory)?,
+            overflow_hash: random_bits(),
+            ids: Ids::new(options.max_ids),
+            hasher,
+            clock,
+            when_full: options.when_full,
+            max_log_entries: options.max_log_entries,
+            next_permit: AtomicU64::new(1),
+            tally: Tally::default(),
+        })
+    }
+
+    /// The clock it reads.
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// What it holds.
+    pub fn stats(&self) -> MemoryStats {
+        MemoryStats {
+            tracked_keys: self.table.tracked(),
+            log_entries: self.table.entries(),
+            remembered_ids: self.ids.len() as u64,
+            overflowed: self.tally.overflowed.load(Ordering::Relaxed),
+            merged_entries: self.tally.merged_entries.load(Ordering::Relaxed),
+            forgotten_ids: self.tally.forgotten_ids.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Lets go of expired keys in a part of the store and returns how many.
+    ///
+    /// Never needed for correctness or bounds: room is made when it is needed.
+    /// A service that wants its metrics current calls it now and then; a
+    /// hundred calls go once round the store.
+    pub fn sweep(&self) -> u64 {
+        self.table.sweep(self.table.shards().div_ceil(100), self.clock.now(), u64::MAX)
+    }
+
+    /// Forgets what a key has used of a limit; says whether there was anything.
+    pub fn reset_now(&self, key: &[u8], limit: &Limit) -> bool {
+        let hash = self.hash(key);
+        let locked = self.table.lock(self.table.shard_of(hash));
+        let place = locked.find(slot::Fingerprint::new(hash ^ limit.id()));
+        let Some(place) = place else { return false };
+        let held = !place.read().expired(slot::units_passed(self.clock.now()));
+        locked.vacate(place);
+        held
+    }
+
+    /// A number no permit of this store has had.
+    pub(crate) fn new_permit(&self) -> PermitId {
+        PermitId(self.next_permit.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Gives a permit back, or renews it; says whether it was held.
+    pub(crate) fn with_permit(&self, key: &[u8], limit: &Limit, act: PermitAct) -> bool {
+        let overflowed = self.tally.overflowed.load(Ordering::Relaxed) > 0;
+        // A key there was no room for holds its permits under an overflow key.
+        self.with_permit_of(self.hash(key), limit, act)
+            || overflowed
+                && self.overflow_hashes().any(|hash| self.with_permit_of(hash, limit, act))
+    }
+
+    /// The keys that stand for all there is no room for: the first, and one more
+    /// for every further such key a single request can have.
+    fn overflow_hashes(&self) -> impl Iterator<Item = u64> {
+        (0..MAX_CHECKS as u64).map(|number| self.overflow_hash.wrapping_add(number))
+    }
+
+    fn with_permit_of(&self, hash: u64, limit: &Limit, act: PermitAct) -> bool {
+        let locked = self.table.lock(self.table.shard_of(hash));
+        let fingerprint = slot::Fingerprint::new(hash ^ limit.id());
+        let Some(place) = locked.find(fingerprint) else { return false };
+        let slot = place.read();
+        if !slot.is_in_slab() {
+            return false;
+        }
+        let now = self.clock.now();
+        let (done, before, after, expires) = locked.slab(|slab| {
+            let state = slab.get_mut(slot.body());
+            let before = state.entries();
+            let done = match act {
+                PermitAct::Release(permit) => state.release(permit),
+                PermitAct::Renew(permit) => state.renew(limit, permit, now),
+            };
+            (done, before, state.entries(), state.expires_at(limit))
+        });
+        self.table.count_entries(before, after);
+        let deadline = slot::deadline(expires);
+        locked.note_deadline(deadline);
+        place.write(slot::Slot::in_slab(fingerprint, deadline, slot.body()));
+        done
+    }
+
+    #[inline]
+    fn hash(&self, key: &[u8]) -> u64 {
+        let mut hasher = self.hasher.build_hasher();
+        hasher.write(key);
+        hasher.finish()
+    }
+
+    /// The time of a decision: given, or read here and now.
+    #[inline]
+    fn time(&self, at: Option<Timestamp>) -> Timestamp {
+        at.unwrap_or_else(|| self.clock.now())
+    }
+}
+
+/// What to do with a permit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum PermitAct {
+    Release(PermitId),
+    Renew(PermitId),
+}
+
+impl Store for MemoryStore {
+    async fn decide(&self, request: &Request<'_>) -> Result<Verdict, CheckError> {
+        self.decide_all(request, None)
+    }
+
+    async fn reset(&self, key: &[u8], limit: &Limit) -> Result<bool, CheckError> {
+        Ok(self.reset_now(key, limit))
+    }
+}
+
+impl fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryStore")
+            .field("clock", &self.clock)
+            .field("stats", &self.stats())
+            .finish()
+    }
+}
+
+/// Random bits from the operating system, by way of the standard library's hasher.
+/// A model checker must see the same every time.
+fn random_bits() -> u64 {
+    if cfg!(loom) { 0x7469_6465 } else { RandomState::new().hash_one(0x7469_6465) }
+}
+
+/// The part of the seed that is shared by all stores of the process.
+fn shared_seed() -> &'static SharedSeed {
+    static SEED: OnceLock<SharedSeed> = OnceLock::new();
+    SEED.get_or_init(|| SharedSeed::from_u64(random_bits()))
+}

@@ -1,0 +1,180 @@
+//! Shaping: callers who would rather wait than be denied.
+//!
+//! Waiters with the same keys and limits stand in one queue, and only the first
+//! asks; when it is admitted, gives up or goes away, the next one does. How long
+//! a newcomer would wait is not guessed: the states are copied and the whole
+//! queue before it is played through on the copy.
+
+use std::collections::{HashMap, VecDeque};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use tidegate_core::{Cost, RetryAfter, Timestamp};
+
+use crate::store::Request;
+use crate::sync::Mutex;
+use crate::timer::TimerKey;
+use crate::{Check, CheckError, MemoryStore, Verdict};
+
+/// The most waiters in one queue: beyond it the answer is a denial. Playing the
+/// queue through takes a newcomer some microseconds at this length.
+const MAX_QUEUE: usize = 1024;
+
+/// All queues of a limiter, by what their waiters wait for.
+#[derive(Debug, Default)]
+pub(crate) struct Queues {
+    queues: Mutex<HashMap<u64, VecDeque<Waiter>>>,
+    next_ticket: AtomicU64,
+}
+
+/// Somebody in a queue.
+#[derive(Debug)]
+struct Waiter {
+    ticket: u64,
+    costs: Box<[Cost]>,
+    waker: Option<Waker>,
+}
+
+impl Queues {
+    pub(crate) async fn wait(
+        &self,
+        store: &MemoryStore,
+        checks: &[Check<'_>],
+        max_wait: Duration,
+    ) -> Result<Verdict, CheckError> {
+        let max_wait_us = u64::try_from(max_wait.as_micros()).unwrap_or(u64::MAX);
+        let (name, costs) = store.shape(checks)?;
+        let (ticket, until) = {
+            let mut queues = self.queues.lock();
+            let ahead = queues.get(&name).map_or(0, VecDeque::len);
+            if ahead == 0 {
+                let verdict = store.decide_all(&Request::new(checks), None)?;
+                let waits = verdict.retry_after().as_micros().is_some_and(|us| us <= max_wait_us);
+                if verdict.allowed || !waits {
+                    return Ok(verdict);
+                }
+            } else {
+                let forecast = forecast(store, checks, queues[&name].iter())?;
+                let wait = forecast.retry_after().as_micros();
+                if ahead >= MAX_QUEUE || wait.is_none_or(|us| us > max_wait_us) {
+                    return Ok(forecast);
+                }
+            }
+            let ticket = self.next_ticket.fetch_add(1, Ordering::Relaxed);
+            queues.entry(name).or_default().push_back(Waiter { ticket, costs, waker: None });
+            (ticket, store.clock().now().plus_micros(max_wait_us))
+        };
+        Waiting { queues: self, store, checks, name, ticket, until, timer: None }.await
+    }
+
+    /// The denial of a waiter whose patience has ended before its turn.
+    fn give_up(&self, waiting: &Waiting<'_>) -> Result<Verdict, CheckError> {
+        let queues = self.queues.lock();
+        let queue = queues.get(&waiting.name).into_iter().flatten();
+        let ahead = queue.take_while(|waiter| waiter.ticket != waiting.ticket);
+        forecast(waiting.store, waiting.checks, ahead)
+    }
+
+    /// Whether this ticket is first; if not, it is woken when that may have changed.
+    fn is_first(&self, name: u64, ticket: u64, waker: &Waker) -> bool {
+        let mut queues = self.queues.lock();
+        let Some(queue) = queues.get_mut(&name) else { return true };
+        if queue.front().is_none_or(|first| first.ticket == ticket) {
+            return true;
+        }
+        if let Some(own) = queue.iter_mut().find(|waiter| waiter.ticket == ticket) {
+            own.waker = Some(waker.clone());
+        }
+        false
+    }
+
+    /// Leaves the queue, and wakes whoever is first now.
+    fn leave(&self, name: u64, ticket: u64) {
+        let mut queues = self.queues.lock();
+        let Some(queue) = queues.get_mut(&name) else { return };
+        queue.retain(|waiter| waiter.ticket != ticket);
+        let next = queue.front_mut().and_then(|first| first.waker.take());
+        if queue.is_empty() {
+            queues.remove(&name);
+        }
+        drop(queues);
+        if let Some(waker) = next {
+            waker.wake();
+        }
+    }
+}
+
+fn forecast<'w>(
+    store: &MemoryStore,
+    checks: &[Check<'_>],
+    ahead: impl Iterator<Item = &'w Waiter>,
+) -> Result<Verdict, CheckError> {
+    let ahead: Vec<&[Cost]> = ahead.map(|waiter| &*waiter.costs).collect();
+    store.forecast(checks, &ahead)
+}
+
+/// A place in a queue, left on drop.
+struct Waiting<'a> {
+    queues: &'a Queues,
+    store: &'a MemoryStore,
+    checks: &'a [Check<'a>],
+    name: u64,
+    ticket: u64,
+    /// When the caller's patience ends.
+    until: Timestamp,
+    timer: Option<TimerKey>,
+}
+
+impl Future for Waiting<'_> {
+    type Output = Result<Verdict, CheckError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.call_off_timer();
+        if !self.queues.is_first(self.name, self.ticket, context.waker()) {
+            // Those ahead may be held up by others; patience ends all the same.
+            let left = self.left_us();
+            if left > 0 {
+                self.wake_after(left, context);
+                return Poll::Pending;
+            }
+            return Poll::Ready(self.queues.give_up(&self));
+        }
+        let verdict = match self.store.decide_all(&Request::new(self.checks), None) {
+            Ok(verdict) => verdict,
+            Err(error) => return Poll::Ready(Err(error)),
+        };
+        match verdict.retry_after() {
+            RetryAfter::Micros(us) if !verdict.allowed && us <= self.left_us() => {
+                self.wake_after(us, context);
+                Poll::Pending
+            }
+            _ => Poll::Ready(Ok(verdict)),
+        }
+    }
+}
+
+impl Waiting<'_> {
+    fn left_us(&self) -> u64 {
+        self.until.as_micros().saturating_sub(self.store.clock().now().as_micros())
+    }
+
+    fn wake_after(&mut self, us: u64, context: &Context<'_>) {
+        self.timer = Some(self.store.clock().wake_after(us, context.waker().clone()));
+    }
+
+    fn call_off_timer(&mut self) {
+        if let Some(timer) = self.timer.take() {
+            self.store.clock().cancel(timer);
+        }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.call_off_timer();
+        self.queues.leave(self.name, self.ticket);
+    }
+}

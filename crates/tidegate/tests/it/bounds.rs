@@ -1,0 +1,270 @@
+//! The memory store stays within its bounds, drops nobody who is active, and
+//! makes room of what has expired.
+
+use tidegate::{Check, Cost, Limit, Limiter, WhenFull};
+
+use crate::common::{NOW, S, at, check_at, limit};
+
+fn bounded(max_keys: usize, when_full: WhenFull) -> Limiter {
+    let builder = Limiter::builder().max_keys(max_keys).when_full(when_full);
+    builder.build().expect("a small store")
+}
+
+fn key(number: usize) -> [u8; 8] {
+    number.to_le_bytes()
+}
+
+/// Fills a store to the brim with one unit for each key.
+fn fill(limiter: &Limiter, keys: usize, limit: &Limit) {
+    for number in 0..keys {
+        assert!(check_at(limiter, NOW, key(number), limit, 1).allowed);
+    }
+}
+
+#[test]
+fn exactly_max_keys_are_tracked() {
+    let limit = limit("5 per 1h");
+    for max_keys in [1, 2, 63, 64, 65, 839, 840, 841, 5_000, 60_000, 200_000] {
+        let limiter = bounded(max_keys, WhenFull::Deny);
+        fill(&limiter, max_keys, &limit);
+        let stats = limiter.stats();
+        assert_eq!((stats.tracked_keys, stats.overflowed), (max_keys as u64, 0));
+        assert!(!check_at(&limiter, NOW, "one more", &limit, 1).allowed, "{max_keys}");
+        assert_eq!(limiter.stats().overflowed, 1);
+        assert_eq!(limiter.stats().tracked_keys, max_keys as u64);
+        for number in 0..max_keys {
+            let decision = check_at(&limiter, NOW, key(number), &limit, Cost::PEEK);
+            assert_eq!(decision.remaining, 4, "key {number} of {max_keys}");
+        }
+    }
+}
+
+/// Keys are counted per key and limit.
+#[test]
+fn a_key_under_two_limits_counts_twice() {
+    let limiter = bounded(3, WhenFull::Deny);
+    let (minute, hour) = (limit("5 per 1m"), limit("5 per 1h"));
+    for (name, limit) in [("a", &minute), ("a", &hour), ("b", &minute)] {
+        assert!(check_at(&limiter, NOW, name, limit, 1).allowed);
+    }
+    assert!(!check_at(&limiter, NOW, "b", &hour, 1).allowed);
+    assert_eq!(limiter.stats().tracked_keys, 3);
+}
+
+/// Whatever strangers do, everybody who is tracked keeps their count.
+#[test]
+fn an_active_key_is_never_evicted() {
+    for when_full in [WhenFull::Overflow, WhenFull::Deny, WhenFull::Allow] {
+        for text in ["5 per 1h", "5 per 1h sliding-log", "5 per 1h fixed-window"] {
+            let limit = limit(text);
+            let limiter = bounded(500, when_full);
+            fill(&limiter, 500, &limit);
+            for number in 500..20_000 {
+                check_at(&limiter, NOW + number as u64, key(number), &limit, 1);
+            }
+            for number in 0..500 {
+                let decision = check_at(&limiter, NOW + 20_000, key(number), &limit, Cost::PEEK);
+                assert_eq!(decision.remaining, 4, "{text} {when_full:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn strangers_share_one_count_when_full() {
+    for text in ["3 per 1h", "3 per 1h sliding-log", "3 per 1h token-bucket"] {
+        let limit = limit(text);
+        let limiter = bounded(10, WhenFull::Overflow);
+        fill(&limiter, 10, &limit);
+        let stranger = |name: &str| check_at(&limiter, NOW, name, &limit, 1);
+        assert_eq!([stranger("x").remaining, stranger("y").remaining], [2, 1], "{text}");
+        assert!(stranger("z").allowed, "{text}");
+        assert!(!stranger("x").allowed && !stranger("w").allowed, "{text}");
+        assert_eq!(limiter.stats().overflowed, 5, "{text}");
+        // The shared count is no key of anybody's.
+        assert_eq!(limiter.stats().tracked_keys, 11, "{text}");
+    }
+}
+
+#[test]
+fn strangers_are_denied_or_allowed_when_full() {
+    let limit = limit("3 per 1h");
+    let denying = bounded(1, WhenFull::Deny);
+    fill(&denying, 1, &limit);
+    let denied = check_at(&denying, NOW, "x", &limit, 1);
+    assert!(!denied.allowed);
+    assert_eq!(denied.retry_after.as_micros(), Some(3_600 * S));
+    assert_eq!(check_at(&denying, NOW, "x", &limit, 4).retry_after.as_micros(), None);
+
+    let allowing = bounded(1, WhenFull::Allow);
+    fill(&allowing, 1, &limit);
+    for _ in 0..10 {
+        assert!(check_at(&allowing, NOW, "x", &limit, 3).allowed);
+    }
+    assert!(!check_at(&allowing, NOW, "x", &limit, 4).allowed, "it could never pass");
+    assert_eq!(allowing.stats().tracked_keys, 1);
+    assert_eq!(allowing.stats().overflowed, 11);
+}
+
+/// A request with strangers in it says so, and is still all or nothing.
+#[test]
+fn a_request_of_strangers_overflows() {
+    let limit = limit("3 per 1h");
+    for (when_full, allowed) in
+        [(WhenFull::Overflow, true), (WhenFull::Deny, false), (WhenFull::Allow, true)]
+    {
+        let limiter = bounded(2, when_full);
+        fill(&limiter, 2, &limit);
+        let (zero, one) = (key(0), key(1));
+        let known = [Check::new(&zero, &limit, 1), Check::new(&one, &limit, 1)];
+        let verdict = limiter.check_all_at(at(NOW), &known).expect("sound");
+        assert!(verdict.allowed && !verdict.overflowed, "{when_full:?}");
+        let mixed = [known[0], Check::new("x", &limit, 1), Check::new("y", &limit, 1)];
+        let verdict = limiter.check_all_at(at(NOW), &mixed).expect("sound");
+        assert_eq!((verdict.allowed, verdict.overflowed), (allowed, true), "{when_full:?}");
+        let left = check_at(&limiter, NOW, zero, &limit, Cost::PEEK).remaining;
+        assert_eq!(left, if allowed { 0 } else { 1 }, "{when_full:?}");
+    }
+}
+
+/// Two newcomers, one place: nobody is charged if either is denied.
+#[test]
+fn a_request_with_one_place_left() {
+    let limit = limit("3 per 1h");
+    let limiter = bounded(2, WhenFull::Deny);
+    fill(&limiter, 1, &limit);
+    let both = [Check::new("x", &limit, 1), Check::new("y", &limit, 1)];
+    let verdict = limiter.check_all_at(at(NOW), &both).expect("sound");
+    assert!(!verdict.allowed && verdict.overflowed);
+    assert_eq!(check_at(&limiter, NOW, "x", &limit, 3).remaining, 0, "x was not charged");
+    assert_eq!(limiter.stats().tracked_keys, 2);
+}
+
+/// With room for one, the expired must make way at once, wherever they are.
+#[test]
+fn the_expired_make_way() {
+    for text in ["5 per 1s", "5 per 1s sliding-log", "5 per 1s token-bucket"] {
+        let limit = limit(text);
+        for max_keys in [1, 7, 100] {
+            let limiter = bounded(max_keys, WhenFull::Deny);
+            for round in 0..50 {
+                let now = NOW + round * 10 * S;
+                for number in 0..max_keys {
+                    let name = key(round as usize * max_keys + number);
+                    let allowed = check_at(&limiter, now, name, &limit, 1).allowed;
+                    assert!(allowed, "{text}: round {round}, key {number} of {max_keys}");
+                }
+            }
+            assert_eq!(limiter.stats().overflowed, 0);
+        }
+    }
+}
+
+/// A clock that stepped back leaves no place taken for good.
+#[test]
+fn the_expired_make_way_after_the_clock_stepped_back() {
+    for text in ["5 per 1s", "5 per 1s fixed-window", "5 per 1s sliding-log"] {
+        let limit = limit(text);
+        let limiter = bounded(1, WhenFull::Deny);
+        assert!(check_at(&limiter, NOW, "a", &limit, 1).allowed);
+        assert!(check_at(&limiter, NOW - 500 * S, "a", &limit, 1).allowed);
+        assert!(check_at(&limiter, NOW - 400 * S, "b", &limit, 1).allowed, "{text}");
+    }
+}
+
+/// Keys come and go for a long time; there is always room for those alive.
+#[test]
+fn expiry_keeps_up_with_a_stream_of_new_keys() {
+    let limit = limit("5 per 1s");
+    let limiter = bounded(50_000, WhenFull::Deny);
+    for round in 0..40_u64 {
+        for number in 0..10_000_u64 {
+            let name = (round * 10_000 + number).to_le_bytes();
+            assert!(check_at(&limiter, NOW + round * S, name, &limit, 1).allowed, "round {round}");
+        }
+    }
+    let stats = limiter.stats();
+    assert!(stats.tracked_keys <= 50_000);
+    assert_eq!(stats.overflowed, 0);
+}
+
+/// Growth moves slots about; none is lost and none changes.
+#[test]
+fn growth_keeps_every_count() {
+    let texts = ["9 per 1h", "9 per 1h sliding-log"];
+    let limits = texts.map(limit);
+    let limiter = bounded(600_000, WhenFull::Deny);
+    let units = |number: usize| number as u64 % 7 + 1;
+    for limit in &limits {
+        for number in 0..300_000 {
+            assert!(check_at(&limiter, NOW, key(number), limit, units(number)).allowed);
+        }
+    }
+    assert_eq!(limiter.stats().tracked_keys, 600_000);
+    assert_eq!(limiter.stats().log_entries, 300_000);
+    for limit in &limits {
+        for number in 0..300_000 {
+            let left = check_at(&limiter, NOW, key(number), limit, Cost::PEEK).remaining;
+            assert_eq!(left, 9 - units(number), "key {number}");
+        }
+    }
+}
+
+#[test]
+fn sweeping_lets_go_of_the_expired_alone() {
+    let clock = tidegate::ManualClock::new(at(NOW));
+    let limiter = Limiter::builder().clock(clock.clock()).build().expect("a small store");
+    let (short, long) = (limit("5 per 1s sliding-log"), limit("5 per 1h sliding-log"));
+    for number in 0..10_000 {
+        limiter.check(key(number), &short, 1).expect("sound");
+        limiter.check(key(number), &long, 1).expect("sound");
+    }
+    let round = || (0..100).map(|_| limiter.sweep()).sum::<u64>();
+    assert_eq!(round(), 0, "nothing has expired");
+    clock.set(at(NOW + 10 * S));
+    assert_eq!(round(), 10_000);
+    assert_eq!(limiter.stats().tracked_keys, 10_000);
+    assert_eq!(limiter.stats().log_entries, 10_000);
+    clock.set(at(NOW + 3_700 * S));
+    assert_eq!(round(), 10_000);
+    assert_eq!((limiter.stats().tracked_keys, limiter.stats().log_entries), (0, 0));
+}
+
+/// Entries of a log that expired are counted off once, whoever takes its place.
+#[test]
+fn log_entries_are_counted_off_when_a_neighbour_takes_the_place() {
+    let (short, long) = (limit("5 per 1s sliding-log"), limit("5 per 2s sliding-log"));
+    let limiter = bounded(100_000, WhenFull::Deny);
+    for number in 0..2_000 {
+        // Limits of one key are neighbours.
+        let name = key(number);
+        let now = NOW + number as u64 * 10 * S;
+        for entry in 0..5 {
+            check_at(&limiter, now + entry, name, &short, 1);
+        }
+        let both = [Check::new(&name, &short, 0), Check::new(&name, &long, 1)];
+        limiter.check_all_at(at(now + 5 * S), &both).expect("sound");
+    }
+    for number in 0..2_000 {
+        limiter.reset(key(number), &short);
+        limiter.reset(key(number), &long);
+    }
+    assert_eq!(limiter.stats().log_entries, 0);
+}
+
+#[test]
+fn a_huge_max_keys_is_a_clear_error() {
+    for max_keys in [usize::MAX, usize::MAX / 2, 1 << 50] {
+        let error = Limiter::builder().max_keys(max_keys).build().expect_err("no such machine");
+        assert_eq!(error.max_keys, max_keys);
+        assert!(error.to_string().contains(&format!("max_keys = {max_keys}")), "{error}");
+    }
+}
+
+#[test]
+fn a_store_for_nobody_tracks_nobody() {
+    let limit = limit("3 per 1h");
+    let limiter = bounded(0, WhenFull::Deny);
+    assert!(!check_at(&limiter, NOW, "x", &limit, 1).allowed);
+    assert_eq!(limiter.stats().tracked_keys, 0);
+}

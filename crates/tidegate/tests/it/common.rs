@@ -1,0 +1,35 @@
+//! What every module needs.
+
+use tidegate::{Check, Cost, Decision, Limit, Limiter, ManualClock, Timestamp};
+
+/// A second in microseconds.
+pub const S: u64 = 1_000_000;
+/// Some time in 2023, a multiple of every round window up to 100 s.
+pub const NOW: u64 = 1_700_000_000 * S;
+
+pub fn limit(text: &str) -> Limit {
+    text.parse().unwrap_or_else(|error| panic!("{text}: {error}"))
+}
+
+pub fn at(micros: u64) -> Timestamp {
+    Timestamp::from_micros(micros)
+}
+
+/// A limiter whose time stands at [`NOW`] until told otherwise.
+pub fn limiter() -> (Limiter, ManualClock) {
+    let clock = ManualClock::new(at(NOW));
+    let limiter = Limiter::builder().clock(clock.clock()).build().expect("a small store");
+    (limiter, clock)
+}
+
+/// One check at a time, of which only sense is made.
+pub fn check_at(
+    limiter: &Limiter,
+    micros: u64,
+    key: impl AsRef<[u8]>,
+    limit: &Limit,
+    cost: impl Into<Cost>,
+) -> Decision {
+    let check = Check::new(key.as_ref(), limit, cost);
+    limiter.check_at(at(micros), &check).expect("a check that makes sense")
+}

@@ -1,0 +1,85 @@
+//! `max_log_entries`: logs beyond it merge, and stay within their limit.
+
+use proptest::prelude::*;
+use tidegate::{Check, Cost, Limiter, WhenFull};
+
+use crate::common::{NOW, S, at, check_at, limit};
+
+fn bounded(max_log_entries: u64) -> Limiter {
+    let builder = Limiter::builder().max_log_entries(max_log_entries).when_full(WhenFull::Deny);
+    builder.build().expect("a small store")
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// However the entries are merged, no window holds more than the limit.
+    #[test]
+    fn merged_logs_keep_their_limit(
+        max_entries in 1_u64..30,
+        count in 1_u64..40,
+        gaps in prop::collection::vec((0_u64..400_000, 1_u64..4), 1..300),
+    ) {
+        let limit = limit(&format!("{count} per 1s sliding-log"));
+        let limiter = bounded(max_entries);
+        let mut now = NOW;
+        let mut admitted = Vec::new();
+        for (gap, cost) in gaps {
+            now += gap;
+            if check_at(&limiter, now, "key", &limit, cost).allowed {
+                admitted.push((now, cost));
+            }
+            prop_assert!(limiter.stats().log_entries <= max_entries);
+            let in_window = admitted.iter().rev().take_while(|(then, _)| then + S > now);
+            prop_assert!(in_window.map(|(_, cost)| cost).sum::<u64>() <= count);
+        }
+        let check = Check::new("key", &limit, count);
+        prop_assert!(limiter.check_at(at(now + S), &check).expect("sound").allowed);
+    }
+}
+
+/// The newest entry takes the next one in and then counts as long as it.
+#[test]
+fn a_merged_entry_counts_as_long_as_its_newest() {
+    let limit = limit("5 per 10s sliding-log");
+    let limiter = bounded(2);
+    for second in 0..4 {
+        assert!(check_at(&limiter, NOW + second * S, "key", &limit, 1).allowed);
+    }
+    let stats = limiter.stats();
+    assert_eq!((stats.log_entries, stats.merged_entries), (2, 2));
+    let at_ten = check_at(&limiter, NOW + 10 * S, "key", &limit, Cost::PEEK);
+    assert_eq!((at_ten.remaining, at_ten.reset_after_us), (2, 3 * S), "the three count till 13 s");
+    assert_eq!(check_at(&limiter, NOW + 13 * S, "key", &limit, Cost::PEEK).remaining, 5);
+}
+
+/// Logs that ran empty and fill again do not creep past the bound.
+#[test]
+fn empty_logs_do_not_creep_past_the_bound() {
+    let limit = limit("5 per 1s sliding-log");
+    let limiter = bounded(10);
+    let all = |first: &str, now: u64, cost: u64| {
+        for number in 0..10 {
+            check_at(&limiter, now, format!("{first}{number}"), &limit, cost);
+        }
+    };
+    all("a", NOW, 1);
+    all("a", NOW + 10 * S, 0);
+    all("b", NOW + 10 * S, 1);
+    all("a", NOW + 10 * S, 1);
+    assert!(limiter.stats().log_entries <= 10, "{:?}", limiter.stats());
+}
+
+/// A new log there is no entry for is a key there is no room for.
+#[test]
+fn a_new_log_beyond_the_bound_overflows() {
+    let limit = limit("5 per 10s sliding-log");
+    let limiter = bounded(2);
+    assert!(check_at(&limiter, NOW, "a", &limit, 1).allowed);
+    assert!(check_at(&limiter, NOW, "b", &limit, 1).allowed);
+    assert!(!check_at(&limiter, NOW, "c", &limit, 1).allowed);
+    assert_eq!(limiter.stats().overflowed, 1);
+    let counter = self::limit("5 per 10s");
+    assert!(check_at(&limiter, NOW, "c", &counter, 1).allowed, "a counter needs no entries");
+    assert!(check_at(&limiter, NOW + 10 * S, "c", &limit, 1).allowed, "the others have expired");
+}

@@ -1,0 +1,258 @@
+//! Golden vectors: worked examples as data, one runner, every host.
+//!
+//! A file of `tests/vectors/` is a list of cases; its rows read
+//! `at_us  cost -> allowed  remaining  retry_after_us  reset_after_us`, where a
+//! cost is `3`, `peek`, `force 3`, `refund 2`, or under a `concurrency` limit
+//! `1 as a`, `release a`, `renew a` (which answer `held` or `gone`). The numbers
+//! were worked out from the definitions, apart from the code. Every store is one
+//! more [`Host`].
+
+use std::collections::HashMap;
+
+use tidegate::{
+    Acquired, Algorithm, Check, Cost, Decision, Limit, Limiter, ManualClock, Permit, PermitId,
+    RetryAfter,
+};
+use tidegate_core::{Ask, State};
+
+use crate::common::{at, limit};
+
+const FILES: [(&str, &str); 11] = [
+    ("doc-000", include_str!("../vectors/doc-000.txt")),
+    ("doc-002", include_str!("../vectors/doc-002.txt")),
+    ("doc-003", include_str!("../vectors/doc-003.txt")),
+    ("doc-004", include_str!("../vectors/doc-004.txt")),
+    ("cloudflare", include_str!("../vectors/cloudflare.txt")),
+    ("sliding-log", include_str!("../vectors/sliding-log.txt")),
+    ("sliding-buckets", include_str!("../vectors/sliding-buckets.txt")),
+    ("sliding-counter", include_str!("../vectors/sliding-counter.txt")),
+    ("fixed-window", include_str!("../vectors/fixed-window.txt")),
+    ("token-bucket", include_str!("../vectors/token-bucket.txt")),
+    ("concurrency", include_str!("../vectors/concurrency.txt")),
+];
+
+struct Case {
+    name: String,
+    limit: Limit,
+    rows: Vec<Row>,
+}
+
+struct Row {
+    line: String,
+    at_us: u64,
+    act: Act,
+    expect: Expect,
+}
+
+#[derive(Clone, Copy)]
+enum Act {
+    /// A cost, and the letter its permit goes by.
+    Ask(Cost, char),
+    Release(char),
+    Renew(char),
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Expect {
+    Decision(Decision),
+    Held(bool),
+}
+
+/// Something that keeps one key's state under one limit and decides.
+trait Host {
+    fn ask(&mut self, at_us: u64, cost: Cost, permit: char) -> Decision;
+    fn release(&mut self, at_us: u64, permit: char) -> bool;
+    fn renew(&mut self, at_us: u64, permit: char) -> bool;
+}
+
+struct Core {
+    limit: Limit,
+    state: State,
+}
+
+impl Core {
+    fn new(limit: Limit) -> Self {
+        Core { limit, state: State::new(&limit) }
+    }
+}
+
+impl Host for Core {
+    fn ask(&mut self, at_us: u64, cost: Cost, permit: char) -> Decision {
+        let ask = Ask { permit: PermitId(u64::from(permit)), ..Ask::new(cost, at(at_us)) };
+        self.state.decide(&self.limit, &ask)
+    }
+
+    fn release(&mut self, at_us: u64, permit: char) -> bool {
+        // A lease that has ended is noticed when the state is next brought up to date.
+        self.state.admits(&self.limit, &Ask::new(Cost::PEEK, at(at_us)));
+        self.state.release(PermitId(u64::from(permit)))
+    }
+
+    fn renew(&mut self, at_us: u64, permit: char) -> bool {
+        self.state.renew(&self.limit, PermitId(u64::from(permit)), at(at_us))
+    }
+}
+
+/// Which of the limiter's ways in a vector takes.
+#[derive(Clone, Copy, Debug)]
+enum WayIn {
+    CheckAt,
+    Clock,
+    All,
+    Batch,
+}
+
+/// The memory store, where other keys and limits are busy beside it.
+struct Memory {
+    limit: Limit,
+    limiter: Limiter,
+    clock: ManualClock,
+    way_in: WayIn,
+    permits: HashMap<char, Permit>,
+}
+
+impl Memory {
+    fn new(limit: Limit, way_in: WayIn) -> Self {
+        let clock = ManualClock::new(at(0));
+        let limiter = Limiter::builder().clock(clock.clock()).build().expect("a small store");
+        Memory { limit, limiter, clock, way_in, permits: HashMap::new() }
+    }
+
+    fn acquire(&mut self, check: &Check<'_>, permit: char) -> Decision {
+        let acquired = self.limiter.acquire(&[*check]).expect("a sound request");
+        let decision = acquired.verdict().decisions[0];
+        if let Acquired::Permit(held, _) = acquired {
+            self.permits.insert(permit, held);
+        }
+        decision
+    }
+}
+
+impl Host for Memory {
+    fn ask(&mut self, at_us: u64, cost: Cost, permit: char) -> Decision {
+        let limit = self.limit;
+        let check = Check::new("key", &limit, cost);
+        self.clock.set(at(at_us));
+        if limit.algorithm() == Algorithm::Concurrency {
+            return self.acquire(&check, permit);
+        }
+        self.limiter.check("another key", &limit, 1).expect("a sound check");
+        match self.way_in {
+            WayIn::CheckAt => self.limiter.check_at(at(at_us), &check).expect("a sound check"),
+            WayIn::Clock => self.limiter.check("key", &limit, cost).expect("a sound check"),
+            WayIn::All => self.limiter.check_all(&[check]).expect("a sound request").decisions[0],
+            WayIn::Batch => {
+                let mut decisions = Vec::new();
+                self.limiter.check_batch(&[check], &mut decisions).expect("a sound check");
+                decisions[0]
+            }
+        }
+    }
+
+    /// A permit says nothing when dropped; whether it was still held shows in
+    /// whether it can be renewed.
+    fn release(&mut self, at_us: u64, permit: char) -> bool {
+        self.clock.set(at(at_us));
+        self.permits.remove(&permit).is_some_and(|permit| permit.renew())
+    }
+
+    fn renew(&mut self, at_us: u64, permit: char) -> bool {
+        self.clock.set(at(at_us));
+        self.permits.get(&permit).is_some_and(Permit::renew)
+    }
+}
+
+fn run(host_name: &str, host: impl Fn(Limit) -> Box<dyn Host>) {
+    let mut rows = 0;
+    for (file, text) in FILES {
+        for case in parse(text) {
+            let mut host = host(case.limit);
+            for row in &case.rows {
+                let answer = match row.act {
+                    Act::Ask(cost, permit) => Expect::Decision(host.ask(row.at_us, cost, permit)),
+                    Act::Release(permit) => Expect::Held(host.release(row.at_us, permit)),
+                    Act::Renew(permit) => Expect::Held(host.renew(row.at_us, permit)),
+                };
+                let name = &case.name;
+                assert_eq!(answer, row.expect, "{host_name}: {file}: {name}: {}", row.line);
+                rows += 1;
+            }
+        }
+    }
+    assert!(rows > 400, "only {rows} rows were found");
+}
+
+#[test]
+fn the_pure_core_agrees() {
+    run("core", |limit| Box::new(Core::new(limit)));
+}
+
+#[test]
+fn the_memory_store_agrees_whichever_way_it_is_asked() {
+    for way_in in [WayIn::CheckAt, WayIn::Clock, WayIn::All, WayIn::Batch] {
+        run(&format!("memory, {way_in:?}"), |limit| Box::new(Memory::new(limit, way_in)));
+    }
+}
+
+fn parse(text: &str) -> Vec<Case> {
+    let mut cases = Vec::<Case>::new();
+    let mut name = "";
+    for line in text.lines().map(str::trim) {
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        } else if let Some(said) = line.strip_prefix("case:") {
+            name = said.trim();
+        } else if let Some(said) = line.strip_prefix("limit:") {
+            let name = name.to_owned();
+            cases.push(Case { name, limit: limit(said.trim()), rows: Vec::new() });
+        } else {
+            let case = cases.last_mut().expect("a limit comes before its rows");
+            let row = parse_row(line, &case.limit).unwrap_or_else(|| panic!("not a row: {line}"));
+            case.rows.push(row);
+        }
+    }
+    cases
+}
+
+fn parse_row(line: &str, limit: &Limit) -> Option<Row> {
+    let (asked, answered) = line.split_once("->")?;
+    let mut asked = asked.split_whitespace();
+    let at_us = number(asked.next()?)?;
+    let act = parse_act(&asked.collect::<Vec<_>>())?;
+    let answered: Vec<&str> = answered.split_whitespace().collect();
+    let expect = match answered[..] {
+        ["held"] => Expect::Held(true),
+        ["gone"] => Expect::Held(false),
+        [allowed @ ("yes" | "no"), remaining, retry_after, reset_after] => {
+            Expect::Decision(Decision {
+                allowed: allowed == "yes",
+                limit: limit.count(),
+                remaining: number(remaining)?,
+                retry_after: match retry_after {
+                    "never" => RetryAfter::Never,
+                    wait => RetryAfter::from_micros(number(wait)?),
+                },
+                reset_after_us: number(reset_after)?,
+            })
+        }
+        _ => return None,
+    };
+    Some(Row { line: line.to_owned(), at_us, act, expect })
+}
+
+fn parse_act(words: &[&str]) -> Option<Act> {
+    Some(match *words {
+        ["peek"] => Act::Ask(Cost::PEEK, '-'),
+        ["force", units] => Act::Ask(Cost::Force(number(units)?), '-'),
+        ["refund", units] => Act::Ask(Cost::Refund(number(units)?), '-'),
+        [units] => Act::Ask(Cost::Ask(number(units)?), '-'),
+        [units, "as", permit] => Act::Ask(Cost::Ask(number(units)?), permit.chars().next()?),
+        ["release", permit] => Act::Release(permit.chars().next()?),
+        ["renew", permit] => Act::Renew(permit.chars().next()?),
+        _ => return None,
+    })
+}
+
+fn number(text: &str) -> Option<u64> {
+    text.replace('_', "").parse().ok()
+}
