@@ -102,6 +102,9 @@ impl Entries {
     /// or more counts as 2^63 - 1, and a sum beyond 64 bits is cut off.
     pub fn push(&mut self, entry: Entry) {
         let Entry { mut at, mut cost } = entry;
+        if cost == 0 {
+            return;
+        }
         if let Some(newest_at) = self.newest_at().filter(|&newest_at| newest_at >= at)
             && let Some(newest) = self.pop_newest()
         {

@@ -40,16 +40,12 @@ mod state;
 mod time;
 
 pub use algorithms::{
-    concurrency::Permits,
-    fixed_window::FixedWindow,
-    sliding_buckets::SlidingBuckets,
-    sliding_counter::{SlidingCounter, Stepped},
-    sliding_log::SlidingLog,
-    token_bucket::TokenBucket,
+    Outcome, concurrency::Permits, fixed_window::FixedWindow, sliding_buckets::SlidingBuckets,
+    sliding_counter::SlidingCounter, sliding_log::SlidingLog, token_bucket::TokenBucket,
 };
 pub use ask::{Ask, Cost, PermitId};
 pub use decision::{Decision, RetryAfter};
 pub use entries::{Entries, Entry};
-pub use limit::{Algorithm, Limit, LimitError, LimitErrorKind, bounds};
+pub use limit::{Algorithm, Limit, LimitError, LimitErrorKind, Moment, bounds};
 pub use state::State;
 pub use time::Timestamp;

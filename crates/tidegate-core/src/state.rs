@@ -74,11 +74,10 @@ impl State {
         each!(self, window => window.expires_at(limit))
     }
 
-    /// How many entries or permits it holds; 0 for states of constant size.
+    /// How many log entries or permits it holds; 0 for states of bounded size.
     pub fn entries(&self) -> usize {
         match self {
             State::SlidingLog(log) => log.entries().len(),
-            State::SlidingBuckets(buckets) => buckets.entries().len(),
             State::Concurrency(permits) => permits.len(),
             _ => 0,
         }

@@ -71,8 +71,23 @@ impl Limiter {
         limit: &Limit,
         cost: impl Into<Cost>,
     ) -> Result<Decision, CheckError> {
+        match cost.into() {
+            Cost::Ask(units) => self.ask(key.as_ref(), limit, units),
+            cost => self.check_rare(key.as_ref(), limit, cost),
+        }
+    }
+
+    /// The one copy of the hot path, whatever the types of key and cost.
+    #[inline(never)]
+    fn ask(&self, key: &[u8], limit: &Limit, units: u64) -> Result<Decision, CheckError> {
         let store = self.store();
-        store.decide_one(&Check::new(key.as_ref(), limit, cost), || store.clock().now())
+        store.decide_one(&Check::new(key, limit, Cost::Ask(units)), || store.clock().now())
+    }
+
+    #[cold]
+    fn check_rare(&self, key: &[u8], limit: &Limit, cost: Cost) -> Result<Decision, CheckError> {
+        let store = self.store();
+        store.decide_one(&Check::new(key, limit, cost), || store.clock().now())
     }
 
     /// Decides one check at a time of the caller's choosing, for replays and simulations.
@@ -326,7 +341,7 @@ impl Builder {
         self
     }
 
-    /// The most log entries held in all; see [`MemoryOptions`].
+    /// The most log entries and permits held in all; see [`MemoryOptions`].
     #[must_use]
     pub fn max_log_entries(mut self, max_log_entries: u64) -> Self {
         self.options.max_log_entries = max_log_entries;

@@ -17,7 +17,7 @@ use crate::{Ask, Cost, Decision, Limit, RetryAfter, Timestamp};
 
 /// What became of an ask, before it is worked out when to come back.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Outcome {
+pub struct Outcome {
     allowed: bool,
     remaining: u64,
 }
@@ -54,6 +54,12 @@ pub(crate) trait Window {
     /// Adds `units` without asking.
     fn charge(&mut self, limit: &Limit, units: u64, ask: &Ask);
 
+    /// Adds `units` that were found to be available.
+    #[inline]
+    fn admit(&mut self, limit: &Limit, units: u64, ask: &Ask) {
+        self.charge(limit, units, ask);
+    }
+
     /// Takes `units` off again, newest first, never below zero.
     fn refund(&mut self, limit: &Limit, units: u64);
 
@@ -70,14 +76,18 @@ pub(crate) trait Window {
     }
 
     /// Charges the ask if it was `admitted` (by every limit of its request).
-    #[inline]
+    #[inline(always)]
     fn apply(&mut self, limit: &Limit, ask: &Ask, now: &Moment, admitted: bool) -> Outcome {
         match ask.cost {
             Cost::Ask(units) => {
                 let available = self.available(limit, now);
-                let allowed = units.max(1) <= available;
-                if allowed && admitted && units > 0 {
-                    self.charge(limit, units, ask);
+                // A peek answers as one unit would, and takes none.
+                if units == 0 {
+                    return Outcome { allowed: available > 0, remaining: available };
+                }
+                let allowed = units <= available;
+                if allowed && admitted {
+                    self.admit(limit, units, ask);
                     Outcome { allowed, remaining: available - units }
                 } else {
                     Outcome { allowed, remaining: available }
@@ -93,10 +103,10 @@ pub(crate) trait Window {
     }
 
     /// Answers an ask that was applied.
-    #[inline]
-    fn report(&self, limit: &Limit, ask: &Ask, now: &Moment, outcome: Outcome) -> Decision {
+    #[inline(always)]
+    fn report(&self, limit: &Limit, cost: Cost, now: &Moment, outcome: Outcome) -> Decision {
         let Outcome { allowed, remaining } = outcome;
-        let retry_after = match ask.cost {
+        let retry_after = match cost {
             Cost::Ask(units) if !allowed && units.max(1) > limit.capacity() => RetryAfter::Never,
             Cost::Ask(units) if !allowed => {
                 RetryAfter::from_micros(self.wait_us(limit, units.max(1), now))
@@ -111,7 +121,7 @@ pub(crate) trait Window {
     #[inline]
     fn settle(&mut self, limit: &Limit, ask: &Ask, now: &Moment, admitted: bool) -> Decision {
         let outcome = self.apply(limit, ask, now, admitted);
-        self.report(limit, ask, now, outcome)
+        self.report(limit, ask.cost, now, outcome)
     }
 
     /// Adds or takes off units without asking.

@@ -32,7 +32,7 @@
 
 use super::{Outcome, Window};
 use crate::limit::Moment;
-use crate::{Ask, Decision, Limit, Timestamp};
+use crate::{Ask, Cost, Decision, Limit, Timestamp};
 
 /// The state of a `sliding-counter`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,38 +45,44 @@ pub struct SlidingCounter {
     pub current: u64,
 }
 
-/// A decision half made; see [`SlidingCounter::step`].
-#[derive(Clone, Copy, Debug)]
-pub struct Stepped {
-    outcome: Outcome,
-    now: Moment,
-}
-
 impl SlidingCounter {
     /// The first half of a decision: brings the counter up to now and charges the
     /// ask if it is admitted. With [`SlidingCounter::report`] it does what
     /// [`State::decide`](crate::State::decide) does, for stores that keep counters
     /// in a form of their own and can let go of them before the waits are worked out.
-    #[inline]
-    pub fn step(&mut self, limit: &Limit, ask: &Ask) -> Stepped {
-        let now = limit.moment(ask.now);
-        self.advance(limit, &now);
-        Stepped { outcome: self.apply(limit, ask, &now, true), now }
+    #[inline(always)]
+    pub fn step(&mut self, limit: &Limit, cost: Cost, now: &Moment) -> Outcome {
+        self.step_if(limit, cost, now, true)
     }
 
-    /// The second half of a decision: the answer to the ask it took a step for.
-    #[inline]
-    pub fn report(&self, limit: &Limit, ask: &Ask, stepped: Stepped) -> Decision {
-        Window::report(self, limit, ask, &stepped.now, stepped.outcome)
+    /// As [`SlidingCounter::step`], charging only what was `admitted` by others, too.
+    #[inline(always)]
+    pub fn step_if(&mut self, limit: &Limit, cost: Cost, now: &Moment, admitted: bool) -> Outcome {
+        self.advance(limit, now);
+        self.apply(limit, &Ask::new(cost, now.at), now, admitted)
+    }
+
+    /// Whether the cost would be admitted; the counter must be of this window.
+    #[inline(always)]
+    pub fn would_admit(&self, limit: &Limit, cost: Cost, now: &Moment) -> bool {
+        Window::admits(self, limit, &Ask::new(cost, now.at), now)
+    }
+
+    /// The second half of a decision: the answer to the cost it took a step for.
+    #[inline(always)]
+    pub fn report(&self, limit: &Limit, cost: Cost, now: &Moment, outcome: Outcome) -> Decision {
+        Window::report(self, limit, cost, now, outcome)
     }
 
     /// What the previous window still weighs, rounded down.
-    #[inline]
+    #[inline(always)]
     fn carried(&self, limit: &Limit, now: &Moment) -> u64 {
         if self.previous == 0 {
             return 0;
         }
-        let product = self.previous * (limit.window_ticks() - elapsed_ticks(limit, now));
+        // A count loaded under another limit may not fit this one.
+        let previous = self.previous.min(limit.count_cap());
+        let product = previous * (limit.window_ticks() - elapsed_ticks(limit, now));
         if limit.tick_us() == 1 { limit.split(product).0 } else { product / limit.window_ticks() }
     }
 }
@@ -100,25 +106,23 @@ fn first_tick_with_room(limit: &Limit, previous: u64, room: u64) -> u64 {
 }
 
 impl Window for SlidingCounter {
-    #[inline]
+    #[inline(always)]
     fn advance(&mut self, limit: &Limit, now: &Moment) {
-        let index = now.index;
-        if index == self.index {
-            // The common case; counts loaded under another limit may not fit this one.
-        } else if self.index > index {
+        if now.index == self.index {
+            return;
+        }
+        if self.index > now.index {
             // The clock stepped back: all that was counted is counted here and now.
-            self.current = self.current.saturating_add(self.previous);
+            self.current = self.current.saturating_add(self.previous).min(limit.count_cap());
             self.previous = 0;
         } else {
-            self.previous = if self.index + 1 == index { self.current } else { 0 };
+            self.previous = if self.index + 1 == now.index { self.current } else { 0 };
             self.current = 0;
         }
-        self.index = index;
-        self.previous = self.previous.min(limit.count_cap());
-        self.current = self.current.min(limit.count_cap());
+        self.index = now.index;
     }
 
-    #[inline]
+    #[inline(always)]
     fn available(&self, limit: &Limit, now: &Moment) -> u64 {
         limit.count().saturating_sub(self.current + self.carried(limit, now))
     }
@@ -128,35 +132,38 @@ impl Window for SlidingCounter {
         let elapsed_us = now.elapsed_us;
         let window_us = limit.window_us();
         let window = limit.window_ticks();
-        if let Some(room) = limit.count().checked_sub(self.current + cost) {
-            let tick = first_tick_with_room(limit, self.previous, room);
+        if let Some(room) = limit.count().checked_sub(self.current.saturating_add(cost)) {
+            let tick = first_tick_with_room(limit, self.previous.min(limit.count_cap()), room);
             if tick < window {
                 return (tick * limit.tick_us()).saturating_sub(elapsed_us);
             }
         }
         let to_boundary_us = window_us - elapsed_us;
-        let tick = first_tick_with_room(limit, self.current, limit.count() - cost);
+        let current = self.current.min(limit.count_cap());
+        let tick = first_tick_with_room(limit, current, limit.count() - cost);
         // A tick past the end of the next window means that it, too, must pass.
         to_boundary_us + if tick < window { tick * limit.tick_us() } else { window_us }
     }
 
-    #[inline]
+    #[inline(always)]
     fn reset_us(&self, limit: &Limit, now: &Moment) -> u64 {
-        // As the wait for all of it, with what is known then left out.
-        let (in_window, past_us) = match self.current {
-            0 => (self.previous, 0),
-            current => (current, limit.window_us()),
-        };
-        if in_window == 0 || limit.count() == 0 {
-            return 0;
+        // The wait for all of it, worked out for the case that matters: something
+        // was counted in this window, and has to become a previous count and melt.
+        if self.current > 0 && limit.is_plain() {
+            let window_us = limit.window_us();
+            return 2 * window_us - now.elapsed_us - (window_us - 1) / self.current;
         }
-        let window = limit.window_ticks();
-        let tick = window - (window - 1) / in_window;
-        let end_us = if tick < window { tick * limit.tick_us() } else { limit.window_us() };
-        (past_us + end_us).saturating_sub(now.elapsed_us)
+        match limit.capacity() {
+            0 => 0,
+            capacity => self.wait_us(limit, capacity, now),
+        }
     }
 
-    #[inline]
+    #[inline(always)]
+    fn admit(&mut self, _limit: &Limit, units: u64, _ask: &Ask) {
+        self.current += units;
+    }
+
     fn charge(&mut self, limit: &Limit, units: u64, _ask: &Ask) {
         self.current = self.current.saturating_add(units).min(limit.count_cap());
     }

@@ -73,6 +73,12 @@ impl Window for SlidingLog {
         limit.window_us() - (now.at.as_micros() - freed_by.as_micros())
     }
 
+    fn reset_us(&self, limit: &Limit, now: &Moment) -> u64 {
+        // When the newest goes, all have gone: no need to walk there.
+        let newest = self.entries.newest_at().filter(|_| limit.count() > 0);
+        newest.map_or(0, |at| limit.window_us() - (now.at.as_micros() - at.as_micros()))
+    }
+
     fn charge(&mut self, limit: &Limit, units: u64, ask: &Ask) {
         let room = limit.count_cap().saturating_sub(self.entries.total());
         self.entries.push(Entry { at: ask.now, cost: units.min(room) });

@@ -117,6 +117,7 @@ pub struct Limit {
     id: u64,
     buckets: u32,
     algorithm: Algorithm,
+    plain: bool,
 }
 
 impl Limit {
@@ -170,6 +171,7 @@ impl Limit {
                 _ => 0,
             },
             algorithm,
+            plain: false,
         };
         limit.derive();
         Ok(limit)
@@ -233,6 +235,7 @@ impl Limit {
             self.window_ticks = self.window_us.div_ceil(self.tick_us);
         }
         self.count_cap = bounds::MAX_PRODUCT / self.window_ticks;
+        self.plain = self.tick_us == 1 && self.count > 0;
         let shape = match self.algorithm {
             // Permits carry their own lease, so a changed lease finds them again.
             Algorithm::Concurrency => 0,
@@ -292,6 +295,12 @@ impl Limit {
         self.window_ticks
     }
 
+    /// Whether nothing special has to be heeded: some units, and ticks of 1 us.
+    #[inline]
+    pub(crate) const fn is_plain(&self) -> bool {
+        self.plain
+    }
+
     /// The most a count can be: forced charges beyond it are cut off, because a
     /// product with the window would leave the exact range. At least `count + 1`.
     #[inline]
@@ -306,12 +315,6 @@ impl Limit {
     #[inline]
     pub const fn id(&self) -> u64 {
         self.id
-    }
-
-    /// The index of the aligned window around `now`: `floor(now / W)`.
-    #[inline]
-    pub fn window_index(&self, now: Timestamp) -> u64 {
-        self.split(now.as_micros()).0
     }
 
     /// The index of the aligned window around `now_us`, and how far into it `now_us` lies.
@@ -334,7 +337,7 @@ impl Limit {
 
     /// `now` as this limit's aligned windows see it.
     #[inline]
-    pub(crate) fn moment(&self, now: Timestamp) -> Moment {
+    pub fn moment(&self, now: Timestamp) -> Moment {
         let (index, elapsed_us) = self.split(now.as_micros());
         Moment { at: now, index, elapsed_us }
     }
@@ -347,14 +350,27 @@ impl Limit {
 }
 
 /// A time, and where it lies among a limit's aligned windows: worked out once
-/// per decision.
+/// per decision, by [`Limit::moment`].
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Moment {
+pub struct Moment {
     pub(crate) at: Timestamp,
-    /// Which window.
     pub(crate) index: u64,
-    /// How far into it.
+    /// How far into its window.
     pub(crate) elapsed_us: u64,
+}
+
+impl Moment {
+    /// The time.
+    #[inline]
+    pub const fn at(&self) -> Timestamp {
+        self.at
+    }
+
+    /// Which aligned window: `floor(time / W)`.
+    #[inline]
+    pub const fn index(&self) -> u64 {
+        self.index
+    }
 }
 
 /// A fixed bijection that spreads the bits of a limit's shape over its id.

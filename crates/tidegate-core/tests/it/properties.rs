@@ -145,8 +145,8 @@ proptest! {
         let (state, now, answers) = run(&limit, begin, &trace);
         let charges = answers.iter().filter(|(_, cost, d)| d.allowed && *cost != Cost::PEEK);
         prop_assert!(state.entries() <= charges.count());
-        if limit.algorithm() == Algorithm::SlidingBuckets {
-            prop_assert!(state.entries() <= limit.buckets() as usize + 2);
+        if let State::SlidingBuckets(buckets) = &state {
+            prop_assert!(buckets.entries().len() <= limit.buckets() as usize + 2);
         }
         let window = limit.window_us();
         let refill = u128::from(limit.burst()) * u128::from(limit.window_ticks());

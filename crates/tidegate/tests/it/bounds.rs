@@ -148,9 +148,9 @@ fn the_expired_make_way() {
         for max_keys in [1, 7, 100] {
             let limiter = bounded(max_keys, WhenFull::Deny);
             for round in 0..50 {
-                let now = NOW + round * 10 * S;
+                let now = NOW + round as u64 * 10 * S;
                 for number in 0..max_keys {
-                    let name = key(round as usize * max_keys + number);
+                    let name = key(round * max_keys + number);
                     let allowed = check_at(&limiter, now, name, &limit, 1).allowed;
                     assert!(allowed, "{text}: round {round}, key {number} of {max_keys}");
                 }
@@ -250,6 +250,22 @@ fn log_entries_are_counted_off_when_a_neighbour_takes_the_place() {
         limiter.reset(key(number), &long);
     }
     assert_eq!(limiter.stats().log_entries, 0);
+}
+
+/// With grace a key whose time is over stays, for times that arrive late.
+#[test]
+fn grace_keeps_keys_for_late_times() {
+    let limit = limit("5 per 1s");
+    let late = |grace_s: u64| {
+        let builder = Limiter::builder().max_keys(1).when_full(WhenFull::Deny);
+        let builder = builder.grace(std::time::Duration::from_secs(grace_s));
+        let limiter = builder.build().expect("a small store");
+        assert!(check_at(&limiter, NOW, "a", &limit, 5).allowed);
+        let other = check_at(&limiter, NOW + 20 * S, "b", &limit, 1).allowed;
+        (other, check_at(&limiter, NOW, "a", &limit, 1).allowed)
+    };
+    assert_eq!(late(0), (true, false), "b has the place; there is none for a");
+    assert_eq!(late(60), (false, false), "a is still there, and full");
 }
 
 #[test]

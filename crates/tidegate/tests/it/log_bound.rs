@@ -4,14 +4,17 @@ use proptest::prelude::*;
 use tidegate::{Check, Cost, Limiter, WhenFull};
 
 use crate::common::{NOW, S, at, check_at, limit};
+use crate::worlds::cases;
 
 fn bounded(max_log_entries: u64) -> Limiter {
-    let builder = Limiter::builder().max_log_entries(max_log_entries).when_full(WhenFull::Deny);
+    // Few keys are few shards, all of which are asked for what has expired.
+    let builder = Limiter::builder().max_keys(1_000).when_full(WhenFull::Deny);
+    let builder = builder.max_log_entries(max_log_entries);
     builder.build().expect("a small store")
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(cases(200))]
 
     /// However the entries are merged, no window holds more than the limit.
     #[test]
@@ -53,21 +56,46 @@ fn a_merged_entry_counts_as_long_as_its_newest() {
     assert_eq!(check_at(&limiter, NOW + 13 * S, "key", &limit, Cost::PEEK).remaining, 5);
 }
 
-/// Logs that ran empty and fill again do not creep past the bound.
+/// Logs that ran empty and fill again do not creep past the bound: there is no
+/// room for them while others hold all entries.
 #[test]
 fn empty_logs_do_not_creep_past_the_bound() {
     let limit = limit("5 per 1s sliding-log");
     let limiter = bounded(10);
     let all = |first: &str, now: u64, cost: u64| {
-        for number in 0..10 {
-            check_at(&limiter, now, format!("{first}{number}"), &limit, cost);
-        }
+        let names = (0..10).map(|number| format!("{first}{number}"));
+        names.filter(|name| check_at(&limiter, now, name, &limit, cost).allowed).count()
     };
-    all("a", NOW, 1);
-    all("a", NOW + 10 * S, 0);
-    all("b", NOW + 10 * S, 1);
-    all("a", NOW + 10 * S, 1);
-    assert!(limiter.stats().log_entries <= 10, "{:?}", limiter.stats());
+    assert_eq!(all("a", NOW, 1), 10);
+    assert_eq!(all("a", NOW + 10 * S, 0), 10);
+    assert_eq!(all("b", NOW + 10 * S, 1), 10);
+    assert_eq!(all("a", NOW + 10 * S, 1), 0, "b has all entries");
+    assert_eq!(limiter.stats().log_entries, 10);
+    assert_eq!(all("b", NOW + 10 * S + 1, 1), 10, "b's logs take more in");
+    assert_eq!(limiter.stats().log_entries, 10);
+    let both = [Check::new("a0", &limit, 1), Check::new("b0", &limit, 1)];
+    let verdict = limiter.check_all_at(at(NOW + 10 * S + 2), &both).expect("sound");
+    assert!(!verdict.allowed && verdict.decisions[1].allowed);
+    assert_eq!(all("a", NOW + 20 * S, 1), 10, "b's have expired");
+    assert_eq!(limiter.stats().log_entries, 10);
+}
+
+/// A log whose own entries have just aged out uses those.
+#[test]
+fn a_log_reuses_its_own_entries() {
+    let limit = limit("1 per 1s sliding-log");
+    let limiter = bounded(1);
+    for second in 0..5 {
+        assert!(check_at(&limiter, NOW + second * S, "key", &limit, 1).allowed, "{second} s");
+    }
+    let limit = self::limit("1 per 2s sliding-log");
+    let limiter = bounded(2);
+    for second in (0..10).step_by(2) {
+        let checks = ["a", "b"].map(|key| Check::new(key, &limit, 1));
+        let verdict = limiter.check_all_at(at(NOW + second * S), &checks).expect("sound");
+        assert!(verdict.allowed, "{second} s");
+    }
+    assert_eq!(limiter.stats().log_entries, 2);
 }
 
 /// A new log there is no entry for is a key there is no room for.
@@ -81,5 +109,5 @@ fn a_new_log_beyond_the_bound_overflows() {
     assert_eq!(limiter.stats().overflowed, 1);
     let counter = self::limit("5 per 10s");
     assert!(check_at(&limiter, NOW, "c", &counter, 1).allowed, "a counter needs no entries");
-    assert!(check_at(&limiter, NOW + 10 * S, "c", &limit, 1).allowed, "the others have expired");
+    assert!(check_at(&limiter, NOW + 11 * S, "c", &limit, 1).allowed, "the others have expired");
 }

@@ -1,1 +1,211 @@
+//! Every interleaving of a few threads on a tiny store, by model.
+//!
+//! Run with `RUSTFLAGS="--cfg loom" cargo test --release -p tidegate --test it loom`.
+//! Under that flag a shard begins with eight slots and there are two shards, so a
+//! handful of keys is enough to make shards grow and keys meet.
 
+use ::loom::model::Builder;
+use ::loom::thread;
+use tidegate::{Check, Limit, Limiter, ManualClock, Timestamp, WhenFull};
+
+/// Switches forced upon a thread that could go on. Bugs need few.
+const PREEMPTIONS: usize = 5;
+/// Where threads touch many words, more would take minutes.
+const FEW_PREEMPTIONS: usize = 2;
+
+fn model(preemptions: usize, test: impl Fn() + Send + Sync + 'static) {
+    let mut builder = Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.max_branches = 100_000;
+    builder.check(test);
+}
+
+fn limit(text: &str) -> Limit {
+    text.parse().expect("a limit")
+}
+
+fn limiter(max_keys: usize) -> Limiter {
+    let clock = ManualClock::new(Timestamp::from_micros(1_700_000_000_000_000));
+    let builder = Limiter::builder().max_keys(max_keys).max_ids(0).when_full(WhenFull::Deny);
+    builder.clock(clock.clock()).build().expect("a tiny store")
+}
+
+fn admits(limiter: &Limiter, key: &str, limit: &Limit) -> bool {
+    limiter.check(key, limit, 1).expect("sound").allowed
+}
+
+fn remaining(limiter: &Limiter, key: &str, limit: &Limit) -> u64 {
+    limiter.peek(key, limit).expect("sound").remaining
+}
+
+/// Runs both at once and returns what each had to say.
+fn both<A: 'static, B: 'static>(
+    limiter: &Limiter,
+    one: impl FnOnce(&Limiter) -> A + 'static,
+    other: impl FnOnce(&Limiter) -> B,
+) -> (A, B) {
+    let theirs = limiter.clone();
+    let running = thread::spawn(move || one(&theirs));
+    let here = other(limiter);
+    (running.join().expect("no panic"), here)
+}
+
+#[test]
+fn one_place_is_given_once() {
+    for text in ["1 per 1h", "1 per 1h sliding-log", "1 per 1h fixed-window"] {
+        for known in [false, true] {
+            model(PREEMPTIONS, move || {
+                let (limiter, limit) = (limiter(4), limit(text));
+                if known {
+                    limiter.charge("key", &limit, 1).expect("sound");
+                    limiter.refund("key", &limit, 1).expect("sound");
+                }
+                let (one, other) = both(
+                    &limiter,
+                    move |limiter| admits(limiter, "key", &limit),
+                    |limiter| admits(limiter, "key", &limit),
+                );
+                assert!(one != other, "exactly one of two");
+                assert_eq!(limiter.stats().tracked_keys, 1);
+            });
+        }
+    }
+}
+
+/// Opposite orders: nobody waits in a circle, and nobody half passes.
+#[test]
+fn requests_in_opposite_orders_are_all_or_nothing() {
+    model(PREEMPTIONS, || {
+        let (limiter, limit) = (limiter(8), limit("1 per 1h"));
+        let request = |limiter: &Limiter, one: &str, other: &str, limit: &Limit| {
+            let checks = [Check::new(one, limit, 1), Check::new(other, limit, 1)];
+            limiter.check_all(&checks).expect("sound").allowed
+        };
+        let (one, other) = both(
+            &limiter,
+            move |limiter| request(limiter, "a", "b", &limit),
+            |limiter| request(limiter, "b", "a", &limit),
+        );
+        assert!(one != other, "exactly one of two");
+        for key in ["a", "b"] {
+            assert_eq!(remaining(&limiter, key, &limit), 0);
+        }
+    });
+}
+
+/// Requests that share one key of two: each key is charged by those admitted.
+#[test]
+fn overlapping_requests_add_up() {
+    model(PREEMPTIONS, || {
+        let (limiter, limit) = (limiter(8), limit("1 per 1h"));
+        let request = |limiter: &Limiter, other: &str, limit: &Limit| {
+            let checks = [Check::new("shared", limit, 1), Check::new(other, limit, 1)];
+            limiter.check_all(&checks).expect("sound").allowed
+        };
+        let (one, other) = both(
+            &limiter,
+            move |limiter| request(limiter, "a", &limit),
+            |limiter| request(limiter, "b", &limit),
+        );
+        assert!(one != other, "the shared place is given once");
+        assert_eq!(remaining(&limiter, "a", &limit), u64::from(!one));
+        assert_eq!(remaining(&limiter, "b", &limit), u64::from(!other));
+    });
+}
+
+/// New keys come while the shard they go to grows under another. A shard grows
+/// at its eighth key; with so many in two shards, one does before or while the
+/// last two come.
+#[test]
+fn growth_loses_nobody() {
+    const NAMES: [&str; 14] =
+        ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n"];
+    for before in 6..=12 {
+        model(FEW_PREEMPTIONS, move || {
+            let (limiter, limit) = (limiter(30), limit("5 per 1h"));
+            for name in &NAMES[..before] {
+                assert!(admits(&limiter, name, &limit));
+            }
+            let all = both(
+                &limiter,
+                move |limiter| admits(limiter, NAMES[before], &limit),
+                |limiter| {
+                    admits(limiter, NAMES[before + 1], &limit) && admits(limiter, "a", &limit)
+                },
+            );
+            assert_eq!(all, (true, true));
+            assert_eq!(limiter.stats().tracked_keys, before as u64 + 2);
+            for name in &NAMES[..before + 2] {
+                let used = 5 - remaining(&limiter, name, &limit);
+                assert_eq!(used, if *name == "a" { 2 } else { 1 }, "{name}");
+            }
+        });
+    }
+}
+
+/// The last place of a full store goes to one of two newcomers.
+#[test]
+fn the_last_place_is_given_once() {
+    model(PREEMPTIONS, || {
+        let (limiter, limit) = (limiter(2), limit("5 per 1h"));
+        assert!(admits(&limiter, "first", &limit));
+        let (one, other) = both(
+            &limiter,
+            move |limiter| admits(limiter, "a", &limit),
+            |limiter| admits(limiter, "b", &limit),
+        );
+        assert!(!(one && other), "not both");
+        assert!(limiter.stats().tracked_keys <= 2);
+        assert_eq!(remaining(&limiter, "first", &limit), 4);
+    });
+}
+
+#[test]
+fn a_batch_beside_single_checks_adds_up() {
+    model(PREEMPTIONS, || {
+        let (limiter, limit) = (limiter(8), limit("3 per 1h"));
+        let (batch, single) = both(
+            &limiter,
+            move |limiter| {
+                let checks = [Check::new("a", &limit, 1), Check::new("b", &limit, 1)];
+                let mut decisions = Vec::new();
+                limiter.check_batch(&checks, &mut decisions).expect("sound");
+                decisions.iter().all(|decision| decision.allowed)
+            },
+            |limiter| admits(limiter, "b", &limit) && admits(limiter, "a", &limit),
+        );
+        assert!(batch && single);
+        assert_eq!((remaining(&limiter, "a", &limit), remaining(&limiter, "b", &limit)), (1, 1));
+    });
+}
+
+/// A sweep beside a check lets go of nobody.
+#[test]
+fn a_sweep_lets_go_of_nobody_active() {
+    model(PREEMPTIONS, || {
+        let (limiter, limit) = (limiter(8), limit("3 per 1h"));
+        assert!(admits(&limiter, "a", &limit));
+        let (_, admitted) = both(
+            &limiter,
+            |limiter| (0..2).map(|_| limiter.sweep()).sum::<u64>(),
+            |limiter| admits(limiter, "b", &limit) && admits(limiter, "a", &limit),
+        );
+        assert!(admitted);
+        assert_eq!((remaining(&limiter, "a", &limit), remaining(&limiter, "b", &limit)), (1, 2));
+    });
+}
+
+/// A place given back beside one taken: never two holders of one place.
+#[test]
+fn a_permit_changes_hands() {
+    model(PREEMPTIONS, || {
+        let (limiter, limit) = (limiter(8), limit("1 concurrent lease 1h"));
+        let take = |limiter: &Limiter, limit: &Limit| {
+            limiter.acquire(&[Check::new("key", limit, 1)]).expect("sound").permit()
+        };
+        let held = take(&limiter, &limit).expect("there is room");
+        let (_, taken) = both(&limiter, move |_| drop(held), |limiter| take(limiter, &limit));
+        let next = take(&limiter, &limit);
+        assert!(taken.is_some() != next.is_some(), "one of the two holds it");
+    });
+}

@@ -5,15 +5,36 @@
 
 #[cfg(not(loom))]
 mod common;
+#[cfg(not(loom))]
+mod futures;
+#[cfg(not(loom))]
+mod worlds;
 
+#[cfg(not(loom))]
+mod alloc;
 #[cfg(not(loom))]
 mod bounds;
 #[cfg(not(loom))]
+mod clocks;
+#[cfg(not(loom))]
+mod concurrency;
+#[cfg(not(loom))]
+mod ids;
+#[cfg(not(loom))]
 mod log_bound;
+#[cfg(loom)]
+mod loom;
 #[cfg(not(loom))]
 mod memory;
 #[cfg(not(loom))]
+mod permits;
+#[cfg(not(loom))]
+mod requests;
+#[cfg(not(loom))]
+mod traces;
+#[cfg(not(loom))]
 mod vectors;
-
-#[cfg(loom)]
-mod loom;
+#[cfg(not(loom))]
+mod verdicts;
+#[cfg(not(loom))]
+mod wait;

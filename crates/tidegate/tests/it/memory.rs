@@ -1,145 +1,20 @@
 //! The memory store decides as the pure core does, bit for bit, and keeps keys apart.
 
-use std::collections::HashMap;
-use std::time::Duration;
-
 use proptest::prelude::*;
-use tidegate::{Algorithm, Check, Cost, Decision, Limit, Limiter, bounds};
+use tidegate::{Check, CheckError, Cost, Request, bounds};
 use tidegate_core::{Ask, State};
 
 use crate::common::{NOW, S, at, check_at, limit, limiter};
-
-/// When something happens, relative to what came before and to the window at hand.
-#[derive(Clone, Copy, Debug)]
-enum Gap {
-    Micros(u64),
-    /// Thousandths of a window.
-    Part(u64),
-    /// This many microseconds around a whole window.
-    Window(i64),
-    /// The clock steps back by so many thousandths of a window.
-    Back(u64),
-}
-
-/// A cost: small, in thousandths of the capacity, or beyond any packed slot.
-#[derive(Clone, Copy, Debug)]
-enum Size {
-    Units(u64),
-    Part(u64),
-    Beyond(u32),
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Kind {
-    Ask,
-    Force,
-    Refund,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Step {
-    gap: Gap,
-    key: u8,
-    limit: prop::sample::Index,
-    kind: Kind,
-    size: Size,
-}
-
-impl Gap {
-    fn after(self, now: u64, window_us: u64) -> u64 {
-        match self {
-            Gap::Micros(micros) => now + micros,
-            Gap::Part(part) => now + window_us / 1_000 * part,
-            Gap::Window(around) => (now + window_us).saturating_add_signed(around),
-            Gap::Back(part) => now.saturating_sub(window_us / 1_000 * part),
-        }
-    }
-}
-
-impl Step {
-    fn cost(&self, limit: &Limit) -> Cost {
-        let units = match self.size {
-            Size::Units(units) => units,
-            Size::Part(part) => limit.capacity() / 1_000 * part,
-            Size::Beyond(shift) => 1 << shift,
-        };
-        match self.kind {
-            Kind::Ask => Cost::Ask(units),
-            Kind::Force => Cost::Force(units),
-            Kind::Refund => Cost::Refund(units),
-        }
-    }
-}
-
-/// Every order of magnitude alike, and the ends.
-fn magnitude(smallest: u64, largest: u64) -> impl Strategy<Value = u64> {
-    let spread = (0_u32..64, any::<u64>())
-        .prop_map(move |(shift, bits)| (smallest + (bits >> shift)).min(largest));
-    prop_oneof![8 => spread, 1 => Just(smallest), 1 => Just(largest)]
-}
-
-fn any_limit() -> impl Strategy<Value = Limit> {
-    // All that can be checked: permits are taken, not checked.
-    let algorithm = prop::sample::select(Algorithm::ALL[..5].to_vec());
-    let count = prop_oneof![magnitude(0, bounds::MAX_COUNT), 0_u64..20];
-    // Around half a second a counter begins to fit its slot.
-    let window_us = prop_oneof![
-        magnitude(bounds::MIN_WINDOW_US, bounds::MAX_WINDOW_US),
-        500_000_u64..550_000,
-        Just(60 * S),
-    ];
-    (algorithm, count, window_us, 1..=64_u32).prop_map(|(algorithm, count, window_us, extra)| {
-        let limit = Limit::new(count, Duration::from_micros(window_us), algorithm);
-        let limit = limit.expect("within bounds");
-        match algorithm {
-            Algorithm::SlidingBuckets => limit.with_buckets(extra).expect("1 to 64"),
-            Algorithm::TokenBucket => limit.with_burst(u64::from(extra)).expect("above 0"),
-            _ => limit,
-        }
-    })
-}
-
-fn any_step() -> impl Strategy<Value = Step> {
-    let gap = prop_oneof![
-        4 => (0_u64..1_000).prop_map(Gap::Micros),
-        4 => (0_u64..1_000).prop_map(Gap::Part),
-        2 => (-2_i64..=2).prop_map(Gap::Window),
-        1 => (0_u64..3_000).prop_map(Gap::Back),
-    ];
-    let size = prop_oneof![
-        4 => (0_u64..4).prop_map(Size::Units),
-        3 => (0_u64..=1_000).prop_map(Size::Part),
-        1 => (18_u32..62).prop_map(Size::Beyond),
-    ];
-    let kind = prop_oneof![5 => Just(Kind::Ask), 1 => Just(Kind::Force), 1 => Just(Kind::Refund)];
-    (gap, 0_u8..8, any::<prop::sample::Index>(), kind, size)
-        .prop_map(|(gap, key, limit, kind, size)| Step { gap, key, limit, kind, size })
-}
-
-/// Every state by itself, without a store.
-#[derive(Default)]
-struct Model {
-    states: HashMap<(u8, u64), (Limit, State)>,
-}
-
-impl Model {
-    fn decide(&mut self, key: u8, limit: &Limit, ask: &Ask) -> Decision {
-        let new = || (*limit, State::new(limit));
-        self.states.entry((key, limit.id())).or_insert_with(new).1.decide(limit, ask)
-    }
-
-    fn known(&self) -> Vec<(u8, Limit)> {
-        self.states.iter().map(|(&(key, _), &(limit, _))| (key, limit)).collect()
-    }
-}
+use crate::futures::block_on;
+use crate::worlds::{Gap, Model, any_limit, any_step, cases};
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(cases(400))]
 
     #[test]
     fn memory_is_the_core_on_the_same_trace(
         limits in prop::collection::vec(any_limit(), 1..4),
-        start in prop_oneof![0_u64..5_000, Just(NOW), 0..4_000_000_000 * S],
+        start in start(),
         steps in prop::collection::vec(any_step(), 1..120),
     ) {
         let (limiter, _) = limiter();
@@ -163,6 +38,14 @@ proptest! {
     }
 }
 
+/// Near the epoch, in our time, where a slot has no more bits for the time (the
+/// year 2110 and after), and beyond any real time.
+fn start() -> impl Strategy<Value = u64> {
+    let last = 1_u64 << 52;
+    let far = last - 3 * bounds::MAX_WINDOW_US..last + bounds::MAX_WINDOW_US;
+    prop_oneof![0_u64..5_000, Just(NOW), 0..4_000_000_000 * S, far, 0..u64::MAX / 4]
+}
+
 /// Counts that a slot has no bits for move to the slab and stay exact there.
 #[test]
 fn counts_outgrow_their_slot() {
@@ -175,6 +58,22 @@ fn counts_outgrow_their_slot() {
             let (now, cost) = (NOW + after, Cost::Force(units));
             let expected = state.decide(&limit, &Ask::new(cost, at(now)));
             assert_eq!(check_at(&limiter, now, "key", &limit, cost), expected, "{text} {after}");
+        }
+    }
+}
+
+/// Where slots run out of bits for the time, in 2110, nothing is forgotten.
+#[test]
+fn counts_outlive_the_slots_calendar() {
+    let last = (1_u64 << 52) - 2 * bounds::MAX_WINDOW_US;
+    for text in ["5 per 1h", "5 per 1h fixed-window", "5 per 366d"] {
+        let limit = limit(text);
+        let (limiter, _) = limiter();
+        let mut state = State::new(&limit);
+        let times = (0..60).map(|step| last - 30 * 600 * S + step * 600 * S);
+        for now in times.chain([last + 400 * 86_400 * S, 1 << 52, (1 << 52) + S]) {
+            let expected = state.decide(&limit, &Ask::new(1, at(now)));
+            assert_eq!(check_at(&limiter, now, "key", &limit, 1), expected, "{text} at {now}");
         }
     }
 }
@@ -256,7 +155,7 @@ fn a_reset_forgets_one_key_of_one_limit() {
         assert!(limiter.check("a", limit, 5).expect("a sound check").allowed, "and it starts anew");
         assert!(limiter.reset("a", limit));
     }
-    assert_eq!(limiter.stats().log_entries, 2, "b's log and buckets hold one each");
+    assert_eq!(limiter.stats().log_entries, 1, "b's log");
 }
 
 /// A clone is the same limiter.
@@ -280,6 +179,23 @@ fn peek_charge_and_refund_are_costs() {
     assert_eq!(limiter.refund("key", &limit, 4).expect("sound").remaining, 2);
     let check = Check::new("key", &limit, 2);
     assert!(limiter.check_at(at(NOW), &check).expect("sound").allowed);
-    let limiter: Limiter = limiter;
     assert_eq!(limiter.peek("key", &limit).expect("sound").remaining, 0);
+}
+
+/// The asynchronous ways in are the same store.
+#[test]
+fn async_calls_decide_the_same() {
+    let (limiter, _) = limiter();
+    let limit = limit("3 per 1m");
+    let check = Check::new("key", &limit, 1);
+    assert_eq!(block_on(limiter.check_async(check)).expect("sound").remaining, 2);
+    let checks = [check, Check::new("other", &limit, 3)];
+    let verdict = block_on(limiter.decide_async(&Request::new(&checks))).expect("sound");
+    assert_eq!((verdict.allowed, verdict.decisions[0].remaining), (true, 1));
+    assert_eq!(limiter.peek("key", &limit).expect("sound").remaining, 1);
+    assert_eq!(block_on(limiter.reset_async("key", &limit)), Ok(true));
+    assert_eq!(block_on(limiter.reset_async("key", &limit)), Ok(false));
+    let held = self::limit("3 concurrent");
+    let refused = block_on(limiter.check_async(Check::new("key", &held, 1)));
+    assert_eq!(refused, Err(CheckError::NeedsPermit));
 }

@@ -9,8 +9,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use smallvec::SmallVec;
 use tidegate_core::{Algorithm, Ask, Cost, Decision, PermitId, State, Timestamp};
 
-use super::one::{Located, denied_full};
-use super::table::Locked;
+use super::one::{Located, counts, denied_full};
+use super::shard::Locked;
 use super::{MemoryStore, WhenFull};
 use crate::check::MAX_CHECKS;
 use crate::store::Request;
@@ -34,6 +34,8 @@ struct Loaded {
     /// It has no slot yet.
     new: bool,
     entries: usize,
+    /// It would need a log entry or permit, and there are none left.
+    out_of_entries: bool,
     admits: bool,
 }
 
@@ -44,6 +46,11 @@ impl MemoryStore {
         request: &Request<'_>,
         at: Option<Timestamp>,
     ) -> Result<Verdict, CheckError> {
+        if request.id.is_none()
+            && let Some(verdict) = self.decide_few(request.checks, self.time(at))
+        {
+            return Ok(verdict);
+        }
         let (mut plans, members) = self.plan(request.checks, request.permit.is_some())?;
         let Some(id) = request.id else {
             return Ok(self.decide_plans(request, &mut plans, &members, at));
@@ -149,6 +156,7 @@ impl MemoryStore {
         let now = self.time(at);
         let homeless = plans.iter().position(|plan| {
             let locked = lock_of(plan);
+            self.make_entries(locked, plan.check.limit, now);
             plan.full.is_none()
                 && locked.find(plan.check.fingerprint()).is_none()
                 && self.has_no_room_for(locked, plan.check.limit, now)
@@ -166,8 +174,11 @@ impl MemoryStore {
 
         // Every new state gets its place before any is charged.
         let unplaced = plans.iter().zip(&loaded).position(|(plan, loaded)| {
-            let counts = matches!(plan.check.cost, Cost::Ask(1..) | Cost::Force(1..));
-            let needs_place = loaded.new && charged(loaded) && counts && !plan.untracked();
+            let needs_place = loaded.new
+                && charged(loaded)
+                && counts(plan.check.cost)
+                && !plan.untracked()
+                && !loaded.out_of_entries;
             needs_place && !self.place(lock_of(plan), plan, now)
         });
         if unplaced.is_none() {
@@ -190,12 +201,16 @@ impl MemoryStore {
             Some(place) => self.take(locked, place, limit, ask.now),
             None => State::new(limit),
         };
+        let before = state.entries();
+        let mut admits = state.admits(limit, ask);
         let entries = state.entries();
-        let admits = match plan.full {
-            Some(WhenFull::Deny) => denied_full(limit, ask.cost).allowed,
-            _ => state.admits(limit, ask),
-        };
-        Loaded { state, new: place.is_none(), entries, admits }
+        self.table.count_entries(before, entries);
+        let out_of_entries = admits && self.out_of_entries(&state, ask.cost);
+        let denied = out_of_entries && self.when_full != WhenFull::Allow;
+        if denied || plan.full == Some(WhenFull::Deny) {
+            admits &= denied_full(limit, ask.cost).allowed;
+        }
+        Loaded { state, new: place.is_none(), entries, out_of_entries, admits }
     }
 
     fn place(&self, locked: &Locked<'_>, plan: &Plan<'_>, now: Timestamp) -> bool {
@@ -206,6 +221,7 @@ impl MemoryStore {
         let limit = plan.check.limit;
         match plan.full {
             Some(WhenFull::Deny) => denied_full(limit, ask.cost),
+            _ if loaded.out_of_entries => self.answer_full(limit, ask),
             _ => self.settle(&mut loaded.state, limit, ask, admitted && loaded.admits),
         }
     }

@@ -6,8 +6,10 @@
 //! ```
 //!
 //! - `one.rs` decides a check on its own, the hot path;
-//! - `many.rs` decides several at once, all or nothing;
-//! - `table.rs` finds slots, grows, lets go; `slot.rs` packs; `slab.rs` holds the rest;
+//! - `many.rs` decides several at once, all or nothing; `few.rs` does so for the
+//!   common case, a few counters, without the detours;
+//! - `table.rs` is the block of shards; `shard.rs` finds slots, grows, lets go;
+//!   `slot.rs` packs a state into one; `slab.rs` holds the rest; `lock.rs` locks;
 //! - `ids.rs` remembers idempotency ids; `forecast.rs` plays a queue through on copies.
 //!
 //! Keys are not stored, only 53 bits of a keyed hash per slot beside the shard it
@@ -20,11 +22,13 @@
     reason = "shards, lines and slots are counted in 32 bits"
 )]
 
+mod few;
 mod forecast;
 mod ids;
 mod lock;
 mod many;
 mod one;
+mod shard;
 mod slab;
 mod slot;
 mod table;
@@ -65,10 +69,10 @@ pub enum WhenFull {
 pub struct MemoryOptions {
     /// The most keys tracked at once, counted per key and limit.
     pub max_keys: usize,
-    /// The most log entries held in all. When they are used up a log merges new
-    /// entries into its newest, which then counts longer: nothing more is admitted
-    /// for it. A tracked key may have one entry beyond the bound. (Permits are
-    /// bounded by their limits, buckets by their number.)
+    /// The most log entries and permits held in all. When they are used up a log
+    /// merges new entries into its newest, which then counts longer: nothing more
+    /// is admitted for it. What cannot merge, a permit or the first entry of a
+    /// log, is treated as a key there is no room for.
     pub max_log_entries: u64,
     /// The most idempotency ids remembered at once. Beyond it an answer is not
     /// remembered, and a retry is charged again.

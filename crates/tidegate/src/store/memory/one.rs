@@ -4,14 +4,18 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use tidegate_core::{Algorithm, Ask, Cost, Decision, Limit, RetryAfter, State, Timestamp};
 
+use super::shard::{Locked, Place};
 use super::slot::{self, Fingerprint, Inline, Slot};
-use super::table::{Locked, Place};
 use super::{MemoryStore, WhenFull};
 use crate::{Check, CheckError};
 
 /// Checks of a batch whose cache misses are taken together: enough to keep the
 /// memory busy, few enough that the lines are still there when it is their turn.
 const BATCH: usize = 32;
+
+/// How often a decision lets go of what has expired before it takes no for an
+/// answer: what it finds first may not be what it needs.
+const RECLAIMS: usize = 8;
 
 /// A check with its hash worked out.
 #[derive(Clone, Copy)]
@@ -30,7 +34,7 @@ impl Located<'_> {
 }
 
 impl MemoryStore {
-    /// Decides one check at the time `time` says, asked under the lock.
+    /// Decides one check at the time `time` says.
     #[inline]
     pub(crate) fn decide_one(
         &self,
@@ -79,6 +83,9 @@ impl MemoryStore {
 
     /// The hot path: a counter in its slot, of the window we are in. Everything
     /// else, a window that has just begun included, is rare.
+    ///
+    /// Every instruction counts twice here: the fewer there are, the sooner the
+    /// processor comes to the next decision's cache miss and overlaps the two.
     #[inline]
     fn decide_located(
         &self,
@@ -86,25 +93,24 @@ impl MemoryStore {
         time: impl Fn() -> Timestamp,
     ) -> Result<Decision, CheckError> {
         let shard = self.table.shard(check.shard);
-        let now = time();
+        let now = check.limit.moment(time());
         if check.limit.algorithm() == Algorithm::SlidingCounter
-            && let Some(inline) = Inline::counter(check.limit, now)
+            && let Some(inline) = Inline::counter(check.limit, &now)
             && let fingerprint = check.fingerprint()
             && let tag = inline.tag(fingerprint)
             // Before locking, so that waiting for memory does not make others wait.
             && let Some(place) = shard.glimpse(fingerprint, tag)
         {
-            let ask = Ask::new(check.cost, now);
             let locked = shard.lock();
             let slot = place.read();
             if slot.tag == tag
                 && let Some(mut counter) = inline.unpack(slot.body)
-                && let stepped = counter.step(check.limit, &ask)
+                && let outcome = counter.step(check.limit, check.cost, &now)
                 && let Some(body) = inline.pack(&counter)
             {
                 place.write_body(body);
                 drop(locked);
-                return Ok(counter.report(check.limit, &ask, stepped));
+                return Ok(counter.report(check.limit, check.cost, &now, outcome));
             }
         }
         self.decide_rare(check.hash, check.limit, check.cost, &time)
@@ -128,6 +134,7 @@ impl MemoryStore {
             return Err(CheckError::NeedsPermit);
         }
         let ask = Ask::new(check.cost, now);
+        self.make_entries(&locked, limit, now);
         Ok(match locked.find(check.fingerprint()) {
             Some(place) => self.decide_found(&locked, place, &check, &ask),
             None => self.decide_new(locked, &check, &ask),
@@ -163,9 +170,15 @@ impl MemoryStore {
         let slot = place.read();
         let (decision, expires_at) = locked.slab(|slab| {
             let state = slab.get_mut(slot.body());
-            let entries = state.entries();
+            let before = state.entries();
             let admitted = state.admits(check.limit, ask);
-            let decision = self.settle(state, check.limit, ask, admitted);
+            let entries = state.entries();
+            self.table.count_entries(before, entries);
+            let decision = if admitted && self.out_of_entries(state, ask.cost) {
+                self.answer_full(check.limit, ask)
+            } else {
+                self.settle(state, check.limit, ask, admitted)
+            };
             self.table.count_entries(entries, state.entries());
             (decision, state.expires_at(check.limit))
         });
@@ -205,26 +218,37 @@ impl MemoryStore {
         limit: &Limit,
         now: Timestamp,
     ) -> bool {
-        let full = || {
-            let log_full = limit.algorithm() == Algorithm::SlidingLog
-                && self.table.entries() >= self.max_log_entries;
-            self.table.is_full() || log_full
-        };
-        full() && {
-            locked.reclaim(now);
-            full()
+        let full = || self.table.is_full() || self.lacks_entries_for(limit);
+        for _ in 0..RECLAIMS {
+            if !full() || locked.reclaim(now) == 0 {
+                break;
+            }
         }
+        full()
+    }
+
+    /// Lets go of what has expired if there are no log entries or permits left
+    /// for a limit that needs them. Slots of the shard may move.
+    pub(super) fn make_entries(&self, locked: &Locked<'_>, limit: &Limit, now: Timestamp) {
+        for _ in 0..RECLAIMS {
+            if !self.lacks_entries_for(limit) || locked.reclaim(now) == 0 {
+                break;
+            }
+        }
+    }
+
+    fn lacks_entries_for(&self, limit: &Limit) -> bool {
+        matches!(limit.algorithm(), Algorithm::SlidingLog | Algorithm::Concurrency)
+            && self.table.entries() >= self.max_log_entries
     }
 
     /// A key there is no room for, decided on its own.
     fn decide_full(&self, check: &Located<'_>, ask: &Ask) -> Decision {
+        if self.when_full != WhenFull::Overflow {
+            return self.answer_full(check.limit, ask);
+        }
         self.tally.overflowed.fetch_add(1, Relaxed);
-        let hash = match self.when_full {
-            WhenFull::Overflow => self.overflow_hash,
-            WhenFull::Deny => return denied_full(check.limit, check.cost),
-            // As if it were always new: a cost that can never fit is still refused.
-            WhenFull::Allow => return State::new(check.limit).decide(check.limit, ask),
-        };
+        let hash = self.overflow_hash;
         let shared = Located { hash, shard: self.table.shard_of(hash), ..*check };
         let locked = self.table.lock(shared.shard);
         let fingerprint = shared.fingerprint();
@@ -233,6 +257,28 @@ impl MemoryStore {
             Some(place) => self.decide_found(&locked, place, &shared, ask),
             // Its shard is filled to the brim with active keys.
             None => denied_full(check.limit, check.cost),
+        }
+    }
+
+    /// Whether an admitted cost would need a log entry or permit of its own when
+    /// there are none left.
+    pub(super) fn out_of_entries(&self, state: &State, cost: Cost) -> bool {
+        let needs_entry = match state {
+            // One that is not empty can let its newest entry take it in.
+            State::SlidingLog(log) => log.entries().is_empty(),
+            State::Concurrency(_) => true,
+            _ => false,
+        };
+        needs_entry && counts(cost) && self.table.entries() >= self.max_log_entries
+    }
+
+    /// The answer to a key or entry there is no room for, when it is not to share.
+    pub(super) fn answer_full(&self, limit: &Limit, ask: &Ask) -> Decision {
+        self.tally.overflowed.fetch_add(1, Relaxed);
+        match self.when_full {
+            // As if it were always new: a cost that can never fit is still refused.
+            WhenFull::Allow => State::new(limit).decide(limit, ask),
+            WhenFull::Deny | WhenFull::Overflow => denied_full(limit, ask.cost),
         }
     }
 
@@ -247,7 +293,7 @@ impl MemoryStore {
     ) -> Decision {
         if admitted
             && let State::SlidingLog(log) = state
-            && matches!(ask.cost, Cost::Ask(1..) | Cost::Force(1..))
+            && counts(ask.cost)
             && self.table.entries() >= self.max_log_entries
         {
             log.merge_newest(ask.now);
@@ -305,9 +351,11 @@ impl MemoryStore {
         let slot = place.read();
         let inline = match &state {
             _ if slot.is_in_slab() => None,
-            State::SlidingCounter(counter) => Inline::counter(check.limit, now)
-                .and_then(|inline| inline.store_counter(check.fingerprint(), counter)),
-            State::FixedWindow(window) => Inline::fixed(check.limit, now)
+            State::SlidingCounter(counter) => {
+                Inline::counter(check.limit, &check.limit.moment(now))
+                    .and_then(|inline| inline.store_counter(check.fingerprint(), counter))
+            }
+            State::FixedWindow(window) => Inline::fixed(check.limit, &check.limit.moment(now))
                 .and_then(|inline| inline.store_fixed(check.fingerprint(), window)),
             _ => None,
         };
@@ -329,6 +377,11 @@ impl MemoryStore {
         locked.note_deadline(kept.deadline());
         place.write(kept);
     }
+}
+
+/// Whether a cost adds to what is counted.
+pub(super) fn counts(cost: Cost) -> bool {
+    matches!(cost, Cost::Ask(1..) | Cost::Force(1..))
 }
 
 /// The answer to a key the store has no room for, when it is to be denied. No

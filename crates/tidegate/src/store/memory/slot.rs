@@ -16,7 +16,7 @@
 //! have distinct deadlines, so comparing it tells current from previous from
 //! older, and no bits are spent twice.
 
-use tidegate_core::{FixedWindow, Limit, SlidingCounter, Timestamp, bounds};
+use tidegate_core::{FixedWindow, Limit, Moment, SlidingCounter, Timestamp, bounds};
 
 const FINGERPRINT_SHIFT: u32 = 11;
 const USED: u64 = 1 << 10;
@@ -24,7 +24,6 @@ const SLAB: u64 = 1 << 9;
 const DEADLINE_HIGH_BITS: u32 = 9;
 const DEADLINE_HIGH_MASK: u64 = (1 << DEADLINE_HIGH_BITS) - 1;
 const DEADLINE_LOW_BITS: u32 = 24;
-const DEADLINE_LOW_MASK: u64 = (1 << DEADLINE_LOW_BITS) - 1;
 const BODY_BITS: u32 = 40;
 const BODY_MASK: u64 = (1 << BODY_BITS) - 1;
 const COUNT_BITS: u32 = 20;
@@ -78,10 +77,11 @@ pub(super) fn deadline(at: Timestamp) -> u64 {
     units(at.as_micros()).min(FAR)
 }
 
-/// The unit that has fully begun at `now`: deadlines up to it have passed.
+/// The unit that has fully begun at `now`: deadlines up to it have passed, and a
+/// far one never has.
 #[inline]
 pub(super) fn units_passed(now: Timestamp) -> u64 {
-    now.as_micros() >> UNIT_SHIFT
+    (now.as_micros() >> UNIT_SHIFT).min(FAR - 1)
 }
 
 impl Slot {
@@ -150,25 +150,35 @@ impl Inline {
     /// For a `sliding-counter`, whose state matters until two windows on.
     /// `None` when its windows are too short or too late to be told apart.
     #[inline]
-    pub(super) fn counter(limit: &Limit, now: Timestamp) -> Option<Self> {
-        (now.as_micros() < LAST_INLINE_US).then_some(Self::reading(limit, now, 2)?)
+    pub(super) fn counter(limit: &Limit, now: &Moment) -> Option<Self> {
+        Self::writing(limit, now, 2)
     }
 
     /// For a `fixed-window`, whose state matters until the next.
-    pub(super) fn fixed(limit: &Limit, now: Timestamp) -> Option<Self> {
-        (now.as_micros() < LAST_INLINE_US).then_some(Self::reading(limit, now, 1)?)
+    pub(super) fn fixed(limit: &Limit, now: &Moment) -> Option<Self> {
+        Self::writing(limit, now, 1)
     }
 
-    /// For reading what was written before it was too late.
     #[inline]
-    pub(super) fn reading(limit: &Limit, now: Timestamp, windows: u64) -> Option<Self> {
-        let window_us = limit.window_us();
-        if window_us < UNIT_US {
+    fn writing(limit: &Limit, now: &Moment, windows: u64) -> Option<Self> {
+        if limit.window_us() < UNIT_US || now.at().as_micros() >= LAST_INLINE_US {
             return None;
         }
-        let index = limit.window_index(now);
-        let end_us = (index + windows).saturating_mul(window_us);
-        Some(Inline { index, end_us, deadline: units(end_us), window_us })
+        Some(Self::new(limit, now.index(), windows))
+    }
+
+    /// For reading what was written before it was too late to write.
+    pub(super) fn reading(limit: &Limit, now: Timestamp, windows: u64) -> Option<Self> {
+        let now = Timestamp::from_micros(now.as_micros().min(u64::MAX / 2));
+        let index = limit.moment(now).index();
+        (limit.window_us() >= UNIT_US).then(|| Self::new(limit, index, windows))
+    }
+
+    #[inline]
+    fn new(limit: &Limit, index: u64, windows: u64) -> Self {
+        let window_us = limit.window_us();
+        let end_us = (index + windows) * window_us;
+        Inline { index, end_us, deadline: units(end_us), window_us }
     }
 
     /// The window a slot of another deadline speaks of: one ahead, the one
@@ -194,10 +204,12 @@ impl Inline {
     /// `None` if it is of another window.
     #[inline]
     pub(super) fn unpack(&self, body: u64) -> Option<SlidingCounter> {
-        (body >> BODY_BITS == self.deadline & DEADLINE_LOW_MASK).then_some(SlidingCounter {
+        // An equal deadline cancels out and leaves the counts.
+        let counts = body ^ self.deadline << BODY_BITS;
+        (counts <= BODY_MASK).then_some(SlidingCounter {
             index: self.index,
-            previous: body >> COUNT_BITS & COUNT_MASK,
-            current: body & COUNT_MASK,
+            previous: counts >> COUNT_BITS,
+            current: counts & COUNT_MASK,
         })
     }
 
@@ -247,5 +259,5 @@ impl Inline {
 /// Whole units up to a time, rounded up.
 #[inline]
 fn units(us: u64) -> u64 {
-    us.div_ceil(UNIT_US)
+    (us >> UNIT_SHIFT) + u64::from(!us.is_multiple_of(UNIT_US))
 }

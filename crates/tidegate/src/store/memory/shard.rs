@@ -1,0 +1,417 @@
+//! One shard: a small open-addressed table with a lock of its own.
+//!
+//! A key lives in the first free slot from its home line on. Slots are freed only
+//! by laying the shard out anew, so a lookup may stop at the first line with an
+//! empty slot; an expired slot keeps its place until a newcomer takes it.
+
+use tidegate_core::Timestamp;
+
+use super::lock::SpinLock;
+use super::slab::Slab;
+use super::slot::{self, Fingerprint, Slot};
+use super::table::Table;
+use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering::Relaxed};
+
+/// Slots in a cache line: four tags, then four bodies, so that looking for a
+/// tag compares neighbours.
+const LINE_SLOTS: usize = 4;
+pub(super) const LINE_WORDS: usize = 2 * LINE_SLOTS;
+/// A shard may grow to this many lines: 20 KiB, rebuilt in a few microseconds.
+/// A model checker looks at every word, so it gets few.
+pub(super) const SHARD_LINES: usize = if cfg!(loom) { 4 } else { 320 };
+/// Lines of a new shard.
+const FIRST_LINES: usize = if cfg!(loom) { 2 } else { 16 };
+/// How far a key is looked for before its shard is locked: one in ten is not in
+/// its home line, one in a hundred not in the next either.
+const GLIMPSED_LINES: usize = 2;
+
+#[derive(Debug)]
+#[repr(align(64))]
+pub(super) struct Shard {
+    lock: SpinLock,
+    /// Where its lines begin in the table's block.
+    first_word: usize,
+    /// Lines in use, of the [`SHARD_LINES`] reserved.
+    lines: AtomicU32,
+    /// Slots that are not empty, expired ones included.
+    used: AtomicU32,
+    /// No slot's deadline is before this.
+    earliest: AtomicU64,
+    /// States that do not fit a slot.
+    slab: Mutex<Box<Slab>>,
+}
+
+/// What a line says about a key.
+enum Found<'a> {
+    Here(Place<'a>),
+    NotAtAll,
+    PerhapsFurther,
+}
+
+/// Four slots.
+pub(super) type Line = [AtomicU64; LINE_WORDS];
+
+/// Where a slot is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place<'a> {
+    line: &'a Line,
+    /// Which of the four.
+    slot: usize,
+}
+
+impl Place<'_> {
+    // The mask tells the compiler that there is nothing to check.
+    #[inline]
+    pub(super) fn read(self) -> Slot {
+        let slot = self.slot % LINE_SLOTS;
+        let (tag, body) = (&self.line[slot], &self.line[slot + LINE_SLOTS]);
+        Slot { tag: tag.load(Relaxed), body: body.load(Relaxed) }
+    }
+
+    #[inline]
+    fn tag(self) -> u64 {
+        self.line[self.slot % LINE_SLOTS].load(Relaxed)
+    }
+
+    #[inline]
+    pub(super) fn write_body(self, body: u64) {
+        self.line[self.slot % LINE_SLOTS + LINE_SLOTS].store(body, Relaxed);
+    }
+
+    #[inline]
+    pub(super) fn write(self, value: Slot) {
+        let slot = self.slot % LINE_SLOTS;
+        self.line[slot].store(value.tag, Relaxed);
+        self.line[slot + LINE_SLOTS].store(value.body, Relaxed);
+    }
+}
+
+/// The line a fingerprint is looked for first.
+#[inline]
+fn home(fingerprint: Fingerprint, lines: u32) -> usize {
+    ((fingerprint.place_bits() * u64::from(lines)) >> 32) as usize
+}
+
+/// The line after: where a full line passes its keys on to.
+#[inline]
+fn next_line(line: usize, lines: u32) -> usize {
+    if line + 1 == lines as usize { 0 } else { line + 1 }
+}
+
+impl Shard {
+    pub(super) fn new(first_word: usize) -> Self {
+        Shard {
+            lock: SpinLock::new(),
+            first_word,
+            lines: AtomicU32::new(FIRST_LINES as u32),
+            used: AtomicU32::new(0),
+            earliest: AtomicU64::new(u64::MAX),
+            slab: Mutex::default(),
+        }
+    }
+}
+
+/// A shard, locked or not.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ShardRef<'a> {
+    pub(super) table: &'a Table,
+    pub(super) shard: &'a Shard,
+}
+
+/// A shard whose lock is held; dropped, it is released.
+#[derive(Debug)]
+pub(super) struct Locked<'a>(ShardRef<'a>);
+
+impl Drop for Locked<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.shard.lock.unlock();
+    }
+}
+
+impl<'a> std::ops::Deref for Locked<'a> {
+    type Target = ShardRef<'a>;
+
+    #[inline]
+    fn deref(&self) -> &ShardRef<'a> {
+        &self.0
+    }
+}
+
+impl<'a> ShardRef<'a> {
+    #[inline]
+    pub(super) fn lock(self) -> Locked<'a> {
+        self.shard.lock.lock();
+        Locked(self)
+    }
+
+    #[inline]
+    pub(super) fn try_lock(self) -> Option<Locked<'a>> {
+        self.shard.lock.try_lock().then(|| Locked(self))
+    }
+
+    /// Whether there may be an expired slot.
+    pub(super) fn may_let_go(self, now: Timestamp) -> bool {
+        self.shard.earliest.load(Relaxed) <= self.table.units_passed(now)
+    }
+
+    /// Begins to load what a lookup will need, without waiting for it: the
+    /// shard first, then, with [`ShardRef::touch_line`], the home line. The value
+    /// is of no use, but using it keeps the load.
+    #[inline]
+    pub(super) fn touch(self) -> u64 {
+        u64::from(self.shard.lines.load(Relaxed))
+    }
+
+    /// See [`ShardRef::touch`].
+    #[inline]
+    pub(super) fn touch_line(self, fingerprint: Fingerprint) -> u64 {
+        self.line(home(fingerprint, self.shard.lines.load(Relaxed)))[0].load(Relaxed)
+    }
+
+    /// Where a slot with this very tag seems to be, looked up without the lock. It
+    /// may have moved by the time the lock is held; then its tag is another. Under
+    /// the lock a match settles it: a key has one slot, and one it left is cleared.
+    ///
+    /// Which of a line's four slots it is cannot be predicted, so it is computed,
+    /// from three comparisons: if it is none of those it is the first, or not here.
+    #[inline(always)]
+    pub(super) fn glimpse(self, fingerprint: Fingerprint, tag: u64) -> Option<Place<'a>> {
+        let lines = self.shard.lines.load(Relaxed);
+        let mut at = home(fingerprint, lines);
+        for _ in 0..GLIMPSED_LINES {
+            let line = self.line(at);
+            let is_at = |slot: usize| usize::from(line[slot].load(Relaxed) == tag) * slot;
+            let place = Place { line, slot: is_at(1) + is_at(2) + is_at(3) };
+            if place.tag() == tag {
+                return Some(place);
+            }
+            at = next_line(at, lines);
+        }
+        None
+    }
+
+    /// Compares all four tags and only then branches: which of them it is cannot
+    /// be predicted, that it is one of them can.
+    #[inline(always)]
+    fn find_in_line(&self, line: usize, is_it: impl Fn(u64) -> bool) -> Found<'a> {
+        let line = self.line(line);
+        let tags: [u64; LINE_SLOTS] = std::array::from_fn(|slot| line[slot].load(Relaxed));
+        let mut found = 0;
+        for (slot, &tag) in tags.iter().enumerate() {
+            found |= u32::from(is_it(tag)) << slot;
+        }
+        if found != 0 {
+            Found::Here(Place { line, slot: found.trailing_zeros() as usize })
+        } else if tags.contains(&0) {
+            Found::NotAtAll
+        } else {
+            Found::PerhapsFurther
+        }
+    }
+
+    #[inline]
+    fn line(&self, line: usize) -> &'a Line {
+        self.table.line_at(self.shard.first_word + line * LINE_WORDS)
+    }
+
+    fn places(&self, line: usize) -> impl Iterator<Item = Place<'a>> {
+        let line = self.line(line);
+        (0..LINE_SLOTS).map(move |slot| Place { line, slot })
+    }
+}
+
+impl<'a> Locked<'a> {
+    /// Looks a key up: from its home line on, until a line with an empty slot.
+    pub(super) fn find(&self, fingerprint: Fingerprint) -> Option<Place<'a>> {
+        let lines = self.shard.lines.load(Relaxed);
+        let mut line = home(fingerprint, lines);
+        loop {
+            match self.find_in_line(line, |tag| fingerprint.matches(tag)) {
+                Found::Here(place) => return Some(place),
+                Found::NotAtAll => return None,
+                // A shard is never filled to the last slot, so this ends.
+                Found::PerhapsFurther => line = next_line(line, lines),
+            }
+        }
+    }
+
+    /// Gives a key that was not found a place of its own, marked as its own with
+    /// nothing counted; `None` when the table is full. With `beyond` it gets one
+    /// even then, which is for the few keys the store itself needs.
+    pub(super) fn claim(
+        &self,
+        fingerprint: Fingerprint,
+        now: Timestamp,
+        beyond: bool,
+    ) -> Option<Place<'a>> {
+        let passed = self.table.units_passed(now);
+        // Not expired, so that the next claim in this shard leaves it alone.
+        let mark = Slot::inline(fingerprint, slot::units_passed(now) + 1, 0);
+        let mut reserved = false;
+        loop {
+            let (place, expired) = self.vacancy(fingerprint, passed);
+            if let Some(slot) = expired {
+                self.discard(slot);
+                self.table.give_back(u64::from(reserved));
+                return Some(self.put(place, mark));
+            } else if !self.has_room() {
+                if !self.rebuild(passed) {
+                    self.table.give_back(u64::from(reserved));
+                    return None;
+                }
+            } else if !reserved {
+                if !self.reserve(now, beyond) {
+                    return None;
+                }
+                // Look again: reserving may have let go of slots and moved others.
+                reserved = true;
+            } else {
+                self.shard.used.store(self.shard.used.load(Relaxed) + 1, Relaxed);
+                return Some(self.put(place, mark));
+            }
+        }
+    }
+
+    fn put(&self, place: Place<'a>, slot: Slot) -> Place<'a> {
+        self.note_deadline(slot.deadline());
+        place.write(slot);
+        place
+    }
+
+    /// Keeps `earliest` a lower bound.
+    #[inline]
+    pub(super) fn note_deadline(&self, deadline: u64) {
+        if deadline < self.shard.earliest.load(Relaxed) {
+            self.shard.earliest.store(deadline, Relaxed);
+        }
+    }
+
+    /// The first slot along a key's path that it may take: an expired one or,
+    /// at the path's end, an empty one.
+    fn vacancy(&self, fingerprint: Fingerprint, passed: u64) -> (Place<'a>, Option<Slot>) {
+        let lines = self.shard.lines.load(Relaxed);
+        let mut line = home(fingerprint, lines);
+        loop {
+            for place in self.places(line) {
+                let slot = place.read();
+                if slot.is_empty() {
+                    return (place, None);
+                }
+                if slot.expired(passed) {
+                    return (place, Some(slot));
+                }
+            }
+            line = next_line(line, lines);
+        }
+    }
+
+    /// Whether a slot can be taken before the shard must be rebuilt: seven eighths
+    /// full, a key sits in its home line or the next with few exceptions.
+    fn has_room(&self) -> bool {
+        let lines = self.shard.lines.load(Relaxed);
+        let slots = lines * LINE_SLOTS as u32;
+        let spare = if lines as usize == SHARD_LINES { slots / 16 } else { slots / 8 };
+        self.shard.used.load(Relaxed) < slots - spare
+    }
+
+    /// Takes one of the table's `max_keys`, letting go of expired slots if it must.
+    fn reserve(&self, now: Timestamp, beyond: bool) -> bool {
+        for attempt in 0..2 {
+            if self.table.reserve(beyond) {
+                return true;
+            }
+            if attempt == 0 {
+                self.reclaim(now);
+            }
+        }
+        false
+    }
+
+    /// Lets go of expired slots here or, if there are none, somewhere else;
+    /// returns how many. Slots of this shard may move.
+    pub(super) fn reclaim(&self, now: Timestamp) -> u64 {
+        match self.let_go(now) {
+            0 => self.table.reclaim(now),
+            freed => freed,
+        }
+    }
+
+    /// Lets go of expired slots; returns how many.
+    pub(super) fn let_go(&self, now: Timestamp) -> u64 {
+        let passed = self.table.units_passed(now);
+        if !self.may_let_go(now) {
+            return 0;
+        }
+        let before = self.shard.used.load(Relaxed);
+        self.lay_out(passed, self.shard.lines.load(Relaxed));
+        u64::from(before - self.shard.used.load(Relaxed))
+    }
+
+    /// Lets go of what has expired, then grows by a quarter if the shard is still
+    /// more than three quarters full; `false` when it cannot make room.
+    fn rebuild(&self, passed: u64) -> bool {
+        let lines = self.shard.lines.load(Relaxed);
+        self.lay_out(passed, lines);
+        let slots = lines * LINE_SLOTS as u32;
+        if self.shard.used.load(Relaxed) > slots - slots / 4 {
+            let grown = (lines + (lines / 4).max(8)).min(SHARD_LINES as u32);
+            if grown > lines {
+                self.lay_out(passed, grown);
+            }
+        }
+        self.has_room()
+    }
+
+    /// Puts every live slot in its place anew, in so many lines.
+    fn lay_out(&self, passed: u64, lines: u32) {
+        let mut kept = Vec::with_capacity(self.shard.used.load(Relaxed) as usize);
+        let mut dropped = 0;
+        for place in (0..self.shard.lines.load(Relaxed) as usize).flat_map(|line| self.places(line))
+        {
+            let slot = place.read();
+            if slot.is_empty() {
+                continue;
+            }
+            place.write(Slot::default());
+            if slot.expired(passed) {
+                self.discard(slot);
+                dropped += 1;
+            } else {
+                kept.push(slot);
+            }
+        }
+        self.shard.lines.store(lines, Relaxed);
+        self.shard.used.store(kept.len() as u32, Relaxed);
+        self.table.give_back(dropped);
+        let mut earliest = u64::MAX;
+        for slot in kept {
+            earliest = earliest.min(slot.deadline());
+            self.vacancy(slot.fingerprint(), passed).0.write(slot);
+        }
+        self.shard.earliest.store(earliest, Relaxed);
+    }
+
+    /// Frees what a slot points at.
+    fn discard(&self, slot: Slot) {
+        if slot.is_in_slab() {
+            let state = self.slab(|slab| slab.remove(slot.body()));
+            self.table.count_entries(state.entries(), 0);
+        }
+    }
+
+    /// Forgets what a slot counted.
+    pub(super) fn vacate(&self, place: Place<'_>) {
+        let slot = place.read();
+        self.discard(slot);
+        place.write(slot.vacated());
+        self.shard.earliest.store(0, Relaxed);
+        self.table.search_again();
+    }
+
+    /// The states that do not fit a slot. Locked within the shard's own lock, so
+    /// nobody ever waits for it; it is there because it needs no `unsafe`.
+    pub(super) fn slab<T>(&self, then: impl FnOnce(&mut Slab) -> T) -> T {
+        then(&mut self.shard.slab.lock())
+    }
+}

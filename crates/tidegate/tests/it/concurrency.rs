@@ -1,0 +1,203 @@
+//! Real threads: what they are admitted together is what some order of them would be.
+
+use std::sync::Barrier;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tidegate::{Check, Clock, Cost, Limiter, WhenFull};
+
+use crate::common::{limit, limiter};
+
+const ALGORITHMS: [&str; 5] =
+    ["sliding-log", "sliding-buckets", "sliding-counter", "fixed-window", "token-bucket"];
+
+/// Runs `work` on so many threads at once and collects what each returns.
+fn together<T: Send>(threads: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    let barrier = Barrier::new(threads);
+    thread::scope(|scope| {
+        let start = |thread| {
+            let (barrier, work) = (&barrier, &work);
+            scope.spawn(move || {
+                barrier.wait();
+                work(thread)
+            })
+        };
+        let running: Vec<_> = (0..threads).map(start).collect();
+        running.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+    })
+}
+
+#[test]
+fn one_key_admits_its_limit_whoever_asks() {
+    for threads in [2, 4, 8] {
+        for algorithm in ALGORITHMS {
+            let limit = limit(&format!("1000 per 1h {algorithm}"));
+            let (limiter, _) = limiter();
+            let admitted = together(threads, |_| {
+                let ask = || limiter.check("key", &limit, 1).expect("sound");
+                (0..2_000).filter(|_| ask().allowed).count()
+            });
+            assert_eq!(admitted.iter().sum::<usize>(), 1_000, "{algorithm}, {threads} threads");
+        }
+    }
+}
+
+/// With costs, nothing beyond the limit passes and less than a cost is left.
+#[test]
+fn one_key_admits_costs_within_its_limit() {
+    for algorithm in ALGORITHMS {
+        let limit = limit(&format!("1000 per 1h {algorithm}"));
+        let (limiter, _) = limiter();
+        let admitted = together(4, |thread| {
+            let cost = thread as u64 + 1;
+            let ask = || limiter.check("key", &limit, cost).expect("sound");
+            (0..1_000).filter(|_| ask().allowed).count() as u64 * cost
+        });
+        assert_eq!(admitted.iter().sum::<u64>(), 1_000, "{algorithm}: cost 1 fills what is left");
+    }
+}
+
+/// Charges and refunds of many threads add up.
+#[test]
+fn corrections_add_up() {
+    for algorithm in ALGORITHMS {
+        let limit = limit(&format!("1000000 per 1h {algorithm}"));
+        let (limiter, _) = limiter();
+        together(4, |_| {
+            for _ in 0..1_000 {
+                limiter.check("key", &limit, 3).expect("sound");
+                limiter.check("key", &limit, Cost::Force(2)).expect("sound");
+                limiter.check("key", &limit, Cost::Refund(1)).expect("sound");
+            }
+        });
+        let left = limiter.peek("key", &limit).expect("sound").remaining;
+        assert_eq!(left, 1_000_000 - 4 * 1_000 * 4, "{algorithm}");
+    }
+}
+
+/// Requests over the same keys in opposite orders neither lock up nor half pass.
+#[test]
+fn requests_in_opposite_orders_are_all_or_nothing() {
+    let (wide, narrow) = (limit("100000 per 1h"), limit("700 per 1h sliding-log"));
+    let (limiter, _) = limiter();
+    let names = ["a", "b", "c", "d", "e"];
+    let admitted = together(4, |thread| {
+        let mut checks: Vec<Check<'_>> =
+            names.iter().map(|name| Check::new(name, &wide, 1)).collect();
+        checks.push(Check::new("c", &narrow, 1));
+        if thread % 2 == 1 {
+            checks.reverse();
+        }
+        checks.rotate_left(thread);
+        (0..1_000).filter(|_| limiter.check_all(&checks).expect("sound").allowed).count()
+    });
+    assert_eq!(admitted.iter().sum::<usize>(), 700);
+    for name in names {
+        let left = limiter.peek(name, &wide).expect("sound").remaining;
+        assert_eq!(left, 100_000 - 700, "{name} was charged with every request admitted");
+    }
+}
+
+/// Overlapping pairs: each key's admits are what its own count says.
+#[test]
+fn overlapping_requests_add_up() {
+    let limit = limit("500 per 1h");
+    let (limiter, _) = limiter();
+    let names: Vec<String> = (0..4).map(|number| format!("key {number}")).collect();
+    let admitted = together(4, |thread| {
+        let (one, other) = (&names[thread], &names[(thread + 1) % 4]);
+        let checks = [Check::new(one, &limit, 1), Check::new(other, &limit, 2)];
+        (0..1_000).filter(|_| limiter.check_all(&checks).expect("sound").allowed).count() as u64
+    });
+    for (key, name) in names.iter().enumerate() {
+        let used = admitted[key] + 2 * admitted[(key + 3) % 4];
+        let left = limiter.peek(name, &limit).expect("sound").remaining;
+        assert_eq!(left, 500 - used, "{name}");
+    }
+}
+
+/// Shards grow under the feet of those who check in them.
+#[test]
+fn keys_are_added_while_others_are_checked() {
+    let limit = limit("1000000 per 1h");
+    let (limiter, _) = limiter();
+    let key = |thread: usize, number: usize| format!("{thread}/{number}");
+    let checked = together(4, |thread| {
+        let mut admitted = 0;
+        for number in 0..25_000 {
+            // Odd threads add keys; even ones hammer a few, and a batch at times.
+            let name = if thread % 2 == 1 { key(thread, number) } else { key(0, number % 10) };
+            admitted += u64::from(limiter.check(&name, &limit, 1).expect("sound").allowed);
+            if number % 1_000 == 0 {
+                let mut decisions = Vec::new();
+                let batch = [Check::new("batch", &limit, 1); 50];
+                limiter.check_batch(&batch, &mut decisions).expect("sound");
+            }
+        }
+        admitted
+    });
+    assert_eq!(checked, [25_000; 4]);
+    let used = |name: &str| 1_000_000 - limiter.peek(name, &limit).expect("sound").remaining;
+    for thread in [1, 3] {
+        assert!((0..25_000).all(|number| used(&key(thread, number)) == 1), "thread {thread}");
+    }
+    assert_eq!((0..10).map(|number| used(&key(0, number))).sum::<u64>(), 50_000);
+    assert_eq!(used("batch"), 4 * 25 * 50);
+    assert_eq!(limiter.stats().tracked_keys, 50_000 + 10 + 1);
+}
+
+/// At the brim no two threads get the last place, and nobody active is dropped.
+#[test]
+fn max_keys_holds_under_threads() {
+    let limit = limit("5 per 1h");
+    let limiter = Limiter::builder().max_keys(1_000).when_full(WhenFull::Deny);
+    let limiter = limiter.build().expect("a small store");
+    let admitted = together(4, |thread| {
+        let names = (0..1_000).map(|number| format!("{thread}/{number}"));
+        names.filter(|name| limiter.check(name, &limit, 1).expect("sound").allowed).collect()
+    });
+    let admitted: Vec<String> = admitted.into_iter().flat_map(|names: Vec<String>| names).collect();
+    assert!(admitted.len() <= 1_000 && admitted.len() > 990, "{}", admitted.len());
+    assert_eq!(limiter.stats().tracked_keys, admitted.len() as u64);
+    for name in &admitted {
+        assert_eq!(limiter.peek(name, &limit).expect("sound").remaining, 4);
+    }
+}
+
+/// One id from many threads is charged once.
+#[test]
+fn an_id_is_charged_once_whoever_is_first() {
+    let limit = limit("1000 per 1h");
+    let (limiter, _) = limiter();
+    let verdicts = together(8, |_| {
+        let checks = [Check::new("key", &limit, 1)];
+        let ids = (0..100_u32).map(u32::to_le_bytes);
+        let decide = |id: [u8; 4]| limiter.decide(&tidegate::Request::new(&checks).with_id(&id));
+        ids.map(|id| decide(id).expect("sound").decisions[0].remaining).collect::<Vec<_>>()
+    });
+    assert_eq!(limiter.peek("key", &limit).expect("sound").remaining, 900);
+    assert!(verdicts.iter().all(|answers| *answers == verdicts[0]), "all had the same answers");
+}
+
+/// On real clocks, too, each window of the limiter's own time admits the limit at most.
+#[test]
+fn real_clocks_keep_the_limit() {
+    let limit = limit("50 per 20ms sliding-log");
+    for clock in [Clock::precise(), Clock::coarse()] {
+        let limiter = Limiter::builder().clock(clock.clone()).build().expect("a small store");
+        let (own_start, start) = (clock.now().as_micros(), Instant::now());
+        let admitted = together(3, |_| {
+            let mut admitted = 0;
+            while start.elapsed() < Duration::from_millis(200) {
+                let decision = limiter.check("key", &limit, 1).expect("sound");
+                admitted += u64::from(decision.allowed);
+                assert!(decision.remaining < 50 && decision.reset_after_us <= 20_000);
+            }
+            admitted
+        });
+        let total = admitted.iter().sum::<u64>();
+        // So many windows cover the time that has passed.
+        let windows = (clock.now().as_micros() - own_start) / 20_000 + 1;
+        assert!((50..=windows * 50).contains(&total), "{total} in {windows} windows");
+    }
+}

@@ -1,0 +1,138 @@
+//! Idempotency ids: an admitted request is charged once.
+
+use std::time::Duration;
+
+use tidegate::{Check, CheckError, Limit, Limiter, ManualClock, Request, Verdict};
+
+use crate::common::{NOW, at, limit, limiter};
+
+fn decide(limiter: &Limiter, checks: &[Check<'_>], id: &str) -> Result<Verdict, CheckError> {
+    limiter.decide(&Request::new(checks).with_id(id))
+}
+
+fn remaining(limiter: &Limiter, key: &str, limit: &Limit) -> u64 {
+    limiter.peek(key, limit).expect("sound").remaining
+}
+
+#[test]
+fn the_same_id_is_charged_once() {
+    let (limiter, clock) = limiter();
+    let limit = limit("5 per 1m sliding-log");
+    let checks = [Check::new("a", &limit, 2)];
+    let first = decide(&limiter, &checks, "order 17").expect("sound");
+    assert!(first.allowed);
+    limiter.check("a", &limit, 1).expect("sound");
+    clock.advance(Duration::from_secs(1));
+    assert_eq!(decide(&limiter, &checks, "order 17"), Ok(first), "the same answer, word for word");
+    assert_eq!(remaining(&limiter, "a", &limit), 2);
+    assert!(decide(&limiter, &checks, "order 18").expect("sound").allowed);
+    assert_eq!(remaining(&limiter, "a", &limit), 0);
+    assert_eq!(limiter.stats().remembered_ids, 2);
+}
+
+#[test]
+fn the_id_of_another_key_or_limit_is_another_id() {
+    let (limiter, _) = limiter();
+    let (minute, hour) = (limit("5 per 1m"), limit("5 per 1h"));
+    for (key, limit) in [("a", &minute), ("b", &minute), ("a", &hour)] {
+        decide(&limiter, &[Check::new(key, limit, 1)], "id").expect("sound");
+        assert_eq!(remaining(&limiter, key, limit), 4);
+    }
+}
+
+#[test]
+fn another_cost_under_the_same_id_is_an_error() {
+    let (limiter, _) = limiter();
+    let limit = limit("5 per 1m");
+    assert!(decide(&limiter, &[Check::new("a", &limit, 2)], "id").expect("sound").allowed);
+    let reused = decide(&limiter, &[Check::new("a", &limit, 3)], "id");
+    assert_eq!(reused, Err(CheckError::IdReused));
+    assert_eq!(remaining(&limiter, "a", &limit), 3);
+}
+
+#[test]
+fn a_denied_check_is_decided_again() {
+    let (limiter, clock) = limiter();
+    let limit = limit("5 per 1m sliding-log");
+    limiter.charge("a", &limit, 5).expect("sound");
+    let checks = [Check::new("a", &limit, 1)];
+    assert!(!decide(&limiter, &checks, "id").expect("sound").allowed);
+    assert!(!decide(&limiter, &[Check::new("a", &limit, 2)], "id").expect("no reuse").allowed);
+    clock.advance(Duration::from_secs(60));
+    assert!(decide(&limiter, &checks, "id").expect("sound").allowed);
+    assert_eq!(remaining(&limiter, "a", &limit), 4);
+}
+
+/// Remembered for the window, half-open as all windows are.
+#[test]
+fn an_id_expires_with_the_window() {
+    let (limiter, clock) = limiter();
+    let (short, long) = (limit("5 per 10s sliding-log"), limit("5 per 60s sliding-log"));
+    let checks = [Check::new("a", &short, 1), Check::new("a", &long, 1)];
+    decide(&limiter, &checks, "id").expect("sound");
+    clock.advance(Duration::from_micros(59_999_999));
+    decide(&limiter, &checks, "id").expect("sound");
+    assert_eq!(remaining(&limiter, "a", &long), 4);
+    clock.advance(Duration::from_micros(1));
+    decide(&limiter, &checks, "id").expect("sound");
+    assert_eq!((remaining(&limiter, "a", &short), remaining(&limiter, "a", &long)), (4, 4));
+    clock.advance(Duration::from_secs(1));
+    decide(&limiter, &checks, "id").expect("sound");
+    assert_eq!(remaining(&limiter, "a", &long), 4, "and is remembered anew");
+}
+
+/// After a step back an id is remembered for one window more, not for ever.
+#[test]
+fn an_id_from_the_future_expires_too() {
+    let (limiter, clock) = limiter();
+    let limit = limit("5 per 10s sliding-log");
+    let checks = [Check::new("a", &limit, 1)];
+    decide(&limiter, &checks, "id").expect("sound");
+    clock.set(at(NOW - 3_600_000_000));
+    decide(&limiter, &checks, "id").expect("sound");
+    assert_eq!(remaining(&limiter, "a", &limit), 4);
+    clock.advance(Duration::from_secs(10));
+    decide(&limiter, &checks, "id").expect("sound");
+    clock.advance(Duration::from_secs(5));
+    assert_eq!(remaining(&limiter, "a", &limit), 4, "charged a second time, when the first left");
+}
+
+/// The order of the checks is no part of a request.
+#[test]
+fn an_id_does_not_depend_on_the_order() {
+    let (limiter, _) = limiter();
+    let limit = limit("5 per 1m");
+    let (a, b) = (Check::new("a", &limit, 1), Check::new("b", &limit, 2));
+    let one = decide(&limiter, &[a, b], "id").expect("sound");
+    let other = decide(&limiter, &[b, a], "id").expect("sound");
+    assert_eq!((remaining(&limiter, "a", &limit), remaining(&limiter, "b", &limit)), (4, 3));
+    assert!(one.allowed && other.allowed);
+    let swapped = [Check::new("a", &limit, 2), Check::new("b", &limit, 1)];
+    assert_eq!(decide(&limiter, &swapped, "id"), Err(CheckError::IdReused));
+}
+
+#[test]
+fn remembered_ids_are_bounded() {
+    let limit = limit("1000000 per 10s sliding-log");
+    for max_ids in [0, 1, 10, 1_000] {
+        let clock = ManualClock::new(at(NOW));
+        let builder = Limiter::builder().clock(clock.clock()).max_ids(max_ids);
+        let limiter = builder.build().expect("a small store");
+        let all = |prefix: &str| {
+            for number in 0..3_000 {
+                let id = format!("{prefix}{number}");
+                decide(&limiter, &[Check::new("a", &limit, 1)], &id).expect("sound");
+            }
+        };
+        all("first");
+        let stats = limiter.stats();
+        assert!(stats.remembered_ids <= max_ids as u64, "{max_ids}: {stats:?}");
+        assert_eq!(stats.remembered_ids + stats.forgotten_ids, 3_000, "{max_ids}");
+        assert!(stats.remembered_ids >= max_ids as u64 / 2, "{max_ids}: {stats:?}");
+        clock.advance(Duration::from_secs(10));
+        all("second");
+        assert!(limiter.stats().remembered_ids <= max_ids as u64);
+        let known = decide(&limiter, &[Check::new("a", &limit, 1)], "first0").expect("sound");
+        assert!(known.allowed, "the old have made way or were never there");
+    }
+}

@@ -1,0 +1,216 @@
+//! Permits: held, given back, lost when the lease ends.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use tidegate::{Acquired, Check, Limit, Limiter, Permit, RetryAfter, WhenFull};
+
+use crate::common::{NOW, S, at, limit, limiter};
+
+fn take(limiter: &Limiter, key: &str, limit: &Limit, places: u64) -> Option<Permit> {
+    limiter.acquire(&[Check::new(key, limit, places)]).expect("sound").permit()
+}
+
+fn hold(limiter: &Limiter, key: &str, limit: &Limit, places: u64) -> Permit {
+    take(limiter, key, limit, places).expect("there is room")
+}
+
+/// Places free, asked without taking any.
+fn free(limiter: &Limiter, key: &str, limit: &Limit) -> u64 {
+    let peek = limiter.acquire(&[Check::new(key, limit, 0)]).expect("sound");
+    peek.verdict().decisions[0].remaining
+}
+
+#[test]
+fn a_permit_is_held_until_dropped() {
+    let (limiter, _) = limiter();
+    let limit = limit("2 concurrent lease 30s");
+    let first = hold(&limiter, "a", &limit, 1);
+    let second = hold(&limiter, "a", &limit, 1);
+    assert_ne!(first.id(), second.id());
+    assert_eq!(limiter.stats().log_entries, 2);
+    match limiter.acquire(&[Check::new("a", &limit, 1)]).expect("sound") {
+        Acquired::Permit(..) => panic!("there are only two"),
+        Acquired::Denied(verdict) => {
+            assert_eq!(verdict.retry_after(), RetryAfter::Micros(30 * S));
+        }
+    }
+    assert!(take(&limiter, "b", &limit, 2).is_some(), "another key has its own");
+    drop(first);
+    assert_eq!(free(&limiter, "a", &limit), 1);
+    let third = hold(&limiter, "a", &limit, 1);
+    drop((second, third));
+    assert_eq!(free(&limiter, "a", &limit), 2);
+    assert_eq!(limiter.stats().log_entries, 0);
+}
+
+#[test]
+fn a_permit_of_several_places_gives_them_all_back() {
+    let (limiter, _) = limiter();
+    let limit = limit("5 concurrent");
+    let three = hold(&limiter, "a", &limit, 3);
+    assert!(take(&limiter, "a", &limit, 3).is_none());
+    let two = hold(&limiter, "a", &limit, 2);
+    drop(three);
+    assert_eq!(free(&limiter, "a", &limit), 3);
+    drop(two);
+    assert_eq!(free(&limiter, "a", &limit), 5);
+    assert_eq!(
+        limiter.acquire(&[Check::new("a", &limit, 6)]).expect("sound").verdict().retry_after(),
+        RetryAfter::Never
+    );
+}
+
+#[test]
+fn a_lease_ends() {
+    let (limiter, clock) = limiter();
+    let limit = limit("1 concurrent lease 30s");
+    let lost = hold(&limiter, "a", &limit, 1);
+    clock.set(at(NOW + 30 * S - 1));
+    assert!(take(&limiter, "a", &limit, 1).is_none());
+    clock.set(at(NOW + 30 * S));
+    let next = hold(&limiter, "a", &limit, 1);
+    assert!(!lost.renew(), "its place is another's");
+    drop(lost);
+    assert_eq!(free(&limiter, "a", &limit), 0, "giving back what was lost takes from nobody");
+    drop(next);
+    assert_eq!(free(&limiter, "a", &limit), 1);
+}
+
+#[test]
+fn a_lease_is_renewed() {
+    let (limiter, clock) = limiter();
+    let limit = limit("1 concurrent lease 30s");
+    let permit = hold(&limiter, "a", &limit, 1);
+    for second in (0..200).step_by(20) {
+        clock.set(at(NOW + second * S));
+        assert!(permit.renew());
+        assert!(take(&limiter, "a", &limit, 1).is_none());
+    }
+    clock.advance(Duration::from_secs(30));
+    assert!(!permit.renew());
+    assert!(take(&limiter, "a", &limit, 1).is_some());
+}
+
+#[test]
+fn a_permit_and_a_rate_are_all_or_nothing() {
+    let (limiter, _) = limiter();
+    let (rate, held) = (limit("3 per 1m"), limit("2 concurrent"));
+    let checks = [Check::new("a", &rate, 1), Check::new("a", &held, 1)];
+    let acquire = || limiter.acquire(&checks).expect("sound").permit();
+    let left = || limiter.peek("a", &rate).expect("sound").remaining;
+    let (first, second) = (acquire(), acquire());
+    assert!(first.is_some() && second.is_some());
+    assert!(acquire().is_none(), "no place left");
+    assert_eq!(left(), 1, "and the rate is not charged for it");
+    drop(first);
+    assert_eq!(left(), 1, "a permit given back does not give the rate back");
+    let third = acquire();
+    assert!(third.is_some());
+    drop((second, third));
+    assert!(acquire().is_none(), "the rate is used up");
+    assert_eq!(free(&limiter, "a", &held), 2, "and no place is held for it");
+}
+
+#[test]
+fn a_permit_over_several_limits_is_one() {
+    let (limiter, clock) = limiter();
+    let (user, site) = (limit("1 concurrent lease 10s"), limit("3 concurrent lease 60s"));
+    let checks = [Check::new("user", &user, 1), Check::new("site", &site, 1)];
+    let both = limiter.acquire(&checks).expect("sound").permit().expect("there is room");
+    assert!(limiter.acquire(&checks).expect("sound").permit().is_none());
+    assert_eq!(free(&limiter, "site", &site), 2);
+    clock.advance(Duration::from_secs(10));
+    assert!(!both.renew(), "one of the leases has ended");
+    drop(both);
+    assert_eq!((free(&limiter, "user", &user), free(&limiter, "site", &site)), (1, 3));
+}
+
+/// A limit that was only watched and would have denied is not held, and not missed.
+#[test]
+fn an_observed_limit_that_is_full_is_not_missed() {
+    let (limiter, _) = limiter();
+    let one = limit("1 concurrent");
+    let other = hold(&limiter, "seen", &one, 1);
+    let checks = [Check::new("a", &one, 1), Check::new("seen", &one, 1).observed()];
+    let permit = limiter.acquire(&checks).expect("sound").permit().expect("only one has a say");
+    assert!(permit.renew(), "all that is held is held");
+    drop(permit);
+    assert_eq!(free(&limiter, "seen", &one), 0, "the other's place is untouched");
+    drop(other);
+    let permit = limiter.acquire(&checks).expect("sound").permit().expect("both have room");
+    assert_eq!(free(&limiter, "seen", &one), 0, "with room it is held");
+    drop(permit);
+    assert_eq!(free(&limiter, "seen", &one), 1);
+}
+
+/// A changed number or lease finds the permits that are held.
+#[test]
+fn permits_outlive_a_change_of_the_limit() {
+    let (limiter, _) = limiter();
+    let (two, one) = (limit("2 concurrent lease 30s"), limit("1 concurrent lease 10s"));
+    let first = hold(&limiter, "a", &two, 1);
+    assert!(take(&limiter, "a", &one, 1).is_none());
+    drop(first);
+    assert!(take(&limiter, "a", &one, 1).is_some());
+}
+
+/// Where there is no room for a key, its permits are held in the shared state.
+#[test]
+fn permits_of_strangers_share_places() {
+    let builder = Limiter::builder().max_keys(1).when_full(WhenFull::Overflow);
+    let limiter = builder.build().expect("a small store");
+    let limit = limit("2 concurrent");
+    let _known = hold(&limiter, "known", &limit, 1);
+    let (x, y) = (hold(&limiter, "x", &limit, 1), hold(&limiter, "y", &limit, 1));
+    assert!(take(&limiter, "z", &limit, 1).is_none());
+    assert!(x.renew() && y.renew());
+    drop(x);
+    assert!(take(&limiter, "z", &limit, 1).is_some());
+    drop(y);
+    assert!(take(&limiter, "z", &limit, 2).is_some());
+}
+
+/// Permits are entries, and entries are bounded.
+#[test]
+fn permits_are_bounded() {
+    for when_full in [WhenFull::Deny, WhenFull::Overflow] {
+        let builder = Limiter::builder().max_log_entries(5).when_full(when_full);
+        let limiter = builder.build().expect("a small store");
+        let limit = limit("2 concurrent");
+        let names: Vec<String> = (0..20).map(|number| format!("key {number}")).collect();
+        let held: Vec<Permit> =
+            names.iter().filter_map(|name| take(&limiter, name, &limit, 1)).collect();
+        assert_eq!((held.len(), limiter.stats().log_entries), (5, 5), "{when_full:?}");
+        drop(held);
+        assert_eq!(limiter.stats().log_entries, 0);
+        assert!(take(&limiter, "key 19", &limit, 1).is_some());
+    }
+}
+
+#[test]
+fn no_more_threads_than_permits_are_inside() {
+    let (limiter, _) = limiter();
+    let limit = limit("3 concurrent lease 1h");
+    let (inside, most, entered) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+    thread::scope(|scope| {
+        for _ in 0..6 {
+            scope.spawn(|| {
+                for _ in 0..2_000 {
+                    let Some(permit) = take(&limiter, "a", &limit, 1) else { continue };
+                    let now = inside.fetch_add(1, Ordering::SeqCst) + 1;
+                    most.fetch_max(now, Ordering::SeqCst);
+                    entered.fetch_add(1, Ordering::SeqCst);
+                    thread::yield_now();
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                    drop(permit);
+                }
+            });
+        }
+    });
+    assert!(most.into_inner() <= 3);
+    assert!(entered.into_inner() > 0);
+    assert_eq!(free(&limiter, "a", &limit), 3);
+    assert_eq!(limiter.stats().log_entries, 0);
+}

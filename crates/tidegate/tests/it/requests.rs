@@ -1,0 +1,268 @@
+//! Several checks at once are all charged or none, and batches are singles.
+
+use proptest::prelude::*;
+use tidegate::{Check, CheckError, Cost, Decision, Limit, Limiter, MAX_CHECKS, RetryAfter};
+use tidegate_core::Ask;
+
+use crate::common::{NOW, at, check_at, limit, limiter};
+use crate::worlds::{Gap, Model, Step, any_limit, any_step, cases};
+
+/// One check of a random request.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    key: u8,
+    limit: Limit,
+    cost: Cost,
+    observed: bool,
+}
+
+impl Part {
+    fn of(step: &Step, limits: &[Limit], observed: bool) -> Self {
+        let limit = limits[step.limit.index(limits.len())];
+        Part { key: step.key, limit, cost: step.cost(&limit), observed }
+    }
+
+    fn check<'a>(&'a self, keys: &'a [[u8; 1]]) -> Check<'a> {
+        let check = Check::new(&keys[usize::from(self.key)], &self.limit, self.cost);
+        if self.observed { check.observed() } else { check }
+    }
+}
+
+fn keys() -> Vec<[u8; 1]> {
+    (0..8).map(|key| [key]).collect()
+}
+
+/// A request without two parts that count in one state.
+fn apart(steps: &[(Step, bool)], limits: &[Limit]) -> Vec<Part> {
+    let mut parts = Vec::<Part>::new();
+    for (step, observed) in steps {
+        let part = Part::of(step, limits, *observed);
+        if parts.iter().all(|p| (p.key, p.limit.id()) != (part.key, part.limit.id())) {
+            parts.push(part);
+        }
+    }
+    parts
+}
+
+/// All or nothing, on states without a store.
+fn decide_all(model: &mut Model, parts: &[Part], now: u64) -> (bool, Vec<Decision>) {
+    let ask = |part: &Part| Ask::new(part.cost, at(now));
+    let admits: Vec<bool> =
+        parts.iter().map(|part| model.admits(part.key, &part.limit, &ask(part))).collect();
+    let allowed = parts.iter().zip(&admits).all(|(part, admits)| part.observed || *admits);
+    let settle = |(part, admits): (&Part, bool)| {
+        model.settle(part.key, &part.limit, &ask(part), allowed && admits)
+    };
+    (allowed, parts.iter().zip(admits).map(settle).collect())
+}
+
+/// Keys, limits, costs and times at random.
+type Requests = Vec<Vec<(Step, bool)>>;
+
+fn requests() -> impl Strategy<Value = Requests> {
+    let part = (any_step(), prop::bool::weighted(0.2));
+    prop::collection::vec(prop::collection::vec(part, 1..7), 1..40)
+}
+
+/// The time of a request: the first step's gap says.
+fn time_of(request: &[(Step, bool)], limits: &[Limit], now: u64) -> u64 {
+    let (step, _) = &request[0];
+    match step.gap {
+        // Stepping back is tried on single checks; here it would only blur the point.
+        Gap::Back(_) => now,
+        gap => gap.after(now, limits[step.limit.index(limits.len())].window_us()),
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(300))]
+
+    #[test]
+    fn all_are_charged_or_none(
+        limits in prop::collection::vec(any_limit(), 1..4),
+        requests in requests(),
+    ) {
+        let (limiter, _) = limiter();
+        let (mut model, keys, mut now) = (Model::default(), keys(), NOW);
+        for request in requests {
+            now = time_of(&request, &limits, now);
+            let parts = apart(&request, &limits);
+            let checks: Vec<Check<'_>> = parts.iter().map(|part| part.check(&keys)).collect();
+            let verdict = limiter.check_all_at(at(now), &checks).expect("sound");
+            let (allowed, decisions) = decide_all(&mut model, &parts, now);
+            prop_assert_eq!(verdict.allowed, allowed);
+            prop_assert_eq!(&verdict.decisions[..], &decisions[..], "{:?}", parts);
+        }
+    }
+
+    #[test]
+    fn order_does_not_matter(
+        limits in prop::collection::vec(any_limit(), 1..4),
+        requests in requests(),
+    ) {
+        let ((forwards, _), (backwards, _)) = (limiter(), limiter());
+        let (keys, mut now) = (keys(), NOW);
+        for request in requests {
+            now = time_of(&request, &limits, now);
+            let parts = apart(&request, &limits);
+            let mut checks: Vec<Check<'_>> = parts.iter().map(|part| part.check(&keys)).collect();
+            let one = forwards.check_all_at(at(now), &checks).expect("sound");
+            checks.reverse();
+            let mut other = backwards.check_all_at(at(now), &checks).expect("sound");
+            prop_assert_eq!(one.allowed, other.allowed);
+            prop_assert_eq!(one.retry_after(), other.retry_after());
+            other.decisions.reverse();
+            prop_assert_eq!(one.decisions, other.decisions);
+        }
+    }
+
+    /// At the time it names the request passes, a microsecond before it does not.
+    #[test]
+    fn the_wait_of_a_verdict_is_exact(
+        limits in prop::collection::vec(any_limit(), 1..4),
+        requests in requests(),
+    ) {
+        let (limiter, _) = limiter();
+        let (keys, mut now) = (keys(), NOW);
+        for request in requests {
+            now = time_of(&request, &limits, now);
+            let parts = apart(&request, &limits);
+            let checks: Vec<Check<'_>> = parts.iter().map(|part| part.check(&keys)).collect();
+            let verdict = limiter.check_all_at(at(now), &checks).expect("sound");
+            match verdict.retry_after() {
+                RetryAfter::Micros(wait) => {
+                    let early = limiter.check_all_at(at(now + wait - 1), &checks).expect("sound");
+                    prop_assert!(!early.allowed);
+                    prop_assert_eq!(early.retry_after(), RetryAfter::Micros(1));
+                    now += wait;
+                    let then = limiter.check_all_at(at(now), &checks).expect("sound");
+                    prop_assert!(then.allowed);
+                }
+                RetryAfter::Never => prop_assert!(!verdict.allowed),
+                RetryAfter::Now => prop_assert!(verdict.allowed),
+            }
+        }
+    }
+
+    #[test]
+    fn a_batch_is_its_singles(
+        limits in prop::collection::vec(any_limit(), 1..4),
+        steps in prop::collection::vec(any_step(), 1..150),
+        cut in any::<prop::sample::Index>(),
+    ) {
+        let ((batched, _), (single, _)) = (limiter(), limiter());
+        let (keys, mut now) = (keys(), NOW);
+        let mut times = Vec::new();
+        let parts: Vec<Part> = steps.iter().map(|step| Part::of(step, &limits, false)).collect();
+        for (step, part) in steps.iter().zip(&parts) {
+            if !matches!(step.gap, Gap::Back(_)) {
+                now = step.gap.after(now, part.limit.window_us());
+            }
+            times.push(at(now));
+        }
+        let checks: Vec<Check<'_>> = parts.iter().map(|part| part.check(&keys)).collect();
+        let mut decisions = Vec::new();
+        let (cut, end) = (cut.index(checks.len()), checks.len());
+        for range in [0..cut, cut..end] {
+            batched.check_batch_at(&times[range.clone()], &checks[range], &mut decisions)?;
+        }
+        let expected: Result<Vec<Decision>, CheckError> =
+            times.iter().zip(&checks).map(|(&time, check)| single.check_at(time, check)).collect();
+        prop_assert_eq!(decisions, expected?);
+    }
+}
+
+fn remaining(limiter: &Limiter, key: &str, limit: &Limit) -> u64 {
+    limiter.peek(key, limit).expect("sound").remaining
+}
+
+#[test]
+fn equal_checks_are_merged() {
+    let (limiter, _) = limiter();
+    let limit = limit("5 per 1m");
+    let [two, one] = [2, 1].map(|cost| Check::new("a", &limit, cost));
+    let verdict = limiter.check_all(&[two, Check::new("b", &limit, 1), one]).expect("sound");
+    assert!(verdict.allowed);
+    assert_eq!(verdict.decisions.iter().map(|d| d.remaining).collect::<Vec<_>>(), [2, 4, 2]);
+    let denied = limiter.check_all(&[two, one]).expect("sound");
+    assert!(!denied.allowed, "3 of the 2 that are left");
+    assert_eq!(remaining(&limiter, "a", &limit), 2);
+    let never = [Check::new("a", &limit, 3), Check::new("a", &limit, 3)];
+    assert_eq!(limiter.check_all(&never).expect("sound").retry_after(), RetryAfter::Never);
+    let forced = [Check::new("b", &limit, Cost::Force(2)), Check::new("b", &limit, Cost::Force(3))];
+    limiter.check_all(&forced).expect("sound");
+    let refunded =
+        [Check::new("b", &limit, Cost::Refund(1)), Check::new("b", &limit, Cost::Refund(2))];
+    limiter.check_all(&refunded).expect("sound");
+    assert_eq!(remaining(&limiter, "b", &limit), 2, "1 + 5 - 3 used");
+}
+
+#[test]
+fn checks_that_contradict_each_other_are_refused() {
+    let (limiter, _) = limiter();
+    let five = limit("5 per 1m");
+    let six = five.with_count(6).expect("within bounds");
+    let plain = Check::new("a", &five, 1);
+    let contradictions = [
+        Check::new("a", &six, 1),
+        Check::new("a", &five, Cost::Force(1)),
+        Check::new("a", &five, Cost::Refund(1)),
+        plain.observed(),
+    ];
+    for other in contradictions {
+        let refused = limiter.check_all(&[Check::new("b", &five, 1), plain, other]);
+        assert_eq!(refused, Err(CheckError::Conflict), "{other:?}");
+    }
+    let elsewhere = [limit("6 per 2m"), limit("6 per 1m fixed-window")];
+    for other in &elsewhere {
+        assert!(limiter.check_all(&[plain, Check::new("a", other, 1)]).expect("sound").allowed);
+    }
+    assert_eq!(remaining(&limiter, "b", &five), 5, "an error charges nothing");
+}
+
+#[test]
+fn a_request_has_at_most_so_many_checks() {
+    let (limiter, _) = limiter();
+    let limit = limit("5 per 1m");
+    let names: Vec<String> = (0..=MAX_CHECKS).map(|number| format!("key {number}")).collect();
+    let checks: Vec<Check<'_>> = names.iter().map(|name| Check::new(name, &limit, 1)).collect();
+    assert_eq!(limiter.check_all(&checks), Err(CheckError::TooManyChecks(MAX_CHECKS + 1)));
+    assert_eq!(limiter.stats().tracked_keys, 0);
+    let verdict = limiter.check_all(&checks[..MAX_CHECKS]).expect("sound");
+    assert!(verdict.allowed);
+    assert_eq!(verdict.decisions.len(), MAX_CHECKS);
+    assert_eq!(limiter.stats().tracked_keys, MAX_CHECKS as u64);
+    let nothing = limiter.check_all(&[]).expect("sound");
+    assert!(nothing.allowed && nothing.decisions.is_empty() && nothing.speaker().is_none());
+}
+
+#[test]
+fn a_concurrency_limit_needs_a_permit() {
+    let (limiter, _) = limiter();
+    let (rate, held) = (limit("5 per 1m"), limit("5 concurrent"));
+    let mixed = [Check::new("a", &rate, 1), Check::new("a", &held, 1)];
+    assert_eq!(limiter.check_all(&mixed), Err(CheckError::NeedsPermit));
+    assert_eq!(limiter.check("a", &held, 1), Err(CheckError::NeedsPermit));
+    let mut decisions = Vec::new();
+    assert_eq!(limiter.check_batch(&mixed, &mut decisions), Err(CheckError::NeedsPermit));
+    assert!(decisions.is_empty());
+    assert_eq!(remaining(&limiter, "a", &rate), 5, "nothing was decided");
+}
+
+#[test]
+fn a_batch_appends() {
+    let (limiter, _) = limiter();
+    let limit = limit("100 per 1m");
+    let mut decisions = vec![check_at(&limiter, NOW, "a", &limit, 1)];
+    limiter.check_batch(&[Check::new("a", &limit, 1); 70], &mut decisions).expect("sound");
+    let left: Vec<u64> = decisions.iter().map(|decision| decision.remaining).collect();
+    assert_eq!(left, (29..100).rev().collect::<Vec<_>>());
+}
+
+#[test]
+#[should_panic(expected = "every check needs a time")]
+fn a_batch_without_times_panics() {
+    let (limiter, _) = limiter();
+    let limit = limit("5 per 1m");
+    let _ = limiter.check_batch_at(&[], &[Check::new("a", &limit, 1)], &mut Vec::new());
+}

@@ -1,0 +1,141 @@
+//! Recorded traffic, where the traces are at hand: decisions against digests.
+//!
+//! The traces lie beside a checkout, not in it; without them there is nothing to
+//! compare and the test says so.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+
+use flate2::read::GzDecoder;
+use sha2::{Digest, Sha256};
+use tidegate::{Check, Limiter, Timestamp};
+
+use crate::common::{S, at, limit};
+
+/// Trace, limit, admitted, digest of the decisions as '1' and '0'.
+const DIGESTS: [(&str, &str, usize, &str); 10] = [
+    (
+        "nasa",
+        "10 per 10s sliding-log",
+        33_897,
+        "20e93a062e0dae17046c751813155d04f4a01dce7acd5bdb9c1e4bf342dd1c10",
+    ),
+    (
+        "nasa",
+        "10 per 10s sliding-counter",
+        33_923,
+        "22e06f2a41c41ed5ef7d81410f87e0091723306a44068fb5a2e18cdf5125288e",
+    ),
+    (
+        "nasa",
+        "10 per 10s fixed-window",
+        33_954,
+        "36233bb6165dddfb63d8062b3ae5323123b7823ecf9724e3c1615435bb66e482",
+    ),
+    (
+        "nasa",
+        "20 per 60s sliding-log",
+        33_954,
+        "7f65d22f656906daaee8267ceef87e44af1d1860461543aa47fc393f11509fe8",
+    ),
+    (
+        "nasa",
+        "20 per 60s sliding-counter",
+        33_967,
+        "6defbf71c22f5dd33cf5a2267f35fd0b92bab2b994ce41c1f6b4106a89cdf192",
+    ),
+    (
+        "zeek-dns",
+        "10 per 10s sliding-log",
+        15_115,
+        "f634193fa25e402705b7d7a430edd86d7c9e7e53721280cc3c3a7874bf892f4b",
+    ),
+    (
+        "zeek-dns",
+        "10 per 10s sliding-counter",
+        15_968,
+        "c544dee1d3d45c02ac7d6ff5f80eae12daf61bf5f6f5090f1078e718c6cf214c",
+    ),
+    (
+        "zeek-dns",
+        "60 per 60s sliding-log",
+        24_654,
+        "34f03b79d020557425806b740728bd7a72f5d914930b57c21869a74042ea6b09",
+    ),
+    (
+        "zeek-dns",
+        "60 per 60s sliding-counter",
+        24_063,
+        "bdf8e444c0e143d187e878ac37696c8b746ff35490108f7cdd3d16f56e0e8d31",
+    ),
+    (
+        "zeek-dns",
+        "60 per 60s fixed-window",
+        27_084,
+        "7e4faa351bebef44ef2396f4bbb2b7ecdb522a0c67306101efe267ad951de5f5",
+    ),
+];
+
+struct Event {
+    at: Timestamp,
+    key: Vec<u8>,
+}
+
+fn traces() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces")
+}
+
+fn lines(file: &str) -> Option<Vec<Vec<u8>>> {
+    let file = File::open(traces().join(file)).ok()?;
+    let lines = BufReader::new(GzDecoder::new(file)).split(b'\n');
+    Some(lines.map(|line| line.expect("a readable trace")).collect())
+}
+
+/// `host - - [01/Aug/1995:00:00:01 -0400] "GET ..."`: a day's events, by the second.
+fn nasa() -> Option<Vec<Event>> {
+    let event = |line: Vec<u8>| {
+        let text = String::from_utf8_lossy(&line).into_owned();
+        let key = line.split(|&byte| byte == b' ').next()?.to_vec();
+        let time = text.split_once('[')?.1.split_once(']')?.0;
+        let mut parts = time.split([':', ' ']).skip(1).map_while(|part| part.parse::<u64>().ok());
+        let (hour, minute, second) = (parts.next()?, parts.next()?, parts.next()?);
+        // 1995-08-01 is day 9,343, and its clock stands four hours behind.
+        let day = 9_343 * 86_400 + 4 * 3_600;
+        Some(Event { at: at((day + hour * 3_600 + minute * 60 + second) * S), key })
+    };
+    Some(lines("nasa-1995-08-01.log.gz")?.into_iter().filter_map(event).collect())
+}
+
+/// `time_us,key`, under a heading.
+fn zeek() -> Option<Vec<Event>> {
+    let event = |line: Vec<u8>| {
+        let comma = line.iter().position(|&byte| byte == b',')?;
+        let micros = std::str::from_utf8(&line[..comma]).ok()?.parse().ok()?;
+        Some(Event { at: at(micros), key: line[comma + 1..].to_vec() })
+    };
+    Some(lines("zeek-dns.csv.gz")?.into_iter().filter_map(event).collect())
+}
+
+#[test]
+fn recorded_traffic_is_decided_as_published() {
+    let (Some(nasa), Some(zeek)) = (nasa(), zeek()) else {
+        eprintln!("NOT RUN: the recorded traces are not beside this checkout (shared/traces)");
+        return;
+    };
+    assert_eq!((nasa.len(), zeek.len()), (33_996, 53_615));
+    for (trace, text, admitted, digest) in DIGESTS {
+        let events = if trace == "nasa" { &nasa } else { &zeek };
+        let (limiter, limit) = (Limiter::new(), limit(text));
+        let decide = |event: &Event| {
+            let check = Check::new(&event.key, &limit, 1);
+            let decision = limiter.check_at(event.at, &check).expect("sound");
+            if decision.allowed { b'1' } else { b'0' }
+        };
+        let decisions: Vec<u8> = events.iter().map(decide).collect();
+        assert_eq!(decisions.iter().filter(|&&d| d == b'1').count(), admitted, "{trace} {text}");
+        let hex: String =
+            Sha256::digest(&decisions).iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, digest, "{trace} {text}");
+    }
+}

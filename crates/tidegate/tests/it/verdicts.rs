@@ -1,0 +1,111 @@
+//! What a verdict says, and for whom: observed checks and the one that speaks.
+
+use tidegate::{Check, Cost, Limit, Limiter, RetryAfter, Verdict};
+
+use crate::common::{NOW, S, at, limit, limiter};
+
+fn decide(limiter: &Limiter, checks: &[Check<'_>]) -> Verdict {
+    limiter.check_all_at(at(NOW), checks).expect("sound")
+}
+
+fn remaining(limiter: &Limiter, key: &str, limit: &Limit) -> u64 {
+    limiter.peek(key, limit).expect("sound").remaining
+}
+
+#[test]
+fn an_observed_check_has_no_say() {
+    let (limiter, _) = limiter();
+    let (one, many) = (limit("1 per 1m"), limit("9 per 1m"));
+    let checks = [Check::new("a", &many, 1), Check::new("seen", &one, 1).observed()];
+    let first = decide(&limiter, &checks);
+    assert!(first.allowed && first.decisions[1].allowed);
+    assert_eq!(first.speaker(), Some(0), "though the other has less remaining");
+    let second = decide(&limiter, &checks);
+    assert!(second.allowed);
+    assert!(!second.decisions[1].allowed, "it would have denied");
+    assert_eq!(second.decisions[1].retry_after, RetryAfter::Micros(60 * S + 1 - NOW % (60 * S)));
+    assert_eq!(second.retry_after(), RetryAfter::Now);
+    assert_eq!(remaining(&limiter, "a", &many), 7);
+}
+
+/// Charged iff the enforced ones admitted the request and it would have itself.
+#[test]
+fn an_observed_check_is_charged_with_the_request() {
+    let (limiter, _) = limiter();
+    let limit = limit("2 per 1m");
+    let checks = [Check::new("a", &limit, 2), Check::new("seen", &limit, 1).observed()];
+    assert!(decide(&limiter, &checks).allowed);
+    assert_eq!(remaining(&limiter, "seen", &limit), 1);
+    let denied = decide(&limiter, &checks);
+    assert!(!denied.allowed && denied.decisions[1].allowed);
+    assert_eq!(remaining(&limiter, "seen", &limit), 1, "a denied request charges nothing");
+    let too_much = [Check::new("b", &limit, 1), Check::new("seen", &limit, 2).observed()];
+    assert!(decide(&limiter, &too_much).allowed);
+    assert_eq!(remaining(&limiter, "seen", &limit), 1, "it would have denied");
+    assert_eq!(remaining(&limiter, "b", &limit), 1);
+}
+
+/// One observed check must not hold another back.
+#[test]
+fn observed_checks_are_decided_each_on_its_own() {
+    let (limiter, _) = limiter();
+    let limit = limit("2 per 1m");
+    limiter.charge("full", &limit, 2).expect("sound");
+    let checks = ["full", "empty"].map(|key| Check::new(key, &limit, 1).observed());
+    let verdict = decide(&limiter, &checks);
+    assert!(verdict.allowed);
+    assert_eq!((verdict.speaker(), verdict.decision()), (None, None));
+    assert_eq!(verdict.retry_after(), RetryAfter::Now);
+    assert_eq!(remaining(&limiter, "empty", &limit), 1);
+}
+
+#[test]
+fn when_allowed_the_least_remaining_speaks() {
+    let (limiter, _) = limiter();
+    let limits = ["5 per 1m", "3 per 1h", "3 per 1m", "9 per 1m fixed-window"].map(limit);
+    let checks: Vec<Check<'_>> = limits.iter().map(|limit| Check::new("a", limit, 1)).collect();
+    let verdict = decide(&limiter, &checks[..2]);
+    assert_eq!(verdict.speaker(), Some(1));
+    assert_eq!(verdict.decision().map(|d| (d.limit, d.remaining)), Some((3, 2)));
+    let other = [Check::new("b", &limits[1], 1), Check::new("b", &limits[2], 1)];
+    let tie = decide(&limiter, &other);
+    assert_eq!(tie.speaker(), Some(0), "the first of equals");
+}
+
+#[test]
+fn when_denied_the_longest_wait_speaks() {
+    let (limiter, _) = limiter();
+    let [short, long, roomy] =
+        ["1 per 10s sliding-log", "1 per 20s sliding-log", "9 per 30s sliding-log"].map(limit);
+    let both = [Check::new("a", &short, 1), Check::new("a", &long, 1)];
+    assert!(decide(&limiter, &both).allowed);
+    let all = [both[0], both[1], Check::new("a", &roomy, 9)];
+    let denied = decide(&limiter, &all);
+    assert_eq!(denied.speaker(), Some(1), "roomy admits, so it does not speak");
+    assert_eq!(denied.retry_after(), RetryAfter::Micros(20 * S));
+    assert_eq!(denied.decisions[0].retry_after, RetryAfter::Micros(10 * S));
+    assert!(denied.decisions[2].allowed);
+    assert_eq!(remaining(&limiter, "a", &roomy), 9);
+
+    let never = [both[1], Check::new("a", &roomy, 10)];
+    let denied = decide(&limiter, &never);
+    assert_eq!((denied.speaker(), denied.retry_after()), (Some(1), RetryAfter::Never));
+
+    let twins = ["b", "c"].map(|key| Check::new(key, &short, 1));
+    assert!(decide(&limiter, &twins).allowed);
+    assert_eq!(decide(&limiter, &twins).speaker(), Some(0), "the first of equals");
+}
+
+/// A denied request forces and refunds nothing either.
+#[test]
+fn a_denied_request_corrects_nothing() {
+    let (limiter, _) = limiter();
+    let limit = limit("5 per 1m");
+    limiter.charge("full", &limit, 5).expect("sound");
+    limiter.charge("b", &limit, 3).expect("sound");
+    for cost in [Cost::Force(1), Cost::Refund(1)] {
+        let checks = [Check::new("b", &limit, cost), Check::new("full", &limit, 1)];
+        assert!(!decide(&limiter, &checks).allowed);
+        assert_eq!(remaining(&limiter, "b", &limit), 2, "{cost:?}");
+    }
+}

@@ -1,0 +1,327 @@
+//! Waiting one's turn: in order, to the microsecond, and without a trace when given up.
+
+use std::thread;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tidegate::{Check, CheckError, Clock, Limit, Limiter, RetryAfter, Verdict};
+
+use crate::common::{NOW, S, at, limit, limiter};
+use crate::futures::{Polled, Started, block_on};
+use crate::worlds::cases;
+
+type Answer = Result<Verdict, CheckError>;
+
+const LONG: Duration = Duration::from_secs(3_600);
+
+/// Starts to wait and expects to have to.
+fn join<'a>(limiter: &'a Limiter, checks: &'a [Check<'a>], max: Duration) -> Polled<'a, Answer> {
+    match Polled::start(limiter.wait(checks, max)) {
+        Started::Pending(waiting) => waiting,
+        Started::Ready(ready) => panic!("ready at once: {ready:?}"),
+    }
+}
+
+/// Expects an answer at once.
+fn at_once(limiter: &Limiter, checks: &[Check<'_>], max: Duration) -> Verdict {
+    match Polled::start(limiter.wait(checks, max)) {
+        Started::Pending(_) => panic!("it waits"),
+        Started::Ready(ready) => ready.expect("sound"),
+    }
+}
+
+fn admitted(answer: Option<Answer>) -> bool {
+    answer.is_some_and(|answer| answer.expect("sound").allowed)
+}
+
+#[test]
+fn a_free_place_is_taken_at_once() {
+    let (limiter, _) = limiter();
+    let limit = limit("2 per 10s sliding-log");
+    let checks = [Check::new("a", &limit, 2)];
+    assert!(at_once(&limiter, &checks, Duration::ZERO).allowed);
+    assert_eq!(limiter.peek("a", &limit).expect("sound").remaining, 0);
+}
+
+#[test]
+fn a_waiter_passes_at_the_exact_moment() {
+    let (limiter, clock) = limiter();
+    for text in ["1 per 10s sliding-log", "1 per 10s", "1 per 10s token-bucket"] {
+        let limit = limit(text);
+        let checks = [Check::new("a", &limit, 1)];
+        let start = clock.now().as_micros();
+        assert!(at_once(&limiter, &checks, LONG).allowed);
+        let wait = limiter.peek("a", &limit).expect("sound").retry_after;
+        let wait = wait.as_micros().expect("it passes some day");
+        let mut waiting = join(&limiter, &checks, LONG);
+        clock.set(at(start + wait - 1));
+        assert_eq!(waiting.wakes(), 0, "{text}: not before its time");
+        assert!(waiting.poll().is_none(), "{text}: a poll for nothing changes nothing");
+        clock.set(at(start + wait));
+        assert_eq!(waiting.wakes(), 1, "{text}");
+        assert!(admitted(waiting.poll()), "{text}");
+        clock.set(at(start + 100 * S));
+    }
+}
+
+#[test]
+fn waiters_pass_in_order() {
+    let (limiter, clock) = limiter();
+    let limit = limit("1 per 10s sliding-log");
+    let checks = [Check::new("a", &limit, 1)];
+    assert!(at_once(&limiter, &checks, LONG).allowed);
+    let mut queue: Vec<Polled<'_, Answer>> =
+        (0..4).map(|_| join(&limiter, &checks, LONG)).collect();
+    for turn in 1..=4 {
+        clock.set(at(NOW + turn * 10 * S));
+        // The last asks first and still is last.
+        for later in queue.iter_mut().skip(1).rev() {
+            assert!(later.poll().is_none(), "turn {turn}");
+        }
+        assert!(admitted(queue.remove(0).poll()), "turn {turn}");
+    }
+}
+
+#[test]
+fn a_wait_too_long_is_refused_at_once() {
+    let (limiter, clock) = limiter();
+    let limit = limit("1 per 10s sliding-log");
+    let checks = [Check::new("a", &limit, 1)];
+    assert!(at_once(&limiter, &checks, LONG).allowed);
+    clock.advance(Duration::from_secs(3));
+    let refused = at_once(&limiter, &checks, Duration::from_micros(6_999_999));
+    assert!(!refused.allowed);
+    assert_eq!(refused.retry_after(), RetryAfter::Micros(7 * S));
+    let mut first = join(&limiter, &checks, Duration::from_micros(7_000_000));
+    // Behind one that waits: its turn comes ten seconds after.
+    let refused = at_once(&limiter, &checks, Duration::from_micros(16_999_999));
+    assert!(!refused.allowed);
+    assert_eq!(refused.retry_after(), RetryAfter::Micros(17 * S));
+    let mut second = join(&limiter, &checks, Duration::from_micros(17_000_000));
+    clock.set(at(NOW + 10 * S));
+    assert!(admitted(first.poll()));
+    clock.set(at(NOW + 20 * S));
+    assert!(admitted(second.poll()));
+}
+
+#[test]
+fn what_can_never_pass_does_not_wait() {
+    let (limiter, _) = limiter();
+    let (limit, none) = (limit("2 per 10s sliding-log"), limit("0 per 10s"));
+    let (two, three) = ([Check::new("a", &limit, 2)], [Check::new("a", &limit, 3)]);
+    assert_eq!(at_once(&limiter, &three, LONG).retry_after(), RetryAfter::Never);
+    assert!(at_once(&limiter, &two, LONG).allowed);
+    let _queue = join(&limiter, &two, LONG);
+    assert_eq!(at_once(&limiter, &three, LONG).retry_after(), RetryAfter::Never);
+    let nothing = [Check::new("a", &none, 1)];
+    assert_eq!(at_once(&limiter, &nothing, LONG).retry_after(), RetryAfter::Never);
+    let held = self::limit("2 concurrent");
+    let checks = [Check::new("a", &held, 1)];
+    assert_eq!(block_on(limiter.wait(&checks, LONG)), Err(CheckError::NeedsPermit));
+}
+
+/// Whoever goes away, first or in the middle, lets the next through and is not charged.
+#[test]
+fn a_dropped_waiter_leaves_no_trace() {
+    for gone in 0..3 {
+        let (limiter, clock) = limiter();
+        let limit = limit("1 per 10s sliding-log");
+        let checks = [Check::new("a", &limit, 1)];
+        assert!(at_once(&limiter, &checks, LONG).allowed);
+        let mut queue: Vec<Polled<'_, Answer>> =
+            (0..3).map(|_| join(&limiter, &checks, LONG)).collect();
+        let wakes = queue.get(1).map_or(0, Polled::wakes);
+        drop(queue.remove(gone));
+        if gone == 0 {
+            assert_eq!(queue[0].wakes(), wakes + 1, "the next is woken to take the lead");
+        }
+        for turn in 1..=2 {
+            for waiting in &mut queue {
+                assert!(waiting.poll().is_none());
+            }
+            clock.set(at(NOW + turn * 10 * S));
+            assert!(queue[0].wakes() > 0);
+            assert!(admitted(queue.remove(0).poll()), "{gone} left, turn {turn}");
+        }
+        clock.set(at(NOW + 30 * S));
+        assert!(at_once(&limiter, &checks, Duration::ZERO).allowed, "the queue is gone");
+        assert_eq!(limiter.stats().log_entries, 1);
+    }
+}
+
+/// The first goes away at the very moment it was to pass.
+#[test]
+fn a_waiter_dropped_when_due_hands_over() {
+    let (limiter, clock) = limiter();
+    let limit = limit("1 per 10s sliding-log");
+    let checks = [Check::new("a", &limit, 1)];
+    assert!(at_once(&limiter, &checks, LONG).allowed);
+    let first = join(&limiter, &checks, LONG);
+    let mut second = join(&limiter, &checks, LONG);
+    clock.set(at(NOW + 10 * S));
+    assert_eq!((first.wakes(), second.wakes()), (1, 0));
+    drop(first);
+    assert_eq!(second.wakes(), 1);
+    assert!(admitted(second.poll()), "the place the first did not take");
+}
+
+#[test]
+fn a_plain_check_in_between_makes_a_waiter_wait_longer() {
+    let (limiter, clock) = limiter();
+    let limit = limit("1 per 10s sliding-log");
+    let checks = [Check::new("a", &limit, 1)];
+    assert!(at_once(&limiter, &checks, LONG).allowed);
+    let mut patient = join(&limiter, &checks, Duration::from_secs(20));
+    clock.set(at(NOW + 10 * S));
+    assert!(limiter.check("a", &limit, 1).expect("sound").allowed, "it was quicker");
+    assert!(patient.poll().is_none());
+    clock.set(at(NOW + 20 * S));
+    assert!(admitted(patient.poll()));
+
+    let mut impatient = join(&limiter, &checks, Duration::from_secs(15));
+    let mut behind = join(&limiter, &checks, Duration::from_secs(21));
+    clock.set(at(NOW + 30 * S));
+    assert!(limiter.check("a", &limit, 1).expect("sound").allowed);
+    let answer = impatient.poll().expect("ten more seconds are too long").expect("sound");
+    assert_eq!((answer.allowed, answer.retry_after()), (false, RetryAfter::Micros(10 * S)));
+    assert!(behind.poll().is_none());
+    clock.set(at(NOW + 40 * S));
+    assert!(admitted(behind.poll()));
+}
+
+/// Patience ends also for one who is held up behind others.
+#[test]
+fn patience_ends_behind_others() {
+    let (limiter, clock) = limiter();
+    let limit = limit("1 per 10s sliding-log");
+    let checks = [Check::new("a", &limit, 1)];
+    assert!(at_once(&limiter, &checks, LONG).allowed);
+    let mut first = join(&limiter, &checks, LONG);
+    let mut second = join(&limiter, &checks, Duration::from_secs(20));
+    clock.set(at(NOW + 10 * S));
+    assert!(limiter.check("a", &limit, 1).expect("sound").allowed);
+    assert!(first.poll().is_none());
+    clock.set(at(NOW + 20 * S));
+    assert!(limiter.check("a", &limit, 1).expect("sound").allowed);
+    assert!(first.poll().is_none());
+    assert_eq!(second.wakes(), 1, "its patience ends");
+    let answer = second.poll().expect("no more patience").expect("sound");
+    assert_eq!((answer.allowed, answer.retry_after()), (false, RetryAfter::Micros(20 * S)));
+    clock.set(at(NOW + 30 * S));
+    assert!(admitted(first.poll()));
+}
+
+#[test]
+fn keys_do_not_wait_for_each_other() {
+    let (limiter, clock) = limiter();
+    let limit = limit("1 per 10s sliding-log");
+    let (a, b) = ([Check::new("a", &limit, 1)], [Check::new("b", &limit, 1)]);
+    assert!(at_once(&limiter, &a, LONG).allowed);
+    let mut waiting = join(&limiter, &a, LONG);
+    assert!(at_once(&limiter, &b, Duration::ZERO).allowed);
+    clock.advance(Duration::from_secs(5));
+    let mut other = join(&limiter, &b, LONG);
+    clock.set(at(NOW + 10 * S));
+    assert!(other.poll().is_some_and(|answer| answer.is_ok_and(|v| v.allowed)));
+    assert!(admitted(waiting.poll()));
+}
+
+/// Several limits: the last of them says when, and the order of the checks is no matter.
+#[test]
+fn a_waiter_waits_for_all_its_limits() {
+    let (limiter, clock) = limiter();
+    let (short, long) = (limit("1 per 10s sliding-log"), limit("2 per 30s sliding-log"));
+    let (one, other) = (Check::new("a", &short, 1), Check::new("a", &long, 1));
+    let (forwards, backwards) = ([one, other], [other, one]);
+    assert!(at_once(&limiter, &forwards, LONG).allowed);
+    let mut second = join(&limiter, &backwards, LONG);
+    let mut third = join(&limiter, &forwards, LONG);
+    clock.set(at(NOW + 10 * S));
+    assert!(third.poll().is_none());
+    assert!(admitted(second.poll()), "the short one has room again");
+    clock.set(at(NOW + 30 * S - 1));
+    assert!(third.poll().is_none());
+    clock.set(at(NOW + 30 * S));
+    assert!(admitted(third.poll()), "the long one has room again");
+}
+
+#[test]
+fn a_queue_is_bounded() {
+    let (limiter, _) = limiter();
+    let limit = limit("1 per 1s sliding-log");
+    let checks = [Check::new("a", &limit, 1)];
+    assert!(at_once(&limiter, &checks, LONG).allowed);
+    let mut queue = Vec::new();
+    for place in 0..1_200 {
+        match Polled::start(limiter.wait(&checks, LONG)) {
+            Started::Pending(waiting) => queue.push(waiting),
+            Started::Ready(answer) => {
+                assert!(place >= 1_024 && !answer.expect("sound").allowed, "{place}");
+            }
+        }
+    }
+    assert_eq!(queue.len(), 1_024);
+}
+
+proptest! {
+    #![proptest_config(cases(200))]
+
+    /// What is forecast behind a queue is when it happens, to the microsecond.
+    #[test]
+    fn the_forecast_behind_a_queue_is_exact(
+        algorithm in prop::sample::select(vec![
+            "sliding-log", "sliding-buckets", "sliding-counter", "fixed-window", "token-bucket",
+        ]),
+        count in 1_u64..12,
+        used in prop::collection::vec((0_u64..2 * S, 1_u64..4), 0..10),
+        costs in prop::collection::vec(1_u64..12, 1..8),
+    ) {
+        let limit = limit(&format!("{count} per 1s {algorithm}"));
+        let (limiter, clock) = limiter();
+        for (gap, cost) in used {
+            clock.advance(Duration::from_micros(gap));
+            limiter.check("a", &limit, cost).expect("sound");
+        }
+        limiter.charge("a", &limit, count).expect("sound");
+        let start = clock.now().as_micros();
+        let costs: Vec<u64> = costs.into_iter().map(|cost| cost.min(count)).collect();
+        let checks: Vec<[Check<'_>; 1]> =
+            costs.iter().map(|&cost| [Check::new("a", &limit, cost)]).collect();
+        let mut queue = Vec::new();
+        for check in &checks {
+            let forecast = at_once(&limiter, check, Duration::ZERO).retry_after();
+            let wait = forecast.as_micros().expect("within the count");
+            queue.push((wait, join(&limiter, check, Duration::from_micros(wait))));
+        }
+        let mut passed = 0;
+        for (wait, mut waiting) in queue {
+            if wait > passed {
+                clock.set(at(start + wait - 1));
+                prop_assert!(waiting.poll().is_none());
+            }
+            clock.set(at(start + wait));
+            prop_assert!(admitted(waiting.poll()));
+            passed = wait;
+        }
+    }
+}
+
+/// With real clocks and threads everybody gets their turn.
+#[test]
+fn real_clocks_admit_whoever_waits() {
+    for clock in [Clock::precise(), Clock::coarse()] {
+        let limiter = Limiter::builder().clock(clock).build().expect("a small store");
+        let limit: Limit = limit("2 per 20ms sliding-log");
+        thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    for _ in 0..4 {
+                        let checks = [Check::new("a", &limit, 1)];
+                        let verdict = block_on(limiter.wait(&checks, LONG)).expect("sound");
+                        assert!(verdict.allowed);
+                    }
+                });
+            }
+        });
+    }
+}

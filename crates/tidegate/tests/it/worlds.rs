@@ -1,0 +1,153 @@
+//! Random limits and traces, and a model without a store to run them on.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tidegate::{Algorithm, Cost, Decision, Limit, bounds};
+use tidegate_core::{Ask, State};
+
+use crate::common::S;
+
+/// Enough of each for a test run; a failure prints its seed and is not kept.
+pub fn cases(cases: u32) -> ProptestConfig {
+    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
+}
+
+/// When something happens, relative to what came before and to the window at hand.
+#[derive(Clone, Copy, Debug)]
+pub enum Gap {
+    Micros(u64),
+    /// Thousandths of a window.
+    Part(u64),
+    /// This many microseconds around a whole window.
+    Window(i64),
+    /// The clock steps back by so many thousandths of a window.
+    Back(u64),
+}
+
+/// A cost: small, in thousandths of the capacity, or beyond any packed slot.
+#[derive(Clone, Copy, Debug)]
+pub enum Size {
+    Units(u64),
+    Part(u64),
+    Beyond(u32),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum Kind {
+    Ask,
+    Force,
+    Refund,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Step {
+    pub gap: Gap,
+    pub key: u8,
+    pub limit: prop::sample::Index,
+    pub kind: Kind,
+    pub size: Size,
+}
+
+impl Gap {
+    pub fn after(self, now: u64, window_us: u64) -> u64 {
+        match self {
+            Gap::Micros(micros) => now + micros,
+            Gap::Part(part) => now + window_us / 1_000 * part,
+            Gap::Window(around) => (now + window_us).saturating_add_signed(around),
+            Gap::Back(part) => now.saturating_sub(window_us / 1_000 * part),
+        }
+    }
+}
+
+impl Step {
+    pub fn cost(&self, limit: &Limit) -> Cost {
+        let units = match self.size {
+            Size::Units(units) => units,
+            Size::Part(part) => limit.capacity() / 1_000 * part,
+            Size::Beyond(shift) => 1 << shift,
+        };
+        match self.kind {
+            Kind::Ask => Cost::Ask(units),
+            Kind::Force => Cost::Force(units),
+            Kind::Refund => Cost::Refund(units),
+        }
+    }
+}
+
+/// Every order of magnitude alike, and the ends.
+fn magnitude(smallest: u64, largest: u64) -> impl Strategy<Value = u64> {
+    let spread = (0_u32..64, any::<u64>())
+        .prop_map(move |(shift, bits)| (smallest + (bits >> shift)).min(largest));
+    prop_oneof![8 => spread, 1 => Just(smallest), 1 => Just(largest)]
+}
+
+pub fn any_limit() -> impl Strategy<Value = Limit> {
+    // All that can be checked: permits are taken, not checked.
+    let algorithm = prop::sample::select(Algorithm::ALL[..5].to_vec());
+    let count = prop_oneof![magnitude(0, bounds::MAX_COUNT), 0_u64..20];
+    // Around half a second a counter begins to fit its slot.
+    let window_us = prop_oneof![
+        magnitude(bounds::MIN_WINDOW_US, bounds::MAX_WINDOW_US),
+        500_000_u64..550_000,
+        Just(60 * S),
+    ];
+    (algorithm, count, window_us, 1..=64_u32).prop_map(|(algorithm, count, window_us, extra)| {
+        let limit = Limit::new(count, Duration::from_micros(window_us), algorithm);
+        let limit = limit.expect("within bounds");
+        match algorithm {
+            Algorithm::SlidingBuckets => limit.with_buckets(extra).expect("1 to 64"),
+            Algorithm::TokenBucket => limit.with_burst(u64::from(extra)).expect("above 0"),
+            _ => limit,
+        }
+    })
+}
+
+pub fn any_step() -> impl Strategy<Value = Step> {
+    let gap = prop_oneof![
+        4 => (0_u64..1_000).prop_map(Gap::Micros),
+        4 => (0_u64..1_000).prop_map(Gap::Part),
+        2 => (-2_i64..=2).prop_map(Gap::Window),
+        1 => (0_u64..3_000).prop_map(Gap::Back),
+    ];
+    let size = prop_oneof![
+        4 => (0_u64..4).prop_map(Size::Units),
+        3 => (0_u64..=1_000).prop_map(Size::Part),
+        1 => (18_u32..62).prop_map(Size::Beyond),
+    ];
+    let kind = prop_oneof![5 => Just(Kind::Ask), 1 => Just(Kind::Force), 1 => Just(Kind::Refund)];
+    (gap, 0_u8..8, any::<prop::sample::Index>(), kind, size)
+        .prop_map(|(gap, key, limit, kind, size)| Step { gap, key, limit, kind, size })
+}
+
+/// Every state by itself, without a store.
+#[derive(Default)]
+pub struct Model {
+    states: HashMap<(u8, u64), (Limit, State)>,
+}
+
+impl Model {
+    fn state(&mut self, key: u8, limit: &Limit) -> &mut State {
+        let new = || (*limit, State::new(limit));
+        &mut self.states.entry((key, limit.id())).or_insert_with(new).1
+    }
+
+    pub fn decide(&mut self, key: u8, limit: &Limit, ask: &Ask) -> Decision {
+        self.state(key, limit).decide(limit, ask)
+    }
+
+    /// Whether the state on its own admits the ask.
+    pub fn admits(&mut self, key: u8, limit: &Limit, ask: &Ask) -> bool {
+        self.state(key, limit).admits(limit, ask)
+    }
+
+    /// Answers an ask that [`Model::admits`] was asked about.
+    pub fn settle(&mut self, key: u8, limit: &Limit, ask: &Ask, admitted: bool) -> Decision {
+        self.state(key, limit).settle(limit, ask, admitted)
+    }
+
+    pub fn known(&self) -> Vec<(u8, Limit)> {
+        self.states.iter().map(|(&(key, _), &(limit, _))| (key, limit)).collect()
+    }
+}
