@@ -7,6 +7,7 @@
 //! limiter is ever given more keys than it has room for.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use tidegate::{Check, Cost, Limit, Limiter, ManualClock, Timestamp};
 
@@ -64,6 +65,8 @@ impl Engine {
         let limiter = Limiter::builder()
             .max_keys(self.keys_per_part as usize * self.limits.len())
             .max_log_entries(u64::MAX)
+            // A late event must find what its key has used, however late it is.
+            .grace(Duration::MAX)
             // Never read, since every event brings its time; the default would tick.
             .clock(ManualClock::new(Timestamp::EPOCH).clock())
             .build()

@@ -255,3 +255,17 @@ fn the_largest_rolling_count_is_what_adding_up_gives() {
         assert_eq!(run["differ"], differ, "{name}");
     }
 }
+
+#[test]
+fn late_events_find_what_their_key_has_used() {
+    // Regression: places of keys that had expired at a later event's time went to
+    // new keys, so that a late event found nothing, differently on every run.
+    let mut trace = String::new();
+    for (second, prefix) in [(100, 'a'), (111, 'b'), (105, 'a')] {
+        for key in 0..1_000 {
+            trace += &format!("{second}000000,{prefix}{key}\n");
+        }
+    }
+    let decisions = decisions(&trace, &["--limit", "1 per 10s sliding-log"]);
+    assert_eq!(decisions, "1".repeat(2_000) + &"0".repeat(1_000));
+}
