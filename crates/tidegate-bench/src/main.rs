@@ -1,0 +1,44 @@
+//! What a decision costs: tidegate beside its peers and the floor, in one run.
+//!
+//! - `cli.rs`: the commands;
+//! - `workloads.rs`: which keys are asked for, in which order;
+//! - `subjects/`: one adapter per limiter, ours in `ours.rs`;
+//! - `measure.rs`: the timed loop, the same for every subject;
+//! - `inprocess.rs`: fills, checks the set-up, interleaves the timed passes;
+//! - `rss.rs`: resident bytes per key, each subject in a process of its own;
+//! - `pauses.rs`: the worst single decision while a table fills and expires;
+//! - `bars.rs`, `report.rs`: the bars, the table and the JSON.
+
+mod bars;
+mod cli;
+mod inprocess;
+mod measure;
+mod pauses;
+mod report;
+mod rss;
+mod subjects;
+mod workloads;
+
+use clap::Parser;
+
+fn main() {
+    match cli::Cli::parse().command {
+        cli::Command::Inprocess(args) => {
+            let results = inprocess::run(&args);
+            if args.json {
+                println!("{}", report::json(&results));
+            } else {
+                print!("{}", report::table(&results));
+            }
+        }
+        cli::Command::Pauses(args) => {
+            let pauses = pauses::run(args.keys);
+            if args.json {
+                println!("{}", pauses::json(&pauses));
+            } else {
+                print!("{}", pauses::table(&pauses));
+            }
+        }
+        cli::Command::RssOf(args) => println!("{}", rss::measure_here(&args)),
+    }
+}

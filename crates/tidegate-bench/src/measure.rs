@@ -1,0 +1,235 @@
+//! The timed loop, the same for every subject.
+//!
+//! In a server the key has just been read from a request: it lies in the cache.
+//! So the keys of one block are written out first, untimed, and the block's
+//! decisions are timed as one; what is measured is the limiter and not the
+//! benchmark fetching its own strings. Every subject gets the same `&String`.
+//!
+//! Time a thread spent waiting for a processor that others were using is taken
+//! out of the block in which it happened, and reported. That makes a busy machine
+//! bearable, not good: caches are colder, and two threads that do not run at the
+//! same time do not get in each other's way.
+//!
+//! The loop is generic over a closure and so compiled once per subject: there is
+//! no indirect call per decision.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::Barrier;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::cli::Mode;
+use crate::workloads::write_key;
+
+/// Small enough that a block's keys stay in the first cache levels, large enough
+/// that reading the clock twice per block does not show (0.1 ns a decision).
+const BLOCK: usize = 512;
+
+/// A step that takes longer may have been interrupted: only then is it worth
+/// asking the system, which itself takes a microsecond.
+const SUSPICIOUS: Duration = Duration::from_micros(100);
+
+/// Decisions per call in [`Mode::Batch32`].
+pub const BATCH: usize = 32;
+
+/// One timed go over some accesses.
+pub struct Pass<'a> {
+    pub accesses: &'a [u32],
+    pub threads: usize,
+    pub mode: Mode,
+}
+
+/// What a pass took.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Outcome {
+    pub decisions: usize,
+    pub admitted: usize,
+    /// Time inside decisions, summed over threads.
+    pub busy: Duration,
+    /// The longest any thread was inside decisions.
+    pub wall: Duration,
+    /// Time inside decisions that was spent waiting for a processor, summed over
+    /// threads; in neither of the above.
+    pub queued: Duration,
+}
+
+impl Outcome {
+    /// Adds a pass that ran after this one.
+    pub fn then(self, next: Outcome) -> Outcome {
+        Outcome {
+            decisions: self.decisions + next.decisions,
+            admitted: self.admitted + next.admitted,
+            busy: self.busy + next.busy,
+            wall: self.wall + next.wall,
+            queued: self.queued + next.queued,
+        }
+    }
+
+    fn beside(self, other: Outcome) -> Outcome {
+        Outcome { wall: self.wall.max(other.wall), ..self.then(other) }
+    }
+}
+
+/// Times `decide`, which may run on several threads at once.
+pub fn shared<F>(pass: &Pass<'_>, decide: F) -> Outcome
+where
+    F: Fn(u32, &String) -> bool + Sync,
+{
+    shared_blocks(pass, || {
+        |numbers: &[u32], keys: &[String]| {
+            numbers.iter().zip(keys).filter(|(number, key)| decide(**number, key)).count()
+        }
+    })
+}
+
+/// Times `decide`, which needs its subject for itself: one thread only.
+pub fn exclusive<F>(pass: &Pass<'_>, mut decide: F) -> Outcome
+where
+    F: FnMut(u32, &String) -> bool,
+{
+    assert_eq!(pass.threads, 1, "an exclusive subject runs on one thread");
+    run(pass.accesses, |numbers, keys| {
+        numbers.iter().zip(keys).filter(|(number, key)| decide(**number, key)).count()
+    })
+}
+
+/// Times blocks of decisions; each thread makes its own closure, with its own
+/// scratch memory, and the closure returns how many it admitted.
+pub fn shared_blocks<M, B>(pass: &Pass<'_>, make: M) -> Outcome
+where
+    M: Fn() -> B + Sync,
+    B: FnMut(&[u32], &[String]) -> usize,
+{
+    if pass.threads == 1 {
+        return run(pass.accesses, make());
+    }
+    let barrier = Barrier::new(pass.threads);
+    let share = pass.accesses.len() / pass.threads;
+    thread::scope(|scope| {
+        let threads: Vec<_> = pass
+            .accesses
+            .chunks_exact(share)
+            .map(|accesses| {
+                scope.spawn(|| {
+                    let block = make();
+                    barrier.wait();
+                    run(accesses, block)
+                })
+            })
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().expect("a subject panicked"))
+            .fold(Outcome::default(), Outcome::beside)
+    })
+}
+
+fn run<B>(accesses: &[u32], mut block: B) -> Outcome
+where
+    B: FnMut(&[u32], &[String]) -> usize,
+{
+    let mut outcome = Outcome { decisions: accesses.len(), ..Outcome::default() };
+    let mut keys = vec![String::with_capacity(16); BLOCK.min(accesses.len())];
+    let mut staged: &[u32] = &[];
+    let mut queue = Queue::new();
+    for (at, numbers) in accesses.chunks(BLOCK).enumerate() {
+        if at % 16 == 0 {
+            queue.catch_up();
+        }
+        let staging = Instant::now();
+        // A hot key's blocks are all alike: staged once, two threads stay on it together.
+        if staged != numbers {
+            for (key, &number) in keys.iter_mut().zip(numbers) {
+                write_key(key, number);
+            }
+            staged = numbers;
+        }
+        queue.without_waiting(staging.elapsed());
+        let start = Instant::now();
+        outcome.admitted += block(numbers, &keys[..numbers.len()]);
+        let took = start.elapsed();
+        let busy = queue.without_waiting(took);
+        outcome.busy += busy;
+        outcome.queued += took - busy;
+    }
+    outcome.wall = outcome.busy;
+    outcome
+}
+
+/// How long this thread has stood in the queue for a processor, as Linux counts
+/// it; elsewhere it never waits.
+pub struct Queue {
+    stat: Option<File>,
+    seen: Duration,
+}
+
+impl Queue {
+    /// This thread's.
+    pub fn new() -> Self {
+        let mut queue =
+            Queue { stat: File::open("/proc/thread-self/schedstat").ok(), seen: Duration::ZERO };
+        queue.catch_up();
+        queue
+    }
+
+    /// What is left of a step that just took `took` without the time it waited.
+    pub fn without_waiting(&mut self, took: Duration) -> Duration {
+        if took < SUSPICIOUS { took } else { took.saturating_sub(self.waited_since_last()) }
+    }
+
+    /// Forgets what was waited until now. Called often, or many short waits that
+    /// went unnoticed would be taken out of one long step later.
+    pub fn catch_up(&mut self) {
+        self.waited_since_last();
+    }
+
+    fn waited_since_last(&mut self) -> Duration {
+        let total = self.total().unwrap_or(self.seen);
+        let waited = total.saturating_sub(self.seen);
+        self.seen = total;
+        waited
+    }
+
+    fn total(&self) -> Option<Duration> {
+        let mut text = [0; 96];
+        let len = self.stat.as_ref()?.read_at(&mut text, 0).ok()?;
+        let text = std::str::from_utf8(&text[..len]).ok()?;
+        // Time on a processor, time waiting for one, turns taken.
+        Some(Duration::from_nanos(text.split_whitespace().nth(1)?.parse().ok()?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    fn text(number: u32) -> String {
+        let mut text = String::new();
+        write_key(&mut text, number);
+        text
+    }
+
+    #[test]
+    fn every_access_is_decided_once_with_its_own_key() {
+        let accesses: Vec<u32> = (0..2_000).map(|i| i * 3 % 700).collect();
+        for threads in [1, 2] {
+            let pass = Pass { accesses: &accesses, threads, mode: Mode::Single };
+            let seen = Mutex::new(Vec::new());
+            let outcome = shared(&pass, |number, key| {
+                assert_eq!(*key, text(number));
+                seen.lock().expect("no panic").push(number);
+                number % 2 == 0
+            });
+            let mut seen = seen.into_inner().expect("no panic");
+            let mut expected = accesses.clone();
+            seen.sort_unstable();
+            expected.sort_unstable();
+            assert_eq!(seen, expected);
+            assert_eq!(outcome.decisions, 2_000);
+            assert_eq!(outcome.admitted, accesses.iter().filter(|&n| n % 2 == 0).count());
+        }
+    }
+}

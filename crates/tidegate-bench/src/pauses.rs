@@ -1,0 +1,243 @@
+//! The slowest single decisions while a table fills, expires and fills again.
+//!
+//! Every decision is timed alone. A pair of clock reads with nothing between is
+//! timed the same way and in the same run: what it shows at the far end is the
+//! machine (interrupts, the hypervisor), not a limiter. Time spent waiting for a
+//! processor that others were using is taken out, as in `measure.rs`. Subjects take turns
+//! every [`TURN`] keys, so that all see the same disturbances.
+
+use std::fmt::Write;
+use std::hint::black_box;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::measure::Queue;
+use crate::subjects::{ExpiringGovernor, ExpiringTidegate, version};
+use crate::workloads::write_key;
+
+/// Keys a subject fills before the next has its turn.
+const TURN: u32 = 1 << 16;
+
+/// Each power of two of nanoseconds is split into this many steps: 3 % apart.
+const STEPS: u64 = 32;
+
+/// How long decisions took, counted on a logarithmic scale.
+pub struct Histogram {
+    counts: Vec<u64>,
+    total: u64,
+    max_ns: u64,
+    over_100_us: u64,
+    over_1_ms: u64,
+}
+
+impl Histogram {
+    fn new() -> Self {
+        Histogram { counts: vec![0; 64 * 32], total: 0, max_ns: 0, over_100_us: 0, over_1_ms: 0 }
+    }
+
+    fn record(&mut self, took: Duration) {
+        let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        self.counts[slot(ns)] += 1;
+        self.total += 1;
+        self.max_ns = self.max_ns.max(ns);
+        self.over_100_us += u64::from(ns > 100_000);
+        self.over_1_ms += u64::from(ns > 1_000_000);
+    }
+
+    /// The time that all but one in `one_in` decisions stay below.
+    fn all_but_one_in(&self, one_in: u64) -> u64 {
+        let below = self.total - self.total / one_in;
+        let mut seen = 0;
+        for (slot, count) in self.counts.iter().enumerate() {
+            seen += count;
+            if seen >= below {
+                return upper_ns(slot as u64).min(self.max_ns);
+            }
+        }
+        self.max_ns
+    }
+}
+
+/// Which step of the logarithmic scale a time falls on.
+fn slot(ns: u64) -> usize {
+    let ns = ns.max(STEPS);
+    let power = u64::from(ns.ilog2() - STEPS.ilog2());
+    let step = (ns >> power) - STEPS;
+    usize::try_from(power * STEPS + step).expect("64 powers of 32 steps")
+}
+
+/// The largest time that falls on a step.
+fn upper_ns(slot: u64) -> u64 {
+    let (power, step) = (slot / STEPS, slot % STEPS);
+    ((STEPS + step + 1) << power) - 1
+}
+
+/// One line: a subject in one phase.
+pub struct Row {
+    subject: String,
+    phase: &'static str,
+    times: Histogram,
+}
+
+/// What a run found.
+pub struct Pauses {
+    rows: Vec<Row>,
+    /// Decisions for which tidegate found no room, although what had expired would
+    /// have made some: it looks for it in a few places and not everywhere.
+    overflowed: u64,
+}
+
+/// Fills `keys` keys, lets them expire and fills as many others.
+pub fn run(keys: u32) -> Pauses {
+    let floor: Vec<AtomicU64> = (0..keys).map(|_| AtomicU64::new(0)).collect();
+    let governor = ExpiringGovernor::new();
+    let mut tidegate = ExpiringTidegate::new(keys);
+    let mut rows = Vec::new();
+    for (phase, first) in [("fill", 0), ("refill", keys)] {
+        if first > 0 {
+            tidegate.expire();
+            rows.push(sweep_of(&governor));
+        }
+        let mut empty = Histogram::new();
+        let mut floors = Histogram::new();
+        let mut governors = Histogram::new();
+        let mut tidegates = Histogram::new();
+        for start in (0..keys).step_by(TURN as usize) {
+            let turn = start..keys.min(start.saturating_add(TURN));
+            eprint!("\r{phase}: {start} of {keys} keys ");
+            time_each(&mut empty, turn.clone(), first, |_, _| true);
+            time_each(&mut floors, turn.clone(), first, |index, _| {
+                black_box(floor[index as usize].fetch_add(1, Ordering::Relaxed)) < 2
+            });
+            time_each(&mut governors, turn.clone(), first, |_, key| governor.decide(key));
+            time_each(&mut tidegates, turn, first, |_, key| tidegate.decide(key));
+        }
+        eprintln!();
+        assert_all_held(&tidegate, keys);
+        let mut push =
+            |subject: &str, times| rows.push(Row { subject: subject.to_owned(), phase, times });
+        push("nothing", empty);
+        push("floor", floors);
+        push("governor", governors);
+        push("tidegate", tidegates);
+    }
+    Pauses { rows, overflowed: tidegate.overflowed() }
+}
+
+/// Every key of the phase has a place of its own or was counted as having none.
+fn assert_all_held(tidegate: &ExpiringTidegate, keys: u32) {
+    let (tracked, overflowed) = (tidegate.tracked_keys(), tidegate.overflowed());
+    // One more place may be taken by the key that stands for all that overflowed.
+    let accounted = tracked <= u64::from(keys) + 1 && tracked + overflowed >= u64::from(keys);
+    assert!(accounted, "{tracked} keys held and {overflowed} overflowed of {keys}");
+}
+
+/// governor keeps expired keys until it is told to drop them, all in one call.
+fn sweep_of(governor: &ExpiringGovernor) -> Row {
+    let mut times = Histogram::new();
+    let start = Instant::now();
+    governor.expire();
+    times.record(start.elapsed());
+    Row { subject: "governor".to_owned(), phase: "retain_recent", times }
+}
+
+fn time_each<F>(times: &mut Histogram, turn: std::ops::Range<u32>, first: u32, mut decide: F)
+where
+    F: FnMut(u32, &String) -> bool,
+{
+    let mut key = String::new();
+    let mut denied = 0;
+    let mut queue = Queue::new();
+    for index in turn {
+        if index % 64 == 0 {
+            queue.catch_up();
+        }
+        let staging = Instant::now();
+        write_key(&mut key, first + index);
+        queue.without_waiting(staging.elapsed());
+        let start = Instant::now();
+        let allowed = decide(index, &key);
+        times.record(queue.without_waiting(start.elapsed()));
+        denied += u32::from(!allowed);
+    }
+    assert_eq!(denied, 0, "a key's first ask is admitted");
+}
+
+/// The percentiles that are shown, as one decision in so many.
+const TAILS: [(&str, u64); 4] = [("p50", 2), ("p99", 100), ("p99.9", 1_000), ("p99.99", 10_000)];
+
+/// The readable report.
+pub fn table(pauses: &Pauses) -> String {
+    let mut text = String::new();
+    // Writing to a String cannot fail.
+    let _ = write_table(&mut text, pauses);
+    text
+}
+
+fn write_table(text: &mut String, pauses: &Pauses) -> std::fmt::Result {
+    let governor = version("governor");
+    writeln!(
+        text,
+        "ns of single decisions, each on a new key; governor {governor}; `nothing` is two clock reads"
+    )?;
+    write!(text, "{:<15}{:<11}{:>10}", "phase", "subject", "decisions")?;
+    TAILS.iter().try_for_each(|(name, _)| write!(text, "{name:>12}"))?;
+    writeln!(text, "{:>13}{:>9}{:>8}", "max", ">100us", ">1ms")?;
+    for Row { subject, phase, times } in &pauses.rows {
+        write!(text, "{phase:<15}{subject:<11}{:>10}", times.total)?;
+        TAILS
+            .iter()
+            .try_for_each(|&(_, one_in)| write!(text, "{:>12}", times.all_but_one_in(one_in)))?;
+        writeln!(text, "{:>13}{:>9}{:>8}", times.max_ns, times.over_100_us, times.over_1_ms)?;
+    }
+    writeln!(text, "tidegate found no room for {} of its decisions", pauses.overflowed)
+}
+
+/// The same for programs.
+pub fn json(pauses: &Pauses) -> Value {
+    let rows: Vec<Value> = pauses
+        .rows
+        .iter()
+        .map(|Row { subject, phase, times }| {
+            json!({
+                "phase": phase,
+                "subject": subject,
+                "decisions": times.total,
+                "p50_ns": times.all_but_one_in(2),
+                "p99_ns": times.all_but_one_in(100),
+                "p99_9_ns": times.all_but_one_in(1_000),
+                "p99_99_ns": times.all_but_one_in(10_000),
+                "max_ns": times.max_ns,
+                "over_100_us": times.over_100_us,
+                "over_1_ms": times.over_1_ms,
+            })
+        })
+        .collect();
+    json!({ "rows": rows, "overflowed": pauses.overflowed })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_holds_the_times_up_to_its_upper_end() {
+        for ns in [32, 33, 63, 64, 65, 1_000, 123_456, 5_000_000_000] {
+            let upper = upper_ns(slot(ns) as u64);
+            assert!(upper >= ns && upper - ns <= ns / STEPS, "{ns} fell on a step up to {upper}");
+            assert!(slot(upper) == slot(ns) && slot(upper + 1) > slot(ns));
+        }
+    }
+
+    #[test]
+    fn percentiles_find_the_few_slow_ones() {
+        let mut times = Histogram::new();
+        (0..9_990).for_each(|_| times.record(Duration::from_nanos(100)));
+        (0..10).for_each(|_| times.record(Duration::from_micros(200)));
+        assert!((100..104).contains(&times.all_but_one_in(100)));
+        assert_eq!(times.all_but_one_in(10_000), 200_000);
+        assert_eq!((times.max_ns, times.over_100_us, times.over_1_ms), (200_000, 10, 0));
+    }
+}

@@ -1,0 +1,217 @@
+//! The table for people and the JSON for programs.
+
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+
+use crate::bars::{self, Bar};
+use crate::cli::{Mode, name_of};
+use crate::inprocess::{Results, Row};
+use crate::rss::FULL_LOG_ENTRIES;
+use crate::subjects::Kind;
+
+/// Above this part of the time spent waiting for a processor, a run is not to be trusted.
+const BUSY: f64 = 0.05;
+
+/// The whole readable report.
+pub fn table(results: &Results) -> String {
+    let mut text = String::new();
+    // Writing to a String cannot fail.
+    let _ = write_report(&mut text, results);
+    text
+}
+
+fn write_report(text: &mut String, results: &Results) -> std::fmt::Result {
+    writeln!(
+        text,
+        "processor: {}; load average {}, after the run {}",
+        processor(),
+        results.load_before,
+        results.load_after
+    )?;
+    writeln!(
+        text,
+        "{} decisions a pass, median of {} interleaved repeats; ns = processor time per decision",
+        results.decisions, results.repeats
+    )?;
+    writeln!(
+        text,
+        "keys such as user:12345678, in cache when the call is made; each call reads its own clock"
+    )?;
+    writeln!(text)?;
+    for kind in &results.subjects {
+        writeln!(text, "  {:<19} {}", name_of(kind), kind.describe())?;
+    }
+    write_rows(text, results)?;
+    let queued = busiest(results);
+    if queued > BUSY {
+        writeln!(
+            text,
+            "\nThe machine was busy: up to {:.0}% of the time decisions waited for a processor. That is\n\
+             taken out, but caches were colder and two threads met less often than on a quiet one.",
+            queued * 100.0
+        )?;
+    }
+    if let Some(bytes) = results.full_log_bytes {
+        let per_entry = bytes / f64::from(FULL_LOG_ENTRIES);
+        writeln!(
+            text,
+            "\nsliding-log of {FULL_LOG_ENTRIES} entries, 600 ms apart: {bytes:.0} bytes per key, {per_entry:.2} per entry"
+        )?;
+    }
+    write_bars(text, &bars::bars(results))
+}
+
+fn write_rows(text: &mut String, results: &Results) -> std::fmt::Result {
+    let mut cell = None;
+    for row in &results.rows {
+        if cell != Some((row.workload, row.threads, row.mode)) {
+            cell = Some((row.workload, row.threads, row.mode));
+            let plural = if row.threads == 1 { "" } else { "s" };
+            let title = format!(
+                "{}, {} thread{plural}, {}",
+                name_of(&row.workload),
+                row.threads,
+                name_of(&row.mode)
+            );
+            writeln!(
+                text,
+                "\n{title:<34}{:>9}{:>9}{:>11}{:>11}{:>10}{:>10}{:>8}{:>11}",
+                "ns",
+                "spread",
+                "/governor",
+                "/foldhash",
+                "speed-up",
+                "admitted",
+                "queued",
+                "bytes/key"
+            )?;
+        }
+        writeln!(
+            text,
+            "  {:<32}{:>9.1}{:>8.0}%{:>11}{:>11}{:>10}{:>9.1}%{:>7.0}%{:>11}",
+            name_of(&row.subject),
+            row.ns_per_decision,
+            row.spread * 100.0,
+            number(ratio(results, row, Kind::Governor), 3),
+            number(ratio(results, row, Kind::GovernorFoldhash), 3),
+            number(speed_up(results, row), 2),
+            row.admitted * 100.0,
+            row.queued * 100.0,
+            number(row.bytes_per_key, 1)
+        )?;
+    }
+    Ok(())
+}
+
+fn busiest(results: &Results) -> f64 {
+    results.rows.iter().map(|row| row.queued).fold(0.0, f64::max)
+}
+
+fn write_bars(text: &mut String, bars: &[Bar]) -> std::fmt::Result {
+    writeln!(
+        text,
+        "\n{:<50}{:>10}{:>10}{:>9}{:>10}{:>9}",
+        "bar", "measured", "must", "", "aim", ""
+    )?;
+    for bar in bars {
+        writeln!(
+            text,
+            "  {:<48}{:>10}{:>10}{:>9}{:>10}{:>9}",
+            bar.name,
+            number(bar.measured, 3),
+            threshold(bar, bar.must),
+            verdict(bar, bar.must),
+            threshold(bar, bar.aim),
+            verdict(bar, bar.aim)
+        )?;
+    }
+    Ok(())
+}
+
+fn threshold(bar: &Bar, value: Option<f64>) -> String {
+    let sign = if bar.at_least { ">=" } else { "<=" };
+    value.map_or_else(String::new, |value| format!("{sign} {value}"))
+}
+
+fn verdict(bar: &Bar, threshold: Option<f64>) -> &'static str {
+    match bar.met(threshold) {
+        Some(true) => "met",
+        Some(false) => "missed",
+        None => "",
+    }
+}
+
+fn number(value: Option<f64>, decimals: usize) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| format!("{value:.decimals$}"))
+}
+
+/// Relative to a peer's single call in the same run.
+fn ratio(results: &Results, row: &Row, peer: Kind) -> Option<f64> {
+    let peer = bars::find(results, row.workload, row.threads, Mode::Single, peer)?;
+    Some(row.ns_per_decision / peer.ns_per_decision)
+}
+
+fn speed_up(results: &Results, row: &Row) -> Option<f64> {
+    let one = bars::find(results, row.workload, 1, row.mode, row.subject)?;
+    (row.threads > 1).then(|| row.per_second / one.per_second)
+}
+
+fn processor() -> String {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = info.lines().find_map(|line| line.strip_prefix("model name"));
+    let model = model.map_or("unknown", |line| line.trim_start_matches([' ', '\t', ':']));
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    format!("{model}, {cores} cores")
+}
+
+/// `rows` is the stable part; the rest says how it was measured.
+pub fn json(results: &Results) -> Value {
+    let rows: Vec<Value> = results.rows.iter().map(row_json).collect();
+    let details: Vec<Value> = results
+        .rows
+        .iter()
+        .map(|row| {
+            json!({ "workload": name_of(&row.workload), "threads": row.threads,
+                "mode": name_of(&row.mode), "subject": name_of(&row.subject),
+                "admitted": row.admitted, "queued": rounded(row.queued, 1000.0),
+                "per_second": row.per_second.round() })
+        })
+        .collect();
+    let subjects: serde_json::Map<String, Value> =
+        results.subjects.iter().map(|kind| (name_of(kind), json!(kind.describe()))).collect();
+    let bars: Vec<Value> = bars::bars(results).iter().map(bar_json).collect();
+    json!({
+        "rows": rows,
+        "bars": bars,
+        "full_log_bytes_per_key": results.full_log_bytes,
+        "details": details,
+        "subjects": subjects,
+        "processor": processor(),
+        "busy": busiest(results) > BUSY,
+        "load": [results.load_before, results.load_after],
+        "repeats": results.repeats,
+        "decisions": results.decisions,
+    })
+}
+
+fn row_json(row: &Row) -> Value {
+    json!({
+        "workload": name_of(&row.workload),
+        "threads": row.threads,
+        "mode": name_of(&row.mode),
+        "subject": name_of(&row.subject),
+        "ns_per_decision": rounded(row.ns_per_decision, 100.0),
+        "spread": rounded(row.spread, 1000.0),
+        "bytes_per_key": row.bytes_per_key.map(|bytes| rounded(bytes, 100.0)),
+    })
+}
+
+fn bar_json(bar: &Bar) -> Value {
+    json!({ "name": bar.name, "measured": bar.measured, "must": bar.must, "aim": bar.aim,
+        "must_met": bar.met(bar.must), "aim_met": bar.met(bar.aim) })
+}
+
+fn rounded(value: f64, scale: f64) -> f64 {
+    (value * scale).round() / scale
+}

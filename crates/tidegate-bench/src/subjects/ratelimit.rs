@@ -1,0 +1,41 @@
+//! ratelimit: a token bucket without keys, so each key gets a bucket in a map.
+
+use std::hint::black_box;
+use std::time::Duration;
+
+use dashmap::DashMap;
+use ratelimit::Ratelimiter;
+
+use super::{LIMIT, PERIOD_SECS, Subject};
+use crate::measure::{Outcome, Pass, shared};
+
+#[derive(Default)]
+pub struct KeyedRatelimit {
+    limiters: DashMap<String, Ratelimiter>,
+}
+
+fn bucket() -> Ratelimiter {
+    Ratelimiter::builder(u64::from(LIMIT))
+        .period(Duration::from_secs(u64::from(PERIOD_SECS)))
+        .initial_available(u64::from(LIMIT))
+        .build()
+        .expect("the bucket's numbers are in range")
+}
+
+impl Subject for KeyedRatelimit {
+    fn pass(&mut self, pass: &Pass<'_>) -> Outcome {
+        let limiters = &self.limiters;
+        shared(pass, |_, key| {
+            // A read lock suffices for a key that is there; only a new one is cloned.
+            if let Some(limiter) = limiters.get(key) {
+                return black_box(limiter.try_wait()).is_ok();
+            }
+            let limiter = limiters.entry(key.clone()).or_insert_with(bucket);
+            black_box(limiter.try_wait()).is_ok()
+        })
+    }
+
+    fn tracked_keys(&self) -> Option<u64> {
+        Some(self.limiters.len() as u64)
+    }
+}
