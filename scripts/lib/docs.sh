@@ -1,0 +1,65 @@
+# The documents, held to what they say. Sourced by scripts/test.
+
+pages() { printf '%s\n' README.md docs/*.md; }
+
+# Compiles and runs every Rust block.
+rust_in_docs() {
+    local built=${CARGO_TARGET_DIR:-target}/debug page
+    # The profile of `cargo test`, whose builds are there already.
+    cargo build --locked --profile test
+    while read -r page; do
+        if grep -q '^```rust' "$page"; then
+            echo "-- $page"
+            rustdoc --test "$page" --edition 2024 --test-args --quiet \
+                --extern "tidegate=$built/libtidegate.rlib" -L "dependency=$built/deps"
+        fi
+    done < <(pages)
+}
+
+# Runs every `$ tidegate ...` line of the console blocks and compares what it
+# prints with what the page says it prints.
+commands_in_docs() {
+    local page bin=${CARGO_TARGET_DIR:-target}/debug/tidegate checked=0
+    diff <(examples/traces/make-sample) examples/traces/sample.csv
+    while read -r page; do
+        check_page "$page"
+    done < <(pages)
+    echo "$checked commands print what the pages say"
+    [ "$checked" -gt 0 ]
+}
+
+check_page() {
+    local line command="" expected="" inside=no
+    while IFS= read -r line; do
+        case $inside:$line in
+        no:'```console') inside=yes ;;
+        no:*) ;;
+        yes:'$ '* | yes:'```')
+            check_command "$1" "$command" "$expected"
+            command="" expected=""
+            if [ "$line" = '```' ]; then inside=no; else command=${line#'$ '}; fi
+            ;;
+        *) expected+=$line$'\n' ;;
+        esac
+    done <"$1"
+}
+
+check_command() {
+    local page=$1 command=$2 expected=$3 actual
+    # From a clone it is `cargo run`, installed it is `tidegate`.
+    command=${command/#cargo run --release -- /tidegate }
+    case $command in tidegate\ * | *\|\ tidegate\ *) ;; *) return 0 ;; esac
+    # A command that is meant to fail shows its error.
+    actual=$(tidegate() { "$bin" "$@"; }; eval "$command" 2>&1) || true
+    if ! diff <(speeds_out <<<"${expected%$'\n'}") <(speeds_out <<<"$actual"); then
+        printf '%s: the above is what differs for\n  %s\n' "$page" "$command" >&2
+        return 1
+    fi
+    checked=$((checked + 1))
+}
+
+# Speeds differ from run to run, and with them the widths of their columns.
+speeds_out() {
+    sed -E -e 's/^(replayed in ).*/\1.../' -e 's/"(elapsed_us|[a-z_]+_per_second)": [0-9]+/"\1": 0/' \
+        -e '/decisions\/s$/,/^$/s/ +[^ ]+$//'
+}
