@@ -149,7 +149,8 @@ impl Window for SlidingCounter {
     fn reset_us(&self, limit: &Limit, now: &Moment) -> u64 {
         // The wait for all of it, worked out for the case that matters: something
         // was counted in this window, and has to become a previous count and melt.
-        if self.current > 0 && limit.is_plain() {
+        // (From 1 to the limit, in one comparison; more takes a forced charge.)
+        if self.current.wrapping_sub(1) < limit.count() && limit.tick_us() == 1 {
             let window_us = limit.window_us();
             return 2 * window_us - now.elapsed_us - (window_us - 1) / self.current;
         }

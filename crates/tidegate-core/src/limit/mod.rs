@@ -117,7 +117,6 @@ pub struct Limit {
     id: u64,
     buckets: u32,
     algorithm: Algorithm,
-    plain: bool,
 }
 
 impl Limit {
@@ -171,7 +170,6 @@ impl Limit {
                 _ => 0,
             },
             algorithm,
-            plain: false,
         };
         limit.derive();
         Ok(limit)
@@ -235,7 +233,6 @@ impl Limit {
             self.window_ticks = self.window_us.div_ceil(self.tick_us);
         }
         self.count_cap = bounds::MAX_PRODUCT / self.window_ticks;
-        self.plain = self.tick_us == 1 && self.count > 0;
         let shape = match self.algorithm {
             // Permits carry their own lease, so a changed lease finds them again.
             Algorithm::Concurrency => 0,
@@ -293,12 +290,6 @@ impl Limit {
     #[inline]
     pub const fn window_ticks(&self) -> u64 {
         self.window_ticks
-    }
-
-    /// Whether nothing special has to be heeded: some units, and ticks of 1 us.
-    #[inline]
-    pub(crate) const fn is_plain(&self) -> bool {
-        self.plain
     }
 
     /// The most a count can be: forced charges beyond it are cut off, because a

@@ -10,8 +10,8 @@ use tidegate::{Check, Limit, Limiter, ManualClock, Timestamp, WhenFull};
 
 /// Switches forced upon a thread that could go on. Bugs need few.
 const PREEMPTIONS: usize = 5;
-/// Where threads touch many words, more would take minutes.
-const FEW_PREEMPTIONS: usize = 2;
+/// A shard that grows touches many words, and two would take minutes.
+const ONE_PREEMPTION: usize = 1;
 
 fn model(preemptions: usize, test: impl Fn() + Send + Sync + 'static) {
     let mut builder = Builder::new();
@@ -114,14 +114,14 @@ fn overlapping_requests_add_up() {
 }
 
 /// New keys come while the shard they go to grows under another. A shard grows
-/// at its eighth key; with so many in two shards, one does before or while the
-/// last two come.
+/// at its eighth key, so among these counts, in two shards, is one where it does
+/// while the last two come.
 #[test]
 fn growth_loses_nobody() {
-    const NAMES: [&str; 14] =
-        ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n"];
-    for before in 6..=12 {
-        model(FEW_PREEMPTIONS, move || {
+    const NAMES: [&str; 16] =
+        ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n", "o", "p"];
+    for before in 6..=14 {
+        model(ONE_PREEMPTION, move || {
             let (limiter, limit) = (limiter(30), limit("5 per 1h"));
             for name in &NAMES[..before] {
                 assert!(admits(&limiter, name, &limit));
