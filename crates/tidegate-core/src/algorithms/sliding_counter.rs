@@ -80,9 +80,7 @@ impl SlidingCounter {
         if self.previous == 0 {
             return 0;
         }
-        // A count loaded under another limit may not fit this one.
-        let previous = self.previous.min(limit.count_cap());
-        let product = previous * (limit.window_ticks() - elapsed_ticks(limit, now));
+        let product = self.previous * (limit.window_ticks() - elapsed_ticks(limit, now));
         if limit.tick_us() == 1 { limit.split(product).0 } else { product / limit.window_ticks() }
     }
 }
@@ -108,18 +106,18 @@ fn first_tick_with_room(limit: &Limit, previous: u64, room: u64) -> u64 {
 impl Window for SlidingCounter {
     #[inline(always)]
     fn advance(&mut self, limit: &Limit, now: &Moment) {
-        if now.index == self.index {
-            return;
-        }
         if self.index > now.index {
             // The clock stepped back: all that was counted is counted here and now.
-            self.current = self.current.saturating_add(self.previous).min(limit.count_cap());
+            self.current = self.current.saturating_add(self.previous);
             self.previous = 0;
-        } else {
+        } else if self.index < now.index {
             self.previous = if self.index + 1 == now.index { self.current } else { 0 };
             self.current = 0;
         }
         self.index = now.index;
+        // Counts loaded under another limit may not fit this one.
+        self.previous = self.previous.min(limit.count_cap());
+        self.current = self.current.min(limit.count_cap());
     }
 
     #[inline(always)]
@@ -132,15 +130,14 @@ impl Window for SlidingCounter {
         let elapsed_us = now.elapsed_us;
         let window_us = limit.window_us();
         let window = limit.window_ticks();
-        if let Some(room) = limit.count().checked_sub(self.current.saturating_add(cost)) {
-            let tick = first_tick_with_room(limit, self.previous.min(limit.count_cap()), room);
+        if let Some(room) = limit.count().checked_sub(self.current + cost) {
+            let tick = first_tick_with_room(limit, self.previous, room);
             if tick < window {
                 return (tick * limit.tick_us()).saturating_sub(elapsed_us);
             }
         }
         let to_boundary_us = window_us - elapsed_us;
-        let current = self.current.min(limit.count_cap());
-        let tick = first_tick_with_room(limit, current, limit.count() - cost);
+        let tick = first_tick_with_room(limit, self.current, limit.count() - cost);
         // A tick past the end of the next window means that it, too, must pass.
         to_boundary_us + if tick < window { tick * limit.tick_us() } else { window_us }
     }
