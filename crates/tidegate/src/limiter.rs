@@ -77,8 +77,8 @@ impl Limiter {
         }
     }
 
-    /// The one copy of the hot path, whatever the types of key and cost.
-    #[inline(never)]
+    /// The hot path. Inlined into `check`, where the cost is mostly a constant.
+    #[inline(always)]
     fn ask(&self, key: &[u8], limit: &Limit, units: u64) -> Result<Decision, CheckError> {
         let store = self.store();
         store.decide_one(&Check::new(key, limit, Cost::Ask(units)), || store.clock().now())

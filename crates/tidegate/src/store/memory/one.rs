@@ -35,7 +35,7 @@ impl Located<'_> {
 
 impl MemoryStore {
     /// Decides one check at the time `time` says.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn decide_one(
         &self,
         check: &Check<'_>,
@@ -74,7 +74,7 @@ impl MemoryStore {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn locate<'a>(&self, check: &Check<'a>) -> Located<'a> {
         let hash = self.hash(check.key);
         let shard = self.table.shard_of(hash);
@@ -86,7 +86,7 @@ impl MemoryStore {
     ///
     /// Every instruction counts twice here: the fewer there are, the sooner the
     /// processor comes to the next decision's cache miss and overlaps the two.
-    #[inline]
+    #[inline(always)]
     fn decide_located(
         &self,
         check: Located<'_>,

@@ -27,7 +27,7 @@ const LINE_BYTES: usize = 64;
 const SHARD_KEYS: usize = 840;
 /// How many shards a newcomer to a full table asks for something expired, a load
 /// each: some microseconds.
-const ASKED_SHARDS: usize = 1024;
+const ASKED_SHARDS: usize = 2048;
 /// Fewer shards would make threads meet at one lock even with few keys.
 const MIN_SHARDS: usize = if cfg!(loom) { 2 } else { 64 };
 
