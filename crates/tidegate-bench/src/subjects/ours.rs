@@ -70,8 +70,9 @@ impl OneLimit {
     fn single(&self, pass: &Pass<'_>) -> Outcome {
         let (limiter, limit) = (&self.limiter, &self.limit);
         shared(pass, |_, key| {
-            let decision = limiter.check(key, limit, 1).expect("the memory store does not fail");
-            black_box(decision).allowed
+            let answer = limiter.check(key, limit, 1);
+            // All of it is there to be read; copying it is not the limiter's work.
+            black_box(&answer).as_ref().expect("the memory store does not fail").allowed
         })
     }
 
@@ -127,8 +128,8 @@ impl Subject for TwoLimits {
         let (limiter, [first, second]) = (&self.limiter, &self.limits);
         shared(pass, |_, key| {
             let checks = [Check::new(key, first, 1), Check::new(key, second, 1)];
-            let verdict = limiter.check_all(&checks).expect("the memory store does not fail");
-            black_box(verdict).allowed
+            let answer = limiter.check_all(&checks);
+            black_box(&answer).as_ref().expect("the memory store does not fail").allowed
         })
     }
 

@@ -20,7 +20,7 @@ pub(super) const LINE_WORDS: usize = 2 * LINE_SLOTS;
 /// A model checker looks at every word, so it gets few.
 pub(super) const SHARD_LINES: usize = if cfg!(loom) { 4 } else { 320 };
 /// Lines of a new shard.
-const FIRST_LINES: usize = if cfg!(loom) { 2 } else { 16 };
+pub(super) const FIRST_LINES: usize = if cfg!(loom) { 2 } else { 16 };
 /// How far a key is looked for before its shard is locked: one in ten is not in
 /// its home line, one in a hundred not in the next either.
 const GLIMPSED_LINES: usize = 2;
@@ -29,10 +29,6 @@ const GLIMPSED_LINES: usize = 2;
 #[repr(align(64))]
 pub(super) struct Shard {
     lock: SpinLock,
-    /// Where its lines begin in the table's block.
-    first_word: usize,
-    /// Lines in use, of the [`SHARD_LINES`] reserved.
-    lines: AtomicU32,
     /// Slots that are not empty, expired ones included.
     used: AtomicU32,
     /// No slot's deadline is before this.
@@ -99,11 +95,9 @@ fn next_line(line: usize, lines: u32) -> usize {
 }
 
 impl Shard {
-    pub(super) fn new(first_word: usize) -> Self {
+    pub(super) fn new() -> Self {
         Shard {
             lock: SpinLock::new(),
-            first_word,
-            lines: AtomicU32::new(FIRST_LINES as u32),
             used: AtomicU32::new(0),
             earliest: AtomicU64::new(u64::MAX),
             slab: Mutex::default(),
@@ -116,6 +110,7 @@ impl Shard {
 pub(super) struct ShardRef<'a> {
     pub(super) table: &'a Table,
     pub(super) shard: &'a Shard,
+    pub(super) index: usize,
 }
 
 /// A shard whose lock is held; dropped, it is released.
@@ -155,18 +150,23 @@ impl<'a> ShardRef<'a> {
         self.shard.earliest.load(Relaxed) <= self.table.units_passed(now)
     }
 
-    /// Begins to load what a lookup will need, without waiting for it: the
-    /// shard first, then, with [`ShardRef::touch_line`], the home line. The value
-    /// is of no use, but using it keeps the load.
+    /// Lines in use, of the [`SHARD_LINES`] reserved.
     #[inline]
-    pub(super) fn touch(self) -> u64 {
-        u64::from(self.shard.lines.load(Relaxed))
+    fn lines(self) -> u32 {
+        self.table.lines_of(self.index)
     }
 
-    /// See [`ShardRef::touch`].
+    /// Begins to load what locking will need, without waiting for it. The value is
+    /// of no use, but using it keeps the load.
+    #[inline]
+    pub(super) fn touch(self) -> u64 {
+        u64::from(self.shard.used.load(Relaxed))
+    }
+
+    /// Begins to load a key's home line; see [`ShardRef::touch`].
     #[inline]
     pub(super) fn touch_line(self, fingerprint: Fingerprint) -> u64 {
-        self.line(home(fingerprint, self.shard.lines.load(Relaxed)))[0].load(Relaxed)
+        self.line(home(fingerprint, self.lines()))[0].load(Relaxed)
     }
 
     /// Where a slot with this very tag seems to be, looked up without the lock. It
@@ -177,7 +177,7 @@ impl<'a> ShardRef<'a> {
     /// from three comparisons: if it is none of those it is the first, or not here.
     #[inline(always)]
     pub(super) fn glimpse(self, fingerprint: Fingerprint, tag: u64) -> Option<Place<'a>> {
-        let lines = self.shard.lines.load(Relaxed);
+        let lines = self.lines();
         let mut at = home(fingerprint, lines);
         for _ in 0..GLIMPSED_LINES {
             let line = self.line(at);
@@ -212,7 +212,7 @@ impl<'a> ShardRef<'a> {
 
     #[inline]
     fn line(&self, line: usize) -> &'a Line {
-        self.table.line_at(self.shard.first_word + line * LINE_WORDS)
+        self.table.line_at(self.index, line)
     }
 
     fn places(&self, line: usize) -> impl Iterator<Item = Place<'a>> {
@@ -224,7 +224,7 @@ impl<'a> ShardRef<'a> {
 impl<'a> Locked<'a> {
     /// Looks a key up: from its home line on, until a line with an empty slot.
     pub(super) fn find(&self, fingerprint: Fingerprint) -> Option<Place<'a>> {
-        let lines = self.shard.lines.load(Relaxed);
+        let lines = self.lines();
         let mut line = home(fingerprint, lines);
         loop {
             match self.find_in_line(line, |tag| fingerprint.matches(tag)) {
@@ -290,7 +290,7 @@ impl<'a> Locked<'a> {
     /// The first slot along a key's path that it may take: an expired one or,
     /// at the path's end, an empty one.
     fn vacancy(&self, fingerprint: Fingerprint, passed: u64) -> (Place<'a>, Option<Slot>) {
-        let lines = self.shard.lines.load(Relaxed);
+        let lines = self.lines();
         let mut line = home(fingerprint, lines);
         loop {
             for place in self.places(line) {
@@ -309,7 +309,7 @@ impl<'a> Locked<'a> {
     /// Whether a slot can be taken before the shard must be rebuilt: seven eighths
     /// full, a key sits in its home line or the next with few exceptions.
     fn has_room(&self) -> bool {
-        let lines = self.shard.lines.load(Relaxed);
+        let lines = self.lines();
         let slots = lines * LINE_SLOTS as u32;
         let spare = if lines as usize == SHARD_LINES { slots / 16 } else { slots / 8 };
         self.shard.used.load(Relaxed) < slots - spare
@@ -344,14 +344,14 @@ impl<'a> Locked<'a> {
             return 0;
         }
         let before = self.shard.used.load(Relaxed);
-        self.lay_out(passed, self.shard.lines.load(Relaxed));
+        self.lay_out(passed, self.lines());
         u64::from(before - self.shard.used.load(Relaxed))
     }
 
     /// Lets go of what has expired, then grows by a quarter if the shard is still
     /// more than three quarters full; `false` when it cannot make room.
     fn rebuild(&self, passed: u64) -> bool {
-        let lines = self.shard.lines.load(Relaxed);
+        let lines = self.lines();
         self.lay_out(passed, lines);
         let slots = lines * LINE_SLOTS as u32;
         if self.shard.used.load(Relaxed) > slots - slots / 4 {
@@ -367,8 +367,7 @@ impl<'a> Locked<'a> {
     fn lay_out(&self, passed: u64, lines: u32) {
         let mut kept = Vec::with_capacity(self.shard.used.load(Relaxed) as usize);
         let mut dropped = 0;
-        for place in (0..self.shard.lines.load(Relaxed) as usize).flat_map(|line| self.places(line))
-        {
+        for place in (0..self.lines() as usize).flat_map(|line| self.places(line)) {
             let slot = place.read();
             if slot.is_empty() {
                 continue;
@@ -381,7 +380,7 @@ impl<'a> Locked<'a> {
                 kept.push(slot);
             }
         }
-        self.shard.lines.store(lines, Relaxed);
+        self.table.set_lines(self.index, lines);
         self.shard.used.store(kept.len() as u32, Relaxed);
         self.table.give_back(dropped);
         let mut earliest = u64::MAX;

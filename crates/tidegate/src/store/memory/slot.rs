@@ -74,7 +74,7 @@ impl Fingerprint {
 /// When a deadline falls, in units; rounded up so that nothing is let go early.
 #[inline]
 pub(super) fn deadline(at: Timestamp) -> u64 {
-    units(at.as_micros()).min(FAR)
+    units(at.as_micros().min(FAR << UNIT_SHIFT)).min(FAR)
 }
 
 /// The unit that has fully begun at `now`: deadlines up to it have passed, and a
@@ -256,8 +256,8 @@ impl Inline {
     }
 }
 
-/// Whole units up to a time, rounded up.
+/// Whole units up to a time before the end of time, rounded up.
 #[inline]
 fn units(us: u64) -> u64 {
-    (us >> UNIT_SHIFT) + u64::from(!us.is_multiple_of(UNIT_US))
+    (us + (UNIT_US - 1)) >> UNIT_SHIFT
 }

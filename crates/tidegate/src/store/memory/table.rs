@@ -17,9 +17,9 @@
 
 use tidegate_core::Timestamp;
 
-use super::shard::{LINE_WORDS, Line, Locked, SHARD_LINES, Shard, ShardRef};
+use super::shard::{FIRST_LINES, LINE_WORDS, Line, Locked, SHARD_LINES, Shard, ShardRef};
 use super::slot;
-use crate::sync::{AtomicU64, Mutex, Ordering::Relaxed};
+use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering::Relaxed};
 
 const LINE_BYTES: usize = 64;
 /// Keys a shard is meant to hold when the table is full. Its lines can hold a
@@ -34,7 +34,12 @@ const MIN_SHARDS: usize = if cfg!(loom) { 2 } else { 64 };
 #[derive(Debug)]
 pub(super) struct Table {
     words: Box<[AtomicU64]>,
+    /// Where the first whole cache line of `words` begins.
+    first_word: usize,
     shards: Box<[Shard]>,
+    /// Lines in use of each shard. Apart from the shards, and so small that they
+    /// stay in the cache: a key's line is found without waiting for its shard.
+    lines: Box<[AtomicU32]>,
     /// Slots that are not empty, in all shards.
     tracked: AtomicU64,
     max_keys: u64,
@@ -64,11 +69,12 @@ impl Table {
         let words = shards.checked_mul(SHARD_LINES * LINE_WORDS)?.checked_add(LINE_WORDS)?;
         let words = zeroed_words(words)?;
         // An address that cannot be aligned to cache lines costs speed, nothing else.
-        let aligned = words.as_ptr().align_offset(LINE_BYTES) % LINE_WORDS;
-        let first_word = |shard| aligned + shard * (SHARD_LINES * LINE_WORDS);
+        let first_word = words.as_ptr().align_offset(LINE_BYTES) % LINE_WORDS;
         Some(Table {
             words,
-            shards: (0..shards).map(|shard| Shard::new(first_word(shard))).collect(),
+            first_word,
+            shards: (0..shards).map(|_| Shard::new()).collect(),
+            lines: (0..shards).map(|_| AtomicU32::new(FIRST_LINES as u32)).collect(),
             tracked: AtomicU64::new(0),
             max_keys: max_keys as u64,
             grace_us,
@@ -93,7 +99,7 @@ impl Table {
 
     #[inline]
     pub(super) fn shard(&self, index: usize) -> ShardRef<'_> {
-        ShardRef { table: self, shard: &self.shards[index] }
+        ShardRef { table: self, shard: &self.shards[index], index }
     }
 
     #[inline]
@@ -101,9 +107,19 @@ impl Table {
         self.shard(index).lock()
     }
 
-    /// The line that starts at a word.
     #[inline]
-    pub(super) fn line_at(&self, word: usize) -> &Line {
+    pub(super) fn lines_of(&self, shard: usize) -> u32 {
+        self.lines[shard].load(Relaxed)
+    }
+
+    pub(super) fn set_lines(&self, shard: usize, lines: u32) {
+        self.lines[shard].store(lines, Relaxed);
+    }
+
+    /// A line of a shard.
+    #[inline]
+    pub(super) fn line_at(&self, shard: usize, line: usize) -> &Line {
+        let word = self.first_word + (shard * SHARD_LINES + line) * LINE_WORDS;
         self.words[word..].first_chunk().expect("a shard's lines are within the block")
     }
 
