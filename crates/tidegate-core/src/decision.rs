@@ -1,5 +1,6 @@
 //! The answer of one limit.
 
+use core::fmt;
 use core::time::Duration;
 
 /// When the same cost would pass if nothing else arrived.
@@ -67,6 +68,61 @@ impl RetryAfter {
     }
 }
 
+/// How long until everything is available again if nothing else arrives.
+///
+/// Worked out when it is asked for: it takes a division, and a decision that
+/// nobody asks for it should not pay for one.
+#[derive(Clone, Copy)]
+pub struct ResetAfter {
+    until_us: u64,
+    share_us: u64,
+    count: u64,
+}
+
+impl ResetAfter {
+    /// A wait that is known.
+    #[inline]
+    pub const fn from_micros(micros: u64) -> Self {
+        ResetAfter { until_us: micros, share_us: 0, count: 1 }
+    }
+
+    /// `until_us` less one of `count` shares of `share_us`. `count` is not 0.
+    #[inline]
+    pub(crate) const fn less_a_share(until_us: u64, share_us: u64, count: u64) -> Self {
+        ResetAfter { until_us, share_us, count }
+    }
+
+    /// In microseconds.
+    #[inline]
+    pub const fn as_micros(self) -> u64 {
+        self.until_us - self.share_us / self.count
+    }
+
+    /// In milliseconds, rounded up.
+    pub const fn as_millis(self) -> u64 {
+        self.as_micros().div_ceil(1_000)
+    }
+
+    /// In seconds, rounded up.
+    pub const fn as_secs(self) -> u64 {
+        self.as_micros().div_ceil(1_000_000)
+    }
+}
+
+impl PartialEq for ResetAfter {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_micros() == other.as_micros()
+    }
+}
+
+impl Eq for ResetAfter {}
+
+impl fmt::Debug for ResetAfter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Micros({})", self.as_micros())
+    }
+}
+
 /// One limit's answer to one ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
@@ -78,13 +134,6 @@ pub struct Decision {
     pub remaining: u64,
     /// When this cost would pass; [`RetryAfter::Now`] when it is allowed.
     pub retry_after: RetryAfter,
-    /// Microseconds until `remaining` is back at its maximum if nothing else arrives.
-    pub reset_after_us: u64,
-}
-
-impl Decision {
-    /// `reset_after_us` in milliseconds, rounded up.
-    pub const fn reset_after_ms(&self) -> u64 {
-        self.reset_after_us.div_ceil(1_000)
-    }
+    /// How long until `remaining` is back at its maximum if nothing else arrives.
+    pub reset_after: ResetAfter,
 }

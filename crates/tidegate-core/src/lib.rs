@@ -44,7 +44,7 @@ pub use algorithms::{
     sliding_counter::SlidingCounter, sliding_log::SlidingLog, token_bucket::TokenBucket,
 };
 pub use ask::{Ask, Cost, PermitId};
-pub use decision::{Decision, RetryAfter};
+pub use decision::{Decision, ResetAfter, RetryAfter};
 pub use entries::{Entries, Entry};
 pub use limit::{Algorithm, Limit, LimitError, LimitErrorKind, Moment, bounds};
 pub use state::State;

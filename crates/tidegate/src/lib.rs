@@ -28,7 +28,7 @@
 //! # What a decision says
 //!
 //! [`Decision`] carries `allowed`, `remaining`, `retry_after` and
-//! `reset_after_us`, all exact: at `retry_after` the same cost passes, one tick
+//! `reset_after`, all exact: at `retry_after` the same cost passes, one tick
 //! earlier it does not. A denial is a value and charges nothing; an error
 //! ([`CheckError`]) means that the question made no sense.
 //!
@@ -54,6 +54,6 @@ pub use limiter::{Builder, Limiter};
 pub use permit::{Acquired, Permit};
 pub use store::{MemoryOptions, MemoryStats, MemoryStore, OutOfMemory, Request, Store, WhenFull};
 pub use tidegate_core::{
-    Algorithm, Cost, Decision, Limit, LimitError, LimitErrorKind, PermitId, RetryAfter, Timestamp,
-    bounds,
+    Algorithm, Cost, Decision, Limit, LimitError, LimitErrorKind, PermitId, ResetAfter, RetryAfter,
+    Timestamp, bounds,
 };

@@ -13,7 +13,7 @@ pub(crate) mod sliding_log;
 pub(crate) mod token_bucket;
 
 use crate::limit::Moment;
-use crate::{Ask, Cost, Decision, Limit, RetryAfter, Timestamp};
+use crate::{Ask, Cost, Decision, Limit, ResetAfter, RetryAfter, Timestamp};
 
 /// What became of an ask, before it is worked out when to come back.
 #[derive(Clone, Copy, Debug)]
@@ -41,14 +41,14 @@ pub(crate) trait Window {
     /// `cost` is at least 1 and at most the limit's capacity.
     fn wait_us(&self, limit: &Limit, cost: u64, now: &Moment) -> u64;
 
-    /// Microseconds until everything is available again if nothing arrives: when
-    /// all of it would pass at once.
+    /// How long until everything is available again if nothing arrives: until all
+    /// of it would pass at once.
     #[inline]
-    fn reset_us(&self, limit: &Limit, now: &Moment) -> u64 {
-        match limit.capacity() {
+    fn reset_after(&self, limit: &Limit, now: &Moment) -> ResetAfter {
+        ResetAfter::from_micros(match limit.capacity() {
             0 => 0,
             capacity => self.wait_us(limit, capacity, now),
-        }
+        })
     }
 
     /// Adds `units` without asking.
@@ -113,8 +113,8 @@ pub(crate) trait Window {
             }
             _ => RetryAfter::Now,
         };
-        let reset_after_us = self.reset_us(limit, now);
-        Decision { allowed, limit: limit.count(), remaining, retry_after, reset_after_us }
+        let reset_after = self.reset_after(limit, now);
+        Decision { allowed, limit: limit.count(), remaining, retry_after, reset_after }
     }
 
     /// [`Window::apply`] and [`Window::report`] in one.

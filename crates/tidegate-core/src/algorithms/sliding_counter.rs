@@ -32,7 +32,7 @@
 
 use super::{Outcome, Window};
 use crate::limit::Moment;
-use crate::{Ask, Cost, Decision, Limit, Timestamp};
+use crate::{Ask, Cost, Decision, Limit, ResetAfter, Timestamp};
 
 /// The state of a `sliding-counter`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -143,18 +143,19 @@ impl Window for SlidingCounter {
     }
 
     #[inline(always)]
-    fn reset_us(&self, limit: &Limit, now: &Moment) -> u64 {
+    fn reset_after(&self, limit: &Limit, now: &Moment) -> ResetAfter {
         // The wait for all of it, worked out for the case that matters: something
         // was counted in this window, and has to become a previous count and melt.
         // (From 1 to the limit, in one comparison; more takes a forced charge.)
         if self.current.wrapping_sub(1) < limit.count() && limit.tick_us() == 1 {
             let window_us = limit.window_us();
-            return 2 * window_us - now.elapsed_us - (window_us - 1) / self.current;
+            let until_us = 2 * window_us - now.elapsed_us;
+            return ResetAfter::less_a_share(until_us, window_us - 1, self.current);
         }
-        match limit.capacity() {
+        ResetAfter::from_micros(match limit.capacity() {
             0 => 0,
             capacity => self.wait_us(limit, capacity, now),
-        }
+        })
     }
 
     #[inline(always)]

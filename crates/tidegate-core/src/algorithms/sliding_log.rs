@@ -29,7 +29,7 @@
 
 use super::Window;
 use crate::limit::Moment;
-use crate::{Ask, Entries, Entry, Limit, Timestamp};
+use crate::{Ask, Entries, Entry, Limit, ResetAfter, Timestamp};
 
 /// The state of a `sliding-log`.
 #[derive(Clone, Debug, Default)]
@@ -73,10 +73,11 @@ impl Window for SlidingLog {
         limit.window_us() - (now.at.as_micros() - freed_by.as_micros())
     }
 
-    fn reset_us(&self, limit: &Limit, now: &Moment) -> u64 {
+    fn reset_after(&self, limit: &Limit, now: &Moment) -> ResetAfter {
         // When the newest goes, all have gone: no need to walk there.
         let newest = self.entries.newest_at().filter(|_| limit.count() > 0);
-        newest.map_or(0, |at| limit.window_us() - (now.at.as_micros() - at.as_micros()))
+        let passed = newest.map(|at| now.at.as_micros() - at.as_micros());
+        ResetAfter::from_micros(passed.map_or(0, |us| limit.window_us() - us))
     }
 
     fn charge(&mut self, limit: &Limit, units: u64, ask: &Ask) {

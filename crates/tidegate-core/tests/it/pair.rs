@@ -94,7 +94,7 @@ impl Pair {
             (_, RetryAfter::Now) => assert!(decision.allowed, "now; {}", told()),
             (_, wait) => panic!("{wait:?} for {cost:?}; {}", told()),
         }
-        let reset = decision.reset_after_us;
+        let reset = decision.reset_after.as_micros();
         if capacity == 0 {
             assert_eq!(reset, 0, "nothing to wait for; {}", told());
         } else {

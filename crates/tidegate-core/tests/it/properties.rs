@@ -179,11 +179,11 @@ proptest! {
         let longest = match limit.algorithm() {
             Algorithm::SlidingCounter => 2 * window,
             // A refill that lasts until the end of time is cut off there.
-            Algorithm::TokenBucket if now.saturating_add(before.reset_after_us) == u64::MAX => u64::MAX,
-            Algorithm::TokenBucket => before.reset_after_us.saturating_add(limit.tick_us()),
+            Algorithm::TokenBucket if now.saturating_add(before.reset_after.as_micros()) == u64::MAX => u64::MAX,
+            Algorithm::TokenBucket => before.reset_after.as_micros().saturating_add(limit.tick_us()),
             _ => window,
         };
-        prop_assert!(after.reset_after_us <= longest, "{:?} then {:?}", before, after);
+        prop_assert!(after.reset_after.as_micros() <= longest, "{:?} then {:?}", before, after);
     }
 
     /// Charge then refund at one instant restores the state, also for what comes later.

@@ -1,7 +1,7 @@
 //! Worked examples with their answers, and the bugs that were: rows of
 //! `(time, cost, allowed, remaining, wait)` through one runner, the oracle alongside.
 
-use tidegate_core::{Ask, Cost, Decision, PermitId, RetryAfter, State, Timestamp};
+use tidegate_core::{Ask, Cost, PermitId, ResetAfter, RetryAfter, State, Timestamp};
 
 use crate::pair::{Pair, ask, limit};
 
@@ -153,10 +153,8 @@ fn waits_are_rounded_up() {
         assert_eq!(wait == RetryAfter::Now, micros == 0);
         assert_eq!(wait.max(RetryAfter::Never), RetryAfter::Never);
         assert_eq!(RetryAfter::Micros(7).max(wait).as_micros(), Some(micros.max(7)));
-        let reset_after_us = micros;
-        let (allowed, limit, remaining, retry_after) = (true, 1, 1, wait);
-        let decision = Decision { allowed, limit, remaining, retry_after, reset_after_us };
-        assert_eq!(decision.reset_after_ms(), millis);
+        let reset = ResetAfter::from_micros(micros);
+        assert_eq!((reset.as_micros(), reset.as_millis(), reset.as_secs()), (micros, millis, secs));
     }
     assert_eq!(RetryAfter::Never.as_secs(), None);
     assert_eq!(RetryAfter::Micros(u64::MAX).as_secs(), Some(u64::MAX / S + 1));
@@ -185,7 +183,7 @@ fn a_converted_debt_is_rounded_up() {
     let mut state = State::new(&slow);
     state.decide(&slow, &ask(Cost::Ask(1), 0));
     let almost = 3_600 * S - 1;
-    assert_eq!(state.decide(&slow, &ask(Cost::PEEK, almost)).reset_after_us, 1);
+    assert_eq!(state.decide(&slow, &ask(Cost::PEEK, almost)).reset_after.as_micros(), 1);
     let decision = state.decide(&fast, &ask(Cost::PEEK, almost));
     assert_eq!(decision.remaining, fast.count() - 1);
 }
@@ -199,7 +197,7 @@ fn leases_end_in_order_after_the_clock_stepped_back() {
     state.decide(&long, &charge(1, 10 * S));
     state.decide(&short, &charge(2, 69 * S + S / 2));
     let stepped_back = state.decide(&long, &ask(Cost::PEEK, 20 * S));
-    assert_eq!((stepped_back.remaining, stepped_back.reset_after_us), (3, 50 * S));
+    assert_eq!((stepped_back.remaining, stepped_back.reset_after.as_micros()), (3, 50 * S));
     assert_eq!(state.decide(&long, &ask(Cost::PEEK, 21 * S)).remaining, 4);
     assert!(state.release(PermitId(1)), "the long lease lives on");
 }

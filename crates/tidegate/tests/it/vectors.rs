@@ -11,7 +11,7 @@ use std::collections::HashMap;
 
 use tidegate::{
     Acquired, Algorithm, Check, Cost, Decision, Limit, Limiter, ManualClock, Permit, PermitId,
-    RetryAfter,
+    ResetAfter, RetryAfter,
 };
 use tidegate_core::{Ask, State};
 
@@ -232,7 +232,7 @@ fn parse_row(line: &str, limit: &Limit) -> Option<Row> {
                     "never" => RetryAfter::Never,
                     wait => RetryAfter::from_micros(number(wait)?),
                 },
-                reset_after_us: number(reset_after)?,
+                reset_after: ResetAfter::from_micros(number(reset_after)?),
             })
         }
         _ => return None,

@@ -2,7 +2,9 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use tidegate_core::{Algorithm, Ask, Cost, Decision, Limit, RetryAfter, State, Timestamp};
+use tidegate_core::{
+    Algorithm, Ask, Cost, Decision, Limit, ResetAfter, RetryAfter, State, Timestamp,
+};
 
 use super::shard::{Locked, Place};
 use super::slot::{self, Fingerprint, Inline, Slot};
@@ -398,6 +400,6 @@ pub(super) fn denied_full(limit: &Limit, cost: Cost) -> Decision {
         limit: limit.count(),
         remaining: 0,
         retry_after,
-        reset_after_us: limit.window_us(),
+        reset_after: ResetAfter::from_micros(limit.window_us()),
     }
 }
