@@ -56,16 +56,6 @@ impl RetryAfter {
             None => None,
         }
     }
-
-    /// The later of two waits; never is later than any.
-    #[inline]
-    #[must_use]
-    pub fn max(self, other: RetryAfter) -> RetryAfter {
-        match (self.as_micros(), other.as_micros()) {
-            (Some(a), Some(b)) => RetryAfter::from_micros(if a > b { a } else { b }),
-            _ => RetryAfter::Never,
-        }
-    }
 }
 
 /// How long until everything is available again if nothing else arrives.

@@ -11,6 +11,10 @@ impl Timestamp {
     /// The Unix epoch.
     pub const EPOCH: Timestamp = Timestamp(0);
 
+    /// The last time a decision can be made at: whatever is counted then still
+    /// expires later.
+    pub const LAST: Timestamp = Timestamp(u64::MAX - 1);
+
     /// A time given in microseconds since the Unix epoch.
     #[inline]
     pub const fn from_micros(micros: u64) -> Self {

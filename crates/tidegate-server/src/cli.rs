@@ -40,7 +40,7 @@ pub struct ReplayArgs {
     ///
     /// Given several times, an event passes if every limit admits it; if one
     /// does not, none is charged.
-    #[arg(long = "limit", value_name = "LIMIT", required = true)]
+    #[arg(long = "limit", value_name = "LIMIT", required = true, allow_hyphen_values = true)]
     pub limits: Vec<Limit>,
 
     /// The algorithm to use in place of the limits' own, or `all` to compare them

@@ -1,9 +1,11 @@
 //! Where a limiter's time comes from.
 //!
-//! Algorithms take the time as an argument; a store reads its clock once per
-//! decision, under the lock of what it decides about, so that times in one
-//! place never run backwards. Wall time is read once, when the clock is made;
-//! from then on time is monotonic.
+//! Algorithms take the time as an argument; a store reads its clock when it
+//! decides. Where the exact time matters it is read under the lock of what is
+//! decided about, so that times in one place never run backwards; the hot path
+//! reads it before, which is safe because it only handles counters of the window
+//! that time is in, and an older time within a window is the stricter one. Wall
+//! time is read once, when the clock is made; from then on time is monotonic.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -248,7 +250,7 @@ impl ManualClock {
     /// The time it shows.
     #[inline]
     pub fn now(&self) -> Timestamp {
-        Timestamp::from_micros(self.0.now_us.load(Ordering::Acquire))
+        Timestamp::from_micros(self.0.now_us.load(Ordering::Acquire)).min(Timestamp::LAST)
     }
 
     /// Shows another time, earlier or later, and wakes whoever waits for it.
@@ -259,9 +261,10 @@ impl ManualClock {
 
     /// Moves on, and wakes whoever waits for it.
     pub fn advance(&self, by: Duration) {
-        let by = whole_micros(by);
-        let before = self.0.now_us.fetch_add(by, Ordering::AcqRel);
-        self.0.timers.fire(Timestamp::from_micros(before.saturating_add(by)));
+        let later = |now_us: u64| Some(now_us.saturating_add(whole_micros(by)));
+        // Never fails: there is always a later time.
+        let _ = self.0.now_us.fetch_update(Ordering::AcqRel, Ordering::Acquire, later);
+        self.0.timers.fire(self.now());
     }
 }
 

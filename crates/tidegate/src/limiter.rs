@@ -50,6 +50,9 @@ struct Shared<S> {
 
 impl Limiter {
     /// A limiter in memory with the default bounds: a million keys, then overflow.
+    ///
+    /// # Panics
+    /// When 25 MB of address space cannot be had; [`Limiter::builder`] gives an error instead.
     #[expect(clippy::new_without_default, reason = "it reserves memory and reads a clock")]
     pub fn new() -> Self {
         Self::builder().build().expect("a million keys take 25 MB")
@@ -96,7 +99,7 @@ impl Limiter {
     /// As [`Limiter::check`].
     #[inline]
     pub fn check_at(&self, now: Timestamp, check: &Check<'_>) -> Result<Decision, CheckError> {
-        self.store().decide_one(check, || now)
+        self.store().decide_one(check, || now.min(Timestamp::LAST))
     }
 
     /// Decides several checks together: all are charged or none.
@@ -116,7 +119,7 @@ impl Limiter {
         now: Timestamp,
         checks: &[Check<'_>],
     ) -> Result<Verdict, CheckError> {
-        self.store().decide_all(&Request::new(checks), Some(now))
+        self.store().decide_all(&Request::new(checks), Some(now.min(Timestamp::LAST)))
     }
 
     /// Decides a request, perhaps under an idempotency id.
@@ -170,7 +173,8 @@ impl Limiter {
         decisions: &mut Vec<Decision>,
     ) -> Result<(), CheckError> {
         assert!(times.len() >= checks.len(), "every check needs a time");
-        self.store().decide_batch(checks, |index| times[index], decisions)
+        let time = |index: usize| times[index].min(Timestamp::LAST);
+        self.store().decide_batch(checks, time, decisions)
     }
 
     /// Looks without touching: what would be allowed now?
@@ -207,13 +211,15 @@ impl Limiter {
         self.check(key, limit, Cost::Refund(units))
     }
 
-    /// Forgets what a key has used of a limit; says whether there was anything.
+    /// Forgets what a key has used of a limit; says whether it was tracked and not
+    /// yet expired. Remembered idempotency ids are not forgotten.
     pub fn reset(&self, key: impl AsRef<[u8]>, limit: &Limit) -> bool {
         self.store().reset_now(key.as_ref(), limit)
     }
 
     /// Takes a permit if every check admits it; `concurrency` limits among them
     /// are held until the permit is dropped or its lease ends, rate limits are charged.
+    /// A cost of 0 only looks: its permit holds nothing.
     ///
     /// ```
     /// use tidegate::{Check, Limit, Limiter};
@@ -241,8 +247,8 @@ impl Limiter {
         })
     }
 
-    /// Admits the checks at the earliest moment they pass, in the order of the
-    /// calls, or says no at once if that would take longer than `max_wait`.
+    /// Admits the checks at the earliest moment they pass, in the order in which
+    /// the futures were first polled, or says no at once if that would take longer than `max_wait`.
     ///
     /// Waiters with the same keys and limits form a queue. The wait is worked out
     /// beforehand from the state and the queue, exactly, if nothing else arrives;
@@ -286,7 +292,7 @@ impl<S: Store> Limiter<S> {
     /// Decides one check, over any store.
     ///
     /// # Errors
-    /// When the check makes no sense or the store fails; see [`CheckError`].
+    /// When the check makes no sense; see [`CheckError`].
     pub async fn check_async(&self, check: Check<'_>) -> Result<Decision, CheckError> {
         let verdict = self.decide_async(&Request::new(&[check])).await?;
         Ok(verdict.decisions[0])
@@ -295,7 +301,7 @@ impl<S: Store> Limiter<S> {
     /// Decides a request, over any store: all checks are charged or none.
     ///
     /// # Errors
-    /// When the request makes no sense or the store fails; see [`CheckError`].
+    /// When the request makes no sense; see [`CheckError`].
     pub async fn decide_async(&self, request: &Request<'_>) -> Result<Verdict, CheckError> {
         self.shared.store.decide(request).await
     }
@@ -303,7 +309,7 @@ impl<S: Store> Limiter<S> {
     /// Forgets what a key has used of a limit, over any store.
     ///
     /// # Errors
-    /// When the store fails.
+    /// None in memory; other stores may fail.
     pub async fn reset_async(
         &self,
         key: impl AsRef<[u8]> + Send,
@@ -334,7 +340,8 @@ pub struct Builder {
 
 impl Builder {
     /// The most keys tracked at once, counted per key and limit. Memory is taken
-    /// as keys come, about 21 bytes each.
+    /// as keys come: about 24 bytes for a `sliding-counter`, all in, and a sixth of
+    /// a byte per possible key beforehand.
     #[must_use]
     pub fn max_keys(mut self, max_keys: usize) -> Self {
         self.options.max_keys = max_keys;

@@ -19,8 +19,9 @@ use crate::sync::Mutex;
 use crate::timer::TimerKey;
 use crate::{Check, CheckError, MemoryStore, Verdict};
 
-/// The most waiters in one queue: beyond it the answer is a denial. Playing the
-/// queue through takes a newcomer some microseconds at this length.
+/// The most waiters in one queue: beyond it the answer is a denial. Playing a queue
+/// of this length through takes a newcomer some 200 us, and other newcomers of
+/// the same limiter wait for it.
 const MAX_QUEUE: usize = 1024;
 
 /// All queues of a limiter, by what their waiters wait for.

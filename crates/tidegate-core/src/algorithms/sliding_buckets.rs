@@ -117,6 +117,7 @@ impl Window for SlidingBuckets {
     }
 
     fn expires_at(&self, limit: &Limit) -> Timestamp {
-        self.entries.newest_at().unwrap_or(Timestamp::EPOCH).plus_micros(limit.window_us())
+        let newest = self.entries.newest_at();
+        newest.map_or(Timestamp::EPOCH, |at| at.plus_micros(limit.window_us()))
     }
 }

@@ -258,12 +258,15 @@ impl Feed {
     }
 
     fn format_of(&self, path: &Path, lines: &mut Lines) -> Result<Option<Format>, ReplayError> {
+        lines.peek(DETECT_LINES)?;
+        let (damaged, begins) = (lines.damage().is_some(), lines.overlong());
         let first = lines.peek(DETECT_LINES)?;
-        let Some(first_line) = first.first() else {
-            return match lines.damage() {
-                Some(_) => Ok(None),
-                None => Err(FileFault::Empty.of(path)),
-            };
+        // A first line that does not even fit the buffer is malformed, not the end.
+        let first_line = match (first.first(), &begins) {
+            (Some(line), _) => line,
+            (None, Some(begins)) => &begins[..],
+            (None, None) if damaged => return Ok(None),
+            (None, None) => return Err(FileFault::Empty.of(path)),
         };
         let format = match self.format {
             FormatChoice::Csv => Format::Csv,

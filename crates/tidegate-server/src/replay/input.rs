@@ -24,6 +24,9 @@ pub const MAX_LINE_BYTES: usize = 64 * 1024;
 /// the cache while they are parsed.
 const BUFFER_BYTES: usize = 256 * 1024;
 
+/// How much of a line that does not fit the buffer is kept to be shown.
+const OVERLONG_SHOWN: usize = 80;
+
 /// What compressed data is taken from the file in.
 const RAW_BUFFER_BYTES: usize = 128 * 1024;
 
@@ -177,6 +180,13 @@ impl Lines {
             self.fill()?;
         }
         Ok(self.in_buffer().take(count).collect())
+    }
+
+    /// How the first line begins if it does not fit the buffer.
+    pub fn overlong(&self) -> Option<Vec<u8>> {
+        let bytes = &self.buffer[self.start..self.end];
+        let whole = self.ended || memchr::memchr(b'\n', bytes).is_some();
+        (!whole).then(|| bytes[..bytes.len().min(OVERLONG_SHOWN)].to_vec())
     }
 
     /// Lines in the buffer that are whole and not blank.

@@ -270,3 +270,21 @@ fn decisions_that_cannot_be_written() {
     replay(&trace, &["--decisions", &trace]).failed(2, &["trace.csv", "overwrite"]);
     assert_eq!(fs::read_to_string(&trace).expect("still there"), "1,a\n");
 }
+
+#[test]
+fn a_first_line_beyond_any_buffer_is_malformed_not_the_end() {
+    // Regression: such a file was called empty.
+    let trace = "x".repeat(2_000_000) + "\n1000000,a\n2000000,a\n";
+    let args = ["replay", "-", "--format", "csv", "--limit", "1 per 10s", "--json"];
+    let summary = tidegate_reading(&args, trace.as_bytes()).succeeded().json();
+    assert_eq!(summary["events"], 2, "{summary}");
+    let args = ["replay", "-", "--limit", "1 per 10s"];
+    tidegate_reading(&args, trace.as_bytes()).failed(1, &["xxxx"]);
+}
+
+#[test]
+fn a_negative_limit_is_pointed_at() {
+    let rejected = tidegate_reading(&["replay", "-", "--limit", "-1 per 1s"], b"");
+    assert_eq!(rejected.code, 2);
+    assert!(rejected.stderr.contains("digits only"), "{}", rejected.stderr);
+}

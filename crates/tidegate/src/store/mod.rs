@@ -19,7 +19,7 @@ pub struct Request<'a> {
     /// An idempotency id: the same request with the same id is charged once.
     pub id: Option<&'a [u8]>,
     /// The permit under which admitted `concurrency` limits are held.
-    pub permit: Option<PermitId>,
+    pub(crate) permit: Option<PermitId>,
 }
 
 impl<'a> Request<'a> {

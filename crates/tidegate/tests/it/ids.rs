@@ -136,3 +136,22 @@ fn remembered_ids_are_bounded() {
         assert!(known.allowed, "the old have made way or were never there");
     }
 }
+
+/// Regression: expired ids in other shards kept a small store from remembering.
+#[test]
+fn a_few_ids_are_remembered_window_after_window() {
+    let (clock, limit) = (ManualClock::new(at(NOW)), limit("1000 per 1s"));
+    let limiter = Limiter::builder().clock(clock.clock()).max_ids(10).build().expect("memory");
+    for round in 0..5 {
+        for id in 0..10 {
+            let checks = [Check::new("key", &limit, 1)];
+            let id = format!("{round} {id}");
+            let request = Request::new(&checks).with_id(&id);
+            limiter.decide(&request).expect("sound");
+            limiter.decide(&request).expect("sound");
+        }
+        assert_eq!(limiter.peek("key", &limit).expect("sound").remaining, 990, "round {round}");
+        clock.advance(Duration::from_secs(10));
+    }
+    assert_eq!(limiter.stats().forgotten_ids, 0);
+}

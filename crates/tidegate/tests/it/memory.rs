@@ -1,7 +1,7 @@
 //! The memory store decides as the pure core does, bit for bit, and keeps keys apart.
 
 use proptest::prelude::*;
-use tidegate::{Check, CheckError, Cost, Request, bounds};
+use tidegate::{Check, CheckError, Cost, Limiter, Request, bounds};
 use tidegate_core::{Ask, State};
 
 use crate::common::{NOW, S, at, check_at, limit, limiter};
@@ -198,4 +198,35 @@ fn async_calls_decide_the_same() {
     let held = self::limit("3 concurrent");
     let refused = block_on(limiter.check_async(Check::new("key", &held, 1)));
     assert_eq!(refused, Err(CheckError::NeedsPermit));
+}
+
+/// Regression: with a clock near zero, looking at a log took a place.
+#[test]
+fn looking_takes_no_place() {
+    let limiter = Limiter::builder().build().expect("memory");
+    for text in
+        ["5 per 1h sliding-log", "5 per 1h sliding-buckets", "5 per 1h", "5 per 1h token-bucket"]
+    {
+        let limit = limit(text);
+        for key in 0..100 {
+            let key = format!("{key}");
+            limiter.check_at(at(0), &Check::new(&key, &limit, Cost::PEEK)).expect("sound");
+        }
+    }
+    assert_eq!(limiter.stats().tracked_keys, 0);
+}
+
+/// Regression: at the end of time nothing was counted.
+#[test]
+fn the_end_of_time_counts() {
+    for text in
+        ["2 per 1h sliding-log", "2 per 1h", "2 per 1h fixed-window", "2 per 1h token-bucket"]
+    {
+        let (limiter, limit) = (Limiter::builder().build().expect("memory"), limit(text));
+        let admits = |_: &u64| {
+            let check = Check::new("key", &limit, 1);
+            limiter.check_at(at(u64::MAX), &check).expect("sound").allowed
+        };
+        assert_eq!((0..10).filter(admits).count(), 2, "{text}");
+    }
 }

@@ -207,7 +207,6 @@ fn checks_that_contradict_each_other_are_refused() {
         Check::new("a", &six, 1),
         Check::new("a", &five, Cost::Force(1)),
         Check::new("a", &five, Cost::Refund(1)),
-        plain.observed(),
     ];
     for other in contradictions {
         let refused = limiter.check_all(&[Check::new("b", &five, 1), plain, other]);

@@ -109,3 +109,23 @@ fn a_denied_request_corrects_nothing() {
         assert_eq!(remaining(&limiter, "b", &limit), 2, "{cost:?}");
     }
 }
+
+/// A stricter limit tried out beside the one in force counts on its own.
+#[test]
+fn a_stricter_limit_can_be_watched_beside_the_one_in_force() {
+    let (limiter, _) = limiter();
+    let (loose, strict) = (limit("10 per 1h"), limit("5 per 1h"));
+    for order in [false, true] {
+        let key = if order { "one" } else { "other" };
+        let mut checks = [Check::new(key, &loose, 1), Check::new(key, &strict, 1).observed()];
+        if order {
+            checks.reverse();
+        }
+        let watched = usize::from(!order);
+        let verdicts: Vec<_> =
+            (0..12).map(|_| limiter.check_all(&checks).expect("sound")).collect();
+        assert_eq!(verdicts.iter().filter(|verdict| verdict.allowed).count(), 10);
+        let would_pass = verdicts.iter().filter(|v| v.decisions[watched].allowed).count();
+        assert_eq!(would_pass, 5);
+    }
+}

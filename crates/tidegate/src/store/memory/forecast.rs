@@ -1,7 +1,7 @@
 //! When a request would pass if it had to wait its turn behind others.
 
 use smallvec::SmallVec;
-use tidegate_core::{Ask, Cost, Decision, Limit, RetryAfter, State, Timestamp};
+use tidegate_core::{Ask, Cost, Decision, Limit, ResetAfter, RetryAfter, State, Timestamp};
 
 use super::MemoryStore;
 use super::many::Plan;
@@ -17,6 +17,23 @@ struct Copied<'a> {
     plan: usize,
 }
 
+impl Copied<'_> {
+    /// What the limit would answer at `turn`, told at `now` to one who is denied.
+    fn left_at(&self, turn: Timestamp, now: Timestamp) -> Decision {
+        let ask = Ask::new(self.cost, turn);
+        let mut state = self.state.clone();
+        state.admits(self.limit, &ask);
+        let answer = state.settle(self.limit, &ask, false);
+        let reset_us = answer.reset_after.as_micros() + (turn.as_micros() - now.as_micros());
+        let most = match self.cost {
+            Cost::Ask(units) => units.saturating_sub(1),
+            Cost::Force(_) | Cost::Refund(_) => u64::MAX,
+        };
+        let remaining = answer.remaining.min(most);
+        Decision { remaining, reset_after: ResetAfter::from_micros(reset_us), ..answer }
+    }
+}
+
 impl MemoryStore {
     /// The denial of a request that has to wait behind `ahead`, requests that
     /// count in the same states: how long, if nothing else arrives. The states
@@ -30,21 +47,16 @@ impl MemoryStore {
         let (plans, members) = self.plan(checks, false)?;
         let now = self.clock.now();
         let mut copies = self.copy_states(&plans, now);
-        let mut answers: SmallVec<[(usize, Decision); 4]> = copies
-            .iter()
-            .map(|copied| {
-                let ask = Ask::new(copied.cost, now);
-                let mut state = copied.state.clone();
-                state.admits(copied.limit, &ask);
-                (copied.plan, state.settle(copied.limit, &ask, false))
-            })
-            .collect();
+        let passes = ahead.iter().try_fold(now, |at, costs| pass(&mut copies, costs, at));
+        let turn = passes.unwrap_or(now);
+        // What is left when it is this request's turn, as if it were so now.
+        let mut answers: SmallVec<[(usize, Decision); 4]> =
+            copies.iter().map(|copied| (copied.plan, copied.left_at(turn, now))).collect();
         answers.sort_unstable_by_key(|(plan, _)| *plan);
         let own: Vec<Cost> = copies.iter().map(|copied| copied.cost).collect();
-        let mut everybody = ahead.iter().copied().chain([&own[..]]);
-        let passes = everybody.try_fold(now, |at, costs| pass(&mut copies, costs, at));
+        let passes = passes.and_then(|at| pass(&mut copies, &own, at));
         let retry_after = passes.map_or(RetryAfter::Never, |at| {
-            RetryAfter::from_micros(at.as_micros() - now.as_micros())
+            RetryAfter::Micros((at.as_micros() - now.as_micros()).max(1))
         });
         for (plan, answer) in &mut answers {
             if !plans[*plan].observed {

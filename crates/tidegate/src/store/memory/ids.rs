@@ -9,13 +9,18 @@ use tidegate_core::{Cost, Timestamp};
 use crate::sync::Mutex;
 use crate::{CheckError, Clock, Verdict};
 
-/// Small enough that clearing one of its expired ids is short work.
-const SHARDS: usize = 256;
+/// Ids are kept in shards, so that few wait for each other and clearing one of
+/// expired ids is short work; a shard has at least room for this many.
+const SHARD_IDS: usize = 64;
+const MAX_SHARDS: usize = 256;
 
 #[derive(Debug)]
 pub(super) struct Ids {
     shards: Box<[Mutex<HashMap<u64, Remembered>>]>,
-    max: usize,
+    /// The most ids in one shard.
+    shard_max: usize,
+    /// The shard the next sweep clears.
+    hand: AtomicUsize,
     len: AtomicUsize,
 }
 
@@ -37,9 +42,11 @@ impl Remembered {
 
 impl Ids {
     pub(super) fn new(max_ids: usize) -> Self {
+        let shards = (max_ids / SHARD_IDS).clamp(1, MAX_SHARDS);
         Ids {
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            max: max_ids,
+            shards: (0..shards).map(|_| Mutex::default()).collect(),
+            shard_max: max_ids / shards,
+            hand: AtomicUsize::new(0),
             len: AtomicUsize::new(0),
         }
     }
@@ -60,7 +67,7 @@ impl Ids {
         at: Option<Timestamp>,
         decide: impl FnOnce() -> Verdict,
     ) -> Result<(Verdict, bool), CheckError> {
-        let mut shard = self.shards[named as usize % SHARDS].lock();
+        let mut shard = self.shards[named as usize % self.shards.len()].lock();
         let now = at.unwrap_or_else(|| clock.now());
         if let Entry::Occupied(mut known) = shard.entry(named) {
             if known.get_mut().live(now) {
@@ -79,13 +86,10 @@ impl Ids {
         if !verdict.allowed {
             return Ok((verdict, false));
         }
-        let full = || self.len() >= self.max || shard.len() > self.max / SHARDS;
-        if full() {
-            let before = shard.len();
-            shard.retain(|_, known| known.live(now));
-            self.len.fetch_sub(before - shard.len(), Relaxed);
+        if shard.len() >= self.shard_max {
+            self.clear(&mut shard, now);
         }
-        let room = self.len() < self.max;
+        let room = shard.len() < self.shard_max;
         if room {
             let costs = costs.into();
             let known = Remembered { costs, verdict: verdict.clone(), since: now, window_us };
@@ -93,5 +97,19 @@ impl Ids {
             self.len.fetch_add(1, Relaxed);
         }
         Ok((verdict, !room))
+    }
+
+    /// Forgets the expired ids of a hundredth of the shards.
+    pub(super) fn sweep(&self, now: Timestamp) {
+        for _ in 0..self.shards.len().div_ceil(100) {
+            let next = self.hand.fetch_add(1, Relaxed) % self.shards.len();
+            self.clear(&mut self.shards[next].lock(), now);
+        }
+    }
+
+    fn clear(&self, shard: &mut HashMap<u64, Remembered>, now: Timestamp) {
+        let before = shard.len();
+        shard.retain(|_, known| known.live(now));
+        self.len.fetch_sub(before - shard.len(), Relaxed);
     }
 }

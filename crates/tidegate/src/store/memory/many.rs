@@ -17,8 +17,11 @@ use crate::store::Request;
 use crate::{Check, CheckError, Verdict};
 
 /// Requests have a few checks; more spill to the heap.
-const FEW: usize = 4;
-type Few<T> = SmallVec<[T; FEW]>;
+pub(super) const FEW: usize = 4;
+pub(super) type Few<T> = SmallVec<[T; FEW]>;
+
+/// What tells a watched state from the one in force. Low bits: the shard stays.
+pub(super) const OBSERVER: u64 = 0x6f62_7365;
 
 /// All checks of a request that count in one state.
 pub(super) struct Plan<'a> {
@@ -26,6 +29,8 @@ pub(super) struct Plan<'a> {
     pub(super) observed: bool,
     /// There was no room for its key.
     full: Option<WhenFull>,
+    /// There was no room for its key, or none for its log entry or permit.
+    overflowed: bool,
 }
 
 /// A plan's state while its shard is locked.
@@ -83,12 +88,15 @@ impl MemoryStore {
             }
             let located = self.locate(check);
             let same_state = |plan: &Plan<'_>| {
-                plan.check.hash == located.hash && plan.check.limit.id() == located.limit.id()
+                plan.check.hash == located.hash
+                    && plan.check.limit.id() == located.limit.id()
+                    && plan.observed == check.observed
             };
             match plans.iter().position(same_state) {
                 None => {
                     members.push(plans.len());
-                    plans.push(Plan { check: located, observed: check.observed, full: None });
+                    let observed = check.observed;
+                    plans.push(Plan { check: located, observed, full: None, overflowed: false });
                 }
                 Some(index) => {
                     members.push(index);
@@ -96,6 +104,7 @@ impl MemoryStore {
                 }
             }
         }
+        set_observers_apart(&mut plans);
         Ok((plans, members))
     }
 
@@ -131,7 +140,7 @@ impl MemoryStore {
                 break answers;
             }
         };
-        let overflowed = plans.iter().any(|plan| plan.full.is_some());
+        let overflowed = plans.iter().any(|plan| plan.overflowed);
         let decisions = members.iter().map(|&plan| answers[plan]).collect();
         Verdict::new(request.checks, decisions, overflowed)
     }
@@ -149,7 +158,7 @@ impl MemoryStore {
         shards.dedup();
         let locks: Few<Locked<'_>> = shards.iter().map(|&shard| self.table.lock(shard)).collect();
         let lock_of = |plan: &Plan<'_>| {
-            let index = shards.binary_search(&plan.check.shard).unwrap_or(0);
+            let index = shards.binary_search(&plan.check.shard).expect("all shards are locked");
             &locks[index]
         };
         // Under the locks, so that times in one place never run backwards.
@@ -181,17 +190,20 @@ impl MemoryStore {
                 && !loaded.out_of_entries;
             needs_place && !self.place(lock_of(plan), plan, now)
         });
-        if unplaced.is_none() {
-            let both = plans.iter().zip(&mut loaded);
-            let answers =
-                both.map(|(plan, loaded)| self.answer(plan, loaded, &ask(plan), admitted));
-            let answers: Few<Decision> = answers.collect();
+        if let Some(index) = unplaced {
             self.put_back(plans, loaded, lock_of, now);
-            return Some(answers);
+            self.turn_away(plans, index);
+            return None;
         }
+        let both = plans.iter().zip(&mut loaded);
+        let answers = both.map(|(plan, loaded)| self.answer(plan, loaded, &ask(plan), admitted));
+        let answers: Few<Decision> = answers.collect();
+        let out_of_entries: Few<bool> = loaded.iter().map(|loaded| loaded.out_of_entries).collect();
         self.put_back(plans, loaded, lock_of, now);
-        self.turn_away(plans, unplaced?);
-        None
+        for (plan, out) in plans.iter_mut().zip(out_of_entries) {
+            plan.overflowed |= out;
+        }
+        Some(answers)
     }
 
     fn load(&self, locked: &Locked<'_>, plan: &Plan<'_>, ask: &Ask) -> Loaded {
@@ -259,6 +271,7 @@ impl MemoryStore {
 
     /// Notes that a plan's key has no room of its own.
     fn turn_away(&self, plans: &mut [Plan<'_>], index: usize) {
+        plans[index].overflowed = true;
         self.tally.overflowed.fetch_add(1, Relaxed);
         if self.when_full == WhenFull::Overflow && plans[index].full.is_none() {
             // Two such keys of one request still count apart.
@@ -277,6 +290,18 @@ impl MemoryStore {
     }
 }
 
+/// Gives a watched check a state of its own where it would share one with a check
+/// that has a say, as when a stricter limit is tried out beside the one in force.
+fn set_observers_apart(plans: &mut [Plan<'_>]) {
+    for index in 0..plans.len() {
+        let state = plans[index].state_hash();
+        let shared = |other: &Plan<'_>| !other.observed && other.state_hash() == state;
+        if plans[index].observed && plans.iter().any(shared) {
+            plans[index].check.hash ^= OBSERVER;
+        }
+    }
+}
+
 impl Plan<'_> {
     /// A number for the state it counts in.
     pub(super) fn state_hash(&self) -> u64 {
@@ -289,7 +314,7 @@ impl Plan<'_> {
     }
 
     fn merge(&mut self, check: &Check<'_>) -> Result<(), CheckError> {
-        if *self.check.limit != *check.limit || self.observed != check.observed {
+        if *self.check.limit != *check.limit {
             return Err(CheckError::Conflict);
         }
         self.check.cost = match (self.check.cost, check.cost) {

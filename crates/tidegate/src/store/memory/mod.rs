@@ -44,6 +44,7 @@ use foldhash::quality::SeedableRandomState;
 use tidegate_core::{Limit, PermitId, Timestamp};
 
 use self::ids::Ids;
+use self::many::OBSERVER;
 use self::table::Table;
 use crate::check::MAX_CHECKS;
 use crate::store::{Request, Store};
@@ -191,17 +192,20 @@ impl MemoryStore {
         }
     }
 
-    /// Lets go of expired keys in a part of the store and returns how many.
+    /// Lets go of expired keys and ids in a part of the store and returns how many keys.
     ///
     /// Never needed for correctness or bounds: room is made when it is needed.
     /// A service that wants its metrics current calls it now and then; a
     /// hundred calls go once round the store.
     pub fn sweep(&self) -> u64 {
-        self.table.sweep(self.table.shards().div_ceil(100), self.clock.now(), u64::MAX)
+        let now = self.clock.now();
+        self.ids.sweep(now);
+        self.table.sweep(self.table.shards().div_ceil(100), now, u64::MAX)
     }
 
-    /// Forgets what a key has used of a limit; says whether there was anything.
-    pub fn reset_now(&self, key: &[u8], limit: &Limit) -> bool {
+    /// Forgets what a key has used of a limit; says whether it was tracked and
+    /// not yet expired.
+    pub(crate) fn reset_now(&self, key: &[u8], limit: &Limit) -> bool {
         let hash = self.hash(key);
         let locked = self.table.lock(self.table.shard_of(hash));
         let place = locked.find(slot::Fingerprint::new(hash ^ limit.id()));
@@ -220,7 +224,9 @@ impl MemoryStore {
     pub(crate) fn with_permit(&self, key: &[u8], limit: &Limit, act: PermitAct) -> bool {
         let overflowed = self.tally.overflowed.load(Ordering::Relaxed) > 0;
         // A key there was no room for holds its permits under an overflow key.
-        self.with_permit_of(self.hash(key), limit, act)
+        let hash = self.hash(key);
+        self.with_permit_of(hash, limit, act)
+            || self.with_permit_of(hash ^ OBSERVER, limit, act)
             || overflowed
                 && self.overflow_hashes().any(|hash| self.with_permit_of(hash, limit, act))
     }

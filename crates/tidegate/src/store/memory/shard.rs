@@ -306,8 +306,9 @@ impl<'a> Locked<'a> {
         }
     }
 
-    /// Whether a slot can be taken before the shard must be rebuilt: seven eighths
-    /// full, a key sits in its home line or the next with few exceptions.
+    /// Whether a slot can be taken before the shard must be rebuilt: up to seven
+    /// eighths full, a key sits in its home line or the next with few exceptions. A
+    /// shard that cannot grow any more is filled further.
     fn has_room(&self) -> bool {
         let lines = self.lines();
         let slots = lines * LINE_SLOTS as u32;

@@ -39,8 +39,7 @@ const FAR: u64 = (1 << (DEADLINE_LOW_BITS + DEADLINE_HIGH_BITS)) - 1;
 /// no longer be known. It falls in the year 2110.
 const LAST_INLINE_US: u64 = (FAR << UNIT_SHIFT) - 2 * bounds::MAX_WINDOW_US;
 
-/// A slot as two words, read and written under its shard's lock. An empty slot
-/// is all zeros.
+/// A slot as two words. An empty slot is all zeros.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Slot {
     pub(super) tag: u64,

@@ -12,8 +12,9 @@
 //! so only take memory, as shards grow into them. Keys are never moved by
 //! anybody else's growth, and an active key is never dropped.
 //!
-//! All words are atomics, read and written relaxed under the shard's lock, which
-//! costs the same as plain words and needs no `unsafe`.
+//! All words are atomics, written relaxed under the shard's lock and read under it
+//! or, where a glimpse is enough, without; that costs the same as plain words and
+//! needs no `unsafe`.
 
 use tidegate_core::Timestamp;
 
@@ -22,8 +23,8 @@ use super::slot;
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering::Relaxed};
 
 const LINE_BYTES: usize = 64;
-/// Keys a shard is meant to hold when the table is full. Its lines can hold a
-/// third more, ten standard deviations of a random spread.
+/// Keys a shard is meant to hold when the table is full. Its lines can hold 1,200,
+/// twelve standard deviations of a random spread more.
 const SHARD_KEYS: usize = 840;
 /// How many shards a newcomer to a full table asks for something expired, a load
 /// each: some microseconds.
@@ -73,8 +74,8 @@ impl Table {
         Some(Table {
             words,
             first_word,
-            shards: (0..shards).map(|_| Shard::new()).collect(),
-            lines: (0..shards).map(|_| AtomicU32::new(FIRST_LINES as u32)).collect(),
+            shards: try_collect(shards, Shard::new)?,
+            lines: try_collect(shards, || AtomicU32::new(FIRST_LINES as u32))?,
             tracked: AtomicU64::new(0),
             max_keys: max_keys as u64,
             grace_us,
@@ -205,6 +206,14 @@ impl Table {
     pub(super) fn shards(&self) -> usize {
         self.shards.len()
     }
+}
+
+/// So many of them, or `None` when there is no memory for them.
+fn try_collect<T>(count: usize, new: impl Fn() -> T) -> Option<Box<[T]>> {
+    let mut list = Vec::new();
+    list.try_reserve_exact(count).ok()?;
+    list.extend((0..count).map(|_| new()));
+    Some(list.into_boxed_slice())
 }
 
 #[cfg(not(loom))]
