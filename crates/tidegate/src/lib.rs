@@ -20,9 +20,9 @@
 //! | --- | --- | --- | --- |
 //! | `sliding-log` | the limit, exactly | about 3 bytes per request in the window | exact |
 //! | `sliding-buckets` | the limit, always | constant | capacity may return a little late |
-//! | `sliding-counter` | close to twice the limit, for someone who aims at it | 16 bytes | the default |
-//! | `fixed-window` | twice the limit, across a boundary | 16 bytes | |
-//! | `token-bucket` | the burst plus the limit | 48 bytes | a steady rate |
+//! | `sliding-counter` | close to twice the limit, for someone who aims at it | a slot of 16 bytes | the default |
+//! | `fixed-window` | twice the limit, across a boundary | a slot | |
+//! | `token-bucket` | the burst plus the limit | a slot and 40 bytes | a steady rate |
 //! | `concurrency` | the limit at once | 40 bytes per permit | held, not counted |
 //!
 //! # What a decision says

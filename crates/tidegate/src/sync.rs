@@ -1,4 +1,4 @@
-//! Atomics and locks from one place, so that loom can stand in for them.
+//! Atomics from one place, so that loom can stand in for them, and a mutex.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};

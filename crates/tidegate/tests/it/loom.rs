@@ -1,4 +1,5 @@
-//! Every interleaving of a few threads on a tiny store, by model.
+//! Interleavings of a few threads on a tiny store, all up to a number of forced
+//! switches, by model.
 //!
 //! Run with `RUSTFLAGS="--cfg loom" cargo test --release -p tidegate --test it loom`.
 //! Under that flag a shard begins with eight slots and there are two shards, so a

@@ -16,7 +16,7 @@ use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering::Relaxed};
 /// tag compares neighbours.
 const LINE_SLOTS: usize = 4;
 pub(super) const LINE_WORDS: usize = 2 * LINE_SLOTS;
-/// A shard may grow to this many lines: 20 KiB, rebuilt in a few microseconds.
+/// A shard may grow to this many lines: 20 KiB, rebuilt in some 20 us.
 /// A model checker looks at every word, so it gets few.
 pub(super) const SHARD_LINES: usize = if cfg!(loom) { 4 } else { 320 };
 /// Lines of a new shard.

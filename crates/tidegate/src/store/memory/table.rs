@@ -7,7 +7,7 @@
 //!
 //! Nothing ever stops the world. A shard holds a thousand keys or so and has its
 //! own lock; it grows by a quarter at a time and lets go of expired slots when
-//! it would have to grow, a few microseconds of work in its own few pages. The
+//! it would have to grow, some 20 us of work in its own few pages. The
 //! block for all shards is reserved at once but its pages are only touched, and
 //! so only take memory, as shards grow into them. Keys are never moved by
 //! anybody else's growth, and an active key is never dropped.
