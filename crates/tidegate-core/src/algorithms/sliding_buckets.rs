@@ -29,7 +29,7 @@
 //! and what came with it, so that refunding a charge restores the hit before.
 
 use super::Window;
-use super::sliding_log::{reenter_future, refund_newest};
+use super::sliding_log::{expires_at, reenter_future, refund_newest, reset_after};
 use crate::limit::Moment;
 use crate::{Ask, Entries, Entry, Limit, ResetAfter, Timestamp};
 
@@ -88,10 +88,7 @@ impl Window for SlidingBuckets {
     }
 
     fn reset_after(&self, limit: &Limit, now: &Moment) -> ResetAfter {
-        // When the newest goes, all have gone: no need to walk there.
-        let newest = self.entries.newest_at().filter(|_| limit.count() > 0);
-        let passed = newest.map(|at| now.at.as_micros() - at.as_micros());
-        ResetAfter::from_micros(passed.map_or(0, |us| limit.window_us() - us))
+        reset_after(&self.entries, limit, now)
     }
 
     fn charge(&mut self, limit: &Limit, units: u64, ask: &Ask) {
@@ -117,7 +114,6 @@ impl Window for SlidingBuckets {
     }
 
     fn expires_at(&self, limit: &Limit) -> Timestamp {
-        let newest = self.entries.newest_at();
-        newest.map_or(Timestamp::EPOCH, |at| at.plus_micros(limit.window_us()))
+        expires_at(&self.entries, limit)
     }
 }

@@ -74,10 +74,7 @@ impl Window for SlidingLog {
     }
 
     fn reset_after(&self, limit: &Limit, now: &Moment) -> ResetAfter {
-        // When the newest goes, all have gone: no need to walk there.
-        let newest = self.entries.newest_at().filter(|_| limit.count() > 0);
-        let passed = newest.map(|at| now.at.as_micros() - at.as_micros());
-        ResetAfter::from_micros(passed.map_or(0, |us| limit.window_us() - us))
+        reset_after(&self.entries, limit, now)
     }
 
     fn charge(&mut self, limit: &Limit, units: u64, ask: &Ask) {
@@ -90,9 +87,21 @@ impl Window for SlidingLog {
     }
 
     fn expires_at(&self, limit: &Limit) -> Timestamp {
-        let newest = self.entries.newest_at();
-        newest.map_or(Timestamp::EPOCH, |at| at.plus_micros(limit.window_us()))
+        expires_at(&self.entries, limit)
     }
+}
+
+/// How long until the newest entry is a window old. Then all are: no need to walk.
+pub(super) fn reset_after(entries: &Entries, limit: &Limit, now: &Moment) -> ResetAfter {
+    let newest = entries.newest_at().filter(|_| limit.count() > 0);
+    let passed = newest.map(|at| now.at.as_micros() - at.as_micros());
+    ResetAfter::from_micros(passed.map_or(0, |us| limit.window_us() - us))
+}
+
+/// When the newest entry is a window old.
+pub(super) fn expires_at(entries: &Entries, limit: &Limit) -> Timestamp {
+    let newest = entries.newest_at();
+    newest.map_or(Timestamp::EPOCH, |at| at.plus_micros(limit.window_us()))
 }
 
 /// Collects everything later than `now` into one entry at `now`.

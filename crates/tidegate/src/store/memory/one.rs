@@ -59,16 +59,18 @@ impl MemoryStore {
         }
         decisions.reserve(checks.len());
         for (round, chunk) in checks.chunks(BATCH).enumerate() {
+            let mut hashes = [0; BATCH];
             let mut touched = 0;
-            let located: smallvec::SmallVec<[Located<'_>; BATCH]> =
-                chunk.iter().map(|check| self.locate(check)).collect();
-            for check in &located {
-                let shard = self.table.shard(check.shard);
-                touched ^= shard.touch() ^ shard.touch_line(check.fingerprint());
+            for (hash, check) in hashes.iter_mut().zip(chunk) {
+                let located = self.locate(check);
+                let shard = self.table.shard(located.shard);
+                touched ^= shard.touch() ^ shard.touch_line(located.fingerprint());
+                *hash = located.hash;
             }
             std::hint::black_box(touched);
-            for (index, check) in located.iter().enumerate() {
-                decisions.push(self.decide_located(*check, || time(round * BATCH + index))?);
+            for (index, (&hash, check)) in hashes.iter().zip(chunk).enumerate() {
+                let located = self.located(hash, check);
+                decisions.push(self.decide_located(located, || time(round * BATCH + index))?);
             }
         }
         Ok(())
@@ -76,7 +78,11 @@ impl MemoryStore {
 
     #[inline(always)]
     pub(super) fn locate<'a>(&self, check: &Check<'a>) -> Located<'a> {
-        let hash = self.hash(check.key);
+        self.located(self.hash(check.key), check)
+    }
+
+    #[inline(always)]
+    fn located<'a>(&self, hash: u64, check: &Check<'a>) -> Located<'a> {
         let shard = self.table.shard_of(hash);
         Located { hash, shard, limit: check.limit, cost: check.cost }
     }
