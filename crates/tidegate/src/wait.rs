@@ -20,8 +20,8 @@ use crate::timer::TimerKey;
 use crate::{Check, CheckError, MemoryStore, Verdict};
 
 /// The most waiters in one queue: beyond it the answer is a denial. Playing a queue
-/// of this length through takes a newcomer some 200 us, and other newcomers of
-/// the same limiter wait for it.
+/// of this length through is no longer short work, and other newcomers of the
+/// same limiter wait for it.
 const MAX_QUEUE: usize = 1024;
 
 /// All queues of a limiter, by what their waiters wait for.

@@ -3,7 +3,8 @@
 //! `many.rs` decides any request. When all its checks are `sliding-counter`s that
 //! sit in their slots and are of the window we are in, all that machinery comes
 //! down to reading a few words, asking, and writing them back; this does just
-//! that, more than twice as fast, and leaves everything else to `many.rs`.
+//! that, and leaves everything else to `many.rs`. The benchmark `tidegate-2limits`
+//! shows what it is worth.
 
 use smallvec::SmallVec;
 use tidegate_core::{Algorithm, Decision, Moment, SlidingCounter, Timestamp};

@@ -2,8 +2,8 @@
 //!
 //! What it guards takes tens of nanoseconds, so a waiter that spins is served
 //! sooner than one that sleeps; and taking and releasing it is one atomic exchange
-//! where a mutex needs two (2.6 against 5.1 ns, measured in a loop). A waiter that
-//! does not get its turn soon yields, in case the holder was descheduled.
+//! where a mutex needs two. A waiter that does not get its turn soon yields, in
+//! case the holder was descheduled.
 
 use crate::sync::{AtomicU32, Ordering, spin_loop, yield_now};
 

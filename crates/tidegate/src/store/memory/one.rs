@@ -124,7 +124,8 @@ impl MemoryStore {
         self.decide_rare(check.hash, check.limit, check.cost, &time)
     }
 
-    /// Anything but the hot path.
+    /// Anything but the hot path. It takes a check in pieces that fit registers, so
+    /// that the hot path need not put one together in memory.
     #[cold]
     #[inline(never)]
     fn decide_rare(

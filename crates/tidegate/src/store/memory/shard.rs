@@ -21,8 +21,8 @@ pub(super) const LINE_WORDS: usize = 2 * LINE_SLOTS;
 pub(super) const SHARD_LINES: usize = if cfg!(loom) { 4 } else { 320 };
 /// Lines of a new shard.
 pub(super) const FIRST_LINES: usize = if cfg!(loom) { 2 } else { 16 };
-/// How far a key is looked for before its shard is locked: one in ten is not in
-/// its home line, one in a hundred not in the next either.
+/// How far a key is looked for before its shard is locked: few are not in their
+/// home line, and fewer not in the next either.
 const GLIMPSED_LINES: usize = 2;
 
 #[derive(Debug)]
