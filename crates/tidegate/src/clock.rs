@@ -64,6 +64,15 @@ impl Clock {
         }
     }
 
+    /// The time, if that takes no more than a look: the coarse clock, ticking.
+    #[inline(always)]
+    pub(crate) fn glance(&self) -> Option<Timestamp> {
+        match &self.0 {
+            Source::Coarse(ticker) => ticker.glance(),
+            Source::Precise(_) | Source::Manual(_) => None,
+        }
+    }
+
     /// The smallest step it shows; zero for a manual clock, which shows any.
     pub fn resolution(&self) -> Duration {
         match &self.0 {
@@ -162,10 +171,13 @@ impl Ticker {
 
     #[inline]
     fn now(&'static self) -> Timestamp {
-        if self.ticking.load(Ordering::Acquire) {
-            return Timestamp::from_micros(self.now_us.load(Ordering::Acquire));
-        }
-        self.start()
+        self.glance().unwrap_or_else(|| self.start())
+    }
+
+    #[inline(always)]
+    fn glance(&self) -> Option<Timestamp> {
+        let ticking = self.ticking.load(Ordering::Acquire);
+        ticking.then(|| Timestamp::from_micros(self.now_us.load(Ordering::Acquire)))
     }
 
     /// Reads the precise clock instead, and has the thread tick again. A process

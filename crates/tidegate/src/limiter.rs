@@ -75,16 +75,9 @@ impl Limiter {
         cost: impl Into<Cost>,
     ) -> Result<Decision, CheckError> {
         match cost.into() {
-            Cost::Ask(units) => self.ask(key.as_ref(), limit, units),
+            Cost::Ask(units) => self.store().ask(key.as_ref(), limit, units),
             cost => self.check_rare(key.as_ref(), limit, cost),
         }
-    }
-
-    /// The hot path. Inlined into `check`, where the cost is mostly a constant.
-    #[inline(always)]
-    fn ask(&self, key: &[u8], limit: &Limit, units: u64) -> Result<Decision, CheckError> {
-        let store = self.store();
-        store.decide_one(&Check::new(key, limit, Cost::Ask(units)), || store.clock().now())
     }
 
     #[cold]

@@ -32,7 +32,8 @@
 
 use super::{Outcome, Window};
 use crate::limit::Moment;
-use crate::{Ask, Cost, Decision, Limit, ResetAfter, Timestamp};
+use crate::limit::bounds::{COMPACT_BITS, COMPACT_COUNT};
+use crate::{Ask, Cost, Decision, Limit, ResetAfter, RetryAfter, Timestamp};
 
 /// The state of a `sliding-counter`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,6 +47,52 @@ pub struct SlidingCounter {
 }
 
 impl SlidingCounter {
+    /// Both counts in one word, the current one lowest, so that charging is adding;
+    /// `None` if they do not fit.
+    #[inline]
+    pub const fn pack(&self) -> Option<u64> {
+        // Not even a full current count: no packed word is all ones.
+        if self.previous > COMPACT_COUNT || self.current >= COMPACT_COUNT {
+            return None;
+        }
+        Some(self.previous << COMPACT_BITS | self.current)
+    }
+
+    /// The counter of window `index` whose counts [`SlidingCounter::pack`] gave.
+    #[inline]
+    pub const fn unpack(index: u64, counts: u64) -> Self {
+        let (previous, current) = (counts >> COMPACT_BITS, counts & COMPACT_COUNT);
+        SlidingCounter { index, previous, current }
+    }
+
+    /// The answer if `units`, at least one, are admitted, and `None` if not, for
+    /// packed counts of the window around now below the limit's
+    /// [`compact_end`](Limit::compact_end). Adding `units` to the packed counts
+    /// then charges them. `until_us` is the time until the next window ends.
+    ///
+    /// It is [`State::decide`](crate::State::decide) for the one case that decides
+    /// how fast a limiter is, with all left out that cannot happen in it.
+    #[inline(always)]
+    pub fn admit_packed(counts: u64, limit: &Limit, units: u64, until_us: u64) -> Option<Decision> {
+        let counter = SlidingCounter::unpack(0, counts);
+        let window_us = limit.window_us();
+        let carried = match counter.previous {
+            0 => 0,
+            previous => limit.split(previous * (until_us - window_us)).0,
+        };
+        let available = limit.count().checked_sub(counter.current + carried)?;
+        let remaining = available.checked_sub(units)?;
+        // Between 1 and the limit, or it would not have been admitted.
+        let current = counter.current + units;
+        Some(Decision {
+            allowed: true,
+            limit: limit.count(),
+            remaining,
+            retry_after: RetryAfter::Now,
+            reset_after: ResetAfter::less_a_share(until_us, window_us - 1, current),
+        })
+    }
+
     /// The first half of a decision: brings the counter up to now and charges the
     /// ask if it is admitted. With [`SlidingCounter::report`] it does what
     /// [`State::decide`](crate::State::decide) does, for stores that keep counters

@@ -34,6 +34,14 @@ pub mod bounds {
     /// Doubles count exactly up to here. Lua has only doubles, so no product in
     /// a decision may pass it, in Rust either: both sides give the same numbers.
     pub const MAX_PRODUCT: u64 = 1 << 53;
+    /// A packed count of a `sliding-counter` has so many bits: enough for limits up
+    /// to a million, few enough that two counts and an expiry fit a word.
+    pub const COMPACT_BITS: u32 = 20;
+    /// The largest packed count.
+    pub const COMPACT_COUNT: u64 = (1 << COMPACT_BITS) - 1;
+    /// The shortest window whose counts are packed: neighbouring windows can
+    /// then be told apart by an expiry in units of this.
+    pub const COMPACT_WINDOW_US: u64 = 1 << 19;
 }
 
 /// How a limit counts. See the module of each for its idea, bound and cost.
@@ -114,6 +122,8 @@ pub struct Limit {
     count_cap: u64,
     /// `floor((2^64 - 1) / window_us)`, for [`Limit::split`].
     reciprocal: u64,
+    /// See [`Limit::compact_end`].
+    compact_end: u64,
     id: u64,
     buckets: u32,
     algorithm: Algorithm,
@@ -164,6 +174,7 @@ impl Limit {
             tick_us: 0,
             count_cap: 0,
             reciprocal: u64::MAX / window_us,
+            compact_end: 0,
             id: 0,
             buckets: match algorithm {
                 Algorithm::SlidingBuckets => bounds::DEFAULT_BUCKETS,
@@ -233,6 +244,15 @@ impl Limit {
             self.window_ticks = self.window_us.div_ceil(self.tick_us);
         }
         self.count_cap = bounds::MAX_PRODUCT / self.window_ticks;
+        let is_compact = self.algorithm == Algorithm::SlidingCounter
+            && self.tick_us == 1
+            && self.window_us >= bounds::COMPACT_WINDOW_US
+            && self.count < bounds::COMPACT_COUNT;
+        self.compact_end = match is_compact {
+            // Less one, so that all ones are never below it.
+            true => ((self.count_cap.min(bounds::COMPACT_COUNT) + 1) << bounds::COMPACT_BITS) - 1,
+            false => 0,
+        };
         let shape = match self.algorithm {
             // Permits carry their own lease, so a changed lease finds them again.
             Algorithm::Concurrency => 0,
@@ -297,6 +317,15 @@ impl Limit {
     #[inline]
     pub const fn count_cap(&self) -> u64 {
         self.count_cap
+    }
+
+    /// The end of the packed counts, [`SlidingCounter::pack`](crate::SlidingCounter::pack),
+    /// that this limit can decide on quickly: without a cap to heed, or ticks
+    /// coarser than a microsecond, or a sum that leaves its bits. 0 when it is not
+    /// that kind of limit.
+    #[inline]
+    pub const fn compact_end(&self) -> u64 {
+        self.compact_end
     }
 
     /// Names the state this limit counts in: algorithm, window and buckets.

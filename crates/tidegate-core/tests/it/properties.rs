@@ -2,7 +2,9 @@
 //! 10^12, windows from 1 ms to 366 days, times from the epoch to beyond reason.
 
 use proptest::prelude::*;
-use tidegate_core::{Algorithm, Ask, Cost, Decision, Limit, PermitId, State, bounds};
+use tidegate_core::{
+    Algorithm, Ask, Cost, Decision, Limit, PermitId, SlidingCounter, State, bounds,
+};
 
 use crate::pair::{Pair, ask};
 use crate::worlds::{
@@ -265,6 +267,36 @@ proptest! {
 
     /// The tick rule: every product of a decision is exact in a double, and no
     /// finer tick would do.
+    #[test]
+    fn a_packed_counter_admits_what_the_counter_admits(
+        count in 0..bounds::COMPACT_COUNT,
+        window_us in bounds::COMPACT_WINDOW_US..10 * bounds::MAX_WINDOW_US / 366,
+        (previous, current) in (0..=bounds::COMPACT_COUNT, 0..bounds::COMPACT_COUNT),
+        (elapsed, units) in (any::<u64>(), 1..2_000_u64),
+        small in any::<bool>(),
+    ) {
+        let limit = Limit::new(count, std::time::Duration::from_micros(window_us), Algorithm::SlidingCounter);
+        let limit = limit.expect("within bounds");
+        // Small counts too, or hardly any would be admitted.
+        let shrink = |value: u64| if small { value % (count / 2 + 1) } else { value };
+        let elapsed_us = elapsed % window_us;
+        let counter =
+            SlidingCounter { index: 7, previous: shrink(previous), current: shrink(current) };
+        let packed = counter.pack().expect("below the largest count");
+        prop_assert_eq!(SlidingCounter::unpack(7, packed), counter);
+        if packed < limit.compact_end() {
+            let until_us = 2 * window_us - elapsed_us;
+            let quick = SlidingCounter::admit_packed(packed, &limit, units, until_us);
+            let mut state = State::SlidingCounter(counter);
+            let full = state.decide(&limit, &ask(Cost::Ask(units), 7 * window_us + elapsed_us));
+            prop_assert_eq!(quick, full.allowed.then_some(full));
+            if full.allowed {
+                let charged = SlidingCounter::unpack(7, packed + units);
+                prop_assert!(matches!(state, State::SlidingCounter(state) if state == charged));
+            }
+        }
+    }
+
     #[test]
     fn ticks_are_the_finest_that_stay_exact(limit in any_limit()) {
         let most = u128::from(limit.count().max(limit.burst())) + 1;

@@ -2,7 +2,7 @@
 //! switches, by model.
 //!
 //! Run with `RUSTFLAGS="--cfg loom" cargo test --release -p tidegate --test it loom`.
-//! Under that flag a shard begins with eight slots and there are two shards, so a
+//! Under that flag a shard begins with four slots and there are two shards, so a
 //! handful of keys is enough to make shards grow and keys meet.
 
 use ::loom::model::Builder;
@@ -10,8 +10,9 @@ use ::loom::thread;
 use tidegate::{Check, Limit, Limiter, ManualClock, Timestamp, WhenFull};
 
 /// Switches forced upon a thread that could go on. Bugs need few.
-const PREEMPTIONS: usize = 5;
-/// A shard that grows touches many words, and two would take minutes.
+const PREEMPTIONS: usize = 3;
+/// Where many words are touched, more would take minutes.
+const TWO_PREEMPTIONS: usize = 2;
 const ONE_PREEMPTION: usize = 1;
 
 fn model(preemptions: usize, test: impl Fn() + Send + Sync + 'static) {
@@ -115,13 +116,12 @@ fn overlapping_requests_add_up() {
 }
 
 /// New keys come while the shard they go to grows under another. A shard grows
-/// at its eighth key, so among these counts, in two shards, is one where it does
+/// at its third key, so among these counts, in two shards, is one where it does
 /// while the last two come.
 #[test]
 fn growth_loses_nobody() {
-    const NAMES: [&str; 16] =
-        ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n", "o", "p"];
-    for before in 6..=14 {
+    const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
+    for before in 1..=4 {
         model(ONE_PREEMPTION, move || {
             let (limiter, limit) = (limiter(30), limit("5 per 1h"));
             for name in &NAMES[..before] {
@@ -161,9 +161,30 @@ fn the_last_place_is_given_once() {
     });
 }
 
+/// A check seizes its slot while a request, which has a newcomer to place, takes
+/// the state out of the same slot.
+#[test]
+fn a_check_beside_a_request_adds_up() {
+    model(PREEMPTIONS, || {
+        let (limiter, limit) = (limiter(8), limit("2 per 1h"));
+        assert!(admits(&limiter, "shared", &limit));
+        let (one, other) = both(
+            &limiter,
+            move |limiter| admits(limiter, "shared", &limit),
+            |limiter| {
+                let checks = [Check::new("shared", &limit, 1), Check::new("new", &limit, 1)];
+                limiter.check_all(&checks).expect("sound").allowed
+            },
+        );
+        assert!(one != other, "the last unit is given once");
+        assert_eq!(remaining(&limiter, "shared", &limit), 0);
+        assert_eq!(remaining(&limiter, "new", &limit), 2 - u64::from(other));
+    });
+}
+
 #[test]
 fn a_batch_beside_single_checks_adds_up() {
-    model(PREEMPTIONS, || {
+    model(TWO_PREEMPTIONS, || {
         let (limiter, limit) = (limiter(8), limit("3 per 1h"));
         let (batch, single) = both(
             &limiter,

@@ -2,8 +2,8 @@
 //!
 //! `many.rs` decides any request. When all its checks are `sliding-counter`s that
 //! sit in their slots and are of the window we are in, all that machinery comes
-//! down to reading a few words, asking, and writing them back; this does just
-//! that, and leaves everything else to `many.rs`. The benchmark `tidegate-2limits`
+//! down to seizing a few words, asking, and writing them back, without a lock on
+//! any shard; this does just that, and leaves everything else to `many.rs`. The benchmark `tidegate-2limits`
 //! shows what it is worth.
 
 use smallvec::SmallVec;
@@ -12,7 +12,7 @@ use tidegate_core::{Algorithm, Decision, Moment, SlidingCounter, Timestamp};
 use super::MemoryStore;
 use super::many::{FEW, Few};
 use super::one::Located;
-use super::shard::{Locked, Place};
+use super::shard::Place;
 use super::slot::Inline;
 use crate::{Check, Verdict};
 
@@ -23,6 +23,40 @@ struct Found<'a> {
     inline: Inline,
     tag: u64,
     place: Place<'a>,
+}
+
+/// The slots of a request, seized. Let go, they are as they were, unless they
+/// were released with something else.
+struct Held<'f, 'a> {
+    found: &'f [Found<'a>],
+    bodies: Few<u64>,
+}
+
+impl<'f, 'a> Held<'f, 'a> {
+    /// Seizes all slots, or none if one is not to be had at once: whoever has
+    /// seized one must not wait for another.
+    fn seize(found: &'f [Found<'a>]) -> Option<Self> {
+        let mut held = Held { found, bodies: SmallVec::new() };
+        for one in found {
+            held.bodies.push(one.place.try_seize()?);
+            if one.place.tag() != one.tag {
+                return None;
+            }
+        }
+        Some(held)
+    }
+
+    fn release(mut self, bodies: Few<u64>) {
+        self.bodies = bodies;
+    }
+}
+
+impl Drop for Held<'_, '_> {
+    fn drop(&mut self) {
+        for (found, &body) in self.found.iter().zip(&self.bodies) {
+            found.place.release(body);
+        }
+    }
 }
 
 impl MemoryStore {
@@ -40,15 +74,10 @@ impl MemoryStore {
             }
             found.push(next);
         }
-        let mut shards: Few<usize> = found.iter().map(|found| found.check.shard).collect();
-        shards.sort_unstable();
-        shards.dedup();
-        // In order, as everybody locks several.
-        let locks: Few<Locked<'_>> = shards.iter().map(|&shard| self.table.lock(shard)).collect();
+        let held = Held::seize(&found)?;
         let mut counters: Few<SlidingCounter> = SmallVec::new();
-        for found in &found {
-            let slot = found.place.read();
-            counters.push(found.inline.unpack(slot.body).filter(|_| slot.tag == found.tag)?);
+        for (found, &body) in found.iter().zip(&held.bodies) {
+            counters.push(found.inline.unpack(body)?);
         }
         let each = || found.iter().zip(&counters);
         let admitted =
@@ -61,10 +90,7 @@ impl MemoryStore {
             bodies.push(found.inline.pack(&counter)?);
             decisions.push(counter.report(limit, cost, &found.now, outcome));
         }
-        for (found, body) in found.iter().zip(bodies) {
-            found.place.write_body(body);
-        }
-        drop(locks);
+        held.release(bodies);
         Some(Verdict::new(checks, decisions, false))
     }
 
@@ -77,7 +103,7 @@ impl MemoryStore {
         let inline = Inline::counter(check.limit, &now)?;
         let check = self.locate(check);
         let tag = inline.tag(check.fingerprint());
-        let place = self.table.shard(check.shard).glimpse(check.fingerprint(), tag)?;
+        let place = self.table.extent(check.shard).glimpse(check.fingerprint(), tag)?;
         Some(Found { check, now, inline, tag, place })
     }
 }

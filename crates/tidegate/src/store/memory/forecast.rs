@@ -74,7 +74,7 @@ impl MemoryStore {
             let Plan { check, observed, .. } = &plans[plan];
             let locked = self.table.lock(check.shard);
             let state = match locked.find(check.fingerprint()) {
-                Some(place) => self.copy(&locked, place, check.limit, now),
+                Some(place) => self.copy(&locked, place.look(), check.limit, now),
                 None => State::new(check.limit),
             };
             Copied { limit: check.limit, cost: check.cost, observed: *observed, state, plan }

@@ -47,19 +47,36 @@ impl SpinLock {
 
     #[cold]
     fn wait(&self) {
+        let mut backoff = Backoff::new();
         loop {
-            let mut pauses = FIRST_PAUSES;
-            while pauses <= LAST_PAUSES {
-                (0..pauses).for_each(|_| spin_loop());
-                if self.try_lock() {
-                    return;
-                }
-                pauses *= 2;
-            }
-            yield_now();
+            backoff.wait();
             if self.try_lock() {
                 return;
             }
+        }
+    }
+}
+
+/// How a waiter waits between its attempts.
+#[derive(Debug)]
+pub(super) struct Backoff {
+    pauses: u32,
+}
+
+impl Backoff {
+    pub(super) fn new() -> Self {
+        Backoff { pauses: FIRST_PAUSES }
+    }
+
+    /// Waits longer every time, then lets others run and begins anew.
+    #[cold]
+    pub(super) fn wait(&mut self) {
+        if self.pauses <= LAST_PAUSES {
+            (0..self.pauses).for_each(|_| spin_loop());
+            self.pauses *= 2;
+        } else {
+            yield_now();
+            self.pauses = FIRST_PAUSES;
         }
     }
 }

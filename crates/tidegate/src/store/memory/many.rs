@@ -1,8 +1,8 @@
 //! Several checks at once: all are charged or none.
 //!
 //! The shards of all checks are locked, in order of their number, so two
-//! requests can never wait for each other in a circle. Then every state is asked
-//! before any is charged.
+//! requests can never wait for each other in a circle. Then every state is taken
+//! out of its slot, which keeps single checks away, and asked before any is charged.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use tidegate_core::{Algorithm, Ask, Cost, Decision, PermitId, State, Timestamp};
 
 use super::one::{Located, counts, denied_full};
-use super::shard::Locked;
+use super::shard::{Locked, Place};
 use super::{MemoryStore, WhenFull};
 use crate::check::MAX_CHECKS;
 use crate::store::Request;
@@ -33,15 +33,26 @@ pub(super) struct Plan<'a> {
     overflowed: bool,
 }
 
-/// A plan's state while its shard is locked.
+/// A plan's state, out of its slot, which is seized until it is put back.
 struct Loaded {
     state: State,
-    /// It has no slot yet.
+    /// It has no slot.
     new: bool,
     entries: usize,
+    answer: Asked,
+}
+
+/// What a state on its own says to a plan.
+#[derive(Clone, Copy)]
+struct Asked {
+    admits: bool,
     /// It would need a log entry or permit, and there are none left.
     out_of_entries: bool,
-    admits: bool,
+}
+
+/// Whether everybody who has a say admits the request.
+fn admitted(plans: &[Plan<'_>], answers: impl Iterator<Item = Asked>) -> bool {
+    plans.iter().zip(answers).all(|(plan, answer)| plan.observed || answer.admits)
 }
 
 impl MemoryStore {
@@ -176,34 +187,87 @@ impl MemoryStore {
         }
 
         let ask = |plan: &Plan<'_>| Ask { cost: plan.check.cost, now, permit };
+        // Every new state that will be charged gets its place before any is taken out
+        // of its slot: placing one may move the others.
+        if let Some(index) = self.place_new(plans, lock_of, ask) {
+            self.turn_away(plans, index);
+            return None;
+        }
         let mut loaded: Few<Loaded> =
             plans.iter().map(|plan| self.load(lock_of(plan), plan, &ask(plan))).collect();
-        let admitted = plans.iter().zip(&loaded).all(|(plan, l)| plan.observed || l.admits);
-        let charged = |loaded: &Loaded| admitted && loaded.admits;
-
-        // Every new state gets its place before any is charged.
-        let unplaced = plans.iter().zip(&loaded).position(|(plan, loaded)| {
-            let needs_place = loaded.new
-                && charged(loaded)
-                && counts(plan.check.cost)
-                && !plan.untracked()
-                && !loaded.out_of_entries;
-            needs_place && !self.place(lock_of(plan), plan, now)
-        });
-        if let Some(index) = unplaced {
+        let admitted = admitted(plans, loaded.iter().map(|loaded| loaded.answer));
+        if plans.iter().zip(&loaded).any(|(plan, l)| l.new && plan.must_be_kept(l.answer, admitted))
+        {
+            // Units were given back in between; it deserves a place after all.
             self.put_back(plans, loaded, lock_of, now);
-            self.turn_away(plans, index);
             return None;
         }
         let both = plans.iter().zip(&mut loaded);
         let answers = both.map(|(plan, loaded)| self.answer(plan, loaded, &ask(plan), admitted));
         let answers: Few<Decision> = answers.collect();
-        let out_of_entries: Few<bool> = loaded.iter().map(|loaded| loaded.out_of_entries).collect();
-        self.put_back(plans, loaded, lock_of, now);
-        for (plan, out) in plans.iter_mut().zip(out_of_entries) {
-            plan.overflowed |= out;
+        for (plan, loaded) in plans.iter_mut().zip(&loaded) {
+            plan.overflowed |= loaded.answer.out_of_entries;
         }
+        self.put_back(plans, loaded, lock_of, now);
         Some(answers)
+    }
+
+    /// Gives every plan that has none and will need one a place; or says which
+    /// could not be given one.
+    fn place_new<'l>(
+        &self,
+        plans: &[Plan<'_>],
+        lock_of: impl Fn(&Plan<'_>) -> &'l Locked<'l>,
+        ask: impl Fn(&Plan<'_>) -> Ask,
+    ) -> Option<usize> {
+        let place = |plan: &Plan<'_>| lock_of(plan).find(plan.check.fingerprint());
+        if plans.iter().all(|plan| plan.untracked() || place(plan).is_some()) {
+            return None;
+        }
+        let probe = |plan: &Plan<'_>| match place(plan).filter(|_| !plan.untracked()) {
+            Some(place) => self.with_state(lock_of(plan), place, plan, ask(plan).now, |state| {
+                self.ask_state(plan, state, &ask(plan))
+            }),
+            None => self.ask_state(plan, &mut State::new(plan.check.limit), &ask(plan)),
+        };
+        let probed: Few<Asked> = plans.iter().map(probe).collect();
+        let admitted = admitted(plans, probed.iter().copied());
+        plans.iter().zip(probed).position(|(plan, asked)| {
+            let needs_place = plan.must_be_kept(asked, admitted) && place(plan).is_none();
+            let now = ask(plan).now;
+            needs_place
+                && lock_of(plan).claim(plan.check.fingerprint(), now, plan.full.is_some()).is_none()
+        })
+    }
+
+    /// Has a look at a state where it is, or, if it is in its slot, at a copy.
+    fn with_state<T>(
+        &self,
+        locked: &Locked<'_>,
+        place: Place<'_>,
+        plan: &Plan<'_>,
+        now: Timestamp,
+        then: impl FnOnce(&mut State) -> T,
+    ) -> T {
+        let slot = place.look();
+        if slot.is_in_slab() {
+            return locked.slab(|slab| then(slab.get_mut(slot.body())));
+        }
+        then(&mut self.copy(locked, slot, plan.check.limit, now))
+    }
+
+    /// Asks a state without charging it.
+    fn ask_state(&self, plan: &Plan<'_>, state: &mut State, ask: &Ask) -> Asked {
+        let limit = plan.check.limit;
+        let before = state.entries();
+        let mut admits = state.admits(limit, ask);
+        self.table.count_entries(before, state.entries());
+        let out_of_entries = admits && self.out_of_entries(state, ask.cost);
+        let denied = out_of_entries && self.when_full != WhenFull::Allow;
+        if denied || plan.full == Some(WhenFull::Deny) {
+            admits &= denied_full(limit, ask.cost).allowed;
+        }
+        Asked { admits, out_of_entries }
     }
 
     fn load(&self, locked: &Locked<'_>, plan: &Plan<'_>, ask: &Ask) -> Loaded {
@@ -213,32 +277,21 @@ impl MemoryStore {
             Some(place) => self.take(locked, place, limit, ask.now),
             None => State::new(limit),
         };
-        let before = state.entries();
-        let mut admits = state.admits(limit, ask);
+        let answer = self.ask_state(plan, &mut state, ask);
         let entries = state.entries();
-        self.table.count_entries(before, entries);
-        let out_of_entries = admits && self.out_of_entries(&state, ask.cost);
-        let denied = out_of_entries && self.when_full != WhenFull::Allow;
-        if denied || plan.full == Some(WhenFull::Deny) {
-            admits &= denied_full(limit, ask.cost).allowed;
-        }
-        Loaded { state, new: place.is_none(), entries, out_of_entries, admits }
-    }
-
-    fn place(&self, locked: &Locked<'_>, plan: &Plan<'_>, now: Timestamp) -> bool {
-        locked.claim(plan.check.fingerprint(), now, plan.full.is_some()).is_some()
+        Loaded { state, new: place.is_none(), entries, answer }
     }
 
     fn answer(&self, plan: &Plan<'_>, loaded: &mut Loaded, ask: &Ask, admitted: bool) -> Decision {
         let limit = plan.check.limit;
         match plan.full {
             Some(WhenFull::Deny) => denied_full(limit, ask.cost),
-            _ if loaded.out_of_entries => self.answer_full(limit, ask),
-            _ => self.settle(&mut loaded.state, limit, ask, admitted && loaded.admits),
+            _ if loaded.answer.out_of_entries => self.answer_full(limit, ask),
+            _ => self.settle(&mut loaded.state, limit, ask, admitted && loaded.answer.admits),
         }
     }
 
-    /// Puts the states back where they came from or where they were given a place.
+    /// Puts the states back where they came from.
     fn put_back<'l>(
         &self,
         plans: &[Plan<'_>],
@@ -247,25 +300,13 @@ impl MemoryStore {
         now: Timestamp,
     ) {
         for (plan, loaded) in plans.iter().zip(loaded) {
-            let (locked, fingerprint) = (lock_of(plan), plan.check.fingerprint());
-            if plan.untracked() {
+            if loaded.new {
                 continue;
             }
-            let worth_keeping = loaded.state.expires_at(plan.check.limit) > now;
-            // Finding a place for a neighbour may have let go of a slot that had expired.
-            let place = locked.find(fingerprint).or_else(|| {
-                let lost = !loaded.new && worth_keeping;
-                if lost { locked.claim(fingerprint, now, true) } else { None }
-            });
-            match place {
-                Some(place) if worth_keeping || !loaded.new => {
-                    self.table.count_entries(loaded.entries, loaded.state.entries());
-                    self.keep(locked, place, &plan.check, loaded.state, now);
-                }
-                // A place that was claimed and not needed expires by itself.
-                Some(_) => {}
-                None => self.table.count_entries(loaded.entries, 0),
-            }
+            let locked = lock_of(plan);
+            let place = locked.find(plan.check.fingerprint()).expect("nobody moved it");
+            self.table.count_entries(loaded.entries, loaded.state.entries());
+            self.keep(locked, place, &plan.check, loaded.state, now);
         }
     }
 
@@ -306,6 +347,15 @@ impl Plan<'_> {
     /// A number for the state it counts in.
     pub(super) fn state_hash(&self) -> u64 {
         self.check.hash ^ self.check.limit.id()
+    }
+
+    /// Whether its state will have something in it that must be kept.
+    fn must_be_kept(&self, answer: Asked, admitted: bool) -> bool {
+        admitted
+            && answer.admits
+            && !answer.out_of_entries
+            && counts(self.check.cost)
+            && !self.untracked()
     }
 
     /// Whether its state is not kept at all.

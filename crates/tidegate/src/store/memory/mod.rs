@@ -1,8 +1,8 @@
 //! The memory store: every key's state in this process, bounded.
 //!
 //! ```text
-//!   check -> hash -> shard (lock) -> slot -> algorithm -> slot -> (unlock) decision
-//!                                     \-> slab, for states that do not fit
+//!   check -> hash -> shard -> slot (seize) -> algorithm -> slot (release) -> decision
+//!                               \-> slab, for states that do not fit
 //! ```
 //!
 //! - `one.rs` decides a check on its own, the hot path;
@@ -210,7 +210,7 @@ impl MemoryStore {
         let locked = self.table.lock(self.table.shard_of(hash));
         let place = locked.find(slot::Fingerprint::new(hash ^ limit.id()));
         let Some(place) = place else { return false };
-        let held = !place.read().expired(slot::units_passed(self.clock.now()));
+        let held = !place.look().expired(slot::units_passed(self.clock.now()));
         locked.vacate(place);
         held
     }
@@ -241,7 +241,7 @@ impl MemoryStore {
         let locked = self.table.lock(self.table.shard_of(hash));
         let fingerprint = slot::Fingerprint::new(hash ^ limit.id());
         let Some(place) = locked.find(fingerprint) else { return false };
-        let slot = place.read();
+        let slot = place.look();
         if !slot.is_in_slab() {
             return false;
         }
@@ -257,8 +257,7 @@ impl MemoryStore {
         });
         self.table.count_entries(before, after);
         let deadline = slot::deadline(expires);
-        locked.note_deadline(deadline);
-        place.write(slot::Slot::in_slab(fingerprint, deadline, slot.body()));
+        locked.put(place, slot::Slot::in_slab(fingerprint, deadline, slot.body()));
         done
     }
 

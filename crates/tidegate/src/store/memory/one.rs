@@ -3,17 +3,21 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use tidegate_core::{
-    Algorithm, Ask, Cost, Decision, Limit, ResetAfter, RetryAfter, State, Timestamp,
+    Algorithm, Ask, Cost, Decision, Limit, ResetAfter, RetryAfter, SlidingCounter, State, Timestamp,
 };
 
+use super::lock::Backoff;
 use super::shard::{Locked, Place};
-use super::slot::{self, Fingerprint, Inline, Slot};
+use super::slot::{self, Fingerprint, Frame, Inline, SEIZED, Slot};
 use super::{MemoryStore, WhenFull};
 use crate::{Check, CheckError};
 
 /// Checks of a batch whose cache misses are taken together: enough to keep the
 /// memory busy, few enough that the lines are still there when it is their turn.
 const BATCH: usize = 32;
+
+/// Keys up to this long are hashed without a call.
+const SHORT_KEY: usize = 16;
 
 /// How often a decision lets go of what has expired before it takes no for an
 /// answer: what it finds first may not be what it needs.
@@ -35,15 +39,68 @@ impl Located<'_> {
     }
 }
 
+/// Why a check was not decided in its slot.
+enum Elsewhere {
+    /// Somebody has the slot; it will be free in a moment.
+    Busy,
+    /// The slot holds something else, or there is none.
+    Rare,
+}
+
+thread_local! {
+    /// The frame this thread needed last. The coarse clock ticks once in thousands
+    /// of decisions, so mostly it is the one needed next.
+    static LAST_FRAME: Frame = const { Frame::new() };
+}
+
 impl MemoryStore {
-    /// Decides one check at the time `time` says.
+    /// Decides an ask for `units` now.
+    ///
+    /// The hot path is here in full: a key of up to 16 bytes, the coarse clock, a
+    /// frame that is known, a counter in its slot, in its window, with units to
+    /// spare. It calls nothing, so it keeps nothing on the stack; whatever else
+    /// there is ends in a call that begins anew.
     #[inline(always)]
+    pub(crate) fn ask(
+        &self,
+        key: &[u8],
+        limit: &Limit,
+        units: u64,
+    ) -> Result<Decision, CheckError> {
+        if key.len() > SHORT_KEY {
+            return self.ask_long(key, limit, units);
+        }
+        let hash = self.hash(key);
+        let decision = LAST_FRAME.with(|frame| {
+            let now = self.clock.glance()?;
+            frame.is_of(limit, now).then(|| self.admit_quickly(frame, hash, limit, units))?
+        });
+        match decision {
+            Some(decision) => Ok(decision),
+            None => self.ask_hashed(hash, limit, units),
+        }
+    }
+
+    #[inline(never)]
+    fn ask_long(&self, key: &[u8], limit: &Limit, units: u64) -> Result<Decision, CheckError> {
+        self.ask_hashed(self.hash(key), limit, units)
+    }
+
+    #[inline(never)]
+    fn ask_hashed(&self, hash: u64, limit: &Limit, units: u64) -> Result<Decision, CheckError> {
+        let shard = self.table.shard_of(hash);
+        let check = Located { hash, shard, limit, cost: Cost::Ask(units) };
+        self.decide_located(&check, &|| self.clock.now())
+    }
+
+    /// Decides one check at the time `time` says.
+    #[inline]
     pub(crate) fn decide_one(
         &self,
         check: &Check<'_>,
         time: impl Fn() -> Timestamp,
     ) -> Result<Decision, CheckError> {
-        self.decide_located(self.locate(check), time)
+        self.decide_located(&self.locate(check), &time)
     }
 
     /// Decides checks one by one, in order, with their cache misses overlapped:
@@ -59,19 +116,40 @@ impl MemoryStore {
         }
         decisions.reserve(checks.len());
         for (round, chunk) in checks.chunks(BATCH).enumerate() {
-            let mut hashes = [0; BATCH];
-            let mut touched = 0;
-            for (hash, check) in hashes.iter_mut().zip(chunk) {
-                let located = self.locate(check);
-                let shard = self.table.shard(located.shard);
-                touched ^= shard.touch() ^ shard.touch_line(located.fingerprint());
-                *hash = located.hash;
+            let (mut hashes, mut words) = ([0; BATCH], [0; BATCH]);
+            for ((hash, word), check) in hashes.iter_mut().zip(&mut words).zip(chunk) {
+                *hash = self.hash(check.key);
+                let fingerprint = Fingerprint::new(*hash ^ check.limit.id());
+                *word = self.table.extent(self.table.shard_of(*hash)).home_word(fingerprint);
             }
-            std::hint::black_box(touched);
-            for (index, (&hash, check)) in hashes.iter().zip(chunk).enumerate() {
-                let located = self.located(hash, check);
-                decisions.push(self.decide_located(located, || time(round * BATCH + index))?);
-            }
+            // In a loop of its own: the shorter it is, the more misses are under way
+            // at once.
+            std::hint::black_box(self.table.touch(&words[..chunk.len()]));
+            self.decide_touched(chunk, &hashes, |index| time(round * BATCH + index), decisions)?;
+        }
+        Ok(())
+    }
+
+    fn decide_touched(
+        &self,
+        checks: &[Check<'_>],
+        hashes: &[u64; BATCH],
+        time: impl Fn(usize) -> Timestamp,
+        decisions: &mut Vec<Decision>,
+    ) -> Result<(), CheckError> {
+        // Mostly all checks of a batch are of one limit at one time.
+        let frame = Frame::new();
+        for (index, (check, &hash)) in checks.iter().zip(hashes).enumerate() {
+            let now = time(index);
+            let framed = frame.is_of(check.limit, now) || frame.set(check.limit, now);
+            let decision = match check.cost {
+                Cost::Ask(units) if framed => self.admit_quickly(&frame, hash, check.limit, units),
+                _ => None,
+            };
+            decisions.push(match decision {
+                Some(decision) => decision,
+                None => self.decide_located(&self.located(hash, check), &|| time(index))?,
+            });
         }
         Ok(())
     }
@@ -87,55 +165,92 @@ impl MemoryStore {
         Located { hash, shard, limit: check.limit, cost: check.cost }
     }
 
-    /// The hot path: a counter in its slot, of the window we are in. Everything
-    /// else, a window that has just begun included, is rare.
+    /// Admits units of a counter in its slot, of the frame's window; `None` if that
+    /// is not the case, or if they are none or more than there are, and then
+    /// nothing has changed.
     ///
     /// Every instruction counts twice here: the fewer there are, the sooner the
     /// processor comes to the next decision's cache miss and overlaps the two.
     #[inline(always)]
-    fn decide_located(
+    fn admit_quickly(
         &self,
-        check: Located<'_>,
-        time: impl Fn() -> Timestamp,
-    ) -> Result<Decision, CheckError> {
-        let shard = self.table.shard(check.shard);
-        // Fetched together with the line below, not after it.
-        std::hint::black_box(shard.touch());
-        let now = check.limit.moment(time());
-        if check.limit.algorithm() == Algorithm::SlidingCounter
-            && let Some(inline) = Inline::counter(check.limit, &now)
-            && let fingerprint = check.fingerprint()
-            && let tag = inline.tag(fingerprint)
-            // Before locking, so that waiting for memory does not make others wait.
-            && let Some(place) = shard.glimpse(fingerprint, tag)
-        {
-            let locked = shard.lock();
-            let slot = place.read();
-            if slot.tag == tag
-                && let Some(mut counter) = inline.unpack(slot.body)
-                && let outcome = counter.step(check.limit, check.cost, &now)
-                && let Some(body) = inline.pack(&counter)
-            {
-                place.write_body(body);
-                drop(locked);
-                return Ok(counter.report(check.limit, check.cost, &now, outcome));
-            }
-        }
-        self.decide_rare(check.hash, check.limit, check.cost, &time)
-    }
-
-    /// Anything but the hot path. It takes a check in pieces that fit registers, so
-    /// that the hot path need not put one together in memory.
-    #[cold]
-    #[inline(never)]
-    fn decide_rare(
-        &self,
+        frame: &Frame,
         hash: u64,
         limit: &Limit,
-        cost: Cost,
+        units: u64,
+    ) -> Option<Decision> {
+        let fingerprint = Fingerprint::new(hash ^ limit.id());
+        let tag = frame.tag(fingerprint);
+        let extent = self.table.extent(self.table.shard_of(hash));
+        let place = extent.glimpse_at_home(fingerprint, tag)?;
+        let body = place.exchange();
+        let counts = frame.counts(body);
+        if place.tag() == tag
+            && counts < limit.compact_end()
+            && units > 0
+            && let Some(decision) =
+                SlidingCounter::admit_packed(counts, limit, units, frame.until_us())
+        {
+            place.release(body + units);
+            return Some(decision);
+        }
+        // If somebody else has it, it is theirs to release.
+        if body != SEIZED {
+            place.release(body);
+        }
+        None
+    }
+
+    /// Decides a check wherever its state is.
+    #[inline(never)]
+    fn decide_located(
+        &self,
+        check: &Located<'_>,
         time: &dyn Fn() -> Timestamp,
     ) -> Result<Decision, CheckError> {
-        let check = Located { hash, shard: self.table.shard_of(hash), limit, cost };
+        let mut backoff = Backoff::new();
+        loop {
+            match self.decide_in_place(check, time()) {
+                Ok(decision) => return Ok(decision),
+                Err(Elsewhere::Busy) => backoff.wait(),
+                Err(Elsewhere::Rare) => return self.decide_rare(check, time),
+            }
+        }
+    }
+
+    /// Decides on a counter in its slot, of the window we are in, whatever the
+    /// answer.
+    fn decide_in_place(&self, check: &Located<'_>, now: Timestamp) -> Result<Decision, Elsewhere> {
+        let Located { limit, cost, .. } = *check;
+        if limit.algorithm() != Algorithm::SlidingCounter {
+            return Err(Elsewhere::Rare);
+        }
+        LAST_FRAME.with(|frame| frame.set(limit, now));
+        let now = limit.moment(now);
+        let inline = Inline::counter(limit, &now).ok_or(Elsewhere::Rare)?;
+        let tag = inline.tag(check.fingerprint());
+        let place = self.table.extent(check.shard).glimpse(check.fingerprint(), tag);
+        let place = place.ok_or(Elsewhere::Rare)?;
+        let body = place.try_seize().ok_or(Elsewhere::Busy)?;
+        if place.tag() == tag
+            && let Some(mut counter) = inline.unpack(body)
+            && let outcome = counter.step(limit, cost, &now)
+            && let Some(body) = inline.pack(&counter)
+        {
+            place.release(body);
+            return Ok(counter.report(limit, cost, &now, outcome));
+        }
+        place.release(body);
+        Err(Elsewhere::Rare)
+    }
+
+    /// Anything but a counter of the window we are in, in its slot.
+    #[cold]
+    fn decide_rare(
+        &self,
+        check: &Located<'_>,
+        time: &dyn Fn() -> Timestamp,
+    ) -> Result<Decision, CheckError> {
         let locked = self.table.lock(check.shard);
         // Read under the lock, so that times in one place never run backwards.
         let now = time();
@@ -143,10 +258,10 @@ impl MemoryStore {
             return Err(CheckError::NeedsPermit);
         }
         let ask = Ask::new(check.cost, now);
-        self.make_entries(&locked, limit, now);
+        self.make_entries(&locked, check.limit, now);
         Ok(match locked.find(check.fingerprint()) {
-            Some(place) => self.decide_found(&locked, place, &check, &ask),
-            None => self.decide_new(locked, &check, &ask),
+            Some(place) => self.decide_found(&locked, place, check, &ask),
+            None => self.decide_new(locked, check, &ask),
         })
     }
 
@@ -158,8 +273,7 @@ impl MemoryStore {
         check: &Located<'_>,
         ask: &Ask,
     ) -> Decision {
-        let slot = place.read();
-        if slot.is_in_slab() {
+        if place.look().is_in_slab() {
             return self.decide_in_slab(locked, place, check, ask);
         }
         let mut state = self.take(locked, place, check.limit, ask.now);
@@ -176,7 +290,7 @@ impl MemoryStore {
         check: &Located<'_>,
         ask: &Ask,
     ) -> Decision {
-        let slot = place.read();
+        let slot = place.look();
         let (decision, expires_at) = locked.slab(|slab| {
             let state = slab.get_mut(slot.body());
             let before = state.entries();
@@ -192,8 +306,7 @@ impl MemoryStore {
             (decision, state.expires_at(check.limit))
         });
         let deadline = slot::deadline(expires_at);
-        locked.note_deadline(deadline);
-        place.write(Slot::in_slab(check.fingerprint(), deadline, slot.body()));
+        locked.put(place, Slot::in_slab(check.fingerprint(), deadline, slot.body()));
         decision
     }
 
@@ -205,19 +318,17 @@ impl MemoryStore {
         }
         let mut state = State::new(check.limit);
         let decision = state.decide(check.limit, ask);
-        if state.expires_at(check.limit) > ask.now {
-            match locked.claim(check.fingerprint(), ask.now, false) {
-                Some(place) => {
-                    self.table.count_entries(0, state.entries());
-                    self.keep(&locked, place, check, state, ask.now);
-                }
-                None => {
-                    drop(locked);
-                    return self.decide_full(check, ask);
-                }
+        if state.expires_at(check.limit) <= ask.now {
+            return decision;
+        }
+        match locked.claim(check.fingerprint(), ask.now, false) {
+            // From its place on it is a key like any other.
+            Some(place) => self.decide_found(&locked, place, check, ask),
+            None => {
+                drop(locked);
+                self.decide_full(check, ask)
             }
         }
-        decision
     }
 
     /// Whether a new key cannot be tracked, after letting go of what has expired.
@@ -311,7 +422,8 @@ impl MemoryStore {
         state.settle(limit, ask, admitted)
     }
 
-    /// Takes the state out of a slot. Until it is kept again nobody else may look.
+    /// Takes the state out of a slot until it is kept again. A slot with its state in
+    /// it stays seized for so long; one in the slab is safe behind the shard's lock.
     pub(super) fn take(
         &self,
         locked: &Locked<'_>,
@@ -319,23 +431,22 @@ impl MemoryStore {
         limit: &Limit,
         now: Timestamp,
     ) -> State {
-        let slot = place.read();
+        let slot = place.look();
         if slot.is_in_slab() {
             let number = slot.body();
             return locked.slab(|slab| std::mem::replace(slab.get_mut(number), State::new(limit)));
         }
-        self.copy(locked, place, limit, now)
+        self.copy(locked, place.seize(), limit, now)
     }
 
     /// The state in a slot.
     pub(super) fn copy(
         &self,
         locked: &Locked<'_>,
-        place: Place<'_>,
+        slot: Slot,
         limit: &Limit,
         now: Timestamp,
     ) -> State {
-        let slot = place.read();
         let inline = match limit.algorithm() {
             _ if slot.is_in_slab() => return locked.slab(|slab| slab.get_mut(slot.body()).clone()),
             Algorithm::SlidingCounter => Inline::reading(limit, now, 2)
@@ -348,7 +459,8 @@ impl MemoryStore {
         inline.unwrap_or_else(|| State::new(limit))
     }
 
-    /// Puts a state, brought up to `now`, into a slot: inline if it fits, else in the slab.
+    /// Puts a state that was taken, brought up to `now`, back into its slot:
+    /// inline if it fits, else in the slab.
     pub(super) fn keep(
         &self,
         locked: &Locked<'_>,
@@ -357,32 +469,26 @@ impl MemoryStore {
         state: State,
         now: Timestamp,
     ) {
-        let slot = place.read();
+        let in_slab = |number: u64, expires_at: Timestamp| {
+            Slot::in_slab(check.fingerprint(), slot::deadline(expires_at), number)
+        };
+        let expires_at = state.expires_at(check.limit);
+        if place.is_in_slab() {
+            let number = place.look().body();
+            locked.slab(|slab| *slab.get_mut(number) = state);
+            locked.put(place, in_slab(number, expires_at));
+            return;
+        }
+        let moment = check.limit.moment(now);
         let inline = match &state {
-            _ if slot.is_in_slab() => None,
-            State::SlidingCounter(counter) => {
-                Inline::counter(check.limit, &check.limit.moment(now))
-                    .and_then(|inline| inline.store_counter(check.fingerprint(), counter))
-            }
-            State::FixedWindow(window) => Inline::fixed(check.limit, &check.limit.moment(now))
+            State::SlidingCounter(counter) => Inline::counter(check.limit, &moment)
+                .and_then(|inline| inline.store_counter(check.fingerprint(), counter)),
+            State::FixedWindow(window) => Inline::fixed(check.limit, &moment)
                 .and_then(|inline| inline.store_fixed(check.fingerprint(), window)),
             _ => None,
         };
-        let kept = match inline {
-            Some(slot) => slot,
-            None => {
-                let deadline = slot::deadline(state.expires_at(check.limit));
-                let number = locked.slab(|slab| {
-                    if slot.is_in_slab() {
-                        *slab.get_mut(slot.body()) = state;
-                        slot.body()
-                    } else {
-                        slab.insert(state)
-                    }
-                });
-                Slot::in_slab(check.fingerprint(), deadline, number)
-            }
-        };
+        let kept =
+            inline.unwrap_or_else(|| in_slab(locked.slab(|slab| slab.insert(state)), expires_at));
         locked.note_deadline(kept.deadline());
         place.write(kept);
     }

@@ -3,25 +3,34 @@
 //! A key lives in the first free slot from its home line on. Slots are freed only
 //! by laying the shard out anew, so a lookup may stop at the first line with an
 //! empty slot; an expired slot keeps its place until a newcomer takes it.
+//!
+//! Two locks, one within the other. The shard's is for looking up, placing and
+//! moving slots: tags change under it alone. The slot's is its own body: whoever
+//! exchanges it for `SEIZED` has the slot until they store a body again, and
+//! everybody who changes a body has it. A check of a known counter, the hot path,
+//! seizes its slot and nothing else, in the one cache line it needs anyway, and
+//! waits for nothing while it has it; so who holds the shard's lock may wait for a
+//! slot, and never the other way round.
 
 use tidegate_core::Timestamp;
 
-use super::lock::SpinLock;
+use super::lock::{Backoff, SpinLock};
 use super::slab::Slab;
-use super::slot::{self, Fingerprint, Slot};
-use super::table::Table;
-use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering::Relaxed};
+use super::slot::{self, Fingerprint, SEIZED, Slot};
+use super::table::{Extent, Table};
+use crate::sync::Ordering::{Acquire, Relaxed, Release};
+use crate::sync::{AtomicU32, AtomicU64, Mutex};
 
 /// Slots in a cache line: four tags, then four bodies, so that looking for a
 /// tag compares neighbours.
 const LINE_SLOTS: usize = 4;
 pub(super) const LINE_WORDS: usize = 2 * LINE_SLOTS;
-/// A shard may grow to this many lines: 20 KiB, rebuilt in some 20 us.
+/// A shard may grow to this many lines: 21 KiB, rebuilt in some 20 us.
 /// A model checker looks at every word, so it gets few.
-pub(super) const SHARD_LINES: usize = if cfg!(loom) { 4 } else { 320 };
+pub(super) const SHARD_LINES: usize = if cfg!(loom) { 2 } else { 336 };
 /// Lines of a new shard.
-pub(super) const FIRST_LINES: usize = if cfg!(loom) { 2 } else { 16 };
-/// How far a key is looked for before its shard is locked: few are not in their
+pub(super) const FIRST_LINES: usize = if cfg!(loom) { 1 } else { 16 };
+/// How far a key is looked for without locking its shard: few are not in their
 /// home line, and fewer not in the next either.
 const GLIMPSED_LINES: usize = 2;
 
@@ -55,43 +64,92 @@ pub(super) struct Place<'a> {
     slot: usize,
 }
 
-impl Place<'_> {
+impl<'a> Place<'a> {
     // The mask tells the compiler that there is nothing to check.
     #[inline]
-    pub(super) fn read(self) -> Slot {
-        let slot = self.slot % LINE_SLOTS;
-        let (tag, body) = (&self.line[slot], &self.line[slot + LINE_SLOTS]);
-        Slot { tag: tag.load(Relaxed), body: body.load(Relaxed) }
-    }
-
-    #[inline]
-    fn tag(self) -> u64 {
+    pub(super) fn tag(self) -> u64 {
         self.line[self.slot % LINE_SLOTS].load(Relaxed)
     }
 
-    #[inline]
-    pub(super) fn write_body(self, body: u64) {
-        self.line[self.slot % LINE_SLOTS + LINE_SLOTS].store(body, Relaxed);
+    pub(super) fn is_in_slab(self) -> bool {
+        Slot { tag: self.tag(), body: 0 }.is_in_slab()
     }
 
     #[inline]
+    fn body(self) -> &'a AtomicU64 {
+        &self.line[self.slot % LINE_SLOTS + LINE_SLOTS]
+    }
+
+    /// Takes the slot for oneself and returns its body, or [`SEIZED`] if somebody has
+    /// it already. A plain exchange is cheaper than one that compares, and seizing
+    /// what is seized leaves it as it was; but the model checker would have a
+    /// waiter read its own failed exchange for ever.
+    #[inline(always)]
+    pub(super) fn exchange(self) -> u64 {
+        if !cfg!(loom) {
+            return self.body().swap(SEIZED, Acquire);
+        }
+        match self.body().load(Relaxed) {
+            SEIZED => SEIZED,
+            body => match self.body().compare_exchange(body, SEIZED, Acquire, Relaxed) {
+                Ok(body) => body,
+                Err(_) => SEIZED,
+            },
+        }
+    }
+
+    /// Takes the slot for oneself and returns its body, unless somebody has it.
+    #[inline]
+    pub(super) fn try_seize(self) -> Option<u64> {
+        Some(self.exchange()).filter(|&body| body != SEIZED)
+    }
+
+    /// Takes the slot for oneself. Whoever has it is about to let go.
+    pub(super) fn seize(self) -> Slot {
+        let mut backoff = Backoff::new();
+        loop {
+            match self.try_seize() {
+                Some(body) => return Slot { tag: self.tag(), body },
+                None => backoff.wait(),
+            }
+        }
+    }
+
+    /// Lets go of a seized slot, with this body.
+    #[inline]
+    pub(super) fn release(self, body: u64) {
+        self.body().store(body, Release);
+    }
+
+    /// Lets go of a seized slot, with this in it. Under the shard's lock.
     pub(super) fn write(self, value: Slot) {
-        let slot = self.slot % LINE_SLOTS;
-        self.line[slot].store(value.tag, Relaxed);
-        self.line[slot + LINE_SLOTS].store(value.body, Relaxed);
+        self.line[self.slot % LINE_SLOTS].store(value.tag, Relaxed);
+        self.release(value.body);
+    }
+
+    /// What is in the slot, under the shard's lock. Its counts may be others a
+    /// moment later; all else stays.
+    pub(super) fn look(self) -> Slot {
+        let mut backoff = Backoff::new();
+        loop {
+            match self.body().load(Acquire) {
+                SEIZED => backoff.wait(),
+                body => return Slot { tag: self.tag(), body },
+            }
+        }
     }
 }
 
 /// The line a fingerprint is looked for first.
 #[inline]
-fn home(fingerprint: Fingerprint, lines: u32) -> usize {
+fn home(fingerprint: Fingerprint, lines: u16) -> usize {
     ((fingerprint.place_bits() * u64::from(lines)) >> 32) as usize
 }
 
 /// The line after: where a full line passes its keys on to.
 #[inline]
-fn next_line(line: usize, lines: u32) -> usize {
-    if line + 1 == lines as usize { 0 } else { line + 1 }
+fn next_line(line: usize, lines: u16) -> usize {
+    if line + 1 == usize::from(lines) { 0 } else { line + 1 }
 }
 
 impl Shard {
@@ -152,43 +210,8 @@ impl<'a> ShardRef<'a> {
 
     /// Lines in use, of the [`SHARD_LINES`] reserved.
     #[inline]
-    fn lines(self) -> u32 {
-        self.table.lines_of(self.index)
-    }
-
-    /// Begins to load what locking will need, without waiting for it. The value is
-    /// of no use, but using it keeps the load.
-    #[inline]
-    pub(super) fn touch(self) -> u64 {
-        u64::from(self.shard.used.load(Relaxed))
-    }
-
-    /// Begins to load a key's home line; see [`ShardRef::touch`].
-    #[inline]
-    pub(super) fn touch_line(self, fingerprint: Fingerprint) -> u64 {
-        self.line(home(fingerprint, self.lines()))[0].load(Relaxed)
-    }
-
-    /// Where a slot with this very tag seems to be, looked up without the lock. It
-    /// may have moved by the time the lock is held; then its tag is another. Under
-    /// the lock a match settles it: a key has one slot, and one it left is cleared.
-    ///
-    /// Which of a line's four slots it is cannot be predicted, so it is computed,
-    /// from three comparisons: if it is none of those it is the first, or not here.
-    #[inline(always)]
-    pub(super) fn glimpse(self, fingerprint: Fingerprint, tag: u64) -> Option<Place<'a>> {
-        let lines = self.lines();
-        let mut at = home(fingerprint, lines);
-        for _ in 0..GLIMPSED_LINES {
-            let line = self.line(at);
-            let is_at = |slot: usize| usize::from(line[slot].load(Relaxed) == tag) * slot;
-            let place = Place { line, slot: is_at(1) + is_at(2) + is_at(3) };
-            if place.tag() == tag {
-                return Some(place);
-            }
-            at = next_line(at, lines);
-        }
-        None
+    fn lines(self) -> u16 {
+        self.table.extent(self.index).lines
     }
 
     /// Compares all four tags and only then branches: which of them it is cannot
@@ -212,13 +235,53 @@ impl<'a> ShardRef<'a> {
 
     #[inline]
     fn line(&self, line: usize) -> &'a Line {
-        self.table.line_at(self.index, line)
+        self.table.extent(self.index).line(line)
     }
 
     fn places(&self, line: usize) -> impl Iterator<Item = Place<'a>> {
         let line = self.line(line);
         (0..LINE_SLOTS).map(move |slot| Place { line, slot })
     }
+}
+
+impl<'a> Extent<'a> {
+    /// Where in the table a key's home line begins.
+    #[inline]
+    pub(super) fn home_word(self, fingerprint: Fingerprint) -> usize {
+        self.word(home(fingerprint, self.lines))
+    }
+
+    /// Where a slot with this very tag seems to be, looked up without the lock in
+    /// the key's home line. It may have moved by the time it is seized; then its
+    /// tag is another. Once it is seized a match settles it: a key has one slot,
+    /// and one it left is cleared.
+    #[inline(always)]
+    pub(super) fn glimpse_at_home(self, fingerprint: Fingerprint, tag: u64) -> Option<Place<'a>> {
+        glimpse_in(self.line(home(fingerprint, self.lines)), tag)
+    }
+
+    /// The same in a few lines from the home line on.
+    #[inline]
+    pub(super) fn glimpse(self, fingerprint: Fingerprint, tag: u64) -> Option<Place<'a>> {
+        let mut at = home(fingerprint, self.lines);
+        for _ in 0..GLIMPSED_LINES {
+            if let Some(place) = glimpse_in(self.line(at), tag) {
+                return Some(place);
+            }
+            at = next_line(at, self.lines);
+        }
+        None
+    }
+}
+
+/// Which of a line's four slots has the tag. It cannot be predicted, so it is
+/// computed, from three comparisons: if it is none of those it is the first, or
+/// not here.
+#[inline(always)]
+fn glimpse_in(line: &Line, tag: u64) -> Option<Place<'_>> {
+    let is_at = |slot: usize| usize::from(line[slot].load(Relaxed) == tag) * slot;
+    let place = Place { line, slot: is_at(1) + is_at(2) + is_at(3) };
+    (place.tag() == tag).then_some(place)
 }
 
 impl<'a> Locked<'a> {
@@ -236,9 +299,10 @@ impl<'a> Locked<'a> {
         }
     }
 
-    /// Gives a key that was not found a place of its own, marked as its own with
-    /// nothing counted; `None` when the table is full. With `beyond` it gets one
-    /// even then, which is for the few keys the store itself needs.
+    /// Gives a key that was not found a place of its own, with nothing counted;
+    /// `None` when the table is full. With `beyond` it gets one even then, which is
+    /// for the few keys the store itself needs. It may move all slots of the shard,
+    /// so the caller must have none of them seized.
     pub(super) fn claim(
         &self,
         fingerprint: Fingerprint,
@@ -273,8 +337,10 @@ impl<'a> Locked<'a> {
         }
     }
 
-    fn put(&self, place: Place<'a>, slot: Slot) -> Place<'a> {
+    /// Puts something else into a slot.
+    pub(super) fn put(&self, place: Place<'a>, slot: Slot) -> Place<'a> {
         self.note_deadline(slot.deadline());
+        place.seize();
         place.write(slot);
         place
     }
@@ -294,7 +360,7 @@ impl<'a> Locked<'a> {
         let mut line = home(fingerprint, lines);
         loop {
             for place in self.places(line) {
-                let slot = place.read();
+                let slot = place.look();
                 if slot.is_empty() {
                     return (place, None);
                 }
@@ -306,14 +372,15 @@ impl<'a> Locked<'a> {
         }
     }
 
-    /// Whether a slot can be taken before the shard must be rebuilt: up to seven
-    /// eighths full, a key sits in its home line or the next with few exceptions. A
-    /// shard that cannot grow any more is filled further.
+    /// Whether a slot can be taken before the shard must be rebuilt. Up to five
+    /// eighths full, 12 of 13 keys sit in their home line, and a decision that
+    /// looks elsewhere costs twice. A shard that cannot grow any more is filled
+    /// further.
     fn has_room(&self) -> bool {
         let lines = self.lines();
-        let slots = lines * LINE_SLOTS as u32;
-        let spare = if lines as usize == SHARD_LINES { slots / 16 } else { slots / 8 };
-        self.shard.used.load(Relaxed) < slots - spare
+        let slots = u32::from(lines) * LINE_SLOTS as u32;
+        let most = if usize::from(lines) == SHARD_LINES { slots * 15 / 16 } else { slots * 5 / 8 };
+        self.shard.used.load(Relaxed) < most
     }
 
     /// Takes one of the table's `max_keys`, letting go of expired slots if it must.
@@ -350,13 +417,13 @@ impl<'a> Locked<'a> {
     }
 
     /// Lets go of what has expired, then grows by a quarter if the shard is still
-    /// more than three quarters full; `false` when it cannot make room.
+    /// half full; `false` when it cannot make room.
     fn rebuild(&self, passed: u64) -> bool {
         let lines = self.lines();
         self.lay_out(passed, lines);
-        let slots = lines * LINE_SLOTS as u32;
-        if self.shard.used.load(Relaxed) > slots - slots / 4 {
-            let grown = (lines + (lines / 4).max(8)).min(SHARD_LINES as u32);
+        let slots = u32::from(lines) * LINE_SLOTS as u32;
+        if self.shard.used.load(Relaxed) >= slots / 2 {
+            let grown = (lines + (lines / 4).max(8)).min(SHARD_LINES as u16);
             if grown > lines {
                 self.lay_out(passed, grown);
             }
@@ -365,15 +432,15 @@ impl<'a> Locked<'a> {
     }
 
     /// Puts every live slot in its place anew, in so many lines.
-    fn lay_out(&self, passed: u64, lines: u32) {
+    fn lay_out(&self, passed: u64, lines: u16) {
         let mut kept = Vec::with_capacity(self.shard.used.load(Relaxed) as usize);
         let mut dropped = 0;
-        for place in (0..self.lines() as usize).flat_map(|line| self.places(line)) {
-            let slot = place.read();
+        for place in (0..usize::from(self.lines())).flat_map(|line| self.places(line)) {
+            let slot = place.seize();
+            place.write(Slot::default());
             if slot.is_empty() {
                 continue;
             }
-            place.write(Slot::default());
             if slot.expired(passed) {
                 self.discard(slot);
                 dropped += 1;
@@ -387,7 +454,9 @@ impl<'a> Locked<'a> {
         let mut earliest = u64::MAX;
         for slot in kept {
             earliest = earliest.min(slot.deadline());
-            self.vacancy(slot.fingerprint(), passed).0.write(slot);
+            let (place, _) = self.vacancy(slot.fingerprint(), passed);
+            place.seize();
+            place.write(slot);
         }
         self.shard.earliest.store(earliest, Relaxed);
     }
@@ -402,7 +471,7 @@ impl<'a> Locked<'a> {
 
     /// Forgets what a slot counted.
     pub(super) fn vacate(&self, place: Place<'_>) {
-        let slot = place.read();
+        let slot = place.seize();
         self.discard(slot);
         place.write(slot.vacated());
         self.shard.earliest.store(0, Relaxed);

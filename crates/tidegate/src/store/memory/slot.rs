@@ -16,6 +16,8 @@
 //! have distinct deadlines, so comparing it tells current from previous from
 //! older, and no bits are spent twice.
 
+use std::cell::Cell;
+
 use tidegate_core::{FixedWindow, Limit, Moment, SlidingCounter, Timestamp, bounds};
 
 const FINGERPRINT_SHIFT: u32 = 11;
@@ -26,18 +28,20 @@ const DEADLINE_HIGH_MASK: u64 = (1 << DEADLINE_HIGH_BITS) - 1;
 const DEADLINE_LOW_BITS: u32 = 24;
 const BODY_BITS: u32 = 40;
 const BODY_MASK: u64 = (1 << BODY_BITS) - 1;
-const COUNT_BITS: u32 = 20;
-const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
 
 /// A deadline unit is 2^19 us. It must not exceed the window of an inline state.
-const UNIT_SHIFT: u32 = 19;
-const UNIT_US: u64 = 1 << UNIT_SHIFT;
+const UNIT_US: u64 = bounds::COMPACT_WINDOW_US;
+const UNIT_SHIFT: u32 = UNIT_US.trailing_zeros();
 /// Deadlines from here on are not known to the slot; such a slot is never let go by itself.
 const FAR: u64 = (1 << (DEADLINE_LOW_BITS + DEADLINE_HIGH_BITS)) - 1;
 
 /// Times from here on are left to the slab: two windows later a deadline would
 /// no longer be known. It falls in the year 2110.
 const LAST_INLINE_US: u64 = (FAR << UNIT_SHIFT) - 2 * bounds::MAX_WINDOW_US;
+
+/// In place of a body: somebody is at work on the slot. No body is all ones: a
+/// packed counter's current count never is, nor a number in the slab.
+pub(super) const SEIZED: u64 = u64::MAX;
 
 /// A slot as two words. An empty slot is all zeros.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -205,19 +209,13 @@ impl Inline {
     pub(super) fn unpack(&self, body: u64) -> Option<SlidingCounter> {
         // An equal deadline cancels out and leaves the counts.
         let counts = body ^ self.deadline << BODY_BITS;
-        (counts <= BODY_MASK).then_some(SlidingCounter {
-            index: self.index,
-            previous: counts >> COUNT_BITS,
-            current: counts & COUNT_MASK,
-        })
+        (counts <= BODY_MASK).then(|| SlidingCounter::unpack(self.index, counts))
     }
 
     /// The body of a counter of this window, if its counts fit.
     #[inline]
     pub(super) fn pack(&self, counter: &SlidingCounter) -> Option<u64> {
-        let fits = (counter.previous | counter.current) >> COUNT_BITS == 0;
-        let counts = counter.previous << COUNT_BITS | counter.current;
-        fits.then_some(self.deadline << BODY_BITS | counts)
+        Some(self.deadline << BODY_BITS | counter.pack()?)
     }
 
     /// A counter of any window.
@@ -228,10 +226,7 @@ impl Inline {
         } else {
             self.other_index(slot)
         };
-        index.map_or_else(SlidingCounter::default, |index| {
-            let (previous, current) = (counts >> COUNT_BITS, counts & COUNT_MASK);
-            SlidingCounter { index, previous, current }
-        })
+        index.map_or_else(SlidingCounter::default, |index| SlidingCounter::unpack(index, counts))
     }
 
     /// A slot for a counter of this window, if its counts fit.
@@ -250,8 +245,78 @@ impl Inline {
 
     /// A slot for a count of this window, if it fits.
     pub(super) fn store_fixed(&self, of: Fingerprint, window: &FixedWindow) -> Option<Slot> {
-        let fits = window.count <= BODY_MASK;
+        let fits = window.count < BODY_MASK;
         fits.then(|| Slot::inline(of, self.deadline, window.count))
+    }
+}
+
+/// A limit's window around a moment as slots show it: all that a quick decision
+/// needs of both, worked out once for all keys. In cells, so that each is read
+/// where it is needed and none takes up a register before.
+#[derive(Debug)]
+pub(super) struct Frame {
+    /// What it was worked out for; no limit has the id 0.
+    id: Cell<u64>,
+    now: Cell<Timestamp>,
+    /// The tag of a counter of this window, but for the key.
+    tag: Cell<u64>,
+    /// Its body, but for the counts.
+    body: Cell<u64>,
+    /// Until the next window ends.
+    until_us: Cell<u64>,
+}
+
+impl Frame {
+    /// A frame of no limit.
+    pub(super) const fn new() -> Self {
+        Frame {
+            id: Cell::new(0),
+            now: Cell::new(Timestamp::LAST),
+            tag: Cell::new(0),
+            body: Cell::new(0),
+            until_us: Cell::new(0),
+        }
+    }
+
+    /// Works it out for a limit with a [`compact_end`](Limit::compact_end); for
+    /// others it stays as it was, and says so.
+    pub(super) fn set(&self, limit: &Limit, now: Timestamp) -> bool {
+        if limit.compact_end() == 0 {
+            return false;
+        }
+        let Some(inline) = Inline::counter(limit, &limit.moment(now)) else { return false };
+        self.id.set(limit.id());
+        self.now.set(now);
+        self.tag.set(inline.deadline >> DEADLINE_LOW_BITS);
+        self.body.set(inline.deadline << BODY_BITS);
+        self.until_us.set(inline.end_us - now.as_micros());
+        true
+    }
+
+    /// Whether it was worked out for this.
+    #[inline(always)]
+    pub(super) fn is_of(&self, limit: &Limit, now: Timestamp) -> bool {
+        self.now.get() == now && self.id.get() == limit.id()
+    }
+
+    /// The tag of a key's counter of this window.
+    #[inline(always)]
+    pub(super) fn tag(&self, of: Fingerprint) -> u64 {
+        of.0 | self.tag.get()
+    }
+
+    /// The packed counts in a body whose tag is [`Frame::tag`]. If it is of
+    /// another window, or [`SEIZED`], they are beyond any limit's `compact_end`.
+    #[inline(always)]
+    pub(super) fn counts(&self, body: u64) -> u64 {
+        // An equal deadline cancels out and leaves the counts.
+        body ^ self.body.get()
+    }
+
+    /// How long until the next window ends.
+    #[inline(always)]
+    pub(super) fn until_us(&self) -> u64 {
+        self.until_us.get()
     }
 }
 

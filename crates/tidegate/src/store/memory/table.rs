@@ -12,19 +12,18 @@
 //! so only take memory, as shards grow into them. Keys are never moved by
 //! anybody else's growth, and an active key is never dropped.
 //!
-//! All words are atomics, written relaxed under the shard's lock and read under it
-//! or, where a glimpse is enough, without; that costs the same as plain words and
-//! needs no `unsafe`.
+//! All words are atomics; that costs the same as plain words and needs no `unsafe`.
+//! `shard.rs` says who may write them when.
 
 use tidegate_core::Timestamp;
 
 use super::shard::{FIRST_LINES, LINE_WORDS, Line, Locked, SHARD_LINES, Shard, ShardRef};
 use super::slot;
-use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering::Relaxed};
+use crate::sync::{AtomicU64, Mutex, Ordering::Relaxed};
 
 const LINE_BYTES: usize = 64;
-/// Keys a shard is meant to hold when the table is full. Its lines can hold 1,200,
-/// twelve standard deviations of a random spread more.
+/// Keys a shard is meant to hold when the table is full. Its lines can hold 1,260,
+/// fourteen standard deviations of a random spread more.
 const SHARD_KEYS: usize = 840;
 /// How many shards a newcomer to a full table asks for something expired, a load
 /// each: some microseconds.
@@ -35,12 +34,11 @@ const MIN_SHARDS: usize = if cfg!(loom) { 2 } else { 64 };
 #[derive(Debug)]
 pub(super) struct Table {
     words: Box<[AtomicU64]>,
-    /// Where the first whole cache line of `words` begins.
-    first_word: usize,
     shards: Box<[Shard]>,
-    /// Lines in use of each shard. Apart from the shards, and so small that they
-    /// stay in the cache: a key's line is found without waiting for its shard.
-    lines: Box<[AtomicU32]>,
+    /// Where each shard's lines begin and how many are in use. Apart from the shards,
+    /// and so small that they stay in the cache: a key's line is found without
+    /// waiting for its shard.
+    heads: Box<[Head]>,
     /// Slots that are not empty, in all shards.
     tracked: AtomicU64,
     max_keys: u64,
@@ -73,9 +71,8 @@ impl Table {
         let first_word = words.as_ptr().align_offset(LINE_BYTES) % LINE_WORDS;
         Some(Table {
             words,
-            first_word,
-            shards: try_collect(shards, Shard::new)?,
-            lines: try_collect(shards, || AtomicU32::new(FIRST_LINES as u32))?,
+            shards: try_collect(shards, |_| Shard::new())?,
+            heads: try_collect(shards, |shard| Head::new(first_word, shard))?,
             tracked: AtomicU64::new(0),
             max_keys: max_keys as u64,
             grace_us,
@@ -108,20 +105,22 @@ impl Table {
         self.shard(index).lock()
     }
 
+    /// Which lines a shard uses.
     #[inline]
-    pub(super) fn lines_of(&self, shard: usize) -> u32 {
-        self.lines[shard].load(Relaxed)
+    pub(super) fn extent(&self, shard: usize) -> Extent<'_> {
+        let head = self.heads[shard].0.load(Relaxed);
+        Extent { words: &self.words, begin: (head >> HEAD_SHIFT) as usize, lines: head as u16 }
     }
 
-    pub(super) fn set_lines(&self, shard: usize, lines: u32) {
-        self.lines[shard].store(lines, Relaxed);
+    /// Begins to load the lines at these words, without waiting for them. The value
+    /// is of no use, but using it keeps the loads.
+    pub(super) fn touch(&self, words: &[usize]) -> u64 {
+        let first_of = |&word: &usize| self.words.get(word).map_or(0, |word| word.load(Relaxed));
+        words.iter().map(first_of).fold(0, |all, one| all ^ one)
     }
 
-    /// A line of a shard.
-    #[inline]
-    pub(super) fn line_at(&self, shard: usize, line: usize) -> &Line {
-        let word = self.first_word + (shard * SHARD_LINES + line) * LINE_WORDS;
-        self.words[word..].first_chunk().expect("a shard's lines are within the block")
+    pub(super) fn set_lines(&self, shard: usize, lines: u16) {
+        self.heads[shard].set_lines(lines);
     }
 
     /// Slots in use, expired ones that nobody has needed yet included.
@@ -208,11 +207,53 @@ impl Table {
     }
 }
 
+/// Where a shard's lines begin, in words, above the number in use, in 16 bits.
+#[derive(Debug)]
+struct Head(AtomicU64);
+
+const HEAD_SHIFT: u32 = 16;
+
+impl Head {
+    fn new(first_word: usize, shard: usize) -> Self {
+        let begin = first_word + shard * SHARD_LINES * LINE_WORDS;
+        Head(AtomicU64::new((begin as u64) << HEAD_SHIFT | FIRST_LINES as u64))
+    }
+
+    /// Under the shard's lock.
+    fn set_lines(&self, lines: u16) {
+        let begin = self.0.load(Relaxed) >> HEAD_SHIFT;
+        self.0.store(begin << HEAD_SHIFT | u64::from(lines), Relaxed);
+    }
+}
+
+/// The lines a shard uses, as of a moment.
+#[derive(Clone, Copy)]
+pub(super) struct Extent<'a> {
+    words: &'a [AtomicU64],
+    begin: usize,
+    pub(super) lines: u16,
+}
+
+impl<'a> Extent<'a> {
+    /// A line by its number.
+    #[inline]
+    pub(super) fn line(&self, line: usize) -> &'a Line {
+        let line = self.words[self.word(line)..].first_chunk();
+        line.expect("a shard's lines are within the block")
+    }
+
+    /// Where it begins.
+    #[inline]
+    pub(super) fn word(&self, line: usize) -> usize {
+        self.begin + line * LINE_WORDS
+    }
+}
+
 /// So many of them, or `None` when there is no memory for them.
-fn try_collect<T>(count: usize, new: impl Fn() -> T) -> Option<Box<[T]>> {
+fn try_collect<T>(count: usize, new: impl Fn(usize) -> T) -> Option<Box<[T]>> {
     let mut list = Vec::new();
     list.try_reserve_exact(count).ok()?;
-    list.extend((0..count).map(|_| new()));
+    list.extend((0..count).map(new));
     Some(list.into_boxed_slice())
 }
 
