@@ -43,6 +43,10 @@ mod check;
 mod clock;
 mod limiter;
 mod permit;
+#[cfg(feature = "policies")]
+pub mod policy;
+#[cfg(feature = "policies")]
+pub mod stats;
 mod store;
 mod sync;
 mod timer;
