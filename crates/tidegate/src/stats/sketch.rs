@@ -59,8 +59,9 @@ impl Sketch {
             self.names.push(Name { error: 0, text: Text::new(text) });
             return;
         }
-        let least = self.counts.iter().enumerate().min_by_key(|(_, count)| **count);
-        let Some((index, &error)) = least else { return };
+        // The least first and then its place: two simple passes outrun a clever one.
+        let error = self.floor();
+        let Some(index) = self.counts.iter().position(|count| *count == error) else { return };
         self.hashes[index] = hash;
         self.counts[index] = error + 1;
         // In the same memory: a flood of new names must not become a flood of allocations.
