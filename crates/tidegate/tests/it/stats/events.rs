@@ -123,8 +123,10 @@ fn readers_are_counted_and_leave_room_when_they_go() {
     let (stats, _) = stats();
     let mut readers: Vec<_> = (0..MAX_SUBSCRIBERS).map(|_| subscribe(&stats)).collect();
     assert_eq!(stats.events().subscribe(None).map(drop), Err(TooManySubscribers));
+    assert_eq!(stats.events().subscribers(), MAX_SUBSCRIBERS);
     readers.pop();
     subscribe(&stats);
+    assert_eq!(stats.events().subscribers(), MAX_SUBSCRIBERS - 1);
 }
 
 #[test]
