@@ -53,6 +53,8 @@ mod limiter;
 mod permit;
 #[cfg(feature = "policies")]
 pub mod policy;
+#[cfg(feature = "policies")]
+pub mod stats;
 mod store;
 mod sync;
 mod timer;
