@@ -20,7 +20,8 @@ const DRAINED_BYTES: u64 = 4 * 1024 * 1024;
 /// Why there is no body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyError {
-    TooLarge,
+    /// It has more than so many bytes.
+    TooLarge(usize),
     TooSlow,
     /// The client went away or broke the protocol.
     Broken,
@@ -43,27 +44,23 @@ pub async fn collect(body: Incoming, max_bytes: usize) -> Result<Bytes, BodyErro
 async fn read(mut body: Incoming, max_bytes: usize) -> Result<Bytes, BodyError> {
     // What is announced is not allocated, only refused if it is too much.
     if body.size_hint().lower() > max_bytes as u64 {
-        return drain(body, body_bytes_left(max_bytes)).await;
+        return drain(body, max_bytes).await;
     }
     let Some(first) = next(&mut body).await? else { return Ok(Bytes::new()) };
     if first.len() > max_bytes {
-        return drain(body, body_bytes_left(max_bytes)).await;
+        return drain(body, max_bytes).await;
     }
-    let Some(second) = next(&mut body).await? else { return Ok(first) };
+    if body.is_end_stream() {
+        return Ok(first);
+    }
     let mut whole = BytesMut::from(first);
-    let mut chunk = Some(second);
-    while let Some(bytes) = chunk {
+    while let Some(bytes) = next(&mut body).await? {
         if whole.len() + bytes.len() > max_bytes {
-            return drain(body, body_bytes_left(max_bytes)).await;
+            return drain(body, max_bytes).await;
         }
         whole.extend_from_slice(&bytes);
-        chunk = next(&mut body).await?;
     }
     Ok(whole.freeze())
-}
-
-const fn body_bytes_left(max_bytes: usize) -> u64 {
-    DRAINED_BYTES.saturating_sub(max_bytes as u64)
 }
 
 /// The next bytes; trailers are passed over.
@@ -82,14 +79,14 @@ async fn next(body: &mut Incoming) -> Result<Option<Bytes>, BodyError> {
 }
 
 /// Reads on for a while, to be able to say why not.
-async fn drain(mut body: Incoming, mut left: u64) -> Result<Bytes, BodyError> {
-    // A client that asks first, or announces far too much, is told at once.
-    if body.size_hint().lower() > left {
-        return Err(BodyError::TooLarge);
-    }
-    while let Some(bytes) = next(&mut body).await? {
-        let Some(rest) = left.checked_sub(bytes.len() as u64) else { break };
+async fn drain(mut body: Incoming, max_bytes: usize) -> Result<Bytes, BodyError> {
+    let mut left = DRAINED_BYTES;
+    // A client that announces far too much is told at once.
+    while body.size_hint().lower() <= left
+        && let Some(bytes) = next(&mut body).await?
+        && let Some(rest) = left.checked_sub(bytes.len() as u64)
+    {
         left = rest;
     }
-    Err(BodyError::TooLarge)
+    Err(BodyError::TooLarge(max_bytes))
 }
