@@ -115,13 +115,15 @@ impl From<GateError> for Refusal {
             GateError::UnknownPolicy { .. } => {
                 Refusal::field("policy", detail).with_status(StatusCode::NOT_FOUND)
             }
-            GateError::NeedsPermit { .. } => {
+            GateError::NeedsPermit { policy } => {
+                let field = if policy.is_some() { "policy" } else { "limits" };
                 let detail = format!("{detail} with POST /v1/permits");
-                Refusal::field("policy", detail).with_status(StatusCode::CONFLICT)
+                Refusal::field(field, detail).with_status(StatusCode::CONFLICT)
             }
-            GateError::NothingToHold { .. } => {
+            GateError::NothingToHold { policy } => {
+                let field = if policy.is_some() { "policy" } else { "limits" };
                 let detail = format!("{detail} with POST /v1/check");
-                Refusal::field("policy", detail).with_status(StatusCode::CONFLICT)
+                Refusal::field(field, detail).with_status(StatusCode::CONFLICT)
             }
             GateError::LeaseTooLong { .. } => Refusal::field("ttl_ms", detail),
             GateError::Check(CheckError::IdReused) => {

@@ -5,6 +5,7 @@
 //! resets, how long a TLS handshake takes. What a connection may do in time is
 //! judged by [`Connections`](super::connections::Connections).
 
+use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
@@ -25,8 +26,10 @@ use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 use tracing::{debug, warn};
 
-use super::connections::{Connection, Connections, Entered, Order};
+use super::connections::{Connections, Entered, InFlight, Order};
 use super::io::Watched;
+use super::settings::FrontName;
+use crate::admin::Facts;
 
 /// Connections the kernel may hold before they are accepted: room for a burst of
 /// reconnects after a restart.
@@ -62,20 +65,15 @@ pub trait Front: Send + Sync + 'static {
     type Body: Body<Data = Bytes, Error: std::error::Error + Send + Sync> + Send + 'static;
 
     /// Answers one request. There is always an answer; errors are answers too.
+    ///
+    /// The request counts as on its way until `in_flight` is dropped, which an
+    /// answer that goes on and on does with its body.
     fn answer(
         self: Arc<Self>,
         request: Request<Incoming>,
-        peer: Peer,
+        peer: SocketAddr,
+        in_flight: InFlight,
     ) -> impl Future<Output = Response<Self::Body>> + Send + 'static;
-}
-
-/// The other end of a connection.
-#[derive(Clone, Debug)]
-pub struct Peer {
-    /// Its address.
-    pub address: SocketAddr,
-    /// The marks of the connection, for answers that outlive their request.
-    pub connection: Arc<Connection>,
 }
 
 /// A bound socket.
@@ -92,8 +90,10 @@ pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 /// What is served on one socket.
 pub struct Listener<F> {
     pub socket: TcpListener,
+    pub name: FrontName,
     pub front: Arc<F>,
     pub tls: Option<TlsAcceptor>,
+    pub facts: Arc<Facts>,
     pub connections: Arc<Connections>,
     /// The most connections at once; further ones wait in the kernel.
     pub max_connections: usize,
@@ -122,13 +122,16 @@ impl<F: Front> Listener<F> {
             let serving = Serving {
                 front: Arc::clone(&self.front),
                 protocol: Arc::clone(&protocol),
+                facts: Arc::clone(&self.facts),
+                name: self.name,
                 entered: self.connections.enter(),
                 address,
             };
             let tls = self.tls.clone();
+            let connected = self.facts.connected(self.name);
             tokio::spawn(async move {
                 serving.accept(stream, tls).await;
-                drop(place);
+                drop((connected, place));
             });
         }
     }
@@ -160,6 +163,8 @@ fn protocol() -> Protocol {
 struct Serving<F> {
     front: Arc<F>,
     protocol: Arc<Protocol>,
+    facts: Arc<Facts>,
+    name: FrontName,
     entered: Entered,
     address: SocketAddr,
 }
@@ -176,15 +181,15 @@ impl<F: Front> Serving<F> {
 
     async fn serve(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
         let connection = self.entered.connection();
-        let peer = Peer { address: self.address, connection: Arc::clone(connection) };
-        let front = self.front;
+        let (front, marks, peer) = (self.front, Arc::clone(connection), self.address);
+        let (facts, name) = (self.facts, self.name);
         let service = service_fn(move |request| {
-            let in_flight = peer.connection.begin();
-            let answer = Arc::clone(&front).answer(request, peer.clone());
+            let answer = Arc::clone(&front).answer(request, peer, marks.begin());
+            let facts = Arc::clone(&facts);
             async move {
                 let answer = answer.await;
-                drop(in_flight);
-                Ok::<_, std::convert::Infallible>(answer)
+                facts.answered(name, answer.status());
+                Ok::<_, Infallible>(answer)
             }
         });
         let io = TokioIo::new(Watched::new(stream, Arc::clone(connection)));

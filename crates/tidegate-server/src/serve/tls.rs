@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use tidegate::config::Tls;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -19,6 +20,18 @@ pub struct TlsFiles {
     pub key: PathBuf,
     /// Whose certificates clients must show, PEM; without it they need none.
     pub client_ca: Option<PathBuf>,
+}
+
+impl TlsFiles {
+    /// The files a config names; relative ones lie beside it, in `base`.
+    pub fn new(files: &Tls, base: Option<&Path>) -> Self {
+        let path = |file: &String| base.unwrap_or(Path::new("")).join(file);
+        TlsFiles {
+            cert: path(&files.cert),
+            key: path(&files.key),
+            client_ca: files.client_ca.as_ref().map(path),
+        }
+    }
 }
 
 /// Files that do not make a TLS set-up.

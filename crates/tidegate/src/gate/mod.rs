@@ -115,6 +115,18 @@ impl Gate {
         Ok(answer)
     }
 
+    /// Whether a question makes sense, without asking it.
+    ///
+    /// # Errors
+    /// As [`Gate::check`], but for what only shows when it is charged.
+    pub fn understand<'a>(
+        &'a self,
+        rules: &'a Rules,
+        question: &Question<'a>,
+    ) -> Result<(), GateError> {
+        Plan::new(self, rules, question, Taking::Nothing).map(drop)
+    }
+
     /// Answers a question at the earliest moment it passes, or at once if that would
     /// take longer than `max_wait`; see [`Limiter::wait`]. Idempotency ids have no
     /// part in it.
