@@ -46,6 +46,8 @@ mod clock;
 #[cfg(feature = "config")]
 pub mod config;
 #[cfg(feature = "policies")]
+pub mod gate;
+#[cfg(feature = "policies")]
 pub mod headers;
 #[cfg(feature = "policies")]
 pub mod identity;

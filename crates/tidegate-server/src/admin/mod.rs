@@ -16,7 +16,7 @@ mod counts;
 mod dashboard;
 mod events;
 mod exposition;
-pub mod facts;
+mod facts;
 mod metrics;
 mod policies;
 mod process;
@@ -38,17 +38,18 @@ use http::{HeaderMap, StatusCode, Uri};
 use tidegate::gate::Gate;
 use tidegate::stats::Stats;
 
-use self::facts::Facts;
+pub use self::facts::{Facts, Front, Reload};
+
 use self::reply::{Refusal, text};
 use crate::access::Tokens;
 
 /// What the admin side looks at.
 #[derive(Clone)]
-pub struct AdminState {
-    pub gate: Arc<Gate>,
-    pub facts: Arc<Facts>,
+struct AdminState {
+    gate: Arc<Gate>,
+    facts: Arc<Facts>,
     /// Who may look at `/admin/v1`.
-    pub tokens: Tokens,
+    tokens: Tokens,
 }
 
 impl AdminState {
@@ -57,8 +58,9 @@ impl AdminState {
     }
 }
 
-/// Everything the admin front serves.
-pub fn router(state: AdminState) -> Router {
+/// Everything the admin front serves; `/admin/v1` only to those with one of `tokens`.
+pub fn router(gate: Arc<Gate>, facts: Arc<Facts>, tokens: Tokens) -> Router {
+    let state = AdminState { gate, facts, tokens };
     let guarded = Router::new()
         .route("/admin/v1/policies", get(policies::list))
         .route(

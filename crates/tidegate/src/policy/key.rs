@@ -75,7 +75,7 @@ pub(crate) fn write_escaped(bytes: &[u8], f: &mut impl fmt::Write) -> fmt::Resul
 }
 
 /// Characters that reorder or hide what stands around them.
-fn is_unseen(c: char) -> bool {
+pub(crate) fn is_unseen(c: char) -> bool {
     matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
 }
 

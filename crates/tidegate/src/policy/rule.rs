@@ -186,8 +186,7 @@ impl Policy {
     /// # Errors
     /// When the name is none, or the limits cannot stand together.
     pub fn new(name: &str, key: Template, limits: Vec<Limit>) -> Result<Self, PolicyError> {
-        let stands = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-        if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.bytes().all(stands) {
+        if !Self::is_name(name) {
             return Err(PolicyError::Name);
         }
         check_limits(&limits)?;
@@ -206,6 +205,12 @@ impl Policy {
             overrides: Vec::new(),
             variants: vec![base],
         })
+    }
+
+    /// Whether a policy may have this name: 1 to [`MAX_NAME_BYTES`] letters, digits, `.`, `_` and `-`.
+    pub fn is_name(name: &str) -> bool {
+        let stands = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+        (1..=MAX_NAME_BYTES).contains(&name.len()) && name.bytes().all(stands)
     }
 
     /// The same, matching only requests for which all of `conditions` hold.
