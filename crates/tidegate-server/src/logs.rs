@@ -142,7 +142,7 @@ fn log_denial(denial: &Denial) {
     tracing::info!(
         target: DENIALS,
         policy = &*denial.policy,
-        key = %denial.key,
+        key = denial.key.to_string(),
         route = some(&denial.route),
         limit = &*denial.limit,
         retry_after_ms = denial.retry_after.as_millis(),
@@ -154,10 +154,10 @@ fn log_denial(denial: &Denial) {
     );
 }
 
-/// The text, unless there is none. Escaped already; the writer of plain lines
-/// would escape what is displayed no further.
-fn some(text: &Text) -> Option<tracing::field::DisplayValue<&Text>> {
-    (!text.as_bytes().is_empty()).then(|| tracing::field::display(text))
+/// The text, unless there is none. As a string, which is written in quotes: a key
+/// with a space in it must not look like another field.
+fn some(text: &Text) -> Option<String> {
+    (!text.as_bytes().is_empty()).then(|| text.to_string())
 }
 
 #[cfg(feature = "otlp")]

@@ -6,6 +6,7 @@
 const POLL_MS = 2000;      // how often counts are asked for
 const TOP_EVERY = 3;       // rankings with every third of those
 const CHART_POINTS = 150;  // five minutes
+const CHART_LEAST = 30;    // the chart stretches until there are so many
 const EVENTS_SHOWN = 100;  // denials kept on the page
 const RETRY_MS = 3000;     // after the stream broke
 const TOKEN = "tidegate-admin-token";
@@ -129,12 +130,12 @@ function p99(now) {
   let recent = true;
   if (!counts.some((count) => count > 0)) [counts, recent] = [now.latency.counts, false];
   const all = counts.reduce((a, b) => a + b, 0);
-  if (!all) return ["–", "to decide; nothing measured yet"];
+  if (!all) return ["–", "nothing measured yet"];
   let upTo = 0;
   const index = counts.findIndex((count) => (upTo += count) >= all * 0.99);
   const bound = now.latency.bounds_seconds[index];
-  const text = bound === undefined ? "> 1 s" : `≤ ${seconds(bound)}`;
-  return [text, recent ? "to decide, last seconds" : "to decide, since the start"];
+  const text = bound === undefined ? "> 1 s" : seconds(bound);
+  return [text, recent ? "at most, last seconds" : "at most, since the start"];
 }
 
 function showCounts(now) {
@@ -180,7 +181,9 @@ function showPolicies(now, changes) {
   const names = [...new Set(now.series.map((one) => one.policy))];
   options("policy", names.filter((name) => !name.startsWith("(")), [""]);
   options("lookup-policy", names.filter((name) => !name.startsWith("(")), []);
-  const rows = now.series.map((one) => row(
+  // Names in brackets are ours: shown once there is something to show.
+  const shown = now.series.filter((one) => !one.policy.startsWith("(") || total(one) > 0);
+  const rows = shown.map((one) => row(
     cell(one.policy, "nowrap"), cell(one.limit, "nowrap"), cell(one.mode),
     cell(rate(changes.per(one, total)), "num"), cell(short(one.allowed), "num"),
     cell(short(one.denied), "num"), cell(short(one.would_deny), "num"),
@@ -191,7 +194,8 @@ function showPolicies(now, changes) {
 
 function drawChart() {
   const most = Math.max(1, ...chart.map((point) => Math.max(point.allowed, point.denied, point.would)));
-  const x = (i) => 600 - ((chart.length - 1 - i) * 600) / (CHART_POINTS - 1);
+  const wide = Math.max(CHART_LEAST, chart.length) - 1;
+  const x = (i) => 600 - ((chart.length - 1 - i) * 600) / wide;
   const y = (value) => 116 - (value / most) * 110;
   const lines = ["allowed", "denied", "would"].map((name) => {
     const line = document.createElementNS("http://www.w3.org/2000/svg", "polyline");
@@ -241,7 +245,7 @@ let looked = null; // the path of the key that is shown
 async function look(policy, key, encoded = encodeURIComponent(key)) {
   $("lookup-policy").value = policy;
   $("lookup-key").value = key;
-  await showKey(`admin/v1/policies/${encodeURIComponent(policy)}/keys/${encoded}`, {});
+  await showKey(`admin/v1/policies/${encodeURIComponent(policy)}/keys/${encoded}`, "");
   $("lookup").scrollIntoView({ block: "nearest" });
 }
 
@@ -250,7 +254,7 @@ async function showKey(path, done) {
   try {
     const answer = await askJson(path);
     looked = path;
-    note.textContent = `${done.text || ""}${answer.key} under ${answer.policy}: ${answer.allowed ? "would pass" : "would be denied"}.`;
+    note.textContent = `${done}${answer.key} under ${answer.policy}: ${answer.allowed ? "would pass" : "would be denied"}.`;
     fill("lookup-limits", answer.limits.map((limit) => row(
       cell(limit.text, "nowrap"), cell(`${short(limit.remaining)} of ${short(limit.limit)}`, "num"),
       cell(limit.allowed ? "now" : wait(limit.retry_after_ms), "num"), cell(wait(limit.reset_after_ms), "num"),
@@ -272,7 +276,7 @@ $("reset").addEventListener("click", async () => {
   if (!looked) return;
   try {
     const answer = await askJson(looked, { method: "DELETE" });
-    await showKey(looked, { text: answer.reset ? "Reset. " : "There was nothing to reset. " });
+    await showKey(looked, answer.reset ? "Reset. " : "There was nothing to reset. ");
   } catch (error) {
     $("lookup-note").textContent = error.message || "The token was refused.";
   }
@@ -321,7 +325,7 @@ function showEvent(text) {
   const would = data.outcome === "would_deny" ? " (would deny)" : "";
   const failed = data.decided === "exact" ? "" : ` (${data.decided})`;
   addEvent(row(cell(time, "nowrap"), cell(data.policy + would, "nowrap"), cell(data.key, "mono"), cell(data.route, "mono"),
-    cell(data.limit, "nowrap"), cell(wait(data.retry_after_ms) + failed, "num"), cell(data.request_id, "mono")));
+    cell(data.limit, "nowrap"), cell(wait(data.retry_after_ms) + failed, "num"), cell(data.request_id, "id")));
 }
 
 function gap(text) {
