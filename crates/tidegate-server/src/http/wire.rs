@@ -40,7 +40,7 @@ pub struct Text<'a>(#[serde(borrow)] pub Cow<'a, str>);
 
 /// The body of a check.
 #[derive(Debug, Default, serde::Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields, default, expecting = "an object")]
 pub struct CheckBody<'a> {
     #[serde(borrow)]
     pub policy: Option<Text<'a>>,
@@ -59,7 +59,7 @@ pub struct CheckBody<'a> {
 
 /// The body of a batch.
 #[derive(Debug, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object")]
 pub struct BatchBody<'a> {
     #[serde(borrow)]
     pub checks: Vec<CheckBody<'a>>,
@@ -67,7 +67,7 @@ pub struct BatchBody<'a> {
 
 /// The body of a request for a permit.
 #[derive(Debug, Default, serde::Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields, default, expecting = "an object")]
 pub struct PermitBody<'a> {
     #[serde(borrow)]
     pub policy: Option<Text<'a>>,
@@ -83,12 +83,12 @@ pub struct PermitBody<'a> {
 
 /// A body that says nothing.
 #[derive(Debug, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object")]
 pub struct EmptyBody {}
 
 /// The facts of a request, as a caller tells them.
 #[derive(Debug, Default, serde::Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields, default, expecting = "an object")]
 pub struct AttributesBody<'a> {
     #[serde(borrow)]
     method: Option<Text<'a>>,
@@ -151,7 +151,9 @@ fn blame<'de, T: Deserialize<'de>>(body: &'de [u8], error: &serde_json::Error) -
         Ok(_) => None,
         Err(error) => Some(error.path().to_string()).filter(|path| path != "."),
     };
-    let detail = error.to_string();
+    // In the words of JSON, not of the program.
+    let detail = error.to_string().replace("expected i64", "expected a whole number");
+    let detail = detail.replace("expected u64", "expected a whole number from 0");
     match field {
         Some(field) => Refusal::field(field, detail),
         None => Refusal::bad(detail),
