@@ -39,8 +39,14 @@
 //! - `wait.rs`, `permit.rs`: waiting one's turn, holding a place;
 //! - `clock.rs`, `timer.rs`: where time comes from, who wakes whom.
 
+#[cfg(feature = "policies")]
+pub mod attributes;
 mod check;
 mod clock;
+#[cfg(feature = "policies")]
+pub mod headers;
+#[cfg(feature = "policies")]
+pub mod identity;
 mod limiter;
 mod permit;
 mod store;
