@@ -18,6 +18,8 @@ mod bounds;
 mod clocks;
 #[cfg(not(loom))]
 mod concurrency;
+#[cfg(all(not(loom), feature = "config"))]
+mod config;
 #[cfg(not(loom))]
 mod ids;
 #[cfg(not(loom))]
@@ -28,6 +30,8 @@ mod loom;
 mod memory;
 #[cfg(not(loom))]
 mod permits;
+#[cfg(all(not(loom), feature = "config"))]
+mod policy;
 #[cfg(not(loom))]
 mod requests;
 #[cfg(not(loom))]
