@@ -46,6 +46,8 @@ mod clock;
 #[cfg(feature = "config")]
 pub mod config;
 #[cfg(feature = "policies")]
+pub mod gate;
+#[cfg(feature = "policies")]
 pub mod headers;
 #[cfg(feature = "policies")]
 pub mod identity;
@@ -53,6 +55,8 @@ mod limiter;
 mod permit;
 #[cfg(feature = "policies")]
 pub mod policy;
+#[cfg(feature = "policies")]
+pub mod stats;
 mod store;
 mod sync;
 mod timer;

@@ -102,7 +102,8 @@ fn read_forms(reader: &Reader<'_>, spot: &Spot) -> Option<Forms> {
     if items.is_empty() {
         reader.fail(spot, "`headers` is empty", "write `none` to send none");
     }
-    let forms = words.iter().filter_map(|word| word.parse::<Form>().ok());
+    let form = |word: &&str| Form::ALL.into_iter().find(|form| form.name() == *word);
+    let forms = words.iter().filter_map(form);
     Some(forms.fold(Forms::NONE, Forms::with))
 }
 

@@ -34,6 +34,8 @@ mod permits;
 mod policy;
 #[cfg(not(loom))]
 mod requests;
+#[cfg(all(not(loom), feature = "policies"))]
+mod stats;
 #[cfg(not(loom))]
 mod traces;
 #[cfg(not(loom))]
