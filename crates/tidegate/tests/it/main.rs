@@ -18,6 +18,8 @@ mod bounds;
 mod clocks;
 #[cfg(not(loom))]
 mod concurrency;
+#[cfg(all(not(loom), feature = "config"))]
+mod config;
 #[cfg(all(not(loom), feature = "policies"))]
 mod headers;
 #[cfg(all(not(loom), feature = "policies"))]
@@ -32,6 +34,8 @@ mod loom;
 mod memory;
 #[cfg(not(loom))]
 mod permits;
+#[cfg(all(not(loom), feature = "config"))]
+mod policy;
 #[cfg(all(not(loom), feature = "policies"))]
 mod problems;
 #[cfg(not(loom))]
