@@ -8,6 +8,7 @@ mod access;
 mod admin;
 mod cli;
 mod http;
+mod logs;
 mod replay;
 mod serve;
 

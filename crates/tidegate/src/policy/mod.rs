@@ -51,6 +51,7 @@ use std::str::FromStr;
 
 pub use condition::{Condition, ConditionError, ConditionErrorKind, Conditions, MAX_VALUES};
 pub use explain::{Explained, Explanation, Outcome};
+pub(crate) use key::write_escaped;
 pub use key::{Key, MAX_KEY_BYTES};
 pub use part::{Part, PartError};
 pub use pattern::{MAX_PATTERN_BYTES, Pattern, PatternError};
