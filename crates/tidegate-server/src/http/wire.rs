@@ -418,7 +418,9 @@ impl<'a> CheckBody<'a> {
         let refuse = |detail: String| Err(Refusal::field("max_wait_ms", detail));
         let Some(wait_ms) = u64::try_from(wait_ms).ok().filter(|wait_ms| *wait_ms <= MAX_WAIT_MS)
         else {
-            return refuse(format!("it is out of range: use a whole number from 0 to {MAX_WAIT_MS}"));
+            return refuse(format!(
+                "it is out of range: use a whole number from 0 to {MAX_WAIT_MS}"
+            ));
         };
         if self.id.is_some() {
             return refuse("a check under an id does not wait: leave out one of them".into());
