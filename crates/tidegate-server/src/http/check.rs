@@ -11,7 +11,7 @@ use tidegate::gate::Question;
 use super::answer::{self, ANSWER_BYTES, LINE_BYTES};
 use super::refusal::Refusal;
 use super::request_id::{REQUEST_ID, RequestId};
-use super::wire::{BatchBody, CheckBody, Parts, decode};
+use super::wire::{BatchBody, CheckBody, Object, Parts, decode};
 use super::{Answered, HttpFront, body, json, json_only};
 
 /// The largest check: 100 headers of attributes with room to spare.
@@ -101,9 +101,9 @@ impl HttpFront {
         let each =
             |index: usize| move |refusal: Refusal| refusal.within(&format!("checks[{index}]"));
         let numbered = || checks.iter().enumerate();
-        let parts = numbered().map(|(index, check)| check.parts().map_err(each(index)));
+        let parts = numbered().map(|(index, Object(check))| check.parts().map_err(each(index)));
         let parts: Vec<Parts<'_>> = parts.collect::<Result<_, _>>()?;
-        let questions = numbered().zip(&parts).map(|((index, check), parts)| {
+        let questions = numbered().zip(&parts).map(|((index, Object(check)), parts)| {
             let question = batch_question(check, parts).map_err(each(index))?;
             let question = Question { request_id: Some(id.as_str()), ..question };
             let understood = self.gate.understand(&rules, &question).map_err(Refusal::from);

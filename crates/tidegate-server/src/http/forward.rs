@@ -14,7 +14,7 @@ use hyper::body::Incoming;
 use tidegate::attributes::{Attributes, Headers};
 use tidegate::gate::{Question, Subject};
 
-use super::original::{From, Original};
+use super::original::{From, Original, gateways_query};
 use super::refusal::Refusal;
 use super::request_id::RequestId;
 use super::{Answered, HttpFront};
@@ -35,21 +35,21 @@ struct Options<'a> {
 }
 
 impl<'a> Options<'a> {
+    /// Of each the first counts. What else there is may be the client's: it is let be.
     fn parse(query: &'a str) -> Result<Self, Refusal> {
         let mut options = Options::default();
-        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        for pair in query.split('&') {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             match name {
-                "deny_status" => options.deny_status = Some(deny_status(value)?),
-                "from" => {
-                    let unknown = || Refusal::field("from", "use forwarded, original or path");
+                "deny_status" if options.deny_status.is_none() => {
+                    options.deny_status = Some(deny_status(value)?);
+                }
+                "from" if options.from.is_none() => {
+                    let unknown = || Refusal::field("from", "use forwarded or original");
                     options.from = Some(From::from_name(value).ok_or_else(unknown)?);
                 }
-                "policy" => options.policy = Some(value),
-                _ => {
-                    let detail = "this parameter is not known: use deny_status, from or policy";
-                    return Err(Refusal::field(name.to_owned(), detail));
-                }
+                "policy" if options.policy.is_none() => options.policy = Some(value),
+                _ => {}
             }
         }
         Ok(options)
@@ -86,7 +86,8 @@ impl HttpFront {
     ) -> Result<Answered, Refusal> {
         // Behind a path of the client's, the query is the client's too.
         let query = request.uri().query().filter(|_| behind.is_empty());
-        let options = Options::parse(query.unwrap_or_default())?;
+        let query = gateways_query(query.unwrap_or_default(), request.headers());
+        let options = Options::parse(query)?;
         let original = Original::of(request, behind, options.from)?;
         let rules = self.gate.rules();
         let headers = Headers::Map(request.headers());
@@ -120,16 +121,17 @@ mod tests {
 
     #[test]
     fn the_gateways_address_is_read_or_refused_by_field() {
-        let rows: [(&str, Result<(Option<u16>, Option<From>, Option<&str>), &str>); 9] = [
+        let rows: [(&str, Result<(Option<u16>, Option<From>, Option<&str>), &str>); 10] = [
             ("", Ok((None, None, None))),
             ("deny_status=403", Ok((Some(403), None, None))),
             ("from=original&deny_status=499", Ok((Some(499), Some(From::Original), None))),
-            ("policy=login&from=path", Ok((None, Some(From::Path), Some("login")))),
+            ("policy=login&from=forwarded", Ok((None, Some(From::Forwarded), Some("login")))),
+            ("a=b&deny_status=404&deny_status=403", Ok((Some(404), None, None))),
             ("deny_status=200", Err("deny_status")),
             ("deny_status=503", Err("deny_status")),
             ("deny_status=x", Err("deny_status")),
             ("from=nginx", Err("from")),
-            ("denystatus=403", Err("denystatus")),
+            ("from=path", Err("from")),
         ];
         for (query, expected) in rows {
             let got = Options::parse(query)

@@ -128,7 +128,9 @@ impl From<GateError> for Refusal {
             GateError::Check(CheckError::IdReused) => {
                 Refusal::field("id", detail).with_status(StatusCode::CONFLICT)
             }
-            GateError::Check(CheckError::Conflict) => Refusal::field("limits", detail),
+            GateError::Check(CheckError::Conflict) => {
+                Refusal::field("limits", detail).with_status(StatusCode::CONFLICT)
+            }
             // A cost that is to come from a header or a query, or too many policies.
             _ => Refusal::field("attributes", detail),
         }

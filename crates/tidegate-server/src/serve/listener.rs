@@ -42,12 +42,12 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// would otherwise come again at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// The largest head, and the most read ahead of what is asked for. The heads that
-/// gateways copy carry cookies and tokens; four times nginx's default is plenty.
-const MAX_HEAD_BYTES: usize = 32 * 1024;
+/// The largest head, and the most read ahead of what is asked for. Gateways copy the
+/// client's: nginx passes on up to 32 KiB, Envoy 60 KiB. Larger ones get a 431.
+const MAX_HEAD_BYTES: usize = 64 * 1024;
 
 /// The largest decoded head over HTTP/2.
-const MAX_HEADER_LIST_BYTES: u32 = 32 * 1024;
+const MAX_HEADER_LIST_BYTES: u32 = 64 * 1024;
 
 /// Requests at once on one HTTP/2 connection.
 const MAX_STREAMS: u32 = 256;

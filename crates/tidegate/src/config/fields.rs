@@ -189,7 +189,7 @@ pub(super) const POLICY: &[Field] = &[
 ];
 
 pub(super) const OVERRIDE: &[Field] = &[
-    required("when", Shape::Conditions, "Which requests: all of these hold"),
+    required("when", Shape::Conditions, "For which requests it holds; all conditions must"),
     field("limits", Shape::Limits, "Limits in place of the policy's"),
     field("mode", Shape::Words(&MODES), "A mode in place of the policy's"),
     field(

@@ -15,6 +15,7 @@ use super::yaml::{Name, Value};
 use crate::policy::{
     Charge, Condition, ConditionErrorKind, Conditions, MAX_OVERRIDES, MAX_POLICIES, Mode,
     OnStoreFailure, Override, PART_NAMES, Part, PartError, Policy, PolicyError, Template,
+    TemplateErrorKind,
 };
 
 /// Every policy of a list.
@@ -93,9 +94,15 @@ fn read_template(reader: &Reader<'_>, spot: &Spot) -> Option<Template> {
         Ok(template) => Some(template),
         Err(error) => {
             let word = text.get(error.span()).unwrap_or_default();
-            let help = meant_part(word)
-                .map_or_else(|| error.help().into(), |part| format!("did you mean `{part}`?"));
-            reader.fail_within(spot, error.span(), error.problem(), help);
+            let (message, meant) = match error.kind() {
+                TemplateErrorKind::Part(_) => {
+                    (format!("`{}`: {}", shown(word), error.problem()), meant_part(word))
+                }
+                _ => (error.problem().to_owned(), None),
+            };
+            let help =
+                meant.map_or_else(|| error.help().into(), |part| format!("did you mean `{part}`?"));
+            reader.fail_within(spot, error.span(), message, help);
             None
         }
     }
@@ -159,8 +166,11 @@ struct Placed {
     is_partial: bool,
 }
 
+/// What to write where conditions must stand.
+const CONDITIONS_HELP: &str = "write for example `{ path: /login }`";
+
 fn read_conditions(reader: &Reader<'_>, spot: &Spot) -> Placed {
-    let Some(entries) = reader.map(spot) else {
+    let Some(entries) = reader.map(spot, CONDITIONS_HELP) else {
         return Placed { is_partial: true, ..Placed::default() };
     };
     let mut read = Vec::new();
@@ -168,7 +178,7 @@ fn read_conditions(reader: &Reader<'_>, spot: &Spot) -> Placed {
     for (name, node) in entries {
         let inner = Spot { node: node.clone(), path: join(&spot.path, &name.text) };
         if name.text == "headers" {
-            let Some(headers) = reader.map(&inner) else {
+            let Some(headers) = reader.map(&inner, "write for example `{ x-org: acme }`") else {
                 wanted += 1;
                 continue;
             };
@@ -212,22 +222,31 @@ fn read_condition(
     if texts.len() < items.len() {
         return None;
     }
-    match Condition::new(part?, &texts) {
+    let part = part?;
+    // One by one first, so that every wrong value is told.
+    let each = items.iter().zip(&texts);
+    let wrong = each.filter(|(item, text)| {
+        let error = Condition::new(part.clone(), &[**text]).err();
+        error.map(|error| fail_value(reader, item, text, &error.kind)).is_some()
+    });
+    if wrong.count() > 0 {
+        return None;
+    }
+    match Condition::new(part, &texts) {
         Ok(condition) => Some((condition, name.span.clone())),
         Err(error) => {
-            let at = items.get(error.index).unwrap_or(spot);
-            let message = match &error.kind {
-                ConditionErrorKind::NoValue | ConditionErrorKind::TooMany => error.kind.problem(),
-                kind => format!(
-                    "`{}`: {}",
-                    shown(texts.get(error.index).unwrap_or(&"")),
-                    kind.problem()
-                ),
-            };
-            reader.fail(at, message, error.kind.help());
+            fail_value(reader, items.get(error.index).unwrap_or(spot), "", &error.kind);
             None
         }
     }
+}
+
+fn fail_value(reader: &Reader<'_>, spot: &Spot, text: &str, kind: &ConditionErrorKind) {
+    let message = match text {
+        "" => kind.problem(),
+        text => format!("`{}`: {}", shown(text), kind.problem()),
+    };
+    reader.fail(spot, message, kind.help());
 }
 
 fn fail_part(reader: &Reader<'_>, error: PartError, name: &Name, path: &str) {
@@ -285,8 +304,8 @@ fn read_override(reader: &Reader<'_>, spot: &Spot, policy: Policy) -> Policy {
         on_store_failure: read_on_store_failure(&object),
         cost: read_cost(reader, &object),
     };
-    let says_more =
-        ["limits", "mode", "on_store_failure", "cost"].iter().any(|name| object.has(name));
+    // A field that is wrong or unknown was meant to replace something.
+    let says_more = matches!(&spot.node.value, Value::Map(entries) if entries.len() > 1);
     // What is left of a condition or field that is wrong itself would only mislead.
     if when.is_partial || limits == Some(None) {
         return policy;

@@ -130,7 +130,7 @@ fn read_identity(reader: &Reader<'_>, object: &Object<'_, '_>) -> Identity {
 
 fn read_address(reader: &Reader<'_>, object: &Object<'_, '_>, name: &str) -> Option<String> {
     let spot = object.get(name)?;
-    let text = reader.text(&spot)?;
+    let text = reader.any_text(&spot)?;
     let is_address = text.rsplit_once(':').is_some_and(|(host, port)| {
         !host.is_empty() && !host.contains(['/', ' ']) && port.parse::<u16>().is_ok()
     });

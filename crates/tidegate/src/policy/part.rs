@@ -110,8 +110,9 @@ impl std::str::FromStr for Part {
             "host" => alone(Part::Host),
             "header" => {
                 let name = name.filter(|name| !name.is_empty()).ok_or(PartError::NoName)?;
-                let name = HeaderName::from_bytes(name.as_bytes());
-                name.map(Part::Header).map_err(|_| PartError::BadName)
+                let name = HeaderName::from_bytes(name.as_bytes()).ok();
+                let name = name.filter(|name| name.as_str().len() <= MAX_NAME_BYTES);
+                name.map(Part::Header).ok_or(PartError::BadName)
             }
             "query" => named(Part::Query),
             "cookie" => named(Part::Cookie),

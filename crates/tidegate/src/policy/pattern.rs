@@ -104,7 +104,10 @@ impl Pattern {
     pub fn path(text: &str) -> Result<Self, PatternError> {
         check_path(text)?;
         let spelt = spell(text)?;
-        let literal = (!text.contains(WILD)).then(|| spelt.clone().into_boxed_str());
+        // Dots may have been spelt `%2E`.
+        check_segments(&spelt.replace('\\', ""))?;
+        // Without a wildcard every `\\` left is an escape.
+        let literal = (!text.contains(WILD)).then(|| spelt.replace('\\', "").into());
         let glob = build(&spelt, true)?;
         Ok(Pattern { text: text.into(), glob, literal })
     }
@@ -173,15 +176,20 @@ fn check_path(text: &str) -> Result<(), PatternError> {
     if text.split_once('?').is_some_and(|(_, after)| after.contains('=')) {
         return Err(PatternError::Query);
     }
+    // Braces may hold slashes, so a `**` beside them may be a segment all the same.
+    let is_bad = |segment: &str| {
+        segment.contains("**") && segment != "**" && !segment.contains(['{', '}', ','])
+    };
+    if text.split('/').any(is_bad) { Err(PatternError::DoubleStar) } else { Ok(()) }
+}
+
+/// Refuses what no normalised path has.
+fn check_segments(text: &str) -> Result<(), PatternError> {
     let mut segments = text.split('/').skip(1).peekable();
     while let Some(segment) = segments.next() {
         let is_last = segments.peek().is_none();
         if matches!(segment, "." | "..") || (segment.is_empty() && !is_last) {
             return Err(PatternError::NotNormal);
-        }
-        // Braces may hold slashes, so a `**` beside them may be a segment all the same.
-        if segment.contains("**") && segment != "**" && !segment.contains(['{', '}', ',']) {
-            return Err(PatternError::DoubleStar);
         }
     }
     Ok(())
