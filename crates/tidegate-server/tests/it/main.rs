@@ -1,10 +1,12 @@
 //! The `tidegate` binary, run as users run it.
 //!
 //! - `harness.rs` runs it and keeps its files;
+//! - `admin/`: what operators see of a running server;
 //! - `formats.rs`: what it reads; `output.rs`: what it writes; `bad_input.rs`: what it refuses;
 //! - `generated.rs`: seeded traces against a naive limiter (`naive.rs`) and committed digests;
 //! - `recorded.rs`: real traces with known answers, where they are at hand.
 
+mod admin;
 mod bad_input;
 mod formats;
 mod generated;

@@ -1,0 +1,321 @@
+//! What the gateway was asked, as it tells us.
+//!
+//! Gateways have two families of headers for it, and a third way: the path behind our own.
+//!
+//! | from | path and query | method | host |
+//! | --- | --- | --- | --- |
+//! | `forwarded` (Caddy, Traefik) | `X-Forwarded-Uri` | `X-Forwarded-Method` | `X-Forwarded-Host` |
+//! | `original` (nginx) | `X-Original-URI` or `-URL` | `X-Original-Method` | `Host` |
+//! | `path` (Envoy) | what follows `/v1/forward-auth` | the request's own | `Host` |
+//!
+//! A gateway sets one family and passes the other on as the *client* sent it. So the
+//! families are never mixed, and where both name a target, and not the same one,
+//! nobody can say which is true: that is refused rather than guessed, unless the
+//! gateway's address for us says `?from=...`. Who says so promises a target: without
+//! one the answer would be about some other request.
+//!
+//! Some gateways (Caddy) put the client's query behind our own path, so that a client
+//! could write `?from=...` too. [`gateways_query`] takes it off again: the gateway
+//! also sends it as part of the target.
+
+use std::borrow::Cow;
+
+use http::header::HOST;
+use http::{HeaderMap, Request};
+
+use super::refusal::Refusal;
+
+/// Which family is believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum From {
+    /// `X-Forwarded-*`.
+    Forwarded,
+    /// `X-Original-*`.
+    Original,
+    /// The path behind ours.
+    Path,
+}
+
+impl From {
+    /// The one of this name. There is none for the path: it speaks for itself.
+    pub fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "forwarded" => Some(From::Forwarded),
+            "original" => Some(From::Original),
+            _ => None,
+        }
+    }
+}
+
+/// The headers that name a target.
+const TARGETS: [&str; 3] = ["x-forwarded-uri", "x-original-uri", "x-original-url"];
+
+/// Of our own query what the gateway wrote, without the client's, which some put behind it.
+pub fn gateways_query<'q>(query: &'q str, headers: &HeaderMap) -> &'q str {
+    let mut own = query;
+    for value in TARGETS.iter().flat_map(|name| headers.get_all(*name)) {
+        let target = String::from_utf8_lossy(value.as_bytes());
+        let Some((_, clients)) = target.split_once('?') else { continue };
+        let clients = clients.split('#').next().unwrap_or_default();
+        if let Some(before) = own.strip_suffix(clients)
+            && (before.is_empty() || before.ends_with('&'))
+        {
+            own = before.trim_end_matches('&');
+        }
+    }
+    own
+}
+
+/// What the gateway was asked.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Original<'a> {
+    pub method: Cow<'a, str>,
+    pub path: Option<Cow<'a, str>>,
+    pub query: Option<Cow<'a, str>>,
+    pub host: Option<Cow<'a, str>>,
+}
+
+impl<'a> Original<'a> {
+    /// What `request` says it was; `behind` is its path behind ours.
+    pub fn of<B>(
+        request: &'a Request<B>,
+        behind: &'a str,
+        from: Option<From>,
+    ) -> Result<Self, Refusal> {
+        let headers = request.headers();
+        let from = match from {
+            Some(from) => from,
+            None if !behind.is_empty() => From::Path,
+            None => guess(headers)?,
+        };
+        let own_method = || Cow::Borrowed(request.method().as_str());
+        let own_host = || {
+            let authority = request.uri().authority().map(|authority| authority.as_str().into());
+            one(headers, HOST.as_str()).map(|host| host.or(authority))
+        };
+        match from {
+            From::Path => Ok(Original {
+                method: own_method(),
+                path: (!behind.is_empty()).then_some(Cow::Borrowed(behind)),
+                query: request.uri().query().filter(|_| !behind.is_empty()).map(Cow::Borrowed),
+                host: own_host()?,
+            }),
+            From::Forwarded => {
+                let target = one(headers, "x-forwarded-uri")?;
+                let target = target.map(read).ok_or_else(|| missing("X-Forwarded-Uri"))?;
+                Ok(Original {
+                    method: one(headers, "x-forwarded-method")?.unwrap_or_else(own_method),
+                    host: one(headers, "x-forwarded-host")?.or(target.host).or(own_host()?),
+                    ..target
+                })
+            }
+            From::Original => {
+                let target = original_target(headers)?;
+                let target = target.map(read).ok_or_else(|| missing("X-Original-URI"))?;
+                Ok(Original {
+                    method: one(headers, "x-original-method")?.unwrap_or_else(own_method),
+                    host: target.host.or(own_host()?),
+                    ..target
+                })
+            }
+        }
+    }
+}
+
+fn original_target(headers: &HeaderMap) -> Result<Option<Cow<'_, str>>, Refusal> {
+    let (uri, url) = (one(headers, "x-original-uri")?, one(headers, "x-original-url")?);
+    match (uri, url) {
+        (Some(uri), Some(url)) if !same_target(&uri, &url) => {
+            Err(conflict("X-Original-URI", "X-Original-URL"))
+        }
+        // The URL knows the host too.
+        (uri, url) => Ok(url.or(uri)),
+    }
+}
+
+/// The family that names a target, if only one does or both agree.
+fn guess(headers: &HeaderMap) -> Result<From, Refusal> {
+    let (forwarded, original) = (one(headers, "x-forwarded-uri")?, original_target(headers)?);
+    match (forwarded, original) {
+        (None, None) if headers.contains_key("x-forwarded-method") => Ok(From::Forwarded),
+        (None, None) if headers.contains_key("x-original-method") => Ok(From::Original),
+        (None, None) => Ok(From::Path),
+        (Some(_), None) => Ok(From::Forwarded),
+        (None, Some(_)) => Ok(From::Original),
+        (Some(forwarded), Some(original)) => {
+            let methods = (one(headers, "x-forwarded-method")?, one(headers, "x-original-method")?);
+            if same_target(&forwarded, &original) && methods.0 == methods.1 {
+                Ok(From::Forwarded)
+            } else {
+                Err(conflict("X-Forwarded-*", "X-Original-*"))
+            }
+        }
+    }
+}
+
+fn missing(name: &str) -> Refusal {
+    Refusal::bad(format!("{name} is missing: without it nobody knows what is asked for"))
+}
+
+fn conflict(one: &str, other: &str) -> Refusal {
+    Refusal::bad(format!(
+        "{one} and {other} disagree, and one of them may be the client's own: let the gateway clear \
+         the family it does not set, or add ?from=forwarded or ?from=original to the address it asks"
+    ))
+}
+
+/// The value of a header that may come once. What is not UTF-8 is replaced, not
+/// dropped: a strange byte in a query must not hide the path before it.
+fn one<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<Cow<'a, str>>, Refusal> {
+    let mut values = headers.get_all(name).iter();
+    let Some(first) = values.next() else { return Ok(None) };
+    if values.any(|value| value != first) {
+        let detail = format!("{name} came twice with different values: let the gateway replace it");
+        return Err(Refusal::bad(detail));
+    }
+    Ok(Some(String::from_utf8_lossy(first.as_bytes())))
+}
+
+fn same_target(a: &str, b: &str) -> bool {
+    without_origin(a).1 == without_origin(b).1
+}
+
+/// Scheme and host of a URL, if it has them, and the rest.
+fn without_origin(uri: &str) -> (Option<&str>, &str) {
+    let Some((scheme, rest)) = uri.split_once("://") else { return (None, uri) };
+    if scheme.is_empty()
+        || !scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
+    {
+        return (None, uri);
+    }
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    (Some(&rest[..end]), &rest[end..])
+}
+
+fn read(uri: Cow<'_, str>) -> Original<'_> {
+    match uri {
+        Cow::Borrowed(uri) => split(uri, Cow::Borrowed),
+        Cow::Owned(uri) => split(&uri, |text| Cow::Owned(text.to_owned())),
+    }
+}
+
+fn split<'u, 'a>(uri: &'u str, own: impl Fn(&'u str) -> Cow<'a, str>) -> Original<'a> {
+    let (host, rest) = without_origin(uri);
+    let rest = rest.split_once('#').map_or(rest, |(before, _)| before);
+    let (path, query) = match rest.split_once('?') {
+        Some((path, query)) => (path, Some(query)),
+        None => (rest, None),
+    };
+    let path = if path.is_empty() { "/" } else { path };
+    Original {
+        method: Cow::default(),
+        path: Some(own(path)),
+        query: query.map(&own),
+        host: host.map(&own),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Headers from `name: value` lines.
+    fn headers(lines: &[&str]) -> HeaderMap {
+        let pairs = lines.iter().map(|line| {
+            let (name, value) = line.split_once(": ").expect("a header");
+            let name: http::HeaderName = name.parse().expect("a name");
+            (name, http::HeaderValue::from_bytes(value.as_bytes()).expect("a value"))
+        });
+        let mut headers = HeaderMap::new();
+        for (name, value) in pairs {
+            headers.append(name, value);
+        }
+        headers
+    }
+
+    /// `METHOD host path query` of what the gateway was asked, or a part of the refusal.
+    fn original(lines: &[&str], behind: &str, from: Option<From>) -> String {
+        let mut request = Request::builder().method("GET").uri(format!("/v1/forward-auth{behind}"));
+        *request.headers_mut().expect("a builder") = headers(lines);
+        let request = request.body(()).expect("a request");
+        let behind = behind.split('?').next().expect("a path");
+        match Original::of(&request, behind, from) {
+            Ok(original) => {
+                let part = |part: Option<Cow<'_, str>>| part.unwrap_or("-".into()).into_owned();
+                let (host, path) = (part(original.host), part(original.path));
+                format!("{} {host} {path} {}", original.method, part(original.query))
+            }
+            Err(refusal) => refusal.detail.into_owned(),
+        }
+    }
+
+    #[test]
+    fn the_request_is_what_one_family_says() {
+        let forwarded = Some(From::Forwarded);
+        #[rustfmt::skip]
+        let rows: &[(&[&str], &str, Option<From>, &str)] = &[
+            (&["host: tg"], "", None, "GET tg - -"),
+            (&["host: shop.example"], "/login?a=1", None, "GET shop.example /login a=1"),
+            (&["host: s"], "//login/../x", None, "GET s //login/../x -"),
+            // Caddy and Traefik.
+            (&["host: tg", "x-forwarded-uri: /login?a=1", "x-forwarded-method: POST", "x-forwarded-host: shop.example"], "", None,
+             "POST shop.example /login a=1"),
+            // nginx.
+            (&["host: shop.example", "x-original-uri: /login", "x-original-method: PUT"], "", None, "PUT shop.example /login -"),
+            (&["host: tg", "x-original-url: https://shop.example:8443/login?a#b"], "", None, "GET shop.example:8443 /login a"),
+            (&["x-original-url: https://shop.example"], "", None, "GET shop.example / -"),
+            // Envoy's path wins over what a client sends.
+            (&["host: s", "x-forwarded-uri: /free", "x-forwarded-method: OPTIONS", "x-original-uri: /free"], "/login", None, "GET s /login -"),
+            // A client's own headers of the other family do not mix in.
+            (&["host: s", "x-forwarded-uri: /login", "x-original-method: OPTIONS"], "", None, "GET s /login -"),
+            (&["host: s", "x-original-uri: /login", "x-forwarded-method: OPTIONS", "x-forwarded-host: free"], "", None, "GET s /login -"),
+            (&["x-forwarded-uri: /login", "x-original-uri: /free"], "", forwarded, "GET - /login -"),
+            (&["x-forwarded-uri: /login", "x-original-uri: /free"], "", Some(From::Original), "GET - /free -"),
+            (&["x-forwarded-uri: /login", "x-original-uri: /login"], "", None, "GET - /login -"),
+            // Odd bytes hide nothing.
+            (&["x-forwarded-uri: /login?\u{e9}"], "", None, "GET - /login \u{e9}"),
+            (&["x-forwarded-uri: /a?next=http://b/c"], "", None, "GET - /a next=http://b/c"),
+        ];
+        for (lines, behind, from, expected) in rows {
+            assert_eq!(original(lines, behind, *from), *expected, "{lines:?} {behind}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_told_is_refused() {
+        #[rustfmt::skip]
+        let rows: &[(&[&str], Option<From>, &str)] = &[
+            (&["x-forwarded-uri: /login", "x-original-uri: /free"], None, "X-Forwarded-* and X-Original-* disagree"),
+            (&["x-forwarded-uri: /login", "x-original-url: http://h/free"], None, "X-Forwarded-* and X-Original-* disagree"),
+            (&["x-forwarded-uri: /a", "x-original-uri: /a", "x-forwarded-method: PUT", "x-original-method: GET"], None, "disagree"),
+            (&["x-original-uri: /login", "x-original-url: http://h/free"], None, "X-Original-URI and X-Original-URL disagree"),
+            (&["x-forwarded-uri: /login", "x-forwarded-uri: /free"], None, "x-forwarded-uri came twice"),
+            (&["x-original-uri: /login"], Some(From::Forwarded), "X-Forwarded-Uri is missing"),
+            (&["x-forwarded-uri: /login"], Some(From::Original), "X-Original-URI is missing"),
+            (&["x-forwarded-method: POST"], None, "X-Forwarded-Uri is missing"),
+            (&["x-original-method: POST"], None, "X-Original-URI is missing"),
+        ];
+        for (lines, from, expected) in rows {
+            let got = original(lines, "", *from);
+            assert!(got.contains(expected), "{lines:?}: {got}");
+        }
+    }
+
+    #[test]
+    fn the_clients_query_is_not_the_gateways() {
+        let rows = [
+            ("deny_status=403", "/login", "deny_status=403"),
+            ("deny_status=403", "/login?a=1", "deny_status=403"),
+            ("a=1", "/login?a=1", ""),
+            ("from=forwarded&a=1", "/login?a=1", "from=forwarded"),
+            ("from=original", "/login?from=original", ""),
+            ("from=forwarded&from=original", "/login?from=original", "from=forwarded"),
+            ("xa=1", "/login?a=1", "xa=1"),
+            ("from=forwarded", "/login?", "from=forwarded"),
+        ];
+        for (query, target, expected) in rows {
+            let headers = headers(&[&format!("x-forwarded-uri: {target}")]);
+            assert_eq!(gateways_query(query, &headers), expected, "{query} {target}");
+        }
+    }
+}
