@@ -1,0 +1,29 @@
+# The description at /openapi.json, tried against the server it describes. Sourced by scripts/test.
+
+# described_api : generates requests from the description, sound and unsound, and
+# sends them to a running server. A 5xx, an answer that is not as described, or
+# bad input that is let through fails. Two checks are left out because they know
+# nothing of rules between fields (an id and a wait exclude each other, a lease
+# bounds `ttl_ms`) and of leases that end after 2 ms.
+described_api() {
+    local target=${CARGO_TARGET_DIR:-target}
+    local venv="$target/schemathesis" log="$target/schemathesis.log"
+    if [ ! -x "$venv/bin/schemathesis" ]; then
+        python3 -m venv "$venv"
+        "$venv/bin/pip" install --quiet 'schemathesis>=4.32,<5'
+    fi
+    cargo build --locked -p tidegate-server
+    "$target/debug/tidegate" serve --http 127.0.0.1:0 --admin off --grpc off --resp off 2>"$log" >"$log.out" &
+    local server=$! address=""
+    for _ in $(seq 100); do
+        address=$(grep -ohE 'http://127\.0\.0\.1:[0-9]+' "$log" "$log.out" | head -n 1) || true
+        if [ -n "$address" ]; then break; fi
+        sleep 0.1
+    done
+    local status=0
+    "$venv/bin/schemathesis" run "$address/openapi.json" --phases examples,coverage,fuzzing \
+        --exclude-checks positive_data_acceptance,ensure_resource_availability \
+        --max-examples 40 --seed 7 --request-timeout 10 --max-time 60 || status=$?
+    kill "$server" && wait "$server" || status=$?
+    return "$status"
+}
