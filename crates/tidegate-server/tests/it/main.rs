@@ -3,10 +3,12 @@
 //! - `harness.rs` runs it and keeps its files;
 //! - `formats.rs`: what it reads; `output.rs`: what it writes; `bad_input.rs`: what it refuses;
 //! - `generated.rs`: seeded traces against a naive limiter (`naive.rs`) and committed digests;
+//! - `gateways/`: the server behind nginx, Caddy, Traefik and Envoy;
 //! - `recorded.rs`: real traces with known answers, where they are at hand.
 
 mod bad_input;
 mod formats;
+mod gateways;
 mod generated;
 mod harness;
 mod naive;
