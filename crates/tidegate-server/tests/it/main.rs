@@ -5,11 +5,13 @@
 //! - `formats.rs`: what it reads; `output.rs`: what it writes; `bad_input.rs`: what it refuses;
 //! - `generated.rs`: seeded traces against a naive limiter (`naive.rs`) and committed digests;
 //! - `serve/`: the server as a process; `http/`: what it answers;
+//! - `gateways/`: the server behind nginx, Caddy, Traefik and Envoy;
 //! - `recorded.rs`: real traces with known answers, where they are at hand.
 
 mod admin;
 mod bad_input;
 mod formats;
+mod gateways;
 mod generated;
 mod harness;
 mod http;

@@ -1,0 +1,17 @@
+//! Caddy's `reverse_proxy` as an authority, which is what `forward_auth` is short for.
+
+use super::stand::{Fields, Gateway};
+
+const CADDY: Gateway = Gateway {
+    program: "caddy",
+    open: &["caddy/open.Caddyfile"],
+    closed: &["caddy/closed.Caddyfile"],
+    arguments: &["run", "--config", "{config}", "--adapter", "caddyfile"],
+    fields: Fields::ToClient,
+    body_passes: true,
+    closed_status: 503,
+    closed_problem: true,
+    closed_hurries: true,
+};
+
+super::gateway_tests!(CADDY);

@@ -1,0 +1,364 @@
+//! tidegate behind the real gateways: what their clients and applications see.
+//!
+//! Each gateway is a value (`nginx.rs`, ...) that says how it is started and
+//! where it differs; what is asked of all of them is here, once.
+//!
+//! - `stand.rs` starts an application, tidegate and the gateway;
+//! - `wire.rs`: the client and the application.
+//!
+//! Clients have addresses of their own, 127.0.0.2 and up: 127.0.0.1 is the
+//! gateway's, which tidegate trusts to speak for others.
+
+mod caddy;
+mod envoy;
+mod nginx;
+mod stand;
+mod traefik;
+mod wire;
+
+use std::io::ErrorKind;
+use std::net::Ipv4Addr;
+
+use serde_json::Value;
+
+use stand::{Fails, Fields, Gateway, Stand, eventually};
+use wire::{Request, Response};
+
+/// The policy in `examples/gateways/tidegate.yaml`.
+const LIMIT: usize = 5;
+const WINDOW_S: u64 = 600;
+
+const ALICE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+const BOB: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
+const PROBE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 4);
+
+macro_rules! gateway_tests {
+    ($gateway:expr) => {
+        #[test]
+        fn admits_then_denies_and_says_so() {
+            super::admits_then_denies_and_says_so(&$gateway);
+        }
+        #[test]
+        fn what_a_client_claims_does_not_help() {
+            super::what_a_client_claims_does_not_help(&$gateway);
+        }
+        #[test]
+        fn method_path_query_host_and_headers_arrive() {
+            super::method_path_query_host_and_headers_arrive(&$gateway);
+        }
+        #[test]
+        fn fails_closed_and_recovers() {
+            super::fails_closed_and_recovers(&$gateway);
+        }
+        #[test]
+        fn fails_open_and_recovers() {
+            super::fails_open_and_recovers(&$gateway);
+        }
+    };
+}
+use gateway_tests;
+
+/// A request the policy of the example counts.
+fn login(from: Ipv4Addr) -> Request<'static> {
+    let (method, target, host) = ("POST", &b"/login/alice?next=%2Fhome"[..], "shop.example");
+    Request { from, method, target, host, headers: &[], body: "name=alice&pass=1" }
+}
+
+#[track_caller]
+fn denied(stand: &Stand, request: &Request<'_>) -> Response {
+    let before = stand.application.asked();
+    let response = stand.send(request);
+    assert_eq!(response.status, 429, "{response:?}");
+    assert_eq!(stand.application.asked(), before, "it reached the application all the same");
+    response
+}
+
+#[track_caller]
+fn admitted(stand: &Stand, request: &Request<'_>) -> Response {
+    let response = stand.send(request);
+    assert_eq!(response.status, 200, "{response:?}");
+    assert!(response.reached_application(), "{response:?}");
+    response
+}
+
+/// Uses up the limit, checks the sixth denied.
+#[track_caller]
+fn use_up(stand: &Stand, from: Ipv4Addr) {
+    for _ in 0..LIMIT {
+        admitted(stand, &login(from));
+    }
+    denied(stand, &login(from));
+}
+
+fn admits_then_denies_and_says_so(gateway: &Gateway) {
+    let stand = Stand::start(gateway, Fails::Closed, "denies", "");
+    for remaining in (0..LIMIT).rev() {
+        let response = admitted(&stand, &login(ALICE));
+        check_arrival(&response);
+        check_admission(gateway.fields, &response, remaining);
+    }
+    let response = denied(&stand, &login(ALICE));
+    check_denial(gateway, &response);
+    // What no policy counts, and somebody else.
+    for target in [&b"/"[..], b"/log", b"/logins/alice", b"/static/login/a?x=/login/a"] {
+        let response = admitted(&stand, &Request { target, ..login(ALICE) });
+        assert_eq!(response.header("ratelimit"), None, "{response:?}");
+    }
+    admitted(&stand, &login(BOB));
+    denied(&stand, &login(ALICE));
+}
+
+/// The application gets the request the client sent, body and all.
+#[track_caller]
+fn check_arrival(response: &Response) {
+    let request = login(ALICE);
+    assert!(response.body.starts_with("POST /login/alice?next=%2Fhome HTTP/1"), "{response:?}");
+    assert!(response.body.ends_with(&format!("\n\n{}", request.body)), "{response:?}");
+}
+
+#[track_caller]
+fn check_admission(fields: Fields, response: &Response, remaining: usize) {
+    let limit = format!("\"login\";r={remaining}");
+    let policy = format!("\"login\";q={LIMIT};w={WINDOW_S}");
+    match fields {
+        Fields::ToClient => {
+            let shown = response.header("ratelimit").unwrap_or_default();
+            assert!(shown.starts_with(&limit), "{response:?}");
+            assert_eq!(response.header("ratelimit-policy"), Some(&*policy), "{response:?}");
+        }
+        Fields::ToApplication => {
+            assert_eq!(response.header("ratelimit"), None, "the example promises less");
+            assert!(response.body.contains(&format!("\nratelimit: {limit}")), "{response:?}");
+            assert!(response.body.contains(&format!("\nratelimit-policy: {policy}\n")));
+        }
+    }
+    assert_eq!(response.header("retry-after"), None, "{response:?}");
+}
+
+#[track_caller]
+fn check_denial(gateway: &Gateway, response: &Response) {
+    let retry_after = seconds(response.header("retry-after"));
+    assert!((1..=WINDOW_S).contains(&retry_after), "{response:?}");
+    let limit = response.header("ratelimit").unwrap_or_default();
+    let reset = limit.strip_prefix("\"login\";r=0;t=").and_then(|t| t.parse().ok());
+    assert!(reset.is_some_and(|reset| (1..=retry_after).contains(&reset)), "{response:?}");
+    let policy = format!("\"login\";q={LIMIT};w={WINDOW_S}");
+    assert_eq!(response.header("ratelimit-policy"), Some(&*policy));
+    let problem = check_problem(response, "quota-exceeded");
+    if gateway.body_passes {
+        assert_eq!(problem["violated-policies"], serde_json::json!(["login"]), "{response:?}");
+    }
+}
+
+#[track_caller]
+fn check_problem(response: &Response, kind: &str) -> Value {
+    assert_eq!(response.header("content-type"), Some("application/problem+json"), "{response:?}");
+    let problem: Value = serde_json::from_str(&response.body).expect(&response.body);
+    let kind = format!("https://iana.org/assignments/http-problem-types#{kind}");
+    assert_eq!(problem["type"], kind, "{response:?}");
+    assert_eq!(problem["status"], response.status, "{response:?}");
+    problem
+}
+
+#[track_caller]
+fn seconds(value: Option<&str>) -> u64 {
+    value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no seconds: {value:?}"))
+}
+
+/// Headers that would help a client if the gateway passed them on and
+/// tidegate believed them.
+const CLAIMS: &[&[&str]] = &[
+    &["x-forwarded-for: 203.0.113.9"],
+    &["x-forwarded-for: 203.0.113.9, 127.0.0.1"],
+    &["x-forwarded-for: 203.0.113.9", "x-forwarded-for: 127.0.0.1"],
+    &["x-forwarded-for: 127.0.0.3"],
+    &["x-forwarded-for: not an address"],
+    &["x-forwarded-for:"],
+    &["forwarded: for=203.0.113.9"],
+    &["forwarded: for=203.0.113.9;proto=https;by=127.0.0.1", "x-forwarded-for: 203.0.113.9"],
+    &["x-real-ip: 203.0.113.9"],
+    &["true-client-ip: 203.0.113.9", "client-ip: 203.0.113.9", "cf-connecting-ip: 203.0.113.9"],
+    &["x-envoy-external-address: 203.0.113.9", "x-envoy-internal: true"],
+    &["x-forwarded-method: GET"],
+    &["x-forwarded-uri: /free"],
+    &["x-forwarded-host: free.example"],
+    &["x-original-method: GET"],
+    &["x-original-uri: /free"],
+    &["x-original-url: http://free.example/free"],
+    &["x-envoy-original-path: /free", "x-http-method-override: GET"],
+];
+
+/// Lists what the gateway added as concerning only the next hop, so that it
+/// might drop it before the next hop sees it.
+const DROP: &str =
+    "connection: close, x-forwarded-for, x-forwarded-uri, x-forwarded-method, x-forwarded-host";
+
+/// Other spellings of the path, and queries that are tidegate's own elsewhere.
+const SPELLINGS: &[&[u8]] = &[
+    b"/login/bob",
+    b"//login/alice",
+    b"/login//alice",
+    b"/%6Cogin/alice",
+    b"/%6cogin/alice",
+    b"/free/../login/alice",
+    b"/./login/alice",
+    b"/login/alice?",
+    b"/login/alice?x-forwarded-uri=/free&deny_status=200",
+    b"/login/alice?deny_status=403",
+    b"/login/alice?from=original&policy=free",
+];
+
+fn what_a_client_claims_does_not_help(gateway: &Gateway) {
+    // Open, where a question that is not answered would help as well.
+    let stand = Stand::start(gateway, Fails::Open, "claims", "");
+    use_up(&stand, ALICE);
+    for headers in CLAIMS {
+        eprintln!("{headers:?}");
+        denied(&stand, &Request { headers, ..login(ALICE) });
+    }
+    for target in SPELLINGS {
+        eprintln!("{}", String::from_utf8_lossy(target));
+        denied(&stand, &Request { target, headers: &["x-original-uri: /free"], ..login(ALICE) });
+    }
+    let large = format!("x-large: {}", "a".repeat(6_000));
+    let long = format!("x-long: {}", "a".repeat(100_000));
+    let long_path = [b"/login/", "a".repeat(70_000).as_bytes()].concat();
+    let many: Vec<_> = (0..150).map(|n| format!("x-many-{n}: 1")).collect();
+    let many: Vec<_> = many.iter().map(String::as_str).collect();
+    for request in [
+        Request { headers: &[DROP], ..login(ALICE) },
+        Request { headers: &[DROP, "x-forwarded-uri: /free"], ..login(ALICE) },
+        Request { headers: &["x-original-uri: /free?from=forwarded"], ..login(ALICE) },
+        Request { headers: &[&large, &large], ..login(ALICE) },
+        Request { headers: &[&long], ..login(ALICE) },
+        Request { headers: &many, ..login(ALICE) },
+        Request { target: &long_path, ..login(ALICE) },
+        Request { target: b"/login/\xff\xfe", ..login(ALICE) },
+        Request { target: b"/login/alice\x7f", ..login(ALICE) },
+    ] {
+        // Regression: a tidegate that closed before it had read all of the
+        // headers looked silent to the gateway, but not every time.
+        for _ in 0..4 {
+            refused(&stand, &request);
+        }
+    }
+    denied(&stand, &login(ALICE));
+    admitted(&stand, &login(BOB));
+}
+
+/// Denied by tidegate, or rejected by the gateway before or after it asked: but
+/// not let through. A closed connection is a rejection as well.
+#[track_caller]
+fn refused(stand: &Stand, request: &Request<'_>) {
+    let before = stand.application.asked();
+    let status = stand.try_send(request).map(|response| response.status);
+    let shown = |text: &[u8]| String::from_utf8_lossy(&text[..text.len().min(40)]).into_owned();
+    let header = request.headers.first().map(|line| shown(line.as_bytes()));
+    eprintln!("{} {header:?}: {status:?}", shown(request.target));
+    let hung = [ErrorKind::WouldBlock, ErrorKind::TimedOut];
+    let hung = status.as_ref().is_err_and(|error| hung.contains(&error.kind()));
+    assert!(!hung && !matches!(status, Ok(0..400)), "{status:?}");
+    assert_eq!(stand.application.asked(), before, "it reached the application: {status:?}");
+}
+
+/// One request each, so that the second tells whether tidegate saw what makes
+/// it the same.
+const MORE_POLICIES: &str = r#"
+  - name: reports
+    match: { path: "/reports/**" }
+    key: "{query:account}"
+    limits: ["1 per 10m sliding-log"]
+  - name: api
+    match: { host: api.example, methods: [GET, DELETE] }
+    key: "{client_ip}:{method}"
+    limits: ["1 per 10m sliding-log"]
+  - name: keys
+    match: { path: "/keys" }
+    key: "{header:x-api-key}"
+    limits: ["1 per 10m sliding-log"]
+"#;
+
+fn method_path_query_host_and_headers_arrive(gateway: &Gateway) {
+    let stand = Stand::start(gateway, Fails::Closed, "arrive", MORE_POLICIES);
+    let rows: &[(&str, &str, &[&str], u16)] = &[
+        ("GET", "shop.example/reports/1?account=7&x=1", &[], 200),
+        ("GET", "shop.example/reports/2?x=2&account=7", &[], 429),
+        ("PUT", "shop.example/reports/1?account=8", &[], 200),
+        ("POST", "shop.example/reports/3?account=8", &[], 429),
+        ("GET", "api.example/", &[], 200),
+        ("GET", "api.example/other", &[], 429),
+        ("GET", "API.example:80/", &[], 429),
+        ("DELETE", "api.example/", &[], 200),
+        ("DELETE", "api.example/", &[], 429),
+        ("PUT", "api.example/", &[], 200),
+        ("GET", "shop.example/", &[], 200),
+        ("GET", "shop.example/keys", &["x-api-key: a"], 200),
+        ("GET", "shop.example/keys", &["x-api-key: a"], 429),
+        ("GET", "shop.example/keys", &["x-api-key: b"], 200),
+    ];
+    for (method, url, headers, status) in rows {
+        let slash = url.find('/').expect("a path");
+        let (host, target) = (&url[..slash], &url.as_bytes()[slash..]);
+        let request = Request { from: ALICE, method, target, host, headers, body: "" };
+        let response = stand.send(&request);
+        assert_eq!(response.status, *status, "{method} {url} {headers:?}: {response:?}");
+        assert_eq!(response.reached_application(), *status == 200, "{method} {url}");
+    }
+}
+
+fn fails_closed_and_recovers(gateway: &Gateway) {
+    let mut stand = Stand::start(gateway, Fails::Closed, "closed", "");
+    use_up(&stand, ALICE);
+    if gateway.closed_hurries {
+        stand.tidegate.freeze();
+        closed(gateway, &stand);
+    }
+    stand.tidegate.kill();
+    closed(gateway, &stand);
+    stand.tidegate.restart();
+    eventually("nothing passes again", || stand.send(&unlimited()).status == 200);
+    // A memory store begins anew.
+    use_up(&stand, ALICE);
+}
+
+fn unlimited() -> Request<'static> {
+    Request { method: "GET", target: b"/", body: "", ..login(PROBE) }
+}
+
+/// Everything is refused, and not as the client's fault.
+#[track_caller]
+fn closed(gateway: &Gateway, stand: &Stand) {
+    for request in [login(ALICE), login(BOB), unlimited()] {
+        let before = stand.application.asked();
+        let response = stand.send(&request);
+        assert_eq!(response.status, gateway.closed_status, "{response:?}");
+        assert_eq!(stand.application.asked(), before, "it reached the application");
+        if gateway.closed_problem {
+            check_problem(&response, "temporary-reduced-capacity");
+            assert_eq!(seconds(response.header("retry-after")), 1);
+        }
+    }
+}
+
+fn fails_open_and_recovers(gateway: &Gateway) {
+    let mut stand = Stand::start(gateway, Fails::Open, "open", "");
+    use_up(&stand, ALICE);
+    stand.tidegate.freeze();
+    open(&stand);
+    stand.tidegate.kill();
+    open(&stand);
+    stand.tidegate.restart();
+    eventually("nothing is limited again", || stand.send(&login(PROBE)).status == 429);
+    use_up(&stand, ALICE);
+}
+
+/// Everything passes whole, and nothing pretends to be limited.
+#[track_caller]
+fn open(stand: &Stand) {
+    for _ in 0..2 {
+        let response = admitted(stand, &login(ALICE));
+        check_arrival(&response);
+        assert_eq!(response.header("ratelimit"), None, "{response:?}");
+        assert!(!response.body.contains("\nratelimit"), "{response:?}");
+    }
+}

@@ -1,0 +1,18 @@
+//! Traefik's `forwardAuth`.
+
+use super::stand::{Fields, Gateway};
+
+const TRAEFIK: Gateway = Gateway {
+    program: "traefik",
+    open: &["traefik/open/traefik.yaml", "traefik/open/dynamic.yaml"],
+    closed: &["traefik/closed/traefik.yaml", "traefik/closed/dynamic.yaml"],
+    arguments: &["--configFile={config}"],
+    fields: Fields::ToApplication,
+    body_passes: true,
+    closed_status: 500,
+    closed_problem: false,
+    // It waits 30 s, whatever it is told.
+    closed_hurries: false,
+};
+
+super::gateway_tests!(TRAEFIK);
