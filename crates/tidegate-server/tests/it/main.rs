@@ -3,11 +3,13 @@
 //! - `harness.rs` runs it and keeps its files; `served.rs` runs it as a server and asks it;
 //! - `formats.rs`: what it reads; `output.rs`: what it writes; `bad_input.rs`: what it refuses;
 //! - `generated.rs`: seeded traces against a naive limiter (`naive.rs`) and committed digests;
+//! - `config.rs`: `config` and `explain`;
 //! - `serve/`: the server as a process; `http/`: what it answers; `admin/`: what operators see of it;
 //! - `recorded.rs`: real traces with known answers, where they are at hand.
 
 mod admin;
 mod bad_input;
+mod config;
 mod formats;
 mod generated;
 mod harness;
