@@ -43,7 +43,7 @@ fn remaining(answer: &Value) -> Vec<u64> {
 #[test]
 fn a_key_can_be_looked_at_and_reset() {
     let server = Server::start("keys", POLICIES);
-    (0..3).for_each(|_| drop(server.login("2001:db8::1")));
+    server.logins(3, "2001:db8::1");
     // As the policy makes it: grouped, with a slash in it.
     let path = "/admin/v1/policies/login/keys/2001%3Adb8%3A%3A%2F64";
     let seen = server.get(path).json();
@@ -69,7 +69,7 @@ fn a_key_can_be_looked_at_and_reset() {
 fn rankings_say_who_and_how_sure() {
     let server = Server::start("top", POLICIES);
     for (times, ip) in [(4, "192.0.2.1"), (3, "192.0.2.2"), (1, "192.0.2.3")] {
-        (0..times).for_each(|_| drop(server.login(ip)));
+        server.logins(times, ip);
     }
     (0..3).for_each(|_| {
         server.check(r#"{"path":"/reports","headers":{"x-user":"al\u0000ice"}}"#, &[]);
@@ -105,7 +105,7 @@ fn rankings_say_who_and_how_sure() {
 #[test]
 fn counts_come_at_once_as_json() {
     let server = Server::start("stats", POLICIES);
-    (0..3).for_each(|_| drop(server.login("192.0.2.1")));
+    server.logins(3, "192.0.2.1");
     let stats = server.get("/admin/v1/stats").json();
     let all = stats["series"].as_array().expect("series");
     let login = all.iter().find(|one| one["limit"] == "2 per 1h sliding-log").expect("the limit");

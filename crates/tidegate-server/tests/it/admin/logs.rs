@@ -39,10 +39,10 @@ fn a_denial_is_logged_with_who_and_when_it_passes() {
 
 #[test]
 fn a_flood_is_sampled_and_counted() {
-    const DENIALS: u64 = 60;
+    const DENIALS: usize = 60;
     let server = Server::start_with("flood", POLICIES, &["--log-format", "json"], &[]);
     // On one connection each; fast enough that most fall into the same seconds.
-    (0..DENIALS + 2).for_each(|_| drop(server.login("192.0.2.1")));
+    server.logins(DENIALS + 2, "192.0.2.1");
     let told = || {
         let log = server.log();
         let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
@@ -51,7 +51,7 @@ fn a_flood_is_sampled_and_counted() {
         (denials.len() as u64, suppressed)
     };
     // In a later second one more is told, and accounts for all that were not.
-    let mut denied = DENIALS;
+    let mut denied = DENIALS as u64;
     eventually("all are accounted for", || {
         denied += u64::from(!server.login("192.0.2.1"));
         let (lines, suppressed) = told();
@@ -78,7 +78,7 @@ fn text_is_for_people_and_a_key_cannot_forge_a_field() {
 fn denials_can_be_left_out() {
     let quiet = [("RUST_LOG", "info,tidegate::denials=off")];
     let server = Server::start_with("quiet", POLICIES, &[], &quiet);
-    (0..4).for_each(|_| drop(server.login("192.0.2.1")));
+    server.logins(4, "192.0.2.1");
     server.ask("DELETE", "/admin/v1/policies/login/keys/192.0.2.1", &[]);
     eventually("the reset is logged", || server.log().contains("key reset"));
     assert!(!server.log().contains("denied"), "{}", server.log());

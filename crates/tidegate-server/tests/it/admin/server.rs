@@ -94,6 +94,13 @@ impl Server {
         self.check(&attributes, &[])["allowed"].as_bool().expect("a boolean")
     }
 
+    /// So many logins from this address.
+    pub fn logins(&self, times: usize, client_ip: &str) {
+        for _ in 0..times {
+            self.login(client_ip);
+        }
+    }
+
     pub fn signal(&self, name: &str) {
         let kill = format!("kill -s {name} {}", self.child.id());
         assert!(Command::new("sh").args(["-c", &kill]).status().expect("a shell").success());
