@@ -24,7 +24,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
-use tracing::{debug, warn};
+use tracing::field::Empty;
+use tracing::{Instrument, Span, debug, debug_span, warn};
 
 use super::connections::{Connections, Entered, InFlight, Order};
 use super::io::Watched;
@@ -183,14 +184,18 @@ impl<F: Front> Serving<F> {
         let connection = self.entered.connection();
         let (front, marks, peer) = (self.front, Arc::clone(connection), self.address);
         let (facts, name) = (self.facts, self.name);
-        let service = service_fn(move |request| {
+        let service = service_fn(move |request: Request<Incoming>| {
+            let (method, path) = (request.method(), request.uri().path());
+            let span = debug_span!("request", front = name.name(), %method, path, status = Empty);
             let answer = Arc::clone(&front).answer(request, peer, marks.begin());
             let facts = Arc::clone(&facts);
-            async move {
+            let answered = async move {
                 let answer = answer.await;
+                Span::current().record("status", answer.status().as_u16());
                 facts.answered(name, answer.status());
                 Ok::<_, Infallible>(answer)
-            }
+            };
+            answered.instrument(span)
         });
         let io = TokioIo::new(Watched::new(stream, Arc::clone(connection)));
         let mut served = pin!(self.protocol.serve_connection(io, service));
