@@ -9,17 +9,17 @@ use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::Bytes;
 use hyper::body::{Body, Incoming};
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
+use pin_project_lite::pin_project;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
@@ -62,18 +62,21 @@ const MAX_SEND_BYTES: usize = 64 * 1024;
 /// What answers requests: a protocol adapter.
 pub trait Front: Send + Sync + 'static {
     /// The body of its answers.
-    type Body: Body<Data = Bytes, Error: std::error::Error + Send + Sync> + Send + 'static;
+    type Body: Body<Data: Send, Error: std::error::Error + Send + Sync> + Send + 'static;
 
-    /// Answers one request. There is always an answer; errors are answers too.
+    /// An answer on its way. There is always one; errors are answers too.
+    type Answer: Future<Output = Response<Self::Body>> + Send + 'static;
+
+    /// Answers one request.
     ///
     /// The request counts as on its way until `in_flight` is dropped, which an
     /// answer that goes on and on does with its body.
     fn answer(
-        self: Arc<Self>,
+        self: &Arc<Self>,
         request: Request<Incoming>,
         peer: SocketAddr,
         in_flight: InFlight,
-    ) -> impl Future<Output = Response<Self::Body>> + Send + 'static;
+    ) -> Self::Answer;
 }
 
 /// A bound socket.
@@ -122,8 +125,6 @@ impl<F: Front> Listener<F> {
             let serving = Serving {
                 front: Arc::clone(&self.front),
                 protocol: Arc::clone(&protocol),
-                facts: Arc::clone(&self.facts),
-                name: self.name,
                 entered: self.connections.enter(),
                 address,
             };
@@ -163,8 +164,6 @@ fn protocol() -> Protocol {
 struct Serving<F> {
     front: Arc<F>,
     protocol: Arc<Protocol>,
-    facts: Arc<Facts>,
-    name: FrontName,
     entered: Entered,
     address: SocketAddr,
 }
@@ -182,16 +181,8 @@ impl<F: Front> Serving<F> {
     async fn serve(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
         let connection = self.entered.connection();
         let (front, marks, peer) = (self.front, Arc::clone(connection), self.address);
-        let (facts, name) = (self.facts, self.name);
-        let service = service_fn(move |request| {
-            let answer = Arc::clone(&front).answer(request, peer, marks.begin());
-            let facts = Arc::clone(&facts);
-            async move {
-                let answer = answer.await;
-                facts.answered(name, answer.status());
-                Ok::<_, Infallible>(answer)
-            }
-        });
+        let service =
+            service_fn(move |request| Sure { answer: front.answer(request, peer, marks.begin()) });
         let io = TokioIo::new(Watched::new(stream, Arc::clone(connection)));
         let mut served = pin!(self.protocol.serve_connection(io, service));
         let (mut known, mut draining) = (false, false);
@@ -214,5 +205,22 @@ impl<F: Front> Serving<F> {
         if let Err(error) = ended.await {
             debug!(peer = %self.address, %error, "a connection ended early");
         }
+    }
+}
+
+pin_project! {
+    /// An answer as hyper wants it: never an error. A type of its own, because an
+    /// `async` block around it would have to move it in.
+    struct Sure<A> {
+        #[pin]
+        answer: A,
+    }
+}
+
+impl<A: Future> Future for Sure<A> {
+    type Output = Result<A::Output, Infallible>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.project().answer.poll(context).map(Ok)
     }
 }
