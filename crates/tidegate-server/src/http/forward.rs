@@ -6,10 +6,8 @@
 
 use std::net::SocketAddr;
 
-use bytes::Bytes;
 use http::header::{CACHE_CONTROL, HeaderValue};
 use http::{Request, Response, StatusCode};
-use http_body_util::Full;
 use hyper::body::Incoming;
 use tidegate::attributes::{Attributes, Headers};
 use tidegate::gate::{Question, Subject};
@@ -17,7 +15,7 @@ use tidegate::gate::{Question, Subject};
 use super::original::{From, Original, gateways_query};
 use super::refusal::Refusal;
 use super::request_id::RequestId;
-use super::{Answered, HttpFront};
+use super::{Answered, HttpFront, content};
 
 const PREFIX: &str = "/v1/forward-auth";
 
@@ -109,7 +107,7 @@ impl HttpFront {
         if !answer.allowed {
             return Ok(self.deny(&answer, options.deny_status, id));
         }
-        let mut response = Response::new(Full::new(Bytes::new()));
+        let mut response = Response::new(content(Vec::new()));
         self.render(&answer, response.headers_mut());
         Ok(response)
     }

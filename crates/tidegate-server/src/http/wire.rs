@@ -200,17 +200,21 @@ impl<'de> Visitor<'de> for PairsVisitor {
 
 /// Decodes a body.
 pub fn decode<'de, T: Deserialize<'de>>(body: &'de [u8]) -> Result<T, Refusal> {
-    let decoded: Result<Object<T>, _> = serde_json::from_slice(body);
+    // Once for all of it, not again for every text in it.
+    let Ok(body) = std::str::from_utf8(body) else {
+        return Err(Refusal::bad("the body is not UTF-8: send JSON as UTF-8"));
+    };
+    let decoded: Result<Object<T>, _> = serde_json::from_str(body);
     decoded.map(|Object(body)| body).map_err(|error| blame::<Object<T>>(body, &error))
 }
 
 /// Finds the field to blame.
 #[cold]
-fn blame<'de, T: Deserialize<'de>>(body: &'de [u8], error: &serde_json::Error) -> Refusal {
+fn blame<'de, T: Deserialize<'de>>(body: &'de str, error: &serde_json::Error) -> Refusal {
     if body.is_empty() {
         return Refusal::bad("the body is empty: send JSON");
     }
-    let mut json = serde_json::Deserializer::from_slice(body);
+    let mut json = serde_json::Deserializer::from_str(body);
     let field = match serde_path_to_error::deserialize::<_, T>(&mut json) {
         // A whole value, and something behind it.
         Ok(_) => None,

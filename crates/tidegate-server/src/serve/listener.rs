@@ -9,23 +9,23 @@ use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::Bytes;
 use hyper::body::{Body, Incoming};
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
+use pin_project_lite::pin_project;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 use tracing::field::Empty;
-use tracing::{Instrument, Span, debug, debug_span, warn};
+use tracing::{Span, debug, debug_span, warn};
 
 use super::connections::{Connections, Entered, InFlight, Order};
 use super::io::Watched;
@@ -63,18 +63,21 @@ const MAX_SEND_BYTES: usize = 64 * 1024;
 /// What answers requests: a protocol adapter.
 pub trait Front: Send + Sync + 'static {
     /// The body of its answers.
-    type Body: Body<Data = Bytes, Error: std::error::Error + Send + Sync> + Send + 'static;
+    type Body: Body<Data: Send, Error: std::error::Error + Send + Sync> + Send + 'static;
 
-    /// Answers one request. There is always an answer; errors are answers too.
+    /// An answer on its way. There is always one; errors are answers too.
+    type Answer: Future<Output = Response<Self::Body>> + Send + 'static;
+
+    /// Answers one request.
     ///
     /// The request counts as on its way until `in_flight` is dropped, which an
     /// answer that goes on and on does with its body.
     fn answer(
-        self: Arc<Self>,
+        self: &Arc<Self>,
         request: Request<Incoming>,
         peer: SocketAddr,
         in_flight: InFlight,
-    ) -> impl Future<Output = Response<Self::Body>> + Send + 'static;
+    ) -> Self::Answer;
 }
 
 /// A bound socket.
@@ -121,10 +124,9 @@ impl<F: Front> Listener<F> {
             // Answers are one small packet; waiting to fill it would only delay them.
             let _ = stream.set_nodelay(true);
             let serving = Serving {
+                name: self.name,
                 front: Arc::clone(&self.front),
                 protocol: Arc::clone(&protocol),
-                facts: Arc::clone(&self.facts),
-                name: self.name,
                 entered: self.connections.enter(),
                 address,
             };
@@ -162,10 +164,9 @@ fn protocol() -> Protocol {
 
 /// One connection being served.
 struct Serving<F> {
+    name: FrontName,
     front: Arc<F>,
     protocol: Arc<Protocol>,
-    facts: Arc<Facts>,
-    name: FrontName,
     entered: Entered,
     address: SocketAddr,
 }
@@ -183,19 +184,11 @@ impl<F: Front> Serving<F> {
     async fn serve(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
         let connection = self.entered.connection();
         let (front, marks, peer) = (self.front, Arc::clone(connection), self.address);
-        let (facts, name) = (self.facts, self.name);
+        let name = self.name;
         let service = service_fn(move |request: Request<Incoming>| {
             let (method, path) = (request.method(), request.uri().path());
             let span = debug_span!("request", front = name.name(), %method, path, status = Empty);
-            let answer = Arc::clone(&front).answer(request, peer, marks.begin());
-            let facts = Arc::clone(&facts);
-            let answered = async move {
-                let answer = answer.await;
-                Span::current().record("status", answer.status().as_u16());
-                facts.answered(name, answer.status());
-                Ok::<_, Infallible>(answer)
-            };
-            answered.instrument(span)
+            Sure { answer: front.answer(request, peer, marks.begin()), span }
         });
         let io = TokioIo::new(Watched::new(stream, Arc::clone(connection)));
         let mut served = pin!(self.protocol.serve_connection(io, service));
@@ -219,5 +212,27 @@ impl<F: Front> Serving<F> {
         if let Err(error) = ended.await {
             debug!(peer = %self.address, %error, "a connection ended early");
         }
+    }
+}
+
+pin_project! {
+    /// An answer as hyper wants it: never an error. A type of its own, because an
+    /// `async` block around it would have to move it in.
+    struct Sure<A> {
+        #[pin]
+        answer: A,
+        span: Span,
+    }
+}
+
+impl<A: Future<Output = Response<B>>, B> Future for Sure<A> {
+    type Output = Result<Response<B>, Infallible>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let _within = this.span.enter();
+        let answer = ready!(this.answer.poll(context));
+        this.span.record("status", answer.status().as_u16());
+        Poll::Ready(Ok(answer))
     }
 }
