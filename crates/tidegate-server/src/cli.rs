@@ -10,8 +10,9 @@ use tidegate::{Algorithm, Limit};
 #[command(
     name = "tidegate",
     version,
-    after_help = "Try:  tidegate replay access.log --limit \"10 per 10s\" --algorithm all\n\
-                  Then: tidegate replay --help"
+    after_help = "Try:  tidegate serve\n\
+                  Or:   tidegate replay access.log --limit \"10 per 10s\" --algorithm all\n\
+                  Then: tidegate serve --help"
 )]
 pub struct Cli {
     #[command(subcommand)]
@@ -20,6 +21,7 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    Serve(crate::serve::ServeArgs),
     Replay(ReplayArgs),
 }
 

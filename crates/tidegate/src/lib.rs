@@ -39,10 +39,24 @@
 //! - `wait.rs`, `permit.rs`: waiting one's turn, holding a place;
 //! - `clock.rs`, `timer.rs`: where time comes from, who wakes whom.
 
+#[cfg(feature = "policies")]
+pub mod attributes;
 mod check;
 mod clock;
+#[cfg(feature = "config")]
+pub mod config;
+#[cfg(feature = "policies")]
+pub mod gate;
+#[cfg(feature = "policies")]
+pub mod headers;
+#[cfg(feature = "policies")]
+pub mod identity;
 mod limiter;
 mod permit;
+#[cfg(feature = "policies")]
+pub mod policy;
+#[cfg(feature = "policies")]
+pub mod stats;
 mod store;
 mod sync;
 mod timer;

@@ -37,12 +37,12 @@ pub enum Program {
 }
 
 impl Program {
-    fn command(&self, address: SocketAddr, admin: SocketAddr) -> io::Result<Command> {
+    fn command(&self, address: SocketAddr) -> io::Result<Command> {
         let mut command = match self {
             Program::Tidegate { program, config } => {
                 let mut command = Command::new(program);
                 command.arg("serve").arg("--config").arg(config);
-                command.args(["--http", &address.to_string(), "--admin", &admin.to_string()]);
+                command.args(["--http", &address.to_string(), "--admin", "off"]);
                 command.args(["--grpc", "off", "--resp", "off"]);
                 command
             }
@@ -86,7 +86,6 @@ fn is_setting(name: &str) -> bool {
 pub struct Server {
     child: Child,
     pub address: SocketAddr,
-    pub admin: SocketAddr,
     log: PathBuf,
     /// From starting the process to its first answer.
     pub first_answer: Duration,
@@ -100,15 +99,15 @@ impl Server {
         processor: Option<usize>,
         directory: &Path,
     ) -> io::Result<Self> {
-        let (address, admin) = (free_address()?, free_address()?);
+        let address = free_address()?;
         let log = directory.join(format!("{}.log", address.port()));
-        let mut command = program.command(address, admin)?;
+        let mut command = program.command(address)?;
         command.stderr(File::create(&log)?);
         let start = Instant::now();
         let child = bound_to(processor, || command.spawn())?.map_err(|error| {
             io::Error::other(format!("{:?} does not start: {error}", command.get_program()))
         })?;
-        let mut server = Server { child, address, admin, log, first_answer: Duration::ZERO };
+        let mut server = Server { child, address, log, first_answer: Duration::ZERO };
         let mut request = Request::render(program.form(), Budget::Loose, address);
         request.set_key(KNOCK_KEY);
         while !server.answers(&request) {

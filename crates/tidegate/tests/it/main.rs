@@ -30,6 +30,8 @@ mod memory;
 mod permits;
 #[cfg(not(loom))]
 mod requests;
+#[cfg(all(not(loom), feature = "policies"))]
+mod stats;
 #[cfg(not(loom))]
 mod traces;
 #[cfg(not(loom))]

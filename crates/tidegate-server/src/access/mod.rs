@@ -1,0 +1,133 @@
+//! Who may ask.
+//!
+//! A front that others can reach wants a secret. It comes as
+//! `Authorization: Bearer SECRET`; as the password of `Authorization: Basic`, for
+//! gateways that can only put credentials into an address; or as
+//! `x-tidegate-token`, where the `Authorization` of the end user must pass through.
+//! Every secret is compared in full, in constant time, so that neither the answer
+//! nor its time says how much of a guess was right.
+
+mod secrets;
+
+use http::HeaderMap;
+use http::header::AUTHORIZATION;
+use subtle::{Choice, ConstantTimeEq};
+
+pub use secrets::{SecretError, Secrets};
+
+/// The header for a secret beside the end user's own `Authorization`.
+pub const TOKEN_HEADER: &str = "x-tidegate-token";
+
+/// The secrets a front takes. None: everybody may ask.
+#[derive(Clone, Default)]
+pub struct Tokens(Box<[Box<str>]>);
+
+impl Tokens {
+    /// These secrets.
+    pub fn new(tokens: impl IntoIterator<Item = String>) -> Self {
+        Tokens(tokens.into_iter().map(String::into_boxed_str).collect())
+    }
+
+    /// Whether everybody may ask.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether these headers show one of the secrets, or none is wanted.
+    pub fn admit(&self, headers: &HeaderMap) -> bool {
+        self.is_empty() || self.admit_shown(headers)
+    }
+
+    fn admit_shown(&self, headers: &HeaderMap) -> bool {
+        if let Some(token) = headers.get(TOKEN_HEADER) {
+            return self.is_one(token.as_bytes());
+        }
+        let Some(shown) = headers.get(AUTHORIZATION) else { return false };
+        let Some((scheme, shown)) = split_scheme(shown.as_bytes()) else { return false };
+        if scheme.eq_ignore_ascii_case(b"bearer") {
+            return self.is_one(shown);
+        }
+        scheme.eq_ignore_ascii_case(b"basic")
+            && password(shown).is_some_and(|shown| self.is_one(&shown))
+    }
+
+    fn is_one(&self, shown: &[u8]) -> bool {
+        let each = self.0.iter().map(|token| token.as_bytes().ct_eq(shown));
+        each.fold(Choice::from(0), |any, one| any | one).into()
+    }
+}
+
+impl std::fmt::Debug for Tokens {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Tokens({})", self.0.len())
+    }
+}
+
+fn split_scheme(value: &[u8]) -> Option<(&[u8], &[u8])> {
+    let space = value.iter().position(|byte| *byte == b' ')?;
+    Some((&value[..space], value[space..].trim_ascii()))
+}
+
+/// The password in the credentials of `Basic`.
+fn password(credentials: &[u8]) -> Option<Vec<u8>> {
+    let plain = decode_base64(credentials)?;
+    let colon = plain.iter().position(|byte| *byte == b':')?;
+    Some(plain[colon + 1..].to_vec())
+}
+
+fn decode_base64(text: &[u8]) -> Option<Vec<u8>> {
+    let digits = text.strip_suffix(b"==").or(text.strip_suffix(b"=")).unwrap_or(text);
+    let mut bytes = Vec::with_capacity(digits.len() / 4 * 3 + 2);
+    let (mut bits, mut count) = (0_u32, 0);
+    for digit in digits {
+        let value = match digit {
+            b'A'..=b'Z' => digit - b'A',
+            b'a'..=b'z' => digit - b'a' + 26,
+            b'0'..=b'9' => digit - b'0' + 52,
+            b'+' => 62,
+            b'/' => 63,
+            _ => return None,
+        };
+        bits = (bits << 6 | u32::from(value)) & 0xfff;
+        count += 6;
+        if count >= 8 {
+            count -= 8;
+            bytes.push((bits >> count & 0xff) as u8);
+        }
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_of_the_secrets_is_wanted_in_one_of_three_places() {
+        let tokens = Tokens::new(["first".into(), "s3cret:/+".into()]);
+        #[rustfmt::skip]
+        let rows = [
+            ("authorization", "Bearer first", true),
+            ("authorization", "bearer   s3cret:/+", true),
+            ("authorization", "Bearer firs", false),
+            ("authorization", "Bearer first2", false),
+            ("authorization", "Bearer ", false),
+            ("authorization", "Bearer", false),
+            ("authorization", "first", false),
+            // "tidegate:s3cret:/+", then "x:first" and "first" alone.
+            ("authorization", "Basic dGlkZWdhdGU6czNjcmV0Oi8r", true),
+            ("authorization", "Basic eDpmaXJzdA==", true),
+            ("authorization", "Basic Zmlyc3Q=", false),
+            ("authorization", "Basic ????", false),
+            ("x-tidegate-token", "first", true),
+            ("x-tidegate-token", "second", false),
+            ("x-other", "first", false),
+        ];
+        for (name, value, admitted) in rows {
+            let name: http::HeaderName = name.parse().expect("a name");
+            let headers = HeaderMap::from_iter([(name, value.parse().expect("a value"))]);
+            assert_eq!(tokens.admit(&headers), admitted, "{value}");
+            assert!(Tokens::default().admit(&headers), "nothing is wanted: {value}");
+        }
+    }
+}

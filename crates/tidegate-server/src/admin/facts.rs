@@ -1,0 +1,200 @@
+//! What the server knows about itself: whether it is ready, who is connected,
+//! what it answered, how reloads went. Fronts note it; the metrics read it.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use http::StatusCode;
+use tokio::sync::watch;
+
+/// A protocol the server speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Front {
+    Http,
+    Grpc,
+    Resp,
+    Admin,
+}
+
+impl Front {
+    pub const ALL: [Front; 4] = [Front::Http, Front::Grpc, Front::Resp, Front::Admin];
+
+    /// The name used in flags and metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Front::Http => "http",
+            Front::Grpc => "grpc",
+            Front::Resp => "resp",
+            Front::Admin => "admin",
+        }
+    }
+}
+
+/// Shared by all fronts.
+#[derive(Debug)]
+pub struct Facts {
+    started: SystemTime,
+    max_keys: u64,
+    ready: watch::Sender<bool>,
+    fronts: [FrontFacts; Front::ALL.len()],
+    reloads: [AtomicU64; 2],
+    reloaded_at: AtomicU64,
+}
+
+/// What came of reading the config again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reload {
+    Ok,
+    /// The old config stays.
+    Refused,
+}
+
+impl Reload {
+    pub const ALL: [Reload; 2] = [Reload::Ok, Reload::Refused];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Reload::Ok => "ok",
+            Reload::Refused => "refused",
+        }
+    }
+}
+
+impl Facts {
+    /// Not ready yet. `max_keys` is the store's bound.
+    pub fn new(max_keys: usize) -> Self {
+        let started = SystemTime::now();
+        Facts {
+            started,
+            max_keys: max_keys as u64,
+            ready: watch::Sender::new(false),
+            fronts: Default::default(),
+            reloads: Default::default(),
+            // The config the server started with was read without error.
+            reloaded_at: AtomicU64::new(since_epoch(started).as_secs()),
+        }
+    }
+
+    /// Whether new requests are welcome: true once all fronts listen, false while draining.
+    pub fn set_ready(&self, ready: bool) {
+        self.ready.send_replace(ready);
+    }
+
+    pub fn is_ready(&self) -> bool {
+        *self.ready.borrow()
+    }
+
+    /// Ends once the server is no longer ready, for answers that would never end themselves.
+    pub async fn draining(&self) {
+        // The sender lives in `self`, so the wait can only end with the value.
+        let _ = self.ready.subscribe().wait_for(|ready| !ready).await;
+    }
+
+    /// Notes an answer.
+    #[inline]
+    pub fn answered(&self, front: Front, status: StatusCode) {
+        self.fronts[front as usize].answers[stripe()].count(status);
+    }
+
+    /// Notes a connection; it ends when the handle is dropped.
+    pub fn connected(self: &Arc<Self>, front: Front) -> Connected {
+        self.fronts[front as usize].connections.fetch_add(1, Relaxed);
+        Connected { facts: Arc::clone(self), front }
+    }
+
+    /// Notes a reload.
+    pub fn reloaded(&self, reload: Reload) {
+        self.reloads[reload as usize].fetch_add(1, Relaxed);
+        if reload == Reload::Ok {
+            self.reloaded_at.store(since_epoch(SystemTime::now()).as_secs(), Relaxed);
+        }
+    }
+
+    /// When the server started, since 1970.
+    pub fn started(&self) -> Duration {
+        since_epoch(self.started)
+    }
+
+    pub fn max_keys(&self) -> u64 {
+        self.max_keys
+    }
+
+    pub fn connections(&self, front: Front) -> u64 {
+        self.fronts[front as usize].connections.load(Relaxed)
+    }
+
+    pub fn reloads(&self, reload: Reload) -> u64 {
+        self.reloads[reload as usize].load(Relaxed)
+    }
+
+    /// When the config in force was read, in seconds since 1970.
+    pub fn reloaded_at(&self) -> u64 {
+        self.reloaded_at.load(Relaxed)
+    }
+
+    /// Answers so far by status; statuses that never were are left out.
+    pub fn answers(&self, front: Front) -> Vec<(usize, u64)> {
+        let stripes = &self.fronts[front as usize].answers;
+        let sum = |index: usize| stripes.iter().map(|one| one.0[index].load(Relaxed)).sum::<u64>();
+        let all = (0..STATUSES).map(|index| (FIRST_STATUS + index, sum(index)));
+        all.filter(|(_, count)| *count > 0).collect()
+    }
+}
+
+/// A connection that is noted.
+#[derive(Debug)]
+pub struct Connected {
+    facts: Arc<Facts>,
+    front: Front,
+}
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        self.facts.fronts[self.front as usize].connections.fetch_sub(1, Relaxed);
+    }
+}
+
+const FIRST_STATUS: usize = 100;
+/// 100 to 599: every status there is.
+const STATUSES: usize = 500;
+/// Threads count apart, so that they do not fight for one cache line with every answer.
+const STRIPES: usize = 4;
+
+#[derive(Debug, Default)]
+struct FrontFacts {
+    answers: [Answers; STRIPES],
+    connections: AtomicU64,
+}
+
+#[derive(Debug)]
+#[repr(align(128))]
+struct Answers([AtomicU64; STATUSES]);
+
+impl Default for Answers {
+    fn default() -> Self {
+        Answers([const { AtomicU64::new(0) }; STATUSES])
+    }
+}
+
+impl Answers {
+    fn count(&self, status: StatusCode) {
+        let index = usize::from(status.as_u16()) - FIRST_STATUS;
+        self.0[index.min(STATUSES - 1)].fetch_add(1, Relaxed);
+    }
+}
+
+fn stripe() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local!(static STRIPE: Cell<Option<usize>> = const { Cell::new(None) });
+    STRIPE.with(|stripe| {
+        let mine = stripe.get().unwrap_or_else(|| NEXT.fetch_add(1, Relaxed) % STRIPES);
+        stripe.set(Some(mine));
+        mine
+    })
+}
+
+fn since_epoch(time: SystemTime) -> Duration {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default()
+}

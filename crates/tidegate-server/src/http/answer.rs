@@ -1,0 +1,98 @@
+//! What callers get: answers as JSON.
+//!
+//! Written by hand into one buffer: names of policies and algorithms need no
+//! escaping, and everything else is a number.
+
+use tidegate::gate::{Answer, Line};
+use tidegate::RetryAfter;
+
+/// Room for an answer with one limit; each further one takes [`LINE_BYTES`].
+pub const ANSWER_BYTES: usize = 320;
+/// Room for one more limit.
+pub const LINE_BYTES: usize = 176;
+
+/// Appends an answer without its closing brace, so that more can follow.
+pub fn write_open(answer: &Answer<'_>, out: &mut Vec<u8>) {
+    let speaker = answer.speaker();
+    put(out, if answer.allowed { "{\"allowed\":true" } else { "{\"allowed\":false" });
+    put(out, ",\"policy\":");
+    put_name(out, speaker.and_then(|line| line.policy));
+    put(out, ",\"limit\":");
+    put_option(out, speaker.map(|line| line.decision.limit));
+    put(out, ",\"remaining\":");
+    put_option(out, speaker.map(|line| line.decision.remaining));
+    put(out, ",\"retry_after_ms\":");
+    put_retry(out, answer.retry_after());
+    put(out, ",\"reset_after_ms\":");
+    put_option(out, speaker.map(|line| line.decision.reset_after.as_millis()));
+    put(out, ",\"decided\":\"");
+    put(out, answer.decided.name());
+    put(out, "\",\"limits\":[");
+    for (index, line) in answer.lines.iter().enumerate() {
+        if index > 0 {
+            out.push(b',');
+        }
+        write_line(line, out);
+    }
+    out.push(b']');
+}
+
+/// Appends an answer.
+pub fn write(answer: &Answer<'_>, out: &mut Vec<u8>) {
+    write_open(answer, out);
+    out.push(b'}');
+}
+
+fn write_line(line: &Line<'_>, out: &mut Vec<u8>) {
+    let decision = &line.decision;
+    put(out, "{\"policy\":");
+    put_name(out, line.policy);
+    put(out, ",\"limit\":");
+    put_number(out, decision.limit);
+    put(out, ",\"window_ms\":");
+    put_number(out, line.limit.window_us().div_ceil(1_000));
+    put(out, ",\"algorithm\":\"");
+    put(out, line.limit.algorithm().name());
+    put(out, "\",\"remaining\":");
+    put_number(out, decision.remaining);
+    put(out, if decision.allowed { ",\"allowed\":true" } else { ",\"allowed\":false" });
+    put(out, ",\"retry_after_ms\":");
+    put_retry(out, decision.retry_after);
+    if !line.is_enforced() {
+        put(out, ",\"mode\":\"");
+        put(out, line.mode.name());
+        out.push(b'"');
+    }
+    out.push(b'}');
+}
+
+fn put(out: &mut Vec<u8>, text: &str) {
+    out.extend_from_slice(text.as_bytes());
+}
+
+pub fn put_number(out: &mut Vec<u8>, number: u64) {
+    put(out, itoa::Buffer::new().format(number));
+}
+
+fn put_option(out: &mut Vec<u8>, number: Option<u64>) {
+    match number {
+        Some(number) => put_number(out, number),
+        None => put(out, "null"),
+    }
+}
+
+fn put_retry(out: &mut Vec<u8>, retry_after: RetryAfter) {
+    put_option(out, retry_after.as_millis());
+}
+
+/// Names of policies are letters, digits, dots, underscores and dashes.
+fn put_name(out: &mut Vec<u8>, name: Option<&str>) {
+    match name {
+        Some(name) => {
+            out.push(b'"');
+            put(out, name);
+            out.push(b'"');
+        }
+        None => put(out, "null"),
+    }
+}

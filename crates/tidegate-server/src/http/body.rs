@@ -1,0 +1,92 @@
+//! Request bodies: collected within bounds of size and time.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt;
+use hyper::body::{Body, Incoming};
+
+/// How long a body may take to arrive.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Of a body that is too large so much is read and dropped before the answer: if we
+/// closed at once, clients that send first and read afterwards would see a
+/// broken connection in place of the answer.
+const DRAINED_BYTES: u64 = 4 * 1024 * 1024;
+
+/// Why there is no body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BodyError {
+    /// It has more than so many bytes.
+    TooLarge(usize),
+    TooSlow,
+    /// The client went away or broke the protocol.
+    Broken,
+}
+
+/// The whole body, if it has at most `max_bytes`.
+pub async fn collect(body: Incoming, max_bytes: usize) -> Result<Bytes, BodyError> {
+    let mut collected = pin!(read(body, max_bytes));
+    // Mostly it came with the head; a timer is only set when it did not.
+    let at_once = poll_fn(|context| match collected.as_mut().poll(context) {
+        Poll::Ready(body) => Poll::Ready(Some(body)),
+        Poll::Pending => Poll::Ready(None),
+    });
+    if let Some(body) = at_once.await {
+        return body;
+    }
+    tokio::time::timeout(BODY_TIMEOUT, collected).await.unwrap_or(Err(BodyError::TooSlow))
+}
+
+async fn read(mut body: Incoming, max_bytes: usize) -> Result<Bytes, BodyError> {
+    // What is announced is not allocated, only refused if it is too much.
+    if body.size_hint().lower() > max_bytes as u64 {
+        return drain(body, max_bytes).await;
+    }
+    let Some(first) = next(&mut body).await? else { return Ok(Bytes::new()) };
+    if first.len() > max_bytes {
+        return drain(body, max_bytes).await;
+    }
+    if body.is_end_stream() {
+        return Ok(first);
+    }
+    let mut whole = BytesMut::from(first);
+    while let Some(bytes) = next(&mut body).await? {
+        if whole.len() + bytes.len() > max_bytes {
+            return drain(body, max_bytes).await;
+        }
+        whole.extend_from_slice(&bytes);
+    }
+    Ok(whole.freeze())
+}
+
+/// The next bytes; trailers are passed over.
+async fn next(body: &mut Incoming) -> Result<Option<Bytes>, BodyError> {
+    loop {
+        match body.frame().await {
+            None => return Ok(None),
+            Some(Err(_)) => return Err(BodyError::Broken),
+            Some(Ok(frame)) => {
+                if let Ok(bytes) = frame.into_data() {
+                    return Ok(Some(bytes));
+                }
+            }
+        }
+    }
+}
+
+/// Reads on for a while, to be able to say why not.
+async fn drain(mut body: Incoming, max_bytes: usize) -> Result<Bytes, BodyError> {
+    let mut left = DRAINED_BYTES;
+    // A client that announces far too much is told at once.
+    while body.size_hint().lower() <= left
+        && let Some(bytes) = next(&mut body).await?
+        && let Some(rest) = left.checked_sub(bytes.len() as u64)
+    {
+        left = rest;
+    }
+    Err(BodyError::TooLarge(max_bytes))
+}

@@ -1,0 +1,180 @@
+//! `POST /v1/check` and `/v1/check/batch`.
+
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+
+use http::request::Parts as Head;
+use http::{HeaderMap, Request, StatusCode};
+use hyper::body::Incoming;
+use tidegate::gate::Question;
+
+use super::answer::{self, ANSWER_BYTES, LINE_BYTES};
+use super::refusal::Refusal;
+use super::request_id::{REQUEST_ID, RequestId};
+use super::wire::{BatchBody, CheckBody, Parts, decode};
+use super::{Answered, HttpFront, body, json, json_only};
+
+/// The largest check: 100 headers of attributes with room to spare.
+const MAX_CHECK_BYTES: usize = 64 * 1024;
+
+/// The largest batch.
+const MAX_BATCH_BYTES: usize = 1024 * 1024;
+
+/// The most checks in a batch: so long that one request's overhead no longer
+/// matters, so short that others do not wait for it.
+const MAX_BATCH: usize = 1000;
+
+/// The most checks that wait at once: each holds a connection. Beyond it a check is
+/// decided as if it had not offered to wait.
+const MAX_WAITING: usize = 10_000;
+
+/// A check that was understood, and what is to be done.
+enum Decided {
+    Answered(Answered),
+    Waits(Duration),
+}
+
+impl HttpFront {
+    pub(super) async fn check(&self, request: Request<Incoming>) -> Answered {
+        let (head, body) = request.into_parts();
+        let decided = match read_check(&head.headers, body, MAX_CHECK_BYTES).await {
+            Ok(body) => match self.check_now(&head.headers, &body) {
+                Ok(Decided::Answered(answer)) => return answer,
+                Ok(Decided::Waits(max_wait)) => {
+                    Box::pin(self.check_later(&head, &body, max_wait)).await
+                }
+                Err(refusal) => Err(refusal),
+            },
+            Err(refusal) => Err(refusal),
+        };
+        decided.unwrap_or_else(|refusal| refusal.respond(&RequestId::of(&head.headers)))
+    }
+
+    fn check_now(&self, headers: &HeaderMap, body: &[u8]) -> Result<Decided, Refusal> {
+        let body: CheckBody<'_> = decode(body)?;
+        let parts = body.parts()?;
+        let question = body.question(&parts)?;
+        if let Some(max_wait) = body.max_wait()? {
+            return Ok(Decided::Waits(max_wait));
+        }
+        let id = RequestId::of(headers);
+        let rules = self.gate.rules();
+        let answer =
+            self.gate.check(&rules, &Question { request_id: Some(id.as_str()), ..question })?;
+        Ok(Decided::Answered(respond(&answer, &id)))
+    }
+
+    async fn check_later(
+        &self,
+        head: &Head,
+        body: &[u8],
+        max_wait: Duration,
+    ) -> Result<Answered, Refusal> {
+        let body: CheckBody<'_> = decode(body)?;
+        let parts = body.parts()?;
+        let id = RequestId::of(&head.headers);
+        let question = Question { request_id: Some(id.as_str()), ..body.question(&parts)? };
+        let rules = self.gate.rules_owned();
+        let answer = match Waiting::begin(&self.waiting) {
+            Some(_waiting) => self.gate.wait(&rules, &question, max_wait).await?,
+            None => self.gate.check(&rules, &question)?,
+        };
+        Ok(respond(&answer, &id))
+    }
+
+    pub(super) async fn batch(&self, request: Request<Incoming>) -> Answered {
+        let (head, body) = request.into_parts();
+        let read = read_check(&head.headers, body, MAX_BATCH_BYTES).await;
+        let id = RequestId::of(&head.headers);
+        let answered = read.and_then(|body| self.batch_now(&body, &id));
+        answered.unwrap_or_else(|refusal| refusal.respond(&id))
+    }
+
+    /// Everything is understood before anything is charged.
+    fn batch_now(&self, body: &[u8], id: &RequestId<'_>) -> Result<Answered, Refusal> {
+        let BatchBody { checks } = decode(body)?;
+        if checks.len() > MAX_BATCH {
+            let detail = format!("there are {}: send at most {MAX_BATCH} at once", checks.len());
+            return Err(Refusal::field("checks", detail));
+        }
+        let rules = self.gate.rules();
+        let each = |index: usize| move |refusal: Refusal| refusal.within(&format!("checks[{index}]"));
+        let numbered = || checks.iter().enumerate();
+        let parts = numbered().map(|(index, check)| check.parts().map_err(each(index)));
+        let parts: Vec<Parts<'_>> = parts.collect::<Result<_, _>>()?;
+        let questions = numbered().zip(&parts).map(|((index, check), parts)| {
+            let question = batch_question(check, parts).map_err(each(index))?;
+            let question = Question { request_id: Some(id.as_str()), ..question };
+            let understood = self.gate.understand(&rules, &question).map_err(Refusal::from);
+            understood.map_err(each(index))?;
+            Ok(question)
+        });
+        let questions: Vec<Question<'_>> = questions.collect::<Result<_, Refusal>>()?;
+        let mut out = Vec::with_capacity(16 + questions.len() * ANSWER_BYTES);
+        out.extend_from_slice(b"{\"answers\":[");
+        for (index, question) in questions.iter().enumerate() {
+            if index > 0 {
+                out.push(b',');
+            }
+            match self.gate.check(&rules, question) {
+                Ok(answer) => answer::write(&answer, &mut out),
+                // What only shows when it is charged: the id came before with another cost.
+                Err(error) => {
+                    let mut problem = String::new();
+                    each(index)(error.into()).write(&mut problem);
+                    out.extend_from_slice(problem.as_bytes());
+                }
+            }
+        }
+        out.extend_from_slice(b"]}");
+        Ok(json(StatusCode::OK, out))
+    }
+}
+
+fn batch_question<'q, 'a: 'q>(
+    check: &'a CheckBody<'a>,
+    parts: &'q Parts<'a>,
+) -> Result<Question<'q>, Refusal> {
+    let question = check.question(parts)?;
+    if check.max_wait()?.is_some() {
+        let detail = "a batch does not wait: leave it out, or send a check of its own";
+        return Err(Refusal::field("max_wait_ms", detail));
+    }
+    Ok(question)
+}
+
+async fn read_check(
+    headers: &HeaderMap,
+    body: Incoming,
+    max_bytes: usize,
+) -> Result<bytes::Bytes, Refusal> {
+    json_only(headers)?;
+    Ok(body::collect(body, max_bytes).await?)
+}
+
+fn respond(answer: &tidegate::gate::Answer<'_>, id: &RequestId<'_>) -> Answered {
+    let more = answer.lines.len().saturating_sub(1) * LINE_BYTES;
+    let mut out = Vec::with_capacity(ANSWER_BYTES + more);
+    answer::write(answer, &mut out);
+    let mut response = json(StatusCode::OK, out);
+    if !answer.allowed {
+        response.headers_mut().insert(REQUEST_ID, id.header());
+    }
+    response
+}
+
+/// A place among those that wait.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    fn begin(waiting: &'a AtomicUsize) -> Option<Self> {
+        let place = Waiting(waiting);
+        (waiting.fetch_add(1, Relaxed) < MAX_WAITING).then_some(place)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+}

@@ -1,0 +1,179 @@
+//! The HTTP front: decode, ask the gate, encode.
+//!
+//! | path | file |
+//! | --- | --- |
+//! | `/v1/check`, `/v1/check/batch` | `check.rs`: JSON in (`wire.rs`), JSON out (`answer.rs`) |
+//! | `/v1/permits` | `permits.rs`, and `leases.rs`, who holds what |
+//! | `/v1/forward-auth` | `forward.rs`, and `original.rs`, what the gateway was asked |
+//! | `/openapi.json` | `openapi.rs` |
+//!
+//! Paths are told apart by one `match`: a decision takes less time than a general
+//! router needs to find its handler. What is not a decision is a [`Refusal`],
+//! answered as problem+json.
+
+mod answer;
+mod body;
+mod check;
+mod forward;
+mod leases;
+mod openapi;
+mod original;
+mod permits;
+mod refusal;
+mod request_id;
+mod wire;
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HeaderValue};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use tidegate::gate::Gate;
+use tidegate::headers::Forms;
+
+use self::leases::Leases;
+use self::refusal::Refusal;
+use self::request_id::RequestId;
+use crate::access::Tokens;
+use crate::serve::{Front, InFlight};
+
+/// An answer of this front.
+type Answered = Response<Full<Bytes>>;
+
+/// Decisions over HTTP.
+#[derive(Debug)]
+pub struct HttpFront {
+    gate: Arc<Gate>,
+    forms: ArcSwap<Forms>,
+    tokens: Tokens,
+    leases: Leases,
+    /// Checks that wait their turn.
+    waiting: AtomicUsize,
+}
+
+impl HttpFront {
+    /// Asks this gate; answers carry headers in these forms; callers show one of
+    /// these secrets.
+    pub fn new(gate: Arc<Gate>, forms: Forms, tokens: Tokens) -> Self {
+        HttpFront {
+            gate,
+            forms: ArcSwap::from_pointee(forms),
+            tokens,
+            leases: Leases::default(),
+            waiting: AtomicUsize::new(0),
+        }
+    }
+
+    /// Other forms of headers from now on.
+    pub fn set_forms(&self, forms: Forms) {
+        self.forms.store(Arc::new(forms));
+    }
+
+    /// Forgets permits whose lease has ended. Called now and then.
+    pub fn sweep(&self) {
+        self.leases.sweep();
+    }
+
+    async fn route(&self, request: Request<Incoming>, peer: SocketAddr) -> Answered {
+        let path = request.uri().path();
+        if path == "/v1/check" && request.method() == Method::POST {
+            return if self.tokens.admit(request.headers()) {
+                self.check(request).await
+            } else {
+                refuse(&unauthorized(), request.headers())
+            };
+        }
+        // One allocation for what is not hot keeps the future of what is small.
+        Box::pin(self.route_rare(request, peer)).await
+    }
+
+    async fn route_rare(&self, request: Request<Incoming>, peer: SocketAddr) -> Answered {
+        let path = request.uri().path();
+        if path.starts_with("/v1/") && !self.tokens.admit(request.headers()) {
+            return refuse(&unauthorized(), request.headers());
+        }
+        let method = request.method();
+        match path {
+            "/v1/check" => refuse(&Refusal::method("POST"), request.headers()),
+            "/v1/check/batch" if method == Method::POST => self.batch(request).await,
+            "/v1/check/batch" => refuse(&Refusal::method("POST"), request.headers()),
+            "/v1/permits" if method == Method::POST => self.take_permit(request).await,
+            "/v1/permits" => refuse(&Refusal::method("POST"), request.headers()),
+            "/openapi.json" if matches!(*method, Method::GET | Method::HEAD) => openapi::answer(),
+            "/openapi.json" => refuse(&Refusal::method("GET, HEAD"), request.headers()),
+            path => {
+                if let Some(behind) = forward::behind_prefix(path) {
+                    return self.forward_auth(&request, behind, peer);
+                }
+                match path.strip_prefix("/v1/permits/") {
+                    Some(id) if *method == Method::PUT => {
+                        let id = id.to_owned();
+                        self.renew_permit(request, &id).await
+                    }
+                    Some(id) if *method == Method::DELETE => self.release_permit(&request, id),
+                    Some(_) => refuse(&Refusal::method("PUT, DELETE"), request.headers()),
+                    None => refuse(&not_found(), request.headers()),
+                }
+            }
+        }
+    }
+}
+
+impl Front for HttpFront {
+    type Body = Full<Bytes>;
+
+    fn answer(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+        peer: SocketAddr,
+        in_flight: InFlight,
+    ) -> impl Future<Output = Answered> + Send + 'static {
+        async move {
+            let answer = self.route(request, peer).await;
+            drop(in_flight);
+            answer
+        }
+    }
+}
+
+fn not_found() -> Refusal {
+    let detail = "there is nothing here: see /openapi.json for what there is";
+    Refusal::new(StatusCode::NOT_FOUND, detail)
+}
+
+fn unauthorized() -> Refusal {
+    let detail = "a secret is wanted: send one of TIDEGATE_TOKENS as `Authorization: Bearer ...`";
+    Refusal::new(StatusCode::UNAUTHORIZED, detail)
+}
+
+fn refuse(refusal: &Refusal, headers: &HeaderMap) -> Answered {
+    refusal.respond(&RequestId::of(headers))
+}
+
+/// An answer with a body of JSON.
+fn json(status: StatusCode, body: Vec<u8>) -> Answered {
+    let mut response = Response::new(Full::from(body));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// Refuses bodies that say they are something else. A body that says nothing is
+/// taken for JSON; that of a web page's form is not, so no page can send one
+/// without asking its browser's leave.
+fn json_only(headers: &HeaderMap) -> Result<(), Refusal> {
+    let Some(kind) = headers.get(CONTENT_TYPE) else { return Ok(()) };
+    let kind = kind.as_bytes();
+    let kind = kind.split(|byte| *byte == b';').next().unwrap_or(kind).trim_ascii();
+    if kind.eq_ignore_ascii_case(b"application/json") {
+        return Ok(());
+    }
+    let detail = "the body is not marked as JSON: send `content-type: application/json`";
+    Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail))
+}

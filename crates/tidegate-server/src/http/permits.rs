@@ -1,0 +1,139 @@
+//! `/v1/permits`: places under `concurrency` limits, held by name.
+
+use std::io::Write as _;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HeaderValue, LOCATION};
+use http::{Request, Response, StatusCode};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use tidegate::gate::{Answer, Question};
+use tidegate::headers::{PROBLEM_JSON, Problem, render, write_problem};
+
+use super::answer::{self, ANSWER_BYTES};
+use super::leases::LeaseId;
+use super::refusal::Refusal;
+use super::request_id::{REQUEST_ID, RequestId};
+use super::wire::{EmptyBody, PermitBody, decode};
+use super::{Answered, HttpFront, body, json, json_only};
+
+/// The largest request for a permit.
+const MAX_PERMIT_BYTES: usize = 64 * 1024;
+
+impl HttpFront {
+    pub(super) async fn take_permit(&self, request: Request<Incoming>) -> Answered {
+        let (head, body) = request.into_parts();
+        let read = match json_only(&head.headers) {
+            Ok(()) => body::collect(body, MAX_PERMIT_BYTES).await.map_err(Refusal::from),
+            Err(refusal) => Err(refusal),
+        };
+        let id = RequestId::of(&head.headers);
+        let taken = read.and_then(|body| self.take_now(&body, &id));
+        taken.unwrap_or_else(|refusal| refusal.respond(&id))
+    }
+
+    fn take_now(&self, body: &[u8], id: &RequestId<'_>) -> Result<Answered, Refusal> {
+        let body: PermitBody<'_> = decode(body)?;
+        let parts = body.parts()?;
+        let question = Question { request_id: Some(id.as_str()), ..body.question(&parts)? };
+        let lease = body.lease()?;
+        if !self.leases.has_room() {
+            return Err(full());
+        }
+        let rules = self.gate.rules();
+        let held = self.gate.acquire(&rules, &question, lease)?;
+        let Some(permit) = held.permit else { return Ok(self.deny(&held.answer, None, id)) };
+        let name = self.leases.keep(permit, held.lease).ok_or_else(full)?;
+        let mut out = Vec::with_capacity(ANSWER_BYTES + 64);
+        answer::write_open(&held.answer, &mut out);
+        write_lease(&mut out, ",", name, held.lease);
+        let mut response = json(StatusCode::CREATED, out);
+        if let Ok(location) = HeaderValue::try_from(format!("/v1/permits/{name}")) {
+            response.headers_mut().insert(LOCATION, location);
+        }
+        self.render(&held.answer, response.headers_mut());
+        Ok(response)
+    }
+
+    pub(super) async fn renew_permit(&self, request: Request<Incoming>, id: &str) -> Answered {
+        let (head, body) = request.into_parts();
+        let renewed = match body::collect(body, MAX_PERMIT_BYTES).await {
+            Ok(body) if body.is_empty() => self.renew_now(id),
+            Ok(body) => json_only(&head.headers)
+                .and_then(|()| decode::<EmptyBody>(&body))
+                .and_then(|EmptyBody {}| self.renew_now(id)),
+            Err(error) => Err(error.into()),
+        };
+        renewed.unwrap_or_else(|refusal| refusal.respond(&RequestId::of(&head.headers)))
+    }
+
+    fn renew_now(&self, id: &str) -> Result<Answered, Refusal> {
+        let name = LeaseId::parse(id).ok_or_else(not_held)?;
+        let lease = self.leases.renew(name).ok_or_else(not_held)?;
+        let mut out = Vec::with_capacity(64);
+        write_lease(&mut out, "{", name, lease);
+        Ok(json(StatusCode::OK, out))
+    }
+
+    pub(super) fn release_permit(&self, request: &Request<Incoming>, id: &str) -> Answered {
+        match LeaseId::parse(id) {
+            Some(name) if self.leases.release(name) => {
+                let mut response = Response::new(Full::new(Bytes::new()));
+                *response.status_mut() = StatusCode::NO_CONTENT;
+                response
+            }
+            _ => not_held().respond(&RequestId::of(request.headers())),
+        }
+    }
+
+    /// A denial as an HTTP status: 429, or another where the gateway wants it.
+    pub(super) fn deny(
+        &self,
+        answer: &Answer<'_>,
+        status: Option<StatusCode>,
+        id: &RequestId<'_>,
+    ) -> Answered {
+        let mut body = String::with_capacity(384);
+        let problem_status = answer.show(|shown| {
+            let problem = match answer.decided {
+                tidegate::stats::Decided::FailedClosed => Problem::ReducedCapacity(shown),
+                _ => Problem::QuotaExceeded(shown),
+            };
+            write_problem(&problem, &mut body);
+            problem.status()
+        });
+        let mut response = Response::new(Full::from(body));
+        *response.status_mut() = match problem_status {
+            StatusCode::TOO_MANY_REQUESTS => status.unwrap_or(problem_status),
+            // A failing store is nobody's quota: gateways must be able to tell.
+            failed => failed,
+        };
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
+        headers.insert(REQUEST_ID, id.header());
+        self.render(answer, headers);
+        response
+    }
+
+    /// Adds the rate limit fields.
+    pub(super) fn render(&self, answer: &Answer<'_>, headers: &mut http::HeaderMap) {
+        let forms = **self.forms.load();
+        answer.show(|shown| render(forms, shown, std::time::SystemTime::now(), headers));
+    }
+}
+
+fn write_lease(out: &mut Vec<u8>, open: &str, name: LeaseId, lease: Duration) {
+    // Writing to memory cannot fail.
+    let _ = write!(out, "{open}\"id\":\"{name}\",\"ttl_ms\":{}}}", lease.as_millis());
+}
+
+fn not_held() -> Refusal {
+    let detail = "no such permit is held: it was given back, its lease has ended, or it never was";
+    Refusal::new(StatusCode::NOT_FOUND, detail)
+}
+
+fn full() -> Refusal {
+    let detail = "no more permits can be held now: try again later";
+    Refusal::new(StatusCode::SERVICE_UNAVAILABLE, detail)
+}

@@ -1,0 +1,55 @@
+//! What `serve` can be told.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::address::Choice;
+
+/// Answer "may this request go ahead?" over HTTP, and for gateways
+///
+/// Without a config: a memory store and one policy, `default`, that allows every
+/// client address 100 requests per minute.
+#[derive(Debug, Args)]
+#[command(after_long_help = SERVE_HELP)]
+pub struct ServeArgs {
+    /// The policies and settings; reloaded when it changes and on SIGHUP
+    #[arg(long, value_name = "FILE", env = "TIDEGATE_CONFIG")]
+    pub config: Option<PathBuf>,
+
+    /// Where decisions are asked for over HTTP [default: 127.0.0.1:8080]
+    #[arg(long, value_name = "ADDR|off", env = "TIDEGATE_HTTP")]
+    pub http: Option<Choice>,
+
+    /// Where decisions are asked for over gRPC (not in this version)
+    #[arg(long, value_name = "ADDR|off", env = "TIDEGATE_GRPC")]
+    pub grpc: Option<Choice>,
+
+    /// Where decisions are asked for over RESP (not in this version)
+    #[arg(long, value_name = "ADDR|off", env = "TIDEGATE_RESP")]
+    pub resp: Option<Choice>,
+
+    /// Where health, metrics and the admin API are [default: 127.0.0.1:9090]
+    #[arg(long, value_name = "ADDR|off", env = "TIDEGATE_ADMIN")]
+    pub admin: Option<Choice>,
+
+    /// Serve others than this machine without a secret: whoever can connect can
+    /// use up anybody's limits
+    #[arg(long, env = "TIDEGATE_INSECURE_NO_AUTH", value_parser = clap::builder::FalseyValueParser::new())]
+    pub insecure_no_auth: bool,
+}
+
+const SERVE_HELP: &str = "\
+A flag wins over its environment variable, that over the file, that over the default.
+
+Secrets come from the environment, or from files it names:
+  TIDEGATE_TOKENS        who may ask on --http: secrets separated by commas
+  TIDEGATE_ADMIN_TOKEN   who may use the admin API; /healthz, /readyz and /metrics stay open
+  TIDEGATE_TOKENS_FILE, TIDEGATE_ADMIN_TOKEN_FILE
+An address that others can reach needs its secret. TLS is set in the config (tls:).
+RUST_LOG says what is logged, e.g. RUST_LOG=debug.
+
+Examples:
+  tidegate serve
+  tidegate serve --config tidegate.yaml --http 127.0.0.1:9000 --admin off
+  TIDEGATE_TOKENS=$(openssl rand -hex 32) tidegate serve --http 0.0.0.0:8080";

@@ -1,0 +1,97 @@
+//! The end: unready first, then no new connections, then what is on its way is
+//! finished, then out.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::JoinHandle;
+use tracing::{info, warn};
+
+use super::connections::{Connections, Order};
+use crate::admin::Facts;
+
+/// How long requests on their way may take to finish. Kubernetes kills 30 s after
+/// it says stop.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// How long a connection that was told to close now may take.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The signals a server listens to.
+pub struct Signals {
+    pub stop: Stop,
+    pub hangup: Signal,
+}
+
+/// The signals that end it.
+pub struct Stop {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    /// Listens from now on.
+    ///
+    /// # Errors
+    /// When the operating system does not let it.
+    pub fn new() -> io::Result<Self> {
+        let stop = Stop {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        };
+        Ok(Signals { stop, hangup: signal(SignalKind::hangup())? })
+    }
+}
+
+impl Stop {
+    /// Ends with the first of them, by name.
+    async fn come(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+}
+
+/// A front that is served: what accepts, and what it accepted.
+type Serving = (JoinHandle<()>, Arc<Connections>);
+
+/// Everything that is served.
+pub struct Served {
+    pub http: Option<Serving>,
+    pub admin: Option<Serving>,
+    facts: Arc<Facts>,
+}
+
+impl Served {
+    pub fn new(facts: Arc<Facts>) -> Self {
+        Served { http: None, admin: None, facts }
+    }
+
+    /// Serves until a signal comes, then drains. A second signal ends the draining.
+    pub async fn until(self, mut stop: Stop) {
+        let signal = stop.come().await;
+        self.facts.set_ready(false);
+        info!(signal, "draining: no new connections, requests on their way are finished");
+        tokio::select! {
+            () = self.drain() => {}
+            signal = stop.come() => warn!(signal, "told again: ending at once"),
+        }
+    }
+
+    /// The admin front goes last, so that probes see the server unready, not gone.
+    async fn drain(self) {
+        for (accepting, connections) in [self.http, self.admin].into_iter().flatten() {
+            accepting.abort();
+            let _ = accepting.await;
+            connections.tell_all(Order::Drain);
+            if tokio::time::timeout(DRAIN_TIMEOUT, connections.empty()).await.is_err() {
+                warn!(connections = connections.len(), "out of patience: closing connections");
+                connections.tell_all(Order::Close);
+                let _ = tokio::time::timeout(CLOSE_TIMEOUT, connections.empty()).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Why the server does not start.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+
+use tidegate::OutOfMemory;
+use tidegate::config::ConfigErrors;
+
+use super::address::NoAddress;
+use super::settings::{FrontName, secret_of};
+use super::tls::TlsError;
+use crate::access::SecretError;
+
+/// Why the server does not start.
+#[derive(Debug)]
+pub enum ServeError {
+    Config(ConfigErrors),
+    /// The config names a store that is still to come.
+    Store,
+    Memory(OutOfMemory),
+    Secret(SecretError),
+    Tls(TlsError),
+    Address { front: FrontName, error: NoAddress },
+    /// Every front is off.
+    NothingToServe,
+    /// Others could reach it without a secret.
+    Exposed { front: FrontName, address: SocketAddr },
+    Bind { front: FrontName, address: SocketAddr, error: io::Error },
+    /// The operating system gave no threads, signals or the like.
+    System(io::Error),
+}
+
+impl fmt::Display for ServeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ServeError::Config(errors) => errors.fmt(f),
+            ServeError::Store => {
+                f.write_str("store: redis stores come with a later version: use `store: memory`")
+            }
+            ServeError::Memory(error) => error.fmt(f),
+            ServeError::Secret(error) => error.fmt(f),
+            ServeError::Tls(error) => error.fmt(f),
+            ServeError::Address { front, error } => write!(f, "{}: {error}", front.name()),
+            ServeError::NothingToServe => {
+                f.write_str("every front is off: leave --http or --admin on")
+            }
+            ServeError::Exposed { front, address } => write!(
+                f,
+                "--{front} {address} can be reached by others, and {secret} is not set: set it \
+                 (`{secret}=$(openssl rand -hex 32)`), listen on 127.0.0.1, or insist with \
+                 --insecure-no-auth",
+                front = front.name(),
+                secret = secret_of(*front),
+            ),
+            ServeError::Bind { front, address, error } => {
+                let front = front.name();
+                write!(f, "--{front} {address}: ")?;
+                match error.kind() {
+                    io::ErrorKind::AddrInUse => write!(
+                        f,
+                        "something listens there already: stop it, or choose another port \
+                         (--{front} {}:0 takes a free one)",
+                        Host(address),
+                    ),
+                    io::ErrorKind::PermissionDenied => {
+                        write!(f, "{error}: ports below 1024 need a privilege, use a higher one")
+                    }
+                    io::ErrorKind::AddrNotAvailable => {
+                        write!(f, "this machine does not have that address")
+                    }
+                    _ => error.fmt(f),
+                }
+            }
+            ServeError::System(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for ServeError {}
+
+/// An address without its port, as it stands before one.
+struct Host<'a>(&'a SocketAddr);
+
+impl fmt::Display for Host<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            SocketAddr::V4(address) => address.ip().fmt(f),
+            SocketAddr::V6(address) => write!(f, "[{}]", address.ip()),
+        }
+    }
+}
+
+impl From<ConfigErrors> for ServeError {
+    fn from(errors: ConfigErrors) -> Self {
+        ServeError::Config(errors)
+    }
+}
+
+impl From<OutOfMemory> for ServeError {
+    fn from(error: OutOfMemory) -> Self {
+        ServeError::Memory(error)
+    }
+}
+
+impl From<SecretError> for ServeError {
+    fn from(error: SecretError) -> Self {
+        ServeError::Secret(error)
+    }
+}
+
+impl From<TlsError> for ServeError {
+    fn from(error: TlsError) -> Self {
+        ServeError::Tls(error)
+    }
+}

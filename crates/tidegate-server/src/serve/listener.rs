@@ -1,0 +1,218 @@
+//! Listening: connections in, requests to a front, answers out.
+//!
+//! Everything a peer could do without end has a bound here: how many connections
+//! there are, how large a head is, how many streams an HTTP/2 connection opens or
+//! resets, how long a TLS handshake takes. What a connection may do in time is
+//! judged by [`Connections`](super::connections::Connections).
+
+use std::convert::Infallible;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::body::{Body, Incoming};
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_rustls::TlsAcceptor;
+use tracing::{debug, warn};
+
+use super::connections::{Connections, Entered, InFlight, Order};
+use super::io::Watched;
+use super::settings::FrontName;
+use crate::admin::Facts;
+
+/// Connections the kernel may hold before they are accepted: room for a burst of
+/// reconnects after a restart.
+const BACKLOG: u32 = 4096;
+
+/// How long a TLS handshake may take.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long accepting pauses after an error such as "too many open files", which
+/// would otherwise come again at once.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// The largest head, and the most read ahead of what is asked for. The heads that
+/// gateways copy carry cookies and tokens; four times nginx's default is plenty.
+const MAX_HEAD_BYTES: usize = 32 * 1024;
+
+/// The largest decoded head over HTTP/2.
+const MAX_HEADER_LIST_BYTES: u32 = 32 * 1024;
+
+/// Requests at once on one HTTP/2 connection.
+const MAX_STREAMS: u32 = 256;
+
+/// Streams a client may open and reset before they are looked at, and streams we
+/// reset for a client's errors: beyond either the connection is closed.
+const MAX_RESET_STREAMS: usize = 32;
+
+/// Answers waiting to be sent per HTTP/2 stream; ours are far smaller.
+const MAX_SEND_BYTES: usize = 64 * 1024;
+
+/// What answers requests: a protocol adapter.
+pub trait Front: Send + Sync + 'static {
+    /// The body of its answers.
+    type Body: Body<Data = Bytes, Error: std::error::Error + Send + Sync> + Send + 'static;
+
+    /// Answers one request. There is always an answer; errors are answers too.
+    ///
+    /// The request counts as on its way until `in_flight` is dropped, which an
+    /// answer that goes on and on does with its body.
+    fn answer(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+        peer: SocketAddr,
+        in_flight: InFlight,
+    ) -> impl Future<Output = Response<Self::Body>> + Send + 'static;
+}
+
+/// A bound socket.
+///
+/// # Errors
+/// When the address cannot be had.
+pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+/// What is served on one socket.
+pub struct Listener<F> {
+    pub socket: TcpListener,
+    pub name: FrontName,
+    pub front: Arc<F>,
+    pub tls: Option<TlsAcceptor>,
+    pub facts: Arc<Facts>,
+    pub connections: Arc<Connections>,
+    /// The most connections at once; further ones wait in the kernel.
+    pub max_connections: usize,
+}
+
+impl<F: Front> Listener<F> {
+    /// Accepts until dropped. Connections live on.
+    pub async fn run(self) {
+        let places = Arc::new(Semaphore::new(self.max_connections));
+        let protocol = Arc::new(protocol());
+        loop {
+            // Never closed, so this always comes.
+            let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+            let (stream, address) = match self.socket.accept().await {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    if !is_of_one_connection(&error) {
+                        warn!(%error, "a connection could not be accepted");
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                    }
+                    continue;
+                }
+            };
+            // Answers are one small packet; waiting to fill it would only delay them.
+            let _ = stream.set_nodelay(true);
+            let serving = Serving {
+                front: Arc::clone(&self.front),
+                protocol: Arc::clone(&protocol),
+                facts: Arc::clone(&self.facts),
+                name: self.name,
+                entered: self.connections.enter(),
+                address,
+            };
+            let tls = self.tls.clone();
+            let connected = self.facts.connected(self.name);
+            tokio::spawn(async move {
+                serving.accept(stream, tls).await;
+                drop((connected, place));
+            });
+        }
+    }
+}
+
+/// Errors that say something about the peer and nothing about us.
+fn is_of_one_connection(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
+}
+
+type Protocol = auto::Builder<TokioExecutor>;
+
+/// HTTP/1.1 and HTTP/2, whichever the client speaks.
+fn protocol() -> Protocol {
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http1().header_read_timeout(None).max_buf_size(MAX_HEAD_BYTES);
+    builder
+        .http2()
+        .max_concurrent_streams(MAX_STREAMS)
+        .max_header_list_size(MAX_HEADER_LIST_BYTES)
+        .max_pending_accept_reset_streams(MAX_RESET_STREAMS)
+        .max_local_error_reset_streams(MAX_RESET_STREAMS)
+        .max_send_buf_size(MAX_SEND_BYTES);
+    builder
+}
+
+/// One connection being served.
+struct Serving<F> {
+    front: Arc<F>,
+    protocol: Arc<Protocol>,
+    facts: Arc<Facts>,
+    name: FrontName,
+    entered: Entered,
+    address: SocketAddr,
+}
+
+impl<F: Front> Serving<F> {
+    async fn accept(self, stream: TcpStream, tls: Option<TlsAcceptor>) {
+        let Some(tls) = tls else { return self.serve(stream).await };
+        match tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
+            Ok(Ok(stream)) => self.serve(stream).await,
+            Ok(Err(error)) => debug!(peer = %self.address, %error, "a TLS handshake failed"),
+            Err(_) => debug!(peer = %self.address, "a TLS handshake took too long"),
+        }
+    }
+
+    async fn serve(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
+        let connection = self.entered.connection();
+        let (front, marks, peer) = (self.front, Arc::clone(connection), self.address);
+        let (facts, name) = (self.facts, self.name);
+        let service = service_fn(move |request| {
+            let answer = Arc::clone(&front).answer(request, peer, marks.begin());
+            let facts = Arc::clone(&facts);
+            async move {
+                let answer = answer.await;
+                facts.answered(name, answer.status());
+                Ok::<_, Infallible>(answer)
+            }
+        });
+        let io = TokioIo::new(Watched::new(stream, Arc::clone(connection)));
+        let mut served = pin!(self.protocol.serve_connection(io, service));
+        let (mut known, mut draining) = (false, false);
+        let ended = poll_fn(|context| {
+            if !known {
+                connection.listen(context.waker());
+                known = true;
+            }
+            match connection.order() {
+                Order::Serve => {}
+                Order::Drain if draining => {}
+                Order::Drain => {
+                    draining = true;
+                    served.as_mut().graceful_shutdown();
+                }
+                Order::Close => return Poll::Ready(Ok(())),
+            }
+            served.as_mut().poll(context)
+        });
+        if let Err(error) = ended.await {
+            debug!(peer = %self.address, %error, "a connection ended early");
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! `tidegate serve`: settings, sockets, reloads, and an orderly end.
+//!
+//! ```text
+//!   args.rs, settings.rs   what holds: flag > environment > file > default
+//!   listener.rs            sockets -> connections -> a front; tls.rs, io.rs
+//!   connections.rs         who is connected, and who has overstayed
+//!   reload.rs              SIGHUP and changed files
+//!   drain.rs               signals, and the end
+//!   announce.rs            what is printed at the start
+//! ```
+
+mod address;
+mod announce;
+mod args;
+mod connections;
+mod drain;
+mod error;
+mod io;
+mod listener;
+mod reload;
+mod router;
+mod settings;
+mod tls;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate::config::Config;
+use tidegate::gate::Gate;
+use tidegate::stats::Stats;
+use tidegate::{Clock, Limiter};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+pub use self::args::ServeArgs;
+pub use self::connections::InFlight;
+pub use self::error::ServeError;
+pub use self::listener::Front;
+
+use self::announce::Announced;
+use self::connections::{Connections, TICK};
+use self::drain::Served;
+use self::listener::{Listener, bind};
+use self::reload::Reloader;
+use self::router::Routed;
+use self::settings::{Settings, Site};
+use crate::access::Secrets;
+use crate::admin::{self, Facts};
+use crate::http::HttpFront;
+
+/// The most connections to the HTTP front: a thousand gateways with a pool each.
+const MAX_CONNECTIONS: usize = 16_384;
+
+/// The most connections to the admin front: scrapers, probes and a few people.
+const MAX_ADMIN_CONNECTIONS: usize = 256;
+
+/// File descriptors that are kept free of connections: sockets, files, the runtime.
+const OTHER_FILES: usize = 64;
+
+/// How often a hundredth of the store is looked through for expired keys, so that
+/// the number of tracked keys shown is about true.
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
+
+/// Serves until told to stop.
+///
+/// # Errors
+/// When it cannot start.
+pub fn run(args: &ServeArgs) -> Result<(), ServeError> {
+    let config = match &args.config {
+        Some(path) => Config::load(path)?,
+        None => Config::default(),
+    };
+    let settings = Settings::new(args, &config, Secrets::from_env()?)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    runtime.map_err(ServeError::System)?.block_on(serve(args, config, settings))
+}
+
+async fn serve(args: &ServeArgs, config: Config, settings: Settings) -> Result<(), ServeError> {
+    // Before anything is printed: a signal may come as soon as somebody could know of us.
+    let signals = drain::Signals::new().map_err(ServeError::System)?;
+    let clock = Clock::precise();
+    let limiter = limiter(&config, clock.clone())?;
+    let stats = Arc::new(Stats::new(clock));
+    let gate = Arc::new(Gate::new(limiter, config.policies.clone(), stats));
+    let facts = Arc::new(Facts::new(config.max_keys));
+    let Settings { http, admin, missing, secrets, exposed } = settings;
+
+    let max_connections = max_connections();
+    let front = HttpFront::new(Arc::clone(&gate), config.headers, secrets.tokens);
+    let front = Arc::new(front);
+    let routes = admin::router(Arc::clone(&gate), Arc::clone(&facts), secrets.admin);
+    let routed = Arc::new(Routed::new(routes));
+    let http = http.map(Bound::new).transpose()?;
+    let admin = admin.map(Bound::new).transpose()?;
+    let announced = Announced::new(&config, args, http.as_ref(), admin.as_ref());
+
+    let mut served = Served::new(Arc::clone(&facts));
+    served.http = http.map(|bound| bound.listen(Arc::clone(&front), &facts, max_connections));
+    served.admin = admin.map(|bound| bound.listen(routed, &facts, MAX_ADMIN_CONNECTIONS));
+    tokio::spawn(sweep(Arc::clone(&gate), Arc::clone(&front)));
+    let reloader = Reloader::new(args.config.clone(), config, gate, front, Arc::clone(&facts));
+    tokio::spawn(reloader.run(signals.hangup));
+
+    facts.set_ready(true);
+    announced.print(&missing, &exposed);
+    served.until(signals.stop).await;
+    Ok(())
+}
+
+fn limiter(config: &Config, clock: Clock) -> Result<Limiter, ServeError> {
+    let builder = Limiter::builder()
+        .max_keys(config.max_keys)
+        .max_log_entries(config.max_log_entries)
+        .max_ids(config.max_ids)
+        .when_full(config.when_full)
+        .clock(clock);
+    Ok(builder.build()?)
+}
+
+/// As many as we would like, or as the operating system lets us have.
+fn max_connections() -> usize {
+    let reserved = MAX_ADMIN_CONNECTIONS + OTHER_FILES;
+    let wanted = (MAX_CONNECTIONS + reserved) as u64;
+    let files = rlimit::increase_nofile_limit(wanted).unwrap_or(1024);
+    let files = usize::try_from(files).unwrap_or(usize::MAX);
+    files.saturating_sub(reserved).clamp(OTHER_FILES, MAX_CONNECTIONS)
+}
+
+/// A front with its socket.
+struct Bound {
+    site: Site,
+    socket: TcpListener,
+}
+
+impl Bound {
+    fn new(site: Site) -> Result<Self, ServeError> {
+        let (front, address) = (site.front, site.address);
+        let socket = bind(address);
+        let socket = socket.map_err(|error| ServeError::Bind { front, address, error })?;
+        Ok(Bound { site, socket })
+    }
+
+    fn listen<F: Front>(
+        self,
+        front: Arc<F>,
+        facts: &Arc<Facts>,
+        max_connections: usize,
+    ) -> (JoinHandle<()>, Arc<Connections>) {
+        let connections = Arc::new(Connections::default());
+        let listener = Listener {
+            socket: self.socket,
+            name: self.site.front,
+            front,
+            tls: self.site.tls,
+            facts: Arc::clone(facts),
+            connections: Arc::clone(&connections),
+            max_connections,
+        };
+        let swept = Arc::clone(&connections);
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(TICK).await;
+                swept.sweep();
+            }
+        });
+        (tokio::spawn(listener.run()), connections)
+    }
+}
+
+async fn sweep(gate: Arc<Gate>, front: Arc<HttpFront>) {
+    loop {
+        tokio::time::sleep(SWEEP_EVERY).await;
+        gate.limiter().sweep();
+        front.sweep();
+    }
+}

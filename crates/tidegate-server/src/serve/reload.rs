@@ -1,0 +1,166 @@
+//! Reloads: on SIGHUP, and when the file is another.
+//!
+//! What is watched is the *directory*: Kubernetes mounts a config as a symlink
+//! into a directory that is itself swapped, and editors replace the file, so
+//! the file that was opened once never changes again. What decides is the
+//! *content*: an event only says that it is worth looking, and because events get
+//! lost (network file systems, full queues) we also look every [`POLL`].
+
+use std::collections::hash_map::DefaultHasher;
+use std::fs::File;
+use std::hash::{Hash, Hasher};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use notify::{RecommendedWatcher, RecursiveMode, Watcher};
+use tidegate::config::{Config, MAX_CONFIG_BYTES};
+use tidegate::gate::Gate;
+use tokio::signal::unix::Signal;
+use tokio::sync::mpsc;
+use tracing::{error, info, warn};
+
+use super::settings::needing_restart;
+use crate::admin::{Facts, Reload};
+use crate::http::HttpFront;
+
+/// How often we look without being told.
+const POLL: Duration = Duration::from_secs(5);
+
+/// How long after an event we look: editors write in several steps.
+const SETTLE: Duration = Duration::from_millis(100);
+
+/// Puts changed configs in force.
+pub struct Reloader {
+    path: Option<PathBuf>,
+    state: State,
+}
+
+struct State {
+    /// What the server started with: what a reload cannot change.
+    started: Config,
+    gate: Arc<Gate>,
+    front: Arc<HttpFront>,
+    facts: Arc<Facts>,
+    /// Of the content that was last read, good or bad.
+    seen: Option<u64>,
+}
+
+impl Reloader {
+    pub fn new(
+        path: Option<PathBuf>,
+        started: Config,
+        gate: Arc<Gate>,
+        front: Arc<HttpFront>,
+        facts: Arc<Facts>,
+    ) -> Self {
+        let seen = path.as_deref().and_then(fingerprint);
+        Reloader { path, state: State { started, gate, front, facts, seen } }
+    }
+
+    /// Watches for as long as it is polled.
+    pub async fn run(self, mut hangup: Signal) {
+        let Some(path) = self.path else {
+            while hangup.recv().await.is_some() {
+                info!("SIGHUP: there is no config to reload");
+            }
+            return;
+        };
+        // Room for one: all that matters is that something happened.
+        let (events, mut happened) = mpsc::channel(1);
+        let _watcher = watch(&path, events);
+        let mut state = self.state;
+        loop {
+            let told = tokio::select! {
+                hung_up = hangup.recv() => hung_up.is_some(),
+                Some(()) = happened.recv() => {
+                    tokio::time::sleep(SETTLE).await;
+                    let _ = happened.try_recv();
+                    false
+                }
+                () = tokio::time::sleep(POLL) => false,
+            };
+            let path = path.clone();
+            // Reading and compiling take a while, and a file system may hang.
+            let looked = tokio::task::spawn_blocking(move || {
+                state.look(&path, told);
+                state
+            });
+            match looked.await {
+                Ok(back) => state = back,
+                Err(error) => {
+                    error!(%error, "reloading has ended");
+                    return;
+                }
+            }
+        }
+    }
+}
+
+impl State {
+    /// Reads the file if its content is another, or if told to.
+    fn look(&mut self, path: &Path, told: bool) {
+        let now = fingerprint(path);
+        if now == self.seen && !told {
+            return;
+        }
+        self.seen = now;
+        match Config::load(path) {
+            Ok(config) => self.apply(config),
+            Err(errors) => {
+                self.facts.reloaded(Reload::Refused);
+                error!("the config was not reloaded, the old one stays: {errors}");
+            }
+        }
+    }
+
+    fn apply(&self, config: Config) {
+        let fields = needing_restart(&self.started, &config);
+        let policies = config.policies.len();
+        self.gate.reload(config.policies);
+        self.front.set_forms(config.headers);
+        self.facts.reloaded(Reload::Ok);
+        info!(policies, "the config was reloaded");
+        if !fields.is_empty() {
+            let fields = fields.join(", ");
+            warn!(fields, "these settings changed too, and need a restart");
+        }
+    }
+}
+
+/// Tells `events` of whatever happens in the directory of `path`.
+fn watch(path: &Path, events: mpsc::Sender<()>) -> Option<RecommendedWatcher> {
+    let directory = match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    let told = move |event: notify::Result<notify::Event>| {
+        // Reading is not a change, and our own reading would never end.
+        if !matches!(&event, Ok(event) if event.kind.is_access()) {
+            let _ = events.try_send(());
+        }
+    };
+    let watching = notify::recommended_watcher(told).and_then(|mut watcher| {
+        watcher.watch(directory, RecursiveMode::NonRecursive)?;
+        Ok(watcher)
+    });
+    match watching {
+        Ok(watcher) => Some(watcher),
+        Err(error) => {
+            warn!(%error, every = ?POLL, "the config's directory cannot be watched: looking now and then");
+            None
+        }
+    }
+}
+
+/// A number for the content; `None` if it cannot be read.
+fn fingerprint(path: &Path) -> Option<u64> {
+    let mut content = Vec::new();
+    // One byte more than is allowed, to see that it is too large.
+    let most = MAX_CONFIG_BYTES as u64 + 1;
+    File::open(path).ok()?.take(most).read_to_end(&mut content).ok()?;
+    let mut hasher = DefaultHasher::new();
+    content.hash(&mut hasher);
+    Some(hasher.finish())
+}

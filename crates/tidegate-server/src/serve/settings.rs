@@ -1,0 +1,143 @@
+//! What holds in the end: flag, then environment, then file, then default.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use tidegate::config::{Config, Fronts, StoreUrl, Tls};
+use tokio_rustls::TlsAcceptor;
+
+use super::address::Choice;
+use super::args::ServeArgs;
+use super::error::ServeError;
+use super::tls::{self, TlsFiles};
+use crate::access::Secrets;
+pub use crate::admin::Front as FrontName;
+
+/// Where fronts listen when nobody says.
+const DEFAULT_HTTP: SocketAddr = SocketAddr::new(LOOPBACK, 8080);
+const DEFAULT_ADMIN: SocketAddr = SocketAddr::new(LOOPBACK, 9090);
+const LOOPBACK: std::net::IpAddr = std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+
+/// The variable that holds the secret of a front.
+pub const fn secret_of(front: FrontName) -> &'static str {
+    match front {
+        FrontName::Admin => "TIDEGATE_ADMIN_TOKEN",
+        _ => "TIDEGATE_TOKENS",
+    }
+}
+
+/// A front that is served: where, and under which certificate.
+pub struct Site {
+    pub front: FrontName,
+    pub address: SocketAddr,
+    pub tls: Option<TlsAcceptor>,
+}
+
+/// All that was said, put together.
+pub struct Settings {
+    pub http: Option<Site>,
+    pub admin: Option<Site>,
+    /// Fronts somebody asked for that this version does not have.
+    pub missing: Vec<FrontName>,
+    pub secrets: Secrets,
+    /// Fronts others can reach without a secret, because the user insists.
+    pub exposed: Vec<FrontName>,
+}
+
+impl Settings {
+    /// Puts together what the arguments (with the environment), the config and
+    /// the secrets say.
+    ///
+    /// # Errors
+    /// When an address, a certificate or a secret is missing or makes no sense.
+    pub fn new(args: &ServeArgs, config: &Config, secrets: Secrets) -> Result<Self, ServeError> {
+        if let StoreUrl::Redis(_) = config.store {
+            return Err(ServeError::Store);
+        }
+        let said = Fronts {
+            http: choose(FrontName::Http, args.http.as_ref(), config.fronts.http.as_deref())?,
+            grpc: choose(FrontName::Grpc, args.grpc.as_ref(), config.fronts.grpc.as_deref())?,
+            resp: choose(FrontName::Resp, args.resp.as_ref(), config.fronts.resp.as_deref())?,
+            admin: choose(FrontName::Admin, args.admin.as_ref(), config.fronts.admin.as_deref())?,
+        };
+        let missing = [(FrontName::Grpc, &said.grpc), (FrontName::Resp, &said.resp)];
+        let missing = missing.into_iter().filter(|(_, said)| matches!(said, Some(Choice::At(_))));
+        let mut settings = Settings {
+            http: None,
+            admin: None,
+            missing: missing.map(|(front, _)| front).collect(),
+            exposed: Vec::new(),
+            secrets,
+        };
+        let base = args.config.as_deref().and_then(Path::parent);
+        let mut site = |front, said: Option<Choice>, default, files: Option<&Tls>| {
+            let Choice::At(address) = said.unwrap_or(Choice::At(default)) else { return Ok(None) };
+            settings.guard(front, address, args.insecure_no_auth)?;
+            let files = files.map(|files| TlsFiles::new(files, base));
+            let tls = files.map(|files| tls::acceptor(&files)).transpose()?;
+            Ok::<_, ServeError>(Some(Site { front, address, tls }))
+        };
+        let http = site(FrontName::Http, said.http, DEFAULT_HTTP, config.tls.http.as_ref())?;
+        let admin = site(FrontName::Admin, said.admin, DEFAULT_ADMIN, config.tls.admin.as_ref())?;
+        if http.is_none() && admin.is_none() {
+            return Err(ServeError::NothingToServe);
+        }
+        Ok(Settings { http, admin, ..settings })
+    }
+
+    /// Refuses an address that others can reach without a secret. Encryption is no
+    /// substitute: it does not say who asks.
+    fn guard(
+        &mut self,
+        front: FrontName,
+        address: SocketAddr,
+        insecure: bool,
+    ) -> Result<(), ServeError> {
+        let tokens = match front {
+            FrontName::Admin => &self.secrets.admin,
+            _ => &self.secrets.tokens,
+        };
+        if address.ip().to_canonical().is_loopback() || !tokens.is_empty() {
+            return Ok(());
+        }
+        if !insecure {
+            return Err(ServeError::Exposed { front, address });
+        }
+        self.exposed.push(front);
+        Ok(())
+    }
+}
+
+fn choose(
+    front: FrontName,
+    flag: Option<&Choice>,
+    file: Option<&str>,
+) -> Result<Option<Choice>, ServeError> {
+    match (flag, file) {
+        (Some(choice), _) => Ok(Some(choice.clone())),
+        (None, Some(text)) => {
+            text.parse().map(Some).map_err(|error| ServeError::Address { front, error })
+        }
+        (None, None) => Ok(None),
+    }
+}
+
+/// The settings a reload cannot change that differ between two configs, by field.
+pub fn needing_restart(old: &Config, new: &Config) -> Vec<&'static str> {
+    let fields = [
+        ("store", old.store != new.store),
+        ("store_timeout", old.store_timeout != new.store_timeout),
+        ("key_prefix", old.key_prefix != new.key_prefix),
+        ("nodes", old.nodes != new.nodes),
+        ("max_keys", old.max_keys != new.max_keys),
+        ("max_log_entries", old.max_log_entries != new.max_log_entries),
+        ("max_ids", old.max_ids != new.max_ids),
+        ("when_full", old.when_full != new.when_full),
+        ("http", old.fronts.http != new.fronts.http),
+        ("grpc", old.fronts.grpc != new.fronts.grpc),
+        ("resp", old.fronts.resp != new.fronts.resp),
+        ("admin", old.fronts.admin != new.fronts.admin),
+        ("tls", old.tls != new.tls),
+    ];
+    fields.into_iter().filter(|(_, differs)| *differs).map(|(field, _)| field).collect()
+}

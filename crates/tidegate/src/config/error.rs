@@ -1,0 +1,188 @@
+//! Everything wrong with a config at once, each with its place and a way out.
+//!
+//! A reader is sent back to the editor once, not once per mistake. An error
+//! knows its file, line, column and field, shows the line with a caret under
+//! what is meant, and says what to write instead.
+
+use std::fmt;
+use std::ops::Range;
+
+/// Most errors shown: past this, fixing the first ones tells more than reading on.
+const MAX_SHOWN: usize = 20;
+
+/// Most characters shown of a line, so that a pasted blob does not scroll the error away.
+const MAX_LINE_CHARS: usize = 100;
+
+/// What is wrong with a config: all of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigErrors {
+    file: String,
+    errors: Vec<ConfigError>,
+}
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    place: Option<Place>,
+    field: String,
+    message: String,
+    help: String,
+}
+
+/// Where in the file, and what it looks like.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Place {
+    line: usize,
+    column: usize,
+    /// The line, shortened, without control characters.
+    snippet: String,
+    /// The characters of `snippet` that are meant.
+    caret: Range<usize>,
+}
+
+impl ConfigErrors {
+    /// `errors` of `file`, in its order.
+    pub(super) fn new(file: &str, errors: Vec<ConfigError>) -> Self {
+        ConfigErrors { file: printable(file), errors }
+    }
+
+    /// The file, as it was named.
+    pub fn file(&self) -> &str {
+        &self.file
+    }
+
+    /// Each of them, in the order of the file; never none.
+    pub fn iter(&self) -> std::slice::Iter<'_, ConfigError> {
+        self.errors.iter()
+    }
+}
+
+impl ConfigError {
+    /// An error about the file as a whole.
+    pub(super) fn whole(message: impl Into<String>, help: impl Into<String>) -> Box<Self> {
+        let (message, help) = (message.into(), help.into());
+        Box::new(ConfigError { place: None, field: String::new(), message, help })
+    }
+
+    /// An error about some bytes of the source.
+    pub(super) fn at(source: &str, pending: Pending) -> Self {
+        ConfigError {
+            place: Some(Place::new(source, pending.span)),
+            field: pending.field,
+            message: pending.message,
+            help: pending.help,
+        }
+    }
+
+    /// The line, from 1; `None` if it is about the whole file.
+    pub fn line(&self) -> Option<usize> {
+        self.place.as_ref().map(|place| place.line)
+    }
+
+    /// The column in characters, from 1.
+    pub fn column(&self) -> Option<usize> {
+        self.place.as_ref().map(|place| place.column)
+    }
+
+    /// The field, such as `policies[1].limits[0]`; empty if it is none.
+    pub fn field(&self) -> &str {
+        &self.field
+    }
+
+    /// What is wrong.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// What to write instead.
+    pub fn help(&self) -> &str {
+        &self.help
+    }
+
+    fn write(&self, file: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.message)?;
+        match &self.place {
+            None => writeln!(f, " --> {file}")?,
+            Some(place) => place.write(file, f)?,
+        }
+        if !self.field.is_empty() {
+            writeln!(f, "  field: {}", self.field)?;
+        }
+        write!(f, "  help: {}", self.help)
+    }
+}
+
+impl fmt::Display for ConfigErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, error) in self.errors.iter().take(MAX_SHOWN).enumerate() {
+            if index > 0 {
+                f.write_str("\n\nerror: ")?;
+            }
+            error.write(&self.file, f)?;
+        }
+        match self.errors.len().saturating_sub(MAX_SHOWN) {
+            0 => Ok(()),
+            more => write!(f, "\n\nand {more} more"),
+        }
+    }
+}
+
+impl std::error::Error for ConfigErrors {}
+
+/// An error whose place is still bytes.
+#[derive(Debug)]
+pub(super) struct Pending {
+    pub(super) span: Range<usize>,
+    pub(super) field: String,
+    pub(super) message: String,
+    pub(super) help: String,
+}
+
+impl Place {
+    fn new(source: &str, span: Range<usize>) -> Self {
+        let start = source.floor_char_boundary(span.start.min(source.len()));
+        let before = &source[..start];
+        let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+        let line = &source[line_start..];
+        let line = line.split(['\n', '\r']).next().unwrap_or_default();
+        let line_end = line_start + line.len();
+        let column = source[line_start..start].chars().count();
+        let end = source.floor_char_boundary(span.end.clamp(start, line_end.max(start)));
+        let width = source[start..end].trim_end().chars().count().max(1);
+        let (snippet, shift) = shorten(line, column);
+        let visible = snippet.chars().count().max(column - shift + 1);
+        let caret = column - shift..(column - shift + width).min(visible);
+        Place { line: before.matches('\n').count() + 1, column: column + 1, snippet, caret }
+    }
+
+    fn write(&self, file: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let number = self.line.to_string();
+        let gap = number.len();
+        writeln!(f, "{:gap$}--> {file}:{}:{}", "", self.line, self.column)?;
+        writeln!(f, "{:gap$} |", "")?;
+        writeln!(f, "{number} | {}", self.snippet.trim_end())?;
+        let (before, under) = (self.caret.start, self.caret.len());
+        writeln!(f, "{:gap$} | {:before$}{:^<under$}", "", "", "")
+    }
+}
+
+/// The part of a line around a column, and how many characters were left out before it.
+fn shorten(line: &str, column: usize) -> (String, usize) {
+    let count = line.chars().count();
+    let shift = match count > MAX_LINE_CHARS && column >= MAX_LINE_CHARS * 3 / 4 {
+        true => column - MAX_LINE_CHARS / 2,
+        false => 0,
+    };
+    let shown: String = line.chars().skip(shift).take(MAX_LINE_CHARS).collect();
+    (printable(&shown), shift)
+}
+
+/// The same without control characters, one for one: they would move the caret, or the terminal.
+pub(super) fn printable(text: &str) -> String {
+    let seen = |c: char| match c {
+        '\t' => ' ',
+        c if c.is_control() || crate::policy::is_unseen(c) => '\u{fffd}',
+        c => c,
+    };
+    text.chars().map(seen).collect()
+}

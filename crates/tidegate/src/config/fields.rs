@@ -1,0 +1,238 @@
+//! Every field of the config, in one table: its name, what it may hold and what it means.
+//!
+//! Three readers use it, so they cannot disagree: unknown fields are found (and
+//! the one that was meant) by it, the JSON Schema is printed from it, and a
+//! test holds docs/config.md against it.
+
+use tidegate_core::{Algorithm, bounds};
+
+use crate::policy::{MAX_LIMITS, MAX_OVERRIDES, MAX_POLICIES};
+
+/// A field.
+pub(super) struct Field {
+    pub(super) name: &'static str,
+    pub(super) shape: Shape,
+    pub(super) is_required: bool,
+    pub(super) about: &'static str,
+}
+
+/// What a field may hold.
+pub(super) enum Shape {
+    Text,
+    /// One of these words.
+    Words(&'static [&'static str]),
+    /// One of these words, or a list of them.
+    WordList(&'static [&'static str]),
+    Integer(u64, u64),
+    /// Such as `25ms`.
+    Duration,
+    /// One text or a list of them.
+    Texts,
+    /// A mapping with these fields.
+    Object(&'static [Field]),
+    /// A list, at most so long, of mappings with these fields.
+    Objects(&'static [Field], usize),
+    /// A list of limits.
+    Limits,
+    /// A number or a template.
+    Cost,
+    /// A mapping of parts of the request to what they must be.
+    Conditions,
+}
+
+const fn field(name: &'static str, shape: Shape, about: &'static str) -> Field {
+    Field { name, shape, is_required: false, about }
+}
+
+const fn required(name: &'static str, shape: Shape, about: &'static str) -> Field {
+    Field { name, shape, is_required: true, about }
+}
+
+pub(super) const STORE_SCHEMES: [&str; 4] = ["redis", "rediss", "redis-sentinel", "redis-cluster"];
+pub(super) const FORMS: [&str; 5] = ["draft-10", "draft-7", "draft-6", "x-ratelimit", "none"];
+pub(super) const WHEN_FULL: [&str; 3] = ["overflow", "deny", "allow"];
+pub(super) const MODES: [&str; 3] = ["enforce", "observe", "off"];
+pub(super) const ON_STORE_FAILURE: [&str; 3] = ["allow", "deny", "local"];
+/// The algorithms that have a window; `concurrent` has a form of its own.
+pub(super) const ALGORITHMS: [&str; 5] = [
+    Algorithm::SlidingLog.name(),
+    Algorithm::SlidingBuckets.name(),
+    Algorithm::SlidingCounter.name(),
+    Algorithm::FixedWindow.name(),
+    Algorithm::TokenBucket.name(),
+];
+
+/// Beyond ten thousand nodes a limit divided among them says little.
+pub(super) const MAX_NODES: u64 = 10_000;
+/// Four times what fits in the largest machines people have.
+pub(super) const MAX_KEYS: u64 = 1 << 36;
+
+pub(super) const TOP: &[Field] = &[
+    field(
+        "store",
+        Shape::Text,
+        "Where counts are kept: memory, or redis://, rediss://, redis-sentinel:// or redis-cluster://",
+    ),
+    field(
+        "store_timeout",
+        Shape::Duration,
+        "How long the store may take before on_store_failure answers, 1ms to 60s; 25ms unless said",
+    ),
+    field(
+        "key_prefix",
+        Shape::Text,
+        "What every key begins with in a shared store; tg unless said",
+    ),
+    field(
+        "nodes",
+        Shape::Integer(1, MAX_NODES),
+        "How many servers share the limits, for on_store_failure: local; 1 unless said",
+    ),
+    field(
+        "headers",
+        Shape::WordList(&FORMS),
+        "Which RateLimit headers answers carry; draft-10 unless said",
+    ),
+    field(
+        "trusted_proxies",
+        Shape::Texts,
+        "Addresses and networks whose X-Forwarded-For or Forwarded is believed; none unless said",
+    ),
+    field(
+        "ipv6_prefix",
+        Shape::Integer(1, 128),
+        "How many bits of an IPv6 address make a client; 64 unless said",
+    ),
+    field(
+        "max_keys",
+        Shape::Integer(1, MAX_KEYS),
+        "Most keys held in memory, counted per key and limit; 1000000 unless said",
+    ),
+    field(
+        "max_log_entries",
+        Shape::Integer(1, MAX_KEYS),
+        "Most log entries and permits held in memory; 16000000 unless said",
+    ),
+    field(
+        "max_ids",
+        Shape::Integer(0, MAX_KEYS),
+        "Most idempotency ids remembered; 100000 unless said",
+    ),
+    field(
+        "when_full",
+        Shape::Words(&WHEN_FULL),
+        "What happens to keys there is no room for; overflow, one shared key, unless said",
+    ),
+    field("http", Shape::Text, "Where /v1 listens, or off"),
+    field("grpc", Shape::Text, "Where Envoy's rate limit service listens, or off"),
+    field("resp", Shape::Text, "Where the Redis protocol listens, or off"),
+    field("admin", Shape::Text, "Where health, metrics and administration listen, or off"),
+    field("tls", Shape::Object(TLS), "Certificates, per front"),
+    required(
+        "policies",
+        Shape::Objects(POLICY, MAX_POLICIES),
+        "Which requests are limited, and how; every one that matches applies",
+    ),
+];
+
+pub(super) const TLS: &[Field] = &[
+    field("http", Shape::Object(TLS_FILES), "Certificates of /v1"),
+    field("grpc", Shape::Object(TLS_FILES), "Certificates of Envoy's rate limit service"),
+    field("resp", Shape::Object(TLS_FILES), "Certificates of the Redis protocol"),
+    field("admin", Shape::Object(TLS_FILES), "Certificates of health, metrics and administration"),
+];
+
+pub(super) const TLS_FILES: &[Field] = &[
+    required("cert", Shape::Text, "The file with the certificate chain, PEM"),
+    required("key", Shape::Text, "The file with its private key, PEM"),
+    field(
+        "client_ca",
+        Shape::Text,
+        "The file with who signs clients' certificates, PEM; clients need one if it is given",
+    ),
+];
+
+pub(super) const POLICY: &[Field] = &[
+    required("name", Shape::Text, "1 to 64 letters, digits, dots, underscores and dashes"),
+    field(
+        "match",
+        Shape::Conditions,
+        "Which requests: all of these hold; every request unless said",
+    ),
+    required(
+        "key",
+        Shape::Text,
+        "Who is counted, such as {client_ip} or {header:x-api-key | client_ip}",
+    ),
+    required(
+        "limits",
+        Shape::Limits,
+        "So many per window, such as 5 per 1m sliding-log; all must admit",
+    ),
+    field(
+        "mode",
+        Shape::Words(&MODES),
+        "enforce, observe (decide, count, log, never deny) or off; enforce unless said",
+    ),
+    field(
+        "on_store_failure",
+        Shape::Words(&ON_STORE_FAILURE),
+        "What happens when the store fails; local unless said",
+    ),
+    field("cost", Shape::Cost, "Units a request costs, or where it says so; 1 unless said"),
+    field("exempt", Shape::Conditions, "Which requests are spared: any of these holds"),
+    field(
+        "overrides",
+        Shape::Objects(OVERRIDE, MAX_OVERRIDES),
+        "The first whose when holds replaces the fields it names",
+    ),
+];
+
+pub(super) const OVERRIDE: &[Field] = &[
+    required("when", Shape::Conditions, "Which requests: all of these hold"),
+    field("limits", Shape::Limits, "Limits in place of the policy's"),
+    field("mode", Shape::Words(&MODES), "A mode in place of the policy's"),
+    field(
+        "on_store_failure",
+        Shape::Words(&ON_STORE_FAILURE),
+        "What happens when the store fails, in place of the policy's",
+    ),
+    field("cost", Shape::Cost, "A cost in place of the policy's"),
+];
+
+pub(super) const RATE: &[Field] = &[
+    required("limit", Shape::Integer(0, bounds::MAX_COUNT), "Units per window"),
+    required("window", Shape::Duration, "The window, such as 1m"),
+    field("algorithm", Shape::Words(&ALGORITHMS), "How it counts; sliding-counter unless said"),
+    field(
+        "buckets",
+        Shape::Integer(1, bounds::MAX_BUCKETS as u64),
+        "Sub-windows of sliding-buckets; 10 unless said",
+    ),
+    field(
+        "burst",
+        Shape::Integer(1, bounds::MAX_COUNT),
+        "What a token-bucket holds; the limit unless said",
+    ),
+];
+
+pub(super) const CONCURRENT: &[Field] = &[
+    required("concurrent", Shape::Integer(0, bounds::MAX_COUNT), "How many at once"),
+    field(
+        "lease",
+        Shape::Duration,
+        "When a permit that nobody returns is forgotten; 60s unless said",
+    ),
+];
+
+/// Conditions that take no name; the others are `header:x`, `query:x`, `cookie:x` and `descriptor:x`.
+pub(super) const CONDITIONS: &[Field] = &[
+    field("client_ip", Shape::Texts, "Addresses and networks"),
+    field("method", Shape::Texts, "Methods"),
+    field("methods", Shape::Texts, "The same as method"),
+    field("path", Shape::Texts, "Globs over the normalised path"),
+    field("host", Shape::Texts, "Globs over the host, without port"),
+    field("headers", Shape::Conditions, "Header names and the values they must have"),
+];
+
+const _: () = assert!(MAX_LIMITS == 16);

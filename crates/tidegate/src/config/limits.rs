@@ -1,0 +1,117 @@
+//! Limits out of the tree: as text, or as a mapping.
+
+use std::time::Duration;
+
+use tidegate_core::{Algorithm, Limit, LimitError, LimitErrorKind, bounds};
+
+use super::fields::{ALGORITHMS, CONCURRENT, RATE};
+use super::reader::{Object, Reader, Spot, closest, shown};
+use super::yaml::Value;
+use crate::policy::MAX_LIMITS;
+
+/// The limits of a policy; `None` if any is wrong or they cannot stand together.
+pub(super) fn read_limits(reader: &Reader<'_>, spot: &Spot) -> Option<Vec<Limit>> {
+    let items = reader.one_or_list(spot);
+    if items.is_empty() {
+        reader.fail(spot, "a policy needs a limit", "write for example `limits: [\"100 per 1m\"]`");
+        return None;
+    }
+    if items.len() > MAX_LIMITS {
+        let message = format!("there are {} limits, more than {MAX_LIMITS}", items.len());
+        reader.fail(spot, message, "keep the strictest for each window");
+        return None;
+    }
+    let read: Vec<Option<Limit>> = items.iter().map(|item| read_limit(reader, item)).collect();
+    for (second, limit) in read.iter().enumerate() {
+        let Some(limit) = limit else { continue };
+        let is_same = |other: &Option<Limit>| other.is_some_and(|other| other.id() == limit.id());
+        if let Some(first) = read[..second].iter().position(is_same) {
+            let message = format!(
+                "this limit and limit {} have the same algorithm and window, so they would share one count",
+                first + 1
+            );
+            let help = "keep the stricter one, or give them different windows or algorithms";
+            reader.fail(&items[second], message, help);
+            return None;
+        }
+    }
+    read.into_iter().collect()
+}
+
+fn read_limit(reader: &Reader<'_>, spot: &Spot) -> Option<Limit> {
+    if let Value::Map(entries) = &spot.node.value {
+        let is_concurrent =
+            entries.iter().any(|(name, _)| name.text == "concurrent" || name.text == "lease");
+        return match is_concurrent {
+            true => read_concurrent(reader, &reader.object(spot, CONCURRENT)?),
+            false => read_rate(reader, &reader.object(spot, RATE)?),
+        };
+    }
+    let text = reader.any_text(spot)?;
+    match text.parse::<Limit>() {
+        Ok(limit) => Some(limit),
+        Err(error) => {
+            fail_text(reader, spot, text, &error);
+            None
+        }
+    }
+}
+
+fn fail_text(reader: &Reader<'_>, spot: &Spot, text: &str, error: &LimitError) {
+    let span = error.span().unwrap_or(0..text.len());
+    let word = text.get(span.clone()).unwrap_or_default();
+    let meant = match error.kind() {
+        LimitErrorKind::UnknownWord => {
+            closest(word, ALGORITHMS.into_iter().chain(["buckets", "burst"]))
+        }
+        LimitErrorKind::ExpectedPer => closest(word, ["per", "concurrent"].into_iter()),
+        _ => None,
+    };
+    let help =
+        meant.map_or_else(|| error.help().to_owned(), |word| format!("did you mean `{word}`?"));
+    let message = match word {
+        "" => error.problem().to_owned(),
+        word => format!("`{}`: {}", shown(word), error.problem()),
+    };
+    reader.fail_within(spot, span, message, help);
+}
+
+fn read_rate(reader: &Reader<'_>, object: &Object<'_, '_>) -> Option<Limit> {
+    let count = object.integer("limit", 0..=bounds::MAX_COUNT);
+    let window = object.duration("window", window_range());
+    let algorithm = match object.has("algorithm") {
+        true => object.word("algorithm", &ALGORITHMS).and_then(Algorithm::from_name),
+        false => Some(Algorithm::SlidingCounter),
+    };
+    let buckets = object.integer("buckets", 1..=u64::from(bounds::MAX_BUCKETS));
+    let burst = object.integer("burst", 1..=bounds::MAX_COUNT);
+    let placed = |name: &'static str| {
+        move |error: LimitError| {
+            let spot = object.get(name).unwrap_or_else(|| object.spot().clone());
+            reader.fail_at(object.name_span(name), &spot.path, error.problem(), error.help());
+        }
+    };
+    let mut limit = Limit::new(count?, window?, algorithm?).map_err(placed("window")).ok()?;
+    if object.has("buckets") {
+        limit =
+            limit.with_buckets(u32::try_from(buckets?).ok()?).map_err(placed("buckets")).ok()?;
+    }
+    if object.has("burst") {
+        limit = limit.with_burst(burst?).map_err(placed("burst")).ok()?;
+    }
+    Some(limit)
+}
+
+fn read_concurrent(reader: &Reader<'_>, object: &Object<'_, '_>) -> Option<Limit> {
+    let count = object.integer("concurrent", 0..=bounds::MAX_COUNT);
+    let lease = match object.has("lease") {
+        true => object.duration("lease", window_range()),
+        false => Some(Duration::from_micros(bounds::DEFAULT_LEASE_US)),
+    };
+    let limit = Limit::concurrent(count?, lease?);
+    limit.map_err(|error| reader.fail(object.spot(), error.problem(), error.help())).ok()
+}
+
+fn window_range() -> std::ops::RangeInclusive<Duration> {
+    Duration::from_micros(bounds::MIN_WINDOW_US)..=Duration::from_micros(bounds::MAX_WINDOW_US)
+}

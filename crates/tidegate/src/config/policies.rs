@@ -1,0 +1,311 @@
+//! Policies out of the tree.
+//!
+//! A part that is wrong is noted and replaced by a stand-in, so that the rest
+//! of its policy can still be checked; with anything noted there is no config.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use tidegate_core::{Limit, bounds};
+
+use super::fields::{MODES, ON_STORE_FAILURE, OVERRIDE, POLICY};
+use super::limits::read_limits;
+use super::reader::{Object, Reader, Spot, closest, join, shown};
+use super::yaml::{Name, Value};
+use crate::policy::{
+    Charge, Condition, ConditionErrorKind, Conditions, MAX_OVERRIDES, MAX_POLICIES, Mode,
+    OnStoreFailure, Override, PART_NAMES, Part, PartError, Policy, PolicyError, Template,
+};
+
+/// Every policy of a list.
+pub(super) fn read_policies(reader: &Reader<'_>, spot: &Spot) -> Vec<Policy> {
+    let Some(items) = reader.list(spot) else { return Vec::new() };
+    if items.is_empty() {
+        let message = "there are no policies, so nothing would be limited";
+        reader.fail(spot, message, "write at least one; docs/config.md has examples");
+    }
+    if items.len() > MAX_POLICIES {
+        let message = format!("there are {} policies, more than {MAX_POLICIES}", items.len());
+        reader.fail(spot, message, "use overrides for what differs by tenant");
+        return Vec::new();
+    }
+    let mut names = HashMap::new();
+    items.iter().filter_map(|item| read_policy(reader, item, &mut names)).collect()
+}
+
+fn read_policy(
+    reader: &Reader<'_>,
+    spot: &Spot,
+    names: &mut HashMap<String, usize>,
+) -> Option<Policy> {
+    let object = reader.object(spot, POLICY)?;
+    let name = read_name(reader, &object, names);
+    let key = object.get("key").and_then(|spot| read_template(reader, &spot));
+    let limits = object.get("limits").and_then(|spot| read_limits(reader, &spot));
+    let matching = object.get("match").map(|spot| read_conditions(reader, &spot));
+    let exempt = object.get("exempt").map(|spot| read_exempt(reader, &spot));
+    let mut policy = stand_in().ok()?;
+    if let (Some(name), Some(key), Some(limits)) = (name, key, limits) {
+        policy = Policy::new(&name, key, limits).ok()?;
+    }
+    policy = policy
+        .with_match(matching.unwrap_or_default().conditions)
+        .with_exempt(exempt.unwrap_or_default())
+        .with_mode(read_mode(&object).unwrap_or_default())
+        .with_on_store_failure(read_on_store_failure(&object).unwrap_or_default())
+        .with_cost(read_cost(reader, &object).unwrap_or_default());
+    if let Some(spot) = object.get("overrides") {
+        policy = read_overrides(reader, &spot, policy);
+    }
+    Some(policy)
+}
+
+/// What takes the place of a policy that is wrong in itself, so that its overrides can be read.
+fn stand_in() -> Result<Policy, Box<dyn std::error::Error>> {
+    Ok(Policy::new("-", "-".parse()?, vec!["1 per 1s".parse()?])?)
+}
+
+fn read_name(
+    reader: &Reader<'_>,
+    object: &Object<'_, '_>,
+    names: &mut HashMap<String, usize>,
+) -> Option<String> {
+    let spot = object.get("name")?;
+    let name = reader.text(&spot)?;
+    if !Policy::is_name(name) {
+        let error = PolicyError::Name;
+        reader.fail(&spot, format!("`{}` cannot be a policy's name", shown(name)), error.help());
+        return None;
+    }
+    let line = reader.line(&spot);
+    if let Some(first) = names.get(name) {
+        let message = format!("two policies are named `{name}`");
+        reader.fail(&spot, message, format!("give one another name; the first is on line {first}"));
+        return None;
+    }
+    names.insert(name.to_owned(), line);
+    Some(name.to_owned())
+}
+
+fn read_template(reader: &Reader<'_>, spot: &Spot) -> Option<Template> {
+    let text = reader.template_text(spot)?;
+    match text.parse::<Template>() {
+        Ok(template) => Some(template),
+        Err(error) => {
+            let word = text.get(error.span()).unwrap_or_default();
+            let help = meant_part(word)
+                .map_or_else(|| error.help().into(), |part| format!("did you mean `{part}`?"));
+            reader.fail_within(spot, error.span(), error.problem(), help);
+            None
+        }
+    }
+}
+
+/// The part that was meant by a word that is none.
+fn meant_part(word: &str) -> Option<String> {
+    let (kind, name) = match word.split_once(':') {
+        Some((kind, name)) => (kind, Some(name)),
+        None => (word, None),
+    };
+    if PART_NAMES.contains(&kind) {
+        return None;
+    }
+    let meant = closest(kind, PART_NAMES.into_iter())?;
+    let part = name.map_or_else(|| meant.to_owned(), |name| format!("{meant}:{name}"));
+    part.parse::<Part>().is_ok().then_some(part)
+}
+
+fn read_mode(object: &Object<'_, '_>) -> Option<Mode> {
+    object.word("mode", &MODES)?.parse().ok()
+}
+
+fn read_on_store_failure(object: &Object<'_, '_>) -> Option<OnStoreFailure> {
+    object.word("on_store_failure", &ON_STORE_FAILURE)?.parse().ok()
+}
+
+fn read_cost(reader: &Reader<'_>, object: &Object<'_, '_>) -> Option<Charge> {
+    let spot = object.get("cost")?;
+    let text = reader.template_text(&spot)?;
+    if text.contains('{') {
+        let template = read_template(reader, &spot)?;
+        return match Charge::from_template(&template) {
+            Ok(charge) => Some(charge),
+            Err(error) => {
+                reader.fail(&spot, error.problem(), error.help());
+                None
+            }
+        };
+    }
+    match text.parse().ok().filter(|units| *units <= bounds::MAX_COUNT) {
+        Some(units) => Some(Charge::Fixed(units)),
+        None => {
+            let message = format!("`{}` is not a cost", shown(text));
+            let help = format!(
+                "write a whole number from 0 to {}, or for example `\"{{header:x-cost}}\"`",
+                bounds::MAX_COUNT
+            );
+            reader.fail(&spot, message, help);
+            None
+        }
+    }
+}
+
+/// Conditions, and where the name of each stands.
+#[derive(Default)]
+struct Placed {
+    conditions: Conditions,
+    spans: Vec<Range<usize>>,
+    /// Whether some entry was wrong, so that what is left says less than was meant.
+    is_partial: bool,
+}
+
+fn read_conditions(reader: &Reader<'_>, spot: &Spot) -> Placed {
+    let Some(entries) = reader.map(spot) else {
+        return Placed { is_partial: true, ..Placed::default() };
+    };
+    let mut read = Vec::new();
+    let mut wanted = 0;
+    for (name, node) in entries {
+        let inner = Spot { node: node.clone(), path: join(&spot.path, &name.text) };
+        if name.text == "headers" {
+            let Some(headers) = reader.map(&inner) else {
+                wanted += 1;
+                continue;
+            };
+            for (header, node) in headers {
+                wanted += 1;
+                let spot = Spot { node: node.clone(), path: join(&inner.path, &header.text) };
+                read.extend(read_condition(
+                    reader,
+                    &format!("header:{}", header.text),
+                    header,
+                    &spot,
+                ));
+            }
+        } else {
+            wanted += 1;
+            let part = if name.text == "methods" { "method" } else { &name.text };
+            read.extend(read_condition(reader, part, name, &inner));
+        }
+    }
+    let is_partial = read.len() < wanted;
+    let spans = read.iter().map(|(_, span)| span.clone()).collect();
+    let conditions = read.into_iter().map(|(condition, _)| condition).collect();
+    Placed { conditions, spans, is_partial }
+}
+
+fn read_condition(
+    reader: &Reader<'_>,
+    part: &str,
+    name: &Name,
+    spot: &Spot,
+) -> Option<(Condition, Range<usize>)> {
+    let part = match part.parse::<Part>() {
+        Ok(part) => Some(part),
+        Err(error) => {
+            fail_part(reader, error, name, &spot.path);
+            None
+        }
+    };
+    let items = reader.one_or_list(spot);
+    let texts: Vec<&str> = items.iter().filter_map(|item| reader.any_text(item)).collect();
+    if texts.len() < items.len() {
+        return None;
+    }
+    match Condition::new(part?, &texts) {
+        Ok(condition) => Some((condition, name.span.clone())),
+        Err(error) => {
+            let at = items.get(error.index).unwrap_or(spot);
+            let message = match &error.kind {
+                ConditionErrorKind::NoValue | ConditionErrorKind::TooMany => error.kind.problem(),
+                kind => format!(
+                    "`{}`: {}",
+                    shown(texts.get(error.index).unwrap_or(&"")),
+                    kind.problem()
+                ),
+            };
+            reader.fail(at, message, error.kind.help());
+            None
+        }
+    }
+}
+
+fn fail_part(reader: &Reader<'_>, error: PartError, name: &Name, path: &str) {
+    let meant = match (error, &*name.text) {
+        (_, "header") => Some("header:NAME".to_owned()),
+        (PartError::Unknown, text)
+            if closest(text, ["methods", "headers"].into_iter()).is_some() =>
+        {
+            closest(text, ["methods", "headers"].into_iter()).map(str::to_owned)
+        }
+        (PartError::Unknown, text) => meant_part(text),
+        _ => None,
+    };
+    let help = meant.map_or_else(|| error.help().into(), |part| format!("did you mean `{part}`?"));
+    let message = format!("`{}`: {}", shown(&name.text), error.problem());
+    reader.fail_at(name.span.clone(), path, message, help);
+}
+
+fn read_exempt(reader: &Reader<'_>, spot: &Spot) -> Conditions {
+    if let Value::Map(entries) = &spot.node.value
+        && entries.is_empty()
+    {
+        reader.fail(
+            spot,
+            "`exempt` names nobody",
+            "write for example `exempt: { client_ip: [10.0.0.0/8] }`, or remove it",
+        );
+    }
+    read_conditions(reader, spot).conditions
+}
+
+fn read_overrides(reader: &Reader<'_>, spot: &Spot, mut policy: Policy) -> Policy {
+    let Some(items) = reader.list(spot) else { return policy };
+    if items.len() > MAX_OVERRIDES {
+        let message = format!("there are {} overrides, more than {MAX_OVERRIDES}", items.len());
+        reader.fail(spot, message, "have the gateway set a header that groups tenants by plan");
+        return policy;
+    }
+    for item in &items {
+        policy = read_override(reader, item, policy);
+    }
+    policy
+}
+
+fn read_override(reader: &Reader<'_>, spot: &Spot, policy: Policy) -> Policy {
+    let Some(object) = reader.object(spot, OVERRIDE) else { return policy };
+    let nothing = Placed { is_partial: true, ..Placed::default() };
+    let when = object.get("when").map_or(nothing, |spot| read_conditions(reader, &spot));
+    let limits: Option<Option<Vec<Limit>>> =
+        object.get("limits").map(|spot| read_limits(reader, &spot));
+    let new = Override {
+        when: when.conditions,
+        limits: limits.clone().flatten(),
+        mode: read_mode(&object),
+        on_store_failure: read_on_store_failure(&object),
+        cost: read_cost(reader, &object),
+    };
+    let says_more =
+        ["limits", "mode", "on_store_failure", "cost"].iter().any(|name| object.has(name));
+    // What is left of a condition or field that is wrong itself would only mislead.
+    if when.is_partial || limits == Some(None) {
+        return policy;
+    }
+    match policy.clone().with_override(new) {
+        Ok(policy) => policy,
+        Err(PolicyError::ReplacesNothing) if says_more => policy,
+        Err(error) => {
+            let (span, path) = match &error {
+                PolicyError::NeverMatches { condition, .. } => {
+                    (when.spans.get(*condition).cloned(), "when")
+                }
+                PolicyError::NoCondition | PolicyError::Covered { .. } => (None, "when"),
+                _ => (None, ""),
+            };
+            let span = span.unwrap_or_else(|| object.name_span("when"));
+            let path = if path.is_empty() { spot.path.clone() } else { join(&spot.path, path) };
+            reader.fail_at(span, &path, error.problem(), error.help());
+            policy
+        }
+    }
+}

@@ -1,0 +1,423 @@
+//! Reads values out of the tree, and notes what is wrong on the way.
+//!
+//! A getter that finds a mistake notes it and returns `None`; the caller goes
+//! on with the next field. So one pass finds everything.
+
+use std::cell::RefCell;
+use std::ops::{Range, RangeInclusive};
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::error::{ConfigError, Pending, printable};
+use super::fields::Field;
+use super::yaml::{MAX_GATHERED, Name, Node, Scalar, Value};
+
+/// A config being read.
+pub(super) struct Reader<'s> {
+    source: &'s str,
+    errors: RefCell<Vec<Pending>>,
+}
+
+/// A value, and the path of fields that leads to it.
+#[derive(Clone)]
+pub(super) struct Spot {
+    pub(super) node: Rc<Node>,
+    pub(super) path: String,
+}
+
+/// A mapping whose fields are known.
+pub(super) struct Object<'s, 'r> {
+    reader: &'r Reader<'s>,
+    spot: Spot,
+}
+
+/// How far apart two names may be for one to have been meant as the other.
+const MAX_DISTANCE: usize = 2;
+
+/// Units of time, as in limits.
+const UNITS_MS: [(&str, u64); 6] = [
+    ("ms", 1),
+    ("s", 1_000),
+    ("m", 60_000),
+    ("h", 3_600_000),
+    ("d", 86_400_000),
+    ("w", 604_800_000),
+];
+
+impl<'s> Reader<'s> {
+    pub(super) fn new(source: &'s str, errors: Vec<Pending>) -> Self {
+        Reader { source, errors: RefCell::new(errors) }
+    }
+
+    pub(super) fn fail(&self, spot: &Spot, message: impl Into<String>, help: impl Into<String>) {
+        self.fail_at(spot.node.span.clone(), &spot.path, message, help);
+    }
+
+    pub(super) fn fail_at(
+        &self,
+        span: Range<usize>,
+        path: &str,
+        message: impl Into<String>,
+        help: impl Into<String>,
+    ) {
+        let (message, help) = (message.into(), help.into());
+        let mut errors = self.errors.borrow_mut();
+        if errors.len() < MAX_GATHERED {
+            errors.push(Pending { span, field: path.into(), message, help });
+        }
+    }
+
+    /// As [`Reader::fail`], pointing at some bytes of the text that `spot` holds.
+    pub(super) fn fail_within(
+        &self,
+        spot: &Spot,
+        within: Range<usize>,
+        message: impl Into<String>,
+        help: impl Into<String>,
+    ) {
+        self.fail_at(self.inside(spot, within), &spot.path, message, help);
+    }
+
+    /// Where some bytes of a text stand in the source. With escapes or folded
+    /// lines that cannot be told, and the whole text is meant.
+    fn inside(&self, spot: &Spot, within: Range<usize>) -> Range<usize> {
+        let span = spot.node.span.clone();
+        let Value::Scalar(scalar) = &spot.node.value else { return span };
+        let written = self.source.get(span.clone()).unwrap_or_default();
+        let start = usize::from(!scalar.is_plain);
+        if written.get(start..start + scalar.text.len()) != Some(&scalar.text) {
+            return span;
+        }
+        let start = span.start + start;
+        let end = (start + within.end).min(span.end);
+        (start + within.start).min(end)..end
+    }
+
+    pub(super) fn line(&self, spot: &Spot) -> usize {
+        self.source[..spot.node.span.start].matches('\n').count() + 1
+    }
+
+    pub(super) fn has_errors(&self) -> bool {
+        !self.errors.borrow().is_empty()
+    }
+
+    /// What was wrong, in the order of the file.
+    pub(super) fn into_errors(self) -> Vec<ConfigError> {
+        let mut errors = self.errors.into_inner();
+        errors.sort_by_key(|error| error.span.start);
+        errors.into_iter().map(|error| ConfigError::at(self.source, error)).collect()
+    }
+
+    /// A mapping with no other fields than these, and all that are required.
+    pub(super) fn object(&self, spot: &Spot, fields: &[Field]) -> Option<Object<'s, '_>> {
+        let entries = self.map(spot)?;
+        for (name, _) in entries {
+            if !fields.iter().any(|field| field.name == name.text) {
+                self.unknown_field(spot, name, fields);
+            }
+        }
+        for field in fields.iter().filter(|field| field.is_required) {
+            if !entries.iter().any(|(name, _)| name.text == field.name) {
+                let message = format!("`{}` is missing", field.name);
+                self.fail_at(
+                    self.start_of(spot),
+                    &spot.path,
+                    message,
+                    format!("add `{}`: {}", field.name, lower(field.about)),
+                );
+            }
+        }
+        Some(Object { reader: self, spot: spot.clone() })
+    }
+
+    fn unknown_field(&self, spot: &Spot, name: &Name, fields: &[Field]) {
+        let names = fields.iter().map(|field| field.name);
+        let help = if name.text == "<<" {
+            "merge keys are not read: write the fields out, or use an alias for a whole value"
+                .into()
+        } else {
+            suggest(&name.text, names)
+        };
+        let message = format!("unknown field `{}`", shown(&name.text));
+        self.fail_at(name.span.clone(), &join(&spot.path, &name.text), message, help);
+    }
+
+    /// The first line of a mapping or list, rather than all of it.
+    fn start_of(&self, spot: &Spot) -> Range<usize> {
+        match &spot.node.value {
+            Value::Map(entries) => entries.first().map(|(name, _)| name.span.clone()),
+            _ => None,
+        }
+        .unwrap_or_else(|| spot.node.span.clone())
+    }
+
+    /// A mapping's entries.
+    pub(super) fn map<'n>(&self, spot: &'n Spot) -> Option<&'n [(Name, Rc<Node>)]> {
+        match &spot.node.value {
+            Value::Map(entries) => Some(entries),
+            _ => {
+                self.wrong_kind(spot, "a mapping", "write fields as `name: value`, one per line");
+                None
+            }
+        }
+    }
+
+    /// A list's items.
+    pub(super) fn list(&self, spot: &Spot) -> Option<Vec<Spot>> {
+        match &spot.node.value {
+            Value::List(items) => Some(at_indices(spot, items)),
+            _ => {
+                self.wrong_kind(spot, "a list", "write `- ` before each item, or `[a, b]`");
+                None
+            }
+        }
+    }
+
+    /// A list's items, or the one value that stands where a list could.
+    pub(super) fn one_or_list(&self, spot: &Spot) -> Vec<Spot> {
+        match &spot.node.value {
+            Value::List(items) => at_indices(spot, items),
+            _ => vec![spot.clone()],
+        }
+    }
+
+    /// Any scalar but nothing.
+    pub(super) fn scalar<'n>(&self, spot: &'n Spot) -> Option<&'n Scalar> {
+        match &spot.node.value {
+            Value::Scalar(scalar) if !scalar.is_null() => Some(scalar),
+            Value::Scalar(_) => {
+                self.fail(spot, "there is no value here", "write one, or remove the field");
+                None
+            }
+            _ => {
+                self.wrong_kind(spot, "a single value", "write it without `[`, `{` or `-`");
+                None
+            }
+        }
+    }
+
+    /// A text; numbers and booleans need quotes to be one.
+    pub(super) fn text<'n>(&self, spot: &'n Spot) -> Option<&'n str> {
+        let scalar = self.scalar(spot)?;
+        if scalar.is_number_or_boolean() {
+            let text = shown(&scalar.text);
+            self.fail(
+                spot,
+                format!("`{text}` is not a text"),
+                format!("write it in quotes: `\"{text}\"`"),
+            );
+            return None;
+        }
+        Some(&scalar.text)
+    }
+
+    /// A text as it is written; `2` and `true` are texts too.
+    pub(super) fn any_text<'n>(&self, spot: &'n Spot) -> Option<&'n str> {
+        self.scalar(spot).map(|scalar| &*scalar.text)
+    }
+
+    /// A text with `{parts}` in it. Without quotes YAML takes `{` for a mapping.
+    pub(super) fn template_text<'n>(&self, spot: &'n Spot) -> Option<&'n str> {
+        if matches!(spot.node.value, Value::Map(_)) {
+            let written = self.source.get(spot.node.span.clone()).unwrap_or_default();
+            let message = "without quotes YAML takes `{` for a mapping";
+            self.fail(
+                spot,
+                message,
+                format!("write it in quotes: `\"{}\"`", shown(written.trim())),
+            );
+            return None;
+        }
+        self.any_text(spot)
+    }
+
+    pub(super) fn integer(&self, spot: &Spot, range: RangeInclusive<u64>) -> Option<u64> {
+        let scalar = self.scalar(spot)?;
+        let digits = scalar.text.replace('_', "");
+        let number = digits.parse::<u64>().ok().filter(|number| range.contains(number));
+        if number.is_none() || !scalar.is_plain {
+            let message = format!(
+                "`{}` is not a whole number from {} to {}",
+                shown(&scalar.text),
+                range.start(),
+                range.end()
+            );
+            self.fail(spot, message, "write digits only, without quotes");
+            return None;
+        }
+        number
+    }
+
+    /// One of these words.
+    pub(super) fn word<'w>(&self, spot: &Spot, words: &[&'w str]) -> Option<&'w str> {
+        let text = self.text(spot)?;
+        let found = words.iter().find(|word| **word == text);
+        if found.is_none() {
+            let message = format!("`{}` is none of the words that can stand here", shown(text));
+            self.fail(spot, message, suggest(text, words.iter().copied()));
+        }
+        found.copied()
+    }
+
+    /// A length of time such as `25ms`.
+    pub(super) fn duration(
+        &self,
+        spot: &Spot,
+        range: RangeInclusive<Duration>,
+    ) -> Option<Duration> {
+        let text = self.scalar(spot)?.text.as_str();
+        let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+        let (amount, unit) = text.split_at(digits);
+        let unit_ms = UNITS_MS.iter().find(|(name, _)| *name == unit).map(|(_, ms)| ms);
+        let Some((unit_ms, amount)) = unit_ms.zip(amount.parse::<u64>().ok()) else {
+            let message = format!("`{}` is not a length of time", shown(text));
+            self.fail(
+                spot,
+                message,
+                "write a whole number and ms, s, m, h, d or w, for example `25ms`",
+            );
+            return None;
+        };
+        let duration = amount.checked_mul(*unit_ms).map(Duration::from_millis);
+        let within = duration.filter(|duration| range.contains(duration));
+        if within.is_none() {
+            let (least, most) = (time(*range.start()), time(*range.end()));
+            self.fail(
+                spot,
+                format!("`{}` is out of range", shown(text)),
+                format!("use {least} to {most}"),
+            );
+        }
+        within
+    }
+
+    fn wrong_kind(&self, spot: &Spot, wanted: &str, help: &str) {
+        let found = match &spot.node.value {
+            Value::Scalar(scalar) if scalar.is_null() => "there is nothing".into(),
+            Value::Scalar(scalar) => format!("it is `{}`", shown(&scalar.text)),
+            Value::List(_) => "it is a list".into(),
+            Value::Map(_) => "it is a mapping".into(),
+        };
+        let name = spot.path.rsplit('.').next().filter(|name| !name.is_empty());
+        let subject = name.map_or_else(|| "the config".into(), |name| format!("`{}`", shown(name)));
+        let message = format!("{subject} must be {wanted}, but {found}");
+        self.fail_at(self.start_of(spot), &spot.path, message, help);
+    }
+}
+
+impl<'s> Object<'s, '_> {
+    /// A field, if it is there.
+    pub(super) fn get(&self, name: &str) -> Option<Spot> {
+        let Value::Map(entries) = &self.spot.node.value else { return None };
+        let (key, node) = entries.iter().find(|(key, _)| key.text == name)?;
+        let path = join(&self.spot.path, name);
+        if matches!(&node.value, Value::Scalar(scalar) if scalar.is_null()) {
+            let help = "write a value after the `:`, or remove the field";
+            self.reader.fail_at(key.span.clone(), &path, format!("`{name}` has no value"), help);
+            return None;
+        }
+        Some(Spot { node: Rc::clone(node), path })
+    }
+
+    /// Whether the field is there, with or without a value.
+    pub(super) fn has(&self, name: &str) -> bool {
+        matches!(&self.spot.node.value, Value::Map(entries) if entries.iter().any(|(key, _)| key.text == name))
+    }
+
+    pub(super) fn spot(&self) -> &Spot {
+        &self.spot
+    }
+
+    /// Where a field's name stands, or where the mapping begins.
+    pub(super) fn name_span(&self, name: &str) -> Range<usize> {
+        let Value::Map(entries) = &self.spot.node.value else { return self.spot.node.span.clone() };
+        let found = entries.iter().find(|(key, _)| key.text == name).or(entries.first());
+        found.map_or_else(|| self.spot.node.span.clone(), |(key, _)| key.span.clone())
+    }
+
+    pub(super) fn integer(&self, name: &str, range: RangeInclusive<u64>) -> Option<u64> {
+        self.get(name).and_then(|spot| self.reader.integer(&spot, range))
+    }
+
+    pub(super) fn word<'w>(&self, name: &str, words: &[&'w str]) -> Option<&'w str> {
+        self.get(name).and_then(|spot| self.reader.word(&spot, words))
+    }
+
+    pub(super) fn duration(&self, name: &str, range: RangeInclusive<Duration>) -> Option<Duration> {
+        self.get(name).and_then(|spot| self.reader.duration(&spot, range))
+    }
+}
+
+fn at_indices(spot: &Spot, items: &[Rc<Node>]) -> Vec<Spot> {
+    let items = items.iter().enumerate();
+    let at = |(index, node): (usize, &Rc<Node>)| Spot {
+        node: Rc::clone(node),
+        path: format!("{}[{index}]", spot.path),
+    };
+    items.map(at).collect()
+}
+
+/// The path to a field of what `path` leads to.
+pub(super) fn join(path: &str, name: &str) -> String {
+    let name = shown(name);
+    // A name with a dot or colon in it is one name all the same.
+    match (path.is_empty(), name.contains(['.', ':'])) {
+        (true, _) => name,
+        (false, false) => format!("{path}.{name}"),
+        (false, true) => format!("{path}.\"{name}\""),
+    }
+}
+
+/// What to write instead of a word that is none of those it could be.
+pub(super) fn suggest<'w>(found: &str, words: impl Iterator<Item = &'w str> + Clone) -> String {
+    match closest(found, words.clone()) {
+        Some(word) => format!("did you mean `{word}`?"),
+        None => {
+            let words: Vec<&str> = words.collect();
+            match words.split_last() {
+                Some((last, rest)) if !rest.is_empty() => {
+                    format!("use {} or {last}", rest.join(", "))
+                }
+                _ => format!("use {}", words.join("")),
+            }
+        }
+    }
+}
+
+/// The word that was probably meant.
+pub(super) fn closest<'w>(found: &str, words: impl Iterator<Item = &'w str>) -> Option<&'w str> {
+    // Distance takes time in the product of lengths; no word here is long.
+    if found.len() > 64 {
+        return None;
+    }
+    let same = |c: char| if c == '_' { '-' } else { c.to_ascii_lowercase() };
+    let found: String = found.chars().map(same).collect();
+    let distance = |word: &str| {
+        let word: String = word.chars().map(same).collect();
+        strsim::damerau_levenshtein(&found, &word)
+    };
+    let near = words.map(|word| (distance(word), word));
+    let near = near.filter(|(far, word)| *far <= MAX_DISTANCE.min(word.len() / 2));
+    near.min_by_key(|(far, _)| *far).map(|(_, word)| word)
+}
+
+/// A text as an error repeats it: on one line, and not a pasted file.
+pub(super) fn shown(text: &str) -> String {
+    const MOST: usize = 60;
+    let mut shown: String = printable(text).chars().take(MOST).collect();
+    if text.chars().nth(MOST).is_some() {
+        shown.push_str("...");
+    }
+    shown
+}
+
+fn lower(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map_or_else(String::new, |first| first.to_lowercase().chain(chars).collect())
+}
+
+fn time(duration: Duration) -> String {
+    let ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    let unit = UNITS_MS.iter().take(5).rev().find(|(_, unit)| ms.is_multiple_of(*unit));
+    unit.map_or_else(|| format!("{ms}ms"), |(name, unit)| format!("{}{name}", ms / unit))
+}

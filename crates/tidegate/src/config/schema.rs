@@ -1,0 +1,103 @@
+//! The table of fields as JSON Schema, for editors.
+
+use serde_json::{Map, Value, json};
+
+use super::fields::{ALGORITHMS, CONCURRENT, CONDITIONS, Field, RATE, Shape, TOP};
+use crate::policy::{MAX_LIMITS, MAX_NAME_BYTES, MAX_VALUES};
+
+/// A JSON Schema (2020-12) of the config.
+///
+/// It knows the fields, their kinds and their words. What it cannot say, such
+/// as whether an override can ever apply, [`Config::parse`](super::Config::parse) checks.
+pub fn schema() -> Value {
+    let mut top = object(TOP);
+    let head = [
+        ("$schema", json!("https://json-schema.org/draft/2020-12/schema")),
+        ("title", json!("tidegate config")),
+        ("$defs", definitions()),
+    ];
+    if let Some(top) = top.as_object_mut() {
+        top.extend(head.map(|(name, value)| (name.to_owned(), value)));
+    }
+    top
+}
+
+/// What is used in several places.
+fn definitions() -> Value {
+    let named = "^(header|query|cookie|descriptor):.+$";
+    let mut conditions = object(CONDITIONS);
+    conditions["patternProperties"] = json!({ named: texts() });
+    conditions["minProperties"] = json!(0);
+    conditions["properties"]["headers"] = json!({ "type": "object", "additionalProperties": texts(), "description": "Header names and the values they must have" });
+    let words = ALGORITHMS.join("|");
+    let time = r"[0-9]+(ms|s|m|h|d|w)";
+    let rate =
+        format!(r"^\s*[0-9]+\s+per\s+{time}(\s+({words}|buckets\s+[0-9]+|burst\s+[0-9]+))*\s*$");
+    let held = format!(r"^\s*[0-9]+\s+concurrent(\s+lease\s+{time})?\s*$");
+    json!({
+        "conditions": conditions,
+        "limit": { "anyOf": [
+            { "type": "string", "pattern": rate, "examples": ["10 per 1s", "5 per 1m sliding-log", "600 per 1m token-bucket burst 50"] },
+            { "type": "string", "pattern": held, "examples": ["10 concurrent", "10 concurrent lease 5m"] },
+            object(RATE),
+            object(CONCURRENT),
+        ] },
+    })
+}
+
+fn object(fields: &[Field]) -> Value {
+    let properties: Map<String, Value> =
+        fields.iter().map(|field| (field.name.to_owned(), property(field))).collect();
+    let required: Vec<&str> =
+        fields.iter().filter(|field| field.is_required).map(|field| field.name).collect();
+    let mut object =
+        json!({ "type": "object", "additionalProperties": false, "properties": properties });
+    if !required.is_empty() {
+        object["required"] = json!(required);
+    }
+    object
+}
+
+fn property(field: &Field) -> Value {
+    let mut value = match (&field.shape, field.name) {
+        (Shape::Text, "name") => {
+            json!({ "type": "string", "pattern": format!("^[A-Za-z0-9._-]{{1,{MAX_NAME_BYTES}}}$") })
+        }
+        (shape, _) => of(shape),
+    };
+    value["description"] = json!(field.about);
+    value
+}
+
+fn of(shape: &Shape) -> Value {
+    match shape {
+        Shape::Text => json!({ "type": "string" }),
+        Shape::Words(words) => json!({ "enum": words }),
+        Shape::WordList(words) => {
+            json!({ "anyOf": [{ "enum": words }, { "type": "array", "items": { "enum": words }, "minItems": 1 }] })
+        }
+        Shape::Integer(least, most) => {
+            json!({ "type": "integer", "minimum": least, "maximum": most })
+        }
+        Shape::Duration => json!({ "type": "string", "pattern": "^[0-9]+(ms|s|m|h|d|w)$" }),
+        Shape::Texts => texts(),
+        Shape::Object(fields) => object(fields),
+        Shape::Objects(fields, most) => {
+            json!({ "type": "array", "items": object(fields), "minItems": 1, "maxItems": most })
+        }
+        Shape::Limits => {
+            let limit = json!({ "$ref": "#/$defs/limit" });
+            json!({ "anyOf": [limit, { "type": "array", "items": limit, "minItems": 1, "maxItems": MAX_LIMITS }] })
+        }
+        Shape::Cost => {
+            json!({ "anyOf": [{ "type": "integer", "minimum": 0 }, { "type": "string", "pattern": r"^\{(header|query|cookie|descriptor):.+\}$" }] })
+        }
+        Shape::Conditions => json!({ "$ref": "#/$defs/conditions" }),
+    }
+}
+
+/// One value or a list of them. Numbers and booleans are taken as they are written.
+fn texts() -> Value {
+    let scalar = json!({ "type": ["string", "number", "boolean"] });
+    json!({ "anyOf": [scalar, { "type": "array", "items": scalar, "maxItems": MAX_VALUES }] })
+}

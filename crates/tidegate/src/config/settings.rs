@@ -1,0 +1,166 @@
+//! Everything but the policies.
+
+use std::time::Duration;
+
+use ipnet::IpNet;
+
+use super::fields::{FORMS, MAX_KEYS, MAX_NODES, STORE_SCHEMES, TLS, TLS_FILES, WHEN_FULL};
+use super::reader::{Object, Reader, Spot, shown};
+use super::{Config, Fronts, StoreUrl, Tls};
+use crate::WhenFull;
+use crate::headers::{Form, Forms};
+use crate::identity::Identity;
+use crate::policy::network;
+
+/// Longest the store may take: past a minute everybody has hung up.
+const MAX_STORE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Longest key prefix: it is part of every key.
+const MAX_PREFIX_BYTES: usize = 32;
+
+/// Fills in what the config says; the rest stays as it is.
+pub(super) fn read_settings(reader: &Reader<'_>, object: &Object<'_, '_>, config: &mut Config) {
+    set(&mut config.store, object.get("store").and_then(|spot| read_store(reader, &spot)));
+    let range = Duration::from_millis(1)..=MAX_STORE_TIMEOUT;
+    set(&mut config.store_timeout, object.duration("store_timeout", range));
+    set(
+        &mut config.key_prefix,
+        object.get("key_prefix").and_then(|spot| read_prefix(reader, &spot)),
+    );
+    let nodes = object.integer("nodes", 1..=MAX_NODES);
+    set(&mut config.nodes, nodes.and_then(|nodes| u32::try_from(nodes).ok()));
+    set(&mut config.headers, object.get("headers").and_then(|spot| read_forms(reader, &spot)));
+    let size = |name, least| object.integer(name, least..=MAX_KEYS);
+    set(&mut config.max_keys, size("max_keys", 1).and_then(|n| usize::try_from(n).ok()));
+    set(&mut config.max_log_entries, size("max_log_entries", 1));
+    set(&mut config.max_ids, size("max_ids", 0).and_then(|n| usize::try_from(n).ok()));
+    set(&mut config.when_full, object.word("when_full", &WHEN_FULL).map(when_full));
+    config.identity = read_identity(reader, object);
+    config.fronts = Fronts {
+        http: read_address(reader, object, "http"),
+        grpc: read_address(reader, object, "grpc"),
+        resp: read_address(reader, object, "resp"),
+        admin: read_address(reader, object, "admin"),
+    };
+    set(&mut config.tls, object.get("tls").and_then(|spot| read_tls(reader, &spot)));
+}
+
+fn set<T>(field: &mut T, said: Option<T>) {
+    if let Some(said) = said {
+        *field = said;
+    }
+}
+
+fn when_full(word: &str) -> WhenFull {
+    match word {
+        "deny" => WhenFull::Deny,
+        "allow" => WhenFull::Allow,
+        _ => WhenFull::Overflow,
+    }
+}
+
+fn read_store(reader: &Reader<'_>, spot: &Spot) -> Option<StoreUrl> {
+    let text = reader.text(spot)?;
+    if text == "memory" {
+        return Some(StoreUrl::Memory);
+    }
+    let known = |scheme: &str| STORE_SCHEMES.contains(&scheme);
+    match text.split_once("://") {
+        Some((scheme, rest)) if known(scheme) && !rest.is_empty() => {
+            Some(StoreUrl::Redis(text.into()))
+        }
+        _ => {
+            // Not repeated: what stands here may be a password.
+            let help = "write `memory`, or a URL that begins with `redis://`, `rediss://`, `redis-sentinel://` or `redis-cluster://`";
+            reader.fail(spot, "this is not a store", help);
+            None
+        }
+    }
+}
+
+fn read_prefix(reader: &Reader<'_>, spot: &Spot) -> Option<String> {
+    let text = reader.any_text(spot)?;
+    let stands = |byte: u8| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte);
+    if text.is_empty() || text.len() > MAX_PREFIX_BYTES || !text.bytes().all(stands) {
+        let help = format!("use 1 to {MAX_PREFIX_BYTES} letters, digits, `.`, `_`, `:` and `-`");
+        reader.fail(spot, format!("`{}` cannot begin a key", shown(text)), help);
+        return None;
+    }
+    Some(text.into())
+}
+
+fn read_forms(reader: &Reader<'_>, spot: &Spot) -> Option<Forms> {
+    let items = reader.one_or_list(spot);
+    let words: Vec<&str> = items.iter().filter_map(|item| reader.word(item, &FORMS)).collect();
+    if let Some(none) = words.iter().position(|word| *word == "none")
+        && words.len() > 1
+    {
+        let at = items.get(none).unwrap_or(spot);
+        reader.fail(at, "`none` stands beside other forms", "write `none` alone, or leave it out");
+        return None;
+    }
+    if items.is_empty() {
+        reader.fail(spot, "`headers` is empty", "write `none` to send none");
+    }
+    let form = |word: &&str| Form::ALL.into_iter().find(|form| form.name() == *word);
+    let forms = words.iter().filter_map(form);
+    Some(forms.fold(Forms::NONE, Forms::with))
+}
+
+fn read_identity(reader: &Reader<'_>, object: &Object<'_, '_>) -> Identity {
+    let mut trusted: Vec<IpNet> = Vec::new();
+    if let Some(spot) = object.get("trusted_proxies") {
+        for item in reader.one_or_list(&spot) {
+            let Some(text) = reader.any_text(&item) else { continue };
+            match network(text) {
+                Ok(net) => trusted.push(net),
+                Err(kind) => {
+                    reader.fail(
+                        &item,
+                        format!("`{}`: {}", shown(text), kind.problem()),
+                        kind.help(),
+                    );
+                }
+            }
+        }
+    }
+    let prefix = object.integer("ipv6_prefix", 1..=128).and_then(|bits| u8::try_from(bits).ok());
+    Identity::new(trusted, prefix.unwrap_or(64))
+}
+
+fn read_address(reader: &Reader<'_>, object: &Object<'_, '_>, name: &str) -> Option<String> {
+    let spot = object.get(name)?;
+    let text = reader.text(&spot)?;
+    let is_address = text.rsplit_once(':').is_some_and(|(host, port)| {
+        !host.is_empty() && !host.contains(['/', ' ']) && port.parse::<u16>().is_ok()
+    });
+    if text == "off" || is_address {
+        return Some(text.into());
+    }
+    let message = format!("`{}` is not an address to listen on", shown(text));
+    reader.fail(
+        &spot,
+        message,
+        "write an address and port, for example `127.0.0.1:8080`, or `off`",
+    );
+    None
+}
+
+fn read_tls(reader: &Reader<'_>, spot: &Spot) -> Option<Fronts<Option<Tls>>> {
+    let object = reader.object(spot, TLS)?;
+    let front = |name: &str| {
+        let spot = object.get(name)?;
+        let files = reader.object(&spot, TLS_FILES)?;
+        let file = |name: &str| {
+            let spot = files.get(name)?;
+            reader.any_text(&spot).map(str::to_owned)
+        };
+        Some(Tls { cert: file("cert")?, key: file("key")?, client_ca: file("client_ca") })
+    };
+    Some(Fronts {
+        http: front("http"),
+        grpc: front("grpc"),
+        resp: front("resp"),
+        admin: front("admin"),
+    })
+}

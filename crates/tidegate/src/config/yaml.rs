@@ -1,0 +1,294 @@
+//! YAML as a tree in which every node knows its place.
+//!
+//! Deserialising straight into structs stops at the first mistake and forgets
+//! where a value stood by the time it is found to make no sense. So the file
+//! becomes a tree first, with the byte range of every key and value, and is
+//! read from there.
+//!
+//! YAML can be a bomb: aliases that double nine times over, nesting that blows
+//! the stack. Size, nesting and the number of nodes *after* aliases are
+//! bounded; an aliased node is shared, not copied.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::rc::Rc;
+
+use granit_parser::{ErrorKind, Event, Parser, ScalarStyle, ScanError, Span, StrInput};
+
+use super::error::Pending;
+
+/// Largest config: many times what a thousand policies take.
+pub const MAX_CONFIG_BYTES: usize = 1 << 20;
+
+/// Deepest nesting: a config needs six levels.
+const MAX_DEPTH: usize = 32;
+
+/// Most nodes once aliases are followed: no config of [`MAX_CONFIG_BYTES`]
+/// that is meant has so many.
+const MAX_NODES: usize = 200_000;
+
+/// Most mistakes gathered: more would only be counted by whoever made them.
+pub(super) const MAX_GATHERED: usize = 100;
+
+/// A value and where it stands.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) span: Range<usize>,
+    pub(super) value: Value,
+    /// Itself and all below, aliases followed.
+    size: usize,
+}
+
+#[derive(Debug)]
+pub(super) enum Value {
+    /// A text, number, boolean or nothing: which, depends on who asks.
+    Scalar(Scalar),
+    List(Vec<Rc<Node>>),
+    Map(Vec<(Name, Rc<Node>)>),
+}
+
+#[derive(Debug)]
+pub(super) struct Scalar {
+    pub(super) text: String,
+    /// Written without quotes, so that it may be a number or nothing.
+    pub(super) is_plain: bool,
+}
+
+/// The key of a mapping.
+#[derive(Clone, Debug)]
+pub(super) struct Name {
+    pub(super) text: String,
+    pub(super) span: Range<usize>,
+}
+
+impl Scalar {
+    /// Whether it is written as nothing at all, `~` or `null`.
+    pub(super) fn is_null(&self) -> bool {
+        self.is_plain && matches!(&*self.text, "" | "~" | "null" | "Null" | "NULL")
+    }
+
+    /// Whether YAML takes it for a number or boolean.
+    pub(super) fn is_number_or_boolean(&self) -> bool {
+        let boolean = ["true", "True", "TRUE", "false", "False", "FALSE"];
+        let looks_numeric =
+            self.text.starts_with(|c: char| c.is_ascii_digit() || "+-.".contains(c));
+        self.is_plain
+            && (boolean.contains(&&*self.text)
+                || (looks_numeric && self.text.parse::<f64>().is_ok())
+                || self.text.starts_with("0x")
+                || self.text.starts_with("0o"))
+    }
+}
+
+/// The tree of a file; `None` for one that holds nothing. What is wrong is added to `errors`;
+/// after a mistake in the syntax there is no tree.
+pub(super) fn parse(source: &str, errors: &mut Vec<Pending>) -> Option<Rc<Node>> {
+    let options = granit_parser::options! {
+        flow_nesting_limit: MAX_DEPTH,
+        block_nesting_limit: MAX_DEPTH,
+        disallow_directives: true,
+    };
+    let events = Parser::new_from_str_with_options(source, options);
+    let mut builder =
+        Builder { source, events, anchors: HashMap::new(), nodes: 0, errors: Vec::new() };
+    let tree = builder.document();
+    errors.append(&mut builder.errors);
+    match tree {
+        Ok(tree) => tree,
+        Err(stop) => {
+            errors.push(*stop);
+            None
+        }
+    }
+}
+
+/// A mistake after which reading on makes no sense.
+type Stop = Box<Pending>;
+
+struct Builder<'s> {
+    source: &'s str,
+    events: Parser<'s, StrInput<'s>>,
+    /// Complete nodes by anchor; `None` while a node is still open.
+    anchors: HashMap<usize, Option<Rc<Node>>>,
+    nodes: usize,
+    errors: Vec<Pending>,
+}
+
+impl<'s> Builder<'s> {
+    fn next(&mut self) -> Result<(Event<'s>, Range<usize>), Stop> {
+        match self.events.next() {
+            Some(Ok((event, span))) => Ok((event, bytes(&span))),
+            Some(Err(error)) => Err(syntax(self.source, &error)),
+            None => Ok((Event::StreamEnd, self.source.len()..self.source.len())),
+        }
+    }
+
+    fn document(&mut self) -> Result<Option<Rc<Node>>, Stop> {
+        let mut tree = None;
+        loop {
+            let (event, span) = self.next()?;
+            match event {
+                Event::StreamEnd => return Ok(tree),
+                Event::StreamStart | Event::DocumentEnd => {}
+                Event::DocumentStart(..) if tree.is_none() => {
+                    let (event, span) = self.next()?;
+                    let node = self.node(event, span)?;
+                    tree = Some(node);
+                }
+                _ => {
+                    let message = "a second document begins here";
+                    return Err(stop(span, message, "keep one document, and remove the `---`"));
+                }
+            }
+        }
+    }
+
+    fn node(&mut self, event: Event<'s>, span: Range<usize>) -> Result<Rc<Node>, Stop> {
+        let (anchor, tag) = match &event {
+            Event::Scalar(_, _, anchor, tag)
+            | Event::SequenceStart(_, anchor, tag)
+            | Event::MappingStart(_, anchor, tag) => (*anchor, tag.is_some()),
+            Event::Alias(anchor) => return self.alias(*anchor, span),
+            _ => return Err(stop(span, "a value must stand here", "write a value")),
+        };
+        if tag {
+            self.report(span.clone(), "tags are not read", "remove the `!...`");
+        }
+        if anchor > 0 {
+            self.anchors.insert(anchor, None);
+        }
+        let node = match event {
+            Event::Scalar(text, style, ..) => {
+                let is_plain = style == ScalarStyle::Plain;
+                let text = text.into_owned();
+                let value = Value::Scalar(Scalar { text, is_plain });
+                Node { span, value, size: 1 }
+            }
+            Event::SequenceStart(..) => self.list(span)?,
+            _ => self.map(span)?,
+        };
+        self.count(1, &node.span)?;
+        let node = Rc::new(node);
+        if anchor > 0 {
+            self.anchors.insert(anchor, Some(Rc::clone(&node)));
+        }
+        Ok(node)
+    }
+
+    fn alias(&mut self, anchor: usize, span: Range<usize>) -> Result<Rc<Node>, Stop> {
+        let Some(node) = self.anchors.get(&anchor).cloned().flatten() else {
+            let message = "this alias stands inside what it names";
+            return Err(stop(span, message, "write the value out"));
+        };
+        self.count(node.size, &span)?;
+        Ok(node)
+    }
+
+    fn count(&mut self, more: usize, span: &Range<usize>) -> Result<(), Stop> {
+        self.nodes = self.nodes.saturating_add(more);
+        if self.nodes <= MAX_NODES {
+            return Ok(());
+        }
+        let message =
+            format!("the config has more than {MAX_NODES} values once aliases are followed");
+        Err(stop(span.clone(), &message, "use fewer aliases, and policies with overrides"))
+    }
+
+    fn list(&mut self, mut span: Range<usize>) -> Result<Node, Stop> {
+        let mut items = Vec::new();
+        let mut size = 1usize;
+        loop {
+            let (event, at) = self.next()?;
+            if matches!(event, Event::SequenceEnd) {
+                span.end = at.end.max(span.end);
+                return Ok(Node { span, value: Value::List(items), size });
+            }
+            let node = self.node(event, at)?;
+            size = size.saturating_add(node.size);
+            items.push(node);
+        }
+    }
+
+    fn map(&mut self, mut span: Range<usize>) -> Result<Node, Stop> {
+        let mut entries: Vec<(Name, Rc<Node>)> = Vec::new();
+        let mut seen: HashMap<String, Range<usize>> = HashMap::new();
+        let mut size = 1usize;
+        loop {
+            let (event, at) = self.next()?;
+            if matches!(event, Event::MappingEnd) {
+                span.end = at.end.max(span.end);
+                return Ok(Node { span, value: Value::Map(entries), size });
+            }
+            let key = self.node(event, at.clone())?;
+            let (event, value_at) = self.next()?;
+            let value = self.node(event, value_at)?;
+            size = size.saturating_add(key.size).saturating_add(value.size);
+            let Value::Scalar(Scalar { text, .. }) = &key.value else {
+                self.report(at, "a field's name is a text", "write a name before the `:`");
+                continue;
+            };
+            if let Some(first) = seen.get(text) {
+                let line = self.source[..first.start].matches('\n').count() + 1;
+                let message = format!("`{}` is here twice", super::error::printable(text));
+                self.report(at, &message, &format!("keep one; the first is on line {line}"));
+                continue;
+            }
+            seen.insert(text.clone(), at.clone());
+            entries.push((Name { text: text.clone(), span: at }, value));
+        }
+    }
+
+    fn report(&mut self, span: Range<usize>, message: &str, help: &str) {
+        if self.errors.len() < MAX_GATHERED {
+            self.errors.push(*stop(span, message, help));
+        }
+    }
+}
+
+fn bytes(span: &Span) -> Range<usize> {
+    span.byte_range().unwrap_or(0..0)
+}
+
+fn stop(span: Range<usize>, message: &str, help: &str) -> Stop {
+    Box::new(Pending { span, field: String::new(), message: message.into(), help: help.into() })
+}
+
+/// What the parser stumbled over, in words for people who do not write parsers.
+fn syntax(source: &str, error: &ScanError) -> Stop {
+    let at = error.marker().byte_offset().unwrap_or(source.len());
+    let message = |text: &str, help: &str| stop(at..at, text, help);
+    match error.kind() {
+        ErrorKind::TabNotAllowed
+        | ErrorKind::TabInBlockIndentation
+        | ErrorKind::TabInIndentation
+        | ErrorKind::TabInPlainScalar
+        | ErrorKind::InvalidBlockEntryWhitespace
+        | ErrorKind::InvalidMappingValueWhitespace => message("a tab cannot indent", "use spaces"),
+        ErrorKind::UnclosedFlowCollection { open } => {
+            let close = if *open == '[' { ']' } else { '}' };
+            message(
+                &format!("this `{open}` is not closed"),
+                &format!("write `{close}` where it ends"),
+            )
+        }
+        ErrorKind::UnclosedQuotedScalar => {
+            message("this text has no closing quote", "write the quote where it ends")
+        }
+        ErrorKind::UnknownAnchor => message(
+            "no anchor of this name stands before here",
+            "define it with `&name`, or quote a text that begins with `*`",
+        ),
+        ErrorKind::RecursionLimitExceeded => {
+            let text = format!("values are nested more than {MAX_DEPTH} deep");
+            message(&text, "a config needs six levels; see docs/config.md")
+        }
+        ErrorKind::InvalidIndentation | ErrorKind::ExpectedBlockMappingKey => message(
+            "this is not indented like what it belongs to",
+            "line it up with the fields beside it, with spaces",
+        ),
+        ErrorKind::DirectiveDisallowed => message("directives are not read", "remove the `%` line"),
+        kind => {
+            message(&format!("this is not YAML: {kind}"), "check quotes, brackets and indentation")
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! What can be asked.
+
+use tidegate_core::{Cost, Limit};
+
+use crate::attributes::Attributes;
+
+/// One question: may this go ahead?
+#[derive(Clone, Copy, Debug)]
+pub struct Question<'a> {
+    /// Who or what asks.
+    pub subject: Subject<'a>,
+    /// Units asked for; `None`: what each policy says.
+    pub cost: Option<Cost>,
+    /// Charge what the policies say without asking. A `cost` that is given says
+    /// itself in which spirit it is meant.
+    pub force: bool,
+    /// An idempotency id: the same question under the same id is charged once.
+    pub id: Option<&'a [u8]>,
+    /// How the caller names the request, for the log.
+    pub request_id: Option<&'a str>,
+}
+
+impl<'a> Question<'a> {
+    /// A question that costs what the policies say.
+    pub fn new(subject: Subject<'a>) -> Self {
+        Question { subject, cost: None, force: false, id: None, request_id: None }
+    }
+
+    /// The cost where a policy says `own`.
+    pub(super) fn cost(&self, own: u64) -> Cost {
+        match self.cost {
+            Some(cost) => cost,
+            None if self.force => Cost::Force(own),
+            None => Cost::Ask(own),
+        }
+    }
+}
+
+/// Who or what asks.
+#[derive(Clone, Copy, Debug)]
+pub enum Subject<'a> {
+    /// A request: every policy that matches it applies.
+    Request(&'a Attributes<'a>),
+    /// A request, under one policy only, whether or not that matches.
+    Policy {
+        /// Its name.
+        policy: &'a str,
+        /// What its key is made of.
+        attributes: &'a Attributes<'a>,
+    },
+    /// A key under a policy.
+    Key {
+        /// Its name.
+        policy: &'a str,
+        /// Who is counted.
+        key: &'a [u8],
+        /// What overrides are chosen by.
+        attributes: Option<&'a Attributes<'a>>,
+    },
+    /// A key under limits of the caller's own.
+    Limits {
+        /// Who is counted, apart from all policies.
+        key: &'a [u8],
+        /// The limits.
+        limits: &'a [Limit],
+    },
+}
+
+impl<'a> Subject<'a> {
+    /// The path asked for.
+    pub(super) fn route(&self) -> Option<&'a str> {
+        match *self {
+            Subject::Request(attributes)
+            | Subject::Policy { attributes, .. }
+            | Subject::Key { attributes: Some(attributes), .. } => attributes.path,
+            Subject::Key { attributes: None, .. } | Subject::Limits { .. } => None,
+        }
+    }
+}

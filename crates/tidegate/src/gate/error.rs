@@ -1,0 +1,82 @@
+//! Questions that make no sense.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::CheckError;
+use crate::policy::SelectError;
+
+/// A question that makes no sense. A denial is not an error.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum GateError {
+    /// There is no policy of this name.
+    UnknownPolicy {
+        /// The name asked for.
+        name: String,
+    },
+    /// The policies cannot be held against the request.
+    Select(SelectError),
+    /// A policy with a `concurrency` limit was asked without taking a permit.
+    NeedsPermit {
+        /// Its name; `None` for a limit of the caller's own.
+        policy: Option<String>,
+    },
+    /// A permit was asked for, and there is no `concurrency` limit to hold.
+    NothingToHold {
+        /// The policy asked; `None` if several or none.
+        policy: Option<String>,
+    },
+    /// A permit was to be held for longer than a limit's lease.
+    LeaseTooLong {
+        /// The longest it can be held.
+        most: Duration,
+    },
+    /// The limiter refused the checks.
+    Check(CheckError),
+}
+
+impl fmt::Display for GateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            GateError::UnknownPolicy { name } => write!(f, "there is no policy `{name}`"),
+            GateError::Select(error) => error.fmt(f),
+            GateError::NeedsPermit { policy: Some(policy) } => {
+                write!(f, "policy `{policy}` has a concurrency limit, which is held, not checked: take a permit")
+            }
+            GateError::NeedsPermit { policy: None } => {
+                f.write_str("a concurrency limit is held, not checked: take a permit")
+            }
+            GateError::NothingToHold { policy: Some(policy) } => {
+                write!(f, "policy `{policy}` has no concurrency limit to hold: check it instead")
+            }
+            GateError::NothingToHold { policy: None } => {
+                f.write_str("there is no concurrency limit to hold: check instead")
+            }
+            GateError::LeaseTooLong { most } => {
+                write!(f, "the limit's lease is {} ms: hold it for at most that, and renew", most.as_millis())
+            }
+            GateError::Check(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for GateError {}
+
+impl From<SelectError> for GateError {
+    fn from(error: SelectError) -> Self {
+        match error {
+            SelectError::UnknownPolicy { name } => GateError::UnknownPolicy { name },
+            error => GateError::Select(error),
+        }
+    }
+}
+
+impl From<CheckError> for GateError {
+    fn from(error: CheckError) -> Self {
+        match error {
+            CheckError::NeedsPermit => GateError::NeedsPermit { policy: None },
+            error => GateError::Check(error),
+        }
+    }
+}

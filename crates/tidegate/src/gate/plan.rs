@@ -1,0 +1,245 @@
+//! From a question to checks, and from their verdict back to an answer.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use tidegate_core::{Algorithm, Cost, Limit};
+
+use super::{Answer, Gate, GateError, Line, Question, Rules, Subject};
+use crate::policy::{Mode, Selected};
+use crate::stats::{self, Decided, LimitStats};
+use crate::{Check, Verdict};
+
+/// Room for the keys of a usual request without asking for memory.
+pub(super) type KeyBytes = SmallVec<[u8; 128]>;
+
+/// What is done with `concurrency` limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Taking {
+    /// Refused: they cannot be held.
+    Nothing,
+    /// Looked at.
+    Look,
+    /// Held, perhaps for less than their lease.
+    Permit(Option<Duration>),
+}
+
+/// The checks of one question.
+pub(super) struct Plan<'a> {
+    parts: SmallVec<[Part<'a>; 4]>,
+    /// The keys of all parts as the store sees them.
+    keys: KeyBytes,
+    /// `concurrency` limits with the lease that was asked for, in order.
+    leased: Vec<Limit>,
+}
+
+/// One policy, or the caller's own limits.
+struct Part<'a> {
+    policy: Option<&'a str>,
+    limits: &'a [Limit],
+    mode: Mode,
+    cost: Cost,
+    stats: &'a [Arc<LimitStats>],
+    /// Where its key lies, and where in that the part behind the policy's name.
+    key: Range<usize>,
+    bare: usize,
+}
+
+impl<'a> Plan<'a> {
+    pub(super) fn new(
+        gate: &'a Gate,
+        rules: &'a Rules,
+        question: &Question<'a>,
+        taking: Taking,
+    ) -> Result<Self, GateError> {
+        let mut plan =
+            Plan { parts: SmallVec::new(), keys: KeyBytes::new(), leased: Vec::new() };
+        plan.fill(gate, rules, question)?;
+        match taking {
+            Taking::Nothing => plan.refuse_concurrency(&question.subject)?,
+            Taking::Look => {}
+            Taking::Permit(lease) => plan.lease(lease)?,
+        }
+        Ok(plan)
+    }
+
+    fn fill(
+        &mut self,
+        gate: &'a Gate,
+        rules: &'a Rules,
+        question: &Question<'a>,
+    ) -> Result<(), GateError> {
+        let policies = rules.policies();
+        match question.subject {
+            Subject::Request(attributes) => {
+                for selected in policies.select(attributes)? {
+                    self.push(rules, &selected, question);
+                }
+            }
+            Subject::Policy { policy, attributes } => {
+                if let Some(selected) = policies.select_named(policy, attributes)? {
+                    self.push(rules, &selected, question);
+                }
+            }
+            Subject::Key { policy, key, attributes } => {
+                let selected = policies.named(policy, key, attributes);
+                let selected =
+                    selected.ok_or_else(|| GateError::UnknownPolicy { name: policy.into() })?;
+                if selected.mode != Mode::Off {
+                    self.push(rules, &selected, question);
+                }
+            }
+            Subject::Limits { key, limits } => {
+                let own = Part {
+                    policy: None,
+                    limits,
+                    mode: Mode::Enforce,
+                    cost: question.cost(1),
+                    stats: &gate.caller,
+                    key: 0..0,
+                    bare: 0,
+                };
+                self.push_part(own, key);
+            }
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, rules: &'a Rules, selected: &Selected<'a>, question: &Question<'a>) {
+        let part = Part {
+            policy: Some(selected.policy.name()),
+            limits: selected.limits,
+            mode: selected.mode,
+            cost: question.cost(selected.cost),
+            stats: rules.stats(selected),
+            key: 0..0,
+            bare: 0,
+        };
+        self.push_part(part, selected.key.as_ref());
+    }
+
+    fn push_part(&mut self, part: Part<'a>, key: &[u8]) {
+        let start = self.keys.len();
+        // No policy has an empty name, so callers' own limits stand apart.
+        write_key(part.policy.unwrap_or_default(), key, &mut self.keys);
+        let end = self.keys.len();
+        self.parts.push(Part { key: start..end, bare: end - key.len(), ..part });
+    }
+
+    /// A policy that only watches must not make requests fail, so it is left out;
+    /// unless it was asked for by name.
+    fn refuse_concurrency(&mut self, subject: &Subject<'_>) -> Result<(), GateError> {
+        if !self.parts.iter().any(Part::holds) {
+            return Ok(());
+        }
+        if matches!(subject, Subject::Request(_)) {
+            self.parts.retain(|part| part.mode == Mode::Enforce || !part.holds());
+        }
+        match self.parts.iter().find(|part| part.holds()) {
+            Some(part) => Err(GateError::NeedsPermit { policy: part.policy.map(Into::into) }),
+            None => Ok(()),
+        }
+    }
+
+    /// Gives `concurrency` limits the lease that was asked for.
+    fn lease(&mut self, lease: Option<Duration>) -> Result<(), GateError> {
+        let holding = || self.parts.iter().flat_map(|part| part.limits).filter(|l| holds(l));
+        if holding().next().is_none() && !self.parts.is_empty() {
+            let policy = match &self.parts[..] {
+                [only] => only.policy.map(Into::into),
+                _ => None,
+            };
+            return Err(GateError::NothingToHold { policy });
+        }
+        let Some(lease) = lease else { return Ok(()) };
+        let leased: Option<Vec<Limit>> = holding()
+            .map(|limit| {
+                let fits = lease <= Duration::from_micros(limit.window_us());
+                fits.then(|| Limit::concurrent(limit.count(), lease).ok()).flatten()
+            })
+            .collect();
+        let most_us = holding().map(Limit::window_us).min().unwrap_or_default();
+        let too_long = GateError::LeaseTooLong { most: Duration::from_micros(most_us) };
+        self.leased = leased.ok_or(too_long)?;
+        Ok(())
+    }
+
+    /// The shortest lease among the limits that are held.
+    pub(super) fn lease_us(&self) -> Option<u64> {
+        let checks = self.checks();
+        checks.iter().filter(|check| holds(check.limit)).map(|check| check.limit.window_us()).min()
+    }
+
+    pub(super) fn checks(&self) -> SmallVec<[Check<'_>; 4]> {
+        let mut leased = self.leased.iter();
+        let mut checks = SmallVec::new();
+        for part in &self.parts {
+            for limit in part.limits {
+                let limit = if holds(limit) { leased.next().unwrap_or(limit) } else { limit };
+                let check = Check::new(&self.keys[part.key.clone()], limit, part.cost);
+                let observed = part.mode == Mode::Observe;
+                checks.push(if observed { check.observed() } else { check });
+            }
+        }
+        checks
+    }
+
+    pub(super) fn answer(&self, verdict: Verdict) -> Answer<'a> {
+        let each = self.parts.iter().flat_map(|part| part.limits.iter().map(move |l| (part, l)));
+        let lines = each.zip(&verdict.decisions).map(|((part, limit), decision)| Line {
+            policy: part.policy,
+            limit,
+            mode: part.mode,
+            decision: *decision,
+        });
+        Answer {
+            allowed: verdict.allowed,
+            decided: Decided::Exact,
+            overflowed: verdict.overflowed,
+            lines: lines.collect(),
+            speaker: verdict.speaker(),
+        }
+    }
+
+    /// The lines that were asked for in earnest, as they are counted.
+    pub(super) fn seen(&self, answer: &Answer<'_>) -> SmallVec<[stats::Line<'_>; 4]> {
+        let mut lines = answer.lines.iter();
+        let mut seen = SmallVec::new();
+        for part in &self.parts {
+            let in_earnest = matches!(part.cost, Cost::Ask(units) if units > 0);
+            for (index, line) in lines.by_ref().take(part.limits.len()).enumerate() {
+                // Limits of the caller's own share one counter.
+                let stats = part.stats.get(index).or(part.stats.last());
+                let Some(stats) = stats.filter(|_| in_earnest) else { continue };
+                seen.push(stats::Line {
+                    stats,
+                    key: &self.keys[part.bare..part.key.end],
+                    allowed: line.decision.allowed,
+                    remaining: Some(line.decision.remaining),
+                    retry_after: line.decision.retry_after,
+                    decided: answer.decided,
+                });
+            }
+        }
+        seen
+    }
+}
+
+impl Part<'_> {
+    fn holds(&self) -> bool {
+        self.limits.iter().any(holds)
+    }
+}
+
+fn holds(limit: &Limit) -> bool {
+    limit.algorithm() == Algorithm::Concurrency
+}
+
+/// A key as the store sees it. Names have no NUL, so no two policies share a count.
+pub(super) fn write_key(policy: &str, key: &[u8], out: &mut KeyBytes) {
+    out.extend_from_slice(policy.as_bytes());
+    out.push(0);
+    out.extend_from_slice(key);
+}

@@ -1,0 +1,120 @@
+//! What a response says about its limits: header fields and problem documents.
+//!
+//! There are four forms of the same facts (see [`Form`]), all written from one
+//! [`Shown`]. The numbers come from the limit the verdict speaks for: on a
+//! denial the one that denied, because a client told about a limit that passed
+//! would wait for the wrong thing; otherwise the one with the least remaining.
+//! `RateLimit-Policy` lists every enforced limit.
+//!
+//! This is written for every request a front answers, so each value is put
+//! together in a buffer on the stack and allocated once, as the header's value.
+
+mod fields;
+mod forms;
+mod names;
+mod problem;
+mod text;
+
+use std::time::{Duration, SystemTime};
+
+use http::HeaderMap;
+
+pub use fields::MAX_POLICY_BYTES;
+pub use forms::{Form, Forms, FormsError};
+pub use problem::{PROBLEM_JSON, Problem, write_problem};
+
+use crate::{Limit, RetryAfter};
+
+/// What one enforced limit answered.
+#[derive(Clone, Copy, Debug)]
+pub struct Line<'a> {
+    /// The name of its policy; empty for a limit that has none.
+    pub policy: &'a str,
+    /// The limit.
+    pub limit: &'a Limit,
+    /// What is left after the request; `None` if that is not known, because the
+    /// store failed and the policy allows (or denies) meanwhile.
+    pub remaining: Option<u64>,
+    /// When the request would pass this limit.
+    pub retry_after: RetryAfter,
+    /// When everything is available again.
+    pub reset_after: Duration,
+}
+
+/// The answer to a request, as far as the client is told.
+#[derive(Clone, Copy, Debug)]
+pub struct Shown<'a> {
+    /// Whether the request may go ahead.
+    pub allowed: bool,
+    /// The enforced limits in the config's order, those of a policy together.
+    pub lines: &'a [Line<'a>],
+    /// Which of them the answer speaks for.
+    pub speaker: Option<usize>,
+}
+
+impl<'a> Shown<'a> {
+    /// The line the answer speaks for.
+    pub(crate) fn speaking(&self) -> Option<&'a Line<'a>> {
+        self.lines.get(self.speaker?)
+    }
+
+    /// The lines that denied the request.
+    pub(crate) fn violated(&self) -> impl Iterator<Item = usize> {
+        let denies = |(index, line): (usize, &Line<'_>)| {
+            let denied = self.speaker == Some(index) || line.retry_after != RetryAfter::Now;
+            (!self.allowed && denied).then_some(index)
+        };
+        self.lines.iter().enumerate().filter_map(denies)
+    }
+}
+
+/// Writes the fields of `forms` into `out`, and on a denial `Retry-After`.
+///
+/// Times are whole seconds, rounded up: whoever obeys them is not early. A cost
+/// that can never pass has no `Retry-After` and no `t`. `now` is needed for
+/// `X-RateLimit-Reset`, the one field that is a point in time.
+///
+/// Where `remaining` is not known only `RateLimit-Policy` is sent.
+///
+/// ```
+/// use std::time::{Duration, SystemTime};
+/// use tidegate::headers::{Forms, Line, Shown, render};
+/// use tidegate::{Limit, RetryAfter};
+///
+/// let limit: Limit = "5 per 1m".parse()?;
+/// let line = Line {
+///     policy: "login",
+///     limit: &limit,
+///     remaining: Some(0),
+///     retry_after: RetryAfter::Micros(4_200_000),
+///     reset_after: Duration::from_secs(60),
+/// };
+/// let shown = Shown { allowed: false, lines: &[line], speaker: Some(0) };
+/// let mut out = http::HeaderMap::new();
+/// render(Forms::default(), &shown, SystemTime::now(), &mut out);
+/// assert_eq!(out["retry-after"], "5");
+/// assert_eq!(out["ratelimit"], "\"login\";r=0;t=5");
+/// assert_eq!(out["ratelimit-policy"], "\"login\";q=5;w=60");
+/// # Ok::<(), tidegate::LimitError>(())
+/// ```
+pub fn render(forms: Forms, shown: &Shown<'_>, now: SystemTime, out: &mut HeaderMap) {
+    fields::retry_after(shown, out);
+    // Forms that share a field's name cannot share the field: as two lines of
+    // one list they would parse as neither. The newest is sent.
+    if forms.contains(Form::Draft10) {
+        fields::draft_10(shown, out);
+    } else if forms.contains(Form::Draft7) {
+        fields::draft_7(shown, out);
+    }
+    if forms.contains(Form::Draft6) {
+        fields::draft_6(shown, out);
+    }
+    if !forms.contains(Form::Draft10)
+        && (forms.contains(Form::Draft7) || forms.contains(Form::Draft6))
+    {
+        fields::old_policy(shown, out);
+    }
+    if forms.contains(Form::XRateLimit) {
+        fields::x_rate_limit(shown, now, out);
+    }
+}

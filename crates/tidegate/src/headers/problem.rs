@@ -1,0 +1,174 @@
+//! Problem documents (RFC 9457): why a request was refused, for programs and people.
+
+use std::fmt::Write;
+
+use http::StatusCode;
+
+use super::Shown;
+use super::names::Names;
+use crate::RetryAfter;
+
+/// The media type of what [`write_problem`] writes.
+pub const PROBLEM_JSON: &str = "application/problem+json";
+
+/// Why a request was refused.
+#[derive(Clone, Copy, Debug)]
+pub enum Problem<'a> {
+    /// A limit denied it: 429.
+    QuotaExceeded(&'a Shown<'a>),
+    /// The store failed and a policy denies meanwhile: 503. Not the client's fault,
+    /// so never a 429.
+    ReducedCapacity(&'a Shown<'a>),
+    /// The request itself is wrong.
+    BadRequest {
+        /// 400, or a more exact one.
+        status: StatusCode,
+        /// The field to blame, as the request spells it: `limits[0]`.
+        field: Option<&'a str>,
+        /// What is wrong, and what would be right.
+        detail: &'a str,
+    },
+}
+
+impl Problem<'_> {
+    /// The status of the response it belongs in.
+    pub const fn status(&self) -> StatusCode {
+        match self {
+            Problem::QuotaExceeded(_) => StatusCode::TOO_MANY_REQUESTS,
+            Problem::ReducedCapacity(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Problem::BadRequest { status, .. } => *status,
+        }
+    }
+
+    /// Types and titles as registered for rate limits; a bad request has the
+    /// type that says no more than its status.
+    fn type_and_title(&self) -> (&'static str, &'static str) {
+        match self {
+            Problem::QuotaExceeded(_) => (
+                "https://iana.org/assignments/http-problem-types#quota-exceeded",
+                "Request cannot be satisfied as assigned quota has been exceeded",
+            ),
+            Problem::ReducedCapacity(_) => (
+                "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
+                "Request cannot be satisfied due to temporary server capacity constraints",
+            ),
+            Problem::BadRequest { status, .. } => {
+                ("about:blank", status.canonical_reason().unwrap_or("Refused"))
+            }
+        }
+    }
+}
+
+/// Appends `problem` as JSON to `out`.
+///
+/// ```
+/// use http::StatusCode;
+/// use tidegate::headers::{Problem, write_problem};
+///
+/// let mut body = String::new();
+/// let problem = Problem::BadRequest {
+///     status: StatusCode::BAD_REQUEST,
+///     field: Some("cost"),
+///     detail: "a whole number must stand here",
+/// };
+/// write_problem(&problem, &mut body);
+/// assert_eq!(
+///     body,
+///     r#"{"type":"about:blank","title":"Bad Request","status":400,"detail":"a whole number must stand here","field":"cost"}"#
+/// );
+/// ```
+pub fn write_problem(problem: &Problem<'_>, out: &mut String) {
+    let (kind, title) = problem.type_and_title();
+    out.push_str("{\"type\":\"");
+    out.push_str(kind);
+    out.push_str("\",\"title\":\"");
+    out.push_str(title);
+    out.push_str("\",\"status\":");
+    out.push_str(problem.status().as_str());
+    match problem {
+        Problem::QuotaExceeded(shown) => {
+            member(out, "detail", |out| quota_detail(out, shown));
+            violated_policies(out, shown);
+        }
+        Problem::ReducedCapacity(shown) => {
+            member(out, "detail", |out| out.put("it cannot be decided now; try again later"));
+            violated_policies(out, shown);
+        }
+        Problem::BadRequest { field, detail, .. } => {
+            member(out, "detail", |out| out.put(detail));
+            if let Some(field) = field {
+                member(out, "field", |out| out.put(field));
+            }
+        }
+    }
+    out.push('}');
+}
+
+fn quota_detail(out: &mut Escaped<'_>, shown: &Shown<'_>) {
+    let Some(line) = shown.speaking() else { return };
+    let verb = match line.retry_after {
+        RetryAfter::Never => "this cost can never pass `",
+        RetryAfter::Now | RetryAfter::Micros(_) => "used up: `",
+    };
+    out.put(verb);
+    // Writing to a text cannot fail.
+    let _ = write!(out, "{}`", line.limit);
+    if !line.policy.is_empty() {
+        out.put(" of policy ");
+        out.put(line.policy);
+    }
+    if let (RetryAfter::Micros(_), Some(seconds)) = (line.retry_after, line.retry_after.as_secs()) {
+        let _ = write!(out, "; retry after {seconds} s");
+    }
+}
+
+/// By the names that `RateLimit-Policy` uses.
+fn violated_policies(out: &mut String, shown: &Shown<'_>) {
+    let names = Names::of(shown.lines);
+    out.push_str(",\"violated-policies\":[");
+    for (position, index) in shown.violated().enumerate() {
+        out.push_str(if position == 0 { "\"" } else { ",\"" });
+        let mut escaped = Escaped(out);
+        names.get(index).iter().for_each(|byte| escaped.put_char(char::from(*byte)));
+        out.push('"');
+    }
+    out.push(']');
+}
+
+fn member(out: &mut String, name: &str, value: impl FnOnce(&mut Escaped<'_>)) {
+    out.push_str(",\"");
+    out.push_str(name);
+    out.push_str("\":\"");
+    value(&mut Escaped(out));
+    out.push('"');
+}
+
+/// The inside of a JSON string.
+struct Escaped<'a>(&'a mut String);
+
+impl Escaped<'_> {
+    fn put(&mut self, text: &str) {
+        text.chars().for_each(|c| self.put_char(c));
+    }
+
+    fn put_char(&mut self, c: char) {
+        match c {
+            '"' => self.0.push_str("\\\""),
+            '\\' => self.0.push_str("\\\\"),
+            '\n' => self.0.push_str("\\n"),
+            // Besides what JSON demands, whatever could move a terminal or end a
+            // line of script.
+            c if c.is_control() || matches!(c, '\u{2028}' | '\u{2029}') => {
+                let _ = write!(self.0, "\\u{:04x}", u32::from(c));
+            }
+            c => self.0.push(c),
+        }
+    }
+}
+
+impl Write for Escaped<'_> {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        self.put(text);
+        Ok(())
+    }
+}

@@ -1,0 +1,207 @@
+//! Who a request came from, as an address that the client cannot choose.
+//!
+//! The naive way takes the leftmost entry of `X-Forwarded-For`: the one the
+//! client itself wrote. Every proxy appends the address it saw at the *right*,
+//! so only the right end can be believed, and only as far as the proxies that
+//! wrote it are known:
+//!
+//! ```text
+//! X-Forwarded-For: 6.6.6.6, 198.51.100.7, 10.0.0.2      peer 10.0.0.1
+//!                  ^        ^             ^                  ^
+//!                  claimed  the client    trusted            trusted
+//!                           <------------- walked from here -+
+//! ```
+//!
+//! The walk starts at the peer, goes on while the address reached is a trusted
+//! proxy, and ends at the first that is not: the client. Where an entry is no
+//! address (`unknown`, an obfuscated name, garbage, nothing at all) it ends at
+//! the proxy that wrote it. It never steps over such an entry, because what
+//! stands to its left may be anybody's. So everything left of the client's
+//! entry has no effect, whatever it is.
+//!
+//! `X-Real-IP` is never read: it holds one address without a trace of who wrote
+//! it, and gateways that do not set it pass on the client's.
+
+mod forwarded;
+mod group;
+mod node;
+mod trusted;
+
+use std::fmt;
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+
+use ipnet::IpNet;
+use smallvec::SmallVec;
+
+pub use group::IpGroup;
+
+use crate::attributes::Headers;
+use trusted::Trusted;
+
+/// The prefix lengths by which IPv6 addresses can be grouped. 0 would put the
+/// whole Internet into one group.
+pub const IPV6_PREFIXES: RangeInclusive<u8> = 1..=128;
+/// How IPv6 addresses are grouped when nobody says: a /64 is what one household
+/// or one machine is given, and it can use any address in it.
+pub const DEFAULT_IPV6_PREFIX: u8 = 64;
+/// The most entries a walk looks at: more proxies in a row than anybody has. A
+/// longer chain of trusted addresses ends at the last one looked at.
+pub const MAX_HOPS: usize = 32;
+
+/// Which header field the trusted proxies write.
+///
+/// A proxy maintains one of them and passes the other on as the client sent it.
+/// So if both are present they cannot both be believed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// `X-Forwarded-For` if it is there at all, else `Forwarded`. The former
+    /// wins because it is what gateways write unless told otherwise: a
+    /// `Forwarded` beside it is most likely the client's own.
+    #[default]
+    Either,
+    /// `X-Forwarded-For` only.
+    XForwardedFor,
+    /// `Forwarded` (RFC 7239) only: for proxies that write it and pass
+    /// `X-Forwarded-For` on.
+    Forwarded,
+}
+
+impl Source {
+    /// Every source.
+    pub const ALL: [Source; 3] = [Source::Either, Source::XForwardedFor, Source::Forwarded];
+
+    /// The name used in the config.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Source::Either => "either",
+            Source::XForwardedFor => "x-forwarded-for",
+            Source::Forwarded => "forwarded",
+        }
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A text that names no [`Source`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnknownSource;
+
+impl fmt::Display for UnknownSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(
+            "unknown source of the client's address: use either, x-forwarded-for or forwarded",
+        )
+    }
+}
+
+impl std::error::Error for UnknownSource {}
+
+impl FromStr for Source {
+    type Err = UnknownSource;
+
+    fn from_str(text: &str) -> Result<Self, UnknownSource> {
+        Source::ALL.into_iter().find(|source| source.name() == text).ok_or(UnknownSource)
+    }
+}
+
+/// How a client's address is found and grouped.
+///
+/// ```
+/// use tidegate::attributes::Headers;
+/// use tidegate::identity::Identity;
+///
+/// let identity = Identity::new(vec!["10.0.0.0/8".parse()?], 64);
+/// let mut map = http::HeaderMap::new();
+/// map.insert("x-forwarded-for", "6.6.6.6, 2001:db8:0:1::7, 10.0.0.2".parse()?);
+/// let client = identity.client_ip(Some("10.0.0.1".parse()?), &Headers::Map(&map));
+/// assert_eq!(client, Some("2001:db8:0:1::7".parse()?));
+/// assert_eq!(identity.group("2001:db8:0:1::7".parse()?).to_string(), "2001:db8:0:1::/64");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    trusted: Trusted,
+    ipv6_prefix: u8,
+    source: Source,
+}
+
+impl Default for Identity {
+    /// Nobody is trusted, so the peer is the client; IPv6 by /64.
+    fn default() -> Self {
+        Identity::new(Vec::new(), DEFAULT_IPV6_PREFIX)
+    }
+}
+
+impl Identity {
+    /// Believes what the proxies in `trusted` say, and groups IPv6 addresses by
+    /// `ipv6_prefix` bits, taken as the nearest of [`IPV6_PREFIXES`].
+    pub fn new(trusted: Vec<IpNet>, ipv6_prefix: u8) -> Self {
+        let ipv6_prefix = ipv6_prefix.clamp(*IPV6_PREFIXES.start(), *IPV6_PREFIXES.end());
+        Identity { trusted: Trusted::new(trusted), ipv6_prefix, source: Source::default() }
+    }
+
+    /// The same, reading only what the proxies are known to write.
+    #[must_use]
+    pub fn reading(self, source: Source) -> Self {
+        Identity { source, ..self }
+    }
+
+    /// Whether this address is one of the trusted proxies.
+    #[inline]
+    pub fn trusts(&self, ip: IpAddr) -> bool {
+        self.trusted.contains(ip.to_canonical())
+    }
+
+    /// The client's address, without port and zone and with a mapped IPv4
+    /// address as IPv4.
+    ///
+    /// `None` if the peer has none (a Unix socket): then there is nobody whose
+    /// word could be trusted.
+    pub fn client_ip(&self, peer: Option<IpAddr>, headers: &Headers<'_>) -> Option<IpAddr> {
+        let peer = peer?.to_canonical();
+        if !self.trusts(peer) {
+            return Some(peer);
+        }
+        if self.source != Source::Forwarded {
+            let lines = lines(headers, "x-forwarded-for");
+            if !lines.is_empty() || self.source == Source::XForwardedFor {
+                return Some(self.walk(peer, &lines, node::from_the_right));
+            }
+        }
+        Some(self.walk(peer, &lines(headers, "forwarded"), forwarded::from_the_right))
+    }
+
+    /// The group this address is counted in: an IPv4 address by itself, an IPv6
+    /// address with its prefix.
+    pub fn group(&self, ip: IpAddr) -> IpGroup {
+        IpGroup::new(ip, self.ipv6_prefix)
+    }
+
+    /// From the peer leftwards to the first address that is not trusted, or to
+    /// the last that is before something unreadable.
+    fn walk<'a, H>(&self, peer: IpAddr, lines: &[&'a [u8]], hops_of: fn(&'a [u8]) -> H) -> IpAddr
+    where
+        H: Iterator<Item = Option<IpAddr>>,
+    {
+        let mut reached = peer;
+        for hop in lines.iter().rev().flat_map(|line| hops_of(line)).take(MAX_HOPS) {
+            let Some(ip) = hop else { break };
+            reached = ip;
+            if !self.trusts(ip) {
+                break;
+            }
+        }
+        reached
+    }
+}
+
+/// Several lines of a field are one list, in order (RFC 9110, section 5.3).
+fn lines<'a>(headers: &Headers<'a>, name: &str) -> SmallVec<[&'a [u8]; 4]> {
+    headers.all(name).collect()
+}

@@ -1,0 +1,379 @@
+//! Conditions on a request: what a policy matches, when an override holds, who is exempt.
+//!
+//! One form for all three. A condition names a part of the request and what it
+//! must be; a part the request does not have satisfies nothing.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::ops::Range;
+
+use ipnet::IpNet;
+
+use super::facts::Facts;
+use super::key::write_escaped;
+use super::part::{Part, Value};
+use super::pattern::{Matched, Pattern, PatternError};
+
+/// Most values of a condition: beyond it a header or descriptor set by the
+/// gateway is the better tool.
+pub const MAX_VALUES: usize = 1024;
+
+/// One condition: a part of the request, and what it must be.
+///
+/// ```
+/// use tidegate::policy::Condition;
+///
+/// let office = Condition::new("client_ip".parse()?, &["192.0.2.0/24", "2001:db8::/32"])?;
+/// assert_eq!(office.to_string(), "client_ip: [192.0.2.0/24, 2001:db8::/32]");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Condition {
+    part: Part,
+    wanted: Wanted,
+    /// Where its patterns begin among those of all policies.
+    first: usize,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Wanted {
+    /// `"*"`: anything, as long as it is there.
+    Present,
+    Values(Box<[Box<str>]>),
+    Nets(Box<[IpNet]>),
+    Patterns(Box<[Pattern]>),
+}
+
+/// A condition that cannot be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConditionError {
+    /// Which of the values is wrong.
+    pub index: usize,
+    /// What is wrong with it.
+    pub kind: ConditionErrorKind,
+}
+
+/// What can be wrong with a condition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ConditionErrorKind {
+    /// There is no value, so nothing satisfies it.
+    NoValue,
+    /// More than [`MAX_VALUES`].
+    TooMany,
+    /// An empty text, which no part ever is.
+    Empty,
+    /// `*` beside other values.
+    StarAmongOthers,
+    /// A method with characters no method has.
+    Method,
+    /// No address and no network.
+    Network,
+    /// A network whose address has bits beyond the prefix; the network that is meant.
+    HostBits(IpNet),
+    /// A mapped IPv4 network; the IPv4 one that is meant.
+    Mapped(IpNet),
+    /// No pattern.
+    Pattern(PatternError),
+}
+
+impl ConditionErrorKind {
+    /// What is wrong, in a few words.
+    pub fn problem(&self) -> String {
+        match self {
+            Self::NoValue => "there is no value, so no request can satisfy it".into(),
+            Self::TooMany => "too many values".into(),
+            Self::Empty => "an empty value matches nothing".into(),
+            Self::StarAmongOthers => {
+                "`*` matches anything, so the other values mean nothing".into()
+            }
+            Self::Method => "this is not a method".into(),
+            Self::Network => "this is not an address or network".into(),
+            Self::HostBits(_) => "the address has bits beyond its prefix".into(),
+            Self::Mapped(_) => {
+                "mapped IPv4 addresses are taken as IPv4, so this never matches".into()
+            }
+            Self::Pattern(error) => error.problem(),
+        }
+    }
+
+    /// What to write instead.
+    pub fn help(&self) -> String {
+        match self {
+            Self::NoValue => "write at least one value, or `\"*\"` for any".into(),
+            Self::TooMany => format!("use at most {MAX_VALUES}"),
+            Self::Empty => "write a value, or `\"*\"` for any".into(),
+            Self::StarAmongOthers => "write `\"*\"` alone, or leave it out".into(),
+            Self::Method => "write for example `POST`".into(),
+            Self::Network => {
+                "write for example `10.0.0.0/8`, `192.0.2.1` or `2001:db8::/32`".into()
+            }
+            Self::HostBits(net) | Self::Mapped(net) => format!("write `{net}`"),
+            Self::Pattern(error) => error.help().into(),
+        }
+    }
+}
+
+impl fmt::Display for ConditionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.kind.problem(), self.kind.help())
+    }
+}
+
+impl std::error::Error for ConditionError {}
+
+impl Condition {
+    /// That `part` is one of `values`: networks for `client_ip`, patterns for
+    /// `path` and `host`, the values themselves for the others; `*` alone for any.
+    ///
+    /// # Errors
+    /// When a value is not of its kind, or there is none.
+    pub fn new(part: Part, values: &[impl AsRef<str>]) -> Result<Self, ConditionError> {
+        let count = values.len();
+        if count == 0 || count > MAX_VALUES {
+            let kind =
+                if count == 0 { ConditionErrorKind::NoValue } else { ConditionErrorKind::TooMany };
+            return Err(ConditionError { index: 0, kind });
+        }
+        let values = || values.iter().map(AsRef::as_ref);
+        if let Some(index) = values().position(|value| value == "*") {
+            if count > 1 {
+                return Err(ConditionError { index, kind: ConditionErrorKind::StarAmongOthers });
+            }
+            return Ok(Condition { part, wanted: Wanted::Present, first: 0 });
+        }
+        let wanted = match part {
+            Part::ClientIp => Wanted::Nets(collect(values(), network)?),
+            Part::Path => Wanted::Patterns(collect(values(), |text| {
+                Pattern::path(text).map_err(ConditionErrorKind::Pattern)
+            })?),
+            Part::Host => Wanted::Patterns(collect(values(), |text| {
+                Pattern::host(text).map_err(ConditionErrorKind::Pattern)
+            })?),
+            Part::Method => Wanted::Values(collect(values(), method)?),
+            _ => Wanted::Values(collect(values(), |text| match text.trim() {
+                "" => Err(ConditionErrorKind::Empty),
+                text => Ok(text.into()),
+            })?),
+        };
+        Ok(Condition { part, wanted, first: 0 })
+    }
+
+    /// The part it is about.
+    pub fn part(&self) -> &Part {
+        &self.part
+    }
+
+    pub(super) fn patterns(&self) -> &[Pattern] {
+        match &self.wanted {
+            Wanted::Patterns(patterns) => patterns,
+            _ => &[],
+        }
+    }
+
+    pub(super) fn place(&mut self, first: usize) {
+        self.first = first;
+    }
+
+    pub(super) fn holds(&self, facts: &Facts<'_>) -> bool {
+        match &self.wanted {
+            Wanted::Present => self.part.value(facts).is_some(),
+            Wanted::Nets(nets) => facts.client_ip().is_some_and(|ip| in_nets(nets, ip)),
+            Wanted::Patterns(patterns) => {
+                let matched = if self.part == Part::Host { &facts.hosts } else { &facts.paths };
+                any_within(matched, self.first..self.first + patterns.len())
+            }
+            Wanted::Values(values) => match self.part.value(facts) {
+                Some(Value::Bytes(found)) => values.iter().any(|v| v.as_bytes() == &*found),
+                _ => false,
+            },
+        }
+    }
+
+    /// What the request has in place of what is wanted, for people.
+    pub(super) fn found(&self, facts: &Facts<'_>) -> String {
+        let mut out = String::new();
+        let bytes = match (&self.part, self.part.value(facts)) {
+            (Part::ClientIp, _) => match facts.client_ip() {
+                Some(address) => return address.to_string(),
+                None => return "missing".into(),
+            },
+            (_, Some(Value::Bytes(bytes))) => bytes,
+            _ => return "missing".into(),
+        };
+        // Writing to memory cannot fail.
+        let _ = write_escaped(&bytes, &mut out);
+        out
+    }
+
+    /// Whether whatever satisfies this satisfies `other`, as far as can be told.
+    fn implies(&self, other: &Condition) -> bool {
+        if self.part != other.part {
+            return false;
+        }
+        match (&self.wanted, &other.wanted) {
+            (_, Wanted::Present) => true,
+            (Wanted::Values(ours), Wanted::Values(theirs)) => {
+                ours.iter().all(|v| theirs.contains(v))
+            }
+            (Wanted::Nets(ours), Wanted::Nets(theirs)) => {
+                ours.iter().all(|ours| theirs.iter().any(|theirs| theirs.contains(ours)))
+            }
+            (Wanted::Patterns(ours), Wanted::Patterns(theirs)) => ours.iter().all(|ours| {
+                let literal = |p: &Pattern| ours.literal().is_some_and(|text| p.matches(text));
+                theirs.iter().any(|theirs| theirs == ours || literal(theirs))
+            }),
+            _ => false,
+        }
+    }
+
+    /// Whether nothing can satisfy both, as far as can be told.
+    fn excludes(&self, other: &Condition) -> bool {
+        if self.part != other.part {
+            return false;
+        }
+        match (&self.wanted, &other.wanted) {
+            (Wanted::Values(ours), Wanted::Values(theirs)) => {
+                !ours.iter().any(|v| theirs.contains(v))
+            }
+            (Wanted::Nets(ours), Wanted::Nets(theirs)) => {
+                let meet = |a: &IpNet, b: &IpNet| a.contains(b) || b.contains(a);
+                !ours.iter().any(|a| theirs.iter().any(|b| meet(a, b)))
+            }
+            (Wanted::Patterns(ours), Wanted::Patterns(theirs)) => {
+                !ours.iter().any(|a| theirs.iter().any(|b| may_meet(a, b)))
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Whether some text may match both; only where one has no wildcard can we say no.
+fn may_meet(a: &Pattern, b: &Pattern) -> bool {
+    match (a.literal(), b.literal()) {
+        (Some(text), _) => b.matches(text),
+        (_, Some(text)) => a.matches(text),
+        _ => true,
+    }
+}
+
+fn in_nets(nets: &[IpNet], address: IpAddr) -> bool {
+    nets.iter().any(|net| net.contains(&address))
+}
+
+/// `matched` is in ascending order.
+fn any_within(matched: &Matched, range: Range<usize>) -> bool {
+    let at = matched.partition_point(|&id| id < range.start);
+    matched.get(at).is_some_and(|&id| id < range.end)
+}
+
+fn collect<'v, T>(
+    values: impl Iterator<Item = &'v str>,
+    parse: impl Fn(&str) -> Result<T, ConditionErrorKind>,
+) -> Result<Box<[T]>, ConditionError> {
+    let parsed = values.enumerate();
+    parsed.map(|(index, text)| parse(text).map_err(|kind| ConditionError { index, kind })).collect()
+}
+
+fn method(text: &str) -> Result<Box<str>, ConditionErrorKind> {
+    match http::Method::from_bytes(text.as_bytes()) {
+        Ok(_) => Ok(text.to_ascii_uppercase().into()),
+        Err(_) => Err(ConditionErrorKind::Method),
+    }
+}
+
+/// A network, or an address that is a network of one.
+pub(crate) fn network(text: &str) -> Result<IpNet, ConditionErrorKind> {
+    let net = match text.parse::<IpNet>() {
+        Ok(net) => net,
+        Err(_) => text.parse::<IpAddr>().map_err(|_| ConditionErrorKind::Network)?.into(),
+    };
+    if let IpNet::V6(v6) = net
+        && let Some(v4) = v6.addr().to_ipv4_mapped()
+        && v6.prefix_len() >= 96
+        && let Ok(v4) = IpNet::new(v4.into(), v6.prefix_len() - 96)
+    {
+        return Err(ConditionErrorKind::Mapped(v4.trunc()));
+    }
+    if net.trunc() != net {
+        return Err(ConditionErrorKind::HostBits(net.trunc()));
+    }
+    Ok(net)
+}
+
+impl fmt::Display for Condition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let values: Vec<String> = match &self.wanted {
+            Wanted::Present => vec!["\"*\"".into()],
+            Wanted::Values(values) => values.iter().map(ToString::to_string).collect(),
+            Wanted::Nets(nets) => nets.iter().map(ToString::to_string).collect(),
+            Wanted::Patterns(patterns) => patterns.iter().map(|p| p.as_str().to_owned()).collect(),
+        };
+        match &*values {
+            [value] => write!(f, "{}: {value}", self.part),
+            values => write!(f, "{}: [{}]", self.part, values.join(", ")),
+        }
+    }
+}
+
+/// Conditions that belong together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Conditions(Vec<Condition>);
+
+impl Conditions {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Each of them, in order.
+    pub fn iter(&self) -> std::slice::Iter<'_, Condition> {
+        self.0.iter()
+    }
+
+    pub(super) fn iter_mut(&mut self) -> std::slice::IterMut<'_, Condition> {
+        self.0.iter_mut()
+    }
+
+    /// Whether all hold; so it is when there are none.
+    pub(super) fn all_hold(&self, facts: &Facts<'_>) -> bool {
+        self.0.iter().all(|condition| condition.holds(facts))
+    }
+
+    /// The first that holds.
+    pub(super) fn first_that_holds(&self, facts: &Facts<'_>) -> Option<&Condition> {
+        self.0.iter().find(|condition| condition.holds(facts))
+    }
+
+    /// The first that does not hold.
+    pub(super) fn first_that_fails(&self, facts: &Facts<'_>) -> Option<&Condition> {
+        self.0.iter().find(|condition| !condition.holds(facts))
+    }
+
+    /// Whether whatever satisfies these satisfies `others`, as far as can be told.
+    pub(super) fn imply(&self, others: &Conditions) -> bool {
+        others.iter().all(|other| self.0.iter().any(|condition| condition.implies(other)))
+    }
+
+    /// The first of these that nothing which satisfies `others` can satisfy.
+    pub(super) fn contradiction<'c>(
+        &'c self,
+        others: &'c Conditions,
+    ) -> Option<(usize, &'c Condition)> {
+        let excluded = |ours: &Condition| others.iter().find(|other| ours.excludes(other));
+        self.0.iter().enumerate().find_map(|(index, ours)| Some((index, excluded(ours)?)))
+    }
+}
+
+impl FromIterator<Condition> for Conditions {
+    fn from_iter<I: IntoIterator<Item = Condition>>(conditions: I) -> Self {
+        Conditions(conditions.into_iter().collect())
+    }
+}
+
+impl fmt::Display for Conditions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all: Vec<String> = self.0.iter().map(ToString::to_string).collect();
+        f.write_str(&all.join(", "))
+    }
+}

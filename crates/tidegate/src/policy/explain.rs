@@ -1,0 +1,155 @@
+//! Why a request is limited, or not: the selection told step by step.
+//!
+//! It asks the same conditions as `select.rs` and so cannot tell another story.
+
+use std::fmt;
+
+use super::facts::Facts;
+use super::key::Key;
+use super::rule::Policy;
+use super::{Mode, OnStoreFailure};
+
+/// What every policy makes of one request.
+#[derive(Clone, Debug)]
+pub struct Explanation<'p> {
+    /// One per policy, in order.
+    pub policies: Vec<Explained<'p>>,
+}
+
+/// What one policy makes of it.
+#[derive(Clone, Debug)]
+pub struct Explained<'p> {
+    /// The policy.
+    pub policy: &'p Policy,
+    /// What came of it.
+    pub outcome: Outcome,
+}
+
+/// How a policy meets a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// It does not match.
+    NoMatch {
+        /// The first condition that does not hold.
+        condition: String,
+        /// What the request has there.
+        found: String,
+    },
+    /// It spares the request.
+    Exempt {
+        /// The condition that holds.
+        condition: String,
+    },
+    /// It applies, or would if it were not off.
+    Applies {
+        /// Who is counted.
+        key: Key,
+        /// Parts of the key that the request does not have.
+        missing: Vec<String>,
+        /// Which of [`Policy::variants`] it is.
+        variant: usize,
+        /// The units asked for, or what stands where they should.
+        cost: Result<u64, String>,
+    },
+}
+
+pub(super) fn explain<'p>(policies: &'p [Policy], facts: &Facts<'_>) -> Explanation<'p> {
+    let explained =
+        policies.iter().map(|policy| Explained { policy, outcome: outcome(policy, facts) });
+    Explanation { policies: explained.collect() }
+}
+
+fn outcome(policy: &Policy, facts: &Facts<'_>) -> Outcome {
+    if let Some(failed) = policy.matching().first_that_fails(facts) {
+        return Outcome::NoMatch { condition: failed.to_string(), found: failed.found(facts) };
+    }
+    if let Some(condition) = policy.exempt().first_that_holds(facts) {
+        return Outcome::Exempt { condition: condition.to_string() };
+    }
+    let variant = policy.variant_for(facts);
+    Outcome::Applies {
+        key: policy.key_template().render(facts),
+        missing: policy.key_template().missing(facts),
+        variant,
+        cost: policy.variants()[variant].cost().units(facts),
+    }
+}
+
+impl Explained<'_> {
+    /// Whether the policy limits this request: it applies and is not off.
+    pub fn is_selected(&self) -> bool {
+        self.mode().is_some_and(|mode| mode != Mode::Off)
+    }
+
+    /// The mode it applies in; `None` if it does not.
+    pub fn mode(&self) -> Option<Mode> {
+        match self.outcome {
+            Outcome::Applies { variant, .. } => Some(self.policy.variants()[variant].mode()),
+            _ => None,
+        }
+    }
+
+    fn write_applied(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Outcome::Applies { key, missing, variant, cost } = &self.outcome else { return Ok(()) };
+        let chosen = &self.policy.variants()[*variant];
+        writeln!(f, "  key     {} -> {key}", self.policy.key_template())?;
+        for part in missing {
+            writeln!(f, "          the request has no {part}: all such requests share this key")?;
+        }
+        if *variant > 0 {
+            writeln!(f, "  because override {variant} holds: {}", chosen.when())?;
+        }
+        for limit in chosen.limits() {
+            writeln!(f, "  limit   {limit}")?;
+        }
+        match cost {
+            Ok(1) => {}
+            Ok(units) => writeln!(f, "  cost    {units}")?,
+            Err(found) => {
+                writeln!(f, "  cost    {} holds `{found}`: bad input", chosen.cost())?;
+            }
+        }
+        match chosen.on_store_failure() {
+            OnStoreFailure::Local => writeln!(f, "  store down: decided locally"),
+            OnStoreFailure::Allow => writeln!(f, "  store down: allowed"),
+            OnStoreFailure::Deny => writeln!(f, "  store down: denied"),
+        }
+    }
+}
+
+impl fmt::Display for Explained<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.policy.name();
+        match &self.outcome {
+            Outcome::NoMatch { condition, found } => {
+                writeln!(f, "{name}: does not match")?;
+                writeln!(f, "  because it wants {condition}; the request has {found}")
+            }
+            Outcome::Exempt { condition } => {
+                writeln!(f, "{name}: exempt")?;
+                writeln!(f, "  because {condition}")
+            }
+            Outcome::Applies { .. } => {
+                match self.mode() {
+                    Some(Mode::Observe) => writeln!(f, "{name}: observes, never denies")?,
+                    Some(Mode::Off) => writeln!(f, "{name}: off")?,
+                    _ => writeln!(f, "{name}: limits")?,
+                }
+                self.write_applied(f)
+            }
+        }
+    }
+}
+
+impl fmt::Display for Explanation<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, explained) in self.policies.iter().enumerate() {
+            if index > 0 {
+                writeln!(f)?;
+            }
+            explained.fmt(f)?;
+        }
+        Ok(())
+    }
+}

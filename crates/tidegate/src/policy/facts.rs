@@ -1,0 +1,130 @@
+//! A request's attributes as policies see them: path and host in one spelling,
+//! and which of all patterns they match, worked out once for all policies.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+
+use http::HeaderName;
+
+use super::path;
+use super::pattern::{Matched, PatternSet};
+use crate::attributes::Attributes;
+use crate::identity::{Identity, IpGroup};
+
+pub(super) struct Facts<'a> {
+    attributes: &'a Attributes<'a>,
+    identity: &'a Identity,
+    path: Option<Cow<'a, str>>,
+    host: Option<Cow<'a, str>>,
+    /// The path and host patterns that match, of all policies.
+    pub(super) paths: Matched,
+    pub(super) hosts: Matched,
+}
+
+/// All patterns of all policies.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Patterns {
+    pub(super) paths: PatternSet,
+    pub(super) hosts: PatternSet,
+}
+
+impl<'a> Facts<'a> {
+    pub(super) fn new(
+        attributes: &'a Attributes<'a>,
+        identity: &'a Identity,
+        patterns: &Patterns,
+    ) -> Self {
+        let path = attributes.path.map(path::normalise);
+        let host = attributes.host.map(host_name);
+        let matched = |set: &PatternSet, text: &Option<Cow<'_, str>>| match text {
+            Some(text) if !set.is_empty() => set.matched(text),
+            _ => Matched::new(),
+        };
+        let (paths, hosts) = (matched(&patterns.paths, &path), matched(&patterns.hosts, &host));
+        Facts { attributes, identity, path, host, paths, hosts }
+    }
+
+    pub(super) fn client_ip(&self) -> Option<IpAddr> {
+        self.attributes.client_ip.map(|address| address.to_canonical())
+    }
+
+    pub(super) fn group(&self) -> Option<IpGroup> {
+        self.attributes.client_ip.map(|address| self.identity.group(address))
+    }
+
+    pub(super) fn method(&self) -> Option<Cow<'_, [u8]>> {
+        let method = self.attributes.method?;
+        Some(match method.bytes().any(|byte| byte.is_ascii_lowercase()) {
+            true => Cow::Owned(method.to_ascii_uppercase().into_bytes()),
+            false => Cow::Borrowed(method.as_bytes()),
+        })
+    }
+
+    pub(super) fn path(&self) -> Option<&str> {
+        self.path.as_deref()
+    }
+
+    pub(super) fn host(&self) -> Option<&str> {
+        self.host.as_deref()
+    }
+
+    pub(super) fn header(&self, name: &HeaderName) -> Option<&[u8]> {
+        self.attributes.headers.named(name).map(<[u8]>::trim_ascii)
+    }
+
+    pub(super) fn query(&self, name: &str) -> Option<Cow<'_, [u8]>> {
+        let pairs = self.attributes.query?.split('&');
+        let mut pairs = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+        let (_, value) = pairs.find(|(key, _)| *form_decode(key) == *name.as_bytes())?;
+        Some(form_decode(value))
+    }
+
+    pub(super) fn cookie(&self, name: &str) -> Option<&[u8]> {
+        let headers = self.attributes.headers.all("cookie");
+        let mut cookies = headers.flat_map(|header| header.split(|&byte| byte == b';'));
+        cookies.find_map(|cookie| {
+            let at = cookie.iter().position(|&byte| byte == b'=')?;
+            let (key, value) = (cookie[..at].trim_ascii(), cookie[at + 1..].trim_ascii());
+            (key == name.as_bytes()).then_some(value)
+        })
+    }
+
+    pub(super) fn descriptor(&self, name: &str) -> Option<&[u8]> {
+        let named = self.attributes.descriptors.iter().find(|(key, _)| *key == *name);
+        named.map(|(_, value)| value.as_bytes())
+    }
+}
+
+/// A host in lower case, without port and final dot.
+fn host_name(host: &str) -> Cow<'_, str> {
+    let name = match host.rfind(':') {
+        // In `[::1]` the colons are the address's own.
+        Some(at) if !host[at..].contains(']') => &host[..at],
+        _ => host,
+    };
+    let name = name.strip_suffix('.').unwrap_or(name);
+    match name.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        true => Cow::Owned(name.to_ascii_lowercase()),
+        false => Cow::Borrowed(name),
+    }
+}
+
+/// A name or value of a query, with `+` and `%XX` decoded.
+fn form_decode(text: &str) -> Cow<'_, [u8]> {
+    let bytes = text.as_bytes();
+    if !bytes.iter().any(|byte| matches!(byte, b'+' | b'%')) {
+        return Cow::Borrowed(bytes);
+    }
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while let Some(&byte) = bytes.get(at) {
+        let (byte, width) = match path::unescape(&bytes[at..]) {
+            Some(byte) => (byte, 3),
+            None if byte == b'+' => (b' ', 1),
+            None => (byte, 1),
+        };
+        out.push(byte);
+        at += width;
+    }
+    Cow::Owned(out)
+}

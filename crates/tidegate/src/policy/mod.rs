@@ -1,0 +1,162 @@
+//! Policies: which requests are limited, under which key, by which limits.
+//!
+//! ```text
+//!   Attributes -> facts (path and host in one spelling, patterns run once)
+//!              -> per policy: match? exempt? which override? -> Key, limits, mode, cost
+//! ```
+//!
+//! Everything that can be wrong is found when a [`Policy`] is made; selecting
+//! only compares. All path patterns run as one automaton, every override's
+//! fields are worked out beforehand, and a request costs no allocation beyond
+//! keys too long for the stack.
+//!
+//! - `part.rs`, `template.rs`, `key.rs`: what keys are made of, and why they cannot collide;
+//! - `condition.rs`, `pattern.rs`, `path.rs`: matching;
+//! - `rule.rs`: [`Policy`] with its overrides; `select.rs`: [`Policies`], all of them together;
+//! - `explain.rs`: the same selection, told step by step.
+//!
+//! ```
+//! use tidegate::attributes::Attributes;
+//! use tidegate::identity::Identity;
+//! use tidegate::policy::{Condition, Policies, Policy};
+//!
+//! let login = Policy::new("login", "{client_ip}".parse()?, vec!["5 per 1m sliding-log".parse()?])?
+//!     .with_match([Condition::new("path".parse()?, &["/login"])?].into_iter().collect());
+//! let policies = Policies::new(vec![login], Identity::default())?;
+//!
+//! let attributes = Attributes {
+//!     path: Some("//%6Cogin"),
+//!     client_ip: Some("192.0.2.1".parse()?),
+//!     ..Attributes::default()
+//! };
+//! let selected = policies.select(&attributes)?;
+//! assert_eq!(selected[0].policy.name(), "login");
+//! assert_eq!(selected[0].key.to_string(), "192.0.2.1");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod condition;
+mod explain;
+mod facts;
+mod key;
+mod part;
+mod path;
+mod pattern;
+mod rule;
+mod select;
+mod template;
+
+use std::fmt;
+use std::str::FromStr;
+
+pub use condition::{Condition, ConditionError, ConditionErrorKind, Conditions, MAX_VALUES};
+pub use explain::{Explained, Explanation, Outcome};
+pub use key::{Key, MAX_KEY_BYTES};
+pub use part::{Part, PartError};
+pub use pattern::{MAX_PATTERN_BYTES, Pattern, PatternError};
+pub use rule::{
+    Charge, ChargeError, MAX_LIMITS, MAX_NAME_BYTES, MAX_OVERRIDES, Override, Policy, PolicyError,
+    Variant,
+};
+pub use select::{MAX_POLICIES, Policies, PoliciesError, SelectError, Selected};
+pub use template::{
+    MAX_TEMPLATE_BYTES, MAX_TEMPLATE_PARTS, Template, TemplateError, TemplateErrorKind,
+};
+
+#[cfg(feature = "config")]
+pub(crate) use {condition::network, key::is_unseen, part::PART_NAMES};
+
+/// Whether a policy's denials count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// It denies.
+    #[default]
+    Enforce,
+    /// It decides, counts and logs, and never denies.
+    Observe,
+    /// It is left out.
+    Off,
+}
+
+impl Mode {
+    /// Every mode.
+    pub const ALL: [Mode; 3] = [Mode::Enforce, Mode::Observe, Mode::Off];
+
+    /// The name used in config and metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Mode::Enforce => "enforce",
+            Mode::Observe => "observe",
+            Mode::Off => "off",
+        }
+    }
+}
+
+/// What a policy answers when its store cannot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum OnStoreFailure {
+    /// The request passes.
+    Allow,
+    /// The request is refused.
+    Deny,
+    /// It is decided in memory, with the limit divided by the number of nodes.
+    #[default]
+    Local,
+}
+
+impl OnStoreFailure {
+    /// Every answer.
+    pub const ALL: [OnStoreFailure; 3] =
+        [OnStoreFailure::Allow, OnStoreFailure::Deny, OnStoreFailure::Local];
+
+    /// The name used in config.
+    pub const fn name(self) -> &'static str {
+        match self {
+            OnStoreFailure::Allow => "allow",
+            OnStoreFailure::Deny => "deny",
+            OnStoreFailure::Local => "local",
+        }
+    }
+}
+
+/// A word that is none of those it could be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnknownWord(&'static str);
+
+impl fmt::Display for UnknownWord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "use {}", self.0)
+    }
+}
+
+impl std::error::Error for UnknownWord {}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Mode {
+    type Err = UnknownWord;
+
+    fn from_str(name: &str) -> Result<Self, UnknownWord> {
+        let found = Mode::ALL.into_iter().find(|mode| mode.name() == name);
+        found.ok_or(UnknownWord("enforce, observe or off"))
+    }
+}
+
+impl fmt::Display for OnStoreFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for OnStoreFailure {
+    type Err = UnknownWord;
+
+    fn from_str(name: &str) -> Result<Self, UnknownWord> {
+        let found = OnStoreFailure::ALL.into_iter().find(|answer| answer.name() == name);
+        found.ok_or(UnknownWord("allow, deny or local"))
+    }
+}

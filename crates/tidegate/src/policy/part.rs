@@ -1,0 +1,161 @@
+//! The parts of a request that keys and conditions name.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use http::HeaderName;
+
+use super::facts::Facts;
+use crate::identity::IpGroup;
+
+/// A part of a request: `client_ip`, `method`, `path`, `host`, `header:x`,
+/// `query:x`, `cookie:x` or `descriptor:x`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Part {
+    /// The client's address; in keys, the group it is counted in.
+    ClientIp,
+    /// The method, in capitals.
+    Method,
+    /// The normalised path.
+    Path,
+    /// The host in lower case, without port.
+    Host,
+    /// The first value of a header.
+    Header(HeaderName),
+    /// The first value of a query parameter, decoded.
+    Query(Box<str>),
+    /// The first value of a cookie.
+    Cookie(Box<str>),
+    /// The first descriptor of a name.
+    Descriptor(Box<str>),
+}
+
+/// Why a text is no part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PartError {
+    /// No such part.
+    Unknown,
+    /// `header`, `query`, `cookie` or `descriptor` without a name.
+    NoName,
+    /// A name that cannot be one.
+    BadName,
+    /// A name after a part that takes none.
+    NameNotTaken,
+}
+
+impl PartError {
+    /// What is wrong, in a few words.
+    pub const fn problem(self) -> &'static str {
+        match self {
+            PartError::Unknown => "unknown part of a request",
+            PartError::NoName => "this part needs a name",
+            PartError::BadName => "this cannot be a name",
+            PartError::NameNotTaken => "this part takes no name",
+        }
+    }
+
+    /// What to write instead.
+    pub const fn help(self) -> &'static str {
+        match self {
+            PartError::Unknown => {
+                "use client_ip, method, path, host, header:NAME, query:NAME, cookie:NAME or descriptor:NAME"
+            }
+            PartError::NoName => "write for example `header:x-api-key`",
+            PartError::BadName => {
+                "use letters, digits and `-`, `_` or `.`, for example `header:x-api-key`"
+            }
+            PartError::NameNotTaken => "write `client_ip`, `method`, `path` or `host` alone",
+        }
+    }
+}
+
+impl fmt::Display for PartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.problem(), self.help())
+    }
+}
+
+impl std::error::Error for PartError {}
+
+/// The words a part begins with, for suggestions.
+pub(crate) const PART_NAMES: [&str; 8] =
+    ["client_ip", "method", "path", "host", "header", "query", "cookie", "descriptor"];
+
+/// Longest name of a header, parameter, cookie or descriptor.
+const MAX_NAME_BYTES: usize = 256;
+
+impl std::str::FromStr for Part {
+    type Err = PartError;
+
+    fn from_str(text: &str) -> Result<Self, PartError> {
+        let (kind, name) = match text.split_once(':') {
+            Some((kind, name)) => (kind, Some(name)),
+            None => (text, None),
+        };
+        let alone =
+            |part: Part| if name.is_none() { Ok(part) } else { Err(PartError::NameNotTaken) };
+        let named = |make: fn(Box<str>) -> Part| {
+            let name = name.filter(|name| !name.is_empty()).ok_or(PartError::NoName)?;
+            let blank = |c: char| c.is_control() || c.is_whitespace() || "{}|;=&".contains(c);
+            if name.len() > MAX_NAME_BYTES || name.contains(blank) {
+                return Err(PartError::BadName);
+            }
+            Ok(make(name.into()))
+        };
+        match kind {
+            "client_ip" => alone(Part::ClientIp),
+            "method" => alone(Part::Method),
+            "path" => alone(Part::Path),
+            "host" => alone(Part::Host),
+            "header" => {
+                let name = name.filter(|name| !name.is_empty()).ok_or(PartError::NoName)?;
+                let name = HeaderName::from_bytes(name.as_bytes());
+                name.map(Part::Header).map_err(|_| PartError::BadName)
+            }
+            "query" => named(Part::Query),
+            "cookie" => named(Part::Cookie),
+            "descriptor" => named(Part::Descriptor),
+            _ => Err(PartError::Unknown),
+        }
+    }
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Part::ClientIp => f.write_str("client_ip"),
+            Part::Method => f.write_str("method"),
+            Part::Path => f.write_str("path"),
+            Part::Host => f.write_str("host"),
+            Part::Header(name) => write!(f, "header:{name}"),
+            Part::Query(name) => write!(f, "query:{name}"),
+            Part::Cookie(name) => write!(f, "cookie:{name}"),
+            Part::Descriptor(name) => write!(f, "descriptor:{name}"),
+        }
+    }
+}
+
+/// What a part is in one request.
+pub(super) enum Value<'a> {
+    Bytes(Cow<'a, [u8]>),
+    Group(IpGroup),
+}
+
+impl Part {
+    /// What this part is in a request; `None` if it has none. An empty value
+    /// counts as none: `x-api-key:` names nobody.
+    pub(super) fn value<'f>(&self, facts: &'f Facts<'_>) -> Option<Value<'f>> {
+        let bytes = match self {
+            Part::ClientIp => return facts.group().map(Value::Group),
+            Part::Method => facts.method()?,
+            Part::Path => Cow::Borrowed(facts.path()?.as_bytes()),
+            Part::Host => Cow::Borrowed(facts.host()?.as_bytes()),
+            Part::Header(name) => Cow::Borrowed(facts.header(name)?),
+            Part::Query(name) => facts.query(name)?,
+            Part::Cookie(name) => Cow::Borrowed(facts.cookie(name)?),
+            Part::Descriptor(name) => Cow::Borrowed(facts.descriptor(name)?),
+        };
+        (!bytes.is_empty()).then_some(Value::Bytes(bytes))
+    }
+}

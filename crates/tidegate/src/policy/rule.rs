@@ -1,0 +1,476 @@
+//! One policy, validated, with its overrides worked out.
+//!
+//! An override replaces the fields it names. Rather than ask at every request
+//! which fields those are, each override becomes a [`Variant`] with all fields
+//! filled in: variant 0 is the policy itself, variant *n* its *n*-th override.
+
+use std::fmt;
+
+use tidegate_core::{Algorithm, Limit, bounds};
+
+use super::condition::Conditions;
+use super::facts::Facts;
+use super::key::write_escaped;
+use super::part::{Part, Value};
+use super::template::Template;
+use super::{Mode, OnStoreFailure};
+
+/// Longest name of a policy: it is a metric label, a header and part of every key.
+pub const MAX_NAME_BYTES: usize = 64;
+
+/// Most limits of a policy: every one is decided for every request.
+pub const MAX_LIMITS: usize = 16;
+
+/// Most overrides of a policy: they are tried one after another.
+pub const MAX_OVERRIDES: usize = 1024;
+
+/// A named rule: what it matches, how its key is made, its limits, its mode,
+/// and what happens when the store fails.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    name: Box<str>,
+    matching: Conditions,
+    key: Template,
+    exempt: Conditions,
+    overrides: Vec<Override>,
+    /// The policy itself, then one per override; never empty.
+    variants: Vec<Variant>,
+}
+
+/// What replaces some fields of a policy, and when.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Override {
+    /// When it holds: all of these.
+    pub when: Conditions,
+    /// Other limits.
+    pub limits: Option<Vec<Limit>>,
+    /// Another mode.
+    pub mode: Option<Mode>,
+    /// Another answer when the store fails.
+    pub on_store_failure: Option<OnStoreFailure>,
+    /// Another cost.
+    pub cost: Option<Charge>,
+}
+
+impl Override {
+    fn replaces_nothing(&self) -> bool {
+        let Override { when: _, limits, mode, on_store_failure, cost } = self;
+        limits.is_none() && mode.is_none() && on_store_failure.is_none() && cost.is_none()
+    }
+}
+
+/// A policy as one of its overrides, or none, makes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Variant {
+    when: Conditions,
+    limits: Box<[Limit]>,
+    mode: Mode,
+    on_store_failure: OnStoreFailure,
+    cost: Charge,
+}
+
+impl Variant {
+    /// When it holds; empty for the policy itself.
+    pub fn when(&self) -> &Conditions {
+        &self.when
+    }
+
+    /// Its limits.
+    pub fn limits(&self) -> &[Limit] {
+        &self.limits
+    }
+
+    /// Its mode.
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Its answer when the store fails.
+    pub fn on_store_failure(&self) -> OnStoreFailure {
+        self.on_store_failure
+    }
+
+    /// What a request costs.
+    pub fn cost(&self) -> &Charge {
+        &self.cost
+    }
+}
+
+/// What a request costs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Charge {
+    /// So many units.
+    Fixed(u64),
+    /// What a part of the request says; 1 where it says nothing.
+    From(Part),
+}
+
+impl Default for Charge {
+    fn default() -> Self {
+        Charge::Fixed(1)
+    }
+}
+
+impl Charge {
+    /// What a template such as `{header:x-cost}` asks for.
+    ///
+    /// # Errors
+    /// When it is not one header, query parameter, cookie or descriptor alone.
+    pub fn from_template(template: &Template) -> Result<Self, ChargeError> {
+        match template.single() {
+            Some(Part::ClientIp | Part::Method | Part::Path | Part::Host) | None => {
+                Err(ChargeError)
+            }
+            Some(part) => Ok(Charge::From(part.clone())),
+        }
+    }
+
+    /// The units a request asks for, or what it says instead.
+    pub(super) fn units(&self, facts: &Facts<'_>) -> Result<u64, String> {
+        let part = match self {
+            Charge::Fixed(units) => return Ok(*units),
+            Charge::From(part) => part,
+        };
+        let Some(Value::Bytes(bytes)) = part.value(facts) else { return Ok(1) };
+        let digits = std::str::from_utf8(&bytes).ok();
+        let digits = digits.filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+        let units = digits.and_then(|text| text.parse().ok());
+        units.filter(|units| *units <= bounds::MAX_COUNT).ok_or_else(|| {
+            let mut shown = String::new();
+            // Writing to memory cannot fail.
+            let _ = write_escaped(&bytes[..bytes.len().min(SHOWN_BYTES)], &mut shown);
+            shown
+        })
+    }
+}
+
+/// How much of a bad value an error repeats.
+const SHOWN_BYTES: usize = 32;
+
+impl fmt::Display for Charge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Charge::Fixed(units) => units.fmt(f),
+            Charge::From(part) => write!(f, "{{{part}}}"),
+        }
+    }
+}
+
+/// A template that no cost can come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChargeError;
+
+impl ChargeError {
+    /// What is wrong, in a few words.
+    pub const fn problem(self) -> &'static str {
+        "a cost comes from one header, query parameter, cookie or descriptor"
+    }
+
+    /// What to write instead.
+    pub const fn help(self) -> &'static str {
+        "write a whole number, or for example `\"{header:x-cost}\"`"
+    }
+}
+
+impl fmt::Display for ChargeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.problem(), self.help())
+    }
+}
+
+impl std::error::Error for ChargeError {}
+
+impl Policy {
+    /// A policy that matches everything, enforces, and costs 1.
+    ///
+    /// # Errors
+    /// When the name is none, or the limits cannot stand together.
+    pub fn new(name: &str, key: Template, limits: Vec<Limit>) -> Result<Self, PolicyError> {
+        if !Self::is_name(name) {
+            return Err(PolicyError::Name);
+        }
+        check_limits(&limits)?;
+        let base = Variant {
+            when: Conditions::default(),
+            limits: limits.into(),
+            mode: Mode::default(),
+            on_store_failure: OnStoreFailure::default(),
+            cost: Charge::default(),
+        };
+        Ok(Policy {
+            name: name.into(),
+            matching: Conditions::default(),
+            key,
+            exempt: Conditions::default(),
+            overrides: Vec::new(),
+            variants: vec![base],
+        })
+    }
+
+    /// Whether a policy may have this name: 1 to [`MAX_NAME_BYTES`] letters, digits, `.`, `_` and `-`.
+    pub fn is_name(name: &str) -> bool {
+        let stands = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+        (1..=MAX_NAME_BYTES).contains(&name.len()) && name.bytes().all(stands)
+    }
+
+    /// The same, matching only requests for which all of `conditions` hold.
+    #[must_use]
+    pub fn with_match(mut self, conditions: Conditions) -> Self {
+        self.matching = conditions;
+        self
+    }
+
+    /// The same, sparing requests for which any of `conditions` holds.
+    #[must_use]
+    pub fn with_exempt(mut self, conditions: Conditions) -> Self {
+        self.exempt = conditions;
+        self
+    }
+
+    /// The same in another mode.
+    #[must_use]
+    pub fn with_mode(mut self, mode: Mode) -> Self {
+        self.variants[0].mode = mode;
+        self.derive()
+    }
+
+    /// The same with another answer when the store fails.
+    #[must_use]
+    pub fn with_on_store_failure(mut self, answer: OnStoreFailure) -> Self {
+        self.variants[0].on_store_failure = answer;
+        self.derive()
+    }
+
+    /// The same at another cost.
+    #[must_use]
+    pub fn with_cost(mut self, cost: Charge) -> Self {
+        self.variants[0].cost = cost;
+        self.derive()
+    }
+
+    /// The same with one more override, tried after those it has.
+    ///
+    /// # Errors
+    /// When it replaces nothing or can never apply.
+    pub fn with_override(mut self, new: Override) -> Result<Self, PolicyError> {
+        self.check_override(&new)?;
+        self.overrides.push(new);
+        Ok(self.derive())
+    }
+
+    fn check_override(&self, new: &Override) -> Result<(), PolicyError> {
+        if self.overrides.len() >= MAX_OVERRIDES {
+            return Err(PolicyError::TooManyOverrides);
+        }
+        if new.when.is_empty() {
+            return Err(PolicyError::NoCondition);
+        }
+        if new.replaces_nothing() {
+            return Err(PolicyError::ReplacesNothing);
+        }
+        if let Some(limits) = &new.limits {
+            check_limits(limits)?;
+        }
+        if let Some((condition, own)) = new.when.contradiction(&self.matching) {
+            return Err(PolicyError::NeverMatches { condition, own: own.to_string() });
+        }
+        let mut earlier = self.overrides.iter();
+        match earlier.position(|earlier| new.when.imply(&earlier.when)) {
+            Some(earlier) => Err(PolicyError::Covered { earlier }),
+            None => Ok(()),
+        }
+    }
+
+    /// Works the overrides out anew.
+    fn derive(mut self) -> Self {
+        self.variants.truncate(1);
+        for over in &self.overrides {
+            let base = &self.variants[0];
+            let limits =
+                over.limits.as_ref().map_or_else(|| base.limits.clone(), |l| l.clone().into());
+            let variant = Variant {
+                when: over.when.clone(),
+                limits,
+                mode: over.mode.unwrap_or(base.mode),
+                on_store_failure: over.on_store_failure.unwrap_or(base.on_store_failure),
+                cost: over.cost.clone().unwrap_or_else(|| base.cost.clone()),
+            };
+            self.variants.push(variant);
+        }
+        self
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What it matches: all of these.
+    pub fn matching(&self) -> &Conditions {
+        &self.matching
+    }
+
+    /// Whom it spares: any of these.
+    pub fn exempt(&self) -> &Conditions {
+        &self.exempt
+    }
+
+    /// How its keys are made.
+    pub fn key_template(&self) -> &Template {
+        &self.key
+    }
+
+    /// Its own limits, where no override holds.
+    pub fn limits(&self) -> &[Limit] {
+        self.variants[0].limits()
+    }
+
+    /// Its own mode.
+    pub fn mode(&self) -> Mode {
+        self.variants[0].mode
+    }
+
+    /// Its own answer when the store fails.
+    pub fn on_store_failure(&self) -> OnStoreFailure {
+        self.variants[0].on_store_failure
+    }
+
+    /// What a request costs.
+    pub fn cost(&self) -> &Charge {
+        &self.variants[0].cost
+    }
+
+    /// The policy itself, then one per override, with every field filled in.
+    pub fn variants(&self) -> &[Variant] {
+        &self.variants
+    }
+
+    /// Whether some variant holds places rather than counts, so that it needs permits.
+    pub fn has_concurrency(&self) -> bool {
+        let mut limits = self.variants.iter().flat_map(|variant| variant.limits.iter());
+        limits.any(|limit| limit.algorithm() == Algorithm::Concurrency)
+    }
+
+    /// Every list of conditions, for placing patterns.
+    pub(super) fn conditions_mut(&mut self) -> impl Iterator<Item = &mut Conditions> {
+        let variants = self.variants.iter_mut().map(|variant| &mut variant.when);
+        [&mut self.matching, &mut self.exempt].into_iter().chain(variants)
+    }
+
+    /// Which variant a request meets.
+    pub(super) fn variant_for(&self, facts: &Facts<'_>) -> usize {
+        let mut overrides = self.variants.iter().skip(1);
+        overrides.position(|variant| variant.when.all_hold(facts)).map_or(0, |index| index + 1)
+    }
+}
+
+fn check_limits(limits: &[Limit]) -> Result<(), PolicyError> {
+    if limits.is_empty() {
+        return Err(PolicyError::NoLimits);
+    }
+    if limits.len() > MAX_LIMITS {
+        return Err(PolicyError::TooManyLimits);
+    }
+    for (second, limit) in limits.iter().enumerate() {
+        if let Some(first) = limits[..second].iter().position(|other| other.id() == limit.id()) {
+            return Err(PolicyError::SharedState { first, second });
+        }
+    }
+    Ok(())
+}
+
+/// A policy that cannot be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PolicyError {
+    /// No name, or one with other characters than letters, digits, `.`, `_` and `-`.
+    Name,
+    /// It limits nothing.
+    NoLimits,
+    /// More than [`MAX_LIMITS`].
+    TooManyLimits,
+    /// Two of its limits would count in one state: same algorithm and window.
+    SharedState {
+        /// Index of the first.
+        first: usize,
+        /// Index of the second.
+        second: usize,
+    },
+    /// More than [`MAX_OVERRIDES`].
+    TooManyOverrides,
+    /// An override without a condition.
+    NoCondition,
+    /// An override that names no field.
+    ReplacesNothing,
+    /// An override whose condition contradicts what the policy matches.
+    NeverMatches {
+        /// Index of the override's condition.
+        condition: usize,
+        /// What the policy matches.
+        own: String,
+    },
+    /// An override that an earlier one always precedes.
+    Covered {
+        /// Index of the earlier override.
+        earlier: usize,
+    },
+}
+
+impl PolicyError {
+    /// What is wrong, in a few words.
+    pub fn problem(&self) -> String {
+        match self {
+            PolicyError::Name => "this cannot be a policy's name".into(),
+            PolicyError::NoLimits => "a policy needs a limit".into(),
+            PolicyError::TooManyLimits => "a policy has too many limits".into(),
+            PolicyError::SharedState { first, second } => format!(
+                "limits {} and {} have the same algorithm and window, so they would share one count",
+                first + 1,
+                second + 1
+            ),
+            PolicyError::TooManyOverrides => "a policy has too many overrides".into(),
+            PolicyError::NoCondition => "an override needs a condition".into(),
+            PolicyError::ReplacesNothing => "this override replaces nothing".into(),
+            PolicyError::NeverMatches { own, .. } => {
+                format!("this override can never apply: its policy matches only `{own}`")
+            }
+            PolicyError::Covered { earlier } => format!(
+                "this override can never apply: override {} holds whenever it does, and comes first",
+                earlier + 1
+            ),
+        }
+    }
+
+    /// What to do instead.
+    pub fn help(&self) -> String {
+        match self {
+            PolicyError::Name => {
+                format!(
+                    "use 1 to {MAX_NAME_BYTES} letters, digits, `.`, `_` and `-`, for example `login`"
+                )
+            }
+            PolicyError::NoLimits => "write for example `limits: [\"100 per 1m\"]`".into(),
+            PolicyError::TooManyLimits => format!("use at most {MAX_LIMITS}"),
+            PolicyError::SharedState { .. } => {
+                "keep the stricter one, or give them different windows or algorithms".into()
+            }
+            PolicyError::TooManyOverrides => format!("use at most {MAX_OVERRIDES}"),
+            PolicyError::NoCondition => {
+                "write for example `when: { \"header:x-org\": acme }`".into()
+            }
+            PolicyError::ReplacesNothing => {
+                "name at least one of limits, mode, on_store_failure and cost, or remove it".into()
+            }
+            PolicyError::NeverMatches { .. } => "remove it, or widen the policy's `match`".into(),
+            PolicyError::Covered { .. } => "remove it, or put it before the other".into(),
+        }
+    }
+}
+
+impl fmt::Display for PolicyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.problem(), self.help())
+    }
+}
+
+impl std::error::Error for PolicyError {}

@@ -1,0 +1,305 @@
+//! All policies together: which of them a request meets.
+
+use std::fmt;
+
+use smallvec::SmallVec;
+use tidegate_core::{Limit, bounds};
+
+use super::condition::Conditions;
+use super::explain::{Explanation, explain};
+use super::facts::{Facts, Patterns};
+use super::key::Key;
+use super::part::Part;
+use super::pattern::{Pattern, PatternSet};
+use super::rule::Policy;
+use super::{Mode, OnStoreFailure};
+use crate::attributes::Attributes;
+use crate::identity::Identity;
+
+/// Most policies: each is held against every request.
+pub const MAX_POLICIES: usize = 1024;
+
+/// A set of policies, ready to be asked.
+#[derive(Clone, Debug)]
+pub struct Policies {
+    policies: Vec<Policy>,
+    patterns: Patterns,
+    identity: Identity,
+}
+
+/// A policy that a request meets, and how.
+#[derive(Clone, Debug)]
+pub struct Selected<'p> {
+    /// The policy.
+    pub policy: &'p Policy,
+    /// Who is counted.
+    pub key: Key,
+    /// The limits it is counted under.
+    pub limits: &'p [Limit],
+    /// Whether a denial counts.
+    pub mode: Mode,
+    /// What to answer when the store cannot.
+    pub on_store_failure: OnStoreFailure,
+    /// Units asked for, unless the caller says otherwise.
+    pub cost: u64,
+    /// Which of [`Policy::variants`] it is: 0 for the policy itself, *n* for its *n*-th override.
+    pub variant: usize,
+}
+
+impl<'p> Selected<'p> {
+    fn new(policy: &'p Policy, key: Key, variant: usize, cost: u64) -> Self {
+        let chosen = &policy.variants()[variant];
+        Selected {
+            policy,
+            key,
+            limits: chosen.limits(),
+            mode: chosen.mode(),
+            on_store_failure: chosen.on_store_failure(),
+            cost,
+            variant,
+        }
+    }
+}
+
+impl Policies {
+    /// Policies in the order given, with addresses grouped as `identity` says.
+    ///
+    /// # Errors
+    /// When two share a name, or there are too many.
+    pub fn new(mut policies: Vec<Policy>, identity: Identity) -> Result<Self, PoliciesError> {
+        if policies.len() > MAX_POLICIES {
+            return Err(PoliciesError::TooMany);
+        }
+        for (second, policy) in policies.iter().enumerate() {
+            if let Some(first) = policies[..second].iter().position(|p| p.name() == policy.name()) {
+                return Err(PoliciesError::SameName { first, second });
+            }
+        }
+        let patterns = Patterns {
+            paths: place(&mut policies, &Part::Path)?,
+            hosts: place(&mut policies, &Part::Host)?,
+        };
+        Ok(Policies { policies, patterns, identity })
+    }
+
+    /// Every policy that a request meets, in order. Policies that are off or
+    /// spare this request are left out.
+    ///
+    /// # Errors
+    /// When the request's cost is to come from a part of it that is no number.
+    pub fn select<'p>(
+        &'p self,
+        attributes: &Attributes<'_>,
+    ) -> Result<SmallVec<[Selected<'p>; 4]>, SelectError> {
+        let facts = self.facts(attributes);
+        let mut selected = SmallVec::new();
+        for policy in &self.policies {
+            if policy.matching().all_hold(&facts)
+                && let Some(chosen) = choose(policy, &facts)?
+            {
+                selected.push(chosen);
+            }
+        }
+        Ok(selected)
+    }
+
+    /// The policy of this name, whether or not it matches, with the key its
+    /// template makes; `None` if it is off or spares this request.
+    ///
+    /// # Errors
+    /// When there is no such policy, or as [`Policies::select`].
+    pub fn select_named<'p>(
+        &'p self,
+        name: &str,
+        attributes: &Attributes<'_>,
+    ) -> Result<Option<Selected<'p>>, SelectError> {
+        let unknown = || SelectError::UnknownPolicy { name: shown(name) };
+        choose(self.get(name).ok_or_else(unknown)?, &self.facts(attributes))
+    }
+
+    /// The policy of this name under a key the caller gives; `None` if there is
+    /// no such policy. Overrides hold if the attributes given say so. Nobody is
+    /// exempt, the mode may be [`Mode::Off`], and a cost that is to come from
+    /// the request is 1: who names the key names the cost.
+    pub fn named<'p>(
+        &'p self,
+        name: &str,
+        key: &[u8],
+        attributes: Option<&Attributes<'_>>,
+    ) -> Option<Selected<'p>> {
+        let policy = self.get(name)?;
+        let variant = attributes.map_or(0, |a| policy.variant_for(&self.facts(a)));
+        let cost = match policy.variants()[variant].cost() {
+            super::Charge::Fixed(units) => *units,
+            super::Charge::From(_) => 1,
+        };
+        Some(Selected::new(policy, Key::given(key), variant, cost))
+    }
+
+    /// The policy of this name.
+    pub fn get(&self, name: &str) -> Option<&Policy> {
+        self.policies.iter().find(|policy| policy.name() == name)
+    }
+
+    /// Every policy, in order.
+    pub fn iter(&self) -> std::slice::Iter<'_, Policy> {
+        self.policies.iter()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.policies.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.policies.is_empty()
+    }
+
+    /// How addresses are grouped, and which proxies are believed.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// What every policy makes of a request, and why.
+    pub fn explain(&self, attributes: &Attributes<'_>) -> Explanation<'_> {
+        explain(&self.policies, &self.facts(attributes))
+    }
+
+    fn facts<'a>(&'a self, attributes: &'a Attributes<'a>) -> Facts<'a> {
+        Facts::new(attributes, &self.identity, &self.patterns)
+    }
+}
+
+impl<'p> IntoIterator for &'p Policies {
+    type Item = &'p Policy;
+    type IntoIter = std::slice::Iter<'p, Policy>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+/// How a policy applies to a request it matches; `None` if it is off or spares it.
+fn choose<'p>(policy: &'p Policy, facts: &Facts<'_>) -> Result<Option<Selected<'p>>, SelectError> {
+    if policy.exempt().first_that_holds(facts).is_some() {
+        return Ok(None);
+    }
+    let variant = policy.variant_for(facts);
+    let chosen = &policy.variants()[variant];
+    if chosen.mode() == Mode::Off {
+        return Ok(None);
+    }
+    let cost = chosen.cost().units(facts).map_err(|found| SelectError::BadCost {
+        policy: policy.name().into(),
+        part: chosen.cost().to_string(),
+        found,
+    })?;
+    let key = policy.key_template().render(facts);
+    Ok(Some(Selected::new(policy, key, variant, cost)))
+}
+
+/// Compiles every pattern over `part` into one set and tells each condition
+/// where in it its own begin.
+fn place(policies: &mut [Policy], part: &Part) -> Result<PatternSet, PoliciesError> {
+    let mut patterns: Vec<Pattern> = Vec::new();
+    let conditions = policies.iter_mut().flat_map(Policy::conditions_mut);
+    for condition in conditions.flat_map(Conditions::iter_mut).filter(|c| c.part() == part) {
+        condition.place(patterns.len());
+        patterns.extend_from_slice(condition.patterns());
+    }
+    PatternSet::new(patterns.iter()).map_err(|_| PoliciesError::PatternsTooLarge)
+}
+
+/// A name as an error repeats it: no control characters, no pasted file.
+fn shown(name: &str) -> String {
+    let mut out = String::new();
+    let cut = name.char_indices().nth(80).map_or(name, |(at, _)| &name[..at]);
+    // Writing to memory cannot fail.
+    let _ = super::key::write_escaped(cut.as_bytes(), &mut out);
+    out
+}
+
+/// A request that cannot be held against the policies: bad input, not a denial.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SelectError {
+    /// There is no policy of this name.
+    UnknownPolicy {
+        /// The name asked for.
+        name: String,
+    },
+    /// The cost is to come from a part of the request that holds no whole number up to 10^12.
+    BadCost {
+        /// The policy that wants it.
+        policy: String,
+        /// The part, such as `{header:x-cost}`.
+        part: String,
+        /// What it holds, shortened.
+        found: String,
+    },
+}
+
+impl fmt::Display for SelectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SelectError::UnknownPolicy { name } => write!(f, "there is no policy `{name}`"),
+            SelectError::BadCost { policy, part, found } => write!(
+                f,
+                "the cost for policy `{policy}` comes from {part}, which holds `{found}`: send a whole \
+                 number from 0 to {}, or leave it out for 1",
+                bounds::MAX_COUNT
+            ),
+        }
+    }
+}
+
+impl std::error::Error for SelectError {}
+
+/// Policies that cannot stand together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PoliciesError {
+    /// More than [`MAX_POLICIES`].
+    TooMany,
+    /// Two share a name.
+    SameName {
+        /// Index of the first.
+        first: usize,
+        /// Index of the second.
+        second: usize,
+    },
+    /// The path or host patterns are too large to compile together.
+    PatternsTooLarge,
+}
+
+impl PoliciesError {
+    /// What is wrong, in a few words.
+    pub const fn problem(self) -> &'static str {
+        match self {
+            PoliciesError::TooMany => "there are too many policies",
+            PoliciesError::SameName { .. } => "two policies have this name",
+            PoliciesError::PatternsTooLarge => "the patterns are too large to compile together",
+        }
+    }
+
+    /// What to do instead.
+    pub const fn help(self) -> &'static str {
+        match self {
+            PoliciesError::TooMany => "use at most 1024, and overrides for what differs by tenant",
+            PoliciesError::SameName { .. } => "give each policy a name of its own",
+            PoliciesError::PatternsTooLarge => "use fewer or simpler path and host patterns",
+        }
+    }
+}
+
+impl fmt::Display for PoliciesError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.problem(), self.help())
+    }
+}
+
+impl std::error::Error for PoliciesError {}
+
+// The texts above name the bounds; this keeps them true.
+const _: () = assert!(MAX_POLICIES == 1024);

@@ -1,0 +1,315 @@
+//! Key templates: `{client_ip}`, `{header:x-api-key | client_ip}`, `{header:x-user}:{path}`.
+//!
+//! `key.rs` says how they are rendered so that no two requests with different
+//! values make the same key.
+
+use std::fmt;
+use std::ops::Range;
+use std::str::FromStr;
+
+use smallvec::SmallVec;
+
+use super::facts::Facts;
+use super::key::{Key, Writer, value_length};
+use super::part::{Part, PartError, Value};
+
+/// Longest template, in bytes.
+pub const MAX_TEMPLATE_BYTES: usize = 1024;
+
+/// Most parts and alternatives in a template.
+pub const MAX_TEMPLATE_PARTS: usize = 16;
+
+/// How a policy's keys are made.
+///
+/// ```
+/// use tidegate::policy::Template;
+///
+/// let template: Template = "{header:x-api-key | client_ip}".parse()?;
+/// assert_eq!(template.to_string(), "{header:x-api-key | client_ip}");
+/// let error = "{client-ip}".parse::<Template>().unwrap_err();
+/// assert_eq!(error.span(), 1..10);
+/// # Ok::<(), tidegate::policy::TemplateError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Template {
+    text: Box<str>,
+    pieces: Box<[Piece]>,
+    /// Whether there are several slots, so that each needs its length.
+    is_composite: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Piece {
+    Literal(Box<str>),
+    Slot(Box<[Alternative]>),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Alternative {
+    part: Part,
+    /// `header:x-api-key=`; empty where there is no choice.
+    tag: Box<str>,
+}
+
+impl Template {
+    /// Every part it names, in order.
+    pub fn parts(&self) -> impl Iterator<Item = &Part> {
+        let slots = self.pieces.iter().filter_map(|piece| match piece {
+            Piece::Slot(slot) => Some(slot),
+            Piece::Literal(_) => None,
+        });
+        slots.flat_map(|slot| slot.iter().map(|alternative| &alternative.part))
+    }
+
+    /// The template as written.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// The part, if it is one part without alternatives and nothing else.
+    pub fn single(&self) -> Option<&Part> {
+        match &*self.pieces {
+            [Piece::Slot(slot)] if slot.len() == 1 => Some(&slot[0].part),
+            _ => None,
+        }
+    }
+
+    /// The key of a request.
+    pub(super) fn render(&self, facts: &Facts<'_>) -> Key {
+        let mut writer = Writer::default();
+        for piece in &self.pieces {
+            match piece {
+                Piece::Literal(text) => writer.literal(text),
+                Piece::Slot(slot) => self.render_slot(slot, facts, &mut writer),
+            }
+        }
+        writer.finish()
+    }
+
+    fn render_slot(&self, slot: &[Alternative], facts: &Facts<'_>, writer: &mut Writer) {
+        let mut found = slot.iter().filter_map(|a| Some((&*a.tag, a.part.value(facts)?)));
+        let Some((tag, value)) = found.next() else {
+            if self.is_composite {
+                writer.length(1);
+            }
+            return writer.missing();
+        };
+        let mut text = SmallVec::<[u8; 64]>::new();
+        let value = match &value {
+            Value::Bytes(bytes) => &**bytes,
+            Value::Group(group) => {
+                let _ = fmt::Write::write_fmt(&mut Text(&mut text), format_args!("{group}"));
+                &text
+            }
+        };
+        if self.is_composite {
+            let escaped = if tag.is_empty() { value_length(value) } else { value.len() };
+            writer.length(tag.len() + escaped);
+        }
+        match tag {
+            "" => writer.value(value),
+            tag => writer.tagged(tag, value),
+        }
+    }
+
+    /// What no alternative of a slot could give.
+    pub(super) fn missing(&self, facts: &Facts<'_>) -> Vec<String> {
+        let slots = self.pieces.iter().filter_map(|piece| match piece {
+            Piece::Slot(slot) => Some(slot),
+            Piece::Literal(_) => None,
+        });
+        let missing = slots.filter(|slot| slot.iter().all(|a| a.part.value(facts).is_none()));
+        missing.map(|slot| names(slot).join(" | ")).collect()
+    }
+}
+
+fn names(slot: &[Alternative]) -> Vec<String> {
+    slot.iter().map(|alternative| alternative.part.to_string()).collect()
+}
+
+/// An address as text, on the stack.
+struct Text<'t>(&'t mut SmallVec<[u8; 64]>);
+
+impl fmt::Write for Text<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0.extend_from_slice(text.as_bytes());
+        Ok(())
+    }
+}
+
+impl fmt::Display for Template {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.text)
+    }
+}
+
+/// What kind of mistake a template has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TemplateErrorKind {
+    /// There is nothing in it.
+    Empty,
+    /// Longer than [`MAX_TEMPLATE_BYTES`], or more parts than [`MAX_TEMPLATE_PARTS`].
+    TooLong,
+    /// A `{` without its `}`.
+    Unclosed,
+    /// A `}` without its `{`.
+    Unopened,
+    /// A control character.
+    Control,
+    /// The same part twice among alternatives.
+    Twice,
+    /// What stands between the braces is no part.
+    Part(PartError),
+}
+
+/// A template that cannot be: what is wrong, where, and what would be right.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TemplateError {
+    kind: TemplateErrorKind,
+    span: Range<usize>,
+}
+
+impl TemplateError {
+    /// What kind of mistake it is.
+    pub const fn kind(&self) -> TemplateErrorKind {
+        self.kind
+    }
+
+    /// The bytes of the text it is about.
+    pub fn span(&self) -> Range<usize> {
+        self.span.clone()
+    }
+
+    /// What is wrong, in a few words.
+    pub const fn problem(&self) -> &'static str {
+        match self.kind {
+            TemplateErrorKind::Empty => "the key is empty: all requests would share one count",
+            TemplateErrorKind::TooLong => "the key template is too long",
+            TemplateErrorKind::Unclosed => "this `{` is not closed",
+            TemplateErrorKind::Unopened => "this `}` closes nothing",
+            TemplateErrorKind::Control => "a key template has no control characters",
+            TemplateErrorKind::Twice => "this part is an alternative already",
+            TemplateErrorKind::Part(error) => error.problem(),
+        }
+    }
+
+    /// What to write instead.
+    pub const fn help(&self) -> &'static str {
+        match self.kind {
+            TemplateErrorKind::Empty => {
+                "write `\"{client_ip}\"`, or a word such as `all` if that is meant"
+            }
+            TemplateErrorKind::TooLong => "use at most 16 parts and 1024 bytes",
+            TemplateErrorKind::Unclosed => {
+                "write `}` after the part, or `{{` for the character itself"
+            }
+            TemplateErrorKind::Unopened => "write `}}` for the character itself",
+            TemplateErrorKind::Control => "write visible characters only",
+            TemplateErrorKind::Twice => "leave it out",
+            TemplateErrorKind::Part(error) => error.help(),
+        }
+    }
+}
+
+impl fmt::Display for TemplateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.problem(), self.help())
+    }
+}
+
+impl std::error::Error for TemplateError {}
+
+impl FromStr for Template {
+    type Err = TemplateError;
+
+    fn from_str(text: &str) -> Result<Self, TemplateError> {
+        let fail = |kind, span| Err(TemplateError { kind, span });
+        if text.is_empty() {
+            return fail(TemplateErrorKind::Empty, 0..0);
+        }
+        if text.len() > MAX_TEMPLATE_BYTES {
+            return fail(TemplateErrorKind::TooLong, 0..text.len());
+        }
+        if let Some((at, c)) = text.char_indices().find(|(_, c)| c.is_control()) {
+            return fail(TemplateErrorKind::Control, at..at + c.len_utf8());
+        }
+        let pieces = Pieces { text, at: 0, literal: String::new(), pieces: Vec::new() }.parse()?;
+        let slots = pieces.iter().filter(|piece| matches!(piece, Piece::Slot(_))).count();
+        let template =
+            Template { text: text.into(), pieces: pieces.into(), is_composite: slots > 1 };
+        if template.parts().count() > MAX_TEMPLATE_PARTS {
+            return fail(TemplateErrorKind::TooLong, 0..text.len());
+        }
+        Ok(template)
+    }
+}
+
+struct Pieces<'t> {
+    text: &'t str,
+    at: usize,
+    literal: String,
+    pieces: Vec<Piece>,
+}
+
+impl Pieces<'_> {
+    fn parse(mut self) -> Result<Vec<Piece>, TemplateError> {
+        while let Some(c) = self.text[self.at..].chars().next() {
+            let twice = self.text[self.at + c.len_utf8()..].starts_with(c);
+            match c {
+                '{' | '}' if twice => {
+                    self.literal.push(c);
+                    self.at += 2;
+                }
+                '{' => self.slot()?,
+                '}' => {
+                    let span = self.at..self.at + 1;
+                    return Err(TemplateError { kind: TemplateErrorKind::Unopened, span });
+                }
+                c => {
+                    self.literal.push(c);
+                    self.at += c.len_utf8();
+                }
+            }
+        }
+        self.end_literal();
+        Ok(self.pieces)
+    }
+
+    fn end_literal(&mut self) {
+        if !self.literal.is_empty() {
+            let literal = std::mem::take(&mut self.literal);
+            self.pieces.push(Piece::Literal(literal.into()));
+        }
+    }
+
+    fn slot(&mut self) -> Result<(), TemplateError> {
+        let start = self.at + 1;
+        let Some(length) = self.text[start..].find('}') else {
+            let span = self.at..self.text.len();
+            return Err(TemplateError { kind: TemplateErrorKind::Unclosed, span });
+        };
+        self.end_literal();
+        let inside = &self.text[start..start + length];
+        let mut parts: Vec<Part> = Vec::new();
+        let mut at = start;
+        for word in inside.split('|') {
+            let blanks = word.len() - word.trim_start().len();
+            let name = word.trim();
+            let span = at + blanks..at + blanks + name.len();
+            at += word.len() + 1;
+            let error = |kind| TemplateError { kind, span: span.clone() };
+            let part: Part = name.parse().map_err(|e| error(TemplateErrorKind::Part(e)))?;
+            if parts.contains(&part) {
+                return Err(error(TemplateErrorKind::Twice));
+            }
+            parts.push(part);
+        }
+        let is_choice = parts.len() > 1;
+        let tag = |part: &Part| if is_choice { format!("{part}=") } else { String::new() };
+        let slot = parts.into_iter().map(|part| Alternative { tag: tag(&part).into(), part });
+        self.pieces.push(Piece::Slot(slot.collect()));
+        self.at = start + length + 1;
+        Ok(())
+    }
+}

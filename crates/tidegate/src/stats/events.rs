@@ -1,0 +1,237 @@
+//! A stream of denials that never makes a request wait.
+//!
+//! A ring of the latest denials. Writers overwrite; a reader who is too slow
+//! misses some and is told how many. A flood against one policy would push
+//! everybody else's denials out and drown every log, so each policy may tell of
+//! [`EVENTS_PER_POLICY_PER_SECOND`] only, and the next one told says how many were not.
+//!
+//! Slots keep their memory: telling of a denial allocates nothing.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use smallvec::SmallVec;
+use tidegate_core::{RetryAfter, Timestamp};
+
+use super::{Decided, Line, Outcome, Seen, Text};
+use crate::sync::Mutex;
+
+/// Denials kept for readers: some seconds of several policies at full flow.
+pub const EVENTS_HELD: usize = 256;
+/// Denials told per policy and second: what a person can follow and a log can keep.
+pub const EVENTS_PER_POLICY_PER_SECOND: u64 = 10;
+/// Readers at once: every denial told wakes all of them.
+pub const MAX_SUBSCRIBERS: usize = 64;
+
+/// A denial, or one that would have been.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Denial {
+    /// Counts the denials told since the start, from 1.
+    pub number: u64,
+    /// When.
+    pub at: Timestamp,
+    /// Which policy.
+    pub policy: Arc<str>,
+    /// Which of its limits: the one with the longest wait.
+    pub limit: Arc<str>,
+    /// [`Outcome::Denied`] or [`Outcome::WouldDeny`].
+    pub outcome: Outcome,
+    /// How it was decided.
+    pub decided: Decided,
+    /// Who.
+    pub key: Text,
+    /// What was asked for; empty where there is no path.
+    pub route: Text,
+    /// The caller's name for the request; empty without one.
+    pub request_id: Text,
+    /// When it would pass.
+    pub retry_after: RetryAfter,
+    /// Denials of this policy that were not told since the last one that was.
+    pub suppressed: u64,
+}
+
+impl Denial {
+    fn new(line: &Line<'_>) -> Self {
+        Denial {
+            number: 0,
+            at: Timestamp::EPOCH,
+            policy: Arc::clone(line.stats.policy()),
+            limit: Arc::clone(line.stats.limit()),
+            outcome: line.stats.refusal(),
+            decided: line.decided,
+            key: Text::default(),
+            route: Text::default(),
+            request_id: Text::default(),
+            retry_after: line.retry_after,
+            suppressed: 0,
+        }
+    }
+
+    fn set(&mut self, seen: &Seen<'_>, line: &Line<'_>) {
+        self.policy = Arc::clone(line.stats.policy());
+        self.limit = Arc::clone(line.stats.limit());
+        self.outcome = line.stats.refusal();
+        self.decided = line.decided;
+        self.retry_after = line.retry_after;
+        self.key.set(line.key);
+        self.route.set(seen.route.unwrap_or_default().as_bytes());
+        self.request_id.set(seen.request_id.unwrap_or_default().as_bytes());
+    }
+}
+
+/// What a reader is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// A denial.
+    Denial(Denial),
+    /// So many denials were overwritten before they could be read.
+    Missed(u64),
+}
+
+/// The ring of denials.
+#[derive(Debug, Default)]
+pub struct Events {
+    ring: Mutex<Ring>,
+}
+
+#[derive(Debug, Default)]
+struct Ring {
+    /// How many were told.
+    told: u64,
+    /// Number `n` is in slot `(n - 1) % EVENTS_HELD`.
+    slots: Vec<Denial>,
+    readers: Vec<Reader>,
+    next_reader: u64,
+}
+
+#[derive(Debug)]
+struct Reader {
+    id: u64,
+    waker: Option<Waker>,
+}
+
+/// There are [`MAX_SUBSCRIBERS`] readers already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooManySubscribers;
+
+impl fmt::Display for TooManySubscribers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{MAX_SUBSCRIBERS} readers follow the denials already: close one")
+    }
+}
+
+impl std::error::Error for TooManySubscribers {}
+
+impl Events {
+    pub(super) fn publish(
+        &self,
+        seen: &Seen<'_>,
+        line: &Line<'_>,
+        now: Timestamp,
+        suppressed: u64,
+    ) {
+        let mut ring = self.ring.lock();
+        ring.told += 1;
+        let number = ring.told;
+        let index = slot_of(number);
+        if index == ring.slots.len() {
+            ring.slots.push(Denial::new(line));
+        }
+        let slot = &mut ring.slots[index];
+        slot.set(seen, line);
+        (slot.number, slot.at, slot.suppressed) = (number, now, suppressed);
+        let wakers: SmallVec<[Waker; 4]> =
+            ring.readers.iter_mut().filter_map(|reader| reader.waker.take()).collect();
+        // Woken readers come straight back here.
+        drop(ring);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// Reads denials: after number `after`, or without one from the oldest held.
+    ///
+    /// # Errors
+    /// When there are [`MAX_SUBSCRIBERS`] readers already.
+    pub fn subscribe(
+        self: &Arc<Self>,
+        after: Option<u64>,
+    ) -> Result<Subscription, TooManySubscribers> {
+        let mut ring = self.ring.lock();
+        if ring.readers.len() >= MAX_SUBSCRIBERS {
+            return Err(TooManySubscribers);
+        }
+        let oldest = ring.oldest();
+        // A number from before a restart may lie ahead; then all is new.
+        let next = match after {
+            Some(after) if after <= ring.told => after + 1,
+            _ => oldest,
+        };
+        ring.next_reader += 1;
+        let id = ring.next_reader;
+        ring.readers.push(Reader { id, waker: None });
+        Ok(Subscription { events: Arc::clone(self), id, next })
+    }
+}
+
+impl Ring {
+    /// The number of the oldest denial held.
+    fn oldest(&self) -> u64 {
+        self.told + 1 - self.slots.len() as u64
+    }
+}
+
+fn slot_of(number: u64) -> usize {
+    // The remainder is below `EVENTS_HELD`, which is a usize.
+    usize::try_from((number - 1) % EVENTS_HELD as u64).unwrap_or_default()
+}
+
+/// A reader of denials. Dropping it makes room for another.
+#[derive(Debug)]
+pub struct Subscription {
+    events: Arc<Events>,
+    id: u64,
+    next: u64,
+}
+
+impl Subscription {
+    /// What comes next, if it is there.
+    pub fn try_next(&mut self) -> Option<Told> {
+        match self.poll_next(None) {
+            Poll::Ready(told) => Some(told),
+            Poll::Pending => None,
+        }
+    }
+
+    /// What comes next, once it is there. Runs on any runtime; dropping the
+    /// future loses nothing.
+    pub async fn next(&mut self) -> Told {
+        poll_fn(|context| self.poll_next(Some(context))).await
+    }
+
+    fn poll_next(&mut self, context: Option<&mut Context<'_>>) -> Poll<Told> {
+        let mut ring = self.events.ring.lock();
+        if self.next > ring.told {
+            let reader = ring.readers.iter_mut().find(|reader| reader.id == self.id);
+            if let (Some(reader), Some(context)) = (reader, context) {
+                reader.waker = Some(context.waker().clone());
+            }
+            return Poll::Pending;
+        }
+        let oldest = ring.oldest();
+        if self.next < oldest {
+            let missed = oldest - self.next;
+            self.next = oldest;
+            return Poll::Ready(Told::Missed(missed));
+        }
+        let denial = ring.slots[slot_of(self.next)].clone();
+        self.next += 1;
+        Poll::Ready(Told::Denial(denial))
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        self.events.ring.lock().readers.retain(|reader| reader.id != self.id);
+    }
+}

@@ -1,0 +1,333 @@
+//! What was decided, counted in bounded memory.
+//!
+//! Two needs pull apart: a counter must cost a few nanoseconds on every request,
+//! and an operator wants to know *who* was denied. So there are two layers.
+//!
+//! - Counters per (policy, limit, mode), resolved once per reload to a
+//!   [`LimitStats`]; recording then is a relaxed add in a stripe of the calling
+//!   thread, and one more for the latency.
+//! - Names of keys and routes, touched only by a denial, a would-be denial or a
+//!   near miss: a heavy-hitter sketch per policy ([`Stats::top`]) and a stream
+//!   of denials ([`Stats::events`]).
+//!
+//! Keys never become names of counters: there are as many as attackers like.
+//! Everything here has a bound: series, watched policies, sketch entries, bytes
+//! of text, events and their readers.
+//!
+//! Layout: `series.rs` counts; `latency.rs` times; `sketch.rs` finds heavy
+//! hitters, `watch.rs` keeps them per policy; `events.rs` tells of denials;
+//! `text.rs` keeps keys short and printable.
+
+mod events;
+mod latency;
+mod series;
+mod sketch;
+mod text;
+mod watch;
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_core::{Limit, RetryAfter, Timestamp};
+
+pub use self::events::{
+    Denial, EVENTS_HELD, EVENTS_PER_POLICY_PER_SECOND, Events, MAX_SUBSCRIBERS, Subscription, Told,
+    TooManySubscribers,
+};
+pub use self::latency::{LATENCY_BOUNDS, LatencyCounts};
+pub use self::series::{LimitStats, MAX_SERIES, SeriesCounts};
+pub use self::sketch::SKETCH_ENTRIES;
+pub use self::text::{MAX_TEXT_BYTES, Text};
+pub use self::watch::{Entry, Listed, MAX_WATCHED_POLICIES, TOP_PERIOD, Top};
+
+use self::latency::Latency;
+use self::series::{Registry, stripe};
+use self::watch::Sighting;
+use crate::Clock;
+use crate::policy::Mode;
+
+/// The name under which counts of caller-given limits appear: no policy can have it.
+pub const CALLER: &str = "(caller)";
+/// The name under which counts appear that there was no room for: no policy can have it.
+pub const OTHER: &str = "(other)";
+
+/// How a decision came about, from the most to the least certain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Decided {
+    /// By the store.
+    #[default]
+    Exact,
+    /// In this process, with the limit divided by the nodes, because the store failed.
+    Local,
+    /// Allowed because the store failed.
+    FailedOpen,
+    /// Denied because the store failed.
+    FailedClosed,
+}
+
+impl Decided {
+    /// Every way, in the order of their certainty.
+    pub const ALL: [Decided; 4] =
+        [Decided::Exact, Decided::Local, Decided::FailedOpen, Decided::FailedClosed];
+
+    /// The name used in answers and metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Decided::Exact => "exact",
+            Decided::Local => "local",
+            Decided::FailedOpen => "failed-open",
+            Decided::FailedClosed => "failed-closed",
+        }
+    }
+}
+
+impl fmt::Display for Decided {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// What came of one limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    /// The limit admitted the request.
+    Allowed,
+    /// The limit denied the request.
+    Denied,
+    /// The limit is only observed and would have denied the request.
+    WouldDeny,
+}
+
+impl Outcome {
+    /// The name used in metrics and events.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Outcome::Allowed => "allowed",
+            Outcome::Denied => "denied",
+            Outcome::WouldDeny => "would_deny",
+        }
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// What keys and routes are ranked by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum By {
+    /// Requests denied.
+    #[default]
+    Denied,
+    /// Requests an observed policy would have denied.
+    WouldDeny,
+    /// Requests allowed with at most 5 % of the limit remaining.
+    Near,
+}
+
+impl By {
+    /// Every ranking.
+    pub const ALL: [By; 3] = [By::Denied, By::WouldDeny, By::Near];
+
+    /// The name used in queries.
+    pub const fn name(self) -> &'static str {
+        match self {
+            By::Denied => "denied",
+            By::WouldDeny => "would_deny",
+            By::Near => "near",
+        }
+    }
+}
+
+impl fmt::Display for By {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A name that is no ranking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnknownRanking;
+
+impl fmt::Display for UnknownRanking {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("use denied, would_deny or near")
+    }
+}
+
+impl std::error::Error for UnknownRanking {}
+
+impl FromStr for By {
+    type Err = UnknownRanking;
+
+    fn from_str(name: &str) -> Result<Self, UnknownRanking> {
+        By::ALL.into_iter().find(|by| by.name() == name).ok_or(UnknownRanking)
+    }
+}
+
+/// One limit's part in a request.
+#[derive(Clone, Copy, Debug)]
+pub struct Line<'a> {
+    /// Where it is counted: from [`Stats::limit`] or [`Stats::caller`].
+    pub stats: &'a LimitStats,
+    /// Who was counted, without the policy's name.
+    pub key: &'a [u8],
+    /// This limit's own answer.
+    pub allowed: bool,
+    /// What remained after it; `None` where nobody knows (failed open).
+    pub remaining: Option<u64>,
+    /// When it would pass.
+    pub retry_after: RetryAfter,
+    /// How it was decided.
+    pub decided: Decided,
+}
+
+/// One request, as it is recorded. Lines of one policy stand together.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Seen<'a> {
+    /// Its limits, enforced and observed, in config order.
+    pub lines: &'a [Line<'a>],
+    /// Whether the request as a whole was allowed.
+    pub allowed: bool,
+    /// What it asked for: the path without its query.
+    pub route: Option<&'a str>,
+    /// How the caller names this request, for the log.
+    pub request_id: Option<&'a str>,
+    /// How long it took to decide; `None` where nobody measured.
+    pub elapsed: Option<Duration>,
+}
+
+/// Everything that is counted. Shared by reference; recording never blocks for
+/// longer than another thread takes to note a name.
+#[derive(Debug)]
+pub struct Stats {
+    registry: Registry,
+    latency: Latency,
+    events: Arc<Events>,
+    clock: Clock,
+    started: Timestamp,
+}
+
+impl Default for Stats {
+    fn default() -> Self {
+        Stats::new(Clock::default())
+    }
+}
+
+impl Stats {
+    /// Empty, on this clock. It dates events and says what is recent; counters need none.
+    pub fn new(clock: Clock) -> Self {
+        Stats {
+            registry: Registry::default(),
+            latency: Latency::default(),
+            events: Arc::new(Events::default()),
+            started: clock.now(),
+            clock,
+        }
+    }
+
+    /// Where decisions of a policy's limit are counted. Not for the hot path:
+    /// resolve it when policies change and keep it.
+    ///
+    /// Asked again for the same names it counts on. Beyond [`MAX_SERIES`] names
+    /// those that nobody holds any more make room and go to [`OTHER`]; if all
+    /// are held, the new one counts there.
+    pub fn limit(&self, policy: &str, limit: &Limit, mode: Mode) -> Arc<LimitStats> {
+        // What a bucket holds is its burst, so a near miss is measured against that.
+        let near_at = limit.burst() / 20;
+        self.registry.resolve(policy, &limit.to_string(), mode, Some(near_at))
+    }
+
+    /// Where limits given by callers are counted: all in one series, because
+    /// callers can invent as many as they like.
+    pub fn caller(&self) -> Arc<LimitStats> {
+        self.registry.resolve(CALLER, CALLER, Mode::Enforce, None)
+    }
+
+    /// Counts a request. Once per request, and cheap unless it was denied, would
+    /// have been, or nearly was.
+    #[inline]
+    pub fn record(&self, seen: &Seen<'_>) {
+        let stripe = stripe();
+        if let Some(elapsed) = seen.elapsed {
+            self.latency.add(stripe, elapsed);
+        }
+        let mut notable = false;
+        for line in seen.lines {
+            notable |= line.stats.count(stripe, line, seen.allowed);
+        }
+        if notable {
+            self.note(seen);
+        }
+    }
+
+    /// Notes who it was: once per policy, however many of its limits said so.
+    #[cold]
+    fn note(&self, seen: &Seen<'_>) {
+        let now = self.clock.now();
+        for lines in seen.lines.chunk_by(|a, b| a.stats.same_policy(b.stats)) {
+            let wait = |line: &&Line<'_>| line.retry_after.as_micros().unwrap_or(u64::MAX);
+            let refused = lines.iter().filter(|line| !line.allowed).max_by_key(wait);
+            if let Some(line) = refused {
+                self.note_refused(seen, line, now);
+            } else if seen.allowed
+                && let Some(line) = lines.iter().find(|line| line.stats.is_near(line))
+            {
+                let sighting = Sighting { by: By::Near, key: line.key, route: seen.route };
+                line.stats.watch().note(&sighting, self.period(now));
+            }
+        }
+    }
+
+    fn note_refused(&self, seen: &Seen<'_>, line: &Line<'_>, now: Timestamp) {
+        let by = match line.stats.refusal() {
+            Outcome::WouldDeny => By::WouldDeny,
+            _ => By::Denied,
+        };
+        let watch = line.stats.watch();
+        // A store's failure is not the key's doing.
+        if line.decided != Decided::FailedClosed {
+            watch.note(&Sighting { by, key: line.key, route: seen.route }, self.period(now));
+        }
+        if let Some(suppressed) = watch.may_tell(now) {
+            self.events.publish(seen, line, now, suppressed);
+        }
+    }
+
+    fn period(&self, now: Timestamp) -> u64 {
+        self.since_start_us(now) / 1_000_000 / TOP_PERIOD.as_secs()
+    }
+
+    fn since_start_us(&self, now: Timestamp) -> u64 {
+        now.as_micros().saturating_sub(self.started.as_micros())
+    }
+
+    /// The `n` keys and routes that were seen most often lately, of one policy or of all.
+    pub fn top(&self, by: By, policy: Option<&str>, n: usize) -> Top {
+        let now = self.clock.now();
+        let period = self.period(now);
+        let elapsed = Duration::from_micros(self.since_start_us(now));
+        let begun = TOP_PERIOD * u32::try_from(period.saturating_sub(1)).unwrap_or(u32::MAX);
+        let watches = self.registry.watches(policy);
+        watch::top(&watches, by, period, n, elapsed.saturating_sub(begun))
+    }
+
+    /// Every series with its counts, by name.
+    pub fn series(&self) -> Vec<SeriesCounts> {
+        self.registry.counts()
+    }
+
+    /// How long decisions took.
+    pub fn latency(&self) -> LatencyCounts {
+        self.latency.counts()
+    }
+
+    /// The stream of denials.
+    pub fn events(&self) -> &Arc<Events> {
+        &self.events
+    }
+}

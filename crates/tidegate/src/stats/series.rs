@@ -1,0 +1,293 @@
+//! Counters per (policy, limit, mode).
+//!
+//! The naive counter is one atomic per series: on a busy machine every core then
+//! fights for its cache line. Here each series has a few stripes, each a cache
+//! line of its own, and a thread always adds to the same one; reading adds the
+//! stripes up. A mode has only two outcomes (allowed, and denied or would-deny),
+//! so two outcomes times four ways of deciding fill exactly one line.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use super::watch::{MAX_WATCHED_POLICIES, Watch};
+use super::{Decided, Line, OTHER, Outcome};
+use crate::policy::Mode;
+use crate::sync::Mutex;
+
+/// The most series with a name of their own: 1 KiB each, so 4 MiB at worst, and
+/// more than a metrics database should be asked to keep for one process.
+pub const MAX_SERIES: usize = 4096;
+
+/// Stripes per series. More would only help where more threads than this write
+/// the same series at the same nanosecond.
+pub(super) const STRIPES: usize = 8;
+
+/// The stripe of this thread: threads take them in turn.
+#[inline]
+pub(super) fn stripe() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    const UNSET: usize = usize::MAX;
+    thread_local!(static STRIPE: Cell<usize> = const { Cell::new(UNSET) });
+    STRIPE.with(|stripe| {
+        if stripe.get() == UNSET {
+            stripe.set(NEXT.fetch_add(1, Ordering::Relaxed) % STRIPES);
+        }
+        stripe.get()
+    })
+}
+
+/// Where one limit of one policy is counted.
+pub struct LimitStats {
+    series: Arc<Series>,
+    watch: Arc<Watch>,
+    /// An allowed request that leaves so little was a near miss; `None` counts none.
+    near_at: Option<u64>,
+}
+
+impl LimitStats {
+    /// Counts a line; says whether somebody should be noted for it.
+    #[inline]
+    pub(super) fn count(&self, stripe: usize, line: &Line<'_>, request_allowed: bool) -> bool {
+        let counts = &self.series.stripes[stripe];
+        counts.by_answer[usize::from(!line.allowed)][line.decided as usize]
+            .fetch_add(1, Ordering::Relaxed);
+        if !line.allowed {
+            return true;
+        }
+        let near = request_allowed && self.is_near(line);
+        if near {
+            counts.near.fetch_add(1, Ordering::Relaxed);
+        }
+        near
+    }
+
+    #[inline]
+    pub(super) fn is_near(&self, line: &Line<'_>) -> bool {
+        matches!((line.remaining, self.near_at), (Some(left), Some(near_at)) if line.allowed && left <= near_at)
+    }
+
+    /// What it is called when this limit does not admit.
+    pub(super) fn refusal(&self) -> Outcome {
+        refusal(self.series.name.mode)
+    }
+
+    pub(super) fn same_policy(&self, other: &LimitStats) -> bool {
+        Arc::ptr_eq(&self.watch, &other.watch) && self.series.name.mode == other.series.name.mode
+    }
+
+    pub(super) fn watch(&self) -> &Watch {
+        &self.watch
+    }
+
+    /// The policy's name.
+    pub fn policy(&self) -> &Arc<str> {
+        &self.series.name.policy
+    }
+
+    /// The limit's text.
+    pub fn limit(&self) -> &Arc<str> {
+        &self.series.name.limit
+    }
+}
+
+impl fmt::Debug for LimitStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("LimitStats").field(&self.series.name).finish()
+    }
+}
+
+const fn refusal(mode: Mode) -> Outcome {
+    match mode {
+        Mode::Enforce => Outcome::Denied,
+        Mode::Observe | Mode::Off => Outcome::WouldDeny,
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Name {
+    policy: Arc<str>,
+    limit: Arc<str>,
+    mode: Mode,
+}
+
+/// By policy, limit and mode, so that listings are in a steady order.
+type Place = (Arc<str>, Arc<str>, u8);
+
+impl Name {
+    fn new(policy: &str, limit: &str, mode: Mode) -> Self {
+        Name { policy: policy.into(), limit: limit.into(), mode }
+    }
+
+    fn place(&self) -> Place {
+        (Arc::clone(&self.policy), Arc::clone(&self.limit), self.mode as u8)
+    }
+}
+
+/// Two cache lines: the next line is fetched along with the first on many machines.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Stripe {
+    /// Allowed and not, by how it was decided.
+    by_answer: [[AtomicU64; 4]; 2],
+    near: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Series {
+    name: Name,
+    stripes: [Stripe; STRIPES],
+}
+
+impl Series {
+    fn new(name: Name) -> Self {
+        Series { name, stripes: Default::default() }
+    }
+
+    fn counts(&self) -> SeriesCounts {
+        let mut sum = SeriesCounts {
+            policy: Arc::clone(&self.name.policy),
+            limit: Arc::clone(&self.name.limit),
+            mode: self.name.mode,
+            allowed: [0; 4],
+            refused: [0; 4],
+            near: 0,
+        };
+        for stripe in &self.stripes {
+            let [allowed, refused] = &stripe.by_answer;
+            for way in 0..Decided::ALL.len() {
+                sum.allowed[way] += allowed[way].load(Ordering::Relaxed);
+                sum.refused[way] += refused[way].load(Ordering::Relaxed);
+            }
+            sum.near += stripe.near.load(Ordering::Relaxed);
+        }
+        sum
+    }
+
+    /// Takes over what another series counted.
+    fn absorb(&self, counts: &SeriesCounts) {
+        let [allowed, refused] = &self.stripes[0].by_answer;
+        for way in 0..Decided::ALL.len() {
+            allowed[way].fetch_add(counts.allowed[way], Ordering::Relaxed);
+            refused[way].fetch_add(counts.refused[way], Ordering::Relaxed);
+        }
+        self.stripes[0].near.fetch_add(counts.near, Ordering::Relaxed);
+    }
+}
+
+/// What one series has counted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SeriesCounts {
+    /// The policy's name, [`CALLER`](super::CALLER) or [`OTHER`].
+    pub policy: Arc<str>,
+    /// The limit's text.
+    pub limit: Arc<str>,
+    /// The policy's mode.
+    pub mode: Mode,
+    /// Answers that allowed, in the order of [`Decided::ALL`].
+    pub allowed: [u64; 4],
+    /// Answers that did not, in the order of [`Decided::ALL`].
+    pub refused: [u64; 4],
+    /// Allowed with at most 5 % of the limit remaining.
+    pub near: u64,
+}
+
+impl SeriesCounts {
+    /// What the answers that did not allow are called in this mode.
+    pub fn refusal(&self) -> Outcome {
+        refusal(self.mode)
+    }
+}
+
+/// All series, by name, and what is watched per policy.
+#[derive(Debug, Default)]
+pub(super) struct Registry {
+    named: Mutex<Named>,
+}
+
+#[derive(Debug, Default)]
+struct Named {
+    series: BTreeMap<Place, Arc<Series>>,
+    watches: BTreeMap<Arc<str>, Arc<Watch>>,
+}
+
+impl Registry {
+    pub(super) fn resolve(
+        &self,
+        policy: &str,
+        limit: &str,
+        mode: Mode,
+        near_at: Option<u64>,
+    ) -> Arc<LimitStats> {
+        let mut named = self.named.lock();
+        let series = named.series(Name::new(policy, limit, mode));
+        let watch = named.watch(policy);
+        Arc::new(LimitStats { series, watch, near_at })
+    }
+
+    pub(super) fn counts(&self) -> Vec<SeriesCounts> {
+        let series: Vec<_> = self.named.lock().series.values().cloned().collect();
+        series.iter().map(|series| series.counts()).collect()
+    }
+
+    /// What is watched of one policy, or of all.
+    pub(super) fn watches(&self, policy: Option<&str>) -> Vec<Arc<Watch>> {
+        let named = self.named.lock();
+        match policy {
+            Some(policy) => named.watches.get(policy).cloned().into_iter().collect(),
+            None => named.watches.values().cloned().collect(),
+        }
+    }
+}
+
+impl Named {
+    fn series(&mut self, name: Name) -> Arc<Series> {
+        if let Some(series) = self.series.get(&name.place()) {
+            return Arc::clone(series);
+        }
+        if self.series.len() >= MAX_SERIES {
+            self.retire();
+        }
+        if self.series.len() >= MAX_SERIES {
+            return self.other(name.mode);
+        }
+        self.insert(name)
+    }
+
+    fn insert(&mut self, name: Name) -> Arc<Series> {
+        let place = name.place();
+        let series = Arc::new(Series::new(name));
+        Arc::clone(self.series.entry(place).or_insert(series))
+    }
+
+    fn other(&mut self, mode: Mode) -> Arc<Series> {
+        self.insert(Name::new(OTHER, OTHER, mode))
+    }
+
+    /// Makes room: series that only this table holds belong to no policy any
+    /// more. Their counts move, so that sums over all series never fall.
+    fn retire(&mut self) {
+        let unheld =
+            |series: &Arc<Series>| Arc::strong_count(series) == 1 && &*series.name.policy != OTHER;
+        let retired: Vec<_> =
+            self.series.extract_if(.., |_, series| unheld(series)).map(|(_, s)| s).collect();
+        for series in retired {
+            self.other(series.name.mode).absorb(&series.counts());
+        }
+    }
+
+    fn watch(&mut self, policy: &str) -> Arc<Watch> {
+        if let Some(watch) = self.watches.get(policy) {
+            return Arc::clone(watch);
+        }
+        if self.watches.len() >= MAX_WATCHED_POLICIES {
+            self.watches.retain(|_, watch| Arc::strong_count(watch) > 1);
+        }
+        let full = self.watches.len() >= MAX_WATCHED_POLICIES;
+        let name: Arc<str> = if full { OTHER.into() } else { policy.into() };
+        let watch = || Arc::new(Watch::new(Arc::clone(&name)));
+        Arc::clone(self.watches.entry(Arc::clone(&name)).or_insert_with(watch))
+    }
+}

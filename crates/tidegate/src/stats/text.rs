@@ -1,0 +1,75 @@
+//! Names as people may see them: short and without control bytes.
+
+use std::fmt;
+
+/// The most bytes of a key or route that are kept: enough for a composed key and
+/// most paths, little enough that thousands of them do not matter.
+pub const MAX_TEXT_BYTES: usize = 128;
+
+/// The beginning of a key or route. Anybody may have chosen its bytes, so it is
+/// shown with control bytes, invisible characters and bytes that are no UTF-8 escaped.
+#[derive(Clone, Default, PartialEq, Eq, Hash)]
+pub struct Text {
+    bytes: Vec<u8>,
+    cut: bool,
+}
+
+impl Text {
+    pub(super) fn new(bytes: &[u8]) -> Self {
+        let mut text = Text::default();
+        text.set(bytes);
+        text
+    }
+
+    /// Another text in the same memory.
+    pub(super) fn set(&mut self, bytes: &[u8]) {
+        self.cut = bytes.len() > MAX_TEXT_BYTES;
+        self.bytes.clear();
+        self.bytes.extend_from_slice(&bytes[..bytes.len().min(MAX_TEXT_BYTES)]);
+    }
+
+    /// The bytes that were kept.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Whether there was more than was kept; two such texts may look the same
+    /// and still stand for different names.
+    pub fn is_cut(&self) -> bool {
+        self.cut
+    }
+}
+
+impl fmt::Display for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use fmt::Write as _;
+        for chunk in self.bytes.utf8_chunks() {
+            for c in chunk.valid().chars() {
+                if is_plain(c) {
+                    f.write_char(c)?;
+                } else {
+                    write!(f, "{}", c.escape_default())?;
+                }
+            }
+            for byte in chunk.invalid() {
+                write!(f, "\\x{byte:02x}")?;
+            }
+        }
+        if self.cut { f.write_str("...") } else { Ok(()) }
+    }
+}
+
+impl fmt::Debug for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{self}\"")
+    }
+}
+
+/// Whether a character shows as itself and moves nothing else about. The rest are
+/// controls, line ends, marks that reorder text, and invisible ones.
+fn is_plain(c: char) -> bool {
+    let hidden = matches!(c,
+        '\\' | '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}');
+    !c.is_control() && !hidden
+}

@@ -1,0 +1,205 @@
+//! Who was denied lately, per policy.
+//!
+//! Counts that never end would name last week's attacker for ever. So each
+//! ranking is a pair of sketches, this period's and the last one's; when a period
+//! ends, the older is dropped. An answer adds the two, errors included.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use foldhash::SharedSeed;
+use foldhash::quality::SeedableRandomState;
+use tidegate_core::Timestamp;
+
+use super::events::EVENTS_PER_POLICY_PER_SECOND;
+use super::sketch::Sketch;
+use super::{By, Text};
+use crate::sync::Mutex;
+
+/// The most policies with rankings of their own; the rest share one. All of them
+/// full take some 35 MB, which takes an attacker who fills every ranking of every policy.
+pub const MAX_WATCHED_POLICIES: usize = 128;
+
+/// Rankings cover between one and two of these.
+pub const TOP_PERIOD: Duration = Duration::from_secs(600);
+
+/// Somebody who is to be remembered.
+pub(super) struct Sighting<'a> {
+    pub by: By,
+    pub key: &'a [u8],
+    pub route: Option<&'a str>,
+}
+
+/// What is remembered of one policy.
+#[derive(Debug)]
+pub(super) struct Watch {
+    policy: Arc<str>,
+    /// In the order of [`By::ALL`]; each with a lock of its own, because they
+    /// are added to by different requests.
+    rankings: [Mutex<Ranking>; By::ALL.len()],
+    told: Mutex<ToldLately>,
+}
+
+impl Watch {
+    pub(super) fn new(policy: Arc<str>) -> Self {
+        Watch { policy, rankings: Default::default(), told: Mutex::default() }
+    }
+
+    pub(super) fn note(&self, sighting: &Sighting<'_>, period: u64) {
+        let route = sighting.route.map(|route| (hash(route.as_bytes()), route));
+        let key_hash = hash(sighting.key);
+        let mut ranking = self.rankings[sighting.by as usize].lock();
+        ranking.keys.at(period).add(key_hash, sighting.key);
+        if let Some((route_hash, route)) = route {
+            ranking.routes.at(period).add(route_hash, route.as_bytes());
+        }
+    }
+
+    /// Whether a denial may be told now, and if so how many before it were not.
+    pub(super) fn may_tell(&self, now: Timestamp) -> Option<u64> {
+        let second = now.as_micros() / 1_000_000;
+        let mut told = self.told.lock();
+        if told.second != second {
+            told.second = second;
+            told.count = 0;
+        }
+        if told.count >= EVENTS_PER_POLICY_PER_SECOND {
+            told.suppressed += 1;
+            return None;
+        }
+        told.count += 1;
+        Some(std::mem::take(&mut told.suppressed))
+    }
+}
+
+#[derive(Debug, Default)]
+struct ToldLately {
+    second: u64,
+    count: u64,
+    suppressed: u64,
+}
+
+#[derive(Debug, Default)]
+struct Ranking {
+    keys: Recent,
+    routes: Recent,
+}
+
+#[derive(Debug, Default)]
+struct Recent {
+    period: u64,
+    current: Sketch,
+    previous: Sketch,
+}
+
+impl Recent {
+    /// The sketch of this period.
+    fn at(&mut self, period: u64) -> &mut Sketch {
+        if period > self.period {
+            self.previous.clear();
+            if period == self.period + 1 {
+                std::mem::swap(&mut self.previous, &mut self.current);
+            }
+            self.current.clear();
+            self.period = period;
+        }
+        &mut self.current
+    }
+
+    /// Both sketches as one: a name that one of them does not list may have
+    /// been there up to its floor.
+    fn list(&mut self, period: u64, policy: &Arc<str>) -> Listed {
+        self.at(period);
+        let (current, previous) = (&self.current, &self.previous);
+        let entry = |text: &Text, (count, error): (u64, u64), (more, wrong): (u64, u64)| Entry {
+            policy: Arc::clone(policy),
+            name: text.clone(),
+            count: count + more,
+            error: error + wrong,
+        };
+        let now = current.counters().map(|counter| {
+            entry(counter.text, (counter.count, counter.error), previous.estimate(counter.hash))
+        });
+        let before = previous.counters().filter(|counter| !current.contains(counter.hash));
+        let before = before.map(|counter| {
+            entry(counter.text, (counter.count, counter.error), current.estimate(counter.hash))
+        });
+        let entries = now.chain(before).collect();
+        Listed { entries, unlisted_at_most: current.floor() + previous.floor() }
+    }
+}
+
+/// A key or route and how often it was seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Under which policy.
+    pub policy: Arc<str>,
+    /// The key or route.
+    pub name: Text,
+    /// How often, at most.
+    pub count: u64,
+    /// By how much `count` may be too high: it was at least `count - error`.
+    pub error: u64,
+}
+
+/// Entries by count, and what is known of the rest.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listed {
+    /// The entries, largest count first.
+    pub entries: Vec<Entry>,
+    /// Nobody who is not listed was seen more often than this.
+    pub unlisted_at_most: u64,
+}
+
+impl Listed {
+    fn add(&mut self, other: Listed) {
+        self.entries.extend(other.entries);
+        self.unlisted_at_most = self.unlisted_at_most.max(other.unlisted_at_most);
+    }
+
+    /// Keeps the `n` largest; equals in the order of their names.
+    fn keep(&mut self, n: usize) {
+        self.entries.sort_by(|a, b| {
+            let name = |entry: &Entry| (Arc::clone(&entry.policy), entry.name.as_bytes().to_vec());
+            b.count.cmp(&a.count).then_with(|| name(a).cmp(&name(b)))
+        });
+        if let Some(first_left_out) = self.entries.get(n) {
+            self.unlisted_at_most = self.unlisted_at_most.max(first_left_out.count);
+        }
+        self.entries.truncate(n);
+    }
+}
+
+/// Who was seen most often lately.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Top {
+    /// By key.
+    pub keys: Listed,
+    /// By route.
+    pub routes: Listed,
+    /// How far back the counts reach.
+    pub covers: Duration,
+}
+
+/// The rankings of several policies as one.
+pub(super) fn top(watches: &[Arc<Watch>], by: By, period: u64, n: usize, covers: Duration) -> Top {
+    let mut top = Top { keys: Listed::default(), routes: Listed::default(), covers };
+    for watch in watches {
+        let mut ranking = watch.rankings[by as usize].lock();
+        top.keys.add(ranking.keys.list(period, &watch.policy));
+        top.routes.add(ranking.routes.list(period, &watch.policy));
+    }
+    top.keys.keep(n);
+    top.routes.keep(n);
+    top
+}
+
+/// Seeded from the operating system, so that nobody outside can make names collide.
+fn hash(bytes: &[u8]) -> u64 {
+    static SEED: OnceLock<(SharedSeed, u64)> = OnceLock::new();
+    let random = || RandomState::new().hash_one(0);
+    let (shared, seed) = SEED.get_or_init(|| (SharedSeed::from_u64(random()), random()));
+    SeedableRandomState::with_seed(*seed, shared).hash_one(bytes)
+}

@@ -1,0 +1,118 @@
+//! Counters count what they say, from any number of threads.
+
+use std::time::Duration;
+
+use tidegate::policy::Mode;
+use tidegate::stats::{Decided, LATENCY_BOUNDS, Line, Outcome, Seen, Stats};
+
+use super::{allowing, denying, record, stats};
+use crate::common::limit;
+
+#[test]
+fn every_outcome_and_way_of_deciding_has_its_own_count() {
+    let (stats, _) = stats();
+    let ten = stats.limit("login", &limit("10 per 1s"), Mode::Enforce);
+    for (times, decided) in Decided::ALL.into_iter().enumerate() {
+        for _ in 0..=times {
+            record(&stats, &[Line { decided, ..allowing(&ten, b"a") }]);
+        }
+        for _ in 0..=times + 10 {
+            record(&stats, &[Line { decided, ..denying(&ten, b"a") }]);
+        }
+    }
+    let [series] = &stats.series()[..] else { panic!("one series") };
+    assert_eq!((&*series.policy, &*series.limit), ("login", "10 per 1s sliding-counter"));
+    assert_eq!(series.allowed, [1, 2, 3, 4]);
+    assert_eq!(series.refused, [11, 12, 13, 14]);
+    assert_eq!(series.refusal(), Outcome::Denied);
+}
+
+#[test]
+fn modes_of_one_limit_are_counted_apart() {
+    let (stats, _) = stats();
+    let ten = limit("10 per 1s");
+    let enforced = stats.limit("api", &ten, Mode::Enforce);
+    let observed = stats.limit("api", &ten, Mode::Observe);
+    record(&stats, &[denying(&enforced, b"a")]);
+    // Observed: it would have denied, the request is allowed.
+    let lines = [denying(&observed, b"b")];
+    stats.record(&Seen { lines: &lines, allowed: true, ..Seen::default() });
+    let all = stats.series();
+    let refusals: Vec<_> =
+        all.iter().map(|one| (one.mode, one.refusal(), one.refused[0])).collect();
+    let expected = [(Mode::Enforce, Outcome::Denied, 1), (Mode::Observe, Outcome::WouldDeny, 1)];
+    assert_eq!(refusals, expected);
+}
+
+#[test]
+fn a_near_miss_leaves_at_most_a_twentieth() {
+    // Limit, remaining, whether that is near.
+    let rows = [
+        ("100 per 1m", 6, 0),
+        ("100 per 1m", 5, 1),
+        ("100 per 1m", 0, 1),
+        ("39 per 1m", 2, 0),
+        ("39 per 1m", 1, 1),
+        ("10 per 1m", 1, 0),
+        ("10 per 1m", 0, 1),
+        // What a bucket holds is its burst.
+        ("600 per 1m token-bucket burst 40", 3, 0),
+        ("600 per 1m token-bucket burst 40", 2, 1),
+    ];
+    for (text, remaining, near) in rows {
+        let (stats, _) = stats();
+        let counted = stats.limit("p", &limit(text), Mode::Enforce);
+        let line = Line { remaining: Some(remaining), ..allowing(&counted, b"a") };
+        record(&stats, &[line]);
+        assert_eq!(stats.series()[0].near, near, "{text}, {remaining} remaining");
+        // Denied by another policy, it missed nothing.
+        stats.record(&Seen { lines: &[line], allowed: false, ..Seen::default() });
+        // Failed open, nobody knows.
+        record(&stats, &[Line { remaining: None, decided: Decided::FailedOpen, ..line }]);
+        assert_eq!(stats.series()[0].near, near, "{text}, {remaining} remaining");
+    }
+}
+
+#[test]
+fn concurrent_counts_add_up() {
+    const THREADS: u64 = 16;
+    const EACH: u64 = 20_000;
+    let stats = Stats::default();
+    let ten = stats.limit("p", &limit("1000 per 1s"), Mode::Enforce);
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                for number in 0..EACH {
+                    let line =
+                        if number % 4 == 0 { denying(&ten, b"a") } else { allowing(&ten, b"a") };
+                    let elapsed = Some(Duration::from_micros(number % 10));
+                    let allowed = line.allowed;
+                    stats.record(&Seen { lines: &[line], allowed, elapsed, ..Seen::default() });
+                }
+            });
+        }
+    });
+    let [series] = &stats.series()[..] else { panic!("one series") };
+    assert_eq!(series.refused[0], THREADS * EACH / 4);
+    assert_eq!(series.allowed[0], THREADS * EACH * 3 / 4);
+    assert_eq!(stats.latency().count(), THREADS * EACH);
+    let top = stats.top(Default::default(), None, 1);
+    assert_eq!(top.keys.entries[0].count, THREADS * EACH / 4);
+}
+
+#[test]
+fn latencies_fall_into_the_bucket_that_holds_them() {
+    let (stats, _) = stats();
+    for bound in LATENCY_BOUNDS {
+        for elapsed in [bound, bound + Duration::from_nanos(1)] {
+            stats.record(&Seen { elapsed: Some(elapsed), ..Seen::default() });
+        }
+    }
+    stats.record(&Seen { elapsed: None, ..Seen::default() });
+    let counts = stats.latency();
+    let mut expected = [2; LATENCY_BOUNDS.len() + 1];
+    (expected[0], expected[LATENCY_BOUNDS.len()]) = (1, 1);
+    assert_eq!(counts.buckets, expected);
+    let sum: Duration = LATENCY_BOUNDS.iter().map(|bound| *bound * 2).sum();
+    assert_eq!(counts.sum, sum + Duration::from_nanos(LATENCY_BOUNDS.len() as u64));
+}

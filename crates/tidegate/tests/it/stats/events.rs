@@ -1,0 +1,179 @@
+//! The stream of denials: complete when read in time, honest when not.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate::RetryAfter;
+use tidegate::policy::Mode;
+use tidegate::stats::{
+    Denial, EVENTS_HELD, EVENTS_PER_POLICY_PER_SECOND, Line, MAX_SUBSCRIBERS, Outcome, Seen, Stats,
+    Subscription, Told, TooManySubscribers,
+};
+
+use super::{allowing, denying, record, start, stats};
+use crate::common::limit;
+use crate::futures::{Polled, Started};
+
+fn subscribe(stats: &Stats) -> Subscription {
+    stats.events().subscribe(None).expect("there is room")
+}
+
+fn denial(reader: &mut Subscription) -> Denial {
+    match reader.try_next() {
+        Some(Told::Denial(denial)) => denial,
+        other => panic!("no denial but {other:?}"),
+    }
+}
+
+#[test]
+fn a_denial_says_who_what_and_when() {
+    let (stats, _) = stats();
+    let [second, minute] =
+        ["10 per 1s", "100 per 1m"].map(|text| stats.limit("p", &limit(text), Mode::Enforce));
+    let mut reader = subscribe(&stats);
+    record(&stats, &[allowing(&second, b"fine")]);
+    assert_eq!(reader.try_next(), None);
+
+    // Two limits deny: the longer wait is told.
+    let longer = Line { retry_after: RetryAfter::Never, ..denying(&minute, b"a\nb") };
+    let lines = [denying(&second, b"a\nb"), longer];
+    let seen =
+        Seen { lines: &lines, route: Some("/login"), request_id: Some("r-1"), ..Seen::default() };
+    stats.record(&seen);
+    let told = denial(&mut reader);
+    assert_eq!((told.number, told.at, told.outcome), (1, start(), Outcome::Denied));
+    assert_eq!((&*told.policy, &*told.limit), ("p", "100 per 1m sliding-counter"));
+    assert_eq!(told.key.to_string(), "a\\nb");
+    assert_eq!(
+        (told.route.to_string(), told.request_id.to_string()),
+        ("/login".into(), "r-1".into())
+    );
+    assert_eq!((told.retry_after, told.suppressed), (RetryAfter::Never, 0));
+    assert_eq!(reader.try_next(), None);
+
+    // The next in the same slot's memory leaves nothing behind of the last.
+    let observed = stats.limit("w", &limit("1 per 1s"), Mode::Observe);
+    stats.record(&Seen { lines: &[denying(&observed, b"c")], allowed: true, ..Seen::default() });
+    let told = denial(&mut reader);
+    assert_eq!((told.outcome, told.key.to_string()), (Outcome::WouldDeny, "c".into()));
+    assert_eq!(
+        (told.route.to_string(), told.request_id.to_string()),
+        (String::new(), String::new())
+    );
+}
+
+#[test]
+fn a_flood_is_told_at_a_steady_rate_with_what_was_left_out() {
+    let (stats, clock) = stats();
+    let [loud, quiet] =
+        ["loud", "quiet"].map(|name| stats.limit(name, &limit("1 per 1s"), Mode::Enforce));
+    let mut reader = subscribe(&stats);
+    (0..1_000).for_each(|_| record(&stats, &[denying(&loud, b"a")]));
+    record(&stats, &[denying(&quiet, b"b")]);
+    clock.advance(Duration::from_secs(1));
+    record(&stats, &[denying(&loud, b"a")]);
+
+    for _ in 0..EVENTS_PER_POLICY_PER_SECOND {
+        assert_eq!((&*denial(&mut reader).policy, 0), ("loud", 0));
+    }
+    // Another policy is heard all the same.
+    assert_eq!(&*denial(&mut reader).policy, "quiet");
+    let told = denial(&mut reader);
+    let left_out = 1_000 - EVENTS_PER_POLICY_PER_SECOND;
+    assert_eq!((&*told.policy, told.suppressed), ("loud", left_out));
+    assert_eq!(reader.try_next(), None);
+}
+
+/// Denials of different seconds, so that all are told.
+fn tell(stats: &Stats, clock: &tidegate::ManualClock, times: usize) {
+    let one = stats.limit("p", &limit("1 per 1s"), Mode::Enforce);
+    for _ in 0..times {
+        clock.advance(Duration::from_secs(1));
+        record(stats, &[denying(&one, b"a")]);
+    }
+}
+
+#[test]
+fn a_slow_reader_is_told_what_it_missed() {
+    let (stats, clock) = stats();
+    let mut reader = subscribe(&stats);
+    tell(&stats, &clock, 2);
+    assert_eq!(denial(&mut reader).number, 1);
+    tell(&stats, &clock, EVENTS_HELD + 3);
+    assert_eq!(reader.try_next(), Some(Told::Missed(4)));
+    let told = EVENTS_HELD as u64 + 5;
+    for number in 6..=told {
+        assert_eq!(denial(&mut reader).number, number);
+    }
+    assert_eq!(reader.try_next(), None);
+    // Where reading starts: the oldest held, after a number, a number of another life.
+    for (after, first) in [(None, 6), (Some(100), 101), (Some(0), 6), (Some(9_999), 6)] {
+        let mut reader = stats.events().subscribe(after).expect("there is room");
+        let mut next = reader.try_next();
+        if let Some(Told::Missed(missed)) = next {
+            assert_eq!((after, missed), (Some(0), 5));
+            next = reader.try_next();
+        }
+        assert!(matches!(next, Some(Told::Denial(denial)) if denial.number == first), "{after:?}");
+    }
+}
+
+#[test]
+fn readers_are_counted_and_leave_room_when_they_go() {
+    let (stats, _) = stats();
+    let mut readers: Vec<_> = (0..MAX_SUBSCRIBERS).map(|_| subscribe(&stats)).collect();
+    assert_eq!(stats.events().subscribe(None).map(drop), Err(TooManySubscribers));
+    readers.pop();
+    subscribe(&stats);
+}
+
+#[test]
+fn a_waiting_reader_is_woken() {
+    let (stats, clock) = stats();
+    let mut reader = subscribe(&stats);
+    {
+        let Started::Pending(mut next) = Polled::start(reader.next()) else {
+            panic!("nothing yet")
+        };
+        tell(&stats, &clock, 1);
+        assert_eq!(next.wakes(), 1);
+        assert!(matches!(next.poll(), Some(Told::Denial(denial)) if denial.number == 1));
+    }
+    // One that gave up waiting is not in the way.
+    let Started::Pending(waiting) = Polled::start(reader.next()) else { panic!("nothing new") };
+    drop(waiting);
+    tell(&stats, &clock, 1);
+    assert_eq!(denial(&mut reader).number, 2);
+}
+
+#[test]
+fn many_writers_and_readers_lose_nothing_silently() {
+    const WRITERS: usize = 4;
+    let stats = Arc::new(Stats::default());
+    let mut readers: Vec<_> = (0..4).map(|_| subscribe(&stats)).collect();
+    std::thread::scope(|scope| {
+        for writer in 0..WRITERS {
+            let stats = Arc::clone(&stats);
+            scope.spawn(move || {
+                for number in 0..200 {
+                    let name = format!("{writer}-{number}");
+                    let one = stats.limit(&name, &limit("1 per 1s"), Mode::Enforce);
+                    record(&stats, &[denying(&one, b"a")]);
+                }
+            });
+        }
+    });
+    for reader in &mut readers {
+        let mut seen = 0;
+        while let Some(told) = reader.try_next() {
+            seen += match told {
+                Told::Denial(denial) => {
+                    assert_eq!(denial.number, seen + 1);
+                    1
+                }
+                Told::Missed(missed) => missed,
+            };
+        }
+        assert!(seen >= EVENTS_HELD as u64, "{seen}");
+    }
+}
