@@ -49,9 +49,12 @@ pub struct LoadArgs {
     /// Turns of each server.
     #[arg(long, default_value_t = 1)]
     pub rounds: usize,
-    /// Rounds in which somebody stood in line for longer than this part of a turn are made again.
-    #[arg(long, default_value_t = 1.0)]
+    /// A turn in which somebody stood in line for longer than this part of it is made again.
+    #[arg(long, default_value_t = f64::MAX)]
     pub max_queued: f64,
+    /// Never sleep during a turn.
+    #[arg(long)]
+    pub awake: bool,
 }
 
 impl LoadArgs {
@@ -127,7 +130,7 @@ impl Counted {
 pub struct Report {
     /// Per server, per round.
     pub turns: Vec<Vec<Counted>>,
-    /// Rounds that were made again.
+    /// Turns that were made again.
     pub disturbed: usize,
 }
 

@@ -125,12 +125,10 @@ fn write_warning(text: &mut String, results: &Results) -> std::fmt::Result {
             )?;
         }
     }
-    if results.disturbed > 0 {
-        let (disturbed, rounds) = (results.disturbed, results.asking.rounds);
-        writeln!(
-            text,
-            "\nOther programs ran: {disturbed} rounds were made again to get {rounds}."
-        )?;
+    let turns = results.asking.rounds * results.rows.len();
+    if results.disturbed * 10 > turns {
+        let disturbed = results.disturbed;
+        writeln!(text, "\nOther programs ran: {disturbed} turns were made again to get {turns}.")?;
     }
     Ok(())
 }
@@ -195,7 +193,7 @@ pub fn json(results: &Results) -> Value {
         "keys": results.asking.keys,
         "turn_ms": results.asking.time_ms,
         "rounds": results.asking.rounds,
-        "disturbed_rounds": results.disturbed,
+        "disturbed_turns": results.disturbed,
         "bound": results.asking.places.server.is_some(),
         "processor": processor(),
         "load": [results.load_before, results.load_after],

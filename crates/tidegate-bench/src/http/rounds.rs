@@ -113,7 +113,7 @@ impl Host {
 pub struct Results {
     pub rows: Vec<Row>,
     pub starts: Vec<(Host, Duration)>,
-    /// Rounds that were made again, because somebody else used the processors.
+    /// Turns that were made again, because somebody else used the processors.
     pub disturbed: usize,
     pub asking: Asking,
     pub load_before: String,
@@ -207,7 +207,7 @@ pub fn run(args: &HttpArgs) -> io::Result<Results> {
         connections: args.connections,
         keys: args.keys.unwrap_or(KEYS),
         time_ms: TURN_MS,
-        rounds: if args.quick { 25 } else { 150 },
+        rounds: if args.quick { 25 } else { 120 },
         places: Places::choose(args.unbound),
     };
     let directory = Directory::create()?;

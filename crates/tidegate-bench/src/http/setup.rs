@@ -15,8 +15,8 @@ use crate::cli::{HttpArgs, name_of};
 /// Asks of one key in the proof that a server limits; more than any tight limit.
 const PROBES: u64 = 10;
 
-/// With a processor each, server and load hardly ever stand in line. A round in which they
-/// did for more than this part of a turn had company, and is made again.
+/// With a processor each, server and load hardly ever stand in line. A turn in which they
+/// did for more than this part of it had company, and is made again.
 pub const DISTURBED: f64 = 0.05;
 
 /// Where servers and load run.
@@ -154,14 +154,15 @@ impl Asking {
             let target = Target { address: server.address, form, process: server.process() };
             command.arg(target.to_string());
         }
-        // Sharing processors, server and load stand in line for each other.
-        let max_queued = if self.places.server.is_some() { DISTURBED } else { f64::MAX };
+        if self.places.load.is_some() {
+            // Sharing processors, server and load would stand in line for each other.
+            command.args(["--awake", "--max-queued", &DISTURBED.to_string()]);
+        }
         command
             .args(["--connections", &self.connections.to_string()])
             .args(["--keys", &self.keys.to_string()])
             .args(["--time-ms", &self.time_ms.to_string()])
             .args(["--rounds", &self.rounds.to_string()])
-            .args(["--max-queued", &max_queued.to_string()])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
