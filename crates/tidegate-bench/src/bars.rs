@@ -17,7 +17,8 @@ pub struct Bar {
 }
 
 impl Bar {
-    fn at_most(name: &str, measured: Option<f64>, must: Option<f64>, aim: Option<f64>) -> Self {
+    /// A cost: `must` and `aim` are the most it may be.
+    pub fn at_most(name: &str, measured: Option<f64>, must: Option<f64>, aim: Option<f64>) -> Self {
         Bar { name: name.to_owned(), measured, must, aim, at_least: false }
     }
 

@@ -1,7 +1,10 @@
 //! The command line.
 
+use std::path::PathBuf;
+
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::http::{BaselineArgs, LoadArgs, Subject};
 use crate::subjects::Kind;
 use crate::workloads::Workload;
 
@@ -19,6 +22,14 @@ pub enum Command {
     Inprocess(InprocessArgs),
     /// The slowest single decisions while a table fills, expires and fills again.
     Pauses(PausesArgs),
+    /// The server beside an axum handler that decides nothing and throttlecrab's server.
+    Http(HttpArgs),
+    /// The handler that decides nothing; `http` starts this in a process of its own.
+    #[command(hide = true)]
+    HttpBaseline(BaselineArgs),
+    /// The load; `http` starts this in a process of its own.
+    #[command(hide = true)]
+    HttpLoad(LoadArgs),
     /// Resident bytes one subject needs; `inprocess` starts this in a process of its own.
     #[command(hide = true)]
     RssOf(RssArgs),
@@ -54,6 +65,36 @@ pub struct PausesArgs {
     /// Distinct keys filled, and filled again after they expired.
     #[arg(long, default_value_t = 10_000_000, value_parser = clap::value_parser!(u32).range(1..=40_000_000))]
     pub keys: u32,
+}
+
+#[derive(Args)]
+pub struct HttpArgs {
+    /// Print JSON instead of the table.
+    #[arg(long)]
+    pub json: bool,
+    /// Only these subjects (comma-separated or repeated).
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub subject: Vec<Subject>,
+    /// Fewer and shorter passes: a first look, with more noise.
+    #[arg(long)]
+    pub quick: bool,
+    /// A tidegate that is built already; without it, the release build is made.
+    #[arg(long, value_name = "PATH")]
+    pub tidegate: Option<PathBuf>,
+    /// Distinct keys asked for; a million with --soak.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(100..=3_000_000))]
+    pub keys: Option<u32>,
+    /// Kept-alive connections, each with one question on its way.
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub connections: u32,
+    /// Let servers and load share all processors, instead of one for each.
+    #[arg(long)]
+    pub unbound: bool,
+    /// Instead of timing: load tidegate for SECONDS while its config changes every second,
+    /// and check every answer.
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "60",
+        value_parser = clap::value_parser!(u32).range(6..=86_400))]
+    pub soak: Option<u32>,
 }
 
 #[derive(Args)]

@@ -71,7 +71,7 @@ impl Plan {
 }
 
 /// The chosen values in their declared order, or all of them.
-fn or_all<T: ValueEnum + Copy + PartialEq>(chosen: &[T]) -> Vec<T> {
+pub fn or_all<T: ValueEnum + Copy + PartialEq>(chosen: &[T]) -> Vec<T> {
     let all = T::value_variants().iter().copied();
     all.filter(|value| chosen.is_empty() || chosen.contains(value)).collect()
 }
@@ -264,7 +264,8 @@ fn row(
     }
 }
 
-fn median(values: &[f64]) -> f64 {
+/// The one in the middle.
+pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let middle = sorted.len() / 2;
@@ -272,7 +273,7 @@ fn median(values: &[f64]) -> f64 {
 }
 
 /// The machine's load averages: other work shows here and in the spread.
-fn load() -> String {
+pub fn load() -> String {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split_whitespace().take(2).collect::<Vec<_>>().join(" ")
 }

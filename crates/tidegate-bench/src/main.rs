@@ -7,10 +7,12 @@
 //! - `inprocess.rs`: fills, checks the set-up, interleaves the timed passes;
 //! - `rss.rs`: resident bytes per key, each subject in a process of its own;
 //! - `pauses.rs`: the worst single decision while a table fills and expires;
+//! - `http/`: the server beside other servers, see `http/mod.rs`;
 //! - `bars.rs`, `report.rs`: the bars, the table and the JSON.
 
 mod bars;
 mod cli;
+mod http;
 mod inprocess;
 mod measure;
 mod pauses;
@@ -19,9 +21,11 @@ mod rss;
 mod subjects;
 mod workloads;
 
+use std::process::ExitCode;
+
 use clap::Parser;
 
-fn main() {
+fn main() -> ExitCode {
     match cli::Cli::parse().command {
         cli::Command::Inprocess(args) => {
             let results = inprocess::run(&args);
@@ -39,6 +43,21 @@ fn main() {
                 print!("{}", pauses::table(&pauses));
             }
         }
+        cli::Command::Http(args) => return succeed(http::run(&args)),
+        cli::Command::HttpBaseline(args) => return succeed(http::serve_baseline(&args)),
+        cli::Command::HttpLoad(args) => return succeed(http::load(&args)),
         cli::Command::RssOf(args) => println!("{}", rss::measure_here(&args)),
+    }
+    ExitCode::SUCCESS
+}
+
+/// What other programs and the network get wrong is said, not panicked about.
+fn succeed(done: std::io::Result<()>) -> ExitCode {
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("tidegate-bench: {error}");
+            ExitCode::FAILURE
+        }
     }
 }

@@ -33,11 +33,12 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    fn new() -> Self {
+    pub fn new() -> Self {
         Histogram { counts: vec![0; 64 * 32], total: 0, max_ns: 0, over_100_us: 0, over_1_ms: 0 }
     }
 
-    fn record(&mut self, took: Duration) {
+    /// Counts one.
+    pub fn record(&mut self, took: Duration) {
         let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         self.counts[slot(ns)] += 1;
         self.total += 1;
@@ -47,7 +48,7 @@ impl Histogram {
     }
 
     /// The time that all but one in `one_in` decisions stay below.
-    fn all_but_one_in(&self, one_in: u64) -> u64 {
+    pub fn all_but_one_in(&self, one_in: u64) -> u64 {
         let below = self.total - self.total / one_in;
         let mut seen = 0;
         for (slot, count) in self.counts.iter().enumerate() {

@@ -108,7 +108,8 @@ fn busiest(results: &Results) -> f64 {
     results.rows.iter().map(|row| row.queued).fold(0.0, f64::max)
 }
 
-fn write_bars(text: &mut String, bars: &[Bar]) -> std::fmt::Result {
+/// The bars with what was measured and whether that is enough.
+pub fn write_bars(text: &mut String, bars: &[Bar]) -> std::fmt::Result {
     writeln!(
         text,
         "\n{:<50}{:>10}{:>10}{:>9}{:>10}{:>9}",
@@ -142,7 +143,8 @@ fn verdict(bar: &Bar, threshold: Option<f64>) -> &'static str {
     }
 }
 
-fn number(value: Option<f64>, decimals: usize) -> String {
+/// A number, or a dash where there is none.
+pub fn number(value: Option<f64>, decimals: usize) -> String {
     value.map_or_else(|| "-".to_owned(), |value| format!("{value:.decimals$}"))
 }
 
@@ -157,7 +159,8 @@ fn speed_up(results: &Results, row: &Row) -> Option<f64> {
     (row.threads > 1).then(|| row.per_second / one.per_second)
 }
 
-fn processor() -> String {
+/// What the figures were measured on.
+pub fn processor() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = info.lines().find_map(|line| line.strip_prefix("model name"));
     let model = model.map_or("unknown", |line| line.trim_start_matches([' ', '\t', ':']));
@@ -207,11 +210,13 @@ fn row_json(row: &Row) -> Value {
     })
 }
 
-fn bar_json(bar: &Bar) -> Value {
+/// A bar for programs.
+pub fn bar_json(bar: &Bar) -> Value {
     json!({ "name": bar.name, "measured": bar.measured, "must": bar.must, "aim": bar.aim,
         "must_met": bar.met(bar.must), "aim_met": bar.met(bar.aim) })
 }
 
-fn rounded(value: f64, scale: f64) -> f64 {
+/// To so many parts of one: figures that are noise beyond that.
+pub fn rounded(value: f64, scale: f64) -> f64 {
     (value * scale).round() / scale
 }

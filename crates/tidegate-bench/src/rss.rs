@@ -108,9 +108,13 @@ fn grown_since(before: Option<f64>) -> f64 {
     }
 }
 
-/// What the kernel holds in memory for this process.
 fn resident_bytes() -> Option<f64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    resident_bytes_of("self")
+}
+
+/// What the kernel holds in memory for a process.
+pub fn resident_bytes_of(process: &str) -> Option<f64> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     let kib: f64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kib * 1024.0)

@@ -136,7 +136,7 @@ impl Zipf {
 }
 
 /// splitmix64: small, fast, and the same on every machine.
-struct Random(u64);
+pub struct Random(pub u64);
 
 impl Random {
     fn next(&mut self) -> u64 {
@@ -148,7 +148,7 @@ impl Random {
     }
 
     /// Uniform in 0..bound; the bias of the modulus is below 2^-40 here.
-    fn below(&mut self, bound: u32) -> u32 {
+    pub fn below(&mut self, bound: u32) -> u32 {
         remainder(self.next(), bound)
     }
 

@@ -1,0 +1,271 @@
+//! The load: a process of its own that asks, checks every answer and counts.
+//!
+//! One thread; for every server a fixed number of kept-alive connections, each with one
+//! question on its way. The servers take turns of some hundredths of a second, because a
+//! shared machine gets faster and slower over seconds: what two servers did in neighbouring
+//! turns can be compared, what they did ten seconds apart cannot.
+//!
+//! A turn ends when its last answer is in. So it begins and ends with a server that sleeps, and only of
+//! a sleeping thread the kernel tells the exact processor time.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+use clap::{Args, ValueEnum};
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::task::LocalSet;
+
+use super::process::Times;
+use super::wire::{Answer, Budget, Form, Request};
+use super::{soak, turns};
+use crate::cli::name_of;
+use crate::pauses::Histogram;
+
+/// Room for an answer; one that is longer is an error.
+const MAX_ANSWER_BYTES: usize = 32 << 10;
+
+/// What the process is told to do.
+#[derive(Args, Clone, Debug)]
+pub struct LoadArgs {
+    /// What to do.
+    pub job: Job,
+    /// The servers; only `turns` knows what to do with several.
+    #[arg(required = true)]
+    pub targets: Vec<Target>,
+    #[arg(long)]
+    pub connections: u32,
+    /// Distinct keys.
+    #[arg(long)]
+    pub keys: u32,
+    /// How long a turn is.
+    #[arg(long, default_value_t = 0)]
+    pub time_ms: u64,
+    /// Turns of each server.
+    #[arg(long, default_value_t = 1)]
+    pub rounds: usize,
+    /// A turn in which somebody stood in line for longer than this part of it is made again.
+    #[arg(long, default_value_t = f64::MAX)]
+    pub max_queued: f64,
+    /// Never sleep during a turn.
+    #[arg(long)]
+    pub awake: bool,
+}
+
+impl LoadArgs {
+    /// The server of a job that has only one.
+    pub fn target(&self) -> Target {
+        self.targets[0]
+    }
+}
+
+/// A server and how it is asked: `address/form/process`.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    pub address: SocketAddr,
+    pub form: Form,
+    /// The server's process, whose time is read.
+    pub process: u32,
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}/{}", self.address, name_of(&self.form), self.process)
+    }
+}
+
+impl FromStr for Target {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let mut parts = text.split('/');
+        let mut next = || parts.next().ok_or("a target is address/form/process");
+        Ok(Target {
+            address: next()?.parse().map_err(|_| "the address is none")?,
+            form: Form::from_str(next()?, false).map_err(|_| "there is no such form")?,
+            process: next()?.parse().map_err(|_| "the process is no number")?,
+        })
+    }
+}
+
+/// A kind of load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Job {
+    /// Every key once; each must be new to the server.
+    Fill,
+    /// Random keys, the servers taking turns.
+    Turns,
+    /// Random keys for a given time, each answer held against what this key was answered before.
+    Soak,
+}
+
+/// What was counted in one turn.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Counted {
+    pub answers: u64,
+    pub allowed: u64,
+    pub elapsed_ns: u64,
+    pub server_ran_ns: u64,
+    pub server_queued_ns: u64,
+    pub load_ran_ns: u64,
+    pub load_queued_ns: u64,
+    pub p50_ns: u64,
+    pub p99_ns: u64,
+}
+
+impl Counted {
+    /// The part of the time that server and load were ready to run and stood in line.
+    pub fn queued(&self) -> f64 {
+        (self.server_queued_ns + self.load_queued_ns) as f64 / self.elapsed_ns as f64
+    }
+}
+
+/// What the process prints.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Report {
+    /// Per server, per round.
+    pub turns: Vec<Vec<Counted>>,
+    /// Turns that were made again.
+    pub disturbed: usize,
+}
+
+/// Does the job on this thread.
+pub fn run(args: &LoadArgs) -> io::Result<Report> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    LocalSet::new().block_on(&runtime, async {
+        let counted = match args.job {
+            Job::Fill => fill(args).await?,
+            Job::Turns => return turns::run(args).await,
+            Job::Soak => soak::ask(args).await?,
+        };
+        Ok(Report { turns: vec![vec![counted]], disturbed: 0 })
+    })
+}
+
+/// A kept-alive connection.
+pub struct Connection {
+    stream: TcpStream,
+    buffer: Box<[u8]>,
+}
+
+impl Connection {
+    pub async fn open(address: SocketAddr) -> io::Result<Self> {
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        Ok(Connection { stream, buffer: vec![0; MAX_ANSWER_BYTES].into() })
+    }
+
+    /// Sends a request and waits for the whole answer.
+    pub async fn ask(&mut self, request: &Request) -> io::Result<Answer<'_>> {
+        self.stream.write_all(request.bytes()).await?;
+        let mut filled = 0;
+        // Parsed twice, here and below: an answer that is handed out of a loop would keep
+        // the buffer borrowed for the next round of it.
+        while Answer::parse(&self.buffer[..filled])?.is_none() {
+            let read = self.stream.read(&mut self.buffer[filled..]).await?;
+            if read == 0 {
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server hung up"));
+            }
+            filled += read;
+        }
+        Answer::parse(&self.buffer[..filled])?.ok_or_else(|| io::Error::other("the answer shrank"))
+    }
+}
+
+async fn fill(args: &LoadArgs) -> io::Result<Counted> {
+    let mut tasks = Vec::new();
+    for first in 0..args.connections {
+        let (keys, step) = (args.keys, args.connections as usize);
+        let Target { address, form, .. } = args.target();
+        tasks.push(tokio::task::spawn_local(async move {
+            let mut connection = Connection::open(address).await?;
+            let mut request = Request::render(form, Budget::Loose, address);
+            let mut filled = 0;
+            for key in (first..keys).step_by(step) {
+                request.set_key(key);
+                let verdict = connection.ask(&request).await?.verdict(form)?;
+                if !verdict.allowed || verdict.remaining + 1 != verdict.limit {
+                    return Err(io::Error::other(format!("key {key} was not new: {verdict:?}")));
+                }
+                filled += 1;
+            }
+            Ok(filled)
+        }));
+    }
+    let mut filled = 0;
+    for task in tasks {
+        filled += task.await??;
+    }
+    Ok(Counted { answers: filled, allowed: filled, ..Counted::default() })
+}
+
+/// Answers of one turn, as they come in. All that count run on one thread.
+pub struct Tally {
+    answers: Cell<u64>,
+    allowed: Cell<u64>,
+    latencies: RefCell<Histogram>,
+}
+
+impl Tally {
+    pub fn new() -> Self {
+        Tally {
+            answers: Cell::new(0),
+            allowed: Cell::new(0),
+            latencies: RefCell::new(Histogram::new()),
+        }
+    }
+
+    pub fn count(&self, allowed: bool, took: Duration) {
+        self.answers.set(self.answers.get() + 1);
+        self.allowed.set(self.allowed.get() + u64::from(allowed));
+        self.latencies.borrow_mut().record(took);
+    }
+}
+
+/// A turn that has begun.
+pub struct Turn {
+    process: String,
+    server: Times,
+    load: Times,
+    start: Instant,
+}
+
+impl Turn {
+    pub fn begin(target: Target) -> io::Result<Self> {
+        let process = target.process.to_string();
+        Ok(Turn {
+            server: Times::of(&process)?,
+            load: Times::of("self")?,
+            start: Instant::now(),
+            process,
+        })
+    }
+
+    /// What was counted since.
+    pub fn end(self, tally: &Tally) -> io::Result<Counted> {
+        let elapsed = self.start.elapsed();
+        let server = Times::of(&self.process)?.since(self.server);
+        let load = Times::of("self")?.since(self.load);
+        let latencies = tally.latencies.borrow();
+        Ok(Counted {
+            answers: tally.answers.get(),
+            allowed: tally.allowed.get(),
+            elapsed_ns: nanos(elapsed),
+            server_ran_ns: nanos(server.ran),
+            server_queued_ns: nanos(server.queued),
+            load_ran_ns: nanos(load.ran),
+            load_queued_ns: nanos(load.queued),
+            p50_ns: latencies.all_but_one_in(2),
+            p99_ns: latencies.all_but_one_in(100),
+        })
+    }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,60 @@
+//! The server beside other servers, over loopback, in one run.
+//!
+//! - `wire.rs`: requests and answers as bytes;
+//! - `load.rs`: the load, a process of its own;
+//! - `programs.rs`: where the measured programs come from;
+//! - `server.rs`: a program as a running process;
+//! - `baseline.rs`: axum handlers that decide nothing, a process of its own;
+//! - `process.rs`: processor time, memory and affinity of processes;
+//! - `setup.rs`: starts the servers and proves that they do what is to be timed;
+//! - `turns.rs`: the servers taking turns, inside the load;
+//! - `rounds.rs`: a whole run, and the ratios within its rounds;
+//! - `soak.rs`: full load while the config changes, every answer checked;
+//! - `report.rs`: table, bars and JSON.
+
+mod baseline;
+mod load;
+mod process;
+mod programs;
+mod report;
+mod rounds;
+mod server;
+mod setup;
+mod soak;
+mod turns;
+mod wire;
+
+pub use baseline::{BaselineArgs, serve as serve_baseline};
+pub use load::LoadArgs;
+pub use rounds::Subject;
+
+use std::io;
+
+use crate::cli::HttpArgs;
+
+/// Measures, or soaks, and prints what was found.
+pub fn run(args: &HttpArgs) -> io::Result<()> {
+    if let Some(seconds) = args.soak {
+        let soaked = soak::run(args, seconds)?;
+        let text = if args.json {
+            format!("{}\n", report::soak_json(&soaked))
+        } else {
+            report::soak_text(&soaked)
+        };
+        print!("{text}");
+        return soaked.judge();
+    }
+    let results = rounds::run(args)?;
+    if args.json {
+        println!("{}", report::json(&results));
+    } else {
+        print!("{}", report::table(&results));
+    }
+    Ok(())
+}
+
+/// The load process: does its job and prints what it counted.
+pub fn load(args: &LoadArgs) -> io::Result<()> {
+    println!("{}", serde_json::to_string(&load::run(args)?)?);
+    Ok(())
+}

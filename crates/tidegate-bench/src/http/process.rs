@@ -1,0 +1,80 @@
+//! What the kernel knows about a process: processor time, memory; and where it may run.
+
+use std::io;
+use std::time::Duration;
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+/// Time on a processor and time waiting for one, over all threads of a process.
+///
+/// From `schedstat`, which counts nanoseconds: the ticks of `stat` are 10 ms, a percent
+/// of a pass. A thread that ended took its time with it; none does while it is loaded.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Times {
+    pub ran: Duration,
+    pub queued: Duration,
+}
+
+impl Times {
+    /// Until now, of process `process` (a number or `self`).
+    pub fn of(process: &str) -> io::Result<Self> {
+        let mut times = Times::default();
+        for task in std::fs::read_dir(format!("/proc/{process}/task"))? {
+            // A thread may end between being listed and being read.
+            if let Ok(text) = std::fs::read_to_string(task?.path().join("schedstat")) {
+                let mut numbers = text.split_whitespace().map_while(|word| word.parse().ok());
+                times.ran += Duration::from_nanos(numbers.next().unwrap_or(0));
+                times.queued += Duration::from_nanos(numbers.next().unwrap_or(0));
+            }
+        }
+        Ok(times)
+    }
+
+    pub fn since(self, earlier: Times) -> Times {
+        Times {
+            ran: self.ran.saturating_sub(earlier.ran),
+            queued: self.queued.saturating_sub(earlier.queued),
+        }
+    }
+}
+
+/// Runs `start` with this thread bound to one processor: a process it starts stays there.
+pub fn bound_to<T>(processor: Option<usize>, start: impl FnOnce() -> T) -> io::Result<T> {
+    let Some(processor) = processor else { return Ok(start()) };
+    let before = sched_getaffinity(None)?;
+    let mut only = CpuSet::new();
+    only.set(processor);
+    sched_setaffinity(None, &only)?;
+    let started = start();
+    sched_setaffinity(None, &before)?;
+    Ok(started)
+}
+
+/// The processors this process may use.
+pub fn processors() -> Vec<usize> {
+    let set = sched_getaffinity(None).unwrap_or_default();
+    (0..CpuSet::MAX_CPU).filter(|&processor| set.is_set(processor)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_started_bound_has_one_processor() {
+        let first = processors()[0];
+        let spawn = || std::process::Command::new("nproc").output();
+        let bound = bound_to(Some(first), spawn).expect("affinity can be set").expect("nproc runs");
+        assert_eq!(String::from_utf8_lossy(&bound.stdout).trim(), "1");
+        assert!(processors().contains(&first), "and this one has its own again");
+    }
+
+    #[test]
+    fn work_shows_as_time() {
+        let before = Times::of("self").expect("Linux tells");
+        let mut sum = 0_u64;
+        (0..20_000_000_u64).for_each(|n| sum = std::hint::black_box(sum ^ n));
+        let took = Times::of("self").expect("Linux tells").since(before);
+        assert!(took.ran > Duration::ZERO, "{took:?}");
+    }
+}

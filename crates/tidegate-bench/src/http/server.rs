@@ -1,0 +1,192 @@
+//! A server under measurement, as a process.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::process::bound_to;
+use super::wire::{Answer, Budget, Form, Request, Verdict};
+
+/// How long a server may take to answer for the first time.
+const READY_WITHIN: Duration = Duration::from_secs(20);
+/// How long one answer may take when nothing else is asked.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+/// How often a server that starts is asked whether it is there.
+const KNOCK_EVERY: Duration = Duration::from_micros(200);
+
+/// The key of that question, which no load asks for.
+const KNOCK_KEY: u32 = 99_999_999;
+
+/// Which program, and what it needs to start.
+#[derive(Clone, Debug)]
+pub enum Program {
+    Tidegate {
+        program: PathBuf,
+        config: PathBuf,
+    },
+    /// The axum handlers of `baseline.rs`, with the answers they give.
+    Axum {
+        answers: PathBuf,
+    },
+    Throttlecrab {
+        program: PathBuf,
+    },
+}
+
+impl Program {
+    fn command(&self, address: SocketAddr) -> io::Result<Command> {
+        let mut command = match self {
+            Program::Tidegate { program, config } => {
+                let mut command = Command::new(program);
+                command.arg("serve").arg("--config").arg(config);
+                command.args(["--http", &address.to_string(), "--admin", "off"]);
+                command.args(["--grpc", "off", "--resp", "off"]);
+                command
+            }
+            Program::Axum { answers } => {
+                let mut command = Command::new(std::env::current_exe()?);
+                command.arg("http-baseline").arg(address.to_string()).arg(answers);
+                command
+            }
+            Program::Throttlecrab { program } => {
+                let mut command = Command::new(program);
+                command.args(["--http", "--http-host", &address.ip().to_string()]);
+                command.args(["--http-port", &address.port().to_string()]);
+                command
+            }
+        };
+        let names = std::env::vars_os().map(|(name, _)| name);
+        for name in names.filter(|name| is_setting(&name.to_string_lossy())) {
+            command.env_remove(name);
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        Ok(command)
+    }
+
+    /// A form of question that it answers.
+    pub fn form(&self) -> Form {
+        match self {
+            Program::Tidegate { .. } | Program::Axum { .. } => Form::Check,
+            Program::Throttlecrab { .. } => Form::Throttle,
+        }
+    }
+}
+
+/// Environment variables that would change what is measured.
+fn is_setting(name: &str) -> bool {
+    ["TIDEGATE_", "THROTTLECRAB_", "RUST_LOG", "TOKIO_", "OTEL_"]
+        .iter()
+        .any(|start| name.starts_with(start))
+}
+
+/// A running server; it ends with this value.
+pub struct Server {
+    child: Child,
+    pub address: SocketAddr,
+    log: PathBuf,
+    /// From starting the process to its first answer.
+    pub first_answer: Duration,
+}
+
+impl Server {
+    /// Starts a program on free ports, on the given processor, and waits for an answer.
+    /// What it writes to stderr goes to a file in `directory`.
+    pub fn start(
+        program: &Program,
+        processor: Option<usize>,
+        directory: &Path,
+    ) -> io::Result<Self> {
+        let address = free_address()?;
+        let log = directory.join(format!("{}.log", address.port()));
+        let mut command = program.command(address)?;
+        command.stderr(File::create(&log)?);
+        let start = Instant::now();
+        let child = bound_to(processor, || command.spawn())?.map_err(|error| {
+            io::Error::other(format!("{:?} does not start: {error}", command.get_program()))
+        })?;
+        let mut server = Server { child, address, log, first_answer: Duration::ZERO };
+        let mut request = Request::render(program.form(), Budget::Loose, address);
+        request.set_key(KNOCK_KEY);
+        while !server.answers(&request) {
+            if start.elapsed() > READY_WITHIN || server.child.try_wait()?.is_some() {
+                return Err(server.failure(&format!("{:?} gave no answer", command.get_program())));
+            }
+            std::thread::sleep(KNOCK_EVERY);
+        }
+        server.first_answer = start.elapsed();
+        Ok(server)
+    }
+
+    pub fn process(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// An error with the end of what the server wrote.
+    pub fn failure(&self, what: &str) -> io::Error {
+        let text = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        let tail = lines[lines.len().saturating_sub(10)..].join("\n");
+        io::Error::other(format!("{what}; the end of its log:\n{tail}"))
+    }
+
+    fn answers(&self, request: &Request) -> bool {
+        let answered = Client::connect(self.address)
+            .and_then(|mut client| client.ask(request.bytes(), |answer| Ok(answer.status == 200)));
+        answered.unwrap_or(false)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may be gone already; there is nothing to do about that here.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn free_address() -> io::Result<SocketAddr> {
+    TcpListener::bind("127.0.0.1:0")?.local_addr()
+}
+
+/// A blocking connection for the few questions of a set-up.
+pub struct Client {
+    stream: TcpStream,
+    bytes: Vec<u8>,
+}
+
+impl Client {
+    pub fn connect(address: SocketAddr) -> io::Result<Self> {
+        let stream = TcpStream::connect(address)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(ANSWER_WITHIN))?;
+        Ok(Client { stream, bytes: Vec::new() })
+    }
+
+    /// Asks and hands the answer to `read`.
+    pub fn ask<T>(
+        &mut self,
+        request: &[u8],
+        read: impl FnOnce(&Answer<'_>) -> io::Result<T>,
+    ) -> io::Result<T> {
+        self.stream.write_all(request)?;
+        self.bytes.clear();
+        let mut piece = [0; 4096];
+        loop {
+            if let Some(answer) = Answer::parse(&self.bytes)? {
+                return read(&answer);
+            }
+            let len = self.stream.read(&mut piece)?;
+            if len == 0 {
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server hung up"));
+            }
+            self.bytes.extend_from_slice(&piece[..len]);
+        }
+    }
+
+    pub fn verdict(&mut self, request: &Request, form: Form) -> io::Result<Verdict> {
+        self.ask(request.bytes(), |answer| answer.verdict(form))
+    }
+}

@@ -1,0 +1,171 @@
+//! Starts the servers and proves that they do what is to be timed.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use super::baseline::Answers;
+use super::load::{Job, Report, Target};
+use super::process::{bound_to, processors};
+use super::programs;
+use super::server::{Client, Program, Server};
+use super::wire::{Budget, Form, LIMITS, Request, config};
+use crate::cli::{HttpArgs, name_of};
+
+/// Asks of one key in the proof that a server limits; more than any tight limit.
+const PROBES: u64 = 10;
+
+/// With a processor each, server and load hardly ever stand in line. A turn in which they
+/// did for more than this part of it had company, and is made again.
+pub const DISTURBED: f64 = 0.05;
+
+/// Where servers and load run.
+///
+/// With one processor each the server is what limits the throughput, so that throughput
+/// compares servers. Sharing, both wait for each other in ways that vary from run to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Places {
+    pub server: Option<usize>,
+    pub load: Option<usize>,
+}
+
+impl Places {
+    pub fn choose(unbound: bool) -> Self {
+        match processors()[..] {
+            [server, load, ..] if !unbound => Places { server: Some(server), load: Some(load) },
+            _ => Places { server: None, load: None },
+        }
+    }
+}
+
+/// Files of a run; gone with this value.
+pub struct Directory(PathBuf);
+
+impl Directory {
+    pub fn create() -> io::Result<Self> {
+        let path = std::env::temp_dir().join(format!("tidegate-bench-{}", std::process::id()));
+        std::fs::create_dir_all(&path)?;
+        Ok(Directory(path))
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        // What is left in the temporary directory does no harm.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// tidegate, built or given, with the config of the measurements.
+pub fn tidegate(args: &HttpArgs, directory: &Path) -> io::Result<Program> {
+    let program = match &args.tidegate {
+        Some(path) => path.clone(),
+        None => programs::tidegate()?,
+    };
+    let file = directory.join("tidegate.yaml");
+    std::fs::write(&file, config(LIMITS, "1h"))?;
+    Ok(Program::Tidegate { program, config: file })
+}
+
+/// The axum handlers, answering what tidegate answers if it is there to be asked.
+pub fn axum(like: Option<&Server>, directory: &Path) -> io::Result<Program> {
+    let answers = like.map_or_else(|| Ok(Answers::usual()), answers_of)?;
+    let file = directory.join("answers.json");
+    std::fs::write(&file, serde_json::to_string(&answers)?)?;
+    Ok(Program::Axum { answers: file })
+}
+
+fn answers_of(tidegate: &Server) -> io::Result<Answers> {
+    let mut client = Client::connect(tidegate.address)?;
+    let mut ask = |form| {
+        let request = Request::render(form, Budget::Loose, tidegate.address);
+        client.ask(request.bytes(), |answer| {
+            let fields = answer.head.split("\r\n").skip(1).filter_map(|line| line.split_once(": "));
+            let own = fields.filter(|(name, _)| !["content-length", "date"].contains(name));
+            let own = own.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+            Ok((own, String::from_utf8_lossy(answer.body).into_owned()))
+        })
+    };
+    let (_, check): (Vec<_>, _) = ask(Form::Check)?;
+    let (auth_fields, auth_body) = ask(Form::ForwardAuth)?;
+    Ok(Answers { check, auth_fields, auth_body })
+}
+
+/// Proves that a server limits and holds `keys` keys: a tight limit admits exactly its
+/// number, and every key of the loose limit is new when it is asked for once.
+pub fn prove(server: &Server, form: Form, asking: &Asking) -> io::Result<()> {
+    let name = name_of(&form);
+    let mut client = Client::connect(server.address)?;
+    let mut request = Request::render(form, Budget::Tight, server.address);
+    let mut admitted = 0;
+    for _ in 0..PROBES {
+        admitted += u64::from(client.verdict(&request, form)?.allowed);
+    }
+    request.set_key(1);
+    let other = client.verdict(&request, form)?.allowed;
+    if (admitted, other) != (LIMITS.tight, true) {
+        return Err(server.failure(&format!(
+            "{name}: a limit of {} admitted {admitted} of {PROBES} (another key: {other})",
+            LIMITS.tight
+        )));
+    }
+    let filled = asking.load(Job::Fill, &[(server, form)])?;
+    let filled: u64 = filled.turns.iter().flatten().map(|turn| turn.allowed).sum();
+    if filled != u64::from(asking.keys) {
+        return Err(io::Error::other(format!("{name}: {filled} of {} keys", asking.keys)));
+    }
+    eprintln!(
+        "{name}: {PROBES} asks of a limit of {admitted} admitted {admitted}; {} keys, each new",
+        asking.keys
+    );
+    Ok(())
+}
+
+/// How the load asks.
+#[derive(Clone, Copy, Debug)]
+pub struct Asking {
+    pub connections: u32,
+    pub keys: u32,
+    pub time_ms: u64,
+    pub rounds: usize,
+    pub places: Places,
+}
+
+impl Asking {
+    /// Runs the load to its end.
+    pub fn load(&self, job: Job, servers: &[(&Server, Form)]) -> io::Result<Report> {
+        let output = bound_to(self.places.load, || self.command(job, servers)?.output())??;
+        if !output.status.success() {
+            let complaint = String::from_utf8_lossy(&output.stderr);
+            return Err(io::Error::other(format!("the load failed: {}", complaint.trim())));
+        }
+        Ok(serde_json::from_slice(&output.stdout)?)
+    }
+
+    /// The load as a command, for those who do something else meanwhile.
+    pub fn command(&self, job: Job, servers: &[(&Server, Form)]) -> io::Result<Command> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["http-load", &name_of(&job)]);
+        for &(server, form) in servers {
+            let target = Target { address: server.address, form, process: server.process() };
+            command.arg(target.to_string());
+        }
+        if self.places.load.is_some() {
+            // Sharing processors, server and load would stand in line for each other.
+            command.args(["--awake", "--max-queued", &DISTURBED.to_string()]);
+        }
+        command
+            .args(["--connections", &self.connections.to_string()])
+            .args(["--keys", &self.keys.to_string()])
+            .args(["--time-ms", &self.time_ms.to_string()])
+            .args(["--rounds", &self.rounds.to_string()])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        Ok(command)
+    }
+}

@@ -1,0 +1,402 @@
+//! Full load while the config changes every second, with every answer checked.
+//!
+//! Each connection asks about keys of its own and so knows what every answer must be: a
+//! key is allowed iff it was allowed fewer times than the limit in the answer says, and
+//! `remaining` is the exact rest. The limits alternate between two numbers over
+//! the same window, so a reload that forgot or doubled a count would show at once, and so
+//! would an answer that mixes two configs.
+
+use std::cell::Cell;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, ChildStdout};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::load::{Connection, Counted, Job, LoadArgs, Report, Tally, Target, Turn};
+use super::process::bound_to;
+use super::server::{Client, Program, Server};
+use super::setup::{self, Asking, Directory, Places};
+use super::wire::{Budget, Form, LONGEST, Limits, Request, Verdict, config};
+use crate::cli::HttpArgs;
+use crate::rss::resident_bytes_of;
+use crate::workloads::Random;
+
+/// The two configs.
+const CONFIGS: [Limits; 2] = [Limits { loose: 1_000, tight: 5 }, Limits { loose: 2_000, tight: 7 }];
+
+/// Distinct keys under the loose limits unless told otherwise.
+const KEYS: u32 = 1_000_000;
+
+/// Keys under the tight limits, so that there are denials to check too.
+const TIGHT_KEYS: u32 = 1_000;
+/// One question in so many is about one of them.
+const TIGHT_ONE_IN: u32 = 64;
+
+/// One connection in so many asks by forward-auth.
+const AUTH_ONE_IN: u32 = 5;
+
+/// What the load prints when every key was asked for once.
+const FILLED: &str = "filled";
+
+const RELOAD_EVERY: Duration = Duration::from_secs(1);
+/// A reload must be seen before the next one comes.
+const RELOAD_WITHIN: Duration = Duration::from_millis(900);
+const SAMPLE_EVERY: Duration = Duration::from_millis(50);
+
+/// Memory may grow this much from the middle third to the last.
+const MAX_GROWTH: f64 = 1.05;
+
+/// What a soak found. That there is one says that no answer was wrong.
+pub struct Soaked {
+    pub keys: u32,
+    pub counted: Counted,
+    pub reloads: u32,
+    /// From the signal to the first answer under the new config.
+    pub slowest_reload: Duration,
+    /// Resident when every key was held.
+    pub filled_bytes: f64,
+    /// The most that was resident in the middle third of the run, and in the last.
+    pub middle_bytes: f64,
+    pub last_bytes: f64,
+}
+
+impl Soaked {
+    pub fn growth(&self) -> f64 {
+        self.last_bytes / self.middle_bytes
+    }
+
+    pub fn flat(&self) -> bool {
+        self.growth() <= MAX_GROWTH
+    }
+
+    /// An error if the run was not what it must be.
+    pub fn judge(&self) -> io::Result<()> {
+        if !self.flat() {
+            let growth = self.growth();
+            return Err(io::Error::other(format!("memory grew by {growth:.3} in the last third")));
+        }
+        if self.reloads == 0 || self.counted.allowed == self.counted.answers {
+            return Err(io::Error::other("nothing was reloaded or nothing was denied"));
+        }
+        Ok(())
+    }
+}
+
+/// Soaks tidegate for `seconds`.
+pub fn run(args: &HttpArgs, seconds: u32) -> io::Result<Soaked> {
+    let directory = Directory::create()?;
+    let program = setup::tidegate(args, directory.path())?;
+    let Program::Tidegate { config: file, .. } = &program else {
+        return Err(io::Error::other("only tidegate is soaked"));
+    };
+    write_config(file, CONFIGS[0])?;
+    // Reloading and checking need a processor too: none is set apart.
+    let places = Places { server: None, load: None };
+    let server = Server::start(&program, places.server, directory.path())?;
+    let asking = Asking {
+        connections: args.connections,
+        keys: args.keys.unwrap_or(KEYS),
+        time_ms: u64::from(seconds) * 1_000,
+        rounds: 1,
+        places,
+    };
+    eprintln!("filling {} keys", asking.keys);
+    let mut load =
+        bound_to(places.load, || asking.command(Job::Soak, &[(&server, Form::Check)])?.spawn())??;
+    let watched = Watch::start(&mut load, &server).and_then(|watch| watch.run(file, &mut load));
+    // Ends by itself or was ended by an error above: nothing is left behind.
+    if watched.is_err() && load.try_wait()?.is_none() {
+        load.kill()?;
+    }
+    let mut complaint = String::new();
+    if let Some(stderr) = &mut load.stderr {
+        stderr.read_to_string(&mut complaint)?;
+    }
+    let status = load.wait()?;
+    match watched {
+        Ok(soaked) if status.success() => Ok(Soaked { keys: asking.keys, ..soaked }),
+        Ok(_) => Err(server.failure(&format!("the load failed: {}", complaint.trim()))),
+        Err(error) => Err(server.failure(&format!("{error} {}", complaint.trim()))),
+    }
+}
+
+/// The side of a soak that reloads and looks at memory.
+struct Watch<'a> {
+    server: &'a Server,
+    output: BufReader<ChildStdout>,
+    samples: Vec<f64>,
+    reloads: u32,
+    slowest_reload: Duration,
+}
+
+impl<'a> Watch<'a> {
+    /// Waits until every key is held.
+    fn start(load: &mut Child, server: &'a Server) -> io::Result<Self> {
+        let stdout = load.stdout.take().ok_or_else(|| io::Error::other("the load is mute"))?;
+        let mut output = BufReader::new(stdout);
+        let mut line = String::new();
+        output.read_line(&mut line)?;
+        if line.trim() != FILLED {
+            return Err(io::Error::other("not every key was held"));
+        }
+        Ok(Watch {
+            server,
+            output,
+            samples: Vec::new(),
+            reloads: 0,
+            slowest_reload: Duration::ZERO,
+        })
+    }
+
+    fn run(mut self, file: &Path, load: &mut Child) -> io::Result<Soaked> {
+        let filled_bytes = self.sample()?;
+        let mut next = Instant::now() + RELOAD_EVERY;
+        while load.try_wait()?.is_none() {
+            if Instant::now() >= next {
+                next += RELOAD_EVERY;
+                self.reload(file)?;
+            }
+            self.sample()?;
+            std::thread::sleep(SAMPLE_EVERY);
+        }
+        let mut text = String::new();
+        self.output.read_to_string(&mut text)?;
+        let report: Report = serde_json::from_str(&text)
+            .map_err(|_| io::Error::other("the load ended before its time:"))?;
+        let counted = report.turns.into_iter().flatten().next().unwrap_or_default();
+        let third = self.samples.len() / 3;
+        Ok(Soaked {
+            keys: 0,
+            counted,
+            reloads: self.reloads,
+            slowest_reload: self.slowest_reload,
+            filled_bytes,
+            middle_bytes: largest(&self.samples[third..2 * third]),
+            last_bytes: largest(&self.samples[2 * third..]),
+        })
+    }
+
+    fn sample(&mut self) -> io::Result<f64> {
+        let bytes = resident_bytes_of(&self.server.process().to_string());
+        let bytes = bytes.ok_or_else(|| io::Error::other("the server is gone"))?;
+        self.samples.push(bytes);
+        Ok(bytes)
+    }
+
+    fn reload(&mut self, file: &Path) -> io::Result<()> {
+        self.reloads += 1;
+        let limits = CONFIGS[self.reloads as usize % CONFIGS.len()];
+        write_config(file, limits)?;
+        let process = i32::try_from(self.server.process()).ok().and_then(Pid::from_raw);
+        let process = process.ok_or_else(|| io::Error::other("the server has no process id"))?;
+        let start = Instant::now();
+        kill_process(process, Signal::HUP)?;
+        while self.limit_in_use()? != limits.loose {
+            if start.elapsed() > RELOAD_WITHIN {
+                return Err(io::Error::other(format!(
+                    "the config was changed, and {RELOAD_WITHIN:?} later the old one was in use"
+                )));
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        self.slowest_reload = self.slowest_reload.max(start.elapsed());
+        Ok(())
+    }
+
+    /// Asked with a cost of 0, which charges nothing.
+    fn limit_in_use(&self) -> io::Result<u64> {
+        let body = "{\"policy\":\"check-loose\",\"key\":\"peek\",\"cost\":0}";
+        let request = format!(
+            "POST /v1/check HTTP/1.1\r\nhost: tidegate\r\ncontent-type: application/json\r\n\
+             content-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let mut client = Client::connect(self.server.address)?;
+        client.ask(request.as_bytes(), |answer| Ok(answer.verdict(Form::Check)?.limit))
+    }
+}
+
+fn largest(values: &[f64]) -> f64 {
+    values.iter().copied().fold(f64::MIN, f64::max)
+}
+
+/// Replaced whole, as an editor or a config map does: nobody reads half a file.
+fn write_config(file: &Path, limits: Limits) -> io::Result<()> {
+    let next = file.with_extension("next");
+    std::fs::write(&next, config(limits, LONGEST))?;
+    std::fs::rename(&next, file)
+}
+
+/// The load of a soak: see the top of this file.
+pub async fn ask(args: &LoadArgs) -> io::Result<Counted> {
+    let tally = Rc::new(Tally::new());
+    let over = Rc::new(Cell::new(false));
+    let filling = Rc::new(Cell::new(args.connections));
+    let mut tasks = Vec::new();
+    for number in 0..args.connections {
+        let mut asker = Asker::open(args, number).await?;
+        let (tally, over) = (Rc::clone(&tally), Rc::clone(&over));
+        let filling = Rc::clone(&filling);
+        tasks.push(tokio::task::spawn_local(async move {
+            for index in 0..asker.shares[0].allowed.len() {
+                asker.ask(Budget::Loose, index).await?;
+            }
+            filling.set(filling.get() - 1);
+            while !over.get() {
+                let (budget, index) = asker.choose();
+                let asked = Instant::now();
+                let allowed = asker.ask(budget, index).await?;
+                tally.count(allowed, asked.elapsed());
+            }
+            Ok::<_, io::Error>(())
+        }));
+    }
+    while filling.get() > 0 && !tasks.iter().any(|task| task.is_finished()) {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    if filling.get() == 0 {
+        println!("{FILLED}");
+        let turn = Turn::begin(args.target())?;
+        tokio::time::sleep(Duration::from_millis(args.time_ms)).await;
+        over.set(true);
+        join(tasks).await?;
+        return turn.end(&tally);
+    }
+    // One ended, which it only does for an error while the others fill.
+    let failed = tasks.into_iter().filter(|task| task.is_finished()).collect();
+    join(failed).await?;
+    Err(io::Error::other("filling ended early"))
+}
+
+async fn join(tasks: Vec<tokio::task::JoinHandle<io::Result<()>>>) -> io::Result<()> {
+    for task in tasks {
+        task.await??;
+    }
+    Ok(())
+}
+
+/// A connection with the keys that only it asks about.
+struct Asker {
+    connection: Connection,
+    form: Form,
+    random: Random,
+    number: u32,
+    connections: u32,
+    /// The loose keys and the tight ones.
+    shares: [Share; 2],
+}
+
+struct Share {
+    request: Request,
+    /// How often each key was allowed.
+    allowed: Vec<u64>,
+}
+
+impl Asker {
+    async fn open(args: &LoadArgs, number: u32) -> io::Result<Self> {
+        let Target { address, form, .. } = args.target();
+        let form = if number % AUTH_ONE_IN == AUTH_ONE_IN - 1 { Form::ForwardAuth } else { form };
+        let share = |budget, keys: u32| Share {
+            request: Request::render(form, budget, address),
+            allowed: vec![0; (keys / args.connections).max(1) as usize],
+        };
+        Ok(Asker {
+            connection: Connection::open(address).await?,
+            form,
+            random: Random(u64::from(number)),
+            number,
+            connections: args.connections,
+            shares: [share(Budget::Loose, args.keys), share(Budget::Tight, TIGHT_KEYS)],
+        })
+    }
+
+    fn choose(&mut self) -> (Budget, usize) {
+        let tight = self.random.below(TIGHT_ONE_IN) == 0;
+        let (budget, share) =
+            if tight { (Budget::Tight, &self.shares[1]) } else { (Budget::Loose, &self.shares[0]) };
+        let keys = u32::try_from(share.allowed.len()).unwrap_or(u32::MAX);
+        (budget, self.random.below(keys) as usize)
+    }
+
+    /// Asks and holds the answer against what must be; returns whether it allowed.
+    async fn ask(&mut self, budget: Budget, index: usize) -> io::Result<bool> {
+        let share = &mut self.shares[usize::from(budget == Budget::Tight)];
+        let key = u32::try_from(index).unwrap_or(u32::MAX) * self.connections + self.number;
+        share.request.set_key(key);
+        let verdict = self.connection.ask(&share.request).await?.verdict(self.form)?;
+        let before = &mut share.allowed[index];
+        if let Some(wrong) = wrong(budget, *before, &verdict) {
+            return Err(io::Error::other(format!(
+                "{:?} key {key}, allowed {before} times before: {wrong}: {verdict:?}",
+                self.form
+            )));
+        }
+        *before += u64::from(verdict.allowed);
+        Ok(verdict.allowed)
+    }
+}
+
+/// What is wrong with an answer about a key that was allowed `before` times.
+fn wrong(budget: Budget, before: u64, verdict: &Verdict) -> Option<&'static str> {
+    let after = before + u64::from(verdict.allowed);
+    if CONFIGS.iter().all(|limits| limits.of(budget) != verdict.limit) {
+        Some("its limit is in neither config")
+    } else if verdict.allowed != (before < verdict.limit) {
+        Some("allowed is wrong")
+    } else if verdict.remaining != verdict.limit.saturating_sub(after) {
+        Some("remaining is wrong")
+    } else if verdict.allowed != (verdict.retry_after == 0) {
+        Some("the time to retry is wrong")
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wrong_answers_are_told_from_right_ones() {
+        let verdict = |allowed, limit, remaining, retry_after| Verdict {
+            allowed,
+            limit,
+            remaining,
+            retry_after,
+        };
+        let rows = [
+            (0, verdict(true, 5, 4, 0), None),
+            (4, verdict(true, 5, 0, 0), None),
+            (5, verdict(false, 5, 0, 9), None),
+            (5, verdict(true, 7, 1, 0), None),
+            (7, verdict(false, 5, 0, 9), None),
+            (0, verdict(true, 6, 5, 0), Some("its limit is in neither config")),
+            (4, verdict(false, 5, 1, 9), Some("allowed is wrong")),
+            (5, verdict(true, 5, 0, 0), Some("allowed is wrong")),
+            (3, verdict(true, 5, 4, 0), Some("remaining is wrong")),
+            (0, verdict(true, 5, 4, 1), Some("the time to retry is wrong")),
+            (5, verdict(false, 5, 0, 0), Some("the time to retry is wrong")),
+        ];
+        for (before, verdict, expected) in rows {
+            assert_eq!(wrong(Budget::Tight, before, &verdict), expected, "{before}: {verdict:?}");
+        }
+    }
+
+    #[test]
+    fn growth_is_between_the_thirds() {
+        let soaked = |middle_bytes, last_bytes| Soaked {
+            keys: 1,
+            counted: Counted { answers: 2, allowed: 1, ..Counted::default() },
+            reloads: 1,
+            slowest_reload: Duration::ZERO,
+            filled_bytes: 1.0,
+            middle_bytes,
+            last_bytes,
+        };
+        assert!(soaked(100.0, 105.0).judge().is_ok());
+        assert!(soaked(100.0, 105.1).judge().is_err());
+    }
+}

@@ -1,0 +1,322 @@
+//! Requests and answers as bytes.
+//!
+//! The load must cost less than what it measures. So a request is rendered once and only
+//! the digits of its key are overwritten from then on, and an answer is cut by its
+//! `content-length` without allocating.
+
+use std::io;
+use std::net::SocketAddr;
+
+use clap::ValueEnum;
+use serde::Deserialize;
+
+use crate::cli::name_of;
+
+/// An answer's head that is longer than this is not one of ours.
+const MAX_HEAD_BYTES: usize = 16 << 10;
+
+/// A question, as one of the servers wants it asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Form {
+    /// `POST /v1/check` that names its policy and key.
+    Check,
+    /// `POST /v1/check` with attributes, from which policy and key are found.
+    Attributes,
+    /// `GET /v1/forward-auth` as a gateway sends it.
+    ForwardAuth,
+    /// throttlecrab's `POST /throttle`.
+    Throttle,
+}
+
+/// Which of its two limits a question is put to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Budget {
+    /// More than a run asks for.
+    Loose,
+    /// So small that a few asks use it up.
+    Tight,
+}
+
+/// The numbers of both limits, per key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    pub loose: u64,
+    pub tight: u64,
+}
+
+impl Limits {
+    pub fn of(self, budget: Budget) -> u64 {
+        match budget {
+            Budget::Loose => self.loose,
+            Budget::Tight => self.tight,
+        }
+    }
+}
+
+/// The limits that are measured with.
+pub const LIMITS: Limits = Limits { loose: 1_000_000, tight: 3 };
+
+/// Where the text of a key stands in a request, see [`Request::set_key`].
+const KEY: &str = "user:00000000";
+const DIGITS: usize = 8;
+
+/// A rendered request.
+#[derive(Clone)]
+pub struct Request {
+    bytes: Vec<u8>,
+    digits_at: usize,
+}
+
+impl Request {
+    pub fn render(form: Form, budget: Budget, to: SocketAddr) -> Self {
+        let text = text(form, budget, to);
+        let digits_at = text.find(KEY).expect("every form has a key") + KEY.len() - DIGITS;
+        Request { bytes: text.into_bytes(), digits_at }
+    }
+
+    /// Asks about key `number` from now on.
+    pub fn set_key(&mut self, number: u32) {
+        let mut rest = number;
+        for digit in self.bytes[self.digits_at..self.digits_at + DIGITS].iter_mut().rev() {
+            *digit = b'0' + (rest % 10) as u8;
+            rest /= 10;
+        }
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+fn text(form: Form, budget: Budget, to: SocketAddr) -> String {
+    let policy = policy_name(form, budget);
+    match form {
+        Form::Check => {
+            post(to, "/v1/check", &format!("{{\"policy\":\"{policy}\",\"key\":\"{KEY}\"}}"))
+        }
+        Form::Attributes => post(
+            to,
+            "/v1/check",
+            &format!(
+                "{{\"attributes\":{{\"method\":\"GET\",\"path\":\"/{policy}/item\",\
+                 \"client_ip\":\"203.0.113.7\",\"headers\":{{\"x-api-key\":\"{KEY}\"}}}}}}"
+            ),
+        ),
+        Form::ForwardAuth => format!(
+            "GET /v1/forward-auth HTTP/1.1\r\nhost: {to}\r\nuser-agent: gateway\r\naccept: */*\r\n\
+             x-forwarded-for: 203.0.113.7\r\nx-forwarded-method: GET\r\nx-forwarded-proto: https\r\n\
+             x-forwarded-host: api.example.com\r\nx-forwarded-uri: /{policy}/item?page=2\r\n\
+             x-api-key: {KEY}\r\n\r\n"
+        ),
+        Form::Throttle => {
+            let limit = LIMITS.of(budget);
+            let apart = if budget == Budget::Tight { "tight:" } else { "" };
+            post(
+                to,
+                "/throttle",
+                &format!(
+                    "{{\"key\":\"{apart}{KEY}\",\"max_burst\":{limit},\
+                     \"count_per_period\":{limit},\"period\":3600}}"
+                ),
+            )
+        }
+    }
+}
+
+fn post(to: SocketAddr, path: &str, body: &str) -> String {
+    format!(
+        "POST {path} HTTP/1.1\r\nhost: {to}\r\nuser-agent: load\r\naccept: */*\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+/// Each form has policies of its own, so that what one counted does not show in another.
+fn policy_name(form: Form, budget: Budget) -> String {
+    format!("{}-{}", name_of(&form), name_of(&budget))
+}
+
+/// The longest window there is: no run meets the end of one, where a count may fall by one.
+pub const LONGEST: &str = "366d";
+
+/// The config of the measured server.
+pub fn config(limits: Limits, loose_window: &str) -> String {
+    let mut text = String::from("trusted_proxies: [127.0.0.1/32]\nmax_keys: 4000000\npolicies:\n");
+    for form in [Form::Check, Form::Attributes, Form::ForwardAuth] {
+        for (budget, window) in [(Budget::Loose, loose_window), (Budget::Tight, LONGEST)] {
+            let (name, limit) = (policy_name(form, budget), limits.of(budget));
+            text += &format!(
+                "  - name: {name}\n    match: {{ path: \"/{name}/**\" }}\n    \
+                 key: \"{{header:x-api-key | client_ip}}\"\n    limits: [\"{limit} per {window}\"]\n"
+            );
+        }
+    }
+    text
+}
+
+/// One answer, still in the buffer it was read into.
+#[derive(Clone, Copy, Debug)]
+pub struct Answer<'a> {
+    pub status: u16,
+    pub head: &'a str,
+    pub body: &'a [u8],
+}
+
+impl<'a> Answer<'a> {
+    /// The answer at the start of `bytes`; `None` while some of it is missing.
+    pub fn parse(bytes: &'a [u8]) -> io::Result<Option<Self>> {
+        let Some(head_len) = bytes.windows(4).position(|four| four == b"\r\n\r\n") else {
+            return if bytes.len() > MAX_HEAD_BYTES { Err(bad("endless head")) } else { Ok(None) };
+        };
+        let head = std::str::from_utf8(&bytes[..head_len]).map_err(|_| bad("head is not text"))?;
+        let status = head.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)?.parse().ok());
+        let mut answer = Answer { status: status.ok_or_else(|| bad(head))?, head, body: &[] };
+        let len: usize = match answer.field("content-length") {
+            Some(len) => len.parse().map_err(|_| bad(head))?,
+            None => return Err(bad("content-length is missing")),
+        };
+        let rest = &bytes[head_len + 4..];
+        if rest.len() > len {
+            return Err(bad("more than one answer came"));
+        }
+        answer.body = rest;
+        Ok((rest.len() == len).then_some(answer))
+    }
+
+    /// The value of a header field.
+    pub fn field(&self, name: &str) -> Option<&'a str> {
+        self.head.split("\r\n").skip(1).find_map(|line| {
+            let (found, value) = line.split_once(':')?;
+            found.eq_ignore_ascii_case(name).then(|| value.trim())
+        })
+    }
+
+    /// Whether it says that the request may pass: what is checked while timing.
+    pub fn allows(&self, form: Form) -> bool {
+        const ALLOWED: &[u8] = b"\"allowed\":true";
+        self.status == 200
+            && (form == Form::ForwardAuth
+                || self.body.windows(ALLOWED.len()).any(|part| part == ALLOWED))
+    }
+
+    /// All that it says, where the load has time to read.
+    pub fn verdict(&self, form: Form) -> io::Result<Verdict> {
+        let verdict = match form {
+            Form::ForwardAuth => self.verdict_of_fields(),
+            Form::Check | Form::Attributes | Form::Throttle => {
+                serde_json::from_slice(self.body).ok().filter(|_| self.status == 200)
+            }
+        };
+        verdict
+            .ok_or_else(|| bad(&format!("{}\n{}", self.head, String::from_utf8_lossy(self.body))))
+    }
+
+    fn verdict_of_fields(&self) -> Option<Verdict> {
+        let allowed = match self.status {
+            200 => true,
+            429 => false,
+            _ => return None,
+        };
+        let seconds = self.field("retry-after").map_or(Some(0), |value| value.parse().ok())?;
+        Some(Verdict {
+            allowed,
+            limit: parameter(self.field("ratelimit-policy")?, "q")?,
+            remaining: parameter(self.field("ratelimit")?, "r")?,
+            retry_after: seconds,
+        })
+    }
+}
+
+/// The number of parameter `name` in a structured field such as `"login";r=4;t=60`.
+fn parameter(field: &str, name: &str) -> Option<u64> {
+    field
+        .split(';')
+        .find_map(|part| part.trim().strip_prefix(name)?.strip_prefix('=')?.parse().ok())
+}
+
+/// What an answer says, in whichever form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+pub struct Verdict {
+    pub allowed: bool,
+    pub limit: u64,
+    pub remaining: u64,
+    /// Seconds or milliseconds, rounded up: only whether it is zero is looked at.
+    #[serde(alias = "retry_after_ms")]
+    pub retry_after: u64,
+}
+
+fn bad(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("not the answer that was expected: {what}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address() -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], 8080))
+    }
+
+    #[test]
+    fn only_the_digits_of_a_request_change() {
+        for &form in Form::value_variants() {
+            let first = Request::render(form, Budget::Loose, address());
+            let mut request = first.clone();
+            request.set_key(12_345_678);
+            let (before, after) = (first.bytes(), request.bytes());
+            let differing = before.iter().zip(after).filter(|(a, b)| a != b).count();
+            assert_eq!((before.len(), differing), (after.len(), 8), "{form:?}");
+            let text = String::from_utf8_lossy(after);
+            assert!(text.contains("user:12345678"), "{text}");
+            if let Some((head, body)) = text.split_once("\r\n\r\n").filter(|(_, b)| !b.is_empty()) {
+                assert!(head.ends_with(&format!("content-length: {}", body.len())), "{text}");
+                let json: serde_json::Value = serde_json::from_str(body).expect("a JSON body");
+                assert!(json.is_object());
+            }
+        }
+    }
+
+    #[test]
+    fn answers_are_cut_by_their_length() {
+        let whole = b"HTTP/1.1 200 OK\r\nContent-Length: 16\r\n\r\n{\"allowed\":true}";
+        for len in 0..whole.len() {
+            assert!(Answer::parse(&whole[..len]).expect("no error yet").is_none(), "{len}");
+        }
+        let answer = Answer::parse(whole).expect("it parses").expect("it is whole");
+        assert_eq!((answer.status, answer.body.len()), (200, 16));
+        assert!(answer.allows(Form::Check));
+        for wrong in [
+            "HTTP/1.1 200 OK\r\n\r\n",
+            "HTTP/1.1 abc\r\ncontent-length: 0\r\n\r\n",
+            "HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\nab",
+            "HTTP/1.1 200 OK\r\ncontent-length: x\r\n\r\n",
+        ] {
+            assert!(Answer::parse(wrong.as_bytes()).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn verdicts_are_read_from_json_and_from_fields() {
+        let rows: [(Form, &str, &str, Option<Verdict>); 4] = [
+            (
+                Form::Check,
+                "200 OK",
+                "{\"allowed\":true,\"policy\":\"a\",\"limit\":5,\"remaining\":4,\"retry_after_ms\":0}",
+                Some(Verdict { allowed: true, limit: 5, remaining: 4, retry_after: 0 }),
+            ),
+            (
+                Form::ForwardAuth,
+                "429 Too Many Requests\r\nRetry-After: 7\r\nRateLimit-Policy: \"a\";q=5;w=60\r\nRateLimit: \"a\";r=0;t=7",
+                "",
+                Some(Verdict { allowed: false, limit: 5, remaining: 0, retry_after: 7 }),
+            ),
+            (Form::ForwardAuth, "200 OK", "", None),
+            (Form::Check, "500 Internal Server Error", "{\"allowed\":true}", None),
+        ];
+        for (form, head, body, expected) in rows {
+            let text = format!("HTTP/1.1 {head}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+            let answer = Answer::parse(text.as_bytes()).expect("it parses").expect("it is whole");
+            assert_eq!(answer.verdict(form).ok(), expected, "{text}");
+        }
+    }
+}
