@@ -102,7 +102,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
     }
 }
 
-/// The body of a check.
+/// The body of a check. Attributes are boxed: they are large, and it is moved about.
 #[derive(Debug, Default, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CheckBody<'a> {
@@ -114,7 +114,7 @@ pub struct CheckBody<'a> {
     #[serde(borrow)]
     pub id: Option<Text<'a>>,
     #[serde(borrow)]
-    pub attributes: Option<Object<AttributesBody<'a>>>,
+    pub attributes: Option<Box<Object<AttributesBody<'a>>>>,
     #[serde(borrow)]
     pub limits: Option<Vec<Text<'a>>>,
     pub max_wait_ms: Option<Whole>,
@@ -139,7 +139,7 @@ pub struct PermitBody<'a> {
     pub key: Option<Text<'a>>,
     pub cost: Option<Whole>,
     #[serde(borrow)]
-    pub attributes: Option<Object<AttributesBody<'a>>>,
+    pub attributes: Option<Box<Object<AttributesBody<'a>>>>,
     #[serde(borrow)]
     pub limits: Option<Vec<Text<'a>>>,
     pub ttl_ms: Option<Whole>,
@@ -373,7 +373,7 @@ impl<'a> CheckBody<'a> {
         Common {
             policy: self.policy.as_ref().map(|text| &*text.0),
             key: self.key.as_ref().map(|text| &*text.0),
-            attributes: self.attributes.as_ref().map(|Object(attributes)| attributes),
+            attributes: self.attributes.as_ref().map(|object| &object.0),
             limits: self.limits.as_deref(),
         }
     }
@@ -442,7 +442,7 @@ impl<'a> PermitBody<'a> {
         Common {
             policy: self.policy.as_ref().map(|text| &*text.0),
             key: self.key.as_ref().map(|text| &*text.0),
-            attributes: self.attributes.as_ref().map(|Object(attributes)| attributes),
+            attributes: self.attributes.as_ref().map(|object| &object.0),
             limits: self.limits.as_deref(),
         }
     }
