@@ -26,6 +26,7 @@ pub struct Answering {
     _in_flight: InFlight,
 }
 
+#[expect(clippy::large_enum_variant, reason = "nearly all answers never leave the large one")]
 enum Step {
     Begun(Request<Incoming>, SocketAddr),
     Boxed(Pin<Box<dyn Future<Output = Answered> + Send>>),

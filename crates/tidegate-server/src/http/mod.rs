@@ -31,7 +31,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 use arc_swap::ArcSwap;
-use http::header::{CONTENT_TYPE, HeaderValue};
+use http::header::{CONTENT_TYPE, HeaderValue, ORIGIN};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -163,13 +163,15 @@ fn json(status: StatusCode, body: Vec<u8>) -> Answered {
 }
 
 /// Refuses bodies that say they are something else. A body that says nothing is
-/// taken for JSON; that of a web page's form is not, so no page can send one
-/// without asking its browser's leave.
+/// taken for JSON, and so is what `curl -d` says of any body unless told otherwise,
+/// a form; but not from a web page, which could otherwise send one without asking
+/// its browser's leave: browsers say where a page came from.
 fn json_only(headers: &HeaderMap) -> Result<(), Refusal> {
     let Some(kind) = headers.get(CONTENT_TYPE) else { return Ok(()) };
     let kind = kind.as_bytes();
     let kind = kind.split(|byte| *byte == b';').next().unwrap_or(kind).trim_ascii();
-    if kind.eq_ignore_ascii_case(b"application/json") {
+    let is_form = kind.eq_ignore_ascii_case(b"application/x-www-form-urlencoded");
+    if kind.eq_ignore_ascii_case(b"application/json") || is_form && !headers.contains_key(ORIGIN) {
         return Ok(());
     }
     let detail = "the body is not marked as JSON: send `content-type: application/json`";

@@ -53,7 +53,7 @@ impl Announced {
         if let Some(url) = &self.http_url {
             let _ = writeln!(
                 self.text,
-                "Try:\n  curl {url}/v1/check -H 'content-type: application/json' \
+                "Try:\n  curl {url}/v1/check \
                  -d '{{\"attributes\":{{\"client_ip\":\"192.0.2.1\"}}}}'"
             );
         }

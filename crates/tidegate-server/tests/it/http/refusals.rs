@@ -83,6 +83,8 @@ fn an_id_under_another_cost_is_a_conflict() {
     assert_eq!(server.check(r#"{"policy":"login","key":"b","id":"order-1","cost":2}"#).status, 200);
 }
 
+const FORM: (&str, &str) = ("content-type", "application/x-www-form-urlencoded");
+
 #[test]
 fn wrong_methods_paths_and_kinds_are_refused() {
     let server = serve("refused-kinds");
@@ -97,7 +99,7 @@ fn wrong_methods_paths_and_kinds_are_refused() {
         ("GET", "/v1/check/", &[], 404, ""),
         ("POST", "/v1/chec", &[], 404, ""),
         ("POST", "/v1/check", &[("content-type", "text/plain")], 415, ""),
-        ("POST", "/v1/check", &[("content-type", "application/x-www-form-urlencoded")], 415, ""),
+        ("POST", "/v1/check", &[FORM, ("origin", "https://example.org")], 415, ""),
         ("POST", "/v1/permits", &[("content-type", "application/jsonp")], 415, ""),
     ];
     for (method, path, headers, status, allow) in rows {
@@ -107,8 +109,10 @@ fn wrong_methods_paths_and_kinds_are_refused() {
     }
     let head = server.ask("HEAD", "/v1/check", &[], "");
     assert_eq!((head.status, head.header("allow")), (405, Some("POST")));
-    // Bodies that are JSON, however they say so, or do not say.
-    for headers in [&[][..], &[("content-type", "Application/JSON; charset=utf-8")], &[JSON]] {
+    // Bodies that are JSON, however they say so, or do not say, or as `curl -d` says.
+    for headers in
+        [&[][..], &[("content-type", "Application/JSON; charset=utf-8")], &[JSON], &[FORM]]
+    {
         let reply =
             server.ask("POST", "/v1/check", headers, r#"{"policy":"login","key":"x","cost":0}"#);
         assert_eq!(reply.status, 200, "{headers:?}");

@@ -12,7 +12,7 @@ fn without_a_config_there_is_one_policy_and_a_line_to_try() {
     let expected = format!(
         "tidegate {}: memory store, no config: `default` allows 100 per 1m to every client address\n  \
          http   http://{http}\n  admin  http://{admin}\nTry:\n  \
-         curl http://{http}/v1/check -H 'content-type: application/json' \
+         curl http://{http}/v1/check \
          -d '{{\"attributes\":{{\"client_ip\":\"192.0.2.1\"}}}}'\n",
         env!("CARGO_PKG_VERSION")
     );
