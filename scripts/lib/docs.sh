@@ -16,16 +16,42 @@ rust_in_docs() {
     done < <(pages)
 }
 
-# Runs every `$ tidegate ...` line of the console blocks and compares what it
-# prints with what the page says it prints.
+# Runs every `$ tidegate ...` and `$ curl ...` line of the console blocks and compares
+# what it prints with what the page says it prints. Each page has a server of its
+# own, which listens where the page says, on another port.
 commands_in_docs() {
     local page bin=${CARGO_TARGET_DIR:-target}/debug/tidegate checked=0
     diff <(examples/traces/make-sample) examples/traces/sample.csv
     while read -r page; do
-        check_page "$page"
+        if grep -q '^\$ .*tidegate \|^\$ cargo run\|^\$ curl ' "$page"; then
+            serve_for "$page" check_page "$page"
+        fi
     done < <(pages)
     echo "$checked commands print what the pages say"
     [ "$checked" -gt 0 ]
+}
+
+# serve_for PAGE COMMAND... : runs a command while a server runs, with the page's config if it has one.
+serve_for() {
+    local page=$1 log config=() status=0 server http="" admin=""
+    shift
+    log=$(mktemp)
+    if grep -q '^```yaml tidegate.yaml$' "$page"; then
+        sed -n '/^```yaml tidegate.yaml$/,/^```$/{/^```/!p}' "$page" >"$log.yaml"
+        config=(--config "$log.yaml")
+    fi
+    "$bin" serve "${config[@]}" --http 127.0.0.1:0 --admin 127.0.0.1:0 --grpc off --resp off >"$log" 2>&1 &
+    server=$!
+    for _ in $(seq 100); do
+        http=$(sed -n 's|^ *http  *http://||p' "$log") admin=$(sed -n 's|^ *admin  *http://||p' "$log")
+        if [ -n "$http" ] && [ -n "$admin" ]; then break; fi
+        sleep 0.1
+    done
+    "$@" || status=$?
+    kill "$server"
+    wait "$server" || status=$?
+    rm -f "$log" "$log.yaml"
+    return "$status"
 }
 
 check_page() {
@@ -48,7 +74,14 @@ check_command() {
     local page=$1 command=$2 expected=$3 actual
     # From a clone it is `cargo run`, installed it is `tidegate`.
     command=${command/#cargo run --release -- /tidegate }
-    case $command in tidegate\ * | *\|\ tidegate\ *) ;; *) return 0 ;; esac
+    case $command in
+    tidegate\ * | *\|\ tidegate\ *) ;;
+    curl\ *)
+        command=${command//127.0.0.1:8080/$http}
+        command=${command//127.0.0.1:9090/$admin}
+        ;;
+    *) return 0 ;;
+    esac
     # A command that is meant to fail shows its error.
     actual=$(tidegate() { "$bin" "$@"; }; eval "$command" 2>&1) || true
     if ! diff <(speeds_out <<<"${expected%$'\n'}") <(speeds_out <<<"$actual"); then
@@ -58,8 +91,12 @@ check_command() {
     checked=$((checked + 1))
 }
 
-# Speeds differ from run to run, and with them the widths of their columns.
+# Speeds differ from run to run, and with them the widths of their columns; so do
+# waits, dates, ports and ids.
 speeds_out() {
-    sed -E -e 's/^(replayed in ).*/\1.../' -e 's/"(elapsed_us|[a-z_]+_per_second)": [0-9]+/"\1": 0/' \
+    sed -E -e 's/("(retry_after|reset_after)_ms":)[1-9][0-9]*/\1.../g' \
+        -e 's/^(date|x-request-id): .*/\1: .../I' -e 's/"id":"[0-9a-f]{32}"/"id":"..."/' -e 's/\r$//' \
+        -e 's/127\.0\.0\.1:[0-9]+/127.0.0.1:.../g' -e 's/(;t=|retry-after: )[0-9]+/\1.../g' \
+        -e 's/^(replayed in ).*/\1.../' -e 's/"(elapsed_us|[a-z_]+_per_second)": [0-9]+/"\1": 0/' \
         -e '/decisions\/s$/,/^$/s/ +[^ ]+$//'
 }
