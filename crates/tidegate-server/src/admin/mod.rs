@@ -13,11 +13,7 @@ pub fn router(
     axum::Router::new().route(
         "/readyz",
         axum::routing::get(async move || {
-            if facts.is_ready() {
-                http::StatusCode::OK
-            } else {
-                http::StatusCode::SERVICE_UNAVAILABLE
-            }
+            if facts.is_ready() { http::StatusCode::OK } else { http::StatusCode::SERVICE_UNAVAILABLE }
         }),
     )
 }

@@ -98,8 +98,7 @@ impl HttpFront {
             return Err(Refusal::field("checks", detail));
         }
         let rules = self.gate.rules();
-        let each =
-            |index: usize| move |refusal: Refusal| refusal.within(&format!("checks[{index}]"));
+        let each = |index: usize| move |refusal: Refusal| refusal.within(&format!("checks[{index}]"));
         let numbered = || checks.iter().enumerate();
         let parts = numbered().map(|(index, check)| check.parts().map_err(each(index)));
         let parts: Vec<Parts<'_>> = parts.collect::<Result<_, _>>()?;

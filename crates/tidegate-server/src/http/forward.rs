@@ -42,7 +42,8 @@ impl<'a> Options<'a> {
             match name {
                 "deny_status" => options.deny_status = Some(deny_status(value)?),
                 "from" => {
-                    let unknown = || Refusal::field("from", "use forwarded, original or path");
+                    let unknown =
+                        || Refusal::field("from", "use forwarded, original or path");
                     options.from = Some(From::from_name(value).ok_or_else(unknown)?);
                 }
                 "policy" => options.policy = Some(value),

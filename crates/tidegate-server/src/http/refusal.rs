@@ -69,7 +69,8 @@ impl Refusal {
     /// The problem as JSON.
     pub fn write(&self, out: &mut String) {
         let field = self.field.as_deref();
-        let problem = Problem::BadRequest { status: self.status, field, detail: &self.detail };
+        let problem =
+            Problem::BadRequest { status: self.status, field, detail: &self.detail };
         write_problem(&problem, out);
     }
 

@@ -337,10 +337,9 @@ impl<'a> CheckBody<'a> {
         match id.len() {
             0 => Err(Refusal::field("id", "it is empty: leave it out, or send one per request")),
             1..=MAX_ID_BYTES => Ok(Some(id.as_bytes())),
-            _ => Err(Refusal::field(
-                "id",
-                format!("it is longer than {MAX_ID_BYTES} bytes: shorten it"),
-            )),
+            _ => {
+                Err(Refusal::field("id", format!("it is longer than {MAX_ID_BYTES} bytes: shorten it")))
+            }
         }
     }
 
@@ -401,3 +400,4 @@ impl<'a> PermitBody<'a> {
         }
     }
 }
+

@@ -21,22 +21,12 @@ pub enum ServeError {
     Memory(OutOfMemory),
     Secret(SecretError),
     Tls(TlsError),
-    Address {
-        front: FrontName,
-        error: NoAddress,
-    },
+    Address { front: FrontName, error: NoAddress },
     /// Every front is off.
     NothingToServe,
     /// Others could reach it without a secret.
-    Exposed {
-        front: FrontName,
-        address: SocketAddr,
-    },
-    Bind {
-        front: FrontName,
-        address: SocketAddr,
-        error: io::Error,
-    },
+    Exposed { front: FrontName, address: SocketAddr },
+    Bind { front: FrontName, address: SocketAddr, error: io::Error },
     /// The operating system gave no threads, signals or the like.
     System(io::Error),
 }

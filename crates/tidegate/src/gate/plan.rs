@@ -54,7 +54,8 @@ impl<'a> Plan<'a> {
         question: &Question<'a>,
         taking: Taking,
     ) -> Result<Self, GateError> {
-        let mut plan = Plan { parts: SmallVec::new(), keys: KeyBytes::new(), leased: Vec::new() };
+        let mut plan =
+            Plan { parts: SmallVec::new(), keys: KeyBytes::new(), leased: Vec::new() };
         plan.fill(gate, rules, question)?;
         match taking {
             Taking::Nothing => plan.refuse_concurrency(&question.subject)?,
