@@ -11,6 +11,7 @@ mod cli;
 mod config_cmd;
 mod explain;
 mod http;
+mod logs;
 mod replay;
 mod serve;
 

@@ -55,6 +55,7 @@ pub use charge::{Charge, ChargeError};
 pub use condition::{Condition, ConditionError, ConditionErrorKind, Conditions, MAX_VALUES};
 pub use error::PolicyError;
 pub use explain::{Explained, Explanation, Outcome};
+pub(crate) use key::write_escaped;
 pub use key::{Key, MAX_KEY_BYTES};
 pub use part::{Part, PartError};
 pub use pattern::{MAX_PATTERN_BYTES, Pattern, PatternError};

@@ -20,6 +20,10 @@ mod clocks;
 mod concurrency;
 #[cfg(all(not(loom), feature = "config"))]
 mod config;
+#[cfg(all(not(loom), feature = "policies"))]
+mod headers;
+#[cfg(all(not(loom), feature = "policies"))]
+mod identity;
 #[cfg(not(loom))]
 mod ids;
 #[cfg(not(loom))]
@@ -32,6 +36,8 @@ mod memory;
 mod permits;
 #[cfg(all(not(loom), feature = "config"))]
 mod policy;
+#[cfg(all(not(loom), feature = "policies"))]
+mod problems;
 #[cfg(not(loom))]
 mod requests;
 #[cfg(all(not(loom), feature = "policies"))]
