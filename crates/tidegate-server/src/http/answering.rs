@@ -1,8 +1,8 @@
 //! The future of an answer.
 //!
-//! Nearly all requests are checks whose body came with the head: they are answered in
-//! the first poll, from where the request lies. Everything else goes the usual,
-//! boxed way. As `async` functions this would be one large state machine,
+//! Nearly all requests are checks whose body came with the head, or come from a
+//! gateway and need no body: they are answered in the first poll, from where the
+//! request lies. Everything else goes the usual, boxed way. As `async` functions this would be one large state machine,
 //! copied whole for every request: more work than the decision.
 
 use std::future::Future;
@@ -60,13 +60,10 @@ impl Future for Answering {
     type Output = Answered;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answered> {
-        if let Step::Begun(request, _) = &mut self.step {
+        if let Step::Begun(request, peer) = &mut self.step {
             let first = if is_check(request) { first_chunk(request, context) } else { None };
-            if let Some(body) = &first
-                && let Step::Begun(request, _) = &self.step
-                && request.body().is_end_stream()
-                && let Some(answer) = self.front.check_whole(request.headers(), body)
-            {
+            let peer = *peer;
+            if let Some(answer) = self.at_once(first.as_deref(), peer) {
                 return Poll::Ready(self.done(answer));
             }
             if let Step::Begun(request, peer) = std::mem::replace(&mut self.step, Step::Done) {
@@ -84,6 +81,18 @@ impl Future for Answering {
 }
 
 impl Answering {
+    /// The answer that needs nothing more; `body` is the beginning of that of a check.
+    fn at_once(&self, body: Option<&[u8]>, peer: SocketAddr) -> Option<Answered> {
+        let Step::Begun(request, _) = &self.step else { return None };
+        match body {
+            Some(body) if request.body().is_end_stream() => {
+                self.front.check_whole(request.headers(), body)
+            }
+            Some(_) => None,
+            None => self.front.forward_auth(request, peer),
+        }
+    }
+
     fn done(&mut self, answer: Answered) -> Answered {
         self.front.facts.answered(FrontName::Http, answer.status());
         answer

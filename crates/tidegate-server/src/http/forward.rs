@@ -15,12 +15,12 @@ use tidegate::gate::{Question, Subject};
 use super::original::{From, Original, is_clients};
 use super::refusal::Refusal;
 use super::request_id::RequestId;
-use super::{Answered, HttpFront, content};
+use super::{Answered, HttpFront, content, unauthorized};
 
 const PREFIX: &str = "/v1/forward-auth";
 
 /// What follows our own path: empty, or a path; `None` if it is not ours.
-pub fn behind_prefix(path: &str) -> Option<&str> {
+fn behind_prefix(path: &str) -> Option<&str> {
     path.strip_prefix(PREFIX).filter(|behind| behind.is_empty() || behind.starts_with('/'))
 }
 
@@ -34,7 +34,7 @@ struct Options {
 impl Options {
     /// Of a query that is the gateway's, or may be the client's.
     fn of(query: &str, headers: &HeaderMap) -> Result<Self, Refusal> {
-        if !is_clients(query, headers) {
+        if query.is_empty() || !is_clients(query, headers) {
             return Options::parse(query);
         }
         // It is the client's, or the client copied it to make us think so: either way
@@ -76,17 +76,22 @@ fn deny_status(value: &str) -> Result<StatusCode, Refusal> {
 }
 
 impl HttpFront {
+    /// The answer to a gateway; `None` if the path is not for one.
     pub(super) fn forward_auth(
         &self,
         request: &Request<Incoming>,
-        behind: &str,
         peer: SocketAddr,
-    ) -> Answered {
+    ) -> Option<Answered> {
+        let behind = behind_prefix(request.uri().path())?;
         let id = RequestId::of(request.headers());
-        let answered = self.forward_now(request, behind, peer, &id);
+        let answered = if self.tokens.admit(request.headers()) {
+            self.forward_now(request, behind, peer, &id)
+        } else {
+            Err(unauthorized())
+        };
         let mut response = answered.unwrap_or_else(|refusal| refusal.respond(&id));
         response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        response
+        Some(response)
     }
 
     fn forward_now(

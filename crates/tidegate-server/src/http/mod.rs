@@ -104,8 +104,8 @@ impl HttpFront {
             "/openapi.json" if matches!(*method, Method::GET | Method::HEAD) => openapi::answer(),
             "/openapi.json" => refuse(&Refusal::method("GET, HEAD"), request.headers()),
             path => {
-                if let Some(behind) = forward::behind_prefix(path) {
-                    return self.forward_auth(&request, behind, peer);
+                if let Some(answer) = self.forward_auth(&request, peer) {
+                    return answer;
                 }
                 match path.strip_prefix("/v1/permits/") {
                     Some(id) if *method == Method::PUT => {

@@ -20,7 +20,7 @@
 
 use std::borrow::Cow;
 
-use http::header::HOST;
+use http::header::{HOST, HeaderName};
 use http::{HeaderMap, Request};
 
 use super::refusal::Refusal;
@@ -47,8 +47,16 @@ impl From {
     }
 }
 
+// Made once, so that looking one up does not read its name again.
+static FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
+static FORWARDED_METHOD: HeaderName = HeaderName::from_static("x-forwarded-method");
+static FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+static ORIGINAL_URI: HeaderName = HeaderName::from_static("x-original-uri");
+static ORIGINAL_URL: HeaderName = HeaderName::from_static("x-original-url");
+static ORIGINAL_METHOD: HeaderName = HeaderName::from_static("x-original-method");
+
 /// The headers that name a target.
-const TARGETS: [&str; 3] = ["x-forwarded-uri", "x-original-uri", "x-original-url"];
+static TARGETS: [&HeaderName; 3] = [&FORWARDED_URI, &ORIGINAL_URI, &ORIGINAL_URL];
 
 /// Whether our own query is the client's, passed on: it also stands in a target.
 pub fn is_clients(query: &str, headers: &HeaderMap) -> bool {
@@ -85,7 +93,7 @@ impl<'a> Original<'a> {
         let own_method = || Cow::Borrowed(request.method().as_str());
         let own_host = || {
             let authority = request.uri().authority().map(|authority| authority.as_str().into());
-            one(headers, HOST.as_str()).map(|host| host.or(authority))
+            one(headers, &HOST).map(|host| host.or(authority))
         };
         match from {
             From::Path => Ok(Original {
@@ -95,11 +103,11 @@ impl<'a> Original<'a> {
                 host: own_host()?,
             }),
             From::Forwarded => {
-                let target = one(headers, "x-forwarded-uri")?;
+                let target = one(headers, &FORWARDED_URI)?;
                 let target = target.map(read).ok_or_else(|| missing("X-Forwarded-Uri"))?;
                 Ok(Original {
-                    method: one(headers, "x-forwarded-method")?.unwrap_or_else(own_method),
-                    host: one(headers, "x-forwarded-host")?.or(target.host).or(own_host()?),
+                    method: one(headers, &FORWARDED_METHOD)?.unwrap_or_else(own_method),
+                    host: one(headers, &FORWARDED_HOST)?.or(target.host).or(own_host()?),
                     ..target
                 })
             }
@@ -107,7 +115,7 @@ impl<'a> Original<'a> {
                 let target = original_target(headers)?;
                 let target = target.map(read).ok_or_else(|| missing("X-Original-URI"))?;
                 Ok(Original {
-                    method: one(headers, "x-original-method")?.unwrap_or_else(own_method),
+                    method: one(headers, &ORIGINAL_METHOD)?.unwrap_or_else(own_method),
                     host: target.host.or(own_host()?),
                     ..target
                 })
@@ -117,7 +125,7 @@ impl<'a> Original<'a> {
 }
 
 fn original_target(headers: &HeaderMap) -> Result<Option<Cow<'_, str>>, Refusal> {
-    let (uri, url) = (one(headers, "x-original-uri")?, one(headers, "x-original-url")?);
+    let (uri, url) = (one(headers, &ORIGINAL_URI)?, one(headers, &ORIGINAL_URL)?);
     match (uri, url) {
         (Some(uri), Some(url)) if !same_target(&uri, &url) => {
             Err(conflict("X-Original-URI", "X-Original-URL"))
@@ -129,15 +137,15 @@ fn original_target(headers: &HeaderMap) -> Result<Option<Cow<'_, str>>, Refusal>
 
 /// The family that names a target, if only one does or both agree.
 fn guess(headers: &HeaderMap) -> Result<From, Refusal> {
-    let (forwarded, original) = (one(headers, "x-forwarded-uri")?, original_target(headers)?);
+    let (forwarded, original) = (one(headers, &FORWARDED_URI)?, original_target(headers)?);
     match (forwarded, original) {
-        (None, None) if headers.contains_key("x-forwarded-method") => Ok(From::Forwarded),
-        (None, None) if headers.contains_key("x-original-method") => Ok(From::Original),
+        (None, None) if headers.contains_key(&FORWARDED_METHOD) => Ok(From::Forwarded),
+        (None, None) if headers.contains_key(&ORIGINAL_METHOD) => Ok(From::Original),
         (None, None) => Ok(From::Path),
         (Some(_), None) => Ok(From::Forwarded),
         (None, Some(_)) => Ok(From::Original),
         (Some(forwarded), Some(original)) => {
-            let methods = (one(headers, "x-forwarded-method")?, one(headers, "x-original-method")?);
+            let methods = (one(headers, &FORWARDED_METHOD)?, one(headers, &ORIGINAL_METHOD)?);
             if same_target(&forwarded, &original) && methods.0 == methods.1 {
                 Ok(From::Forwarded)
             } else {
@@ -160,7 +168,7 @@ fn conflict(one: &str, other: &str) -> Refusal {
 
 /// The value of a header that may come once. What is not UTF-8 is replaced, not
 /// dropped: a strange byte in a query must not hide the path before it.
-fn one<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<Cow<'a, str>>, Refusal> {
+fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<Cow<'a, str>>, Refusal> {
     let mut values = headers.get_all(name).iter();
     let Some(first) = values.next() else { return Ok(None) };
     if values.any(|value| value != first) {
