@@ -139,7 +139,7 @@ fn all_or_nothing_over_several_limits() {
 #[test]
 fn help_leads_on() {
     let help = tidegate(&["--help"]).succeeded().stdout;
-    assert!(help.contains("replay") && help.contains("tidegate replay --help"), "{help}");
+    assert!(help.contains("replay") && help.contains("tidegate serve --help"), "{help}");
     let help = tidegate(&["replay", "--help"]).succeeded().stdout;
     for part in ["time_us,key[,cost]", "--limit", "--decisions", "Examples:"] {
         assert!(help.contains(part), "{part:?} is not in:\n{help}");
