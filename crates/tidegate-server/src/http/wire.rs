@@ -28,6 +28,9 @@ const MAX_LIMITS: usize = tidegate::policy::MAX_LIMITS;
 /// The most headers or descriptors in `attributes`: as many as a request may have.
 const MAX_PAIRS: usize = 100;
 
+/// The most of a bad body that an error repeats.
+const MAX_TOLD_BYTES: usize = 256;
+
 /// The longest a check may wait: beyond a minute callers and gateways have given up.
 const MAX_WAIT_MS: u64 = 60_000;
 
@@ -215,16 +218,36 @@ fn blame<'de, T: Deserialize<'de>>(body: &'de str, error: &serde_json::Error) ->
         return Refusal::bad("the body is empty: send JSON");
     }
     let mut json = serde_json::Deserializer::from_str(body);
-    let field = match serde_path_to_error::deserialize::<_, T>(&mut json) {
+    let mut field = match serde_path_to_error::deserialize::<_, T>(&mut json) {
         // A whole value, and something behind it.
-        Ok(_) => None,
-        Err(error) => Some(error.path().to_string()).filter(|path| path != "."),
+        Ok(_) => String::new(),
+        // Where the name itself is missing the path ends in a question mark.
+        Err(error) => {
+            error.path().to_string().trim_end_matches('?').trim_end_matches('.').to_owned()
+        }
     };
     let detail = error.to_string();
-    match field {
-        Some(field) => Refusal::field(field, detail),
-        None => Refusal::bad(detail),
+    // These are about a field inside the object the path names.
+    let inner = ["duplicate field `", "missing field `"]
+        .iter()
+        .find_map(|about| detail.strip_prefix(about)?.split('`').next());
+    if let Some(inner) = inner {
+        if !field.is_empty() {
+            field.push('.');
+        }
+        field.push_str(inner);
     }
+    let (field, detail) = (shorten(field), shorten(detail));
+    if field.is_empty() { Refusal::bad(detail) } else { Refusal::field(field, detail) }
+}
+
+/// What of a body is told back: enough to know it again.
+fn shorten(mut text: String) -> String {
+    if text.len() > MAX_TOLD_BYTES {
+        text.truncate(text.floor_char_boundary(MAX_TOLD_BYTES));
+        text.push_str("...");
+    }
+    text
 }
 
 /// The parts of a question that need a home of their own.
