@@ -6,6 +6,7 @@ use tidegate::WhenFull;
 use tidegate::attributes::{Attributes, Headers};
 use tidegate::config::{Config, StoreUrl, Tls};
 use tidegate::headers::{Form, Forms};
+use tidegate::identity::{Identity, Source};
 use tidegate::policy::{Charge, Mode, OnStoreFailure};
 
 fn load(name: &str) -> Config {
@@ -58,6 +59,9 @@ fn every_field() {
         config.identity.group("2001:db8:1:2ff::1".parse().expect("it")).to_string(),
         "2001:db8:1:200::/56"
     );
+    let trusted = ["10.0.0.0/8", "192.0.2.7/32", "2001:db8::/32"];
+    let trusted = trusted.iter().map(|net| net.parse().expect("a network")).collect();
+    assert_eq!(config.identity, Identity::new(trusted, 56).reading(Source::Forwarded));
     let fronts =
         [&config.fronts.http, &config.fronts.grpc, &config.fronts.resp, &config.fronts.admin];
     let fronts: Vec<&str> = fronts.iter().map(|front| front.as_deref().unwrap_or("-")).collect();

@@ -135,6 +135,7 @@ fn accepted(yaml: &str) -> bool {
 #[test]
 fn good_configs_validate() {
     assert!(accepted(include_str!("good/surface.yaml")));
+    assert!(accepted(include_str!("../../../../../examples/tidegate.yaml")));
     // The test's reader does not follow aliases, so it gets the value itself.
     let everything =
         include_str!("good/everything.yaml").replace("match: *downloads", "match: { path: /x }");

@@ -13,6 +13,8 @@ use super::{Asked, config, key, with_key};
 const RENDERED: &[(&str, &str, &str)] = &[
     ("{client_ip}", "ip=192.0.2.1", "192.0.2.1"),
     ("{client_ip}", "ip=::ffff:192.0.2.1", "192.0.2.1"),
+    ("{client_ip}", "ip=0.9.10.99", "0.9.10.99"),
+    ("{client_ip}", "ip=100.109.200.255", "100.109.200.255"),
     ("{client_ip}", "ip=2001:db8:0:1:2:3:4:5", "2001:db8:0:1::/64"),
     ("{method}", "post", "POST"),
     ("{path}", "/a//b/../c", "/a/c"),
