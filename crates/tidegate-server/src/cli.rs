@@ -22,6 +22,8 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Serve(crate::serve::ServeArgs),
+    Config(crate::config_cmd::ConfigArgs),
+    Explain(crate::explain::ExplainArgs),
     Replay(ReplayArgs),
 }
 

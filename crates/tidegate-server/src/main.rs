@@ -1,24 +1,32 @@
 //! The `tidegate` program: one binary, one subcommand per job.
 //!
 //! Layout: `cli.rs` says what can be typed; `serve/` is the server, with its fronts
-//! in `http/` and `admin/` and its secrets in `access/`; `replay/` sends recorded
+//! in `http/` and `admin/` and its secrets in `access/`; `config_cmd.rs` and
+//! `explain.rs` look at a config without serving it; `replay/` sends recorded
 //! traffic through the engine and sums up what it decided.
 
 mod access;
 mod admin;
 mod cli;
+mod config_cmd;
+mod explain;
 mod http;
+mod logs;
 mod replay;
 mod serve;
 
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::Parser;
+use tidegate::config::ConfigErrors;
 
 use cli::{Cli, Command};
 
 fn main() -> ExitCode {
     match Cli::parse().command {
+        Command::Config(args) => print(config_cmd::run(&args)),
+        Command::Explain(args) => print(explain::run(&args)),
         Command::Replay(args) => replay(&args),
         Command::Serve(args) => match serve::run(&args) {
             Ok(()) => ExitCode::SUCCESS,
@@ -27,6 +35,21 @@ fn main() -> ExitCode {
                 ExitCode::FAILURE
             }
         },
+    }
+}
+
+/// Prints what a look at a config gave.
+fn print(result: Result<String, ConfigErrors>) -> ExitCode {
+    match result {
+        Ok(text) => {
+            // Whoever read the output has seen enough, as `head` does.
+            let _ = std::io::stdout().write_all(text.as_bytes());
+            ExitCode::SUCCESS
+        }
+        Err(errors) => {
+            eprintln!("error: {errors}");
+            ExitCode::FAILURE
+        }
     }
 }
 

@@ -58,7 +58,10 @@ impl fmt::Display for SecretError {
                 write!(f, "{name} is set but holds no secret: unset it, or put one in")
             }
             SecretError::NotText(name) => {
-                write!(f, "{name} holds more than printable ASCII without spaces: make a secret with `openssl rand -hex 32`")
+                write!(
+                    f,
+                    "{name} holds more than printable ASCII without spaces: make a secret with `openssl rand -hex 32`"
+                )
             }
             SecretError::File(name, error) => write!(f, "the file that {name} names: {error}"),
         }
@@ -87,7 +90,8 @@ fn read(name: &'static str) -> Result<Option<String>, SecretError> {
     if text.split([',', '\n']).all(|token| token.trim().is_empty()) {
         return Err(SecretError::Empty(source));
     }
-    let printable = |byte: u8| byte.is_ascii_graphic() || (name == TOKENS && byte.is_ascii_whitespace());
+    let printable =
+        |byte: u8| byte.is_ascii_graphic() || (name == TOKENS && byte.is_ascii_whitespace());
     if !text.bytes().all(printable) {
         return Err(SecretError::NotText(source));
     }

@@ -1,19 +1,142 @@
-//! Health, metrics and administration.
+//! The admin side: is it well, what has it done, who was denied.
+//!
+//! ```text
+//!   /healthz /readyz /metrics      open: probes and scrapers carry no secret
+//!   /dashboard                     open: the page holds no data, it asks for the secret itself
+//!   /admin/v1/*                    behind the admin secret
+//! ```
+//!
+//! - `facts.rs`: what the server knows about itself; fronts note it there;
+//! - `metrics.rs`: the page of metrics, in the format of `exposition.rs`;
+//!   `process.rs`: what the kernel says about us;
+//! - `policies.rs`, `counts.rs`, `top.rs`: the admin API as JSON; `events.rs`: denials as they happen;
+//! - `dashboard.rs`: one page that shows all this; its files are in `assets/`.
 
+mod counts;
+mod dashboard;
+mod events;
+mod exposition;
 mod facts;
+mod metrics;
+mod policies;
+mod process;
+mod reply;
+mod top;
 
-pub use facts::{Connected, Facts, Front, Reload};
+use std::sync::Arc;
 
-/// The routes of the admin front.
-pub fn router(
-    _gate: std::sync::Arc<tidegate::gate::Gate>,
-    facts: std::sync::Arc<Facts>,
-    _tokens: crate::access::Tokens,
-) -> axum::Router {
-    axum::Router::new().route(
-        "/readyz",
-        axum::routing::get(async move || {
-            if facts.is_ready() { http::StatusCode::OK } else { http::StatusCode::SERVICE_UNAVAILABLE }
-        }),
-    )
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::middleware::{self, Next};
+use axum::response::Response;
+use axum::routing::get;
+use http::header::{
+    CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, REFERRER_POLICY, WWW_AUTHENTICATE,
+    X_CONTENT_TYPE_OPTIONS,
+};
+use http::{HeaderMap, StatusCode, Uri};
+use tidegate::gate::Gate;
+use tidegate::stats::Stats;
+
+pub use self::facts::{Facts, Front, Reload};
+
+use self::reply::{Refusal, text};
+use crate::access::Tokens;
+
+/// What the admin side looks at.
+#[derive(Clone)]
+struct AdminState {
+    gate: Arc<Gate>,
+    facts: Arc<Facts>,
+    /// Who may look at `/admin/v1`.
+    tokens: Tokens,
+}
+
+impl AdminState {
+    fn stats(&self) -> &Stats {
+        self.gate.stats()
+    }
+}
+
+/// Everything the admin front serves; `/admin/v1` only to those with one of `tokens`.
+pub fn router(gate: Arc<Gate>, facts: Arc<Facts>, tokens: Tokens) -> Router {
+    let state = AdminState { gate, facts, tokens };
+    let guarded = Router::new()
+        .route("/admin/v1/policies", get(policies::list))
+        .route(
+            "/admin/v1/policies/{policy}/keys/{key}",
+            get(policies::peek).delete(policies::reset),
+        )
+        .route("/admin/v1/stats", get(counts::stats))
+        .route("/admin/v1/top", get(top::top))
+        .route("/admin/v1/events", get(events::stream))
+        .route_layer(middleware::from_fn_with_state(state.clone(), admit));
+    Router::new()
+        .route("/", get(dashboard::redirect))
+        .route("/healthz", get(|| async { text(StatusCode::OK, "ok\n") }))
+        .route("/readyz", get(ready))
+        .route("/metrics", get(metrics))
+        .merge(dashboard::router())
+        .merge(guarded)
+        .fallback(no_such_page)
+        .method_not_allowed_fallback(no_such_method)
+        .layer(middleware::map_response(harden))
+        .with_state(state)
+}
+
+/// Alive is whoever answers; ready is who wants more to do.
+async fn ready(State(state): State<AdminState>) -> Response {
+    if state.facts.is_ready() {
+        text(StatusCode::OK, "ready\n")
+    } else {
+        text(StatusCode::SERVICE_UNAVAILABLE, "draining\n")
+    }
+}
+
+async fn metrics(State(state): State<AdminState>) -> Response {
+    let mut page = text(StatusCode::OK, metrics::page(&state));
+    let format = HeaderValue::from_static(exposition::CONTENT_TYPE);
+    page.headers_mut().insert(CONTENT_TYPE, format);
+    page
+}
+
+async fn admit(
+    State(state): State<AdminState>,
+    headers: HeaderMap,
+    request: Request,
+    next: Next,
+) -> Response {
+    if state.tokens.admit(&headers) {
+        return next.run(request).await;
+    }
+    let detail = "send `Authorization: Bearer` with the secret of TIDEGATE_ADMIN_TOKEN";
+    let mut refused = Refusal::new(StatusCode::UNAUTHORIZED, None, detail).respond();
+    refused.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    refused
+}
+
+async fn no_such_page(uri: Uri) -> Response {
+    let detail =
+        format!("there is no page {:.200}: see /dashboard, /metrics, /admin/v1", uri.path());
+    Refusal::new(StatusCode::NOT_FOUND, None, detail).respond()
+}
+
+async fn no_such_method() -> Response {
+    let detail = "this page takes another method: GET, or DELETE to reset a key";
+    Refusal::new(StatusCode::METHOD_NOT_ALLOWED, None, detail).respond()
+}
+
+/// What every answer says to browsers: take the type as it is said, keep nothing, load
+/// nothing from elsewhere, be in nobody's frame.
+async fn harden(mut response: Response) -> Response {
+    const HEADERS: [(HeaderName, &str); 4] = [
+        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (CACHE_CONTROL, "no-store"),
+        (REFERRER_POLICY, "no-referrer"),
+        (http::header::CONTENT_SECURITY_POLICY, dashboard::CONTENT_POLICY),
+    ];
+    for (name, value) in HEADERS {
+        response.headers_mut().entry(name).or_insert(HeaderValue::from_static(value));
+    }
+    response
 }

@@ -3,8 +3,8 @@
 //! Written by hand into one buffer: names of policies and algorithms need no
 //! escaping, and everything else is a number.
 
-use tidegate::gate::{Answer, Line};
 use tidegate::RetryAfter;
+use tidegate::gate::{Answer, Line};
 
 /// Room for an answer with one limit; each further one takes [`LINE_BYTES`].
 pub const ANSWER_BYTES: usize = 320;

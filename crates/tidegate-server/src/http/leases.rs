@@ -27,7 +27,8 @@ impl LeaseId {
 
     /// The name in a path.
     pub fn parse(text: &str) -> Option<Self> {
-        let digits = text.len() == 32 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        let digits =
+            text.len() == 32 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
         let number = digits.then(|| u128::from_str_radix(text, 16).ok());
         number.flatten().map(LeaseId)
     }

@@ -11,11 +11,16 @@
 //! A gateway sets one family and passes the other on as the *client* sent it. So the
 //! families are never mixed, and where both name a target, and not the same one,
 //! nobody can say which is true: that is refused rather than guessed, unless the
-//! gateway's address for us says `?from=...`.
+//! gateway's address for us says `?from=...`. Who says so promises a target: without
+//! one the answer would be about some other request.
+//!
+//! Some gateways (Caddy) put the client's query behind our own path if our address
+//! has none, so that a client could write `?from=...` too. [`is_clients`] tells: the
+//! gateway also sends that query as part of the target.
 
 use std::borrow::Cow;
 
-use http::header::HOST;
+use http::header::{HOST, HeaderName};
 use http::{HeaderMap, Request};
 
 use super::refusal::Refusal;
@@ -32,15 +37,35 @@ pub enum From {
 }
 
 impl From {
-    /// The one of this name.
+    /// The one of this name. There is none for the path: it speaks for itself.
     pub fn from_name(name: &str) -> Option<Self> {
         match name {
             "forwarded" => Some(From::Forwarded),
             "original" => Some(From::Original),
-            "path" => Some(From::Path),
             _ => None,
         }
     }
+}
+
+// Made once, so that looking one up does not read its name again.
+static FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
+static FORWARDED_METHOD: HeaderName = HeaderName::from_static("x-forwarded-method");
+static FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+static ORIGINAL_URI: HeaderName = HeaderName::from_static("x-original-uri");
+static ORIGINAL_URL: HeaderName = HeaderName::from_static("x-original-url");
+static ORIGINAL_METHOD: HeaderName = HeaderName::from_static("x-original-method");
+
+/// The headers that name a target.
+static TARGETS: [&HeaderName; 3] = [&FORWARDED_URI, &ORIGINAL_URI, &ORIGINAL_URL];
+
+/// Whether our own query is the client's, passed on: it also stands in a target.
+pub fn is_clients(query: &str, headers: &HeaderMap) -> bool {
+    let targets = TARGETS.iter().flat_map(|name| headers.get_all(*name));
+    targets.into_iter().any(|value| {
+        let target = String::from_utf8_lossy(value.as_bytes());
+        let target = target.split('#').next().unwrap_or_default();
+        target.split_once('?').is_some_and(|(_, clients)| clients == query)
+    })
 }
 
 /// What the gateway was asked.
@@ -68,7 +93,7 @@ impl<'a> Original<'a> {
         let own_method = || Cow::Borrowed(request.method().as_str());
         let own_host = || {
             let authority = request.uri().authority().map(|authority| authority.as_str().into());
-            one(headers, HOST.as_str()).map(|host| host.or(authority))
+            one(headers, &HOST).map(|host| host.or(authority))
         };
         match from {
             From::Path => Ok(Original {
@@ -78,17 +103,19 @@ impl<'a> Original<'a> {
                 host: own_host()?,
             }),
             From::Forwarded => {
-                let target = target(one(headers, "x-forwarded-uri")?);
+                let target = one(headers, &FORWARDED_URI)?;
+                let target = target.map(read).ok_or_else(|| missing("X-Forwarded-Uri"))?;
                 Ok(Original {
-                    method: one(headers, "x-forwarded-method")?.unwrap_or_else(own_method),
-                    host: one(headers, "x-forwarded-host")?.or(target.host).or(own_host()?),
+                    method: one(headers, &FORWARDED_METHOD)?.unwrap_or_else(own_method),
+                    host: one(headers, &FORWARDED_HOST)?.or(target.host).or(own_host()?),
                     ..target
                 })
             }
             From::Original => {
-                let target = target(original_target(headers)?);
+                let target = original_target(headers)?;
+                let target = target.map(read).ok_or_else(|| missing("X-Original-URI"))?;
                 Ok(Original {
-                    method: one(headers, "x-original-method")?.unwrap_or_else(own_method),
+                    method: one(headers, &ORIGINAL_METHOD)?.unwrap_or_else(own_method),
                     host: target.host.or(own_host()?),
                     ..target
                 })
@@ -98,7 +125,7 @@ impl<'a> Original<'a> {
 }
 
 fn original_target(headers: &HeaderMap) -> Result<Option<Cow<'_, str>>, Refusal> {
-    let (uri, url) = (one(headers, "x-original-uri")?, one(headers, "x-original-url")?);
+    let (uri, url) = (one(headers, &ORIGINAL_URI)?, one(headers, &ORIGINAL_URL)?);
     match (uri, url) {
         (Some(uri), Some(url)) if !same_target(&uri, &url) => {
             Err(conflict("X-Original-URI", "X-Original-URL"))
@@ -110,15 +137,15 @@ fn original_target(headers: &HeaderMap) -> Result<Option<Cow<'_, str>>, Refusal>
 
 /// The family that names a target, if only one does or both agree.
 fn guess(headers: &HeaderMap) -> Result<From, Refusal> {
-    let (forwarded, original) = (one(headers, "x-forwarded-uri")?, original_target(headers)?);
+    let (forwarded, original) = (one(headers, &FORWARDED_URI)?, original_target(headers)?);
     match (forwarded, original) {
-        (None, None) if headers.contains_key("x-forwarded-method") => Ok(From::Forwarded),
-        (None, None) if headers.contains_key("x-original-method") => Ok(From::Original),
+        (None, None) if headers.contains_key(&FORWARDED_METHOD) => Ok(From::Forwarded),
+        (None, None) if headers.contains_key(&ORIGINAL_METHOD) => Ok(From::Original),
         (None, None) => Ok(From::Path),
         (Some(_), None) => Ok(From::Forwarded),
         (None, Some(_)) => Ok(From::Original),
         (Some(forwarded), Some(original)) => {
-            let methods = (one(headers, "x-forwarded-method")?, one(headers, "x-original-method")?);
+            let methods = (one(headers, &FORWARDED_METHOD)?, one(headers, &ORIGINAL_METHOD)?);
             if same_target(&forwarded, &original) && methods.0 == methods.1 {
                 Ok(From::Forwarded)
             } else {
@@ -126,6 +153,10 @@ fn guess(headers: &HeaderMap) -> Result<From, Refusal> {
             }
         }
     }
+}
+
+fn missing(name: &str) -> Refusal {
+    Refusal::bad(format!("{name} is missing: without it nobody knows what is asked for"))
 }
 
 fn conflict(one: &str, other: &str) -> Refusal {
@@ -137,7 +168,7 @@ fn conflict(one: &str, other: &str) -> Refusal {
 
 /// The value of a header that may come once. What is not UTF-8 is replaced, not
 /// dropped: a strange byte in a query must not hide the path before it.
-fn one<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<Cow<'a, str>>, Refusal> {
+fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<Cow<'a, str>>, Refusal> {
     let mut values = headers.get_all(name).iter();
     let Some(first) = values.next() else { return Ok(None) };
     if values.any(|value| value != first) {
@@ -154,15 +185,16 @@ fn same_target(a: &str, b: &str) -> bool {
 /// Scheme and host of a URL, if it has them, and the rest.
 fn without_origin(uri: &str) -> (Option<&str>, &str) {
     let Some((scheme, rest)) = uri.split_once("://") else { return (None, uri) };
-    if scheme.is_empty() || !scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte)) {
+    if scheme.is_empty()
+        || !scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
+    {
         return (None, uri);
     }
     let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
     (Some(&rest[..end]), &rest[end..])
 }
 
-fn target(uri: Option<Cow<'_, str>>) -> Original<'_> {
-    let Some(uri) = uri else { return Original::default() };
+fn read(uri: Cow<'_, str>) -> Original<'_> {
     match uri {
         Cow::Borrowed(uri) => split(uri, Cow::Borrowed),
         Cow::Owned(uri) => split(&uri, |text| Cow::Owned(text.to_owned())),
@@ -182,5 +214,110 @@ fn split<'u, 'a>(uri: &'u str, own: impl Fn(&'u str) -> Cow<'a, str>) -> Origina
         path: Some(own(path)),
         query: query.map(&own),
         host: host.map(&own),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Headers from `name: value` lines.
+    fn headers(lines: &[&str]) -> HeaderMap {
+        let pairs = lines.iter().map(|line| {
+            let (name, value) = line.split_once(": ").expect("a header");
+            let name: http::HeaderName = name.parse().expect("a name");
+            (name, http::HeaderValue::from_bytes(value.as_bytes()).expect("a value"))
+        });
+        let mut headers = HeaderMap::new();
+        for (name, value) in pairs {
+            headers.append(name, value);
+        }
+        headers
+    }
+
+    /// `METHOD host path query` of what the gateway was asked, or a part of the refusal.
+    fn original(lines: &[&str], behind: &str, from: Option<From>) -> String {
+        let mut request = Request::builder().method("GET").uri(format!("/v1/forward-auth{behind}"));
+        *request.headers_mut().expect("a builder") = headers(lines);
+        let request = request.body(()).expect("a request");
+        let behind = behind.split('?').next().expect("a path");
+        match Original::of(&request, behind, from) {
+            Ok(original) => {
+                let part = |part: Option<Cow<'_, str>>| part.unwrap_or("-".into()).into_owned();
+                let (host, path) = (part(original.host), part(original.path));
+                format!("{} {host} {path} {}", original.method, part(original.query))
+            }
+            Err(refusal) => refusal.detail.into_owned(),
+        }
+    }
+
+    #[test]
+    fn the_request_is_what_one_family_says() {
+        let forwarded = Some(From::Forwarded);
+        #[rustfmt::skip]
+        let rows: &[(&[&str], &str, Option<From>, &str)] = &[
+            (&["host: tg"], "", None, "GET tg - -"),
+            (&["host: shop.example"], "/login?a=1", None, "GET shop.example /login a=1"),
+            (&["host: s"], "//login/../x", None, "GET s //login/../x -"),
+            // Caddy and Traefik.
+            (&["host: tg", "x-forwarded-uri: /login?a=1", "x-forwarded-method: POST", "x-forwarded-host: shop.example"], "", None,
+             "POST shop.example /login a=1"),
+            // nginx.
+            (&["host: shop.example", "x-original-uri: /login", "x-original-method: PUT"], "", None, "PUT shop.example /login -"),
+            (&["host: tg", "x-original-url: https://shop.example:8443/login?a#b"], "", None, "GET shop.example:8443 /login a"),
+            (&["x-original-url: https://shop.example"], "", None, "GET shop.example / -"),
+            // Envoy's path wins over what a client sends.
+            (&["host: s", "x-forwarded-uri: /free", "x-forwarded-method: OPTIONS", "x-original-uri: /free"], "/login", None, "GET s /login -"),
+            // A client's own headers of the other family do not mix in.
+            (&["host: s", "x-forwarded-uri: /login", "x-original-method: OPTIONS"], "", None, "GET s /login -"),
+            (&["host: s", "x-original-uri: /login", "x-forwarded-method: OPTIONS", "x-forwarded-host: free"], "", None, "GET s /login -"),
+            (&["x-forwarded-uri: /login", "x-original-uri: /free"], "", forwarded, "GET - /login -"),
+            (&["x-forwarded-uri: /login", "x-original-uri: /free"], "", Some(From::Original), "GET - /free -"),
+            (&["x-forwarded-uri: /login", "x-original-uri: /login"], "", None, "GET - /login -"),
+            // Odd bytes hide nothing.
+            (&["x-forwarded-uri: /login?\u{e9}"], "", None, "GET - /login \u{e9}"),
+            (&["x-forwarded-uri: /a?next=http://b/c"], "", None, "GET - /a next=http://b/c"),
+        ];
+        for (lines, behind, from, expected) in rows {
+            assert_eq!(original(lines, behind, *from), *expected, "{lines:?} {behind}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_told_is_refused() {
+        #[rustfmt::skip]
+        let rows: &[(&[&str], Option<From>, &str)] = &[
+            (&["x-forwarded-uri: /login", "x-original-uri: /free"], None, "X-Forwarded-* and X-Original-* disagree"),
+            (&["x-forwarded-uri: /login", "x-original-url: http://h/free"], None, "X-Forwarded-* and X-Original-* disagree"),
+            (&["x-forwarded-uri: /a", "x-original-uri: /a", "x-forwarded-method: PUT", "x-original-method: GET"], None, "disagree"),
+            (&["x-original-uri: /login", "x-original-url: http://h/free"], None, "X-Original-URI and X-Original-URL disagree"),
+            (&["x-forwarded-uri: /login", "x-forwarded-uri: /free"], None, "x-forwarded-uri came twice"),
+            (&["x-original-uri: /login"], Some(From::Forwarded), "X-Forwarded-Uri is missing"),
+            (&["x-forwarded-uri: /login"], Some(From::Original), "X-Original-URI is missing"),
+            (&["x-forwarded-method: POST"], None, "X-Forwarded-Uri is missing"),
+            (&["x-original-method: POST"], None, "X-Original-URI is missing"),
+        ];
+        for (lines, from, expected) in rows {
+            let got = original(lines, "", *from);
+            assert!(got.contains(expected), "{lines:?}: {got}");
+        }
+    }
+
+    #[test]
+    fn the_clients_query_is_not_the_gateways() {
+        let rows = [
+            ("deny_status=403", "/login", false),
+            ("deny_status=403", "/login?a=1", false),
+            ("deny_status=403", "/login?deny_status=403", true),
+            ("a=1", "/login?a=1", true),
+            ("a=1", "https://shop/login?a=1#top", true),
+            ("from=forwarded&a=1", "/login?a=1", false),
+        ];
+        for (query, target, expected) in rows {
+            for name in TARGETS {
+                let headers = headers(&[&format!("{name}: {target}")]);
+                assert_eq!(is_clients(query, &headers), expected, "{query} {target}");
+            }
+        }
     }
 }

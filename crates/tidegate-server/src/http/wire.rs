@@ -6,10 +6,12 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::marker::PhantomData;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{self, Deserialize, Deserializer, MapAccess, Unexpected, Visitor};
 use tidegate::attributes::{Attributes, Headers};
 use tidegate::gate::{Question, Subject};
 use tidegate::policy::MAX_KEY_BYTES;
@@ -26,6 +28,9 @@ const MAX_LIMITS: usize = tidegate::policy::MAX_LIMITS;
 /// The most headers or descriptors in `attributes`: as many as a request may have.
 const MAX_PAIRS: usize = 100;
 
+/// The most of a bad body that an error repeats.
+const MAX_TOLD_BYTES: usize = 256;
+
 /// The longest a check may wait: beyond a minute callers and gateways have given up.
 const MAX_WAIT_MS: u64 = 60_000;
 
@@ -38,7 +43,69 @@ const MAX_COST: i64 = bounds::MAX_COUNT as i64;
 #[serde(transparent)]
 pub struct Text<'a>(#[serde(borrow)] pub Cow<'a, str>);
 
-/// The body of a check.
+/// A whole number. `2.0` is one too, as JSON has no other numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Whole(i64);
+
+impl<'de> Deserialize<'de> for Whole {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_i64(WholeVisitor)
+    }
+}
+
+struct WholeVisitor;
+
+impl Visitor<'_> for WholeVisitor {
+    type Value = Whole;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a whole number")
+    }
+
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<Whole, E> {
+        Ok(Whole(number))
+    }
+
+    fn visit_u64<E: de::Error>(self, number: u64) -> Result<Whole, E> {
+        // What is larger than this is out of every range.
+        Ok(Whole(i64::try_from(number).unwrap_or(i64::MAX)))
+    }
+
+    fn visit_f64<E: de::Error>(self, number: f64) -> Result<Whole, E> {
+        if number.trunc() != number {
+            return Err(E::invalid_type(Unexpected::Float(number), &self));
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "whole, and beyond i64 it saturates")]
+        Ok(Whole(number as i64))
+    }
+}
+
+/// An object, and nothing else: left to itself serde would take a list for the
+/// fields in their order.
+#[derive(Debug, Default)]
+pub struct Object<T>(pub T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(ObjectVisitor(PhantomData))
+    }
+}
+
+struct ObjectVisitor<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
+    type Value = Object<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Object<T>, A::Error> {
+        T::deserialize(MapAccessDeserializer::new(map)).map(Object)
+    }
+}
+
+/// The body of a check. Attributes are boxed: they are large, and it is moved about.
 #[derive(Debug, Default, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CheckBody<'a> {
@@ -46,14 +113,14 @@ pub struct CheckBody<'a> {
     pub policy: Option<Text<'a>>,
     #[serde(borrow)]
     pub key: Option<Text<'a>>,
-    pub cost: Option<i64>,
+    pub cost: Option<Whole>,
     #[serde(borrow)]
     pub id: Option<Text<'a>>,
     #[serde(borrow)]
-    pub attributes: Option<AttributesBody<'a>>,
+    pub attributes: Option<Box<Object<AttributesBody<'a>>>>,
     #[serde(borrow)]
     pub limits: Option<Vec<Text<'a>>>,
-    pub max_wait_ms: Option<u64>,
+    pub max_wait_ms: Option<Whole>,
     pub force: Option<bool>,
 }
 
@@ -62,7 +129,7 @@ pub struct CheckBody<'a> {
 #[serde(deny_unknown_fields)]
 pub struct BatchBody<'a> {
     #[serde(borrow)]
-    pub checks: Vec<CheckBody<'a>>,
+    pub checks: Vec<Object<CheckBody<'a>>>,
 }
 
 /// The body of a request for a permit.
@@ -73,12 +140,12 @@ pub struct PermitBody<'a> {
     pub policy: Option<Text<'a>>,
     #[serde(borrow)]
     pub key: Option<Text<'a>>,
-    pub cost: Option<i64>,
+    pub cost: Option<Whole>,
     #[serde(borrow)]
-    pub attributes: Option<AttributesBody<'a>>,
+    pub attributes: Option<Box<Object<AttributesBody<'a>>>>,
     #[serde(borrow)]
     pub limits: Option<Vec<Text<'a>>>,
-    pub ttl_ms: Option<u64>,
+    pub ttl_ms: Option<Whole>,
 }
 
 /// A body that says nothing.
@@ -136,26 +203,51 @@ impl<'de> Visitor<'de> for PairsVisitor {
 
 /// Decodes a body.
 pub fn decode<'de, T: Deserialize<'de>>(body: &'de [u8]) -> Result<T, Refusal> {
-    serde_json::from_slice(body).map_err(|error| blame::<T>(body, &error))
+    // Once for all of it, not again for every text in it.
+    let Ok(body) = std::str::from_utf8(body) else {
+        return Err(Refusal::bad("the body is not UTF-8: send JSON as UTF-8"));
+    };
+    let decoded: Result<Object<T>, _> = serde_json::from_str(body);
+    decoded.map(|Object(body)| body).map_err(|error| blame::<Object<T>>(body, &error))
 }
 
 /// Finds the field to blame.
 #[cold]
-fn blame<'de, T: Deserialize<'de>>(body: &'de [u8], error: &serde_json::Error) -> Refusal {
+fn blame<'de, T: Deserialize<'de>>(body: &'de str, error: &serde_json::Error) -> Refusal {
     if body.is_empty() {
         return Refusal::bad("the body is empty: send JSON");
     }
-    let mut json = serde_json::Deserializer::from_slice(body);
-    let field = match serde_path_to_error::deserialize::<_, T>(&mut json) {
+    let mut json = serde_json::Deserializer::from_str(body);
+    let mut field = match serde_path_to_error::deserialize::<_, T>(&mut json) {
         // A whole value, and something behind it.
-        Ok(_) => None,
-        Err(error) => Some(error.path().to_string()).filter(|path| path != "."),
+        Ok(_) => String::new(),
+        // Where the name itself is missing the path ends in a question mark.
+        Err(error) => {
+            error.path().to_string().trim_end_matches('?').trim_end_matches('.').to_owned()
+        }
     };
     let detail = error.to_string();
-    match field {
-        Some(field) => Refusal::field(field, detail),
-        None => Refusal::bad(detail),
+    // These are about a field inside the object the path names.
+    let inner = ["duplicate field `", "missing field `"]
+        .iter()
+        .find_map(|about| detail.strip_prefix(about)?.split('`').next());
+    if let Some(inner) = inner {
+        if !field.is_empty() {
+            field.push('.');
+        }
+        field.push_str(inner);
     }
+    let (field, detail) = (shorten(field), shorten(detail));
+    if field.is_empty() { Refusal::bad(detail) } else { Refusal::field(field, detail) }
+}
+
+/// What of a body is told back: enough to know it again.
+fn shorten(mut text: String) -> String {
+    if text.len() > MAX_TOLD_BYTES {
+        text.truncate(text.floor_char_boundary(MAX_TOLD_BYTES));
+        text.push_str("...");
+    }
+    text
 }
 
 /// The parts of a question that need a home of their own.
@@ -291,7 +383,7 @@ fn checked_key(key: &str) -> Result<&[u8], Refusal> {
     }
 }
 
-fn checked_cost(cost: i64) -> Result<i64, Refusal> {
+fn checked_cost(Whole(cost): Whole) -> Result<i64, Refusal> {
     if (-MAX_COST..=MAX_COST).contains(&cost) {
         return Ok(cost);
     }
@@ -304,7 +396,7 @@ impl<'a> CheckBody<'a> {
         Common {
             policy: self.policy.as_ref().map(|text| &*text.0),
             key: self.key.as_ref().map(|text| &*text.0),
-            attributes: self.attributes.as_ref(),
+            attributes: self.attributes.as_ref().map(|object| &object.0),
             limits: self.limits.as_deref(),
         }
     }
@@ -337,22 +429,26 @@ impl<'a> CheckBody<'a> {
         match id.len() {
             0 => Err(Refusal::field("id", "it is empty: leave it out, or send one per request")),
             1..=MAX_ID_BYTES => Ok(Some(id.as_bytes())),
-            _ => {
-                Err(Refusal::field("id", format!("it is longer than {MAX_ID_BYTES} bytes: shorten it")))
-            }
+            _ => Err(Refusal::field(
+                "id",
+                format!("it is longer than {MAX_ID_BYTES} bytes: shorten it"),
+            )),
         }
     }
 
     /// How long it would rather wait than be denied.
     pub fn max_wait(&self) -> Result<Option<Duration>, Refusal> {
         let wait_ms = match self.max_wait_ms {
-            None | Some(0) => return Ok(None),
-            Some(wait_ms) => wait_ms,
+            None | Some(Whole(0)) => return Ok(None),
+            Some(Whole(wait_ms)) => wait_ms,
         };
         let refuse = |detail: String| Err(Refusal::field("max_wait_ms", detail));
-        if wait_ms > MAX_WAIT_MS {
-            return refuse(format!("the most is {MAX_WAIT_MS}: wait less, and ask again"));
-        }
+        let Some(wait_ms) = u64::try_from(wait_ms).ok().filter(|wait_ms| *wait_ms <= MAX_WAIT_MS)
+        else {
+            return refuse(format!(
+                "it is out of range: use a whole number from 0 to {MAX_WAIT_MS}"
+            ));
+        };
         if self.id.is_some() {
             return refuse("a check under an id does not wait: leave out one of them".into());
         }
@@ -360,7 +456,7 @@ impl<'a> CheckBody<'a> {
             return refuse("a forced charge has nothing to wait for: leave out one of them".into());
         }
         // A look or a refund has nothing to wait for either.
-        Ok(self.cost.is_none_or(|cost| cost > 0).then(|| Duration::from_millis(wait_ms)))
+        Ok(self.cost.is_none_or(|Whole(cost)| cost > 0).then(|| Duration::from_millis(wait_ms)))
     }
 }
 
@@ -369,7 +465,7 @@ impl<'a> PermitBody<'a> {
         Common {
             policy: self.policy.as_ref().map(|text| &*text.0),
             key: self.key.as_ref().map(|text| &*text.0),
-            attributes: self.attributes.as_ref(),
+            attributes: self.attributes.as_ref().map(|object| &object.0),
             limits: self.limits.as_deref(),
         }
     }
@@ -394,10 +490,9 @@ impl<'a> PermitBody<'a> {
 
     /// How long it is to be held.
     pub fn lease(&self) -> Result<Option<Duration>, Refusal> {
-        match self.ttl_ms {
-            Some(0) => Err(Refusal::field("ttl_ms", "it is 0: hold a permit for at least 1 ms")),
+        match self.ttl_ms.map(|Whole(ttl_ms)| u64::try_from(ttl_ms).unwrap_or(0)) {
+            Some(0) => Err(Refusal::field("ttl_ms", "hold a permit for at least 1 ms")),
             ttl_ms => Ok(ttl_ms.map(Duration::from_millis)),
         }
     }
 }
-

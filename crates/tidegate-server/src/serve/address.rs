@@ -21,8 +21,13 @@ impl fmt::Display for NoAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = &self.0;
         match text.strip_prefix(':').unwrap_or(text).parse::<u16>() {
-            Ok(port) => write!(f, "`{text}` names no host: write 127.0.0.1:{port} for this machine, 0.0.0.0:{port} for all"),
-            Err(_) => write!(f, "`{text}` is no address: write host:port such as 127.0.0.1:8080, or off"),
+            Ok(port) => write!(
+                f,
+                "`{text}` names no host: write 127.0.0.1:{port} for this machine, 0.0.0.0:{port} for all"
+            ),
+            Err(_) => {
+                write!(f, "`{text}` is no address: write host:port such as 127.0.0.1:8080, or off")
+            }
         }
     }
 }
@@ -66,10 +71,26 @@ mod tests {
             ("off", Ok("off")),
             ("127.0.0.1:0", Ok("127.0.0.1:0")),
             ("[::1]:8080", Ok("[::1]:8080")),
-            ("8080", Err("`8080` names no host: write 127.0.0.1:8080 for this machine, 0.0.0.0:8080 for all")),
-            (":81", Err("`:81` names no host: write 127.0.0.1:81 for this machine, 0.0.0.0:81 for all")),
-            ("127.0.0.1", Err("`127.0.0.1` is no address: write host:port such as 127.0.0.1:8080, or off")),
-            ("1.2.3.4:99999", Err("`1.2.3.4:99999` is no address: write host:port such as 127.0.0.1:8080, or off")),
+            (
+                "8080",
+                Err(
+                    "`8080` names no host: write 127.0.0.1:8080 for this machine, 0.0.0.0:8080 for all",
+                ),
+            ),
+            (
+                ":81",
+                Err("`:81` names no host: write 127.0.0.1:81 for this machine, 0.0.0.0:81 for all"),
+            ),
+            (
+                "127.0.0.1",
+                Err("`127.0.0.1` is no address: write host:port such as 127.0.0.1:8080, or off"),
+            ),
+            (
+                "1.2.3.4:99999",
+                Err(
+                    "`1.2.3.4:99999` is no address: write host:port such as 127.0.0.1:8080, or off",
+                ),
+            ),
             ("", Err("`` is no address: write host:port such as 127.0.0.1:8080, or off")),
         ];
         for (text, expected) in rows {

@@ -30,7 +30,9 @@ impl Announced {
                 let noun = if count == 1 { "policy" } else { "policies" };
                 writeln!(text, "{count} {noun} from {}", path.display())
             }
-            None => writeln!(text, "no config: `default` allows 100 per 1m to every client address"),
+            None => {
+                writeln!(text, "no config: `default` allows 100 per 1m to every client address")
+            }
         };
         let url = |bound: &Bound| {
             let scheme = if bound.site.tls.is_some() { "https" } else { "http" };

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::address::Choice;
+use crate::logs::LogFormat;
 
 /// Answer "may this request go ahead?" over HTTP, and for gateways
 ///
@@ -32,6 +33,10 @@ pub struct ServeArgs {
     /// Where health, metrics and the admin API are [default: 127.0.0.1:9090]
     #[arg(long, value_name = "ADDR|off", env = "TIDEGATE_ADMIN")]
     pub admin: Option<Choice>,
+
+    /// How log lines are written, to standard error; RUST_LOG says what is logged
+    #[arg(long, value_enum, value_name = "FORMAT", env = "TIDEGATE_LOG_FORMAT", default_value_t)]
+    pub log_format: LogFormat,
 
     /// Serve others than this machine without a secret: whoever can connect can
     /// use up anybody's limits

@@ -11,22 +11,34 @@ use super::address::NoAddress;
 use super::settings::{FrontName, secret_of};
 use super::tls::TlsError;
 use crate::access::SecretError;
+use crate::logs::LogError;
 
 /// Why the server does not start.
 #[derive(Debug)]
 pub enum ServeError {
+    Log(LogError),
     Config(ConfigErrors),
     /// The config names a store that is still to come.
     Store,
     Memory(OutOfMemory),
     Secret(SecretError),
     Tls(TlsError),
-    Address { front: FrontName, error: NoAddress },
+    Address {
+        front: FrontName,
+        error: NoAddress,
+    },
     /// Every front is off.
     NothingToServe,
     /// Others could reach it without a secret.
-    Exposed { front: FrontName, address: SocketAddr },
-    Bind { front: FrontName, address: SocketAddr, error: io::Error },
+    Exposed {
+        front: FrontName,
+        address: SocketAddr,
+    },
+    Bind {
+        front: FrontName,
+        address: SocketAddr,
+        error: io::Error,
+    },
     /// The operating system gave no threads, signals or the like.
     System(io::Error),
 }
@@ -34,6 +46,7 @@ pub enum ServeError {
 impl fmt::Display for ServeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            ServeError::Log(error) => error.fmt(f),
             ServeError::Config(errors) => errors.fmt(f),
             ServeError::Store => {
                 f.write_str("store: redis stores come with a later version: use `store: memory`")
@@ -88,6 +101,12 @@ impl fmt::Display for Host<'_> {
             SocketAddr::V4(address) => address.ip().fmt(f),
             SocketAddr::V6(address) => write!(f, "[{}]", address.ip()),
         }
+    }
+}
+
+impl From<LogError> for ServeError {
+    fn from(error: LogError) -> Self {
+        ServeError::Log(error)
     }
 }
 

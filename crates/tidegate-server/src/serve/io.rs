@@ -1,24 +1,48 @@
-//! A stream that leaves marks of what it reads and writes.
+//! A stream that leaves marks of what it reads and writes, and closes with care.
+//!
+//! When we answer and close while the client still sends, as with a head that
+//! is too large, the kernel throws the answer away together with what was not
+//! read. A gateway then sees a broken connection, takes us for down, and may let
+//! the request pass: anybody could arrange for that. So after the answer we
+//! read on for a while before we let go.
 
+use std::future::Future;
 use std::io::{IoSlice, Result};
+use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Sleep;
 
 use super::connections::Connection;
+
+/// How long we read on at most.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// How much we read on at most: twice the largest head a Go server passes on.
+const LINGER_BYTES: usize = 2 * 1024 * 1024;
 
 /// A stream whose progress can be seen from outside.
 #[derive(Debug)]
 pub struct Watched<T> {
     stream: T,
     connection: Arc<Connection>,
+    closing: Option<Closing>,
+}
+
+/// A stream that has said goodbye and reads on.
+#[derive(Debug)]
+struct Closing {
+    until: Pin<Box<Sleep>>,
+    left: usize,
 }
 
 impl<T> Watched<T> {
     pub fn new(stream: T, connection: Arc<Connection>) -> Self {
-        Watched { stream, connection }
+        Watched { stream, connection, closing: None }
     }
 
     fn mark(&self, written: Poll<Result<usize>>) -> Poll<Result<usize>> {
@@ -46,7 +70,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Watched<T> {
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for Watched<T> {
+impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Watched<T> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -74,6 +98,31 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Watched<T> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        if self.closing.is_none() {
+            ready!(Pin::new(&mut self.stream).poll_shutdown(context))?;
+            if !self.connection.has_unread() {
+                return Poll::Ready(Ok(()));
+            }
+            let until = Box::pin(tokio::time::sleep(LINGER));
+            self.closing = Some(Closing { until, left: LINGER_BYTES });
+        }
+        self.poll_linger(context)
+    }
+}
+
+impl<T: AsyncRead + Unpin> Watched<T> {
+    fn poll_linger(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
+        let Some(closing) = &mut self.closing else { return Poll::Ready(Ok(())) };
+        let mut dropped = [MaybeUninit::uninit(); 4096];
+        while closing.until.as_mut().poll(context).is_pending() {
+            let mut buffer = ReadBuf::uninit(&mut dropped);
+            ready!(Pin::new(&mut self.stream).poll_read(context, &mut buffer))?;
+            let read = buffer.filled().len();
+            closing.left = closing.left.saturating_sub(read);
+            if read == 0 || closing.left == 0 {
+                break;
+            }
+        }
+        Poll::Ready(Ok(()))
     }
 }

@@ -47,6 +47,7 @@ use self::settings::{Settings, Site};
 use crate::access::Secrets;
 use crate::admin::{self, Facts};
 use crate::http::HttpFront;
+use crate::logs;
 
 /// The most connections to the HTTP front: a thousand gateways with a pool each.
 const MAX_CONNECTIONS: usize = 16_384;
@@ -66,6 +67,7 @@ const SWEEP_EVERY: Duration = Duration::from_secs(1);
 /// # Errors
 /// When it cannot start.
 pub fn run(args: &ServeArgs) -> Result<(), ServeError> {
+    let _logging = logs::start(args.log_format)?;
     let config = match &args.config {
         Some(path) => Config::load(path)?,
         None => Config::default(),
@@ -86,10 +88,11 @@ async fn serve(args: &ServeArgs, config: Config, settings: Settings) -> Result<(
     let Settings { http, admin, missing, secrets, exposed } = settings;
 
     let max_connections = max_connections();
-    let front = HttpFront::new(Arc::clone(&gate), config.headers, secrets.tokens);
+    let front =
+        HttpFront::new(Arc::clone(&gate), Arc::clone(&facts), config.headers, secrets.tokens);
     let front = Arc::new(front);
     let routes = admin::router(Arc::clone(&gate), Arc::clone(&facts), secrets.admin);
-    let routed = Arc::new(Routed::new(routes));
+    let routed = Arc::new(Routed::new(routes, Arc::clone(&facts)));
     let http = http.map(Bound::new).transpose()?;
     let admin = admin.map(Bound::new).transpose()?;
     let announced = Announced::new(&config, args, http.as_ref(), admin.as_ref());
@@ -97,6 +100,9 @@ async fn serve(args: &ServeArgs, config: Config, settings: Settings) -> Result<(
     let mut served = Served::new(Arc::clone(&facts));
     served.http = http.map(|bound| bound.listen(Arc::clone(&front), &facts, max_connections));
     served.admin = admin.map(|bound| bound.listen(routed, &facts, MAX_ADMIN_CONNECTIONS));
+    if let Ok(denials) = logs::denials(gate.stats().events()) {
+        tokio::spawn(denials);
+    }
     tokio::spawn(sweep(Arc::clone(&gate), Arc::clone(&front)));
     let reloader = Reloader::new(args.config.clone(), config, gate, front, Arc::clone(&facts));
     tokio::spawn(reloader.run(signals.hangup));

@@ -84,7 +84,10 @@ pub fn acceptor(files: &TlsFiles) -> Result<TlsAcceptor, TlsError> {
 }
 
 /// All certificates of a file; at least one.
-fn certificates(field: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+fn certificates(
+    field: &'static str,
+    path: &Path,
+) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let error = |reason: String| TlsError { field, path: path.into(), reason };
     let read = CertificateDer::pem_file_iter(path).map_err(|reason| error(reason.to_string()))?;
     let chain: Result<Vec<_>, _> = read.collect();

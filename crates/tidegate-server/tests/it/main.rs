@@ -1,14 +1,20 @@
 //! The `tidegate` binary, run as users run it.
 //!
-//! - `harness.rs` runs it and keeps its files;
+//! - `harness.rs` runs it and keeps its files; `served.rs` runs it as a server and asks it;
 //! - `formats.rs`: what it reads; `output.rs`: what it writes; `bad_input.rs`: what it refuses;
 //! - `generated.rs`: seeded traces against a naive limiter (`naive.rs`) and committed digests;
+//! - `config.rs`: `config` and `explain`;
+//! - `serve/`: the server as a process; `http/`: what it answers;
 //! - `recorded.rs`: real traces with known answers, where they are at hand.
 
 mod bad_input;
+mod config;
 mod formats;
 mod generated;
 mod harness;
+mod http;
 mod naive;
 mod output;
 mod recorded;
+mod serve;
+mod served;

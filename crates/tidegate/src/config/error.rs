@@ -149,7 +149,7 @@ impl Place {
         let column = source[line_start..start].chars().count();
         let end = source.floor_char_boundary(span.end.clamp(start, line_end.max(start)));
         let width = source[start..end].trim_end().chars().count().max(1);
-        let (snippet, shift) = shorten(line, column);
+        let (snippet, shift) = shorten(&without_password(line), column);
         let visible = snippet.chars().count().max(column - shift + 1);
         let caret = column - shift..(column - shift + width).min(visible);
         Place { line: before.matches('\n').count() + 1, column: column + 1, snippet, caret }
@@ -164,6 +164,14 @@ impl Place {
         let (before, under) = (self.caret.start, self.caret.len());
         writeln!(f, "{:gap$} | {:before$}{:^<under$}", "", "", "")
     }
+}
+
+/// The same line with what stands before the `@` of a URL starred out, one for
+/// one: errors end up in logs.
+fn without_password(line: &str) -> String {
+    let Some((before, rest)) = line.split_once("://") else { return line.into() };
+    let Some((secret, after)) = rest.split_once('@') else { return line.into() };
+    format!("{before}://{}@{after}", "*".repeat(secret.chars().count()))
 }
 
 /// The part of a line around a column, and how many characters were left out before it.

@@ -6,6 +6,7 @@
 
 use tidegate_core::{Algorithm, bounds};
 
+use crate::identity::Source;
 use crate::policy::{MAX_LIMITS, MAX_OVERRIDES, MAX_POLICIES};
 
 /// A field.
@@ -50,6 +51,8 @@ const fn required(name: &'static str, shape: Shape, about: &'static str) -> Fiel
 
 pub(super) const STORE_SCHEMES: [&str; 4] = ["redis", "rediss", "redis-sentinel", "redis-cluster"];
 pub(super) const FORMS: [&str; 5] = ["draft-10", "draft-7", "draft-6", "x-ratelimit", "none"];
+pub(super) const FORWARDED_HEADERS: [&str; 3] =
+    [Source::Either.name(), Source::XForwardedFor.name(), Source::Forwarded.name()];
 pub(super) const WHEN_FULL: [&str; 3] = ["overflow", "deny", "allow"];
 pub(super) const MODES: [&str; 3] = ["enforce", "observe", "off"];
 pub(super) const ON_STORE_FAILURE: [&str; 3] = ["allow", "deny", "local"];
@@ -97,6 +100,11 @@ pub(super) const TOP: &[Field] = &[
         "trusted_proxies",
         Shape::Texts,
         "Addresses and networks whose X-Forwarded-For or Forwarded is believed; none unless said",
+    ),
+    field(
+        "forwarded_header",
+        Shape::Words(&FORWARDED_HEADERS),
+        "Which header trusted proxies write; either unless said",
     ),
     field(
         "ipv6_prefix",
@@ -189,7 +197,7 @@ pub(super) const POLICY: &[Field] = &[
 ];
 
 pub(super) const OVERRIDE: &[Field] = &[
-    required("when", Shape::Conditions, "Which requests: all of these hold"),
+    required("when", Shape::Conditions, "For which requests it holds; all conditions must"),
     field("limits", Shape::Limits, "Limits in place of the policy's"),
     field("mode", Shape::Words(&MODES), "A mode in place of the policy's"),
     field(

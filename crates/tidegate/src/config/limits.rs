@@ -26,10 +26,12 @@ pub(super) fn read_limits(reader: &Reader<'_>, spot: &Spot) -> Option<Vec<Limit>
         let Some(limit) = limit else { continue };
         let is_same = |other: &Option<Limit>| other.is_some_and(|other| other.id() == limit.id());
         if let Some(first) = read[..second].iter().position(is_same) {
-            let message = format!(
-                "this limit and limit {} have the same algorithm and window, so they would share one count",
-                first + 1
-            );
+            let same = match limit.algorithm() {
+                Algorithm::Concurrency => "are both concurrent",
+                _ => "have the same algorithm and window",
+            };
+            let message =
+                format!("this limit and limit {} {same}, so they would share one count", first + 1);
             let help = "keep the stricter one, or give them different windows or algorithms";
             reader.fail(&items[second], message, help);
             return None;
@@ -46,6 +48,11 @@ fn read_limit(reader: &Reader<'_>, spot: &Spot) -> Option<Limit> {
             true => read_concurrent(reader, &reader.object(spot, CONCURRENT)?),
             false => read_rate(reader, &reader.object(spot, RATE)?),
         };
+    }
+    if matches!(spot.node.value, Value::List(_)) {
+        let help = "write for example `5 per 1m` or `{ limit: 5, window: 1m }`";
+        reader.fail(spot, "a limit is a text or a mapping", help);
+        return None;
     }
     let text = reader.any_text(spot)?;
     match text.parse::<Limit>() {

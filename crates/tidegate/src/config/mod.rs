@@ -142,6 +142,7 @@ impl Config {
         }
         let mut errors = Vec::new();
         let tree = yaml::parse(text, &mut errors);
+        let tree = tree.filter(|node| !node.is_null());
         let is_empty = tree.is_none() && errors.is_empty();
         let reader = Reader::new(text, errors);
         let mut config = Config::default();

@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use tidegate_core::{Limit, bounds};
 
+use super::Config;
 use super::fields::{MODES, ON_STORE_FAILURE, OVERRIDE, POLICY};
 use super::limits::read_limits;
 use super::reader::{Object, Reader, Spot, closest, join, shown};
@@ -15,6 +16,7 @@ use super::yaml::{Name, Value};
 use crate::policy::{
     Charge, Condition, ConditionErrorKind, Conditions, MAX_OVERRIDES, MAX_POLICIES, Mode,
     OnStoreFailure, Override, PART_NAMES, Part, PartError, Policy, PolicyError, Template,
+    TemplateErrorKind,
 };
 
 /// Every policy of a list.
@@ -44,7 +46,8 @@ fn read_policy(
     let limits = object.get("limits").and_then(|spot| read_limits(reader, &spot));
     let matching = object.get("match").map(|spot| read_conditions(reader, &spot));
     let exempt = object.get("exempt").map(|spot| read_exempt(reader, &spot));
-    let mut policy = stand_in().ok()?;
+    // Stands in for a policy that is wrong in itself, so that its overrides can be read.
+    let mut policy = Config::default_policy();
     if let (Some(name), Some(key), Some(limits)) = (name, key, limits) {
         policy = Policy::new(&name, key, limits).ok()?;
     }
@@ -58,11 +61,6 @@ fn read_policy(
         policy = read_overrides(reader, &spot, policy);
     }
     Some(policy)
-}
-
-/// What takes the place of a policy that is wrong in itself, so that its overrides can be read.
-fn stand_in() -> Result<Policy, Box<dyn std::error::Error>> {
-    Ok(Policy::new("-", "-".parse()?, vec!["1 per 1s".parse()?])?)
 }
 
 fn read_name(
@@ -93,9 +91,15 @@ fn read_template(reader: &Reader<'_>, spot: &Spot) -> Option<Template> {
         Ok(template) => Some(template),
         Err(error) => {
             let word = text.get(error.span()).unwrap_or_default();
-            let help = meant_part(word)
-                .map_or_else(|| error.help().into(), |part| format!("did you mean `{part}`?"));
-            reader.fail_within(spot, error.span(), error.problem(), help);
+            let (message, meant) = match error.kind() {
+                TemplateErrorKind::Part(_) => {
+                    (format!("`{}`: {}", shown(word), error.problem()), meant_part(word))
+                }
+                _ => (error.problem().to_owned(), None),
+            };
+            let help =
+                meant.map_or_else(|| error.help().into(), |part| format!("did you mean `{part}`?"));
+            reader.fail_within(spot, error.span(), message, help);
             None
         }
     }
@@ -159,8 +163,11 @@ struct Placed {
     is_partial: bool,
 }
 
+/// What to write where conditions must stand.
+const CONDITIONS_HELP: &str = "write for example `{ path: /login }`";
+
 fn read_conditions(reader: &Reader<'_>, spot: &Spot) -> Placed {
-    let Some(entries) = reader.map(spot) else {
+    let Some(entries) = reader.map(spot, CONDITIONS_HELP) else {
         return Placed { is_partial: true, ..Placed::default() };
     };
     let mut read = Vec::new();
@@ -168,7 +175,7 @@ fn read_conditions(reader: &Reader<'_>, spot: &Spot) -> Placed {
     for (name, node) in entries {
         let inner = Spot { node: node.clone(), path: join(&spot.path, &name.text) };
         if name.text == "headers" {
-            let Some(headers) = reader.map(&inner) else {
+            let Some(headers) = reader.map(&inner, "write for example `{ x-org: acme }`") else {
                 wanted += 1;
                 continue;
             };
@@ -212,22 +219,31 @@ fn read_condition(
     if texts.len() < items.len() {
         return None;
     }
-    match Condition::new(part?, &texts) {
+    let part = part?;
+    // One by one first, so that every wrong value is told.
+    let each = items.iter().zip(&texts);
+    let wrong = each.filter(|(item, text)| {
+        let error = Condition::new(part.clone(), &[**text]).err();
+        error.map(|error| fail_value(reader, item, text, &error.kind)).is_some()
+    });
+    if wrong.count() > 0 {
+        return None;
+    }
+    match Condition::new(part, &texts) {
         Ok(condition) => Some((condition, name.span.clone())),
         Err(error) => {
-            let at = items.get(error.index).unwrap_or(spot);
-            let message = match &error.kind {
-                ConditionErrorKind::NoValue | ConditionErrorKind::TooMany => error.kind.problem(),
-                kind => format!(
-                    "`{}`: {}",
-                    shown(texts.get(error.index).unwrap_or(&"")),
-                    kind.problem()
-                ),
-            };
-            reader.fail(at, message, error.kind.help());
+            fail_value(reader, items.get(error.index).unwrap_or(spot), "", &error.kind);
             None
         }
     }
+}
+
+fn fail_value(reader: &Reader<'_>, spot: &Spot, text: &str, kind: &ConditionErrorKind) {
+    let message = match text {
+        "" => kind.problem(),
+        text => format!("`{}`: {}", shown(text), kind.problem()),
+    };
+    reader.fail(spot, message, kind.help());
 }
 
 fn fail_part(reader: &Reader<'_>, error: PartError, name: &Name, path: &str) {
@@ -267,13 +283,13 @@ fn read_overrides(reader: &Reader<'_>, spot: &Spot, mut policy: Policy) -> Polic
         return policy;
     }
     for item in &items {
-        policy = read_override(reader, item, policy);
+        read_override(reader, item, &mut policy);
     }
     policy
 }
 
-fn read_override(reader: &Reader<'_>, spot: &Spot, policy: Policy) -> Policy {
-    let Some(object) = reader.object(spot, OVERRIDE) else { return policy };
+fn read_override(reader: &Reader<'_>, spot: &Spot, policy: &mut Policy) {
+    let Some(object) = reader.object(spot, OVERRIDE) else { return };
     let nothing = Placed { is_partial: true, ..Placed::default() };
     let when = object.get("when").map_or(nothing, |spot| read_conditions(reader, &spot));
     let limits: Option<Option<Vec<Limit>>> =
@@ -285,27 +301,23 @@ fn read_override(reader: &Reader<'_>, spot: &Spot, policy: Policy) -> Policy {
         on_store_failure: read_on_store_failure(&object),
         cost: read_cost(reader, &object),
     };
-    let says_more =
-        ["limits", "mode", "on_store_failure", "cost"].iter().any(|name| object.has(name));
+    // A field that is wrong or unknown was meant to replace something.
+    let says_more = matches!(&spot.node.value, Value::Map(entries) if entries.len() > 1);
     // What is left of a condition or field that is wrong itself would only mislead.
     if when.is_partial || limits == Some(None) {
-        return policy;
+        return;
     }
-    match policy.clone().with_override(new) {
-        Ok(policy) => policy,
-        Err(PolicyError::ReplacesNothing) if says_more => policy,
-        Err(error) => {
-            let (span, path) = match &error {
-                PolicyError::NeverMatches { condition, .. } => {
-                    (when.spans.get(*condition).cloned(), "when")
-                }
-                PolicyError::NoCondition | PolicyError::Covered { .. } => (None, "when"),
-                _ => (None, ""),
-            };
-            let span = span.unwrap_or_else(|| object.name_span("when"));
-            let path = if path.is_empty() { spot.path.clone() } else { join(&spot.path, path) };
-            reader.fail_at(span, &path, error.problem(), error.help());
-            policy
+    let Err(error) = policy.add_override(new) else { return };
+    if error == PolicyError::ReplacesNothing && says_more {
+        return;
+    }
+    let (span, path) = match &error {
+        PolicyError::NeverMatches { condition, .. } => {
+            (when.spans.get(*condition).cloned(), join(&spot.path, "when"))
         }
-    }
+        PolicyError::NoCondition | PolicyError::Covered { .. } => (None, join(&spot.path, "when")),
+        _ => (None, spot.path.clone()),
+    };
+    let span = span.unwrap_or_else(|| object.name_span("when"));
+    reader.fail_at(span, &path, error.problem(), error.help());
 }

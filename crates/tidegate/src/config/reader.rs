@@ -110,36 +110,36 @@ impl<'s> Reader<'s> {
 
     /// A mapping with no other fields than these, and all that are required.
     pub(super) fn object(&self, spot: &Spot, fields: &[Field]) -> Option<Object<'s, '_>> {
-        let entries = self.map(spot)?;
+        let entries = self.map(spot, "write fields as `name: value`, one per line")?;
+        let mut meant = Vec::new();
         for (name, _) in entries {
             if !fields.iter().any(|field| field.name == name.text) {
-                self.unknown_field(spot, name, fields);
+                meant.extend(self.unknown_field(spot, name, fields));
             }
         }
         for field in fields.iter().filter(|field| field.is_required) {
-            if !entries.iter().any(|(name, _)| name.text == field.name) {
+            let is_there = entries.iter().any(|(name, _)| name.text == field.name);
+            if !is_there && !meant.contains(&field.name) {
                 let message = format!("`{}` is missing", field.name);
-                self.fail_at(
-                    self.start_of(spot),
-                    &spot.path,
-                    message,
-                    format!("add `{}`: {}", field.name, lower(field.about)),
-                );
+                let help = format!("add `{}`: {}", field.name, lower(field.about));
+                self.fail_at(self.start_of(spot), &spot.path, message, help);
             }
         }
         Some(Object { reader: self, spot: spot.clone() })
     }
 
-    fn unknown_field(&self, spot: &Spot, name: &Name, fields: &[Field]) {
+    /// Notes an unknown field, and says which was probably meant.
+    fn unknown_field(&self, spot: &Spot, name: &Name, fields: &[Field]) -> Option<&'static str> {
         let names = fields.iter().map(|field| field.name);
         let help = if name.text == "<<" {
             "merge keys are not read: write the fields out, or use an alias for a whole value"
                 .into()
         } else {
-            suggest(&name.text, names)
+            suggest(&name.text, names.clone())
         };
         let message = format!("unknown field `{}`", shown(&name.text));
         self.fail_at(name.span.clone(), &join(&spot.path, &name.text), message, help);
+        closest(&name.text, names)
     }
 
     /// The first line of a mapping or list, rather than all of it.
@@ -152,11 +152,11 @@ impl<'s> Reader<'s> {
     }
 
     /// A mapping's entries.
-    pub(super) fn map<'n>(&self, spot: &'n Spot) -> Option<&'n [(Name, Rc<Node>)]> {
+    pub(super) fn map<'n>(&self, spot: &'n Spot, help: &str) -> Option<&'n [(Name, Rc<Node>)]> {
         match &spot.node.value {
             Value::Map(entries) => Some(entries),
             _ => {
-                self.wrong_kind(spot, "a mapping", "write fields as `name: value`, one per line");
+                self.wrong_kind(spot, "a mapping", help);
                 None
             }
         }
@@ -233,27 +233,27 @@ impl<'s> Reader<'s> {
 
     pub(super) fn integer(&self, spot: &Spot, range: RangeInclusive<u64>) -> Option<u64> {
         let scalar = self.scalar(spot)?;
+        let text = shown(&scalar.text);
         let digits = scalar.text.replace('_', "");
-        let number = digits.parse::<u64>().ok().filter(|number| range.contains(number));
-        if number.is_none() || !scalar.is_plain {
-            let message = format!(
-                "`{}` is not a whole number from {} to {}",
-                shown(&scalar.text),
-                range.start(),
-                range.end()
-            );
+        if !scalar.is_plain || digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
+            let message = format!("`{text}` is not a whole number");
             self.fail(spot, message, "write digits only, without quotes");
             return None;
+        }
+        let number = digits.parse::<u64>().ok().filter(|number| range.contains(number));
+        if number.is_none() {
+            let help = format!("use {} to {}", range.start(), range.end());
+            self.fail(spot, format!("`{text}` is out of range"), help);
         }
         number
     }
 
     /// One of these words.
     pub(super) fn word<'w>(&self, spot: &Spot, words: &[&'w str]) -> Option<&'w str> {
-        let text = self.text(spot)?;
+        let text = self.any_text(spot)?;
         let found = words.iter().find(|word| **word == text);
         if found.is_none() {
-            let message = format!("`{}` is none of the words that can stand here", shown(text));
+            let message = format!("`{}` cannot be `{}`", field_name(&spot.path), shown(text));
             self.fail(spot, message, suggest(text, words.iter().copied()));
         }
         found.copied()
@@ -298,8 +298,10 @@ impl<'s> Reader<'s> {
             Value::List(_) => "it is a list".into(),
             Value::Map(_) => "it is a mapping".into(),
         };
-        let name = spot.path.rsplit('.').next().filter(|name| !name.is_empty());
-        let subject = name.map_or_else(|| "the config".into(), |name| format!("`{}`", shown(name)));
+        let subject = match spot.path.rsplit('.').next() {
+            None | Some("") => "the config".into(),
+            Some(name) => format!("`{name}`"),
+        };
         let message = format!("{subject} must be {wanted}, but {found}");
         self.fail_at(self.start_of(spot), &spot.path, message, help);
     }
@@ -311,7 +313,7 @@ impl<'s> Object<'s, '_> {
         let Value::Map(entries) = &self.spot.node.value else { return None };
         let (key, node) = entries.iter().find(|(key, _)| key.text == name)?;
         let path = join(&self.spot.path, name);
-        if matches!(&node.value, Value::Scalar(scalar) if scalar.is_null()) {
+        if node.is_null() {
             let help = "write a value after the `:`, or remove the field";
             self.reader.fail_at(key.span.clone(), &path, format!("`{name}` has no value"), help);
             return None;
@@ -366,6 +368,12 @@ pub(super) fn join(path: &str, name: &str) -> String {
         (false, false) => format!("{path}.{name}"),
         (false, true) => format!("{path}.\"{name}\""),
     }
+}
+
+/// The last field of a path, without its index.
+fn field_name(path: &str) -> &str {
+    let name = path.rsplit('.').next().unwrap_or_default();
+    name.split('[').next().unwrap_or_default()
 }
 
 /// What to write instead of a word that is none of those it could be.

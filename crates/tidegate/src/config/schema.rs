@@ -27,7 +27,6 @@ fn definitions() -> Value {
     let named = "^(header|query|cookie|descriptor):.+$";
     let mut conditions = object(CONDITIONS);
     conditions["patternProperties"] = json!({ named: texts() });
-    conditions["minProperties"] = json!(0);
     conditions["properties"]["headers"] = json!({ "type": "object", "additionalProperties": texts(), "description": "Header names and the values they must have" });
     let words = ALGORITHMS.join("|");
     let time = r"[0-9]+(ms|s|m|h|d|w)";

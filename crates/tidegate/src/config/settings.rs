@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-use super::fields::{FORMS, MAX_KEYS, MAX_NODES, STORE_SCHEMES, TLS, TLS_FILES, WHEN_FULL};
+use super::fields::{
+    FORMS, FORWARDED_HEADERS, MAX_KEYS, MAX_NODES, STORE_SCHEMES, TLS, TLS_FILES, WHEN_FULL,
+};
 use super::reader::{Object, Reader, Spot, shown};
 use super::{Config, Fronts, StoreUrl, Tls};
 use crate::WhenFull;
 use crate::headers::{Form, Forms};
-use crate::identity::Identity;
+use crate::identity::{DEFAULT_IPV6_PREFIX, Identity};
 use crate::policy::network;
 
 /// Longest the store may take: past a minute everybody has hung up.
@@ -125,12 +127,14 @@ fn read_identity(reader: &Reader<'_>, object: &Object<'_, '_>) -> Identity {
         }
     }
     let prefix = object.integer("ipv6_prefix", 1..=128).and_then(|bits| u8::try_from(bits).ok());
-    Identity::new(trusted, prefix.unwrap_or(64))
+    let source = object.word("forwarded_header", &FORWARDED_HEADERS);
+    let source = source.and_then(|name| name.parse().ok()).unwrap_or_default();
+    Identity::new(trusted, prefix.unwrap_or(DEFAULT_IPV6_PREFIX)).reading(source)
 }
 
 fn read_address(reader: &Reader<'_>, object: &Object<'_, '_>, name: &str) -> Option<String> {
     let spot = object.get(name)?;
-    let text = reader.text(&spot)?;
+    let text = reader.any_text(&spot)?;
     let is_address = text.rsplit_once(':').is_some_and(|(host, port)| {
         !host.is_empty() && !host.contains(['/', ' ']) && port.parse::<u16>().is_ok()
     });

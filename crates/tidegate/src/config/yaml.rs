@@ -61,6 +61,13 @@ pub(super) struct Name {
     pub(super) span: Range<usize>,
 }
 
+impl Node {
+    /// Whether there is nothing.
+    pub(super) fn is_null(&self) -> bool {
+        matches!(&self.value, Value::Scalar(scalar) if scalar.is_null())
+    }
+}
+
 impl Scalar {
     /// Whether it is written as nothing at all, `~` or `null`.
     pub(super) fn is_null(&self) -> bool {
@@ -117,7 +124,12 @@ struct Builder<'s> {
 impl<'s> Builder<'s> {
     fn next(&mut self) -> Result<(Event<'s>, Range<usize>), Stop> {
         match self.events.next() {
-            Some(Ok((event, span))) => Ok((event, bytes(&span))),
+            Some(Ok((event, span))) => {
+                if let Some(tag) = span.tag_span() {
+                    self.report(bytes(&tag), "tags are not read", "remove the `!...`");
+                }
+                Ok((event, bytes(&span)))
+            }
             Some(Err(error)) => Err(syntax(self.source, &error)),
             None => Ok((Event::StreamEnd, self.source.len()..self.source.len())),
         }
@@ -144,16 +156,13 @@ impl<'s> Builder<'s> {
     }
 
     fn node(&mut self, event: Event<'s>, span: Range<usize>) -> Result<Rc<Node>, Stop> {
-        let (anchor, tag) = match &event {
-            Event::Scalar(_, _, anchor, tag)
-            | Event::SequenceStart(_, anchor, tag)
-            | Event::MappingStart(_, anchor, tag) => (*anchor, tag.is_some()),
+        let anchor = match &event {
+            Event::Scalar(_, _, anchor, _)
+            | Event::SequenceStart(_, anchor, _)
+            | Event::MappingStart(_, anchor, _) => *anchor,
             Event::Alias(anchor) => return self.alias(*anchor, span),
             _ => return Err(stop(span, "a value must stand here", "write a value")),
         };
-        if tag {
-            self.report(span.clone(), "tags are not read", "remove the `!...`");
-        }
         if anchor > 0 {
             self.anchors.insert(anchor, None);
         }
@@ -224,7 +233,8 @@ impl<'s> Builder<'s> {
             let value = self.node(event, value_at)?;
             size = size.saturating_add(key.size).saturating_add(value.size);
             let Value::Scalar(Scalar { text, .. }) = &key.value else {
-                self.report(at, "a field's name is a text", "write a name before the `:`");
+                let message = "a field's name is a text";
+                self.report(key.span.clone(), message, "write a name before the `:`");
                 continue;
             };
             if let Some(first) = seen.get(text) {
@@ -256,39 +266,61 @@ fn stop(span: Range<usize>, message: &str, help: &str) -> Stop {
 /// What the parser stumbled over, in words for people who do not write parsers.
 fn syntax(source: &str, error: &ScanError) -> Stop {
     let at = error.marker().byte_offset().unwrap_or(source.len());
-    let message = |text: &str, help: &str| stop(at..at, text, help);
+    let say = |text: &str, help: &str| stop(at..at, text, help);
     match error.kind() {
-        ErrorKind::TabNotAllowed
-        | ErrorKind::TabInBlockIndentation
-        | ErrorKind::TabInIndentation
-        | ErrorKind::TabInPlainScalar
-        | ErrorKind::InvalidBlockEntryWhitespace
-        | ErrorKind::InvalidMappingValueWhitespace => message("a tab cannot indent", "use spaces"),
+        kind if is_about_tabs(kind) => {
+            // The parser may point at what stands before the tab.
+            let tab = source[at..].find('\t').map_or(at, |tab| at + tab);
+            stop(tab..tab, "a tab cannot indent", "use spaces")
+        }
         ErrorKind::UnclosedFlowCollection { open } => {
             let close = if *open == '[' { ']' } else { '}' };
-            message(
-                &format!("this `{open}` is not closed"),
-                &format!("write `{close}` where it ends"),
-            )
+            say(&format!("this `{open}` is not closed"), &format!("write `{close}` where it ends"))
         }
         ErrorKind::UnclosedQuotedScalar => {
-            message("this text has no closing quote", "write the quote where it ends")
+            say("this text has no closing quote", "write the quote where it ends")
         }
-        ErrorKind::UnknownAnchor => message(
+        ErrorKind::InvalidQuotedScalarIndent => {
+            say("the quoted text before this line is not closed", "write the quote where it ends")
+        }
+        ErrorKind::UnknownAnchor => say(
             "no anchor of this name stands before here",
             "define it with `&name`, or quote a text that begins with `*`",
         ),
         ErrorKind::RecursionLimitExceeded => {
             let text = format!("values are nested more than {MAX_DEPTH} deep");
-            message(&text, "a config needs six levels; see docs/config.md")
+            say(&text, "a config needs six levels; see docs/config.md")
         }
-        ErrorKind::InvalidIndentation | ErrorKind::ExpectedBlockMappingKey => message(
+        ErrorKind::InvalidIndentation
+        | ErrorKind::ExpectedBlockMappingKey
+        | ErrorKind::ExpectedBlockSequenceEntry => say(
             "this is not indented like what it belongs to",
             "line it up with the fields beside it, with spaces",
         ),
-        ErrorKind::DirectiveDisallowed => message("directives are not read", "remove the `%` line"),
-        kind => {
-            message(&format!("this is not YAML: {kind}"), "check quotes, brackets and indentation")
+        ErrorKind::InvalidColonPlacement | ErrorKind::MappingValueNotAllowed => say(
+            "a `:` cannot stand here",
+            "close the `[`, `{` or quote before it, or quote a text that has a `:` in it",
+        ),
+        ErrorKind::ExpectedFlowMappingSeparator
+        | ErrorKind::ExpectedFlowSequenceSeparator
+        | ErrorKind::UnexpectedEofImplicitFlowMapping
+        | ErrorKind::UnexpectedEofFlowMapping
+        | ErrorKind::UnexpectedEofFlowSequence => {
+            say("something is missing or too much here", "check commas, brackets and quotes")
         }
+        ErrorKind::DirectiveDisallowed => say("directives are not read", "remove the `%` line"),
+        kind => say(&format!("this is not YAML: {kind}"), "check quotes, brackets and indentation"),
     }
+}
+
+fn is_about_tabs(kind: &ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::TabNotAllowed
+            | ErrorKind::TabInBlockIndentation
+            | ErrorKind::TabInIndentation
+            | ErrorKind::TabInPlainScalar
+            | ErrorKind::InvalidBlockEntryWhitespace
+            | ErrorKind::InvalidMappingValueWhitespace
+    )
 }

@@ -42,7 +42,10 @@ impl fmt::Display for GateError {
             GateError::UnknownPolicy { name } => write!(f, "there is no policy `{name}`"),
             GateError::Select(error) => error.fmt(f),
             GateError::NeedsPermit { policy: Some(policy) } => {
-                write!(f, "policy `{policy}` has a concurrency limit, which is held, not checked: take a permit")
+                write!(
+                    f,
+                    "policy `{policy}` has a concurrency limit, which is held, not checked: take a permit"
+                )
             }
             GateError::NeedsPermit { policy: None } => {
                 f.write_str("a concurrency limit is held, not checked: take a permit")
@@ -54,7 +57,11 @@ impl fmt::Display for GateError {
                 f.write_str("there is no concurrency limit to hold: check instead")
             }
             GateError::LeaseTooLong { most } => {
-                write!(f, "the limit's lease is {} ms: hold it for at most that, and renew", most.as_millis())
+                write!(
+                    f,
+                    "the limit's lease is {} ms: hold it for at most that, and renew",
+                    most.as_millis()
+                )
             }
             GateError::Check(error) => error.fmt(f),
         }

@@ -29,115 +29,148 @@ static X_RATELIMIT: [HeaderName; 3] = [
     HeaderName::from_static("x-ratelimit-reset"),
 ];
 
-/// `Retry-After`, when the request was denied and will pass some day.
-pub(super) fn retry_after(shown: &Shown<'_>, out: &mut HeaderMap) {
-    let Some(line) = shown.speaking() else { return };
-    if let (false, RetryAfter::Micros(_), Some(seconds)) =
-        (shown.allowed, line.retry_after, line.retry_after.as_secs())
-    {
-        put_number(out, &RETRY_AFTER, seconds);
+/// Room for most values, so that the buffer is allocated once.
+const TYPICAL_VALUE_BYTES: usize = 256;
+
+/// The fields of one response in the making.
+pub(super) struct Fields<'a> {
+    shown: &'a Shown<'a>,
+    numbers: Option<Numbers>,
+    out: &'a mut HeaderMap,
+    /// The buffer every value is put together in.
+    text: Text,
+}
+
+impl<'a> Fields<'a> {
+    pub(super) fn new(shown: &'a Shown<'a>, out: &'a mut HeaderMap) -> Self {
+        let text = Text::with_capacity(TYPICAL_VALUE_BYTES);
+        Fields { shown, numbers: Numbers::of(shown), out, text }
     }
-}
 
-/// `RateLimit: "api";r=50;t=30`, `RateLimit-Policy: "api";q=100;w=60`.
-pub(super) fn draft_10(shown: &Shown<'_>, out: &mut HeaderMap) {
-    let names = Names::of(shown.lines);
-    if let (Some(index), Some(numbers)) = (shown.speaker, Numbers::of(shown)) {
-        let mut text = Text::new();
-        put_string(&mut text, names.get(index));
-        put_parameter(&mut text, b";r=", numbers.remaining);
-        if let Some(wait) = numbers.wait {
-            put_parameter(&mut text, b";t=", seconds_up(wait));
-        }
-        put(out, &RATELIMIT, &text);
-    }
-    put_policy(shown, out, |text, index, line| {
-        put_string(text, names.get(index));
-        put_parameter(text, b";q=", line.limit.count());
-        match line.limit.algorithm() {
-            Algorithm::Concurrency => text.extend_from_slice(b";qu=\"concurrent-requests\""),
-            _ => put_parameter(text, b";w=", window_seconds(line.limit)),
-        }
-    });
-}
-
-/// `RateLimit: limit=100, remaining=50, reset=30`.
-pub(super) fn draft_7(shown: &Shown<'_>, out: &mut HeaderMap) {
-    let Some(numbers) = Numbers::of(shown) else { return };
-    let mut text = Text::new();
-    put_parameter(&mut text, b"limit=", numbers.limit);
-    put_parameter(&mut text, b", remaining=", numbers.remaining);
-    put_parameter(&mut text, b", reset=", seconds_up(numbers.reset()));
-    put(out, &RATELIMIT, &text);
-}
-
-/// `RateLimit-Limit: 100`, `RateLimit-Remaining: 50`, `RateLimit-Reset: 30`.
-pub(super) fn draft_6(shown: &Shown<'_>, out: &mut HeaderMap) {
-    let Some(numbers) = Numbers::of(shown) else { return };
-    let values = [numbers.limit, numbers.remaining, seconds_up(numbers.reset())];
-    DRAFT_6.iter().zip(values).for_each(|(name, value)| put_number(out, name, value));
-}
-
-/// `X-RateLimit-Limit: 100`, `-Remaining: 50`, `-Reset: 1700000030`.
-pub(super) fn x_rate_limit(shown: &Shown<'_>, now: SystemTime, out: &mut HeaderMap) {
-    let Some(numbers) = Numbers::of(shown) else { return };
-    let since_1970 = now.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let reset = seconds_up(since_1970.saturating_add(numbers.reset()));
-    let values = [numbers.limit, numbers.remaining, reset];
-    X_RATELIMIT.iter().zip(values).for_each(|(name, value)| put_number(out, name, value));
-}
-
-/// `RateLimit-Policy: 10;w=1, 600;w=60`, as the sixth and the seventh draft have it.
-///
-/// They require a window, so `concurrency` has no place in it. And they forbid
-/// two limits of the same number: of those the one with the longest window is
-/// listed, which implies the others.
-pub(super) fn old_policy(shown: &Shown<'_>, out: &mut HeaderMap) {
-    let rate = |line: &Line<'_>| {
-        let held = line.limit.algorithm() == Algorithm::Concurrency;
-        (!held).then(|| (line.limit.count(), window_seconds(line.limit)))
-    };
-    let implied = |index: usize, (count, window): (u64, u64)| {
-        shown.lines.iter().enumerate().any(|(other, line)| {
-            rate(line).is_some_and(|(c, w)| c == count && (w, index) > (window, other))
-        })
-    };
-    put_policy(shown, out, |text, index, line| {
-        if let Some((count, window)) = rate(line).filter(|rate| !implied(index, *rate)) {
-            put_integer(text, count);
-            put_parameter(text, b";w=", window);
-        }
-    });
-}
-
-/// The list of what `item` writes for each line; an item that writes nothing is left out.
-fn put_policy(shown: &Shown<'_>, out: &mut HeaderMap, item: impl Fn(&mut Text, usize, &Line<'_>)) {
-    let mut text = Text::new();
-    // The speaker is written at its place, so room for it is kept free until then.
-    let mut reserved = 0;
-    if let (Some(index), Some(line), 2..) = (shown.speaker, shown.speaking(), shown.lines.len()) {
-        item(&mut text, index, line);
-        reserved = text.len() + 2;
-        text.clear();
-    }
-    for (index, line) in shown.lines.iter().enumerate() {
-        let before = text.len();
-        if before > 0 {
-            text.extend_from_slice(b", ");
-        }
-        let start = text.len();
-        item(&mut text, index, line);
-        let speaks = shown.speaker == Some(index);
-        if speaks {
-            reserved = 0;
-        }
-        let too_much = !speaks && text.len() + reserved > MAX_POLICY_BYTES;
-        if too_much || text.len() == start {
-            text.truncate(before);
+    /// `Retry-After`, when the request was denied and will pass some day.
+    pub(super) fn retry_after(&mut self) {
+        let Some(line) = self.shown.speaking() else { return };
+        if let (false, RetryAfter::Micros(_), Some(seconds)) =
+            (self.shown.allowed, line.retry_after, line.retry_after.as_secs())
+        {
+            self.put_number(&RETRY_AFTER, seconds);
         }
     }
-    if !text.is_empty() {
-        put(out, &RATELIMIT_POLICY, &text);
+
+    /// `RateLimit: "api";r=50;t=30`, `RateLimit-Policy: "api";q=100;w=60`.
+    pub(super) fn draft_10(&mut self) {
+        let names = Names::of(self.shown.lines);
+        if let (Some(index), Some(numbers)) = (self.shown.speaker, &self.numbers) {
+            put_string(&mut self.text, names.get(index));
+            put_parameter(&mut self.text, b";r=", numbers.remaining);
+            if let Some(wait) = numbers.wait {
+                put_parameter(&mut self.text, b";t=", seconds_up(wait));
+            }
+            self.put(&RATELIMIT);
+        }
+        self.put_policy(|text, index, line| {
+            put_string(text, names.get(index));
+            put_parameter(text, b";q=", line.limit.count());
+            match line.limit.algorithm() {
+                Algorithm::Concurrency => text.extend_from_slice(b";qu=\"concurrent-requests\""),
+                _ => put_parameter(text, b";w=", window_seconds(line.limit)),
+            }
+        });
+    }
+
+    /// `RateLimit: limit=100, remaining=50, reset=30`.
+    pub(super) fn draft_7(&mut self) {
+        let Some(numbers) = &self.numbers else { return };
+        put_parameter(&mut self.text, b"limit=", numbers.limit);
+        put_parameter(&mut self.text, b", remaining=", numbers.remaining);
+        put_parameter(&mut self.text, b", reset=", seconds_up(numbers.reset()));
+        self.put(&RATELIMIT);
+    }
+
+    /// `RateLimit-Limit: 100`, `RateLimit-Remaining: 50`, `RateLimit-Reset: 30`.
+    pub(super) fn draft_6(&mut self) {
+        let Some(numbers) = &self.numbers else { return };
+        let values = [numbers.limit, numbers.remaining, seconds_up(numbers.reset())];
+        DRAFT_6.iter().zip(values).for_each(|(name, value)| self.put_number(name, value));
+    }
+
+    /// `X-RateLimit-Limit: 100`, `-Remaining: 50`, `-Reset: 1700000030`.
+    pub(super) fn x_rate_limit(&mut self, now: SystemTime) {
+        let Some(numbers) = &self.numbers else { return };
+        let since_1970 = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let reset = seconds_up(since_1970.saturating_add(numbers.reset()));
+        let values = [numbers.limit, numbers.remaining, reset];
+        X_RATELIMIT.iter().zip(values).for_each(|(name, value)| self.put_number(name, value));
+    }
+
+    /// `RateLimit-Policy: 10;w=1, 600;w=60`, as the sixth and the seventh draft have it.
+    ///
+    /// They require a window, so `concurrency` has no place in it. And they forbid
+    /// two limits of the same number: of those the one with the longest window is
+    /// listed, which implies the others.
+    pub(super) fn old_policy(&mut self) {
+        let rate = |line: &Line<'_>| {
+            let held = line.limit.algorithm() == Algorithm::Concurrency;
+            (!held).then(|| (line.limit.count(), window_seconds(line.limit)))
+        };
+        let lines = self.shown.lines;
+        let implied = |index: usize, (count, window): (u64, u64)| {
+            lines.iter().enumerate().any(|(other, line)| {
+                rate(line).is_some_and(|(c, w)| c == count && (w, index) > (window, other))
+            })
+        };
+        self.put_policy(|text, index, line| {
+            if let Some((count, window)) = rate(line).filter(|rate| !implied(index, *rate)) {
+                put_integer(text, count);
+                put_parameter(text, b";w=", window);
+            }
+        });
+    }
+
+    /// The list of what `item` writes for each line; an item that writes nothing is left out.
+    fn put_policy(&mut self, item: impl Fn(&mut Text, usize, &Line<'_>)) {
+        let (shown, text) = (self.shown, &mut self.text);
+        // The speaker is written at its place, so room for it is kept free until then.
+        let mut reserved = 0;
+        if let (Some(index), Some(line), 2..) = (shown.speaker, shown.speaking(), shown.lines.len())
+        {
+            item(text, index, line);
+            reserved = text.len() + 2;
+            text.clear();
+        }
+        for (index, line) in shown.lines.iter().enumerate() {
+            let before = text.len();
+            if before > 0 {
+                text.extend_from_slice(b", ");
+            }
+            let start = text.len();
+            item(text, index, line);
+            let speaks = shown.speaker == Some(index);
+            if speaks {
+                reserved = 0;
+            }
+            let too_much = !speaks && text.len() + reserved > MAX_POLICY_BYTES;
+            if too_much || text.len() == start {
+                text.truncate(before);
+            }
+        }
+        if !self.text.is_empty() {
+            self.put(&RATELIMIT_POLICY);
+        }
+    }
+
+    fn put_number(&mut self, name: &HeaderName, number: u64) {
+        put_integer(&mut self.text, number);
+        self.put(name);
+    }
+
+    /// The buffer as the value of `name`.
+    fn put(&mut self, name: &HeaderName) {
+        // Cannot fail: the text is made of printable ASCII.
+        if let Ok(value) = HeaderValue::from_bytes(&self.text) {
+            self.out.insert(name.clone(), value);
+        }
+        self.text.clear();
     }
 }
 
@@ -181,17 +214,4 @@ fn window_seconds(limit: &Limit) -> u64 {
 fn put_parameter(text: &mut Text, name: &[u8], value: u64) {
     text.extend_from_slice(name);
     put_integer(text, value);
-}
-
-fn put_number(out: &mut HeaderMap, name: &HeaderName, number: u64) {
-    let mut text = Text::new();
-    put_integer(&mut text, number);
-    put(out, name, &text);
-}
-
-fn put(out: &mut HeaderMap, name: &HeaderName, text: &[u8]) {
-    // Cannot fail: the text is made of printable ASCII.
-    if let Ok(value) = HeaderValue::from_bytes(text) {
-        out.insert(name.clone(), value);
-    }
 }

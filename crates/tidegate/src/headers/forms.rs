@@ -42,6 +42,15 @@ impl fmt::Display for Form {
     }
 }
 
+impl FromStr for Form {
+    type Err = FormsError;
+
+    fn from_str(name: &str) -> Result<Self, FormsError> {
+        let mut all = Form::ALL.into_iter();
+        all.find(|form| form.name() == name).ok_or_else(|| FormsError::unknown(name))
+    }
+}
+
 /// The forms that are sent together.
 ///
 /// ```
@@ -68,10 +77,10 @@ impl Forms {
         let (mut forms, mut said, mut none) = (Forms::NONE, 0_usize, false);
         for name in names {
             said += 1;
-            match Form::ALL.into_iter().find(|form| form.name() == name) {
-                Some(form) => forms = forms.with(form),
-                None if name == "none" => none = true,
-                None => return Err(FormsError::unknown(name)),
+            if name == "none" {
+                none = true;
+            } else {
+                forms = forms.with(name.parse()?);
             }
         }
         match (said, none) {

@@ -6,8 +6,8 @@
 //! would wait for the wrong thing; otherwise the one with the least remaining.
 //! `RateLimit-Policy` lists every enforced limit.
 //!
-//! This is written for every request a front answers, so each value is put
-//! together in a buffer on the stack and allocated once, as the header's value.
+//! This is written for every request a front answers, so values are put together
+//! in one buffer, without formatting machinery, and each is copied out once.
 
 mod fields;
 mod forms;
@@ -24,6 +24,7 @@ pub use forms::{Form, Forms, FormsError};
 pub use problem::{PROBLEM_JSON, Problem, write_problem};
 
 use crate::{Limit, RetryAfter};
+use fields::Fields;
 
 /// What one enforced limit answered.
 #[derive(Clone, Copy, Debug)]
@@ -98,23 +99,26 @@ impl<'a> Shown<'a> {
 /// # Ok::<(), tidegate::LimitError>(())
 /// ```
 pub fn render(forms: Forms, shown: &Shown<'_>, now: SystemTime, out: &mut HeaderMap) {
-    fields::retry_after(shown, out);
+    if shown.lines.is_empty() || (shown.allowed && forms == Forms::NONE) {
+        return;
+    }
+    let mut fields = Fields::new(shown, out);
+    fields.retry_after();
     // Forms that share a field's name cannot share the field: as two lines of
     // one list they would parse as neither. The newest is sent.
-    if forms.contains(Form::Draft10) {
-        fields::draft_10(shown, out);
-    } else if forms.contains(Form::Draft7) {
-        fields::draft_7(shown, out);
+    let [newest, seventh, sixth, x] = Form::ALL.map(|form| forms.contains(form));
+    if newest {
+        fields.draft_10();
+    } else if seventh {
+        fields.draft_7();
     }
-    if forms.contains(Form::Draft6) {
-        fields::draft_6(shown, out);
+    if sixth {
+        fields.draft_6();
     }
-    if !forms.contains(Form::Draft10)
-        && (forms.contains(Form::Draft7) || forms.contains(Form::Draft6))
-    {
-        fields::old_policy(shown, out);
+    if !newest && (seventh || sixth) {
+        fields.old_policy();
     }
-    if forms.contains(Form::XRateLimit) {
-        fields::x_rate_limit(shown, now, out);
+    if x {
+        fields.x_rate_limit(now);
     }
 }

@@ -9,22 +9,25 @@
 
 use std::ops::Range;
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::Line;
 use super::text::{Text, put_integer, put_window};
 use crate::Algorithm;
 
+/// Room for a policy's name and a window.
+const TYPICAL_NAME_BYTES: usize = 32;
+
 /// The name of each line, printable ASCII, no two alike.
 pub(super) struct Names {
     text: Text,
-    spans: SmallVec<[Range<usize>; 8]>,
+    spans: SmallVec<[Range<usize>; 4]>,
 }
 
 impl Names {
     pub(super) fn of(lines: &[Line<'_>]) -> Self {
-        let mut names = Names { text: Text::new(), spans: SmallVec::new() };
-        names.spans.resize(lines.len(), 0..0);
+        let text = Text::with_capacity(lines.len() * TYPICAL_NAME_BYTES);
+        let mut names = Names { text, spans: smallvec![0..0; lines.len()] };
         // A policy keeps its own name, so those are given first.
         for (index, line) in lines.iter().enumerate() {
             if is_alone(lines, index) {
@@ -87,8 +90,13 @@ fn is_twin(a: &Line<'_>, b: &Line<'_>) -> bool {
 }
 
 fn put_base(text: &mut Text, line: &Line<'_>, with_window: bool) {
-    let printable = |byte: u8| if matches!(byte, b' '..=b'~') { byte } else { b'?' };
-    text.extend(line.policy.bytes().map(printable));
+    let start = text.len();
+    text.extend_from_slice(line.policy.as_bytes());
+    for byte in &mut text[start..] {
+        if !matches!(byte, b' '..=b'~') {
+            *byte = b'?';
+        }
+    }
     if !with_window {
         return;
     }

@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use smallvec::SmallVec;
-
-/// A header's value in the making; most fit without an allocation.
-pub(super) type Text = SmallVec<[u8; 128]>;
+/// A value in the making.
+pub(super) type Text = Vec<u8>;
 
 /// The largest integer of a structured field (RFC 9651, section 3.3.1).
 const MAX_INTEGER: u64 = 999_999_999_999_999;
@@ -29,12 +27,13 @@ pub(super) fn put_integer(text: &mut Text, number: u64) {
 /// A structured field's string. `plain` has printable ASCII only.
 pub(super) fn put_string(text: &mut Text, plain: &[u8]) {
     text.push(b'"');
-    for byte in plain {
-        if matches!(byte, b'"' | b'\\') {
-            text.push(b'\\');
-        }
-        text.push(*byte);
+    let mut rest = plain;
+    while let Some(at) = rest.iter().position(|byte| matches!(byte, b'"' | b'\\')) {
+        text.extend_from_slice(&rest[..at]);
+        text.extend_from_slice(&[b'\\', rest[at]]);
+        rest = &rest[at + 1..];
     }
+    text.extend_from_slice(rest);
     text.push(b'"');
 }
 

@@ -29,6 +29,7 @@ impl Trusted {
                 }
             }
         }
+        // No order is promised for an aggregate.
         trusted.v4.sort_unstable();
         trusted.v6.sort_unstable();
         trusted

@@ -31,8 +31,8 @@ pub const MAX_VALUES: usize = 1024;
 pub struct Condition {
     part: Part,
     wanted: Wanted,
-    /// Where its patterns begin among those of all policies.
-    first: usize,
+    /// Where those of its patterns that need it stand in the set of all policies.
+    in_set: Range<usize>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -140,7 +140,7 @@ impl Condition {
             if count > 1 {
                 return Err(ConditionError { index, kind: ConditionErrorKind::StarAmongOthers });
             }
-            return Ok(Condition { part, wanted: Wanted::Present, first: 0 });
+            return Ok(Condition { part, wanted: Wanted::Present, in_set: 0..0 });
         }
         let wanted = match part {
             Part::ClientIp => Wanted::Nets(collect(values(), network)?),
@@ -156,7 +156,7 @@ impl Condition {
                 text => Ok(text.into()),
             })?),
         };
-        Ok(Condition { part, wanted, first: 0 })
+        Ok(Condition { part, wanted, in_set: 0..0 })
     }
 
     /// The part it is about.
@@ -164,15 +164,13 @@ impl Condition {
         &self.part
     }
 
-    pub(super) fn patterns(&self) -> &[Pattern] {
-        match &self.wanted {
-            Wanted::Patterns(patterns) => patterns,
-            _ => &[],
+    /// Adds those of its patterns that need the set to it, and keeps where they are.
+    pub(super) fn place(&mut self, set: &mut Vec<Pattern>) {
+        let first = set.len();
+        if let Wanted::Patterns(patterns) = &self.wanted {
+            set.extend(patterns.iter().filter(|pattern| pattern.needs_set()).cloned());
         }
-    }
-
-    pub(super) fn place(&mut self, first: usize) {
-        self.first = first;
+        self.in_set = first..set.len();
     }
 
     pub(super) fn holds(&self, facts: &Facts<'_>) -> bool {
@@ -180,8 +178,12 @@ impl Condition {
             Wanted::Present => self.part.value(facts).is_some(),
             Wanted::Nets(nets) => facts.client_ip().is_some_and(|ip| in_nets(nets, ip)),
             Wanted::Patterns(patterns) => {
-                let matched = if self.part == Part::Host { &facts.hosts } else { &facts.paths };
-                any_within(matched, self.first..self.first + patterns.len())
+                let (text, matched) = match self.part {
+                    Part::Host => (facts.host(), &facts.hosts),
+                    _ => (facts.path(), &facts.paths),
+                };
+                text.is_some_and(|text| patterns.iter().any(|pattern| pattern.compares(text)))
+                    || any_within(matched, &self.in_set)
             }
             Wanted::Values(values) => match self.part.value(facts) {
                 Some(Value::Bytes(found)) => values.iter().any(|v| v.as_bytes() == &*found),
@@ -262,7 +264,7 @@ fn in_nets(nets: &[IpNet], address: IpAddr) -> bool {
 }
 
 /// `matched` is in ascending order.
-fn any_within(matched: &Matched, range: Range<usize>) -> bool {
+fn any_within(matched: &Matched, range: &Range<usize>) -> bool {
     let at = matched.partition_point(|&id| id < range.start);
     matched.get(at).is_some_and(|&id| id < range.end)
 }

@@ -57,7 +57,7 @@ impl fmt::Display for Key {
 }
 
 /// Writes bytes as text without a control character in it.
-pub(super) fn write_escaped(bytes: &[u8], f: &mut impl fmt::Write) -> fmt::Result {
+pub(crate) fn write_escaped(bytes: &[u8], f: &mut impl fmt::Write) -> fmt::Result {
     for chunk in bytes.utf8_chunks() {
         for c in chunk.valid().chars() {
             if c.is_control() || is_unseen(c) {

@@ -79,6 +79,7 @@ impl fmt::Display for PartError {
 impl std::error::Error for PartError {}
 
 /// The words a part begins with, for suggestions.
+#[cfg(feature = "config")]
 pub(crate) const PART_NAMES: [&str; 8] =
     ["client_ip", "method", "path", "host", "header", "query", "cookie", "descriptor"];
 
@@ -110,8 +111,9 @@ impl std::str::FromStr for Part {
             "host" => alone(Part::Host),
             "header" => {
                 let name = name.filter(|name| !name.is_empty()).ok_or(PartError::NoName)?;
-                let name = HeaderName::from_bytes(name.as_bytes());
-                name.map(Part::Header).map_err(|_| PartError::BadName)
+                let name = HeaderName::from_bytes(name.as_bytes()).ok();
+                let name = name.filter(|name| name.as_str().len() <= MAX_NAME_BYTES);
+                name.map(Part::Header).ok_or(PartError::BadName)
             }
             "query" => named(Part::Query),
             "cookie" => named(Part::Cookie),

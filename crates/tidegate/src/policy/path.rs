@@ -24,9 +24,27 @@ pub(crate) fn normalise(path: &str) -> Cow<'_, str> {
 }
 
 /// Whether a byte may stand in a path as it is: RFC 3986's `pchar`.
+#[inline]
 pub(super) fn stands(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@".contains(&byte)
+    STANDS[usize::from(byte)]
 }
+
+/// Looked up once per byte of every path.
+const STANDS: [bool; 256] = {
+    let marks = b"-._~!$&'()*+,;=:@";
+    let mut table = [false; 256];
+    let mut byte = 0u8;
+    while byte < 128 {
+        table[byte as usize] = byte.is_ascii_alphanumeric();
+        byte += 1;
+    }
+    let mut at = 0;
+    while at < marks.len() {
+        table[marks[at] as usize] = true;
+        at += 1;
+    }
+    table
+};
 
 /// Writes a byte that may not stand for itself.
 pub(super) fn escape(byte: u8, out: &mut String) {

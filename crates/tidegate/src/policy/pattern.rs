@@ -1,15 +1,18 @@
 //! Globs over paths and hosts.
 //!
 //! A path pattern is brought to the same spelling as the paths it is held
-//! against (see `path.rs`), so `/caf\u{e9}` and `/caf%C3%A9` are one pattern. What can never
+//! against (see `path.rs`), so `/café` and `/caf%C3%A9` are one pattern. What can never
 //! match a normalised path, such as `//` or `..`, is refused rather than left to be puzzled over.
 //!
-//! All patterns of all policies are compiled into one set per kind: a request's
-//! path runs through one automaton, whatever the number of policies.
+//! Most patterns are a text, or all below one (`/v1/**`), or all that end in one
+//! (`*.example.com`): those are compared as they are, in a few nanoseconds. The
+//! rest, of all policies, are compiled into one set per kind: a request's path
+//! runs through one automaton, whatever the number of policies.
 
 use std::fmt;
+use std::sync::OnceLock;
 
-use globset::{Glob, GlobBuilder, GlobSet, GlobSetBuilder};
+use globset::{Glob, GlobBuilder, GlobMatcher, GlobSet, GlobSetBuilder};
 use smallvec::SmallVec;
 
 use super::path;
@@ -22,8 +25,22 @@ pub const MAX_PATTERN_BYTES: usize = 1024;
 pub struct Pattern {
     text: Box<str>,
     glob: Glob,
-    /// The one text it matches, if it has no wildcard.
-    literal: Option<Box<str>>,
+    shape: Shape,
+    /// Compiled alone, for comparing policies with one another; never for a request.
+    alone: OnceLock<Box<GlobMatcher>>,
+}
+
+/// What a pattern comes down to.
+#[derive(Clone, Debug)]
+enum Shape {
+    /// The one text it matches.
+    Exact(Box<str>),
+    /// Everything that begins so.
+    Begins(Box<str>),
+    /// Everything that ends so.
+    Ends(Box<str>),
+    /// Something only an automaton can tell.
+    Glob,
 }
 
 /// What is wrong with a pattern.
@@ -104,9 +121,20 @@ impl Pattern {
     pub fn path(text: &str) -> Result<Self, PatternError> {
         check_path(text)?;
         let spelt = spell(text)?;
-        let literal = (!text.contains(WILD)).then(|| spelt.clone().into_boxed_str());
+        // Dots may have been spelt `%2E`.
+        check_segments(&spelt.replace('\\', ""))?;
         let glob = build(&spelt, true)?;
-        Ok(Pattern { text: text.into(), glob, literal })
+        // Without a wildcard every `\\` left is an escape.
+        let plain = |text: &str| text.replace('\\', "").into();
+        let shape = match (text, text.strip_suffix("/**")) {
+            ("**", _) => Shape::Begins("/".into()),
+            (text, _) if !text.contains(WILD) => Shape::Exact(plain(&spelt)),
+            (_, Some(parent)) if !parent.contains(WILD) => {
+                Shape::Begins(plain(spelt.trim_end_matches("**")))
+            }
+            _ => Shape::Glob,
+        };
+        Ok(Pattern { text: text.into(), glob, shape, alone: OnceLock::new() })
     }
 
     /// A pattern over host names; `*` matches dots too.
@@ -130,9 +158,14 @@ impl Pattern {
         let lower = text.to_ascii_lowercase();
         // An IPv6 literal's brackets are no character class.
         let is_v6 = lower.starts_with('[') && lower.ends_with(']') && lower.contains(':');
-        let literal = (is_v6 || !lower.contains(WILD)).then(|| lower.clone().into_boxed_str());
+        let shape = match lower.strip_prefix('*') {
+            _ if is_v6 || !lower.contains(WILD) => Shape::Exact(lower.clone().into()),
+            Some(end) if !end.contains(WILD) => Shape::Ends(end.into()),
+            _ => Shape::Glob,
+        };
         let spelt = if is_v6 { globset::escape(&lower) } else { lower };
-        Ok(Pattern { text: text.into(), glob: build(&spelt, false)?, literal })
+        let glob = build(&spelt, false)?;
+        Ok(Pattern { text: text.into(), glob, shape, alone: OnceLock::new() })
     }
 
     /// The pattern as written.
@@ -141,11 +174,35 @@ impl Pattern {
     }
 
     pub(super) fn literal(&self) -> Option<&str> {
-        self.literal.as_deref()
+        match &self.shape {
+            Shape::Exact(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// Whether only the automaton can tell what it matches.
+    pub(super) fn needs_set(&self) -> bool {
+        matches!(self.shape, Shape::Glob)
+    }
+
+    /// Whether it matches a text, as far as comparing tells.
+    #[inline]
+    pub(super) fn compares(&self, text: &str) -> bool {
+        match &self.shape {
+            Shape::Exact(whole) => **whole == *text,
+            Shape::Begins(start) => text.starts_with(&**start),
+            Shape::Ends(end) => text.ends_with(&**end),
+            Shape::Glob => false,
+        }
     }
 
     pub(super) fn matches(&self, text: &str) -> bool {
-        self.glob.compile_matcher().is_match(text)
+        match self.shape {
+            Shape::Glob => {
+                self.alone.get_or_init(|| self.glob.compile_matcher().into()).is_match(text)
+            }
+            _ => self.compares(text),
+        }
     }
 }
 
@@ -173,15 +230,20 @@ fn check_path(text: &str) -> Result<(), PatternError> {
     if text.split_once('?').is_some_and(|(_, after)| after.contains('=')) {
         return Err(PatternError::Query);
     }
+    // Braces may hold slashes, so a `**` beside them may be a segment all the same.
+    let is_bad = |segment: &str| {
+        segment.contains("**") && segment != "**" && !segment.contains(['{', '}', ','])
+    };
+    if text.split('/').any(is_bad) { Err(PatternError::DoubleStar) } else { Ok(()) }
+}
+
+/// Refuses what no normalised path has.
+fn check_segments(text: &str) -> Result<(), PatternError> {
     let mut segments = text.split('/').skip(1).peekable();
     while let Some(segment) = segments.next() {
         let is_last = segments.peek().is_none();
         if matches!(segment, "." | "..") || (segment.is_empty() && !is_last) {
             return Err(PatternError::NotNormal);
-        }
-        // Braces may hold slashes, so a `**` beside them may be a segment all the same.
-        if segment.contains("**") && segment != "**" && !segment.contains(['{', '}', ',']) {
-            return Err(PatternError::DoubleStar);
         }
     }
     Ok(())

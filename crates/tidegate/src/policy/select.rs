@@ -205,8 +205,7 @@ fn place(policies: &mut [Policy], part: &Part) -> Result<PatternSet, PoliciesErr
     let mut patterns: Vec<Pattern> = Vec::new();
     let conditions = policies.iter_mut().flat_map(Policy::conditions_mut);
     for condition in conditions.flat_map(Conditions::iter_mut).filter(|c| c.part() == part) {
-        condition.place(patterns.len());
-        patterns.extend_from_slice(condition.patterns());
+        condition.place(&mut patterns);
     }
     PatternSet::new(patterns.iter()).map_err(|_| PoliciesError::PatternsTooLarge)
 }

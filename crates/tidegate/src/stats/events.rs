@@ -172,6 +172,11 @@ impl Events {
         ring.readers.push(Reader { id, waker: None });
         Ok(Subscription { events: Arc::clone(self), id, next })
     }
+
+    /// How many readers there are.
+    pub fn subscribers(&self) -> usize {
+        self.ring.lock().readers.len()
+    }
 }
 
 impl Ring {

@@ -2,12 +2,14 @@
 
 use std::fmt;
 
+use crate::policy::write_escaped;
+
 /// The most bytes of a key or route that are kept: enough for a composed key and
 /// most paths, little enough that thousands of them do not matter.
 pub const MAX_TEXT_BYTES: usize = 128;
 
 /// The beginning of a key or route. Anybody may have chosen its bytes, so it is
-/// shown with control bytes, invisible characters and bytes that are no UTF-8 escaped.
+/// shown as a [`Key`](crate::policy::Key) is: what is not plain text is escaped.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub struct Text {
     bytes: Vec<u8>,
@@ -42,19 +44,7 @@ impl Text {
 
 impl fmt::Display for Text {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        use fmt::Write as _;
-        for chunk in self.bytes.utf8_chunks() {
-            for c in chunk.valid().chars() {
-                if is_plain(c) {
-                    f.write_char(c)?;
-                } else {
-                    write!(f, "{}", c.escape_default())?;
-                }
-            }
-            for byte in chunk.invalid() {
-                write!(f, "\\x{byte:02x}")?;
-            }
-        }
+        write_escaped(&self.bytes, f)?;
         if self.cut { f.write_str("...") } else { Ok(()) }
     }
 }
@@ -63,13 +53,4 @@ impl fmt::Debug for Text {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "\"{self}\"")
     }
-}
-
-/// Whether a character shows as itself and moves nothing else about. The rest are
-/// controls, line ends, marks that reorder text, and invisible ones.
-fn is_plain(c: char) -> bool {
-    let hidden = matches!(c,
-        '\\' | '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-        | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}');
-    !c.is_control() && !hidden
 }

@@ -18,6 +18,12 @@ mod bounds;
 mod clocks;
 #[cfg(not(loom))]
 mod concurrency;
+#[cfg(all(not(loom), feature = "config"))]
+mod config;
+#[cfg(all(not(loom), feature = "policies"))]
+mod headers;
+#[cfg(all(not(loom), feature = "policies"))]
+mod identity;
 #[cfg(not(loom))]
 mod ids;
 #[cfg(not(loom))]
@@ -28,6 +34,10 @@ mod loom;
 mod memory;
 #[cfg(not(loom))]
 mod permits;
+#[cfg(all(not(loom), feature = "config"))]
+mod policy;
+#[cfg(all(not(loom), feature = "policies"))]
+mod problems;
 #[cfg(not(loom))]
 mod requests;
 #[cfg(all(not(loom), feature = "policies"))]

@@ -43,7 +43,7 @@ fn a_denial_says_who_what_and_when() {
     let told = denial(&mut reader);
     assert_eq!((told.number, told.at, told.outcome), (1, start(), Outcome::Denied));
     assert_eq!((&*told.policy, &*told.limit), ("p", "100 per 1m sliding-counter"));
-    assert_eq!(told.key.to_string(), "a\\nb");
+    assert_eq!(told.key.to_string(), "a\\x0ab");
     assert_eq!(
         (told.route.to_string(), told.request_id.to_string()),
         ("/login".into(), "r-1".into())
@@ -123,8 +123,10 @@ fn readers_are_counted_and_leave_room_when_they_go() {
     let (stats, _) = stats();
     let mut readers: Vec<_> = (0..MAX_SUBSCRIBERS).map(|_| subscribe(&stats)).collect();
     assert_eq!(stats.events().subscribe(None).map(drop), Err(TooManySubscribers));
+    assert_eq!(stats.events().subscribers(), MAX_SUBSCRIBERS);
     readers.pop();
     subscribe(&stats);
+    assert_eq!(stats.events().subscribers(), MAX_SUBSCRIBERS - 1);
 }
 
 #[test]

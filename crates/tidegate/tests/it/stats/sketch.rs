@@ -154,9 +154,9 @@ fn names_are_shown_short_and_printable() {
     let rows: [(&[u8], &str); 7] = [
         (b"plain \xc3\xa9", "plain \u{e9}"),
         (b"<img onerror=x>", "<img onerror=x>"),
-        (b"a\x00b\r\n\x1b[31m", "a\\u{0}b\\r\\n\\u{1b}[31m"),
+        (b"a\x00b\r\n\x1b[31m", "a\\x00b\\x0d\\x0a\\x1b[31m"),
         (b"\xff\xfe", "\\xff\\xfe"),
-        ("a\u{202e}b\u{200b}".as_bytes(), "a\\u{202e}b\\u{200b}"),
+        ("a\u{202e}b\u{200b}".as_bytes(), "a\\xe2\\x80\\xaeb\\xe2\\x80\\x8b"),
         (b"back\\slash", "back\\\\slash"),
         (long.as_bytes(), &format!("{}...", &long[1..])),
     ];

@@ -1,0 +1,130 @@
+//! `/admin/v1/stats`: all counts at once.
+
+use axum::extract::State;
+use axum::response::Response;
+use serde::Serialize;
+use tidegate::stats::{Decided, LATENCY_BOUNDS, Outcome, SeriesCounts};
+
+use super::AdminState;
+use super::facts::{Facts, Front, Reload};
+use super::process::Process;
+use super::reply::json;
+
+/// The counts as of now; a reader takes differences.
+pub async fn stats(State(state): State<AdminState>) -> Response {
+    json(&StatsView::new(&state))
+}
+
+#[derive(Serialize)]
+struct StatsView {
+    version: &'static str,
+    started_seconds: f64,
+    ready: bool,
+    series: Vec<SeriesView>,
+    latency: LatencyView,
+    store: StoreView,
+    reloads: ReloadsView,
+    fronts: Vec<FrontView>,
+    resident_bytes: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct SeriesView {
+    policy: String,
+    limit: String,
+    mode: &'static str,
+    allowed: u64,
+    denied: u64,
+    would_deny: u64,
+    near: u64,
+    /// Answers that were not decided by the store.
+    inexact: u64,
+}
+
+#[derive(Serialize)]
+struct LatencyView {
+    bounds_seconds: Vec<f64>,
+    /// One more than there are bounds: what exceeded them all.
+    counts: Vec<u64>,
+}
+
+#[derive(Serialize)]
+struct StoreView {
+    tracked_keys: u64,
+    max_keys: u64,
+    log_entries: u64,
+    overflowed: u64,
+}
+
+#[derive(Serialize)]
+struct ReloadsView {
+    ok: u64,
+    refused: u64,
+    last_ok_seconds: u64,
+}
+
+#[derive(Serialize)]
+struct FrontView {
+    front: &'static str,
+    connections: u64,
+    answers: u64,
+}
+
+impl StatsView {
+    fn new(state: &AdminState) -> Self {
+        let (facts, store, latency) =
+            (&*state.facts, state.gate.limiter().stats(), state.stats().latency());
+        StatsView {
+            version: env!("CARGO_PKG_VERSION"),
+            started_seconds: facts.started().as_secs_f64(),
+            ready: facts.is_ready(),
+            series: state.stats().series().iter().map(SeriesView::new).collect(),
+            latency: LatencyView {
+                bounds_seconds: LATENCY_BOUNDS.iter().map(|bound| bound.as_secs_f64()).collect(),
+                counts: latency.buckets.to_vec(),
+            },
+            store: StoreView {
+                tracked_keys: store.tracked_keys,
+                max_keys: facts.max_keys(),
+                log_entries: store.log_entries,
+                overflowed: store.overflowed,
+            },
+            reloads: ReloadsView {
+                ok: facts.reloads(Reload::Ok),
+                refused: facts.reloads(Reload::Refused),
+                last_ok_seconds: facts.reloaded_at(),
+            },
+            fronts: Front::ALL.into_iter().map(|front| FrontView::new(facts, front)).collect(),
+            resident_bytes: Process::read().resident_bytes,
+        }
+    }
+}
+
+impl SeriesView {
+    fn new(series: &SeriesCounts) -> Self {
+        let refused: u64 = series.refused.iter().sum();
+        let when = |outcome| if series.refusal() == outcome { refused } else { 0 };
+        let inexact =
+            |counts: &[u64; 4]| counts.iter().sum::<u64>() - counts[Decided::Exact as usize];
+        SeriesView {
+            policy: series.policy.to_string(),
+            limit: series.limit.to_string(),
+            mode: series.mode.name(),
+            allowed: series.allowed.iter().sum(),
+            denied: when(Outcome::Denied),
+            would_deny: when(Outcome::WouldDeny),
+            near: series.near,
+            inexact: inexact(&series.allowed) + inexact(&series.refused),
+        }
+    }
+}
+
+impl FrontView {
+    fn new(facts: &Facts, front: Front) -> Self {
+        FrontView {
+            front: front.name(),
+            connections: facts.connections(front),
+            answers: facts.answers(front).iter().map(|(_, count)| count).sum(),
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! `/admin/v1/events`: denials as they happen, as server-sent events.
+//!
+//! Each has the number of the denial as its id, so that a reader who comes back
+//! with `Last-Event-ID` goes on where it was, or is told what it missed. A comment
+//! now and then shows both ends that the other is still there.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::Response;
+use bytes::Bytes;
+use futures_util::stream;
+use http::header::{CONTENT_TYPE, HeaderValue};
+use http::{HeaderMap, StatusCode};
+use serde::Serialize;
+use tidegate::stats::{Denial, Subscription, Told, TooManySubscribers};
+
+use super::AdminState;
+use super::facts::Facts;
+use super::reply::{Refusal, header};
+
+/// Well within the idle time-outs of proxies.
+const HEARTBEAT: Duration = Duration::from_secs(15);
+
+/// The stream; it ends when the server drains.
+pub async fn stream(
+    State(state): State<AdminState>,
+    headers: HeaderMap,
+) -> Result<Response, Refusal> {
+    let after = header(&headers, "last-event-id").and_then(|id| id.parse().ok());
+    let full = |error: TooManySubscribers| {
+        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, None, error.to_string())
+    };
+    let subscription = state.stats().events().subscribe(after).map_err(full)?;
+    let reader = Reader { subscription, facts: state.facts, opening: true };
+    let body = Body::from_stream(stream::unfold(reader, |mut reader| async {
+        let next = reader.next().await?;
+        Some((Ok::<_, Infallible>(next), reader))
+    }));
+    let mut response = Response::new(body);
+    let kind = HeaderValue::from_static("text/event-stream");
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    Ok(response)
+}
+
+struct Reader {
+    subscription: Subscription,
+    facts: Arc<Facts>,
+    opening: bool,
+}
+
+impl Reader {
+    async fn next(&mut self) -> Option<Bytes> {
+        // Something at once, so that a reader knows it is connected.
+        if std::mem::take(&mut self.opening) {
+            return Some(Bytes::from_static(b": denials follow\n\n"));
+        }
+        tokio::select! {
+            told = self.subscription.next() => Some(write(&told).into()),
+            () = tokio::time::sleep(HEARTBEAT) => Some(Bytes::from_static(b": still here\n\n")),
+            () = self.facts.draining() => None,
+        }
+    }
+}
+
+fn write(told: &Told) -> String {
+    match told {
+        Told::Denial(denial) => {
+            // Plain strings and numbers: there is nothing in it that cannot be written.
+            let data = serde_json::to_string(&View::new(denial)).unwrap_or_default();
+            format!("id: {}\nevent: denial\ndata: {data}\n\n", denial.number)
+        }
+        Told::Missed(count) => format!("event: missed\ndata: {{\"missed\":{count}}}\n\n"),
+    }
+}
+
+#[derive(Serialize)]
+struct View<'a> {
+    at_ms: u64,
+    policy: &'a str,
+    limit: &'a str,
+    outcome: &'static str,
+    decided: &'static str,
+    key: String,
+    route: String,
+    request_id: String,
+    retry_after_ms: Option<u64>,
+    suppressed: u64,
+}
+
+impl<'a> View<'a> {
+    fn new(denial: &'a Denial) -> Self {
+        View {
+            at_ms: denial.at.as_micros() / 1_000,
+            policy: &denial.policy,
+            limit: &denial.limit,
+            outcome: denial.outcome.name(),
+            decided: denial.decided.name(),
+            key: denial.key.to_string(),
+            route: denial.route.to_string(),
+            request_id: denial.request_id.to_string(),
+            retry_after_ms: denial.retry_after.as_millis(),
+            suppressed: denial.suppressed,
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! `/metrics`: every number, under names that do not change.
+//!
+//! Labels are names from the config and words of ours. A key is never a label:
+//! there are as many as callers like.
+
+use tidegate::MemoryStats;
+use tidegate::stats::{Decided, LATENCY_BOUNDS, LatencyCounts, Outcome, SeriesCounts, Stats};
+
+use super::AdminState;
+use super::exposition::{Exposition, Kind};
+use super::facts::{Facts, Front, Reload};
+use super::process::Process;
+
+/// The page.
+pub fn page(state: &AdminState) -> String {
+    let mut page = Exposition::default();
+    decisions(&mut page, &state.stats().series());
+    latency(&mut page, &state.stats().latency());
+    store(&mut page, &state.gate.limiter().stats(), &state.facts);
+    fronts(&mut page, &state.facts);
+    reloads(&mut page, &state.facts);
+    server(&mut page, &state.facts, state.stats());
+    process(&mut page, &Process::read());
+    page.finish()
+}
+
+fn decisions(page: &mut Exposition, all: &[SeriesCounts]) {
+    let help = "Answers of single limits: one per limit a request was checked against.";
+    let mut family = page.family("tidegate_decisions_total", Kind::Counter, help);
+    for series in all {
+        let outcomes = [(Outcome::Allowed, &series.allowed), (series.refusal(), &series.refused)];
+        for (outcome, counts) in outcomes {
+            for (decided, count) in Decided::ALL.into_iter().zip(counts) {
+                // The usual way is always shown, so that a rate can start from zero.
+                if *count == 0 && decided != Decided::Exact {
+                    continue;
+                }
+                let [policy, limit, mode] = names(series);
+                let how = [("outcome", outcome.name()), ("decided", decided.name())];
+                family.sample(&[policy, limit, mode, how[0], how[1]], count);
+            }
+        }
+    }
+    let help = "Answers that allowed and left at most 5 % of the limit.";
+    let mut family = page.family("tidegate_near_misses_total", Kind::Counter, help);
+    for series in all {
+        family.sample(&names(series), series.near);
+    }
+}
+
+fn names(series: &SeriesCounts) -> [(&'static str, &str); 3] {
+    [("policy", &series.policy), ("limit", &series.limit), ("mode", series.mode.name())]
+}
+
+fn latency(page: &mut Exposition, counts: &LatencyCounts) {
+    let help = "Time to decide a request, without the protocol around it; a sample of all.";
+    let mut family = page.family("tidegate_decision_duration_seconds", Kind::Histogram, help);
+    let mut up_to = 0;
+    for (bound, count) in LATENCY_BOUNDS.iter().zip(counts.buckets) {
+        up_to += count;
+        family.suffixed("_bucket", &[("le", &bound.as_secs_f64().to_string())], up_to);
+    }
+    family.suffixed("_bucket", &[("le", "+Inf")], counts.count());
+    family.suffixed("_sum", &[], counts.sum.as_secs_f64());
+    family.suffixed("_count", &[], counts.count());
+}
+
+fn store(page: &mut Exposition, store: &MemoryStats, facts: &Facts) {
+    use Kind::{Counter, Gauge};
+    let rows = [
+        (
+            "tidegate_tracked_keys",
+            Gauge,
+            "Keys tracked, counted per key and limit.",
+            store.tracked_keys,
+        ),
+        ("tidegate_max_keys", Gauge, "The most keys tracked at once.", facts.max_keys()),
+        ("tidegate_log_entries", Gauge, "Log entries and permits held.", store.log_entries),
+        ("tidegate_remembered_ids", Gauge, "Idempotency ids remembered.", store.remembered_ids),
+        (
+            "tidegate_overflow_total",
+            Counter,
+            "Answers for keys there was no room for.",
+            store.overflowed,
+        ),
+        (
+            "tidegate_merged_entries_total",
+            Counter,
+            "Log entries merged for want of room.",
+            store.merged_entries,
+        ),
+        (
+            "tidegate_forgotten_ids_total",
+            Counter,
+            "Idempotency ids forgotten for want of room.",
+            store.forgotten_ids,
+        ),
+    ];
+    for (name, kind, help, value) in rows {
+        page.single(name, kind, help, value);
+    }
+}
+
+fn fronts(page: &mut Exposition, facts: &Facts) {
+    let help = "Answers over HTTP, by front and status.";
+    let mut family = page.family("tidegate_http_requests_total", Kind::Counter, help);
+    for front in Front::ALL {
+        for (status, count) in facts.answers(front) {
+            let labels = [("front", front.name()), ("status", &*status.to_string())];
+            family.sample(&labels, count);
+        }
+    }
+    let help = "Open connections by front.";
+    let mut family = page.family("tidegate_connections", Kind::Gauge, help);
+    for front in Front::ALL {
+        family.sample(&[("front", front.name())], facts.connections(front));
+    }
+}
+
+fn reloads(page: &mut Exposition, facts: &Facts) {
+    let help = "Reloads of the config; after a refused one the old config stays.";
+    let mut family = page.family("tidegate_reloads_total", Kind::Counter, help);
+    for reload in Reload::ALL {
+        family.sample(&[("result", reload.name())], facts.reloads(reload));
+    }
+    page.single(
+        "tidegate_config_last_reload_success_timestamp_seconds",
+        Kind::Gauge,
+        "When the config in force was read.",
+        facts.reloaded_at(),
+    );
+}
+
+fn server(page: &mut Exposition, facts: &Facts, stats: &Stats) {
+    let help = "1, with the version as label.";
+    page.family("tidegate_build_info", Kind::Gauge, help)
+        .sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
+    page.single(
+        "tidegate_start_time_seconds",
+        Kind::Gauge,
+        "When the server started.",
+        facts.started().as_secs_f64(),
+    );
+    page.single(
+        "tidegate_ready",
+        Kind::Gauge,
+        "1 while new requests are welcome, 0 while draining.",
+        u8::from(facts.is_ready()),
+    );
+    page.single(
+        "tidegate_event_subscribers",
+        Kind::Gauge,
+        "Readers of the stream of denials; the log is one.",
+        stats.events().subscribers(),
+    );
+}
+
+fn process(page: &mut Exposition, process: &Process) {
+    use Kind::{Counter, Gauge};
+    if let Some(cpu) = process.cpu {
+        let help = "User and system time used by this process.";
+        page.single("process_cpu_seconds_total", Counter, help, cpu.as_secs_f64());
+    }
+    let rows = [
+        ("process_resident_memory_bytes", "Memory held in RAM.", process.resident_bytes),
+        ("process_virtual_memory_bytes", "Address space reserved.", process.virtual_bytes),
+        ("process_open_fds", "Open file descriptors.", process.open_fds),
+        ("process_max_fds", "The most file descriptors that can be open.", process.max_fds),
+    ];
+    for (name, help, value) in rows {
+        if let Some(value) = value {
+            page.single(name, Gauge, help, value);
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! `/admin/v1/policies`: the policies in force, and what their keys have left.
+
+use axum::extract::State;
+use axum::response::Response;
+use http::{StatusCode, Uri};
+use percent_encoding::percent_decode_str;
+use serde::Serialize;
+use tidegate::gate::{GateError, Line, Rules};
+use tidegate::policy::{Key, Policy, Variant};
+
+use super::AdminState;
+use super::reply::{Refusal, json};
+
+/// The policies in force.
+pub async fn list(State(state): State<AdminState>) -> Response {
+    #[derive(Serialize)]
+    struct Page<'a> {
+        policies: Vec<PolicyView<'a>>,
+    }
+    let rules = state.gate.rules();
+    json(&Page { policies: rules.policies().iter().map(PolicyView::new).collect() })
+}
+
+#[derive(Serialize)]
+struct PolicyView<'a> {
+    name: &'a str,
+    #[serde(rename = "match")]
+    matching: Vec<String>,
+    key: &'a str,
+    limits: Vec<String>,
+    mode: &'static str,
+    on_store_failure: &'static str,
+    cost: String,
+    exempt: Vec<String>,
+    overrides: Vec<VariantView>,
+}
+
+#[derive(Serialize)]
+struct VariantView {
+    when: Vec<String>,
+    limits: Vec<String>,
+    mode: &'static str,
+    on_store_failure: &'static str,
+    cost: String,
+}
+
+impl<'a> PolicyView<'a> {
+    fn new(policy: &'a Policy) -> Self {
+        PolicyView {
+            name: policy.name(),
+            matching: policy.matching().iter().map(ToString::to_string).collect(),
+            key: policy.key_template().as_str(),
+            limits: policy.limits().iter().map(ToString::to_string).collect(),
+            mode: policy.mode().name(),
+            on_store_failure: policy.on_store_failure().name(),
+            cost: policy.cost().to_string(),
+            exempt: policy.exempt().iter().map(ToString::to_string).collect(),
+            // The first variant is the policy itself.
+            overrides: policy.variants().iter().skip(1).map(VariantView::new).collect(),
+        }
+    }
+}
+
+impl VariantView {
+    fn new(variant: &Variant) -> Self {
+        VariantView {
+            when: variant.when().iter().map(ToString::to_string).collect(),
+            limits: variant.limits().iter().map(ToString::to_string).collect(),
+            mode: variant.mode().name(),
+            on_store_failure: variant.on_store_failure().name(),
+            cost: variant.cost().to_string(),
+        }
+    }
+}
+
+/// What a key has left, without touching it.
+pub async fn peek(State(state): State<AdminState>, uri: Uri) -> Result<Response, Refusal> {
+    #[derive(Serialize)]
+    struct Page<'a> {
+        policy: &'a str,
+        key: String,
+        mode: &'static str,
+        allowed: bool,
+        limits: Vec<LimitView>,
+    }
+    let Named { policy, key } = Named::from_path(uri.path())?;
+    let rules = state.gate.rules();
+    let known = find(&rules, &policy)?;
+    let answer = state.gate.peek(&rules, &policy, &key).map_err(|error| refusal(&error))?;
+    Ok(json(&Page {
+        policy: known.name(),
+        key: shown(&rules, &policy, &key),
+        mode: known.mode().name(),
+        allowed: answer.allowed,
+        limits: answer.lines.iter().map(LimitView::new).collect(),
+    }))
+}
+
+#[derive(Serialize)]
+struct LimitView {
+    text: String,
+    limit: u64,
+    window_ms: u64,
+    algorithm: &'static str,
+    allowed: bool,
+    remaining: u64,
+    retry_after_ms: Option<u64>,
+    reset_after_ms: u64,
+}
+
+impl LimitView {
+    fn new(line: &Line<'_>) -> Self {
+        LimitView {
+            text: line.limit.to_string(),
+            limit: line.limit.count(),
+            window_ms: line.limit.window_us().div_ceil(1_000),
+            algorithm: line.limit.algorithm().name(),
+            allowed: line.decision.allowed,
+            remaining: line.decision.remaining,
+            retry_after_ms: line.decision.retry_after.as_millis(),
+            reset_after_ms: line.decision.reset_after.as_millis(),
+        }
+    }
+}
+
+/// Forgets what a key has used.
+pub async fn reset(State(state): State<AdminState>, uri: Uri) -> Result<Response, Refusal> {
+    #[derive(Serialize)]
+    struct Page<'a> {
+        policy: &'a str,
+        key: String,
+        reset: bool,
+    }
+    let Named { policy, key } = Named::from_path(uri.path())?;
+    let rules = state.gate.rules();
+    let known = find(&rules, &policy)?;
+    let reset = state.gate.reset(&rules, &policy, &key).map_err(|error| refusal(&error))?;
+    let key = shown(&rules, &policy, &key);
+    tracing::info!(policy = known.name(), key, reset, "key reset");
+    Ok(json(&Page { policy: known.name(), key, reset }))
+}
+
+/// The policy and key a path names. Read from the path as it came: a key is any
+/// bytes, and text only where it happens to be.
+struct Named {
+    policy: String,
+    key: Vec<u8>,
+}
+
+impl Named {
+    fn from_path(path: &str) -> Result<Self, Refusal> {
+        // "", "admin", "v1", "policies", policy, "keys", key
+        let mut parts = path.split('/').skip(4);
+        let policy = percent_decode_str(parts.next().unwrap_or_default()).decode_utf8();
+        let policy = policy.map_err(|_| unknown_policy("that is not UTF-8"))?.into_owned();
+        let key = percent_decode_str(parts.nth(1).unwrap_or_default()).collect();
+        Ok(Named { policy, key })
+    }
+}
+
+/// The policy of this name, or that there is none.
+pub fn find<'a>(rules: &'a Rules, policy: &str) -> Result<&'a Policy, Refusal> {
+    rules.policies().get(policy).ok_or_else(|| {
+        let mut name = policy.to_owned();
+        name.truncate(name.floor_char_boundary(64));
+        unknown_policy(&format!("`{}`", name.escape_debug()))
+    })
+}
+
+fn unknown_policy(name: &str) -> Refusal {
+    let detail = format!("there is no policy {name}: see /admin/v1/policies");
+    Refusal::new(StatusCode::NOT_FOUND, Some("policy"), detail)
+}
+
+fn refusal(error: &GateError) -> Refusal {
+    Refusal::new(StatusCode::BAD_REQUEST, None, error.to_string())
+}
+
+/// A key as the policy counts it, escaped.
+fn shown(rules: &Rules, policy: &str, key: &[u8]) -> String {
+    let selected = rules.policies().named(policy, key, None);
+    selected.map_or_else(String::new, |selected| Key::to_string(&selected.key))
+}

@@ -1,0 +1,125 @@
+//! `/admin/v1/top`: who was denied most, would have been, or nearly was.
+
+use axum::extract::State;
+use axum::response::Response;
+use http::{StatusCode, Uri};
+use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, percent_encode};
+use serde::Serialize;
+use tidegate::stats::{By, Entry, Listed, Text, Top, UnknownRanking};
+
+use super::AdminState;
+use super::policies::find;
+use super::reply::{Refusal, json};
+
+/// Entries of a ranking when nobody says how many.
+const TOP_DEFAULT: usize = 10;
+/// The most entries asked for at once: more is a page nobody reads.
+const TOP_MOST: usize = 1_000;
+
+/// The ranking a query asks for.
+pub async fn top(State(state): State<AdminState>, uri: Uri) -> Result<Response, Refusal> {
+    let asked = Asked::from_query(uri.query().unwrap_or_default())?;
+    if let Some(policy) = &asked.policy {
+        find(&state.gate.rules(), policy)?;
+    }
+    let top = state.stats().top(asked.by, asked.policy.as_deref(), asked.n);
+    Ok(json(&TopView::new(&asked, &top)))
+}
+
+struct Asked {
+    by: By,
+    policy: Option<String>,
+    n: usize,
+}
+
+impl Asked {
+    fn from_query(query: &str) -> Result<Self, Refusal> {
+        let bad =
+            |field, detail: String| Refusal::new(StatusCode::BAD_REQUEST, Some(field), detail);
+        let mut asked = Asked { by: By::default(), policy: None, n: TOP_DEFAULT };
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let value = value.replace('+', " ");
+            let value = percent_decode_str(&value).decode_utf8_lossy();
+            match name {
+                "by" => {
+                    let unknown = |error: UnknownRanking| bad("by", error.to_string());
+                    asked.by = value.parse().map_err(unknown)?;
+                }
+                "policy" => asked.policy = Some(value.into_owned()),
+                "n" => {
+                    let n = value.parse().ok().filter(|n| (1..=TOP_MOST).contains(n));
+                    let detail = || bad("n", format!("use a whole number from 1 to {TOP_MOST}"));
+                    asked.n = n.ok_or_else(detail)?;
+                }
+                _ => return Err(bad("query", "use by, policy and n alone".to_owned())),
+            }
+        }
+        Ok(asked)
+    }
+}
+
+#[derive(Serialize)]
+struct TopView<'a> {
+    by: &'static str,
+    policy: Option<&'a str>,
+    /// How far back the counts reach.
+    covers_seconds: u64,
+    keys: ListView,
+    routes: ListView,
+}
+
+#[derive(Serialize)]
+struct ListView {
+    entries: Vec<EntryView>,
+    unlisted_at_most: u64,
+}
+
+#[derive(Serialize)]
+struct EntryView {
+    policy: String,
+    name: String,
+    /// The key as `/admin/v1/policies/{policy}/keys/{key}` wants it; null for
+    /// routes and for keys that cannot be asked for.
+    encoded: Option<String>,
+    count: u64,
+    error: u64,
+}
+
+impl<'a> TopView<'a> {
+    fn new(asked: &'a Asked, top: &Top) -> Self {
+        TopView {
+            by: asked.by.name(),
+            policy: asked.policy.as_deref(),
+            covers_seconds: top.covers.as_secs(),
+            keys: ListView::new(&top.keys, encoded),
+            routes: ListView::new(&top.routes, |_| None),
+        }
+    }
+}
+
+impl ListView {
+    fn new(listed: &Listed, encode: impl Fn(&Text) -> Option<String>) -> Self {
+        let view = |entry: &Entry| EntryView {
+            policy: entry.policy.to_string(),
+            name: entry.name.to_string(),
+            encoded: encode(&entry.name),
+            count: entry.count,
+            error: entry.error,
+        };
+        let entries = listed.entries.iter().map(view).collect();
+        ListView { entries, unlisted_at_most: listed.unlisted_at_most }
+    }
+}
+
+/// The key percent-encoded. One that was cut is not known whole; one that begins
+/// with a single NUL stands for a missing part, which no caller can name (where a
+/// value itself begins with a NUL, the key has one more).
+fn encoded(key: &Text) -> Option<String> {
+    let bytes = match key.as_bytes() {
+        [0, rest @ ..] if rest.first() == Some(&0) => rest,
+        [] | [0, ..] => return None,
+        bytes => bytes,
+    };
+    (!key.is_cut()).then(|| percent_encode(bytes, NON_ALPHANUMERIC).to_string())
+}

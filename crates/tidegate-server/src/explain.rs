@@ -1,0 +1,131 @@
+//! `tidegate explain`: would this request be limited, and why?
+//!
+//! The request is put together from flags and held against the policies by the
+//! code that serves, so the answer is what the server would do.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::Args;
+use tidegate::attributes::{Attributes, Headers};
+use tidegate::config::{Config, ConfigErrors};
+
+type Pair = (Cow<'static, str>, Cow<'static, str>);
+
+/// Say which policies a request meets, under which keys and limits, and why
+///
+/// What is not given, the request does not have.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example:\n  tidegate explain --config tidegate.yaml --method POST --path /login \
+                        --client-ip 192.0.2.1 --header \"X-Org: acme\""
+)]
+pub struct ExplainArgs {
+    /// The config; without it, the built-in default policy
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    /// The method
+    #[arg(long)]
+    method: Option<String>,
+
+    /// The path; what follows a `?` is taken as the query
+    #[arg(long)]
+    path: Option<String>,
+
+    /// The query, e.g. "a=1&b=2"
+    #[arg(long)]
+    query: Option<String>,
+
+    /// The host
+    #[arg(long)]
+    host: Option<String>,
+
+    /// The client's address
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "peer")]
+    client_ip: Option<IpAddr>,
+
+    /// The address of who connects: the client's is found through trusted proxies,
+    /// from X-Forwarded-For or Forwarded
+    #[arg(long, value_name = "ADDRESS")]
+    peer: Option<IpAddr>,
+
+    /// A header
+    #[arg(long = "header", value_name = "NAME:VALUE", value_parser = header)]
+    headers: Vec<Pair>,
+
+    /// A descriptor, as Envoy sends them
+    #[arg(long = "descriptor", value_name = "NAME=VALUE", value_parser = descriptor)]
+    descriptors: Vec<Pair>,
+}
+
+/// What is to be printed.
+pub fn run(args: &ExplainArgs) -> Result<String, ConfigErrors> {
+    let config = match &args.config {
+        Some(file) => Config::load(file)?,
+        None => Config::default(),
+    };
+    let headers = Headers::Pairs(&args.headers);
+    let resolved = config.identity.client_ip(args.peer, &headers);
+    let (path, in_path) = match args.path.as_deref().map(|path| path.split_once('?')) {
+        Some(Some((path, query))) => (Some(path), Some(query)),
+        _ => (args.path.as_deref(), None),
+    };
+    let attributes = Attributes {
+        method: args.method.as_deref(),
+        path,
+        query: args.query.as_deref().or(in_path),
+        host: args.host.as_deref(),
+        client_ip: args.client_ip.or(resolved),
+        headers,
+        descriptors: &args.descriptors,
+    };
+    Ok(told(&config, &attributes, args.peer))
+}
+
+fn told(config: &Config, attributes: &Attributes<'_>, peer: Option<IpAddr>) -> String {
+    let mut out = String::new();
+    if let (Some(peer), Some(client)) = (peer, attributes.client_ip) {
+        let is_trusted = config.identity.trusts(peer);
+        let why = if is_trusted { "a trusted proxy" } else { "not a trusted proxy" };
+        // Writing to memory cannot fail.
+        let _ = writeln!(out, "client {client}: {peer} is {why}\n");
+    }
+    let explanation = config.policies.explain(attributes);
+    let _ = writeln!(out, "{explanation}");
+    let names: Vec<&str> = explanation
+        .policies
+        .iter()
+        .filter(|explained| explained.is_selected())
+        .map(|explained| explained.policy.name())
+        .collect();
+    let _ = match &*names {
+        [] => writeln!(out, "Nothing limits this request."),
+        names => writeln!(out, "Decided by: {}", names.join(", ")),
+    };
+    out
+}
+
+fn header(text: &str) -> Result<Pair, NotAPair> {
+    let (name, value) = text.split_once(':').ok_or(NotAPair("NAME:VALUE"))?;
+    Ok((name.trim().to_owned().into(), value.trim().to_owned().into()))
+}
+
+fn descriptor(text: &str) -> Result<Pair, NotAPair> {
+    let (name, value) = text.split_once('=').ok_or(NotAPair("NAME=VALUE"))?;
+    Ok((name.to_owned().into(), value.to_owned().into()))
+}
+
+/// A text that is not the pair it must be.
+#[derive(Clone, Copy, Debug)]
+struct NotAPair(&'static str);
+
+impl std::fmt::Display for NotAPair {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "write it as {}", self.0)
+    }
+}
+
+impl std::error::Error for NotAPair {}

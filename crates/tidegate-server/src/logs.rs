@@ -1,0 +1,216 @@
+//! Logs: to standard error, as text or as JSON lines; with the feature `otlp`
+//! spans go to a collector as well.
+//!
+//! Denials are logged from the stream of denials ([`Stats::events`]), not where
+//! they happen: the stream is already held to so many per policy and second, and
+//! a log that cannot keep up misses some and says how many instead of making
+//! requests wait.
+//!
+//! [`Stats::events`]: tidegate::stats::Stats::events
+
+use std::fmt;
+use std::io::IsTerminal;
+use std::sync::Arc;
+
+use clap::ValueEnum;
+use tidegate::stats::{Denial, Events, Outcome, Text, Told, TooManySubscribers};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer, fmt as lines};
+
+/// What is logged when `RUST_LOG` is not set.
+const DEFAULT_FILTER: &str = "info";
+
+/// How log lines are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people; coloured on a terminal
+    #[default]
+    Text,
+    /// One JSON object per line
+    Json,
+}
+
+/// Why logging cannot start.
+#[derive(Debug)]
+pub enum LogError {
+    /// `RUST_LOG` is not understood.
+    Filter { text: String, why: String },
+    /// The exporter of spans cannot be set up.
+    #[cfg(feature = "otlp")]
+    Export(String),
+}
+
+impl fmt::Display for LogError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LogError::Filter { text, why } => {
+                let text = text.escape_debug();
+                write!(
+                    f,
+                    "RUST_LOG=\"{text}\" is not understood: {why}\n  help: use a level (error, warn, info, debug, trace) or e.g. info,tidegate=debug"
+                )
+            }
+            #[cfg(feature = "otlp")]
+            LogError::Export(why) => {
+                write!(
+                    f,
+                    "spans cannot be exported: {why}\n  help: set OTEL_EXPORTER_OTLP_ENDPOINT to e.g. http://127.0.0.1:4318"
+                )
+            }
+        }
+    }
+}
+
+impl std::error::Error for LogError {}
+
+/// Keeps logging going; when dropped, what is still to be exported is sent.
+#[must_use = "what is to be exported is sent when it is dropped"]
+pub struct Logging {
+    #[cfg(feature = "otlp")]
+    _exporter: Option<otlp::Exporter>,
+}
+
+/// Starts logging for the whole process.
+///
+/// # Errors
+/// When `RUST_LOG` or the exporter's settings make no sense.
+pub fn start(format: LogFormat) -> Result<Logging, LogError> {
+    let text = std::env::var("RUST_LOG").unwrap_or_default();
+    let text = if text.is_empty() { DEFAULT_FILTER } else { &text };
+    let filter = EnvFilter::try_new(text)
+        .map_err(|error| LogError::Filter { text: text.to_owned(), why: error.to_string() })?;
+    let registry = tracing_subscriber::registry();
+    #[cfg(feature = "otlp")]
+    {
+        let exporter = otlp::Exporter::from_environment()?;
+        let spans = exporter.as_ref().map(otlp::Exporter::layer);
+        let _ = registry.with(spans).with(written(format).with_filter(filter)).try_init();
+        Ok(Logging { _exporter: exporter })
+    }
+    #[cfg(not(feature = "otlp"))]
+    {
+        // It only fails where somebody else logs already, as in a test.
+        let _ = registry.with(written(format).with_filter(filter)).try_init();
+        Ok(Logging {})
+    }
+}
+
+/// The layer that writes lines.
+fn written<S>(format: LogFormat) -> Box<dyn Layer<S> + Send + Sync>
+where
+    S: tracing::Subscriber + for<'a> tracing_subscriber::registry::LookupSpan<'a>,
+{
+    let layer = lines::layer().with_writer(std::io::stderr);
+    match format {
+        LogFormat::Text => {
+            let ansi = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+            layer.with_ansi(ansi).boxed()
+        }
+        LogFormat::Json => layer.json().flatten_event(true).boxed(),
+    }
+}
+
+/// Logs denials as they happen, until it is dropped.
+///
+/// # Errors
+/// When too many follow the denials already.
+pub fn denials(
+    events: &Arc<Events>,
+) -> Result<impl Future<Output = ()> + Send + use<>, TooManySubscribers> {
+    let mut subscription = events.subscribe(None)?;
+    Ok(async move {
+        loop {
+            match subscription.next().await {
+                Told::Denial(denial) => log_denial(&denial),
+                Told::Missed(count) => {
+                    tracing::warn!(target: DENIALS, count, "denials came too fast to log");
+                }
+            }
+        }
+    })
+}
+
+/// Where denials are logged, so that `RUST_LOG=info,tidegate::denials=off` leaves them out.
+const DENIALS: &str = "tidegate::denials";
+
+fn log_denial(denial: &Denial) {
+    let message = match denial.outcome {
+        Outcome::WouldDeny => "would deny",
+        _ => "denied",
+    };
+    tracing::info!(
+        target: DENIALS,
+        policy = &*denial.policy,
+        key = denial.key.to_string(),
+        route = some(&denial.route),
+        limit = &*denial.limit,
+        retry_after_ms = denial.retry_after.as_millis(),
+        request_id = some(&denial.request_id),
+        decided = denial.decided.name(),
+        // Denials of this policy that were not logged since the last one that was.
+        suppressed = denial.suppressed,
+        "{message}"
+    );
+}
+
+/// The text, unless there is none. As a string, which is written in quotes: a key
+/// with a space in it must not look like another field.
+fn some(text: &Text) -> Option<String> {
+    (!text.as_bytes().is_empty()).then(|| text.to_string())
+}
+
+#[cfg(feature = "otlp")]
+mod otlp {
+    //! Spans to a collector, over HTTP. Off unless an endpoint is named.
+
+    use opentelemetry::trace::TracerProvider;
+    use opentelemetry_otlp::SpanExporter;
+    use opentelemetry_sdk::Resource;
+    use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
+    use tracing_opentelemetry::OpenTelemetryLayer;
+    use tracing_subscriber::filter::Targets;
+    use tracing_subscriber::{Layer, Registry};
+
+    use super::LogError;
+
+    /// The variables that name an endpoint, as OpenTelemetry has them. The rest of
+    /// `OTEL_EXPORTER_OTLP_*` works too; the exporter reads it itself.
+    const ENDPOINTS: [&str; 2] =
+        ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"];
+
+    /// What is exported: our own spans, whatever `RUST_LOG` says about lines.
+    const EXPORTED: (&str, tracing::Level) = ("tidegate", tracing::Level::DEBUG);
+
+    pub struct Exporter(SdkTracerProvider);
+
+    impl Exporter {
+        /// The exporter the environment asks for, if any.
+        pub fn from_environment() -> Result<Option<Self>, LogError> {
+            if !ENDPOINTS.iter().any(|name| std::env::var_os(name).is_some()) {
+                return Ok(None);
+            }
+            let exporter = SpanExporter::builder().with_http().build();
+            let exporter = exporter.map_err(|error| LogError::Export(error.to_string()))?;
+            let resource = Resource::builder().with_service_name("tidegate").build();
+            let provider = SdkTracerProvider::builder()
+                .with_batch_exporter(exporter)
+                .with_resource(resource)
+                .build();
+            Ok(Some(Exporter(provider)))
+        }
+
+        pub fn layer(&self) -> impl Layer<Registry> + use<> {
+            let tracer: SdkTracer = self.0.tracer("tidegate");
+            let targets = Targets::new().with_target(EXPORTED.0, EXPORTED.1);
+            OpenTelemetryLayer::new(tracer).with_filter(targets)
+        }
+    }
+
+    impl Drop for Exporter {
+        fn drop(&mut self) {
+            // At the end of the process there is nobody left to tell.
+            let _ = self.0.shutdown();
+        }
+    }
+}

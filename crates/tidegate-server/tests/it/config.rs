@@ -1,0 +1,196 @@
+//! `tidegate config` and `tidegate explain`.
+
+use serde_json::Value;
+
+use crate::harness::{Files, tidegate, tidegate_reading};
+
+const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/tidegate.yaml");
+
+#[test]
+fn a_good_config_is_fine() {
+    let run = tidegate(&["config", "check", EXAMPLE]).succeeded();
+    assert_eq!(run.stdout, format!("{EXAMPLE} is fine: 2 policies, 4 limits, 2 overrides\n"));
+}
+
+#[test]
+fn a_bad_config_is_told_with_all_its_mistakes() {
+    let files = Files::new("config-check");
+    let text = "policies:\n  - name: login\n    key: \"{client-ip}\"\n    limits: [\"5 per 1y\"]\n";
+    let path = files.write("tidegate.yaml", text);
+    let run = tidegate(&["config", "check", &path]);
+    assert_eq!((run.code, run.stdout.as_str()), (1, ""));
+    let expected = format!(
+        "error: `client-ip`: unknown part of a request
+ --> {path}:3:12
+  |
+3 |     key: \"{{client-ip}}\"
+  |            ^^^^^^^^^
+  field: policies[0].key
+  help: did you mean `client_ip`?
+
+error: `y`: unknown unit of time
+ --> {path}:4:22
+  |
+4 |     limits: [\"5 per 1y\"]
+  |                      ^
+  field: policies[0].limits[0]
+  help: use ms, s, m, h, d or w
+"
+    );
+    assert_eq!(run.stderr, expected);
+}
+
+#[test]
+fn a_config_from_a_pipe() {
+    let text = b"policies: [{ name: a, key: all, limits: 1 per 1s }]";
+    let run = tidegate_reading(&["config", "check", "/dev/stdin"], text).succeeded();
+    assert_eq!(run.stdout, "/dev/stdin is fine: 1 policy, 1 limit, 0 overrides\n");
+    let run = tidegate_reading(&["config", "check", "/dev/stdin"], &[b'x'; 3_000_000]);
+    run.failed(1, &["the config is larger than 1024 KiB"]);
+}
+
+#[test]
+fn no_such_file() {
+    tidegate(&["config", "check", "no/such/file"]).failed(1, &["cannot be read", "no/such/file"]);
+    tidegate(&["explain", "--config", "no/such/file"]).failed(1, &["cannot be read"]);
+    tidegate(&["config", "check", "/"]).failed(1, &["cannot be read", "directory"]);
+}
+
+#[test]
+fn the_schema_is_json() {
+    let schema: Value = tidegate(&["config", "schema"]).succeeded().json();
+    assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
+    assert!(schema["properties"]["policies"]["items"]["properties"]["limits"].is_object());
+}
+
+/// What is asked, after `explain --config EXAMPLE`; what is said.
+const EXPLAINED: &[(&[&str], &str)] = &[
+    (
+        &["--method", "POST", "--path", "/%6Cogin", "--client-ip", "192.0.2.1"],
+        "login: limits
+  key     {client_ip} -> 192.0.2.1
+  limit   5 per 1m sliding-log
+  store down: denied
+
+api: does not match
+  because it wants path: /v1/**; the request has /login
+
+Decided by: login
+",
+    ),
+    (
+        &["--path", "/v1/files?x=1", "--client-ip", "2001:db8:0:1::7", "--header", "X-Org: newco"],
+        "login: does not match
+  because it wants method: POST; the request has missing
+
+api: observes, never denies
+  key     {header:x-api-key | client_ip} -> client_ip=2001:db8:0:1::/64
+  because override 2 holds: header:x-org: newco
+  limit   10 per 1s sliding-counter
+  limit   600 per 1m sliding-counter
+  limit   100000 per 1d sliding-buckets buckets 10
+  store down: decided locally
+
+Decided by: api
+",
+    ),
+    (
+        &["--path", "/v1/files", "--client-ip", "192.168.1.1"],
+        "login: does not match
+  because it wants method: POST; the request has missing
+
+api: exempt
+  because client_ip: 192.168.0.0/16
+
+Nothing limits this request.
+",
+    ),
+    (
+        &["--peer", "192.0.2.9", "--header", "x-forwarded-for: 6.6.6.6", "--path", "/"],
+        "client 192.0.2.9: 192.0.2.9 is not a trusted proxy
+
+login: does not match
+  because it wants method: POST; the request has missing
+
+api: does not match
+  because it wants path: /v1/**; the request has /
+
+Nothing limits this request.
+",
+    ),
+];
+
+#[test]
+fn explained() {
+    for (asked, expected) in EXPLAINED {
+        let args = [&["explain", "--config", EXAMPLE], *asked].concat();
+        assert_eq!(tidegate(&args).succeeded().stdout, *expected, "{asked:?}");
+    }
+}
+
+#[test]
+fn without_a_config_the_default_is_explained() {
+    let run = tidegate(&["explain", "--client-ip", "192.0.2.1"]).succeeded();
+    let expected = "default: limits
+  key     {client_ip} -> 192.0.2.1
+  limit   100 per 1m sliding-counter
+  store down: decided locally
+
+Decided by: default
+";
+    assert_eq!(run.stdout, expected);
+}
+
+#[test]
+fn the_client_behind_a_trusted_proxy() {
+    let files = Files::new("explain-proxy");
+    let text = "trusted_proxies: 10.0.0.0/8\npolicies:\n  - { name: a, match: { host: x, query:q: 1, descriptor:d: e }, key: '{client_ip}', limits: 1 per 1s }\n";
+    let path = files.write("tidegate.yaml", text);
+    let run = tidegate(&[
+        "explain",
+        "--config",
+        &path,
+        "--peer",
+        "10.0.0.1",
+        "--header",
+        "X-Forwarded-For: 6.6.6.6, 192.0.2.1",
+        "--host",
+        "X:80",
+        "--query",
+        "q=1",
+        "--descriptor",
+        "d=e",
+    ]);
+    let run = run.succeeded();
+    assert!(
+        run.stdout.starts_with("client 192.0.2.1: 10.0.0.1 is a trusted proxy\n"),
+        "{}",
+        run.stdout
+    );
+    assert!(run.stdout.contains("{client_ip} -> 192.0.2.1"), "{}", run.stdout);
+}
+
+/// Whoever typed it could make it print anything; it prints no control character.
+#[test]
+fn nothing_typed_reaches_the_terminal_raw() {
+    let args =
+        ["explain", "--path", "/\u{1b}[31m", "--client-ip", "192.0.2.1", "--header", "x:\u{1b}"];
+    let run = tidegate(&[&args[..], &["--config", EXAMPLE]].concat()).succeeded();
+    assert!(run.stdout.chars().all(|c| c == '\n' || !c.is_control()), "{:?}", run.stdout);
+}
+
+#[test]
+fn bad_flags() {
+    for args in [
+        &["explain", "--header", "no-colon"][..],
+        &["explain", "--client-ip", "here"],
+        &["explain", "--client-ip", "192.0.2.1", "--peer", "192.0.2.1"],
+        &["explain", "--descriptor", "x"],
+        &["config"],
+        &["config", "check"],
+    ] {
+        let run = tidegate(args);
+        assert_eq!(run.code, 2, "{args:?}");
+        assert!(!run.stderr.contains("panicked"), "{}", run.stderr);
+    }
+}

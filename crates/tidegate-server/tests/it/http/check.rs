@@ -1,0 +1,182 @@
+//! `/v1/check` and `/v1/check/batch`: every way to ask, and the answers whole.
+
+use serde_json::{Value, json};
+
+use super::{serve, timeless};
+
+/// A line of an answer: policy, limit, window, algorithm, remaining, allowed.
+fn line(policy: &str, limit: u64, window: &str, remaining: u64, allowed: bool) -> Value {
+    let (window_ms, algorithm) = match window {
+        "1h log" => (3_600_000, "sliding-log"),
+        "1h counter" => (3_600_000, "sliding-counter"),
+        "1d bucket" => (86_400_000, "token-bucket"),
+        other => panic!("{other}"),
+    };
+    let policy = if policy.is_empty() { Value::Null } else { policy.into() };
+    let retry = if allowed { json!(0) } else { json!("later") };
+    json!({"policy": policy, "limit": limit, "window_ms": window_ms, "algorithm": algorithm,
+        "remaining": remaining, "allowed": allowed, "retry_after_ms": retry})
+}
+
+/// An answer that speaks for its `speaker`-th line.
+fn answer(allowed: bool, speaker: usize, lines: &[Value]) -> Value {
+    let line = &lines[speaker];
+    let retry = if allowed { json!(0) } else { line["retry_after_ms"].clone() };
+    json!({"allowed": allowed, "policy": line["policy"], "limit": line["limit"],
+        "remaining": line["remaining"], "retry_after_ms": retry, "reset_after_ms": "later",
+        "decided": "exact", "limits": lines})
+}
+
+fn login(remaining: u64, allowed: bool) -> Value {
+    answer(allowed, 0, &[line("login", 2, "1h log", remaining, allowed)])
+}
+
+fn nothing() -> Value {
+    json!({"allowed": true, "policy": null, "limit": null, "remaining": null, "retry_after_ms": 0,
+        "reset_after_ms": null, "decided": "exact", "limits": []})
+}
+
+/// The `api` policy with the watched one beside it.
+fn api(remaining: [u64; 2], watched: bool) -> Value {
+    let mut last = line("watched", 1, "1h log", 0, watched);
+    last["mode"] = "observe".into();
+    let lines = [
+        line("api", 5, "1h counter", remaining[0], true),
+        line("api", 100, "1d bucket", remaining[1], true),
+        last,
+    ];
+    answer(true, 0, &lines)
+}
+
+#[test]
+fn every_way_to_ask_is_answered_whole() {
+    let server = serve("check-answers");
+    let mut idle = login(2, true);
+    idle["reset_after_ms"] = json!(0);
+    let mut never = login(2, false);
+    never["limits"][0]["retry_after_ms"] = Value::Null;
+    never["retry_after_ms"] = Value::Null;
+    never["reset_after_ms"] = json!(0);
+    let own = |left, allowed| answer(allowed, 0, &[line("", 3, "1h log", left, allowed)]);
+    #[rustfmt::skip]
+    let rows: Vec<(&str, Value)> = vec![
+        // A key under a policy, until it is used up.
+        (r#"{"policy":"login","key":"alice"}"#, login(1, true)),
+        (r#"{"policy":"login","key":"alice","cost":2}"#, login(1, false)),
+        (r#"{"policy":"login","key":"alice","cost":1}"#, login(0, true)),
+        (r#"{"policy":"login","key":"alice"}"#, login(0, false)),
+        // A look, a refund, a charge nobody asked for.
+        (r#"{"policy":"login","key":"bob","cost":0}"#, idle.clone()),
+        (r#"{"policy":"login","key":"alice","cost":-1}"#, login(1, true)),
+        (r#"{"policy":"login","key":"alice","cost":5,"force":true}"#, login(0, true)),
+        (r#"{"policy":"login","key":"alice","cost":0}"#, login(0, false)),
+        // A cost that can never pass.
+        (r#"{"policy":"login","key":"carol","cost":3}"#, never),
+        // Numbers and nothings as other programs write them.
+        (r#"{"policy":"login","key":"dave","cost":1.0,"id":null,"force":null,"max_wait_ms":0}"#, login(1, true)),
+        // An id is charged once.
+        (r#"{"policy":"login","key":"erin","id":"order-1"}"#, login(1, true)),
+        (r#"{"policy":"login","key":"erin","id":"order-1"}"#, login(1, true)),
+        (r#"{"policy":"login","key":"erin","id":"order-2"}"#, login(0, true)),
+        // A request: every policy that matches, watched ones without a say.
+        (r#"{"attributes":{"method":"POST","path":"/login","client_ip":"192.0.2.1"}}"#, login(1, true)),
+        (r#"{"attributes":{"method":"POST","path":"//%6Cogin?next=/","client_ip":"::ffff:192.0.2.1"}}"#, login(0, true)),
+        (r#"{"policy":"login","key":"192.0.2.1"}"#, login(0, false)),
+        (r#"{"attributes":{"method":"GET","path":"/login"}}"#, nothing()),
+        (r#"{"attributes":{"path":"/api/x","client_ip":"192.0.2.2"}}"#, api([4, 99], true)),
+        (r#"{"attributes":{"path":"/api/y","client_ip":"192.0.2.2"}}"#, api([3, 98], false)),
+        (r#"{"attributes":{"path":"/api/z","client_ip":"192.168.0.1"}}"#, {
+            let mut watched = line("watched", 1, "1h log", 0, true);
+            watched["mode"] = "observe".into();
+            json!({"allowed": true, "policy": null, "limit": null, "remaining": null, "retry_after_ms": 0,
+                "reset_after_ms": null, "decided": "exact", "limits": [watched]})
+        }),
+        // With a policy named only that one, its key from its template.
+        (r#"{"policy":"login","attributes":{"path":"/elsewhere","client_ip":"192.0.2.9"}}"#, login(1, true)),
+        (r#"{"policy":"login","key":"192.0.2.9"}"#, login(0, true)),
+        (r#"{"policy":"api","key":"k","attributes":{"headers":{"X-Org":"acme"}}}"#,
+            answer(true, 0, &[line("api", 50, "1h counter", 49, true)])),
+        (r#"{"policy":"retired","key":"x"}"#, nothing()),
+        // A cost from a header, and the caller's own in its place.
+        (r#"{"attributes":{"path":"/metered","client_ip":"192.0.2.1","headers":{"x-cost":"4"}}}"#,
+            answer(true, 0, &[line("metered", 10, "1h log", 6, true)])),
+        (r#"{"attributes":{"path":"/metered","client_ip":"192.0.2.1","headers":{"x-cost":"4"}},"cost":1}"#,
+            answer(true, 0, &[line("metered", 10, "1h log", 5, true)])),
+        // Limits of the caller's own, apart from all policies.
+        (r#"{"key":"alice","limits":["3 per 1h sliding-log"]}"#, own(2, true)),
+        (r#"{"key":"alice","limits":["3 per 1h sliding-log"],"cost":2}"#, own(0, true)),
+        (r#"{"key":"alice","limits":["3 per 1h sliding-log"]}"#, own(0, false)),
+        // Any text is a key.
+        (r#"{"policy":"login","key":"\u0000<img onerror=x>\u001b[2J\n"}"#, login(1, true)),
+        (r#"{"policy":"login","key":"\u0000<img onerror=x>\u001b[2J\n"}"#, login(0, true)),
+        (r#"{"policy":"login","key":"<img onerror=x>\u001b[2J\n"}"#, login(1, true)),
+    ];
+    for (body, expected) in rows {
+        let reply = server.check(body);
+        assert_eq!((reply.status, reply.header("content-type")), (200, Some("application/json")));
+        assert_eq!(timeless(&reply.json()), expected, "{body}");
+    }
+}
+
+#[test]
+fn waits_are_exact_and_rounded_up() {
+    let server = serve("check-waits");
+    let ask = r#"{"policy":"login","key":"alice"}"#;
+    (0..2).for_each(|_| drop(server.check(ask)));
+    let wait = server.check(ask).json()["retry_after_ms"].as_u64().expect("a wait");
+    assert!((1..=3_600_000).contains(&wait), "{wait}");
+}
+
+#[test]
+fn a_check_can_wait_its_turn() {
+    let server = serve("check-shaping");
+    let ask = |wait: u64| {
+        server.check(&format!(r#"{{"policy":"short","key":"a","max_wait_ms":{wait}}}"#)).json()
+    };
+    assert_eq!(ask(0)["allowed"], true);
+    // The window is 300 ms: it passes when that is over, and is told no at once if it must not wait so long.
+    assert_eq!(ask(20_000)["allowed"], true);
+    assert_eq!(ask(1)["allowed"], false);
+}
+
+#[test]
+fn a_batch_is_answered_in_order() {
+    let server = serve("batch");
+    let reply = server.post(
+        "/v1/check/batch",
+        r#"{"checks":[{"policy":"login","key":"a"},{"policy":"login","key":"b","cost":2},
+            {"policy":"login","key":"a","id":"x"},{"policy":"login","key":"a"},
+            {"policy":"login","key":"a","id":"x","cost":2},{"attributes":{"path":"/none"}}]}"#,
+    );
+    assert_eq!(reply.status, 200);
+    let answers = timeless(&reply.json()["answers"]);
+    let reused = &answers[4];
+    assert_eq!((&reused["status"], &reused["field"]), (&json!(409), &json!("checks[4].id")));
+    let expected =
+        json!([login(1, true), login(0, true), login(0, true), login(0, false), reused, nothing()]);
+    assert_eq!(answers, expected);
+    assert_eq!(server.post("/v1/check/batch", r#"{"checks":[]}"#).json(), json!({"answers": []}));
+}
+
+#[test]
+fn a_batch_with_a_mistake_charges_nothing() {
+    let server = serve("batch-mistakes");
+    let many = vec![r#"{"policy":"login","key":"a"}"#; 1001].join(",");
+    #[rustfmt::skip]
+    let rows = [
+        (r#"{"policy":"login","key":"a"},{"policy":"login","key":"a","cost":"1"}"#, 400, "checks[1].cost", "expected a whole number"),
+        (r#"{"policy":"login","key":"a"},{"policy":"login","key":""}"#, 400, "checks[1].key", "it is empty"),
+        (r#"{"policy":"login","key":"a"},{"policy":"nobody","key":"a"}"#, 404, "checks[1].policy", "there is no policy `nobody`"),
+        (r#"{"policy":"login","key":"a"},{"policy":"jobs","key":"a"}"#, 409, "checks[1].policy", "take a permit"),
+        (r#"{"policy":"login","key":"a"},{"policy":"login","key":"a","max_wait_ms":5}"#, 400, "checks[1].max_wait_ms", "a batch does not wait"),
+        (r#"{"policy":"login","key":"a"},["login","a"]"#, 400, "checks[1]", "expected an object"),
+        (many.as_str(), 400, "checks", "there are 1001: send at most 1000"),
+    ];
+    server.post("/v1/check/batch", "{}").refuses(400, Some("checks"), "missing field `checks`");
+    for (checks, status, field, part) in rows {
+        let reply = server.post("/v1/check/batch", &format!(r#"{{"checks":[{checks}]}}"#));
+        reply.refuses(status, Some(field), part);
+    }
+    let left = server.check(r#"{"policy":"login","key":"a","cost":0}"#).json();
+    assert_eq!(left["remaining"], 2, "nothing was charged");
+}

@@ -1,0 +1,89 @@
+//! `/v1/permits`: places that are held, renewed, given back, and end by themselves.
+
+use serde_json::json;
+
+use super::{serve, timeless};
+use crate::served::{Server, wait_for};
+
+fn take(server: &Server, body: &str) -> crate::served::Reply {
+    server.post("/v1/permits", body)
+}
+
+fn id_of(reply: &crate::served::Reply) -> String {
+    assert_eq!(reply.status, 201, "{reply:?}");
+    let id = reply.json()["id"].as_str().expect("an id").to_owned();
+    assert_eq!(reply.header("location"), Some(&*format!("/v1/permits/{id}")));
+    id
+}
+
+#[test]
+fn a_place_is_held_until_it_is_given_back() {
+    let server = serve("permits");
+    let body = r#"{"policy":"jobs","key":"alice","ttl_ms":20000}"#;
+    let first = take(&server, body);
+    let id = id_of(&first);
+    assert_eq!(first.json()["ttl_ms"], 20000);
+    assert_eq!(first.header("ratelimit"), Some("\"jobs-concurrent\";r=1;t=20"));
+    let second = id_of(&take(&server, body));
+    assert_ne!(id, second);
+
+    let denied = take(&server, body);
+    assert_eq!(denied.status, 429);
+    assert_eq!(denied.header("content-type"), Some("application/problem+json"));
+    assert_eq!(denied.json()["violated-policies"], json!(["jobs-concurrent"]));
+    assert!(denied.header("retry-after").is_some());
+
+    let path = format!("/v1/permits/{id}");
+    let renewed = server.ask("PUT", &path, &[], "");
+    assert_eq!((renewed.status, renewed.json()), (200, json!({"id": id, "ttl_ms": 20000})));
+    let given_back = server.ask("DELETE", &path, &[], "");
+    assert_eq!((given_back.status, given_back.body.len()), (204, 0));
+    for method in ["DELETE", "PUT"] {
+        server.ask(method, &path, &[], "").refuses(404, None, "no such permit is held");
+    }
+    // Its place is free, and each permit charged the rate limit beside it.
+    let third = take(&server, body);
+    id_of(&third);
+    let lines = timeless(&third.json()["limits"]);
+    assert_eq!((&lines[0]["remaining"], &lines[1]["remaining"]), (&json!(0), &json!(7)));
+}
+
+#[test]
+fn a_lease_ends_by_itself() {
+    let server = serve("leases");
+    let body = r#"{"key":"k","limits":["1 concurrent lease 300ms"]}"#;
+    let path = format!("/v1/permits/{}", id_of(&take(&server, body)));
+    let again = wait_for(|| Some(take(&server, body)).filter(|reply| reply.status == 201));
+    id_of(&again);
+    server.ask("PUT", &path, &[], "").refuses(404, None, "no such permit is held");
+}
+
+#[test]
+fn what_cannot_be_held_is_refused_by_field() {
+    let server = serve("permits-refused");
+    #[rustfmt::skip]
+    let rows = [
+        (r#"{"policy":"login","key":"a"}"#, 409, Some("policy"), "policy `login` has no concurrency limit to hold: check it instead with POST /v1/check"),
+        (r#"{"key":"a","limits":["5 per 1m"]}"#, 409, Some("limits"), "no concurrency limit to hold"),
+        (r#"{"policy":"nobody","key":"a"}"#, 404, Some("policy"), "there is no policy `nobody`"),
+        (r#"{"policy":"jobs","key":"a","ttl_ms":30001}"#, 400, Some("ttl_ms"), "the limit's lease is 30000 ms"),
+        (r#"{"policy":"jobs","key":"a","ttl_ms":0}"#, 400, Some("ttl_ms"), "at least 1 ms"),
+        (r#"{"policy":"jobs","key":"a","ttl_ms":-5}"#, 400, Some("ttl_ms"), "at least 1 ms"),
+        (r#"{"policy":"jobs","key":"a","cost":0}"#, 400, Some("cost"), "a permit holds at least 1"),
+        (r#"{"policy":"jobs","key":"a","ttl":5}"#, 400, Some("ttl"), "unknown field `ttl`"),
+        (r#"{"policy":"jobs"}"#, 400, Some("key"), "it is missing"),
+    ];
+    for (body, status, field, part) in rows {
+        take(&server, body).refuses(status, field, part);
+    }
+    let id = "0".repeat(32);
+    for id in [&*id, "x", "%00", "../check", &"0".repeat(31), &"A".repeat(32)] {
+        let path = format!("/v1/permits/{id}");
+        server.ask("DELETE", &path, &[], "").refuses(404, None, "no such permit is held");
+    }
+    let path = format!("/v1/permits/{id}");
+    server.ask("GET", &path, &[], "").refuses(405, None, "use PUT, DELETE");
+    let renew = |body: &str| server.ask("PUT", &path, &[crate::served::JSON], body);
+    renew(r#"{"ttl_ms":5}"#).refuses(400, Some("ttl_ms"), "unknown field `ttl_ms`");
+    renew("{}").refuses(404, None, "no such permit is held");
+}

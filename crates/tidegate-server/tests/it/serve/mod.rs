@@ -1,0 +1,16 @@
+//! The server as a process: how it starts, reloads, protects itself and ends.
+
+mod bounds;
+mod ends;
+mod reloads;
+mod secrets;
+mod starts;
+mod streams;
+
+/// One policy that lets little through.
+const TWO_PER_HOUR: &str = "
+policies:
+  - name: login
+    key: \"{client_ip}\"
+    limits: [\"2 per 1h sliding-log\"]
+";

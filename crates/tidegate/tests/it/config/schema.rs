@@ -1,0 +1,221 @@
+//! The schema for editors: it accepts what the parser accepts, knows the
+//! mistakes a schema can know, and the page names every field it has.
+
+use std::fs;
+
+use granit_parser::{Event, Parser, ScalarStyle, Span};
+use regex_lite::Regex;
+use serde_json::{Map, Value, json};
+use tidegate::config::schema;
+
+type Events<'e> = dyn Iterator<Item = (Event<'e>, Span)> + 'e;
+
+/// YAML as JSON, read apart from the parser under test. Aliases are not followed.
+fn json_of(yaml: &str) -> Value {
+    let events = Parser::new_from_str(yaml).map(|event| event.expect("YAML"));
+    let mut events = events
+        .skip_while(|(event, _)| matches!(event, Event::StreamStart | Event::DocumentStart(..)));
+    let (first, _) = events.next().expect("a value");
+    value(first, &mut events)
+}
+
+fn value<'e>(event: Event<'e>, events: &mut Events<'e>) -> Value {
+    match event {
+        Event::Scalar(text, ScalarStyle::Plain, ..) => {
+            serde_json::from_str(&text.replace('_', "")).unwrap_or_else(|_| json!(text))
+        }
+        Event::Scalar(text, ..) => json!(text),
+        Event::SequenceStart(..) => {
+            let mut items = Vec::new();
+            loop {
+                match events.next().expect("an item").0 {
+                    Event::SequenceEnd => return Value::Array(items),
+                    event => items.push(value(event, events)),
+                }
+            }
+        }
+        Event::MappingStart(..) => {
+            let mut entries = Map::new();
+            loop {
+                let name = match events.next().expect("a name").0 {
+                    Event::MappingEnd => return Value::Object(entries),
+                    Event::Scalar(name, ..) => name.into_owned(),
+                    event => panic!("{event:?}"),
+                };
+                let (event, _) = events.next().expect("a value");
+                entries.insert(name, value(event, events));
+            }
+        }
+        event => panic!("{event:?}"),
+    }
+}
+
+/// As much of JSON Schema as the schema uses.
+fn validates(root: &Value, schema: &Value, value: &Value) -> bool {
+    let rules = schema.as_object().expect("a schema");
+    rules.iter().all(|(rule, wanted)| match (rule.as_str(), value) {
+        ("$ref", _) => {
+            let name = wanted.as_str().and_then(|path| path.strip_prefix('#')).expect("a path");
+            validates(root, root.pointer(name).expect("a definition"), value)
+        }
+        ("anyOf", _) => {
+            wanted.as_array().expect("a list").iter().any(|one| validates(root, one, value))
+        }
+        ("enum", _) => wanted.as_array().expect("a list").contains(value),
+        ("type", _) => match wanted {
+            Value::Array(names) => names.iter().any(|name| is_type(name, value)),
+            name => is_type(name, value),
+        },
+        ("pattern", Value::String(text)) => {
+            Regex::new(wanted.as_str().expect("a pattern")).expect("a regex").is_match(text)
+        }
+        ("minimum", Value::Number(number)) => number.as_f64() >= wanted.as_f64(),
+        ("maximum", Value::Number(number)) => number.as_f64() <= wanted.as_f64(),
+        ("required", Value::Object(entries)) => {
+            let names = wanted.as_array().expect("a list").iter();
+            names.flat_map(Value::as_str).all(|name| entries.contains_key(name))
+        }
+        ("properties", Value::Object(entries)) => entries.iter().all(|(name, value)| {
+            wanted.get(name).is_none_or(|schema| validates(root, schema, value))
+        }),
+        ("additionalProperties", Value::Object(entries)) => {
+            let known = |name: &str| {
+                let listed = rules.get("properties").is_some_and(|all| all.get(name).is_some());
+                let patterns = rules.get("patternProperties").and_then(Value::as_object);
+                listed
+                    || patterns.is_some_and(|all| {
+                        all.keys().any(|p| Regex::new(p).expect("a regex").is_match(name))
+                    })
+            };
+            let mut rest = entries.iter().filter(|(name, _)| !known(name));
+            rest.all(|(_, value)| wanted != &json!(false) && validates(root, wanted, value))
+        }
+        ("patternProperties", Value::Object(entries)) => {
+            let patterns = wanted.as_object().expect("patterns");
+            patterns.iter().all(|(pattern, schema)| {
+                let pattern = Regex::new(pattern).expect("a regex");
+                let mut matching = entries.iter().filter(|(name, _)| pattern.is_match(name));
+                matching.all(|(_, value)| validates(root, schema, value))
+            })
+        }
+        ("items", Value::Array(items)) => items.iter().all(|item| validates(root, wanted, item)),
+        ("minItems", Value::Array(items)) => {
+            items.len() as u64 >= wanted.as_u64().expect("a number")
+        }
+        ("maxItems", Value::Array(items)) => {
+            items.len() as u64 <= wanted.as_u64().expect("a number")
+        }
+        ("$schema" | "$defs" | "title" | "description" | "examples", _) => true,
+        (
+            "pattern" | "minimum" | "maximum" | "required" | "properties" | "additionalProperties",
+            _,
+        ) => true,
+        ("patternProperties" | "items" | "minItems" | "maxItems", _) => true,
+        (rule, _) => panic!("the schema uses {rule}, which this test does not know"),
+    })
+}
+
+fn is_type(name: &Value, value: &Value) -> bool {
+    match name.as_str().expect("a type") {
+        "object" => value.is_object(),
+        "array" => value.is_array(),
+        "string" => value.is_string(),
+        "number" => value.is_number(),
+        "integer" => value.is_u64() || value.is_i64(),
+        "boolean" => value.is_boolean(),
+        name => panic!("the schema uses the type {name}, which this test does not know"),
+    }
+}
+
+fn accepted(yaml: &str) -> bool {
+    let schema = schema();
+    validates(&schema, &schema, &json_of(yaml))
+}
+
+#[test]
+fn good_configs_validate() {
+    assert!(accepted(include_str!("good/surface.yaml")));
+    assert!(accepted(include_str!("../../../../../examples/tidegate.yaml")));
+    // The test's reader does not follow aliases, so it gets the value itself.
+    let everything =
+        include_str!("good/everything.yaml").replace("match: *downloads", "match: { path: /x }");
+    assert!(accepted(&everything));
+}
+
+/// Mistakes that an editor with the schema underlines.
+#[test]
+fn bad_configs_do_not_validate() {
+    let names = [
+        "bad-settings",
+        "cost-fraction",
+        "cost-negative",
+        "cost-of-path",
+        "cost-text",
+        "empty-policies",
+        "exempt-is-list",
+        "headers-empty",
+        "key-is-list",
+        "key-unquoted",
+        "limit-empty",
+        "limit-is-number",
+        "limit-mapping",
+        "limit-no-number",
+        "limit-per",
+        "limit-unit",
+        "limits-too-many",
+        "match-header-without-name",
+        "match-headers-list",
+        "match-is-text",
+        "match-nested",
+        "match-unknown",
+        "missing-fields",
+        "misspelt-algorithm",
+        "misspelt-mode",
+        "mode-far",
+        "name-is-list",
+        "name-is-number",
+        "name-too-long",
+        "name-with-blank",
+        "no-policies",
+        "null-policies",
+        "override-without-when",
+        "overrides-is-mapping",
+        "policies-is-mapping",
+        "policy-is-text",
+        "tls",
+        "top-is-list",
+        "top-is-text",
+        "unknown-field",
+        "unknown-override-field",
+        "unknown-policy-field",
+    ];
+    for name in names {
+        let text = fs::read_to_string(format!("tests/it/config/bad/{name}.yaml")).expect(name);
+        assert!(!accepted(&text), "{name} validates");
+    }
+}
+
+/// Every name under `properties`, at any depth.
+fn names(schema: &Value, found: &mut Vec<String>) {
+    match schema {
+        Value::Object(entries) => {
+            if let Some(Value::Object(properties)) = entries.get("properties") {
+                found.extend(properties.keys().cloned());
+            }
+            entries.values().for_each(|value| names(value, found));
+        }
+        Value::Array(items) => items.iter().for_each(|item| names(item, found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn the_page_names_every_field() {
+    let page = fs::read_to_string("../../docs/config.md").expect("the page");
+    let mut all = Vec::new();
+    names(&schema(), &mut all);
+    assert!(all.len() > 40, "{all:?}");
+    for name in all {
+        assert!(page.contains(&format!("`{name}`")), "docs/config.md does not name `{name}`");
+    }
+}

@@ -1,0 +1,79 @@
+//! Policies: what they match, the keys they make, what is selected and why.
+
+mod keys;
+mod matching;
+mod select;
+
+use std::borrow::Cow;
+
+use tidegate::attributes::{Attributes, Headers};
+use tidegate::config::Config;
+
+type Pairs = Vec<(Cow<'static, str>, Cow<'static, str>)>;
+
+/// A request in words: `POST /login?x=1 host=a ip=1.2.3.4 x-org:acme @tenant=b`.
+#[derive(Debug, Default)]
+pub struct Asked {
+    method: Option<String>,
+    path: Option<String>,
+    query: Option<String>,
+    host: Option<String>,
+    ip: Option<String>,
+    headers: Pairs,
+    descriptors: Pairs,
+}
+
+impl Asked {
+    pub fn new(words: &str) -> Self {
+        let mut asked = Asked::default();
+        for word in words.split_whitespace() {
+            if let Some(host) = word.strip_prefix("host=") {
+                asked.host = Some(host.into());
+            } else if let Some(ip) = word.strip_prefix("ip=") {
+                asked.ip = Some(ip.into());
+            } else if let Some((name, value)) =
+                word.strip_prefix('@').and_then(|w| w.split_once('='))
+            {
+                asked.descriptors.push((name.to_owned().into(), value.to_owned().into()));
+            } else if word.starts_with('/') {
+                let (path, query) =
+                    word.split_once('?').map_or((word, None), |(p, q)| (p, Some(q)));
+                asked.path = Some(path.into());
+                asked.query = query.map(Into::into);
+            } else if let Some((name, value)) = word.split_once(':') {
+                asked.headers.push((name.to_owned().into(), value.to_owned().into()));
+            } else {
+                asked.method = Some(word.into());
+            }
+        }
+        asked
+    }
+
+    pub fn attributes(&self) -> Attributes<'_> {
+        Attributes {
+            method: self.method.as_deref(),
+            path: self.path.as_deref(),
+            query: self.query.as_deref(),
+            host: self.host.as_deref(),
+            client_ip: self.ip.as_ref().map(|ip| ip.parse().expect("an address")),
+            headers: Headers::Pairs(&self.headers),
+            descriptors: &self.descriptors,
+        }
+    }
+}
+
+pub fn config(text: &str) -> Config {
+    Config::parse(text, "config.yaml").unwrap_or_else(|errors| panic!("{errors}"))
+}
+
+/// One policy that matches everything, with this key.
+pub fn with_key(template: &str) -> Config {
+    config(&format!("policies: [{{ name: p, key: '{template}', limits: 1 per 1s }}]"))
+}
+
+/// The key a template makes of a request.
+pub fn key(template: &str, attributes: &Attributes<'_>) -> Vec<u8> {
+    let config = with_key(template);
+    let selected = config.policies.select(attributes).expect("no cost to read");
+    selected[0].key.as_ref().to_vec()
+}

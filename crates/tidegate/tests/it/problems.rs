@@ -1,0 +1,129 @@
+//! Problem documents, as text and as an independent parser reads them.
+
+use std::time::Duration;
+
+use http::StatusCode;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use tidegate::RetryAfter;
+use tidegate::headers::{Line, PROBLEM_JSON, Problem, Shown, write_problem};
+
+use crate::common::limit;
+
+fn written(problem: &Problem<'_>) -> String {
+    let mut out = String::new();
+    write_problem(problem, &mut out);
+    out
+}
+
+fn parsed(problem: &Problem<'_>) -> Value {
+    serde_json::from_str(&written(problem)).expect("JSON")
+}
+
+fn bad<'a>(field: Option<&'a str>, detail: &'a str) -> Problem<'a> {
+    Problem::BadRequest { status: StatusCode::BAD_REQUEST, field, detail }
+}
+
+#[test]
+fn a_denial_names_every_limit_that_denied() {
+    let limits = ["10 per 1s", "600 per 1m", "5 per 1m sliding-log"].map(limit);
+    let line = |policy, limit, retry_after| Line {
+        policy,
+        limit,
+        remaining: Some(0),
+        retry_after,
+        reset_after: Duration::from_secs(9),
+    };
+    let lines = [
+        line("api", &limits[0], RetryAfter::Micros(200)),
+        line("api", &limits[1], RetryAfter::Now),
+        line("login", &limits[2], RetryAfter::Micros(4_200_000)),
+    ];
+    let shown = Shown { allowed: false, lines: &lines, speaker: Some(2) };
+    assert_eq!(
+        written(&Problem::QuotaExceeded(&shown)),
+        r##"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,"detail":"used up: `5 per 1m sliding-log` of policy login; retry after 5 s","violated-policies":["api-1s","login"]}"##
+    );
+    let never = [line("login", &limits[2], RetryAfter::Never)];
+    let shown = Shown { allowed: false, lines: &never, speaker: Some(0) };
+    let document = parsed(&Problem::QuotaExceeded(&shown));
+    assert_eq!(
+        document["detail"],
+        "this cost can never pass `5 per 1m sliding-log` of policy login"
+    );
+    assert_eq!(document["violated-policies"], json!(["login"]));
+    let unnamed = [line("", &limits[0], RetryAfter::Micros(1))];
+    let shown = Shown { allowed: false, lines: &unnamed, speaker: Some(0) };
+    let document = parsed(&Problem::QuotaExceeded(&shown));
+    assert_eq!(document["detail"], "used up: `10 per 1s sliding-counter`; retry after 1 s");
+    assert_eq!(document["violated-policies"], json!(["1s"]));
+}
+
+#[test]
+fn a_store_failure_is_not_the_clients_fault() {
+    let limit = limit("10 per 1s");
+    let retry_after = RetryAfter::Now;
+    let reset_after = Duration::ZERO;
+    let line = Line { policy: "api", limit: &limit, remaining: None, retry_after, reset_after };
+    let shown = Shown { allowed: false, lines: &[line], speaker: Some(0) };
+    let problem = Problem::ReducedCapacity(&shown);
+    assert_eq!(problem.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(
+        written(&problem),
+        r##"{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","title":"Request cannot be satisfied due to temporary server capacity constraints","status":503,"detail":"it cannot be decided now; try again later","violated-policies":["api"]}"##
+    );
+    let nothing = Shown { allowed: false, lines: &[], speaker: None };
+    assert_eq!(parsed(&Problem::ReducedCapacity(&nothing))["violated-policies"], json!([]));
+    assert_eq!(parsed(&Problem::QuotaExceeded(&nothing))["detail"], "");
+}
+
+/// `(status, title)`.
+#[test]
+fn a_bad_request_has_its_status_for_a_title() {
+    let rows =
+        [(400, "Bad Request"), (404, "Not Found"), (413, "Payload Too Large"), (499, "Refused")];
+    for (code, title) in rows {
+        let status = StatusCode::from_u16(code).expect("a status");
+        let problem = Problem::BadRequest { status, field: None, detail: "because" };
+        assert_eq!(problem.status(), status);
+        let expected =
+            json!({"type": "about:blank", "title": title, "status": code, "detail": "because"});
+        assert_eq!(parsed(&problem), expected);
+    }
+    assert_eq!(PROBLEM_JSON, "application/problem+json");
+}
+
+/// `(text, inside of the JSON string)`.
+#[test]
+fn texts_are_escaped() {
+    let rows = [
+        ("plain", "plain"),
+        ("a\"b\\c", r#"a\"b\\c"#),
+        ("\n\r\t\0\u{7f}\u{1b}[2J", "\\n\\u000d\\u0009\\u0000\\u007f\\u001b[2J"),
+        ("caf\u{e9} \u{1f980}", "caf\u{e9} \u{1f980}"),
+        ("\u{85}\u{2028}\u{2029}", r"\u0085\u2028\u2029"),
+    ];
+    for (text, inside) in rows {
+        let expected = format!(
+            r#"{{"type":"about:blank","title":"Bad Request","status":400,"detail":"{inside}","field":"{inside}"}}"#
+        );
+        assert_eq!(written(&bad(Some(text), text)), expected);
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_text_survives(field in prop::option::of(".{0,20}"), detail in "(?s).{0,40}", policy in ".{0,20}") {
+        let document = parsed(&bad(field.as_deref(), &detail));
+        prop_assert_eq!(document["detail"].as_str(), Some(detail.as_str()));
+        prop_assert_eq!(document["field"].as_str(), field.as_deref());
+        let limit = limit("10 per 1s");
+        let retry_after = RetryAfter::Never;
+        let reset_after = Duration::ZERO;
+        let line = Line { policy: &policy, limit: &limit, remaining: None, retry_after, reset_after };
+        let shown = Shown { allowed: false, lines: &[line], speaker: Some(0) };
+        let document = parsed(&Problem::QuotaExceeded(&shown));
+        prop_assert!(policy.is_empty() || document["detail"].as_str().expect("text").ends_with(&policy));
+        prop_assert_eq!(document["violated-policies"].as_array().map(Vec::len), Some(1));
+    }
+}
