@@ -66,3 +66,41 @@ fn pauses_report_every_decision() {
         }
     }
 }
+
+#[test]
+fn http_rows_compare_turns_of_the_same_run() {
+    let text = bench(&["http", "--json", "--quick", "--subject=axum,axum-forward-auth"]);
+    let json: Value = serde_json::from_str(&text).expect("stdout is one JSON document");
+    let rows = json["rows"].as_array().expect("rows is a list");
+    let subjects: Vec<_> = rows.iter().map(|row| row["subject"].as_str()).collect();
+    assert_eq!(subjects, [Some("axum"), Some("axum-forward-auth")]);
+    for row in rows {
+        for field in ["requests_per_second", "server_cpu_us", "requests_per_second_over_axum"] {
+            let of = |part: &str| row[field][part].as_f64().expect("a number");
+            assert!(of("low") > 0.0 && of("low") <= of("median"), "{field}: {row}");
+            assert!(of("median") <= of("high"), "{field}: {row}");
+        }
+        assert!(row["requests_per_second_over_throttlecrab"].is_null(), "{row}");
+    }
+    assert_eq!(rows[0]["server_cpu_over_axum"]["median"], 1.0, "axum over itself");
+    assert!(json["start_to_first_answer_ms"]["axum"].as_f64().is_some_and(|ms| ms > 0.0));
+    let bars = json["bars"].as_array().expect("bars is a list");
+    assert_eq!(bars.len(), 4);
+    assert!(bars.iter().all(|bar| bar["measured"].is_null() && bar["must_met"].is_null()));
+}
+
+#[test]
+fn a_load_that_gets_wrong_answers_says_so() {
+    // A listener that accepts and hangs up: no server, no answers.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("it is bound");
+    std::thread::spawn(move || listener.incoming().for_each(drop));
+    let target = format!("{address}/check/{}", std::process::id());
+    let output = Command::new(env!("CARGO_BIN_EXE_tidegate-bench"))
+        .args(["http-load", "fill", &target, "--connections=2", "--keys=10"])
+        .output()
+        .expect("the load starts");
+    assert_eq!(output.status.code(), Some(1));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(errors.starts_with("tidegate-bench: "), "{errors}");
+}

@@ -30,6 +30,9 @@ use crate::pauses::Histogram;
 /// Room for an answer; one that is longer is an error.
 const MAX_ANSWER_BYTES: usize = 32 << 10;
 
+/// A server that answers nobody for so long hangs.
+const SILENCE_SECS: u64 = 10;
+
 /// What the process is told to do.
 #[derive(Args, Clone, Debug)]
 pub struct LoadArgs {
@@ -138,13 +141,39 @@ pub struct Report {
 pub fn run(args: &LoadArgs) -> io::Result<Report> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     LocalSet::new().block_on(&runtime, async {
-        let counted = match args.job {
-            Job::Fill => fill(args).await?,
-            Job::Turns => return turns::run(args).await,
-            Job::Soak => soak::ask(args).await?,
-        };
-        Ok(Report { turns: vec![vec![counted]], disturbed: 0 })
+        tokio::select! {
+            report = work(args) => report,
+            () = silence() => {
+                Err(io::Error::other(format!("no answer came for {SILENCE_SECS} s")))
+            }
+        }
     })
+}
+
+async fn work(args: &LoadArgs) -> io::Result<Report> {
+    let counted = match args.job {
+        Job::Fill => fill(args).await?,
+        Job::Turns => return turns::run(args).await,
+        Job::Soak => soak::ask(args).await?,
+    };
+    Ok(Report { turns: vec![vec![counted]], disturbed: 0 })
+}
+
+thread_local! {
+    /// Answers of all connections, so that one watch can tell when they stop: a timer for
+    /// each question would cost the load more than the question does.
+    static ANSWERS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Ends when no answer came for a while.
+async fn silence() {
+    loop {
+        let before = ANSWERS.get();
+        tokio::time::sleep(Duration::from_secs(SILENCE_SECS)).await;
+        if ANSWERS.get() == before {
+            return;
+        }
+    }
 }
 
 /// A kept-alive connection.
@@ -173,6 +202,7 @@ impl Connection {
             }
             filled += read;
         }
+        ANSWERS.set(ANSWERS.get() + 1);
         Answer::parse(&self.buffer[..filled])?.ok_or_else(|| io::Error::other("the answer shrank"))
     }
 }

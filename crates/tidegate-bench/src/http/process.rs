@@ -3,6 +3,7 @@
 use std::io;
 use std::time::Duration;
 
+#[cfg(target_os = "linux")]
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// Time on a processor and time waiting for one, over all threads of a process.
@@ -39,6 +40,7 @@ impl Times {
 }
 
 /// Runs `start` with this thread bound to one processor: a process it starts stays there.
+#[cfg(target_os = "linux")]
 pub fn bound_to<T>(processor: Option<usize>, start: impl FnOnce() -> T) -> io::Result<T> {
     let Some(processor) = processor else { return Ok(start()) };
     let before = sched_getaffinity(None)?;
@@ -51,12 +53,25 @@ pub fn bound_to<T>(processor: Option<usize>, start: impl FnOnce() -> T) -> io::R
 }
 
 /// The processors this process may use.
+#[cfg(target_os = "linux")]
 pub fn processors() -> Vec<usize> {
     let set = sched_getaffinity(None).unwrap_or_default();
     (0..CpuSet::MAX_CPU).filter(|&processor| set.is_set(processor)).collect()
 }
 
-#[cfg(test)]
+/// Elsewhere nothing is bound.
+#[cfg(not(target_os = "linux"))]
+pub fn bound_to<T>(_: Option<usize>, start: impl FnOnce() -> T) -> io::Result<T> {
+    Ok(start())
+}
+
+/// Elsewhere none can be told from another.
+#[cfg(not(target_os = "linux"))]
+pub fn processors() -> Vec<usize> {
+    Vec::new()
+}
+
+#[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
 

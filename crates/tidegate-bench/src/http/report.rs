@@ -257,7 +257,6 @@ pub fn soak_json(soaked: &Soaked) -> Value {
         "keys": soaked.keys,
         "answers": counted.answers,
         "denied": counted.answers - counted.allowed,
-        "wrong": 0,
         "requests_per_second": per_second(counted).round(),
         "p50_us": p50_us(counted),
         "p99_us": p99_us(counted),
