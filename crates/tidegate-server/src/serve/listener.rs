@@ -24,7 +24,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
-use tracing::{debug, warn};
+use tracing::field::Empty;
+use tracing::{Span, debug, debug_span, warn};
 
 use super::connections::{Connections, Entered, InFlight, Order};
 use super::io::Watched;
@@ -125,6 +126,7 @@ impl<F: Front> Listener<F> {
             let serving = Serving {
                 front: Arc::clone(&self.front),
                 protocol: Arc::clone(&protocol),
+                name: self.name,
                 entered: self.connections.enter(),
                 address,
             };
@@ -165,6 +167,7 @@ fn protocol() -> Protocol {
 struct Serving<F> {
     front: Arc<F>,
     protocol: Arc<Protocol>,
+    name: FrontName,
     entered: Entered,
     address: SocketAddr,
 }
@@ -182,8 +185,12 @@ impl<F: Front> Serving<F> {
     async fn serve(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
         let connection = self.entered.connection();
         let (front, marks, peer) = (self.front, Arc::clone(connection), self.address);
-        let service =
-            service_fn(move |request| Sure { answer: front.answer(request, peer, marks.begin()) });
+        let name = self.name;
+        let service = service_fn(move |request: Request<Incoming>| {
+            let (method, path) = (request.method(), request.uri().path());
+            let span = debug_span!("request", front = name.name(), %method, path, status = Empty);
+            Spanned { answer: front.answer(request, peer, marks.begin()), span }
+        });
         let io = TokioIo::new(Watched::new(stream, Arc::clone(connection)));
         let mut served = pin!(self.protocol.serve_connection(io, service));
         let (mut known, mut draining) = (false, false);
@@ -210,18 +217,24 @@ impl<F: Front> Serving<F> {
 }
 
 pin_project! {
-    /// An answer as hyper wants it: never an error. A type of its own, because an
-    /// `async` block around it would have to move it in.
-    struct Sure<A> {
+    /// An answer as hyper wants it, never an error, within the span of its request. A
+    /// type of its own, because an `async` block around it would have to move it in.
+    struct Spanned<A> {
         #[pin]
         answer: A,
+        span: Span,
     }
 }
 
-impl<A: Future> Future for Sure<A> {
-    type Output = Result<A::Output, Infallible>;
+impl<A: Future<Output = Response<B>>, B> Future for Spanned<A> {
+    type Output = Result<Response<B>, Infallible>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.project().answer.poll(context).map(Ok)
+        let this = self.project();
+        let _entered = this.span.enter();
+        this.answer.poll(context).map(|answer| {
+            this.span.record("status", answer.status().as_u16());
+            Ok(answer)
+        })
     }
 }

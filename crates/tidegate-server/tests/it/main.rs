@@ -1,12 +1,14 @@
 //! The `tidegate` binary, run as users run it.
 //!
 //! - `harness.rs` runs it and keeps its files; `served.rs` runs it as a server and asks it;
+//! - `admin/`: what operators see of a running server;
 //! - `formats.rs`: what it reads; `output.rs`: what it writes; `bad_input.rs`: what it refuses;
 //! - `generated.rs`: seeded traces against a naive limiter (`naive.rs`) and committed digests;
 //! - `config.rs`: `config` and `explain`;
 //! - `serve/`: the server as a process; `http/`: what it answers;
 //! - `recorded.rs`: real traces with known answers, where they are at hand.
 
+mod admin;
 mod bad_input;
 mod config;
 mod formats;

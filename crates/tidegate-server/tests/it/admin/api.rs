@@ -1,0 +1,241 @@
+//! `/admin/v1`: policies, keys and rankings; who may see them.
+
+use serde_json::{Value, json};
+
+use super::POLICIES;
+use super::server::Server;
+
+#[test]
+fn policies_are_listed_as_they_are_in_force() {
+    let server = Server::start("policies", POLICIES);
+    let answer = server.get("/admin/v1/policies");
+    assert_eq!((answer.status, answer.header("content-type")), (200, "application/json"));
+    let expected = json!({
+        "name": "api",
+        "match": ["path: /api/**"],
+        "key": "{header:x-api-key | client_ip}",
+        "limits": ["1000 per 1h sliding-counter"],
+        "mode": "enforce",
+        "on_store_failure": "local",
+        "cost": "1",
+        "exempt": ["client_ip: 192.168.0.0/16"],
+        "overrides": [{
+            "when": ["header:x-org: acme"],
+            "limits": ["5000 per 1h sliding-counter"],
+            "mode": "enforce",
+            "on_store_failure": "local",
+            "cost": "1",
+        }],
+    });
+    let policies = answer.json();
+    assert_eq!(policies["policies"][1], expected);
+    let names: Vec<_> =
+        policies["policies"].as_array().expect("a list").iter().map(|p| &p["name"]).collect();
+    assert_eq!(names, ["login", "api", "watched"]);
+}
+
+/// What each limit has left.
+fn remaining(answer: &Value) -> Vec<u64> {
+    let limits = answer["limits"].as_array().expect("limits").iter();
+    limits.map(|limit| limit["remaining"].as_u64().expect("a number")).collect()
+}
+
+#[test]
+fn a_key_can_be_looked_at_and_reset() {
+    let server = Server::start("keys", POLICIES);
+    server.logins(3, "2001:db8::1");
+    // As the policy makes it: grouped, with a slash in it.
+    let path = "/admin/v1/policies/login/keys/2001%3Adb8%3A%3A%2F64";
+    let seen = server.get(path).json();
+    assert_eq!((&seen["policy"], &seen["key"]), (&json!("login"), &json!("2001:db8::/64")));
+    assert_eq!((&seen["allowed"], remaining(&seen)), (&json!(false), vec![0, 98]));
+    assert_eq!(seen["limits"][0]["text"], "2 per 1h sliding-log");
+    assert!(seen["limits"][0]["retry_after_ms"].as_u64() > Some(3_500_000), "{seen}");
+    // Looking charges nothing.
+    assert_eq!(remaining(&server.get(path).json()), [0, 98]);
+
+    let reset = server.ask("DELETE", path, &[]).json();
+    assert_eq!(reset, json!({"policy": "login", "key": "2001:db8::/64", "reset": true}));
+    assert_eq!(server.ask("DELETE", path, &[]).json()["reset"], false);
+    let seen = server.get(path).json();
+    assert_eq!((&seen["allowed"], remaining(&seen)), (&json!(true), vec![2, 100]));
+    assert!(server.login("2001:db8::1"));
+    // Any bytes are a key, and shown without harm.
+    let odd = server.get("/admin/v1/policies/login/keys/%ff%0a%1b%3Cimg%3E").json();
+    assert_eq!(odd["key"], "\\xff\\x0a\\x1b<img>");
+}
+
+#[test]
+fn rankings_say_who_and_how_sure() {
+    let server = Server::start("top", POLICIES);
+    for (times, ip) in [(4, "192.0.2.1"), (3, "192.0.2.2"), (1, "192.0.2.3")] {
+        server.logins(times, ip);
+    }
+    (0..3).for_each(|_| {
+        server.check(r#"{"path":"/reports","headers":{"x-user":"al\u0000ice"}}"#, &[]);
+    });
+    let top = server.get("/admin/v1/top").json();
+    let entry = |name: &str, encoded: Option<&str>, policy: &str, count: u64| json!({"policy": policy, "name": name, "encoded": encoded, "count": count, "error": 0});
+    let keys = json!([
+        entry("192.0.2.1", Some("192%2E0%2E2%2E1"), "login", 2),
+        entry("192.0.2.2", Some("192%2E0%2E2%2E2"), "login", 1),
+    ]);
+    assert_eq!(top["keys"], json!({"entries": keys, "unlisted_at_most": 0}));
+    assert_eq!(top["routes"]["entries"], json!([entry("/login", None, "login", 3)]));
+    assert_eq!((&top["by"], &top["policy"]), (&json!("denied"), &json!(null)));
+    assert!(top["covers_seconds"].as_u64().is_some(), "{top}");
+    // The name leads to the key.
+    let path =
+        format!("/admin/v1/policies/login/keys/{}", keys[0]["encoded"].as_str().expect("text"));
+    assert_eq!(remaining(&server.get(&path).json())[0], 0);
+
+    let first = server.get("/admin/v1/top?by=denied&n=1&policy=login").json();
+    assert_eq!(
+        (first["keys"]["entries"].as_array().map(Vec::len), &first["keys"]["unlisted_at_most"]),
+        (Some(1), &json!(1))
+    );
+    let would = server.get("/admin/v1/top?by=would_deny").json();
+    assert_eq!(would["keys"]["entries"][0]["name"], "6#al\\x00ice:8#/reports");
+    assert_eq!(would["keys"]["entries"][0]["count"], 2);
+    let near = server.get("/admin/v1/top?by=near&policy=login").json();
+    assert_eq!(near["keys"]["entries"].as_array().map(Vec::len), Some(2), "{near}");
+    assert_eq!(server.get("/admin/v1/top?policy=api").json()["keys"]["entries"], json!([]));
+}
+
+#[test]
+fn counts_come_at_once_as_json() {
+    let server = Server::start("stats", POLICIES);
+    server.logins(3, "192.0.2.1");
+    let stats = server.get("/admin/v1/stats").json();
+    let all = stats["series"].as_array().expect("series");
+    let login = all.iter().find(|one| one["limit"] == "2 per 1h sliding-log").expect("the limit");
+    let expected = json!({"policy": "login", "limit": "2 per 1h sliding-log", "mode": "enforce",
+        "allowed": 2, "denied": 1, "would_deny": 0, "near": 1, "inexact": 0});
+    assert_eq!(*login, expected);
+    assert_eq!(
+        stats["store"],
+        json!({"tracked_keys": 2, "max_keys": 1_000_000, "log_entries": 2, "overflowed": 0})
+    );
+    let latency = &stats["latency"];
+    let lengths = ["bounds_seconds", "counts"].map(|name| latency[name].as_array().map(Vec::len));
+    assert_eq!(lengths, [Some(16), Some(17)]);
+    assert_eq!((&stats["ready"], &stats["reloads"]["ok"]), (&json!(true), &json!(0)));
+}
+
+#[test]
+fn what_cannot_be_answered_says_why() {
+    let server = Server::start("refusals", POLICIES);
+    let long = format!("/admin/v1/policies/{}/keys/a", "x".repeat(500));
+    let rows = [
+        (
+            "GET",
+            "/admin/v1/policies/nobody/keys/a",
+            404,
+            Some("policy"),
+            "there is no policy `nobody`: see /admin/v1/policies",
+        ),
+        (
+            "DELETE",
+            "/admin/v1/policies/%1b%5Bm/keys/a",
+            404,
+            Some("policy"),
+            "there is no policy `\\u{1b}[m`: see /admin/v1/policies",
+        ),
+        (
+            "GET",
+            "/admin/v1/policies/%ff/keys/a",
+            404,
+            Some("policy"),
+            "there is no policy that is not UTF-8: see /admin/v1/policies",
+        ),
+        (
+            "GET",
+            &long,
+            404,
+            Some("policy"),
+            &format!("there is no policy `{}`: see /admin/v1/policies", "x".repeat(64)),
+        ),
+        ("GET", "/admin/v1/top?by=size", 400, Some("by"), "use denied, would_deny or near"),
+        ("GET", "/admin/v1/top?n=0", 400, Some("n"), "use a whole number from 1 to 1000"),
+        ("GET", "/admin/v1/top?n=-1", 400, Some("n"), "use a whole number from 1 to 1000"),
+        ("GET", "/admin/v1/top?n=1001", 400, Some("n"), "use a whole number from 1 to 1000"),
+        ("GET", "/admin/v1/top?limit=5", 400, Some("query"), "use by, policy and n alone"),
+        (
+            "GET",
+            "/admin/v1/top?policy=nobody",
+            404,
+            Some("policy"),
+            "there is no policy `nobody`: see /admin/v1/policies",
+        ),
+        (
+            "GET",
+            "/admin/v2",
+            404,
+            None,
+            "there is no page /admin/v2: see /dashboard, /metrics, /admin/v1",
+        ),
+        (
+            "POST",
+            "/metrics",
+            405,
+            None,
+            "this page takes another method: GET, or DELETE to reset a key",
+        ),
+        (
+            "DELETE",
+            "/admin/v1/policies",
+            405,
+            None,
+            "this page takes another method: GET, or DELETE to reset a key",
+        ),
+    ];
+    for (method, path, status, field, detail) in rows {
+        let answer = server.ask(method, path, &[]);
+        assert_eq!(answer.status, status, "{method} {path}: {}", answer.body);
+        assert_eq!(answer.header("content-type"), "application/problem+json");
+        let problem = answer.json();
+        assert_eq!(
+            (problem["field"].as_str(), problem["detail"].as_str()),
+            (field, Some(detail)),
+            "{method} {path}"
+        );
+        assert_eq!(problem["status"], status);
+    }
+    assert_eq!(server.get("/healthz").status, 200);
+}
+
+#[test]
+fn the_secret_guards_what_it_should() {
+    let secret = [("TIDEGATE_ADMIN_TOKEN", "open-sesame")];
+    let server = Server::start_with("auth", POLICIES, &[], &secret);
+    let open = ["/healthz", "/readyz", "/metrics", "/dashboard", "/dashboard/dashboard.js"];
+    let guarded = [
+        "/admin/v1/policies",
+        "/admin/v1/stats",
+        "/admin/v1/top",
+        "/admin/v1/events",
+        "/admin/v1/policies/login/keys/a",
+        "/admin/v1/policies/nobody/keys/a",
+    ];
+    for path in open {
+        assert_eq!(server.get(path).status, 200, "{path}");
+    }
+    for path in guarded {
+        for headers in
+            [&[][..], &[("authorization", "Bearer open-sesam")], &[("authorization", "Bearer")]]
+        {
+            let answer = server.ask("GET", path, headers);
+            assert_eq!(
+                (answer.status, answer.header("www-authenticate")),
+                (401, "Bearer"),
+                "{path} {headers:?}"
+            );
+            assert!(answer.body.contains("TIDEGATE_ADMIN_TOKEN"), "{}", answer.body);
+            assert!(!answer.body.contains("open-sesame"), "{}", answer.body);
+        }
+    }
+    let shown = [("authorization", "Bearer open-sesame")];
+    assert_eq!(server.ask("GET", "/admin/v1/policies", &shown).status, 200);
+    assert_eq!(server.ask("DELETE", "/admin/v1/policies/login/keys/a", &[]).status, 401);
+    assert_eq!(server.ask("DELETE", "/admin/v1/policies/login/keys/a", &shown).status, 200);
+}

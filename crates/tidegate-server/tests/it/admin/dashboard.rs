@@ -1,0 +1,83 @@
+//! The page: served whole, safe against what it shows, and consistent in itself.
+
+use std::collections::BTreeSet;
+
+use super::POLICIES;
+use super::server::Server;
+
+const HTML: &str = include_str!("../../../src/admin/assets/dashboard.html");
+const SCRIPT: &str = include_str!("../../../src/admin/assets/dashboard.js");
+const STYLE: &str = include_str!("../../../src/admin/assets/dashboard.css");
+
+#[test]
+fn its_files_come_with_a_strict_policy() {
+    let server = Server::start("dashboard", POLICIES);
+    let rows = [
+        ("/dashboard", "text/html; charset=utf-8", HTML),
+        ("/dashboard/dashboard.js", "text/javascript; charset=utf-8", SCRIPT),
+        ("/dashboard/dashboard.css", "text/css; charset=utf-8", STYLE),
+    ];
+    for (path, kind, text) in rows {
+        let answer = server.get(path);
+        assert_eq!((answer.status, answer.header("content-type")), (200, kind));
+        assert_eq!(answer.body, text, "{path}");
+        assert_eq!(answer.header("x-content-type-options"), "nosniff");
+        assert_eq!(answer.header("cache-control"), "no-store");
+        let policy = answer.header("content-security-policy");
+        assert!(policy.starts_with("default-src 'none'; script-src 'self'"), "{policy}");
+        assert!(
+            !policy.contains("unsafe") && policy.contains("frame-ancestors 'none'"),
+            "{policy}"
+        );
+    }
+    assert_eq!(server.get("/dashboard/icon.svg").header("content-type"), "image/svg+xml");
+}
+
+#[test]
+fn it_needs_nothing_from_elsewhere_and_runs_nothing_inline() {
+    for (name, text) in [("html", HTML), ("script", SCRIPT), ("style", STYLE)] {
+        let elsewhere = text.replace("http://www.w3.org/2000/svg", "");
+        assert!(
+            !elsewhere.contains("//www") && !elsewhere.contains("://"),
+            "{name} loads from elsewhere"
+        );
+    }
+    assert!(HTML.matches("<script").count() == 1 && HTML.contains("<script src="));
+    for inline in
+        [" style=", " onclick=", " onload=", " onsubmit=", " onerror=", "javascript:", "<style"]
+    {
+        assert!(!HTML.contains(inline), "{inline} is inline");
+    }
+    for way in [
+        "innerHTML",
+        "outerHTML",
+        "insertAdjacentHTML",
+        "document.write",
+        "eval(",
+        "new Function",
+        "DOMParser",
+    ] {
+        assert!(!SCRIPT.contains(way), "{way} would make markup of a key");
+    }
+    assert!(SCRIPT.contains("sessionStorage") && !SCRIPT.contains("localStorage"));
+}
+
+/// The words between `start` and the next quote.
+fn between<'a>(text: &'a str, start: &str) -> BTreeSet<&'a str> {
+    text.split(start).skip(1).filter_map(|rest| rest.split('"').next()).collect()
+}
+
+#[test]
+fn what_the_script_reaches_for_is_on_the_page() {
+    let ids = between(HTML, " id=\"");
+    assert_eq!(ids.len(), HTML.matches(" id=\"").count(), "an id is used twice");
+    for start in ["$(\"", "put(\"", "fill(\"", "options(\""] {
+        for id in between(SCRIPT, start) {
+            assert!(ids.contains(id), "{start}{id}\"");
+        }
+    }
+    // Every field has a label.
+    for id in between(HTML, "<input id=\"").union(&between(HTML, "<select id=\"")) {
+        assert!(HTML.contains(&format!("<label for=\"{id}\"")), "{id}");
+    }
+}

@@ -1,0 +1,101 @@
+//! The log: one line per denial told, with what is needed to act on it.
+
+use serde_json::Value;
+
+use super::POLICIES;
+use super::server::{Server, eventually};
+use crate::harness::tidegate;
+
+#[test]
+fn a_denial_is_logged_with_who_and_when_it_passes() {
+    let server = Server::start_with("json", POLICIES, &["--log-format", "json"], &[]);
+    for _ in 0..2 {
+        let user = r#"{"path":"/reports","headers":{"x-user":"al\u001b[31m\nice"}}"#;
+        server.check(user, &[("x-request-id", "r-1")]);
+    }
+    let lines = || {
+        let log = server.log();
+        let lines = log.lines().map(|line| serde_json::from_str(line).expect(line));
+        lines.filter(|line: &Value| line["target"] == "tidegate::denials").collect::<Vec<_>>()
+    };
+    eventually("the denial is logged", || !lines().is_empty());
+    let line = &lines()[0];
+    let rows = [
+        ("level", "INFO"),
+        ("message", "would deny"),
+        ("policy", "watched"),
+        ("key", "11#al\\x1b[31m\\x0aice:8#/reports"),
+        ("route", "/reports"),
+        ("limit", "1 per 1h sliding-counter"),
+        ("request_id", "r-1"),
+        ("decided", "exact"),
+    ];
+    for (field, value) in rows {
+        assert_eq!(line[field], value, "{field} of {line}");
+    }
+    assert!(line["retry_after_ms"].as_u64() > Some(0) && line["suppressed"] == 0, "{line}");
+    assert!(line["timestamp"].is_string(), "{line}");
+}
+
+#[test]
+fn a_flood_is_sampled_and_counted() {
+    const DENIALS: usize = 60;
+    let server = Server::start_with("flood", POLICIES, &["--log-format", "json"], &[]);
+    // On one connection each; fast enough that most fall into the same seconds.
+    server.logins(DENIALS + 2, "192.0.2.1");
+    let told = || {
+        let log = server.log();
+        let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let denials: Vec<_> = lines.filter(|line| line["message"] == "denied").collect();
+        let suppressed: u64 = denials.iter().filter_map(|line| line["suppressed"].as_u64()).sum();
+        (denials.len() as u64, suppressed)
+    };
+    // In a later second one more is told, and accounts for all that were not.
+    let mut denied = DENIALS as u64;
+    eventually("all are accounted for", || {
+        denied += u64::from(!server.login("192.0.2.1"));
+        let (lines, suppressed) = told();
+        suppressed > 0 && lines + suppressed == denied
+    });
+    let (lines, _) = told();
+    assert!(lines < denied, "{lines} of {denied}");
+}
+
+#[test]
+fn text_is_for_people_and_a_key_cannot_forge_a_field() {
+    let server = Server::start("text", POLICIES);
+    for _ in 0..2 {
+        server.check(r#"{"path":"/reports","headers":{"x-user":"x policy=\"login\""}}"#, &[]);
+    }
+    eventually("the denial is logged", || server.log().contains("would deny"));
+    let log = server.log();
+    let line = log.lines().find(|line| line.contains("would deny")).expect("a line");
+    assert!(line.contains(r#"policy="watched" key="16#x policy=\"login\":8#/reports""#), "{line}");
+    assert!(!log.contains('\u{1b}'), "no colours where there is no terminal: {log}");
+}
+
+#[test]
+fn denials_can_be_left_out() {
+    let quiet = [("RUST_LOG", "info,tidegate::denials=off")];
+    let server = Server::start_with("quiet", POLICIES, &[], &quiet);
+    server.logins(4, "192.0.2.1");
+    server.ask("DELETE", "/admin/v1/policies/login/keys/192.0.2.1", &[]);
+    eventually("the reset is logged", || server.log().contains("key reset"));
+    assert!(!server.log().contains("denied"), "{}", server.log());
+}
+
+#[test]
+fn a_bad_filter_is_named() {
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .args(["serve", "--http", "127.0.0.1:0", "--admin", "off"])
+        .env("RUST_LOG", "tidegate=loud")
+        .output()
+        .expect("the binary runs");
+    let said = String::from_utf8(output.stderr).expect("UTF-8");
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.starts_with("error: RUST_LOG=\"tidegate=loud\" is not understood: "), "{said}");
+    assert!(said.contains("\n  help: use a level (error, warn, info, debug, trace)"), "{said}");
+    let output = tidegate(&["serve", "--log-format", "loud"]);
+    assert_eq!(output.code, 2, "{}", output.stderr);
+    assert!(output.stderr.contains("[possible values: text, json]"), "{}", output.stderr);
+}

@@ -1,0 +1,153 @@
+//! `/metrics`: right, complete, and as Prometheus wants it.
+
+use std::fs;
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use super::POLICIES;
+use super::server::{Server, eventually};
+
+/// The value of a sample, by its name and labels.
+fn sample(page: &str, series: &str) -> Option<f64> {
+    let value = |line: &str| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok();
+    page.lines().find_map(value)
+}
+
+fn decisions(policy: &str, limit: &str, mode: &str, outcome: &str) -> String {
+    format!(
+        "tidegate_decisions_total{{policy=\"{policy}\",limit=\"{limit}\",mode=\"{mode}\",outcome=\"{outcome}\",decided=\"exact\"}}"
+    )
+}
+
+fn busy(test: &str) -> Server {
+    let server = Server::start(test, POLICIES);
+    let logins: Vec<_> = (0..5).map(|_| server.login("203.0.113.7")).collect();
+    assert_eq!(logins, [true, true, false, false, false]);
+    for _ in 0..3 {
+        server.check(r#"{"path":"/reports","headers":{"x-user":"secret-user"}}"#, &[]);
+    }
+    server
+}
+
+#[test]
+fn every_answer_is_counted_under_its_names() {
+    let server = busy("counts");
+    let page = server.get("/metrics");
+    assert_eq!(page.header("content-type"), "text/plain; version=0.0.4; charset=utf-8");
+    let (log, day) = ("2 per 1h sliding-log", "100 per 1d sliding-counter");
+    let hour = "1 per 1h sliding-counter";
+    let near = |policy: &str, limit: &str, mode: &str| {
+        format!(
+            "tidegate_near_misses_total{{policy=\"{policy}\",limit=\"{limit}\",mode=\"{mode}\"}}"
+        )
+    };
+    let rows = [
+        (decisions("login", log, "enforce", "allowed"), 2.0),
+        (decisions("login", log, "enforce", "denied"), 3.0),
+        // Its own answer, though the request was denied by the other.
+        (decisions("login", day, "enforce", "allowed"), 5.0),
+        (decisions("login", day, "enforce", "denied"), 0.0),
+        (decisions("watched", hour, "observe", "allowed"), 1.0),
+        (decisions("watched", hour, "observe", "would_deny"), 2.0),
+        (near("login", log, "enforce"), 1.0),
+        (near("login", day, "enforce"), 0.0),
+        (near("watched", hour, "observe"), 1.0),
+        ("tidegate_http_requests_total{front=\"http\",status=\"200\"}".into(), 8.0),
+        ("tidegate_tracked_keys".into(), 3.0),
+        ("tidegate_max_keys".into(), 1_000_000.0),
+        ("tidegate_log_entries".into(), 2.0),
+        ("tidegate_overflow_total".into(), 0.0),
+        ("tidegate_ready".into(), 1.0),
+        ("tidegate_connections{front=\"admin\"}".into(), 1.0),
+        (format!("tidegate_build_info{{version=\"{}\"}}", env!("CARGO_PKG_VERSION")), 1.0),
+    ];
+    for (series, value) in rows {
+        assert_eq!(sample(&page.body, &series), Some(value), "{series}");
+    }
+    for series in [
+        "process_resident_memory_bytes",
+        "process_cpu_seconds_total",
+        "tidegate_start_time_seconds",
+    ] {
+        let there = sample(&page.body, series).is_some();
+        assert!(there || !cfg!(target_os = "linux"), "{series}");
+    }
+}
+
+#[test]
+fn keys_are_never_on_the_page() {
+    let page = busy("keys").get("/metrics").body;
+    for key in ["203.0.113.7", "secret-user", "/login", "/reports"] {
+        assert!(!page.contains(key), "{key} is in:\n{page}");
+    }
+}
+
+/// Held to by the program that will read it. `scripts/test` installs it.
+#[test]
+fn promtool_finds_nothing_to_say() {
+    let page = busy("promtool").get("/metrics").body;
+    let mut promtool = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("promtool is installed (scripts/test does that; apt: prometheus)");
+    promtool.stdin.take().expect("a pipe").write_all(page.as_bytes()).expect("a reader");
+    let output = promtool.wait_with_output().expect("promtool ends");
+    let said = [output.stdout, output.stderr].concat();
+    assert!(output.status.success() && said.is_empty(), "{}", String::from_utf8_lossy(&said));
+}
+
+#[test]
+fn histogram_buckets_add_up() {
+    let server = Server::start("histogram", POLICIES);
+    // Not every decision is timed; of so many some are.
+    for number in 0..64 {
+        server.check(&format!(r#"{{"path":"/api/x","client_ip":"192.0.2.{number}"}}"#), &[]);
+    }
+    let page = server.get("/metrics").body;
+    let name = "tidegate_decision_duration_seconds";
+    let buckets: Vec<f64> = page
+        .lines()
+        .filter(|line| line.starts_with(&format!("{name}_bucket")))
+        .map(|line| line.rsplit_once(' ').expect("a value").1.parse().expect("a number"))
+        .collect();
+    assert!(buckets.is_sorted(), "{buckets:?}");
+    let count = sample(&page, &format!("{name}_count"));
+    assert_eq!(buckets.last().copied(), count);
+    assert!(count > Some(0.0) && sample(&page, &format!("{name}_sum")) > Some(0.0), "{page}");
+}
+
+#[test]
+fn reloads_are_counted_and_dated() {
+    let server = Server::start("reloads", POLICIES);
+    let result = |result: &str| {
+        let series = format!("tidegate_reloads_total{{result=\"{result}\"}}");
+        sample(&server.get("/metrics").body, &series).expect("the sample")
+    };
+    let at = || {
+        let series = "tidegate_config_last_reload_success_timestamp_seconds";
+        sample(&server.get("/metrics").body, series).expect("the sample")
+    };
+    assert_eq!((result("ok"), result("refused")), (0.0, 0.0));
+    let started = at();
+    let more = format!(
+        "{POLICIES}  - name: late\n    key: \"{{client_ip}}\"\n    limits: [\"7 per 1h\"]\n"
+    );
+    fs::write(server.files.path("tidegate.yaml"), more).expect("a file");
+    server.signal("-HUP");
+    eventually("the new config is in force", || result("ok") >= 1.0);
+    assert!(at() >= started);
+    assert!(server.get("/metrics").body.contains(&decisions(
+        "late",
+        "7 per 1h sliding-counter",
+        "enforce",
+        "allowed"
+    )));
+    fs::write(server.files.path("tidegate.yaml"), "policies: nonsense\n").expect("a file");
+    server.signal("-HUP");
+    eventually("the bad config is refused", || result("refused") >= 1.0);
+    // The old one stays.
+    assert!(server.get("/admin/v1/policies").body.contains("\"late\""));
+}

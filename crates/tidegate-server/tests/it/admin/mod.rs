@@ -1,0 +1,31 @@
+//! The admin side of a running server.
+
+mod api;
+mod dashboard;
+mod events;
+mod logs;
+mod metrics;
+mod readiness;
+mod server;
+
+/// One policy of each kind; limits so long that no window ends during a test.
+const POLICIES: &str = r#"
+policies:
+  - name: login
+    match: { methods: [POST], path: /login }
+    key: "{client_ip}"
+    limits: ["2 per 1h sliding-log", "100 per 1d"]
+  - name: api
+    match: { path: "/api/**" }
+    key: "{header:x-api-key | client_ip}"
+    limits: ["1000 per 1h"]
+    exempt: { client_ip: [192.168.0.0/16] }
+    overrides:
+      - when: { "header:x-org": [acme] }
+        limits: ["5000 per 1h"]
+  - name: watched
+    match: { path: /reports }
+    key: "{header:x-user}:{path}"
+    limits: ["1 per 1h"]
+    mode: observe
+"#;

@@ -1,0 +1,127 @@
+//! A running server as its operators see it.
+
+use std::net::{SocketAddr, TcpStream};
+use std::ops::{Deref, DerefMut};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::served::{self, Client, JSON, PATIENCE, Start, request};
+
+const PAUSE: Duration = Duration::from_millis(20);
+
+pub struct Server(served::Server);
+
+impl Deref for Server {
+    type Target = served::Server;
+
+    fn deref(&self) -> &served::Server {
+        &self.0
+    }
+}
+
+impl DerefMut for Server {
+    fn deref_mut(&mut self) -> &mut served::Server {
+        &mut self.0
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("{}", self.log());
+        }
+    }
+}
+
+impl Server {
+    pub fn start(test: &str, config: &str) -> Server {
+        Server::start_with(test, config, &[], &[])
+    }
+
+    pub fn start_with(test: &str, config: &str, args: &[&str], env: &[(&str, &str)]) -> Server {
+        let start = Start::new(&format!("admin-{test}")).config(config).args(args);
+        Server(env.iter().fold(start, |start, (name, value)| start.env(name, value)).run())
+    }
+
+    /// Asks the admin side with GET.
+    #[track_caller]
+    pub fn get(&self, path: &str) -> Answer {
+        self.ask("GET", path, &[])
+    }
+
+    #[track_caller]
+    pub fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)]) -> Answer {
+        ask(self.admin(), &request(method, path, headers, ""), method)
+    }
+
+    /// Asks for a decision; `attributes` is JSON.
+    #[track_caller]
+    pub fn check(&self, attributes: &str, headers: &[(&str, &str)]) -> Value {
+        let body = format!("{{\"attributes\":{attributes}}}");
+        let headers = [&[JSON], headers].concat();
+        let answer = ask(self.http(), &request("POST", "/v1/check", &headers, &body), "POST");
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        answer.json()
+    }
+
+    /// A login from this address; whether it was allowed.
+    pub fn login(&self, client_ip: &str) -> bool {
+        let attributes =
+            format!(r#"{{"method":"POST","path":"/login","client_ip":"{client_ip}"}}"#);
+        self.check(&attributes, &[])["allowed"].as_bool().expect("a boolean")
+    }
+
+    /// So many logins from this address.
+    pub fn logins(&self, times: usize, client_ip: &str) {
+        for _ in 0..times {
+            self.login(client_ip);
+        }
+    }
+
+    /// A connection to the admin side that has sent this.
+    pub fn open(&self, bytes: &[u8]) -> TcpStream {
+        let mut stream = TcpStream::connect(self.admin()).expect("it listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a time-out");
+        std::io::Write::write_all(&mut stream, bytes).expect("it reads");
+        stream
+    }
+}
+
+#[track_caller]
+fn ask(address: SocketAddr, bytes: &[u8], method: &str) -> Answer {
+    let mut client = Client::connect(address);
+    client.send(bytes);
+    let reply = client.reply(method);
+    Answer { status: reply.status, body: reply.text(), headers: reply.headers }
+}
+
+pub struct Answer {
+    pub status: u16,
+    pub headers: Vec<(String, String)>,
+    pub body: String,
+}
+
+impl Answer {
+    #[track_caller]
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.body))
+    }
+
+    /// A header that is there; names are in lower case.
+    #[track_caller]
+    pub fn header(&self, name: &str) -> &str {
+        let found = self.headers.iter().find(|(known, _)| known == name);
+        found.map(|(_, value)| &**value).unwrap_or_else(|| panic!("no {name}: {:?}", self.headers))
+    }
+}
+
+#[track_caller]
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < PATIENCE, "this never happened: {what}");
+        thread::sleep(PAUSE);
+    }
+}
