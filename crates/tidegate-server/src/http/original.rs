@@ -91,23 +91,26 @@ impl<'a> Original<'a> {
             None => guess(headers)?,
         };
         let own_method = || Cow::Borrowed(request.method().as_str());
-        let own_host = || {
-            let authority = request.uri().authority().map(|authority| authority.as_str().into());
-            one(headers, &HOST).map(|host| host.or(authority))
+        let own_host = |known: Option<Cow<'a, str>>| match known {
+            Some(host) => Ok(Some(host)),
+            None => {
+                let authority = || request.uri().authority().map(|host| host.as_str().into());
+                one(headers, &HOST).map(|host| host.or_else(authority))
+            }
         };
         match from {
             From::Path => Ok(Original {
                 method: own_method(),
                 path: (!behind.is_empty()).then_some(Cow::Borrowed(behind)),
                 query: request.uri().query().filter(|_| !behind.is_empty()).map(Cow::Borrowed),
-                host: own_host()?,
+                host: own_host(None)?,
             }),
             From::Forwarded => {
                 let target = one(headers, &FORWARDED_URI)?;
                 let target = target.map(read).ok_or_else(|| missing("X-Forwarded-Uri"))?;
                 Ok(Original {
                     method: one(headers, &FORWARDED_METHOD)?.unwrap_or_else(own_method),
-                    host: one(headers, &FORWARDED_HOST)?.or(target.host).or(own_host()?),
+                    host: own_host(one(headers, &FORWARDED_HOST)?.or(target.host))?,
                     ..target
                 })
             }
@@ -116,7 +119,7 @@ impl<'a> Original<'a> {
                 let target = target.map(read).ok_or_else(|| missing("X-Original-URI"))?;
                 Ok(Original {
                     method: one(headers, &ORIGINAL_METHOD)?.unwrap_or_else(own_method),
-                    host: target.host.or(own_host()?),
+                    host: own_host(target.host)?,
                     ..target
                 })
             }

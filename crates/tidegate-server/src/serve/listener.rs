@@ -11,7 +11,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper::body::{Body, Incoming};
@@ -124,9 +124,9 @@ impl<F: Front> Listener<F> {
             // Answers are one small packet; waiting to fill it would only delay them.
             let _ = stream.set_nodelay(true);
             let serving = Serving {
-                name: self.name,
                 front: Arc::clone(&self.front),
                 protocol: Arc::clone(&protocol),
+                name: self.name,
                 entered: self.connections.enter(),
                 address,
             };
@@ -165,9 +165,9 @@ fn protocol() -> Protocol {
 
 /// One connection being served.
 struct Serving<F> {
-    name: FrontName,
     front: Arc<F>,
     protocol: Arc<Protocol>,
+    name: FrontName,
     entered: Entered,
     address: SocketAddr,
 }
@@ -189,7 +189,7 @@ impl<F: Front> Serving<F> {
         let service = service_fn(move |request: Request<Incoming>| {
             let (method, path) = (request.method(), request.uri().path());
             let span = debug_span!("request", front = name.name(), %method, path, status = Empty);
-            Sure { answer: front.answer(request, peer, marks.begin()), span }
+            Spanned { answer: front.answer(request, peer, marks.begin()), span }
         });
         let io = TokioIo::new(Watched::new(stream, Arc::clone(connection)));
         let mut served = pin!(self.protocol.serve_connection(io, service));
@@ -217,23 +217,24 @@ impl<F: Front> Serving<F> {
 }
 
 pin_project! {
-    /// An answer as hyper wants it: never an error. A type of its own, because an
-    /// `async` block around it would have to move it in.
-    struct Sure<A> {
+    /// An answer as hyper wants it, never an error, within the span of its request. A
+    /// type of its own, because an `async` block around it would have to move it in.
+    struct Spanned<A> {
         #[pin]
         answer: A,
         span: Span,
     }
 }
 
-impl<A: Future<Output = Response<B>>, B> Future for Sure<A> {
+impl<A: Future<Output = Response<B>>, B> Future for Spanned<A> {
     type Output = Result<Response<B>, Infallible>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let _within = this.span.enter();
-        let answer = ready!(this.answer.poll(context));
-        this.span.record("status", answer.status().as_u16());
-        Poll::Ready(Ok(answer))
+        let _entered = this.span.enter();
+        this.answer.poll(context).map(|answer| {
+            this.span.record("status", answer.status().as_u16());
+            Ok(answer)
+        })
     }
 }
