@@ -5,17 +5,20 @@
 //! - `generated.rs`: seeded traces against a naive limiter (`naive.rs`) and committed digests;
 //! - `config.rs`: `config` and `explain`;
 //! - `serve/`: the server as a process; `http/`: what it answers; `admin/`: what operators see of it;
+//! - `deploy/`: what is shipped to run it with; `papers.rs`: completions and manual pages;
 //! - `recorded.rs`: real traces with known answers, where they are at hand.
 
 mod admin;
 mod bad_input;
 mod config;
+mod deploy;
 mod formats;
 mod generated;
 mod harness;
 mod http;
 mod naive;
 mod output;
+mod papers;
 mod recorded;
 mod serve;
 mod served;
