@@ -1,8 +1,5 @@
 //! Request bodies: collected within bounds of size and time.
 
-use std::future::{Future, poll_fn};
-use std::pin::pin;
-use std::task::Poll;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -27,26 +24,32 @@ pub enum BodyError {
     Broken,
 }
 
-/// The whole body, if it has at most `max_bytes`.
-pub async fn collect(body: Incoming, max_bytes: usize) -> Result<Bytes, BodyError> {
-    let mut collected = pin!(read(body, max_bytes));
-    // Mostly it came with the head; a timer is only set when it did not.
-    let at_once = poll_fn(|context| match collected.as_mut().poll(context) {
-        Poll::Ready(body) => Poll::Ready(Some(body)),
-        Poll::Pending => Poll::Ready(None),
-    });
-    if let Some(body) = at_once.await {
-        return body;
-    }
+/// The whole body, if it has at most `max_bytes`; `first` is what was read already.
+pub async fn collect(
+    body: Incoming,
+    first: Option<Bytes>,
+    max_bytes: usize,
+) -> Result<Bytes, BodyError> {
+    let collected = read(body, first, max_bytes);
     tokio::time::timeout(BODY_TIMEOUT, collected).await.unwrap_or(Err(BodyError::TooSlow))
 }
 
-async fn read(mut body: Incoming, max_bytes: usize) -> Result<Bytes, BodyError> {
+async fn read(
+    mut body: Incoming,
+    first: Option<Bytes>,
+    max_bytes: usize,
+) -> Result<Bytes, BodyError> {
     // What is announced is not allocated, only refused if it is too much.
     if body.size_hint().lower() > max_bytes as u64 {
         return drain(body, max_bytes).await;
     }
-    let Some(first) = next(&mut body).await? else { return Ok(Bytes::new()) };
+    let first = match first {
+        Some(first) => first,
+        None => match next(&mut body).await? {
+            Some(first) => first,
+            None => return Ok(Bytes::new()),
+        },
+    };
     if first.len() > max_bytes {
         return drain(body, max_bytes).await;
     }

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::request::Parts as Head;
 use http::{HeaderMap, Request, StatusCode};
 use hyper::body::Incoming;
@@ -12,7 +13,7 @@ use super::answer::{self, ANSWER_BYTES, LINE_BYTES};
 use super::refusal::Refusal;
 use super::request_id::{REQUEST_ID, RequestId};
 use super::wire::{BatchBody, CheckBody, Object, Parts, decode};
-use super::{Answered, HttpFront, body, json, json_only};
+use super::{Answered, HttpFront, body, json, json_only, unauthorized};
 
 /// The largest check: 100 headers of attributes with room to spare.
 const MAX_CHECK_BYTES: usize = 64 * 1024;
@@ -35,14 +36,32 @@ enum Decided {
 }
 
 impl HttpFront {
-    pub(super) async fn check(&self, request: Request<Incoming>) -> Answered {
+    /// A check whose body is here: answered, unless it is let wait.
+    pub(super) fn check_whole(&self, headers: &HeaderMap, body: &[u8]) -> Option<Answered> {
+        let decided = if !self.tokens.admit(headers) {
+            Err(unauthorized())
+        } else if body.len() > MAX_CHECK_BYTES {
+            return None;
+        } else {
+            json_only(headers).and_then(|()| self.check_now(headers, body))
+        };
+        match decided {
+            Ok(Decided::Answered(answer)) => Some(answer),
+            Ok(Decided::Waits(_)) => None,
+            Err(refusal) => Some(refusal.respond(&RequestId::of(headers))),
+        }
+    }
+
+    /// Any check; `first` is what of its body was read already.
+    pub(super) async fn check(&self, request: Request<Incoming>, first: Option<Bytes>) -> Answered {
         let (head, body) = request.into_parts();
-        let decided = match read_check(&head.headers, body, MAX_CHECK_BYTES).await {
+        if !self.tokens.admit(&head.headers) {
+            return unauthorized().respond(&RequestId::of(&head.headers));
+        }
+        let decided = match read_check(&head.headers, body, first, MAX_CHECK_BYTES).await {
             Ok(body) => match self.check_now(&head.headers, &body) {
                 Ok(Decided::Answered(answer)) => return answer,
-                Ok(Decided::Waits(max_wait)) => {
-                    Box::pin(self.check_later(&head, &body, max_wait)).await
-                }
+                Ok(Decided::Waits(max_wait)) => self.check_later(&head, &body, max_wait).await,
                 Err(refusal) => Err(refusal),
             },
             Err(refusal) => Err(refusal),
@@ -84,7 +103,7 @@ impl HttpFront {
 
     pub(super) async fn batch(&self, request: Request<Incoming>) -> Answered {
         let (head, body) = request.into_parts();
-        let read = read_check(&head.headers, body, MAX_BATCH_BYTES).await;
+        let read = read_check(&head.headers, body, None, MAX_BATCH_BYTES).await;
         let id = RequestId::of(&head.headers);
         let answered = read.and_then(|body| self.batch_now(&body, &id));
         answered.unwrap_or_else(|refusal| refusal.respond(&id))
@@ -147,10 +166,11 @@ fn batch_question<'q, 'a: 'q>(
 async fn read_check(
     headers: &HeaderMap,
     body: Incoming,
+    first: Option<Bytes>,
     max_bytes: usize,
-) -> Result<bytes::Bytes, Refusal> {
+) -> Result<Bytes, Refusal> {
     json_only(headers)?;
-    Ok(body::collect(body, max_bytes).await?)
+    Ok(body::collect(body, first, max_bytes).await?)
 }
 
 fn respond(answer: &tidegate::gate::Answer<'_>, id: &RequestId<'_>) -> Answered {

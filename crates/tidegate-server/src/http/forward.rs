@@ -6,37 +6,50 @@
 
 use std::net::SocketAddr;
 
-use bytes::Bytes;
 use http::header::{CACHE_CONTROL, HeaderValue};
-use http::{Request, Response, StatusCode};
-use http_body_util::Full;
+use http::{HeaderMap, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use tidegate::attributes::{Attributes, Headers};
 use tidegate::gate::{Question, Subject};
 
-use super::original::{From, Original, gateways_query};
+use super::original::{From, Original, is_clients};
 use super::refusal::Refusal;
 use super::request_id::RequestId;
-use super::{Answered, HttpFront};
+use super::{Answered, HttpFront, content, unauthorized};
 
 const PREFIX: &str = "/v1/forward-auth";
 
 /// What follows our own path: empty, or a path; `None` if it is not ours.
-pub fn behind_prefix(path: &str) -> Option<&str> {
+fn behind_prefix(path: &str) -> Option<&str> {
     path.strip_prefix(PREFIX).filter(|behind| behind.is_empty() || behind.starts_with('/'))
 }
 
 /// What the gateway's address for us says.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Options<'a> {
+struct Options {
     deny_status: Option<StatusCode>,
     from: Option<From>,
-    policy: Option<&'a str>,
 }
 
-impl<'a> Options<'a> {
-    /// Of each the first counts. What else there is may be the client's: it is let be.
-    fn parse(query: &'a str) -> Result<Self, Refusal> {
+impl Options {
+    /// Of a query that is the gateway's, or may be the client's.
+    fn of(query: &str, headers: &HeaderMap) -> Result<Self, Refusal> {
+        if query.is_empty() || !is_clients(query, headers) {
+            return Options::parse(query);
+        }
+        // It is the client's, or the client copied it to make us think so: either way
+        // what it says about `from` must not decide whom we believe.
+        match Options::parse(query) {
+            Ok(Options { from: Some(_), .. }) => Err(Refusal::field(
+                "from",
+                "the client asks for the same as the gateway's address: nobody can tell whose it is",
+            )),
+            _ => Ok(Options::default()),
+        }
+    }
+
+    /// Of each the first counts; what else there is, is let be.
+    fn parse(query: &str) -> Result<Self, Refusal> {
         let mut options = Options::default();
         for pair in query.split('&') {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -48,7 +61,6 @@ impl<'a> Options<'a> {
                     let unknown = || Refusal::field("from", "use forwarded or original");
                     options.from = Some(From::from_name(value).ok_or_else(unknown)?);
                 }
-                "policy" if options.policy.is_none() => options.policy = Some(value),
                 _ => {}
             }
         }
@@ -64,17 +76,22 @@ fn deny_status(value: &str) -> Result<StatusCode, Refusal> {
 }
 
 impl HttpFront {
+    /// The answer to a gateway; `None` if the path is not for one.
     pub(super) fn forward_auth(
         &self,
         request: &Request<Incoming>,
-        behind: &str,
         peer: SocketAddr,
-    ) -> Answered {
+    ) -> Option<Answered> {
+        let behind = behind_prefix(request.uri().path())?;
         let id = RequestId::of(request.headers());
-        let answered = self.forward_now(request, behind, peer, &id);
+        let answered = if self.tokens.admit(request.headers()) {
+            self.forward_now(request, behind, peer, &id)
+        } else {
+            Err(unauthorized())
+        };
         let mut response = answered.unwrap_or_else(|refusal| refusal.respond(&id));
         response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        response
+        Some(response)
     }
 
     fn forward_now(
@@ -86,8 +103,7 @@ impl HttpFront {
     ) -> Result<Answered, Refusal> {
         // Behind a path of the client's, the query is the client's too.
         let query = request.uri().query().filter(|_| behind.is_empty());
-        let query = gateways_query(query.unwrap_or_default(), request.headers());
-        let options = Options::parse(query)?;
+        let options = Options::of(query.unwrap_or_default(), request.headers())?;
         let original = Original::of(request, behind, options.from)?;
         let rules = self.gate.rules();
         let headers = Headers::Map(request.headers());
@@ -100,16 +116,13 @@ impl HttpFront {
             headers,
             descriptors: &[],
         };
-        let subject = match options.policy {
-            Some(policy) => Subject::Policy { policy, attributes: &attributes },
-            None => Subject::Request(&attributes),
-        };
+        let subject = Subject::Request(&attributes);
         let question = Question { request_id: Some(id.as_str()), ..Question::new(subject) };
         let answer = self.gate.check(&rules, &question)?;
         if !answer.allowed {
             return Ok(self.deny(&answer, options.deny_status, id));
         }
-        let mut response = Response::new(Full::new(Bytes::new()));
+        let mut response = Response::new(content(Vec::new()));
         self.render(&answer, response.headers_mut());
         Ok(response)
     }
@@ -119,14 +132,22 @@ impl HttpFront {
 mod tests {
     use super::*;
 
+    fn options(query: &str, target: &str) -> Result<(Option<u16>, Option<From>), String> {
+        let target = target.parse().expect("a value");
+        let headers =
+            HeaderMap::from_iter([(http::HeaderName::from_static("x-forwarded-uri"), target)]);
+        Options::of(query, &headers)
+            .map(|options| (options.deny_status.map(|status| status.as_u16()), options.from))
+            .map_err(|refusal| refusal.field.expect("a field").into_owned())
+    }
+
     #[test]
     fn the_gateways_address_is_read_or_refused_by_field() {
-        let rows: [(&str, Result<(Option<u16>, Option<From>, Option<&str>), &str>); 10] = [
-            ("", Ok((None, None, None))),
-            ("deny_status=403", Ok((Some(403), None, None))),
-            ("from=original&deny_status=499", Ok((Some(499), Some(From::Original), None))),
-            ("policy=login&from=forwarded", Ok((None, Some(From::Forwarded), Some("login")))),
-            ("a=b&deny_status=404&deny_status=403", Ok((Some(404), None, None))),
+        let rows: [(&str, Result<(Option<u16>, Option<From>), &str>); 9] = [
+            ("", Ok((None, None))),
+            ("deny_status=403", Ok((Some(403), None))),
+            ("from=original&deny_status=499", Ok((Some(499), Some(From::Original)))),
+            ("a=b&deny_status=404&deny_status=403", Ok((Some(404), None))),
             ("deny_status=200", Err("deny_status")),
             ("deny_status=503", Err("deny_status")),
             ("deny_status=x", Err("deny_status")),
@@ -134,10 +155,20 @@ mod tests {
             ("from=path", Err("from")),
         ];
         for (query, expected) in rows {
-            let got = Options::parse(query)
-                .map(|o| (o.deny_status.map(|s| s.as_u16()), o.from, o.policy))
-                .map_err(|refusal| refusal.field.expect("a field").into_owned());
-            assert_eq!(got, expected.map_err(str::to_owned), "{query}");
+            assert_eq!(options(query, "/login?a=1"), expected.map_err(str::to_owned), "{query}");
+        }
+    }
+
+    #[test]
+    fn a_clients_query_says_nothing_to_us() {
+        let rows = [
+            ("deny_status=200", Ok((None, None))),
+            ("deny_status=404", Ok((None, None))),
+            ("from=2026-01-01", Ok((None, None))),
+            ("from=original", Err("from".to_owned())),
+        ];
+        for (query, expected) in rows {
+            assert_eq!(options(query, &format!("/login?{query}")), expected, "{query}");
         }
     }
 

@@ -8,10 +8,12 @@
 //! | `/openapi.json` | `openapi.rs` |
 //!
 //! Paths are told apart by one `match`: a decision takes less time than a general
-//! router needs to find its handler. What is not a decision is a [`Refusal`],
+//! router needs to find its handler; and a plain check does not even get there, see
+//! `answering.rs`. What is not a decision is a [`Refusal`],
 //! answered as problem+json.
 
 mod answer;
+mod answering;
 mod body;
 mod check;
 mod forward;
@@ -23,13 +25,12 @@ mod refusal;
 mod request_id;
 mod wire;
 
-use std::future::Future;
+use std::io::Cursor;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 use arc_swap::ArcSwap;
-use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::Full;
@@ -37,19 +38,25 @@ use hyper::body::Incoming;
 use tidegate::gate::Gate;
 use tidegate::headers::Forms;
 
+use self::answering::Answering;
 use self::leases::Leases;
 use self::refusal::Refusal;
 use self::request_id::RequestId;
 use crate::access::Tokens;
+use crate::admin::Facts;
 use crate::serve::{Front, InFlight};
 
 /// An answer of this front.
-type Answered = Response<Full<Bytes>>;
+type Answered = Response<Content>;
+
+/// The body of an answer: in one piece, and its own, which `Bytes` would wrap once more.
+type Content = Full<Cursor<Vec<u8>>>;
 
 /// Decisions over HTTP.
 #[derive(Debug)]
 pub struct HttpFront {
     gate: Arc<Gate>,
+    facts: Arc<Facts>,
     forms: ArcSwap<Forms>,
     tokens: Tokens,
     leases: Leases,
@@ -60,9 +67,10 @@ pub struct HttpFront {
 impl HttpFront {
     /// Asks this gate; answers carry headers in these forms; callers show one of
     /// these secrets.
-    pub fn new(gate: Arc<Gate>, forms: Forms, tokens: Tokens) -> Self {
+    pub fn new(gate: Arc<Gate>, facts: Arc<Facts>, forms: Forms, tokens: Tokens) -> Self {
         HttpFront {
             gate,
+            facts,
             forms: ArcSwap::from_pointee(forms),
             tokens,
             leases: Leases::default(),
@@ -82,24 +90,12 @@ impl HttpFront {
 
     async fn route(&self, request: Request<Incoming>, peer: SocketAddr) -> Answered {
         let path = request.uri().path();
-        if path == "/v1/check" && request.method() == Method::POST {
-            return if self.tokens.admit(request.headers()) {
-                self.check(request).await
-            } else {
-                refuse(&unauthorized(), request.headers())
-            };
-        }
-        // One allocation for what is not hot keeps the future of what is small.
-        Box::pin(self.route_rare(request, peer)).await
-    }
-
-    async fn route_rare(&self, request: Request<Incoming>, peer: SocketAddr) -> Answered {
-        let path = request.uri().path();
         if path.starts_with("/v1/") && !self.tokens.admit(request.headers()) {
             return refuse(&unauthorized(), request.headers());
         }
         let method = request.method();
         match path {
+            "/v1/check" if method == Method::POST => self.check(request, None).await,
             "/v1/check" => refuse(&Refusal::method("POST"), request.headers()),
             "/v1/check/batch" if method == Method::POST => self.batch(request).await,
             "/v1/check/batch" => refuse(&Refusal::method("POST"), request.headers()),
@@ -108,8 +104,8 @@ impl HttpFront {
             "/openapi.json" if matches!(*method, Method::GET | Method::HEAD) => openapi::answer(),
             "/openapi.json" => refuse(&Refusal::method("GET, HEAD"), request.headers()),
             path => {
-                if let Some(behind) = forward::behind_prefix(path) {
-                    return self.forward_auth(&request, behind, peer);
+                if let Some(answer) = self.forward_auth(&request, peer) {
+                    return answer;
                 }
                 match path.strip_prefix("/v1/permits/") {
                     Some(id) if *method == Method::PUT => {
@@ -126,19 +122,16 @@ impl HttpFront {
 }
 
 impl Front for HttpFront {
-    type Body = Full<Bytes>;
+    type Body = Content;
+    type Answer = Answering;
 
     fn answer(
-        self: Arc<Self>,
+        self: &Arc<Self>,
         request: Request<Incoming>,
         peer: SocketAddr,
         in_flight: InFlight,
-    ) -> impl Future<Output = Answered> + Send + 'static {
-        async move {
-            let answer = self.route(request, peer).await;
-            drop(in_flight);
-            answer
-        }
+    ) -> Answering {
+        Answering::new(Arc::clone(self), request, peer, in_flight)
     }
 }
 
@@ -156,9 +149,14 @@ fn refuse(refusal: &Refusal, headers: &HeaderMap) -> Answered {
     refusal.respond(&RequestId::of(headers))
 }
 
+/// The body of an answer.
+fn content(body: impl Into<Vec<u8>>) -> Content {
+    Full::new(Cursor::new(body.into()))
+}
+
 /// An answer with a body of JSON.
 fn json(status: StatusCode, body: Vec<u8>) -> Answered {
-    let mut response = Response::new(Full::from(body));
+    let mut response = Response::new(content(body));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response

@@ -3,10 +3,8 @@
 use std::io::Write as _;
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue, LOCATION};
 use http::{Request, Response, StatusCode};
-use http_body_util::Full;
 use hyper::body::Incoming;
 use tidegate::gate::{Answer, Question};
 use tidegate::headers::{PROBLEM_JSON, Problem, render, write_problem};
@@ -16,7 +14,7 @@ use super::leases::LeaseId;
 use super::refusal::Refusal;
 use super::request_id::{REQUEST_ID, RequestId};
 use super::wire::{EmptyBody, PermitBody, decode};
-use super::{Answered, HttpFront, body, json, json_only};
+use super::{Answered, HttpFront, body, content, json, json_only};
 
 /// The largest request for a permit.
 const MAX_PERMIT_BYTES: usize = 64 * 1024;
@@ -25,7 +23,7 @@ impl HttpFront {
     pub(super) async fn take_permit(&self, request: Request<Incoming>) -> Answered {
         let (head, body) = request.into_parts();
         let read = match json_only(&head.headers) {
-            Ok(()) => body::collect(body, MAX_PERMIT_BYTES).await.map_err(Refusal::from),
+            Ok(()) => body::collect(body, None, MAX_PERMIT_BYTES).await.map_err(Refusal::from),
             Err(refusal) => Err(refusal),
         };
         let id = RequestId::of(&head.headers);
@@ -58,7 +56,7 @@ impl HttpFront {
 
     pub(super) async fn renew_permit(&self, request: Request<Incoming>, id: &str) -> Answered {
         let (head, body) = request.into_parts();
-        let renewed = match body::collect(body, MAX_PERMIT_BYTES).await {
+        let renewed = match body::collect(body, None, MAX_PERMIT_BYTES).await {
             Ok(body) if body.is_empty() => self.renew_now(id),
             Ok(body) => json_only(&head.headers)
                 .and_then(|()| decode::<EmptyBody>(&body))
@@ -79,7 +77,7 @@ impl HttpFront {
     pub(super) fn release_permit(&self, request: &Request<Incoming>, id: &str) -> Answered {
         match LeaseId::parse(id) {
             Some(name) if self.leases.release(name) => {
-                let mut response = Response::new(Full::new(Bytes::new()));
+                let mut response = Response::new(content(Vec::new()));
                 *response.status_mut() = StatusCode::NO_CONTENT;
                 response
             }
@@ -103,7 +101,7 @@ impl HttpFront {
             write_problem(&problem, &mut body);
             problem.status()
         });
-        let mut response = Response::new(Full::from(body));
+        let mut response = Response::new(content(body));
         *response.status_mut() = match problem_status {
             StatusCode::TOO_MANY_REQUESTS => status.unwrap_or(problem_status),
             // A failing store is nobody's quota: gateways must be able to tell.

@@ -2,16 +2,15 @@
 
 use std::borrow::Cow;
 
-use bytes::Bytes;
 use http::header::{ALLOW, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
 use http::{Response, StatusCode};
-use http_body_util::Full;
 use tidegate::CheckError;
 use tidegate::gate::GateError;
 use tidegate::headers::{PROBLEM_JSON, Problem, write_problem};
 
 use super::body::BodyError;
 use super::request_id::{REQUEST_ID, RequestId};
+use super::{Answered, content};
 
 /// A request that gets no decision.
 #[derive(Clone, Debug)]
@@ -74,10 +73,10 @@ impl Refusal {
     }
 
     /// The answer to the request of this id.
-    pub fn respond(&self, id: &RequestId<'_>) -> Response<Full<Bytes>> {
+    pub fn respond(&self, id: &RequestId<'_>) -> Answered {
         let mut body = String::with_capacity(256);
         self.write(&mut body);
-        let mut response = Response::new(Full::from(body));
+        let mut response = Response::new(content(body));
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));

@@ -28,6 +28,9 @@ const MAX_LIMITS: usize = tidegate::policy::MAX_LIMITS;
 /// The most headers or descriptors in `attributes`: as many as a request may have.
 const MAX_PAIRS: usize = 100;
 
+/// The most of a bad body that an error repeats.
+const MAX_TOLD_BYTES: usize = 256;
+
 /// The longest a check may wait: beyond a minute callers and gateways have given up.
 const MAX_WAIT_MS: u64 = 60_000;
 
@@ -102,7 +105,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
     }
 }
 
-/// The body of a check.
+/// The body of a check. Attributes are boxed: they are large, and it is moved about.
 #[derive(Debug, Default, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CheckBody<'a> {
@@ -114,7 +117,7 @@ pub struct CheckBody<'a> {
     #[serde(borrow)]
     pub id: Option<Text<'a>>,
     #[serde(borrow)]
-    pub attributes: Option<Object<AttributesBody<'a>>>,
+    pub attributes: Option<Box<Object<AttributesBody<'a>>>>,
     #[serde(borrow)]
     pub limits: Option<Vec<Text<'a>>>,
     pub max_wait_ms: Option<Whole>,
@@ -139,7 +142,7 @@ pub struct PermitBody<'a> {
     pub key: Option<Text<'a>>,
     pub cost: Option<Whole>,
     #[serde(borrow)]
-    pub attributes: Option<Object<AttributesBody<'a>>>,
+    pub attributes: Option<Box<Object<AttributesBody<'a>>>>,
     #[serde(borrow)]
     pub limits: Option<Vec<Text<'a>>>,
     pub ttl_ms: Option<Whole>,
@@ -200,27 +203,51 @@ impl<'de> Visitor<'de> for PairsVisitor {
 
 /// Decodes a body.
 pub fn decode<'de, T: Deserialize<'de>>(body: &'de [u8]) -> Result<T, Refusal> {
-    let decoded: Result<Object<T>, _> = serde_json::from_slice(body);
+    // Once for all of it, not again for every text in it.
+    let Ok(body) = std::str::from_utf8(body) else {
+        return Err(Refusal::bad("the body is not UTF-8: send JSON as UTF-8"));
+    };
+    let decoded: Result<Object<T>, _> = serde_json::from_str(body);
     decoded.map(|Object(body)| body).map_err(|error| blame::<Object<T>>(body, &error))
 }
 
 /// Finds the field to blame.
 #[cold]
-fn blame<'de, T: Deserialize<'de>>(body: &'de [u8], error: &serde_json::Error) -> Refusal {
+fn blame<'de, T: Deserialize<'de>>(body: &'de str, error: &serde_json::Error) -> Refusal {
     if body.is_empty() {
         return Refusal::bad("the body is empty: send JSON");
     }
-    let mut json = serde_json::Deserializer::from_slice(body);
-    let field = match serde_path_to_error::deserialize::<_, T>(&mut json) {
+    let mut json = serde_json::Deserializer::from_str(body);
+    let mut field = match serde_path_to_error::deserialize::<_, T>(&mut json) {
         // A whole value, and something behind it.
-        Ok(_) => None,
-        Err(error) => Some(error.path().to_string()).filter(|path| path != "."),
+        Ok(_) => String::new(),
+        // Where the name itself is missing the path ends in a question mark.
+        Err(error) => {
+            error.path().to_string().trim_end_matches('?').trim_end_matches('.').to_owned()
+        }
     };
     let detail = error.to_string();
-    match field {
-        Some(field) => Refusal::field(field, detail),
-        None => Refusal::bad(detail),
+    // These are about a field inside the object the path names.
+    let inner = ["duplicate field `", "missing field `"]
+        .iter()
+        .find_map(|about| detail.strip_prefix(about)?.split('`').next());
+    if let Some(inner) = inner {
+        if !field.is_empty() {
+            field.push('.');
+        }
+        field.push_str(inner);
     }
+    let (field, detail) = (shorten(field), shorten(detail));
+    if field.is_empty() { Refusal::bad(detail) } else { Refusal::field(field, detail) }
+}
+
+/// What of a body is told back: enough to know it again.
+fn shorten(mut text: String) -> String {
+    if text.len() > MAX_TOLD_BYTES {
+        text.truncate(text.floor_char_boundary(MAX_TOLD_BYTES));
+        text.push_str("...");
+    }
+    text
 }
 
 /// The parts of a question that need a home of their own.
@@ -369,7 +396,7 @@ impl<'a> CheckBody<'a> {
         Common {
             policy: self.policy.as_ref().map(|text| &*text.0),
             key: self.key.as_ref().map(|text| &*text.0),
-            attributes: self.attributes.as_ref().map(|Object(attributes)| attributes),
+            attributes: self.attributes.as_ref().map(|object| &object.0),
             limits: self.limits.as_deref(),
         }
     }
@@ -438,7 +465,7 @@ impl<'a> PermitBody<'a> {
         Common {
             policy: self.policy.as_ref().map(|text| &*text.0),
             key: self.key.as_ref().map(|text| &*text.0),
-            attributes: self.attributes.as_ref().map(|Object(attributes)| attributes),
+            attributes: self.attributes.as_ref().map(|object| &object.0),
             limits: self.limits.as_deref(),
         }
     }

@@ -9,22 +9,23 @@ use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::Bytes;
 use hyper::body::{Body, Incoming};
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
+use pin_project_lite::pin_project;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
-use tracing::{debug, warn};
+use tracing::field::Empty;
+use tracing::{Span, debug, debug_span, warn};
 
 use super::connections::{Connections, Entered, InFlight, Order};
 use super::io::Watched;
@@ -62,18 +63,21 @@ const MAX_SEND_BYTES: usize = 64 * 1024;
 /// What answers requests: a protocol adapter.
 pub trait Front: Send + Sync + 'static {
     /// The body of its answers.
-    type Body: Body<Data = Bytes, Error: std::error::Error + Send + Sync> + Send + 'static;
+    type Body: Body<Data: Send, Error: std::error::Error + Send + Sync> + Send + 'static;
 
-    /// Answers one request. There is always an answer; errors are answers too.
+    /// An answer on its way. There is always one; errors are answers too.
+    type Answer: Future<Output = Response<Self::Body>> + Send + 'static;
+
+    /// Answers one request.
     ///
     /// The request counts as on its way until `in_flight` is dropped, which an
     /// answer that goes on and on does with its body.
     fn answer(
-        self: Arc<Self>,
+        self: &Arc<Self>,
         request: Request<Incoming>,
         peer: SocketAddr,
         in_flight: InFlight,
-    ) -> impl Future<Output = Response<Self::Body>> + Send + 'static;
+    ) -> Self::Answer;
 }
 
 /// A bound socket.
@@ -122,7 +126,6 @@ impl<F: Front> Listener<F> {
             let serving = Serving {
                 front: Arc::clone(&self.front),
                 protocol: Arc::clone(&protocol),
-                facts: Arc::clone(&self.facts),
                 name: self.name,
                 entered: self.connections.enter(),
                 address,
@@ -148,7 +151,8 @@ type Protocol = auto::Builder<TokioExecutor>;
 /// HTTP/1.1 and HTTP/2, whichever the client speaks.
 fn protocol() -> Protocol {
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().header_read_timeout(None).max_buf_size(MAX_HEAD_BYTES);
+    // One buffer for head and body costs the kernel less than a list of two.
+    builder.http1().header_read_timeout(None).max_buf_size(MAX_HEAD_BYTES).writev(false);
     builder
         .http2()
         .max_concurrent_streams(MAX_STREAMS)
@@ -163,7 +167,6 @@ fn protocol() -> Protocol {
 struct Serving<F> {
     front: Arc<F>,
     protocol: Arc<Protocol>,
-    facts: Arc<Facts>,
     name: FrontName,
     entered: Entered,
     address: SocketAddr,
@@ -182,15 +185,11 @@ impl<F: Front> Serving<F> {
     async fn serve(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
         let connection = self.entered.connection();
         let (front, marks, peer) = (self.front, Arc::clone(connection), self.address);
-        let (facts, name) = (self.facts, self.name);
-        let service = service_fn(move |request| {
-            let answer = Arc::clone(&front).answer(request, peer, marks.begin());
-            let facts = Arc::clone(&facts);
-            async move {
-                let answer = answer.await;
-                facts.answered(name, answer.status());
-                Ok::<_, Infallible>(answer)
-            }
+        let name = self.name;
+        let service = service_fn(move |request: Request<Incoming>| {
+            let (method, path) = (request.method(), request.uri().path());
+            let span = debug_span!("request", front = name.name(), %method, path, status = Empty);
+            Spanned { answer: front.answer(request, peer, marks.begin()), span }
         });
         let io = TokioIo::new(Watched::new(stream, Arc::clone(connection)));
         let mut served = pin!(self.protocol.serve_connection(io, service));
@@ -214,5 +213,28 @@ impl<F: Front> Serving<F> {
         if let Err(error) = ended.await {
             debug!(peer = %self.address, %error, "a connection ended early");
         }
+    }
+}
+
+pin_project! {
+    /// An answer as hyper wants it, never an error, within the span of its request. A
+    /// type of its own, because an `async` block around it would have to move it in.
+    struct Spanned<A> {
+        #[pin]
+        answer: A,
+        span: Span,
+    }
+}
+
+impl<A: Future<Output = Response<B>>, B> Future for Spanned<A> {
+    type Output = Result<Response<B>, Infallible>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let _entered = this.span.enter();
+        this.answer.poll(context).map(|answer| {
+            this.span.record("status", answer.status().as_u16());
+            Ok(answer)
+        })
     }
 }

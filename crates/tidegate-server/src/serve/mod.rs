@@ -88,10 +88,11 @@ async fn serve(args: &ServeArgs, config: Config, settings: Settings) -> Result<(
     let Settings { http, admin, missing, secrets, exposed } = settings;
 
     let max_connections = max_connections();
-    let front = HttpFront::new(Arc::clone(&gate), config.headers, secrets.tokens);
+    let front =
+        HttpFront::new(Arc::clone(&gate), Arc::clone(&facts), config.headers, secrets.tokens);
     let front = Arc::new(front);
     let routes = admin::router(Arc::clone(&gate), Arc::clone(&facts), secrets.admin);
-    let routed = Arc::new(Routed::new(routes));
+    let routed = Arc::new(Routed::new(routes, Arc::clone(&facts)));
     let http = http.map(Bound::new).transpose()?;
     let admin = admin.map(Bound::new).transpose()?;
     let announced = Announced::new(&config, args, http.as_ref(), admin.as_ref());

@@ -14,35 +14,47 @@ use tower_service::Service;
 
 use super::connections::InFlight;
 use super::listener::Front;
+use super::settings::FrontName;
+use crate::admin::Facts;
 
 /// Serves a router.
 #[derive(Debug)]
-pub struct Routed(Router);
+pub struct Routed {
+    router: Router,
+    facts: Arc<Facts>,
+}
 
 impl Routed {
-    /// Serves this router. Its handlers find the peer's `SocketAddr` as an extension.
-    pub fn new(router: Router) -> Self {
-        Routed(router)
+    /// Serves this router as the admin front. Its handlers find the peer's
+    /// `SocketAddr` as an extension.
+    pub fn new(router: Router, facts: Arc<Facts>) -> Self {
+        Routed { router, facts }
     }
 }
 
 impl Front for Routed {
     type Body = Lasting;
 
+    type Answer = Pin<Box<dyn Future<Output = Response<Lasting>> + Send>>;
+
     fn answer(
-        self: Arc<Self>,
+        self: &Arc<Self>,
         mut request: Request<Incoming>,
         peer: SocketAddr,
         in_flight: InFlight,
-    ) -> impl Future<Output = Response<Lasting>> + Send + 'static {
+    ) -> Self::Answer {
         request.extensions_mut().insert(peer);
-        let answer = self.0.clone().call(request);
-        async move {
+        let answer = self.router.clone().call(request);
+        let facts = Arc::clone(&self.facts);
+        Box::pin(async move {
             match answer.await {
-                Ok(response) => response.map(|body| Lasting { body, _in_flight: in_flight }),
+                Ok(response) => {
+                    facts.answered(FrontName::Admin, response.status());
+                    response.map(|body| Lasting { body, _in_flight: in_flight })
+                }
                 Err(never) => match never {},
             }
-        }
+        })
     }
 }
 

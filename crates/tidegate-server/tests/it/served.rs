@@ -60,7 +60,7 @@ impl Start {
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("TIDEGATE_")) {
             command.env_remove(name);
         }
-        command.args(&self.args).envs(self.env.iter().cloned()).env("RUST_LOG", "info");
+        command.args(&self.args).env("RUST_LOG", "info").envs(self.env.iter().cloned());
         command.env("RUST_BACKTRACE", "0").stdin(Stdio::null()).stdout(Stdio::piped());
         command
     }

@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use tidegate_core::{Limit, bounds};
 
+use super::Config;
 use super::fields::{MODES, ON_STORE_FAILURE, OVERRIDE, POLICY};
 use super::limits::read_limits;
 use super::reader::{Object, Reader, Spot, closest, join, shown};
@@ -45,7 +46,8 @@ fn read_policy(
     let limits = object.get("limits").and_then(|spot| read_limits(reader, &spot));
     let matching = object.get("match").map(|spot| read_conditions(reader, &spot));
     let exempt = object.get("exempt").map(|spot| read_exempt(reader, &spot));
-    let mut policy = stand_in().ok()?;
+    // Stands in for a policy that is wrong in itself, so that its overrides can be read.
+    let mut policy = Config::default_policy();
     if let (Some(name), Some(key), Some(limits)) = (name, key, limits) {
         policy = Policy::new(&name, key, limits).ok()?;
     }
@@ -59,11 +61,6 @@ fn read_policy(
         policy = read_overrides(reader, &spot, policy);
     }
     Some(policy)
-}
-
-/// What takes the place of a policy that is wrong in itself, so that its overrides can be read.
-fn stand_in() -> Result<Policy, Box<dyn std::error::Error>> {
-    Ok(Policy::new("-", "-".parse()?, vec!["1 per 1s".parse()?])?)
 }
 
 fn read_name(
@@ -286,13 +283,13 @@ fn read_overrides(reader: &Reader<'_>, spot: &Spot, mut policy: Policy) -> Polic
         return policy;
     }
     for item in &items {
-        policy = read_override(reader, item, policy);
+        read_override(reader, item, &mut policy);
     }
     policy
 }
 
-fn read_override(reader: &Reader<'_>, spot: &Spot, policy: Policy) -> Policy {
-    let Some(object) = reader.object(spot, OVERRIDE) else { return policy };
+fn read_override(reader: &Reader<'_>, spot: &Spot, policy: &mut Policy) {
+    let Some(object) = reader.object(spot, OVERRIDE) else { return };
     let nothing = Placed { is_partial: true, ..Placed::default() };
     let when = object.get("when").map_or(nothing, |spot| read_conditions(reader, &spot));
     let limits: Option<Option<Vec<Limit>>> =
@@ -308,23 +305,19 @@ fn read_override(reader: &Reader<'_>, spot: &Spot, policy: Policy) -> Policy {
     let says_more = matches!(&spot.node.value, Value::Map(entries) if entries.len() > 1);
     // What is left of a condition or field that is wrong itself would only mislead.
     if when.is_partial || limits == Some(None) {
-        return policy;
+        return;
     }
-    match policy.clone().with_override(new) {
-        Ok(policy) => policy,
-        Err(PolicyError::ReplacesNothing) if says_more => policy,
-        Err(error) => {
-            let (span, path) = match &error {
-                PolicyError::NeverMatches { condition, .. } => {
-                    (when.spans.get(*condition).cloned(), "when")
-                }
-                PolicyError::NoCondition | PolicyError::Covered { .. } => (None, "when"),
-                _ => (None, ""),
-            };
-            let span = span.unwrap_or_else(|| object.name_span("when"));
-            let path = if path.is_empty() { spot.path.clone() } else { join(&spot.path, path) };
-            reader.fail_at(span, &path, error.problem(), error.help());
-            policy
+    let Err(error) = policy.add_override(new) else { return };
+    if error == PolicyError::ReplacesNothing && says_more {
+        return;
+    }
+    let (span, path) = match &error {
+        PolicyError::NeverMatches { condition, .. } => {
+            (when.spans.get(*condition).cloned(), join(&spot.path, "when"))
         }
-    }
+        PolicyError::NoCondition | PolicyError::Covered { .. } => (None, join(&spot.path, "when")),
+        _ => (None, spot.path.clone()),
+    };
+    let span = span.unwrap_or_else(|| object.name_span("when"));
+    reader.fail_at(span, &path, error.problem(), error.help());
 }

@@ -16,8 +16,6 @@ pub struct Answer<'a> {
     pub allowed: bool,
     /// How it was decided.
     pub decided: Decided,
-    /// Whether the store had no room for some key.
-    pub overflowed: bool,
     /// One per limit, policies in config order.
     pub lines: SmallVec<[Line<'a>; 4]>,
     pub(super) speaker: Option<usize>,
@@ -44,6 +42,14 @@ impl Line<'_> {
 }
 
 impl<'a> Answer<'a> {
+    /// The answer where one limit has all the say.
+    pub(super) fn of_one(line: Line<'a>) -> Self {
+        let allowed = line.decision.allowed;
+        let mut lines = SmallVec::new();
+        lines.push(line);
+        Answer { allowed, decided: Decided::Exact, lines, speaker: Some(0) }
+    }
+
     /// The line it speaks for: when denied the denying one with the longest wait,
     /// when allowed the one with the least remaining. `None` if no limit has a say.
     pub fn speaker(&self) -> Option<&Line<'a>> {

@@ -32,7 +32,7 @@ pub use self::error::GateError;
 pub use self::rules::Rules;
 
 use self::plan::{Plan, Taking};
-use crate::policy::Policies;
+use crate::policy::{Mode, Policies};
 use crate::stats::{LimitStats, Seen, Stats};
 use crate::{Limiter, Permit, Request};
 
@@ -105,11 +105,20 @@ impl Gate {
         question: &Question<'a>,
     ) -> Result<Answer<'a>, GateError> {
         let begun = is_timed().then(Instant::now);
-        let plan = Plan::new(self, rules, question, Taking::Nothing)?;
-        let checks = plan.checks();
-        let request = Request { id: question.id, ..Request::new(&checks) };
-        let verdict = self.limiter.decide(&request)?;
-        let answer = plan.answer(verdict);
+        let mut plan = Plan::default();
+        plan.fill(self, rules, question, Taking::Nothing)?;
+        let answer = match plan.single().filter(|_| question.id.is_none()) {
+            // The usual case by far: nothing to combine.
+            Some((policy, limit, check)) => {
+                let decision = self.limiter.check(check.key, limit, check.cost)?;
+                Answer::of_one(Line { policy, limit, mode: Mode::Enforce, decision })
+            }
+            None => {
+                let checks = plan.checks();
+                let request = Request { id: question.id, ..Request::new(&checks) };
+                plan.answer(&self.limiter.decide(&request)?)
+            }
+        };
         let elapsed = begun.map(|begun| begun.elapsed());
         self.record(&plan, &answer, question, elapsed);
         Ok(answer)
@@ -124,7 +133,7 @@ impl Gate {
         rules: &'a Rules,
         question: &Question<'a>,
     ) -> Result<(), GateError> {
-        Plan::new(self, rules, question, Taking::Nothing).map(drop)
+        Plan::default().fill(self, rules, question, Taking::Nothing)
     }
 
     /// Answers a question at the earliest moment it passes, or at once if that would
@@ -139,10 +148,11 @@ impl Gate {
         question: &Question<'a>,
         max_wait: Duration,
     ) -> Result<Answer<'a>, GateError> {
-        let plan = Plan::new(self, rules, question, Taking::Nothing)?;
+        let mut plan = Plan::default();
+        plan.fill(self, rules, question, Taking::Nothing)?;
         let checks = plan.checks();
         let verdict = self.limiter.wait(&checks, max_wait).await?;
-        let answer = plan.answer(verdict);
+        let answer = plan.answer(&verdict);
         self.record(&plan, &answer, question, None);
         Ok(answer)
     }
@@ -160,9 +170,10 @@ impl Gate {
         question: &Question<'a>,
         lease: Option<Duration>,
     ) -> Result<Held<'a>, GateError> {
-        let plan = Plan::new(self, rules, question, Taking::Permit(lease))?;
+        let mut plan = Plan::default();
+        plan.fill(self, rules, question, Taking::Permit(lease))?;
         let acquired = self.limiter.acquire(&plan.checks())?;
-        let answer = plan.answer(acquired.verdict().clone());
+        let answer = plan.answer(acquired.verdict());
         self.record(&plan, &answer, question, None);
         let shortest_us = plan.lease_us().unwrap_or(bounds::DEFAULT_LEASE_US);
         let lease = Duration::from_micros(shortest_us);
@@ -181,10 +192,11 @@ impl Gate {
     ) -> Result<Answer<'a>, GateError> {
         let subject = Subject::Key { policy, key, attributes: None };
         let question = Question { cost: Some(Cost::PEEK), ..Question::new(subject) };
-        let plan = Plan::new(self, rules, &question, Taking::Look)?;
+        let mut plan = Plan::default();
+        plan.fill(self, rules, &question, Taking::Look)?;
         // A permit of cost 0 holds nothing: this looks at concurrency limits too.
         let acquired = self.limiter.acquire(&plan.checks())?;
-        Ok(plan.answer(acquired.verdict().clone()))
+        Ok(plan.answer(acquired.verdict()))
     }
 
     /// Forgets what a key has used of a policy's limits, those of its overrides

@@ -26,7 +26,8 @@ pub(super) enum Taking {
     Permit(Option<Duration>),
 }
 
-/// The checks of one question.
+/// The checks of one question. Made empty and filled where it lies: it is large.
+#[derive(Default)]
 pub(super) struct Plan<'a> {
     parts: SmallVec<[Part<'a>; 4]>,
     /// The keys of all parts as the store sees them.
@@ -48,23 +49,22 @@ struct Part<'a> {
 }
 
 impl<'a> Plan<'a> {
-    pub(super) fn new(
+    pub(super) fn fill(
+        &mut self,
         gate: &'a Gate,
         rules: &'a Rules,
         question: &Question<'a>,
         taking: Taking,
-    ) -> Result<Self, GateError> {
-        let mut plan = Plan { parts: SmallVec::new(), keys: KeyBytes::new(), leased: Vec::new() };
-        plan.fill(gate, rules, question)?;
+    ) -> Result<(), GateError> {
+        self.select(gate, rules, question)?;
         match taking {
-            Taking::Nothing => plan.refuse_concurrency(&question.subject)?,
-            Taking::Look => {}
-            Taking::Permit(lease) => plan.lease(lease)?,
+            Taking::Nothing => self.refuse_concurrency(&question.subject),
+            Taking::Look => Ok(()),
+            Taking::Permit(lease) => self.lease(lease),
         }
-        Ok(plan)
     }
 
-    fn fill(
+    fn select(
         &mut self,
         gate: &'a Gate,
         rules: &'a Rules,
@@ -83,9 +83,9 @@ impl<'a> Plan<'a> {
                 }
             }
             Subject::Key { policy, key, attributes } => {
-                let selected = policies.named(policy, key, attributes);
-                let selected =
-                    selected.ok_or_else(|| GateError::UnknownPolicy { name: policy.into() })?;
+                let Some(selected) = policies.named(policy, key, attributes) else {
+                    return Err(GateError::UnknownPolicy { name: policy.into() });
+                };
                 if selected.mode != Mode::Off {
                     self.push(rules, &selected, question);
                 }
@@ -185,7 +185,17 @@ impl<'a> Plan<'a> {
         checks
     }
 
-    pub(super) fn answer(&self, verdict: Verdict) -> Answer<'a> {
+    /// The only limit, if there is one and it has a say: its policy, and what is asked.
+    pub(super) fn single(&self) -> Option<(Option<&'a str>, &'a Limit, Check<'_>)> {
+        match &self.parts[..] {
+            [Part { policy, limits: [limit], mode: Mode::Enforce, cost, key, .. }] => {
+                Some((*policy, limit, Check::new(&self.keys[key.clone()], limit, *cost)))
+            }
+            _ => None,
+        }
+    }
+
+    pub(super) fn answer(&self, verdict: &Verdict) -> Answer<'a> {
         let each = self.parts.iter().flat_map(|part| part.limits.iter().map(move |l| (part, l)));
         let lines = each.zip(&verdict.decisions).map(|((part, limit), decision)| Line {
             policy: part.policy,
@@ -196,7 +206,6 @@ impl<'a> Plan<'a> {
         Answer {
             allowed: verdict.allowed,
             decided: Decided::Exact,
-            overflowed: verdict.overflowed,
             lines: lines.collect(),
             speaker: verdict.speaker(),
         }

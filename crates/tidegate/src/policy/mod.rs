@@ -12,7 +12,7 @@
 //!
 //! - `part.rs`, `template.rs`, `key.rs`: what keys are made of, and why they cannot collide;
 //! - `condition.rs`, `pattern.rs`, `path.rs`: matching;
-//! - `rule.rs`: [`Policy`] with its overrides; `select.rs`: [`Policies`], all of them together;
+//! - `rule.rs`, `charge.rs`: [`Policy`] with its overrides, what a request costs; `select.rs`: [`Policies`], all of them together;
 //! - `explain.rs`: the same selection, told step by step.
 //!
 //! ```
@@ -35,7 +35,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod charge;
 mod condition;
+mod error;
 mod explain;
 mod facts;
 mod key;
@@ -49,16 +51,15 @@ mod template;
 use std::fmt;
 use std::str::FromStr;
 
+pub use charge::{Charge, ChargeError};
 pub use condition::{Condition, ConditionError, ConditionErrorKind, Conditions, MAX_VALUES};
+pub use error::PolicyError;
 pub use explain::{Explained, Explanation, Outcome};
 pub(crate) use key::write_escaped;
 pub use key::{Key, MAX_KEY_BYTES};
 pub use part::{Part, PartError};
 pub use pattern::{MAX_PATTERN_BYTES, Pattern, PatternError};
-pub use rule::{
-    Charge, ChargeError, MAX_LIMITS, MAX_NAME_BYTES, MAX_OVERRIDES, Override, Policy, PolicyError,
-    Variant,
-};
+pub use rule::{MAX_LIMITS, MAX_NAME_BYTES, MAX_OVERRIDES, Override, Policy, Variant};
 pub use select::{MAX_POLICIES, Policies, PoliciesError, SelectError, Selected};
 pub use template::{
     MAX_TEMPLATE_BYTES, MAX_TEMPLATE_PARTS, Template, TemplateError, TemplateErrorKind,

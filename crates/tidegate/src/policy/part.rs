@@ -79,6 +79,7 @@ impl fmt::Display for PartError {
 impl std::error::Error for PartError {}
 
 /// The words a part begins with, for suggestions.
+#[cfg(feature = "config")]
 pub(crate) const PART_NAMES: [&str; 8] =
     ["client_ip", "method", "path", "host", "header", "query", "cookie", "descriptor"];
 

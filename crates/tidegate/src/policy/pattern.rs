@@ -1,7 +1,7 @@
 //! Globs over paths and hosts.
 //!
 //! A path pattern is brought to the same spelling as the paths it is held
-//! against (see `path.rs`), so `/caf\u{e9}` and `/caf%C3%A9` are one pattern. What can never
+//! against (see `path.rs`), so `/café` and `/caf%C3%A9` are one pattern. What can never
 //! match a normalised path, such as `//` or `..`, is refused rather than left to be puzzled over.
 //!
 //! Most patterns are a text, or all below one (`/v1/**`), or all that end in one
@@ -10,8 +10,9 @@
 //! runs through one automaton, whatever the number of policies.
 
 use std::fmt;
+use std::sync::OnceLock;
 
-use globset::{Glob, GlobBuilder, GlobSet, GlobSetBuilder};
+use globset::{Glob, GlobBuilder, GlobMatcher, GlobSet, GlobSetBuilder};
 use smallvec::SmallVec;
 
 use super::path;
@@ -25,6 +26,8 @@ pub struct Pattern {
     text: Box<str>,
     glob: Glob,
     shape: Shape,
+    /// Compiled alone, for comparing policies with one another; never for a request.
+    alone: OnceLock<Box<GlobMatcher>>,
 }
 
 /// What a pattern comes down to.
@@ -131,7 +134,7 @@ impl Pattern {
             }
             _ => Shape::Glob,
         };
-        Ok(Pattern { text: text.into(), glob, shape })
+        Ok(Pattern { text: text.into(), glob, shape, alone: OnceLock::new() })
     }
 
     /// A pattern over host names; `*` matches dots too.
@@ -161,7 +164,8 @@ impl Pattern {
             _ => Shape::Glob,
         };
         let spelt = if is_v6 { globset::escape(&lower) } else { lower };
-        Ok(Pattern { text: text.into(), glob: build(&spelt, false)?, shape })
+        let glob = build(&spelt, false)?;
+        Ok(Pattern { text: text.into(), glob, shape, alone: OnceLock::new() })
     }
 
     /// The pattern as written.
@@ -193,7 +197,12 @@ impl Pattern {
     }
 
     pub(super) fn matches(&self, text: &str) -> bool {
-        self.glob.compile_matcher().is_match(text)
+        match self.shape {
+            Shape::Glob => {
+                self.alone.get_or_init(|| self.glob.compile_matcher().into()).is_match(text)
+            }
+            _ => self.compares(text),
+        }
     }
 }
 

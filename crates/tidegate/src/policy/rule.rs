@@ -4,14 +4,12 @@
 //! which fields those are, each override becomes a [`Variant`] with all fields
 //! filled in: variant 0 is the policy itself, variant *n* its *n*-th override.
 
-use std::fmt;
+use tidegate_core::{Algorithm, Limit};
 
-use tidegate_core::{Algorithm, Limit, bounds};
-
+use super::charge::Charge;
 use super::condition::Conditions;
+use super::error::PolicyError;
 use super::facts::Facts;
-use super::key::write_escaped;
-use super::part::{Part, Value};
 use super::template::Template;
 use super::{Mode, OnStoreFailure};
 
@@ -70,6 +68,18 @@ pub struct Variant {
 }
 
 impl Variant {
+    /// The same with the fields that an override names replaced.
+    fn replaced_by(&self, over: &Override) -> Self {
+        let limits = over.limits.as_ref().map(|limits| limits.clone().into());
+        Variant {
+            when: over.when.clone(),
+            limits: limits.unwrap_or_else(|| self.limits.clone()),
+            mode: over.mode.unwrap_or(self.mode),
+            on_store_failure: over.on_store_failure.unwrap_or(self.on_store_failure),
+            cost: over.cost.clone().unwrap_or_else(|| self.cost.clone()),
+        }
+    }
+
     /// When it holds; empty for the policy itself.
     pub fn when(&self) -> &Conditions {
         &self.when
@@ -95,90 +105,6 @@ impl Variant {
         &self.cost
     }
 }
-
-/// What a request costs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Charge {
-    /// So many units.
-    Fixed(u64),
-    /// What a part of the request says; 1 where it says nothing.
-    From(Part),
-}
-
-impl Default for Charge {
-    fn default() -> Self {
-        Charge::Fixed(1)
-    }
-}
-
-impl Charge {
-    /// What a template such as `{header:x-cost}` asks for.
-    ///
-    /// # Errors
-    /// When it is not one header, query parameter, cookie or descriptor alone.
-    pub fn from_template(template: &Template) -> Result<Self, ChargeError> {
-        match template.single() {
-            Some(Part::ClientIp | Part::Method | Part::Path | Part::Host) | None => {
-                Err(ChargeError)
-            }
-            Some(part) => Ok(Charge::From(part.clone())),
-        }
-    }
-
-    /// The units a request asks for, or what it says instead.
-    pub(super) fn units(&self, facts: &Facts<'_>) -> Result<u64, String> {
-        let part = match self {
-            Charge::Fixed(units) => return Ok(*units),
-            Charge::From(part) => part,
-        };
-        let Some(Value::Bytes(bytes)) = part.value(facts) else { return Ok(1) };
-        let digits = std::str::from_utf8(&bytes).ok();
-        let digits = digits.filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
-        let units = digits.and_then(|text| text.parse().ok());
-        units.filter(|units| *units <= bounds::MAX_COUNT).ok_or_else(|| {
-            let mut shown = String::new();
-            // Writing to memory cannot fail.
-            let _ = write_escaped(&bytes[..bytes.len().min(SHOWN_BYTES)], &mut shown);
-            shown
-        })
-    }
-}
-
-/// How much of a bad value an error repeats.
-const SHOWN_BYTES: usize = 32;
-
-impl fmt::Display for Charge {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Charge::Fixed(units) => units.fmt(f),
-            Charge::From(part) => write!(f, "{{{part}}}"),
-        }
-    }
-}
-
-/// A template that no cost can come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ChargeError;
-
-impl ChargeError {
-    /// What is wrong, in a few words.
-    pub const fn problem(self) -> &'static str {
-        "a cost comes from one header, query parameter, cookie or descriptor"
-    }
-
-    /// What to write instead.
-    pub const fn help(self) -> &'static str {
-        "write a whole number, or for example `\"{header:x-cost}\"`"
-    }
-}
-
-impl fmt::Display for ChargeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.problem(), self.help())
-    }
-}
-
-impl std::error::Error for ChargeError {}
 
 impl Policy {
     /// A policy that matches everything, enforces, and costs 1.
@@ -253,9 +179,16 @@ impl Policy {
     /// # Errors
     /// When it replaces nothing or can never apply.
     pub fn with_override(mut self, new: Override) -> Result<Self, PolicyError> {
+        self.add_override(new)?;
+        Ok(self)
+    }
+
+    /// As [`Policy::with_override`]; a policy that refuses one stays as it is.
+    pub(crate) fn add_override(&mut self, new: Override) -> Result<(), PolicyError> {
         self.check_override(&new)?;
+        self.variants.push(self.variants[0].replaced_by(&new));
         self.overrides.push(new);
-        Ok(self.derive())
+        Ok(())
     }
 
     fn check_override(&self, new: &Override) -> Result<(), PolicyError> {
@@ -285,17 +218,7 @@ impl Policy {
     fn derive(mut self) -> Self {
         self.variants.truncate(1);
         for over in &self.overrides {
-            let base = &self.variants[0];
-            let limits =
-                over.limits.as_ref().map_or_else(|| base.limits.clone(), |l| l.clone().into());
-            let variant = Variant {
-                when: over.when.clone(),
-                limits,
-                mode: over.mode.unwrap_or(base.mode),
-                on_store_failure: over.on_store_failure.unwrap_or(base.on_store_failure),
-                cost: over.cost.clone().unwrap_or_else(|| base.cost.clone()),
-            };
-            self.variants.push(variant);
+            self.variants.push(self.variants[0].replaced_by(over));
         }
         self
     }
@@ -378,99 +301,3 @@ fn check_limits(limits: &[Limit]) -> Result<(), PolicyError> {
     }
     Ok(())
 }
-
-/// A policy that cannot be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum PolicyError {
-    /// No name, or one with other characters than letters, digits, `.`, `_` and `-`.
-    Name,
-    /// It limits nothing.
-    NoLimits,
-    /// More than [`MAX_LIMITS`].
-    TooManyLimits,
-    /// Two of its limits would count in one state: same algorithm and window.
-    SharedState {
-        /// Index of the first.
-        first: usize,
-        /// Index of the second.
-        second: usize,
-    },
-    /// More than [`MAX_OVERRIDES`].
-    TooManyOverrides,
-    /// An override without a condition.
-    NoCondition,
-    /// An override that names no field.
-    ReplacesNothing,
-    /// An override whose condition contradicts what the policy matches.
-    NeverMatches {
-        /// Index of the override's condition.
-        condition: usize,
-        /// What the policy matches.
-        own: String,
-    },
-    /// An override that an earlier one always precedes.
-    Covered {
-        /// Index of the earlier override.
-        earlier: usize,
-    },
-}
-
-impl PolicyError {
-    /// What is wrong, in a few words.
-    pub fn problem(&self) -> String {
-        match self {
-            PolicyError::Name => "this cannot be a policy's name".into(),
-            PolicyError::NoLimits => "a policy needs a limit".into(),
-            PolicyError::TooManyLimits => "a policy has too many limits".into(),
-            PolicyError::SharedState { first, second } => format!(
-                "limits {} and {} have the same algorithm and window, so they would share one count",
-                first + 1,
-                second + 1
-            ),
-            PolicyError::TooManyOverrides => "a policy has too many overrides".into(),
-            PolicyError::NoCondition => "an override needs a condition".into(),
-            PolicyError::ReplacesNothing => "this override replaces nothing".into(),
-            PolicyError::NeverMatches { own, .. } => {
-                format!("this override can never apply: its policy matches only `{own}`")
-            }
-            PolicyError::Covered { earlier } => format!(
-                "this override can never apply: override {} holds whenever it does, and comes first",
-                earlier + 1
-            ),
-        }
-    }
-
-    /// What to do instead.
-    pub fn help(&self) -> String {
-        match self {
-            PolicyError::Name => {
-                format!(
-                    "use 1 to {MAX_NAME_BYTES} letters, digits, `.`, `_` and `-`, for example `login`"
-                )
-            }
-            PolicyError::NoLimits => "write for example `limits: [\"100 per 1m\"]`".into(),
-            PolicyError::TooManyLimits => format!("use at most {MAX_LIMITS}"),
-            PolicyError::SharedState { .. } => {
-                "keep the stricter one, or give them different windows or algorithms".into()
-            }
-            PolicyError::TooManyOverrides => format!("use at most {MAX_OVERRIDES}"),
-            PolicyError::NoCondition => {
-                "write for example `when: { \"header:x-org\": acme }`".into()
-            }
-            PolicyError::ReplacesNothing => {
-                "name at least one of limits, mode, on_store_failure and cost, or remove it".into()
-            }
-            PolicyError::NeverMatches { .. } => "remove it, or widen the policy's `match`".into(),
-            PolicyError::Covered { .. } => "remove it, or put it before the other".into(),
-        }
-    }
-}
-
-impl fmt::Display for PolicyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.problem(), self.help())
-    }
-}
-
-impl std::error::Error for PolicyError {}

@@ -221,7 +221,8 @@ fn the_secret_guards_what_it_should() {
         assert_eq!(server.get(path).status, 200, "{path}");
     }
     for path in guarded {
-        for headers in [&[][..], &["authorization: Bearer open-sesam"], &["authorization: Bearer"]]
+        for headers in
+            [&[][..], &[("authorization", "Bearer open-sesam")], &[("authorization", "Bearer")]]
         {
             let answer = server.ask("GET", path, headers);
             assert_eq!(
@@ -233,7 +234,7 @@ fn the_secret_guards_what_it_should() {
             assert!(!answer.body.contains("open-sesame"), "{}", answer.body);
         }
     }
-    let shown = ["authorization: Bearer open-sesame"];
+    let shown = [("authorization", "Bearer open-sesame")];
     assert_eq!(server.ask("GET", "/admin/v1/policies", &shown).status, 200);
     assert_eq!(server.ask("DELETE", "/admin/v1/policies/login/keys/a", &[]).status, 401);
     assert_eq!(server.ask("DELETE", "/admin/v1/policies/login/keys/a", &shown).status, 200);

@@ -11,7 +11,7 @@ fn a_denial_is_logged_with_who_and_when_it_passes() {
     let server = Server::start_with("json", POLICIES, &["--log-format", "json"], &[]);
     for _ in 0..2 {
         let user = r#"{"path":"/reports","headers":{"x-user":"al\u001b[31m\nice"}}"#;
-        server.check(user, &["x-request-id: r-1"]);
+        server.check(user, &[("x-request-id", "r-1")]);
     }
     let lines = || {
         let log = server.log();

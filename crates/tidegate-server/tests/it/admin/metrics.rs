@@ -135,8 +135,8 @@ fn reloads_are_counted_and_dated() {
     let more = format!(
         "{POLICIES}  - name: late\n    key: \"{{client_ip}}\"\n    limits: [\"7 per 1h\"]\n"
     );
-    fs::write(&server.config, more).expect("a file");
-    server.signal("HUP");
+    fs::write(server.files.path("tidegate.yaml"), more).expect("a file");
+    server.signal("-HUP");
     eventually("the new config is in force", || result("ok") >= 1.0);
     assert!(at() >= started);
     assert!(server.get("/metrics").body.contains(&decisions(
@@ -145,8 +145,8 @@ fn reloads_are_counted_and_dated() {
         "enforce",
         "allowed"
     )));
-    fs::write(&server.config, "policies: nonsense\n").expect("a file");
-    server.signal("HUP");
+    fs::write(server.files.path("tidegate.yaml"), "policies: nonsense\n").expect("a file");
+    server.signal("-HUP");
     eventually("the bad config is refused", || result("refused") >= 1.0);
     // The old one stays.
     assert!(server.get("/admin/v1/policies").body.contains("\"late\""));

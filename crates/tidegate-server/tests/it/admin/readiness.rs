@@ -7,18 +7,18 @@ use super::server::{Server, eventually};
 
 #[test]
 fn a_server_that_drains_is_alive_and_not_ready() {
-    let server = Server::start("draining", POLICIES);
-    let probe = |path: &str| {
+    let mut server = Server::start("draining", POLICIES);
+    let probe = |server: &Server, path: &str| {
         let answer = server.get(path);
         (answer.status, answer.body)
     };
-    assert_eq!(probe("/healthz"), (200, "ok\n".to_owned()));
-    assert_eq!(probe("/readyz"), (200, "ready\n".to_owned()));
+    assert_eq!(probe(&server, "/healthz"), (200, "ok\n".to_owned()));
+    assert_eq!(probe(&server, "/readyz"), (200, "ready\n".to_owned()));
 
     // A request on its way: the head says that there is a body, and there is none yet.
     let body = r#"{"attributes":{"method":"POST","path":"/login","client_ip":"192.0.2.1"}}"#;
     let length = format!("content-length: {}", body.len());
-    let mut pending = std::net::TcpStream::connect(&server.http).expect("a connection");
+    let mut pending = std::net::TcpStream::connect(server.http()).expect("a connection");
     let head = format!(
         "POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n{length}\r\n\r\n"
     );
@@ -27,16 +27,18 @@ fn a_server_that_drains_is_alive_and_not_ready() {
     eventually("the server has it", || {
         server.get("/metrics").body.contains("tidegate_connections{front=\"http\"} 1")
     });
-    server.signal("TERM");
-    eventually("it is no longer ready", || probe("/readyz") == (503, "draining\n".to_owned()));
-    assert_eq!(probe("/healthz").0, 200);
+    server.signal("-TERM");
+    eventually("it is no longer ready", || {
+        probe(&server, "/readyz") == (503, "draining\n".to_owned())
+    });
+    assert_eq!(probe(&server, "/healthz").0, 200);
     assert!(server.get("/metrics").body.contains("\ntidegate_ready 0\n"));
 
     pending.write_all(&body.as_bytes()[10..]).expect("the rest");
     let mut answer = String::new();
     pending.read_to_string(&mut answer).expect("an answer");
     assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("\"allowed\":true"), "{answer}");
-    assert_eq!(server.ended(), Some(0));
+    assert_eq!(server.ended(), 0);
 }
 
 #[test]

@@ -172,6 +172,7 @@ fn a_batch_with_a_mistake_charges_nothing() {
         (r#"{"policy":"login","key":"a"},["login","a"]"#, 400, "checks[1]", "expected an object"),
         (many.as_str(), 400, "checks", "there are 1001: send at most 1000"),
     ];
+    server.post("/v1/check/batch", "{}").refuses(400, Some("checks"), "missing field `checks`");
     for (checks, status, field, part) in rows {
         let reply = server.post("/v1/check/batch", &format!(r#"{{"checks":[{checks}]}}"#));
         reply.refuses(status, Some(field), part);

@@ -23,14 +23,14 @@ fn a_place_is_held_until_it_is_given_back() {
     let first = take(&server, body);
     let id = id_of(&first);
     assert_eq!(first.json()["ttl_ms"], 20000);
-    assert_eq!(first.header("ratelimit"), Some("\"jobs\";r=1;t=20"));
+    assert_eq!(first.header("ratelimit"), Some("\"jobs-concurrent\";r=1;t=20"));
     let second = id_of(&take(&server, body));
     assert_ne!(id, second);
 
     let denied = take(&server, body);
     assert_eq!(denied.status, 429);
     assert_eq!(denied.header("content-type"), Some("application/problem+json"));
-    assert_eq!(denied.json()["violated-policies"], json!(["jobs"]));
+    assert_eq!(denied.json()["violated-policies"], json!(["jobs-concurrent"]));
     assert!(denied.header("retry-after").is_some());
 
     let path = format!("/v1/permits/{id}");

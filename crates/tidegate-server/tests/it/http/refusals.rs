@@ -8,6 +8,8 @@ fn bad_bodies_are_refused_by_field() {
     let server = serve("refusals");
     let long_key = format!(r#"{{"policy":"login","key":"{}"}}"#, "k".repeat(1025));
     let megabyte = format!(r#"{{"policy":"login","key":"{}"}}"#, "k".repeat(1024 * 1024));
+    let long_cost =
+        format!(r#"{{"policy":"login","key":"a","cost":"{}"}}"#, "\u{e9}".repeat(30_000));
     let headers: Vec<String> = (0..101).map(|number| format!(r#""h{number}":"v""#)).collect();
     let many_headers = format!(r#"{{"attributes":{{"headers":{{{}}}}}}}"#, headers.join(","));
     let many_limits =
@@ -58,7 +60,8 @@ fn bad_bodies_are_refused_by_field() {
         (r#"{"policy":"\u001b[2J<img>","key":"a"}"#, 404, Some("policy"), "there is no policy `"),
         (r#"{"attributes":{"client_ip":"1.2.3"}}"#, 400, Some("attributes.client_ip"), "this is no IP address"),
         (r#"{"attributes":{"cookies":{}}}"#, 400, Some("attributes.cookies"), "unknown field `cookies`"),
-        (r#"{"attributes":{"headers":{"a":1}}}"#, 400, Some("attributes.headers"), "expected a string"),
+        (r#"{"attributes":{"headers":{"a":1}}}"#, 400, Some("attributes.headers.a"), "expected a string"),
+        (&long_cost, 400, Some("cost"), "invalid type: string"),
         (r#"{"attributes":{"headers":["a"]}}"#, 400, Some("attributes.headers"), "expected an object of names and texts"),
         (r#"{"attributes":[null]}"#, 400, Some("attributes"), "expected an object"),
         (&many_headers, 400, Some("attributes.headers"), "there are more than 100"),

@@ -93,3 +93,40 @@ fn long_words_and_lines() {
     assert!(policy(&format!("match: {{ path: /{word} }}")).ends_with("the pattern is too long"));
     assert!(policy(&format!("match: {{ \"header:{}\": x }}", &word[..1000])).contains("x..."));
 }
+
+/// Overrides are held against one another, each against all before it.
+#[test]
+fn overrides_by_the_thousand() {
+    type When = fn(usize) -> String;
+    let kinds: [When; 4] = [
+        |n| format!("path: /tenant/{n}"),
+        |n| format!("path: '/{{a,b}}/{n}/*'"),
+        |n| if n % 2 == 0 { format!("path: '/*/{n}?z'") } else { format!("path: /x/{n}") },
+        |n| format!("'header:x': [{}]", listed(80, |v| format!("{n}v{v}"))),
+    ];
+    for when in kinds {
+        let overrides = listed(1024, |n| format!("{{ when: {{ {} }}, mode: off }}", when(n)));
+        let head = "name: a, key: all, limits: 1 per 1s";
+        let text = format!("policies: [{{ {head}, overrides: [{overrides}] }}]");
+        let config =
+            Config::parse(&text, "config.yaml").unwrap_or_else(|errors| panic!("{errors}"));
+        assert_eq!(
+            config.policies.iter().map(|policy| policy.variants().len()).sum::<usize>(),
+            1025
+        );
+    }
+}
+
+#[test]
+fn patterns_by_the_ten_thousand() {
+    let policies = listed(40, |p| {
+        let globs = listed(1000, |n| format!("/*/{p}x{n}?"));
+        format!("{{ name: p{p}, key: all, limits: 1 per 1s, match: {{ path: [{globs}] }} }}")
+    });
+    let said = refused(&format!("policies: [{policies}]"));
+    assert_eq!(said, "the patterns are too large to compile together");
+}
+
+fn listed(count: usize, item: impl Fn(usize) -> String) -> String {
+    (0..count).map(item).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,112 @@
+//! The future of an answer.
+//!
+//! Nearly all requests are checks whose body came with the head, or come from a
+//! gateway and need no body: they are answered in the first poll, from where the
+//! request lies. Everything else goes the usual, boxed way. As `async` functions this would be one large state machine,
+//! copied whole for every request: more work than the decision.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{Method, Request};
+use hyper::body::{Body, Incoming};
+
+use super::{Answered, HttpFront};
+use crate::admin::Front as FrontName;
+use crate::serve::InFlight;
+
+/// An answer on its way.
+pub struct Answering {
+    front: Arc<HttpFront>,
+    step: Step,
+    _in_flight: InFlight,
+}
+
+enum Step {
+    Begun(Request<Incoming>, SocketAddr),
+    Boxed(Pin<Box<dyn Future<Output = Answered> + Send>>),
+    Done,
+}
+
+impl Answering {
+    pub fn new(
+        front: Arc<HttpFront>,
+        request: Request<Incoming>,
+        peer: SocketAddr,
+        in_flight: InFlight,
+    ) -> Self {
+        Answering { front, step: Step::Begun(request, peer), _in_flight: in_flight }
+    }
+
+    /// The usual way.
+    fn boxed(&self, request: Request<Incoming>, peer: SocketAddr, first: Option<Bytes>) -> Step {
+        let front = Arc::clone(&self.front);
+        Step::Boxed(Box::pin(async move {
+            match first {
+                // A check that was begun and did not come in one piece.
+                Some(first) => front.check(request, Some(first)).await,
+                None => front.route(request, peer).await,
+            }
+        }))
+    }
+}
+
+impl Future for Answering {
+    type Output = Answered;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answered> {
+        if let Step::Begun(request, peer) = &mut self.step {
+            let first = if is_check(request) { first_chunk(request, context) } else { None };
+            let peer = *peer;
+            if let Some(answer) = self.at_once(first.as_deref(), peer) {
+                return Poll::Ready(self.done(answer));
+            }
+            if let Step::Begun(request, peer) = std::mem::replace(&mut self.step, Step::Done) {
+                self.step = self.boxed(request, peer, first);
+            }
+        }
+        match &mut self.step {
+            Step::Boxed(answer) => match answer.as_mut().poll(context) {
+                Poll::Ready(answer) => Poll::Ready(self.done(answer)),
+                Poll::Pending => Poll::Pending,
+            },
+            Step::Begun(..) | Step::Done => Poll::Pending,
+        }
+    }
+}
+
+impl Answering {
+    /// The answer that needs nothing more; `body` is the beginning of that of a check.
+    fn at_once(&self, body: Option<&[u8]>, peer: SocketAddr) -> Option<Answered> {
+        let Step::Begun(request, _) = &self.step else { return None };
+        match body {
+            Some(body) if request.body().is_end_stream() => {
+                self.front.check_whole(request.headers(), body)
+            }
+            Some(_) => None,
+            None => self.front.forward_auth(request, peer),
+        }
+    }
+
+    fn done(&mut self, answer: Answered) -> Answered {
+        self.front.facts.answered(FrontName::Http, answer.status());
+        answer
+    }
+}
+
+fn is_check(request: &Request<Incoming>) -> bool {
+    request.uri().path() == "/v1/check" && request.method() == Method::POST
+}
+
+/// The beginning of the body, if it is here.
+fn first_chunk(request: &mut Request<Incoming>, context: &mut Context<'_>) -> Option<Bytes> {
+    match Pin::new(request.body_mut()).poll_frame(context) {
+        Poll::Ready(Some(Ok(frame))) => frame.into_data().ok(),
+        // What is wrong with it is found the usual way too.
+        Poll::Ready(_) | Poll::Pending => None,
+    }
+}
