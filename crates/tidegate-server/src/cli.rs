@@ -25,6 +25,8 @@ pub enum Command {
     Config(crate::config_cmd::ConfigArgs),
     Explain(crate::explain::ExplainArgs),
     Replay(ReplayArgs),
+    Completions(crate::papers::CompletionsArgs),
+    Man(crate::papers::ManArgs),
 }
 
 /// Send recorded traffic through the rate limiter and see what it would have done

@@ -3,7 +3,8 @@
 //! Layout: `cli.rs` says what can be typed; `serve/` is the server, with its fronts
 //! in `http/` and `admin/` and its secrets in `access/`; `config_cmd.rs` and
 //! `explain.rs` look at a config without serving it; `replay/` sends recorded
-//! traffic through the engine and sums up what it decided.
+//! traffic through the engine and sums up what it decided; `papers.rs` writes
+//! shell completions and manual pages.
 
 mod access;
 mod admin;
@@ -12,6 +13,7 @@ mod config_cmd;
 mod explain;
 mod http;
 mod logs;
+mod papers;
 mod replay;
 mod serve;
 
@@ -28,6 +30,8 @@ fn main() -> ExitCode {
         Command::Config(args) => print(config_cmd::run(&args)),
         Command::Explain(args) => print(explain::run(&args)),
         Command::Replay(args) => replay(&args),
+        Command::Completions(args) => written(papers::completions(&args)),
+        Command::Man(args) => written(papers::man(&args)),
         Command::Serve(args) => match serve::run(&args) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
@@ -48,6 +52,16 @@ fn print(result: Result<String, ConfigErrors>) -> ExitCode {
         }
         Err(errors) => {
             eprintln!("error: {errors}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn written(result: Result<(), papers::PapersError>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
             ExitCode::FAILURE
         }
     }

@@ -6,11 +6,13 @@
 //! - `config.rs`: `config` and `explain`;
 //! - `serve/`: the server as a process; `http/`: what it answers; `admin/`: what operators see of it;
 //! - `gateways/`: the server behind nginx, Caddy, Traefik and Envoy;
+//! - `deploy/`: what is shipped to run it with; `papers.rs`: completions and manual pages;
 //! - `recorded.rs`: real traces with known answers, where they are at hand.
 
 mod admin;
 mod bad_input;
 mod config;
+mod deploy;
 mod formats;
 mod gateways;
 mod generated;
@@ -18,6 +20,7 @@ mod harness;
 mod http;
 mod naive;
 mod output;
+mod papers;
 mod recorded;
 mod serve;
 mod served;

@@ -1,0 +1,185 @@
+"""Whether the files under deploy/ agree with each other and with the program.
+
+Usage: consistent.py BINARY
+
+Schemas say what may be written; this says that names meet: ports, paths, keys, users, versions.
+"""
+
+import pathlib
+import re
+import subprocess
+import sys
+import tomllib
+
+import yaml
+
+DEPLOY = pathlib.Path("deploy")
+KUBERNETES = DEPLOY / "kubernetes"
+COMPOSE = DEPLOY / "docker/compose.yaml"
+DOCKERFILE = DEPLOY / "docker/Dockerfile"
+UNIT = DEPLOY / "systemd/tidegate.service"
+
+# Each front may drain this long (DRAIN_TIMEOUT and CLOSE_TIMEOUT of the server).
+DRAIN_SECONDS = 2 * (20 + 1)
+
+mistakes = []
+
+
+def expect(holds, what):
+    if not holds:
+        mistakes.append(what)
+
+
+def equal(what, one, other):
+    expect(one == other, f"{what}: {one!r} and {other!r} differ")
+
+
+def documents(path):
+    return [document for document in yaml.safe_load_all(path.read_text()) if document]
+
+
+def kinds():
+    """All manifests, by kind and name."""
+    paths = [*KUBERNETES.glob("*.yaml"), *KUBERNETES.glob("example/*.yaml")]
+    found = [document for path in paths for document in documents(path)]
+    return {(document["kind"], document["metadata"]["name"]): document for document in found}
+
+
+def check_pod(all_kinds):
+    deployment = all_kinds["Deployment", "tidegate"]["spec"]
+    template = deployment["template"]
+    pod, labels = template["spec"], template["metadata"]["labels"]
+    [container] = pod["containers"]
+    environment = {variable["name"]: variable["value"] for variable in container["env"]}
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    equal("Deployment: selector and labels", deployment["selector"]["matchLabels"], labels)
+
+    # The profile `restricted` of the Pod Security Standards, and a root that cannot be written.
+    security, inner = pod["securityContext"], container["securityContext"]
+    expect(security["runAsNonRoot"] is True and security["runAsUser"] > 0, "pod: runs as root")
+    equal("pod: seccompProfile", security["seccompProfile"], {"type": "RuntimeDefault"})
+    equal("pod: capabilities", inner["capabilities"], {"drop": ["ALL"]})
+    expect(inner["allowPrivilegeEscalation"] is False, "pod: allowPrivilegeEscalation")
+    expect(inner["readOnlyRootFilesystem"] is True, "pod: readOnlyRootFilesystem")
+    expect(pod["automountServiceAccountToken"] is False, "pod: a service account's token is mounted")
+    expect(not pod.get("hostNetwork"), "pod: hostNetwork")
+
+    for probe, path in [("readinessProbe", "/readyz"), ("livenessProbe", "/healthz")]:
+        equal(f"pod: {probe}", container[probe]["httpGet"], {"path": path, "port": "admin"})
+    for front, name in [("http", "TIDEGATE_HTTP"), ("admin", "TIDEGATE_ADMIN")]:
+        equal(f"pod: {name} and its port", environment[name], f"0.0.0.0:{ports[front]}")
+    pause = container["lifecycle"]["preStop"]["sleep"]["seconds"]
+    grace = pod["terminationGracePeriodSeconds"]
+    expect(grace >= pause + DRAIN_SECONDS, f"pod: {grace} s are too few to drain")
+    expect({"cpu", "memory"} <= set(container["resources"]["requests"]), "pod: requests")
+    expect("memory" in container["resources"]["limits"], "pod: limits")
+
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    files = set()
+    for mount in container["volumeMounts"]:
+        expect("subPath" not in mount, "pod: with subPath a changed config never arrives")
+        volume = volumes[mount["name"]]
+        if "configMap" in volume:
+            keys = all_kinds["ConfigMap", volume["configMap"]["name"]]["data"]
+        else:
+            keys = all_kinds["Secret", volume["secret"]["secretName"]]["stringData"]
+        files |= {f"{mount['mountPath']}/{key}" for key in keys}
+    named = {value for name, value in environment.items() if name == "TIDEGATE_CONFIG" or name.endswith("_FILE")}
+    equal("pod: files that are named and files that are mounted", named, files)
+    expect({"TIDEGATE_TOKENS_FILE", "TIDEGATE_ADMIN_TOKEN_FILE"} <= set(environment), "pod: secrets")
+    return container, environment, ports, labels, security
+
+
+def check_around_pod(all_kinds, ports, labels):
+    for (kind, name), manifest in all_kinds.items():
+        if kind == "Service":
+            equal(f"Service {name}: selector", manifest["spec"]["selector"], labels)
+            for port in manifest["spec"]["ports"]:
+                equal(f"Service {name}: port", port["port"], ports.get(port["targetPort"]))
+    budget = all_kinds["PodDisruptionBudget", "tidegate"]["spec"]
+    equal("PodDisruptionBudget: selector", budget["selector"]["matchLabels"], labels)
+
+
+def check_compose(ports):
+    [compose] = documents(COMPOSE)
+    here = COMPOSE.parent
+    for name, service in compose["services"].items():
+        equal(f"compose, {name}: cap_drop", service["cap_drop"], ["ALL"])
+        expect(service["read_only"], f"compose, {name}: a root that can be written")
+        for port in service["ports"]:
+            expect(port.startswith("127.0.0.1:"), f"compose, {name}: {port} is open to others")
+        for source in (volume.split(":")[0] for volume in service["volumes"]):
+            there = (here / source).is_dir() if source.startswith(".") else source in compose["volumes"]
+            expect(there, f"compose, {name}: {source} is not there")
+    service = compose["services"]["tidegate"]
+    build = service["build"]
+    expect((here / build["context"] / build["dockerfile"]).samefile(DOCKERFILE), "compose: build")
+    published = {int(port.split(":")[-1]) for port in service["ports"]}
+    equal("compose: published ports and those of the image", published, set(ports.values()))
+    environment = service["environment"]
+    named = {value for name, value in environment.items() if name.endswith("_FILE")}
+    equal("compose: secrets", named, {f"/run/secrets/{secret}" for secret in service["secrets"]})
+    equal("compose: secrets have sources", set(service["secrets"]), set(compose["secrets"]))
+    mounts = dict(volume.split(":")[:2] for volume in service["volumes"])
+    [(source, target)] = mounts.items()
+    config = pathlib.Path(environment["TIDEGATE_CONFIG"])
+    equal("compose: where the config is", str(config.parent), target)
+    expect((here / source / config.name).is_file(), f"compose: {config.name} is not there")
+    grace = int(service["stop_grace_period"].removesuffix("s"))
+    expect(grace >= DRAIN_SECONDS, f"compose: {grace} s are too few to drain")
+    return environment
+
+
+def check_dockerfile(ports, security, rust):
+    text = DOCKERFILE.read_text()
+    lines = re.sub(r"\\\n\s*", "", re.sub(r"^#.*\n", "", text, flags=re.M)).splitlines()
+    steps = [line.split(None, 1) for line in lines if line.strip()]
+    bases = [rest.split()[0] for step, rest in steps if step == "FROM"]
+    last = steps[max(index for index, (step, _) in enumerate(steps) if step == "FROM") :]
+    expect(bases[0].startswith(f"rust:{rust}-"), f"Dockerfile: {bases[0]} is not Rust {rust}")
+    debian = {"bookworm": "debian12", "trixie": "debian13"}[bases[0].rsplit("-", 1)[1]]
+    expect(debian in bases[-1], f"Dockerfile: {bases[0]} and {bases[-1]} have different glibcs")
+    final = {step: rest for step, rest in last}
+    expect("RUN" not in final, "Dockerfile: there is no shell to RUN with in the last stage")
+    equal("Dockerfile: USER", final["USER"], f"{security['runAsUser']}:{security['runAsGroup']}")
+    equal("Dockerfile: EXPOSE", set(map(int, final["EXPOSE"].split())), set(ports.values()))
+    expect(final["ENTRYPOINT"].startswith("["), "Dockerfile: ENTRYPOINT needs a shell")
+    sent = {line[1:] for line in DOCKERFILE.with_name("Dockerfile.dockerignore").read_text().split() if line[0] == "!"}
+    for step, rest in steps:
+        if step == "COPY" and "--from" not in rest:
+            for source in rest.split()[:-1]:
+                expect(pathlib.Path(source).exists(), f"Dockerfile: {source} is not there")
+                expect(source in sent, f"Dockerfile: {source} is ignored")
+    return dict(pair.split("=", 1) for pair in final["ENV"].split())
+
+
+def check_variables(binary, places):
+    """The server knows every variable by name."""
+    help_text = subprocess.run([binary, "serve", "--help"], capture_output=True, text=True, check=True).stdout
+    for place, names in places.items():
+        for name in names:
+            expect(re.search(rf"\b{name}\b", help_text), f"{place}: the server knows no {name}")
+
+
+def main():
+    binary = sys.argv[1]
+    package = tomllib.loads(pathlib.Path("Cargo.toml").read_text())["workspace"]["package"]
+    all_kinds = kinds()
+    container, environment, ports, labels, security = check_pod(all_kinds)
+    check_around_pod(all_kinds, ports, labels)
+    equal("Deployment: version", container["image"].rsplit(":", 1)[1], package["version"])
+    compose = check_compose(ports)
+    image = check_dockerfile(ports, security, package["rust-version"])
+    equal("fronts of image and pod", image, {name: environment[name] for name in image})
+    unit = UNIT.read_text()
+    stop = int(re.search(r"^TimeoutStopSec=(\d+)s$", unit, re.M).group(1))
+    expect(stop >= DRAIN_SECONDS, f"unit: {stop} s are too few to drain")
+    set_in_unit = re.findall(r"^(?:# +)?Environment=(.*)$", unit, re.M)
+    in_unit = [pair.split("=")[0] for line in set_in_unit for pair in line.split()]
+    check_variables(binary, {"image": image, "compose": compose, "pod": environment, "unit": in_unit})
+    if mistakes:
+        sys.exit("\n".join(mistakes))
+    print(f"deploy: {len(all_kinds)} manifests, compose, image and unit agree")
+
+
+main()
