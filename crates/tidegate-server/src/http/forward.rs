@@ -132,7 +132,9 @@ impl HttpFront {
 mod tests {
     use super::*;
 
-    fn options(query: &str, target: &str) -> Result<(Option<u16>, Option<From>), String> {
+    type Read<E> = Result<(Option<u16>, Option<From>), E>;
+
+    fn options(query: &str, target: &str) -> Read<String> {
         let target = target.parse().expect("a value");
         let headers =
             HeaderMap::from_iter([(http::HeaderName::from_static("x-forwarded-uri"), target)]);
@@ -143,7 +145,7 @@ mod tests {
 
     #[test]
     fn the_gateways_address_is_read_or_refused_by_field() {
-        let rows: [(&str, Result<(Option<u16>, Option<From>), &str>); 9] = [
+        let rows: [(&str, Read<&str>); 9] = [
             ("", Ok((None, None))),
             ("deny_status=403", Ok((Some(403), None))),
             ("from=original&deny_status=499", Ok((Some(499), Some(From::Original)))),

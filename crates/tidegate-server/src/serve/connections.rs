@@ -255,8 +255,11 @@ impl Drop for InFlight {
 mod tests {
     use super::*;
 
+    /// What a client does in a tick.
+    type Act = fn(&Arc<Connection>);
+
     /// What a client does in each tick, and what it is told after each.
-    fn told(ticks: &[fn(&Arc<Connection>)]) -> Vec<Order> {
+    fn told(ticks: &[Act]) -> Vec<Order> {
         let connections = Arc::new(Connections::default());
         let entered = connections.enter();
         let each = ticks.iter().map(|tick| {
@@ -282,14 +285,14 @@ mod tests {
     #[test]
     fn those_that_do_not_move_are_closed() {
         use Order::{Close, Serve};
-        let stall: fn(&Arc<Connection>) = |connection| connection.stalled();
-        let trickle: fn(&Arc<Connection>) = |connection| {
+        let stall: Act = |connection| connection.stalled();
+        let trickle: Act = |connection| {
             connection.wrote(1);
             connection.stalled();
         };
-        let hang: fn(&Arc<Connection>) = |connection| std::mem::forget(connection.begin());
+        let hang: Act = |connection| std::mem::forget(connection.begin());
         #[rustfmt::skip]
-        let rows: [(&str, &[fn(&Arc<Connection>)], &[Order]); 6] = [
+        let rows: [(&str, &[Act], &[Order]); 6] = [
             ("says nothing", &[nothing, nothing], &[Serve, Close]),
             ("a head in drops", &[bytes, bytes], &[Serve, Close]),
             ("a second head in drops", &[request, nothing, bytes, bytes], &[Serve, Serve, Serve, Close]),
@@ -304,7 +307,7 @@ mod tests {
 
     #[test]
     fn the_idle_are_let_go_at_last() {
-        let mut ticks: Vec<fn(&Arc<Connection>)> = vec![request];
+        let mut ticks: Vec<Act> = vec![request];
         ticks.resize(1 + IDLE_TICKS as usize, nothing);
         let orders = told(&ticks);
         let (last, before) = orders.split_last().expect("ticks");

@@ -192,6 +192,9 @@ impl Server {
     }
 }
 
+/// Headers of a request.
+pub type Fields<'a> = &'a [(&'a str, &'a str)];
+
 pub const JSON: (&str, &str) = ("content-type", "application/json");
 
 /// A request as bytes.

@@ -205,8 +205,9 @@ impl Gate {
     /// # Errors
     /// [`GateError::UnknownPolicy`].
     pub fn reset(&self, rules: &Rules, policy: &str, key: &[u8]) -> Result<bool, GateError> {
-        let unknown = || GateError::UnknownPolicy { name: policy.into() };
-        let selected = rules.policies().named(policy, key, None).ok_or_else(unknown)?;
+        let Some(selected) = rules.policies().named(policy, key, None) else {
+            return Err(GateError::unknown_policy(policy));
+        };
         let mut name = plan::KeyBytes::new();
         plan::write_key(policy, selected.key.as_ref(), &mut name);
         let limits = selected.policy.variants().iter().flat_map(|variant| variant.limits());

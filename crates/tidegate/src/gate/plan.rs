@@ -84,7 +84,7 @@ impl<'a> Plan<'a> {
             }
             Subject::Key { policy, key, attributes } => {
                 let Some(selected) = policies.named(policy, key, attributes) else {
-                    return Err(GateError::UnknownPolicy { name: policy.into() });
+                    return Err(GateError::unknown_policy(policy));
                 };
                 if selected.mode != Mode::Off {
                     self.push(rules, &selected, question);

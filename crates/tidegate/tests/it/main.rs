@@ -20,6 +20,8 @@ mod clocks;
 mod concurrency;
 #[cfg(all(not(loom), feature = "config"))]
 mod config;
+#[cfg(all(not(loom), feature = "config"))]
+mod gate;
 #[cfg(all(not(loom), feature = "policies"))]
 mod headers;
 #[cfg(all(not(loom), feature = "policies"))]

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{POLICIES, serve};
-use crate::served::{Reply, Server, Start};
+use crate::served::{Fields, Reply, Server, Start};
 
 fn ask(server: &Server, method: &str, path: &str, headers: &[(&str, &str)]) -> Reply {
     server.ask(method, path, headers, "")
@@ -20,7 +20,7 @@ fn each_gateway_is_understood() {
     let nginx = [("x-original-method", "POST"), ("x-original-uri", "/login")];
     // All from this address: one limit, whoever asks and however it is written.
     #[rustfmt::skip]
-    let rows: [(&str, &str, &[(&str, &str)], u16); 12] = [
+    let rows: [(&str, &str, Fields<'_>, u16); 12] = [
         ("GET", "/v1/forward-auth", &[], 200),
         ("GET", "/v1/forward-auth", &caddy, 200),
         ("POST", "/v1/forward-auth/login?deny_status=418", &[], 200),
@@ -109,7 +109,7 @@ fn the_client_is_who_trusted_proxies_say() {
 fn what_makes_no_sense_is_refused_not_let_through() {
     let server = serve("forward-refused");
     #[rustfmt::skip]
-    let rows: [(&str, &[(&str, &str)], u16, Option<&str>, &str); 9] = [
+    let rows: [(&str, Fields<'_>, u16, Option<&str>, &str); 9] = [
         ("?deny_status=200", &[], 400, Some("deny_status"), "from 400 to 499"),
         ("?deny_status=503", &[], 400, Some("deny_status"), "from 400 to 499"),
         ("?from=envoy", &[], 400, Some("from"), "use forwarded or original"),

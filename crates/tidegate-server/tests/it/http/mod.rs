@@ -2,6 +2,7 @@
 
 mod check;
 mod description;
+mod documented;
 mod forward;
 mod permits;
 mod refusals;

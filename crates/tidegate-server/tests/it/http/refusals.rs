@@ -1,7 +1,7 @@
 //! Bad input: a clear refusal that names the field, and the next request works.
 
 use super::serve;
-use crate::served::{Client, JSON, request};
+use crate::served::{Client, Fields, JSON, request};
 
 #[test]
 fn bad_bodies_are_refused_by_field() {
@@ -10,6 +10,7 @@ fn bad_bodies_are_refused_by_field() {
     let megabyte = format!(r#"{{"policy":"login","key":"{}"}}"#, "k".repeat(1024 * 1024));
     let long_cost =
         format!(r#"{{"policy":"login","key":"a","cost":"{}"}}"#, "\u{e9}".repeat(30_000));
+    let long_policy = format!(r#"{{"policy":"{}","key":"a"}}"#, "p".repeat(60_000));
     let headers: Vec<String> = (0..101).map(|number| format!(r#""h{number}":"v""#)).collect();
     let many_headers = format!(r#"{{"attributes":{{"headers":{{{}}}}}}}"#, headers.join(","));
     let many_limits =
@@ -57,6 +58,7 @@ fn bad_bodies_are_refused_by_field() {
         (r#"{"key":"a","limits":["5 concurrent"]}"#, 409, Some("limits"), "take a permit with POST /v1/permits"),
         (r#"{"policy":"jobs","key":"a"}"#, 409, Some("policy"), "policy `jobs` has a concurrency limit"),
         (r#"{"policy":"nobody","key":"a"}"#, 404, Some("policy"), "there is no policy `nobody`"),
+        (&long_policy, 404, Some("policy"), "there is no policy `pppp"),
         (r#"{"policy":"\u001b[2J<img>","key":"a"}"#, 404, Some("policy"), "there is no policy `"),
         (r#"{"attributes":{"client_ip":"1.2.3"}}"#, 400, Some("attributes.client_ip"), "this is no IP address"),
         (r#"{"attributes":{"cookies":{}}}"#, 400, Some("attributes.cookies"), "unknown field `cookies`"),
@@ -92,7 +94,7 @@ const FORM: (&str, &str) = ("content-type", "application/x-www-form-urlencoded")
 fn wrong_methods_paths_and_kinds_are_refused() {
     let server = serve("refused-kinds");
     #[rustfmt::skip]
-    let rows: [(&str, &str, &[(&str, &str)], u16, &str); 11] = [
+    let rows: [(&str, &str, Fields<'_>, u16, &str); 11] = [
         ("GET", "/v1/check", &[], 405, "POST"),
         ("PUT", "/v1/check/batch", &[], 405, "POST"),
         ("GET", "/v1/permits", &[], 405, "POST"),

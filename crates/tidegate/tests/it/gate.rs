@@ -1,0 +1,283 @@
+//! The gate: policies in front of a limiter, on a clock of our own.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate::attributes::Attributes;
+use tidegate::config::Config;
+use tidegate::gate::{Answer, Gate, GateError, Question, Subject};
+use tidegate::policy::{Mode, Policies};
+use tidegate::stats::Stats;
+use tidegate::{CheckError, Cost, Limit, Limiter, ManualClock, RetryAfter, Timestamp};
+
+const POLICIES: &str = r#"
+policies:
+  - name: user
+    match: { path: "/api/**" }
+    key: "{header:x-user}"
+    limits: ["3 per 1h sliding-log", "5 per 1d sliding-log"]
+  - name: address
+    match: { path: "/api/**" }
+    key: "{client_ip}"
+    limits: ["2 per 1h sliding-log"]
+    overrides:
+      - when: { method: POST }
+        mode: observe
+  - name: watched
+    match: { path: /watched }
+    key: "{client_ip}"
+    limits: ["1 per 1h sliding-log"]
+    mode: observe
+  - name: jobs
+    match: { path: /jobs }
+    key: "{client_ip}"
+    limits: ["1 concurrent lease 30s", "3 per 1h sliding-log"]
+  - name: watched-jobs
+    match: { path: /watched }
+    key: "{client_ip}"
+    limits: ["1 concurrent"]
+    mode: observe
+"#;
+
+fn policies(text: &str) -> Policies {
+    Config::parse(text, "test.yaml").expect("a config").policies
+}
+
+struct World {
+    gate: Gate,
+    clock: ManualClock,
+}
+
+impl World {
+    fn new() -> Self {
+        let clock = ManualClock::new(Timestamp::from_micros(1_700_000_000_000_000));
+        let limiter = Limiter::builder().clock(clock.clock()).build().expect("memory");
+        let stats = Arc::new(Stats::new(clock.clock()));
+        World { gate: Gate::new(limiter, policies(POLICIES), stats), clock }
+    }
+
+    /// Asks and gives what `read` makes of the answer.
+    fn ask<T>(
+        &self,
+        question: &Question<'_>,
+        read: impl Fn(&Answer<'_>) -> T,
+    ) -> Result<T, GateError> {
+        let rules = self.gate.rules();
+        self.gate.check(&rules, question).map(|answer| read(&answer))
+    }
+
+    /// What is left of a policy's limits for a key.
+    fn left(&self, policy: &str, key: &str) -> Vec<u64> {
+        let rules = self.gate.rules();
+        let answer = self.gate.peek(&rules, policy, key.as_bytes()).expect("a policy");
+        answer.lines.iter().map(|line| line.decision.remaining).collect()
+    }
+
+    /// A counter: policy, whether it was allowed.
+    fn counted(&self, policy: &str) -> (u64, u64) {
+        let all = self.gate.stats().series();
+        let of = all.iter().filter(|series| &*series.policy == policy);
+        of.fold((0, 0), |(allowed, refused), series| {
+            let sum = |counts: &[u64]| counts.iter().sum::<u64>();
+            (allowed + sum(&series.allowed), refused + sum(&series.refused))
+        })
+    }
+}
+
+fn request<'a>(
+    method: &'a str,
+    path: &'a str,
+    user: &'a [(std::borrow::Cow<'a, str>, std::borrow::Cow<'a, str>)],
+) -> Attributes<'a> {
+    Attributes {
+        method: Some(method),
+        path: Some(path),
+        client_ip: Some([192, 0, 2, 1].into()),
+        headers: tidegate::attributes::Headers::Pairs(user),
+        ..Attributes::default()
+    }
+}
+
+fn under<'a>(policy: &'a str, key: &'a str) -> Question<'a> {
+    Question::new(Subject::Key { policy, key: key.as_bytes(), attributes: None })
+}
+
+#[test]
+fn all_policies_are_charged_or_none() {
+    let world = World::new();
+    let (alice, bob) = ([("x-user".into(), "alice".into())], [("x-user".into(), "bob".into())]);
+    let ask = |user| {
+        let attributes = request("GET", "/api/x", user);
+        world.ask(&Question::new(Subject::Request(&attributes)), |answer| {
+            let speaker = answer.speaker().expect("a limit has a say");
+            (answer.allowed, speaker.policy.map(str::to_owned), answer.lines.len())
+        })
+    };
+    let address = |allowed| Ok((allowed, Some("address".to_owned()), 3));
+    assert_eq!(ask(&alice), address(true));
+    assert_eq!(ask(&bob), address(true));
+    assert_eq!(ask(&bob), address(false));
+    // What denied nobody charged nobody.
+    assert_eq!(
+        (world.left("user", "bob"), world.left("address", "192.0.2.1")),
+        (vec![2, 4], vec![0])
+    );
+    assert_eq!((world.counted("user"), world.counted("address")), ((6, 0), (2, 1)));
+}
+
+#[test]
+fn an_override_can_only_watch() {
+    let world = World::new();
+    let user = [("x-user".into(), "alice".into())];
+    let attributes = request("POST", "/api/x", &user);
+    let question = Question::new(Subject::Request(&attributes));
+    let ask = || {
+        world.ask(&question, |answer| {
+            let watched = answer.lines.last().expect("a line");
+            let shown = answer.show(|shown| (shown.lines.len(), shown.speaker));
+            (answer.allowed, watched.mode, watched.decision.allowed, shown)
+        })
+    };
+    let row = |watched| Ok((true, Mode::Observe, watched, (2, Some(0))));
+    assert_eq!([ask(), ask(), ask()], [row(true), row(true), row(false)]);
+    assert!(!ask().expect("an answer").0, "the user's own limit has its say");
+    assert_eq!(world.counted("address"), (2, 2));
+}
+
+#[test]
+fn a_limit_that_only_watches_has_nothing_to_say() {
+    let world = World::new();
+    let attributes = request("GET", "/watched", &[]);
+    let question = Question::new(Subject::Request(&attributes));
+    for _ in 0..3 {
+        // The watched concurrency limit cannot be held here, and is left out.
+        let answer = world.ask(&question, |answer| {
+            (answer.allowed, answer.speaker().is_none(), answer.retry_after(), answer.lines.len())
+        });
+        assert_eq!(answer, Ok((true, true, RetryAfter::Now, 1)));
+    }
+    assert_eq!(world.counted("watched"), (1, 2));
+}
+
+#[test]
+fn costs_and_ids_are_the_callers_to_choose() {
+    let world = World::new();
+    let ask = |question: &Question<'_>| {
+        world.ask(question, |answer| (answer.allowed, answer.lines[0].decision.remaining))
+    };
+    let alice = under("user", "alice");
+    let cost = |cost| Question { cost: Some(cost), ..alice };
+    assert_eq!(ask(&cost(Cost::Ask(2))), Ok((true, 1)));
+    assert_eq!(ask(&cost(Cost::PEEK)), Ok((true, 1)));
+    assert_eq!(ask(&cost(Cost::Refund(1))), Ok((true, 2)));
+    assert_eq!(ask(&Question { force: true, ..alice }), Ok((true, 1)));
+    assert_eq!(ask(&cost(Cost::Force(9))), Ok((true, 0)));
+    // Only what was asked for in earnest is counted as a decision: two limits, once.
+    assert_eq!(world.counted("user"), (2, 0));
+
+    let named =
+        |key, cost| Question { id: Some(b"order-1"), cost: Some(cost), ..under("user", key) };
+    assert_eq!(ask(&named("bob", Cost::Ask(1))), Ok((true, 2)));
+    assert_eq!(ask(&named("bob", Cost::Ask(1))), Ok((true, 2)));
+    assert_eq!(ask(&named("bob", Cost::Ask(2))), Err(GateError::Check(CheckError::IdReused)));
+    assert_eq!(ask(&named("carol", Cost::Ask(2))), Ok((true, 1)));
+}
+
+#[test]
+fn limits_of_the_callers_own_stand_apart() {
+    let world = World::new();
+    let limits: [Limit; 2] =
+        ["3 per 1h sliding-log", "9 per 1d"].map(|text| text.parse().expect("a limit"));
+    let own = Question::new(Subject::Limits { key: b"alice", limits: &limits });
+    let read = |answer: &Answer<'_>| {
+        (answer.lines[0].policy.is_none(), answer.lines[0].decision.remaining)
+    };
+    assert_eq!(world.ask(&own, read), Ok((true, 2)));
+    assert_eq!(world.left("user", "alice"), [3, 5]);
+    // All such limits share one counter.
+    assert_eq!(world.counted(tidegate::stats::CALLER), (2, 0));
+    let twice: [Limit; 2] = ["3 per 1h", "4 per 1h"].map(|text| text.parse().expect("a limit"));
+    let conflict = Question::new(Subject::Limits { key: b"alice", limits: &twice });
+    assert_eq!(world.ask(&conflict, read), Err(GateError::Check(CheckError::Conflict)));
+}
+
+#[test]
+fn questions_that_make_no_sense_are_told_apart() {
+    let world = World::new();
+    let jobs = request("GET", "/jobs", &[]);
+    let held: [Limit; 1] = ["3 concurrent".parse().expect("a limit")];
+    let needs = |policy: Option<&str>| GateError::NeedsPermit { policy: policy.map(Into::into) };
+    let rows = [
+        (under("nobody", "x").subject, GateError::UnknownPolicy { name: "nobody".into() }),
+        (
+            Subject::Policy { policy: "no\n", attributes: &jobs },
+            GateError::UnknownPolicy { name: "no\\x0a".into() },
+        ),
+        (Subject::Request(&jobs), needs(Some("jobs"))),
+        (under("watched-jobs", "x").subject, needs(Some("watched-jobs"))),
+        (Subject::Limits { key: b"x", limits: &held }, needs(None)),
+    ];
+    for (subject, expected) in rows {
+        let question = Question::new(subject);
+        assert_eq!(world.ask(&question, |_| ()), Err(expected.clone()), "{subject:?}");
+        let rules = world.gate.rules();
+        assert_eq!(world.gate.understand(&rules, &question), Err(expected), "{subject:?}");
+    }
+}
+
+#[test]
+fn permits_are_held_for_their_lease() {
+    let world = World::new();
+    let rules = world.gate.rules();
+    let question = under("jobs", "alice");
+    let take = |lease| world.gate.acquire(&rules, &question, lease);
+    let seconds = Duration::from_secs;
+    let first = take(Some(seconds(10))).expect("a permit");
+    assert_eq!((first.permit.is_some(), first.lease), (true, seconds(10)));
+    let denied = take(None).expect("an answer");
+    assert!(denied.permit.is_none() && !denied.answer.allowed);
+    assert_eq!(denied.answer.retry_after(), RetryAfter::Micros(10_000_000));
+    // What was denied charged nothing, and looking takes nothing.
+    assert_eq!(world.left("jobs", "alice"), [0, 2]);
+    world.clock.advance(seconds(10));
+    let second = take(None).expect("a permit");
+    assert_eq!((second.permit.is_some(), second.lease), (true, seconds(30)));
+    drop(second);
+    assert_eq!(world.left("jobs", "alice"), [1, 1]);
+
+    let too_long = take(Some(seconds(31))).map(drop);
+    assert_eq!(too_long, Err(GateError::LeaseTooLong { most: seconds(30) }));
+    let nothing = world.gate.acquire(&rules, &under("user", "alice"), None).map(drop);
+    assert_eq!(nothing, Err(GateError::NothingToHold { policy: Some("user".into()) }));
+}
+
+#[test]
+fn a_reload_keeps_what_was_counted() {
+    let world = World::new();
+    let ask = || world.ask(&under("user", "alice"), |answer| answer.allowed);
+    assert_eq!(ask(), Ok(true));
+    world.gate.reload(policies(
+        &POLICIES.replace("3 per 1h", "30 per 1h").replace("5 per 1d", "5 per 2d"),
+    ));
+    assert_eq!(world.left("user", "alice"), [29, 5]);
+    // Rules that are in use stay as they were.
+    let before = world.gate.rules_owned();
+    world.gate.reload(policies(&POLICIES.replace("name: user", "name: other")));
+    assert!(world.gate.peek(&before, "user", b"alice").is_ok());
+    let unknown = GateError::UnknownPolicy { name: "user".into() };
+    assert_eq!(ask(), Err(unknown));
+    assert_eq!(world.left("other", "alice"), [3, 5]);
+}
+
+#[test]
+fn a_reset_forgets_a_key_under_all_its_limits() {
+    let world = World::new();
+    let rules = world.gate.rules();
+    for key in ["alice", "bob"] {
+        world.ask(&under("user", key), |_| ()).expect("an answer");
+    }
+    assert_eq!(world.gate.reset(&rules, "user", b"alice"), Ok(true));
+    assert_eq!(world.gate.reset(&rules, "user", b"alice"), Ok(false));
+    assert_eq!((world.left("user", "alice"), world.left("user", "bob")), (vec![3, 5], vec![2, 4]));
+    assert!(world.gate.reset(&rules, "nobody", b"alice").is_err());
+}
