@@ -75,6 +75,17 @@ fn deny_status(value: &str) -> Result<StatusCode, Refusal> {
     status.ok_or_else(|| Refusal::field("deny_status", "use a status from 400 to 499, such as 403"))
 }
 
+const STRAY_SLASH: &str = "there is a slash too many: with `from=` the gateway's address for \
+    tidegate is /v1/forward-auth?from=..., without a slash before the question mark";
+
+/// Whether a gateway's address for us has a slash too many. The slash would pass for
+/// the client's path and the options for its query, and the request would be let
+/// through; so who says `from=` is told.
+fn is_stray_slash(behind: &str, query: Option<&str>) -> bool {
+    let says_from = |pair: &str| matches!(pair, "from=forwarded" | "from=original");
+    behind == "/" && query.is_some_and(|query| query.split('&').any(says_from))
+}
+
 impl HttpFront {
     /// The answer to a gateway; `None` if the path is not for one.
     pub(super) fn forward_auth(
@@ -101,6 +112,9 @@ impl HttpFront {
         peer: SocketAddr,
         id: &RequestId<'_>,
     ) -> Result<Answered, Refusal> {
+        if is_stray_slash(behind, request.uri().query()) {
+            return Err(Refusal::bad(STRAY_SLASH));
+        }
         // Behind a path of the client's, the query is the client's too.
         let query = request.uri().query().filter(|_| behind.is_empty());
         let options = Options::of(query.unwrap_or_default(), request.headers())?;
@@ -171,6 +185,21 @@ mod tests {
         ];
         for (query, expected) in rows {
             assert_eq!(options(query, &format!("/login?{query}")), expected, "{query}");
+        }
+    }
+
+    #[test]
+    fn a_slash_too_many_is_told() {
+        let rows = [
+            ("/", Some("from=original"), true),
+            ("/", Some("deny_status=403&from=forwarded"), true),
+            ("/", Some("from=2026-01-01"), false),
+            ("/", None, false),
+            ("", Some("from=original"), false),
+            ("/login", Some("from=original"), false),
+        ];
+        for (behind, query, expected) in rows {
+            assert_eq!(is_stray_slash(behind, query), expected, "{behind}?{query:?}");
         }
     }
 
