@@ -12,7 +12,7 @@ use tidegate::{Algorithm, Limit};
     version,
     after_help = "Try:  tidegate serve\n\
                   Or:   tidegate replay access.log --limit \"10 per 10s\" --algorithm all\n\
-                  Then: tidegate serve --help"
+                  Then: tidegate serve --help, tidegate replay --help"
 )]
 pub struct Cli {
     #[command(subcommand)]

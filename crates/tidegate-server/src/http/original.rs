@@ -178,7 +178,8 @@ fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<Cow<'a, s
         let detail = format!("{name} came twice with different values: let the gateway replace it");
         return Err(Refusal::bad(detail));
     }
-    Ok(Some(String::from_utf8_lossy(first.as_bytes())))
+    // An empty one says as little as none.
+    Ok(Some(String::from_utf8_lossy(first.as_bytes())).filter(|value| !value.is_empty()))
 }
 
 fn same_target(a: &str, b: &str) -> bool {
@@ -298,6 +299,7 @@ mod tests {
             (&["x-original-uri: /login"], Some(From::Forwarded), "X-Forwarded-Uri is missing"),
             (&["x-forwarded-uri: /login"], Some(From::Original), "X-Original-URI is missing"),
             (&["x-forwarded-method: POST"], None, "X-Forwarded-Uri is missing"),
+            (&["x-forwarded-uri: "], Some(From::Forwarded), "X-Forwarded-Uri is missing"),
             (&["x-original-method: POST"], None, "X-Original-URI is missing"),
         ];
         for (lines, from, expected) in rows {
