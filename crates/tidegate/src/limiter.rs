@@ -333,7 +333,7 @@ pub struct Builder {
 
 impl Builder {
     /// The most keys tracked at once, counted per key and limit. Memory is taken
-    /// as keys come: about 24 bytes for a `sliding-counter`, all in, and a sixth of
+    /// as keys come: about 26 bytes for a `sliding-counter`, all in, and a sixth of
     /// a byte per possible key beforehand.
     #[must_use]
     pub fn max_keys(mut self, max_keys: usize) -> Self {
