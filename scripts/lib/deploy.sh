@@ -33,10 +33,7 @@ deploy_tools() {
     type -P strace >/dev/null || missing+=(strace)
     python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3 python3-venv)
     if [ "${#missing[@]}" -gt 0 ]; then
-        local apt=(env DEBIAN_FRONTEND=noninteractive apt-get -qq -y -o DPkg::Lock::Timeout=120)
-        [ "$(id -u)" -eq 0 ] || apt=(sudo -n "${apt[@]}")
-        "${apt[@]}" update
-        "${apt[@]}" install --no-install-recommends "${missing[@]}" >/dev/null
+        apt_install "${missing[@]}"
     fi
     if [ "$(cat "$home/wheels" 2>/dev/null)" != "${DEPLOY_WHEELS[*]}" ]; then
         python3 -m venv "$home/venv"

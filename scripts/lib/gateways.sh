@@ -33,12 +33,12 @@ gateway_packages() {
         gateway_program "$name" >/dev/null || missing+=("$name")
     done
     if [ "${#missing[@]}" -gt 0 ]; then
-        without_services gateway_apt "${missing[@]}" || return 1
+        apt_install "${missing[@]}" || return 1
         # Not started now, but enabled: they would start with the machine.
         if type -P systemctl >/dev/null; then
             local running=()
             if [ -d /run/systemd/system ]; then running=(--now); fi
-            gateway_root systemctl disable "${running[@]}" "${missing[@]}" || return 1
+            as_root systemctl disable "${running[@]}" "${missing[@]}" || return 1
         fi
     fi
     for name in "$@"; do
@@ -48,29 +48,6 @@ gateway_packages() {
 
 # Where a program is; /usr/sbin is not in everybody's PATH.
 gateway_program() { PATH=$PATH:/usr/local/sbin:/usr/sbin type -P "$1"; }
-
-gateway_root() {
-    if [ "$(id -u)" -eq 0 ]; then "$@"; else sudo -n "$@"; fi
-}
-
-gateway_apt() {
-    local apt=(env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=120)
-    gateway_root "${apt[@]}" update && gateway_root "${apt[@]}" install --no-install-recommends "$@"
-}
-
-# without_services COMMAND... : what Debian's packages ask before they start a service says no
-# meanwhile. A policy that is there already is the machine's own, and stays.
-without_services() {
-    local policy=/usr/sbin/policy-rc.d status=0
-    if [ -e "$policy" ]; then
-        "$@"
-        return
-    fi
-    printf '#!/bin/sh\nexit 101\n' | gateway_root install -m 755 /dev/stdin "$policy" || return 1
-    "$@" || status=$?
-    gateway_root rm -f "$policy"
-    return "$status"
-}
 
 # gateway_wheels HOME : both wheels in a virtual environment. A stamp says which are in it.
 gateway_wheels() {

@@ -21,14 +21,14 @@ pub fn table(results: &Results) -> String {
     text
 }
 
+/// What it was measured on, and what else went on there before and after.
+pub fn write_machine(text: &mut String, [before, after]: [&str; 2]) -> std::fmt::Result {
+    let processor = processor();
+    writeln!(text, "processor: {processor}; load average {before}, after the run {after}")
+}
+
 fn write_report(text: &mut String, results: &Results) -> std::fmt::Result {
-    writeln!(
-        text,
-        "processor: {}; load average {}, after the run {}",
-        processor(),
-        results.load_before,
-        results.load_after
-    )?;
+    write_machine(text, [&results.load_before, &results.load_after])?;
     writeln!(
         text,
         "{} decisions a pass, median of {} interleaved repeats; ns = processor time per decision",

@@ -12,7 +12,7 @@ use super::rounds::{
 use super::soak::Soaked;
 use crate::bars::Bar;
 use crate::cli::name_of;
-use crate::report::{bar_json, processor, rounded, write_bars};
+use crate::report::{bar_json, processor, rounded, write_bars, write_machine};
 
 /// A server that idles more than this was not what limited its throughput.
 const SATURATED: f64 = 0.90;
@@ -27,13 +27,7 @@ pub fn table(results: &Results) -> String {
 
 fn write_report(text: &mut String, results: &Results) -> std::fmt::Result {
     let asking = &results.asking;
-    writeln!(
-        text,
-        "processor: {}; load average {}, after the run {}",
-        processor(),
-        results.load_before,
-        results.load_after
-    )?;
+    write_machine(text, [&results.load_before, &results.load_after])?;
     writeln!(
         text,
         "{} connections, {} keys, {} ms a turn, median of {} rounds; {}",

@@ -274,6 +274,11 @@ impl Limit {
         self.window_us
     }
 
+    /// The window as its text has it: so many of a unit, the largest that divides it.
+    pub fn window_in_units(&self) -> (u64, &'static str) {
+        text::in_units(self.window_us)
+    }
+
     /// How it counts.
     #[inline]
     pub const fn algorithm(&self) -> Algorithm {

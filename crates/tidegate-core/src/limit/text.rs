@@ -174,11 +174,16 @@ pub(super) fn write(limit: &Limit, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     }
 }
 
-/// In the largest unit that divides it. A window built in code may be finer
-/// than the grammar's milliseconds; it is then shown in `us`.
-fn write_duration(us: u64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+/// In the largest unit that divides it: `1m`, not `60s`. A window built in code
+/// may be finer than the grammar's milliseconds; it is then shown in `us`.
+pub(super) fn in_units(us: u64) -> (u64, &'static str) {
     match UNITS_US.iter().find(|(_, unit_us)| us.is_multiple_of(*unit_us)) {
-        Some((name, unit_us)) => write!(f, "{}{name}", us / unit_us),
-        None => write!(f, "{us}us"),
+        Some((name, unit_us)) => (us / unit_us, name),
+        None => (us, "us"),
     }
+}
+
+fn write_duration(us: u64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let (count, unit) = in_units(us);
+    write!(f, "{count}{unit}")
 }

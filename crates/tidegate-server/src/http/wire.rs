@@ -307,6 +307,19 @@ struct Common<'a> {
     limits: Option<&'a [Text<'a>]>,
 }
 
+/// The same fields of either body: `serde(flatten)` would join them too, but buffers
+/// every field and no longer names unknown ones.
+macro_rules! common {
+    ($body:expr) => {
+        Common {
+            policy: $body.policy.as_ref().map(|text| &*text.0),
+            key: $body.key.as_ref().map(|text| &*text.0),
+            attributes: $body.attributes.as_ref().map(|object| &object.0),
+            limits: $body.limits.as_deref(),
+        }
+    };
+}
+
 impl<'a> Common<'a> {
     fn parts(&self) -> Result<Parts<'a>, Refusal> {
         let attributes = self.attributes.map(AttributesBody::read).transpose()?;
@@ -393,12 +406,7 @@ fn checked_cost(Whole(cost): Whole) -> Result<i64, Refusal> {
 
 impl<'a> CheckBody<'a> {
     fn common(&'a self) -> Common<'a> {
-        Common {
-            policy: self.policy.as_ref().map(|text| &*text.0),
-            key: self.key.as_ref().map(|text| &*text.0),
-            attributes: self.attributes.as_ref().map(|object| &object.0),
-            limits: self.limits.as_deref(),
-        }
+        common!(self)
     }
 
     /// What the question needs a home for.
@@ -462,12 +470,7 @@ impl<'a> CheckBody<'a> {
 
 impl<'a> PermitBody<'a> {
     fn common(&'a self) -> Common<'a> {
-        Common {
-            policy: self.policy.as_ref().map(|text| &*text.0),
-            key: self.key.as_ref().map(|text| &*text.0),
-            attributes: self.attributes.as_ref().map(|object| &object.0),
-            limits: self.limits.as_deref(),
-        }
+        common!(self)
     }
 
     /// What the question needs a home for.

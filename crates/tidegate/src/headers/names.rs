@@ -12,7 +12,7 @@ use std::ops::Range;
 use smallvec::{SmallVec, smallvec};
 
 use super::Line;
-use super::text::{Text, put_integer, put_window};
+use super::text::{Text, put_integer};
 use crate::Algorithm;
 
 /// Room for a policy's name and a window.
@@ -105,6 +105,10 @@ fn put_base(text: &mut Text, line: &Line<'_>, with_window: bool) {
     }
     match line.limit.algorithm() {
         Algorithm::Concurrency => text.extend_from_slice(b"concurrent"),
-        _ => put_window(text, line.limit.window_us()),
+        _ => {
+            let (count, unit) = line.limit.window_in_units();
+            put_integer(text, count);
+            text.extend_from_slice(unit.as_bytes());
+        }
     }
 }

@@ -56,10 +56,9 @@ thread_local! {
 impl MemoryStore {
     /// Decides an ask for `units` now.
     ///
-    /// The hot path is here in full: a key of up to 16 bytes, the coarse clock, a
-    /// frame that is known, a counter in its slot, in its window, with units to
-    /// spare. It calls nothing, so it keeps nothing on the stack; whatever else
-    /// there is ends in a call that begins anew.
+    /// The hot path is here in full and calls nothing: a key of up to 16 bytes, the
+    /// coarse clock, a frame that is known, a counter in its slot, in its window,
+    /// with units to spare. Whatever else there is ends in a call that begins anew.
     #[inline(always)]
     pub(crate) fn ask(
         &self,
@@ -70,24 +69,32 @@ impl MemoryStore {
         if key.len() > SHORT_KEY {
             return self.ask_long(key, limit, units);
         }
-        let hash = self.hash(key);
+        self.ask_hashed(self.hash(key), limit, units)
+    }
+
+    /// The same for keys whose hash takes a call.
+    #[inline(never)]
+    fn ask_long(&self, key: &[u8], limit: &Limit, units: u64) -> Result<Decision, CheckError> {
+        self.ask_hashed(self.hash(key), limit, units)
+    }
+
+    #[inline(always)]
+    fn ask_hashed(&self, hash: u64, limit: &Limit, units: u64) -> Result<Decision, CheckError> {
         let decision = LAST_FRAME.with(|frame| {
             let now = self.clock.glance()?;
             frame.is_of(limit, now).then(|| self.admit_quickly(frame, hash, limit, units))?
         });
         match decision {
             Some(decision) => Ok(decision),
-            None => self.ask_hashed(hash, limit, units),
+            None => self.ask_rarely(hash, limit, units),
         }
     }
 
     #[inline(never)]
-    fn ask_long(&self, key: &[u8], limit: &Limit, units: u64) -> Result<Decision, CheckError> {
-        self.ask_hashed(self.hash(key), limit, units)
-    }
-
-    #[inline(never)]
-    fn ask_hashed(&self, hash: u64, limit: &Limit, units: u64) -> Result<Decision, CheckError> {
+    fn ask_rarely(&self, hash: u64, limit: &Limit, units: u64) -> Result<Decision, CheckError> {
+        if let Some(now) = self.clock.glance() {
+            LAST_FRAME.with(|frame| frame.is_of(limit, now) || frame.set(limit, now));
+        }
         let shard = self.table.shard_of(hash);
         let check = Located { hash, shard, limit, cost: Cost::Ask(units) };
         self.decide_located(&check, &|| self.clock.now())
@@ -169,8 +176,8 @@ impl MemoryStore {
     /// is not the case, or if they are none or more than there are, and then
     /// nothing has changed.
     ///
-    /// Every instruction counts twice here: the fewer there are, the sooner the
-    /// processor comes to the next decision's cache miss and overlaps the two.
+    /// Every instruction counts here: a processor overlaps the cache misses of two
+    /// decisions only if both fit into what it looks ahead.
     #[inline(always)]
     fn admit_quickly(
         &self,
@@ -225,7 +232,6 @@ impl MemoryStore {
         if limit.algorithm() != Algorithm::SlidingCounter {
             return Err(Elsewhere::Rare);
         }
-        LAST_FRAME.with(|frame| frame.set(limit, now));
         let now = limit.moment(now);
         let inline = Inline::counter(limit, &now).ok_or(Elsewhere::Rare)?;
         let tag = inline.tag(check.fingerprint());
