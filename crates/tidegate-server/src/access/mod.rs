@@ -6,17 +6,73 @@
 //! `x-tidegate-token`, where the `Authorization` of the end user must pass through.
 //! Every secret is compared in full, in constant time, so that neither the answer
 //! nor its time says how much of a guess was right.
+//!
+//! A front that only this machine reaches may do without; then `local.rs` keeps web
+//! pages of other sites out.
 
+mod local;
 mod secrets;
 
-use http::HeaderMap;
 use http::header::AUTHORIZATION;
+use http::{HeaderMap, Uri};
 use subtle::{Choice, ConstantTimeEq};
 
 pub use secrets::{SecretError, Secrets};
 
 /// The header for a secret beside the end user's own `Authorization`.
 pub const TOKEN_HEADER: &str = "x-tidegate-token";
+
+/// Who may ask on one front.
+#[derive(Clone, Debug, Default)]
+pub enum Access {
+    /// Whoever shows one of the secrets.
+    Secrets(Tokens),
+    /// The programs of this machine, which alone reach the front. Not web pages of
+    /// other sites, though a browser of this machine would ask for them.
+    #[default]
+    Local,
+    /// Whoever reaches the front: the operator insists.
+    Everybody,
+}
+
+/// Why somebody may not ask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotAdmitted {
+    /// None of the secrets was shown.
+    NoSecret,
+    /// A browser asks for a site that is not of this machine.
+    Foreign,
+}
+
+impl Access {
+    /// Whether a caller with these headers may ask.
+    #[inline]
+    pub fn admit(&self, headers: &HeaderMap) -> Result<(), NotAdmitted> {
+        match self {
+            Access::Secrets(tokens) if !tokens.admit(headers) => Err(NotAdmitted::NoSecret),
+            Access::Local if !local::origin_is_local(headers) => Err(NotAdmitted::Foreign),
+            _ => Ok(()),
+        }
+    }
+
+    /// The same for a gateway: what it says about names and sites is its client's,
+    /// for whom it asks, so nothing follows from it.
+    pub fn admit_gateway(&self, headers: &HeaderMap) -> Result<(), NotAdmitted> {
+        match self {
+            Access::Secrets(_) => self.admit(headers),
+            Access::Local | Access::Everybody => Ok(()),
+        }
+    }
+
+    /// The same for an operator. A page may read what its own site answers without
+    /// saying where it came from, so here the name it asks under counts too.
+    pub fn admit_operator(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), NotAdmitted> {
+        match self {
+            Access::Local if !local::host_is_local(uri, headers) => Err(NotAdmitted::Foreign),
+            _ => self.admit(headers),
+        }
+    }
+}
 
 /// The secrets a front takes. None: everybody may ask.
 #[derive(Clone, Default)]

@@ -34,14 +34,14 @@ use http::header::{
     CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, REFERRER_POLICY, WWW_AUTHENTICATE,
     X_CONTENT_TYPE_OPTIONS,
 };
-use http::{HeaderMap, StatusCode, Uri};
+use http::{StatusCode, Uri};
 use tidegate::gate::Gate;
 use tidegate::stats::Stats;
 
 pub use self::facts::{Facts, Front, Reload};
 
 use self::reply::{Refusal, text};
-use crate::access::Tokens;
+use crate::access::{Access, NotAdmitted};
 
 /// What the admin side looks at.
 #[derive(Clone)]
@@ -49,7 +49,7 @@ struct AdminState {
     gate: Arc<Gate>,
     facts: Arc<Facts>,
     /// Who may look at `/admin/v1`.
-    tokens: Tokens,
+    access: Access,
 }
 
 impl AdminState {
@@ -58,9 +58,9 @@ impl AdminState {
     }
 }
 
-/// Everything the admin front serves; `/admin/v1` only to those with one of `tokens`.
-pub fn router(gate: Arc<Gate>, facts: Arc<Facts>, tokens: Tokens) -> Router {
-    let state = AdminState { gate, facts, tokens };
+/// Everything the admin front serves; `/admin/v1` only to those with `access`.
+pub fn router(gate: Arc<Gate>, facts: Arc<Facts>, access: Access) -> Router {
+    let state = AdminState { gate, facts, access };
     let guarded = Router::new()
         .route("/admin/v1/policies", get(policies::list))
         .route(
@@ -100,19 +100,21 @@ async fn metrics(State(state): State<AdminState>) -> Response {
     page
 }
 
-async fn admit(
-    State(state): State<AdminState>,
-    headers: HeaderMap,
-    request: Request,
-    next: Next,
-) -> Response {
-    if state.tokens.admit(&headers) {
-        return next.run(request).await;
+async fn admit(State(state): State<AdminState>, request: Request, next: Next) -> Response {
+    match state.access.admit_operator(request.uri(), request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err(NotAdmitted::NoSecret) => {
+            let detail = "send `Authorization: Bearer` with the secret of TIDEGATE_ADMIN_TOKEN";
+            let mut refused = Refusal::new(StatusCode::UNAUTHORIZED, None, detail).respond();
+            refused.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            refused
+        }
+        Err(NotAdmitted::Foreign) => {
+            let detail = "without a secret only this machine may ask, under its own name, and this names \
+                          another host or site: ask at localhost, or set TIDEGATE_ADMIN_TOKEN and send it";
+            Refusal::new(StatusCode::FORBIDDEN, None, detail).respond()
+        }
     }
-    let detail = "send `Authorization: Bearer` with the secret of TIDEGATE_ADMIN_TOKEN";
-    let mut refused = Refusal::new(StatusCode::UNAUTHORIZED, None, detail).respond();
-    refused.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-    refused
 }
 
 async fn no_such_page(uri: Uri) -> Response {

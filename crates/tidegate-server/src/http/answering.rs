@@ -44,13 +44,13 @@ impl Answering {
     }
 
     /// The usual way.
-    fn boxed(&self, request: Request<Incoming>, peer: SocketAddr, first: Option<Bytes>) -> Step {
+    fn boxed(&self, request: Request<Incoming>, first: Option<Bytes>) -> Step {
         let front = Arc::clone(&self.front);
         Step::Boxed(Box::pin(async move {
             match first {
                 // A check that was begun and did not come in one piece.
                 Some(first) => front.check(request, Some(first)).await,
-                None => front.route(request, peer).await,
+                None => front.route(request).await,
             }
         }))
     }
@@ -66,8 +66,8 @@ impl Future for Answering {
             if let Some(answer) = self.at_once(first.as_deref(), peer) {
                 return Poll::Ready(self.done(answer));
             }
-            if let Step::Begun(request, peer) = std::mem::replace(&mut self.step, Step::Done) {
-                self.step = self.boxed(request, peer, first);
+            if let Step::Begun(request, _) = std::mem::replace(&mut self.step, Step::Done) {
+                self.step = self.boxed(request, first);
             }
         }
         match &mut self.step {

@@ -13,7 +13,7 @@ use super::answer::{self, ANSWER_BYTES, LINE_BYTES};
 use super::refusal::Refusal;
 use super::request_id::{REQUEST_ID, RequestId};
 use super::wire::{BatchBody, CheckBody, Object, Parts, decode};
-use super::{Answered, HttpFront, body, json, json_only, unauthorized};
+use super::{Answered, HttpFront, body, json, json_only};
 
 /// The largest check: 100 headers of attributes with room to spare.
 const MAX_CHECK_BYTES: usize = 64 * 1024;
@@ -38,8 +38,8 @@ enum Decided {
 impl HttpFront {
     /// A check whose body is here: answered, unless it is let wait.
     pub(super) fn check_whole(&self, headers: &HeaderMap, body: &[u8]) -> Option<Answered> {
-        let decided = if !self.tokens.admit(headers) {
-            Err(unauthorized())
+        let decided = if let Err(refusal) = self.admit(headers) {
+            Err(refusal)
         } else if body.len() > MAX_CHECK_BYTES {
             return None;
         } else {
@@ -55,8 +55,8 @@ impl HttpFront {
     /// Any check; `first` is what of its body was read already.
     pub(super) async fn check(&self, request: Request<Incoming>, first: Option<Bytes>) -> Answered {
         let (head, body) = request.into_parts();
-        if !self.tokens.admit(&head.headers) {
-            return unauthorized().respond(&RequestId::of(&head.headers));
+        if let Err(refusal) = self.admit(&head.headers) {
+            return refusal.respond(&RequestId::of(&head.headers));
         }
         let decided = match read_check(&head.headers, body, first, MAX_CHECK_BYTES).await {
             Ok(body) => match self.check_now(&head.headers, &body) {

@@ -15,7 +15,7 @@ use tidegate::gate::{Question, Subject};
 use super::original::{From, Original, is_clients};
 use super::refusal::Refusal;
 use super::request_id::RequestId;
-use super::{Answered, HttpFront, content, unauthorized};
+use super::{Answered, HttpFront, content, not_admitted};
 
 const PREFIX: &str = "/v1/forward-auth";
 
@@ -95,11 +95,8 @@ impl HttpFront {
     ) -> Option<Answered> {
         let behind = behind_prefix(request.uri().path())?;
         let id = RequestId::of(request.headers());
-        let answered = if self.tokens.admit(request.headers()) {
-            self.forward_now(request, behind, peer, &id)
-        } else {
-            Err(unauthorized())
-        };
+        let admitted = self.access.admit_gateway(request.headers()).map_err(not_admitted);
+        let answered = admitted.and_then(|()| self.forward_now(request, behind, peer, &id));
         let mut response = answered.unwrap_or_else(|refusal| refusal.respond(&id));
         response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         Some(response)

@@ -42,7 +42,7 @@ use self::answering::Answering;
 use self::leases::Leases;
 use self::refusal::Refusal;
 use self::request_id::RequestId;
-use crate::access::Tokens;
+use crate::access::{Access, NotAdmitted};
 use crate::admin::Facts;
 use crate::serve::{Front, InFlight};
 
@@ -58,21 +58,21 @@ pub struct HttpFront {
     gate: Arc<Gate>,
     facts: Arc<Facts>,
     forms: ArcSwap<Forms>,
-    tokens: Tokens,
+    access: Access,
     leases: Leases,
     /// Checks that wait their turn.
     waiting: AtomicUsize,
 }
 
 impl HttpFront {
-    /// Asks this gate; answers carry headers in these forms; callers show one of
-    /// these secrets.
-    pub fn new(gate: Arc<Gate>, facts: Arc<Facts>, forms: Forms, tokens: Tokens) -> Self {
+    /// Asks this gate; answers carry headers in these forms; only those with
+    /// `access` may ask.
+    pub fn new(gate: Arc<Gate>, facts: Arc<Facts>, forms: Forms, access: Access) -> Self {
         HttpFront {
             gate,
             facts,
             forms: ArcSwap::from_pointee(forms),
-            tokens,
+            access,
             leases: Leases::default(),
             waiting: AtomicUsize::new(0),
         }
@@ -88,10 +88,13 @@ impl HttpFront {
         self.leases.sweep();
     }
 
-    async fn route(&self, request: Request<Incoming>, peer: SocketAddr) -> Answered {
+    /// Everything but gateways' questions, which are answered before; see `answering.rs`.
+    async fn route(&self, request: Request<Incoming>) -> Answered {
         let path = request.uri().path();
-        if path.starts_with("/v1/") && !self.tokens.admit(request.headers()) {
-            return refuse(&unauthorized(), request.headers());
+        if path.starts_with("/v1/")
+            && let Err(refusal) = self.admit(request.headers())
+        {
+            return refuse(&refusal, request.headers());
         }
         let method = request.method();
         match path {
@@ -103,21 +106,21 @@ impl HttpFront {
             "/v1/permits" => refuse(&Refusal::method("POST"), request.headers()),
             "/openapi.json" if matches!(*method, Method::GET | Method::HEAD) => openapi::answer(),
             "/openapi.json" => refuse(&Refusal::method("GET, HEAD"), request.headers()),
-            path => {
-                if let Some(answer) = self.forward_auth(&request, peer) {
-                    return answer;
+            path => match path.strip_prefix("/v1/permits/") {
+                Some(id) if *method == Method::PUT => {
+                    let id = id.to_owned();
+                    self.renew_permit(request, &id).await
                 }
-                match path.strip_prefix("/v1/permits/") {
-                    Some(id) if *method == Method::PUT => {
-                        let id = id.to_owned();
-                        self.renew_permit(request, &id).await
-                    }
-                    Some(id) if *method == Method::DELETE => self.release_permit(&request, id),
-                    Some(_) => refuse(&Refusal::method("PUT, DELETE"), request.headers()),
-                    None => refuse(&not_found(), request.headers()),
-                }
-            }
+                Some(id) if *method == Method::DELETE => self.release_permit(&request, id),
+                Some(_) => refuse(&Refusal::method("PUT, DELETE"), request.headers()),
+                None => refuse(&not_found(), request.headers()),
+            },
         }
+    }
+
+    /// Whether a caller with these headers may ask.
+    fn admit(&self, headers: &HeaderMap) -> Result<(), Refusal> {
+        self.access.admit(headers).map_err(not_admitted)
     }
 }
 
@@ -140,9 +143,19 @@ fn not_found() -> Refusal {
     Refusal::new(StatusCode::NOT_FOUND, detail)
 }
 
-fn unauthorized() -> Refusal {
-    let detail = "a secret is wanted: send one of TIDEGATE_TOKENS as `Authorization: Bearer ...`";
-    Refusal::new(StatusCode::UNAUTHORIZED, detail)
+fn not_admitted(why: NotAdmitted) -> Refusal {
+    let (status, detail) = match why {
+        NotAdmitted::NoSecret => (
+            StatusCode::UNAUTHORIZED,
+            "a secret is wanted: send one of TIDEGATE_TOKENS as `Authorization: Bearer ...`",
+        ),
+        NotAdmitted::Foreign => (
+            StatusCode::FORBIDDEN,
+            "this comes from a web page of another site (`Origin`), and no secret is set: set \
+             TIDEGATE_TOKENS and send one as `Authorization: Bearer ...`",
+        ),
+    };
+    Refusal::new(status, detail)
 }
 
 fn refuse(refusal: &Refusal, headers: &HeaderMap) -> Answered {

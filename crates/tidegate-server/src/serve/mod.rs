@@ -85,13 +85,16 @@ async fn serve(args: &ServeArgs, config: Config, settings: Settings) -> Result<(
     let stats = Arc::new(Stats::new(clock));
     let gate = Arc::new(Gate::new(limiter, config.policies.clone(), stats));
     let facts = Arc::new(Facts::new(config.max_keys));
-    let Settings { http, admin, missing, secrets, exposed } = settings;
+    let Settings { http, admin, missing, exposed } = settings;
+    let access = |site: &Option<Site>| site.as_ref().map(|site| site.access.clone());
+    let (http_access, admin_access) = (access(&http), access(&admin));
 
     let max_connections = max_connections();
-    let front =
-        HttpFront::new(Arc::clone(&gate), Arc::clone(&facts), config.headers, secrets.tokens);
+    let http_access = http_access.unwrap_or_default();
+    let front = HttpFront::new(Arc::clone(&gate), Arc::clone(&facts), config.headers, http_access);
     let front = Arc::new(front);
-    let routes = admin::router(Arc::clone(&gate), Arc::clone(&facts), secrets.admin);
+    let admin_access = admin_access.unwrap_or_default();
+    let routes = admin::router(Arc::clone(&gate), Arc::clone(&facts), admin_access);
     let routed = Arc::new(Routed::new(routes, Arc::clone(&facts)));
     let http = http.map(Bound::new).transpose()?;
     let admin = admin.map(Bound::new).transpose()?;

@@ -10,7 +10,7 @@ use super::address::Choice;
 use super::args::ServeArgs;
 use super::error::ServeError;
 use super::tls::{self, TlsFiles};
-use crate::access::Secrets;
+use crate::access::{Access, Secrets};
 pub use crate::admin::Front as FrontName;
 
 /// Where fronts listen when nobody says.
@@ -26,10 +26,11 @@ pub const fn secret_of(front: FrontName) -> &'static str {
     }
 }
 
-/// A front that is served: where, and under which certificate.
+/// A front that is served: where, to whom, and under which certificate.
 pub struct Site {
     pub front: FrontName,
     pub address: SocketAddr,
+    pub access: Access,
     pub tls: Option<TlsAcceptor>,
 }
 
@@ -39,7 +40,6 @@ pub struct Settings {
     pub admin: Option<Site>,
     /// Fronts somebody asked for that this version does not have.
     pub missing: Vec<FrontName>,
-    pub secrets: Secrets,
     /// Fronts others can reach without a secret, because the user insists.
     pub exposed: Vec<FrontName>,
 }
@@ -67,15 +67,14 @@ impl Settings {
             admin: None,
             missing: missing.map(|(front, _)| front).collect(),
             exposed: Vec::new(),
-            secrets,
         };
         let base = args.config.as_deref().and_then(Path::parent);
         let mut site = |front, said: Option<Choice>, default, files: Option<&Tls>| {
             let Choice::At(address) = said.unwrap_or(Choice::At(default)) else { return Ok(None) };
-            settings.guard(front, address, args.insecure_no_auth)?;
+            let access = settings.access(front, address, &secrets, args.insecure_no_auth)?;
             let files = files.map(|files| TlsFiles::new(files, base));
             let tls = files.map(|files| tls::acceptor(&files)).transpose()?;
-            Ok::<_, ServeError>(Some(Site { front, address, tls }))
+            Ok::<_, ServeError>(Some(Site { front, address, access, tls }))
         };
         let http = site(FrontName::Http, said.http, DEFAULT_HTTP, config.tls.http.as_ref())?;
         let admin = site(FrontName::Admin, said.admin, DEFAULT_ADMIN, config.tls.admin.as_ref())?;
@@ -85,26 +84,30 @@ impl Settings {
         Ok(Settings { http, admin, ..settings })
     }
 
-    /// Refuses an address that others can reach without a secret. Encryption is no
-    /// substitute: it does not say who asks.
-    fn guard(
+    /// Who may ask. Refuses an address that others can reach without a secret.
+    /// Encryption is no substitute: it does not say who asks.
+    fn access(
         &mut self,
         front: FrontName,
         address: SocketAddr,
+        secrets: &Secrets,
         insecure: bool,
-    ) -> Result<(), ServeError> {
+    ) -> Result<Access, ServeError> {
         let tokens = match front {
-            FrontName::Admin => &self.secrets.admin,
-            _ => &self.secrets.tokens,
+            FrontName::Admin => &secrets.admin,
+            _ => &secrets.tokens,
         };
-        if address.ip().to_canonical().is_loopback() || !tokens.is_empty() {
-            return Ok(());
+        if !tokens.is_empty() {
+            return Ok(Access::Secrets(tokens.clone()));
+        }
+        if address.ip().to_canonical().is_loopback() {
+            return Ok(Access::Local);
         }
         if !insecure {
             return Err(ServeError::Exposed { front, address });
         }
         self.exposed.push(front);
-        Ok(())
+        Ok(Access::Everybody)
     }
 }
 

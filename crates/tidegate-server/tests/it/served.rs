@@ -197,9 +197,12 @@ pub type Fields<'a> = &'a [(&'a str, &'a str)];
 
 pub const JSON: (&str, &str) = ("content-type", "application/json");
 
-/// A request as bytes.
+/// A request as bytes, to `localhost` unless the headers say otherwise.
 pub fn request(method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Vec<u8> {
-    let mut text = format!("{method} {path} HTTP/1.1\r\nhost: tidegate\r\n");
+    let mut text = format!("{method} {path} HTTP/1.1\r\n");
+    if headers.iter().all(|(name, _)| *name != "host") {
+        text += "host: localhost\r\n";
+    }
     for (name, value) in headers {
         text += &format!("{name}: {value}\r\n");
     }
