@@ -7,7 +7,7 @@ use http::header::{CONTENT_TYPE, HeaderValue, LOCATION};
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use tidegate::gate::{Answer, Question};
-use tidegate::headers::{PROBLEM_JSON, Problem, render, write_problem};
+use tidegate::headers::{PROBLEM_JSON, Problem, render, write_problem_as};
 
 use super::answer::{self, ANSWER_BYTES};
 use super::leases::LeaseId;
@@ -93,20 +93,21 @@ impl HttpFront {
         id: &RequestId<'_>,
     ) -> Answered {
         let mut body = String::with_capacity(384);
-        let problem_status = answer.show(|shown| {
+        let status = answer.show(|shown| {
             let problem = match answer.decided {
                 tidegate::stats::Decided::FailedClosed => Problem::ReducedCapacity(shown),
                 _ => Problem::QuotaExceeded(shown),
             };
-            write_problem(&problem, &mut body);
-            problem.status()
+            let status = match problem.status() {
+                own @ StatusCode::TOO_MANY_REQUESTS => status.unwrap_or(own),
+                // A failing store is nobody's quota: gateways must be able to tell.
+                failed => failed,
+            };
+            write_problem_as(&problem, status, &mut body);
+            status
         });
         let mut response = Response::new(content(body));
-        *response.status_mut() = match problem_status {
-            StatusCode::TOO_MANY_REQUESTS => status.unwrap_or(problem_status),
-            // A failing store is nobody's quota: gateways must be able to tell.
-            failed => failed,
-        };
+        *response.status_mut() = status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
         headers.insert(REQUEST_ID, id.header());

@@ -21,7 +21,7 @@ use http::HeaderMap;
 
 pub use fields::MAX_POLICY_BYTES;
 pub use forms::{Form, Forms, FormsError};
-pub use problem::{PROBLEM_JSON, Problem, write_problem};
+pub use problem::{PROBLEM_JSON, Problem, write_problem, write_problem_as};
 
 use crate::{Limit, RetryAfter};
 use fields::Fields;

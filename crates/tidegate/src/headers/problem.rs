@@ -59,7 +59,7 @@ impl Problem<'_> {
     }
 }
 
-/// Appends `problem` as JSON to `out`.
+/// Appends `problem` as JSON to `out`, for a response of the problem's own status.
 ///
 /// ```
 /// use http::StatusCode;
@@ -78,13 +78,18 @@ impl Problem<'_> {
 /// );
 /// ```
 pub fn write_problem(problem: &Problem<'_>, out: &mut String) {
+    write_problem_as(problem, problem.status(), out);
+}
+
+/// The same for a response of another status: the document must say the one it is sent with.
+pub fn write_problem_as(problem: &Problem<'_>, status: StatusCode, out: &mut String) {
     let (kind, title) = problem.type_and_title();
     out.push_str("{\"type\":\"");
     out.push_str(kind);
     out.push_str("\",\"title\":\"");
     out.push_str(title);
     out.push_str("\",\"status\":");
-    out.push_str(problem.status().as_str());
+    out.push_str(status.as_str());
     match problem {
         Problem::QuotaExceeded(shown) => {
             member(out, "detail", |out| quota_detail(out, shown));

@@ -39,6 +39,9 @@ fn each_gateway_is_understood() {
         let reply = ask(&server, method, path, headers);
         assert_eq!(reply.status, status, "{method} {path} {headers:?}: {reply:?}");
         assert_eq!(reply.header("cache-control"), Some("no-store"));
+        if status != 200 && method != "HEAD" {
+            assert_eq!(reply.json()["status"], status, "the document says another status");
+        }
         let denied = status != 200 && status != 400;
         assert_eq!(reply.header("retry-after").is_some(), denied, "{reply:?}");
     }
