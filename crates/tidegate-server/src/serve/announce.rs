@@ -2,17 +2,20 @@
 
 use std::fmt::Write as _;
 use std::io::Write as _;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use tidegate::config::Config;
 
 use super::Bound;
 use super::args::ServeArgs;
-use super::settings::FrontName;
+use super::settings::{FrontName, secret_of};
+use crate::access::Access;
 
 /// What is known once the sockets are bound.
 pub struct Announced {
     text: String,
-    http_url: Option<String>,
+    /// A command to try.
+    command: Option<String>,
 }
 
 impl Announced {
@@ -34,15 +37,11 @@ impl Announced {
                 writeln!(text, "no config: `default` allows 100 per 1m to every client address")
             }
         };
-        let url = |bound: &Bound| {
-            let scheme = if bound.site.tls.is_some() { "https" } else { "http" };
-            bound.socket.local_addr().ok().map(|address| format!("{scheme}://{address}"))
-        };
-        let (http_url, admin_url) = (http.and_then(url), admin.and_then(url));
-        for (name, url) in [("http", &http_url), ("admin", &admin_url)] {
+        for (name, bound) in [("http", http), ("admin", admin)] {
+            let url = bound.and_then(|bound| Some(url(bound, bound.socket.local_addr().ok()?)));
             let _ = writeln!(text, "  {name:<6} {}", url.as_deref().unwrap_or("off"));
         }
-        Announced { text, http_url }
+        Announced { text, command: http.and_then(command) }
     }
 
     /// Prints it. A reader that has gone away does not matter.
@@ -50,12 +49,8 @@ impl Announced {
         for front in missing {
             let _ = writeln!(self.text, "  {:<6} not in this version", front.name());
         }
-        if let Some(url) = &self.http_url {
-            let _ = writeln!(
-                self.text,
-                "Try:\n  curl {url}/v1/check \
-                 -d '{{\"attributes\":{{\"client_ip\":\"192.0.2.1\"}}}}'"
-            );
+        if let Some(command) = &self.command {
+            let _ = writeln!(self.text, "{command}");
         }
         for front in exposed {
             eprintln!(
@@ -66,4 +61,33 @@ impl Announced {
         let mut stdout = std::io::stdout().lock();
         let _ = stdout.write_all(self.text.as_bytes()).and_then(|()| stdout.flush());
     }
+}
+
+fn url(bound: &Bound, address: SocketAddr) -> String {
+    let scheme = if bound.site.tls.is_some() { "https" } else { "http" };
+    format!("{scheme}://{address}")
+}
+
+/// A command to try on this machine. The secret is left to whoever knows it: it is
+/// not for the screen.
+fn command(bound: &Bound) -> Option<String> {
+    let mut address = bound.socket.local_addr().ok()?;
+    // Nobody can connect to "all addresses".
+    if address.ip().is_unspecified() {
+        address.set_ip(match address.ip() {
+            IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    let (hint, secret) = match &bound.site.access {
+        Access::Secrets(_) => (
+            format!(" ($TOKEN is one of {})", secret_of(bound.site.front)),
+            " -H \"Authorization: Bearer $TOKEN\"",
+        ),
+        Access::Local | Access::Everybody => (String::new(), ""),
+    };
+    Some(format!(
+        "Try{hint}:\n  curl {}/v1/check{secret} -d '{{\"attributes\":{{\"client_ip\":\"192.0.2.1\"}}}}'",
+        url(bound, address)
+    ))
 }

@@ -24,6 +24,31 @@ fn without_a_config_there_is_one_policy_and_a_line_to_try() {
 }
 
 #[test]
+fn the_line_to_try_works_where_a_secret_is_wanted() {
+    let start = Start::new("start-secret").args(&["--http", "0.0.0.0:0"]);
+    let server = start.env("TIDEGATE_TOKENS", "hush").run();
+    let port = server.http().port();
+    let (before, line) =
+        server.printed.split_once("Try ($TOKEN is one of TIDEGATE_TOKENS):\n  ").expect("a line");
+    assert!(before.contains(&format!("  http   http://0.0.0.0:{port}\n")), "{before}");
+    let expected = format!(
+        "curl http://127.0.0.1:{port}/v1/check -H \"Authorization: Bearer $TOKEN\" \
+         -d '{{\"attributes\":{{\"client_ip\":\"192.0.2.1\"}}}}'\n"
+    );
+    assert_eq!(line, expected);
+    assert!(!server.printed.contains("hush"));
+    // As a user would, with the secret in their shell.
+    let mut shell = std::process::Command::new("sh");
+    let output = shell
+        .args(["-c", &format!("{} -s", line.trim())])
+        .env("TOKEN", "hush")
+        .output()
+        .expect("a shell");
+    let answer = String::from_utf8(output.stdout).expect("UTF-8");
+    assert!(answer.starts_with("{\"allowed\":true,\"policy\":\"default\""), "{answer}");
+}
+
+#[test]
 fn a_flag_wins_over_the_environment_and_that_over_the_file() {
     let config = format!("http: 'off'\nadmin: 'off'\n{TWO_PER_HOUR}");
     let start = Start::new("start-precedence").config(&config);
