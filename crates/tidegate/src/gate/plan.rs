@@ -223,6 +223,7 @@ impl<'a> Plan<'a> {
                 let Some(stats) = stats.filter(|_| in_earnest) else { continue };
                 seen.push(stats::Line {
                     stats,
+                    limit: &part.limits[index],
                     key: &self.keys[part.bare..part.key.end],
                     allowed: line.decision.allowed,
                     remaining: Some(line.decision.remaining),

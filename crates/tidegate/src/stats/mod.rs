@@ -174,6 +174,8 @@ impl FromStr for By {
 pub struct Line<'a> {
     /// Where it is counted: from [`Stats::limit`] or [`Stats::caller`].
     pub stats: &'a LimitStats,
+    /// The limit, by which a near miss is measured: what callers give differs each time.
+    pub limit: &'a Limit,
     /// Who was counted, without the policy's name.
     pub key: &'a [u8],
     /// This limit's own answer.
@@ -184,6 +186,15 @@ pub struct Line<'a> {
     pub retry_after: RetryAfter,
     /// How it was decided.
     pub decided: Decided,
+}
+
+impl Line<'_> {
+    /// Whether it was allowed and left at most 5 % of the limit. What a bucket holds
+    /// is its burst, so it is measured against that.
+    #[inline]
+    fn is_near(&self) -> bool {
+        self.allowed && self.remaining.is_some_and(|left| left <= self.limit.burst() / 20)
+    }
 }
 
 /// One request, as it is recorded. Lines of one policy stand together.
@@ -237,15 +248,13 @@ impl Stats {
     /// those that nobody holds any more make room and go to [`OTHER`]; if all
     /// are held, the new one counts there.
     pub fn limit(&self, policy: &str, limit: &Limit, mode: Mode) -> Arc<LimitStats> {
-        // What a bucket holds is its burst, so a near miss is measured against that.
-        let near_at = limit.burst() / 20;
-        self.registry.resolve(policy, &limit.to_string(), mode, Some(near_at))
+        self.registry.resolve(policy, &limit.to_string(), mode)
     }
 
     /// Where limits given by callers are counted: all in one series, because
     /// callers can invent as many as they like.
     pub fn caller(&self) -> Arc<LimitStats> {
-        self.registry.resolve(CALLER, CALLER, Mode::Enforce, None)
+        self.registry.resolve(CALLER, CALLER, Mode::Enforce)
     }
 
     /// Counts a request. Once per request, and cheap unless it was denied, would
@@ -275,7 +284,7 @@ impl Stats {
             if let Some(line) = refused {
                 self.note_refused(seen, line, now);
             } else if seen.allowed
-                && let Some(line) = lines.iter().find(|line| line.stats.is_near(line))
+                && let Some(line) = lines.iter().find(|line| line.is_near())
             {
                 let sighting = Sighting { by: By::Near, key: line.key, route: seen.route };
                 line.stats.watch().note(&sighting, self.period(now));

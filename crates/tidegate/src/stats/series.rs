@@ -43,8 +43,6 @@ pub(super) fn stripe() -> usize {
 pub struct LimitStats {
     series: Arc<Series>,
     watch: Arc<Watch>,
-    /// An allowed request that leaves so little was a near miss; `None` counts none.
-    near_at: Option<u64>,
 }
 
 impl LimitStats {
@@ -57,16 +55,11 @@ impl LimitStats {
         if !line.allowed {
             return true;
         }
-        let near = request_allowed && self.is_near(line);
+        let near = request_allowed && line.is_near();
         if near {
             counts.near.fetch_add(1, Ordering::Relaxed);
         }
         near
-    }
-
-    #[inline]
-    pub(super) fn is_near(&self, line: &Line<'_>) -> bool {
-        matches!((line.remaining, self.near_at), (Some(left), Some(near_at)) if line.allowed && left <= near_at)
     }
 
     /// What it is called when this limit does not admit.
@@ -214,17 +207,11 @@ struct Named {
 }
 
 impl Registry {
-    pub(super) fn resolve(
-        &self,
-        policy: &str,
-        limit: &str,
-        mode: Mode,
-        near_at: Option<u64>,
-    ) -> Arc<LimitStats> {
+    pub(super) fn resolve(&self, policy: &str, limit: &str, mode: Mode) -> Arc<LimitStats> {
         let mut named = self.named.lock();
         let series = named.series(Name::new(policy, limit, mode));
         let watch = named.watch(policy);
-        Arc::new(LimitStats { series, watch, near_at })
+        Arc::new(LimitStats { series, watch })
     }
 
     pub(super) fn counts(&self) -> Vec<SeriesCounts> {

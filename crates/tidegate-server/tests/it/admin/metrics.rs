@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 
 use super::POLICIES;
 use super::server::{Server, eventually};
+use crate::served;
 
 /// The value of a sample, by its name and labels.
 fn sample(page: &str, series: &str) -> Option<f64> {
@@ -72,6 +73,21 @@ fn every_answer_is_counted_under_its_names() {
         let there = sample(&page.body, series).is_some();
         assert!(there || !cfg!(target_os = "linux"), "{series}");
     }
+}
+
+#[test]
+fn limits_of_callers_are_counted_in_one_series() {
+    let server = Server::start("callers", POLICIES);
+    for _ in 0..3 {
+        let body = r#"{"key":"a","limits":["2 per 1h sliding-log"]}"#;
+        assert_eq!(served::Server::check(&server, body).status, 200);
+    }
+    let page = server.get("/metrics").body;
+    let near =
+        "tidegate_near_misses_total{policy=\"(caller)\",limit=\"(caller)\",mode=\"enforce\"}";
+    assert_eq!(sample(&page, near), Some(1.0));
+    let counted = |outcome| sample(&page, &decisions("(caller)", "(caller)", "enforce", outcome));
+    assert_eq!((counted("allowed"), counted("denied")), (Some(2.0), Some(1.0)));
 }
 
 #[test]

@@ -61,8 +61,9 @@ fn a_near_miss_leaves_at_most_a_twentieth() {
     ];
     for (text, remaining, near) in rows {
         let (stats, _) = stats();
-        let counted = stats.limit("p", &limit(text), Mode::Enforce);
-        let line = Line { remaining: Some(remaining), ..allowing(&counted, b"a") };
+        let limit = limit(text);
+        let counted = stats.limit("p", &limit, Mode::Enforce);
+        let line = Line { limit: &limit, remaining: Some(remaining), ..allowing(&counted, b"a") };
         record(&stats, &[line]);
         assert_eq!(stats.series()[0].near, near, "{text}, {remaining} remaining");
         // Denied by another policy, it missed nothing.
@@ -71,6 +72,24 @@ fn a_near_miss_leaves_at_most_a_twentieth() {
         record(&stats, &[Line { remaining: None, decided: Decided::FailedOpen, ..line }]);
         assert_eq!(stats.series()[0].near, near, "{text}, {remaining} remaining");
     }
+}
+
+/// They share a series, but each is measured against its own size.
+#[test]
+fn near_misses_of_callers_own_limits_are_counted() {
+    let (stats, _) = stats();
+    let caller = stats.caller();
+    for (text, remaining) in
+        [("100 per 1m", 5), ("100 per 1m", 6), ("40 per 1m", 2), ("40 per 1m", 5)]
+    {
+        let limit = limit(text);
+        record(
+            &stats,
+            &[Line { limit: &limit, remaining: Some(remaining), ..allowing(&caller, b"a") }],
+        );
+    }
+    let [series] = &stats.series()[..] else { panic!("one series") };
+    assert_eq!((series.allowed[0], series.near), (4, 2));
 }
 
 #[test]

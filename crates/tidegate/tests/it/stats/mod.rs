@@ -5,10 +5,15 @@ mod counters;
 mod events;
 mod sketch;
 
-use tidegate::stats::{Decided, LimitStats, Line, Seen, Stats};
-use tidegate::{ManualClock, RetryAfter, Timestamp};
+use std::sync::LazyLock;
 
-use crate::common::{NOW, at};
+use tidegate::stats::{Decided, LimitStats, Line, Seen, Stats};
+use tidegate::{Limit, ManualClock, RetryAfter, Timestamp};
+
+use crate::common::{NOW, at, limit};
+
+/// The limit of lines that do not say which.
+static TEN: LazyLock<Limit> = LazyLock::new(|| limit("10 per 1s"));
 
 /// Stats on a clock that tests move.
 fn stats() -> (Stats, ManualClock) {
@@ -24,6 +29,7 @@ fn start() -> Timestamp {
 fn allowing<'a>(stats: &'a LimitStats, key: &'a [u8]) -> Line<'a> {
     Line {
         stats,
+        limit: &TEN,
         key,
         allowed: true,
         remaining: Some(1_000_000),
