@@ -14,7 +14,8 @@ pub struct Question<'a> {
     /// Charge what the policies say without asking. A `cost` that is given says
     /// itself in which spirit it is meant.
     pub force: bool,
-    /// An idempotency id: the same question under the same id is charged once.
+    /// An idempotency id: the same question under the same id is charged once. A
+    /// question that charges nothing neither uses it up nor minds that it was used.
     pub id: Option<&'a [u8]>,
     /// How the caller names the request, for the log.
     pub request_id: Option<&'a str>,

@@ -115,7 +115,9 @@ impl Gate {
             }
             None => {
                 let checks = plan.checks();
-                let request = Request { id: question.id, ..Request::new(&checks) };
+                // What charges nothing may be asked again and again, before and after.
+                let id = question.id.filter(|_| plan.charges());
+                let request = Request { id, ..Request::new(&checks) };
                 plan.answer(&self.limiter.decide(&request)?)
             }
         };

@@ -195,6 +195,14 @@ impl<'a> Plan<'a> {
         }
     }
 
+    /// Whether anything would be charged or given back, were it allowed.
+    pub(super) fn charges(&self) -> bool {
+        let units = |part: &Part<'_>| match part.cost {
+            Cost::Ask(units) | Cost::Force(units) | Cost::Refund(units) => units,
+        };
+        self.parts.iter().any(|part| units(part) > 0)
+    }
+
     pub(super) fn answer(&self, verdict: &Verdict) -> Answer<'a> {
         let each = self.parts.iter().flat_map(|part| part.limits.iter().map(move |l| (part, l)));
         let lines = each.zip(&verdict.decisions).map(|((part, limit), decision)| Line {

@@ -88,6 +88,19 @@ fn an_id_under_another_cost_is_a_conflict() {
     assert_eq!(server.check(r#"{"policy":"login","key":"b","id":"order-1","cost":2}"#).status, 200);
 }
 
+/// A look charged nothing, so it must not stand for the charge that follows.
+#[test]
+fn a_look_does_not_use_up_an_id() {
+    let server = serve("looked-ids");
+    let ask = |cost: &str| {
+        let body = format!(r#"{{"policy":"login","key":"a","id":"order-1","cost":{cost}}}"#);
+        let answer = server.check(&body).json();
+        answer["remaining"].as_u64().unwrap_or_else(|| panic!("{answer}"))
+    };
+    assert_eq!(["0", "1", "1", "0"].map(ask), [2, 1, 1, 1], "look, charge, again, look");
+    assert_eq!(server.metric("tidegate_remembered_ids"), Some(1));
+}
+
 const FORM: (&str, &str) = ("content-type", "application/x-www-form-urlencoded");
 
 #[test]
