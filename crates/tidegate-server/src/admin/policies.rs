@@ -6,7 +6,7 @@ use http::{StatusCode, Uri};
 use percent_encoding::percent_decode_str;
 use serde::Serialize;
 use tidegate::gate::{GateError, Line, Rules};
-use tidegate::policy::{Key, Policy, Variant};
+use tidegate::policy::{Key, MAX_NAME_BYTES, Policy, Variant};
 
 use super::AdminState;
 use super::reply::{Refusal, json};
@@ -161,9 +161,9 @@ impl Named {
 /// The policy of this name, or that there is none.
 pub fn find<'a>(rules: &'a Rules, policy: &str) -> Result<&'a Policy, Refusal> {
     rules.policies().get(policy).ok_or_else(|| {
-        let mut name = policy.to_owned();
-        name.truncate(name.floor_char_boundary(64));
-        unknown_policy(&format!("`{}`", name.escape_debug()))
+        let name = &policy[..policy.floor_char_boundary(MAX_NAME_BYTES)];
+        let cut = if name.len() < policy.len() { "..." } else { "" };
+        unknown_policy(&format!("`{}{cut}`", name.escape_debug()))
     })
 }
 

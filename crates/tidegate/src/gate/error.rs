@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::CheckError;
-use crate::policy::{MAX_NAME_BYTES, SelectError};
+use crate::policy::{SelectError, shown};
 
 /// A question that makes no sense. A denial is not an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,8 +40,7 @@ impl GateError {
     /// For a name that is no policy's: not all of it if it is long, and nothing that
     /// a terminal would obey.
     pub(super) fn unknown_policy(name: &str) -> Self {
-        let shown = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
-        GateError::UnknownPolicy { name: name.chars().take(MAX_NAME_BYTES).map(shown).collect() }
+        GateError::UnknownPolicy { name: shown(name) }
     }
 }
 

@@ -60,6 +60,7 @@ pub use key::{Key, MAX_KEY_BYTES};
 pub use part::{Part, PartError};
 pub use pattern::{MAX_PATTERN_BYTES, Pattern, PatternError};
 pub use rule::{MAX_LIMITS, MAX_NAME_BYTES, MAX_OVERRIDES, Override, Policy, Variant};
+pub(crate) use select::shown;
 pub use select::{MAX_POLICIES, Policies, PoliciesError, SelectError, Selected};
 pub use template::{
     MAX_TEMPLATE_BYTES, MAX_TEMPLATE_PARTS, Template, TemplateError, TemplateErrorKind,

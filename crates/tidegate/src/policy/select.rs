@@ -11,7 +11,7 @@ use super::facts::{Facts, Patterns};
 use super::key::Key;
 use super::part::Part;
 use super::pattern::{Pattern, PatternSet};
-use super::rule::Policy;
+use super::rule::{MAX_NAME_BYTES, Policy};
 use super::{Mode, OnStoreFailure};
 use crate::attributes::Attributes;
 use crate::identity::Identity;
@@ -210,12 +210,16 @@ fn place(policies: &mut [Policy], part: &Part) -> Result<PatternSet, PoliciesErr
     PatternSet::new(patterns.iter()).map_err(|_| PoliciesError::PatternsTooLarge)
 }
 
-/// A name as an error repeats it: no control characters, no pasted file.
-fn shown(name: &str) -> String {
+/// A name as an error repeats it: no control characters, no pasted file. What was cut
+/// off is seen to be.
+pub(crate) fn shown(name: &str) -> String {
     let mut out = String::new();
-    let cut = name.char_indices().nth(80).map_or(name, |(at, _)| &name[..at]);
+    let end = name.char_indices().nth(MAX_NAME_BYTES).map(|(end, _)| end);
     // Writing to memory cannot fail.
-    let _ = super::key::write_escaped(cut.as_bytes(), &mut out);
+    let _ = super::key::write_escaped(&name.as_bytes()[..end.unwrap_or(name.len())], &mut out);
+    if end.is_some() {
+        out.push_str("...");
+    }
     out
 }
 

@@ -153,7 +153,7 @@ fn what_cannot_be_answered_says_why() {
             &long,
             404,
             Some("policy"),
-            &format!("there is no policy `{}`: see /admin/v1/policies", "x".repeat(64)),
+            &format!("there is no policy `{}...`: see /admin/v1/policies", "x".repeat(64)),
         ),
         ("GET", "/admin/v1/top?by=size", 400, Some("by"), "use denied, would_deny or near"),
         ("GET", "/admin/v1/top?n=0", 400, Some("n"), "use a whole number from 1 to 1000"),

@@ -11,6 +11,9 @@ fn bad_bodies_are_refused_by_field() {
     let long_cost =
         format!(r#"{{"policy":"login","key":"a","cost":"{}"}}"#, "\u{e9}".repeat(30_000));
     let long_policy = format!(r#"{{"policy":"{}","key":"a"}}"#, "p".repeat(60_000));
+    let long_policy_of_request =
+        format!(r#"{{"policy":"{}","attributes":{{}}}}"#, "p".repeat(60_000));
+    let cut = format!("there is no policy `{}...`", "p".repeat(64));
     let headers: Vec<String> = (0..101).map(|number| format!(r#""h{number}":"v""#)).collect();
     let many_headers = format!(r#"{{"attributes":{{"headers":{{{}}}}}}}"#, headers.join(","));
     let many_limits =
@@ -58,7 +61,8 @@ fn bad_bodies_are_refused_by_field() {
         (r#"{"key":"a","limits":["5 concurrent"]}"#, 409, Some("limits"), "take a permit with POST /v1/permits"),
         (r#"{"policy":"jobs","key":"a"}"#, 409, Some("policy"), "policy `jobs` has a concurrency limit"),
         (r#"{"policy":"nobody","key":"a"}"#, 404, Some("policy"), "there is no policy `nobody`"),
-        (&long_policy, 404, Some("policy"), "there is no policy `pppp"),
+        (&long_policy, 404, Some("policy"), &cut),
+        (&long_policy_of_request, 404, Some("policy"), &cut),
         (r#"{"policy":"\u001b[2J<img>","key":"a"}"#, 404, Some("policy"), "there is no policy `"),
         (r#"{"attributes":{"client_ip":"1.2.3"}}"#, 400, Some("attributes.client_ip"), "this is no IP address"),
         (r#"{"attributes":{"cookies":{}}}"#, 400, Some("attributes.cookies"), "unknown field `cookies`"),
