@@ -4,6 +4,7 @@
 //! there are as many as callers like.
 
 use tidegate::MemoryStats;
+use tidegate::policy::Mode;
 use tidegate::stats::{Decided, LATENCY_BOUNDS, LatencyCounts, Outcome, SeriesCounts, Stats};
 
 use super::AdminState;
@@ -25,9 +26,11 @@ pub fn page(state: &AdminState) -> String {
 }
 
 fn decisions(page: &mut Exposition, all: &[SeriesCounts]) {
+    // What is off decides nothing, ever: a series at 0 would look like one that could.
+    let all = || all.iter().filter(|series| series.mode != Mode::Off);
     let help = "Answers of single limits: one per limit a request was checked against.";
     let mut family = page.family("tidegate_decisions_total", Kind::Counter, help);
-    for series in all {
+    for series in all() {
         let outcomes = [(Outcome::Allowed, &series.allowed), (series.refusal(), &series.refused)];
         for (outcome, counts) in outcomes {
             for (decided, count) in Decided::ALL.into_iter().zip(counts) {
@@ -43,7 +46,7 @@ fn decisions(page: &mut Exposition, all: &[SeriesCounts]) {
     }
     let help = "Answers that allowed and left at most 5 % of the limit.";
     let mut family = page.family("tidegate_near_misses_total", Kind::Counter, help);
-    for series in all {
+    for series in all() {
         family.sample(&names(series), series.near);
     }
 }
