@@ -15,6 +15,9 @@ use bytes::Bytes;
 use http::{Method, Request};
 use hyper::body::{Body, Incoming};
 
+use super::body::BodyError;
+use super::refusal::Refusal;
+use super::request_id::RequestId;
 use super::{Answered, HttpFront};
 use crate::admin::Front as FrontName;
 use crate::serve::InFlight;
@@ -61,7 +64,15 @@ impl Future for Answering {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answered> {
         if let Step::Begun(request, peer) = &mut self.step {
-            let first = if is_check(request) { first_chunk(request, context) } else { None };
+            let first = if is_check(request) { first_chunk(request, context) } else { Ok(None) };
+            let first = match first {
+                Ok(first) => first,
+                Err(broken) => {
+                    let id = RequestId::of(request.headers());
+                    let answer = Refusal::from(broken).respond(&id);
+                    return Poll::Ready(self.done(answer));
+                }
+            };
             let peer = *peer;
             if let Some(answer) = self.at_once(first.as_deref(), peer) {
                 return Poll::Ready(self.done(answer));
@@ -103,11 +114,15 @@ fn is_check(request: &Request<Incoming>) -> bool {
     request.uri().path() == "/v1/check" && request.method() == Method::POST
 }
 
-/// The beginning of the body, if it is here.
-fn first_chunk(request: &mut Request<Incoming>, context: &mut Context<'_>) -> Option<Bytes> {
+/// The beginning of the body, if it is here. What is wrong with it is told only once:
+/// who asked again would take it for a body that has ended.
+fn first_chunk(
+    request: &mut Request<Incoming>,
+    context: &mut Context<'_>,
+) -> Result<Option<Bytes>, BodyError> {
     match Pin::new(request.body_mut()).poll_frame(context) {
-        Poll::Ready(Some(Ok(frame))) => frame.into_data().ok(),
-        // What is wrong with it is found the usual way too.
-        Poll::Ready(_) | Poll::Pending => None,
+        Poll::Ready(Some(Ok(frame))) => Ok(frame.into_data().ok()),
+        Poll::Ready(Some(Err(_))) => Err(BodyError::Broken),
+        Poll::Ready(None) | Poll::Pending => Ok(None),
     }
 }

@@ -101,7 +101,9 @@ impl From<BodyError> for Refusal {
             BodyError::TooSlow => {
                 Refusal::new(StatusCode::REQUEST_TIMEOUT, "the body took too long to arrive")
             }
-            BodyError::Broken => Refusal::bad("the body ended before it was complete"),
+            BodyError::Broken => Refusal::bad(
+                "the body broke off, or its chunks are malformed, before it was complete",
+            ),
         }
     }
 }

@@ -141,6 +141,21 @@ fn wrong_methods_paths_and_kinds_are_refused() {
     }
 }
 
+/// However much of it is here when it is first looked at.
+#[test]
+fn a_body_that_breaks_off_is_not_called_empty() {
+    let server = serve("broken-bodies");
+    for path in ["/v1/check", "/v1/check/batch", "/v1/permits"] {
+        for chunks in ["zz\r\n", "5\r\n{\"pol\r\nzz\r\n", "5\r\n{\"polXX"] {
+            let mut client = Client::connect(server.http());
+            let head =
+                format!("POST {path} HTTP/1.1\r\nhost: t\r\ntransfer-encoding: chunked\r\n\r\n");
+            client.send((head + chunks).as_bytes());
+            client.reply("POST").refuses(400, None, "before it was complete");
+        }
+    }
+}
+
 #[test]
 fn a_connection_goes_on_after_a_refusal() {
     let server = serve("refused-and-on");
