@@ -14,6 +14,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, Deserialize, Deserializer, MapAccess, Unexpected, Visitor};
 use tidegate::attributes::{Attributes, Headers};
 use tidegate::gate::{Question, Subject};
+use tidegate::identity::parse_address;
 use tidegate::policy::MAX_KEY_BYTES;
 use tidegate::{Cost, Limit, bounds};
 
@@ -293,8 +294,7 @@ impl<'a> AttributesBody<'a> {
 }
 
 fn address(text: &str) -> Result<IpAddr, Refusal> {
-    let address: Result<IpAddr, _> = text.parse();
-    address.map(|address| address.to_canonical()).map_err(|_| {
+    parse_address(text).ok_or_else(|| {
         Refusal::field("attributes.client_ip", "this is no IP address: send one such as 192.0.2.1")
     })
 }

@@ -50,6 +50,19 @@ pub const DEFAULT_IPV6_PREFIX: u8 = 64;
 /// longer chain of trusted addresses ends at the last one looked at.
 pub const MAX_HOPS: usize = 32;
 
+/// The address in a text as proxies write it: with or without a port, brackets or a
+/// zone, which are dropped; mapped IPv4 becomes IPv4. `None` if it is none.
+///
+/// ```
+/// use tidegate::identity::parse_address;
+///
+/// assert_eq!(parse_address("[fe80::1%eth0]:443"), "fe80::1".parse().ok());
+/// assert_eq!(parse_address("localhost"), None);
+/// ```
+pub fn parse_address(text: &str) -> Option<IpAddr> {
+    node::address(node::trim(text.as_bytes()))
+}
+
 /// Which header field the trusted proxies write.
 ///
 /// A proxy maintains one of them and passes the other on as the client sent it.

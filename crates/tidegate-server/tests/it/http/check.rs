@@ -180,3 +180,31 @@ fn a_batch_with_a_mistake_charges_nothing() {
     let left = server.check(r#"{"policy":"login","key":"a","cost":0}"#).json();
     assert_eq!(left["remaining"], 2, "nothing was charged");
 }
+
+/// Written as proxies write it, an address is the same client.
+#[test]
+fn a_client_address_may_have_a_port_or_a_zone() {
+    let server = serve("client-addresses");
+    #[rustfmt::skip]
+    let rows = [
+        ("192.0.2.1", 1), ("192.0.2.1:4711", 0), (" 192.0.2.2 ", 1), ("::ffff:192.0.2.2", 0),
+        ("fe80::1%eth0", 1), ("[fe80::1%eth1]:443", 0), ("[2001:db8::1]", 1), ("2001:db8::1", 0),
+    ];
+    for (client_ip, remaining) in rows {
+        let body = format!(
+            r#"{{"attributes":{{"method":"POST","path":"/login","client_ip":"{client_ip}"}}}}"#
+        );
+        let answer = server.check(&body).json();
+        assert_eq!(
+            (&answer["allowed"], &answer["remaining"]),
+            (&true.into(), &remaining.into()),
+            "{client_ip}"
+        );
+    }
+    for client_ip in
+        ["192.0.2.1:x", "192.0.2.1:70000", "[::1", "unknown", "192.0.2.1, 192.0.2.2", ""]
+    {
+        let body = format!(r#"{{"attributes":{{"client_ip":"{client_ip}"}}}}"#);
+        server.check(&body).refuses(400, Some("attributes.client_ip"), "this is no IP address");
+    }
+}
