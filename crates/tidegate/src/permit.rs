@@ -1,6 +1,7 @@
 //! Permits: places held while a request runs.
 
 use std::fmt;
+use std::time::Duration;
 
 use tidegate_core::{Algorithm, Limit, PermitId};
 
@@ -71,6 +72,18 @@ impl Permit {
     /// Starts the lease anew; `false` if it had already ended under some limit.
     pub fn renew(&self) -> bool {
         self.all(PermitAct::Renew(self.id))
+    }
+
+    /// Starts the lease anew, with this length from now on; `false` if it had already
+    /// ended under some limit, or no lease can be so long or short.
+    pub fn renew_for(&mut self, lease: Duration) -> bool {
+        for (_, limit) in &mut self.held {
+            match Limit::concurrent(limit.count(), lease) {
+                Ok(leased) => *limit = leased,
+                Err(_) => return false,
+            }
+        }
+        self.renew()
     }
 
     fn all(&self, act: PermitAct) -> bool {

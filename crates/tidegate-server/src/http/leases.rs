@@ -44,7 +44,18 @@ impl std::fmt::Display for LeaseId {
 struct Lease {
     permit: Permit,
     length: Duration,
+    /// The longest it can be.
+    most: Duration,
     ends: Instant,
+}
+
+/// Why a lease is not renewed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotRenewed {
+    /// It is not held (any more).
+    NotHeld,
+    /// It cannot be held for so long; the longest it can be.
+    TooLong(Duration),
 }
 
 /// All permits that are held.
@@ -65,28 +76,34 @@ impl Leases {
 
     /// Keeps a permit and names it; `None` gives it back, for want of room or of
     /// randomness.
-    pub fn keep(&self, permit: Permit, length: Duration) -> Option<LeaseId> {
+    pub fn keep(&self, permit: Permit, length: Duration, most: Duration) -> Option<LeaseId> {
         let id = LeaseId::random()?;
         let mut held = self.held();
         if held.len() >= MAX_LEASES {
             return None;
         }
-        held.insert(id, Lease { permit, length, ends: Instant::now() + length });
+        held.insert(id, Lease { permit, length, most, ends: Instant::now() + length });
         Some(id)
     }
 
-    /// Starts a lease anew and says how long it is; `None` if it is not held (any more).
-    pub fn renew(&self, id: LeaseId) -> Option<Duration> {
+    /// Starts a lease anew, as long as it was or as `length` says, and says how long it is.
+    pub fn renew(&self, id: LeaseId, length: Option<Duration>) -> Result<Duration, NotRenewed> {
         let mut held = self.held();
-        let lease = held.get_mut(&id)?;
-        if lease.permit.renew() {
+        let lease = held.get_mut(&id).ok_or(NotRenewed::NotHeld)?;
+        let renewed = match length {
+            Some(length) if length > lease.most => return Err(NotRenewed::TooLong(lease.most)),
+            Some(length) => lease.permit.renew_for(length),
+            None => lease.permit.renew(),
+        };
+        if renewed {
+            lease.length = length.unwrap_or(lease.length);
             lease.ends = Instant::now() + lease.length;
-            return Some(lease.length);
+            return Ok(lease.length);
         }
         let ended = held.remove(&id);
         drop(held);
         drop(ended);
-        None
+        Err(NotRenewed::NotHeld)
     }
 
     /// Gives a permit back; `false` if it is not held (any more).

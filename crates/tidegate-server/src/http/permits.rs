@@ -6,14 +6,14 @@ use std::time::Duration;
 use http::header::{CONTENT_TYPE, HeaderValue, LOCATION};
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
-use tidegate::gate::{Answer, Question};
+use tidegate::gate::{Answer, GateError, Question};
 use tidegate::headers::{PROBLEM_JSON, Problem, render, write_problem_as};
 
 use super::answer::{self, ANSWER_BYTES};
-use super::leases::LeaseId;
+use super::leases::{LeaseId, NotRenewed};
 use super::refusal::Refusal;
 use super::request_id::{REQUEST_ID, RequestId};
-use super::wire::{EmptyBody, PermitBody, decode};
+use super::wire::{PermitBody, RenewBody, decode};
 use super::{Answered, HttpFront, body, content, json, json_only};
 
 /// The largest request for a permit.
@@ -42,7 +42,7 @@ impl HttpFront {
         let rules = self.gate.rules();
         let held = self.gate.acquire(&rules, &question, lease)?;
         let Some(permit) = held.permit else { return Ok(self.deny(&held.answer, None, id)) };
-        let name = self.leases.keep(permit, held.lease).ok_or_else(full)?;
+        let name = self.leases.keep(permit, held.lease, held.most).ok_or_else(full)?;
         let mut out = Vec::with_capacity(ANSWER_BYTES + 64);
         answer::write_open(&held.answer, &mut out);
         write_lease(&mut out, ",", name, held.lease);
@@ -57,18 +57,21 @@ impl HttpFront {
     pub(super) async fn renew_permit(&self, request: Request<Incoming>, id: &str) -> Answered {
         let (head, body) = request.into_parts();
         let renewed = match body::collect(body, None, MAX_PERMIT_BYTES).await {
-            Ok(body) if body.is_empty() => self.renew_now(id),
+            Ok(body) if body.is_empty() => self.renew_now(id, None),
             Ok(body) => json_only(&head.headers)
-                .and_then(|()| decode::<EmptyBody>(&body))
-                .and_then(|EmptyBody {}| self.renew_now(id)),
+                .and_then(|()| decode::<RenewBody>(&body)?.lease())
+                .and_then(|lease| self.renew_now(id, lease)),
             Err(error) => Err(error.into()),
         };
         renewed.unwrap_or_else(|refusal| refusal.respond(&RequestId::of(&head.headers)))
     }
 
-    fn renew_now(&self, id: &str) -> Result<Answered, Refusal> {
+    fn renew_now(&self, id: &str, lease: Option<Duration>) -> Result<Answered, Refusal> {
         let name = LeaseId::parse(id).ok_or_else(not_held)?;
-        let lease = self.leases.renew(name).ok_or_else(not_held)?;
+        let lease = self.leases.renew(name, lease).map_err(|why| match why {
+            NotRenewed::NotHeld => not_held(),
+            NotRenewed::TooLong(most) => GateError::LeaseTooLong { most }.into(),
+        })?;
         let mut out = Vec::with_capacity(64);
         write_lease(&mut out, "{", name, lease);
         Ok(json(StatusCode::OK, out))

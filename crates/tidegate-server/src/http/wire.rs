@@ -149,10 +149,19 @@ pub struct PermitBody<'a> {
     pub ttl_ms: Option<Whole>,
 }
 
-/// A body that says nothing.
-#[derive(Debug, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct EmptyBody {}
+/// The body of a renewal.
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RenewBody {
+    ttl_ms: Option<Whole>,
+}
+
+impl RenewBody {
+    /// How long it is to be held from now on.
+    pub fn lease(&self) -> Result<Option<Duration>, Refusal> {
+        checked_lease(self.ttl_ms)
+    }
+}
 
 /// The facts of a request, as a caller tells them.
 #[derive(Debug, Default, serde::Deserialize)]
@@ -493,9 +502,13 @@ impl<'a> PermitBody<'a> {
 
     /// How long it is to be held.
     pub fn lease(&self) -> Result<Option<Duration>, Refusal> {
-        match self.ttl_ms.map(|Whole(ttl_ms)| u64::try_from(ttl_ms).unwrap_or(0)) {
-            Some(0) => Err(Refusal::field("ttl_ms", "hold a permit for at least 1 ms")),
-            ttl_ms => Ok(ttl_ms.map(Duration::from_millis)),
-        }
+        checked_lease(self.ttl_ms)
+    }
+}
+
+fn checked_lease(ttl_ms: Option<Whole>) -> Result<Option<Duration>, Refusal> {
+    match ttl_ms.map(|Whole(ttl_ms)| u64::try_from(ttl_ms).unwrap_or(0)) {
+        Some(0) => Err(Refusal::field("ttl_ms", "hold a permit for at least 1 ms")),
+        ttl_ms => Ok(ttl_ms.map(Duration::from_millis)),
     }
 }

@@ -60,6 +60,8 @@ pub struct Held<'a> {
     pub answer: Answer<'a>,
     /// How long it is held unless renewed.
     pub lease: Duration,
+    /// The longest it can be held without being renewed: the shortest lease of its limits.
+    pub most: Duration,
 }
 
 impl Gate {
@@ -177,9 +179,10 @@ impl Gate {
         let acquired = self.limiter.acquire(&plan.checks())?;
         let answer = plan.answer(acquired.verdict());
         self.record(&plan, &answer, question, None);
-        let shortest_us = plan.lease_us().unwrap_or(bounds::DEFAULT_LEASE_US);
-        let lease = Duration::from_micros(shortest_us);
-        Ok(Held { permit: acquired.permit(), answer, lease })
+        let length =
+            |us: Option<u64>| Duration::from_micros(us.unwrap_or(bounds::DEFAULT_LEASE_US));
+        let (lease, most) = (length(plan.lease_us()), length(plan.longest_us()));
+        Ok(Held { permit: acquired.permit(), answer, lease, most })
     }
 
     /// What a key has left of a policy's limits, without touching them.

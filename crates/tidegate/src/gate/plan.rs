@@ -159,10 +159,16 @@ impl<'a> Plan<'a> {
                 fits.then(|| Limit::concurrent(limit.count(), lease).ok()).flatten()
             })
             .collect();
-        let most_us = holding().map(Limit::window_us).min().unwrap_or_default();
+        let most_us = self.longest_us().unwrap_or_default();
         let too_long = GateError::LeaseTooLong { most: Duration::from_micros(most_us) };
         self.leased = leased.ok_or(too_long)?;
         Ok(())
+    }
+
+    /// The longest lease that can be asked for: the shortest of the limits' own.
+    pub(super) fn longest_us(&self) -> Option<u64> {
+        let limits = self.parts.iter().flat_map(|part| part.limits);
+        limits.filter(|limit| holds(limit)).map(Limit::window_us).min()
     }
 
     /// The shortest lease among the limits that are held.

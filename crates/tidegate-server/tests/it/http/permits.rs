@@ -36,6 +36,18 @@ fn a_place_is_held_until_it_is_given_back() {
     let path = format!("/v1/permits/{id}");
     let renewed = server.ask("PUT", &path, &[], "");
     assert_eq!((renewed.status, renewed.json()), (200, json!({"id": id, "ttl_ms": 20000})));
+    // For another time, and then for that time again.
+    for body in [r#"{"ttl_ms":30000}"#, "{}"] {
+        let renewed = server.ask("PUT", &path, &[crate::served::JSON], body);
+        assert_eq!((renewed.status, renewed.json()), (200, json!({"id": id, "ttl_ms": 30000})));
+    }
+    for (body, part) in [
+        (r#"{"ttl_ms":30001}"#, "the limit's lease is 30000 ms"),
+        (r#"{"ttl_ms":0}"#, "at least 1 ms"),
+    ] {
+        let refused = server.ask("PUT", &path, &[crate::served::JSON], body);
+        refused.refuses(400, Some("ttl_ms"), part);
+    }
     let given_back = server.ask("DELETE", &path, &[], "");
     assert_eq!((given_back.status, given_back.body.len()), (204, 0));
     for method in ["DELETE", "PUT"] {
@@ -56,6 +68,18 @@ fn a_lease_ends_by_itself() {
     let again = wait_for(|| Some(take(&server, body)).filter(|reply| reply.status == 201));
     id_of(&again);
     server.ask("PUT", &path, &[], "").refuses(404, None, "no such permit is held");
+}
+
+#[test]
+fn a_renewed_lease_ends_when_it_was_renewed_for() {
+    let server = serve("renewed-leases");
+    let body = r#"{"key":"k","limits":["1 concurrent lease 1h"]}"#;
+    let path = format!("/v1/permits/{}", id_of(&take(&server, body)));
+    assert_eq!(take(&server, body).status, 429);
+    let renewed = server.ask("PUT", &path, &[crate::served::JSON], r#"{"ttl_ms":300}"#);
+    assert_eq!(renewed.status, 200, "{renewed:?}");
+    // An hour earlier than it would have.
+    wait_for(|| Some(take(&server, body)).filter(|reply| reply.status == 201));
 }
 
 #[test]
@@ -84,6 +108,7 @@ fn what_cannot_be_held_is_refused_by_field() {
     let path = format!("/v1/permits/{id}");
     server.ask("GET", &path, &[], "").refuses(405, None, "use PUT, DELETE");
     let renew = |body: &str| server.ask("PUT", &path, &[crate::served::JSON], body);
-    renew(r#"{"ttl_ms":5}"#).refuses(400, Some("ttl_ms"), "unknown field `ttl_ms`");
+    renew(r#"{"ttl":5}"#).refuses(400, Some("ttl"), "unknown field `ttl`, expected `ttl_ms`");
+    renew(r#"{"ttl_ms":5}"#).refuses(404, None, "no such permit is held");
     renew("{}").refuses(404, None, "no such permit is held");
 }
