@@ -35,6 +35,9 @@ pub fn write_open(answer: &Answer<'_>, out: &mut Vec<u8>) {
         write_line(line, out);
     }
     out.push(b']');
+    if answer.no_room {
+        put(out, ",\"no_room\":true");
+    }
 }
 
 /// Appends an answer.

@@ -99,6 +99,7 @@ impl HttpFront {
         let status = answer.show(|shown| {
             let problem = match answer.decided {
                 tidegate::stats::Decided::FailedClosed => Problem::ReducedCapacity(shown),
+                _ if answer.no_room => Problem::NoRoom(shown),
                 _ => Problem::QuotaExceeded(shown),
             };
             let status = match problem.status() {

@@ -16,6 +16,9 @@ pub struct Answer<'a> {
     pub allowed: bool,
     /// How it was decided.
     pub decided: Decided,
+    /// Whether it was denied, or a forced charge was not recorded, because the store
+    /// is full and not because anything was used up.
+    pub no_room: bool,
     /// One per limit, policies in config order.
     pub lines: SmallVec<[Line<'a>; 4]>,
     pub(super) speaker: Option<usize>,
@@ -35,6 +38,16 @@ pub struct Line<'a> {
 }
 
 impl Line<'_> {
+    /// Whether this is how a full store answers: nothing left, and no better promise
+    /// than a whole window.
+    pub(super) fn is_turned_away(&self) -> bool {
+        let window_us = self.limit.window_us();
+        let wait_us = self.decision.retry_after.as_micros();
+        self.decision.remaining == 0
+            && self.decision.reset_after.as_micros() == window_us
+            && (self.decision.allowed || wait_us == Some(window_us))
+    }
+
     /// Whether it has a say.
     pub fn is_enforced(&self) -> bool {
         self.mode == Mode::Enforce
@@ -47,7 +60,7 @@ impl<'a> Answer<'a> {
         let allowed = line.decision.allowed;
         let mut lines = SmallVec::new();
         lines.push(line);
-        Answer { allowed, decided: Decided::Exact, lines, speaker: Some(0) }
+        Answer { allowed, decided: Decided::Exact, no_room: false, lines, speaker: Some(0) }
     }
 
     /// The line it speaks for: when denied the denying one with the longest wait,

@@ -201,6 +201,11 @@ impl<'a> Plan<'a> {
         }
     }
 
+    /// Whether it charges without asking.
+    pub(super) fn forces(&self) -> bool {
+        self.parts.iter().any(|part| matches!(part.cost, Cost::Force(_)))
+    }
+
     /// Whether anything would be charged or given back, were it allowed.
     pub(super) fn charges(&self) -> bool {
         let units = |part: &Part<'_>| match part.cost {
@@ -220,6 +225,7 @@ impl<'a> Plan<'a> {
         Answer {
             allowed: verdict.allowed,
             decided: Decided::Exact,
+            no_room: false,
             lines: lines.collect(),
             speaker: verdict.speaker(),
         }

@@ -16,6 +16,9 @@ pub const PROBLEM_JSON: &str = "application/problem+json";
 pub enum Problem<'a> {
     /// A limit denied it: 429.
     QuotaExceeded(&'a Shown<'a>),
+    /// There is no room for its key, and new keys are denied meanwhile: 429. It has used
+    /// nothing up, so it is not told so.
+    NoRoom(&'a Shown<'a>),
     /// The store failed and a policy denies meanwhile: 503. Not the client's fault,
     /// so never a 429.
     ReducedCapacity(&'a Shown<'a>),
@@ -34,7 +37,7 @@ impl Problem<'_> {
     /// The status of the response it belongs in.
     pub const fn status(&self) -> StatusCode {
         match self {
-            Problem::QuotaExceeded(_) => StatusCode::TOO_MANY_REQUESTS,
+            Problem::QuotaExceeded(_) | Problem::NoRoom(_) => StatusCode::TOO_MANY_REQUESTS,
             Problem::ReducedCapacity(_) => StatusCode::SERVICE_UNAVAILABLE,
             Problem::BadRequest { status, .. } => *status,
         }
@@ -48,7 +51,7 @@ impl Problem<'_> {
                 "https://iana.org/assignments/http-problem-types#quota-exceeded",
                 "Request cannot be satisfied as assigned quota has been exceeded",
             ),
-            Problem::ReducedCapacity(_) => (
+            Problem::ReducedCapacity(_) | Problem::NoRoom(_) => (
                 "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
                 "Request cannot be satisfied due to temporary server capacity constraints",
             ),
@@ -93,6 +96,11 @@ pub fn write_problem_as(problem: &Problem<'_>, status: StatusCode, out: &mut Str
     match problem {
         Problem::QuotaExceeded(shown) => {
             member(out, "detail", |out| quota_detail(out, shown));
+            violated_policies(out, shown);
+        }
+        Problem::NoRoom(shown) => {
+            let detail = "there is no room for new keys now, so they are denied; try again later";
+            member(out, "detail", |out| out.put(detail));
             violated_policies(out, shown);
         }
         Problem::ReducedCapacity(shown) => {

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{serve, timeless};
+use crate::served::Start;
 
 /// A line of an answer: policy, limit, window, algorithm, remaining, allowed.
 fn line(policy: &str, limit: u64, window: &str, remaining: u64, allowed: bool) -> Value {
@@ -207,4 +208,46 @@ fn a_client_address_may_have_a_port_or_a_zone() {
         let body = format!(r#"{{"attributes":{{"client_ip":"{client_ip}"}}}}"#);
         server.check(&body).refuses(400, Some("attributes.client_ip"), "this is no IP address");
     }
+}
+
+/// A forced charge is not asked for, so it is not denied; and who is denied for want of
+/// room is not told to have used anything up.
+#[test]
+fn a_full_store_says_so() {
+    let policy = "policies:\n  - { name: login, match: { path: /login }, key: '{client_ip}', limits: 2 per 1h }\n";
+    let config = format!("max_keys: 1\nwhen_full: deny\n{policy}");
+    let server = Start::new("full-store").config(&config).run();
+    let ask = |key: &str, more: &str| {
+        let reply = server.check(&format!(r#"{{"policy":"login","key":"{key}"{more}}}"#));
+        let answer = reply.json();
+        assert_eq!(reply.status, 200, "{answer}");
+        (answer["allowed"] == true, answer.get("no_room") == Some(&true.into()))
+    };
+    // As many as it has room for, and then some.
+    let full = (0..1_000).find(|number| !ask(&format!("k{number}"), "").0).expect("it fills up");
+    assert_eq!(ask("late", ""), (false, true));
+    let before = server.metric("tidegate_overflow_total").expect("a number");
+    assert_eq!(ask("late", r#","force":true"#), (true, true));
+    assert_eq!(ask("late", r#","force":true,"cost":3,"id":"x""#), (true, true));
+    assert_eq!(server.metric("tidegate_overflow_total"), Some(before + 2));
+    // Those who have their place have used theirs up, and are told that.
+    assert!(full > 0);
+    assert_eq!(
+        ["", "", ""].map(|more| ask("k0", more)),
+        [(true, false), (false, false), (false, false)]
+    );
+    assert_eq!(ask("k0", r#","force":true"#), (true, false));
+
+    let reply = server.ask("GET", "/v1/forward-auth/login", &[], "");
+    let problem = reply.json();
+    assert_eq!((reply.status, &problem["status"]), (429, &429.into()), "{problem}");
+    assert_eq!(
+        problem["type"],
+        "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
+    );
+    assert_eq!(
+        problem["detail"],
+        "there is no room for new keys now, so they are denied; try again later"
+    );
+    assert!(reply.header("retry-after").is_some());
 }

@@ -220,6 +220,11 @@ impl MemoryStore {
         PermitId(self.next_permit.fetch_add(1, Ordering::Relaxed))
     }
 
+    /// Whether there is no room for more keys, or for more log entries and permits.
+    pub fn is_full(&self) -> bool {
+        self.table.is_full() || self.table.entries() >= self.max_log_entries
+    }
+
     /// Gives a permit back, or renews it; says whether it was held.
     pub(crate) fn with_permit(&self, key: &[u8], limit: &Limit, act: PermitAct) -> bool {
         let overflowed = self.tally.overflowed.load(Ordering::Relaxed) > 0;

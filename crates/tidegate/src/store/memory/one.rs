@@ -506,11 +506,12 @@ pub(super) fn counts(cost: Cost) -> bool {
 }
 
 /// The answer to a key the store has no room for, when it is to be denied. No
-/// wait can be promised; a window is when keys come and go.
+/// wait can be promised; a window is when keys come and go. What is forced or given
+/// back is not asked for, and so not denied either, though it cannot be recorded.
 pub(super) fn denied_full(limit: &Limit, cost: Cost) -> Decision {
-    let allowed = matches!(cost, Cost::Refund(_));
+    let allowed = matches!(cost, Cost::Refund(_) | Cost::Force(_));
     let retry_after = match cost {
-        Cost::Refund(_) => RetryAfter::Now,
+        Cost::Refund(_) | Cost::Force(_) => RetryAfter::Now,
         Cost::Ask(units) if units.max(1) > limit.capacity() => RetryAfter::Never,
         _ => RetryAfter::Micros(limit.window_us()),
     };
