@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use clap::Args;
 use tidegate::attributes::{Attributes, Headers};
 use tidegate::config::{Config, ConfigErrors};
+use tidegate::policy::{Explained, Mode};
 
 type Pair = (Cow<'static, str>, Cow<'static, str>);
 
@@ -62,7 +63,15 @@ pub struct ExplainArgs {
 }
 
 /// What is to be printed.
-pub fn run(args: &ExplainArgs) -> Result<String, ConfigErrors> {
+#[derive(Debug, Default)]
+pub struct Told {
+    pub text: String,
+    /// Whether the server would take the request for bad input.
+    pub is_bad_input: bool,
+}
+
+/// What the policies make of the request.
+pub fn run(args: &ExplainArgs) -> Result<Told, ConfigErrors> {
     let config = match &args.config {
         Some(file) => Config::load(file)?,
         None => Config::default(),
@@ -85,7 +94,7 @@ pub fn run(args: &ExplainArgs) -> Result<String, ConfigErrors> {
     Ok(told(&config, &attributes, args.peer))
 }
 
-fn told(config: &Config, attributes: &Attributes<'_>, peer: Option<IpAddr>) -> String {
+fn told(config: &Config, attributes: &Attributes<'_>, peer: Option<IpAddr>) -> Told {
     let mut out = String::new();
     if let (Some(peer), Some(client)) = (peer, attributes.client_ip) {
         let is_trusted = config.identity.trusts(peer);
@@ -95,17 +104,32 @@ fn told(config: &Config, attributes: &Attributes<'_>, peer: Option<IpAddr>) -> S
     }
     let explanation = config.policies.explain(attributes);
     let _ = writeln!(out, "{explanation}");
-    let names: Vec<&str> = explanation
-        .policies
-        .iter()
-        .filter(|explained| explained.is_selected())
-        .map(|explained| explained.policy.name())
-        .collect();
-    let _ = match &*names {
-        [] => writeln!(out, "Nothing limits this request."),
-        names => writeln!(out, "Decided by: {}", names.join(", ")),
+    let names = |which: &dyn Fn(&Explained<'_>) -> bool| {
+        let chosen = explanation.policies.iter().filter(|explained| which(explained));
+        chosen.map(|explained| explained.policy.name()).collect::<Vec<_>>().join(", ")
     };
-    out
+    let bad = names(&|explained| explained.is_bad_input());
+    if !bad.is_empty() {
+        let _ = writeln!(out, "Refused as bad input (400): the cost for {bad} is no whole number");
+        return Told { text: out, is_bad_input: true };
+    }
+    let in_mode = |mode| names(&|explained| explained.mode() == Some(mode));
+    let (decided, observed) = (in_mode(Mode::Enforce), in_mode(Mode::Observe));
+    let _ = match &*decided {
+        "" => writeln!(out, "Nothing limits this request."),
+        decided => writeln!(out, "Decided by: {decided}"),
+    };
+    let held = names(&|explained| explained.needs_permit());
+    if !held.is_empty() {
+        let _ = writeln!(
+            out,
+            "Needs a permit for: {held} (POST /v1/permits; /v1/check and /v1/forward-auth answer 409)"
+        );
+    }
+    if !observed.is_empty() {
+        let _ = writeln!(out, "Only observed by: {observed}");
+    }
+    Told { text: out, is_bad_input: false }
 }
 
 fn header(text: &str) -> Result<Pair, NotAPair> {

@@ -28,7 +28,13 @@ use cli::{Cli, Command};
 fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Config(args) => print(config_cmd::run(&args)),
-        Command::Explain(args) => print(explain::run(&args)),
+        Command::Explain(args) => match explain::run(&args) {
+            Ok(told) if told.is_bad_input => {
+                print(Ok(told.text));
+                ExitCode::FAILURE
+            }
+            told => print(told.map(|told| told.text)),
+        },
         Command::Replay(args) => replay(&args),
         Command::Completions(args) => written(papers::completions(&args)),
         Command::Man(args) => written(papers::man(&args)),

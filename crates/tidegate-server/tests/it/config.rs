@@ -81,7 +81,7 @@ Decided by: login
     (
         &["--path", "/v1/files?x=1", "--client-ip", "2001:db8:0:1::7", "--header", "X-Org: newco"],
         "login: does not match
-  because it wants method: POST; the request has missing
+  because it wants method: POST; the request has none
 
 api: observes, never denies
   key     {header:x-api-key | client_ip} -> client_ip=2001:db8:0:1::/64
@@ -91,13 +91,14 @@ api: observes, never denies
   limit   100000 per 1d sliding-buckets buckets 10
   store down: decided locally
 
-Decided by: api
+Nothing limits this request.
+Only observed by: api
 ",
     ),
     (
         &["--path", "/v1/files", "--client-ip", "192.168.1.1"],
         "login: does not match
-  because it wants method: POST; the request has missing
+  because it wants method: POST; the request has none
 
 api: exempt
   because client_ip: 192.168.0.0/16
@@ -110,7 +111,7 @@ Nothing limits this request.
         "client 192.0.2.9: 192.0.2.9 is not a trusted proxy
 
 login: does not match
-  because it wants method: POST; the request has missing
+  because it wants method: POST; the request has none
 
 api: does not match
   because it wants path: /v1/**; the request has /
@@ -125,6 +126,87 @@ fn explained() {
     for (asked, expected) in EXPLAINED {
         let args = [&["explain", "--config", EXAMPLE], *asked].concat();
         assert_eq!(tidegate(&args).succeeded().stdout, *expected, "{asked:?}");
+    }
+}
+
+const KINDS: &str = "policies:
+  - { name: watched, match: { path: [/watched, /both] }, key: '{client_ip}', limits: 5 per 1m, mode: observe }
+  - { name: api, match: { path: [/api, /both] }, key: '{client_ip}', limits: [5 per 1m, 600 per 1m token-bucket burst 50], cost: '{header:x-cost}' }
+  - { name: jobs, match: { path: /jobs }, key: '{client_ip}', limits: [2 concurrent, 9 per 1m] }
+  - { name: closed, match: { path: /closed }, key: '{client_ip}', limits: 0 per 1m }
+";
+
+/// What is said of the one policy that applies, and the last lines; the exit code.
+#[rustfmt::skip]
+const TOLD: &[(&[&str], &str, i32)] = &[
+    (&["--path", "/watched"], "watched: observes, never denies
+  key     {client_ip} -> 192.0.2.1
+  limit   5 per 1m sliding-counter
+  store down: decided locally
+Nothing limits this request.
+Only observed by: watched
+", 0),
+    (&["--path", "/both"], "watched: observes, never denies
+  key     {client_ip} -> 192.0.2.1
+  limit   5 per 1m sliding-counter
+  store down: decided locally
+api: limits
+  key     {client_ip} -> 192.0.2.1
+  limit   5 per 1m sliding-counter
+  limit   600 per 1m token-bucket burst 50
+  store down: decided locally
+Decided by: api
+Only observed by: watched
+", 0),
+    (&["--path", "/api", "--header", "x-cost: 50"], "api: limits
+  key     {client_ip} -> 192.0.2.1
+  limit   5 per 1m sliding-counter
+  limit   600 per 1m token-bucket burst 50
+  cost    50
+          a cost of 50 can never pass `5 per 1m sliding-counter`
+  store down: decided locally
+Decided by: api
+", 0),
+    (&["--path", "/api", "--header", "x-cost: many"], "api: limits
+  key     {client_ip} -> 192.0.2.1
+  limit   5 per 1m sliding-counter
+  limit   600 per 1m token-bucket burst 50
+  cost    {header:x-cost} holds `many`: bad input
+  store down: decided locally
+Refused as bad input (400): the cost for api is no whole number
+", 1),
+    (&["--path", "/jobs"], "jobs: limits
+  key     {client_ip} -> 192.0.2.1
+  limit   2 concurrent lease 1m
+          held, not checked: checks refuse this request; take a permit
+  limit   9 per 1m sliding-counter
+  store down: decided locally
+Decided by: jobs
+Needs a permit for: jobs (POST /v1/permits; /v1/check and /v1/forward-auth answer 409)
+", 0),
+    (&["--path", "/closed"], "closed: limits
+  key     {client_ip} -> 192.0.2.1
+  limit   0 per 1m sliding-counter
+          a cost of 1 can never pass `0 per 1m sliding-counter`
+  store down: decided locally
+Decided by: closed
+", 0),
+];
+
+#[test]
+fn what_cannot_be_decided_is_told() {
+    let files = Files::new("explain-kinds");
+    let path = files.write("tidegate.yaml", KINDS);
+    for (asked, expected, code) in TOLD {
+        let base = ["explain", "--config", &path, "--client-ip", "192.0.2.1"];
+        let run = tidegate(&[&base, *asked].concat());
+        let mut told = String::new();
+        let others = |part: &&str| !part.contains(": does not match");
+        run.stdout.split("\n\n").filter(others).for_each(|part| {
+            told += part.trim_end();
+            told.push('\n');
+        });
+        assert_eq!((&*told, run.code), (*expected, *code), "{asked:?}");
     }
 }
 

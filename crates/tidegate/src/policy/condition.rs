@@ -198,10 +198,10 @@ impl Condition {
         let bytes = match (&self.part, self.part.value(facts)) {
             (Part::ClientIp, _) => match facts.client_ip() {
                 Some(address) => return address.to_string(),
-                None => return "missing".into(),
+                None => return "none".into(),
             },
             (_, Some(Value::Bytes(bytes))) => bytes,
-            _ => return "missing".into(),
+            _ => return "none".into(),
         };
         // Writing to memory cannot fail.
         let _ = write_escaped(&bytes, &mut out);

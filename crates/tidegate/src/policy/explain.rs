@@ -4,6 +4,8 @@
 
 use std::fmt;
 
+use tidegate_core::{Algorithm, Limit};
+
 use super::facts::Facts;
 use super::key::Key;
 use super::rule::Policy;
@@ -82,6 +84,21 @@ impl Explained<'_> {
         self.mode().is_some_and(|mode| mode != Mode::Off)
     }
 
+    /// Whether it makes the whole request bad input: its cost is to come from a part of
+    /// it that holds no whole number.
+    pub fn is_bad_input(&self) -> bool {
+        self.is_selected() && matches!(self.outcome, Outcome::Applies { cost: Err(_), .. })
+    }
+
+    /// Whether it makes checks refuse the request: it enforces a `concurrency` limit,
+    /// which is held, not checked.
+    pub fn needs_permit(&self) -> bool {
+        let Outcome::Applies { variant, .. } = self.outcome else { return false };
+        let chosen = &self.policy.variants()[variant];
+        let held = |limit: &Limit| limit.algorithm() == Algorithm::Concurrency;
+        chosen.mode() == Mode::Enforce && chosen.limits().iter().any(held)
+    }
+
     /// The mode it applies in; `None` if it does not.
     pub fn mode(&self) -> Option<Mode> {
         match self.outcome {
@@ -93,6 +110,7 @@ impl Explained<'_> {
     fn write_applied(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Outcome::Applies { key, missing, variant, cost } = &self.outcome else { return Ok(()) };
         let chosen = &self.policy.variants()[*variant];
+        let is_on = chosen.mode() != Mode::Off;
         writeln!(f, "  key     {} -> {key}", self.policy.key_template())?;
         for part in missing {
             writeln!(f, "          the request has no {part}: all such requests share this key")?;
@@ -102,12 +120,28 @@ impl Explained<'_> {
         }
         for limit in chosen.limits() {
             writeln!(f, "  limit   {limit}")?;
+            if limit.algorithm() == Algorithm::Concurrency && is_on {
+                let told = match chosen.mode() {
+                    Mode::Enforce => "checks refuse this request; take a permit",
+                    Mode::Observe | Mode::Off => "checks leave this policy out",
+                };
+                writeln!(f, "          held, not checked: {told}")?;
+            }
         }
         match cost {
             Ok(1) => {}
             Ok(units) => writeln!(f, "  cost    {units}")?,
             Err(found) => {
                 writeln!(f, "  cost    {} holds `{found}`: bad input", chosen.cost())?;
+            }
+        }
+        if let Ok(units) = cost
+            && is_on
+        {
+            // A look answers as a cost of 1 would.
+            let units = (*units).max(1);
+            for limit in chosen.limits().iter().filter(|limit| units > limit.capacity()) {
+                writeln!(f, "          a cost of {units} can never pass `{limit}`")?;
             }
         }
         match chosen.on_store_failure() {

@@ -186,8 +186,7 @@ fn explained() {
         text.lines().map(str::to_owned).collect::<Vec<_>>()
     };
     assert!(
-        lines("POST")
-            .contains(&"  because it wants path: /login; the request has missing".to_owned())
+        lines("POST").contains(&"  because it wants path: /login; the request has none".to_owned())
     );
     assert!(
         lines("/v1/x ip=192.168.1.1").contains(&"  because client_ip: 192.168.0.0/16".to_owned())
