@@ -17,7 +17,7 @@ use http::header::AUTHORIZATION;
 use http::{HeaderMap, Uri};
 use subtle::{Choice, ConstantTimeEq};
 
-pub use secrets::{SecretError, Secrets};
+pub use secrets::{SECRET_VARIABLES, SecretError, Secrets};
 
 /// The header for a secret beside the end user's own `Authorization`.
 pub const TOKEN_HEADER: &str = "x-tidegate-token";

@@ -13,6 +13,10 @@ const TOKENS: &str = "TIDEGATE_TOKENS";
 /// For the admin front.
 const ADMIN_TOKEN: &str = "TIDEGATE_ADMIN_TOKEN";
 
+/// All variables that secrets come from.
+pub const SECRET_VARIABLES: [&str; 4] =
+    [TOKENS, "TIDEGATE_TOKENS_FILE", ADMIN_TOKEN, "TIDEGATE_ADMIN_TOKEN_FILE"];
+
 /// The most that is read of a file of secrets.
 const MAX_SECRET_BYTES: u64 = 64 * 1024;
 

@@ -1,7 +1,7 @@
 //! `tidegate serve`: settings, sockets, reloads, and an orderly end.
 //!
 //! ```text
-//!   args.rs, settings.rs   what holds: flag > environment > file > default
+//!   args.rs, settings.rs   what holds: flag > environment > file > default; environment.rs: what was misspelt
 //!   listener.rs            sockets -> connections -> a front; tls.rs, io.rs
 //!   connections.rs         who is connected, and who has overstayed
 //!   reload.rs              SIGHUP and changed files
@@ -14,6 +14,7 @@ mod announce;
 mod args;
 mod connections;
 mod drain;
+mod environment;
 mod error;
 mod io;
 mod listener;
@@ -68,6 +69,7 @@ const SWEEP_EVERY: Duration = Duration::from_secs(1);
 /// When it cannot start.
 pub fn run(args: &ServeArgs) -> Result<(), ServeError> {
     let _logging = logs::start(args.log_format)?;
+    environment::warn_of_unknown();
     let config = match &args.config {
         Some(path) => Config::load(path)?,
         None => Config::default(),

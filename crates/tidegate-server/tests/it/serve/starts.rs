@@ -49,6 +49,26 @@ fn the_line_to_try_works_where_a_secret_is_wanted() {
 }
 
 #[test]
+fn misspelt_variables_are_named() {
+    let start = Start::new("start-misspelt").env("TIDEGATE_CONFG", "x").env("TIDEGATE_SPEED", "9");
+    // What Kubernetes sets for a service of our name.
+    let start = start.env("TIDEGATE_SERVICE_HOST", "10.0.0.1").env("TIDEGATE_PORT_80_TCP", "x");
+    let log = start.env("TIDEGATE_ADMIN_TOKEN", "secret").run().log();
+    let warned: Vec<&str> = log
+        .lines()
+        .filter_map(|line| Some(line.split_once("WARN ")?.1.split_once(": ")?.1))
+        .collect();
+    assert_eq!(
+        warned,
+        [
+            "TIDEGATE_CONFG is no setting of tidegate: is TIDEGATE_CONFIG meant?",
+            "TIDEGATE_SPEED is no setting of tidegate: see `tidegate serve --help` for what there is"
+        ],
+        "{log}"
+    );
+}
+
+#[test]
 fn a_flag_wins_over_the_environment_and_that_over_the_file() {
     let config = format!("http: 'off'\nadmin: 'off'\n{TWO_PER_HOUR}");
     let start = Start::new("start-precedence").config(&config);
