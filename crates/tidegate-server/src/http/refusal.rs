@@ -4,9 +4,9 @@ use std::borrow::Cow;
 
 use http::header::{ALLOW, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
 use http::{Response, StatusCode};
-use tidegate::CheckError;
 use tidegate::gate::GateError;
 use tidegate::headers::{PROBLEM_JSON, Problem, write_problem};
+use tidegate::{CheckError, MAX_CHECKS};
 
 use super::body::BodyError;
 use super::request_id::{REQUEST_ID, RequestId};
@@ -132,7 +132,15 @@ impl From<GateError> for Refusal {
             GateError::Check(CheckError::Conflict) => {
                 Refusal::field("limits", detail).with_status(StatusCode::CONFLICT)
             }
-            // A cost that is to come from a header or a query, or too many policies.
+            // Too many policies match; which do is the config's doing.
+            GateError::Check(CheckError::TooManyChecks(count)) => {
+                let detail = format!(
+                    "{count} limits hold for this request, and at most {MAX_CHECKS} can be decided at once: \
+                     narrow the `match` of some policies"
+                );
+                Refusal::field("attributes", detail).with_status(StatusCode::CONFLICT)
+            }
+            // A cost that is to come from a header or a query.
             _ => Refusal::field("attributes", detail),
         }
     }

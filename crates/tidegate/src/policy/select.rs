@@ -14,6 +14,7 @@ use super::pattern::{Pattern, PatternSet};
 use super::rule::{MAX_NAME_BYTES, Policy};
 use super::{Mode, OnStoreFailure};
 use crate::attributes::Attributes;
+use crate::check::MAX_CHECKS;
 use crate::identity::Identity;
 
 /// Most policies: each is held against every request.
@@ -74,6 +75,9 @@ impl Policies {
             if let Some(first) = policies[..second].iter().position(|p| p.name() == policy.name()) {
                 return Err(PoliciesError::SameName { first, second });
             }
+        }
+        if held_always(&policies) > MAX_CHECKS {
+            return Err(PoliciesError::TooManyLimits);
         }
         let patterns = Patterns {
             paths: place(&mut policies, &Part::Path)?,
@@ -199,6 +203,17 @@ fn choose<'p>(policy: &'p Policy, facts: &Facts<'_>) -> Result<Option<Selected<'
     Ok(Some(Selected::new(policy, key, variant, cost)))
 }
 
+/// How many limits hold for a request that no policy exempts or overrides: those of
+/// the policies that match everything. What is more than a request may have is
+/// found here, and not by every request.
+fn held_always(policies: &[Policy]) -> usize {
+    let always = |policy: &&Policy| {
+        let free = policy.matching().is_empty() && policy.exempt().is_empty();
+        free && policy.mode() != Mode::Off
+    };
+    policies.iter().filter(always).map(|policy| policy.variants()[0].limits().len()).sum()
+}
+
 /// Compiles every pattern over `part` into one set and tells each condition
 /// where in it its own begin.
 fn place(policies: &mut [Policy], part: &Part) -> Result<PatternSet, PoliciesError> {
@@ -272,6 +287,9 @@ pub enum PoliciesError {
         /// Index of the second.
         second: usize,
     },
+    /// Policies that match every request have more limits together than one request
+    /// may be checked against.
+    TooManyLimits,
     /// The path or host patterns are too large to compile together.
     PatternsTooLarge,
 }
@@ -282,6 +300,7 @@ impl PoliciesError {
         match self {
             PoliciesError::TooMany => "there are too many policies",
             PoliciesError::SameName { .. } => "two policies have this name",
+            PoliciesError::TooManyLimits => "more than 256 limits hold for every request",
             PoliciesError::PatternsTooLarge => "the patterns are too large to compile together",
         }
     }
@@ -291,6 +310,7 @@ impl PoliciesError {
         match self {
             PoliciesError::TooMany => "use at most 1024, and overrides for what differs by tenant",
             PoliciesError::SameName { .. } => "give each policy a name of its own",
+            PoliciesError::TooManyLimits => "give policies a `match`, or fewer limits",
             PoliciesError::PatternsTooLarge => "use fewer or simpler path and host patterns",
         }
     }
@@ -305,4 +325,4 @@ impl fmt::Display for PoliciesError {
 impl std::error::Error for PoliciesError {}
 
 // The texts above name the bounds; this keeps them true.
-const _: () = assert!(MAX_POLICIES == 1024);
+const _: () = assert!(MAX_POLICIES == 1024 && MAX_CHECKS == 256);

@@ -1,7 +1,7 @@
 //! Bad input: a clear refusal that names the field, and the next request works.
 
 use super::serve;
-use crate::served::{Client, Fields, JSON, request};
+use crate::served::{Client, Fields, JSON, Start, request};
 
 #[test]
 fn bad_bodies_are_refused_by_field() {
@@ -168,4 +168,22 @@ fn a_connection_goes_on_after_a_refusal() {
     // A body that is too large is read to its end, so the answer arrives.
     client.send(&request("POST", "/v1/check", &[JSON], &"x".repeat(2 * 1024 * 1024)));
     client.reply("POST").refuses(413, None, "larger than 65536 bytes");
+}
+
+/// Only a request shows which policies match it.
+#[test]
+fn more_limits_than_can_be_decided_are_the_configs_fault() {
+    let limits: Vec<String> = (1..=16).map(|n| format!("{n} per {n}s")).collect();
+    let policy = |n| {
+        format!(
+            "  - {{ name: p{n}, match: {{ path: /a }}, key: all, limits: [{}] }}\n",
+            limits.join(", ")
+        )
+    };
+    let config: String = (0..17).map(policy).collect();
+    let server = Start::new("too-many-limits").config(&format!("policies:\n{config}")).run();
+    let part = "272 limits hold for this request, and at most 256 can be decided at once: narrow the `match`";
+    server.check(r#"{"attributes":{"path":"/a"}}"#).refuses(409, Some("attributes"), part);
+    server.ask("GET", "/v1/forward-auth/a", &[], "").refuses(409, Some("attributes"), part);
+    assert_eq!(server.check(r#"{"attributes":{"path":"/b"}}"#).status, 200);
 }

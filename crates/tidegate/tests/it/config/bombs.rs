@@ -130,3 +130,24 @@ fn patterns_by_the_ten_thousand() {
 fn listed(count: usize, item: impl Fn(usize) -> String) -> String {
     (0..count).map(item).collect::<Vec<_>>().join(", ")
 }
+
+/// All of them at once would be more than one request can be checked against.
+#[test]
+fn limits_by_the_hundred_on_every_request() {
+    let policies = |count, more: &str| {
+        let limits = listed(16, |n| format!("{} per {}s", n + 1, n + 1));
+        let policies =
+            listed(count, |p| format!("{{ name: p{p}, key: all, limits: [{limits}]{more} }}"));
+        format!("policies: [{policies}]")
+    };
+    assert_eq!(refused(&policies(17, "")), "more than 256 limits hold for every request");
+    for (count, more) in [
+        (16, ""),
+        (17, ", mode: off"),
+        (17, ", match: { path: /a }"),
+        (17, ", exempt: { method: GET }"),
+    ] {
+        let config = Config::parse(&policies(count, more), "config.yaml");
+        assert!(config.is_ok(), "{count} {more}: {config:?}");
+    }
+}
