@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use super::TWO_PER_HOUR;
-use crate::served::{Client, JSON, Server, Start, request};
+use crate::served::{Client, JSON, Server, Start, request, wait_for};
 
 const ASK: &str = r#"{"policy":"login","key":"a","cost":0}"#;
 
@@ -81,34 +81,56 @@ fn heads_too_large_are_told_so() {
         for headers in [&[("x-large", &*large)][..], &many] {
             let mut client = Client::connect(server.http());
             client.send(&request("GET", "/v1/forward-auth", headers, ""));
-            assert_eq!(client.reply("GET").status, 431);
+            let reply = client.reply("GET");
+            // As docs/http-api.md says of heads that are not understood.
+            assert_eq!(
+                (reply.status, reply.body.len(), reply.header("x-request-id")),
+                (431, 0, None)
+            );
             assert!(client.closed());
         }
     }
     let mut nonsense = Client::connect(server.http());
     nonsense.send(b"\x16\x03\x01 what is this\r\n\r\n");
-    assert_eq!(nonsense.reply("GET").status, 400);
+    let reply = nonsense.reply("GET");
+    assert_eq!((reply.status, reply.body.len(), reply.header("x-request-id")), (400, 0, None));
+    assert!(nonsense.closed());
     works(&server);
 }
 
-#[test]
-fn thousands_of_idle_connections_are_borne() {
-    let server = Start::new("idle").config(TWO_PER_HOUR).run();
-    // As many as this process may have open, up to ten thousand.
-    let mut idle = Vec::new();
-    while idle.len() < 10_000 {
-        match TcpStream::connect(server.http()) {
-            Ok(stream) => idle.push(stream),
-            Err(_) => break,
-        }
+/// As many connections as are promised to be borne, and what else a test has open.
+const IDLE: usize = 10_000;
+const OTHER_FILES: u64 = 512;
+
+/// Whether this process may have so many open. Where it may not, that is said, and in
+/// CI it is a failure: nobody would read it there.
+fn may_open(files: u64) -> bool {
+    let allowed = rlimit::increase_nofile_limit(files).unwrap_or(0);
+    if allowed >= files {
+        return true;
     }
-    // Some must be let go of for the test itself to go on.
-    let most = idle.len();
-    idle.truncate(most.saturating_sub(64));
-    assert!(idle.len() > 500, "{most} connections could be opened");
+    let told = format!(
+        "NOT TESTED: {IDLE} idle connections; {allowed} open files allowed, {files} needed (ulimit -Hn)"
+    );
+    assert!(std::env::var_os("CI").is_none(), "{told}");
+    eprintln!("{told}");
+    false
+}
+
+#[test]
+fn ten_thousand_idle_connections_are_borne() {
+    // This side's, and those of the server, which raises its limit itself.
+    let wanted = if may_open(IDLE as u64 + OTHER_FILES) { IDLE } else { 500 };
+    let server = Start::new("idle").config(TWO_PER_HOUR).run();
+    let connect = |_| TcpStream::connect(server.http()).expect("it listens");
+    let idle: Vec<TcpStream> = (0..wanted).map(connect).collect();
+    let held = || {
+        server.metric("tidegate_connections{front=\"http\"}").filter(|held| *held >= wanted as u64)
+    };
+    wait_for(held);
     works(&server);
-    let each = server.resident() / idle.len() as u64;
-    assert!(each < 64 * 1024, "{each} bytes for each of {} connections", idle.len());
+    let each = server.resident() / wanted as u64;
+    assert!(each < 64 * 1024, "{each} bytes for each of {wanted} connections");
     drop(idle);
     works(&server);
 }
