@@ -60,6 +60,19 @@ fn a_place_is_held_until_it_is_given_back() {
     assert_eq!((&lines[0]["remaining"], &lines[1]["remaining"]), (&json!(0), &json!(7)));
 }
 
+/// As a check that nothing matches: allowed, so that callers need not know what is limited.
+#[test]
+fn where_nothing_matches_there_is_nothing_to_hold() {
+    let server = serve("permits-free");
+    for body in [r#"{"attributes":{"path":"/free"}}"#, r#"{"policy":"retired","key":"a"}"#] {
+        let free = take(&server, body);
+        let path = format!("/v1/permits/{}", id_of(&free));
+        assert_eq!((&free.json()["policy"], &free.json()["limits"]), (&json!(null), &json!([])));
+        assert_eq!(server.ask("PUT", &path, &[], "").status, 200);
+        assert_eq!(server.ask("DELETE", &path, &[], "").status, 204);
+    }
+}
+
 #[test]
 fn a_lease_ends_by_itself() {
     let server = serve("leases");
