@@ -5,6 +5,7 @@
 //! - `generated.rs`: seeded traces against a naive limiter (`naive.rs`) and committed digests;
 //! - `config.rs`: `config` and `explain`;
 //! - `serve/`: the server as a process; `http/`: what it answers; `admin/`: what operators see of it;
+//! - `otlp.rs`: spans, as a collector gets them; with the feature `otlp`;
 //! - `gateways/`: the server behind nginx, Caddy, Traefik and Envoy;
 //! - `deploy/`: what is shipped to run it with; `papers.rs`: completions and manual pages;
 //! - `recorded.rs`: real traces with known answers, where they are at hand.
@@ -19,6 +20,8 @@ mod generated;
 mod harness;
 mod http;
 mod naive;
+#[cfg(feature = "otlp")]
+mod otlp;
 mod output;
 mod papers;
 mod recorded;

@@ -1,0 +1,90 @@
+//! Spans over OTLP, to a collector that keeps what it is sent. Only with the feature
+//! `otlp`: `cargo test -p tidegate-server --features otlp --test it otlp`.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+
+use crate::served::{PATIENCE, Start};
+
+/// A request to the collector: its first line, and its body.
+type Export = (String, Vec<u8>);
+
+/// Reads one request and thanks for it; `None` once the other side has gone.
+fn take(stream: &mut BufReader<TcpStream>) -> Option<Export> {
+    let mut first = String::new();
+    stream.read_line(&mut first).ok().filter(|read| *read > 0)?;
+    let mut length = 0;
+    loop {
+        let mut line = String::new();
+        stream.read_line(&mut line).ok()?;
+        match line.trim_end().split_once(": ") {
+            Some((name, value)) if name.eq_ignore_ascii_case("content-length") => {
+                length = value.parse().ok()?;
+            }
+            Some(_) => {}
+            None => break,
+        }
+    }
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body).ok()?;
+    let thanks =
+        "HTTP/1.1 200 OK\r\ncontent-type: application/x-protobuf\r\ncontent-length: 0\r\n\r\n";
+    stream.get_mut().write_all(thanks.as_bytes()).ok()?;
+    Some((first.trim_end().to_owned(), body))
+}
+
+/// A collector: its address, and what it is sent.
+fn collector() -> (String, Receiver<Export>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let endpoint = format!("http://{}", listener.local_addr().expect("an address"));
+    let (sender, exports) = channel();
+    thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let mut stream = BufReader::new(stream);
+            while let Some(export) = take(&mut stream) {
+                if sender.send(export).is_err() {
+                    return;
+                }
+            }
+        }
+    });
+    (endpoint, exports)
+}
+
+/// Texts stand in the protobuf as they are.
+fn holds(body: &[u8], text: &str) -> bool {
+    body.windows(text.len()).any(|window| window == text.as_bytes())
+}
+
+#[test]
+fn spans_reach_the_collector() {
+    let (endpoint, exports) = collector();
+    let start = Start::new("otlp").env("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint);
+    // What lines are written has no say in it.
+    let mut server = start.env("RUST_LOG", "error").run();
+    let reply = server.check(r#"{"attributes":{"client_ip":"192.0.2.1"}}"#);
+    assert_eq!(reply.status, 200);
+    // What is left is sent before the end.
+    server.signal("-TERM");
+    assert_eq!(server.ended(), 0, "{}", server.log());
+    let (first, body) = exports.recv_timeout(PATIENCE).expect("an export");
+    assert_eq!(first, "POST /v1/traces HTTP/1.1");
+    // The service; the span; its attributes.
+    for text in ["tidegate", "request", "front", "http", "POST", "/v1/check", "status"] {
+        assert!(holds(&body, text), "{text} is not in {}", String::from_utf8_lossy(&body));
+    }
+    assert!(!holds(&body, "192.0.2.1"), "a key must not be in a span");
+}
+
+/// A collector that is not there holds nobody up.
+#[test]
+fn without_its_collector_the_server_serves_and_ends() {
+    let gone = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    let endpoint = format!("http://{}", gone.expect("an address"));
+    let mut server = Start::new("otlp-gone").env("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint).run();
+    assert_eq!(server.check(r#"{"attributes":{"client_ip":"192.0.2.1"}}"#).status, 200);
+    server.signal("-TERM");
+    assert_eq!(server.ended(), 0, "{}", server.log());
+}
