@@ -10,9 +10,10 @@ use hyper::body::Incoming;
 use tidegate::gate::Question;
 
 use super::answer::{self, ANSWER_BYTES, LINE_BYTES};
+use super::question::Parts;
 use super::refusal::Refusal;
 use super::request_id::{REQUEST_ID, RequestId};
-use super::wire::{BatchBody, CheckBody, Object, Parts, decode};
+use super::wire::{BatchBody, CheckBody, Object, decode};
 use super::{Answered, HttpFront, body, json, json_only};
 
 /// The largest check: 100 headers of attributes with room to spare.

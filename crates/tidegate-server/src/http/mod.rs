@@ -2,7 +2,7 @@
 //!
 //! | path | file |
 //! | --- | --- |
-//! | `/v1/check`, `/v1/check/batch` | `check.rs`: JSON in (`wire.rs`), JSON out (`answer.rs`) |
+//! | `/v1/check`, `/v1/check/batch` | `check.rs`: JSON in (`wire.rs`, `question.rs`), JSON out (`answer.rs`) |
 //! | `/v1/permits` | `permits.rs`, and `leases.rs`, who holds what |
 //! | `/v1/forward-auth` | `forward.rs`, and `original.rs`, what the gateway was asked |
 //! | `/openapi.json` | `openapi.rs` |
@@ -21,6 +21,7 @@ mod leases;
 mod openapi;
 mod original;
 mod permits;
+mod question;
 mod refusal;
 mod request_id;
 mod wire;
