@@ -50,6 +50,9 @@ pub struct Verdict {
     pub allowed: bool,
     /// Whether the store had no room for some key; see [`WhenFull`](crate::WhenFull).
     pub overflowed: bool,
+    /// Whether that alone is why it was denied, or why a forced charge was not recorded:
+    /// nothing that has a say is used up.
+    pub no_room: bool,
     /// One answer per check, in their order.
     pub decisions: SmallVec<[Decision; 4]>,
     speaker: Option<usize>,
@@ -76,7 +79,7 @@ impl Verdict {
             })
         };
         let speaker = speaker.map(|(index, _)| index);
-        Verdict { allowed, overflowed, decisions, speaker }
+        Verdict { allowed, overflowed, no_room: false, decisions, speaker }
     }
 
     /// Which check it speaks for; `None` when all were only watched.

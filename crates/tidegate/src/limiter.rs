@@ -7,7 +7,7 @@ use std::time::Duration;
 use tidegate_core::{Cost, Decision, Limit, Timestamp};
 
 use crate::permit::{Acquired, Permit};
-use crate::store::Request;
+use crate::store::{Request, Told};
 use crate::wait::Queues;
 use crate::{
     Check, CheckError, Clock, MemoryOptions, MemoryStats, MemoryStore, OutOfMemory, Store, Verdict,
@@ -74,14 +74,25 @@ impl Limiter {
         limit: &Limit,
         cost: impl Into<Cost>,
     ) -> Result<Decision, CheckError> {
-        match cost.into() {
-            Cost::Ask(units) => self.store().ask(key.as_ref(), limit, units),
-            cost => self.check_rare(key.as_ref(), limit, cost),
+        self.check_told(key.as_ref(), limit, cost.into()).map(|told| told.decision)
+    }
+
+    /// The same, and whether want of room alone is why.
+    #[inline(always)]
+    pub(crate) fn check_told(
+        &self,
+        key: &[u8],
+        limit: &Limit,
+        cost: Cost,
+    ) -> Result<Told, CheckError> {
+        match cost {
+            Cost::Ask(units) => self.store().ask(key, limit, units),
+            cost => self.check_rare(key, limit, cost),
         }
     }
 
     #[cold]
-    fn check_rare(&self, key: &[u8], limit: &Limit, cost: Cost) -> Result<Decision, CheckError> {
+    fn check_rare(&self, key: &[u8], limit: &Limit, cost: Cost) -> Result<Told, CheckError> {
         let store = self.store();
         store.decide_one(&Check::new(key, limit, cost), || store.clock().now())
     }
@@ -92,7 +103,7 @@ impl Limiter {
     /// As [`Limiter::check`].
     #[inline]
     pub fn check_at(&self, now: Timestamp, check: &Check<'_>) -> Result<Decision, CheckError> {
-        self.store().decide_one(check, || now.min(Timestamp::LAST))
+        self.store().decide_one(check, || now.min(Timestamp::LAST)).map(|told| told.decision)
     }
 
     /// Decides several checks together: all are charged or none.

@@ -38,16 +38,6 @@ pub struct Line<'a> {
 }
 
 impl Line<'_> {
-    /// Whether this is how a full store answers: nothing left, and no better promise
-    /// than a whole window.
-    pub(super) fn is_turned_away(&self) -> bool {
-        let window_us = self.limit.window_us();
-        let wait_us = self.decision.retry_after.as_micros();
-        self.decision.remaining == 0
-            && self.decision.reset_after.as_micros() == window_us
-            && (self.decision.allowed || wait_us == Some(window_us))
-    }
-
     /// Whether it has a say.
     pub fn is_enforced(&self) -> bool {
         self.mode == Mode::Enforce

@@ -109,11 +109,13 @@ impl Gate {
         let begun = is_timed().then(Instant::now);
         let mut plan = Plan::default();
         plan.fill(self, rules, question, Taking::Nothing)?;
-        let mut answer = match plan.single().filter(|_| question.id.is_none()) {
+        let answer = match plan.single().filter(|_| question.id.is_none()) {
             // The usual case by far: nothing to combine.
             Some((policy, limit, check)) => {
-                let decision = self.limiter.check(check.key, limit, check.cost)?;
-                Answer::of_one(Line { policy, limit, mode: Mode::Enforce, decision })
+                let told = self.limiter.check_told(check.key, limit, check.cost)?;
+                let decision = told.decision;
+                let line = Line { policy, limit, mode: Mode::Enforce, decision };
+                Answer { no_room: told.no_room, ..Answer::of_one(line) }
             }
             None => {
                 let checks = plan.checks();
@@ -124,7 +126,6 @@ impl Gate {
             }
         };
         let elapsed = begun.map(|begun| begun.elapsed());
-        answer.no_room = (!answer.allowed || plan.forces()) && self.is_turned_away(&answer);
         self.record(&plan, &answer, question, elapsed);
         Ok(answer)
     }
@@ -157,8 +158,7 @@ impl Gate {
         plan.fill(self, rules, question, Taking::Nothing)?;
         let checks = plan.checks();
         let verdict = self.limiter.wait(&checks, max_wait).await?;
-        let mut answer = plan.answer(&verdict);
-        answer.no_room = !answer.allowed && self.is_turned_away(&answer);
+        let answer = plan.answer(&verdict);
         self.record(&plan, &answer, question, None);
         Ok(answer)
     }
@@ -179,8 +179,7 @@ impl Gate {
         let mut plan = Plan::default();
         plan.fill(self, rules, question, Taking::Permit(lease))?;
         let acquired = self.limiter.acquire(&plan.checks())?;
-        let mut answer = plan.answer(acquired.verdict());
-        answer.no_room = !answer.allowed && self.is_turned_away(&answer);
+        let answer = plan.answer(acquired.verdict());
         self.record(&plan, &answer, question, None);
         let length =
             |us: Option<u64>| Duration::from_micros(us.unwrap_or(bounds::DEFAULT_LEASE_US));
@@ -220,13 +219,6 @@ impl Gate {
         plan::write_key(policy, selected.key.as_ref(), &mut name);
         let limits = selected.policy.variants().iter().flat_map(|variant| variant.limits());
         Ok(limits.fold(false, |any, limit| self.limiter.reset(&name, limit) | any))
-    }
-
-    /// Whether the store being full is why a limit answered as it did.
-    #[cold]
-    fn is_turned_away(&self, answer: &Answer<'_>) -> bool {
-        let mut enforced = answer.lines.iter().filter(|line| line.is_enforced());
-        enforced.any(Line::is_turned_away) && self.limiter.store().is_full()
     }
 
     /// Counts what was decided. Looks, refunds and forced charges are none of that.

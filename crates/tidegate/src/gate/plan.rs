@@ -201,11 +201,6 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Whether it charges without asking.
-    pub(super) fn forces(&self) -> bool {
-        self.parts.iter().any(|part| matches!(part.cost, Cost::Force(_)))
-    }
-
     /// Whether anything would be charged or given back, were it allowed.
     pub(super) fn charges(&self) -> bool {
         let units = |part: &Part<'_>| match part.cost {
@@ -225,7 +220,7 @@ impl<'a> Plan<'a> {
         Answer {
             allowed: verdict.allowed,
             decided: Decided::Exact,
-            no_room: false,
+            no_room: verdict.no_room,
             lines: lines.collect(),
             speaker: verdict.speaker(),
         }

@@ -8,8 +8,8 @@ use tidegate_core::{Limit, PermitId};
 
 use crate::{Check, CheckError, Verdict};
 
-pub(crate) use memory::PermitAct;
 pub use memory::{MemoryOptions, MemoryStats, MemoryStore, OutOfMemory, WhenFull};
+pub(crate) use memory::{PermitAct, Told};
 
 /// All that is asked of a store at once.
 #[derive(Clone, Copy, Debug)]

@@ -34,6 +34,8 @@ mod log_bound;
 mod loom;
 #[cfg(not(loom))]
 mod memory;
+#[cfg(all(not(loom), feature = "policies"))]
+mod no_room;
 #[cfg(not(loom))]
 mod permits;
 #[cfg(all(not(loom), feature = "config"))]

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use smallvec::SmallVec;
 use tidegate_core::{Algorithm, Ask, Cost, Decision, PermitId, State, Timestamp};
 
-use super::one::{Located, counts, denied_full};
+use super::one::{Located, counts, denied_full, lacks_room};
 use super::shard::{Locked, Place};
 use super::{MemoryStore, WhenFull};
 use crate::check::MAX_CHECKS;
@@ -31,6 +31,8 @@ pub(super) struct Plan<'a> {
     full: Option<WhenFull>,
     /// There was no room for its key, or none for its log entry or permit.
     overflowed: bool,
+    /// It was denied, or forced and not recorded, for that alone.
+    no_room: bool,
 }
 
 /// A plan's state, out of its slot, which is seized until it is put back.
@@ -107,7 +109,7 @@ impl MemoryStore {
                 None => {
                     members.push(plans.len());
                     let observed = check.observed;
-                    plans.push(Plan { check: located, observed, full: None, overflowed: false });
+                    plans.push(Plan::new(located, observed));
                 }
                 Some(index) => {
                     members.push(index);
@@ -153,7 +155,14 @@ impl MemoryStore {
         };
         let overflowed = plans.iter().any(|plan| plan.overflowed);
         let decisions = members.iter().map(|&plan| answers[plan]).collect();
-        Verdict::new(request.checks, decisions, overflowed)
+        let mut verdict = Verdict::new(request.checks, decisions, overflowed);
+        let mut lacking = plans.iter().zip(&answers).filter(|(plan, _)| !plan.observed);
+        verdict.no_room = match verdict.allowed {
+            true => lacking.any(|(plan, _)| plan.no_room),
+            // Where something is used up as well, room would not have helped.
+            false => lacking.all(|(plan, answer)| answer.allowed || plan.no_room),
+        };
+        verdict
     }
 
     /// Locks, asks, charges. `None` when a key turned out to have no room: its
@@ -205,8 +214,10 @@ impl MemoryStore {
         let both = plans.iter().zip(&mut loaded);
         let answers = both.map(|(plan, loaded)| self.answer(plan, loaded, &ask(plan), admitted));
         let answers: Few<Decision> = answers.collect();
-        for (plan, loaded) in plans.iter_mut().zip(&loaded) {
+        for ((plan, loaded), answer) in plans.iter_mut().zip(&loaded).zip(&answers) {
             plan.overflowed |= loaded.answer.out_of_entries;
+            let placeless = plan.untracked() || loaded.answer.out_of_entries;
+            plan.no_room = placeless && lacks_room(answer, plan.check.cost);
         }
         self.put_back(plans, loaded, lock_of, now);
         Some(answers)
@@ -343,7 +354,11 @@ fn set_observers_apart(plans: &mut [Plan<'_>]) {
     }
 }
 
-impl Plan<'_> {
+impl<'a> Plan<'a> {
+    fn new(check: Located<'a>, observed: bool) -> Self {
+        Plan { check, observed, full: None, overflowed: false, no_room: false }
+    }
+
     /// A number for the state it counts in.
     pub(super) fn state_hash(&self) -> u64 {
         self.check.hash ^ self.check.limit.id()

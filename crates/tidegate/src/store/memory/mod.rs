@@ -45,6 +45,7 @@ use tidegate_core::{Limit, PermitId, Timestamp};
 
 use self::ids::Ids;
 use self::many::OBSERVER;
+pub(crate) use self::one::Told;
 use self::table::Table;
 use crate::check::MAX_CHECKS;
 use crate::store::{Request, Store};
@@ -218,11 +219,6 @@ impl MemoryStore {
     /// A number no permit of this store has had.
     pub(crate) fn new_permit(&self) -> PermitId {
         PermitId(self.next_permit.fetch_add(1, Ordering::Relaxed))
-    }
-
-    /// Whether there is no room for more keys, or for more log entries and permits.
-    pub fn is_full(&self) -> bool {
-        self.table.is_full() || self.table.entries() >= self.max_log_entries
     }
 
     /// Gives a permit back, or renews it; says whether it was held.

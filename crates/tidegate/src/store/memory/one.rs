@@ -39,6 +39,29 @@ impl Located<'_> {
     }
 }
 
+/// A decision, and whether it is what it is for want of room alone: denied though
+/// nothing is used up, or forced and not recorded.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Told {
+    pub(crate) decision: Decision,
+    #[cfg_attr(not(feature = "policies"), expect(dead_code, reason = "the gate tells it"))]
+    pub(crate) no_room: bool,
+}
+
+impl From<Decision> for Told {
+    #[inline(always)]
+    fn from(decision: Decision) -> Self {
+        Told { decision, no_room: false }
+    }
+}
+
+impl Told {
+    /// For a check whose key, log entry or permit got no place.
+    fn without_room(decision: Decision, cost: Cost) -> Self {
+        Told { decision, no_room: lacks_room(&decision, cost) }
+    }
+}
+
 /// Why a check was not decided in its slot.
 enum Elsewhere {
     /// Somebody has the slot; it will be free in a moment.
@@ -60,12 +83,7 @@ impl MemoryStore {
     /// coarse clock, a frame that is known, a counter in its slot, in its window,
     /// with units to spare. Whatever else there is ends in a call that begins anew.
     #[inline(always)]
-    pub(crate) fn ask(
-        &self,
-        key: &[u8],
-        limit: &Limit,
-        units: u64,
-    ) -> Result<Decision, CheckError> {
+    pub(crate) fn ask(&self, key: &[u8], limit: &Limit, units: u64) -> Result<Told, CheckError> {
         if key.len() > SHORT_KEY {
             return self.ask_long(key, limit, units);
         }
@@ -74,24 +92,24 @@ impl MemoryStore {
 
     /// The same for keys whose hash takes a call.
     #[inline(never)]
-    fn ask_long(&self, key: &[u8], limit: &Limit, units: u64) -> Result<Decision, CheckError> {
+    fn ask_long(&self, key: &[u8], limit: &Limit, units: u64) -> Result<Told, CheckError> {
         self.ask_hashed(self.hash(key), limit, units)
     }
 
     #[inline(always)]
-    fn ask_hashed(&self, hash: u64, limit: &Limit, units: u64) -> Result<Decision, CheckError> {
+    fn ask_hashed(&self, hash: u64, limit: &Limit, units: u64) -> Result<Told, CheckError> {
         let decision = LAST_FRAME.with(|frame| {
             let now = self.clock.glance()?;
             frame.is_of(limit, now).then(|| self.admit_quickly(frame, hash, limit, units))?
         });
         match decision {
-            Some(decision) => Ok(decision),
+            Some(decision) => Ok(decision.into()),
             None => self.ask_rarely(hash, limit, units),
         }
     }
 
     #[inline(never)]
-    fn ask_rarely(&self, hash: u64, limit: &Limit, units: u64) -> Result<Decision, CheckError> {
+    fn ask_rarely(&self, hash: u64, limit: &Limit, units: u64) -> Result<Told, CheckError> {
         if let Some(now) = self.clock.glance() {
             LAST_FRAME.with(|frame| frame.is_of(limit, now) || frame.set(limit, now));
         }
@@ -106,7 +124,7 @@ impl MemoryStore {
         &self,
         check: &Check<'_>,
         time: impl Fn() -> Timestamp,
-    ) -> Result<Decision, CheckError> {
+    ) -> Result<Told, CheckError> {
         self.decide_located(&self.locate(check), &time)
     }
 
@@ -155,7 +173,7 @@ impl MemoryStore {
             };
             decisions.push(match decision {
                 Some(decision) => decision,
-                None => self.decide_located(&self.located(hash, check), &|| time(index))?,
+                None => self.decide_located(&self.located(hash, check), &|| time(index))?.decision,
             });
         }
         Ok(())
@@ -214,11 +232,11 @@ impl MemoryStore {
         &self,
         check: &Located<'_>,
         time: &dyn Fn() -> Timestamp,
-    ) -> Result<Decision, CheckError> {
+    ) -> Result<Told, CheckError> {
         let mut backoff = Backoff::new();
         loop {
             match self.decide_in_place(check, time()) {
-                Ok(decision) => return Ok(decision),
+                Ok(decision) => return Ok(decision.into()),
                 Err(Elsewhere::Busy) => backoff.wait(),
                 Err(Elsewhere::Rare) => return self.decide_rare(check, time),
             }
@@ -256,7 +274,7 @@ impl MemoryStore {
         &self,
         check: &Located<'_>,
         time: &dyn Fn() -> Timestamp,
-    ) -> Result<Decision, CheckError> {
+    ) -> Result<Told, CheckError> {
         let locked = self.table.lock(check.shard);
         // Read under the lock, so that times in one place never run backwards.
         let now = time();
@@ -278,7 +296,7 @@ impl MemoryStore {
         place: Place<'_>,
         check: &Located<'_>,
         ask: &Ask,
-    ) -> Decision {
+    ) -> Told {
         if place.look().is_in_slab() {
             return self.decide_in_slab(locked, place, check, ask);
         }
@@ -286,7 +304,7 @@ impl MemoryStore {
         let decision = state.decide(check.limit, ask);
         self.table.count_entries(0, state.entries());
         self.keep(locked, place, check, state, ask.now);
-        decision
+        decision.into()
     }
 
     fn decide_in_slab(
@@ -295,29 +313,29 @@ impl MemoryStore {
         place: Place<'_>,
         check: &Located<'_>,
         ask: &Ask,
-    ) -> Decision {
+    ) -> Told {
         let slot = place.look();
-        let (decision, expires_at) = locked.slab(|slab| {
+        let (told, expires_at) = locked.slab(|slab| {
             let state = slab.get_mut(slot.body());
             let before = state.entries();
             let admitted = state.admits(check.limit, ask);
             let entries = state.entries();
             self.table.count_entries(before, entries);
-            let decision = if admitted && self.out_of_entries(state, ask.cost) {
-                self.answer_full(check.limit, ask)
+            let told = if admitted && self.out_of_entries(state, ask.cost) {
+                Told::without_room(self.answer_full(check.limit, ask), ask.cost)
             } else {
-                self.settle(state, check.limit, ask, admitted)
+                self.settle(state, check.limit, ask, admitted).into()
             };
             self.table.count_entries(entries, state.entries());
-            (decision, state.expires_at(check.limit))
+            (told, state.expires_at(check.limit))
         });
         let deadline = slot::deadline(expires_at);
         locked.put(place, Slot::in_slab(check.fingerprint(), deadline, slot.body()));
-        decision
+        told
     }
 
     /// A key that has no slot.
-    fn decide_new(&self, locked: Locked<'_>, check: &Located<'_>, ask: &Ask) -> Decision {
+    fn decide_new(&self, locked: Locked<'_>, check: &Located<'_>, ask: &Ask) -> Told {
         if self.has_no_room_for(&locked, check.limit, ask.now) {
             drop(locked);
             return self.decide_full(check, ask);
@@ -325,7 +343,7 @@ impl MemoryStore {
         let mut state = State::new(check.limit);
         let decision = state.decide(check.limit, ask);
         if state.expires_at(check.limit) <= ask.now {
-            return decision;
+            return decision.into();
         }
         match locked.claim(check.fingerprint(), ask.now, false) {
             // From its place on it is a key like any other.
@@ -369,9 +387,9 @@ impl MemoryStore {
     }
 
     /// A key there is no room for, decided on its own.
-    fn decide_full(&self, check: &Located<'_>, ask: &Ask) -> Decision {
+    fn decide_full(&self, check: &Located<'_>, ask: &Ask) -> Told {
         if self.when_full != WhenFull::Overflow {
-            return self.answer_full(check.limit, ask);
+            return Told::without_room(self.answer_full(check.limit, ask), ask.cost);
         }
         self.tally.overflowed.fetch_add(1, Relaxed);
         let hash = self.overflow_hash;
@@ -382,7 +400,7 @@ impl MemoryStore {
         match place {
             Some(place) => self.decide_found(&locked, place, &shared, ask),
             // Its shard is filled to the brim with active keys.
-            None => denied_full(check.limit, check.cost),
+            None => Told::without_room(denied_full(check.limit, check.cost), check.cost),
         }
     }
 
@@ -503,6 +521,16 @@ impl MemoryStore {
 /// Whether a cost adds to what is counted.
 pub(super) fn counts(cost: Cost) -> bool {
     matches!(cost, Cost::Ask(1..) | Cost::Force(1..))
+}
+
+/// Whether a check that got no place was denied for that, or forced and not recorded.
+/// A cost that can never pass would not pass with room either.
+pub(super) fn lacks_room(decision: &Decision, cost: Cost) -> bool {
+    match cost {
+        Cost::Ask(_) => !decision.allowed && decision.retry_after != RetryAfter::Never,
+        Cost::Force(units) => units > 0,
+        Cost::Refund(_) => false,
+    }
 }
 
 /// The answer to a key the store has no room for, when it is to be denied. No
