@@ -9,8 +9,10 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::Args;
+use http::HeaderName;
 use tidegate::attributes::{Attributes, Headers};
 use tidegate::config::{Config, ConfigErrors};
+use tidegate::identity::parse_address;
 use tidegate::policy::{Explained, Mode};
 
 type Pair = (Cow<'static, str>, Cow<'static, str>);
@@ -44,8 +46,8 @@ pub struct ExplainArgs {
     #[arg(long)]
     host: Option<String>,
 
-    /// The client's address
-    #[arg(long, value_name = "ADDRESS", conflicts_with = "peer")]
+    /// The client's address; a port, brackets or an IPv6 zone are dropped
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "peer", value_parser = address)]
     client_ip: Option<IpAddr>,
 
     /// The address of who connects: the client's is found through trusted proxies,
@@ -108,9 +110,8 @@ fn told(config: &Config, attributes: &Attributes<'_>, peer: Option<IpAddr>) -> T
         let chosen = explanation.policies.iter().filter(|explained| which(explained));
         chosen.map(|explained| explained.policy.name()).collect::<Vec<_>>().join(", ")
     };
-    let bad = names(&|explained| explained.is_bad_input());
-    if !bad.is_empty() {
-        let _ = writeln!(out, "Refused as bad input (400): the cost for {bad} is no whole number");
+    if let Err(bad) = config.policies.select(attributes) {
+        let _ = writeln!(out, "Refused as bad input (400): {bad}");
         return Told { text: out, is_bad_input: true };
     }
     let in_mode = |mode| names(&|explained| explained.mode() == Some(mode));
@@ -132,15 +133,35 @@ fn told(config: &Config, attributes: &Attributes<'_>, peer: Option<IpAddr>) -> T
     Told { text: out, is_bad_input: false }
 }
 
+/// As the server takes it.
+fn address(text: &str) -> Result<IpAddr, NoAddress> {
+    parse_address(text).ok_or(NoAddress)
+}
+
 fn header(text: &str) -> Result<Pair, NotAPair> {
-    let (name, value) = text.split_once(':').ok_or(NotAPair("NAME:VALUE"))?;
-    Ok((name.trim().to_owned().into(), value.trim().to_owned().into()))
+    let pair = text.split_once(':').map(|(name, value)| (name.trim(), value.trim()));
+    let pair = pair.filter(|(name, _)| HeaderName::from_bytes(name.as_bytes()).is_ok());
+    let (name, value) = pair.ok_or(NotAPair("NAME:VALUE"))?;
+    Ok((name.to_owned().into(), value.to_owned().into()))
 }
 
 fn descriptor(text: &str) -> Result<Pair, NotAPair> {
-    let (name, value) = text.split_once('=').ok_or(NotAPair("NAME=VALUE"))?;
+    let pair = text.split_once('=').filter(|(name, _)| !name.is_empty());
+    let (name, value) = pair.ok_or(NotAPair("NAME=VALUE"))?;
     Ok((name.to_owned().into(), value.to_owned().into()))
 }
+
+/// A text that is no address.
+#[derive(Clone, Copy, Debug)]
+struct NoAddress;
+
+impl std::fmt::Display for NoAddress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("this is no IP address: give one such as 192.0.2.1")
+    }
+}
+
+impl std::error::Error for NoAddress {}
 
 /// A text that is not the pair it must be.
 #[derive(Clone, Copy, Debug)]

@@ -111,6 +111,9 @@ pub enum CheckError {
     /// Two checks of one request count in the same state (same key, algorithm
     /// and window) but differ in the limit's number or kind of cost.
     Conflict,
+    /// Two `concurrency` checks of one request share a key, and with it their places,
+    /// but differ in number or lease.
+    ConcurrencyConflict,
     /// A `concurrency` limit was checked without taking a permit.
     NeedsPermit,
     /// The same idempotency id came before with another cost.
@@ -130,6 +133,10 @@ impl fmt::Display for CheckError {
             CheckError::Conflict => f.write_str(
                 "two checks of a request share a key, algorithm and window but not the limit or the kind \
                  of cost: keep the stricter one, or give them different keys or windows",
+            ),
+            CheckError::ConcurrencyConflict => f.write_str(
+                "two concurrency limits of a request share a key but not the number or the lease, and \
+                 a key's places are counted once: keep the stricter one, or give them different keys",
             ),
             CheckError::NeedsPermit => {
                 f.write_str("a concurrency limit is held, not checked: take a permit with `acquire`")

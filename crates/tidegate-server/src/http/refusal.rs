@@ -129,7 +129,7 @@ impl From<GateError> for Refusal {
             GateError::Check(CheckError::IdReused) => {
                 Refusal::field("id", detail).with_status(StatusCode::CONFLICT)
             }
-            GateError::Check(CheckError::Conflict) => {
+            GateError::Check(CheckError::Conflict | CheckError::ConcurrencyConflict) => {
                 Refusal::field("limits", detail).with_status(StatusCode::CONFLICT)
             }
             // Too many policies match; which do is the config's doing.

@@ -173,7 +173,15 @@ Decided by: api
   limit   600 per 1m token-bucket burst 50
   cost    {header:x-cost} holds `many`: bad input
   store down: decided locally
-Refused as bad input (400): the cost for api is no whole number
+Refused as bad input (400): the cost for policy `api` comes from {header:x-cost}, which holds `many`: send a whole number from 0 to 1000000000000, or leave it out for 1
+", 1),
+    (&["--path", "/api", "--header", "x-cost: -5"], "api: limits
+  key     {client_ip} -> 192.0.2.1
+  limit   5 per 1m sliding-counter
+  limit   600 per 1m token-bucket burst 50
+  cost    {header:x-cost} holds `-5`: bad input
+  store down: decided locally
+Refused as bad input (400): the cost for policy `api` comes from {header:x-cost}, which holds `-5`: send a whole number from 0 to 1000000000000, or leave it out for 1
 ", 1),
     (&["--path", "/jobs"], "jobs: limits
   key     {client_ip} -> 192.0.2.1
@@ -250,6 +258,32 @@ fn the_client_behind_a_trusted_proxy() {
         run.stdout
     );
     assert!(run.stdout.contains("{client_ip} -> 192.0.2.1"), "{}", run.stdout);
+}
+
+/// Addresses are read as the server reads them, and headers must be such.
+#[test]
+fn addresses_and_headers_are_read_as_served() {
+    for (address, shown) in [
+        ("192.0.2.1:55", "192.0.2.1"),
+        ("[2001:db8::1]:55", "2001:db8::/64"),
+        ("2001:db8::1%eth0", "2001:db8::/64"),
+        ("::ffff:192.0.2.1", "192.0.2.1"),
+    ] {
+        let run = tidegate(&["explain", "--client-ip", address]).succeeded();
+        assert!(run.stdout.contains(&format!("-> {shown}\n")), "{address}: {}", run.stdout);
+    }
+    let rows = [
+        ("--client-ip", "192.0.2.1:x", "this is no IP address: give one such as 192.0.2.1"),
+        ("--client-ip", "", "this is no IP address"),
+        ("--header", ":v", "write it as NAME:VALUE"),
+        ("--header", " : v", "write it as NAME:VALUE"),
+        ("--header", "a b: v", "write it as NAME:VALUE"),
+        ("--header", "v", "write it as NAME:VALUE"),
+        ("--descriptor", "=v", "write it as NAME=VALUE"),
+    ];
+    for (flag, value, part) in rows {
+        tidegate(&["explain", flag, value]).failed(2, &[part]);
+    }
 }
 
 /// Whoever typed it could make it print anything; it prints no control character.

@@ -26,13 +26,15 @@ pub(super) fn read_limits(reader: &Reader<'_>, spot: &Spot) -> Option<Vec<Limit>
         let Some(limit) = limit else { continue };
         let is_same = |other: &Option<Limit>| other.is_some_and(|other| other.id() == limit.id());
         if let Some(first) = read[..second].iter().position(is_same) {
-            let same = match limit.algorithm() {
-                Algorithm::Concurrency => "are both concurrent",
-                _ => "have the same algorithm and window",
+            let (same, help) = match limit.algorithm() {
+                Algorithm::Concurrency => ("are both concurrent", "keep the stricter one"),
+                _ => (
+                    "have the same algorithm and window",
+                    "keep the stricter one, or give them different windows or algorithms",
+                ),
             };
             let message =
                 format!("this limit and limit {} {same}, so they would share one count", first + 1);
-            let help = "keep the stricter one, or give them different windows or algorithms";
             reader.fail(&items[second], message, help);
             return None;
         }

@@ -21,6 +21,13 @@ pub enum PolicyError {
         /// Index of the second.
         second: usize,
     },
+    /// Two of its limits are concurrent, and a key's places are counted once.
+    BothConcurrent {
+        /// Index of the first.
+        first: usize,
+        /// Index of the second.
+        second: usize,
+    },
     /// More than [`MAX_OVERRIDES`].
     TooManyOverrides,
     /// An override without a condition.
@@ -53,6 +60,11 @@ impl PolicyError {
                 first + 1,
                 second + 1
             ),
+            PolicyError::BothConcurrent { first, second } => format!(
+                "limits {} and {} are both concurrent, so they would share one count",
+                first + 1,
+                second + 1
+            ),
             PolicyError::TooManyOverrides => "a policy has too many overrides".into(),
             PolicyError::NoCondition => "an override needs a condition".into(),
             PolicyError::ReplacesNothing => "this override replaces nothing".into(),
@@ -79,6 +91,7 @@ impl PolicyError {
             PolicyError::SharedState { .. } => {
                 "keep the stricter one, or give them different windows or algorithms".into()
             }
+            PolicyError::BothConcurrent { .. } => "keep the stricter one".into(),
             PolicyError::TooManyOverrides => format!("use at most {MAX_OVERRIDES}"),
             PolicyError::NoCondition => {
                 "write for example `when: { \"header:x-org\": acme }`".into()

@@ -4,11 +4,9 @@
 
 use std::fmt;
 
-use tidegate_core::{Algorithm, Limit};
-
 use super::facts::Facts;
 use super::key::Key;
-use super::rule::Policy;
+use super::rule::{Policy, holds};
 use super::{Mode, OnStoreFailure};
 
 /// What every policy makes of one request.
@@ -84,19 +82,12 @@ impl Explained<'_> {
         self.mode().is_some_and(|mode| mode != Mode::Off)
     }
 
-    /// Whether it makes the whole request bad input: its cost is to come from a part of
-    /// it that holds no whole number.
-    pub fn is_bad_input(&self) -> bool {
-        self.is_selected() && matches!(self.outcome, Outcome::Applies { cost: Err(_), .. })
-    }
-
     /// Whether it makes checks refuse the request: it enforces a `concurrency` limit,
     /// which is held, not checked.
     pub fn needs_permit(&self) -> bool {
         let Outcome::Applies { variant, .. } = self.outcome else { return false };
         let chosen = &self.policy.variants()[variant];
-        let held = |limit: &Limit| limit.algorithm() == Algorithm::Concurrency;
-        chosen.mode() == Mode::Enforce && chosen.limits().iter().any(held)
+        chosen.mode() == Mode::Enforce && chosen.limits().iter().any(holds)
     }
 
     /// The mode it applies in; `None` if it does not.
@@ -120,12 +111,13 @@ impl Explained<'_> {
         }
         for limit in chosen.limits() {
             writeln!(f, "  limit   {limit}")?;
-            if limit.algorithm() == Algorithm::Concurrency && is_on {
-                let told = match chosen.mode() {
-                    Mode::Enforce => "checks refuse this request; take a permit",
-                    Mode::Observe | Mode::Off => "checks leave this policy out",
-                };
-                writeln!(f, "          held, not checked: {told}")?;
+            let held = match chosen.mode() {
+                Mode::Enforce => "checks refuse this request; take a permit",
+                Mode::Observe => "checks leave this policy out",
+                Mode::Off => continue,
+            };
+            if holds(limit) {
+                writeln!(f, "          held, not checked: {held}")?;
             }
         }
         match cost {

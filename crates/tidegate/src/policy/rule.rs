@@ -271,7 +271,7 @@ impl Policy {
     /// Whether some variant holds places rather than counts, so that it needs permits.
     pub fn has_concurrency(&self) -> bool {
         let mut limits = self.variants.iter().flat_map(|variant| variant.limits.iter());
-        limits.any(|limit| limit.algorithm() == Algorithm::Concurrency)
+        limits.any(holds)
     }
 
     /// Every list of conditions, for placing patterns.
@@ -296,8 +296,16 @@ fn check_limits(limits: &[Limit]) -> Result<(), PolicyError> {
     }
     for (second, limit) in limits.iter().enumerate() {
         if let Some(first) = limits[..second].iter().position(|other| other.id() == limit.id()) {
-            return Err(PolicyError::SharedState { first, second });
+            return Err(match holds(limit) {
+                true => PolicyError::BothConcurrent { first, second },
+                false => PolicyError::SharedState { first, second },
+            });
         }
     }
     Ok(())
+}
+
+/// Whether a limit is held while work goes on, not checked.
+pub(crate) fn holds(limit: &Limit) -> bool {
+    limit.algorithm() == Algorithm::Concurrency
 }

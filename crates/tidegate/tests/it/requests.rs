@@ -212,6 +212,18 @@ fn checks_that_contradict_each_other_are_refused() {
         let refused = limiter.check_all(&[Check::new("b", &five, 1), plain, other]);
         assert_eq!(refused, Err(CheckError::Conflict), "{other:?}");
     }
+    let held =
+        ["2 concurrent lease 1m", "3 concurrent lease 1m", "2 concurrent lease 2m"].map(limit);
+    for other in &held[1..] {
+        let both = [Check::new("a", &held[0], 1), Check::new("a", other, 1)];
+        let refused = limiter.acquire(&both).expect_err("one key, one count");
+        assert_eq!(refused, CheckError::ConcurrencyConflict, "{other}");
+        assert_eq!(
+            refused.to_string(),
+            "two concurrency limits of a request share a key but not the number or the lease, and a key's \
+             places are counted once: keep the stricter one, or give them different keys"
+        );
+    }
     let elsewhere = [limit("6 per 2m"), limit("6 per 1m fixed-window")];
     for other in &elsewhere {
         assert!(limiter.check_all(&[plain, Check::new("a", other, 1)]).expect("sound").allowed);

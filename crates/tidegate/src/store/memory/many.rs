@@ -380,7 +380,10 @@ impl<'a> Plan<'a> {
 
     fn merge(&mut self, check: &Check<'_>) -> Result<(), CheckError> {
         if *self.check.limit != *check.limit {
-            return Err(CheckError::Conflict);
+            return Err(match check.limit.algorithm() {
+                Algorithm::Concurrency => CheckError::ConcurrencyConflict,
+                _ => CheckError::Conflict,
+            });
         }
         self.check.cost = match (self.check.cost, check.cost) {
             (Cost::Ask(a), Cost::Ask(b)) => Cost::Ask(a.saturating_add(b)),
