@@ -6,7 +6,7 @@ use http::{StatusCode, Uri};
 use percent_encoding::percent_decode_str;
 use serde::Serialize;
 use tidegate::gate::{GateError, Line, Rules};
-use tidegate::policy::{Key, MAX_NAME_BYTES, Policy, Variant};
+use tidegate::policy::{Key, Policy, Variant};
 
 use super::AdminState;
 use super::reply::{Refusal, json};
@@ -152,7 +152,9 @@ impl Named {
         // "", "admin", "v1", "policies", policy, "keys", key
         let mut parts = path.split('/').skip(4);
         let policy = percent_decode_str(parts.next().unwrap_or_default()).decode_utf8();
-        let policy = policy.map_err(|_| unknown_policy("that is not UTF-8"))?.into_owned();
+        let policy = policy
+            .map_err(|_| unknown_policy("there is no policy that is not UTF-8"))?
+            .into_owned();
         let key = percent_decode_str(parts.nth(1).unwrap_or_default()).collect();
         Ok(Named { policy, key })
     }
@@ -160,15 +162,11 @@ impl Named {
 
 /// The policy of this name, or that there is none.
 pub fn find<'a>(rules: &'a Rules, policy: &str) -> Result<&'a Policy, Refusal> {
-    rules.policies().get(policy).ok_or_else(|| {
-        let name = &policy[..policy.floor_char_boundary(MAX_NAME_BYTES)];
-        let cut = if name.len() < policy.len() { "..." } else { "" };
-        unknown_policy(&format!("`{}{cut}`", name.escape_debug()))
-    })
+    rules.policies().find(policy).map_err(|error| unknown_policy(&error.to_string()))
 }
 
-fn unknown_policy(name: &str) -> Refusal {
-    let detail = format!("there is no policy {name}: see /admin/v1/policies");
+fn unknown_policy(problem: &str) -> Refusal {
+    let detail = format!("{problem}: see /admin/v1/policies");
     Refusal::new(StatusCode::NOT_FOUND, Some("policy"), detail)
 }
 

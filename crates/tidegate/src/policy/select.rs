@@ -117,8 +117,7 @@ impl Policies {
         name: &str,
         attributes: &Attributes<'_>,
     ) -> Result<Option<Selected<'p>>, SelectError> {
-        let unknown = || SelectError::UnknownPolicy { name: shown(name) };
-        choose(self.get(name).ok_or_else(unknown)?, &self.facts(attributes))
+        choose(self.find(name)?, &self.facts(attributes))
     }
 
     /// The policy of this name under a key the caller gives; `None` if there is
@@ -143,6 +142,14 @@ impl Policies {
     /// The policy of this name.
     pub fn get(&self, name: &str) -> Option<&Policy> {
         self.policies.iter().find(|policy| policy.name() == name)
+    }
+
+    /// The same, or the error that says there is none.
+    ///
+    /// # Errors
+    /// [`SelectError::UnknownPolicy`].
+    pub fn find(&self, name: &str) -> Result<&Policy, SelectError> {
+        self.get(name).ok_or_else(|| SelectError::UnknownPolicy { name: shown(name) })
     }
 
     /// Every policy, in order.
@@ -229,10 +236,10 @@ fn place(policies: &mut [Policy], part: &Part) -> Result<PatternSet, PoliciesErr
 /// off is seen to be.
 pub(crate) fn shown(name: &str) -> String {
     let mut out = String::new();
-    let end = name.char_indices().nth(MAX_NAME_BYTES).map(|(end, _)| end);
+    let end = name.floor_char_boundary(MAX_NAME_BYTES);
     // Writing to memory cannot fail.
-    let _ = super::key::write_escaped(&name.as_bytes()[..end.unwrap_or(name.len())], &mut out);
-    if end.is_some() {
+    let _ = super::key::write_escaped(&name.as_bytes()[..end], &mut out);
+    if end < name.len() {
         out.push_str("...");
     }
     out

@@ -139,7 +139,7 @@ fn what_cannot_be_answered_says_why() {
             "/admin/v1/policies/%1b%5Bm/keys/a",
             404,
             Some("policy"),
-            "there is no policy `\\u{1b}[m`: see /admin/v1/policies",
+            "there is no policy `\\x1b[m`: see /admin/v1/policies",
         ),
         (
             "GET",

@@ -133,6 +133,15 @@ fn one_policy_by_name() {
         by_name("nope\n", "").expect_err("unknown").to_string(),
         "there is no policy `nope\\x0a`"
     );
+    // 64 bytes of it, whole letters, and no dots where nothing was cut off.
+    for (name, shown) in [
+        ("x".repeat(64), "x".repeat(64)),
+        ("x".repeat(65), "x".repeat(64) + "..."),
+        ("\u{20ac}".repeat(65), "\u{20ac}".repeat(21) + "..."),
+    ] {
+        let unknown = by_name(&name, "").expect_err("unknown").to_string();
+        assert_eq!(unknown, format!("there is no policy `{shown}`"));
+    }
 }
 
 #[test]
@@ -280,6 +289,12 @@ fn policies_that_cannot_be() {
         shared.to_string(),
         "limits 1 and 2 have the same algorithm and window, so they would share one count: \
          keep the stricter one, or give them different windows or algorithms"
+    );
+    let held = PolicyError::BothConcurrent { first: 0, second: 1 };
+    assert_eq!(new("a", &["1 concurrent", "2 concurrent lease 5s"]), Err(held.clone()));
+    assert_eq!(
+        held.to_string(),
+        "limits 1 and 2 are both concurrent, so they would share one count: keep the stricter one"
     );
     let nothing = Override { when: when("method", &["GET"]), ..Override::default() };
     assert_eq!(policy("a").with_override(nothing), Err(PolicyError::ReplacesNothing));
