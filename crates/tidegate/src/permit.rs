@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use tidegate_core::{Algorithm, Limit, PermitId};
+use tidegate_core::{Algorithm, Limit, LimitError, PermitId};
 
 use crate::store::PermitAct;
 use crate::{Check, Limiter, Verdict};
@@ -75,15 +75,17 @@ impl Permit {
     }
 
     /// Starts the lease anew, with this length from now on; `false` if it had already
-    /// ended under some limit, or no lease can be so long or short.
-    pub fn renew_for(&mut self, lease: Duration) -> bool {
-        for (_, limit) in &mut self.held {
-            match Limit::concurrent(limit.count(), lease) {
-                Ok(leased) => *limit = leased,
-                Err(_) => return false,
-            }
+    /// ended under some limit.
+    ///
+    /// # Errors
+    /// When no lease can be so long or short; then nothing has changed.
+    pub fn renew_for(&mut self, lease: Duration) -> Result<bool, LimitError> {
+        let leased = self.held.iter().map(|(_, limit)| Limit::concurrent(limit.count(), lease));
+        let leased: Vec<Limit> = leased.collect::<Result<_, _>>()?;
+        for ((_, limit), leased) in self.held.iter_mut().zip(leased) {
+            *limit = leased;
         }
-        self.renew()
+        Ok(self.renew())
     }
 
     fn all(&self, act: PermitAct) -> bool {

@@ -92,7 +92,10 @@ impl Leases {
         let lease = held.get_mut(&id).ok_or(NotRenewed::NotHeld)?;
         let renewed = match length {
             Some(length) if length > lease.most => return Err(NotRenewed::TooLong(lease.most)),
-            Some(length) => lease.permit.renew_for(length),
+            Some(length) => {
+                let renewed = lease.permit.renew_for(length);
+                renewed.map_err(|_| NotRenewed::TooLong(lease.most))?
+            }
             None => lease.permit.renew(),
         };
         if renewed {

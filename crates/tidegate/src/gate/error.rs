@@ -27,7 +27,7 @@ pub enum GateError {
         /// The policy asked; `None` if several or none.
         policy: Option<String>,
     },
-    /// A permit was to be held for longer than a limit's lease.
+    /// A permit was to be held for longer than a limit's lease, or than any can last.
     LeaseTooLong {
         /// The longest it can be held.
         most: Duration,
@@ -67,7 +67,7 @@ impl fmt::Display for GateError {
             GateError::LeaseTooLong { most } => {
                 write!(
                     f,
-                    "the limit's lease is {} ms: hold it for at most that, and renew",
+                    "a permit lasts at most {} ms here: hold it for that, and renew",
                     most.as_millis()
                 )
             }

@@ -60,7 +60,8 @@ pub struct Held<'a> {
     pub answer: Answer<'a>,
     /// How long it is held unless renewed.
     pub lease: Duration,
-    /// The longest it can be held without being renewed: the shortest lease of its limits.
+    /// The longest it can be held without being renewed: the shortest lease of its limits,
+    /// or what a lease can be at all where it holds none.
     pub most: Duration,
 }
 
@@ -181,9 +182,10 @@ impl Gate {
         let acquired = self.limiter.acquire(&plan.checks())?;
         let answer = plan.answer(acquired.verdict());
         self.record(&plan, &answer, question, None);
-        let length =
-            |us: Option<u64>| Duration::from_micros(us.unwrap_or(bounds::DEFAULT_LEASE_US));
-        let (lease, most) = (length(plan.lease_us()), length(plan.longest_us()));
+        // Where nothing is held, no limit says how long.
+        let free = lease.unwrap_or(Duration::from_micros(bounds::DEFAULT_LEASE_US));
+        let lease = plan.lease_us().map_or(free, Duration::from_micros);
+        let most = Duration::from_micros(plan.longest_us());
         Ok(Held { permit: acquired.permit(), answer, lease, most })
     }
 

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use tidegate_core::{Algorithm, Cost, Limit};
+use tidegate_core::{Cost, Limit, bounds};
 
 use super::{Answer, Gate, GateError, Line, Question, Rules, Subject};
-use crate::policy::{Mode, Selected};
+use crate::policy::{Mode, Selected, holds};
 use crate::stats::{self, Decided, LimitStats};
 use crate::{Check, Verdict};
 
@@ -159,16 +159,17 @@ impl<'a> Plan<'a> {
                 fits.then(|| Limit::concurrent(limit.count(), lease).ok()).flatten()
             })
             .collect();
-        let most_us = self.longest_us().unwrap_or_default();
-        let too_long = GateError::LeaseTooLong { most: Duration::from_micros(most_us) };
-        self.leased = leased.ok_or(too_long)?;
+        let most = Duration::from_micros(self.longest_us());
+        self.leased = leased.filter(|_| lease <= most).ok_or(GateError::LeaseTooLong { most })?;
         Ok(())
     }
 
-    /// The longest lease that can be asked for: the shortest of the limits' own.
-    pub(super) fn longest_us(&self) -> Option<u64> {
+    /// The longest lease that can be asked for: the shortest of the limits' own, or
+    /// any there can be where nothing is held.
+    pub(super) fn longest_us(&self) -> u64 {
         let limits = self.parts.iter().flat_map(|part| part.limits);
-        limits.filter(|limit| holds(limit)).map(Limit::window_us).min()
+        let leases = limits.filter(|limit| holds(limit)).map(Limit::window_us);
+        leases.min().unwrap_or(bounds::MAX_WINDOW_US)
     }
 
     /// The shortest lease among the limits that are held.
@@ -255,10 +256,6 @@ impl Part<'_> {
     fn holds(&self) -> bool {
         self.limits.iter().any(holds)
     }
-}
-
-fn holds(limit: &Limit) -> bool {
-    limit.algorithm() == Algorithm::Concurrency
 }
 
 /// A key as the store sees it. Names have no NUL, so no two policies share a count.

@@ -59,6 +59,7 @@ pub(crate) use key::write_escaped;
 pub use key::{Key, MAX_KEY_BYTES};
 pub use part::{Part, PartError};
 pub use pattern::{MAX_PATTERN_BYTES, Pattern, PatternError};
+pub(crate) use rule::holds;
 pub use rule::{MAX_LIMITS, MAX_NAME_BYTES, MAX_OVERRIDES, Override, Policy, Variant};
 pub(crate) use select::shown;
 pub use select::{MAX_POLICIES, Policies, PoliciesError, SelectError, Selected};

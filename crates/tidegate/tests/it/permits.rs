@@ -93,6 +93,23 @@ fn a_lease_is_renewed() {
     assert!(take(&limiter, "a", &limit, 1).is_some());
 }
 
+/// That it has ended and that nothing can last so long are two things.
+#[test]
+fn a_lease_is_renewed_for_another_time() {
+    let (limiter, clock) = limiter();
+    let limit = limit("1 concurrent lease 30s");
+    let mut permit = hold(&limiter, "a", &limit, 1);
+    assert_eq!(permit.renew_for(Duration::from_secs(60)), Ok(true));
+    for lease in [Duration::ZERO, Duration::from_micros(999), Duration::MAX] {
+        assert!(permit.renew_for(lease).is_err(), "{lease:?}");
+    }
+    clock.advance(Duration::from_secs(59));
+    assert!(permit.renew(), "for 60 s still");
+    clock.advance(Duration::from_secs(60));
+    assert_eq!(permit.renew_for(Duration::from_secs(60)), Ok(false));
+    assert!(permit.renew_for(Duration::MAX).is_err());
+}
+
 #[test]
 fn a_permit_and_a_rate_are_all_or_nothing() {
     let (limiter, _) = limiter();

@@ -5,6 +5,9 @@ use serde_json::json;
 use super::{serve, timeless};
 use crate::served::{Server, wait_for};
 
+/// The longest anything lasts: 366 days.
+const YEAR_MS: u64 = 366 * 24 * 60 * 60 * 1000;
+
 fn take(server: &Server, body: &str) -> crate::served::Reply {
     server.post("/v1/permits", body)
 }
@@ -42,7 +45,10 @@ fn a_place_is_held_until_it_is_given_back() {
         assert_eq!((renewed.status, renewed.json()), (200, json!({"id": id, "ttl_ms": 30000})));
     }
     for (body, part) in [
-        (r#"{"ttl_ms":30001}"#, "the limit's lease is 30000 ms"),
+        (
+            r#"{"ttl_ms":30001}"#,
+            "a permit lasts at most 30000 ms here: hold it for that, and renew",
+        ),
         (r#"{"ttl_ms":0}"#, "at least 1 ms"),
     ] {
         let refused = server.ask("PUT", &path, &[crate::served::JSON], body);
@@ -68,8 +74,34 @@ fn where_nothing_matches_there_is_nothing_to_hold() {
         let free = take(&server, body);
         let path = format!("/v1/permits/{}", id_of(&free));
         assert_eq!((&free.json()["policy"], &free.json()["limits"]), (&json!(null), &json!([])));
-        assert_eq!(server.ask("PUT", &path, &[], "").status, 200);
+        assert_eq!(
+            (&free.json()["ttl_ms"], server.ask("PUT", &path, &[], "").status),
+            (&json!(60000), 200)
+        );
+        let renew = |ttl_ms: u64| {
+            let body = format!(r#"{{"ttl_ms":{ttl_ms}}}"#);
+            server.ask("PUT", &path, &[crate::served::JSON], &body)
+        };
+        assert_eq!(renew(300_000).json()["ttl_ms"], 300_000);
+        assert_eq!(renew(YEAR_MS).json()["ttl_ms"], YEAR_MS);
+        renew(YEAR_MS + 1).refuses(
+            400,
+            Some("ttl_ms"),
+            "a permit lasts at most 31622400000 ms here",
+        );
         assert_eq!(server.ask("DELETE", &path, &[], "").status, 204);
+
+        let ask = |ttl_ms: u64| {
+            take(&server, &body.replacen('{', &format!(r#"{{"ttl_ms":{ttl_ms},"#), 1))
+        };
+        for ttl_ms in [1, 300_000, YEAR_MS] {
+            assert_eq!(ask(ttl_ms).json()["ttl_ms"], ttl_ms);
+        }
+        ask(u64::MAX / 2).refuses(
+            400,
+            Some("ttl_ms"),
+            "a permit lasts at most 31622400000 ms here",
+        );
     }
 }
 
@@ -103,7 +135,7 @@ fn what_cannot_be_held_is_refused_by_field() {
         (r#"{"policy":"login","key":"a"}"#, 409, Some("policy"), "policy `login` has no concurrency limit to hold: check it instead with POST /v1/check"),
         (r#"{"key":"a","limits":["5 per 1m"]}"#, 409, Some("limits"), "no concurrency limit to hold"),
         (r#"{"policy":"nobody","key":"a"}"#, 404, Some("policy"), "there is no policy `nobody`"),
-        (r#"{"policy":"jobs","key":"a","ttl_ms":30001}"#, 400, Some("ttl_ms"), "the limit's lease is 30000 ms"),
+        (r#"{"policy":"jobs","key":"a","ttl_ms":30001}"#, 400, Some("ttl_ms"), "a permit lasts at most 30000 ms here: hold it for that, and renew"),
         (r#"{"policy":"jobs","key":"a","ttl_ms":0}"#, 400, Some("ttl_ms"), "at least 1 ms"),
         (r#"{"policy":"jobs","key":"a","ttl_ms":-5}"#, 400, Some("ttl_ms"), "at least 1 ms"),
         (r#"{"policy":"jobs","key":"a","cost":0}"#, 400, Some("cost"), "a permit holds at least 1"),
