@@ -37,16 +37,26 @@ fn is_local_site(origin: &HeaderValue) -> bool {
 fn is_local(host: &str) -> bool {
     let name = match host.strip_prefix('[') {
         Some(rest) => match rest.split_once(']') {
-            Some((inside, port)) if port.is_empty() || port.starts_with(':') => inside,
+            Some((inside, "")) => inside,
+            Some((inside, port)) if port.strip_prefix(':').is_some_and(is_port) => inside,
             _ => return false,
         },
-        None => host.split_once(':').map_or(host, |(name, _)| name),
+        None => match host.split_once(':') {
+            None => host,
+            Some((name, port)) if is_port(port) => name,
+            Some(_) => return false,
+        },
     };
     if let Ok(address) = name.parse::<IpAddr>() {
         return address.to_canonical().is_loopback();
     }
     let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
     name == "localhost" || name.ends_with(".localhost")
+}
+
+/// Digits, or nothing: `localhost:` is how a URI may write it.
+fn is_port(port: &str) -> bool {
+    port.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 #[cfg(test)]
@@ -63,7 +73,9 @@ mod tests {
             ("", false), ("evil.example", false), ("evil.example:8080", false), ("localhost.evil.example", false),
             ("notlocalhost", false), ("127.0.0.1.evil.example", false), ("127.1", false), ("0.0.0.0", false),
             ("192.168.0.1:8080", false), ("[::]:80", false), ("[::1", false), ("[::1]x", false), ("::1]", false),
-            ("localhost@evil.example", false), ("evil@localhost", false),
+            ("localhost@evil.example", false), ("evil@localhost", false), ("localhost:", true), ("[::1]:", true),
+            ("localhost:80@evil.example", false), ("localhost:x", false), ("127.0.0.1:80:80", false),
+            ("localhost:80/", false), ("[::1]:x", false), ("[::1]:80@evil.example", false), ("localhost:+80", false),
         ];
         for (host, expected) in rows {
             assert_eq!(is_local(host), expected, "{host}");

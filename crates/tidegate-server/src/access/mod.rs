@@ -74,7 +74,7 @@ impl Access {
     }
 }
 
-/// The secrets a front takes. None: everybody may ask.
+/// The secrets a front takes.
 #[derive(Clone, Default)]
 pub struct Tokens(Box<[Box<str>]>);
 
@@ -84,17 +84,13 @@ impl Tokens {
         Tokens(tokens.into_iter().map(String::into_boxed_str).collect())
     }
 
-    /// Whether everybody may ask.
+    /// Whether there are none, so that nobody could show one.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether these headers show one of the secrets, or none is wanted.
+    /// Whether these headers show one of the secrets.
     pub fn admit(&self, headers: &HeaderMap) -> bool {
-        self.is_empty() || self.admit_shown(headers)
-    }
-
-    fn admit_shown(&self, headers: &HeaderMap) -> bool {
         if let Some(token) = headers.get(TOKEN_HEADER) {
             return self.is_one(token.as_bytes());
         }
@@ -183,7 +179,7 @@ mod tests {
             let name: http::HeaderName = name.parse().expect("a name");
             let headers = HeaderMap::from_iter([(name, value.parse().expect("a value"))]);
             assert_eq!(tokens.admit(&headers), admitted, "{value}");
-            assert!(Tokens::default().admit(&headers), "nothing is wanted: {value}");
+            assert!(!Tokens::default().admit(&headers), "there is none to show: {value}");
         }
     }
 }
