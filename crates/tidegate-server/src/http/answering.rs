@@ -16,7 +16,6 @@ use http::{Method, Request};
 use hyper::body::{Body, Incoming};
 
 use super::body::BodyError;
-use super::refusal::Refusal;
 use super::request_id::RequestId;
 use super::{Answered, HttpFront};
 use crate::admin::Front as FrontName;
@@ -63,13 +62,17 @@ impl Future for Answering {
     type Output = Answered;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answered> {
-        if let Step::Begun(request, peer) = &mut self.step {
+        let this = &mut *self;
+        if let Step::Begun(request, peer) = &mut this.step {
             let first = if is_check(request) { first_chunk(request, context) } else { Ok(None) };
             let first = match first {
                 Ok(first) => first,
                 Err(broken) => {
                     let id = RequestId::of(request.headers());
-                    let answer = Refusal::from(broken).respond(&id);
+                    // Who may not ask is told that, and nothing about the body.
+                    let admitted = this.front.admit(request.headers());
+                    let refusal = admitted.err().unwrap_or_else(|| broken.into());
+                    let answer = refusal.respond(&id);
                     return Poll::Ready(self.done(answer));
                 }
             };

@@ -41,6 +41,26 @@ fn callers_show_one_of_the_secrets() {
     assert!(!said.contains("first") && !said.contains("the-admin"), "{said}");
 }
 
+/// Whoever shows no secret learns nothing about what they sent.
+#[test]
+fn the_secret_is_asked_for_before_the_body_is_looked_at() {
+    let server =
+        Start::new("tokens-first").config(TWO_PER_HOUR).env("TIDEGATE_TOKENS", "first").run();
+    for path in ["/v1/check", "/v1/check/batch", "/v1/permits"] {
+        for (secret, status, part) in [
+            ("", 401, "a secret is wanted"),
+            ("x-tidegate-token: first\r\n", 400, "before it was complete"),
+        ] {
+            let mut client = Client::connect(server.http());
+            let head = format!(
+                "POST {path} HTTP/1.1\r\nhost: t\r\n{secret}transfer-encoding: chunked\r\n\r\nzz\r\n"
+            );
+            client.send(head.as_bytes());
+            client.reply("POST").refuses(status, None, part);
+        }
+    }
+}
+
 #[test]
 fn whoever_insists_is_served_and_warned() {
     let start = Start::new("insecure").args(&["--http", "0.0.0.0:0"]).args(&["--insecure-no-auth"]);
