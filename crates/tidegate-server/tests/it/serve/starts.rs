@@ -52,7 +52,9 @@ fn the_line_to_try_works_where_a_secret_is_wanted() {
 fn misspelt_variables_are_named() {
     let start = Start::new("start-misspelt").env("TIDEGATE_CONFG", "x").env("TIDEGATE_SPEED", "9");
     // What Kubernetes sets for a service of our name.
-    let start = start.env("TIDEGATE_SERVICE_HOST", "10.0.0.1").env("TIDEGATE_PORT_80_TCP", "x");
+    let start = start.env("TIDEGATE_SERVICE_HOST", "10.0.0.1");
+    let start = start.env("TIDEGATE_PORT_80_TCP", "tcp://10.0.0.1:80");
+    let start = start.env("TIDEGATE_ADMIN_PORT", "tcp://10.0.0.1:90").env("TIDEGATE_PORT", "9000");
     let log = start.env("TIDEGATE_ADMIN_TOKEN", "secret").run().log();
     let warned: Vec<&str> = log
         .lines()
@@ -62,6 +64,7 @@ fn misspelt_variables_are_named() {
         warned,
         [
             "TIDEGATE_CONFG is no setting of tidegate: is TIDEGATE_CONFIG meant?",
+            "TIDEGATE_PORT is no setting of tidegate: see `tidegate serve --help` for what there is",
             "TIDEGATE_SPEED is no setting of tidegate: see `tidegate serve --help` for what there is"
         ],
         "{log}"
