@@ -1,6 +1,8 @@
 //! `/openapi.json` says what is true.
 
-use serde_json::Value;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use serde_json::{Value, json};
 
 use super::serve;
 use crate::served::Server;
@@ -35,6 +37,11 @@ fn fits(description: &Value, schema: &Value, value: &Value) -> bool {
             .as_array()
             .is_none_or(|all| all.iter().any(|one| fits(description, one, value)))
     };
+    let format_fits = match schema["format"].as_str() {
+        Some("ipv4") => value.as_str().is_none_or(|text| text.parse::<Ipv4Addr>().is_ok()),
+        Some("ipv6") => value.as_str().is_none_or(|text| text.parse::<Ipv6Addr>().is_ok()),
+        _ => true,
+    };
     let enum_fits = schema["enum"].as_array().is_none_or(|all| all.contains(value));
     let const_fits = schema.get("const").is_none_or(|only| only == value);
     let required = schema["required"].as_array().is_none_or(|all| {
@@ -51,7 +58,8 @@ fn fits(description: &Value, schema: &Value, value: &Value) -> bool {
             .get("items")
             .is_none_or(|schema| items.iter().all(|item| fits(description, schema, item)))
     });
-    type_fits && one_of("anyOf") && enum_fits && const_fits && required && fields_fit && items_fit
+    let parts_fit = required && fields_fit && items_fit;
+    type_fits && one_of("anyOf") && format_fits && enum_fits && const_fits && parts_fit
 }
 
 fn description(server: &Server) -> Value {
@@ -100,6 +108,21 @@ fn answers_are_as_described() {
         let kind = reply.header("content-type").expect("a kind");
         let schema = &content.get(kind).unwrap_or_else(|| panic!("{target}: {kind}"))["schema"];
         assert!(fits(&description, schema, &reply.json()), "{target} {body}: {}", reply.text());
+    }
+}
+
+/// Whatever form of an address is taken is described.
+#[test]
+fn addresses_are_described_as_they_are_taken() {
+    let server = serve("description-addresses");
+    let description = description(&server);
+    let schema = &description["components"]["schemas"]["Check"];
+    for client_ip in
+        ["192.0.2.1", "192.0.2.1:55", "2001:db8::1", "[2001:db8::1]:55", "fe80::1%eth0"]
+    {
+        let body = json!({ "attributes": { "client_ip": client_ip } });
+        assert_eq!(server.check(&body.to_string()).status, 200, "{client_ip}");
+        assert!(fits(&description, schema, &body), "{client_ip}");
     }
 }
 
