@@ -47,8 +47,8 @@ use self::ids::Ids;
 use self::many::OBSERVER;
 use self::table::Table;
 use crate::check::MAX_CHECKS;
-use crate::store::{Request, Store};
-use crate::{CheckError, Clock, Verdict};
+use crate::store::{Request, Store, StoreError};
+use crate::{Clock, Verdict};
 
 /// What happens to a key the store has no room for.
 ///
@@ -283,11 +283,11 @@ pub(crate) enum PermitAct {
 }
 
 impl Store for MemoryStore {
-    async fn decide(&self, request: &Request<'_>) -> Result<Verdict, CheckError> {
-        self.decide_all(request, None)
+    async fn decide(&self, request: &Request<'_>) -> Result<Verdict, StoreError> {
+        Ok(self.decide_all(request, None)?)
     }
 
-    async fn reset(&self, key: &[u8], limit: &Limit) -> Result<bool, CheckError> {
+    async fn reset(&self, key: &[u8], limit: &Limit) -> Result<bool, StoreError> {
         Ok(self.reset_now(key, limit))
     }
 }
