@@ -232,7 +232,7 @@ impl Limiter {
     /// As [`Limiter::check_all`].
     pub fn acquire(&self, checks: &[Check<'_>]) -> Result<Acquired, CheckError> {
         let id = self.store().new_permit();
-        let verdict = self.decide(&Request { checks, id: None, permit: Some(id) })?;
+        let verdict = self.decide(&Request { permit: Some(id), ..Request::new(checks) })?;
         Ok(if verdict.allowed {
             Acquired::Permit(Permit::new(self.clone(), id, checks, &verdict), verdict)
         } else {

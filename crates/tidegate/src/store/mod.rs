@@ -23,12 +23,14 @@ pub struct Request<'a> {
     pub id: Option<&'a [u8]>,
     /// The permit under which admitted `concurrency` limits are held.
     pub(crate) permit: Option<PermitId>,
+    /// Whether a denial may be answered from what is known of the last one.
+    pub(crate) deny_cache: bool,
 }
 
 impl<'a> Request<'a> {
     /// A request without id or permit.
     pub fn new(checks: &'a [Check<'a>]) -> Self {
-        Request { checks, id: None, permit: None }
+        Request { checks, id: None, permit: None, deny_cache: true }
     }
 
     /// The same request under an idempotency id.
