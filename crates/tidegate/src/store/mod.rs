@@ -11,8 +11,7 @@ use tidegate_core::{Limit, PermitId};
 
 use crate::{Check, CheckError, Verdict};
 
-pub(crate) use memory::PermitAct;
-pub use memory::{MemoryOptions, MemoryStats, MemoryStore, OutOfMemory, WhenFull};
+pub use memory::{MemoryOptions, MemoryStats, MemoryStore, OutOfMemory, PermitAct, WhenFull};
 
 /// All that is asked of a store at once.
 #[derive(Clone, Copy, Debug)]
@@ -37,6 +36,13 @@ impl<'a> Request<'a> {
     #[must_use]
     pub fn with_id<I: AsRef<[u8]> + ?Sized>(self, id: &'a I) -> Self {
         Request { id: Some(id.as_ref()), ..self }
+    }
+
+    /// The same request, its `concurrency` limits held under a permit.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_permit(self, permit: PermitId) -> Self {
+        Request { permit: Some(permit), ..self }
     }
 }
 

@@ -277,8 +277,10 @@ impl MemoryStore {
 
 /// What to do with a permit.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum PermitAct {
+pub enum PermitAct {
+    /// Give it back.
     Release(PermitId),
+    /// Start its lease anew.
     Renew(PermitId),
 }
 

@@ -1,11 +1,31 @@
 //! The Redis store: state shared by many nodes.
 
+mod counter;
+mod names;
+mod permits;
+mod plan;
+mod script;
+
 use std::time::Duration;
 
 use tidegate_core::{Limit, PermitId};
 
 use super::PermitAct;
 use crate::{Failure, Request, Store, StoreError, Verdict};
+
+/// What is said to the server and how its replies are read, for tests and benchmarks
+/// that talk to it themselves.
+#[doc(hidden)]
+pub mod wire {
+    pub use super::counter::{
+        Answer, Entry, MAX_TIMES, Quick, answers as counter_answers, call as counter_call, is_quick,
+    };
+    pub use super::names::{Names, slot_key};
+    pub use super::permits::{call as permit_call, was_held};
+    pub use super::plan::{Answers, Mode, Part, Plan, Planned};
+    pub use super::script::{Call, Script};
+    pub use crate::store::PermitAct;
+}
 
 /// Where the store is and how it is used.
 #[derive(Clone, Debug)]
