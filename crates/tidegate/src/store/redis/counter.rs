@@ -12,14 +12,15 @@
 //! the business of `request.lua`. See `lua/counter.lua` for what happens there.
 
 use redis::Value;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use tidegate_core::{
     Algorithm, Ask, Cost, Decision, Limit, SlidingCounter, State, Timestamp, bounds,
 };
 
 use super::names::Names;
-use super::script::{Call, Script, not_ours};
+use super::script::{Call, Script, not_ours, time_arg};
 use crate::store::{Request, StoreError};
+use crate::{Check, Verdict};
 
 /// A request that the hot path can take: one counter is asked for some units.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,7 +96,7 @@ pub fn call(limit: &Limit, entries: &[Entry], now: Option<Timestamp>) -> Call {
     let number = |number: u64| number.to_string().into_bytes();
     let mut args = vec![number(limit.window_us()), number(limit.count()), number(radix(limit))];
     if now.is_some() || entries.iter().any(|entry| entry.units != 1 || entry.times != 1) {
-        args.push(now.map_or(Vec::new(), |now| number(now.as_micros())));
+        args.push(time_arg(now));
         for entry in entries {
             args.push(number(entry.units));
             args.push(number(u64::from(entry.times)));
@@ -110,7 +111,51 @@ pub fn call(limit: &Limit, entries: &[Entry], now: Option<Timestamp>) -> Call {
 /// # Errors
 /// When the reply is an error, or not one of ours.
 pub fn answers(limit: &Limit, entries: &[Entry], reply: &Value) -> Result<Vec<Answer>, StoreError> {
-    let _ = (limit, entries, Ask::new(1, Timestamp::EPOCH), SlidingCounter::default());
-    let _ = State::new(limit);
-    Err(not_ours(reply).into())
+    let (now, before) = read(reply)
+        .filter(|(_, before)| before.len() == entries.len())
+        .ok_or_else(|| not_ours(reply))?;
+    let now = Timestamp::from_micros(now);
+    let both = entries.iter().zip(before);
+    Ok(both
+        .map(|(entry, before)| match u64::try_from(before) {
+            Ok(before) => Answer::Decided(decide(limit, entry, now, before)),
+            Err(_) => Answer::Elsewhere,
+        })
+        .collect())
+}
+
+/// The verdict on a request that was a [`Quick`] one.
+pub fn verdict(checks: &[Check<'_>], decision: Decision) -> Verdict {
+    Verdict::new(checks, smallvec![decision], false)
+}
+
+/// The time, and every state as it was before.
+fn read(reply: &Value) -> Option<(u64, SmallVec<[i64; 1]>)> {
+    let (now, before) = match reply {
+        Value::BulkString(bytes) => {
+            let (now, before) = bytes.split_first_chunk()?;
+            let before = i64::from_le_bytes(before.try_into().ok()?);
+            (i64::from_le_bytes(*now), smallvec![before])
+        }
+        Value::Array(numbers) => {
+            let number = |value: &Value| match value {
+                Value::Int(number) => Some(*number),
+                _ => None,
+            };
+            let (now, before) = numbers.split_first()?;
+            (number(now)?, before.iter().map(number).collect::<Option<_>>()?)
+        }
+        _ => return None,
+    };
+    Some((u64::try_from(now).ok()?, before))
+}
+
+/// What the script decided, and then some: the core's own code on the same counts.
+fn decide(limit: &Limit, entry: &Entry, now: Timestamp, before: u64) -> SmallVec<[Decision; 1]> {
+    let radix = radix(limit);
+    let (above, current) = (before / radix, before % radix);
+    let counter = SlidingCounter { index: above / radix, previous: above % radix, current };
+    let mut state = State::SlidingCounter(counter);
+    let ask = Ask::new(entry.units, now);
+    (0..entry.times).map(|_| state.decide(limit, &ask)).collect()
 }

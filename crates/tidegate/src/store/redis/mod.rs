@@ -1,5 +1,6 @@
 //! The Redis store: state shared by many nodes.
 
+mod codec;
 mod counter;
 mod names;
 mod permits;
@@ -18,7 +19,8 @@ use crate::{Failure, Request, Store, StoreError, Verdict};
 #[doc(hidden)]
 pub mod wire {
     pub use super::counter::{
-        Answer, Entry, MAX_TIMES, Quick, answers as counter_answers, call as counter_call, is_quick,
+        Answer, Entry, MAX_TIMES, Quick, answers as counter_answers, call as counter_call,
+        is_quick, verdict as quick_verdict,
     };
     pub use super::names::{Names, slot_key};
     pub use super::permits::{call as permit_call, was_held};

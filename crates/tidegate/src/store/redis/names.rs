@@ -81,24 +81,26 @@ pub(super) fn mark_observed(name: &mut Vec<u8>) {
     name.push(OBSERVER);
 }
 
-/// The name for an idempotency id over `states`, which are sorted: in the slot of the first.
-pub(super) fn remembered<'a>(states: impl Iterator<Item = &'a [u8]>, id: &[u8]) -> Vec<u8> {
+/// What tells an idempotency id over `states`, which are sorted, from others.
+pub(super) fn id_digest<'a>(states: impl Iterator<Item = &'a [u8]>, id: &[u8]) -> String {
     let mut digest = Sha256::new();
-    let mut name = Vec::new();
     for state in states {
-        if name.is_empty() {
-            let tag_end = state.iter().position(|&byte| byte == b'}').map_or(0, |at| at + 1);
-            name.extend_from_slice(&state[..tag_end]);
-        }
         // Names have no NUL, so no two lists of them read alike.
         digest.update(state);
         digest.update([0]);
     }
+    // Nor does a name that follows read as an id.
+    digest.update([0]);
     digest.update(id);
-    let mut text = String::from("#");
+    let mut text = String::new();
     write_hex(&mut text, &digest.finalize()[..DIGEST_BYTES]);
-    name.extend_from_slice(text.as_bytes());
-    name
+    text
+}
+
+/// The name an id is remembered under, in the slot of a state.
+pub(super) fn remembered(state: &[u8], id_digest: &str) -> Vec<u8> {
+    let tag_end = state.iter().position(|&byte| byte == b'}').map_or(0, |at| at + 1);
+    [&state[..tag_end], b"#", id_digest.as_bytes()].concat()
 }
 
 /// The part of a name that decides its slot: what is between the braces.

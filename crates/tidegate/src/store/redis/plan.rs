@@ -4,12 +4,13 @@
 
 use redis::Value;
 use smallvec::SmallVec;
-use tidegate_core::{Algorithm, Cost, Decision, Limit, PermitId, Timestamp};
+use tidegate_core::{Algorithm, Ask, Cost, Decision, Limit, PermitId, Timestamp};
 
 use super::names::{self, Names, mark_observed};
-use super::script::{Call, Script, not_ours};
+use super::script::{Call, Script, not_ours, time_arg};
+use super::{codec, permits};
 use crate::check::{MAX_CHECKS, add_costs};
-use crate::store::{Request, StoreError};
+use crate::store::{PermitAct, Request, StoreError};
 use crate::{Check, CheckError, Verdict};
 
 /// Requests have a few checks; more spill to the heap.
@@ -41,9 +42,11 @@ pub struct Planned {
 /// An idempotency id.
 #[derive(Clone, Debug)]
 struct Named {
-    key: Vec<u8>,
-    /// Tells whether the same is asked again.
+    /// Tells it from others.
+    digest: String,
+    /// Tell whether the same is asked again.
     costs: Vec<u8>,
+    /// How long it is remembered.
     window_us: u64,
 }
 
@@ -54,6 +57,8 @@ pub enum Mode {
     Decide,
     /// Answer as a denied request would be answered, and change nothing.
     Dry,
+    /// Charge, and forget the idempotency id.
+    Undo,
 }
 
 /// A reply, read: the answer of each state, in the plan's order.
@@ -110,10 +115,7 @@ impl Plan {
     /// The call that decides it, at the time given or the server's. All keys must be
     /// in one slot; see [`Plan::parts`].
     pub fn call(&self, mode: Mode, now: Option<Timestamp>) -> Call {
-        let _ = (mode, now);
-        let keys = self.states.iter().map(|state| state.key.clone());
-        let keys = keys.chain(self.id.iter().map(|id| id.key.clone())).collect();
-        Call { script: Script::Request, keys, args: Vec::new() }
+        self.call_with(mode, self.id_key(), now)
     }
 
     /// Reads the reply to its call.
@@ -121,7 +123,19 @@ impl Plan {
     /// # Errors
     /// When the reply is an error or not one of ours, and [`CheckError::IdReused`].
     pub fn answers(&self, reply: &Value) -> Result<Answers, StoreError> {
-        Err(not_ours(reply).into())
+        let read = codec::read(reply, self.states.len()).ok_or_else(|| not_ours(reply))?;
+        if read.outcome == codec::Outcome::IdReused {
+            return Err(CheckError::IdReused.into());
+        }
+        let admitted = read.outcome == codec::Outcome::Admitted;
+        let both = self.states.iter().zip(read.states);
+        let decisions = both.map(|(state, numbers)| {
+            let (mut stand_in, cost) = codec::stand_in(state, read.now, numbers);
+            let ask = Ask::new(cost, read.now);
+            let admits = stand_in.admits(&state.limit, &ask);
+            stand_in.settle(&state.limit, &ask, admitted && admits)
+        });
+        Ok(Answers { admitted, decisions: decisions.collect() })
     }
 
     /// The verdict on the request the plan was made of.
@@ -162,8 +176,33 @@ impl Plan {
     /// The calls that take back what a part was charged, as far as it was, and forget
     /// its idempotency id.
     pub fn undo(&self, answers: &Answers, now: Option<Timestamp>) -> Vec<Call> {
-        let _ = (answers, now);
-        Vec::new()
+        if !answers.admitted {
+            return Vec::new();
+        }
+        let mut calls = Vec::new();
+        let mut undone = Plan { states: Few::new(), ..self.clone() };
+        for (state, decision) in self.states.iter().zip(&answers.decisions) {
+            let cost = match state.cost {
+                _ if !decision.allowed => continue,
+                Cost::Ask(0) => continue,
+                Cost::Ask(_) | Cost::Force(_)
+                    if state.limit.algorithm() == Algorithm::Concurrency =>
+                {
+                    let act = PermitAct::Release(self.permit);
+                    calls.push(permits::at(vec![state.key.clone()], &state.limit, act, now));
+                    continue;
+                }
+                Cost::Ask(units) | Cost::Force(units) => Cost::Refund(units),
+                Cost::Refund(units) => Cost::Force(units),
+            };
+            undone.states.push(Planned { cost, ..state.clone() });
+        }
+        if !undone.states.is_empty() || undone.id.is_some() {
+            // The id's name needs a state to be beside.
+            let id_key = self.id_key();
+            calls.push(undone.call_with(Mode::Undo, id_key, now));
+        }
+        calls
     }
 
     fn add(&mut self, check: &Check<'_>, names: &Names) -> Result<(), CheckError> {
@@ -192,11 +231,34 @@ impl Plan {
         }
     }
 
+    /// Puts the states in an order of their own, so that the order of the checks does
+    /// not matter to the id.
     fn name(&mut self, id: &[u8]) {
-        let _ = (names::remembered(self.states.iter().map(|state| &*state.key), id), id);
-        let named = Named { key: Vec::new(), costs: Vec::new(), window_us: 0 };
-        let _ = (&named.costs, named.window_us);
-        self.id = Some(named);
+        let mut order: Few<usize> = (0..self.states.len()).collect();
+        order.sort_unstable_by(|&a, &b| self.states[a].key.cmp(&self.states[b].key));
+        let place = |state: usize| order.iter().position(|&other| other == state);
+        self.members = self.members.iter().filter_map(|&state| place(state)).collect();
+        self.states = order.iter().map(|&state| self.states[state].clone()).collect();
+        self.id = Some(Named {
+            digest: names::id_digest(self.states.iter().map(|state| &*state.key), id),
+            costs: self.states.iter().flat_map(|state| codec::cost_text(state.cost)).collect(),
+            window_us: self.states.iter().map(|s| s.limit.window_us()).max().unwrap_or(0),
+        });
+    }
+
+    fn id_key(&self) -> Option<Vec<u8>> {
+        let (id, first) = (self.id.as_ref()?, self.states.first()?);
+        Some(names::remembered(&first.key, &id.digest))
+    }
+
+    fn call_with(&self, mode: Mode, id_key: Option<Vec<u8>>, now: Option<Timestamp>) -> Call {
+        let mut args = vec![time_arg(now), codec::plan(&self.states, mode, self.permit)];
+        if let (Some(id), Some(_)) = (&self.id, &id_key) {
+            args.push(id.costs.clone());
+            args.push(id.window_us.to_string().into_bytes());
+        }
+        let keys = self.states.iter().map(|state| state.key.clone()).chain(id_key).collect();
+        Call { script: Script::Request, keys, args }
     }
 
     fn part(&self, states: Few<usize>) -> Part {

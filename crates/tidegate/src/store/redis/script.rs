@@ -7,6 +7,7 @@
 use std::sync::OnceLock;
 
 use redis::{Cmd, Value};
+use tidegate_core::Timestamp;
 
 use crate::Failure;
 
@@ -29,8 +30,23 @@ impl Script {
     pub const fn source(self) -> &'static str {
         match self {
             Script::Counter => include_str!("lua/counter.lua"),
-            Script::Request => include_str!("lua/request.lua"),
-            Script::Permit => include_str!("lua/permit.lua"),
+            Script::Request => concat!(
+                include_str!("lua/common.lua"),
+                include_str!("lua/entries.lua"),
+                include_str!("lua/sliding_log.lua"),
+                include_str!("lua/sliding_buckets.lua"),
+                include_str!("lua/sliding_counter.lua"),
+                include_str!("lua/fixed_window.lua"),
+                include_str!("lua/token_bucket.lua"),
+                include_str!("lua/permits.lua"),
+                include_str!("lua/concurrency.lua"),
+                include_str!("lua/request.lua"),
+            ),
+            Script::Permit => concat!(
+                include_str!("lua/common.lua"),
+                include_str!("lua/permits.lua"),
+                include_str!("lua/permit.lua"),
+            ),
         }
     }
 
@@ -76,4 +92,9 @@ pub(super) fn not_ours(reply: &Value) -> Failure {
         Value::ServerError(error) => error.to_string().into(),
         _ => "a script's reply has another form: is something rewriting replies on the way?".into(),
     })
+}
+
+/// The time a script is told: none is the server's own.
+pub(super) fn time_arg(now: Option<Timestamp>) -> Vec<u8> {
+    now.map_or(Vec::new(), |now| now.as_micros().to_string().into_bytes())
 }
