@@ -4,6 +4,7 @@
 //! `scripts/lib/redis.sh` for where they come from.
 
 mod client;
+mod connect;
 mod foreign;
 mod ids;
 mod live;
@@ -11,6 +12,7 @@ mod names;
 mod parity;
 mod permits;
 mod server;
+mod stand;
 mod state;
 mod traces;
 mod vectors;
