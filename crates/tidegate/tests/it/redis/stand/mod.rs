@@ -19,7 +19,7 @@ use ::redis::{Connection, FromRedisValue, RedisError};
 use tidegate::redis::{RedisOptions, RedisStore};
 
 pub use cluster::Cluster;
-pub use sentinel::Sentinel;
+pub use sentinel::{NAME, Sentinel};
 pub use tls::Certificates;
 
 /// How long anything may take before a test fails: a machine under load is slow.
@@ -71,6 +71,19 @@ impl Server {
             arguments.extend(more);
             arguments.into_iter().map(String::from).collect()
         })
+    }
+
+    /// An empty server at a port that was free.
+    pub fn at(port: u16) -> Self {
+        let number = port.to_string();
+        let arguments = ["--port", &number].into_iter().chain(PLAIN);
+        let arguments: Vec<String> = arguments.map(String::from).collect();
+        let (program, dir) = (Engine::Redis.program(), Scratch::new());
+        let child = spawn(&program, &arguments, &dir.path);
+        let mut server =
+            Server { program, arguments, child, port, dir, login: String::new() };
+        assert!(server.comes_up(), "it does not start: {}", server.log());
+        server
     }
 
     /// Starts a program; somebody may have taken the port just before it.
@@ -279,6 +292,11 @@ pub fn run<T>(test: impl Future<Output = T>) -> T {
 pub fn run_on_one_thread<T>(test: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime").block_on(test)
+}
+
+/// Runs a test on one thread or several.
+pub fn run_on<T>(one_thread: bool, test: impl Future<Output = T>) -> T {
+    if one_thread { run_on_one_thread(test) } else { run(test) }
 }
 
 /// Waits until something is so.
