@@ -73,15 +73,21 @@ fn tls_is_verified() {
         format!("rediss://127.0.0.1:{port}?ca={}", of.file("ca.pem").display())
     };
     run(async { decides(&connect(url(&certificates)).await).await });
-    // Another authority, the system's authorities, another name, no TLS at all.
+    // Another authority, the system's authorities, another name.
     let named = url(&certificates).replace("127.0.0.1", "localhost");
     for url in [url(&strangers), format!("rediss://127.0.0.1:{port}"), named] {
         let refused = refusal(&url);
         assert!(matches!(refused, ConnectError::Tls(_)), "{url}: {refused}");
     }
+    // A server that speaks no TLS waits for more, and one that does hangs up: neither
+    // can be told from one that is not there.
     let plain = Server::start(Engine::Redis);
-    let spoken = url(&certificates).replace(&port.to_string(), &plain.port.to_string());
-    assert!(matches!(refusal(spoken), ConnectError::Tls(_)));
+    let secured = url(&certificates).replace(&port.to_string(), &plain.port.to_string());
+    for url in [secured, format!("redis://127.0.0.1:{port}")] {
+        let hasty = RedisOptions { timeout: Duration::from_millis(50), ..options(url) };
+        let store = run(RedisStore::connect(hasty)).expect("that is no error");
+        assert!(!store.stats().up);
+    }
     let missing = refusal(format!("rediss://127.0.0.1:{port}?ca=/nowhere/ca.pem"));
     assert!(missing.to_string().contains("/nowhere/ca.pem"), "{missing}");
 }
@@ -246,6 +252,13 @@ fn options_without_sense_are_refused() {
     }
 }
 
+/// A store whose server is not there.
+async fn absent(url: String) -> RedisStore {
+    let store = RedisStore::connect(options(url)).await.expect("that is no error");
+    assert!(!store.stats().up);
+    store
+}
+
 #[test]
 fn a_server_that_is_not_there_is_found_later() {
     let port = free_port();
@@ -257,8 +270,7 @@ fn a_server_that_is_not_there_is_found_later() {
             format!("redis-cluster://{at}"),
         ];
         for url in urls {
-            let store = connect(url).await;
-            assert!(!store.stats().up);
+            let store = absent(url).await;
             assert!(store.last_error().is_some());
             let limit = limit("1 per 1h");
             let checks = [Check::new("alice", &limit, 1)];
@@ -266,7 +278,7 @@ fn a_server_that_is_not_there_is_found_later() {
             assert_eq!(answer, Err(StoreError::Failed(Failure::Down)));
             assert_eq!(store.stats().failed_down, 1);
         }
-        let store = connect(format!("redis://{at}")).await;
+        let store = absent(format!("redis://{at}")).await;
         let _server = Server::at(port);
         eventually("it is found", async || store.stats().up).await;
         assert_eq!(store.last_error(), None);

@@ -272,13 +272,15 @@ pub fn options(url: impl Into<String>) -> RedisOptions {
     RedisOptions { timeout: Duration::from_secs(5), ..RedisOptions::new(url) }
 }
 
-/// The store at `url`, which will do.
+/// The store at `url`, which is there.
 pub async fn connect(url: impl Into<String>) -> RedisStore {
     connect_with(options(url)).await
 }
 
 pub async fn connect_with(options: RedisOptions) -> RedisStore {
-    RedisStore::connect(options).await.unwrap_or_else(|error| panic!("{error}"))
+    let store = RedisStore::connect(options).await.unwrap_or_else(|error| panic!("{error}"));
+    assert!(store.stats().up, "{:?}", store.last_error());
+    store
 }
 
 /// Runs a test on threads of its own.

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 
 use super::{Engine, PLAIN, Scratch, Server};
 
@@ -18,6 +18,8 @@ impl Certificates {
         let key = || KeyPair::generate().expect("a key");
         let mut authority = CertificateParams::default();
         authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        // Its name must differ from the server's, or that one would seem to sign itself.
+        authority.distinguished_name.push(DnType::CommonName, "an authority");
         let authority = CertifiedIssuer::self_signed(authority, key()).expect("an authority");
         let server_key = key();
         let server = CertificateParams::new(vec!["127.0.0.1".into()]).expect("a name");
