@@ -124,6 +124,16 @@ pub enum CheckError {
 /// few enough that holding their locks is short.
 pub const MAX_CHECKS: usize = 256;
 
+/// What two checks that count in one state cost together.
+pub(crate) fn add_costs(one: Cost, other: Cost) -> Result<Cost, CheckError> {
+    match (one, other) {
+        (Cost::Ask(a), Cost::Ask(b)) => Ok(Cost::Ask(a.saturating_add(b))),
+        (Cost::Force(a), Cost::Force(b)) => Ok(Cost::Force(a.saturating_add(b))),
+        (Cost::Refund(a), Cost::Refund(b)) => Ok(Cost::Refund(a.saturating_add(b))),
+        _ => Err(CheckError::Conflict),
+    }
+}
+
 impl fmt::Display for CheckError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -66,7 +66,12 @@ pub use check::{Check, CheckError, MAX_CHECKS, Verdict};
 pub use clock::{Clock, ManualClock};
 pub use limiter::{Builder, Limiter};
 pub use permit::{Acquired, Permit};
-pub use store::{MemoryOptions, MemoryStats, MemoryStore, OutOfMemory, Request, Store, WhenFull};
+#[cfg(feature = "redis")]
+pub use store::redis;
+pub use store::{
+    Failure, MemoryOptions, MemoryStats, MemoryStore, OutOfMemory, Request, Store, StoreError,
+    WhenFull,
+};
 pub use tidegate_core::{
     Algorithm, Cost, Decision, Limit, LimitError, LimitErrorKind, PermitId, ResetAfter, RetryAfter,
     Timestamp, bounds,

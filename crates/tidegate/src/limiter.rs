@@ -10,8 +10,8 @@ use crate::permit::{Acquired, Permit};
 use crate::store::{Request, Told};
 use crate::wait::Queues;
 use crate::{
-    Check, CheckError, Clock, MemoryOptions, MemoryStats, MemoryStore, OutOfMemory, Store, Verdict,
-    WhenFull,
+    Check, CheckError, Clock, MemoryOptions, MemoryStats, MemoryStore, OutOfMemory, Store,
+    StoreError, Verdict, WhenFull,
 };
 
 /// Decides whether requests may go ahead.
@@ -243,7 +243,7 @@ impl Limiter {
     /// As [`Limiter::check_all`].
     pub fn acquire(&self, checks: &[Check<'_>]) -> Result<Acquired, CheckError> {
         let id = self.store().new_permit();
-        let verdict = self.decide(&Request { checks, id: None, permit: Some(id) })?;
+        let verdict = self.decide(&Request { permit: Some(id), ..Request::new(checks) })?;
         Ok(if verdict.allowed {
             Acquired::Permit(Permit::new(self.clone(), id, checks, &verdict), verdict)
         } else {
@@ -296,8 +296,8 @@ impl<S: Store> Limiter<S> {
     /// Decides one check, over any store.
     ///
     /// # Errors
-    /// When the check makes no sense; see [`CheckError`].
-    pub async fn check_async(&self, check: Check<'_>) -> Result<Decision, CheckError> {
+    /// When the check makes no sense or the store fails; see [`StoreError`].
+    pub async fn check_async(&self, check: Check<'_>) -> Result<Decision, StoreError> {
         let verdict = self.decide_async(&Request::new(&[check])).await?;
         Ok(verdict.decisions[0])
     }
@@ -305,20 +305,20 @@ impl<S: Store> Limiter<S> {
     /// Decides a request, over any store: all checks are charged or none.
     ///
     /// # Errors
-    /// When the request makes no sense; see [`CheckError`].
-    pub async fn decide_async(&self, request: &Request<'_>) -> Result<Verdict, CheckError> {
+    /// When the request makes no sense or the store fails; see [`StoreError`].
+    pub async fn decide_async(&self, request: &Request<'_>) -> Result<Verdict, StoreError> {
         self.shared.store.decide(request).await
     }
 
     /// Forgets what a key has used of a limit, over any store.
     ///
     /// # Errors
-    /// None in memory; other stores may fail.
+    /// None in memory; other stores may fail, see [`StoreError`].
     pub async fn reset_async(
         &self,
         key: impl AsRef<[u8]> + Send,
         limit: &Limit,
-    ) -> Result<bool, CheckError> {
+    ) -> Result<bool, StoreError> {
         self.shared.store.reset(key.as_ref(), limit).await
     }
 }

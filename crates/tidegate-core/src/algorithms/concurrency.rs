@@ -54,6 +54,27 @@ impl Held {
 }
 
 impl Permits {
+    /// Nameless permits, each a cost and when it ends, held since `now`.
+    pub fn until(now: Timestamp, held: impl IntoIterator<Item = (u64, Timestamp)>) -> Self {
+        let mut permits = Permits::default();
+        for (cost, ends) in held {
+            permits.count += 1;
+            permits.hold(Held {
+                id: PermitId::default(),
+                cost,
+                since: now,
+                lease_us: ends.as_micros().saturating_sub(now.as_micros()),
+                order: permits.count,
+            });
+        }
+        permits
+    }
+
+    /// What is held: the permit, its cost, and when it ends, in that order.
+    pub fn held(&self) -> impl Iterator<Item = (PermitId, u64, Timestamp)> {
+        self.held.iter().map(|held| (held.id, held.cost, held.ends()))
+    }
+
     /// How many permits are held.
     pub fn len(&self) -> usize {
         self.held.len()

@@ -53,6 +53,12 @@ impl SlidingBuckets {
     }
 }
 
+impl From<Entries> for SlidingBuckets {
+    fn from(entries: Entries) -> Self {
+        SlidingBuckets { entries }
+    }
+}
+
 impl Window for SlidingBuckets {
     fn advance(&mut self, limit: &Limit, now: &Moment) {
         reenter_future(&mut self.entries, now.at);

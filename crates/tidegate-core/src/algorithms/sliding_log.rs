@@ -52,6 +52,12 @@ impl SlidingLog {
     }
 }
 
+impl From<Entries> for SlidingLog {
+    fn from(entries: Entries) -> Self {
+        SlidingLog { entries }
+    }
+}
+
 impl Window for SlidingLog {
     fn advance(&mut self, limit: &Limit, now: &Moment) {
         reenter_future(&mut self.entries, now.at);

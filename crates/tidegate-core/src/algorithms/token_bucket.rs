@@ -49,6 +49,16 @@ impl Default for TokenBucket {
 }
 
 impl TokenBucket {
+    /// A bucket that owes `debt`, in ticks of this limit, at a time.
+    pub fn with_debt(limit: &Limit, at: Timestamp, debt: u64) -> Self {
+        TokenBucket { at, debt, tick_us: limit.tick_us() }
+    }
+
+    /// The tick the debt is in.
+    pub const fn tick_us(&self) -> u64 {
+        self.tick_us
+    }
+
     fn convert(&mut self, limit: &Limit) {
         let old_window = u128::from(limit.window_us().div_ceil(self.tick_us));
         let debt = (u128::from(self.debt) * u128::from(limit.window_ticks())).div_ceil(old_window);

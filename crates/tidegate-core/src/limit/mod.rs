@@ -367,10 +367,14 @@ impl Limit {
         Moment { at: now, index, elapsed_us }
     }
 
-    /// The length of a sub-window of `sliding-buckets`, rounded up.
+    /// The length of a sub-window of `sliding-buckets`, rounded up; the window of
+    /// the others.
     #[inline]
-    pub(crate) const fn sub_window_us(&self) -> u64 {
-        self.window_us.div_ceil(self.buckets as u64)
+    pub const fn sub_window_us(&self) -> u64 {
+        match self.buckets {
+            0 => self.window_us,
+            buckets => self.window_us.div_ceil(buckets as u64),
+        }
     }
 }
 

@@ -1,15 +1,18 @@
 //! Stores keep state and decide.
 
 mod memory;
+#[cfg(feature = "redis")]
+pub mod redis;
 
+use std::fmt;
 use std::future::Future;
 
 use tidegate_core::{Limit, PermitId};
 
 use crate::{Check, CheckError, Verdict};
 
-pub use memory::{MemoryOptions, MemoryStats, MemoryStore, OutOfMemory, WhenFull};
-pub(crate) use memory::{PermitAct, Told};
+pub(crate) use memory::Told;
+pub use memory::{MemoryOptions, MemoryStats, MemoryStore, OutOfMemory, PermitAct, WhenFull};
 
 /// All that is asked of a store at once.
 #[derive(Clone, Copy, Debug)]
@@ -20,18 +23,27 @@ pub struct Request<'a> {
     pub id: Option<&'a [u8]>,
     /// The permit under which admitted `concurrency` limits are held.
     pub(crate) permit: Option<PermitId>,
+    /// Whether a denial may be answered from what is known of the last one.
+    pub(crate) deny_cache: bool,
 }
 
 impl<'a> Request<'a> {
     /// A request without id or permit.
     pub fn new(checks: &'a [Check<'a>]) -> Self {
-        Request { checks, id: None, permit: None }
+        Request { checks, id: None, permit: None, deny_cache: true }
     }
 
     /// The same request under an idempotency id.
     #[must_use]
     pub fn with_id<I: AsRef<[u8]> + ?Sized>(self, id: &'a I) -> Self {
         Request { id: Some(id.as_ref()), ..self }
+    }
+
+    /// The same request, its `concurrency` limits held under a permit.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_permit(self, permit: PermitId) -> Self {
+        Request { permit: Some(permit), ..self }
     }
 }
 
@@ -44,12 +56,82 @@ pub trait Store: Send + Sync + 'static {
     fn decide(
         &self,
         request: &Request<'_>,
-    ) -> impl Future<Output = Result<Verdict, CheckError>> + Send;
+    ) -> impl Future<Output = Result<Verdict, StoreError>> + Send;
 
     /// Forgets what a key has used of a limit; says whether there was anything.
     fn reset(
         &self,
         key: &[u8],
         limit: &Limit,
-    ) -> impl Future<Output = Result<bool, CheckError>> + Send;
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send;
+}
+
+/// Why there is no verdict. A denial is not an error.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The request makes no sense: no store would answer it.
+    Check(CheckError),
+    /// The store could not be asked, or gave no answer. Says nothing about the limit.
+    Failed(Failure),
+}
+
+/// How a store failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Failure {
+    /// It was not asked, because it is not there or was not lately: nothing was charged.
+    Down,
+    /// It did not answer in time. The request may have been charged, so it is not repeated.
+    TimedOut,
+    /// The connection broke while it was being asked. The request may have been charged.
+    Lost,
+    /// It answered with an error, and nothing was charged.
+    Refused(Box<str>),
+}
+
+impl Failure {
+    /// One word for it, as metrics have it.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Failure::Down => "down",
+            Failure::TimedOut => "timed-out",
+            Failure::Lost => "lost",
+            Failure::Refused(_) => "refused",
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Down => f.write_str("the store is not there"),
+            Failure::TimedOut => f.write_str("the store did not answer in time"),
+            Failure::Lost => f.write_str("the connection to the store broke"),
+            Failure::Refused(error) => write!(f, "the store answered with an error: {error}"),
+        }
+    }
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StoreError::Check(error) => error.fmt(f),
+            StoreError::Failed(failure) => failure.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for StoreError {}
+
+impl From<CheckError> for StoreError {
+    fn from(error: CheckError) -> Self {
+        StoreError::Check(error)
+    }
+}
+
+impl From<Failure> for StoreError {
+    fn from(failure: Failure) -> Self {
+        StoreError::Failed(failure)
+    }
 }

@@ -42,6 +42,8 @@ mod permits;
 mod policy;
 #[cfg(all(not(loom), feature = "policies"))]
 mod problems;
+#[cfg(all(not(loom), feature = "redis"))]
+mod redis;
 #[cfg(not(loom))]
 mod requests;
 #[cfg(all(not(loom), feature = "policies"))]

@@ -197,7 +197,7 @@ fn async_calls_decide_the_same() {
     assert_eq!(block_on(limiter.reset_async("key", &limit)), Ok(false));
     let held = self::limit("3 concurrent");
     let refused = block_on(limiter.check_async(Check::new("key", &held, 1)));
-    assert_eq!(refused, Err(CheckError::NeedsPermit));
+    assert_eq!(refused, Err(CheckError::NeedsPermit.into()));
 }
 
 /// Regression: with a clock near zero, looking at a log took a place.

@@ -3,13 +3,14 @@
 //! The traces lie beside a checkout, not in it; without them there is nothing to
 //! compare and the test says so.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 use flate2::read::GzDecoder;
 use sha2::{Digest, Sha256};
-use tidegate::{Check, Limiter, Timestamp};
+use tidegate::{Check, Limit, Limiter, Timestamp};
 
 use crate::common::{S, at, limit};
 
@@ -77,9 +78,9 @@ const DIGESTS: [(&str, &str, usize, &str); 10] = [
     ),
 ];
 
-struct Event {
-    at: Timestamp,
-    key: Vec<u8>,
+pub struct Event {
+    pub at: Timestamp,
+    pub key: Vec<u8>,
 }
 
 fn traces() -> PathBuf {
@@ -117,25 +118,41 @@ fn zeek() -> Option<Vec<Event>> {
     Some(lines("zeek-dns.csv.gz")?.into_iter().filter_map(event).collect())
 }
 
-#[test]
-fn recorded_traffic_is_decided_as_published() {
+/// The events of both traces, by name; `None` where they are not at hand.
+fn events() -> Option<HashMap<&'static str, Vec<Event>>> {
     let (Some(nasa), Some(zeek)) = (nasa(), zeek()) else {
         eprintln!("NOT RUN: the recorded traces are not beside this checkout (shared/traces)");
-        return;
+        return None;
     };
     assert_eq!((nasa.len(), zeek.len()), (33_996, 53_615));
+    Some(HashMap::from([("nasa", nasa), ("zeek-dns", zeek)]))
+}
+
+/// Compares decisions on all traces with the digests.
+pub fn compare(mut decide: impl FnMut(&Limit, &[Event]) -> Vec<bool>) {
+    let Some(traces) = events() else { return };
     for (trace, text, admitted, digest) in DIGESTS {
-        let events = if trace == "nasa" { &nasa } else { &zeek };
-        let (limiter, limit) = (Limiter::new(), limit(text));
-        let decide = |event: &Event| {
-            let check = Check::new(&event.key, &limit, 1);
-            let decision = limiter.check_at(event.at, &check).expect("sound");
-            if decision.allowed { b'1' } else { b'0' }
-        };
-        let decisions: Vec<u8> = events.iter().map(decide).collect();
-        assert_eq!(decisions.iter().filter(|&&d| d == b'1').count(), admitted, "{trace} {text}");
+        let decisions = decide(&limit(text), &traces[trace]);
+        assert_eq!(
+            decisions.iter().filter(|&&allowed| allowed).count(),
+            admitted,
+            "{trace} {text}"
+        );
+        let letters: Vec<u8> = decisions.iter().map(|&allowed| b'0' + u8::from(allowed)).collect();
         let hex: String =
-            Sha256::digest(&decisions).iter().map(|byte| format!("{byte:02x}")).collect();
+            Sha256::digest(&letters).iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(hex, digest, "{trace} {text}");
     }
+}
+
+#[test]
+fn recorded_traffic_is_decided_as_published() {
+    compare(|limit, events| {
+        let limiter = Limiter::new();
+        let decide = |event: &Event| {
+            let check = Check::new(&event.key, limit, 1);
+            limiter.check_at(event.at, &check).expect("sound").allowed
+        };
+        events.iter().map(decide).collect()
+    });
 }

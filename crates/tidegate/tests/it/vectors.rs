@@ -59,7 +59,7 @@ enum Expect {
 }
 
 /// Something that keeps one key's state under one limit and decides.
-trait Host {
+pub trait Host {
     fn ask(&mut self, at_us: u64, cost: Cost, permit: char) -> Decision;
     fn release(&mut self, at_us: u64, permit: char) -> bool;
     fn renew(&mut self, at_us: u64, permit: char) -> bool;
@@ -162,7 +162,8 @@ impl Host for Memory {
     }
 }
 
-fn run(host_name: &str, host: impl Fn(Limit) -> Box<dyn Host>) {
+/// Runs every case on a host of its own.
+pub fn run(host_name: &str, host: impl Fn(Limit) -> Box<dyn Host>) {
     let mut rows = 0;
     for (file, text) in FILES {
         for case in parse(text) {

@@ -128,7 +128,7 @@ pub struct Model {
 }
 
 impl Model {
-    fn state(&mut self, key: u8, limit: &Limit) -> &mut State {
+    pub fn state(&mut self, key: u8, limit: &Limit) -> &mut State {
         let new = || (*limit, State::new(limit));
         &mut self.states.entry((key, limit.id())).or_insert_with(new).1
     }

@@ -12,7 +12,7 @@ use tidegate_core::{Algorithm, Ask, Cost, Decision, PermitId, State, Timestamp};
 use super::one::{Located, counts, denied_full, lacks_room};
 use super::shard::{Locked, Place};
 use super::{MemoryStore, WhenFull};
-use crate::check::MAX_CHECKS;
+use crate::check::{MAX_CHECKS, add_costs};
 use crate::store::Request;
 use crate::{Check, CheckError, Verdict};
 
@@ -385,12 +385,7 @@ impl<'a> Plan<'a> {
                 _ => CheckError::Conflict,
             });
         }
-        self.check.cost = match (self.check.cost, check.cost) {
-            (Cost::Ask(a), Cost::Ask(b)) => Cost::Ask(a.saturating_add(b)),
-            (Cost::Force(a), Cost::Force(b)) => Cost::Force(a.saturating_add(b)),
-            (Cost::Refund(a), Cost::Refund(b)) => Cost::Refund(a.saturating_add(b)),
-            _ => return Err(CheckError::Conflict),
-        };
+        self.check.cost = add_costs(self.check.cost, check.cost)?;
         Ok(())
     }
 }

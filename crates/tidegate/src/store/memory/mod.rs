@@ -48,8 +48,8 @@ use self::many::OBSERVER;
 pub(crate) use self::one::Told;
 use self::table::Table;
 use crate::check::MAX_CHECKS;
-use crate::store::{Request, Store};
-use crate::{CheckError, Clock, Verdict};
+use crate::store::{Request, Store, StoreError};
+use crate::{Clock, Verdict};
 
 /// What happens to a key the store has no room for.
 ///
@@ -278,17 +278,19 @@ impl MemoryStore {
 
 /// What to do with a permit.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum PermitAct {
+pub enum PermitAct {
+    /// Give it back.
     Release(PermitId),
+    /// Start its lease anew.
     Renew(PermitId),
 }
 
 impl Store for MemoryStore {
-    async fn decide(&self, request: &Request<'_>) -> Result<Verdict, CheckError> {
-        self.decide_all(request, None)
+    async fn decide(&self, request: &Request<'_>) -> Result<Verdict, StoreError> {
+        Ok(self.decide_all(request, None)?)
     }
 
-    async fn reset(&self, key: &[u8], limit: &Limit) -> Result<bool, CheckError> {
+    async fn reset(&self, key: &[u8], limit: &Limit) -> Result<bool, StoreError> {
         Ok(self.reset_now(key, limit))
     }
 }

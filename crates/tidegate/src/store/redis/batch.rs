@@ -1,0 +1,369 @@
+//! What goes to a server in one write, and who hears the answers.
+//!
+//! Asks that the counter script can take go together, those under one limit in one
+//! call, and equal asks of one key are one entry of it: a hot key costs a server as
+//! much as a cold one. Everything else is a call of its own. All calls of a batch
+//! are pipelined.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use foldhash::fast::RandomState;
+use redis::{Cmd, Pipeline, ServerError, Value};
+use tidegate_core::{Limit, Timestamp};
+
+use super::connection::Connection;
+use super::counter::{self, Entry, MAX_TIMES, Quick};
+use super::lane::{Answer, Job, Reply, Trouble, Work};
+use super::names::slot_key;
+use super::script::Script;
+use super::stats::Tally;
+use super::topology::slot_of;
+use super::url::{Address, Kind};
+use crate::{Failure, StoreError};
+
+/// Keys in one call of the counter script. Beyond this a call gains little, and
+/// everybody else's has to wait for it.
+const MAX_KEYS: usize = 64;
+
+/// Work that goes together.
+#[derive(Debug)]
+pub(super) struct Batch {
+    units: Vec<Unit>,
+    /// Where redirects without a host lead.
+    asked: Option<Address>,
+    coalesced: usize,
+}
+
+/// One command, and whom it is for.
+#[derive(Debug)]
+struct Unit {
+    command: Cmd,
+    asking: bool,
+    members: Members,
+}
+
+#[derive(Debug)]
+enum Members {
+    One(Reply),
+    /// Per entry of a counter call, those who asked for it.
+    Counted(Limit, Vec<Entry>, Vec<Vec<Reply>>),
+}
+
+/// How it went, for the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Answered,
+    /// There was no answer in time.
+    Silent,
+    /// The connection is broken, or leads to a server that is not the right one.
+    Useless,
+}
+
+/// What makes asks go in one call.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Kin {
+    count: u64,
+    window_us: u64,
+    at: Option<Timestamp>,
+    slot: u16,
+    asking: bool,
+}
+
+/// A counter call while it is put together.
+struct Counting {
+    limit: Limit,
+    kin: Kin,
+    entries: Vec<Entry>,
+    replies: Vec<Vec<Reply>>,
+    /// Where in `entries` a key is.
+    index: HashMap<Vec<u8>, usize, RandomState>,
+}
+
+impl Batch {
+    /// Puts jobs together. A caller who has given up is left out.
+    pub(super) fn gather(
+        jobs: impl Iterator<Item = Job>,
+        kind: Kind,
+        asked: Option<Address>,
+    ) -> Self {
+        let mut batch = Batch { units: Vec::new(), asked, coalesced: 0 };
+        let mut latest: HashMap<Kin, usize, RandomState> = HashMap::default();
+        let mut counting: Vec<Counting> = Vec::new();
+        for Job { work, asking, reply } in jobs.filter(|job| !job.reply.is_closed()) {
+            let (quick, at) = match work {
+                Work::Count(quick, at) => (quick, at),
+                Work::Send(command) => {
+                    batch.units.push(Unit { command, asking, members: Members::One(reply) });
+                    continue;
+                }
+            };
+            let slot = if kind == Kind::Cluster { slot_of(slot_key(&quick.key)) } else { 0 };
+            let (count, window_us) = (quick.limit.count(), quick.limit.window_us());
+            let kin = Kin { count, window_us, at, slot, asking };
+            let fits = |index: &usize| counting[*index].has_room_for(&quick);
+            let index = latest.get(&kin).copied().filter(fits).unwrap_or_else(|| {
+                counting.push(Counting::new(quick.limit, kin));
+                latest.insert(kin, counting.len() - 1);
+                counting.len() - 1
+            });
+            batch.coalesced += usize::from(counting[index].add(quick, reply));
+        }
+        batch.units.extend(counting.into_iter().map(Counting::finish));
+        batch
+    }
+
+    /// How many script calls it has.
+    pub(super) fn calls(&self) -> usize {
+        self.units.len()
+    }
+
+    /// How many asks share an entry with an equal one before them.
+    pub(super) fn coalesced(&self) -> usize {
+        self.coalesced
+    }
+
+    pub(super) fn fail(self, failure: &Failure) {
+        for unit in self.units {
+            unit.members.trouble(&Trouble::Failed(failure.clone()));
+        }
+    }
+
+    /// Sends it and answers everybody.
+    pub(super) async fn run(
+        self,
+        connection: &mut Connection,
+        timeout: Duration,
+        tally: &Tally,
+    ) -> Outcome {
+        let Batch { units, asked, .. } = self;
+        let sent = Instant::now();
+        let values = match exchange(connection, pipeline(&units), timeout).await {
+            Ok(values) => values,
+            Err((failure, outcome)) => {
+                fail_all(units, &failure);
+                return outcome;
+            }
+        };
+        tally.round_trip(sent.elapsed());
+        let mut settling = Settling { asked, outcome: Outcome::Answered, unknown: Vec::new() };
+        settling.settle(units, values, Unknown::Resend);
+        let unknown = std::mem::take(&mut settling.unknown);
+        if unknown.is_empty() {
+            return settling.outcome;
+        }
+        // The server has lost the scripts: it was asked to, or it is a new one.
+        Tally::add(&tally.resent, unknown.len());
+        let mut again = Pipeline::new();
+        for script in Script::ALL {
+            again.cmd("SCRIPT").arg("LOAD").arg(script.source());
+        }
+        append(&mut again, &unknown);
+        match exchange(connection, again, timeout).await {
+            Ok(mut values) => {
+                values.drain(..Script::ALL.len().min(values.len()));
+                settling.settle(unknown, values, Unknown::Refuse);
+                settling.outcome
+            }
+            Err((failure, outcome)) => {
+                fail_all(unknown, &failure);
+                outcome
+            }
+        }
+    }
+}
+
+fn fail_all(units: Vec<Unit>, failure: &Failure) {
+    Batch { units, asked: None, coalesced: 0 }.fail(failure);
+}
+
+/// Sends commands, and waits for their answers.
+async fn exchange(
+    connection: &mut Connection,
+    commands: Pipeline,
+    timeout: Duration,
+) -> Result<Vec<Value>, (Failure, Outcome)> {
+    match tokio::time::timeout(timeout, connection.send(&commands)).await {
+        Ok(Ok(values)) if values.len() == commands.len() => Ok(values),
+        Ok(_) => Err((Failure::Lost, Outcome::Useless)),
+        Err(_) => Err((Failure::TimedOut, Outcome::Silent)),
+    }
+}
+
+fn pipeline(units: &[Unit]) -> Pipeline {
+    let mut commands = Pipeline::with_capacity(units.len());
+    append(&mut commands, units);
+    commands
+}
+
+fn append(commands: &mut Pipeline, units: &[Unit]) {
+    for unit in units {
+        if unit.asking {
+            commands.cmd("ASKING");
+        }
+        commands.add_command(unit.command.clone());
+    }
+}
+
+/// What to do with calls of scripts that a server does not know.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Unknown {
+    Resend,
+    Refuse,
+}
+
+struct Settling {
+    asked: Option<Address>,
+    outcome: Outcome,
+    unknown: Vec<Unit>,
+}
+
+impl Settling {
+    fn settle(&mut self, units: Vec<Unit>, values: Vec<Value>, unknown: Unknown) {
+        let mut values = values.into_iter();
+        for unit in units {
+            if unit.asking {
+                values.next();
+            }
+            match values.next().unwrap_or_default() {
+                Value::ServerError(error)
+                    if error.code() == "NOSCRIPT" && unknown == Unknown::Resend =>
+                {
+                    if unit.members.is_awaited() {
+                        self.unknown.push(unit);
+                    }
+                }
+                Value::ServerError(error) => {
+                    let trouble = self.trouble(&error);
+                    unit.members.trouble(&trouble);
+                }
+                value => unit.members.answer(value),
+            }
+        }
+    }
+
+    /// What an error means. All that are not named here are simply told.
+    fn trouble(&mut self, error: &ServerError) -> Trouble {
+        let details = error.details().unwrap_or("");
+        let address = || {
+            let (_slot, address) = details.split_once(' ')?;
+            Address::from_redirect(address, self.asked.as_ref()?)
+        };
+        match error.code() {
+            "MOVED" => address().map_or_else(|| refused(error), Trouble::Moved),
+            "ASK" => address().map_or_else(|| refused(error), Trouble::Ask),
+            "TRYAGAIN" => Trouble::TryAgain,
+            // The slot is nobody's: not carried out, and not this server's fault.
+            "CLUSTERDOWN" => Trouble::Failed(Failure::Down),
+            // Not carried out, and it is the wrong server to ask. Older ones wrap
+            // the code of an error inside a script into a text.
+            "READONLY" | "LOADING" | "MASTERDOWN" => self.wrong_server(),
+            "ERR" if details.contains("-READONLY ") => self.wrong_server(),
+            _ => refused(error),
+        }
+    }
+
+    fn wrong_server(&mut self) -> Trouble {
+        self.outcome = Outcome::Useless;
+        Trouble::Failed(Failure::Down)
+    }
+}
+
+fn refused(error: &ServerError) -> Trouble {
+    let text = format!("{} {}", error.code(), error.details().unwrap_or(""));
+    Trouble::Failed(Failure::Refused(text.trim_end().into()))
+}
+
+impl Members {
+    /// Whether anybody still waits.
+    fn is_awaited(&self) -> bool {
+        match self {
+            Members::One(reply) => !reply.is_closed(),
+            Members::Counted(_, _, replies) => replies.iter().flatten().any(|r| !r.is_closed()),
+        }
+    }
+
+    fn trouble(self, trouble: &Trouble) {
+        // Somebody may have given up meanwhile: nobody is left to hear it.
+        match self {
+            Members::One(reply) => drop(reply.send(Err(trouble.clone()))),
+            Members::Counted(_, _, replies) => {
+                for reply in replies.into_iter().flatten() {
+                    drop(reply.send(Err(trouble.clone())));
+                }
+            }
+        }
+    }
+
+    fn answer(self, value: Value) {
+        let (limit, entries, replies) = match self {
+            Members::One(reply) => return drop(reply.send(Ok(Answer::Value(value)))),
+            Members::Counted(limit, entries, replies) => (limit, entries, replies),
+        };
+        let answers = match counter::answers(&limit, &entries, &value) {
+            Ok(answers) => answers,
+            Err(error) => {
+                let failure = match error {
+                    StoreError::Failed(failure) => failure,
+                    StoreError::Check(error) => Failure::Refused(error.to_string().into()),
+                };
+                let members = Members::Counted(limit, entries, replies);
+                return members.trouble(&Trouble::Failed(failure));
+            }
+        };
+        for (answer, replies) in answers.into_iter().zip(replies) {
+            match answer {
+                counter::Answer::Decided(decisions) => {
+                    for (reply, decision) in replies.into_iter().zip(decisions) {
+                        drop(reply.send(Ok(Answer::Counted(decision))));
+                    }
+                }
+                counter::Answer::Elsewhere => {
+                    for reply in replies {
+                        drop(reply.send(Ok(Answer::NotCounted)));
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Counting {
+    fn new(limit: Limit, kin: Kin) -> Self {
+        let index = HashMap::default();
+        Counting { limit, kin, entries: Vec::new(), replies: Vec::new(), index }
+    }
+
+    /// A key stands in a call once, so it cannot also be asked for another number of units.
+    fn has_room_for(&self, quick: &Quick) -> bool {
+        match self.index.get(&quick.key) {
+            Some(&index) => {
+                let Entry { units, times, .. } = self.entries[index];
+                units == quick.units && times < MAX_TIMES
+            }
+            None => self.entries.len() < MAX_KEYS,
+        }
+    }
+
+    /// Adds an ask; says whether there was an equal one.
+    fn add(&mut self, quick: Quick, reply: Reply) -> bool {
+        if let Some(&index) = self.index.get(&quick.key) {
+            self.entries[index].times += 1;
+            self.replies[index].push(reply);
+            return true;
+        }
+        self.index.insert(quick.key.clone(), self.entries.len());
+        self.entries.push(Entry { key: quick.key, units: quick.units, times: 1 });
+        self.replies.push(vec![reply]);
+        false
+    }
+
+    fn finish(self) -> Unit {
+        let Counting { limit, kin, entries, replies, .. } = self;
+        Unit {
+            command: counter::call(&limit, &entries, kin.at).cmd(),
+            asking: kin.asking,
+            members: Members::Counted(limit, entries, replies),
+        }
+    }
+}

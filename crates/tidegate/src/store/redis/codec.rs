@@ -1,0 +1,173 @@
+//! What `request.lua` is told, byte for byte, and how its reply is read.
+//!
+//! Numbers are 8 bytes, lowest first; Lua reads them into doubles, which are exact up to
+//! 2^53. Nothing larger means anything: counts are capped below it, so a cost beyond
+//! it is cut.
+//!
+//! The script replies with as little as a decision needs. Of a small state that is all of
+//! it. Of a log or permits it is the sum, the newest, and the one that frees what is
+//! lacking: a [`stand_in`] made of these answers every question of the decision as
+//! the whole log would, so the core's own code gives the answer.
+
+use redis::Value;
+use smallvec::SmallVec;
+use tidegate_core::{
+    Algorithm, Cost, Entries, Entry, FixedWindow, Limit, PermitId, Permits, SlidingBuckets,
+    SlidingCounter, SlidingLog, State, Timestamp, TokenBucket, bounds,
+};
+
+use super::counter::radix;
+use super::plan::{Mode, Planned};
+
+/// What became of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Denied,
+    Admitted,
+    IdReused,
+}
+
+/// A reply, taken apart.
+pub(super) struct Reply {
+    pub(super) outcome: Outcome,
+    pub(super) now: Timestamp,
+    pub(super) states: SmallVec<[Numbers; 4]>,
+}
+
+/// What a state replies; see its file under `lua/`.
+pub(super) type Numbers = [u64; 3];
+
+/// Everything but names and time.
+pub(super) fn plan(states: &[Planned], mode: Mode, permit: PermitId) -> Vec<u8> {
+    /// The permit and the mode; three bytes and eight numbers a state.
+    const HEADER_BYTES: usize = 9;
+    const STATE_BYTES: usize = 3 + 8 * 8;
+    let mut bytes = Vec::with_capacity(HEADER_BYTES + STATE_BYTES * states.len());
+    bytes.extend_from_slice(&permit.0.to_le_bytes());
+    bytes.push(match mode {
+        Mode::Decide => 0,
+        Mode::Dry => 1,
+        Mode::Undo => 2,
+    });
+    for Planned { limit, cost, observed, .. } in states {
+        let (kind, units) = parts(*cost);
+        bytes.extend_from_slice(&[algorithm(limit), kind, u8::from(*observed)]);
+        let numbers = [
+            units.min(bounds::MAX_PRODUCT),
+            limit.window_us(),
+            limit.count(),
+            limit.capacity(),
+            limit.count_cap(),
+            limit.tick_us(),
+            limit.window_ticks(),
+            match limit.algorithm() {
+                Algorithm::SlidingBuckets => limit.sub_window_us(),
+                Algorithm::SlidingCounter => radix(limit),
+                _ => 0,
+            },
+        ];
+        bytes.extend(numbers.into_iter().flat_map(u64::to_le_bytes));
+    }
+    bytes
+}
+
+/// A cost, in full.
+pub(super) fn cost_text(cost: Cost) -> [u8; 9] {
+    let (kind, units) = parts(cost);
+    let mut text = [kind; 9];
+    text[1..].copy_from_slice(&units.to_le_bytes());
+    text
+}
+
+/// Reads a reply for so many states.
+pub(super) fn read(reply: &Value, states: usize) -> Option<Reply> {
+    let Value::BulkString(bytes) = reply else { return None };
+    let (&outcome, numbers) = bytes.split_first()?;
+    let outcome = match outcome {
+        0 => Outcome::Denied,
+        1 => Outcome::Admitted,
+        2 => Outcome::IdReused,
+        _ => return None,
+    };
+    let (numbers, []) = numbers.as_chunks::<8>() else { return None };
+    let (now, numbers) = numbers.split_first()?;
+    let (numbers, []) = numbers.as_chunks::<3>() else { return None };
+    if outcome != Outcome::IdReused && numbers.len() != states {
+        return None;
+    }
+    let states = numbers.iter().map(|state| state.map(u64::from_le_bytes)).collect();
+    Some(Reply { outcome, now: Timestamp::from_micros(u64::from_le_bytes(*now)), states })
+}
+
+/// A state that answers the planned cost as the one in Redis did before it was charged,
+/// and the cost to ask it for.
+pub(super) fn stand_in(planned: &Planned, now: Timestamp, numbers: Numbers) -> (State, Cost) {
+    let Planned { limit, cost, .. } = planned;
+    let index = limit.moment(now).index();
+    let [first, second, third] = numbers;
+    // Logs and permits are described as they are after a correction: all of it that
+    // is left to ask is what there is now.
+    let described = match cost {
+        Cost::Ask(_) => *cost,
+        Cost::Force(_) | Cost::Refund(_) => Cost::Refund(0),
+    };
+    match limit.algorithm() {
+        Algorithm::SlidingCounter => {
+            let counter = SlidingCounter { index, previous: first, current: second };
+            (State::SlidingCounter(counter), *cost)
+        }
+        Algorithm::FixedWindow => (State::FixedWindow(FixedWindow { index, count: first }), *cost),
+        Algorithm::TokenBucket => {
+            (State::TokenBucket(TokenBucket::with_debt(limit, now, first)), *cost)
+        }
+        Algorithm::SlidingLog => {
+            let log = SlidingLog::from(pair(planned, first, second, third));
+            (State::SlidingLog(log), described)
+        }
+        Algorithm::SlidingBuckets => {
+            let buckets = SlidingBuckets::from(pair(planned, first, second, third));
+            (State::SlidingBuckets(buckets), described)
+        }
+        Algorithm::Concurrency => {
+            let entries = pair(planned, first, second, third);
+            let held = entries.iter().map(|entry| (entry.cost, entry.at));
+            (State::Concurrency(Permits::until(now, held)), described)
+        }
+    }
+}
+
+/// Two entries for all: one that frees what is lacking, one with the rest.
+fn pair(planned: &Planned, total: u64, newest_us: u64, freeing_us: u64) -> Entries {
+    let mut entries = Entries::new();
+    let mut push = |micros, cost| entries.push(Entry { at: Timestamp::from_micros(micros), cost });
+    let limit = &planned.limit;
+    let lacking = match planned.cost {
+        Cost::Ask(units) if units <= limit.capacity() => {
+            (total + units.max(1)).saturating_sub(limit.count()).min(total)
+        }
+        _ => 0,
+    };
+    push(freeing_us, lacking);
+    push(newest_us, total - lacking);
+    entries
+}
+
+fn parts(cost: Cost) -> (u8, u64) {
+    match cost {
+        Cost::Ask(units) => (0, units),
+        Cost::Force(units) => (1, units),
+        Cost::Refund(units) => (2, units),
+    }
+}
+
+/// The number `request.lua` knows an algorithm by.
+fn algorithm(limit: &Limit) -> u8 {
+    match limit.algorithm() {
+        Algorithm::SlidingLog => 0,
+        Algorithm::SlidingBuckets => 1,
+        Algorithm::SlidingCounter => 2,
+        Algorithm::FixedWindow => 3,
+        Algorithm::TokenBucket => 4,
+        Algorithm::Concurrency => 5,
+    }
+}

@@ -1,0 +1,161 @@
+//! The hot path: asks of `sliding-counter`s under one limit, many keys in a call.
+//!
+//! A counter is one integer, so that Redis keeps it without an allocation and one
+//! `INCRBY` both charges and reads it:
+//!
+//! ```text
+//!   (index * R + previous) * R + current
+//! ```
+//!
+//! `R` is a power of two that depends on the window alone; a limit whose number
+//! changes still reads the same counts. Counts of `R` or more, or limits beyond it, are
+//! the business of `request.lua`. See `lua/counter.lua` for what happens there.
+
+use redis::Value;
+use smallvec::{SmallVec, smallvec};
+use tidegate_core::{
+    Algorithm, Ask, Cost, Decision, Limit, SlidingCounter, State, Timestamp, bounds,
+};
+
+use super::names::Names;
+use super::script::{Call, Script, not_ours, time_arg};
+use crate::store::{Request, StoreError};
+use crate::{Check, Verdict};
+
+/// A request that the hot path can take: one counter is asked for some units.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Quick {
+    /// The name of its state.
+    pub key: Vec<u8>,
+    /// The limit it counts under.
+    pub limit: Limit,
+    /// What is asked for: from 1 to the limit.
+    pub units: u64,
+}
+
+/// Equal asks of one key in a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The name of the state.
+    pub key: Vec<u8>,
+    /// What each asks for: from 1 to the limit.
+    pub units: u64,
+    /// How many they are, at least 1 and at most [`MAX_TIMES`].
+    pub times: u32,
+}
+
+/// The most equal asks of one key in a call: what they ask for together stays small
+/// beside 2^53, whatever the limit.
+pub const MAX_TIMES: u32 = 1 << 16;
+
+/// What came of one [`Entry`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// A decision for each of its asks, in order.
+    Decided(SmallVec<[Decision; 1]>),
+    /// Its state is not kept in the quick form, and was not touched: ask by
+    /// [`Plan::call`](super::plan::Plan::call).
+    Elsewhere,
+}
+
+impl Quick {
+    /// The request as a quick one, if it is.
+    pub fn of(request: &Request<'_>, names: &Names) -> Option<Self> {
+        let [check] = request.checks else { return None };
+        let Cost::Ask(units) = check.cost else { return None };
+        let is_quick = request.id.is_none()
+            && (1..=check.limit.count()).contains(&units)
+            && is_quick(check.limit);
+        is_quick.then(|| Quick {
+            key: names.state(check.key, check.limit),
+            limit: *check.limit,
+            units,
+        })
+    }
+}
+
+/// Whether counts under this limit always fit the quick form.
+pub fn is_quick(limit: &Limit) -> bool {
+    limit.algorithm() == Algorithm::SlidingCounter
+        && limit.tick_us() == 1
+        && limit.count() <= radix(limit) - 2
+}
+
+/// The `R` of a window: the largest power of two for which states stay below
+/// 2^53 until the year 2112, and counts times the window, too.
+pub(super) fn radix(limit: &Limit) -> u64 {
+    let window_us = limit.window_us();
+    let squared = 1_u64 << ((2 * window_us).ilog2() / 2);
+    let most = bounds::MAX_PRODUCT / window_us;
+    squared.min(1 << most.ilog2())
+}
+
+/// Asks for the entries, of different keys, under one limit for which [`is_quick`]
+/// holds; each is decided on its own, at the time given or the server's.
+pub fn call(limit: &Limit, entries: &[Entry], now: Option<Timestamp>) -> Call {
+    let number = |number: u64| number.to_string().into_bytes();
+    let mut args = vec![number(limit.window_us()), number(limit.count()), number(radix(limit))];
+    if now.is_some() || entries.iter().any(|entry| entry.units != 1 || entry.times != 1) {
+        args.push(time_arg(now));
+        for entry in entries {
+            args.push(number(entry.units));
+            args.push(number(u64::from(entry.times)));
+        }
+    }
+    let keys = entries.iter().map(|entry| entry.key.clone()).collect();
+    Call { script: Script::Counter, keys, args }
+}
+
+/// The answers to a [`call`], entry by entry.
+///
+/// # Errors
+/// When the reply is an error, or not one of ours.
+pub fn answers(limit: &Limit, entries: &[Entry], reply: &Value) -> Result<Vec<Answer>, StoreError> {
+    let (now, before) = read(reply)
+        .filter(|(_, before)| before.len() == entries.len())
+        .ok_or_else(|| not_ours(reply))?;
+    let now = Timestamp::from_micros(now);
+    let both = entries.iter().zip(before);
+    Ok(both
+        .map(|(entry, before)| match u64::try_from(before) {
+            Ok(before) => Answer::Decided(decide(limit, entry, now, before)),
+            Err(_) => Answer::Elsewhere,
+        })
+        .collect())
+}
+
+/// The verdict on a request that was a [`Quick`] one.
+pub fn verdict(checks: &[Check<'_>], decision: Decision) -> Verdict {
+    Verdict::new(checks, smallvec![decision], false)
+}
+
+/// The time, and every state as it was before.
+fn read(reply: &Value) -> Option<(u64, SmallVec<[i64; 1]>)> {
+    let (now, before) = match reply {
+        Value::BulkString(bytes) => {
+            let (now, before) = bytes.split_first_chunk()?;
+            let before = i64::from_le_bytes(before.try_into().ok()?);
+            (i64::from_le_bytes(*now), smallvec![before])
+        }
+        Value::Array(numbers) => {
+            let number = |value: &Value| match value {
+                Value::Int(number) => Some(*number),
+                _ => None,
+            };
+            let (now, before) = numbers.split_first()?;
+            (number(now)?, before.iter().map(number).collect::<Option<_>>()?)
+        }
+        _ => return None,
+    };
+    Some((u64::try_from(now).ok()?, before))
+}
+
+/// What the script decided, and then some: the core's own code on the same counts.
+fn decide(limit: &Limit, entry: &Entry, now: Timestamp, before: u64) -> SmallVec<[Decision; 1]> {
+    let radix = radix(limit);
+    let (above, current) = (before / radix, before % radix);
+    let counter = SlidingCounter { index: above / radix, previous: above % radix, current };
+    let mut state = State::SlidingCounter(counter);
+    let ask = Ask::new(entry.units, now);
+    (0..entry.times).map(|_| state.decide(limit, &ask)).collect()
+}

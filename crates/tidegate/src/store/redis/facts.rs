@@ -1,0 +1,108 @@
+//! What a server says of itself, and whether that will do.
+
+use super::error::{ConnectError, OLDEST};
+use super::url::Kind;
+
+/// What `INFO` says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Facts {
+    version: Box<str>,
+    mode: Box<str>,
+    is_replica: bool,
+    /// It reads its file and answers nothing yet.
+    pub(super) is_loading: bool,
+    maxmemory_policy: Box<str>,
+}
+
+impl Facts {
+    pub(super) fn read(info: &str) -> Self {
+        let mut facts = Facts::default();
+        for line in info.lines() {
+            let Some((name, value)) = line.trim_end().split_once(':') else { continue };
+            match name {
+                // Valkey says here which Redis it behaves as.
+                "redis_version" => facts.version = value.into(),
+                "redis_mode" => facts.mode = value.into(),
+                "role" => facts.is_replica = value != "master",
+                "loading" => facts.is_loading = value == "1",
+                "maxmemory_policy" => facts.maxmemory_policy = value.into(),
+                _ => {}
+            }
+        }
+        facts
+    }
+
+    /// Whether a server of a store of this kind may say so. A replica is no error
+    /// where Sentinel or the cluster will soon name another.
+    pub(super) fn check(&self, kind: Kind) -> Result<(), ConnectError> {
+        let mut numbers = self.version.split('.').map(|part| part.parse::<u32>().ok());
+        match (numbers.next().flatten(), numbers.next().flatten()) {
+            (Some(major), Some(minor)) if (major, minor) >= OLDEST => {}
+            (Some(_), _) => return Err(ConnectError::TooOld(self.version.clone())),
+            _ => return Err(ConnectError::Unusable("it does not say its version".into())),
+        }
+        match (&*self.mode, kind) {
+            ("sentinel", _) => Err(ConnectError::IsSentinel),
+            ("cluster", Kind::Cluster) => Ok(()),
+            ("cluster", _) => Err(ConnectError::IsCluster),
+            (_, Kind::Cluster) => Err(ConnectError::NotCluster),
+            _ if self.is_replica => Err(ConnectError::IsReplica),
+            _ => Ok(()),
+        }
+    }
+
+    /// What an operator should know though it works.
+    pub(super) fn warning(&self) -> Option<String> {
+        let policy = &*self.maxmemory_policy;
+        let which = match policy {
+            "" | "noeviction" => return None,
+            _ if policy.starts_with("volatile-") => "keys with a TTL, which all of ours have",
+            _ => "keys",
+        };
+        Some(format!(
+            "the store's maxmemory-policy is {policy}: when its memory is full it drops {which}, and the \
+             limits of those begin anew; set it to noeviction"
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(version: &str, mode: &str, role: &str) -> Facts {
+        Facts::read(&format!(
+            "# Server\r\nredis_version:{version}\r\nredis_mode:{mode}\r\n\r\nrole:{role}\r\nloading:0\r\n"
+        ))
+    }
+
+    #[test]
+    fn servers_that_will_not_do_are_told_apart() {
+        let old = |version: &str| Err(ConnectError::TooOld(version.into()));
+        let rows = [
+            ("7.0.15", "standalone", "master", Kind::Single, Ok(())),
+            ("6.0.0", "standalone", "master", Kind::Sentinel, Ok(())),
+            ("10.1", "cluster", "slave", Kind::Cluster, Ok(())),
+            ("5.0.14", "standalone", "master", Kind::Single, old("5.0.14")),
+            ("2.8", "cluster", "master", Kind::Cluster, old("2.8")),
+            ("6", "standalone", "master", Kind::Single, old("6")),
+            ("7.0.0", "cluster", "master", Kind::Single, Err(ConnectError::IsCluster)),
+            ("7.0.0", "standalone", "master", Kind::Cluster, Err(ConnectError::NotCluster)),
+            ("7.0.0", "sentinel", "master", Kind::Single, Err(ConnectError::IsSentinel)),
+            ("7.0.0", "standalone", "slave", Kind::Single, Err(ConnectError::IsReplica)),
+        ];
+        for (version, mode, role, kind, expect) in rows {
+            assert_eq!(facts(version, mode, role).check(kind), expect, "{version} {mode} {role}");
+        }
+        assert!(matches!(Facts::read("x").check(Kind::Single), Err(ConnectError::Unusable(_))));
+    }
+
+    #[test]
+    fn only_a_policy_that_evicts_is_warned_of() {
+        let warning = |policy: &str| Facts::read(&format!("maxmemory_policy:{policy}")).warning();
+        assert_eq!(warning("noeviction"), None);
+        assert_eq!(Facts::default().warning(), None);
+        assert!(warning("volatile-lru").expect("warned").contains("TTL"));
+        assert!(warning("allkeys-lfu").expect("warned").contains("allkeys-lfu"));
+    }
+}

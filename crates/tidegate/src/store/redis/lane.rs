@@ -1,0 +1,344 @@
+//! The way to one server: a queue, a connection, and somebody who sends.
+//!
+//! ```text
+//!   callers --> queue --> batch --> one write --> server
+//!                 ^                    |
+//!                 |   gathers while    v
+//!                 +--- batches are in flight
+//! ```
+//!
+//! Natural batching: a lane with nothing in flight sends at once, so an idle node
+//! pays nothing; what arrives while batches are in flight goes together in the
+//! next. There is no timer to tune. A caller that gives up just drops its end: what
+//! it had queued is not sent, what was sent is answered to nobody, and no other
+//! caller of the batch notices.
+//!
+//! Nothing is queued while disconnected. Only a lane that was just made, and has
+//! not failed yet, lets callers wait for its first connection.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use redis::{Cmd, Value};
+use tidegate_core::{Decision, Timestamp};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+
+use super::batch::{Batch, Outcome};
+use super::breaker::{Health, Rests};
+use super::connection::{Connection, DialError, Dialer};
+use super::counter::Quick;
+use super::error::ConnectError;
+use super::facts::Facts;
+use super::stats::Tally;
+use super::topology::Sentinels;
+use super::url::Address;
+use crate::Failure;
+
+/// Callers that may wait for the next batch. A server does a few hundred thousand
+/// decisions a second: more than this would not be answered before the deadline.
+const QUEUE: usize = 8192;
+/// Requests that go in one write.
+const MAX_BATCH: usize = 1024;
+/// Batches in flight at once. With one, whoever comes just after it has left waits
+/// for two round trips; with many, batches are small.
+const MAX_IN_FLIGHT: usize = 2;
+
+/// A connection that lasted so long is worth making again at once.
+const PROVEN: Duration = Duration::from_secs(1);
+
+/// What is to be done.
+#[derive(Debug)]
+pub(super) enum Work {
+    /// An ask the counter script can take, together with others.
+    Count(Quick, Option<Timestamp>),
+    /// A command of its own.
+    Send(Cmd),
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub(super) enum Answer {
+    Counted(Decision),
+    /// The counter script cannot take it after all, and has changed nothing.
+    NotCounted,
+    Value(Value),
+}
+
+/// Why nothing came of it.
+#[derive(Clone, Debug)]
+pub(super) enum Trouble {
+    Failed(Failure),
+    /// Not carried out: the slot is with another server, for good.
+    Moved(Address),
+    /// Not carried out: this once, ask another server.
+    Ask(Address),
+    /// Not carried out: a slot is moving.
+    TryAgain,
+}
+
+pub(super) type Reply = oneshot::Sender<Result<Answer, Trouble>>;
+
+/// Work in the queue.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) work: Work,
+    /// Whether the server is asked for a slot it is only being given.
+    pub(super) asking: bool,
+    pub(super) reply: Reply,
+}
+
+/// Whether a server can be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// Not known yet.
+    Starting,
+    Up,
+    Down,
+}
+
+/// Where a lane leads.
+#[derive(Clone)]
+pub(super) enum Target {
+    Fixed(Address),
+    /// Wherever the Sentinels say.
+    Sentinel(Arc<Sentinels>),
+}
+
+/// The caller's end. When it is dropped, the lane and its connection end.
+pub(super) struct Lane {
+    jobs: mpsc::Sender<Job>,
+    state: watch::Receiver<State>,
+    first: watch::Receiver<Option<ConnectError>>,
+}
+
+impl Lane {
+    /// `on_down` is told when the server is given up.
+    pub(super) fn start(
+        target: Target,
+        dialer: Arc<Dialer>,
+        tally: Arc<Tally>,
+        on_down: Option<Arc<Notify>>,
+    ) -> Self {
+        let (jobs, queue) = mpsc::channel(QUEUE);
+        let (set_state, state) = watch::channel(State::Starting);
+        let (set_first, first) = watch::channel(None);
+        let (state_of, first_of) = (set_state, set_first);
+        let runner =
+            Runner { target, dialer, tally, on_down, queue, state: state_of, first: first_of };
+        tokio::spawn(runner.run());
+        Lane { jobs, state, first }
+    }
+
+    /// Puts work into the queue.
+    pub(super) fn submit(
+        &self,
+        work: Work,
+        asking: bool,
+    ) -> Result<oneshot::Receiver<Result<Answer, Trouble>>, Failure> {
+        if self.state() == State::Down {
+            return Err(Failure::Down);
+        }
+        let (reply, answer) = oneshot::channel();
+        match self.jobs.try_send(Job { work, asking, reply }) {
+            Ok(()) => Ok(answer),
+            Err(_) => Err(Failure::Down),
+        }
+    }
+
+    pub(super) fn state(&self) -> State {
+        *self.state.borrow()
+    }
+
+    /// Waits until the first attempt to connect has come to something; an error only
+    /// if the server is there and will not do.
+    pub(super) async fn started(&self) -> Result<(), ConnectError> {
+        let mut state = self.state.clone();
+        // The lane lives as long as `self`: there is always somebody to say so.
+        let _ = state.wait_for(|state| *state != State::Starting).await;
+        let first = self.first.borrow().clone();
+        first.map_or(Ok(()), Err)
+    }
+}
+
+/// The lane's own end.
+struct Runner {
+    target: Target,
+    dialer: Arc<Dialer>,
+    tally: Arc<Tally>,
+    on_down: Option<Arc<Notify>>,
+    queue: mpsc::Receiver<Job>,
+    state: watch::Sender<State>,
+    first: watch::Sender<Option<ConnectError>>,
+}
+
+/// Why a lane stopped serving.
+enum End {
+    /// Nobody can ask any more.
+    Dropped,
+    /// The connection is gone or of no use.
+    Broken,
+}
+
+impl Runner {
+    async fn run(mut self) {
+        let mut rests = Rests::new();
+        loop {
+            let refused = match self.dial().await {
+                None => return,
+                Some(Ok((connection, facts))) => {
+                    self.tally.warn(facts.warning());
+                    self.tally.set_last_error(None);
+                    self.tally.connections.fetch_add(1, Relaxed);
+                    self.state.send_replace(State::Up);
+                    let since = Instant::now();
+                    if let End::Dropped = self.serve(connection).await {
+                        return;
+                    }
+                    self.tally.breaker_openings.fetch_add(1, Relaxed);
+                    if since.elapsed() > PROVEN {
+                        // The first attempt to come back is made at once.
+                        rests.reset();
+                        self.fail_queued();
+                        continue;
+                    }
+                    false
+                }
+                Some(Err(error)) => self.note(error),
+            };
+            self.fail_queued();
+            if self.or_dropped(tokio::time::sleep(rests.next(refused))).await.is_none() {
+                return;
+            }
+        }
+    }
+
+    /// Connects; `None` when nobody can ask any more.
+    async fn dial(&mut self) -> Option<Result<(Connection, Facts), DialError>> {
+        let (target, dialer) = (self.target.clone(), Arc::clone(&self.dialer));
+        let dialing = async move {
+            match &target {
+                Target::Fixed(address) => dialer.dial(address).await,
+                Target::Sentinel(sentinels) => sentinels.dial(&dialer).await,
+            }
+        };
+        if *self.state.borrow() == State::Starting {
+            // Bounded by the dialer's own time; callers may wait meanwhile.
+            return Some(dialing.await);
+        }
+        self.or_dropped(dialing).await
+    }
+
+    /// Notes why there is no connection; says whether it is enough to try now and then.
+    fn note(&self, error: DialError) -> bool {
+        let starting = *self.state.borrow() == State::Starting;
+        match error {
+            DialError::Unreachable(text) => {
+                self.tally.set_last_error(Some(format!("the store is not there: {text}")));
+                false
+            }
+            DialError::Refused(error) => {
+                self.tally.set_last_error(Some(error.to_string()));
+                // A replica soon is none, or the name leads elsewhere; all else
+                // somebody must change.
+                let slowly = error != ConnectError::IsReplica;
+                if starting {
+                    self.first.send_replace(Some(error));
+                }
+                slowly
+            }
+        }
+    }
+
+    /// Does something while the store is down: callers get an answer at once.
+    async fn or_dropped<T>(&mut self, doing: impl Future<Output = T>) -> Option<T> {
+        tokio::pin!(doing);
+        loop {
+            tokio::select! {
+                done = &mut doing => return Some(done),
+                job = self.queue.recv() => job?.fail(Failure::Down),
+            }
+        }
+    }
+
+    /// From now on nobody queues; whoever has is told.
+    fn fail_queued(&mut self) {
+        self.state.send_replace(State::Down);
+        if let Some(on_down) = &self.on_down {
+            on_down.notify_one();
+        }
+        while let Ok(job) = self.queue.try_recv() {
+            job.fail(Failure::Down);
+        }
+    }
+
+    async fn serve(&mut self, connection: Connection) -> End {
+        let health = Arc::new(Health::default());
+        let slots = Arc::new(Semaphore::new(MAX_IN_FLIGHT));
+        let mut jobs = Vec::new();
+        let (closed, given_up) = (connection.closed(), health.given_up());
+        tokio::pin!(closed, given_up);
+        loop {
+            let ready = async {
+                let slot = Arc::clone(&slots).acquire_owned().await;
+                let count = self.queue.recv_many(&mut jobs, MAX_BATCH).await;
+                (slot, count)
+            };
+            tokio::select! {
+                biased;
+                () = &mut closed => return End::Broken,
+                () = &mut given_up => return End::Broken,
+                (slot, count) = ready => match slot {
+                    Ok(slot) if count > 0 => {
+                        let batch = self.gather(&mut jobs);
+                        self.send(batch, connection.clone(), Arc::clone(&health), slot);
+                    }
+                    _ => return End::Dropped,
+                },
+            }
+        }
+    }
+
+    fn gather(&self, jobs: &mut Vec<Job>) -> Batch {
+        let own = match &self.target {
+            Target::Fixed(address) => Some(address.clone()),
+            Target::Sentinel(_) => None,
+        };
+        let batch = Batch::gather(jobs.drain(..), self.dialer.kind, own);
+        Tally::add(&self.tally.calls, batch.calls());
+        Tally::add(&self.tally.coalesced, batch.coalesced());
+        batch
+    }
+
+    fn send(
+        &self,
+        batch: Batch,
+        mut connection: Connection,
+        health: Arc<Health>,
+        slot: OwnedSemaphorePermit,
+    ) {
+        if batch.calls() == 0 {
+            return;
+        }
+        if connection.is_closed() {
+            return batch.fail(&Failure::Down);
+        }
+        self.tally.batches.fetch_add(1, Relaxed);
+        let (tally, timeout) = (Arc::clone(&self.tally), self.dialer.timeout);
+        tokio::spawn(async move {
+            match batch.run(&mut connection, timeout, &tally).await {
+                Outcome::Answered => health.answered(),
+                Outcome::Silent => health.silent(),
+                Outcome::Useless => health.give_up(),
+            }
+            drop(slot);
+        });
+    }
+}
+
+impl Job {
+    fn fail(self, failure: Failure) {
+        // Nobody may be left to hear it.
+        let _ = self.reply.send(Err(Trouble::Failed(failure)));
+    }
+}

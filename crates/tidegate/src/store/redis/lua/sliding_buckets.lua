@@ -1,0 +1,46 @@
+-- sliding-buckets: a log whose entries share places. As algorithms/sliding_buckets.rs.
+--
+-- Bytes: entries, marked 0x82. Replies: as sliding_log.lua.
+local function sliding_buckets(raw, want)
+  local buckets = entries(raw, 0x82)
+  local sub_window = want.extra
+  local function advance()
+    buckets.reenter_future()
+    local cutoff = now - want.window
+    if buckets.total > 0 and buckets.newest > cutoff then
+      -- The newest bucket is live, and so is all of it.
+      cutoff = math.min(cutoff, buckets.newest - buckets.newest % sub_window - 1)
+    end
+    buckets.drop_through(cutoff)
+  end
+  advance()
+  local total, newest = buckets.total, buckets.newest
+
+  local function charge(units)
+    if buckets.total > 0 and buckets.newest < now and units > 0 then
+      -- Another hit in the newest bucket: what it held becomes one place.
+      local last = buckets.newest
+      local start = last - last % sub_window
+      local held = 0
+      while buckets.total > 0 and buckets.newest >= start do
+        held = held + buckets.pop()
+      end
+      buckets.push(last, held)
+    end
+    buckets.push(now, units)
+  end
+
+  local function settle(charged)
+    if charged and want.kind == REFUND then
+      buckets.refund(want.units)
+      advance()
+    elseif charged then
+      charge(math.min(want.units, math.max(want.cap - buckets.total, 0)))
+    end
+    if want.kind ~= ASK then
+      total, newest = buckets.total, buckets.newest
+    end
+    return buckets.pack(), buckets.newest + want.window, total, newest
+  end
+  return total + want.least <= want.count, settle, total, newest, buckets.freed_by(want)
+end

@@ -1,0 +1,31 @@
+-- sliding-log: every admitted request. As algorithms/sliding_log.rs.
+--
+-- Bytes: entries, marked 0x81. Replies: sum, time of the newest, time of the entry
+-- that frees what is lacking; before an ask is charged, after anything else is.
+local function sliding_log(raw, want)
+  local log = entries(raw, 0x81)
+  local function advance()
+    log.reenter_future()
+    log.drop_through(now - want.window)
+  end
+  advance()
+  local total, newest = log.total, log.newest
+
+  local function settle(charged)
+    if charged and want.kind == REFUND then
+      log.refund(want.units)
+      advance()
+    elseif charged and want.units > 0 then
+      if log.total > 0 and log.bytes() > MAX_LOG_BYTES then
+        -- The next entry shares the newest one's place: it counts until that one ages out.
+        log.push(now, log.pop())
+      end
+      log.push(now, math.min(want.units, math.max(want.cap - log.total, 0)))
+    end
+    if want.kind ~= ASK then
+      total, newest = log.total, log.newest
+    end
+    return log.pack(), log.newest + want.window, total, newest
+  end
+  return total + want.least <= want.count, settle, total, newest, log.freed_by(want)
+end

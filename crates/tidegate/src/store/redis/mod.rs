@@ -1,0 +1,328 @@
+//! The Redis store: state shared by many nodes.
+//!
+//! ```text
+//!   request -> deny cache -> plan -> lane -> batch -> script in Redis -> raw state -> decision
+//! ```
+//!
+//! The decision is made twice, on the same numbers: by a script, which charges, and
+//! by the core, which reads what the script found and works out the answer. Nothing
+//! here waits longer than the deadline, queues while disconnected, or repeats a call
+//! whose outcome is unknown.
+//!
+//! - `url.rs`, `options.rs`, `error.rs`: where the store is, and why it cannot be used;
+//! - `connection.rs`, `tls.rs`, `facts.rs`: one connection, checked;
+//! - `lane.rs`, `batch.rs`, `breaker.rs`: callers gather, go together, give up;
+//! - `topology/`: one server, Sentinel, Cluster; `across.rs`: keys in several slots;
+//! - `names.rs`, `plan.rs`, `counter.rs`, `permits.rs`, `script.rs`, `lua/`: what is said;
+//! - `deny_cache.rs`: denials answered without asking.
+
+mod across;
+mod batch;
+mod breaker;
+mod codec;
+mod connection;
+mod counter;
+mod deny_cache;
+mod error;
+mod facts;
+mod lane;
+mod names;
+mod options;
+mod permits;
+mod plan;
+mod script;
+mod stats;
+mod tls;
+mod topology;
+mod url;
+
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use redis::{Cmd, Value};
+use smallvec::{SmallVec, smallvec};
+use tidegate_core::{Cost, Limit, PermitId, Timestamp};
+
+use self::connection::Dialer;
+use self::counter::Quick;
+pub use self::deny_cache::MAX_AGE as MAX_DENY_CACHE;
+use self::deny_cache::{Cells, DenyCache, Look};
+pub use self::error::{ACL_RULES, ConnectError, UrlError};
+use self::lane::{Answer, Work};
+use self::names::Names;
+pub use self::options::RedisOptions;
+use self::plan::{Mode, Plan};
+use self::script::Call;
+pub use self::stats::RedisStats;
+use self::stats::Tally;
+use self::topology::Topology;
+use self::url::StoreUrl;
+use super::PermitAct;
+use crate::{Failure, Request, Store, StoreError, Verdict};
+
+/// What is said to the server and how its replies are read, for tests and benchmarks
+/// that talk to it themselves.
+#[doc(hidden)]
+pub mod wire {
+    pub use super::counter::{
+        Answer, Entry, MAX_TIMES, Quick, answers as counter_answers, call as counter_call,
+        is_quick, verdict as quick_verdict,
+    };
+    pub use super::names::{Names, slot_key};
+    pub use super::permits::{call as permit_call, was_held};
+    pub use super::plan::{Answers, Mode, Part, Plan, Planned};
+    pub use super::script::{Call, Script};
+    pub use crate::store::PermitAct;
+}
+
+/// Keeps states in Redis or Valkey and decides on them there.
+///
+/// A handle: clones are the same store. When the last is dropped its connections end.
+/// It must be used within a `tokio` runtime.
+#[derive(Clone)]
+pub struct RedisStore {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    url: StoreUrl,
+    names: Names,
+    timeout: Duration,
+    topology: Topology,
+    tally: Arc<Tally>,
+    denials: Option<DenyCache>,
+    permits: AtomicU64,
+    random: RandomState,
+}
+
+/// A connection takes a few round trips: this many deadlines, and this long at least.
+const CONNECT_ROUND_TRIPS: u32 = 8;
+const MIN_CONNECT_TIME: Duration = Duration::from_millis(500);
+/// Numbers of permits stay exact where numbers are doubles.
+const PERMIT_BITS: u32 = 53;
+
+impl RedisStore {
+    /// Connects, and looks whether it is the kind of server the address says. A
+    /// server that is not there is no error: the store is down until it is.
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    pub async fn connect(options: RedisOptions) -> Result<Self, ConnectError> {
+        let url = options.check()?;
+        let tls = url.tls.as_ref().map(tls::connector).transpose()?;
+        let dialer = Dialer {
+            kind: url.kind,
+            login: url.login.clone(),
+            db: url.db,
+            tls,
+            connect_timeout: (options.timeout * CONNECT_ROUND_TRIPS).max(MIN_CONNECT_TIME),
+            timeout: options.timeout,
+        };
+        let tally = Arc::new(Tally::default());
+        let topology = Topology::start(&url, Arc::new(dialer), Arc::clone(&tally)).await?;
+        let inner = Inner {
+            url,
+            names: Names::new(&options.key_prefix),
+            timeout: options.timeout,
+            topology,
+            tally,
+            denials: options.deny_cache.then(DenyCache::new),
+            permits: AtomicU64::new(0),
+            random: RandomState::new(),
+        };
+        Ok(RedisStore { inner: Arc::new(inner) })
+    }
+
+    /// What it has done.
+    pub fn stats(&self) -> RedisStats {
+        self.inner.tally.read(self.inner.topology.is_up())
+    }
+
+    /// What an operator should know although it works.
+    pub fn warnings(&self) -> Vec<String> {
+        self.inner.tally.warnings()
+    }
+
+    /// Why it could not be reached when that was last tried; `None` once it was.
+    pub fn last_error(&self) -> Option<String> {
+        self.inner.tally.last_error()
+    }
+
+    /// A number no permit has had, on any node: nobody can guess one.
+    pub fn new_permit(&self) -> PermitId {
+        let number = self.inner.permits.fetch_add(1, Relaxed);
+        let random = self.inner.random.hash_one(number) >> (u64::BITS - PERMIT_BITS);
+        PermitId(random.max(1))
+    }
+
+    /// Decides at a given time, for tests; nothing is answered from memory.
+    #[doc(hidden)]
+    pub async fn decide_at(
+        &self,
+        now: Timestamp,
+        request: &Request<'_>,
+    ) -> Result<Verdict, StoreError> {
+        self.inner.decide_in_time(request, Some(now)).await
+    }
+
+    /// Gives a permit back, or renews it; says whether it was held.
+    ///
+    /// # Errors
+    /// As [`Store::decide`].
+    #[doc(hidden)]
+    pub async fn with_permit(
+        &self,
+        key: &[u8],
+        limit: &Limit,
+        act: PermitAct,
+    ) -> Result<bool, StoreError> {
+        let call = permits::call(&self.inner.names, key, limit, act, None);
+        let value = self.inner.in_time(self.inner.call(&call)).await?;
+        permits::was_held(&value)
+    }
+}
+
+impl Store for RedisStore {
+    async fn decide(&self, request: &Request<'_>) -> Result<Verdict, StoreError> {
+        self.inner.decide(request).await
+    }
+
+    async fn reset(&self, key: &[u8], limit: &Limit) -> Result<bool, StoreError> {
+        self.inner.reset(key, limit).await
+    }
+}
+
+impl Inner {
+    async fn decide(self: &Arc<Self>, request: &Request<'_>) -> Result<Verdict, StoreError> {
+        self.tally.requests.fetch_add(1, Relaxed);
+        let candidate = match self.look(request) {
+            Look::Denied(verdict) => {
+                self.tally.deny_cache_hits.fetch_add(1, Relaxed);
+                return Ok(verdict);
+            }
+            Look::Unknown(candidate) => Some(candidate),
+            Look::NotForThis => None,
+        };
+        let verdict = self.decide_in_time(request, None).await?;
+        if let (Some(denials), Some(candidate)) = (&self.denials, candidate) {
+            denials.remember(candidate, &verdict, Instant::now());
+        }
+        Ok(verdict)
+    }
+
+    fn look(&self, request: &Request<'_>) -> Look {
+        let look = |denials: &DenyCache| denials.look(request, Instant::now());
+        self.denials.as_ref().map_or(Look::NotForThis, look)
+    }
+
+    async fn decide_in_time(
+        self: &Arc<Self>,
+        request: &Request<'_>,
+        at: Option<Timestamp>,
+    ) -> Result<Verdict, StoreError> {
+        let _noticed = self.gives_back(request).then(|| self.notice(request));
+        self.in_time(self.ask(request, at)).await
+    }
+
+    /// Waits for an answer until the deadline, and counts it if there is none.
+    async fn in_time<T>(
+        &self,
+        asking: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let asked = tokio::time::timeout(self.timeout, asking).await;
+        let asked = asked.unwrap_or(Err(StoreError::Failed(Failure::TimedOut)));
+        asked.inspect_err(|error| self.tally.failed(error))
+    }
+
+    async fn ask(
+        self: &Arc<Self>,
+        request: &Request<'_>,
+        at: Option<Timestamp>,
+    ) -> Result<Verdict, StoreError> {
+        if let Some(quick) = Quick::of(request, &self.names) {
+            let slot = self.topology.slot(&quick.key);
+            let work = || Work::Count(quick.clone(), at);
+            if let Answer::Counted(decision) = self.topology.ask(slot, work, &self.tally).await? {
+                return Ok(Verdict::new(request.checks, smallvec![decision], false));
+            }
+        }
+        let plan = Plan::new(request, &self.names)?;
+        if plan.states().is_empty() {
+            return Ok(Verdict::new(request.checks, SmallVec::new(), false));
+        }
+        let parts = plan.parts(|name| self.topology.slot(name));
+        let answers = if parts.len() > 1 {
+            across::decide(self, plan.clone(), parts, at).await?
+        } else {
+            plan.answers(&self.call(&plan.call(Mode::Decide, at)).await?)?
+        };
+        Ok(plan.verdict(request.checks, &answers))
+    }
+
+    async fn reset(&self, key: &[u8], limit: &Limit) -> Result<bool, StoreError> {
+        let _noticed = self
+            .denials
+            .as_ref()
+            .map(|denials| Noticed { denials, cells: smallvec![denials.cell(key, limit)] });
+        let name = self.names.state(key, limit);
+        let slot = self.topology.slot(&name);
+        let mut command = Cmd::new();
+        command.arg("DEL").arg(name);
+        match self.in_time(self.send(slot, &command)).await? {
+            Value::Int(count) => Ok(count > 0),
+            other => Err(script::not_ours(&other).into()),
+        }
+    }
+
+    /// Calls a script, all of whose keys are in one slot.
+    async fn call(&self, call: &Call) -> Result<Value, StoreError> {
+        let slot = call.keys.first().map_or(0, |name| self.topology.slot(name));
+        self.send(slot, &call.cmd()).await
+    }
+
+    async fn send(&self, slot: u16, command: &Cmd) -> Result<Value, StoreError> {
+        let work = || Work::Send(command.clone());
+        match self.topology.ask(slot, work, &self.tally).await? {
+            Answer::Value(value) => Ok(value),
+            Answer::Counted(_) | Answer::NotCounted => Err(script::not_ours(&Value::Nil).into()),
+        }
+    }
+
+    /// Whether denials from before may no longer hold when a request is done, be it
+    /// that units are given back, or that they are for a moment only taken.
+    fn gives_back(&self, request: &Request<'_>) -> bool {
+        let is_ask = |check: &crate::Check<'_>| matches!(check.cost, Cost::Ask(_));
+        matches!(self.topology, Topology::Cluster(_)) && request.checks.len() > 1
+            || !request.checks.iter().all(is_ask)
+    }
+
+    /// Forgets denials when it is dropped: also when the caller goes away.
+    fn notice(&self, request: &Request<'_>) -> Option<Noticed<'_>> {
+        let denials = self.denials.as_ref()?;
+        Some(Noticed { denials, cells: denials.cells(request) })
+    }
+}
+
+/// Something was given back, or may have been.
+struct Noticed<'a> {
+    denials: &'a DenyCache,
+    cells: Cells,
+}
+
+impl Drop for Noticed<'_> {
+    fn drop(&mut self) {
+        self.denials.given_back(&self.cells);
+    }
+}
+
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisStore")
+            .field("url", &self.inner.url)
+            .field("stats", &self.stats())
+            .finish()
+    }
+}

@@ -1,0 +1,273 @@
+//! From a request to one call of `request.lua`, and from its reply to a verdict.
+//!
+//! A plan owns all it needs, so that it can be handed to whoever talks to the server.
+
+use redis::Value;
+use smallvec::SmallVec;
+use tidegate_core::{Algorithm, Ask, Cost, Decision, Limit, PermitId, Timestamp};
+
+use super::names::{self, Names, mark_observed};
+use super::script::{Call, Script, not_ours, time_arg};
+use super::{codec, permits};
+use crate::check::{MAX_CHECKS, add_costs};
+use crate::store::{PermitAct, Request, StoreError};
+use crate::{Check, CheckError, Verdict};
+
+/// Requests have a few checks; more spill to the heap.
+type Few<T> = SmallVec<[T; 4]>;
+
+/// A request as the store sees it: which states it counts in, each once.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    states: Few<Planned>,
+    /// Which state each check counts in.
+    members: Few<usize>,
+    id: Option<Named>,
+    permit: PermitId,
+}
+
+/// All checks of a request that count in one state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Planned {
+    /// The name of the state.
+    pub key: Vec<u8>,
+    /// The limit.
+    pub limit: Limit,
+    /// What the checks cost together.
+    pub cost: Cost,
+    /// Whether it is only watched.
+    pub observed: bool,
+}
+
+/// An idempotency id.
+#[derive(Clone, Debug)]
+struct Named {
+    /// Tells it from others.
+    digest: String,
+    /// Tell whether the same is asked again.
+    costs: Vec<u8>,
+    /// How long it is remembered.
+    window_us: u64,
+}
+
+/// What is to come of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Decide, and charge what is admitted.
+    Decide,
+    /// Answer as a denied request would be answered, and change nothing.
+    Dry,
+    /// Charge, and forget the idempotency id.
+    Undo,
+}
+
+/// A reply, read: the answer of each state, in the plan's order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answers {
+    /// Whether all that have a say admitted; nothing was charged otherwise.
+    pub admitted: bool,
+    decisions: Few<Decision>,
+}
+
+/// The part of a plan whose keys are in one slot.
+#[derive(Clone, Debug)]
+pub struct Part {
+    /// What is asked there.
+    pub plan: Plan,
+    /// Which of the whole plan's states they are.
+    states: Few<usize>,
+}
+
+impl Plan {
+    /// Works out which states a request counts in, merging checks that share one.
+    ///
+    /// # Errors
+    /// As every store's `decide`.
+    pub fn new(request: &Request<'_>, names: &Names) -> Result<Self, CheckError> {
+        if request.checks.len() > MAX_CHECKS {
+            return Err(CheckError::TooManyChecks(request.checks.len()));
+        }
+        let permit = request.permit.unwrap_or_default();
+        let mut plan = Plan { states: Few::new(), members: Few::new(), id: None, permit };
+        for check in request.checks {
+            if check.limit.algorithm() == Algorithm::Concurrency && request.permit.is_none() {
+                return Err(CheckError::NeedsPermit);
+            }
+            plan.add(check, names)?;
+        }
+        plan.set_observers_apart();
+        if let Some(id) = request.id {
+            plan.name(id);
+        }
+        Ok(plan)
+    }
+
+    /// The states it counts in.
+    pub fn states(&self) -> &[Planned] {
+        &self.states
+    }
+
+    /// Whether there is an idempotency id, or a permit to be held.
+    pub fn is_named(&self) -> bool {
+        self.id.is_some() || self.permit != PermitId::default()
+    }
+
+    /// The call that decides it, at the time given or the server's. All keys must be
+    /// in one slot; see [`Plan::parts`].
+    pub fn call(&self, mode: Mode, now: Option<Timestamp>) -> Call {
+        self.call_with(mode, self.id_key(), now)
+    }
+
+    /// Reads the reply to its call.
+    ///
+    /// # Errors
+    /// When the reply is an error or not one of ours, and [`CheckError::IdReused`].
+    pub fn answers(&self, reply: &Value) -> Result<Answers, StoreError> {
+        let read = codec::read(reply, self.states.len()).ok_or_else(|| not_ours(reply))?;
+        if read.outcome == codec::Outcome::IdReused {
+            return Err(CheckError::IdReused.into());
+        }
+        let admitted = read.outcome == codec::Outcome::Admitted;
+        let both = self.states.iter().zip(read.states);
+        let decisions = both.map(|(state, numbers)| {
+            let (mut stand_in, cost) = codec::stand_in(state, read.now, numbers);
+            let ask = Ask::new(cost, read.now);
+            let admits = stand_in.admits(&state.limit, &ask);
+            stand_in.settle(&state.limit, &ask, admitted && admits)
+        });
+        Ok(Answers { admitted, decisions: decisions.collect() })
+    }
+
+    /// The verdict on the request the plan was made of.
+    pub fn verdict(&self, checks: &[Check<'_>], answers: &Answers) -> Verdict {
+        let decisions = self.members.iter().map(|&state| answers.decisions[state]).collect();
+        Verdict::new(checks, decisions, false)
+    }
+
+    /// The plan cut into parts of one slot each, in the order of the checks. Each is
+    /// decided and remembered on its own; see [`Plan::gather`] and [`Plan::undo`].
+    pub fn parts(&self, slot: impl Fn(&[u8]) -> u16) -> Vec<Part> {
+        let mut parts = Vec::<(u16, Few<usize>)>::new();
+        for &state in &self.members {
+            let slot = slot(&self.states[state].key);
+            match parts.iter_mut().find(|(other, _)| *other == slot) {
+                Some((_, states)) if states.contains(&state) => {}
+                Some((_, states)) => states.push(state),
+                None => parts.push((slot, SmallVec::from_slice(&[state]))),
+            }
+        }
+        parts.into_iter().map(|(_, states)| self.part(states)).collect()
+    }
+
+    /// The answers of the whole, from those of its parts. A part that was never asked
+    /// is not among them only if the plan has no states at all.
+    pub fn gather<'a>(&self, parts: impl Iterator<Item = (&'a Part, &'a Answers)>) -> Answers {
+        let mut all: Few<Option<Decision>> = self.states.iter().map(|_| None).collect();
+        let mut admitted = true;
+        for (part, answers) in parts {
+            admitted &= answers.admitted;
+            for (&state, &decision) in part.states.iter().zip(&answers.decisions) {
+                all[state] = Some(decision);
+            }
+        }
+        Answers { admitted, decisions: all.into_iter().flatten().collect() }
+    }
+
+    /// The calls that take back what a part was charged, as far as it was, and forget
+    /// its idempotency id.
+    pub fn undo(&self, answers: &Answers, now: Option<Timestamp>) -> Vec<Call> {
+        if !answers.admitted {
+            return Vec::new();
+        }
+        let mut calls = Vec::new();
+        let mut undone = Plan { states: Few::new(), ..self.clone() };
+        for (state, decision) in self.states.iter().zip(&answers.decisions) {
+            let cost = match state.cost {
+                _ if !decision.allowed => continue,
+                Cost::Ask(0) => continue,
+                Cost::Ask(_) | Cost::Force(_)
+                    if state.limit.algorithm() == Algorithm::Concurrency =>
+                {
+                    let act = PermitAct::Release(self.permit);
+                    calls.push(permits::at(vec![state.key.clone()], &state.limit, act, now));
+                    continue;
+                }
+                Cost::Ask(units) | Cost::Force(units) => Cost::Refund(units),
+                Cost::Refund(units) => Cost::Force(units),
+            };
+            undone.states.push(Planned { cost, ..state.clone() });
+        }
+        if !undone.states.is_empty() || undone.id.is_some() {
+            // The id's name needs a state to be beside.
+            let id_key = self.id_key();
+            calls.push(undone.call_with(Mode::Undo, id_key, now));
+        }
+        calls
+    }
+
+    fn add(&mut self, check: &Check<'_>, names: &Names) -> Result<(), CheckError> {
+        let key = names.state(check.key, check.limit);
+        let same = |state: &Planned| state.key == key && state.observed == check.observed;
+        let known = self.states.iter().position(same);
+        self.members.push(known.unwrap_or(self.states.len()));
+        let Check { limit, cost, observed, .. } = *check;
+        match known {
+            None => self.states.push(Planned { key, limit: *limit, cost, observed }),
+            Some(index) if self.states[index].limit != *limit => return Err(CheckError::Conflict),
+            Some(index) => self.states[index].cost = add_costs(self.states[index].cost, cost)?,
+        }
+        Ok(())
+    }
+
+    /// Gives a watched check a state of its own where it would share one with a check
+    /// that has a say.
+    fn set_observers_apart(&mut self) {
+        for index in 0..self.states.len() {
+            let Planned { key, observed, .. } = &self.states[index];
+            let shared = |other: &Planned| !other.observed && other.key == *key;
+            if *observed && self.states.iter().any(shared) {
+                mark_observed(&mut self.states[index].key);
+            }
+        }
+    }
+
+    /// Puts the states in an order of their own, so that the order of the checks does
+    /// not matter to the id.
+    fn name(&mut self, id: &[u8]) {
+        let mut order: Few<usize> = (0..self.states.len()).collect();
+        order.sort_unstable_by(|&a, &b| self.states[a].key.cmp(&self.states[b].key));
+        let place = |state: usize| order.iter().position(|&other| other == state);
+        self.members = self.members.iter().filter_map(|&state| place(state)).collect();
+        self.states = order.iter().map(|&state| self.states[state].clone()).collect();
+        self.id = Some(Named {
+            digest: names::id_digest(self.states.iter().map(|state| &*state.key), id),
+            costs: self.states.iter().flat_map(|state| codec::cost_text(state.cost)).collect(),
+            window_us: self.states.iter().map(|s| s.limit.window_us()).max().unwrap_or(0),
+        });
+    }
+
+    fn id_key(&self) -> Option<Vec<u8>> {
+        let (id, first) = (self.id.as_ref()?, self.states.first()?);
+        Some(names::remembered(&first.key, &id.digest))
+    }
+
+    fn call_with(&self, mode: Mode, id_key: Option<Vec<u8>>, now: Option<Timestamp>) -> Call {
+        let mut args = vec![time_arg(now), codec::plan(&self.states, mode, self.permit)];
+        if let (Some(id), Some(_)) = (&self.id, &id_key) {
+            args.push(id.costs.clone());
+            args.push(id.window_us.to_string().into_bytes());
+        }
+        let keys = self.states.iter().map(|state| state.key.clone()).chain(id_key).collect();
+        Call { script: Script::Request, keys, args }
+    }
+
+    fn part(&self, states: Few<usize>) -> Part {
+        let plan = Plan {
+            states: states.iter().map(|&state| self.states[state].clone()).collect(),
+            members: (0..states.len()).collect(),
+            id: self.id.clone(),
+            permit: self.permit,
+        };
+        Part { plan, states }
+    }
+}

@@ -1,0 +1,100 @@
+//! The scripts that run inside Redis, and a call of one.
+//!
+//! A decision reads, compares and writes: only a script does that in one round
+//! trip without anybody in between. The sources are under `lua/`. What several
+//! scripts share is a file of its own, put in front of those that need it.
+
+use std::sync::OnceLock;
+
+use redis::{Cmd, Value};
+use tidegate_core::Timestamp;
+
+use crate::Failure;
+
+/// A job that is done inside Redis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Script {
+    /// Asks of `sliding-counter`s under one limit, each on its own: the hot path.
+    Counter,
+    /// Any request, all or nothing.
+    Request,
+    /// Gives a permit back, or renews it.
+    Permit,
+}
+
+impl Script {
+    /// All there are.
+    pub const ALL: [Script; 3] = [Script::Counter, Script::Request, Script::Permit];
+
+    /// Its Lua.
+    pub const fn source(self) -> &'static str {
+        match self {
+            Script::Counter => include_str!("lua/counter.lua"),
+            Script::Request => concat!(
+                include_str!("lua/common.lua"),
+                include_str!("lua/entries.lua"),
+                include_str!("lua/sliding_log.lua"),
+                include_str!("lua/sliding_buckets.lua"),
+                include_str!("lua/sliding_counter.lua"),
+                include_str!("lua/fixed_window.lua"),
+                include_str!("lua/token_bucket.lua"),
+                include_str!("lua/permits.lua"),
+                include_str!("lua/concurrency.lua"),
+                include_str!("lua/request.lua"),
+            ),
+            Script::Permit => concat!(
+                include_str!("lua/common.lua"),
+                include_str!("lua/permits.lua"),
+                include_str!("lua/permit.lua"),
+            ),
+        }
+    }
+
+    /// What `EVALSHA` knows it by.
+    pub fn sha(self) -> &'static str {
+        static SHAS: [OnceLock<String>; 3] = [const { OnceLock::new() }; 3];
+        let digest = || redis::Script::new(self.source()).get_hash().to_owned();
+        SHAS[self as usize].get_or_init(digest)
+    }
+}
+
+/// A script with its keys and arguments. All keys are in one slot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// Which.
+    pub script: Script,
+    /// All keys it touches.
+    pub keys: Vec<Vec<u8>>,
+    /// What else it is told.
+    pub args: Vec<Vec<u8>>,
+}
+
+impl Call {
+    /// As a command.
+    pub fn cmd(&self) -> Cmd {
+        let mut cmd = Cmd::with_capacity(3 + self.keys.len() + self.args.len(), self.bytes());
+        cmd.arg("EVALSHA").arg(self.script.sha()).arg(self.keys.len());
+        for part in self.keys.iter().chain(&self.args) {
+            cmd.arg(part.as_slice());
+        }
+        cmd
+    }
+
+    fn bytes(&self) -> usize {
+        const COMMAND_BYTES: usize = 64;
+        COMMAND_BYTES + self.keys.iter().chain(&self.args).map(Vec::len).sum::<usize>()
+    }
+}
+
+/// What to say of a reply that is none of ours.
+pub(super) fn not_ours(reply: &Value) -> Failure {
+    Failure::Refused(match reply {
+        Value::ServerError(error) => error.to_string().into(),
+        _ => "a script's reply has another form: is something rewriting replies on the way?".into(),
+    })
+}
+
+/// The time a script is told: none is the server's own.
+pub(super) fn time_arg(now: Option<Timestamp>) -> Vec<u8> {
+    now.map_or(Vec::new(), |now| now.as_micros().to_string().into_bytes())
+}

@@ -1,0 +1,145 @@
+//! What the store has done, counted once for all its connections.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::{Failure, StoreError};
+
+/// A store has a few things to say; a cluster of many nodes says them once.
+const MAX_WARNINGS: usize = 16;
+
+/// What the store has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RedisStats {
+    /// Whether it can be asked now; of a cluster, every part of it.
+    pub up: bool,
+    /// Requests it was asked to decide, those answered from memory included.
+    pub requests: u64,
+    /// Denials answered from memory.
+    pub deny_cache_hits: u64,
+    /// Script calls sent: several requests may share one.
+    pub calls: u64,
+    /// Writes to a connection: several calls may share one.
+    pub batches: u64,
+    /// Requests that shared an entry of a call with an equal one.
+    pub coalesced: u64,
+    /// Calls sent again, after an answer that proves they had not been carried out.
+    pub resent: u64,
+    /// Round trips that were answered, and how long they took in all.
+    pub round_trips: u64,
+    /// See `round_trips`.
+    pub round_trip_us: u64,
+    /// Requests that failed, because it was not there or was not lately.
+    pub failed_down: u64,
+    /// Requests that failed, because it did not answer in time.
+    pub failed_timed_out: u64,
+    /// Requests that failed, because the connection broke.
+    pub failed_lost: u64,
+    /// Requests that failed, because it answered with an error.
+    pub failed_refused: u64,
+    /// How often it was given up until it answers again.
+    pub breaker_openings: u64,
+    /// Connections made.
+    pub connections: u64,
+}
+
+impl RedisStats {
+    /// Failures by the name of their kind.
+    pub fn failures(&self) -> [(&'static str, u64); 4] {
+        [
+            (Failure::Down.name(), self.failed_down),
+            (Failure::TimedOut.name(), self.failed_timed_out),
+            (Failure::Lost.name(), self.failed_lost),
+            (Failure::Refused("".into()).name(), self.failed_refused),
+        ]
+    }
+}
+
+/// Where everybody counts.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    pub(super) requests: AtomicU64,
+    pub(super) deny_cache_hits: AtomicU64,
+    pub(super) calls: AtomicU64,
+    pub(super) batches: AtomicU64,
+    pub(super) coalesced: AtomicU64,
+    pub(super) resent: AtomicU64,
+    round_trips: AtomicU64,
+    round_trip_us: AtomicU64,
+    failed: [AtomicU64; 4],
+    pub(super) breaker_openings: AtomicU64,
+    pub(super) connections: AtomicU64,
+    warnings: Mutex<BTreeSet<String>>,
+    last_error: Mutex<Option<String>>,
+}
+
+impl Tally {
+    pub(super) fn add(counter: &AtomicU64, count: usize) {
+        counter.fetch_add(count as u64, Relaxed);
+    }
+
+    pub(super) fn round_trip(&self, took: Duration) {
+        self.round_trips.fetch_add(1, Relaxed);
+        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        self.round_trip_us.fetch_add(micros, Relaxed);
+    }
+
+    /// Counts an answer that was none.
+    pub(super) fn failed(&self, error: &StoreError) {
+        let StoreError::Failed(failure) = error else { return };
+        let index = match failure {
+            Failure::Down => 0,
+            Failure::TimedOut => 1,
+            Failure::Lost => 2,
+            Failure::Refused(_) => 3,
+        };
+        self.failed[index].fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn warn(&self, warning: Option<String>) {
+        let Some(warning) = warning else { return };
+        let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
+        if warnings.len() < MAX_WARNINGS {
+            warnings.insert(warning);
+        }
+    }
+
+    pub(super) fn warnings(&self) -> Vec<String> {
+        let warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
+        warnings.iter().cloned().collect()
+    }
+
+    pub(super) fn set_last_error(&self, error: Option<String>) {
+        *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = error;
+    }
+
+    pub(super) fn last_error(&self) -> Option<String> {
+        self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn read(&self, up: bool) -> RedisStats {
+        let read = |counter: &AtomicU64| counter.load(Relaxed);
+        let [failed_down, failed_timed_out, failed_lost, failed_refused] =
+            [0, 1, 2, 3].map(|index: usize| read(&self.failed[index]));
+        RedisStats {
+            up,
+            requests: read(&self.requests),
+            deny_cache_hits: read(&self.deny_cache_hits),
+            calls: read(&self.calls),
+            batches: read(&self.batches),
+            coalesced: read(&self.coalesced),
+            resent: read(&self.resent),
+            round_trips: read(&self.round_trips),
+            round_trip_us: read(&self.round_trip_us),
+            failed_down,
+            failed_timed_out,
+            failed_lost,
+            failed_refused,
+            breaker_openings: read(&self.breaker_openings),
+            connections: read(&self.connections),
+        }
+    }
+}

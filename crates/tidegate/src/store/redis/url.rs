@@ -1,0 +1,421 @@
+//! Where the store is, read from a URL.
+//!
+//! ```text
+//!   redis://[user:password@]host[:port][/db]
+//!   rediss://...                                          the same over TLS
+//!   redis-sentinel://[..@]host[:port][,host..]/master[/db]
+//!   redis-cluster://[..@]host[:port][,host..]
+//!   ?ca=FILE&cert=FILE&key=FILE&tls=true&sentinel_user=..&sentinel_password=..
+//! ```
+//!
+//! Read here and not by a general parser of URLs, because those know one host and
+//! because an error must never repeat what may be a password: it names the part.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use super::error::UrlError;
+
+/// The most servers a URL may name: each may be asked in turn while a store is down.
+const MAX_HOSTS: usize = 64;
+/// Longer than any URL somebody means.
+const MAX_URL_BYTES: usize = 4096;
+
+const REDIS_PORT: u16 = 6379;
+const SENTINEL_PORT: u16 = 26379;
+
+/// What kind of store a URL speaks of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Single,
+    Sentinel,
+    Cluster,
+}
+
+/// A host and a port.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Address {
+    pub(super) host: Box<str>,
+    pub(super) port: u16,
+}
+
+/// A name and a password, never shown.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub(super) struct Login {
+    pub(super) user: Option<String>,
+    pub(super) password: Option<String>,
+}
+
+/// The files TLS needs beside the system's certificates.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct TlsFiles {
+    /// Whose certificates are believed instead of the system's.
+    pub(super) ca: Option<PathBuf>,
+    /// What this side shows: certificate and key.
+    pub(super) own: Option<(PathBuf, PathBuf)>,
+}
+
+/// A URL, taken apart.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct StoreUrl {
+    pub(super) kind: Kind,
+    /// At least one; for `Single` exactly one.
+    pub(super) hosts: Vec<Address>,
+    pub(super) login: Login,
+    pub(super) db: u32,
+    /// What Sentinel calls the primary; empty otherwise.
+    pub(super) master: String,
+    /// For the Sentinels themselves.
+    pub(super) sentinel_login: Login,
+    pub(super) tls: Option<TlsFiles>,
+}
+
+impl StoreUrl {
+    pub(super) fn parse(text: &str) -> Result<Self, UrlError> {
+        if text.len() > MAX_URL_BYTES {
+            return Err(fail("URL", format!("is longer than {MAX_URL_BYTES} bytes")));
+        }
+        if text.bytes().any(|byte| byte.is_ascii_control() || byte == b' ') {
+            let fix = "has a space or a control character in it: write it as %20 or the like";
+            return Err(fail("URL", fix));
+        }
+        let (scheme, rest) = text.split_once("://").unwrap_or(("", text));
+        let (kind, tls) = match scheme {
+            "redis" => (Kind::Single, None),
+            "rediss" => (Kind::Single, Some(TlsFiles::default())),
+            "redis-sentinel" => (Kind::Sentinel, None),
+            "redis-cluster" => (Kind::Cluster, None),
+            _ => {
+                let fix =
+                    "must be `redis://`, `rediss://`, `redis-sentinel://` or `redis-cluster://`";
+                return Err(fail("scheme", fix));
+            }
+        };
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let (login, hosts) = match authority.rsplit_once('@') {
+            Some((login, hosts)) => (read_login(login)?, hosts),
+            None => (Login::default(), authority),
+        };
+        let mut url = StoreUrl {
+            kind,
+            hosts: read_hosts(hosts, kind)?,
+            login,
+            db: 0,
+            master: String::new(),
+            sentinel_login: Login::default(),
+            tls,
+        };
+        url.read_path(path)?;
+        url.read_query(query)?;
+        Ok(url)
+    }
+
+    fn read_path(&mut self, path: &str) -> Result<(), UrlError> {
+        let db = match self.kind {
+            Kind::Single => path,
+            Kind::Cluster if path.is_empty() || path == "0" => path,
+            Kind::Cluster => {
+                return Err(fail("path", "must be empty: a cluster has database 0 alone"));
+            }
+            Kind::Sentinel => {
+                let (master, db) = path.split_once('/').unwrap_or((path, ""));
+                self.master = decode("master name", master)?;
+                if self.master.is_empty() {
+                    let fix = "is missing: write redis-sentinel://host/NAME, as in the Sentinel's `sentinel monitor NAME`";
+                    return Err(fail("master name", fix));
+                }
+                db
+            }
+        };
+        if !db.is_empty() {
+            let wrong = || fail("database", "must be a number, as in redis://host/0");
+            self.db = db.parse().map_err(|_| wrong())?;
+        }
+        Ok(())
+    }
+
+    fn read_query(&mut self, query: &str) -> Result<(), UrlError> {
+        let (mut cert, mut key) = (None, None);
+        let mut files = TlsFiles::default();
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let text = |part| decode(part, value);
+            match name {
+                "ca" => files.ca = Some(text("ca")?.into()),
+                "cert" => cert = Some(text("cert")?.into()),
+                "key" => key = Some(text("key")?.into()),
+                "tls" => self.read_tls(value)?,
+                "sentinel_user" => self.sentinel_login.user = Some(text("sentinel_user")?),
+                "sentinel_password" => {
+                    self.sentinel_login.password = Some(text("sentinel_password")?);
+                }
+                _ => {
+                    let fix = "has an unknown name: known are ca, cert, key, tls, sentinel_user and sentinel_password";
+                    return Err(fail("query", fix));
+                }
+            }
+        }
+        if self.sentinel_login != Login::default() && self.kind != Kind::Sentinel {
+            return Err(fail("query", "names a Sentinel login, but the scheme is another"));
+        }
+        files.own = match (cert, key) {
+            (None, None) => None,
+            (Some(cert), Some(key)) => Some((cert, key)),
+            _ => return Err(fail("query", "needs cert and key together, or neither")),
+        };
+        if files != TlsFiles::default() {
+            let Some(tls) = &mut self.tls else {
+                let fix = "names TLS files, but TLS is off: write rediss://, or tls=true with Sentinel or Cluster";
+                return Err(fail("query", fix));
+            };
+            *tls = files;
+        }
+        Ok(())
+    }
+
+    /// `tls=` must stand before nothing: the files are put in after all is read.
+    fn read_tls(&mut self, value: &str) -> Result<(), UrlError> {
+        self.tls = match (value, self.kind) {
+            (_, Kind::Single) => {
+                return Err(fail("tls", "is said by the scheme: write redis:// or rediss://"));
+            }
+            ("true", _) => Some(TlsFiles::default()),
+            ("false", _) => None,
+            _ => return Err(fail("tls", "must be true or false")),
+        };
+        Ok(())
+    }
+}
+
+/// Without credentials, and without what could hide some.
+impl fmt::Display for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match (self.kind, &self.tls) {
+            (Kind::Single, None) => "redis://",
+            (Kind::Single, Some(_)) => "rediss://",
+            (Kind::Sentinel, _) => "redis-sentinel://",
+            (Kind::Cluster, _) => "redis-cluster://",
+        })?;
+        for (index, host) in self.hosts.iter().enumerate() {
+            write!(f, "{}{host}", if index > 0 { "," } else { "" })?;
+        }
+        if self.kind == Kind::Sentinel {
+            write!(f, "/{}", self.master.escape_debug())?;
+        }
+        if self.db != 0 {
+            write!(f, "/{}", self.db)?;
+        }
+        let tls = self.tls.is_some() && self.kind != Kind::Single;
+        f.write_str(if tls { "?tls=true" } else { "" })
+    }
+}
+
+impl fmt::Debug for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Debug for Login {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Login(..)")
+    }
+}
+
+impl Address {
+    /// Reads `host:port` as Redis writes it; a host that is left out is `asked`'s.
+    pub(super) fn from_redirect(text: &str, asked: &Address) -> Option<Self> {
+        let (host, port) = text.rsplit_once(':')?;
+        Some(Address::told(host, port.parse().ok()?, asked))
+    }
+
+    /// The address a server tells; one without a host means its own.
+    pub(super) fn told(host: &str, port: u16, asked: &Address) -> Self {
+        let known = !host.is_empty() && host != "?";
+        Address { host: if known { host.into() } else { asked.host.clone() }, port }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (open, close) = if self.host.contains(':') { ("[", "]") } else { ("", "") };
+        write!(f, "{open}{}{close}:{}", self.host, self.port)
+    }
+}
+
+fn read_login(text: &str) -> Result<Login, UrlError> {
+    let Some((user, password)) = text.split_once(':') else {
+        let fix = "lacks a colon: write user:password@ or :password@";
+        return Err(fail("login", fix));
+    };
+    let user = decode("user", user)?;
+    let password = decode("password", password)?;
+    if password.is_empty() {
+        return Err(fail(
+            "password",
+            "is empty: write user:password@, or leave out both and the @",
+        ));
+    }
+    Ok(Login { user: Some(user).filter(|user| !user.is_empty()), password: Some(password) })
+}
+
+fn read_hosts(text: &str, kind: Kind) -> Result<Vec<Address>, UrlError> {
+    let port = if kind == Kind::Sentinel { SENTINEL_PORT } else { REDIS_PORT };
+    let hosts: Result<Vec<Address>, UrlError> =
+        text.split(',').take(MAX_HOSTS + 1).map(|host| read_host(host, port)).collect();
+    let hosts = hosts?;
+    if hosts.len() > MAX_HOSTS {
+        return Err(fail(
+            "hosts",
+            format!("are more than {MAX_HOSTS}: name a few, the rest is found"),
+        ));
+    }
+    if kind == Kind::Single && hosts.len() > 1 {
+        let fix = "are several: one server has one address; write redis-sentinel:// or redis-cluster:// for more";
+        return Err(fail("hosts", fix));
+    }
+    Ok(hosts)
+}
+
+fn read_host(text: &str, default_port: u16) -> Result<Address, UrlError> {
+    let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((host, port)) => (host, port.strip_prefix(':').or(port.is_empty().then_some(""))),
+        None => match text.split_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (text, Some("")),
+        },
+    };
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-:%".contains(&byte);
+    if host.is_empty() || !host.bytes().all(allowed) {
+        let fix = "is missing or has characters no host has: write redis://host:6379, an IPv6 address in [ ], and % @ / : in a password as %25 %40 %2F %3A";
+        return Err(fail("host", fix));
+    }
+    let port = match port {
+        Some("") => Some(default_port),
+        Some(port) => port.parse().ok().filter(|port| *port != 0),
+        None => None,
+    };
+    let wrong = || fail("port", "must be a number from 1 to 65535; an IPv6 address stands in [ ]");
+    Ok(Address { host: host.into(), port: port.ok_or_else(wrong)? })
+}
+
+/// Undoes %XX.
+fn decode(part: &'static str, text: &str) -> Result<String, UrlError> {
+    let wrong = || {
+        fail(
+            part,
+            "has a % that is not followed by two hex digits, or is not UTF-8: write % as %25",
+        )
+    };
+    let mut bytes = text.bytes();
+    let mut decoded = Vec::with_capacity(text.len());
+    while let Some(byte) = bytes.next() {
+        if byte != b'%' {
+            decoded.push(byte);
+            continue;
+        }
+        let mut digit = || bytes.next().and_then(|byte| char::from(byte).to_digit(16));
+        let (Some(high), Some(low)) = (digit(), digit()) else { return Err(wrong()) };
+        decoded.push(u8::try_from(high * 16 + low).unwrap_or(u8::MAX));
+    }
+    String::from_utf8(decoded).map_err(|_| wrong())
+}
+
+fn fail(part: &'static str, fix: impl Into<Box<str>>) -> UrlError {
+    UrlError { part, fix: fix.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_read_and_shown_without_secrets() {
+        let rows = [
+            ("redis://h", "redis://h:6379"),
+            ("redis://h:1/", "redis://h:1"),
+            ("redis://h/3", "redis://h:6379/3"),
+            ("rediss://u:p%40ss@h:7000/3?ca=/tmp/ca.pem", "rediss://h:7000/3"),
+            ("redis://:secret@[::1]:7000", "redis://[::1]:7000"),
+            ("redis://u:p@[::1]", "redis://[::1]:6379"),
+            ("redis-sentinel://a,b:1/mymaster", "redis-sentinel://a:26379,b:1/mymaster"),
+            (
+                "redis-sentinel://u:p@a/my%2Fmaster/2?sentinel_password=x&tls=true&ca=f",
+                "redis-sentinel://a:26379/my/master/2?tls=true",
+            ),
+            ("redis-cluster://a,b:2,[::1]:3", "redis-cluster://a:6379,b:2,[::1]:3"),
+            ("redis-cluster://:p@a/0?tls=true", "redis-cluster://a:6379?tls=true"),
+        ];
+        for (text, shown) in rows {
+            let url = StoreUrl::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"));
+            assert_eq!(url.to_string(), shown, "{text}");
+            assert_eq!(format!("{url:?}"), shown, "{text}");
+            assert!(!format!("{:?}", url.login).contains('p'), "{text}");
+        }
+        let url = StoreUrl::parse("rediss://u:p%40ss@h?cert=c%20c&key=k").expect("good");
+        assert_eq!(url.login.user.as_deref(), Some("u"));
+        assert_eq!(url.login.password.as_deref(), Some("p@ss"));
+        assert_eq!(url.tls, Some(TlsFiles { ca: None, own: Some(("c c".into(), "k".into())) }));
+    }
+
+    #[test]
+    fn a_wrong_url_names_the_part_and_the_fix_but_no_secret() {
+        let rows = [
+            ("", "scheme"),
+            ("h:6379", "scheme"),
+            ("http://s3cret@h", "scheme"),
+            ("redis://", "host"),
+            ("redis://s3cret@h", "login"),
+            ("redis://u:@h", "password"),
+            ("redis://u:s3cret%4@h", "password"),
+            ("redis://u:s3cret%ff@h", "password"),
+            ("redis://u:s3/cret@h", "port"),
+            ("redis://h:0", "port"),
+            ("redis://h:65536", "port"),
+            ("redis://::1", "host"),
+            ("redis://[::1]7", "port"),
+            ("redis://h/s3cret", "database"),
+            ("redis://a,b", "hosts"),
+            ("redis://h h", "URL"),
+            ("redis://h\r\n", "URL"),
+            ("redis-sentinel://h", "master name"),
+            ("redis-sentinel://h//1", "master name"),
+            ("redis-sentinel://h/m/s3cret", "database"),
+            ("redis-cluster://h/1", "path"),
+            ("redis://h?s3cret=1", "query"),
+            ("redis://h?ca=f", "query"),
+            ("rediss://h?cert=f", "query"),
+            ("redis://h?sentinel_password=s3cret", "query"),
+            ("redis://h?tls=true", "tls"),
+            ("redis-cluster://h?tls=s3cret", "tls"),
+        ];
+        for (text, part) in rows {
+            let error = StoreUrl::parse(text).expect_err(text);
+            assert_eq!(error.part, part, "{text}: {error}");
+            assert!(!format!("{error} {error:?}").contains("s3"), "{text}: {error}");
+        }
+        let many = vec!["h"; MAX_HOSTS + 1].join(",");
+        let error = StoreUrl::parse(&format!("redis-cluster://{many}")).expect_err("too many");
+        assert_eq!(error.part, "hosts");
+        let long = "h".repeat(MAX_URL_BYTES);
+        assert_eq!(StoreUrl::parse(&format!("redis://{long}")).expect_err("long").part, "URL");
+    }
+
+    #[test]
+    fn addresses_are_told_by_servers() {
+        let asked = Address { host: "me".into(), port: 1 };
+        let rows = [
+            ("10.0.0.1:7", Some("10.0.0.1:7")),
+            (":7", Some("me:7")),
+            ("?:7", Some("me:7")),
+            ("::1:7", Some("[::1]:7")),
+            ("h:x", None),
+            ("h", None),
+        ];
+        for (text, expect) in rows {
+            let told = Address::from_redirect(text, &asked).map(|address| address.to_string());
+            assert_eq!(told.as_deref(), expect, "{text}");
+        }
+    }
+}

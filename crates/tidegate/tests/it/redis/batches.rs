@@ -1,0 +1,154 @@
+//! Callers that arrive together, go together, and leave when they like.
+
+use std::collections::BTreeSet;
+use std::pin::pin;
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use tidegate::redis::RedisOptions;
+use tidegate::{Cost, Failure, StoreError};
+use tokio::task::JoinSet;
+
+use super::stand::{Engine, Server, connect, connect_with, options, run, run_on};
+use super::{ask, limit, remaining};
+
+#[test]
+fn equal_asks_of_a_hot_key_are_one_entry() {
+    const CALLERS: u64 = 500;
+    let server = Server::start(Engine::Redis);
+    run(async {
+        let store = connect(server.url()).await;
+        let limit = limit("100 per 1h");
+        // While it stands still they gather.
+        server.pause();
+        let mut callers = JoinSet::new();
+        for _ in 0..CALLERS {
+            let store = store.clone();
+            callers.spawn(async move { ask(&store, "hot", &limit, 1).await.expect("an answer") });
+        }
+        while store.stats().requests < CALLERS {
+            tokio::task::yield_now().await;
+        }
+        server.resume();
+        let decisions = callers.join_all().await;
+        let admitted = decisions.iter().filter(|decision| decision.allowed);
+        let left: BTreeSet<u64> = admitted.clone().map(|decision| decision.remaining).collect();
+        // Each was told what was left after it, as if they had come one by one.
+        assert_eq!(admitted.count(), 100);
+        assert_eq!(left, (0..100).collect());
+        let stats = store.stats();
+        assert!(stats.calls <= 10, "{stats:?}");
+        assert_eq!(stats.coalesced + stats.calls, CALLERS, "{stats:?}");
+        assert_eq!(remaining(&store, "hot", &limit).await, 0);
+    });
+}
+
+#[test]
+fn different_asks_that_go_together_get_their_own_answers() {
+    for one_thread in [false, true] {
+        let server = Server::start(Engine::Valkey);
+        run_on(one_thread, async {
+            let store = connect(server.url()).await;
+            let limits = ["1000 per 1h", "1000 per 1m", "999 per 1h", "1000 per 1h sliding-log"];
+            let limits = limits.map(limit);
+            let mut callers = JoinSet::new();
+            for number in 0..800_u64 {
+                let store = store.clone();
+                callers.spawn(async move {
+                    // One ask of a key, or two that differ.
+                    let (key, cost) = (format!("key {}", number / 8), 1 + number % 7);
+                    let limit = limits[usize::try_from(number % 4).expect("small")];
+                    let decision = ask(&store, &key, &limit, cost).await.expect("an answer");
+                    (key, limit, cost, decision)
+                });
+            }
+            let mut used = std::collections::HashMap::<_, u64>::new();
+            let answers = callers.join_all().await;
+            for (key, limit, cost, decision) in &answers {
+                assert!(decision.allowed);
+                assert_eq!(decision.limit, limit.count());
+                assert!(decision.remaining <= limit.count() - cost);
+                *used.entry((key, limit.id())).or_default() += cost;
+            }
+            for (key, limit, ..) in &answers {
+                let left = remaining(&store, key, limit).await;
+                assert_eq!(left, limit.count() - used[&(key, limit.id())], "{key} {limit}");
+            }
+        });
+    }
+}
+
+#[test]
+fn a_caller_that_leaves_disturbs_nobody() {
+    for one_thread in [false, true] {
+        let server = Server::start(Engine::Redis);
+        run_on(one_thread, async {
+            let store = connect(server.url()).await;
+            let limit = limit("1000 per 1h");
+            let mut stay = JoinSet::new();
+            let mut leave = JoinSet::new();
+            for number in 1..=400_u64 {
+                let store = store.clone();
+                let call = async move {
+                    let key = format!("key {number}");
+                    (number, ask(&store, &key, &limit, number).await.expect("an answer"))
+                };
+                match number % 4 {
+                    // Gone before it was ever polled, while queued, or while on its way.
+                    0 => drop(call),
+                    1 => {
+                        let mut call = pin!(call);
+                        let _ = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+                    }
+                    2 => drop(leave.spawn(call)),
+                    _ => drop(stay.spawn(call)),
+                }
+                if number % 10 == 0 {
+                    tokio::task::yield_now().await;
+                }
+            }
+            leave.shutdown().await;
+            for (number, decision) in stay.join_all().await {
+                assert!(decision.allowed);
+                assert_eq!(decision.remaining, 1000 - number);
+            }
+            // What had left was charged once or not at all.
+            for number in (1..=400).step_by(4) {
+                let left = remaining(&store, &format!("key {number}"), &limit).await;
+                assert!(left == 1000 || left == 1000 - number, "{number}: {left}");
+            }
+        });
+    }
+}
+
+#[test]
+fn the_queue_is_bounded() {
+    const CALLERS: u64 = 16_000;
+    let server = Server::start(Engine::Redis);
+    run(async {
+        let patient = RedisOptions { timeout: Duration::from_secs(20), ..options(server.url()) };
+        let store = connect_with(patient).await;
+        let limit = limit("65000 per 1h");
+        server.pause();
+        let mut callers = JoinSet::new();
+        for _ in 0..CALLERS {
+            let store = store.clone();
+            callers.spawn(async move { ask(&store, "hot", &limit, 1).await });
+        }
+        while store.stats().requests < CALLERS {
+            tokio::task::yield_now().await;
+        }
+        // Two batches of at most 1,024 are on their way, 8,192 wait.
+        let turned_away = store.stats().failed_down;
+        assert!(turned_away >= CALLERS - 8192 - 2 * 1024, "{turned_away}");
+        server.resume();
+        let answers = callers.join_all().await;
+        let down = Err(StoreError::Failed(Failure::Down));
+        let refused = answers.iter().filter(|answer| **answer == down).count() as u64;
+        assert_eq!(refused, turned_away);
+        let admitted = answers.iter().filter(|answer| answer.is_ok()).count() as u64;
+        assert_eq!(admitted + refused, CALLERS);
+        let peek = ask(&store, "hot", &limit, Cost::PEEK).await.expect("an answer");
+        assert_eq!(peek.remaining, 65_000 - admitted, "who was turned away was not charged");
+    });
+}

@@ -1,0 +1,118 @@
+//! A plain client: one call, one reply, no cleverness.
+
+use redis::{ConnectionLike, Value};
+use tidegate::redis::wire::{
+    Answer, Call, Entry, Mode, Names, PermitAct, Plan, Quick, Script, counter_answers,
+    counter_call, permit_call, quick_verdict, was_held,
+};
+use tidegate::{
+    Check, Cost, Decision, Failure, Limit, PermitId, Request, StoreError, Timestamp, Verdict,
+};
+
+use super::server::Server;
+
+/// A connection, and the names its keys have.
+pub struct Client {
+    pub connection: redis::Connection,
+    pub names: Names,
+}
+
+impl Client {
+    pub fn new(server: &Server, prefix: &str) -> Self {
+        let mut connection = server.connect();
+        for script in Script::ALL {
+            let load = redis::cmd("SCRIPT").arg("LOAD").arg(script.source()).clone();
+            let sha: String = load.query(&mut connection).expect("a script that compiles");
+            assert_eq!(sha, script.sha());
+        }
+        Client { connection, names: Names::new(prefix) }
+    }
+
+    pub fn run(&mut self, call: &Call) -> Result<Value, StoreError> {
+        let reply = self.connection.req_command(&call.cmd()).and_then(Value::extract_error);
+        reply.map_err(|error| Failure::Refused(error.to_string().into()).into())
+    }
+
+    /// By `request.lua`.
+    pub fn decide(
+        &mut self,
+        request: &Request<'_>,
+        now: Option<Timestamp>,
+    ) -> Result<Verdict, StoreError> {
+        self.ask(request, Mode::Decide, now)
+    }
+
+    pub fn ask(
+        &mut self,
+        request: &Request<'_>,
+        mode: Mode,
+        now: Option<Timestamp>,
+    ) -> Result<Verdict, StoreError> {
+        let plan = Plan::new(request, &self.names)?;
+        let reply = self.run(&plan.call(mode, now))?;
+        Ok(plan.verdict(request.checks, &plan.answers(&reply)?))
+    }
+
+    /// By `counter.lua` where that can be, as the store does.
+    pub fn decide_quickly(
+        &mut self,
+        request: &Request<'_>,
+        now: Option<Timestamp>,
+    ) -> Result<Verdict, StoreError> {
+        if let Some(quick) = Quick::of(request, &self.names) {
+            let entry = Entry { key: quick.key, units: quick.units, times: 1 };
+            let reply = self.run(&counter_call(&quick.limit, std::slice::from_ref(&entry), now))?;
+            let answers = counter_answers(&quick.limit, &[entry], &reply)?;
+            if let [Answer::Decided(decisions)] = &answers[..] {
+                return Ok(quick_verdict(request.checks, decisions[0]));
+            }
+        }
+        self.decide(request, now)
+    }
+
+    pub fn check(
+        &mut self,
+        key: impl AsRef<[u8]>,
+        limit: &Limit,
+        cost: impl Into<Cost>,
+        now: Option<Timestamp>,
+    ) -> Decision {
+        let checks = [Check::new(key.as_ref(), limit, cost)];
+        self.decide(&Request::new(&checks), now).expect("a sound check").decisions[0]
+    }
+
+    pub fn permit(
+        &mut self,
+        key: &str,
+        limit: &Limit,
+        act: PermitAct,
+        now: Option<Timestamp>,
+    ) -> bool {
+        let call = permit_call(&self.names, key.as_bytes(), limit, act, now);
+        was_held(&self.run(&call).expect("a sound act")).expect("a sound reply")
+    }
+
+    pub fn get(&mut self, name: &[u8]) -> Option<Vec<u8>> {
+        redis::cmd("GET").arg(name).query(&mut self.connection).expect("a string, or none")
+    }
+
+    pub fn set(&mut self, name: &[u8], value: &[u8]) {
+        let set = redis::cmd("SET").arg(name).arg(value).clone();
+        set.exec(&mut self.connection).expect("room for a value");
+    }
+
+    /// Every key there is.
+    pub fn keys(&mut self) -> Vec<Vec<u8>> {
+        redis::cmd("KEYS").arg("*").query(&mut self.connection).expect("a list")
+    }
+
+    /// Milliseconds until a key goes; -1 for never.
+    pub fn ttl(&mut self, name: &[u8]) -> i64 {
+        redis::cmd("PTTL").arg(name).query(&mut self.connection).expect("a number")
+    }
+}
+
+/// Permits go by letters here.
+pub fn letter(permit: char) -> PermitId {
+    PermitId(u64::from(permit))
+}

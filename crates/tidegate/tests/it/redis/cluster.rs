@@ -1,0 +1,191 @@
+//! Keys in different slots, primaries that die, slots that move.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use tidegate::redis::wire::{Names, slot_key};
+use tidegate::{Check, Failure, Limit, Request, Store, StoreError};
+use tokio::task::JoinSet;
+
+use super::stand::{Cluster, Engine, connect, eventually, run};
+use super::{ask, limit, remaining};
+
+/// The slot of a key, as the cluster itself says.
+fn slot(cluster: &Cluster, key: &str) -> u16 {
+    let name = Names::new("tg").state(key.as_bytes(), &limit("1 per 1h"));
+    let tag = String::from_utf8(slot_key(&name).into()).expect("text");
+    cluster.nodes[0].ask(&["CLUSTER", "KEYSLOT", &tag])
+}
+
+/// A key for each of the three primaries.
+fn keys(cluster: &Cluster) -> [String; 3] {
+    [0, 1, 2].map(|primary| {
+        let key = (0..).map(|number| format!("key{number}"));
+        let mut fitting =
+            key.filter(|key| Cluster::primary_of(slot(cluster, key).into()) == primary);
+        fitting.next().expect("there is one")
+    })
+}
+
+#[test]
+fn keys_in_different_slots_are_all_charged_or_none() {
+    for engine in Engine::ALL {
+        let cluster = Cluster::start(engine);
+        let keys = keys(&cluster);
+        run(async {
+            let store = connect(cluster.url()).await;
+            let (wide, log) = (limit("10 per 1h"), limit("10 per 1h sliding-log"));
+            let narrow = limit("2 per 1h fixed-window");
+            // Wherever the one that denies stands.
+            for turn in 0..3 {
+                let mut limits = [wide, log, narrow];
+                limits.rotate_left(turn);
+                let checks: Vec<Check<'_>> =
+                    keys.iter().zip(&limits).map(|(key, limit)| Check::new(key, limit, 1)).collect();
+                for expect in [true, true, false, false] {
+                    let request = Request::new(&checks);
+                    let verdict = store.decide(&request).await.expect("an answer");
+                    assert_eq!(verdict.allowed, expect, "{engine:?} {turn}");
+                    let denying = verdict.decisions.iter().filter(|d| !d.allowed).count();
+                    assert_eq!(denying, usize::from(!expect));
+                    for (key, limit) in keys.iter().zip(&limits) {
+                        let index = limits.iter().position(|other| other == limit).expect("it is");
+                        let left = remaining(&store, key, limit).await;
+                        assert_eq!(verdict.decisions[index].remaining, left, "{key} {limit}");
+                    }
+                }
+                for (key, limit) in keys.iter().zip(&limits) {
+                    assert_eq!(remaining(&store, key, limit).await, limit.count() - 2, "{limit}");
+                    store.reset(key.as_bytes(), limit).await.expect("an answer");
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn a_request_under_an_id_is_charged_once_across_slots() {
+    let cluster = Cluster::start(Engine::Redis);
+    let keys = keys(&cluster);
+    run(async {
+        let store = connect(cluster.url()).await;
+        let limit = limit("5 per 1h");
+        let checks: Vec<Check<'_>> = keys.iter().map(|key| Check::new(key, &limit, 1)).collect();
+        for _ in 0..4 {
+            let request = Request::new(&checks).with_id("same");
+            assert!(store.decide(&request).await.expect("an answer").allowed);
+            for key in &keys {
+                assert_eq!(remaining(&store, key, &limit).await, 4, "{key}");
+            }
+        }
+    });
+}
+
+#[test]
+fn a_killed_primary_is_replaced_and_the_others_do_not_notice() {
+    let mut cluster = Cluster::with_replicas(Engine::Redis);
+    let keys = keys(&cluster);
+    run(async {
+        let store = connect(cluster.url()).await;
+        let limit = limit("1000 per 1h");
+        for key in &keys {
+            ask(&store, key, &limit, 1).await.expect("an answer");
+        }
+        cluster.nodes[0].kill();
+        let mut failed = 0_u64;
+        eventually("a replica takes over", async || {
+            match ask(&store, &keys[0], &limit, 1).await {
+                Ok(_) => true,
+                Err(StoreError::Failed(Failure::Down | Failure::Lost)) => {
+                    failed += 1;
+                    false
+                }
+                Err(other) => panic!("{other:?}"),
+            }
+        })
+        .await;
+        assert!(failed > 0);
+        for key in &keys[1..] {
+            ask(&store, key, &limit, 1).await.expect("an answer");
+        }
+        eventually("all of it is up", async || store.stats().up).await;
+        for (key, used) in keys.iter().zip([1, 2, 2]) {
+            // A replica may have missed the last write.
+            let left = remaining(&store, key, &limit).await;
+            assert!((1000 - used - 1..=1000 - used + 1).contains(&left), "{key}: {left}");
+        }
+    });
+}
+
+#[test]
+fn keys_of_a_slot_that_moves_are_neither_lost_nor_charged_twice() {
+    const KEYS: usize = 12;
+    let cluster = Cluster::start(Engine::Redis);
+    // Names of one slot: the brace part is the key, so such keys are looked for.
+    let first = keys(&cluster)[0].clone();
+    let moving = slot(&cluster, &first);
+    let candidates = (0_u32..).map(|number| format!("k{number}"));
+    let names: Vec<String> =
+        candidates.filter(|key| crc_slot(key) == moving).take(KEYS).collect();
+    assert!(names.iter().all(|key| slot(&cluster, key) == moving));
+    let limits: [Limit; 2] = [limit("60000 per 1h"), limit("60000 per 1h sliding-log")];
+    let used = run(async {
+        let store = connect(cluster.url()).await;
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut callers = JoinSet::new();
+        for name in names.iter().cycle().take(KEYS * 2).cloned() {
+            let (store, stop) = (store.clone(), Arc::clone(&stop));
+            callers.spawn(async move {
+                let mut used = [0_u64; 2];
+                while !stop.load(Relaxed) {
+                    for (limit, used) in limits.iter().zip(&mut used) {
+                        let decision = ask(&store, &name, limit, 1).await.expect("an answer");
+                        assert!(decision.allowed);
+                        *used += 1;
+                    }
+                }
+                (name, used)
+            });
+        }
+        // There and back again, while everybody asks.
+        let moved = tokio::task::block_in_place(|| {
+            let mut steps = 0;
+            for (from, to) in [(0, 1), (1, 2), (2, 0)] {
+                cluster.migrate(moving, from, to, || {
+                    steps += 1;
+                    std::thread::sleep(std::time::Duration::from_millis(5));
+                });
+            }
+            steps
+        });
+        assert!(moved >= 3 * KEYS, "{moved}");
+        stop.store(true, Relaxed);
+        let mut used = BTreeMap::<String, [u64; 2]>::new();
+        for (name, [counted, logged]) in callers.join_all().await {
+            let entry = used.entry(name).or_default();
+            *entry = [entry[0] + counted, entry[1] + logged];
+        }
+        assert!(store.stats().resent > 0);
+        used
+    });
+    run(async {
+        let store = connect(cluster.url()).await;
+        for (name, used) in used {
+            for (limit, used) in limits.iter().zip(used) {
+                let left = remaining(&store, &name, limit).await;
+                assert_eq!(left, limit.count() - used, "{name} {limit}");
+            }
+        }
+    });
+}
+
+/// CRC-16/XMODEM bit by bit, to find names quickly; the cluster is asked as well.
+fn crc_slot(key: &str) -> u16 {
+    let crc = key.bytes().fold(0_u16, |crc, byte| {
+        (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| {
+            if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 }
+        })
+    });
+    crc % 16384
+}

@@ -1,0 +1,298 @@
+//! Connecting: what works, and what is refused with a reason.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::time::Duration;
+
+use tidegate::redis::{ACL_RULES, ConnectError, RedisOptions, RedisStore};
+use tidegate::{Check, Failure, Limit, Request, Store, StoreError};
+
+use super::stand::{
+    Certificates, Cluster, Engine, Sentinel, Server, connect, eventually, free_port, options, run,
+    run_on_one_thread,
+};
+
+fn limit(text: &str) -> Limit {
+    text.parse().expect("a limit")
+}
+
+/// Why there is no store at `url`.
+fn refusal(url: impl Into<String>) -> ConnectError {
+    run(RedisStore::connect(options(url))).expect_err("it is refused")
+}
+
+/// Has a store decide under every algorithm, over and again, alone and together.
+async fn decides(store: &RedisStore) {
+    let algorithms = ["sliding-counter", "sliding-log", "sliding-buckets", "fixed-window", "token-bucket"];
+    let limits = algorithms.map(|algorithm| limit(&format!("2 per 1h {algorithm}")));
+    for limit in &limits {
+        for expect in [true, true, false] {
+            let checks = [Check::new("alice", limit, 1)];
+            let verdict = store.decide(&Request::new(&checks)).await.expect("an answer");
+            assert_eq!(verdict.allowed, expect, "{limit}");
+        }
+    }
+    let checks: Vec<Check<'_>> = limits.iter().map(|limit| Check::new("bob", limit, 1)).collect();
+    for expect in [true, true, false] {
+        let verdict = store.decide(&Request::new(&checks)).await.expect("an answer");
+        assert_eq!(verdict.allowed, expect);
+        assert_eq!(verdict.decisions.len(), limits.len());
+    }
+    for limit in &limits {
+        assert_eq!(store.reset(b"alice", limit).await, Ok(true), "{limit}");
+        assert_eq!(store.reset(b"alice", limit).await, Ok(false), "{limit}");
+    }
+    assert_eq!(store.stats().failures().map(|(_, count)| count), [0; 4]);
+}
+
+#[test]
+fn every_kind_of_url_decides() {
+    for engine in Engine::ALL {
+        let server = Server::start(engine);
+        run(async { decides(&connect(server.url()).await).await });
+        // Another database is another store.
+        run(async { decides(&connect(format!("{}/3", server.url())).await).await });
+        run_on_one_thread(async {
+            let other = RedisOptions { key_prefix: "other".into(), ..options(server.url()) };
+            decides(&RedisStore::connect(other).await.expect("a store")).await;
+        });
+    }
+    let sentinel = Sentinel::start();
+    run(async { decides(&connect(sentinel.url()).await).await });
+    for engine in Engine::ALL {
+        let cluster = Cluster::start(engine);
+        run(async { decides(&connect(cluster.url()).await).await });
+    }
+}
+
+#[test]
+fn tls_is_verified() {
+    let (certificates, strangers) = (Certificates::new(), Certificates::new());
+    let (_server, port) = certificates.serve("no");
+    let url = |of: &Certificates| {
+        format!("rediss://127.0.0.1:{port}?ca={}", of.file("ca.pem").display())
+    };
+    run(async { decides(&connect(url(&certificates)).await).await });
+    // Another authority, the system's authorities, another name.
+    let named = url(&certificates).replace("127.0.0.1", "localhost");
+    for url in [url(&strangers), format!("rediss://127.0.0.1:{port}"), named] {
+        let refused = refusal(&url);
+        assert!(matches!(refused, ConnectError::Tls(_)), "{url}: {refused}");
+    }
+    // A server that speaks no TLS waits for more, and one that does hangs up: neither
+    // can be told from one that is not there.
+    let plain = Server::start(Engine::Redis);
+    let secured = url(&certificates).replace(&port.to_string(), &plain.port.to_string());
+    for url in [secured, format!("redis://127.0.0.1:{port}")] {
+        let hasty = RedisOptions { timeout: Duration::from_millis(50), ..options(url) };
+        let store = run(RedisStore::connect(hasty)).expect("that is no error");
+        assert!(!store.stats().up);
+    }
+    let missing = refusal(format!("rediss://127.0.0.1:{port}?ca=/nowhere/ca.pem"));
+    assert!(missing.to_string().contains("/nowhere/ca.pem"), "{missing}");
+}
+
+#[test]
+fn tls_shows_a_certificate_where_one_is_wanted() {
+    let certificates = Certificates::new();
+    let (_server, port) = certificates.serve("yes");
+    let file = |name: &str| certificates.file(name).display().to_string();
+    let bare = format!("rediss://127.0.0.1:{port}?ca={}", file("ca.pem"));
+    let own = format!("{bare}&cert={}&key={}", file("server.pem"), file("server.key"));
+    run(async { decides(&connect(own).await).await });
+    run(async {
+        // The server hangs up after the handshake: nobody can tell that from a crash.
+        let store = RedisStore::connect(options(bare)).await;
+        assert!(store.is_err() || !store.is_ok_and(|store| store.stats().up));
+    });
+}
+
+#[test]
+fn credentials_are_needed_and_never_shown() {
+    let mut server = Server::with(Engine::Redis, &["--requirepass", "s3cret"]);
+    server.log_in_as(":s3cret@");
+    let at = server.address();
+    for login in ["", ":wr0ng@", "nobody:s3cret@"] {
+        let refused = refusal(format!("redis://{login}{at}"));
+        assert!(matches!(refused, ConnectError::Credentials(_)), "{login}: {refused}");
+        let shown = format!("{refused} {refused:?}");
+        assert!(!shown.contains("s3cret") && !shown.contains("wr0ng"), "{shown}");
+    }
+    for login in [":s3cret@", "default:s3cret@"] {
+        run(async {
+            let options = options(format!("redis://{login}{at}"));
+            assert!(!format!("{options:?}").contains("s3cret"));
+            let store = RedisStore::connect(options).await.expect("a store");
+            assert!(!format!("{store:?}").contains("s3cret"));
+            decides(&store).await;
+        });
+        let _: () = server.ask(&["FLUSHALL"]);
+    }
+}
+
+#[test]
+fn the_documented_user_may_do_all_that_is_needed() {
+    for engine in Engine::ALL {
+        let server = Server::start(engine);
+        let mut acl = vec!["ACL", "SETUSER", "tidegate", "on", ">pass"];
+        acl.extend(ACL_RULES.split_whitespace());
+        let _: () = server.ask(&acl);
+        run(async {
+            let url = format!("redis://tidegate:pass@{}", server.address());
+            let store = connect(url).await;
+            decides(&store).await;
+            let _: () = server.ask(&["SCRIPT", "FLUSH"]);
+            let held = limit("1 concurrent");
+            let checks = [Check::new("carol", &held, 1)];
+            let permit = store.new_permit();
+            let request = Request::new(&checks).with_permit(permit);
+            assert!(store.decide(&request).await.expect("an answer").allowed);
+            let release = tidegate::redis::wire::PermitAct::Release(permit);
+            assert_eq!(store.with_permit(b"carol", &held, release).await, Ok(true));
+        });
+        // Nothing in the line is there in vain: without any one command it is refused, or fails.
+        for needless in ["-evalsha", "-script|load", "-info", "-ping"] {
+            let _: () = server.ask(&["ACL", "SETUSER", "tidegate", needless]);
+            let url = format!("redis://tidegate:pass@{}", server.address());
+            let decided = run(async {
+                let store = RedisStore::connect(options(url)).await?;
+                let limit = limit("1 per 1h");
+                let checks = [Check::new("dave", &limit, 1)];
+                let decided = store.decide(&Request::new(&checks)).await;
+                Ok::<_, ConnectError>(decided)
+            });
+            match decided {
+                Err(ConnectError::NotPermitted(_)) => {}
+                Ok(Err(StoreError::Failed(Failure::Refused(_)))) => {}
+                other => panic!("{needless}: {other:?}"),
+            }
+            let given = needless.replace('-', "+");
+            let _: () = server.ask(&["ACL", "SETUSER", "tidegate", &given]);
+        }
+    }
+}
+
+#[test]
+fn the_wrong_kind_of_server_is_refused() {
+    let single = Server::start(Engine::Redis);
+    let replica = {
+        let port = single.port.to_string();
+        Server::with(Engine::Redis, &["--replicaof", "127.0.0.1", &port])
+    };
+    let sentinel = Sentinel::start();
+    let cluster = Cluster::start(Engine::Redis);
+    let (node, watcher) = (cluster.nodes[0].address(), sentinel.sentinel.address());
+    let rows = [
+        (format!("redis-cluster://{}", single.address()), ConnectError::NotCluster),
+        (format!("redis://{node}"), ConnectError::IsCluster),
+        (replica.url(), ConnectError::IsReplica),
+        (format!("redis://{watcher}"), ConnectError::IsSentinel),
+        (
+            format!("redis-sentinel://{watcher}/nobody"),
+            ConnectError::UnknownMaster("nobody".into()),
+        ),
+    ];
+    for (url, expect) in rows {
+        assert_eq!(refusal(&url), expect, "{url}");
+    }
+    let refused = refusal(format!("redis-sentinel://{}/name", single.address()));
+    assert!(matches!(refused, ConnectError::NotSentinel(_)), "{refused}");
+}
+
+/// A server that says it is of some version, and `OK` to all else.
+fn pretender(version: &str) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let info = format!("redis_version:{version}\r\nredis_mode:standalone\r\nrole:master\r\n");
+    std::thread::spawn(move || {
+        // Ends with the test's process; every caller is one connection.
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { return };
+            let mut lines = BufReader::new(stream.try_clone().expect("a socket")).lines();
+            while let Some(Ok(line)) = lines.next() {
+                let reply = match line.as_str() {
+                    "INFO" => format!("${}\r\n{info}\r\n", info.len()),
+                    "PING" => "+PONG\r\n".into(),
+                    _ => continue,
+                };
+                if stream.write_all(reply.as_bytes()).is_err() {
+                    break;
+                }
+            }
+        }
+    });
+    port
+}
+
+#[test]
+fn a_server_that_is_too_old_is_refused() {
+    for version in ["5.0.14", "3.2.1", "2.8"] {
+        let refused = refusal(format!("redis://127.0.0.1:{}", pretender(version)));
+        assert_eq!(refused, ConnectError::TooOld(version.into()));
+        let fix = format!("the store is version {version}: use Redis 6.0 or later, or Valkey");
+        assert_eq!(refused.to_string(), fix);
+    }
+    let refused = refusal(format!("redis://127.0.0.1:{}", pretender("x")));
+    assert!(matches!(refused, ConnectError::Unusable(_)), "{refused}");
+}
+
+#[test]
+fn options_without_sense_are_refused() {
+    let base = RedisOptions::new("redis://127.0.0.1:1");
+    let rows = [
+        (RedisOptions { url: "redis://".into(), ..base.clone() }, "the store's host is missing"),
+        (RedisOptions { key_prefix: String::new(), ..base.clone() }, "key_prefix must be"),
+        (RedisOptions { key_prefix: "a{b}".into(), ..base.clone() }, "key_prefix must be"),
+        (RedisOptions { key_prefix: "a".repeat(65), ..base.clone() }, "key_prefix must be"),
+        (RedisOptions { timeout: Duration::ZERO, ..base }, "store_timeout is 0"),
+    ];
+    for (options, expect) in rows {
+        let error = run(RedisStore::connect(options)).expect_err(expect).to_string();
+        assert!(error.starts_with(expect), "{error}");
+    }
+}
+
+/// A store whose server is not there.
+async fn absent(url: String) -> RedisStore {
+    let store = RedisStore::connect(options(url)).await.expect("that is no error");
+    assert!(!store.stats().up);
+    store
+}
+
+#[test]
+fn a_server_that_is_not_there_is_found_later() {
+    let port = free_port();
+    run(async {
+        let at = format!("127.0.0.1:{port}");
+        let urls = [
+            format!("redis://{at}"),
+            format!("redis-sentinel://{at}/name"),
+            format!("redis-cluster://{at}"),
+        ];
+        for url in urls {
+            let store = absent(url).await;
+            assert!(store.last_error().is_some());
+            let limit = limit("1 per 1h");
+            let checks = [Check::new("alice", &limit, 1)];
+            let answer = store.decide(&Request::new(&checks)).await;
+            assert_eq!(answer, Err(StoreError::Failed(Failure::Down)));
+            assert_eq!(store.stats().failed_down, 1);
+        }
+        let store = absent(format!("redis://{at}")).await;
+        let _server = Server::at(port);
+        eventually("it is found", async || store.stats().up).await;
+        assert_eq!(store.last_error(), None);
+        decides(&store).await;
+    });
+}
+
+#[test]
+fn a_policy_that_forgets_is_warned_of() {
+    let server = Server::with(Engine::Redis, &["--maxmemory-policy", "allkeys-lru"]);
+    run(async {
+        let store = connect(server.url()).await;
+        let warning = "the store's maxmemory-policy is allkeys-lru: when its memory is full it drops keys, and \
+                       the limits of those begin anew; set it to noeviction";
+        assert_eq!(store.warnings(), [warning]);
+    });
+}

@@ -1,0 +1,94 @@
+//! Denials that are answered from memory.
+
+use std::time::{Duration, Instant};
+
+use tidegate::redis::RedisOptions;
+use tidegate::{Cost, RetryAfter, Store};
+
+use super::stand::{Engine, Server, connect, connect_with, options, run};
+use super::{ask, limit};
+
+#[test]
+fn a_denial_is_not_asked_for_twice() {
+    let server = Server::start(Engine::Redis);
+    run(async {
+        let store = connect(server.url()).await;
+        let limit = limit("1 per 1h");
+        assert!(ask(&store, "alice", &limit, 1).await.expect("an answer").allowed);
+        let denied = ask(&store, "alice", &limit, 1).await.expect("an answer");
+        assert!(!denied.allowed);
+        let (calls, mut last) = (store.stats().calls, denied);
+        let began = Instant::now();
+        let mut hits = 0;
+        while hits < 100 && began.elapsed() < Duration::from_millis(500) {
+            let again = ask(&store, "alice", &limit, 1).await.expect("an answer");
+            assert!(!again.allowed);
+            assert!(again.retry_after.as_micros() <= last.retry_after.as_micros());
+            assert!(again.reset_after.as_micros() <= last.reset_after.as_micros());
+            last = again;
+            hits += 1;
+        }
+        if hits == 100 {
+            assert_eq!((store.stats().deny_cache_hits, store.stats().calls), (100, calls));
+        }
+        // Other costs, keys and limits are other questions.
+        assert!(!ask(&store, "alice", &limit, 2).await.expect("an answer").allowed);
+        assert!(ask(&store, "bob", &limit, 1).await.expect("an answer").allowed);
+        assert!(store.stats().calls > calls);
+    });
+}
+
+#[test]
+fn what_is_given_back_here_counts_at_once() {
+    let server = Server::start(Engine::Redis);
+    run(async {
+        let store = connect(server.url()).await;
+        for text in ["1 per 1h", "1 per 1h sliding-log", "1 per 1h token-bucket"] {
+            let limit = limit(text);
+            for _ in 0..50 {
+                assert!(ask(&store, "alice", &limit, 1).await.expect("an answer").allowed);
+                for _ in 0..3 {
+                    assert!(!ask(&store, "alice", &limit, 1).await.expect("an answer").allowed);
+                }
+                ask(&store, "alice", &limit, Cost::Refund(1)).await.expect("an answer");
+                assert!(ask(&store, "alice", &limit, 1).await.expect("an answer").allowed);
+                assert!(!ask(&store, "alice", &limit, 1).await.expect("an answer").allowed);
+                assert_eq!(store.reset(b"alice", &limit).await, Ok(true));
+            }
+        }
+        assert!(store.stats().deny_cache_hits > 0);
+    });
+}
+
+#[test]
+fn nothing_is_denied_that_redis_would_admit() {
+    let server = Server::start(Engine::Redis);
+    run(async {
+        let store = connect(server.url()).await;
+        let plain = RedisOptions { deny_cache: false, ..options(server.url()) };
+        let oracle = connect_with(plain).await;
+        // Windows that end again and again while this runs, and costs that wait
+        // for different times.
+        let limits = ["2 per 20ms sliding-log", "3 per 30ms", "2 per 25ms token-bucket"];
+        let limits = limits.map(limit);
+        let (mut admitted, mut denied) = (0, 0);
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_secs(3) {
+            for limit in &limits {
+                // What it would admit now it would admit a moment later too.
+                let would = ask(&oracle, "alice", limit, Cost::PEEK).await.expect("an answer");
+                let did = ask(&store, "alice", limit, 1).await.expect("an answer");
+                assert!(did.allowed || !would.allowed, "{limit}: {did:?}, but {would:?}");
+                if did.allowed {
+                    admitted += 1;
+                } else {
+                    denied += 1;
+                    assert_ne!(did.retry_after, RetryAfter::Now);
+                }
+            }
+        }
+        let hits = store.stats().deny_cache_hits;
+        assert!(admitted > 0 && denied > 0 && hits > 0, "{admitted} {denied} {hits}");
+        assert_eq!(oracle.stats().deny_cache_hits, 0);
+    });
+}

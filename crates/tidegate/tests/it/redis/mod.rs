@@ -1,0 +1,55 @@
+//! The proof of the Redis store, on real servers.
+//!
+//! Where a server's program is missing these tests fail and say which. See
+//! `scripts/lib/redis.sh` for where they come from.
+//!
+//! - `parity.rs`, `vectors.rs`, `traces.rs`, `state.rs`, `live.rs`, `ids.rs`, `permits.rs`: the same
+//!   decisions as in memory; `names.rs`, `foreign.rs`: keys, and what is not ours;
+//! - `stand/` starts servers, alone, watched by Sentinel, in a cluster, behind TLS;
+//! - `connect.rs`: what works and what is refused; `failure.rs`: servers that go away;
+//! - `batches.rs`: callers that go together; `nodes.rs`: many stores, one limit;
+//! - `denials.rs`: what is answered from memory;
+//! - `sentinel.rs`, `cluster.rs`: failover, slots and their moves.
+
+mod batches;
+mod client;
+mod cluster;
+mod connect;
+mod denials;
+mod failure;
+mod foreign;
+mod ids;
+mod live;
+mod names;
+mod nodes;
+mod parity;
+mod permits;
+mod sentinel;
+mod server;
+mod stand;
+mod state;
+mod traces;
+mod vectors;
+
+use tidegate::redis::RedisStore;
+use tidegate::{Check, Cost, Decision, Limit, Request, Store, StoreError};
+
+fn limit(text: &str) -> Limit {
+    text.parse().expect("a limit")
+}
+
+/// One check on its own.
+async fn ask(
+    store: &RedisStore,
+    key: &str,
+    limit: &Limit,
+    cost: impl Into<Cost>,
+) -> Result<Decision, StoreError> {
+    let checks = [Check::new(key, limit, cost)];
+    Ok(store.decide(&Request::new(&checks)).await?.decisions[0])
+}
+
+/// The units left of a limit, by asking without charging.
+async fn remaining(store: &RedisStore, key: &str, limit: &Limit) -> u64 {
+    ask(store, key, limit, Cost::PEEK).await.expect("an answer").remaining
+}

@@ -1,0 +1,103 @@
+//! Any bytes are a key, and no two keys share a name.
+
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+use tidegate::redis::wire::{Names, slot_key};
+use tidegate::{Check, Limit, Request};
+
+use super::client::Client;
+use super::server::on_each;
+use crate::common::limit;
+use crate::worlds::{any_limit, cases};
+
+/// Keys, limits and the names they have.
+#[test]
+fn names_are_short_and_readable() {
+    let rows: &[(&[u8], &str, &str)] = &[
+        (b"alice", "5 per 1m", "tg:{alice}c1m"),
+        (b"api\0192.0.2.1", "5 per 1m", "tg:{192.0.2.1}api/c1m"),
+        (b"api\0192.0.2.1", "9 per 60s", "tg:{192.0.2.1}api/c1m"),
+        (b"api\0", "5 per 1500ms sliding-log", "tg:{%}api/l1500ms"),
+        (b"", "5 per 1h sliding-buckets", "tg:{%}b1h.10"),
+        (b"\0", "5 per 1d fixed-window", "tg:{%}/f1d"),
+        (b"a b", "5 per 1s token-bucket", "tg:{a%20b}t1s"),
+        (b"/login", "5 concurrent lease 3s", "tg:{/login}p"),
+        (b"a/b\0x", "5 concurrent", "tg:{x}a%2fb/p"),
+        (b"{x}%\r\n", "5 per 1m", "tg:{%7bx%7d%25%0d%0a}c1m"),
+        (b"p\0\0", "5 per 1m", "tg:{%00}p/c1m"),
+        (&[b'x'; 97], "5 per 1m", "tg:{%%4b7c4a3bc4c7a0ae0c9ef5d6e6a9f3c8}c1m"),
+    ];
+    let names = Names::new("tg");
+    for (key, text, name) in rows {
+        let made = names.state(key, &limit(text));
+        let made = std::str::from_utf8(&made).expect("names are text");
+        if key.len() <= 96 {
+            assert_eq!(made, *name);
+        } else {
+            assert!(made.starts_with("tg:{%%") && made.len() == "tg:{%%}c1m".len() + 32, "{made}");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(2_000))]
+
+    /// What is in the braces is the key alone; all of it is key and limit.
+    #[test]
+    fn no_two_keys_share_a_name(
+        keys in prop::collection::vec(prop::collection::vec(prop_oneof![Just(0), Just(b'%'), Just(b'/'), Just(b'~'), any::<u8>()], 0..6), 2..6),
+        limits in prop::collection::vec(any_limit(), 1..4),
+    ) {
+        let names = Names::new("tg");
+        let mut known = HashMap::<Vec<u8>, (Vec<u8>, u64, bool)>::new();
+        for key in &keys {
+            let mut slots = Vec::new();
+            for limit in &limits {
+                for observed in [false, true] {
+                    let name = if observed { names.observed(key, limit) } else { names.state(key, limit) };
+                    slots.push(slot_key(&name).to_vec());
+                    prop_assert!(name.iter().all(|byte| byte.is_ascii_graphic()));
+                    let of = (key.clone(), limit.id(), observed);
+                    prop_assert_eq!(known.entry(name).or_insert_with(|| of.clone()), &of);
+                }
+            }
+            prop_assert!(slots.windows(2).all(|pair| pair[0] == pair[1]));
+        }
+    }
+}
+
+#[test]
+fn any_bytes_are_a_key() {
+    let keys: [&[u8]; 12] = [
+        b"",
+        b" ",
+        b"a b",
+        b"\r\n",
+        b"*1\r\n$8\r\nFLUSHALL\r\n",
+        b"{",
+        b"}",
+        b"{}",
+        b"{a}b",
+        b"\0",
+        b"a\0\0b",
+        &[b'k'; 65_536],
+    ];
+    let limits: [Limit; 2] = [limit("5 per 1m"), limit("5 per 1m sliding-log")];
+    on_each(|server| {
+        let mut client = Client::new(server, "tg");
+        for limit in &limits {
+            for (place, key) in keys.iter().enumerate() {
+                let checks = [Check::new(*key, limit, place as u64 % 3 + 1)];
+                for _ in 0..2 {
+                    client.decide_quickly(&Request::new(&checks), None).expect("sound");
+                }
+            }
+            for (place, key) in keys.iter().enumerate() {
+                let remaining = client.check(key, limit, 0, None).remaining;
+                assert_eq!(remaining, 5_u64.saturating_sub([2, 4, 3][place % 3]), "{limit}");
+            }
+        }
+        assert_eq!(client.keys().len(), 24);
+    });
+}

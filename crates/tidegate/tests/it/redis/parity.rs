@@ -1,0 +1,241 @@
+//! Random traces: the store's answers and what it keeps are the core's, bit for bit.
+
+use std::cell::RefCell;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+use tidegate::redis::wire::{Answer, Entry, Mode, counter_answers, counter_call, is_quick};
+use tidegate::{Algorithm, Check, Cost, Decision, Limit, Request};
+use tidegate_core::Ask;
+
+use super::client::Client;
+use super::server::{Server, on_each};
+use super::state::assert_kept;
+use crate::common::{NOW, at};
+use crate::worlds::{Gap, Model, Step, any_limit, any_step, cases};
+
+/// Runs a property on each server, with nothing in it at the start of a case.
+fn hold<S: Strategy>(count: u32, strategy: &S, property: impl Fn(&mut Client, S::Value)) {
+    on_each(|server: &Server| {
+        let client = RefCell::new(Client::new(server, "tg"));
+        let mut runner = TestRunner::new(cases(count));
+        let outcome = runner.run(strategy, |value| {
+            let mut client = client.borrow_mut();
+            redis::cmd("FLUSHALL").exec(&mut client.connection).expect("a server that listens");
+            property(&mut client, value);
+            Ok(())
+        });
+        if let Err(error) = outcome {
+            panic!("{}: {error}", server.name);
+        }
+    });
+}
+
+/// Limits, each of which may come with other numbers: as coarse as its ticks get, and small.
+fn changing_limits() -> impl Strategy<Value = Vec<Limit>> {
+    let number = prop_oneof![0_u64..10, 1_000..10_000_u64, Just(1_000_000_000_000)];
+    prop::collection::vec((any_limit(), prop::option::of(number)), 1..4).prop_map(|limits| {
+        let both = |(limit, number): (Limit, Option<u64>)| {
+            let other = number.map(|count| limit.with_count(count).expect("within bounds"));
+            [Some(limit), other]
+        };
+        limits.into_iter().flat_map(both).flatten().collect()
+    })
+}
+
+fn assert_all_kept(client: &mut Client, model: &mut Model, key: u8, limit: &Limit, now: u64) {
+    let name = client.names.state(&[key], limit);
+    assert_kept(client, &name, limit, model.state(key, limit), at(now));
+}
+
+#[test]
+fn single_checks_are_the_core_s() {
+    let steps = prop::collection::vec((any_step(), any::<bool>()), 1..60);
+    hold(150, &(changing_limits(), steps), |client, (limits, steps)| {
+        let (mut model, mut now) = (Model::default(), NOW);
+        for (step, quickly) in steps {
+            let limit = limits[step.limit.index(limits.len())];
+            now = step.gap.after(now, limit.window_us());
+            let (cost, key) = (step.cost(&limit), [step.key]);
+            let expected = model.decide(step.key, &limit, &Ask::new(cost, at(now)));
+            let checks = [Check::new(&key, &limit, cost)];
+            let request = Request::new(&checks);
+            let verdict = match quickly {
+                true => client.decide_quickly(&request, Some(at(now))),
+                false => client.decide(&request, Some(at(now))),
+            };
+            let decision = verdict.expect("sound").decisions[0];
+            assert_eq!(decision, expected, "{limit}, {cost:?} at {now}, quickly: {quickly}");
+            assert_all_kept(client, &mut model, step.key, &limit, now);
+        }
+    });
+}
+
+/// Small limits are what `counter.lua` is for; here they are all there is.
+#[test]
+fn calls_of_many_keys_are_single_checks() {
+    let limit =
+        (0_u64..2_000, 1_000_u64..200_000_000).prop_filter_map("not quick", |(count, us)| {
+            let limit = Limit::new(count, Duration::from_micros(us), Algorithm::SlidingCounter);
+            limit.ok().filter(is_quick)
+        });
+    let entry = (0_u8..4, 1_u64..30, 1_u32..40);
+    let call = (any_step(), prop::collection::vec(entry, 1..6));
+    let strategy = (limit, prop::collection::vec(call, 1..40));
+    hold(150, &strategy, |client, (limit, calls)| {
+        let (mut model, mut now) = (Model::default(), NOW);
+        for (step, mut entries) in calls {
+            now = step.gap.after(now, limit.window_us());
+            entries.sort_by_key(|(key, ..)| *key);
+            entries.dedup_by_key(|(key, ..)| *key);
+            entries.retain(|(_, units, _)| *units <= limit.count());
+            decide_entries(client, &mut model, &limit, &entries, now);
+            correct(client, &mut model, &limit, &step, now);
+        }
+    });
+}
+
+fn decide_entries(
+    client: &mut Client,
+    model: &mut Model,
+    limit: &Limit,
+    asked: &[(u8, u64, u32)],
+    now: u64,
+) {
+    let entries = asked.iter().map(|&(key, units, times)| {
+        let key = client.names.state(&[key], limit);
+        Entry { key, units, times }
+    });
+    let entries: Vec<Entry> = entries.collect();
+    if entries.is_empty() {
+        return;
+    }
+    let reply = client.run(&counter_call(limit, &entries, Some(at(now)))).expect("sound");
+    let answers = counter_answers(limit, &entries, &reply).expect("a sound reply");
+    for (&(key, units, times), answer) in asked.iter().zip(answers) {
+        let decisions = match answer {
+            Answer::Decided(decisions) => decisions.to_vec(),
+            // Something was forced beyond what fits.
+            Answer::Elsewhere => {
+                let ask = |_| client.check([key], limit, units, Some(at(now)));
+                (0..times).map(ask).collect()
+            }
+        };
+        let ask = Ask::new(units, at(now));
+        let expected: Vec<Decision> = (0..times).map(|_| model.decide(key, limit, &ask)).collect();
+        assert_eq!(decisions, expected, "{limit}, {times} times {units} at {now}");
+        assert_all_kept(client, model, key, limit, now);
+    }
+}
+
+/// Now and then something is forced or refunded in between.
+fn correct(client: &mut Client, model: &mut Model, limit: &Limit, step: &Step, now: u64) {
+    let cost = step.cost(limit);
+    if step.key < 4 && !matches!(cost, Cost::Ask(_)) {
+        let expected = model.decide(step.key, limit, &Ask::new(cost, at(now)));
+        assert_eq!(client.check([step.key], limit, cost, Some(at(now))), expected);
+        assert_all_kept(client, model, step.key, limit, now);
+    }
+}
+
+/// One check of a random request.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    key: u8,
+    limit: Limit,
+    cost: Cost,
+    observed: bool,
+}
+
+/// A request without two parts that count in one state.
+fn apart(steps: &[(Step, bool)], limits: &[Limit]) -> Vec<Part> {
+    let mut parts = Vec::<Part>::new();
+    for (step, observed) in steps {
+        let limit = limits[step.limit.index(limits.len())];
+        if parts.iter().all(|p| (p.key, p.limit.id()) != (step.key, limit.id())) {
+            let cost = step.cost(&limit);
+            parts.push(Part { key: step.key, limit, cost, observed: *observed });
+        }
+    }
+    parts
+}
+
+/// All or nothing, on states without a store.
+fn decide_all(model: &mut Model, parts: &[Part], now: u64) -> (bool, Vec<Decision>) {
+    let ask = |part: &Part| Ask::new(part.cost, at(now));
+    let admits: Vec<bool> =
+        parts.iter().map(|part| model.admits(part.key, &part.limit, &ask(part))).collect();
+    let allowed = parts.iter().zip(&admits).all(|(part, admits)| part.observed || *admits);
+    let settle = |(part, admits): (&Part, bool)| {
+        model.settle(part.key, &part.limit, &ask(part), allowed && admits)
+    };
+    (allowed, parts.iter().zip(admits).map(settle).collect())
+}
+
+#[test]
+fn requests_are_all_or_nothing_as_in_the_core() {
+    let part = (any_step(), prop::bool::weighted(0.2));
+    let requests = prop::collection::vec(prop::collection::vec(part, 1..7), 1..30);
+    hold(150, &(changing_limits(), requests), |client, (limits, requests)| {
+        let (mut model, mut now) = (Model::default(), NOW);
+        for steps in requests {
+            let first = &steps[0].0;
+            let window_us = limits[first.limit.index(limits.len())].window_us();
+            now = first.gap.after(now, window_us);
+            let parts = apart(&steps, &limits);
+            let keys: Vec<[u8; 1]> = parts.iter().map(|part| [part.key]).collect();
+            let checks: Vec<Check<'_>> = parts
+                .iter()
+                .zip(&keys)
+                .map(|(part, key)| {
+                    let check = Check::new(key, &part.limit, part.cost);
+                    if part.observed { check.observed() } else { check }
+                })
+                .collect();
+            let before: Vec<_> = states(client, &parts);
+            let dry = client.ask(&Request::new(&checks), Mode::Dry, Some(at(now))).expect("sound");
+            assert_eq!(states(client, &parts), before, "a dry call changes nothing");
+            let verdict = client.decide(&Request::new(&checks), Some(at(now))).expect("sound");
+            let (allowed, decisions) = decide_all(&mut model, &parts, now);
+            assert_eq!((verdict.allowed, verdict.decisions.to_vec()), (allowed, decisions));
+            if !allowed {
+                assert_eq!(dry, verdict, "a dry call answers as a denied one");
+            }
+            for part in &parts {
+                assert_all_kept(client, &mut model, part.key, &part.limit, now);
+            }
+        }
+    });
+}
+
+fn states(client: &mut Client, parts: &[Part]) -> Vec<Option<Vec<u8>>> {
+    let names: Vec<_> = parts.iter().map(|p| client.names.state(&[p.key], &p.limit)).collect();
+    names.iter().map(|name| client.get(name)).collect()
+}
+
+/// A long log loses its oldest and its newest, many at a time.
+#[test]
+fn long_logs_are_the_core_s() {
+    let step = (any_step(), 1_u64..200);
+    let strategy = (300_u64..3_000, prop::collection::vec(step, 1..20));
+    hold(20, &strategy, |client, (count, steps)| {
+        let limit: Limit = format!("{count} per 1s sliding-log").parse().expect("a limit");
+        let (mut model, mut now) = (Model::default(), NOW);
+        for (step, hits) in steps {
+            for _ in 0..hits {
+                now += 700;
+                let expected = model.decide(0, &limit, &Ask::new(1, at(now)));
+                assert_eq!(client.check([0], &limit, 1, Some(at(now))), expected);
+            }
+            now = match step.gap {
+                Gap::Window(_) => now,
+                gap => gap.after(now, limit.window_us() / 3),
+            };
+            let cost = step.cost(&limit);
+            let expected = model.decide(0, &limit, &Ask::new(cost, at(now)));
+            assert_eq!(client.check([0], &limit, cost, Some(at(now))), expected, "{cost:?}");
+            assert_all_kept(client, &mut model, 0, &limit, now);
+        }
+    });
+}

@@ -1,0 +1,104 @@
+//! Permits on a server: the core's, bit for bit.
+
+use std::cell::RefCell;
+
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+use tidegate::redis::wire::PermitAct;
+use tidegate::{Check, Cost, Limit, PermitId, Request};
+use tidegate_core::{Ask, State};
+
+use super::client::Client;
+use super::server::on_each;
+use super::state::assert_kept;
+use crate::common::{NOW, at, limit};
+use crate::worlds::{any_step, cases};
+
+#[derive(Clone, Copy, Debug)]
+enum Act {
+    Ask(Cost),
+    Release,
+    Renew,
+}
+
+fn any_act() -> impl Strategy<Value = Act> {
+    prop_oneof![
+        5 => (0_u64..4).prop_map(|units| Act::Ask(Cost::Ask(units))),
+        1 => (0_u64..9).prop_map(|units| Act::Ask(Cost::Force(units))),
+        1 => (0_u64..5).prop_map(|units| Act::Ask(Cost::Refund(units))),
+        2 => Just(Act::Release),
+        2 => Just(Act::Renew),
+    ]
+}
+
+fn step(client: &mut Client, state: &mut State, limit: &Limit, act: Act, permit: u64, now: u64) {
+    let (permit, time) = (PermitId(permit), Some(at(now)));
+    match act {
+        Act::Ask(cost) => {
+            let ask = Ask { permit, ..Ask::new(cost, at(now)) };
+            let expected = state.decide(limit, &ask);
+            let checks = [Check::new("key", limit, cost)];
+            let request = Request::new(&checks).with_permit(permit);
+            let verdict = client.decide(&request, time).expect("sound");
+            assert_eq!(verdict.decisions[0], expected, "{limit}, {cost:?} at {now}");
+        }
+        Act::Release => {
+            state.admits(limit, &Ask::new(Cost::PEEK, at(now)));
+            let expected = state.release(permit);
+            assert_eq!(client.permit("key", limit, PermitAct::Release(permit), time), expected);
+        }
+        Act::Renew => {
+            let expected = state.renew(limit, permit, at(now));
+            assert_eq!(client.permit("key", limit, PermitAct::Renew(permit), time), expected);
+        }
+    }
+}
+
+#[test]
+fn permits_are_the_core_s() {
+    let acts = prop::collection::vec((any_act(), 1_u64..6, any_step(), any::<bool>()), 1..60);
+    // A changed lease or count finds the permits that are held.
+    let limits = [limit("5 concurrent lease 10s"), limit("3 concurrent lease 4s")];
+    on_each(|server| {
+        let client = RefCell::new(Client::new(server, "tg"));
+        let outcome = TestRunner::new(cases(150)).run(&acts, |acts| {
+            let client = &mut *client.borrow_mut();
+            redis::cmd("FLUSHALL").exec(&mut client.connection).expect("a server that listens");
+            let (mut state, mut now) = (State::new(&limits[0]), NOW);
+            for (act, permit, gap, other) in acts {
+                let limit = &limits[usize::from(other)];
+                now = gap.gap.after(now, limit.window_us() / 2);
+                step(client, &mut state, limit, act, permit, now);
+                let name = client.names.state(b"key", limit);
+                assert_kept(client, &name, limit, &state, at(now));
+            }
+            Ok(())
+        });
+        if let Err(error) = outcome {
+            panic!("{}: {error}", server.name);
+        }
+    });
+}
+
+#[test]
+fn a_permit_of_a_watched_limit_is_found() {
+    let limit = limit("2 concurrent");
+    on_each(|server| {
+        let mut client = Client::new(server, "tg");
+        let checks = [Check::new("key", &limit, 1), Check::new("key", &limit, 1).observed()];
+        let request = Request::new(&checks).with_permit(PermitId(7));
+        assert!(client.decide(&request, None).expect("sound").allowed);
+        let mut names =
+            vec![client.names.state(b"key", &limit), client.names.observed(b"key", &limit)];
+        names.sort();
+        let mut keys = client.keys();
+        keys.sort();
+        assert_eq!(keys, names);
+        let mut act = |act| client.permit("key", &limit, act, None);
+        assert!(act(PermitAct::Renew(PermitId(7))));
+        assert!(act(PermitAct::Release(PermitId(7))), "the one in force");
+        assert!(act(PermitAct::Release(PermitId(7))), "and the one that is watched");
+        assert!(!act(PermitAct::Release(PermitId(7))));
+        assert!(client.keys().is_empty());
+    });
+}

@@ -1,0 +1,50 @@
+//! Failover, as Sentinel does it.
+
+use super::stand::{Sentinel, connect, eventually, run};
+use super::{ask, limit};
+
+#[test]
+fn a_failover_is_followed() {
+    let stand = Sentinel::start();
+    run(async {
+        let store = connect(stand.url()).await;
+        let limit = limit("1000 per 1h");
+        let mut admitted = 0;
+        let was = stand.primary();
+        // The old primary lives on as a replica: whoever stayed with it would
+        // get READONLY for ever.
+        let _: () = stand.sentinel.ask(&["SENTINEL", "FAILOVER", super::stand::NAME]);
+        eventually("the failover", async || {
+            admitted += u64::from(ask(&store, "alice", &limit, 1).await.is_ok());
+            stand.primary() != was
+        })
+        .await;
+        let now = &stand.servers[stand.primary()];
+        eventually("it is followed", async || {
+            ask(&store, "bob", &limit, 1).await.is_ok()
+                && now.ask::<u32>(&["EXISTS", "tg:{bob}c1h"]) == 1
+        })
+        .await;
+        assert!(store.stats().up);
+        assert_eq!(now.info("role"), "master");
+        assert!(admitted <= 1000);
+    });
+}
+
+#[test]
+fn a_killed_primary_is_replaced() {
+    let mut stand = Sentinel::start();
+    run(async {
+        let store = connect(stand.url()).await;
+        let limit = limit("1000 per 1h");
+        ask(&store, "alice", &limit, 1).await.expect("an answer");
+        let was = stand.primary();
+        stand.servers[was].kill();
+        eventually("another takes over", async || ask(&store, "bob", &limit, 1).await.is_ok()).await;
+        let now = stand.primary();
+        assert_ne!(now, was);
+        // What had been replicated is still counted.
+        let decision = ask(&store, "alice", &limit, 1).await.expect("an answer");
+        assert!(decision.remaining == 998 || decision.remaining == 999, "{decision:?}");
+    });
+}

@@ -1,0 +1,115 @@
+//! What is kept in Redis, read apart from the store's own code, and compared with
+//! the state the core computes.
+
+use tidegate::{Algorithm, Limit, Timestamp};
+use tidegate_core::{Entries, State};
+
+use super::client::Client;
+
+/// A state as plain numbers.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Plain {
+    /// Window index, previous and current count.
+    Counter([u64; 3]),
+    /// Window index and count.
+    Fixed([u64; 2]),
+    /// Time, debt and the tick of the debt.
+    Bucket([u64; 3]),
+    /// Times and costs.
+    Entries(Vec<[u64; 2]>),
+    /// Numbers, costs and ends.
+    Permits(Vec<[u64; 3]>),
+}
+
+/// The largest power of two whose square is at most two windows, and whose product with a
+/// window is at most 2^53.
+pub fn radix(limit: &Limit) -> u64 {
+    let window = u128::from(limit.window_us());
+    let fits = |bits: &u32| {
+        let radix = 1_u128 << bits;
+        radix * radix <= 2 * window && radix * window <= 1 << 53
+    };
+    1 << (0..53).take_while(fits).last().expect("1 always fits")
+}
+
+/// What lies at a key under a limit.
+pub fn parse(raw: &[u8], limit: &Limit) -> Plain {
+    let number = |bytes: &[u8]| bytes.iter().rev().fold(0, |n, &byte| n << 8 | u64::from(byte));
+    let sevens = || raw[1..22].chunks(7).map(number).collect::<Vec<_>>();
+    match (limit.algorithm(), raw[0]) {
+        (Algorithm::SlidingCounter, b'0'..=b'9') => {
+            let value: u64 = std::str::from_utf8(raw).expect("digits").parse().expect("a number");
+            let radix = radix(limit);
+            Plain::Counter([value / radix / radix, value / radix % radix, value % radix])
+        }
+        (Algorithm::SlidingCounter, 0x83) => Plain::Counter(sevens().try_into().expect("three")),
+        (Algorithm::FixedWindow, 0x84) => Plain::Fixed([number(&raw[1..8]), number(&raw[8..15])]),
+        (Algorithm::TokenBucket, 0x85) => Plain::Bucket(sevens().try_into().expect("three")),
+        (Algorithm::SlidingLog, 0x81) | (Algorithm::SlidingBuckets, 0x82) => {
+            let entries = parse_entries(sevens()[0], &raw[22..]);
+            let total: u64 = entries.iter().map(|[_, cost]| cost).sum();
+            let newest = entries.last().expect("no empty log is kept")[0];
+            assert_eq!((newest, total), (sevens()[1], sevens()[2]));
+            Plain::Entries(entries)
+        }
+        (Algorithm::Concurrency, 0x86) => Plain::Permits(
+            raw[8..]
+                .chunks(40)
+                .map(|permit| {
+                    let numbers: Vec<u64> = permit.chunks(8).map(number).collect();
+                    [numbers[0], numbers[1], numbers[2] + numbers[3]]
+                })
+                .collect(),
+        ),
+        _ => panic!("not a state of {limit}: {raw:?}"),
+    }
+}
+
+fn parse_entries(oldest: u64, bytes: &[u8]) -> Vec<[u64; 2]> {
+    let mut numbers = Vec::new();
+    let (mut number, mut shift) = (0, 0);
+    for &byte in bytes {
+        number |= u64::from(byte & 0x7f) << shift;
+        shift += 7;
+        if byte < 0x80 {
+            numbers.push(number);
+            (number, shift) = (0, 0);
+        }
+    }
+    let mut entries = Vec::<[u64; 2]>::new();
+    for number in numbers {
+        match entries.last_mut() {
+            Some(last) if number % 2 == 1 => last[1] = number / 2,
+            Some(&mut [at, _]) => entries.push([at + number / 2, 1]),
+            None => entries.push([oldest, 1]),
+        }
+    }
+    entries
+}
+
+fn plain(state: &State) -> Plain {
+    let list = |entries: &Entries| {
+        Plain::Entries(entries.iter().map(|entry| [entry.at.as_micros(), entry.cost]).collect())
+    };
+    match state {
+        State::SlidingLog(log) => list(log.entries()),
+        State::SlidingBuckets(buckets) => list(buckets.entries()),
+        State::SlidingCounter(c) => Plain::Counter([c.index, c.previous, c.current]),
+        State::FixedWindow(window) => Plain::Fixed([window.index, window.count]),
+        State::TokenBucket(b) => Plain::Bucket([b.at.as_micros(), b.debt, b.tick_us()]),
+        State::Concurrency(permits) => {
+            let held = permits.held();
+            Plain::Permits(held.map(|(id, cost, ends)| [id.0, cost, ends.as_micros()]).collect())
+        }
+    }
+}
+
+/// Compares what is kept under a name with a state that was brought up to `now`: the
+/// same numbers, for as long as they matter; or nothing, where nothing matters.
+pub fn assert_kept(client: &mut Client, name: &[u8], limit: &Limit, state: &State, now: Timestamp) {
+    let kept = client.get(name).map(|raw| parse(&raw, limit));
+    let expires = state.expires_at(limit);
+    let expected = (expires > now).then(|| plain(state));
+    assert_eq!(kept, expected, "{limit} at {now:?}");
+    assert_eq!(expected.is_some(), client.ttl(name) > 0, "{limit} at {now:?}");
+}

@@ -1,0 +1,95 @@
+//! Recorded traffic, decided by servers: the same digests.
+
+use redis::Value;
+use tidegate::redis::wire::{
+    Answer, Call, Entry, Mode, Plan, Quick, counter_answers, counter_call, is_quick,
+};
+use tidegate::{Check, Limit, Request};
+
+use super::client::Client;
+use super::server::on_each;
+use crate::traces::{Event, compare};
+
+/// Calls in one write.
+const PIPELINE: usize = 500;
+
+fn run_all(client: &mut Client, calls: &[Call]) -> Vec<Value> {
+    let mut pipeline = redis::Pipeline::with_capacity(calls.len());
+    for call in calls {
+        pipeline.add_command(call.cmd());
+    }
+    pipeline.query(&mut client.connection).expect("replies")
+}
+
+/// Events of one time and different keys, as one call; the same key twice is one entry.
+fn decide_quickly(client: &mut Client, limit: &Limit, events: &[Event]) -> Vec<bool> {
+    let mut calls = Vec::<(Vec<Entry>, Call)>::new();
+    let mut places = Vec::<(usize, usize)>::new();
+    for group in events.chunk_by(|a, b| a.at == b.at) {
+        let mut entries = Vec::<Entry>::new();
+        for event in group {
+            let checks = [Check::new(&event.key, limit, 1)];
+            let quick = Quick::of(&Request::new(&checks), &client.names).expect("a quick limit");
+            let known = entries.iter().position(|entry| entry.key == quick.key);
+            let place = known.unwrap_or_else(|| {
+                entries.push(Entry { key: quick.key, units: quick.units, times: 0 });
+                entries.len() - 1
+            });
+            entries[place].times += 1;
+            places.push((calls.len(), place));
+        }
+        let call = counter_call(limit, &entries, Some(group[0].at));
+        calls.push((entries, call));
+    }
+    let mut answers = Vec::<Vec<std::vec::IntoIter<bool>>>::new();
+    for chunk in calls.chunks(PIPELINE) {
+        let only: Vec<Call> = chunk.iter().map(|(_, call)| call.clone()).collect();
+        for ((entries, _), reply) in chunk.iter().zip(run_all(client, &only)) {
+            let decided = counter_answers(limit, entries, &reply).expect("a sound reply");
+            let allowed = |answer: Answer| match answer {
+                Answer::Decided(decisions) => {
+                    decisions.iter().map(|d| d.allowed).collect::<Vec<_>>().into_iter()
+                }
+                Answer::Elsewhere => panic!("nobody else was here"),
+            };
+            answers.push(decided.into_iter().map(allowed).collect());
+        }
+    }
+    places.iter().map(|&(call, place)| answers[call][place].next().expect("one a time")).collect()
+}
+
+fn decide(client: &mut Client, limit: &Limit, events: &[Event]) -> Vec<bool> {
+    let mut allowed = Vec::new();
+    for chunk in events.chunks(PIPELINE) {
+        let plans: Vec<Plan> = chunk
+            .iter()
+            .map(|event| {
+                let checks = [Check::new(&event.key, limit, 1)];
+                Plan::new(&Request::new(&checks), &client.names).expect("sound")
+            })
+            .collect();
+        let calls: Vec<Call> = plans
+            .iter()
+            .zip(chunk)
+            .map(|(plan, event)| plan.call(Mode::Decide, Some(event.at)))
+            .collect();
+        for (plan, reply) in plans.iter().zip(run_all(client, &calls)) {
+            allowed.push(plan.answers(&reply).expect("a sound reply").admitted);
+        }
+    }
+    allowed
+}
+
+#[test]
+fn recorded_traffic_is_decided_as_published() {
+    on_each(|server| {
+        let mut client = Client::new(server, "tg");
+        compare(|limit, events| {
+            redis::cmd("FLUSHALL").exec(&mut client.connection).expect("a server that listens");
+            match is_quick(limit) {
+                true => decide_quickly(&mut client, limit, events),
+                false => decide(&mut client, limit, events),
+            }
+        });
+    });
+}

@@ -1,0 +1,57 @@
+//! The golden vectors, on servers.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use tidegate::redis::wire::{Names, PermitAct};
+use tidegate::{Check, Cost, Decision, Limit, Request};
+
+use super::client::{Client, letter};
+use super::server::on_each;
+use crate::common::at;
+use crate::vectors::{Host, run};
+
+struct Redis {
+    limit: Limit,
+    client: Rc<RefCell<Client>>,
+    quickly: bool,
+}
+
+impl Host for Redis {
+    fn ask(&mut self, at_us: u64, cost: Cost, permit: char) -> Decision {
+        let checks = [Check::new("key", &self.limit, cost)];
+        let request = Request::new(&checks).with_permit(letter(permit));
+        let (mut client, now) = (self.client.borrow_mut(), Some(at(at_us)));
+        let verdict = match self.quickly {
+            true => client.decide_quickly(&request, now),
+            false => client.decide(&request, now),
+        };
+        verdict.expect("a sound request").decisions[0]
+    }
+
+    fn release(&mut self, at_us: u64, permit: char) -> bool {
+        let act = PermitAct::Release(letter(permit));
+        self.client.borrow_mut().permit("key", &self.limit, act, Some(at(at_us)))
+    }
+
+    fn renew(&mut self, at_us: u64, permit: char) -> bool {
+        let act = PermitAct::Renew(letter(permit));
+        self.client.borrow_mut().permit("key", &self.limit, act, Some(at(at_us)))
+    }
+}
+
+#[test]
+fn redis_and_valkey_agree_whichever_script_decides() {
+    on_each(|server| {
+        for quickly in [false, true] {
+            let client = Rc::new(RefCell::new(Client::new(server, "")));
+            let case = RefCell::new(0);
+            run(&format!("{}, quickly: {quickly}", server.name), |limit| {
+                *case.borrow_mut() += 1;
+                let prefix = format!("{quickly}{}", case.borrow());
+                client.borrow_mut().names = Names::new(&prefix);
+                Box::new(Redis { limit, client: Rc::clone(&client), quickly })
+            });
+        }
+    });
+}
