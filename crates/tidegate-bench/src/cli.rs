@@ -24,6 +24,8 @@ pub enum Command {
     Pauses(PausesArgs),
     /// The server beside an axum handler that decides nothing and throttlecrab's server.
     Http(HttpArgs),
+    /// What a shared decision costs Redis, beside the usual designs and INCR.
+    Redis(RedisArgs),
     /// The handler that decides nothing; `http` starts this in a process of its own.
     #[command(hide = true)]
     HttpBaseline(BaselineArgs),
@@ -95,6 +97,25 @@ pub struct HttpArgs {
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "60",
         value_parser = clap::value_parser!(u32).range(6..=86_400))]
     pub soak: Option<u32>,
+}
+
+#[derive(Args)]
+pub struct RedisArgs {
+    /// Print JSON instead of the table.
+    #[arg(long)]
+    pub json: bool,
+    /// Only these subjects (comma-separated or repeated).
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub subject: Vec<crate::redis::Subject>,
+    /// Fewer and shorter rounds: a first look, with more noise.
+    #[arg(long)]
+    pub quick: bool,
+    /// The server to start: a redis-server or valkey-server.
+    #[arg(long, value_name = "PATH", default_value = "redis-server")]
+    pub server: PathBuf,
+    /// Commands that are sent together.
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1_000))]
+    pub pipeline: u16,
 }
 
 #[derive(Args)]

@@ -8,6 +8,7 @@
 //! - `rss.rs`: resident bytes per key, each subject in a process of its own;
 //! - `pauses.rs`: the worst single decision while a table fills and expires;
 //! - `http/`: the server beside other servers, see `http/mod.rs`;
+//! - `redis/`: what a shared decision costs Redis, see `redis/mod.rs`;
 //! - `bars.rs`, `report.rs`: the bars, the table and the JSON.
 
 mod bars;
@@ -16,6 +17,7 @@ mod http;
 mod inprocess;
 mod measure;
 mod pauses;
+mod redis;
 mod report;
 mod rss;
 mod subjects;
@@ -44,6 +46,7 @@ fn main() -> ExitCode {
             }
         }
         cli::Command::Http(args) => return succeed(http::run(&args)),
+        cli::Command::Redis(args) => return succeed(redis::run(&args)),
         cli::Command::HttpBaseline(args) => return succeed(http::serve_baseline(&args)),
         cli::Command::HttpLoad(args) => return succeed(http::load(&args)),
         cli::Command::RssOf(args) => println!("{}", rss::measure_here(&args)),

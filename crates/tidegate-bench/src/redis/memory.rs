@@ -1,0 +1,104 @@
+//! Bytes per key, as the server itself counts them: name, value, expiry and all.
+
+use std::error::Error;
+
+use redis::Connection;
+use tidegate::redis::{RedisOptions, RedisStore};
+use tidegate::{Check, Limit, Request, Timestamp};
+
+use super::rounds::name;
+use super::server::{Server, info};
+use super::subjects::{LIMIT, Maker, Subject, WINDOW_S};
+
+/// Entries of the logs that are compared.
+pub const LOGS: [u32; 2] = [100, 1_000];
+/// Keys alive at once while they are filled in a pipeline.
+const PIPELINE: u32 = 100;
+
+/// What a key takes.
+pub struct Bytes {
+    pub sliding_counter: f64,
+    pub two_keys: f64,
+    /// Per number of [`LOGS`]: our log, and a sorted set.
+    pub logs: Vec<(f64, f64)>,
+}
+
+pub fn measure(
+    connection: &mut Connection,
+    server: &Server,
+    quick: bool,
+) -> Result<Bytes, Box<dyn Error>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let keys = if quick { 20_000 } else { 200_000 };
+    let mut commands = |subject| -> Result<f64, Box<dyn Error>> {
+        let mut maker = Maker::new(subject, connection)?;
+        per_key(connection, keys, |connection| {
+            fill(connection, keys, |key| maker.command(&name(key)))
+        })
+    };
+    let (sliding_counter, two_keys) = (commands(Subject::Tidegate)?, commands(Subject::TwoKeys)?);
+    let mut logs = Vec::new();
+    for entries in LOGS {
+        let keys = if quick { 20_000 } else { 200_000 } / entries;
+        let ours = per_key(connection, keys, |_| {
+            runtime.block_on(fill_logs(server, keys, entries))
+        })?;
+        let maker = Maker::new(Subject::SortedSet, connection)?;
+        let theirs = per_key(connection, keys, |connection| {
+            (0..entries).try_for_each(|entry| {
+                fill(connection, keys, |key| maker.sorted_set(&name(key), entry_ms(entry, entries)))
+            })
+        })?;
+        logs.push((ours, theirs));
+    }
+    Ok(Bytes { sliding_counter, two_keys, logs })
+}
+
+/// What `filling` adds to the server's memory, per key.
+fn per_key(
+    connection: &mut Connection,
+    keys: u32,
+    filling: impl FnOnce(&mut Connection) -> Result<(), Box<dyn Error>>,
+) -> Result<f64, Box<dyn Error>> {
+    redis::cmd("FLUSHALL").arg("SYNC").query::<()>(connection)?;
+    let before = info(connection, "used_memory")?;
+    filling(connection)?;
+    let after = info(connection, "used_memory")?;
+    Ok((after - before) / f64::from(keys))
+}
+
+fn fill(
+    connection: &mut Connection,
+    keys: u32,
+    mut command: impl FnMut(u32) -> redis::Cmd,
+) -> Result<(), Box<dyn Error>> {
+    for start in (0..keys).step_by(PIPELINE as usize) {
+        let mut pipeline = redis::Pipeline::new();
+        for key in start..keys.min(start + PIPELINE) {
+            pipeline.add_command(command(key)).ignore();
+        }
+        pipeline.query::<()>(connection)?;
+    }
+    Ok(())
+}
+
+/// Full logs, their entries spread evenly over the window, as time was then.
+async fn fill_logs(server: &Server, keys: u32, entries: u32) -> Result<(), Box<dyn Error>> {
+    let store = RedisStore::connect(RedisOptions::new(&server.url())?).await?;
+    let limit: Limit = format!("{LIMIT} per {WINDOW_S}s sliding-log").parse()?;
+    for entry in 0..entries {
+        let now = Timestamp::from_micros(entry_ms(entry, entries) * 1_000);
+        for key in 0..keys {
+            let checks = [Check::new(&name(key), &limit, 1)];
+            let verdict = store.decide_at(now, &Request::new(&checks)).await?;
+            assert!(verdict.allowed, "the set-up is wrong: a log is full too early");
+        }
+    }
+    Ok(())
+}
+
+/// When an entry was made, in milliseconds since 1970: so many of them in a window, evenly.
+fn entry_ms(entry: u32, entries: u32) -> u64 {
+    const SOME_DAY_MS: u64 = 1_760_000_000_000;
+    SOME_DAY_MS + u64::from(entry) * WINDOW_S * 1_000 / u64::from(entries)
+}

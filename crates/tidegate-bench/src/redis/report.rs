@@ -1,0 +1,119 @@
+//! The table for people and the JSON for programs.
+
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+
+use super::memory::LOGS;
+use super::rounds::{Results, Row};
+use super::subjects::Subject;
+use crate::bars::Bar;
+use crate::cli::name_of;
+use crate::report::{bar_json, processor, rounded, write_bars, write_machine};
+
+/// The whole readable report.
+pub fn table(results: &Results) -> String {
+    let mut text = String::new();
+    // Writing to a String cannot fail.
+    let _ = write_report(&mut text, results);
+    text
+}
+
+fn write_report(text: &mut String, results: &Results) -> std::fmt::Result {
+    write_machine(text, [&results.load_before, &results.load_after])?;
+    writeln!(
+        text,
+        "{}; {} decisions a turn in pipelines of {}, median of {} rounds\n",
+        results.server, results.decisions, results.pipeline, results.rounds
+    )?;
+    for row in &results.rows {
+        writeln!(text, "  {:<21} {}", name_of(&row.subject), row.subject.describe())?;
+    }
+    writeln!(
+        text,
+        "\n{:<23}{:>22}{:>9}{:>9}{:>11}{:>13}",
+        "", "per Redis CPU-second", "spread", "/ incr", "/ two-keys", "/ sorted-set"
+    )?;
+    for row in &results.rows {
+        let over = |peer| crate::report::number(ratio(results, row.subject, peer), 3);
+        writeln!(
+            text,
+            "  {:<21}{:>22.0}{:>8.0}%{:>9}{:>11}{:>13}",
+            name_of(&row.subject),
+            row.median(),
+            row.spread() * 100.0,
+            over(Subject::Incr),
+            over(Subject::TwoKeys),
+            over(Subject::SortedSet)
+        )?;
+    }
+    let bytes = &results.bytes;
+    writeln!(text, "\nbytes per key, a user of 13 bytes, everything included")?;
+    writeln!(text, "  sliding-counter {:.0}; two keys {:.0}", bytes.sliding_counter, bytes.two_keys)?;
+    for (entries, (ours, theirs)) in LOGS.iter().zip(&bytes.logs) {
+        writeln!(text, "  log of {entries} entries {ours:.0}; sorted set {theirs:.0}")?;
+    }
+    write_bars(text, &bars(results))
+}
+
+fn row(results: &Results, subject: Subject) -> Option<&Row> {
+    results.rows.iter().find(|row| row.subject == subject)
+}
+
+/// One subject's decisions to another's, in the same run.
+fn ratio(results: &Results, ours: Subject, theirs: Subject) -> Option<f64> {
+    Some(row(results, ours)?.median() / row(results, theirs)?.median())
+}
+
+fn bars(results: &Results) -> Vec<Bar> {
+    use Subject::{Incr, SortedSet, Tidegate, TidegateCoalesced, TwoKeys};
+    let faster = |name: &str, ours, theirs, must, aim| Bar {
+        at_least: true,
+        ..Bar::at_most(name, ratio(results, ours, theirs), Some(must), Some(aim))
+    };
+    let mut bars = vec![
+        faster("single / INCR", Tidegate, Incr, 0.18, 0.25),
+        faster("single / two-key script", Tidegate, TwoKeys, 1.15, 1.4),
+        faster("single / sorted-set script", Tidegate, SortedSet, 1.3, 1.6),
+        faster("coalesced / two-key script", TidegateCoalesced, TwoKeys, 2.5, 3.5),
+        Bar::at_most(
+            "bytes per key, sliding-counter",
+            Some(results.bytes.sliding_counter),
+            Some(170.0),
+            Some(150.0),
+        ),
+    ];
+    let limits = [(0.30, 0.27), (0.05, 0.035)];
+    for ((entries, (ours, theirs)), (must, aim)) in LOGS.iter().zip(&results.bytes.logs).zip(limits)
+    {
+        let name = format!("bytes of a log of {entries} / sorted set");
+        bars.push(Bar::at_most(&name, Some(ours / theirs), Some(must), Some(aim)));
+    }
+    bars
+}
+
+/// For programs.
+pub fn json(results: &Results) -> Value {
+    let rows: Vec<Value> = results.rows.iter().map(row_json).collect();
+    let bars: Vec<Value> = bars(results).iter().map(bar_json).collect();
+    let logs = LOGS.iter().zip(&results.bytes.logs).map(|(entries, (ours, theirs))| {
+        json!({ "entries": entries, "tidegate": ours.round(), "sorted_set": theirs.round() })
+    });
+    json!({
+        "rows": rows,
+        "bars": bars,
+        "bytes_per_key": { "sliding_counter": rounded(results.bytes.sliding_counter, 10.0),
+            "two_keys": rounded(results.bytes.two_keys, 10.0), "logs": logs.collect::<Vec<_>>() },
+        "server": results.server,
+        "pipeline": results.pipeline,
+        "decisions": results.decisions,
+        "rounds": results.rounds,
+        "processor": processor(),
+        "load": [results.load_before, results.load_after],
+    })
+}
+
+fn row_json(row: &Row) -> Value {
+    json!({ "subject": name_of(&row.subject), "per_cpu_second": row.median().round(),
+        "spread": rounded(row.spread(), 1000.0) })
+}

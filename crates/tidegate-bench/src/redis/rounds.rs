@@ -1,0 +1,205 @@
+//! The subjects in turn, several times, each on an empty server.
+
+use std::error::Error;
+use std::path::Path;
+use std::time::Duration;
+
+use redis::{Connection, Pipeline};
+use tidegate::redis::{RedisOptions, RedisStore};
+use tidegate::{Check, Limit, Limiter};
+
+use super::memory::{self, Bytes};
+use super::server::{Server, info_text, processor_seconds};
+use super::subjects::{LIMIT, Maker, Subject, WINDOW_S};
+use crate::cli::RedisArgs;
+use crate::inprocess::{load, median, or_all};
+use crate::workloads::Random;
+
+/// Distinct keys, few enough that most decisions find theirs.
+const KEYS: u32 = 10_000;
+/// Callers of the store that do not know of each other.
+const CALLERS: u32 = 64;
+
+/// A whole run.
+pub struct Results {
+    pub server: String,
+    pub pipeline: usize,
+    pub decisions: u32,
+    pub rounds: usize,
+    pub rows: Vec<Row>,
+    pub bytes: Bytes,
+    pub load_before: String,
+    pub load_after: String,
+}
+
+/// What one subject did.
+pub struct Row {
+    pub subject: Subject,
+    /// Decisions per second of the server's processor, in every round.
+    pub per_second: Vec<f64>,
+}
+
+impl Row {
+    pub fn median(&self) -> f64 {
+        median(&self.per_second)
+    }
+
+    /// How far the rounds lie apart, in parts of their median.
+    pub fn spread(&self) -> f64 {
+        let least = self.per_second.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = self.per_second.iter().copied().fold(0.0, f64::max);
+        (most - least) / self.median()
+    }
+}
+
+/// Starts a server, measures, and stops it.
+pub fn run(args: &RedisArgs) -> Result<Results, Box<dyn Error>> {
+    let load_before = load();
+    let (decisions, rounds) = if args.quick { (40_000, 5) } else { (200_000, 15) };
+    let server = Server::start(&args.server)?;
+    let mut connection = server.connect()?;
+    let subjects = or_all(&args.subject);
+    let mut rows: Vec<Row> =
+        subjects.iter().map(|&subject| Row { subject, per_second: Vec::new() }).collect();
+    let turn = Turn { server: &server, decisions, pipeline: usize::from(args.pipeline) };
+    for round in 0..rounds {
+        for row in &mut rows {
+            row.per_second.push(turn.take(row.subject, &mut connection, round as u64)?);
+        }
+    }
+    let bytes = memory::measure(&mut connection, &server, args.quick)?;
+    let version = info_text(&mut connection, "redis_version")?;
+    Ok(Results {
+        server: format!("{} {version}", program_name(&args.server)),
+        pipeline: turn.pipeline,
+        decisions,
+        rounds,
+        rows,
+        bytes,
+        load_before,
+        load_after: load(),
+    })
+}
+
+fn program_name(program: &Path) -> String {
+    program.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+struct Turn<'a> {
+    server: &'a Server,
+    decisions: u32,
+    pipeline: usize,
+}
+
+impl Turn<'_> {
+    /// Decisions per second of the server's processor.
+    fn take(
+        &self,
+        subject: Subject,
+        connection: &mut Connection,
+        seed: u64,
+    ) -> Result<f64, Box<dyn Error>> {
+        redis::cmd("FLUSHALL").query::<()>(connection)?;
+        let seconds = match subject {
+            Subject::TidegateCoalesced => self.coalesced(connection, seed)?,
+            _ => self.pipelined(subject, connection, seed)?,
+        };
+        Ok(f64::from(self.decisions) / seconds)
+    }
+
+    fn pipelined(
+        &self,
+        subject: Subject,
+        connection: &mut Connection,
+        seed: u64,
+    ) -> Result<f64, Box<dyn Error>> {
+        let mut maker = Maker::new(subject, connection)?;
+        let all: Vec<u32> = (0..KEYS).collect();
+        self.ask(&mut maker, &all, connection, true)?;
+        prove(subject, connection)?;
+        let mut random = Random(seed);
+        let keys: Vec<u32> = (0..self.decisions).map(|_| random.below(KEYS)).collect();
+        let before = processor_seconds(connection)?;
+        self.ask(&mut maker, &keys, connection, false)?;
+        Ok(processor_seconds(connection)? - before)
+    }
+
+    /// Asks for every key in turn, and, if `proving`, looks at every answer.
+    fn ask(
+        &self,
+        maker: &mut Maker,
+        keys: &[u32],
+        connection: &mut Connection,
+        proving: bool,
+    ) -> Result<(), Box<dyn Error>> {
+        for keys in keys.chunks(self.pipeline) {
+            let mut pipeline = Pipeline::with_capacity(keys.len());
+            for &key in keys {
+                pipeline.add_command(maker.command(&name(key)));
+            }
+            let answers = pipeline.query::<Vec<redis::Value>>(connection)?;
+            if let Some(wrong) = answers.iter().find(|answer| proving && !maker.admitted(answer)) {
+                return Err(format!("the set-up is wrong: {wrong:?} is no admission").into());
+            }
+        }
+        Ok(())
+    }
+
+    /// The store's own client: callers who ask at the same time, each for a key of its own.
+    fn coalesced(&self, connection: &mut Connection, seed: u64) -> Result<f64, Box<dyn Error>> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let limit: Limit = format!("{LIMIT} per {WINDOW_S}s").parse()?;
+        runtime.block_on(async {
+            let options = RedisOptions { timeout: Duration::from_secs(5), ..RedisOptions::new(&self.server.url())? };
+            let limiter = Limiter::over(RedisStore::connect(options).await?);
+            call(&limiter, &limit, CALLERS, KEYS / CALLERS, None).await?;
+            let before = processor_seconds(connection)?;
+            call(&limiter, &limit, CALLERS, self.decisions / CALLERS, Some(seed)).await?;
+            Ok(processor_seconds(connection)? - before)
+        })
+    }
+}
+
+/// `callers` tasks ask `times` each: for keys of their own, all of them once or at random.
+async fn call(
+    limiter: &Limiter<RedisStore>,
+    limit: &Limit,
+    callers: u32,
+    times: u32,
+    seed: Option<u64>,
+) -> Result<(), Box<dyn Error>> {
+    let tasks: Vec<_> = (0..callers)
+        .map(|caller| {
+            let (limiter, limit) = (limiter.clone(), *limit);
+            tokio::spawn(async move {
+                let mut random = Random(seed.unwrap_or(0) << 8 | u64::from(caller));
+                for time in 0..times {
+                    let each = KEYS / callers;
+                    let own = if seed.is_some() { random.below(each) } else { time % each };
+                    let key = name(caller * each + own);
+                    let decision = limiter.check_async(Check::new(&key, &limit, 1)).await?;
+                    assert!(decision.allowed, "the set-up is wrong: {key} was denied");
+                }
+                Ok::<(), tidegate::StoreError>(())
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await??;
+    }
+    Ok(())
+}
+
+/// Thirteen bytes, as a user's number might be.
+pub fn name(key: u32) -> String {
+    format!("user:{key:08}")
+}
+
+/// Every key is there once all were asked for.
+fn prove(subject: Subject, connection: &mut Connection) -> Result<(), Box<dyn Error>> {
+    let keys: u32 = redis::cmd("DBSIZE").query(connection)?;
+    if keys != KEYS {
+        return Err(format!("the set-up of {subject:?} is wrong: {keys} keys for {KEYS}").into());
+    }
+    Ok(())
+}

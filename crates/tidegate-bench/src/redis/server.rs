@@ -1,0 +1,95 @@
+//! A Redis server as a process of our own.
+
+use std::io;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use redis::{Client, Connection, RedisError, RedisResult};
+
+/// How long it may take to answer for the first time.
+const READY_WITHIN: Duration = Duration::from_secs(10);
+/// How often it is asked whether it is there.
+const KNOCK_EVERY: Duration = Duration::from_millis(5);
+
+/// A running server without persistence; it ends with this value.
+pub struct Server {
+    child: Child,
+    pub port: u16,
+}
+
+impl Server {
+    /// Starts `program` on a free port of the loopback and waits until it answers.
+    pub fn start(program: &Path) -> io::Result<Self> {
+        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        Self::start_at(program, port, &[])
+    }
+
+    /// Starts `program` on this port, with more settings.
+    pub fn start_at(program: &Path, port: u16, settings: &[&str]) -> io::Result<Self> {
+        let mut command = Command::new(program);
+        command.args(["--bind", "127.0.0.1", "--port", &port.to_string()]);
+        command.args(["--save", "", "--appendonly", "no"]).args(settings);
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        let child = command.spawn().map_err(|error| {
+            io::Error::other(format!(
+                "{} does not start: {error}; install redis-server, or name one with --server",
+                program.display()
+            ))
+        })?;
+        let mut server = Server { child, port };
+        let start = Instant::now();
+        while server.connect().is_err() {
+            if start.elapsed() > READY_WITHIN || server.child.try_wait()?.is_some() {
+                return Err(io::Error::other(format!("{} gave no answer", program.display())));
+            }
+            std::thread::sleep(KNOCK_EVERY);
+        }
+        Ok(server)
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    pub fn connect(&self) -> RedisResult<Connection> {
+        let mut connection = Client::open(self.url())?.get_connection()?;
+        redis::cmd("PING").query::<()>(&mut connection)?;
+        Ok(connection)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended already, which is as good.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A number of `INFO`.
+pub fn info(connection: &mut Connection, field: &str) -> RedisResult<f64> {
+    let text: String = redis::cmd("INFO").arg("everything").query(connection)?;
+    let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    let number = line.and_then(|value| value.trim().parse().ok());
+    number.ok_or_else(|| RedisError::from((redis::ErrorKind::Client, "INFO lacks a field")))
+}
+
+/// A word of `INFO`.
+pub fn info_text(connection: &mut Connection, field: &str) -> RedisResult<String> {
+    let text: String = redis::cmd("INFO").arg("server").query(connection)?;
+    let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    Ok(line.unwrap_or("unknown").trim().to_owned())
+}
+
+/// Seconds the thread that runs commands has had of a processor.
+pub fn processor_seconds(connection: &mut Connection) -> RedisResult<f64> {
+    let user = info(connection, "used_cpu_user_main_thread")?;
+    Ok(user + info(connection, "used_cpu_sys_main_thread")?)
+}

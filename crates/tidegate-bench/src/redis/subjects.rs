@@ -1,0 +1,120 @@
+//! Who is measured, as the commands a client sends.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use clap::ValueEnum;
+use redis::{Cmd, Connection, RedisResult, Value};
+use tidegate::{Limit, redis::raw};
+
+/// Enough that nothing is denied: a denial is cheaper, and not equally so for all.
+pub const LIMIT: u64 = 1_000;
+/// The window of all designs.
+pub const WINDOW_S: u64 = 60;
+const TWO_KEYS: &str = include_str!("scripts/two_keys.lua");
+const SORTED_SET: &str = include_str!("scripts/sorted_set.lua");
+
+/// A design.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Subject {
+    /// A counter without a limit: the floor.
+    Incr,
+    /// Two counters, one for each window.
+    TwoKeys,
+    /// A log in a sorted set.
+    SortedSet,
+    /// Ours, a script call for each decision.
+    Tidegate,
+    /// Ours as the store asks: 64 callers at once, who do not know of each other.
+    TidegateCoalesced,
+}
+
+impl Subject {
+    pub fn describe(self) -> &'static str {
+        match self {
+            Subject::Incr => "INCR of a key, and nothing else",
+            Subject::TwoKeys => "a script: GET, GET, INCRBY, EXPIRE",
+            Subject::SortedSet => "a script: ZREMRANGEBYSCORE, ZCARD, ZADD, EXPIRE",
+            Subject::Tidegate => "sliding-counter, one script call for each decision",
+            Subject::TidegateCoalesced => "sliding-counter, 64 callers of one RedisStore",
+        }
+    }
+}
+
+/// Makes a subject's commands; its script, if it has one, is loaded.
+pub struct Maker {
+    subject: Subject,
+    sha: String,
+    limit: Limit,
+    asked: u64,
+}
+
+impl Maker {
+    pub fn new(subject: Subject, connection: &mut Connection) -> RedisResult<Self> {
+        let limit = format!("{LIMIT} per {WINDOW_S}s").parse().expect("a limit");
+        let script = match subject {
+            Subject::Incr | Subject::TidegateCoalesced => None,
+            Subject::TwoKeys => Some(TWO_KEYS),
+            Subject::SortedSet => Some(SORTED_SET),
+            Subject::Tidegate => Some(raw::COUNTER_SCRIPT),
+        };
+        let sha = match script {
+            Some(script) => redis::cmd("SCRIPT").arg("LOAD").arg(script).query(connection)?,
+            None => String::new(),
+        };
+        Ok(Maker { subject, sha, limit, asked: 0 })
+    }
+
+    /// One decision about `key`.
+    pub fn command(&mut self, key: &str) -> Cmd {
+        self.asked += 1;
+        match self.subject {
+            Subject::Incr => {
+                let mut command = redis::cmd("INCR");
+                command.arg(format!("tg:{key}"));
+                command
+            }
+            Subject::TwoKeys => self.two_keys(key),
+            Subject::SortedSet => self.sorted_set(key, now_ms()),
+            Subject::Tidegate | Subject::TidegateCoalesced => {
+                raw::counter_call("tg", key.as_bytes(), &self.limit, 1)
+            }
+        }
+    }
+
+    fn two_keys(&self, key: &str) -> Cmd {
+        let (now_ms, window_ms) = (now_ms(), WINDOW_S * 1_000);
+        let window = now_ms / window_ms;
+        let weight = 1.0 - (now_ms % window_ms) as f64 / window_ms as f64;
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(&self.sha).arg(2);
+        command.arg(format!("tg:{{{key}}}:{window}")).arg(format!("tg:{{{key}}}:{}", window - 1));
+        command.arg(LIMIT).arg(weight).arg(1).arg(2 * WINDOW_S);
+        command
+    }
+
+    /// With a time of the caller's choosing, as its callers always have it.
+    pub fn sorted_set(&self, key: &str, now_ms: u64) -> Cmd {
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(&self.sha).arg(1).arg(format!("tg:{key}")).arg(LIMIT);
+        command.arg(now_ms).arg(now_ms - WINDOW_S * 1_000);
+        command.arg(format!("{now_ms}-{}", self.asked)).arg(WINDOW_S);
+        command
+    }
+
+    /// Whether an answer says that the decision was made and admitted.
+    pub fn admitted(&self, answer: &Value) -> bool {
+        match (self.subject, answer) {
+            (Subject::Incr, Value::Int(count)) => *count > 0,
+            (Subject::TwoKeys | Subject::SortedSet, Value::Array(answer)) => {
+                matches!(answer[..], [Value::Int(1), Value::Int(_)])
+            }
+            (Subject::Tidegate, answer) => raw::counter_admitted(&self.limit, 1, answer),
+            _ => false,
+        }
+    }
+}
+
+fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
