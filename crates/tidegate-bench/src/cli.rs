@@ -26,6 +26,8 @@ pub enum Command {
     Http(HttpArgs),
     /// What a shared decision costs Redis, beside the usual designs and INCR.
     Redis(RedisArgs),
+    /// What callers and limits see while Redis fails, checked against the stated bounds.
+    Faults(FaultsArgs),
     /// The handler that decides nothing; `http` starts this in a process of its own.
     #[command(hide = true)]
     HttpBaseline(BaselineArgs),
@@ -116,6 +118,22 @@ pub struct RedisArgs {
     /// Commands that are sent together.
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1_000))]
     pub pipeline: u16,
+}
+
+#[derive(Args)]
+pub struct FaultsArgs {
+    /// Print JSON instead of the table.
+    #[arg(long)]
+    pub json: bool,
+    /// Only these faults (comma-separated or repeated).
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub fault: Vec<crate::faults::Fault>,
+    /// Shorter faults: enough to see that bounds hold, not to time anything.
+    #[arg(long)]
+    pub short: bool,
+    /// The server to start: a redis-server or valkey-server.
+    #[arg(long, value_name = "PATH", default_value = "redis-server")]
+    pub server: PathBuf,
 }
 
 #[derive(Args)]

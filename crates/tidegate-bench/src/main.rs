@@ -9,10 +9,12 @@
 //! - `pauses.rs`: the worst single decision while a table fills and expires;
 //! - `http/`: the server beside other servers, see `http/mod.rs`;
 //! - `redis/`: what a shared decision costs Redis, see `redis/mod.rs`;
+//! - `faults/`: what callers and limits see while Redis fails, see `faults/mod.rs`;
 //! - `bars.rs`, `report.rs`: the bars, the table and the JSON.
 
 mod bars;
 mod cli;
+mod faults;
 mod http;
 mod inprocess;
 mod measure;
@@ -47,6 +49,7 @@ fn main() -> ExitCode {
         }
         cli::Command::Http(args) => return succeed(http::run(&args)),
         cli::Command::Redis(args) => return succeed(redis::run(&args)),
+        cli::Command::Faults(args) => return succeed(faults::run(&args)),
         cli::Command::HttpBaseline(args) => return succeed(http::serve_baseline(&args)),
         cli::Command::HttpLoad(args) => return succeed(http::load(&args)),
         cli::Command::RssOf(args) => println!("{}", rss::measure_here(&args)),

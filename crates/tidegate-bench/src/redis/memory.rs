@@ -40,9 +40,8 @@ pub fn measure(
     let mut logs = Vec::new();
     for entries in LOGS {
         let keys = if quick { 20_000 } else { 200_000 } / entries;
-        let ours = per_key(connection, keys, |_| {
-            runtime.block_on(fill_logs(server, keys, entries))
-        })?;
+        let ours =
+            per_key(connection, keys, |_| runtime.block_on(fill_logs(server, keys, entries)))?;
         let maker = Maker::new(Subject::SortedSet, connection)?;
         let theirs = per_key(connection, keys, |connection| {
             (0..entries).try_for_each(|entry| {

@@ -49,7 +49,11 @@ fn write_report(text: &mut String, results: &Results) -> std::fmt::Result {
     }
     let bytes = &results.bytes;
     writeln!(text, "\nbytes per key, a user of 13 bytes, everything included")?;
-    writeln!(text, "  sliding-counter {:.0}; two keys {:.0}", bytes.sliding_counter, bytes.two_keys)?;
+    writeln!(
+        text,
+        "  sliding-counter {:.0}; two keys {:.0}",
+        bytes.sliding_counter, bytes.two_keys
+    )?;
     for (entries, (ours, theirs)) in LOGS.iter().zip(&bytes.logs) {
         writeln!(text, "  log of {entries} entries {ours:.0}; sorted set {theirs:.0}")?;
     }

@@ -150,7 +150,10 @@ impl Turn<'_> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let limit: Limit = format!("{LIMIT} per {WINDOW_S}s").parse()?;
         runtime.block_on(async {
-            let options = RedisOptions { timeout: Duration::from_secs(5), ..RedisOptions::new(&self.server.url())? };
+            let options = RedisOptions {
+                timeout: Duration::from_secs(5),
+                ..RedisOptions::new(&self.server.url())?
+            };
             let limiter = Limiter::over(RedisStore::connect(options).await?);
             call(&limiter, &limit, CALLERS, KEYS / CALLERS, None).await?;
             let before = processor_seconds(connection)?;

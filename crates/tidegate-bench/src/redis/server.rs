@@ -23,12 +23,18 @@ impl Server {
     /// Starts `program` on a free port of the loopback and waits until it answers.
     pub fn start(program: &Path) -> io::Result<Self> {
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        Self::start_at(program, port, &[])
+        Self::start_with(program, port, &[], &[])
     }
 
-    /// Starts `program` on this port, with more settings.
-    pub fn start_at(program: &Path, port: u16, settings: &[&str]) -> io::Result<Self> {
+    /// Starts `program` on this port, with more settings and variables.
+    pub fn start_with(
+        program: &Path,
+        port: u16,
+        settings: &[&str],
+        environment: &[(&str, String)],
+    ) -> io::Result<Self> {
         let mut command = Command::new(program);
+        command.envs(environment.iter().map(|(name, value)| (name, value)));
         command.args(["--bind", "127.0.0.1", "--port", &port.to_string()]);
         command.args(["--save", "", "--appendonly", "no"]).args(settings);
         command.stdin(Stdio::null()).stdout(Stdio::null());

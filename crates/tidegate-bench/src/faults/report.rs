@@ -1,0 +1,137 @@
+//! The table for people and the JSON for programs.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tidegate::stats::Decided;
+
+use super::Outcome;
+use super::nodes::Policy;
+use super::oracle::{bound, most};
+use crate::bars::Bar;
+use crate::cli::name_of;
+use crate::report::{bar_json, processor, write_bars};
+
+/// How long a caller waits for the store unless told otherwise.
+const DEADLINE: Duration = Duration::from_millis(25);
+
+const KINDS: [Decided; 4] =
+    [Decided::Exact, Decided::Local, Decided::FailedOpen, Decided::FailedClosed];
+
+/// The whole readable report.
+pub fn table(outcomes: &[Outcome]) -> String {
+    let mut text = String::new();
+    // Writing to a String cannot fail.
+    let _ = write_report(&mut text, outcomes);
+    text
+}
+
+fn write_report(text: &mut String, outcomes: &[Outcome]) -> std::fmt::Result {
+    writeln!(text, "processor: {}", processor())?;
+    writeln!(
+        text,
+        "{:<17}{:>7}{:>10}{:>10}{:>9}{:>8}{:>8}{:>8}  {:<28}{:>10}",
+        "fault",
+        "calls",
+        "longest",
+        "p99.9",
+        "exact",
+        "local",
+        "open",
+        "closed",
+        "most in a window / bound",
+        "recovery"
+    )?;
+    for outcome in outcomes {
+        let kinds = KINDS.map(|kind| count(outcome, kind));
+        let windows = Policy::ALL.map(|policy| {
+            format!("{} {}/{}", policy.name(), most(outcome, policy), bound(outcome.fault, policy))
+        });
+        writeln!(
+            text,
+            "{:<17}{:>7}{:>8.1}ms{:>8.1}ms{:>9}{:>8}{:>8}{:>8}  {:<28}{:>8.0}ms",
+            name_of(&outcome.fault),
+            outcome.events.len(),
+            ms(latency(outcome, 1.0)),
+            ms(latency(outcome, 0.999)),
+            kinds[0],
+            kinds[1],
+            kinds[2],
+            kinds[3],
+            windows.join(" "),
+            ms(outcome.recovery)
+        )?;
+    }
+    writeln!(text)?;
+    for outcome in outcomes {
+        writeln!(text, "  {:<16} {}", name_of(&outcome.fault), outcome.fault.describe())?;
+    }
+    write_bars(text, &bars(outcomes))
+}
+
+fn count(outcome: &Outcome, decided: Decided) -> usize {
+    outcome.events.iter().filter(|event| event.decided == decided).count()
+}
+
+/// What this part of the calls took at most.
+fn latency(outcome: &Outcome, part: f64) -> Duration {
+    let mut took: Vec<Duration> =
+        outcome.events.iter().map(|event| event.received.saturating_sub(event.sent)).collect();
+    took.sort_unstable();
+    let index = (took.len() as f64 * part).ceil() as usize;
+    took.get(index.saturating_sub(1)).copied().unwrap_or_default()
+}
+
+fn ms(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+fn bars(outcomes: &[Outcome]) -> Vec<Bar> {
+    use super::Fault::{Killed, Stopped};
+    let of = |fault| outcomes.iter().find(|outcome| outcome.fault == fault);
+    let worst = outcomes.iter().map(|outcome| ms(outcome.recovery)).fold(0.0, f64::max);
+    let most_ms = ms(DEADLINE) + 5.0;
+    vec![
+        Bar::at_most(
+            "Redis stopped: a call at p99.9, ms",
+            of(Stopped).map(|stopped| ms(latency(stopped, 0.999))),
+            Some(most_ms),
+            None,
+        ),
+        Bar::at_most(
+            "Redis killed: a call at p99.9, ms",
+            of(Killed).map(|killed| ms(latency(killed, 0.999))),
+            Some(most_ms),
+            None,
+        ),
+        Bar::at_most("recovery, the longest, ms", Some(worst), Some(2_000.0), Some(500.0)),
+    ]
+}
+
+/// For programs.
+pub fn json(outcomes: &[Outcome]) -> Value {
+    let faults: Vec<Value> = outcomes
+        .iter()
+        .map(|outcome| {
+            let kinds: serde_json::Map<String, Value> = KINDS
+                .iter()
+                .map(|kind| (kind.name().to_owned(), json!(count(outcome, *kind))))
+                .collect();
+            let windows: Vec<Value> = Policy::ALL
+                .iter()
+                .map(|&policy| {
+                    json!({ "policy": policy.name(), "most": most(outcome, policy),
+                        "bound": bound(outcome.fault, policy) })
+                })
+                .collect();
+            json!({ "fault": name_of(&outcome.fault), "calls": outcome.events.len(),
+                "longest_ms": ms(latency(outcome, 1.0)), "p999_ms": ms(latency(outcome, 0.999)),
+                "answers": kinds, "windows": windows,
+                "lasted_ms": ms(outcome.ended.saturating_sub(outcome.began)),
+                "recovery_ms": ms(outcome.recovery) })
+        })
+        .collect();
+    let bars: Vec<Value> = bars(outcomes).iter().map(bar_json).collect();
+    json!({ "faults": faults, "bars": bars, "processor": processor() })
+}

@@ -1,0 +1,263 @@
+//! The servers that faults are done to.
+
+use std::error::Error;
+use std::io;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::fault::Fault;
+use super::proxy::Proxy;
+use crate::redis::server::Server;
+
+/// What every answer takes longer on a slow line.
+const SLOW: Duration = Duration::from_millis(200);
+/// How far clocks are set.
+const HOUR_S: i64 = 3_600;
+/// How long the sentinel may take to have the replica take over.
+const FAILED_OVER_WITHIN: Duration = Duration::from_secs(30);
+/// The library that lets a process see another time, as the distribution has it.
+const FAKETIME: &str = "faketime/libfaketime.so.1";
+
+/// A Redis, and what stands around it.
+pub struct World {
+    program: PathBuf,
+    port: u16,
+    server: Option<Server>,
+    proxy: Option<Proxy>,
+    sentinel: Option<Sentinel>,
+    clock: Option<Clock>,
+    directory: tempfile::TempDir,
+}
+
+impl World {
+    /// Starts what a fault needs.
+    pub async fn start(fault: Fault, program: &Path) -> Result<Self, Box<dyn Error>> {
+        let directory = tempfile::tempdir()?;
+        let port = free_port()?;
+        let mut world = World {
+            program: program.to_owned(),
+            port,
+            server: None,
+            proxy: None,
+            sentinel: None,
+            clock: None,
+            directory,
+        };
+        if matches!(fault, Fault::ClockBack | Fault::ClockForward) {
+            world.clock = Some(Clock::new(world.directory.path())?);
+        }
+        world.start_server()?;
+        match fault {
+            Fault::Slow => {
+                let address = (Ipv4Addr::LOCALHOST, port).into();
+                world.proxy = Some(Proxy::start(address).await?);
+            }
+            Fault::FailedOver => {
+                world.sentinel = Some(Sentinel::start(program, port, world.directory.path())?);
+            }
+            _ => {}
+        }
+        Ok(world)
+    }
+
+    /// Where nodes find it.
+    pub fn url(&self) -> String {
+        match (&self.sentinel, &self.proxy) {
+            (Some(sentinel), _) => format!("redis-sentinel://127.0.0.1:{}/main", sentinel.port),
+            (None, Some(proxy)) => format!("redis://{}", proxy.address),
+            (None, None) => format!("redis://127.0.0.1:{}", self.port),
+        }
+    }
+
+    fn start_server(&mut self) -> io::Result<()> {
+        let settings: Vec<(&str, String)> =
+            self.clock.as_ref().map(Clock::environment).unwrap_or_default();
+        self.server = Some(Server::start_with(&self.program, self.port, &[], &settings)?);
+        Ok(())
+    }
+
+    /// Does it, lets it last, and undoes it.
+    pub async fn inject(&mut self, fault: Fault, lasts: Duration) -> Result<(), Box<dyn Error>> {
+        match fault {
+            Fault::Killed => {
+                self.server = None;
+                tokio::time::sleep(lasts).await;
+                self.start_server()?;
+            }
+            Fault::RestartedEmpty => {
+                self.server = None;
+                self.start_server()?;
+            }
+            Fault::Stopped => {
+                self.signal(Signal::STOP)?;
+                tokio::time::sleep(lasts).await;
+                self.signal(Signal::CONT)?;
+            }
+            Fault::Slow => {
+                if let Some(proxy) = &self.proxy {
+                    proxy.set_delay(SLOW);
+                    tokio::time::sleep(lasts).await;
+                    proxy.set_delay(Duration::ZERO);
+                }
+            }
+            Fault::ScriptsFlushed => self.command(&["SCRIPT", "FLUSH"])?,
+            Fault::FailedOver => self.fail_over(lasts).await?,
+            Fault::MemoryFull => {
+                self.command(&["CONFIG", "SET", "maxmemory", "1"])?;
+                tokio::time::sleep(lasts).await;
+                self.command(&["CONFIG", "SET", "maxmemory", "0"])?;
+            }
+            Fault::ClockBack => self.set_clock(-HOUR_S, lasts).await?,
+            Fault::ClockForward => self.set_clock(HOUR_S, lasts).await?,
+            Fault::Reconnects => {
+                for _ in 0..10 {
+                    self.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"])?;
+                    tokio::time::sleep(lasts / 10).await;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A new time, for good: that it is set is all that is done, so it is not undone.
+    async fn set_clock(&self, by_s: i64, lasts: Duration) -> Result<(), Box<dyn Error>> {
+        self.clock.as_ref().ok_or("no clock to set")?.set(by_s)?;
+        tokio::time::sleep(lasts).await;
+        Ok(())
+    }
+
+    async fn fail_over(&mut self, lasts: Duration) -> Result<(), Box<dyn Error>> {
+        let sentinel = self.sentinel.as_ref().ok_or("no sentinel")?;
+        // The replica misses the last writes.
+        signal(sentinel.replica.pid(), Signal::STOP)?;
+        tokio::time::sleep(lasts / 2).await;
+        self.server = None;
+        signal(sentinel.replica.pid(), Signal::CONT)?;
+        let deadline = Instant::now() + FAILED_OVER_WITHIN;
+        while !sentinel.replica_leads()? {
+            if Instant::now() > deadline {
+                return Err("the sentinel did not have the replica take over".into());
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        Ok(())
+    }
+
+    fn signal(&self, what: Signal) -> Result<(), Box<dyn Error>> {
+        signal(self.server.as_ref().ok_or("no server")?.pid(), what)
+    }
+
+    fn command(&self, words: &[&str]) -> Result<(), Box<dyn Error>> {
+        let mut connection = self.server.as_ref().ok_or("no server")?.connect()?;
+        let mut command = redis::cmd(words[0]);
+        command.arg(&words[1..]);
+        Ok(command.query::<redis::Value>(&mut connection).map(drop)?)
+    }
+}
+
+fn signal(pid: u32, what: Signal) -> Result<(), Box<dyn Error>> {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or("no such process")?;
+    Ok(kill_process(pid, what)?)
+}
+
+fn free_port() -> io::Result<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}
+
+/// A replica and the sentinel that watches over both.
+struct Sentinel {
+    port: u16,
+    replica: Server,
+    process: Child,
+}
+
+impl Sentinel {
+    fn start(program: &Path, main: u16, directory: &Path) -> Result<Self, Box<dyn Error>> {
+        let main_port = main.to_string();
+        let settings = ["--replicaof", "127.0.0.1", &main_port, "--repl-diskless-sync-delay", "0"];
+        let replica = Server::start_with(program, free_port()?, &settings, &[])?;
+        let port = free_port()?;
+        let config = directory.join("sentinel.conf");
+        std::fs::write(
+            &config,
+            format!(
+                "port {port}\nbind 127.0.0.1\nsentinel monitor main 127.0.0.1 {main} 1\n\
+                 sentinel down-after-milliseconds main 300\nsentinel failover-timeout main 2000\n"
+            ),
+        )?;
+        let mut command = Command::new(program);
+        command.arg(&config).arg("--sentinel").stdin(Stdio::null()).stdout(Stdio::null());
+        let sentinel = Sentinel { port, replica, process: command.spawn()? };
+        sentinel.until_it_knows_the_replica()?;
+        Ok(sentinel)
+    }
+
+    fn until_it_knows_the_replica(&self) -> Result<(), Box<dyn Error>> {
+        let deadline = Instant::now() + FAILED_OVER_WITHIN;
+        let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.port))?;
+        while Instant::now() < deadline {
+            if let Ok(mut connection) = client.get_connection()
+                && let Ok(replicas) = redis::cmd("SENTINEL")
+                    .arg("replicas")
+                    .arg("main")
+                    .query::<Vec<redis::Value>>(&mut connection)
+                && !replicas.is_empty()
+            {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Err("the sentinel does not find the replica".into())
+    }
+
+    fn replica_leads(&self) -> Result<bool, Box<dyn Error>> {
+        let role: Vec<redis::Value> = redis::cmd("ROLE").query(&mut self.replica.connect()?)?;
+        Ok(matches!(&role[..], [redis::Value::BulkString(role), ..] if role == b"master"))
+    }
+}
+
+impl Drop for Sentinel {
+    fn drop(&mut self) {
+        // It may have ended already, which is as good.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// A server's own idea of the time.
+struct Clock {
+    library: PathBuf,
+    file: PathBuf,
+}
+
+impl Clock {
+    fn new(directory: &Path) -> Result<Self, Box<dyn Error>> {
+        let libraries =
+            ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib"];
+        let found = libraries.iter().map(|at| Path::new(at).join(FAKETIME)).find(|at| at.exists());
+        let library = found.ok_or("libfaketime is not installed: `apt-get install faketime`")?;
+        let clock = Clock { library, file: directory.join("clock") };
+        clock.set(0)?;
+        Ok(clock)
+    }
+
+    fn set(&self, by_s: i64) -> io::Result<()> {
+        // Whole in one step: it is read at any time.
+        let new = self.file.with_extension("new");
+        std::fs::write(&new, format!("{by_s:+}\n"))?;
+        std::fs::rename(new, &self.file)
+    }
+
+    fn environment(&self) -> Vec<(&'static str, String)> {
+        vec![
+            ("LD_PRELOAD", self.library.display().to_string()),
+            ("FAKETIME_TIMESTAMP_FILE", self.file.display().to_string()),
+            ("FAKETIME_NO_CACHE", "1".to_owned()),
+            ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
+        ]
+    }
+}
