@@ -43,17 +43,17 @@ impl Fault {
         }
     }
 
-    /// How many times a limit may be used anew, because what was counted is lost
-    /// or its time seems to have passed.
+    /// How many times a limit may be used anew, because what was counted is lost or
+    /// its time seems to have passed. What was counted before a clock was set
+    /// back is counted from then on.
     pub fn losses(self) -> u32 {
         match self {
             Fault::Killed | Fault::RestartedEmpty | Fault::FailedOver | Fault::ClockForward => 1,
-            // Back an hour, and forward again when it is undone.
-            Fault::ClockBack => 1,
             Fault::Stopped
             | Fault::Slow
             | Fault::ScriptsFlushed
             | Fault::MemoryFull
+            | Fault::ClockBack
             | Fault::Reconnects => 0,
         }
     }
