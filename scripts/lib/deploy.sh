@@ -80,7 +80,7 @@ deploy_unit() {
 # The Dockerfile and what the image would hold: the binary and glibc, run as its user.
 deploy_image() {
     "$home/venv/bin/hadolint" deploy/docker/Dockerfile
-    "$home/venv/bin/check-jsonschema" --builtin-schema vendor.compose-spec deploy/docker/compose.yaml
+    "$home/venv/bin/check-jsonschema" --builtin-schema vendor.compose-spec deploy/docker/compose*.yaml
     local root=$home/root library libraries
     rm -rf "$root"
     install -D "$bin" "$root/usr/bin/tidegate"
