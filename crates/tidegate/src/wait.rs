@@ -24,7 +24,7 @@ use crate::{Check, CheckError, MemoryStore, Verdict};
 /// same limiter wait for it.
 const MAX_QUEUE: usize = 1024;
 
-/// All queues of a limiter, by what their waiters wait for.
+/// Queues by what their waiters wait for.
 #[derive(Debug, Default)]
 pub(crate) struct Queues {
     queues: Mutex<HashMap<u64, VecDeque<Waiter>>>,
@@ -79,8 +79,22 @@ impl Queues {
         forecast(waiting.store, waiting.checks, ahead)
     }
 
+    /// Goes to the end of a queue, for those who do not know the states they wait for;
+    /// `None` if it is full.
+    #[cfg(feature = "policies")]
+    pub(crate) fn enter(&self, name: u64) -> Option<u64> {
+        let mut queues = self.queues.lock();
+        let queue = queues.entry(name).or_default();
+        if queue.len() >= MAX_QUEUE {
+            return None;
+        }
+        let ticket = self.next_ticket.fetch_add(1, Ordering::Relaxed);
+        queue.push_back(Waiter { ticket, costs: Box::default(), waker: None });
+        Some(ticket)
+    }
+
     /// Whether this ticket is first; if not, it is woken when that may have changed.
-    fn is_first(&self, name: u64, ticket: u64, waker: &Waker) -> bool {
+    pub(crate) fn is_first(&self, name: u64, ticket: u64, waker: &Waker) -> bool {
         let mut queues = self.queues.lock();
         let Some(queue) = queues.get_mut(&name) else { return true };
         if queue.front().is_none_or(|first| first.ticket == ticket) {
@@ -93,7 +107,7 @@ impl Queues {
     }
 
     /// Leaves the queue, and wakes whoever is first now.
-    fn leave(&self, name: u64, ticket: u64) {
+    pub(crate) fn leave(&self, name: u64, ticket: u64) {
         let mut queues = self.queues.lock();
         let Some(queue) = queues.get_mut(&name) else { return };
         queue.retain(|waiter| waiter.ticket != ticket);

@@ -167,10 +167,10 @@ impl Place {
 }
 
 /// The same line with what stands before the `@` of a URL starred out, one for
-/// one: errors end up in logs.
+/// one: errors end up in logs. The last `@`: a password may hold one.
 fn without_password(line: &str) -> String {
     let Some((before, rest)) = line.split_once("://") else { return line.into() };
-    let Some((secret, after)) = rest.split_once('@') else { return line.into() };
+    let Some((secret, after)) = rest.rsplit_once('@') else { return line.into() };
     format!("{before}://{}@{after}", "*".repeat(secret.chars().count()))
 }
 

@@ -25,6 +25,8 @@ pub(super) enum Shape {
     /// One of these words, or a list of them.
     WordList(&'static [&'static str]),
     Integer(u64, u64),
+    /// `true` or `false`.
+    Boolean,
     /// Such as `25ms`.
     Duration,
     /// One text or a list of them.
@@ -186,6 +188,11 @@ pub(super) const POLICY: &[Field] = &[
         "on_store_failure",
         Shape::Words(&ON_STORE_FAILURE),
         "What happens when the store fails; local unless said",
+    ),
+    field(
+        "deny_cache",
+        Shape::Boolean,
+        "Whether a denial by a shared store is answered from memory until it ends; true unless said",
     ),
     field("cost", Shape::Cost, "Units a request costs, or where it says so; 1 unless said"),
     field("exempt", Shape::Conditions, "Which requests are spared: any of these holds"),

@@ -6,6 +6,7 @@
 //! ```
 //!
 //! - `fields.rs` is the table of every field; `schema.rs` prints it as JSON Schema;
+//! - `store.rs`: where counts are kept, and what of that may be shown;
 //! - `error.rs` shows a mistake: file, line, column, field, the line itself, a way out.
 //!
 //! ```
@@ -34,6 +35,7 @@ mod policies;
 mod reader;
 mod schema;
 mod settings;
+mod store;
 mod yaml;
 
 use std::fs::File;
@@ -46,6 +48,7 @@ use self::reader::{Reader, Spot};
 
 pub use self::error::{ConfigError, ConfigErrors};
 pub use self::schema::schema;
+pub use self::store::{NotAStore, StoreUrl};
 pub use self::yaml::MAX_CONFIG_BYTES;
 
 use crate::WhenFull;
@@ -107,28 +110,6 @@ pub struct Tls {
     pub key: String,
     /// Who signs clients' certificates, PEM; clients need one if it is given.
     pub client_ca: Option<String>,
-}
-
-/// Where counts are kept.
-#[derive(Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum StoreUrl {
-    /// In this process.
-    Memory,
-    /// In Redis: `redis://`, `rediss://`, `redis-sentinel://` or `redis-cluster://`.
-    Redis(String),
-}
-
-/// The URL may hold a password, so only its scheme is shown.
-impl std::fmt::Debug for StoreUrl {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            StoreUrl::Memory => f.write_str("memory"),
-            StoreUrl::Redis(url) => {
-                write!(f, "{}://...", url.split("://").next().unwrap_or_default())
-            }
-        }
-    }
 }
 
 impl Config {

@@ -248,6 +248,20 @@ impl<'s> Reader<'s> {
         number
     }
 
+    /// `true` or `false`.
+    pub(super) fn boolean(&self, spot: &Spot) -> Option<bool> {
+        let scalar = self.scalar(spot)?;
+        match &*scalar.text {
+            "true" if scalar.is_plain => Some(true),
+            "false" if scalar.is_plain => Some(false),
+            text => {
+                let message = format!("`{}` is neither `true` nor `false`", shown(text));
+                self.fail(spot, message, "write `true` or `false`, without quotes");
+                None
+            }
+        }
+    }
+
     /// One of these words.
     pub(super) fn word<'w>(&self, spot: &Spot, words: &[&'w str]) -> Option<&'w str> {
         let text = self.any_text(spot)?;

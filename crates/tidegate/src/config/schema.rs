@@ -78,6 +78,7 @@ fn of(shape: &Shape) -> Value {
         Shape::Integer(least, most) => {
             json!({ "type": "integer", "minimum": least, "maximum": most })
         }
+        Shape::Boolean => json!({ "type": "boolean" }),
         Shape::Duration => json!({ "type": "string", "pattern": "^[0-9]+(ms|s|m|h|d|w)$" }),
         Shape::Texts => texts(),
         Shape::Object(fields) => object(fields),

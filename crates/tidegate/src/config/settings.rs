@@ -4,9 +4,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-use super::fields::{
-    FORMS, FORWARDED_HEADERS, MAX_KEYS, MAX_NODES, STORE_SCHEMES, TLS, TLS_FILES, WHEN_FULL,
-};
+use super::fields::{FORMS, FORWARDED_HEADERS, MAX_KEYS, MAX_NODES, TLS, TLS_FILES, WHEN_FULL};
 use super::reader::{Object, Reader, Spot, shown};
 use super::{Config, Fronts, StoreUrl, Tls};
 use crate::WhenFull;
@@ -62,22 +60,9 @@ fn when_full(word: &str) -> WhenFull {
 }
 
 fn read_store(reader: &Reader<'_>, spot: &Spot) -> Option<StoreUrl> {
-    let text = reader.text(spot)?;
-    if text == "memory" {
-        return Some(StoreUrl::Memory);
-    }
-    let known = |scheme: &str| STORE_SCHEMES.contains(&scheme);
-    match text.split_once("://") {
-        Some((scheme, rest)) if known(scheme) && !rest.is_empty() => {
-            Some(StoreUrl::Redis(text.into()))
-        }
-        _ => {
-            // Not repeated: what stands here may be a password.
-            let help = "write `memory`, or a URL that begins with `redis://`, `rediss://`, `redis-sentinel://` or `redis-cluster://`";
-            reader.fail(spot, "this is not a store", help);
-            None
-        }
-    }
+    let store: Result<StoreUrl, _> = reader.text(spot)?.parse();
+    // The text is not repeated: it may hold a password.
+    store.map_err(|error| reader.fail(spot, error.problem(), error.help())).ok()
 }
 
 fn read_prefix(reader: &Reader<'_>, spot: &Spot) -> Option<String> {

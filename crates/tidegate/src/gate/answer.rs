@@ -3,11 +3,18 @@
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use tidegate_core::{Decision, Limit, RetryAfter};
+use tidegate_core::{Decision, Limit, ResetAfter, RetryAfter};
 
 use crate::headers::{self, Shown};
 use crate::policy::Mode;
 use crate::stats::Decided;
+
+/// When to ask again after a denial for want of the store: nobody knows when it is
+/// back, but by then it was tried several times.
+const FAILED_RETRY_US: u64 = 1_000_000;
+
+/// When to ask again after a denial because others wait: soon, they take turns.
+const IN_LINE_RETRY_US: u64 = 1_000;
 
 /// The answer to a question: allowed if every limit that has a say allows it.
 #[derive(Clone, Debug)]
@@ -33,11 +40,47 @@ pub struct Line<'a> {
     pub limit: &'a Limit,
     /// Whether it has a say.
     pub mode: Mode,
-    /// Its own answer.
+    /// Its own answer. What the store did not say is 0 in it: see [`Line::remaining`].
     pub decision: Decision,
+    /// How it was decided.
+    pub decided: Decided,
 }
 
-impl Line<'_> {
+impl<'a> Line<'a> {
+    /// What is answered for a limit whose store failed, without asking anybody else.
+    pub(super) fn failed(
+        policy: Option<&'a str>,
+        limit: &'a Limit,
+        mode: Mode,
+        allowed: bool,
+    ) -> Self {
+        let retry_after =
+            if allowed { RetryAfter::Now } else { RetryAfter::Micros(FAILED_RETRY_US) };
+        let decision = Decision {
+            allowed,
+            limit: limit.count(),
+            remaining: 0,
+            retry_after,
+            reset_after: ResetAfter::from_micros(0),
+        };
+        let decided = if allowed { Decided::FailedOpen } else { Decided::FailedClosed };
+        Line { policy, limit, mode, decision, decided }
+    }
+
+    /// What is left; `None` where nobody knows, because the store failed.
+    pub fn remaining(&self) -> Option<u64> {
+        self.is_known().then_some(self.decision.remaining)
+    }
+
+    /// When everything is available again; `None` where nobody knows.
+    pub fn reset_after(&self) -> Option<ResetAfter> {
+        self.is_known().then_some(self.decision.reset_after)
+    }
+
+    fn is_known(&self) -> bool {
+        matches!(self.decided, Decided::Exact | Decided::Local)
+    }
+
     /// Whether it has a say.
     pub fn is_enforced(&self) -> bool {
         self.mode == Mode::Enforce
@@ -51,6 +94,37 @@ impl<'a> Answer<'a> {
         let mut lines = SmallVec::new();
         lines.push(line);
         Answer { allowed, decided: Decided::Exact, no_room: false, lines, speaker: Some(0) }
+    }
+
+    /// The answer of lines that were not all decided by the store: any denial wins.
+    /// It is as certain as the least certain of those that have a say.
+    pub(super) fn of_lines(lines: SmallVec<[Line<'a>; 4]>) -> Self {
+        let enforced = || lines.iter().enumerate().filter(|(_, line)| line.is_enforced());
+        let allowed = enforced().all(|(_, line)| line.decision.allowed);
+        let decided = enforced().map(|(_, line)| line.decided).max().unwrap_or_default();
+        let wait_us = |line: &Line<'_>| line.decision.retry_after.as_micros().unwrap_or(u64::MAX);
+        let speaker = if allowed {
+            // What is not known is less than anything that is.
+            enforced().min_by_key(|(_, line)| line.remaining())
+        } else {
+            let denying = enforced().filter(|(_, line)| !line.decision.allowed);
+            denying.min_by_key(|(_, line)| std::cmp::Reverse(wait_us(line)))
+        };
+        let speaker = speaker.map(|(index, _)| index);
+        Answer { allowed, decided, no_room: false, lines, speaker }
+    }
+
+    /// The same, denied because others are before it: of what it wants, what is
+    /// left is theirs.
+    pub(super) fn in_line(mut self) -> Self {
+        if self.allowed
+            && let Some(line) = self.speaker.and_then(|speaker| self.lines.get_mut(speaker))
+        {
+            line.decision.allowed = false;
+            line.decision.retry_after = RetryAfter::Micros(IN_LINE_RETRY_US);
+            self.allowed = false;
+        }
+        self
     }
 
     /// The line it speaks for: when denied the denying one with the longest wait,
@@ -81,7 +155,7 @@ fn shown<'a>(line: &Line<'a>) -> headers::Line<'a> {
     headers::Line {
         policy: line.policy.unwrap_or_default(),
         limit: line.limit,
-        remaining: Some(line.decision.remaining),
+        remaining: line.remaining(),
         retry_after: line.decision.retry_after,
         reset_after: Duration::from_micros(line.decision.reset_after.as_micros()),
     }

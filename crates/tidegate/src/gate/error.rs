@@ -3,8 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::CheckError;
 use crate::policy::{SelectError, shown};
+use crate::{CheckError, Failure, StoreError};
 
 /// A question that makes no sense. A denial is not an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +34,10 @@ pub enum GateError {
     },
     /// The limiter refused the checks.
     Check(CheckError),
+    /// The store is shared, so that it cannot be asked without waiting: use the `_async` methods.
+    Shared,
+    /// The shared store failed, and it was asked for something no policy can stand in for.
+    Store(Failure),
 }
 
 impl GateError {
@@ -72,6 +76,8 @@ impl fmt::Display for GateError {
                 )
             }
             GateError::Check(error) => error.fmt(f),
+            GateError::Shared => f.write_str("the store is shared: use the `_async` methods"),
+            GateError::Store(failure) => failure.fmt(f),
         }
     }
 }
@@ -92,6 +98,15 @@ impl From<CheckError> for GateError {
         match error {
             CheckError::NeedsPermit => GateError::NeedsPermit { policy: None },
             error => GateError::Check(error),
+        }
+    }
+}
+
+impl From<StoreError> for GateError {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Check(error) => error.into(),
+            StoreError::Failed(failure) => GateError::Store(failure),
         }
     }
 }

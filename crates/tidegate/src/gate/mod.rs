@@ -10,31 +10,45 @@
 //! request and passes them in: an answer borrows names and limits from them, and
 //! a reload in between changes nothing for requests on their way.
 //!
+//! Where nodes share a store ([`Gate::over`]), the questions are the same and the
+//! methods end in `_async`; the limiter then is this node's own memory, which decides
+//! where a policy wants that when the store fails.
+//!
 //! - `ask.rs`: what can be asked; `plan.rs`: the checks that come of it;
-//! - `answer.rs`: what is answered; `rules.rs`: policies with their counters.
+//! - `answer.rs`, `held.rs`: what is answered; `rules.rs`: policies with their counters;
+//! - `shared.rs`: a store that nodes share; `remote.rs`: asking it; `fallback.rs`: what
+//!   is answered when it fails; `turns.rs`: waiting for it in order.
 
 mod answer;
 mod ask;
 mod error;
+mod fallback;
+mod held;
 mod plan;
+mod remote;
 mod rules;
+mod shared;
+mod turns;
 
 use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, Guard};
-use tidegate_core::{Cost, bounds};
+use tidegate_core::Cost;
 
 pub use self::answer::{Answer, Line};
 pub use self::ask::{Question, Subject};
 pub use self::error::GateError;
+pub use self::held::{Held, HeldPermit, SharedPermit};
 pub use self::rules::Rules;
+pub use self::shared::{Asked, SharedStore};
 
 use self::plan::{Plan, Taking};
+use self::shared::Shared;
 use crate::policy::{Mode, Policies};
-use crate::stats::{LimitStats, Seen, Stats};
-use crate::{Limiter, Permit, Request};
+use crate::stats::{Decided, LimitStats, Seen, Stats};
+use crate::{Limiter, Request};
 
 /// One decision in this many is timed: reading the clock twice would be a good
 /// part of what a decision costs.
@@ -44,32 +58,40 @@ const TIMED_EVERY: u8 = 16;
 #[derive(Debug)]
 pub struct Gate {
     limiter: Limiter,
+    /// Where counts are kept, if not in the limiter.
+    shared: Option<Shared>,
     rules: ArcSwap<Rules>,
     stats: Arc<Stats>,
     /// Where limits given by callers are counted.
     caller: [Arc<LimitStats>; 1],
 }
 
-/// What came of asking for a permit.
-#[derive(Debug)]
-#[must_use = "a permit that is dropped is given back"]
-pub struct Held<'a> {
-    /// The permit, if it was granted.
-    pub permit: Option<Permit>,
-    /// The answer either way.
-    pub answer: Answer<'a>,
-    /// How long it is held unless renewed.
-    pub lease: Duration,
-    /// The longest it can be held without being renewed: the shortest lease of its limits,
-    /// or what a lease can be at all where it holds none.
-    pub most: Duration,
-}
-
 impl Gate {
     /// These policies in front of this limiter.
     pub fn new(limiter: Limiter, policies: Policies, stats: Arc<Stats>) -> Self {
         let rules = ArcSwap::from_pointee(Rules::new(policies, &stats));
-        Gate { limiter, rules, caller: [stats.caller()], stats }
+        Gate { limiter, shared: None, rules, caller: [stats.caller()], stats }
+    }
+
+    /// The same over a store that `nodes` gates share. The limiter then is this node's own
+    /// memory, for policies that say `on_store_failure: local`.
+    #[must_use]
+    pub fn over(mut self, store: Arc<dyn SharedStore>, nodes: u32) -> Self {
+        self.shared = Some(Shared::new(store, nodes));
+        self
+    }
+
+    /// Whether it shares its store with others, and must be asked by the `_async` methods.
+    #[inline]
+    pub fn is_shared(&self) -> bool {
+        self.shared.is_some()
+    }
+
+    /// How many share the limits, from now on.
+    pub fn set_nodes(&self, nodes: u32) {
+        if let Some(shared) = &self.shared {
+            shared.set_nodes(nodes);
+        }
     }
 
     /// Other policies from now on. What was counted stays: a limit finds its
@@ -88,7 +110,7 @@ impl Gate {
         self.rules.load_full()
     }
 
-    /// The limiter behind it.
+    /// The limiter behind it: where counts are kept, or this node's own memory.
     pub fn limiter(&self) -> &Limiter {
         &self.limiter
     }
@@ -107,6 +129,7 @@ impl Gate {
         rules: &'a Rules,
         question: &Question<'a>,
     ) -> Result<Answer<'a>, GateError> {
+        self.in_memory()?;
         let begun = is_timed().then(Instant::now);
         let mut plan = Plan::default();
         plan.fill(self, rules, question, Taking::Nothing)?;
@@ -114,8 +137,8 @@ impl Gate {
             // The usual case by far: nothing to combine.
             Some((policy, limit, check)) => {
                 let told = self.limiter.check_told(check.key, limit, check.cost)?;
-                let decision = told.decision;
-                let line = Line { policy, limit, mode: Mode::Enforce, decision };
+                let (decision, decided) = (told.decision, Decided::Exact);
+                let line = Line { policy, limit, mode: Mode::Enforce, decision, decided };
                 Answer { no_room: told.no_room, ..Answer::of_one(line) }
             }
             None => {
@@ -129,6 +152,22 @@ impl Gate {
         let elapsed = begun.map(|begun| begun.elapsed());
         self.record(&plan, &answer, question, elapsed);
         Ok(answer)
+    }
+
+    /// Answers a question, over any store. A store that fails is no error: the policies
+    /// say what is answered then, and [`Answer::decided`] says that it was so.
+    ///
+    /// # Errors
+    /// As [`Gate::check`].
+    pub async fn check_async<'a>(
+        &'a self,
+        rules: &'a Rules,
+        question: &Question<'a>,
+    ) -> Result<Answer<'a>, GateError> {
+        match &self.shared {
+            Some(shared) => self.check_shared(shared, rules, question).await,
+            None => self.check(rules, question),
+        }
     }
 
     /// Whether a question makes sense, without asking it.
@@ -147,6 +186,11 @@ impl Gate {
     /// take longer than `max_wait`; see [`Limiter::wait`]. Idempotency ids have no
     /// part in it.
     ///
+    /// Over a shared store nobody can say beforehand how long those waiting on all nodes
+    /// will take. Those with the same keys and limits wait in order on each node, and
+    /// only the first of them asks; who would wait for longer than `max_wait` even if alone
+    /// is denied at once, and so is who is not first by then.
+    ///
     /// # Errors
     /// As [`Gate::check`].
     pub async fn wait<'a>(
@@ -155,6 +199,9 @@ impl Gate {
         question: &Question<'a>,
         max_wait: Duration,
     ) -> Result<Answer<'a>, GateError> {
+        if let Some(shared) = &self.shared {
+            return self.wait_shared(shared, rules, question, max_wait).await;
+        }
         let mut plan = Plan::default();
         plan.fill(self, rules, question, Taking::Nothing)?;
         let checks = plan.checks();
@@ -177,16 +224,31 @@ impl Gate {
         question: &Question<'a>,
         lease: Option<Duration>,
     ) -> Result<Held<'a>, GateError> {
+        self.in_memory()?;
         let mut plan = Plan::default();
         plan.fill(self, rules, question, Taking::Permit(lease))?;
         let acquired = self.limiter.acquire(&plan.checks())?;
         let answer = plan.answer(acquired.verdict());
         self.record(&plan, &answer, question, None);
-        // Where nothing is held, no limit says how long.
-        let free = lease.unwrap_or(Duration::from_micros(bounds::DEFAULT_LEASE_US));
-        let lease = plan.lease_us().map_or(free, Duration::from_micros);
-        let most = Duration::from_micros(plan.longest_us());
-        Ok(Held { permit: acquired.permit(), answer, lease, most })
+        let (lease, most) = held::leases(&plan, lease);
+        Ok(Held { permit: acquired.permit().map(HeldPermit::Here), answer, lease, most })
+    }
+
+    /// Takes a permit, over any store. One of a shared store is not given back on drop:
+    /// see [`Gate::release`] and [`Gate::renew`].
+    ///
+    /// # Errors
+    /// As [`Gate::acquire`].
+    pub async fn acquire_async<'a>(
+        &'a self,
+        rules: &'a Rules,
+        question: &Question<'a>,
+        lease: Option<Duration>,
+    ) -> Result<Held<'a>, GateError> {
+        match &self.shared {
+            Some(shared) => self.acquire_shared(shared, rules, question, lease).await,
+            None => self.acquire(rules, question, lease),
+        }
     }
 
     /// What a key has left of a policy's limits, without touching them.
@@ -199,13 +261,44 @@ impl Gate {
         policy: &'a str,
         key: &'a [u8],
     ) -> Result<Answer<'a>, GateError> {
+        self.in_memory()?;
+        let plan = self.looking(rules, policy, key)?;
+        // A permit of cost 0 holds nothing: this looks at concurrency limits too.
+        let acquired = self.limiter.acquire(&plan.checks())?;
+        Ok(plan.answer(acquired.verdict()))
+    }
+
+    /// What a key has left of a policy's limits, over any store.
+    ///
+    /// # Errors
+    /// [`GateError::UnknownPolicy`]; [`GateError::Store`] if the store failed.
+    pub async fn peek_async<'a>(
+        &'a self,
+        rules: &'a Rules,
+        policy: &'a str,
+        key: &'a [u8],
+    ) -> Result<Answer<'a>, GateError> {
+        match &self.shared {
+            Some(shared) => {
+                let plan = self.looking(rules, policy, key)?;
+                self.peek_shared(shared, &plan).await
+            }
+            None => self.peek(rules, policy, key),
+        }
+    }
+
+    /// A look at what a key has left of a policy's limits.
+    fn looking<'a>(
+        &'a self,
+        rules: &'a Rules,
+        policy: &'a str,
+        key: &'a [u8],
+    ) -> Result<Plan<'a>, GateError> {
         let subject = Subject::Key { policy, key, attributes: None };
         let question = Question { cost: Some(Cost::PEEK), ..Question::new(subject) };
         let mut plan = Plan::default();
         plan.fill(self, rules, &question, Taking::Look)?;
-        // A permit of cost 0 holds nothing: this looks at concurrency limits too.
-        let acquired = self.limiter.acquire(&plan.checks())?;
-        Ok(plan.answer(acquired.verdict()))
+        Ok(plan)
     }
 
     /// Forgets what a key has used of a policy's limits, those of its overrides
@@ -214,13 +307,32 @@ impl Gate {
     /// # Errors
     /// [`GateError::UnknownPolicy`].
     pub fn reset(&self, rules: &Rules, policy: &str, key: &[u8]) -> Result<bool, GateError> {
-        let Some(selected) = rules.policies().named(policy, key, None) else {
-            return Err(GateError::unknown_policy(policy));
-        };
-        let mut name = plan::KeyBytes::new();
-        plan::write_key(policy, selected.key.as_ref(), &mut name);
-        let limits = selected.policy.variants().iter().flat_map(|variant| variant.limits());
-        Ok(limits.fold(false, |any, limit| self.limiter.reset(&name, limit) | any))
+        self.in_memory()?;
+        let (name, limits) = plan::states(rules, policy, key)?;
+        Ok(limits.into_iter().fold(false, |any, limit| self.limiter.reset(&name, limit) | any))
+    }
+
+    /// Forgets what a key has used of a policy's limits, over any store.
+    ///
+    /// # Errors
+    /// [`GateError::UnknownPolicy`]; [`GateError::Store`] if the store failed: then some of
+    /// the limits may have been reset.
+    pub async fn reset_async(
+        &self,
+        rules: &Rules,
+        policy: &str,
+        key: &[u8],
+    ) -> Result<bool, GateError> {
+        match &self.shared {
+            Some(shared) => self.reset_shared(shared, rules, policy, key).await,
+            None => self.reset(rules, policy, key),
+        }
+    }
+
+    /// That counts are kept here, where they can be had without waiting.
+    #[inline]
+    fn in_memory(&self) -> Result<(), GateError> {
+        if self.shared.is_some() { Err(GateError::Shared) } else { Ok(()) }
     }
 
     /// Counts what was decided. Looks, refunds and forced charges are none of that.

@@ -8,12 +8,12 @@ use smallvec::SmallVec;
 use tidegate_core::{Cost, Limit, bounds};
 
 use super::{Answer, Gate, GateError, Line, Question, Rules, Subject};
-use crate::policy::{Mode, Selected, holds};
+use crate::policy::{Mode, OnStoreFailure, Selected, holds};
 use crate::stats::{self, Decided, LimitStats};
 use crate::{Check, Verdict};
 
 /// Room for the keys of a usual request without asking for memory.
-pub(super) type KeyBytes = SmallVec<[u8; 128]>;
+type KeyBytes = SmallVec<[u8; 128]>;
 
 /// What is done with `concurrency` limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,11 +37,13 @@ pub(super) struct Plan<'a> {
 }
 
 /// One policy, or the caller's own limits.
-struct Part<'a> {
-    policy: Option<&'a str>,
+pub(super) struct Part<'a> {
+    pub(super) policy: Option<&'a str>,
     limits: &'a [Limit],
-    mode: Mode,
+    pub(super) mode: Mode,
     cost: Cost,
+    pub(super) on_store_failure: OnStoreFailure,
+    deny_cache: bool,
     stats: &'a [Arc<LimitStats>],
     /// Where its key lies, and where in that the part behind the policy's name.
     key: Range<usize>,
@@ -96,6 +98,8 @@ impl<'a> Plan<'a> {
                     limits,
                     mode: Mode::Enforce,
                     cost: question.cost(1),
+                    on_store_failure: OnStoreFailure::default(),
+                    deny_cache: true,
                     stats: &gate.caller,
                     key: 0..0,
                     bare: 0,
@@ -112,6 +116,8 @@ impl<'a> Plan<'a> {
             limits: selected.limits,
             mode: selected.mode,
             cost: question.cost(selected.cost),
+            on_store_failure: selected.on_store_failure,
+            deny_cache: selected.policy.deny_cache(),
             stats: rules.stats(selected),
             key: 0..0,
             bare: 0,
@@ -210,13 +216,23 @@ impl<'a> Plan<'a> {
         self.parts.iter().any(|part| units(part) > 0)
     }
 
+    /// Whether every policy lets a denial be answered from memory.
+    pub(super) fn caches_denials(&self) -> bool {
+        self.parts.iter().all(|part| part.deny_cache)
+    }
+
+    /// Every limit with its part, in the order of the checks.
+    pub(super) fn each(&self) -> impl Iterator<Item = (&Part<'a>, &'a Limit)> {
+        self.parts.iter().flat_map(|part| part.limits.iter().map(move |limit| (part, limit)))
+    }
+
     pub(super) fn answer(&self, verdict: &Verdict) -> Answer<'a> {
-        let each = self.parts.iter().flat_map(|part| part.limits.iter().map(move |l| (part, l)));
-        let lines = each.zip(&verdict.decisions).map(|((part, limit), decision)| Line {
+        let lines = self.each().zip(&verdict.decisions).map(|((part, limit), decision)| Line {
             policy: part.policy,
             limit,
             mode: part.mode,
             decision: *decision,
+            decided: Decided::Exact,
         });
         Answer {
             allowed: verdict.allowed,
@@ -242,9 +258,9 @@ impl<'a> Plan<'a> {
                     limit: &part.limits[index],
                     key: &self.keys[part.bare..part.key.end],
                     allowed: line.decision.allowed,
-                    remaining: Some(line.decision.remaining),
+                    remaining: line.remaining(),
                     retry_after: line.decision.retry_after,
-                    decided: answer.decided,
+                    decided: line.decided,
                 });
             }
         }
@@ -258,8 +274,23 @@ impl Part<'_> {
     }
 }
 
+/// A policy's key as the store sees it, and all limits it may be counted under.
+pub(super) fn states<'r>(
+    rules: &'r Rules,
+    policy: &str,
+    key: &[u8],
+) -> Result<(KeyBytes, Vec<&'r Limit>), GateError> {
+    let Some(selected) = rules.policies().named(policy, key, None) else {
+        return Err(GateError::unknown_policy(policy));
+    };
+    let mut name = KeyBytes::new();
+    write_key(policy, selected.key.as_ref(), &mut name);
+    let limits = selected.policy.variants().iter().flat_map(|variant| variant.limits());
+    Ok((name, limits.collect()))
+}
+
 /// A key as the store sees it. Names have no NUL, so no two policies share a count.
-pub(super) fn write_key(policy: &str, key: &[u8], out: &mut KeyBytes) {
+fn write_key(policy: &str, key: &[u8], out: &mut KeyBytes) {
     out.extend_from_slice(policy.as_bytes());
     out.push(0);
     out.extend_from_slice(key);

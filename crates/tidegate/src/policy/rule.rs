@@ -30,6 +30,7 @@ pub struct Policy {
     matching: Conditions,
     key: Template,
     exempt: Conditions,
+    deny_cache: bool,
     overrides: Vec<Override>,
     /// The policy itself, then one per override; never empty.
     variants: Vec<Variant>,
@@ -128,6 +129,7 @@ impl Policy {
             matching: Conditions::default(),
             key,
             exempt: Conditions::default(),
+            deny_cache: true,
             overrides: Vec::new(),
             variants: vec![base],
         })
@@ -165,6 +167,14 @@ impl Policy {
     pub fn with_on_store_failure(mut self, answer: OnStoreFailure) -> Self {
         self.variants[0].on_store_failure = answer;
         self.derive()
+    }
+
+    /// The same, with denials by a shared store answered from memory until they end, or
+    /// never.
+    #[must_use]
+    pub fn with_deny_cache(mut self, deny_cache: bool) -> Self {
+        self.deny_cache = deny_cache;
+        self
     }
 
     /// The same at another cost.
@@ -241,6 +251,11 @@ impl Policy {
     /// How its keys are made.
     pub fn key_template(&self) -> &Template {
         &self.key
+    }
+
+    /// Whether a denial by a shared store may be answered from memory until it ends.
+    pub fn deny_cache(&self) -> bool {
+        self.deny_cache
     }
 
     /// Its own limits, where no override holds.

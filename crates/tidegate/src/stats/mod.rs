@@ -28,6 +28,7 @@ mod watch;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tidegate_core::{Limit, RetryAfter, Timestamp};
@@ -45,13 +46,16 @@ pub use self::watch::{Entry, Listed, MAX_WATCHED_POLICIES, TOP_PERIOD, Top};
 use self::latency::Latency;
 use self::series::{Registry, stripe};
 use self::watch::Sighting;
-use crate::Clock;
 use crate::policy::Mode;
+use crate::{Clock, StoreError};
 
 /// The name under which counts of caller-given limits appear: no policy can have it.
 pub const CALLER: &str = "(caller)";
 /// The name under which counts appear that there was no room for: no policy can have it.
 pub const OTHER: &str = "(other)";
+
+/// The kinds of [`Failure`](crate::Failure), by name.
+const FAILURE_KINDS: [&str; 4] = ["down", "timed-out", "lost", "refused"];
 
 /// How a decision came about, from the most to the least certain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -218,6 +222,8 @@ pub struct Seen<'a> {
 pub struct Stats {
     registry: Registry,
     latency: Latency,
+    store_latency: Latency,
+    store_failures: [AtomicU64; FAILURE_KINDS.len()],
     events: Arc<Events>,
     clock: Clock,
     started: Timestamp,
@@ -235,6 +241,8 @@ impl Stats {
         Stats {
             registry: Registry::default(),
             latency: Latency::default(),
+            store_latency: Latency::default(),
+            store_failures: Default::default(),
             events: Arc::new(Events::default()),
             started: clock.now(),
             clock,
@@ -271,6 +279,15 @@ impl Stats {
         }
         if notable {
             self.note(seen);
+        }
+    }
+
+    /// Counts how asking a shared store went.
+    pub(crate) fn record_store(&self, elapsed: Duration, error: Option<&StoreError>) {
+        self.store_latency.add(stripe(), elapsed);
+        if let Some(StoreError::Failed(failure)) = error {
+            let kind = FAILURE_KINDS.iter().position(|kind| *kind == failure.name());
+            self.store_failures[kind.unwrap_or_default()].fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -333,6 +350,19 @@ impl Stats {
     /// How long decisions took.
     pub fn latency(&self) -> LatencyCounts {
         self.latency.counts()
+    }
+
+    /// How long asking a shared store took, failures included.
+    pub fn store_latency(&self) -> LatencyCounts {
+        self.store_latency.counts()
+    }
+
+    /// How often a shared store failed to answer, by kind.
+    pub fn store_failures(&self) -> [(&'static str, u64); FAILURE_KINDS.len()] {
+        let mut kinds = FAILURE_KINDS.iter().zip(&self.store_failures);
+        std::array::from_fn(|_| {
+            kinds.next().map_or(("", 0), |(kind, count)| (*kind, count.load(Ordering::Relaxed)))
+        })
     }
 
     /// The stream of denials.

@@ -45,6 +45,16 @@ impl<'a> Request<'a> {
     pub fn with_permit(self, permit: PermitId) -> Self {
         Request { permit: Some(permit), ..self }
     }
+
+    /// The permit under which admitted `concurrency` limits are held.
+    pub fn permit(&self) -> Option<PermitId> {
+        self.permit
+    }
+
+    /// Whether a denial may be answered from what is known of the last one.
+    pub fn deny_cache(&self) -> bool {
+        self.deny_cache
+    }
 }
 
 /// Keeps states and decides on them, atomically and in one call.

@@ -46,6 +46,8 @@ mod problems;
 mod redis;
 #[cfg(not(loom))]
 mod requests;
+#[cfg(all(not(loom), feature = "config"))]
+mod shared;
 #[cfg(all(not(loom), feature = "policies"))]
 mod stats;
 #[cfg(not(loom))]

@@ -41,8 +41,11 @@ fn keys_in_different_slots_are_all_charged_or_none() {
             for turn in 0..3 {
                 let mut limits = [wide, log, narrow];
                 limits.rotate_left(turn);
-                let checks: Vec<Check<'_>> =
-                    keys.iter().zip(&limits).map(|(key, limit)| Check::new(key, limit, 1)).collect();
+                let checks: Vec<Check<'_>> = keys
+                    .iter()
+                    .zip(&limits)
+                    .map(|(key, limit)| Check::new(key, limit, 1))
+                    .collect();
                 for expect in [true, true, false, false] {
                     let request = Request::new(&checks);
                     let verdict = store.decide(&request).await.expect("an answer");
@@ -94,15 +97,13 @@ fn a_killed_primary_is_replaced_and_the_others_do_not_notice() {
         }
         cluster.nodes[0].kill();
         let mut failed = 0_u64;
-        eventually("a replica takes over", async || {
-            match ask(&store, &keys[0], &limit, 1).await {
-                Ok(_) => true,
-                Err(StoreError::Failed(Failure::Down | Failure::Lost)) => {
-                    failed += 1;
-                    false
-                }
-                Err(other) => panic!("{other:?}"),
+        eventually("a replica takes over", async || match ask(&store, &keys[0], &limit, 1).await {
+            Ok(_) => true,
+            Err(StoreError::Failed(Failure::Down | Failure::Lost)) => {
+                failed += 1;
+                false
             }
+            Err(other) => panic!("{other:?}"),
         })
         .await;
         assert!(failed > 0);
@@ -126,8 +127,7 @@ fn keys_of_a_slot_that_moves_are_neither_lost_nor_charged_twice() {
     let first = keys(&cluster)[0].clone();
     let moving = slot(&cluster, &first);
     let candidates = (0_u32..).map(|number| format!("k{number}"));
-    let names: Vec<String> =
-        candidates.filter(|key| crc_slot(key) == moving).take(KEYS).collect();
+    let names: Vec<String> = candidates.filter(|key| crc_slot(key) == moving).take(KEYS).collect();
     assert!(names.iter().all(|key| slot(&cluster, key) == moving));
     let limits: [Limit; 2] = [limit("60000 per 1h"), limit("60000 per 1h sliding-log")];
     let used = run(async {

@@ -23,7 +23,8 @@ fn refusal(url: impl Into<String>) -> ConnectError {
 
 /// Has a store decide under every algorithm, over and again, alone and together.
 async fn decides(store: &RedisStore) {
-    let algorithms = ["sliding-counter", "sliding-log", "sliding-buckets", "fixed-window", "token-bucket"];
+    let algorithms =
+        ["sliding-counter", "sliding-log", "sliding-buckets", "fixed-window", "token-bucket"];
     let limits = algorithms.map(|algorithm| limit(&format!("2 per 1h {algorithm}")));
     for limit in &limits {
         for expect in [true, true, false] {
@@ -69,9 +70,8 @@ fn every_kind_of_url_decides() {
 fn tls_is_verified() {
     let (certificates, strangers) = (Certificates::new(), Certificates::new());
     let (_server, port) = certificates.serve("no");
-    let url = |of: &Certificates| {
-        format!("rediss://127.0.0.1:{port}?ca={}", of.file("ca.pem").display())
-    };
+    let url =
+        |of: &Certificates| format!("rediss://127.0.0.1:{port}?ca={}", of.file("ca.pem").display());
     run(async { decides(&connect(url(&certificates)).await).await });
     // Another authority, the system's authorities, another name.
     let named = url(&certificates).replace("127.0.0.1", "localhost");

@@ -77,7 +77,8 @@ fn a_silent_server_is_given_up_and_found_again() {
     for one_thread in [false, true] {
         let server = Server::start(Engine::Redis);
         run_on(one_thread, async {
-            let quick = RedisOptions { timeout: Duration::from_millis(50), ..options(server.url()) };
+            let quick =
+                RedisOptions { timeout: Duration::from_millis(50), ..options(server.url()) };
             let store = connect_with(quick).await;
             recovers(&store).await;
             server.pause();

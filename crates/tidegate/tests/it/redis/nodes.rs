@@ -66,7 +66,11 @@ fn nodes_never_admit_more_than_the_limit_together() {
 #[test]
 fn nodes_never_admit_more_than_the_limit_across_slots() {
     let cluster = Cluster::start(Engine::Redis);
-    let checks = &[("one", "500 per 100d"), ("two", "300 per 1h sliding-log"), ("three", "900 per 1h sliding-log")];
+    let checks = &[
+        ("one", "500 per 100d"),
+        ("two", "300 per 1h sliding-log"),
+        ("three", "900 per 1h sliding-log"),
+    ];
     let served = run(hammer(&cluster.url(), checks));
     // A denial may be for units that were given back a moment later, so fewer than
     // 300 may pass; never more.

@@ -40,7 +40,8 @@ fn a_killed_primary_is_replaced() {
         ask(&store, "alice", &limit, 1).await.expect("an answer");
         let was = stand.primary();
         stand.servers[was].kill();
-        eventually("another takes over", async || ask(&store, "bob", &limit, 1).await.is_ok()).await;
+        eventually("another takes over", async || ask(&store, "bob", &limit, 1).await.is_ok())
+            .await;
         let now = stand.primary();
         assert_ne!(now, was);
         // What had been replicated is still counted.

@@ -80,8 +80,7 @@ impl Server {
         let arguments: Vec<String> = arguments.map(String::from).collect();
         let (program, dir) = (Engine::Redis.program(), Scratch::new());
         let child = spawn(&program, &arguments, &dir.path);
-        let mut server =
-            Server { program, arguments, child, port, dir, login: String::new() };
+        let mut server = Server { program, arguments, child, port, dir, login: String::new() };
         assert!(server.comes_up(), "it does not start: {}", server.log());
         server
     }

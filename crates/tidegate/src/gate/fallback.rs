@@ -1,0 +1,184 @@
+//! What is answered when the store fails, and how this node prepares for it.
+//!
+//! Each policy says what it wants: to allow, to deny, or to decide here, with its
+//! limits divided by the number of nodes. For the last kind this node's memory is kept
+//! warm: whatever the store admits here is charged here too, so that an outage
+//! does not begin with everybody at zero.
+//!
+//! A denial charges nothing, here as anywhere: if one policy denies because the
+//! store failed, what the others would have said is only looked at.
+
+use smallvec::SmallVec;
+use tidegate_core::{Algorithm, Cost, Decision, Limit, PermitId};
+
+use super::plan::Plan;
+use super::{Answer, Gate, GateError, Line};
+use crate::policy::{Mode, OnStoreFailure};
+use crate::stats::Decided;
+use crate::{Acquired, Check, MAX_CHECKS, Permit, Request, Verdict};
+
+/// The limits of a request, divided by the nodes: one per check.
+type Shares = SmallVec<[Limit; 4]>;
+
+/// An answer without the store.
+pub(super) struct Alone<'a> {
+    pub(super) answer: Answer<'a>,
+    /// What was taken here, if a permit was asked for and granted.
+    pub(super) permit: Option<Permit>,
+}
+
+/// How it is asked without the store.
+#[derive(Clone, Copy)]
+pub(super) struct Asking<'i> {
+    /// An idempotency id.
+    pub(super) id: Option<&'i [u8]>,
+    /// Whether a permit is wanted.
+    pub(super) permit: bool,
+}
+
+impl Gate {
+    /// Answers as the policies say for when the store fails.
+    pub(super) fn answer_alone<'a>(
+        &self,
+        plan: &Plan<'a>,
+        nodes: u32,
+        asking: Asking<'_>,
+    ) -> Result<Alone<'a>, GateError> {
+        let all = plan.checks();
+        let shares = shares(&all, nodes);
+        let checks = local(plan, &all, &shares);
+        let denies = plan.each().any(|(part, _)| {
+            part.on_store_failure == OnStoreFailure::Deny && part.mode == Mode::Enforce
+        });
+        let (decisions, no_room, permit) = if denies {
+            (self.look_here(&checks)?, false, None)
+        } else if asking.permit {
+            match self.limiter.acquire(&checks)? {
+                Acquired::Permit(permit, verdict) => {
+                    (verdict.decisions, verdict.no_room, Some(permit))
+                }
+                Acquired::Denied(verdict) => (verdict.decisions, verdict.no_room, None),
+            }
+        } else {
+            let verdict =
+                self.limiter.decide(&Request { id: asking.id, ..Request::new(&checks) })?;
+            (verdict.decisions, verdict.no_room, None)
+        };
+        let mut decisions = decisions.into_iter();
+        let lines = plan.each().map(|(part, limit)| match part.on_store_failure {
+            OnStoreFailure::Allow => Line::failed(part.policy, limit, part.mode, true),
+            OnStoreFailure::Deny => Line::failed(part.policy, limit, part.mode, false),
+            OnStoreFailure::Local => match decisions.next() {
+                Some(decision) => {
+                    let decided = Decided::Local;
+                    Line { policy: part.policy, limit, mode: part.mode, decision, decided }
+                }
+                // There is one for every local check.
+                None => Line::failed(part.policy, limit, part.mode, false),
+            },
+        });
+        let answer = Answer { no_room, ..Answer::of_lines(lines.collect()) };
+        Ok(Alone { answer, permit })
+    }
+
+    /// Charges here what the store has admitted, where policies want to decide here
+    /// should it fail.
+    pub(super) fn keep_warm(
+        &self,
+        plan: &Plan<'_>,
+        verdict: &Verdict,
+        nodes: u32,
+        permit: Option<PermitId>,
+    ) {
+        if !verdict.allowed {
+            return;
+        }
+        let all = plan.checks();
+        let shares = shares(&all, nodes);
+        let lines = plan.each().zip(&all).zip(shares.iter().zip(&verdict.decisions));
+        let charges = lines.filter_map(|(((part, _), check), (limit, decision))| {
+            let local = part.on_store_failure == OnStoreFailure::Local && decision.allowed;
+            let cost = charged(check.cost).filter(|_| local)?;
+            Some(Check { limit, cost, ..*check })
+        });
+        let charges: SmallVec<[Check<'_>; 4]> = charges.collect();
+        if !charges.is_empty() {
+            // What makes no sense here made none to the store.
+            let _ = self.limiter.decide(&Request { permit, ..Request::new(&charges) });
+        }
+    }
+
+    /// What checks would be answered here, without charging any.
+    fn look_here(&self, checks: &[Check<'_>]) -> Result<SmallVec<[Decision; 4]>, GateError> {
+        if checks.is_empty() {
+            return Ok(SmallVec::new());
+        }
+        let permit = Some(self.limiter.store().new_permit());
+        let never = never();
+        let looks = looking(checks, &never);
+        let mut decisions =
+            self.limiter.decide(&Request { permit, ..Request::new(&looks) })?.decisions;
+        decisions.drain(..looks.len() - checks.len());
+        Ok(decisions)
+    }
+}
+
+/// The limit nothing passes.
+pub(super) fn never() -> Option<Limit> {
+    Limit::new(0, std::time::Duration::from_millis(1), Algorithm::FixedWindow).ok()
+}
+
+/// Checks that are answered as they stand and charge nothing: one that never passes goes
+/// before them, and a request is charged whole or not at all. It has the first
+/// one's key, so that it is found in the same place. Where there is no room for one more
+/// they peek, and are answered as a cost of 1.
+pub(super) fn looking<'c>(
+    checks: &[Check<'c>],
+    never: &'c Option<Limit>,
+) -> SmallVec<[Check<'c>; 4]> {
+    match (never, checks) {
+        (Some(never), [first, ..]) if checks.len() < MAX_CHECKS => {
+            let before = Check::new(first.key, never, 1);
+            std::iter::once(before).chain(checks.iter().copied()).collect()
+        }
+        _ => checks.iter().map(|check| Check { cost: Cost::PEEK, ..*check }).collect(),
+    }
+}
+
+fn shares(checks: &[Check<'_>], nodes: u32) -> Shares {
+    checks.iter().map(|check| share(check.limit, nodes)).collect()
+}
+
+/// This node's part of a limit: rounded down, but not to nothing.
+pub(super) fn share(limit: &Limit, nodes: u32) -> Limit {
+    if nodes <= 1 || limit.count() == 0 {
+        return *limit;
+    }
+    let part = |count: u64| (count / u64::from(nodes)).max(1);
+    let shared = limit.with_count(part(limit.count())).and_then(|shared| match limit.algorithm() {
+        Algorithm::TokenBucket => shared.with_burst(part(limit.burst())),
+        _ => Ok(shared),
+    });
+    // A smaller count is never out of range.
+    shared.unwrap_or(*limit)
+}
+
+/// The checks that are decided here, under their shares.
+fn local<'s>(
+    plan: &Plan<'_>,
+    checks: &[Check<'s>],
+    shares: &'s [Limit],
+) -> SmallVec<[Check<'s>; 4]> {
+    let each = plan.each().zip(checks.iter().zip(shares));
+    let local = each.filter(|((part, _), _)| part.on_store_failure == OnStoreFailure::Local);
+    local.map(|(_, (check, limit))| Check { limit, ..*check }).collect()
+}
+
+/// What an admitted cost leaves behind.
+fn charged(cost: Cost) -> Option<Cost> {
+    match cost {
+        Cost::Ask(0) => None,
+        Cost::Ask(units) | Cost::Force(units) => Some(Cost::Force(units)),
+        Cost::Refund(units) => Some(Cost::Refund(units)),
+    }
+}

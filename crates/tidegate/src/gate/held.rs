@@ -1,0 +1,178 @@
+//! What comes of asking for a permit.
+
+use std::time::Duration;
+
+use tidegate_core::{Limit, PermitId, bounds};
+
+use super::Answer;
+use super::plan::Plan;
+use crate::policy::holds;
+use crate::{Check, Permit, Verdict};
+
+/// What came of asking for a permit.
+#[derive(Debug)]
+#[must_use = "a permit that is dropped is given back"]
+pub struct Held<'a> {
+    /// The permit, if it was granted.
+    pub permit: Option<HeldPermit>,
+    /// The answer either way.
+    pub answer: Answer<'a>,
+    /// How long it is held unless renewed.
+    pub lease: Duration,
+    /// The longest it can be held without being renewed: the shortest lease of its limits,
+    /// or what a lease can be at all where it holds none.
+    pub most: Duration,
+}
+
+/// A permit, here or in the shared store.
+#[derive(Debug)]
+pub enum HeldPermit {
+    /// In this node's memory, given back on drop.
+    Here(Permit),
+    /// In the store that all nodes share.
+    Shared(SharedPermit),
+}
+
+impl HeldPermit {
+    /// The permit, if it is in this node's memory.
+    pub fn here(self) -> Option<Permit> {
+        match self {
+            HeldPermit::Here(permit) => Some(permit),
+            HeldPermit::Shared(_) => None,
+        }
+    }
+
+    /// The permit, if it is in the shared store.
+    pub fn shared(self) -> Option<SharedPermit> {
+        match self {
+            HeldPermit::Here(_) => None,
+            HeldPermit::Shared(permit) => Some(permit),
+        }
+    }
+}
+
+/// The longest permit that can be read back: as many keys of the longest kind as fit a
+/// request's head with room to spare.
+const MAX_PERMIT_BYTES: usize = 40 * 1024;
+
+/// A place held in a shared store, as plain data: whoever has it can renew it or
+/// give it back, on any node. Dropping it does nothing; its lease ends by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SharedPermit {
+    id: PermitId,
+    lease_us: u64,
+    most_us: u64,
+    /// The keys it is held under, as the store has them.
+    keys: Vec<Box<[u8]>>,
+}
+
+impl SharedPermit {
+    /// The permit of an admitted request. A watched limit that would have denied it is
+    /// not held.
+    pub(super) fn new(
+        plan: &Plan<'_>,
+        id: PermitId,
+        verdict: &Verdict,
+        wanted: Option<Duration>,
+    ) -> Self {
+        let checks = plan.checks();
+        let both = checks.iter().zip(&verdict.decisions);
+        let held = both.filter(|(check, decision)| holds(check.limit) && decision.allowed);
+        let keys = held.map(|(check, _): (&Check<'_>, _)| check.key.into()).collect();
+        let (lease, most) = leases(plan, wanted);
+        let us = |length: Duration| u64::try_from(length.as_micros()).unwrap_or(u64::MAX);
+        SharedPermit { id, lease_us: us(lease), most_us: us(most), keys }
+    }
+
+    /// Its number, which is hard to guess.
+    pub(super) fn id(&self) -> PermitId {
+        self.id
+    }
+
+    /// The keys it is held under.
+    pub(super) fn keys(&self) -> impl Iterator<Item = &[u8]> {
+        self.keys.iter().map(|key| &**key)
+    }
+
+    /// How long it is held unless renewed.
+    pub fn lease(&self) -> Duration {
+        Duration::from_micros(self.lease_us)
+    }
+
+    /// The longest it can be held without being renewed.
+    pub fn most(&self) -> Duration {
+        Duration::from_micros(self.most_us)
+    }
+
+    /// A limit that names its states, with this lease. `None` if no lease can be so
+    /// long or short.
+    pub(super) fn limit(lease: Duration) -> Option<Limit> {
+        // States of `concurrency` are named by their key alone.
+        Limit::concurrent(1, lease).ok()
+    }
+
+    /// All of it as bytes, for [`SharedPermit::from_bytes`] on any node. They hold the
+    /// keys as they are, and are no secret of the store's; but who knows them can
+    /// give the permit back.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(64);
+        for number in [self.id.0, self.lease_us, self.most_us] {
+            put_number(&mut out, number);
+        }
+        for key in self.keys() {
+            put_number(&mut out, key.len() as u64);
+            out.extend_from_slice(key);
+        }
+        out
+    }
+
+    /// A permit out of its bytes; `None` if they are no permit's.
+    pub fn from_bytes(mut bytes: &[u8]) -> Option<Self> {
+        if bytes.len() > MAX_PERMIT_BYTES {
+            return None;
+        }
+        let [id, lease_us, most_us] =
+            [take_number(&mut bytes)?, take_number(&mut bytes)?, take_number(&mut bytes)?];
+        let mut keys = Vec::new();
+        while !bytes.is_empty() {
+            let length = usize::try_from(take_number(&mut bytes)?).ok()?;
+            let (key, rest) = bytes.split_at_checked(length)?;
+            keys.push(key.into());
+            bytes = rest;
+        }
+        let permit = SharedPermit { id: PermitId(id), lease_us, most_us, keys };
+        let is_lease = |length| Self::limit(length).is_some();
+        let fits = permit.lease_us <= permit.most_us && is_lease(permit.lease());
+        (fits && is_lease(permit.most())).then_some(permit)
+    }
+}
+
+/// How long a permit is held, and the longest it can be. Where nothing is held no limit
+/// says so, and it is as long as was `wanted`.
+pub(super) fn leases(plan: &Plan<'_>, wanted: Option<Duration>) -> (Duration, Duration) {
+    let free = wanted.unwrap_or(Duration::from_micros(bounds::DEFAULT_LEASE_US));
+    let lease = plan.lease_us().map_or(free, Duration::from_micros);
+    (lease, Duration::from_micros(plan.longest_us()))
+}
+
+/// Seven bits a byte, the lowest first; the highest bit says that more follow.
+fn put_number(out: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        out.push(number.to_le_bytes()[0] | 0x80);
+        number >>= 7;
+    }
+    out.push(number.to_le_bytes()[0]);
+}
+
+fn take_number(bytes: &mut &[u8]) -> Option<u64> {
+    let mut number = 0;
+    for shift in (0..64).step_by(7) {
+        let (byte, rest) = bytes.split_first()?;
+        *bytes = rest;
+        number |= u64::from(byte & 0x7f).checked_shl(shift)?;
+        if byte & 0x80 == 0 {
+            return Some(number);
+        }
+    }
+    None
+}

@@ -1,0 +1,285 @@
+//! The gate over a shared store: the same questions, asked over the network.
+//!
+//! ```text
+//!   Question -> Plan -> the store -> Answer        decided: exact
+//!                         |  \-> this node's memory, kept warm
+//!                         v fails
+//!                      on_store_failure            decided: local, failed-open, failed-closed
+//! ```
+
+use std::time::{Duration, Instant};
+
+use tidegate_core::{Limit, RetryAfter, Timestamp};
+
+use super::fallback::{Alone, Asking, looking, never};
+use super::held::{Held, HeldPermit, SharedPermit, leases};
+use super::plan::{self, Plan, Taking};
+use super::shared::Shared;
+use super::turns::{Place, sleep};
+use super::{Answer, Gate, GateError, Question, Rules};
+use crate::stats::Decided;
+use crate::store::PermitAct;
+use crate::{Clock, Request, StoreError, Verdict};
+
+impl Gate {
+    pub(super) async fn check_shared<'a>(
+        &'a self,
+        shared: &'a Shared,
+        rules: &'a Rules,
+        question: &Question<'a>,
+    ) -> Result<Answer<'a>, GateError> {
+        let begun = Instant::now();
+        let mut plan = Plan::default();
+        plan.fill(self, rules, question, Taking::Nothing)?;
+        // What charges nothing may be asked again and again, before and after.
+        let id = question.id.filter(|_| plan.charges());
+        let answer = self.decide_shared(shared, &plan, id).await?;
+        self.record(&plan, &answer, question, Some(begun.elapsed()));
+        Ok(answer)
+    }
+
+    /// Asks the store, or those who answer when it fails.
+    async fn decide_shared<'a>(
+        &self,
+        shared: &Shared,
+        plan: &Plan<'a>,
+        id: Option<&[u8]>,
+    ) -> Result<Answer<'a>, GateError> {
+        let checks = plan.checks();
+        if checks.is_empty() {
+            return Ok(Answer::of_lines(Default::default()));
+        }
+        let deny_cache = plan.caches_denials();
+        let request = Request { id, deny_cache, ..Request::new(&checks) };
+        match shared.decide(&self.stats, &request).await {
+            Ok(verdict) => {
+                self.keep_warm(plan, &verdict, shared.nodes(), None);
+                Ok(plan.answer(&verdict))
+            }
+            Err(StoreError::Check(error)) => Err(error.into()),
+            Err(StoreError::Failed(_)) => {
+                let asking = Asking { id, permit: false };
+                Ok(self.answer_alone(plan, shared.nodes(), asking)?.answer)
+            }
+        }
+    }
+
+    /// What the store would answer, without charging anything; `None` if it fails.
+    async fn look_shared<'a>(
+        &self,
+        shared: &Shared,
+        plan: &Plan<'a>,
+    ) -> Result<Option<Answer<'a>>, GateError> {
+        let (checks, never) = (plan.checks(), never());
+        let looks = looking(&checks, &never);
+        let request = Request { deny_cache: false, ..Request::new(&looks) };
+        match shared.decide(&self.stats, &request).await {
+            Ok(mut verdict) => {
+                verdict.decisions.drain(..looks.len() - checks.len());
+                Ok(Some(Answer::of_lines(plan.answer(&verdict).lines)))
+            }
+            Err(StoreError::Check(error)) => Err(error.into()),
+            Err(StoreError::Failed(_)) => Ok(None),
+        }
+    }
+
+    pub(super) async fn wait_shared<'a>(
+        &'a self,
+        shared: &'a Shared,
+        rules: &'a Rules,
+        question: &Question<'a>,
+        max_wait: Duration,
+    ) -> Result<Answer<'a>, GateError> {
+        let mut plan = Plan::default();
+        plan.fill(self, rules, question, Taking::Nothing)?;
+        let clock = self.limiter.store().clock();
+        let max_wait_us = u64::try_from(max_wait.as_micros()).unwrap_or(u64::MAX);
+        let until = clock.now().plus_micros(max_wait_us);
+        let (name, _) = self.limiter.store().shape(&plan.checks())?;
+        let answer = match Place::new(&shared.queues, name) {
+            Some(place) => self.wait_in_line(shared, &plan, &place, until).await?,
+            None => self.turn_down(shared, &plan).await?,
+        };
+        self.record(&plan, &answer, question, None);
+        Ok(answer)
+    }
+
+    async fn wait_in_line<'a>(
+        &self,
+        shared: &Shared,
+        plan: &Plan<'a>,
+        place: &Place<'_>,
+        until: Timestamp,
+    ) -> Result<Answer<'a>, GateError> {
+        let clock = self.limiter.store().clock();
+        if !place.is_first() {
+            let looked = self.look_shared(shared, plan).await?;
+            // Even alone it would wait for too long.
+            if let Some(answer) = looked.filter(|answer| !waits(answer, clock, until)) {
+                if !answer.allowed {
+                    return Ok(answer);
+                }
+            }
+            if !place.turn(clock, until).await {
+                return self.turn_down(shared, plan).await;
+            }
+        }
+        loop {
+            let answer = self.decide_shared(shared, plan, None).await?;
+            if !waits(&answer, clock, until) {
+                return Ok(answer);
+            }
+            let wait_us = answer.retry_after().as_micros().unwrap_or_default();
+            sleep(clock, clock.now().plus_micros(wait_us)).await;
+        }
+    }
+
+    /// The denial of somebody whose turn does not come.
+    async fn turn_down<'a>(
+        &self,
+        shared: &Shared,
+        plan: &Plan<'a>,
+    ) -> Result<Answer<'a>, GateError> {
+        match self.look_shared(shared, plan).await? {
+            Some(answer) => Ok(answer.in_line()),
+            // Where the store fails there is no line to stand in.
+            None => {
+                let asking = Asking { id: None, permit: false };
+                Ok(self.answer_alone(plan, shared.nodes(), asking)?.answer)
+            }
+        }
+    }
+
+    pub(super) async fn acquire_shared<'a>(
+        &'a self,
+        shared: &'a Shared,
+        rules: &'a Rules,
+        question: &Question<'a>,
+        lease: Option<Duration>,
+    ) -> Result<Held<'a>, GateError> {
+        let begun = Instant::now();
+        let mut plan = Plan::default();
+        plan.fill(self, rules, question, Taking::Permit(lease))?;
+        let id = shared.store().new_permit();
+        let (answer, permit) = {
+            let checks = plan.checks();
+            let request = Request { permit: Some(id), ..Request::new(&checks) };
+            match shared.decide(&self.stats, &request).await {
+                Ok(verdict) => {
+                    self.keep_warm(&plan, &verdict, shared.nodes(), Some(id));
+                    let permit =
+                        verdict.allowed.then(|| SharedPermit::new(&plan, id, &verdict, lease));
+                    (plan.answer(&verdict), permit.map(HeldPermit::Shared))
+                }
+                Err(StoreError::Check(error)) => return Err(error.into()),
+                Err(StoreError::Failed(_)) => {
+                    let asking = Asking { id: None, permit: true };
+                    let Alone { answer, permit } =
+                        self.answer_alone(&plan, shared.nodes(), asking)?;
+                    (answer, permit.map(HeldPermit::Here))
+                }
+            }
+        };
+        self.record(&plan, &answer, question, Some(begun.elapsed()));
+        let (lease, most) = leases(&plan, lease);
+        Ok(Held { permit, answer, lease, most })
+    }
+
+    /// Gives a permit of the shared store back; says whether it was held.
+    ///
+    /// # Errors
+    /// [`GateError::Store`] if the store failed: the permit then ends with its lease, unless
+    /// this is tried again.
+    pub async fn release(&self, permit: &SharedPermit) -> Result<bool, GateError> {
+        let Some(limit) = SharedPermit::limit(permit.lease()) else { return Ok(false) };
+        self.with_permit(permit, &limit, PermitAct::Release(permit.id())).await
+    }
+
+    /// Starts the lease of a permit of the shared store anew, as long as it was taken for or
+    /// as `lease` says. Says how long that is; `None` if the permit is not held (any more).
+    ///
+    /// # Errors
+    /// [`GateError::LeaseTooLong`], or [`GateError::Store`] if the store failed: then the
+    /// lease may or may not have begun anew.
+    pub async fn renew(
+        &self,
+        permit: &SharedPermit,
+        lease: Option<Duration>,
+    ) -> Result<Option<Duration>, GateError> {
+        let lease = lease.unwrap_or_else(|| permit.lease());
+        if lease > permit.most() {
+            return Err(GateError::LeaseTooLong { most: permit.most() });
+        }
+        let Some(limit) = SharedPermit::limit(lease) else { return Ok(None) };
+        let held = self.with_permit(permit, &limit, PermitAct::Renew(permit.id())).await?;
+        Ok(held.then_some(lease))
+    }
+
+    /// Acts on a permit under every key it is held under, also after one that failed.
+    async fn with_permit(
+        &self,
+        permit: &SharedPermit,
+        limit: &Limit,
+        act: PermitAct,
+    ) -> Result<bool, GateError> {
+        let Some(shared) = &self.shared else { return Ok(false) };
+        let mut held = Ok(true);
+        for key in permit.keys() {
+            // What was kept warm here, if it was taken here.
+            self.limiter.store().with_permit(key, limit, act);
+            let store = shared.store();
+            let done = match act {
+                PermitAct::Release(id) => store.release(key, limit, id).await,
+                PermitAct::Renew(id) => store.renew(key, limit, id).await,
+            };
+            held = match (held, done) {
+                (Ok(all), Ok(this)) => Ok(all && this),
+                (Err(error), _) | (_, Err(error)) => Err(error),
+            };
+        }
+        Ok(held?)
+    }
+
+    pub(super) async fn peek_shared<'a>(
+        &'a self,
+        shared: &'a Shared,
+        plan: &Plan<'a>,
+    ) -> Result<Answer<'a>, GateError> {
+        let checks = plan.checks();
+        if checks.is_empty() {
+            return Ok(Answer::of_lines(Default::default()));
+        }
+        // A permit of cost 0 holds nothing: this looks at concurrency limits too.
+        let permit = Some(shared.store().new_permit());
+        let request = Request { permit, deny_cache: false, ..Request::new(&checks) };
+        let verdict: Verdict = shared.decide(&self.stats, &request).await?;
+        Ok(plan.answer(&verdict))
+    }
+
+    pub(super) async fn reset_shared(
+        &self,
+        shared: &Shared,
+        rules: &Rules,
+        policy: &str,
+        key: &[u8],
+    ) -> Result<bool, GateError> {
+        let (name, mut limits) = plan::states(rules, policy, key)?;
+        // Limits that share a state are reset once.
+        limits.sort_unstable_by_key(|limit| limit.id());
+        limits.dedup_by_key(|limit| limit.id());
+        let mut any = false;
+        for limit in limits {
+            self.limiter.reset(&name, limit);
+            any |= shared.store().reset(&name, limit).await?;
+        }
+        Ok(any)
+    }
+}
+
+/// Whether a denial is worth waiting out until then. A store's failure is not.
+fn waits(answer: &Answer<'_>, clock: &Clock, until: Timestamp) -> bool {
+    let left_us = until.as_micros().saturating_sub(clock.now().as_micros());
+    !answer.allowed
+        && answer.decided != Decided::FailedClosed
+        && matches!(answer.retry_after(), RetryAfter::Micros(us) if us <= left_us)
+}

@@ -1,0 +1,133 @@
+//! A store that other nodes use too, as the gate sees it.
+//!
+//! The gate's own memory answers at once and so is asked by plain functions; a
+//! store over the network is asked by futures. They are boxed: beside a round trip an
+//! allocation is nothing, and the gate stays one type whatever is behind it.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
+
+use tidegate_core::{Limit, PermitId};
+
+use crate::stats::Stats;
+use crate::store::PermitAct;
+use crate::wait::Queues;
+use crate::{MemoryStore, Request, Store, StoreError, Verdict};
+
+/// What a store is asked for, on its way.
+pub type Asked<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
+
+/// A store that several gates share, and that may fail.
+///
+/// [`redis::RedisStore`](crate::redis) is the one for many machines. A [`MemoryStore`]
+/// is one too, for several gates in one process.
+pub trait SharedStore: Send + Sync + 'static {
+    /// Decides all checks of a request: all are charged or none.
+    fn decide<'a>(&'a self, request: &'a Request<'a>) -> Asked<'a, Verdict>;
+
+    /// Forgets what a key has used of a limit; says whether there was anything.
+    fn reset<'a>(&'a self, key: &'a [u8], limit: &'a Limit) -> Asked<'a, bool>;
+
+    /// A number no permit has had, and that nobody can guess if others may name it.
+    fn new_permit(&self) -> PermitId;
+
+    /// Gives a permit back; says whether it was held.
+    fn release<'a>(&'a self, key: &'a [u8], limit: &'a Limit, permit: PermitId) -> Asked<'a, bool>;
+
+    /// Starts a permit's lease anew, as long as `limit` says; says whether it was held.
+    fn renew<'a>(&'a self, key: &'a [u8], limit: &'a Limit, permit: PermitId) -> Asked<'a, bool>;
+}
+
+impl SharedStore for MemoryStore {
+    fn decide<'a>(&'a self, request: &'a Request<'a>) -> Asked<'a, Verdict> {
+        Box::pin(Store::decide(self, request))
+    }
+
+    fn reset<'a>(&'a self, key: &'a [u8], limit: &'a Limit) -> Asked<'a, bool> {
+        Box::pin(Store::reset(self, key, limit))
+    }
+
+    fn new_permit(&self) -> PermitId {
+        MemoryStore::new_permit(self)
+    }
+
+    fn release<'a>(&'a self, key: &'a [u8], limit: &'a Limit, permit: PermitId) -> Asked<'a, bool> {
+        Box::pin(async move { Ok(self.with_permit(key, limit, PermitAct::Release(permit))) })
+    }
+
+    fn renew<'a>(&'a self, key: &'a [u8], limit: &'a Limit, permit: PermitId) -> Asked<'a, bool> {
+        Box::pin(async move { Ok(self.with_permit(key, limit, PermitAct::Renew(permit))) })
+    }
+}
+
+#[cfg(feature = "redis")]
+impl SharedStore for crate::redis::RedisStore {
+    fn decide<'a>(&'a self, request: &'a Request<'a>) -> Asked<'a, Verdict> {
+        Box::pin(Store::decide(self, request))
+    }
+
+    fn reset<'a>(&'a self, key: &'a [u8], limit: &'a Limit) -> Asked<'a, bool> {
+        Box::pin(Store::reset(self, key, limit))
+    }
+
+    fn new_permit(&self) -> PermitId {
+        crate::redis::RedisStore::new_permit(self)
+    }
+
+    fn release<'a>(&'a self, key: &'a [u8], limit: &'a Limit, permit: PermitId) -> Asked<'a, bool> {
+        Box::pin(self.with_permit(key, limit, PermitAct::Release(permit)))
+    }
+
+    fn renew<'a>(&'a self, key: &'a [u8], limit: &'a Limit, permit: PermitId) -> Asked<'a, bool> {
+        Box::pin(self.with_permit(key, limit, PermitAct::Renew(permit)))
+    }
+}
+
+/// The shared store of a gate, and what the gate needs beside it.
+pub(super) struct Shared {
+    store: Arc<dyn SharedStore>,
+    /// How many share the limits.
+    nodes: AtomicU32,
+    /// Who waits on this node, by what they wait for.
+    pub(super) queues: Queues,
+}
+
+impl Shared {
+    pub(super) fn new(store: Arc<dyn SharedStore>, nodes: u32) -> Self {
+        Shared { store, nodes: AtomicU32::new(nodes.max(1)), queues: Queues::default() }
+    }
+
+    pub(super) fn store(&self) -> &dyn SharedStore {
+        &*self.store
+    }
+
+    pub(super) fn nodes(&self) -> u32 {
+        self.nodes.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_nodes(&self, nodes: u32) {
+        self.nodes.store(nodes.max(1), Ordering::Relaxed);
+    }
+
+    /// Asks the store for decisions, and counts how that went.
+    pub(super) async fn decide(
+        &self,
+        stats: &Stats,
+        request: &Request<'_>,
+    ) -> Result<Verdict, StoreError> {
+        let begun = Instant::now();
+        let decided = self.store.decide(request).await;
+        stats.record_store(begun.elapsed(), decided.as_ref().err());
+        decided
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").field("nodes", &self.nodes()).finish_non_exhaustive()
+    }
+}
