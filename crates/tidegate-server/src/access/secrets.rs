@@ -5,6 +5,8 @@ use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
 
+use tidegate::config::{NotAStore, StoreUrl};
+
 use super::Tokens;
 
 /// For `/v1`, and later gRPC and RESP. Several, so that one can be replaced while
@@ -13,9 +15,18 @@ const TOKENS: &str = "TIDEGATE_TOKENS";
 /// For the admin front.
 const ADMIN_TOKEN: &str = "TIDEGATE_ADMIN_TOKEN";
 
+/// Where counts are kept: a URL, which may hold a password.
+const STORE: &str = "TIDEGATE_STORE";
+
 /// All variables that secrets come from.
-pub const SECRET_VARIABLES: [&str; 4] =
-    [TOKENS, "TIDEGATE_TOKENS_FILE", ADMIN_TOKEN, "TIDEGATE_ADMIN_TOKEN_FILE"];
+pub const SECRET_VARIABLES: [&str; 6] = [
+    TOKENS,
+    "TIDEGATE_TOKENS_FILE",
+    ADMIN_TOKEN,
+    "TIDEGATE_ADMIN_TOKEN_FILE",
+    STORE,
+    "TIDEGATE_STORE_FILE",
+];
 
 /// The most that is read of a file of secrets.
 const MAX_SECRET_BYTES: u64 = 64 * 1024;
@@ -27,17 +38,21 @@ pub struct Secrets {
     pub tokens: Tokens,
     /// Who may look inside.
     pub admin: Tokens,
+    /// Where counts are kept, whatever the config says.
+    pub store: Option<StoreUrl>,
 }
 
 impl Secrets {
     /// Reads the environment.
     ///
     /// # Errors
-    /// When a secret is empty, named twice, not text, or its file cannot be read.
+    /// When a secret is empty, named twice, not text, or its file cannot be read; and
+    /// when the store's URL is none.
     pub fn from_env() -> Result<Self, SecretError> {
         let tokens = read(TOKENS)?.map_or_else(Tokens::default, |text| split(&text));
         let admin = read(ADMIN_TOKEN)?.map_or_else(Tokens::default, |text| Tokens::new([text]));
-        Ok(Secrets { tokens, admin })
+        let store = read(STORE)?.map(|text| text.parse()).transpose();
+        Ok(Secrets { tokens, admin, store: store.map_err(SecretError::Store)? })
     }
 }
 
@@ -52,6 +67,8 @@ pub enum SecretError {
     NotText(String),
     /// Its file cannot be read.
     File(String, io::Error),
+    /// It names no store.
+    Store(NotAStore),
 }
 
 impl fmt::Display for SecretError {
@@ -68,6 +85,7 @@ impl fmt::Display for SecretError {
                 )
             }
             SecretError::File(name, error) => write!(f, "the file that {name} names: {error}"),
+            SecretError::Store(error) => write!(f, "{STORE}: {error}"),
         }
     }
 }
@@ -96,7 +114,8 @@ fn read(name: &'static str) -> Result<Option<String>, SecretError> {
     }
     let printable =
         |byte: u8| byte.is_ascii_graphic() || (name == TOKENS && byte.is_ascii_whitespace());
-    if !text.bytes().all(printable) {
+    // A store's URL never goes into a header, and says itself what is wrong with it.
+    if name != STORE && !text.bytes().all(printable) {
         return Err(SecretError::NotText(source));
     }
     Ok(Some(text.to_owned()))

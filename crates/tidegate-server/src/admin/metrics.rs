@@ -5,6 +5,7 @@
 
 use tidegate::MemoryStats;
 use tidegate::policy::Mode;
+use tidegate::redis::RedisStats;
 use tidegate::stats::{Decided, LATENCY_BOUNDS, LatencyCounts, Outcome, SeriesCounts, Stats};
 
 use super::AdminState;
@@ -17,7 +18,10 @@ pub fn page(state: &AdminState) -> String {
     let mut page = Exposition::default();
     decisions(&mut page, &state.stats().series());
     latency(&mut page, &state.stats().latency());
-    store(&mut page, &state.gate.limiter().stats(), &state.facts);
+    memory(&mut page, &state.gate.limiter().stats(), &state.facts);
+    if let Some(store) = &state.store {
+        shared(&mut page, &store.stats(), &state.stats().store_latency());
+    }
     fronts(&mut page, &state.facts);
     reloads(&mut page, &state.facts);
     server(&mut page, &state.facts, state.stats());
@@ -57,7 +61,11 @@ fn names(series: &SeriesCounts) -> [(&'static str, &str); 3] {
 
 fn latency(page: &mut Exposition, counts: &LatencyCounts) {
     let help = "Time to decide a request, without the protocol around it; a sample of all.";
-    let mut family = page.family("tidegate_decision_duration_seconds", Kind::Histogram, help);
+    histogram(page, "tidegate_decision_duration_seconds", help, counts);
+}
+
+fn histogram(page: &mut Exposition, name: &str, help: &str, counts: &LatencyCounts) {
+    let mut family = page.family(name, Kind::Histogram, help);
     let mut up_to = 0;
     for (bound, count) in LATENCY_BOUNDS.iter().zip(counts.buckets) {
         up_to += count;
@@ -68,7 +76,7 @@ fn latency(page: &mut Exposition, counts: &LatencyCounts) {
     family.suffixed("_count", &[], counts.count());
 }
 
-fn store(page: &mut Exposition, store: &MemoryStats, facts: &Facts) {
+fn memory(page: &mut Exposition, store: &MemoryStats, facts: &Facts) {
     use Kind::{Counter, Gauge};
     let rows = [
         (
@@ -102,6 +110,64 @@ fn store(page: &mut Exposition, store: &MemoryStats, facts: &Facts) {
     for (name, kind, help, value) in rows {
         page.single(name, kind, help, value);
     }
+}
+
+fn shared(page: &mut Exposition, store: &RedisStats, latency: &LatencyCounts) {
+    use Kind::{Counter, Gauge};
+    let help = "1 while the shared store answers, 0 while on_store_failure does.";
+    page.single("tidegate_store_up", Gauge, help, u8::from(store.up));
+    let help = "Requests the shared store did not answer, by kind.";
+    let mut family = page.family("tidegate_store_failures_total", Counter, help);
+    for (kind, count) in store.failures() {
+        family.sample(&[("kind", kind)], count);
+    }
+    let rows = [
+        (
+            "tidegate_store_requests_total",
+            "Requests for the shared store, those answered from memory included.",
+            store.requests,
+        ),
+        (
+            "tidegate_store_deny_cache_hits_total",
+            "Denials answered from memory because the shared store's last one still holds.",
+            store.deny_cache_hits,
+        ),
+        (
+            "tidegate_store_calls_total",
+            "Script calls sent to the shared store; several requests may share one.",
+            store.calls,
+        ),
+        (
+            "tidegate_store_batches_total",
+            "Writes to connections of the shared store; several calls may share one.",
+            store.batches,
+        ),
+        (
+            "tidegate_store_coalesced_total",
+            "Requests that shared an entry of a call with an equal one.",
+            store.coalesced,
+        ),
+        (
+            "tidegate_store_resent_total",
+            "Calls sent again after an answer that proves they were not carried out.",
+            store.resent,
+        ),
+        (
+            "tidegate_store_breaker_openings_total",
+            "Times the shared store was given up until it answers again.",
+            store.breaker_openings,
+        ),
+        (
+            "tidegate_store_connections_total",
+            "Connections made to the shared store.",
+            store.connections,
+        ),
+    ];
+    for (name, help, value) in rows {
+        page.single(name, Counter, help, value);
+    }
+    let help = "Time until the shared store answered or was given up.";
+    histogram(page, "tidegate_store_duration_seconds", help, latency);
 }
 
 fn fronts(page: &mut Exposition, facts: &Facts) {

@@ -36,6 +36,7 @@ use http::header::{
 };
 use http::{StatusCode, Uri};
 use tidegate::gate::Gate;
+use tidegate::redis::RedisStore;
 use tidegate::stats::Stats;
 
 pub use self::facts::{Facts, Front, Reload};
@@ -48,6 +49,8 @@ use crate::access::{Access, NotAdmitted};
 struct AdminState {
     gate: Arc<Gate>,
     facts: Arc<Facts>,
+    /// The store that nodes share, if there is one.
+    store: Option<RedisStore>,
     /// Who may look at `/admin/v1`.
     access: Access,
 }
@@ -59,8 +62,13 @@ impl AdminState {
 }
 
 /// Everything the admin front serves; `/admin/v1` only to those with `access`.
-pub fn router(gate: Arc<Gate>, facts: Arc<Facts>, access: Access) -> Router {
-    let state = AdminState { gate, facts, access };
+pub fn router(
+    gate: Arc<Gate>,
+    facts: Arc<Facts>,
+    store: Option<RedisStore>,
+    access: Access,
+) -> Router {
+    let state = AdminState { gate, facts, store, access };
     let guarded = Router::new()
         .route("/admin/v1/policies", get(policies::list))
         .route(

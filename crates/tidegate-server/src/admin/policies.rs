@@ -30,6 +30,7 @@ struct PolicyView<'a> {
     limits: Vec<String>,
     mode: &'static str,
     on_store_failure: &'static str,
+    deny_cache: bool,
     cost: String,
     exempt: Vec<String>,
     overrides: Vec<VariantView>,
@@ -53,6 +54,7 @@ impl<'a> PolicyView<'a> {
             limits: policy.limits().iter().map(ToString::to_string).collect(),
             mode: policy.mode().name(),
             on_store_failure: policy.on_store_failure().name(),
+            deny_cache: policy.deny_cache(),
             cost: policy.cost().to_string(),
             exempt: policy.exempt().iter().map(ToString::to_string).collect(),
             // The first variant is the policy itself.
@@ -84,9 +86,10 @@ pub async fn peek(State(state): State<AdminState>, uri: Uri) -> Result<Response,
         limits: Vec<LimitView>,
     }
     let Named { policy, key } = Named::from_path(uri.path())?;
-    let rules = state.gate.rules();
+    let rules = state.gate.rules_owned();
     let known = find(&rules, &policy)?;
-    let answer = state.gate.peek(&rules, &policy, &key).map_err(|error| refusal(&error))?;
+    let answer = state.gate.peek_async(&rules, &policy, &key).await;
+    let answer = answer.map_err(|error| refusal(&error))?;
     Ok(json(&Page {
         policy: known.name(),
         key: shown(&rules, &policy, &key),
@@ -132,9 +135,10 @@ pub async fn reset(State(state): State<AdminState>, uri: Uri) -> Result<Response
         reset: bool,
     }
     let Named { policy, key } = Named::from_path(uri.path())?;
-    let rules = state.gate.rules();
+    let rules = state.gate.rules_owned();
     let known = find(&rules, &policy)?;
-    let reset = state.gate.reset(&rules, &policy, &key).map_err(|error| refusal(&error))?;
+    let reset = state.gate.reset_async(&rules, &policy, &key).await;
+    let reset = reset.map_err(|error| refusal(&error))?;
     let key = shown(&rules, &policy, &key);
     tracing::info!(policy = known.name(), key, reset, "key reset");
     Ok(json(&Page { policy: known.name(), key, reset }))
@@ -171,7 +175,13 @@ fn unknown_policy(problem: &str) -> Refusal {
 }
 
 fn refusal(error: &GateError) -> Refusal {
-    Refusal::new(StatusCode::BAD_REQUEST, None, error.to_string())
+    match error {
+        GateError::Store(failure) => {
+            let detail = format!("{failure}: try again");
+            Refusal::new(StatusCode::SERVICE_UNAVAILABLE, None, detail)
+        }
+        error => Refusal::new(StatusCode::BAD_REQUEST, None, error.to_string()),
+    }
 }
 
 /// A key as the policy counts it, escaped.

@@ -5,6 +5,7 @@
 
 use tidegate::RetryAfter;
 use tidegate::gate::{Answer, Line};
+use tidegate::stats::Decided;
 
 /// Room for an answer with one limit; each further one takes [`LINE_BYTES`].
 pub const ANSWER_BYTES: usize = 320;
@@ -20,11 +21,11 @@ pub fn write_open(answer: &Answer<'_>, out: &mut Vec<u8>) {
     put(out, ",\"limit\":");
     put_option(out, speaker.map(|line| line.decision.limit));
     put(out, ",\"remaining\":");
-    put_option(out, speaker.map(|line| line.decision.remaining));
+    put_option(out, speaker.and_then(Line::remaining));
     put(out, ",\"retry_after_ms\":");
     put_retry(out, answer.retry_after());
     put(out, ",\"reset_after_ms\":");
-    put_option(out, speaker.map(|line| line.decision.reset_after.as_millis()));
+    put_option(out, speaker.and_then(|line| line.reset_after()).map(|reset| reset.as_millis()));
     put(out, ",\"decided\":\"");
     put(out, answer.decided.name());
     put(out, "\",\"limits\":[");
@@ -57,13 +58,18 @@ fn write_line(line: &Line<'_>, out: &mut Vec<u8>) {
     put(out, ",\"algorithm\":\"");
     put(out, line.limit.algorithm().name());
     put(out, "\",\"remaining\":");
-    put_number(out, decision.remaining);
+    put_option(out, line.remaining());
     put(out, if decision.allowed { ",\"allowed\":true" } else { ",\"allowed\":false" });
     put(out, ",\"retry_after_ms\":");
     put_retry(out, decision.retry_after);
     if !line.is_enforced() {
         put(out, ",\"mode\":\"");
         put(out, line.mode.name());
+        out.push(b'"');
+    }
+    if line.decided != Decided::Exact {
+        put(out, ",\"decided\":\"");
+        put(out, line.decided.name());
         out.push(b'"');
     }
     out.push(b'}');

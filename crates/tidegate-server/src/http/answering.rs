@@ -2,8 +2,9 @@
 //!
 //! Nearly all requests are checks whose body came with the head, or come from a
 //! gateway and need no body: they are answered in the first poll, from where the
-//! request lies. Everything else goes the usual, boxed way. As `async` functions this would be one large state machine,
-//! copied whole for every request: more work than the decision.
+//! request lies. Everything else goes the usual, boxed way, and so does all where nodes
+//! share a store: beside its round trip a box is nothing. As `async` functions this would
+//! be one large state machine, copied whole for every request: more work than the decision.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -46,12 +47,19 @@ impl Answering {
     }
 
     /// The usual way.
-    fn boxed(&self, request: Request<Incoming>, first: Option<Bytes>) -> Step {
+    fn boxed(&self, request: Request<Incoming>, peer: SocketAddr, first: Option<Bytes>) -> Step {
         let front = Arc::clone(&self.front);
         Step::Boxed(Box::pin(async move {
             match first {
-                // A check that was begun and did not come in one piece.
+                // A check that was begun: it did not come in one piece, or must wait for
+                // the store.
                 Some(first) => front.check(request, Some(first)).await,
+                None if front.gate.is_shared() => {
+                    match front.forward_auth_shared(&request, peer).await {
+                        Some(answer) => answer,
+                        None => front.route(request).await,
+                    }
+                }
                 None => front.route(request).await,
             }
         }))
@@ -81,7 +89,7 @@ impl Future for Answering {
                 return Poll::Ready(self.done(answer));
             }
             if let Step::Begun(request, _) = std::mem::replace(&mut self.step, Step::Done) {
-                self.step = self.boxed(request, first);
+                self.step = self.boxed(request, peer, first);
             }
         }
         match &mut self.step {
@@ -98,6 +106,9 @@ impl Answering {
     /// The answer that needs nothing more; `body` is the beginning of that of a check.
     fn at_once(&self, body: Option<&[u8]>, peer: SocketAddr) -> Option<Answered> {
         let Step::Begun(request, _) = &self.step else { return None };
+        if self.front.gate.is_shared() {
+            return None;
+        }
         match body {
             Some(body) if request.body().is_end_stream() => {
                 self.front.check_whole(request.headers(), body)

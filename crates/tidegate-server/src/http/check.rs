@@ -1,13 +1,13 @@
 //! `POST /v1/check` and `/v1/check/batch`.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::join_all;
 use http::request::Parts as Head;
 use http::{HeaderMap, Request, StatusCode};
 use hyper::body::Incoming;
-use tidegate::gate::Question;
+use tidegate::gate::{Answer, GateError, Question, Rules};
 
 use super::answer::{self, ANSWER_BYTES, LINE_BYTES};
 use super::question::Parts;
@@ -33,7 +33,7 @@ const MAX_WAITING: usize = 10_000;
 /// A check that was understood, and what is to be done.
 enum Decided {
     Answered(Answered),
-    Waits(Duration),
+    Waits,
 }
 
 impl HttpFront {
@@ -48,7 +48,7 @@ impl HttpFront {
         };
         match decided {
             Ok(Decided::Answered(answer)) => Some(answer),
-            Ok(Decided::Waits(_)) => None,
+            Ok(Decided::Waits) => None,
             Err(refusal) => Some(refusal.respond(&RequestId::of(headers))),
         }
     }
@@ -60,9 +60,10 @@ impl HttpFront {
             return refusal.respond(&RequestId::of(&head.headers));
         }
         let decided = match read_check(&head.headers, body, first, MAX_CHECK_BYTES).await {
+            Ok(body) if self.gate.is_shared() => self.check_later(&head, &body).await,
             Ok(body) => match self.check_now(&head.headers, &body) {
                 Ok(Decided::Answered(answer)) => return answer,
-                Ok(Decided::Waits(max_wait)) => self.check_later(&head, &body, max_wait).await,
+                Ok(Decided::Waits) => self.check_later(&head, &body).await,
                 Err(refusal) => Err(refusal),
             },
             Err(refusal) => Err(refusal),
@@ -74,8 +75,8 @@ impl HttpFront {
         let body: CheckBody<'_> = decode(body)?;
         let parts = body.parts()?;
         let question = body.question(&parts)?;
-        if let Some(max_wait) = body.max_wait()? {
-            return Ok(Decided::Waits(max_wait));
+        if body.max_wait()?.is_some() {
+            return Ok(Decided::Waits);
         }
         let id = RequestId::of(headers);
         let rules = self.gate.rules();
@@ -84,20 +85,19 @@ impl HttpFront {
         Ok(Decided::Answered(respond(&answer, &id)))
     }
 
-    async fn check_later(
-        &self,
-        head: &Head,
-        body: &[u8],
-        max_wait: Duration,
-    ) -> Result<Answered, Refusal> {
+    /// A check that takes its time: it waits its turn, or the store is not here.
+    async fn check_later(&self, head: &Head, body: &[u8]) -> Result<Answered, Refusal> {
         let body: CheckBody<'_> = decode(body)?;
         let parts = body.parts()?;
         let id = RequestId::of(&head.headers);
         let question = Question { request_id: Some(id.as_str()), ..body.question(&parts)? };
         let rules = self.gate.rules_owned();
-        let answer = match Waiting::begin(&self.waiting) {
-            Some(_waiting) => self.gate.wait(&rules, &question, max_wait).await?,
-            None => self.gate.check(&rules, &question)?,
+        let waits = body
+            .max_wait()?
+            .and_then(|max_wait| Waiting::begin(&self.waiting).map(|waiting| (max_wait, waiting)));
+        let answer = match waits {
+            Some((max_wait, _waiting)) => self.gate.wait(&rules, &question, max_wait).await?,
+            None => self.gate.check_async(&rules, &question).await?,
         };
         Ok(respond(&answer, &id))
     }
@@ -106,18 +106,21 @@ impl HttpFront {
         let (head, body) = request.into_parts();
         let read = read_check(&head.headers, body, None, MAX_BATCH_BYTES).await;
         let id = RequestId::of(&head.headers);
-        let answered = read.and_then(|body| self.batch_now(&body, &id));
+        let answered = match read {
+            Ok(body) => self.batch_of(&body, &id).await,
+            Err(refusal) => Err(refusal),
+        };
         answered.unwrap_or_else(|refusal| refusal.respond(&id))
     }
 
     /// Everything is understood before anything is charged.
-    fn batch_now(&self, body: &[u8], id: &RequestId<'_>) -> Result<Answered, Refusal> {
+    async fn batch_of(&self, body: &[u8], id: &RequestId<'_>) -> Result<Answered, Refusal> {
         let BatchBody { checks } = decode(body)?;
         if checks.len() > MAX_BATCH {
             let detail = format!("there are {}: send at most {MAX_BATCH} at once", checks.len());
             return Err(Refusal::field("checks", detail));
         }
-        let rules = self.gate.rules();
+        let rules = self.gate.rules_owned();
         let each =
             |index: usize| move |refusal: Refusal| refusal.within(&format!("checks[{index}]"));
         let numbered = || checks.iter().enumerate();
@@ -133,11 +136,11 @@ impl HttpFront {
         let questions: Vec<Question<'_>> = questions.collect::<Result<_, Refusal>>()?;
         let mut out = Vec::with_capacity(16 + questions.len() * ANSWER_BYTES);
         out.extend_from_slice(b"{\"answers\":[");
-        for (index, question) in questions.iter().enumerate() {
+        for (index, answer) in self.ask_all(&rules, &questions).await.into_iter().enumerate() {
             if index > 0 {
                 out.push(b',');
             }
-            match self.gate.check(&rules, question) {
+            match answer {
                 Ok(answer) => answer::write(&answer, &mut out),
                 // What only shows when it is charged: the id came before with another cost.
                 Err(error) => {
@@ -149,6 +152,20 @@ impl HttpFront {
         }
         out.extend_from_slice(b"]}");
         Ok(json(StatusCode::OK, out))
+    }
+
+    /// Answers in the order of the questions. A shared store is asked all of them at
+    /// once, so that they travel together.
+    async fn ask_all<'a>(
+        &'a self,
+        rules: &'a Rules,
+        questions: &[Question<'a>],
+    ) -> Vec<Result<Answer<'a>, GateError>> {
+        if self.gate.is_shared() {
+            join_all(questions.iter().map(|question| self.gate.check_async(rules, question))).await
+        } else {
+            questions.iter().map(|question| self.gate.check(rules, question)).collect()
+        }
     }
 }
 
@@ -174,7 +191,7 @@ async fn read_check(
     Ok(body::collect(body, first, max_bytes).await?)
 }
 
-fn respond(answer: &tidegate::gate::Answer<'_>, id: &RequestId<'_>) -> Answered {
+fn respond(answer: &Answer<'_>, id: &RequestId<'_>) -> Answered {
     let more = answer.lines.len().saturating_sub(1) * LINE_BYTES;
     let mut out = Vec::with_capacity(ANSWER_BYTES + more);
     answer::write(answer, &mut out);

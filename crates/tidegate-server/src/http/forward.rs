@@ -10,7 +10,7 @@ use http::header::{CACHE_CONTROL, HeaderValue};
 use http::{HeaderMap, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use tidegate::attributes::{Attributes, Headers};
-use tidegate::gate::{Question, Subject};
+use tidegate::gate::{Answer, Question, Rules, Subject};
 
 use super::original::{From, Original, is_clients};
 use super::refusal::Refusal;
@@ -95,20 +95,32 @@ impl HttpFront {
     ) -> Option<Answered> {
         let behind = behind_prefix(request.uri().path())?;
         let id = RequestId::of(request.headers());
-        let admitted = self.access.admit_gateway(request.headers()).map_err(not_admitted);
-        let answered = admitted.and_then(|()| self.forward_now(request, behind, peer, &id));
-        let mut response = answered.unwrap_or_else(|refusal| refusal.respond(&id));
-        response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        Some(response)
+        let asked = self.forward_asked(request, behind);
+        Some(finished(asked.and_then(|asked| self.forward_now(request, &asked, peer, &id)), &id))
     }
 
-    fn forward_now(
+    /// The same where the store is not here.
+    pub(super) async fn forward_auth_shared(
         &self,
         request: &Request<Incoming>,
-        behind: &str,
         peer: SocketAddr,
-        id: &RequestId<'_>,
-    ) -> Result<Answered, Refusal> {
+    ) -> Option<Answered> {
+        let behind = behind_prefix(request.uri().path())?;
+        let id = RequestId::of(request.headers());
+        let answered = match self.forward_asked(request, behind) {
+            Ok(asked) => self.forward_shared(request.headers(), &asked, peer, &id).await,
+            Err(refusal) => Err(refusal),
+        };
+        Some(finished(answered, &id))
+    }
+
+    /// What a gateway that may ask wants to know.
+    fn forward_asked<'r>(
+        &self,
+        request: &'r Request<Incoming>,
+        behind: &'r str,
+    ) -> Result<Asked<'r>, Refusal> {
+        self.access.admit_gateway(request.headers()).map_err(not_admitted)?;
         if is_stray_slash(behind, request.uri().query()) {
             return Err(Refusal::bad(STRAY_SLASH));
         }
@@ -116,27 +128,86 @@ impl HttpFront {
         let query = request.uri().query().filter(|_| behind.is_empty());
         let options = Options::of(query.unwrap_or_default(), request.headers())?;
         let original = Original::of(request, behind, options.from)?;
+        Ok(Asked { original, deny_status: options.deny_status })
+    }
+
+    fn forward_now(
+        &self,
+        request: &Request<Incoming>,
+        asked: &Asked<'_>,
+        peer: SocketAddr,
+        id: &RequestId<'_>,
+    ) -> Result<Answered, Refusal> {
         let rules = self.gate.rules();
-        let headers = Headers::Map(request.headers());
-        let attributes = Attributes {
-            method: Some(&original.method),
-            path: original.path.as_deref(),
-            query: original.query.as_deref(),
-            host: original.host.as_deref(),
+        let attributes = asked.attributes(&rules, request.headers(), peer);
+        let answer = self.gate.check(&rules, &question(&attributes, id))?;
+        Ok(self.forward_answer(&answer, asked, id))
+    }
+
+    async fn forward_shared(
+        &self,
+        headers: &HeaderMap,
+        asked: &Asked<'_>,
+        peer: SocketAddr,
+        id: &RequestId<'_>,
+    ) -> Result<Answered, Refusal> {
+        let rules = self.gate.rules_owned();
+        let attributes = asked.attributes(&rules, headers, peer);
+        let answer = self.gate.check_async(&rules, &question(&attributes, id)).await?;
+        Ok(self.forward_answer(&answer, asked, id))
+    }
+
+    fn forward_answer(
+        &self,
+        answer: &Answer<'_>,
+        asked: &Asked<'_>,
+        id: &RequestId<'_>,
+    ) -> Answered {
+        if !answer.allowed {
+            return self.deny(answer, asked.deny_status, id);
+        }
+        let mut response = Response::new(content(Vec::new()));
+        self.render(answer, response.headers_mut());
+        response
+    }
+}
+
+/// What a gateway asks.
+struct Asked<'r> {
+    original: Original<'r>,
+    deny_status: Option<StatusCode>,
+}
+
+impl Asked<'_> {
+    fn attributes<'a>(
+        &'a self,
+        rules: &Rules,
+        headers: &'a HeaderMap,
+        peer: SocketAddr,
+    ) -> Attributes<'a> {
+        let headers = Headers::Map(headers);
+        Attributes {
+            method: Some(&self.original.method),
+            path: self.original.path.as_deref(),
+            query: self.original.query.as_deref(),
+            host: self.original.host.as_deref(),
             client_ip: rules.policies().identity().client_ip(Some(peer.ip()), &headers),
             headers,
             descriptors: &[],
-        };
-        let subject = Subject::Request(&attributes);
-        let question = Question { request_id: Some(id.as_str()), ..Question::new(subject) };
-        let answer = self.gate.check(&rules, &question)?;
-        if !answer.allowed {
-            return Ok(self.deny(&answer, options.deny_status, id));
         }
-        let mut response = Response::new(content(Vec::new()));
-        self.render(&answer, response.headers_mut());
-        Ok(response)
     }
+}
+
+fn question<'a>(attributes: &'a Attributes<'a>, id: &'a RequestId<'_>) -> Question<'a> {
+    let subject = Subject::Request(attributes);
+    Question { request_id: Some(id.as_str()), ..Question::new(subject) }
+}
+
+/// An answer as it is sent. Nobody keeps it for the next client.
+fn finished(answered: Result<Answered, Refusal>, id: &RequestId<'_>) -> Answered {
+    let mut response = answered.unwrap_or_else(|refusal| refusal.respond(id));
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
 }
 
 #[cfg(test)]

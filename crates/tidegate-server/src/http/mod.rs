@@ -3,7 +3,7 @@
 //! | path | file |
 //! | --- | --- |
 //! | `/v1/check`, `/v1/check/batch` | `check.rs`: JSON in (`wire.rs`, `question.rs`), JSON out (`answer.rs`) |
-//! | `/v1/permits` | `permits.rs`, and `leases.rs`, who holds what |
+//! | `/v1/permits` | `permits.rs`, `permit_name.rs`, and `leases.rs`, who holds what here |
 //! | `/v1/forward-auth` | `forward.rs`, and `original.rs`, what the gateway was asked |
 //! | `/openapi.json` | `openapi.rs` |
 //!
@@ -20,6 +20,7 @@ mod forward;
 mod leases;
 mod openapi;
 mod original;
+mod permit_name;
 mod permits;
 mod question;
 mod refusal;
@@ -112,7 +113,9 @@ impl HttpFront {
                     let id = id.to_owned();
                     self.renew_permit(request, &id).await
                 }
-                Some(id) if *method == Method::DELETE => self.release_permit(&request, id),
+                Some(id) if *method == Method::DELETE => {
+                    self.release_permit(request.headers(), id).await
+                }
                 Some(_) => refuse(&Refusal::method("PUT, DELETE"), request.headers()),
                 None => refuse(&not_found(), request.headers()),
             },

@@ -4,13 +4,14 @@ use std::io::Write as _;
 use std::time::Duration;
 
 use http::header::{CONTENT_TYPE, HeaderValue, LOCATION};
-use http::{Request, Response, StatusCode};
+use http::{HeaderMap, Request, Response, StatusCode};
 use hyper::body::Incoming;
-use tidegate::gate::{Answer, GateError, Question};
+use tidegate::gate::{Answer, GateError, HeldPermit, Question};
 use tidegate::headers::{PROBLEM_JSON, Problem, render, write_problem_as};
 
 use super::answer::{self, ANSWER_BYTES};
-use super::leases::{LeaseId, NotRenewed};
+use super::leases::NotRenewed;
+use super::permit_name::PermitName;
 use super::refusal::Refusal;
 use super::request_id::{REQUEST_ID, RequestId};
 use super::wire::{PermitBody, RenewBody, decode};
@@ -27,11 +28,14 @@ impl HttpFront {
             Err(refusal) => Err(refusal),
         };
         let id = RequestId::of(&head.headers);
-        let taken = read.and_then(|body| self.take_now(&body, &id));
+        let taken = match read {
+            Ok(body) => self.take(&body, &id).await,
+            Err(refusal) => Err(refusal),
+        };
         taken.unwrap_or_else(|refusal| refusal.respond(&id))
     }
 
-    fn take_now(&self, body: &[u8], id: &RequestId<'_>) -> Result<Answered, Refusal> {
+    async fn take(&self, body: &[u8], id: &RequestId<'_>) -> Result<Answered, Refusal> {
         let body: PermitBody<'_> = decode(body)?;
         let parts = body.parts()?;
         let question = Question { request_id: Some(id.as_str()), ..body.question(&parts)? };
@@ -39,13 +43,19 @@ impl HttpFront {
         if !self.leases.has_room() {
             return Err(full());
         }
-        let rules = self.gate.rules();
-        let held = self.gate.acquire(&rules, &question, lease)?;
-        let Some(permit) = held.permit else { return Ok(self.deny(&held.answer, None, id)) };
-        let name = self.leases.keep(permit, held.lease, held.most).ok_or_else(full)?;
+        let rules = self.gate.rules_owned();
+        let held = self.gate.acquire_async(&rules, &question, lease).await?;
+        let name = match held.permit {
+            None => return Ok(self.deny(&held.answer, None, id)),
+            Some(HeldPermit::Shared(permit)) => PermitName::Shared(permit),
+            Some(HeldPermit::Here(permit)) => {
+                let kept = self.leases.keep(permit, held.lease, held.most);
+                PermitName::Here(kept.ok_or_else(full)?)
+            }
+        };
         let mut out = Vec::with_capacity(ANSWER_BYTES + 64);
         answer::write_open(&held.answer, &mut out);
-        write_lease(&mut out, ",", name, held.lease);
+        write_lease(&mut out, ",", &name, held.lease);
         let mut response = json(StatusCode::CREATED, out);
         if let Ok(location) = HeaderValue::try_from(format!("/v1/permits/{name}")) {
             response.headers_mut().insert(LOCATION, location);
@@ -56,36 +66,50 @@ impl HttpFront {
 
     pub(super) async fn renew_permit(&self, request: Request<Incoming>, id: &str) -> Answered {
         let (head, body) = request.into_parts();
-        let renewed = match body::collect(body, None, MAX_PERMIT_BYTES).await {
-            Ok(body) if body.is_empty() => self.renew_now(id, None),
-            Ok(body) => json_only(&head.headers)
-                .and_then(|()| decode::<RenewBody>(&body)?.lease())
-                .and_then(|lease| self.renew_now(id, lease)),
+        let lease = match body::collect(body, None, MAX_PERMIT_BYTES).await {
+            Ok(body) if body.is_empty() => Ok(None),
+            Ok(body) => json_only(&head.headers).and_then(|()| decode::<RenewBody>(&body)?.lease()),
             Err(error) => Err(error.into()),
+        };
+        let renewed = match lease {
+            Ok(lease) => self.renew(id, lease).await,
+            Err(refusal) => Err(refusal),
         };
         renewed.unwrap_or_else(|refusal| refusal.respond(&RequestId::of(&head.headers)))
     }
 
-    fn renew_now(&self, id: &str, lease: Option<Duration>) -> Result<Answered, Refusal> {
-        let name = LeaseId::parse(id).ok_or_else(not_held)?;
-        let lease = self.leases.renew(name, lease).map_err(|why| match why {
-            NotRenewed::NotHeld => not_held(),
-            NotRenewed::TooLong(most) => GateError::LeaseTooLong { most }.into(),
-        })?;
+    async fn renew(&self, id: &str, lease: Option<Duration>) -> Result<Answered, Refusal> {
+        let name = PermitName::parse(id).ok_or_else(not_held)?;
+        let lease = match &name {
+            PermitName::Here(id) => self.leases.renew(*id, lease).map_err(|why| match why {
+                NotRenewed::NotHeld => not_held(),
+                NotRenewed::TooLong(most) => GateError::LeaseTooLong { most }.into(),
+            })?,
+            PermitName::Shared(permit) => {
+                self.gate.renew(permit, lease).await?.ok_or_else(not_held)?
+            }
+        };
         let mut out = Vec::with_capacity(64);
-        write_lease(&mut out, "{", name, lease);
+        write_lease(&mut out, "{", &name, lease);
         Ok(json(StatusCode::OK, out))
     }
 
-    pub(super) fn release_permit(&self, request: &Request<Incoming>, id: &str) -> Answered {
-        match LeaseId::parse(id) {
-            Some(name) if self.leases.release(name) => {
+    pub(super) async fn release_permit(&self, headers: &HeaderMap, id: &str) -> Answered {
+        let released = match PermitName::parse(id) {
+            None => Ok(false),
+            Some(PermitName::Here(id)) => Ok(self.leases.release(id)),
+            Some(PermitName::Shared(permit)) => self.gate.release(&permit).await,
+        };
+        let refusal = match released {
+            Ok(true) => {
                 let mut response = Response::new(content(Vec::new()));
                 *response.status_mut() = StatusCode::NO_CONTENT;
-                response
+                return response;
             }
-            _ => not_held().respond(&RequestId::of(request.headers())),
-        }
+            Ok(false) => not_held(),
+            Err(error) => error.into(),
+        };
+        refusal.respond(&RequestId::of(headers))
     }
 
     /// A denial as an HTTP status: 429, or another where the gateway wants it.
@@ -120,13 +144,13 @@ impl HttpFront {
     }
 
     /// Adds the rate limit fields.
-    pub(super) fn render(&self, answer: &Answer<'_>, headers: &mut http::HeaderMap) {
+    pub(super) fn render(&self, answer: &Answer<'_>, headers: &mut HeaderMap) {
         let forms = **self.forms.load();
         answer.show(|shown| render(forms, shown, std::time::SystemTime::now(), headers));
     }
 }
 
-fn write_lease(out: &mut Vec<u8>, open: &str, name: LeaseId, lease: Duration) {
+fn write_lease(out: &mut Vec<u8>, open: &str, name: &PermitName, lease: Duration) {
     // Writing to memory cannot fail.
     let _ = write!(out, "{open}\"id\":\"{name}\",\"ttl_ms\":{}}}", lease.as_millis());
 }

@@ -126,6 +126,10 @@ impl From<GateError> for Refusal {
                 Refusal::field(field, detail).with_status(StatusCode::CONFLICT)
             }
             GateError::LeaseTooLong { .. } => Refusal::field("ttl_ms", detail),
+            GateError::Store(_) => Refusal::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                format!("{detail}: try again; what nobody renews ends with its lease"),
+            ),
             GateError::Check(CheckError::IdReused) => {
                 Refusal::field("id", detail).with_status(StatusCode::CONFLICT)
             }

@@ -21,11 +21,14 @@ pub struct Announced {
 impl Announced {
     pub fn new(
         config: &Config,
+        store_is_up: bool,
         args: &ServeArgs,
         http: Option<&Bound>,
         admin: Option<&Bound>,
     ) -> Self {
-        let mut text = format!("tidegate {}: memory store, ", env!("CARGO_PKG_VERSION"));
+        let missing = if store_is_up { "" } else { " (not reachable yet)" };
+        let version = env!("CARGO_PKG_VERSION");
+        let mut text = format!("tidegate {version}: {} store{missing}, ", config.store);
         // Writing to memory cannot fail.
         let _ = match &args.config {
             Some(path) => {

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 
 use tidegate::OutOfMemory;
 use tidegate::config::ConfigErrors;
+use tidegate::redis::ConnectError;
 
 use super::address::NoAddress;
 use super::settings::{FrontName, secret_of};
@@ -18,8 +19,7 @@ use crate::logs::LogError;
 pub enum ServeError {
     Log(LogError),
     Config(ConfigErrors),
-    /// The config names a store that is still to come.
-    Store,
+    Store(ConnectError),
     Memory(OutOfMemory),
     Secret(SecretError),
     Tls(TlsError),
@@ -48,9 +48,7 @@ impl fmt::Display for ServeError {
         match self {
             ServeError::Log(error) => error.fmt(f),
             ServeError::Config(errors) => errors.fmt(f),
-            ServeError::Store => {
-                f.write_str("store: redis stores come with a later version: use `store: memory`")
-            }
+            ServeError::Store(error) => write!(f, "store: {error}"),
             ServeError::Memory(error) => error.fmt(f),
             ServeError::Secret(error) => error.fmt(f),
             ServeError::Tls(error) => error.fmt(f),
@@ -119,6 +117,12 @@ impl From<ConfigErrors> for ServeError {
 impl From<OutOfMemory> for ServeError {
     fn from(error: OutOfMemory) -> Self {
         ServeError::Memory(error)
+    }
+}
+
+impl From<ConnectError> for ServeError {
+    fn from(error: ConnectError) -> Self {
+        ServeError::Store(error)
     }
 }
 

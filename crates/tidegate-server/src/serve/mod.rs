@@ -4,6 +4,7 @@
 //!   args.rs, settings.rs   what holds: flag > environment > file > default; environment.rs: what was misspelt
 //!   listener.rs            sockets -> connections -> a front; tls.rs, io.rs
 //!   connections.rs         who is connected, and who has overstayed
+//!   store.rs               the store that nodes share
 //!   reload.rs              SIGHUP and changed files
 //!   drain.rs               signals, and the end
 //!   announce.rs            what is printed at the start
@@ -21,12 +22,13 @@ mod listener;
 mod reload;
 mod router;
 mod settings;
+mod store;
 mod tls;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::config::Config;
+use tidegate::config::{Config, StoreUrl};
 use tidegate::gate::Gate;
 use tidegate::stats::Stats;
 use tidegate::{Clock, Limiter};
@@ -42,7 +44,7 @@ use self::announce::Announced;
 use self::connections::{Connections, TICK};
 use self::drain::Served;
 use self::listener::{Listener, bind};
-use self::reload::Reloader;
+use self::reload::{Reloader, Started};
 use self::router::Routed;
 use self::settings::{Settings, Site};
 use crate::access::Secrets;
@@ -70,22 +72,37 @@ const SWEEP_EVERY: Duration = Duration::from_secs(1);
 pub fn run(args: &ServeArgs) -> Result<(), ServeError> {
     let _logging = logs::start(args.log_format)?;
     environment::warn_of_unknown();
-    let config = match &args.config {
+    let mut config = match &args.config {
         Some(path) => Config::load(path)?,
         None => Config::default(),
     };
-    let settings = Settings::new(args, &config, Secrets::from_env()?)?;
+    let secrets = Secrets::from_env()?;
+    let store = secrets.store.clone();
+    config.store = store.clone().unwrap_or(config.store);
+    let settings = Settings::new(args, &config, secrets)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    runtime.map_err(ServeError::System)?.block_on(serve(args, config, settings))
+    runtime.map_err(ServeError::System)?.block_on(serve(args, config, settings, store))
 }
 
-async fn serve(args: &ServeArgs, config: Config, settings: Settings) -> Result<(), ServeError> {
+/// `said_store` is what the environment says about the store, which holds whatever the
+/// config says.
+async fn serve(
+    args: &ServeArgs,
+    config: Config,
+    settings: Settings,
+    said_store: Option<StoreUrl>,
+) -> Result<(), ServeError> {
     // Before anything is printed: a signal may come as soon as somebody could know of us.
     let signals = drain::Signals::new().map_err(ServeError::System)?;
     let clock = Clock::precise();
     let limiter = limiter(&config, clock.clone())?;
     let stats = Arc::new(Stats::new(clock));
-    let gate = Arc::new(Gate::new(limiter, config.policies.clone(), stats));
+    let store = store::connect(&config).await?;
+    let mut gate = Gate::new(limiter, config.policies.clone(), stats);
+    if let Some(store) = &store {
+        gate = gate.over(Arc::new(store.clone()), config.nodes);
+    }
+    let gate = Arc::new(gate);
     let facts = Arc::new(Facts::new(config.max_keys));
     let Settings { http, admin, missing, exposed } = settings;
     let access = |site: &Option<Site>| site.as_ref().map(|site| site.access.clone());
@@ -96,11 +113,12 @@ async fn serve(args: &ServeArgs, config: Config, settings: Settings) -> Result<(
     let front = HttpFront::new(Arc::clone(&gate), Arc::clone(&facts), config.headers, http_access);
     let front = Arc::new(front);
     let admin_access = admin_access.unwrap_or_default();
-    let routes = admin::router(Arc::clone(&gate), Arc::clone(&facts), admin_access);
+    let routes = admin::router(Arc::clone(&gate), Arc::clone(&facts), store.clone(), admin_access);
     let routed = Arc::new(Routed::new(routes, Arc::clone(&facts)));
     let http = http.map(Bound::new).transpose()?;
     let admin = admin.map(Bound::new).transpose()?;
-    let announced = Announced::new(&config, args, http.as_ref(), admin.as_ref());
+    let is_up = store.as_ref().is_none_or(|store| store.stats().up);
+    let announced = Announced::new(&config, is_up, args, http.as_ref(), admin.as_ref());
 
     let mut served = Served::new(Arc::clone(&facts));
     served.http = http.map(|bound| bound.listen(Arc::clone(&front), &facts, max_connections));
@@ -109,7 +127,11 @@ async fn serve(args: &ServeArgs, config: Config, settings: Settings) -> Result<(
         tokio::spawn(denials);
     }
     tokio::spawn(sweep(Arc::clone(&gate), Arc::clone(&front)));
-    let reloader = Reloader::new(args.config.clone(), config, gate, front, Arc::clone(&facts));
+    if let Some(store) = store {
+        tokio::spawn(store::watch(store, config.store.to_string()));
+    }
+    let started = Started { config, store: said_store };
+    let reloader = Reloader::new(args.config.clone(), started, gate, front, Arc::clone(&facts));
     tokio::spawn(reloader.run(signals.hangup));
 
     facts.set_ready(true);

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
-use tidegate::config::{Config, MAX_CONFIG_BYTES};
+use tidegate::config::{Config, MAX_CONFIG_BYTES, StoreUrl};
 use tidegate::gate::Gate;
 use tokio::signal::unix::Signal;
 use tokio::sync::mpsc;
@@ -38,8 +38,8 @@ pub struct Reloader {
 }
 
 struct State {
-    /// What the server started with: what a reload cannot change.
-    started: Config,
+    /// What a reload cannot change.
+    started: Started,
     gate: Arc<Gate>,
     front: Arc<HttpFront>,
     facts: Arc<Facts>,
@@ -47,10 +47,17 @@ struct State {
     seen: Option<u64>,
 }
 
+/// What the server started with.
+pub struct Started {
+    pub config: Config,
+    /// What the environment says about the store, whatever the config says.
+    pub store: Option<StoreUrl>,
+}
+
 impl Reloader {
     pub fn new(
         path: Option<PathBuf>,
-        started: Config,
+        started: Started,
         gate: Arc<Gate>,
         front: Arc<HttpFront>,
         facts: Arc<Facts>,
@@ -116,9 +123,21 @@ impl State {
     }
 
     fn apply(&self, config: Config) {
-        let fields = needing_restart(&self.started, &config);
+        let started = &self.started;
+        let store = started.store.as_ref().unwrap_or(&config.store);
+        if *store != started.config.store {
+            self.facts.reloaded(Reload::Refused);
+            let (now, new) = (&started.config.store, store);
+            error!(
+                "the config was not reloaded, the old one stays: `store` cannot change while running \
+                 (now {now}, in the file {new}): restart, or put it back"
+            );
+            return;
+        }
+        let fields = needing_restart(&started.config, &config);
         let policies = config.policies.len();
         self.gate.reload(config.policies);
+        self.gate.set_nodes(config.nodes);
         self.front.set_forms(config.headers);
         self.facts.reloaded(Reload::Ok);
         info!(policies, "the config was reloaded");

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
-use tidegate::config::{Config, Fronts, StoreUrl, Tls};
+use tidegate::config::{Config, Fronts, Tls};
 use tokio_rustls::TlsAcceptor;
 
 use super::address::Choice;
@@ -51,9 +51,6 @@ impl Settings {
     /// # Errors
     /// When an address, a certificate or a secret is missing or makes no sense.
     pub fn new(args: &ServeArgs, config: &Config, secrets: Secrets) -> Result<Self, ServeError> {
-        if let StoreUrl::Redis(_) = config.store {
-            return Err(ServeError::Store);
-        }
         let said = Fronts {
             http: choose(FrontName::Http, args.http.as_ref(), config.fronts.http.as_deref())?,
             grpc: choose(FrontName::Grpc, args.grpc.as_ref(), config.fronts.grpc.as_deref())?,
@@ -128,10 +125,8 @@ fn choose(
 /// The settings a reload cannot change that differ between two configs, by field.
 pub fn needing_restart(old: &Config, new: &Config) -> Vec<&'static str> {
     let fields = [
-        ("store", old.store != new.store),
         ("store_timeout", old.store_timeout != new.store_timeout),
         ("key_prefix", old.key_prefix != new.key_prefix),
-        ("nodes", old.nodes != new.nodes),
         ("max_keys", old.max_keys != new.max_keys),
         ("max_log_entries", old.max_log_entries != new.max_log_entries),
         ("max_ids", old.max_ids != new.max_ids),

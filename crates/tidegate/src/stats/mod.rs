@@ -28,7 +28,6 @@ mod watch;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tidegate_core::{Limit, RetryAfter, Timestamp};
@@ -46,16 +45,13 @@ pub use self::watch::{Entry, Listed, MAX_WATCHED_POLICIES, TOP_PERIOD, Top};
 use self::latency::Latency;
 use self::series::{Registry, stripe};
 use self::watch::Sighting;
+use crate::Clock;
 use crate::policy::Mode;
-use crate::{Clock, StoreError};
 
 /// The name under which counts of caller-given limits appear: no policy can have it.
 pub const CALLER: &str = "(caller)";
 /// The name under which counts appear that there was no room for: no policy can have it.
 pub const OTHER: &str = "(other)";
-
-/// The kinds of [`Failure`](crate::Failure), by name.
-const FAILURE_KINDS: [&str; 4] = ["down", "timed-out", "lost", "refused"];
 
 /// How a decision came about, from the most to the least certain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -223,7 +219,6 @@ pub struct Stats {
     registry: Registry,
     latency: Latency,
     store_latency: Latency,
-    store_failures: [AtomicU64; FAILURE_KINDS.len()],
     events: Arc<Events>,
     clock: Clock,
     started: Timestamp,
@@ -242,7 +237,6 @@ impl Stats {
             registry: Registry::default(),
             latency: Latency::default(),
             store_latency: Latency::default(),
-            store_failures: Default::default(),
             events: Arc::new(Events::default()),
             started: clock.now(),
             clock,
@@ -282,13 +276,9 @@ impl Stats {
         }
     }
 
-    /// Counts how asking a shared store went.
-    pub(crate) fn record_store(&self, elapsed: Duration, error: Option<&StoreError>) {
+    /// Counts how long a shared store took to answer, or not to.
+    pub(crate) fn record_store(&self, elapsed: Duration) {
         self.store_latency.add(stripe(), elapsed);
-        if let Some(StoreError::Failed(failure)) = error {
-            let kind = FAILURE_KINDS.iter().position(|kind| *kind == failure.name());
-            self.store_failures[kind.unwrap_or_default()].fetch_add(1, Ordering::Relaxed);
-        }
     }
 
     /// Notes who it was: once per policy, however many of its limits said so.
@@ -355,14 +345,6 @@ impl Stats {
     /// How long asking a shared store took, failures included.
     pub fn store_latency(&self) -> LatencyCounts {
         self.store_latency.counts()
-    }
-
-    /// How often a shared store failed to answer, by kind.
-    pub fn store_failures(&self) -> [(&'static str, u64); FAILURE_KINDS.len()] {
-        let mut kinds = FAILURE_KINDS.iter().zip(&self.store_failures);
-        std::array::from_fn(|_| {
-            kinds.next().map_or(("", 0), |(kind, count)| (*kind, count.load(Ordering::Relaxed)))
-        })
     }
 
     /// The stream of denials.

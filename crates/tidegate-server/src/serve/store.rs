@@ -1,0 +1,53 @@
+//! The store that nodes share, if the config names one.
+
+use std::time::Duration;
+
+use tidegate::config::Config;
+use tidegate::redis::{RedisOptions, RedisStore};
+use tracing::{info, warn};
+
+use super::error::ServeError;
+
+/// How often we look whether the store is there, to say so in the log.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// Connects to the store the config names; `None` for memory. One that is not there
+/// yet will be found later.
+///
+/// # Errors
+/// When it can never be used as it is: see the error.
+pub async fn connect(config: &Config) -> Result<Option<RedisStore>, ServeError> {
+    let Some(url) = config.store.redis() else { return Ok(None) };
+    let options = RedisOptions {
+        url: url.to_owned(),
+        timeout: config.store_timeout,
+        key_prefix: config.key_prefix.clone(),
+        deny_cache: true,
+    };
+    Ok(Some(RedisStore::connect(options).await?))
+}
+
+/// Says in the log when the store goes and comes, and what is wrong with it.
+pub async fn watch(store: RedisStore, name: String) {
+    let mut told = Vec::new();
+    let mut was_up = true;
+    loop {
+        let is_up = store.stats().up;
+        if is_up != was_up {
+            if is_up {
+                info!(store = name, "the store is back");
+            } else {
+                let reason = store.last_error().unwrap_or_else(|| "it does not answer".into());
+                warn!(store = name, reason, "the store fails: on_store_failure answers");
+            }
+            was_up = is_up;
+        }
+        for warning in store.warnings() {
+            if !told.contains(&warning) {
+                warn!(store = name, "{warning}");
+                told.push(warning);
+            }
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
