@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use tidegate::config::{Config, ConfigErrors, schema};
+use tidegate::config::{Config, ConfigErrors, StoreUrl, schema};
 use tidegate::policy::Policy;
 
 /// Check a config file, or print what may stand in one
@@ -46,7 +46,17 @@ fn summary(config: &Config) -> String {
         counted(sum(|policy| policy.limits().len()), "limit", "limits"),
         counted(sum(|policy| policy.variants().len() - 1), "override", "overrides"),
     ];
-    counts.join(", ")
+    let counts = counts.join(", ");
+    match config.store {
+        StoreUrl::Memory => counts,
+        _ => format!("{counts}, {}", shared(config)),
+    }
+}
+
+/// Where counts are kept that nodes share.
+pub fn shared(config: &Config) -> String {
+    let nodes = counted(config.nodes as usize, "node", "nodes");
+    format!("counts in {} for {nodes}", config.store)
 }
 
 fn counted(count: usize, one: &str, many: &str) -> String {

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use clap::Args;
 use http::HeaderName;
 use tidegate::attributes::{Attributes, Headers};
-use tidegate::config::{Config, ConfigErrors};
+use tidegate::config::{Config, ConfigErrors, StoreUrl};
 use tidegate::identity::parse_address;
 use tidegate::policy::{Explained, Mode};
 
@@ -103,6 +103,13 @@ fn told(config: &Config, attributes: &Attributes<'_>, peer: Option<IpAddr>) -> T
         let why = if is_trusted { "a trusted proxy" } else { "not a trusted proxy" };
         // Writing to memory cannot fail.
         let _ = writeln!(out, "client {client}: {peer} is {why}\n");
+    }
+    if config.store != StoreUrl::Memory {
+        let _ = write!(out, "{}", crate::config_cmd::shared(config));
+        let _ = match config.nodes {
+            1 => writeln!(out, "\n"),
+            nodes => writeln!(out, "; what is decided locally has its limits divided by {nodes}\n"),
+        };
     }
     let explanation = config.policies.explain(attributes);
     let _ = writeln!(out, "{explanation}");

@@ -3,6 +3,7 @@
 use axum::extract::State;
 use axum::response::Response;
 use serde::Serialize;
+use tidegate::redis::RedisStats;
 use tidegate::stats::{Decided, LATENCY_BOUNDS, Outcome, SeriesCounts};
 
 use super::AdminState;
@@ -54,6 +55,18 @@ struct StoreView {
     max_keys: u64,
     log_entries: u64,
     overflowed: u64,
+    /// The store that nodes share; nothing where counts are kept here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shared: Option<SharedView>,
+}
+
+#[derive(Serialize)]
+struct SharedView {
+    up: bool,
+    requests: u64,
+    failed: u64,
+    deny_cache_hits: u64,
+    breaker_openings: u64,
 }
 
 #[derive(Serialize)]
@@ -88,6 +101,7 @@ impl StatsView {
                 max_keys: facts.max_keys(),
                 log_entries: store.log_entries,
                 overflowed: store.overflowed,
+                shared: state.store.as_ref().map(|store| SharedView::new(&store.stats())),
             },
             reloads: ReloadsView {
                 ok: facts.reloads(Reload::Ok),
@@ -96,6 +110,18 @@ impl StatsView {
             },
             fronts: Front::ALL.into_iter().map(|front| FrontView::new(facts, front)).collect(),
             resident_bytes: Process::read().resident_bytes,
+        }
+    }
+}
+
+impl SharedView {
+    fn new(stats: &RedisStats) -> Self {
+        SharedView {
+            up: stats.up,
+            requests: stats.requests,
+            failed: stats.failures().iter().map(|(_, count)| count).sum(),
+            deny_cache_hits: stats.deny_cache_hits,
+            breaker_openings: stats.breaker_openings,
         }
     }
 }

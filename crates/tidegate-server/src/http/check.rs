@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use http::request::Parts as Head;
 use http::{HeaderMap, Request, StatusCode};
 use hyper::body::Incoming;
-use tidegate::gate::{Answer, GateError, Question, Rules};
+use tidegate::gate::{Answer, GateError, Question};
 
 use super::answer::{self, ANSWER_BYTES, LINE_BYTES};
 use super::question::Parts;
@@ -136,7 +136,7 @@ impl HttpFront {
         let questions: Vec<Question<'_>> = questions.collect::<Result<_, Refusal>>()?;
         let mut out = Vec::with_capacity(16 + questions.len() * ANSWER_BYTES);
         out.extend_from_slice(b"{\"answers\":[");
-        for (index, answer) in self.ask_all(&rules, &questions).await.into_iter().enumerate() {
+        let mut put = |index: usize, answer: Result<Answer<'_>, GateError>| {
             if index > 0 {
                 out.push(b',');
             }
@@ -149,23 +149,18 @@ impl HttpFront {
                     out.extend_from_slice(problem.as_bytes());
                 }
             }
+        };
+        if self.gate.is_shared() {
+            // All at once, so that they travel together.
+            let asked = questions.iter().map(|question| self.gate.check_async(&rules, question));
+            let answers = join_all(asked).await;
+            answers.into_iter().enumerate().for_each(|(index, answer)| put(index, answer));
+        } else {
+            let asked = questions.iter().map(|question| self.gate.check(&rules, question));
+            asked.enumerate().for_each(|(index, answer)| put(index, answer));
         }
         out.extend_from_slice(b"]}");
         Ok(json(StatusCode::OK, out))
-    }
-
-    /// Answers in the order of the questions. A shared store is asked all of them at
-    /// once, so that they travel together.
-    async fn ask_all<'a>(
-        &'a self,
-        rules: &'a Rules,
-        questions: &[Question<'a>],
-    ) -> Vec<Result<Answer<'a>, GateError>> {
-        if self.gate.is_shared() {
-            join_all(questions.iter().map(|question| self.gate.check_async(rules, question))).await
-        } else {
-            questions.iter().map(|question| self.gate.check(rules, question)).collect()
-        }
     }
 }
 

@@ -50,7 +50,8 @@ A flag wins over its environment variable, that over the file, that over the def
 Secrets come from the environment, or from files it names:
   TIDEGATE_TOKENS        who may ask on --http: secrets separated by commas
   TIDEGATE_ADMIN_TOKEN   who may use the admin API; /healthz, /readyz and /metrics stay open
-  TIDEGATE_TOKENS_FILE, TIDEGATE_ADMIN_TOKEN_FILE
+  TIDEGATE_STORE         the store that nodes share, a URL; wins over the config's `store`
+  TIDEGATE_TOKENS_FILE, TIDEGATE_ADMIN_TOKEN_FILE, TIDEGATE_STORE_FILE
 An address that others can reach needs its secret. TLS is set in the config (tls:).
 RUST_LOG says what is logged, e.g. RUST_LOG=debug.
 

@@ -6,6 +6,7 @@
 //! - `config.rs`: `config` and `explain`;
 //! - `serve/`: the server as a process; `http/`: what it answers; `admin/`: what operators see of it;
 //! - `otlp.rs`: spans, as a collector gets them; with the feature `otlp`;
+//! - `shared/`: counts in a store that nodes share;
 //! - `gateways/`: the server behind nginx, Caddy, Traefik and Envoy;
 //! - `deploy/`: what is shipped to run it with; `papers.rs`: completions and manual pages;
 //! - `recorded.rs`: real traces with known answers, where they are at hand.
@@ -27,3 +28,4 @@ mod papers;
 mod recorded;
 mod serve;
 mod served;
+mod shared;

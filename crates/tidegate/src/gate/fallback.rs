@@ -36,6 +36,11 @@ pub(super) struct Asking<'i> {
     pub(super) permit: bool,
 }
 
+impl Asking<'_> {
+    pub(super) const CHECK: Self = Asking { id: None, permit: false };
+    pub(super) const PERMIT: Self = Asking { id: None, permit: true };
+}
+
 impl Gate {
     /// Answers as the policies say for when the store fails.
     pub(super) fn answer_alone<'a>(

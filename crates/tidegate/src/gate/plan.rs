@@ -216,6 +216,11 @@ impl<'a> Plan<'a> {
         self.parts.iter().any(|part| units(part) > 0)
     }
 
+    /// Whether no limit holds.
+    pub(super) fn is_empty(&self) -> bool {
+        self.parts.is_empty()
+    }
+
     /// Whether every policy lets a denial be answered from memory.
     pub(super) fn caches_denials(&self) -> bool {
         self.parts.iter().all(|part| part.deny_cache)

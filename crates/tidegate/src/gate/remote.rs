@@ -45,10 +45,10 @@ impl Gate {
         plan: &Plan<'a>,
         id: Option<&[u8]>,
     ) -> Result<Answer<'a>, GateError> {
-        let checks = plan.checks();
-        if checks.is_empty() {
+        if plan.is_empty() {
             return Ok(Answer::of_lines(Default::default()));
         }
+        let checks = plan.checks();
         let deny_cache = plan.caches_denials();
         let request = Request { id, deny_cache, ..Request::new(&checks) };
         match shared.decide(&self.stats, &request).await {
@@ -58,7 +58,7 @@ impl Gate {
             }
             Err(StoreError::Check(error)) => Err(error.into()),
             Err(StoreError::Failed(_)) => {
-                let asking = Asking { id, permit: false };
+                let asking = Asking { id, ..Asking::CHECK };
                 Ok(self.answer_alone(plan, shared.nodes(), asking)?.answer)
             }
         }
@@ -114,11 +114,10 @@ impl Gate {
         let clock = self.limiter.store().clock();
         if !place.is_first() {
             let looked = self.look_shared(shared, plan).await?;
+            let hopeless = |answer: &Answer<'_>| !answer.allowed && !waits(answer, clock, until);
             // Even alone it would wait for too long.
-            if let Some(answer) = looked.filter(|answer| !waits(answer, clock, until)) {
-                if !answer.allowed {
-                    return Ok(answer);
-                }
+            if let Some(answer) = looked.filter(hopeless) {
+                return Ok(answer);
             }
             if !place.turn(clock, until).await {
                 return self.turn_down(shared, plan).await;
@@ -143,10 +142,7 @@ impl Gate {
         match self.look_shared(shared, plan).await? {
             Some(answer) => Ok(answer.in_line()),
             // Where the store fails there is no line to stand in.
-            None => {
-                let asking = Asking { id: None, permit: false };
-                Ok(self.answer_alone(plan, shared.nodes(), asking)?.answer)
-            }
+            None => Ok(self.answer_alone(plan, shared.nodes(), Asking::CHECK)?.answer),
         }
     }
 
@@ -161,7 +157,11 @@ impl Gate {
         let mut plan = Plan::default();
         plan.fill(self, rules, question, Taking::Permit(lease))?;
         let id = shared.store().new_permit();
-        let (answer, permit) = {
+        let (answer, permit) = if plan.is_empty() {
+            // Nothing to hold, and nothing to ask.
+            let Alone { answer, permit } = self.answer_alone(&plan, 1, Asking::PERMIT)?;
+            (answer, permit.map(HeldPermit::Here))
+        } else {
             let checks = plan.checks();
             let request = Request { permit: Some(id), ..Request::new(&checks) };
             match shared.decide(&self.stats, &request).await {
@@ -173,9 +173,8 @@ impl Gate {
                 }
                 Err(StoreError::Check(error)) => return Err(error.into()),
                 Err(StoreError::Failed(_)) => {
-                    let asking = Asking { id: None, permit: true };
                     let Alone { answer, permit } =
-                        self.answer_alone(&plan, shared.nodes(), asking)?;
+                        self.answer_alone(&plan, shared.nodes(), Asking::PERMIT)?;
                     (answer, permit.map(HeldPermit::Here))
                 }
             }
@@ -245,10 +244,10 @@ impl Gate {
         shared: &'a Shared,
         plan: &Plan<'a>,
     ) -> Result<Answer<'a>, GateError> {
-        let checks = plan.checks();
-        if checks.is_empty() {
+        if plan.is_empty() {
             return Ok(Answer::of_lines(Default::default()));
         }
+        let checks = plan.checks();
         // A permit of cost 0 holds nothing: this looks at concurrency limits too.
         let permit = Some(shared.store().new_permit());
         let request = Request { permit, deny_cache: false, ..Request::new(&checks) };

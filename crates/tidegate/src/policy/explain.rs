@@ -136,6 +136,9 @@ impl Explained<'_> {
                 writeln!(f, "          a cost of {units} can never pass `{limit}`")?;
             }
         }
+        if !self.policy.deny_cache() {
+            writeln!(f, "  denials are never answered from memory")?;
+        }
         match chosen.on_store_failure() {
             OnStoreFailure::Local => writeln!(f, "  store down: decided locally"),
             OnStoreFailure::Allow => writeln!(f, "  store down: allowed"),

@@ -205,7 +205,7 @@ fn nodes_share_a_limit() {
 
 #[test]
 fn a_failing_store_is_answered_for_as_the_policy_says() {
-    for mood in 1..MOODS.len() as u8 {
+    for mood in [1, 2, 3] {
         let world = World::new();
         world.set_mood(mood);
         // Three of nine for each of three nodes.
@@ -433,6 +433,20 @@ fn a_permit_is_given_back_and_renewed_on_any_node() {
     let failed = GateError::Store(Failure::Lost);
     assert_eq!(block_on(first.release(&other)), Err(failed.clone()));
     assert_eq!(block_on(first.renew(&other, None)), Err(failed));
+}
+
+#[test]
+fn where_nothing_matches_there_is_nothing_to_hold() {
+    let world = World::new();
+    let attributes = Attributes { path: Some("/other"), ..Attributes::default() };
+    let nothing = Question::new(Subject::Request(&attributes));
+    for mood in [0, 1] {
+        world.set_mood(mood);
+        let rules = world.nodes[0].rules_owned();
+        let held = block_on(world.nodes[0].acquire_async(&rules, &nothing, None)).expect("it");
+        assert_eq!((held.answer.allowed, held.answer.decided), (true, Decided::Exact));
+        assert!(held.permit.and_then(HeldPermit::here).is_some());
+    }
 }
 
 #[test]

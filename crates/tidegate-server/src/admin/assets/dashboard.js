@@ -165,6 +165,11 @@ function showServer(now) {
   put("tile-keys", short(store.tracked_keys), full > 0.9);
   put("tile-keys-note", `of at most ${short(store.max_keys)}`);
   $("keys-bar").value = full;
+  $("store").hidden = !store.shared;
+  if (store.shared) {
+    put("tile-store", store.shared.up ? "up" : "down", !store.shared.up);
+    put("tile-store-note", `${short(store.shared.failed)} requests failed, in all`);
+  }
   put("tile-overflow", short(store.overflowed), store.overflowed > 0);
   put("tile-reloads", reloads.refused ? `${reloads.ok} + ${reloads.refused} refused` : String(reloads.ok), reloads.refused > 0);
   put("tile-reloads-note", `config read ${ago(now.at / 1000 - reloads.last_ok_seconds)} ago`);

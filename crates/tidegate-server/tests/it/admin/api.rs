@@ -17,6 +17,7 @@ fn policies_are_listed_as_they_are_in_force() {
         "limits": ["1000 per 1h sliding-counter"],
         "mode": "enforce",
         "on_store_failure": "local",
+        "deny_cache": true,
         "cost": "1",
         "exempt": ["client_ip: 192.168.0.0/16"],
         "overrides": [{

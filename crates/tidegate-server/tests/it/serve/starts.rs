@@ -132,8 +132,6 @@ fn what_keeps_it_from_starting_is_said() {
             "error: TIDEGATE_ADMIN_TOKEN and TIDEGATE_ADMIN_TOKEN_FILE are both set: keep one\n".into()),
         (start("no-file").env("TIDEGATE_TOKENS_FILE", "/nonexistent"), 1,
             "error: the file that TIDEGATE_TOKENS_FILE names: No such file or directory (os error 2)\n".into()),
-        (start("redis").config(&format!("store: redis://localhost\n{TWO_PER_HOUR}")), 1,
-            "error: store: redis stores come with a later version: use `store: memory`\n".into()),
         (start("no-certificate").config(&format!("tls: {{ http: {{ cert: c.pem, key: k.pem }} }}\n{TWO_PER_HOUR}")), 1,
             "error: tls cert: ".into()),
         (start("config").config("policies: 7\n"), 1, "error: ".into()),
