@@ -57,6 +57,9 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
+/// What went wrong with other programs or the network.
+type Failed = Box<dyn std::error::Error + Send + Sync>;
+
 /// What other programs and the network get wrong is said, not panicked about.
 fn succeed(done: std::io::Result<()>) -> ExitCode {
     match done {

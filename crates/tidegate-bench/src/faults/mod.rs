@@ -19,10 +19,10 @@ mod world;
 
 pub use fault::Fault;
 
-use std::error::Error;
 use std::io;
 use std::time::{Duration, Instant};
 
+use crate::Failed;
 use crate::cli::FaultsArgs;
 use crate::inprocess::or_all;
 use nodes::{Event, Nodes};
@@ -65,7 +65,7 @@ pub fn run(args: &FaultsArgs) -> io::Result<()> {
     if broken.is_empty() { Ok(()) } else { Err(io::Error::other(broken.join("\n"))) }
 }
 
-async fn suffer(fault: Fault, args: &FaultsArgs) -> Result<Outcome, Box<dyn Error>> {
+async fn suffer(fault: Fault, args: &FaultsArgs) -> Result<Outcome, Failed> {
     let (healthy, lasts) = if args.short {
         (Duration::from_millis(300), Duration::from_millis(700))
     } else {

@@ -1,11 +1,11 @@
 //! The nodes that share a limit, their callers, and what these write down.
 
-use std::error::Error;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use crate::Failed;
 use tidegate::config::Config;
 use tidegate::gate::{Gate, Question, Subject};
 use tidegate::redis::{RedisOptions, RedisStore};
@@ -77,7 +77,6 @@ pub struct Event {
     pub received: Duration,
     pub policy: Policy,
     pub key: u8,
-    pub node: u32,
     pub allowed: bool,
     pub decided: Decided,
 }
@@ -92,7 +91,7 @@ pub struct Nodes {
 }
 
 impl Nodes {
-    pub async fn start(url: &str, start: Instant) -> Result<Self, Box<dyn Error>> {
+    pub async fn start(url: &str, start: Instant) -> Result<Self, Failed> {
         let stopping = Arc::new(AtomicBool::new(false));
         let exact: Arc<[_]> = (0..NODES).map(|_| Mutex::new(None)).collect();
         let mut callers = Vec::new();
@@ -115,7 +114,7 @@ impl Nodes {
                         {
                             *last = Some((sent, received));
                         }
-                        events.push(Event { sent, received, policy, key, node, allowed, decided });
+                        events.push(Event { sent, received, policy, key, allowed, decided });
                         tokio::time::sleep(PAUSE).await;
                     }
                     Ok(events)
@@ -127,11 +126,7 @@ impl Nodes {
 
     /// Waits until every node has had an exact answer to a call made after `since`, and
     /// says how long after it that was.
-    pub async fn recovered(
-        &self,
-        since: Duration,
-        within: Duration,
-    ) -> Result<Duration, Box<dyn Error>> {
+    pub async fn recovered(&self, since: Duration, within: Duration) -> Result<Duration, Failed> {
         let mut recovered = [None; NODES as usize];
         loop {
             for (node, recovered) in recovered.iter_mut().enumerate() {
@@ -151,7 +146,7 @@ impl Nodes {
     }
 
     /// Ends all callers and gathers what they wrote down.
-    pub async fn stop(self) -> Result<Vec<Event>, Box<dyn Error>> {
+    pub async fn stop(self) -> Result<Vec<Event>, Failed> {
         self.stopping.store(true, Relaxed);
         let mut events = Vec::new();
         for caller in self.callers {
@@ -163,13 +158,13 @@ impl Nodes {
 }
 
 /// A node as a server has it: policies in front of the shared store.
-async fn gate(url: &str) -> Result<Gate, Box<dyn Error>> {
-    let config = Config::parse(CONFIG).map_err(|errors| format!("{errors:?}"))?;
-    let store = RedisStore::connect(RedisOptions::new(url)?).await?;
+async fn gate(url: &str) -> Result<Gate, Failed> {
+    let config = Config::parse(CONFIG, "policies").map_err(|errors| errors.to_string())?;
+    let store = RedisStore::connect(RedisOptions::new(url)).await?;
     let clock = Clock::precise();
     let limiter = Limiter::builder().clock(clock.clone()).build()?;
     let stats = Arc::new(Stats::new(clock));
-    Ok(Gate::over(limiter, store, config.nodes, config.policies, stats))
+    Ok(Gate::new(limiter, config.policies, stats).over(Arc::new(store), config.nodes))
 }
 
 async fn ask(gate: &Gate, policy: Policy, key: u8) -> Result<(bool, Decided), String> {

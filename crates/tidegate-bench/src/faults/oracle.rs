@@ -86,7 +86,7 @@ mod tests {
             received,
             policy: Policy::Deny,
             key: 0,
-            node: 0,
+
             allowed: true,
             decided: Decided::Exact,
         }

@@ -1,6 +1,5 @@
 //! The servers that faults are done to.
 
-use std::error::Error;
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -11,6 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::fault::Fault;
 use super::proxy::Proxy;
+use crate::Failed;
 use crate::redis::server::Server;
 
 /// What every answer takes longer on a slow line.
@@ -35,7 +35,7 @@ pub struct World {
 
 impl World {
     /// Starts what a fault needs.
-    pub async fn start(fault: Fault, program: &Path) -> Result<Self, Box<dyn Error>> {
+    pub async fn start(fault: Fault, program: &Path) -> Result<Self, Failed> {
         let directory = tempfile::tempdir()?;
         let port = free_port()?;
         let mut world = World {
@@ -81,7 +81,7 @@ impl World {
     }
 
     /// Does it, lets it last, and undoes it.
-    pub async fn inject(&mut self, fault: Fault, lasts: Duration) -> Result<(), Box<dyn Error>> {
+    pub async fn inject(&mut self, fault: Fault, lasts: Duration) -> Result<(), Failed> {
         match fault {
             Fault::Killed => {
                 self.server = None;
@@ -124,13 +124,13 @@ impl World {
     }
 
     /// A new time, for good: that it is set is all that is done, so it is not undone.
-    async fn set_clock(&self, by_s: i64, lasts: Duration) -> Result<(), Box<dyn Error>> {
+    async fn set_clock(&self, by_s: i64, lasts: Duration) -> Result<(), Failed> {
         self.clock.as_ref().ok_or("no clock to set")?.set(by_s)?;
         tokio::time::sleep(lasts).await;
         Ok(())
     }
 
-    async fn fail_over(&mut self, lasts: Duration) -> Result<(), Box<dyn Error>> {
+    async fn fail_over(&mut self, lasts: Duration) -> Result<(), Failed> {
         let sentinel = self.sentinel.as_ref().ok_or("no sentinel")?;
         // The replica misses the last writes.
         signal(sentinel.replica.pid(), Signal::STOP)?;
@@ -147,11 +147,11 @@ impl World {
         Ok(())
     }
 
-    fn signal(&self, what: Signal) -> Result<(), Box<dyn Error>> {
+    fn signal(&self, what: Signal) -> Result<(), Failed> {
         signal(self.server.as_ref().ok_or("no server")?.pid(), what)
     }
 
-    fn command(&self, words: &[&str]) -> Result<(), Box<dyn Error>> {
+    fn command(&self, words: &[&str]) -> Result<(), Failed> {
         let mut connection = self.server.as_ref().ok_or("no server")?.connect()?;
         let mut command = redis::cmd(words[0]);
         command.arg(&words[1..]);
@@ -159,7 +159,7 @@ impl World {
     }
 }
 
-fn signal(pid: u32, what: Signal) -> Result<(), Box<dyn Error>> {
+fn signal(pid: u32, what: Signal) -> Result<(), Failed> {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or("no such process")?;
     Ok(kill_process(pid, what)?)
 }
@@ -176,7 +176,7 @@ struct Sentinel {
 }
 
 impl Sentinel {
-    fn start(program: &Path, main: u16, directory: &Path) -> Result<Self, Box<dyn Error>> {
+    fn start(program: &Path, main: u16, directory: &Path) -> Result<Self, Failed> {
         let main_port = main.to_string();
         let settings = ["--replicaof", "127.0.0.1", &main_port, "--repl-diskless-sync-delay", "0"];
         let replica = Server::start_with(program, free_port()?, &settings, &[])?;
@@ -196,7 +196,7 @@ impl Sentinel {
         Ok(sentinel)
     }
 
-    fn until_it_knows_the_replica(&self) -> Result<(), Box<dyn Error>> {
+    fn until_it_knows_the_replica(&self) -> Result<(), Failed> {
         let deadline = Instant::now() + FAILED_OVER_WITHIN;
         let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.port))?;
         while Instant::now() < deadline {
@@ -214,7 +214,7 @@ impl Sentinel {
         Err("the sentinel does not find the replica".into())
     }
 
-    fn replica_leads(&self) -> Result<bool, Box<dyn Error>> {
+    fn replica_leads(&self) -> Result<bool, Failed> {
         let role: Vec<redis::Value> = redis::cmd("ROLE").query(&mut self.replica.connect()?)?;
         Ok(matches!(&role[..], [redis::Value::BulkString(role), ..] if role == b"master"))
     }
@@ -235,7 +235,7 @@ struct Clock {
 }
 
 impl Clock {
-    fn new(directory: &Path) -> Result<Self, Box<dyn Error>> {
+    fn new(directory: &Path) -> Result<Self, Failed> {
         let libraries =
             ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib"];
         let found = libraries.iter().map(|at| Path::new(at).join(FAKETIME)).find(|at| at.exists());

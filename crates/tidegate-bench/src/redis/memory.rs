@@ -1,7 +1,5 @@
 //! Bytes per key, as the server itself counts them: name, value, expiry and all.
 
-use std::error::Error;
-
 use redis::Connection;
 use tidegate::redis::{RedisOptions, RedisStore};
 use tidegate::{Check, Limit, Request, Timestamp};
@@ -9,6 +7,7 @@ use tidegate::{Check, Limit, Request, Timestamp};
 use super::rounds::name;
 use super::server::{Server, info};
 use super::subjects::{LIMIT, Maker, Subject, WINDOW_S};
+use crate::Failed;
 
 /// Entries of the logs that are compared.
 pub const LOGS: [u32; 2] = [100, 1_000];
@@ -23,14 +22,10 @@ pub struct Bytes {
     pub logs: Vec<(f64, f64)>,
 }
 
-pub fn measure(
-    connection: &mut Connection,
-    server: &Server,
-    quick: bool,
-) -> Result<Bytes, Box<dyn Error>> {
+pub fn measure(connection: &mut Connection, server: &Server, quick: bool) -> Result<Bytes, Failed> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let keys = if quick { 20_000 } else { 200_000 };
-    let mut commands = |subject| -> Result<f64, Box<dyn Error>> {
+    let mut commands = |subject| -> Result<f64, Failed> {
         let mut maker = Maker::new(subject, connection)?;
         per_key(connection, keys, |connection| {
             fill(connection, keys, |key| maker.command(&name(key)))
@@ -57,8 +52,8 @@ pub fn measure(
 fn per_key(
     connection: &mut Connection,
     keys: u32,
-    filling: impl FnOnce(&mut Connection) -> Result<(), Box<dyn Error>>,
-) -> Result<f64, Box<dyn Error>> {
+    filling: impl FnOnce(&mut Connection) -> Result<(), Failed>,
+) -> Result<f64, Failed> {
     redis::cmd("FLUSHALL").arg("SYNC").query::<()>(connection)?;
     let before = info(connection, "used_memory")?;
     filling(connection)?;
@@ -70,7 +65,7 @@ fn fill(
     connection: &mut Connection,
     keys: u32,
     mut command: impl FnMut(u32) -> redis::Cmd,
-) -> Result<(), Box<dyn Error>> {
+) -> Result<(), Failed> {
     for start in (0..keys).step_by(PIPELINE as usize) {
         let mut pipeline = redis::Pipeline::new();
         for key in start..keys.min(start + PIPELINE) {
@@ -82,13 +77,14 @@ fn fill(
 }
 
 /// Full logs, their entries spread evenly over the window, as time was then.
-async fn fill_logs(server: &Server, keys: u32, entries: u32) -> Result<(), Box<dyn Error>> {
-    let store = RedisStore::connect(RedisOptions::new(&server.url())?).await?;
+async fn fill_logs(server: &Server, keys: u32, entries: u32) -> Result<(), Failed> {
+    let store = RedisStore::connect(RedisOptions::new(server.url())).await?;
     let limit: Limit = format!("{LIMIT} per {WINDOW_S}s sliding-log").parse()?;
     for entry in 0..entries {
         let now = Timestamp::from_micros(entry_ms(entry, entries) * 1_000);
         for key in 0..keys {
-            let checks = [Check::new(&name(key), &limit, 1)];
+            let name = name(key);
+            let checks = [Check::new(&name, &limit, 1)];
             let verdict = store.decide_at(now, &Request::new(&checks)).await?;
             assert!(verdict.allowed, "the set-up is wrong: a log is full too early");
         }

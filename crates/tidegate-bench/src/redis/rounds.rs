@@ -1,6 +1,5 @@
 //! The subjects in turn, several times, each on an empty server.
 
-use std::error::Error;
 use std::path::Path;
 use std::time::Duration;
 
@@ -11,6 +10,7 @@ use tidegate::{Check, Limit, Limiter};
 use super::memory::{self, Bytes};
 use super::server::{Server, info_text, processor_seconds};
 use super::subjects::{LIMIT, Maker, Subject, WINDOW_S};
+use crate::Failed;
 use crate::cli::RedisArgs;
 use crate::inprocess::{load, median, or_all};
 use crate::workloads::Random;
@@ -53,7 +53,7 @@ impl Row {
 }
 
 /// Starts a server, measures, and stops it.
-pub fn run(args: &RedisArgs) -> Result<Results, Box<dyn Error>> {
+pub fn run(args: &RedisArgs) -> Result<Results, Failed> {
     let load_before = load();
     let (decisions, rounds) = if args.quick { (40_000, 5) } else { (200_000, 15) };
     let server = Server::start(&args.server)?;
@@ -98,7 +98,7 @@ impl Turn<'_> {
         subject: Subject,
         connection: &mut Connection,
         seed: u64,
-    ) -> Result<f64, Box<dyn Error>> {
+    ) -> Result<f64, Failed> {
         redis::cmd("FLUSHALL").query::<()>(connection)?;
         let seconds = match subject {
             Subject::TidegateCoalesced => self.coalesced(connection, seed)?,
@@ -112,7 +112,7 @@ impl Turn<'_> {
         subject: Subject,
         connection: &mut Connection,
         seed: u64,
-    ) -> Result<f64, Box<dyn Error>> {
+    ) -> Result<f64, Failed> {
         let mut maker = Maker::new(subject, connection)?;
         let all: Vec<u32> = (0..KEYS).collect();
         self.ask(&mut maker, &all, connection, true)?;
@@ -131,7 +131,7 @@ impl Turn<'_> {
         keys: &[u32],
         connection: &mut Connection,
         proving: bool,
-    ) -> Result<(), Box<dyn Error>> {
+    ) -> Result<(), Failed> {
         for keys in keys.chunks(self.pipeline) {
             let mut pipeline = Pipeline::with_capacity(keys.len());
             for &key in keys {
@@ -146,13 +146,13 @@ impl Turn<'_> {
     }
 
     /// The store's own client: callers who ask at the same time, each for a key of its own.
-    fn coalesced(&self, connection: &mut Connection, seed: u64) -> Result<f64, Box<dyn Error>> {
+    fn coalesced(&self, connection: &mut Connection, seed: u64) -> Result<f64, Failed> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let limit: Limit = format!("{LIMIT} per {WINDOW_S}s").parse()?;
         runtime.block_on(async {
             let options = RedisOptions {
                 timeout: Duration::from_secs(5),
-                ..RedisOptions::new(&self.server.url())?
+                ..RedisOptions::new(self.server.url())
             };
             let limiter = Limiter::over(RedisStore::connect(options).await?);
             call(&limiter, &limit, CALLERS, KEYS / CALLERS, None).await?;
@@ -170,7 +170,7 @@ async fn call(
     callers: u32,
     times: u32,
     seed: Option<u64>,
-) -> Result<(), Box<dyn Error>> {
+) -> Result<(), Failed> {
     let tasks: Vec<_> = (0..callers)
         .map(|caller| {
             let (limiter, limit) = (limiter.clone(), *limit);
@@ -199,7 +199,7 @@ pub fn name(key: u32) -> String {
 }
 
 /// Every key is there once all were asked for.
-fn prove(subject: Subject, connection: &mut Connection) -> Result<(), Box<dyn Error>> {
+fn prove(subject: Subject, connection: &mut Connection) -> Result<(), Failed> {
     let keys: u32 = redis::cmd("DBSIZE").query(connection)?;
     if keys != KEYS {
         return Err(format!("the set-up of {subject:?} is wrong: {keys} keys for {KEYS}").into());

@@ -4,7 +4,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::ValueEnum;
 use redis::{Cmd, Connection, RedisResult, Value};
-use tidegate::{Limit, redis::raw};
+use tidegate::Limit;
+use tidegate::redis::wire::{Answer, Entry, Names, Script, counter_answers, counter_call};
 
 /// Enough that nothing is denied: a denial is cheaper, and not equally so for all.
 pub const LIMIT: u64 = 1_000;
@@ -55,7 +56,7 @@ impl Maker {
             Subject::Incr | Subject::TidegateCoalesced => None,
             Subject::TwoKeys => Some(TWO_KEYS),
             Subject::SortedSet => Some(SORTED_SET),
-            Subject::Tidegate => Some(raw::COUNTER_SCRIPT),
+            Subject::Tidegate => Some(Script::Counter.source()),
         };
         let sha = match script {
             Some(script) => redis::cmd("SCRIPT").arg("LOAD").arg(script).query(connection)?,
@@ -76,9 +77,14 @@ impl Maker {
             Subject::TwoKeys => self.two_keys(key),
             Subject::SortedSet => self.sorted_set(key, now_ms()),
             Subject::Tidegate | Subject::TidegateCoalesced => {
-                raw::counter_call("tg", key.as_bytes(), &self.limit, 1)
+                counter_call(&self.limit, &[self.entry(key)], None).cmd()
             }
         }
+    }
+
+    fn entry(&self, key: &str) -> Entry {
+        let key = Names::new("tg").state(key.as_bytes(), &self.limit);
+        Entry { key, units: 1, times: 1 }
     }
 
     fn two_keys(&self, key: &str) -> Cmd {
@@ -108,7 +114,10 @@ impl Maker {
             (Subject::TwoKeys | Subject::SortedSet, Value::Array(answer)) => {
                 matches!(answer[..], [Value::Int(1), Value::Int(_)])
             }
-            (Subject::Tidegate, answer) => raw::counter_admitted(&self.limit, 1, answer),
+            (Subject::Tidegate, answer) => {
+                let answers = counter_answers(&self.limit, &[self.entry("")], answer);
+                matches!(answers.as_deref(), Ok([Answer::Decided(decisions)]) if decisions[0].allowed)
+            }
             _ => false,
         }
     }
