@@ -21,8 +21,9 @@ pub const WINDOW: Duration = Duration::from_secs(2);
 pub const NODES: u32 = 2;
 /// What a node may admit by itself.
 pub const SHARE: u32 = LIMIT / NODES;
-/// Keys asked for under every policy.
-pub const KEYS: u8 = 2;
+/// Keys asked for under every policy: so many that each is asked for a little more than
+/// it may have. Fewer would be denied without asking the store most of the time.
+pub const KEYS: u8 = 20;
 /// Callers of every node.
 const CALLERS: u8 = 6;
 /// How long a caller does other things between two calls.
@@ -105,7 +106,7 @@ impl Nodes {
                     while !stopping.load(Relaxed) {
                         turn += 1;
                         let policy = Policy::ALL[turn % 3];
-                        let key = u8::from(turn % 2 == 0);
+                        let key = (turn / 3 % usize::from(KEYS)) as u8;
                         let sent = start.elapsed();
                         let (allowed, decided) = ask(&gate, policy, key).await?;
                         let received = start.elapsed();

@@ -1,6 +1,7 @@
 //! The servers that faults are done to.
 
-use std::io;
+use std::fs::OpenOptions;
+use std::io::{self, Write};
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -19,8 +20,6 @@ const SLOW: Duration = Duration::from_millis(200);
 const HOUR_S: i64 = 3_600;
 /// How long the sentinel may take to have the replica take over.
 const FAILED_OVER_WITHIN: Duration = Duration::from_secs(30);
-/// The library that lets a process see another time, as the distribution has it.
-const FAKETIME: &str = "faketime/libfaketime.so.1";
 
 /// A Redis, and what stands around it.
 pub struct World {
@@ -214,9 +213,16 @@ impl Sentinel {
         Err("the sentinel does not find the replica".into())
     }
 
+    /// Whether the replica has taken over, and is known to have.
     fn replica_leads(&self) -> Result<bool, Failed> {
+        let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.port))?;
+        let leader: (String, u16) = redis::cmd("SENTINEL")
+            .arg("get-master-addr-by-name")
+            .arg("main")
+            .query(&mut client.get_connection()?)?;
         let role: Vec<redis::Value> = redis::cmd("ROLE").query(&mut self.replica.connect()?)?;
-        Ok(matches!(&role[..], [redis::Value::BulkString(role), ..] if role == b"master"))
+        let leads = matches!(&role[..], [redis::Value::BulkString(role), ..] if role == b"master");
+        Ok(leads && leader.1 == self.replica.port)
     }
 }
 
@@ -235,29 +241,31 @@ struct Clock {
 }
 
 impl Clock {
+    /// Compiles the library that shows a process another time.
     fn new(directory: &Path) -> Result<Self, Failed> {
-        let libraries =
-            ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib"];
-        let found = libraries.iter().map(|at| Path::new(at).join(FAKETIME)).find(|at| at.exists());
-        let library = found.ok_or("libfaketime is not installed: `apt-get install faketime`")?;
-        let clock = Clock { library, file: directory.join("clock") };
+        let source = directory.join("clock.c");
+        std::fs::write(&source, include_str!("clock.c"))?;
+        let clock = Clock { library: directory.join("clock.so"), file: directory.join("clock") };
+        let mut compiler = Command::new("cc");
+        compiler.args(["-shared", "-fPIC", "-O1", "-o"]).arg(&clock.library).arg(&source);
+        if !compiler.status()?.success() {
+            return Err("the clock does not compile".into());
+        }
         clock.set(0)?;
         Ok(clock)
     }
 
+    /// The server sees it at once: the file stays the same one, and is read as memory.
     fn set(&self, by_s: i64) -> io::Result<()> {
-        // Whole in one step: it is read at any time.
-        let new = self.file.with_extension("new");
-        std::fs::write(&new, format!("{by_s:+}\n"))?;
-        std::fs::rename(new, &self.file)
+        let mut file =
+            OpenOptions::new().write(true).create(true).truncate(false).open(&self.file)?;
+        file.write_all(&by_s.to_ne_bytes())
     }
 
     fn environment(&self) -> Vec<(&'static str, String)> {
         vec![
             ("LD_PRELOAD", self.library.display().to_string()),
-            ("FAKETIME_TIMESTAMP_FILE", self.file.display().to_string()),
-            ("FAKETIME_NO_CACHE", "1".to_owned()),
-            ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
+            ("TIDEGATE_CLOCK", self.file.display().to_string()),
         ]
     }
 }

@@ -17,7 +17,6 @@ const PIPELINE: u32 = 100;
 /// What a key takes.
 pub struct Bytes {
     pub sliding_counter: f64,
-    pub two_keys: f64,
     /// Per number of [`LOGS`]: our log, and a sorted set.
     pub logs: Vec<(f64, f64)>,
 }
@@ -25,13 +24,10 @@ pub struct Bytes {
 pub fn measure(connection: &mut Connection, server: &Server, quick: bool) -> Result<Bytes, Failed> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let keys = if quick { 20_000 } else { 200_000 };
-    let mut commands = |subject| -> Result<f64, Failed> {
-        let mut maker = Maker::new(subject, connection)?;
-        per_key(connection, keys, |connection| {
-            fill(connection, keys, |key| maker.command(&name(key)))
-        })
-    };
-    let (sliding_counter, two_keys) = (commands(Subject::Tidegate)?, commands(Subject::TwoKeys)?);
+    let mut maker = Maker::new(Subject::Tidegate, connection)?;
+    let sliding_counter = per_key(connection, keys, |connection| {
+        fill(connection, keys, |key| maker.command(&name(key)))
+    })?;
     let mut logs = Vec::new();
     for entries in LOGS {
         let keys = if quick { 20_000 } else { 200_000 } / entries;
@@ -45,7 +41,7 @@ pub fn measure(connection: &mut Connection, server: &Server, quick: bool) -> Res
         })?;
         logs.push((ours, theirs));
     }
-    Ok(Bytes { sliding_counter, two_keys, logs })
+    Ok(Bytes { sliding_counter, logs })
 }
 
 /// What `filling` adds to the server's memory, per key.

@@ -49,11 +49,7 @@ fn write_report(text: &mut String, results: &Results) -> std::fmt::Result {
     }
     let bytes = &results.bytes;
     writeln!(text, "\nbytes per key, a user of 13 bytes, everything included")?;
-    writeln!(
-        text,
-        "  sliding-counter {:.0}; two keys {:.0}",
-        bytes.sliding_counter, bytes.two_keys
-    )?;
+    writeln!(text, "  sliding-counter {:.0}", bytes.sliding_counter)?;
     for (entries, (ours, theirs)) in LOGS.iter().zip(&bytes.logs) {
         writeln!(text, "  log of {entries} entries {ours:.0}; sorted set {theirs:.0}")?;
     }
@@ -107,7 +103,7 @@ pub fn json(results: &Results) -> Value {
         "rows": rows,
         "bars": bars,
         "bytes_per_key": { "sliding_counter": rounded(results.bytes.sliding_counter, 10.0),
-            "two_keys": rounded(results.bytes.two_keys, 10.0), "logs": logs.collect::<Vec<_>>() },
+            "logs": logs.collect::<Vec<_>>() },
         "server": results.server,
         "pipeline": results.pipeline,
         "decisions": results.decisions,
