@@ -30,18 +30,22 @@ pub async fn connect(config: &Config) -> Result<Option<RedisStore>, ServeError> 
 /// Says in the log when the store goes and comes, and what is wrong with it.
 pub async fn watch(store: RedisStore, name: String) {
     let mut told = Vec::new();
-    let mut was_up = true;
+    let (mut was_up, mut openings) = (true, store.stats().breaker_openings);
     loop {
-        let is_up = store.stats().up;
-        if is_up != was_up {
-            if is_up {
-                info!(store = name, "the store is back");
-            } else {
+        let stats = store.stats();
+        match (was_up, stats.up) {
+            (true, false) => {
                 let reason = store.last_error().unwrap_or_else(|| "it does not answer".into());
                 warn!(store = name, reason, "the store fails: on_store_failure answers");
             }
-            was_up = is_up;
+            (false, true) => info!(store = name, "the store is back"),
+            // Gone and back between two looks.
+            (true, true) if stats.breaker_openings > openings => {
+                warn!(store = name, "the store failed for a moment: on_store_failure answered");
+            }
+            _ => {}
         }
+        (was_up, openings) = (stats.up, stats.breaker_openings);
         for warning in store.warnings() {
             if !told.contains(&warning) {
                 warn!(store = name, "{warning}");

@@ -35,11 +35,23 @@ impl FromStr for StoreUrl {
         let known = |scheme: &str| STORE_SCHEMES.contains(&scheme);
         match text.split_once("://") {
             Some((scheme, rest)) if known(scheme) && !rest.is_empty() => {
+                check(text)?;
                 Ok(StoreUrl::Redis(text.into()))
             }
-            _ => Err(NotAStore),
+            _ => Err(NotAStore::Kind),
         }
     }
+}
+
+/// What the store itself has to say about its URL.
+#[cfg(feature = "redis")]
+fn check(url: &str) -> Result<(), NotAStore> {
+    crate::redis::check_url(url).map_err(|error| NotAStore::Url(error.to_string()))
+}
+
+#[cfg(not(feature = "redis"))]
+fn check(_: &str) -> Result<(), NotAStore> {
+    Ok(())
 }
 
 /// The URL may hold secrets, so only scheme, hosts and path are shown: nothing up to the
@@ -61,19 +73,33 @@ impl fmt::Debug for StoreUrl {
 }
 
 /// A text that names no store. It is not repeated: it may hold a password.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NotAStore;
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NotAStore {
+    /// It is neither `memory` nor a URL of a known kind.
+    Kind,
+    /// The URL cannot be used, and why.
+    Url(String),
+}
 
 impl NotAStore {
     /// What is wrong, in a few words.
-    pub const fn problem(self) -> &'static str {
-        "this is not a store"
+    pub const fn problem(&self) -> &'static str {
+        match self {
+            NotAStore::Kind => "this is not a store",
+            NotAStore::Url(_) => "this store cannot be used",
+        }
     }
 
     /// What to write instead.
-    pub const fn help(self) -> &'static str {
-        "write `memory`, or a URL that begins with `redis://`, `rediss://`, `redis-sentinel://` or \
-         `redis-cluster://`"
+    pub fn help(&self) -> &str {
+        match self {
+            NotAStore::Kind => {
+                "write `memory`, or a URL that begins with `redis://`, `rediss://`, `redis-sentinel://` or \
+                 `redis-cluster://`"
+            }
+            NotAStore::Url(why) => why,
+        }
     }
 }
 

@@ -103,8 +103,7 @@ impl Gate {
         let lines = plan.each().zip(&all).zip(shares.iter().zip(&verdict.decisions));
         let charges = lines.filter_map(|(((part, _), check), (limit, decision))| {
             let local = part.on_store_failure == OnStoreFailure::Local && decision.allowed;
-            let cost = charged(check.cost).filter(|_| local)?;
-            Some(Check { limit, cost, ..*check })
+            left_behind(&Check { limit, ..*check }).filter(|_| local)
         });
         let charges: SmallVec<[Check<'_>; 4]> = charges.collect();
         if !charges.is_empty() {
@@ -179,11 +178,15 @@ fn local<'s>(
     local.map(|(_, (check, limit))| Check { limit, ..*check }).collect()
 }
 
-/// What an admitted cost leaves behind.
-fn charged(cost: Cost) -> Option<Cost> {
-    match cost {
+/// What an admitted check leaves behind. It was admitted, so it counts, also beyond this
+/// node's share. But a bucket never forgets a debt before it is paid, and where this
+/// node has more than its share of the traffic that would be never: so a bucket is charged
+/// only what it holds, each on its own, as what is only observed.
+fn left_behind<'c>(check: &Check<'c>) -> Option<Check<'c>> {
+    match check.cost {
         Cost::Ask(0) => None,
-        Cost::Ask(units) | Cost::Force(units) => Some(Cost::Force(units)),
-        Cost::Refund(units) => Some(Cost::Refund(units)),
+        Cost::Ask(_) if check.limit.algorithm() == Algorithm::TokenBucket => Some(check.observed()),
+        Cost::Ask(units) => Some(Check { cost: Cost::Force(units), ..*check }),
+        Cost::Force(_) | Cost::Refund(_) => Some(*check),
     }
 }

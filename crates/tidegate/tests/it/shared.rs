@@ -335,6 +335,26 @@ fn what_the_store_admits_is_remembered_here_too() {
 }
 
 #[test]
+fn a_bucket_here_is_not_in_debt_for_what_others_left() {
+    let world = World::new();
+    let bucket = under("bucket", "alice");
+    // All of the traffic comes here: three times this node's share, for hours.
+    for _ in 0..36 {
+        assert_eq!(world.read(0, &bucket).1, Decided::Exact);
+        world.clock.advance(Duration::from_secs(300));
+    }
+    assert!(world.read(0, &costing(bucket, Cost::Ask(2))).0);
+    world.set_mood(1);
+    // It holds two here and regains one in a quarter of an hour.
+    let denied = said(false, Decided::Local, "bucket", Some(0));
+    assert!(!world.read(0, &costing(bucket, Cost::Ask(2))).0);
+    while world.read(0, &bucket).0 {}
+    assert_eq!(world.read(0, &bucket), denied);
+    world.clock.advance(Duration::from_secs(900));
+    assert_eq!(world.read(0, &bucket), said(true, Decided::Local, "bucket", Some(0)));
+}
+
+#[test]
 fn what_makes_no_sense_is_no_failure() {
     let world = World::new();
     let named = |cost| Question { id: Some(b"order-1"), ..costing(under("open", "bob"), cost) };

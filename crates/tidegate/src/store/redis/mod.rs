@@ -78,6 +78,14 @@ pub mod wire {
     pub use crate::store::PermitAct;
 }
 
+/// Whether a URL can be read, without connecting to anything.
+///
+/// # Errors
+/// Which part of it is wrong, without repeating it.
+pub fn check_url(url: &str) -> Result<(), UrlError> {
+    StoreUrl::parse(url).map(drop)
+}
+
 /// Keeps states in Redis or Valkey and decides on them there.
 ///
 /// A handle: clones are the same store. When the last is dropped its connections end.
