@@ -23,7 +23,7 @@ pub type Asked<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Sen
 
 /// A store that several gates share, and that may fail.
 ///
-/// [`redis::RedisStore`](crate::redis) is the one for many machines. A [`MemoryStore`]
+/// `tidegate::redis::RedisStore` is the one for many machines. A [`MemoryStore`]
 /// is one too, for several gates in one process.
 pub trait SharedStore: Send + Sync + 'static {
     /// Decides all checks of a request: all are charged or none.
