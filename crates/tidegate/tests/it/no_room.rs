@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use tidegate::gate::{Gate, Question, Subject};
+use tidegate::gate::{Gate, HeldPermit, Question, Subject};
 use tidegate::identity::Identity;
 use tidegate::policy::Policies;
 use tidegate::stats::Stats;
@@ -66,7 +66,7 @@ impl World {
         let question = question(key, &limits, Cost::Ask(1), None);
         let rules = self.gate.rules();
         let held = self.gate.acquire(&rules, &question, None).expect("something to hold");
-        (held.permit, (held.answer.allowed, held.answer.no_room))
+        (held.permit.and_then(HeldPermit::here), (held.answer.allowed, held.answer.no_room))
     }
 }
 

@@ -168,7 +168,7 @@ fn a_permit_taken_on_one_node_is_known_on_the_other() {
     let renewed = nodes[1].ask("PUT", &paths[0], &[JSON], r#"{"ttl_ms":30000}"#);
     assert_eq!(renewed.json(), json!({"id": id, "ttl_ms": 30000}));
     let too_long = nodes[1].ask("PUT", &paths[0], &[JSON], r#"{"ttl_ms":30001}"#);
-    too_long.refuses(400, Some("ttl_ms"), "the limit's lease is 30000 ms");
+    too_long.refuses(400, Some("ttl_ms"), "a permit lasts at most 30000 ms here");
     assert_eq!(nodes[1].ask("DELETE", &paths[0], &[], "").status, 204);
     for server in &nodes {
         for method in ["DELETE", "PUT"] {
