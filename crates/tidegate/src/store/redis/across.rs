@@ -9,8 +9,10 @@
 //! possible, and counts until it expires if not.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use tidegate_core::Timestamp;
+use tokio::sync::oneshot;
 
 use super::Inner;
 use super::plan::{Answers, Mode, Part, Plan};
@@ -23,62 +25,76 @@ pub(super) async fn decide(
     parts: Vec<Part>,
     at: Option<Timestamp>,
 ) -> Result<Answers, StoreError> {
-    let across = Across { inner: Arc::clone(inner), at };
-    let deciding = tokio::spawn(async move { across.decide(&plan, &parts).await });
+    let (reply, answer) = oneshot::channel();
+    let until = Instant::now() + inner.timeout;
+    let across = Across { inner: Arc::clone(inner), plan, parts, at, until };
+    tokio::spawn(across.run(reply));
     // The task can only have been dropped with the runtime.
-    deciding.await.unwrap_or(Err(StoreError::Failed(Failure::Lost)))
+    answer.await.unwrap_or(Err(StoreError::Failed(Failure::Lost)))
 }
 
 struct Across {
     inner: Arc<Inner>,
+    plan: Plan,
+    parts: Vec<Part>,
     at: Option<Timestamp>,
+    /// When the caller stops waiting: from then on nothing more is charged.
+    until: Instant,
 }
 
 impl Across {
-    async fn decide(&self, plan: &Plan, parts: &[Part]) -> Result<Answers, StoreError> {
-        let mut asked = Vec::with_capacity(parts.len());
-        for part in parts {
-            match self.ask(part, Mode::Decide).await {
-                Ok(answers) if answers.admitted => asked.push(answers),
+    async fn run(self, reply: oneshot::Sender<Result<Answers, StoreError>>) {
+        let mut charged = Vec::with_capacity(self.parts.len());
+        let decided = self.decide(&mut charged).await;
+        let admitted = decided.as_ref().is_ok_and(|answers| answers.admitted);
+        // Nobody uses what was admitted too late.
+        let told = reply.send(decided).is_ok();
+        if admitted && !told {
+            self.give_back(&charged).await;
+        }
+    }
+
+    async fn decide(&self, charged: &mut Vec<Answers>) -> Result<Answers, StoreError> {
+        for part in &self.parts {
+            let asked = if Instant::now() < self.until {
+                self.ask(part, Mode::Decide).await
+            } else {
+                Err(StoreError::Failed(Failure::TimedOut))
+            };
+            match asked {
+                Ok(answers) if answers.admitted => charged.push(answers),
                 Ok(denied) => {
-                    self.give_back(&parts[..asked.len()], &asked).await;
-                    return self.denied(plan, parts, asked.len(), denied).await;
+                    self.give_back(charged).await;
+                    return self.denied(charged.len(), denied).await;
                 }
                 Err(error) => {
-                    self.give_back(&parts[..asked.len()], &asked).await;
+                    self.give_back(charged).await;
                     return Err(error);
                 }
             }
         }
-        Ok(plan.gather(parts.iter().zip(&asked)))
+        Ok(self.plan.gather(self.parts.iter().zip(&*charged)))
     }
 
     /// What all parts say now that `parts[index]` has denied.
-    async fn denied(
-        &self,
-        plan: &Plan,
-        parts: &[Part],
-        index: usize,
-        denied: Answers,
-    ) -> Result<Answers, StoreError> {
-        let mut answers = Vec::with_capacity(parts.len());
-        for (other, part) in parts.iter().enumerate() {
+    async fn denied(&self, index: usize, denied: Answers) -> Result<Answers, StoreError> {
+        let mut answers = Vec::with_capacity(self.parts.len());
+        for (other, part) in self.parts.iter().enumerate() {
             answers.push(match other == index {
                 true => denied.clone(),
                 false => self.ask(part, Mode::Dry).await?,
             });
         }
-        Ok(plan.gather(parts.iter().zip(&answers)))
+        Ok(self.plan.gather(self.parts.iter().zip(&answers)))
     }
 
     async fn ask(&self, part: &Part, mode: Mode) -> Result<Answers, StoreError> {
-        let call = part.plan.call(mode, self.at);
-        let value = self.inner.call(&call).await?;
+        let value = self.inner.call(&part.plan.call(mode, self.at)).await?;
         part.plan.answers(&value)
     }
 
-    async fn give_back(&self, parts: &[Part], asked: &[Answers]) {
-        for (part, answers) in parts.iter().zip(asked) {
+    async fn give_back(&self, charged: &[Answers]) {
+        for (part, answers) in self.parts.iter().zip(charged) {
             for call in part.plan.undo(answers, self.at) {
                 // As far as that is possible: there is nothing else to be done.
                 let _ = self.inner.call(&call).await;

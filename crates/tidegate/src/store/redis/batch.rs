@@ -12,9 +12,10 @@ use foldhash::fast::RandomState;
 use redis::{Cmd, Pipeline, ServerError, Value};
 use tidegate_core::{Limit, Timestamp};
 
+use super::breaker::Outcome;
 use super::connection::Connection;
 use super::counter::{self, Entry, MAX_TIMES, Quick};
-use super::lane::{Answer, Job, Reply, Trouble, Work};
+use super::lane::{Answer, Job, Manner, Reply, Trouble, Work};
 use super::names::slot_key;
 use super::script::Script;
 use super::stats::Tally;
@@ -32,6 +33,7 @@ pub(super) struct Batch {
     units: Vec<Unit>,
     /// Where redirects without a host lead.
     asked: Option<Address>,
+    asks: usize,
     coalesced: usize,
 }
 
@@ -50,16 +52,6 @@ enum Members {
     Counted(Limit, Vec<Entry>, Vec<Vec<Reply>>),
 }
 
-/// How it went, for the connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
-    Answered,
-    /// There was no answer in time.
-    Silent,
-    /// The connection is broken, or leads to a server that is not the right one.
-    Useless,
-}
-
 /// What makes asks go in one call.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Kin {
@@ -67,13 +59,12 @@ struct Kin {
     window_us: u64,
     at: Option<Timestamp>,
     slot: u16,
-    asking: bool,
 }
 
 /// A counter call while it is put together.
 struct Counting {
     limit: Limit,
-    kin: Kin,
+    at: Option<Timestamp>,
     entries: Vec<Entry>,
     replies: Vec<Vec<Reply>>,
     /// Where in `entries` a key is.
@@ -87,10 +78,12 @@ impl Batch {
         kind: Kind,
         asked: Option<Address>,
     ) -> Self {
-        let mut batch = Batch { units: Vec::new(), asked, coalesced: 0 };
+        let mut batch = Batch { units: Vec::new(), asked, asks: 0, coalesced: 0 };
         let mut latest: HashMap<Kin, usize, RandomState> = HashMap::default();
         let mut counting: Vec<Counting> = Vec::new();
-        for Job { work, asking, reply } in jobs.filter(|job| !job.reply.is_closed()) {
+        for Job { work, manner, reply } in jobs.filter(|job| !job.reply.is_closed()) {
+            batch.asks += 1;
+            let asking = manner == Manner::Asking;
             let (quick, at) = match work {
                 Work::Count(quick, at) => (quick, at),
                 Work::Send(command) => {
@@ -100,22 +93,33 @@ impl Batch {
             };
             let slot = if kind == Kind::Cluster { slot_of(slot_key(&quick.key)) } else { 0 };
             let (count, window_us) = (quick.limit.count(), quick.limit.window_us());
-            let kin = Kin { count, window_us, at, slot, asking };
+            let kin = Kin { count, window_us, at, slot };
+            if manner != Manner::Together {
+                let mut alone = Counting::new(quick.limit, at);
+                alone.add(quick, reply);
+                batch.units.push(alone.finish(asking));
+                continue;
+            }
             let fits = |index: &usize| counting[*index].has_room_for(&quick);
             let index = latest.get(&kin).copied().filter(fits).unwrap_or_else(|| {
-                counting.push(Counting::new(quick.limit, kin));
+                counting.push(Counting::new(quick.limit, at));
                 latest.insert(kin, counting.len() - 1);
                 counting.len() - 1
             });
             batch.coalesced += usize::from(counting[index].add(quick, reply));
         }
-        batch.units.extend(counting.into_iter().map(Counting::finish));
+        batch.units.extend(counting.into_iter().map(|counting| counting.finish(false)));
         batch
     }
 
     /// How many script calls it has.
     pub(super) fn calls(&self) -> usize {
         self.units.len()
+    }
+
+    /// How many callers it is for.
+    pub(super) fn asks(&self) -> usize {
+        self.asks
     }
 
     /// How many asks share an entry with an equal one before them.
@@ -174,7 +178,7 @@ impl Batch {
 }
 
 fn fail_all(units: Vec<Unit>, failure: &Failure) {
-    Batch { units, asked: None, coalesced: 0 }.fail(failure);
+    Batch { units, asked: None, asks: 0, coalesced: 0 }.fail(failure);
 }
 
 /// Sends commands, and waits for their answers.
@@ -329,9 +333,9 @@ impl Members {
 }
 
 impl Counting {
-    fn new(limit: Limit, kin: Kin) -> Self {
+    fn new(limit: Limit, at: Option<Timestamp>) -> Self {
         let index = HashMap::default();
-        Counting { limit, kin, entries: Vec::new(), replies: Vec::new(), index }
+        Counting { limit, at, entries: Vec::new(), replies: Vec::new(), index }
     }
 
     /// A key stands in a call once, so it cannot also be asked for another number of units.
@@ -358,11 +362,11 @@ impl Counting {
         false
     }
 
-    fn finish(self) -> Unit {
-        let Counting { limit, kin, entries, replies, .. } = self;
+    fn finish(self, asking: bool) -> Unit {
+        let Counting { limit, at, entries, replies, .. } = self;
         Unit {
-            command: counter::call(&limit, &entries, kin.at).cmd(),
-            asking: kin.asking,
+            command: counter::call(&limit, &entries, at).cmd(),
+            asking,
             members: Members::Counted(limit, entries, replies),
         }
     }

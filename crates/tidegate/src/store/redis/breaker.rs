@@ -1,17 +1,18 @@
 //! When a server is given up, and how long to rest before it is tried again.
 //!
 //! A connection that breaks is given up at once. One that stays silent is given up
-//! after a few batches in a row went unanswered: a single slow answer must not cost
-//! everybody the store. What is given up is tried again in the background, with
+//! after a few deadlines in a row went by without any answer: a single slow command
+//! must not cost everybody the store. What is given up is tried again in the background, with
 //! pauses that grow and are spread at random so that many nodes do not return in step.
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
-/// Batches in a row that go unanswered before the server is given up.
+/// Deadlines in a row without an answer before the server is given up.
 const MAX_SILENCES: u32 = 3;
 const SHORTEST_REST: Duration = Duration::from_millis(20);
 /// A server that is back is found within this and the time a connection takes.
@@ -22,33 +23,79 @@ const REFUSED_FACTOR: u32 = 10;
 /// How one connection is doing.
 #[derive(Debug, Default)]
 pub(super) struct Health {
-    silences: AtomicU32,
+    silences: Mutex<Silences>,
+    in_flight: AtomicUsize,
     given_up: AtomicBool,
-    noticed: Notify,
+    changed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Silences {
+    count: u32,
+    /// When the last of them was noticed.
+    noticed: Option<Instant>,
+}
+
+/// What became of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Answered,
+    /// There was no answer in time.
+    Silent,
+    /// The connection is broken, or leads to a server that is not the right one.
+    Useless,
 }
 
 impl Health {
-    pub(super) fn answered(&self) {
-        self.silences.store(0, Relaxed);
+    /// A batch is sent.
+    pub(super) fn sent(&self) {
+        self.in_flight.fetch_add(1, SeqCst);
     }
 
-    pub(super) fn silent(&self) {
-        if self.silences.fetch_add(1, Relaxed) + 1 >= MAX_SILENCES {
-            self.give_up();
+    /// A batch that was sent at `sent` is over.
+    pub(super) fn over(&self, sent: Instant, outcome: Outcome) {
+        let give_up = match outcome {
+            Outcome::Answered => {
+                *self.silences() = Silences::default();
+                false
+            }
+            Outcome::Silent => self.silences().add(sent, Instant::now()) >= MAX_SILENCES,
+            Outcome::Useless => true,
+        };
+        self.in_flight.fetch_sub(1, SeqCst);
+        if give_up {
+            self.given_up.store(true, SeqCst);
         }
+        self.changed.notify_one();
     }
 
-    /// The connection is of no use any more.
-    pub(super) fn give_up(&self) {
-        self.given_up.store(true, Relaxed);
-        self.noticed.notify_one();
+    pub(super) fn in_flight(&self) -> usize {
+        self.in_flight.load(SeqCst)
     }
 
-    /// Waits until it is given up.
-    pub(super) async fn given_up(&self) {
-        while !self.given_up.load(Relaxed) {
-            self.noticed.notified().await;
+    /// Whether the connection is of no use any more.
+    pub(super) fn is_given_up(&self) -> bool {
+        self.given_up.load(SeqCst)
+    }
+
+    /// Waits until a batch is over. For one waiter.
+    pub(super) async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    fn silences(&self) -> MutexGuard<'_, Silences> {
+        self.silences.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Silences {
+    /// Batches that were in flight together and all went unanswered are one silence.
+    fn add(&mut self, sent: Instant, now: Instant) -> u32 {
+        if self.noticed.is_none_or(|noticed| sent >= noticed) {
+            self.count += 1;
+            self.noticed = Some(now);
         }
+        self.count
     }
 }
 
@@ -85,20 +132,35 @@ impl Rests {
 mod tests {
     use super::*;
 
-    fn is_given_up(health: &Health) -> bool {
-        health.given_up.load(Relaxed)
-    }
-
     #[test]
     fn only_silences_in_a_row_give_up() {
         let health = Health::default();
+        let batch = |outcome: Outcome| {
+            health.sent();
+            health.over(Instant::now(), outcome);
+        };
         for _ in 0..10 {
-            (1..MAX_SILENCES).for_each(|_| health.silent());
-            health.answered();
+            (1..MAX_SILENCES).for_each(|_| batch(Outcome::Silent));
+            batch(Outcome::Answered);
         }
-        assert!(!is_given_up(&health));
-        (0..MAX_SILENCES).for_each(|_| health.silent());
-        assert!(is_given_up(&health));
+        assert!(!health.is_given_up());
+        (0..MAX_SILENCES).for_each(|_| batch(Outcome::Silent));
+        assert!(health.is_given_up());
+        assert_eq!(health.in_flight(), 0);
+    }
+
+    #[test]
+    fn batches_in_flight_together_are_one_silence() {
+        let health = Health::default();
+        let together = Instant::now();
+        for _ in 0..10 * MAX_SILENCES {
+            health.sent();
+            health.over(together, Outcome::Silent);
+        }
+        assert!(!health.is_given_up());
+        health.sent();
+        health.over(together, Outcome::Useless);
+        assert!(health.is_given_up());
     }
 
     #[test]

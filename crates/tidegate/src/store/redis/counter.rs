@@ -18,7 +18,7 @@ use tidegate_core::{
 };
 
 use super::names::Names;
-use super::script::{Call, Script, not_ours, time_arg};
+use super::script::{Call, Script, not_ours};
 use crate::store::{Request, StoreError};
 use crate::{Check, Verdict};
 
@@ -93,14 +93,16 @@ pub(super) fn radix(limit: &Limit) -> u64 {
 /// Asks for the entries, of different keys, under one limit for which [`is_quick`]
 /// holds; each is decided on its own, at the time given or the server's.
 pub fn call(limit: &Limit, entries: &[Entry], now: Option<Timestamp>) -> Call {
-    let number = |number: u64| number.to_string().into_bytes();
-    let mut args = vec![number(limit.window_us()), number(limit.count()), number(radix(limit))];
-    if now.is_some() || entries.iter().any(|entry| entry.units != 1 || entry.times != 1) {
-        args.push(time_arg(now));
-        for entry in entries {
-            args.push(number(entry.units));
-            args.push(number(u64::from(entry.times)));
-        }
+    let bytes = |numbers: &[u64]| -> Vec<u8> {
+        numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
+    };
+    /// -1 as it is read there.
+    const SERVER_TIME: u64 = u64::MAX;
+    let now = now.map_or(SERVER_TIME, Timestamp::as_micros);
+    let mut args = vec![bytes(&[limit.window_us(), limit.count(), radix(limit), now])];
+    if entries.iter().any(|entry| entry.units != 1 || entry.times != 1) {
+        let numbers = entries.iter().flat_map(|entry| [entry.units, u64::from(entry.times)]);
+        args.push(bytes(&numbers.collect::<Vec<u64>>()));
     }
     let keys = entries.iter().map(|entry| entry.key.clone()).collect();
     Call { script: Script::Counter, keys, args }
@@ -111,17 +113,13 @@ pub fn call(limit: &Limit, entries: &[Entry], now: Option<Timestamp>) -> Call {
 /// # Errors
 /// When the reply is an error, or not one of ours.
 pub fn answers(limit: &Limit, entries: &[Entry], reply: &Value) -> Result<Vec<Answer>, StoreError> {
-    let (now, before) = read(reply)
-        .filter(|(_, before)| before.len() == entries.len())
-        .ok_or_else(|| not_ours(reply))?;
-    let now = Timestamp::from_micros(now);
-    let both = entries.iter().zip(before);
-    Ok(both
-        .map(|(entry, before)| match u64::try_from(before) {
-            Ok(before) => Answer::Decided(decide(limit, entry, now, before)),
-            Err(_) => Answer::Elsewhere,
-        })
-        .collect())
+    let read = read(limit, reply).filter(|(_, counts)| counts.len() == entries.len());
+    let (elapsed_us, counts) = read.ok_or_else(|| not_ours(reply))?;
+    let answer = |(entry, counts): (&Entry, i64)| match u64::try_from(counts) {
+        Ok(counts) => Answer::Decided(decide(limit, entry, elapsed_us, counts)),
+        Err(_) => Answer::Elsewhere,
+    };
+    Ok(entries.iter().zip(counts).map(answer).collect())
 }
 
 /// The verdict on a request that was a [`Quick`] one.
@@ -129,32 +127,31 @@ pub fn verdict(checks: &[Check<'_>], decision: Decision) -> Verdict {
     Verdict::new(checks, smallvec![decision], false)
 }
 
-/// The time, and every state as it was before.
-fn read(reply: &Value) -> Option<(u64, SmallVec<[i64; 1]>)> {
-    let (now, before) = match reply {
-        Value::BulkString(bytes) => {
-            let (now, before) = bytes.split_first_chunk()?;
-            let before = i64::from_le_bytes(before.try_into().ok()?);
-            (i64::from_le_bytes(*now), smallvec![before])
-        }
+/// How far into its window the time was, and the counts of every key.
+fn read(limit: &Limit, reply: &Value) -> Option<(u64, SmallVec<[i64; 1]>)> {
+    let number = |value: &Value| match value {
+        Value::Int(number) => Some(*number),
+        _ => None,
+    };
+    let window_us = i64::try_from(limit.window_us()).ok()?;
+    let (elapsed_us, counts) = match reply {
+        Value::Int(both) => (both % window_us, smallvec![both / window_us]),
         Value::Array(numbers) => {
-            let number = |value: &Value| match value {
-                Value::Int(number) => Some(*number),
-                _ => None,
-            };
-            let (now, before) = numbers.split_first()?;
-            (number(now)?, before.iter().map(number).collect::<Option<_>>()?)
+            let (elapsed_us, counts) = numbers.split_first()?;
+            (number(elapsed_us)?, counts.iter().map(number).collect::<Option<_>>()?)
         }
         _ => return None,
     };
-    Some((u64::try_from(now).ok()?, before))
+    let elapsed_us = u64::try_from(elapsed_us).ok().filter(|us| *us < limit.window_us())?;
+    Some((elapsed_us, counts))
 }
 
-/// What the script decided, and then some: the core's own code on the same counts.
-fn decide(limit: &Limit, entry: &Entry, now: Timestamp, before: u64) -> SmallVec<[Decision; 1]> {
-    let radix = radix(limit);
-    let (above, current) = (before / radix, before % radix);
-    let counter = SlidingCounter { index: above / radix, previous: above % radix, current };
+/// What the script decided, and when to come back: the core's own code on the same
+/// counts. Only the place within the window matters to it, so any window will do.
+fn decide(limit: &Limit, entry: &Entry, elapsed_us: u64, counts: u64) -> SmallVec<[Decision; 1]> {
+    let (index, radix) = (1, radix(limit));
+    let now = Timestamp::from_micros(index * limit.window_us() + elapsed_us);
+    let counter = SlidingCounter { index, previous: counts / radix, current: counts % radix };
     let mut state = State::SlidingCounter(counter);
     let ask = Ask::new(entry.units, now);
     (0..entry.times).map(|_| state.decide(limit, &ask)).collect()

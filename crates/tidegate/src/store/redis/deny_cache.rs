@@ -34,6 +34,9 @@ const DRIFT: u32 = 1000;
 const SHARDS: usize = 16;
 /// Denials remembered in each shard: some 100,000 in all, a few tens of megabytes at most.
 const MAX_ENTRIES: usize = 6144;
+/// How often a full shard is looked through: somebody who is denied under many names
+/// must not make that the main work.
+const SWEEP: Duration = Duration::from_millis(50);
 /// Requests with more bytes in their keys are not remembered, so that the bound above holds.
 const MAX_SHAPE_BYTES: usize = 512;
 /// Counts of what was given back. Two states that share one only forget too much.
@@ -44,8 +47,15 @@ type Shape = SmallVec<[u8; 128]>;
 /// What was denied lately.
 pub(super) struct DenyCache {
     random: RandomState,
-    shards: Box<[Mutex<HashMap<Shape, Denial>>]>,
+    shards: Box<[Mutex<Denials>]>,
     cells: Box<[AtomicU32]>,
+}
+
+/// A shard.
+#[derive(Default)]
+struct Denials {
+    by_shape: HashMap<Shape, Denial>,
+    swept: Option<Instant>,
 }
 
 struct Denial {
@@ -64,6 +74,7 @@ pub(super) type Cells = SmallVec<[u16; 4]>;
 pub(super) struct Candidate {
     shape: Shape,
     shard: usize,
+    cells: Cells,
     marks: Marks,
     sent: Instant,
 }
@@ -91,33 +102,33 @@ impl DenyCache {
     pub(super) fn look(&self, request: &Request<'_>, now: Instant) -> Look {
         let Some(shape) = shape(request) else { return Look::NotForThis };
         let shard = self.hash(&shape) % SHARDS;
-        let marks = self.marks(request);
-        let known = self.shard(shard).get(&shape).and_then(|denial| denial.at(now, &marks));
+        let cells = self.cells(request);
+        let marks = self.marks(&cells);
+        let known =
+            self.shard(shard).by_shape.get(&shape).and_then(|denial| denial.at(now, &marks));
         match known {
             Some(verdict) => Look::Denied(verdict),
-            None => Look::Unknown(Candidate { shape, shard, marks, sent: now }),
+            None => Look::Unknown(Candidate { shape, shard, cells, marks, sent: now }),
         }
     }
 
     /// Remembers a denial that was received at `now`.
     pub(super) fn remember(&self, candidate: Candidate, verdict: &Verdict, now: Instant) {
-        let Candidate { shape, shard, marks, sent } = candidate;
+        let Candidate { shape, shard, cells, marks, sent } = candidate;
         let wait = match verdict.retry_after() {
             RetryAfter::Now => return,
             RetryAfter::Micros(micros) => Duration::from_micros(micros).min(MAX_AGE),
             RetryAfter::Never => MAX_AGE,
         };
         let until = sent + (wait - wait / DRIFT);
-        if verdict.allowed || until <= now {
+        if verdict.allowed || until <= now || self.marks(&cells) != marks {
             return;
         }
         let mut denials = self.shard(shard);
-        if denials.len() >= MAX_ENTRIES {
-            denials.retain(|_, denial| denial.until > now);
-        }
-        if denials.len() < MAX_ENTRIES || denials.contains_key(&shape) {
+        denials.make_room(now);
+        if denials.by_shape.len() < MAX_ENTRIES || denials.by_shape.contains_key(&shape) {
             let denial = Denial { verdict: verdict.clone(), received: now, until, marks };
-            denials.insert(shape, denial);
+            denials.by_shape.insert(shape, denial);
         }
     }
 
@@ -134,8 +145,7 @@ impl DenyCache {
         request.checks.iter().map(|check| self.cell(check.key, check.limit)).collect()
     }
 
-    fn marks(&self, request: &Request<'_>) -> Marks {
-        let cells = self.cells(request);
+    fn marks(&self, cells: &Cells) -> Marks {
         cells.iter().map(|cell| self.cells[usize::from(*cell)].load(Ordering::SeqCst)).collect()
     }
 
@@ -151,8 +161,19 @@ impl DenyCache {
         usize::try_from(self.random.hash_one(shape) >> 33).unwrap_or(0)
     }
 
-    fn shard(&self, shard: usize) -> MutexGuard<'_, HashMap<Shape, Denial>> {
+    fn shard(&self, shard: usize) -> MutexGuard<'_, Denials> {
         self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Denials {
+    /// Lets go of what has ended, if there is no room and that was not just done.
+    fn make_room(&mut self, now: Instant) {
+        let is_due = self.swept.is_none_or(|swept| now >= swept + SWEEP);
+        if self.by_shape.len() >= MAX_ENTRIES && is_due {
+            self.by_shape.retain(|_, denial| denial.until > now);
+            self.swept = Some(now);
+        }
     }
 }
 
@@ -201,4 +222,164 @@ fn shape(request: &Request<'_>) -> Option<Shape> {
         }
     }
     Some(shape)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Check;
+    use smallvec::smallvec;
+    use tidegate_core::{Decision, PermitId};
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn limit(text: &str) -> Limit {
+        text.parse().expect("a limit")
+    }
+
+    /// A denial of one check.
+    fn denial(checks: &[Check<'_>], retry_after: RetryAfter) -> Verdict {
+        let reset_after = ResetAfter::from_micros(5_000_000);
+        let decision =
+            Decision { allowed: false, limit: 1, remaining: 0, retry_after, reset_after };
+        Verdict::new(checks, smallvec![decision; checks.len()], false)
+    }
+
+    fn candidate(cache: &DenyCache, request: &Request<'_>, now: Instant) -> Candidate {
+        match cache.look(request, now) {
+            Look::Unknown(candidate) => candidate,
+            Look::Denied(verdict) => panic!("it is known: {verdict:?}"),
+            Look::NotForThis => panic!("it is not for this"),
+        }
+    }
+
+    fn known(cache: &DenyCache, request: &Request<'_>, now: Instant) -> Option<Verdict> {
+        match cache.look(request, now) {
+            Look::Denied(verdict) => Some(verdict),
+            Look::Unknown(_) | Look::NotForThis => None,
+        }
+    }
+
+    #[test]
+    fn a_denial_holds_from_when_it_was_sent_and_ages_from_when_it_came() {
+        let cache = DenyCache::new();
+        let limit = limit("1 per 1h");
+        let checks = [Check::new("alice", &limit, 1)];
+        let request = Request::new(&checks);
+        let sent = Instant::now();
+        let sending = candidate(&cache, &request, sent);
+        cache.remember(sending, &denial(&checks, RetryAfter::Micros(100_000)), sent + 40 * MS);
+        let verdict = known(&cache, &request, sent + 60 * MS).expect("denied");
+        assert_eq!(verdict.retry_after(), RetryAfter::Micros(80_000));
+        assert_eq!(verdict.decisions[0].reset_after.as_micros(), 4_980_000);
+        // A thousandth early, for clocks that differ.
+        assert!(known(&cache, &request, sent + 99 * MS).is_some());
+        assert!(known(&cache, &request, sent + 100 * MS - MS / 10).is_none());
+        // One that came when its time was up is not remembered.
+        let sending = candidate(&cache, &request, sent + 100 * MS);
+        let short = denial(&checks, RetryAfter::Micros(10_000));
+        cache.remember(sending, &short, sent + 111 * MS);
+        assert!(known(&cache, &request, sent + 111 * MS).is_none());
+    }
+
+    #[test]
+    fn nothing_is_believed_for_longer_than_the_bound() {
+        let cache = DenyCache::new();
+        let limit = limit("1 per 1h");
+        for retry_after in [RetryAfter::Micros(3_600_000_000), RetryAfter::Never] {
+            let key = format!("{retry_after:?}");
+            let checks = [Check::new(&key, &limit, 1)];
+            let request = Request::new(&checks);
+            let sent = Instant::now();
+            let sending = candidate(&cache, &request, sent);
+            cache.remember(sending, &denial(&checks, retry_after), sent + MS);
+            assert!(known(&cache, &request, sent + MAX_AGE - 10 * MS).is_some());
+            assert!(known(&cache, &request, sent + MAX_AGE).is_none());
+        }
+    }
+
+    #[test]
+    fn what_is_given_back_ends_it_also_while_on_its_way() {
+        let cache = DenyCache::new();
+        let limits = [limit("1 per 1h"), limit("1 per 1m")];
+        let checks = [Check::new("alice", &limits[0], 1), Check::new("bob", &limits[1], 1)];
+        let request = Request::new(&checks);
+        let now = Instant::now();
+        let denial = denial(&checks, RetryAfter::Micros(900_000));
+        for (key, limit) in [("alice", &limits[0]), ("bob", &limits[1])] {
+            let cells = smallvec![cache.cell(key.as_bytes(), limit)];
+            cache.remember(candidate(&cache, &request, now), &denial, now);
+            assert!(known(&cache, &request, now).is_some());
+            cache.given_back(&cells);
+            assert!(known(&cache, &request, now).is_none());
+            let sending = candidate(&cache, &request, now);
+            cache.given_back(&cells);
+            cache.remember(sending, &denial, now);
+            assert!(known(&cache, &request, now).is_none());
+        }
+    }
+
+    #[test]
+    fn only_plain_asks_are_remembered_and_each_for_itself() {
+        let cache = DenyCache::new();
+        let (counter, other) = (limit("1 per 1h"), limit("2 per 1h"));
+        let held = limit("1 concurrent");
+        let now = Instant::now();
+        let unfit = [
+            Check::new("alice", &counter, 0),
+            Check::new("alice", &counter, Cost::Refund(1)),
+            Check::new("alice", &counter, Cost::Force(1)),
+            Check::new("alice", &held, 1),
+        ];
+        for check in unfit {
+            let checks = [check];
+            let request = Request { permit: None, ..Request::new(&checks) };
+            assert!(matches!(cache.look(&request, now), Look::NotForThis), "{check:?}");
+        }
+        let checks = [Check::new("alice", &counter, 1)];
+        let plain = Request::new(&checks);
+        let unfit = [
+            plain.with_id("id"),
+            Request { permit: Some(PermitId(1)), ..plain },
+            Request { deny_cache: false, ..plain },
+        ];
+        for request in unfit {
+            assert!(matches!(cache.look(&request, now), Look::NotForThis), "{request:?}");
+        }
+        let denied = denial(&checks, RetryAfter::Never);
+        cache.remember(candidate(&cache, &plain, now), &denied, now);
+        let others = [
+            [Check::new("bob", &counter, 1)],
+            [Check::new("alice", &counter, 2)],
+            [Check::new("alice", &other, 1)],
+            [Check::new("alice", &counter, 1).observed()],
+        ];
+        for checks in &others {
+            assert!(known(&cache, &Request::new(checks), now).is_none(), "{checks:?}");
+        }
+        assert!(known(&cache, &plain, now).is_some());
+    }
+
+    #[test]
+    fn it_is_bounded() {
+        let cache = DenyCache::new();
+        let limit = limit("1 per 1h");
+        let now = Instant::now();
+        let long = "k".repeat(MAX_SHAPE_BYTES);
+        let checks = [Check::new(&long, &limit, 1)];
+        assert!(matches!(cache.look(&Request::new(&checks), now), Look::NotForThis));
+        let remember = |number: u32, now: Instant| {
+            let key = number.to_le_bytes();
+            let checks = [Check::new(&key, &limit, 1)];
+            let request = Request::new(&checks);
+            let sending = candidate(&cache, &request, now);
+            cache.remember(sending, &denial(&checks, RetryAfter::Never), now);
+            known(&cache, &request, now).is_some()
+        };
+        let most = u32::try_from(SHARDS * MAX_ENTRIES).expect("small");
+        let kept = (0..most * 2).filter(|number| remember(*number, now)).count();
+        assert_eq!(kept, SHARDS * MAX_ENTRIES);
+        // What has ended makes room.
+        assert!(remember(most * 2, now + MAX_AGE));
+    }
 }

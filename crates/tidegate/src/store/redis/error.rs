@@ -53,7 +53,7 @@ pub(super) const OLDEST: (u32, u32) = (6, 0);
 
 /// What the user of the store must be allowed to do, as `ACL SETUSER` has it; the
 /// pattern of the keys goes with `key_prefix`. `cluster|slots` is for a cluster.
-pub const ACL_RULES: &str = "resetchannels ~tg:* -@all +evalsha +script|load +info +ping +asking \
+pub const ACL_RULES: &str = "~tg:* -@all +evalsha +script|load +info +ping +asking \
                              +cluster|slots +get +set +incrby +decrby +del +time";
 
 impl fmt::Display for UrlError {

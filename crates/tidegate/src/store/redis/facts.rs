@@ -22,7 +22,8 @@ impl Facts {
             match name {
                 // Valkey says here which Redis it behaves as.
                 "redis_version" => facts.version = value.into(),
-                "redis_mode" => facts.mode = value.into(),
+                // As Redis and as Valkey calls it.
+                "redis_mode" | "server_mode" => facts.mode = value.into(),
                 "role" => facts.is_replica = value != "master",
                 "loading" => facts.is_loading = value == "1",
                 "maxmemory_policy" => facts.maxmemory_policy = value.into(),
@@ -94,6 +95,8 @@ mod tests {
         for (version, mode, role, kind, expect) in rows {
             assert_eq!(facts(version, mode, role).check(kind), expect, "{version} {mode} {role}");
         }
+        let valkey = Facts::read("redis_version:7.2.4\r\nserver_mode:cluster\r\nrole:master\r\n");
+        assert_eq!(valkey.check(Kind::Single), Err(ConnectError::IsCluster));
         assert!(matches!(Facts::read("x").check(Kind::Single), Err(ConnectError::Unusable(_))));
     }
 

@@ -8,8 +8,9 @@
 //! ```
 //!
 //! Natural batching: a lane with nothing in flight sends at once, so an idle node
-//! pays nothing; what arrives while batches are in flight goes together in the
-//! next. There is no timer to tune. A caller that gives up just drops its end: what
+//! pays nothing; what arrives while a batch is in flight goes together in the next.
+//! Where a round trip takes longer than [`SPACING`] the next does not wait for it
+//! that long, so nobody waits for two of them. A caller that gives up just drops its end: what
 //! it had queued is not sent, what was sent is answered to nobody, and no other
 //! caller of the batch notices.
 //!
@@ -22,9 +23,9 @@ use std::time::{Duration, Instant};
 
 use redis::{Cmd, Value};
 use tidegate_core::{Decision, Timestamp};
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 
-use super::batch::{Batch, Outcome};
+use super::batch::Batch;
 use super::breaker::{Health, Rests};
 use super::connection::{Connection, DialError, Dialer};
 use super::counter::Quick;
@@ -40,10 +41,11 @@ use crate::Failure;
 const QUEUE: usize = 8192;
 /// Requests that go in one write.
 const MAX_BATCH: usize = 1024;
-/// Batches in flight at once. With one, whoever comes just after it has left waits
-/// for two round trips; with many, batches are small.
-const MAX_IN_FLIGHT: usize = 2;
-
+/// How long a batch in flight keeps the next one back. On a machine or rack nearby
+/// it has come back by then, and few large batches cost a server least.
+const SPACING: Duration = Duration::from_millis(1);
+/// Batches in flight at once.
+const MAX_IN_FLIGHT: usize = 16;
 /// A connection that lasted so long is worth making again at once.
 const PROVEN: Duration = Duration::from_secs(1);
 
@@ -79,12 +81,22 @@ pub(super) enum Trouble {
 
 pub(super) type Reply = oneshot::Sender<Result<Answer, Trouble>>;
 
+/// How work is to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Manner {
+    /// Together with what fits.
+    Together,
+    /// Not in one call with other keys: when a slot moves, keys of it are in two places.
+    Alone,
+    /// Alone, to a server that is only being given the slot.
+    Asking,
+}
+
 /// Work in the queue.
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) work: Work,
-    /// Whether the server is asked for a slot it is only being given.
-    pub(super) asking: bool,
+    pub(super) manner: Manner,
     pub(super) reply: Reply,
 }
 
@@ -134,13 +146,13 @@ impl Lane {
     pub(super) fn submit(
         &self,
         work: Work,
-        asking: bool,
+        manner: Manner,
     ) -> Result<oneshot::Receiver<Result<Answer, Trouble>>, Failure> {
         if self.state() == State::Down {
             return Err(Failure::Down);
         }
         let (reply, answer) = oneshot::channel();
-        match self.jobs.try_send(Job { work, asking, reply }) {
+        match self.jobs.try_send(Job { work, manner, reply }) {
             Ok(()) => Ok(answer),
             Err(_) => Err(Failure::Down),
         }
@@ -274,28 +286,29 @@ impl Runner {
 
     async fn serve(&mut self, connection: Connection) -> End {
         let health = Arc::new(Health::default());
-        let slots = Arc::new(Semaphore::new(MAX_IN_FLIGHT));
         let mut jobs = Vec::new();
-        let (closed, given_up) = (connection.closed(), health.given_up());
-        tokio::pin!(closed, given_up);
+        let closed = connection.closed();
+        tokio::pin!(closed);
+        let mut last_sent = None;
         loop {
-            let ready = async {
-                let slot = Arc::clone(&slots).acquire_owned().await;
-                let count = self.queue.recv_many(&mut jobs, MAX_BATCH).await;
-                (slot, count)
-            };
-            tokio::select! {
+            let ready = next_batch(&health, last_sent, &mut self.queue, &mut jobs);
+            let count = tokio::select! {
                 biased;
-                () = &mut closed => return End::Broken,
-                () = &mut given_up => return End::Broken,
-                (slot, count) = ready => match slot {
-                    Ok(slot) if count > 0 => {
-                        let batch = self.gather(&mut jobs);
-                        self.send(batch, connection.clone(), Arc::clone(&health), slot);
-                    }
-                    _ => return End::Dropped,
-                },
+                () = &mut closed => None,
+                count = ready => count,
+            };
+            match count {
+                Some(0) => return End::Dropped,
+                Some(_) => {}
+                None => {
+                    // They were gathered, and not sent.
+                    jobs.into_iter().for_each(|job| job.fail(Failure::Down));
+                    return End::Broken;
+                }
             }
+            let batch = self.gather(&mut jobs);
+            last_sent = Some((Instant::now(), batch.asks()));
+            self.send(batch, connection.clone(), Arc::clone(&health));
         }
     }
 
@@ -310,13 +323,7 @@ impl Runner {
         batch
     }
 
-    fn send(
-        &self,
-        batch: Batch,
-        mut connection: Connection,
-        health: Arc<Health>,
-        slot: OwnedSemaphorePermit,
-    ) {
+    fn send(&self, batch: Batch, mut connection: Connection, health: Arc<Health>) {
         if batch.calls() == 0 {
             return;
         }
@@ -325,15 +332,53 @@ impl Runner {
         }
         self.tally.batches.fetch_add(1, Relaxed);
         let (tally, timeout) = (Arc::clone(&self.tally), self.dialer.timeout);
+        health.sent();
         tokio::spawn(async move {
-            match batch.run(&mut connection, timeout, &tally).await {
-                Outcome::Answered => health.answered(),
-                Outcome::Silent => health.silent(),
-                Outcome::Useless => health.give_up(),
-            }
-            drop(slot);
+            let sent = Instant::now();
+            let outcome = batch.run(&mut connection, timeout, &tally).await;
+            health.over(sent, outcome);
         });
     }
+}
+
+/// Gathers the next batch, and says how large it is; `None` once the server is given up.
+async fn next_batch(
+    health: &Health,
+    last_sent: Option<(Instant, usize)>,
+    queue: &mut mpsc::Receiver<Job>,
+    jobs: &mut Vec<Job>,
+) -> Option<usize> {
+    if let Some((sent, _)) = last_sent {
+        let spaced = tokio::time::sleep_until((sent + SPACING).into());
+        tokio::pin!(spaced);
+        let mut is_spaced = false;
+        while health.in_flight() > 0 && (!is_spaced || health.in_flight() >= MAX_IN_FLIGHT) {
+            tokio::select! {
+                () = health.changed() => {}
+                () = &mut spaced, if !is_spaced => is_spaced = true,
+            }
+            if health.is_given_up() {
+                return None;
+            }
+        }
+    }
+    let count = loop {
+        tokio::select! {
+            biased;
+            () = health.changed() => if health.is_given_up() { return None },
+            count = queue.recv_many(jobs, MAX_BATCH) => break count,
+        }
+    };
+    // Those who were just answered are about to ask again: let them come along.
+    if last_sent.is_some_and(|(_, asks)| asks > 1) && count > 0 {
+        tokio::task::yield_now().await;
+        while jobs.len() < MAX_BATCH
+            && let Ok(job) = queue.try_recv()
+        {
+            jobs.push(job);
+        }
+    }
+    Some(jobs.len())
 }
 
 impl Job {

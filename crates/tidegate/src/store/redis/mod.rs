@@ -231,7 +231,9 @@ impl Inner {
         request: &Request<'_>,
         at: Option<Timestamp>,
     ) -> Result<Verdict, StoreError> {
-        let _noticed = self.gives_back(request).then(|| self.notice(request));
+        let is_ask = |check: &crate::Check<'_>| matches!(check.cost, Cost::Ask(_));
+        let only_asks = request.checks.iter().all(is_ask);
+        let _noticed = (!only_asks).then(|| self.notice(request));
         self.in_time(self.ask(request, at)).await
     }
 
@@ -254,7 +256,7 @@ impl Inner {
             let slot = self.topology.slot(&quick.key);
             let work = || Work::Count(quick.clone(), at);
             if let Answer::Counted(decision) = self.topology.ask(slot, work, &self.tally).await? {
-                return Ok(Verdict::new(request.checks, smallvec![decision], false));
+                return Ok(counter::verdict(request.checks, decision));
             }
         }
         let plan = Plan::new(request, &self.names)?;
@@ -263,6 +265,8 @@ impl Inner {
         }
         let parts = plan.parts(|name| self.topology.slot(name));
         let answers = if parts.len() > 1 {
+            // What is taken for a moment may deny others, who are then told.
+            let _noticed = self.notice(request);
             across::decide(self, plan.clone(), parts, at).await?
         } else {
             plan.answers(&self.call(&plan.call(Mode::Decide, at)).await?)?
@@ -299,15 +303,8 @@ impl Inner {
         }
     }
 
-    /// Whether denials from before may no longer hold when a request is done, be it
-    /// that units are given back, or that they are for a moment only taken.
-    fn gives_back(&self, request: &Request<'_>) -> bool {
-        let is_ask = |check: &crate::Check<'_>| matches!(check.cost, Cost::Ask(_));
-        matches!(self.topology, Topology::Cluster(_)) && request.checks.len() > 1
-            || !request.checks.iter().all(is_ask)
-    }
-
-    /// Forgets denials when it is dropped: also when the caller goes away.
+    /// Units may be given back: forgets denials when it is dropped, also when the
+    /// caller goes away.
     fn notice(&self, request: &Request<'_>) -> Option<Noticed<'_>> {
         let denials = self.denials.as_ref()?;
         Some(Noticed { denials, cells: denials.cells(request) })

@@ -151,13 +151,13 @@ fn the_documented_user_may_do_all_that_is_needed() {
             assert_eq!(store.with_permit(b"carol", &held, release).await, Ok(true));
         });
         // Nothing in the line is there in vain: without any one command it is refused, or fails.
-        for needless in ["-evalsha", "-script|load", "-info", "-ping"] {
+        for needless in ["-evalsha", "-script|load", "-info", "-ping", "-time", "-set"] {
             let _: () = server.ask(&["ACL", "SETUSER", "tidegate", needless]);
             let url = format!("redis://tidegate:pass@{}", server.address());
             let decided = run(async {
                 let store = RedisStore::connect(options(url)).await?;
                 let limit = limit("1 per 1h");
-                let checks = [Check::new("dave", &limit, 1)];
+                let checks = [Check::new(needless, &limit, 1)];
                 let decided = store.decide(&Request::new(&checks)).await;
                 Ok::<_, ConnectError>(decided)
             });
@@ -174,27 +174,25 @@ fn the_documented_user_may_do_all_that_is_needed() {
 
 #[test]
 fn the_wrong_kind_of_server_is_refused() {
-    let single = Server::start(Engine::Redis);
-    let replica = {
+    for engine in Engine::ALL {
+        let single = Server::start(engine);
         let port = single.port.to_string();
-        Server::with(Engine::Redis, &["--replicaof", "127.0.0.1", &port])
-    };
-    let sentinel = Sentinel::start();
-    let cluster = Cluster::start(Engine::Redis);
-    let (node, watcher) = (cluster.nodes[0].address(), sentinel.sentinel.address());
-    let rows = [
-        (format!("redis-cluster://{}", single.address()), ConnectError::NotCluster),
-        (format!("redis://{node}"), ConnectError::IsCluster),
-        (replica.url(), ConnectError::IsReplica),
-        (format!("redis://{watcher}"), ConnectError::IsSentinel),
-        (
-            format!("redis-sentinel://{watcher}/nobody"),
-            ConnectError::UnknownMaster("nobody".into()),
-        ),
-    ];
-    for (url, expect) in rows {
-        assert_eq!(refusal(&url), expect, "{url}");
+        let replica = Server::with(engine, &["--replicaof", "127.0.0.1", &port]);
+        let node = Server::with(engine, &["--cluster-enabled", "yes"]);
+        let rows = [
+            (format!("redis-cluster://{}", single.address()), ConnectError::NotCluster),
+            (node.url(), ConnectError::IsCluster),
+            (replica.url(), ConnectError::IsReplica),
+        ];
+        for (url, expect) in rows {
+            assert_eq!(refusal(&url), expect, "{engine:?} {url}");
+        }
     }
+    let (single, sentinel) = (Server::start(Engine::Redis), Sentinel::start());
+    let watcher = sentinel.sentinel.address();
+    assert_eq!(refusal(format!("redis://{watcher}")), ConnectError::IsSentinel);
+    let unknown = ConnectError::UnknownMaster("nobody".into());
+    assert_eq!(refusal(format!("redis-sentinel://{watcher}/nobody")), unknown);
     let refused = refusal(format!("redis-sentinel://{}/name", single.address()));
     assert!(matches!(refused, ConnectError::NotSentinel(_)), "{refused}");
 }

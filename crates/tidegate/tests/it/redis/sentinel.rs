@@ -1,6 +1,6 @@
 //! Failover, as Sentinel does it.
 
-use super::stand::{Sentinel, connect, eventually, run};
+use super::stand::{NAME, Sentinel, connect, eventually, run};
 use super::{ask, limit};
 
 #[test]
@@ -13,7 +13,10 @@ fn a_failover_is_followed() {
         let was = stand.primary();
         // The old primary lives on as a replica: whoever stayed with it would
         // get READONLY for ever.
-        let _: () = stand.sentinel.ask(&["SENTINEL", "FAILOVER", super::stand::NAME]);
+        eventually("it finds the replica fit", async || {
+            stand.sentinel.try_ask::<()>(&["SENTINEL", "FAILOVER", NAME]).is_ok()
+        })
+        .await;
         eventually("the failover", async || {
             admitted += u64::from(ask(&store, "alice", &limit, 1).await.is_ok());
             stand.primary() != was

@@ -1,33 +1,80 @@
 -- Asks of sliding-counters under one limit, each key decided on its own: the hot path.
 --
 -- KEYS     the states, all different
--- ARGV     1 window in microseconds, 2 limit, 3 radix
---          and then, unless every key is asked for one unit once:
---          4 the time in microseconds, or '' for the server's
---          3+2i, 4+2i what each ask of key i is for, and how many there are
--- returns  the time, then the state of every key before; -1 for one that is in another
---          form and was left as it is. Numbers of 8 bytes for one key, else an array
+-- ARGV     1 window in microseconds, limit, radix, the time in microseconds or -1 for the server's
+--          2 for every key what each ask is for, and how many there are; left out if all are
+--            asked for one unit once
+--          (numbers have 8 bytes, lowest first)
+-- returns  how far into its window the time is, and for every key previous * radix + current
+--          as they were before the charge; -1 for a state that is in another form and was
+--          left alone. An array; for one key counts * window + elapsed where that is exact
 --
 -- A state is an integer, (window's index * radix + previous) * radix + current, so
--- charging is adding. Commands cost more than all else here. So the charge comes first
--- and says what was there; mostly it stands, and that was the only command. If not
--- all of it was admitted, the rest is taken back. Nobody sees it in between.
-local window, count, radix = ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0
-local square = radix * radix
-local now = ARGV[4]
--- A millisecond more than it must be: Redis rounds the time it starts from down.
-local spare_ms = 2
-if now and now ~= '' then
-  -- A time that is given has nothing to do with the one Redis expires keys by.
-  now, spare_ms = now + 0, 3600000
-else
+-- charging is adding. Commands cost more than all else here, then arguments, then tables.
+-- So the charge comes first and says what was there; mostly it stands, and that was
+-- all. If not all of it was admitted, the rest is taken back. Nobody sees it in between.
+local window, count, radix, now = struct.unpack('<I8I8I8i8', ARGV[1])
+local is_given = now >= 0
+if not is_given then
   local time = redis.call('TIME')
   now = time[1] * 1000000 + time[2]
 end
 local elapsed = now % window
 local index = (now - elapsed) / window
+local square = radix * radix
 local base = index * square
--- The last state a double counts exactly; 2112 is the year.
+
+-- First the charges that stand: in the window a key was last asked in, with units to spare.
+-- One unit of one key has a way of its own, without a loop or a table.
+local more = ARGV[2]
+local replies, rare
+if not (more or KEYS[2]) then
+  local value = redis.pcall('INCR', KEYS[1])
+  if type(value) == 'number' then
+    local counts = value - 1 - base
+    if counts > 0 and counts < square then
+      local current = counts % radix
+      local room = count - current
+      -- Below the limit nothing is previous: the limit is below the radix.
+      if counts < count
+        or room > 0 and (counts - current) / radix * (window - elapsed) < room * window then
+        if window <= 67108864 then
+          return counts * window + elapsed
+        end
+        return {elapsed, counts}
+      end
+    end
+  end
+  replies, rare = {elapsed}, {{1, value, 1, 1}}
+else
+  replies, rare = {elapsed}, {}
+  local place = 1
+  for i = 1, #KEYS do
+    local value, units, times, asked = nil, 1, 1, 1
+    if more then
+      units, times, place = struct.unpack('<I8I8', more, place)
+      asked = units * times
+      value = redis.pcall('INCRBY', KEYS[i], asked)
+    else
+      value = redis.pcall('INCR', KEYS[i])
+    end
+    local counts = type(value) == 'number' and value - asked - base or -1
+    local current = counts % radix
+    local room = count - current - asked + 1
+    if counts > 0 and counts < square
+      and room > 0 and (counts - current) / radix * (window - elapsed) < room * window then
+      replies[i + 1] = counts
+    else
+      rare[#rare + 1] = {i, value, units, times}
+    end
+  end
+  if not rare[1] then
+    return replies
+  end
+end
+
+-- Whether states of this window are exact in a double: until 2112. Later ones are kept
+-- in the other form.
 local exact = base + square <= 9007199254740992
 
 -- A state of another window, brought into this one: previous and current count, or
@@ -42,9 +89,8 @@ local function advance(before)
   local from = (before - counts) / square
   if from > index then
     -- The clock stepped back: all that was counted is counted here and now.
-    current = current + previous
-    if current < radix then
-      return 0, current
+    if current + previous < radix then
+      return 0, current + previous
     end
   elseif from + 1 == index then
     return current, 0
@@ -57,68 +103,68 @@ end
 
 -- How much of what is asked for is admitted.
 local function admitted(previous, current, units, times)
+  local weighed = previous * (window - elapsed)
   local room = count - current - units * times
-  if room >= 0 and previous * (window - elapsed) < (room + 1) * window then
+  if room >= 0 and weighed < (room + 1) * window then
     return units * times
-  elseif times == 1 then
-    return 0
   end
-  local product = previous * (window - elapsed)
-  local free = count - current - (product - product % window) / window
+  local free = count - current - (weighed - weighed % window) / window
   return free < units and 0 or free - free % units
 end
 
--- Decides one key and returns its state before; a second value is an error that
--- says nothing about the key and befalls the first command already.
-local function ask(key, units, times)
-  local asked = units * times
-  local value = redis.pcall('INCRBY', key, asked)
-  if type(value) ~= 'number' then
-    local code = string.match(value.err, '^%u+')
-    if code == 'WRONGTYPE' or code == 'ERR' then
-      return -1
-    end
-    return nil, value
+-- Takes back what a key was charged that is not for this script; there may have been none.
+local function leave(key, value, asked)
+  if value == asked then
+    redis.call('DEL', key)
+  else
+    redis.call('DECRBY', key, asked)
   end
-  local before = value - asked
-  local counts = before - base
+  return -1
+end
+
+-- Decides a key that has been charged all it was asked for, and has `value` since.
+local function settle(key, value, units, times)
+  local asked = units * times
+  if not exact then
+    return leave(key, value, asked)
+  end
+  local counts = value - asked - base
   if counts > 0 and counts < square then
     local current = counts % radix
     local taken = admitted((counts - current) / radix, current, units, times)
     if taken < asked then
       redis.call('DECRBY', key, asked - taken)
     end
-    return before
+    return counts
   end
-  local previous, current = advance(before)
+  local previous, current = advance(value - asked)
   if not previous then
-    redis.call('DECRBY', key, asked)
-    return -1
+    return leave(key, value, asked)
   end
-  current = current + admitted(previous, current, units, times)
-  if previous + current == 0 then
+  local charged = current + admitted(previous, current, units, times)
+  if previous + charged == 0 then
     redis.call('DEL', key)
   else
-    -- Kept until the end of the next window, whatever is added in this one.
+    -- Kept until the end of the next window, whatever is added in this one; and a
+    -- millisecond more, because Redis rounds the time it starts from down. A time that is
+    -- given has nothing to do with the one Redis expires keys by.
     local left = 2 * window - elapsed
-    local value = base + previous * radix + current
-    redis.call('SET', key, value, 'PX', (left - left % 1000) / 1000 + spare_ms)
+    redis.call('SET', key, base + previous * radix + charged,
+      'PX', (left - left % 1000) / 1000 + (is_given and 3600000 or 2))
   end
-  return before
+  return previous * radix + current
 end
 
-local replies = {now}
-for i = 1, #KEYS do
-  local before, failure = -1, nil
-  if exact then
-    before, failure = ask(KEYS[i], (ARGV[3 + 2 * i] or 1) + 0, (ARGV[4 + 2 * i] or 1) + 0)
+for _, charge in ipairs(rare) do
+  local i, value, units, times = unpack(charge)
+  if type(value) == 'number' then
+    replies[i + 1] = settle(KEYS[i], value, units, times)
+  elseif string.find(value.err, '^WRONGTYPE') or string.find(value.err, '^ERR') then
+    replies[i + 1] = -1
+  else
+    -- This says something of the server, not of a key: it befalls the first command
+    -- already, and nothing was charged.
+    return value
   end
-  if failure then
-    return failure
-  end
-  replies[i + 1] = before
-end
-if #KEYS == 1 then
-  return struct.pack('<i8i8', now, replies[2])
 end
 return replies

@@ -16,7 +16,7 @@ pub(super) use self::sentinel::Sentinels;
 pub(super) use self::slots::slot_of;
 use super::connection::Dialer;
 use super::error::ConnectError;
-use super::lane::{Answer, Lane, State, Target, Trouble, Work};
+use super::lane::{Answer, Lane, Manner, State, Target, Trouble, Work};
 use super::names::slot_key;
 use super::stats::Tally;
 use super::url::{Kind, StoreUrl};
@@ -25,7 +25,7 @@ use crate::Failure;
 /// How often one call is sent again. A slot that moves takes two redirects, and a
 /// little patience when a call has several keys.
 const MAX_RESENDS: u32 = 6;
-/// What a call waits that has keys on both sides of a move, the first time.
+/// What a call waits that has keys on both sides of a move, times how often it has.
 const PATIENCE: Duration = Duration::from_millis(1);
 
 /// The servers of a store.
@@ -77,14 +77,14 @@ impl Topology {
         work: impl Fn() -> Work,
         tally: &Tally,
     ) -> Result<Answer, Failure> {
-        let (mut lane, mut asking) = (self.lane(slot)?, false);
+        let (mut lane, mut manner) = (self.lane(slot)?, Manner::Together);
         for resends in 0..=MAX_RESENDS {
             if resends > 0 {
                 Tally::add(&tally.resent, 1);
             }
             // A lane that ends answers nobody; what it had sent is lost.
-            let answer = lane.submit(work(), asking)?.await.unwrap_or(LOST);
-            (lane, asking) = match answer {
+            let answer = lane.submit(work(), manner)?.await.unwrap_or(LOST);
+            (lane, manner) = match answer {
                 Ok(answer) => return Ok(answer),
                 Err(Trouble::Failed(failure)) => {
                     self.suspect(&failure);
@@ -92,12 +92,13 @@ impl Topology {
                 }
                 Err(Trouble::Moved(address)) => {
                     self.suspect(&Failure::Down);
-                    (self.lane_to(&address)?, false)
+                    (self.lane_to(&address)?, Manner::Alone)
                 }
-                Err(Trouble::Ask(address)) => (self.lane_to(&address)?, true),
+                Err(Trouble::Ask(address)) => (self.lane_to(&address)?, Manner::Asking),
                 Err(Trouble::TryAgain) => {
-                    tokio::time::sleep(PATIENCE * (resends + 1)).await;
-                    (self.lane(slot)?, false)
+                    // Alone it may pass at once.
+                    tokio::time::sleep(PATIENCE * resends).await;
+                    (self.lane(slot)?, Manner::Alone)
                 }
             };
         }

@@ -1,7 +1,7 @@
 //! Real servers for the tests: started on free ports, ended by their process.
 //!
 //! A program that is missing fails the test: `scripts/lib/redis.sh` installs them.
-//! Redis, Sentinel and `redis-cli` are looked for in PATH, Valkey where
+//! Redis and Sentinel are looked for in PATH, Valkey where
 //! `TIDEGATE_VALKEY` says, and then in PATH.
 
 mod cluster;
