@@ -64,12 +64,13 @@ impl Clock {
         }
     }
 
-    /// The time, if that takes no more than a look: the coarse clock, ticking.
-    #[inline(always)]
-    pub(crate) fn glance(&self) -> Option<Timestamp> {
+    /// Where its time can be had by no more than a look, while it ticks: the coarse
+    /// clock. The others never do.
+    pub(crate) fn dial(&self) -> &'static Dial {
+        static STILL: Dial = Dial(AtomicU64::new(0));
         match &self.0 {
-            Source::Coarse(ticker) => ticker.glance(),
-            Source::Precise(_) | Source::Manual(_) => None,
+            Source::Coarse(ticker) => &ticker.dial,
+            Source::Precise(_) | Source::Manual(_) => &STILL,
         }
     }
 
@@ -144,11 +145,48 @@ fn whole_micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Time as last published. Everybody publishes with `fetch_max`, so a reader who
-/// comes after another never sees less.
+/// Time as last published, in microseconds, twice; plus one while it ticks. One word
+/// for both, so that one look tells both.
+///
+/// Everybody publishes with `fetch_max`, so a reader who comes after another never
+/// sees less. A reader who finds it still and then publishes may stop it for the
+/// rest of a tick: others do as that one did.
+pub(crate) struct Dial(AtomicU64);
+
+impl Dial {
+    /// What it shows.
+    #[inline(always)]
+    pub(crate) fn glance(&self) -> Glance {
+        Glance(self.0.load(Ordering::Acquire))
+    }
+
+    fn publish(&self, now: Timestamp, ticking: bool) -> Timestamp {
+        let shown = now.as_micros() << 1 | u64::from(ticking);
+        Timestamp::from_micros(self.0.fetch_max(shown, Ordering::AcqRel).max(shown) >> 1)
+    }
+
+    fn stop(&self) {
+        self.0.fetch_and(!1, Ordering::AcqRel);
+    }
+}
+
+/// What a [`Dial`] showed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Glance(u64);
+
+impl Glance {
+    /// No time that was ever shown.
+    pub(crate) const NONE: Glance = Glance(0);
+
+    /// The time, if it was ticking.
+    #[inline(always)]
+    pub(crate) fn time(self) -> Option<Timestamp> {
+        (self.0 & 1 == 1).then(|| Timestamp::from_micros(self.0 >> 1))
+    }
+}
+
 struct Ticker {
-    now_us: AtomicU64,
-    ticking: AtomicBool,
+    dial: Dial,
     /// Somebody read the clock while it was not ticking.
     wanted: AtomicBool,
     anchor: Anchor,
@@ -160,8 +198,7 @@ impl Ticker {
     fn new() -> Self {
         let anchor = Anchor::now();
         Ticker {
-            now_us: AtomicU64::new(anchor.wall_us),
-            ticking: AtomicBool::new(false),
+            dial: Dial(AtomicU64::new(anchor.wall_us << 1)),
             wanted: AtomicBool::new(false),
             anchor,
             started: Once::new(),
@@ -171,20 +208,14 @@ impl Ticker {
 
     #[inline]
     fn now(&'static self) -> Timestamp {
-        self.glance().unwrap_or_else(|| self.start())
-    }
-
-    #[inline(always)]
-    fn glance(&self) -> Option<Timestamp> {
-        let ticking = self.ticking.load(Ordering::Acquire);
-        ticking.then(|| Timestamp::from_micros(self.now_us.load(Ordering::Acquire)))
+        self.dial.glance().time().unwrap_or_else(|| self.start())
     }
 
     /// Reads the precise clock instead, and has the thread tick again. A process
     /// that cannot start the thread goes on with the precise clock.
     #[cold]
     fn start(&'static self) -> Timestamp {
-        let now = self.publish();
+        let now = self.dial.publish(self.anchor.time(), false);
         if !self.wanted.swap(true, Ordering::AcqRel) {
             self.started.call_once(|| {
                 let name = "tidegate-clock".into();
@@ -198,11 +229,6 @@ impl Ticker {
         now
     }
 
-    fn publish(&self) -> Timestamp {
-        let now = self.anchor.time().as_micros();
-        Timestamp::from_micros(self.now_us.fetch_max(now, Ordering::AcqRel).max(now))
-    }
-
     fn run(&self) {
         // The only thread to set it.
         let _ = self.thread.set(thread::current());
@@ -210,15 +236,14 @@ impl Ticker {
             while !self.wanted.swap(false, Ordering::AcqRel) {
                 thread::park();
             }
-            self.publish();
-            self.ticking.store(true, Ordering::Release);
+            self.dial.publish(self.anchor.time(), true);
             for _ in 0..TICKS_PER_ROUND {
                 thread::sleep(TICK);
-                self.publish();
+                self.dial.publish(self.anchor.time(), true);
             }
             // Whoever reads now says so by setting `wanted`; after one more tick
             // without a reader the thread sleeps until there is one.
-            self.ticking.store(false, Ordering::Release);
+            self.dial.stop();
             thread::sleep(TICK);
         }
     }

@@ -65,23 +65,27 @@ impl SlidingCounter {
         SlidingCounter { index, previous, current }
     }
 
-    /// The answer if `units`, at least one, are admitted, and `None` if not, for
-    /// packed counts of the window around now below the limit's
+    /// The answer if `units` are admitted, and `None` if not or if they are none,
+    /// for packed counts of the window around now below the limit's
     /// [`compact_end`](Limit::compact_end). Adding `units` to the packed counts
-    /// then charges them. `until_us` is the time until the next window ends.
+    /// then charges them. `until_us` is the time until the next window ends,
+    /// `share_left` what [`Limit::share_left`] says.
     ///
     /// It is [`State::decide`](crate::State::decide) for the one case that decides
-    /// how fast a limiter is, with all left out that cannot happen in it.
+    /// how fast a limiter is, with all left out that cannot happen in it, and without
+    /// a branch that asks whether anything was counted in the window before.
     #[inline(always)]
-    pub fn admit_packed(counts: u64, limit: &Limit, units: u64, until_us: u64) -> Option<Decision> {
+    pub fn admit_packed(
+        counts: u64,
+        limit: &Limit,
+        units: u64,
+        until_us: u64,
+        share_left: u64,
+    ) -> Option<Decision> {
         let counter = SlidingCounter::unpack(0, counts);
-        let window_us = limit.window_us();
-        let carried = match counter.previous {
-            0 => 0,
-            previous => limit.split(previous * (until_us - window_us)).0,
-        };
-        let available = limit.count().checked_sub(counter.current + carried)?;
-        let remaining = available.checked_sub(units)?;
+        let carried = part(counter.previous, share_left);
+        let room = limit.count().checked_sub(units).filter(|_| units > 0)?;
+        let remaining = room.checked_sub(counter.current + carried)?;
         // Between 1 and the limit, or it would not have been admitted.
         let current = counter.current + units;
         Some(Decision {
@@ -89,7 +93,7 @@ impl SlidingCounter {
             limit: limit.count(),
             remaining,
             retry_after: RetryAfter::Now,
-            reset_after: ResetAfter::less_a_share(until_us, window_us - 1, current),
+            reset_after: ResetAfter::less_a_share(until_us, limit.window_us() - 1, current),
         })
     }
 
@@ -130,6 +134,12 @@ impl SlidingCounter {
         let product = self.previous * (limit.window_ticks() - elapsed_ticks(limit, now));
         if limit.tick_us() == 1 { limit.split(product).0 } else { product / limit.window_ticks() }
     }
+}
+
+/// `count * share / 2^63`, rounded down.
+#[inline(always)]
+fn part(count: u64, share: u64) -> u64 {
+    ((u128::from(2 * count) * u128::from(share)) >> 64) as u64
 }
 
 /// How far into its window `now` lies, in whole ticks.

@@ -367,6 +367,20 @@ impl Limit {
         Moment { at: now, index, elapsed_us }
     }
 
+    /// How much of the window before is still within reach: `(W - e) / W` in units
+    /// of 2^-63, more than the true value by at most one.
+    ///
+    /// A product with it, cut off at 2^63, is the exact `floor(P * (W - e) / W)` for
+    /// every count `P` up to [`Limit::count_cap`] where ticks are microseconds: the
+    /// product is too large by at most `P / 2^63`, and that is less than `1 / W`, the
+    /// least by which a fraction of `W` can miss the next whole number.
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "a part of a window is at most 2^63")]
+    pub fn share_left(&self, now: &Moment) -> u64 {
+        let wide = u128::from(self.window_us - now.elapsed_us) << 63;
+        (wide / u128::from(self.window_us)) as u64 + 1
+    }
+
     /// The length of a sub-window of `sliding-buckets`, rounded up; the window of
     /// the others.
     #[inline]

@@ -1,9 +1,11 @@
 //! The SPEC's properties over random limits of every size: counts from 0 to
 //! 10^12, windows from 1 ms to 366 days, times from the epoch to beyond reason.
 
+use std::time::Duration;
+
 use proptest::prelude::*;
 use tidegate_core::{
-    Algorithm, Ask, Cost, Decision, Limit, PermitId, SlidingCounter, State, bounds,
+    Algorithm, Ask, Cost, Decision, Limit, PermitId, SlidingCounter, State, Timestamp, bounds,
 };
 
 use crate::pair::{Pair, ask};
@@ -275,7 +277,7 @@ proptest! {
         (elapsed, units) in (any::<u64>(), 1..2_000_u64),
         small in any::<bool>(),
     ) {
-        let limit = Limit::new(count, std::time::Duration::from_micros(window_us), Algorithm::SlidingCounter);
+        let limit = Limit::new(count, Duration::from_micros(window_us), Algorithm::SlidingCounter);
         let limit = limit.expect("within bounds");
         // Small counts too, or hardly any would be admitted.
         let shrink = |value: u64| if small { value % (count / 2 + 1) } else { value };
@@ -286,15 +288,42 @@ proptest! {
         prop_assert_eq!(SlidingCounter::unpack(7, packed), counter);
         if packed < limit.compact_end() {
             let until_us = 2 * window_us - elapsed_us;
-            let quick = SlidingCounter::admit_packed(packed, &limit, units, until_us);
+            let now = Timestamp::from_micros(7 * window_us + elapsed_us);
+            let share_left = limit.share_left(&limit.moment(now));
+            let quick = SlidingCounter::admit_packed(packed, &limit, units, until_us, share_left);
             let mut state = State::SlidingCounter(counter);
-            let full = state.decide(&limit, &ask(Cost::Ask(units), 7 * window_us + elapsed_us));
+            let full = state.decide(&limit, &ask(Cost::Ask(units), now.as_micros()));
             prop_assert_eq!(quick, full.allowed.then_some(full));
             if full.allowed {
                 let charged = SlidingCounter::unpack(7, packed + units);
                 prop_assert!(matches!(state, State::SlidingCounter(state) if state == charged));
             }
         }
+    }
+
+    /// Where `P * (W - e) / W` is a whole number, or misses the next by as little as
+    /// it can, the share in place of the division still rounds as the division does.
+    #[test]
+    fn a_packed_counter_carries_what_the_division_says(
+        (parts, part_us) in (1..=1_000_000_u64, 1..=3_600_000_000_u64),
+        (previous, left, beyond) in (any::<u64>(), any::<u64>(), 0..=1_u64),
+    ) {
+        let window_us = (parts * part_us).clamp(bounds::COMPACT_WINDOW_US, bounds::MAX_WINDOW_US);
+        // The largest count whose product with the window stays exact.
+        let count = (bounds::MAX_PRODUCT / window_us - 1).min(bounds::COMPACT_COUNT - 1);
+        let limit = Limit::new(count, Duration::from_micros(window_us), Algorithm::SlidingCounter);
+        let limit = limit.expect("within bounds");
+        let most = count / parts;
+        let previous = if most > 0 { parts * (1 + previous % most) } else { previous % (count + 1) };
+        let left_us = (left % parts * part_us + beyond).clamp(1, window_us);
+        let now = Timestamp::from_micros(8 * window_us - left_us);
+        let packed = SlidingCounter { index: 7, previous, current: 0 }.pack().expect("small");
+        prop_assert!(packed < limit.compact_end(), "{limit} is decided on quickly");
+        let (until_us, share_left) = (window_us + left_us, limit.share_left(&limit.moment(now)));
+        let quick = SlidingCounter::admit_packed(packed, &limit, 1, until_us, share_left);
+        let carried = u128::from(previous) * u128::from(left_us) / u128::from(window_us);
+        let remaining = u128::from(count).checked_sub(carried + 1);
+        prop_assert_eq!(quick.map(|decision| u128::from(decision.remaining)), remaining);
     }
 
     #[test]

@@ -144,6 +144,34 @@ fn growth_loses_nobody() {
     }
 }
 
+/// A newcomer takes the slot that is its own from a key that has a right only to
+/// another, while that key, or one beside it, is checked. Which keys these are only
+/// their hashes say, and those are the same in every model.
+#[test]
+fn who_makes_way_is_not_lost() {
+    const NAMES: [&str; 8] = ["q", "r", "s", "t", "u", "v", "w", "x"];
+    for (newcomer, checked) in [("n0", "t"), ("n0", "x"), ("n14", "t"), ("n19", "t"), ("n19", "x")]
+    {
+        model(ONE_PREEMPTION, move || {
+            let (limiter, limit) = (limiter(30), limit("5 per 1h"));
+            for name in NAMES {
+                assert!(admits(&limiter, name, &limit));
+            }
+            let all = both(
+                &limiter,
+                move |limiter| admits(limiter, newcomer, &limit),
+                |limiter| admits(limiter, checked, &limit),
+            );
+            assert_eq!(all, (true, true));
+            assert_eq!(limiter.stats().tracked_keys, 9);
+            for name in NAMES.into_iter().chain([newcomer]) {
+                let used = 5 - remaining(&limiter, name, &limit);
+                assert_eq!(used, if name == checked { 2 } else { 1 }, "{name}");
+            }
+        });
+    }
+}
+
 /// The last place of a full store goes to one of two newcomers.
 #[test]
 fn the_last_place_is_given_once() {

@@ -48,6 +48,7 @@ use self::many::OBSERVER;
 pub(crate) use self::one::Told;
 use self::table::Table;
 use crate::check::MAX_CHECKS;
+use crate::clock::Dial;
 use crate::store::{Request, Store, StoreError};
 use crate::{Clock, Verdict};
 
@@ -130,6 +131,8 @@ pub struct MemoryStore {
     table: Table,
     hasher: SeedableRandomState,
     clock: Clock,
+    /// The clock's.
+    dial: &'static Dial,
     when_full: WhenFull,
     max_log_entries: u64,
     /// The key that stands for all there is no room for.
@@ -168,6 +171,7 @@ impl MemoryStore {
             overflow_hash: random_bits(),
             ids: Ids::new(options.max_ids),
             hasher,
+            dial: clock.dial(),
             clock,
             when_full: options.when_full,
             max_log_entries: options.max_log_entries,

@@ -3,13 +3,14 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use tidegate_core::{
-    Algorithm, Ask, Cost, Decision, Limit, ResetAfter, RetryAfter, SlidingCounter, State, Timestamp,
+    Algorithm, Ask, Cost, Decision, Limit, ResetAfter, RetryAfter, State, Timestamp,
 };
 
 use super::lock::Backoff;
 use super::shard::{Locked, Place};
 use super::slot::{self, Fingerprint, Frame, Inline, SEIZED, Slot};
 use super::{MemoryStore, WhenFull};
+use crate::clock::Glance;
 use crate::{Check, CheckError};
 
 /// Checks of a batch whose cache misses are taken together: enough to keep the
@@ -73,14 +74,14 @@ enum Elsewhere {
 thread_local! {
     /// The frame this thread needed last. The coarse clock ticks once in thousands
     /// of decisions, so mostly it is the one needed next.
-    static LAST_FRAME: Frame = const { Frame::new() };
+    static LAST_FRAME: Frame<Glance> = const { Frame::new(Glance::NONE) };
 }
 
 impl MemoryStore {
     /// Decides an ask for `units` now.
     ///
     /// The hot path is here in full and calls nothing: a key of up to 16 bytes, the
-    /// coarse clock, a frame that is known, a counter in its slot, in its window,
+    /// coarse clock, a frame that is known, a counter in its home line, in its window,
     /// with units to spare. Whatever else there is ends in a call that begins anew.
     #[inline(always)]
     pub(crate) fn ask(&self, key: &[u8], limit: &Limit, units: u64) -> Result<Told, CheckError> {
@@ -99,8 +100,8 @@ impl MemoryStore {
     #[inline(always)]
     fn ask_hashed(&self, hash: u64, limit: &Limit, units: u64) -> Result<Told, CheckError> {
         let decision = LAST_FRAME.with(|frame| {
-            let now = self.clock.glance()?;
-            frame.is_of(limit, now).then(|| self.admit_quickly(frame, hash, limit, units))?
+            let is_known = frame.is_of(limit, self.dial.glance());
+            is_known.then(|| self.admit_quickly(frame, hash, limit, units))?
         });
         match decision {
             Some(decision) => Ok(decision.into()),
@@ -110,8 +111,15 @@ impl MemoryStore {
 
     #[inline(never)]
     fn ask_rarely(&self, hash: u64, limit: &Limit, units: u64) -> Result<Told, CheckError> {
-        if let Some(now) = self.clock.glance() {
-            LAST_FRAME.with(|frame| frame.is_of(limit, now) || frame.set(limit, now));
+        let glance = self.dial.glance();
+        if let Some(now) = glance.time() {
+            let decision = LAST_FRAME.with(|frame| {
+                let framed = frame.is_of(limit, glance) || frame.set(limit, now, glance);
+                framed.then(|| self.admit_nearby(frame, hash, limit, units))?
+            });
+            if let Some(decision) = decision {
+                return Ok(decision.into());
+            }
         }
         let shard = self.table.shard_of(hash);
         let check = Located { hash, shard, limit, cost: Cost::Ask(units) };
@@ -133,7 +141,7 @@ impl MemoryStore {
     pub(crate) fn decide_batch(
         &self,
         checks: &[Check<'_>],
-        time: impl Fn(usize) -> Timestamp,
+        time: impl Fn(usize) -> Timestamp + Copy,
         decisions: &mut Vec<Decision>,
     ) -> Result<(), CheckError> {
         if checks.iter().any(|check| check.limit.algorithm() == Algorithm::Concurrency) {
@@ -141,16 +149,17 @@ impl MemoryStore {
         }
         decisions.reserve(checks.len());
         for (round, chunk) in checks.chunks(BATCH).enumerate() {
-            let (mut hashes, mut words) = ([0; BATCH], [0; BATCH]);
-            for ((hash, word), check) in hashes.iter_mut().zip(&mut words).zip(chunk) {
+            let (mut hashes, mut homes) = ([0; BATCH], [0; BATCH]);
+            for ((hash, home), check) in hashes.iter_mut().zip(&mut homes).zip(chunk) {
                 *hash = self.hash(check.key);
                 let fingerprint = Fingerprint::new(*hash ^ check.limit.id());
-                *word = self.table.extent(self.table.shard_of(*hash)).home_word(fingerprint);
+                *home = self.table.extent(self.table.shard_of(*hash)).home_word(fingerprint);
             }
             // In a loop of its own: the shorter it is, the more misses are under way
             // at once.
-            std::hint::black_box(self.table.touch(&words[..chunk.len()]));
-            self.decide_touched(chunk, &hashes, |index| time(round * BATCH + index), decisions)?;
+            std::hint::black_box(self.table.touch(&homes[..chunk.len()]));
+            let time = move |index| time(round * BATCH + index);
+            self.decide_touched(chunk, &hashes, &homes, time, decisions)?;
         }
         Ok(())
     }
@@ -159,21 +168,28 @@ impl MemoryStore {
         &self,
         checks: &[Check<'_>],
         hashes: &[u64; BATCH],
-        time: impl Fn(usize) -> Timestamp,
+        homes: &[usize; BATCH],
+        time: impl Fn(usize) -> Timestamp + Copy,
         decisions: &mut Vec<Decision>,
     ) -> Result<(), CheckError> {
         // Mostly all checks of a batch are of one limit at one time.
-        let frame = Frame::new();
-        for (index, (check, &hash)) in checks.iter().zip(hashes).enumerate() {
+        let frame = Frame::new(Timestamp::LAST);
+        for (index, ((check, &hash), &home)) in checks.iter().zip(hashes).zip(homes).enumerate() {
             let now = time(index);
-            let framed = frame.is_of(check.limit, now) || frame.set(check.limit, now);
+            let framed = frame.is_of(check.limit, now) || frame.set(check.limit, now, now);
             let decision = match check.cost {
-                Cost::Ask(units) if framed => self.admit_quickly(&frame, hash, check.limit, units),
+                Cost::Ask(units) if framed => {
+                    let tag = frame.tag(Fingerprint::new(hash ^ check.limit.id()));
+                    let place = self.table.glimpse_at(home, tag);
+                    place.and_then(|place| admit_at(place, tag, &frame, check.limit, units))
+                }
                 _ => None,
             };
             decisions.push(match decision {
                 Some(decision) => decision,
-                None => self.decide_located(&self.located(hash, check), &|| time(index))?.decision,
+                None => {
+                    self.decide_located(&self.located(hash, check), &move || time(index))?.decision
+                }
             });
         }
         Ok(())
@@ -190,16 +206,17 @@ impl MemoryStore {
         Located { hash, shard, limit: check.limit, cost: check.cost }
     }
 
-    /// Admits units of a counter in its slot, of the frame's window; `None` if that
-    /// is not the case, or if they are none or more than there are, and then
+    /// Admits units of a counter in its home line, of the frame's window; `None`
+    /// if that is not the case, or if they are none or more than there are, and then
     /// nothing has changed.
     ///
     /// Every instruction counts here: a processor overlaps the cache misses of two
-    /// decisions only if both fit into what it looks ahead.
+    /// decisions only if both fit into what it looks ahead, and if no store in
+    /// between goes to an address that depends on what was missed.
     #[inline(always)]
     fn admit_quickly(
         &self,
-        frame: &Frame,
+        frame: &Frame<Glance>,
         hash: u64,
         limit: &Limit,
         units: u64,
@@ -207,23 +224,22 @@ impl MemoryStore {
         let fingerprint = Fingerprint::new(hash ^ limit.id());
         let tag = frame.tag(fingerprint);
         let extent = self.table.extent(self.table.shard_of(hash));
-        let place = extent.glimpse_at_home(fingerprint, tag)?;
-        let body = place.exchange();
-        let counts = frame.counts(body);
-        if place.tag() == tag
-            && counts < limit.compact_end()
-            && units > 0
-            && let Some(decision) =
-                SlidingCounter::admit_packed(counts, limit, units, frame.until_us())
-        {
-            place.release(body + units);
-            return Some(decision);
-        }
-        // If somebody else has it, it is theirs to release.
-        if body != SEIZED {
-            place.release(body);
-        }
-        None
+        admit_at(extent.glimpse_at_home(fingerprint, tag)?, tag, frame, limit, units)
+    }
+
+    /// The same for a counter in its home line or one of the next.
+    #[inline]
+    fn admit_nearby(
+        &self,
+        frame: &Frame<Glance>,
+        hash: u64,
+        limit: &Limit,
+        units: u64,
+    ) -> Option<Decision> {
+        let fingerprint = Fingerprint::new(hash ^ limit.id());
+        let tag = frame.tag(fingerprint);
+        let place = self.table.extent(self.table.shard_of(hash)).glimpse(fingerprint, tag)?;
+        admit_at(place, tag, frame, limit, units)
     }
 
     /// Decides a check wherever its state is.
@@ -516,6 +532,29 @@ impl MemoryStore {
         locked.note_deadline(kept.deadline());
         place.write(kept);
     }
+}
+
+/// Admits units of a counter that seems to be in this place.
+#[inline(always)]
+fn admit_at<T: Copy + PartialEq>(
+    place: Place<'_>,
+    tag: u64,
+    frame: &Frame<T>,
+    limit: &Limit,
+    units: u64,
+) -> Option<Decision> {
+    let body = place.exchange();
+    if place.tag() == tag
+        && let Some(decision) = frame.admit(body, limit, units)
+    {
+        place.release(body + units);
+        return Some(decision);
+    }
+    // If somebody else has it, it is theirs to release.
+    if body != SEIZED {
+        place.release(body);
+    }
+    None
 }
 
 /// Whether a cost adds to what is counted.

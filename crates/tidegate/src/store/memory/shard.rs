@@ -1,8 +1,15 @@
 //! One shard: a small open-addressed table with a lock of its own.
 //!
-//! A key lives in the first free slot from its home line on. Slots are freed only
-//! by laying the shard out anew, so a lookup may stop at the first line with an
-//! empty slot; an expired slot keeps its place until a newcomer takes it.
+//! A key lives in the first line from its home line on that had room. Slots are
+//! freed only by laying the shard out anew, so a lookup may stop at the first line
+//! with an empty slot; an expired slot keeps its place until a newcomer takes it.
+//!
+//! Within its home line a key has a slot of its own, named by its hash, and three in
+//! four keys sit there: whoever is in it without that right makes way. It is not
+//! needed to find a key, but to charge it quickly. A processor does not let the
+//! loads of the next decision pass a store before it knows where that store goes; if
+//! that depends on which tag matched, each decision waits for the cache misses
+//! of the one before. Where a key's own slot is, only its hash decides.
 //!
 //! Two locks, one within the other. The shard's is for looking up, placing and
 //! moving slots: tags change under it alone. The slot's is its own body: whoever
@@ -11,6 +18,8 @@
 //! seizes its slot and nothing else, in the one cache line it needs anyway, and
 //! waits for nothing while it has it; so who holds the shard's lock may wait for a
 //! slot, and never the other way round.
+
+use std::hint::select_unpredictable;
 
 use tidegate_core::Timestamp;
 
@@ -30,9 +39,9 @@ pub(super) const LINE_WORDS: usize = 2 * LINE_SLOTS;
 pub(super) const SHARD_LINES: usize = if cfg!(loom) { 2 } else { 336 };
 /// Lines of a new shard.
 pub(super) const FIRST_LINES: usize = if cfg!(loom) { 1 } else { 16 };
-/// How far a key is looked for without locking its shard: few are not in their
-/// home line, and fewer not in the next either.
-const GLIMPSED_LINES: usize = 2;
+/// How far a key is looked for without locking its shard: one in 13 is not in its
+/// home line, and one in 50 not in the next either.
+const GLIMPSED_LINES: usize = if cfg!(loom) { 2 } else { 4 };
 
 #[derive(Debug)]
 #[repr(align(64))]
@@ -146,6 +155,12 @@ fn home(fingerprint: Fingerprint, lines: u16) -> usize {
     ((fingerprint.place_bits() * u64::from(lines)) >> 32) as usize
 }
 
+/// The slot of its home line that is a fingerprint's own.
+#[inline]
+fn own_slot(fingerprint: Fingerprint) -> usize {
+    fingerprint.place_bits() as usize % LINE_SLOTS
+}
+
 /// The line after: where a full line passes its keys on to.
 #[inline]
 fn next_line(line: usize, lines: u16) -> usize {
@@ -238,9 +253,10 @@ impl<'a> ShardRef<'a> {
         self.table.extent(self.index).line(line)
     }
 
-    fn places(&self, line: usize) -> impl Iterator<Item = Place<'a>> {
+    /// The places of a line, beginning with this one.
+    fn places(&self, line: usize, first: usize) -> impl Iterator<Item = Place<'a>> {
         let line = self.line(line);
-        (0..LINE_SLOTS).map(move |slot| Place { line, slot })
+        (first..first + LINE_SLOTS).map(move |slot| Place { line, slot: slot % LINE_SLOTS })
     }
 }
 
@@ -251,16 +267,25 @@ impl<'a> Extent<'a> {
         self.word(home(fingerprint, self.lines))
     }
 
-    /// Where a slot with this very tag seems to be, looked up without the lock in
-    /// the key's home line. It may have moved by the time it is seized; then its
-    /// tag is another. Once it is seized a match settles it: a key has one slot,
-    /// and one it left is cleared.
+    /// The place that is a key's own, whoever is there.
     #[inline(always)]
-    pub(super) fn glimpse_at_home(self, fingerprint: Fingerprint, tag: u64) -> Option<Place<'a>> {
-        glimpse_in(self.line(home(fingerprint, self.lines)), tag)
+    pub(super) fn own_place(self, fingerprint: Fingerprint) -> Place<'a> {
+        let line = self.line(home(fingerprint, self.lines));
+        Place { line, slot: own_slot(fingerprint) }
     }
 
-    /// The same in a few lines from the home line on.
+    /// Where in its home line a slot with this very tag seems to be. If it is in its
+    /// own place, a processor that guesses so knows the place before the line arrives.
+    #[inline(always)]
+    pub(super) fn glimpse_at_home(self, fingerprint: Fingerprint, tag: u64) -> Option<Place<'a>> {
+        let own = self.own_place(fingerprint);
+        if own.tag() == tag { Some(own) } else { glimpse_in(own.line, tag) }
+    }
+
+    /// Where a slot with this very tag seems to be, looked up without the lock in
+    /// a few lines from the home line on. It may have moved by the time it is
+    /// seized; then its tag is another. Once it is seized a match settles it: a key
+    /// has one slot, and one it left is cleared.
     #[inline]
     pub(super) fn glimpse(self, fingerprint: Fingerprint, tag: u64) -> Option<Place<'a>> {
         let mut at = home(fingerprint, self.lines);
@@ -275,12 +300,12 @@ impl<'a> Extent<'a> {
 }
 
 /// Which of a line's four slots has the tag. It cannot be predicted, so it is
-/// computed, from three comparisons: if it is none of those it is the first, or
-/// not here.
+/// selected: the first, unless it is one of the others.
 #[inline(always)]
-fn glimpse_in(line: &Line, tag: u64) -> Option<Place<'_>> {
-    let is_at = |slot: usize| usize::from(line[slot].load(Relaxed) == tag) * slot;
-    let place = Place { line, slot: is_at(1) + is_at(2) + is_at(3) };
+pub(super) fn glimpse_in(line: &Line, tag: u64) -> Option<Place<'_>> {
+    let is_at = |slot: usize| line[slot].load(Relaxed) == tag;
+    let slot = (1..LINE_SLOTS).fold(0, |slot, at| select_unpredictable(is_at(at), at, slot));
+    let place = Place { line, slot };
     (place.tag() == tag).then_some(place)
 }
 
@@ -318,7 +343,7 @@ impl<'a> Locked<'a> {
             if let Some(slot) = expired {
                 self.discard(slot);
                 self.table.give_back(u64::from(reserved));
-                return Some(self.put(place, mark));
+                return Some(self.settle(place, mark));
             } else if !self.has_room() {
                 if !self.rebuild(passed) {
                     self.table.give_back(u64::from(reserved));
@@ -332,7 +357,7 @@ impl<'a> Locked<'a> {
                 reserved = true;
             } else {
                 self.shard.used.store(self.shard.used.load(Relaxed) + 1, Relaxed);
-                return Some(self.put(place, mark));
+                return Some(self.settle(place, mark));
             }
         }
     }
@@ -354,12 +379,12 @@ impl<'a> Locked<'a> {
     }
 
     /// The first slot along a key's path that it may take: an expired one or,
-    /// at the path's end, an empty one.
+    /// at the path's end, an empty one. In each line its own is looked at first.
     fn vacancy(&self, fingerprint: Fingerprint, passed: u64) -> (Place<'a>, Option<Slot>) {
         let lines = self.lines();
         let mut line = home(fingerprint, lines);
         loop {
-            for place in self.places(line) {
+            for place in self.places(line, own_slot(fingerprint)) {
                 let slot = place.look();
                 if slot.is_empty() {
                     return (place, None);
@@ -370,6 +395,29 @@ impl<'a> Locked<'a> {
             }
             line = next_line(line, lines);
         }
+    }
+
+    /// Puts a newcomer into the place found for it, or into its own if that is in
+    /// the same line and somebody is there who has a right only to another.
+    fn settle(&self, place: Place<'a>, newcomer: Slot) -> Place<'a> {
+        let own = self.table.extent(self.index).own_place(newcomer.fingerprint());
+        let is_near = std::ptr::eq(own.line, place.line) && own.slot != place.slot;
+        if !is_near || self.is_own(own) {
+            return self.put(place, newcomer);
+        }
+        // Seized until it is written, so whoever looks for it finds one of the two.
+        let other = own.seize();
+        self.put(place, other);
+        self.note_deadline(newcomer.deadline());
+        own.write(newcomer);
+        own
+    }
+
+    /// Whether a slot is in the place that is its own.
+    fn is_own(&self, place: Place<'a>) -> bool {
+        let of = Slot { tag: place.tag(), body: 0 }.fingerprint();
+        let own = self.table.extent(self.index).own_place(of);
+        std::ptr::eq(own.line, place.line) && own.slot == place.slot
     }
 
     /// Whether a slot can be taken before the shard must be rebuilt. Up to five
@@ -433,9 +481,9 @@ impl<'a> Locked<'a> {
 
     /// Puts every live slot in its place anew, in so many lines.
     fn lay_out(&self, passed: u64, lines: u16) {
-        let mut kept = Vec::with_capacity(self.shard.used.load(Relaxed) as usize);
+        let mut kept: Vec<Slot> = Vec::with_capacity(self.shard.used.load(Relaxed) as usize);
         let mut dropped = 0;
-        for place in (0..usize::from(self.lines())).flat_map(|line| self.places(line)) {
+        for place in (0..usize::from(self.lines())).flat_map(|line| self.places(line, 0)) {
             let slot = place.seize();
             place.write(Slot::default());
             if slot.is_empty() {
@@ -451,9 +499,18 @@ impl<'a> Locked<'a> {
         self.table.set_lines(self.index, lines);
         self.shard.used.store(kept.len() as u32, Relaxed);
         self.table.give_back(dropped);
-        let mut earliest = u64::MAX;
+        let earliest = kept.iter().map(|slot| slot.deadline()).min().unwrap_or(u64::MAX);
+        // Those whose own place is free come first, so that the others are not in it.
+        kept.retain(|&slot| {
+            let own = self.table.extent(self.index).own_place(slot.fingerprint());
+            let is_taken = own.tag() != 0;
+            if !is_taken {
+                own.seize();
+                own.write(slot);
+            }
+            is_taken
+        });
         for slot in kept {
-            earliest = earliest.min(slot.deadline());
             let (place, _) = self.vacancy(slot.fingerprint(), passed);
             place.seize();
             place.write(slot);

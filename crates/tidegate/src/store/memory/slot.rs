@@ -18,7 +18,7 @@
 
 use std::cell::Cell;
 
-use tidegate_core::{FixedWindow, Limit, Moment, SlidingCounter, Timestamp, bounds};
+use tidegate_core::{Decision, FixedWindow, Limit, Moment, SlidingCounter, Timestamp, bounds};
 
 const FINGERPRINT_SHIFT: u32 = 11;
 const USED: u64 = 1 << 10;
@@ -252,51 +252,56 @@ impl Inline {
 
 /// A limit's window around a moment as slots show it: all that a quick decision
 /// needs of both, worked out once for all keys. In cells, so that each is read
-/// where it is needed and none takes up a register before.
-#[derive(Debug)]
-pub(super) struct Frame {
+/// where it is needed and none takes up a register before. `T` is how the moment
+/// is named.
+pub(super) struct Frame<T> {
     /// What it was worked out for; no limit has the id 0.
     id: Cell<u64>,
-    now: Cell<Timestamp>,
+    at: Cell<T>,
     /// The tag of a counter of this window, but for the key.
     tag: Cell<u64>,
     /// Its body, but for the counts.
     body: Cell<u64>,
     /// Until the next window ends.
     until_us: Cell<u64>,
+    /// See [`Limit::share_left`].
+    share_left: Cell<u64>,
 }
 
-impl Frame {
+impl<T: Copy + PartialEq> Frame<T> {
     /// A frame of no limit.
-    pub(super) const fn new() -> Self {
+    pub(super) const fn new(at: T) -> Self {
         Frame {
             id: Cell::new(0),
-            now: Cell::new(Timestamp::LAST),
+            at: Cell::new(at),
             tag: Cell::new(0),
             body: Cell::new(0),
             until_us: Cell::new(0),
+            share_left: Cell::new(0),
         }
     }
 
-    /// Works it out for a limit with a [`compact_end`](Limit::compact_end); for
-    /// others it stays as it was, and says so.
-    pub(super) fn set(&self, limit: &Limit, now: Timestamp) -> bool {
+    /// Works it out for a limit with a [`compact_end`](Limit::compact_end) at `now`,
+    /// named `at`; for other limits it stays as it was, and says so.
+    pub(super) fn set(&self, limit: &Limit, now: Timestamp, at: T) -> bool {
         if limit.compact_end() == 0 {
             return false;
         }
-        let Some(inline) = Inline::counter(limit, &limit.moment(now)) else { return false };
+        let moment = limit.moment(now);
+        let Some(inline) = Inline::counter(limit, &moment) else { return false };
         self.id.set(limit.id());
-        self.now.set(now);
+        self.at.set(at);
         self.tag.set(inline.deadline >> DEADLINE_LOW_BITS);
         self.body.set(inline.deadline << BODY_BITS);
         self.until_us.set(inline.end_us - now.as_micros());
+        self.share_left.set(limit.share_left(&moment));
         true
     }
 
     /// Whether it was worked out for this.
     #[inline(always)]
-    pub(super) fn is_of(&self, limit: &Limit, now: Timestamp) -> bool {
-        self.now.get() == now && self.id.get() == limit.id()
+    pub(super) fn is_of(&self, limit: &Limit, at: T) -> bool {
+        self.at.get() == at && self.id.get() == limit.id()
     }
 
     /// The tag of a key's counter of this window.
@@ -305,18 +310,19 @@ impl Frame {
         of.0 | self.tag.get()
     }
 
-    /// The packed counts in a body whose tag is [`Frame::tag`]. If it is of
-    /// another window, or [`SEIZED`], they are beyond any limit's `compact_end`.
+    /// The answer if `units` are admitted to the counter with this body, whose tag
+    /// is [`Frame::tag`]; `None` if they are not, or if the counter is of another
+    /// window or the body is [`SEIZED`].
     #[inline(always)]
-    pub(super) fn counts(&self, body: u64) -> u64 {
-        // An equal deadline cancels out and leaves the counts.
-        body ^ self.body.get()
-    }
-
-    /// How long until the next window ends.
-    #[inline(always)]
-    pub(super) fn until_us(&self) -> u64 {
-        self.until_us.get()
+    pub(super) fn admit(&self, body: u64, limit: &Limit, units: u64) -> Option<Decision> {
+        // An equal deadline cancels out and leaves the counts; another leaves more
+        // than any limit's end of them.
+        let counts = body ^ self.body.get();
+        if counts >= limit.compact_end() {
+            return None;
+        }
+        let (until_us, share_left) = (self.until_us.get(), self.share_left.get());
+        SlidingCounter::admit_packed(counts, limit, units, until_us, share_left)
     }
 }
 
