@@ -102,11 +102,11 @@ impl Nodes {
                 let (gate, stopping, exact) = (gate.clone(), stopping.clone(), exact.clone());
                 callers.push(tokio::spawn(async move {
                     let mut events = Vec::new();
-                    let mut turn = usize::from(caller);
-                    while !stopping.load(Relaxed) {
-                        turn += 1;
-                        let policy = Policy::ALL[turn % 3];
-                        let key = (turn / 3 % usize::from(KEYS)) as u8;
+                    let turns = (0..KEYS).flat_map(|key| Policy::ALL.map(|policy| (policy, key)));
+                    for (policy, key) in turns.cycle().skip(usize::from(caller)) {
+                        if stopping.load(Relaxed) {
+                            break;
+                        }
                         let sent = start.elapsed();
                         let (allowed, decided) = ask(&gate, policy, key).await?;
                         let received = start.elapsed();

@@ -67,7 +67,7 @@ pub fn broken(outcome: &Outcome) -> Vec<String> {
         if fault.cuts_off() && !outcome.events.iter().any(|event| failed(&event)) {
             broken.push(format!("{policy:?} never noticed that the store was gone"));
         }
-        if outcome.events.iter().filter(exact).last().is_none_or(|last| last.sent < outcome.ended) {
+        if !outcome.events.iter().filter(exact).any(|event| event.sent >= outcome.ended) {
             broken.push(format!("{policy:?} had no exact answer after the store was back"));
         }
     }

@@ -53,8 +53,8 @@ fn write_report(text: &mut String, outcomes: &[Outcome]) -> std::fmt::Result {
             "{:<17}{:>7}{:>8.1}ms{:>8.1}ms{:>9}{:>8}{:>8}{:>8}  {:<28}{:>8.0}ms",
             name_of(&outcome.fault),
             outcome.events.len(),
-            ms(latency(outcome, 1.0)),
-            ms(latency(outcome, 0.999)),
+            ms(latency(outcome, 1_000)),
+            ms(latency(outcome, 999)),
             kinds[0],
             kinds[1],
             kinds[2],
@@ -74,12 +74,12 @@ fn count(outcome: &Outcome, decided: Decided) -> usize {
     outcome.events.iter().filter(|event| event.decided == decided).count()
 }
 
-/// What this part of the calls took at most.
-fn latency(outcome: &Outcome, part: f64) -> Duration {
+/// What so many of a thousand calls took at most.
+fn latency(outcome: &Outcome, of_thousand: usize) -> Duration {
     let mut took: Vec<Duration> =
         outcome.events.iter().map(|event| event.received.saturating_sub(event.sent)).collect();
     took.sort_unstable();
-    let index = (took.len() as f64 * part).ceil() as usize;
+    let index = (took.len() * of_thousand).div_ceil(1_000);
     took.get(index.saturating_sub(1)).copied().unwrap_or_default()
 }
 
@@ -95,13 +95,13 @@ fn bars(outcomes: &[Outcome]) -> Vec<Bar> {
     vec![
         Bar::at_most(
             "Redis stopped: a call at p99.9, ms",
-            of(Stopped).map(|stopped| ms(latency(stopped, 0.999))),
+            of(Stopped).map(|stopped| ms(latency(stopped, 999))),
             Some(most_ms),
             None,
         ),
         Bar::at_most(
             "Redis killed: a call at p99.9, ms",
-            of(Killed).map(|killed| ms(latency(killed, 0.999))),
+            of(Killed).map(|killed| ms(latency(killed, 999))),
             Some(most_ms),
             None,
         ),
@@ -126,7 +126,7 @@ pub fn json(outcomes: &[Outcome]) -> Value {
                 })
                 .collect();
             json!({ "fault": name_of(&outcome.fault), "calls": outcome.events.len(),
-                "longest_ms": ms(latency(outcome, 1.0)), "p999_ms": ms(latency(outcome, 0.999)),
+                "longest_ms": ms(latency(outcome, 1_000)), "p999_ms": ms(latency(outcome, 999)),
                 "answers": kinds, "windows": windows,
                 "lasted_ms": ms(outcome.ended.saturating_sub(outcome.began)),
                 "recovery_ms": ms(outcome.recovery) })

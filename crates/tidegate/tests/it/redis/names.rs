@@ -16,8 +16,8 @@ use crate::worlds::{any_limit, cases};
 fn names_are_short_and_readable() {
     let rows: &[(&[u8], &str, &str)] = &[
         (b"alice", "5 per 1m", "tg:{alice}c1m"),
-        (b"api\0192.0.2.1", "5 per 1m", "tg:{192.0.2.1}api/c1m"),
-        (b"api\0192.0.2.1", "9 per 60s", "tg:{192.0.2.1}api/c1m"),
+        (b"api\x00192.0.2.1", "5 per 1m", "tg:{192.0.2.1}api/c1m"),
+        (b"api\x00192.0.2.1", "9 per 60s", "tg:{192.0.2.1}api/c1m"),
         (b"api\0", "5 per 1500ms sliding-log", "tg:{%}api/l1500ms"),
         (b"", "5 per 1h sliding-buckets", "tg:{%}b1h.10"),
         (b"\0", "5 per 1d fixed-window", "tg:{%}/f1d"),
