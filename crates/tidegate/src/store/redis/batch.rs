@@ -13,7 +13,7 @@ use redis::{Cmd, Pipeline, ServerError, Value};
 use tidegate_core::{Limit, Timestamp};
 
 use super::breaker::Outcome;
-use super::connection::Connection;
+use super::connection::{Connection, add_scripts};
 use super::counter::{self, Entry, MAX_TIMES, Quick};
 use super::lane::{Answer, Job, Manner, Reply, Trouble, Work};
 use super::names::slot_key;
@@ -159,9 +159,7 @@ impl Batch {
         // The server has lost the scripts: it was asked to, or it is a new one.
         Tally::add(&tally.resent, unknown.len());
         let mut again = Pipeline::new();
-        for script in Script::ALL {
-            again.cmd("SCRIPT").arg("LOAD").arg(script.source());
-        }
+        add_scripts(&mut again);
         append(&mut again, &unknown);
         match exchange(connection, again, timeout).await {
             Ok(mut values) => {

@@ -84,14 +84,26 @@ impl Connection {
     }
 
     async fn ask(&mut self, command: &[&str]) -> Result<Value, DialError> {
-        let mut pipeline = Pipeline::new();
-        pipeline.cmd(command[0]).arg(&command[1..]);
-        let values = self.send(&pipeline).await.map_err(|error| unreachable(&error))?;
-        match values.into_iter().next() {
-            Some(Value::ServerError(error)) => Err(refused(&error)),
-            Some(value) => Ok(value),
-            None => Err(DialError::Unreachable("no answer".into())),
-        }
+        let mut commands = Pipeline::new();
+        commands.cmd(command[0]).arg(&command[1..]);
+        let values = self.ask_all(&commands).await?;
+        values.into_iter().next().ok_or(DialError::Unreachable("no answer".into()))
+    }
+
+    /// Teaches the server all scripts, in one round trip.
+    async fn teach(&mut self) -> Result<(), DialError> {
+        let mut commands = Pipeline::new();
+        add_scripts(&mut commands);
+        self.ask_all(&commands).await.map(drop)
+    }
+
+    async fn ask_all(&mut self, commands: &Pipeline) -> Result<Vec<Value>, DialError> {
+        let values = self.send(commands).await.map_err(|error| unreachable(&error))?;
+        let error = values.iter().find_map(|value| match value {
+            Value::ServerError(error) => Some(refused(error)),
+            _ => None,
+        });
+        error.map_or(Ok(values), Err)
     }
 }
 
@@ -101,9 +113,7 @@ impl Dialer {
         let dialed = tokio::time::timeout(self.connect_timeout, async {
             let mut connection = self.connect(address, &self.login, self.db).await?;
             let facts = self.check(&mut connection).await?;
-            for script in Script::ALL {
-                connection.ask(&["SCRIPT", "LOAD", script.source()]).await?;
-            }
+            connection.teach().await?;
             Ok((connection, facts))
         });
         let (mut connection, facts) =
@@ -158,6 +168,13 @@ impl Dialer {
         })?;
         let secured = tls.connect(name, socket).await.map_err(|error| tls_error(&error))?;
         greet(secured, login, db).await
+    }
+}
+
+/// Adds the commands that teach a server all scripts: one each.
+pub(super) fn add_scripts(commands: &mut Pipeline) {
+    for script in Script::ALL {
+        commands.cmd("SCRIPT").arg("LOAD").arg(script.source());
     }
 }
 

@@ -51,8 +51,10 @@ pub enum ConnectError {
 /// The oldest server that will do: the first with ACLs and exact script replication.
 pub(super) const OLDEST: (u32, u32) = (6, 0);
 
-/// What the user of the store must be allowed to do, as `ACL SETUSER` has it; the
-/// pattern of the keys goes with `key_prefix`. `cluster|slots` is for a cluster.
+/// What the user of the store must be allowed to do, as in
+/// `ACL SETUSER tidegate on >password ~tg:* ...`. The pattern of the keys goes with
+/// `key_prefix`; `asking` and `cluster|slots` are for a cluster. A user of the
+/// Sentinels themselves needs `+sentinel|get-master-addr-by-name` alone.
 pub const ACL_RULES: &str = "~tg:* -@all +evalsha +script|load +info +ping +asking \
                              +cluster|slots +get +set +incrby +decrby +del +time";
 

@@ -30,16 +30,21 @@ impl Script {
     pub const fn source(self) -> &'static str {
         match self {
             Script::Counter => include_str!("lua/counter.lua"),
+            // What can be large is rare: its functions are made when they are needed.
             Script::Request => concat!(
                 include_str!("lua/common.lua"),
-                include_str!("lua/entries.lua"),
-                include_str!("lua/sliding_log.lua"),
-                include_str!("lua/sliding_buckets.lua"),
                 include_str!("lua/sliding_counter.lua"),
                 include_str!("lua/fixed_window.lua"),
                 include_str!("lua/token_bucket.lua"),
+                include_str!("lua/log.lua"),
+                "local function open_large(algorithm, raw, want)\n",
+                include_str!("lua/entries.lua"),
+                include_str!("lua/sliding_log.lua"),
+                include_str!("lua/sliding_buckets.lua"),
                 include_str!("lua/permits.lua"),
                 include_str!("lua/concurrency.lua"),
+                include_str!("lua/large.lua"),
+                "end\n",
                 include_str!("lua/request.lua"),
             ),
             Script::Permit => concat!(

@@ -18,7 +18,7 @@ fn equal_asks_of_a_hot_key_are_one_entry() {
     let server = Server::start(Engine::Redis);
     run(async {
         let store = connect(server.url()).await;
-        let limit = limit("100 per 1h");
+        let limit = limit("100 per 1d");
         // While it stands still they gather.
         server.pause();
         let mut callers = JoinSet::new();
@@ -49,7 +49,7 @@ fn different_asks_that_go_together_get_their_own_answers() {
         let server = Server::start(Engine::Valkey);
         run_on(one_thread, async {
             let store = connect(server.url()).await;
-            let limits = ["1000 per 1h", "1000 per 1m", "999 per 1h", "1000 per 1h sliding-log"];
+            let limits = ["1000 per 1d", "1000 per 12h", "999 per 1d", "1000 per 1d sliding-log"];
             let limits = limits.map(limit);
             let mut callers = JoinSet::new();
             for number in 0..800_u64 {
@@ -84,7 +84,7 @@ fn a_caller_that_leaves_disturbs_nobody() {
         let server = Server::start(Engine::Redis);
         run_on(one_thread, async {
             let store = connect(server.url()).await;
-            let limit = limit("1000 per 1h");
+            let limit = limit("1000 per 1d");
             let mut stay = JoinSet::new();
             let mut leave = JoinSet::new();
             for number in 1..=400_u64 {
@@ -128,7 +128,7 @@ fn the_queue_is_bounded() {
     run(async {
         let patient = RedisOptions { timeout: Duration::from_secs(20), ..options(server.url()) };
         let store = connect_with(patient).await;
-        let limit = limit("65000 per 1h");
+        let limit = limit("65000 per 1d");
         server.pause();
         let mut callers = JoinSet::new();
         for _ in 0..CALLERS {
@@ -145,7 +145,8 @@ fn the_queue_is_bounded() {
         let answers = callers.join_all().await;
         let down = Err(StoreError::Failed(Failure::Down));
         let refused = answers.iter().filter(|answer| **answer == down).count() as u64;
-        assert_eq!(refused, turned_away);
+        // One may have been about to be turned away.
+        assert!(refused >= turned_away, "{refused} {turned_away}");
         let admitted = answers.iter().filter(|answer| answer.is_ok()).count() as u64;
         assert_eq!(admitted + refused, CALLERS);
         let peek = ask(&store, "hot", &limit, Cost::PEEK).await.expect("an answer");

@@ -13,7 +13,7 @@ use super::{ask, limit, remaining};
 
 /// The slot of a key, as the cluster itself says.
 fn slot(cluster: &Cluster, key: &str) -> u16 {
-    let name = Names::new("tg").state(key.as_bytes(), &limit("1 per 1h"));
+    let name = Names::new("tg").state(key.as_bytes(), &limit("1 per 1d"));
     let tag = String::from_utf8(slot_key(&name).into()).expect("text");
     cluster.nodes[0].ask(&["CLUSTER", "KEYSLOT", &tag])
 }
@@ -35,8 +35,8 @@ fn keys_in_different_slots_are_all_charged_or_none() {
         let keys = keys(&cluster);
         run(async {
             let store = connect(cluster.url()).await;
-            let (wide, log) = (limit("10 per 1h"), limit("10 per 1h sliding-log"));
-            let narrow = limit("2 per 1h fixed-window");
+            let (wide, log) = (limit("10 per 1d"), limit("10 per 1d sliding-log"));
+            let narrow = limit("2 per 1d fixed-window");
             // Wherever the one that denies stands.
             for turn in 0..3 {
                 let mut limits = [wide, log, narrow];
@@ -73,7 +73,7 @@ fn a_request_under_an_id_is_charged_once_across_slots() {
     let keys = keys(&cluster);
     run(async {
         let store = connect(cluster.url()).await;
-        let limit = limit("5 per 1h");
+        let limit = limit("5 per 1d");
         let checks: Vec<Check<'_>> = keys.iter().map(|key| Check::new(key, &limit, 1)).collect();
         for _ in 0..4 {
             let request = Request::new(&checks).with_id("same");
@@ -91,7 +91,7 @@ fn a_killed_primary_is_replaced_and_the_others_do_not_notice() {
     let keys = keys(&cluster);
     run(async {
         let store = connect(cluster.url()).await;
-        let limit = limit("1000 per 1h");
+        let limit = limit("1000 per 1d");
         for key in &keys {
             ask(&store, key, &limit, 1).await.expect("an answer");
         }
@@ -123,15 +123,17 @@ fn a_killed_primary_is_replaced_and_the_others_do_not_notice() {
 fn keys_of_a_slot_that_moves_are_neither_lost_nor_charged_twice() {
     const KEYS: usize = 12;
     let cluster = Cluster::start(Engine::Redis);
+    // The documented user may follow redirects, too.
+    let url = cluster.url_for_the_documented_user();
     // Names of one slot: the brace part is the key, so such keys are looked for.
     let first = keys(&cluster)[0].clone();
     let moving = slot(&cluster, &first);
     let candidates = (0_u32..).map(|number| format!("k{number}"));
     let names: Vec<String> = candidates.filter(|key| crc_slot(key) == moving).take(KEYS).collect();
     assert!(names.iter().all(|key| slot(&cluster, key) == moving));
-    let limits: [Limit; 2] = [limit("60000 per 1h"), limit("60000 per 1h sliding-log")];
+    let limits: [Limit; 2] = [limit("60000 per 1d"), limit("60000 per 1d sliding-log")];
     let used = run(async {
-        let store = connect(cluster.url()).await;
+        let store = connect(url).await;
         let stop = Arc::new(AtomicBool::new(false));
         let mut callers = JoinSet::new();
         for name in names.iter().cycle().take(KEYS * 2).cloned() {

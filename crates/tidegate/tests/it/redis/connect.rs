@@ -4,17 +4,14 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::time::Duration;
 
-use tidegate::redis::{ACL_RULES, ConnectError, RedisOptions, RedisStore};
-use tidegate::{Check, Failure, Limit, Request, Store, StoreError};
+use tidegate::redis::{ConnectError, RedisOptions, RedisStore};
+use tidegate::{Check, Failure, Request, Store, StoreError};
 
+use super::limit;
 use super::stand::{
     Certificates, Cluster, Engine, Sentinel, Server, connect, eventually, free_port, options, run,
     run_on_one_thread,
 };
-
-fn limit(text: &str) -> Limit {
-    text.parse().expect("a limit")
-}
 
 /// Why there is no store at `url`.
 fn refusal(url: impl Into<String>) -> ConnectError {
@@ -25,7 +22,7 @@ fn refusal(url: impl Into<String>) -> ConnectError {
 async fn decides(store: &RedisStore) {
     let algorithms =
         ["sliding-counter", "sliding-log", "sliding-buckets", "fixed-window", "token-bucket"];
-    let limits = algorithms.map(|algorithm| limit(&format!("2 per 1h {algorithm}")));
+    let limits = algorithms.map(|algorithm| limit(&format!("2 per 1d {algorithm}")));
     for limit in &limits {
         for expect in [true, true, false] {
             let checks = [Check::new("alice", limit, 1)];
@@ -134,9 +131,7 @@ fn credentials_are_needed_and_never_shown() {
 fn the_documented_user_may_do_all_that_is_needed() {
     for engine in Engine::ALL {
         let server = Server::start(engine);
-        let mut acl = vec!["ACL", "SETUSER", "tidegate", "on", ">pass"];
-        acl.extend(ACL_RULES.split_whitespace());
-        let _: () = server.ask(&acl);
+        server.add_documented_user();
         run(async {
             let url = format!("redis://tidegate:pass@{}", server.address());
             let store = connect(url).await;
@@ -156,7 +151,7 @@ fn the_documented_user_may_do_all_that_is_needed() {
             let url = format!("redis://tidegate:pass@{}", server.address());
             let decided = run(async {
                 let store = RedisStore::connect(options(url)).await?;
-                let limit = limit("1 per 1h");
+                let limit = limit("1 per 1d");
                 let checks = [Check::new(needless, &limit, 1)];
                 let decided = store.decide(&Request::new(&checks)).await;
                 Ok::<_, ConnectError>(decided)
@@ -270,7 +265,7 @@ fn a_server_that_is_not_there_is_found_later() {
         for url in urls {
             let store = absent(url).await;
             assert!(store.last_error().is_some());
-            let limit = limit("1 per 1h");
+            let limit = limit("1 per 1d");
             let checks = [Check::new("alice", &limit, 1)];
             let answer = store.decide(&Request::new(&checks)).await;
             assert_eq!(answer, Err(StoreError::Failed(Failure::Down)));

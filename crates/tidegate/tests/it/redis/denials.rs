@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tidegate::redis::RedisOptions;
+use tidegate::redis::{MAX_DENY_CACHE, RedisOptions};
 use tidegate::{Cost, RetryAfter, Store};
 
 use super::stand::{Engine, Server, connect, connect_with, options, run};
@@ -13,22 +13,21 @@ fn a_denial_is_not_asked_for_twice() {
     let server = Server::start(Engine::Redis);
     run(async {
         let store = connect(server.url()).await;
-        let limit = limit("1 per 1h");
+        let limit = limit("1 per 1d");
         assert!(ask(&store, "alice", &limit, 1).await.expect("an answer").allowed);
+        let began = Instant::now();
         let denied = ask(&store, "alice", &limit, 1).await.expect("an answer");
         assert!(!denied.allowed);
         let (calls, mut last) = (store.stats().calls, denied);
-        let began = Instant::now();
-        let mut hits = 0;
-        while hits < 100 && began.elapsed() < Duration::from_millis(500) {
+        for _ in 0..100 {
             let again = ask(&store, "alice", &limit, 1).await.expect("an answer");
             assert!(!again.allowed);
             assert!(again.retry_after.as_micros() <= last.retry_after.as_micros());
             assert!(again.reset_after.as_micros() <= last.reset_after.as_micros());
             last = again;
-            hits += 1;
         }
-        if hits == 100 {
+        // On a machine that was held up meanwhile it may have been asked once more.
+        if began.elapsed() < MAX_DENY_CACHE / 2 {
             assert_eq!((store.stats().deny_cache_hits, store.stats().calls), (100, calls));
         }
         // Other costs, keys and limits are other questions.
@@ -43,7 +42,7 @@ fn what_is_given_back_here_counts_at_once() {
     let server = Server::start(Engine::Redis);
     run(async {
         let store = connect(server.url()).await;
-        for text in ["1 per 1h", "1 per 1h sliding-log", "1 per 1h token-bucket"] {
+        for text in ["1 per 1d", "1 per 1d sliding-log", "1 per 1d token-bucket"] {
             let limit = limit(text);
             for _ in 0..50 {
                 assert!(ask(&store, "alice", &limit, 1).await.expect("an answer").allowed);

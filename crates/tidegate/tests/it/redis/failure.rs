@@ -11,7 +11,7 @@ use super::{ask, limit};
 
 /// The limit most tests count under; nothing here reaches it.
 fn roomy() -> Limit {
-    limit("1000 per 1h")
+    limit("1000 per 1d")
 }
 
 async fn failure(store: &RedisStore, key: &str) -> Failure {
@@ -33,7 +33,7 @@ fn scripts_that_were_flushed_are_taught_again() {
         let server = Server::start(engine);
         run(async {
             let store = connect(server.url()).await;
-            let log = limit("1000 per 1h sliding-log");
+            let log = limit("1000 per 1d sliding-log");
             for round in 1..=3 {
                 let _: () = server.ask(&["SCRIPT", "FLUSH"]);
                 // The counter's script and the one for everything else.
@@ -109,7 +109,7 @@ fn another_type_at_a_key_is_an_error_and_stays() {
         let names = Names::new("tg");
         let algorithms = ["sliding-counter", "sliding-log", "token-bucket", "fixed-window"];
         for algorithm in algorithms {
-            let limit = limit(&format!("5 per 1h {algorithm}"));
+            let limit = limit(&format!("5 per 1d {algorithm}"));
             let name = String::from_utf8(names.state(b"alice", &limit)).expect("text");
             let _: () = server.ask(&["RPUSH", &name, "somebody's"]);
             let answer = ask(&store, "alice", &limit, 1).await;
@@ -136,7 +136,7 @@ fn a_server_without_memory_refuses() {
         run(async {
             let store = connect(server.url()).await;
             let _: () = server.ask(&["CONFIG", "SET", "maxmemory", "1"]);
-            for limit in [roomy(), limit("1000 per 1h sliding-log")] {
+            for limit in [roomy(), limit("1000 per 1d sliding-log")] {
                 let answer = ask(&store, "alice", &limit, 1).await;
                 let Err(StoreError::Failed(Failure::Refused(text))) = answer else {
                     panic!("{engine:?}: {answer:?}");

@@ -1,12 +1,13 @@
 //! On the server's own time: what it says it was, the core computes the same from.
 
-use tidegate::redis::wire::{Mode, Plan};
+use redis::Value;
+use tidegate::redis::wire::{Answer, Entry, Mode, Plan, counter_answers, counter_call};
 use tidegate::{Check, Limit, Request, Timestamp};
 use tidegate_core::{Ask, State};
 
 use super::client::Client;
 use super::server::on_each;
-use super::state::assert_kept;
+use super::state::{Plain, assert_kept, parse};
 use crate::common::limit;
 
 const LIMITS: [&str; 7] = [
@@ -19,8 +20,8 @@ const LIMITS: [&str; 7] = [
     "9 concurrent lease 20ms",
 ];
 
-fn server_time(reply: &redis::Value) -> Timestamp {
-    let redis::Value::BulkString(bytes) = reply else { panic!("{reply:?}") };
+fn server_time(reply: &Value) -> Timestamp {
+    let Value::BulkString(bytes) = reply else { panic!("{reply:?}") };
     Timestamp::from_micros(u64::from_le_bytes(bytes[1..9].try_into().expect("8 bytes")))
 }
 
@@ -64,24 +65,80 @@ fn the_server_s_time_decides() {
     });
 }
 
-/// States that are as good as none are gone when they are: nothing is forgotten early.
+/// The hot path, on its own and with many keys: what it says of the time is checked against
+/// the window its state is kept under.
 #[test]
-fn a_state_stays_until_it_does_not_matter() {
-    let limit = limit("3 per 40ms sliding-log");
+fn the_hot_path_is_the_core_s() {
+    let texts = ["40 per 50ms", "300 per 1s", "2000 per 2m"];
     on_each(|server| {
         let mut client = Client::new(server, "tg");
-        let name = client.names.state(b"key", &limit);
-        let mut state = State::new(&limit);
-        for _ in 0..200 {
-            let checks = [Check::new("key", &limit, 1)];
-            let plan = Plan::new(&Request::new(&checks), &client.names).expect("sound");
-            let reply = client.run(&plan.call(Mode::Decide, None)).expect("sound");
-            let answers = plan.answers(&reply).expect("a sound reply");
-            let now = server_time(&reply);
-            let decision = state.decide(&limit, &Ask::new(1, now));
-            assert_eq!(plan.verdict(&checks, &answers).decisions[0], decision);
+        for (limit, keys) in texts.iter().flat_map(|text| [(limit(text), 1), (limit(text), 5_u8)]) {
+            redis::cmd("FLUSHALL").exec(&mut client.connection).expect("a server that listens");
+            let mut states: Vec<State> = (0..keys).map(|_| State::new(&limit)).collect();
+            let entry = |key| Entry { key: client.names.state(&[key], &limit), units: 1, times: 1 };
+            let entries: Vec<Entry> = (0..keys).map(entry).collect();
+            for round in 0..3_000 {
+                let reply = client.run(&counter_call(&limit, &entries, None)).expect("sound");
+                let answers = counter_answers(&limit, &entries, &reply).expect("a sound reply");
+                let now = time_of(&mut client, &entries[0].key, &limit, &reply);
+                for ((state, answer), entry) in states.iter_mut().zip(&answers).zip(&entries) {
+                    let expected = state.decide(&limit, &Ask::new(1, now));
+                    let expected = Answer::Decided([expected].into_iter().collect());
+                    assert_eq!(*answer, expected, "round {round}: {limit}");
+                    assert_kept(&mut client, &entry.key, &limit, state, now);
+                }
+            }
         }
-        // The last entry is 40 ms from its end.
-        let _ = (&name, assert_kept);
+    });
+}
+
+/// The time of a reply: so far into the window that is kept now.
+fn time_of(client: &mut Client, name: &[u8], limit: &Limit, reply: &Value) -> Timestamp {
+    let window_us = limit.window_us();
+    let elapsed_us = match reply {
+        Value::Int(both) => u64::try_from(*both).expect("positive") % window_us,
+        Value::Array(numbers) => match numbers[0] {
+            Value::Int(elapsed_us) => u64::try_from(elapsed_us).expect("positive"),
+            _ => panic!("{reply:?}"),
+        },
+        _ => panic!("{reply:?}"),
+    };
+    let raw = client.get(name).expect("something was counted in this window or the last");
+    let Plain::Counter([index, ..]) = parse(&raw, limit) else { panic!("{raw:?}") };
+    Timestamp::from_micros(index * window_us + elapsed_us)
+}
+
+/// States stay for as long as they matter, and not much longer.
+#[test]
+fn keys_end_when_they_stop_to_matter() {
+    let rows = [
+        ("5 per 1h sliding-log", 3_600),
+        ("5 per 1h sliding-buckets", 3_600),
+        // To the end of the next window, and of this one.
+        ("5 per 1h", 7_200),
+        ("5 per 1h fixed-window", 3_600),
+        ("5 per 1h token-bucket", 720),
+        ("5 concurrent lease 1h", 3_600),
+    ];
+    on_each(|server| {
+        let mut client = Client::new(server, "tg");
+        for (text, most_s) in rows {
+            let limit = limit(text);
+            let checks = [Check::new("key", &limit, 1)];
+            let request = Request::new(&checks).with_permit(tidegate::PermitId(1));
+            for quickly in [false, true] {
+                redis::cmd("FLUSHALL").exec(&mut client.connection).expect("a server");
+                match quickly {
+                    true => client.decide_quickly(&request, None),
+                    false => client.decide(&request, None),
+                }
+                .expect("sound");
+                let least_s = if text.contains("fixed") { 0 } else { most_s / 2 - 60 };
+                let name = client.names.state(b"key", &limit);
+                let ttl_ms = client.ttl(&name);
+                let expected = least_s * 1_000..=most_s * 1_000 + 2;
+                assert!(expected.contains(&ttl_ms), "{text}: {ttl_ms} ms");
+            }
+        }
     });
 }

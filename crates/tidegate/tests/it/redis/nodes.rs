@@ -49,10 +49,10 @@ fn nodes_never_admit_more_than_the_limit_together() {
     // Windows that do not end while this runs, but for a counter at midnight.
     let rows: [&'static [(&str, &str)]; 5] = [
         &[("hot", "500 per 100d sliding-counter")],
-        &[("hot", "500 per 1h sliding-log")],
-        &[("hot", "500 per 1h sliding-buckets")],
+        &[("hot", "500 per 1d sliding-log")],
+        &[("hot", "500 per 1d sliding-buckets")],
         &[("hot", "500 per 100d fixed-window")],
-        &[("hot", "500 per 1h sliding-log"), ("hot", "700 per 100d"), ("cold", "500 per 100d")],
+        &[("hot", "500 per 1d sliding-log"), ("hot", "700 per 100d"), ("cold", "500 per 100d")],
     ];
     for engine in Engine::ALL {
         for checks in rows {
@@ -68,8 +68,8 @@ fn nodes_never_admit_more_than_the_limit_across_slots() {
     let cluster = Cluster::start(Engine::Redis);
     let checks = &[
         ("one", "500 per 100d"),
-        ("two", "300 per 1h sliding-log"),
-        ("three", "900 per 1h sliding-log"),
+        ("two", "300 per 1d sliding-log"),
+        ("three", "900 per 1d sliding-log"),
     ];
     let served = run(hammer(&cluster.url(), checks));
     // A denial may be for units that were given back a moment later, so fewer than

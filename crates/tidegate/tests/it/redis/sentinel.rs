@@ -8,7 +8,7 @@ fn a_failover_is_followed() {
     let stand = Sentinel::start();
     run(async {
         let store = connect(stand.url()).await;
-        let limit = limit("1000 per 1h");
+        let limit = limit("1000 per 1d");
         let mut admitted = 0;
         let was = stand.primary();
         // The old primary lives on as a replica: whoever stayed with it would
@@ -25,7 +25,7 @@ fn a_failover_is_followed() {
         let now = &stand.servers[stand.primary()];
         eventually("it is followed", async || {
             ask(&store, "bob", &limit, 1).await.is_ok()
-                && now.ask::<u32>(&["EXISTS", "tg:{bob}c1h"]) == 1
+                && now.ask::<u32>(&["EXISTS", "tg:{bob}c1d"]) == 1
         })
         .await;
         assert!(store.stats().up);
@@ -39,7 +39,7 @@ fn a_killed_primary_is_replaced() {
     let mut stand = Sentinel::start();
     run(async {
         let store = connect(stand.url()).await;
-        let limit = limit("1000 per 1h");
+        let limit = limit("1000 per 1d");
         ask(&store, "alice", &limit, 1).await.expect("an answer");
         let was = stand.primary();
         stand.servers[was].kill();

@@ -6,7 +6,8 @@
 -- returns  1 if it was held, else 0
 local number, lease = ARGV[2] + 0, ARGV[3]
 for _, name in ipairs(KEYS) do
-  local raw = read(name)
+  key = name
+  local raw = redis.call('GET', name)
   if raw then
     local held = permits(raw)
     held.advance()

@@ -11,15 +11,19 @@
 --          (numbers have 8 bytes, lowest first)
 --
 -- Nothing is written before everything has been read and decided: an error leaves all as it was.
-local plan = ARGV[2]
-local permit, mode, place = struct.unpack('<I8B', plan)
-local DECIDE, UNDO = 0, 2
-local asked = ARGV[3]
+local LIMIT = '<BBBI8I8I8I8I8I8I8I8'
+local DECIDE, DRY, UNDO = 0, 1, 2
+local plan, asked = ARGV[2], ARGV[3]
+local permit, mode, limits = struct.unpack('<I8B', plan)
 local states = asked and #KEYS - 1 or #KEYS
-local id = asked and KEYS[#KEYS]
 
 -- An admitted answer is given again, word for word, for as long as it is remembered.
-local remembered = id and mode == DECIDE and read(id)
+local id, remembered
+if asked then
+  id = KEYS[#KEYS]
+  key = id
+  remembered = mode == DECIDE and redis.call('GET', id)
+end
 if remembered then
   if #remembered < 17 or string.byte(remembered) ~= 0x87 then
     corrupt()
@@ -39,55 +43,113 @@ if remembered then
   end
 end
 
-local opened = {}
-local admitted = mode ~= 1
+-- Every state is read, brought up to now and asked: what it says, and if it admits.
+local raws, first, second, third, admits, heads, settles = {}, {}, {}, {}, {}, {}, {}
+local admitted = mode ~= DRY
+local place = limits
 for i = 1, states do
-  local want = {permit = permit}
-  local algorithm, observed
-  algorithm, want.kind, observed, want.units, want.window, want.count, want.capacity,
-    want.cap, want.tick, want.ticks, want.extra, place = struct.unpack('<BBBI8I8I8I8I8I8I8I8', plan, place)
-  -- A peek asks as one unit would.
-  want.least = math.max(want.units, 1)
-  local raw = read(KEYS[i])
-  local state = {raw = raw}
-  local open = algorithm == 0 and sliding_log
-    or algorithm == 1 and sliding_buckets
-    or algorithm == 2 and sliding_counter
-    or algorithm == 3 and fixed_window
-    or algorithm == 4 and token_bucket
-    or concurrency
-  state.admits, state.settle, state.a, state.b, state.c = open(raw, want)
-  if want.kind ~= ASK then
-    state.admits = true
-  end
-  if observed == 0 and not state.admits then
-    admitted = false
-  end
-  opened[i] = state
-end
-
-local reply = {struct.pack('<BI8', admitted and 1 or 0, now)}
-for i, state in ipairs(opened) do
   key = KEYS[i]
-  local after, expires, a, b = state.settle(admitted and state.admits)
-  state.after, state.expires = after, expires
-  reply[i + 1] = struct.pack('<I8I8I8', a or state.a, b or state.b, state.c)
+  local raw = redis.call('GET', key)
+  local algorithm, kind, observed, units, window, count, capacity, cap, tick, ticks, extra
+  algorithm, kind, observed, units, window, count, capacity, cap, tick, ticks, extra, place =
+    struct.unpack(LIMIT, plan, place)
+  -- A peek asks as one unit would.
+  local least = units > 0 and units or 1
+  local a, b, c, fits
+  if algorithm == 2 then
+    a, b = load_counter(raw, window, cap, extra)
+    local elapsed = now % window
+    local left = ticks - (elapsed - elapsed % tick) / tick
+    local room = count - b - least + 1
+    fits = room > 0 and a * left < room * ticks
+  elseif algorithm == 3 then
+    a = load_fixed(raw, window, cap)
+    fits = a + least <= count
+  elseif algorithm == 4 then
+    a = load_bucket(raw, window, count, tick, ticks)
+    fits = least <= capacity and a <= (capacity - least) * ticks
+  elseif algorithm == 0 and kind == ASK then
+    a, b, c, heads[i] = load_log(raw, window)
+    fits = a and a + least <= count
+    if not fits and (least > 1 or a ~= count) then
+      -- More than the oldest must go; it takes a walk to say when.
+      a = nil
+    end
+  end
+  if not a then
+    local want = {
+      kind = kind, units = units, least = least, window = window, count = count,
+      capacity = capacity, cap = cap, extra = extra, permit = permit,
+    }
+    fits, settles[i], a, b, c = open_large(algorithm, raw, want)
+  end
+  fits = fits or kind ~= ASK
+  admitted = admitted and (fits or observed == 1)
+  raws[i], first[i], second[i], third[i], admits[i] = raw, a, b or 0, c or 0, fits
 end
-reply = table.concat(reply)
 
-if mode ~= 1 then
-  for i, state in ipairs(opened) do
-    write(KEYS[i], state.raw, state.after, state.expires)
+-- Every state is charged, if it is, and packed again.
+local afters, expires, added = {}, {}, {}
+place = limits
+for i = 1, states do
+  local algorithm, kind, _, units, window, count, _, cap, tick, ticks, extra
+  algorithm, kind, _, units, window, count, _, cap, tick, ticks, extra, place =
+    struct.unpack(LIMIT, plan, place)
+  local charged = admitted and admits[i]
+  if settles[i] then
+    afters[i], expires[i], first[i], second[i] = settles[i](charged)
+  elseif algorithm == 0 then
+    local added = charged and units or 0
+    afters[i], expires[i] =
+      keep_log(raws[i], heads[i], first[i], second[i], third[i], window, added)
+  elseif algorithm == 2 then
+    local previous, current = first[i], second[i]
+    if charged and kind == REFUND then
+      local from_current = math.min(units, current)
+      current = current - from_current
+      previous = math.max(previous - (units - from_current), 0)
+    elseif charged then
+      current = kind == ASK and current + units or math.min(current + units, cap)
+    end
+    afters[i], expires[i], added[i] = keep_counter(previous, current, window, extra, raws[i])
+  elseif algorithm == 3 then
+    local used = first[i]
+    if charged then
+      used = kind == REFUND and math.max(used - units, 0) or math.min(used + units, cap)
+    end
+    afters[i], expires[i] = keep_fixed(used, window)
+  else
+    local debt = first[i]
+    if charged then
+      local moved = math.min(units, cap) * ticks
+      debt = kind == REFUND and math.max(debt - moved, 0) or math.min(debt + moved, MOST)
+    end
+    afters[i], expires[i] = keep_bucket(debt, window, count, tick)
   end
-  if id and mode == UNDO then
-    redis.call('DEL', id)
-  elseif id and admitted then
-    local period = ARGV[4] + 0
-    local record = struct.pack('<BI7I7I2', 0x87, now, period, #asked) .. asked .. reply
-    write(id, remembered, record, now + period)
-  elseif remembered then
-    -- It was remembered for long enough.
-    redis.call('DEL', id)
+end
+
+local reply = struct.pack('<BI8', admitted and 1 or 0, now)
+for i = 1, states do
+  reply = reply .. struct.pack('<I8I8I8', first[i], second[i], third[i])
+end
+if mode == DRY then
+  return reply
+end
+for i = 1, states do
+  if not added[i] then
+    write(KEYS[i], raws[i], afters[i], expires[i])
+  elseif added[i] ~= 0 then
+    redis.call('INCRBY', KEYS[i], added[i])
   end
+end
+if id and mode == UNDO then
+  redis.call('DEL', id)
+elseif id and admitted then
+  local period = ARGV[4] + 0
+  local record = struct.pack('<BI7I7I2', 0x87, now, period, #asked) .. asked .. reply
+  write(id, remembered, record, now + period)
+elseif remembered then
+  -- It was remembered for long enough.
+  redis.call('DEL', id)
 end
 return reply

@@ -2,56 +2,54 @@
 --
 -- Bytes: the integer of counter.lua where the counts fit it, as text; else 0x83,
 -- index, previous, current. Replies: previous, current.
-local function sliding_counter(raw, want)
-  local index, previous, current = 0, 0, 0
-  local radix = want.extra
-  if raw and string.find(raw, '^%d+$') and #raw <= 16 then
-    local value = tonumber(raw)
+
+-- The previous and the current count, brought up to now.
+local function load_counter(raw, window, cap, radix)
+  if not raw then
+    return 0, 0
+  end
+  local index, previous, current
+  if #raw <= 16 and string.find(raw, '^%d+$') then
+    local value = raw + 0
     if value >= MOST then
       corrupt()
     end
-    local rest = value % radix
-    local above = (value - rest) / radix
-    current, previous = rest, above % radix
+    current = value % radix
+    local above = (value - current) / radix
+    previous = above % radix
     index = (above - previous) / radix
-  elseif raw then
+  else
     if #raw ~= 22 or string.byte(raw) ~= 0x83 then
       corrupt()
     end
     index, previous, current = struct.unpack('<I7I7I7', raw, 2)
   end
-  local elapsed = now % want.window
-  local this = (now - elapsed) / want.window
+  local this = (now - now % window) / window
   if index > this then
+    -- The clock stepped back: all that was counted is counted here and now.
     previous, current = 0, current + previous
   elseif index < this then
     previous, current = index + 1 == this and current or 0, 0
   end
-  previous, current = math.min(previous, want.cap), math.min(current, want.cap)
+  return previous < cap and previous or cap, current < cap and current or cap
+end
 
-  local function settle(charged)
-    local previous, current = previous, current
-    if charged and want.kind == ASK then
-      current = current + want.units
-    elseif charged and want.kind == FORCE then
-      current = math.min(current + want.units, want.cap)
-    elseif charged then
-      local from_current = math.min(want.units, current)
-      current = current - from_current
-      previous = math.max(previous - (want.units - from_current), 0)
-    end
-    if previous + current == 0 then
-      return false
-    end
-    -- Kept until the end of the next window, whatever counter.lua adds in this one.
-    local expires = (this + 2) * want.window
-    local value = (this * radix + previous) * radix + current
-    if previous < radix and current < radix and value < MOST then
-      return string.format('%.0f', value), expires
-    end
-    return struct.pack('<BI7I7I7', 0x83, this, previous, current), expires
+-- What is kept, and until when: the end of the next window, whatever counter.lua adds. Where
+-- an integer of this window is there already, what is to be added to it comes third.
+local function keep_counter(previous, current, window, radix, raw)
+  if previous + current == 0 then
+    return false
   end
-  local room = want.count - current - want.least
-  local left = want.ticks - (elapsed - elapsed % want.tick) / want.tick
-  return room >= 0 and previous * left < (room + 1) * want.ticks, settle, previous, current, 0
+  local index = (now - now % window) / window
+  local value = (index * radix + previous) * radix + current
+  local expires = (index + 2) * window
+  if previous < radix and current < radix and value < MOST then
+    local before = raw and tonumber(raw)
+    local base = index * radix * radix
+    if before and before > base and before < base + radix * radix then
+      return value, expires, value - before
+    end
+    return value, expires
+  end
+  return struct.pack('<BI7I7I7', 0x83, index, previous, current), expires
 end

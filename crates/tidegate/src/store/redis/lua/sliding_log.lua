@@ -1,7 +1,7 @@
 -- sliding-log: every admitted request. As algorithms/sliding_log.rs.
 --
--- Bytes: entries, marked 0x81. Replies: sum, time of the newest, time of the entry
--- that frees what is lacking; before an ask is charged, after anything else is.
+-- Bytes: entries, marked 0x81; see entries.lua. Replies: sum, time of the newest, time of the
+-- entry that frees what is lacking; before an ask is charged, after anything else is.
 local function sliding_log(raw, want)
   local log = entries(raw, 0x81)
   local function advance()

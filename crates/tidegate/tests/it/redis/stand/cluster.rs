@@ -49,6 +49,14 @@ impl Cluster {
         format!("redis-cluster://{},{}", self.nodes[0].address(), self.nodes[1].address())
     }
 
+    /// The URL with a user who may do what is documented, and no more.
+    pub fn url_for_the_documented_user(&self) -> String {
+        for node in &self.nodes {
+            node.add_documented_user();
+        }
+        self.url().replace("://", "://tidegate:pass@")
+    }
+
     pub fn id(&self, node: usize) -> String {
         self.nodes[node].ask(&["CLUSTER", "MYID"])
     }

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use ::redis::{Connection, FromRedisValue, RedisError};
-use tidegate::redis::{RedisOptions, RedisStore};
+use tidegate::redis::{ACL_RULES, RedisOptions, RedisStore};
 
 pub use cluster::Cluster;
 pub use sentinel::{NAME, Sentinel};
@@ -130,6 +130,13 @@ impl Server {
     pub fn connection(&self) -> Result<Connection, RedisError> {
         let url = format!("redis://{}127.0.0.1:{}", self.login, self.port);
         ::redis::Client::open(url)?.get_connection_with_timeout(PATIENCE)
+    }
+
+    /// Adds the user `tidegate` with the password `pass`, who may do what is documented.
+    pub fn add_documented_user(&self) {
+        let mut command = vec!["ACL", "SETUSER", "tidegate", "on", ">pass"];
+        command.extend(ACL_RULES.split_whitespace());
+        let _: () = self.ask(&command);
     }
 
     /// What `INFO` says of one thing.
