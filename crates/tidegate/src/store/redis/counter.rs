@@ -93,19 +93,20 @@ pub(super) fn radix(limit: &Limit) -> u64 {
 /// Asks for the entries, of different keys, under one limit for which [`is_quick`]
 /// holds; each is decided on its own, at the time given or the server's.
 pub fn call(limit: &Limit, entries: &[Entry], now: Option<Timestamp>) -> Call {
-    let bytes = |numbers: &[u64]| -> Vec<u8> {
-        numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
-    };
-    /// -1 as it is read there.
-    const SERVER_TIME: u64 = u64::MAX;
-    let now = now.map_or(SERVER_TIME, Timestamp::as_micros);
-    let mut args = vec![bytes(&[limit.window_us(), limit.count(), radix(limit), now])];
+    let mut told = vec![limit.window_us(), limit.count(), radix(limit)];
+    told.extend(now.map(Timestamp::as_micros));
+    let mut args = vec![doubles(told)];
     if entries.iter().any(|entry| entry.units != 1 || entry.times != 1) {
-        let numbers = entries.iter().flat_map(|entry| [entry.units, u64::from(entry.times)]);
-        args.push(bytes(&numbers.collect::<Vec<u64>>()));
+        let asked = entries.iter().flat_map(|entry| [entry.units, u64::from(entry.times)]);
+        args.push(doubles(asked));
     }
     let keys = entries.iter().map(|entry| entry.key.clone()).collect();
     Call { script: Script::Counter, keys, args }
+}
+
+/// Numbers as Lua has them; all are below 2^53 and so exact.
+fn doubles(numbers: impl IntoIterator<Item = u64>) -> Vec<u8> {
+    numbers.into_iter().flat_map(|number| (number as f64).to_le_bytes()).collect()
 }
 
 /// The answers to a [`call`], entry by entry.

@@ -56,7 +56,7 @@ pub(super) const OLDEST: (u32, u32) = (6, 0);
 /// `key_prefix`; `asking` and `cluster|slots` are for a cluster. A user of the
 /// Sentinels themselves needs `+sentinel|get-master-addr-by-name` alone.
 pub const ACL_RULES: &str = "~tg:* -@all +evalsha +script|load +info +ping +asking \
-                             +cluster|slots +get +set +incrby +decrby +del +time";
+                             +cluster|slots +get +set +incr +incrby +decrby +del +time";
 
 impl fmt::Display for UrlError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

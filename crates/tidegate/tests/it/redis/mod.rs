@@ -4,9 +4,9 @@
 //! `scripts/lib/redis.sh` for where they come from.
 //!
 //! - `parity.rs`, `vectors.rs`, `traces.rs`, `state.rs`, `live.rs`, `ids.rs`, `permits.rs`: the same
-//!   decisions as in memory; `names.rs`, `foreign.rs`: keys, and what is not ours;
+//!   decisions as in memory; `names.rs`, `foreign.rs`, `failures.rs`, `parts.rs`: keys, what is not ours, what is refused, cut or undone;
 //! - `stand/` starts servers, alone, watched by Sentinel, in a cluster, behind TLS;
-//! - `connect.rs`: what works and what is refused; `failure.rs`: servers that go away;
+//! - `connect.rs`: what works and what is refused; `outages.rs`: servers that go away;
 //! - `batches.rs`: callers that go together; `nodes.rs`: many stores, one limit;
 //! - `denials.rs`: what is answered from memory;
 //! - `sentinel.rs`, `cluster.rs`: failover, slots and their moves.
@@ -16,13 +16,13 @@ mod client;
 mod cluster;
 mod connect;
 mod denials;
-mod failure;
 mod failures;
 mod foreign;
 mod ids;
 mod live;
 mod names;
 mod nodes;
+mod outages;
 mod parity;
 mod parts;
 mod permits;

@@ -1,10 +1,11 @@
 -- Asks of sliding-counters under one limit, each key decided on its own: the hot path.
 --
 -- KEYS     the states, all different
--- ARGV     1 window in microseconds, limit, radix, the time in microseconds or -1 for the server's
+-- ARGV     1 window in microseconds, limit, radix; and the time in microseconds, unless it is
+--            the server's
 --          2 for every key what each ask is for, and how many there are; left out if all are
 --            asked for one unit once
---          (numbers have 8 bytes, lowest first)
+--          (numbers are doubles, which are read fastest)
 -- returns  how far into its window the time is, and for every key previous * radix + current
 --          as they were before the charge; -1 for a state that is in another form and was
 --          left alone. An array; for one key counts * window + elapsed where that is exact
@@ -13,16 +14,19 @@
 -- charging is adding. Commands cost more than all else here, then arguments, then tables.
 -- So the charge comes first and says what was there; mostly it stands, and that was
 -- all. If not all of it was admitted, the rest is taken back. Nobody sees it in between.
-local window, count, radix, now = struct.unpack('<I8I8I8i8', ARGV[1])
-local is_given = now >= 0
-if not is_given then
+local limit = ARGV[1]
+local window, count, radix = struct.unpack('<ddd', limit)
+local is_given = #limit > 24
+local now
+if is_given then
+  now = struct.unpack('<d', limit, 25)
+else
   local time = redis.call('TIME')
   now = time[1] * 1000000 + time[2]
 end
 local elapsed = now % window
-local index = (now - elapsed) / window
 local square = radix * radix
-local base = index * square
+local base = (now - elapsed) / window * square
 
 -- First the charges that stand: in the window a key was last asked in, with units to spare.
 -- One unit of one key has a way of its own, without a loop or a table.
@@ -32,17 +36,17 @@ if not (more or KEYS[2]) then
   local value = redis.pcall('INCR', KEYS[1])
   if type(value) == 'number' then
     local counts = value - 1 - base
-    if counts > 0 and counts < square then
+    -- Below the limit nothing is previous: the limit is below the radix.
+    local stands = counts > 0 and counts < count
+    if not stands and counts > 0 and counts < square then
       local current = counts % radix
       local room = count - current
-      -- Below the limit nothing is previous: the limit is below the radix.
-      if counts < count
-        or room > 0 and (counts - current) / radix * (window - elapsed) < room * window then
-        if window <= 67108864 then
-          return counts * window + elapsed
-        end
-        return {elapsed, counts}
-      end
+      stands = room > 0 and (counts - current) / radix * (window - elapsed) < room * window
+    end
+    if stands and window <= 67108864 then
+      return counts * window + elapsed
+    elseif stands then
+      return {elapsed, counts}
     end
   end
   replies, rare = {elapsed}, {{1, value, 1, 1}}
@@ -52,7 +56,7 @@ else
   for i = 1, #KEYS do
     local value, units, times, asked = nil, 1, 1, 1
     if more then
-      units, times, place = struct.unpack('<I8I8', more, place)
+      units, times, place = struct.unpack('<dd', more, place)
       asked = units * times
       value = redis.pcall('INCRBY', KEYS[i], asked)
     else
@@ -87,6 +91,7 @@ local function advance(before)
   local current = counts % radix
   local previous = (counts - current) / radix
   local from = (before - counts) / square
+  local index = base / square
   if from > index then
     -- The clock stepped back: all that was counted is counted here and now.
     if current + previous < radix then
