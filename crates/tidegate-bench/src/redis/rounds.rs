@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use redis::{Connection, Pipeline};
+use redis::{Connection, Pipeline, Value};
 use tidegate::redis::{RedisOptions, RedisStore};
 use tidegate::{Check, Limit, Limiter};
 
@@ -17,6 +17,9 @@ use crate::workloads::Random;
 
 /// Distinct keys, few enough that most decisions find theirs.
 const KEYS: u32 = 10_000;
+/// Clients at once: a server that had to wait for one would mostly be woken, which costs
+/// more than a command.
+const CONNECTIONS: usize = 16;
 /// Callers of the store that do not know of each other.
 const CALLERS: u32 = 64;
 
@@ -55,7 +58,7 @@ impl Row {
 /// Starts a server, measures, and stops it.
 pub fn run(args: &RedisArgs) -> Result<Results, Failed> {
     let load_before = load();
-    let (decisions, rounds) = if args.quick { (40_000, 5) } else { (200_000, 15) };
+    let (decisions, rounds) = if args.quick { (51_200, 7) } else { (204_800, 15) };
     let server = Server::start(&args.server)?;
     let mut connection = server.connect()?;
     let subjects = or_all(&args.subject);
@@ -114,35 +117,52 @@ impl Turn<'_> {
         seed: u64,
     ) -> Result<f64, Failed> {
         let mut maker = Maker::new(subject, connection)?;
-        let all: Vec<u32> = (0..KEYS).collect();
-        self.ask(&mut maker, &all, connection, true)?;
+        self.ask_all(&mut maker, connection)?;
         prove(subject, connection)?;
         let mut random = Random(seed);
-        let keys: Vec<u32> = (0..self.decisions).map(|_| random.below(KEYS)).collect();
+        let mut written: Vec<Vec<Pipeline>> = Vec::new();
+        for _ in 0..CONNECTIONS {
+            let pipelines = self.decisions as usize / CONNECTIONS / self.pipeline;
+            let some = (0..pipelines)
+                .map(|_| self.written(&mut maker, (0..self.pipeline).map(|_| random.below(KEYS))));
+            written.push(some.collect());
+        }
+        let connections: Result<Vec<Connection>, _> =
+            (0..CONNECTIONS).map(|_| self.server.connect()).collect();
         let before = processor_seconds(connection)?;
-        self.ask(&mut maker, &keys, connection, false)?;
+        std::thread::scope(|scope| {
+            let sending = written.iter().zip(connections?).map(|(pipelines, mut connection)| {
+                scope.spawn(move || {
+                    pipelines
+                        .iter()
+                        .try_for_each(|p| p.query::<Vec<Value>>(&mut connection).map(drop))
+                })
+            });
+            let sending: Vec<_> = sending.collect();
+            sending.into_iter().try_for_each(|sent| sent.join().expect("no sender panics"))
+        })?;
         Ok(processor_seconds(connection)? - before)
     }
 
-    /// Asks for every key in turn, and, if `proving`, looks at every answer.
-    fn ask(
-        &self,
-        maker: &mut Maker,
-        keys: &[u32],
-        connection: &mut Connection,
-        proving: bool,
-    ) -> Result<(), Failed> {
-        for keys in keys.chunks(self.pipeline) {
-            let mut pipeline = Pipeline::with_capacity(keys.len());
-            for &key in keys {
-                pipeline.add_command(maker.command(&name(key)));
-            }
-            let answers = pipeline.query::<Vec<redis::Value>>(connection)?;
-            if let Some(wrong) = answers.iter().find(|answer| proving && !maker.admitted(answer)) {
+    /// Asks for every key once, and looks at every answer.
+    fn ask_all(&self, maker: &mut Maker, connection: &mut Connection) -> Result<(), Failed> {
+        let all: Vec<u32> = (0..KEYS).collect();
+        for keys in all.chunks(self.pipeline) {
+            let pipeline = self.written(maker, keys.iter().copied());
+            let answers = pipeline.query::<Vec<Value>>(connection)?;
+            if let Some(wrong) = answers.iter().find(|answer| !maker.admitted(answer)) {
                 return Err(format!("the set-up is wrong: {wrong:?} is no admission").into());
             }
         }
         Ok(())
+    }
+
+    fn written(&self, maker: &mut Maker, keys: impl Iterator<Item = u32>) -> Pipeline {
+        let mut pipeline = Pipeline::with_capacity(self.pipeline);
+        for key in keys {
+            pipeline.add_command(maker.command(&name(key)));
+        }
+        pipeline
     }
 
     /// The store's own client: callers who ask at the same time, each for a key of its own.
