@@ -177,7 +177,17 @@ struct Sentinel {
 impl Sentinel {
     fn start(program: &Path, main: u16, directory: &Path) -> Result<Self, Failed> {
         let main_port = main.to_string();
-        let settings = ["--replicaof", "127.0.0.1", &main_port, "--repl-diskless-sync-delay", "0"];
+        // A replica writes what it is sent to a file first.
+        let files = directory.to_string_lossy();
+        let settings = [
+            "--replicaof",
+            "127.0.0.1",
+            &main_port,
+            "--repl-diskless-sync-delay",
+            "0",
+            "--dir",
+            &files,
+        ];
         let replica = Server::start_with(program, free_port()?, &settings, &[])?;
         let port = free_port()?;
         let config = directory.join("sentinel.conf");
