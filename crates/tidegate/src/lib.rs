@@ -69,8 +69,8 @@ pub use permit::{Acquired, Permit};
 #[cfg(feature = "redis")]
 pub use store::redis;
 pub use store::{
-    Failure, MemoryOptions, MemoryStats, MemoryStore, OutOfMemory, Request, Store, StoreError,
-    WhenFull,
+    Failure, MemoryOptions, MemoryStats, MemoryStore, OutOfMemory, PermitAct, Request, Store,
+    StoreError, WhenFull,
 };
 pub use tidegate_core::{
     Algorithm, Cost, Decision, Limit, LimitError, LimitErrorKind, PermitId, ResetAfter, RetryAfter,

@@ -226,11 +226,7 @@ impl Gate {
         for key in permit.keys() {
             // What was kept warm here, if it was taken here.
             self.limiter.store().with_permit(key, limit, act);
-            let store = shared.store();
-            let done = match act {
-                PermitAct::Release(id) => store.release(key, limit, id).await,
-                PermitAct::Renew(id) => store.renew(key, limit, id).await,
-            };
+            let done = shared.store().with_permit(key, limit, act).await;
             held = match (held, done) {
                 (Ok(all), Ok(this)) => Ok(all && this),
                 (Err(error), _) | (_, Err(error)) => Err(error),

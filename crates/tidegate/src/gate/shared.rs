@@ -16,15 +16,15 @@ use tidegate_core::{Limit, PermitId};
 use crate::stats::Stats;
 use crate::store::PermitAct;
 use crate::wait::Queues;
-use crate::{MemoryStore, Request, Store, StoreError, Verdict};
+use crate::{Request, Store, StoreError, Verdict};
 
 /// What a store is asked for, on its way.
 pub type Asked<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
 
-/// A store that several gates share, and that may fail.
+/// A [`Store`] that several gates share, whichever it is: every store is one.
 ///
-/// `tidegate::redis::RedisStore` is the one for many machines. A [`MemoryStore`]
-/// is one too, for several gates in one process.
+/// `tidegate::redis::RedisStore` is the one for many machines; a
+/// [`MemoryStore`](crate::MemoryStore) serves several gates in one process.
 pub trait SharedStore: Send + Sync + 'static {
     /// Decides all checks of a request: all are charged or none.
     fn decide<'a>(&'a self, request: &'a Request<'a>) -> Asked<'a, Verdict>;
@@ -35,14 +35,16 @@ pub trait SharedStore: Send + Sync + 'static {
     /// A number no permit has had, and that nobody can guess if others may name it.
     fn new_permit(&self) -> PermitId;
 
-    /// Gives a permit back; says whether it was held.
-    fn release<'a>(&'a self, key: &'a [u8], limit: &'a Limit, permit: PermitId) -> Asked<'a, bool>;
-
-    /// Starts a permit's lease anew, as long as `limit` says; says whether it was held.
-    fn renew<'a>(&'a self, key: &'a [u8], limit: &'a Limit, permit: PermitId) -> Asked<'a, bool>;
+    /// Gives a permit back, or renews it; says whether it was held.
+    fn with_permit<'a>(
+        &'a self,
+        key: &'a [u8],
+        limit: &'a Limit,
+        act: PermitAct,
+    ) -> Asked<'a, bool>;
 }
 
-impl SharedStore for MemoryStore {
+impl<S: Store> SharedStore for S {
     fn decide<'a>(&'a self, request: &'a Request<'a>) -> Asked<'a, Verdict> {
         Box::pin(Store::decide(self, request))
     }
@@ -52,38 +54,16 @@ impl SharedStore for MemoryStore {
     }
 
     fn new_permit(&self) -> PermitId {
-        MemoryStore::new_permit(self)
+        Store::new_permit(self)
     }
 
-    fn release<'a>(&'a self, key: &'a [u8], limit: &'a Limit, permit: PermitId) -> Asked<'a, bool> {
-        Box::pin(async move { Ok(self.with_permit(key, limit, PermitAct::Release(permit))) })
-    }
-
-    fn renew<'a>(&'a self, key: &'a [u8], limit: &'a Limit, permit: PermitId) -> Asked<'a, bool> {
-        Box::pin(async move { Ok(self.with_permit(key, limit, PermitAct::Renew(permit))) })
-    }
-}
-
-#[cfg(feature = "redis")]
-impl SharedStore for crate::redis::RedisStore {
-    fn decide<'a>(&'a self, request: &'a Request<'a>) -> Asked<'a, Verdict> {
-        Box::pin(Store::decide(self, request))
-    }
-
-    fn reset<'a>(&'a self, key: &'a [u8], limit: &'a Limit) -> Asked<'a, bool> {
-        Box::pin(Store::reset(self, key, limit))
-    }
-
-    fn new_permit(&self) -> PermitId {
-        crate::redis::RedisStore::new_permit(self)
-    }
-
-    fn release<'a>(&'a self, key: &'a [u8], limit: &'a Limit, permit: PermitId) -> Asked<'a, bool> {
-        Box::pin(self.with_permit(key, limit, PermitAct::Release(permit)))
-    }
-
-    fn renew<'a>(&'a self, key: &'a [u8], limit: &'a Limit, permit: PermitId) -> Asked<'a, bool> {
-        Box::pin(self.with_permit(key, limit, PermitAct::Renew(permit)))
+    fn with_permit<'a>(
+        &'a self,
+        key: &'a [u8],
+        limit: &'a Limit,
+        act: PermitAct,
+    ) -> Asked<'a, bool> {
+        Box::pin(Store::with_permit(self, key, limit, act))
     }
 }
 

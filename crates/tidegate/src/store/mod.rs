@@ -12,7 +12,7 @@ use tidegate_core::{Limit, PermitId};
 use crate::{Check, CheckError, Verdict};
 
 pub(crate) use memory::Told;
-pub use memory::{MemoryOptions, MemoryStats, MemoryStore, OutOfMemory, PermitAct, WhenFull};
+pub use memory::{MemoryOptions, MemoryStats, MemoryStore, OutOfMemory, WhenFull};
 
 /// All that is asked of a store at once.
 #[derive(Clone, Copy, Debug)]
@@ -74,6 +74,27 @@ pub trait Store: Send + Sync + 'static {
         key: &[u8],
         limit: &Limit,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
+
+    /// A number no permit has had, and that nobody can guess if others may name it.
+    fn new_permit(&self) -> PermitId;
+
+    /// Gives a permit back, or renews it for as long as `limit` says; says whether it
+    /// was held.
+    fn with_permit(
+        &self,
+        key: &[u8],
+        limit: &Limit,
+        act: PermitAct,
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send;
+}
+
+/// What to do with a permit.
+#[derive(Clone, Copy, Debug)]
+pub enum PermitAct {
+    /// Give it back.
+    Release(PermitId),
+    /// Start its lease anew.
+    Renew(PermitId),
 }
 
 /// Why there is no verdict. A denial is not an error.

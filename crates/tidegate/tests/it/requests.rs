@@ -2,59 +2,9 @@
 
 use proptest::prelude::*;
 use tidegate::{Check, CheckError, Cost, Decision, Limit, Limiter, MAX_CHECKS, RetryAfter};
-use tidegate_core::Ask;
 
 use crate::common::{NOW, at, check_at, limit, limiter};
-use crate::worlds::{Gap, Model, Step, any_limit, any_step, cases};
-
-/// One check of a random request.
-#[derive(Clone, Copy, Debug)]
-struct Part {
-    key: u8,
-    limit: Limit,
-    cost: Cost,
-    observed: bool,
-}
-
-impl Part {
-    fn of(step: &Step, limits: &[Limit], observed: bool) -> Self {
-        let limit = limits[step.limit.index(limits.len())];
-        Part { key: step.key, limit, cost: step.cost(&limit), observed }
-    }
-
-    fn check<'a>(&'a self, keys: &'a [[u8; 1]]) -> Check<'a> {
-        let check = Check::new(&keys[usize::from(self.key)], &self.limit, self.cost);
-        if self.observed { check.observed() } else { check }
-    }
-}
-
-fn keys() -> Vec<[u8; 1]> {
-    (0..8).map(|key| [key]).collect()
-}
-
-/// A request without two parts that count in one state.
-fn apart(steps: &[(Step, bool)], limits: &[Limit]) -> Vec<Part> {
-    let mut parts = Vec::<Part>::new();
-    for (step, observed) in steps {
-        let part = Part::of(step, limits, *observed);
-        if parts.iter().all(|p| (p.key, p.limit.id()) != (part.key, part.limit.id())) {
-            parts.push(part);
-        }
-    }
-    parts
-}
-
-/// All or nothing, on states without a store.
-fn decide_all(model: &mut Model, parts: &[Part], now: u64) -> (bool, Vec<Decision>) {
-    let ask = |part: &Part| Ask::new(part.cost, at(now));
-    let admits: Vec<bool> =
-        parts.iter().map(|part| model.admits(part.key, &part.limit, &ask(part))).collect();
-    let allowed = parts.iter().zip(&admits).all(|(part, admits)| part.observed || *admits);
-    let settle = |(part, admits): (&Part, bool)| {
-        model.settle(part.key, &part.limit, &ask(part), allowed && admits)
-    };
-    (allowed, parts.iter().zip(admits).map(settle).collect())
-}
+use crate::worlds::{Gap, Model, Part, Step, any_limit, any_step, apart, cases, decide_all, keys};
 
 /// Keys, limits, costs and times at random.
 type Requests = Vec<Vec<(Step, bool)>>;

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tidegate::{Algorithm, Cost, Decision, Limit, bounds};
+use tidegate::{Algorithm, Check, Cost, Decision, Limit, bounds};
 use tidegate_core::{Ask, State};
 
-use crate::common::S;
+use crate::common::{S, at};
 
 /// Enough of each for a test run; a failure prints its seed and is not kept.
 pub fn cases(cases: u32) -> ProptestConfig {
@@ -150,4 +150,54 @@ impl Model {
     pub fn known(&self) -> Vec<(u8, Limit)> {
         self.states.iter().map(|(&(key, _), &(limit, _))| (key, limit)).collect()
     }
+}
+
+/// One check of a random request.
+#[derive(Clone, Copy, Debug)]
+pub struct Part {
+    pub key: u8,
+    pub limit: Limit,
+    pub cost: Cost,
+    pub observed: bool,
+}
+
+impl Part {
+    pub fn of(step: &Step, limits: &[Limit], observed: bool) -> Self {
+        let limit = limits[step.limit.index(limits.len())];
+        Part { key: step.key, limit, cost: step.cost(&limit), observed }
+    }
+
+    pub fn check<'a>(&'a self, keys: &'a [[u8; 1]]) -> Check<'a> {
+        let check = Check::new(&keys[usize::from(self.key)], &self.limit, self.cost);
+        if self.observed { check.observed() } else { check }
+    }
+}
+
+/// A request without two parts that count in one state.
+pub fn apart(steps: &[(Step, bool)], limits: &[Limit]) -> Vec<Part> {
+    let mut parts = Vec::<Part>::new();
+    for (step, observed) in steps {
+        let part = Part::of(step, limits, *observed);
+        if parts.iter().all(|p| (p.key, p.limit.id()) != (part.key, part.limit.id())) {
+            parts.push(part);
+        }
+    }
+    parts
+}
+
+/// All or nothing, on states without a store.
+pub fn decide_all(model: &mut Model, parts: &[Part], now: u64) -> (bool, Vec<Decision>) {
+    let ask = |part: &Part| Ask::new(part.cost, at(now));
+    let admits: Vec<bool> =
+        parts.iter().map(|part| model.admits(part.key, &part.limit, &ask(part))).collect();
+    let allowed = parts.iter().zip(&admits).all(|(part, admits)| part.observed || *admits);
+    let settle = |(part, admits): (&Part, bool)| {
+        model.settle(part.key, &part.limit, &ask(part), allowed && admits)
+    };
+    (allowed, parts.iter().zip(admits).map(settle).collect())
+}
+
+/// All keys a step may have.
+pub fn keys() -> Vec<[u8; 1]> {
+    (0..8).map(|key| [key]).collect()
 }

@@ -49,7 +49,7 @@ pub(crate) use self::one::Told;
 use self::table::Table;
 use crate::check::MAX_CHECKS;
 use crate::clock::Dial;
-use crate::store::{Request, Store, StoreError};
+use crate::store::{PermitAct, Request, Store, StoreError};
 use crate::{Clock, Verdict};
 
 /// What happens to a key the store has no room for.
@@ -280,15 +280,6 @@ impl MemoryStore {
     }
 }
 
-/// What to do with a permit.
-#[derive(Clone, Copy, Debug)]
-pub enum PermitAct {
-    /// Give it back.
-    Release(PermitId),
-    /// Start its lease anew.
-    Renew(PermitId),
-}
-
 impl Store for MemoryStore {
     async fn decide(&self, request: &Request<'_>) -> Result<Verdict, StoreError> {
         Ok(self.decide_all(request, None)?)
@@ -296,6 +287,19 @@ impl Store for MemoryStore {
 
     async fn reset(&self, key: &[u8], limit: &Limit) -> Result<bool, StoreError> {
         Ok(self.reset_now(key, limit))
+    }
+
+    fn new_permit(&self) -> PermitId {
+        MemoryStore::new_permit(self)
+    }
+
+    async fn with_permit(
+        &self,
+        key: &[u8],
+        limit: &Limit,
+        act: PermitAct,
+    ) -> Result<bool, StoreError> {
+        Ok(MemoryStore::with_permit(self, key, limit, act))
     }
 }
 

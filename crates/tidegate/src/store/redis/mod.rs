@@ -75,7 +75,6 @@ pub mod wire {
     pub use super::permits::{call as permit_call, was_held};
     pub use super::plan::{Answers, Mode, Part, Plan, Planned};
     pub use super::script::{Call, Script};
-    pub use crate::store::PermitAct;
 }
 
 /// Whether a URL can be read, without connecting to anything.
@@ -159,13 +158,6 @@ impl RedisStore {
         self.inner.tally.last_error()
     }
 
-    /// A number no permit has had, on any node: nobody can guess one.
-    pub fn new_permit(&self) -> PermitId {
-        let number = self.inner.permits.fetch_add(1, Relaxed);
-        let random = self.inner.random.hash_one(number) >> (u64::BITS - PERMIT_BITS);
-        PermitId(random.max(1))
-    }
-
     /// Decides at a given time, for tests; nothing is answered from memory.
     #[doc(hidden)]
     pub async fn decide_at(
@@ -174,22 +166,6 @@ impl RedisStore {
         request: &Request<'_>,
     ) -> Result<Verdict, StoreError> {
         self.inner.decide_in_time(request, Some(now)).await
-    }
-
-    /// Gives a permit back, or renews it; says whether it was held.
-    ///
-    /// # Errors
-    /// As [`Store::decide`].
-    #[doc(hidden)]
-    pub async fn with_permit(
-        &self,
-        key: &[u8],
-        limit: &Limit,
-        act: PermitAct,
-    ) -> Result<bool, StoreError> {
-        let call = permits::call(&self.inner.names, key, limit, act, None);
-        let value = self.inner.in_time(self.inner.call(&call)).await?;
-        permits::was_held(&value)
     }
 }
 
@@ -200,6 +176,24 @@ impl Store for RedisStore {
 
     async fn reset(&self, key: &[u8], limit: &Limit) -> Result<bool, StoreError> {
         self.inner.reset(key, limit).await
+    }
+
+    /// On any node: nobody can guess one.
+    fn new_permit(&self) -> PermitId {
+        let number = self.inner.permits.fetch_add(1, Relaxed);
+        let random = self.inner.random.hash_one(number) >> (u64::BITS - PERMIT_BITS);
+        PermitId(random.max(1))
+    }
+
+    async fn with_permit(
+        &self,
+        key: &[u8],
+        limit: &Limit,
+        act: PermitAct,
+    ) -> Result<bool, StoreError> {
+        let call = permits::call(&self.inner.names, key, limit, act, None);
+        let value = self.inner.in_time(self.inner.call(&call)).await?;
+        permits::was_held(&value)
     }
 }
 

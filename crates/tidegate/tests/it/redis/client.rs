@@ -2,14 +2,15 @@
 
 use redis::{ConnectionLike, Value};
 use tidegate::redis::wire::{
-    Answer, Call, Entry, Mode, Names, PermitAct, Plan, Quick, Script, counter_answers,
-    counter_call, permit_call, quick_verdict, was_held,
+    Answer, Call, Entry, Mode, Names, Plan, Quick, Script, counter_answers, counter_call,
+    permit_call, quick_verdict, was_held,
 };
 use tidegate::{
-    Check, Cost, Decision, Failure, Limit, PermitId, Request, StoreError, Timestamp, Verdict,
+    Check, Cost, Decision, Failure, Limit, PermitAct, PermitId, Request, StoreError, Timestamp,
+    Verdict,
 };
 
-use super::server::Server;
+use super::stand::Server;
 
 /// A connection, and the names its keys have.
 pub struct Client {
@@ -19,7 +20,7 @@ pub struct Client {
 
 impl Client {
     pub fn new(server: &Server, prefix: &str) -> Self {
-        let mut connection = server.connect();
+        let mut connection = server.connection().expect("a server that has answered");
         for script in Script::ALL {
             let load = redis::cmd("SCRIPT").arg("LOAD").arg(script.source()).clone();
             let sha: String = load.query(&mut connection).expect("a script that compiles");

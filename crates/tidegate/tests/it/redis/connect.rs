@@ -142,7 +142,7 @@ fn the_documented_user_may_do_all_that_is_needed() {
             let permit = store.new_permit();
             let request = Request::new(&checks).with_permit(permit);
             assert!(store.decide(&request).await.expect("an answer").allowed);
-            let release = tidegate::redis::wire::PermitAct::Release(permit);
+            let release = tidegate::PermitAct::Release(permit);
             assert_eq!(store.with_permit(b"carol", &held, release).await, Ok(true));
         });
         // Nothing in the line is there in vain: without any one command it is refused, or fails.

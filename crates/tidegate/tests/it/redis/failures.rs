@@ -3,7 +3,7 @@
 use tidegate::{Check, Failure, Limit, Request, StoreError};
 
 use super::client::Client;
-use super::server::on_each;
+use super::stand::on_each;
 use super::state::{Plain, parse};
 use crate::common::{NOW, at, limit};
 
@@ -16,7 +16,7 @@ fn config(client: &mut Client, words: &[&str]) {
 #[test]
 fn a_server_that_does_not_write_says_so() {
     let limits = ["5 per 1m", "5 per 1m sliding-log"].map(limit);
-    on_each(|server| {
+    on_each(|_, server| {
         for (refuse, words) in [
             (&["CONFIG", "SET", "maxmemory", "1"][..], "maxmemory"),
             (&["REPLICAOF", "127.0.0.1", "1"][..], "read only"),
@@ -60,7 +60,7 @@ fn a_log_has_a_largest_size() {
         // varint(20,000)
         raw.extend_from_slice(&[0xa0, 0x9c, 0x01]);
     }
-    on_each(|server| {
+    on_each(|_, server| {
         let mut client = Client::new(server, "tg");
         let name = client.names.state(b"key", &limit);
         client.set(&name, &raw);

@@ -1,16 +1,16 @@
 //! What is not ours at a key: an error, never a decision, and nothing is written.
 
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::os::unix::net::UnixStream;
+use std::net::TcpStream;
 use std::time::Duration;
 
 use tidegate::redis::wire::{
-    Answer, Entry, Mode, PermitAct, Plan, counter_answers, counter_call, is_quick, permit_call,
+    Answer, Entry, Mode, Plan, counter_answers, counter_call, is_quick, permit_call,
 };
-use tidegate::{Algorithm, Check, Failure, Limit, PermitId, Request, StoreError};
+use tidegate::{Algorithm, Check, Failure, Limit, PermitAct, PermitId, Request, StoreError};
 
 use super::client::Client;
-use super::server::on_each;
+use super::stand::on_each;
 use crate::common::{NOW, at, limit};
 
 const LIMITS: [&str; 6] = [
@@ -65,7 +65,7 @@ fn refused(outcome: Result<impl std::fmt::Debug, StoreError>) -> String {
 
 #[test]
 fn what_is_not_a_state_is_refused_and_left_alone() {
-    on_each(|server| {
+    on_each(|_, server| {
         let mut client = Client::new(server, "tg");
         for text in LIMITS {
             let limit = limit(text);
@@ -104,7 +104,7 @@ fn matches_form(value: &[u8], limit: &Limit) -> bool {
 
 #[test]
 fn the_wrong_type_is_refused_and_left_alone() {
-    on_each(|server| {
+    on_each(|_, server| {
         let mut client = Client::new(server, "tg");
         for text in LIMITS {
             let limit = limit(text);
@@ -129,7 +129,7 @@ fn the_wrong_type_is_refused_and_left_alone() {
 fn a_stranger_among_counters_is_set_apart() {
     let limit = limit("10 per 1m");
     assert!(is_quick(&limit));
-    on_each(|server| {
+    on_each(|_, server| {
         let mut client = Client::new(server, "tg");
         let entries: Vec<Entry> = (0..8_u8)
             .map(|key| Entry { key: client.names.state(&[key], &limit), units: 1, times: 1 })
@@ -154,9 +154,9 @@ fn a_stranger_among_counters_is_set_apart() {
 /// Every key that is written ends, and no script touches a key it was not given.
 #[test]
 fn keys_end_and_only_declared_ones_are_touched() {
-    on_each(|server| {
+    on_each(|_, server| {
         let mut client = Client::new(server, "tg");
-        let mut monitor = UnixStream::connect(server.socket()).expect("a second connection");
+        let mut monitor = TcpStream::connect(server.address()).expect("a second connection");
         monitor.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout");
         monitor.write_all(b"MONITOR\r\n").expect("a listening server");
         let mut lines = BufReader::new(monitor).lines();

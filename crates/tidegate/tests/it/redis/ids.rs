@@ -7,7 +7,7 @@ use proptest::test_runner::TestRunner;
 use tidegate::{Check, CheckError, Cost, Limiter, ManualClock, Request, StoreError, Verdict};
 
 use super::client::Client;
-use super::server::on_each;
+use super::stand::on_each;
 use crate::common::{NOW, at, limit};
 use crate::worlds::{Step, any_step, cases};
 
@@ -33,7 +33,7 @@ fn any_request() -> impl Strategy<Value = Asked> {
 fn ids_are_remembered_as_in_memory() {
     let limits = [limit("6 per 10s sliding-log"), limit("4 per 3s")];
     let requests = prop::collection::vec(any_request(), 1..40);
-    on_each(|server| {
+    on_each(|engine, server| {
         let client = RefCell::new(Client::new(server, "tg"));
         let outcome = TestRunner::new(cases(150)).run(&requests, |requests| {
             let client = &mut *client.borrow_mut();
@@ -60,7 +60,7 @@ fn ids_are_remembered_as_in_memory() {
             Ok(())
         });
         if let Err(error) = outcome {
-            panic!("{}: {error}", server.name);
+            panic!("{}: {error}", engine);
         }
     });
 }
@@ -68,7 +68,7 @@ fn ids_are_remembered_as_in_memory() {
 #[test]
 fn another_cost_under_an_id_is_an_error_and_an_id_has_an_end() {
     let limit = limit("9 per 1s sliding-log");
-    on_each(|server| {
+    on_each(|_, server| {
         let mut client = Client::new(server, "tg");
         let mut decide = |cost: u64, id: &str, now: u64| -> Result<Verdict, StoreError> {
             let checks = [Check::new("a", &limit, Cost::Ask(cost))];

@@ -6,7 +6,7 @@ use tidegate::{Check, Limit, Request, Timestamp};
 use tidegate_core::{Ask, State};
 
 use super::client::Client;
-use super::server::on_each;
+use super::stand::on_each;
 use super::state::{Plain, assert_kept, parse};
 use crate::common::limit;
 
@@ -30,7 +30,7 @@ fn server_time(reply: &Value) -> Timestamp {
 #[test]
 fn the_server_s_time_decides() {
     let limits: Vec<Limit> = LIMITS.iter().map(|text| limit(text)).collect();
-    on_each(|server| {
+    on_each(|_, server| {
         let mut client = Client::new(server, "tg");
         let mut states: Vec<State> = limits.iter().map(State::new).collect();
         let mut last = Timestamp::EPOCH;
@@ -70,7 +70,7 @@ fn the_server_s_time_decides() {
 #[test]
 fn the_hot_path_is_the_core_s() {
     let texts = ["40 per 50ms", "300 per 1s", "2000 per 2m"];
-    on_each(|server| {
+    on_each(|_, server| {
         let mut client = Client::new(server, "tg");
         for (limit, keys) in texts.iter().flat_map(|text| [(limit(text), 1), (limit(text), 5_u8)]) {
             redis::cmd("FLUSHALL").exec(&mut client.connection).expect("a server that listens");
@@ -120,7 +120,7 @@ fn keys_end_when_they_stop_to_matter() {
         ("5 per 1h token-bucket", 720),
         ("5 concurrent lease 1h", 3_600),
     ];
-    on_each(|server| {
+    on_each(|_, server| {
         let mut client = Client::new(server, "tg");
         for (text, most_s) in rows {
             let limit = limit(text);

@@ -27,7 +27,6 @@ mod parity;
 mod parts;
 mod permits;
 mod sentinel;
-mod server;
 mod stand;
 mod state;
 mod traces;

@@ -7,7 +7,7 @@ use tidegate::redis::wire::{Names, slot_key};
 use tidegate::{Check, Limit, Request};
 
 use super::client::Client;
-use super::server::on_each;
+use super::stand::on_each;
 use crate::common::limit;
 use crate::worlds::{any_limit, cases};
 
@@ -80,7 +80,7 @@ fn any_bytes_are_a_key() {
         &[b'k'; 65_536],
     ];
     let limits: [Limit; 2] = [limit("5 per 1m"), limit("5 per 1m sliding-log")];
-    on_each(|server| {
+    on_each(|_, server| {
         let mut client = Client::new(server, "tg");
         for limit in &limits {
             for (place, key) in keys.iter().enumerate() {

@@ -10,14 +10,14 @@ use tidegate::{Algorithm, Check, Cost, Decision, Limit, Request};
 use tidegate_core::Ask;
 
 use super::client::Client;
-use super::server::{Server, on_each};
+use super::stand::on_each;
 use super::state::assert_kept;
 use crate::common::{NOW, at};
-use crate::worlds::{Gap, Model, Step, any_limit, any_step, cases};
+use crate::worlds::{Gap, Model, Part, Step, any_limit, any_step, apart, cases, decide_all, keys};
 
 /// Runs a property on each server, with nothing in it at the start of a case.
 fn hold<S: Strategy>(count: u32, strategy: &S, property: impl Fn(&mut Client, S::Value)) {
-    on_each(|server: &Server| {
+    on_each(|engine, server| {
         let client = RefCell::new(Client::new(server, "tg"));
         let mut runner = TestRunner::new(cases(count));
         let outcome = runner.run(strategy, |value| {
@@ -27,7 +27,7 @@ fn hold<S: Strategy>(count: u32, strategy: &S, property: impl Fn(&mut Client, S:
             Ok(())
         });
         if let Err(error) = outcome {
-            panic!("{}: {error}", server.name);
+            panic!("{}: {error}", engine);
         }
     });
 }
@@ -139,40 +139,6 @@ fn correct(client: &mut Client, model: &mut Model, limit: &Limit, step: &Step, n
     }
 }
 
-/// One check of a random request.
-#[derive(Clone, Copy, Debug)]
-struct Part {
-    key: u8,
-    limit: Limit,
-    cost: Cost,
-    observed: bool,
-}
-
-/// A request without two parts that count in one state.
-fn apart(steps: &[(Step, bool)], limits: &[Limit]) -> Vec<Part> {
-    let mut parts = Vec::<Part>::new();
-    for (step, observed) in steps {
-        let limit = limits[step.limit.index(limits.len())];
-        if parts.iter().all(|p| (p.key, p.limit.id()) != (step.key, limit.id())) {
-            let cost = step.cost(&limit);
-            parts.push(Part { key: step.key, limit, cost, observed: *observed });
-        }
-    }
-    parts
-}
-
-/// All or nothing, on states without a store.
-fn decide_all(model: &mut Model, parts: &[Part], now: u64) -> (bool, Vec<Decision>) {
-    let ask = |part: &Part| Ask::new(part.cost, at(now));
-    let admits: Vec<bool> =
-        parts.iter().map(|part| model.admits(part.key, &part.limit, &ask(part))).collect();
-    let allowed = parts.iter().zip(&admits).all(|(part, admits)| part.observed || *admits);
-    let settle = |(part, admits): (&Part, bool)| {
-        model.settle(part.key, &part.limit, &ask(part), allowed && admits)
-    };
-    (allowed, parts.iter().zip(admits).map(settle).collect())
-}
-
 #[test]
 fn requests_are_all_or_nothing_as_in_the_core() {
     let part = (any_step(), prop::bool::weighted(0.2));
@@ -184,15 +150,8 @@ fn requests_are_all_or_nothing_as_in_the_core() {
             let window_us = limits[first.limit.index(limits.len())].window_us();
             now = first.gap.after(now, window_us);
             let parts = apart(&steps, &limits);
-            let keys: Vec<[u8; 1]> = parts.iter().map(|part| [part.key]).collect();
-            let checks: Vec<Check<'_>> = parts
-                .iter()
-                .zip(&keys)
-                .map(|(part, key)| {
-                    let check = Check::new(key, &part.limit, part.cost);
-                    if part.observed { check.observed() } else { check }
-                })
-                .collect();
+            let keys = keys();
+            let checks: Vec<Check<'_>> = parts.iter().map(|part| part.check(&keys)).collect();
             let before: Vec<_> = states(client, &parts);
             let dry = client.ask(&Request::new(&checks), Mode::Dry, Some(at(now))).expect("sound");
             assert_eq!(states(client, &parts), before, "a dry call changes nothing");

@@ -4,7 +4,7 @@ use tidegate::redis::wire::{Mode, Part, Plan, slot_key};
 use tidegate::{Check, Cost, Limit, PermitId, Request};
 
 use super::client::Client;
-use super::server::on_each;
+use super::stand::on_each;
 use crate::common::{NOW, at, limit};
 
 /// A slot for each first letter.
@@ -36,7 +36,7 @@ fn parts_are_of_one_slot_and_in_the_order_of_the_checks() {
         Check::new("zoe", &minute, 1),
         Check::new("ann", &hour, 1).observed(),
     ];
-    on_each(|server| {
+    on_each(|_, server| {
         let client = Client::new(server, "tg");
         for id in [None, Some("id")] {
             let mut request = Request::new(&checks);
@@ -59,7 +59,7 @@ fn parts_are_of_one_slot_and_in_the_order_of_the_checks() {
 #[test]
 fn the_answers_of_parts_are_those_of_the_whole() {
     let limits = ["5 per 1m", "5 per 1m sliding-log", "9 per 1h fixed-window"].map(limit);
-    on_each(|server| {
+    on_each(|_, server| {
         let (mut client, mut apart) = (Client::new(server, "whole"), Client::new(server, "parts"));
         for cost in [1, 2, 0, 1] {
             let checks = [
@@ -94,7 +94,7 @@ fn what_a_part_was_charged_can_be_taken_back() {
     .iter()
     .map(|text| limit(text))
     .collect();
-    on_each(|server| {
+    on_each(|_, server| {
         let mut client = Client::new(server, "tg");
         for id in [None, Some("id")] {
             for before in [0, 2] {
@@ -142,7 +142,7 @@ fn undone(all: &[(Vec<u8>, Option<Vec<u8>>)]) -> Vec<(Vec<u8>, Option<Vec<u8>>)>
 #[test]
 fn a_part_is_a_plan() {
     let limit = limit("5 per 1m");
-    on_each(|server| {
+    on_each(|_, server| {
         let client = Client::new(server, "tg");
         let checks = ["a", "b", "c"].map(|key| Check::new(key, &limit, 1));
         let plan = Plan::new(&Request::new(&checks), &client.names).expect("sound");

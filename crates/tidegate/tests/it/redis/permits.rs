@@ -4,12 +4,11 @@ use std::cell::RefCell;
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
-use tidegate::redis::wire::PermitAct;
-use tidegate::{Check, Cost, Limit, PermitId, Request};
+use tidegate::{Check, Cost, Limit, PermitAct, PermitId, Request};
 use tidegate_core::{Ask, State};
 
 use super::client::Client;
-use super::server::on_each;
+use super::stand::on_each;
 use super::state::assert_kept;
 use crate::common::{NOW, at, limit};
 use crate::worlds::{any_step, cases};
@@ -59,7 +58,7 @@ fn permits_are_the_core_s() {
     let acts = prop::collection::vec((any_act(), 1_u64..6, any_step(), any::<bool>()), 1..60);
     // A changed lease or count finds the permits that are held.
     let limits = [limit("5 concurrent lease 10s"), limit("3 concurrent lease 4s")];
-    on_each(|server| {
+    on_each(|engine, server| {
         let client = RefCell::new(Client::new(server, "tg"));
         let outcome = TestRunner::new(cases(150)).run(&acts, |acts| {
             let client = &mut *client.borrow_mut();
@@ -75,7 +74,7 @@ fn permits_are_the_core_s() {
             Ok(())
         });
         if let Err(error) = outcome {
-            panic!("{}: {error}", server.name);
+            panic!("{}: {error}", engine);
         }
     });
 }
@@ -83,7 +82,7 @@ fn permits_are_the_core_s() {
 #[test]
 fn a_permit_of_a_watched_limit_is_found() {
     let limit = limit("2 concurrent");
-    on_each(|server| {
+    on_each(|_, server| {
         let mut client = Client::new(server, "tg");
         let checks = [Check::new("key", &limit, 1), Check::new("key", &limit, 1).observed()];
         let request = Request::new(&checks).with_permit(PermitId(7));

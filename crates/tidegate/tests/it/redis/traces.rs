@@ -7,7 +7,7 @@ use tidegate::redis::wire::{
 use tidegate::{Check, Limit, Request};
 
 use super::client::Client;
-use super::server::on_each;
+use super::stand::on_each;
 use crate::traces::{Event, compare};
 
 /// Calls in one write.
@@ -82,7 +82,7 @@ fn decide(client: &mut Client, limit: &Limit, events: &[Event]) -> Vec<bool> {
 
 #[test]
 fn recorded_traffic_is_decided_as_published() {
-    on_each(|server| {
+    on_each(|_, server| {
         let mut client = Client::new(server, "tg");
         compare(|limit, events| {
             redis::cmd("FLUSHALL").exec(&mut client.connection).expect("a server that listens");

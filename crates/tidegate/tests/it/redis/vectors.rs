@@ -3,11 +3,11 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use tidegate::redis::wire::{Names, PermitAct};
-use tidegate::{Check, Cost, Decision, Limit, Request};
+use tidegate::redis::wire::Names;
+use tidegate::{Check, Cost, Decision, Limit, PermitAct, Request};
 
 use super::client::{Client, letter};
-use super::server::on_each;
+use super::stand::on_each;
 use crate::common::at;
 use crate::vectors::{Host, run};
 
@@ -42,11 +42,11 @@ impl Host for Redis {
 
 #[test]
 fn redis_and_valkey_agree_whichever_script_decides() {
-    on_each(|server| {
+    on_each(|engine, server| {
         for quickly in [false, true] {
             let client = Rc::new(RefCell::new(Client::new(server, "")));
             let case = RefCell::new(0);
-            run(&format!("{}, quickly: {quickly}", server.name), |limit| {
+            run(&format!("{}, quickly: {quickly}", engine), |limit| {
                 *case.borrow_mut() += 1;
                 let prefix = format!("{quickly}{}", case.borrow());
                 client.borrow_mut().names = Names::new(&prefix);

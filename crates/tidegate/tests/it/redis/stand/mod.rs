@@ -35,6 +35,13 @@ pub enum Engine {
 impl Engine {
     pub const ALL: [Engine; 2] = [Engine::Redis, Engine::Valkey];
 
+    pub fn name(self) -> &'static str {
+        match self {
+            Engine::Redis => "redis",
+            Engine::Valkey => "valkey",
+        }
+    }
+
     fn program(self) -> PathBuf {
         match self {
             Engine::Redis => "redis-server".into(),
@@ -42,6 +49,13 @@ impl Engine {
                 std::env::var_os("VALKEY_SERVER").unwrap_or("valkey-server".into()).into()
             }
         }
+    }
+}
+
+/// Runs a test on each engine: its name, and an empty server.
+pub fn on_each(test: impl Fn(&str, &Server)) {
+    for engine in Engine::ALL {
+        test(engine.name(), &Server::start(engine));
     }
 }
 

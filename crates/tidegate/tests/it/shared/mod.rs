@@ -1,4 +1,8 @@
-//! The gate over a store that nodes share and that fails when told to.
+//! The gate over a store that nodes share and that fails when told to; `permits.rs` and
+//! `waiting.rs` have what is held and what is waited for.
+
+mod permits;
+mod waiting;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -6,16 +10,14 @@ use std::time::Duration;
 
 use tidegate::attributes::Attributes;
 use tidegate::config::Config;
-use tidegate::gate::{
-    Answer, Asked, Gate, GateError, HeldPermit, Question, SharedPermit, SharedStore, Subject,
-};
+use tidegate::gate::{Answer, Gate, GateError, Question, Subject};
 use tidegate::stats::{Decided, Stats};
 use tidegate::{
-    CheckError, Cost, Failure, Limit, Limiter, ManualClock, MemoryOptions, MemoryStore, PermitId,
-    Request, RetryAfter, Timestamp, Verdict,
+    CheckError, Cost, Failure, Limit, Limiter, ManualClock, MemoryOptions, MemoryStore, PermitAct,
+    PermitId, Request, RetryAfter, Store, StoreError, Timestamp, Verdict,
 };
 
-use crate::futures::{Polled, Started, block_on};
+use crate::futures::block_on;
 
 const POLICIES: &str = r#"
 policies:
@@ -81,33 +83,35 @@ const MOODS: [Option<Failure>; 4] =
     [None, Some(Failure::Down), Some(Failure::TimedOut), Some(Failure::Lost)];
 
 impl Moody {
-    fn or_fail<'a, T: Send + 'a>(&self, asked: Asked<'a, T>) -> Asked<'a, T> {
-        match MOODS[usize::from(self.mood.load(Ordering::Relaxed))].clone() {
-            None => asked,
-            Some(failure) => Box::pin(async { Err(failure.into()) }),
-        }
+    fn well(&self) -> Result<(), StoreError> {
+        let failure = MOODS[usize::from(self.mood.load(Ordering::Relaxed))].clone();
+        failure.map_or(Ok(()), |failure| Err(failure.into()))
     }
 }
 
-impl SharedStore for Moody {
-    fn decide<'a>(&'a self, request: &'a Request<'a>) -> Asked<'a, Verdict> {
-        self.or_fail(SharedStore::decide(&self.store, request))
+impl Store for Moody {
+    async fn decide(&self, request: &Request<'_>) -> Result<Verdict, StoreError> {
+        self.well()?;
+        self.store.decide(request).await
     }
 
-    fn reset<'a>(&'a self, key: &'a [u8], limit: &'a Limit) -> Asked<'a, bool> {
-        self.or_fail(SharedStore::reset(&self.store, key, limit))
+    async fn reset(&self, key: &[u8], limit: &Limit) -> Result<bool, StoreError> {
+        self.well()?;
+        self.store.reset(key, limit).await
     }
 
     fn new_permit(&self) -> PermitId {
         self.store.new_permit()
     }
 
-    fn release<'a>(&'a self, key: &'a [u8], limit: &'a Limit, id: PermitId) -> Asked<'a, bool> {
-        self.or_fail(self.store.release(key, limit, id))
-    }
-
-    fn renew<'a>(&'a self, key: &'a [u8], limit: &'a Limit, id: PermitId) -> Asked<'a, bool> {
-        self.or_fail(self.store.renew(key, limit, id))
+    async fn with_permit(
+        &self,
+        key: &[u8],
+        limit: &Limit,
+        act: PermitAct,
+    ) -> Result<bool, StoreError> {
+        self.well()?;
+        self.store.with_permit(key, limit, act).await
     }
 }
 
@@ -133,8 +137,7 @@ impl World {
             let limiter = Limiter::builder().clock(clock.clock()).build().expect("memory");
             let stats = Arc::new(Stats::new(clock.clock()));
             let policies = Config::parse(&text, "test.yaml").expect("a config").policies;
-            let shared: Arc<dyn SharedStore> = Arc::<Moody>::clone(&store);
-            Gate::new(limiter, policies, stats).over(shared, NODES)
+            Gate::new(limiter, policies, stats).over(Arc::<Moody>::clone(&store), NODES)
         };
         World { nodes: [node(), node()], store, clock }
     }
@@ -406,202 +409,4 @@ fn a_look_and_a_reset_are_the_stores_alone() {
     assert_eq!(left(), Ok(said(true, Decided::Exact, "here", Some(9))));
     let unknown = GateError::UnknownPolicy { name: "nobody".into() };
     assert_eq!(block_on(first.reset_async(&rules, "nobody", b"x")), Err(unknown));
-}
-
-/// Takes a permit: the permit, and how it was decided.
-fn take(world: &World, node: usize, policy: &str) -> (Option<HeldPermit>, Decided) {
-    let gate = &world.nodes[node];
-    let rules = gate.rules_owned();
-    let question = under(policy, "alice");
-    let held = block_on(gate.acquire_async(&rules, &question, None)).expect("an answer");
-    assert_eq!(held.permit.is_some(), held.answer.allowed);
-    (held.permit, held.answer.decided)
-}
-
-fn shared(world: &World, node: usize) -> SharedPermit {
-    let (permit, decided) = take(world, node, "jobs");
-    assert_eq!(decided, Decided::Exact);
-    permit.expect("a permit").shared().expect("the store has it")
-}
-
-#[test]
-fn a_permit_is_given_back_and_renewed_on_any_node() {
-    let world = World::new();
-    let permits: Vec<_> = (0..6).map(|number| shared(&world, number % 2)).collect();
-    assert!(take(&world, 0, "jobs").0.is_none());
-    let [first, second] = &world.nodes;
-    // As another node reads it.
-    let sent = SharedPermit::from_bytes(&permits[0].to_bytes()).expect("a permit");
-    assert_eq!(sent, permits[0]);
-    assert_eq!(block_on(second.release(&sent)), Ok(true));
-    assert_eq!(block_on(first.release(&sent)), Ok(false));
-    assert_eq!(block_on(first.renew(&sent, None)), Ok(None));
-    let other = shared(&world, 1);
-
-    let seconds = Duration::from_secs;
-    assert_eq!((other.lease(), other.most()), (seconds(30), seconds(30)));
-    world.clock.advance(seconds(29));
-    assert_eq!(block_on(first.renew(&other, None)), Ok(Some(seconds(30))));
-    assert_eq!(block_on(first.renew(&permits[1], Some(seconds(5)))), Ok(Some(seconds(5))));
-    let too_long = Err(GateError::LeaseTooLong { most: seconds(30) });
-    assert_eq!(block_on(first.renew(&other, Some(seconds(31)))), too_long);
-    world.clock.advance(seconds(1));
-    // The four that nobody renewed have ended.
-    assert_eq!(block_on(first.renew(&permits[2], None)), Ok(None));
-    assert!(block_on(first.release(&permits[1])) == Ok(true));
-    world.set_mood(3);
-    let failed = GateError::Store(Failure::Lost);
-    assert_eq!(block_on(first.release(&other)), Err(failed.clone()));
-    assert_eq!(block_on(first.renew(&other, None)), Err(failed));
-}
-
-#[test]
-fn where_nothing_matches_there_is_nothing_to_hold() {
-    let world = World::new();
-    let attributes = Attributes { path: Some("/other"), ..Attributes::default() };
-    let nothing = Question::new(Subject::Request(&attributes));
-    for mood in [0, 1] {
-        world.set_mood(mood);
-        let rules = world.nodes[0].rules_owned();
-        let held = block_on(world.nodes[0].acquire_async(&rules, &nothing, None)).expect("it");
-        assert_eq!((held.answer.allowed, held.answer.decided), (true, Decided::Exact));
-        assert!(held.permit.and_then(HeldPermit::here).is_some());
-    }
-}
-
-#[test]
-fn bytes_that_are_no_permits_are_refused() {
-    let world = World::new();
-    let bytes = shared(&world, 0).to_bytes();
-    for length in 0..bytes.len() {
-        let cut = SharedPermit::from_bytes(&bytes[..length]);
-        // Cut before its only key it is a permit that holds nothing.
-        assert!(cut.is_none_or(|cut| block_on(world.nodes[0].release(&cut)) == Ok(true)));
-    }
-    for bad in [&[0xff; 64][..], &[0; 4], &[1, 0, 0], &vec![1; 64 * 1024]] {
-        assert_eq!(SharedPermit::from_bytes(bad), None);
-    }
-    assert!(take(&world, 0, "jobs").0.is_some());
-}
-
-#[test]
-fn permits_without_the_store_are_held_here_or_not_at_all() {
-    let world = World::new();
-    // One of two places of this node is known to be taken.
-    let kept = shared(&world, 0);
-    world.set_mood(1);
-    let (second, decided) = take(&world, 0, "jobs");
-    assert_eq!(decided, Decided::Local);
-    let second = second.expect("a place").here().expect("it is held here");
-    assert!(matches!(take(&world, 0, "jobs"), (None, Decided::Local)));
-    assert!(second.renew());
-    drop(second);
-    assert!(take(&world, 0, "jobs").0.is_some());
-
-    for _ in 0..9 {
-        let (permit, decided) = take(&world, 0, "open-jobs");
-        let permit = permit.expect("allowed").here().expect("nothing is held anywhere");
-        assert!(permit.renew() && decided == Decided::FailedOpen);
-        assert!(matches!(take(&world, 0, "closed-jobs"), (None, Decided::FailedClosed)));
-    }
-    world.set_mood(0);
-    assert_eq!(block_on(world.nodes[0].release(&kept)), Ok(true));
-    world.set_mood(1);
-    let places: Vec<_> = (0..3).map(|_| take(&world, 0, "jobs").0).collect();
-    assert_eq!(places.iter().flatten().count(), 2, "what was given back is free here too");
-}
-
-const LONG: Duration = Duration::from_secs(3_600);
-
-/// Begins to wait for the one place of `slow`.
-fn begin<'a>(
-    world: &'a World,
-    rules: &'a tidegate::gate::Rules,
-    question: &'a Question<'a>,
-    max_wait: Duration,
-) -> Started<'a, Result<Read, GateError>> {
-    let gate = &world.nodes[0];
-    Polled::start(
-        async move { gate.wait(rules, question, max_wait).await.map(|answer| read(&answer)) },
-    )
-}
-
-fn join<'a>(
-    world: &'a World,
-    rules: &'a tidegate::gate::Rules,
-    question: &'a Question<'a>,
-    max_wait: Duration,
-) -> Polled<'a, Result<Read, GateError>> {
-    match begin(world, rules, question, max_wait) {
-        Started::Pending(waiting) => waiting,
-        Started::Ready(ready) => panic!("ready at once: {ready:?}"),
-    }
-}
-
-#[test]
-fn waiters_pass_in_order_or_are_told_at_once() {
-    let world = World::new();
-    let rules = world.nodes[0].rules_owned();
-    let (question, seconds) = (under("slow", "alice"), Duration::from_secs);
-    let denied = Ok(said(false, Decided::Exact, "slow", Some(0)));
-    let passed = Some(Ok(said(true, Decided::Exact, "slow", Some(0))));
-    assert!(
-        matches!(begin(&world, &rules, &question, LONG), Started::Ready(Ok((true, ..)))),
-        "a free place is taken at once"
-    );
-    let too_long = begin(&world, &rules, &question, seconds(9));
-    assert!(matches!(too_long, Started::Ready(ready) if ready == denied));
-    let mut first = join(&world, &rules, &question, LONG);
-    let mut second = join(&world, &rules, &question, LONG);
-    // Even alone it would wait for too long.
-    let too_long = begin(&world, &rules, &question, seconds(9));
-    assert!(matches!(too_long, Started::Ready(ready) if ready == denied));
-    let mut impatient = join(&world, &rules, &question, seconds(15));
-
-    world.clock.advance(seconds(10));
-    assert_eq!((second.poll(), impatient.poll()), (None, None), "not before the first");
-    assert_eq!(first.poll(), passed);
-    assert_eq!(second.poll(), None, "it asks, and waits for its own");
-    world.clock.advance(seconds(5));
-    assert_eq!(impatient.poll(), Some(denied), "its patience has ended");
-    world.clock.advance(seconds(5));
-    assert_eq!(second.poll(), passed);
-    // Nobody is left behind whom others would wait for.
-    let last = join(&world, &rules, &question, LONG);
-    drop(last);
-    world.clock.advance(seconds(10));
-    assert!(matches!(begin(&world, &rules, &question, LONG), Started::Ready(Ok((true, ..)))));
-}
-
-#[test]
-fn who_is_behind_is_denied_also_where_there_is_room() {
-    let world = World::new();
-    let rules = world.nodes[0].rules_owned();
-    let limits: [Limit; 1] = ["2 per 10s sliding-log".parse().expect("a limit")];
-    let own = Question::new(Subject::Limits { key: b"alice", limits: &limits });
-    world.read(0, &own);
-    let two = costing(own, Cost::Ask(2));
-    let _first = join(&world, &rules, &two, LONG);
-    let mut behind = join(&world, &rules, &own, Duration::from_secs(1));
-    world.clock.advance(Duration::from_secs(1));
-    let (allowed, decided, _, left) = behind.poll().expect("an answer").expect("sound");
-    assert_eq!((allowed, decided, left), (false, Decided::Exact, Some(1)));
-}
-
-#[test]
-fn waiting_goes_on_without_the_store() {
-    let world = World::new();
-    let rules = world.nodes[0].rules_owned();
-    let question = under("slow", "alice");
-    world.read(0, &question);
-    world.set_mood(1);
-    // Its one place is taken here too.
-    let mut waiting = join(&world, &rules, &question, LONG);
-    world.clock.advance(Duration::from_secs(10));
-    assert_eq!(waiting.poll(), Some(Ok(said(true, Decided::Local, "slow", Some(0)))));
-    let (closed, open) = (under("closed", "alice"), under("open", "alice"));
-    for (question, decided) in [(&closed, Decided::FailedClosed), (&open, Decided::FailedOpen)] {
-        let answer = begin(&world, &rules, question, LONG);
-        assert!(matches!(answer, Started::Ready(Ok((_, how, ..))) if how == decided));
-    }
 }

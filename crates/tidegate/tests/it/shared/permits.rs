@@ -1,0 +1,114 @@
+//! Permits that any node renews and gives back.
+
+use std::time::Duration;
+
+use tidegate::Failure;
+use tidegate::attributes::Attributes;
+use tidegate::gate::{GateError, HeldPermit, Question, SharedPermit, Subject};
+use tidegate::stats::Decided;
+
+use super::{World, under};
+use crate::futures::block_on;
+
+/// Takes a permit: the permit, and how it was decided.
+fn take(world: &World, node: usize, policy: &str) -> (Option<HeldPermit>, Decided) {
+    let gate = &world.nodes[node];
+    let rules = gate.rules_owned();
+    let question = under(policy, "alice");
+    let held = block_on(gate.acquire_async(&rules, &question, None)).expect("an answer");
+    assert_eq!(held.permit.is_some(), held.answer.allowed);
+    (held.permit, held.answer.decided)
+}
+
+fn shared(world: &World, node: usize) -> SharedPermit {
+    let (permit, decided) = take(world, node, "jobs");
+    assert_eq!(decided, Decided::Exact);
+    permit.expect("a permit").shared().expect("the store has it")
+}
+
+#[test]
+fn a_permit_is_given_back_and_renewed_on_any_node() {
+    let world = World::new();
+    let permits: Vec<_> = (0..6).map(|number| shared(&world, number % 2)).collect();
+    assert!(take(&world, 0, "jobs").0.is_none());
+    let [first, second] = &world.nodes;
+    // As another node reads it.
+    let sent = SharedPermit::from_bytes(&permits[0].to_bytes()).expect("a permit");
+    assert_eq!(sent, permits[0]);
+    assert_eq!(block_on(second.release(&sent)), Ok(true));
+    assert_eq!(block_on(first.release(&sent)), Ok(false));
+    assert_eq!(block_on(first.renew(&sent, None)), Ok(None));
+    let other = shared(&world, 1);
+
+    let seconds = Duration::from_secs;
+    assert_eq!((other.lease(), other.most()), (seconds(30), seconds(30)));
+    world.clock.advance(seconds(29));
+    assert_eq!(block_on(first.renew(&other, None)), Ok(Some(seconds(30))));
+    assert_eq!(block_on(first.renew(&permits[1], Some(seconds(5)))), Ok(Some(seconds(5))));
+    let too_long = Err(GateError::LeaseTooLong { most: seconds(30) });
+    assert_eq!(block_on(first.renew(&other, Some(seconds(31)))), too_long);
+    world.clock.advance(seconds(1));
+    // The four that nobody renewed have ended.
+    assert_eq!(block_on(first.renew(&permits[2], None)), Ok(None));
+    assert!(block_on(first.release(&permits[1])) == Ok(true));
+    world.set_mood(3);
+    let failed = GateError::Store(Failure::Lost);
+    assert_eq!(block_on(first.release(&other)), Err(failed.clone()));
+    assert_eq!(block_on(first.renew(&other, None)), Err(failed));
+}
+
+#[test]
+fn where_nothing_matches_there_is_nothing_to_hold() {
+    let world = World::new();
+    let attributes = Attributes { path: Some("/other"), ..Attributes::default() };
+    let nothing = Question::new(Subject::Request(&attributes));
+    for mood in [0, 1] {
+        world.set_mood(mood);
+        let rules = world.nodes[0].rules_owned();
+        let held = block_on(world.nodes[0].acquire_async(&rules, &nothing, None)).expect("it");
+        assert_eq!((held.answer.allowed, held.answer.decided), (true, Decided::Exact));
+        assert!(held.permit.and_then(HeldPermit::here).is_some());
+    }
+}
+
+#[test]
+fn bytes_that_are_no_permits_are_refused() {
+    let world = World::new();
+    let bytes = shared(&world, 0).to_bytes();
+    for length in 0..bytes.len() {
+        let cut = SharedPermit::from_bytes(&bytes[..length]);
+        // Cut before its only key it is a permit that holds nothing.
+        assert!(cut.is_none_or(|cut| block_on(world.nodes[0].release(&cut)) == Ok(true)));
+    }
+    for bad in [&[0xff; 64][..], &[0; 4], &[1, 0, 0], &vec![1; 64 * 1024]] {
+        assert_eq!(SharedPermit::from_bytes(bad), None);
+    }
+    assert!(take(&world, 0, "jobs").0.is_some());
+}
+
+#[test]
+fn permits_without_the_store_are_held_here_or_not_at_all() {
+    let world = World::new();
+    // One of two places of this node is known to be taken.
+    let kept = shared(&world, 0);
+    world.set_mood(1);
+    let (second, decided) = take(&world, 0, "jobs");
+    assert_eq!(decided, Decided::Local);
+    let second = second.expect("a place").here().expect("it is held here");
+    assert!(matches!(take(&world, 0, "jobs"), (None, Decided::Local)));
+    assert!(second.renew());
+    drop(second);
+    assert!(take(&world, 0, "jobs").0.is_some());
+
+    for _ in 0..9 {
+        let (permit, decided) = take(&world, 0, "open-jobs");
+        let permit = permit.expect("allowed").here().expect("nothing is held anywhere");
+        assert!(permit.renew() && decided == Decided::FailedOpen);
+        assert!(matches!(take(&world, 0, "closed-jobs"), (None, Decided::FailedClosed)));
+    }
+    world.set_mood(0);
+    assert_eq!(block_on(world.nodes[0].release(&kept)), Ok(true));
+    world.set_mood(1);
+    let places: Vec<_> = (0..3).map(|_| take(&world, 0, "jobs").0).collect();
+    assert_eq!(places.iter().flatten().count(), 2, "what was given back is free here too");
+}
