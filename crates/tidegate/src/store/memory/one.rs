@@ -64,6 +64,7 @@ impl Told {
 }
 
 /// Why a check was not decided in its slot.
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Elsewhere {
     /// Somebody has the slot; it will be free in a moment.
     Busy,
@@ -99,26 +100,48 @@ impl MemoryStore {
 
     #[inline(always)]
     fn ask_hashed(&self, hash: u64, limit: &Limit, units: u64) -> Result<Told, CheckError> {
-        let decision = LAST_FRAME.with(|frame| {
+        let admitted = LAST_FRAME.with(|frame| {
             let is_known = frame.is_of(limit, self.dial.glance());
-            is_known.then(|| self.admit_quickly(frame, hash, limit, units))?
+            if is_known {
+                self.admit_quickly(frame, hash, limit, units)
+            } else {
+                Err(Elsewhere::Rare)
+            }
         });
-        match decision {
-            Some(decision) => Ok(decision.into()),
-            None => self.ask_rarely(hash, limit, units),
+        match admitted {
+            Ok(decision) => Ok(decision.into()),
+            Err(elsewhere) => self.ask_rarely(hash, limit, units, elsewhere),
         }
     }
 
+    /// Whatever the hot path was not for. A slot that somebody has is waited for before
+    /// it is touched again: every attempt takes its line away from who has it.
     #[inline(never)]
-    fn ask_rarely(&self, hash: u64, limit: &Limit, units: u64) -> Result<Told, CheckError> {
-        let glance = self.dial.glance();
-        if let Some(now) = glance.time() {
-            let decision = LAST_FRAME.with(|frame| {
-                let framed = frame.is_of(limit, glance) || frame.set(limit, now, glance);
-                framed.then(|| self.admit_nearby(frame, hash, limit, units))?
+    fn ask_rarely(
+        &self,
+        hash: u64,
+        limit: &Limit,
+        units: u64,
+        mut elsewhere: Elsewhere,
+    ) -> Result<Told, CheckError> {
+        let mut backoff = Backoff::new();
+        loop {
+            if elsewhere == Elsewhere::Busy {
+                backoff.wait();
+            }
+            let glance = self.dial.glance();
+            let Some(now) = glance.time() else { break };
+            let admitted = LAST_FRAME.with(|frame| {
+                if frame.is_of(limit, glance) || frame.set(limit, now, glance) {
+                    self.admit_nearby(frame, hash, limit, units)
+                } else {
+                    Err(Elsewhere::Rare)
+                }
             });
-            if let Some(decision) = decision {
-                return Ok(decision.into());
+            match admitted {
+                Ok(decision) => return Ok(decision.into()),
+                Err(Elsewhere::Busy) => elsewhere = Elsewhere::Busy,
+                Err(Elsewhere::Rare) => break,
             }
         }
         let shard = self.table.shard_of(hash);
@@ -181,7 +204,7 @@ impl MemoryStore {
                 Cost::Ask(units) if framed => {
                     let tag = frame.tag(Fingerprint::new(hash ^ check.limit.id()));
                     let place = self.table.glimpse_at(home, tag);
-                    place.and_then(|place| admit_at(place, tag, &frame, check.limit, units))
+                    place.and_then(|place| admit_at(place, tag, &frame, check.limit, units).ok())
                 }
                 _ => None,
             };
@@ -206,7 +229,7 @@ impl MemoryStore {
         Located { hash, shard, limit: check.limit, cost: check.cost }
     }
 
-    /// Admits units of a counter in its home line, of the frame's window; `None`
+    /// Admits units of a counter in its home line, of the frame's window; an error
     /// if that is not the case, or if they are none or more than there are, and then
     /// nothing has changed.
     ///
@@ -220,11 +243,12 @@ impl MemoryStore {
         hash: u64,
         limit: &Limit,
         units: u64,
-    ) -> Option<Decision> {
+    ) -> Result<Decision, Elsewhere> {
         let fingerprint = Fingerprint::new(hash ^ limit.id());
         let tag = frame.tag(fingerprint);
         let extent = self.table.extent(self.table.shard_of(hash));
-        admit_at(extent.glimpse_at_home(fingerprint, tag)?, tag, frame, limit, units)
+        let place = extent.glimpse_at_home(fingerprint, tag).ok_or(Elsewhere::Rare)?;
+        admit_at(place, tag, frame, limit, units)
     }
 
     /// The same for a counter in its home line or one of the next.
@@ -235,10 +259,11 @@ impl MemoryStore {
         hash: u64,
         limit: &Limit,
         units: u64,
-    ) -> Option<Decision> {
+    ) -> Result<Decision, Elsewhere> {
         let fingerprint = Fingerprint::new(hash ^ limit.id());
         let tag = frame.tag(fingerprint);
-        let place = self.table.extent(self.table.shard_of(hash)).glimpse(fingerprint, tag)?;
+        let extent = self.table.extent(self.table.shard_of(hash));
+        let place = extent.glimpse(fingerprint, tag).ok_or(Elsewhere::Rare)?;
         admit_at(place, tag, frame, limit, units)
     }
 
@@ -542,19 +567,20 @@ fn admit_at<T: Copy + PartialEq>(
     frame: &Frame<T>,
     limit: &Limit,
     units: u64,
-) -> Option<Decision> {
+) -> Result<Decision, Elsewhere> {
     let body = place.exchange();
     if place.tag() == tag
         && let Some(decision) = frame.admit(body, limit, units)
     {
         place.release(body + units);
-        return Some(decision);
+        return Ok(decision);
     }
-    // If somebody else has it, it is theirs to release.
-    if body != SEIZED {
-        place.release(body);
+    // Then it is theirs to release.
+    if body == SEIZED {
+        return Err(Elsewhere::Busy);
     }
-    None
+    place.release(body);
+    Err(Elsewhere::Rare)
 }
 
 /// Whether a cost adds to what is counted.
