@@ -197,8 +197,10 @@ struct Ticker {
 impl Ticker {
     fn new() -> Self {
         let anchor = Anchor::now();
+        // In a model it ticks without moving: its thread would be no part of the model.
+        let ticking = u64::from(cfg!(loom));
         Ticker {
-            dial: Dial(AtomicU64::new(anchor.wall_us << 1)),
+            dial: Dial(AtomicU64::new(anchor.wall_us << 1 | ticking)),
             wanted: AtomicBool::new(false),
             anchor,
             started: Once::new(),

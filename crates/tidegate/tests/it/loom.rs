@@ -7,7 +7,7 @@
 
 use ::loom::model::Builder;
 use ::loom::thread;
-use tidegate::{Check, Limit, Limiter, ManualClock, Timestamp, WhenFull};
+use tidegate::{Check, Clock, Limit, Limiter, ManualClock, Timestamp, WhenFull};
 
 /// Switches forced upon a thread that could go on. Bugs need few.
 const PREEMPTIONS: usize = 3;
@@ -28,8 +28,25 @@ fn limit(text: &str) -> Limit {
 
 fn limiter(max_keys: usize) -> Limiter {
     let clock = ManualClock::new(Timestamp::from_micros(1_700_000_000_000_000));
+    timed(clock.clock(), max_keys)
+}
+
+/// One on the coarse clock, whose dial the hot path looks at and which stands still in
+/// a model, with this thread's frame set for `limit`. All threads of a model share that
+/// frame and find it as the model before left it: another window makes it anew.
+fn hot(key: &str, limit: &Limit) -> Limiter {
+    let limiter = timed(Clock::coarse(), 8);
+    let other = "9 per 2h".parse().expect("a limit");
+    limiter.charge("other", &other, 1).expect("sound");
+    assert!(admits(&limiter, "other", &other));
+    limiter.charge(key, limit, 1).expect("sound");
+    assert!(admits(&limiter, key, limit));
+    limiter
+}
+
+fn timed(clock: Clock, max_keys: usize) -> Limiter {
     let builder = Limiter::builder().max_keys(max_keys).max_ids(0).when_full(WhenFull::Deny);
-    builder.clock(clock.clock()).build().expect("a tiny store")
+    builder.clock(clock).build().expect("a tiny store")
 }
 
 fn admits(limiter: &Limiter, key: &str, limit: &Limit) -> bool {
@@ -207,6 +224,42 @@ fn a_check_beside_a_request_adds_up() {
         assert!(one != other, "the last unit is given once");
         assert_eq!(remaining(&limiter, "shared", &limit), 0);
         assert_eq!(remaining(&limiter, "new", &limit), 2 - u64::from(other));
+    });
+}
+
+/// Two checks that take the hot path meet in one slot.
+#[test]
+fn the_hot_path_meets_itself() {
+    model(PREEMPTIONS, || {
+        let limit = limit("3 per 1h");
+        let limiter = hot("key", &limit);
+        let (one, other) = both(
+            &limiter,
+            move |limiter| admits(limiter, "key", &limit),
+            |limiter| admits(limiter, "key", &limit),
+        );
+        assert!(one != other, "the last unit is given once");
+        assert_eq!(remaining(&limiter, "key", &limit), 0);
+    });
+}
+
+/// The hot path beside a request that has a newcomer to place.
+#[test]
+fn the_hot_path_meets_a_request() {
+    model(PREEMPTIONS, || {
+        let limit = limit("4 per 1h");
+        let limiter = hot("shared", &limit);
+        let (one, other) = both(
+            &limiter,
+            move |limiter| admits(limiter, "shared", &limit),
+            |limiter| {
+                let checks = [Check::new("shared", &limit, 1), Check::new("new", &limit, 1)];
+                limiter.check_all(&checks).expect("sound").allowed
+            },
+        );
+        assert!(one && other);
+        assert_eq!(remaining(&limiter, "shared", &limit), 0);
+        assert_eq!(remaining(&limiter, "new", &limit), 3);
     });
 }
 
