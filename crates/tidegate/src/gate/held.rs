@@ -7,7 +7,7 @@ use tidegate_core::{Limit, PermitId, bounds};
 use super::Answer;
 use super::plan::Plan;
 use crate::policy::holds;
-use crate::{Check, Permit, Verdict};
+use crate::{Check, MAX_CHECKS, Permit, Verdict};
 
 /// What came of asking for a permit.
 #[derive(Debug)]
@@ -126,7 +126,9 @@ impl SharedPermit {
         out
     }
 
-    /// A permit out of its bytes; `None` if they are no permit's.
+    /// A permit out of its bytes; `None` if they are no permit's. They come from a caller:
+    /// no permit is held under more keys than a request has checks, and each is a call to
+    /// the store.
     pub fn from_bytes(mut bytes: &[u8]) -> Option<Self> {
         if bytes.len() > MAX_PERMIT_BYTES {
             return None;
@@ -137,6 +139,9 @@ impl SharedPermit {
         while !bytes.is_empty() {
             let length = usize::try_from(take_number(&mut bytes)?).ok()?;
             let (key, rest) = bytes.split_at_checked(length)?;
+            if keys.len() == MAX_CHECKS {
+                return None;
+            }
             keys.push(key.into());
             bytes = rest;
         }

@@ -14,7 +14,7 @@ use tidegate_core::{Limit, RetryAfter, Timestamp};
 use super::fallback::{Alone, Asking, looking, never};
 use super::held::{Held, HeldPermit, SharedPermit, leases};
 use super::plan::{self, Plan, Taking};
-use super::shared::Shared;
+use super::shared::{Shared, all};
 use super::turns::{Place, sleep};
 use super::{Answer, Gate, GateError, Question, Rules};
 use crate::stats::Decided;
@@ -222,17 +222,13 @@ impl Gate {
         act: PermitAct,
     ) -> Result<bool, GateError> {
         let Some(shared) = &self.shared else { return Ok(false) };
-        let mut held = Ok(true);
-        for key in permit.keys() {
+        let asked = permit.keys().map(|key| {
             // What was kept warm here, if it was taken here.
             self.limiter.store().with_permit(key, limit, act);
-            let done = shared.store().with_permit(key, limit, act).await;
-            held = match (held, done) {
-                (Ok(all), Ok(this)) => Ok(all && this),
-                (Err(error), _) | (_, Err(error)) => Err(error),
-            };
-        }
-        Ok(held?)
+            shared.store().with_permit(key, limit, act)
+        });
+        let held = all(asked.collect()).await.into_iter();
+        Ok(held.collect::<Result<Vec<bool>, StoreError>>()?.into_iter().all(|held| held))
     }
 
     pub(super) async fn peek_shared<'a>(
@@ -262,12 +258,12 @@ impl Gate {
         // Limits that share a state are reset once.
         limits.sort_unstable_by_key(|limit| limit.id());
         limits.dedup_by_key(|limit| limit.id());
-        let mut any = false;
-        for limit in limits {
+        let asked = limits.into_iter().map(|limit| {
             self.limiter.reset(&name, limit);
-            any |= shared.store().reset(&name, limit).await?;
-        }
-        Ok(any)
+            shared.store().reset(&name, limit)
+        });
+        let reset = all(asked.collect()).await.into_iter();
+        Ok(reset.collect::<Result<Vec<bool>, StoreError>>()?.into_iter().any(|reset| reset))
     }
 }
 

@@ -5,10 +5,11 @@
 //! allocation is nothing, and the gate stays one type whatever is behind it.
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::Poll;
 use std::time::Instant;
 
 use tidegate_core::{Limit, PermitId};
@@ -104,6 +105,23 @@ impl Shared {
         stats.record_store(begun.elapsed());
         decided
     }
+}
+
+/// Waits for all of them at once: each has its deadline, and together they take no longer.
+pub(super) async fn all<T>(mut asked: Vec<Asked<'_, T>>) -> Vec<Result<T, StoreError>> {
+    let mut answers: Vec<Option<Result<T, StoreError>>> = asked.iter().map(|_| None).collect();
+    poll_fn(|context| {
+        for (asked, answer) in asked.iter_mut().zip(&mut answers) {
+            if answer.is_none()
+                && let Poll::Ready(answered) = asked.as_mut().poll(context)
+            {
+                *answer = Some(answered);
+            }
+        }
+        if answers.iter().all(Option::is_some) { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    answers.into_iter().flatten().collect()
 }
 
 impl fmt::Debug for Shared {

@@ -5,7 +5,7 @@ mod permits;
 mod waiting;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tidegate::attributes::Attributes;
@@ -17,7 +17,7 @@ use tidegate::{
     PermitId, Request, RetryAfter, Store, StoreError, Timestamp, Verdict,
 };
 
-use crate::futures::block_on;
+use crate::futures::{Polled, Started, block_on};
 
 const POLICIES: &str = r#"
 policies:
@@ -76,27 +76,37 @@ const NODES: u32 = 3;
 struct Moody {
     store: MemoryStore,
     mood: AtomicU8,
+    /// How many have asked while it was silent.
+    unanswered: AtomicUsize,
 }
 
 /// What the moods are called in errors.
 const MOODS: [Option<Failure>; 4] =
     [None, Some(Failure::Down), Some(Failure::TimedOut), Some(Failure::Lost)];
 
+/// The mood in which nobody is ever answered.
+const SILENT: u8 = 4;
+
 impl Moody {
-    fn well(&self) -> Result<(), StoreError> {
-        let failure = MOODS[usize::from(self.mood.load(Ordering::Relaxed))].clone();
+    async fn well(&self) -> Result<(), StoreError> {
+        let mood = self.mood.load(Ordering::Relaxed);
+        if mood == SILENT {
+            self.unanswered.fetch_add(1, Ordering::Relaxed);
+            std::future::pending::<()>().await;
+        }
+        let failure = MOODS[usize::from(mood)].clone();
         failure.map_or(Ok(()), |failure| Err(failure.into()))
     }
 }
 
 impl Store for Moody {
     async fn decide(&self, request: &Request<'_>) -> Result<Verdict, StoreError> {
-        self.well()?;
+        self.well().await?;
         self.store.decide(request).await
     }
 
     async fn reset(&self, key: &[u8], limit: &Limit) -> Result<bool, StoreError> {
-        self.well()?;
+        self.well().await?;
         self.store.reset(key, limit).await
     }
 
@@ -110,7 +120,7 @@ impl Store for Moody {
         limit: &Limit,
         act: PermitAct,
     ) -> Result<bool, StoreError> {
-        self.well()?;
+        self.well().await?;
         self.store.with_permit(key, limit, act).await
     }
 }
@@ -130,7 +140,7 @@ impl World {
     fn new() -> Self {
         let clock = ManualClock::new(Timestamp::from_micros(1_700_000_000_000_000));
         let store = MemoryStore::new(MemoryOptions::default(), clock.clock()).expect("memory");
-        let store = Arc::new(Moody { store, mood: AtomicU8::new(0) });
+        let store = Arc::new(Moody { store, mood: AtomicU8::new(0), unanswered: AtomicUsize::new(0) });
         // A policy that is off has no say among the others, but can be named.
         let text = POLICIES.replace("    mode: off\n", "    match: { path: /named }\n");
         let node = || {
@@ -145,6 +155,15 @@ impl World {
     /// 0 is well; see `MOODS`.
     fn set_mood(&self, mood: u8) {
         self.store.mood.store(mood, Ordering::Relaxed);
+    }
+
+    /// How often the store is asked before anything is waited for.
+    fn asks_at_once<T>(&self, asking: impl Future<Output = T>) -> usize {
+        self.set_mood(SILENT);
+        let before = self.store.unanswered.load(Ordering::Relaxed);
+        assert!(matches!(Polled::start(asking), Started::Pending(_)));
+        self.set_mood(0);
+        self.store.unanswered.load(Ordering::Relaxed) - before
     }
 
     fn ask<T>(
@@ -409,4 +428,12 @@ fn a_look_and_a_reset_are_the_stores_alone() {
     assert_eq!(left(), Ok(said(true, Decided::Exact, "here", Some(9))));
     let unknown = GateError::UnknownPolicy { name: "nobody".into() };
     assert_eq!(block_on(first.reset_async(&rules, "nobody", b"x")), Err(unknown));
+}
+
+#[test]
+fn all_limits_of_a_key_are_reset_at_once() {
+    let world = World::new();
+    let gate = &world.nodes[0];
+    let rules = gate.rules_owned();
+    assert_eq!(world.asks_at_once(gate.reset_async(&rules, "small", b"alice")), 2);
 }

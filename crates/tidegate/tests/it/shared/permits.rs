@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use tidegate::Failure;
 use tidegate::attributes::Attributes;
 use tidegate::gate::{GateError, HeldPermit, Question, SharedPermit, Subject};
 use tidegate::stats::Decided;
+use tidegate::{Failure, MAX_CHECKS};
 
 use super::{World, under};
 use crate::futures::block_on;
@@ -83,6 +83,10 @@ fn bytes_that_are_no_permits_are_refused() {
     for bad in [&[0xff; 64][..], &[0; 4], &[1, 0, 0], &vec![1; 64 * 1024]] {
         assert_eq!(SharedPermit::from_bytes(bad), None);
     }
+    // Each key is a call to the store: a name of 39,000 empty ones kept it busy for seconds.
+    let with_keys = |more: usize| [&bytes[..], &vec![0; more]].concat();
+    assert!(SharedPermit::from_bytes(&with_keys(MAX_CHECKS - 1)).is_some());
+    assert_eq!(SharedPermit::from_bytes(&with_keys(MAX_CHECKS)), None);
     assert!(take(&world, 0, "jobs").0.is_some());
 }
 
@@ -111,4 +115,19 @@ fn permits_without_the_store_are_held_here_or_not_at_all() {
     world.set_mood(1);
     let places: Vec<_> = (0..3).map(|_| take(&world, 0, "jobs").0).collect();
     assert_eq!(places.iter().flatten().count(), 2, "what was given back is free here too");
+}
+
+#[test]
+fn all_keys_of_a_permit_are_asked_for_at_once() {
+    // One after another they took as many deadlines as there were keys.
+    let world = World::new();
+    let held = [shared(&world, 0).to_bytes(), b"\x01x\x01y".to_vec()].concat();
+    let held = SharedPermit::from_bytes(&held).expect("a permit");
+    let gate = &world.nodes[0];
+    assert_eq!(world.asks_at_once(gate.release(&held)), 3);
+    assert_eq!(world.asks_at_once(gate.renew(&held, None)), 3);
+    // Of one that is held under some of its keys only, these are given back all the same.
+    assert_eq!(block_on(gate.release(&held)), Ok(false));
+    let places = (0..7).filter(|_| take(&world, 1, "jobs").0.is_some());
+    assert_eq!(places.count(), 6);
 }
