@@ -214,5 +214,25 @@ local function entries(raw, mark)
     return self.time_of_unit(lacking) or now
   end
 
+  -- Opens them for what is wanted: what they say, and how they settle. `advance` brings them up
+  -- to now, `charge` adds units.
+  function self.open(want, advance, charge)
+    advance()
+    local total, newest = self.total, self.newest
+    local function settle(charged)
+      if charged and want.kind == REFUND then
+        self.refund(want.units)
+        advance()
+      elseif charged then
+        charge(math.min(want.units, math.max(want.cap - self.total, 0)))
+      end
+      if want.kind ~= ASK then
+        total, newest = self.total, self.newest
+      end
+      return self.pack(), self.newest + want.window, total, newest
+    end
+    return total + want.least <= want.count, settle, total, newest, self.freed_by(want)
+  end
+
   return self
 end

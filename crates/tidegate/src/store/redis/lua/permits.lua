@@ -44,18 +44,20 @@ local function permits(raw)
     end
   end
 
-  -- Lets go of what has ended; what is from the future began now.
+  -- Lets go of what has ended; what is from the future began now, and so ends sooner.
   function self.advance()
-    local all = held
-    held, self.total = {}, 0
-    local changed = self.changed
+    local all, is_future = held, false
     for _, permit in ipairs(all) do
       if permit.since > now then
-        permit.since, changed = now, true
+        permit.since, is_future = now, true
       end
-      insert(permit)
     end
-    self.changed = changed
+    if is_future then
+      held, self.total = {}, 0
+      for _, permit in ipairs(all) do
+        insert(permit)
+      end
+    end
     while held[1] and ends(held[1]) <= now do
       remove(1)
     end

@@ -13,9 +13,6 @@ local function sliding_buckets(raw, want)
     end
     buckets.drop_through(cutoff)
   end
-  advance()
-  local total, newest = buckets.total, buckets.newest
-
   local function charge(units)
     if buckets.total > 0 and buckets.newest < now and units > 0 then
       -- Another hit in the newest bucket: what it held becomes one place.
@@ -29,18 +26,5 @@ local function sliding_buckets(raw, want)
     end
     buckets.push(now, units)
   end
-
-  local function settle(charged)
-    if charged and want.kind == REFUND then
-      buckets.refund(want.units)
-      advance()
-    elseif charged then
-      charge(math.min(want.units, math.max(want.cap - buckets.total, 0)))
-    end
-    if want.kind ~= ASK then
-      total, newest = buckets.total, buckets.newest
-    end
-    return buckets.pack(), buckets.newest + want.window, total, newest
-  end
-  return total + want.least <= want.count, settle, total, newest, buckets.freed_by(want)
+  return buckets.open(want, advance, charge)
 end

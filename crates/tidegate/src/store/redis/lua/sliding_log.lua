@@ -8,24 +8,12 @@ local function sliding_log(raw, want)
     log.reenter_future()
     log.drop_through(now - want.window)
   end
-  advance()
-  local total, newest = log.total, log.newest
-
-  local function settle(charged)
-    if charged and want.kind == REFUND then
-      log.refund(want.units)
-      advance()
-    elseif charged and want.units > 0 then
-      if log.total > 0 and log.bytes() > MAX_LOG_BYTES then
-        -- The next entry shares the newest one's place: it counts until that one ages out.
-        log.push(now, log.pop())
-      end
-      log.push(now, math.min(want.units, math.max(want.cap - log.total, 0)))
+  local function charge(units)
+    if want.units > 0 and log.total > 0 and log.bytes() > MAX_LOG_BYTES then
+      -- The next entry shares the newest one's place: it counts until that one ages out.
+      log.push(now, log.pop())
     end
-    if want.kind ~= ASK then
-      total, newest = log.total, log.newest
-    end
-    return log.pack(), log.newest + want.window, total, newest
+    log.push(now, units)
   end
-  return total + want.least <= want.count, settle, total, newest, log.freed_by(want)
+  return log.open(want, advance, charge)
 end
