@@ -89,16 +89,28 @@ struct Common<'a> {
 
 /// The same fields of either body: `serde(flatten)` would join them too, but buffers
 /// every field and no longer names unknown ones.
-macro_rules! common {
-    ($body:expr) => {
-        Common {
-            policy: $body.policy.as_ref().map(|text| &*text.0),
-            key: $body.key.as_ref().map(|text| &*text.0),
-            attributes: $body.attributes.as_ref().map(|object| &object.0),
-            limits: $body.limits.as_deref(),
+macro_rules! has_common {
+    ($body:ident) => {
+        impl<'a> $body<'a> {
+            fn common(&'a self) -> Common<'a> {
+                Common {
+                    policy: self.policy.as_ref().map(|text| &*text.0),
+                    key: self.key.as_ref().map(|text| &*text.0),
+                    attributes: self.attributes.as_ref().map(|object| &object.0),
+                    limits: self.limits.as_deref(),
+                }
+            }
+
+            /// What the question needs a home for.
+            pub fn parts(&'a self) -> Result<Parts<'a>, Refusal> {
+                self.common().parts()
+            }
         }
     };
 }
+
+has_common!(CheckBody);
+has_common!(PermitBody);
 
 impl<'a> Common<'a> {
     fn parts(&self) -> Result<Parts<'a>, Refusal> {
@@ -185,15 +197,6 @@ fn checked_cost(Whole(cost): Whole) -> Result<i64, Refusal> {
 }
 
 impl<'a> CheckBody<'a> {
-    fn common(&'a self) -> Common<'a> {
-        common!(self)
-    }
-
-    /// What the question needs a home for.
-    pub fn parts(&'a self) -> Result<Parts<'a>, Refusal> {
-        self.common().parts()
-    }
-
     /// The question it asks.
     pub fn question<'q>(&'a self, parts: &'q Parts<'a>) -> Result<Question<'q>, Refusal>
     where
@@ -249,15 +252,6 @@ impl<'a> CheckBody<'a> {
 }
 
 impl<'a> PermitBody<'a> {
-    fn common(&'a self) -> Common<'a> {
-        common!(self)
-    }
-
-    /// What the question needs a home for.
-    pub fn parts(&'a self) -> Result<Parts<'a>, Refusal> {
-        self.common().parts()
-    }
-
     /// The question it asks.
     pub fn question<'q>(&'a self, parts: &'q Parts<'a>) -> Result<Question<'q>, Refusal>
     where
