@@ -13,7 +13,7 @@ use redis::{Cmd, Pipeline, ServerError, Value};
 use tidegate_core::{Limit, Timestamp};
 
 use super::breaker::Outcome;
-use super::connection::{Connection, add_scripts};
+use super::connection::{Connection, add_scripts, text_of};
 use super::counter::{self, Entry, MAX_TIMES, Quick};
 use super::lane::{Answer, Job, Manner, Reply, Trouble, Work};
 use super::names::slot_key;
@@ -150,7 +150,8 @@ impl Batch {
             }
         };
         tally.round_trip(sent.elapsed());
-        let mut settling = Settling { asked, outcome: Outcome::Answered, unknown: Vec::new() };
+        let mut settling =
+            Settling { asked, outcome: Outcome::Answered, unknown: Vec::new(), tally };
         settling.settle(units, values, Unknown::Resend);
         let unknown = std::mem::take(&mut settling.unknown);
         if unknown.is_empty() {
@@ -214,13 +215,14 @@ enum Unknown {
     Refuse,
 }
 
-struct Settling {
+struct Settling<'t> {
     asked: Option<Address>,
     outcome: Outcome,
     unknown: Vec<Unit>,
+    tally: &'t Tally,
 }
 
-impl Settling {
+impl Settling<'_> {
     fn settle(&mut self, units: Vec<Unit>, values: Vec<Value>, unknown: Unknown) {
         let mut values = values.into_iter();
         for unit in units {
@@ -257,12 +259,22 @@ impl Settling {
             "TRYAGAIN" => Trouble::TryAgain,
             // The slot is nobody's: not carried out, and not this server's fault.
             "CLUSTERDOWN" => Trouble::Failed(Failure::Down),
+            // Nothing is wrong with the key: no other is served either.
+            "OOM" | "MISCONF" | "NOREPLICAS" | "NOPERM" => self.refuses(error),
             // Not carried out, and it is the wrong server to ask. Older ones wrap
             // the code of an error inside a script into a text.
             "READONLY" | "LOADING" | "MASTERDOWN" => self.wrong_server(),
             "ERR" if details.contains("-READONLY ") => self.wrong_server(),
             _ => refused(error),
         }
+    }
+
+    fn refuses(&mut self, error: &ServerError) -> Trouble {
+        if self.outcome == Outcome::Answered {
+            self.outcome = Outcome::Refused;
+            self.tally.set_last_error(Some(format!("the store refuses: {}", text_of(error))));
+        }
+        refused(error)
     }
 
     fn wrong_server(&mut self) -> Trouble {
@@ -272,8 +284,7 @@ impl Settling {
 }
 
 fn refused(error: &ServerError) -> Trouble {
-    let text = format!("{} {}", error.code(), error.details().unwrap_or(""));
-    Trouble::Failed(Failure::Refused(text.trim_end().into()))
+    Trouble::Failed(Failure::Refused(text_of(error)))
 }
 
 impl Members {

@@ -40,6 +40,8 @@ struct Silences {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Answered,
+    /// It answered that it will do nothing of the kind, whatever the key.
+    Refused,
     /// There was no answer in time.
     Silent,
     /// The connection is broken, or leads to a server that is not the right one.
@@ -55,7 +57,7 @@ impl Health {
     /// A batch that was sent at `sent` is over.
     pub(super) fn over(&self, sent: Instant, outcome: Outcome) {
         let give_up = match outcome {
-            Outcome::Answered => {
+            Outcome::Answered | Outcome::Refused => {
                 *self.silences() = Silences::default();
                 false
             }

@@ -9,17 +9,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::{ConnectionLike, MultiplexedConnection};
-use redis::{AsyncConnectionConfig, ErrorKind, Pipeline, RedisConnectionInfo, RedisError, Value};
+use redis::{AsyncConnectionConfig, Pipeline, RedisConnectionInfo, RedisError, ServerError, Value};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::{self, pki_types::ServerName};
 
 use super::error::ConnectError;
 use super::facts::Facts;
-use super::script::Script;
+use super::script::{Call, Script};
 use super::url::{Address, Kind, Login};
 
 /// Writes that wait for the socket. There are only a few in flight.
@@ -36,6 +36,8 @@ pub(super) struct Dialer {
     pub(super) connect_timeout: Duration,
     /// For one answer.
     pub(super) timeout: Duration,
+    /// A name such as states have, to ask what may be done with it.
+    pub(super) sample: Vec<u8>,
 }
 
 /// Why there is no connection.
@@ -52,7 +54,12 @@ pub(super) enum DialError {
 pub(super) struct Connection {
     multiplexed: MultiplexedConnection,
     driver: Arc<Driver>,
+    /// What a server may have meant that hangs up when it is spoken to.
+    hint: &'static str,
 }
+
+const SPEAKS_TLS: &str = "if it speaks TLS, write rediss:// or tls=true";
+const WANTS_CERTIFICATE: &str = "if it wants a certificate, add cert=FILE and key=FILE";
 
 struct Driver {
     task: JoinHandle<()>,
@@ -98,7 +105,9 @@ impl Connection {
     }
 
     async fn ask_all(&mut self, commands: &Pipeline) -> Result<Vec<Value>, DialError> {
-        let values = self.send(commands).await.map_err(|error| unreachable(&error))?;
+        let values = self.send(commands).await.map_err(|error| {
+            DialError::Unreachable(format!("it hangs up ({error}); {}", self.hint).into())
+        })?;
         let error = values.iter().find_map(|value| match value {
             Value::ServerError(error) => Some(refused(error)),
             _ => None,
@@ -110,17 +119,16 @@ impl Connection {
 impl Dialer {
     /// Connects to a server that decides: checks what it is, and teaches it the scripts.
     pub(super) async fn dial(&self, address: &Address) -> Result<(Connection, Facts), DialError> {
-        let dialed = tokio::time::timeout(self.connect_timeout, async {
+        let dialing = async {
             let mut connection = self.connect(address, &self.login, self.db).await?;
             let facts = self.check(&mut connection).await?;
             connection.teach().await?;
             Ok((connection, facts))
-        });
-        let (mut connection, facts) =
-            dialed.await.unwrap_or_else(|_| Err(DialError::Unreachable(NO_ANSWER.into())))?;
+        };
+        let (mut connection, facts) = self.in_time(address, dialing).await?;
         // It must also be quick enough to be of use.
-        match tokio::time::timeout(self.timeout, connection.ask(&["PING"])).await {
-            Ok(pong) => pong.map(|_| (connection, facts)),
+        match tokio::time::timeout(self.timeout, self.check_rights(&mut connection)).await {
+            Ok(checked) => checked.map(|()| (connection, facts)),
             Err(_) => Err(DialError::Unreachable(NO_ANSWER.into())),
         }
     }
@@ -132,9 +140,33 @@ impl Dialer {
         login: &Login,
         question: &[&str],
     ) -> Result<Value, DialError> {
-        let asked = async { self.connect(address, login, 0).await?.ask(question).await };
-        let asked = tokio::time::timeout(self.connect_timeout, asked).await;
-        asked.unwrap_or_else(|_| Err(DialError::Unreachable(NO_ANSWER.into())))
+        let asking = async { self.connect(address, login, 0).await?.ask(question).await };
+        self.in_time(address, asking).await
+    }
+
+    /// Does something that begins with connecting. A server that says nothing may be one that
+    /// waits for the end of what it takes for a long command.
+    async fn in_time<T>(
+        &self,
+        address: &Address,
+        doing: impl Future<Output = Result<T, DialError>>,
+    ) -> Result<T, DialError> {
+        match tokio::time::timeout(self.connect_timeout, doing).await {
+            Ok(done) => done,
+            Err(_) if self.tls.is_some() && self.answers_plainly(address).await => {
+                Err(DialError::Refused(ConnectError::NoTls))
+            }
+            Err(_) => Err(DialError::Unreachable(NO_ANSWER.into())),
+        }
+    }
+
+    /// Whether a server answers without TLS, if only with an error. It is told no secret.
+    async fn answers_plainly(&self, address: &Address) -> bool {
+        let plainly = Dialer { tls: None, ..self.clone() };
+        let asking =
+            async { plainly.connect(address, &Login::default(), 0).await?.ask(&["PING"]).await };
+        let asked = tokio::time::timeout(self.connect_timeout, asking).await;
+        matches!(asked, Ok(Ok(_) | Err(DialError::Refused(_))))
     }
 
     async fn check(&self, connection: &mut Connection) -> Result<Facts, DialError> {
@@ -151,6 +183,25 @@ impl Dialer {
         Ok(facts)
     }
 
+    async fn check_rights(&self, connection: &mut Connection) -> Result<(), DialError> {
+        let mut args = vec![self.sample.clone()];
+        if self.kind == Kind::Cluster {
+            args.push(b"ASKING".to_vec());
+        }
+        let call = Call { script: Script::Rights, keys: Vec::new(), args };
+        let mut commands = Pipeline::new();
+        commands.add_command(call.cmd());
+        match connection.ask_all(&commands).await?.first() {
+            Some(Value::BulkString(command)) => {
+                let command = String::from_utf8_lossy(command);
+                let key = String::from_utf8_lossy(&self.sample);
+                let text = format!("{command} is not permitted for keys like `{key}`");
+                Err(DialError::Refused(ConnectError::NotPermitted(text.into())))
+            }
+            _ => Ok(()),
+        }
+    }
+
     async fn connect(
         &self,
         address: &Address,
@@ -161,13 +212,15 @@ impl Dialer {
         let socket = socket.map_err(|error| DialError::Unreachable(error.to_string().into()))?;
         // Batches are gathered here, not by the kernel. Without it all still works.
         let _ = socket.set_nodelay(true);
-        let Some(tls) = &self.tls else { return greet(socket, login, db).await };
+        let Some(tls) = &self.tls else {
+            return log_in(begin(socket, SPEAKS_TLS).await?, login, db).await;
+        };
         let name = ServerName::try_from(String::from(&*address.host)).map_err(|_| {
             let text = format!("`{}` is no name a certificate can have", address.host);
             DialError::Refused(ConnectError::Tls(text.into()))
         })?;
         let secured = tls.connect(name, socket).await.map_err(|error| tls_error(&error))?;
-        greet(secured, login, db).await
+        log_in(begin(secured, WANTS_CERTIFICATE).await?, login, db).await
     }
 }
 
@@ -180,68 +233,81 @@ pub(super) fn add_scripts(commands: &mut Pipeline) {
 
 const NO_ANSWER: &str = "it does not answer in time";
 
-/// Logs in, and lets the connection run.
-async fn greet<S>(stream: S, login: &Login, db: u32) -> Result<Connection, DialError>
+/// Lets a connection run.
+async fn begin<S>(stream: S, hint: &'static str) -> Result<Connection, DialError>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let mut info = RedisConnectionInfo::default()
-        .set_db(i64::from(db))
-        // It would need one more right, and help nobody.
-        .set_skip_set_lib_name();
-    if let Some(user) = &login.user {
-        info = info.set_username(user.as_str());
-    }
-    if let Some(password) = &login.password {
-        info = info.set_password(password.as_str());
-    }
+    // To name itself would need one more right, and help nobody.
+    let silent = RedisConnectionInfo::default().set_skip_set_lib_name();
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(None)
         .set_response_timeout(None)
         .set_pipeline_buffer_size(WRITE_BUFFER);
-    let (multiplexed, driver) = MultiplexedConnection::new_with_config(&info, stream, config)
+    let (multiplexed, driver) = MultiplexedConnection::new_with_config(&silent, stream, config)
         .await
-        .map_err(|error| greeting_error(&error))?;
+        .map_err(|error| DialError::Unreachable(error.to_string().into()))?;
     let (running, ended) = watch::channel(());
     let task = tokio::spawn(async move {
         driver.await;
         drop(running);
     });
-    Ok(Connection { multiplexed, driver: Arc::new(Driver { task, ended }) })
+    Ok(Connection { multiplexed, driver: Arc::new(Driver { task, ended }), hint })
 }
 
-fn unreachable(error: &RedisError) -> DialError {
-    DialError::Unreachable(error.to_string().into())
+/// Here and not in the client library, which takes every error for a wrong password and
+/// does not say why.
+async fn log_in(
+    mut connection: Connection,
+    login: &Login,
+    db: u32,
+) -> Result<Connection, DialError> {
+    if let Some(password) = &login.password {
+        let words = [Some("AUTH"), login.user.as_deref(), Some(password)];
+        let words: Vec<&str> = words.into_iter().flatten().collect();
+        connection.ask(&words).await.map_err(|error| login_error(error, password))?;
+    }
+    if db != 0 {
+        connection.ask(&["SELECT", &db.to_string()]).await?;
+    }
+    Ok(connection)
+}
+
+/// An error of no other kind is about the login: that none is set, for one.
+fn login_error(error: DialError, password: &str) -> DialError {
+    let text = match error {
+        DialError::Refused(ConnectError::Credentials(text) | ConnectError::Unusable(text)) => text,
+        error => return error,
+    };
+    // A server that does not know the command says all that came with it.
+    let text = if text.contains(password) { "AUTH failed".into() } else { text };
+    DialError::Refused(ConnectError::Credentials(text))
 }
 
 /// A broken handshake is the wrong kind of server or certificate; a broken socket is not.
 fn tls_error(error: &std::io::Error) -> DialError {
-    let text = error.to_string().into();
-    match error.kind() {
-        std::io::ErrorKind::InvalidData => DialError::Refused(ConnectError::Tls(text)),
-        _ => DialError::Unreachable(text),
+    let broken = error.get_ref().and_then(|broken| broken.downcast_ref::<rustls::Error>());
+    match broken {
+        // It was answered with what is no TLS.
+        Some(rustls::Error::InvalidMessage(_)) => DialError::Refused(ConnectError::NoTls),
+        Some(broken) => DialError::Refused(ConnectError::Tls(broken.to_string().into())),
+        None => DialError::Unreachable(error.to_string().into()),
     }
 }
 
-fn greeting_error(error: &RedisError) -> DialError {
-    match error.kind() {
-        // The text is the server's; it does not repeat what it was sent.
-        ErrorKind::AuthenticationFailed => {
-            let text = error.detail().unwrap_or("AUTH failed");
-            DialError::Refused(ConnectError::Credentials(text.into()))
-        }
-        ErrorKind::Io => unreachable(error),
-        _ => DialError::Refused(ConnectError::Unusable(error.to_string().into())),
-    }
+/// An error as the server wrote it.
+pub(super) fn text_of(error: &ServerError) -> Box<str> {
+    format!("{} {}", error.code(), error.details().unwrap_or("")).trim_end().into()
 }
 
-fn refused(error: &redis::ServerError) -> DialError {
-    let text = format!("{} {}", error.code(), error.details().unwrap_or(""));
-    let text: Box<str> = text.trim_end().into();
+fn refused(error: &ServerError) -> DialError {
+    let text = text_of(error);
     DialError::Refused(match error.code() {
         "NOAUTH" | "WRONGPASS" => ConnectError::Credentials(text),
         "NOPERM" => ConnectError::NotPermitted(text),
         "LOADING" | "MASTERDOWN" | "BUSY" | "CLUSTERDOWN" => return DialError::Unreachable(text),
+        // Others may leave.
+        "ERR" if text.contains("max number of clients") => return DialError::Unreachable(text),
         _ => ConnectError::Unusable(text),
     })
 }

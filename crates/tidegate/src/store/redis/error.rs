@@ -24,8 +24,10 @@ pub enum ConnectError {
     NoTime,
     /// The files for TLS cannot be used.
     TlsFiles(Box<str>),
-    /// The server's certificate is not believed, or it speaks no TLS.
+    /// The server's certificate is not believed.
     Tls(Box<str>),
+    /// A URL for TLS leads to a server that speaks none.
+    NoTls,
     /// User or password were refused, or are missing.
     Credentials(Box<str>),
     /// The user may not do what is needed.
@@ -38,6 +40,8 @@ pub enum ConnectError {
     IsSentinel,
     /// A `redis-sentinel://` URL leads to something that is no Sentinel.
     NotSentinel(Box<str>),
+    /// A Sentinel refused user or password, or the user may not ask it.
+    SentinelRefuses(Box<str>),
     /// The Sentinels do not watch a primary of that name.
     UnknownMaster(Box<str>),
     /// The server is a replica.
@@ -53,9 +57,10 @@ pub(super) const OLDEST: (u32, u32) = (6, 0);
 
 /// What the user of the store must be allowed to do, as in
 /// `ACL SETUSER tidegate on >password ~tg:* ...`. The pattern of the keys goes with
-/// `key_prefix`; `asking` and `cluster|slots` are for a cluster. A user of the
-/// Sentinels themselves needs `+sentinel|get-master-addr-by-name` alone.
-pub const ACL_RULES: &str = "~tg:* -@all +evalsha +script|load +info +ping +asking \
+/// `key_prefix`; `asking` and `cluster|slots` are for a cluster, and another database than 0
+/// takes `+select`. A user of the Sentinels themselves needs
+/// `+sentinel|get-master-addr-by-name` alone.
+pub const ACL_RULES: &str = "~tg:* -@all +evalsha +script|load +info +asking \
                              +cluster|slots +get +set +incr +incrby +decrby +del +time";
 
 impl fmt::Display for UrlError {
@@ -77,8 +82,10 @@ impl fmt::Display for ConnectError {
             ConnectError::TlsFiles(text) => write!(f, "the store's TLS files: {text}"),
             ConnectError::Tls(text) => write!(
                 f,
-                "TLS with the store failed: {text}; name the certificate authority with ?ca=FILE, or write \
-                 redis:// if the server speaks no TLS"
+                "TLS with the store failed: {text}; name the certificate authority with ?ca=FILE"
+            ),
+            ConnectError::NoTls => f.write_str(
+                "the store speaks no TLS there: name its TLS port, or write redis:// (Sentinel, Cluster: leave out tls=true)",
             ),
             ConnectError::Credentials(text) => write!(
                 f,
@@ -88,7 +95,7 @@ impl fmt::Display for ConnectError {
             ConnectError::NotPermitted(text) => write!(
                 f,
                 "the store's user may not do what is needed: {text}; as an administrator run \
-                 ACL SETUSER <name> on ><password> {ACL_RULES}"
+                 ACL SETUSER <name> on ><password> {ACL_RULES} (with key_prefix for tg)"
             ),
             ConnectError::IsCluster => {
                 f.write_str("the store is a node of a cluster: write redis-cluster://")
@@ -103,6 +110,11 @@ impl fmt::Display for ConnectError {
                 f,
                 "the store's Sentinel does not answer as one: {text}; name Sentinels (port 26379), or \
                  write redis:// for a server"
+            ),
+            ConnectError::SentinelRefuses(text) => write!(
+                f,
+                "the store's Sentinel refuses: {text}; check sentinel_user and sentinel_password in the URL, \
+                 and that the user has +sentinel|get-master-addr-by-name"
             ),
             ConnectError::UnknownMaster(name) => write!(
                 f,

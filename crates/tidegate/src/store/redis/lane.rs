@@ -26,7 +26,7 @@ use tidegate_core::{Decision, Timestamp};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use super::batch::Batch;
-use super::breaker::{Health, Rests};
+use super::breaker::{Health, Outcome, Rests};
 use super::connection::{Connection, DialError, Dialer};
 use super::counter::Quick;
 use super::error::ConnectError;
@@ -106,7 +106,27 @@ pub(super) enum State {
     /// Not known yet.
     Starting,
     Up,
+    /// It answers, and does nothing: it is full, say. It is asked again all the same, because
+    /// only that shows when it is over.
+    Refusing,
     Down,
+}
+
+impl State {
+    /// Whether there is a connection.
+    pub(super) fn is_connected(self) -> bool {
+        matches!(self, State::Up | State::Refusing)
+    }
+
+    /// Takes note of what became of a batch; says whether that changed anything.
+    fn note(&mut self, outcome: Outcome) -> bool {
+        let after = match (*self, outcome) {
+            (State::Up, Outcome::Refused) => State::Refusing,
+            (State::Refusing, Outcome::Answered) => State::Up,
+            (before, _) => before,
+        };
+        std::mem::replace(self, after) != after
+    }
 }
 
 /// Where a lane leads.
@@ -133,13 +153,10 @@ impl Lane {
         on_down: Option<Arc<Notify>>,
     ) -> Self {
         let (jobs, queue) = mpsc::channel(QUEUE);
-        let (set_state, state) = watch::channel(State::Starting);
-        let (set_first, first) = watch::channel(None);
-        let (state_of, first_of) = (set_state, set_first);
-        let runner =
-            Runner { target, dialer, tally, on_down, queue, state: state_of, first: first_of };
-        tokio::spawn(runner.run());
-        Lane { jobs, state, first }
+        let (state, state_seen) = watch::channel(State::Starting);
+        let (first, first_seen) = watch::channel(None);
+        tokio::spawn(Runner { target, dialer, tally, on_down, queue, state, first }.run());
+        Lane { jobs, state: state_seen, first: first_seen }
     }
 
     /// Puts work into the queue.
@@ -332,10 +349,14 @@ impl Runner {
         }
         self.tally.batches.fetch_add(1, Relaxed);
         let (tally, timeout) = (Arc::clone(&self.tally), self.dialer.timeout);
+        let state = self.state.clone();
         health.sent();
         tokio::spawn(async move {
             let sent = Instant::now();
             let outcome = batch.run(&mut connection, timeout, &tally).await;
+            if state.send_if_modified(|state| state.note(outcome)) && outcome == Outcome::Answered {
+                tally.set_last_error(None);
+            }
             health.over(sent, outcome);
         });
     }

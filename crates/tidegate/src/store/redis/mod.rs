@@ -120,6 +120,7 @@ impl RedisStore {
     pub async fn connect(options: RedisOptions) -> Result<Self, ConnectError> {
         let url = options.check()?;
         let tls = url.tls.as_ref().map(tls::connector).transpose()?;
+        let names = Names::new(&options.key_prefix);
         let dialer = Dialer {
             kind: url.kind,
             login: url.login.clone(),
@@ -127,12 +128,13 @@ impl RedisStore {
             tls,
             connect_timeout: (options.timeout * CONNECT_ROUND_TRIPS).max(MIN_CONNECT_TIME),
             timeout: options.timeout,
+            sample: names.sample(),
         };
         let tally = Arc::new(Tally::default());
         let topology = Topology::start(&url, Arc::new(dialer), Arc::clone(&tally)).await?;
         let inner = Inner {
             url,
-            names: Names::new(&options.key_prefix),
+            names,
             timeout: options.timeout,
             topology,
             tally,
@@ -153,7 +155,8 @@ impl RedisStore {
         self.inner.tally.warnings()
     }
 
-    /// Why it could not be reached when that was last tried; `None` once it was.
+    /// Why it could not be reached when that was last tried, or what it refuses everybody
+    /// with; `None` once that is over.
     pub fn last_error(&self) -> Option<String> {
         self.inner.tally.last_error()
     }

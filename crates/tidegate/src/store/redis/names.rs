@@ -63,6 +63,11 @@ impl Names {
         name
     }
 
+    /// What all names begin with, and nobody's.
+    pub(super) fn sample(&self) -> Vec<u8> {
+        self.tagged(b"").into_bytes()
+    }
+
     fn tagged(&self, who: &[u8]) -> String {
         let mut name = String::with_capacity(self.prefix.len() + who.len() + 32);
         name.push_str(&self.prefix);

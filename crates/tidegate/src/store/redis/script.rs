@@ -20,11 +20,13 @@ pub enum Script {
     Request,
     /// Gives a permit back, or renews it.
     Permit,
+    /// Whether the user may do what the others do.
+    Rights,
 }
 
 impl Script {
     /// All there are.
-    pub const ALL: [Script; 3] = [Script::Counter, Script::Request, Script::Permit];
+    pub const ALL: [Script; 4] = [Script::Counter, Script::Request, Script::Permit, Script::Rights];
 
     /// Its Lua.
     pub const fn source(self) -> &'static str {
@@ -52,12 +54,14 @@ impl Script {
                 include_str!("lua/permits.lua"),
                 include_str!("lua/permit.lua"),
             ),
+            Script::Rights => include_str!("lua/rights.lua"),
         }
     }
 
     /// What `EVALSHA` knows it by.
     pub fn sha(self) -> &'static str {
-        static SHAS: [OnceLock<String>; 3] = [const { OnceLock::new() }; 3];
+        static SHAS: [OnceLock<String>; Script::ALL.len()] =
+            [const { OnceLock::new() }; Script::ALL.len()];
         let digest = || redis::Script::new(self.source()).get_hash().to_owned();
         SHAS[self as usize].get_or_init(digest)
     }

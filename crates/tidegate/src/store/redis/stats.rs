@@ -14,7 +14,8 @@ const MAX_WARNINGS: usize = 16;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RedisStats {
-    /// Whether it can be asked now; of a cluster, every part of it.
+    /// Whether it can be asked now, and did not refuse when it last was; of a cluster,
+    /// every part of it.
     pub up: bool,
     /// Requests it was asked to decide, those answered from memory included.
     pub requests: u64,

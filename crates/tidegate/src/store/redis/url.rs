@@ -174,7 +174,7 @@ impl StoreUrl {
         Ok(())
     }
 
-    /// `tls=` must stand before nothing: the files are put in after all is read.
+    /// `tls=` may stand before the files or behind them: those are put in when all is read.
     fn read_tls(&mut self, value: &str) -> Result<(), UrlError> {
         self.tls = match (value, self.kind) {
             (_, Kind::Single) => {
@@ -288,7 +288,7 @@ fn read_host(text: &str, default_port: u16) -> Result<Address, UrlError> {
     };
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-:%".contains(&byte);
     if host.is_empty() || !host.bytes().all(allowed) {
-        let fix = "is missing or has characters no host has: write redis://host:6379, an IPv6 address in [ ], and % @ / : in a password as %25 %40 %2F %3A";
+        let fix = "is missing or has characters no host has: write redis://host:6379, an IPv6 address in [ ], and % @ / : ? # in a password as %25 %40 %2F %3A %3F %23";
         return Err(fail("host", fix));
     }
     let port = match port {

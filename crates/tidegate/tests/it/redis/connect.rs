@@ -1,16 +1,16 @@
 //! Connecting: what works, and what is refused with a reason.
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
-use tidegate::redis::{ConnectError, RedisOptions, RedisStore};
+use tidegate::redis::{ACL_RULES, ConnectError, RedisOptions, RedisStore};
 use tidegate::{Check, Failure, Request, Store, StoreError};
 
 use super::limit;
 use super::stand::{
-    Certificates, Cluster, Engine, Sentinel, Server, connect, eventually, free_port, options, run,
-    run_on_one_thread,
+    Certificates, Cluster, Engine, Sentinel, Server, connect, eventually, eventually_now,
+    free_port, options, run, run_on_one_thread,
 };
 
 /// Why there is no store at `url`.
@@ -76,17 +76,29 @@ fn tls_is_verified() {
         let refused = refusal(&url);
         assert!(matches!(refused, ConnectError::Tls(_)), "{url}: {refused}");
     }
-    // A server that speaks no TLS waits for more, and one that does hangs up: neither
-    // can be told from one that is not there.
-    let plain = Server::start(Engine::Redis);
-    let secured = url(&certificates).replace(&port.to_string(), &plain.port.to_string());
-    for url in [secured, format!("redis://127.0.0.1:{port}")] {
-        let hasty = RedisOptions { timeout: Duration::from_millis(50), ..options(url) };
-        let store = run(RedisStore::connect(hasty)).expect("that is no error");
-        assert!(!store.stats().up);
-    }
     let missing = refusal(format!("rediss://127.0.0.1:{port}?ca=/nowhere/ca.pem"));
     assert!(missing.to_string().contains("/nowhere/ca.pem"), "{missing}");
+}
+
+#[test]
+fn tls_on_one_side_only_is_told() {
+    let certificates = Certificates::new();
+    let (server, secured) = certificates.serve("no");
+    let ca = certificates.file("ca.pem").display().to_string();
+    // A server without TLS says nothing, because it waits for more.
+    for url in [
+        format!("rediss://{}?ca={ca}", server.address()),
+        format!("redis-cluster://{}?tls=true", server.address()),
+        format!("redis-sentinel://{}/name?tls=true", server.address()),
+    ] {
+        let hasty = RedisOptions { timeout: Duration::from_millis(100), ..options(&url) };
+        let refused = run(RedisStore::connect(hasty)).expect_err("it is refused");
+        assert_eq!(refused, ConnectError::NoTls, "{url}");
+    }
+    // One with TLS hangs up, which a server that just crashes does too.
+    let store = run(RedisStore::connect(options(format!("redis://127.0.0.1:{secured}"))));
+    let told = store.expect("that is no error").last_error().expect("a reason");
+    assert!(told.ends_with("; if it speaks TLS, write rediss:// or tls=true"), "{told}");
 }
 
 #[test]
@@ -100,7 +112,9 @@ fn tls_shows_a_certificate_where_one_is_wanted() {
     run(async {
         // The server hangs up after the handshake: nobody can tell that from a crash.
         let store = RedisStore::connect(options(bare)).await;
-        assert!(store.is_err() || !store.is_ok_and(|store| store.stats().up));
+        let told = store.map(|store| store.last_error().expect("a reason"));
+        let told = told.unwrap_or_else(|error| error.to_string());
+        assert!(told.contains("certificate"), "{told}");
     });
 }
 
@@ -114,6 +128,14 @@ fn credentials_are_needed_and_never_shown() {
         assert!(matches!(refused, ConnectError::Credentials(_)), "{login}: {refused}");
         let shown = format!("{refused} {refused:?}");
         assert!(!shown.contains("s3cret") && !shown.contains("wr0ng"), "{shown}");
+    }
+    // The server's own words, unless they repeat what it was told.
+    let open = Server::start(Engine::Redis);
+    let renamed = Server::with(Engine::Redis, &["--rename-command", "AUTH", ""]);
+    for (server, words) in [(open, "without any password configured"), (renamed, "AUTH failed")] {
+        let refused = refusal(format!("redis://:wr0ng@{}", server.address()));
+        assert!(matches!(&refused, ConnectError::Credentials(text) if text.contains(words)));
+        assert!(!format!("{refused} {refused:?}").contains("wr0ng"), "{refused}");
     }
     for login in [":s3cret@", "default:s3cret@"] {
         run(async {
@@ -145,26 +167,58 @@ fn the_documented_user_may_do_all_that_is_needed() {
             let release = tidegate::PermitAct::Release(permit);
             assert_eq!(store.with_permit(b"carol", &held, release).await, Ok(true));
         });
-        // Nothing in the line is there in vain: without any one command it is refused, or fails.
-        for needless in ["-evalsha", "-script|load", "-info", "-ping", "-time", "-set"] {
-            let _: () = server.ask(&["ACL", "SETUSER", "tidegate", needless]);
-            let url = format!("redis://tidegate:pass@{}", server.address());
-            let decided = run(async {
-                let store = RedisStore::connect(options(url)).await?;
-                let limit = limit("1 per 1d");
-                let checks = [Check::new(needless, &limit, 1)];
-                let decided = store.decide(&Request::new(&checks)).await;
-                Ok::<_, ConnectError>(decided)
-            });
-            match decided {
-                Err(ConnectError::NotPermitted(_)) => {}
-                Ok(Err(StoreError::Failed(Failure::Refused(_)))) => {}
-                other => panic!("{needless}: {other:?}"),
-            }
-            let given = needless.replace('-', "+");
-            let _: () = server.ask(&["ACL", "SETUSER", "tidegate", &given]);
-        }
     }
+}
+
+#[test]
+fn a_user_who_may_not_do_all_is_refused_at_the_start() {
+    for engine in Engine::ALL {
+        // A cluster of one, which needs every command of the line.
+        let server = Server::with(engine, &["--cluster-enabled", "yes"]);
+        let _: () = server.ask(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+        eventually_now("it serves", || {
+            server.ask::<String>(&["CLUSTER", "INFO"]).contains("cluster_state:ok")
+        });
+        server.add_documented_user();
+        let url = format!("redis-cluster://tidegate:pass@{}", server.address());
+        run(connect(&url));
+        let commands: Vec<&str> =
+            ACL_RULES.split_whitespace().filter_map(|rule| rule.strip_prefix('+')).collect();
+        assert_eq!(commands.len(), 12);
+        for command in commands {
+            let _: () = server.ask(&["ACL", "SETUSER", "tidegate", &format!("-{command}")]);
+            match refusal(&url) {
+                ConnectError::NotPermitted(text) => {
+                    assert!(text.to_lowercase().contains(command), "{command}: {text}");
+                }
+                other => panic!("{command}: {other:?}"),
+            }
+            let _: () = server.ask(&["ACL", "SETUSER", "tidegate", &format!("+{command}")]);
+        }
+        let other = RedisOptions { key_prefix: "other".into(), ..options(&url) };
+        let refused = run(RedisStore::connect(other)).expect_err("keys it may not touch");
+        let expect = "the store's user may not do what is needed: GET is not permitted for keys like `other:{%}`; \
+                      as an administrator run ACL SETUSER <name> on ><password> ";
+        assert!(refused.to_string().starts_with(expect), "{refused}");
+    }
+}
+
+#[test]
+fn a_server_without_room_for_clients_is_found_later() {
+    let server = Server::with(Engine::Redis, &["--maxclients", "4"]);
+    let crowd: Vec<TcpStream> =
+        (0..4).map(|_| TcpStream::connect(server.address()).expect("a socket")).collect();
+    run(async {
+        // With a password too: every error was taken for a wrong one.
+        for login in ["", ":any@"] {
+            let store = absent(format!("redis://{login}{}", server.address())).await;
+            let told = store.last_error().expect("a reason");
+            assert!(told.contains("max number of clients reached"), "{told}");
+        }
+        let store = absent(server.url()).await;
+        drop(crowd);
+        eventually("it is found", async || store.stats().up).await;
+    });
 }
 
 #[test]
@@ -188,6 +242,10 @@ fn the_wrong_kind_of_server_is_refused() {
     assert_eq!(refusal(format!("redis://{watcher}")), ConnectError::IsSentinel);
     let unknown = ConnectError::UnknownMaster("nobody".into());
     assert_eq!(refusal(format!("redis-sentinel://{watcher}/nobody")), unknown);
+    let refused =
+        refusal(format!("redis-sentinel://{watcher}/the%20primary?sentinel_password=wr0ng"));
+    assert!(matches!(refused, ConnectError::SentinelRefuses(_)), "{refused}");
+    assert!(!refused.to_string().contains("wr0ng"), "{refused}");
     let refused = refusal(format!("redis-sentinel://{}/name", single.address()));
     assert!(matches!(refused, ConnectError::NotSentinel(_)), "{refused}");
 }
@@ -205,7 +263,6 @@ fn pretender(version: &str) -> u16 {
             while let Some(Ok(line)) = lines.next() {
                 let reply = match line.as_str() {
                     "INFO" => format!("${}\r\n{info}\r\n", info.len()),
-                    "PING" => "+PONG\r\n".into(),
                     _ => continue,
                 };
                 if stream.write_all(reply.as_bytes()).is_err() {

@@ -130,28 +130,6 @@ fn another_type_at_a_key_is_an_error_and_stays() {
 }
 
 #[test]
-fn a_server_without_memory_refuses() {
-    for engine in Engine::ALL {
-        let server = Server::start(engine);
-        run(async {
-            let store = connect(server.url()).await;
-            let _: () = server.ask(&["CONFIG", "SET", "maxmemory", "1"]);
-            for limit in [roomy(), limit("1000 per 1d sliding-log")] {
-                let answer = ask(&store, "alice", &limit, 1).await;
-                let Err(StoreError::Failed(Failure::Refused(text))) = answer else {
-                    panic!("{engine:?}: {answer:?}");
-                };
-                assert!(text.contains("OOM"), "{text}");
-            }
-            let _: () = server.ask(&["CONFIG", "SET", "maxmemory", "0"]);
-            let decision = ask(&store, "alice", &roomy(), 1).await.expect("an answer");
-            assert_eq!(decision.remaining, 999, "nothing was charged");
-            assert!(store.stats().up);
-        });
-    }
-}
-
-#[test]
 fn a_server_that_becomes_a_replica_is_left() {
     let (server, other) = (Server::start(Engine::Redis), Server::start(Engine::Redis));
     run(async {
@@ -215,6 +193,40 @@ fn a_dropped_store_leaves_nothing_behind() {
                 tokio::runtime::Handle::current().metrics().num_alive_tasks() == 0
             })
             .await;
+        });
+    }
+}
+
+/// It was said to be up, while not one request was answered.
+#[test]
+fn a_server_that_refuses_everybody_is_not_up() {
+    let rows = [("maxmemory", "OOM"), ("min-replicas-to-write", "NOREPLICAS")];
+    for engine in Engine::ALL {
+        let server = Server::start(engine);
+        run(async {
+            let store = connect(server.url()).await;
+            for (setting, code) in rows {
+                let _: () = server.ask(&["CONFIG", "SET", setting, "1"]);
+                for limit in [roomy(), limit("1000 per 1d sliding-log")] {
+                    let answer = ask(&store, code, &limit, 1).await;
+                    let Err(StoreError::Failed(Failure::Refused(text))) = answer else {
+                        panic!("{engine:?}: {answer:?}");
+                    };
+                    assert!(text.starts_with(code), "{text}");
+                }
+                eventually("it is told", async || !store.stats().up).await;
+                let told = store.last_error().expect("a reason");
+                assert!(told.starts_with(&format!("the store refuses: {code} ")), "{told}");
+                // It is asked all the same, and so it is seen when that is over.
+                let _: () = server.ask(&["CONFIG", "SET", setting, "0"]);
+                let decision = ask(&store, code, &roomy(), 1).await.expect("an answer");
+                assert_eq!(decision.remaining, 999, "nothing was charged");
+                eventually("that is told", async || {
+                    store.stats().up && store.last_error().is_none()
+                })
+                .await;
+                assert_eq!(store.stats().breaker_openings, 0);
+            }
         });
     }
 }

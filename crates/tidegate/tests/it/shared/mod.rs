@@ -140,7 +140,8 @@ impl World {
     fn new() -> Self {
         let clock = ManualClock::new(Timestamp::from_micros(1_700_000_000_000_000));
         let store = MemoryStore::new(MemoryOptions::default(), clock.clock()).expect("memory");
-        let store = Arc::new(Moody { store, mood: AtomicU8::new(0), unanswered: AtomicUsize::new(0) });
+        let store =
+            Arc::new(Moody { store, mood: AtomicU8::new(0), unanswered: AtomicUsize::new(0) });
         // A policy that is off has no say among the others, but can be named.
         let text = POLICIES.replace("    mode: off\n", "    match: { path: /named }\n");
         let node = || {

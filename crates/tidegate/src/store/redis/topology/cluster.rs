@@ -46,12 +46,11 @@ impl Map {
         (*first <= slot).then_some(lane)
     }
 
-    /// Whether every slot can be asked.
-    fn is_up(&self) -> bool {
+    /// Whether every slot has a server, and all of them are so.
+    fn all(&self, is_so: impl Fn(State) -> bool) -> bool {
         let covered: u32 =
             self.ranges.iter().map(|(first, last, _)| u32::from(last - first) + 1).sum();
-        covered == u32::from(SLOTS)
-            && self.ranges.iter().all(|(_, _, lane)| lane.state() == State::Up)
+        covered == u32::from(SLOTS) && self.ranges.iter().all(|(_, _, lane)| is_so(lane.state()))
     }
 }
 
@@ -115,15 +114,20 @@ impl Cluster {
     }
 
     pub(in super::super) fn is_up(&self) -> bool {
-        self.map().is_up()
+        self.map().all(|state| state == State::Up)
+    }
+
+    /// Whether the map leads to servers that are there.
+    fn is_current(&self) -> bool {
+        self.map().all(State::is_connected)
     }
 
     /// Asks the servers for the map, those first that are known to be there.
     async fn refresh(&self) -> Result<(), DialError> {
         let mut asked: Vec<Address> = Vec::new();
-        asked.extend(self.known(State::Up));
+        asked.extend(self.known(State::is_connected));
         asked.extend(self.seeds.iter().cloned());
-        asked.extend(self.known(State::Down));
+        asked.extend(self.known(|state| state == State::Down));
         let mut tried = BTreeSet::new();
         let mut trouble = DialError::Unreachable("it has no servers".into());
         for address in asked {
@@ -142,9 +146,9 @@ impl Cluster {
         Err(trouble)
     }
 
-    fn known(&self, state: State) -> Vec<Address> {
+    fn known(&self, is_so: impl Fn(State) -> bool) -> Vec<Address> {
         let lanes = self.lanes();
-        let known = lanes.iter().filter(|(_, lane)| lane.state() == state);
+        let known = lanes.iter().filter(|(_, lane)| is_so(lane.state()));
         known.map(|(address, _)| address.clone()).collect()
     }
 
@@ -199,11 +203,11 @@ impl Cluster {
 async fn keep_current(cluster: Weak<Cluster>, stale: Arc<Notify>) {
     let mut rests = Rests::new();
     loop {
-        let is_up = match cluster.upgrade() {
+        let is_current = match cluster.upgrade() {
             None => return,
-            Some(cluster) => cluster.is_up(),
+            Some(cluster) => cluster.is_current(),
         };
-        if is_up {
+        if is_current {
             rests.reset();
             stale.notified().await;
         }

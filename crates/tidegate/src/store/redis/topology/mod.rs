@@ -54,7 +54,7 @@ impl Topology {
         Ok(Topology::One(Arc::new(lane)))
     }
 
-    /// Whether everything can be asked.
+    /// Whether everything can be asked, and is answered.
     pub(super) fn is_up(&self) -> bool {
         match self {
             Topology::One(lane) => lane.state() == State::Up,

@@ -64,6 +64,9 @@ impl Sentinels {
                 Err(DialError::Refused(ConnectError::Unusable(text))) => {
                     trouble = DialError::Refused(ConnectError::NotSentinel(text));
                 }
+                Err(DialError::Refused(
+                    ConnectError::Credentials(text) | ConnectError::NotPermitted(text),
+                )) => trouble = DialError::Refused(ConnectError::SentinelRefuses(text)),
                 // What one refuses is worth more than that another is not there.
                 Err(error) if !matches!(trouble, DialError::Refused(_)) => trouble = error,
                 Err(_) => {}
