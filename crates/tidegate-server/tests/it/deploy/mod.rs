@@ -61,6 +61,10 @@ fn shipped_configs_are_fine_and_do_what_they_say() {
         assert_eq!(said, format!("{file} is fine: 2 policies, 3 limits, 0 overrides\n"));
         drop(busy(name, &config));
     }
+    let file = path("docker/config-redis/tidegate.yaml").display().to_string();
+    let said = tidegate(&["config", "check", &file]).succeeded().stdout;
+    let expect = "2 policies, 3 limits, 0 overrides, counts in redis://valkey:6379 for 3 nodes";
+    assert_eq!(said, format!("{file} is fine: {expect}\n"));
 }
 
 #[test]

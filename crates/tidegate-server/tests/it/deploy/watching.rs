@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::promql::{self, Selector};
 use super::{busy, configs, path, read};
 use crate::harness::Files;
+use crate::served::Start;
 
 /// Labels that Prometheus adds to whatever it scrapes.
 const ADDED: [&str; 2] = ["job", "instance"];
@@ -149,7 +150,11 @@ fn collect(place: &str, value: &Value, found: &mut Vec<Used>) {
 fn alerts_and_dashboard_name_what_the_server_exposes() {
     let [(name, config), _] = configs();
     let server = busy(&format!("watching-{name}"), &config);
-    let exposed = Exposed::new(&server.admin_get("/metrics").text());
+    // What there is with a shared store only does not need it to be there.
+    let shared = format!("store: redis://127.0.0.1:1\n{config}");
+    let shared = Start::new("deploy-watching-shared").config(&shared).run();
+    let pages = [server, shared].map(|server| server.admin_get("/metrics").text());
+    let exposed = Exposed::new(&pages.concat());
     let used: Vec<_> = alerts().into_iter().chain(dashboard()).collect();
     let mistakes: Vec<_> = used.iter().flat_map(|used| exposed.mistakes(used)).collect();
     assert!(mistakes.is_empty(), "{mistakes:#?}");
