@@ -1,9 +1,10 @@
 //! Counts in a store that nodes share: what callers, gateways and operators see while it
-//! answers (`live.rs`, with a real `redis-server`) and while it does not (`down.rs`), and
-//! that its password is seen by nobody (`secrets.rs`).
+//! answers (`live.rs`, with a real `redis-server`; `many.rs`, with several of them) and while it
+//! does not (`down.rs`), and that its password is seen by nobody (`secrets.rs`).
 
 mod down;
 mod live;
+mod many;
 mod redis;
 mod secrets;
 
