@@ -151,8 +151,8 @@ fn alerts_and_dashboard_name_what_the_server_exposes() {
     let [(name, config), _] = configs();
     let server = busy(&format!("watching-{name}"), &config);
     // What there is with a shared store only does not need it to be there.
-    let shared = format!("store: redis://127.0.0.1:1\n{config}");
-    let shared = Start::new("deploy-watching-shared").config(&shared).run();
+    let shared = Start::new("deploy-watching-shared").config(&config);
+    let shared = shared.env("TIDEGATE_STORE", "redis://127.0.0.1:1").run();
     let pages = [server, shared].map(|server| server.admin_get("/metrics").text());
     let exposed = Exposed::new(&pages.concat());
     let used: Vec<_> = alerts().into_iter().chain(dashboard()).collect();

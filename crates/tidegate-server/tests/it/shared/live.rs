@@ -143,6 +143,23 @@ fn a_store_that_goes_is_answered_for_and_found_again() {
     }
 }
 
+#[test]
+fn a_store_that_refuses_is_told_from_one_that_answers() {
+    let redis = Redis::start();
+    let [server, _] = nodes("refuses", &redis);
+    redis.ask(&["CONFIG", "SET", "maxmemory", "1"]);
+    assert_eq!(check(&server, "closed", "alice"), json!([false, "failed-closed", null]));
+    let refused = "tidegate_store_failures_total{kind=\"refused\"}";
+    assert_eq!(server.metric(refused), Some(1));
+    wait_for(|| (server.metric("tidegate_store_up") == Some(0)).then_some(()));
+    assert_eq!(server.admin_get("/readyz").status, 200);
+    wait_for(|| server.log().contains("the store refuses: OOM ").then_some(()));
+    redis.ask(&["CONFIG", "SET", "maxmemory", "0"]);
+    assert_eq!(check(&server, "closed", "alice"), json!([true, "exact", 1]));
+    wait_for(|| (server.metric("tidegate_store_up") == Some(1)).then_some(()));
+    wait_for(|| server.log().contains("the store is back").then_some(()));
+}
+
 fn take(server: &Server) -> Reply {
     server.post("/v1/permits", r#"{"policy":"jobs","key":"alice","ttl_ms":20000}"#)
 }

