@@ -212,8 +212,10 @@ fn a_server_without_room_for_clients_is_found_later() {
         // With a password too: every error was taken for a wrong one.
         for login in ["", ":any@"] {
             let store = absent(format!("redis://{login}{}", server.address())).await;
+            // Its words are lost if it hangs up before it was spoken to.
             let told = store.last_error().expect("a reason");
-            assert!(told.contains("max number of clients reached"), "{told}");
+            let known = ["max number of clients reached", "it hangs up"];
+            assert!(known.iter().any(|words| told.contains(words)), "{told}");
         }
         let store = absent(server.url()).await;
         drop(crowd);
