@@ -117,7 +117,7 @@ pub struct Group {
     /// The one that is to go; another takes its place.
     pub primary: Redis,
     _others: Vec<Redis>,
-    /// What Sentinel and Cluster write down.
+    /// What Sentinel, Cluster and replicas write down.
     _files: Files,
 }
 
@@ -126,9 +126,9 @@ impl Group {
     pub fn watched(test: &str) -> Self {
         let primary = Redis::start();
         let port = primary.address.port().to_string();
-        let replica = Redis::with(&["--replicaof", "127.0.0.1", &port]);
-        replica.says(&["INFO", "replication"], "master_link_status:up");
         let (files, address) = (Files::new(test), free_address());
+        let replica = Redis::with(&["--replicaof", "127.0.0.1", &port, "--dir", &files.path("")]);
+        replica.says(&["INFO", "replication"], "master_link_status:up");
         let lines = format!(
             "port {}\nbind 127.0.0.1\nsentinel monitor primary 127.0.0.1 {port} 1\n\
              sentinel auth-pass primary {PASSWORD}\n\
@@ -153,7 +153,8 @@ impl Group {
                 let file = files.path(&format!("nodes-{number}.conf"));
                 let args = ["--cluster-enabled", "yes", "--cluster-node-timeout", "1000"];
                 let own = ["--cluster-port", &bus, "--cluster-config-file", &file];
-                let node = Redis::with(&[args, own].concat());
+                let dir = ["--dir", &files.path("")];
+                let node = Redis::with(&[&args[..], &own, &dir].concat());
                 buses.push(bus);
                 node
             })
