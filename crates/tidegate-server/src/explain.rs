@@ -59,7 +59,11 @@ pub struct ExplainArgs {
     #[arg(long = "header", value_name = "NAME:VALUE", value_parser = header)]
     headers: Vec<Pair>,
 
-    /// A descriptor, as Envoy sends them
+    /// The domain that descriptors belong to, as Envoy sends it
+    #[arg(long)]
+    domain: Option<String>,
+
+    /// An entry of a descriptor, as Envoy sends them; given several times, in this order
     #[arg(long = "descriptor", value_name = "NAME=VALUE", value_parser = descriptor)]
     descriptors: Vec<Pair>,
 }
@@ -91,6 +95,7 @@ pub fn run(args: &ExplainArgs) -> Result<Told, ConfigErrors> {
         host: args.host.as_deref(),
         client_ip: args.client_ip.or(resolved),
         headers,
+        domain: args.domain.as_deref(),
         descriptors: &args.descriptors,
     };
     Ok(told(&config, &attributes, args.peer))

@@ -42,7 +42,10 @@ pub struct Attributes<'a> {
     pub client_ip: Option<IpAddr>,
     /// The headers.
     pub headers: Headers<'a>,
-    /// Named values that are no part of HTTP, such as Envoy's descriptors.
+    /// Whose descriptors they are: the domain, as Envoy's rate limit filter names it.
+    pub domain: Option<&'a str>,
+    /// Named values that are no part of HTTP, such as the entries of an Envoy
+    /// descriptor, in order. A name may come more than once.
     pub descriptors: &'a [(Cow<'a, str>, Cow<'a, str>)],
 }
 

@@ -193,6 +193,7 @@ impl Asked<'_> {
             host: self.original.host.as_deref(),
             client_ip: rules.policies().identity().client_ip(Some(peer.ip()), &headers),
             headers,
+            domain: None,
             descriptors: &[],
         }
     }

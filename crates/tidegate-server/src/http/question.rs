@@ -68,6 +68,7 @@ impl<'a> AttributesBody<'a> {
             host: text(&self.host),
             client_ip,
             headers: Headers::Pairs(pairs("headers", &self.headers)?),
+            domain: text(&self.domain),
             descriptors: pairs("descriptors", &self.descriptors)?,
         })
     }

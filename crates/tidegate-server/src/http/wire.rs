@@ -9,7 +9,7 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use serde::de::value::MapAccessDeserializer;
-use serde::de::{self, Deserialize, Deserializer, MapAccess, Unexpected, Visitor};
+use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Unexpected, Visitor};
 
 use super::refusal::Refusal;
 
@@ -150,16 +150,18 @@ pub struct AttributesBody<'a> {
     #[serde(borrow)]
     pub headers: Option<Pairs<'a>>,
     #[serde(borrow)]
+    pub domain: Option<Text<'a>>,
+    #[serde(borrow)]
     pub descriptors: Option<Pairs<'a>>,
 }
 
-/// An object of texts, in its own order.
+/// An object of texts, in its own order; or, as a name may come twice, a list of such.
 #[derive(Debug, Default)]
 pub struct Pairs<'a>(pub Vec<(Cow<'a, str>, Cow<'a, str>)>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Pairs<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(PairsVisitor)
+        deserializer.deserialize_any(PairsVisitor)
     }
 }
 
@@ -178,6 +180,14 @@ impl<'de> Visitor<'de> for PairsVisitor {
             pairs.push((name, value));
         }
         Ok(Pairs(pairs))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+        let mut pairs = Pairs::default();
+        while let Some(Object(Pairs(more))) = list.next_element::<Object<Pairs<'de>>>()? {
+            pairs.0.extend(more);
+        }
+        Ok(pairs)
     }
 }
 

@@ -37,6 +37,10 @@ pub(super) enum Shape {
     Objects(&'static [Field], usize),
     /// A list of limits.
     Limits,
+    /// A list of limits, or the word for none.
+    LimitsOrNone,
+    /// Descriptors: a mapping of names to values, or a list of entries.
+    Descriptors,
     /// A number or a template.
     Cost,
     /// A mapping of parts of the request to what they must be.
@@ -56,6 +60,8 @@ pub(super) const FORMS: [&str; 5] = ["draft-10", "draft-7", "draft-6", "x-rateli
 pub(super) const FORWARDED_HEADERS: [&str; 3] =
     [Source::Either.name(), Source::XForwardedFor.name(), Source::Forwarded.name()];
 pub(super) const WHEN_FULL: [&str; 3] = ["overflow", "deny", "allow"];
+/// What stands in place of limits where there are none.
+pub(super) const UNLIMITED: &str = "unlimited";
 pub(super) const MODES: [&str; 3] = ["enforce", "observe", "off"];
 pub(super) const ON_STORE_FAILURE: [&str; 3] = ["allow", "deny", "local"];
 /// The algorithms that have a window; `concurrent` has a form of its own.
@@ -176,8 +182,8 @@ pub(super) const POLICY: &[Field] = &[
     ),
     required(
         "limits",
-        Shape::Limits,
-        "So many per window, such as 5 per 1m sliding-log; all must admit",
+        Shape::LimitsOrNone,
+        "So many per window, such as 5 per 1m sliding-log; all must admit; or unlimited",
     ),
     field(
         "mode",
@@ -196,6 +202,11 @@ pub(super) const POLICY: &[Field] = &[
     ),
     field("cost", Shape::Cost, "Units a request costs, or where it says so; 1 unless said"),
     field("exempt", Shape::Conditions, "Which requests are spared: any of these holds"),
+    field(
+        "replaces",
+        Shape::Texts,
+        "Policies that are left out where a request meets this one too, over all its descriptors",
+    ),
     field(
         "overrides",
         Shape::Objects(OVERRIDE, MAX_OVERRIDES),
@@ -240,7 +251,8 @@ pub(super) const CONCURRENT: &[Field] = &[
     ),
 ];
 
-/// Conditions that take no name; the others are `header:x`, `query:x`, `cookie:x` and `descriptor:x`.
+/// Conditions that take no name; the others are `header:x`, `query:x`, `cookie:x` and
+/// `descriptor:x`.
 pub(super) const CONDITIONS: &[Field] = &[
     field("client_ip", Shape::Texts, "Addresses and networks"),
     field("method", Shape::Texts, "Methods"),
@@ -248,6 +260,12 @@ pub(super) const CONDITIONS: &[Field] = &[
     field("path", Shape::Texts, "Globs over the normalised path"),
     field("host", Shape::Texts, "Globs over the host, without port"),
     field("headers", Shape::Conditions, "Header names and the values they must have"),
+    field("domain", Shape::Texts, "Domains that descriptors belong to"),
+    field(
+        "descriptors",
+        Shape::Descriptors,
+        "Descriptor names and the values they must have, or a list of exactly the entries there are",
+    ),
 ];
 
 const _: () = assert!(MAX_LIMITS == 16);

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   text -> yaml.rs (a tree with places) -> reader.rs (values, mistakes noted)
-//!        -> settings.rs, policies.rs, limits.rs -> Config
+//!        -> settings.rs, policies.rs, descriptors.rs, limits.rs -> Config
 //! ```
 //!
 //! - `fields.rs` is the table of every field; `schema.rs` prints it as JSON Schema;
@@ -28,6 +28,7 @@
 //! # Ok::<(), tidegate::config::ConfigErrors>(())
 //! ```
 
+mod descriptors;
 mod error;
 mod fields;
 mod limits;

@@ -9,13 +9,14 @@ use std::ops::Range;
 use tidegate_core::{Limit, bounds};
 
 use super::Config;
-use super::fields::{MODES, ON_STORE_FAILURE, OVERRIDE, POLICY};
+use super::descriptors::read_descriptors;
+use super::fields::{MODES, ON_STORE_FAILURE, OVERRIDE, POLICY, UNLIMITED};
 use super::limits::read_limits;
 use super::reader::{Object, Reader, Spot, closest, join, shown};
 use super::yaml::{Name, Value};
 use crate::policy::{
-    Charge, Condition, ConditionErrorKind, Conditions, MAX_OVERRIDES, MAX_POLICIES, Mode,
-    OnStoreFailure, Override, PART_NAMES, Part, PartError, Policy, PolicyError, Template,
+    Charge, Condition, ConditionErrorKind, Conditions, MAX_OVERRIDES, MAX_POLICIES, MAX_REPLACED,
+    Mode, OnStoreFailure, Override, PART_NAMES, Part, PartError, Policy, PolicyError, Template,
     TemplateErrorKind,
 };
 
@@ -32,7 +33,39 @@ pub(super) fn read_policies(reader: &Reader<'_>, spot: &Spot) -> Vec<Policy> {
         return Vec::new();
     }
     let mut names = HashMap::new();
-    items.iter().filter_map(|item| read_policy(reader, item, &mut names)).collect()
+    let read = items.iter().filter_map(|item| read_policy(reader, item, &mut names));
+    let policies: Vec<Policy> = read.collect();
+    // Where a name is wrong, who is replaced cannot be told.
+    if !reader.has_errors() {
+        items.iter().zip(&policies).for_each(|(item, policy)| {
+            check_replaces(reader, item, policy, &names);
+        });
+    }
+    policies
+}
+
+/// That what a policy replaces is there, and is another.
+fn check_replaces(
+    reader: &Reader<'_>,
+    spot: &Spot,
+    policy: &Policy,
+    names: &HashMap<String, usize>,
+) {
+    let Some(spot) = reader.object(spot, POLICY).and_then(|object| object.get("replaces")) else {
+        return;
+    };
+    for (item, name) in reader.one_or_list(&spot).iter().zip(policy.replaces()) {
+        let name = &**name;
+        if name == policy.name() {
+            reader.fail(item, "a policy cannot replace itself", "name another, or remove it");
+        } else if !names.contains_key(name) {
+            let help = match closest(name, names.keys().map(String::as_str)) {
+                Some(meant) => format!("did you mean `{meant}`?"),
+                None => "name a policy of this file".into(),
+            };
+            reader.fail(item, format!("there is no policy `{}`", shown(name)), help);
+        }
+    }
 }
 
 fn read_policy(
@@ -43,17 +76,24 @@ fn read_policy(
     let object = reader.object(spot, POLICY)?;
     let name = read_name(reader, &object, names);
     let key = object.get("key").and_then(|spot| read_template(reader, &spot));
-    let limits = object.get("limits").and_then(|spot| read_limits(reader, &spot));
+    let limits = object.get("limits").and_then(|spot| match is_unlimited(&spot) {
+        true => Some(Vec::new()),
+        false => read_limits(reader, &spot),
+    });
     let matching = object.get("match").map(|spot| read_conditions(reader, &spot));
     let exempt = object.get("exempt").map(|spot| read_exempt(reader, &spot));
     // Stands in for a policy that is wrong in itself, so that its overrides can be read.
     let mut policy = Config::default_policy();
     if let (Some(name), Some(key), Some(limits)) = (name, key, limits) {
-        policy = Policy::new(&name, key, limits).ok()?;
+        policy = match &limits[..] {
+            [] => Policy::unlimited(&name, key).ok()?,
+            _ => Policy::new(&name, key, limits).ok()?,
+        };
     }
     policy = policy
         .with_match(matching.unwrap_or_default().conditions)
         .with_exempt(exempt.unwrap_or_default())
+        .with_replaces(read_replaces(reader, &object))
         .with_mode(read_mode(&object).unwrap_or_default())
         .with_on_store_failure(read_on_store_failure(&object).unwrap_or_default())
         .with_deny_cache(read_deny_cache(reader, &object).unwrap_or(true))
@@ -84,6 +124,21 @@ fn read_name(
     }
     names.insert(name.to_owned(), line);
     Some(name.to_owned())
+}
+
+fn is_unlimited(spot: &Spot) -> bool {
+    matches!(&spot.node.value, Value::Scalar(scalar) if scalar.text == UNLIMITED)
+}
+
+fn read_replaces(reader: &Reader<'_>, object: &Object<'_, '_>) -> Vec<String> {
+    let Some(spot) = object.get("replaces") else { return Vec::new() };
+    let items = reader.one_or_list(&spot);
+    if items.len() > MAX_REPLACED {
+        let message = format!("there are {} names, more than {MAX_REPLACED}", items.len());
+        reader.fail(&spot, message, "name those that a request can meet together with this one");
+        return Vec::new();
+    }
+    items.iter().filter_map(|item| reader.any_text(item)).map(str::to_owned).collect()
 }
 
 fn read_template(reader: &Reader<'_>, spot: &Spot) -> Option<Template> {
@@ -194,6 +249,10 @@ fn read_conditions(reader: &Reader<'_>, spot: &Spot) -> Placed {
                     &spot,
                 ));
             }
+        } else if name.text == "descriptors" {
+            let all = read_descriptors(reader, name, &inner);
+            wanted += all.len();
+            read.extend(all.into_iter().flatten());
         } else {
             wanted += 1;
             let part = if name.text == "methods" { "method" } else { &name.text };
@@ -206,7 +265,7 @@ fn read_conditions(reader: &Reader<'_>, spot: &Spot) -> Placed {
     Placed { conditions, spans, is_partial }
 }
 
-fn read_condition(
+pub(super) fn read_condition(
     reader: &Reader<'_>,
     part: &str,
     name: &Name,
@@ -243,7 +302,7 @@ fn read_condition(
     }
 }
 
-fn fail_value(reader: &Reader<'_>, spot: &Spot, text: &str, kind: &ConditionErrorKind) {
+pub(super) fn fail_value(reader: &Reader<'_>, spot: &Spot, text: &str, kind: &ConditionErrorKind) {
     let message = match text {
         "" => kind.problem(),
         text => format!("`{}`: {}", shown(text), kind.problem()),
@@ -297,8 +356,13 @@ fn read_override(reader: &Reader<'_>, spot: &Spot, policy: &mut Policy) {
     let Some(object) = reader.object(spot, OVERRIDE) else { return };
     let nothing = Placed { is_partial: true, ..Placed::default() };
     let when = object.get("when").map_or(nothing, |spot| read_conditions(reader, &spot));
-    let limits: Option<Option<Vec<Limit>>> =
-        object.get("limits").map(|spot| read_limits(reader, &spot));
+    let limits: Option<Option<Vec<Limit>>> = object.get("limits").map(|spot| {
+        if is_unlimited(&spot) {
+            reader.fail(&spot, "an override cannot be unlimited", "write `mode: off` in its place");
+            return None;
+        }
+        read_limits(reader, &spot)
+    });
     let new = Override {
         when: when.conditions,
         limits: limits.clone().flatten(),

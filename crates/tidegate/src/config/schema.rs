@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::fields::{ALGORITHMS, CONCURRENT, CONDITIONS, Field, RATE, Shape, TOP};
-use crate::policy::{MAX_LIMITS, MAX_NAME_BYTES, MAX_VALUES};
+use super::fields::{ALGORITHMS, CONCURRENT, CONDITIONS, Field, RATE, Shape, TOP, UNLIMITED};
+use crate::policy::{MAX_ENTRIES, MAX_LIMITS, MAX_NAME_BYTES, MAX_VALUES};
 
 /// A JSON Schema (2020-12) of the config.
 ///
@@ -85,15 +85,29 @@ fn of(shape: &Shape) -> Value {
         Shape::Objects(fields, most) => {
             json!({ "type": "array", "items": object(fields), "minItems": 1, "maxItems": most })
         }
-        Shape::Limits => {
-            let limit = json!({ "$ref": "#/$defs/limit" });
-            json!({ "anyOf": [limit, { "type": "array", "items": limit, "minItems": 1, "maxItems": MAX_LIMITS }] })
+        Shape::Limits => json!({ "anyOf": limits() }),
+        Shape::LimitsOrNone => {
+            let [one, several] = limits();
+            json!({ "anyOf": [{ "enum": [UNLIMITED] }, one, several] })
+        }
+        Shape::Descriptors => {
+            let named = json!({ "type": "object", "additionalProperties": texts() });
+            let entry = json!({ "type": "object", "additionalProperties": texts(), "minProperties": 1, "maxProperties": 1 });
+            let entry = json!({ "anyOf": [{ "type": ["string", "number", "boolean"] }, entry] });
+            json!({ "anyOf": [named, { "type": "array", "items": entry, "minItems": 1, "maxItems": MAX_ENTRIES }] })
         }
         Shape::Cost => {
             json!({ "anyOf": [{ "type": "integer", "minimum": 0 }, { "type": "string", "pattern": r"^\{(header|query|cookie|descriptor):.+\}$" }] })
         }
         Shape::Conditions => json!({ "$ref": "#/$defs/conditions" }),
     }
+}
+
+/// One limit, or a list of them.
+fn limits() -> [Value; 2] {
+    let limit = json!({ "$ref": "#/$defs/limit" });
+    let several = json!({ "type": "array", "items": limit, "minItems": 1, "maxItems": MAX_LIMITS });
+    [limit, several]
 }
 
 /// One value or a list of them. Numbers and booleans are taken as they are written.

@@ -14,7 +14,8 @@
 //! methods end in `_async`; the limiter then is this node's own memory, which decides
 //! where a policy wants that when the store fails.
 //!
-//! - `ask.rs`: what can be asked; `plan.rs`: the checks that come of it;
+//! - `ask.rs`: what can be asked; `plan.rs`: the checks that come of it; `together.rs`:
+//!   several questions as one request;
 //! - `answer.rs`, `held.rs`: what is answered; `rules.rs`: policies with their counters;
 //! - `shared.rs`: a store that nodes share; `remote.rs`: asking it; `fallback.rs`: what
 //!   is answered when it fails; `turns.rs`: waiting for it in order.
@@ -28,6 +29,7 @@ mod plan;
 mod remote;
 mod rules;
 mod shared;
+mod together;
 mod turns;
 
 use std::cell::Cell;
@@ -43,6 +45,7 @@ pub use self::error::GateError;
 pub use self::held::{Held, HeldPermit, SharedPermit};
 pub use self::rules::Rules;
 pub use self::shared::{Asked, SharedStore};
+pub use self::together::Together;
 
 use self::plan::{Plan, Taking};
 use self::shared::Shared;
@@ -133,25 +136,31 @@ impl Gate {
         let begun = is_timed().then(Instant::now);
         let mut plan = Plan::default();
         plan.fill(self, rules, question, Taking::Nothing)?;
-        let answer = match plan.single().filter(|_| question.id.is_none()) {
+        let answer = self.answer_here(&plan, question.id)?;
+        let elapsed = begun.map(|begun| begun.elapsed());
+        self.record(&plan, &answer, named(question), elapsed);
+        Ok(answer)
+    }
+
+    /// What this process's memory decides.
+    #[inline]
+    fn answer_here<'a>(&self, plan: &Plan<'a>, id: Option<&[u8]>) -> Result<Answer<'a>, GateError> {
+        match plan.single().filter(|_| id.is_none()) {
             // The usual case by far: nothing to combine.
             Some((policy, limit, check)) => {
                 let told = self.limiter.check_told(check.key, limit, check.cost)?;
                 let (decision, decided) = (told.decision, Decided::Exact);
                 let line = Line { policy, limit, mode: Mode::Enforce, decision, decided };
-                Answer { no_room: told.no_room, ..Answer::of_one(line) }
+                Ok(Answer { no_room: told.no_room, ..Answer::of_one(line) })
             }
             None => {
                 let checks = plan.checks();
                 // What charges nothing may be asked again and again, before and after.
-                let id = question.id.filter(|_| plan.charges());
+                let id = id.filter(|_| plan.charges());
                 let request = Request { id, ..Request::new(&checks) };
-                plan.answer(&self.limiter.decide(&request)?)
+                Ok(plan.answer(&self.limiter.decide(&request)?))
             }
-        };
-        let elapsed = begun.map(|begun| begun.elapsed());
-        self.record(&plan, &answer, question, elapsed);
-        Ok(answer)
+        }
     }
 
     /// Answers a question, over any store. A store that fails is no error: the policies
@@ -207,7 +216,7 @@ impl Gate {
         let checks = plan.checks();
         let verdict = self.limiter.wait(&checks, max_wait).await?;
         let answer = plan.answer(&verdict);
-        self.record(&plan, &answer, question, None);
+        self.record(&plan, &answer, named(question), None);
         Ok(answer)
     }
 
@@ -229,7 +238,7 @@ impl Gate {
         plan.fill(self, rules, question, Taking::Permit(lease))?;
         let acquired = self.limiter.acquire(&plan.checks())?;
         let answer = plan.answer(acquired.verdict());
-        self.record(&plan, &answer, question, None);
+        self.record(&plan, &answer, named(question), None);
         let (lease, most) = held::leases(&plan, lease);
         Ok(Held { permit: acquired.permit().map(HeldPermit::Here), answer, lease, most })
     }
@@ -335,12 +344,13 @@ impl Gate {
         if self.shared.is_some() { Err(GateError::Shared) } else { Ok(()) }
     }
 
-    /// Counts what was decided. Looks, refunds and forced charges are none of that.
+    /// Counts what was decided, under its path and request id. Looks, refunds and forced
+    /// charges are none of that.
     fn record(
         &self,
         plan: &Plan<'_>,
         answer: &Answer<'_>,
-        question: &Question<'_>,
+        (route, request_id): (Option<&str>, Option<&str>),
         elapsed: Option<Duration>,
     ) {
         let lines = plan.seen(answer);
@@ -350,11 +360,16 @@ impl Gate {
         self.stats.record(&Seen {
             lines: &lines,
             allowed: answer.allowed,
-            route: question.subject.route(),
-            request_id: question.request_id,
+            route,
+            request_id,
             elapsed,
         });
     }
+}
+
+/// A question's path and request id.
+fn named<'a>(question: &Question<'a>) -> (Option<&'a str>, Option<&'a str>) {
+    (question.subject.route(), question.request_id)
 }
 
 /// Whether it is this decision's turn to be timed.

@@ -1,5 +1,6 @@
 //! From a question to checks, and from their verdict back to an answer.
 
+use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +27,7 @@ pub(super) enum Taking {
     Permit(Option<Duration>),
 }
 
-/// The checks of one question. Made empty and filled where it lies: it is large.
+/// The checks of one question, or of several that are decided together. Made empty and filled where it lies: it is large.
 #[derive(Default)]
 pub(super) struct Plan<'a> {
     parts: SmallVec<[Part<'a>; 4]>,
@@ -39,6 +40,10 @@ pub(super) struct Plan<'a> {
 /// One policy, or the caller's own limits.
 pub(super) struct Part<'a> {
     pub(super) policy: Option<&'a str>,
+    /// Which question it belongs to.
+    pub(super) question: usize,
+    /// Whose place it takes.
+    replaces: &'a [Box<str>],
     limits: &'a [Limit],
     pub(super) mode: Mode,
     cost: Cost,
@@ -58,30 +63,42 @@ impl<'a> Plan<'a> {
         question: &Question<'a>,
         taking: Taking,
     ) -> Result<(), GateError> {
-        self.select(gate, rules, question)?;
+        self.meet(gate, rules, question, 0)?;
+        self.settle(std::slice::from_ref(question), taking)
+    }
+
+    /// Leaves out what is replaced or cannot be had, once all questions are in.
+    pub(super) fn settle(
+        &mut self,
+        questions: &[Question<'a>],
+        taking: Taking,
+    ) -> Result<(), GateError> {
+        self.replace();
         match taking {
-            Taking::Nothing => self.refuse_concurrency(&question.subject),
+            Taking::Nothing => self.refuse_concurrency(questions),
             Taking::Look => Ok(()),
             Taking::Permit(lease) => self.lease(lease),
         }
     }
 
-    fn select(
+    /// Adds what a question meets.
+    pub(super) fn meet(
         &mut self,
         gate: &'a Gate,
         rules: &'a Rules,
         question: &Question<'a>,
+        index: usize,
     ) -> Result<(), GateError> {
         let policies = rules.policies();
         match question.subject {
             Subject::Request(attributes) => {
-                for selected in policies.select(attributes)? {
-                    self.push(rules, &selected, question);
+                for selected in policies.meet(attributes)? {
+                    self.push(rules, &selected, question, index);
                 }
             }
             Subject::Policy { policy, attributes } => {
                 if let Some(selected) = policies.select_named(policy, attributes)? {
-                    self.push(rules, &selected, question);
+                    self.push(rules, &selected, question, index);
                 }
             }
             Subject::Key { policy, key, attributes } => {
@@ -89,12 +106,14 @@ impl<'a> Plan<'a> {
                     return Err(GateError::unknown_policy(policy));
                 };
                 if selected.mode != Mode::Off {
-                    self.push(rules, &selected, question);
+                    self.push(rules, &selected, question, index);
                 }
             }
             Subject::Limits { key, limits } => {
                 let own = Part {
                     policy: None,
+                    question: index,
+                    replaces: &[],
                     limits,
                     mode: Mode::Enforce,
                     cost: question.cost(1),
@@ -110,9 +129,17 @@ impl<'a> Plan<'a> {
         Ok(())
     }
 
-    fn push(&mut self, rules: &'a Rules, selected: &Selected<'a>, question: &Question<'a>) {
+    fn push(
+        &mut self,
+        rules: &'a Rules,
+        selected: &Selected<'a>,
+        question: &Question<'a>,
+        index: usize,
+    ) {
         let part = Part {
             policy: Some(selected.policy.name()),
+            question: index,
+            replaces: selected.policy.replaces(),
             limits: selected.limits,
             mode: selected.mode,
             cost: question.cost(selected.cost),
@@ -133,15 +160,27 @@ impl<'a> Plan<'a> {
         self.parts.push(Part { key: start..end, bare: end - key.len(), ..part });
     }
 
+    /// Leaves out policies whose place another takes, whichever question it was for.
+    fn replace(&mut self) {
+        if self.parts.iter().all(|part| part.replaces.is_empty()) {
+            return;
+        }
+        let replaced: HashSet<&str> =
+            self.parts.iter().flat_map(|part| part.replaces.iter().map(|name| &**name)).collect();
+        self.parts.retain(|part| part.policy.is_none_or(|name| !replaced.contains(name)));
+    }
+
     /// A policy that only watches must not make requests fail, so it is left out;
     /// unless it was asked for by name.
-    fn refuse_concurrency(&mut self, subject: &Subject<'_>) -> Result<(), GateError> {
+    fn refuse_concurrency(&mut self, questions: &[Question<'_>]) -> Result<(), GateError> {
         if !self.parts.iter().any(Part::holds) {
             return Ok(());
         }
-        if matches!(subject, Subject::Request(_)) {
-            self.parts.retain(|part| part.mode == Mode::Enforce || !part.holds());
-        }
+        let by_name = |part: &Part<'_>| {
+            let subject = questions.get(part.question).map(|question| &question.subject);
+            !matches!(subject, Some(Subject::Request(_)))
+        };
+        self.parts.retain(|part| part.mode == Mode::Enforce || !part.holds() || by_name(part));
         match self.parts.iter().find(|part| part.holds()) {
             Some(part) => Err(GateError::NeedsPermit { policy: part.policy.map(Into::into) }),
             None => Ok(()),
@@ -218,7 +257,13 @@ impl<'a> Plan<'a> {
 
     /// Whether no limit holds.
     pub(super) fn is_empty(&self) -> bool {
-        self.parts.is_empty()
+        self.each().next().is_none()
+    }
+
+    /// The questions that met a policy without limits.
+    pub(super) fn unlimited(&self) -> SmallVec<[usize; 4]> {
+        let unlimited = self.parts.iter().filter(|part| part.limits.is_empty());
+        unlimited.map(|part| part.question).collect()
     }
 
     /// Whether every policy lets a denial be answered from memory.

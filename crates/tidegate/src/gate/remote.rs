@@ -16,7 +16,7 @@ use super::held::{Held, HeldPermit, SharedPermit, leases};
 use super::plan::{self, Plan, Taking};
 use super::shared::{Shared, all};
 use super::turns::{Place, sleep};
-use super::{Answer, Gate, GateError, Question, Rules};
+use super::{Answer, Gate, GateError, Question, Rules, named};
 use crate::stats::Decided;
 use crate::store::PermitAct;
 use crate::{Clock, Request, StoreError, Verdict};
@@ -34,12 +34,12 @@ impl Gate {
         // What charges nothing may be asked again and again, before and after.
         let id = question.id.filter(|_| plan.charges());
         let answer = self.decide_shared(shared, &plan, id).await?;
-        self.record(&plan, &answer, question, Some(begun.elapsed()));
+        self.record(&plan, &answer, named(question), Some(begun.elapsed()));
         Ok(answer)
     }
 
     /// Asks the store, or those who answer when it fails.
-    async fn decide_shared<'a>(
+    pub(super) async fn decide_shared<'a>(
         &self,
         shared: &Shared,
         plan: &Plan<'a>,
@@ -100,7 +100,7 @@ impl Gate {
             Some(place) => self.wait_in_line(shared, &plan, &place, until).await?,
             None => self.turn_down(shared, &plan).await?,
         };
-        self.record(&plan, &answer, question, None);
+        self.record(&plan, &answer, named(question), None);
         Ok(answer)
     }
 
@@ -179,7 +179,7 @@ impl Gate {
                 }
             }
         };
-        self.record(&plan, &answer, question, Some(begun.elapsed()));
+        self.record(&plan, &answer, named(question), Some(begun.elapsed()));
         let (lease, most) = leases(&plan, lease);
         Ok(Held { permit, answer, lease, most })
     }

@@ -31,9 +31,15 @@ impl Charge {
     /// When it is not one header, query parameter, cookie or descriptor alone.
     pub fn from_template(template: &Template) -> Result<Self, ChargeError> {
         match template.single() {
-            Some(Part::ClientIp | Part::Method | Part::Path | Part::Host) | None => {
-                Err(ChargeError)
-            }
+            Some(
+                Part::ClientIp
+                | Part::Method
+                | Part::Path
+                | Part::Host
+                | Part::Domain
+                | Part::Descriptors,
+            )
+            | None => Err(ChargeError),
             Some(part) => Ok(Charge::From(part.clone())),
         }
     }

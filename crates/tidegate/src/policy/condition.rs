@@ -9,10 +9,12 @@ use std::ops::Range;
 
 use ipnet::IpNet;
 
+use super::entry::{self, Entry, MAX_ENTRIES};
 use super::facts::Facts;
 use super::key::write_escaped;
 use super::part::{Part, Value};
 use super::pattern::{Matched, Pattern, PatternError};
+use super::wildcard::{Wildcard, all_imply, any_meet};
 
 /// Most values of a condition: beyond it a header or descriptor set by the
 /// gateway is the better tool.
@@ -40,6 +42,10 @@ enum Wanted {
     /// `"*"`: anything, as long as it is there.
     Present,
     Values(Box<[Box<str>]>),
+    /// Values in which `*` stands for any run of characters.
+    Wild(Box<[Wildcard]>),
+    /// The descriptors, one by one.
+    Entries(Box<[Entry]>),
     Nets(Box<[IpNet]>),
     Patterns(Box<[Pattern]>),
 }
@@ -75,6 +81,12 @@ pub enum ConditionErrorKind {
     Mapped(IpNet),
     /// No pattern.
     Pattern(PatternError),
+    /// The descriptors as a whole, held against a text.
+    NotEntries,
+    /// A descriptor without a name, or with one that is too long.
+    EntryName,
+    /// A list of no descriptors, or of more than [`MAX_ENTRIES`].
+    EntryCount,
 }
 
 impl ConditionErrorKind {
@@ -94,6 +106,9 @@ impl ConditionErrorKind {
                 "mapped IPv4 addresses are taken as IPv4, so this never matches".into()
             }
             Self::Pattern(error) => error.problem(),
+            Self::NotEntries => "descriptors are names with values".into(),
+            Self::EntryName => "this cannot be a descriptor's name".into(),
+            Self::EntryCount => "a list has one entry at least, and not too many".into(),
         }
     }
 
@@ -110,6 +125,9 @@ impl ConditionErrorKind {
             }
             Self::HostBits(net) | Self::Mapped(net) => format!("write `{net}`"),
             Self::Pattern(error) => error.help().into(),
+            Self::NotEntries => "write for example `{ remote_address: \"*\" }`".into(),
+            Self::EntryName => "use 1 to 256 bytes, for example `remote_address`".into(),
+            Self::EntryCount => format!("use 1 to {MAX_ENTRIES}"),
         }
     }
 }
@@ -124,7 +142,8 @@ impl std::error::Error for ConditionError {}
 
 impl Condition {
     /// That `part` is one of `values`: networks for `client_ip`, patterns for
-    /// `path` and `host`, the values themselves for the others; `*` alone for any.
+    /// `path` and `host`, texts with `*` in them for `domain` and `descriptor:x`, the
+    /// values themselves for the others; `*` alone for any.
     ///
     /// # Errors
     /// When a value is not of its kind, or there is none.
@@ -151,12 +170,44 @@ impl Condition {
                 Pattern::host(text).map_err(ConditionErrorKind::Pattern)
             })?),
             Part::Method => Wanted::Values(collect(values(), method)?),
+            Part::Descriptors => {
+                return Err(ConditionError { index: 0, kind: ConditionErrorKind::NotEntries });
+            }
+            Part::Domain | Part::Descriptor { .. } => wild(values())?,
             _ => Wanted::Values(collect(values(), |text| match text.trim() {
                 "" => Err(ConditionErrorKind::Empty),
                 text => Ok(text.into()),
             })?),
         };
         Ok(Condition { part, wanted, in_set: 0..0 })
+    }
+
+    /// That the descriptors are exactly `entries`, in this order.
+    ///
+    /// # Errors
+    /// When there are none, or more than [`MAX_ENTRIES`].
+    pub fn entries(entries: Vec<Entry>) -> Result<Self, ConditionError> {
+        if !(1..=MAX_ENTRIES).contains(&entries.len()) {
+            return Err(ConditionError { index: 0, kind: ConditionErrorKind::EntryCount });
+        }
+        let wanted = Wanted::Entries(entries.into());
+        Ok(Condition { part: Part::Descriptors, wanted, in_set: 0..0 })
+    }
+
+    /// The entries it wants, if it wants exactly those.
+    pub(super) fn wanted_entries(&self) -> Option<&[Entry]> {
+        match &self.wanted {
+            Wanted::Entries(entries) => Some(entries),
+            _ => None,
+        }
+    }
+
+    /// The values it wants, if nothing else will do.
+    pub(super) fn wanted_values(&self) -> Option<&[Box<str>]> {
+        match &self.wanted {
+            Wanted::Values(values) => Some(values),
+            _ => None,
+        }
     }
 
     /// The part it is about.
@@ -189,12 +240,22 @@ impl Condition {
                 Some(Value::Bytes(found)) => values.iter().any(|v| v.as_bytes() == &*found),
                 _ => false,
             },
+            Wanted::Wild(wild) => match self.part.value(facts) {
+                // Domains and descriptors are texts.
+                Some(Value::Bytes(found)) => std::str::from_utf8(&found)
+                    .is_ok_and(|found| wild.iter().any(|one| one.matches(found))),
+                _ => false,
+            },
+            Wanted::Entries(wanted) => entry::match_all(wanted, facts.entries()),
         }
     }
 
     /// What the request has in place of what is wanted, for people.
     pub(super) fn found(&self, facts: &Facts<'_>) -> String {
         let mut out = String::new();
+        if let Part::Descriptors = self.part {
+            return all_entries(facts);
+        }
         let bytes = match (&self.part, self.part.value(facts)) {
             (Part::ClientIp, _) => match facts.client_ip() {
                 Some(address) => return address.to_string(),
@@ -218,6 +279,9 @@ impl Condition {
             (Wanted::Values(ours), Wanted::Values(theirs)) => {
                 ours.iter().all(|v| theirs.contains(v))
             }
+            (Wanted::Wild(ours), Wanted::Wild(theirs)) => all_imply(ours, theirs),
+            (Wanted::Values(ours), Wanted::Wild(theirs)) => all_imply(&as_wild(ours), theirs),
+            (Wanted::Entries(ours), Wanted::Entries(theirs)) => entry::imply(ours, theirs),
             (Wanted::Nets(ours), Wanted::Nets(theirs)) => {
                 ours.iter().all(|ours| theirs.iter().any(|theirs| theirs.contains(ours)))
             }
@@ -238,6 +302,10 @@ impl Condition {
             (Wanted::Values(ours), Wanted::Values(theirs)) => {
                 !ours.iter().any(|v| theirs.contains(v))
             }
+            (Wanted::Wild(ours), Wanted::Wild(theirs)) => !any_meet(ours, theirs),
+            (Wanted::Values(values), Wanted::Wild(wild))
+            | (Wanted::Wild(wild), Wanted::Values(values)) => !any_meet(wild, &as_wild(values)),
+            (Wanted::Entries(ours), Wanted::Entries(theirs)) => entry::exclude(ours, theirs),
             (Wanted::Nets(ours), Wanted::Nets(theirs)) => {
                 let meet = |a: &IpNet, b: &IpNet| a.contains(b) || b.contains(a);
                 !ours.iter().any(|a| theirs.iter().any(|b| meet(a, b)))
@@ -277,6 +345,38 @@ fn collect<'v, T>(
     parsed.map(|(index, text)| parse(text).map_err(|kind| ConditionError { index, kind })).collect()
 }
 
+/// Values as they are, or with `*` in them.
+fn wild<'v>(values: impl Iterator<Item = &'v str> + Clone) -> Result<Wanted, ConditionError> {
+    if values.clone().any(|value| value.contains('*')) {
+        let wild = collect(values, |text| not_empty(text).map(Wildcard::new))?;
+        return Ok(Wanted::Wild(wild));
+    }
+    Ok(Wanted::Values(collect(values, |text| not_empty(text).map(Box::from))?))
+}
+
+/// A descriptor is compared as it is, blanks and all.
+fn not_empty(text: &str) -> Result<&str, ConditionErrorKind> {
+    if text.is_empty() { Err(ConditionErrorKind::Empty) } else { Ok(text) }
+}
+
+fn as_wild(values: &[Box<str>]) -> Vec<Wildcard> {
+    values.iter().map(|value| Wildcard::new(value)).collect()
+}
+
+/// All descriptors, for people.
+fn all_entries(facts: &Facts<'_>) -> String {
+    if facts.entries().is_empty() {
+        return "none".into();
+    }
+    let mut out = String::new();
+    for (index, (name, value)) in facts.entries().iter().enumerate() {
+        let gap = if index == 0 { "" } else { ", " };
+        // Writing to memory cannot fail.
+        let _ = write_escaped(format!("{gap}{name}={value}").as_bytes(), &mut out);
+    }
+    out
+}
+
 fn method(text: &str) -> Result<Box<str>, ConditionErrorKind> {
     match http::Method::from_bytes(text.as_bytes()) {
         Ok(_) => Ok(text.to_ascii_uppercase().into()),
@@ -308,6 +408,11 @@ impl fmt::Display for Condition {
         let values: Vec<String> = match &self.wanted {
             Wanted::Present => vec!["\"*\"".into()],
             Wanted::Values(values) => values.iter().map(ToString::to_string).collect(),
+            Wanted::Wild(wild) => wild.iter().map(|one| one.as_str().to_owned()).collect(),
+            Wanted::Entries(entries) => {
+                let all: Vec<String> = entries.iter().map(ToString::to_string).collect();
+                return write!(f, "{}: [{}]", self.part, all.join(", "));
+            }
             Wanted::Nets(nets) => nets.iter().map(ToString::to_string).collect(),
             Wanted::Patterns(patterns) => patterns.iter().map(|p| p.as_str().to_owned()).collect(),
         };

@@ -41,6 +41,11 @@ pub enum Outcome {
         /// The condition that holds.
         condition: String,
     },
+    /// Another policy that the request meets takes its place.
+    Replaced {
+        /// The other's name.
+        by: String,
+    },
     /// It applies, or would if it were not off.
     Applies {
         /// Who is counted.
@@ -57,7 +62,17 @@ pub enum Outcome {
 pub(super) fn explain<'p>(policies: &'p [Policy], facts: &Facts<'_>) -> Explanation<'p> {
     let explained =
         policies.iter().map(|policy| Explained { policy, outcome: outcome(policy, facts) });
-    Explanation { policies: explained.collect() }
+    let mut explained: Vec<Explained<'_>> = explained.collect();
+    let met = explained.iter().filter(|one| one.is_selected()).map(|one| one.policy);
+    let replacing: Vec<&Policy> = met.filter(|policy| !policy.replaces().is_empty()).collect();
+    for one in explained.iter_mut().filter(|one| one.is_selected()) {
+        let is_it = |name: &Box<str>| **name == *one.policy.name();
+        let by = replacing.iter().find(|policy| policy.replaces().iter().any(is_it));
+        if let Some(by) = by {
+            one.outcome = Outcome::Replaced { by: by.name().into() };
+        }
+    }
+    Explanation { policies: explained }
 }
 
 fn outcome(policy: &Policy, facts: &Facts<'_>) -> Outcome {
@@ -159,10 +174,15 @@ impl fmt::Display for Explained<'_> {
                 writeln!(f, "{name}: exempt")?;
                 writeln!(f, "  because {condition}")
             }
+            Outcome::Replaced { by } => {
+                writeln!(f, "{name}: replaced")?;
+                writeln!(f, "  because the request meets {by} too, which replaces it")
+            }
             Outcome::Applies { .. } => {
                 match self.mode() {
                     Some(Mode::Observe) => writeln!(f, "{name}: observes, never denies")?,
                     Some(Mode::Off) => writeln!(f, "{name}: off")?,
+                    _ if self.policy.is_unlimited() => writeln!(f, "{name}: unlimited")?,
                     _ => writeln!(f, "{name}: limits")?,
                 }
                 self.write_applied(f)

@@ -89,9 +89,32 @@ impl<'a> Facts<'a> {
         })
     }
 
-    pub(super) fn descriptor(&self, name: &str) -> Option<&[u8]> {
-        let named = self.attributes.descriptors.iter().find(|(key, _)| *key == *name);
-        named.map(|(_, value)| value.as_bytes())
+    pub(super) fn domain(&self) -> Option<&str> {
+        self.attributes.domain
+    }
+
+    /// The descriptors in order.
+    pub(super) fn entries(&self) -> &[(Cow<'_, str>, Cow<'_, str>)] {
+        self.attributes.descriptors
+    }
+
+    /// The `nth` descriptor of a name, from 1; of any name if that is empty.
+    pub(super) fn descriptor(&self, name: &str, nth: u16) -> Option<&[u8]> {
+        let mut named = self.entries().iter().filter(|(key, _)| name.is_empty() || *key == *name);
+        let (_, value) = named.nth(usize::from(nth).checked_sub(1)?)?;
+        Some(value.as_bytes())
+    }
+
+    /// All descriptors as one value. Each name and value carries its length, so that no
+    /// two lists are alike; `None` if there are none.
+    pub(super) fn descriptors(&self) -> Option<Cow<'_, [u8]>> {
+        use std::fmt::Write as _;
+        let mut out = String::new();
+        for (name, value) in self.entries() {
+            // Writing to memory cannot fail.
+            let _ = write!(out, "{}#{name}{}#{value}", name.len(), value.len());
+        }
+        (!out.is_empty()).then(|| Cow::Owned(out.into_bytes()))
     }
 }
 

@@ -11,8 +11,8 @@
 //! keys too long for the stack.
 //!
 //! - `part.rs`, `template.rs`, `key.rs`: what keys are made of, and why they cannot collide;
-//! - `condition.rs`, `pattern.rs`, `path.rs`: matching;
-//! - `rule.rs`, `charge.rs`: [`Policy`] with its overrides, what a request costs; `select.rs`: [`Policies`], all of them together;
+//! - `condition.rs`, `pattern.rs`, `path.rs`: matching; `entry.rs`, `wildcard.rs`: of descriptors;
+//! - `rule.rs`, `charge.rs`: [`Policy`] with its overrides, what a request costs; `select.rs`: [`Policies`], all of them together; `index.rs`: which of them to try;
 //! - `explain.rs`: the same selection, told step by step.
 //!
 //! ```
@@ -37,9 +37,11 @@
 
 mod charge;
 mod condition;
+mod entry;
 mod error;
 mod explain;
 mod facts;
+mod index;
 mod key;
 mod part;
 mod path;
@@ -47,12 +49,14 @@ mod pattern;
 mod rule;
 mod select;
 mod template;
+mod wildcard;
 
 use std::fmt;
 use std::str::FromStr;
 
 pub use charge::{Charge, ChargeError};
 pub use condition::{Condition, ConditionError, ConditionErrorKind, Conditions, MAX_VALUES};
+pub use entry::{Entry, MAX_ENTRIES};
 pub use error::PolicyError;
 pub use explain::{Explained, Explanation, Outcome};
 pub(crate) use key::write_escaped;
@@ -60,7 +64,9 @@ pub use key::{Key, MAX_KEY_BYTES};
 pub use part::{Part, PartError};
 pub use pattern::{MAX_PATTERN_BYTES, Pattern, PatternError};
 pub(crate) use rule::holds;
-pub use rule::{MAX_LIMITS, MAX_NAME_BYTES, MAX_OVERRIDES, Override, Policy, Variant};
+pub use rule::{
+    MAX_LIMITS, MAX_NAME_BYTES, MAX_OVERRIDES, MAX_REPLACED, Override, Policy, Variant,
+};
 pub(crate) use select::shown;
 pub use select::{MAX_POLICIES, Policies, PoliciesError, SelectError, Selected};
 pub use template::{

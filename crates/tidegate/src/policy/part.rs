@@ -9,7 +9,7 @@ use super::facts::Facts;
 use crate::identity::IpGroup;
 
 /// A part of a request: `client_ip`, `method`, `path`, `host`, `header:x`,
-/// `query:x`, `cookie:x` or `descriptor:x`.
+/// `query:x`, `cookie:x`, `domain`, `descriptor:x` or `descriptors`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Part {
     /// The client's address; in keys, the group it is counted in.
@@ -26,8 +26,18 @@ pub enum Part {
     Query(Box<str>),
     /// The first value of a cookie.
     Cookie(Box<str>),
-    /// The first descriptor of a name.
-    Descriptor(Box<str>),
+    /// The domain that descriptors belong to.
+    Domain,
+    /// A descriptor: `descriptor:x` is the first of that name, `descriptor:x#2` the second,
+    /// `descriptor:#2` the second of all.
+    Descriptor {
+        /// Its name; empty for any.
+        name: Box<str>,
+        /// Which of that name it is, from 1.
+        nth: u16,
+    },
+    /// All descriptors, names and values, in order.
+    Descriptors,
 }
 
 /// Why a text is no part.
@@ -59,13 +69,15 @@ impl PartError {
     pub const fn help(self) -> &'static str {
         match self {
             PartError::Unknown => {
-                "use client_ip, method, path, host, header:NAME, query:NAME, cookie:NAME or descriptor:NAME"
+                "use client_ip, method, path, host, header:NAME, query:NAME, cookie:NAME, domain, descriptor:NAME or descriptors"
             }
             PartError::NoName => "write for example `header:x-api-key`",
             PartError::BadName => {
                 "use letters, digits and `-`, `_` or `.`, for example `header:x-api-key`"
             }
-            PartError::NameNotTaken => "write `client_ip`, `method`, `path` or `host` alone",
+            PartError::NameNotTaken => {
+                "write `client_ip`, `method`, `path`, `host`, `domain` or `descriptors` alone"
+            }
         }
     }
 }
@@ -80,11 +92,21 @@ impl std::error::Error for PartError {}
 
 /// The words a part begins with, for suggestions.
 #[cfg(feature = "config")]
-pub(crate) const PART_NAMES: [&str; 8] =
-    ["client_ip", "method", "path", "host", "header", "query", "cookie", "descriptor"];
+pub(crate) const PART_NAMES: [&str; 10] = [
+    "client_ip",
+    "method",
+    "path",
+    "host",
+    "header",
+    "query",
+    "cookie",
+    "domain",
+    "descriptor",
+    "descriptors",
+];
 
 /// Longest name of a header, parameter, cookie or descriptor.
-const MAX_NAME_BYTES: usize = 256;
+pub(super) const MAX_NAME_BYTES: usize = 256;
 
 impl std::str::FromStr for Part {
     type Err = PartError;
@@ -98,11 +120,7 @@ impl std::str::FromStr for Part {
             |part: Part| if name.is_none() { Ok(part) } else { Err(PartError::NameNotTaken) };
         let named = |make: fn(Box<str>) -> Part| {
             let name = name.filter(|name| !name.is_empty()).ok_or(PartError::NoName)?;
-            let blank = |c: char| c.is_control() || c.is_whitespace() || "{}|;=&".contains(c);
-            if name.len() > MAX_NAME_BYTES || name.contains(blank) {
-                return Err(PartError::BadName);
-            }
-            Ok(make(name.into()))
+            if is_plain_name(name) { Ok(make(name.into())) } else { Err(PartError::BadName) }
         };
         match kind {
             "client_ip" => alone(Part::ClientIp),
@@ -117,7 +135,12 @@ impl std::str::FromStr for Part {
             }
             "query" => named(Part::Query),
             "cookie" => named(Part::Cookie),
-            "descriptor" => named(Part::Descriptor),
+            "domain" => alone(Part::Domain),
+            "descriptors" => alone(Part::Descriptors),
+            "descriptor" => {
+                let name = name.filter(|name| !name.is_empty()).ok_or(PartError::NoName)?;
+                Part::nth_descriptor(name).ok_or(PartError::BadName)
+            }
             _ => Err(PartError::Unknown),
         }
     }
@@ -133,9 +156,30 @@ impl fmt::Display for Part {
             Part::Header(name) => write!(f, "header:{name}"),
             Part::Query(name) => write!(f, "query:{name}"),
             Part::Cookie(name) => write!(f, "cookie:{name}"),
-            Part::Descriptor(name) => write!(f, "descriptor:{name}"),
+            Part::Domain => f.write_str("domain"),
+            Part::Descriptor { name, nth } => {
+                write!(f, "descriptor:{name}")?;
+                // The first needs no number, unless its name ends in what looks like one.
+                let is_told = *nth > 1 || name.is_empty() || ordinal(name).is_some();
+                if is_told { write!(f, "#{nth}") } else { Ok(()) }
+            }
+            Part::Descriptors => f.write_str("descriptors"),
         }
     }
+}
+
+/// Whether a name can stand in a template.
+fn is_plain_name(name: &str) -> bool {
+    let blank = |c: char| c.is_control() || c.is_whitespace() || "{}|;=&".contains(c);
+    (1..=MAX_NAME_BYTES).contains(&name.len()) && !name.contains(blank)
+}
+
+/// A name and the number behind its last `#`, if that is one.
+fn ordinal(text: &str) -> Option<(&str, u16)> {
+    let (name, digits) = text.rsplit_once('#')?;
+    let is_number = digits.starts_with(|c: char| matches!(c, '1'..='9'));
+    let nth = digits.parse().ok().filter(|_| is_number)?;
+    Some((name, nth))
 }
 
 /// What a part is in one request.
@@ -145,6 +189,13 @@ pub(super) enum Value<'a> {
 }
 
 impl Part {
+    /// The descriptor that `x`, `x#2` or `#2` names.
+    fn nth_descriptor(text: &str) -> Option<Part> {
+        let (name, nth) = ordinal(text).unwrap_or((text, 1));
+        let stands = name.is_empty() || is_plain_name(name);
+        stands.then(|| Part::Descriptor { name: name.into(), nth })
+    }
+
     /// What this part is in a request; `None` if it has none. An empty value
     /// counts as none: `x-api-key:` names nobody.
     pub(super) fn value<'f>(&self, facts: &'f Facts<'_>) -> Option<Value<'f>> {
@@ -156,7 +207,9 @@ impl Part {
             Part::Header(name) => Cow::Borrowed(facts.header(name)?),
             Part::Query(name) => facts.query(name)?,
             Part::Cookie(name) => Cow::Borrowed(facts.cookie(name)?),
-            Part::Descriptor(name) => Cow::Borrowed(facts.descriptor(name)?),
+            Part::Domain => Cow::Borrowed(facts.domain()?.as_bytes()),
+            Part::Descriptor { name, nth } => Cow::Borrowed(facts.descriptor(name, *nth)?),
+            Part::Descriptors => facts.descriptors()?,
         };
         (!bytes.is_empty()).then_some(Value::Bytes(bytes))
     }

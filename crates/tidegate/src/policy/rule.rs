@@ -22,6 +22,9 @@ pub const MAX_LIMITS: usize = 16;
 /// Most overrides of a policy: they are tried one after another.
 pub const MAX_OVERRIDES: usize = 1024;
 
+/// Most policies that one can replace: as many as can stand in for one another.
+pub const MAX_REPLACED: usize = 1024;
+
 /// A named rule: what it matches, how its key is made, its limits, its mode,
 /// and what happens when the store fails.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +33,7 @@ pub struct Policy {
     matching: Conditions,
     key: Template,
     exempt: Conditions,
+    replaces: Box<[Box<str>]>,
     deny_cache: bool,
     overrides: Vec<Override>,
     /// The policy itself, then one per override; never empty.
@@ -117,6 +121,22 @@ impl Policy {
             return Err(PolicyError::Name);
         }
         check_limits(&limits)?;
+        Ok(Self::with_limits(name, key, limits))
+    }
+
+    /// A policy that matches everything and limits nothing. It is met all the same: it may
+    /// replace others, and an answer tells that a request met it.
+    ///
+    /// # Errors
+    /// When the name is none.
+    pub fn unlimited(name: &str, key: Template) -> Result<Self, PolicyError> {
+        if !Self::is_name(name) {
+            return Err(PolicyError::Name);
+        }
+        Ok(Self::with_limits(name, key, Vec::new()))
+    }
+
+    fn with_limits(name: &str, key: Template, limits: Vec<Limit>) -> Self {
         let base = Variant {
             when: Conditions::default(),
             limits: limits.into(),
@@ -124,15 +144,16 @@ impl Policy {
             on_store_failure: OnStoreFailure::default(),
             cost: Charge::default(),
         };
-        Ok(Policy {
+        Policy {
             name: name.into(),
             matching: Conditions::default(),
             key,
             exempt: Conditions::default(),
+            replaces: Box::default(),
             deny_cache: true,
             overrides: Vec::new(),
             variants: vec![base],
-        })
+        }
     }
 
     /// Whether a policy may have this name: 1 to [`MAX_NAME_BYTES`] letters, digits, `.`, `_` and `-`.
@@ -152,6 +173,14 @@ impl Policy {
     #[must_use]
     pub fn with_exempt(mut self, conditions: Conditions) -> Self {
         self.exempt = conditions;
+        self
+    }
+
+    /// The same, in place of the policies of these names: where a request meets it and
+    /// them, they are left out.
+    #[must_use]
+    pub fn with_replaces<N: AsRef<str>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
+        self.replaces = names.into_iter().map(|name| name.as_ref().into()).collect();
         self
     }
 
@@ -246,6 +275,16 @@ impl Policy {
     /// Whom it spares: any of these.
     pub fn exempt(&self) -> &Conditions {
         &self.exempt
+    }
+
+    /// The names of those it takes the place of.
+    pub fn replaces(&self) -> &[Box<str>] {
+        &self.replaces
+    }
+
+    /// Whether it limits nothing, whichever override holds.
+    pub fn is_unlimited(&self) -> bool {
+        self.variants.iter().all(|variant| variant.limits.is_empty())
     }
 
     /// How its keys are made.

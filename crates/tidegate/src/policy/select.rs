@@ -1,5 +1,6 @@
 //! All policies together: which of them a request meets.
 
+use std::collections::HashSet;
 use std::fmt;
 
 use smallvec::SmallVec;
@@ -8,10 +9,11 @@ use tidegate_core::{Limit, bounds};
 use super::condition::Conditions;
 use super::explain::{Explanation, explain};
 use super::facts::{Facts, Patterns};
+use super::index::Index;
 use super::key::Key;
 use super::part::Part;
 use super::pattern::{Pattern, PatternSet};
-use super::rule::{MAX_NAME_BYTES, Policy};
+use super::rule::{MAX_NAME_BYTES, MAX_REPLACED, Policy};
 use super::{Mode, OnStoreFailure};
 use crate::attributes::Attributes;
 use crate::check::MAX_CHECKS;
@@ -24,6 +26,7 @@ pub const MAX_POLICIES: usize = 1024;
 #[derive(Clone, Debug)]
 pub struct Policies {
     policies: Vec<Policy>,
+    index: Index,
     patterns: Patterns,
     identity: Identity,
 }
@@ -83,11 +86,12 @@ impl Policies {
             paths: place(&mut policies, &Part::Path)?,
             hosts: place(&mut policies, &Part::Host)?,
         };
-        Ok(Policies { policies, patterns, identity })
+        check_replaces(&policies)?;
+        Ok(Policies { index: Index::new(&policies), policies, patterns, identity })
     }
 
-    /// Every policy that a request meets, in order. Policies that are off or
-    /// spare this request are left out.
+    /// Every policy that a request meets, in order. Policies that are off, spare this
+    /// request or are replaced by another that it meets are left out.
     ///
     /// # Errors
     /// When the request's cost is to come from a part of it that is no number.
@@ -95,9 +99,28 @@ impl Policies {
         &'p self,
         attributes: &Attributes<'_>,
     ) -> Result<SmallVec<[Selected<'p>; 4]>, SelectError> {
+        let mut met = self.meet(attributes)?;
+        if met.iter().all(|one| one.policy.replaces().is_empty()) {
+            return Ok(met);
+        }
+        let replaced: SmallVec<[bool; 4]> =
+            met.iter().map(|one| is_replaced(one.policy.name(), met.iter())).collect();
+        let mut replaced = replaced.into_iter();
+        met.retain(|_| !replaced.next().unwrap_or(false));
+        Ok(met)
+    }
+
+    /// The same with those that are replaced: over several descriptors, a policy that one
+    /// of them meets may replace what another meets.
+    pub(crate) fn meet<'p>(
+        &'p self,
+        attributes: &Attributes<'_>,
+    ) -> Result<SmallVec<[Selected<'p>; 4]>, SelectError> {
         let facts = self.facts(attributes);
+        let candidates = self.index.candidates(&facts);
         let mut selected = SmallVec::new();
-        for policy in &self.policies {
+        for &place in candidates.as_deref().unwrap_or(self.index.anyone()) {
+            let policy = &self.policies[place as usize];
             if policy.matching().all_hold(&facts)
                 && let Some(chosen) = choose(policy, &facts)?
             {
@@ -210,6 +233,26 @@ fn choose<'p>(policy: &'p Policy, facts: &Facts<'_>) -> Result<Option<Selected<'
     Ok(Some(Selected::new(policy, key, variant, cost)))
 }
 
+/// Whether one of those that are met takes the place of the policy of this name.
+fn is_replaced<'s, 'p: 's>(name: &str, mut met: impl Iterator<Item = &'s Selected<'p>>) -> bool {
+    met.any(|one| one.policy.replaces().iter().any(|replaced| **replaced == *name))
+}
+
+/// That what a policy replaces is there, and is another.
+fn check_replaces(policies: &[Policy]) -> Result<(), PoliciesError> {
+    let names: HashSet<&str> = policies.iter().map(Policy::name).collect();
+    for (index, policy) in policies.iter().enumerate() {
+        if policy.replaces().len() > MAX_REPLACED {
+            return Err(PoliciesError::TooManyReplaced { policy: index });
+        }
+        let is_other = |name: &str| name != policy.name() && names.contains(name);
+        if let Some(replaced) = policy.replaces().iter().position(|name| !is_other(name)) {
+            return Err(PoliciesError::ReplacesNobody { policy: index, replaced });
+        }
+    }
+    Ok(())
+}
+
 /// How many limits hold for a request that no policy exempts or overrides: those of
 /// the policies that match everything. What is more than a request may have is
 /// found here, and not by every request.
@@ -294,6 +337,18 @@ pub enum PoliciesError {
         /// Index of the second.
         second: usize,
     },
+    /// A policy is to replace one that is not there, or itself.
+    ReplacesNobody {
+        /// Its index.
+        policy: usize,
+        /// Which of the names it is.
+        replaced: usize,
+    },
+    /// A policy is to replace more than [`MAX_REPLACED`].
+    TooManyReplaced {
+        /// Its index.
+        policy: usize,
+    },
     /// Policies that match every request have more limits together than one request
     /// may be checked against.
     TooManyLimits,
@@ -307,6 +362,8 @@ impl PoliciesError {
         match self {
             PoliciesError::TooMany => "there are too many policies",
             PoliciesError::SameName { .. } => "two policies have this name",
+            PoliciesError::ReplacesNobody { .. } => "no other policy has a name that is replaced",
+            PoliciesError::TooManyReplaced { .. } => "a policy replaces too many others",
             PoliciesError::TooManyLimits => "more than 256 limits hold for every request",
             PoliciesError::PatternsTooLarge => "the patterns are too large to compile together",
         }
@@ -317,6 +374,8 @@ impl PoliciesError {
         match self {
             PoliciesError::TooMany => "use at most 1024, and overrides for what differs by tenant",
             PoliciesError::SameName { .. } => "give each policy a name of its own",
+            PoliciesError::ReplacesNobody { .. } => "name another policy in `replaces`",
+            PoliciesError::TooManyReplaced { .. } => "replace at most 1024",
             PoliciesError::TooManyLimits => "give policies a `match`, or fewer limits",
             PoliciesError::PatternsTooLarge => "use fewer or simpler path and host patterns",
         }
@@ -332,4 +391,4 @@ impl fmt::Display for PoliciesError {
 impl std::error::Error for PoliciesError {}
 
 // The texts above name the bounds; this keeps them true.
-const _: () = assert!(MAX_POLICIES == 1024 && MAX_CHECKS == 256);
+const _: () = assert!(MAX_POLICIES == 1024 && MAX_REPLACED == 1024 && MAX_CHECKS == 256);

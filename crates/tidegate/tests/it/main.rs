@@ -50,6 +50,8 @@ mod requests;
 mod shared;
 #[cfg(all(not(loom), feature = "policies"))]
 mod stats;
+#[cfg(all(not(loom), feature = "config"))]
+mod together;
 #[cfg(not(loom))]
 mod traces;
 #[cfg(not(loom))]

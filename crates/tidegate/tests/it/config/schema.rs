@@ -99,6 +99,12 @@ fn validates(root: &Value, schema: &Value, value: &Value) -> bool {
             })
         }
         ("items", Value::Array(items)) => items.iter().all(|item| validates(root, wanted, item)),
+        ("minProperties", Value::Object(entries)) => {
+            entries.len() as u64 >= wanted.as_u64().expect("a number")
+        }
+        ("maxProperties", Value::Object(entries)) => {
+            entries.len() as u64 <= wanted.as_u64().expect("a number")
+        }
         ("minItems", Value::Array(items)) => {
             items.len() as u64 >= wanted.as_u64().expect("a number")
         }
@@ -111,6 +117,7 @@ fn validates(root: &Value, schema: &Value, value: &Value) -> bool {
             _,
         ) => true,
         ("patternProperties" | "items" | "minItems" | "maxItems", _) => true,
+        ("minProperties" | "maxProperties", _) => true,
         (rule, _) => panic!("the schema uses {rule}, which this test does not know"),
     })
 }
@@ -149,8 +156,15 @@ fn bad_configs_do_not_validate() {
         "bad-settings",
         "cost-fraction",
         "cost-negative",
+        "cost-of-domain",
         "cost-of-path",
         "cost-text",
+        "descriptors-empty-list",
+        "descriptors-is-text",
+        "descriptors-nested",
+        "descriptors-too-many",
+        "descriptors-two-names-in-an-entry",
+        "domain-with-name",
         "empty-policies",
         "exempt-is-list",
         "headers-empty",
@@ -178,10 +192,12 @@ fn bad_configs_do_not_validate() {
         "name-with-blank",
         "no-policies",
         "null-policies",
+        "override-unlimited",
         "override-without-when",
         "overrides-is-mapping",
         "policies-is-mapping",
         "policy-is-text",
+        "replaces-is-mapping",
         "tls",
         "top-is-list",
         "top-is-text",

@@ -1,5 +1,6 @@
 //! Policies: what they match, the keys they make, what is selected and why.
 
+mod descriptors;
 mod keys;
 mod matching;
 mod select;
@@ -11,7 +12,7 @@ use tidegate::config::Config;
 
 type Pairs = Vec<(Cow<'static, str>, Cow<'static, str>)>;
 
-/// A request in words: `POST /login?x=1 host=a ip=1.2.3.4 x-org:acme @tenant=b`.
+/// A request in words: `POST /login?x=1 host=a ip=1.2.3.4 x-org:acme domain=d @tenant=b`.
 #[derive(Debug, Default)]
 pub struct Asked {
     method: Option<String>,
@@ -19,6 +20,7 @@ pub struct Asked {
     query: Option<String>,
     host: Option<String>,
     ip: Option<String>,
+    domain: Option<String>,
     headers: Pairs,
     descriptors: Pairs,
 }
@@ -29,6 +31,8 @@ impl Asked {
         for word in words.split_whitespace() {
             if let Some(host) = word.strip_prefix("host=") {
                 asked.host = Some(host.into());
+            } else if let Some(domain) = word.strip_prefix("domain=") {
+                asked.domain = Some(domain.into());
             } else if let Some(ip) = word.strip_prefix("ip=") {
                 asked.ip = Some(ip.into());
             } else if let Some((name, value)) =
@@ -57,6 +61,7 @@ impl Asked {
             host: self.host.as_deref(),
             client_ip: self.ip.as_ref().map(|ip| ip.parse().expect("an address")),
             headers: Headers::Pairs(&self.headers),
+            domain: self.domain.as_deref(),
             descriptors: &self.descriptors,
         }
     }

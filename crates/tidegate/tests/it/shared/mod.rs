@@ -2,6 +2,7 @@
 //! `waiting.rs` have what is held and what is waited for.
 
 mod permits;
+mod together;
 mod waiting;
 
 use std::sync::Arc;

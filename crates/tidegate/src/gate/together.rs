@@ -1,0 +1,109 @@
+//! Several questions decided as one request.
+//!
+//! A gateway may ask about several descriptors at once: "by this address, and by this
+//! user, and by this route". Each is a question of its own, with policies, a key and a cost
+//! of its own, but there is one answer: all are charged or none. So they become one
+//! [`Plan`], and one call of the store.
+
+use std::time::Instant;
+
+use smallvec::SmallVec;
+
+use super::plan::{Plan, Taking};
+use super::{Answer, Gate, GateError, Question, Rules, is_timed};
+use crate::{CheckError, MAX_CHECKS};
+
+/// The answer to several questions.
+#[derive(Clone, Debug)]
+pub struct Together<'a> {
+    /// The answer to all of them: allowed if every limit that has a say allows it.
+    pub answer: Answer<'a>,
+    /// Which question each line of the answer belongs to.
+    pub question_of: SmallVec<[usize; 4]>,
+    /// The questions that met a policy without limits, in order.
+    pub unlimited: SmallVec<[usize; 4]>,
+}
+
+impl<'a> Together<'a> {
+    /// The lines of one question.
+    pub fn lines_of(&self, question: usize) -> impl Iterator<Item = &super::Line<'a>> {
+        let lines = self.answer.lines.iter().zip(&self.question_of);
+        lines.filter(move |(_, of)| **of == question).map(|(line, _)| line)
+    }
+}
+
+impl Gate {
+    /// Answers several questions as one request: all are charged or none. Each has its own
+    /// subject and cost; what one of them meets may replace what another meets. Of
+    /// idempotency ids, request ids and paths the first that is given holds for all.
+    ///
+    /// # Errors
+    /// As [`Gate::check`]; and [`CheckError::TooManyChecks`] when more than [`MAX_CHECKS`]
+    /// limits hold for them together.
+    pub fn check_together<'a>(
+        &'a self,
+        rules: &'a Rules,
+        questions: &[Question<'a>],
+    ) -> Result<Together<'a>, GateError> {
+        self.in_memory()?;
+        let begun = is_timed().then(Instant::now);
+        let mut plan = Plan::default();
+        self.fill_together(rules, questions, &mut plan)?;
+        let answer = self.answer_here(&plan, first_id(questions))?;
+        let elapsed = begun.map(|begun| begun.elapsed());
+        Ok(self.told_together(&plan, answer, questions, elapsed))
+    }
+
+    /// Answers several questions as one request, over any store; see [`Gate::check_async`].
+    ///
+    /// # Errors
+    /// As [`Gate::check_together`].
+    pub async fn check_together_async<'a>(
+        &'a self,
+        rules: &'a Rules,
+        questions: &[Question<'a>],
+    ) -> Result<Together<'a>, GateError> {
+        let Some(shared) = &self.shared else { return self.check_together(rules, questions) };
+        let begun = Instant::now();
+        let mut plan = Plan::default();
+        self.fill_together(rules, questions, &mut plan)?;
+        let id = first_id(questions).filter(|_| plan.charges());
+        let answer = self.decide_shared(shared, &plan, id).await?;
+        Ok(self.told_together(&plan, answer, questions, Some(begun.elapsed())))
+    }
+
+    fn fill_together<'a>(
+        &'a self,
+        rules: &'a Rules,
+        questions: &[Question<'a>],
+        plan: &mut Plan<'a>,
+    ) -> Result<(), GateError> {
+        for (index, question) in questions.iter().enumerate() {
+            plan.meet(self, rules, question, index)?;
+            // Found here, before a long list of descriptors has taken its memory.
+            if plan.each().count() > MAX_CHECKS {
+                let count = plan.each().count();
+                return Err(GateError::Check(CheckError::TooManyChecks(count)));
+            }
+        }
+        plan.settle(questions, Taking::Nothing)
+    }
+
+    fn told_together<'a>(
+        &self,
+        plan: &Plan<'a>,
+        answer: Answer<'a>,
+        questions: &[Question<'a>],
+        elapsed: Option<std::time::Duration>,
+    ) -> Together<'a> {
+        let route = questions.iter().find_map(|question| question.subject.route());
+        let request_id = questions.iter().find_map(|question| question.request_id);
+        self.record(plan, &answer, (route, request_id), elapsed);
+        let question_of = plan.each().map(|(part, _)| part.question).collect();
+        Together { answer, question_of, unlimited: plan.unlimited() }
+    }
+}
+
+fn first_id<'a>(questions: &[Question<'a>]) -> Option<&'a [u8]> {
+    questions.iter().find_map(|question| question.id)
+}

@@ -1,0 +1,234 @@
+//! Policies over domains and descriptors: which are met, under which keys, and which of them
+//! take the place of others.
+
+use tidegate::policy::{Condition, Entry, Part, Policies, PoliciesError, Policy};
+
+use super::{Asked, config, key};
+
+const CONFIG: &str = r#"
+policies:
+  - name: everywhere
+    match: { descriptors: { user: "*" } }
+    key: "{descriptor:user}"
+    limits: 100 per 1m
+  - name: address
+    match: { domain: edge, descriptors: [remote_address] }
+    key: "{descriptor:remote_address}"
+    limits: 10 per 1s
+    exempt: { descriptors: { remote_address: [50.0.0.5, "10.*"] } }
+  - name: banned
+    match: { domain: edge, descriptors: [{ remote_address: 50.0.0.5 }] }
+    key: all
+    limits: 0 per 1s
+  - name: inside
+    match: { domain: edge, descriptors: [{ remote_address: "10.*" }] }
+    key: "{descriptor:remote_address}"
+    limits: unlimited
+    replaces: banned
+  - name: pair
+    match: { domain: [edge, other], descriptors: [{ generic_key: [api, web] }, { path: "/a/*/z" }] }
+    key: "{descriptor:path}"
+    limits: 5 per 1s
+  - name: twice
+    match: { domain: edge, descriptors: [{ h: a }, h] }
+    key: "{descriptor:h#2}"
+    limits: 5 per 1s
+  - name: any-domain
+    match: { descriptors: [{ plan: free }] }
+    key: "{domain}"
+    limits: 5 per 1s
+  - name: domain-alone
+    match: { domain: "ed*" }
+    key: "{descriptors}"
+    limits: 1000 per 1s
+    mode: observe
+  - name: domains
+    match: { domain: [quiet, other] }
+    key: "{domain}"
+    limits: 1 per 1s
+  - name: second
+    match: { "descriptor:h#2": "*", "descriptor:#3": last }
+    key: "{descriptor:#3}"
+    limits: 1 per 1s
+"#;
+
+#[test]
+fn met() {
+    let rows: &[(&str, &[&str])] = &[
+        ("", &[]),
+        ("/x @user=a", &["everywhere a"]),
+        ("domain=edge @user=a", &["everywhere a", "domain-alone 4#user1#a"]),
+        (
+            "domain=edge @remote_address=1.2.3.4",
+            &["address 1.2.3.4", "domain-alone 14#remote_address7#1.2.3.4"],
+        ),
+        (
+            "domain=edge @remote_address=50.0.0.5",
+            &["banned all", "domain-alone 14#remote_address8#50.0.0.5"],
+        ),
+        (
+            "domain=edge @remote_address=10.0.0.5",
+            &["inside 10.0.0.5", "domain-alone 14#remote_address8#10.0.0.5"],
+        ),
+        // An entry without a value takes an empty one too; it is a key like no other.
+        ("domain=edge @remote_address=", &["address \\x00", "domain-alone 14#remote_address0#"]),
+        ("domain=elsewhere @remote_address=1.2.3.4", &[]),
+        ("@remote_address=1.2.3.4", &[]),
+        // No more and no fewer entries, and in this order.
+        ("domain=other @generic_key=api @path=/a/b/z", &["pair /a/b/z", "domains other"]),
+        ("domain=other @generic_key=web @path=/a/b/z", &["pair /a/b/z", "domains other"]),
+        ("domain=other @generic_key=app @path=/a/b/z", &["domains other"]),
+        ("domain=other @generic_key=api @path=/a/b", &["domains other"]),
+        ("domain=other @path=/a/b/z @generic_key=api", &["domains other"]),
+        ("domain=other @generic_key=api", &["domains other"]),
+        ("domain=other @generic_key=api @path=/a/b/z @x=y", &["domains other"]),
+        ("domain=quiet", &["domains quiet"]),
+        ("domain=edge @h=a @h=b", &["twice b", "domain-alone 1#h1#a1#h1#b"]),
+        ("@h=a @h=b", &[]),
+        ("@h=a @h=b @x=last", &["second last"]),
+        ("@h=a @x=last @h=b", &[]),
+        ("@plan=free", &["any-domain \\x00"]),
+        ("domain=quiet @plan=free", &["any-domain quiet", "domains quiet"]),
+    ];
+    let config = config(CONFIG);
+    for (words, expected) in rows {
+        let asked = Asked::new(words);
+        let selected = config.policies.select(&asked.attributes()).expect(words);
+        let show = selected.iter().map(|one| format!("{} {}", one.policy.name(), one.key));
+        assert_eq!(show.collect::<Vec<_>>(), *expected, "{words}");
+        let explained = config.policies.explain(&asked.attributes());
+        let said = explained.policies.iter().filter(|one| one.is_selected());
+        let names = selected.iter().map(|one| one.policy.name());
+        assert!(said.map(|one| one.policy.name()).eq(names), "{words}");
+    }
+}
+
+const REPLACING: &str = r#"
+policies:
+  - { name: a, match: { "descriptor:a": "*" }, key: all, limits: 1 per 1s, replaces: [b] }
+  - { name: b, match: { "descriptor:b": "*" }, key: all, limits: 1 per 1s, replaces: c }
+  - { name: c, match: { "descriptor:c": "*" }, key: all, limits: 1 per 1s }
+  - { name: d, match: { "descriptor:d": "*" }, key: all, limits: unlimited, replaces: [a, e] }
+  - { name: e, match: { "descriptor:e": "*" }, key: all, limits: 1 per 1s, replaces: [d], mode: observe }
+  - { name: f, match: { "descriptor:f": "*" }, key: all, limits: 1 per 1s, replaces: [c], mode: off }
+"#;
+
+#[test]
+fn replaced() {
+    let rows: &[(&str, &[&str])] = &[
+        ("@a=1", &["a"]),
+        ("@b=1", &["b"]),
+        ("@a=1 @b=1", &["a"]),
+        // One that is replaced replaces all the same.
+        ("@a=1 @b=1 @c=1", &["a"]),
+        ("@b=1 @c=1", &["b"]),
+        ("@d=1 @a=1", &["d"]),
+        ("@d=1 @e=1", &[]),
+        ("@f=1 @c=1", &["c"]),
+    ];
+    let config = config(REPLACING);
+    for (words, expected) in rows {
+        let asked = Asked::new(words);
+        let selected = config.policies.select(&asked.attributes()).expect(words);
+        assert!(
+            selected.iter().map(|one| one.policy.name()).eq(expected.iter().copied()),
+            "{words}"
+        );
+    }
+    let asked = Asked::new("@a=1 @b=1 @d=1");
+    let text = config.policies.explain(&asked.attributes()).to_string();
+    assert!(text.starts_with(
+        "a: replaced\n  because the request meets d too, which replaces it\n\nb: replaced\n"
+    ));
+    assert!(text.contains("\nd: unlimited\n  key     all -> all\n  store down: decided locally\n"));
+}
+
+#[test]
+fn who_is_replaced_must_be_there() {
+    let policy = |name: &str| {
+        let key = "all".parse().expect("a key");
+        Policy::unlimited(name, key).expect("a policy")
+    };
+    let all = |first: Policy| Policies::new(vec![first, policy("b")], Default::default());
+    assert!(all(policy("a").with_replaces(["b"])).is_ok());
+    for names in [["b", "a"], ["b", "c"]] {
+        let error = all(policy("a").with_replaces(names)).expect_err("nobody");
+        assert_eq!(error, PoliciesError::ReplacesNobody { policy: 0, replaced: 1 });
+    }
+    let many = (0..1025).map(|n| n.to_string());
+    let error = all(policy("a").with_replaces(many)).expect_err("too many");
+    assert_eq!(error, PoliciesError::TooManyReplaced { policy: 0 });
+}
+
+#[test]
+fn parts_of_descriptors() {
+    let rows = [
+        ("descriptor:x", "descriptor:x"),
+        ("descriptor:x#1", "descriptor:x"),
+        ("descriptor:x#2", "descriptor:x#2"),
+        ("descriptor:#1", "descriptor:#1"),
+        ("descriptor:x#2#1", "descriptor:x#2#1"),
+        ("descriptor:x#0", "descriptor:x#0"),
+        ("descriptor:x#y", "descriptor:x#y"),
+        ("descriptor:x#99999", "descriptor:x#99999"),
+        ("domain", "domain"),
+        ("descriptors", "descriptors"),
+    ];
+    for (text, shown) in rows {
+        let part: Part = text.parse().expect(text);
+        assert_eq!(part.to_string(), shown);
+        assert_eq!(part.to_string().parse(), Ok(part));
+    }
+    for bad in ["descriptor:", "descriptor", "descriptor:a b", "descriptor:a}#2", "domain:x"] {
+        assert!(bad.parse::<Part>().is_err(), "{bad}");
+    }
+    let asked = Asked::new("@x=1 @x#2=2 @x=3");
+    let of = |template: &str| String::from_utf8(key(template, &asked.attributes())).expect("text");
+    assert_eq!(of("{descriptor:x#2}"), "3");
+    assert_eq!(of("{descriptor:x#2#1}"), "2");
+    assert_eq!(of("{descriptor:#2}"), "2");
+    assert_eq!(of("{descriptor:x#3}"), "\0");
+}
+
+/// Lists of entries that read alike are not one key.
+#[test]
+fn all_descriptors_make_a_key_of_their_own() {
+    let keys = ["@a=b @c=d", "@a=b1#c1#d", "@a=b @cd=", "@ab= @c=d", "@a=b", "@c=d @a=b"];
+    let keys = keys.map(|words| key("{descriptors}", &Asked::new(words).attributes()));
+    for (index, one) in keys.iter().enumerate() {
+        assert!(!keys[..index].contains(one), "{index}");
+    }
+}
+
+#[test]
+fn entries_that_cannot_be() {
+    assert!(Entry::any("").is_err() && Entry::any(&"x".repeat(257)).is_err());
+    let none: [&str; 0] = [];
+    assert!(Entry::new("a", &none).is_err() && Entry::new("a", &[""]).is_err());
+    assert!(Entry::new("a", &["*", "b"]).is_err() && Entry::new("a", &["*"]).is_ok());
+    let entries = |count| (0..count).map(|_| Entry::any("a").expect("an entry")).collect();
+    assert!(Condition::entries(entries(0)).is_err() && Condition::entries(entries(17)).is_err());
+    assert!(Condition::entries(entries(16)).is_ok());
+    assert!(Condition::new(Part::Descriptors, &["a"]).is_err());
+}
+
+/// One among thousands of values is found without trying them all, and without memory.
+#[test]
+fn a_request_among_many_descriptors_does_not_allocate() {
+    let mut text = String::from("policies:\n");
+    for number in 0..1000 {
+        text.push_str(&format!(
+            "  - {{ name: p{number}, match: {{ domain: edge, descriptors: [{{ tenant: t{number} }}, user] }}, \
+             key: '{{descriptor:user}}', limits: 5 per 1s }}\n"
+        ));
+    }
+    let config = config(&text);
+    let asked = Asked::new("domain=edge @tenant=t777 @user=alice");
+    let attributes = asked.attributes();
+    let select = || {
+        let selected = config.policies.select(&attributes).expect("selected");
+        assert_eq!((selected.len(), selected[0].policy.name()), (1, "p777"));
+    };
+    select();
+    assert_eq!(allocation_counter::measure(select).count_total, 0);
+}

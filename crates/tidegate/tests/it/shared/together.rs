@@ -1,0 +1,55 @@
+//! Several questions at once, over a store that fails when told to.
+
+use tidegate::gate::{GateError, Question, Together};
+use tidegate::stats::Decided;
+use tidegate::{CheckError, Cost};
+
+use super::{World, costing, under};
+use crate::futures::block_on;
+
+fn ask<T>(
+    world: &World,
+    node: usize,
+    questions: &[Question<'_>],
+    read: impl Fn(&Together<'_>) -> T,
+) -> Result<T, GateError> {
+    let gate = &world.nodes[node];
+    let rules = gate.rules_owned();
+    block_on(gate.check_together_async(&rules, questions)).map(|together| read(&together))
+}
+
+fn summary(together: &Together<'_>) -> (bool, Decided, Vec<(usize, Option<u64>)>) {
+    let lines = together.answer.lines.iter().zip(&together.question_of);
+    let lines = lines.map(|(line, question)| (*question, line.remaining())).collect();
+    (together.answer.allowed, together.answer.decided, lines)
+}
+
+#[test]
+fn one_answer_for_all_of_them() {
+    let world = World::new();
+    let both = [under("here", "alice"), under("open", "alice")];
+    let left = |here, open| vec![(0, Some(here)), (1, Some(open))];
+    for (node, allowed, lines) in
+        [(0, true, left(8, 1)), (1, true, left(7, 0)), (0, false, left(7, 0))]
+    {
+        assert_eq!(ask(&world, node, &both, summary), Ok((allowed, Decided::Exact, lines)));
+    }
+    assert_eq!(world.counted(0, "here"), [[2, 0, 0, 0], [0, 0, 0, 0]]);
+    // Each policy answers for itself when the store fails; any denial wins.
+    world.set_mood(1);
+    let alone = vec![(0, Some(1)), (1, None)];
+    assert_eq!(ask(&world, 0, &both, summary), Ok((true, Decided::FailedOpen, alone)));
+    let closed = [under("here", "alice"), under("closed", "alice")];
+    let denied = vec![(0, Some(1)), (1, None)];
+    assert_eq!(ask(&world, 0, &closed, summary), Ok((false, Decided::FailedClosed, denied)));
+    // What makes no sense is no failure.
+    world.set_mood(0);
+    let refund = costing(under("here", "alice"), Cost::Refund(1));
+    let conflict = [under("here", "alice"), refund];
+    assert_eq!(ask(&world, 0, &conflict, summary), Err(GateError::Check(CheckError::Conflict)));
+    assert_eq!(ask(&world, 0, &[], summary), Ok((true, Decided::Exact, vec![])));
+    // A shared store cannot be asked without waiting.
+    let gate = &world.nodes[0];
+    let rules = gate.rules_owned();
+    assert_eq!(gate.check_together(&rules, &both).err(), Some(GateError::Shared));
+}

@@ -1,0 +1,201 @@
+//! Several questions as one request: all are charged or none.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use tidegate::attributes::Attributes;
+use tidegate::config::Config;
+use tidegate::gate::{Gate, GateError, Question, Subject, Together};
+use tidegate::stats::Stats;
+use tidegate::{CheckError, Cost, Limit, Limiter, MAX_CHECKS, ManualClock, Timestamp};
+
+const POLICIES: &str = r#"
+policies:
+  - name: address
+    match: { domain: edge, descriptors: [remote_address] }
+    key: "{descriptor:remote_address}"
+    limits: [2 per 1h sliding-log, 3 per 1d sliding-log]
+  - name: user
+    match: { domain: edge, descriptors: [user] }
+    key: "{descriptor:user}"
+    limits: 4 per 1h sliding-log
+  - name: watched
+    match: { domain: edge, descriptors: [watched] }
+    key: all
+    limits: 1 per 1h sliding-log
+    mode: observe
+  - name: staff
+    match: { domain: edge, descriptors: [staff] }
+    key: all
+    limits: unlimited
+    replaces: [user, address]
+  - name: held
+    match: { domain: edge, descriptors: [held] }
+    key: all
+    limits: 1 concurrent
+  - name: held-watched
+    match: { domain: edge, descriptors: [held-watched] }
+    key: all
+    limits: 1 concurrent
+    mode: observe
+"#;
+
+fn gate() -> Gate {
+    let clock = ManualClock::new(Timestamp::from_micros(1_700_000_000_000_000));
+    let limiter = Limiter::builder().clock(clock.clock()).build().expect("memory");
+    let policies = Config::parse(POLICIES, "test.yaml").expect("a config").policies;
+    Gate::new(limiter, policies, Arc::new(Stats::new(clock.clock())))
+}
+
+type Entries = [(Cow<'static, str>, Cow<'static, str>); 1];
+
+/// One descriptor and what it costs.
+struct Asked {
+    entries: Entries,
+    cost: Option<Cost>,
+}
+
+fn asked(name: &'static str, value: &'static str) -> Asked {
+    Asked { entries: [(name.into(), value.into())], cost: None }
+}
+
+impl Asked {
+    fn at(self, cost: Cost) -> Self {
+        Asked { cost: Some(cost), ..self }
+    }
+}
+
+/// Whether it is allowed, then per line its policy, its question, its own answer and what is left.
+fn ask(gate: &Gate, all: &[Asked]) -> Result<String, GateError> {
+    let attributes: Vec<Attributes<'_>> = all
+        .iter()
+        .map(|one| Attributes {
+            domain: Some("edge"),
+            descriptors: &one.entries,
+            ..Attributes::default()
+        })
+        .collect();
+    let questions: Vec<Question<'_>> = all
+        .iter()
+        .zip(&attributes)
+        .map(|(one, attributes)| Question {
+            cost: one.cost,
+            ..Question::new(Subject::Request(attributes))
+        })
+        .collect();
+    let rules = gate.rules();
+    gate.check_together(&rules, &questions).map(|together| show(&together))
+}
+
+fn show(together: &Together<'_>) -> String {
+    let Together { answer, question_of, unlimited } = together;
+    assert_eq!(answer.lines.len(), question_of.len());
+    let lines = answer.lines.iter().zip(question_of).map(|(line, question)| {
+        let sign = if line.decision.allowed { '+' } else { '-' };
+        let policy = line.policy.unwrap_or("caller");
+        format!("{policy}@{question}{sign}{}", line.decision.remaining)
+    });
+    let lines = lines.chain(unlimited.iter().map(|question| format!("unlimited@{question}")));
+    let word = if answer.allowed { "yes" } else { "no" };
+    std::iter::once(word.to_owned()).chain(lines).collect::<Vec<_>>().join(" ")
+}
+
+fn address() -> Asked {
+    asked("remote_address", "192.0.2.1")
+}
+
+fn user() -> Asked {
+    asked("user", "alice")
+}
+
+#[test]
+fn rows() {
+    let gate = gate();
+    let steps: Vec<(Vec<Asked>, &str)> = vec![
+        (vec![], "yes"),
+        (vec![asked("unknown", "x")], "yes"),
+        (vec![address(), user()], "yes address@0+1 address@0+2 user@1+3"),
+        // The order of the lines follows the questions.
+        (vec![user(), asked("unknown", "x"), address()], "yes user@0+2 address@2+0 address@2+1"),
+        // One denies, and nobody is charged.
+        (vec![user(), address()], "no user@0+2 address@1-0 address@1+1"),
+        (vec![user().at(Cost::Ask(2))], "yes user@0+0"),
+        (
+            vec![address().at(Cost::PEEK), user().at(Cost::Refund(1))],
+            "no address@0-0 address@0+1 user@1+0",
+        ),
+        (vec![user().at(Cost::Refund(3))], "yes user@0+3"),
+        // Equal ones are added up, and answered alike.
+        (vec![user(), user()], "yes user@0+1 user@1+1"),
+        (vec![user(), user()], "no user@0-1 user@1-1"),
+        (vec![user()], "yes user@0+0"),
+        // What is only watched has no say, and is not charged with a denial.
+        (vec![asked("watched", "x"), user()], "no watched@0+1 user@1-0"),
+        (vec![asked("watched", "x")], "yes watched@0+0"),
+        (vec![asked("watched", "x")], "yes watched@0-0"),
+        // Without limits, and in place of others, whichever comes first.
+        (vec![user(), asked("staff", "x"), address()], "yes unlimited@1"),
+        (vec![asked("held-watched", "x"), asked("watched", "x")], "yes watched@1-0"),
+    ];
+    for (number, (all, expected)) in steps.iter().enumerate() {
+        assert_eq!(ask(&gate, all).as_deref(), Ok(*expected), "step {number}");
+    }
+}
+
+#[test]
+fn what_makes_no_sense_together() {
+    let gate = gate();
+    let both = [user(), user().at(Cost::Refund(1))];
+    assert_eq!(ask(&gate, &both), Err(GateError::Check(CheckError::Conflict)));
+    let held = GateError::NeedsPermit { policy: Some("held".into()) };
+    assert_eq!(ask(&gate, &[user(), asked("held", "x")]), Err(held));
+    let many: Vec<Asked> = (0..=MAX_CHECKS).map(|_| user()).collect();
+    let too_many = GateError::Check(CheckError::TooManyChecks(MAX_CHECKS + 1));
+    assert_eq!(ask(&gate, &many), Err(too_many));
+    assert_eq!(ask(&gate, &[user()]).as_deref(), Ok("yes user@0+3"));
+}
+
+#[test]
+fn subjects_of_every_kind() {
+    let gate = gate();
+    let rules = gate.rules();
+    let limits: [Limit; 1] = ["5 per 1h sliding-log".parse().expect("a limit")];
+    let bob = asked("user", "bob");
+    let bob =
+        Attributes { domain: Some("edge"), descriptors: &bob.entries, ..Attributes::default() };
+    let subjects = [
+        Subject::Limits { key: b"own", limits: &limits },
+        Subject::Key { policy: "user", key: b"alice", attributes: None },
+        Subject::Request(&bob),
+        Subject::Policy { policy: "user", attributes: &bob },
+    ];
+    let questions: Vec<Question<'_>> = subjects.into_iter().map(Question::new).collect();
+    let together = gate.check_together(&rules, &questions).expect("an answer");
+    assert_eq!(show(&together), "yes caller@0+4 user@1+3 user@2+2 user@3+2");
+    assert_eq!(together.lines_of(2).count(), 1);
+    // An id holds for all of them: charged once.
+    let again = Question { id: Some(b"order-1"), ..questions[1] };
+    for _ in 0..2 {
+        let together = gate.check_together(&rules, &[questions[0], again]).expect("an answer");
+        assert_eq!(show(&together), "yes caller@0+3 user@1+2");
+    }
+}
+
+/// A request about one descriptor of a known key takes no memory.
+#[test]
+fn asking_does_not_allocate() {
+    let gate = gate();
+    let rules = gate.rules();
+    let user = user();
+    let attributes =
+        Attributes { domain: Some("edge"), descriptors: &user.entries, ..Attributes::default() };
+    let question = Question::new(Subject::Request(&attributes));
+    let check = || {
+        let together = gate.check_together(&rules, &[question]).expect("an answer");
+        assert_eq!(together.question_of[..], [0]);
+    };
+    for _ in 0..40 {
+        check();
+    }
+    assert_eq!(allocation_counter::measure(check).count_total, 0);
+}
