@@ -99,7 +99,7 @@ impl ConfigError {
         &self.help
     }
 
-    fn write(&self, file: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    pub(super) fn write(&self, file: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.message)?;
         match &self.place {
             None => writeln!(f, " --> {file}")?,

@@ -29,6 +29,7 @@
 //! ```
 
 mod descriptors;
+pub mod envoy;
 mod error;
 mod fields;
 mod limits;
@@ -55,7 +56,7 @@ pub use self::yaml::MAX_CONFIG_BYTES;
 use crate::WhenFull;
 use crate::headers::Forms;
 use crate::identity::Identity;
-use crate::policy::{Policies, Policy, Template};
+use crate::policy::{Policies, PoliciesError, Policy, Template};
 
 /// Everything a config says, defaults filled in.
 #[derive(Clone, Debug)]
@@ -119,6 +120,10 @@ impl Config {
     /// # Errors
     /// Everything that is wrong with it.
     pub fn parse(text: &str, file: &str) -> Result<Self, ConfigErrors> {
+        Config::parse_as(text, file, Role::Whole)
+    }
+
+    fn parse_as(text: &str, file: &str, role: Role) -> Result<Self, ConfigErrors> {
         if text.len() > MAX_CONFIG_BYTES {
             return Err(ConfigErrors::new(file, vec![*too_large()]));
         }
@@ -129,7 +134,8 @@ impl Config {
         let reader = Reader::new(text, errors);
         let mut config = Config::default();
         match tree {
-            Some(node) => read(&reader, &Spot { node, path: String::new() }, &mut config),
+            Some(node) => read(&reader, &Spot { node, path: String::new() }, role, &mut config),
+            None if is_empty && role == Role::Settings => config.policies = Policies::default(),
             None if is_empty => return Err(ConfigErrors::new(file, vec![*empty()])),
             None => {}
         }
@@ -144,24 +150,25 @@ impl Config {
     /// # Errors
     /// When it cannot be read, and everything that is wrong with it.
     pub fn load(path: &Path) -> Result<Self, ConfigErrors> {
-        let file = path.display().to_string();
-        let fail = |error: Box<ConfigError>| ConfigErrors::new(&file, vec![*error]);
-        let bytes = read_file(path).map_err(fail)?;
-        match String::from_utf8(bytes) {
-            // Some editors begin a file with a byte order mark.
-            Ok(text) => Config::parse(text.strip_prefix('\u{feff}').unwrap_or(&text), &file),
-            Err(error) => {
-                let at = error.utf8_error().valid_up_to();
-                let shown = String::from_utf8_lossy(error.as_bytes());
-                let pending = Pending {
-                    span: at..at + 1,
-                    field: String::new(),
-                    message: "this is not UTF-8".into(),
-                    help: "save the file as UTF-8".into(),
-                };
-                Err(fail(Box::new(ConfigError::at(&shown, pending))))
-            }
-        }
+        Config::parse(&read_text(path)?, &path.display().to_string())
+    }
+
+    /// Reads a config file whose policies may be elsewhere: without any it has none.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn load_settings(path: &Path) -> Result<Self, ConfigErrors> {
+        Config::parse_as(&read_text(path)?, &path.display().to_string(), Role::Settings)
+    }
+
+    /// The same with the policies of another behind its own.
+    ///
+    /// # Errors
+    /// When they cannot stand together: two share a name, or there are too many.
+    pub fn with_policies_of(mut self, other: &Config) -> Result<Self, PoliciesError> {
+        let all = self.policies.iter().chain(&other.policies).cloned().collect();
+        self.policies = Policies::new(all, self.identity.clone())?;
+        Ok(self)
     }
 
     /// What is served without a config: everything matches, `100 per 1m` for each client address.
@@ -192,6 +199,37 @@ impl Default for Config {
             when_full: memory.when_full,
             fronts: Fronts::default(),
             tls: Fronts::default(),
+        }
+    }
+}
+
+/// What a file is read for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    /// Settings and policies.
+    Whole,
+    /// Settings, and policies if there are any.
+    Settings,
+}
+
+/// The text of a config file.
+fn read_text(path: &Path) -> Result<String, ConfigErrors> {
+    let fail =
+        |error: Box<ConfigError>| ConfigErrors::new(&path.display().to_string(), vec![*error]);
+    let bytes = read_file(path).map_err(fail)?;
+    match String::from_utf8(bytes) {
+        // Some editors begin a file with a byte order mark.
+        Ok(text) => Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text)),
+        Err(error) => {
+            let at = error.utf8_error().valid_up_to();
+            let shown = String::from_utf8_lossy(error.as_bytes());
+            let pending = Pending {
+                span: at..at + 1,
+                field: String::new(),
+                message: "this is not UTF-8".into(),
+                help: "save the file as UTF-8".into(),
+            };
+            Err(fail(Box::new(ConfigError::at(&shown, pending))))
         }
     }
 }
@@ -227,9 +265,14 @@ fn empty() -> Box<ConfigError> {
     )
 }
 
-fn read(reader: &Reader<'_>, top: &Spot, config: &mut Config) {
-    let Some(object) = reader.object(top, fields::TOP) else { return };
+fn read(reader: &Reader<'_>, top: &Spot, role: Role, config: &mut Config) {
+    let is_needed = |field: &fields::Field| field.is_required && role == Role::Whole;
+    let Some(object) = reader.object_needing(top, fields::TOP, is_needed) else { return };
     settings::read_settings(reader, &object, config);
+    if role == Role::Settings && !object.has("policies") {
+        config.policies = Policies::default();
+        return;
+    }
     let Some(spot) = object.get("policies") else { return };
     let policies = policies::read_policies(reader, &spot);
     if reader.has_errors() {

@@ -16,6 +16,8 @@ use super::yaml::{MAX_GATHERED, Name, Node, Scalar, Value};
 pub(super) struct Reader<'s> {
     source: &'s str,
     errors: RefCell<Vec<Pending>>,
+    /// What is not wrong, but may not do what was meant.
+    notices: RefCell<Vec<Pending>>,
 }
 
 /// A value, and the path of fields that leads to it.
@@ -46,7 +48,7 @@ const UNITS_MS: [(&str, u64); 6] = [
 
 impl<'s> Reader<'s> {
     pub(super) fn new(source: &'s str, errors: Vec<Pending>) -> Self {
-        Reader { source, errors: RefCell::new(errors) }
+        Reader { source, errors: RefCell::new(errors), notices: RefCell::default() }
     }
 
     pub(super) fn fail(&self, spot: &Spot, message: impl Into<String>, help: impl Into<String>) {
@@ -64,6 +66,21 @@ impl<'s> Reader<'s> {
         let mut errors = self.errors.borrow_mut();
         if errors.len() < MAX_GATHERED {
             errors.push(Pending { span, field: path.into(), message, help });
+        }
+    }
+
+    /// Notes what is not wrong, but may not do what was meant.
+    pub(super) fn notice(
+        &self,
+        span: Range<usize>,
+        path: &str,
+        message: impl Into<String>,
+        help: impl Into<String>,
+    ) {
+        let (message, help) = (message.into(), help.into());
+        let mut notices = self.notices.borrow_mut();
+        if notices.len() < MAX_GATHERED {
+            notices.push(Pending { span, field: path.into(), message, help });
         }
     }
 
@@ -103,13 +120,30 @@ impl<'s> Reader<'s> {
 
     /// What was wrong, in the order of the file.
     pub(super) fn into_errors(self) -> Vec<ConfigError> {
-        let mut errors = self.errors.into_inner();
-        errors.sort_by_key(|error| error.span.start);
-        errors.into_iter().map(|error| ConfigError::at(self.source, error)).collect()
+        self.into_errors_and_notices().0
+    }
+
+    /// What was wrong and what was noted besides, each in the order of the file.
+    pub(super) fn into_errors_and_notices(self) -> (Vec<ConfigError>, Vec<ConfigError>) {
+        let placed = |mut all: Vec<Pending>| {
+            all.sort_by_key(|one| one.span.start);
+            all.into_iter().map(|one| ConfigError::at(self.source, one)).collect()
+        };
+        (placed(self.errors.into_inner()), placed(self.notices.into_inner()))
     }
 
     /// A mapping with no other fields than these, and all that are required.
     pub(super) fn object(&self, spot: &Spot, fields: &[Field]) -> Option<Object<'s, '_>> {
+        self.object_needing(spot, fields, |field| field.is_required)
+    }
+
+    /// The same with other fields required.
+    pub(super) fn object_needing(
+        &self,
+        spot: &Spot,
+        fields: &[Field],
+        is_needed: impl Fn(&Field) -> bool,
+    ) -> Option<Object<'s, '_>> {
         let entries = self.map(spot, "write fields as `name: value`, one per line")?;
         let mut meant = Vec::new();
         for (name, _) in entries {
@@ -117,7 +151,7 @@ impl<'s> Reader<'s> {
                 meant.extend(self.unknown_field(spot, name, fields));
             }
         }
-        for field in fields.iter().filter(|field| field.is_required) {
+        for field in fields.iter().filter(|field| is_needed(field)) {
             let is_there = entries.iter().any(|(name, _)| name.text == field.name);
             if !is_there && !meant.contains(&field.name) {
                 let message = format!("`{}` is missing", field.name);
@@ -143,7 +177,7 @@ impl<'s> Reader<'s> {
     }
 
     /// The first line of a mapping or list, rather than all of it.
-    fn start_of(&self, spot: &Spot) -> Range<usize> {
+    pub(super) fn start_of(&self, spot: &Spot) -> Range<usize> {
         match &spot.node.value {
             Value::Map(entries) => entries.first().map(|(name, _)| name.span.clone()),
             _ => None,

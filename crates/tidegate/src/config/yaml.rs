@@ -21,7 +21,7 @@ use super::error::Pending;
 pub const MAX_CONFIG_BYTES: usize = 1 << 20;
 
 /// Deepest nesting: a config needs six levels.
-const MAX_DEPTH: usize = 32;
+pub(super) const MAX_DEPTH: usize = 32;
 
 /// Most nodes once aliases are followed: no config of [`MAX_CONFIG_BYTES`]
 /// that is meant has so many.

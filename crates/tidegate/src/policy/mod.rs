@@ -74,7 +74,7 @@ pub use template::{
 };
 
 #[cfg(feature = "config")]
-pub(crate) use {condition::network, key::is_unseen, part::PART_NAMES};
+pub(crate) use {condition::network, key::is_unseen, part::PART_NAMES, wildcard::Wildcard};
 
 /// Whether a policy's denials count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -22,8 +22,8 @@ use crate::identity::Identity;
 /// Most policies: each is held against every request.
 pub const MAX_POLICIES: usize = 1024;
 
-/// A set of policies, ready to be asked.
-#[derive(Clone, Debug)]
+/// A set of policies, ready to be asked. By default there are none.
+#[derive(Clone, Debug, Default)]
 pub struct Policies {
     policies: Vec<Policy>,
     index: Index,

@@ -7,13 +7,13 @@
 
 /// A text with `*` in it, or without.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Wildcard {
+pub(crate) struct Wildcard {
     text: Box<str>,
     is_literal: bool,
 }
 
 impl Wildcard {
-    pub(super) fn new(text: &str) -> Self {
+    pub(crate) fn new(text: &str) -> Self {
         Wildcard { text: text.into(), is_literal: !text.contains('*') }
     }
 
@@ -26,7 +26,7 @@ impl Wildcard {
         self.is_literal.then_some(&*self.text)
     }
 
-    pub(super) fn matches(&self, value: &str) -> bool {
+    pub(crate) fn matches(&self, value: &str) -> bool {
         let Some((first, rest)) = self.text.split_once('*') else { return *self.text == *value };
         let (middle, last) = rest.rsplit_once('*').unwrap_or(("", rest));
         let Some(value) = value.strip_prefix(first) else { return false };

@@ -1,0 +1,450 @@
+//! What the files say: domains, and trees of descriptors.
+//!
+//! Everything that envoyproxy/ratelimit refuses is refused here, with its place; so is what
+//! would mean something else to tidegate. What it reads and ignores is noted.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::rc::Rc;
+
+use super::super::reader::{Reader, Spot, join, shown, suggest};
+use super::super::yaml::{Name, Node, Value};
+use crate::policy::MAX_ENTRIES;
+
+/// One domain, with what all its files say.
+pub(super) struct Domain {
+    pub(super) name: String,
+    pub(super) nodes: Vec<Descriptor>,
+}
+
+/// One descriptor of the tree.
+pub(super) struct Descriptor {
+    pub(super) key: String,
+    pub(super) value: Wanted,
+    pub(super) rate: Option<Rate>,
+    pub(super) shadow: bool,
+    pub(super) quota: bool,
+    /// Whether all values of a wildcard share one count.
+    pub(super) share: bool,
+    pub(super) below: Vec<Descriptor>,
+    pub(super) at: At,
+}
+
+/// What the value of an entry must be.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) enum Wanted {
+    Any,
+    Exact(String),
+    /// With `*` in it.
+    Wild(String),
+}
+
+/// A `rate_limit`.
+pub(super) struct Rate {
+    /// So many, and the window; `None` for `unlimited`.
+    pub(super) limit: Option<(u64, Unit)>,
+    pub(super) name: Option<String>,
+    pub(super) replaces: Vec<(String, At)>,
+}
+
+/// A unit of time: its name and how tidegate writes it.
+pub(super) type Unit = (&'static str, &'static str);
+
+/// Where something stands.
+#[derive(Clone)]
+pub(super) struct At {
+    pub(super) file: usize,
+    pub(super) span: Range<usize>,
+    pub(super) path: String,
+}
+
+/// Months have 30 days and years 365, as there.
+const UNITS: [Unit; 7] = [
+    ("second", "1s"),
+    ("minute", "1m"),
+    ("hour", "1h"),
+    ("day", "1d"),
+    ("week", "1w"),
+    ("month", "30d"),
+    ("year", "365d"),
+];
+
+const ROOT: &[&str] = &["domain", "descriptors"];
+const DESCRIPTOR: &[&str] = &[
+    "key",
+    "value",
+    "rate_limit",
+    "descriptors",
+    "shadow_mode",
+    "quota_mode",
+    "share_threshold",
+    "detailed_metric",
+    "value_to_metric",
+    "metadata",
+];
+const RATE_LIMIT: &[&str] = &["unit", "requests_per_unit", "unlimited", "name", "replaces"];
+const REPLACES: &[&str] = &["name"];
+
+/// Most requests per unit: 32 bits, as there.
+const MAX_REQUESTS: u64 = u32::MAX as u64;
+
+/// Every domain of the files, in their order.
+pub(super) fn read(
+    readers: &[Reader<'_>],
+    trees: &[Option<Rc<Node>>],
+    merge_domains: bool,
+) -> Vec<Domain> {
+    let mut domains: Vec<Domain> = Vec::new();
+    for (file, (reader, tree)) in readers.iter().zip(trees).enumerate() {
+        if reader.has_errors() {
+            continue;
+        }
+        let Some(root) = tree else {
+            reader.fail_at(0..0, "", "the file is empty", "write at least `domain: NAME`");
+            continue;
+        };
+        let spot = Spot { node: Rc::clone(root), path: String::new() };
+        let Some((name, at, nodes)) = (Level { reader, file }).root(&spot) else { continue };
+        match domains.iter_mut().find(|domain| domain.name == name) {
+            None => domains.push(Domain { name, nodes }),
+            Some(domain) if merge_domains => {
+                domain.nodes.extend(nodes);
+                // Those of one file were told when it was read.
+                let is_new = |first: &At, second: &At| second.file == file && first.file != file;
+                twice(reader, &domain.nodes, is_new);
+            }
+            Some(_) => {
+                let message = format!("another file has the domain `{}` too", shown(&name));
+                let help = "put both in one file, or allow it with --merge-domains";
+                reader.fail_at(at.span, &at.path, message, help);
+            }
+        }
+    }
+    domains
+}
+
+/// A file being read.
+struct Level<'r, 's> {
+    reader: &'r Reader<'s>,
+    file: usize,
+}
+
+/// The fields of a mapping.
+struct Fields(Vec<(Name, Spot)>);
+
+impl Fields {
+    fn get(&self, name: &str) -> Option<&Spot> {
+        self.0.iter().find(|(key, _)| key.text == name).map(|(_, spot)| spot)
+    }
+
+    fn name_span(&self, name: &str) -> Option<Range<usize>> {
+        self.0.iter().find(|(key, _)| key.text == name).map(|(key, _)| key.span.clone())
+    }
+}
+
+impl Level<'_, '_> {
+    fn at(&self, spot: &Spot) -> At {
+        At { file: self.file, span: spot.node.span.clone(), path: spot.path.clone() }
+    }
+
+    fn root(&self, spot: &Spot) -> Option<(String, At, Vec<Descriptor>)> {
+        let fields = self.fields(spot, ROOT)?;
+        let nodes = self.descriptors(fields.get("descriptors"));
+        let Some(domain) = fields.get("domain") else {
+            let span = self.reader.start_of(spot);
+            self.reader.fail_at(span, "domain", "there is no `domain`", "write `domain: NAME`");
+            return None;
+        };
+        let name = self.reader.any_text(domain)?;
+        if name.is_empty() || name.contains('*') {
+            let (message, help) = match name {
+                "" => ("the domain is empty", "write the `domain` of Envoy's filter"),
+                _ => ("a domain with `*` in it", "tidegate would match others by it: rename it"),
+            };
+            self.reader.fail(domain, message, help);
+            return None;
+        }
+        Some((name.to_owned(), self.at(domain), nodes))
+    }
+
+    /// A mapping's fields with a value, merge keys followed.
+    fn fields(&self, spot: &Spot, known: &[&'static str]) -> Option<Fields> {
+        self.reader.map(spot, "write fields as `name: value`, one per line")?;
+        let mut entries = Vec::new();
+        self.gather(spot, &mut entries);
+        for (name, inner) in &entries {
+            let name_of = name.text.as_str();
+            if known.contains(&name_of) {
+                continue;
+            }
+            let places = [ROOT, DESCRIPTOR, RATE_LIMIT, REPLACES];
+            if places.iter().any(|place| place.contains(&name_of)) {
+                let message = format!("`{name_of}` does nothing here, as in envoyproxy/ratelimit");
+                let help = format!("fields here are {}", known.join(", "));
+                self.reader.notice(name.span.clone(), &inner.path, message, help);
+            } else {
+                let message = format!("unknown field `{}`", shown(name_of));
+                let help = suggest(name_of, known.iter().copied());
+                self.reader.fail_at(name.span.clone(), &inner.path, message, help);
+            }
+        }
+        entries.retain(|(_, inner)| !inner.node.is_null());
+        Some(Fields(entries))
+    }
+
+    /// The entries of a mapping, then those it merges that it does not have.
+    fn gather(&self, spot: &Spot, entries: &mut Vec<(Name, Spot)>) {
+        let Value::Map(own) = &spot.node.value else {
+            let help = "write `<<: *anchor` of a mapping";
+            self.reader.fail(spot, "only mappings can be merged", help);
+            return;
+        };
+        let is_merge = |name: &Name| name.text == "<<";
+        for (name, node) in own.iter().filter(|(name, _)| !is_merge(name)) {
+            if !entries.iter().any(|(known, _)| known.text == name.text) {
+                let inner = Spot { node: Rc::clone(node), path: join(&spot.path, &name.text) };
+                entries.push((name.clone(), inner));
+            }
+        }
+        for (_, node) in own.iter().filter(|(name, _)| is_merge(name)) {
+            let merged = Spot { node: Rc::clone(node), path: spot.path.clone() };
+            for one in self.reader.one_or_list(&merged) {
+                self.gather(&Spot { path: spot.path.clone(), ..one }, entries);
+            }
+        }
+    }
+
+    /// The descriptors of a list; none where there is no list.
+    fn descriptors(&self, spot: Option<&Spot>) -> Vec<Descriptor> {
+        let Some(items) = spot.and_then(|spot| self.reader.list(spot)) else { return Vec::new() };
+        let read: Vec<Descriptor> = items.iter().filter_map(|item| self.descriptor(item)).collect();
+        twice(self.reader, &read, |_, _| true);
+        read
+    }
+
+    fn descriptor(&self, spot: &Spot) -> Option<Descriptor> {
+        let fields = self.fields(spot, DESCRIPTOR)?;
+        let key = self.key(spot, &fields);
+        let value = self.value(&fields);
+        let rate = fields.get("rate_limit").map(|spot| self.rate(spot));
+        let below = self.descriptors(fields.get("descriptors"));
+        let flag = |name: &str| fields.get(name).is_some_and(|spot| self.flag(spot));
+        let (shadow, quota) = (flag("shadow_mode"), flag("quota_mode"));
+        let share = flag("share_threshold");
+        let is_wild = matches!(value, Some(Wanted::Wild(_)));
+        if let Some(place) = fields.get("share_threshold").filter(|_| share && !is_wild) {
+            let help = "write `*` in its value, or remove `share_threshold`";
+            self.reader.fail(place, "only the values of a wildcard can share a count", help);
+        }
+        if rate.is_none() && (shadow || quota) {
+            let name = if shadow { "shadow_mode" } else { "quota_mode" };
+            let message = format!("`{name}` does nothing without a `rate_limit` beside it");
+            self.note(&fields, name, &message, "move it to the descriptor that has the limit");
+        }
+        self.note_unsupported(&fields);
+        let at = At {
+            span: fields.name_span("key").unwrap_or_else(|| self.reader.start_of(spot)),
+            ..self.at(spot)
+        };
+        let rate = rate.map_or(Some(None), |read| read.map(Some));
+        let (key, value, rate) = (key?, value?, rate?);
+        Some(Descriptor { key, value, rate, shadow, quota, share, below, at })
+    }
+
+    fn key(&self, spot: &Spot, fields: &Fields) -> Option<String> {
+        let Some(place) = fields.get("key") else {
+            let span = self.reader.start_of(spot);
+            let path = join(&spot.path, "key");
+            self.reader.fail_at(span, &path, "a descriptor has no key", "write `key: NAME`");
+            return None;
+        };
+        let key = self.reader.any_text(place)?;
+        let (message, help) = match key {
+            "" => ("a descriptor has an empty key", "write `key: NAME`".to_owned()),
+            _ if key.contains('*') => {
+                ("a key with `*` in it", "keys are compared as they are: write out each".to_owned())
+            }
+            _ if key.len() > MAX_KEY => ("a key that is too long", format!("use {MAX_KEY} bytes")),
+            _ => return Some(key.to_owned()),
+        };
+        self.reader.fail(place, message, help);
+        None
+    }
+
+    fn value(&self, fields: &Fields) -> Option<Wanted> {
+        let Some(place) = fields.get("value") else { return Some(Wanted::Any) };
+        Some(match self.reader.any_text(place)? {
+            "" => Wanted::Any,
+            text if text.contains('*') => Wanted::Wild(text.to_owned()),
+            text => Wanted::Exact(text.to_owned()),
+        })
+    }
+
+    /// A boolean, also as YAML once wrote them.
+    fn flag(&self, spot: &Spot) -> bool {
+        let text = self.reader.any_text(spot).unwrap_or_default();
+        match &*text.to_ascii_lowercase() {
+            "true" | "yes" | "on" | "y" => true,
+            "false" | "no" | "off" | "n" => false,
+            _ => {
+                let message = format!("`{}` is neither `true` nor `false`", shown(text));
+                self.reader.fail(spot, message, "write `true` or `false`");
+                false
+            }
+        }
+    }
+
+    fn rate(&self, spot: &Spot) -> Option<Rate> {
+        let fields = self.fields(spot, RATE_LIMIT)?;
+        let unlimited = fields.get("unlimited").is_some_and(|spot| self.flag(spot));
+        let unit = fields.get("unit").map(|spot| self.unit(spot, unlimited));
+        let requests =
+            fields.get("requests_per_unit").map(|s| self.reader.integer(s, 0..=MAX_REQUESTS));
+        let name = fields.get("name").and_then(|spot| self.reader.any_text(spot));
+        let name = name.filter(|name| !name.is_empty()).map(str::to_owned);
+        let replaces = self.replaces(fields.get("replaces"), name.as_deref());
+        if unlimited {
+            if fields.get("requests_per_unit").is_some() {
+                let message = "`requests_per_unit` does nothing beside `unlimited`";
+                self.note(&fields, "requests_per_unit", message, "remove one of them");
+            }
+            return Some(Rate { limit: None, name, replaces: replaces? });
+        }
+        let unit = match unit {
+            Some(unit) => unit,
+            None => {
+                let span = self.reader.start_of(spot);
+                self.reader.fail_at(
+                    span,
+                    &join(&spot.path, "unit"),
+                    "a limit has no `unit`",
+                    unit_help(),
+                );
+                None
+            }
+        };
+        let requests = match requests {
+            Some(requests) => requests,
+            None => {
+                let message = "there is no `requests_per_unit`, so nothing passes";
+                let span = self.reader.start_of(spot);
+                self.reader.notice(
+                    span,
+                    &spot.path,
+                    message,
+                    "write `requests_per_unit: 0` if that is meant",
+                );
+                Some(0)
+            }
+        };
+        Some(Rate { limit: Some((requests?, unit?)), name, replaces: replaces? })
+    }
+
+    fn unit(&self, spot: &Spot, unlimited: bool) -> Option<Unit> {
+        let text = self.reader.any_text(spot)?;
+        let unit = UNITS.into_iter().find(|(name, _)| name.eq_ignore_ascii_case(text));
+        match unit {
+            Some(_) if unlimited => {
+                let help = "remove `unit`, or `unlimited`";
+                self.reader.fail(spot, "what is unlimited has no unit", help);
+            }
+            None if !unlimited => {
+                let help = match suggest(&text.to_ascii_lowercase(), UNITS.iter().map(|u| u.0)) {
+                    meant if meant.starts_with("did") => meant,
+                    _ => unit_help(),
+                };
+                self.reader.fail(spot, format!("`{}` is not a unit", shown(text)), help);
+            }
+            _ => {}
+        }
+        unit
+    }
+
+    fn replaces(&self, spot: Option<&Spot>, own: Option<&str>) -> Option<Vec<(String, At)>> {
+        let Some(spot) = spot else { return Some(Vec::new()) };
+        let items = self.reader.list(spot)?;
+        let names: Vec<Option<(String, At)>> =
+            items.iter().map(|item| self.replaced(item, own)).collect();
+        names.into_iter().collect()
+    }
+
+    fn replaced(&self, spot: &Spot, own: Option<&str>) -> Option<(String, At)> {
+        let fields = self.fields(spot, REPLACES)?;
+        let place = fields.get("name");
+        let name = place.and_then(|place| self.reader.any_text(place)).unwrap_or_default();
+        let (message, help) = match name {
+            "" => ("a limit replaces one without a name", "write `- name: NAME`"),
+            _ if own == Some(name) => ("a limit cannot replace itself", "name another"),
+            _ => return Some((name.to_owned(), self.at(place.unwrap_or(spot)))),
+        };
+        self.reader.fail(place.unwrap_or(spot), message, help);
+        None
+    }
+
+    /// What tidegate has no counterpart of.
+    fn note_unsupported(&self, fields: &Fields) {
+        for name in ["detailed_metric", "value_to_metric"] {
+            if fields.get(name).is_some_and(|spot| self.flag(spot)) {
+                let message = format!("`{name}` is left out: values are never labels of metrics");
+                let help = "GET /admin/v1/top tells the busiest keys, in bounded memory";
+                self.note(fields, name, &message, help);
+            }
+        }
+        if fields.get("metadata").is_some() {
+            let message = "`metadata` is left out: answers carry the policy's own";
+            self.note(fields, "metadata", message, "tell limits apart by their policy's name");
+        }
+    }
+
+    fn note(&self, fields: &Fields, name: &str, message: &str, help: &str) {
+        if let (Some(span), Some(spot)) = (fields.name_span(name), fields.get(name)) {
+            self.reader.notice(span, &spot.path, message, help);
+        }
+    }
+}
+
+/// Longest key: as long as a descriptor's name may be.
+const MAX_KEY: usize = 256;
+
+fn unit_help() -> String {
+    "use second, minute, hour, day, week, month or year".to_owned()
+}
+
+impl Descriptor {
+    /// What envoyproxy/ratelimit looks it up by: no two at one level have the same.
+    pub(super) fn composite(&self) -> String {
+        match &self.value {
+            Wanted::Any => self.key.clone(),
+            Wanted::Exact(value) | Wanted::Wild(value) => format!("{}_{value}", self.key),
+        }
+    }
+}
+
+/// Tells of descriptors that one before them stands for too, where both are of concern.
+fn twice(reader: &Reader<'_>, nodes: &[Descriptor], concern: impl Fn(&At, &At) -> bool) {
+    let mut seen: HashMap<String, &Descriptor> = HashMap::new();
+    for node in nodes {
+        let composite = node.composite();
+        match seen.get(&composite) {
+            None => {
+                seen.insert(composite, node);
+            }
+            Some(first) if !concern(&first.at, &node.at) => {}
+            Some(first) => {
+                let message = format!("the descriptor `{}` is here twice", shown(&composite));
+                let help = if first.key == node.key {
+                    format!("keep one; the other is {}", first.at.path)
+                } else {
+                    format!(
+                        "envoyproxy/ratelimit joins key and value by `_`: rename it, or {}",
+                        first.at.path
+                    )
+                };
+                reader.fail_at(node.at.span.clone(), &node.at.path, message, help);
+            }
+        }
+    }
+}
+
+// A tree is as deep as YAML may nest; that is not deeper than a list of entries is long.
+const _: () = assert!(MAX_ENTRIES >= (super::super::yaml::MAX_DEPTH - 2) / 2);

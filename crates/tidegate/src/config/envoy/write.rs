@@ -1,0 +1,104 @@
+//! Policies as a config for people to read and change.
+
+use std::fmt::Write as _;
+
+use super::super::error::printable;
+use super::super::fields::UNLIMITED;
+use super::flatten::Flat;
+use super::tree::{Domain, Wanted};
+
+/// The whole file.
+pub(super) fn write<'n>(
+    files: impl Iterator<Item = &'n str>,
+    domains: &[Domain],
+    policies: &[Flat<'_>],
+) -> String {
+    let files: Vec<String> = files.map(printable).collect();
+    let mut out = String::from("# Converted from envoyproxy/ratelimit: ");
+    out.push_str(&files.join(", "));
+    out.push_str("\npolicies:\n");
+    for flat in policies {
+        // Writing to memory cannot fail.
+        let _ = policy(flat, policies, &mut out);
+    }
+    if policies.is_empty() {
+        let domains: Vec<String> = domains.iter().map(|domain| scalar(&domain.name)).collect();
+        let _ = write!(
+            out,
+            "  # There was no limit in them.\n  - name: nothing\n    match: {{ domain: {} }}\n    \
+             key: all\n    limits: {UNLIMITED}\n",
+            one_or_list(&domains)
+        );
+    }
+    out
+}
+
+fn policy(flat: &Flat<'_>, all: &[Flat<'_>], out: &mut String) -> std::fmt::Result {
+    let entries = flat.way.iter().map(|node| match &node.value {
+        Wanted::Any => scalar(&node.key),
+        Wanted::Exact(value) | Wanted::Wild(value) => {
+            format!("{{ {}: {} }}", scalar(&node.key), scalar(value))
+        }
+    });
+    let entries: Vec<String> = entries.collect();
+    writeln!(out, "  - name: {}", scalar(&flat.name))?;
+    let domain = scalar(flat.domain);
+    writeln!(out, "    match: {{ domain: {domain}, descriptors: [{}] }}", entries.join(", "))?;
+    writeln!(out, "    key: {}", scalar(&flat.key))?;
+    match &flat.limit {
+        None => writeln!(out, "    limits: {UNLIMITED}")?,
+        Some(limit) => writeln!(out, "    limits: {limit}")?,
+    }
+    if flat.observed {
+        writeln!(out, "    mode: observe")?;
+    }
+    if !flat.exempt.is_empty() {
+        let parts = flat.exempt.iter().map(|(part, values)| {
+            let name = part.strip_prefix("descriptor:").unwrap_or(part);
+            let values: Vec<String> = values.iter().map(|value| scalar(value)).collect();
+            format!("{}: {}", scalar(name), one_or_list(&values))
+        });
+        let parts: Vec<String> = parts.collect();
+        writeln!(out, "    exempt: {{ descriptors: {{ {} }} }}", parts.join(", "))?;
+    }
+    if !flat.replaces.is_empty() {
+        let names: Vec<String> =
+            flat.replaces.iter().map(|place| scalar(&all[*place].name)).collect();
+        writeln!(out, "    replaces: [{}]", names.join(", "))?;
+    }
+    Ok(())
+}
+
+fn one_or_list(values: &[String]) -> String {
+    match values {
+        [only] => only.clone(),
+        all => format!("[{}]", all.join(", ")),
+    }
+}
+
+/// A text as YAML has it, in quotes unless it could be nothing else without.
+fn scalar(text: &str) -> String {
+    let stands = |c: char| c.is_ascii_alphanumeric() || "_./-".contains(c);
+    let begins = text.starts_with(|c: char| c.is_ascii_alphanumeric() || "_/".contains(c));
+    let words = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
+    let is_word = words.iter().any(|word| word.eq_ignore_ascii_case(text));
+    let is_number = text.parse::<f64>().is_ok() || text.starts_with("0x") || text.starts_with("0o");
+    if begins && text.chars().all(stands) && !is_word && !is_number {
+        return text.to_owned();
+    }
+    let mut out = String::from("\"");
+    for c in text.chars() {
+        let code = u32::from(c);
+        // Writing to memory cannot fail.
+        let _ = match c {
+            '"' | '\\' => write!(out, "\\{c}"),
+            ' '..='~' => write!(out, "{c}"),
+            c if c.is_alphanumeric() => write!(out, "{c}"),
+            _ if code <= 0xff => write!(out, "\\x{code:02x}"),
+            _ if code <= 0xffff => write!(out, "\\u{code:04x}"),
+            _ => write!(out, "\\U{code:08x}"),
+        };
+    }
+    out.push('"');
+    out
+}
