@@ -1,0 +1,322 @@
+//! What a request means to the gate: one question per descriptor.
+//!
+//! A question borrows from its request; what it needs besides lies in [`Asked`], which
+//! therefore lives beside both.
+
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+use smallvec::SmallVec;
+use tidegate::attributes::Attributes;
+use tidegate::gate::{Question, Subject};
+use tidegate::identity::parse_address;
+use tidegate::policy::MAX_KEY_BYTES;
+use tidegate::{Algorithm, Cost, Limit, MAX_CHECKS, bounds};
+
+use super::decode::{Descriptor, Entries, Request, RequestLimit};
+use super::refused::Refused;
+
+/// The most descriptors in a request: with a limit each, no more could be decided at once.
+pub const MAX_DESCRIPTORS: usize = MAX_CHECKS;
+
+/// The most entries of a descriptor: as many as a request over HTTP may have headers.
+pub const MAX_ENTRIES: usize = 100;
+
+/// The largest cost either way: no limit is larger.
+const MAX_HITS: u64 = bounds::MAX_COUNT;
+
+/// Envoy's name for the client's address.
+const REMOTE_ADDRESS: &str = "remote_address";
+
+/// What is asked about, understood.
+#[derive(Debug)]
+pub struct Asked<'a>(SmallVec<[One<'a>; 2]>);
+
+#[derive(Debug)]
+struct One<'a> {
+    subject: About<'a>,
+    cost: Option<Cost>,
+}
+
+#[derive(Debug)]
+enum About<'a> {
+    /// Whatever policies match.
+    Policies(Attributes<'a>),
+    /// A limit that came along.
+    Own { key: Vec<u8>, limit: [Limit; 1] },
+}
+
+impl<'a> Asked<'a> {
+    /// Understands a request. Limits that come along are counted with `algorithm`.
+    ///
+    /// # Errors
+    /// When a field makes no sense; it is named.
+    pub fn new(request: &'a Request<'_>, algorithm: Algorithm) -> Result<Self, Refused> {
+        if request.domain.is_empty() {
+            return Err(Refused::invalid(
+                "domain: it is empty: send the `domain` of the filter's configuration",
+            ));
+        }
+        match request.descriptors.len() {
+            1..=MAX_DESCRIPTORS => {}
+            0 => {
+                return Err(Refused::invalid(
+                    "descriptors: there are none: send at least one, or do not ask",
+                ));
+            }
+            count => {
+                return Err(Refused::invalid(format!(
+                    "descriptors: there are {count}: send at most {MAX_DESCRIPTORS}"
+                )));
+            }
+        }
+        let each = request.descriptors.iter().enumerate();
+        let each = each.map(|(index, descriptor)| {
+            let understood = one(request, descriptor, algorithm);
+            understood.map_err(|(field, detail)| {
+                Refused::invalid(format!("descriptors[{index}].{field}: {detail}"))
+            })
+        });
+        each.collect::<Result<_, _>>().map(Asked)
+    }
+
+    /// The questions, in the order of the descriptors.
+    pub fn questions<'q>(&'q self, request_id: Option<&'q str>) -> SmallVec<[Question<'q>; 2]> {
+        let question = |one: &'q One<'a>| {
+            let subject = match &one.subject {
+                About::Policies(attributes) => Subject::Request(attributes),
+                About::Own { key, limit } => Subject::Limits { key, limits: limit },
+            };
+            Question { cost: one.cost, request_id, ..Question::new(subject) }
+        };
+        self.0.iter().map(question).collect()
+    }
+}
+
+/// A field of a descriptor, and what is wrong with it.
+type Wrong = (String, String);
+
+fn one<'a>(
+    request: &'a Request<'_>,
+    descriptor: &'a Descriptor<'_>,
+    algorithm: Algorithm,
+) -> Result<One<'a>, Wrong> {
+    let entries = &descriptor.entries;
+    check_entries(entries)?;
+    let cost = cost(request, descriptor)?;
+    let subject = match &descriptor.limit {
+        None => About::Policies(Attributes {
+            domain: Some(&request.domain),
+            client_ip: client_ip(entries),
+            descriptors: entries,
+            ..Attributes::default()
+        }),
+        Some(limit) => About::Own {
+            key: own_key(&request.domain, entries),
+            limit: [own_limit(limit, algorithm)?],
+        },
+    };
+    Ok(One { subject, cost })
+}
+
+fn check_entries(entries: &Entries<'_>) -> Result<(), Wrong> {
+    if entries.is_empty() {
+        return Err(("entries".into(), "there are none: send at least one".into()));
+    }
+    if entries.len() > MAX_ENTRIES {
+        let detail = format!("there are {}: send at most {MAX_ENTRIES}", entries.len());
+        return Err(("entries".into(), detail));
+    }
+    match entries.iter().position(|(key, _)| key.is_empty()) {
+        None => Ok(()),
+        Some(index) => {
+            Err((format!("entries[{index}].key"), "it is empty: name what the value is".into()))
+        }
+    }
+}
+
+/// What is asked for; `None`: what each policy says.
+fn cost(request: &Request<'_>, descriptor: &Descriptor<'_>) -> Result<Option<Cost>, Wrong> {
+    let hits = match (descriptor.hits_addend, request.hits_addend) {
+        (Some(hits), _) => hits,
+        (None, 0) if descriptor.is_negative_hits => 1,
+        (None, 0) => return Ok(None),
+        (None, hits) => u64::from(hits),
+    };
+    if hits > MAX_HITS {
+        let detail = format!("{hits} is out of range: send at most {MAX_HITS}");
+        return Err(("hits_addend".into(), detail));
+    }
+    let gives_back = descriptor.is_negative_hits && hits > 0;
+    Ok(Some(if gives_back { Cost::Refund(hits) } else { Cost::Ask(hits) }))
+}
+
+/// The client's address, if a descriptor names it; what else an entry of that name holds
+/// is no concern of ours.
+fn client_ip(entries: &Entries<'_>) -> Option<std::net::IpAddr> {
+    let (_, value) = entries.iter().find(|(key, _)| key == REMOTE_ADDRESS)?;
+    parse_address(value)
+}
+
+/// Who is counted under a limit that came along: domain and entries, each with its length, so
+/// that no two are alike; a digest of that if it is longer than any key is. (No other key
+/// begins with `#`.)
+fn own_key(domain: &str, entries: &Entries<'_>) -> Vec<u8> {
+    let texts = || {
+        let each = entries.iter().flat_map(|(key, value)| [&**key, &**value]);
+        std::iter::once(domain).chain(each)
+    };
+    let mut out = Vec::with_capacity(texts().map(|text| text.len() + 4).sum());
+    for text in texts() {
+        out.extend_from_slice(itoa::Buffer::new().format(text.len()).as_bytes());
+        out.push(b'#');
+        out.extend_from_slice(text.as_bytes());
+    }
+    if out.len() > MAX_KEY_BYTES {
+        let digest = Sha256::digest(&out);
+        out.clear();
+        out.push(b'#');
+        out.extend_from_slice(&digest);
+    }
+    out
+}
+
+fn own_limit(limit: &RequestLimit, algorithm: Algorithm) -> Result<Limit, Wrong> {
+    const DAY: u64 = 24 * 3600;
+    let seconds = match limit.unit {
+        1 => 1,
+        2 => 60,
+        3 => 3600,
+        4 => DAY,
+        5 => 30 * DAY,
+        6 => 365 * DAY,
+        7 => 7 * DAY,
+        unit => {
+            let detail = format!(
+                "{unit} is no unit of time: send SECOND (1), MINUTE (2), HOUR (3), DAY (4), MONTH (5), \
+                 YEAR (6) or WEEK (7)"
+            );
+            return Err(("limit.unit".into(), detail));
+        }
+    };
+    let made = Limit::new(limit.requests_per_unit.into(), Duration::from_secs(seconds), algorithm);
+    made.map_err(|error| ("limit".into(), error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn descriptor(entries: &[(&'static str, &'static str)]) -> Descriptor<'static> {
+        let entries = entries.iter().map(|(key, value)| ((*key).into(), (*value).into()));
+        Descriptor { entries: entries.collect(), ..Descriptor::default() }
+    }
+
+    fn request(descriptors: &[Descriptor<'static>]) -> Request<'static> {
+        Request { domain: "edge".into(), descriptors: descriptors.into(), hits_addend: 0 }
+    }
+
+    fn refusal(request: &Request<'_>) -> String {
+        let refused = Asked::new(request, Algorithm::SlidingCounter).expect_err("no sense");
+        assert_eq!(refused.code, super::super::Code::InvalidArgument);
+        refused.to_string()
+    }
+
+    #[test]
+    fn hits_are_costs() {
+        // The descriptor's, negative or not, the request's, and what is asked for.
+        #[rustfmt::skip]
+        let rows = [
+            (None, false, 0, None),
+            (None, false, 3, Some(Cost::Ask(3))),
+            (None, true, 0, Some(Cost::Refund(1))),
+            (None, true, 3, Some(Cost::Refund(3))),
+            (Some(0), false, 3, Some(Cost::Ask(0))),
+            (Some(0), true, 3, Some(Cost::Ask(0))),
+            (Some(2), false, 3, Some(Cost::Ask(2))),
+            (Some(2), true, 3, Some(Cost::Refund(2))),
+            (Some(MAX_HITS), false, 0, Some(Cost::Ask(MAX_HITS))),
+        ];
+        for (hits_addend, is_negative_hits, of_request, expected) in rows {
+            let one = Descriptor { hits_addend, is_negative_hits, ..descriptor(&[("a", "b")]) };
+            let request = Request { hits_addend: of_request, ..request(&[one]) };
+            let asked = Asked::new(&request, Algorithm::SlidingCounter).expect("sense");
+            let questions = asked.questions(Some("id"));
+            let case = format!("{hits_addend:?} {is_negative_hits} {of_request}");
+            assert_eq!(questions[0].cost, expected, "{case}");
+            assert_eq!(questions[0].request_id, Some("id"));
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_named() {
+        let good = descriptor(&[("a", "b")]);
+        let limited = |requests_per_unit, unit| Descriptor {
+            limit: Some(RequestLimit { requests_per_unit, unit }),
+            ..good.clone()
+        };
+        let many = descriptor(&vec![("a", "b"); MAX_ENTRIES + 1]);
+        let huge = Descriptor { hits_addend: Some(u64::MAX), ..good.clone() };
+        #[rustfmt::skip]
+        let rows = [
+            (Request { domain: "".into(), ..request(std::slice::from_ref(&good)) },
+             "domain: it is empty: send the `domain` of the filter's configuration"),
+            (request(&[]), "descriptors: there are none: send at least one, or do not ask"),
+            (request(&vec![good.clone(); 257]), "descriptors: there are 257: send at most 256"),
+            (request(&[good.clone(), descriptor(&[])]), "descriptors[1].entries: there are none: send at least one"),
+            (request(&[many]), "descriptors[0].entries: there are 101: send at most 100"),
+            (request(&[descriptor(&[("a", ""), ("", "b")])]),
+             "descriptors[0].entries[1].key: it is empty: name what the value is"),
+            (request(&[huge]),
+             "descriptors[0].hits_addend: 18446744073709551615 is out of range: send at most 1000000000000"),
+            (request(&[limited(1, 0)]),
+             "descriptors[0].limit.unit: 0 is no unit of time: send SECOND (1), MINUTE (2), HOUR (3), DAY (4), \
+              MONTH (5), YEAR (6) or WEEK (7)"),
+        ];
+        for (request, expected) in rows {
+            assert_eq!(refusal(&request), expected);
+        }
+        assert!(Asked::new(&request(&[limited(0, 6)]), Algorithm::FixedWindow).is_ok());
+    }
+
+    #[test]
+    fn who_is_counted_under_a_limit_of_the_request_is_told_apart() {
+        let key = |domain: &str, entries: &[(&'static str, &'static str)]| {
+            own_key(domain, &descriptor(entries).entries)
+        };
+        let rows = [
+            key("d", &[("a", "b")]),
+            key("d", &[("a", "b"), ("c", "d")]),
+            key("d", &[("ab", "")]),
+            key("da", &[("b", "")]),
+            key("d", &[("a", "1#b")]),
+        ];
+        for (index, one) in rows.iter().enumerate() {
+            assert!(rows[..index].iter().all(|other| other != one), "{one:?}");
+        }
+        let long = |last: &str| {
+            let value = "x".repeat(MAX_KEY_BYTES) + last;
+            own_key("d", &std::iter::once(("a".into(), value.into())).collect())
+        };
+        assert_eq!(long("1").len(), 33);
+        assert_ne!(long("1"), long("2"));
+    }
+
+    #[test]
+    fn an_entry_may_hold_the_clients_address() {
+        let rows = [
+            (&[("remote_address", "192.0.2.1")][..], Some("192.0.2.1")),
+            (&[("x", "y"), ("remote_address", "::ffff:192.0.2.1")], Some("192.0.2.1")),
+            (&[("remote_address", "10.0.0.0/8")], None),
+            (&[("x", "192.0.2.1")], None),
+        ];
+        for (entries, expected) in rows {
+            let found = client_ip(&descriptor(entries).entries);
+            assert_eq!(
+                found,
+                expected.map(|text| text.parse().expect("an address")),
+                "{entries:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! What Envoy is told: a `RateLimitResponse`.
+//!
+//! Every descriptor gets a status of its own, from the limits that hold for it and have a say:
+//! when one denies, the denying one with the longest wait, else the one with the least
+//! remaining. What only watches shows in the metadata alone.
+
+use std::time::{Duration, SystemTime};
+
+use http::HeaderMap;
+use smallvec::SmallVec;
+use tidegate::gate::{Line, Together};
+use tidegate::headers::{Forms, render};
+use tidegate::stats::Decided;
+use tidegate::{Algorithm, Limit};
+
+use super::refused::{Code, Refused};
+
+/// The whole answer.
+#[derive(Debug)]
+pub struct Reply<'a> {
+    /// Whether the request may go ahead: `OK` or `OVER_LIMIT`.
+    pub allowed: bool,
+    /// One per descriptor, in their order.
+    pub statuses: SmallVec<[Status<'a>; 2]>,
+    /// What is added to the response of Envoy's client.
+    pub headers: HeaderMap,
+    /// What Envoy's own log and filters can use.
+    pub metadata: Metadata<'a>,
+}
+
+/// One descriptor's answer.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Status<'a> {
+    /// Whether a limit that has a say denies it.
+    pub denied: bool,
+    /// The limit it speaks for, with the name of its policy; `None` if none holds, or if
+    /// nobody knows what is left of it.
+    pub limit: Option<(&'a str, &'a Limit)>,
+    /// What is left of it.
+    pub remaining: u64,
+    /// On a denial when it would pass, else when all is available again.
+    pub until_reset: Duration,
+}
+
+/// Named values.
+pub type Metadata<'a> = SmallVec<[(&'static str, Value<'a>); 6]>;
+
+/// A value of the metadata.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value<'a> {
+    /// Nothing, where a number could be.
+    Null,
+    /// A number.
+    Number(u64),
+    /// A word or a name.
+    Text(&'a str),
+    /// Names.
+    Texts(SmallVec<[&'a str; 4]>),
+}
+
+impl<'a> Reply<'a> {
+    /// The reply to so many descriptors, with headers in these forms.
+    ///
+    /// # Errors
+    /// When it was denied because the store failed: that is no `OVER_LIMIT`.
+    pub fn new(together: &Together<'a>, descriptors: usize, forms: Forms) -> Result<Self, Refused> {
+        let answer = &together.answer;
+        if !answer.allowed && answer.decided == Decided::FailedClosed {
+            let policy = answer.speaker().and_then(|line| line.policy).unwrap_or_default();
+            return Err(Refused::new(
+                Code::Unavailable,
+                format!("the store failed, and policy `{policy}` denies then (on_store_failure)"),
+            ));
+        }
+        let mut statuses = SmallVec::from_elem(Status::default(), descriptors);
+        let mut waits = SmallVec::<[Option<u64>; 2]>::from_elem(None, descriptors);
+        for (line, question) in answer.lines.iter().zip(&together.question_of) {
+            if let (true, Some(status), Some(wait)) =
+                (line.is_enforced(), statuses.get_mut(*question), waits.get_mut(*question))
+            {
+                consider(line, status, wait);
+            }
+        }
+        let mut headers = HeaderMap::new();
+        answer.show(|shown| render(forms, shown, SystemTime::now(), &mut headers));
+        Ok(Reply { allowed: answer.allowed, statuses, headers, metadata: metadata(together) })
+    }
+}
+
+/// Lets a line speak for its descriptor, if it has more to say than those before it. `rank`
+/// is what the one that speaks has left, or how long it wants to be waited for.
+fn consider<'a>(line: &Line<'a>, status: &mut Status<'a>, rank: &mut Option<u64>) {
+    let denied = !line.decision.allowed;
+    let retry_us = line.decision.retry_after.as_micros();
+    let own = if denied { retry_us.unwrap_or(u64::MAX) } else { line.decision.remaining };
+    let says_more = match *rank {
+        None => true,
+        Some(_) if denied != status.denied => denied,
+        Some(other) if denied => own > other,
+        Some(other) => own < other,
+    };
+    if !says_more {
+        return;
+    }
+    *rank = Some(own);
+    let reset_us = line.decision.reset_after.as_micros();
+    let until_us = if denied { retry_us.unwrap_or(reset_us) } else { reset_us };
+    *status = Status {
+        denied,
+        limit: line.remaining().map(|_| (line.policy.unwrap_or_default(), line.limit)),
+        remaining: line.decision.remaining,
+        until_reset: Duration::from_micros(until_us),
+    };
+}
+
+/// Which policy the answer speaks for, how it was decided, who denied and who would have.
+fn metadata<'a>(together: &Together<'a>) -> Metadata<'a> {
+    let answer = &together.answer;
+    let mut out = Metadata::new();
+    if answer.lines.is_empty() {
+        return out;
+    }
+    if let Some(speaker) = answer.speaker() {
+        if let Some(policy) = speaker.policy {
+            out.push(("policy", Value::Text(policy)));
+        }
+        out.push(("decided", Value::Text(answer.decided.name())));
+        out.push(("limit", Value::Number(speaker.decision.limit)));
+        out.push(("remaining", speaker.remaining().map_or(Value::Null, Value::Number)));
+        if !answer.allowed {
+            let wait = answer.retry_after().as_millis();
+            out.push(("retry_after_ms", wait.map_or(Value::Null, Value::Number)));
+        }
+    }
+    let names = |enforced: bool| {
+        let refusing = answer.lines.iter();
+        let refusing = refusing.filter(|l| l.is_enforced() == enforced && !l.decision.allowed);
+        let mut names = SmallVec::<[&'a str; 4]>::new();
+        for name in refusing.filter_map(|line| line.policy) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        names
+    };
+    for (name, names) in [("denied_by", names(true)), ("would_deny", names(false))] {
+        if !names.is_empty() {
+            out.push((name, Value::Texts(names)));
+        }
+    }
+    out
+}
+
+/// The number of a limit's window among Envoy's units; 0 for one that is none of them.
+pub fn unit(limit: &Limit) -> u64 {
+    const SECOND: u64 = 1_000_000;
+    const DAY: u64 = 24 * 3600 * SECOND;
+    const UNITS: [(u64, u64); 7] = [
+        (SECOND, 1),
+        (60 * SECOND, 2),
+        (3600 * SECOND, 3),
+        (DAY, 4),
+        (30 * DAY, 5),
+        (365 * DAY, 6),
+        (7 * DAY, 7),
+    ];
+    if limit.algorithm() == Algorithm::Concurrency {
+        return 0;
+    }
+    let window = limit.window_us();
+    UNITS.iter().find(|(length, _)| *length == window).map_or(0, |(_, unit)| *unit)
+}
