@@ -24,6 +24,8 @@ pub enum Command {
     Pauses(PausesArgs),
     /// The server beside an axum handler that decides nothing and throttlecrab's server.
     Http(HttpArgs),
+    /// The gRPC front beside a tonic service of the same proto that always answers OK.
+    Grpc(GrpcArgs),
     /// What a shared decision costs Redis, beside the usual designs and INCR.
     Redis(RedisArgs),
     /// What callers and limits see while Redis fails, checked against the stated bounds.
@@ -34,6 +36,12 @@ pub enum Command {
     /// The load; `http` starts this in a process of its own.
     #[command(hide = true)]
     HttpLoad(LoadArgs),
+    /// The tonic service; `grpc` starts this in a process of its own.
+    #[command(hide = true)]
+    GrpcBaseline(crate::grpc::BaselineArgs),
+    /// The load; `grpc` starts this in a process of its own.
+    #[command(hide = true)]
+    GrpcLoad(crate::grpc::LoadArgs),
     /// Resident bytes one subject needs; `inprocess` starts this in a process of its own.
     #[command(hide = true)]
     RssOf(RssArgs),
@@ -99,6 +107,22 @@ pub struct HttpArgs {
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "60",
         value_parser = clap::value_parser!(u32).range(6..=86_400))]
     pub soak: Option<u32>,
+}
+
+#[derive(Args)]
+pub struct GrpcArgs {
+    /// Print JSON instead of the table.
+    #[arg(long)]
+    pub json: bool,
+    /// Fewer rounds: a first look, with more noise.
+    #[arg(long)]
+    pub quick: bool,
+    /// A tidegate that is built already; without it, the release build is made.
+    #[arg(long, value_name = "PATH")]
+    pub tidegate: Option<PathBuf>,
+    /// Let servers and load share all processors, instead of one for each.
+    #[arg(long)]
+    pub unbound: bool,
 }
 
 #[derive(Args)]

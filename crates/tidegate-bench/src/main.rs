@@ -8,6 +8,7 @@
 //! - `rss.rs`: resident bytes per key, each subject in a process of its own;
 //! - `pauses.rs`: the worst single decision while a table fills and expires;
 //! - `http/`: the server beside other servers, see `http/mod.rs`;
+//! - `grpc/`: the gRPC front beside a tonic service, see `grpc/mod.rs`;
 //! - `redis/`: what a shared decision costs Redis, see `redis/mod.rs`;
 //! - `faults/`: what callers and limits see while Redis fails, see `faults/mod.rs`;
 //! - `bars.rs`, `report.rs`: the bars, the table and the JSON.
@@ -15,6 +16,7 @@
 mod bars;
 mod cli;
 mod faults;
+mod grpc;
 mod http;
 mod inprocess;
 mod measure;
@@ -48,6 +50,9 @@ fn main() -> ExitCode {
             }
         }
         cli::Command::Http(args) => return succeed(http::run(&args)),
+        cli::Command::Grpc(args) => return succeed(grpc::run(&args)),
+        cli::Command::GrpcBaseline(args) => return succeed(grpc::serve_baseline(&args)),
+        cli::Command::GrpcLoad(args) => return succeed(grpc::load(&args)),
         cli::Command::Redis(args) => return succeed(redis::run(&args)),
         cli::Command::Faults(args) => return succeed(faults::run(&args)),
         cli::Command::HttpBaseline(args) => return succeed(http::serve_baseline(&args)),

@@ -1,7 +1,7 @@
 //! The `tidegate` program: one binary, one subcommand per job.
 //!
 //! Layout: `cli.rs` says what can be typed; `serve/` is the server, with its fronts
-//! in `http/` and `admin/` and its secrets in `access/`; `config_cmd.rs` and
+//! in `http/`, `grpc/` (with `envoy/`) and `admin/` and its secrets in `access/`; `config_cmd.rs` and
 //! `explain.rs` look at a config without serving it; `replay/` sends recorded
 //! traffic through the engine and sums up what it decided; `papers.rs` writes
 //! shell completions and manual pages.
@@ -10,7 +10,9 @@ mod access;
 mod admin;
 mod cli;
 mod config_cmd;
+mod envoy;
 mod explain;
+mod grpc;
 mod http;
 mod logs;
 mod papers;

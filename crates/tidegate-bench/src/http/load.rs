@@ -10,6 +10,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
+use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::str::FromStr;
@@ -22,6 +23,7 @@ use tokio::net::TcpStream;
 use tokio::task::LocalSet;
 
 use super::process::Times;
+use super::turns::Pace;
 use super::wire::{Answer, Budget, Form, Request};
 use super::{soak, turns};
 use crate::cli::name_of;
@@ -46,18 +48,8 @@ pub struct LoadArgs {
     /// Distinct keys.
     #[arg(long)]
     pub keys: u32,
-    /// How long a turn is.
-    #[arg(long, default_value_t = 0)]
-    pub time_ms: u64,
-    /// Turns of each server.
-    #[arg(long, default_value_t = 1)]
-    pub rounds: usize,
-    /// A turn in which somebody stood in line for longer than this part of it is made again.
-    #[arg(long, default_value_t = f64::MAX)]
-    pub max_queued: f64,
-    /// Never sleep during a turn.
-    #[arg(long)]
-    pub awake: bool,
+    #[command(flatten)]
+    pub pace: Pace,
 }
 
 impl LoadArgs {
@@ -140,14 +132,22 @@ pub struct Report {
 /// Does the job on this thread.
 pub fn run(args: &LoadArgs) -> io::Result<Report> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    LocalSet::new().block_on(&runtime, async {
-        tokio::select! {
-            report = work(args) => report,
-            () = silence() => {
-                Err(io::Error::other(format!("no answer came for {SILENCE_SECS} s")))
-            }
+    LocalSet::new().block_on(&runtime, until_silence(work(args)))
+}
+
+/// Works until it is done, or until no answer came for a while.
+pub async fn until_silence<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    tokio::select! {
+        done = work => done,
+        () = silence() => {
+            Err(io::Error::other(format!("no answer came for {SILENCE_SECS} s")))
         }
-    })
+    }
+}
+
+/// Notes that an answer came.
+pub fn answered() {
+    ANSWERS.set(ANSWERS.get() + 1);
 }
 
 async fn work(args: &LoadArgs) -> io::Result<Report> {
@@ -202,7 +202,7 @@ impl Connection {
             }
             filled += read;
         }
-        ANSWERS.set(ANSWERS.get() + 1);
+        answered();
         Answer::parse(&self.buffer[..filled])?.ok_or_else(|| io::Error::other("the answer shrank"))
     }
 }
@@ -266,8 +266,9 @@ pub struct Turn {
 }
 
 impl Turn {
-    pub fn begin(target: Target) -> io::Result<Self> {
-        let process = target.process.to_string();
+    /// Of the server in this process.
+    pub fn begin(process: u32) -> io::Result<Self> {
+        let process = process.to_string();
         Ok(Turn {
             server: Times::of(&process)?,
             load: Times::of("self")?,

@@ -25,8 +25,13 @@ mod turns;
 mod wire;
 
 pub use baseline::{BaselineArgs, serve as serve_baseline};
-pub use load::LoadArgs;
-pub use rounds::Subject;
+pub use load::{Counted, LoadArgs, Report, answered, until_silence};
+pub use process::bound_to;
+pub use programs::tidegate;
+pub use rounds::{Figure, Subject, load_us, p50_us, p99_us, per_second, server_busy, server_us};
+pub use server::is_setting;
+pub use setup::{DISTURBED, Directory, Places};
+pub use turns::{Gate, Lane, Pace, take_turns};
 
 use std::io;
 

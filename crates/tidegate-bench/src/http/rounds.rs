@@ -137,7 +137,7 @@ pub struct Figure {
 impl Figure {
     /// The interval is that of the sign test: how many of n values fall below their median
     /// is like n coins, whatever the values' distribution.
-    fn of(values: &[f64]) -> Self {
+    pub fn of(values: &[f64]) -> Self {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
         let last = sorted.len() - 1;
@@ -154,16 +154,29 @@ impl Figure {
     }
 }
 
-impl Row {
-    /// The median of what `measure` says of each pass.
-    pub fn figure(&self, measure: fn(&Counted) -> f64) -> Figure {
-        Figure::of(&self.turns.iter().map(measure).collect::<Vec<_>>())
+/// What is measured of a turn.
+type Measure = fn(&Counted) -> f64;
+
+impl Figure {
+    /// The median of what `measure` says of each turn.
+    pub fn over(turns: &[Counted], measure: Measure) -> Self {
+        Figure::of(&turns.iter().map(measure).collect::<Vec<_>>())
     }
 
     /// The median of the ratios to another subject in the same rounds.
-    pub fn ratio(&self, other: &Row, measure: fn(&Counted) -> f64) -> Figure {
-        let pairs = self.turns.iter().zip(&other.turns);
+    pub fn ratio(ours: &[Counted], theirs: &[Counted], measure: Measure) -> Self {
+        let pairs = ours.iter().zip(theirs);
         Figure::of(&pairs.map(|(ours, theirs)| measure(ours) / measure(theirs)).collect::<Vec<_>>())
+    }
+}
+
+impl Row {
+    pub fn figure(&self, measure: Measure) -> Figure {
+        Figure::over(&self.turns, measure)
+    }
+
+    pub fn ratio(&self, other: &Row, measure: Measure) -> Figure {
+        Figure::ratio(&self.turns, &other.turns, measure)
     }
 }
 

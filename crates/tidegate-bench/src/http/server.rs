@@ -76,7 +76,7 @@ impl Program {
 }
 
 /// Environment variables that would change what is measured.
-fn is_setting(name: &str) -> bool {
+pub fn is_setting(name: &str) -> bool {
     ["TIDEGATE_", "THROTTLECRAB_", "RUST_LOG", "TOKIO_", "OTEL_"]
         .iter()
         .any(|start| name.starts_with(start))

@@ -259,8 +259,8 @@ pub async fn ask(args: &LoadArgs) -> io::Result<Counted> {
     }
     if filling.get() == 0 {
         println!("{FILLED}");
-        let turn = Turn::begin(args.target())?;
-        tokio::time::sleep(Duration::from_millis(args.time_ms)).await;
+        let turn = Turn::begin(args.target().process)?;
+        tokio::time::sleep(Duration::from_millis(args.pace.time_ms)).await;
         over.set(true);
         join(tasks).await?;
         return turn.end(&tally);

@@ -9,7 +9,7 @@ use tidegate::config::{NotAStore, StoreUrl};
 
 use super::Tokens;
 
-/// For `/v1`, and later gRPC and RESP. Several, so that one can be replaced while
+/// For `/v1`, gRPC and RESP. Several, so that one can be replaced while
 /// the other still works.
 const TOKENS: &str = "TIDEGATE_TOKENS";
 /// For the admin front.

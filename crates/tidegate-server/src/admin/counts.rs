@@ -147,10 +147,13 @@ impl SeriesView {
 
 impl FrontView {
     fn new(facts: &Facts, front: Front) -> Self {
+        let answers: u64 = facts.answers(front).iter().map(|(_, count)| count).sum();
+        let calls = facts.calls().iter().map(|(_, count)| count).sum();
+        let calls: u64 = if front == Front::Grpc { calls } else { 0 };
         FrontView {
             front: front.name(),
             connections: facts.connections(front),
-            answers: facts.answers(front).iter().map(|(_, count)| count).sum(),
+            answers: answers + calls,
         }
     }
 }

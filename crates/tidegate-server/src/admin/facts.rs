@@ -39,6 +39,7 @@ pub struct Facts {
     max_keys: u64,
     ready: watch::Sender<bool>,
     fronts: [FrontFacts; Front::ALL.len()],
+    calls: [Calls; STRIPES],
     reloads: [AtomicU64; 2],
     reloaded_at: AtomicU64,
 }
@@ -71,6 +72,7 @@ impl Facts {
             max_keys: max_keys as u64,
             ready: watch::Sender::new(false),
             fronts: Default::default(),
+            calls: Default::default(),
             reloads: Default::default(),
             // The config the server started with was read without error.
             reloaded_at: AtomicU64::new(since_epoch(started).as_secs()),
@@ -96,6 +98,13 @@ impl Facts {
     #[inline]
     pub fn answered(&self, front: Front, status: StatusCode) {
         self.fronts[front as usize].answers[stripe()].count(status);
+    }
+
+    /// Notes an answer to a call over gRPC, by the code of its status.
+    #[inline]
+    pub fn answered_call(&self, code: u8) {
+        let counts = &self.calls[stripe()].0;
+        counts[usize::from(code).min(CODES.len() - 1)].fetch_add(1, Relaxed);
     }
 
     /// Notes a connection; it ends when the handle is dropped.
@@ -141,7 +150,40 @@ impl Facts {
         let all = (0..STATUSES).map(|index| (FIRST_STATUS + index, sum(index)));
         all.filter(|(_, count)| *count > 0).collect()
     }
+
+    /// Answers to calls over gRPC so far, by code; codes that never were are left out.
+    pub fn calls(&self) -> Vec<(&'static str, u64)> {
+        let sum = |index: usize| self.calls.iter().map(|one| one.0[index].load(Relaxed)).sum();
+        let all = CODES.into_iter().enumerate().map(|(index, code)| (code, sum(index)));
+        all.filter(|(_, count)| *count > 0).collect()
+    }
 }
+
+/// The codes of gRPC, by number.
+const CODES: [&str; 17] = [
+    "OK",
+    "CANCELLED",
+    "UNKNOWN",
+    "INVALID_ARGUMENT",
+    "DEADLINE_EXCEEDED",
+    "NOT_FOUND",
+    "ALREADY_EXISTS",
+    "PERMISSION_DENIED",
+    "RESOURCE_EXHAUSTED",
+    "FAILED_PRECONDITION",
+    "ABORTED",
+    "OUT_OF_RANGE",
+    "UNIMPLEMENTED",
+    "INTERNAL",
+    "UNAVAILABLE",
+    "DATA_LOSS",
+    "UNAUTHENTICATED",
+];
+
+/// Answers by code.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Calls([AtomicU64; CODES.len()]);
 
 /// A connection that is noted.
 #[derive(Debug)]

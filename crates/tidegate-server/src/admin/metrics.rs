@@ -179,6 +179,11 @@ fn fronts(page: &mut Exposition, facts: &Facts) {
             family.sample(&labels, count);
         }
     }
+    let help = "Answers to calls over gRPC, by code.";
+    let mut family = page.family("tidegate_grpc_requests_total", Kind::Counter, help);
+    for (code, count) in facts.calls() {
+        family.sample(&[("code", code)], count);
+    }
     let help = "Open connections by front.";
     let mut family = page.family("tidegate_connections", Kind::Gauge, help);
     for front in Front::ALL {

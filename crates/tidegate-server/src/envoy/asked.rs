@@ -22,8 +22,9 @@ pub const MAX_DESCRIPTORS: usize = MAX_CHECKS;
 /// The most entries of a descriptor: as many as a request over HTTP may have headers.
 pub const MAX_ENTRIES: usize = 100;
 
-/// The largest cost either way: no limit is larger.
-const MAX_HITS: u64 = bounds::MAX_COUNT;
+/// More hits count as this many, which no limit admits. A refusal would be worse: Envoy can
+/// take hits from what a client sends, and lets requests pass when its question fails.
+const MAX_HITS: u64 = bounds::MAX_COUNT + 1;
 
 /// Envoy's name for the client's address.
 const REMOTE_ADDRESS: &str = "remote_address";
@@ -103,7 +104,7 @@ fn one<'a>(
 ) -> Result<One<'a>, Wrong> {
     let entries = &descriptor.entries;
     check_entries(entries)?;
-    let cost = cost(request, descriptor)?;
+    let cost = cost(request, descriptor);
     let subject = match &descriptor.limit {
         None => About::Policies(Attributes {
             domain: Some(&request.domain),
@@ -136,19 +137,15 @@ fn check_entries(entries: &Entries<'_>) -> Result<(), Wrong> {
 }
 
 /// What is asked for; `None`: what each policy says.
-fn cost(request: &Request<'_>, descriptor: &Descriptor<'_>) -> Result<Option<Cost>, Wrong> {
+fn cost(request: &Request<'_>, descriptor: &Descriptor<'_>) -> Option<Cost> {
     let hits = match (descriptor.hits_addend, request.hits_addend) {
-        (Some(hits), _) => hits,
+        (Some(hits), _) => hits.min(MAX_HITS),
         (None, 0) if descriptor.is_negative_hits => 1,
-        (None, 0) => return Ok(None),
+        (None, 0) => return None,
         (None, hits) => u64::from(hits),
     };
-    if hits > MAX_HITS {
-        let detail = format!("{hits} is out of range: send at most {MAX_HITS}");
-        return Err(("hits_addend".into(), detail));
-    }
     let gives_back = descriptor.is_negative_hits && hits > 0;
-    Ok(Some(if gives_back { Cost::Refund(hits) } else { Cost::Ask(hits) }))
+    Some(if gives_back { Cost::Refund(hits) } else { Cost::Ask(hits) })
 }
 
 /// The client's address, if a descriptor names it; what else an entry of that name holds
@@ -235,7 +232,9 @@ mod tests {
             (Some(0), true, 3, Some(Cost::Ask(0))),
             (Some(2), false, 3, Some(Cost::Ask(2))),
             (Some(2), true, 3, Some(Cost::Refund(2))),
-            (Some(MAX_HITS), false, 0, Some(Cost::Ask(MAX_HITS))),
+            (Some(MAX_HITS - 1), false, 0, Some(Cost::Ask(1_000_000_000_000))),
+            (Some(u64::MAX), false, 0, Some(Cost::Ask(MAX_HITS))),
+            (Some(u64::MAX), true, 0, Some(Cost::Refund(MAX_HITS))),
         ];
         for (hits_addend, is_negative_hits, of_request, expected) in rows {
             let one = Descriptor { hits_addend, is_negative_hits, ..descriptor(&[("a", "b")]) };
@@ -256,7 +255,6 @@ mod tests {
             ..good.clone()
         };
         let many = descriptor(&vec![("a", "b"); MAX_ENTRIES + 1]);
-        let huge = Descriptor { hits_addend: Some(u64::MAX), ..good.clone() };
         #[rustfmt::skip]
         let rows = [
             (Request { domain: "".into(), ..request(std::slice::from_ref(&good)) },
@@ -267,8 +265,6 @@ mod tests {
             (request(&[many]), "descriptors[0].entries: there are 101: send at most 100"),
             (request(&[descriptor(&[("a", ""), ("", "b")])]),
              "descriptors[0].entries[1].key: it is empty: name what the value is"),
-            (request(&[huge]),
-             "descriptors[0].hits_addend: 18446744073709551615 is out of range: send at most 1000000000000"),
             (request(&[limited(1, 0)]),
              "descriptors[0].limit.unit: 0 is no unit of time: send SECOND (1), MINUTE (2), HOUR (3), DAY (4), \
               MONTH (5), YEAR (6) or WEEK (7)"),

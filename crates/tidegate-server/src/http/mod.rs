@@ -14,7 +14,7 @@
 
 mod answer;
 mod answering;
-mod body;
+pub mod body;
 mod check;
 mod forward;
 mod leases;

@@ -23,8 +23,7 @@ impl Announced {
         config: &Config,
         store_is_up: bool,
         args: &ServeArgs,
-        http: Option<&Bound>,
-        admin: Option<&Bound>,
+        [http, grpc, admin]: [Option<&Bound>; 3],
     ) -> Self {
         let missing = if store_is_up { "" } else { " (not reachable yet)" };
         let version = env!("CARGO_PKG_VERSION");
@@ -40,7 +39,7 @@ impl Announced {
                 writeln!(text, "no config: `default` allows 100 per 1m to every client address")
             }
         };
-        for (name, bound) in [("http", http), ("admin", admin)] {
+        for (name, bound) in [("http", http), ("grpc", grpc), ("admin", admin)] {
             let url = bound.and_then(|bound| Some(url(bound, bound.socket.local_addr().ok()?)));
             let _ = writeln!(text, "  {name:<6} {}", url.as_deref().unwrap_or("off"));
         }
@@ -67,7 +66,12 @@ impl Announced {
 }
 
 fn url(bound: &Bound, address: SocketAddr) -> String {
-    let scheme = if bound.site.tls.is_some() { "https" } else { "http" };
+    let scheme = match (bound.site.front, bound.site.tls.is_some()) {
+        (FrontName::Grpc, false) => "grpc",
+        (FrontName::Grpc, true) => "grpcs",
+        (_, false) => "http",
+        (_, true) => "https",
+    };
     format!("{scheme}://{address}")
 }
 

@@ -22,7 +22,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "ADDR|off", env = "TIDEGATE_HTTP")]
     pub http: Option<Choice>,
 
-    /// Where decisions are asked for over gRPC (not in this version)
+    /// Where decisions are asked for over gRPC, by Envoy [default: 127.0.0.1:8081]
     #[arg(long, value_name = "ADDR|off", env = "TIDEGATE_GRPC")]
     pub grpc: Option<Choice>,
 
@@ -48,7 +48,7 @@ const SERVE_HELP: &str = "\
 A flag wins over its environment variable, that over the file, that over the default.
 
 Secrets come from the environment, or from files it names:
-  TIDEGATE_TOKENS        who may ask on --http: secrets separated by commas
+  TIDEGATE_TOKENS        who may ask on --http and --grpc: secrets separated by commas
   TIDEGATE_ADMIN_TOKEN   who may use the admin API; /healthz, /readyz and /metrics stay open
   TIDEGATE_STORE         the store that nodes share, a URL; wins over the config's `store`
   TIDEGATE_TOKENS_FILE, TIDEGATE_ADMIN_TOKEN_FILE, TIDEGATE_STORE_FILE

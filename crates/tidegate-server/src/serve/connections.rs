@@ -8,12 +8,14 @@
 //! have not moved for too long to close. A deadline is then met up to one tick late.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio::task::JoinHandle;
 
 /// How often the marks are looked at. A head, or a stalled answer, is given up
 /// on between one and two ticks: an honest client needs milliseconds.
@@ -26,6 +28,10 @@ const IDLE_TICKS: u32 = 24;
 
 /// Ticks after which a head that began, or an answer nobody reads, is given up on.
 const STALLED_TICKS: u32 = 2;
+
+/// How long a connection that is too old may take to finish what was begun: decisions take
+/// milliseconds, and whoever watches our health may ask again.
+const AGE_GRACE: Duration = Duration::from_secs(20);
 
 /// All connections of a server.
 #[derive(Debug, Default)]
@@ -74,6 +80,9 @@ pub struct Connection {
     /// A write found no room.
     stalled: AtomicBool,
     written: AtomicU64,
+    /// It speaks HTTP/2, where bytes come that belong to no request: answers to pings,
+    /// room for more.
+    framed: AtomicBool,
 }
 
 impl Connections {
@@ -129,7 +138,8 @@ impl Seen {
         let (begun, written) = (now.begun.load(Relaxed), now.written.load(Relaxed));
         let stalled = now.stalled.load(Relaxed) && written == self.written;
         let moved = begun != self.begun || begun != now.ended.load(Relaxed);
-        let head = !moved && (now.heard.load(Relaxed) || begun == 0);
+        let heard = now.heard.load(Relaxed) && !now.framed.load(Relaxed);
+        let head = !moved && (heard || begun == 0);
         *self = Seen {
             begun,
             written,
@@ -157,6 +167,7 @@ impl Connection {
             heard: AtomicBool::new(false),
             stalled: AtomicBool::new(false),
             written: AtomicU64::new(0),
+            framed: AtomicBool::new(false),
         }
     }
 
@@ -180,6 +191,13 @@ impl Connection {
         self.begun.fetch_add(1, Relaxed);
         self.heard.store(false, Relaxed);
         InFlight(Arc::clone(self))
+    }
+
+    /// It speaks HTTP/2.
+    pub fn speaks_in_frames(&self) {
+        if !self.framed.load(Relaxed) {
+            self.framed.store(true, Relaxed);
+        }
     }
 
     /// Bytes came.
@@ -228,6 +246,37 @@ impl Entered {
     pub fn connection(&self) -> &Arc<Connection> {
         &self.connection
     }
+
+    /// Has it drained at about this age, and closed [`AGE_GRACE`] later if it is still there;
+    /// until the handle is dropped.
+    pub fn age_out(&self, age: Duration) -> Aging {
+        let (connection, age) = (Arc::clone(&self.connection), spread(age, self.id));
+        Aging(tokio::spawn(async move {
+            tokio::time::sleep(age).await;
+            connection.tell(Order::Drain);
+            tokio::time::sleep(AGE_GRACE).await;
+            connection.tell(Order::Close);
+        }))
+    }
+}
+
+/// A connection's end to come; called off on drop.
+#[derive(Debug)]
+pub struct Aging(JoinHandle<()>);
+
+impl Drop for Aging {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// An age up to a tenth more or less, another for each connection: those that came together,
+/// as after a restart, do not all go together.
+fn spread(age: Duration, id: u64) -> Duration {
+    const STEPS: u32 = 1 << 10;
+    let random = RandomState::new().hash_one(id) % u64::from(2 * STEPS);
+    let step = u32::try_from(random).unwrap_or_default();
+    age * 9 / 10 + age / 10 / STEPS * step
 }
 
 impl Drop for Entered {

@@ -54,7 +54,7 @@ impl fmt::Display for ServeError {
             ServeError::Tls(error) => error.fmt(f),
             ServeError::Address { front, error } => write!(f, "{}: {error}", front.name()),
             ServeError::NothingToServe => {
-                f.write_str("every front is off: leave --http or --admin on")
+                f.write_str("every front is off: leave --http, --grpc or --admin on")
             }
             ServeError::Exposed { front, address } => write!(
                 f,

@@ -11,13 +11,14 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use hyper::body::{Body, Incoming};
+use hyper::rt::Executor;
 use hyper::service::service_fn;
-use hyper::{Request, Response};
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper::{Request, Response, Version};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use pin_project_lite::pin_project;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -60,6 +61,11 @@ const MAX_RESET_STREAMS: usize = 32;
 /// Answers waiting to be sent per HTTP/2 stream; ours are far smaller.
 const MAX_SEND_BYTES: usize = 64 * 1024;
 
+/// How often the other side of an HTTP/2 connection is asked whether it is still there, and
+/// how long it may take to say so. A host that is gone keeps a connection half open for ever.
+const KEEP_ALIVE: Duration = Duration::from_secs(60);
+const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
+
 /// What answers requests: a protocol adapter.
 pub trait Front: Send + Sync + 'static {
     /// The body of its answers.
@@ -99,14 +105,23 @@ pub struct Listener<F> {
     pub tls: Option<TlsAcceptor>,
     pub facts: Arc<Facts>,
     pub connections: Arc<Connections>,
+    pub bounds: Bounds,
+}
+
+/// How many there may be, and how long each.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
     /// The most connections at once; further ones wait in the kernel.
-    pub max_connections: usize,
+    pub connections: usize,
+    /// How old a connection gets before it is asked to go, about; `None` for any age.
+    /// Clients that keep theirs for ever never find out that there are more servers now.
+    pub age: Option<Duration>,
 }
 
 impl<F: Front> Listener<F> {
     /// Accepts until dropped. Connections live on.
     pub async fn run(self) {
-        let places = Arc::new(Semaphore::new(self.max_connections));
+        let places = Arc::new(Semaphore::new(self.bounds.connections));
         let protocol = Arc::new(protocol());
         loop {
             // Never closed, so this always comes.
@@ -130,11 +145,12 @@ impl<F: Front> Listener<F> {
                 entered: self.connections.enter(),
                 address,
             };
+            let aging = self.bounds.age.map(|age| serving.entered.age_out(age));
             let tls = self.tls.clone();
             let connected = self.facts.connected(self.name);
             tokio::spawn(async move {
                 serving.accept(stream, tls).await;
-                drop((connected, place));
+                drop((connected, place, aging));
             });
         }
     }
@@ -146,15 +162,34 @@ fn is_of_one_connection(error: &io::Error) -> bool {
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
 }
 
-type Protocol = auto::Builder<TokioExecutor>;
+type Protocol = auto::Builder<AtOnce>;
+
+/// Runs the answers of an HTTP/2 connection: once right away, because nearly all are
+/// finished then, and only those that are not as tasks of their own. A task costs more than
+/// a decision, and answers that are there when the connection writes go out together.
+#[derive(Clone, Copy, Debug)]
+struct AtOnce;
+
+impl<F: Future<Output = ()> + Send + 'static> Executor<F> for AtOnce {
+    fn execute(&self, answer: F) {
+        let mut answer = Box::pin(answer);
+        // Whoever is polled again, by its task, tells that one when to wake.
+        if answer.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+            tokio::spawn(answer);
+        }
+    }
+}
 
 /// HTTP/1.1 and HTTP/2, whichever the client speaks.
 fn protocol() -> Protocol {
-    let mut builder = auto::Builder::new(TokioExecutor::new());
+    let mut builder = auto::Builder::new(AtOnce);
     // One buffer for head and body costs the kernel less than a list of two.
     builder.http1().header_read_timeout(None).max_buf_size(MAX_HEAD_BYTES).writev(false);
     builder
         .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(KEEP_ALIVE)
+        .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
         .max_concurrent_streams(MAX_STREAMS)
         .max_header_list_size(MAX_HEADER_LIST_BYTES)
         .max_pending_accept_reset_streams(MAX_RESET_STREAMS)
@@ -188,6 +223,9 @@ impl<F: Front> Serving<F> {
         let name = self.name;
         let service = service_fn(move |request: Request<Incoming>| {
             let (method, path) = (request.method(), request.uri().path());
+            if request.version() == Version::HTTP_2 {
+                marks.speaks_in_frames();
+            }
             let span = debug_span!("request", front = name.name(), %method, path, status = Empty);
             Spanned { answer: front.answer(request, peer, marks.begin()), span }
         });

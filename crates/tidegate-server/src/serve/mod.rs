@@ -43,20 +43,24 @@ pub use self::listener::Front;
 use self::announce::Announced;
 use self::connections::{Connections, TICK};
 use self::drain::Served;
-use self::listener::{Listener, bind};
-use self::reload::{Reloader, Started};
+use self::listener::{Bounds, Listener, bind};
+use self::reload::{Reloaded, Reloader, Started};
 use self::router::Routed;
 use self::settings::{Settings, Site};
 use crate::access::Secrets;
 use crate::admin::{self, Facts};
+use crate::grpc::GrpcFront;
 use crate::http::HttpFront;
 use crate::logs;
 
-/// The most connections to the HTTP front: a thousand gateways with a pool each.
+/// The most connections to a front that decides: a thousand gateways with a pool each.
 const MAX_CONNECTIONS: usize = 16_384;
 
 /// The most connections to the admin front: scrapers, probes and a few people.
 const MAX_ADMIN_CONNECTIONS: usize = 256;
+
+/// The fronts that share those: http, grpc.
+const DECIDING_FRONTS: usize = 2;
 
 /// File descriptors that are kept free of connections: sockets, files, the runtime.
 const OTHER_FILES: usize = 64;
@@ -104,25 +108,29 @@ async fn serve(
     }
     let gate = Arc::new(gate);
     let facts = Arc::new(Facts::new(config.max_keys));
-    let Settings { http, admin, missing, exposed } = settings;
+    let Settings { http, grpc, admin, missing, exposed } = settings;
     let access = |site: &Option<Site>| site.as_ref().map(|site| site.access.clone());
-    let (http_access, admin_access) = (access(&http), access(&admin));
+    let access = |site| access(site).unwrap_or_default();
 
-    let max_connections = max_connections();
-    let http_access = http_access.unwrap_or_default();
-    let front = HttpFront::new(Arc::clone(&gate), Arc::clone(&facts), config.headers, http_access);
-    let front = Arc::new(front);
-    let admin_access = admin_access.unwrap_or_default();
-    let routes = admin::router(Arc::clone(&gate), Arc::clone(&facts), store.clone(), admin_access);
-    let routed = Arc::new(Routed::new(routes, Arc::clone(&facts)));
+    let (gate_, facts_) = (|| Arc::clone(&gate), || Arc::clone(&facts));
+    let front = Arc::new(HttpFront::new(gate_(), facts_(), config.headers, access(&http)));
+    let calls = Arc::new(GrpcFront::new(gate_(), facts_(), config.headers, access(&grpc)));
+    let routes = admin::router(gate_(), facts_(), store.clone(), access(&admin));
+    let routed = Arc::new(Routed::new(routes, facts_()));
     let http = http.map(Bound::new).transpose()?;
+    let grpc = grpc.map(Bound::new).transpose()?;
     let admin = admin.map(Bound::new).transpose()?;
     let is_up = store.as_ref().is_none_or(|store| store.stats().up);
-    let announced = Announced::new(&config, is_up, args, http.as_ref(), admin.as_ref());
+    let bound = [http.as_ref(), grpc.as_ref(), admin.as_ref()];
+    let announced = Announced::new(&config, is_up, args, bound);
 
     let mut served = Served::new(Arc::clone(&facts));
-    served.http = http.map(|bound| bound.listen(Arc::clone(&front), &facts, max_connections));
-    served.admin = admin.map(|bound| bound.listen(routed, &facts, MAX_ADMIN_CONNECTIONS));
+    let many = Bounds { connections: max_connections(), age: None };
+    let aging = Bounds { age: Some(config.grpc_max_connection_age), ..many };
+    let few = Bounds { connections: MAX_ADMIN_CONNECTIONS, ..many };
+    served.http = http.map(|bound| bound.listen(Arc::clone(&front), &facts, many));
+    served.grpc = grpc.map(|bound| bound.listen(Arc::clone(&calls), &facts, aging));
+    served.admin = admin.map(|bound| bound.listen(routed, &facts, few));
     if let Ok(denials) = logs::denials(gate.stats().events()) {
         tokio::spawn(denials);
     }
@@ -131,7 +139,8 @@ async fn serve(
         tokio::spawn(store::watch(store, config.store.to_string()));
     }
     let started = Started { config, store: said_store };
-    let reloader = Reloader::new(args.config.clone(), started, gate, front, Arc::clone(&facts));
+    let fronts = Reloaded { http: front, grpc: calls };
+    let reloader = Reloader::new(args.config.clone(), started, gate, fronts, Arc::clone(&facts));
     tokio::spawn(reloader.run(signals.hangup));
 
     facts.set_ready(true);
@@ -150,13 +159,14 @@ fn limiter(config: &Config, clock: Clock) -> Result<Limiter, ServeError> {
     Ok(builder.build()?)
 }
 
-/// As many as we would like, or as the operating system lets us have.
+/// As many as we would like for each front that decides, or as the operating system lets us have.
 fn max_connections() -> usize {
     let reserved = MAX_ADMIN_CONNECTIONS + OTHER_FILES;
-    let wanted = (MAX_CONNECTIONS + reserved) as u64;
+    let wanted = (DECIDING_FRONTS * MAX_CONNECTIONS + reserved) as u64;
     let files = rlimit::increase_nofile_limit(wanted).unwrap_or(1024);
     let files = usize::try_from(files).unwrap_or(usize::MAX);
-    files.saturating_sub(reserved).clamp(OTHER_FILES, MAX_CONNECTIONS)
+    let each = files.saturating_sub(reserved) / DECIDING_FRONTS;
+    each.clamp(OTHER_FILES, MAX_CONNECTIONS)
 }
 
 /// A front with its socket.
@@ -177,7 +187,7 @@ impl Bound {
         self,
         front: Arc<F>,
         facts: &Arc<Facts>,
-        max_connections: usize,
+        bounds: Bounds,
     ) -> (JoinHandle<()>, Arc<Connections>) {
         let connections = Arc::new(Connections::default());
         let listener = Listener {
@@ -187,7 +197,7 @@ impl Bound {
             tls: self.site.tls,
             facts: Arc::clone(facts),
             connections: Arc::clone(&connections),
-            max_connections,
+            bounds,
         };
         let swept = Arc::clone(&connections);
         tokio::spawn(async move {

@@ -23,6 +23,7 @@ use tracing::{error, info, warn};
 
 use super::settings::needing_restart;
 use crate::admin::{Facts, Reload};
+use crate::grpc::GrpcFront;
 use crate::http::HttpFront;
 
 /// How often we look without being told.
@@ -41,10 +42,16 @@ struct State {
     /// What a reload cannot change.
     started: Started,
     gate: Arc<Gate>,
-    front: Arc<HttpFront>,
+    fronts: Reloaded,
     facts: Arc<Facts>,
     /// Of the content that was last read, good or bad.
     seen: Option<u64>,
+}
+
+/// The fronts that a reload changes.
+pub struct Reloaded {
+    pub http: Arc<HttpFront>,
+    pub grpc: Arc<GrpcFront>,
 }
 
 /// What the server started with.
@@ -59,11 +66,11 @@ impl Reloader {
         path: Option<PathBuf>,
         started: Started,
         gate: Arc<Gate>,
-        front: Arc<HttpFront>,
+        fronts: Reloaded,
         facts: Arc<Facts>,
     ) -> Self {
         let seen = path.as_deref().and_then(fingerprint);
-        Reloader { path, state: State { started, gate, front, facts, seen } }
+        Reloader { path, state: State { started, gate, fronts, facts, seen } }
     }
 
     /// Watches for as long as it is polled.
@@ -138,7 +145,8 @@ impl State {
         let policies = config.policies.len();
         self.gate.reload(config.policies);
         self.gate.set_nodes(config.nodes);
-        self.front.set_forms(config.headers);
+        self.fronts.http.set_forms(config.headers);
+        self.fronts.grpc.set_forms(config.headers);
         self.facts.reloaded(Reload::Ok);
         info!(policies, "the config was reloaded");
         if !fields.is_empty() {

@@ -15,6 +15,7 @@ pub use crate::admin::Front as FrontName;
 
 /// Where fronts listen when nobody says.
 const DEFAULT_HTTP: SocketAddr = SocketAddr::new(LOOPBACK, 8080);
+const DEFAULT_GRPC: SocketAddr = SocketAddr::new(LOOPBACK, 8081);
 const DEFAULT_ADMIN: SocketAddr = SocketAddr::new(LOOPBACK, 9090);
 const LOOPBACK: std::net::IpAddr = std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
@@ -37,6 +38,7 @@ pub struct Site {
 /// All that was said, put together.
 pub struct Settings {
     pub http: Option<Site>,
+    pub grpc: Option<Site>,
     pub admin: Option<Site>,
     /// Fronts somebody asked for that this version does not have.
     pub missing: Vec<FrontName>,
@@ -57,10 +59,11 @@ impl Settings {
             resp: choose(FrontName::Resp, args.resp.as_ref(), config.fronts.resp.as_deref())?,
             admin: choose(FrontName::Admin, args.admin.as_ref(), config.fronts.admin.as_deref())?,
         };
-        let missing = [(FrontName::Grpc, &said.grpc), (FrontName::Resp, &said.resp)];
+        let missing = [(FrontName::Resp, &said.resp)];
         let missing = missing.into_iter().filter(|(_, said)| matches!(said, Some(Choice::At(_))));
         let mut settings = Settings {
             http: None,
+            grpc: None,
             admin: None,
             missing: missing.map(|(front, _)| front).collect(),
             exposed: Vec::new(),
@@ -74,11 +77,12 @@ impl Settings {
             Ok::<_, ServeError>(Some(Site { front, address, access, tls }))
         };
         let http = site(FrontName::Http, said.http, DEFAULT_HTTP, config.tls.http.as_ref())?;
+        let grpc = site(FrontName::Grpc, said.grpc, DEFAULT_GRPC, config.tls.grpc.as_ref())?;
         let admin = site(FrontName::Admin, said.admin, DEFAULT_ADMIN, config.tls.admin.as_ref())?;
-        if http.is_none() && admin.is_none() {
+        if [&http, &grpc, &admin].into_iter().all(Option::is_none) {
             return Err(ServeError::NothingToServe);
         }
-        Ok(Settings { http, admin, ..settings })
+        Ok(Settings { http, grpc, admin, ..settings })
     }
 
     /// Who may ask. Refuses an address that others can reach without a secret.
@@ -133,6 +137,7 @@ pub fn needing_restart(old: &Config, new: &Config) -> Vec<&'static str> {
         ("when_full", old.when_full != new.when_full),
         ("http", old.fronts.http != new.fronts.http),
         ("grpc", old.fronts.grpc != new.fronts.grpc),
+        ("grpc_max_connection_age", old.grpc_max_connection_age != new.grpc_max_connection_age),
         ("resp", old.fronts.resp != new.fronts.resp),
         ("admin", old.fronts.admin != new.fronts.admin),
         ("tls", old.tls != new.tls),

@@ -7,6 +7,7 @@
 //! - `serve/`: the server as a process; `http/`: what it answers; `admin/`: what operators see of it;
 //! - `otlp.rs`: spans, as a collector gets them; with the feature `otlp`;
 //! - `shared/`: counts in a store that nodes share;
+//! - `grpc/`: Envoy's rate limit service, asked with its own messages;
 //! - `gateways/`: the server behind nginx, Caddy, Traefik and Envoy;
 //! - `deploy/`: what is shipped to run it with; `papers.rs`: completions and manual pages;
 //! - `recorded.rs`: real traces with known answers, where they are at hand.
@@ -18,6 +19,7 @@ mod deploy;
 mod formats;
 mod gateways;
 mod generated;
+mod grpc;
 mod harness;
 mod http;
 mod naive;

@@ -24,8 +24,10 @@ pub struct Start {
 impl Start {
     /// On free ports, without a config. `test` names the directory of its files.
     pub fn new(test: &str) -> Self {
-        let args = ["serve", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
-        Start { files: Files::new(test), args: args.map(str::to_owned).into(), env: Vec::new() }
+        let mut args = vec!["serve", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
+        args.extend(["--grpc", "off", "--resp", "off"]);
+        let args = args.into_iter().map(str::to_owned).collect();
+        Start { files: Files::new(test), args, env: Vec::new() }
     }
 
     /// With this config.
@@ -75,6 +77,7 @@ impl Start {
         let mut server = Server {
             child,
             http: None,
+            grpc: None,
             admin: None,
             printed: String::new(),
             log,
@@ -86,6 +89,7 @@ impl Start {
             let address = |url: &str| url.split_once("://").and_then(|(_, at)| at.parse().ok());
             match (words.next(), words.next()) {
                 (Some("http"), Some(url)) => server.http = address(url),
+                (Some("grpc"), Some(url)) => server.grpc = address(url),
                 (Some("admin"), Some(url)) => server.admin = address(url),
                 _ => {}
             }
@@ -113,6 +117,7 @@ impl Start {
 pub struct Server {
     child: Child,
     http: Option<SocketAddr>,
+    grpc: Option<SocketAddr>,
     admin: Option<SocketAddr>,
     pub printed: String,
     log: String,
@@ -129,6 +134,10 @@ impl Drop for Server {
 impl Server {
     pub fn http(&self) -> SocketAddr {
         self.http.expect("HTTP is on")
+    }
+
+    pub fn grpc(&self) -> SocketAddr {
+        self.grpc.expect("gRPC is on")
     }
 
     pub fn admin(&self) -> SocketAddr {

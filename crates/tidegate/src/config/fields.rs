@@ -141,6 +141,11 @@ pub(super) const TOP: &[Field] = &[
     ),
     field("http", Shape::Text, "Where /v1 listens, or off"),
     field("grpc", Shape::Text, "Where Envoy's rate limit service listens, or off"),
+    field(
+        "grpc_max_connection_age",
+        Shape::Duration,
+        "How long a connection to grpc lasts, about, 1s to 365d; 30m unless said",
+    ),
     field("resp", Shape::Text, "Where the Redis protocol listens, or off"),
     field("admin", Shape::Text, "Where health, metrics and administration listen, or off"),
     field("tls", Shape::Object(TLS), "Certificates, per front"),

@@ -86,6 +86,9 @@ pub struct Config {
     pub when_full: WhenFull,
     /// Where each front listens, as written: an address or `off`; `None` where nothing is said.
     pub fronts: Fronts<Option<String>>,
+    /// How long a connection to the gRPC front lasts, about: then its client connects again, and
+    /// finds servers that have come since.
+    pub grpc_max_connection_age: Duration,
     /// The certificates of each front; `None` for plain text.
     pub tls: Fronts<Option<Tls>>,
 }
@@ -198,6 +201,7 @@ impl Default for Config {
             max_ids: memory.max_ids,
             when_full: memory.when_full,
             fronts: Fronts::default(),
+            grpc_max_connection_age: Duration::from_secs(30 * 60),
             tls: Fronts::default(),
         }
     }

@@ -15,6 +15,10 @@ use crate::policy::network;
 /// Longest the store may take: past a minute everybody has hung up.
 const MAX_STORE_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// Below a second a connection is hardly made before it ends; 365 days is for ever.
+const MIN_CONNECTION_AGE: Duration = Duration::from_secs(1);
+const MAX_CONNECTION_AGE: Duration = Duration::from_secs(365 * 24 * 3600);
+
 /// Longest key prefix: it is part of every key.
 const MAX_PREFIX_BYTES: usize = 32;
 
@@ -42,6 +46,8 @@ pub(super) fn read_settings(reader: &Reader<'_>, object: &Object<'_, '_>, config
         resp: read_address(reader, object, "resp"),
         admin: read_address(reader, object, "admin"),
     };
+    let age = object.duration("grpc_max_connection_age", MIN_CONNECTION_AGE..=MAX_CONNECTION_AGE);
+    set(&mut config.grpc_max_connection_age, age);
     set(&mut config.tls, object.get("tls").and_then(|spot| read_tls(reader, &spot)));
 }
 

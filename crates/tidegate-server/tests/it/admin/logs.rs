@@ -87,7 +87,17 @@ fn denials_can_be_left_out() {
 #[test]
 fn a_bad_filter_is_named() {
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_tidegate"))
-        .args(["serve", "--http", "127.0.0.1:0", "--admin", "off"])
+        .args([
+            "serve",
+            "--http",
+            "127.0.0.1:0",
+            "--admin",
+            "off",
+            "--grpc",
+            "off",
+            "--resp",
+            "off",
+        ])
         .env("RUST_LOG", "tidegate=loud")
         .output()
         .expect("the binary runs");

@@ -11,6 +11,7 @@
 
 mod caddy;
 mod envoy;
+mod envoy_ratelimit;
 mod nginx;
 mod stand;
 mod traefik;

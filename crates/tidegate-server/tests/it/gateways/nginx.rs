@@ -1,6 +1,6 @@
 //! nginx's `auth_request`.
 
-use super::stand::{Fields, Gateway};
+use super::stand::{Asks, Fields, Gateway};
 
 const NGINX: Gateway = Gateway {
     program: "nginx",
@@ -12,6 +12,7 @@ const NGINX: Gateway = Gateway {
     closed_status: 503,
     closed_problem: true,
     closed_hurries: true,
+    asks: Asks::Http,
 };
 
 super::gateway_tests!(NGINX);

@@ -49,6 +49,33 @@ pub struct Gateway {
     pub closed_problem: bool,
     /// Whether it gives up on a tidegate that hangs in a second, when it fails closed.
     pub closed_hurries: bool,
+    /// How it asks.
+    pub asks: Asks,
+}
+
+/// Over which front a gateway asks, under which config.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asks {
+    Http,
+    Grpc,
+}
+
+impl Asks {
+    /// The config below `examples/gateways`.
+    fn config(self) -> &'static str {
+        match self {
+            Asks::Http => "tidegate.yaml",
+            Asks::Grpc => "envoy/tidegate.yaml",
+        }
+    }
+
+    /// Where tidegate listens in the examples.
+    fn port(self) -> u16 {
+        match self {
+            Asks::Http => 8080,
+            Asks::Grpc => 8081,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,12 +96,16 @@ impl Stand {
     /// `more` is appended to the policies of the example.
     pub fn start(gateway: &Gateway, fails: Fails, test: &str, more: &str) -> Stand {
         let program = installed(gateway.program);
-        let files = Files::new(&format!("{}-{test}", gateway.program));
+        let files = Files::new(&format!("{}-{:?}-{test}", gateway.program, gateway.asks));
         let application = Application::start();
         let port = free_port();
-        let tidegate = Tidegate::start(&files, more);
-        let ports =
-            [(8000, port), (8001, free_port()), (8080, tidegate.port), (3000, application.port)];
+        let tidegate = Tidegate::start(&files, gateway.asks, more);
+        let ports = [
+            (8000, port),
+            (8001, free_port()),
+            (gateway.asks.port(), tidegate.port),
+            (3000, application.port),
+        ];
         let paths = if fails == Fails::Open { gateway.open } else { gateway.closed };
         let names: Vec<_> = paths.iter().map(|path| copy_example(&files, path, &ports)).collect();
         let mut command = Command::new(program);
@@ -117,16 +148,19 @@ impl Stand {
 /// The server, which a test may freeze, end and start again.
 pub struct Tidegate {
     pub port: u16,
+    asks: Asks,
     config: String,
     log: String,
     process: Option<Process>,
 }
 
 impl Tidegate {
-    fn start(files: &Files, more: &str) -> Tidegate {
-        let example = fs::read_to_string(format!("{EXAMPLES}/tidegate.yaml")).expect("the example");
+    fn start(files: &Files, asks: Asks, more: &str) -> Tidegate {
+        let example = format!("{EXAMPLES}/{}", asks.config());
+        let example = fs::read_to_string(example).expect("the example");
         let mut tidegate = Tidegate {
             port: free_port(),
+            asks,
             config: files.write("tidegate.yaml", example + more),
             log: files.path("tidegate.log"),
             process: None,
@@ -139,8 +173,12 @@ impl Tidegate {
         self.kill();
         let address = format!("127.0.0.1:{}", self.port);
         let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
-        command.args(["serve", "--config", &self.config, "--http", &address]);
-        command.args(["--grpc", "off", "--resp", "off", "--admin", "off"]);
+        command.args(["serve", "--config", &self.config, "--resp", "off", "--admin", "off"]);
+        let (http, grpc) = match self.asks {
+            Asks::Http => (&*address, "off"),
+            Asks::Grpc => ("off", &*address),
+        };
+        command.args(["--http", http, "--grpc", grpc]);
         let mut process = Process::start(command, &self.log);
         process.until("listens", || TcpStream::connect(&*address).is_ok());
         self.process = Some(process);

@@ -11,7 +11,7 @@ fn without_a_config_there_is_one_policy_and_a_line_to_try() {
     let (http, admin) = (server.http(), server.admin());
     let expected = format!(
         "tidegate {}: memory store, no config: `default` allows 100 per 1m to every client address\n  \
-         http   http://{http}\n  admin  http://{admin}\nTry:\n  \
+         http   http://{http}\n  grpc   off\n  admin  http://{admin}\nTry:\n  \
          curl http://{http}/v1/check \
          -d '{{\"attributes\":{{\"client_ip\":\"192.0.2.1\"}}}}'\n",
         env!("CARGO_PKG_VERSION")
@@ -88,7 +88,7 @@ fn a_flag_wins_over_the_environment_and_that_over_the_file() {
             .expect("the binary starts");
         String::from_utf8(output.stderr).expect("UTF-8")
     };
-    let off = "error: every front is off: leave --http or --admin on\n";
+    let off = "error: every front is off: leave --http, --grpc or --admin on\n";
     assert_eq!(run(&[], &["--config", &config]), off);
     assert_eq!(run(&[("TIDEGATE_CONFIG", &config)], &[]), off);
     let shown = run(&[("TIDEGATE_CONFIG", &config), ("TIDEGATE_HTTP", "192.0.2.1:1")], &[]);

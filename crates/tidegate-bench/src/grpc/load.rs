@@ -1,0 +1,172 @@
+//! The load: a tonic client in a process of its own, that asks, checks every answer and counts.
+//!
+//! One thread; for every server so many connections with so many questions on their way on
+//! each. The servers take turns, as in `http/turns.rs`.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::str::FromStr;
+use std::time::Instant;
+
+use clap::Args;
+use tokio::task::LocalSet;
+use tonic::Request;
+use tonic::transport::{Channel, Endpoint};
+
+use super::messages::{Client, Code, Descriptor, Entry, RateLimitRequest, RateLimitResponse};
+use crate::http::{Gate, Lane, Pace, Report, answered, take_turns, until_silence};
+use crate::workloads::Random;
+
+/// The domain everything is asked in.
+pub const DOMAIN: &str = "bench";
+
+/// What the process is told to do.
+#[derive(Args, Clone, Debug)]
+pub struct LoadArgs {
+    #[arg(required = true)]
+    pub targets: Vec<Target>,
+    #[arg(long)]
+    pub connections: u32,
+    /// Questions on their way on each connection.
+    #[arg(long)]
+    pub in_flight: u32,
+    /// Distinct keys.
+    #[arg(long)]
+    pub keys: u32,
+    /// Every key once, each of which must be new to the server, instead of turns.
+    #[arg(long)]
+    pub fill: bool,
+    #[command(flatten)]
+    pub pace: Pace,
+}
+
+/// A server: `address/process`.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    pub address: SocketAddr,
+    /// The server's process, whose time is read.
+    pub process: u32,
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.process)
+    }
+}
+
+impl FromStr for Target {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (address, process) = text.split_once('/').ok_or("a target is address/process")?;
+        Ok(Target {
+            address: address.parse().map_err(|_| "the address is none")?,
+            process: process.parse().map_err(|_| "the process is no number")?,
+        })
+    }
+}
+
+/// Does the job on this thread.
+pub fn run(args: &LoadArgs) -> io::Result<Report> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    LocalSet::new().block_on(&runtime, until_silence(work(args)))
+}
+
+async fn work(args: &LoadArgs) -> io::Result<Report> {
+    if args.fill {
+        fill(args).await?;
+        return Ok(Report::default());
+    }
+    let mut lanes = Vec::new();
+    for &target in &args.targets {
+        lanes.push(open(args, target).await?);
+    }
+    take_turns(&lanes, &args.pace).await
+}
+
+/// The connections to one server, each with its askers, who wait for their turn.
+async fn open(args: &LoadArgs, target: Target) -> io::Result<Lane> {
+    let gate = Rc::new(Gate::new(args.connections * args.in_flight));
+    for seed in 0..args.connections {
+        let client = connect(target.address).await?;
+        for place in 0..args.in_flight {
+            let mut client = client.clone();
+            let mut random = Random(u64::from(seed * args.in_flight + place));
+            let (gate, keys) = (Rc::clone(&gate), args.keys);
+            tokio::task::spawn_local(async move {
+                let failed = loop {
+                    gate.pass().await;
+                    let asked = Instant::now();
+                    match ask(&mut client, LOOSE, random.below(keys)).await {
+                        Ok(answer) if is_ok(&answer) => gate.count(asked.elapsed()),
+                        Ok(answer) => break io::Error::other(format!("not allowed: {answer:?}")),
+                        Err(error) => break error,
+                    }
+                };
+                gate.fail(failed);
+            });
+        }
+    }
+    Ok(Lane { process: target.process, gate })
+}
+
+/// The entry that is limited loosely, and the one that is limited tightly.
+pub const LOOSE: &str = "user";
+pub const TIGHT: &str = "tight";
+
+/// A connection.
+pub async fn connect(address: SocketAddr) -> io::Result<Client<Channel>> {
+    let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(io::Error::other)?;
+    let channel = endpoint.tcp_nodelay(true).connect().await.map_err(io::Error::other)?;
+    Ok(Client::new(channel))
+}
+
+/// Asks one question.
+pub async fn ask(
+    client: &mut Client<Channel>,
+    entry: &str,
+    key: u32,
+) -> io::Result<RateLimitResponse> {
+    let entry = Entry { key: entry.to_owned(), value: format!("user:{key:08}") };
+    let request = RateLimitRequest {
+        domain: DOMAIN.to_owned(),
+        descriptors: vec![Descriptor { entries: vec![entry] }],
+        hits_addend: 0,
+    };
+    let answer = client.should_rate_limit(Request::new(request)).await.map_err(io::Error::other)?;
+    answered();
+    Ok(answer.into_inner())
+}
+
+/// Whether an answer allows.
+pub fn is_ok(answer: &RateLimitResponse) -> bool {
+    answer.overall_code == i32::from(Code::Ok)
+}
+
+async fn fill(args: &LoadArgs) -> io::Result<()> {
+    let mut tasks = Vec::new();
+    for first in 0..args.connections {
+        let (keys, step, address) = (args.keys, args.connections as usize, args.targets[0].address);
+        tasks.push(tokio::task::spawn_local(async move {
+            let mut client = connect(address).await?;
+            for key in (first..keys).step_by(step) {
+                let answer = ask(&mut client, LOOSE, key).await?;
+                let status = answer.statuses.first();
+                let limit = status.and_then(|status| status.current_limit.as_ref());
+                let new = status.zip(limit).is_some_and(|(status, limit)| {
+                    status.limit_remaining + 1 == limit.requests_per_unit
+                });
+                if !is_ok(&answer) || !new {
+                    return Err(io::Error::other(format!("key {key} was not new: {answer:?}")));
+                }
+            }
+            Ok(())
+        }));
+    }
+    for task in tasks {
+        task.await??;
+    }
+    Ok(())
+}

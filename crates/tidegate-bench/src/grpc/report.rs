@@ -1,0 +1,147 @@
+//! The table for people and the JSON for programs.
+
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+
+use super::rounds::{KEYS, Results, Row};
+use crate::bars::Bar;
+use crate::http::{Counted, Figure, load_us, p50_us, p99_us, per_second, server_busy, server_us};
+use crate::report::{bar_json, processor, rounded, write_bars, write_machine};
+use crate::subjects::version;
+
+/// The whole readable report.
+pub fn table(results: &Results) -> String {
+    let mut text = String::new();
+    // Writing to a String cannot fail.
+    let _ = write_report(&mut text, results);
+    text
+}
+
+fn write_report(text: &mut String, results: &Results) -> std::fmt::Result {
+    write_machine(text, [&results.load_before, &results.load_after])?;
+    let place = if results.places.server.is_some() {
+        "server and load have a processor each"
+    } else {
+        "server and load share the processors"
+    };
+    writeln!(text, "{KEYS} keys, median of {} rounds; {place}", results.rounds)?;
+    writeln!(
+        text,
+        "tonic {}: a service of the same proto that always answers OK",
+        version("tonic")
+    )?;
+    writeln!(text, "\nconnections x in flight: tidegate, tonic, and the ratios of their rounds")?;
+    writeln!(
+        text,
+        "{:<9}{:>9}{:>9}{:>20}{:>8}{:>8}{:>20}{:>14}{:>14}{:>12}{:>9}",
+        "",
+        "req/s",
+        "tonic",
+        "ratio",
+        "cpu us",
+        "tonic",
+        "ratio",
+        "p50 us",
+        "p99 us",
+        "busy",
+        "load us"
+    )?;
+    for row in &results.rows {
+        let [ours, tonic] = [&row.ours, &row.tonic];
+        let median = |turns: &[Counted], measure| Figure::over(turns, measure).median;
+        let both = |measure: fn(&Counted) -> f64| {
+            format!("{:.0} / {:.0}", median(ours, measure), median(tonic, measure))
+        };
+        writeln!(
+            text,
+            "{:<9}{:>9.0}{:>9.0}{:>20}{:>8.2}{:>8.2}{:>20}{:>14}{:>14}{:>12}{:>9.2}",
+            name(row),
+            median(ours, per_second),
+            median(tonic, per_second),
+            with_interval(ratio(row, per_second)),
+            median(ours, server_us),
+            median(tonic, server_us),
+            with_interval(ratio(row, server_us)),
+            both(p50_us),
+            both(p99_us),
+            both(|turn| server_busy(turn) * 100.0),
+            median(ours, load_us),
+        )?;
+        if row.disturbed * 10 > 2 * results.rounds {
+            writeln!(text, "  other programs ran: {} turns were made again", row.disturbed)?;
+        }
+    }
+    writeln!(
+        text,
+        "\nWhere a server is busy less than 90 % of the time the load is the limit, and the ratio of\n\
+         req/s says less than that of cpu us."
+    )?;
+    write_bars(text, &bars(results))
+}
+
+fn name(row: &Row) -> String {
+    format!("{}x{}", row.shape.connections, row.shape.in_flight)
+}
+
+fn ratio(row: &Row, measure: fn(&Counted) -> f64) -> Figure {
+    Figure::ratio(&row.ours, &row.tonic, measure)
+}
+
+fn with_interval(Figure { median, low, high }: Figure) -> String {
+    format!("{median:.3} ({low:.2}-{high:.2})")
+}
+
+fn bars(results: &Results) -> Vec<Bar> {
+    let bar = |row: &Row| Bar {
+        name: format!("{}: req/s / tonic", name(row)),
+        measured: Some(ratio(row, per_second).median),
+        must: Some(0.85),
+        aim: Some(0.95),
+        at_least: true,
+    };
+    results.rows.iter().map(bar).collect()
+}
+
+/// `rows` and `bars` are the stable part; the rest says how it was measured.
+pub fn json(results: &Results) -> Value {
+    let bars: Vec<Value> = bars(results).iter().map(bar_json).collect();
+    json!({
+        "rows": results.rows.iter().map(row_json).collect::<Vec<_>>(),
+        "bars": bars,
+        "tonic": version("tonic"),
+        "keys": KEYS,
+        "rounds": results.rounds,
+        "bound": results.places.server.is_some(),
+        "processor": processor(),
+        "load": [results.load_before, results.load_after],
+    })
+}
+
+fn row_json(row: &Row) -> Value {
+    let side = |turns: &[Counted]| {
+        let figure = |measure| figure_json(&Figure::over(turns, measure));
+        json!({
+            "requests_per_second": figure(per_second),
+            "server_cpu_us": figure(server_us),
+            "p50_us": figure(p50_us),
+            "p99_us": figure(p99_us),
+            "server_busy": figure(server_busy),
+            "load_cpu_us": figure(load_us),
+        })
+    };
+    json!({
+        "connections": row.shape.connections,
+        "in_flight": row.shape.in_flight,
+        "tidegate": side(&row.ours),
+        "tonic": side(&row.tonic),
+        "requests_per_second_over_tonic": figure_json(&ratio(row, per_second)),
+        "server_cpu_over_tonic": figure_json(&ratio(row, server_us)),
+        "disturbed_turns": row.disturbed,
+    })
+}
+
+fn figure_json(figure: &Figure) -> Value {
+    let of = |value| rounded(value, 1000.0);
+    json!({ "median": of(figure.median), "low": of(figure.low), "high": of(figure.high) })
+}

@@ -1,0 +1,160 @@
+//! A server under measurement, as a process.
+
+use std::fs::File;
+use std::future::Future;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::load::{DOMAIN, LOOSE, TIGHT, ask, connect, is_ok};
+use crate::http::{bound_to, is_setting};
+
+/// How long a server may take to answer for the first time.
+const READY_WITHIN: Duration = Duration::from_secs(20);
+/// How often a server that starts is asked whether it is there.
+const KNOCK_EVERY: Duration = Duration::from_millis(2);
+/// The key of that question, which no load asks for.
+const KNOCK_KEY: u32 = 99_999_999;
+
+/// A limit that ten questions use up.
+const TIGHT_LIMIT: usize = 5;
+/// Asks of one key in the proof that a server limits.
+const PROBES: usize = 10;
+
+/// Which program, and what it needs to start.
+#[derive(Clone, Debug)]
+pub enum Program {
+    Tidegate { program: PathBuf, config: PathBuf },
+    Tonic,
+}
+
+/// What tidegate limits: one of six policies matches, as in `http`.
+pub fn config() -> String {
+    let mut text = String::from("policies:\n");
+    for other in ["login", "search", "upload", "admin"] {
+        text += &format!(
+            "  - {{ name: {other}, match: {{ domain: {other}, descriptors: [remote_address] }}, \
+             key: \"{{descriptor:remote_address}}\", limits: [\"100 per 1m\"] }}\n"
+        );
+    }
+    for (name, entry, limit) in [("tight", TIGHT, TIGHT_LIMIT), ("loose", LOOSE, 1_000_000)] {
+        text += &format!(
+            "  - {{ name: {name}, match: {{ domain: {DOMAIN}, descriptors: [{entry}] }}, \
+             key: \"{{descriptor:{entry}}}\", limits: [\"{limit} per 1h\"] }}\n"
+        );
+    }
+    text
+}
+
+impl Program {
+    fn command(&self, address: SocketAddr) -> io::Result<Command> {
+        let mut command = match self {
+            Program::Tidegate { program, config } => {
+                let mut command = Command::new(program);
+                command.arg("serve").arg("--config").arg(config);
+                command.args(["--grpc", &address.to_string()]);
+                command.args(["--http", "off", "--resp", "off", "--admin", "off"]);
+                command
+            }
+            Program::Tonic => {
+                let mut command = Command::new(std::env::current_exe()?);
+                command.arg("grpc-baseline").arg(address.to_string());
+                command
+            }
+        };
+        let names = std::env::vars_os().map(|(name, _)| name);
+        for name in names.filter(|name| is_setting(&name.to_string_lossy())) {
+            command.env_remove(name);
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        Ok(command)
+    }
+}
+
+/// A running server; it ends with this value.
+pub struct Server {
+    child: Child,
+    pub address: SocketAddr,
+    log: PathBuf,
+}
+
+impl Server {
+    /// Starts a program on a free port, on the given processor, and waits for an answer.
+    /// What it writes to stderr goes to a file in `directory`.
+    pub fn start(
+        program: &Program,
+        processor: Option<usize>,
+        directory: &Path,
+    ) -> io::Result<Self> {
+        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        let log = directory.join(format!("{}.log", address.port()));
+        let mut command = program.command(address)?;
+        command.stderr(File::create(&log)?);
+        let start = Instant::now();
+        let child = bound_to(processor, || command.spawn())??;
+        let mut server = Server { child, address, log };
+        while !server.answers() {
+            if start.elapsed() > READY_WITHIN || server.child.try_wait()?.is_some() {
+                return Err(server.failure(&format!("{:?} gave no answer", command.get_program())));
+            }
+            std::thread::sleep(KNOCK_EVERY);
+        }
+        Ok(server)
+    }
+
+    pub fn process(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Proves that it limits: a tight limit admits exactly its number, key by key.
+    pub fn prove(&self) -> io::Result<()> {
+        let address = self.address;
+        let admitted = block_on(async move {
+            let mut client = connect(address).await?;
+            let mut admitted = [0, 0];
+            for (key, admitted) in admitted.iter_mut().enumerate() {
+                for _ in 0..PROBES {
+                    let key = u32::try_from(key).unwrap_or_default();
+                    *admitted += usize::from(is_ok(&ask(&mut client, TIGHT, key).await?));
+                }
+            }
+            Ok(admitted)
+        })?;
+        if admitted != [TIGHT_LIMIT; 2] {
+            return Err(self
+                .failure(&format!("a limit of {TIGHT_LIMIT} admitted {admitted:?} of {PROBES}")));
+        }
+        eprintln!("{PROBES} asks of a limit of {TIGHT_LIMIT} admitted {TIGHT_LIMIT}");
+        Ok(())
+    }
+
+    fn answers(&self) -> bool {
+        let address = self.address;
+        let answer =
+            block_on(async move { ask(&mut connect(address).await?, LOOSE, KNOCK_KEY).await });
+        answer.is_ok_and(|answer| is_ok(&answer))
+    }
+
+    /// An error with the end of what the server wrote.
+    fn failure(&self, what: &str) -> io::Error {
+        let text = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        let tail = lines[lines.len().saturating_sub(10)..].join("\n");
+        io::Error::other(format!("{what}; the end of its log:\n{tail}"))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may be gone already; there is nothing to do about that here.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn block_on<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(work)
+}

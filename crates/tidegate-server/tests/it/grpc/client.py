@@ -1,0 +1,164 @@
+"""Asks tidegate as other programs do: with Envoy's own messages and grpcio.
+
+Reads one JSON object a line and writes one a line. `connect` comes first; see the functions
+of `Client` for the others.
+"""
+
+import json
+import sys
+
+import grpc
+from envoy.service.ratelimit.v3 import rls_pb2, rls_pb2_grpc
+from google.protobuf import descriptor_pool, json_format
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+
+# Far longer than anything takes, short of for ever.
+PATIENCE = 30
+
+
+def read(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def told(message):
+    return json_format.MessageToDict(message, preserving_proto_field_name=True)
+
+
+def failed(error):
+    return {"code": error.code().name, "message": error.details()}
+
+
+class Client:
+    def connect(self, target, ca=None, cert=None, key=None):
+        # A connection of its own, not one that another client of this process has.
+        options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0)]
+        if ca is None:
+            self.channel = grpc.insecure_channel(target, options)
+        else:
+            files = (read(ca), key and read(key), cert and read(cert))
+            credentials = grpc.ssl_channel_credentials(*files)
+            options.append(("grpc.ssl_target_name_override", "localhost"))
+            self.channel = grpc.secure_channel(target, credentials, options)
+        return {}
+
+    def limit(self, request, metadata=()):
+        """One question, as JSON."""
+        message = json_format.ParseDict(request, rls_pb2.RateLimitRequest())
+        stub = rls_pb2_grpc.RateLimitServiceStub(self.channel)
+        metadata = [tuple(pair) for pair in metadata]
+        try:
+            return {"code": "OK", "reply": told(stub.ShouldRateLimit(message, PATIENCE, metadata))}
+        except grpc.RpcError as error:
+            return failed(error)
+
+    def many(self, request, count):
+        """The same question so many times at once: how many were admitted, denied, failed."""
+        message = json_format.ParseDict(request, rls_pb2.RateLimitRequest())
+        stub = rls_pb2_grpc.RateLimitServiceStub(self.channel)
+        calls = [stub.ShouldRateLimit.future(message, PATIENCE) for _ in range(count)]
+        seen = {}
+        for call in calls:
+            error = call.exception()
+            name = failed(error)["code"] if error else rls_pb2.RateLimitResponse.Code.Name(call.result().overall_code)
+            seen[name] = seen.get(name, 0) + 1
+        return seen
+
+    def raw(self, method, message, compression=None):
+        """Any bytes (as hexadecimal digits) to any method."""
+        same = bytes
+        call = self.channel.unary_unary(method, request_serializer=same, response_deserializer=same)
+        options = {"compression": grpc.Compression[compression]} if compression else {}
+        try:
+            return {"code": "OK", "reply": call(bytes.fromhex(message), PATIENCE, **options).hex()}
+        except grpc.RpcError as error:
+            return failed(error)
+
+    def large(self, size):
+        """A question with a value of so many bytes."""
+        request = {"domain": "d", "descriptors": [{"entries": [{"key": "k", "value": "x" * size}]}]}
+        return self.limit(request)
+
+    def health(self, service):
+        stub = health_pb2_grpc.HealthStub(self.channel)
+        try:
+            return {"code": "OK", "reply": told(stub.Check(health_pb2.HealthCheckRequest(service=service), PATIENCE))}
+        except grpc.RpcError as error:
+            return failed(error)
+
+    def health_list(self):
+        stub = health_pb2_grpc.HealthStub(self.channel)
+        return told(stub.List(health_pb2.HealthListRequest(), PATIENCE))
+
+    def watch(self, service):
+        """Begins to watch; `watched` tells what came next."""
+        stub = health_pb2_grpc.HealthStub(self.channel)
+        self.watching = stub.Watch(health_pb2.HealthCheckRequest(service=service), PATIENCE)
+        return self.watched()
+
+    def watched(self):
+        try:
+            return {"code": "OK", "reply": told(next(self.watching))}
+        except grpc.RpcError as error:
+            return failed(error)
+
+    def reflect(self):
+        """Every service, with its methods, as reflection tells; checked against the real ones."""
+        database = ProtoReflectionDescriptorDatabase(self.channel)
+        pool = descriptor_pool.DescriptorPool(database)
+        services = {}
+        for name in database.get_services():
+            service = pool.FindServiceByName(name)
+            services[name] = [method.name for method in service.methods]
+            for method in service.methods:
+                for message in (method.input_type, method.output_type):
+                    compare(message, pool, set())
+        return services
+
+    def reflect_raw(self, version, **question):
+        """One question to reflection of this version."""
+        call = self.channel.stream_stream(
+            f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
+            request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
+            response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
+        )
+        request = json_format.ParseDict(question, reflection_pb2.ServerReflectionRequest())
+        try:
+            (reply,) = call(iter([request]), PATIENCE)
+        except grpc.RpcError as error:
+            return failed(error)
+        reply = told(reply)
+        if "file_descriptor_response" in reply:
+            files = reply["file_descriptor_response"]["file_descriptor_proto"]
+            reply["file_descriptor_response"] = len(files)
+        return reply
+
+
+def compare(message, pool, seen):
+    """Asserts that a message and all it reaches are as in the real packages."""
+    if message.full_name in seen or message.full_name.startswith("grpc.reflection.v1."):
+        return
+    seen.add(message.full_name)
+    real = descriptor_pool.Default().FindMessageTypeByName(message.full_name)
+    fields = [(f.name, f.number, f.type, f.is_repeated) for f in message.fields]
+    assert fields == [(f.name, f.number, f.type, f.is_repeated) for f in real.fields], message.full_name
+    for field, same in zip(message.fields, real.fields):
+        if field.message_type is not None:
+            assert field.message_type.full_name == same.message_type.full_name, field.full_name
+            compare(field.message_type, pool, seen)
+        if field.enum_type is not None:
+            values = [(v.name, v.number) for v in field.enum_type.values]
+            assert values == [(v.name, v.number) for v in same.enum_type.values], field.full_name
+
+
+def main():
+    client = Client()
+    for line in sys.stdin:
+        asked = json.loads(line)
+        answer = getattr(client, asked.pop("do"))(**asked)
+        print(json.dumps(answer), flush=True)
+
+
+main()

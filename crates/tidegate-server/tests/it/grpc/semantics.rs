@@ -1,0 +1,274 @@
+//! What a question means, and what is answered.
+
+use serde_json::{Value, json};
+
+use super::{Asker, about, descriptor, serve};
+use crate::served::Start;
+
+const CONFIG: &str = r#"
+headers: [draft-10, x-ratelimit]
+policies:
+  - name: per-user
+    match: { domain: edge, descriptors: [user] }
+    key: "{descriptor:user}"
+    limits: ["3 per 1h sliding-log"]
+  - name: per-org
+    match: { domain: edge, descriptors: [org] }
+    key: "{descriptor:org}"
+    limits: ["5 per 1h sliding-log"]
+  - name: short
+    match: { domain: edge, descriptors: [{ kind: short }, user] }
+    key: "{descriptor:user}"
+    limits: ["2 per 10s sliding-log"]
+  - name: both
+    match: { domain: edge, descriptors: [both] }
+    key: "{descriptor:both}"
+    limits: ["3 per 1m sliding-log", "2 per 1h sliding-log"]
+  - name: costly
+    match: { domain: edge, descriptors: [costly] }
+    key: "{descriptor:costly}"
+    limits: ["10 per 1d sliding-log"]
+    cost: 4
+  - name: watched
+    match: { domain: edge, descriptors: [watched] }
+    key: "{descriptor:watched}"
+    limits: ["1 per 1h sliding-log"]
+    mode: observe
+  - name: none-pass
+    match: { domain: edge, descriptors: [never] }
+    key: "all"
+    limits: ["0 per 1m"]
+"#;
+
+/// What of a reply is the same every time: codes, limits and what remains.
+fn seen(reply: &Value) -> Value {
+    let statuses = reply["statuses"].as_array().expect("statuses").iter().map(|status| {
+        let mut status = status.clone();
+        status.as_object_mut().expect("an object").remove("duration_until_reset");
+        status
+    });
+    json!([reply["overall_code"], statuses.collect::<Vec<_>>()])
+}
+
+fn status(code: &str, name: &str, limit: u32, unit: &str, remaining: u32) -> Value {
+    let mut status = json!({
+        "code": code,
+        "current_limit": { "requests_per_unit": limit, "unit": unit, "name": name },
+    });
+    // Numbers that are 0 are not shown, and neither is UNKNOWN.
+    if remaining > 0 {
+        status["limit_remaining"] = remaining.into();
+    }
+    if unit.is_empty() {
+        status["current_limit"].as_object_mut().expect("an object").remove("unit");
+    }
+    status
+}
+
+/// A duration as JSON has it, in seconds.
+fn seconds(duration: &Value) -> f64 {
+    let text = duration.as_str().unwrap_or_else(|| panic!("no duration: {duration}"));
+    text.strip_suffix('s').expect("seconds").parse().expect("a number")
+}
+
+#[test]
+fn questions_are_answered_as_envoy_means_them() {
+    let server = serve("grpc-semantics", CONFIG);
+    let mut asker = Asker::new(&server);
+    let user = |name: &'static str| ("user", name);
+    let with = |request: &Value, hits: Value| {
+        let mut request = request.clone();
+        for (field, value) in hits.as_object().expect("fields") {
+            request["descriptors"][0][field] = value.clone();
+        }
+        request
+    };
+    let alice = about("edge", &[user("alice")]);
+    let ok = |remaining| json!(["OK", [status("OK", "per-user", 3, "HOUR", remaining)]]);
+    let over = json!(["OVER_LIMIT", [status("OVER_LIMIT", "per-user", 3, "HOUR", 0)]]);
+    let hits = |of_request: u32| {
+        let mut request = alice.clone();
+        request["hits_addend"] = of_request.into();
+        request
+    };
+    #[rustfmt::skip]
+    let rows = [
+        ("one hit where nobody says", alice.clone(), ok(2)),
+        ("0 of the request is nobody's saying", hits(0), ok(1)),
+        ("0 of a descriptor only looks", with(&hits(3), json!({ "hits_addend": "0" })), ok(1)),
+        ("too many at once are denied", hits(2), json!(["OVER_LIMIT", [status("OVER_LIMIT", "per-user", 3, "HOUR", 1)]])),
+        ("and charged nothing: the last", alice.clone(), ok(0)),
+        ("used up", alice.clone(), over.clone()),
+        ("a look sees that", with(&alice, json!({ "hits_addend": "0" })), over.clone()),
+        ("two are given back", with(&alice, json!({ "hits_addend": "2", "is_negative_hits": true })), ok(2)),
+        ("hits of a descriptor hold over the request's", with(&hits(3), json!({ "hits_addend": "2" })), ok(0)),
+        ("a refund of what the request says", with(&hits(3), json!({ "is_negative_hits": true })), ok(3)),
+        ("more given back than taken", with(&alice, json!({ "hits_addend": "9", "is_negative_hits": true })), ok(3)),
+        ("more than fits is never admitted", hits(4), json!(["OVER_LIMIT", [status("OVER_LIMIT", "per-user", 3, "HOUR", 3)]])),
+        ("the most there can be is too many", with(&alice, json!({ "hits_addend": "18446744073709551615" })),
+         json!(["OVER_LIMIT", [status("OVER_LIMIT", "per-user", 3, "HOUR", 3)]])),
+        ("others are counted apart", about("edge", &[user("bob")]), ok(2)),
+        ("a window that is no unit", about("edge", &[("kind", "short"), user("alice")]),
+         json!(["OK", [status("OK", "short", 2, "", 1)]])),
+        ("entries in another order are another descriptor", about("edge", &[user("alice"), ("kind", "short")]), json!(["OK", [{ "code": "OK" }]])),
+        ("a domain nobody knows", about("other", &[user("alice")]), json!(["OK", [{ "code": "OK" }]])),
+        ("an entry nobody knows", about("edge", &[("who", "alice")]), json!(["OK", [{ "code": "OK" }]])),
+        ("of two limits the one with less left speaks", about("edge", &[("both", "a")]),
+         json!(["OK", [status("OK", "both", 2, "HOUR", 1)]])),
+        ("the policy's own cost", about("edge", &[("costly", "a")]), json!(["OK", [status("OK", "costly", 10, "DAY", 6)]])),
+        ("hits hold over it", with(&about("edge", &[("costly", "a")]), json!({ "hits_addend": "1" })),
+         json!(["OK", [status("OK", "costly", 10, "DAY", 5)]])),
+        ("what only watches never denies", about("edge", &[("watched", "a")]), json!(["OK", [{ "code": "OK" }]])),
+        ("nor when it would", about("edge", &[("watched", "a")]), json!(["OK", [{ "code": "OK" }]])),
+        ("0 per minute", about("edge", &[("never", "a")]), json!(["OVER_LIMIT", [{ "code": "OVER_LIMIT",
+            "current_limit": { "unit": "MINUTE", "name": "none-pass" } }]])),
+    ];
+    for (name, request, expected) in rows {
+        let reply = asker.reply(&request);
+        assert_eq!(seen(&reply), expected, "{name}: {reply}");
+    }
+}
+
+#[test]
+fn descriptors_are_decided_together_or_not_at_all() {
+    let server = serve("grpc-together", CONFIG);
+    let mut asker = Asker::new(&server);
+    let request = json!({ "domain": "edge", "descriptors": [
+        descriptor(&[("user", "alice")]), descriptor(&[("org", "acme")]), descriptor(&[("x", "y")]) ] });
+    let replies: Vec<Value> = (0..4).map(|_| seen(&asker.reply(&request))).collect();
+    let both = |user: u32, org: u32| {
+        let statuses = [
+            status("OK", "per-user", 3, "HOUR", user),
+            status("OK", "per-org", 5, "HOUR", org),
+            json!({ "code": "OK" }),
+        ];
+        json!(["OK", statuses])
+    };
+    assert_eq!(replies[..3], [both(2, 4), both(1, 3), both(0, 2)]);
+    // The user is over; the organisation is told what it has, and is not charged.
+    let denied = [
+        status("OVER_LIMIT", "per-user", 3, "HOUR", 0),
+        status("OK", "per-org", 5, "HOUR", 2),
+        json!({ "code": "OK" }),
+    ];
+    assert_eq!(replies[3], json!(["OVER_LIMIT", denied]));
+    let org = about("edge", &[("org", "acme")]);
+    let left = json!(["OK", [status("OK", "per-org", 5, "HOUR", 1)]]);
+    assert_eq!(seen(&asker.reply(&org)), left);
+    // The same thing twice costs twice.
+    let twice = json!({ "domain": "edge", "descriptors": [
+        descriptor(&[("user", "carol")]), descriptor(&[("user", "carol")]) ] });
+    let codes: Vec<String> = (0..2).map(|_| asker.code(&twice)).collect();
+    assert_eq!(codes, ["OK", "OVER_LIMIT"]);
+}
+
+#[test]
+fn a_limit_of_the_request_holds_in_place_of_the_configured_ones() {
+    let server = serve("grpc-override", CONFIG);
+    let mut asker = Asker::new(&server);
+    let limited = |entries: &[(&str, &str)], requests: u32, unit: &str| {
+        let mut request = about("edge", entries);
+        request["descriptors"][0]["limit"] = json!({ "requests_per_unit": requests, "unit": unit });
+        request
+    };
+    let units = [
+        ("SECOND", 1),
+        ("MINUTE", 1),
+        ("HOUR", 1),
+        ("DAY", 1),
+        ("WEEK", 1),
+        ("MONTH", 1),
+        ("YEAR", 1),
+    ];
+    for (unit, requests) in units {
+        let request = limited(&[("user", "alice"), ("unit", unit)], requests, unit);
+        let reply = asker.reply(&request);
+        assert_eq!(reply["statuses"][0]["current_limit"]["unit"], unit, "{reply}");
+    }
+    let generous = limited(&[("user", "alice")], 7, "DAY");
+    let expected = |remaining: u32| {
+        let limit = json!({ "requests_per_unit": 7, "unit": "DAY" });
+        json!(["OK", [{ "code": "OK", "current_limit": limit, "limit_remaining": remaining }]])
+    };
+    assert_eq!(seen(&asker.reply(&generous)), expected(6));
+    assert_eq!(seen(&asker.reply(&generous)), expected(5));
+    // The policy knows nothing of it.
+    let reply = asker.reply(&about("edge", &[("user", "alice")]));
+    assert_eq!(reply["statuses"][0]["limit_remaining"], 2, "{reply}");
+    let tight = limited(&[("user", "dan")], 1, "HOUR");
+    let codes: Vec<String> = (0..2).map(|_| asker.code(&tight)).collect();
+    assert_eq!(codes, ["OK", "OVER_LIMIT"]);
+    assert_eq!(asker.code(&limited(&[("user", "eve")], 0, "HOUR")), "OVER_LIMIT");
+}
+
+#[test]
+fn clients_and_logs_are_told_what_was_decided() {
+    let server = serve("grpc-told", CONFIG);
+    let mut asker = Asker::new(&server);
+    let request = about("edge", &[("user", "alice")]);
+    let reply = asker.reply(&request);
+    let headers = |reply: &Value| -> Vec<(String, String)> {
+        let all = reply["response_headers_to_add"].as_array().cloned().unwrap_or_default();
+        let text = |value: &Value| value.as_str().expect("text").to_owned();
+        all.iter().map(|header| (text(&header["key"]), text(&header["value"]))).collect()
+    };
+    let names =
+        |reply: &Value| headers(reply).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+    let usual = [
+        "ratelimit",
+        "ratelimit-policy",
+        "x-ratelimit-limit",
+        "x-ratelimit-remaining",
+        "x-ratelimit-reset",
+    ];
+    assert_eq!(names(&reply), usual);
+    let value = |reply: &Value, name: &str| {
+        headers(reply).into_iter().find(|(known, _)| known == name).expect("a header").1
+    };
+    assert_eq!(value(&reply, "ratelimit-policy"), "\"per-user\";q=3;w=3600");
+    let metadata =
+        json!({ "policy": "per-user", "decided": "exact", "limit": 3.0, "remaining": 2.0 });
+    assert_eq!(reply["dynamic_metadata"], metadata);
+    // A window of an hour, none of which was used before.
+    let reset = seconds(&reply["statuses"][0]["duration_until_reset"]);
+    assert!((3590.0..=3600.0).contains(&reset), "{reply}");
+
+    for _ in 0..2 {
+        asker.reply(&request);
+    }
+    let reply = asker.reply(&request);
+    assert_eq!(names(&reply)[0], "retry-after", "{reply}");
+    let retry_after: u64 = value(&reply, "retry-after").parse().expect("seconds");
+    let metadata = &reply["dynamic_metadata"];
+    assert_eq!(metadata["denied_by"], json!(["per-user"]), "{reply}");
+    let retry_ms = metadata["retry_after_ms"].as_f64().expect("a number");
+    assert!((3_500_000.0..=3_600_000.0).contains(&retry_ms), "{reply}");
+    // The wait is that of the header, and exact.
+    let reset = seconds(&reply["statuses"][0]["duration_until_reset"]);
+    assert!((reset.ceil() - retry_after as f64).abs() < 0.5, "{reply}");
+
+    let watched = about("edge", &[("watched", "w")]);
+    asker.reply(&watched);
+    let reply = asker.reply(&watched);
+    assert_eq!(reply["dynamic_metadata"], json!({ "would_deny": ["watched"] }));
+    assert_eq!(names(&reply), [""; 0]);
+    let reply = asker.reply(&about("edge", &[("nobody", "")]));
+    assert_eq!(reply.get("dynamic_metadata"), None, "{reply}");
+    // What can never pass has no time at which it does.
+    let mut never = request.clone();
+    never["hits_addend"] = 4.into();
+    assert_eq!(asker.reply(&never)["dynamic_metadata"]["retry_after_ms"], Value::Null);
+}
+
+#[test]
+fn without_a_config_addresses_are_limited() {
+    let server = Start::new("grpc-default").args(&["--grpc", "127.0.0.1:0"]).run();
+    let mut asker = Asker::new(&server);
+    let reply = asker.reply(&about("any", &[("remote_address", "192.0.2.1")]));
+    assert_eq!(seen(&reply), json!(["OK", [status("OK", "default", 100, "MINUTE", 99)]]));
+    // The same address over HTTP.
+    let answer = server.check(r#"{"attributes":{"client_ip":"192.0.2.1"}}"#).json();
+    assert_eq!(answer["remaining"], 98);
+    assert_eq!(server.metric("tidegate_grpc_requests_total{code=\"OK\"}"), Some(1));
+    assert_eq!(server.metric("tidegate_connections{front=\"grpc\"}"), Some(1));
+}
