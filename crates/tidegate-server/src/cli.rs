@@ -124,6 +124,15 @@ impl std::fmt::Display for UnknownAlgorithm {
 
 impl std::error::Error for UnknownAlgorithm {}
 
+/// An algorithm of rates.
+pub fn rate_algorithm(name: &str) -> Result<Algorithm, String> {
+    let known = Algorithm::from_name(name).filter(|one| RATE_ALGORITHMS.contains(one));
+    known.ok_or_else(|| {
+        let names = RATE_ALGORITHMS.map(|algorithm| algorithm.to_string());
+        format!("use {} or {}", names[..4].join(", "), names[4])
+    })
+}
+
 fn algorithms(name: &str) -> Result<Algorithms, UnknownAlgorithm> {
     if name == "all" {
         return Ok(Algorithms::All);

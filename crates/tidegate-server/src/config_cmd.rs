@@ -1,12 +1,16 @@
-//! `tidegate config`: is this file right, and what may stand in it?
+//! `tidegate config`: is this file right, what may stand in it, and what does another's become?
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
+use tidegate::Algorithm;
+use tidegate::config::envoy::{EnvoyErrors, EnvoyFile, Options, convert};
 use tidegate::config::{Config, ConfigErrors, StoreUrl, schema};
 use tidegate::policy::Policy;
 
-/// Check a config file, or print what may stand in one
+use crate::cli::rate_algorithm;
+
+/// Check a config file, print what may stand in one, or convert another's
 #[derive(Debug, Args)]
 pub struct ConfigArgs {
     #[command(subcommand)]
@@ -26,17 +30,89 @@ enum ConfigCommand {
     /// An editor that speaks YAML completes and checks as you type once the file
     /// begins with `# yaml-language-server: $schema=tidegate.schema.json`.
     Schema,
+    Convert(ConvertArgs),
 }
 
-/// What is to be printed.
-pub fn run(args: &ConfigArgs) -> Result<String, ConfigErrors> {
-    match &args.command {
-        ConfigCommand::Check { file } => {
-            let config = Config::load(file)?;
-            Ok(format!("{} is fine: {}\n", file.display(), summary(&config)))
+/// Print another limiter's config as a tidegate config
+///
+/// What tidegate does another way, or not at all, is told on standard error.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example:\n  tidegate config convert --from envoy /etc/ratelimit/config/*.yaml > tidegate.yaml"
+)]
+struct ConvertArgs {
+    /// Whose config it is: `envoy` is envoyproxy/ratelimit
+    #[arg(long, value_enum)]
+    from: From,
+
+    /// How limits count; `fixed-window` counts exactly as envoyproxy/ratelimit does
+    #[arg(long, value_name = "NAME", default_value_t = Algorithm::SlidingCounter, value_parser = rate_algorithm)]
+    algorithm: Algorithm,
+
+    /// Let several files have the same domain
+    #[arg(long)]
+    merge_domains: bool,
+
+    /// The files, one per domain; a directory stands for its *.yaml
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum From {
+    Envoy,
+}
+
+/// What is to be printed, and what is told besides.
+pub struct Told {
+    pub text: String,
+    pub warnings: Vec<String>,
+}
+
+/// What is wrong with a config.
+#[derive(Debug)]
+pub enum Wrong {
+    Config(ConfigErrors),
+    Envoy(EnvoyErrors),
+}
+
+impl std::fmt::Display for Wrong {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Wrong::Config(errors) => errors.fmt(f),
+            Wrong::Envoy(errors) => errors.fmt(f),
         }
-        ConfigCommand::Schema => Ok(format!("{:#}\n", schema())),
     }
+}
+
+impl std::error::Error for Wrong {}
+
+/// What is to be printed.
+pub fn run(args: &ConfigArgs) -> Result<Told, Wrong> {
+    let text = match &args.command {
+        ConfigCommand::Check { file } => {
+            let config = Config::load(file).map_err(Wrong::Config)?;
+            format!("{} is fine: {}\n", file.display(), summary(&config))
+        }
+        ConfigCommand::Schema => format!("{:#}\n", schema()),
+        ConfigCommand::Convert(args) => return convert_files(args).map_err(Wrong::Envoy),
+    };
+    Ok(Told { text, warnings: Vec::new() })
+}
+
+fn convert_files(args: &ConvertArgs) -> Result<Told, EnvoyErrors> {
+    let From::Envoy = args.from;
+    let mut files = Vec::new();
+    for path in &args.files {
+        let paths = if path.is_dir() { EnvoyFile::list(path)? } else { vec![path.clone()] };
+        for path in paths {
+            files.push(EnvoyFile::load(&path)?);
+        }
+    }
+    let options = Options { algorithm: args.algorithm, merge_domains: args.merge_domains };
+    let converted = convert(&files, &options)?;
+    let warnings = converted.notices().iter().map(ToString::to_string).collect();
+    Ok(Told { text: converted.yaml().to_owned(), warnings })
 }
 
 fn summary(config: &Config) -> String {

@@ -29,10 +29,13 @@ use cli::{Cli, Command};
 
 fn main() -> ExitCode {
     match Cli::parse().command {
-        Command::Config(args) => print(config_cmd::run(&args)),
+        Command::Config(args) => print(config_cmd::run(&args).map(|told| {
+            told.warnings.iter().for_each(|warning| eprintln!("warning: {warning}\n"));
+            told.text
+        })),
         Command::Explain(args) => match explain::run(&args) {
             Ok(told) if told.is_bad_input => {
-                print(Ok(told.text));
+                print(Ok::<_, ConfigErrors>(told.text));
                 ExitCode::FAILURE
             }
             told => print(told.map(|told| told.text)),
@@ -51,7 +54,7 @@ fn main() -> ExitCode {
 }
 
 /// Prints what a look at a config gave.
-fn print(result: Result<String, ConfigErrors>) -> ExitCode {
+fn print(result: Result<String, impl std::error::Error>) -> ExitCode {
     match result {
         Ok(text) => {
             // Whoever read the output has seen enough, as `head` does.

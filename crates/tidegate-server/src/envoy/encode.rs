@@ -28,7 +28,12 @@ impl Reply<'_> {
 
 fn put_status(out: &mut Vec<u8>, status: &Status<'_>) {
     put_number(out, 1, if status.denied { OVER_LIMIT } else { OK });
-    let Some((name, limit)) = status.limit else { return };
+    let Some((name, limit)) = status.limit else {
+        if status.remaining > 0 {
+            put_number(out, 3, at_most_32_bits(status.remaining));
+        }
+        return;
+    };
     put_nested(out, 2, |out| {
         put_number(out, 1, at_most_32_bits(limit.count()));
         put_number(out, 2, unit(limit));

@@ -42,6 +42,9 @@ pub struct Status<'a> {
     pub until_reset: Duration,
 }
 
+/// What is left of what is unlimited: as much as can be told.
+const UNLIMITED: u64 = u32::MAX as u64;
+
 /// Named values.
 pub type Metadata<'a> = SmallVec<[(&'static str, Value<'a>); 6]>;
 
@@ -79,6 +82,11 @@ impl<'a> Reply<'a> {
                 (line.is_enforced(), statuses.get_mut(*question), waits.get_mut(*question))
             {
                 consider(line, status, wait);
+            }
+        }
+        for question in &together.unlimited {
+            if let Some(status) = statuses.get_mut(*question).filter(|s| s.limit.is_none()) {
+                status.remaining = UNLIMITED;
             }
         }
         let mut headers = HeaderMap::new();

@@ -5,6 +5,7 @@
 //! | `/v1/check`, `/v1/check/batch` | `check.rs`: JSON in (`wire.rs`, `question.rs`), JSON out (`answer.rs`) |
 //! | `/v1/permits` | `permits.rs`, `permit_name.rs`, and `leases.rs`, who holds what here |
 //! | `/v1/forward-auth` | `forward.rs`, and `original.rs`, what the gateway was asked |
+//! | `/json` | `envoy_json.rs`: Envoy's rate limit service in JSON |
 //! | `/openapi.json` | `openapi.rs` |
 //!
 //! Paths are told apart by one `match`: a decision takes less time than a general
@@ -16,6 +17,7 @@ mod answer;
 mod answering;
 pub mod body;
 mod check;
+mod envoy_json;
 mod forward;
 mod leases;
 mod openapi;
@@ -29,14 +31,15 @@ mod wire;
 
 use std::io::Cursor;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
 use http::header::{CONTENT_TYPE, HeaderValue, ORIGIN};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
+use tidegate::Algorithm;
 use tidegate::gate::Gate;
 use tidegate::headers::Forms;
 
@@ -60,6 +63,8 @@ pub struct HttpFront {
     gate: Arc<Gate>,
     facts: Arc<Facts>,
     forms: ArcSwap<Forms>,
+    /// How limits that come with a request of Envoy's count.
+    algorithm: OnceLock<Algorithm>,
     access: Access,
     leases: Leases,
     /// Checks that wait their turn.
@@ -74,6 +79,7 @@ impl HttpFront {
             gate,
             facts,
             forms: ArcSwap::from_pointee(forms),
+            algorithm: OnceLock::new(),
             access,
             leases: Leases::default(),
             waiting: AtomicUsize::new(0),
@@ -85,6 +91,11 @@ impl HttpFront {
         self.forms.store(Arc::new(forms));
     }
 
+    /// How limits that come with a request of Envoy's count; said once, before serving.
+    pub fn set_algorithm(&self, algorithm: Algorithm) {
+        let _ = self.algorithm.set(algorithm);
+    }
+
     /// Forgets permits whose lease has ended. Called now and then.
     pub fn sweep(&self) {
         self.leases.sweep();
@@ -93,7 +104,7 @@ impl HttpFront {
     /// Everything but gateways' questions, which are answered before; see `answering.rs`.
     async fn route(&self, request: Request<Incoming>) -> Answered {
         let path = request.uri().path();
-        if path.starts_with("/v1/")
+        if (path.starts_with("/v1/") || path == envoy_json::PATH)
             && let Err(refusal) = self.admit(request.headers())
         {
             return refuse(&refusal, request.headers());
@@ -106,6 +117,8 @@ impl HttpFront {
             "/v1/check/batch" => refuse(&Refusal::method("POST"), request.headers()),
             "/v1/permits" if method == Method::POST => self.take_permit(request).await,
             "/v1/permits" => refuse(&Refusal::method("POST"), request.headers()),
+            envoy_json::PATH if method == Method::POST => self.should_rate_limit(request).await,
+            envoy_json::PATH => refuse(&Refusal::method("POST"), request.headers()),
             "/openapi.json" if matches!(*method, Method::GET | Method::HEAD) => openapi::answer(),
             "/openapi.json" => refuse(&Refusal::method("GET, HEAD"), request.headers()),
             path => match path.strip_prefix("/v1/permits/") {

@@ -7,8 +7,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use tidegate::config::Config;
 
 use super::Bound;
-use super::args::ServeArgs;
 use super::settings::{FrontName, secret_of};
+use super::source::Source;
 use crate::access::Access;
 
 /// What is known once the sockets are bound.
@@ -22,20 +22,20 @@ impl Announced {
     pub fn new(
         config: &Config,
         store_is_up: bool,
-        args: &ServeArgs,
+        source: &Source,
         [http, grpc, admin]: [Option<&Bound>; 3],
     ) -> Self {
         let missing = if store_is_up { "" } else { " (not reachable yet)" };
         let version = env!("CARGO_PKG_VERSION");
         let mut text = format!("tidegate {version}: {} store{missing}, ", config.store);
         // Writing to memory cannot fail.
-        let _ = match &args.config {
-            Some(path) => {
+        let _ = match source.is_none() {
+            false => {
                 let count = config.policies.len();
                 let noun = if count == 1 { "policy" } else { "policies" };
-                writeln!(text, "{count} {noun} from {}", path.display())
+                writeln!(text, "{count} {noun} from {source}")
             }
-            None => {
+            true => {
                 writeln!(text, "no config: `default` allows 100 per 1m to every client address")
             }
         };

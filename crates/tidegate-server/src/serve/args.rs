@@ -4,7 +4,10 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use tidegate::Algorithm;
+
 use super::address::Choice;
+use crate::cli::rate_algorithm;
 use crate::logs::LogFormat;
 
 /// Answer "may this request go ahead?" over HTTP, and for gateways
@@ -17,6 +20,20 @@ pub struct ServeArgs {
     /// The policies and settings; reloaded when it changes and on SIGHUP
     #[arg(long, value_name = "FILE", env = "TIDEGATE_CONFIG")]
     pub config: Option<PathBuf>,
+
+    /// Files of envoyproxy/ratelimit, one per domain: a directory of *.yaml, or one file;
+    /// reloaded like --config, whose settings hold and whose policies stand before these
+    #[arg(long, value_name = "DIR", env = "TIDEGATE_ENVOY_CONFIG")]
+    pub envoy_config: Option<PathBuf>,
+
+    /// How limits of Envoy's side count, those of --envoy-config and those that come with a
+    /// request; `fixed-window` counts exactly as envoyproxy/ratelimit does
+    #[arg(long, value_name = "NAME", env = "TIDEGATE_ALGORITHM", default_value_t = Algorithm::SlidingCounter, value_parser = rate_algorithm)]
+    pub algorithm: Algorithm,
+
+    /// Let several files of --envoy-config have the same domain
+    #[arg(long, env = "TIDEGATE_MERGE_DOMAINS", value_parser = clap::builder::FalseyValueParser::new())]
+    pub merge_domains: bool,
 
     /// Where decisions are asked for over HTTP [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDR|off", env = "TIDEGATE_HTTP")]
@@ -57,5 +74,6 @@ RUST_LOG says what is logged, e.g. RUST_LOG=debug.
 
 Examples:
   tidegate serve
+  tidegate serve --envoy-config /etc/ratelimit/config --algorithm fixed-window
   tidegate serve --config tidegate.yaml --http 127.0.0.1:9000 --admin off
   TIDEGATE_TOKENS=$(openssl rand -hex 32) tidegate serve --http 0.0.0.0:8080";

@@ -5,11 +5,11 @@ use std::io;
 use std::net::SocketAddr;
 
 use tidegate::OutOfMemory;
-use tidegate::config::ConfigErrors;
 use tidegate::redis::ConnectError;
 
 use super::address::NoAddress;
 use super::settings::{FrontName, secret_of};
+use super::source::SourceError;
 use super::tls::TlsError;
 use crate::access::SecretError;
 use crate::logs::LogError;
@@ -18,7 +18,7 @@ use crate::logs::LogError;
 #[derive(Debug)]
 pub enum ServeError {
     Log(LogError),
-    Config(ConfigErrors),
+    Config(SourceError),
     Store(ConnectError),
     Memory(OutOfMemory),
     Secret(SecretError),
@@ -105,12 +105,6 @@ impl fmt::Display for Host<'_> {
 impl From<LogError> for ServeError {
     fn from(error: LogError) -> Self {
         ServeError::Log(error)
-    }
-}
-
-impl From<ConfigErrors> for ServeError {
-    fn from(errors: ConfigErrors) -> Self {
-        ServeError::Config(errors)
     }
 }
 

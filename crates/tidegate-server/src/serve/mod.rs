@@ -5,7 +5,7 @@
 //!   listener.rs            sockets -> connections -> a front; tls.rs, io.rs
 //!   connections.rs         who is connected, and who has overstayed
 //!   store.rs               the store that nodes share
-//!   reload.rs              SIGHUP and changed files
+//!   source.rs, reload.rs   where policies come from; SIGHUP and changed files
 //!   drain.rs               signals, and the end
 //!   announce.rs            what is printed at the start
 //! ```
@@ -22,6 +22,7 @@ mod listener;
 mod reload;
 mod router;
 mod settings;
+mod source;
 mod store;
 mod tls;
 
@@ -47,6 +48,7 @@ use self::listener::{Bounds, Listener, bind};
 use self::reload::{Reloaded, Reloader, Started};
 use self::router::Routed;
 use self::settings::{Settings, Site};
+use self::source::Source;
 use crate::access::Secrets;
 use crate::admin::{self, Facts};
 use crate::grpc::GrpcFront;
@@ -76,22 +78,21 @@ const SWEEP_EVERY: Duration = Duration::from_secs(1);
 pub fn run(args: &ServeArgs) -> Result<(), ServeError> {
     let _logging = logs::start(args.log_format)?;
     environment::warn_of_unknown();
-    let mut config = match &args.config {
-        Some(path) => Config::load(path)?,
-        None => Config::default(),
-    };
+    let source = Source::new(args);
+    let mut config = source.load().map_err(ServeError::Config)?;
     let secrets = Secrets::from_env()?;
     let store = secrets.store.clone();
     config.store = store.clone().unwrap_or(config.store);
     let settings = Settings::new(args, &config, secrets)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    runtime.map_err(ServeError::System)?.block_on(serve(args, config, settings, store))
+    runtime.map_err(ServeError::System)?.block_on(serve(args, source, config, settings, store))
 }
 
 /// `said_store` is what the environment says about the store, which holds whatever the
 /// config says.
 async fn serve(
     args: &ServeArgs,
+    source: Source,
     config: Config,
     settings: Settings,
     said_store: Option<StoreUrl>,
@@ -114,6 +115,7 @@ async fn serve(
 
     let (gate_, facts_) = (|| Arc::clone(&gate), || Arc::clone(&facts));
     let front = Arc::new(HttpFront::new(gate_(), facts_(), config.headers, access(&http)));
+    front.set_algorithm(args.algorithm);
     let calls = Arc::new(GrpcFront::new(gate_(), facts_(), config.headers, access(&grpc)));
     let routes = admin::router(gate_(), facts_(), store.clone(), access(&admin));
     let routed = Arc::new(Routed::new(routes, facts_()));
@@ -122,7 +124,7 @@ async fn serve(
     let admin = admin.map(Bound::new).transpose()?;
     let is_up = store.as_ref().is_none_or(|store| store.stats().up);
     let bound = [http.as_ref(), grpc.as_ref(), admin.as_ref()];
-    let announced = Announced::new(&config, is_up, args, bound);
+    let announced = Announced::new(&config, is_up, &source, bound);
 
     let mut served = Served::new(Arc::clone(&facts));
     let many = Bounds { connections: max_connections(), age: None };
@@ -140,7 +142,7 @@ async fn serve(
     }
     let started = Started { config, store: said_store };
     let fronts = Reloaded { http: front, grpc: calls };
-    let reloader = Reloader::new(args.config.clone(), started, gate, fronts, Arc::clone(&facts));
+    let reloader = Reloader::new(source, started, gate, fronts, Arc::clone(&facts));
     tokio::spawn(reloader.run(signals.hangup));
 
     facts.set_ready(true);

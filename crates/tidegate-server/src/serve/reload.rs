@@ -6,22 +6,19 @@
 //! *content*: an event only says that it is worth looking, and because events get
 //! lost (network file systems, full queues) we also look every [`POLL`].
 
-use std::collections::hash_map::DefaultHasher;
-use std::fs::File;
-use std::hash::{Hash, Hasher};
-use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
-use tidegate::config::{Config, MAX_CONFIG_BYTES, StoreUrl};
+use tidegate::config::{Config, StoreUrl};
 use tidegate::gate::Gate;
 use tokio::signal::unix::Signal;
 use tokio::sync::mpsc;
 use tracing::{error, info, warn};
 
 use super::settings::needing_restart;
+use super::source::Source;
 use crate::admin::{Facts, Reload};
 use crate::grpc::GrpcFront;
 use crate::http::HttpFront;
@@ -34,7 +31,7 @@ const SETTLE: Duration = Duration::from_millis(100);
 
 /// Puts changed configs in force.
 pub struct Reloader {
-    path: Option<PathBuf>,
+    source: Source,
     state: State,
 }
 
@@ -63,27 +60,28 @@ pub struct Started {
 
 impl Reloader {
     pub fn new(
-        path: Option<PathBuf>,
+        source: Source,
         started: Started,
         gate: Arc<Gate>,
         fronts: Reloaded,
         facts: Arc<Facts>,
     ) -> Self {
-        let seen = path.as_deref().and_then(fingerprint);
-        Reloader { path, state: State { started, gate, fronts, facts, seen } }
+        let seen = source.fingerprint();
+        Reloader { source, state: State { started, gate, fronts, facts, seen } }
     }
 
     /// Watches for as long as it is polled.
     pub async fn run(self, mut hangup: Signal) {
-        let Some(path) = self.path else {
+        let source = self.source;
+        if source.is_none() {
             while hangup.recv().await.is_some() {
                 info!("SIGHUP: there is no config to reload");
             }
             return;
-        };
+        }
         // Room for one: all that matters is that something happened.
         let (events, mut happened) = mpsc::channel(1);
-        let _watcher = watch(&path, events);
+        let _watcher = watch(&source.directories(), events);
         let mut state = self.state;
         loop {
             let told = tokio::select! {
@@ -95,10 +93,10 @@ impl Reloader {
                 }
                 () = tokio::time::sleep(POLL) => false,
             };
-            let path = path.clone();
+            let source = source.clone();
             // Reading and compiling take a while, and a file system may hang.
             let looked = tokio::task::spawn_blocking(move || {
-                state.look(&path, told);
+                state.look(&source, told);
                 state
             });
             match looked.await {
@@ -113,14 +111,14 @@ impl Reloader {
 }
 
 impl State {
-    /// Reads the file if its content is another, or if told to.
-    fn look(&mut self, path: &Path, told: bool) {
-        let now = fingerprint(path);
+    /// Reads the files if their content is another, or if told to.
+    fn look(&mut self, source: &Source, told: bool) {
+        let now = source.fingerprint();
         if now == self.seen && !told {
             return;
         }
         self.seen = now;
-        match Config::load(path) {
+        match source.load() {
             Ok(config) => self.apply(config),
             Err(errors) => {
                 self.facts.reloaded(Reload::Refused);
@@ -156,12 +154,8 @@ impl State {
     }
 }
 
-/// Tells `events` of whatever happens in the directory of `path`.
-fn watch(path: &Path, events: mpsc::Sender<()>) -> Option<RecommendedWatcher> {
-    let directory = match path.parent() {
-        Some(parent) if parent != Path::new("") => parent,
-        _ => Path::new("."),
-    };
+/// Tells `events` of whatever happens in the directories.
+fn watch(directories: &[PathBuf], events: mpsc::Sender<()>) -> Option<RecommendedWatcher> {
     let told = move |event: notify::Result<notify::Event>| {
         // Reading is not a change, and our own reading would never end.
         if !matches!(&event, Ok(event) if event.kind.is_access()) {
@@ -169,7 +163,9 @@ fn watch(path: &Path, events: mpsc::Sender<()>) -> Option<RecommendedWatcher> {
         }
     };
     let watching = notify::recommended_watcher(told).and_then(|mut watcher| {
-        watcher.watch(directory, RecursiveMode::NonRecursive)?;
+        for directory in directories {
+            watcher.watch(directory, RecursiveMode::NonRecursive)?;
+        }
         Ok(watcher)
     });
     match watching {
@@ -179,15 +175,4 @@ fn watch(path: &Path, events: mpsc::Sender<()>) -> Option<RecommendedWatcher> {
             None
         }
     }
-}
-
-/// A number for the content; `None` if it cannot be read.
-fn fingerprint(path: &Path) -> Option<u64> {
-    let mut content = Vec::new();
-    // One byte more than is allowed, to see that it is too large.
-    let most = MAX_CONFIG_BYTES as u64 + 1;
-    File::open(path).ok()?.take(most).read_to_end(&mut content).ok()?;
-    let mut hasher = DefaultHasher::new();
-    content.hash(&mut hasher);
-    Some(hasher.finish())
 }

@@ -1,0 +1,137 @@
+//! Where policies and settings come from: a config, files of envoyproxy/ratelimit, or both.
+//!
+//! With both, the config's settings hold, and its policies (it needs none then) stand before
+//! those of the files. What the files become is what `tidegate config convert` prints.
+
+use std::collections::hash_map::DefaultHasher;
+use std::fmt;
+use std::fs::File;
+use std::hash::{Hash, Hasher};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use tidegate::config::envoy::{EnvoyErrors, EnvoyFile, Options, convert};
+use tidegate::config::{Config, ConfigErrors, MAX_CONFIG_BYTES};
+use tidegate::policy::PoliciesError;
+use tracing::warn;
+
+use super::args::ServeArgs;
+
+/// Where it all comes from.
+#[derive(Clone, Debug)]
+pub struct Source {
+    config: Option<PathBuf>,
+    envoy: Option<PathBuf>,
+    options: Options,
+}
+
+/// Why there is no config.
+#[derive(Debug)]
+pub enum SourceError {
+    Config(ConfigErrors),
+    Envoy(EnvoyErrors),
+    /// The policies of both cannot stand together; the name that both have, if that is why.
+    Together(PoliciesError, Option<String>),
+}
+
+impl Source {
+    pub fn new(args: &ServeArgs) -> Self {
+        let options = Options { algorithm: args.algorithm, merge_domains: args.merge_domains };
+        Source { config: args.config.clone(), envoy: args.envoy_config.clone(), options }
+    }
+
+    /// Whether nobody said where.
+    pub fn is_none(&self) -> bool {
+        self.config.is_none() && self.envoy.is_none()
+    }
+
+    /// Reads all of it. What the files have that tidegate has not is logged.
+    pub fn load(&self) -> Result<Config, SourceError> {
+        let Some(envoy) = &self.envoy else {
+            return match &self.config {
+                Some(path) => Config::load(path).map_err(SourceError::Config),
+                None => Ok(Config::default()),
+            };
+        };
+        let settings = self.config.as_deref().map(Config::load_settings).transpose();
+        let settings = settings.map_err(SourceError::Config)?;
+        let files = files(envoy).map_err(SourceError::Envoy)?;
+        let files: Result<Vec<EnvoyFile>, EnvoyErrors> =
+            files.iter().map(|path| EnvoyFile::load(path)).collect();
+        let files = files.map_err(SourceError::Envoy)?;
+        let converted = convert(&files, &self.options).map_err(SourceError::Envoy)?;
+        for notice in converted.notices() {
+            let (file, about) = (notice.file(), notice.about());
+            let line = about.line().unwrap_or_default();
+            warn!("{file}:{line}: {}: {}: {}", about.field(), about.message(), about.help());
+        }
+        let converted = converted.config();
+        match settings {
+            None => Ok(converted.clone()),
+            Some(settings) => {
+                let both = |error| {
+                    let mut names = settings.policies.iter().map(|policy| policy.name());
+                    let name = names.find(|name| converted.policies.get(name).is_some());
+                    SourceError::Together(error, name.map(str::to_owned))
+                };
+                settings.clone().with_policies_of(converted).map_err(both)
+            }
+        }
+    }
+
+    /// The directories in which something happens when it changes.
+    pub fn directories(&self) -> Vec<PathBuf> {
+        let parent = |path: &Path| match path.parent() {
+            Some(parent) if parent != Path::new("") => parent.to_owned(),
+            _ => PathBuf::from("."),
+        };
+        let envoy = |path: &PathBuf| if path.is_dir() { path.clone() } else { parent(path) };
+        let config = self.config.as_deref().map(parent);
+        config.into_iter().chain(self.envoy.as_ref().map(envoy)).collect()
+    }
+
+    /// A number for the content of all files; `None` if some cannot be read.
+    pub fn fingerprint(&self) -> Option<u64> {
+        let mut hasher = DefaultHasher::new();
+        let envoy = self.envoy.as_deref().map(files).transpose().ok()?;
+        for path in self.config.iter().chain(envoy.iter().flatten()) {
+            let mut content = Vec::new();
+            // One byte more than is allowed, to see that it is too large.
+            let most = MAX_CONFIG_BYTES as u64 + 1;
+            File::open(path).ok()?.take(most).read_to_end(&mut content).ok()?;
+            (path, content).hash(&mut hasher);
+        }
+        Some(hasher.finish())
+    }
+}
+
+/// The files of a directory, or the one that is named.
+fn files(path: &Path) -> Result<Vec<PathBuf>, EnvoyErrors> {
+    if path.is_file() { Ok(vec![path.to_owned()]) } else { EnvoyFile::list(path) }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all = self.config.iter().chain(&self.envoy).map(|path| path.display().to_string());
+        f.write_str(&all.collect::<Vec<_>>().join(" and "))
+    }
+}
+
+impl fmt::Display for SourceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SourceError::Config(errors) => errors.fmt(f),
+            SourceError::Envoy(errors) => errors.fmt(f),
+            SourceError::Together(_, Some(name)) => write!(
+                f,
+                "policy `{name}` is in --config, and a limit in --envoy-config becomes one of that \
+                 name: rename it in --config"
+            ),
+            SourceError::Together(error, None) => {
+                write!(f, "--config and --envoy-config together: {error}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for SourceError {}
