@@ -17,6 +17,7 @@ mod http;
 mod logs;
 mod papers;
 mod replay;
+mod resp;
 mod serve;
 
 use std::io::Write as _;

@@ -55,6 +55,14 @@ impl Access {
         }
     }
 
+    /// Whether a caller who shows this secret may ask, where there are no headers.
+    pub fn admit_secret(&self, shown: &[u8]) -> bool {
+        match self {
+            Access::Secrets(tokens) => tokens.is_one(shown),
+            Access::Local | Access::Everybody => true,
+        }
+    }
+
     /// The same for a gateway: what it says about names and sites is its client's,
     /// for whom it asks, so nothing follows from it.
     pub fn admit_gateway(&self, headers: &HeaderMap) -> Result<(), NotAdmitted> {

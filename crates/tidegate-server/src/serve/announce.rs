@@ -23,7 +23,7 @@ impl Announced {
         config: &Config,
         store_is_up: bool,
         source: &Source,
-        [http, grpc, admin]: [Option<&Bound>; 3],
+        fronts: [(FrontName, Option<&Bound>); 4],
     ) -> Self {
         let missing = if store_is_up { "" } else { " (not reachable yet)" };
         let version = env!("CARGO_PKG_VERSION");
@@ -39,18 +39,16 @@ impl Announced {
                 writeln!(text, "no config: `default` allows 100 per 1m to every client address")
             }
         };
-        for (name, bound) in [("http", http), ("grpc", grpc), ("admin", admin)] {
+        for (front, bound) in fronts {
             let url = bound.and_then(|bound| Some(url(bound, bound.socket.local_addr().ok()?)));
-            let _ = writeln!(text, "  {name:<6} {}", url.as_deref().unwrap_or("off"));
+            let _ = writeln!(text, "  {:<6} {}", front.name(), url.as_deref().unwrap_or("off"));
         }
-        Announced { text, command: http.and_then(command) }
+        let http = fronts.into_iter().find(|(front, _)| *front == FrontName::Http);
+        Announced { text, command: http.and_then(|(_, bound)| bound).and_then(command) }
     }
 
     /// Prints it. A reader that has gone away does not matter.
-    pub fn print(mut self, missing: &[FrontName], exposed: &[FrontName]) {
-        for front in missing {
-            let _ = writeln!(self.text, "  {:<6} not in this version", front.name());
-        }
+    pub fn print(mut self, exposed: &[FrontName]) {
         if let Some(command) = &self.command {
             let _ = writeln!(self.text, "{command}");
         }
@@ -69,6 +67,8 @@ fn url(bound: &Bound, address: SocketAddr) -> String {
     let scheme = match (bound.site.front, bound.site.tls.is_some()) {
         (FrontName::Grpc, false) => "grpc",
         (FrontName::Grpc, true) => "grpcs",
+        (FrontName::Resp, false) => "redis",
+        (FrontName::Resp, true) => "rediss",
         (_, false) => "http",
         (_, true) => "https",
     };

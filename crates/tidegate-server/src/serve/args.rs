@@ -10,7 +10,7 @@ use super::address::Choice;
 use crate::cli::rate_algorithm;
 use crate::logs::LogFormat;
 
-/// Answer "may this request go ahead?" over HTTP, and for gateways
+/// Answer "may this request go ahead?" over HTTP, RESP, and for gateways
 ///
 /// Without a config: a memory store and one policy, `default`, that allows every
 /// client address 100 requests per minute.
@@ -43,7 +43,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "ADDR|off", env = "TIDEGATE_GRPC")]
     pub grpc: Option<Choice>,
 
-    /// Where decisions are asked for over RESP (not in this version)
+    /// Where decisions are asked for by Redis clients [default: 127.0.0.1:6380]
     #[arg(long, value_name = "ADDR|off", env = "TIDEGATE_RESP")]
     pub resp: Option<Choice>,
 
@@ -65,7 +65,7 @@ const SERVE_HELP: &str = "\
 A flag wins over its environment variable, that over the file, that over the default.
 
 Secrets come from the environment, or from files it names:
-  TIDEGATE_TOKENS        who may ask on --http and --grpc: secrets separated by commas
+  TIDEGATE_TOKENS        who may ask on --http, --grpc and --resp: secrets separated by commas
   TIDEGATE_ADMIN_TOKEN   who may use the admin API; /healthz, /readyz and /metrics stay open
   TIDEGATE_STORE         the store that nodes share, a URL; wins over the config's `store`
   TIDEGATE_TOKENS_FILE, TIDEGATE_ADMIN_TOKEN_FILE, TIDEGATE_STORE_FILE

@@ -39,6 +39,8 @@ pub struct Connections {
     open: Mutex<HashMap<u64, Entry>>,
     next: AtomicU64,
     emptied: Notify,
+    /// Whether the idle may stay for as long as they like.
+    keeps_idle: bool,
 }
 
 #[derive(Debug)]
@@ -86,6 +88,11 @@ pub struct Connection {
 }
 
 impl Connections {
+    /// Connections that may be idle for as long as they like, as those of a pool.
+    pub fn lasting() -> Self {
+        Connections { keeps_idle: true, ..Connections::default() }
+    }
+
     /// Takes a connection in; it leaves when the handle is dropped.
     pub fn enter(self: &Arc<Self>) -> Entered {
         let id = self.next.fetch_add(1, Relaxed);
@@ -104,7 +111,8 @@ impl Connections {
     pub fn sweep(&self) {
         for entry in self.open().values_mut() {
             let order = entry.seen.judge(&entry.connection);
-            if order != Order::Serve {
+            let is_idle = order == Order::Drain;
+            if order != Order::Serve && !(is_idle && self.keeps_idle) {
                 entry.connection.tell(order);
             }
         }
@@ -198,6 +206,15 @@ impl Connection {
         if !self.framed.load(Relaxed) {
             self.framed.store(true, Relaxed);
         }
+    }
+
+    /// What had come was answered in one go.
+    pub fn moved(&self) {
+        // Nobody else counts these.
+        for count in [&self.begun, &self.ended] {
+            count.store(count.load(Relaxed) + 1, Relaxed);
+        }
+        self.heard.store(false, Relaxed);
     }
 
     /// Bytes came.

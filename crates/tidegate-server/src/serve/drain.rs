@@ -62,13 +62,14 @@ type Serving = (JoinHandle<()>, Arc<Connections>);
 pub struct Served {
     pub http: Option<Serving>,
     pub grpc: Option<Serving>,
+    pub resp: Option<Serving>,
     pub admin: Option<Serving>,
     facts: Arc<Facts>,
 }
 
 impl Served {
     pub fn new(facts: Arc<Facts>) -> Self {
-        Served { http: None, grpc: None, admin: None, facts }
+        Served { http: None, grpc: None, resp: None, admin: None, facts }
     }
 
     /// Serves until a signal comes, then drains. A second signal ends the draining.
@@ -84,7 +85,8 @@ impl Served {
 
     /// The admin front goes last, so that probes see the server unready, not gone.
     async fn drain(self) {
-        for (accepting, connections) in [self.http, self.grpc, self.admin].into_iter().flatten() {
+        let fronts = [self.http, self.grpc, self.resp, self.admin];
+        for (accepting, connections) in fronts.into_iter().flatten() {
             accepting.abort();
             let _ = accepting.await;
             connections.tell_all(Order::Drain);

@@ -53,9 +53,7 @@ impl fmt::Display for ServeError {
             ServeError::Secret(error) => error.fmt(f),
             ServeError::Tls(error) => error.fmt(f),
             ServeError::Address { front, error } => write!(f, "{}: {error}", front.name()),
-            ServeError::NothingToServe => {
-                f.write_str("every front is off: leave --http, --grpc or --admin on")
-            }
+            ServeError::NothingToServe => f.write_str("every front is off: leave at least one on"),
             ServeError::Exposed { front, address } => write!(
                 f,
                 "--{front} {address} can be reached by others, and {secret} is not set: set it \

@@ -23,11 +23,11 @@ use hyper_util::server::conn::auto;
 use pin_project_lite::pin_project;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 use tracing::field::Empty;
-use tracing::{Span, debug, debug_span, warn};
+use tracing::{Span, debug, debug_span};
 
+use super::accepting::Accepting;
 use super::connections::{Connections, Entered, InFlight, Order};
 use super::io::Watched;
 use super::settings::FrontName;
@@ -38,11 +38,7 @@ use crate::admin::Facts;
 const BACKLOG: u32 = 4096;
 
 /// How long a TLS handshake may take.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// How long accepting pauses after an error such as "too many open files", which
-/// would otherwise come again at once.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The largest head, and the most read ahead of what is asked for. Gateways copy the
 /// client's: nginx passes on up to 32 KiB, Envoy 60 KiB. Larger ones get a 431.
@@ -121,23 +117,10 @@ pub struct Bounds {
 impl<F: Front> Listener<F> {
     /// Accepts until dropped. Connections live on.
     pub async fn run(self) {
-        let places = Arc::new(Semaphore::new(self.bounds.connections));
+        let accepting = Accepting::new(self.socket, self.bounds.connections);
         let protocol = Arc::new(protocol());
         loop {
-            // Never closed, so this always comes.
-            let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
-            let (stream, address) = match self.socket.accept().await {
-                Ok(accepted) => accepted,
-                Err(error) => {
-                    if !is_of_one_connection(&error) {
-                        warn!(%error, "a connection could not be accepted");
-                        tokio::time::sleep(ACCEPT_PAUSE).await;
-                    }
-                    continue;
-                }
-            };
-            // Answers are one small packet; waiting to fill it would only delay them.
-            let _ = stream.set_nodelay(true);
+            let (stream, address, place) = accepting.next().await;
             let serving = Serving {
                 front: Arc::clone(&self.front),
                 protocol: Arc::clone(&protocol),
@@ -154,12 +137,6 @@ impl<F: Front> Listener<F> {
             });
         }
     }
-}
-
-/// Errors that say something about the peer and nothing about us.
-fn is_of_one_connection(error: &io::Error) -> bool {
-    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
-    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
 }
 
 type Protocol = auto::Builder<AtOnce>;

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   args.rs, settings.rs   what holds: flag > environment > file > default; environment.rs: what was misspelt
+//!   accepting.rs           sockets, and how many may connect
 //!   listener.rs            sockets -> connections -> a front; tls.rs, io.rs
 //!   connections.rs         who is connected, and who has overstayed
 //!   store.rs               the store that nodes share
@@ -10,6 +11,7 @@
 //!   announce.rs            what is printed at the start
 //! ```
 
+mod accepting;
 mod address;
 mod announce;
 mod args;
@@ -36,33 +38,33 @@ use tidegate::{Clock, Limiter};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
+pub use self::accepting::Accepting;
 pub use self::args::ServeArgs;
-pub use self::connections::InFlight;
+pub use self::connections::{Connection, Connections, Entered, InFlight, Order};
 pub use self::error::ServeError;
-pub use self::listener::Front;
+pub use self::io::Watched;
+pub use self::listener::{Front, HANDSHAKE_TIMEOUT};
 
 use self::announce::Announced;
-use self::connections::{Connections, TICK};
+use self::connections::TICK;
 use self::drain::Served;
 use self::listener::{Bounds, Listener, bind};
 use self::reload::{Reloaded, Reloader, Started};
 use self::router::Routed;
-use self::settings::{Settings, Site};
+use self::settings::{FrontName, Settings, Site};
 use self::source::Source;
 use crate::access::Secrets;
 use crate::admin::{self, Facts};
 use crate::grpc::GrpcFront;
 use crate::http::HttpFront;
 use crate::logs;
+use crate::resp::{RespFront, RespListener};
 
 /// The most connections to a front that decides: a thousand gateways with a pool each.
 const MAX_CONNECTIONS: usize = 16_384;
 
 /// The most connections to the admin front: scrapers, probes and a few people.
 const MAX_ADMIN_CONNECTIONS: usize = 256;
-
-/// The fronts that share those: http, grpc.
-const DECIDING_FRONTS: usize = 2;
 
 /// File descriptors that are kept free of connections: sockets, files, the runtime.
 const OTHER_FILES: usize = 64;
@@ -109,29 +111,38 @@ async fn serve(
     }
     let gate = Arc::new(gate);
     let facts = Arc::new(Facts::new(config.max_keys));
-    let Settings { http, grpc, admin, missing, exposed } = settings;
+    let Settings { http, grpc, resp, admin, exposed } = settings;
     let access = |site: &Option<Site>| site.as_ref().map(|site| site.access.clone());
     let access = |site| access(site).unwrap_or_default();
 
+    let deciding = [&http, &grpc, &resp].into_iter().flatten().count();
+    let many = Bounds { connections: max_connections(deciding), age: None };
+    let aging = Bounds { age: Some(config.grpc_max_connection_age), ..many };
+    let few = Bounds { connections: MAX_ADMIN_CONNECTIONS, ..many };
     let (gate_, facts_) = (|| Arc::clone(&gate), || Arc::clone(&facts));
     let front = Arc::new(HttpFront::new(gate_(), facts_(), config.headers, access(&http)));
     front.set_algorithm(args.algorithm);
     let calls = Arc::new(GrpcFront::new(gate_(), facts_(), config.headers, access(&grpc)));
+    let asking = RespFront::new(gate_(), facts_(), access(&resp));
     let routes = admin::router(gate_(), facts_(), store.clone(), access(&admin));
     let routed = Arc::new(Routed::new(routes, facts_()));
     let http = http.map(Bound::new).transpose()?;
     let grpc = grpc.map(Bound::new).transpose()?;
+    let resp = resp.map(Bound::new).transpose()?;
     let admin = admin.map(Bound::new).transpose()?;
     let is_up = store.as_ref().is_none_or(|store| store.stats().up);
-    let bound = [http.as_ref(), grpc.as_ref(), admin.as_ref()];
-    let announced = Announced::new(&config, is_up, &source, bound);
+    let fronts = [
+        (FrontName::Http, http.as_ref()),
+        (FrontName::Grpc, grpc.as_ref()),
+        (FrontName::Resp, resp.as_ref()),
+        (FrontName::Admin, admin.as_ref()),
+    ];
+    let announced = Announced::new(&config, is_up, &source, fronts);
 
     let mut served = Served::new(Arc::clone(&facts));
-    let many = Bounds { connections: max_connections(), age: None };
-    let aging = Bounds { age: Some(config.grpc_max_connection_age), ..many };
-    let few = Bounds { connections: MAX_ADMIN_CONNECTIONS, ..many };
     served.http = http.map(|bound| bound.listen(Arc::clone(&front), &facts, many));
     served.grpc = grpc.map(|bound| bound.listen(Arc::clone(&calls), &facts, aging));
+    served.resp = resp.map(|bound| bound.converse(asking, many.connections));
     served.admin = admin.map(|bound| bound.listen(routed, &facts, few));
     if let Ok(denials) = logs::denials(gate.stats().events()) {
         tokio::spawn(denials);
@@ -146,7 +157,7 @@ async fn serve(
     tokio::spawn(reloader.run(signals.hangup));
 
     facts.set_ready(true);
-    announced.print(&missing, &exposed);
+    announced.print(&exposed);
     served.until(signals.stop).await;
     Ok(())
 }
@@ -161,14 +172,14 @@ fn limiter(config: &Config, clock: Clock) -> Result<Limiter, ServeError> {
     Ok(builder.build()?)
 }
 
-/// As many as we would like for each front that decides, or as the operating system lets us have.
-fn max_connections() -> usize {
+/// As many as we would like for each of so many fronts, or as the operating system lets us have.
+fn max_connections(fronts: usize) -> usize {
     let reserved = MAX_ADMIN_CONNECTIONS + OTHER_FILES;
-    let wanted = (DECIDING_FRONTS * MAX_CONNECTIONS + reserved) as u64;
+    let fronts = fronts.max(1);
+    let wanted = (fronts * MAX_CONNECTIONS + reserved) as u64;
     let files = rlimit::increase_nofile_limit(wanted).unwrap_or(1024);
     let files = usize::try_from(files).unwrap_or(usize::MAX);
-    let each = files.saturating_sub(reserved) / DECIDING_FRONTS;
-    each.clamp(OTHER_FILES, MAX_CONNECTIONS)
+    (files.saturating_sub(reserved) / fronts).clamp(OTHER_FILES, MAX_CONNECTIONS)
 }
 
 /// A front with its socket.
@@ -201,14 +212,33 @@ impl Bound {
             connections: Arc::clone(&connections),
             bounds,
         };
-        let swept = Arc::clone(&connections);
-        tokio::spawn(async move {
-            loop {
-                tokio::time::sleep(TICK).await;
-                swept.sweep();
-            }
-        });
+        tokio::spawn(watch_over(Arc::clone(&connections)));
         (tokio::spawn(listener.run()), connections)
+    }
+
+    fn converse(
+        self,
+        front: RespFront,
+        max_connections: usize,
+    ) -> (JoinHandle<()>, Arc<Connections>) {
+        let connections = Arc::new(Connections::lasting());
+        let listener = RespListener {
+            socket: self.socket,
+            front: Arc::new(front),
+            tls: self.site.tls,
+            connections: Arc::clone(&connections),
+            max_connections,
+        };
+        tokio::spawn(watch_over(Arc::clone(&connections)));
+        (tokio::spawn(listener.run()), connections)
+    }
+}
+
+/// Tells connections that have overstayed to close, for ever.
+async fn watch_over(connections: Arc<Connections>) {
+    loop {
+        tokio::time::sleep(TICK).await;
+        connections.sweep();
     }
 }
 

@@ -16,6 +16,7 @@ pub use crate::admin::Front as FrontName;
 /// Where fronts listen when nobody says.
 const DEFAULT_HTTP: SocketAddr = SocketAddr::new(LOOPBACK, 8080);
 const DEFAULT_GRPC: SocketAddr = SocketAddr::new(LOOPBACK, 8081);
+const DEFAULT_RESP: SocketAddr = SocketAddr::new(LOOPBACK, 6380);
 const DEFAULT_ADMIN: SocketAddr = SocketAddr::new(LOOPBACK, 9090);
 const LOOPBACK: std::net::IpAddr = std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
@@ -39,9 +40,8 @@ pub struct Site {
 pub struct Settings {
     pub http: Option<Site>,
     pub grpc: Option<Site>,
+    pub resp: Option<Site>,
     pub admin: Option<Site>,
-    /// Fronts somebody asked for that this version does not have.
-    pub missing: Vec<FrontName>,
     /// Fronts others can reach without a secret, because the user insists.
     pub exposed: Vec<FrontName>,
 }
@@ -59,15 +59,8 @@ impl Settings {
             resp: choose(FrontName::Resp, args.resp.as_ref(), config.fronts.resp.as_deref())?,
             admin: choose(FrontName::Admin, args.admin.as_ref(), config.fronts.admin.as_deref())?,
         };
-        let missing = [(FrontName::Resp, &said.resp)];
-        let missing = missing.into_iter().filter(|(_, said)| matches!(said, Some(Choice::At(_))));
-        let mut settings = Settings {
-            http: None,
-            grpc: None,
-            admin: None,
-            missing: missing.map(|(front, _)| front).collect(),
-            exposed: Vec::new(),
-        };
+        let mut settings =
+            Settings { http: None, grpc: None, resp: None, admin: None, exposed: Vec::new() };
         let base = args.config.as_deref().and_then(Path::parent);
         let mut site = |front, said: Option<Choice>, default, files: Option<&Tls>| {
             let Choice::At(address) = said.unwrap_or(Choice::At(default)) else { return Ok(None) };
@@ -78,11 +71,12 @@ impl Settings {
         };
         let http = site(FrontName::Http, said.http, DEFAULT_HTTP, config.tls.http.as_ref())?;
         let grpc = site(FrontName::Grpc, said.grpc, DEFAULT_GRPC, config.tls.grpc.as_ref())?;
+        let resp = site(FrontName::Resp, said.resp, DEFAULT_RESP, config.tls.resp.as_ref())?;
         let admin = site(FrontName::Admin, said.admin, DEFAULT_ADMIN, config.tls.admin.as_ref())?;
-        if [&http, &grpc, &admin].into_iter().all(Option::is_none) {
+        if [&http, &grpc, &resp, &admin].into_iter().all(Option::is_none) {
             return Err(ServeError::NothingToServe);
         }
-        Ok(Settings { http, grpc, admin, ..settings })
+        Ok(Settings { http, grpc, resp, admin, ..settings })
     }
 
     /// Who may ask. Refuses an address that others can reach without a secret.

@@ -6,6 +6,7 @@
 //! - `config.rs`: `config` and `explain`;
 //! - `serve/`: the server as a process; `http/`: what it answers; `admin/`: what operators see of it;
 //! - `otlp.rs`: spans, as a collector gets them; with the feature `otlp`;
+//! - `resp/`: what Redis clients are answered;
 //! - `shared/`: counts in a store that nodes share;
 //! - `grpc/`: Envoy's rate limit service, asked with its own messages;
 //! - `gateways/`: the server behind nginx, Caddy, Traefik and Envoy;
@@ -28,6 +29,7 @@ mod otlp;
 mod output;
 mod papers;
 mod recorded;
+mod resp;
 mod serve;
 mod served;
 mod shared;

@@ -24,10 +24,10 @@ pub struct Start {
 impl Start {
     /// On free ports, without a config. `test` names the directory of its files.
     pub fn new(test: &str) -> Self {
-        let mut args = vec!["serve", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
-        args.extend(["--grpc", "off", "--resp", "off"]);
-        let args = args.into_iter().map(str::to_owned).collect();
-        Start { files: Files::new(test), args, env: Vec::new() }
+        let args = ["serve", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
+        let off = ["--grpc", "off", "--resp", "off"];
+        let args = args.into_iter().chain(off).map(str::to_owned);
+        Start { files: Files::new(test), args: args.collect(), env: Vec::new() }
     }
 
     /// With this config.
@@ -78,6 +78,7 @@ impl Start {
             child,
             http: None,
             grpc: None,
+            resp: None,
             admin: None,
             printed: String::new(),
             log,
@@ -90,6 +91,7 @@ impl Start {
             match (words.next(), words.next()) {
                 (Some("http"), Some(url)) => server.http = address(url),
                 (Some("grpc"), Some(url)) => server.grpc = address(url),
+                (Some("resp"), Some(url)) => server.resp = address(url),
                 (Some("admin"), Some(url)) => server.admin = address(url),
                 _ => {}
             }
@@ -118,6 +120,7 @@ pub struct Server {
     child: Child,
     http: Option<SocketAddr>,
     grpc: Option<SocketAddr>,
+    resp: Option<SocketAddr>,
     admin: Option<SocketAddr>,
     pub printed: String,
     log: String,
@@ -138,6 +141,10 @@ impl Server {
 
     pub fn grpc(&self) -> SocketAddr {
         self.grpc.expect("gRPC is on")
+    }
+
+    pub fn resp(&self) -> SocketAddr {
+        self.resp.expect("RESP is on")
     }
 
     pub fn admin(&self) -> SocketAddr {

@@ -7,6 +7,9 @@ mod secrets;
 mod starts;
 mod streams;
 
+pub use bounds::{IDLE, may_open_idle};
+pub use streams::Authority;
+
 /// One policy that lets little through.
 const TWO_PER_HOUR: &str = "
 policies:

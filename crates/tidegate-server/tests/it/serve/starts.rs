@@ -11,7 +11,7 @@ fn without_a_config_there_is_one_policy_and_a_line_to_try() {
     let (http, admin) = (server.http(), server.admin());
     let expected = format!(
         "tidegate {}: memory store, no config: `default` allows 100 per 1m to every client address\n  \
-         http   http://{http}\n  grpc   off\n  admin  http://{admin}\nTry:\n  \
+         http   http://{http}\n  grpc   off\n  resp   off\n  admin  http://{admin}\nTry:\n  \
          curl http://{http}/v1/check \
          -d '{{\"attributes\":{{\"client_ip\":\"192.0.2.1\"}}}}'\n",
         env!("CARGO_PKG_VERSION")
@@ -73,7 +73,7 @@ fn misspelt_variables_are_named() {
 
 #[test]
 fn a_flag_wins_over_the_environment_and_that_over_the_file() {
-    let config = format!("http: 'off'\nadmin: 'off'\n{TWO_PER_HOUR}");
+    let config = format!("http: 'off'\nresp: 'off'\nadmin: 'off'\n{TWO_PER_HOUR}");
     let start = Start::new("start-precedence").config(&config);
     // The file says off, the flags of the harness say otherwise.
     let server = start.run();
@@ -88,7 +88,7 @@ fn a_flag_wins_over_the_environment_and_that_over_the_file() {
             .expect("the binary starts");
         String::from_utf8(output.stderr).expect("UTF-8")
     };
-    let off = "error: every front is off: leave --http, --grpc or --admin on\n";
+    let off = "error: every front is off: leave at least one on\n";
     assert_eq!(run(&[], &["--config", &config]), off);
     assert_eq!(run(&[("TIDEGATE_CONFIG", &config)], &[]), off);
     let shown = run(&[("TIDEGATE_CONFIG", &config), ("TIDEGATE_HTTP", "192.0.2.1:1")], &[]);
@@ -96,17 +96,6 @@ fn a_flag_wins_over_the_environment_and_that_over_the_file() {
     let shown =
         run(&[("TIDEGATE_CONFIG", &config), ("TIDEGATE_HTTP", "192.0.2.1:1")], &["--http", "off"]);
     assert_eq!(shown, off);
-}
-
-#[test]
-fn fronts_still_to_come_are_named_when_asked_for() {
-    let args = ["--grpc", "127.0.0.1:0", "--resp", "127.0.0.1:0"];
-    let server = Start::new("start-missing").args(&args).run();
-    assert!(
-        server.printed.contains("  grpc   not in this version\n  resp   not in this version\n")
-    );
-    let silent = Start::new("start-off").args(&["--grpc", "off", "--resp", "off"]).run();
-    assert!(!silent.printed.contains("grpc"));
 }
 
 #[test]

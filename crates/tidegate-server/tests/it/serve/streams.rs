@@ -79,12 +79,12 @@ fn rapid_resets_end_the_connection_not_the_server() {
 }
 
 /// A certificate authority, and certificates it signed.
-struct Authority {
+pub struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
 }
 
 impl Authority {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).expect("parameters");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().expect("a key");
@@ -92,7 +92,7 @@ impl Authority {
     }
 
     /// A certificate for `localhost`, and its key, as PEM.
-    fn sign(&self) -> (String, String) {
+    pub fn sign(&self) -> (String, String) {
         let key = KeyPair::generate().expect("a key");
         let params = CertificateParams::new(vec!["localhost".into()]).expect("parameters");
         let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
@@ -102,32 +102,42 @@ impl Authority {
     fn pem(&self) -> String {
         self.issuer.pem()
     }
+
+    /// A connection of somebody who trusts it, perhaps with a certificate of their own.
+    pub fn connect(
+        &self,
+        address: SocketAddr,
+        own: Option<&(String, String)>,
+    ) -> StreamOwned<ClientConnection, TcpStream> {
+        use tokio_rustls::rustls::pki_types::pem::PemObject;
+        let mut roots = RootCertStore::empty();
+        let root = CertificateDer::from_pem_slice(self.pem().as_bytes()).expect("PEM");
+        roots.add(root).expect("a certificate");
+        let provider = Arc::new(crypto::ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_root_certificates(roots);
+        let config = match own {
+            None => builder.with_no_client_auth(),
+            Some((certificate, key)) => {
+                let chain =
+                    vec![CertificateDer::from_pem_slice(certificate.as_bytes()).expect("PEM")];
+                let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).expect("PEM");
+                builder.with_client_auth_cert(chain, key).expect("a certificate")
+            }
+        };
+        let name = ServerName::try_from("localhost").expect("a name");
+        let session = ClientConnection::new(Arc::new(config), name).expect("a session");
+        let stream = TcpStream::connect(address).expect("it listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a time-out");
+        StreamOwned::new(session, stream)
+    }
 }
 
 /// Asks over TLS, perhaps with a certificate of one's own; `None` if that is not let happen.
 fn ask_tls(server: &Server, trusted: &Authority, own: Option<&(String, String)>) -> Option<Reply> {
-    use tokio_rustls::rustls::pki_types::pem::PemObject;
-    let mut roots = RootCertStore::empty();
-    let root = CertificateDer::from_pem_slice(trusted.pem().as_bytes()).expect("PEM");
-    roots.add(root).expect("a certificate");
-    let provider = Arc::new(crypto::ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .expect("versions")
-        .with_root_certificates(roots);
-    let config = match own {
-        None => builder.with_no_client_auth(),
-        Some((certificate, key)) => {
-            let chain = vec![CertificateDer::from_pem_slice(certificate.as_bytes()).expect("PEM")];
-            let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).expect("PEM");
-            builder.with_client_auth_cert(chain, key).expect("a certificate")
-        }
-    };
-    let name = ServerName::try_from("localhost").expect("a name");
-    let session = ClientConnection::new(Arc::new(config), name).expect("a session");
-    let stream = TcpStream::connect(server.http()).expect("it listens");
-    stream.set_read_timeout(Some(PATIENCE)).expect("a time-out");
-    let mut tls = StreamOwned::new(session, stream);
+    let mut tls = trusted.connect(server.http(), own);
     tls.write_all(&request("POST", "/v1/check", &[crate::served::JSON], ASK)).ok()?;
     let mut first = [0];
     tls.read_exact(&mut first).ok()?;

@@ -5,7 +5,7 @@
 mod down;
 mod live;
 mod many;
-mod redis;
+pub mod redis;
 mod secrets;
 
 use serde_json::{Value, json};

@@ -45,6 +45,11 @@ impl Redis {
         redis
     }
 
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     /// How tidegate is told of it.
     pub fn url(&self) -> String {
         format!("redis://:{PASSWORD}@{}", self.address)

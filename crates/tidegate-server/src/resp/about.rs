@@ -1,0 +1,210 @@
+//! What clients ask about the server before they ask for anything else.
+//!
+//! Clients look for a version to know which commands they may send, so they are told that
+//! of the Redis whose connection commands these are; tidegate's own stands beside it.
+
+use std::fmt::Write as _;
+
+use super::RespFront;
+use super::commands::{ALL, Spec};
+use super::decode::Args;
+use super::encode::Replies;
+use super::refusal::Refusal;
+use super::session::{Session, unknown_subcommand};
+use crate::admin::Front;
+
+/// The Redis whose connection commands these are.
+const REDIS_VERSION: &str = "7.2.0";
+
+/// Settings clients ask for, as they are here: nothing is saved, evicted or closed for
+/// being idle.
+const SETTINGS: [(&str, &str); 7] = [
+    ("appendonly", "no"),
+    ("databases", "1"),
+    ("maxmemory", "0"),
+    ("maxmemory-policy", "noeviction"),
+    ("proto-max-bulk-len", "32768"),
+    ("save", ""),
+    ("timeout", "0"),
+];
+
+/// The reply to `HELLO`.
+pub fn hello(session: &Session, replies: &mut Replies<'_>) {
+    replies.map(7);
+    for (name, value) in [("server", "redis"), ("version", REDIS_VERSION)] {
+        replies.bulk(name);
+        replies.bulk(value);
+    }
+    replies.bulk("proto");
+    replies.number(session.protocol.number());
+    replies.bulk("id");
+    replies.count(session.id);
+    for (name, value) in [("mode", "standalone"), ("role", "master")] {
+        replies.bulk(name);
+        replies.bulk(value);
+    }
+    replies.bulk("modules");
+    replies.array(0);
+}
+
+/// What `CLIENT INFO` says: the connection that asks. Others are not for it to see.
+pub fn client(session: &Session, replies: &mut Replies<'_>) {
+    replies.text(&format!(
+        "id={} name={} flags=N db=0 user=default resp={}\n",
+        session.id,
+        String::from_utf8_lossy(&session.name),
+        session.protocol.number()
+    ));
+}
+
+/// `INFO [section...]`.
+pub fn info(front: &RespFront, args: &Args<'_>, replies: &mut Replies<'_>) {
+    let asked = |section: &str| {
+        let is = |name: &&[u8]| {
+            let all = ["all", "everything", "default", section];
+            all.iter().any(|word| name.eq_ignore_ascii_case(word.as_bytes()))
+        };
+        args.len() == 1 || args[1..].iter().any(is)
+    };
+    let mut text = String::new();
+    for (section, lines) in sections(front) {
+        if asked(section) {
+            let gap = if text.is_empty() { "" } else { "\r\n" };
+            // Writing to memory cannot fail.
+            let _ = write!(text, "{gap}# {section}\r\n");
+            for (name, value) in lines {
+                let _ = write!(text, "{name}:{value}\r\n");
+            }
+        }
+    }
+    replies.text(&text);
+}
+
+type Lines = Vec<(&'static str, String)>;
+
+fn sections(front: &RespFront) -> [(&'static str, Lines); 4] {
+    let text = str::to_owned;
+    let facts = &front.facts;
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let uptime = now.unwrap_or_default().saturating_sub(facts.started());
+    let server = vec![
+        ("redis_version", text(REDIS_VERSION)),
+        ("tidegate_version", text(env!("CARGO_PKG_VERSION"))),
+        ("redis_mode", text("standalone")),
+        ("process_id", std::process::id().to_string()),
+        ("uptime_in_seconds", uptime.as_secs().to_string()),
+    ];
+    let clients = vec![("connected_clients", facts.connections(Front::Resp).to_string())];
+    // Clients that connect wait until this is 0.
+    let persistence = vec![("loading", text("0"))];
+    let replication = vec![("role", text("master")), ("connected_slaves", text("0"))];
+    [
+        ("Server", server),
+        ("Clients", clients),
+        ("Persistence", persistence),
+        ("Replication", replication),
+    ]
+}
+
+/// `CONFIG GET pattern...`; nothing can be set.
+pub fn config(args: &Args<'_>, replies: &mut Replies<'_>) -> Result<(), Refusal> {
+    if args[1].eq_ignore_ascii_case(b"SET") {
+        let detail = "settings are in tidegate's config: see `tidegate config schema`";
+        return Err(Refusal::field("CONFIG SET", detail));
+    }
+    if !args[1].eq_ignore_ascii_case(b"GET") {
+        return Err(unknown_subcommand("CONFIG", args[1]));
+    }
+    if args.len() < 3 {
+        return Err(Refusal::arity("config|get"));
+    }
+    let asked = |name: &str| args[2..].iter().any(|pattern| is_like(name.as_bytes(), pattern));
+    let found = || SETTINGS.iter().filter(|(name, _)| asked(name));
+    replies.map(found().count());
+    for (name, value) in found() {
+        replies.bulk(name);
+        replies.bulk(value);
+    }
+    Ok(())
+}
+
+/// Whether a name is what a pattern says: itself, or with a star at its end, or at both.
+fn is_like(name: &[u8], pattern: &[u8]) -> bool {
+    let pattern = pattern.to_ascii_lowercase();
+    match &pattern[..] {
+        [b'*'] => true,
+        [b'*', middle @ .., b'*'] => name.windows(middle.len().max(1)).any(|part| part == middle),
+        [b'*', end @ ..] => name.ends_with(end),
+        [start @ .., b'*'] => name.starts_with(start),
+        whole => name == whole,
+    }
+}
+
+/// `COMMAND [COUNT | LIST | INFO name... | DOCS name...]`.
+pub fn command(args: &Args<'_>, replies: &mut Replies<'_>) -> Result<(), Refusal> {
+    let Some(part) = args.get(1) else {
+        replies.array(ALL.len());
+        ALL.iter().for_each(|spec| describe(spec, replies));
+        return Ok(());
+    };
+    let names = &args[2..];
+    let is = |name: &str| part.eq_ignore_ascii_case(name.as_bytes());
+    if is("count") && names.is_empty() {
+        replies.count(ALL.len() as u64);
+    } else if is("list") && names.is_empty() {
+        replies.array(ALL.len());
+        ALL.iter().for_each(|spec| replies.bulk(spec.name));
+    } else if is("info") && names.is_empty() {
+        replies.array(ALL.len());
+        ALL.iter().for_each(|spec| describe(spec, replies));
+    } else if is("info") {
+        replies.array(names.len());
+        for name in names {
+            match Spec::find(name) {
+                Some(spec) => describe(spec, replies),
+                None => replies.nil(),
+            }
+        }
+    } else if is("docs") {
+        let asked = |spec: &&Spec| {
+            let is = |name: &&[u8]| name.eq_ignore_ascii_case(spec.name.as_bytes());
+            names.is_empty() || names.iter().any(is)
+        };
+        replies.map(ALL.iter().filter(asked).count());
+        ALL.iter().filter(asked).for_each(|spec| document(spec, replies));
+    } else if is("count") || is("list") {
+        return Err(Refusal::new("syntax error"));
+    } else {
+        return Err(unknown_subcommand("COMMAND", part));
+    }
+    Ok(())
+}
+
+/// What clients with several servers want to know: how many arguments, and where the key is.
+fn describe(spec: &Spec, replies: &mut Replies<'_>) {
+    replies.array(10);
+    replies.bulk(spec.name);
+    replies.number(spec.arity);
+    let flags = spec.flags();
+    replies.set(flags.len());
+    flags.iter().for_each(|flag| replies.simple(flag));
+    replies.number(spec.key);
+    replies.number(spec.key);
+    replies.number(i64::from(spec.key > 0));
+    let categories: &[&str] = if spec.key > 0 { &["@write", "@fast"] } else { &["@connection"] };
+    replies.set(categories.len());
+    categories.iter().for_each(|category| replies.simple(category));
+    // Tips, key specifications and subcommands: none.
+    (0..3).for_each(|_| replies.set(0));
+}
+
+fn document(spec: &Spec, replies: &mut Replies<'_>) {
+    replies.bulk(spec.name);
+    replies.map(3);
+    let group = if spec.key > 0 { "module" } else { "connection" };
+    let lines = [("summary", spec.summary), ("since", "0.1.0"), ("group", group)];
+    for (name, value) in lines {
+        replies.bulk(name);
+        replies.bulk(value);
+    }
+}

@@ -1,0 +1,263 @@
+//! Questions for the gate, and their answers as replies.
+//!
+//! A question borrows what it asks from the bytes of its command. Where the store is
+//! here it is answered before the next command is looked at; where it is not, many go at
+//! once, and each takes a copy along ([`Asked`]).
+
+use smallvec::SmallVec;
+use tidegate::gate::{Answer, Gate, GateError, Line, Question, Rules, Subject};
+use tidegate::stats::Decided;
+use tidegate::{Cost, Limit, RetryAfter};
+
+use super::encode::Replies;
+use super::refusal::Refusal;
+
+/// A question as its command puts it.
+#[derive(Clone, Copy, Debug)]
+pub struct Ask<'a> {
+    pub what: What,
+    /// `None` for limits of the caller's own.
+    pub policy: Option<&'a str>,
+    pub key: &'a [u8],
+    /// The caller's own limits.
+    pub limits: &'a [Limit],
+    pub cost: Option<Cost>,
+    pub force: bool,
+    pub id: Option<&'a [u8]>,
+}
+
+/// What is asked for, and in which form it is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// A decision, as tidegate tells it.
+    Check,
+    /// A decision, as redis-cell tells it.
+    Cell(Throttle),
+    /// A decision, as throttlecrab tells it.
+    Crab(Throttle),
+    Peek,
+    Reset,
+}
+
+impl What {
+    /// Whether the two may be under way at once without one disturbing the other.
+    pub fn goes_with(self, other: What) -> bool {
+        let kind = |what| match what {
+            What::Check | What::Cell(_) | What::Crab(_) => 0,
+            What::Peek => 1,
+            What::Reset => 2,
+        };
+        kind(self) == kind(other)
+    }
+}
+
+/// What the form of an answer needs besides the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Throttle {
+    /// The limit, as it is told.
+    pub limit: i64,
+    /// Nothing was asked for but to look.
+    pub look: bool,
+}
+
+impl<'a> Ask<'a> {
+    pub fn new(what: What, key: &'a [u8]) -> Self {
+        Ask { what, policy: None, key, limits: &[], cost: None, force: false, id: None }
+    }
+
+    fn question(&self) -> Question<'a> {
+        let subject = match self.policy {
+            Some(policy) => Subject::Key { policy, key: self.key, attributes: None },
+            None => Subject::Limits { key: self.key, limits: self.limits },
+        };
+        Question { cost: self.cost, force: self.force, id: self.id, ..Question::new(subject) }
+    }
+
+    /// Asks a store that is here.
+    #[inline]
+    pub fn answer(&self, gate: &Gate, rules: &Rules, replies: &mut Replies<'_>) {
+        let policy = self.policy.unwrap_or_default();
+        match self.what {
+            What::Check | What::Cell(_) | What::Crab(_) => {
+                reply(self.what, gate.check(rules, &self.question()), replies);
+            }
+            What::Peek => reply(self.what, gate.peek(rules, policy, self.key), replies),
+            What::Reset => reply_reset(gate.reset(rules, policy, self.key), replies),
+        }
+    }
+}
+
+/// A question with a copy of what it asks.
+#[derive(Debug)]
+pub struct Asked {
+    pub what: What,
+    policy: Option<Box<str>>,
+    key: Box<[u8]>,
+    limits: SmallVec<[Limit; 1]>,
+    cost: Option<Cost>,
+    force: bool,
+    id: Option<Box<[u8]>>,
+}
+
+impl From<&Ask<'_>> for Asked {
+    fn from(ask: &Ask<'_>) -> Self {
+        Asked {
+            what: ask.what,
+            policy: ask.policy.map(Into::into),
+            key: ask.key.into(),
+            limits: SmallVec::from_slice(ask.limits),
+            cost: ask.cost,
+            force: ask.force,
+            id: ask.id.map(Into::into),
+        }
+    }
+}
+
+/// What a store that is elsewhere answered.
+pub enum Told<'a> {
+    Answer(Result<Answer<'a>, GateError>),
+    Reset(Result<bool, GateError>),
+}
+
+impl Asked {
+    /// Asks any store.
+    pub async fn tell<'a>(&'a self, gate: &'a Gate, rules: &'a Rules) -> Told<'a> {
+        let policy = self.policy.as_deref();
+        let ask = Ask {
+            what: self.what,
+            policy,
+            key: &self.key,
+            limits: &self.limits,
+            cost: self.cost,
+            force: self.force,
+            id: self.id.as_deref(),
+        };
+        let policy = policy.unwrap_or_default();
+        match self.what {
+            What::Check | What::Cell(_) | What::Crab(_) => {
+                Told::Answer(gate.check_async(rules, &ask.question()).await)
+            }
+            What::Peek => Told::Answer(gate.peek_async(rules, policy, &self.key).await),
+            What::Reset => Told::Reset(gate.reset_async(rules, policy, &self.key).await),
+        }
+    }
+
+    pub fn reply(&self, told: Told<'_>, replies: &mut Replies<'_>) {
+        match told {
+            Told::Answer(answer) => reply(self.what, answer, replies),
+            Told::Reset(done) => reply_reset(done, replies),
+        }
+    }
+}
+
+#[inline]
+fn reply(what: What, answer: Result<Answer<'_>, GateError>, replies: &mut Replies<'_>) {
+    match answer {
+        Ok(answer) if answer.allowed || answer.decided != Decided::FailedClosed => match what {
+            What::Cell(form) => reply_cell(form, &answer, replies),
+            What::Crab(form) => reply_crab(form, &answer, replies),
+            What::Check | What::Peek | What::Reset => reply_check(&answer, replies),
+        },
+        Ok(answer) => replies.error(failed_closed(&answer)),
+        Err(error) => replies.error(Refusal::from(error)),
+    }
+}
+
+/// A denial that says nothing about the key is no reply: the store failed.
+#[cold]
+fn failed_closed(answer: &Answer<'_>) -> Refusal {
+    match answer.speaker().and_then(|line| line.policy) {
+        Some(policy) => Refusal::store_failed(format_args!(
+            "the store failed, and policy `{policy}` denies then: try again"
+        )),
+        None => Refusal::store_failed("the store failed: try again"),
+    }
+}
+
+fn reply_reset(done: Result<bool, GateError>, replies: &mut Replies<'_>) {
+    match done {
+        Ok(any) => replies.number(i64::from(any)),
+        Err(error) => replies.error(Refusal::from(error)),
+    }
+}
+
+#[inline]
+fn reply_check(answer: &Answer<'_>, replies: &mut Replies<'_>) {
+    let speaker = answer.speaker();
+    replies.put(if answer.allowed { b"*7\r\n:1\r\n" } else { b"*7\r\n:0\r\n" });
+    replies.count_or_nil(speaker.map(|line| line.decision.limit));
+    replies.count_or_nil(speaker.and_then(Line::remaining));
+    replies.count_or_nil(answer.retry_after().as_millis());
+    replies.count_or_nil(speaker.and_then(Line::reset_after).map(|reset| reset.as_millis()));
+    match speaker.and_then(|line| line.policy) {
+        Some(policy) => replies.bulk(policy),
+        None => replies.nil(),
+    }
+    match answer.decided {
+        Decided::Exact => replies.put(b"$5\r\nexact\r\n"),
+        decided => replies.bulk(decided.name()),
+    }
+}
+
+/// How a bucket stands.
+struct Standing {
+    limited: bool,
+    remaining: u64,
+    retry_after: RetryAfter,
+    reset_us: u64,
+}
+
+impl Standing {
+    /// Of an answer under one limit. A look is answered as if it were for one unit; here it
+    /// is for none, which only a bucket that owes more than it holds denies: one whose
+    /// limit was larger before.
+    fn new(answer: &Answer<'_>, look: bool) -> Self {
+        let speaker = answer.speaker();
+        let reset_us = speaker.map_or(0, |line| line.decision.reset_after.as_micros());
+        let remaining = speaker.and_then(Line::remaining).unwrap_or_default();
+        let (mut limited, mut retry_after) = (!answer.allowed, answer.retry_after());
+        if look && let Some(line) = speaker {
+            let whole_us = u128::from(line.limit.burst()) * u128::from(line.limit.window_us());
+            let whole_us = whole_us.div_ceil(u128::from(line.limit.count().max(1)));
+            let over_us = u128::from(reset_us).saturating_sub(whole_us);
+            limited = over_us > 0;
+            retry_after = RetryAfter::from_micros(u64::try_from(over_us).unwrap_or(u64::MAX));
+        }
+        Standing { limited, remaining, retry_after, reset_us }
+    }
+}
+
+/// `[limited, limit, remaining, retry-after or -1, reset-after]`, in seconds.
+#[inline]
+fn reply_cell(form: Throttle, answer: &Answer<'_>, replies: &mut Replies<'_>) {
+    let standing = Standing::new(answer, form.look);
+    replies.put(if standing.limited { b"*5\r\n:1\r\n" } else { b"*5\r\n:0\r\n" });
+    replies.number(form.limit);
+    replies.count(standing.remaining);
+    match standing.retry_after {
+        RetryAfter::Micros(us) if standing.limited => replies.count(cell_seconds(us)),
+        _ => replies.number(-1),
+    }
+    replies.count(cell_seconds(standing.reset_us));
+}
+
+/// Rounded up as redis-cell does: what is left of a second counts if it is a millisecond.
+fn cell_seconds(us: u64) -> u64 {
+    (us / 1_000).div_ceil(1_000)
+}
+
+/// `[allowed, limit, remaining, reset-after, retry-after]`, in seconds. Where throttlecrab
+/// cuts them off, which sends clients back too early, they are rounded up.
+#[inline]
+fn reply_crab(form: Throttle, answer: &Answer<'_>, replies: &mut Replies<'_>) {
+    let standing = Standing::new(answer, form.look);
+    replies.put(if standing.limited { b"*5\r\n:0\r\n" } else { b"*5\r\n:1\r\n" });
+    replies.number(form.limit);
+    replies.count(standing.remaining);
+    replies.count(standing.reset_us.div_ceil(1_000_000));
+    match standing.retry_after.as_secs() {
+        Some(seconds) if standing.limited => replies.count(seconds),
+        Some(_) => replies.number(0),
+        None => replies.number(-1),
+    }
+}

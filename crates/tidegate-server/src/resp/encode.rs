@@ -1,0 +1,152 @@
+//! What clients get: replies in RESP2 or RESP3, into one buffer.
+
+use std::fmt;
+use std::io::Write as _;
+
+/// Which protocol a connection speaks; `HELLO` changes it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Protocol {
+    #[default]
+    Resp2,
+    Resp3,
+}
+
+impl Protocol {
+    pub const fn number(self) -> i64 {
+        match self {
+            Protocol::Resp2 => 2,
+            Protocol::Resp3 => 3,
+        }
+    }
+}
+
+/// Replies of one connection, in order.
+pub struct Replies<'o> {
+    out: &'o mut Vec<u8>,
+    pub protocol: Protocol,
+}
+
+impl<'o> Replies<'o> {
+    /// Appends to this buffer.
+    pub fn new(out: &'o mut Vec<u8>, protocol: Protocol) -> Self {
+        Replies { out, protocol }
+    }
+
+    /// So many bytes wait to be sent.
+    pub fn len(&self) -> usize {
+        self.out.len()
+    }
+
+    pub fn simple(&mut self, text: &str) {
+        self.put(b"+");
+        self.put(text.as_bytes());
+        self.put(b"\r\n");
+    }
+
+    pub fn ok(&mut self) {
+        self.put(b"+OK\r\n");
+    }
+
+    /// An error with its code, on one line whatever it quotes.
+    pub fn error(&mut self, text: impl fmt::Display) {
+        self.put(b"-");
+        let start = self.out.len();
+        // Writing to memory cannot fail.
+        let _ = write!(self.out, "{text}");
+        for byte in &mut self.out[start..] {
+            if byte.is_ascii_control() {
+                *byte = b' ';
+            }
+        }
+        self.put(b"\r\n");
+    }
+
+    #[inline]
+    pub fn number(&mut self, number: i64) {
+        self.put(b":");
+        self.put(itoa::Buffer::new().format(number).as_bytes());
+        self.put(b"\r\n");
+    }
+
+    /// A number that may be larger than a client can read, which it then gets the largest of.
+    #[inline]
+    pub fn count(&mut self, number: u64) {
+        self.number(i64::try_from(number).unwrap_or(i64::MAX));
+    }
+
+    #[inline]
+    pub fn count_or_nil(&mut self, number: Option<u64>) {
+        match number {
+            Some(number) => self.count(number),
+            None => self.nil(),
+        }
+    }
+
+    #[inline]
+    pub fn bulk(&mut self, bytes: impl AsRef<[u8]>) {
+        self.headed(b'$', bytes.as_ref().len());
+        self.put(bytes.as_ref());
+        self.put(b"\r\n");
+    }
+
+    /// Text for people, over lines.
+    pub fn text(&mut self, text: &str) {
+        match self.protocol {
+            Protocol::Resp2 => self.bulk(text),
+            Protocol::Resp3 => {
+                self.headed(b'=', text.len() + 4);
+                self.put(b"txt:");
+                self.put(text.as_bytes());
+                self.put(b"\r\n");
+            }
+        }
+    }
+
+    #[inline]
+    pub fn nil(&mut self) {
+        match self.protocol {
+            Protocol::Resp2 => self.put(b"$-1\r\n"),
+            Protocol::Resp3 => self.put(b"_\r\n"),
+        }
+    }
+
+    /// An array of the next `len` replies.
+    #[inline]
+    pub fn array(&mut self, len: usize) {
+        self.headed(b'*', len);
+    }
+
+    /// A set of the next `len` replies.
+    pub fn set(&mut self, len: usize) {
+        match self.protocol {
+            Protocol::Resp2 => self.headed(b'*', len),
+            Protocol::Resp3 => self.headed(b'~', len),
+        }
+    }
+
+    /// A map of the next `pairs` pairs of replies.
+    pub fn map(&mut self, pairs: usize) {
+        match self.protocol {
+            Protocol::Resp2 => self.headed(b'*', 2 * pairs),
+            Protocol::Resp3 => self.headed(b'%', pairs),
+        }
+    }
+
+    #[inline]
+    fn headed(&mut self, kind: u8, len: usize) {
+        match u8::try_from(len) {
+            Ok(digit @ 0..=9) => self.put(&[kind, b'0' + digit, b'\r', b'\n']),
+            _ => {
+                self.put(&[kind]);
+                self.put(itoa::Buffer::new().format(len).as_bytes());
+                self.put(b"\r\n");
+            }
+        }
+    }
+
+    /// Bytes that are replies already.
+    #[inline]
+    pub fn put(&mut self, bytes: &[u8]) {
+        self.out.extend_from_slice(bytes);
+    }
+}

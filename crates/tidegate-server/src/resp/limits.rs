@@ -1,0 +1,136 @@
+//! Limits that clients send with every command, kept as they were made.
+//!
+//! A client of redis-cell names the same few numbers all day, and making a [`Limit`] of
+//! them takes several divisions: longer than to decide. So what was made is kept where it
+//! is found by what was sent. A slot belongs to whoever came last, so nothing grows, and
+//! whoever sends new limits all the time only pays for making them.
+
+use tidegate::policy::MAX_LIMITS;
+use tidegate::{Algorithm, Limit, LimitError, bounds};
+
+use super::refusal::Refusal;
+
+/// How many are kept, of either kind: more than an application has.
+const SLOTS: usize = 64;
+
+/// The longest text that is kept. Longer ones are read each time.
+const MAX_TEXT_BYTES: usize = 64;
+
+/// A bucket as redis-cell and throttlecrab describe it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bucket {
+    /// How much it holds.
+    pub burst: i64,
+    pub count: i64,
+    pub period_s: i64,
+}
+
+/// What was made lately.
+#[derive(Debug)]
+pub struct Limits {
+    buckets: Vec<Option<(Bucket, Limit)>>,
+    texts: Vec<Text>,
+    /// The limits of a text that is not kept.
+    unkept: Vec<Limit>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Text {
+    said: Vec<u8>,
+    limits: Vec<Limit>,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            buckets: vec![None; SLOTS],
+            texts: vec![Text::default(); SLOTS],
+            unkept: Vec::new(),
+        }
+    }
+}
+
+impl Limits {
+    /// The limit of a bucket.
+    ///
+    /// # Errors
+    /// When there can be no such limit.
+    #[inline]
+    pub fn bucket(&mut self, bucket: Bucket) -> Result<&[Limit], Refusal> {
+        let mixed = (bucket.burst ^ bucket.count.rotate_left(21) ^ bucket.period_s.rotate_left(42))
+            .cast_unsigned();
+        let slot = &mut self.buckets[slot(mixed)];
+        if slot.as_ref().is_none_or(|(kept, _)| *kept != bucket) {
+            *slot = Some((bucket, bucket.limit()?));
+        }
+        Ok(slot.as_ref().map(|(_, limit)| std::slice::from_ref(limit)).unwrap_or_default())
+    }
+
+    /// The limits of a text: one, or several between commas.
+    ///
+    /// # Errors
+    /// When it is no limit.
+    pub fn text(&mut self, said: &[u8]) -> Result<&[Limit], Refusal> {
+        if said.len() > MAX_TEXT_BYTES {
+            self.unkept = read(said)?;
+            return Ok(&self.unkept);
+        }
+        let mixed = said.iter().fold(said.len() as u64, |mixed, byte| {
+            (mixed ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        let kept = &mut self.texts[slot(mixed)];
+        if kept.said != said {
+            *kept = Text { limits: read(said)?, said: said.to_vec() };
+        }
+        Ok(&kept.limits)
+    }
+}
+
+/// Where something is kept whose bits are these.
+#[inline]
+fn slot(mixed: u64) -> usize {
+    let spread = mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    usize::try_from(spread >> (64 - SLOTS.trailing_zeros())).unwrap_or_default()
+}
+
+fn read(said: &[u8]) -> Result<Vec<Limit>, Refusal> {
+    let refuse = |detail: String| Refusal::field("limit", detail);
+    let said = std::str::from_utf8(said)
+        .map_err(|_| refuse("it is not text: write one such as `5 per 1m sliding-log`".into()))?;
+    let each = said.split(',').map(|one| one.trim().parse());
+    let limits = each.collect::<Result<Vec<Limit>, LimitError>>();
+    let limits = limits.map_err(|error| refuse(error.to_string()))?;
+    if limits.len() > MAX_LIMITS {
+        return Err(refuse(format!("there are more than {MAX_LIMITS}: give fewer")));
+    }
+    Ok(limits)
+}
+
+impl Bucket {
+    /// The same as a limit: so many per period, and a burst. One that holds nothing is a
+    /// limit that nothing passes.
+    fn limit(self) -> Result<Limit, Refusal> {
+        let out_of_range = |field, most| {
+            Refusal::field(field, format!("it is out of range: use a whole number up to {most}"))
+        };
+        let period_s = u64::try_from(self.period_s).unwrap_or_default();
+        let longest_s = bounds::MAX_WINDOW_US / 1_000_000;
+        if period_s > longest_s {
+            return Err(out_of_range("period", longest_s));
+        }
+        let count = u64::try_from(self.count).unwrap_or_default();
+        if count > bounds::MAX_COUNT {
+            return Err(out_of_range("count", bounds::MAX_COUNT));
+        }
+        let burst = u64::try_from(self.burst).unwrap_or_default();
+        if burst > bounds::MAX_COUNT {
+            return Err(out_of_range("max_burst", bounds::MAX_COUNT - 1));
+        }
+        let window = std::time::Duration::from_secs(period_s);
+        let count = if burst == 0 { 0 } else { count };
+        let limit = Limit::new(count, window, Algorithm::TokenBucket);
+        let limit =
+            limit.and_then(|limit| if burst == 0 { Ok(limit) } else { limit.with_burst(burst) });
+        limit.map_err(|error| Refusal::field("limit", error.to_string()))
+    }
+}

@@ -1,0 +1,63 @@
+//! The RESP front: any Redis client asks, in RESP2 or RESP3.
+//!
+//! ```text
+//!   bytes -> decode.rs -> session.rs -> ask.rs -> the gate -> encode.rs -> bytes
+//!                           |  tg.rs: TG.CHECK, TG.PEEK, TG.RESET, TG.LIMIT
+//!                           |  throttle.rs: CL.THROTTLE, THROTTLE; limits.rs: what they name
+//!                           \- about.rs: what clients ask before; commands.rs: which there are
+//! ```
+//!
+//! `listener.rs` accepts; `connection.rs` reads whatever has come, answers all of it
+//! (`turn.rs`) and writes once; `desk.rs` is what that takes, lent for as long as it takes, so that an
+//! idle connection has no buffers.
+
+mod about;
+mod ask;
+mod commands;
+mod connection;
+mod decode;
+mod desk;
+mod encode;
+mod limits;
+mod listener;
+mod refusal;
+mod session;
+#[cfg(test)]
+mod tests;
+mod tg;
+mod throttle;
+mod turn;
+
+use std::sync::Arc;
+
+use tidegate::gate::Gate;
+
+pub use self::listener::RespListener;
+
+use crate::access::Access;
+use crate::admin::Facts;
+
+/// Decisions over RESP.
+#[derive(Debug)]
+pub struct RespFront {
+    gate: Arc<Gate>,
+    facts: Arc<Facts>,
+    access: Access,
+}
+
+impl RespFront {
+    /// Asks this gate; only those with `access` may ask.
+    pub fn new(gate: Arc<Gate>, facts: Arc<Facts>, access: Access) -> Self {
+        RespFront { gate, facts, access }
+    }
+
+    /// Whether a connection must show a secret first.
+    fn wants_secret(&self) -> bool {
+        matches!(self.access, Access::Secrets(_))
+    }
+
+    /// Whether this is one of the secrets, or none is wanted.
+    fn admits(&self, secret: &[u8]) -> bool {
+        self.access.admit_secret(secret)
+    }
+}

@@ -1,0 +1,322 @@
+//! One connection's commands: what each comes to.
+
+use super::RespFront;
+use super::ask::{Ask, What};
+use super::commands::{Command, Spec};
+use super::decode::{Args, whole_number};
+use super::encode::{Protocol, Replies};
+use super::limits::Limits;
+use super::refusal::{Refusal, shown};
+use super::{about, tg, throttle};
+
+/// The longest name of a connection, which is kept for as long as it is open.
+const MAX_NAME_BYTES: usize = 128;
+
+/// Secrets that were none after which a connection is closed: whoever guesses has to
+/// connect again.
+const MAX_WRONG_SECRETS: u8 = 16;
+
+const NO_SECRET: &str = "NOAUTH Authentication required.";
+const NO_SECRET_IN_HELLO: &str = "NOAUTH HELLO must be called with the client already \
+    authenticated, otherwise the HELLO AUTH <user> <pass> option can be used to authenticate \
+    the client and select the RESP protocol version at the same time";
+const WRONG_SECRET: &str = "WRONGPASS invalid username-password pair or user is disabled.";
+const NO_SECRETS: &str = "AUTH <password> called without any password configured for the \
+    default user. Are you sure your configuration is correct?";
+const BAD_NAME: &str = "Client names cannot contain spaces, newlines or special characters.";
+
+/// What is known about a connection.
+#[derive(Debug)]
+pub struct Session {
+    pub id: u64,
+    pub protocol: Protocol,
+    /// Whether it may ask: it has shown a secret, or none is wanted.
+    pub admitted: bool,
+    wrong_secrets: u8,
+    pub name: Box<[u8]>,
+}
+
+/// What comes of a command.
+#[derive(Debug)]
+pub enum Step<'a> {
+    /// It was answered.
+    Done,
+    /// The gate is to answer it.
+    Ask(Ask<'a>),
+    /// It was answered, and the connection ends.
+    Close,
+}
+
+impl Session {
+    /// A connection that has said nothing yet.
+    pub fn new(id: u64, front: &RespFront) -> Self {
+        Session {
+            id,
+            protocol: Protocol::default(),
+            admitted: !front.wants_secret(),
+            wrong_secrets: 0,
+            name: Box::default(),
+        }
+    }
+
+    /// Answers a command, or says what is to be asked.
+    #[inline]
+    pub fn step<'a>(
+        &mut self,
+        front: &RespFront,
+        args: &Args<'a>,
+        limits: &'a mut Limits,
+        replies: &mut Replies<'_>,
+    ) -> Step<'a> {
+        let Some(name) = args.first() else { return Step::Done };
+        let ask = match Spec::find(name) {
+            Some(spec) if spec.takes(args.len()) && (self.admitted || spec.open) => {
+                match spec.command {
+                    Command::TgCheck => tg::check(args),
+                    Command::ClThrottle => throttle::cell(args, limits),
+                    Command::Throttle => throttle::crab(args, limits),
+                    Command::TgLimit => tg::limit(args, limits),
+                    Command::TgPeek => tg::named(What::Peek, args[1], args[2]),
+                    Command::TgReset => tg::named(What::Reset, args[1], args[2]),
+                    command => return self.other(command, front, args, replies),
+                }
+            }
+            Some(spec) => Err(self.barred(spec, args.len())),
+            None if is_of_a_browser(name) => {
+                tracing::debug!("a connection speaks HTTP: closed");
+                return Step::Close;
+            }
+            None => Err(unknown(args)),
+        };
+        match ask {
+            Ok(ask) => Step::Ask(ask),
+            Err(refusal) => {
+                replies.error(refusal);
+                Step::Done
+            }
+        }
+    }
+
+    /// Why a command that there is may not be sent so.
+    #[cold]
+    fn barred(&self, spec: &Spec, args: usize) -> Refusal {
+        if spec.takes(args) { Refusal::coded(NO_SECRET) } else { Refusal::arity(spec.name) }
+    }
+
+    /// Commands that ask for no decision.
+    fn other(
+        &mut self,
+        command: Command,
+        front: &RespFront,
+        args: &Args<'_>,
+        replies: &mut Replies<'_>,
+    ) -> Step<'static> {
+        let done = match command {
+            Command::Ping => ping(args, replies),
+            Command::Echo => {
+                replies.bulk(args[1]);
+                Ok(())
+            }
+            Command::Auth => self.auth(front, args, replies),
+            Command::Hello => self.hello(front, args, replies),
+            Command::Select => select(args[1], replies),
+            Command::Client => self.client(args, replies),
+            Command::Command => about::command(args, replies),
+            Command::Config => about::config(args, replies),
+            Command::Info => {
+                about::info(front, args, replies);
+                Ok(())
+            }
+            Command::Reset => {
+                *self =
+                    Session { wrong_secrets: self.wrong_secrets, ..Session::new(self.id, front) };
+                replies.protocol = self.protocol;
+                replies.simple("RESET");
+                Ok(())
+            }
+            Command::Quit => {
+                replies.ok();
+                return Step::Close;
+            }
+            // Those that ask, which `step` handles.
+            _ => Ok(()),
+        };
+        if let Err(refusal) = done {
+            replies.error(refusal);
+        }
+        if self.wrong_secrets >= MAX_WRONG_SECRETS { Step::Close } else { Step::Done }
+    }
+
+    /// `AUTH [user] secret`. There are no users, so any name will do.
+    fn auth(
+        &mut self,
+        front: &RespFront,
+        args: &Args<'_>,
+        replies: &mut Replies<'_>,
+    ) -> Result<(), Refusal> {
+        match args[1..] {
+            [_] if !front.wants_secret() => return Err(Refusal::new(NO_SECRETS)),
+            [secret] | [_, secret] => self.show(front, secret)?,
+            _ => return Err(Refusal::new("syntax error")),
+        }
+        replies.ok();
+        Ok(())
+    }
+
+    fn show(&mut self, front: &RespFront, secret: &[u8]) -> Result<(), Refusal> {
+        if front.admits(secret) {
+            self.admitted = true;
+            return Ok(());
+        }
+        self.wrong_secrets = self.wrong_secrets.saturating_add(1);
+        Err(Refusal::coded(WRONG_SECRET))
+    }
+
+    /// `HELLO [2|3 [AUTH user secret] [SETNAME name]]`.
+    fn hello(
+        &mut self,
+        front: &RespFront,
+        args: &Args<'_>,
+        replies: &mut Replies<'_>,
+    ) -> Result<(), Refusal> {
+        let protocol = match args.get(1) {
+            None => self.protocol,
+            Some(version) => match whole_number(version) {
+                Some(2) => Protocol::Resp2,
+                Some(3) => Protocol::Resp3,
+                Some(_) => return Err(Refusal::coded("NOPROTO unsupported protocol version")),
+                None => {
+                    let text = "Protocol version is not an integer or out of range";
+                    return Err(Refusal::new(text));
+                }
+            },
+        };
+        let mut name = None;
+        let mut options = args.get(2..).unwrap_or_default();
+        while let [option, rest @ ..] = options {
+            options = match rest {
+                [_user, secret, rest @ ..] if option.eq_ignore_ascii_case(b"AUTH") => {
+                    self.show(front, secret)?;
+                    rest
+                }
+                [given, rest @ ..] if option.eq_ignore_ascii_case(b"SETNAME") => {
+                    name = Some(checked_name(given)?);
+                    rest
+                }
+                _ => {
+                    let option = shown(option);
+                    return Err(Refusal::new(format_args!(
+                        "Syntax error in HELLO option '{option}'"
+                    )));
+                }
+            };
+        }
+        if !self.admitted {
+            return Err(Refusal::coded(NO_SECRET_IN_HELLO));
+        }
+        self.name = name.map_or_else(|| std::mem::take(&mut self.name), Into::into);
+        self.protocol = protocol;
+        replies.protocol = protocol;
+        about::hello(self, replies);
+        Ok(())
+    }
+
+    /// `CLIENT`: what connection pools and observers want to hear.
+    fn client(&mut self, args: &Args<'_>, replies: &mut Replies<'_>) -> Result<(), Refusal> {
+        let is = |name: &str| args[1].eq_ignore_ascii_case(name.as_bytes());
+        let takes = |count: usize, name: &str| match args.len() == count {
+            true => Ok(()),
+            false => Err(Refusal::arity(&format!("client|{name}"))),
+        };
+        if is("setname") {
+            takes(3, "setname")?;
+            self.name = checked_name(args[2])?.into();
+            replies.ok();
+        } else if is("getname") {
+            takes(2, "getname")?;
+            match self.name.is_empty() {
+                true => replies.nil(),
+                false => replies.bulk(&self.name),
+            }
+        } else if is("id") {
+            takes(2, "id")?;
+            replies.count(self.id);
+        } else if is("info") || is("list") {
+            about::client(self, replies);
+        } else if is("setinfo") {
+            takes(4, "setinfo")?;
+            replies.ok();
+        } else if is("no-evict") || is("no-touch") {
+            takes(3, if is("no-evict") { "no-evict" } else { "no-touch" })?;
+            on_or_off(args[2])?;
+            replies.ok();
+        } else if is("reply") && args.len() == 3 && args[2].eq_ignore_ascii_case(b"ON") {
+            replies.ok();
+        } else {
+            return Err(unknown_subcommand("CLIENT", args[1]));
+        }
+        Ok(())
+    }
+}
+
+fn on_or_off(word: &[u8]) -> Result<(), Refusal> {
+    match word.eq_ignore_ascii_case(b"ON") || word.eq_ignore_ascii_case(b"OFF") {
+        true => Ok(()),
+        false => Err(Refusal::new("syntax error")),
+    }
+}
+
+fn checked_name(name: &[u8]) -> Result<&[u8], Refusal> {
+    if name.iter().all(u8::is_ascii_graphic) && name.len() <= MAX_NAME_BYTES {
+        return Ok(name);
+    }
+    Err(Refusal::new(BAD_NAME))
+}
+
+fn ping(args: &Args<'_>, replies: &mut Replies<'_>) -> Result<(), Refusal> {
+    match args[1..] {
+        [] => replies.put(b"+PONG\r\n"),
+        [message] => replies.bulk(message),
+        _ => return Err(Refusal::arity("ping")),
+    }
+    Ok(())
+}
+
+fn select(index: &[u8], replies: &mut Replies<'_>) -> Result<(), Refusal> {
+    match whole_number(index) {
+        Some(0) => {
+            replies.ok();
+            Ok(())
+        }
+        Some(_) => Err(Refusal::new("DB index is out of range")),
+        None => Err(Refusal::new("value is not an integer or out of range")),
+    }
+}
+
+/// The words an HTTP request is made of. A web page can make a browser send one here, and
+/// the lines of its body would be commands.
+fn is_of_a_browser(name: &[u8]) -> bool {
+    name.eq_ignore_ascii_case(b"POST") || name.eq_ignore_ascii_case(b"Host:")
+}
+
+/// A command there is not, with the beginning of what came with it.
+#[cold]
+fn unknown(args: &Args<'_>) -> Refusal {
+    const MAX_SHOWN_BYTES: usize = 128;
+    let mut with = String::new();
+    for arg in &args[1..] {
+        if with.len() >= MAX_SHOWN_BYTES {
+            break;
+        }
+        let room = MAX_SHOWN_BYTES - with.len();
+        with += &format!("'{}' ", String::from_utf8_lossy(&arg[..arg.len().min(room)]));
+    }
+    let name = shown(args[0]);
+    Refusal::new(format_args!("unknown command '{name}', with args beginning with: {with}"))
+}
+
+/// A part of a command that there is not.
+pub fn unknown_subcommand(command: &str, name: &[u8]) -> Refusal {
+    let name = shown(name);
+    Refusal::new(format_args!("unknown subcommand '{name}'. Try {command} HELP."))
+}
