@@ -75,7 +75,6 @@ fn decisions() {
 
 #[test]
 fn questions_that_make_no_sense() {
-    const LONG: &str = "TG.CHECK login aaaaaaaaaaaaaaaa";
     #[rustfmt::skip]
     run(World::open, &[
         ("TG.CHECK\r\n", "-ERR wrong number of arguments for 'tg.check' command\r\n"),
@@ -87,7 +86,7 @@ fn questions_that_make_no_sense() {
         ("TG.PEEK nobody a\r\n", "-ERR policy: there is no policy `nobody`\r\n"),
         ("TG.RESET nobody a\r\n", "-ERR policy: there is no policy `nobody`\r\n"),
         ("TG.CHECK \"\\xff\" a\r\n", "-ERR policy: it is not text, and names of policies are\r\n"),
-        ("TG.CHECK \"a\\r\\nb\" a\r\n", "-ERR policy: there is no policy `a\\r\\nb`\r\n"),
+        ("TG.CHECK \"a\\r\\nb\" a\r\n", "-ERR policy: there is no policy `a\\x0d\\x0ab`\r\n"),
         ("TG.CHECK jobs a\r\n", "-ERR policy: policy `jobs` has a concurrency limit, which is held, not checked: take a permit with POST /v1/permits\r\n"),
         ("TG.LIMIT '2 concurrent' a\r\n", "-ERR limit: a concurrency limit is held, not checked: take a permit with POST /v1/permits\r\n"),
         ("TG.CHECK login ''\r\n", "-ERR key: it is empty: name who is counted\r\n"),
@@ -110,7 +109,7 @@ fn questions_that_make_no_sense() {
     let long = "x".repeat(1025);
     let told = caller.say(&command(&["TG.CHECK", "login", &long]));
     assert_eq!(told, "-ERR key: it is longer than 1024 bytes: send a hash of it\r\n");
-    assert!(caller.say(&command(&["TG.CHECK", "login", &long[1..]])).starts_with("*7"), "{LONG}");
+    assert!(caller.say(&command(&["TG.CHECK", "login", &long[1..]])).starts_with("*7"));
     let told = caller.say(&command(&["TG.CHECK", "login", "a", "ID", &long[..257]]));
     assert_eq!(told, "-ERR ID: it is longer than 256 bytes: shorten it\r\n");
     let told = caller.say(&command(&["TG.LIMIT", &["1 per 1s"; 65].join(","), "a"]));

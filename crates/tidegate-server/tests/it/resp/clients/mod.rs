@@ -1,0 +1,125 @@
+//! Real clients in their default settings: redis-cli, redis-py, ioredis and redis-rs.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use redis::{Value, cmd};
+
+use super::{POLICIES, start};
+use crate::served::Server;
+
+/// What a program printed. It must have succeeded.
+#[track_caller]
+fn output(command: &mut Command, missing: &str) -> String {
+    let output = command.output().unwrap_or_else(|error| panic!("{missing}: {error}"));
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+    text(&output.stdout)
+}
+
+const SECRET: &str = "s3cret";
+
+/// One server for everybody that wants no secret, and one that does.
+fn servers(test: &str) -> [Server; 2] {
+    let start = |name: &str| start(&format!("{test}-{name}")).config(POLICIES);
+    [start("open").run(), start("closed").env("TIDEGATE_TOKENS", SECRET).run()]
+}
+
+fn redis_cli(server: &Server, args: &[&str]) -> String {
+    let port = server.resp().port().to_string();
+    let mut command = Command::new("redis-cli");
+    command.args(["-p", &port]).args(args);
+    output(&mut command, "redis-cli is installed (scripts/test does that; apt: redis-tools)")
+}
+
+#[test]
+fn redis_cli_asks() {
+    let [open, closed] = servers("cli");
+    let checked = |remaining| format!("1\n2\n{remaining}\n0\n3600000\nlogin\nexact\n");
+    assert_eq!(redis_cli(&open, &["TG.CHECK", "login", "a"]), checked(1));
+    assert_eq!(redis_cli(&open, &["-3", "TG.CHECK", "login", "a"]), checked(0));
+    assert_eq!(
+        redis_cli(&open, &["CL.THROTTLE", "user123", "15", "30", "60"]),
+        "0\n16\n15\n-1\n2\n"
+    );
+    assert_eq!(redis_cli(&open, &["-r", "3", "PING"]), "PONG\nPONG\nPONG\n");
+    assert!(redis_cli(&open, &["INFO"]).contains("tidegate_version:"));
+    let said = redis_cli(&closed, &["TG.CHECK", "login", "a"]);
+    assert_eq!(said, "NOAUTH Authentication required.\n\n");
+    let known = ["--no-auth-warning", "-a", SECRET, "TG.CHECK", "login", "a"];
+    assert_eq!(redis_cli(&closed, &known), checked(1));
+    let known =
+        ["--no-auth-warning", "-3", "--user", "me", "--pass", SECRET, "TG.PEEK", "login", "a"];
+    assert_eq!(redis_cli(&closed, &known), checked(1));
+}
+
+#[test]
+fn redis_benchmark_loads() {
+    let [open, _closed] = servers("benchmark");
+    let port = open.resp().port().to_string();
+    let mut command = Command::new("redis-benchmark");
+    command.args(["-p", &port, "-q", "-n", "20000", "-P", "16", "-r", "1000", "--csv"]);
+    command.args(["TG.CHECK", "api", "key:__rand_int__"]);
+    let printed = output(&mut command, "redis-benchmark is installed (apt: redis-tools)");
+    assert!(printed.contains("TG.CHECK api"), "{printed}");
+    let name = "tidegate_decisions_total{policy=\"api\",limit=\"1000000 per 1h\",mode=\"enforce\",outcome=\"allowed\",decided=\"exact\"}";
+    assert_eq!(open.metric(name), Some(20_000));
+}
+
+/// Where a client was installed: a variable that `scripts/lib/resp.sh` sets.
+fn installed(variable: &str) -> PathBuf {
+    let path = std::env::var_os(variable);
+    path.map(PathBuf::from).unwrap_or_else(|| {
+        panic!("{variable} is not set: scripts/test installs the client and sets it (scripts/lib/resp.sh)")
+    })
+}
+
+/// Runs a script beside this file with the ports of both servers and the secret.
+fn script(mut command: Command, name: &str, servers: &[Server; 2]) -> String {
+    let path = format!("{}/tests/it/resp/clients/{name}", env!("CARGO_MANIFEST_DIR"));
+    command.arg(path).args(servers.each_ref().map(|server| server.resp().port().to_string()));
+    output(command.arg(SECRET), name)
+}
+
+#[test]
+fn redis_py_asks() {
+    let python = Command::new(installed("REDIS_PY_PYTHON"));
+    assert_eq!(script(python, "redis_py.py", &servers("py")), "done\n");
+}
+
+#[test]
+fn ioredis_asks() {
+    let mut node = Command::new("node");
+    node.env("NODE_PATH", installed("IOREDIS_MODULES"));
+    assert_eq!(script(node, "ioredis.cjs", &servers("ioredis")), "done\n");
+}
+
+#[test]
+fn redis_rs_asks() {
+    let [open, closed] = servers("rs");
+    let url = |server: &Server, user: &str| format!("redis://{user}{}", server.resp());
+    for (url, key) in [
+        (url(&open, ""), "a"),
+        (url(&open, "") + "/?protocol=resp3", "b"),
+        (url(&closed, &format!(":{SECRET}@")), "a"),
+        (url(&closed, &format!("me:{SECRET}@")) + "/?protocol=resp3", "b"),
+    ] {
+        let client = redis::Client::open(&*url).expect("a URL");
+        let mut connection = client.get_connection().expect("it connects");
+        type Checked = (bool, u64, u64, Option<u64>, u64, String, String);
+        let check = || cmd("TG.CHECK").arg("login").arg(key).to_owned();
+        let checked: Checked = check().query(&mut connection).expect("a reply");
+        assert_eq!(checked, (true, 2, 1, Some(0), 3_600_000, "login".into(), "exact".into()));
+        let mut pipe = redis::pipe();
+        let pipe = pipe.add_command(check()).add_command(check().arg("COST").arg(3).to_owned());
+        let both: [Checked; 2] = pipe.query(&mut connection).expect("replies");
+        assert_eq!((both[0].0, both[0].2, both[1].0, both[1].3), (true, 0, false, None));
+        let cell: [i64; 5] =
+            cmd("CL.THROTTLE").arg((key, 15, 30, 60)).query(&mut connection).expect("a reply");
+        assert_eq!(cell, [0, 16, 15, -1, 2]);
+        let refused = cmd("TG.CHECK").arg("nobody").arg(key).query::<Value>(&mut connection);
+        let said = refused.expect_err("there is no such policy").to_string();
+        assert!(said.contains("there is no policy `nobody`"), "{said}");
+    }
+    assert!(redis::Client::open(url(&closed, ":wrong@")).expect("a URL").get_connection().is_err());
+}
