@@ -13,7 +13,7 @@ use http::{HeaderMap, Request, StatusCode};
 use hyper::body::Incoming;
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 use serde_json::{Map, Value, json};
-use tidegate::gate::Together;
+use tidegate::gate::{GateError, Together};
 use tidegate::{Algorithm, Limit};
 
 use super::refusal::Refusal;
@@ -50,7 +50,12 @@ impl HttpFront {
         let questions = asked.questions(Some(id.as_str()));
         let rules = self.gate.rules_owned();
         let together = self.gate.check_together_async(&rules, &questions).await;
-        let together = together.map_err(Refused::from)?;
+        let together = together.map_err(|error| {
+            // Two descriptors that cannot be decided together, or too many: each alone is fine.
+            let is_clash = matches!(error, GateError::Check(_));
+            let refusal = Refusal::from(Refused::from(error));
+            if is_clash { refusal.with_status(StatusCode::CONFLICT) } else { refusal }
+        })?;
         self.reply(&together, questions.len(), id)
     }
 

@@ -8,6 +8,7 @@
 //! - `otlp.rs`: spans, as a collector gets them; with the feature `otlp`;
 //! - `resp/`: what Redis clients are answered;
 //! - `shared/`: counts in a store that nodes share;
+//! - `envoy_config.rs`: configs of envoyproxy/ratelimit, and `/json`;
 //! - `grpc/`: Envoy's rate limit service, asked with its own messages;
 //! - `gateways/`: the server behind nginx, Caddy, Traefik and Envoy;
 //! - `deploy/`: what is shipped to run it with; `papers.rs`: completions and manual pages;
@@ -17,6 +18,7 @@ mod admin;
 mod bad_input;
 mod config;
 mod deploy;
+mod envoy_config;
 mod formats;
 mod gateways;
 mod generated;

@@ -92,6 +92,9 @@ fn answers_are_as_described() {
         ("DELETE", "/v1/permits/{id}", format!("/v1/permits/{id}"), ""),
         ("GET", "/v1/forward-auth", "/v1/forward-auth".into(), ""),
         ("GET", "/v1/forward-auth", "/v1/forward-auth?deny_status=9".into(), ""),
+        ("POST", "/json", "/json".into(), r#"{"domain":"d","descriptors":[{"entries":[{"key":"remote_address","value":"192.0.2.1"}]}]}"#),
+        ("POST", "/json", "/json".into(), r#"{"domain":"d","descriptors":[{"entries":[{"key":"a"}],"limit":{"unit":"DAY"}}]}"#),
+        ("POST", "/json", "/json".into(), r#"{"domain":""}"#),
         ("GET", "/openapi.json", "/openapi.json".into(), ""),
     ];
     for (method, path, target, body) in rows {
@@ -130,7 +133,7 @@ fn addresses_are_described_as_they_are_taken() {
 fn examples_are_taken() {
     let server = serve("description-examples");
     let description = description(&server);
-    for path in ["/v1/check", "/v1/check/batch", "/v1/permits"] {
+    for path in ["/v1/check", "/v1/check/batch", "/v1/permits", "/json"] {
         let content = &description["paths"][path]["post"]["requestBody"]["content"];
         let content = &content["application/json"];
         for (name, example) in content["examples"].as_object().expect("examples") {

@@ -55,7 +55,7 @@ pub(super) fn flatten<'t>(
     domains: &'t [Domain],
     algorithm: Algorithm,
 ) -> Vec<Flat<'t>> {
-    let mut walk = Walk { readers, algorithm, flat: Vec::new() };
+    let mut walk = Walk { readers, algorithm, flat: Vec::new(), is_full: false };
     for domain in domains {
         let first = walk.flat.len();
         walk.level(domain, &domain.nodes, &mut Way::default());
@@ -68,6 +68,8 @@ struct Walk<'t, 'r, 's> {
     readers: &'r [Reader<'s>],
     algorithm: Algorithm,
     flat: Vec<Flat<'t>>,
+    /// Whether there was one too many.
+    is_full: bool,
 }
 
 /// The way down to a node.
@@ -103,12 +105,13 @@ impl<'t> Walk<'t, '_, '_> {
     }
 
     fn policy(&mut self, domain: &'t Domain, node: &Descriptor, rate: &Rate, way: &Way<'t>) {
-        if self.flat.len() == MAX_POLICIES {
-            let help = "use fewer values; a descriptor that groups them is the better tool";
-            self.fail(&node.at, format!("there are more than {MAX_POLICIES} limits"), help);
-        }
-        if self.flat.len() >= MAX_POLICIES {
+        if self.is_full {
             return;
+        }
+        if self.flat.len() == MAX_POLICIES {
+            self.is_full = true;
+            let help = "use fewer values; a descriptor that groups them is the better tool";
+            return self.fail(&node.at, format!("there are more than {MAX_POLICIES} limits"), help);
         }
         let limit = match rate.limit {
             None => None,

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::rc::Rc;
 
-use super::super::reader::{Reader, Spot, join, shown, suggest};
+use super::super::reader::{Reader, Spot, closest, join, shown, suggest};
 use super::super::yaml::{Name, Node, Value};
 use crate::policy::MAX_ENTRIES;
 
@@ -151,6 +151,10 @@ impl Level<'_, '_> {
         let fields = self.fields(spot, ROOT)?;
         let nodes = self.descriptors(fields.get("descriptors"));
         let Some(domain) = fields.get("domain") else {
+            let is_meant = |name: &Name| closest(&name.text, ["domain"].into_iter()).is_some();
+            if fields.0.iter().any(|(name, _)| name.text != "domain" && is_meant(name)) {
+                return None;
+            }
             let span = self.reader.start_of(spot);
             self.reader.fail_at(span, "domain", "there is no `domain`", "write `domain: NAME`");
             return None;
@@ -264,7 +268,9 @@ impl Level<'_, '_> {
             _ if key.contains('*') => {
                 ("a key with `*` in it", "keys are compared as they are: write out each".to_owned())
             }
-            _ if key.len() > MAX_KEY => ("a key that is too long", format!("use {MAX_KEY} bytes")),
+            _ if key.len() > MAX_KEY => {
+                ("a key that is too long", format!("use at most {MAX_KEY} bytes"))
+            }
             _ => return Some(key.to_owned()),
         };
         self.reader.fail(place, message, help);

@@ -1,0 +1,82 @@
+//! Configs of envoyproxy/ratelimit: what they become, and that it decides as they say.
+
+mod bad;
+mod documented;
+mod lookup;
+mod mutated;
+mod written;
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate::attributes::Attributes;
+use tidegate::config::envoy::{Converted, EnvoyErrors, EnvoyFile, Options, convert};
+use tidegate::gate::{Gate, Question, Subject, Together};
+use tidegate::stats::Stats;
+use tidegate::{Algorithm, Limiter, ManualClock, Timestamp};
+
+type Entries = Vec<(Cow<'static, str>, Cow<'static, str>)>;
+
+pub fn converted(text: &str) -> Result<Converted, EnvoyErrors> {
+    let options = Options { algorithm: Algorithm::FixedWindow, ..Options::default() };
+    convert(&[EnvoyFile::new("limits.yaml", text)], &options)
+}
+
+/// `a=x b=y`, as a descriptor's entries.
+pub fn entries(words: &str) -> Entries {
+    let pairs = words.split_whitespace().map(|word| word.split_once('=').expect("a pair"));
+    pairs.map(|(name, value)| (name.to_owned().into(), value.to_owned().into())).collect()
+}
+
+/// A gate with the policies of a file, on a clock of our own that begins with a window.
+pub struct World {
+    gate: Gate,
+    clock: ManualClock,
+    domain: String,
+}
+
+impl World {
+    pub fn new(text: &str) -> Self {
+        let converted = converted(text).unwrap_or_else(|errors| panic!("{errors}"));
+        let clock = ManualClock::new(Timestamp::from_micros(365 * 86_400 * 1_000_000 * 57));
+        let limiter = Limiter::builder().clock(clock.clock()).build().expect("memory");
+        let policies = converted.config().policies.clone();
+        let gate = Gate::new(limiter, policies, Arc::new(Stats::new(clock.clock())));
+        let domain = text.lines().find_map(|line| line.trim().strip_prefix("domain: "));
+        World { gate, clock, domain: domain.expect("a domain").to_owned() }
+    }
+
+    pub fn advance(&self, seconds: u64) {
+        self.clock.advance(Duration::from_secs(seconds));
+    }
+
+    /// Whether a request with these descriptors, parted by `;`, is allowed, and what each meets:
+    /// the policy, whether it admits, and what is left.
+    pub fn ask(&self, descriptors: &str) -> String {
+        let all: Vec<Entries> = descriptors.split(';').map(entries).collect();
+        let attributes: Vec<Attributes<'_>> = all
+            .iter()
+            .map(|entries| Attributes {
+                domain: Some(&self.domain),
+                descriptors: entries,
+                ..Attributes::default()
+            })
+            .collect();
+        let questions: Vec<Question<'_>> =
+            attributes.iter().map(|one| Question::new(Subject::Request(one))).collect();
+        let rules = self.gate.rules();
+        show(&self.gate.check_together(&rules, &questions).expect("an answer"))
+    }
+}
+
+fn show(together: &Together<'_>) -> String {
+    let word = if together.answer.allowed { "OK" } else { "OVER_LIMIT" };
+    let lines = together.answer.lines.iter().zip(&together.question_of);
+    let lines = lines.map(|(line, question)| {
+        let sign = if line.decision.allowed { '+' } else { '-' };
+        format!(" {question}:{}{sign}{}", line.policy.expect("a name"), line.decision.remaining)
+    });
+    let unlimited = together.unlimited.iter().map(|question| format!(" {question}:unlimited"));
+    lines.chain(unlimited).fold(word.to_owned(), |out, line| out + &line)
+}
