@@ -95,6 +95,7 @@ def main(out):
     files.update((file.name, file) for file in roots)
     protos = descriptor_pb2.FileDescriptorSet()
     protos.file.extend(trim(files[name], seen) for name in sorted(files))
+    add_newer(protos)
     # The same messages under the name they were given later.
     older = next(f for f in protos.file if f.package == "grpc.reflection.v1alpha")
     newer = descriptor_pb2.FileDescriptorProto()
@@ -109,6 +110,21 @@ def main(out):
         pool.FindFileByName(proto.name)
     with open(out, "wb") as written:
         written.write(protos.SerializeToString(deterministic=True))
+
+
+def add_newer(protos):
+    """What Envoy has and the package lacks: refunds and weeks."""
+    by_name = {file.name: file for file in protos.file}
+    (descriptor,) = by_name["envoy/extensions/common/ratelimit/v3/ratelimit.proto"].message_type
+    if all(field.name != "is_negative_hits" for field in descriptor.field):
+        kind = descriptor_pb2.FieldDescriptorProto
+        descriptor.field.add(name="is_negative_hits", number=4, type=kind.TYPE_BOOL, label=kind.LABEL_OPTIONAL,
+                             json_name="isNegativeHits")
+    response = by_name["envoy/service/ratelimit/v3/rls.proto"].message_type[1]
+    limit = next(nested for nested in response.nested_type if nested.name == "RateLimit")
+    for unit in (limit.enum_type[0], by_name["envoy/type/v3/ratelimit_unit.proto"].enum_type[0]):
+        if all(value.name != "WEEK" for value in unit.value):
+            unit.value.add(name="WEEK", number=7)
 
 
 def rename(file, old, new):

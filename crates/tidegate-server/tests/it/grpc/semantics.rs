@@ -171,17 +171,11 @@ fn a_limit_of_the_request_holds_in_place_of_the_configured_ones() {
         request["descriptors"][0]["limit"] = json!({ "requests_per_unit": requests, "unit": unit });
         request
     };
-    let units = [
-        ("SECOND", 1),
-        ("MINUTE", 1),
-        ("HOUR", 1),
-        ("DAY", 1),
-        ("WEEK", 1),
-        ("MONTH", 1),
-        ("YEAR", 1),
-    ];
-    for (unit, requests) in units {
-        let request = limited(&[("user", "alice"), ("unit", unit)], requests, unit);
+    let units = ["SECOND", "MINUTE", "HOUR", "DAY", "MONTH", "YEAR", "WEEK"];
+    for (number, unit) in (1..).zip(units) {
+        let mut request = limited(&[("user", "alice"), ("unit", unit)], 1, "DAY");
+        // By number: in requests the client's package has no name for the week yet.
+        request["descriptors"][0]["limit"]["unit"] = number.into();
         let reply = asker.reply(&request);
         assert_eq!(reply["statuses"][0]["current_limit"]["unit"], unit, "{reply}");
     }
