@@ -16,7 +16,7 @@ use super::RespFront;
 use super::connection::Conversation;
 use super::session::Session;
 use crate::admin::Front;
-use crate::serve::{Accepting, Connections, Entered, HANDSHAKE_TIMEOUT, Watched};
+use crate::serve::{Accepting, Bounds, Connections, Entered, HANDSHAKE_TIMEOUT, Watched};
 
 /// When a silent peer is asked whether it is still there, as in Redis: connections of a
 /// pool are kept, those of a machine that has gone are not.
@@ -28,15 +28,14 @@ pub struct RespListener {
     pub front: Arc<RespFront>,
     pub tls: Option<TlsAcceptor>,
     pub connections: Arc<Connections>,
-    /// The most connections at once; further ones wait in the kernel.
-    pub max_connections: usize,
+    pub bounds: Bounds,
 }
 
 impl RespListener {
     /// Accepts until dropped. Connections live on.
     pub async fn run(self) {
         let ids = AtomicU64::new(1);
-        let accepting = Accepting::new(self.socket, self.max_connections);
+        let accepting = Accepting::new(self.socket, &self.bounds);
         loop {
             let (stream, address, place) = accepting.next().await;
             let keepalive = TcpKeepalive::new().with_time(KEEPALIVE);

@@ -9,6 +9,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tracing::warn;
 
+use super::listener::Bounds;
+
 /// How long accepting pauses after an error such as "too many open files", which
 /// would otherwise come again at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -16,19 +18,25 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// A socket, and how many may come in through it.
 pub struct Accepting {
     socket: TcpListener,
-    places: Arc<Semaphore>,
+    places: [Arc<Semaphore>; 2],
 }
+
+/// A connection's place, on its own front and among all. Free again when dropped.
+pub type Place = [Option<OwnedSemaphorePermit>; 2];
 
 impl Accepting {
     /// At most so many connections at once; further ones wait in the kernel.
-    pub fn new(socket: TcpListener, max_connections: usize) -> Self {
-        Accepting { socket, places: Arc::new(Semaphore::new(max_connections)) }
+    pub fn new(socket: TcpListener, bounds: &Bounds) -> Self {
+        let own = Arc::new(Semaphore::new(bounds.connections));
+        Accepting { socket, places: [own, Arc::clone(&bounds.shared)] }
     }
 
-    /// The next connection. Its place is free again when the permit is dropped.
-    pub async fn next(&self) -> (TcpStream, SocketAddr, Option<OwnedSemaphorePermit>) {
+    /// The next connection, and its place.
+    pub async fn next(&self) -> (TcpStream, SocketAddr, Place) {
         // Never closed, so there always is one in the end.
-        let place = Arc::clone(&self.places).acquire_owned().await.ok();
+        let [own, shared] = &self.places;
+        let own = Arc::clone(own).acquire_owned().await.ok();
+        let place = [own, Arc::clone(shared).acquire_owned().await.ok()];
         loop {
             match self.socket.accept().await {
                 Ok((stream, address)) => {

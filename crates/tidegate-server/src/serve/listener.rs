@@ -23,6 +23,7 @@ use hyper_util::server::conn::auto;
 use pin_project_lite::pin_project;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 use tracing::field::Empty;
 use tracing::{Span, debug, debug_span};
@@ -105,10 +106,12 @@ pub struct Listener<F> {
 }
 
 /// How many there may be, and how long each.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Bounds {
     /// The most connections at once; further ones wait in the kernel.
     pub connections: usize,
+    /// The places that this front shares with others: there are only so many files.
+    pub shared: Arc<Semaphore>,
     /// How old a connection gets before it is asked to go, about; `None` for any age.
     /// Clients that keep theirs for ever never find out that there are more servers now.
     pub age: Option<Duration>,
@@ -117,7 +120,7 @@ pub struct Bounds {
 impl<F: Front> Listener<F> {
     /// Accepts until dropped. Connections live on.
     pub async fn run(self) {
-        let accepting = Accepting::new(self.socket, self.bounds.connections);
+        let accepting = Accepting::new(self.socket, &self.bounds);
         let protocol = Arc::new(protocol());
         loop {
             let (stream, address, place) = accepting.next().await;

@@ -36,6 +36,7 @@ use tidegate::gate::Gate;
 use tidegate::stats::Stats;
 use tidegate::{Clock, Limiter};
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
 pub use self::accepting::Accepting;
@@ -43,12 +44,12 @@ pub use self::args::ServeArgs;
 pub use self::connections::{Connection, Connections, Entered, InFlight, Order};
 pub use self::error::ServeError;
 pub use self::io::Watched;
-pub use self::listener::{Front, HANDSHAKE_TIMEOUT};
+pub use self::listener::{Bounds, Front, HANDSHAKE_TIMEOUT};
 
 use self::announce::Announced;
 use self::connections::TICK;
 use self::drain::Served;
-use self::listener::{Bounds, Listener, bind};
+use self::listener::{Listener, bind};
 use self::reload::{Reloaded, Reloader, Started};
 use self::router::Routed;
 use self::settings::{FrontName, Settings, Site};
@@ -65,6 +66,9 @@ const MAX_CONNECTIONS: usize = 16_384;
 
 /// The most connections to the admin front: scrapers, probes and a few people.
 const MAX_ADMIN_CONNECTIONS: usize = 256;
+
+/// The fronts that have so many each, as far as there are files: http, grpc, resp.
+const DECIDING_FRONTS: usize = 3;
 
 /// File descriptors that are kept free of connections: sockets, files, the runtime.
 const OTHER_FILES: usize = 64;
@@ -115,10 +119,6 @@ async fn serve(
     let access = |site: &Option<Site>| site.as_ref().map(|site| site.access.clone());
     let access = |site| access(site).unwrap_or_default();
 
-    let deciding = [&http, &grpc, &resp].into_iter().flatten().count();
-    let many = Bounds { connections: max_connections(deciding), age: None };
-    let aging = Bounds { age: Some(config.grpc_max_connection_age), ..many };
-    let few = Bounds { connections: MAX_ADMIN_CONNECTIONS, ..many };
     let (gate_, facts_) = (|| Arc::clone(&gate), || Arc::clone(&facts));
     let front = Arc::new(HttpFront::new(gate_(), facts_(), config.headers, access(&http)));
     front.set_algorithm(args.algorithm);
@@ -140,9 +140,14 @@ async fn serve(
     let announced = Announced::new(&config, is_up, &source, fronts);
 
     let mut served = Served::new(Arc::clone(&facts));
-    served.http = http.map(|bound| bound.listen(Arc::clone(&front), &facts, many));
+    let shared = Arc::new(Semaphore::new(max_connections()));
+    let many = || Bounds { connections: MAX_CONNECTIONS, shared: Arc::clone(&shared), age: None };
+    let aging = Bounds { age: Some(config.grpc_max_connection_age), ..many() };
+    let own = Arc::new(Semaphore::new(MAX_ADMIN_CONNECTIONS));
+    let few = Bounds { connections: MAX_ADMIN_CONNECTIONS, shared: own, age: None };
+    served.http = http.map(|bound| bound.listen(Arc::clone(&front), &facts, many()));
     served.grpc = grpc.map(|bound| bound.listen(Arc::clone(&calls), &facts, aging));
-    served.resp = resp.map(|bound| bound.converse(asking, many.connections));
+    served.resp = resp.map(|bound| bound.converse(asking, many()));
     served.admin = admin.map(|bound| bound.listen(routed, &facts, few));
     if let Ok(denials) = logs::denials(gate.stats().events()) {
         tokio::spawn(denials);
@@ -172,14 +177,13 @@ fn limiter(config: &Config, clock: Clock) -> Result<Limiter, ServeError> {
     Ok(builder.build()?)
 }
 
-/// As many as we would like for each of so many fronts, or as the operating system lets us have.
-fn max_connections(fronts: usize) -> usize {
+/// As many as we would like for all fronts that decide, or as the operating system lets us have.
+fn max_connections() -> usize {
     let reserved = MAX_ADMIN_CONNECTIONS + OTHER_FILES;
-    let fronts = fronts.max(1);
-    let wanted = (fronts * MAX_CONNECTIONS + reserved) as u64;
-    let files = rlimit::increase_nofile_limit(wanted).unwrap_or(1024);
+    let all = DECIDING_FRONTS * MAX_CONNECTIONS;
+    let files = rlimit::increase_nofile_limit((all + reserved) as u64).unwrap_or(1024);
     let files = usize::try_from(files).unwrap_or(usize::MAX);
-    (files.saturating_sub(reserved) / fronts).clamp(OTHER_FILES, MAX_CONNECTIONS)
+    files.saturating_sub(reserved).clamp(OTHER_FILES, all)
 }
 
 /// A front with its socket.
@@ -216,18 +220,14 @@ impl Bound {
         (tokio::spawn(listener.run()), connections)
     }
 
-    fn converse(
-        self,
-        front: RespFront,
-        max_connections: usize,
-    ) -> (JoinHandle<()>, Arc<Connections>) {
+    fn converse(self, front: RespFront, bounds: Bounds) -> (JoinHandle<()>, Arc<Connections>) {
         let connections = Arc::new(Connections::lasting());
         let listener = RespListener {
             socket: self.socket,
             front: Arc::new(front),
             tls: self.site.tls,
             connections: Arc::clone(&connections),
-            max_connections,
+            bounds,
         };
         tokio::spawn(watch_over(Arc::clone(&connections)));
         (tokio::spawn(listener.run()), connections)

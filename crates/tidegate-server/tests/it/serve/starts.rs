@@ -73,7 +73,7 @@ fn misspelt_variables_are_named() {
 
 #[test]
 fn a_flag_wins_over_the_environment_and_that_over_the_file() {
-    let config = format!("http: 'off'\nresp: 'off'\nadmin: 'off'\n{TWO_PER_HOUR}");
+    let config = format!("http: 'off'\ngrpc: 'off'\nresp: 'off'\nadmin: 'off'\n{TWO_PER_HOUR}");
     let start = Start::new("start-precedence").config(&config);
     // The file says off, the flags of the harness say otherwise.
     let server = start.run();
