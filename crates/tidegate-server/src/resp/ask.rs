@@ -4,7 +4,8 @@
 //! here it is answered before the next command is looked at; where it is not, many go at
 //! once, and each takes a copy along ([`Asked`]).
 
-use smallvec::SmallVec;
+use std::sync::Arc;
+
 use tidegate::gate::{Answer, Gate, GateError, Line, Question, Rules, Subject};
 use tidegate::stats::Decided;
 use tidegate::{Cost, Limit, RetryAfter};
@@ -13,14 +14,14 @@ use super::encode::Replies;
 use super::refusal::Refusal;
 
 /// A question as its command puts it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Ask<'a> {
     pub what: What,
     /// `None` for limits of the caller's own.
     pub policy: Option<&'a str>,
     pub key: &'a [u8],
     /// The caller's own limits.
-    pub limits: &'a [Limit],
+    pub limits: Option<Arc<[Limit]>>,
     pub cost: Option<Cost>,
     pub force: bool,
     pub id: Option<&'a [u8]>,
@@ -40,14 +41,15 @@ pub enum What {
 }
 
 impl What {
+    /// Whether it is for a decision.
+    #[inline]
+    pub fn is_check(self) -> bool {
+        matches!(self, What::Check | What::Cell(_) | What::Crab(_))
+    }
+
     /// Whether the two may be under way at once without one disturbing the other.
     pub fn goes_with(self, other: What) -> bool {
-        let kind = |what| match what {
-            What::Check | What::Cell(_) | What::Crab(_) => 0,
-            What::Peek => 1,
-            What::Reset => 2,
-        };
-        kind(self) == kind(other)
+        self.is_check() && other.is_check() || self == other
     }
 }
 
@@ -62,27 +64,28 @@ pub struct Throttle {
 
 impl<'a> Ask<'a> {
     pub fn new(what: What, key: &'a [u8]) -> Self {
-        Ask { what, policy: None, key, limits: &[], cost: None, force: false, id: None }
+        Ask { what, policy: None, key, limits: None, cost: None, force: false, id: None }
     }
 
-    fn question(&self) -> Question<'a> {
+    /// The same for the gate.
+    #[inline]
+    pub fn question(&self) -> Question<'_> {
         let subject = match self.policy {
             Some(policy) => Subject::Key { policy, key: self.key, attributes: None },
-            None => Subject::Limits { key: self.key, limits: self.limits },
+            None => Subject::Limits {
+                key: self.key,
+                limits: self.limits.as_deref().unwrap_or_default(),
+            },
         };
         Question { cost: self.cost, force: self.force, id: self.id, ..Question::new(subject) }
     }
 
-    /// Asks a store that is here.
-    #[inline]
-    pub fn answer(&self, gate: &Gate, rules: &Rules, replies: &mut Replies<'_>) {
+    /// Asks a store that is here for what is no decision.
+    pub fn look(&self, gate: &Gate, rules: &Rules, replies: &mut Replies<'_>) {
         let policy = self.policy.unwrap_or_default();
         match self.what {
-            What::Check | What::Cell(_) | What::Crab(_) => {
-                reply(self.what, gate.check(rules, &self.question()), replies);
-            }
-            What::Peek => reply(self.what, gate.peek(rules, policy, self.key), replies),
             What::Reset => reply_reset(gate.reset(rules, policy, self.key), replies),
+            what => reply(what, gate.peek(rules, policy, self.key), replies),
         }
     }
 }
@@ -93,19 +96,19 @@ pub struct Asked {
     pub what: What,
     policy: Option<Box<str>>,
     key: Box<[u8]>,
-    limits: SmallVec<[Limit; 1]>,
+    limits: Option<Arc<[Limit]>>,
     cost: Option<Cost>,
     force: bool,
     id: Option<Box<[u8]>>,
 }
 
-impl From<&Ask<'_>> for Asked {
-    fn from(ask: &Ask<'_>) -> Self {
+impl From<Ask<'_>> for Asked {
+    fn from(ask: Ask<'_>) -> Self {
         Asked {
             what: ask.what,
             policy: ask.policy.map(Into::into),
             key: ask.key.into(),
-            limits: SmallVec::from_slice(ask.limits),
+            limits: ask.limits,
             cost: ask.cost,
             force: ask.force,
             id: ask.id.map(Into::into),
@@ -122,24 +125,26 @@ pub enum Told<'a> {
 impl Asked {
     /// Asks any store.
     pub async fn tell<'a>(&'a self, gate: &'a Gate, rules: &'a Rules) -> Told<'a> {
-        let policy = self.policy.as_deref();
-        let ask = Ask {
-            what: self.what,
-            policy,
-            key: &self.key,
-            limits: &self.limits,
-            cost: self.cost,
-            force: self.force,
-            id: self.id.as_deref(),
-        };
-        let policy = policy.unwrap_or_default();
+        let policy = self.policy.as_deref().unwrap_or_default();
         match self.what {
             What::Check | What::Cell(_) | What::Crab(_) => {
-                Told::Answer(gate.check_async(rules, &ask.question()).await)
+                Told::Answer(gate.check_async(rules, &self.question()).await)
             }
             What::Peek => Told::Answer(gate.peek_async(rules, policy, &self.key).await),
             What::Reset => Told::Reset(gate.reset_async(rules, policy, &self.key).await),
         }
+    }
+
+    fn question(&self) -> Question<'_> {
+        let subject = match &self.policy {
+            Some(policy) => Subject::Key { policy, key: &self.key, attributes: None },
+            None => {
+                let limits = self.limits.as_deref().unwrap_or_default();
+                Subject::Limits { key: &self.key, limits }
+            }
+        };
+        let id = self.id.as_deref();
+        Question { cost: self.cost, force: self.force, id, ..Question::new(subject) }
     }
 
     pub fn reply(&self, told: Told<'_>, replies: &mut Replies<'_>) {
@@ -150,8 +155,9 @@ impl Asked {
     }
 }
 
+/// Replies with a decision, or with why there is none.
 #[inline]
-fn reply(what: What, answer: Result<Answer<'_>, GateError>, replies: &mut Replies<'_>) {
+pub fn reply(what: What, answer: Result<Answer<'_>, GateError>, replies: &mut Replies<'_>) {
     match answer {
         Ok(answer) if answer.allowed || answer.decided != Decided::FailedClosed => match what {
             What::Cell(form) => reply_cell(form, &answer, replies),

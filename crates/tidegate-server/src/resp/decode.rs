@@ -10,6 +10,7 @@
 //! where the next command would begin.
 
 use std::fmt;
+use std::ops::Range;
 
 use smallvec::SmallVec;
 
@@ -34,17 +35,15 @@ const MAX_STRANGER_BULK_BYTES: i64 = 16 * 1024;
 /// without ending the line is not listened to.
 const MAX_LENGTH_BYTES: usize = 32;
 
-/// The arguments of a command, its name first. Ordinary ones have up to eight.
+/// The arguments of a command, its name first. Ordinary ones have up to eight. Without
+/// any it is to be ignored, as Redis ignores empty lines and arrays.
 pub type Args<'b> = SmallVec<[&'b [u8]; 8]>;
 
-/// What the bytes begin with.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Decoded<'b> {
-    /// A command, and how many bytes it took. Without arguments it is to be ignored, as
-    /// Redis ignores empty lines and arrays.
-    Command(Args<'b>, usize),
-    /// A part of a command.
-    Incomplete,
+/// Where the arguments of a command lie, and where it ends.
+#[derive(Debug, Default)]
+struct Found {
+    words: SmallVec<[Range<usize>; 8]>,
+    end: usize,
 }
 
 /// Bytes that are no command.
@@ -83,36 +82,43 @@ impl fmt::Display for ProtocolError {
     }
 }
 
-/// What the bytes begin with. Words of a line are unquoted where they lie, so the bytes
-/// of a command may change.
+/// Takes the first command off the bytes; `None` if it is not complete. Words of a line
+/// are unquoted where they lie, so its bytes may change.
 ///
 /// # Errors
 /// When they begin no command.
 #[inline]
-pub fn decode(bytes: &mut [u8], stranger: bool) -> Result<Decoded<'_>, ProtocolError> {
-    match bytes {
-        [] => Ok(Decoded::Incomplete),
-        [b'*', ..] => decode_array(bytes, stranger),
-        _ => decode_line(bytes),
-    }
+pub fn decode<'b>(
+    bytes: &mut &'b mut [u8],
+    stranger: bool,
+) -> Result<Option<Args<'b>>, ProtocolError> {
+    let found = match bytes {
+        [] => None,
+        [b'*', ..] => find_array(bytes, stranger)?,
+        _ => find_line(bytes)?,
+    };
+    let Some(Found { words, end }) = found else { return Ok(None) };
+    let (command, rest) = std::mem::take(bytes).split_at_mut(end);
+    *bytes = rest;
+    let command: &'b [u8] = command;
+    Ok(Some(words.into_iter().map(|word| &command[word]).collect()))
 }
 
 #[inline]
-fn decode_array(bytes: &[u8], stranger: bool) -> Result<Decoded<'_>, ProtocolError> {
+fn find_array(bytes: &[u8], stranger: bool) -> Result<Option<Found>, ProtocolError> {
     let Some(head) = length(bytes, ProtocolError::TooBigMultibulkCount)? else {
-        return Ok(Decoded::Incomplete);
+        return Ok(None);
     };
     let count = head.number.filter(|count| *count <= MAX_ARGS);
     let count = count.ok_or(ProtocolError::InvalidMultibulkLength)?;
     if stranger && count > MAX_STRANGER_ARGS {
         return Err(ProtocolError::StrangerMultibulkLength);
     }
-    let mut args = Args::new();
-    let mut at = head.end;
+    let mut found = Found { end: head.end, ..Found::default() };
     for _ in 0..count {
-        let rest = &bytes[at..];
+        let rest = &bytes[found.end..];
         let Some(head) = length(rest, ProtocolError::TooBigBulkCount)? else {
-            return Ok(Decoded::Incomplete);
+            return Ok(None);
         };
         if rest[0] != b'$' {
             return Err(ProtocolError::ExpectedBulk(rest[0]));
@@ -125,12 +131,12 @@ fn decode_array(bytes: &[u8], stranger: bool) -> Result<Decoded<'_>, ProtocolErr
         let end = head.end + usize::try_from(declared).unwrap_or_default();
         // The two bytes behind it are taken for CR and LF, as Redis takes them.
         if rest.len() < end + 2 {
-            return Ok(Decoded::Incomplete);
+            return Ok(None);
         }
-        args.push(&rest[head.end..end]);
-        at += end + 2;
+        found.words.push(found.end + head.end..found.end + end);
+        found.end += end + 2;
     }
-    Ok(Decoded::Command(args, at))
+    Ok(Some(found))
 }
 
 /// The number behind the first byte, if it is one, and where its line ends; `None` if the
@@ -185,34 +191,32 @@ pub fn whole_number(text: &[u8]) -> Option<i64> {
 }
 
 /// A line of words, as somebody types it into telnet.
-fn decode_line(bytes: &mut [u8]) -> Result<Decoded<'_>, ProtocolError> {
+fn find_line(bytes: &mut [u8]) -> Result<Option<Found>, ProtocolError> {
     let Some(newline) = memchr::memchr(b'\n', bytes) else {
         if bytes.len() >= MAX_COMMAND_BYTES {
             return Err(ProtocolError::TooBigInline);
         }
-        return Ok(Decoded::Incomplete);
+        return Ok(None);
     };
-    let line = &mut bytes[..newline];
-    let line = match line {
+    let line = match &mut bytes[..newline] {
         [rest @ .., b'\r'] => rest,
         line => line,
     };
-    Ok(Decoded::Command(words(line)?, newline + 1))
+    Ok(Some(Found { words: find_words(line)?, end: newline + 1 }))
 }
 
 /// The words of a line. A quoted one is unquoted where it lies: that never makes it longer.
-fn words(mut line: &mut [u8]) -> Result<Args<'_>, ProtocolError> {
-    let mut args = Args::new();
+fn find_words(line: &mut [u8]) -> Result<SmallVec<[Range<usize>; 8]>, ProtocolError> {
+    let mut words = SmallVec::new();
+    let mut at = 0;
     loop {
-        let start = line.iter().position(|byte| !is_space(*byte)).unwrap_or(line.len());
-        line = &mut line[start..];
-        if line.is_empty() {
-            return Ok(args);
+        at += line[at..].iter().take_while(|byte| is_space(**byte)).count();
+        if at == line.len() {
+            return Ok(words);
         }
-        let (read, written) = unquote(line)?;
-        let (word, rest) = line.split_at_mut(read);
-        args.push(&word[..written]);
-        line = rest;
+        let (read, written) = unquote(&mut line[at..])?;
+        words.push(at..at + written);
+        at += read;
     }
 }
 

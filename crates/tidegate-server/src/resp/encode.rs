@@ -63,9 +63,16 @@ impl<'o> Replies<'o> {
 
     #[inline]
     pub fn number(&mut self, number: i64) {
-        self.put(b":");
-        self.put(itoa::Buffer::new().format(number).as_bytes());
-        self.put(b"\r\n");
+        // One copy of a known length is cheaper than three of what there is.
+        let mut line = [0; 24];
+        line[0] = b':';
+        let mut digits = itoa::Buffer::new();
+        let digits = digits.format(number).as_bytes();
+        let end = 1 + digits.len();
+        line[1..end].copy_from_slice(digits);
+        line[end] = b'\r';
+        line[end + 1] = b'\n';
+        self.put(&line[..end + 2]);
     }
 
     /// A number that may be larger than a client can read, which it then gets the largest of.

@@ -5,6 +5,8 @@
 //! is found by what was sent. A slot belongs to whoever came last, so nothing grows, and
 //! whoever sends new limits all the time only pays for making them.
 
+use std::sync::Arc;
+
 use tidegate::policy::MAX_LIMITS;
 use tidegate::{Algorithm, Limit, LimitError, bounds};
 
@@ -28,25 +30,13 @@ pub struct Bucket {
 /// What was made lately.
 #[derive(Debug)]
 pub struct Limits {
-    buckets: Vec<Option<(Bucket, Limit)>>,
-    texts: Vec<Text>,
-    /// The limits of a text that is not kept.
-    unkept: Vec<Limit>,
-}
-
-#[derive(Clone, Debug, Default)]
-struct Text {
-    said: Vec<u8>,
-    limits: Vec<Limit>,
+    buckets: Vec<Option<(Bucket, Arc<[Limit]>)>>,
+    texts: Vec<Option<(Box<[u8]>, Arc<[Limit]>)>>,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits {
-            buckets: vec![None; SLOTS],
-            texts: vec![Text::default(); SLOTS],
-            unkept: Vec::new(),
-        }
+        Limits { buckets: vec![None; SLOTS], texts: vec![None; SLOTS] }
     }
 }
 
@@ -56,33 +46,40 @@ impl Limits {
     /// # Errors
     /// When there can be no such limit.
     #[inline]
-    pub fn bucket(&mut self, bucket: Bucket) -> Result<&[Limit], Refusal> {
+    pub fn bucket(&mut self, bucket: Bucket) -> Result<Arc<[Limit]>, Refusal> {
         let mixed = (bucket.burst ^ bucket.count.rotate_left(21) ^ bucket.period_s.rotate_left(42))
             .cast_unsigned();
         let slot = &mut self.buckets[slot(mixed)];
-        if slot.as_ref().is_none_or(|(kept, _)| *kept != bucket) {
-            *slot = Some((bucket, bucket.limit()?));
+        match slot {
+            Some((kept, limits)) if *kept == bucket => Ok(Arc::clone(limits)),
+            _ => {
+                let limits = Arc::from([bucket.limit()?]);
+                *slot = Some((bucket, Arc::clone(&limits)));
+                Ok(limits)
+            }
         }
-        Ok(slot.as_ref().map(|(_, limit)| std::slice::from_ref(limit)).unwrap_or_default())
     }
 
     /// The limits of a text: one, or several between commas.
     ///
     /// # Errors
     /// When it is no limit.
-    pub fn text(&mut self, said: &[u8]) -> Result<&[Limit], Refusal> {
+    pub fn text(&mut self, said: &[u8]) -> Result<Arc<[Limit]>, Refusal> {
         if said.len() > MAX_TEXT_BYTES {
-            self.unkept = read(said)?;
-            return Ok(&self.unkept);
+            return Ok(read(said)?.into());
         }
         let mixed = said.iter().fold(said.len() as u64, |mixed, byte| {
             (mixed ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
         });
-        let kept = &mut self.texts[slot(mixed)];
-        if kept.said != said {
-            *kept = Text { limits: read(said)?, said: said.to_vec() };
+        let slot = &mut self.texts[slot(mixed)];
+        match slot {
+            Some((kept, limits)) if **kept == *said => Ok(Arc::clone(limits)),
+            _ => {
+                let limits = Arc::from(read(said)?);
+                *slot = Some((said.into(), Arc::clone(&limits)));
+                Ok(limits)
+            }
         }
-        Ok(&kept.limits)
     }
 }
 

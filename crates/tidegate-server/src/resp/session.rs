@@ -36,15 +36,19 @@ pub struct Session {
     pub name: Box<[u8]>,
 }
 
-/// What comes of a command.
+/// A command that was understood.
 #[derive(Debug)]
-pub enum Step<'a> {
-    /// It was answered.
-    Done,
+pub enum Meant<'a> {
     /// The gate is to answer it.
     Ask(Ask<'a>),
-    /// It was answered, and the connection ends.
-    Close,
+    /// The connection itself is.
+    Other(Command),
+    /// It makes no sense.
+    Refused(Refusal),
+    /// There is nothing to answer.
+    Nothing,
+    /// It is no client that speaks.
+    Hostile,
 }
 
 impl Session {
@@ -59,16 +63,10 @@ impl Session {
         }
     }
 
-    /// Answers a command, or says what is to be asked.
+    /// What a command means, without doing anything about it.
     #[inline]
-    pub fn step<'a>(
-        &mut self,
-        front: &RespFront,
-        args: &Args<'a>,
-        limits: &'a mut Limits,
-        replies: &mut Replies<'_>,
-    ) -> Step<'a> {
-        let Some(name) = args.first() else { return Step::Done };
+    pub fn understand<'a>(&self, args: &Args<'a>, limits: &mut Limits) -> Meant<'a> {
+        let Some(name) = args.first() else { return Meant::Nothing };
         let ask = match Spec::find(name) {
             Some(spec) if spec.takes(args.len()) && (self.admitted || spec.open) => {
                 match spec.command {
@@ -78,23 +76,14 @@ impl Session {
                     Command::TgLimit => tg::limit(args, limits),
                     Command::TgPeek => tg::named(What::Peek, args[1], args[2]),
                     Command::TgReset => tg::named(What::Reset, args[1], args[2]),
-                    command => return self.other(command, front, args, replies),
+                    command => return Meant::Other(command),
                 }
             }
             Some(spec) => Err(self.barred(spec, args.len())),
-            None if is_of_a_browser(name) => {
-                tracing::debug!("a connection speaks HTTP: closed");
-                return Step::Close;
-            }
+            None if is_of_a_browser(name) => return Meant::Hostile,
             None => Err(unknown(args)),
         };
-        match ask {
-            Ok(ask) => Step::Ask(ask),
-            Err(refusal) => {
-                replies.error(refusal);
-                Step::Done
-            }
-        }
+        ask.map_or_else(Meant::Refused, Meant::Ask)
     }
 
     /// Why a command that there is may not be sent so.
@@ -103,14 +92,14 @@ impl Session {
         if spec.takes(args) { Refusal::coded(NO_SECRET) } else { Refusal::arity(spec.name) }
     }
 
-    /// Commands that ask for no decision.
-    fn other(
+    /// Answers a command that asks for no decision; says whether the connection goes on.
+    pub fn answer(
         &mut self,
         command: Command,
         front: &RespFront,
         args: &Args<'_>,
         replies: &mut Replies<'_>,
-    ) -> Step<'static> {
+    ) -> bool {
         let done = match command {
             Command::Ping => ping(args, replies),
             Command::Echo => {
@@ -136,15 +125,15 @@ impl Session {
             }
             Command::Quit => {
                 replies.ok();
-                return Step::Close;
+                return false;
             }
-            // Those that ask, which `step` handles.
+            // Those that ask are the gate's.
             _ => Ok(()),
         };
         if let Err(refusal) = done {
             replies.error(refusal);
         }
-        if self.wrong_secrets >= MAX_WRONG_SECRETS { Step::Close } else { Step::Done }
+        self.wrong_secrets < MAX_WRONG_SECRETS
     }
 
     /// `AUTH [user] secret`. There are no users, so any name will do.

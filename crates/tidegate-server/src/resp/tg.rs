@@ -29,8 +29,8 @@ pub fn check<'a>(args: &Args<'a>) -> Result<Ask<'a>, Refusal> {
 ///
 /// # Errors
 /// When an argument makes no sense.
-pub fn limit<'a>(args: &Args<'a>, limits: &'a mut Limits) -> Result<Ask<'a>, Refusal> {
-    let limits = limits.text(args[1])?;
+pub fn limit<'a>(args: &Args<'a>, limits: &mut Limits) -> Result<Ask<'a>, Refusal> {
+    let limits = Some(limits.text(args[1])?);
     let ask = Ask { limits, ..Ask::new(What::Check, checked_key(args[2])?) };
     with_options(ask, "TG.LIMIT", &args[3..])
 }

@@ -19,7 +19,7 @@ use super::tg::checked_key;
 /// # Errors
 /// What redis-cell says, and what has no limit here.
 #[inline]
-pub fn cell<'a>(args: &Args<'a>, limits: &'a mut Limits) -> Result<Ask<'a>, Refusal> {
+pub fn cell<'a>(args: &Args<'a>, limits: &mut Limits) -> Result<Ask<'a>, Refusal> {
     let (key, numbers, quantity) = match args[..] {
         [_, key, burst, count, period] => (key, [burst, count, period], None),
         [_, key, burst, count, period, quantity] => (key, [burst, count, period], Some(quantity)),
@@ -46,7 +46,7 @@ pub fn cell<'a>(args: &Args<'a>, limits: &'a mut Limits) -> Result<Ask<'a>, Refu
         }
     }
     let burst = max_burst.saturating_add(1);
-    let limits = limits.bucket(Bucket { burst, count, period_s })?;
+    let limits = Some(limits.bucket(Bucket { burst, count, period_s })?);
     let form = Throttle { limit: burst, look: quantity == 0 };
     let cost = Some(Cost::from_signed(quantity));
     Ok(Ask { limits, cost, ..Ask::new(What::Cell(form), bounded_key(key)?) })
@@ -56,7 +56,7 @@ pub fn cell<'a>(args: &Args<'a>, limits: &'a mut Limits) -> Result<Ask<'a>, Refu
 ///
 /// # Errors
 /// What throttlecrab says, and what has no limit here.
-pub fn crab<'a>(args: &Args<'a>, limits: &'a mut Limits) -> Result<Ask<'a>, Refusal> {
+pub fn crab<'a>(args: &Args<'a>, limits: &mut Limits) -> Result<Ask<'a>, Refusal> {
     if !(5..=6).contains(&args.len()) {
         return Err(Refusal::arity("throttle"));
     }
@@ -74,7 +74,7 @@ pub fn crab<'a>(args: &Args<'a>, limits: &'a mut Limits) -> Result<Ask<'a>, Refu
     if burst <= 0 || count <= 0 || period_s <= 0 {
         return Err(Refusal::new("invalid rate limit parameters"));
     }
-    let limits = limits.bucket(Bucket { burst, count, period_s })?;
+    let limits = Some(limits.bucket(Bucket { burst, count, period_s })?);
     let form = Throttle { limit: burst, look: quantity == 0 };
     let cost = Some(Cost::from_signed(quantity));
     Ok(Ask { limits, cost, ..Ask::new(What::Crab(form), bounded_key(args[1])?) })

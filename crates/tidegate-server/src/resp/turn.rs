@@ -1,14 +1,20 @@
 //! Working through what lies on a desk.
 
 use futures_util::future::join_all;
-use tidegate::gate::{Gate, Rules};
+use smallvec::SmallVec;
+use tidegate::gate::{Gate, Question, Rules};
+use tracing::debug;
 
 use super::RespFront;
-use super::ask::Asked;
-use super::decode::{Args, Decoded, MAX_COMMAND_BYTES, ProtocolError, decode};
+use super::ask::{self, Ask, Asked};
+use super::decode::{Args, MAX_COMMAND_BYTES, ProtocolError, decode};
 use super::desk::{Desk, MAX_REPLY_BYTES};
 use super::encode::{Protocol, Replies};
-use super::session::{Session, Step};
+use super::limits::Limits;
+use super::session::{Meant, Session};
+
+/// Questions that are decided in one go: as many as memory is fetched for at once.
+const MAX_BATCH: usize = 32;
 
 /// The most questions of one connection that a shared store is asked at once: as many as
 /// it takes to travel together well, few enough that others have a turn.
@@ -28,45 +34,135 @@ pub enum Turn {
 /// Answers the commands on a desk from a store that is here.
 pub fn answer(front: &RespFront, session: &mut Session, desk: &mut Desk) -> Turn {
     let Desk { input, at, filled, output, limits } = desk;
+    let mut unread = &mut input[*at..*filled];
     let mut replies = Replies::new(output, session.protocol);
     let rules = front.gate.rules();
     loop {
-        if replies.len() >= MAX_REPLY_BYTES {
-            return Turn::Pauses;
-        }
-        let args = match next(&mut input[..*filled], at, session, &mut replies) {
-            Ok(args) => args,
-            Err(turn) => return turn,
-        };
-        match session.step(front, &args, limits, &mut replies) {
-            Step::Done => {}
-            Step::Ask(ask) => ask.answer(&front.gate, &rules, &mut replies),
-            Step::Close => return Turn::Ends,
+        let batch = Batch::gather(session, &mut unread, limits);
+        batch.answer(front, &rules, &mut replies);
+        let turn = batch.then.answer(front, session, &rules, &mut replies);
+        *at = *filled - unread.len();
+        match turn {
+            None if replies.len() >= MAX_REPLY_BYTES => return Turn::Pauses,
+            None => {}
+            Some(turn) => return turn,
         }
     }
 }
 
-/// The next command, or how it ends: with nothing complete, or with what is no command.
+/// Commands that are for a decision, in a row, and what comes behind them.
+struct Batch<'d> {
+    asks: SmallVec<[Ask<'d>; MAX_BATCH]>,
+    then: Then<'d>,
+}
+
+/// What comes behind a batch of questions.
+enum Then<'d> {
+    /// More of them.
+    More,
+    /// Something else.
+    Command(Meant<'d>, Args<'d>),
+    /// Nothing that is complete.
+    Incomplete,
+    /// No command.
+    Error(ProtocolError),
+}
+
+impl<'d> Batch<'d> {
+    fn gather(session: &Session, unread: &mut &'d mut [u8], limits: &mut Limits) -> Self {
+        let mut asks = SmallVec::new();
+        let then = loop {
+            if asks.len() == MAX_BATCH {
+                break Then::More;
+            }
+            let args = match next(unread, session) {
+                Ok(Some(args)) => args,
+                Ok(None) => break Then::Incomplete,
+                Err(error) => break Then::Error(error),
+            };
+            match session.understand(&args, limits) {
+                Meant::Ask(ask) if ask.what.is_check() => asks.push(ask),
+                meant => break Then::Command(meant, args),
+            }
+        };
+        Batch { asks, then }
+    }
+
+    fn answer(&self, front: &RespFront, rules: &Rules, replies: &mut Replies<'_>) {
+        if let [ask] = &self.asks[..] {
+            return ask::reply(ask.what, front.gate.check(rules, &ask.question()), replies);
+        }
+        let questions: SmallVec<[Question<'_>; MAX_BATCH]> =
+            self.asks.iter().map(Ask::question).collect();
+        front.gate.check_each(rules, &questions, |index, answer| {
+            ask::reply(self.asks[index].what, answer, replies);
+        });
+    }
+}
+
+impl Then<'_> {
+    /// Answers it; says how the turn ends, if it does.
+    fn answer(
+        &self,
+        front: &RespFront,
+        session: &mut Session,
+        rules: &Rules,
+        replies: &mut Replies<'_>,
+    ) -> Option<Turn> {
+        match self {
+            Then::More => None,
+            Then::Command(Meant::Ask(ask), _) => {
+                ask.look(&front.gate, rules, replies);
+                None
+            }
+            Then::Command(meant, args) => respond(meant, args, front, session, replies),
+            Then::Incomplete => Some(Turn::Answered),
+            Then::Error(error) => Some(refuse(*error, replies)),
+        }
+    }
+}
+
+/// Answers what is not for the gate; says how the turn ends, if it does.
+fn respond(
+    meant: &Meant<'_>,
+    args: &Args<'_>,
+    front: &RespFront,
+    session: &mut Session,
+    replies: &mut Replies<'_>,
+) -> Option<Turn> {
+    match meant {
+        Meant::Ask(_) | Meant::Nothing => None,
+        Meant::Other(command) => {
+            let goes_on = session.answer(*command, front, args, replies);
+            (!goes_on).then_some(Turn::Ends)
+        }
+        Meant::Refused(refusal) => {
+            replies.error(refusal);
+            None
+        }
+        Meant::Hostile => {
+            debug!("a connection speaks HTTP: closed");
+            Some(Turn::Ends)
+        }
+    }
+}
+
+/// The next command, if it is complete.
 #[inline]
 fn next<'d>(
-    input: &'d mut [u8],
-    at: &mut usize,
+    unread: &mut &'d mut [u8],
     session: &Session,
-    replies: &mut Replies<'_>,
-) -> Result<Args<'d>, Turn> {
-    let unanswered = &mut input[*at..];
-    let is_full = unanswered.len() >= MAX_COMMAND_BYTES;
-    let error = match decode(unanswered, !session.admitted) {
-        Ok(Decoded::Command(args, taken)) => {
-            *at += taken;
-            return Ok(args);
-        }
-        Ok(Decoded::Incomplete) if !is_full => return Err(Turn::Answered),
-        Ok(Decoded::Incomplete) => ProtocolError::TooBigCommand,
-        Err(error) => error,
-    };
+) -> Result<Option<Args<'d>>, ProtocolError> {
+    match decode(unread, !session.admitted)? {
+        None if unread.len() >= MAX_COMMAND_BYTES => Err(ProtocolError::TooBigCommand),
+        args => Ok(args),
+    }
+}
+
+/// What is no command ends the connection: nobody knows where the next would begin.
+fn refuse(error: ProtocolError, replies: &mut Replies<'_>) -> Turn {
     replies.error(format_args!("ERR {error}"));
-    Err(Turn::Ends)
+    Turn::Ends
 }
 
 /// Questions for a shared store, with the replies to what was asked in between.
@@ -93,33 +189,46 @@ impl Round {
     /// something else waits, so that a client finds what it reset to be reset.
     pub fn gather(&mut self, front: &RespFront, session: &mut Session, desk: &mut Desk) -> Turn {
         let Desk { input, at, filled, limits, .. } = desk;
+        let mut unread = &mut input[*at..*filled];
         loop {
             if self.known.len() >= MAX_REPLY_BYTES || self.asked.len() >= MAX_TOGETHER {
                 return Turn::Pauses;
             }
             let mut replies = Replies::new(&mut self.known, session.protocol);
-            let args = match next(&mut input[..*filled], at, session, &mut replies) {
-                Ok(args) => args,
-                Err(turn) => return turn,
+            let args = match next(&mut unread, session) {
+                Ok(Some(args)) => args,
+                Ok(None) => return Turn::Answered,
+                Err(error) => return refuse(error, &mut replies),
             };
-            let ask = match session.step(front, &args, limits, &mut replies) {
-                Step::Done => continue,
-                Step::Ask(ask) => ask,
-                Step::Close => return Turn::Ends,
-            };
-            let goes_along =
-                self.asked.first().is_none_or(|first| first.asked.what.goes_with(ask.what));
-            let placed = Placed {
-                asked: Asked::from(&ask),
-                protocol: session.protocol,
-                behind: self.known.len(),
-            };
-            if !goes_along {
-                self.next = Some(placed);
-                return Turn::Pauses;
+            *at = *filled - unread.len();
+            match session.understand(&args, limits) {
+                Meant::Ask(ask) => {
+                    let placed = self.place(ask, session.protocol);
+                    if let Some(placed) = placed {
+                        self.next = Some(placed);
+                        return Turn::Pauses;
+                    }
+                }
+                meant => {
+                    let turn = respond(&meant, &args, front, session, &mut replies);
+                    if let Some(turn) = turn {
+                        return turn;
+                    }
+                }
             }
-            self.asked.push(placed);
         }
+    }
+
+    /// Takes a question in, or gives it back if it does not go with the others.
+    fn place(&mut self, ask: Ask<'_>, protocol: Protocol) -> Option<Placed> {
+        let first = self.asked.first();
+        let goes_along = first.is_none_or(|first| first.asked.what.goes_with(ask.what));
+        let placed = Placed { asked: Asked::from(ask), protocol, behind: self.known.len() };
+        if goes_along {
+            self.asked.push(placed);
+            return None;
+        }
+        Some(placed)
     }
 
     /// Asks all of it at once, and appends the replies in order. What had to wait is

@@ -15,7 +15,7 @@
 //! where a policy wants that when the store fails.
 //!
 //! - `ask.rs`: what can be asked; `plan.rs`: the checks that come of it; `together.rs`:
-//!   several questions as one request;
+//!   several questions as one request; `plain.rs`: many plain ones, one by one;
 //! - `answer.rs`, `held.rs`: what is answered; `rules.rs`: policies with their counters;
 //! - `shared.rs`: a store that nodes share; `remote.rs`: asking it; `fallback.rs`: what
 //!   is answered when it fails; `turns.rs`: waiting for it in order.
@@ -25,6 +25,7 @@ mod ask;
 mod error;
 mod fallback;
 mod held;
+mod plain;
 mod plan;
 mod remote;
 mod rules;

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use smallvec::SmallVec;
+use smallvec::{Array, SmallVec};
 use tidegate_core::{Cost, Limit, bounds};
 
 use super::{Answer, Gate, GateError, Line, Question, Rules, Subject};
@@ -340,7 +340,7 @@ pub(super) fn states<'r>(
 }
 
 /// A key as the store sees it. Names have no NUL, so no two policies share a count.
-fn write_key(policy: &str, key: &[u8], out: &mut KeyBytes) {
+pub(super) fn write_key<A: Array<Item = u8>>(policy: &str, key: &[u8], out: &mut SmallVec<A>) {
     out.extend_from_slice(policy.as_bytes());
     out.push(0);
     out.extend_from_slice(key);

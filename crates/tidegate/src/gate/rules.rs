@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::policy::{Policies, Selected};
+use crate::policy::{Policies, Policy, Selected};
 use crate::stats::{LimitStats, Stats};
 
 /// The policies in force, with their counters resolved.
@@ -32,8 +32,13 @@ impl Rules {
 
     /// Where the limits of a selected policy are counted, in their order.
     pub(super) fn stats(&self, selected: &Selected<'_>) -> &[Arc<LimitStats>] {
+        self.stats_of(selected.policy, selected.variant)
+    }
+
+    /// Where the limits of a policy's variant are counted, in their order.
+    pub(super) fn stats_of(&self, policy: &Policy, variant: usize) -> &[Arc<LimitStats>] {
         let all = self.policies.iter().as_slice();
-        let index = all.element_offset(selected.policy);
-        index.map_or(&[], |index| &self.stats[index][selected.variant])
+        let index = all.element_offset(policy);
+        index.map_or(&[], |index| &self.stats[index][variant])
     }
 }

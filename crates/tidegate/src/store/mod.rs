@@ -11,6 +11,8 @@ use tidegate_core::{Limit, PermitId};
 
 use crate::{Check, CheckError, Verdict};
 
+#[cfg(feature = "policies")]
+pub(crate) use memory::BATCH;
 pub(crate) use memory::Told;
 pub use memory::{MemoryOptions, MemoryStats, MemoryStore, OutOfMemory, WhenFull};
 

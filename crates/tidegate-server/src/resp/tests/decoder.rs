@@ -1,6 +1,6 @@
 //! The decoder against a naive one that has all the bytes and all the time.
 
-use super::super::decode::{Decoded, MAX_COMMAND_BYTES, ProtocolError, decode};
+use super::super::decode::{MAX_COMMAND_BYTES, ProtocolError, decode};
 
 /// What bytes come to: commands, and how they end.
 type Read = (Vec<Vec<Vec<u8>>>, Option<ProtocolError>);
@@ -10,20 +10,18 @@ fn decode_pieces(pieces: &[&[u8]], stranger: bool) -> Read {
     let (mut commands, mut bytes) = (Vec::new(), Vec::new());
     for piece in pieces {
         bytes.extend_from_slice(piece);
+        let mut unread = &mut bytes[..];
         loop {
-            let taken = match decode(&mut bytes, stranger) {
-                Ok(Decoded::Command(args, taken)) => {
-                    if !args.is_empty() {
-                        commands.push(args.iter().map(|arg| arg.to_vec()).collect());
-                    }
-                    taken
-                }
-                Ok(Decoded::Incomplete) => break,
+            let before = unread.len();
+            match decode(&mut unread, stranger) {
+                Ok(Some(args)) if args.is_empty() => {}
+                Ok(Some(args)) => commands.push(args.iter().map(|arg| arg.to_vec()).collect()),
+                Ok(None) => break,
                 Err(error) => return (commands, Some(error)),
-            };
-            assert!(taken > 0 && taken <= bytes.len(), "it goes on");
-            bytes.drain(..taken);
+            }
+            assert!(unread.len() < before, "it goes on");
         }
+        bytes = unread.to_vec();
     }
     (commands, None)
 }

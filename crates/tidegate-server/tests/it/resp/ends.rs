@@ -87,6 +87,6 @@ fn a_reload_holds_for_connections_that_are_open() {
     server.signal("-HUP");
     crate::served::wait_for(|| {
         caller.send("TG.PEEK login a\r\n");
-        caller.read(56).contains(":3\r\n:3\r\n").then_some(())
+        caller.read(46).contains(":3\r\n:3\r\n").then_some(())
     });
 }

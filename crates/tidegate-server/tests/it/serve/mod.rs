@@ -7,7 +7,7 @@ mod secrets;
 mod starts;
 mod streams;
 
-pub use bounds::{IDLE, may_open_idle};
+pub use bounds::{IDLE, IDLE_TURN, may_open_idle};
 pub use streams::Authority;
 
 /// One policy that lets little through.

@@ -45,6 +45,8 @@ use tidegate_core::{Limit, PermitId, Timestamp};
 
 use self::ids::Ids;
 use self::many::OBSERVER;
+#[cfg(feature = "policies")]
+pub(crate) use self::one::BATCH;
 pub(crate) use self::one::Told;
 use self::table::Table;
 use crate::check::MAX_CHECKS;

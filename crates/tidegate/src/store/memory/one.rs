@@ -15,7 +15,7 @@ use crate::{Check, CheckError};
 
 /// Checks of a batch whose cache misses are taken together: enough to keep the
 /// memory busy, few enough that the lines are still there when it is their turn.
-const BATCH: usize = 32;
+pub(crate) const BATCH: usize = 32;
 
 /// Keys up to this long are hashed without a call.
 const SHORT_KEY: usize = 16;
@@ -216,6 +216,20 @@ impl MemoryStore {
             });
         }
         Ok(())
+    }
+
+    /// Touches what up to [`BATCH`] checks will need, so that their cache misses overlap.
+    #[cfg(feature = "policies")]
+    pub(crate) fn touch<'a>(&self, checks: impl Iterator<Item = (&'a [u8], &'a Limit)>) {
+        let mut homes = [0; BATCH];
+        let mut count = 0;
+        for (home, (key, limit)) in homes.iter_mut().zip(checks) {
+            let hash = self.hash(key);
+            let fingerprint = Fingerprint::new(hash ^ limit.id());
+            *home = self.table.extent(self.table.shard_of(hash)).home_word(fingerprint);
+            count += 1;
+        }
+        std::hint::black_box(self.table.touch(&homes[..count]));
     }
 
     #[inline(always)]

@@ -37,7 +37,8 @@ fn redis_cli_asks() {
     let [open, closed] = servers("cli");
     let checked = |remaining| format!("1\n2\n{remaining}\n0\n3600000\nlogin\nexact\n");
     assert_eq!(redis_cli(&open, &["TG.CHECK", "login", "a"]), checked(1));
-    assert_eq!(redis_cli(&open, &["-3", "TG.CHECK", "login", "a"]), checked(0));
+    let said = redis_cli(&open, &["-3", "TG.CHECK", "login", "a"]);
+    assert!(said.starts_with("1\n2\n0\n0\n") && said.ends_with("\nlogin\nexact\n"), "{said}");
     assert_eq!(
         redis_cli(&open, &["CL.THROTTLE", "user123", "15", "30", "60"]),
         "0\n16\n15\n-1\n2\n"
@@ -50,7 +51,7 @@ fn redis_cli_asks() {
     assert_eq!(redis_cli(&closed, &known), checked(1));
     let known =
         ["--no-auth-warning", "-3", "--user", "me", "--pass", SECRET, "TG.PEEK", "login", "a"];
-    assert_eq!(redis_cli(&closed, &known), checked(1));
+    assert!(redis_cli(&closed, &known).starts_with("1\n2\n1\n0\n"));
 }
 
 #[test]
@@ -62,7 +63,7 @@ fn redis_benchmark_loads() {
     command.args(["TG.CHECK", "api", "key:__rand_int__"]);
     let printed = output(&mut command, "redis-benchmark is installed (apt: redis-tools)");
     assert!(printed.contains("TG.CHECK api"), "{printed}");
-    let name = "tidegate_decisions_total{policy=\"api\",limit=\"1000000 per 1h\",mode=\"enforce\",outcome=\"allowed\",decided=\"exact\"}";
+    let name = "tidegate_decisions_total{policy=\"api\",limit=\"1000000 per 1h sliding-counter\",mode=\"enforce\",outcome=\"allowed\",decided=\"exact\"}";
     assert_eq!(open.metric(name), Some(20_000));
 }
 

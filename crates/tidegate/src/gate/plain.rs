@@ -1,0 +1,136 @@
+//! Many questions, one after the other, as a pipeline of them arrives.
+//!
+//! Most are plain: a key, one limit that has a say, nothing remembered and nothing to combine.
+//! Those need no plan, and what their counts need can be fetched for many at once, before the
+//! first is decided: beyond a few thousand keys it is waiting for memory that takes the
+//! time. Whatever is not plain is answered as ever, in its turn.
+
+use std::ops::Range;
+use std::time::Instant;
+
+use smallvec::SmallVec;
+use tidegate_core::{Cost, Limit};
+
+use super::plan::write_key;
+use super::{Answer, Gate, GateError, Line, Question, Rules, Subject, is_timed};
+use crate::policy::{Charge, MAX_KEY_BYTES, Mode, holds};
+use crate::stats::{self, Decided, LimitStats, Seen};
+use crate::store::BATCH;
+
+/// Room for the keys of so many questions without asking for memory.
+type Keys = SmallVec<[u8; 32 * BATCH]>;
+
+/// A question that needs no plan.
+struct Plain<'a> {
+    policy: Option<&'a str>,
+    limit: &'a Limit,
+    cost: Cost,
+    stats: &'a LimitStats,
+    /// Where its key lies, and where in that the part behind the policy's name.
+    key: Range<usize>,
+    bare: usize,
+}
+
+impl Gate {
+    /// Answers questions one by one, in order, as [`Gate::check`] would; `tell` gets each
+    /// answer with the number of its question.
+    pub fn check_each<'a>(
+        &'a self,
+        rules: &'a Rules,
+        questions: &[Question<'a>],
+        mut tell: impl FnMut(usize, Result<Answer<'a>, GateError>),
+    ) {
+        for (round, chunk) in questions.chunks(BATCH).enumerate() {
+            let mut keys = Keys::new();
+            let plain = chunk.iter().map(|question| self.plain(rules, question, &mut keys));
+            let plain: SmallVec<[Option<Plain<'a>>; BATCH]> = plain.collect();
+            if chunk.len() > 1 {
+                let each = plain.iter().flatten();
+                let each = each.map(|plain| (&keys[plain.key.clone()], plain.limit));
+                self.limiter.store().touch(each);
+            }
+            for (index, (question, plain)) in chunk.iter().zip(&plain).enumerate() {
+                let answer = match plain {
+                    Some(plain) => self.check_plain(plain, &keys, question.request_id),
+                    None => self.check(rules, question),
+                };
+                tell(round * BATCH + index, answer);
+            }
+        }
+    }
+
+    /// A question as a plain one; `None` if it is not.
+    #[inline]
+    fn plain<'a>(
+        &'a self,
+        rules: &'a Rules,
+        question: &Question<'a>,
+        keys: &mut Keys,
+    ) -> Option<Plain<'a>> {
+        if self.is_shared() || question.id.is_some() {
+            return None;
+        }
+        let (policy, key, limits, stats, own) = match question.subject {
+            Subject::Key { policy, key, attributes: None } => {
+                let policy = rules.policies().get(policy)?;
+                let variant = &policy.variants()[0];
+                let Charge::Fixed(own) = *variant.cost() else { return None };
+                // Keys that are not taken as they come.
+                if variant.mode() != Mode::Enforce
+                    || key.len() > MAX_KEY_BYTES
+                    || key.first() == Some(&0)
+                {
+                    return None;
+                }
+                (Some(policy.name()), key, variant.limits(), rules.stats_of(policy, 0), own)
+            }
+            Subject::Limits { key, limits } => (None, key, limits, &self.caller[..], 1),
+            _ => return None,
+        };
+        let ([limit], [stats, ..]) = (limits, stats) else { return None };
+        if holds(limit) {
+            return None;
+        }
+        let start = keys.len();
+        write_key(policy.unwrap_or_default(), key, keys);
+        let (end, bare) = (keys.len(), keys.len() - key.len());
+        Some(Plain { policy, limit, cost: question.cost(own), stats, key: start..end, bare })
+    }
+
+    #[inline]
+    fn check_plain<'a>(
+        &self,
+        plain: &Plain<'a>,
+        keys: &Keys,
+        request_id: Option<&str>,
+    ) -> Result<Answer<'a>, GateError> {
+        let begun = is_timed().then(Instant::now);
+        let told = self.limiter.check_told(&keys[plain.key.clone()], plain.limit, plain.cost)?;
+        if matches!(plain.cost, Cost::Ask(1..)) {
+            let line = stats::Line {
+                stats: plain.stats,
+                limit: plain.limit,
+                key: &keys[plain.bare..plain.key.end],
+                allowed: told.decision.allowed,
+                remaining: Some(told.decision.remaining),
+                retry_after: told.decision.retry_after,
+                decided: Decided::Exact,
+            };
+            self.stats.record(&Seen {
+                lines: &[line],
+                allowed: told.decision.allowed,
+                route: None,
+                request_id,
+                elapsed: begun.map(|begun| begun.elapsed()),
+            });
+        }
+        let line = Line {
+            policy: plain.policy,
+            limit: plain.limit,
+            mode: Mode::Enforce,
+            decision: told.decision,
+            decided: Decided::Exact,
+        };
+        Ok(Answer { no_room: told.no_room, ..Answer::of_one(line) })
+    }
+}
