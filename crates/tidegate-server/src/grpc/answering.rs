@@ -12,7 +12,6 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::{HeaderMap, Request};
 use hyper::body::{Body, Incoming};
-use tidegate::Algorithm;
 use tidegate::gate::Together;
 
 use super::content::{Answered, Content, code};
@@ -21,9 +20,6 @@ use super::{GrpcFront, SHOULD_RATE_LIMIT, out_of_place};
 use crate::admin::Front as FrontName;
 use crate::envoy::{self, Asked, Refused, Reply};
 use crate::serve::InFlight;
-
-/// How limits that come with a request are counted: as limits that do not say.
-const ALGORITHM: Algorithm = Algorithm::SlidingCounter;
 
 /// Room for a reply with one descriptor; each further one takes [`STATUS_BYTES`].
 const REPLY_BYTES: usize = 320;
@@ -101,7 +97,7 @@ impl GrpcFront {
     fn decide(&self, headers: &HeaderMap, body: &[u8]) -> Result<Answered, Refused> {
         self.admit(headers)?;
         let request = decode(body)?;
-        let asked = Asked::new(&request, ALGORITHM)?;
+        let asked = Asked::new(&request, self.algorithm)?;
         let questions = asked.questions(request_id(headers));
         let rules = self.gate.rules();
         let together = self.gate.check_together(&rules, &questions)?;
@@ -111,7 +107,7 @@ impl GrpcFront {
     /// A decision wherever the counts are.
     async fn decide_later(&self, headers: &HeaderMap, body: &[u8]) -> Result<Answered, Refused> {
         let request = decode(body)?;
-        let asked = Asked::new(&request, ALGORITHM)?;
+        let asked = Asked::new(&request, self.algorithm)?;
         let questions = asked.questions(request_id(headers));
         let rules = self.gate.rules_owned();
         let together = self.gate.check_together_async(&rules, &questions).await?;

@@ -29,6 +29,7 @@ use arc_swap::ArcSwap;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, Method, Request, Version};
 use hyper::body::Incoming;
+use tidegate::Algorithm;
 use tidegate::gate::Gate;
 use tidegate::headers::Forms;
 
@@ -54,13 +55,22 @@ pub struct GrpcFront {
     facts: Arc<Facts>,
     forms: ArcSwap<Forms>,
     access: Access,
+    /// How limits that come with a request are counted.
+    algorithm: Algorithm,
 }
 
 impl GrpcFront {
     /// Asks this gate; answers carry headers in these forms; only those with
     /// `access` may ask.
     pub fn new(gate: Arc<Gate>, facts: Arc<Facts>, forms: Forms, access: Access) -> Self {
-        GrpcFront { gate, facts, forms: ArcSwap::from_pointee(forms), access }
+        let forms = ArcSwap::from_pointee(forms);
+        GrpcFront { gate, facts, forms, access, algorithm: Algorithm::SlidingCounter }
+    }
+
+    /// The same, counting limits that come with a request so.
+    #[must_use]
+    pub fn counting(self, algorithm: Algorithm) -> Self {
+        GrpcFront { algorithm, ..self }
     }
 
     /// Other forms of headers from now on.

@@ -122,7 +122,8 @@ async fn serve(
     let (gate_, facts_) = (|| Arc::clone(&gate), || Arc::clone(&facts));
     let front = Arc::new(HttpFront::new(gate_(), facts_(), config.headers, access(&http)));
     front.set_algorithm(args.algorithm);
-    let calls = Arc::new(GrpcFront::new(gate_(), facts_(), config.headers, access(&grpc)));
+    let calls = GrpcFront::new(gate_(), facts_(), config.headers, access(&grpc));
+    let calls = Arc::new(calls.counting(args.algorithm));
     let asking = RespFront::new(gate_(), facts_(), access(&resp));
     let routes = admin::router(gate_(), facts_(), store.clone(), access(&admin));
     let routed = Arc::new(Routed::new(routes, facts_()));

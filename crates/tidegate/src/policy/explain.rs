@@ -66,8 +66,8 @@ pub(super) fn explain<'p>(policies: &'p [Policy], facts: &Facts<'_>) -> Explanat
     let met = explained.iter().filter(|one| one.is_selected()).map(|one| one.policy);
     let replacing: Vec<&Policy> = met.filter(|policy| !policy.replaces().is_empty()).collect();
     for one in explained.iter_mut().filter(|one| one.is_selected()) {
-        let is_it = |name: &Box<str>| **name == *one.policy.name();
-        let by = replacing.iter().find(|policy| policy.replaces().iter().any(is_it));
+        let name = one.policy.name();
+        let by = replacing.iter().find(|policy| policy.replaces().iter().any(|n| **n == *name));
         if let Some(by) = by {
             one.outcome = Outcome::Replaced { by: by.name().into() };
         }

@@ -153,7 +153,7 @@ pub fn convert(files: &[EnvoyFile], options: &Options) -> Result<Converted, Envo
     let whole = |file: &str, message: String, help: &str| {
         EnvoyErrors::one(ConfigErrors::new(file, vec![*ConfigError::whole(message, help)]))
     };
-    for file in files.iter().filter(|file| file.text.len() > MAX_CONFIG_BYTES) {
+    if let Some(file) = files.iter().find(|file| file.text.len() > MAX_CONFIG_BYTES) {
         let message = format!("the file is larger than {} KiB", MAX_CONFIG_BYTES / 1024);
         return Err(whole(&file.name, message, "split it by domain"));
     }
