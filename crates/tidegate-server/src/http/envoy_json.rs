@@ -14,7 +14,7 @@ use hyper::body::Incoming;
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 use serde_json::{Map, Value, json};
 use tidegate::gate::{GateError, Together};
-use tidegate::{Algorithm, Limit};
+use tidegate::Limit;
 
 use super::refusal::Refusal;
 use super::request_id::{REQUEST_ID, RequestId};
@@ -45,8 +45,7 @@ impl HttpFront {
     async fn decide_envoy(&self, body: &[u8], id: &RequestId<'_>) -> Result<Answered, Refusal> {
         let body: RequestBody<'_> = decode(body)?;
         let request = body.request();
-        let algorithm = self.algorithm.get().copied().unwrap_or(Algorithm::SlidingCounter);
-        let asked = Asked::new(&request, algorithm)?;
+        let asked = Asked::new(&request, self.algorithm)?;
         let questions = asked.questions(Some(id.as_str()));
         let rules = self.gate.rules_owned();
         let together = self.gate.check_together_async(&rules, &questions).await;

@@ -32,7 +32,7 @@ mod wire;
 use std::io::Cursor;
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use http::header::{CONTENT_TYPE, HeaderValue, ORIGIN};
@@ -64,7 +64,7 @@ pub struct HttpFront {
     facts: Arc<Facts>,
     forms: ArcSwap<Forms>,
     /// How limits that come with a request of Envoy's count.
-    algorithm: OnceLock<Algorithm>,
+    algorithm: Algorithm,
     access: Access,
     leases: Leases,
     /// Checks that wait their turn.
@@ -79,21 +79,22 @@ impl HttpFront {
             gate,
             facts,
             forms: ArcSwap::from_pointee(forms),
-            algorithm: OnceLock::new(),
+            algorithm: Algorithm::SlidingCounter,
             access,
             leases: Leases::default(),
             waiting: AtomicUsize::new(0),
         }
     }
 
+    /// The same, counting limits that come with an Envoy's request so.
+    #[must_use]
+    pub fn counting(self, algorithm: Algorithm) -> Self {
+        HttpFront { algorithm, ..self }
+    }
+
     /// Other forms of headers from now on.
     pub fn set_forms(&self, forms: Forms) {
         self.forms.store(Arc::new(forms));
-    }
-
-    /// How limits that come with a request of Envoy's count; said once, before serving.
-    pub fn set_algorithm(&self, algorithm: Algorithm) {
-        let _ = self.algorithm.set(algorithm);
     }
 
     /// Forgets permits whose lease has ended. Called now and then.

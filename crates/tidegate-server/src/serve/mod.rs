@@ -120,8 +120,8 @@ async fn serve(
     let access = |site| access(site).unwrap_or_default();
 
     let (gate_, facts_) = (|| Arc::clone(&gate), || Arc::clone(&facts));
-    let front = Arc::new(HttpFront::new(gate_(), facts_(), config.headers, access(&http)));
-    front.set_algorithm(args.algorithm);
+    let front = HttpFront::new(gate_(), facts_(), config.headers, access(&http));
+    let front = Arc::new(front.counting(args.algorithm));
     let calls = GrpcFront::new(gate_(), facts_(), config.headers, access(&grpc));
     let calls = Arc::new(calls.counting(args.algorithm));
     let asking = RespFront::new(gate_(), facts_(), access(&resp));
