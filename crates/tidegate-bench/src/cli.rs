@@ -28,6 +28,8 @@ pub enum Command {
     Grpc(GrpcArgs),
     /// What a shared decision costs Redis, beside the usual designs and INCR.
     Redis(RedisArgs),
+    /// The RESP front beside Redis and throttlecrab, loaded by redis-benchmark.
+    Resp(RespArgs),
     /// What callers and limits see while Redis fails, checked against the stated bounds.
     Faults(FaultsArgs),
     /// The handler that decides nothing; `http` starts this in a process of its own.
@@ -142,6 +144,37 @@ pub struct RedisArgs {
     /// Commands that are sent together.
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1_000))]
     pub pipeline: u16,
+}
+
+#[derive(Args)]
+pub struct RespArgs {
+    /// Print JSON instead of the table.
+    #[arg(long)]
+    pub json: bool,
+    /// Only these subjects (comma-separated or repeated).
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub subject: Vec<crate::resp::Subject>,
+    /// Fewer and shorter rounds: a first look, with more noise.
+    #[arg(long)]
+    pub quick: bool,
+    /// A tidegate that is built already; without it, the release build is made.
+    #[arg(long, value_name = "PATH")]
+    pub tidegate: Option<PathBuf>,
+    /// The Redis to start beside it.
+    #[arg(long, value_name = "PATH", default_value = "redis-server")]
+    pub server: PathBuf,
+    /// Commands that are sent together (comma-separated or repeated).
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 16, 64], value_parser = clap::value_parser!(u16).range(1..=1_000))]
+    pub pipeline: Vec<u16>,
+    /// Distinct keys asked for.
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(100..=1_000_000))]
+    pub keys: u32,
+    /// Connections, each with one pipeline on its way.
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub connections: u32,
+    /// Let servers and load share all processors, instead of one for each.
+    #[arg(long)]
+    pub unbound: bool,
 }
 
 #[derive(Args)]

@@ -10,6 +10,7 @@
 //! - `http/`: the server beside other servers, see `http/mod.rs`;
 //! - `grpc/`: the gRPC front beside a tonic service, see `grpc/mod.rs`;
 //! - `redis/`: what a shared decision costs Redis, see `redis/mod.rs`;
+//! - `resp/`: the RESP front beside Redis and throttlecrab, see `resp/mod.rs`;
 //! - `faults/`: what callers and limits see while Redis fails, see `faults/mod.rs`;
 //! - `bars.rs`, `report.rs`: the bars, the table and the JSON.
 
@@ -23,6 +24,7 @@ mod measure;
 mod pauses;
 mod redis;
 mod report;
+mod resp;
 mod rss;
 mod subjects;
 mod workloads;
@@ -54,6 +56,7 @@ fn main() -> ExitCode {
         cli::Command::GrpcBaseline(args) => return succeed(grpc::serve_baseline(&args)),
         cli::Command::GrpcLoad(args) => return succeed(grpc::load(&args)),
         cli::Command::Redis(args) => return succeed(redis::run(&args)),
+        cli::Command::Resp(args) => return succeed(resp::run(&args)),
         cli::Command::Faults(args) => return succeed(faults::run(&args)),
         cli::Command::HttpBaseline(args) => return succeed(http::serve_baseline(&args)),
         cli::Command::HttpLoad(args) => return succeed(http::load(&args)),

@@ -15,7 +15,7 @@
 mod baseline;
 mod load;
 mod process;
-mod programs;
+pub mod programs;
 mod report;
 mod rounds;
 mod server;
@@ -26,8 +26,9 @@ mod wire;
 
 pub use baseline::{BaselineArgs, serve as serve_baseline};
 pub use load::{Counted, LoadArgs, Report, answered, until_silence};
-pub use process::bound_to;
+pub use process::{Times, bound_to};
 pub use programs::tidegate;
+pub use report::{SATURATED, figure_json, percent, with_interval};
 pub use rounds::{Figure, Subject, load_us, p50_us, p99_us, per_second, server_busy, server_us};
 pub use server::is_setting;
 pub use setup::{DISTURBED, Directory, Places};

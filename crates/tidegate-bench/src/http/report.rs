@@ -15,7 +15,7 @@ use crate::cli::name_of;
 use crate::report::{bar_json, processor, rounded, write_bars, write_machine};
 
 /// A server that idles more than this was not what limited its throughput.
-const SATURATED: f64 = 0.90;
+pub const SATURATED: f64 = 0.90;
 
 /// The whole readable report.
 pub fn table(results: &Results) -> String {
@@ -92,12 +92,12 @@ fn write_rows(text: &mut String, results: &Results) -> std::fmt::Result {
     Ok(())
 }
 
-fn percent(part: f64) -> String {
+pub fn percent(part: f64) -> String {
     format!("{:.0}%", part * 100.0)
 }
 
 /// A ratio with the interval of its median: `0.934 (0.92-0.95)`.
-fn with_interval(figure: Option<Figure>) -> String {
+pub fn with_interval(figure: Option<Figure>) -> String {
     figure.map_or_else(
         || "-".to_owned(),
         |Figure { median, low, high }| format!("{median:.3} ({low:.2}-{high:.2})"),
@@ -219,7 +219,7 @@ fn row_json(results: &Results, row: &Row) -> Value {
     })
 }
 
-fn figure_json(figure: &Figure) -> Value {
+pub fn figure_json(figure: &Figure) -> Value {
     let of = |value| rounded(value, 1000.0);
     json!({ "median": of(figure.median), "low": of(figure.low), "high": of(figure.high) })
 }

@@ -82,7 +82,7 @@ pub fn info(front: &RespFront, args: &Args<'_>, replies: &mut Replies<'_>) {
 
 type Lines = Vec<(&'static str, String)>;
 
-fn sections(front: &RespFront) -> [(&'static str, Lines); 4] {
+fn sections(front: &RespFront) -> [(&'static str, Lines); 5] {
     let text = str::to_owned;
     let facts = &front.facts;
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
@@ -97,12 +97,14 @@ fn sections(front: &RespFront) -> [(&'static str, Lines); 4] {
     let clients = vec![("connected_clients", facts.connections(Front::Resp).to_string())];
     // Clients that connect wait until this is 0.
     let persistence = vec![("loading", text("0"))];
+    let keyspace = vec![("tracked_keys", front.gate.limiter().stats().tracked_keys.to_string())];
     let replication = vec![("role", text("master")), ("connected_slaves", text("0"))];
     [
         ("Server", server),
         ("Clients", clients),
         ("Persistence", persistence),
         ("Replication", replication),
+        ("Keyspace", keyspace),
     ]
 }
 

@@ -66,7 +66,14 @@ struct Serving {
 
 impl Serving {
     async fn accept(self, stream: TcpStream, tls: Option<TlsAcceptor>) {
-        let Some(tls) = tls else { return self.serve(stream).await };
+        match tls {
+            None => self.serve(stream).await,
+            // Boxed, because it is large, and others should not have to make room for it.
+            Some(tls) => Box::pin(self.accept_tls(stream, tls)).await,
+        }
+    }
+
+    async fn accept_tls(self, stream: TcpStream, tls: TlsAcceptor) {
         match tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
             Ok(Ok(stream)) => self.serve(stream).await,
             Ok(Err(error)) => debug!(peer = %self.address, %error, "a TLS handshake failed"),

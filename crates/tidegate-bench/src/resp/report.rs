@@ -1,0 +1,147 @@
+//! The table for people and the JSON for programs.
+
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+
+use super::rounds::{Results, Row, Turn};
+use super::subjects::Subject;
+use crate::bars::Bar;
+use crate::cli::name_of;
+use crate::http::{Figure, SATURATED, figure_json, percent, with_interval};
+use crate::report::{bar_json, processor, write_bars, write_machine};
+
+fn per_second(turn: &Turn) -> f64 {
+    turn.per_second
+}
+
+fn server_us(turn: &Turn) -> f64 {
+    turn.server_us
+}
+
+/// The whole readable report.
+pub fn table(results: &Results) -> String {
+    let mut text = String::new();
+    // Writing to a String cannot fail.
+    let _ = write_report(&mut text, results);
+    text
+}
+
+fn write_report(text: &mut String, results: &Results) -> std::fmt::Result {
+    write_machine(text, [&results.load_before, &results.load_after])?;
+    let places = if results.bound { "have a processor each" } else { "share the processors" };
+    writeln!(
+        text,
+        "{} connections, {} keys, median of {} rounds; server and redis-benchmark {places}\n",
+        results.connections, results.keys, results.rounds
+    )?;
+    let first = results.pipelines.first();
+    for row in results.rows.iter().filter(|row| Some(&row.pipeline) == first) {
+        writeln!(text, "  {:<13} {}", name_of(&row.subject), row.subject.describe())?;
+    }
+    for &pipeline in &results.pipelines {
+        write_rows(text, results, pipeline)?;
+    }
+    writeln!(
+        text,
+        "\nA server that is busy for less than {} of the time was not the limit: the load was.\n\
+         Its replies of seven parts cost redis-benchmark more than a PONG does; cpu us does not\n\
+         depend on that.",
+        percent(SATURATED)
+    )?;
+    write_bars(text, &bars(results))
+}
+
+fn write_rows(text: &mut String, results: &Results, pipeline: u16) -> std::fmt::Result {
+    let title = format!("pipelines of {pipeline}");
+    writeln!(
+        text,
+        "\n{title:<18}{:>10}{:>20}{:>20}{:>8}{:>20}{:>20}{:>8}{:>6}",
+        "commands/s", "/ping", "/incr", "cpu us", "/ping", "/incr", "p99 ms", "busy"
+    )?;
+    for row in results.rows.iter().filter(|row| row.pipeline == pipeline) {
+        let over = |other, measure| with_interval(ratio(results, row, other, measure));
+        writeln!(
+            text,
+            "  {:<16}{:>10.0}{:>20}{:>20}{:>8.3}{:>20}{:>20}{:>8.2}{:>6}",
+            name_of(&row.subject),
+            row.figure(per_second).median,
+            over(Subject::Ping, per_second),
+            over(Subject::Incr, per_second),
+            row.figure(server_us).median,
+            over(Subject::Ping, server_us),
+            over(Subject::Incr, server_us),
+            row.figure(|turn| turn.p99_ms).median,
+            percent(row.figure(Turn::busy).median),
+        )?;
+    }
+    Ok(())
+}
+
+fn ratio(
+    results: &Results,
+    row: &Row,
+    other: Subject,
+    measure: fn(&Turn) -> f64,
+) -> Option<Figure> {
+    results.row(other, row.pipeline).map(|other| row.ratio(other, measure))
+}
+
+fn bars(results: &Results) -> Vec<Bar> {
+    let over = |pipeline, other, measure| {
+        let ours = results.row(Subject::Check, pipeline)?;
+        Some(ratio(results, ours, other, measure)?.median)
+    };
+    let mut bars = Vec::new();
+    for (pipeline, other, must, aim) in [
+        (16, Subject::Ping, 0.60, 0.75),
+        (16, Subject::Incr, 0.95, 1.05),
+        (64, Subject::Ping, 0.45, 0.60),
+        (64, Subject::Incr, 1.2, 1.4),
+    ] {
+        let name = format!("TG.CHECK, pipelines of {pipeline} / {}", name_of(&other));
+        let measured = over(pipeline, other, per_second);
+        bars.push(Bar { at_least: true, ..Bar::at_most(&name, measured, Some(must), Some(aim)) });
+    }
+    bars.push(Bar::at_most(
+        "TG.CHECK unpipelined: server CPU / redis-ping",
+        over(1, Subject::Ping, server_us),
+        Some(1.3),
+        Some(1.15),
+    ));
+    bars
+}
+
+/// `rows` and `bars` are the stable part; the rest says how it was measured.
+pub fn json(results: &Results) -> Value {
+    let rows: Vec<Value> = results.rows.iter().map(|row| row_json(results, row)).collect();
+    let bars: Vec<Value> = bars(results).iter().map(bar_json).collect();
+    json!({
+        "rows": rows,
+        "bars": bars,
+        "connections": results.connections,
+        "keys": results.keys,
+        "rounds": results.rounds,
+        "bound": results.bound,
+        "processor": processor(),
+        "load": [results.load_before, results.load_after],
+    })
+}
+
+fn row_json(results: &Results, row: &Row) -> Value {
+    let figure = |measure: fn(&Turn) -> f64| figure_json(&row.figure(measure));
+    let over = |other, measure| ratio(results, row, other, measure).as_ref().map(figure_json);
+    json!({
+        "subject": name_of(&row.subject),
+        "what": row.subject.describe(),
+        "pipeline": row.pipeline,
+        "commands_per_second": figure(per_second),
+        "commands_per_second_over_ping": over(Subject::Ping, per_second),
+        "commands_per_second_over_incr": over(Subject::Incr, per_second),
+        "server_cpu_us": figure(server_us),
+        "server_cpu_over_ping": over(Subject::Ping, server_us),
+        "server_cpu_over_incr": over(Subject::Incr, server_us),
+        "p99_ms": figure(|turn| turn.p99_ms),
+        "server_busy": figure(Turn::busy),
+    })
+}

@@ -1,0 +1,204 @@
+//! The subjects in turns, and what their turns say about each other.
+//!
+//! A turn is a run of `redis-benchmark`; a round is a turn of every subject, starting with
+//! another one every round. Ratios are taken within rounds, as in `http/rounds.rs`.
+
+use std::io;
+use std::process::{Command, Stdio};
+
+use super::servers::Server;
+use super::subjects::Subject;
+use crate::cli::RespArgs;
+use crate::http::{Directory, Figure, Places, Times, bound_to};
+use crate::inprocess::{load, or_all};
+
+/// Part of the keys that must be there after all rounds: keys are drawn at random.
+const DRAWN: f64 = 0.5;
+
+/// A whole run.
+pub struct Results {
+    pub rows: Vec<Row>,
+    pub pipelines: Vec<u16>,
+    pub connections: u32,
+    pub keys: u32,
+    pub rounds: usize,
+    pub bound: bool,
+    pub load_before: String,
+    pub load_after: String,
+}
+
+/// One subject's turns in pipelines of one depth.
+pub struct Row {
+    pub subject: Subject,
+    pub pipeline: u16,
+    pub turns: Vec<Turn>,
+}
+
+/// What one turn showed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Turn {
+    pub per_second: f64,
+    /// Microseconds of the server's processor time per command.
+    pub server_us: f64,
+    pub p99_ms: f64,
+}
+
+impl Turn {
+    /// Processors the server kept busy.
+    pub fn busy(&self) -> f64 {
+        self.server_us * self.per_second / 1e6
+    }
+}
+
+impl Row {
+    pub fn figure(&self, measure: fn(&Turn) -> f64) -> Figure {
+        Figure::of(&self.turns.iter().map(measure).collect::<Vec<_>>())
+    }
+
+    /// The median of the ratios to another subject in the same rounds.
+    pub fn ratio(&self, other: &Row, measure: fn(&Turn) -> f64) -> Figure {
+        let pairs = self.turns.iter().zip(&other.turns);
+        Figure::of(&pairs.map(|(ours, theirs)| measure(ours) / measure(theirs)).collect::<Vec<_>>())
+    }
+}
+
+impl Results {
+    pub fn row(&self, subject: Subject, pipeline: u16) -> Option<&Row> {
+        self.rows.iter().find(|row| (row.subject, row.pipeline) == (subject, pipeline))
+    }
+}
+
+/// Runs what the arguments select.
+pub fn run(args: &RespArgs) -> io::Result<Results> {
+    let subjects: Vec<Subject> = or_all(&args.subject);
+    let places = Places::choose(args.unbound);
+    let directory = Directory::create()?;
+    let mut servers: Vec<Server> = Vec::new();
+    for subject in &subjects {
+        if servers.iter().all(|server| server.host != subject.host()) {
+            servers.push(Server::start(subject.host(), args, places.server, &directory)?);
+        }
+    }
+    for subject in &subjects {
+        server_of(&servers, *subject)?.prove(*subject)?;
+    }
+    let load_before = load();
+    let rounds = if args.quick { 5 } else { 15 };
+    let mut rows = Vec::new();
+    for &pipeline in &args.pipeline {
+        eprintln!("pipelines of {pipeline}: {rounds} rounds");
+        let asking = Asking { args, places, pipeline };
+        let turns = asking.rounds(&servers, &subjects, rounds)?;
+        let pairs = subjects.iter().zip(turns);
+        rows.extend(pairs.map(|(&subject, turns)| Row { subject, pipeline, turns }));
+    }
+    for server in &servers {
+        let keys = server.keys()?;
+        if keys.is_some_and(|keys| keys < DRAWN * f64::from(args.keys)) {
+            let complaint = format!("{:?} holds {keys:?} of {} keys", server.host, args.keys);
+            return Err(io::Error::other(complaint));
+        }
+    }
+    Ok(Results {
+        rows,
+        pipelines: args.pipeline.clone(),
+        connections: args.connections,
+        keys: args.keys,
+        rounds,
+        bound: places.server.is_some(),
+        load_before,
+        load_after: load(),
+    })
+}
+
+fn server_of(servers: &[Server], subject: Subject) -> io::Result<&Server> {
+    let found = servers.iter().find(|server| server.host == subject.host());
+    found.ok_or_else(|| io::Error::other("a server is missing"))
+}
+
+struct Asking<'a> {
+    args: &'a RespArgs,
+    places: Places,
+    pipeline: u16,
+}
+
+impl Asking<'_> {
+    /// The turns of every subject. The first round warms up and is not counted.
+    fn rounds(
+        &self,
+        servers: &[Server],
+        subjects: &[Subject],
+        rounds: usize,
+    ) -> io::Result<Vec<Vec<Turn>>> {
+        let mut turns = vec![Vec::new(); subjects.len()];
+        for round in 0..=rounds {
+            for at in 0..subjects.len() {
+                let at = (at + round) % subjects.len();
+                let turn = self.turn(server_of(servers, subjects[at])?, subjects[at])?;
+                if round > 0 {
+                    turns[at].push(turn);
+                }
+            }
+        }
+        Ok(turns)
+    }
+
+    fn turn(&self, server: &Server, subject: Subject) -> io::Result<Turn> {
+        let process = server.process().to_string();
+        let requests = subject.requests(self.pipeline, self.args.quick);
+        let before = Times::of(&process)?;
+        let output = bound_to(self.places.load, || self.load(server, subject, requests).output())?;
+        let output = output.map_err(|error| {
+            io::Error::other(format!("redis-benchmark: {error}; install redis-tools"))
+        })?;
+        let took = Times::of(&process)?.since(before);
+        let printed = String::from_utf8_lossy(&output.stdout);
+        let (per_second, p99_ms) = read_csv(&printed).ok_or_else(|| {
+            let complaint = String::from_utf8_lossy(&output.stderr);
+            io::Error::other(format!("redis-benchmark said: {printed}{complaint}"))
+        })?;
+        let server_us = took.ran.as_secs_f64() * 1e6 / requests as f64;
+        Ok(Turn { per_second, server_us, p99_ms })
+    }
+
+    fn load(&self, server: &Server, subject: Subject, requests: u64) -> Command {
+        let mut command = Command::new("redis-benchmark");
+        let numbers = [
+            ("-p", u64::from(server.port)),
+            ("-c", u64::from(self.args.connections)),
+            ("-P", u64::from(self.pipeline)),
+            ("-r", u64::from(self.args.keys)),
+            ("-n", requests),
+        ];
+        for (flag, number) in numbers {
+            command.args([flag, &number.to_string()]);
+        }
+        command.arg("--csv").args(subject.words()).stdin(Stdio::null());
+        command
+    }
+}
+
+/// Commands per second and the 99th percentile from the last line of
+/// `"test","rps","avg_latency_ms","min","p50","p95","p99","max"`.
+fn read_csv(printed: &str) -> Option<(f64, f64)> {
+    let last = printed.lines().rfind(|line| line.starts_with('"'))?;
+    // The command itself may have commas, so from behind.
+    let mut fields = last.trim().trim_matches('"').rsplit("\",\"");
+    let p99_ms = fields.nth(1)?.parse().ok()?;
+    let per_second: f64 = fields.nth(4)?.parse().ok()?;
+    (per_second > 0.0).then_some((per_second, p99_ms))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lines_of_redis_benchmark_are_read() {
+        let printed = "\"test\",\"rps\",\"avg_latency_ms\",\"min_latency_ms\",\"p50_latency_ms\",\"p95_latency_ms\",\"p99_latency_ms\",\"max_latency_ms\"\n\
+             \"TG.CHECK loose key:__rand_int__\",\"1234.50\",\"0.100\",\"0.050\",\"0.090\",\"0.200\",\"0.300\",\"1.000\"\n";
+        assert_eq!(read_csv(printed), Some((1234.5, 0.3)));
+        assert_eq!(read_csv("Could not connect to Redis"), None);
+        assert_eq!(read_csv(""), None);
+    }
+}

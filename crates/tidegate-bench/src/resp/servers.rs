@@ -1,0 +1,148 @@
+//! The programs as processes, and the proof that they do what is timed.
+
+use std::io;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use redis::{Client, Connection, RedisResult, Value, cmd};
+
+use super::subjects::{Host, Subject};
+use crate::cli::RespArgs;
+use crate::http::{Directory, bound_to, programs};
+use crate::redis::server::info;
+
+/// How long a server may take to answer for the first time.
+const READY_WITHIN: Duration = Duration::from_secs(20);
+/// How often a server that starts is asked whether it is there.
+const KNOCK_EVERY: Duration = Duration::from_millis(5);
+
+/// What the tight policy admits in the proof that tidegate limits.
+const TIGHT: usize = 5;
+const POLICIES: &str = "
+policies:
+  - name: loose
+    key: \"{client_ip}\"
+    limits: [\"1000000 per 1h\"]
+  - name: tight
+    key: \"{client_ip}\"
+    limits: [\"5 per 1h sliding-log\"]
+";
+
+/// A running server; it ends with this value.
+pub struct Server {
+    child: Child,
+    pub host: Host,
+    pub port: u16,
+}
+
+impl Server {
+    /// Starts it on a free port, on the given processor, and waits for an answer.
+    pub fn start(
+        host: Host,
+        args: &RespArgs,
+        processor: Option<usize>,
+        directory: &Directory,
+    ) -> io::Result<Self> {
+        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let mut command = command(host, port, args, directory.path())?;
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let child = bound_to(processor, || command.spawn())?.map_err(|error| {
+            io::Error::other(format!("{:?} does not start: {error}", command.get_program()))
+        })?;
+        let mut server = Server { child, host, port };
+        let start = Instant::now();
+        while server.connect().is_err() {
+            if start.elapsed() > READY_WITHIN || server.child.try_wait()?.is_some() {
+                let program = command.get_program();
+                return Err(io::Error::other(format!("{program:?} gave no answer")));
+            }
+            std::thread::sleep(KNOCK_EVERY);
+        }
+        Ok(server)
+    }
+
+    pub fn process(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn connect(&self) -> RedisResult<Connection> {
+        let mut connection =
+            Client::open(format!("redis://127.0.0.1:{}", self.port))?.get_connection()?;
+        cmd("PING").query::<()>(&mut connection)?;
+        Ok(connection)
+    }
+
+    /// Proves that it decides: a tight limit admits exactly its number.
+    pub fn prove(&self, subject: Subject) -> io::Result<()> {
+        let mut connection = self.connect().map_err(io::Error::other)?;
+        let (words, admitted): (&[&str], _) = match subject {
+            Subject::Ping | Subject::Incr => return Ok(()),
+            Subject::Check => (&["TG.CHECK", "tight", "proof"], 1),
+            Subject::Cell => (&["CL.THROTTLE", "proof", "4", "1", "3600"], 0),
+            Subject::Throttlecrab => (&["THROTTLE", "proof", "5", "1", "3600"], 1),
+        };
+        let mut count = 0;
+        for _ in 0..2 * TIGHT {
+            let mut command = redis::Cmd::new();
+            words.iter().for_each(|word| drop(command.arg(word)));
+            let reply: Vec<Value> = command.query(&mut connection).map_err(io::Error::other)?;
+            count += usize::from(reply.first() == Some(&Value::Int(admitted)));
+        }
+        if count != TIGHT {
+            let complaint = format!("{words:?} admitted {count} of a limit of {TIGHT}");
+            return Err(io::Error::other(complaint));
+        }
+        Ok(())
+    }
+
+    /// How many keys it holds, if it says so.
+    pub fn keys(&self) -> io::Result<Option<f64>> {
+        let mut connection = self.connect().map_err(io::Error::other)?;
+        let keys = match self.host {
+            Host::Tidegate => info(&mut connection, "tracked_keys"),
+            Host::Redis => cmd("DBSIZE").query(&mut connection),
+            Host::Throttlecrab => return Ok(None),
+        };
+        keys.map(Some).map_err(io::Error::other)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may be gone already; there is nothing to do about that here.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn command(host: Host, port: u16, args: &RespArgs, directory: &Path) -> io::Result<Command> {
+    let port = port.to_string();
+    Ok(match host {
+        Host::Tidegate => {
+            let program = args.tidegate.clone().map_or_else(programs::tidegate, Ok)?;
+            let config = directory.join("tidegate.yaml");
+            std::fs::write(&config, POLICIES)?;
+            let mut command = Command::new(program);
+            let names = std::env::vars_os().map(|(name, _)| name);
+            for name in names.filter(|name| name.to_string_lossy().starts_with("TIDEGATE_")) {
+                command.env_remove(name);
+            }
+            command.arg("serve").arg("--config").arg(config);
+            command.args(["--http", "off", "--grpc", "off", "--admin", "off"]);
+            command.args(["--resp", &format!("127.0.0.1:{port}")]);
+            command
+        }
+        Host::Redis => {
+            let mut command = Command::new(&args.server);
+            command.args(["--bind", "127.0.0.1", "--port", &port, "--save", ""]);
+            command
+        }
+        Host::Throttlecrab => {
+            let mut command = Command::new(programs::throttlecrab()?);
+            command.args(["--redis", "--redis-host", "127.0.0.1", "--redis-port", &port]);
+            command
+        }
+    })
+}

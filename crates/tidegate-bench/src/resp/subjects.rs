@@ -1,0 +1,77 @@
+//! Who is measured, as commands of `redis-benchmark`.
+
+use clap::ValueEnum;
+
+use crate::subjects::version;
+
+/// What `redis-benchmark` replaces by a number of twelve digits.
+const KEY: &str = "key:__rand_int__";
+
+/// What is asked of which server, in the order of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Subject {
+    #[value(name = "tg-check")]
+    Check,
+    #[value(name = "cl-throttle")]
+    Cell,
+    #[value(name = "redis-ping")]
+    Ping,
+    #[value(name = "redis-incr")]
+    Incr,
+    #[value(name = "throttlecrab")]
+    Throttlecrab,
+}
+
+/// The servers that subjects live in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Host {
+    Tidegate,
+    Redis,
+    Throttlecrab,
+}
+
+impl Subject {
+    pub fn host(self) -> Host {
+        match self {
+            Subject::Check | Subject::Cell => Host::Tidegate,
+            Subject::Ping | Subject::Incr => Host::Redis,
+            Subject::Throttlecrab => Host::Throttlecrab,
+        }
+    }
+
+    /// The command that is sent. Every decision admits.
+    pub fn words(self) -> &'static [&'static str] {
+        match self {
+            Subject::Check => &["TG.CHECK", "loose", KEY],
+            Subject::Cell => &["CL.THROTTLE", KEY, "1000000", "1000000", "1"],
+            Subject::Ping => &["PING"],
+            Subject::Incr => &["INCR", KEY],
+            Subject::Throttlecrab => &["THROTTLE", KEY, "1000000", "1000000", "1"],
+        }
+    }
+
+    /// Commands of one turn, in pipelines of this depth: a few hundred milliseconds.
+    pub fn requests(self, pipeline: u16, quick: bool) -> u64 {
+        let all = match pipeline {
+            0..=1 => 20_000,
+            2..=16 => 200_000,
+            _ => 500_000,
+        };
+        let all = if quick { all / 2 } else { all };
+        // It answers command by command, and waits for the network with each.
+        if self == Subject::Throttlecrab { all / 20 } else { all }
+    }
+
+    /// One line on what it is.
+    pub fn describe(self) -> String {
+        let command = self.words().join(" ");
+        match self.host() {
+            Host::Tidegate => format!("tidegate: {command}"),
+            Host::Redis => format!("Redis: {command}"),
+            Host::Throttlecrab => {
+                let version = version("throttlecrab");
+                format!("throttlecrab-server {version}: {command}, built with our release profile")
+            }
+        }
+    }
+}
