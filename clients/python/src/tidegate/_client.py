@@ -1,0 +1,357 @@
+"""The two clients of a tidegate server.
+
+They share everything but the waiting: a request is encoded and an answer decoded by
+`_wire`. A denial is a value, a failure an exception. Neither client retries, because
+whoever asks a limiter has a request of his own waiting; give a check an `id` if you do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+
+import httpx
+
+from . import _wire
+from ._lease import Lease
+from ._wire import MAX_ANSWER_BYTES, Attributes, Check, Grant, Raw
+from .answers import Answer, Denied, Problem
+from .errors import DeadlineExceeded, PermitLost, TidegateError, UnexpectedAnswer, Unreachable
+
+DEFAULT_URL = "http://127.0.0.1:8080"
+DEFAULT_TIMEOUT_S = 1.0
+
+
+class Client:
+    """Asks a tidegate server, one call at a time; may be shared by threads.
+
+    `timeout`, in seconds, bounds each step of a call (connecting, sending, waiting for the
+    answer) and the time until its last byte is read. `http` replaces the connections, for TLS
+    with a private authority, proxies or retries; it is closed with the client.
+    """
+
+    def __init__(
+        self,
+        url: str = DEFAULT_URL,
+        *,
+        token: str | None = None,
+        timeout: float = DEFAULT_TIMEOUT_S,
+        http: httpx.Client | None = None,
+    ) -> None:
+        self._url, self._headers, self._timeout = _settings(url, token, timeout)
+        self._http = http or httpx.Client()
+
+    def check(
+        self,
+        policy: str | None = None,
+        key: str | None = None,
+        *,
+        attributes: Attributes | None = None,
+        limits: Sequence[str] | None = None,
+        cost: int | None = None,
+        id: str | None = None,
+        force: bool | None = None,
+        max_wait_ms: int | None = None,
+    ) -> Answer:
+        """One decision: for a `key` under a `policy`, for `attributes`, or for a `key` under `limits`."""
+        check = Check(policy, key, attributes, limits, cost, id, force, max_wait_ms)
+        return _wire.answer(self._post("/v1/check", check.json(), _extra_s(max_wait_ms)))
+
+    def check_batch(self, checks: Iterable[Check]) -> list[Answer | Problem]:
+        """Up to 1,000 decisions, in order. A `Problem` stands where an `id` came before with another cost."""
+        rows = [check.json() for check in checks]
+        return _wire.answers(self._post("/v1/check/batch", {"checks": rows}), len(rows))
+
+    def permit(
+        self,
+        policy: str | None = None,
+        key: str | None = None,
+        *,
+        attributes: Attributes | None = None,
+        limits: Sequence[str] | None = None,
+        cost: int | None = None,
+        ttl_ms: int | None = None,
+    ) -> Permit | Denied:
+        """A place under a concurrency limit. `Denied` is no context manager: it cannot be held by mistake."""
+        body = Check(policy, key, attributes, limits, cost).json()
+        if ttl_ms is not None:
+            body["ttl_ms"] = ttl_ms
+        grant = _wire.grant(self._post("/v1/permits", body))
+        return grant if isinstance(grant, Denied) else Permit(self, grant)
+
+    def close(self) -> None:
+        self._http.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _post(self, path: str, body: object, extra_s: float = 0.0) -> Raw:
+        return self._send("POST", path, body, extra_s)
+
+    def _send(self, method: str, path: str, body: object = None, extra_s: float = 0.0) -> Raw:
+        timeout = self._timeout + extra_s
+        ends = time.monotonic() + timeout
+        content = None if body is None else _wire.encode(body)
+        try:
+            with self._http.stream(
+                method, self._url + path, content=content, headers=self._headers, timeout=timeout
+            ) as response:
+                read = bytearray()
+                for chunk in response.iter_bytes():
+                    read += chunk
+                    _within_bounds(len(read))
+                    if time.monotonic() > ends:
+                        raise DeadlineExceeded(f"no answer within {timeout:g} s")
+                return Raw(response.status_code, response.headers.multi_items(), bytes(read))
+        except (httpx.TransportError, httpx.DecodingError) as error:
+            raise _failure(error, timeout) from error
+
+
+class AsyncClient:
+    """Asks a tidegate server from asyncio.
+
+    `timeout`, in seconds, bounds a whole call. `http` as in `Client`.
+    """
+
+    def __init__(
+        self,
+        url: str = DEFAULT_URL,
+        *,
+        token: str | None = None,
+        timeout: float = DEFAULT_TIMEOUT_S,
+        http: httpx.AsyncClient | None = None,
+    ) -> None:
+        self._url, self._headers, self._timeout = _settings(url, token, timeout)
+        self._http = http or httpx.AsyncClient()
+
+    async def check(
+        self,
+        policy: str | None = None,
+        key: str | None = None,
+        *,
+        attributes: Attributes | None = None,
+        limits: Sequence[str] | None = None,
+        cost: int | None = None,
+        id: str | None = None,
+        force: bool | None = None,
+        max_wait_ms: int | None = None,
+    ) -> Answer:
+        """As `Client.check`."""
+        check = Check(policy, key, attributes, limits, cost, id, force, max_wait_ms)
+        return _wire.answer(await self._post("/v1/check", check.json(), _extra_s(max_wait_ms)))
+
+    async def check_batch(self, checks: Iterable[Check]) -> list[Answer | Problem]:
+        """As `Client.check_batch`."""
+        rows = [check.json() for check in checks]
+        return _wire.answers(await self._post("/v1/check/batch", {"checks": rows}), len(rows))
+
+    async def permit(
+        self,
+        policy: str | None = None,
+        key: str | None = None,
+        *,
+        attributes: Attributes | None = None,
+        limits: Sequence[str] | None = None,
+        cost: int | None = None,
+        ttl_ms: int | None = None,
+    ) -> AsyncPermit | Denied:
+        """As `Client.permit`, to be held by `async with`."""
+        body = Check(policy, key, attributes, limits, cost).json()
+        if ttl_ms is not None:
+            body["ttl_ms"] = ttl_ms
+        grant = _wire.grant(await self._post("/v1/permits", body))
+        return grant if isinstance(grant, Denied) else AsyncPermit(self, grant)
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _post(self, path: str, body: object, extra_s: float = 0.0) -> Raw:
+        return await self._send("POST", path, body, extra_s)
+
+    async def _send(self, method: str, path: str, body: object = None, extra_s: float = 0.0) -> Raw:
+        timeout = self._timeout + extra_s
+        content = None if body is None else _wire.encode(body)
+        request = self._http.build_request(
+            method, self._url + path, content=content, headers=self._headers, timeout=timeout
+        )
+        try:
+            return await asyncio.wait_for(self._read(request), timeout)
+        except (httpx.TransportError, httpx.DecodingError, TimeoutError, asyncio.TimeoutError) as error:
+            raise _failure(error, timeout) from error
+
+    async def _read(self, request: httpx.Request) -> Raw:
+        response = await self._http.send(request, stream=True)
+        try:
+            read = bytearray()
+            async for chunk in response.aiter_bytes():
+                read += chunk
+                _within_bounds(len(read))
+            return Raw(response.status_code, response.headers.multi_items(), bytes(read))
+        finally:
+            await response.aclose()
+
+
+class Permit:
+    """A place that is held. In a `with` it is renewed by a thread until the block ends, then given back.
+
+    If giving back fails at the end of a block, the lease ends by itself.
+    """
+
+    allowed = True
+
+    def __init__(self, client: Client, grant: Grant) -> None:
+        self.id, self.answer = grant.id, grant.answer
+        self._client, self._lease = client, Lease(grant.ttl_ms)
+        self._done = threading.Event()
+        self._renewals: threading.Thread | None = None
+
+    @property
+    def lost(self) -> bool:
+        """Whether the place is known to be somebody else's by now: long work should look from time to time."""
+        return self._lease.lost
+
+    def renew(self, ttl_ms: int | None = None) -> int:
+        """Starts the lease anew and returns it, in milliseconds. Raises `PermitLost` if it has ended."""
+        body = None if ttl_ms is None else {"ttl_ms": ttl_ms}
+        try:
+            held_ms = _wire.renewed(self._client._send("PUT", f"/v1/permits/{self.id}", body))
+        except PermitLost:
+            self._lease.lost = True
+            raise
+        self._lease.start(held_ms)
+        return held_ms
+
+    def release(self) -> None:
+        """Gives it back. Raises `PermitLost` if the lease had ended."""
+        self._stop_renewing()
+        _wire.released(self._client._send("DELETE", f"/v1/permits/{self.id}"))
+
+    def __enter__(self) -> Permit:
+        self._renewals = threading.Thread(target=self._renew_until_done, name="tidegate-permit", daemon=True)
+        self._renewals.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.release()
+        except TidegateError:
+            pass
+
+    def _stop_renewing(self) -> None:
+        self._done.set()
+        if self._renewals is not None:
+            # A renewal under way is waited for: after it the place is given back for good.
+            self._renewals.join()
+
+    def _renew_until_done(self) -> None:
+        wait_s: float | None = self._lease.wait_s()
+        while wait_s is not None and not self._done.wait(wait_s):
+            try:
+                self.renew()
+                wait_s = self._lease.wait_s()
+            except PermitLost:
+                return
+            except TidegateError:
+                wait_s = self._lease.wait_after_failure_s()
+
+
+class AsyncPermit:
+    """A place that is held. In an `async with` it is renewed by a task until the block ends, then given back.
+
+    If giving back fails at the end of a block, the lease ends by itself.
+    """
+
+    allowed = True
+
+    def __init__(self, client: AsyncClient, grant: Grant) -> None:
+        self.id, self.answer = grant.id, grant.answer
+        self._client, self._lease = client, Lease(grant.ttl_ms)
+        self._renewals: asyncio.Task[None] | None = None
+
+    @property
+    def lost(self) -> bool:
+        """As `Permit.lost`."""
+        return self._lease.lost
+
+    async def renew(self, ttl_ms: int | None = None) -> int:
+        """As `Permit.renew`."""
+        body = None if ttl_ms is None else {"ttl_ms": ttl_ms}
+        try:
+            held_ms = _wire.renewed(await self._client._send("PUT", f"/v1/permits/{self.id}", body))
+        except PermitLost:
+            self._lease.lost = True
+            raise
+        self._lease.start(held_ms)
+        return held_ms
+
+    async def release(self) -> None:
+        """As `Permit.release`."""
+        if self._renewals is not None:
+            self._renewals.cancel()
+            await asyncio.wait([self._renewals])
+        _wire.released(await self._client._send("DELETE", f"/v1/permits/{self.id}"))
+
+    async def __aenter__(self) -> AsyncPermit:
+        self._renewals = asyncio.create_task(self._renew_until_done())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self.release()
+        except TidegateError:
+            pass
+
+    async def _renew_until_done(self) -> None:
+        wait_s: float | None = self._lease.wait_s()
+        while wait_s is not None:
+            await asyncio.sleep(wait_s)
+            try:
+                await self.renew()
+                wait_s = self._lease.wait_s()
+            except PermitLost:
+                return
+            except TidegateError:
+                wait_s = self._lease.wait_after_failure_s()
+
+
+def _settings(url: str, token: str | None, timeout: float) -> tuple[str, dict[str, str], float]:
+    if not url.startswith(("http://", "https://")):
+        raise ValueError(f"url must start with http:// or https://, not {url!r}")
+    if not timeout > 0:
+        raise ValueError(f"timeout must be more than 0 seconds, not {timeout!r}")
+    headers = {"content-type": "application/json"}
+    if token is not None:
+        headers["authorization"] = f"Bearer {token}"
+    return url.rstrip("/"), headers, timeout
+
+
+def _extra_s(max_wait_ms: int | None) -> float:
+    """A check that may wait at the server is given that time on top."""
+    return (max_wait_ms or 0) / 1000
+
+
+def _within_bounds(size: int) -> None:
+    if size > MAX_ANSWER_BYTES:
+        raise UnexpectedAnswer(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
+
+
+def _failure(error: Exception, timeout: float) -> Unreachable:
+    if isinstance(error, (httpx.TimeoutException, TimeoutError, asyncio.TimeoutError)):
+        return DeadlineExceeded(f"no answer within {timeout:g} s")
+    return Unreachable(str(error) or type(error).__name__)

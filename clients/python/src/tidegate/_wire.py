@@ -1,0 +1,217 @@
+"""Requests and answers as bytes. Both clients share this; they differ in how they wait."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from .answers import Answer, Denied, Line, Problem
+from .errors import PermitLost, Rejected, Unavailable, UnexpectedAnswer
+from .fields import advise
+
+MAX_ANSWER_BYTES = 64 << 20
+"""More than a batch of 1,000 checks against 256 limits each can fill by far; what sends more is no tidegate."""
+
+_SENT_ON = ("retry-after", "ratelimit", "ratelimit-policy")
+_SENT_ON_PREFIXES = ("ratelimit-", "x-ratelimit-")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Attributes:
+    """The facts about a request by which policies are selected and keys made."""
+
+    method: str | None = None
+    path: str | None = None
+    query: str | None = None
+    host: str | None = None
+    client_ip: str | None = None
+    headers: Mapping[str, str] | None = None
+    descriptors: Mapping[str, str] | None = None
+
+    def json(self) -> dict[str, object]:
+        body = _present(vars(self))
+        for name in ("headers", "descriptors"):
+            if isinstance(pairs := body.get(name), Mapping):
+                body[name] = dict(pairs)
+        return body
+
+
+@dataclass(frozen=True)
+class Check:
+    """A question. One of: `policy` and `key`; `attributes`; `key` and `limits`."""
+
+    policy: str | None = None
+    key: str | None = None
+    attributes: Attributes | None = None
+    limits: Sequence[str] | None = None
+    cost: int | None = None
+    id: str | None = None
+    force: bool | None = None
+    max_wait_ms: int | None = None
+
+    def json(self) -> dict[str, object]:
+        body = _present(vars(self))
+        if self.attributes is not None:
+            body["attributes"] = self.attributes.json()
+        if self.limits is not None:
+            body["limits"] = list(self.limits)
+        return body
+
+
+@dataclass(frozen=True)
+class Raw:
+    """A response, read to its end."""
+
+    status: int
+    fields: Sequence[tuple[str, str]]
+    body: bytes
+
+
+@dataclass(frozen=True)
+class Grant:
+    """A permit as the server gives it."""
+
+    answer: Answer
+    id: str
+    ttl_ms: int
+
+
+def encode(body: object) -> bytes:
+    return json.dumps(body, separators=(",", ":")).encode()
+
+
+def answer(raw: Raw) -> Answer:
+    return _answer(_document(raw, 200))
+
+
+def answers(raw: Raw, count: int) -> list[Answer | Problem]:
+    rows = _get(_document(raw, 200), "answers", list)
+    if len(rows) != count:
+        raise UnexpectedAnswer(f"{len(rows)} answers to {count} checks")
+    return [_answer(row) if "allowed" in _object(row) else _problem(_object(row)) for row in rows]
+
+
+def grant(raw: Raw) -> Grant | Denied:
+    if raw.status == 429:
+        problem = _problem(_object(_json(raw)))
+        wait_ms = advise(429, [f for f in raw.fields if f[0].lower() == "retry-after"]).wait_ms
+        return Denied(problem, wait_ms, tuple(_sent_on(raw.fields)))
+    document = _document(raw, 201)
+    return Grant(_answer(document), _get(document, "id", str), _get(document, "ttl_ms", int))
+
+
+def renewed(raw: Raw) -> int:
+    """For how long it is held now."""
+    _still_held(raw)
+    return _get(_document(raw, 200), "ttl_ms", int)
+
+
+def released(raw: Raw) -> None:
+    _still_held(raw)
+    if raw.status != 204:
+        raise _refusal(raw)
+
+
+def _still_held(raw: Raw) -> None:
+    if raw.status == 404 and isinstance(refusal := _refusal(raw), Rejected):
+        raise PermitLost(refusal.problem)
+
+
+def _document(raw: Raw, status: int) -> dict[str, Any]:
+    if raw.status != status:
+        raise _refusal(raw)
+    return _object(_json(raw))
+
+
+def _refusal(raw: Raw) -> Exception:
+    if raw.status < 400:
+        return UnexpectedAnswer(f"status {raw.status}")
+    try:
+        problem = _problem(_object(_json(raw)))
+    except UnexpectedAnswer:
+        return UnexpectedAnswer(f"status {raw.status} without a problem document")
+    return Unavailable(problem) if raw.status == 503 else Rejected(problem)
+
+
+def _json(raw: Raw) -> object:
+    try:
+        return json.loads(raw.body)
+    # RecursionError: thousands of brackets are no answer of tidegate's.
+    except (ValueError, RecursionError) as error:
+        raise UnexpectedAnswer(f"status {raw.status} with a body that is not JSON") from error
+
+
+def _answer(row: object) -> Answer:
+    row = _object(row)
+    return Answer(
+        allowed=_get(row, "allowed", bool),
+        policy=_get_optional(row, "policy", str),
+        limit=_get_optional(row, "limit", int),
+        remaining=_get_optional(row, "remaining", int),
+        retry_after_ms=_get_optional(row, "retry_after_ms", int),
+        reset_after_ms=_get_optional(row, "reset_after_ms", int),
+        decided=_get(row, "decided", str),
+        limits=tuple(_line(_object(line)) for line in _get(row, "limits", list)),
+        no_room=_get_optional(row, "no_room", bool) or False,
+    )
+
+
+def _line(row: dict[str, Any]) -> Line:
+    return Line(
+        policy=_get_optional(row, "policy", str),
+        limit=_get(row, "limit", int),
+        window_ms=_get(row, "window_ms", int),
+        algorithm=_get(row, "algorithm", str),
+        remaining=_get_optional(row, "remaining", int),
+        allowed=_get(row, "allowed", bool),
+        retry_after_ms=_get_optional(row, "retry_after_ms", int),
+        mode=_get_optional(row, "mode", str),
+        decided=_get_optional(row, "decided", str) or "exact",
+    )
+
+
+def _problem(row: dict[str, Any]) -> Problem:
+    violated = _get_optional(row, "violated-policies", list) or []
+    return Problem(
+        type=_get(row, "type", str),
+        title=_get(row, "title", str),
+        status=_get(row, "status", int),
+        detail=_get(row, "detail", str),
+        field=_get_optional(row, "field", str),
+        violated_policies=tuple(str(name) for name in violated),
+    )
+
+
+def _object(value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise UnexpectedAnswer("a JSON object was expected")
+    return value
+
+
+def _get(row: dict[str, Any], name: str, kind: type[T]) -> T:
+    value = _get_optional(row, name, kind)
+    if value is None:
+        raise UnexpectedAnswer(f"`{name}` is missing from the answer")
+    return value
+
+
+def _get_optional(row: dict[str, Any], name: str, kind: type[T]) -> T | None:
+    value = row.get(name)
+    # To Python True is an int; to JSON it is not.
+    if value is not None and type(value) is not kind:
+        raise UnexpectedAnswer(f"`{name}` of the answer is not of type {kind.__name__}")
+    return value
+
+
+def _present(values: Mapping[str, object]) -> dict[str, object]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _sent_on(fields: Iterable[tuple[str, str]]) -> Iterable[tuple[str, str]]:
+    for name, value in fields:
+        if name.lower() in _SENT_ON or name.lower().startswith(_SENT_ON_PREFIXES):
+            yield name, value

@@ -1,0 +1,161 @@
+"""What a service says to its own callers about a decision: for middleware.
+
+`/v1/check` answers with numbers. These make of them the fields of
+draft-ietf-httpapi-ratelimit-headers-10 and the problem document (RFC 9457) that tidegate
+itself sends through a gateway, with the same names.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .answers import Answer, Line
+
+_QUOTA_EXCEEDED = "https://iana.org/assignments/http-problem-types#quota-exceeded"
+_REDUCED_CAPACITY = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
+_QUOTA_TITLE = "Request cannot be satisfied as assigned quota has been exceeded"
+_CAPACITY_TITLE = "Request cannot be satisfied due to temporary server capacity constraints"
+
+_UNITS_MS = (("w", 604_800_000), ("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1))
+# Proxies refuse long header fields.
+_MAX_POLICY_BYTES = 2048
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A response that refuses a request."""
+
+    status: int
+    fields: tuple[tuple[str, str], ...]
+    body: bytes
+
+
+def rate_limit_fields(answer: Answer) -> list[tuple[str, str]]:
+    """`RateLimit`, `RateLimit-Policy` and, on a denial, `Retry-After`, to be sent with any response.
+
+    None if no limit applied. Limits that are only observed do not show.
+    """
+    lines = _shown(answer)
+    names = _names(lines)
+    speaker = _speaker(answer, lines)
+    fields = []
+    if not answer.allowed and answer.retry_after_ms is not None:
+        fields.append(("retry-after", str(_seconds(answer.retry_after_ms))))
+    if speaker is not None and (remaining := lines[speaker].remaining) is not None:
+        wait_ms = answer.reset_after_ms if answer.allowed else lines[speaker].retry_after_ms
+        until = "" if wait_ms is None else f";t={_seconds(wait_ms)}"
+        fields.append(("ratelimit", f"{_quoted(names[speaker])};r={remaining}{until}"))
+    items = [_policy_item(line, name) for line, name in zip(lines, names, strict=True)]
+    if items:
+        fields.append(("ratelimit-policy", _within_bounds(items, speaker)))
+    return fields
+
+
+def refusal(answer: Answer) -> Refusal:
+    """The response to a request that was denied: 429, or 503 if it was denied because the store fails."""
+    lines = _shown(answer)
+    denied = [name for line, name in zip(lines, _names(lines), strict=True) if not line.allowed]
+    if answer.decided == "failed-closed":
+        problem = _capacity(503, "it cannot be decided now; try again later")
+    elif answer.no_room:
+        problem = _capacity(429, "there is no room for new keys now, so they are denied; try again later")
+    else:
+        problem = {"type": _QUOTA_EXCEEDED, "title": _QUOTA_TITLE, "status": 429, "detail": _detail(answer, lines)}
+    return _refusal(problem | {"violated-policies": denied}, rate_limit_fields(answer))
+
+
+def unavailable(retry_after_s: int = 1) -> Refusal:
+    """The response of a service that fails closed while tidegate does not answer."""
+    return _refusal(_capacity(503, "it cannot be decided now; try again later"), [("retry-after", str(retry_after_s))])
+
+
+def _refusal(problem: dict[str, object], fields: list[tuple[str, str]]) -> Refusal:
+    status = problem["status"]
+    assert isinstance(status, int)
+    body = json.dumps(problem, separators=(",", ":")).encode()
+    return Refusal(status, (("content-type", "application/problem+json"), *fields), body)
+
+
+def _capacity(status: int, detail: str) -> dict[str, object]:
+    return {"type": _REDUCED_CAPACITY, "title": _CAPACITY_TITLE, "status": status, "detail": detail}
+
+
+def _detail(answer: Answer, lines: Sequence[Line]) -> str:
+    speaker = _speaker(answer, lines)
+    if speaker is None:
+        return "used up"
+    line = lines[speaker]
+    of_policy = "" if line.policy is None else f" of policy {line.policy}"
+    if answer.retry_after_ms is None:
+        return f"this cost can never pass `{_limit(line)}`{of_policy}"
+    return f"used up: `{_limit(line)}`{of_policy}; retry after {_seconds(answer.retry_after_ms)} s"
+
+
+def _limit(line: Line) -> str:
+    if line.algorithm == "concurrency":
+        return f"{line.limit} concurrent lease {_in_units(line.window_ms)}"
+    return f"{line.limit} per {_in_units(line.window_ms)} {line.algorithm}"
+
+
+def _shown(answer: Answer) -> list[Line]:
+    return [line for line in answer.limits if line.mode != "observe"]
+
+
+def _speaker(answer: Answer, lines: Sequence[Line]) -> int | None:
+    """The limit that the answer's own numbers are of."""
+    numbers = (answer.policy, answer.limit, answer.remaining)
+    for index, line in enumerate(lines):
+        if (line.policy, line.limit, line.remaining) == numbers and (answer.allowed or not line.allowed):
+            return index
+    return None
+
+
+def _names(lines: Sequence[Line]) -> list[str]:
+    """A policy with one limit lends it its name; several add their windows; what is taken gets a number."""
+    policies = [line.policy for line in lines]
+    alone = [line.policy is not None and policies.count(line.policy) == 1 for line in lines]
+    names = [line.policy or "" if is_alone else "" for line, is_alone in zip(lines, alone, strict=True)]
+    for index, line in enumerate(lines):
+        if not alone[index]:
+            window = "concurrent" if line.algorithm == "concurrency" else _in_units(line.window_ms)
+            base = window if line.policy is None else f"{line.policy}-{window}"
+            numbered = [base] + [f"{base}-{number}" for number in range(2, len(lines) + 2)]
+            names[index] = next(name for name in numbered if name not in names)
+    return names
+
+
+def _policy_item(line: Line, name: str) -> str:
+    if line.algorithm == "concurrency":
+        return f'{_quoted(name)};q={line.limit};qu="concurrent-requests"'
+    return f"{_quoted(name)};q={line.limit};w={_seconds(line.window_ms)}"
+
+
+def _within_bounds(items: Sequence[str], speaker: int | None) -> str:
+    """As many as there is room for; the one that is spoken of always has some."""
+    room = _MAX_POLICY_BYTES - (0 if speaker is None else len(items[speaker]) + 2)
+    kept = []
+    for index, item in enumerate(items):
+        if index == speaker:
+            kept.append(item)
+        elif len(item) + 2 <= room:
+            room -= len(item) + 2
+            kept.append(item)
+    return ", ".join(kept)
+
+
+def _in_units(ms: int) -> str:
+    unit, size = next((unit, size) for unit, size in _UNITS_MS if ms % size == 0)
+    return f"{ms // size}{unit}"
+
+
+def _seconds(ms: int) -> int:
+    """Rounded up: whoever waits that long is not early."""
+    return -(-ms // 1000)
+
+
+def _quoted(name: str) -> str:
+    """As a structured field's String; policies have names of printable ASCII."""
+    text = "".join(char if " " <= char <= "~" else "?" for char in name)
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

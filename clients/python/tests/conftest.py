@@ -1,0 +1,97 @@
+"""A real tidegate server for the tests, and what they share."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from tidegate import Client
+
+CLIENTS = Path(__file__).parents[2]
+TESTDATA = CLIENTS / "testdata"
+START_TIMEOUT_S = 20.0
+
+
+@pytest.fixture(scope="session")
+def server_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    binary = os.environ.get("TIDEGATE_BIN", "")
+    if not os.access(binary, os.X_OK):
+        pytest.fail(f"TIDEGATE_BIN must name the tidegate binary (cargo build makes target/debug/tidegate); it is {binary!r}")
+    log = tmp_path_factory.mktemp("server") / "log"
+    command = [binary, "serve", "--config", str(TESTDATA / "tidegate.yaml"), "--http", "127.0.0.1:0"]
+    with log.open("wb") as out:
+        server = subprocess.Popen([*command, "--admin", "off", "--grpc", "off", "--resp", "off"], stdout=out, stderr=out)
+    try:
+        yield _address(server, log)
+    finally:
+        server.terminate()
+        try:
+            server.wait(10)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait(10)
+
+
+def _address(server: subprocess.Popen[bytes], log: Path) -> str:
+    ends = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < ends and server.poll() is None:
+        if found := re.search(r"http://127\.0\.0\.1:\d+", log.read_text()):
+            return found[0]
+        time.sleep(0.02)
+    pytest.fail(f"tidegate did not start: {log.read_text()}")
+
+
+@pytest.fixture
+def client(server_url: str) -> Iterator[Client]:
+    with Client(server_url, timeout=10) as client:
+        yield client
+
+
+class Scripted:
+    """An HTTP server that answers as the test says, one row after the other, and remembers the requests."""
+
+    def __init__(self) -> None:
+        self.script: list[tuple[int, dict[str, str]]] = []
+        self.requests: list[tuple[str, dict[str, str], bytes]] = []
+        scripted = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def answer(self) -> None:
+                body = self.rfile.read(int(self.headers.get("content-length", 0)))
+                headers = {name.lower(): value for name, value in self.headers.items()}
+                scripted.requests.append((self.command, headers, body))
+                status, fields = scripted.script.pop(0)
+                self.send_response(status)
+                for name, value in (fields | {"content-length": "0"}).items():
+                    self.send_header(name, value)
+                self.end_headers()
+
+            do_GET = do_POST = answer
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(10)
+
+
+@pytest.fixture
+def scripted() -> Iterator[Scripted]:
+    server = Scripted()
+    yield server
+    server.close()

@@ -1,0 +1,185 @@
+"""Backoff, budget, pace, and the course of a request through its retries."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pytest
+
+from tidegate import Backoff, Budget, Retrier, retry, retry_async
+from tidegate._retry import Pacer
+
+
+@dataclass
+class Reply:
+    status_code: int
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@pytest.mark.parametrize(
+    ("retry_number", "wait_ms", "chance", "expect"),
+    [
+        (0, None, 0.0, 0.0),
+        (0, None, 0.5, 0.05),
+        (1, None, 0.5, 0.1),
+        (2, None, 1.0, 0.4),
+        (3, 2000, 0.5, 2.4),  # on top of what was asked
+        (3, 0, 0.5, 0.4),
+        (4, None, 0.5, None),  # tried often enough
+        (0, 60_000, 0.0, 60.0),
+        (0, 60_001, 0.0, None),  # too long is not cut short
+        (0, 86_400_000, 0.0, None),
+    ],
+)
+def test_delay(retry_number: int, wait_ms: int | None, chance: float, expect: float | None) -> None:
+    assert Backoff().delay(retry_number, wait_ms, lambda: chance) == pytest.approx(expect)
+
+
+def test_jitter_is_capped_however_often_it_doubled() -> None:
+    backoff = Backoff(retries=10_000, cap=10.0)
+    assert backoff.delay(7, None, lambda: 1.0) == 10.0
+    assert backoff.delay(9_999, None, lambda: 1.0) == 10.0
+
+
+@pytest.mark.parametrize(
+    "bad", [{"retries": -1}, {"base": -0.1}, {"cap": float("inf")}, {"max_wait": float("nan")}, {"deadline": -1}]
+)
+def test_backoff_names_the_bad_field(bad: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=f"^{next(iter(bad))} must be 0 or more"):
+        Backoff(**bad)  # type: ignore[arg-type]
+
+
+def test_budget_is_a_part_of_the_requests() -> None:
+    budget = Budget(ratio=0.5, reserve=2)
+    assert [budget.withdraw() for _ in range(3)] == [True, True, False]
+    budget.deposit()
+    assert not budget.withdraw()
+    budget.deposit()
+    assert budget.withdraw()
+    for _ in range(100):
+        budget.deposit()
+    assert [budget.withdraw() for _ in range(3)] == [True, True, False]
+
+
+def test_pacer_spaces_requests_out() -> None:
+    now = 100.0
+    pacer = Pacer(max_pause=2.0, clock=lambda: now, chance=lambda: 0.0)
+    assert pacer.pause("a") == 0
+    pacer.observe("a", 500)
+    assert [pacer.pause("a") for _ in range(3)] == [0.5, 1.0, 1.5]
+    assert pacer.pause("b") == 0
+    assert [pacer.pause("a") for _ in range(3)] == [2.0, 2.0, 2.0]
+    now += 60
+    assert pacer.pause("a") == 0
+    pacer.observe("a", 86_400_000)
+    assert pacer.pause("a") == 2.0
+    pacer.observe("a", None)
+    assert pacer.pause("a") == 0
+
+
+def test_pacer_forgets_servers() -> None:
+    pacer = Pacer(max_pause=2.0, clock=lambda: 0.0, chance=lambda: 0.0)
+    for number in range(5000):
+        pacer.observe(str(number), 1000)
+    assert len(pacer._origins) <= 1024
+    assert pacer.pause("0") == 0
+    assert pacer.pause("4999") == 1.0
+
+
+REFUSED = Reply(429, {"Retry-After": "1"})
+BUSY = Reply(503)
+BUSY_UNTIL = Reply(503, {"Retry-After": "1"})
+GONE = ConnectionResetError()
+OK = Reply(200)
+
+
+@pytest.mark.parametrize(
+    ("method", "keys_honoured", "script", "tries"),
+    [
+        ("GET", False, [OK], 1),
+        ("GET", False, [Reply(404)], 1),
+        ("GET", False, [Reply(500)], 1),
+        ("GET", False, [REFUSED, OK], 2),
+        ("GET", False, [BUSY, GONE, REFUSED, OK], 4),
+        ("GET", False, [REFUSED] * 9, 5),
+        ("GET", False, [GONE] * 9, 5),
+        ("GET", False, [Reply(429, {"Retry-After": "3155760000"}), OK], 1),
+        ("GET", False, [Reply(429, {"Retry-After": "-1"}), OK], 2),
+        ("POST", False, [REFUSED, OK], 2),
+        ("POST", False, [BUSY_UNTIL, OK], 2),
+        ("POST", False, [BUSY, OK], 1),
+        ("POST", False, [GONE, OK], 1),
+        ("POST", True, [BUSY, GONE, OK], 3),
+        ("patch", False, [BUSY, OK], 1),
+        ("delete", False, [BUSY, OK], 2),
+    ],
+)
+@pytest.mark.parametrize("kind", ["threads", "asyncio"])
+def test_course(kind: str, method: str, keys_honoured: bool, script: list[Reply | Exception], tries: int) -> None:
+    keys, waits = [], []
+    left = list(script)
+
+    def send(headers: Mapping[str, str]) -> Reply:
+        keys.append(headers.get("Idempotency-Key"))
+        outcome = left.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    async def send_async(headers: Mapping[str, str]) -> Reply:
+        return send(headers)
+
+    async def sleep_async(seconds: float) -> None:
+        waits.append(seconds)
+
+    retrier = Retrier(keys_honoured=keys_honoured)
+    last = script[tries - 1]
+    try:
+        if kind == "threads":
+            reply = retry(send, method=method, retrier=retrier, sleep=waits.append)
+        else:
+            reply = asyncio.run(retry_async(send_async, method=method, retrier=retrier, sleep=sleep_async))
+        assert reply is last
+    except ConnectionResetError:
+        assert last is GONE
+    assert len(keys) == tries
+    # One key for all attempts, and only where a repetition would matter.
+    assert len(set(keys)) == 1
+    assert (keys[0] is None) == (method.upper() not in ("POST", "PATCH"))
+    delays = waits[1::2]
+    asked = [1.0 if outcome in (REFUSED, BUSY_UNTIL) else 0.0 for outcome in script[: tries - 1]]
+    for number, (delay, least) in enumerate(zip(delays, asked, strict=True)):
+        assert least <= delay <= least + 0.1 * 2**number
+
+
+def test_a_storm_spends_the_budget_and_no_more() -> None:
+    retrier = Retrier(budget=Budget(ratio=0.1, reserve=5))
+    sent = 0
+
+    def send(_: Mapping[str, str]) -> Reply:
+        nonlocal sent
+        sent += 1
+        return BUSY
+
+    for _ in range(1000):
+        retry(send, retrier=retrier, sleep=lambda _: None)
+    assert 1000 < sent <= 1000 + 5 + 100
+
+
+def test_no_retry_begins_after_the_deadline() -> None:
+    retrier = Retrier(Backoff(deadline=5))
+    script = [Reply(429, {"Retry-After": "6"}), OK]
+    assert retry(lambda _: script.pop(0), retrier=retrier, sleep=lambda _: None).status_code == 429
+
+
+def test_a_success_that_leaves_little_slows_the_next_request_down() -> None:
+    low = Reply(200, {"RateLimit": '"api";r=0;t=30', "RateLimit-Policy": '"api";q=100;w=60'})
+    waits: list[float] = []
+    retrier = Retrier()
+    for reply in (low, OK, OK):
+        retry(lambda _, reply=reply: reply, retrier=retrier, sleep=waits.append)  # type: ignore[misc]
+    first, paced, after = waits
+    assert (first, after) == (0, 0)
+    assert 0.4 < paced <= 1.0

@@ -1,0 +1,94 @@
+"""Retries through httpx and requests, against a server that answers as the test says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+
+import httpx
+import pytest
+import requests
+from conftest import Scripted
+
+from tidegate import Backoff, Retrier
+from tidegate.httpx_transport import AsyncRetryTransport, RetryTransport
+from tidegate.requests_adapter import RetryAdapter
+
+Send = Callable[[str, str, object], int]
+
+
+def quick() -> Retrier:
+    return Retrier(Backoff(base=0.001, max_wait=1))
+
+
+def by_httpx(method: str, url: str, content: object) -> int:
+    with httpx.Client(transport=RetryTransport(quick()), timeout=10) as client:
+        return client.request(method, url, content=content).status_code  # type: ignore[arg-type]
+
+
+def by_async_httpx(method: str, url: str, content: object) -> int:
+    async def send() -> int:
+        body = _slowly(content) if isinstance(content, Iterator) else content
+        async with httpx.AsyncClient(transport=AsyncRetryTransport(quick()), timeout=10) as client:
+            return (await client.request(method, url, content=body)).status_code  # type: ignore[arg-type]
+
+    return asyncio.run(send())
+
+
+async def _slowly(parts: Iterator[bytes]):  # type: ignore[no-untyped-def]
+    for part in parts:
+        yield part
+
+
+def by_requests(method: str, url: str, content: object) -> int:
+    with requests.Session() as session:
+        session.mount("http://", RetryAdapter(quick()))
+        return session.request(method, url, data=content, timeout=10).status_code  # type: ignore[arg-type]
+
+
+BOTH = pytest.mark.parametrize("send", [by_httpx, by_async_httpx, by_requests])
+LATER = (429, {"Retry-After": "0"})
+
+
+@BOTH
+def test_a_refusal_is_waited_out_and_its_body_sent_again(send: Send, scripted: Scripted) -> None:
+    scripted.script = [LATER, (503, {"Retry-After": "0"}), (200, {})]
+    assert send("POST", scripted.url, b"work") == 200
+    assert [(method, body) for method, _, body in scripted.requests] == [("POST", b"work")] * 3
+    keys = {headers.get("idempotency-key") for _, headers, _ in scripted.requests}
+    assert len(keys) == 1 and None not in keys
+
+
+@BOTH
+def test_too_long_a_wait_ends_it(send: Send, scripted: Scripted) -> None:
+    scripted.script = [(429, {"Retry-After": "3155760000"})]
+    assert send("GET", scripted.url, None) == 429
+    assert "idempotency-key" not in scripted.requests[0][1]
+
+
+@BOTH
+def test_retries_end(send: Send, scripted: Scripted) -> None:
+    scripted.script = [(503, {})] * 9
+    assert send("GET", scripted.url, None) == 503
+    assert len(scripted.requests) == 5
+
+
+@BOTH
+def test_a_body_that_is_gone_is_not_sent_again(send: Send, scripted: Scripted) -> None:
+    # The scripted server reads no chunks: it answers and the connection ends.
+    scripted.script = [LATER]
+    assert send("POST", scripted.url, iter([])) == 429
+    assert len(scripted.requests) == 1
+
+
+@BOTH
+def test_nobody_there(send: Send) -> None:
+    with pytest.raises((httpx.ConnectError, requests.ConnectionError)):
+        send("GET", "http://127.0.0.1:1/", None)
+
+
+def test_the_callers_own_key_is_kept(scripted: Scripted) -> None:
+    scripted.script = [(502, {}), (200, {})]
+    with httpx.Client(transport=RetryTransport(quick())) as client:
+        assert client.post(scripted.url, headers={"Idempotency-Key": "mine"}).status_code == 200
+    assert [headers["idempotency-key"] for _, headers, _ in scripted.requests] == ["mine", "mine"]
