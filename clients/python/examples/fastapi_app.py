@@ -1,0 +1,133 @@
+"""A FastAPI service whose requests tidegate limits.
+
+    pip install tidegate fastapi uvicorn
+    tidegate serve --config tidegate.yaml
+    uvicorn fastapi_app:app
+
+Every request is asked about before it is handled. A denial is answered here, with the
+fields and the document that tidegate would send through a gateway; what is allowed goes
+on, and its response carries the fields too.
+
+TIDEGATE_URL         where tidegate is, http://127.0.0.1:8080 unless set
+TIDEGATE_TOKEN       its secret, if it wants one
+TIDEGATE_ON_FAILURE  allow (the default) or deny: what happens while it does not answer
+TIDEGATE_DEADLINE_MS how long that takes to find out, 50 unless set
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import Literal
+
+from fastapi import FastAPI
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tidegate import AsyncClient, Attributes, Refusal, TidegateError, rate_limit_fields, refusal, unavailable
+
+log = logging.getLogger("tidegate")
+
+Fields = Iterable[tuple[str, str]]
+
+
+class RateLimit:
+    """ASGI middleware. `headers` are those that policies make keys of; no others leave the service."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        client: AsyncClient,
+        on_failure: Literal["allow", "deny"] = "allow",
+        headers: Iterable[str] = ("x-api-key",),
+    ) -> None:
+        if on_failure not in ("allow", "deny"):
+            raise ValueError(f"on_failure must be allow or deny, not {on_failure!r}")
+        self._app, self._client, self._on_failure = app, client, on_failure
+        self._headers = frozenset(name.lower() for name in headers)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            answer = await self._client.check(attributes=self._attributes(scope))
+        except TidegateError as error:
+            log.warning("tidegate does not answer, on_failure is %s: %s", self._on_failure, error)
+            if self._on_failure == "deny":
+                await _refuse(send, unavailable())
+            else:
+                await self._app(scope, receive, send)
+            return
+        if answer.allowed:
+            await self._app(scope, receive, _with_fields(send, rate_limit_fields(answer)))
+        else:
+            await _refuse(send, refusal(answer))
+
+    def _attributes(self, scope: Scope) -> Attributes:
+        sent = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
+        # The address is the peer's. Behind a proxy of your own let the ASGI server find the client
+        # (uvicorn --proxy-headers --forwarded-allow-ips): X-Forwarded-For is whatever a client writes.
+        peer = scope.get("client")
+        return Attributes(
+            method=scope["method"],
+            path=scope["path"],
+            query=scope["query_string"].decode("latin-1") or None,
+            host=dict(sent).get("host"),
+            client_ip=peer[0] if peer else None,
+            headers={name: value for name, value in sent if name in self._headers},
+        )
+
+
+def _with_fields(send: Send, fields: Fields) -> Send:
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", []), *_encoded(fields)]}
+        await send(message)
+
+    return sending
+
+
+async def _refuse(send: Send, refused: Refusal) -> None:
+    await send({"type": "http.response.start", "status": refused.status, "headers": _encoded(refused.fields)})
+    await send({"type": "http.response.body", "body": refused.body})
+
+
+def _encoded(fields: Fields) -> list[tuple[bytes, bytes]]:
+    return [(name.encode("ascii"), value.encode("ascii")) for name, value in fields]
+
+
+def create_app(client: AsyncClient, on_failure: Literal["allow", "deny"] = "allow") -> FastAPI:
+    @asynccontextmanager
+    async def closing(_: FastAPI) -> AsyncIterator[None]:
+        async with client:
+            yield
+
+    app = FastAPI(lifespan=closing)
+    app.add_middleware(RateLimit, client=client, on_failure=on_failure)
+
+    @app.get("/api/hello")
+    async def hello() -> dict[str, str]:
+        return {"hello": "world"}
+
+    @app.post("/login")
+    async def login() -> dict[str, str]:
+        return {"login": "tried"}
+
+    return app
+
+
+def app_from_environment() -> FastAPI:
+    client = AsyncClient(
+        os.environ.get("TIDEGATE_URL", "http://127.0.0.1:8080"),
+        token=os.environ.get("TIDEGATE_TOKEN"),
+        timeout=int(os.environ.get("TIDEGATE_DEADLINE_MS", "50")) / 1000,
+    )
+    on_failure = os.environ.get("TIDEGATE_ON_FAILURE", "allow")
+    if on_failure not in ("allow", "deny"):
+        raise ValueError(f"TIDEGATE_ON_FAILURE must be allow or deny, not {on_failure!r}")
+    return create_app(client, "deny" if on_failure == "deny" else "allow")
+
+
+app = app_from_environment()

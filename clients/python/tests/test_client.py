@@ -1,0 +1,288 @@
+"""Both clients against a real server, and against things that are none."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import time
+import uuid
+from collections.abc import Callable, Iterator
+
+import httpx
+import pytest
+
+from tidegate import (
+    AsyncClient,
+    AsyncPermit,
+    Attributes,
+    Check,
+    Client,
+    DeadlineExceeded,
+    Denied,
+    Permit,
+    PermitLost,
+    Problem,
+    Rejected,
+    Unavailable,
+    UnexpectedAnswer,
+    Unreachable,
+)
+
+LOG = ["2 per 1h sliding-log"]
+PATIENCE_S = 20.0
+
+
+def somebody() -> str:
+    return uuid.uuid4().hex
+
+
+def test_a_key_under_a_policy(client: Client) -> None:
+    key = somebody()
+    first = client.check("login", key)
+    assert (first.allowed, first.policy, first.limit, first.remaining) == (True, "login", 2, 1)
+    assert (first.retry_after_ms, first.decided, first.no_room) == (0, "exact", False)
+    assert [(line.algorithm, line.window_ms) for line in first.limits] == [
+        ("sliding-log", 3_600_000),
+        ("sliding-counter", 86_400_000),
+    ]
+    assert client.check("login", key, cost=0).remaining == 1
+    assert client.check("login", key).allowed
+    denied = client.check("login", key)
+    assert not denied.allowed
+    assert denied.retry_after_ms is not None and denied.retry_after_ms > 0
+    assert client.check("login", key, cost=-1).allowed
+    assert client.check("login", key).allowed
+
+
+def test_limits_of_ones_own(client: Client) -> None:
+    answer = client.check(key=somebody(), limits=LOG, cost=3)
+    assert (answer.allowed, answer.policy, answer.retry_after_ms) == (False, None, None)
+
+
+def test_attributes(client: Client) -> None:
+    who = somebody()
+    attributes = Attributes(method="GET", path="/api/x?y=1", client_ip="192.0.2.7", headers={"x-api-key": who})
+    answer = client.check(attributes=attributes)
+    assert (answer.policy, answer.remaining) == ("api", 2)
+    assert [line.mode for line in answer.limits] == [None, "observe"]
+    nothing = client.check(attributes=Attributes(path="/elsewhere"))
+    assert (nothing.allowed, nothing.policy, nothing.limits) == (True, None, ())
+
+
+def test_an_id_is_charged_once(client: Client) -> None:
+    key = somebody()
+    answers = [client.check("login", key, id="a") for _ in range(5)]
+    assert [answer.remaining for answer in answers] == [1] * 5
+
+
+def test_force(client: Client) -> None:
+    key = somebody()
+    assert client.check("login", key, cost=5, force=True).allowed
+    assert not client.check("login", key).allowed
+
+
+def test_a_check_may_wait_at_the_server(server_url: str) -> None:
+    key, limits = somebody(), ["1 per 300ms sliding-log"]
+    with Client(server_url, timeout=10) as client:
+        answers = [client.check(key=key, limits=limits, max_wait_ms=5000) for _ in range(3)]
+    assert all(answer.allowed for answer in answers)
+
+
+def test_batch(client: Client) -> None:
+    key = somebody()
+    checks = [Check("login", key), Check(key=key, limits=LOG, cost=3), Check("login", key, id="a"), Check("login", key)]
+    *answers, last = client.check_batch(checks)
+    assert [not isinstance(answer, Problem) and answer.allowed for answer in answers] == [True, False, True]
+    assert not isinstance(last, Problem) and not last.allowed
+    [problem] = client.check_batch([Check("login", key, id="a", cost=2)])
+    assert isinstance(problem, Problem) and problem.status == 409
+    assert client.check_batch([]) == []
+
+
+@pytest.mark.parametrize(
+    ("call", "status", "field"),
+    [
+        (lambda c: c.check("nope", "a"), 404, "policy"),
+        (lambda c: c.check("login", ""), 400, "key"),
+        (lambda c: c.check(key="a", limits=["5 per 1 fortnight"]), 400, "limits[0]"),
+        (lambda c: c.check_batch([Check("login", "a"), Check("login", "a", cost=10**13)]), 400, "checks[1].cost"),
+        (lambda c: c.check("jobs", "a"), 409, "policy"),
+        (lambda c: c.permit("login", "a"), 409, "policy"),
+    ],
+)
+def test_bad_input_is_an_exception_that_names_the_field(
+    client: Client, call: Callable[[Client], object], status: int, field: str
+) -> None:
+    with pytest.raises(Rejected) as caught:
+        call(client)
+    assert (caught.value.problem.status, caught.value.problem.field) == (status, field)
+    assert f"field {field}" in str(caught.value)
+
+
+def test_a_permit_is_held_and_given_back(client: Client) -> None:
+    key = somebody()
+    permit = client.permit("jobs", key)
+    assert isinstance(permit, Permit)
+    with permit:
+        denied = client.permit("jobs", key)
+        assert isinstance(denied, Denied)
+        assert not denied.allowed and denied.problem.violated_policies == ("jobs",)
+        assert denied.retry_after_ms is not None and 0 < denied.retry_after_ms <= 60_000
+        names = [name for name, _ in denied.fields]
+        assert names == ["retry-after", "ratelimit", "ratelimit-policy"]
+        assert not permit.lost
+    again = client.permit("jobs", key, ttl_ms=20_000)
+    assert isinstance(again, Permit)
+    assert again.renew() == 20_000
+    assert again.renew(30_000) == 30_000
+    again.release()
+    with pytest.raises(PermitLost):
+        again.release()
+
+
+def test_a_permit_is_renewed_while_held(client: Client) -> None:
+    key, ttl_ms = somebody(), 1500
+    permit = client.permit("jobs", key, ttl_ms=ttl_ms)
+    assert isinstance(permit, Permit)
+    with permit:
+        time.sleep(ttl_ms / 1000 * 1.7)
+        assert isinstance(client.permit("jobs", key), Denied)
+        assert not permit.lost
+
+
+def test_a_permit_that_is_lost_says_so(client: Client) -> None:
+    permit = client.permit("jobs", somebody(), ttl_ms=600)
+    assert isinstance(permit, Permit)
+    with permit:
+        client._send("DELETE", f"/v1/permits/{permit.id}")
+        ends = time.monotonic() + PATIENCE_S
+        while not permit.lost and time.monotonic() < ends:
+            time.sleep(0.02)
+        assert permit.lost
+
+
+def test_a_lease_ends_by_the_callers_clock_if_renewals_fail() -> None:
+    given = {"allowed": True, "decided": "exact", "limits": [], "id": "x", "ttl_ms": 100}
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.method == "POST":
+            return httpx.Response(201, json=given)
+        raise httpx.ConnectError("refused")
+
+    with Client(http=httpx.Client(transport=httpx.MockTransport(answer))) as client:
+        permit = client.permit("jobs", "a")
+        assert isinstance(permit, Permit)
+        with permit:
+            ends = time.monotonic() + PATIENCE_S
+            while not permit.lost and time.monotonic() < ends:
+                time.sleep(0.01)
+            assert permit.lost
+
+
+def test_asyncio(server_url: str) -> None:
+    async def run() -> None:
+        key, ttl_ms = somebody(), 1500
+        async with AsyncClient(server_url, timeout=10) as client:
+            answers = await asyncio.gather(*(client.check("login", key) for _ in range(5)))
+            assert sorted(answer.allowed for answer in answers) == [False] * 3 + [True] * 2
+            [first, second] = await client.check_batch([Check("login", key), Check("login", somebody())])
+            assert not isinstance(first, Problem) and not first.allowed
+            assert not isinstance(second, Problem) and second.allowed
+            permit = await client.permit("jobs", key, ttl_ms=ttl_ms)
+            assert isinstance(permit, AsyncPermit)
+            async with permit:
+                await asyncio.sleep(ttl_ms / 1000 * 1.7)
+                assert isinstance(await client.permit("jobs", key), Denied)
+            again = await client.permit("jobs", key)
+            assert isinstance(again, AsyncPermit)
+            assert await again.renew(20_000) == 20_000
+            await again.release()
+            with pytest.raises(PermitLost):
+                await again.renew()
+            assert again.lost
+            with pytest.raises(Rejected):
+                await client.check("nope", "a")
+
+    asyncio.run(run())
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """Takes connections, and never says anything."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+def test_no_answer_in_time(silent: str) -> None:
+    with Client(silent, timeout=0.1) as client, pytest.raises(DeadlineExceeded, match=r"^no answer within 0\.1 s$"):
+        client.check("login", "a")
+
+    async def ask() -> None:
+        async with AsyncClient(silent, timeout=0.1) as client:
+            await client.check("login", "a")
+
+    with pytest.raises(DeadlineExceeded, match=r"^no answer within 0\.1 s$"):
+        asyncio.run(ask())
+
+
+def test_nobody_there() -> None:
+    with Client("http://127.0.0.1:1") as client, pytest.raises(Unreachable):
+        client.check("login", "a")
+
+
+ANSWER = {"allowed": True, "policy": None, "limit": 1, "remaining": 1, "retry_after_ms": 0, "reset_after_ms": 0}
+SOUND = ANSWER | {"decided": "exact", "limits": []}
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "message"),
+    [
+        (200, "<html>", "status 200 with a body that is not JSON"),
+        (200, "[" * 100_000, "status 200 with a body that is not JSON"),
+        (200, "[]", "a JSON object was expected"),
+        (200, json.dumps(ANSWER), "`decided` is missing from the answer"),
+        (200, json.dumps(SOUND | {"allowed": "yes"}), "`allowed` of the answer is not of type bool"),
+        (200, json.dumps(SOUND | {"remaining": True}), "`remaining` of the answer is not of type int"),
+        (200, json.dumps(SOUND | {"limits": [1]}), "a JSON object was expected"),
+        (302, "", "status 302"),
+        (502, "Bad Gateway", "status 502 without a problem document"),
+        (404, "{}", "status 404 without a problem document"),
+    ],
+)
+def test_what_is_no_tidegate(status: int, body: str, message: str) -> None:
+    transport = httpx.MockTransport(lambda _: httpx.Response(status, text=body))
+    with Client(http=httpx.Client(transport=transport)) as client, pytest.raises(UnexpectedAnswer) as caught:
+        client.check("login", "a")
+    assert str(caught.value) == message
+
+
+def test_fields_that_later_servers_add_are_passed_over() -> None:
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, json=SOUND | {"new": 1}))
+    with Client(http=httpx.Client(transport=transport)) as client:
+        assert client.check("login", "a").allowed
+
+
+def test_a_failing_store_is_an_exception_for_permits() -> None:
+    problem = {"type": "about:blank", "title": "t", "status": 503, "detail": "d"}
+    transport = httpx.MockTransport(lambda _: httpx.Response(503, json=problem))
+    with Client(http=httpx.Client(transport=transport)) as client, pytest.raises(Unavailable, match=r"^503 t: d$"):
+        client.permit("jobs", "a")
+
+
+def test_the_token_is_sent() -> None:
+    seen = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append(request.headers["authorization"])
+        return httpx.Response(200, json=SOUND)
+
+    with Client("http://limiter/", token="s3cret", http=httpx.Client(transport=httpx.MockTransport(answer))) as client:
+        client.check("login", "a")
+    assert seen == ["Bearer s3cret"]
+
+
+@pytest.mark.parametrize("bad", [{"url": "localhost:8080"}, {"timeout": 0}, {"timeout": float("nan")}])
+def test_settings_name_the_bad_one(bad: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match=f"^{next(iter(bad))} must"):
+        Client(**bad)  # type: ignore[arg-type]
