@@ -1,0 +1,120 @@
+// The client of a tidegate server.
+//
+// A denial is a value, a failure an exception. It does not retry, because whoever asks a
+// limiter has a request of his own waiting; give a check an `id` if you do.
+
+import type { Answer, Denied, Problem } from "./answers.js";
+import { DeadlineExceeded, UnexpectedAnswer, Unreachable } from "./errors.js";
+import { Permit } from "./permit.js";
+import {
+  type Check,
+  type PermitRequest,
+  type Raw,
+  type WaitingCheck,
+  decodeAnswer,
+  decodeAnswers,
+  decodeGrant,
+  encode,
+} from "./wire.js";
+
+/** More than a batch of 1,000 checks against 256 limits each can fill by far; what sends more is no tidegate. */
+const MAX_ANSWER_BYTES = 64 << 20;
+
+/** Where the server is, and how long to wait for it. */
+export interface ClientOptions {
+  /** `http://127.0.0.1:8080` unless given. */
+  url?: string;
+  /** The server's secret, if it wants one. */
+  token?: string;
+  /** Bounds a whole call. 1,000 unless given. */
+  timeoutMs?: number;
+  /** Instead of the global `fetch`. */
+  fetch?: typeof fetch;
+}
+
+/** Asks a tidegate server. */
+export class Client {
+  readonly #url: string;
+  readonly #headers: Record<string, string>;
+  readonly #timeoutMs: number;
+  readonly #fetch: typeof fetch;
+
+  constructor({ url = "http://127.0.0.1:8080", token, timeoutMs = 1000, fetch: send }: ClientOptions = {}) {
+    if (!/^https?:\/\//.test(url)) throw new RangeError(`url must start with http:// or https://, not ${url}`);
+    if (!(timeoutMs > 0 && timeoutMs < 2 ** 31)) {
+      throw new RangeError(`timeoutMs must be more than 0 and less than 2^31, not ${timeoutMs}`);
+    }
+    this.#url = url.replace(/\/+$/, "");
+    this.#headers = { "content-type": "application/json" };
+    if (token !== undefined) this.#headers["authorization"] = `Bearer ${token}`;
+    this.#timeoutMs = timeoutMs;
+    // The global one is looked up with each call, and called without `this`, which browsers insist on.
+    this.#fetch = send ?? ((input, init) => globalThis.fetch(input, init));
+  }
+
+  /** One decision. */
+  async check(check: WaitingCheck): Promise<Answer> {
+    // A check that may wait at the server is given that time on top.
+    return decodeAnswer(await this.#send("POST", "/v1/check", encode(check), check.maxWaitMs));
+  }
+
+  /** Up to 1,000 decisions, in order. A `Problem` stands where an `id` came before with another cost. */
+  async checkBatch(checks: readonly Check[]): Promise<(Answer | Problem)[]> {
+    const body = { checks: checks.map(encode) };
+    return decodeAnswers(await this.#send("POST", "/v1/check/batch", body), checks.length);
+  }
+
+  /** A place under a concurrency limit. Look at `allowed`: only a `Permit` can be held. */
+  async permit(request: PermitRequest): Promise<Permit | Denied> {
+    const grant = decodeGrant(await this.#send("POST", "/v1/permits", encode(request)));
+    if ("allowed" in grant) return grant;
+    return new Permit(grant, (method, path, body) => this.#send(method, path, body));
+  }
+
+  async #send(method: string, path: string, body?: object, extraMs = 0): Promise<Raw> {
+    const timeoutMs = this.#timeoutMs + extraMs;
+    // Not `AbortSignal.timeout`: its timer would go on after the answer has come.
+    const deadline = new AbortController();
+    const timer = setTimeout(() => deadline.abort(), timeoutMs);
+    try {
+      const response = await this.#fetch(this.#url + path, {
+        method,
+        headers: this.#headers,
+        body: body === undefined ? null : JSON.stringify(body),
+        redirect: "manual",
+        signal: deadline.signal,
+      });
+      return { status: response.status, fields: [...response.headers], body: await read(response) };
+    } catch (error) {
+      if (error instanceof UnexpectedAnswer) throw error;
+      if (deadline.signal.aborted) throw new DeadlineExceeded(`no answer within ${timeoutMs} ms`, { cause: error });
+      throw new Unreachable(reason(error), { cause: error });
+    } finally {
+      clearTimeout(timer);
+    }
+  }
+}
+
+async function read(response: Response): Promise<string> {
+  if (response.body === null) return "";
+  const reader = response.body.getReader();
+  const decoder = new TextDecoder();
+  let text = "";
+  let bytes = 0;
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return text + decoder.decode();
+    bytes += value.byteLength;
+    if (bytes > MAX_ANSWER_BYTES) {
+      await reader.cancel();
+      throw new UnexpectedAnswer(`an answer of more than ${MAX_ANSWER_BYTES} bytes`);
+    }
+    text += decoder.decode(value, { stream: true });
+  }
+}
+
+/** `fetch` says "fetch failed" and keeps what happened to itself. */
+function reason(error: unknown): string {
+  const { message, cause } = error instanceof Error ? error : new Error(String(error));
+  return cause instanceof Error && cause.message !== "" ? cause.message : message;
+}

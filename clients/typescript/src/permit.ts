@@ -1,0 +1,104 @@
+// A place that is held, and kept by renewing its lease.
+//
+// A lease is renewed when a third of it has gone by. A renewal that fails is tried again
+// soon, because the server may only be restarting; it is given up when the lease has ended
+// by the caller's own clock, for then somebody else may have the place.
+
+import type { Answer } from "./answers.js";
+import { PermitLost, TidegateError } from "./errors.js";
+import { sleep } from "./sleep.js";
+import { type Grant, type Raw, decodeRelease, decodeRenewal } from "./wire.js";
+
+const RENEWALS_PER_LEASE = 3;
+const TRIES_PER_LEASE = 12;
+/** Never more often, however short the lease: renewing must not become a load of its own. */
+const MIN_WAIT_MS = 10;
+/** Timers take no more. */
+const MAX_WAIT_MS = 2 ** 31 - 1;
+
+type Send = (method: string, path: string, body?: object) => Promise<Raw>;
+
+/** A place under a concurrency limit. */
+export class Permit {
+  readonly allowed = true;
+  readonly id: string;
+  readonly answer: Answer;
+  readonly #send: Send;
+  readonly #lost = new AbortController();
+  readonly #done = new AbortController();
+  #ttlMs = 0;
+  #endsAt = 0;
+
+  /** Made by `Client.permit`. */
+  constructor(grant: Grant, send: Send) {
+    this.id = grant.id;
+    this.answer = grant.answer;
+    this.#send = send;
+    this.#start(grant.ttlMs);
+  }
+
+  /** Aborts when the place is known to be somebody else's: long work should heed it. */
+  get lost(): AbortSignal {
+    return this.#lost.signal;
+  }
+
+  /**
+   * Renews the permit while `work` goes on, and gives it back at the end. If giving back fails, the lease
+   * ends by itself.
+   */
+  async hold<T>(work: (lost: AbortSignal) => T | Promise<T>): Promise<T> {
+    const renewals = this.#renewUntilDone();
+    try {
+      return await work(this.lost);
+    } finally {
+      this.#done.abort();
+      // A renewal under way is waited for: after it the place is given back for good.
+      await renewals;
+      await this.release().catch(onlyTidegateErrors);
+    }
+  }
+
+  /** Starts the lease anew and returns it. Throws `PermitLost` if it has ended. */
+  async renew(ttlMs?: number): Promise<number> {
+    const body = ttlMs === undefined ? undefined : { ttl_ms: ttlMs };
+    try {
+      this.#start(decodeRenewal(await this.#send("PUT", `/v1/permits/${this.id}`, body)));
+      return this.#ttlMs;
+    } catch (error) {
+      if (error instanceof PermitLost) this.#lost.abort(error);
+      throw error;
+    }
+  }
+
+  /** Gives it back. Throws `PermitLost` if the lease had ended. */
+  async release(): Promise<void> {
+    this.#done.abort();
+    decodeRelease(await this.#send("DELETE", `/v1/permits/${this.id}`));
+  }
+
+  #start(ttlMs: number): void {
+    this.#ttlMs = ttlMs;
+    this.#endsAt = performance.now() + ttlMs;
+  }
+
+  async #renewUntilDone(): Promise<void> {
+    let part = RENEWALS_PER_LEASE;
+    for (;;) {
+      await sleep(Math.min(Math.max(this.#ttlMs / part, MIN_WAIT_MS), MAX_WAIT_MS), this.#done.signal).catch(() => {});
+      if (this.#done.signal.aborted) return;
+      try {
+        await this.renew();
+        part = RENEWALS_PER_LEASE;
+      } catch (error) {
+        onlyTidegateErrors(error);
+        if (performance.now() >= this.#endsAt) this.#lost.abort(error);
+        part = TRIES_PER_LEASE;
+      }
+      if (this.lost.aborted) return;
+    }
+  }
+}
+
+function onlyTidegateErrors(error: unknown): void {
+  if (!(error instanceof TidegateError)) throw error;
+}

@@ -1,0 +1,231 @@
+// Requests and answers as the HTTP API has them.
+
+import type { Answer, Denied, Line, Problem } from "./answers.js";
+import { PermitLost, Rejected, Unavailable, UnexpectedAnswer } from "./errors.js";
+import { advise } from "./fields.js";
+
+/** The facts about a request by which policies are selected and keys made. */
+export interface Attributes {
+  method?: string;
+  path?: string;
+  query?: string;
+  host?: string;
+  clientIp?: string;
+  headers?: Record<string, string>;
+  descriptors?: Record<string, string>;
+}
+
+interface Options {
+  /** Units asked for; 0 looks without charging, a negative cost gives back. */
+  cost?: number;
+}
+
+interface CheckOptions extends Options {
+  /** The same check with the same id is charged once. */
+  id?: string;
+  /** Charge without asking, and never be denied. */
+  force?: boolean;
+}
+
+/** Who asks for what: a key under a policy, attributes, or a key under limits of the caller's own. */
+export type Subject =
+  | { policy: string; key: string; attributes?: Attributes }
+  | { attributes: Attributes; policy?: string }
+  | { key: string; limits: readonly string[] };
+
+/** A question. */
+export type Check = Subject & CheckOptions;
+
+/** A question that may be answered later. */
+export type WaitingCheck = Check & {
+  /** Wait up to so long instead of being denied. */
+  maxWaitMs?: number;
+};
+
+/** A place that is asked for. */
+export type PermitRequest = Subject & Options & { ttlMs?: number };
+
+/** A response, read to its end. */
+export interface Raw {
+  readonly status: number;
+  readonly fields: readonly (readonly [string, string])[];
+  readonly body: string;
+}
+
+/** A permit as the server gives it. */
+export interface Grant {
+  readonly answer: Answer;
+  readonly id: string;
+  readonly ttlMs: number;
+}
+
+/** The body of a request, with the API's names; what is `undefined` is left out by JSON. */
+export function encode(question: WaitingCheck | PermitRequest): object {
+  const { attributes, maxWaitMs, ttlMs, ...same }: AnyQuestion = question;
+  return { ...same, attributes: encodeAttributes(attributes), max_wait_ms: maxWaitMs, ttl_ms: ttlMs };
+}
+
+interface AnyQuestion {
+  attributes?: Attributes;
+  maxWaitMs?: number;
+  ttlMs?: number;
+}
+
+function encodeAttributes(attributes: Attributes | undefined): object | undefined {
+  if (attributes === undefined) return undefined;
+  const { clientIp, ...same } = attributes;
+  return { ...same, client_ip: clientIp };
+}
+
+export function decodeAnswer(raw: Raw): Answer {
+  return answerOf(documentOf(raw, 200));
+}
+
+export function decodeAnswers(raw: Raw, count: number): (Answer | Problem)[] {
+  const rows = documentOf(raw, 200).list("answers");
+  if (rows.length !== count) throw new UnexpectedAnswer(`${rows.length} answers to ${count} checks`);
+  return rows.map((row) => (row.has("allowed") ? answerOf(row) : problemOf(row)));
+}
+
+export function decodeGrant(raw: Raw): Grant | Denied {
+  if (raw.status === 429) {
+    const retryAfter = raw.fields.filter(([name]) => name.toLowerCase() === "retry-after");
+    return {
+      allowed: false,
+      problem: problemOf(rowOf(raw)),
+      retryAfterMs: advise(429, retryAfter).waitMs,
+      fields: raw.fields.filter(([name]) => /^(retry-after|ratelimit|ratelimit-.*|x-ratelimit-.*)$/i.test(name)),
+    };
+  }
+  const row = documentOf(raw, 201);
+  return { answer: answerOf(row), id: row.get("id", "string"), ttlMs: row.get("ttl_ms", "number") };
+}
+
+/** For how long a permit is held now. */
+export function decodeRenewal(raw: Raw): number {
+  requireHeld(raw);
+  return documentOf(raw, 200).get("ttl_ms", "number");
+}
+
+export function decodeRelease(raw: Raw): void {
+  requireHeld(raw);
+  if (raw.status !== 204) throw refusalOf(raw);
+}
+
+function requireHeld(raw: Raw): void {
+  if (raw.status !== 404) return;
+  const refusal = refusalOf(raw);
+  throw refusal instanceof Rejected ? new PermitLost(refusal.problem) : refusal;
+}
+
+function documentOf(raw: Raw, status: number): Row {
+  if (raw.status !== status) throw refusalOf(raw);
+  return rowOf(raw);
+}
+
+function refusalOf(raw: Raw): Error {
+  if (raw.status < 400) return new UnexpectedAnswer(`status ${raw.status}`);
+  try {
+    const problem = problemOf(rowOf(raw));
+    return raw.status === 503 ? new Unavailable(problem) : new Rejected(problem);
+  } catch (error) {
+    if (!(error instanceof UnexpectedAnswer)) throw error;
+    return new UnexpectedAnswer(`status ${raw.status} without a problem document`);
+  }
+}
+
+function rowOf(raw: Raw): Row {
+  let value: unknown;
+  try {
+    value = JSON.parse(raw.body);
+  } catch {
+    throw new UnexpectedAnswer(`status ${raw.status} with a body that is not JSON`);
+  }
+  return new Row(value);
+}
+
+function answerOf(row: Row): Answer {
+  return {
+    allowed: row.get("allowed", "boolean"),
+    policy: row.optional("policy", "string"),
+    limit: row.optional("limit", "number"),
+    remaining: row.optional("remaining", "number"),
+    retryAfterMs: row.optional("retry_after_ms", "number"),
+    resetAfterMs: row.optional("reset_after_ms", "number"),
+    decided: row.get("decided", "string"),
+    limits: row.list("limits").map(lineOf),
+    noRoom: row.optional("no_room", "boolean") ?? false,
+  };
+}
+
+function lineOf(row: Row): Line {
+  return {
+    policy: row.optional("policy", "string"),
+    limit: row.get("limit", "number"),
+    windowMs: row.get("window_ms", "number"),
+    algorithm: row.get("algorithm", "string"),
+    remaining: row.optional("remaining", "number"),
+    allowed: row.get("allowed", "boolean"),
+    retryAfterMs: row.optional("retry_after_ms", "number"),
+    mode: row.optional("mode", "string"),
+    decided: row.optional("decided", "string") ?? "exact",
+  };
+}
+
+function problemOf(row: Row): Problem {
+  return {
+    type: row.get("type", "string"),
+    title: row.get("title", "string"),
+    status: row.get("status", "number"),
+    detail: row.get("detail", "string"),
+    field: row.optional("field", "string"),
+    violatedPolicies: row.texts("violated-policies"),
+  };
+}
+
+interface Kinds {
+  string: string;
+  number: number;
+  boolean: boolean;
+}
+
+/** A JSON object whose members are looked at before they are believed. */
+class Row {
+  readonly #members: Readonly<Record<string, unknown>>;
+
+  constructor(value: unknown) {
+    if (typeof value !== "object" || value === null || Array.isArray(value)) {
+      throw new UnexpectedAnswer("a JSON object was expected");
+    }
+    this.#members = value as Record<string, unknown>;
+  }
+
+  has(name: string): boolean {
+    return Object.hasOwn(this.#members, name);
+  }
+
+  get<K extends keyof Kinds>(name: string, kind: K): Kinds[K] {
+    const value = this.optional(name, kind);
+    if (value === null) throw new UnexpectedAnswer(`\`${name}\` is missing from the answer`);
+    return value;
+  }
+
+  optional<K extends keyof Kinds>(name: string, kind: K): Kinds[K] | null {
+    const value = this.has(name) ? this.#members[name] : null;
+    if (value !== null && typeof value !== kind) {
+      throw new UnexpectedAnswer(`\`${name}\` of the answer is not of type ${kind}`);
+    }
+    return value as Kinds[K] | null;
+  }
+
+  list(name: string): Row[] {
+    const value = this.#members[name];
+    if (!Array.isArray(value)) throw new UnexpectedAnswer(`\`${name}\` of the answer is not a list`);
+    return value.map((member) => new Row(member));
+  }
+
+  texts(name: string): string[] {
+    const value = this.#members[name];
+    return Array.isArray(value) ? value.map(String) : [];
+  }
+}

@@ -1,0 +1,248 @@
+// The client against a real server, and against things that are none.
+
+import assert from "node:assert/strict";
+import { before, test } from "node:test";
+import { setTimeout as pause } from "node:timers/promises";
+
+import {
+  type Answer,
+  Client,
+  type ClientOptions,
+  DeadlineExceeded,
+  type Denied,
+  Permit,
+  PermitLost,
+  type Problem,
+  Rejected,
+  Unavailable,
+  UnexpectedAnswer,
+  Unreachable,
+} from "@tidegate/client";
+import { NOBODY, somebody, startSilent, startTidegate } from "./support.js";
+
+const LOG = ["2 per 1h sliding-log"];
+let url: string;
+let client: Client;
+
+before(async () => {
+  url = await startTidegate();
+  client = new Client({ url, timeoutMs: 10_000 });
+});
+
+const allowed = (answer: Answer | Problem | undefined) => answer !== undefined && "allowed" in answer && answer.allowed;
+
+function given(permit: Permit | Denied): Permit {
+  assert.ok(permit.allowed);
+  return permit;
+}
+
+test("a key under a policy", async () => {
+  const subject = { policy: "login", key: somebody() };
+  const first = await client.check(subject);
+  const { policy, limit, remaining, retryAfterMs, decided, noRoom } = first;
+  assert.deepEqual([first.allowed, policy, limit, remaining], [true, "login", 2, 1]);
+  assert.deepEqual([retryAfterMs, decided, noRoom], [0, "exact", false]);
+  assert.deepEqual(first.limits.map((line) => [line.algorithm, line.windowMs]), [
+    ["sliding-log", 3_600_000],
+    ["sliding-counter", 86_400_000],
+  ]);
+  assert.equal((await client.check({ ...subject, cost: 0 })).remaining, 1);
+  assert.ok((await client.check(subject)).allowed);
+  const denied = await client.check(subject);
+  assert.ok(!denied.allowed && denied.retryAfterMs !== null && denied.retryAfterMs > 0);
+  assert.ok((await client.check({ ...subject, cost: -1 })).allowed);
+  assert.ok((await client.check(subject)).allowed);
+});
+
+test("limits of one's own", async () => {
+  const answer = await client.check({ key: somebody(), limits: LOG, cost: 3 });
+  assert.deepEqual([answer.allowed, answer.policy, answer.retryAfterMs], [false, null, null]);
+});
+
+test("attributes", async () => {
+  const attributes = { method: "GET", path: "/api/x?y=1", clientIp: "192.0.2.7", headers: { "x-api-key": somebody() } };
+  const answer = await client.check({ attributes });
+  assert.deepEqual([answer.policy, answer.remaining], ["api", 2]);
+  assert.deepEqual(answer.limits.map((line) => line.mode), [null, "observe"]);
+  const nothing = await client.check({ attributes: { path: "/elsewhere" } });
+  assert.deepEqual([nothing.allowed, nothing.policy, nothing.limits], [true, null, []]);
+});
+
+test("an id is charged once", async () => {
+  const subject = { policy: "login", key: somebody(), id: "a" };
+  for (let times = 0; times < 5; times += 1) assert.equal((await client.check(subject)).remaining, 1);
+});
+
+test("force", async () => {
+  const subject = { policy: "login", key: somebody() };
+  assert.ok((await client.check({ ...subject, cost: 5, force: true })).allowed);
+  assert.ok(!(await client.check(subject)).allowed);
+});
+
+test("a check may wait at the server", async () => {
+  const subject = { key: somebody(), limits: ["1 per 300ms sliding-log"], maxWaitMs: 5000 };
+  for (let times = 0; times < 3; times += 1) assert.ok((await client.check(subject)).allowed);
+});
+
+test("batch", async () => {
+  const [policy, key] = ["login", somebody()];
+  const checks = [{ policy, key }, { key, limits: LOG, cost: 3 }, { policy, key, id: "a" }, { policy, key }];
+  assert.deepEqual((await client.checkBatch(checks)).map(allowed), [true, false, true, false]);
+  const [problem] = await client.checkBatch([{ policy, key, id: "a", cost: 2 }]);
+  assert.ok(problem !== undefined && "status" in problem && problem.status === 409);
+  assert.deepEqual(await client.checkBatch([]), []);
+});
+
+test("bad input is an exception that names the field", async () => {
+  const rows: [() => Promise<unknown>, number, string][] = [
+    [() => client.check({ policy: "nope", key: "a" }), 404, "policy"],
+    [() => client.check({ policy: "login", key: "" }), 400, "key"],
+    [() => client.check({ key: "a", limits: ["5 per 1 fortnight"] }), 400, "limits[0]"],
+    [() => client.checkBatch([{ policy: "login", key: "a" }, { policy: "login", key: "a", cost: 1e13 }]), 400, "checks[1].cost"],
+    [() => client.check({ policy: "jobs", key: "a" }), 409, "policy"],
+    [() => client.permit({ policy: "login", key: "a" }), 409, "policy"],
+  ];
+  for (const [call, status, field] of rows) {
+    await assert.rejects(call, (error) => {
+      assert.ok(error instanceof Rejected && error.name === "Rejected");
+      assert.deepEqual([error.problem.status, error.problem.field], [status, field]);
+      assert.ok(error.message.endsWith(`(field ${field})`));
+      return true;
+    });
+  }
+});
+
+test("a permit is held and given back", async () => {
+  const subject = { policy: "jobs", key: somebody() };
+  const done = await given(await client.permit(subject)).hold(async (lost) => {
+    const denied = await client.permit(subject);
+    assert.ok(!denied.allowed);
+    assert.deepEqual(denied.problem.violatedPolicies, ["jobs"]);
+    assert.ok(denied.retryAfterMs !== null && denied.retryAfterMs > 0 && denied.retryAfterMs <= 60_000);
+    assert.deepEqual(denied.fields.map(([name]) => name).sort(), ["ratelimit", "ratelimit-policy", "retry-after"]);
+    assert.ok(!lost.aborted);
+    return "done";
+  });
+  assert.equal(done, "done");
+  const again = given(await client.permit({ ...subject, ttlMs: 20_000 }));
+  assert.equal(await again.renew(), 20_000);
+  assert.equal(await again.renew(30_000), 30_000);
+  await again.release();
+  await assert.rejects(again.release(), PermitLost);
+});
+
+test("a permit is given back when the work fails", async () => {
+  const subject = { policy: "jobs", key: somebody() };
+  const failing = given(await client.permit(subject)).hold(() => {
+    throw new Error("broken");
+  });
+  await assert.rejects(failing, /^Error: broken$/);
+  await given(await client.permit(subject)).release();
+});
+
+test("a permit is renewed while held", async () => {
+  const [policy, key, ttlMs] = ["jobs", somebody(), 1500];
+  await given(await client.permit({ policy, key, ttlMs })).hold(async (lost) => {
+    await pause(ttlMs * 1.7);
+    assert.ok(!(await client.permit({ policy, key })).allowed);
+    assert.ok(!lost.aborted);
+  });
+});
+
+test("a permit that is lost says so", { timeout: 20_000 }, async () => {
+  const permit = given(await client.permit({ policy: "jobs", key: somebody(), ttlMs: 600 }));
+  await permit.hold(async (lost) => {
+    // Not by `release`, which would stop the renewals.
+    await fetch(`${url}/v1/permits/${permit.id}`, { method: "DELETE" });
+    await new Promise((resolve) => lost.addEventListener("abort", resolve));
+    assert.ok(lost.reason instanceof PermitLost);
+  });
+});
+
+test("a lease ends by the caller's clock if renewals fail", { timeout: 20_000 }, async () => {
+  const grant = { allowed: true, decided: "exact", limits: [], id: "x", ttl_ms: 100 };
+  const flaky = new Client({
+    fetch: async (_, init) => {
+      if (init?.method === "POST") return Response.json(grant, { status: 201 });
+      throw new TypeError("refused");
+    },
+  });
+  await given(await flaky.permit({ policy: "jobs", key: "a" })).hold(async (lost) => {
+    await new Promise((resolve) => lost.addEventListener("abort", resolve));
+  });
+});
+
+test("no answer in time", async () => {
+  const silent = new Client({ url: await startSilent(), timeoutMs: 100 });
+  await assert.rejects(silent.check({ policy: "login", key: "a" }), (error) => {
+    assert.ok(error instanceof DeadlineExceeded && error instanceof Unreachable);
+    assert.equal(error.message, "no answer within 100 ms");
+    return true;
+  });
+});
+
+test("nobody there", async () => {
+  const asked = new Client({ url: NOBODY }).check({ policy: "login", key: "a" });
+  await assert.rejects(asked, (error) => error instanceof Unreachable && !(error instanceof DeadlineExceeded));
+});
+
+const ANSWER = { allowed: true, policy: null, limit: 1, remaining: 1, retry_after_ms: 0, reset_after_ms: 0 };
+const SOUND = { ...ANSWER, decided: "exact", limits: [] };
+const answering = (status: number, body: string | null, options: ClientOptions = {}) =>
+  new Client({ fetch: async () => new Response(body, { status }), ...options });
+
+test("what is no tidegate", async () => {
+  const rows: [number, string, string][] = [
+    [200, "<html>", "status 200 with a body that is not JSON"],
+    [200, "[]", "a JSON object was expected"],
+    [200, "null", "a JSON object was expected"],
+    [200, JSON.stringify(ANSWER), "`decided` is missing from the answer"],
+    [200, JSON.stringify({ ...SOUND, allowed: "yes" }), "`allowed` of the answer is not of type boolean"],
+    [200, JSON.stringify({ ...SOUND, remaining: true }), "`remaining` of the answer is not of type number"],
+    [200, JSON.stringify({ ...SOUND, limits: 1 }), "`limits` of the answer is not a list"],
+    [200, JSON.stringify({ ...SOUND, limits: [1] }), "a JSON object was expected"],
+    [302, "", "status 302"],
+    [502, "Bad Gateway", "status 502 without a problem document"],
+    [404, "{}", "status 404 without a problem document"],
+  ];
+  for (const [status, body, message] of rows) {
+    await assert.rejects(answering(status, body).check({ policy: "login", key: "a" }), (error) => {
+      assert.ok(error instanceof UnexpectedAnswer);
+      assert.equal(error.message, message);
+      return true;
+    });
+  }
+});
+
+test("fields that later servers add are passed over", async () => {
+  assert.ok((await answering(200, JSON.stringify({ ...SOUND, new: 1 })).check({ policy: "login", key: "a" })).allowed);
+});
+
+test("a failing store is an exception for permits", async () => {
+  const problem = JSON.stringify({ type: "about:blank", title: "t", status: 503, detail: "d" });
+  await assert.rejects(answering(503, problem).permit({ policy: "jobs", key: "a" }), (error) => {
+    assert.ok(error instanceof Unavailable);
+    assert.equal(error.message, "503 t: d");
+    return true;
+  });
+});
+
+test("the token is sent", async () => {
+  const seen: unknown[] = [];
+  const asking = new Client({
+    url: "http://limiter/",
+    token: "s3cret",
+    fetch: async (input, init) => {
+      seen.push(input, new Headers(init?.headers).get("authorization"));
+      return Response.json(SOUND);
+    },
+  });
+  await asking.check({ policy: "login", key: "a" });
+  assert.deepEqual(seen, ["http://limiter/v1/check", "Bearer s3cret"]);
+});
+
+test("settings name the bad one", () => {
+  assert.throws(() => new Client({ url: "localhost:8080" }), /^RangeError: url must/);
+  assert.throws(() => new Client({ timeoutMs: 0 }), /^RangeError: timeoutMs must/);
+  assert.throws(() => new Client({ timeoutMs: NaN }), /^RangeError: timeoutMs must/);
+});

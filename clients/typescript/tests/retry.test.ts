@@ -1,0 +1,226 @@
+// Backoff, budget, pace, and the course of a request through its retries.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { Backoff, Budget, Pacer, type ResponseLike, Retrier, retry, retryFetch } from "@tidegate/client";
+import { NOBODY, startScripted, startSilent } from "./support.js";
+
+const reply = (status: number, headers: Record<string, string> = {}): ResponseLike => ({
+  status,
+  headers: new Headers(headers),
+});
+const atOnce = () => Promise.resolve();
+
+test("delays", () => {
+  const rows: [retry: number, waitMs: number | null, chance: number, expect: number | null][] = [
+    [0, null, 0, 0],
+    [0, null, 0.5, 50],
+    [1, null, 0.5, 100],
+    [2, null, 1, 400],
+    [3, 2000, 0.5, 2400], // on top of what was asked
+    [3, 0, 0.5, 400],
+    [4, null, 0.5, null], // tried often enough
+    [0, 60_000, 0, 60_000],
+    [0, 60_001, 0, null], // too long is not cut short
+    [0, 86_400_000, 0, null],
+  ];
+  for (const [number, waitMs, chance, expect] of rows) {
+    assert.equal(new Backoff().delayMs(number, waitMs, () => chance), expect);
+  }
+});
+
+test("jitter is capped however often it doubled", () => {
+  const backoff = new Backoff({ retries: 10_000 });
+  assert.equal(backoff.delayMs(7, null, () => 1), 10_000);
+  assert.equal(backoff.delayMs(9_999, null, () => 1), 10_000);
+});
+
+test("bad settings are named", () => {
+  for (const bad of [{ retries: -1 }, { baseMs: NaN }, { capMs: Infinity }, { maxWaitMs: 2 ** 31 }, { deadlineMs: -1 }]) {
+    assert.throws(() => new Backoff(bad), new RegExp(`^RangeError: ${Object.keys(bad)[0]} must be between`));
+  }
+  assert.throws(() => new Budget({ ratio: 2 }), /^RangeError: ratio must be/);
+  assert.throws(() => new Budget({ reserve: 0 }), /^RangeError: reserve must be/);
+});
+
+test("the budget is a part of the requests", () => {
+  const budget = new Budget({ ratio: 0.5, reserve: 2 });
+  const three = () => [1, 2, 3].map(() => budget.withdraw());
+  assert.deepEqual(three(), [true, true, false]);
+  budget.deposit();
+  assert.equal(budget.withdraw(), false);
+  budget.deposit();
+  assert.equal(budget.withdraw(), true);
+  for (let times = 0; times < 100; times += 1) budget.deposit();
+  assert.deepEqual(three(), [true, true, false]);
+});
+
+test("the pacer spaces requests out", () => {
+  let now = 100_000;
+  const pacer = new Pacer(2000, () => now, () => 0);
+  const three = () => [1, 2, 3].map(() => pacer.pauseMs("a"));
+  assert.equal(pacer.pauseMs("a"), 0);
+  pacer.observe("a", 500);
+  assert.deepEqual(three(), [500, 1000, 1500]);
+  assert.equal(pacer.pauseMs("b"), 0);
+  assert.deepEqual(three(), [2000, 2000, 2000]);
+  now += 60_000;
+  assert.equal(pacer.pauseMs("a"), 0);
+  pacer.observe("a", 86_400_000);
+  assert.equal(pacer.pauseMs("a"), 2000);
+  pacer.observe("a", null);
+  assert.equal(pacer.pauseMs("a"), 0);
+});
+
+test("the pacer forgets servers", () => {
+  const pacer = new Pacer(2000, () => 0, () => 0);
+  for (let number = 0; number < 5000; number += 1) pacer.observe(String(number), 1000);
+  assert.ok(pacer.size <= 1024);
+  assert.equal(pacer.pauseMs("0"), 0);
+  assert.equal(pacer.pauseMs("4999"), 1000);
+});
+
+const REFUSED = reply(429, { "retry-after": "1" });
+const BUSY = reply(503);
+const BUSY_UNTIL = reply(503, { "retry-after": "1" });
+const GONE = new TypeError("fetch failed");
+const REFUSED_TO_CONNECT = new TypeError("fetch failed", { cause: { code: "ECONNREFUSED" } });
+const STOPPED = new DOMException("stopped", "AbortError");
+const OK = reply(200);
+
+test("courses", async () => {
+  const rows: [method: string, keysHonoured: boolean, script: (ResponseLike | Error)[], tries: number][] = [
+    ["GET", false, [OK], 1],
+    ["GET", false, [reply(404)], 1],
+    ["GET", false, [reply(500)], 1],
+    ["GET", false, [REFUSED, OK], 2],
+    ["GET", false, [BUSY, GONE, REFUSED, OK], 4],
+    ["GET", false, Array<ResponseLike>(9).fill(REFUSED), 5],
+    ["GET", false, Array<Error>(9).fill(GONE), 5],
+    ["GET", false, [STOPPED, OK], 1],
+    ["GET", false, [reply(429, { "retry-after": "3155760000" }), OK], 1],
+    ["GET", false, [reply(429, { "retry-after": "-1" }), OK], 2],
+    ["POST", false, [REFUSED, OK], 2],
+    ["POST", false, [BUSY_UNTIL, OK], 2],
+    ["POST", false, [BUSY, OK], 1],
+    ["POST", false, [GONE, OK], 1],
+    ["POST", false, [REFUSED_TO_CONNECT, OK], 2],
+    ["POST", true, [BUSY, GONE, OK], 3],
+    ["patch", false, [BUSY, OK], 1],
+    ["delete", false, [BUSY, OK], 2],
+  ];
+  for (const [method, keysHonoured, script, tries] of rows) {
+    await course(method, keysHonoured, script, tries);
+  }
+});
+
+async function course(method: string, keysHonoured: boolean, script: (ResponseLike | Error)[], tries: number) {
+  const [keys, waits]: [(string | undefined)[], number[]] = [[], []];
+  const outcome = await retry<ResponseLike>(
+    (headers) => {
+      keys.push(headers["Idempotency-Key"]);
+      const next = script[keys.length - 1];
+      return next === undefined || next instanceof Error ? Promise.reject(next) : Promise.resolve(next);
+    },
+    { method, retrier: new Retrier({ keysHonoured }), sleep: async (ms) => void waits.push(ms) },
+  ).catch((error: unknown) => error);
+  assert.equal(outcome, script[tries - 1]);
+  assert.equal(keys.length, tries);
+  // One key for all attempts, and only where a repetition would matter.
+  assert.equal(new Set(keys).size, 1);
+  assert.equal(keys[0] !== undefined, ["POST", "PATCH"].includes(method.toUpperCase()));
+  if (keys[0] !== undefined) assert.match(keys[0], /^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$/);
+  const delays = waits.filter((_, index) => index % 2 === 1);
+  delays.forEach((delay, number) => {
+    const outcome = script[number];
+    const asked = outcome === REFUSED || outcome === BUSY_UNTIL ? 1000 : 0;
+    assert.ok(delay >= asked && delay <= asked + 100 * 2 ** number, `${delay}`);
+  });
+}
+
+test("a storm spends the budget and no more", async () => {
+  const retrier = new Retrier({ budget: new Budget({ ratio: 0.1, reserve: 5 }) });
+  let sent = 0;
+  const send = async () => {
+    sent += 1;
+    return BUSY;
+  };
+  for (let times = 0; times < 1000; times += 1) await retry(send, { retrier, sleep: atOnce });
+  assert.ok(sent > 1000 && sent <= 1000 + 5 + 100, `${sent}`);
+});
+
+test("no retry begins after the deadline", async () => {
+  const retrier = new Retrier({ backoff: new Backoff({ deadlineMs: 5000 }) });
+  const script = [reply(429, { "retry-after": "6" }), OK];
+  const last = await retry(async () => script.shift() ?? OK, { retrier, sleep: atOnce });
+  assert.equal(last.status, 429);
+});
+
+test("a success that leaves little slows the next request down", async () => {
+  const low = reply(200, { ratelimit: '"api";r=0;t=30', "ratelimit-policy": '"api";q=100;w=60' });
+  const waits: number[] = [];
+  const retrier = new Retrier();
+  for (const response of [low, OK, OK]) {
+    await retry(async () => response, { retrier, sleep: async (ms) => void waits.push(ms) });
+  }
+  const [first, paced, afterwards] = waits;
+  assert.deepEqual([first, afterwards], [0, 0]);
+  assert.ok(paced !== undefined && paced > 400 && paced <= 1000, `${paced}`);
+});
+
+const quick = () => retryFetch(new Retrier({ backoff: new Backoff({ baseMs: 1, maxWaitMs: 1000 }) }));
+const LATER: [number, Record<string, string>] = [429, { "retry-after": "0" }];
+
+test("fetch: a refusal is waited out and its body sent again", async () => {
+  const { url, script, seen } = await startScripted();
+  script.push(LATER, [503, { "retry-after": "0" }], [200, {}]);
+  assert.equal((await quick()(url, { method: "POST", body: "work" })).status, 200);
+  assert.deepEqual(seen.map(({ method, body }) => [method, body]), Array(3).fill(["POST", "work"]));
+  assert.equal(new Set(seen.map(({ headers }) => headers["idempotency-key"])).size, 1);
+  assert.ok(seen[0]?.headers["idempotency-key"]);
+});
+
+test("fetch: too long a wait ends it", async () => {
+  const { url, script, seen } = await startScripted();
+  script.push([429, { "retry-after": "3155760000" }]);
+  assert.equal((await quick()(new URL(url))).status, 429);
+  assert.equal(seen[0]?.headers["idempotency-key"], undefined);
+});
+
+test("fetch: retries end", async () => {
+  const { url, script, seen } = await startScripted();
+  for (let times = 0; times < 9; times += 1) script.push([503, {}]);
+  assert.equal((await quick()(new Request(url, { headers: { "x-a": "b" } }))).status, 503);
+  assert.deepEqual(seen.map(({ headers }) => headers["x-a"]), Array(5).fill("b"));
+});
+
+test("fetch: a body that is gone is not sent again", async () => {
+  const { url, script, seen } = await startScripted();
+  script.push(LATER, LATER, LATER);
+  const body = () => new Blob(["work"]).stream();
+  assert.equal((await quick()(url, { method: "PUT", body: body(), duplex: "half" } as RequestInit)).status, 429);
+  assert.equal((await quick()(new Request(url, { method: "PUT", body: "work" }))).status, 429);
+  assert.deepEqual(seen.map((request) => request.body), ["work", "work"]);
+});
+
+test("fetch: the caller's own key is kept", async () => {
+  const { url, script, seen } = await startScripted();
+  script.push([502, {}], [200, {}]);
+  assert.equal((await quick()(url, { method: "POST", headers: { "Idempotency-Key": "mine" } })).status, 200);
+  assert.deepEqual(seen.map(({ headers }) => headers["idempotency-key"]), ["mine", "mine"]);
+});
+
+test("fetch: nobody there, or no address", async () => {
+  await assert.rejects(quick()(NOBODY), TypeError);
+  await assert.rejects(quick()("no address"), TypeError);
+});
+
+test("fetch: stopped while it sends, and while it waits", async () => {
+  await assert.rejects(quick()(await startSilent(), { signal: AbortSignal.timeout(50) }), { name: "TimeoutError" });
+  const { url, script, seen } = await startScripted();
+  script.push([429, { "retry-after": "30" }]);
+  const patient = retryFetch(new Retrier());
+  await assert.rejects(patient(url, { signal: AbortSignal.timeout(300) }), { name: "TimeoutError" });
+  assert.ok(seen.length <= 1);
+});
