@@ -1,5 +1,6 @@
 // Client of the tidegate rate limiter, and retries that respect any limiter.
 
+export { type Passage, admit } from "./admit.js";
 export type { Answer, Decided, Denied, Line, Problem } from "./answers.js";
 export { Client, type ClientOptions } from "./client.js";
 export { DeadlineExceeded, PermitLost, Rejected, TidegateError, Unavailable, UnexpectedAnswer, Unreachable } from "./errors.js";

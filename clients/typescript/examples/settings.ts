@@ -1,0 +1,29 @@
+// What the examples are told by the environment.
+//
+// TIDEGATE_URL          where tidegate is, http://127.0.0.1:8080 unless set
+// TIDEGATE_TOKEN        its secret, if it wants one
+// TIDEGATE_ON_FAILURE   allow (the default) or deny: what happens while it does not answer
+// TIDEGATE_DEADLINE_MS  how long that takes to find out, 50 unless set
+// PORT                  where to listen, 3000 unless set
+
+import { pathToFileURL } from "node:url";
+
+import { Client } from "@tidegate/client";
+
+export type OnFailure = "allow" | "deny";
+
+export function settings(env = process.env): { client: Client; onFailure: OnFailure; port: number } {
+  const { TIDEGATE_URL: url, TIDEGATE_TOKEN: token } = env;
+  const onFailure = env["TIDEGATE_ON_FAILURE"] ?? "allow";
+  if (onFailure !== "allow" && onFailure !== "deny") {
+    throw new RangeError(`TIDEGATE_ON_FAILURE must be allow or deny, not ${onFailure}`);
+  }
+  const timeoutMs = Number(env["TIDEGATE_DEADLINE_MS"] ?? 50);
+  const client = new Client({ timeoutMs, ...(url === undefined ? {} : { url }), ...(token === undefined ? {} : { token }) });
+  return { client, onFailure, port: Number(env["PORT"] ?? 3000) };
+}
+
+/** Whether the module is the program, not part of one. */
+export function isMain(moduleUrl: string): boolean {
+  return moduleUrl === pathToFileURL(process.argv[1] ?? "").href;
+}

@@ -1,0 +1,76 @@
+// The Express and Hono examples, in front of a real tidegate server, and of none.
+
+import assert from "node:assert/strict";
+import { type RequestListener, createServer } from "node:http";
+import { before, describe, test } from "node:test";
+
+import { getRequestListener } from "@hono/node-server";
+
+import { Client } from "@tidegate/client";
+import { createApp as expressApp } from "../examples/express.js";
+import { createApp as honoApp } from "../examples/hono.js";
+import { type OnFailure, settings } from "../examples/settings.js";
+import { NOBODY, listening, somebody, startSilent, startTidegate } from "./support.js";
+
+let tidegate: string;
+
+before(async () => {
+  tidegate = await startTidegate();
+  // Failing open is reported; here that is wanted, and would only be noise.
+  console.warn = () => {};
+});
+
+const APPS: Record<string, (client: Client, onFailure: OnFailure) => RequestListener> = {
+  Express: (client, onFailure) => expressApp(client, onFailure),
+  Hono: (client, onFailure) => getRequestListener(honoApp(client, onFailure).fetch),
+};
+
+for (const [name, app] of Object.entries(APPS)) {
+  const started = (url: string, onFailure: OnFailure, timeoutMs: number) =>
+    listening(createServer(app(new Client({ url, timeoutMs }), onFailure)));
+
+  describe(name, () => {
+    test("allowed, then denied", async () => {
+      const service = await started(tidegate, "deny", 10_000);
+      const headers = { "x-api-key": somebody() };
+      const call = () => fetch(`${service}/api/hello?x=1`, { headers });
+      for (const remaining of [2, 1, 0]) {
+        const response = await call();
+        assert.deepEqual(await response.json(), { hello: "world" });
+        assert.match(response.headers.get("ratelimit") ?? "", new RegExp(`^"api";r=${remaining};t=\\d+$`));
+      }
+      const denied = await call();
+      assert.equal(denied.status, 429);
+      assert.equal(denied.headers.get("content-type"), "application/problem+json");
+      assert.equal(denied.headers.get("ratelimit-policy"), '"api";q=3;w=3600');
+      assert.ok(Number(denied.headers.get("retry-after")) > 0);
+      const problem = (await denied.json()) as Record<string, unknown>;
+      assert.deepEqual(problem["violated-policies"], ["api"]);
+    });
+
+    test("what no policy matches goes through", async () => {
+      const response = await fetch(`${await started(tidegate, "deny", 10_000)}/elsewhere`);
+      assert.equal(response.status, 404);
+      assert.equal(response.headers.get("ratelimit"), null);
+    });
+
+    test("failing open and closed", async () => {
+      for (const url of [NOBODY, await startSilent()]) {
+        const opened = await fetch(`${await started(url, "allow", 100)}/api/hello`);
+        assert.deepEqual(await opened.json(), { hello: "world" });
+        const closed = await fetch(`${await started(url, "deny", 100)}/api/hello`);
+        assert.equal(closed.status, 503);
+        assert.equal(closed.headers.get("retry-after"), "1");
+        const problem = (await closed.json()) as Record<string, string>;
+        assert.match(problem["type"] ?? "", /#temporary-reduced-capacity$/);
+      }
+    });
+  });
+}
+
+test("settings", () => {
+  assert.equal(settings({}).onFailure, "allow");
+  assert.equal(settings({ TIDEGATE_ON_FAILURE: "deny", PORT: "4000" }).port, 4000);
+  assert.throws(() => settings({ TIDEGATE_ON_FAILURE: "maybe" }), /^RangeError: TIDEGATE_ON_FAILURE must be allow or deny/);
+  assert.throws(() => settings({ TIDEGATE_DEADLINE_MS: "soon" }), /^RangeError: timeoutMs must/);
+});
