@@ -20,12 +20,11 @@ import logging
 import os
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from typing import Literal
 
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tidegate import AsyncClient, Attributes, Refusal, TidegateError, rate_limit_fields, refusal, unavailable
+from tidegate import AsyncClient, Attributes, OnFailure, Refusal, admit_async
 
 log = logging.getLogger("tidegate")
 
@@ -39,7 +38,7 @@ class RateLimit:
         self,
         app: ASGIApp,
         client: AsyncClient,
-        on_failure: Literal["allow", "deny"] = "allow",
+        on_failure: OnFailure = "allow",
         headers: Iterable[str] = ("x-api-key",),
     ) -> None:
         if on_failure not in ("allow", "deny"):
@@ -51,19 +50,13 @@ class RateLimit:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        try:
-            answer = await self._client.check(attributes=self._attributes(scope))
-        except TidegateError as error:
-            log.warning("tidegate does not answer, on_failure is %s: %s", self._on_failure, error)
-            if self._on_failure == "deny":
-                await _refuse(send, unavailable())
-            else:
-                await self._app(scope, receive, send)
-            return
-        if answer.allowed:
-            await self._app(scope, receive, _with_fields(send, rate_limit_fields(answer)))
+        passage = await admit_async(self._client, self._attributes(scope), self._on_failure)
+        if passage.failure is not None:
+            log.warning("tidegate does not answer, on_failure is %s: %s", self._on_failure, passage.failure)
+        if passage.refusal is not None:
+            await _refuse(send, passage.refusal)
         else:
-            await _refuse(send, refusal(answer))
+            await self._app(scope, receive, _with_fields(send, passage.fields))
 
     def _attributes(self, scope: Scope) -> Attributes:
         sent = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
@@ -72,7 +65,8 @@ class RateLimit:
         peer = scope.get("client")
         return Attributes(
             method=scope["method"],
-            path=scope["path"],
+            # As it was sent: the path that the application sees is decoded already.
+            path=scope.get("raw_path", scope["path"].encode()).decode("latin-1"),
             query=scope["query_string"].decode("latin-1") or None,
             host=dict(sent).get("host"),
             client_ip=peer[0] if peer else None,
@@ -98,7 +92,7 @@ def _encoded(fields: Fields) -> list[tuple[bytes, bytes]]:
     return [(name.encode("ascii"), value.encode("ascii")) for name, value in fields]
 
 
-def create_app(client: AsyncClient, on_failure: Literal["allow", "deny"] = "allow") -> FastAPI:
+def create_app(client: AsyncClient, on_failure: OnFailure = "allow") -> FastAPI:
     @asynccontextmanager
     async def closing(_: FastAPI) -> AsyncIterator[None]:
         async with client:

@@ -6,7 +6,6 @@ import asyncio
 import socket
 import sys
 from pathlib import Path
-from typing import Literal
 
 import httpx
 import pytest
@@ -15,17 +14,21 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 
 from fastapi_app import create_app  # noqa: E402
 
-from tidegate import AsyncClient  # noqa: E402
+from tidegate import AsyncClient, Attributes, Client, OnFailure, Rejected, Unreachable, admit  # noqa: E402
 
 
 def calls(
-    url: str, requests: list[tuple[str, str]], on_failure: Literal["allow", "deny"] = "allow", timeout: float = 10
+    url: str,
+    requests: list[tuple[str, str]],
+    on_failure: OnFailure = "allow",
+    timeout: float = 10,
+    headers: dict[bytes, bytes] | None = None,
 ) -> list[httpx.Response]:
     async def run() -> list[httpx.Response]:
         app = create_app(AsyncClient(url, timeout=timeout), on_failure)
         transport = httpx.ASGITransport(app=app, client=("203.0.113.9", 4711))
         async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://app") as http:
-            return [await http.request(method, path) for method, path in requests]
+            return [await http.request(method, path, headers=headers) for method, path in requests]
 
     return asyncio.run(run())
 
@@ -62,3 +65,29 @@ def test_failing_open_and_closed(what: str) -> None:
     assert closed.status_code == 503
     assert closed.headers["retry-after"] == "1"
     assert closed.json()["type"].endswith("#temporary-reduced-capacity")
+
+
+def test_long_headers_are_no_way_past_the_limit(server_url: str) -> None:
+    [response] = calls(server_url, [("GET", "/api/hello")], "allow", headers={b"x-api-key": b"\xe9" * 15_000})
+    assert response.status_code == 400
+    assert response.json()["title"] == "Bad Request"
+
+
+def test_without_asyncio(server_url: str) -> None:
+    with Client(server_url, timeout=10) as client:
+        here = Attributes(path="/api/x", client_ip="203.0.113.77")
+        passages = [admit(client, here, "deny") for _ in range(4)]
+    assert [passage.refusal is None for passage in passages] == [True, True, True, False]
+    assert [len(passage.fields) for passage in passages] == [2, 2, 2, 0]
+    with Client("http://127.0.0.1:1") as nobody:
+        closed, opened = admit(nobody, Attributes(), "deny"), admit(nobody, Attributes(), "allow")
+    assert closed.refusal is not None and closed.refusal.status == 503
+    assert opened.refusal is None
+    assert isinstance(opened.failure, Unreachable)
+
+
+def test_a_server_that_is_set_up_wrongly_is_a_failure_of_its_own(server_url: str) -> None:
+    with Client(server_url, timeout=10) as client:
+        held = admit(client, Attributes(path="/jobs", client_ip="203.0.113.7"), "allow")
+    assert held.refusal is None
+    assert isinstance(held.failure, Rejected) and held.failure.problem.status == 409

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tidegate import Backoff, Budget, Retrier, retry, retry_async
-from tidegate._retry import Pacer
+from tidegate import Backoff, Budget, Pacer, Retrier, retry, retry_async
 
 
 @dataclass

@@ -1,8 +1,12 @@
 // Asking on behalf of a request that is waiting: for middleware.
+//
+// What tidegate will not read (an address that is none, attributes of more than 64 KiB) is
+// refused whatever `onFailure` says: if it were let through, a client could get past its
+// limits by sending headers that are long enough.
 
 import type { Client } from "./client.js";
-import { TidegateError } from "./errors.js";
-import { type Refusal, rateLimitFields, refusal, unavailable } from "./refusals.js";
+import { Rejected, TidegateError } from "./errors.js";
+import { type Refusal, rateLimitFields, refusal, unavailable, unreadable } from "./refusals.js";
 import type { WaitingCheck } from "./wire.js";
 
 /** What becomes of a request. */
@@ -23,6 +27,9 @@ export async function admit(client: Client, check: WaitingCheck, onFailure: "all
     return { refusal: null, fields: rateLimitFields(answer), failure: null };
   } catch (failure) {
     if (!(failure instanceof TidegateError)) throw failure;
+    if (failure instanceof Rejected && [400, 413].includes(failure.problem.status)) {
+      return { refusal: unreadable(), fields: [], failure };
+    }
     return { refusal: onFailure === "deny" ? unavailable() : null, fields: [], failure };
   }
 }

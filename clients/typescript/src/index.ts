@@ -8,6 +8,6 @@ export { type ResponseLike, type RetryOptions, retry, retryFetch } from "./fetch
 export { type Advice, type Fields, advise } from "./fields.js";
 export { Pacer } from "./pacer.js";
 export { Permit } from "./permit.js";
-export { type Refusal, rateLimitFields, refusal, unavailable } from "./refusals.js";
+export { type Refusal, rateLimitFields, refusal, unavailable, unreadable } from "./refusals.js";
 export { Backoff, type BackoffOptions, Budget, Retrier, type RetrierOptions } from "./retry.js";
 export type { Attributes, Check, PermitRequest, Subject, WaitingCheck } from "./wire.js";

@@ -70,6 +70,12 @@ export function unavailable(retryAfterS = 1): Refusal {
   return refusalOf({ ...CAPACITY, status: 503, detail: UNDECIDED }, [["retry-after", String(retryAfterS)]]);
 }
 
+/** The response to a request that is too long or too odd to be asked about. */
+export function unreadable(): Refusal {
+  const detail = "it cannot be checked against its limits: it is malformed or too long";
+  return refusalOf({ type: "about:blank", title: "Bad Request", status: 400, detail }, []);
+}
+
 interface ProblemBody {
   type: string;
   title: string;

@@ -6,7 +6,7 @@ import { before, describe, test } from "node:test";
 
 import { getRequestListener } from "@hono/node-server";
 
-import { Client } from "@tidegate/client";
+import { Client, Rejected, admit } from "@tidegate/client";
 import { createApp as expressApp } from "../examples/express.js";
 import { createApp as honoApp } from "../examples/hono.js";
 import { type OnFailure, settings } from "../examples/settings.js";
@@ -67,6 +67,23 @@ for (const [name, app] of Object.entries(APPS)) {
     });
   });
 }
+
+test("what tidegate will not read is no way past the limit", async () => {
+  const client = new Client({ url: tidegate, timeoutMs: 10_000 });
+  for (const attributes of [{ clientIp: "nowhere" }, { path: "/api/x", headers: { "x-api-key": "k".repeat(70_000) } }]) {
+    const { refusal, failure } = await admit(client, { attributes }, "allow");
+    assert.equal(refusal?.status, 400);
+    assert.ok(failure instanceof Rejected);
+  }
+});
+
+test("a server that is set up wrongly is a failure of its own", async () => {
+  const client = new Client({ url: tidegate, timeoutMs: 10_000 });
+  const attributes = { path: "/jobs", clientIp: "203.0.113.7" };
+  const { refusal, failure } = await admit(client, { attributes }, "allow");
+  assert.equal(refusal, null);
+  assert.ok(failure instanceof Rejected && failure.problem.status === 409);
+});
 
 test("settings", () => {
   assert.equal(settings({}).onFailure, "allow");

@@ -2,16 +2,17 @@
 
 Ask a tidegate server with `Client` or `AsyncClient`. Call limited services with `retry`,
 or through `tidegate.httpx_transport` and `tidegate.requests_adapter`. Answer your own
-callers with `rate_limit_fields` and `refusal`.
+callers with `admit`, or with `rate_limit_fields` and `refusal`.
 """
 
+from ._admit import OnFailure, Passage, admit, admit_async
 from ._client import AsyncClient, AsyncPermit, Client, Permit
-from ._retry import Backoff, Budget, Retrier, retry, retry_async
+from ._retry import Backoff, Budget, Pacer, Retrier, retry, retry_async
 from ._wire import Attributes, Check
 from .answers import Answer, Decided, Denied, Line, Problem
 from .errors import DeadlineExceeded, PermitLost, Rejected, TidegateError, Unavailable, UnexpectedAnswer, Unreachable
 from .fields import Advice, advise
-from .refusals import Refusal, rate_limit_fields, refusal, unavailable
+from .refusals import Refusal, rate_limit_fields, refusal, unavailable, unreadable
 
 __all__ = [
     "Advice",
@@ -27,6 +28,9 @@ __all__ = [
     "Decided",
     "Denied",
     "Line",
+    "OnFailure",
+    "Pacer",
+    "Passage",
     "Permit",
     "PermitLost",
     "Problem",
@@ -37,10 +41,13 @@ __all__ = [
     "Unavailable",
     "UnexpectedAnswer",
     "Unreachable",
+    "admit",
+    "admit_async",
     "advise",
     "rate_limit_fields",
     "refusal",
     "retry",
     "retry_async",
     "unavailable",
+    "unreadable",
 ]

@@ -71,6 +71,12 @@ def unavailable(retry_after_s: int = 1) -> Refusal:
     return _refusal(_capacity(503, "it cannot be decided now; try again later"), [("retry-after", str(retry_after_s))])
 
 
+def unreadable() -> Refusal:
+    """The response to a request that is too long or too odd to be asked about."""
+    detail = "it cannot be checked against its limits: it is malformed or too long"
+    return _refusal({"type": "about:blank", "title": "Bad Request", "status": 400, "detail": detail}, [])
+
+
 def _refusal(problem: dict[str, object], fields: list[tuple[str, str]]) -> Refusal:
     status = problem["status"]
     assert isinstance(status, int)

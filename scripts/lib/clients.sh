@@ -1,0 +1,80 @@
+# The Python and TypeScript clients and what is built on them, tried against a real server.
+# Sourced by scripts/test. Wants python3 with venv, Node 20 or later with npm, and access to PyPI
+# and npm; everything is installed under the target directory and in node_modules.
+
+# test_clients : type-checks and tests the clients and their examples.
+test_clients() {
+    local target=${CARGO_TARGET_DIR:-target}
+    mkdir -p "$target/clients"
+    local home
+    home=$(cd "$target" && pwd)
+    # The profile of `cargo test`, whose builds are there already; or a binary that is given.
+    if [ -z "${TIDEGATE_BIN:-}" ]; then
+        cargo build --locked --profile test -p tidegate-server || return 1
+    fi
+    local -x TIDEGATE_BIN=${TIDEGATE_BIN:-$home/debug/tidegate}
+    if [ ! -x "$TIDEGATE_BIN" ]; then
+        echo "the clients are tested against the server, but there is no $TIDEGATE_BIN" >&2
+        return 1
+    fi
+    locks_are_public || return 1
+    python_client "$home/clients" || return 1
+    typescript_client "$home/clients" || return 1
+    node_gateway
+}
+
+# A lock that was made behind a mirror would send everybody there.
+locks_are_public() {
+    local lock private
+    for lock in clients/typescript/package-lock.json examples/node-gateway/package-lock.json; do
+        private=$(grep -E '"resolved": "[a-z+]+:' "$lock" | grep -v '"resolved": "https://registry\.npmjs\.org/') || true
+        if [ -n "$private" ]; then
+            printf '%s names another registry than registry.npmjs.org:\n%s\n' "$lock" "$private" >&2
+            return 1
+        fi
+    done
+}
+
+# python_client HOME : in a virtual environment, made anew when the pinned packages change.
+python_client() {
+    local venv=$1/venv client=clients/python
+    local pinned=$client/requirements-dev.txt
+    if ! cmp -s "$pinned" "$venv/pinned.txt"; then
+        rm -rf "$venv"
+        python3 -m venv "$venv" || return 1
+        "$venv/bin/pip" install --quiet --disable-pip-version-check -r "$pinned" || return 1
+        cp "$pinned" "$venv/pinned.txt"
+    fi
+    # Built as users build it, from a copy, because building leaves files behind.
+    rm -rf "$1/python" && cp -R "$client" "$1/python" || return 1
+    "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps --no-build-isolation \
+        --force-reinstall "$1/python" || return 1
+    local -x PYTHONDONTWRITEBYTECODE=1
+    (cd "$client" && "$venv/bin/mypy" --cache-dir "$1/mypy") || return 1
+    (cd "$client" && timeout 300 "$venv/bin/pytest" -p no:cacheprovider)
+}
+
+# typescript_client HOME : installed when the lock changes, and type-checked with its examples.
+typescript_client() {
+    local client=clients/typescript
+    local installed=$client/node_modules/.tidegate-lock
+    if ! cmp -s "$client/package-lock.json" "$installed"; then
+        npm ci --prefix "$client" --no-audit --no-fund --loglevel=error || return 1
+        cp "$client/package-lock.json" "$installed"
+    fi
+    rm -rf "$client/dist" "$client/build"
+    (
+        cd "$client" || exit 1
+        PATH=$PWD/node_modules/.bin:$PATH
+        tsc -p tsconfig.build.json && tsc --noEmit && tsc -p tsconfig.test.json || exit 1
+        timeout 300 node --test --test-reporter=dot build/tests/
+    )
+}
+
+# The gateway finds the client where `npm ci` links it.
+node_gateway() {
+    local gateway=examples/node-gateway
+    npm ci --prefix "$gateway" --no-audit --no-fund --loglevel=error || return 1
+    clients/typescript/node_modules/.bin/tsc -p "$gateway/jsconfig.json" || return 1
+    (cd "$gateway" && timeout 120 node --test --test-reporter=dot)
+}
