@@ -42,6 +42,8 @@ export function createGateway(settings) {
  * @param {http.ServerResponse} response
  */
 async function handle({ client, onFailure, log = console.warn, ...toUpstream }, request, response) {
+  // Without scheme and host, which a client may send: what is asked about is what is passed on.
+  request.url = (request.url ?? "/").replace(/^https?:\/\/[^/?#]*/i, "") || "/";
   const { refusal, fields, failure } = await admit(client, { attributes: attributesOf(request) }, onFailure);
   if (failure !== null) log(`tidegate does not answer, on failure ${onFailure}: ${failure.message}`);
   if (response.destroyed) return;
@@ -83,7 +85,11 @@ function attributesOf(request) {
  */
 function pass({ upstream, upstreamTimeoutMs = 30_000 }, request, response, fields) {
   const { method, url } = request;
-  const headers = { ...endToEnd(request.headers), "x-forwarded-for": request.socket.remoteAddress ?? "" };
+  const headers = {
+    ...endToEnd(request.headers),
+    ...framing(request.headers),
+    "x-forwarded-for": request.socket.remoteAddress ?? "",
+  };
   const { hostname, port } = upstream;
   const sent = http.request({ hostname, port, method, path: url, headers, timeout: upstreamTimeoutMs });
   sent.on("response", (received) => {
@@ -94,7 +100,9 @@ function pass({ upstream, upstreamTimeoutMs = 30_000 }, request, response, field
   sent.on("timeout", () => sent.destroy(new Error("the upstream is silent")));
   sent.on("error", () => fail(response, 502));
   // Whoever goes away is not worked for.
-  response.on("close", () => sent.destroy());
+  response.on("close", () => {
+    if (!response.writableFinished) sent.destroy();
+  });
   request.pipe(sent);
 }
 
@@ -106,6 +114,18 @@ function endToEnd(headers) {
   const named = (headers.connection ?? "").split(",").map((name) => name.trim().toLowerCase());
   const dropped = new Set([...HOP_BY_HOP, ...named]);
   return Object.fromEntries(Object.entries(headers).filter(([name]) => !dropped.has(name)));
+}
+
+/**
+ * How the upstream tells where the body ends. Without it the body of a GET would follow its head as it is,
+ * and whatever request is written in it would reach the upstream uncounted.
+ *
+ * @param {http.IncomingHttpHeaders} headers
+ * @returns {http.OutgoingHttpHeaders}
+ */
+function framing(headers) {
+  if (headers["transfer-encoding"] !== undefined) return { "transfer-encoding": "chunked" };
+  return headers["content-length"] === undefined ? {} : { "content-length": headers["content-length"] };
 }
 
 /**

@@ -136,6 +136,35 @@ test("the sixth login is refused, and the upstream never sees it", async () => {
   assert.equal(received.splice(0).length, 5);
 });
 
+test("no request hides in the body of another", async () => {
+  const { port } = new URL(await started());
+  const hidden = "GET /hidden HTTP/1.1\r\nhost: x\r\n\r\n";
+  const chunked = `transfer-encoding: chunked\r\n\r\n${hidden.length.toString(16)}\r\n${hidden}\r\n0\r\n\r\n`;
+  const counted = `connection: content-length\r\ncontent-length: ${hidden.length}\r\n\r\n${hidden}`;
+  for (const rest of [chunked, counted]) {
+    const socket = net.connect(Number(port), "127.0.0.1");
+    socket.write(`GET /elsewhere HTTP/1.1\r\nhost: x\r\n${rest}`);
+    const [head] = await once(socket, "data");
+    assert.match(String(head), /^HTTP\/1.1 201 /);
+    socket.destroy();
+    // Whatever was smuggled in would have come before this one, on the same connection.
+    await (await fetch(`http://127.0.0.1:${port}/last`)).text();
+    assert.deepEqual(received.splice(0).map(({ url, body }) => [url, body]), [
+      ["/elsewhere", hidden],
+      ["/last", ""],
+    ]);
+  }
+});
+
+test("an address with scheme and host is that path", async () => {
+  const { port } = new URL(await started());
+  const request = http.request({ port, path: "http://elsewhere/api/x", headers: { "x-api-key": "absolute" } }).end();
+  const [response] = await once(request, "response");
+  response.resume();
+  assert.match(response.headers["ratelimit"], /^"api-1s";r=19;/);
+  assert.deepEqual(received.splice(0).map(({ url }) => url), ["/api/x"]);
+});
+
 test("failing open and closed", async () => {
   const silent = net.createServer((socket) => {
     cleanups.push(() => socket.destroy());

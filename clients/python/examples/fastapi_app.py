@@ -20,6 +20,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from urllib.parse import quote
 
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -65,8 +66,9 @@ class RateLimit:
         peer = scope.get("client")
         return Attributes(
             method=scope["method"],
-            # As it was sent: the path that the application sees is decoded already.
-            path=scope.get("raw_path", scope["path"].encode()).decode("latin-1"),
+            # The path by which FastAPI chooses the handler. It is decoded already: as it was sent,
+            # /api%2Fhello would be no path of /api to tidegate, and yet reach its handler.
+            path=quote(scope["path"]),
             query=scope["query_string"].decode("latin-1") or None,
             host=dict(sent).get("host"),
             client_ip=peer[0] if peer else None,

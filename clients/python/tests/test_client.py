@@ -231,6 +231,28 @@ def test_nobody_there() -> None:
         client.check("login", "a")
 
 
+def test_a_client_that_is_closed(server_url: str) -> None:
+    client = Client(server_url, timeout=10)
+    permit = client.permit("jobs", somebody(), ttl_ms=300)
+    assert isinstance(permit, Permit)
+    with permit:
+        client.close()
+        ends = time.monotonic() + PATIENCE_S
+        while not permit.lost and time.monotonic() < ends:
+            time.sleep(0.02)
+        assert permit.lost
+    with pytest.raises(Unreachable, match="^the client is closed$"):
+        client.check("login", "a")
+
+    async def ask() -> None:
+        client = AsyncClient(server_url)
+        await client.close()
+        await client.check("login", "a")
+
+    with pytest.raises(Unreachable, match="^the client is closed$"):
+        asyncio.run(ask())
+
+
 ANSWER = {"allowed": True, "policy": None, "limit": 1, "remaining": 1, "retry_after_ms": 0, "reset_after_ms": 0}
 SOUND = ANSWER | {"decided": "exact", "limits": []}
 

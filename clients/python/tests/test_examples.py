@@ -67,6 +67,13 @@ def test_failing_open_and_closed(what: str) -> None:
     assert closed.json()["type"].endswith("#temporary-reduced-capacity")
 
 
+@pytest.mark.parametrize("path", ["/api/hello", "/api%2Fhello", "/%61pi/hello", "/api/hello?x", "/api/hello%3Fx", "//api/hello", "/API/hello"])
+def test_what_reaches_a_handler_was_counted(server_url: str, path: str) -> None:
+    [response] = calls(server_url, [("GET", path)], headers={b"x-api-key": path.encode()})
+    assert response.status_code in (200, 404)
+    assert response.status_code == 404 or "ratelimit" in response.headers
+
+
 def test_long_headers_are_no_way_past_the_limit(server_url: str) -> None:
     [response] = calls(server_url, [("GET", "/api/hello")], "allow", headers={b"x-api-key": b"\xe9" * 15_000})
     assert response.status_code == 400

@@ -18,7 +18,7 @@ export function rateLimit(client: Client, onFailure: OnFailure, headers = ["x-ap
     const sent = headers.map((name) => [name, request.get(name)]).filter(([, value]) => value !== undefined);
     const attributes = {
       method: request.method,
-      path: request.originalUrl,
+      path: pathOf(request.originalUrl),
       // The peer's address. Behind a proxy of your own set `trust proxy` to its address, never to
       // `true`: X-Forwarded-For is whatever a client writes.
       ...(request.ip === undefined ? {} : { clientIp: request.ip }),
@@ -33,8 +33,16 @@ export function rateLimit(client: Client, onFailure: OnFailure, headers = ["x-ap
   };
 }
 
+/** Without scheme and host: Express finds the handler of `GET http://host/login HTTP/1.1` too. */
+function pathOf(target: string): string {
+  return target.replace(/^https?:\/\/[^/?#]*/i, "");
+}
+
 export function createApp(client: Client, onFailure: OnFailure): Express {
   const app = express();
+  // Else /LOGIN and /login/ would reach the handler of /login, but be no /login to tidegate.
+  app.enable("case sensitive routing");
+  app.enable("strict routing");
   app.use(rateLimit(client, onFailure));
   app.get("/api/hello", (_request, response) => void response.json({ hello: "world" }));
   app.post("/login", (_request, response) => void response.json({ login: "tried" }));

@@ -26,7 +26,8 @@ export function rateLimit(
     const sent = headers.map((name) => [name, context.req.header(name)]).filter(([, value]) => value !== undefined);
     const attributes = {
       method: context.req.method,
-      path: url.pathname + url.search,
+      // The path by which Hono chooses the handler.
+      path: context.req.path + url.search,
       host: url.host,
       ...(clientIp === undefined ? {} : { clientIp }),
       headers: Object.fromEntries(sent) as Record<string, string>,

@@ -90,8 +90,10 @@ async function run<R extends ResponseLike>(course: Course, options: Running, sen
 
 /** A body that is a stream is gone once it was sent. */
 function canBeSentAgain(request: Request | null, init: RequestInit | undefined): boolean {
-  const body: unknown = init?.body ?? request?.body ?? null;
-  if (body === null || typeof body === "string") return true;
+  const body: unknown = init?.body ?? null;
+  // Not every browser says whether a Request has a body; a GET has none.
+  if (body === null) return request === null || request.body === null || ["GET", "HEAD"].includes(request.method);
+  if (typeof body === "string") return true;
   const kinds = [ArrayBuffer, Blob, FormData, URLSearchParams];
   return ArrayBuffer.isView(body) || kinds.some((kind) => body instanceof kind);
 }

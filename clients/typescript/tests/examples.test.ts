@@ -1,7 +1,8 @@
 // The Express and Hono examples, in front of a real tidegate server, and of none.
 
 import assert from "node:assert/strict";
-import { type RequestListener, createServer } from "node:http";
+import { once } from "node:events";
+import { type IncomingMessage, type RequestListener, createServer, request as httpRequest } from "node:http";
 import { before, describe, test } from "node:test";
 
 import { getRequestListener } from "@hono/node-server";
@@ -52,6 +53,22 @@ for (const [name, app] of Object.entries(APPS)) {
       const response = await fetch(`${await started(tidegate, "deny", 10_000)}/elsewhere`);
       assert.equal(response.status, 404);
       assert.equal(response.headers.get("ratelimit"), null);
+    });
+
+    test("what reaches a handler was counted", async () => {
+      const { port } = new URL(await started(tidegate, "deny", 10_000));
+      const paths = ["/api/hello", "/api%2Fhello", "/%61pi/hello", "/API/hello", "/api/hello/", "//api/hello", "/api/hello%3Fx"];
+      let counted = 0;
+      for (const path of [...paths, ...paths.map((each) => `http://elsewhere${each}`)]) {
+        const request = httpRequest({ port, path, headers: { "x-api-key": somebody() } }).end();
+        const [response] = (await once(request, "response")) as [IncomingMessage];
+        response.resume();
+        assert.ok([200, 404].includes(response.statusCode ?? 0), path);
+        if (response.statusCode !== 200) continue;
+        assert.ok("ratelimit" in response.headers, path);
+        counted += 1;
+      }
+      assert.ok(counted >= 2, `${counted}`);
     });
 
     test("failing open and closed", async () => {

@@ -111,6 +111,8 @@ class Client:
                 return Raw(response.status_code, response.headers.multi_items(), bytes(read))
         except (httpx.TransportError, httpx.DecodingError) as error:
             raise _failure(error, timeout) from error
+        except RuntimeError as error:
+            raise _closed(self._http, error) from error
 
 
 class AsyncClient:
@@ -190,6 +192,8 @@ class AsyncClient:
             return await asyncio.wait_for(self._read(request), timeout)
         except (httpx.TransportError, httpx.DecodingError, TimeoutError, asyncio.TimeoutError) as error:
             raise _failure(error, timeout) from error
+        except RuntimeError as error:
+            raise _closed(self._http, error) from error
 
     async def _read(self, request: httpx.Request) -> Raw:
         response = await self._http.send(request, stream=True)
@@ -349,6 +353,11 @@ def _extra_s(max_wait_ms: int | None) -> float:
 def _within_bounds(size: int) -> None:
     if size > MAX_ANSWER_BYTES:
         raise UnexpectedAnswer(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
+
+
+def _closed(http: httpx.Client | httpx.AsyncClient, error: RuntimeError) -> Exception:
+    """A permit may outlive its client, and must not fail for it in a way nobody catches."""
+    return Unreachable("the client is closed") if http.is_closed else error
 
 
 def _failure(error: Exception, timeout: float) -> Unreachable:
