@@ -59,8 +59,10 @@ for (const [name, app] of Object.entries(APPS)) {
       const { port } = new URL(await started(tidegate, "deny", 10_000));
       const paths = ["/api/hello", "/api%2Fhello", "/%61pi/hello", "/API/hello", "/api/hello/", "//api/hello", "/api/hello%3Fx"];
       let counted = 0;
-      for (const path of [...paths, ...paths.map((each) => `http://elsewhere${each}`)]) {
-        const request = httpRequest({ port, path, headers: { "x-api-key": somebody() } }).end();
+      const logins = ["/login/", "/LOGIN", "/login"];
+      for (const path of [...paths, ...logins, ...paths.map((each) => `http://elsewhere${each}`)]) {
+        const method = logins.includes(path) ? "POST" : "GET";
+        const request = httpRequest({ port, method, path, headers: { "x-api-key": somebody() } }).end();
         const [response] = (await once(request, "response")) as [IncomingMessage];
         response.resume();
         assert.ok([200, 404].includes(response.statusCode ?? 0), path);
@@ -68,7 +70,7 @@ for (const [name, app] of Object.entries(APPS)) {
         assert.ok("ratelimit" in response.headers, path);
         counted += 1;
       }
-      assert.ok(counted >= 2, `${counted}`);
+      assert.ok(counted >= 3, `${counted}`);
     });
 
     test("failing open and closed", async () => {

@@ -256,7 +256,7 @@ async def retry_async(
     method: str = "GET",
     origin: str = "",
     retrier: Retrier | None = None,
-    failures: tuple[type[Exception], ...] = (ConnectionError, TimeoutError),
+    failures: tuple[type[Exception], ...] = (ConnectionError, TimeoutError, asyncio.TimeoutError),
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> R:
     """The same for asyncio."""
