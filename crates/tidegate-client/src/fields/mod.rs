@@ -1,0 +1,289 @@
+//! What a response says about its limits, in every form there is.
+//!
+//! A client meets servers of all ages, proxies that add fields of their own, and servers
+//! that are broken or mean harm. So reading cannot fail: what is malformed is as if it were
+//! not there, and every time is bounded by [`LONGEST`]. The forms go from the newest to the
+//! oldest, and one form is never mixed with another: their numbers may be of different
+//! limits.
+//!
+//! - `structured.rs`: lists and dictionaries of RFC 9651;
+//! - `date.rs`: the three forms of an HTTP date;
+//! - `number.rs`: seconds and integers as they stand in a field.
+
+mod date;
+mod number;
+mod structured;
+
+use std::time::Duration;
+
+use structured::{Bare, Item};
+
+/// The longest time that is read, a day. Nobody should wait for that long: it only says
+/// "too long".
+pub const LONGEST: Duration = Duration::from_secs(86_400);
+
+/// Longer fields are malformed: no server has that much to say.
+const MAX_FIELD_BYTES: usize = 8192;
+
+/// A limit runs out when at most one part in so many of it remains.
+const RUNS_OUT: u64 = 10;
+
+/// Where a key stands under one limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// What the limit admits in a window; at least 1.
+    pub limit: u64,
+    /// What is left after this request.
+    pub remaining: u64,
+    /// The window, where it is told.
+    pub window: Option<Duration>,
+    /// The time until more is available, where it is told.
+    pub reset: Option<Duration>,
+}
+
+/// What a response says to a client that means well.
+///
+/// ```
+/// use std::time::Duration;
+/// use tidegate_client::Fields;
+///
+/// let fields = [("Retry-After", "2"), ("RateLimit", r#""api";r=0;t=2"#)];
+/// let fields = fields.map(|(name, value)| (name, value.as_bytes()));
+/// let told = Fields::read(429, fields, 1_700_000_000_000);
+/// assert_eq!(told.wait, Some(Duration::from_secs(2)));
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fields {
+    /// The least time before the same request is sent again. `None`: it does not say.
+    pub wait: Option<Duration>,
+    /// After a success, a pause before the next request that spreads what is left over the
+    /// time it has to last. `None`: none is needed.
+    pub pause: Option<Duration>,
+    /// The limit with the least part of it left.
+    pub standing: Option<Standing>,
+}
+
+impl Fields {
+    /// Reads the fields of a response. `fields` are names, in any case, and values, in the
+    /// order sent; `now_ms` is the reader's clock, in milliseconds since 1970, used where
+    /// the response has no `Date` of its own.
+    pub fn read<'a>(
+        status: u16,
+        fields: impl IntoIterator<Item = (&'a str, &'a [u8])>,
+        now_ms: u64,
+    ) -> Self {
+        let raw = Raw::gather(fields);
+        let now_ms =
+            raw.get(Name::Date).and_then(|text| date::parse(text, now_ms)).unwrap_or(now_ms);
+        let forms = raw.forms(now_ms);
+        let wait = (status >= 400).then(|| raw.retry_after(now_ms).or_else(|| used_up(&forms)));
+        let newest = forms.iter().find(|items| !items.is_empty()).map_or(&[][..], Vec::as_slice);
+        Fields {
+            wait: wait.flatten(),
+            pause: if status < 400 { newest.iter().filter_map(One::pause).max() } else { None },
+            standing: newest
+                .iter()
+                .filter_map(One::standing)
+                .min_by(|one, other| part_left(one).total_cmp(&part_left(other))),
+        }
+    }
+}
+
+/// The part of a limit that is left.
+#[expect(clippy::cast_precision_loss, reason = "a part needs no 53 bits")]
+pub(crate) fn part_left(standing: &Standing) -> f64 {
+    (standing.remaining as f64 / standing.limit.max(1) as f64).min(1.0)
+}
+
+/// The longest time of those used up, in the newest form that tells one.
+fn used_up(forms: &[Vec<One>]) -> Option<Duration> {
+    let longest = |items: &Vec<One>| {
+        items.iter().filter(|one| one.remaining == 0).filter_map(|one| one.reset).max()
+    };
+    forms.iter().find_map(longest)
+}
+
+/// One limit, as one form tells of it.
+#[derive(Clone, Copy, Debug)]
+struct One {
+    limit: Option<u64>,
+    remaining: u64,
+    window: Option<Duration>,
+    reset: Option<Duration>,
+}
+
+impl One {
+    fn pause(&self) -> Option<Duration> {
+        let runs_out = match self.limit {
+            Some(limit) => self.remaining.saturating_mul(RUNS_OUT) <= limit,
+            None => self.remaining == 0,
+        };
+        let ms = u64::try_from(self.reset.filter(|_| runs_out)?.as_millis()).ok()?;
+        Some(Duration::from_millis(ms.div_ceil(self.remaining.saturating_add(1))))
+    }
+
+    fn standing(&self) -> Option<Standing> {
+        let &One { limit, remaining, window, reset } = self;
+        let limit = limit.filter(|limit| *limit > 0)?;
+        Some(Standing { limit, remaining: remaining.min(limit), window, reset })
+    }
+}
+
+/// The fields that are read.
+#[derive(Clone, Copy, Debug)]
+enum Name {
+    Date,
+    RetryAfter,
+    RateLimit,
+    Policy,
+    Limit,
+    Remaining,
+    Reset,
+    XLimit,
+    XRemaining,
+    XReset,
+}
+
+const NAMES: [&str; 10] = [
+    "date",
+    "retry-after",
+    "ratelimit",
+    "ratelimit-policy",
+    "ratelimit-limit",
+    "ratelimit-remaining",
+    "ratelimit-reset",
+    "x-ratelimit-limit",
+    "x-ratelimit-remaining",
+    "x-ratelimit-reset",
+];
+
+/// The fields as they came, lines of one field joined.
+#[derive(Debug, Default)]
+struct Raw {
+    values: [Option<Vec<u8>>; NAMES.len()],
+}
+
+impl Raw {
+    fn gather<'a>(fields: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> Self {
+        let mut raw = Raw::default();
+        for (name, value) in fields {
+            let Some(at) = NAMES.iter().position(|known| known.eq_ignore_ascii_case(name)) else {
+                continue;
+            };
+            match &mut raw.values[at] {
+                // What is too long already need not grow.
+                Some(joined) if joined.len() > MAX_FIELD_BYTES => {}
+                Some(joined) => {
+                    joined.extend_from_slice(b", ");
+                    joined.extend_from_slice(value);
+                }
+                none => *none = Some(value.to_vec()),
+            }
+        }
+        raw
+    }
+
+    fn get(&self, name: Name) -> Option<&str> {
+        let value = self.values[name as usize].as_deref()?;
+        let text = std::str::from_utf8(value).ok().filter(|_| value.len() <= MAX_FIELD_BYTES)?;
+        Some(text.trim_matches([' ', '\t'])).filter(|text| !text.is_empty())
+    }
+
+    fn retry_after(&self, now_ms: u64) -> Option<Duration> {
+        let text = self.get(Name::RetryAfter)?;
+        match number::seconds_ms(text) {
+            Some(ms) => Some(bounded(ms)),
+            None => Some(bounded(date::parse(text, now_ms)?.saturating_sub(now_ms))),
+        }
+    }
+
+    /// What each form tells, the newest first.
+    fn forms(&self, now_ms: u64) -> [Vec<One>; 4] {
+        let text = self.get(Name::RateLimit);
+        let is_list = text.is_some_and(|text| text.starts_with('"'));
+        [
+            text.filter(|_| is_list).map_or_else(Vec::new, |text| self.draft_10(text)),
+            text.filter(|_| !is_list)
+                .and_then(|text| self.draft_7(text, now_ms))
+                .into_iter()
+                .collect(),
+            self.separate([Name::Limit, Name::Remaining, Name::Reset], now_ms),
+            self.separate([Name::XLimit, Name::XRemaining, Name::XReset], now_ms),
+        ]
+    }
+
+    fn draft_10(&self, text: &str) -> Vec<One> {
+        let policies = self.get(Name::Policy).and_then(structured::list).unwrap_or_default();
+        let told = |item: &Item| {
+            let Bare::String(name) = &item.bare else { return None };
+            let policy = policies.iter().find(|policy| policy.bare == item.bare);
+            let of_policy = |key| policy.and_then(|policy| policy.integer(key));
+            debug_assert!(name.is_ascii());
+            Some(One {
+                limit: of_policy("q"),
+                remaining: item.integer("r")?,
+                window: of_policy("w").and_then(window),
+                reset: item.integer("t").map(seconds),
+            })
+        };
+        structured::list(text).unwrap_or_default().iter().filter_map(told).collect()
+    }
+
+    fn draft_7(&self, text: &str, now_ms: u64) -> Option<One> {
+        let members = structured::dictionary(text)?;
+        let integer = |name: &str| {
+            let (_, item) = members.iter().find(|(key, _)| key == name)?;
+            item.bare.integer()
+        };
+        let limit = integer("limit");
+        Some(One {
+            limit,
+            remaining: integer("remaining")?,
+            window: self.window_of(limit),
+            reset: integer("reset").map(|reset| until(reset, reset.saturating_mul(1000), now_ms)),
+        })
+    }
+
+    fn separate(&self, [limit, remaining, reset]: [Name; 3], now_ms: u64) -> Vec<One> {
+        let Some(remaining) = self.get(remaining).and_then(number::integer) else {
+            return Vec::new();
+        };
+        let own = matches!(limit, Name::Limit);
+        let limit = self.get(limit).and_then(number::leading_integer);
+        let reset = self.get(reset).and_then(|text| {
+            Some(until(number::whole_seconds(text)?, number::seconds_ms(text)?, now_ms))
+        });
+        let window = if own { self.window_of(limit) } else { None };
+        vec![One { limit, remaining, window, reset }]
+    }
+
+    /// The window of the limit of that number in the older form, `100;w=60`.
+    fn window_of(&self, limit: Option<u64>) -> Option<Duration> {
+        let policies = structured::list(self.get(Name::Policy)?)?;
+        let of_limit = policies.iter().find(|policy| policy.bare.integer() == limit)?;
+        of_limit.integer("w").and_then(window)
+    }
+}
+
+/// A reset of the older forms: seconds, a time in seconds, or a time in milliseconds.
+/// Senders do all of these, and nobody means 30 years.
+fn until(number: u64, number_ms: u64, now_ms: u64) -> Duration {
+    match number {
+        0..1_000_000_000 => bounded(number_ms),
+        1_000_000_000..1_000_000_000_000 => bounded(number_ms.saturating_sub(now_ms)),
+        _ => bounded(number.saturating_sub(now_ms)),
+    }
+}
+
+fn seconds(number: u64) -> Duration {
+    bounded(number.saturating_mul(1000))
+}
+
+/// A window of nothing is none.
+fn window(number: u64) -> Option<Duration> {
+    (number > 0).then(|| seconds(number))
+}
+
+fn bounded(ms: u64) -> Duration {
+    Duration::from_millis(ms).min(LONGEST)
+}

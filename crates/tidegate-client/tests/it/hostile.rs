@@ -1,0 +1,111 @@
+//! Fields made of anything: nothing panics, and every time is bounded.
+
+use tidegate_client::{Fields, LONGEST};
+
+/// Pieces that fields are made of, and what lies beside them.
+const PIECES: &[&str] = &[
+    "\"",
+    "api",
+    ";",
+    "r",
+    "=",
+    "0",
+    "t",
+    "30",
+    ",",
+    " ",
+    "-",
+    ".",
+    "9999999999999999999999",
+    "limit=",
+    "remaining=",
+    "reset=",
+    "q=",
+    "w=",
+    "\\",
+    "(",
+    ")",
+    ":",
+    "?1",
+    "@",
+    "%\"",
+    "Tue, ",
+    "14 Nov 2023 ",
+    "14-Nov-23 ",
+    "22:13:20",
+    " GMT",
+    "Tue Nov ",
+    " 1 ",
+    "2023",
+    "\u{fc}",
+    "\u{0}",
+    "\t",
+    "1.5",
+    "*",
+    "\"api\";r=",
+    "\"api\";r=0;t=30",
+    "remaining=0, reset=",
+];
+
+const NAMES: &[&str] = &[
+    "Retry-After",
+    "Date",
+    "RateLimit",
+    "RateLimit-Policy",
+    "RateLimit-Limit",
+    "RateLimit-Remaining",
+    "RateLimit-Reset",
+    "X-RateLimit-Limit",
+    "X-RateLimit-Remaining",
+    "X-RateLimit-Reset",
+];
+
+/// A small generator, so that a failure can be seen again.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(self.0 >> 33).expect("31 bits") % bound
+    }
+}
+
+#[test]
+fn nothing_panics_and_every_time_is_bounded() {
+    let mut chance = Chance(7);
+    let mut told_something = 0;
+    for round in 0..200_000 {
+        let mut fields = Vec::new();
+        for _ in 0..=chance.below(4) {
+            // Mostly short: long ones are hardly ever anything.
+            let pieces = 1 + chance.below(3) * chance.below(5);
+            let value: String = (0..pieces).map(|_| PIECES[chance.below(PIECES.len())]).collect();
+            fields.push((NAMES[chance.below(NAMES.len())], value));
+        }
+        let status = [200, 429, 503][chance.below(3)];
+        let now_ms = [0, 1_700_000_000_000, u64::MAX][chance.below(3)];
+        let bytes = fields.iter().map(|(name, value)| (*name, value.as_bytes()));
+        let told = Fields::read(status, bytes, now_ms);
+        told_something += u32::from(told != Fields::default());
+        for time in [told.wait, told.pause].into_iter().flatten() {
+            assert!(time <= LONGEST, "round {round}: {fields:?} gave {told:?}");
+        }
+    }
+    assert!(told_something > 1000, "only {told_something} rounds read anything");
+}
+
+#[test]
+fn bytes_that_are_no_text_and_lines_without_end() {
+    let long = "1".repeat(9000);
+    let rows: &[&[(&str, &[u8])]] = &[
+        &[("Retry-After", b"\xff\xfe")],
+        &[("Retry-After", long.as_bytes())],
+        &[("RateLimit", b"\"a\";r=0;t=\xe4")],
+    ];
+    for fields in rows {
+        assert_eq!(Fields::read(429, fields.iter().copied(), 0), Fields::default());
+    }
+    let many = std::iter::repeat_n(("Retry-After", &b"1"[..]), 100_000);
+    assert_eq!(Fields::read(429, many, 0), Fields::default());
+}

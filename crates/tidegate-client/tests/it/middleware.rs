@@ -1,0 +1,155 @@
+//! The middleware against a real server on loopback.
+
+use std::time::{Duration, Instant};
+
+use reqwest_middleware::{ClientBuilder, ClientWithMiddleware};
+use tidegate_client::{Backoff, Paused, Retry, RetryRules};
+
+use crate::scripted::Scripted;
+
+fn rules() -> RetryRules {
+    RetryRules::default().backoff(Backoff::default().base(Duration::from_millis(1)))
+}
+
+fn client(retry: Retry) -> ClientWithMiddleware {
+    ClientBuilder::new(reqwest::Client::new()).with(retry).build()
+}
+
+const DENIED: (u16, &str) = (429, "retry-after: 0\r\n");
+const FINE: (u16, &str) = (200, "");
+
+#[tokio::test]
+async fn rows_of_answers() {
+    let rows: &[(&'static [(u16, &'static str)], u16, usize)] = &[
+        (&[FINE], 200, 1),
+        (&[DENIED, FINE], 200, 2),
+        (&[(503, ""), (503, ""), FINE], 200, 3),
+        (&[DENIED], 429, 6),
+        (&[(500, "retry-after: 0\r\n")], 500, 1),
+        (&[(404, "")], 404, 1),
+        // Longer than is waited for: what it says is the answer.
+        (&[(429, "retry-after: 3155760000\r\n"), FINE], 429, 1),
+        (&[(429, "retry-after: -1\r\nratelimit: ;;;\r\n"), FINE], 200, 2),
+    ];
+    for (answers, status, requests) in rows {
+        let server = Scripted::answers(answers).await;
+        let response = client(Retry::new(rules())).get(server.url()).send().await;
+        let response = response.expect("an answer");
+        assert_eq!(response.status().as_u16(), *status, "{answers:?}");
+        assert_eq!(response.text().await.expect("a body"), "said", "{answers:?}");
+        assert_eq!(server.asked().len(), *requests, "{answers:?}");
+    }
+}
+
+#[tokio::test]
+async fn retry_after_is_waited_for() {
+    let server = Scripted::answers(&[(429, "retry-after: 1\r\n"), FINE]).await;
+    let start = Instant::now();
+    let response = client(Retry::default()).get(server.url()).send().await.expect("an answer");
+    assert_eq!(response.status(), 200);
+    assert!(start.elapsed() >= Duration::from_secs(1), "not earlier than it was asked to");
+}
+
+#[tokio::test]
+async fn a_post_carries_one_key_on_all_its_retries() {
+    let server = Scripted::answers(&[DENIED, DENIED, FINE]).await;
+    let client = client(Retry::new(rules()));
+    for _ in 0..2 {
+        let sent = client.post(server.url()).body("order").send().await;
+        assert_eq!(sent.expect("an answer").status(), 200);
+    }
+    let asked = server.asked();
+    let keys: Vec<_> = asked.iter().map(|asked| asked.header("idempotency-key")).collect();
+    assert_eq!(keys.len(), 4);
+    assert!(keys[0].is_some_and(|key| key.len() == 34), "{keys:?}");
+    assert_eq!((keys[1], keys[2]), (keys[0], keys[0]), "the same for all retries");
+    assert_ne!(keys[3], keys[0], "another call, another key");
+    assert!(asked.iter().all(|asked| asked.body == "order" && asked.method == "POST"));
+}
+
+#[tokio::test]
+async fn keys_of_the_caller_stay_and_gets_have_none() {
+    let server = Scripted::answers(&[DENIED, FINE]).await;
+    let own = Retry::new(rules()).own_keys_only();
+    let post = client(own.clone()).post(server.url()).header("idempotency-key", "mine");
+    assert_eq!(post.send().await.expect("an answer").status(), 200);
+    let asked = server.asked();
+    assert!(asked.iter().all(|asked| asked.header("idempotency-key") == Some("mine")));
+    let server = Scripted::answers(&[DENIED, FINE]).await;
+    assert_eq!(client(own).post(server.url()).send().await.expect("an answer").status(), 429);
+    let server = Scripted::answers(&[DENIED, FINE]).await;
+    let get = client(Retry::new(rules())).get(server.url()).send().await;
+    assert_eq!(get.expect("an answer").status(), 200);
+    assert!(server.asked().iter().all(|asked| asked.header("idempotency-key").is_none()));
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_is_tried_again() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("an address");
+    drop(listener);
+    let error = client(Retry::new(rules().retries(2))).get(format!("http://{address}/")).send();
+    let error = error.await.expect_err("nobody listens");
+    assert!(matches!(&error, reqwest_middleware::Error::Reqwest(error) if error.is_connect()));
+}
+
+#[tokio::test]
+async fn a_turn_behind_the_deadline_is_not_sent() {
+    let used_up =
+        "retry-after: 20\r\nratelimit: \"a\";r=0;t=20\r\nratelimit-policy: \"a\";q=1;w=20\r\n";
+    let server = Scripted::start(move |_, _| (429, used_up.to_owned(), String::new())).await;
+    let client = client(Retry::new(rules().deadline(Duration::from_secs(1))));
+    assert_eq!(client.get(server.url()).send().await.expect("an answer").status(), 429);
+    let error = client.get(server.url()).send().await.expect_err("its turn is far away");
+    let reqwest_middleware::Error::Middleware(error) = error else { panic!("{error}") };
+    assert!(error.downcast_ref::<Paused>().is_some_and(|paused| paused.wait.as_secs() >= 19));
+    assert_eq!(server.asked().len(), 1);
+    let elsewhere = Scripted::answers(&[FINE]).await;
+    let sent = client.get(elsewhere.url()).send().await;
+    assert_eq!(sent.expect("another server, another limit").status(), 200);
+}
+
+#[tokio::test]
+async fn dropped_while_it_waits_nothing_more_is_sent() {
+    let used_up = "ratelimit: \"a\";r=0;t=10\r\nratelimit-policy: \"a\";q=1;w=10\r\n";
+    let server = Scripted::start(move |_, _| (200, used_up.to_owned(), String::new())).await;
+    // Nothing is left for ten seconds: the second may wait for its turn, a third may not.
+    let client = client(Retry::new(rules().deadline(Duration::from_secs(15))));
+    assert_eq!(client.get(server.url()).send().await.expect("an answer").status(), 200);
+    for _ in 0..3 {
+        let waiting = client.get(server.url()).send();
+        let ended = tokio::time::timeout(Duration::from_millis(50), waiting).await;
+        assert!(ended.is_err(), "the turn was given back, so there is one to wait for: {ended:?}");
+    }
+    assert_eq!(server.asked().len(), 1);
+}
+
+#[tokio::test]
+async fn a_stream_is_sent_once() {
+    let server = Scripted::answers(&[DENIED, FINE]).await;
+    let stream = reqwest::Body::wrap(Once(Some("streamed")));
+    let sent = client(Retry::new(rules())).put(server.url()).body(stream).send().await;
+    assert_eq!(sent.expect("an answer").status(), 429);
+    assert_eq!(server.asked().len(), 1);
+}
+
+/// A body that cannot be had twice.
+struct Once(Option<&'static str>);
+
+impl http_body::Body for Once {
+    type Data = &'static [u8];
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: std::pin::Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<http_body::Frame<Self::Data>, Self::Error>>> {
+        std::task::Poll::Ready(
+            self.0.take().map(|text| Ok(http_body::Frame::data(text.as_bytes()))),
+        )
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        http_body::SizeHint::with_exact(self.0.map_or(0, |text| text.len() as u64))
+    }
+}

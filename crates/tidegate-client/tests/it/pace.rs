@@ -1,0 +1,132 @@
+//! What one client learns, step by step. What many learn together is in tidegate-bench.
+
+use std::time::Duration;
+
+use tidegate_client::{Pace, Standing};
+
+fn s(seconds: f64) -> Duration {
+    Duration::from_secs_f64(seconds)
+}
+
+fn left(remaining: u64, limit: u64, window: f64) -> Standing {
+    Standing { limit, remaining, window: Some(s(window)), reset: Some(s(window)) }
+}
+
+/// The time until the next turn after an answer, without jitter.
+fn pause(pace: &mut Pace, now: Duration) -> f64 {
+    let mut looked = *pace;
+    (looked.turn(now, 0.5) - now).as_secs_f64()
+}
+
+#[test]
+fn pauses_begin_when_a_tenth_is_left() {
+    // (remaining of 100 in 10 s, the pause)
+    for (remaining, expected) in [(99, 0.0), (10, 0.0), (9, 1.0), (4, 2.0), (1, 5.0), (0, 10.0)] {
+        let mut pace = Pace::new(s(30.0));
+        let now = pace.turn(s(100.0), 0.5);
+        pace.admitted(now, &left(remaining, 100, 10.0));
+        let got = pause(&mut pace, now);
+        assert!((got - expected).abs() < 1e-6, "{remaining} left: {got} s, not {expected}");
+    }
+}
+
+#[test]
+fn turns_taken_together_come_one_after_the_other_and_can_be_given_back() {
+    let mut pace = Pace::new(s(30.0));
+    let now = pace.turn(s(100.0), 0.5);
+    pace.admitted(now, &left(9, 100, 10.0));
+    let turns: Vec<_> = (0..3).map(|_| pace.turn(now, 0.5)).collect();
+    assert_eq!(turns, [now + s(1.0), now + s(2.0), now + s(3.0)]);
+    pace.give_back(turns[0]);
+    pace.give_back(turns[2]);
+    assert_eq!(pace.turn(now, 0.5), turns[2], "the latest is free again, the first is not");
+}
+
+#[test]
+fn a_denial_is_waited_for_and_spread_over_a_window() {
+    for (chance, expected) in [(0.0, 2.0), (0.5, 2.5), (1.0, 3.0)] {
+        let mut pace = Pace::new(s(30.0));
+        let now = s(100.0);
+        pace.denied(now, Some(s(2.0)), Some(&left(0, 100, 1.0)), chance);
+        let got = pause(&mut pace, now);
+        assert!((got - expected).abs() < 1e-6, "chance {chance}: {got} s");
+    }
+}
+
+#[test]
+fn denials_in_a_row_slow_down_by_whole_windows_and_successes_speed_up_again() {
+    let mut pace = Pace::new(s(30.0));
+    let mut now = s(100.0);
+    let mut pauses = Vec::new();
+    for _ in 0..5 {
+        now = pace.turn(now + s(5.0), 0.5);
+        pace.denied(now, None, Some(&left(0, 100, 1.0)), 0.0);
+        pauses.push(pause(&mut pace, now).round());
+    }
+    assert_eq!(pauses, [1.0, 3.0, 5.0, 10.0, 20.0]);
+    for _ in 0..40 {
+        now = pace.turn(now, 0.5);
+        pace.admitted(now, &left(90, 100, 1.0));
+    }
+    assert!(pause(&mut pace, now) < 0.1, "nearly all is idle, and still {:?}", pace);
+}
+
+#[test]
+fn what_servers_say_without_sense_is_bounded_or_not_learned() {
+    let longest = s(30.0);
+    let day = Duration::from_secs(86_400);
+    let rows = [
+        Standing { limit: 0, remaining: 0, window: Some(day), reset: Some(day) },
+        Standing {
+            limit: 1,
+            remaining: 0,
+            window: Some(Duration::MAX),
+            reset: Some(Duration::MAX),
+        },
+        Standing { limit: u64::MAX, remaining: 0, window: Some(Duration::ZERO), reset: None },
+        Standing { limit: u64::MAX, remaining: u64::MAX, window: None, reset: None },
+        Standing {
+            limit: 1,
+            remaining: u64::MAX,
+            window: Some(Duration::from_nanos(1)),
+            reset: Some(Duration::ZERO),
+        },
+    ];
+    for told in rows {
+        for is_denied in [false, true] {
+            let mut pace = Pace::new(longest);
+            let mut now = s(100.0);
+            for _ in 0..100 {
+                if is_denied {
+                    pace.denied(now, told.reset, Some(&told), 1.0);
+                } else {
+                    pace.admitted(now, &told);
+                }
+                let turn = pace.turn(now, 1.0);
+                // A pause varies by a fiftieth.
+                assert!(turn - now <= longest.mul_f64(1.03), "{told:?}: {:?}", turn - now);
+                now = turn;
+            }
+        }
+    }
+}
+
+#[test]
+fn without_a_window_the_time_until_the_reset_stands_in() {
+    let mut pace = Pace::new(s(30.0));
+    let now = pace.turn(s(100.0), 0.5);
+    let told = Standing { limit: 100, remaining: 4, window: None, reset: Some(s(20.0)) };
+    pace.admitted(now, &told);
+    assert!((pause(&mut pace, now) - 4.0).abs() < 1e-6);
+}
+
+#[test]
+fn a_long_window_that_is_reset_ends_the_pausing() {
+    let mut pace = Pace::new(s(30.0));
+    let now = pace.turn(s(100.0), 0.5);
+    pace.admitted(now, &left(1, 5000, 3600.0));
+    assert!((pause(&mut pace, now) - 30.0).abs() < 1e-6, "as long as it may be");
+    let now = pace.turn(now, 0.5);
+    pace.admitted(now, &left(4999, 5000, 3600.0));
+    assert_eq!(pace.turn(now, 0.5), now);
+}

@@ -1,0 +1,199 @@
+//! The typed client against answers as the server gives them. tidegate-server's own tests
+//! hold these against the program.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tidegate_client::server::{Attributes, Check, Client, Error, Taken};
+
+use crate::scripted::{Asked, Scripted};
+
+const ALLOWED: &str = r#"{"allowed":true,"policy":"login","limit":2,"remaining":1,"retry_after_ms":0,"reset_after_ms":3600000,"decided":"exact","limits":[{"policy":"login","limit":2,"window_ms":3600000,"algorithm":"sliding-log","remaining":1,"allowed":true,"retry_after_ms":0}]}"#;
+const NEVER: &str = r#"{"allowed":false,"policy":null,"limit":1,"remaining":1,"retry_after_ms":null,"reset_after_ms":0,"decided":"exact","limits":[]}"#;
+const OPEN: &str = r#"{"allowed":true,"policy":"api","limit":1,"remaining":null,"retry_after_ms":0,"reset_after_ms":null,"decided":"failed-open","limits":[],"new":1}"#;
+const CONFLICT: &str = r#"{"type":"about:blank","title":"Conflict","status":409,"detail":"another cost","field":"id"}"#;
+const DENIED: &str = r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,"detail":"used up","violated-policies":["jobs"]}"#;
+
+async fn answering(status: u16, fields: &'static str, body: &'static str) -> (Scripted, Client) {
+    let server = Scripted::start(move |_, _| (status, fields.to_owned(), body.to_owned())).await;
+    let client = Client::new(&format!("http://{}", server.address)).expect("an address");
+    (server, client)
+}
+
+fn body(asked: &Asked) -> Value {
+    serde_json::from_str(&asked.body).expect("JSON")
+}
+
+#[tokio::test]
+async fn checks_are_sent_as_the_server_reads_them() {
+    let (server, client) = answering(200, "", ALLOWED).await;
+    let attributes =
+        Attributes::new("POST", "/login").client_ip("192.0.2.1").header("x-org", "acme");
+    let rows = [
+        (Check::policy("login", "alice"), json!({"policy":"login","key":"alice"})),
+        (
+            Check::policy("login", "alice").cost(2).id("a"),
+            json!({"policy":"login","key":"alice","cost":2,"id":"a"}),
+        ),
+        (
+            Check::limits("alice", ["1 per 1h"]).force(),
+            json!({"key":"alice","limits":["1 per 1h"],"force":true}),
+        ),
+        (
+            Check::request(attributes).max_wait(Duration::from_millis(5)),
+            json!({"attributes":{"method":"POST","path":"/login","client_ip":"192.0.2.1","headers":{"x-org":"acme"}},"max_wait_ms":5}),
+        ),
+    ];
+    for (check, _) in &rows {
+        let answer = client.check(check).await.expect("an answer");
+        assert!(answer.allowed);
+        assert_eq!((answer.remaining, answer.limits.len()), (Some(1), 1));
+    }
+    let asked = server.asked();
+    assert!(asked.iter().all(|asked| (&*asked.method, &*asked.path) == ("POST", "/v1/check")));
+    let sent: Vec<_> = asked.iter().map(body).collect();
+    assert_eq!(sent, rows.map(|(_, expected)| expected));
+}
+
+#[tokio::test]
+async fn answers_are_values_and_failures_are_errors() {
+    let check = Check::policy("login", "alice");
+    let (_server, client) = answering(200, "", NEVER).await;
+    let answer = client.check(&check).await.expect("a denial is an answer");
+    assert_eq!((answer.allowed, answer.retry_after()), (false, None));
+    let (_server, client) = answering(200, "", OPEN).await;
+    let answer = client.check(&check).await.expect("fields to come are passed over");
+    assert_eq!((answer.decided.as_str(), answer.remaining), ("failed-open", None));
+    // (status, body, the error's text)
+    let rows = [
+        (409, CONFLICT, "409 Conflict, field `id`: another cost"),
+        (502, "<html>", "502 Bad Gateway: no problem document came with it"),
+        (
+            429,
+            DENIED,
+            "429 Request cannot be satisfied as assigned quota has been exceeded: used up",
+        ),
+        (
+            200,
+            "7",
+            "the answer is not what a tidegate server sends: invalid type: integer `7`, expected struct Answer at line 1 column 1",
+        ),
+    ];
+    for (status, body, expected) in rows {
+        let (_server, client) = answering(status, "", body).await;
+        let error = client.check(&check).await.expect_err("nobody decided");
+        assert_eq!(error.to_string(), expected);
+    }
+    let gone = Client::new("http://127.0.0.1:1").expect("an address");
+    let error = gone.check(&check).await.expect_err("nobody is there");
+    assert!(matches!(error, Error::Unreachable(_)), "{error}");
+}
+
+#[test]
+fn addresses() {
+    for (address, is_sound) in [
+        ("http://127.0.0.1:8080", true),
+        ("https://limits.example/behind/", true),
+        ("127.0.0.1:8080", false),
+        ("ftp://127.0.0.1", false),
+        ("", false),
+    ] {
+        assert_eq!(Client::new(address).is_ok(), is_sound, "{address}");
+    }
+}
+
+#[tokio::test]
+async fn a_batch_keeps_its_order() {
+    let text = format!("{{\"answers\":[{ALLOWED},{CONFLICT},{NEVER}]}}");
+    let server = Scripted::start(move |_, _| (200, String::new(), text.clone())).await;
+    let client = Client::new(&format!("http://{}/behind", server.address)).expect("an address");
+    let client = client.token("secret").expect("a token");
+    let checks = ["a", "b", "c"].map(|key| Check::policy("login", key));
+    let answers = client.batch(&checks).await.expect("answers");
+    let allowed: Vec<_> = answers
+        .iter()
+        .map(|answer| answer.as_ref().map(|answer| answer.allowed).map_err(|it| it.status))
+        .collect();
+    assert_eq!(allowed, [Ok(true), Err(409), Ok(false)]);
+    let asked = &server.asked()[0];
+    assert_eq!(asked.path, "/behind/v1/check/batch");
+    assert_eq!(asked.header("authorization"), Some("Bearer secret"));
+    assert_eq!(body(asked)["checks"][2]["key"], "c");
+    let error = client.batch(&checks[..1]).await.expect_err("three answers to one");
+    assert_eq!(
+        error.to_string(),
+        "the answer is not what a tidegate server sends: 3 answers to 1 checks"
+    );
+}
+
+/// A server of permits whose lease is known until it is told otherwise.
+async fn permits(lease_ms: u64, renewals: usize) -> (Scripted, Client) {
+    let server = Scripted::start(move |at, asked| match &*asked.method {
+        "POST" => {
+            let open = ALLOWED.strip_suffix('}').expect("an object");
+            (201, String::new(), format!("{open},\"id\":\"p1\",\"ttl_ms\":{lease_ms}}}"))
+        }
+        "PUT" if at <= renewals => {
+            (200, String::new(), format!("{{\"id\":\"p1\",\"ttl_ms\":{lease_ms}}}"))
+        }
+        "PUT" => (404, String::new(), String::new()),
+        _ => (204, String::new(), String::new()),
+    })
+    .await;
+    let client = Client::new(&format!("http://{}", server.address)).expect("an address");
+    (server, client)
+}
+
+async fn take(client: &Client) -> tidegate_client::server::Permit {
+    let check = Check::policy("jobs", "alice");
+    let taken = client.permit(&check, Some(Duration::from_millis(150))).await.expect("an answer");
+    taken.held().expect("a permit")
+}
+
+/// Waits for something that happens in the background, for ten seconds at most.
+async fn eventually(mut happened: impl FnMut() -> bool) {
+    for _ in 0..1000 {
+        if happened() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("it did not happen");
+}
+
+#[tokio::test]
+async fn a_permit_is_renewed_and_given_back_once() {
+    let (server, client) = permits(150, usize::MAX).await;
+    let methods = || server.asked().iter().map(|asked| asked.method.clone()).collect::<Vec<_>>();
+    let permit = take(&client).await;
+    assert_eq!((permit.id(), permit.answer().allowed), ("p1", true));
+    assert_eq!(body(&server.asked()[0]), json!({"policy":"jobs","key":"alice","ttl_ms":150}));
+    eventually(|| methods().iter().filter(|method| *method == "PUT").count() >= 2).await;
+    permit.release().await.expect("given back");
+    assert_eq!(methods().iter().filter(|method| *method == "DELETE").count(), 1);
+    assert_eq!(server.asked().last().expect("requests").path, "/v1/permits/p1");
+    drop(take(&client).await);
+    eventually(|| methods().iter().filter(|method| *method == "DELETE").count() == 2).await;
+}
+
+#[tokio::test]
+async fn a_permit_that_the_server_forgot_is_lost() {
+    let (server, client) = permits(150, 0).await;
+    let permit = take(&client).await;
+    let lost = tokio::time::timeout(Duration::from_secs(10), permit.lost()).await;
+    assert!(lost.is_ok() && permit.is_lost());
+    permit.release().await.expect("nothing is held");
+    assert!(server.asked().iter().all(|asked| asked.method != "DELETE"));
+}
+
+#[tokio::test]
+async fn a_permit_denied_is_a_value() {
+    let (_server, client) = answering(429, "retry-after: 30\r\n", DENIED).await;
+    let taken = client.permit(&Check::policy("jobs", "alice"), None).await.expect("an answer");
+    let Taken::Denied(denial) = taken else { panic!("{taken:?}") };
+    assert_eq!(denial.retry_after, Some(Duration::from_secs(30)));
+    assert_eq!((denial.violated, denial.detail), (vec!["jobs".to_owned()], "used up".to_owned()));
+    let (_server, client) = answering(503, "", "").await;
+    let error = client.permit(&Check::policy("jobs", "alice"), None).await.expect_err("no answer");
+    assert!(error.is_unavailable());
+}
