@@ -32,6 +32,8 @@ pub enum Command {
     Resp(RespArgs),
     /// What callers and limits see while Redis fails, checked against the stated bounds.
     Faults(FaultsArgs),
+    /// A crowd of retrying clients on one key: what they get of the limit, and what they send for it.
+    Storm(StormArgs),
     /// The handler that decides nothing; `http` starts this in a process of its own.
     #[command(hide = true)]
     HttpBaseline(BaselineArgs),
@@ -191,6 +193,29 @@ pub struct FaultsArgs {
     /// The server to start: a redis-server or valkey-server.
     #[arg(long, value_name = "PATH", default_value = "redis-server")]
     pub server: PathBuf,
+}
+
+#[derive(Args)]
+pub struct StormArgs {
+    /// Print JSON instead of the table.
+    #[arg(long)]
+    pub json: bool,
+    /// Only these ways of retrying (comma-separated or repeated).
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub way: Vec<crate::storm::Way>,
+    /// On virtual time and without a network, in every scene: seconds instead of minutes, and
+    /// the same every time.
+    #[arg(long = "virtual")]
+    pub on_virtual_time: bool,
+    /// Another course of chance, with --virtual.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// How long each way is let loose, of which the first sixth is left out; without --virtual.
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(6..=3_600))]
+    pub seconds: u32,
+    /// A tidegate that is built already; without it, the release build is made.
+    #[arg(long, value_name = "PATH")]
+    pub tidegate: Option<PathBuf>,
 }
 
 #[derive(Args)]

@@ -12,6 +12,7 @@
 //! - `redis/`: what a shared decision costs Redis, see `redis/mod.rs`;
 //! - `resp/`: the RESP front beside Redis and throttlecrab, see `resp/mod.rs`;
 //! - `faults/`: what callers and limits see while Redis fails, see `faults/mod.rs`;
+//! - `storm/`: clients that retry, see `storm/mod.rs`;
 //! - `bars.rs`, `report.rs`: the bars, the table and the JSON.
 
 mod bars;
@@ -26,6 +27,7 @@ mod redis;
 mod report;
 mod resp;
 mod rss;
+mod storm;
 mod subjects;
 mod workloads;
 
@@ -58,6 +60,7 @@ fn main() -> ExitCode {
         cli::Command::Redis(args) => return succeed(redis::run(&args)),
         cli::Command::Resp(args) => return succeed(resp::run(&args)),
         cli::Command::Faults(args) => return succeed(faults::run(&args)),
+        cli::Command::Storm(args) => return succeed(storm::run(&args)),
         cli::Command::HttpBaseline(args) => return succeed(http::serve_baseline(&args)),
         cli::Command::HttpLoad(args) => return succeed(http::load(&args)),
         cli::Command::RssOf(args) => println!("{}", rss::measure_here(&args)),

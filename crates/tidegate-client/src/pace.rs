@@ -116,7 +116,7 @@ pub struct Pace {
     denials: u32,
     /// The part left as it was last told.
     left: f64,
-    lows: Lows,
+    recent: Recent,
 }
 
 impl Pace {
@@ -130,7 +130,7 @@ impl Pace {
             not_before: Duration::ZERO,
             denials: 0,
             left: 1.0,
-            lows: Lows::default(),
+            recent: Recent::default(),
         }
     }
 
@@ -168,10 +168,11 @@ impl Pace {
         }
         let left = part_left(standing);
         self.left = left;
-        self.lows.note(now, self.window.min(self.longest), left);
+        self.recent.note(now, self.window.min(self.longest), left);
+        self.recent.admitted += 1.0;
         let rate = match self.rate {
             None if left >= RUNS_OUT => return,
-            None => spread(standing, self.window),
+            None => self.first_rate(standing),
             Some(_) if self.window > self.longest && left >= 0.5 => {
                 self.rate = None;
                 return;
@@ -179,7 +180,7 @@ impl Pace {
             Some(rate) => rate,
         };
         let limit = to_float(standing.limit);
-        let idle = self.lows.lowest() - KEPT_FREE.max(1.5 / limit);
+        let idle = self.recent.lowest() - KEPT_FREE.max(1.5 / limit);
         self.rate = Some((rate + CREEP.max(GROWTH * idle)).clamp(SLOWEST, limit));
     }
 
@@ -198,11 +199,14 @@ impl Pace {
             && self.follow(standing)
         {
             self.left = 0.0;
-            self.lows.note(now, self.window.min(self.longest), 0.0);
+            self.recent.note(now, self.window.min(self.longest), 0.0);
             let cut = if self.denials == 1 { CUT } else { CUT_AGAIN };
             let rate = (self.rate.unwrap_or(1.0) * cut).max(SLOWEST);
             self.rate = Some(rate);
             hold = hold.saturating_add(self.pause(rate).max(self.window).mul_f64(part(chance)));
+            // Its place is lost: the next one is looked for, not reckoned from the last. Only
+            // where turns are given to others already they stay in line.
+            self.last = self.last.filter(|last| *last > now);
         }
         self.not_before = self.not_before.max(now.saturating_add(hold.min(self.longest)));
     }
@@ -210,6 +214,17 @@ impl Pace {
     /// Whether pauses are made now.
     pub fn is_pacing(&self) -> bool {
         self.rate.is_some()
+    }
+
+    /// The rate to begin with. What is left, and one more for what has come free meanwhile,
+    /// over the time until the reset; but not more than this client has had in a window:
+    /// the rest is left for those who had less. In a window longer than the longest pause
+    /// nobody knows what others had.
+    fn first_rate(&self, standing: &Standing) -> f64 {
+        let until = standing.reset.unwrap_or(self.window).max(SHORTEST_WINDOW);
+        let left = to_float(standing.remaining) + 1.0;
+        let spread = left * self.window.as_secs_f64() / until.as_secs_f64();
+        if self.window > self.longest { spread } else { spread.min(self.recent.admitted()) }
     }
 
     /// The pause at a rate: whole windows, or a whole part of one.
@@ -248,46 +263,54 @@ impl Pace {
     }
 }
 
-/// What is left, and one more for what has come free meanwhile, over the time until the
-/// reset, as requests per window.
-fn spread(standing: &Standing, window: Duration) -> f64 {
-    let until = standing.reset.unwrap_or(window).max(SHORTEST_WINDOW);
-    (to_float(standing.remaining) + 1.0) * window.as_secs_f64() / until.as_secs_f64()
-}
-
 #[expect(clippy::cast_precision_loss, reason = "rates need no 53 bits")]
 fn to_float(number: u64) -> f64 {
     number as f64
 }
 
-/// The least part left in this window and the one before. What was idle for an instant is
-/// not idle: only what nobody took for a whole window may be taken.
+/// What was seen in this window and the one before.
 #[derive(Clone, Copy, Debug)]
-struct Lows {
+struct Recent {
     since: Duration,
+    /// The least part left. What was idle for an instant is not idle: only what nobody
+    /// took for a whole window may be taken.
     low: f64,
-    before: f64,
+    low_before: f64,
+    /// Requests that got through.
+    admitted: f64,
+    admitted_before: f64,
 }
 
-impl Default for Lows {
+impl Default for Recent {
     fn default() -> Self {
-        Lows { since: Duration::ZERO, low: 1.0, before: 1.0 }
+        Recent {
+            since: Duration::ZERO,
+            low: 1.0,
+            low_before: 1.0,
+            admitted: 0.0,
+            admitted_before: 0.0,
+        }
     }
 }
 
-impl Lows {
+impl Recent {
     fn note(&mut self, now: Duration, window: Duration, left: f64) {
         let passed = now.saturating_sub(self.since);
         if passed >= window {
+            let fresh = Recent { since: now, ..Recent::default() };
             let is_next = passed < window.saturating_mul(2);
-            self.before = if is_next { self.low } else { 1.0 };
-            self.low = 1.0;
-            self.since = now;
+            let (low_before, admitted_before) =
+                if is_next { (self.low, self.admitted) } else { (1.0, 0.0) };
+            *self = Recent { low_before, admitted_before, ..fresh };
         }
         self.low = self.low.min(left);
     }
 
     fn lowest(&self) -> f64 {
-        self.low.min(self.before)
+        self.low.min(self.low_before)
+    }
+
+    fn admitted(&self) -> f64 {
+        self.admitted.max(self.admitted_before)
     }
 }

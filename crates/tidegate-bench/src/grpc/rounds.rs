@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use super::load::Target;
 use super::server::{Program, Server, config};
 use crate::cli::GrpcArgs;
-use crate::http::{Counted, DISTURBED, Directory, Places, Report, bound_to, tidegate};
+use crate::http::{Counted, DISTURBED, Directory, Places, Report, bound_to, build_tidegate};
 use crate::inprocess::load;
 
 /// Long enough that beginning and ending do not show, short enough that a machine does not
@@ -54,7 +54,7 @@ pub fn run(args: &GrpcArgs) -> io::Result<Results> {
     let places = Places::choose(args.unbound);
     let file = directory.path().join("tidegate.yaml");
     std::fs::write(&file, config())?;
-    let program = args.tidegate.clone().map_or_else(tidegate, Ok)?;
+    let program = args.tidegate.clone().map_or_else(build_tidegate, Ok)?;
     let load_before = load();
     let start = |program| Server::start(&program, places.server, directory.path());
     let ours = start(Program::Tidegate { program, config: file })?;

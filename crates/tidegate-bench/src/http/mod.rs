@@ -27,12 +27,13 @@ mod wire;
 pub use baseline::{BaselineArgs, serve as serve_baseline};
 pub use load::{Counted, LoadArgs, Report, answered, until_silence};
 pub use process::{Times, bound_to};
-pub use programs::tidegate;
+pub use programs::tidegate as build_tidegate;
 pub use report::{SATURATED, figure_json, percent, with_interval};
 pub use rounds::{Figure, Subject, load_us, p50_us, p99_us, per_second, server_busy, server_us};
-pub use server::is_setting;
+pub use server::{Program, Server, is_setting};
 pub use setup::{DISTURBED, Directory, Places};
 pub use turns::{Gate, Lane, Pace, take_turns};
+pub use wire::{LIMITS, config};
 
 use std::io;
 

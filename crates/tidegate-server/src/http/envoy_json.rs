@@ -13,8 +13,8 @@ use http::{HeaderMap, Request, StatusCode};
 use hyper::body::Incoming;
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 use serde_json::{Map, Value, json};
-use tidegate::gate::{GateError, Together};
 use tidegate::Limit;
+use tidegate::gate::{GateError, Together};
 
 use super::refusal::Refusal;
 use super::request_id::{REQUEST_ID, RequestId};

@@ -31,8 +31,8 @@ mod wire;
 
 use std::io::Cursor;
 use std::net::SocketAddr;
-use std::sync::atomic::AtomicUsize;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 use arc_swap::ArcSwap;
 use http::header::{CONTENT_TYPE, HeaderValue, ORIGIN};

@@ -1,0 +1,92 @@
+//! The ways of retrying, without clock or network.
+
+use std::time::Duration;
+
+use clap::ValueEnum;
+use tidegate_client::{Backoff, Call, End, Fields, Outcome, Peer, RetryRules};
+
+/// A way of retrying.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Way {
+    /// Again at once.
+    Naive,
+    /// Full jitter, from 100 ms doubled up to 10 s, whatever the server says.
+    FullJitter,
+    /// The helper without pacing: what the server asks for, full jitter and a budget.
+    Backoff,
+    /// The helper as it comes.
+    Helper,
+}
+
+/// One client in its loop.
+pub enum Client {
+    Naive,
+    FullJitter { failures: u32 },
+    Helper(Box<Helper>),
+}
+
+/// A client with the helper.
+pub struct Helper {
+    rules: RetryRules,
+    peer: Peer,
+    call: Option<Call>,
+}
+
+impl Client {
+    pub fn new(way: Way) -> Self {
+        let helper = |rules: RetryRules| {
+            Client::Helper(Box::new(Helper { rules, peer: Peer::new(&rules), call: None }))
+        };
+        match way {
+            Way::Naive => Client::Naive,
+            Way::FullJitter => Client::FullJitter { failures: 0 },
+            Way::Backoff => helper(RetryRules::default().unpaced()),
+            Way::Helper => helper(RetryRules::default()),
+        }
+    }
+
+    /// When its first request goes.
+    pub fn first(&mut self, now: Duration, chance: f64) -> Duration {
+        match self {
+            Client::Helper(helper) => helper.begin(now, chance),
+            _ => now,
+        }
+    }
+
+    /// A request was answered; when the next one goes, the same again or another.
+    pub fn next(&mut self, now: Duration, allowed: bool, fields: Fields, chance: f64) -> Duration {
+        match self {
+            Client::Naive => now,
+            Client::FullJitter { failures } => {
+                *failures = if allowed { 0 } else { failures.saturating_add(1) };
+                let jitter = |retry| Backoff::default().jitter(retry, chance);
+                now + failures.checked_sub(1).map_or(Duration::ZERO, jitter)
+            }
+            Client::Helper(helper) => helper.next(now, allowed, fields, chance),
+        }
+    }
+}
+
+impl Helper {
+    fn begin(&mut self, now: Duration, chance: f64) -> Duration {
+        match Call::begin(&self.rules, &mut self.peer, now, chance) {
+            Ok((call, turn)) => {
+                self.call = Some(call);
+                turn
+            }
+            // Not sent: its caller is in a loop, and tries again when it would have been.
+            Err(paused) => {
+                self.call = None;
+                now + paused.wait
+            }
+        }
+    }
+
+    fn next(&mut self, now: Duration, allowed: bool, fields: Fields, chance: f64) -> Duration {
+        let outcome = if allowed { Outcome::Answered(fields) } else { Outcome::Denied(fields) };
+        let end = End { now, outcome, can_repeat: true };
+        let (rules, peer) = (&self.rules, &mut self.peer);
+        let again = self.call.as_mut().and_then(|call| call.ended(rules, peer, &end, chance));
+        again.unwrap_or_else(|| self.begin(now, chance))
+    }
+}

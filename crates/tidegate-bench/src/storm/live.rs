@@ -1,0 +1,142 @@
+//! The storm over HTTP: the server as a process, reqwest and the middleware as users have it.
+//!
+//! Every client has connections and a middleware of its own, as if it were a program of
+//! its own. What is sent is counted behind the middleware. Clients ask forward-auth, whose
+//! 200 and 429 with header fields are what an API behind a gateway answers.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use http::Extensions;
+use reqwest::{Request, Response, StatusCode};
+use reqwest_middleware::{ClientBuilder, ClientWithMiddleware, Middleware, Next};
+use tidegate_client::{Backoff, Retry, RetryRules};
+
+use super::Outcome;
+use super::behaviour::Way;
+use super::scene::{LASTS, STORM, Tally, WARM_AT};
+use crate::Failed;
+use crate::cli::StormArgs;
+use crate::http::{Directory, LIMITS, Program, Server, build_tidegate, config};
+
+/// Lets every way loose on a server of its own.
+pub fn run(ways: &[Way], args: &StormArgs) -> io::Result<Vec<Outcome>> {
+    let directory = Directory::create()?;
+    let file = directory.path().join("storm.yaml");
+    let limit = format!("{} per {}s {}", STORM.limit, STORM.window.as_secs(), STORM.algorithm);
+    let policy = format!(
+        "  - name: storm\n    match: {{ path: /storm }}\n    key: \"{{path}}\"\n    \
+         limits: [\"{limit}\"]\n"
+    );
+    // The other policies are there for the question that a server is greeted with.
+    std::fs::write(&file, config(LIMITS, "1h") + &policy)?;
+    let program = match &args.tidegate {
+        Some(path) => path.clone(),
+        None => build_tidegate()?,
+    };
+    let program = Program::Tidegate { program, config: file };
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let mut outcomes = Vec::new();
+    for way in ways {
+        let server = Server::start(&program, None, directory.path())?;
+        let url = format!("http://{}/v1/forward-auth/storm", server.address);
+        let tally = runtime.block_on(storm(*way, &url, Duration::from_secs(args.seconds.into())));
+        let tally = tally.map_err(|error| server.failure(&error.to_string()))?;
+        outcomes.push(Outcome { scene: STORM.name.to_owned(), way: *way, tally });
+    }
+    Ok(outcomes)
+}
+
+async fn storm(way: Way, url: &str, lasts: Duration) -> Result<Tally, Failed> {
+    let start = Instant::now();
+    let counted = Counted { from: start + lasts * WARM_AT / LASTS, until: start + lasts };
+    let mut tasks = tokio::task::JoinSet::new();
+    let mut counts = Vec::new();
+    for _ in 0..STORM.clients {
+        let count = Count { counted, sent: Arc::default(), admitted: Arc::default() };
+        let client = client(way, count.clone());
+        counts.push(count);
+        let (url, until) = (url.to_owned(), counted.until);
+        tasks.spawn(async move {
+            // Time is how a client ends; coming back by itself is how it fails.
+            tokio::time::timeout_at(until.into(), ask_on(way, client, &url)).await
+        });
+    }
+    while let Some(ended) = tasks.join_next().await {
+        if let Ok(Err(error)) = ended? {
+            return Err(error);
+        }
+    }
+    let sent = counts.iter().map(|count| count.sent.load(Ordering::Relaxed)).sum();
+    let successes = counts.iter().map(|count| count.admitted.load(Ordering::Relaxed)).collect();
+    let windows = (counted.until - counted.from).as_secs_f64() / STORM.window.as_secs_f64();
+    #[expect(clippy::cast_precision_loss, reason = "a small number")]
+    let capacity = STORM.limit as f64 * windows;
+    Ok(Tally { sent, successes, capacity })
+}
+
+/// Asks in a loop, for ever or until something other than an answer comes.
+async fn ask_on(way: Way, client: ClientWithMiddleware, url: &str) -> Result<(), Failed> {
+    let mut failures = 0_u32;
+    loop {
+        let response = client.get(url).send().await?;
+        let allowed = match response.status() {
+            StatusCode::OK => true,
+            StatusCode::TOO_MANY_REQUESTS => false,
+            other => return Err(format!("forward-auth answered {other}").into()),
+        };
+        // Read to the end, so that the connection is used again.
+        response.bytes().await?;
+        failures = if allowed { 0 } else { failures.saturating_add(1) };
+        if way == Way::FullJitter && failures > 0 {
+            let jitter = Backoff::default().jitter(failures - 1, fastrand::f64());
+            tokio::time::sleep(jitter).await;
+        }
+    }
+}
+
+fn client(way: Way, count: Count) -> ClientWithMiddleware {
+    let client = ClientBuilder::new(reqwest::Client::new());
+    let client = match way {
+        Way::Naive | Way::FullJitter => client,
+        Way::Backoff => client.with(Retry::new(RetryRules::default().unpaced())),
+        Way::Helper => client.with(Retry::default()),
+    };
+    client.with(count).build()
+}
+
+/// The time that is counted.
+#[derive(Clone, Copy)]
+struct Counted {
+    from: Instant,
+    until: Instant,
+}
+
+/// Counts what one client sends and gets, behind whatever sends it again.
+#[derive(Clone)]
+struct Count {
+    counted: Counted,
+    sent: Arc<AtomicU64>,
+    admitted: Arc<AtomicU64>,
+}
+
+#[async_trait::async_trait]
+impl Middleware for Count {
+    async fn handle(
+        &self,
+        request: Request,
+        extensions: &mut Extensions,
+        next: Next<'_>,
+    ) -> reqwest_middleware::Result<Response> {
+        let is_counted = (self.counted.from..self.counted.until).contains(&Instant::now());
+        let response = next.run(request, extensions).await?;
+        if is_counted {
+            self.sent.fetch_add(1, Ordering::Relaxed);
+            let admitted = u64::from(response.status() == StatusCode::OK);
+            self.admitted.fetch_add(admitted, Ordering::Relaxed);
+        }
+        Ok(response)
+    }
+}

@@ -1,0 +1,83 @@
+//! Table, bars and JSON.
+
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+
+use super::Outcome;
+use super::behaviour::Way;
+use super::scene::STORM;
+use crate::bars::Bar;
+use crate::cli::name_of;
+use crate::report::{bar_json, rounded, write_bars};
+
+/// The whole readable report.
+pub fn table(outcomes: &[Outcome]) -> String {
+    let mut text = String::new();
+    // Writing to a String cannot fail.
+    let _ = write_report(&mut text, outcomes);
+    text
+}
+
+fn write_report(text: &mut String, outcomes: &[Outcome]) -> std::fmt::Result {
+    writeln!(
+        text,
+        "{:<22}{:<14}{:>9}{:>12}{:>10}{:>10}{:>10}",
+        "scene", "way", "goodput", "sent each", "fairness", "starved", "luckiest"
+    )?;
+    for Outcome { scene, way, tally } in outcomes {
+        writeln!(
+            text,
+            "{scene:<22}{:<14}{:>9.3}{:>12.2}{:>10.2}{:>10}{:>10}",
+            name_of(way),
+            tally.goodput(),
+            tally.sent_per_success(),
+            tally.fairness(),
+            tally.starved(),
+            tally.successes.iter().max().unwrap_or(&0)
+        )?;
+    }
+    write_bars(text, &bars(outcomes))
+}
+
+/// The bars: what the helper does in the storm.
+fn bars(outcomes: &[Outcome]) -> Vec<Bar> {
+    let helper =
+        outcomes.iter().find(|outcome| outcome.way == Way::Helper && outcome.scene == STORM.name);
+    let goodput = helper.map(|outcome| outcome.tally.goodput());
+    let sent = helper.map(|outcome| outcome.tally.sent_per_success());
+    vec![
+        Bar {
+            at_least: true,
+            ..Bar::at_most("storm, helper: goodput / limit", goodput, Some(0.93), Some(0.95))
+        },
+        Bar::at_most("storm, helper: requests sent / success", sent, Some(1.35), Some(1.2)),
+    ]
+}
+
+/// The bars that are missed, in words.
+pub fn missed(outcomes: &[Outcome]) -> Vec<String> {
+    let bars = bars(outcomes);
+    let missed = bars.iter().filter(|bar| bar.met(bar.must) == Some(false));
+    missed.map(|bar| format!("missed: {}", bar.name)).collect()
+}
+
+/// `rows` and `bars` are the stable part.
+pub fn json(outcomes: &[Outcome]) -> Value {
+    let row = |Outcome { scene, way, tally }: &Outcome| {
+        json!({
+            "scene": scene,
+            "way": name_of(way),
+            "goodput": rounded(tally.goodput(), 1e4),
+            "sent_per_success": rounded(tally.sent_per_success(), 1e3),
+            "fairness": rounded(tally.fairness(), 1e3),
+            "starved": tally.starved(),
+            "sent": tally.sent,
+            "admitted": tally.admitted(),
+            "clients": tally.successes.len(),
+        })
+    };
+    let rows: Vec<Value> = outcomes.iter().map(row).collect();
+    let bars: Vec<Value> = bars(outcomes).iter().map(bar_json).collect();
+    json!({ "rows": rows, "bars": bars })
+}
