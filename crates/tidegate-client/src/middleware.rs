@@ -35,7 +35,9 @@ const DRAIN_WITHIN: Duration = Duration::from_millis(250);
 ///   error. [`Paused`](crate::Paused) is the only error of its own.
 /// - Bodies that are streams cannot be sent again, and are not.
 /// - Methods that are not idempotent (POST, PATCH) are retried only with an
-///   `Idempotency-Key`: yours, or one made here, the same for all retries of a call.
+///   `Idempotency-Key`: yours, or one made here, the same for all retries of a call. With one
+///   made here it must be certain that the request was not taken: a 429, a 503 that says
+///   when to come back, no connection. See [`keys_honoured`](Retry::keys_honoured).
 /// - Clones share what they learn.
 ///
 /// ```no_run
@@ -53,7 +55,7 @@ const DRAIN_WITHIN: Duration = Duration::from_millis(250);
 #[derive(Clone, Debug)]
 pub struct Retry {
     rules: RetryRules,
-    makes_keys: bool,
+    keys_honoured: bool,
     shared: Arc<Shared>,
 }
 
@@ -67,28 +69,47 @@ impl Retry {
     /// A middleware with rules of your own.
     pub fn new(rules: RetryRules) -> Self {
         let shared = Shared { start: Instant::now(), peers: Mutex::default() };
-        Retry { rules, makes_keys: true, shared: Arc::new(shared) }
+        Retry { rules, keys_honoured: false, shared: Arc::new(shared) }
     }
 
-    /// No `Idempotency-Key` is made: POST and PATCH are retried only if they bring one.
-    /// For servers that do not know the field.
+    /// The servers asked do a request with the same `Idempotency-Key` once. Then a POST or
+    /// PATCH is sent again also if nobody knows whether the first was taken. A key that you
+    /// set yourself says so for its request.
     #[must_use]
-    pub fn own_keys_only(mut self) -> Self {
-        self.makes_keys = false;
+    pub fn keys_honoured(mut self) -> Self {
+        self.keys_honoured = true;
         self
     }
 
-    /// Whether a request may be sent twice; makes it so where that is wanted.
-    fn make_repeatable(&self, request: &mut Request) -> bool {
+    /// Whether a request may be sent twice. Gives it a key where it needs one.
+    fn make_repeatable(&self, request: &mut Request) -> Repeatable {
         if is_idempotent(request.method()) || request.headers().contains_key(IDEMPOTENCY_KEY) {
-            return true;
+            return Repeatable::Always;
         }
-        let key = if self.makes_keys { new_key() } else { None };
-        let is_made = key.is_some();
-        if let Some(key) = key {
-            request.headers_mut().insert(IDEMPOTENCY_KEY, key);
-        }
-        is_made
+        let Some(key) = new_key() else { return Repeatable::Never };
+        request.headers_mut().insert(IDEMPOTENCY_KEY, key);
+        if self.keys_honoured { Repeatable::Always } else { Repeatable::IfNotTaken }
+    }
+}
+
+/// Whether a request may be sent twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Repeatable {
+    Always,
+    /// Only where it is certain that the first was not taken.
+    IfNotTaken,
+    Never,
+}
+
+impl Repeatable {
+    fn after(self, outcome: &Outcome) -> bool {
+        let was_not_taken = match outcome {
+            Outcome::Denied(_) | Outcome::Unreachable => true,
+            // Who says when to come back has not begun.
+            Outcome::Unavailable(fields) => fields.wait.is_some(),
+            Outcome::Answered(_) => false,
+        };
+        self == Repeatable::Always || self == Repeatable::IfNotTaken && was_not_taken
     }
 }
 
@@ -101,17 +122,17 @@ impl Middleware for Retry {
         next: Next<'_>,
     ) -> Result<Response> {
         let peer = PeerName::of(&request);
-        let can_repeat = self.make_repeatable(&mut request);
+        let repeatable = self.make_repeatable(&mut request);
         let begun = self.shared.with(&peer, &self.rules, |peer, now| {
             Call::begin(&self.rules, peer, now, fastrand::f64())
         });
         let (mut call, mut turn) = begun.map_err(Error::middleware)?;
         loop {
             self.shared.wait_for(&peer, turn).await;
-            let copy = if can_repeat { request.try_clone() } else { None };
+            let copy = if repeatable == Repeatable::Never { None } else { request.try_clone() };
             let answered = next.clone().run(request, extensions).await;
             let Some(outcome) = outcome_of(&answered) else { return answered };
-            let can_repeat = copy.is_some();
+            let can_repeat = copy.is_some() && repeatable.after(&outcome);
             let again = self.shared.with(&peer, &self.rules, |peer, now| {
                 let end = End { now, outcome, can_repeat };
                 call.ended(&self.rules, peer, &end, fastrand::f64())
@@ -162,12 +183,14 @@ fn is_idempotent(method: &Method) -> bool {
         .contains(method)
 }
 
-/// 128 random bits, as a String of structured fields. `None` where the system has no
-/// randomness: then it is as if keys were not made.
+/// A random UUID. `None` where the system has no randomness.
 fn new_key() -> Option<HeaderValue> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).ok()?;
-    HeaderValue::try_from(format!("\"{:032x}\"", u128::from_be_bytes(bytes))).ok()
+    let bits = u128::from_be_bytes(bytes) & !(0xf << 76) & !(0b11 << 62) | 4 << 76 | 0b10 << 62;
+    let hex = format!("{bits:032x}");
+    let parts = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];
+    HeaderValue::try_from(parts.join("-")).ok()
 }
 
 fn now_ms() -> u64 {

@@ -92,14 +92,11 @@ const SHORTEST_WINDOW: Duration = Duration::from_millis(1);
 /// let now = Duration::from_secs(100);
 /// assert_eq!(pace.turn(now, 0.5), now, "nothing is known: go");
 ///
-/// // One of 10 in a minute is left, and it has to last for 30 seconds.
-/// let left = Standing {
-///     limit: 10,
-///     remaining: 1,
-///     window: Some(Duration::from_secs(20)),
-///     reset: Some(Duration::from_secs(20)),
-/// };
-/// pace.admitted(now, &left);
+/// // Nineteen of `20 per 20s` are used up at once. The last has to last.
+/// for remaining in (1..20).rev() {
+///     let window = Some(Duration::from_secs(20));
+///     pace.admitted(now, &Standing { limit: 20, remaining, window, reset: window });
+/// }
 /// assert_eq!(pace.turn(now, 0.5), now + Duration::from_secs(10));
 /// ```
 #[derive(Clone, Copy, Debug)]
@@ -154,7 +151,7 @@ impl Pace {
     pub fn give_back(&mut self, turn: Duration) {
         if self.last == Some(turn) {
             self.last = match self.rate {
-                Some(rate) => turn.checked_sub(self.pause(rate)),
+                Some(rate) => Some(turn.saturating_sub(self.pause(rate))),
                 None => None,
             };
         }

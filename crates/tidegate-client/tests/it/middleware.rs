@@ -61,22 +61,37 @@ async fn a_post_carries_one_key_on_all_its_retries() {
     let asked = server.asked();
     let keys: Vec<_> = asked.iter().map(|asked| asked.header("idempotency-key")).collect();
     assert_eq!(keys.len(), 4);
-    assert!(keys[0].is_some_and(|key| key.len() == 34), "{keys:?}");
+    assert!(keys[0].is_some_and(|key| key.len() == 36 && &key[14..15] == "4"), "{keys:?}");
     assert_eq!((keys[1], keys[2]), (keys[0], keys[0]), "the same for all retries");
     assert_ne!(keys[3], keys[0], "another call, another key");
     assert!(asked.iter().all(|asked| asked.body == "order" && asked.method == "POST"));
 }
 
 #[tokio::test]
-async fn keys_of_the_caller_stay_and_gets_have_none() {
-    let server = Scripted::answers(&[DENIED, FINE]).await;
-    let own = Retry::new(rules()).own_keys_only();
-    let post = client(own.clone()).post(server.url()).header("idempotency-key", "mine");
-    assert_eq!(post.send().await.expect("an answer").status(), 200);
-    let asked = server.asked();
-    assert!(asked.iter().all(|asked| asked.header("idempotency-key") == Some("mine")));
-    let server = Scripted::answers(&[DENIED, FINE]).await;
-    assert_eq!(client(own).post(server.url()).send().await.expect("an answer").status(), 429);
+async fn a_post_is_repeated_only_if_it_was_not_taken() {
+    const LATER: (u16, &str) = (503, "retry-after: 0\r\n");
+    // (answers, a key of the caller's, whether keys are honoured, requests)
+    let rows: &[(&'static [(u16, &'static str)], Option<&str>, bool, usize)] = &[
+        (&[DENIED, FINE], None, false, 2),
+        (&[LATER, FINE], None, false, 2),
+        (&[(503, ""), FINE], None, false, 1),
+        (&[(503, ""), FINE], None, true, 2),
+        (&[(503, ""), FINE], Some("mine"), false, 2),
+    ];
+    for (answers, own, honoured, requests) in rows {
+        let server = Scripted::answers(answers).await;
+        let retry = Retry::new(rules());
+        let retry = if *honoured { retry.keys_honoured() } else { retry };
+        let mut post = client(retry).post(server.url());
+        if let Some(own) = own {
+            post = post.header("idempotency-key", *own);
+        }
+        post.send().await.expect("an answer");
+        let asked = server.asked();
+        assert_eq!(asked.len(), *requests, "{answers:?} {own:?} {honoured}");
+        let key = asked[0].header("idempotency-key");
+        assert!(key.is_some() && (own.is_none() || key == *own), "{key:?}");
+    }
     let server = Scripted::answers(&[DENIED, FINE]).await;
     let get = client(Retry::new(rules())).get(server.url()).send().await;
     assert_eq!(get.expect("an answer").status(), 200);

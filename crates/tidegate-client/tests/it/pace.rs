@@ -12,6 +12,16 @@ fn left(remaining: u64, limit: u64, window: f64) -> Standing {
     Standing { limit, remaining, window: Some(s(window)), reset: Some(s(window)) }
 }
 
+/// A client that has had half of 100 in 10 s.
+fn busy() -> (Pace, Duration) {
+    let mut pace = Pace::new(s(30.0));
+    let now = pace.turn(s(100.0), 0.5);
+    for remaining in 50..100 {
+        pace.admitted(now, &left(remaining, 100, 10.0));
+    }
+    (pace, now)
+}
+
 /// The time until the next turn after an answer, without jitter.
 fn pause(pace: &mut Pace, now: Duration) -> f64 {
     let mut looked = *pace;
@@ -22,8 +32,7 @@ fn pause(pace: &mut Pace, now: Duration) -> f64 {
 fn pauses_begin_when_a_tenth_is_left() {
     // (remaining of 100 in 10 s, the pause)
     for (remaining, expected) in [(99, 0.0), (10, 0.0), (9, 1.0), (4, 2.0), (1, 5.0), (0, 10.0)] {
-        let mut pace = Pace::new(s(30.0));
-        let now = pace.turn(s(100.0), 0.5);
+        let (mut pace, now) = busy();
         pace.admitted(now, &left(remaining, 100, 10.0));
         let got = pause(&mut pace, now);
         assert!((got - expected).abs() < 1e-6, "{remaining} left: {got} s, not {expected}");
@@ -31,9 +40,16 @@ fn pauses_begin_when_a_tenth_is_left() {
 }
 
 #[test]
-fn turns_taken_together_come_one_after_the_other_and_can_be_given_back() {
+fn a_newcomer_begins_with_what_it_has_had() {
     let mut pace = Pace::new(s(30.0));
     let now = pace.turn(s(100.0), 0.5);
+    pace.admitted(now, &left(9, 100, 10.0));
+    assert!((pause(&mut pace, now) - 10.0).abs() < 1e-6, "one in a window");
+}
+
+#[test]
+fn turns_taken_together_come_one_after_the_other_and_can_be_given_back() {
+    let (mut pace, now) = busy();
     pace.admitted(now, &left(9, 100, 10.0));
     let turns: Vec<_> = (0..3).map(|_| pace.turn(now, 0.5)).collect();
     assert_eq!(turns, [now + s(1.0), now + s(2.0), now + s(3.0)]);
@@ -60,7 +76,7 @@ fn denials_in_a_row_slow_down_by_whole_windows_and_successes_speed_up_again() {
     let mut pauses = Vec::new();
     for _ in 0..5 {
         now = pace.turn(now + s(5.0), 0.5);
-        pace.denied(now, None, Some(&left(0, 100, 1.0)), 0.0);
+        pace.denied(now, None, Some(&left(0, 100, 1.0)), 1.0);
         pauses.push(pause(&mut pace, now).round());
     }
     assert_eq!(pauses, [1.0, 3.0, 5.0, 10.0, 20.0]);
@@ -115,9 +131,12 @@ fn what_servers_say_without_sense_is_bounded_or_not_learned() {
 fn without_a_window_the_time_until_the_reset_stands_in() {
     let mut pace = Pace::new(s(30.0));
     let now = pace.turn(s(100.0), 0.5);
-    let told = Standing { limit: 100, remaining: 4, window: None, reset: Some(s(20.0)) };
-    pace.admitted(now, &told);
-    assert!((pause(&mut pace, now) - 4.0).abs() < 1e-6);
+    for (remaining, expected) in [(40, 0.0), (30, 0.0), (20, 0.0), (4, 5.0)] {
+        let told = Standing { limit: 100, remaining, window: None, reset: Some(s(20.0)) };
+        pace.admitted(now, &told);
+        let got = pause(&mut pace, now);
+        assert!((got - expected).abs() < 1e-6, "{remaining} left: {got} s, after so few requests");
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! - `harness.rs` runs it and keeps its files; `served.rs` runs it as a server and asks it;
 //! - `formats.rs`: what it reads; `output.rs`: what it writes; `bad_input.rs`: what it refuses;
 //! - `generated.rs`: seeded traces against a naive limiter (`naive.rs`) and committed digests;
-//! - `config.rs`: `config` and `explain`;
+//! - `config.rs`: `config` and `explain`; `client.rs`: the Rust client;
 //! - `serve/`: the server as a process; `http/`: what it answers; `admin/`: what operators see of it;
 //! - `otlp.rs`: spans, as a collector gets them; with the feature `otlp`;
 //! - `resp/`: what Redis clients are answered;
@@ -16,6 +16,7 @@
 
 mod admin;
 mod bad_input;
+mod client;
 mod config;
 mod deploy;
 mod envoy_config;
