@@ -48,6 +48,12 @@
 //! # }
 //! ```
 
+/// Runs the Rust of the page. Its fences are of tildes: those of backticks are run with
+/// `tidegate` alone.
+#[cfg(all(doctest, feature = "reqwest", feature = "server"))]
+#[doc = include_str!("../../../docs/clients.md")]
+struct Page;
+
 mod backoff;
 mod budget;
 mod call;

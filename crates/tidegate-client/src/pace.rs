@@ -109,7 +109,7 @@ pub struct Pace {
     last: Option<Duration>,
     /// No turn before this: the server said so.
     not_before: Duration,
-    /// Denials in a row.
+    /// Denials in a row that spoke of a limit.
     denials: u32,
     /// The part left as it was last told.
     left: f64,
@@ -150,10 +150,7 @@ impl Pace {
     /// have turns behind them.
     pub fn give_back(&mut self, turn: Duration) {
         if self.last == Some(turn) {
-            self.last = match self.rate {
-                Some(rate) => Some(turn.saturating_sub(self.pause(rate))),
-                None => None,
-            };
+            self.last = self.rate.map(|rate| turn.saturating_sub(self.pause(rate)));
         }
     }
 
@@ -189,12 +186,12 @@ impl Pace {
         standing: Option<&Standing>,
         chance: f64,
     ) {
-        self.denials = self.denials.saturating_add(1);
         let mut hold = wait.unwrap_or_default();
         if let Some(standing) = standing
             && standing.limit > 0
             && self.follow(standing)
         {
+            self.denials = self.denials.saturating_add(1);
             self.left = 0.0;
             self.recent.note(now, self.window.min(self.longest), 0.0);
             let cut = if self.denials == 1 { CUT } else { CUT_AGAIN };
