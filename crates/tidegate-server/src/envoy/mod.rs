@@ -30,11 +30,9 @@ mod reply;
 mod wire;
 
 pub use asked::Asked;
-#[allow(unused_imports, reason = "`/json` of the HTTP front reads and writes the same")]
-pub use decode::{Descriptor, Entries, Request, RequestLimit};
+pub use decode::{Descriptor, Request, RequestLimit};
 pub use refused::{Code, Refused};
-#[allow(unused_imports, reason = "`/json` of the HTTP front reads and writes the same")]
-pub use reply::{Metadata, Reply, Status, Value, unit};
+pub use reply::{Reply, Status, Value, unit};
 pub use wire::{Fields, Malformed, put_bytes, put_nested, put_number};
 
 /// The service's full name.

@@ -53,7 +53,7 @@ impl<'a> AttributesBody<'a> {
             },
             None => (None, None),
         };
-        let pairs = |name: &str, pairs: &'a Option<Pairs<'a>>| match pairs {
+        let pairs = |name: &str, pairs: Option<&'a Pairs<'a>>| match pairs {
             None => Ok(&[][..]),
             Some(Pairs(pairs)) if pairs.len() <= MAX_PAIRS => Ok(&pairs[..]),
             Some(_) => {
@@ -67,9 +67,9 @@ impl<'a> AttributesBody<'a> {
             query: text(&self.query).or(behind),
             host: text(&self.host),
             client_ip,
-            headers: Headers::Pairs(pairs("headers", &self.headers)?),
+            headers: Headers::Pairs(pairs("headers", self.headers.as_ref())?),
             domain: text(&self.domain),
-            descriptors: pairs("descriptors", &self.descriptors)?,
+            descriptors: pairs("descriptors", self.descriptors.as_ref().map(|listed| &listed.0))?,
         })
     }
 }

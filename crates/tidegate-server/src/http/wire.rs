@@ -152,16 +152,16 @@ pub struct AttributesBody<'a> {
     #[serde(borrow)]
     pub domain: Option<Text<'a>>,
     #[serde(borrow)]
-    pub descriptors: Option<Pairs<'a>>,
+    pub descriptors: Option<Listed<'a>>,
 }
 
-/// An object of texts, in its own order; or, as a name may come twice, a list of such.
+/// An object of texts, in its own order.
 #[derive(Debug, Default)]
 pub struct Pairs<'a>(pub Vec<(Cow<'a, str>, Cow<'a, str>)>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Pairs<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(PairsVisitor)
+        deserializer.deserialize_map(PairsVisitor)
     }
 }
 
@@ -181,13 +181,37 @@ impl<'de> Visitor<'de> for PairsVisitor {
         }
         Ok(Pairs(pairs))
     }
+}
+
+/// The same; or, as a name may come twice, a list of such objects.
+#[derive(Debug, Default)]
+pub struct Listed<'a>(pub Pairs<'a>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Listed<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ListedVisitor)
+    }
+}
+
+struct ListedVisitor;
+
+impl<'de> Visitor<'de> for ListedVisitor {
+    type Value = Listed<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object of names and texts, or a list of such")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+        PairsVisitor.visit_map(map).map(Listed)
+    }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
         let mut pairs = Pairs::default();
-        while let Some(Object(Pairs(more))) = list.next_element::<Object<Pairs<'de>>>()? {
+        while let Some(Pairs(more)) = list.next_element::<Pairs<'de>>()? {
             pairs.0.extend(more);
         }
-        Ok(pairs)
+        Ok(Listed(pairs))
     }
 }
 

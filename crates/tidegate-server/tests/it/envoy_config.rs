@@ -212,7 +212,7 @@ fn beside_a_config() {
     let (code, said) = start("envoy-beside-clash", &policy("per-address")).fails();
     let expected = "error: policy `per-address` is in --config, and a limit in --envoy-config becomes one of \
                     that name: rename it in --config\n";
-    assert_eq!((code, said.as_str()), (1, expected));
+    assert!(code == 1 && said.ends_with(expected), "{said}");
 }
 
 /// What is sent, what comes back, and the field that is to blame.
@@ -240,7 +240,7 @@ fn json_bodies() {
         (of(r#","hitsAddend":-1"#), 400, "descriptors[0].hitsAddend"),
         (of(r#","hitsAddend":1.5"#), 400, "descriptors[0].hitsAddend"),
         (of(r#","hitsAddend":"x""#), 400, "descriptors[0].hitsAddend"),
-        (of(r#","hitsAddend":18446744073709551615"#), 200, ""),
+        (of(r#","hitsAddend":18446744073709551615"#), 429, ""),
         (limit(r#"{"requestsPerUnit":2,"unit":"HOUR"}"#), 200, ""),
         (limit(r#"{"requests_per_unit":"1","unit":3}"#), 409, "descriptors"),
         (limit(r#"{"requestsPerUnit":1}"#), 400, "descriptors[0].limit.unit"),

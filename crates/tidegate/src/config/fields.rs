@@ -205,6 +205,11 @@ pub(super) const POLICY: &[Field] = &[
         Shape::Boolean,
         "Whether a denial by a shared store is answered from memory until it ends; true unless said",
     ),
+    field(
+        "quota",
+        Shape::Boolean,
+        "Whether one of several quotas is enough: those used up are passed over while another has room",
+    ),
     field("cost", Shape::Cost, "Units a request costs, or where it says so; 1 unless said"),
     field("exempt", Shape::Conditions, "Which requests are spared: any of these holds"),
     field(

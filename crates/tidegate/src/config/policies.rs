@@ -96,7 +96,8 @@ fn read_policy(
         .with_replaces(read_replaces(reader, &object))
         .with_mode(read_mode(&object).unwrap_or_default())
         .with_on_store_failure(read_on_store_failure(&object).unwrap_or_default())
-        .with_deny_cache(read_deny_cache(reader, &object).unwrap_or(true))
+        .with_deny_cache(read_flag(reader, &object, "deny_cache").unwrap_or(true))
+        .with_quota(read_flag(reader, &object, "quota").unwrap_or(false))
         .with_cost(read_cost(reader, &object).unwrap_or_default());
     if let Some(spot) = object.get("overrides") {
         policy = read_overrides(reader, &spot, policy);
@@ -183,8 +184,8 @@ fn read_on_store_failure(object: &Object<'_, '_>) -> Option<OnStoreFailure> {
     object.word("on_store_failure", &ON_STORE_FAILURE)?.parse().ok()
 }
 
-fn read_deny_cache(reader: &Reader<'_>, object: &Object<'_, '_>) -> Option<bool> {
-    object.get("deny_cache").and_then(|spot| reader.boolean(&spot))
+fn read_flag(reader: &Reader<'_>, object: &Object<'_, '_>, name: &str) -> Option<bool> {
+    object.get(name).and_then(|spot| reader.boolean(&spot))
 }
 
 fn read_cost(reader: &Reader<'_>, object: &Object<'_, '_>) -> Option<Charge> {

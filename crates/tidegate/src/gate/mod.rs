@@ -137,7 +137,7 @@ impl Gate {
         let begun = is_timed().then(Instant::now);
         let mut plan = Plan::default();
         plan.fill(self, rules, question, Taking::Nothing)?;
-        let answer = self.answer_here(&plan, question.id)?;
+        let answer = self.answer_here(&mut plan, question.id)?;
         let elapsed = begun.map(|begun| begun.elapsed());
         self.record(&plan, &answer, named(question), elapsed);
         Ok(answer)
@@ -145,7 +145,21 @@ impl Gate {
 
     /// What this process's memory decides.
     #[inline]
-    fn answer_here<'a>(&self, plan: &Plan<'a>, id: Option<&[u8]>) -> Result<Answer<'a>, GateError> {
+    fn answer_here<'a>(
+        &self,
+        plan: &mut Plan<'a>,
+        id: Option<&[u8]>,
+    ) -> Result<Answer<'a>, GateError> {
+        loop {
+            let answer = self.answer_once(plan, id)?;
+            if answer.allowed || !plan.spend(&answer) {
+                return Ok(answer);
+            }
+        }
+    }
+
+    #[inline]
+    fn answer_once<'a>(&self, plan: &Plan<'a>, id: Option<&[u8]>) -> Result<Answer<'a>, GateError> {
         match plan.single().filter(|_| id.is_none()) {
             // The usual case by far: nothing to combine.
             Some((policy, limit, check)) => {

@@ -35,6 +35,8 @@ pub(super) struct Plan<'a> {
     keys: KeyBytes,
     /// `concurrency` limits with the lease that was asked for, in order.
     leased: Vec<Limit>,
+    /// How many quotas there are, of which one is enough.
+    quotas: usize,
 }
 
 /// One policy, or the caller's own limits.
@@ -42,6 +44,10 @@ pub(super) struct Part<'a> {
     pub(super) policy: Option<&'a str>,
     /// Which question it belongs to.
     pub(super) question: usize,
+    /// Whether it is a quota that has a say.
+    quota: bool,
+    /// Whether it is a quota that is used up, and is passed over for another.
+    spent: bool,
     /// Whose place it takes.
     replaces: &'a [Box<str>],
     limits: &'a [Limit],
@@ -74,6 +80,7 @@ impl<'a> Plan<'a> {
         taking: Taking,
     ) -> Result<(), GateError> {
         self.replace();
+        self.quotas = self.parts.iter().filter(|part| part.quota).count();
         match taking {
             Taking::Nothing => self.refuse_concurrency(questions),
             Taking::Look => Ok(()),
@@ -113,6 +120,8 @@ impl<'a> Plan<'a> {
                 let own = Part {
                     policy: None,
                     question: index,
+                    quota: false,
+                    spent: false,
                     replaces: &[],
                     limits,
                     mode: Mode::Enforce,
@@ -139,6 +148,8 @@ impl<'a> Plan<'a> {
         let part = Part {
             policy: Some(selected.policy.name()),
             question: index,
+            quota: selected.policy.quota() && selected.mode == Mode::Enforce,
+            spent: false,
             replaces: selected.policy.replaces(),
             limits: selected.limits,
             mode: selected.mode,
@@ -230,7 +241,7 @@ impl<'a> Plan<'a> {
             for limit in part.limits {
                 let limit = if holds(limit) { leased.next().unwrap_or(limit) } else { limit };
                 let check = Check::new(&self.keys[part.key.clone()], limit, part.cost);
-                let observed = part.mode == Mode::Observe;
+                let observed = part.mode == Mode::Observe || part.spent;
                 checks.push(if observed { check.observed() } else { check });
             }
         }
@@ -266,9 +277,39 @@ impl<'a> Plan<'a> {
         unlimited.map(|part| part.question).collect()
     }
 
-    /// Whether every policy lets a denial be answered from memory.
+    /// Whether every policy lets a denial be answered from memory. Of several quotas we must
+    /// know which are used up, and memory knows only that it was denied.
     pub(super) fn caches_denials(&self) -> bool {
-        self.parts.iter().all(|part| part.deny_cache)
+        self.quotas < 2 && self.parts.iter().all(|part| part.deny_cache)
+    }
+
+    /// After a denial: passes over the quotas that denied, if nothing else did and another
+    /// quota has room. Says whether it is worth asking again, which it is fewer times than
+    /// there are quotas. A denial charges nothing, so that asking again is all there is to it.
+    pub(super) fn spend(&mut self, answer: &Answer<'_>) -> bool {
+        // What was not decided by the store is not asked again: it may have been charged.
+        let is_exact = answer.decided == Decided::Exact;
+        if self.quotas < 2 || answer.allowed || answer.no_room || !is_exact {
+            return false;
+        }
+        let mut lines = answer.lines.iter();
+        let mut denies = SmallVec::<[bool; 4]>::new();
+        for part in &self.parts {
+            let mut own = lines.by_ref().take(part.limits.len());
+            denies.push(own.any(|line| !line.decision.allowed));
+            own.for_each(drop);
+        }
+        let has_say = |part: &Part<'_>| part.mode == Mode::Enforce && !part.spent;
+        let all = || self.parts.iter().zip(&denies).filter(|(part, _)| has_say(part));
+        let others_deny = all().any(|(part, denies)| !part.quota && *denies);
+        let has_room = all().any(|(part, denies)| part.quota && !denies);
+        if others_deny || !has_room {
+            return false;
+        }
+        for (part, denies) in self.parts.iter_mut().zip(&denies) {
+            part.spent |= part.quota && *denies;
+        }
+        true
     }
 
     /// Every limit with its part, in the order of the checks.

@@ -33,13 +33,28 @@ impl Gate {
         plan.fill(self, rules, question, Taking::Nothing)?;
         // What charges nothing may be asked again and again, before and after.
         let id = question.id.filter(|_| plan.charges());
-        let answer = self.decide_shared(shared, &plan, id).await?;
+        let answer = self.decide_shared(shared, &mut plan, id).await?;
         self.record(&plan, &answer, named(question), Some(begun.elapsed()));
         Ok(answer)
     }
 
-    /// Asks the store, or those who answer when it fails.
+    /// Asks the store, or those who answer when it fails; again where a quota was used up
+    /// and another has room.
     pub(super) async fn decide_shared<'a>(
+        &self,
+        shared: &Shared,
+        plan: &mut Plan<'a>,
+        id: Option<&[u8]>,
+    ) -> Result<Answer<'a>, GateError> {
+        loop {
+            let answer = self.decide_once(shared, plan, id).await?;
+            if answer.allowed || !plan.spend(&answer) {
+                return Ok(answer);
+            }
+        }
+    }
+
+    async fn decide_once<'a>(
         &self,
         shared: &Shared,
         plan: &Plan<'a>,
@@ -124,7 +139,7 @@ impl Gate {
             }
         }
         loop {
-            let answer = self.decide_shared(shared, plan, None).await?;
+            let answer = self.decide_once(shared, plan, None).await?;
             if !waits(&answer, clock, until) {
                 return Ok(answer);
             }

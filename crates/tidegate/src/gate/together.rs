@@ -49,7 +49,7 @@ impl Gate {
         let begun = is_timed().then(Instant::now);
         let mut plan = Plan::default();
         self.fill_together(rules, questions, &mut plan)?;
-        let answer = self.answer_here(&plan, first_id(questions))?;
+        let answer = self.answer_here(&mut plan, first_id(questions))?;
         let elapsed = begun.map(|begun| begun.elapsed());
         Ok(self.told_together(&plan, answer, questions, elapsed))
     }
@@ -68,7 +68,7 @@ impl Gate {
         let mut plan = Plan::default();
         self.fill_together(rules, questions, &mut plan)?;
         let id = first_id(questions).filter(|_| plan.charges());
-        let answer = self.decide_shared(shared, &plan, id).await?;
+        let answer = self.decide_shared(shared, &mut plan, id).await?;
         Ok(self.told_together(&plan, answer, questions, Some(begun.elapsed())))
     }
 

@@ -9,12 +9,13 @@ use std::ops::Range;
 
 use ipnet::IpNet;
 
+use super::condition_error::{ConditionError, ConditionErrorKind};
 use super::entry::{self, Entry, MAX_ENTRIES};
 use super::facts::Facts;
 use super::key::write_escaped;
 use super::part::{Part, Value};
-use super::pattern::{Matched, Pattern, PatternError};
-use super::wildcard::{Wildcard, all_imply, any_meet};
+use super::pattern::{Matched, Pattern};
+use super::wildcard::{Wildcard, Wildcards, Words, all_imply, any_meet};
 
 /// Most values of a condition: beyond it a header or descriptor set by the
 /// gateway is the better tool.
@@ -41,104 +42,14 @@ pub struct Condition {
 enum Wanted {
     /// `"*"`: anything, as long as it is there.
     Present,
-    Values(Box<[Box<str>]>),
+    Values(Words),
     /// Values in which `*` stands for any run of characters.
-    Wild(Box<[Wildcard]>),
+    Wild(Wildcards),
     /// The descriptors, one by one.
     Entries(Box<[Entry]>),
     Nets(Box<[IpNet]>),
     Patterns(Box<[Pattern]>),
 }
-
-/// A condition that cannot be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConditionError {
-    /// Which of the values is wrong.
-    pub index: usize,
-    /// What is wrong with it.
-    pub kind: ConditionErrorKind,
-}
-
-/// What can be wrong with a condition.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ConditionErrorKind {
-    /// There is no value, so nothing satisfies it.
-    NoValue,
-    /// More than [`MAX_VALUES`].
-    TooMany,
-    /// An empty text, which no part ever is.
-    Empty,
-    /// `*` beside other values.
-    StarAmongOthers,
-    /// A method with characters no method has.
-    Method,
-    /// No address and no network.
-    Network,
-    /// A network whose address has bits beyond the prefix; the network that is meant.
-    HostBits(IpNet),
-    /// A mapped IPv4 network; the IPv4 one that is meant.
-    Mapped(IpNet),
-    /// No pattern.
-    Pattern(PatternError),
-    /// The descriptors as a whole, held against a text.
-    NotEntries,
-    /// A descriptor without a name, or with one that is too long.
-    EntryName,
-    /// A list of no descriptors, or of more than [`MAX_ENTRIES`].
-    EntryCount,
-}
-
-impl ConditionErrorKind {
-    /// What is wrong, in a few words.
-    pub fn problem(&self) -> String {
-        match self {
-            Self::NoValue => "there is no value, so no request can satisfy it".into(),
-            Self::TooMany => "too many values".into(),
-            Self::Empty => "an empty value matches nothing".into(),
-            Self::StarAmongOthers => {
-                "`*` matches anything, so the other values mean nothing".into()
-            }
-            Self::Method => "this is not a method".into(),
-            Self::Network => "this is not an address or network".into(),
-            Self::HostBits(_) => "the address has bits beyond its prefix".into(),
-            Self::Mapped(_) => {
-                "mapped IPv4 addresses are taken as IPv4, so this never matches".into()
-            }
-            Self::Pattern(error) => error.problem(),
-            Self::NotEntries => "descriptors are names with values".into(),
-            Self::EntryName => "this cannot be a descriptor's name".into(),
-            Self::EntryCount => "a list has one entry at least, and not too many".into(),
-        }
-    }
-
-    /// What to write instead.
-    pub fn help(&self) -> String {
-        match self {
-            Self::NoValue => "write at least one value, or `\"*\"` for any".into(),
-            Self::TooMany => format!("use at most {MAX_VALUES}"),
-            Self::Empty => "write a value, or `\"*\"` for any".into(),
-            Self::StarAmongOthers => "write `\"*\"` alone, or leave it out".into(),
-            Self::Method => "write for example `POST`".into(),
-            Self::Network => {
-                "write for example `10.0.0.0/8`, `192.0.2.1` or `2001:db8::/32`".into()
-            }
-            Self::HostBits(net) | Self::Mapped(net) => format!("write `{net}`"),
-            Self::Pattern(error) => error.help().into(),
-            Self::NotEntries => "write for example `{ remote_address: \"*\" }`".into(),
-            Self::EntryName => "use 1 to 256 bytes, for example `remote_address`".into(),
-            Self::EntryCount => format!("use 1 to {MAX_ENTRIES}"),
-        }
-    }
-}
-
-impl fmt::Display for ConditionError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.kind.problem(), self.kind.help())
-    }
-}
-
-impl std::error::Error for ConditionError {}
 
 impl Condition {
     /// That `part` is one of `values`: networks for `client_ip`, patterns for
@@ -169,15 +80,15 @@ impl Condition {
             Part::Host => Wanted::Patterns(collect(values(), |text| {
                 Pattern::host(text).map_err(ConditionErrorKind::Pattern)
             })?),
-            Part::Method => Wanted::Values(collect(values(), method)?),
+            Part::Method => Wanted::Values(Words::new(collect(values(), method)?)),
             Part::Descriptors => {
                 return Err(ConditionError { index: 0, kind: ConditionErrorKind::NotEntries });
             }
             Part::Domain | Part::Descriptor { .. } => wild(values())?,
-            _ => Wanted::Values(collect(values(), |text| match text.trim() {
+            _ => Wanted::Values(Words::new(collect(values(), |text| match text.trim() {
                 "" => Err(ConditionErrorKind::Empty),
                 text => Ok(text.into()),
-            })?),
+            })?)),
         };
         Ok(Condition { part, wanted, in_set: 0..0 })
     }
@@ -205,7 +116,7 @@ impl Condition {
     /// The values it wants, if nothing else will do.
     pub(super) fn wanted_values(&self) -> Option<&[Box<str>]> {
         match &self.wanted {
-            Wanted::Values(values) => Some(values),
+            Wanted::Values(values) => Some(values.all()),
             _ => None,
         }
     }
@@ -237,13 +148,11 @@ impl Condition {
                     || any_within(matched, &self.in_set)
             }
             Wanted::Values(values) => match self.part.value(facts) {
-                Some(Value::Bytes(found)) => values.iter().any(|v| v.as_bytes() == &*found),
+                Some(Value::Bytes(found)) => values.contains(&found),
                 _ => false,
             },
             Wanted::Wild(wild) => match self.part.value(facts) {
-                // Domains and descriptors are texts.
-                Some(Value::Bytes(found)) => std::str::from_utf8(&found)
-                    .is_ok_and(|found| wild.iter().any(|one| one.matches(found))),
+                Some(Value::Bytes(found)) => wild.matches(&found),
                 _ => false,
             },
             Wanted::Entries(wanted) => entry::match_all(wanted, facts.entries()),
@@ -277,10 +186,10 @@ impl Condition {
         match (&self.wanted, &other.wanted) {
             (_, Wanted::Present) => true,
             (Wanted::Values(ours), Wanted::Values(theirs)) => {
-                ours.iter().all(|v| theirs.contains(v))
+                ours.all().iter().all(|v| theirs.contains(v.as_bytes()))
             }
-            (Wanted::Wild(ours), Wanted::Wild(theirs)) => all_imply(ours, theirs),
-            (Wanted::Values(ours), Wanted::Wild(theirs)) => all_imply(&as_wild(ours), theirs),
+            (Wanted::Wild(ours), Wanted::Wild(theirs)) => all_imply(ours.all(), theirs.all()),
+            (Wanted::Values(ours), Wanted::Wild(theirs)) => all_imply(&as_wild(ours), theirs.all()),
             (Wanted::Entries(ours), Wanted::Entries(theirs)) => entry::imply(ours, theirs),
             (Wanted::Nets(ours), Wanted::Nets(theirs)) => {
                 ours.iter().all(|ours| theirs.iter().any(|theirs| theirs.contains(ours)))
@@ -300,11 +209,13 @@ impl Condition {
         }
         match (&self.wanted, &other.wanted) {
             (Wanted::Values(ours), Wanted::Values(theirs)) => {
-                !ours.iter().any(|v| theirs.contains(v))
+                !ours.all().iter().any(|v| theirs.contains(v.as_bytes()))
             }
-            (Wanted::Wild(ours), Wanted::Wild(theirs)) => !any_meet(ours, theirs),
+            (Wanted::Wild(ours), Wanted::Wild(theirs)) => !any_meet(ours.all(), theirs.all()),
             (Wanted::Values(values), Wanted::Wild(wild))
-            | (Wanted::Wild(wild), Wanted::Values(values)) => !any_meet(wild, &as_wild(values)),
+            | (Wanted::Wild(wild), Wanted::Values(values)) => {
+                !any_meet(wild.all(), &as_wild(values))
+            }
             (Wanted::Entries(ours), Wanted::Entries(theirs)) => entry::exclude(ours, theirs),
             (Wanted::Nets(ours), Wanted::Nets(theirs)) => {
                 let meet = |a: &IpNet, b: &IpNet| a.contains(b) || b.contains(a);
@@ -349,9 +260,9 @@ fn collect<'v, T>(
 fn wild<'v>(values: impl Iterator<Item = &'v str> + Clone) -> Result<Wanted, ConditionError> {
     if values.clone().any(|value| value.contains('*')) {
         let wild = collect(values, |text| not_empty(text).map(Wildcard::new))?;
-        return Ok(Wanted::Wild(wild));
+        return Ok(Wanted::Wild(Wildcards::new(wild)));
     }
-    Ok(Wanted::Values(collect(values, |text| not_empty(text).map(Box::from))?))
+    Ok(Wanted::Values(Words::new(collect(values, |text| not_empty(text).map(Box::from))?)))
 }
 
 /// A descriptor is compared as it is, blanks and all.
@@ -359,8 +270,8 @@ fn not_empty(text: &str) -> Result<&str, ConditionErrorKind> {
     if text.is_empty() { Err(ConditionErrorKind::Empty) } else { Ok(text) }
 }
 
-fn as_wild(values: &[Box<str>]) -> Vec<Wildcard> {
-    values.iter().map(|value| Wildcard::new(value)).collect()
+fn as_wild(values: &Words) -> Vec<Wildcard> {
+    values.all().iter().map(|value| Wildcard::new(value)).collect()
 }
 
 /// All descriptors, for people.
@@ -407,8 +318,8 @@ impl fmt::Display for Condition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let values: Vec<String> = match &self.wanted {
             Wanted::Present => vec!["\"*\"".into()],
-            Wanted::Values(values) => values.iter().map(ToString::to_string).collect(),
-            Wanted::Wild(wild) => wild.iter().map(|one| one.as_str().to_owned()).collect(),
+            Wanted::Values(values) => values.all().iter().map(ToString::to_string).collect(),
+            Wanted::Wild(wild) => wild.all().iter().map(|one| one.as_str().to_owned()).collect(),
             Wanted::Entries(entries) => {
                 let all: Vec<String> = entries.iter().map(ToString::to_string).collect();
                 return write!(f, "{}: [{}]", self.part, all.join(", "));

@@ -8,7 +8,8 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use super::condition::{ConditionErrorKind, MAX_VALUES};
+use super::condition::MAX_VALUES;
+use super::condition_error::ConditionErrorKind;
 use super::part::MAX_NAME_BYTES;
 use super::wildcard::{Wildcard, all_imply, any_meet};
 

@@ -151,6 +151,9 @@ impl Explained<'_> {
                 writeln!(f, "          a cost of {units} can never pass `{limit}`")?;
             }
         }
+        if self.policy.quota() {
+            writeln!(f, "  a quota: where a request meets several, one is enough")?;
+        }
         if !self.policy.deny_cache() {
             writeln!(f, "  denials are never answered from memory")?;
         }

@@ -37,6 +37,7 @@
 
 mod charge;
 mod condition;
+mod condition_error;
 mod entry;
 mod error;
 mod explain;
@@ -55,7 +56,8 @@ use std::fmt;
 use std::str::FromStr;
 
 pub use charge::{Charge, ChargeError};
-pub use condition::{Condition, ConditionError, ConditionErrorKind, Conditions, MAX_VALUES};
+pub use condition::{Condition, Conditions, MAX_VALUES};
+pub use condition_error::{ConditionError, ConditionErrorKind};
 pub use entry::{Entry, MAX_ENTRIES};
 pub use error::PolicyError;
 pub use explain::{Explained, Explanation, Outcome};

@@ -34,6 +34,7 @@ pub struct Policy {
     key: Template,
     exempt: Conditions,
     replaces: Box<[Box<str>]>,
+    quota: bool,
     deny_cache: bool,
     overrides: Vec<Override>,
     /// The policy itself, then one per override; never empty.
@@ -150,6 +151,7 @@ impl Policy {
             key,
             exempt: Conditions::default(),
             replaces: Box::default(),
+            quota: false,
             deny_cache: true,
             overrides: Vec::new(),
             variants: vec![base],
@@ -181,6 +183,14 @@ impl Policy {
     #[must_use]
     pub fn with_replaces<N: AsRef<str>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
         self.replaces = names.into_iter().map(|name| name.as_ref().into()).collect();
+        self
+    }
+
+    /// The same as one of several quotas, or not: a request that meets more than one is
+    /// denied for them only if all are used up. Those that are, are passed over.
+    #[must_use]
+    pub fn with_quota(mut self, quota: bool) -> Self {
+        self.quota = quota;
         self
     }
 
@@ -280,6 +290,11 @@ impl Policy {
     /// The names of those it takes the place of.
     pub fn replaces(&self) -> &[Box<str>] {
         &self.replaces
+    }
+
+    /// Whether it is one of several quotas, of which one is enough.
+    pub fn quota(&self) -> bool {
+        self.quota
     }
 
     /// Whether it limits nothing, whichever override holds.

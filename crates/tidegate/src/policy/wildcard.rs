@@ -53,6 +53,67 @@ impl Wildcard {
     }
 }
 
+/// How many values are compared one by one: with so few, nothing is faster.
+const FEW: usize = 16;
+
+/// Values as they are. Many are found by halving.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Words {
+    all: Box<[Box<str>]>,
+    /// The places of `all` in order of value; empty if they are few.
+    sorted: Box<[u32]>,
+}
+
+impl Words {
+    pub(super) fn new(all: Box<[Box<str>]>) -> Self {
+        let mut sorted: Vec<u32> =
+            if all.len() > FEW { (0..).take(all.len()).collect() } else { Vec::new() };
+        sorted.sort_unstable_by_key(|place| &all[*place as usize]);
+        Words { sorted: sorted.into(), all }
+    }
+
+    pub(super) fn all(&self) -> &[Box<str>] {
+        &self.all
+    }
+
+    pub(super) fn contains(&self, value: &[u8]) -> bool {
+        if self.sorted.is_empty() {
+            return self.all.iter().any(|one| one.as_bytes() == value);
+        }
+        let found =
+            self.sorted.binary_search_by_key(&value, |place| self.all[*place as usize].as_bytes());
+        found.is_ok()
+    }
+}
+
+/// Values in which `*` stands for any run of characters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Wildcards {
+    all: Box<[Wildcard]>,
+    /// Those without `*`, and those with one.
+    words: Words,
+    wild: Box<[Wildcard]>,
+}
+
+impl Wildcards {
+    pub(super) fn new(all: Box<[Wildcard]>) -> Self {
+        let words = all.iter().filter_map(Wildcard::literal).map(Box::from);
+        let wild = all.iter().filter(|one| !one.is_literal).cloned();
+        Wildcards { words: Words::new(words.collect()), wild: wild.collect(), all }
+    }
+
+    pub(super) fn all(&self) -> &[Wildcard] {
+        &self.all
+    }
+
+    /// Whether a domain's or descriptor's value, which is text, is one of these.
+    pub(super) fn matches(&self, value: &[u8]) -> bool {
+        let text = || std::str::from_utf8(value).ok();
+        self.words.contains(value)
+            || text().is_some_and(|value| self.wild.iter().any(|one| one.matches(value)))
+    }
+}
+
 /// Whether all of `ours` are covered by `theirs`.
 pub(super) fn all_imply(ours: &[Wildcard], theirs: &[Wildcard]) -> bool {
     ours.iter().all(|ours| theirs.iter().any(|theirs| ours.implies(theirs)))
@@ -65,7 +126,7 @@ pub(super) fn any_meet(ours: &[Wildcard], theirs: &[Wildcard]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::Wildcard;
+    use super::{Wildcard, Wildcards, Words};
 
     #[test]
     fn a_star_is_any_run_of_characters() {
@@ -91,6 +152,23 @@ mod tests {
         ];
         for (pattern, value, expected) in rows {
             assert_eq!(Wildcard::new(pattern).matches(value), expected, "{pattern} {value}");
+        }
+    }
+
+    #[test]
+    fn many_words_are_found_as_few_are() {
+        for count in [0, 1, super::FEW, super::FEW + 1, 1000] {
+            let text = |number: usize| format!("w{number}");
+            let words =
+                Words::new((0..count).map(|number| text(number * 7 % 1009).into()).collect());
+            for number in 0..1009 {
+                let is_there = words.all().iter().any(|word| **word == *text(number));
+                assert_eq!(words.contains(text(number).as_bytes()), is_there, "{count} {number}");
+            }
+            let all = words.all().iter().map(|word| Wildcard::new(word));
+            let mixed = Wildcards::new(all.chain([Wildcard::new("x*")]).collect());
+            assert!(mixed.matches(b"xyz") && !mixed.matches(b"wx") && !mixed.matches(b"w7\xff"));
+            assert_eq!(mixed.matches(b"w7"), words.contains(b"w7"));
         }
     }
 }

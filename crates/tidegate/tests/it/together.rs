@@ -29,6 +29,20 @@ policies:
     key: all
     limits: unlimited
     replaces: [user, address]
+  - name: small
+    match: { domain: edge, descriptors: [small] }
+    key: all
+    limits: 1 per 1h sliding-log
+    quota: true
+  - name: large
+    match: { domain: edge, descriptors: [large] }
+    key: all
+    limits: [2 per 1h sliding-log, 9 per 1d sliding-log]
+    quota: true
+  - name: other
+    match: { domain: edge, descriptors: [other] }
+    key: all
+    limits: 3 per 1h sliding-log
   - name: held
     match: { domain: edge, descriptors: [held] }
     key: all
@@ -137,6 +151,34 @@ fn rows() {
         (vec![user(), asked("staff", "x"), address()], "yes unlimited@1"),
         (vec![asked("held-watched", "x"), asked("watched", "x")], "yes watched@1-0"),
     ];
+    for (number, (all, expected)) in steps.iter().enumerate() {
+        assert_eq!(ask(&gate, all).as_deref(), Ok(*expected), "step {number}");
+    }
+}
+
+/// Of several quotas one is enough; those that are used up are passed over.
+#[test]
+fn quotas() {
+    let (small, large, other) =
+        (|| asked("small", "x"), || asked("large", "x"), || asked("other", "x"));
+    let all = || vec![small(), large(), other()];
+    let steps: Vec<(Vec<Asked>, &str)> = vec![
+        (all(), "yes small@0+0 large@1+1 large@1+8 other@2+2"),
+        (all(), "yes small@0-0 large@1+0 large@1+7 other@2+1"),
+        // All are used up, and nothing is charged.
+        (all(), "no small@0-0 large@1-0 large@1+7 other@2+1"),
+        (vec![other().at(Cost::PEEK)], "yes other@0+1"),
+        // One alone is a limit like any other.
+        (vec![small()], "no small@0-0"),
+        (vec![large().at(Cost::Refund(1))], "yes large@0+1 large@0+8"),
+        // What is no quota has its say.
+        (
+            vec![small(), large(), other().at(Cost::Ask(2))],
+            "no small@0-0 large@1+1 large@1+8 other@2-1",
+        ),
+        (vec![large(), small()], "yes large@0+0 large@0+7 small@1-0"),
+    ];
+    let gate = gate();
     for (number, (all, expected)) in steps.iter().enumerate() {
         assert_eq!(ask(&gate, all).as_deref(), Ok(*expected), "step {number}");
     }

@@ -35,6 +35,7 @@ pub(super) struct Flat<'t> {
     /// `None` if it is unlimited.
     pub(super) limit: Option<Limit>,
     pub(super) observed: bool,
+    pub(super) quota: bool,
     /// The places in the list of policies that it replaces.
     pub(super) replaces: Vec<usize>,
 }
@@ -122,12 +123,6 @@ impl<'t> Walk<'t, '_, '_> {
                 }
             }
         };
-        if node.quota {
-            let message = "`quota_mode` denies as any limit does";
-            let help = "envoyproxy/ratelimit denies only if all quotas of a request are used up; \
-                        where a request meets one, that is the same";
-            self.notice(&node.at, message.to_owned(), help);
-        }
         let parts = parts(&way.nodes);
         let exempt = parts.iter().zip(&way.preferred);
         let exempt: Vec<(String, Vec<&str>)> = exempt
@@ -150,6 +145,7 @@ impl<'t> Walk<'t, '_, '_> {
             exempt,
             limit,
             observed: node.shadow,
+            quota: node.quota,
             replaces: Vec::new(),
         });
     }

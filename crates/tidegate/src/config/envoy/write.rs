@@ -52,6 +52,9 @@ fn policy(flat: &Flat<'_>, all: &[Flat<'_>], out: &mut String) -> std::fmt::Resu
     if flat.observed {
         writeln!(out, "    mode: observe")?;
     }
+    if flat.quota {
+        writeln!(out, "    quota: true")?;
+    }
     if !flat.exempt.is_empty() {
         let parts = flat.exempt.iter().map(|(part, values)| {
             let name = part.strip_prefix("descriptor:").unwrap_or(part);

@@ -270,6 +270,21 @@ descriptors:
         ],
     },
     Example {
+        what: "of the quotas of a request one is enough",
+        config: "
+domain: quotas
+descriptors:
+  - { key: service, value: one, quota_mode: true, rate_limit: { unit: hour, requests_per_unit: 1 } }
+  - { key: service, value: two, quota_mode: true, rate_limit: { unit: hour, requests_per_unit: 2 } }
+",
+        steps: &[
+            ("service=one; service=two", "OK 0:quotas.service_one+0 1:quotas.service_two+1"),
+            ("service=one; service=two", "OK 0:quotas.service_one-0 1:quotas.service_two+0"),
+            ("service=one; service=two", "OVER_LIMIT 0:quotas.service_one-0 1:quotas.service_two-0"),
+            ("service=one", "OVER_LIMIT 0:quotas.service_one-0"),
+        ],
+    },
+    Example {
         what: "every unit of time",
         config: "
 domain: units

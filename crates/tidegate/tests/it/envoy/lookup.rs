@@ -79,7 +79,7 @@ fn write(nodes: &[Node], indent: usize, next: &mut u32, out: &mut String) {
 }
 
 /// The same numbers, by the way to each limit.
-fn number<'t>(nodes: &'t [Node], next: &mut u32, out: &mut HashMap<*const Node, u32>) {
+fn number(nodes: &[Node], next: &mut u32, out: &mut HashMap<*const Node, u32>) {
     for node in nodes {
         if node.has_limit {
             out.insert(node, *next);

@@ -42,6 +42,16 @@ policies:
     limits: ["2 per 1h sliding-log"]
     on_store_failure: deny
     mode: observe
+  - name: quota-small
+    key: "{client_ip}"
+    limits: ["1 per 1h sliding-log"]
+    quota: true
+    mode: off
+  - name: quota-large
+    key: "{client_ip}"
+    limits: ["2 per 1h sliding-log"]
+    quota: true
+    mode: off
   - name: bucket
     key: "{client_ip}"
     limits: ["12 per 1h token-bucket burst 6"]

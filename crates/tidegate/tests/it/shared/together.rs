@@ -53,3 +53,16 @@ fn one_answer_for_all_of_them() {
     let rules = gate.rules_owned();
     assert_eq!(gate.check_together(&rules, &both).err(), Some(GateError::Shared));
 }
+
+/// A quota that is used up is passed over, on the other node too, and not by what memory knows.
+#[test]
+fn one_quota_is_enough() {
+    let world = World::new();
+    let both = [under("quota-small", "alice"), under("quota-large", "alice")];
+    let left = |small, large| vec![(0, Some(small)), (1, Some(large))];
+    for (node, allowed, lines) in
+        [(0, true, left(0, 1)), (1, true, left(0, 0)), (0, false, left(0, 0))]
+    {
+        assert_eq!(ask(&world, node, &both, summary), Ok((allowed, Decided::Exact, lines)));
+    }
+}
