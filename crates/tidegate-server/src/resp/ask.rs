@@ -118,7 +118,8 @@ impl From<Ask<'_>> for Asked {
 
 /// What a store that is elsewhere answered.
 pub enum Told<'a> {
-    Answer(Result<Answer<'a>, GateError>),
+    /// Boxed: it is large, and was a round trip away.
+    Answer(Box<Result<Answer<'a>, GateError>>),
     Reset(Result<bool, GateError>),
 }
 
@@ -128,9 +129,9 @@ impl Asked {
         let policy = self.policy.as_deref().unwrap_or_default();
         match self.what {
             What::Check | What::Cell(_) | What::Crab(_) => {
-                Told::Answer(gate.check_async(rules, &self.question()).await)
+                Told::Answer(Box::new(gate.check_async(rules, &self.question()).await))
             }
-            What::Peek => Told::Answer(gate.peek_async(rules, policy, &self.key).await),
+            What::Peek => Told::Answer(Box::new(gate.peek_async(rules, policy, &self.key).await)),
             What::Reset => Told::Reset(gate.reset_async(rules, policy, &self.key).await),
         }
     }
@@ -149,7 +150,7 @@ impl Asked {
 
     pub fn reply(&self, told: Told<'_>, replies: &mut Replies<'_>) {
         match told {
-            Told::Answer(answer) => reply(self.what, answer, replies),
+            Told::Answer(answer) => reply(self.what, *answer, replies),
             Told::Reset(done) => reply_reset(done, replies),
         }
     }

@@ -110,7 +110,7 @@ impl Session {
             Command::Hello => self.hello(front, args, replies),
             Command::Select => select(args[1], replies),
             Command::Client => self.client(args, replies),
-            Command::Command => about::command(args, replies),
+            Command::Commands => about::command(args, replies),
             Command::Config => about::config(args, replies),
             Command::Info => {
                 about::info(front, args, replies);

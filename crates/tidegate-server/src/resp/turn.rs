@@ -57,6 +57,10 @@ struct Batch<'d> {
 }
 
 /// What comes behind a batch of questions.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "there is one, on the stack, while a batch is answered"
+)]
 enum Then<'d> {
     /// More of them.
     More,

@@ -281,3 +281,51 @@ fn a_reset_forgets_a_key_under_all_its_limits() {
     assert_eq!((world.left("user", "alice"), world.left("user", "bob")), (vec![3, 5], vec![2, 4]));
     assert!(world.gate.reset(&rules, "nobody", b"alice").is_err());
 }
+
+#[test]
+fn many_questions_are_answered_as_one_by_one() {
+    let (one, many) = (World::new(), World::new());
+    let limits: [Limit; 3] = ["4 per 1h", "3 per 1h sliding-log", "2 per 1h token-bucket"]
+        .map(|text| text.parse().expect("a limit"));
+    let (long, plain) = ("k".repeat(2000), request("GET", "/api/x", &[]));
+    let keys = ["a", "b", "", "\0a", &long];
+    let policies = ["user", "address", "watched", "jobs", "nobody"];
+    let costs =
+        [None, Some(Cost::Ask(2)), Some(Cost::PEEK), Some(Cost::Refund(1)), Some(Cost::Force(1))];
+    let mut questions = Vec::new();
+    for round in 0..200 {
+        let key = keys[round % keys.len()];
+        let subject = match round % 7 {
+            0..3 => Subject::Key {
+                policy: policies[round % policies.len()],
+                key: key.as_bytes(),
+                attributes: None,
+            },
+            3..5 => Subject::Limits { key: key.as_bytes(), limits: &limits[round % 3..][..1] },
+            5 => Subject::Limits { key: key.as_bytes(), limits: &limits },
+            _ => Subject::Request(&plain),
+        };
+        let id: Option<&[u8]> = (round % 11 == 0).then_some(b"id");
+        questions.push(Question {
+            cost: costs[round % costs.len()],
+            force: round % 13 == 0,
+            id,
+            ..Question::new(subject)
+        });
+    }
+    let shown = |answer: Result<Answer<'_>, GateError>| format!("{answer:?}");
+    let rules = one.gate.rules();
+    let expected: Vec<String> =
+        questions.iter().map(|question| shown(one.gate.check(&rules, question))).collect();
+    let rules = many.gate.rules();
+    let mut answers = Vec::new();
+    many.gate.check_each(&rules, &questions, |index, answer| {
+        assert_eq!(index, answers.len());
+        answers.push(shown(answer));
+    });
+    assert_eq!(answers, expected);
+    // And counted alike.
+    assert_eq!(many.gate.stats().series(), one.gate.stats().series());
+    let denied = one.gate.stats().series().iter().map(|series| series.refused[0]).sum::<u64>();
+    assert!(denied > 10 && expected.iter().any(|answer| answer.starts_with("Err")), "{denied}");
+}

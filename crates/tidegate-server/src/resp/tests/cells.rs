@@ -153,7 +153,7 @@ fn buckets_decide_as_cells_do() {
         let mut caller = world.connect();
         let period_s = 1 + random.below(120);
         let divisors: Vec<u64> =
-            (1..=10_000).filter(|count| period_s * 1_000_000 % count == 0).collect();
+            (1..=10_000).filter(|count| (period_s * 1_000_000).is_multiple_of(*count)).collect();
         let count =
             divisors[usize::try_from(random.below(divisors.len() as u64)).expect("an index")];
         let burst = random.below(20);

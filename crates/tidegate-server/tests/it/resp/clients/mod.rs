@@ -54,6 +54,35 @@ fn redis_cli_asks() {
     assert!(redis_cli(&closed, &known).starts_with("1\n2\n1\n0\n"));
 }
 
+/// Every `$ redis-cli` line of the page, and what it prints. Time passes, so waits of about
+/// an hour are taken for one.
+#[test]
+fn the_page_says_what_redis_cli_prints() {
+    let page = format!("{}/../../docs/resp.md", env!("CARGO_MANIFEST_DIR"));
+    let page = std::fs::read_to_string(page).expect("the page");
+    let config = page.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next());
+    let server = start("page").config(config.expect("a config")).run();
+    let mut asked = 0;
+    for block in page.split("```console\n").skip(1) {
+        let block = block.split("```").next().expect("an end");
+        for example in block.split("$ redis-cli -p 6380 ").skip(1) {
+            let (line, expected) = example.split_once('\n').expect("what it prints");
+            let port = server.resp().port();
+            let mut shell = Command::new("sh");
+            shell.args(["-c", &format!("redis-cli --no-raw -p {port} {line}")]);
+            let lines = output(&mut shell, "a shell");
+            let hour = |line: &str| {
+                let wait = line.strip_prefix("5) (integer) ").and_then(|wait| wait.parse().ok());
+                let about = wait.is_some_and(|wait: u32| (3_540_000..=3_600_000).contains(&wait));
+                if about { "5) (integer) 3600000\n".to_owned() } else { format!("{line}\n") }
+            };
+            assert_eq!(lines.lines().map(hour).collect::<String>(), expected, "{line}");
+            asked += 1;
+        }
+    }
+    assert_eq!(asked, 8);
+}
+
 #[test]
 fn redis_benchmark_loads() {
     let [open, _closed] = servers("benchmark");
