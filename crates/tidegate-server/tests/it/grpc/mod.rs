@@ -3,11 +3,13 @@
 //!
 //! - `semantics.rs`: what a question means, and what is answered;
 //! - `refusals.rs`: questions without sense, and what is no question at all;
-//! - `services.rs`: health, reflection, secrets, TLS, draining, age.
+//! - `services.rs`: health, reflection, secrets, TLS, draining, age;
+//! - `shared.rs`: a store that nodes share.
 
 mod refusals;
 mod semantics;
 mod services;
+mod shared;
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
