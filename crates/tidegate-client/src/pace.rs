@@ -6,7 +6,7 @@
 //! request *after a success* that does the harm: whoever got through asks again at once,
 //! wins again, because the others are waiting, and keeps them out. With 200 clients in a
 //! loop on `100 per 1s`, full jitter uses the limit up, but half of the clients get nothing
-//! for half a minute while one gets a hundred times its share.
+//! for half a minute while one gets ten times its share.
 //!
 //! # The idea
 //!
