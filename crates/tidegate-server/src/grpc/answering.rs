@@ -114,11 +114,6 @@ impl GrpcFront {
         self.reply(&together, questions.len())
     }
 
-    /// How limits that come with a request are counted: as limits that do not say, unless told.
-    fn algorithm(&self) -> Algorithm {
-        self.algorithm.get().copied().unwrap_or(Algorithm::SlidingCounter)
-    }
-
     fn reply(&self, together: &Together<'_>, descriptors: usize) -> Result<Answered, Refused> {
         let reply = Reply::new(together, descriptors, **self.forms.load())?;
         let capacity = REPLY_BYTES + STATUS_BYTES * (descriptors - 1);
