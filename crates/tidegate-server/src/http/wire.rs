@@ -183,7 +183,7 @@ impl<'de> Visitor<'de> for PairsVisitor {
     }
 }
 
-/// The same; or, as a name may come twice, a list of such objects.
+/// The same; or, as a name may come twice, a list of objects with one name each.
 #[derive(Debug, Default)]
 pub struct Listed<'a>(pub Pairs<'a>);
 
@@ -199,7 +199,7 @@ impl<'de> Visitor<'de> for ListedVisitor {
     type Value = Listed<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object of names and texts, or a list of such")
+        f.write_str("an object of names and texts, or a list of objects with one name each")
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
@@ -208,8 +208,11 @@ impl<'de> Visitor<'de> for ListedVisitor {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
         let mut pairs = Pairs::default();
-        while let Some(Pairs(more)) = list.next_element::<Pairs<'de>>()? {
-            pairs.0.extend(more);
+        while let Some(Pairs(mut one)) = list.next_element::<Pairs<'de>>()? {
+            match (one.pop(), one.is_empty()) {
+                (Some(pair), true) => pairs.0.push(pair),
+                _ => return Err(de::Error::custom("each object of the list has one name")),
+            }
         }
         Ok(Listed(pairs))
     }

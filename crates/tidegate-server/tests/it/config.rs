@@ -310,3 +310,61 @@ fn bad_flags() {
         assert!(!run.stderr.contains("panicked"), "{}", run.stderr);
     }
 }
+
+/// Domains and descriptors, in the order given.
+#[test]
+fn descriptors_are_explained() {
+    let files = Files::new("explain-descriptors");
+    let config = "
+policies:
+  - name: pair
+    match: { domain: edge, descriptors: [{ generic_key: api }, user] }
+    key: \"{descriptor:user}\"
+    limits: 5 per 1m
+    exempt: { descriptors: { user: \"svc-*\" } }
+  - name: first
+    match: { domain: edge, descriptors: { generic_key: \"*\" } }
+    key: \"{descriptors}\"
+    limits: 9 per 1m
+    quota: true
+  - name: instead
+    match: { domain: edge, descriptors: [user] }
+    key: all
+    limits: unlimited
+    replaces: pair
+";
+    let path = files.write("tidegate.yaml", config);
+    let explain = |args: &[&str]| {
+        let all = [&["explain", "--config", &path, "--domain", "edge"], args].concat();
+        tidegate(&all).succeeded().stdout
+    };
+    let expected = "pair: limits
+  key     {descriptor:user} -> alice
+  limit   5 per 1m sliding-counter
+  store down: decided locally
+
+first: limits
+  key     {descriptors} -> 11#generic_key3#api4#user5#alice
+  limit   9 per 1m sliding-counter
+  a quota: where a request meets several, one is enough
+  store down: decided locally
+
+instead: does not match
+  because it wants descriptors: [user]; the request has generic_key=api, user=alice
+
+Decided by: pair, first
+";
+    assert_eq!(
+        explain(&["--descriptor", "generic_key=api", "--descriptor", "user=alice"]),
+        expected
+    );
+    let turned = explain(&["--descriptor", "user=svc-1", "--descriptor", "generic_key=api"]);
+    assert!(turned.starts_with(
+        "pair: does not match\n  because it wants descriptors: [generic_key: api, user]; the request has \
+         user=svc-1, generic_key=api\n"
+    ));
+    let spared = explain(&["--descriptor", "generic_key=api", "--descriptor", "user=svc-1"]);
+    assert!(spared.starts_with("pair: exempt\n  because descriptor:user: svc-*\n"), "{spared}");
+    let alone = explain(&["--descriptor", "user=alice"]);
+    assert!(alone.contains("instead: unlimited\n"), "{alone}");
+}

@@ -251,3 +251,38 @@ fn a_full_store_says_so() {
     );
     assert!(reply.header("retry-after").is_some());
 }
+
+/// Descriptors come as an object, or as a list where a name comes twice.
+#[test]
+fn descriptors_in_order() {
+    let config = "
+policies:
+  - { name: twice, match: { domain: d, descriptors: [h, h] }, key: '{descriptor:h#2}', limits: 5 per 1h }
+  - { name: pair, match: { domain: d, descriptors: [h, g] }, key: '{descriptors}', limits: 5 per 1h }
+";
+    let server = Start::new("check-descriptors").config(config).run();
+    let rows = [
+        (r#"[{"h":"a"},{"h":"b"}]"#, "twice"),
+        (r#"{"h":"a","g":"b"}"#, "pair"),
+        (r#"[{"h":"a"},{"g":"b"}]"#, "pair"),
+        (r#"{"g":"a","h":"b"}"#, ""),
+        ("[]", ""),
+    ];
+    for (descriptors, policy) in rows {
+        let body = format!(r#"{{"attributes":{{"domain":"d","descriptors":{descriptors}}}}}"#);
+        let answer = server.check(&body).json();
+        assert_eq!(answer["policy"].as_str().unwrap_or_default(), policy, "{body}");
+    }
+    let bad = [
+        (r#"[{"a":1}]"#, "attributes.descriptors[0].a"),
+        (r#"[{"a":"x","b":"y"}]"#, "attributes.descriptors"),
+        ("[{}]", "attributes.descriptors"),
+        ("[[]]", "attributes.descriptors[0]"),
+        ("1", "attributes.descriptors"),
+    ];
+    for (descriptors, field) in bad {
+        let reply = server.check(&format!(r#"{{"attributes":{{"descriptors":{descriptors}}}}}"#));
+        let found = reply.json()["field"].as_str().unwrap_or_default().to_owned();
+        assert!(reply.status == 400 && found.starts_with(field), "{descriptors}: {}", reply.text());
+    }
+}

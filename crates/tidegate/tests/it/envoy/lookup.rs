@@ -168,7 +168,7 @@ fn check(tree: &[Node], all: &[Entries]) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
 
     #[test]
     fn the_same_limit_and_the_same_count(tree in nodes(MAX_DEPTH, 1)) {
