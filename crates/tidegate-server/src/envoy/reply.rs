@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use http::HeaderMap;
 use smallvec::SmallVec;
 use tidegate::gate::{Line, Together};
-use tidegate::headers::{Forms, render};
+use tidegate::headers::{Form, Forms, render};
 use tidegate::stats::Decided;
 use tidegate::{Algorithm, Limit};
 
@@ -90,7 +90,10 @@ impl<'a> Reply<'a> {
             }
         }
         let mut headers = HeaderMap::new();
-        answer.show(|shown| render(forms, shown, SystemTime::now(), &mut headers));
+        // Only one form tells a point in time.
+        let tells_time = forms.contains(Form::XRateLimit);
+        let now = if tells_time { SystemTime::now() } else { SystemTime::UNIX_EPOCH };
+        answer.show(|shown| render(forms, shown, now, &mut headers));
         Ok(Reply { allowed: answer.allowed, statuses, headers, metadata: metadata(together) })
     }
 }

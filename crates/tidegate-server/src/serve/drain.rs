@@ -5,6 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
@@ -85,16 +86,19 @@ impl Served {
 
     /// The admin front goes last, so that probes see the server unready, not gone.
     async fn drain(self) {
-        let fronts = [self.http, self.grpc, self.resp, self.admin];
-        for (accepting, connections) in fronts.into_iter().flatten() {
-            accepting.abort();
-            let _ = accepting.await;
-            connections.tell_all(Order::Drain);
-            if tokio::time::timeout(DRAIN_TIMEOUT, connections.empty()).await.is_err() {
-                warn!(connections = connections.len(), "out of patience: closing connections");
-                connections.tell_all(Order::Close);
-                let _ = tokio::time::timeout(CLOSE_TIMEOUT, connections.empty()).await;
-            }
-        }
+        join_all([self.http, self.grpc, self.resp].into_iter().flatten().map(end)).await;
+        join_all(self.admin.map(end)).await;
+    }
+}
+
+/// Ends one front.
+async fn end((accepting, connections): Serving) {
+    accepting.abort();
+    let _ = accepting.await;
+    connections.tell_all(Order::Drain);
+    if tokio::time::timeout(DRAIN_TIMEOUT, connections.empty()).await.is_err() {
+        warn!(connections = connections.len(), "out of patience: closing connections");
+        connections.tell_all(Order::Close);
+        let _ = tokio::time::timeout(CLOSE_TIMEOUT, connections.empty()).await;
     }
 }
