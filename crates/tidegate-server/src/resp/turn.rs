@@ -37,10 +37,12 @@ pub fn answer(front: &RespFront, session: &mut Session, desk: &mut Desk) -> Turn
     let mut unread = &mut input[*at..*filled];
     let mut replies = Replies::new(output, session.protocol);
     let rules = front.gate.rules();
+    let mut batch = Batch::new();
     loop {
-        let batch = Batch::gather(session, &mut unread, limits);
-        batch.answer(front, &rules, &mut replies);
-        let turn = batch.then.answer(front, session, &rules, &mut replies);
+        let then = gather(session, &mut unread, limits, &mut batch);
+        decide(&batch, front, &rules, &mut replies);
+        batch.clear();
+        let turn = then.answer(front, session, &rules, &mut replies);
         *at = *filled - unread.len();
         match turn {
             None if replies.len() >= MAX_REPLY_BYTES => return Turn::Pauses,
@@ -50,10 +52,36 @@ pub fn answer(front: &RespFront, session: &mut Session, desk: &mut Desk) -> Turn
     }
 }
 
-/// Commands that are for a decision, in a row, and what comes behind them.
-struct Batch<'d> {
-    asks: SmallVec<[Ask<'d>; MAX_BATCH]>,
-    then: Then<'d>,
+/// Commands that are for a decision, in a row.
+type Batch<'d> = SmallVec<[Ask<'d>; MAX_BATCH]>;
+
+/// Takes commands that are for a decision; says what comes behind them.
+fn gather<'d>(
+    session: &Session,
+    unread: &mut &'d mut [u8],
+    limits: &mut Limits,
+    batch: &mut Batch<'d>,
+) -> Then<'d> {
+    while batch.len() < MAX_BATCH {
+        let args = match next(unread, session) {
+            Ok(Some(args)) => args,
+            Ok(None) => return Then::Incomplete,
+            Err(error) => return Then::Error(error),
+        };
+        match session.understand(&args, limits) {
+            Meant::Ask(ask) if ask.what.is_check() => batch.push(ask),
+            meant => return Then::Command(meant, args),
+        }
+    }
+    Then::More
+}
+
+fn decide(batch: &Batch<'_>, front: &RespFront, rules: &Rules, replies: &mut Replies<'_>) {
+    let mut questions = SmallVec::<[Question<'_>; MAX_BATCH]>::new();
+    batch.iter().for_each(|ask| questions.push(ask.question()));
+    front.gate.check_each(rules, &questions, |index, answer| {
+        ask::reply(batch[index].what, answer, replies);
+    });
 }
 
 /// What comes behind a batch of questions.
@@ -70,38 +98,6 @@ enum Then<'d> {
     Incomplete,
     /// No command.
     Error(ProtocolError),
-}
-
-impl<'d> Batch<'d> {
-    fn gather(session: &Session, unread: &mut &'d mut [u8], limits: &mut Limits) -> Self {
-        let mut asks = SmallVec::new();
-        let then = loop {
-            if asks.len() == MAX_BATCH {
-                break Then::More;
-            }
-            let args = match next(unread, session) {
-                Ok(Some(args)) => args,
-                Ok(None) => break Then::Incomplete,
-                Err(error) => break Then::Error(error),
-            };
-            match session.understand(&args, limits) {
-                Meant::Ask(ask) if ask.what.is_check() => asks.push(ask),
-                meant => break Then::Command(meant, args),
-            }
-        };
-        Batch { asks, then }
-    }
-
-    fn answer(&self, front: &RespFront, rules: &Rules, replies: &mut Replies<'_>) {
-        if let [ask] = &self.asks[..] {
-            return ask::reply(ask.what, front.gate.check(rules, &ask.question()), replies);
-        }
-        let questions: SmallVec<[Question<'_>; MAX_BATCH]> =
-            self.asks.iter().map(Ask::question).collect();
-        front.gate.check_each(rules, &questions, |index, answer| {
-            ask::reply(self.asks[index].what, answer, replies);
-        });
-    }
 }
 
 impl Then<'_> {

@@ -42,8 +42,10 @@ impl Gate {
     ) {
         for (round, chunk) in questions.chunks(BATCH).enumerate() {
             let mut keys = Keys::new();
-            let plain = chunk.iter().map(|question| self.plain(rules, question, &mut keys));
-            let plain: SmallVec<[Option<Plain<'a>>; BATCH]> = plain.collect();
+            let mut plain = SmallVec::<[Option<Plain<'a>>; BATCH]>::new();
+            for question in chunk {
+                plain.push(self.plain(rules, question, &mut keys));
+            }
             if chunk.len() > 1 {
                 let each = plain.iter().flatten();
                 let each = each.map(|plain| (&keys[plain.key.clone()], plain.limit));
@@ -131,6 +133,8 @@ impl Gate {
             decision: told.decision,
             decided: Decided::Exact,
         };
-        Ok(Answer { no_room: told.no_room, ..Answer::of_one(line) })
+        let mut answer = Answer::of_one(line);
+        answer.no_room = told.no_room;
+        Ok(answer)
     }
 }
