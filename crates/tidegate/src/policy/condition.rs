@@ -40,7 +40,7 @@ pub struct Condition {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Wanted {
-    /// `"*"`: anything, as long as it is there.
+    /// `"*"`: anything, as long as it is there; see [`Condition::is_there`].
     Present,
     Values(Words),
     /// Values in which `*` stands for any run of characters.
@@ -137,7 +137,7 @@ impl Condition {
 
     pub(super) fn holds(&self, facts: &Facts<'_>) -> bool {
         match &self.wanted {
-            Wanted::Present => self.part.value(facts).is_some(),
+            Wanted::Present => self.is_there(facts),
             Wanted::Nets(nets) => facts.client_ip().is_some_and(|ip| in_nets(nets, ip)),
             Wanted::Patterns(patterns) => {
                 let (text, matched) = match self.part {
@@ -153,9 +153,20 @@ impl Condition {
             },
             Wanted::Wild(wild) => match self.part.value(facts) {
                 Some(Value::Bytes(found)) => wild.matches(&found),
-                _ => false,
+                Some(Value::Group(_)) => false,
+                None => self.is_there(facts) && wild.matches(b""),
             },
             Wanted::Entries(wanted) => entry::match_all(wanted, facts.entries()),
+        }
+    }
+
+    /// Whether the request has the part. An empty descriptor is there all the same: a gateway
+    /// sends the entry and its client chooses the value, and would choose that one to
+    /// escape. (The entries of a list are taken so, too.)
+    fn is_there(&self, facts: &Facts<'_>) -> bool {
+        match &self.part {
+            Part::Descriptor { name, nth } => facts.descriptor(name, *nth).is_some(),
+            part => part.value(facts).is_some(),
         }
     }
 

@@ -50,6 +50,10 @@ policies:
     match: { "descriptor:h#2": "*", "descriptor:#3": last }
     key: "{descriptor:#3}"
     limits: 1 per 1s
+  - name: tiers
+    match: { "descriptor:tier": [gold, "**"] }
+    key: all
+    limits: 1 per 1s
 "#;
 
 #[test]
@@ -57,6 +61,10 @@ fn met() {
     let rows: &[(&str, &[&str])] = &[
         ("", &[]),
         ("/x @user=a", &["everywhere a"]),
+        // `"*"` takes an empty value too, or a client could choose it and not be counted.
+        ("@user=", &["everywhere \\x00"]),
+        ("@h= @h= @x=last", &["second last"]),
+        ("@tier=", &["tiers all"]),
         ("domain=edge @user=a", &["everywhere a", "domain-alone 4#user1#a"]),
         (
             "domain=edge @remote_address=1.2.3.4",
