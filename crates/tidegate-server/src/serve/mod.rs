@@ -91,7 +91,11 @@ pub fn run(args: &ServeArgs) -> Result<(), ServeError> {
     config.store = store.clone().unwrap_or(config.store);
     let settings = Settings::new(args, &config, secrets)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    runtime.map_err(ServeError::System)?.block_on(serve(args, source, config, settings, store))
+    let runtime = runtime.map_err(ServeError::System)?;
+    let served = runtime.block_on(serve(args, source, config, settings, store));
+    // A thread that reads a file may hang with its file system; nobody waits for it.
+    runtime.shutdown_background();
+    served
 }
 
 /// `said_store` is what the environment says about the store, which holds whatever the

@@ -118,7 +118,7 @@ impl State {
             return;
         }
         self.seen = now;
-        match source.load() {
+        match source.load_again() {
             Ok(config) => self.apply(config),
             Err(errors) => {
                 self.facts.reloaded(Reload::Refused);

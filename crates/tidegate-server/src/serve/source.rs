@@ -30,6 +30,8 @@ pub struct Source {
 pub enum SourceError {
     Config(ConfigErrors),
     Envoy(EnvoyErrors),
+    /// A pipe or device, which can be read once.
+    NoFile(PathBuf),
     /// The policies of both cannot stand together; the name that both have, if that is why.
     Together(PoliciesError, Option<String>),
 }
@@ -79,6 +81,15 @@ impl Source {
         }
     }
 
+    /// Reads all of it once more. A pipe has been emptied, and reading it would wait for
+    /// whoever filled it.
+    pub fn load_again(&self) -> Result<Config, SourceError> {
+        match self.config.as_deref().filter(|path| is_pipe(path)) {
+            Some(path) => Err(SourceError::NoFile(path.to_owned())),
+            None => self.load(),
+        }
+    }
+
     /// The directories in which something happens when it changes.
     pub fn directories(&self) -> Vec<PathBuf> {
         let parent = |path: &Path| match path.parent() {
@@ -95,6 +106,9 @@ impl Source {
         let mut hasher = DefaultHasher::new();
         let envoy = self.envoy.as_deref().map(files).transpose().ok()?;
         for path in self.config.iter().chain(envoy.iter().flatten()) {
+            if is_pipe(path) {
+                return None;
+            }
             let mut content = Vec::new();
             // One byte more than is allowed, to see that it is too large.
             let most = MAX_CONFIG_BYTES as u64 + 1;
@@ -103,6 +117,11 @@ impl Source {
         }
         Some(hasher.finish())
     }
+}
+
+/// Whether it is neither a file nor a directory: what may wait to be written.
+fn is_pipe(path: &Path) -> bool {
+    path.metadata().is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir())
 }
 
 /// The files of a directory, or the one that is named.
@@ -122,6 +141,12 @@ impl fmt::Display for SourceError {
         match self {
             SourceError::Config(errors) => errors.fmt(f),
             SourceError::Envoy(errors) => errors.fmt(f),
+            SourceError::NoFile(path) => write!(
+                f,
+                "{}: this is no file, and can be read only once: restart to read another config, or \
+                 name a file",
+                path.display()
+            ),
             SourceError::Together(_, Some(name)) => write!(
                 f,
                 "policy `{name}` is in --config, and a limit in --envoy-config becomes one of that \

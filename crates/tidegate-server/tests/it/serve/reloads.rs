@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::process::Command;
 
 use crate::harness::Files;
 use crate::served::{Server, Start, wait_for};
@@ -88,6 +89,51 @@ fn a_swapped_symlink_is_seen() {
     symlink("..v2", files.path("..data_tmp")).expect("a link");
     fs::rename(files.path("..data_tmp"), files.path("..data")).expect("the swap");
     wait_for(|| (left(&server, "alice") == (20, 19)).then_some(()));
+}
+
+fn make_pipe(path: &str) {
+    assert!(Command::new("mkfifo").arg(path).status().expect("mkfifo runs").success());
+}
+
+/// Nobody writes to it: whoever read it would wait for ever.
+#[test]
+fn a_pipe_among_the_files_is_left_alone() {
+    let limits = |count: u32| {
+        format!("domain: edge\ndescriptors:\n  - {{ key: a, rate_limit: {{ unit: hour, requests_per_unit: {count} }} }}\n")
+    };
+    let files = Files::new("reload-pipe");
+    files.write("edge.yaml", limits(10));
+    make_pipe(&files.path("pipe.yaml"));
+    let directory = files.path("");
+    let mut server = Start::new("reload-pipe-server").args(&["--envoy-config", &directory]).run();
+    let limit = |server: &Server| {
+        let ask = r#"{"attributes":{"domain":"edge","descriptors":{"a":"b"}},"cost":0}"#;
+        server.check(ask).json()["limit"].as_u64()
+    };
+    assert_eq!(limit(&server), Some(10));
+    files.write("edge.yaml", limits(20));
+    wait_for(|| (limit(&server) == Some(20)).then_some(()));
+    server.signal("-TERM");
+    assert_eq!(server.ended(), 0);
+}
+
+/// A config may come through a pipe, once.
+#[test]
+fn a_pipe_is_not_read_again() {
+    let files = Files::new("reload-from-pipe");
+    let path = files.path("tidegate.yaml");
+    make_pipe(&path);
+    let to = path.clone();
+    let writer = std::thread::spawn(move || fs::write(to, config("10 per 1h")).expect("written"));
+    let mut server = Start::new("reload-from-pipe-server").args(&["--config", &path]).run();
+    writer.join().expect("it was read");
+    server.signal("-HUP");
+    wait_for(|| (reloads(&server, "refused") == 1).then_some(()));
+    let log = server.log();
+    assert!(log.contains("this is no file, and can be read only once"), "{log}");
+    assert_eq!(left(&server, "alice"), (10, 10));
+    server.signal("-TERM");
+    assert_eq!(server.ended(), 0);
 }
 
 #[test]

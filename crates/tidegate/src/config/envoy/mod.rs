@@ -104,7 +104,8 @@ impl EnvoyFile {
     }
 
     /// The `.yaml` and `.yml` files of a directory by name. Files that begin with a dot are
-    /// left out: Kubernetes keeps its own there.
+    /// left out: Kubernetes keeps its own there. So is what is no file: reading a pipe would
+    /// wait for somebody to write. A link that leads nowhere stays, to be told of.
     ///
     /// # Errors
     /// When it cannot be read, or has none or too many.
@@ -125,7 +126,8 @@ impl EnvoyFile {
             let is_yaml = path.extension().is_some_and(|end| end == "yaml" || end == "yml");
             let is_hidden =
                 path.file_name().is_some_and(|n| n.as_encoded_bytes().starts_with(b"."));
-            if is_yaml && !is_hidden && !path.is_dir() {
+            let is_other = path.metadata().is_ok_and(|metadata| !metadata.is_file());
+            if is_yaml && !is_hidden && !is_other {
                 paths.push(path);
             }
             if paths.len() > MAX_FILES {
