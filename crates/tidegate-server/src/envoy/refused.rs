@@ -9,8 +9,16 @@ use tidegate::{CheckError, MAX_CHECKS};
 /// A status of gRPC: those that are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
+    /// The client went away.
+    Cancelled = 1,
     /// The question makes no sense.
     InvalidArgument = 3,
+    /// It took too long to arrive.
+    DeadlineExceeded = 4,
+    /// There is no such thing.
+    NotFound = 5,
+    /// A browser asks for a site that is not of this machine.
+    PermissionDenied = 7,
     /// The message is too large.
     ResourceExhausted = 8,
     /// The configuration does not allow for the question.
@@ -23,14 +31,6 @@ pub enum Code {
     Unavailable = 14,
     /// None of the secrets was shown.
     Unauthenticated = 16,
-    /// A browser asks for a site that is not of this machine.
-    PermissionDenied = 7,
-    /// It took too long to arrive.
-    DeadlineExceeded = 4,
-    /// There is no such thing.
-    NotFound = 5,
-    /// The client went away.
-    Cancelled = 1,
 }
 
 /// Why there is no decision.
@@ -69,10 +69,6 @@ impl From<GateError> for Refused {
                 "descriptors: {count} limits hold for them, and at most {MAX_CHECKS} can be decided at \
                  once: send fewer descriptors, or narrow the `match` of some policies"
             )),
-            GateError::Check(CheckError::Conflict) => Refused::invalid(
-                "descriptors: two of them are counted in one place, but not alike: leave one out, or \
-                 send hits of one kind and one `limit`",
-            ),
             GateError::NeedsPermit { .. } => {
                 Refused::new(Code::FailedPrecondition, format!("{error} with POST /v1/permits"))
             }

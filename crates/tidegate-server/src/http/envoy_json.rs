@@ -50,7 +50,7 @@ impl HttpFront {
         let rules = self.gate.rules_owned();
         let together = self.gate.check_together_async(&rules, &questions).await;
         let together = together.map_err(|error| {
-            // Two descriptors that cannot be decided together, or too many: each alone is fine.
+            // Too many limits to be decided together: each descriptor alone is fine.
             let is_clash = matches!(error, GateError::Check(_));
             let refusal = Refusal::from(Refused::from(error));
             if is_clash { refusal.with_status(StatusCode::CONFLICT) } else { refusal }

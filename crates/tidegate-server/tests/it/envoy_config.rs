@@ -242,20 +242,16 @@ fn json_bodies() {
         (of(r#","hitsAddend":"x""#), 400, "descriptors[0].hitsAddend"),
         (of(r#","hitsAddend":18446744073709551615"#), 429, ""),
         (limit(r#"{"requestsPerUnit":2,"unit":"HOUR"}"#), 200, ""),
-        (limit(r#"{"requests_per_unit":"1","unit":3}"#), 409, "descriptors"),
+        // Two descriptors under limits that do not agree: the stricter one holds for both.
+        (format!(
+            r#"{{"domain":"d","descriptors":[{entry},"limit":{{"requestsPerUnit":2,"unit":"WEEK"}}}},{entry},"limit":{{"requests_per_unit":"1","unit":7}}}}]}}"#
+        ), 429, ""),
         (limit(r#"{"requestsPerUnit":1}"#), 400, "descriptors[0].limit.unit"),
         (limit(r#"{"requestsPerUnit":4294967296,"unit":"DAY"}"#), 400, "descriptors[0].limit.requestsPerUnit"),
         (limit(r#"{"unit":"FORTNIGHT"}"#), 400, "descriptors[0].limit.unit"),
         (limit(r#"{"unit":"DAY"}"#), 429, ""),
     ];
     for (body, status, field) in rows {
-        // Two descriptors under limits that do not agree.
-        let body = match status {
-            409 => format!(
-                r#"{{"domain":"d","descriptors":[{entry},"limit":{{"requestsPerUnit":2,"unit":"HOUR"}}}},{entry},"limit":{{"requests_per_unit":"1","unit":3}}}}]}}"#
-            ),
-            _ => body,
-        };
         let reply = server.post("/json", &body);
         assert_eq!(reply.status, status, "{body}: {}", reply.text());
         let found = reply.json();

@@ -15,11 +15,13 @@
 //! where a policy wants that when the store fails.
 //!
 //! - `ask.rs`: what can be asked; `plan.rs`: the checks that come of it; `together.rs`:
-//!   several questions as one request; `plain.rs`: many plain ones, one by one;
+//!   several questions as one request; `agree.rs`: those that differ about one count;
+//!   `plain.rs`: many plain ones, one by one;
 //! - `answer.rs`, `held.rs`: what is answered; `rules.rs`: policies with their counters;
 //! - `shared.rs`: a store that nodes share; `remote.rs`: asking it; `fallback.rs`: what
 //!   is answered when it fails; `turns.rs`: waiting for it in order.
 
+mod agree;
 mod answer;
 mod ask;
 mod error;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use smallvec::{Array, SmallVec};
 use tidegate_core::{Cost, Limit, bounds};
 
+use super::agree::Agreed;
 use super::{Answer, Gate, GateError, Line, Question, Rules, Subject};
 use crate::policy::{Mode, OnStoreFailure, Selected, holds};
 use crate::stats::{self, Decided, LimitStats};
@@ -35,6 +36,9 @@ pub(super) struct Plan<'a> {
     keys: KeyBytes,
     /// `concurrency` limits with the lease that was asked for, in order.
     leased: Vec<Limit>,
+    /// What the checks are decided under where several questions differ about one count;
+    /// empty if none do.
+    agreed: Vec<Agreed<'a>>,
     /// How many quotas there are, of which one is enough.
     quotas: usize,
 }
@@ -50,9 +54,9 @@ pub(super) struct Part<'a> {
     spent: bool,
     /// Whose place it takes.
     replaces: &'a [Box<str>],
-    limits: &'a [Limit],
+    pub(super) limits: &'a [Limit],
     pub(super) mode: Mode,
-    cost: Cost,
+    pub(super) cost: Cost,
     pub(super) on_store_failure: OnStoreFailure,
     deny_cache: bool,
     stats: &'a [Arc<LimitStats>],
@@ -240,7 +244,9 @@ impl<'a> Plan<'a> {
         for part in &self.parts {
             for limit in part.limits {
                 let limit = if holds(limit) { leased.next().unwrap_or(limit) } else { limit };
-                let check = Check::new(&self.keys[part.key.clone()], limit, part.cost);
+                let own = (limit, part.cost);
+                let (limit, cost) = self.agreed.get(checks.len()).copied().unwrap_or(own);
+                let check = Check::new(self.key_of(part), limit, cost);
                 let observed = part.mode == Mode::Observe || part.spent;
                 checks.push(if observed { check.observed() } else { check });
             }
@@ -312,9 +318,25 @@ impl<'a> Plan<'a> {
         true
     }
 
+    /// Sees to it that questions which differ about one count can be decided.
+    pub(super) fn agree(&mut self) {
+        self.agreed = self.agreement();
+    }
+
+    pub(super) fn parts(&self) -> &[Part<'a>] {
+        &self.parts
+    }
+
+    /// A part's key as the store sees it.
+    pub(super) fn key_of(&self, part: &Part<'_>) -> &[u8] {
+        &self.keys[part.key.clone()]
+    }
+
     /// Every limit with its part, in the order of the checks.
     pub(super) fn each(&self) -> impl Iterator<Item = (&Part<'a>, &'a Limit)> {
-        self.parts.iter().flat_map(|part| part.limits.iter().map(move |limit| (part, limit)))
+        let each = self.parts.iter().flat_map(|part| part.limits.iter().map(move |l| (part, l)));
+        let agreed = |index: usize| self.agreed.get(index).map(|(limit, _)| *limit);
+        each.enumerate().map(move |(index, (part, own))| (part, agreed(index).unwrap_or(own)))
     }
 
     pub(super) fn answer(&self, verdict: &Verdict) -> Answer<'a> {
@@ -336,17 +358,18 @@ impl<'a> Plan<'a> {
 
     /// The lines that were asked for in earnest, as they are counted.
     pub(super) fn seen(&self, answer: &Answer<'_>) -> SmallVec<[stats::Line<'_>; 4]> {
-        let mut lines = answer.lines.iter();
+        let mut lines = answer.lines.iter().zip(self.each());
         let mut seen = SmallVec::new();
         for part in &self.parts {
             let in_earnest = matches!(part.cost, Cost::Ask(units) if units > 0);
-            for (index, line) in lines.by_ref().take(part.limits.len()).enumerate() {
+            let own = lines.by_ref().take(part.limits.len());
+            for (index, (line, (_, limit))) in own.enumerate() {
                 // Limits of the caller's own share one counter.
                 let stats = part.stats.get(index).or(part.stats.last());
                 let Some(stats) = stats.filter(|_| in_earnest) else { continue };
                 seen.push(stats::Line {
                     stats,
-                    limit: &part.limits[index],
+                    limit,
                     key: &self.keys[part.bare..part.key.end],
                     allowed: line.decision.allowed,
                     remaining: line.remaining(),

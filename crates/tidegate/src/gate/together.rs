@@ -24,18 +24,11 @@ pub struct Together<'a> {
     pub unlimited: SmallVec<[usize; 4]>,
 }
 
-impl<'a> Together<'a> {
-    /// The lines of one question.
-    pub fn lines_of(&self, question: usize) -> impl Iterator<Item = &super::Line<'a>> {
-        let lines = self.answer.lines.iter().zip(&self.question_of);
-        lines.filter(move |(_, of)| **of == question).map(|(line, _)| line)
-    }
-}
-
 impl Gate {
     /// Answers several questions as one request: all are charged or none. Each has its own
-    /// subject and cost; what one of them meets may replace what another meets. Of
-    /// idempotency ids, request ids and paths the first that is given holds for all.
+    /// subject and cost; what one of them meets may replace what another meets. Where two are
+    /// counted in one place, the strictest of their limits holds for both, and what one gives
+    /// back is set off against what the other asks for. Of idempotency ids, request ids and paths the first that is given holds for all.
     ///
     /// # Errors
     /// As [`Gate::check`]; and [`CheckError::TooManyChecks`] when more than [`MAX_CHECKS`]
@@ -86,7 +79,9 @@ impl Gate {
                 return Err(GateError::Check(CheckError::TooManyChecks(count)));
             }
         }
-        plan.settle(questions, Taking::Nothing)
+        plan.settle(questions, Taking::Nothing)?;
+        plan.agree();
+        Ok(())
     }
 
     fn told_together<'a>(

@@ -38,6 +38,13 @@ policies:
     match: { domain: edge, descriptors: [never] }
     key: "all"
     limits: ["0 per 1m"]
+  - name: plan
+    match: { domain: edge, descriptors: { plan: "*" } }
+    key: "{descriptor:user}"
+    limits: ["4 per 1h sliding-log"]
+    overrides:
+      - when: { "descriptor:plan": gold }
+        limits: ["40 per 1h sliding-log"]
 "#;
 
 /// What of a reply is the same every time: codes, limits and what remains.
@@ -193,6 +200,46 @@ fn a_limit_of_the_request_holds_in_place_of_the_configured_ones() {
     let codes: Vec<String> = (0..2).map(|_| asker.code(&tight)).collect();
     assert_eq!(codes, ["OK", "OVER_LIMIT"]);
     assert_eq!(asker.code(&limited(&[("user", "eve")], 0, "HOUR")), "OVER_LIMIT");
+}
+
+/// Envoy lets a request pass whose question is refused, and its client chooses the values.
+#[test]
+fn descriptors_that_differ_about_one_count_are_counted() {
+    let server = serve("grpc-unlike", CONFIG);
+    let mut asker = Asker::new(&server);
+    let ask = |descriptors: Vec<Value>| json!({ "domain": "edge", "descriptors": descriptors });
+    let with = |entries: &[(&str, &str)], fields: Value| {
+        let mut one = descriptor(entries);
+        for (field, value) in fields.as_object().expect("fields") {
+            one[field] = value.clone();
+        }
+        one
+    };
+    // A value that chooses an override beside one that does not: the stricter limit holds.
+    let plan = |plan: &str| descriptor(&[("plan", plan), ("user", "alice")]);
+    let plans = ask(vec![plan("gold"), plan("")]);
+    let both = |code: &str, remaining: u32| {
+        json!([code, vec![status(code, "plan", 4, "HOUR", remaining); 2]])
+    };
+    for expected in [both("OK", 2), both("OK", 0), both("OVER_LIMIT", 0)] {
+        assert_eq!(seen(&asker.reply(&plans)), expected);
+    }
+    // One that takes and one that gives back.
+    let user = [("user", "alice")];
+    let back = with(&user, json!({ "is_negative_hits": true }));
+    let mixed = ask(vec![descriptor(&user), descriptor(&user), back]);
+    for remaining in [2, 1] {
+        let one = status("OK", "per-user", 3, "HOUR", remaining);
+        assert_eq!(seen(&asker.reply(&mixed)), json!(["OK", [one, one, one]]));
+    }
+    // Two limits for one thing.
+    let limited = |requests: u32| {
+        with(&user, json!({ "limit": { "requests_per_unit": requests, "unit": "HOUR" } }))
+    };
+    let twice = ask(vec![limited(9), limited(3)]);
+    let codes: Vec<String> = (0..2).map(|_| asker.code(&twice)).collect();
+    assert_eq!(codes, ["OK", "OVER_LIMIT"]);
+    assert_eq!(server.metric("tidegate_grpc_requests_total{code=\"OK\"}"), Some(7));
 }
 
 #[test]

@@ -42,10 +42,13 @@ fn one_answer_for_all_of_them() {
     let closed = [under("here", "alice"), under("closed", "alice")];
     let denied = vec![(0, Some(1)), (1, None)];
     assert_eq!(ask(&world, 0, &closed, summary), Ok((false, Decided::FailedClosed, denied)));
-    // What makes no sense is no failure.
+    // What makes no sense is no failure; what is given back is set off.
     world.set_mood(0);
-    let refund = costing(under("here", "alice"), Cost::Refund(1));
-    let conflict = [under("here", "alice"), refund];
+    let [force, refund] =
+        [Cost::Force(1), Cost::Refund(1)].map(|cost| costing(under("here", "alice"), cost));
+    let netted = [under("here", "alice"), refund];
+    assert_eq!(ask(&world, 0, &netted, summary), Ok((true, Decided::Exact, left(7, 7))));
+    let conflict = [under("here", "alice"), force];
     assert_eq!(ask(&world, 0, &conflict, summary), Err(GateError::Check(CheckError::Conflict)));
     assert_eq!(ask(&world, 0, &[], summary), Ok((true, Decided::Exact, vec![])));
     // A shared store cannot be asked without waiting.

@@ -1,0 +1,99 @@
+//! What several questions of one request make of one count.
+//!
+//! Two descriptors of a request may be counted in one place: the same policy, the same key. A
+//! value that a client chose may choose an override for one of them, so that their limits
+//! differ; or one gives back what the other takes. A store refuses such checks, because
+//! it cannot know what was meant. Here it must not come to that: a gateway lets requests pass
+//! when its question is refused, so whoever could arrange for that would not be limited.
+//!
+//! - Of limits that differ, the strictest holds for all of them: the smallest count, then the
+//!   smallest burst.
+//! - What is asked for and what is given back are set off against each other. Where nothing is
+//!   left of either, the count stays as it is, and that is allowed.
+//! - Costs of one kind are added up by the store.
+
+use std::mem::discriminant;
+
+use tidegate_core::{Cost, Limit};
+
+use super::plan::Plan;
+use crate::policy::Mode;
+
+/// What a check is decided under, in place of what its own part says.
+pub(super) type Agreed<'a> = (&'a Limit, Cost);
+
+/// A check as it stands, and the place it is counted in.
+struct Standing<'p, 'a> {
+    key: &'p [u8],
+    observed: bool,
+    limit: &'a Limit,
+    cost: Cost,
+}
+
+impl<'a> Plan<'a> {
+    /// What each check is decided under, in order; nothing in the usual case, where no two
+    /// that are counted in one place differ.
+    pub(super) fn agreement(&self) -> Vec<Agreed<'a>> {
+        if !self.has_unlike() {
+            return Vec::new();
+        }
+        let all: Vec<Standing<'_, 'a>> = self
+            .each()
+            .map(|(part, limit)| Standing {
+                key: self.key_of(part),
+                observed: part.mode == Mode::Observe,
+                limit,
+                cost: part.cost,
+            })
+            .collect();
+        let agreed = all.iter().enumerate().map(|(index, one)| {
+            let together = || all.iter().enumerate().filter(|(_, other)| other.is_beside(one));
+            let limits = together().map(|(_, other)| other.limit);
+            let limit = limits.min_by_key(|limit| (limit.count(), limit.burst()));
+            let is_first = together().next().is_some_and(|(first, _)| first == index);
+            let net = set_off(together().map(|(_, other)| other.cost), is_first);
+            (limit.unwrap_or(one.limit), net.unwrap_or(one.cost))
+        });
+        agreed.collect()
+    }
+
+    /// Whether two parts have one key, but not the same limits or kind of cost.
+    fn has_unlike(&self) -> bool {
+        let parts = self.parts();
+        parts.iter().enumerate().any(|(index, part)| {
+            let unlike = |other: &&super::plan::Part<'_>| {
+                discriminant(&other.cost) != discriminant(&part.cost) || other.limits != part.limits
+            };
+            let mut others = parts[..index].iter().filter(unlike);
+            others.any(|other| self.key_of(other) == self.key_of(part))
+        })
+    }
+}
+
+impl Standing<'_, '_> {
+    fn is_beside(&self, other: &Standing<'_, '_>) -> bool {
+        self.limit.id() == other.limit.id()
+            && self.observed == other.observed
+            && self.key == other.key
+    }
+}
+
+/// What is left where some ask and some give back: the first has all of it, the others
+/// nothing. `None` where all costs are of one kind, or some are forced.
+fn set_off(costs: impl Iterator<Item = Cost>, is_first: bool) -> Option<Cost> {
+    let (mut asked, mut returned) = (None::<u64>, None::<u64>);
+    for cost in costs {
+        let (sum, units) = match cost {
+            Cost::Ask(units) => (&mut asked, units),
+            Cost::Refund(units) => (&mut returned, units),
+            Cost::Force(_) => return None,
+        };
+        *sum = Some(sum.unwrap_or_default().saturating_add(units));
+    }
+    let (asked, returned) = (asked?, returned?);
+    let share = |units: u64| if is_first { units } else { 0 };
+    Some(match asked.checked_sub(returned) {
+        Some(left @ 1..) => Cost::Ask(share(left)),
+        _ => Cost::Refund(share(returned - asked)),
+    })
+}
