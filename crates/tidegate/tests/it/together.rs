@@ -207,10 +207,7 @@ fn questions_that_differ_about_one_count() {
     let bucket = |value| asked("bucket", value);
     let steps: Vec<(Vec<Asked>, &str)> = vec![
         // The strictest limit holds for both, and both are counted; other windows are apart.
-        (
-            vec![tenant("x"), tenant("large")],
-            "yes tenant@0+8 tenant@0+19 tenant@1+8 tenant@1+199",
-        ),
+        (vec![tenant("x"), tenant("large")], "yes tenant@0+8 tenant@0+19 tenant@1+8 tenant@1+199"),
         (
             vec![tenant("large").at(Cost::Ask(8)), tenant("x")],
             "no tenant@0-8 tenant@0+199 tenant@1-8 tenant@1+19",
@@ -224,12 +221,18 @@ fn questions_that_differ_about_one_count() {
         // What is given back is set off against what is asked for.
         (vec![user(), user().at(Cost::Refund(1))], "yes user@0+4 user@1+4"),
         (vec![user().at(Cost::Refund(1)), user().at(Cost::Ask(4))], "yes user@0+1 user@1+1"),
-        (vec![user().at(Cost::Ask(4)), user().at(Cost::Refund(1)), user()], "no user@0-1 user@1-1 user@2-1"),
+        (
+            vec![user().at(Cost::Ask(4)), user().at(Cost::Refund(1)), user()],
+            "no user@0-1 user@1-1 user@2-1",
+        ),
         (vec![user().at(Cost::Ask(9)), user().at(Cost::Refund(10))], "yes user@0+2 user@1+2"),
         (vec![user().at(Cost::Ask(2)), user().at(Cost::PEEK)], "yes user@0+0 user@1+0"),
         // Nothing is left of either: that changes nothing, so it passes, also where all is used.
         (vec![user(), user().at(Cost::Refund(1))], "yes user@0+0 user@1+0"),
-        (vec![user().at(Cost::Ask(u64::MAX)), user().at(Cost::Refund(u64::MAX)), user()], "yes user@0+0 user@1+0 user@2+0"),
+        (
+            vec![user().at(Cost::Ask(u64::MAX)), user().at(Cost::Refund(u64::MAX)), user()],
+            "yes user@0+0 user@1+0 user@2+0",
+        ),
         // Where only one of several windows is shared, the others have their own.
         (
             vec![tenant("x").at(Cost::Refund(2)), tenant("large").at(Cost::Ask(1))],

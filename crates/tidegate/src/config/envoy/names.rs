@@ -1,8 +1,9 @@
 //! Names for policies: the limit's own where it has one to itself, else the way to it, as
 //! envoyproxy/ratelimit names its statistics: `messaging.message_type_marketing.to_number`.
 //!
-//! Counts are kept under a policy's name, so it should not change because something else does.
-//! A name that had to be altered, or that two would share, ends in a digest of the way.
+//! Counts are kept under a policy's name, so it must not change because something else does.
+//! What a limit is named by its way depends on that way alone: where the name had to be altered,
+//! or could be read as another way, it ends in a digest of the way.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
@@ -11,7 +12,7 @@ use sha2::{Digest, Sha256};
 
 use super::super::reader::{Reader, shown};
 use super::flatten::Flat;
-use super::tree::Wanted;
+use super::tree::{Descriptor, Wanted};
 use crate::policy::{MAX_NAME_BYTES, Policy};
 
 /// How many bytes of the digest a name shows, in hex.
@@ -20,20 +21,18 @@ const DIGEST_BYTES: usize = 4;
 /// Gives each a name of its own.
 pub(super) fn assign(readers: &[Reader<'_>], policies: &mut [Flat<'_>]) {
     let mut own: HashMap<String, usize> = HashMap::new();
-    let mut ways: HashMap<String, usize> = HashMap::new();
+    let mut ways: HashSet<String> = HashSet::new();
     for flat in &*policies {
-        *ways.entry(plain(&way(flat))).or_default() += 1;
+        ways.insert(by_way(flat));
         if let Some(name) = own_name(flat) {
             *own.entry(name.to_owned()).or_default() += 1;
         }
     }
     let mut taken = HashSet::new();
     for flat in policies.iter_mut() {
-        let by_way = plain(&way(flat));
         flat.name = match own_name(flat) {
-            Some(name) if own[name] == 1 && !ways.contains_key(name) => name.to_owned(),
-            _ if ways[&by_way] == 1 && Policy::is_name(&by_way) => by_way,
-            _ => with_digest(&by_way, flat),
+            Some(name) if own[name] == 1 && !ways.contains(name) => name.to_owned(),
+            _ => by_way(flat),
         };
         // Digests are short; should two be alike, the later one is counted on.
         let mut number = 2;
@@ -58,16 +57,37 @@ fn own_name<'f>(flat: &'f Flat<'_>) -> Option<&'f str> {
     flat.rate()?.name.as_deref().filter(|name| Policy::is_name(name))
 }
 
-fn way(flat: &Flat<'_>) -> String {
-    let mut out = flat.domain.to_owned();
+/// The name that the way gives.
+fn by_way(flat: &Flat<'_>) -> String {
+    let mut way = flat.domain.to_owned();
     for node in &flat.way {
-        out.push('.');
-        out.push_str(&node.composite());
+        way.push('.');
+        way.push_str(&node.composite());
     }
-    out
+    if Policy::is_name(&way) && is_clear(flat) {
+        way
+    } else {
+        with_digest(plain(&way).trim_end_matches('-'), flat)
+    }
 }
 
-/// The same with `-` for what a name cannot have.
+/// Whether no other way reads the same. Dots stand between the names on a way, so none may
+/// stand in a name; in a value they may where no name can follow, as in addresses. (What `_`
+/// joins is told apart when files are read: two that read the same cannot be side by side.)
+fn is_clear(flat: &Flat<'_>) -> bool {
+    let is_key = |key: &str| !key.contains('.') && !key.starts_with(|c: char| c.is_ascii_digit());
+    let is_value = |value: &str| {
+        let mut behind_dots = value.split('.').skip(1);
+        behind_dots.all(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+    };
+    let is_clear = |node: &Descriptor| match &node.value {
+        Wanted::Any => is_key(&node.key),
+        Wanted::Exact(value) | Wanted::Wild(value) => is_key(&node.key) && is_value(value),
+    };
+    !flat.domain.contains('.') && flat.way.iter().all(|node| is_clear(node))
+}
+
+/// A text with `-` for what a name cannot have.
 fn plain(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

@@ -208,13 +208,13 @@ descriptors:
   - { key: route, value: /api/*/r/*/action, rate_limit: { unit: minute, requests_per_unit: 1 } }
 ",
         steps: &[
-            ("key1=value1", "OK 0:wild.key1_value-+0"),
-            ("key1=value1", "OVER_LIMIT 0:wild.key1_value--0"),
-            ("key1=value2", "OK 0:wild.key1_value-+0"),
+            ("key1=value1", "OK 0:wild.key1_value-428aa502+0"),
+            ("key1=value1", "OVER_LIMIT 0:wild.key1_value-428aa502-0"),
+            ("key1=value2", "OK 0:wild.key1_value-428aa502+0"),
             ("key1=val", "OK"),
-            ("path=/api/123/action", "OK 0:wild.path_-api-action+0"),
+            ("path=/api/123/action", "OK 0:wild.path_-api-action-2acdb04e+0"),
             ("path=/api/123/other", "OK"),
-            ("route=/api/v1/r/123/action", "OK 0:wild.route_-api-r-action+0"),
+            ("route=/api/v1/r/123/action", "OK 0:wild.route_-api-r-action-6df46627+0"),
             ("route=/api/v1/123/action", "OK"),
         ],
     },
@@ -257,16 +257,16 @@ descriptors:
       - { key: method, rate_limit: { unit: minute, requests_per_unit: 1 } }
 ",
         steps: &[
-            ("files=files/a.pdf", "OK 0:shared.files_files-+1"),
-            ("files=files/b.csv", "OK 0:shared.files_files-+0"),
-            ("files=files/c.txt", "OVER_LIMIT 0:shared.files_files--0"),
-            ("apart=apart/a.pdf", "OK 0:shared.apart_apart-+0"),
-            ("apart=apart/b.csv", "OK 0:shared.apart_apart-+0"),
-            ("apart=apart/a.pdf", "OVER_LIMIT 0:shared.apart_apart--0"),
+            ("files=files/a.pdf", "OK 0:shared.files_files-6e56361b+1"),
+            ("files=files/b.csv", "OK 0:shared.files_files-6e56361b+0"),
+            ("files=files/c.txt", "OVER_LIMIT 0:shared.files_files-6e56361b-0"),
+            ("apart=apart/a.pdf", "OK 0:shared.apart_apart-694f20b5+0"),
+            ("apart=apart/b.csv", "OK 0:shared.apart_apart-694f20b5+0"),
+            ("apart=apart/a.pdf", "OVER_LIMIT 0:shared.apart_apart-694f20b5-0"),
             // Shared above, apart below.
-            ("route=api/v1 method=GET", "OK 0:shared.route_api-.method+0"),
-            ("route=api/v2 method=POST", "OK 0:shared.route_api-.method+0"),
-            ("route=api/v2 method=GET", "OVER_LIMIT 0:shared.route_api-.method-0"),
+            ("route=api/v1 method=GET", "OK 0:shared.route_api-.method-4d956b25+0"),
+            ("route=api/v2 method=POST", "OK 0:shared.route_api-.method-4d956b25+0"),
+            ("route=api/v2 method=GET", "OVER_LIMIT 0:shared.route_api-.method-4d956b25-0"),
         ],
     },
     Example {
@@ -320,8 +320,8 @@ descriptors:
   - { key: k, rate_limit: { unit: hour, requests_per_unit: 4 }, descriptors: [{ key: n, rate_limit: { unit: hour, requests_per_unit: 5 } }] }
 ",
         steps: &[
-            ("k=abx", "OK 0:order.k_ab-+0"),
-            ("k=ax n=1", "OK 0:order.k_a-.n+1"),
+            ("k=abx", "OK 0:order.k_ab-cde919de+0"),
+            ("k=ax n=1", "OK 0:order.k_a-.n-c0af54a6+1"),
             ("k=ax", "OK"),
             // `ab*` comes first and has nothing below.
             ("k=abx n=1", "OK"),

@@ -91,6 +91,47 @@ fn several_files() {
     assert_eq!(both.iter().map(|errors| errors.file()).collect::<Vec<_>>(), ["e.yaml", "e.yaml"]);
 }
 
+/// Counts are kept under names: what a limit is called must not change when others come.
+#[test]
+fn names_are_a_matter_of_the_way_alone() {
+    let names = |all: &[(&str, &str)]| {
+        let node = |(key, value): &(&str, &str)| {
+            format!(
+                "- {{ key: '{key}', value: '{value}', rate_limit: {{ unit: day, requests_per_unit: 1 }} }}\n"
+            )
+        };
+        let text = all.iter().map(node).collect::<String>();
+        let converted = converted(&format!("domain: d\ndescriptors:\n{text}")).expect("converted");
+        let names = converted.config().policies.iter().map(|policy| policy.name().to_owned());
+        names.collect::<Vec<String>>()
+    };
+    let all = [
+        ("path", "a/b"),
+        ("path", "a:b"),
+        ("path", "a-b"),
+        ("path", "a//b"),
+        ("address", "10.0.0.1"),
+        ("host", "a.example"),
+        ("a.b", "c"),
+        ("plain", "x"),
+    ];
+    let together = names(&all);
+    for (one, name) in all.iter().zip(&together) {
+        assert_eq!(names(&[*one]), [name.as_str()], "{one:?}");
+    }
+    assert_eq!(together[2], "d.path_a-b");
+    assert!(together[0].starts_with("d.path_a-b-") && together[1].starts_with("d.path_a-b-"));
+    assert_eq!(together[4], "d.address_10.0.0.1");
+    assert_eq!(together[7], "d.plain_x");
+    // Dots that could be those between names.
+    let nested = converted(
+        "domain: d\ndescriptors:\n- key: a\n  descriptors: [{ key: b, value: c, rate_limit: { unit: day, requests_per_unit: 1 } }]",
+    );
+    let nested = nested.expect("converted");
+    assert!(nested.config().policies.get("d.a.b_c").is_some());
+    assert_ne!(together[6], "d.a.b_c");
+}
+
 #[test]
 fn bounds() {
     let tree = |count: usize| {
