@@ -65,9 +65,9 @@ impl<'a> Asked<'a> {
                     "descriptors: there are none: send at least one, or do not ask",
                 ));
             }
-            count => {
+            _ => {
                 return Err(Refused::invalid(format!(
-                    "descriptors: there are {count}: send at most {MAX_DESCRIPTORS}"
+                    "descriptors: there are more than {MAX_DESCRIPTORS}: send fewer"
                 )));
             }
         }
@@ -125,7 +125,7 @@ fn check_entries(entries: &Entries<'_>) -> Result<(), Wrong> {
         return Err(("entries".into(), "there are none: send at least one".into()));
     }
     if entries.len() > MAX_ENTRIES {
-        let detail = format!("there are {}: send at most {MAX_ENTRIES}", entries.len());
+        let detail = format!("there are more than {MAX_ENTRIES}: send fewer");
         return Err(("entries".into(), detail));
     }
     match entries.iter().position(|(key, _)| key.is_empty()) {
@@ -260,9 +260,9 @@ mod tests {
             (Request { domain: "".into(), ..request(std::slice::from_ref(&good)) },
              "domain: it is empty: send the `domain` of the filter's configuration"),
             (request(&[]), "descriptors: there are none: send at least one, or do not ask"),
-            (request(&vec![good.clone(); 257]), "descriptors: there are 257: send at most 256"),
+            (request(&vec![good.clone(); 257]), "descriptors: there are more than 256: send fewer"),
             (request(&[good.clone(), descriptor(&[])]), "descriptors[1].entries: there are none: send at least one"),
-            (request(&[many]), "descriptors[0].entries: there are 101: send at most 100"),
+            (request(&[many]), "descriptors[0].entries: there are more than 100: send fewer"),
             (request(&[descriptor(&[("a", ""), ("", "b")])]),
              "descriptors[0].entries[1].key: it is empty: name what the value is"),
             (request(&[limited(1, 0)]),

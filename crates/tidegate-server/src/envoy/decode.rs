@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use smallvec::SmallVec;
 
 use super::wire::{Fields, Malformed, Wire};
+use super::{MAX_DESCRIPTORS, MAX_ENTRIES};
 
 /// Names and values, in order, as [`Attributes`](tidegate::attributes::Attributes) has them.
 pub type Entries<'a> = SmallVec<[(Cow<'a, str>, Cow<'a, str>); 3]>;
@@ -46,12 +47,15 @@ impl<'a> Request<'a> {
     /// Reads a message.
     ///
     /// # Errors
-    /// When the bytes are none. Whether it makes sense is another question.
+    /// When the bytes are none. Whether it makes sense is another question. Of descriptors and
+    /// entries one more than there may be is kept, so that it shows: an empty one takes two bytes
+    /// of a message and a hundred times as much here.
     pub fn decode(message: &'a [u8]) -> Result<Self, Malformed> {
         let mut request = Request::default();
         for field in Fields::new(message) {
             match field? {
                 (1, value) => request.domain = text(value)?,
+                (2, _) if request.descriptors.len() > MAX_DESCRIPTORS => {}
                 (2, value) => request.descriptors.push(Descriptor::decode(value.bytes()?)?),
                 (3, value) => request.hits_addend = low_32_bits(value.number()?),
                 _ => {}
@@ -66,6 +70,7 @@ impl<'a> Descriptor<'a> {
         let mut descriptor = Descriptor::default();
         for field in Fields::new(message) {
             match field? {
+                (1, _) if descriptor.entries.len() > MAX_ENTRIES => {}
                 (1, value) => descriptor.entries.push(entry(value.bytes()?)?),
                 (2, value) => {
                     descriptor.limit.get_or_insert_default().read(value.bytes()?)?;
@@ -157,6 +162,18 @@ mod tests {
         assert_eq!((first.hits_addend, first.is_negative_hits), (Some(u64::MAX), true));
         // Said, and 0: it only looks.
         assert_eq!(second, &Descriptor { hits_addend: Some(0), ..Descriptor::default() });
+    }
+
+    #[test]
+    fn no_more_is_kept_than_it_takes_to_see_that_it_is_too_much() {
+        // Empty descriptors, as many as fit into the largest message; then entries.
+        let message = [0x12, 0].repeat(512 * 1024);
+        let request = Request::decode(&message).expect("a message");
+        assert_eq!(request.descriptors.len(), MAX_DESCRIPTORS + 1);
+        let mut message = Vec::new();
+        put_nested(&mut message, 2, |out| out.extend([0x0a, 0].repeat(100_000)));
+        let request = Request::decode(&message).expect("a message");
+        assert_eq!(request.descriptors[0].entries.len(), MAX_ENTRIES + 1);
     }
 
     #[test]

@@ -29,7 +29,7 @@ mod refused;
 mod reply;
 mod wire;
 
-pub use asked::Asked;
+pub use asked::{Asked, MAX_DESCRIPTORS, MAX_ENTRIES};
 pub use decode::{Descriptor, Request, RequestLimit};
 pub use refused::{Code, Refused};
 pub use reply::{Reply, Status, Value, unit};

@@ -18,9 +18,9 @@ use tidegate::gate::{GateError, Together};
 
 use super::refusal::Refusal;
 use super::request_id::{REQUEST_ID, RequestId};
-use super::wire::{Object, Text, decode};
+use super::wire::{First, Object, Text, decode};
 use super::{Answered, HttpFront, body, json as json_answer, json_only};
-use crate::envoy::{self, Asked, Code, Refused, Reply, Status};
+use crate::envoy::{self, Asked, Code, MAX_DESCRIPTORS, MAX_ENTRIES, Refused, Reply, Status};
 
 /// Where it is asked.
 pub const PATH: &str = "/json";
@@ -104,7 +104,7 @@ struct RequestBody<'a> {
     #[serde(borrow)]
     domain: Option<Text<'a>>,
     #[serde(borrow)]
-    descriptors: Option<Vec<Object<DescriptorBody<'a>>>>,
+    descriptors: Option<First<Object<DescriptorBody<'a>>, { MAX_DESCRIPTORS + 1 }>>,
     #[serde(alias = "hitsAddend")]
     hits_addend: Option<Number<u32>>,
 }
@@ -113,7 +113,7 @@ struct RequestBody<'a> {
 #[serde(deny_unknown_fields, default)]
 struct DescriptorBody<'a> {
     #[serde(borrow)]
-    entries: Option<Vec<Object<EntryBody<'a>>>>,
+    entries: Option<First<Object<EntryBody<'a>>, { MAX_ENTRIES + 1 }>>,
     limit: Option<Object<LimitBody>>,
     #[serde(alias = "hitsAddend")]
     hits_addend: Option<Number<u64>>,
@@ -140,8 +140,9 @@ struct LimitBody {
 
 impl<'a> RequestBody<'a> {
     fn request(&'a self) -> envoy::Request<'a> {
-        let descriptors = self.descriptors.iter().flatten().map(|Object(one)| {
-            let entries = one.entries.iter().flatten();
+        let descriptors = self.descriptors.iter().flat_map(|first| &first.0);
+        let descriptors = descriptors.map(|Object(one)| {
+            let entries = one.entries.iter().flat_map(|first| &first.0);
             let limit = one.limit.as_ref().map(|Object(limit)| envoy::RequestLimit {
                 requests_per_unit: limit.requests_per_unit.map_or(0, |number| number.0),
                 unit: limit.unit.map_or(0, |unit| unit.0),

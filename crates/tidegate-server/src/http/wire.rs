@@ -83,6 +83,38 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
     }
 }
 
+/// A list of which at most `KEPT` are kept; the others are passed over, before they take memory.
+#[derive(Debug)]
+pub struct First<T, const KEPT: usize>(pub Vec<T>);
+
+impl<'de, T: Deserialize<'de>, const KEPT: usize> Deserialize<'de> for First<T, KEPT> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(FirstVisitor(PhantomData))
+    }
+}
+
+struct FirstVisitor<T, const KEPT: usize>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>, const KEPT: usize> Visitor<'de> for FirstVisitor<T, KEPT> {
+    type Value = First<T, KEPT>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a sequence")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<First<T, KEPT>, A::Error> {
+        let mut kept = Vec::new();
+        while kept.len() < KEPT {
+            match list.next_element()? {
+                Some(element) => kept.push(element),
+                None => return Ok(First(kept)),
+            }
+        }
+        while list.next_element::<de::IgnoredAny>()?.is_some() {}
+        Ok(First(kept))
+    }
+}
+
 /// The body of a check. Attributes are boxed: they are large, and it is moved about.
 #[derive(Debug, Default, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]

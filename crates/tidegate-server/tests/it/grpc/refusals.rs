@@ -41,7 +41,7 @@ fn what_makes_no_sense_is_named() {
          "domain: it is empty: send the `domain` of the filter's configuration"),
         (json!({ "domain": "edge" }), "INVALID_ARGUMENT", "descriptors: there are none: send at least one, or do not ask"),
         (json!({ "domain": "edge", "descriptors": vec![user.clone(); 257] }), "INVALID_ARGUMENT",
-         "descriptors: there are 257: send at most 256"),
+         "descriptors: there are more than 256: send fewer"),
         (json!({ "domain": "edge", "descriptors": [user, {}] }), "INVALID_ARGUMENT",
          "descriptors[1].entries: there are none: send at least one"),
         (about("edge", &[("user", "a"), ("", "b")]), "INVALID_ARGUMENT",
@@ -88,6 +88,13 @@ fn bytes_that_are_no_message_are_refused() {
         let answer = asker.ask("raw", json!({ "method": method, "message": message }));
         assert_eq!(answer, json!({ "code": code, "message": text }), "{method} {message}");
     }
+    // As many as fit: told so, before they take memory.
+    let answer = asker.ask(
+        "raw",
+        json!({ "method": METHOD, "message": format!("0a0165{}", "1200".repeat(524_000)) }),
+    );
+    let text = "descriptors: there are more than 256: send fewer";
+    assert_eq!(answer, json!({ "code": "INVALID_ARGUMENT", "message": text }));
     let compressed =
         json!({ "method": METHOD, "message": "0a".repeat(500), "compression": "Gzip" });
     let answer = asker.ask("raw", compressed);

@@ -99,7 +99,9 @@ fn make_pipe(path: &str) {
 #[test]
 fn a_pipe_among_the_files_is_left_alone() {
     let limits = |count: u32| {
-        format!("domain: edge\ndescriptors:\n  - {{ key: a, rate_limit: {{ unit: hour, requests_per_unit: {count} }} }}\n")
+        format!(
+            "domain: edge\ndescriptors:\n  - {{ key: a, rate_limit: {{ unit: hour, requests_per_unit: {count} }} }}\n"
+        )
     };
     let files = Files::new("reload-pipe");
     files.write("edge.yaml", limits(10));
