@@ -144,16 +144,23 @@ impl Connections {
 impl Seen {
     fn judge(&mut self, now: &Connection) -> Order {
         let (begun, written) = (now.begun.load(Relaxed), now.written.load(Relaxed));
-        let stalled = now.stalled.load(Relaxed) && written == self.written;
-        let moved = begun != self.begun || begun != now.ended.load(Relaxed);
+        let stalled = now.stalled.load(Relaxed);
+        let is_under_way = begun != now.ended.load(Relaxed);
+        let moved = begun != self.begun || is_under_way;
         let heard = now.heard.load(Relaxed) && !now.framed.load(Relaxed);
-        let head = !moved && (heard || begun == 0);
+        let head = !is_under_way && (heard || begun == 0);
+        // What has moved since the last tick may have stopped right behind it.
+        let ticks = |is_stuck: bool, moved: bool, before: u32| match (is_stuck, moved) {
+            (false, _) => 0,
+            (true, true) => 1,
+            (true, false) => before + 1,
+        };
         *self = Seen {
             begun,
             written,
             idle_ticks: if moved { 0 } else { self.idle_ticks + 1 },
-            head_ticks: if head { self.head_ticks + 1 } else { 0 },
-            stalled_ticks: if stalled { self.stalled_ticks + 1 } else { 0 },
+            head_ticks: ticks(head, moved, self.head_ticks),
+            stalled_ticks: ticks(stalled, written != self.written, self.stalled_ticks),
         };
         if self.head_ticks >= STALLED_TICKS || self.stalled_ticks >= STALLED_TICKS {
             Order::Close
@@ -346,6 +353,12 @@ mod tests {
         connection.heard();
     }
 
+    /// A request, and the beginning of the next.
+    fn and_bytes(connection: &Arc<Connection>) {
+        request(connection);
+        bytes(connection);
+    }
+
     fn nothing(_: &Arc<Connection>) {}
 
     #[test]
@@ -358,10 +371,13 @@ mod tests {
         };
         let hang: Act = |connection| std::mem::forget(connection.begin());
         #[rustfmt::skip]
-        let rows: [(&str, &[Act], &[Order]); 6] = [
+        let rows: [(&str, &[Act], &[Order]); 9] = [
             ("says nothing", &[nothing, nothing], &[Serve, Close]),
             ("a head in drops", &[bytes, bytes], &[Serve, Close]),
             ("a second head in drops", &[request, nothing, bytes, bytes], &[Serve, Serve, Serve, Close]),
+            ("a head in drops behind a request", &[and_bytes, bytes], &[Serve, Close]),
+            ("always busy", &[and_bytes, and_bytes, and_bytes, and_bytes], &[Serve; 4]),
+            ("reads the beginning of an answer", &[trickle, nothing], &[Serve, Close]),
             ("reads no answer", &[request, stall, nothing], &[Serve, Serve, Close]),
             ("reads slowly", &[request, trickle, trickle, trickle], &[Serve; 4]),
             ("waits for an answer", &[hang, nothing, nothing, nothing], &[Serve; 4]),
