@@ -193,7 +193,11 @@ fn describe(spec: &Spec, replies: &mut Replies<'_>) {
     replies.number(spec.key);
     replies.number(spec.key);
     replies.number(i64::from(spec.key > 0));
-    let categories: &[&str] = if spec.key > 0 { &["@write", "@fast"] } else { &["@connection"] };
+    let categories: &[&str] = match spec.group() {
+        "module" => &["@write", "@fast"],
+        "transactions" => &["@fast", "@transaction"],
+        _ => &["@connection"],
+    };
     replies.set(categories.len());
     categories.iter().for_each(|category| replies.simple(category));
     // Tips, key specifications and subcommands: none.
@@ -203,8 +207,7 @@ fn describe(spec: &Spec, replies: &mut Replies<'_>) {
 fn document(spec: &Spec, replies: &mut Replies<'_>) {
     replies.bulk(spec.name);
     replies.map(3);
-    let group = if spec.key > 0 { "module" } else { "connection" };
-    let lines = [("summary", spec.summary), ("since", "0.1.0"), ("group", group)];
+    let lines = [("summary", spec.summary), ("since", "0.1.0"), ("group", spec.group())];
     for (name, value) in lines {
         replies.bulk(name);
         replies.bulk(value);

@@ -16,9 +16,12 @@ pub enum Command {
     Client,
     Commands,
     Config,
+    Discard,
     Echo,
+    Exec,
     Hello,
     Info,
+    Multi,
     Ping,
     Quit,
     Reset,
@@ -41,7 +44,7 @@ pub struct Spec {
 
 /// All of them, by name within their groups.
 #[rustfmt::skip]
-pub const ALL: [Spec; 17] = [
+pub const ALL: [Spec; 20] = [
     spec(Command::TgCheck, "tg.check", -3, 2, "Asks whether a key may go ahead under a policy."),
     spec(Command::TgPeek, "tg.peek", 3, 2, "Tells what a key has left of a policy's limits."),
     spec(Command::TgReset, "tg.reset", 3, 2, "Forgets what a key has used of a policy's limits."),
@@ -53,9 +56,12 @@ pub const ALL: [Spec; 17] = [
     spec(Command::Client, "client", -2, 0, "Names the connection, and tells about it."),
     spec(Command::Commands, "command", -1, 0, "Tells which commands there are."),
     spec(Command::Config, "config", -2, 0, "Tells settings that clients ask for."),
+    spec(Command::Discard, "discard", 1, 0, "Forgets the commands since MULTI."),
     spec(Command::Echo, "echo", 2, 0, "Says the same."),
+    spec(Command::Exec, "exec", 1, 0, "Runs the commands since MULTI."),
     open("hello", Command::Hello, -1, "Chooses the protocol."),
     spec(Command::Info, "info", -1, 0, "Tells about the server."),
+    spec(Command::Multi, "multi", 1, 0, "Begins commands that are run together by EXEC."),
     spec(Command::Ping, "ping", -1, 0, "Answers."),
     open("quit", Command::Quit, -1, "Closes the connection."),
     open("reset", Command::Reset, 1, "Makes the connection as good as new."),
@@ -97,6 +103,26 @@ impl Spec {
         if self.arity < 0 { args >= -self.arity } else { args == self.arity }
     }
 
+    /// What is done with it between `MULTI` and `EXEC`.
+    pub fn in_transaction(&self) -> InTransaction {
+        match self.command {
+            Command::Discard | Command::Exec | Command::Multi => InTransaction::Answered,
+            Command::Quit | Command::Reset => InTransaction::Answered,
+            Command::Echo | Command::Ping | Command::Select => InTransaction::Waits,
+            _ if self.key > 0 => InTransaction::Waits,
+            _ => InTransaction::Barred,
+        }
+    }
+
+    /// Which group `COMMAND` puts it in.
+    pub fn group(&self) -> &'static str {
+        match self.command {
+            Command::Discard | Command::Exec | Command::Multi => "transactions",
+            _ if self.key > 0 => "module",
+            _ => "connection",
+        }
+    }
+
     /// What `COMMAND` says of it besides: whether it asks for a decision.
     pub fn flags(&self) -> &'static [&'static str] {
         match (self.key, self.open) {
@@ -105,6 +131,17 @@ impl Spec {
             _ => &["write", "denyoom", "fast"],
         }
     }
+}
+
+/// What is done with a command between `MULTI` and `EXEC`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InTransaction {
+    /// It is answered at once: it ends or forgets the transaction.
+    Answered,
+    /// It waits for `EXEC`.
+    Waits,
+    /// It has no place there: it is about the connection, or its reply is long.
+    Barred,
 }
 
 #[cfg(test)]

@@ -52,12 +52,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Conversation<S> {
     }
 
     /// What is seen from outside: it may be idle for as long as it likes, unless it owes us a
-    /// secret, or the rest of a command; drops of one do not count.
+    /// secret, the rest of a command, or the `EXEC` behind its commands; drops of a command
+    /// do not count.
     fn mark(&self, papers: &Papers, answered: bool) {
         if self.session.admitted && answered {
             self.marks.moved();
         }
-        if !papers.input.is_empty() {
+        if !papers.input.is_empty() || self.session.waiting.is_some() {
             self.marks.heard();
         }
     }

@@ -123,6 +123,12 @@ impl<'o> Replies<'o> {
         self.headed(b'*', len);
     }
 
+    /// A command as clients send it.
+    pub fn command(&mut self, args: &[&[u8]]) {
+        self.array(args.len());
+        args.iter().for_each(|arg| self.bulk(arg));
+    }
+
     /// A set of the next `len` replies.
     pub fn set(&mut self, len: usize) {
         match self.protocol {

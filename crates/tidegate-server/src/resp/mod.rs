@@ -4,6 +4,7 @@
 //!   bytes -> decode.rs -> session.rs -> ask.rs -> the gate -> encode.rs -> bytes
 //!                           |  tg.rs: TG.CHECK, TG.PEEK, TG.RESET, TG.LIMIT
 //!                           |  throttle.rs: CL.THROTTLE, THROTTLE; limits.rs: what they name
+//!                           |  transaction.rs: MULTI, EXEC, DISCARD
 //!                           \- about.rs: what clients ask before; commands.rs: which there are
 //! ```
 //!
@@ -26,6 +27,7 @@ mod session;
 mod tests;
 mod tg;
 mod throttle;
+mod transaction;
 mod turn;
 
 use std::sync::Arc;

@@ -7,6 +7,7 @@ use super::decode::{Args, whole_number};
 use super::encode::{Protocol, Replies};
 use super::limits::Limits;
 use super::refusal::{Refusal, shown};
+use super::transaction::{Due, Waiting};
 use super::{about, tg, throttle};
 
 /// The longest name of a connection, which is kept for as long as it is open.
@@ -34,6 +35,10 @@ pub struct Session {
     pub admitted: bool,
     wrong_secrets: u8,
     pub name: Box<[u8]>,
+    /// Commands that wait for `EXEC`, behind `MULTI`.
+    pub waiting: Option<Box<Waiting>>,
+    /// What `EXEC` has set going, which comes before what is read next.
+    pub due: Due,
 }
 
 /// A command that was understood.
@@ -43,6 +48,8 @@ pub enum Meant<'a> {
     Ask(Ask<'a>),
     /// The connection itself is.
     Other(Command),
+    /// It waits for `EXEC`.
+    Waits,
     /// It makes no sense.
     Refused(Refusal),
     /// There is nothing to answer.
@@ -60,6 +67,8 @@ impl Session {
             admitted: !front.wants_secret(),
             wrong_secrets: 0,
             name: Box::default(),
+            waiting: None,
+            due: Due::default(),
         }
     }
 
@@ -68,6 +77,7 @@ impl Session {
     pub fn understand<'a>(&self, args: &Args<'a>, limits: &mut Limits) -> Meant<'a> {
         let Some(name) = args.first() else { return Meant::Nothing };
         let ask = match Spec::find(name) {
+            Some(spec) if self.waiting.is_some() => return self.understand_waiting(spec, args),
             Some(spec) if spec.takes(args.len()) && (self.admitted || spec.open) => {
                 match spec.command {
                     Command::TgCheck => tg::check(args),
@@ -116,6 +126,9 @@ impl Session {
                 about::info(front, args, replies);
                 Ok(())
             }
+            Command::Multi => self.multi(replies),
+            Command::Exec => self.exec(replies),
+            Command::Discard => self.discard(replies),
             Command::Reset => {
                 *self =
                     Session { wrong_secrets: self.wrong_secrets, ..Session::new(self.id, front) };

@@ -37,19 +37,36 @@ pub fn answer(front: &RespFront, session: &mut Session, desk: &mut Desk) -> Turn
     let mut unread = &mut input[*at..*filled];
     let mut replies = Replies::new(output, session.protocol);
     let rules = front.gate.rules();
-    let mut batch = Batch::new();
     loop {
-        let then = gather(session, &mut unread, limits, &mut batch);
-        decide(&batch, front, &rules, &mut replies);
-        batch.clear();
-        let turn = then.answer(front, session, &rules, &mut replies);
+        let turn = step(front, session, &rules, &mut unread, limits, &mut replies);
         *at = *filled - unread.len();
+        // What `EXEC` has set going comes whole: it lies within a bound, and so do its replies.
+        let mut due = std::mem::take(&mut session.due);
+        let mut waited = &mut due.bytes[..];
+        while !waited.is_empty() {
+            step(front, session, &rules, &mut waited, limits, &mut replies);
+        }
         match turn {
             None if replies.len() >= MAX_REPLY_BYTES => return Turn::Pauses,
             None => {}
             Some(turn) => return turn,
         }
     }
+}
+
+/// Answers a batch of questions, and what comes behind them; says how the turn ends, if it does.
+fn step(
+    front: &RespFront,
+    session: &mut Session,
+    rules: &Rules,
+    unread: &mut &mut [u8],
+    limits: &mut Limits,
+    replies: &mut Replies<'_>,
+) -> Option<Turn> {
+    let mut batch = Batch::new();
+    let then = gather(session, unread, limits, &mut batch);
+    decide(&batch, front, rules, replies);
+    then.answer(front, session, rules, replies)
 }
 
 /// Commands that are for a decision, in a row.
@@ -132,11 +149,16 @@ fn respond(
 ) -> Option<Turn> {
     match meant {
         Meant::Ask(_) | Meant::Nothing => None,
+        Meant::Waits => {
+            session.wait(args, replies);
+            None
+        }
         Meant::Other(command) => {
             let goes_on = session.answer(*command, front, args, replies);
             (!goes_on).then_some(Turn::Ends)
         }
         Meant::Refused(refusal) => {
+            session.break_off();
             replies.error(refusal);
             None
         }
@@ -189,34 +211,62 @@ impl Round {
     /// something else waits, so that a client finds what it reset to be reset.
     pub fn gather(&mut self, front: &RespFront, session: &mut Session, desk: &mut Desk) -> Turn {
         let Desk { input, at, filled, limits, .. } = desk;
-        let mut unread = &mut input[*at..*filled];
         loop {
+            // What `EXEC` has set going comes before what was read behind it.
+            let mut due = std::mem::take(&mut session.due);
+            if !due.is_done() {
+                let turn = self.take(&mut due.bytes, &mut due.at, front, session, limits);
+                if turn == Some(Turn::Pauses) {
+                    session.due = due;
+                    return Turn::Pauses;
+                }
+            }
+            if let Some(turn) = self.take(&mut input[..*filled], at, front, session, limits) {
+                return turn;
+            }
+        }
+    }
+
+    /// Takes commands from `at` on; says how the turn ends, if no `EXEC` has to be looked
+    /// after first.
+    fn take(
+        &mut self,
+        bytes: &mut [u8],
+        at: &mut usize,
+        front: &RespFront,
+        session: &mut Session,
+        limits: &mut Limits,
+    ) -> Option<Turn> {
+        let end = bytes.len();
+        let mut unread = &mut bytes[*at..];
+        while session.due.is_done() {
             if self.known.len() >= MAX_REPLY_BYTES || self.asked.len() >= MAX_TOGETHER {
-                return Turn::Pauses;
+                return Some(Turn::Pauses);
             }
             let mut replies = Replies::new(&mut self.known, session.protocol);
             let args = match next(&mut unread, session) {
                 Ok(Some(args)) => args,
-                Ok(None) => return Turn::Answered,
-                Err(error) => return refuse(error, &mut replies),
+                Ok(None) => return Some(Turn::Answered),
+                Err(error) => return Some(refuse(error, &mut replies)),
             };
-            *at = *filled - unread.len();
+            *at = end - unread.len();
             match session.understand(&args, limits) {
                 Meant::Ask(ask) => {
                     let placed = self.place(ask, session.protocol);
                     if let Some(placed) = placed {
                         self.next = Some(placed);
-                        return Turn::Pauses;
+                        return Some(Turn::Pauses);
                     }
                 }
                 meant => {
                     let turn = respond(&meant, &args, front, session, &mut replies);
-                    if let Some(turn) = turn {
+                    if turn.is_some() {
                         return turn;
                     }
                 }
             }
         }
+        None
     }
 
     /// Takes a question in, or gives it back if it does not go with the others.

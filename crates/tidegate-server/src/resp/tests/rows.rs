@@ -120,6 +120,45 @@ fn questions_that_make_no_sense() {
 }
 
 #[test]
+fn transactions() {
+    const ABORTED: &str = "-EXECABORT Transaction discarded because of previous errors.\r\n";
+    #[rustfmt::skip]
+    run(World::open, &[
+        ("MULTI\r\nEXEC\r\n", "+OK\r\n*0\r\n"),
+        ("MULTI\r\nTG.CHECK login a\r\nTG.CHECK login a COST 3\r\nPING\r\nTG.RESET login a\r\nEXEC\r\nPING\r\n", concat!("+OK\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n*4\r\n",
+            "*7\r\n:1\r\n:2\r\n:1\r\n:0\r\n:60000\r\n$5\r\nlogin\r\n$5\r\nexact\r\n", "*7\r\n:0\r\n:2\r\n:1\r\n$-1\r\n:60000\r\n$5\r\nlogin\r\n$5\r\nexact\r\n",
+            "+PONG\r\n:1\r\n+PONG\r\n")),
+        // Nothing is charged before EXEC, and nothing by what is given up.
+        ("MULTI\r\nTG.CHECK login a\r\nDISCARD\r\nTG.RESET login a\r\n", "+OK\r\n+QUEUED\r\n+OK\r\n:0\r\n"),
+        ("MULTI\r\nTG.CHECK login a\r\nRESET\r\nTG.RESET login a\r\nEXEC\r\n", "+OK\r\n+QUEUED\r\n+RESET\r\n:0\r\n-ERR EXEC without MULTI\r\n"),
+        ("MULTI\r\nTG.CHECK login a\r\nQUIT\r\n", "+OK\r\n+QUEUED\r\n+OK\r\n(closed)"),
+        // What makes no sense on its face gives up all of it.
+        ("MULTI\r\nTG.CHECK login a\r\nSET a b\r\nTG.CHECK login a\r\nEXEC\r\nTG.RESET login a\r\n", concat!("+OK\r\n+QUEUED\r\n",
+            "-ERR unknown command 'SET', with args beginning with: 'a' 'b' \r\n", "+QUEUED\r\n",
+            "-EXECABORT Transaction discarded because of previous errors.\r\n", ":0\r\n")),
+        ("MULTI\r\nTG.CHECK login\r\nEXEC\r\n", concat!("+OK\r\n-ERR wrong number of arguments for 'tg.check' command\r\n",
+            "-EXECABORT Transaction discarded because of previous errors.\r\n")),
+        ("MULTI\r\nCOMMAND DOCS\r\nEXEC\r\n", concat!("+OK\r\n-ERR Command not allowed inside a transaction\r\n",
+            "-EXECABORT Transaction discarded because of previous errors.\r\n")),
+        // What shows when it is run is one of the replies.
+        ("MULTI\r\nTG.CHECK nobody a\r\nECHO hi\r\nEXEC\r\n", "+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n-ERR policy: there is no policy `nobody`\r\n$2\r\nhi\r\n"),
+        ("MULTI\r\nMULTI\r\nPING\r\nEXEC\r\n", "+OK\r\n-ERR MULTI calls can not be nested\r\n+QUEUED\r\n*1\r\n+PONG\r\n"),
+        ("EXEC\r\nDISCARD\r\nEXEC now\r\n", concat!("-ERR EXEC without MULTI\r\n-ERR DISCARD without MULTI\r\n",
+            "-ERR wrong number of arguments for 'exec' command\r\n")),
+        ("MULTI\r\nPOST / HTTP/1.1\r\n", "+OK\r\n(closed)"),
+    ]);
+    run(World::with_secrets, &[("MULTI\r\n", "-NOAUTH Authentication required.\r\n")]);
+    // Only so much waits.
+    let world = World::open();
+    let mut caller = world.connect();
+    let echo = command(&["ECHO", &"x".repeat(10_000)]);
+    let told = caller.say(&format!("MULTI\r\n{}EXEC\r\nPING\r\n", echo.repeat(1000)));
+    let refused = "-ERR the commands since MULTI take more than 65536 bytes: send EXEC sooner\r\n";
+    let queued = |count: usize| "+QUEUED\r\n".repeat(count);
+    assert_eq!(told, format!("+OK\r\n{}{refused}{}{ABORTED}+PONG\r\n", queued(6), queued(993)));
+}
+
+#[test]
 fn secrets() {
     const NO: &str = "-NOAUTH Authentication required.\r\n";
     const WRONG: &str = "-WRONGPASS invalid username-password pair or user is disabled.\r\n";

@@ -55,6 +55,21 @@ fn a_pipeline_is_asked_at_once_and_answered_in_order() {
             + expected.len();
     }
     assert!(hello < at && at == replies.len());
+    // Between MULTI and EXEC, too: more than one round of them, and what comes behind.
+    callers[0] = Caller::connect(nodes[0].resp());
+    callers[0].send(format!(
+        "MULTI\r\n{}TG.RESET login m\r\nTG.PEEK login m\r\nECHO hi\r\nEXEC\r\nTG.CHECK login m\r\nQUIT\r\n",
+        "TG.CHECK login m\r\n".repeat(600)
+    ));
+    let replies = callers[0].rest();
+    let (queued, replies) = replies.split_once("*603\r\n").expect("an array");
+    assert_eq!(queued, format!("+OK\r\n{}", "+QUEUED\r\n".repeat(603)));
+    assert!(replies.starts_with(&login(1, 1)), "{replies}");
+    let (checks, rest) = replies.split_once("exact\r\n:1\r\n").expect("the reset");
+    let counted = |allowed: &str| checks.matches(&format!("*7\r\n:{allowed}\r\n")).count();
+    assert_eq!((counted("1"), counted("0")), (2, 598));
+    assert!(rest.starts_with(&login(1, 2)) && rest.contains("$2\r\nhi\r\n"), "{rest}");
+    assert!(rest.ends_with("exact\r\n+OK\r\n") && rest.contains(&login(1, 1)), "{rest}");
     // The other node sees the same counts.
     callers[1].asks("TG.CHECK login b\r\n", &login(1, 0));
     // A thousand at once: exactly what is left passes.

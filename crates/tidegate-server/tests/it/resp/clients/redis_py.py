@@ -25,6 +25,19 @@ def check(client, key):
     replies = pipe.execute()
     assert [reply[0] for reply in replies] == [1] + [0] * 100, replies
     assert replies[-1][3] is None, replies[-1]
+    # As people write it: redis-py puts MULTI and EXEC around it.
+    pipe = client.pipeline()
+    for _ in range(3):
+        pipe.execute_command("TG.CHECK", "api", "multi:" + key)
+    pipe.execute_command("TG.PEEK", "login", key)
+    replies = pipe.execute()
+    assert [reply[0] for reply in replies] == [1, 1, 1, 0], replies
+    assert replies[0][2] - replies[2][2] == 2, replies
+    pipe = client.pipeline()
+    pipe.execute_command("TG.CHECK", "api", "multi:" + key)
+    pipe.execute_command("TG.CHECK", "nobody", key)
+    failed = pipe.execute(raise_on_error=False)
+    assert failed[0][0] == 1 and "there is no policy" in str(failed[1]), failed
     assert client.execute_command("CL.THROTTLE", "py:" + key, 15, 30, 60) == [0, 16, 15, -1, 2]
     assert client.execute_command("TG.RESET", "login", key) == 1
     assert client.execute_command("TG.LIMIT", "5 per 1m sliding-log", key)[:3] == [1, 5, 4]
