@@ -148,12 +148,16 @@ impl SeriesView {
 impl FrontView {
     fn new(facts: &Facts, front: Front) -> Self {
         let answers: u64 = facts.answers(front).iter().map(|(_, count)| count).sum();
-        let calls = facts.calls().iter().map(|(_, count)| count).sum();
-        let calls: u64 = if front == Front::Grpc { calls } else { 0 };
+        let others = match front {
+            Front::Grpc => facts.calls(),
+            Front::Resp => facts.replies(),
+            Front::Http | Front::Admin => Vec::new(),
+        };
+        let others: u64 = others.iter().map(|(_, count)| count).sum();
         FrontView {
             front: front.name(),
             connections: facts.connections(front),
-            answers: answers + calls,
+            answers: answers + others,
         }
     }
 }

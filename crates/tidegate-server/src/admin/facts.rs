@@ -40,6 +40,7 @@ pub struct Facts {
     ready: watch::Sender<bool>,
     fronts: [FrontFacts; Front::ALL.len()],
     calls: [Calls; STRIPES],
+    replies: [Replied; STRIPES],
     reloads: [AtomicU64; 2],
     reloaded_at: AtomicU64,
 }
@@ -73,6 +74,7 @@ impl Facts {
             ready: watch::Sender::new(false),
             fronts: Default::default(),
             calls: Default::default(),
+            replies: Default::default(),
             reloads: Default::default(),
             // The config the server started with was read without error.
             reloaded_at: AtomicU64::new(since_epoch(started).as_secs()),
@@ -105,6 +107,15 @@ impl Facts {
     pub fn answered_call(&self, code: u8) {
         let counts = &self.calls[stripe()].0;
         counts[usize::from(code).min(CODES.len() - 1)].fetch_add(1, Relaxed);
+    }
+
+    /// Notes replies over RESP, as many as were given at once.
+    #[inline]
+    pub fn replied(&self, given: &ReplyCounts) {
+        let counts = &self.replies[stripe()].0;
+        for (count, given) in counts.iter().zip(given).filter(|(_, given)| **given > 0) {
+            count.fetch_add(u64::from(*given), Relaxed);
+        }
     }
 
     /// Notes a connection; it ends when the handle is dropped.
@@ -157,7 +168,22 @@ impl Facts {
         let all = CODES.into_iter().enumerate().map(|(index, code)| (code, sum(index)));
         all.filter(|(_, count)| *count > 0).collect()
     }
+
+    /// Replies over RESP so far, by code; codes that never were are left out.
+    pub fn replies(&self) -> Vec<(&'static str, u64)> {
+        let sum = |index: usize| self.replies.iter().map(|one| one.0[index].load(Relaxed)).sum();
+        let all = REPLY_CODES.into_iter().enumerate().map(|(index, code)| (code, sum(index)));
+        all.filter(|(_, count)| *count > 0).collect()
+    }
 }
+
+/// The codes of replies over RESP; whatever is no error is the first, and an error without one
+/// of these is the second.
+pub const REPLY_CODES: [&str; 7] =
+    ["OK", "ERR", "EXECABORT", "NOAUTH", "NOPROTO", "STOREDOWN", "WRONGPASS"];
+
+/// Replies by code.
+pub type ReplyCounts = [u32; REPLY_CODES.len()];
 
 /// The codes of gRPC, by number.
 const CODES: [&str; 17] = [
@@ -184,6 +210,10 @@ const CODES: [&str; 17] = [
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Calls([AtomicU64; CODES.len()]);
+
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Replied([AtomicU64; REPLY_CODES.len()]);
 
 /// A connection that is noted.
 #[derive(Debug)]

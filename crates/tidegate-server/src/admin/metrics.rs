@@ -184,6 +184,11 @@ fn fronts(page: &mut Exposition, facts: &Facts) {
     for (code, count) in facts.calls() {
         family.sample(&[("code", code)], count);
     }
+    let help = "Replies over RESP, by code.";
+    let mut family = page.family("tidegate_resp_requests_total", Kind::Counter, help);
+    for (code, count) in facts.replies() {
+        family.sample(&[("code", code)], count);
+    }
     let help = "Open connections by front.";
     let mut family = page.family("tidegate_connections", Kind::Gauge, help);
     for front in Front::ALL {

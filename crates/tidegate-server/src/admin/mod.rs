@@ -39,7 +39,7 @@ use tidegate::gate::Gate;
 use tidegate::redis::RedisStore;
 use tidegate::stats::Stats;
 
-pub use self::facts::{Facts, Front, Reload};
+pub use self::facts::{Facts, Front, REPLY_CODES, Reload, ReplyCounts};
 
 use self::reply::{Refusal, text};
 use crate::access::{Access, NotAdmitted};

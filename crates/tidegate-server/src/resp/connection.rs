@@ -94,7 +94,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Conversation<S> {
             let turn = round.gather(&self.front, &mut self.session, &mut desk);
             *papers = desk.leave(0);
             let in_flight = self.marks.begin();
-            round.settle(&self.front.gate, &rules, &mut papers.output).await;
+            round.settle(&self.front, &rules, &mut papers.output).await;
             drop(in_flight);
             if turn == Turn::Pauses && papers.output.len() < MAX_REPLY_BYTES {
                 continue;

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::io::Write as _;
 
+use crate::admin::{REPLY_CODES, ReplyCounts};
+
 /// Which protocol a connection speaks; `HELLO` changes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
@@ -24,12 +26,22 @@ impl Protocol {
 pub struct Replies<'o> {
     out: &'o mut Vec<u8>,
     pub protocol: Protocol,
+    /// Errors by code.
+    errors: ReplyCounts,
 }
 
 impl<'o> Replies<'o> {
     /// Appends to this buffer.
     pub fn new(out: &'o mut Vec<u8>, protocol: Protocol) -> Self {
-        Replies { out, protocol }
+        Replies { out, protocol, errors: ReplyCounts::default() }
+    }
+
+    /// These replies by code, where so many commands were answered.
+    #[inline]
+    pub fn counted(&self, commands: u32) -> ReplyCounts {
+        let mut counts = self.errors;
+        counts[0] = commands.saturating_sub(self.errors.iter().sum());
+        counts
     }
 
     /// So many bytes wait to be sent.
@@ -53,6 +65,9 @@ impl<'o> Replies<'o> {
         let start = self.out.len();
         // Writing to memory cannot fail.
         let _ = write!(self.out, "{text}");
+        let code = self.out[start..].split(|byte| *byte == b' ').next().unwrap_or_default();
+        let code = REPLY_CODES.iter().position(|known| known.as_bytes() == code);
+        self.errors[code.unwrap_or(1)] += 1;
         for byte in &mut self.out[start..] {
             if byte.is_ascii_control() {
                 *byte = b' ';

@@ -58,6 +58,13 @@ pub enum Meant<'a> {
     Hostile,
 }
 
+impl Meant<'_> {
+    /// Whether there is a reply to it.
+    pub fn is_answered(&self) -> bool {
+        !matches!(self, Meant::Nothing | Meant::Hostile)
+    }
+}
+
 impl Session {
     /// A connection that has said nothing yet.
     pub fn new(id: u64, front: &RespFront) -> Self {

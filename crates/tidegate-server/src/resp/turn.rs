@@ -2,7 +2,7 @@
 
 use futures_util::future::join_all;
 use smallvec::SmallVec;
-use tidegate::gate::{Gate, Question, Rules};
+use tidegate::gate::{Question, Rules};
 use tracing::debug;
 
 use super::RespFront;
@@ -12,6 +12,7 @@ use super::desk::{Desk, MAX_REPLY_BYTES};
 use super::encode::{Protocol, Replies};
 use super::limits::Limits;
 use super::session::{Meant, Session};
+use crate::admin::ReplyCounts;
 
 /// Questions that are decided in one go: as many as memory is fetched for at once.
 const MAX_BATCH: usize = 32;
@@ -37,24 +38,36 @@ pub fn answer(front: &RespFront, session: &mut Session, desk: &mut Desk) -> Turn
     let mut unread = &mut input[*at..*filled];
     let mut replies = Replies::new(output, session.protocol);
     let rules = front.gate.rules();
-    loop {
-        let turn = step(front, session, &rules, &mut unread, limits, &mut replies);
+    let mut commands = 0;
+    let turn = loop {
+        let done = step(front, session, &rules, &mut unread, limits, &mut replies);
         *at = *filled - unread.len();
+        commands += done.commands;
         // What `EXEC` has set going comes whole: it lies within a bound, and so do its replies.
         let mut due = std::mem::take(&mut session.due);
         let mut waited = &mut due.bytes[..];
         while !waited.is_empty() {
-            step(front, session, &rules, &mut waited, limits, &mut replies);
+            commands += step(front, session, &rules, &mut waited, limits, &mut replies).commands;
         }
-        match turn {
-            None if replies.len() >= MAX_REPLY_BYTES => return Turn::Pauses,
+        match done.turn {
+            None if replies.len() >= MAX_REPLY_BYTES => break Turn::Pauses,
             None => {}
-            Some(turn) => return turn,
+            Some(turn) => break turn,
         }
-    }
+    };
+    front.facts.replied(&replies.counted(commands));
+    turn
 }
 
-/// Answers a batch of questions, and what comes behind them; says how the turn ends, if it does.
+/// What a step came to.
+struct Done {
+    /// So many commands were answered.
+    commands: u32,
+    /// How the turn ends, if it does.
+    turn: Option<Turn>,
+}
+
+/// Answers a batch of questions, and what comes behind them.
 fn step(
     front: &RespFront,
     session: &mut Session,
@@ -62,11 +75,13 @@ fn step(
     unread: &mut &mut [u8],
     limits: &mut Limits,
     replies: &mut Replies<'_>,
-) -> Option<Turn> {
+) -> Done {
     let mut batch = Batch::new();
     let then = gather(session, unread, limits, &mut batch);
     decide(&batch, front, rules, replies);
-    then.answer(front, session, rules, replies)
+    let turn = then.answer(front, session, rules, replies);
+    let questions = u32::try_from(batch.len()).unwrap_or(u32::MAX);
+    Done { commands: questions + u32::from(then.is_answered()), turn }
 }
 
 /// Commands that are for a decision, in a row.
@@ -118,6 +133,14 @@ enum Then<'d> {
 }
 
 impl Then<'_> {
+    fn is_answered(&self) -> bool {
+        match self {
+            Then::Command(meant, _) => meant.is_answered(),
+            Then::Error(_) => true,
+            Then::More | Then::Incomplete => false,
+        }
+    }
+
     /// Answers it; says how the turn ends, if it does.
     fn answer(
         &self,
@@ -195,6 +218,8 @@ pub struct Round {
     known: Vec<u8>,
     /// A question that has to wait for those before it.
     next: Option<Placed>,
+    /// Replies by code that were not noted yet.
+    counts: ReplyCounts,
 }
 
 /// A question, and where its reply goes.
@@ -247,7 +272,11 @@ impl Round {
             let args = match next(&mut unread, session) {
                 Ok(Some(args)) => args,
                 Ok(None) => return Some(Turn::Answered),
-                Err(error) => return Some(refuse(error, &mut replies)),
+                Err(error) => {
+                    let turn = refuse(error, &mut replies);
+                    add(&mut self.counts, replies.counted(1));
+                    return Some(turn);
+                }
             };
             *at = end - unread.len();
             match session.understand(&args, limits) {
@@ -260,6 +289,7 @@ impl Round {
                 }
                 meant => {
                     let turn = respond(&meant, &args, front, session, &mut replies);
+                    add(&mut self.counts, replies.counted(meant.is_answered().into()));
                     if turn.is_some() {
                         return turn;
                     }
@@ -283,18 +313,25 @@ impl Round {
 
     /// Asks all of it at once, and appends the replies in order. What had to wait is
     /// the first of the next round.
-    pub async fn settle(&mut self, gate: &Gate, rules: &Rules, output: &mut Vec<u8>) {
-        let told = self.asked.iter().map(|placed| placed.asked.tell(gate, rules));
+    pub async fn settle(&mut self, front: &RespFront, rules: &Rules, output: &mut Vec<u8>) {
+        let told = self.asked.iter().map(|placed| placed.asked.tell(&front.gate, rules));
         let told = join_all(told).await;
         let mut at = 0;
         for (placed, told) in self.asked.iter().zip(told) {
             output.extend_from_slice(&self.known[at..placed.behind]);
             at = placed.behind;
-            placed.asked.reply(told, &mut Replies::new(output, placed.protocol));
+            let mut replies = Replies::new(output, placed.protocol);
+            placed.asked.reply(told, &mut replies);
+            add(&mut self.counts, replies.counted(1));
         }
+        front.facts.replied(&std::mem::take(&mut self.counts));
         output.extend_from_slice(&self.known[at..]);
         self.asked.clear();
         self.known.clear();
         self.asked.extend(self.next.take().map(|placed| Placed { behind: 0, ..placed }));
     }
+}
+
+fn add(counts: &mut ReplyCounts, more: ReplyCounts) {
+    counts.iter_mut().zip(more).for_each(|(count, more)| *count += more);
 }

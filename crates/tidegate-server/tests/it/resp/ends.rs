@@ -76,6 +76,22 @@ fn at_the_end_what_was_sent_is_answered() {
 }
 
 #[test]
+fn replies_are_counted_by_code() {
+    let server = run("counted");
+    let mut caller = Caller::connect(server.resp());
+    // Denied, refused, and some without a reply.
+    caller.send("TG.CHECK login a COST 3\r\n\r\nTG.CHECK login a\r\nTG.CHECK nobody a\r\n*0\r\nnonsense\r\n");
+    caller.send(
+        "MULTI\r\nPING\r\nTG.PEEK nobody a\r\nEXEC\r\nMULTI\r\nno\r\nEXEC\r\nHELLO 9\r\n*x\r\n",
+    );
+    assert!(caller.rest().ends_with("-ERR Protocol error: invalid multibulk length\r\n"));
+    let count =
+        |code: &str| server.metric(&format!("tidegate_resp_requests_total{{code=\"{code}\"}}"));
+    let counts = ["OK", "ERR", "EXECABORT", "NOPROTO", "NOAUTH"].map(count);
+    assert_eq!(counts, [Some(8), Some(5), Some(1), Some(1), None]);
+}
+
+#[test]
 fn a_reload_holds_for_connections_that_are_open() {
     let server = run("reload");
     let mut caller = Caller::connect(server.resp());

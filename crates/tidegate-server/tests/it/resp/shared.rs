@@ -107,6 +107,8 @@ fn a_store_that_fails_is_an_error_and_no_denial() {
     caller.asks("TG.PEEK login z\r\n", "-STOREDOWN ");
     let mut caller = Caller::connect(node.resp());
     caller.asks("TG.RESET login z\r\n", "-STOREDOWN ");
+    let count = |code| node.metric(&format!("tidegate_resp_requests_total{{code=\"{code}\"}}"));
+    assert_eq!((count("OK"), count("STOREDOWN")), (Some(4), Some(3)));
     redis.restart();
     wait_for(|| {
         let mut caller = Caller::connect(node.resp());
