@@ -38,7 +38,8 @@ pub struct Status<'a> {
     pub limit: Option<(&'a str, &'a Limit)>,
     /// What is left of it.
     pub remaining: u64,
-    /// On a denial when it would pass, else when all is available again.
+    /// On a denial when it would pass, or a whole window if it never can; else when all is
+    /// available again.
     pub until_reset: Duration,
 }
 
@@ -115,7 +116,8 @@ fn consider<'a>(line: &Line<'a>, status: &mut Status<'a>, rank: &mut Option<u64>
     }
     *rank = Some(own);
     let reset_us = line.decision.reset_after.as_micros();
-    let until_us = if denied { retry_us.unwrap_or(reset_us) } else { reset_us };
+    // What can never pass is told to wait for a window, not to come back at once.
+    let until_us = if denied { retry_us.unwrap_or(line.limit.window_us()) } else { reset_us };
     *status = Status {
         denied,
         limit: line.remaining().map(|_| (line.policy.unwrap_or_default(), line.limit)),

@@ -299,6 +299,12 @@ fn clients_and_logs_are_told_what_was_decided() {
     let mut never = request.clone();
     never["hits_addend"] = 4.into();
     assert_eq!(asker.reply(&never)["dynamic_metadata"]["retry_after_ms"], Value::Null);
+    // Envoy is told to wait for a window, also where nothing was used.
+    never["descriptors"][0]["entries"][0]["value"] = "fresh".into();
+    for (request, window) in [(&never, "3600s"), (&about("edge", &[("never", "a")]), "60s")] {
+        let reply = asker.reply(request);
+        assert_eq!(reply["statuses"][0]["duration_until_reset"], window, "{reply}");
+    }
 }
 
 #[test]
