@@ -6,10 +6,11 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use http::StatusCode;
 use tidegate::attributes::{Attributes, Headers};
 use tidegate::gate::{Question, Subject};
 use tidegate::identity::parse_address;
-use tidegate::policy::MAX_KEY_BYTES;
+use tidegate::policy::{MAX_KEY_BYTES, check_counts};
 use tidegate::{Cost, Limit, bounds};
 
 use super::refusal::Refusal;
@@ -126,7 +127,12 @@ impl<'a> Common<'a> {
                 Refusal::field(format!("limits[{index}]"), error.to_string())
             })
         });
-        Ok(Parts { attributes, limits: limits.collect::<Result<_, _>>()? })
+        let limits: Vec<Limit> = limits.collect::<Result<_, _>>()?;
+        check_counts(&limits).map_err(|error| {
+            let refusal = Refusal::field("limits", error.to_string());
+            refusal.with_status(StatusCode::CONFLICT)
+        })?;
+        Ok(Parts { attributes, limits })
     }
 
     fn subject<'q>(&self, parts: &'q Parts<'a>) -> Result<Subject<'q>, Refusal>

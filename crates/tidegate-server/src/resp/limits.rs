@@ -7,10 +7,10 @@
 
 use std::sync::Arc;
 
-use tidegate::policy::MAX_LIMITS;
+use tidegate::policy::{MAX_LIMITS, check_counts};
 use tidegate::{Algorithm, Limit, LimitError, bounds};
 
-use super::refusal::Refusal;
+use super::refusal::{Refusal, shown};
 
 /// How many are kept, of either kind: more than an application has.
 const SLOTS: usize = 64;
@@ -94,13 +94,21 @@ fn read(said: &[u8]) -> Result<Vec<Limit>, Refusal> {
     let refuse = |detail: String| Refusal::field("limit", detail);
     let said = std::str::from_utf8(said)
         .map_err(|_| refuse("it is not text: write one such as `5 per 1m sliding-log`".into()))?;
-    let each = said.split(',').map(|one| one.trim().parse());
-    let limits = each.collect::<Result<Vec<Limit>, LimitError>>();
-    let limits = limits.map_err(|error| refuse(error.to_string()))?;
+    let each = said.split(',').map(str::trim);
+    let each = each.map(|one| one.parse().map_err(|error| refuse(on_one_line(one, &error))));
+    let limits = each.collect::<Result<Vec<Limit>, Refusal>>()?;
     if limits.len() > MAX_LIMITS {
         return Err(refuse(format!("there are more than {MAX_LIMITS}: give fewer")));
     }
+    check_counts(&limits).map_err(|error| refuse(error.to_string()))?;
     Ok(limits)
+}
+
+/// What is wrong with a text, without the picture that takes several lines.
+fn on_one_line(text: &str, error: &LimitError) -> String {
+    let word = error.span().and_then(|span| text.get(span)).unwrap_or_default();
+    let word = if word.is_empty() { text } else { word };
+    format!("`{}`: {}: {}", shown(word.as_bytes()), error.problem(), error.help())
 }
 
 impl Bucket {

@@ -68,6 +68,7 @@ pub use pattern::{MAX_PATTERN_BYTES, Pattern, PatternError};
 pub(crate) use rule::holds;
 pub use rule::{
     MAX_LIMITS, MAX_NAME_BYTES, MAX_OVERRIDES, MAX_REPLACED, Override, Policy, Variant,
+    check_counts,
 };
 pub(crate) use select::shown;
 pub use select::{MAX_POLICIES, Policies, PoliciesError, SelectError, Selected};

@@ -363,6 +363,14 @@ fn check_limits(limits: &[Limit]) -> Result<(), PolicyError> {
     if limits.len() > MAX_LIMITS {
         return Err(PolicyError::TooManyLimits);
     }
+    check_counts(limits)
+}
+
+/// That each of these limits has a count of its own.
+///
+/// # Errors
+/// [`PolicyError::SharedState`] or [`PolicyError::BothConcurrent`] for the first that has not.
+pub fn check_counts(limits: &[Limit]) -> Result<(), PolicyError> {
     for (second, limit) in limits.iter().enumerate() {
         if let Some(first) = limits[..second].iter().position(|other| other.id() == limit.id()) {
             return Err(match holds(limit) {

@@ -101,8 +101,10 @@ fn questions_that_make_no_sense() {
         ("TG.CHECK login a COST 99999999999999999999\r\n", "-ERR COST: value is not an integer or out of range: use a whole number from -1000000000000 to 1000000000000\r\n"),
         ("TG.CHECK login a COST -1 FORCE\r\n", "-ERR FORCE: a negative COST gives back, FORCE charges: leave out one of them\r\n"),
         ("TG.CHECK login a ID ''\r\n", "-ERR ID: it is empty: leave it out, or send one per request\r\n"),
-        ("TG.LIMIT '5 per 1m, 6 per 1m' a\r\n", concat!("-ERR limit: two checks of a request share a key, algorithm and window but not the limit or the kind ",
-            "of cost: keep the stricter one, or give them different keys or windows\r\n")),
+        ("TG.LIMIT '5 per 1m, 6 per 1m' a\r\n", concat!("-ERR limit: limits 1 and 2 have the same algorithm and window, so they would share one count: ",
+            "keep the stricter one, or give them different windows or algorithms\r\n")),
+        ("TG.LIMIT '4 per 1h, 9 per 1d, 4 per 1h' a\r\n", concat!("-ERR limit: limits 1 and 3 have the same algorithm and window, so they would share one count: ",
+            "keep the stricter one, or give them different windows or algorithms\r\n")),
     ]);
     let world = World::open();
     let mut caller = world.connect();
@@ -114,8 +116,11 @@ fn questions_that_make_no_sense() {
     assert_eq!(told, "-ERR ID: it is longer than 256 bytes: shorten it\r\n");
     let told = caller.say(&command(&["TG.LIMIT", &["1 per 1s"; 65].join(","), "a"]));
     assert!(told.starts_with("-ERR limit: there are more than "), "{told}");
-    let told = caller.say("TG.LIMIT '5 per fortnight' a\r\n");
-    assert!(told.starts_with("-ERR limit: ") && told.len() > 20, "{told}");
+    // On one line, without the picture.
+    let told = caller.say("TG.LIMIT '9 per 1s, 5 per fortnight' a\r\nTG.LIMIT '' a\r\n");
+    let time = "-ERR limit: `fortnight`: a length of time must stand here: write a number and ms, s, m, h, d or w, for example `10s`\r\n";
+    let nothing = "-ERR limit: ``: this is not a limit: write for example `10 per 1s`\r\n";
+    assert_eq!(told, [time, nothing].concat());
     assert!(caller.say("TG.LIMIT \"\\xff\" a\r\n").starts_with("-ERR limit: it is not text"));
 }
 
