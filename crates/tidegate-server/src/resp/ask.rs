@@ -4,6 +4,7 @@
 //! here it is answered before the next command is looked at; where it is not, many go at
 //! once, and each takes a copy along ([`Asked`]).
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use tidegate::gate::{Answer, Gate, GateError, Line, Question, Rules, Subject};
@@ -13,18 +14,40 @@ use tidegate::{Cost, Limit, RetryAfter};
 use super::encode::Replies;
 use super::refusal::Refusal;
 
-/// A question as its command puts it.
+/// A question: [`Ask`] borrows what it is about, [`Asked`] has a copy.
 #[derive(Clone, Debug)]
-pub struct Ask<'a> {
+pub struct Put<P, K> {
     pub what: What,
     /// `None` for limits of the caller's own.
-    pub policy: Option<&'a str>,
-    pub key: &'a [u8],
+    pub policy: Option<P>,
+    pub key: K,
     /// The caller's own limits.
     pub limits: Option<Arc<[Limit]>>,
     pub cost: Option<Cost>,
     pub force: bool,
-    pub id: Option<&'a [u8]>,
+    pub id: Option<K>,
+}
+
+/// A question as its command puts it.
+pub type Ask<'a> = Put<&'a str, &'a [u8]>;
+
+/// A question with a copy of what it asks.
+pub type Asked = Put<Box<str>, Box<[u8]>>;
+
+impl<P: Deref<Target = str>, K: Deref<Target = [u8]>> Put<P, K> {
+    /// The same for the gate.
+    #[inline]
+    pub fn question(&self) -> Question<'_> {
+        let subject = match self.policy.as_deref() {
+            Some(policy) => Subject::Key { policy, key: &self.key, attributes: None },
+            None => {
+                let limits = self.limits.as_deref().unwrap_or_default();
+                Subject::Limits { key: &self.key, limits }
+            }
+        };
+        let id = self.id.as_deref();
+        Question { cost: self.cost, force: self.force, id, ..Question::new(subject) }
+    }
 }
 
 /// What is asked for, and in which form it is answered.
@@ -67,19 +90,6 @@ impl<'a> Ask<'a> {
         Ask { what, policy: None, key, limits: None, cost: None, force: false, id: None }
     }
 
-    /// The same for the gate.
-    #[inline]
-    pub fn question(&self) -> Question<'_> {
-        let subject = match self.policy {
-            Some(policy) => Subject::Key { policy, key: self.key, attributes: None },
-            None => Subject::Limits {
-                key: self.key,
-                limits: self.limits.as_deref().unwrap_or_default(),
-            },
-        };
-        Question { cost: self.cost, force: self.force, id: self.id, ..Question::new(subject) }
-    }
-
     /// Asks a store that is here for what is no decision.
     pub fn look(&self, gate: &Gate, rules: &Rules, replies: &mut Replies<'_>) {
         let policy = self.policy.unwrap_or_default();
@@ -90,21 +100,9 @@ impl<'a> Ask<'a> {
     }
 }
 
-/// A question with a copy of what it asks.
-#[derive(Debug)]
-pub struct Asked {
-    pub what: What,
-    policy: Option<Box<str>>,
-    key: Box<[u8]>,
-    limits: Option<Arc<[Limit]>>,
-    cost: Option<Cost>,
-    force: bool,
-    id: Option<Box<[u8]>>,
-}
-
 impl From<Ask<'_>> for Asked {
     fn from(ask: Ask<'_>) -> Self {
-        Asked {
+        Put {
             what: ask.what,
             policy: ask.policy.map(Into::into),
             key: ask.key.into(),
@@ -134,18 +132,6 @@ impl Asked {
             What::Peek => Told::Answer(Box::new(gate.peek_async(rules, policy, &self.key).await)),
             What::Reset => Told::Reset(gate.reset_async(rules, policy, &self.key).await),
         }
-    }
-
-    fn question(&self) -> Question<'_> {
-        let subject = match &self.policy {
-            Some(policy) => Subject::Key { policy, key: &self.key, attributes: None },
-            None => {
-                let limits = self.limits.as_deref().unwrap_or_default();
-                Subject::Limits { key: &self.key, limits }
-            }
-        };
-        let id = self.id.as_deref();
-        Question { cost: self.cost, force: self.force, id, ..Question::new(subject) }
     }
 
     pub fn reply(&self, told: Told<'_>, replies: &mut Replies<'_>) {
