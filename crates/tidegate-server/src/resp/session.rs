@@ -97,7 +97,7 @@ impl Session {
                 }
             }
             Some(spec) => Err(self.barred(spec, args.len())),
-            None if is_of_a_browser(name) => return Meant::Hostile,
+            None if is_of_a_browser(args) => return Meant::Hostile,
             None => Err(unknown(args)),
         };
         ask.map_or_else(Meant::Refused, Meant::Ask)
@@ -304,8 +304,10 @@ fn select(index: &[u8], replies: &mut Replies<'_>) -> Result<(), Refusal> {
 
 /// The words an HTTP request is made of. A web page can make a browser send one here, and
 /// the lines of its body would be commands.
-fn is_of_a_browser(name: &[u8]) -> bool {
-    name.eq_ignore_ascii_case(b"POST") || name.eq_ignore_ascii_case(b"Host:")
+#[cold]
+fn is_of_a_browser(args: &Args<'_>) -> bool {
+    let is = |word: &str| args[0].eq_ignore_ascii_case(word.as_bytes());
+    is("POST") || is("Host:") || matches!(args[..], [_, _, last] if last.starts_with(b"HTTP/"))
 }
 
 /// A command there is not, with the beginning of what came with it.

@@ -233,3 +233,5 @@ fn long_replies_to_short_commands_are_given_in_turn() {
     assert_eq!((replies.len(), ends), (4000 * one.len(), false));
     assert!(replies.ends_with(&one));
 }
+        ("PUT / HTTP/1.1\r\n\r\nTG.RESET login a\r\n", "(closed)"),
+        ("OPTIONS /x HTTP/1.0\r\nPING\r\n", "(closed)"),
