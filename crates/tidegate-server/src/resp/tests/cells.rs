@@ -73,6 +73,7 @@ fn what_redis_cell_refuses() {
         // As redis-cell: an empty key is a key, `+` is a sign, and what holds nothing passes nothing.
         ("CL.THROTTLE '' +1 +1 +1\r\n", "*5\r\n:0\r\n:2\r\n:1\r\n:-1\r\n:1\r\n"),
         ("CL.THROTTLE a -1 1 1\r\n", "*5\r\n:1\r\n:0\r\n:0\r\n:-1\r\n:0\r\n"),
+        ("CL.THROTTLE k -9223372036854775808 30 60\r\n", "*5\r\n:1\r\n:-9223372036854775807\r\n:0\r\n:-1\r\n:0\r\n"),
         ("CL.THROTTLE a -5 1 1\r\n", "*5\r\n:1\r\n:-4\r\n:0\r\n:-1\r\n:0\r\n"),
         // Given back.
         ("CL.THROTTLE a 1 1 1\r\nCL.THROTTLE a 1 1 1 -1\r\n", "*5\r\n:0\r\n:2\r\n:1\r\n:-1\r\n:1\r\n*5\r\n:0\r\n:2\r\n:2\r\n:-1\r\n:0\r\n"),
