@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use super::RespFront;
 use super::commands::{ALL, Spec};
-use super::decode::Args;
+use super::decode::{Args, MAX_BULK_BYTES};
 use super::encode::Replies;
 use super::refusal::Refusal;
 use super::session::{Session, unknown_subcommand};
@@ -16,6 +16,10 @@ use crate::admin::Front;
 /// The Redis whose connection commands these are.
 const REDIS_VERSION: &str = "7.2.0";
 
+/// [`MAX_BULK_BYTES`] as text.
+const MAX_BULK_TEXT: &str = "32768";
+const _: () = assert!(MAX_BULK_BYTES == 32_768);
+
 /// Settings clients ask for, as they are here: nothing is saved, evicted or closed for
 /// being idle.
 const SETTINGS: [(&str, &str); 7] = [
@@ -23,7 +27,7 @@ const SETTINGS: [(&str, &str); 7] = [
     ("databases", "1"),
     ("maxmemory", "0"),
     ("maxmemory-policy", "noeviction"),
-    ("proto-max-bulk-len", "32768"),
+    ("proto-max-bulk-len", MAX_BULK_TEXT),
     ("save", ""),
     ("timeout", "0"),
 ];
@@ -114,6 +118,14 @@ pub fn config(args: &Args<'_>, replies: &mut Replies<'_>) -> Result<(), Refusal>
         let detail = "settings are in tidegate's config: see `tidegate config schema`";
         return Err(Refusal::field("CONFIG SET", detail));
     }
+    if args[1].eq_ignore_ascii_case(b"HELP") {
+        help(
+            "CONFIG",
+            &[("GET <pattern>", "Return settings whose name is like <pattern>.")],
+            replies,
+        );
+        return Ok(());
+    }
     if !args[1].eq_ignore_ascii_case(b"GET") {
         return Err(unknown_subcommand("CONFIG", args[1]));
     }
@@ -130,17 +142,64 @@ pub fn config(args: &Args<'_>, replies: &mut Replies<'_>) -> Result<(), Refusal>
     Ok(())
 }
 
-/// Whether a name is what a pattern says: itself, or with a star at its end, or at both.
+/// Whether a name is what a pattern says, where `*` stands for any run of characters and `?`
+/// for one.
 fn is_like(name: &[u8], pattern: &[u8]) -> bool {
-    let pattern = pattern.to_ascii_lowercase();
-    match &pattern[..] {
-        [b'*'] => true,
-        [b'*', middle @ .., b'*'] => name.windows(middle.len().max(1)).any(|part| part == middle),
-        [b'*', end @ ..] => name.ends_with(end),
-        [start @ .., b'*'] => name.starts_with(start),
-        whole => name == whole,
+    let (mut at, mut said) = (0, 0);
+    // Where the last star was, and how much of the name it stands for so far.
+    let mut star: Option<(usize, usize)> = None;
+    while at < name.len() {
+        match pattern.get(said) {
+            Some(b'*') => {
+                star = Some((said, at));
+                said += 1;
+            }
+            Some(byte) if *byte == b'?' || byte.eq_ignore_ascii_case(&name[at]) => {
+                at += 1;
+                said += 1;
+            }
+            _ => match star {
+                Some((place, until)) => {
+                    (at, said) = (until + 1, place + 1);
+                    star = Some((place, until + 1));
+                }
+                None => return false,
+            },
+        }
+    }
+    pattern[said..].iter().all(|byte| *byte == b'*')
+}
+
+/// Replies to `HELP`, as Redis does: what may stand behind a command.
+pub fn help(command: &str, parts: &[(&str, &str)], replies: &mut Replies<'_>) {
+    replies.array(2 * parts.len() + 3);
+    replies.simple(&format!("{command} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"));
+    for (part, about) in parts.iter().chain(&[("HELP", "Print this help.")]) {
+        replies.simple(part);
+        replies.simple(&format!("    {about}"));
     }
 }
+
+/// What may stand behind `COMMAND`.
+const COMMAND_PARTS: [(&str, &str); 5] = [
+    ("(no subcommand)", "Return details about all commands."),
+    ("COUNT", "Return the number of commands."),
+    ("DOCS [<command-name> ...]", "Return what is documented about commands."),
+    ("INFO [<command-name> ...]", "Return details about commands."),
+    ("LIST", "Return the names of all commands."),
+];
+
+/// What may stand behind `CLIENT`.
+pub const CLIENT_PARTS: [(&str, &str); 8] = [
+    ("GETNAME", "Return the name of this connection."),
+    ("ID", "Return the ID of this connection."),
+    ("INFO", "Return information about this connection."),
+    ("LIST", "Return the same."),
+    ("NO-EVICT (ON|OFF)", "Nothing is evicted: accepted, and does nothing."),
+    ("NO-TOUCH (ON|OFF)", "Nothing is evicted: accepted, and does nothing."),
+    ("SETINFO <option> <value>", "Accepted, and not kept."),
+    ("SETNAME <name>", "Name this connection."),
+];
 
 /// `COMMAND [COUNT | LIST | INFO name... | DOCS name...]`.
 pub fn command(args: &Args<'_>, replies: &mut Replies<'_>) -> Result<(), Refusal> {
@@ -174,6 +233,8 @@ pub fn command(args: &Args<'_>, replies: &mut Replies<'_>) -> Result<(), Refusal
         };
         replies.map(ALL.iter().filter(asked).count());
         ALL.iter().filter(asked).for_each(|spec| document(spec, replies));
+    } else if is("help") {
+        help("COMMAND", &COMMAND_PARTS, replies);
     } else if is("count") || is("list") {
         return Err(Refusal::new("syntax error"));
     } else {

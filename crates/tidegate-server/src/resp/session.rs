@@ -250,6 +250,8 @@ impl Session {
         } else if is("id") {
             takes(2, "id")?;
             replies.count(self.id);
+        } else if is("help") {
+            about::help("CLIENT", &about::CLIENT_PARTS, replies);
         } else if is("info") || is("list") {
             about::client(self, replies);
         } else if is("setinfo") {
@@ -302,7 +304,7 @@ fn select(index: &[u8], replies: &mut Replies<'_>) -> Result<(), Refusal> {
     }
 }
 
-/// The words an HTTP request is made of. A web page can make a browser send one here, and
+/// The lines an HTTP request is made of. A web page can make a browser send one here, and
 /// the lines of its body would be commands.
 #[cold]
 fn is_of_a_browser(args: &Args<'_>) -> bool {

@@ -125,6 +125,34 @@ fn questions_that_make_no_sense() {
 }
 
 #[test]
+fn what_clients_ask_about_the_server() {
+    #[rustfmt::skip]
+    run(World::open, &[
+        ("CONFIG GET max*-*y\r\n", "*2\r\n$16\r\nmaxmemory-policy\r\n$10\r\nnoeviction\r\n"),
+        ("CONFIG GET **mem*y *VE\r\n", "*6\r\n$9\r\nmaxmemory\r\n$1\r\n0\r\n$16\r\nmaxmemory-policy\r\n$10\r\nnoeviction\r\n$4\r\nsave\r\n$0\r\n\r\n"),
+        ("CONFIG GET ?ave x ''\r\n", "*2\r\n$4\r\nsave\r\n$0\r\n\r\n"),
+        ("CONFIG HELP\r\n", concat!("*5\r\n+CONFIG <subcommand> [<arg> [value] [opt] ...]. Subcommands are:\r\n",
+            "+GET <pattern>\r\n+    Return settings whose name is like <pattern>.\r\n+HELP\r\n+    Print this help.\r\n")),
+    ]);
+    let world = World::open();
+    let mut caller = world.connect();
+    let all = caller.say("CONFIG GET *\r\n");
+    assert_eq!(caller.say("CONFIG GET **\r\n"), all);
+    assert!(all.starts_with("*14\r\n") && all.contains("$5\r\n32768\r\n"), "{all}");
+    for (command, lines) in [("CLIENT", 19), ("COMMAND", 13)] {
+        let help = caller.say(&format!("{command} help\r\n"));
+        let head = format!(
+            "*{lines}\r\n+{command} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:\r\n"
+        );
+        assert!(
+            help.starts_with(&head) && help.ends_with("+HELP\r\n+    Print this help.\r\n"),
+            "{help}"
+        );
+        assert_eq!(help.lines().count(), lines + 1, "{help}");
+    }
+}
+
+#[test]
 fn transactions() {
     const ABORTED: &str = "-EXECABORT Transaction discarded because of previous errors.\r\n";
     #[rustfmt::skip]
@@ -210,6 +238,8 @@ fn what_is_no_command() {
         ("*0\r\n\r\n*-1\r\nPING\r\n", "+PONG\r\n"),
         // A browser, whose body would be commands.
         ("POST / HTTP/1.1\r\nHost: localhost\r\n\r\nTG.RESET login a\r\n", "(closed)"),
+        ("PUT / HTTP/1.1\r\n\r\nTG.RESET login a\r\n", "(closed)"),
+        ("OPTIONS /x HTTP/1.0\r\nPING\r\n", "(closed)"),
         ("get\r\nHost: localhost\r\nPING\r\n", "-ERR unknown command 'get', with args beginning with: \r\n(closed)"),
     ]);
     let world = World::open();
@@ -233,5 +263,3 @@ fn long_replies_to_short_commands_are_given_in_turn() {
     assert_eq!((replies.len(), ends), (4000 * one.len(), false));
     assert!(replies.ends_with(&one));
 }
-        ("PUT / HTTP/1.1\r\n\r\nTG.RESET login a\r\n", "(closed)"),
-        ("OPTIONS /x HTTP/1.0\r\nPING\r\n", "(closed)"),
