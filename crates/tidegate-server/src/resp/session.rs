@@ -7,7 +7,7 @@ use super::decode::{Args, whole_number};
 use super::encode::{Protocol, Replies};
 use super::limits::Limits;
 use super::refusal::{Refusal, shown};
-use super::transaction::{Due, Waiting};
+use super::transaction::{Due, EXEC_ARITY, Waiting, aborted};
 use super::{about, tg, throttle};
 
 /// The longest name of a connection, which is kept for as long as it is open.
@@ -106,7 +106,12 @@ impl Session {
     /// Why a command that there is may not be sent so.
     #[cold]
     fn barred(&self, spec: &Spec, args: usize) -> Refusal {
-        if spec.takes(args) { Refusal::coded(NO_SECRET) } else { Refusal::arity(spec.name) }
+        match (spec.command, spec.takes(args)) {
+            (Command::Exec, true) => aborted(NO_SECRET),
+            (Command::Exec, false) => aborted(EXEC_ARITY),
+            (_, true) => Refusal::coded(NO_SECRET),
+            (_, false) => Refusal::arity(spec.name),
+        }
     }
 
     /// Answers a command that asks for no decision; says whether the connection goes on.
@@ -134,7 +139,7 @@ impl Session {
                 Ok(())
             }
             Command::Multi => self.multi(replies),
-            Command::Exec => self.exec(replies),
+            Command::Exec => self.exec(args, replies),
             Command::Discard => self.discard(replies),
             Command::Reset => {
                 *self =

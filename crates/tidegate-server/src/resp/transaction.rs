@@ -5,7 +5,7 @@
 //! the store is shared. As in Redis a transaction is no promise that all of them pass: each
 //! is decided on its own, and a denial is a reply like any other. There is nothing to `WATCH`.
 
-use super::commands::{InTransaction, Spec};
+use super::commands::{Command, InTransaction, Spec};
 use super::decode::{Args, MAX_COMMAND_BYTES};
 use super::encode::Replies;
 use super::refusal::Refusal;
@@ -16,6 +16,14 @@ const MAX_WAITING_BYTES: usize = MAX_COMMAND_BYTES;
 
 const NOT_HERE: &str = "Command not allowed inside a transaction";
 const ABORTED: &str = "EXECABORT Transaction discarded because of previous errors.";
+
+/// What is wrong with an `EXEC` that has arguments.
+pub const EXEC_ARITY: &str = "wrong number of arguments for 'exec' command";
+
+/// What Redis says to an `EXEC` that cannot be, which ends the transaction.
+pub fn aborted(why: &str) -> Refusal {
+    Refusal::coded(format!("EXECABORT Transaction discarded because of: {why}"))
+}
 
 /// Commands since `MULTI`.
 #[derive(Debug, Default)]
@@ -45,6 +53,7 @@ impl Session {
     #[cold]
     pub(super) fn understand_waiting<'a>(&self, spec: &Spec, args: &Args<'a>) -> Meant<'a> {
         match spec.in_transaction() {
+            _ if spec.command == Command::Exec => Meant::Other(spec.command),
             _ if !spec.takes(args.len()) => Meant::Refused(Refusal::arity(spec.name)),
             InTransaction::Answered => Meant::Other(spec.command),
             InTransaction::Waits => Meant::Waits,
@@ -87,10 +96,17 @@ impl Session {
     }
 
     /// `EXEC`: the head of the array; what is in it comes of [`Session::due`].
-    pub(super) fn exec(&mut self, replies: &mut Replies<'_>) -> Result<(), Refusal> {
+    pub(super) fn exec(
+        &mut self,
+        args: &Args<'_>,
+        replies: &mut Replies<'_>,
+    ) -> Result<(), Refusal> {
         let Some(waiting) = self.waiting.take() else {
             return Err(Refusal::new("EXEC without MULTI"));
         };
+        if args.len() > 1 {
+            return Err(aborted(EXEC_ARITY));
+        }
         if waiting.broken {
             return Err(Refusal::coded(ABORTED));
         }

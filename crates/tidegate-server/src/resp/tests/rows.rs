@@ -177,7 +177,7 @@ fn transactions() {
         ("MULTI\r\nTG.CHECK nobody a\r\nECHO hi\r\nEXEC\r\n", "+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n-ERR policy: there is no policy `nobody`\r\n$2\r\nhi\r\n"),
         ("MULTI\r\nMULTI\r\nPING\r\nEXEC\r\n", "+OK\r\n-ERR MULTI calls can not be nested\r\n+QUEUED\r\n*1\r\n+PONG\r\n"),
         ("EXEC\r\nDISCARD\r\nEXEC now\r\n", concat!("-ERR EXEC without MULTI\r\n-ERR DISCARD without MULTI\r\n",
-            "-ERR wrong number of arguments for 'exec' command\r\n")),
+            "-EXECABORT Transaction discarded because of: wrong number of arguments for 'exec' command\r\n")),
         ("MULTI\r\nPOST / HTTP/1.1\r\n", "+OK\r\n(closed)"),
     ]);
     run(World::with_secrets, &[("MULTI\r\n", "-NOAUTH Authentication required.\r\n")]);
