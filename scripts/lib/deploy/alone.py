@@ -26,6 +26,8 @@ def main():
     environment = {
         # As in the Dockerfile, but for the ports, which may be taken.
         "TIDEGATE_HTTP": "0.0.0.0:0",
+        "TIDEGATE_GRPC": "0.0.0.0:0",
+        "TIDEGATE_RESP": "0.0.0.0:0",
         "TIDEGATE_ADMIN": "0.0.0.0:0",
         "TIDEGATE_CONFIG": "/etc/tidegate/tidegate.yaml",
         "TIDEGATE_TOKENS_FILE": "/run/secrets/tokens",

@@ -66,7 +66,8 @@ def check_pod(all_kinds):
 
     for probe, path in [("readinessProbe", "/readyz"), ("livenessProbe", "/healthz")]:
         equal(f"pod: {probe}", container[probe]["httpGet"], {"path": path, "port": "admin"})
-    for front, name in [("http", "TIDEGATE_HTTP"), ("admin", "TIDEGATE_ADMIN")]:
+    for front in ("http", "grpc", "resp", "admin"):
+        name = f"TIDEGATE_{front.upper()}"
         equal(f"pod: {name} and its port", environment[name], f"0.0.0.0:{ports[front]}")
     pause = container["lifecycle"]["preStop"]["sleep"]["seconds"]
     grace = pod["terminationGracePeriodSeconds"]
