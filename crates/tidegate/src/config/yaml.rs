@@ -289,7 +289,11 @@ fn syntax(source: &str, error: &ScanError) -> Stop {
         ),
         ErrorKind::RecursionLimitExceeded => {
             let text = format!("values are nested more than {MAX_DEPTH} deep");
-            say(&text, "a config needs six levels; see docs/config.md")
+            say(
+                &text,
+                "a config needs six levels (docs/config.md), a file of envoyproxy/ratelimit two for each \
+                 descriptor (docs/envoy.md)",
+            )
         }
         ErrorKind::InvalidIndentation
         | ErrorKind::ExpectedBlockMappingKey

@@ -154,6 +154,15 @@ fn bounds() {
     );
     let errors = converted(&many).expect_err("too many").to_string();
     assert!(errors.starts_with("more than 1024 values come before this one\n"), "{errors}");
+    let nested = |depth: usize| {
+        let above = "[{ key: a, descriptors: ".repeat(depth - 1);
+        let below = " }]".repeat(depth - 1);
+        let last = "[{ key: a, rate_limit: { unit: day, requests_per_unit: 1 } }]";
+        converted(&format!("domain: d\ndescriptors: {above}{last}{below}"))
+    };
+    assert!(nested(15).is_ok());
+    let errors = nested(16).expect_err("too deep").to_string();
+    assert!(errors.starts_with("values are nested more than 32 deep\n"), "{errors}");
     let large = format!("domain: d # {}", "x".repeat(1 << 20));
     let errors = converted(&large).expect_err("too large").to_string();
     assert!(errors.starts_with("the file is larger than 1024 KiB\n --> limits.yaml"), "{errors}");
