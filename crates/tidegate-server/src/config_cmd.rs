@@ -53,7 +53,7 @@ struct ConvertArgs {
     #[arg(long)]
     merge_domains: bool,
 
-    /// The files, one per domain; a directory stands for its *.yaml
+    /// The files, one per domain; a directory stands for its *.yaml, `-` for standard input
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
 }
@@ -104,7 +104,11 @@ fn convert_files(args: &ConvertArgs) -> Result<Told, EnvoyErrors> {
     let From::Envoy = args.from;
     let mut files = Vec::new();
     for path in &args.files {
-        let paths = if path.is_dir() { EnvoyFile::list(path)? } else { vec![path.clone()] };
+        let paths = match path.to_str() {
+            Some("-") => vec![PathBuf::from("/dev/stdin")],
+            _ if path.is_dir() => EnvoyFile::list(path)?,
+            _ => vec![path.clone()],
+        };
         for path in paths {
             files.push(EnvoyFile::load(&path)?);
         }

@@ -45,6 +45,10 @@ fn a_config_from_a_pipe() {
     let text = b"policies: [{ name: a, key: all, limits: 1 per 1s }]";
     let run = tidegate_reading(&["config", "check", "/dev/stdin"], text).succeeded();
     assert_eq!(run.stdout, "/dev/stdin is fine: 1 policy, 1 limit, 0 overrides\n");
+    let envoy =
+        b"domain: d\ndescriptors: [{ key: a, rate_limit: { unit: day, requests_per_unit: 9 } }]";
+    let run = tidegate_reading(&["config", "convert", "--from", "envoy", "-"], envoy).succeeded();
+    assert!(run.stdout.contains("limits: 9 per 1d sliding-counter"), "{}", run.stdout);
     let run = tidegate_reading(&["config", "check", "/dev/stdin"], &[b'x'; 3_000_000]);
     run.failed(1, &["the config is larger than 1024 KiB"]);
 }
