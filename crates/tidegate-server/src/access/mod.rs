@@ -44,6 +44,21 @@ pub enum NotAdmitted {
     Foreign,
 }
 
+impl NotAdmitted {
+    /// What to do about it, where a secret goes `there` and `origin` names a page's site.
+    pub fn told(self, there: &str, origin: &str) -> String {
+        match self {
+            NotAdmitted::NoSecret => {
+                format!("a secret is wanted: send one of TIDEGATE_TOKENS as {there}")
+            }
+            NotAdmitted::Foreign => format!(
+                "this comes from a web page of another site ({origin}), and no secret is set: set \
+                 TIDEGATE_TOKENS and send one as {there}"
+            ),
+        }
+    }
+}
+
 impl Access {
     /// Whether a caller with these headers may ask.
     #[inline]

@@ -100,16 +100,12 @@ impl GrpcFront {
 
     /// Whether a caller with this metadata may ask.
     fn admit(&self, headers: &HeaderMap) -> Result<(), Refused> {
-        self.access.admit(headers).map_err(|why| match why {
-            NotAdmitted::NoSecret => Refused::new(
-                Code::Unauthenticated,
-                "a secret is wanted: send one of TIDEGATE_TOKENS as metadata `authorization: Bearer ...`",
-            ),
-            NotAdmitted::Foreign => Refused::new(
-                Code::PermissionDenied,
-                "this comes from a web page of another site (`origin`), and no secret is set: set \
-                 TIDEGATE_TOKENS and send one as metadata `authorization: Bearer ...`",
-            ),
+        self.access.admit(headers).map_err(|why| {
+            let code = match why {
+                NotAdmitted::NoSecret => Code::Unauthenticated,
+                NotAdmitted::Foreign => Code::PermissionDenied,
+            };
+            Refused::new(code, why.told("metadata `authorization: Bearer ...`", "`origin`"))
         })
     }
 }

@@ -162,18 +162,11 @@ fn not_found() -> Refusal {
 }
 
 fn not_admitted(why: NotAdmitted) -> Refusal {
-    let (status, detail) = match why {
-        NotAdmitted::NoSecret => (
-            StatusCode::UNAUTHORIZED,
-            "a secret is wanted: send one of TIDEGATE_TOKENS as `Authorization: Bearer ...`",
-        ),
-        NotAdmitted::Foreign => (
-            StatusCode::FORBIDDEN,
-            "this comes from a web page of another site (`Origin`), and no secret is set: set \
-             TIDEGATE_TOKENS and send one as `Authorization: Bearer ...`",
-        ),
+    let status = match why {
+        NotAdmitted::NoSecret => StatusCode::UNAUTHORIZED,
+        NotAdmitted::Foreign => StatusCode::FORBIDDEN,
     };
-    Refusal::new(status, detail)
+    Refusal::new(status, why.told("`Authorization: Bearer ...`", "`Origin`"))
 }
 
 fn refuse(refusal: &Refusal, headers: &HeaderMap) -> Answered {
