@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use http::Version;
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 
@@ -13,6 +14,9 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// closed at once, clients that send first and read afterwards would see a
 /// broken connection in place of the answer.
 const DRAINED_BYTES: u64 = 4 * 1024 * 1024;
+
+/// How long we wait for the rest of a body that nobody wants.
+const UNWANTED_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Why there is no body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +83,26 @@ async fn next(body: &mut Incoming) -> Result<Option<Bytes>, BodyError> {
             }
         }
     }
+}
+
+/// Reads a body that nobody wants, within bounds, before its request is refused. Over HTTP/2 a
+/// body that is dropped unread cancels its stream, and the answer with it if that was not sent
+/// yet. Over HTTP/1.1 the connection sees to it, and reading would ask those for the body who
+/// wait to be asked.
+pub async fn discard(version: Version, mut body: Incoming) {
+    if version != Version::HTTP_2 || body.is_end_stream() {
+        return;
+    }
+    let mut left = DRAINED_BYTES;
+    let read = async {
+        while let Ok(Some(bytes)) = next(&mut body).await
+            && let Some(rest) = left.checked_sub(bytes.len() as u64)
+        {
+            left = rest;
+        }
+    };
+    // Late or not, it is answered.
+    let _ = tokio::time::timeout(UNWANTED_TIMEOUT, read).await;
 }
 
 /// Reads on for a while, to be able to say why not.

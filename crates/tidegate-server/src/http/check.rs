@@ -14,7 +14,7 @@ use super::question::Parts;
 use super::refusal::Refusal;
 use super::request_id::{REQUEST_ID, RequestId};
 use super::wire::{BatchBody, CheckBody, Object, decode};
-use super::{Answered, HttpFront, body, json, json_only};
+use super::{Answered, HttpFront, body, json, json_only, read_json};
 
 /// The largest check: 100 headers of attributes with room to spare.
 const MAX_CHECK_BYTES: usize = 64 * 1024;
@@ -57,9 +57,10 @@ impl HttpFront {
     pub(super) async fn check(&self, request: Request<Incoming>, first: Option<Bytes>) -> Answered {
         let (head, body) = request.into_parts();
         if let Err(refusal) = self.admit(&head.headers) {
+            body::discard(head.version, body).await;
             return refusal.respond(&RequestId::of(&head.headers));
         }
-        let decided = match read_check(&head.headers, body, first, MAX_CHECK_BYTES).await {
+        let decided = match read_json(&head, body, first, MAX_CHECK_BYTES).await {
             Ok(body) if self.gate.is_shared() => self.check_later(&head, &body).await,
             Ok(body) => match self.check_now(&head.headers, &body) {
                 Ok(Decided::Answered(answer)) => return answer,
@@ -104,7 +105,7 @@ impl HttpFront {
 
     pub(super) async fn batch(&self, request: Request<Incoming>) -> Answered {
         let (head, body) = request.into_parts();
-        let read = read_check(&head.headers, body, None, MAX_BATCH_BYTES).await;
+        let read = read_json(&head, body, None, MAX_BATCH_BYTES).await;
         let id = RequestId::of(&head.headers);
         let answered = match read {
             Ok(body) => self.batch_of(&body, &id).await,
@@ -174,16 +175,6 @@ fn batch_question<'q, 'a: 'q>(
         return Err(Refusal::field("max_wait_ms", detail));
     }
     Ok(question)
-}
-
-async fn read_check(
-    headers: &HeaderMap,
-    body: Incoming,
-    first: Option<Bytes>,
-    max_bytes: usize,
-) -> Result<Bytes, Refusal> {
-    json_only(headers)?;
-    Ok(body::collect(body, first, max_bytes).await?)
 }
 
 fn respond(answer: &Answer<'_>, id: &RequestId<'_>) -> Answered {

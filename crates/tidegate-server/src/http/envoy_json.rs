@@ -8,8 +8,7 @@
 
 use std::fmt;
 
-use bytes::Bytes;
-use http::{HeaderMap, Request, StatusCode};
+use http::{Request, StatusCode};
 use hyper::body::Incoming;
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 use serde_json::{Map, Value, json};
@@ -19,7 +18,7 @@ use tidegate::gate::{GateError, Together};
 use super::refusal::Refusal;
 use super::request_id::{REQUEST_ID, RequestId};
 use super::wire::{First, Object, Text, decode};
-use super::{Answered, HttpFront, body, json as json_answer, json_only};
+use super::{Answered, HttpFront, json as json_answer, read_json};
 use crate::envoy::{self, Asked, Code, MAX_DESCRIPTORS, MAX_ENTRIES, Refused, Reply, Status};
 
 /// Where it is asked.
@@ -35,7 +34,7 @@ impl HttpFront {
     pub(super) async fn should_rate_limit(&self, request: Request<Incoming>) -> Answered {
         let (head, body) = request.into_parts();
         let id = RequestId::of(&head.headers);
-        let answered = match read(&head.headers, body).await {
+        let answered = match read_json(&head, body, None, MAX_BYTES).await {
             Ok(body) => self.decide_envoy(&body, &id).await,
             Err(refusal) => Err(refusal),
         };
@@ -72,11 +71,6 @@ impl HttpFront {
         }
         Ok(response)
     }
-}
-
-async fn read(headers: &HeaderMap, body: Incoming) -> Result<Bytes, Refusal> {
-    json_only(headers)?;
-    Ok(body::collect(body, None, MAX_BYTES).await?)
 }
 
 /// Envoy's words for what went wrong begin with the field.

@@ -35,7 +35,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 use arc_swap::ArcSwap;
+use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue, ORIGIN};
+use http::request::Parts;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -108,20 +110,20 @@ impl HttpFront {
         if (path.starts_with("/v1/") || path == envoy_json::PATH)
             && let Err(refusal) = self.admit(request.headers())
         {
-            return refuse(&refusal, request.headers());
+            return turn_away(request, &refusal).await;
         }
         let method = request.method();
         match path {
             "/v1/check" if method == Method::POST => self.check(request, None).await,
-            "/v1/check" => refuse(&Refusal::method("POST"), request.headers()),
+            "/v1/check" => turn_away(request, &Refusal::method("POST")).await,
             "/v1/check/batch" if method == Method::POST => self.batch(request).await,
-            "/v1/check/batch" => refuse(&Refusal::method("POST"), request.headers()),
+            "/v1/check/batch" => turn_away(request, &Refusal::method("POST")).await,
             "/v1/permits" if method == Method::POST => self.take_permit(request).await,
-            "/v1/permits" => refuse(&Refusal::method("POST"), request.headers()),
+            "/v1/permits" => turn_away(request, &Refusal::method("POST")).await,
             envoy_json::PATH if method == Method::POST => self.should_rate_limit(request).await,
-            envoy_json::PATH => refuse(&Refusal::method("POST"), request.headers()),
+            envoy_json::PATH => turn_away(request, &Refusal::method("POST")).await,
             "/openapi.json" if matches!(*method, Method::GET | Method::HEAD) => openapi::answer(),
-            "/openapi.json" => refuse(&Refusal::method("GET, HEAD"), request.headers()),
+            "/openapi.json" => turn_away(request, &Refusal::method("GET, HEAD")).await,
             path => match path.strip_prefix("/v1/permits/") {
                 Some(id) if *method == Method::PUT => {
                     let id = id.to_owned();
@@ -130,8 +132,8 @@ impl HttpFront {
                 Some(id) if *method == Method::DELETE => {
                     self.release_permit(request.headers(), id).await
                 }
-                Some(_) => refuse(&Refusal::method("PUT, DELETE"), request.headers()),
-                None => refuse(&not_found(), request.headers()),
+                Some(_) => turn_away(request, &Refusal::method("PUT, DELETE")).await,
+                None => turn_away(request, &not_found()).await,
             },
         }
     }
@@ -167,6 +169,27 @@ fn not_admitted(why: NotAdmitted) -> Refusal {
         NotAdmitted::Foreign => StatusCode::FORBIDDEN,
     };
     Refusal::new(status, why.told("`Authorization: Bearer ...`", "`Origin`"))
+}
+
+/// Refuses a request whose body nobody has read.
+async fn turn_away(request: Request<Incoming>, refusal: &Refusal) -> Answered {
+    let (head, body) = request.into_parts();
+    body::discard(head.version, body).await;
+    refuse(refusal, &head.headers)
+}
+
+/// The body of a request, which must be JSON; `first` is what was read already.
+async fn read_json(
+    head: &Parts,
+    body: Incoming,
+    first: Option<Bytes>,
+    max_bytes: usize,
+) -> Result<Bytes, Refusal> {
+    if let Err(refusal) = json_only(&head.headers) {
+        body::discard(head.version, body).await;
+        return Err(refusal);
+    }
+    Ok(body::collect(body, first, max_bytes).await?)
 }
 
 fn refuse(refusal: &Refusal, headers: &HeaderMap) -> Answered {

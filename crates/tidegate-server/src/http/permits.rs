@@ -15,7 +15,7 @@ use super::permit_name::PermitName;
 use super::refusal::Refusal;
 use super::request_id::{REQUEST_ID, RequestId};
 use super::wire::{PermitBody, RenewBody, decode};
-use super::{Answered, HttpFront, body, content, json, json_only};
+use super::{Answered, HttpFront, body, content, json, json_only, read_json};
 
 /// The largest request for a permit.
 const MAX_PERMIT_BYTES: usize = 64 * 1024;
@@ -23,10 +23,7 @@ const MAX_PERMIT_BYTES: usize = 64 * 1024;
 impl HttpFront {
     pub(super) async fn take_permit(&self, request: Request<Incoming>) -> Answered {
         let (head, body) = request.into_parts();
-        let read = match json_only(&head.headers) {
-            Ok(()) => body::collect(body, None, MAX_PERMIT_BYTES).await.map_err(Refusal::from),
-            Err(refusal) => Err(refusal),
-        };
+        let read = read_json(&head, body, None, MAX_PERMIT_BYTES).await;
         let id = RequestId::of(&head.headers);
         let taken = match read {
             Ok(body) => self.take(&body, &id).await,

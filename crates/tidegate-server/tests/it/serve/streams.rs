@@ -51,6 +51,43 @@ fn http_2_is_spoken_without_asking() {
     assert_eq!(answer["remaining"], 2);
 }
 
+/// Who is refused before its body was read is told so, and its stream is not reset: some
+/// clients take that for a broken answer.
+#[test]
+fn a_body_that_nobody_wants_is_read_before_the_refusal() {
+    let server = Start::new("h2-unwanted").config(TWO_PER_HOUR).run();
+    run(async {
+        let (mut send, _connection) = connect(server.http()).await;
+        let rows =
+            [("/nothing", 404), ("/v1/check", 415), ("/v1/permits", 415), ("/openapi.json", 405)];
+        for (path, status) in rows.into_iter().cycle().take(40) {
+            let mut request = post(path);
+            let kind = http::HeaderValue::from_static("text/plain");
+            request.headers_mut().insert("content-type", kind);
+            send = send.ready().await.expect("room");
+            let (response, mut stream) = send.send_request(request, false).expect("sent");
+            for last in [false, false, false, true] {
+                stream.send_data(Bytes::from_static(&[b'x'; 2048]), last).expect("sent");
+                tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+            }
+            let response = response.await.expect("an answer");
+            assert_eq!(response.status(), status, "{path}");
+            let mut body = response.into_body();
+            while let Some(bytes) = body.data().await {
+                bytes.expect("a body");
+            }
+            // Another request, so that whatever the server had to say of this one has come.
+            send = send.ready().await.expect("room");
+            let (response, _) = send.send_request(post("/openapi.json"), true).expect("sent");
+            assert_eq!(response.await.expect("an answer").status(), 405);
+            let reset = std::future::poll_fn(|context| {
+                std::task::Poll::Ready(stream.poll_reset(context).is_ready())
+            });
+            assert!(!reset.await, "{path} was reset");
+        }
+    });
+}
+
 #[test]
 fn rapid_resets_end_the_connection_not_the_server() {
     let server = Start::new("h2-resets").config(TWO_PER_HOUR).run();
