@@ -187,7 +187,7 @@ fn same_target(a: &str, b: &str) -> bool {
 }
 
 /// Scheme and host of a URL, if it has them, and the rest.
-fn without_origin(uri: &str) -> (Option<&str>, &str) {
+pub fn without_origin(uri: &str) -> (Option<&str>, &str) {
     let Some((scheme, rest)) = uri.split_once("://") else { return (None, uri) };
     if scheme.is_empty()
         || !scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))

@@ -13,6 +13,7 @@ use tidegate::identity::parse_address;
 use tidegate::policy::{MAX_KEY_BYTES, check_counts};
 use tidegate::{Cost, Limit, bounds};
 
+use super::original::without_origin;
 use super::refusal::Refusal;
 use super::wire::{AttributesBody, CheckBody, Pairs, PermitBody, RenewBody, Text, Whole};
 
@@ -46,13 +47,17 @@ impl<'a> AttributesBody<'a> {
             None => None,
             Some(text) => Some(address(text)?),
         };
-        // Whoever pastes a whole target means its query too.
-        let (path, behind) = match text(&self.path) {
-            Some(path) => match path.split_once('?') {
-                Some((path, query)) => (Some(path), Some(query)),
-                None => (Some(path), None),
-            },
-            None => (None, None),
+        // Whoever pastes a whole URL means its host and query too.
+        let (before, target) = text(&self.path).map(without_origin).unzip();
+        let before = before.flatten();
+        let (path, behind) =
+            match target.map(|target| target.split_once('?').unwrap_or((target, ""))) {
+                Some((path, query)) => (Some(path), (!query.is_empty()).then_some(query)),
+                None => (None, None),
+            };
+        let path = match (path, before) {
+            (Some(""), Some(_)) => Some("/"),
+            (path, _) => path,
         };
         let pairs = |name: &str, pairs: Option<&'a Pairs<'a>>| match pairs {
             None => Ok(&[][..]),
@@ -66,7 +71,7 @@ impl<'a> AttributesBody<'a> {
             method: text(&self.method),
             path,
             query: text(&self.query).or(behind),
-            host: text(&self.host),
+            host: text(&self.host).or(before),
             client_ip,
             headers: Headers::Pairs(pairs("headers", self.headers.as_ref())?),
             domain: text(&self.domain),

@@ -85,7 +85,8 @@ fn every_way_to_ask_is_answered_whole() {
         (r#"{"policy":"login","key":"192.0.2.1"}"#, login(0, false)),
         (r#"{"attributes":{"method":"GET","path":"/login"}}"#, nothing()),
         (r#"{"attributes":{"path":"/api/x","client_ip":"192.0.2.2"}}"#, api([4, 99], true)),
-        (r#"{"attributes":{"path":"/api/y","client_ip":"192.0.2.2"}}"#, api([3, 98], false)),
+        // A whole URL has a path too.
+        (r#"{"attributes":{"path":"https://shop.example/api/y?a=b","client_ip":"192.0.2.2"}}"#, api([3, 98], false)),
         (r#"{"attributes":{"path":"/api/z","client_ip":"192.168.0.1"}}"#, {
             let mut watched = line("watched", 1, "1h log", 0, true);
             watched["mode"] = "observe".into();
