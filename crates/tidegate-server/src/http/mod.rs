@@ -6,6 +6,7 @@
 //! | `/v1/permits` | `permits.rs`, `permit_name.rs`, and `leases.rs`, who holds what here |
 //! | `/v1/forward-auth` | `forward.rs`, and `original.rs`, what the gateway was asked |
 //! | `/json` | `envoy_json.rs`: Envoy's rate limit service in JSON |
+//! | `/healthcheck` | here: what those who move from envoyproxy/ratelimit probe |
 //! | `/openapi.json` | `openapi.rs` |
 //!
 //! Paths are told apart by one `match`: a decision takes less time than a general
@@ -58,6 +59,9 @@ type Answered = Response<Content>;
 
 /// The body of an answer: in one piece, and its own, which `Bytes` would wrap once more.
 type Content = Full<Cursor<Vec<u8>>>;
+
+/// Where envoyproxy/ratelimit is probed, beside `/json`.
+const HEALTH: &str = "/healthcheck";
 
 /// Decisions over HTTP.
 #[derive(Debug)]
@@ -122,6 +126,8 @@ impl HttpFront {
             "/v1/permits" => turn_away(request, &Refusal::method("POST")).await,
             envoy_json::PATH if method == Method::POST => self.should_rate_limit(request).await,
             envoy_json::PATH => turn_away(request, &Refusal::method("POST")).await,
+            HEALTH if matches!(*method, Method::GET | Method::HEAD) => self.health(),
+            HEALTH => turn_away(request, &Refusal::method("GET, HEAD")).await,
             "/openapi.json" if matches!(*method, Method::GET | Method::HEAD) => openapi::answer(),
             "/openapi.json" => turn_away(request, &Refusal::method("GET, HEAD")).await,
             path => match path.strip_prefix("/v1/permits/") {
@@ -136,6 +142,19 @@ impl HttpFront {
                 None => turn_away(request, &not_found()).await,
             },
         }
+    }
+
+    /// Whether it serves, as envoyproxy/ratelimit says it.
+    fn health(&self) -> Answered {
+        let (status, text) = match self.facts.is_ready() {
+            true => (StatusCode::OK, "OK"),
+            false => (StatusCode::INTERNAL_SERVER_ERROR, "draining"),
+        };
+        let mut response = Response::new(content(text));
+        *response.status_mut() = status;
+        let plain = HeaderValue::from_static("text/plain; charset=utf-8");
+        response.headers_mut().insert(CONTENT_TYPE, plain);
+        response
     }
 
     /// Whether a caller with these headers may ask.

@@ -271,6 +271,10 @@ fn json_wants_the_secret_too() {
         Start::new("envoy-json-secret").env("TIDEGATE_TOKENS", "0123456789abcdef0123").run();
     let body = r#"{"domain":"d","descriptors":[{"entries":[{"key":"a"}]}]}"#;
     assert_eq!(server.post("/json", body).status, 401);
+    // As envoyproxy/ratelimit: probes show none.
+    let health = server.ask("GET", "/healthcheck", &[], "");
+    assert_eq!((health.status, &*health.text()), (200, "OK"));
+    assert_eq!(server.post("/healthcheck", "").status, 405);
     let secret = ("authorization", "Bearer 0123456789abcdef0123");
     assert_eq!(server.ask("POST", "/json", &[secret], body).status, 200);
 }
