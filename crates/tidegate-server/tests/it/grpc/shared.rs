@@ -72,4 +72,29 @@ fn nodes_share_one_limit() {
         .collect();
     let denied = json!(["OVER_LIMIT", null, null]);
     assert_eq!(left, [json!(["OK", 4, 4]), json!(["OK", 2, 2]), json!(["OK", null, null]), denied]);
+    // One place: what is given back is set off, also where nothing is left of either, and of
+    // two limits the strictest holds.
+    let one = |fields: Value| {
+        let mut one = descriptor(&[("here", "a")]);
+        for (field, value) in fields.as_object().expect("fields") {
+            one[field] = value.clone();
+        }
+        one
+    };
+    let (take, give) = (one(json!({})), one(json!({ "is_negative_hits": true })));
+    let limit =
+        |count: u32| one(json!({ "limit": { "requests_per_unit": count, "unit": "HOUR" } }));
+    let rows = [
+        (vec![take.clone(), give.clone()], json!(["OK", null])),
+        (vec![give.clone(), give.clone(), take.clone()], json!(["OK", 1])),
+        (vec![take.clone(), give, take], json!(["OK", null])),
+        (vec![limit(3), limit(9)], json!(["OK", 1])),
+        (vec![limit(9), limit(3)], json!(["OVER_LIMIT", 1])),
+    ];
+    for (turn, (descriptors, expected)) in rows.into_iter().enumerate() {
+        let reply =
+            askers[turn % 2].reply(&json!({ "domain": "edge", "descriptors": descriptors }));
+        let told = json!([reply["overall_code"], reply["statuses"][0]["limit_remaining"]]);
+        assert_eq!(told, expected, "{turn}: {reply}");
+    }
 }
