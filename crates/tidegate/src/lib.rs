@@ -60,6 +60,8 @@ pub mod stats;
 mod store;
 mod sync;
 mod timer;
+#[cfg(feature = "tower")]
+pub mod tower;
 mod wait;
 
 pub use check::{Check, CheckError, MAX_CHECKS, Verdict};

@@ -2,6 +2,7 @@
 
 use tidegate_core::{Cost, Limit};
 
+use super::own::{OwnKey, OwnPolicy};
 use crate::attributes::Attributes;
 
 /// One question: may this go ahead?
@@ -65,6 +66,15 @@ pub enum Subject<'a> {
         /// The limits.
         limits: &'a [Limit],
     },
+    /// A key under a policy of the program's own.
+    Own {
+        /// The policy.
+        policy: &'a OwnPolicy,
+        /// Who is counted.
+        key: OwnKey<'a>,
+        /// The path asked for, by which denials are told.
+        path: Option<&'a str>,
+    },
 }
 
 impl<'a> Subject<'a> {
@@ -74,6 +84,7 @@ impl<'a> Subject<'a> {
             Subject::Request(attributes)
             | Subject::Policy { attributes, .. }
             | Subject::Key { attributes: Some(attributes), .. } => attributes.path,
+            Subject::Own { path, .. } => path,
             Subject::Key { attributes: None, .. } | Subject::Limits { .. } => None,
         }
     }

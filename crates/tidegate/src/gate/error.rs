@@ -43,7 +43,7 @@ pub enum GateError {
 impl GateError {
     /// For a name that is no policy's: not all of it if it is long, and nothing that
     /// a terminal would obey.
-    pub(super) fn unknown_policy(name: &str) -> Self {
+    pub(crate) fn unknown_policy(name: &str) -> Self {
         GateError::UnknownPolicy { name: shown(name) }
     }
 }

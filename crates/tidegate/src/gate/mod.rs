@@ -16,7 +16,8 @@
 //!
 //! - `ask.rs`: what can be asked; `plan.rs`: the checks that come of it; `together.rs`:
 //!   several questions as one request; `agree.rs`: those that differ about one count;
-//!   `plain.rs`: many plain ones, one by one;
+//!   `plain.rs`: many plain ones, one by one; `enter.rs`: letting in a request that is served
+//!   here; `own.rs`: policies that are code;
 //! - `answer.rs`, `held.rs`: what is answered; `rules.rs`: policies with their counters;
 //! - `shared.rs`: a store that nodes share; `remote.rs`: asking it; `fallback.rs`: what
 //!   is answered when it fails; `turns.rs`: waiting for it in order.
@@ -24,9 +25,11 @@
 mod agree;
 mod answer;
 mod ask;
+mod enter;
 mod error;
 mod fallback;
 mod held;
+mod own;
 mod plain;
 mod plan;
 mod remote;
@@ -44,8 +47,11 @@ use tidegate_core::Cost;
 
 pub use self::answer::{Answer, Line};
 pub use self::ask::{Question, Subject};
+pub use self::enter::Entered;
 pub use self::error::GateError;
 pub use self::held::{Held, HeldPermit, SharedPermit};
+pub(crate) use self::own::Charged;
+pub use self::own::{OwnKey, OwnPolicy};
 pub use self::rules::Rules;
 pub use self::shared::{Asked, SharedStore};
 pub use self::together::Together;

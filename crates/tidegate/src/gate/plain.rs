@@ -8,9 +8,10 @@
 use std::ops::Range;
 use std::time::Instant;
 
-use smallvec::SmallVec;
+use smallvec::{Array, SmallVec};
 use tidegate_core::{Cost, Limit};
 
+use super::own::OwnKey;
 use super::plan::write_key;
 use super::{Answer, Gate, GateError, Line, Question, Rules, Subject, is_timed};
 use crate::policy::{Charge, MAX_KEY_BYTES, Mode, holds};
@@ -21,11 +22,11 @@ use crate::store::BATCH;
 type Keys = SmallVec<[u8; 32 * BATCH]>;
 
 /// A question that needs no plan.
-struct Plain<'a> {
+pub(super) struct Plain<'a> {
     policy: Option<&'a str>,
     limit: &'a Limit,
     cost: Cost,
-    stats: &'a LimitStats,
+    pub(super) stats: &'a LimitStats,
     /// Where its key lies, and where in that the part behind the policy's name.
     key: Range<usize>,
     bare: usize,
@@ -53,7 +54,7 @@ impl Gate {
             }
             for (index, (question, plain)) in chunk.iter().zip(&plain).enumerate() {
                 let answer = match plain {
-                    Some(plain) => self.check_plain(plain, &keys, question.request_id),
+                    Some(plain) => self.check_plain(plain, &keys, question),
                     None => self.check(rules, question),
                 };
                 tell(round * BATCH + index, answer);
@@ -63,11 +64,11 @@ impl Gate {
 
     /// A question as a plain one; `None` if it is not.
     #[inline]
-    fn plain<'a>(
+    pub(super) fn plain<'a, A: Array<Item = u8>>(
         &'a self,
         rules: &'a Rules,
         question: &Question<'a>,
-        keys: &mut Keys,
+        keys: &mut SmallVec<A>,
     ) -> Option<Plain<'a>> {
         if self.is_shared() || question.id.is_some() {
             return None;
@@ -77,14 +78,22 @@ impl Gate {
                 let policy = rules.policies().get(policy)?;
                 let variant = &policy.variants()[0];
                 let Charge::Fixed(own) = *variant.cost() else { return None };
-                // Keys that are not taken as they come.
-                if variant.mode() != Mode::Enforce
-                    || key.len() > MAX_KEY_BYTES
-                    || key.first() == Some(&0)
-                {
+                if variant.mode() != Mode::Enforce || !is_as_it_comes(key) {
                     return None;
                 }
                 (Some(policy.name()), key, variant.limits(), rules.stats_of(policy, 0), own)
+            }
+            Subject::Own { policy: own, key, .. } => {
+                let policy = own.policy();
+                let Charge::Fixed(units) = *policy.cost() else { return None };
+                let key = match key {
+                    OwnKey::Given(key) => Some(key).filter(|key| is_as_it_comes(key))?,
+                    OwnKey::Key(key) => key.as_ref(),
+                };
+                if policy.mode() != Mode::Enforce {
+                    return None;
+                }
+                (Some(policy.name()), key, policy.limits(), own.stats(), units)
             }
             Subject::Limits { key, limits } => (None, key, limits, &self.caller[..], 1),
             _ => return None,
@@ -100,11 +109,11 @@ impl Gate {
     }
 
     #[inline]
-    fn check_plain<'a>(
+    pub(super) fn check_plain<'a>(
         &self,
         plain: &Plain<'a>,
-        keys: &Keys,
-        request_id: Option<&str>,
+        keys: &[u8],
+        question: &Question<'_>,
     ) -> Result<Answer<'a>, GateError> {
         let begun = is_timed().then(Instant::now);
         let told = self.limiter.check_told(&keys[plain.key.clone()], plain.limit, plain.cost)?;
@@ -121,8 +130,8 @@ impl Gate {
             self.stats.record(&Seen {
                 lines: &[line],
                 allowed: told.decision.allowed,
-                route: None,
-                request_id,
+                route: question.subject.route(),
+                request_id: question.request_id,
                 elapsed: begun.map(|begun| begun.elapsed()),
             });
         }
@@ -137,4 +146,9 @@ impl Gate {
         answer.no_room = told.no_room;
         Ok(answer)
     }
+}
+
+/// Whether a key is taken as it comes: not cut, and nothing in it escaped.
+fn is_as_it_comes(key: &[u8]) -> bool {
+    key.len() <= MAX_KEY_BYTES && key.first() != Some(&0)
 }

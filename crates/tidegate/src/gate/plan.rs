@@ -9,9 +9,10 @@ use smallvec::{Array, SmallVec};
 use tidegate_core::{Cost, Limit, bounds};
 
 use super::agree::Agreed;
+use super::own::{OwnKey, OwnPolicy};
 use super::{Answer, Gate, GateError, Line, Question, Rules, Subject};
-use crate::policy::{Mode, OnStoreFailure, Selected, holds};
-use crate::stats::{self, Decided, LimitStats};
+use crate::policy::{Charge, Mode, OnStoreFailure, Selected, holds};
+use crate::stats::{self, Decided, LimitStats, Outcome};
 use crate::{Check, Verdict};
 
 /// Room for the keys of a usual request without asking for memory.
@@ -24,6 +25,8 @@ pub(super) enum Taking {
     Nothing,
     /// Looked at.
     Look,
+    /// Held, where there are any.
+    Places,
     /// Held, perhaps for less than their lease.
     Permit(Option<Duration>),
 }
@@ -87,7 +90,7 @@ impl<'a> Plan<'a> {
         self.quotas = self.parts.iter().filter(|part| part.quota).count();
         match taking {
             Taking::Nothing => self.refuse_concurrency(questions),
-            Taking::Look => Ok(()),
+            Taking::Look | Taking::Places => Ok(()),
             Taking::Permit(lease) => self.lease(lease),
         }
     }
@@ -138,8 +141,41 @@ impl<'a> Plan<'a> {
                 };
                 self.push_part(own, key);
             }
+            Subject::Own { policy, key, .. } => self.meet_own(policy, key, question, index),
         }
         Ok(())
+    }
+
+    /// Adds what a question under a policy of the program's own meets.
+    pub(super) fn meet_own(
+        &mut self,
+        own: &'a OwnPolicy,
+        key: OwnKey<'a>,
+        question: &Question<'a>,
+        index: usize,
+    ) {
+        let units = match own.policy().cost() {
+            Charge::Fixed(units) => *units,
+            Charge::From(_) => 1,
+        };
+        let part = Part { question: index, cost: question.cost(units), ..own_part(own) };
+        if part.mode != Mode::Off {
+            self.push_part(part, key.to_key().as_ref());
+        }
+    }
+
+    /// Adds one limit of a policy of the program's own.
+    pub(super) fn push_own_limit(
+        &mut self,
+        own: &'a OwnPolicy,
+        key: &[u8],
+        index: usize,
+        cost: Cost,
+    ) {
+        let whole = own_part(own);
+        let (limits, stats) = (whole.limits.get(index..=index), whole.stats.get(index..=index));
+        let (Some(limits), Some(stats)) = (limits, stats) else { return };
+        self.push_part(Part { limits, stats, cost, ..whole }, key);
     }
 
     fn push(
@@ -272,6 +308,25 @@ impl<'a> Plan<'a> {
         self.parts.iter().any(|part| units(part) > 0)
     }
 
+    /// Whether there is a place to hold.
+    pub(super) fn holds(&self) -> bool {
+        self.parts.iter().any(Part::holds)
+    }
+
+    /// What came of each policy: where it is counted, and how.
+    pub(super) fn outcomes<'s>(
+        &'s self,
+        answer: &'s Answer<'_>,
+    ) -> impl Iterator<Item = (&'s LimitStats, Outcome)> {
+        let mut lines = answer.lines.iter();
+        self.parts.iter().filter_map(move |part| {
+            let own = lines.by_ref().take(part.limits.len());
+            let denied = own.filter(|line| !line.decision.allowed).count() > 0;
+            let outcome = if denied { Outcome::WouldDeny } else { Outcome::Allowed };
+            Some((&**part.stats.first()?, outcome))
+        })
+    }
+
     /// Whether no limit holds.
     pub(super) fn is_empty(&self) -> bool {
         self.each().next().is_none()
@@ -385,6 +440,24 @@ impl<'a> Plan<'a> {
 impl Part<'_> {
     fn holds(&self) -> bool {
         self.limits.iter().any(holds)
+    }
+}
+
+/// A policy of the program's own, without its key and at no cost.
+fn own_part(own: &OwnPolicy) -> Part<'_> {
+    let policy = own.policy();
+    Part {
+        policy: Some(policy.name()),
+        question: 0,
+        replaces: &[],
+        limits: policy.limits(),
+        mode: policy.mode(),
+        cost: Cost::PEEK,
+        on_store_failure: policy.on_store_failure(),
+        deny_cache: policy.deny_cache(),
+        stats: own.stats(),
+        key: 0..0,
+        bare: 0,
     }
 }
 

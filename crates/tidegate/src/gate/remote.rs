@@ -107,16 +107,25 @@ impl Gate {
     ) -> Result<Answer<'a>, GateError> {
         let mut plan = Plan::default();
         plan.fill(self, rules, question, Taking::Nothing)?;
+        let answer = self.wait_planned(shared, &plan, max_wait).await?;
+        self.record(&plan, &answer, named(question), None);
+        Ok(answer)
+    }
+
+    pub(super) async fn wait_planned<'a>(
+        &self,
+        shared: &Shared,
+        plan: &Plan<'a>,
+        max_wait: Duration,
+    ) -> Result<Answer<'a>, GateError> {
         let clock = self.limiter.store().clock();
         let max_wait_us = u64::try_from(max_wait.as_micros()).unwrap_or(u64::MAX);
         let until = clock.now().plus_micros(max_wait_us);
         let (name, _) = self.limiter.store().shape(&plan.checks())?;
-        let answer = match Place::new(&shared.queues, name) {
-            Some(place) => self.wait_in_line(shared, &plan, &place, until).await?,
-            None => self.turn_down(shared, &plan).await?,
-        };
-        self.record(&plan, &answer, named(question), None);
-        Ok(answer)
+        match Place::new(&shared.queues, name) {
+            Some(place) => self.wait_in_line(shared, plan, &place, until).await,
+            None => self.turn_down(shared, plan).await,
+        }
     }
 
     async fn wait_in_line<'a>(
@@ -171,32 +180,39 @@ impl Gate {
         let begun = Instant::now();
         let mut plan = Plan::default();
         plan.fill(self, rules, question, Taking::Permit(lease))?;
-        let id = shared.store().new_permit();
-        let (answer, permit) = if plan.is_empty() {
-            // Nothing to hold, and nothing to ask.
-            let Alone { answer, permit } = self.answer_alone(&plan, 1, Asking::PERMIT)?;
-            (answer, permit.map(HeldPermit::Here))
-        } else {
-            let checks = plan.checks();
-            let request = Request { permit: Some(id), ..Request::new(&checks) };
-            match shared.decide(&self.stats, &request).await {
-                Ok(verdict) => {
-                    self.keep_warm(&plan, &verdict, shared.nodes(), Some(id));
-                    let permit =
-                        verdict.allowed.then(|| SharedPermit::new(&plan, id, &verdict, lease));
-                    (plan.answer(&verdict), permit.map(HeldPermit::Shared))
-                }
-                Err(StoreError::Check(error)) => return Err(error.into()),
-                Err(StoreError::Failed(_)) => {
-                    let Alone { answer, permit } =
-                        self.answer_alone(&plan, shared.nodes(), Asking::PERMIT)?;
-                    (answer, permit.map(HeldPermit::Here))
-                }
-            }
-        };
+        let (answer, permit) = self.hold_shared(shared, &plan, lease).await?;
         self.record(&plan, &answer, named(question), Some(begun.elapsed()));
         let (lease, most) = leases(&plan, lease);
         Ok(Held { permit, answer, lease, most })
+    }
+
+    pub(super) async fn hold_shared<'a>(
+        &self,
+        shared: &Shared,
+        plan: &Plan<'a>,
+        lease: Option<Duration>,
+    ) -> Result<(Answer<'a>, Option<HeldPermit>), GateError> {
+        if plan.is_empty() {
+            // Nothing to hold, and nothing to ask.
+            let Alone { answer, permit } = self.answer_alone(plan, 1, Asking::PERMIT)?;
+            return Ok((answer, permit.map(HeldPermit::Here)));
+        }
+        let id = shared.store().new_permit();
+        let checks = plan.checks();
+        let request = Request { permit: Some(id), ..Request::new(&checks) };
+        match shared.decide(&self.stats, &request).await {
+            Ok(verdict) => {
+                self.keep_warm(plan, &verdict, shared.nodes(), Some(id));
+                let permit = verdict.allowed.then(|| SharedPermit::new(plan, id, &verdict, lease));
+                Ok((plan.answer(&verdict), permit.map(HeldPermit::Shared)))
+            }
+            Err(StoreError::Check(error)) => Err(error.into()),
+            Err(StoreError::Failed(_)) => {
+                let Alone { answer, permit } =
+                    self.answer_alone(plan, shared.nodes(), Asking::PERMIT)?;
+                Ok((answer, permit.map(HeldPermit::Here)))
+            }
+        }
     }
 
     /// Gives a permit of the shared store back; says whether it was held.

@@ -99,6 +99,6 @@ impl Gate {
     }
 }
 
-fn first_id<'a>(questions: &[Question<'a>]) -> Option<&'a [u8]> {
+pub(super) fn first_id<'a>(questions: &[Question<'a>]) -> Option<&'a [u8]> {
     questions.iter().find_map(|question| question.id)
 }

@@ -29,22 +29,29 @@ static X_RATELIMIT: [HeaderName; 3] = [
     HeaderName::from_static("x-ratelimit-reset"),
 ];
 
-/// Room for most values, so that the buffer is allocated once.
-const TYPICAL_VALUE_BYTES: usize = 256;
+/// Where fields are put: into a response, or aside until there is one.
+pub(crate) trait Sink {
+    fn put(&mut self, name: &HeaderName, value: HeaderValue);
+}
+
+impl Sink for HeaderMap {
+    fn put(&mut self, name: &HeaderName, value: HeaderValue) {
+        self.insert(name.clone(), value);
+    }
+}
 
 /// The fields of one response in the making.
-pub(super) struct Fields<'a> {
+pub(super) struct Fields<'a, S> {
     shown: &'a Shown<'a>,
     numbers: Option<Numbers>,
-    out: &'a mut HeaderMap,
+    out: &'a mut S,
     /// The buffer every value is put together in.
     text: Text,
 }
 
-impl<'a> Fields<'a> {
-    pub(super) fn new(shown: &'a Shown<'a>, out: &'a mut HeaderMap) -> Self {
-        let text = Text::with_capacity(TYPICAL_VALUE_BYTES);
-        Fields { shown, numbers: Numbers::of(shown), out, text }
+impl<'a, S: Sink> Fields<'a, S> {
+    pub(super) fn new(shown: &'a Shown<'a>, out: &'a mut S) -> Self {
+        Fields { shown, numbers: Numbers::of(shown), out, text: Text::new() }
     }
 
     /// `Retry-After`, when the request was denied and will pass some day.
@@ -168,7 +175,7 @@ impl<'a> Fields<'a> {
     fn put(&mut self, name: &HeaderName) {
         // Cannot fail: the text is made of printable ASCII.
         if let Ok(value) = HeaderValue::from_bytes(&self.text) {
-            self.out.insert(name.clone(), value);
+            self.out.put(name, value);
         }
         self.text.clear();
     }

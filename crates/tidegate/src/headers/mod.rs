@@ -24,6 +24,8 @@ pub use forms::{Form, Forms, FormsError};
 pub use problem::{PROBLEM_JSON, Problem, write_problem, write_problem_as};
 
 use crate::{Limit, RetryAfter};
+pub(crate) use fields::Sink;
+
 use fields::Fields;
 
 /// What one enforced limit answered.
@@ -99,6 +101,16 @@ impl<'a> Shown<'a> {
 /// # Ok::<(), tidegate::LimitError>(())
 /// ```
 pub fn render(forms: Forms, shown: &Shown<'_>, now: SystemTime, out: &mut HeaderMap) {
+    render_to(forms, shown, || now, out);
+}
+
+/// The same into anything that takes fields, with the time asked for only where it is needed.
+pub(crate) fn render_to(
+    forms: Forms,
+    shown: &Shown<'_>,
+    now: impl FnOnce() -> SystemTime,
+    out: &mut impl Sink,
+) {
     if shown.lines.is_empty() || (shown.allowed && forms == Forms::NONE) {
         return;
     }
@@ -119,6 +131,6 @@ pub fn render(forms: Forms, shown: &Shown<'_>, now: SystemTime, out: &mut Header
         fields.old_policy();
     }
     if x {
-        fields.x_rate_limit(now);
+        fields.x_rate_limit(now());
     }
 }

@@ -15,9 +15,6 @@ use super::Line;
 use super::text::{Text, put_integer};
 use crate::Algorithm;
 
-/// Room for a policy's name and a window.
-const TYPICAL_NAME_BYTES: usize = 32;
-
 /// The name of each line, printable ASCII, no two alike.
 pub(super) struct Names {
     text: Text,
@@ -26,8 +23,7 @@ pub(super) struct Names {
 
 impl Names {
     pub(super) fn of(lines: &[Line<'_>]) -> Self {
-        let text = Text::with_capacity(lines.len() * TYPICAL_NAME_BYTES);
-        let mut names = Names { text, spans: smallvec![0..0; lines.len()] };
+        let mut names = Names { text: Text::new(), spans: smallvec![0..0; lines.len()] };
         // A policy keeps its own name, so those are given first.
         for (index, line) in lines.iter().enumerate() {
             if is_alone(lines, index) {

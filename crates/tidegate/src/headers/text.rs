@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-/// A value in the making.
-pub(super) type Text = Vec<u8>;
+use smallvec::SmallVec;
+
+/// A value in the making. Most fit, so that nothing is allocated for it.
+pub(super) type Text = SmallVec<[u8; 256]>;
 
 /// The largest integer of a structured field (RFC 9651, section 3.3.1).
 const MAX_INTEGER: u64 = 999_999_999_999_999;

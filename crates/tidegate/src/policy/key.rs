@@ -18,6 +18,9 @@ use std::fmt::{self, Write as _};
 use sha2::{Digest, Sha256};
 use smallvec::SmallVec;
 
+use super::template::write_group;
+use crate::identity::IpGroup;
+
 /// The longest a key is: longer ones are cut and carry a digest of the whole.
 /// Real keys are far shorter; what is longer is somebody trying.
 pub const MAX_KEY_BYTES: usize = 1024;
@@ -35,10 +38,22 @@ pub struct Key(SmallVec<[u8; 64]>);
 impl Key {
     /// A key a caller gives as it is. A leading NUL is doubled, as in any value,
     /// so that it names no missing part.
-    pub(super) fn given(key: &[u8]) -> Self {
+    pub(crate) fn given(key: &[u8]) -> Self {
         let mut writer = Writer::default();
         writer.value(key);
         writer.finish()
+    }
+
+    /// The key of requests that do not say whose they are: no value makes the same.
+    pub fn missing() -> Self {
+        Key(SmallVec::from_slice(&[MISSING]))
+    }
+
+    /// The key of an address, as the template `{client_ip}` makes it.
+    pub fn of_address(group: IpGroup) -> Self {
+        let mut text = SmallVec::new();
+        write_group(group, &mut text);
+        Key(text)
     }
 }
 

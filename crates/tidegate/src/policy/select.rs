@@ -13,6 +13,7 @@ use super::index::Index;
 use super::key::Key;
 use super::part::Part;
 use super::pattern::{Pattern, PatternSet};
+use super::template::Template;
 use super::rule::{MAX_NAME_BYTES, MAX_REPLACED, Policy};
 use super::{Mode, OnStoreFailure};
 use crate::attributes::Attributes;
@@ -198,6 +199,11 @@ impl Policies {
     /// What every policy makes of a request, and why.
     pub fn explain(&self, attributes: &Attributes<'_>) -> Explanation<'_> {
         explain(&self.policies, &self.facts(attributes))
+    }
+
+    /// The key that a template makes of a request, whichever policy's it is.
+    pub(crate) fn render(&self, template: &Template, attributes: &Attributes<'_>) -> Key {
+        template.render(&Facts::new(attributes, &self.identity, &Patterns::default()))
     }
 
     fn facts<'a>(&'a self, attributes: &'a Attributes<'a>) -> Facts<'a> {

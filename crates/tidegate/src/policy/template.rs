@@ -63,6 +63,13 @@ impl Template {
         slots.flat_map(|slot| slot.iter().map(|alternative| &alternative.part))
     }
 
+    /// `{client_ip}`.
+    pub fn client_ip() -> Self {
+        let alternative = Alternative { part: Part::ClientIp, tag: "".into() };
+        let pieces = [Piece::Slot([alternative].into())].into();
+        Template { text: "{client_ip}".into(), pieces, is_composite: false }
+    }
+
     /// The template as written.
     pub fn as_str(&self) -> &str {
         &self.text
@@ -130,7 +137,7 @@ fn names(slot: &[Alternative]) -> Vec<String> {
 }
 
 /// An address as text, on the stack.
-fn write_group(group: IpGroup, out: &mut SmallVec<[u8; 64]>) {
+pub(super) fn write_group(group: IpGroup, out: &mut SmallVec<[u8; 64]>) {
     let IpAddr::V4(address) = group.network() else {
         // Writing to memory cannot fail.
         let _ = fmt::Write::write_fmt(&mut Text(out), format_args!("{group}"));

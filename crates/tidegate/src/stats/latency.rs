@@ -34,16 +34,27 @@ struct Stripe {
     sum_ns: AtomicU64,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Latency {
+    bounds: &'static [Duration; LATENCY_BOUNDS.len()],
     stripes: [Stripe; STRIPES],
 }
 
+impl Default for Latency {
+    fn default() -> Self {
+        Latency::new(&LATENCY_BOUNDS)
+    }
+}
+
 impl Latency {
+    pub(super) fn new(bounds: &'static [Duration; LATENCY_BOUNDS.len()]) -> Self {
+        Latency { bounds, stripes: Default::default() }
+    }
+
     #[inline]
     pub(super) fn add(&self, stripe: usize, elapsed: Duration) {
         // Most fall into the first few buckets: walking beats a binary search.
-        let bucket = LATENCY_BOUNDS.iter().position(|bound| elapsed <= *bound);
+        let bucket = self.bounds.iter().position(|bound| elapsed <= *bound);
         let stripe = &self.stripes[stripe];
         stripe.buckets[bucket.unwrap_or(LATENCY_BOUNDS.len())].fetch_add(1, Ordering::Relaxed);
         let elapsed_ns = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
@@ -65,8 +76,8 @@ impl Latency {
 /// How many decisions took how long.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LatencyCounts {
-    /// Decisions per bucket (not cumulative): one for each of [`LATENCY_BOUNDS`],
-    /// then what exceeded them all.
+    /// Decisions per bucket (not cumulative): one for each of [`LATENCY_BOUNDS`] (or of
+    /// [`SERVICE_BOUNDS`](super::SERVICE_BOUNDS)), then what exceeded them all.
     pub buckets: [u64; LATENCY_BOUNDS.len() + 1],
     /// The time of all together.
     pub sum: Duration,

@@ -14,13 +14,14 @@
 //! Everything here has a bound: series, watched policies, sketch entries, bytes
 //! of text, events and their readers.
 //!
-//! Layout: `series.rs` counts; `latency.rs` times; `sketch.rs` finds heavy
+//! Layout: `series.rs` counts; `latency.rs` times, `service.rs` those who are served; `sketch.rs` finds heavy
 //! hitters, `watch.rs` keeps them per policy; `events.rs` tells of denials;
 //! `text.rs` keeps keys short and printable.
 
 mod events;
 mod latency;
 mod series;
+mod service;
 mod sketch;
 mod text;
 mod watch;
@@ -38,6 +39,7 @@ pub use self::events::{
 };
 pub use self::latency::{LATENCY_BOUNDS, LatencyCounts};
 pub use self::series::{LimitStats, MAX_SERIES, SeriesCounts};
+pub use self::service::{SERVICE_BOUNDS, ServiceLatency, ServiceTimer, TIMED_EVERY};
 pub use self::sketch::SKETCH_ENTRIES;
 pub use self::text::{MAX_TEXT_BYTES, Text};
 pub use self::watch::{Entry, Listed, MAX_WATCHED_POLICIES, TOP_PERIOD, Top};
@@ -345,6 +347,12 @@ impl Stats {
     /// How long asking a shared store took, failures included.
     pub fn store_latency(&self) -> LatencyCounts {
         self.store_latency.counts()
+    }
+
+    /// How long it took to serve the requests that were let in, by policy and outcome, as far
+    /// as a front tells ([`ServiceTimer`]).
+    pub fn service_latency(&self) -> Vec<ServiceLatency> {
+        service::counts(&self.registry.watches(None))
     }
 
     /// The stream of denials.

@@ -71,7 +71,7 @@ impl LimitStats {
         Arc::ptr_eq(&self.watch, &other.watch) && self.series.name.mode == other.series.name.mode
     }
 
-    pub(super) fn watch(&self) -> &Watch {
+    pub(super) fn watch(&self) -> &Arc<Watch> {
         &self.watch
     }
 

@@ -14,6 +14,7 @@ use foldhash::quality::SeedableRandomState;
 use tidegate_core::Timestamp;
 
 use super::events::EVENTS_PER_POLICY_PER_SECOND;
+use super::service::Served;
 use super::sketch::Sketch;
 use super::{By, Text};
 use crate::sync::Mutex;
@@ -40,11 +41,18 @@ pub(super) struct Watch {
     /// are added to by different requests.
     rankings: [Mutex<Ranking>; By::ALL.len()],
     told: Mutex<ToldLately>,
+    /// How long it took to serve those it admitted, where somebody times that.
+    pub(super) service: OnceLock<Box<Served>>,
 }
 
 impl Watch {
     pub(super) fn new(policy: Arc<str>) -> Self {
-        Watch { policy, rankings: Default::default(), told: Mutex::default() }
+        let (rankings, told) = Default::default();
+        Watch { policy, rankings, told, service: OnceLock::new() }
+    }
+
+    pub(super) fn policy(&self) -> &Arc<str> {
+        &self.policy
     }
 
     pub(super) fn note(&self, sighting: &Sighting<'_>, period: u64) {

@@ -54,6 +54,8 @@ mod shared;
 mod stats;
 #[cfg(all(not(loom), feature = "config"))]
 mod together;
+#[cfg(all(not(loom), feature = "tower"))]
+mod tower;
 #[cfg(not(loom))]
 mod traces;
 #[cfg(not(loom))]

@@ -1,0 +1,167 @@
+//! Letting a request in: everything that holds for it, asked at once, and what is kept
+//! while it is being served.
+//!
+//! [`Gate::check`] answers a question and is done. Who serves the request itself wants
+//! more: places under `concurrency` limits for as long as that takes, and afterwards to say
+//! how long it took. Both come with the answer here.
+
+use std::time::{Duration, Instant};
+
+use smallvec::SmallVec;
+
+use super::held::HeldPermit;
+use super::plan::{Plan, Taking};
+use super::together::first_id;
+use super::{Answer, Gate, GateError, Question, Rules, is_timed};
+use crate::stats::{Outcome, ServiceTimer};
+use crate::{CheckError, MAX_CHECKS};
+
+/// What came of asking to be let in.
+#[derive(Debug)]
+#[must_use = "a permit that is dropped is given back"]
+pub struct Entered<'a> {
+    /// The answer.
+    pub answer: Answer<'a>,
+    /// The places it holds, if it was admitted and there are any to hold. One of a shared
+    /// store is not given back on drop: see [`Gate::release`].
+    pub permit: Option<HeldPermit>,
+    /// For telling how long it took to serve, if this request is one of those that are timed.
+    pub timer: Option<ServiceTimer>,
+}
+
+impl Gate {
+    /// Lets a request in, if every limit admits it: rate limits are charged, `concurrency` limits
+    /// are held. Several questions are one request, as in [`Gate::check_together`].
+    ///
+    /// # Errors
+    /// As [`Gate::check_together`]; but `concurrency` limits are welcome.
+    pub fn enter<'a>(
+        &'a self,
+        rules: &'a Rules,
+        questions: &[Question<'a>],
+    ) -> Result<Entered<'a>, GateError> {
+        self.in_memory()?;
+        if let [question] = questions
+            && let Some(entered) = self.enter_plain(rules, question)
+        {
+            return entered;
+        }
+        let begun = is_timed().then(Instant::now);
+        let mut plan = Plan::default();
+        self.fill_entering(rules, questions, &mut plan)?;
+        let (answer, permit) = self.enter_here(&plan, questions)?;
+        let elapsed = begun.map(|begun| begun.elapsed());
+        Ok(self.entered(&plan, questions, (answer, permit), elapsed))
+    }
+
+    /// The same over any store; and with `max_wait` at the earliest moment it passes, or at
+    /// once if that would take longer, as in [`Gate::wait`]. Places are not waited for: a
+    /// request that would hold one is decided at once.
+    ///
+    /// # Errors
+    /// As [`Gate::enter`].
+    pub async fn enter_async<'a>(
+        &'a self,
+        rules: &'a Rules,
+        questions: &[Question<'a>],
+        max_wait: Option<Duration>,
+    ) -> Result<Entered<'a>, GateError> {
+        let begun = Instant::now();
+        let mut plan = Plan::default();
+        self.fill_entering(rules, questions, &mut plan)?;
+        let max_wait = max_wait.filter(|_| !plan.holds() && !plan.is_empty());
+        let outcome = match (&self.shared, max_wait) {
+            (None, Some(max_wait)) => {
+                let verdict = self.limiter.wait(&plan.checks(), max_wait).await?;
+                (plan.answer(&verdict), None)
+            }
+            (None, None) => self.enter_here(&plan, questions)?,
+            (Some(shared), Some(max_wait)) => {
+                (self.wait_planned(shared, &plan, max_wait).await?, None)
+            }
+            (Some(shared), None) if plan.holds() => self.hold_shared(shared, &plan, None).await?,
+            (Some(shared), None) => {
+                let id = first_id(questions).filter(|_| plan.charges());
+                (self.decide_shared(shared, &plan, id).await?, None)
+            }
+        };
+        // Who waited did not take long to decide.
+        let elapsed = max_wait.is_none().then(|| begun.elapsed());
+        Ok(self.entered(&plan, questions, outcome, elapsed))
+    }
+
+    fn fill_entering<'a>(
+        &'a self,
+        rules: &'a Rules,
+        questions: &[Question<'a>],
+        plan: &mut Plan<'a>,
+    ) -> Result<(), GateError> {
+        for (index, question) in questions.iter().enumerate() {
+            plan.meet(self, rules, question, index)?;
+            let count = plan.each().count();
+            if count > MAX_CHECKS {
+                return Err(GateError::Check(CheckError::TooManyChecks(count)));
+            }
+        }
+        plan.settle(questions, Taking::Places)
+    }
+
+    /// What this process's memory says.
+    fn enter_here<'a>(
+        &self,
+        plan: &Plan<'a>,
+        questions: &[Question<'a>],
+    ) -> Result<(Answer<'a>, Option<HeldPermit>), GateError> {
+        if !plan.holds() {
+            return Ok((self.answer_here(plan, first_id(questions))?, None));
+        }
+        let acquired = self.limiter.acquire(&plan.checks())?;
+        let answer = plan.answer(acquired.verdict());
+        Ok((answer, acquired.permit().map(HeldPermit::Here)))
+    }
+
+    fn entered<'a>(
+        &self,
+        plan: &Plan<'a>,
+        questions: &[Question<'a>],
+        (answer, permit): (Answer<'a>, Option<HeldPermit>),
+        elapsed: Option<Duration>,
+    ) -> Entered<'a> {
+        let route = questions.iter().find_map(|question| question.subject.route());
+        let request_id = questions.iter().find_map(|question| question.request_id);
+        self.record(plan, &answer, (route, request_id), elapsed);
+        let timer = service_timer(plan, &answer);
+        Entered { answer, permit, timer }
+    }
+
+    /// A single question that needs no plan, as most are.
+    #[inline]
+    fn enter_plain<'a>(
+        &'a self,
+        rules: &'a Rules,
+        question: &Question<'a>,
+    ) -> Option<Result<Entered<'a>, GateError>> {
+        let mut keys = SmallVec::<[u8; 128]>::new();
+        let plain = self.plain(rules, question, &mut keys)?;
+        let answer = match self.check_plain(&plain, &keys, question) {
+            Ok(answer) => answer,
+            Err(error) => return Some(Err(error)),
+        };
+        let timed = answer.allowed && ServiceTimer::is_due();
+        let timer = timed.then(|| ServiceTimer::new([(plain.stats, Outcome::Allowed)]));
+        Some(Ok(Entered { answer, permit: None, timer }))
+    }
+}
+
+/// A timer for one request in some; and for every one that an observed policy would have
+/// denied: those are few, and what they cost is why one observes.
+fn service_timer(plan: &Plan<'_>, answer: &Answer<'_>) -> Option<ServiceTimer> {
+    if !answer.allowed || answer.lines.is_empty() {
+        return None;
+    }
+    let would_deny = answer.lines.iter().any(|line| !line.decision.allowed);
+    if !would_deny && !ServiceTimer::is_due() {
+        return None;
+    }
+    Some(ServiceTimer::new(plan.outcomes(answer)))
+}

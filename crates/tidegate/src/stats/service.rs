@@ -1,0 +1,114 @@
+//! How long it takes to serve what was let in, by policy and outcome.
+//!
+//! Set against denials it tells whether a limit protects anything: if those that an observed
+//! policy would have denied are served as fast as the rest, nobody needs it yet. It is
+//! kept per policy that is watched, so its memory has their bound.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use smallvec::SmallVec;
+
+use super::latency::{LATENCY_BOUNDS, Latency, LatencyCounts};
+use super::series::{LimitStats, stripe};
+use super::watch::Watch;
+use super::Outcome;
+
+/// Upper bounds of the buckets: from a cache's answer to a language model's.
+pub const SERVICE_BOUNDS: [Duration; LATENCY_BOUNDS.len()] = [
+    Duration::from_micros(100),
+    Duration::from_micros(250),
+    Duration::from_micros(500),
+    Duration::from_millis(1),
+    Duration::from_micros(2_500),
+    Duration::from_millis(5),
+    Duration::from_millis(10),
+    Duration::from_millis(25),
+    Duration::from_millis(50),
+    Duration::from_millis(100),
+    Duration::from_millis(250),
+    Duration::from_millis(500),
+    Duration::from_secs(1),
+    Duration::from_millis(2_500),
+    Duration::from_secs(10),
+    Duration::from_secs(60),
+];
+
+/// One admitted request in so many is timed: reading the clock twice would be a good part
+/// of what letting it in costs. Those that a policy would have denied are all timed.
+pub const TIMED_EVERY: u8 = 8;
+
+/// A policy's times: of what it allowed, and of what it would have denied.
+#[derive(Debug)]
+pub(super) struct Served([Latency; 2]);
+
+impl Default for Served {
+    fn default() -> Self {
+        Served([Latency::new(&SERVICE_BOUNDS), Latency::new(&SERVICE_BOUNDS)])
+    }
+}
+
+const OUTCOMES: [Outcome; 2] = [Outcome::Allowed, Outcome::WouldDeny];
+
+/// A request that is being served, and whose time counts when it is done. Dropped before
+/// that, it counts for nothing.
+#[derive(Debug)]
+#[must_use = "only a timer that is finished counts"]
+pub struct ServiceTimer {
+    begun: Instant,
+    of: SmallVec<[(Arc<Watch>, Outcome); 2]>,
+}
+
+impl ServiceTimer {
+    /// Starts now, for these policies.
+    pub(crate) fn new<'a>(of: impl IntoIterator<Item = (&'a LimitStats, Outcome)>) -> Self {
+        let of = of.into_iter().map(|(stats, outcome)| (Arc::clone(stats.watch()), outcome));
+        ServiceTimer { of: of.collect(), begun: Instant::now() }
+    }
+
+    /// Whether it is an ordinary request's turn to be timed.
+    #[inline]
+    pub(crate) fn is_due() -> bool {
+        thread_local!(static COUNT: Cell<u8> = const { Cell::new(0) });
+        COUNT.with(|count| {
+            count.set((count.get() + 1) % TIMED_EVERY);
+            count.get() == 0
+        })
+    }
+
+    /// The request has been served.
+    pub fn finish(self) {
+        let elapsed = self.begun.elapsed();
+        let stripe = stripe();
+        for (watch, outcome) in &self.of {
+            let served = watch.service.get_or_init(Default::default);
+            served.0[usize::from(*outcome != Outcome::Allowed)].add(stripe, elapsed);
+        }
+    }
+}
+
+/// How long it took to serve the requests of one policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ServiceLatency {
+    /// The policy's name.
+    pub policy: Arc<str>,
+    /// [`Outcome::Allowed`] or [`Outcome::WouldDeny`].
+    pub outcome: Outcome,
+    /// How many took how long, in the buckets of [`SERVICE_BOUNDS`].
+    pub counts: LatencyCounts,
+}
+
+/// Of all that somebody timed, by name.
+pub(super) fn counts(watches: &[Arc<Watch>]) -> Vec<ServiceLatency> {
+    let served = watches.iter().filter_map(|watch| Some((watch, watch.service.get()?)));
+    let each = served.flat_map(|(watch, served)| {
+        OUTCOMES.into_iter().zip(&served.0).map(|(outcome, latency)| ServiceLatency {
+            policy: Arc::clone(watch.policy()),
+            outcome,
+            counts: latency.counts(),
+        })
+    });
+    each.filter(|latency| latency.counts.count() > 0).collect()
+}

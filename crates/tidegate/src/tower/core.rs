@@ -1,0 +1,210 @@
+//! What all clones of a layer share, and how it decides about a request: that is, how it
+//! asks the gate.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use http::{Extensions, Response, StatusCode};
+use smallvec::SmallVec;
+
+use super::denial::{self, Denied};
+use super::head::Head;
+use super::passing::{Passing, Places};
+use super::ready::{Ask, NoAddress, Ready, uses_address};
+use super::reservation::{Reservation, Unsettled};
+use crate::attributes::{Attributes, Headers};
+use crate::gate::{Entered, Gate, GateError, OwnPolicy, Question, Rules, Subject};
+use crate::headers::{Forms, render_to};
+
+pub(super) type PeerOf = dyn Fn(&Extensions) -> Option<IpAddr> + Send + Sync;
+pub(super) type OnDenied = dyn Fn(&Denied<'_, '_>) -> Response<Bytes> + Send + Sync;
+
+/// What is told where a client's address is needed and nobody has said where it is.
+const NO_ADDRESS: &str = "the client's address is not known: serve the app with \
+    `into_make_service_with_connect_info::<SocketAddr>()` (and tidegate's feature `axum`), \
+    or tell the layer where it is with `peer(..)`";
+
+pub(super) struct Core {
+    pub(super) gate: Arc<Gate>,
+    /// The rules of a gate that has no policies but the layer's.
+    pub(super) fixed: Option<Arc<Rules>>,
+    pub(super) rules: Box<[Ready]>,
+    pub(super) forms: Forms,
+    pub(super) max_wait: Option<Duration>,
+    pub(super) peer: Option<Box<PeerOf>>,
+    pub(super) on_denied: Option<Box<OnDenied>>,
+}
+
+/// What is asked about one request. One rule is usual, several are not many.
+type Asks<'a> = SmallVec<[Ask<'a>; 2]>;
+type Questions<'a> = SmallVec<[Question<'a>; 2]>;
+
+/// Either what goes with the request, or what is answered instead.
+pub(super) type Decided = Result<Passing, Response<Bytes>>;
+
+impl Core {
+    pub(super) fn gate(&self) -> &Arc<Gate> {
+        &self.gate
+    }
+
+    /// Whether it can be decided without waiting for anything.
+    pub(super) fn is_immediate(&self) -> bool {
+        !self.gate.is_shared() && self.max_wait.is_none()
+    }
+
+    /// Every policy of the layer's rules.
+    pub(super) fn policies(&self) -> impl Iterator<Item = &OwnPolicy> {
+        self.rules.iter().flat_map(Ready::policies)
+    }
+
+    /// Where a policy is.
+    pub(super) fn place_of(&self, policy: &OwnPolicy) -> Option<(usize, usize)> {
+        let rules = self.rules.iter().enumerate();
+        let mut places = rules.flat_map(|(rule, ready)| {
+            ready.policies().enumerate().map(move |(index, own)| ((rule, index), own))
+        });
+        places.find(|(_, own)| std::ptr::eq(*own, policy)).map(|(place, _)| place)
+    }
+
+    pub(super) fn policy_at(&self, (rule, index): (usize, usize)) -> Option<&OwnPolicy> {
+        self.rules.get(rule)?.policies().nth(index)
+    }
+
+    /// Decides at once.
+    #[inline]
+    pub(super) fn decide(self: &Arc<Self>, head: Head<'_>) -> Decided {
+        match &self.fixed {
+            Some(rules) => self.decide_by(rules, head),
+            None => self.decide_by(&self.gate.rules(), head),
+        }
+    }
+
+    fn decide_by(self: &Arc<Self>, rules: &Rules, head: Head<'_>) -> Decided {
+        let head = self.placed(rules, head);
+        let asks = match self.asks(rules, &head) {
+            Ok(asks) => asks,
+            Err(NoAddress) => return Err(no_address(&head)),
+        };
+        if self.fixed.is_some() {
+            let questions: Questions<'_> = questions(&asks, &head).collect();
+            return self.told(&head, &asks, self.gate.enter(rules, &questions));
+        }
+        let attributes = head.attributes();
+        let questions = self.with_gate(&asks, &head, &attributes);
+        self.told(&head, &asks, self.gate.enter(rules, &questions))
+    }
+
+    /// Decides when it is its turn, or when the store has answered.
+    pub(super) async fn decide_later(self: &Arc<Self>, head: Head<'_>) -> Decided {
+        let rules = &*self.fixed.clone().unwrap_or_else(|| self.gate.rules_owned());
+        let head = self.placed(rules, head);
+        let asks = match self.asks(rules, &head) {
+            Ok(asks) => asks,
+            Err(NoAddress) => return Err(no_address(&head)),
+        };
+        let attributes = head.attributes();
+        let questions = self.with_gate(&asks, &head, &attributes);
+        let entered = self.gate.enter_async(rules, &questions, self.max_wait).await;
+        self.told(&head, &asks, entered)
+    }
+
+    /// The request, with the address of its client.
+    #[inline]
+    fn placed<'a>(&self, rules: &Rules, head: Head<'a>) -> Head<'a> {
+        let peer = match &self.peer {
+            Some(peer) => peer(head.extensions()),
+            None => usual_peer(head.extensions()),
+        };
+        let identity = rules.policies().identity();
+        head.with_client_ip(identity.client_ip(peer, &Headers::Map(head.headers())))
+    }
+
+    #[inline]
+    fn asks<'a>(&'a self, rules: &Rules, head: &Head<'a>) -> Result<Asks<'a>, NoAddress> {
+        let mut asks = Asks::new();
+        for rule in &self.rules {
+            if let Some(ask) = rule.ask(rules, head)? {
+                asks.push(ask);
+            }
+        }
+        if self.fixed.is_none() && head.client_ip().is_none() && gate_needs_address(rules) {
+            return Err(NoAddress);
+        }
+        Ok(asks)
+    }
+
+    /// The questions of the rules and, behind them, that of the gate's own policies.
+    fn with_gate<'q>(
+        &self,
+        asks: &'q [Ask<'_>],
+        head: &Head<'q>,
+        attributes: &'q Attributes<'q>,
+    ) -> Questions<'q> {
+        let own = self.fixed.is_none().then(|| Question::new(Subject::Request(attributes)));
+        questions(asks, head).chain(own).collect()
+    }
+
+    /// What the gate's answer means for the request.
+    #[inline]
+    fn told(
+        self: &Arc<Self>,
+        head: &Head<'_>,
+        asks: &[Ask<'_>],
+        entered: Result<Entered<'_>, GateError>,
+    ) -> Decided {
+        let Entered { answer, permit, timer } = match entered {
+            Ok(entered) => entered,
+            Err(error) => return Err(denial::refuse(head, &error)),
+        };
+        if !answer.allowed {
+            let denied = Denied::new(head, &answer, self.forms);
+            return Err(match &self.on_denied {
+                Some(on_denied) => on_denied(&denied),
+                None => denied.response(),
+            });
+        }
+        let mut passing = Passing { timer, ..Passing::default() };
+        if self.forms != Forms::NONE {
+            answer.show(|shown| {
+                render_to(self.forms, shown, SystemTime::now, &mut passing.fields);
+            });
+        }
+        passing.places = permit.map(|permit| Places::new(&self.gate, permit));
+        if asks.iter().any(|ask| ask.estimate.is_some()) {
+            passing.unsettled = Reservation::new(self, asks, &answer).map(Unsettled::new);
+        }
+        Ok(passing)
+    }
+}
+
+fn questions<'q, 'a>(
+    asks: &'q [Ask<'a>],
+    head: &Head<'q>,
+) -> impl Iterator<Item = Question<'q>> + use<'q, 'a> {
+    let path = head.uri().path();
+    asks.iter().map(move |ask| ask.question(path))
+}
+
+fn no_address(head: &Head<'_>) -> Response<Bytes> {
+    denial::fail(head, StatusCode::INTERNAL_SERVER_ERROR, NO_ADDRESS)
+}
+
+/// Whether some policy counts by address. Asked only where there is none.
+#[cold]
+fn gate_needs_address(rules: &Rules) -> bool {
+    rules.policies().iter().any(|policy| uses_address(policy.key_template()))
+}
+
+/// Where servers put the address of who connected.
+#[inline]
+fn usual_peer(extensions: &Extensions) -> Option<IpAddr> {
+    use std::net::SocketAddr;
+    #[cfg(feature = "axum")]
+    if let Some(info) = extensions.get::<axum::extract::ConnectInfo<SocketAddr>>() {
+        return Some(info.0.ip());
+    }
+    let socket = extensions.get::<SocketAddr>().map(SocketAddr::ip);
+    socket.or_else(|| extensions.get::<IpAddr>().copied())
+}

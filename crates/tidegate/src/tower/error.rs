@@ -1,0 +1,83 @@
+//! Layers that cannot be.
+
+use std::fmt;
+
+use crate::OutOfMemory;
+use crate::policy::{PoliciesError, PolicyError};
+
+/// A layer that cannot be: what is wrong, and what would be right.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LayerError {
+    /// A rule, or one of its plans, makes no policy.
+    Policy {
+        /// The name it would have.
+        name: String,
+        /// What is wrong with it.
+        error: PolicyError,
+    },
+    /// Two rules or plans have one name, or a rule has that of a policy of the gate.
+    SameName {
+        /// The name.
+        name: String,
+    },
+    /// A rule has a cost of its own and a `concurrency` limit.
+    CostOfAPlace {
+        /// The rule's name.
+        rule: String,
+    },
+    /// There is nothing to ask: no rule, and no gate.
+    NoRules,
+    /// More rules than can be asked about one request.
+    TooManyRules,
+    /// A setting that a gate brings along was given beside one.
+    GateHasItsOwn {
+        /// The setting.
+        setting: &'static str,
+    },
+    /// The policies cannot stand together.
+    Policies(PoliciesError),
+    /// There cannot be memory for so many keys.
+    OutOfMemory(OutOfMemory),
+}
+
+impl fmt::Display for LayerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LayerError::Policy { name, error } => write!(f, "rule `{name}`: {error}"),
+            LayerError::SameName { name } => {
+                write!(f, "two policies are called `{name}`: give each rule a name of its own")
+            }
+            LayerError::CostOfAPlace { rule } => write!(
+                f,
+                "rule `{rule}` has a cost and a concurrency limit, whose places are one per request: \
+                 put the concurrency limit into a rule of its own"
+            ),
+            LayerError::NoRules => {
+                f.write_str("there is nothing to limit: add a rule with `rule`")
+            }
+            LayerError::TooManyRules => f.write_str(
+                "there are more limits than can be decided at once: use fewer rules, or a policies file",
+            ),
+            LayerError::GateHasItsOwn { setting } => {
+                write!(f, "a gate has its own {setting}: leave `{setting}` out, or make the gate with it")
+            }
+            LayerError::Policies(error) => error.fmt(f),
+            LayerError::OutOfMemory(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for LayerError {}
+
+impl From<PoliciesError> for LayerError {
+    fn from(error: PoliciesError) -> Self {
+        LayerError::Policies(error)
+    }
+}
+
+impl From<OutOfMemory> for LayerError {
+    fn from(error: OutOfMemory) -> Self {
+        LayerError::OutOfMemory(error)
+    }
+}

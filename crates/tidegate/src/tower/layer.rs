@@ -1,0 +1,285 @@
+//! The layer and its builder.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Extensions, Response};
+use tower_layer::Layer;
+
+use super::core::{Core, OnDenied, PeerOf};
+use super::denial::Denied;
+use super::error::LayerError;
+use super::ready::Ready;
+use super::rule::Rule;
+use super::service::RateLimit;
+use crate::gate::{Answer, Gate, GateError, OwnKey, OwnPolicy, SharedStore};
+use crate::headers::Forms;
+use crate::identity::Identity;
+use crate::policy::Policies;
+use crate::stats::Stats;
+use crate::{Limit, Limiter, MAX_CHECKS};
+
+/// Limits the requests to any HTTP service. Clones, and the services they wrap, share their
+/// counts.
+///
+/// ```
+/// use tidegate::tower::RateLimitLayer;
+///
+/// // Each client address 100 a minute.
+/// let layer = RateLimitLayer::new("100 per 1m".parse()?);
+/// # let _: RateLimitLayer = layer.clone();
+/// # Ok::<(), tidegate::LimitError>(())
+/// ```
+#[derive(Clone)]
+pub struct RateLimitLayer {
+    core: Arc<Core>,
+}
+
+impl RateLimitLayer {
+    /// Each client address has this limit. Counts are kept in memory, a million keys at most.
+    ///
+    /// # Panics
+    /// When 25 MB of address space cannot be had; [`RateLimitLayer::builder`] gives an error
+    /// instead.
+    pub fn new(limit: Limit) -> Self {
+        let builder = Self::builder().rule(Rule::new("default", [limit]));
+        builder.build().expect("one limit stands with itself, and a million keys take 25 MB")
+    }
+
+    /// Rules in code.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// The policies of a gate, such as those of a policies file, to which rules may be added. The
+    /// gate can be reloaded meanwhile.
+    ///
+    /// ```
+    /// # #[cfg(feature = "config")] {
+    /// use std::sync::Arc;
+    /// use tidegate::Limiter;
+    /// use tidegate::config::Config;
+    /// use tidegate::gate::Gate;
+    /// use tidegate::stats::Stats;
+    /// use tidegate::tower::RateLimitLayer;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let text = "policies:\n  - name: api\n    key: \"{client_ip}\"\n    limits: [\"10 per 1s\"]";
+    /// // In a program: `Config::load("tidegate.yaml".as_ref())?`.
+    /// let config = Config::parse(text, "tidegate.yaml")?;
+    /// let gate = Gate::new(Limiter::new(), config.policies, Arc::new(Stats::default()));
+    /// let layer = RateLimitLayer::over(Arc::new(gate)).headers(config.headers).build()?;
+    /// # Ok(()) }
+    /// # main().unwrap() }
+    /// ```
+    pub fn over(gate: Arc<Gate>) -> Builder {
+        Builder { gate: Some(gate), ..Builder::default() }
+    }
+
+    /// The gate it asks.
+    pub fn gate(&self) -> &Arc<Gate> {
+        &self.core.gate
+    }
+
+    /// What it has counted.
+    pub fn stats(&self) -> &Arc<Stats> {
+        self.core.gate.stats()
+    }
+
+    /// What a key has left under a rule, or a plan of it (`rule.plan`), without touching it.
+    /// Addresses are keys as [`Identity::group`] spells them.
+    ///
+    /// # Errors
+    /// [`GateError::UnknownPolicy`]; [`GateError::Store`] if a shared store failed.
+    pub async fn peek<'a>(&'a self, rule: &str, key: &'a str) -> Result<Answer<'a>, GateError> {
+        let policy = self.policy(rule)?;
+        self.core.gate.peek_own(policy, OwnKey::Given(key.as_bytes())).await
+    }
+
+    /// Forgets what a key has used under a rule, or a plan of it; says whether there was anything.
+    ///
+    /// # Errors
+    /// As [`RateLimitLayer::peek`].
+    pub async fn reset(&self, rule: &str, key: &str) -> Result<bool, GateError> {
+        let policy = self.policy(rule)?;
+        self.core.gate.reset_own(policy, OwnKey::Given(key.as_bytes())).await
+    }
+
+    fn policy(&self, name: &str) -> Result<&OwnPolicy, GateError> {
+        let found = self.core.policies().find(|own| own.policy().name() == name);
+        found.ok_or_else(|| GateError::unknown_policy(name))
+    }
+}
+
+impl<S> Layer<S> for RateLimitLayer {
+    type Service = RateLimit<S>;
+
+    fn layer(&self, inner: S) -> RateLimit<S> {
+        RateLimit::new(inner, Arc::clone(&self.core))
+    }
+}
+
+impl fmt::Debug for RateLimitLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rules: Vec<&str> = self.core.policies().map(|own| own.policy().name()).collect();
+        f.debug_struct("RateLimitLayer").field("rules", &rules).finish_non_exhaustive()
+    }
+}
+
+/// Settings for a [`RateLimitLayer`].
+#[derive(Default)]
+#[must_use = "it becomes a layer with `build`"]
+pub struct Builder {
+    rules: Vec<Rule>,
+    gate: Option<Arc<Gate>>,
+    limiter: Option<Limiter>,
+    store: Option<(Arc<dyn SharedStore>, u32)>,
+    stats: Option<Arc<Stats>>,
+    identity: Option<Identity>,
+    forms: Forms,
+    max_wait: Option<Duration>,
+    peer: Option<Box<PeerOf>>,
+    on_denied: Option<Box<OnDenied>>,
+}
+
+impl Builder {
+    /// One more rule. A request passes if all rules that hold for it let it pass, and is charged
+    /// under all of them or none.
+    pub fn rule(mut self, rule: Rule) -> Self {
+        self.rules.push(rule);
+        self
+    }
+
+    /// The forms of the header fields; the newest draft if nobody says.
+    pub fn headers(mut self, forms: Forms) -> Self {
+        self.forms = forms;
+        self
+    }
+
+    /// How long a request may wait for its turn instead of being denied. Those that hold places
+    /// (`concurrency` limits) do not wait.
+    pub fn max_wait(mut self, max_wait: Duration) -> Self {
+        self.max_wait = Some(max_wait);
+        self
+    }
+
+    /// Which proxies are believed about the client's address, and how IPv6 addresses are
+    /// grouped. Nobody, and by /64, if nobody says.
+    pub fn identity(mut self, identity: Identity) -> Self {
+        self.identity = Some(identity);
+        self
+    }
+
+    /// Where the address of who connected is, in the extensions of a request. If nobody says, it is
+    /// axum's `ConnectInfo<SocketAddr>` (with feature `axum`), a `SocketAddr` or an `IpAddr`.
+    pub fn peer(
+        mut self,
+        peer: impl Fn(&Extensions) -> Option<IpAddr> + Send + Sync + 'static,
+    ) -> Self {
+        self.peer = Some(Box::new(peer));
+        self
+    }
+
+    /// Where counts are kept; or, with a shared store, where it is decided when that fails.
+    pub fn limiter(mut self, limiter: Limiter) -> Self {
+        self.limiter = Some(limiter);
+        self
+    }
+
+    /// A store that so many nodes share, such as `tidegate::redis::RedisStore`.
+    pub fn store(mut self, store: Arc<dyn SharedStore>, nodes: u32) -> Self {
+        self.store = Some((store, nodes));
+        self
+    }
+
+    /// Where it is counted what was decided.
+    pub fn stats(mut self, stats: Arc<Stats>) -> Self {
+        self.stats = Some(stats);
+        self
+    }
+
+    /// Another response to requests that are denied; see [`Denied::response`] for the usual one.
+    pub fn on_denied(
+        mut self,
+        on_denied: impl Fn(&Denied<'_, '_>) -> Response<Bytes> + Send + Sync + 'static,
+    ) -> Self {
+        self.on_denied = Some(Box::new(on_denied));
+        self
+    }
+
+    /// The layer.
+    ///
+    /// # Errors
+    /// When rules cannot be, or cannot stand together; see [`LayerError`].
+    pub fn build(mut self) -> Result<RateLimitLayer, LayerError> {
+        if self.rules.is_empty() && self.gate.is_none() {
+            return Err(LayerError::NoRules);
+        }
+        let over = self.gate.take();
+        let is_fixed = over.is_none();
+        let gate = match over {
+            Some(gate) => self.check_over(gate)?,
+            None => Arc::new(self.own_gate()?),
+        };
+        let rules = self.rules.into_iter().map(|rule| Ready::new(&gate, rule));
+        let rules = rules.collect::<Result<Box<[Ready]>, _>>()?;
+        check_rules(&gate, &rules)?;
+        let fixed = is_fixed.then(|| gate.rules_owned());
+        let Builder { forms, max_wait, peer, on_denied, .. } = self;
+        let core = Core { gate, fixed, rules, forms, max_wait, peer, on_denied };
+        Ok(RateLimitLayer { core: Arc::new(core) })
+    }
+
+    fn own_gate(&mut self) -> Result<Gate, LayerError> {
+        let limiter = match self.limiter.take() {
+            Some(limiter) => limiter,
+            None => Limiter::builder().build()?,
+        };
+        let policies = Policies::new(Vec::new(), self.identity.take().unwrap_or_default())?;
+        let gate = Gate::new(limiter, policies, self.stats.take().unwrap_or_default());
+        Ok(match self.store.take() {
+            Some((store, nodes)) => gate.over(store, nodes),
+            None => gate,
+        })
+    }
+
+    fn check_over(&self, gate: Arc<Gate>) -> Result<Arc<Gate>, LayerError> {
+        let given = [
+            ("limiter", self.limiter.is_some()),
+            ("store", self.store.is_some()),
+            ("stats", self.stats.is_some()),
+            ("identity", self.identity.is_some()),
+        ];
+        match given.into_iter().find(|(_, given)| *given) {
+            Some((setting, _)) => Err(LayerError::GateHasItsOwn { setting }),
+            None => Ok(gate),
+        }
+    }
+}
+
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder").field("rules", &self.rules).finish_non_exhaustive()
+    }
+}
+
+/// That rules can be told apart, and are not more than one request can be asked about.
+fn check_rules(gate: &Gate, rules: &[Ready]) -> Result<(), LayerError> {
+    let loaded = gate.rules_owned();
+    let mut names: HashSet<&str> = loaded.policies().iter().map(|policy| policy.name()).collect();
+    for own in rules.iter().flat_map(Ready::policies) {
+        let name = own.policy().name();
+        if !names.insert(name) {
+            return Err(LayerError::SameName { name: name.to_owned() });
+        }
+    }
+    let most = |rule: &Ready| rule.policies().map(|own| own.policy().limits().len()).max();
+    if rules.iter().filter_map(most).sum::<usize>() > MAX_CHECKS {
+        return Err(LayerError::TooManyRules);
+    }
+    Ok(())
+}

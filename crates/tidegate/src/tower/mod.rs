@@ -1,0 +1,69 @@
+//! A [tower](https://docs.rs/tower) layer: limits in front of any HTTP service, be it axum's,
+//! tonic's or hyper's.
+//!
+//! ```text
+//!   request -> rules (key, plan, cost) ---\
+//!              gate's policies (a file) ---+-> Gate::enter, once -> the service -> response + fields
+//!                                                     \-> denied: 429, or 503 if the store failed
+//! ```
+//!
+//! A [`Rule`] is a policy whose key, plan and cost are closures over the [`Head`] of a
+//! request. All rules of a request, and the policies of a file if there is one, are asked as one
+//! question: all are charged or none. The layer itself decides nothing.
+//!
+//! In memory it is decided inside `call`, and an admitted request allocates nothing but its
+//! header fields. Dropping the response future at any time is safe: places are given back,
+//! what was reserved is refunded, who waits leaves the queue.
+//!
+//! ```
+//! use std::convert::Infallible;
+//! use std::net::IpAddr;
+//!
+//! use bytes::Bytes;
+//! use http::{Request, Response};
+//! use http_body_util::Full;
+//! use tidegate::tower::RateLimitLayer;
+//! use tower::{Layer, Service, ServiceExt, service_fn};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let hello = service_fn(|_: Request<()>| async {
+//!     Ok::<_, Infallible>(Response::new(Full::new(Bytes::from("hello"))))
+//! });
+//! let mut service = RateLimitLayer::new("2 per 1m sliding-log".parse()?).layer(hello);
+//!
+//! for status in [200, 200, 429] {
+//!     let mut request = Request::new(());
+//!     request.extensions_mut().insert(IpAddr::from([192, 0, 2, 1]));
+//!     let response = service.ready().await?.call(request).await?;
+//!     assert_eq!(response.status(), status);
+//! }
+//! # Ok(()) }
+//! ```
+//!
+//! - `layer.rs`: [`RateLimitLayer`] and its [`Builder`]; `rule.rs`, `ready.rs`: [`Rule`], and what it
+//!   asks; `head.rs`: what it sees;
+//! - `core.rs`: asking the gate; `service.rs`: [`RateLimit`], the service; `body.rs`, `passing.rs`: what is
+//!   held meanwhile; `reservation.rs`: what is settled afterwards;
+//! - `denial.rs`: what is answered instead; `error.rs`: layers that cannot be.
+
+mod body;
+mod core;
+mod denial;
+mod error;
+mod head;
+mod layer;
+mod passing;
+mod ready;
+mod reservation;
+mod rule;
+mod service;
+
+pub use self::body::LimitedBody;
+pub use self::denial::Denied;
+pub use self::error::LayerError;
+pub use self::head::Head;
+pub use self::layer::{Builder, RateLimitLayer};
+pub use self::reservation::Reservation;
+pub use self::rule::{Keyless, Rule};
+pub use self::service::{RateLimit, ResponseFuture};

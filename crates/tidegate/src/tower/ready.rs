@@ -1,0 +1,158 @@
+//! A rule made ready: its policies with their counters, and what it asks about a request.
+
+use std::borrow::Cow;
+
+use tidegate_core::{Cost, bounds};
+
+use super::error::LayerError;
+use super::head::Head;
+use super::rule::{CostOf, KeyFrom, Keyless, PlanOf, Rule, When};
+use crate::Limit;
+use crate::gate::{Gate, OwnKey, OwnPolicy, Question, Rules, Subject};
+use crate::policy::{Key, Part, Policy, Template, holds};
+
+pub(super) struct Ready {
+    own: OwnPolicy,
+    /// By name, in order.
+    plans: Vec<(Box<str>, OwnPolicy)>,
+    key: KeyFrom,
+    /// Whether there is no key without the client's address.
+    needs_address: bool,
+    plan: Option<Box<PlanOf>>,
+    cost: Option<Box<CostOf>>,
+    reserves: bool,
+    when: Option<Box<When>>,
+    keyless: Keyless,
+}
+
+/// What a rule asks about one request.
+pub(super) struct Ask<'a> {
+    pub(super) policy: &'a OwnPolicy,
+    key: AskKey<'a>,
+    cost: Option<Cost>,
+    /// What is reserved, if the true cost comes later.
+    pub(super) estimate: Option<u64>,
+}
+
+enum AskKey<'a> {
+    Given(Cow<'a, str>),
+    Made(Key),
+}
+
+/// The client's address is needed, and nobody knows it.
+pub(super) struct NoAddress;
+
+impl Ready {
+    pub(super) fn new(gate: &Gate, rule: Rule) -> Result<Self, LayerError> {
+        let weighs = rule.cost.is_some();
+        let policy = |name: &str, limits: &[Limit]| {
+            let failed = |error| LayerError::Policy { name: name.to_owned(), error };
+            // Cost is counted in units, and a place is one whatever it costs.
+            if weighs && limits.iter().any(holds) {
+                return Err(LayerError::CostOfAPlace { rule: rule.name.clone() });
+            }
+            let template = match &rule.key {
+                KeyFrom::Template(template) => template.clone(),
+                KeyFrom::Address | KeyFrom::Closure(_) => Template::client_ip(),
+            };
+            let policy = Policy::new(name, template, limits.to_vec()).map_err(failed)?;
+            let policy =
+                policy.with_mode(rule.mode).with_on_store_failure(rule.on_store_failure);
+            Ok(gate.own(policy))
+        };
+        let own = policy(&rule.name, &rule.limits)?;
+        let mut plans = Vec::with_capacity(rule.plans.len());
+        for (plan, limits) in &rule.plans {
+            let own = policy(&format!("{}.{plan}", rule.name), limits)?;
+            plans.push((plan.as_str().into(), own));
+        }
+        plans.sort_by(|(a, _): &(Box<str>, OwnPolicy), (b, _)| a.cmp(b));
+        let needs_address = match &rule.key {
+            KeyFrom::Address => true,
+            KeyFrom::Template(template) => uses_address(template),
+            KeyFrom::Closure(_) => false,
+        };
+        let Rule { key, plan, cost, reserves, when, keyless, .. } = rule;
+        Ok(Ready { own, plans, key, needs_address, plan, cost, reserves, when, keyless })
+    }
+
+    /// Its own policy and those of its plans.
+    pub(super) fn policies(&self) -> impl Iterator<Item = &OwnPolicy> {
+        std::iter::once(&self.own).chain(self.plans.iter().map(|(_, own)| own))
+    }
+
+    /// What it asks; `None` if it does not hold for this request.
+    #[inline]
+    pub(super) fn ask<'a>(
+        &'a self,
+        rules: &Rules,
+        head: &Head<'a>,
+    ) -> Result<Option<Ask<'a>>, NoAddress> {
+        if self.when.as_ref().is_some_and(|when| !when(head)) {
+            return Ok(None);
+        }
+        if self.needs_address && head.client_ip().is_none() {
+            return Err(NoAddress);
+        }
+        let Some(key) = self.key_of(rules, head) else { return Ok(None) };
+        // What no limit can count costs as much as can be counted: it never passes.
+        let units = self.cost.as_ref().map(|cost| cost(head).min(bounds::MAX_COUNT));
+        Ok(Some(Ask {
+            policy: self.policy_for(head),
+            key,
+            cost: units.map(Cost::Ask),
+            estimate: units.filter(|_| self.reserves),
+        }))
+    }
+
+    fn key_of<'a>(&'a self, rules: &Rules, head: &Head<'a>) -> Option<AskKey<'a>> {
+        match &self.key {
+            KeyFrom::Address => {
+                let group = rules.policies().identity().group(head.client_ip()?);
+                Some(AskKey::Made(Key::of_address(group)))
+            }
+            KeyFrom::Template(template) => {
+                Some(AskKey::Made(rules.key(template, &head.attributes())))
+            }
+            KeyFrom::Closure(key) => match (key(head), self.keyless) {
+                (Some(key), _) => Some(AskKey::Given(key)),
+                (None, Keyless::Share) => Some(AskKey::Made(Key::missing())),
+                (None, Keyless::Skip) => None,
+            },
+        }
+    }
+
+    fn policy_for(&self, head: &Head<'_>) -> &OwnPolicy {
+        let plan = self.plan.as_ref().and_then(|plan| plan(head));
+        let found = plan.and_then(|plan| {
+            self.plans.binary_search_by(|(name, _)| (**name).cmp(&plan)).ok()
+        });
+        found.map_or(&self.own, |index| &self.plans[index].1)
+    }
+}
+
+impl Ask<'_> {
+    pub(super) fn question<'q>(&'q self, path: &'q str) -> Question<'q> {
+        let key = match &self.key {
+            AskKey::Given(text) => OwnKey::Given(text.as_bytes()),
+            AskKey::Made(key) => OwnKey::Key(key),
+        };
+        let subject = Subject::Own { policy: self.policy, key, path: Some(path) };
+        Question { cost: self.cost, ..Question::new(subject) }
+    }
+
+    /// Its key, to be kept.
+    pub(super) fn key(&self) -> Key {
+        match &self.key {
+            AskKey::Given(text) => Key::given(text.as_bytes()),
+            AskKey::Made(key) => key.clone(),
+        }
+    }
+}
+
+/// Whether a template has the client's address in it. Where nobody knows that, somebody has
+/// forgotten to say where it is; better found out at the first request than when
+/// one comes that has nothing else.
+pub(super) fn uses_address(template: &Template) -> bool {
+    template.parts().any(|part| *part == Part::ClientIp)
+}

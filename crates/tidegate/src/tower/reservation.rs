@@ -1,0 +1,181 @@
+//! Reserve, then commit: costs that are known only afterwards.
+//!
+//! A language model's answer costs what it turns out to cost. Charged only afterwards, a
+//! hundred requests at once would all find the limit unused. So an estimate is charged
+//! before, and the handler says later what it came to: the difference is charged without
+//! asking, or given back.
+//!
+//! ```text
+//!   estimate charged -> handler -> commit(actual)        charged: actual
+//!                          |-----> no commit             charged: the estimate
+//!                          `-----> error, or dropped     charged: nothing
+//! ```
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use smallvec::SmallVec;
+use tidegate_core::Cost;
+
+use super::core::Core;
+use super::passing::in_background;
+use super::ready::Ask;
+use crate::gate::{Answer, Charged, OwnPolicy};
+
+/// What was charged before the true cost is known; in the extensions of a request to which
+/// a rule with [`Rule::reserve`](super::Rule::reserve) applies. Clones are the same
+/// reservation.
+///
+/// ```
+/// use bytes::Bytes;
+/// use http::{Request, Response};
+/// use tidegate::tower::Reservation;
+/// # type Body = Bytes;
+///
+/// async fn complete(request: Request<Body>) -> Response<Body> {
+///     let reservation = request.extensions().get::<Reservation>().cloned();
+///     let tokens = 1_234; // what the model says it has used
+///     if let Some(reservation) = reservation {
+///         reservation.commit(tokens);
+///     }
+///     Response::new(Bytes::from("..."))
+/// }
+/// ```
+#[derive(Clone)]
+pub struct Reservation(Arc<Inner>);
+
+struct Inner {
+    core: Arc<Core>,
+    parts: SmallVec<[Reserved; 1]>,
+}
+
+/// What one rule has reserved.
+struct Reserved {
+    /// Where its policy is: which rule, and which of that one's policies.
+    place: (usize, usize),
+    charged: Charged,
+    estimate: u64,
+    settled: AtomicBool,
+}
+
+impl Reservation {
+    /// What an admitted request has reserved; `None` if that is nothing.
+    pub(super) fn new(core: &Arc<Core>, asks: &[Ask<'_>], answer: &Answer<'_>) -> Option<Self> {
+        let reserved = asks.iter().filter_map(|ask| {
+            Some(Reserved {
+                place: core.place_of(ask.policy)?,
+                charged: Charged::of(ask.policy, ask.key(), answer),
+                estimate: ask.estimate?,
+                settled: AtomicBool::new(false),
+            })
+        });
+        let parts: SmallVec<[Reserved; 1]> = reserved.collect();
+        (!parts.is_empty()).then(|| Reservation(Arc::new(Inner { core: Arc::clone(core), parts })))
+    }
+
+    /// Says what it came to: what was reserved too much is given back, what was reserved too
+    /// little is charged, also beyond the limit. Only the first time counts.
+    ///
+    /// With several rules that reserve, it came to this much under each that was not
+    /// told apart by [`Reservation::commit_for`].
+    ///
+    /// Over a shared store it is done in the background, on the runtime this is called on.
+    pub fn commit(&self, actual: u64) {
+        self.settle(actual, |_| true);
+    }
+
+    /// The same for one rule; `false` if no rule of this name, or plan of it, has reserved
+    /// anything.
+    pub fn commit_for(&self, rule: &str, actual: u64) -> bool {
+        let is_meant = |policy: &OwnPolicy| {
+            let rest = policy.policy().name().strip_prefix(rule);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        self.settle(actual, is_meant)
+    }
+
+    /// What was reserved: the largest estimate, if several rules made one.
+    pub fn estimate(&self) -> u64 {
+        self.0.parts.iter().map(|part| part.estimate).max().unwrap_or_default()
+    }
+
+    fn settle(&self, actual: u64, is_meant: impl Fn(&OwnPolicy) -> bool) -> bool {
+        let mut found = false;
+        for (index, part) in self.0.parts.iter().enumerate() {
+            let Some(policy) = self.0.core.policy_at(part.place) else { continue };
+            if !is_meant(policy) {
+                continue;
+            }
+            found = true;
+            if part.settled.swap(true, Ordering::Relaxed) {
+                continue;
+            }
+            let cost = match actual.checked_sub(part.estimate) {
+                Some(0) => continue,
+                Some(more) => Cost::Force(more),
+                None => Cost::Refund(part.estimate - actual),
+            };
+            self.0.settle(index, cost);
+        }
+        found
+    }
+}
+
+impl Inner {
+    fn settle(self: &Arc<Self>, index: usize, cost: Cost) {
+        let gate = self.core.gate();
+        if gate.is_shared() {
+            let inner = Arc::clone(self);
+            // What the store does not take now it does not take later either.
+            return in_background(async move {
+                if let Some((policy, part)) = inner.at(index) {
+                    drop(inner.core.gate().settle_async(policy, &part.charged, cost).await);
+                }
+            });
+        }
+        if let Some((policy, part)) = self.at(index) {
+            // It made sense when it was reserved.
+            let _ = gate.settle(policy, &part.charged, cost);
+        }
+    }
+
+    fn at(&self, index: usize) -> Option<(&OwnPolicy, &Reserved)> {
+        let part = self.parts.get(index)?;
+        Some((self.core.policy_at(part.place)?, part))
+    }
+}
+
+impl fmt::Debug for Reservation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reservation").field("estimate", &self.estimate()).finish_non_exhaustive()
+    }
+}
+
+/// A reservation whose request has no response yet: dropped, it is given back whole.
+#[derive(Debug)]
+pub(super) struct Unsettled(Option<Reservation>);
+
+impl Unsettled {
+    pub(super) fn new(reservation: Reservation) -> Self {
+        Unsettled(Some(reservation))
+    }
+
+    /// For the request's extensions.
+    pub(super) fn reservation(&self) -> Option<Reservation> {
+        self.0.clone()
+    }
+
+    /// There is a response: from now on it is the handler's business.
+    pub(super) fn keep(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Unsettled {
+    fn drop(&mut self) {
+        if let Some(reservation) = self.0.take() {
+            reservation.commit(0);
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! What an admitted request allocates: its header values, and nothing else.
+
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+use allocation_counter::measure;
+use tidegate::headers::Forms;
+use tower::Service;
+
+use super::{ALICE, World, from, rule};
+
+/// Allocations of one call after some, request and response not counted.
+fn allocations(world: &World) -> u64 {
+    let mut service = world.service.clone();
+    let mut most = 0;
+    for round in 0..40 {
+        let request = from(ALICE, "/");
+        let mut response = None;
+        let info = measure(|| {
+            let mut future = pin!(service.call(request));
+            let Poll::Ready(answered) =
+                future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+            else {
+                panic!("it is decided at once");
+            };
+            response = Some(answered);
+        });
+        let response = response.expect("an answer").expect("the service works");
+        assert_eq!(response.status(), 200);
+        // First come the key, the threads' counters and the timers of its policy.
+        if round >= 20 {
+            most = most.max(info.count_total);
+        }
+    }
+    most
+}
+
+#[test]
+fn an_admitted_request_allocates_its_header_values() {
+    let bare = |builder: tidegate::tower::Builder| builder.headers(Forms::NONE);
+    let one = || rule("api", &["1000 per 1m"]);
+    let by_key = || rule("key", &["1000 per 1m"]).key(|head| Some(head.uri().path().into()));
+    assert_eq!(allocations(&World::new(|builder| bare(builder.rule(one())))), 0);
+    assert_eq!(allocations(&World::new(|builder| bare(builder.rule(by_key())))), 0);
+    let both = World::new(|builder| bare(builder.rule(one()).rule(by_key())));
+    assert_eq!(allocations(&both), 0);
+    // Two values, and the map of a response that had no fields before: its two tables.
+    assert_eq!(allocations(&World::new(|builder| builder.rule(one()))), 4);
+}

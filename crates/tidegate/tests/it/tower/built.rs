@@ -1,0 +1,78 @@
+//! Layers that cannot be, and layers over a gate.
+
+use std::sync::Arc;
+
+use tidegate::gate::Gate;
+use tidegate::identity::Identity;
+use tidegate::policy::{Policies, Policy};
+use tidegate::stats::Stats;
+use tidegate::tower::{Builder, RateLimitLayer};
+
+use super::{ALICE, World, from, rule};
+use crate::common::{limit, limiter};
+
+fn gate(limits: &[&str]) -> (Arc<Gate>, tidegate::ManualClock) {
+    let (limiter, clock) = limiter();
+    let gate = Gate::new(limiter, policies(limits), Arc::new(Stats::new(clock.clock())));
+    (Arc::new(gate), clock)
+}
+
+fn policies(limits: &[&str]) -> Policies {
+    let limits = limits.iter().map(|text| limit(text)).collect();
+    let policy = Policy::new("file", "{client_ip}".parse().expect("a template"), limits);
+    Policies::new(vec![policy.expect("a policy")], Identity::default()).expect("policies")
+}
+
+#[test]
+fn what_cannot_be_is_said_with_a_way_out() {
+    let one = |name: &str| rule(name, &["5 per 1m"]);
+    let rows: [(Builder, &str); 7] = [
+        (RateLimitLayer::builder(), "there is nothing to limit: add a rule with `rule`"),
+        (
+            RateLimitLayer::builder().rule(one("a b")),
+            "rule `a b`: this cannot be a policy's name: use 1 to 64 letters, digits, `.`, `_` and `-`, for example `login`",
+        ),
+        (
+            RateLimitLayer::builder().rule(rule("empty", &[])),
+            "rule `empty`: a policy needs a limit: write for example `limits: [\"100 per 1m\"]`",
+        ),
+        (
+            RateLimitLayer::builder().rule(one("api").plan("gold", [limit("1 per 1s")])).rule(one("api.gold")),
+            "two policies are called `api.gold`: give each rule a name of its own",
+        ),
+        (
+            RateLimitLayer::builder().rule(rule("jobs", &["2 concurrent"]).cost(|_| 2)),
+            "rule `jobs` has a cost and a concurrency limit, whose places are one per request: \
+             put the concurrency limit into a rule of its own",
+        ),
+        (
+            RateLimitLayer::over(gate(&["5 per 1m"]).0).rule(one("file")),
+            "two policies are called `file`: give each rule a name of its own",
+        ),
+        (
+            RateLimitLayer::over(gate(&["5 per 1m"]).0).identity(Identity::default()),
+            "a gate has its own identity: leave `identity` out, or make the gate with it",
+        ),
+    ];
+    for (builder, expected) in rows {
+        let error = builder.build().expect_err(expected);
+        assert_eq!(error.to_string(), expected);
+    }
+}
+
+#[test]
+fn rules_and_the_policies_of_a_gate_are_one_request() {
+    let (gate, clock) = gate(&["2 per 1m sliding-log"]);
+    let by_key = rule("key", &["3 per 1m sliding-log"]).key(|_| Some("everybody".into()));
+    let layer = RateLimitLayer::over(Arc::clone(&gate)).rule(by_key).build().expect("a layer");
+    let world = World::of(layer, clock);
+    assert_eq!(world.statuses(|| from(ALICE, "/"), 4), [200, 200, 429, 429]);
+    assert_eq!(world.left("key", "everybody"), 1);
+    let told = world.ask(from(super::BOB, "/"));
+    let policy = "\"key\";q=3;w=60, \"file\";q=2;w=60";
+    assert_eq!(told.header("ratelimit-policy"), Some(policy));
+    // A reload holds from the next request on, and the rule stays.
+    gate.reload(policies(&["9 per 1m sliding-log"]));
+    world.clock.advance(std::time::Duration::from_secs(60));
+    assert_eq!(world.statuses(|| from(ALICE, "/"), 4), [200, 200, 200, 429]);
+}

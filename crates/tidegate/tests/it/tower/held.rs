@@ -1,0 +1,58 @@
+//! Places are held until the response has ended, however it ends.
+
+use http_body_util::BodyExt;
+
+use super::{ALICE, BOB, Broken, World, from, rule};
+use crate::futures::{Polled, Started, block_on};
+
+fn world() -> World {
+    World::with(rule("jobs", &["1 concurrent lease 30s", "100 per 1h"]))
+}
+
+#[test]
+fn a_place_is_held_until_the_body_has_ended() {
+    let world = world();
+    let mut response = block_on(world.call(from(ALICE, "/"))).expect("the service works");
+    assert_eq!(world.status(from(ALICE, "/")), 429, "the first body is still on its way");
+    assert_eq!(world.status(from(BOB, "/")), 200);
+    let frame = block_on(response.body_mut().frame()).expect("a frame").expect("no error");
+    assert_eq!(frame.into_data().expect("data"), "hello");
+    assert_eq!(world.status(from(ALICE, "/")), 429);
+    assert!(block_on(response.body_mut().frame()).is_none());
+    // It has ended, though nobody has dropped it.
+    assert_eq!(world.status(from(ALICE, "/")), 200);
+    drop(response);
+    assert_eq!(world.status(from(ALICE, "/")), 200);
+}
+
+#[test]
+fn a_place_is_given_back_by_whoever_gives_up() {
+    let world = world();
+    let response = block_on(world.call(from(ALICE, "/"))).expect("the service works");
+    drop(response);
+    assert_eq!(world.status(from(ALICE, "/")), 200, "a body that was dropped");
+
+    let Started::Pending(silent) = Polled::start(world.call(from(ALICE, "/silent"))) else {
+        panic!("the service is silent");
+    };
+    assert_eq!(world.status(from(ALICE, "/")), 429);
+    drop(silent);
+    assert_eq!(world.status(from(ALICE, "/")), 200, "a future that was dropped");
+
+    assert_eq!(block_on(world.call(from(ALICE, "/broken"))).err(), Some(Broken));
+    assert_eq!(world.status(from(ALICE, "/")), 200, "a service that failed");
+}
+
+#[test]
+fn a_denied_request_holds_and_charges_nothing() {
+    let world = world();
+    let response = block_on(world.call(from(ALICE, "/"))).expect("the service works");
+    assert_eq!(world.statuses(|| from(ALICE, "/"), 3), [429; 3]);
+    drop(response);
+    let told = world.ask(from(ALICE, "/"));
+    assert_eq!(told.status, 200);
+    let policy = "\"jobs-concurrent\";q=1;qu=\"concurrent-requests\", \"jobs-1h\";q=100;w=3600";
+    assert_eq!(told.header("ratelimit-policy"), Some(policy));
+    let answer = block_on(world.layer.peek("jobs", "192.0.2.1")).expect("a rule");
+    assert_eq!(answer.lines[1].decision.remaining, 98, "two were admitted");
+}

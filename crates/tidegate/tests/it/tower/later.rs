@@ -1,0 +1,68 @@
+//! Requests that wait for their turn.
+
+use std::time::Duration;
+
+use super::{ALICE, World, from, rule};
+use crate::futures::{Polled, Started};
+
+fn world() -> World {
+    World::new(|builder| {
+        let rule = rule("slow", &["1 per 10s sliding-log"]);
+        builder.rule(rule).max_wait(Duration::from_secs(15))
+    })
+}
+
+fn start<'w>(world: &'w World) -> Started<'w, u16> {
+    let call = world.call(from(ALICE, "/"));
+    Polled::start(async { call.await.expect("the service works").status().as_u16() })
+}
+
+fn waiting<'w>(world: &'w World) -> Polled<'w, u16> {
+    match start(world) {
+        Started::Pending(polled) => polled,
+        Started::Ready(status) => panic!("answered {status} at once"),
+    }
+}
+
+fn at_once(world: &World) -> u16 {
+    match start(world) {
+        Started::Ready(status) => status,
+        Started::Pending(_) => panic!("it waits"),
+    }
+}
+
+#[test]
+fn a_request_passes_when_its_turn_comes() {
+    let world = world();
+    assert_eq!(at_once(&world), 200);
+    let mut second = waiting(&world);
+    assert_eq!(at_once(&world), 429, "a third would wait for 20 s");
+    assert_eq!(world.calls(), 1);
+    world.clock.advance(Duration::from_millis(9_999));
+    assert_eq!((second.poll(), world.calls()), (None, 1));
+    world.clock.advance(Duration::from_millis(1));
+    assert_eq!((second.poll(), world.calls()), (Some(200), 2));
+}
+
+#[test]
+fn who_gives_up_leaves_the_queue_and_is_not_charged() {
+    let world = world();
+    assert_eq!(at_once(&world), 200);
+    drop(waiting(&world));
+    let mut third = waiting(&world);
+    world.clock.advance(Duration::from_secs(10));
+    assert_eq!(third.poll(), Some(200));
+    assert_eq!(world.calls(), 2);
+}
+
+#[test]
+fn places_are_not_waited_for() {
+    let world = World::new(|builder| {
+        let rule = rule("jobs", &["1 concurrent lease 30s"]);
+        builder.rule(rule).max_wait(Duration::from_secs(15))
+    });
+    let held = crate::futures::block_on(world.call(from(ALICE, "/"))).expect("the service works");
+    assert_eq!(at_once(&world), 429);
+    drop(held);
+    assert_eq!(at_once(&world), 200);
+}

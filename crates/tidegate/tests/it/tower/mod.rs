@@ -1,0 +1,176 @@
+//! The tower layer, in front of a service that does what the path says.
+
+mod alloc;
+#[cfg(feature = "axum")]
+mod axum;
+mod built;
+mod denied;
+mod held;
+mod later;
+mod reserve;
+mod rules;
+mod served;
+mod shared;
+
+use std::future::{Future, Ready, pending, ready};
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full};
+use tidegate::tower::{Builder, LimitedBody, RateLimit, RateLimitLayer, Reservation, Rule};
+use tidegate::{Limit, ManualClock};
+use tower::{Layer, Service};
+
+use crate::common::{limit, limiter};
+use crate::futures::block_on;
+
+/// What the service says when it fails.
+#[derive(Debug, PartialEq, Eq)]
+struct Broken;
+
+/// Answers, fails or keeps silent, as the path says, and counts how often it was called.
+#[derive(Clone, Default)]
+struct Stub {
+    calls: Arc<AtomicUsize>,
+}
+
+type Answered = Result<Response<Full<Bytes>>, Broken>;
+
+/// The answer, without an allocation where it is there at once.
+enum Answering {
+    Ready(Ready<Answered>),
+    Later(Pin<Box<dyn Future<Output = Answered> + Send>>),
+}
+
+impl Future for Answering {
+    type Output = Answered;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answered> {
+        match self.get_mut() {
+            Answering::Ready(ready) => Pin::new(ready).poll(context),
+            Answering::Later(later) => later.as_mut().poll(context),
+        }
+    }
+}
+
+impl Service<Request<()>> for Stub {
+    type Response = Response<Full<Bytes>>;
+    type Error = Broken;
+    type Future = Answering;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Broken>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<()>) -> Answering {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        if let Some(actual) = request.headers().get("x-actual") {
+            let actual = actual.to_str().expect("text").parse().expect("a number");
+            request.extensions().get::<Reservation>().expect("a reservation").commit(actual);
+        }
+        match request.uri().path() {
+            "/broken" => Answering::Ready(ready(Err(Broken))),
+            "/silent" => Answering::Later(Box::pin(pending())),
+            _ => Answering::Ready(ready(Ok(Response::new(Full::new(Bytes::from("hello")))))),
+        }
+    }
+}
+
+/// A layer on a clock that stands, and what is behind it.
+struct World {
+    layer: RateLimitLayer,
+    service: RateLimit<Stub>,
+    calls: Arc<AtomicUsize>,
+    clock: ManualClock,
+}
+
+impl World {
+    fn new(build: impl FnOnce(Builder) -> Builder) -> Self {
+        let (limiter, clock) = limiter();
+        let builder = build(RateLimitLayer::builder().limiter(limiter));
+        World::of(builder.build().expect("a layer"), clock)
+    }
+
+    fn of(layer: RateLimitLayer, clock: ManualClock) -> Self {
+        let stub = Stub::default();
+        let calls = Arc::clone(&stub.calls);
+        World { service: layer.layer(stub), layer, calls, clock }
+    }
+
+    /// With this one rule.
+    fn with(rule: Rule) -> Self {
+        World::new(|builder| builder.rule(rule))
+    }
+
+    fn call(&self, request: Request<()>) -> impl Future<Output = Limited> + use<> {
+        self.service.clone().call(request)
+    }
+
+    /// The answer to a request, whole.
+    fn ask(&self, request: Request<()>) -> Told {
+        let response = block_on(self.call(request)).expect("the service works");
+        let (parts, body) = response.into_parts();
+        let body = block_on(body.collect()).expect("a body").to_bytes();
+        let body = String::from_utf8(body.to_vec()).expect("text");
+        Told { status: parts.status, headers: parts.headers, body }
+    }
+
+    fn status(&self, request: Request<()>) -> u16 {
+        self.ask(request).status.as_u16()
+    }
+
+    /// The answers to the same request, again and again.
+    fn statuses(&self, request: impl Fn() -> Request<()>, times: usize) -> Vec<u16> {
+        (0..times).map(|_| self.status(request())).collect()
+    }
+
+    /// What a key has left under a rule.
+    fn left(&self, rule: &str, key: &str) -> u64 {
+        let answer = block_on(self.layer.peek(rule, key)).expect("a rule");
+        answer.lines.iter().map(|line| line.decision.remaining).min().expect("a limit")
+    }
+
+    fn calls(&self) -> usize {
+        self.calls.load(Ordering::Relaxed)
+    }
+}
+
+type Limited = Result<Response<LimitedBody<Full<Bytes>>>, Broken>;
+
+/// A response, read to its end.
+struct Told {
+    status: StatusCode,
+    headers: HeaderMap,
+    body: String,
+}
+
+impl Told {
+    fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).map(|value| value.to_str().expect("text"))
+    }
+}
+
+const ALICE: [u8; 4] = [192, 0, 2, 1];
+const BOB: [u8; 4] = [192, 0, 2, 2];
+
+/// A request for a path from an address.
+fn from(address: impl Into<IpAddr>, path: &str) -> Request<()> {
+    let mut request = Request::builder().uri(path).body(()).expect("a request");
+    request.extensions_mut().insert(address.into());
+    request
+}
+
+/// The same with a header.
+fn with(mut request: Request<()>, name: &'static str, value: &str) -> Request<()> {
+    request.headers_mut().insert(name, value.parse().expect("a value"));
+    request
+}
+
+fn rule(name: &str, limits: &[&str]) -> Rule {
+    Rule::new(name, limits.iter().map(|text| limit(text)).collect::<Vec<Limit>>())
+}

@@ -1,0 +1,196 @@
+//! Who is counted, under which limits, at which cost.
+
+use tidegate::headers::Forms;
+use tidegate::policy::Mode;
+use tidegate::tower::{Keyless, RateLimitLayer, Rule};
+
+use super::{ALICE, BOB, World, from, rule, with};
+use crate::common::limit;
+
+/// Put in by a layer before, as logins are.
+#[derive(Clone)]
+struct User(&'static str, &'static str);
+
+fn user(name: &'static str, plan: &'static str) -> http::Request<()> {
+    let mut request = from(ALICE, "/");
+    request.extensions_mut().insert(User(name, plan));
+    request
+}
+
+fn per_user(limits: &[&str]) -> Rule {
+    rule("user", limits).key(|head| Some(head.extension::<User>()?.0.into()))
+}
+
+#[test]
+fn each_address_has_its_own() {
+    let world = World::with(rule("api", &["2 per 1m sliding-log"]));
+    assert_eq!(world.statuses(|| from(ALICE, "/"), 3), [200, 200, 429]);
+    assert_eq!(world.statuses(|| from(BOB, "/"), 3), [200, 200, 429]);
+    assert_eq!(world.calls(), 4, "what is denied does not reach the service");
+    // One household has a /64, and an IPv4 address has two spellings.
+    let six = |last: u16| from([0x2001, 0xdb8, 0, 1, 0, 0, 0, last], "/");
+    assert_eq!([1, 2, 3].map(|last| world.status(six(last))), [200, 200, 429]);
+    assert_eq!(world.status(from([0, 0, 0, 0, 0, 0xffff, 0xc000, 0x201], "/")), 429);
+}
+
+#[test]
+fn three_lines_are_a_layer() {
+    let layer = RateLimitLayer::new(limit("1 per 1h sliding-log"));
+    let world = World::of(layer, tidegate::ManualClock::new(crate::common::at(0)));
+    let told = world.ask(from(ALICE, "/"));
+    assert_eq!((told.status.as_u16(), told.body.as_str()), (200, "hello"));
+    assert_eq!(told.header("ratelimit-policy"), Some("\"default\";q=1;w=3600"));
+    assert_eq!(world.status(from(ALICE, "/")), 429);
+}
+
+#[test]
+fn keys_are_made_by_closures_and_templates() {
+    let rows: [(Rule, [(&str, u16); 4]); 3] = [
+        (
+            rule("key", &["1 per 1m sliding-log"]).key(|head| head.header("x-key").map(Into::into)),
+            // Who has none shares one key, which nobody can name.
+            [("a", 200), ("b", 200), ("", 200), ("", 429)],
+        ),
+        (
+            rule("key", &["1 per 1m sliding-log"])
+                .key(|head| head.header("x-key").map(Into::into))
+                .keyless(Keyless::Skip),
+            [("a", 200), ("a", 429), ("", 200), ("", 200)],
+        ),
+        (
+            rule("key", &["1 per 1m sliding-log"])
+                .key_template("{header:x-key | client_ip}".parse().expect("a template")),
+            [("a", 200), ("192.0.2.1", 200), ("", 200), ("a", 429)],
+        ),
+    ];
+    for (rule, asked) in rows {
+        let shown = format!("{rule:?}");
+        let world = World::with(rule);
+        for (key, expected) in asked {
+            let request = from(ALICE, "/");
+            let request = if key.is_empty() { request } else { with(request, "x-key", key) };
+            assert_eq!(world.status(request), expected, "`{key}` under {shown}");
+        }
+    }
+}
+
+#[test]
+fn plans_have_limits_and_counts_of_their_own() {
+    let rule = per_user(&["1 per 1m sliding-log"])
+        .plan("gold", [limit("3 per 1m sliding-log")])
+        .plan("basic", [limit("2 per 1m sliding-log")])
+        .plan_of(|head| Some(head.extension::<User>()?.1.into()));
+    let world = World::with(rule);
+    let rows = [("gold", 3), ("basic", 2), ("none such", 1)];
+    for (plan, admitted) in rows {
+        let statuses = world.statuses(|| user("ann", plan), 4);
+        assert_eq!(statuses.iter().filter(|status| **status == 200).count(), admitted, "{plan}");
+    }
+    let told = world.ask(user("ben", "gold"));
+    assert_eq!(told.header("ratelimit"), Some("\"user.gold\";r=2;t=60"));
+    assert_eq!(world.left("user.gold", "ben"), 2);
+    assert_eq!(world.left("user", "ben"), 1);
+}
+
+#[test]
+fn several_rules_are_charged_together_or_not_at_all() {
+    let world = World::new(|builder| {
+        builder
+            .rule(per_user(&["2 per 1m sliding-log", "10 per 1h sliding-log"]))
+            .rule(rule("address", &["3 per 1m sliding-log"]))
+    });
+    assert_eq!(world.statuses(|| user("ann", ""), 2), [200, 200]);
+    // Ann has none left: the address, which has, is not charged for her.
+    assert_eq!(world.statuses(|| user("ann", ""), 5), [429; 5]);
+    assert_eq!(world.left("address", "192.0.2.1"), 1);
+    assert_eq!(world.statuses(|| user("ben", ""), 2), [200, 429]);
+    assert_eq!(world.left("user", "ben"), 1, "the address denied, so Ben is not charged");
+    let denied = world.ask(user("ben", ""));
+    let policy = "\"user-1m\";q=2;w=60, \"user-1h\";q=10;w=3600, \"address\";q=3;w=60";
+    assert_eq!(denied.header("ratelimit-policy"), Some(policy));
+    assert_eq!(denied.header("ratelimit"), Some("\"address\";r=0;t=60"), "who denied speaks");
+}
+
+#[test]
+fn a_rule_holds_when_it_says() {
+    let world = World::with(
+        rule("login", &["1 per 1m sliding-log"]).when(|head| head.uri().path() == "/login"),
+    );
+    assert_eq!(world.statuses(|| from(ALICE, "/"), 3), [200; 3]);
+    assert_eq!(world.statuses(|| from(ALICE, "/login"), 2), [200, 429]);
+    let told = world.ask(from(ALICE, "/"));
+    assert_eq!(told.header("ratelimit-policy"), None, "no limit, nothing to tell");
+}
+
+#[test]
+fn costs_are_what_the_closure_says() {
+    let cost = |head: &tidegate::tower::Head<'_>| {
+        head.header("x-cost").and_then(|cost| cost.parse().ok()).unwrap_or(1)
+    };
+    let world = World::with(rule("api", &["10 per 1m sliding-log"]).cost(cost));
+    let costing = |cost: &str| world.ask(with(from(ALICE, "/"), "x-cost", cost));
+    let rows = [("4", 200, 6), ("7", 429, 6), ("6", 200, 0), ("0", 429, 0)];
+    for (cost, status, left) in rows {
+        assert_eq!(costing(cost).status, status, "{cost}");
+        assert_eq!(world.left("api", "192.0.2.1"), left, "{cost}");
+    }
+    // What can never pass says so by having no Retry-After.
+    let told = costing("18446744073709551615");
+    assert_eq!((told.status.as_u16(), told.header("retry-after")), (429, None));
+}
+
+#[test]
+fn an_observed_rule_counts_and_never_denies() {
+    let world = World::new(|builder| {
+        builder
+            .rule(rule("watched", &["1 per 1m sliding-log"]).mode(Mode::Observe))
+            .rule(rule("api", &["3 per 1m sliding-log"]))
+            .rule(rule("off", &["0 per 1m"]).mode(Mode::Off))
+    });
+    assert_eq!(world.statuses(|| from(ALICE, "/"), 4), [200, 200, 200, 429]);
+    let series = world.layer.stats().series();
+    let counted = |policy: &str| {
+        let series = series.iter().find(|series| &*series.policy == policy).expect("a series");
+        (series.allowed[0], series.refused[0])
+    };
+    // The fourth was denied by another: what the watched one says of it is still counted.
+    assert_eq!((counted("watched"), counted("api")), ((1, 3), (3, 1)));
+    let told = world.ask(from(BOB, "/"));
+    assert_eq!(told.header("ratelimit-policy"), Some("\"api\";q=3;w=60"));
+}
+
+#[test]
+fn header_forms_are_the_builders_choice() {
+    let fields = |forms: &str| {
+        let forms: Forms = forms.parse().expect("forms");
+        let world =
+            World::new(|builder| builder.rule(rule("api", &["5 per 1m"])).headers(forms));
+        let told = world.ask(from(ALICE, "/"));
+        let mut names: Vec<String> = told.headers.keys().map(ToString::to_string).collect();
+        names.sort();
+        names.join(" ")
+    };
+    let rows = [
+        ("draft-10", "ratelimit ratelimit-policy"),
+        ("draft-6", "ratelimit-limit ratelimit-policy ratelimit-remaining ratelimit-reset"),
+        ("x-ratelimit", "x-ratelimit-limit x-ratelimit-remaining x-ratelimit-reset"),
+        ("none", ""),
+    ];
+    for (forms, expected) in rows {
+        assert_eq!(fields(forms), expected, "{forms}");
+    }
+}
+
+#[test]
+fn clones_share_their_counts_and_time_passes() {
+    let world = World::with(rule("api", &["1 per 10s sliding-log"]));
+    let other = World::of(world.layer.clone(), world.clock.clone());
+    assert_eq!(world.status(from(ALICE, "/")), 200);
+    let told = other.ask(from(ALICE, "/"));
+    assert_eq!((told.status.as_u16(), told.header("retry-after")), (429, Some("10")));
+    world.clock.advance(std::time::Duration::from_secs(10));
+    assert_eq!(other.status(from(ALICE, "/")), 200);
+    let reset = crate::futures::block_on(world.layer.reset("api", "192.0.2.1"));
+    assert_eq!(reset, Ok(true));
+    assert_eq!(world.status(from(ALICE, "/")), 200);
+}

@@ -1,0 +1,192 @@
+//! Over a store that nodes share, and that fails when told to.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tidegate::policy::OnStoreFailure;
+use tidegate::tower::{RateLimitLayer, Rule};
+use tidegate::{
+    Failure, Limit, MemoryOptions, MemoryStore, PermitAct, PermitId, Request, Store, StoreError,
+    Verdict,
+};
+
+use super::{ALICE, World, from, rule, with};
+use crate::common::limiter;
+
+/// A store in memory that is down when told to be.
+struct Fragile {
+    store: MemoryStore,
+    down: AtomicBool,
+}
+
+impl Fragile {
+    fn well(&self) -> Result<(), StoreError> {
+        match self.down.load(Ordering::Relaxed) {
+            true => Err(Failure::Down.into()),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Store for Fragile {
+    async fn decide(&self, request: &Request<'_>) -> Result<Verdict, StoreError> {
+        // Answers come from elsewhere, so they take a turn.
+        tokio::task::yield_now().await;
+        self.well()?;
+        self.store.decide(request).await
+    }
+
+    async fn reset(&self, key: &[u8], limit: &Limit) -> Result<bool, StoreError> {
+        self.well()?;
+        self.store.reset(key, limit).await
+    }
+
+    fn new_permit(&self) -> PermitId {
+        self.store.new_permit()
+    }
+
+    async fn with_permit(
+        &self,
+        key: &[u8],
+        limit: &Limit,
+        act: PermitAct,
+    ) -> Result<bool, StoreError> {
+        tokio::task::yield_now().await;
+        self.well()?;
+        self.store.with_permit(key, limit, act).await
+    }
+}
+
+/// Two nodes over one store.
+fn nodes(rule: impl Fn() -> Rule) -> ([World; 2], Arc<Fragile>) {
+    let (_, clock) = limiter();
+    let store = MemoryStore::new(MemoryOptions::default(), clock.clock()).expect("memory");
+    let store = Arc::new(Fragile { store, down: AtomicBool::new(false) });
+    let node = || {
+        let limiter = tidegate::Limiter::builder().clock(clock.clock()).build().expect("memory");
+        let layer = RateLimitLayer::builder().rule(rule()).limiter(limiter);
+        let layer = layer.store(Arc::<Fragile>::clone(&store), 2).build().expect("a layer");
+        World::of(layer, clock.clone())
+    };
+    ([node(), node()], store)
+}
+
+async fn status(world: &World, request: http::Request<()>) -> u16 {
+    world.call(request).await.expect("the service works").status().as_u16()
+}
+
+#[tokio::test]
+async fn nodes_share_a_limit() {
+    let ([one, other], _) = nodes(|| rule("api", &["2 per 1m sliding-log"]));
+    let mut statuses = Vec::new();
+    for node in [&one, &other, &one, &other] {
+        statuses.push(status(node, from(ALICE, "/")).await);
+    }
+    assert_eq!(statuses, [200, 200, 429, 429]);
+    assert_eq!(one.layer.reset("api", "192.0.2.1").await, Ok(true));
+    assert_eq!(status(&other, from(ALICE, "/")).await, 200);
+}
+
+#[tokio::test]
+async fn each_rule_says_what_a_failing_store_means() {
+    let rows = [
+        (OnStoreFailure::Allow, [200; 4]),
+        (OnStoreFailure::Deny, [503; 4]),
+        // This node's half of four.
+        (OnStoreFailure::Local, [200, 200, 429, 429]),
+    ];
+    for (answer, expected) in rows {
+        let rule = || rule("api", &["4 per 1m sliding-log"]).on_store_failure(answer);
+        let ([node, _], store) = nodes(rule);
+        store.down.store(true, Ordering::Relaxed);
+        let mut statuses = [0; 4];
+        for slot in &mut statuses {
+            *slot = status(&node, from(ALICE, "/")).await;
+        }
+        assert_eq!(statuses, expected, "{answer}");
+        store.down.store(false, Ordering::Relaxed);
+        assert_eq!(status(&node, from(ALICE, "/")).await, 200, "back by itself");
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_failed_is_no_429() {
+    let rule = || rule("api", &["4 per 1m"]).on_store_failure(OnStoreFailure::Deny);
+    let ([node, _], store) = nodes(rule);
+    store.down.store(true, Ordering::Relaxed);
+    let response = node.call(from(ALICE, "/")).await.expect("the service works");
+    assert_eq!(response.headers()["retry-after"], "1");
+    let body = http_body_util::BodyExt::collect(response.into_body()).await.expect("a body");
+    let body = String::from_utf8(body.to_bytes().to_vec()).expect("text");
+    assert!(body.contains("#temporary-reduced-capacity\""), "{body}");
+    let call = with(from(ALICE, "/"), "content-type", "application/grpc");
+    let response = node.call(call).await.expect("the service works");
+    assert_eq!((response.status().as_u16(), &response.headers()["grpc-status"]), (200, &"14".parse().expect("a value")));
+}
+
+/// Lets the background do its work, of which every step takes a turn.
+async fn a_while() {
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn shared_places_are_given_back() {
+    let ([one, other], _) = nodes(|| rule("jobs", &["1 concurrent lease 30s"]));
+    let response = one.call(from(ALICE, "/")).await.expect("the service works");
+    assert_eq!(status(&other, from(ALICE, "/")).await, 429);
+    drop(response);
+    a_while().await;
+    assert_eq!(status(&other, from(ALICE, "/")).await, 200);
+    a_while().await;
+    // Also by a future that is dropped while the service thinks.
+    let mut silent = Box::pin(one.call(from(ALICE, "/silent")));
+    for _ in 0..10 {
+        let polled = futures_poll(&mut silent).await;
+        assert!(polled.is_none());
+    }
+    assert_eq!(status(&other, from(ALICE, "/")).await, 429);
+    drop(silent);
+    a_while().await;
+    assert_eq!(status(&other, from(ALICE, "/")).await, 200);
+}
+
+/// Polls once; what it is ready with.
+async fn futures_poll<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
+    std::future::poll_fn(|context| {
+        std::task::Poll::Ready(match std::pin::Pin::new(&mut *future).poll(context) {
+            std::task::Poll::Ready(ready) => Some(ready),
+            std::task::Poll::Pending => None,
+        })
+    })
+    .await
+}
+
+#[tokio::test]
+async fn reservations_are_settled_in_the_store() {
+    let rule = || rule("tokens", &["100 per 1m sliding-log"]).reserve(|_| 40);
+    let ([one, other], store) = nodes(rule);
+    let left = async |node: &World| {
+        let answer = node.layer.peek("tokens", "192.0.2.1").await.expect("a rule");
+        answer.lines[0].decision.remaining
+    };
+    assert_eq!(status(&one, with(from(ALICE, "/"), "x-actual", "10")).await, 200);
+    a_while().await;
+    assert_eq!(left(&other).await, 90);
+    assert!(other.call(from(ALICE, "/broken")).await.is_err());
+    a_while().await;
+    assert_eq!(left(&one).await, 90);
+    // What was decided here while the store was away is settled here, and leaves it alone.
+    store.down.store(true, Ordering::Relaxed);
+    let response = one.call(from(ALICE, "/silent"));
+    let mut silent = Box::pin(response);
+    for _ in 0..10 {
+        assert!(futures_poll(&mut silent).await.is_none());
+    }
+    assert_eq!(one.calls(), 2, "it was admitted by this node alone");
+    store.down.store(false, Ordering::Relaxed);
+    drop(silent);
+    a_while().await;
+    assert_eq!(left(&other).await, 90);
+}
