@@ -26,6 +26,8 @@ pub enum Command {
     Http(HttpArgs),
     /// The gRPC front beside a tonic service of the same proto that always answers OK.
     Grpc(GrpcArgs),
+    /// What the tower layer adds to a request of an empty axum app, beside tower_governor.
+    Layer(LayerArgs),
     /// What a shared decision costs Redis, beside the usual designs and INCR.
     Redis(RedisArgs),
     /// The RESP front beside Redis and throttlecrab, loaded by redis-benchmark.
@@ -127,6 +129,16 @@ pub struct GrpcArgs {
     /// Let servers and load share all processors, instead of one for each.
     #[arg(long)]
     pub unbound: bool,
+}
+
+#[derive(Args)]
+pub struct LayerArgs {
+    /// Print JSON instead of the table.
+    #[arg(long)]
+    pub json: bool,
+    /// Fewer rounds: a first look, with more noise.
+    #[arg(long)]
+    pub quick: bool,
 }
 
 #[derive(Args)]

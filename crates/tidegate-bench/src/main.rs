@@ -9,6 +9,7 @@
 //! - `pauses.rs`: the worst single decision while a table fills and expires;
 //! - `http/`: the server beside other servers, see `http/mod.rs`;
 //! - `grpc/`: the gRPC front beside a tonic service, see `grpc/mod.rs`;
+//! - `layer/`: what the tower layer adds to a request, see `layer/mod.rs`;
 //! - `redis/`: what a shared decision costs Redis, see `redis/mod.rs`;
 //! - `resp/`: the RESP front beside Redis and throttlecrab, see `resp/mod.rs`;
 //! - `faults/`: what callers and limits see while Redis fails, see `faults/mod.rs`;
@@ -21,6 +22,7 @@ mod faults;
 mod grpc;
 mod http;
 mod inprocess;
+mod layer;
 mod measure;
 mod pauses;
 mod redis;
@@ -57,6 +59,7 @@ fn main() -> ExitCode {
         cli::Command::Grpc(args) => return succeed(grpc::run(&args)),
         cli::Command::GrpcBaseline(args) => return succeed(grpc::serve_baseline(&args)),
         cli::Command::GrpcLoad(args) => return succeed(grpc::load(&args)),
+        cli::Command::Layer(args) => return succeed(layer::run(&args)),
         cli::Command::Redis(args) => return succeed(redis::run(&args)),
         cli::Command::Resp(args) => return succeed(resp::run(&args)),
         cli::Command::Faults(args) => return succeed(faults::run(&args)),

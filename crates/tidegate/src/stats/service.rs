@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 
+use super::Outcome;
 use super::latency::{LATENCY_BOUNDS, Latency, LatencyCounts};
 use super::series::{LimitStats, stripe};
 use super::watch::Watch;
-use super::Outcome;
 
 /// Upper bounds of the buckets: from a cache's answer to a language model's.
 pub const SERVICE_BOUNDS: [Duration; LATENCY_BOUNDS.len()] = [

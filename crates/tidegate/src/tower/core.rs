@@ -42,7 +42,7 @@ type Asks<'a> = SmallVec<[Ask<'a>; 2]>;
 type Questions<'a> = SmallVec<[Question<'a>; 2]>;
 
 /// Either what goes with the request, or what is answered instead.
-pub(super) type Decided = Result<Passing, Response<Bytes>>;
+pub(super) type Decided = Result<Passing, Box<Response<Bytes>>>;
 
 impl Core {
     pub(super) fn gate(&self) -> &Arc<Gate> {
@@ -85,7 +85,7 @@ impl Core {
         let head = self.placed(rules, head);
         let asks = match self.asks(rules, &head) {
             Ok(asks) => asks,
-            Err(NoAddress) => return Err(no_address(&head)),
+            Err(NoAddress) => return Err(no_address(&head).into()),
         };
         if self.fixed.is_some() {
             let questions: Questions<'_> = questions(&asks, &head).collect();
@@ -102,7 +102,7 @@ impl Core {
         let head = self.placed(rules, head);
         let asks = match self.asks(rules, &head) {
             Ok(asks) => asks,
-            Err(NoAddress) => return Err(no_address(&head)),
+            Err(NoAddress) => return Err(no_address(&head).into()),
         };
         let attributes = head.attributes();
         let questions = self.with_gate(&asks, &head, &attributes);
@@ -156,14 +156,15 @@ impl Core {
     ) -> Decided {
         let Entered { answer, permit, timer } = match entered {
             Ok(entered) => entered,
-            Err(error) => return Err(denial::refuse(head, &error)),
+            Err(error) => return Err(denial::refuse(head, &error).into()),
         };
         if !answer.allowed {
             let denied = Denied::new(head, &answer, self.forms);
-            return Err(match &self.on_denied {
+            let response = match &self.on_denied {
                 Some(on_denied) => on_denied(&denied),
                 None => denied.response(),
-            });
+            };
+            return Err(response.into());
         }
         let mut passing = Passing { timer, ..Passing::default() };
         if self.forms != Forms::NONE {

@@ -67,3 +67,8 @@ pub use self::layer::{Builder, RateLimitLayer};
 pub use self::reservation::Reservation;
 pub use self::rule::{Keyless, Rule};
 pub use self::service::{RateLimit, ResponseFuture};
+
+/// Holds the page to what it says.
+#[cfg(all(doctest, feature = "axum", feature = "config"))]
+#[doc = include_str!("../../../../docs/tower.md")]
+struct Page;

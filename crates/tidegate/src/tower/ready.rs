@@ -56,8 +56,7 @@ impl Ready {
                 KeyFrom::Address | KeyFrom::Closure(_) => Template::client_ip(),
             };
             let policy = Policy::new(name, template, limits.to_vec()).map_err(failed)?;
-            let policy =
-                policy.with_mode(rule.mode).with_on_store_failure(rule.on_store_failure);
+            let policy = policy.with_mode(rule.mode).with_on_store_failure(rule.on_store_failure);
             Ok(gate.own(policy))
         };
         let own = policy(&rule.name, &rule.limits)?;
@@ -124,9 +123,8 @@ impl Ready {
 
     fn policy_for(&self, head: &Head<'_>) -> &OwnPolicy {
         let plan = self.plan.as_ref().and_then(|plan| plan(head));
-        let found = plan.and_then(|plan| {
-            self.plans.binary_search_by(|(name, _)| (**name).cmp(&plan)).ok()
-        });
+        let found =
+            plan.and_then(|plan| self.plans.binary_search_by(|(name, _)| (**name).cmp(&plan)).ok());
         found.map_or(&self.own, |index| &self.plans[index].1)
     }
 }

@@ -129,7 +129,7 @@ pin_project! {
             passing: Option<Passing>,
         },
         /// It has not, and will not be.
-        Denied { response: Option<Response<Bytes>> },
+        Denied { response: Option<Box<Response<Bytes>>> },
         /// It will be when its turn has come or the store has answered.
         Waiting { future: Waiting<R, E> },
     }

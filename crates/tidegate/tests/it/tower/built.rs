@@ -37,7 +37,9 @@ fn what_cannot_be_is_said_with_a_way_out() {
             "rule `empty`: a policy needs a limit: write for example `limits: [\"100 per 1m\"]`",
         ),
         (
-            RateLimitLayer::builder().rule(one("api").plan("gold", [limit("1 per 1s")])).rule(one("api.gold")),
+            RateLimitLayer::builder()
+                .rule(one("api").plan("gold", [limit("1 per 1s")]))
+                .rule(one("api.gold")),
             "two policies are called `api.gold`: give each rule a name of its own",
         ),
         (

@@ -121,7 +121,8 @@ fn what_a_request_gets_wrong_is_its_fault() {
     let bad = || with(from(ALICE, "/"), "x-cost", "many");
     let told = world.ask(bad());
     assert_eq!(told.status, 400);
-    let detail = "\"detail\":\"the cost for policy `file` comes from {header:x-cost}, which holds `many`";
+    let detail =
+        "\"detail\":\"the cost for policy `file` comes from {header:x-cost}, which holds `many`";
     assert!(told.body.contains(detail), "{}", told.body);
     let told = world.ask(with(bad(), "content-type", "application/grpc"));
     assert_eq!((told.status.as_u16(), told.header("grpc-status")), (200, Some("3")));

@@ -92,7 +92,9 @@ fn rules_that_reserve_are_told_apart() {
     let world = World::new(|builder| {
         builder
             .rule(reserving(&["100 per 1m sliding-log"]))
-            .rule(rule("money", &["9 per 1m sliding-log"]).key(|_| Some("ann".into())).reserve(|_| 5))
+            .rule(
+                rule("money", &["9 per 1m sliding-log"]).key(|_| Some("ann".into())).reserve(|_| 5),
+            )
             .rule(rule("calls", &["7 per 1m sliding-log"]).key(|_| Some("ann".into())))
     });
     let reservation = reserved(&world);

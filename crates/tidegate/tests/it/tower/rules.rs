@@ -163,8 +163,7 @@ fn an_observed_rule_counts_and_never_denies() {
 fn header_forms_are_the_builders_choice() {
     let fields = |forms: &str| {
         let forms: Forms = forms.parse().expect("forms");
-        let world =
-            World::new(|builder| builder.rule(rule("api", &["5 per 1m"])).headers(forms));
+        let world = World::new(|builder| builder.rule(rule("api", &["5 per 1m"])).headers(forms));
         let told = world.ask(from(ALICE, "/"));
         let mut names: Vec<String> = told.headers.keys().map(ToString::to_string).collect();
         names.sort();

@@ -121,7 +121,10 @@ async fn a_store_that_failed_is_no_429() {
     assert!(body.contains("#temporary-reduced-capacity\""), "{body}");
     let call = with(from(ALICE, "/"), "content-type", "application/grpc");
     let response = node.call(call).await.expect("the service works");
-    assert_eq!((response.status().as_u16(), &response.headers()["grpc-status"]), (200, &"14".parse().expect("a value")));
+    assert_eq!(
+        (response.status().as_u16(), &response.headers()["grpc-status"]),
+        (200, &"14".parse().expect("a value"))
+    );
 }
 
 /// Lets the background do its work, of which every step takes a turn.

@@ -1,0 +1,105 @@
+//! The table for people and the JSON for programs.
+
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+
+use super::apps::Subject;
+use super::rounds::{CLIENTS, Results, Row};
+use crate::bars::Bar;
+use crate::http::Figure;
+use crate::report::{bar_json, processor, rounded, write_bars, write_machine};
+use crate::subjects::version;
+
+/// The whole readable report.
+pub fn table(results: &Results) -> String {
+    let mut text = String::new();
+    // Writing to a String cannot fail.
+    let _ = write_report(&mut text, results);
+    text
+}
+
+fn write_report(text: &mut String, results: &Results) -> std::fmt::Result {
+    write_machine(text, [&results.load_before, &results.load_after])?;
+    writeln!(
+        text,
+        "axum {}, tower_governor {} over governor {}; median of {} rounds, all requests admitted",
+        version("axum"),
+        version("tower_governor"),
+        version("governor"),
+        results.rounds
+    )?;
+    for clients in CLIENTS {
+        let title = format!("{clients} client{}", if clients == 1 { "" } else { "s" });
+        writeln!(text, "\n{title:<42}{:>10}{:>12}{:>20}", "ns", "added ns", "(95 %)")?;
+        for row in results.rows.iter().filter(|row| row.clients == clients) {
+            let total = Figure::of(&row.ns).median;
+            write!(text, "  {:<40}{total:>10.0}", row.subject.name())?;
+            match added(results, row) {
+                Some(added) => {
+                    let range = format!("{:.0} .. {:.0}", added.low, added.high);
+                    writeln!(text, "{:>12.0}{range:>20}", added.median)?;
+                }
+                None => writeln!(text)?,
+            }
+        }
+    }
+    write_bars(text, &bars(results))
+}
+
+/// What a layer added, round by round; `None` for the app without one.
+fn added(results: &Results, row: &Row) -> Option<Figure> {
+    Some(Figure::of(&differences(results, row)?))
+}
+
+fn differences(results: &Results, row: &Row) -> Option<Vec<f64>> {
+    let bare = find(results, Subject::Bare, row.clients)?;
+    let layered = row.subject != Subject::Bare;
+    layered.then(|| row.ns.iter().zip(&bare.ns).map(|(ns, bare)| ns - bare).collect())
+}
+
+fn find(results: &Results, subject: Subject, clients: u32) -> Option<&Row> {
+    results.rows.iter().find(|row| row.subject == subject && row.clients == clients)
+}
+
+/// Like beside like: with fields, and without.
+fn bars(results: &Results) -> Vec<Bar> {
+    let ratio = |ours, theirs, clients| {
+        let added = |subject| added(results, find(results, subject, clients)?);
+        Some(added(ours)?.median / added(theirs)?.median)
+    };
+    let pairs = [
+        (Subject::Tidegate, Subject::Governor, "no fields"),
+        (Subject::TidegateHeaders, Subject::GovernorHeaders, "draft-10 / its fields"),
+        (Subject::TidegateXHeaders, Subject::GovernorHeaders, "x-ratelimit / its fields"),
+    ];
+    let each = CLIENTS.into_iter().flat_map(|clients| {
+        pairs.map(|(ours, theirs, what)| {
+            let name = format!("added / tower_governor, {clients} clients, {what}");
+            Bar::at_most(&name, ratio(ours, theirs, clients), Some(1.0), Some(0.6))
+        })
+    });
+    each.collect()
+}
+
+/// For programs.
+pub fn json(results: &Results) -> Value {
+    let rows = results.rows.iter().map(|row| {
+        let total = Figure::of(&row.ns);
+        let added = added(results, row);
+        json!({ "subject": row.subject.name(), "clients": row.clients,
+            "ns_per_request": rounded(total.median, 10.0),
+            "added_ns": added.as_ref().map(|added| rounded(added.median, 10.0)),
+            "added_low": added.as_ref().map(|added| rounded(added.low, 10.0)),
+            "added_high": added.as_ref().map(|added| rounded(added.high, 10.0)) })
+    });
+    json!({
+        "rows": rows.collect::<Vec<Value>>(),
+        "bars": bars(results).iter().map(bar_json).collect::<Vec<Value>>(),
+        "tower_governor": version("tower_governor"),
+        "axum": version("axum"),
+        "rounds": results.rounds,
+        "processor": processor(),
+        "load": [results.load_before, results.load_after],
+    })
+}

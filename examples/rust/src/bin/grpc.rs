@@ -1,0 +1,69 @@
+//! A gRPC service behind limits: the health service, as the smallest there is.
+//!
+//! Each client address has 100 calls a second. A call too many is answered
+//! `RESOURCE_EXHAUSTED`, with the time to wait in `grpc-retry-pushback-ms`.
+//!
+//! ```text
+//! $ cargo run -p tidegate-examples --bin grpc
+//! ```
+
+use std::net::IpAddr;
+
+use tidegate::Limit;
+use tidegate::tower::{RateLimitLayer, Rule};
+use tokio::net::TcpListener;
+use tokio_stream::wrappers::TcpListenerStream;
+use tonic::transport::Server;
+use tonic::transport::server::TcpConnectInfo;
+
+type Failed = Box<dyn std::error::Error + Send + Sync>;
+
+/// Where tonic puts the address of who connected.
+fn peer(extensions: &axum::http::Extensions) -> Option<IpAddr> {
+    let info: &TcpConnectInfo = extensions.get()?;
+    Some(info.remote_addr()?.ip())
+}
+
+async fn serve(listener: TcpListener, limit: Limit) -> Result<(), Failed> {
+    let rule = Rule::new("calls", [limit]);
+    let limits = RateLimitLayer::builder().rule(rule).peer(peer).build()?;
+    let (_, health) = tonic_health::server::health_reporter();
+    let server = Server::builder().layer(limits).add_service(health);
+    server.serve_with_incoming(TcpListenerStream::new(listener)).await?;
+    Ok(())
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Failed> {
+    let listener = TcpListener::bind("127.0.0.1:3002").await?;
+    println!("grpc://{}", listener.local_addr()?);
+    serve(listener, "100 per 1s sliding-buckets".parse()?).await
+}
+
+#[cfg(test)]
+mod tests {
+    use tonic::Code;
+    use tonic_health::pb::HealthCheckRequest;
+    use tonic_health::pb::health_client::HealthClient;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_call_too_many_is_resource_exhausted() -> Result<(), Failed> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?;
+        let limit = "2 per 1h sliding-log".parse()?;
+        let serving = tokio::spawn(serve(listener, limit));
+        let mut client = HealthClient::connect(format!("http://{address}")).await?;
+        for _ in 0..2 {
+            client.check(HealthCheckRequest::default()).await?;
+        }
+        let denied = client.check(HealthCheckRequest::default()).await.expect_err("a denial");
+        assert_eq!(denied.code(), Code::ResourceExhausted);
+        assert_eq!(denied.message(), "a rate limit is used up");
+        let wait = denied.metadata().get("grpc-retry-pushback-ms").expect("a wait").to_str()?;
+        assert!((3_500_000..=3_600_000).contains(&wait.parse::<u64>()?), "{wait}");
+        serving.abort();
+        Ok(())
+    }
+}
