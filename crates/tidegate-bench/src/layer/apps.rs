@@ -73,8 +73,8 @@ pub struct App {
     counted: Box<dyn Fn() -> Option<u64>>,
 }
 
-/// More than any run asks for, so that all are admitted.
-const PLENTY: &str = "1000000000 per 1h";
+/// More than any run asks for, so that all are admitted; the number that `inprocess` has.
+const PLENTY: &str = "1000000 per 1h";
 
 impl App {
     pub fn new(subject: Subject) -> Self {
@@ -132,13 +132,16 @@ fn ours(router: Router, forms: &str, rules: usize) -> App {
     let forms: Forms = forms.parse().expect("forms");
     let mut builder = RateLimitLayer::builder().limiter(limiter.clone()).headers(forms);
     for number in 0..rules {
-        let texts = if rules == 1 { vec![PLENTY] } else { vec![PLENTY, "1000000000 per 1d"] };
+        let texts = if rules == 1 { vec![PLENTY] } else { vec![PLENTY, "1000000 per 1d"] };
         let limits: Vec<_> = texts.into_iter().map(|text| text.parse().expect("a limit")).collect();
         builder = builder.rule(Rule::new(format!("rule-{number}"), limits));
     }
     let per_client = if rules == 1 { 1 } else { 4 };
     let router = router.layer(builder.build().expect("a layer"));
-    App { router, counted: Box::new(move || Some(limiter.stats().tracked_keys as u64 / per_client)) }
+    App {
+        router,
+        counted: Box::new(move || Some(limiter.stats().tracked_keys as u64 / per_client)),
+    }
 }
 
 /// A request of the client of this number, as a server hands it on.

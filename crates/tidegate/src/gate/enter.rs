@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use super::held::HeldPermit;
 use super::plan::{Plan, Taking};
 use super::together::first_id;
-use super::{Answer, Gate, GateError, Question, Rules, is_timed};
+use super::{Answer, Gate, GateError, Line, Question, Rules, is_timed};
 use crate::stats::{Outcome, ServiceTimer};
 use crate::{CheckError, MAX_CHECKS};
 
@@ -42,9 +42,9 @@ impl Gate {
     ) -> Result<Entered<'a>, GateError> {
         self.in_memory()?;
         if let [question] = questions
-            && let Some(entered) = self.enter_plain(rules, question)
+            && let Some(single) = self.enter_single(rules, question)
         {
-            return entered;
+            return single.map(Single::entered);
         }
         let begun = is_timed().then(Instant::now);
         let mut plan = Plan::default();
@@ -134,22 +134,37 @@ impl Gate {
         Entered { answer, permit, timer }
     }
 
-    /// A single question that needs no plan, as most are.
+    /// A single question that needs no plan, as most are; `None` if it does. What it gives is
+    /// small: an answer has room for several limits, and is moved about with all of it.
     #[inline]
-    fn enter_plain<'a>(
+    pub(crate) fn enter_single<'a>(
         &'a self,
         rules: &'a Rules,
         question: &Question<'a>,
-    ) -> Option<Result<Entered<'a>, GateError>> {
+    ) -> Option<Result<Single<'a>, GateError>> {
         let mut keys = SmallVec::<[u8; 128]>::new();
         let plain = self.plain(rules, question, &mut keys)?;
-        let answer = match self.check_plain(&plain, &keys, question) {
-            Ok(answer) => answer,
+        let (line, no_room) = match self.decide_plain(&plain, &keys, question) {
+            Ok(decided) => decided,
             Err(error) => return Some(Err(error)),
         };
-        let timed = answer.allowed && ServiceTimer::is_due();
+        let timed = line.decision.allowed && ServiceTimer::is_due();
         let timer = timed.then(|| ServiceTimer::new([(plain.stats, Outcome::Allowed)]));
-        Some(Ok(Entered { answer, permit: None, timer }))
+        Some(Ok(Single { line, no_room, timer }))
+    }
+}
+
+/// What came of asking about one limit that has all the say.
+pub(crate) struct Single<'a> {
+    pub(crate) line: Line<'a>,
+    no_room: bool,
+    pub(crate) timer: Option<ServiceTimer>,
+}
+
+impl<'a> Single<'a> {
+    pub(crate) fn entered(self) -> Entered<'a> {
+        let Single { line, no_room, timer } = self;
+        Entered { answer: Answer { no_room, ..Answer::of_one(line) }, permit: None, timer }
     }
 }
 

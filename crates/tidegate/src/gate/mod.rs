@@ -48,6 +48,8 @@ use tidegate_core::Cost;
 pub use self::answer::{Answer, Line};
 pub use self::ask::{Question, Subject};
 pub use self::enter::Entered;
+#[cfg(feature = "tower")]
+pub(crate) use self::enter::Single;
 pub use self::error::GateError;
 pub use self::held::{Held, HeldPermit, SharedPermit};
 pub(crate) use self::own::Charged;

@@ -109,12 +109,26 @@ impl Gate {
     }
 
     #[inline]
-    pub(super) fn check_plain<'a>(
+    fn check_plain<'a>(
         &self,
         plain: &Plain<'a>,
         keys: &[u8],
         question: &Question<'_>,
     ) -> Result<Answer<'a>, GateError> {
+        let (line, no_room) = self.decide_plain(plain, keys, question)?;
+        let mut answer = Answer::of_one(line);
+        answer.no_room = no_room;
+        Ok(answer)
+    }
+
+    /// The one line there is, and whether want of room alone is why it denies.
+    #[inline]
+    pub(super) fn decide_plain<'a>(
+        &self,
+        plain: &Plain<'a>,
+        keys: &[u8],
+        question: &Question<'_>,
+    ) -> Result<(Line<'a>, bool), GateError> {
         let begun = is_timed().then(Instant::now);
         let told = self.limiter.check_told(&keys[plain.key.clone()], plain.limit, plain.cost)?;
         if matches!(plain.cost, Cost::Ask(1..)) {
@@ -142,9 +156,7 @@ impl Gate {
             decision: told.decision,
             decided: Decided::Exact,
         };
-        let mut answer = Answer::of_one(line);
-        answer.no_room = told.no_room;
-        Ok(answer)
+        Ok((line, told.no_room))
     }
 }
 

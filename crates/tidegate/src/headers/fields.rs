@@ -15,8 +15,9 @@ use crate::{Algorithm, Limit, RetryAfter};
 /// the answer speaks for.
 pub const MAX_POLICY_BYTES: usize = 2048;
 
-static RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
-static RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+static RETRY: HeaderName = RETRY_AFTER;
+pub(super) static RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
+pub(super) static RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 /// Limit, remaining, reset.
 static DRAFT_6: [HeaderName; 3] = [
     HeaderName::from_static("ratelimit-limit"),
@@ -31,12 +32,12 @@ static X_RATELIMIT: [HeaderName; 3] = [
 
 /// Where fields are put: into a response, or aside until there is one.
 pub(crate) trait Sink {
-    fn put(&mut self, name: &HeaderName, value: HeaderValue);
+    fn put(&mut self, name: &'static HeaderName, value: HeaderValue);
 }
 
 impl Sink for HeaderMap {
-    fn put(&mut self, name: &HeaderName, value: HeaderValue) {
-        self.insert(name.clone(), value);
+    fn put(&mut self, name: &'static HeaderName, value: HeaderValue) {
+        self.insert(name, value);
     }
 }
 
@@ -60,7 +61,7 @@ impl<'a, S: Sink> Fields<'a, S> {
         if let (false, RetryAfter::Micros(_), Some(seconds)) =
             (self.shown.allowed, line.retry_after, line.retry_after.as_secs())
         {
-            self.put_number(&RETRY_AFTER, seconds);
+            self.put_number(&RETRY, seconds);
         }
     }
 
@@ -166,13 +167,13 @@ impl<'a, S: Sink> Fields<'a, S> {
         }
     }
 
-    fn put_number(&mut self, name: &HeaderName, number: u64) {
+    fn put_number(&mut self, name: &'static HeaderName, number: u64) {
         put_integer(&mut self.text, number);
         self.put(name);
     }
 
     /// The buffer as the value of `name`.
-    fn put(&mut self, name: &HeaderName) {
+    fn put(&mut self, name: &'static HeaderName) {
         // Cannot fail: the text is made of printable ASCII.
         if let Ok(value) = HeaderValue::from_bytes(&self.text) {
             self.out.put(name, value);
@@ -218,7 +219,7 @@ fn window_seconds(limit: &Limit) -> u64 {
     limit.window_us().div_ceil(1_000_000)
 }
 
-fn put_parameter(text: &mut Text, name: &[u8], value: u64) {
+pub(super) fn put_parameter(text: &mut Text, name: &[u8], value: u64) {
     text.extend_from_slice(name);
     put_integer(text, value);
 }

@@ -13,6 +13,8 @@ mod fields;
 mod forms;
 mod names;
 mod problem;
+#[cfg(feature = "tower")]
+mod said;
 mod text;
 
 use std::time::{Duration, SystemTime};
@@ -25,6 +27,8 @@ pub use problem::{PROBLEM_JSON, Problem, write_problem, write_problem_as};
 
 use crate::{Limit, RetryAfter};
 pub(crate) use fields::Sink;
+#[cfg(feature = "tower")]
+pub(crate) use said::Said;
 
 use fields::Fields;
 

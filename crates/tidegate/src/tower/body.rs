@@ -26,7 +26,7 @@ pin_project! {
         Service {
             #[pin]
             body: B,
-            places: Option<Places>,
+            places: Option<Box<Places>>,
         },
         /// That of a denial, in one piece.
         Denial { text: Bytes },
@@ -34,7 +34,7 @@ pin_project! {
 }
 
 impl<B> LimitedBody<B> {
-    pub(super) fn service(body: B, places: Option<Places>) -> Self {
+    pub(super) fn service(body: B, places: Option<Box<Places>>) -> Self {
         LimitedBody { content: Content::Service { body, places } }
     }
 

@@ -15,7 +15,7 @@ use super::passing::{Passing, Places};
 use super::ready::{Ask, NoAddress, Ready, uses_address};
 use super::reservation::{Reservation, Unsettled};
 use crate::attributes::{Attributes, Headers};
-use crate::gate::{Entered, Gate, GateError, OwnPolicy, Question, Rules, Subject};
+use crate::gate::{Entered, Gate, GateError, OwnPolicy, Question, Rules, Single, Subject};
 use crate::headers::{Forms, render_to};
 
 pub(super) type PeerOf = dyn Fn(&Extensions) -> Option<IpAddr> + Send + Sync;
@@ -83,6 +83,9 @@ impl Core {
 
     fn decide_by(self: &Arc<Self>, rules: &Rules, head: Head<'_>) -> Decided {
         let head = self.placed(rules, head);
+        if let (Some(_), [only]) = (&self.fixed, &*self.rules) {
+            return self.decide_one(rules, &head, only);
+        }
         let asks = match self.asks(rules, &head) {
             Ok(asks) => asks,
             Err(NoAddress) => return Err(no_address(&head).into()),
@@ -94,6 +97,37 @@ impl Core {
         let attributes = head.attributes();
         let questions = self.with_gate(&asks, &head, &attributes);
         self.told(&head, &asks, self.gate.enter(rules, &questions))
+    }
+
+    /// Decides where there is but one rule, as most have it.
+    fn decide_one(self: &Arc<Self>, rules: &Rules, head: &Head<'_>, rule: &Ready) -> Decided {
+        let ask = match rule.ask(rules, head) {
+            Ok(Some(ask)) => ask,
+            Ok(None) => return Ok(Passing::default()),
+            Err(NoAddress) => return Err(no_address(head).into()),
+        };
+        let question = ask.question(head.uri().path());
+        let alone = std::slice::from_ref(&ask);
+        let Some(single) = self.gate.enter_single(rules, &question) else {
+            let entered = self.gate.enter(rules, std::slice::from_ref(&question));
+            return self.told(head, alone, entered);
+        };
+        match single {
+            Ok(Single { line, timer, .. })
+                if line.decision.allowed
+                    && ask.estimate.is_none()
+                    && (ask.said.is_some() || self.forms == Forms::NONE) =>
+            {
+                let mut passing = Passing { timer, ..Passing::default() };
+                if let Some(said) = ask.said {
+                    let reset_us = line.decision.reset_after.as_micros();
+                    let reset_after = Duration::from_micros(reset_us);
+                    said.put(line.decision.remaining, reset_after, &mut passing.fields);
+                }
+                Ok(passing)
+            }
+            single => self.told(head, alone, single.map(Single::entered)),
+        }
     }
 
     /// Decides when it is its turn, or when the store has answered.

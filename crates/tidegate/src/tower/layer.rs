@@ -225,7 +225,7 @@ impl Builder {
             Some(gate) => self.check_over(gate)?,
             None => Arc::new(self.own_gate()?),
         };
-        let rules = self.rules.into_iter().map(|rule| Ready::new(&gate, rule));
+        let rules = self.rules.into_iter().map(|rule| Ready::new(&gate, self.forms, rule));
         let rules = rules.collect::<Result<Box<[Ready]>, _>>()?;
         check_rules(&gate, &rules)?;
         let fixed = is_fixed.then(|| gate.rules_owned());

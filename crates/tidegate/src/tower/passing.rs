@@ -13,20 +13,21 @@ use crate::stats::ServiceTimer;
 
 /// Header fields put aside for the response. The newest form has two.
 #[derive(Debug, Default)]
-pub(super) struct FieldList(SmallVec<[(HeaderName, HeaderValue); 2]>);
+pub(super) struct FieldList(SmallVec<[(&'static HeaderName, HeaderValue); 2]>);
 
 impl Sink for FieldList {
-    fn put(&mut self, name: &HeaderName, value: HeaderValue) {
-        self.0.push((name.clone(), value));
+    fn put(&mut self, name: &'static HeaderName, value: HeaderValue) {
+        self.0.push((name, value));
     }
 }
 
-/// What goes with a request that is let through. Dropped before there is a response, it
+/// What goes with a request that is let through; small, because it is moved with its
+/// future. Dropped before there is a response, it
 /// gives back what can be given back.
 #[derive(Debug, Default)]
 pub(super) struct Passing {
     pub(super) fields: FieldList,
-    pub(super) places: Option<Places>,
+    pub(super) places: Option<Box<Places>>,
     pub(super) timer: Option<ServiceTimer>,
     pub(super) unsettled: Option<Unsettled>,
 }
@@ -59,8 +60,8 @@ pub(super) struct Places {
 }
 
 impl Places {
-    pub(super) fn new(gate: &Arc<Gate>, permit: HeldPermit) -> Self {
-        Places { gate: Arc::clone(gate), permit: Some(permit) }
+    pub(super) fn new(gate: &Arc<Gate>, permit: HeldPermit) -> Box<Self> {
+        Box::new(Places { gate: Arc::clone(gate), permit: Some(permit) })
     }
 }
 

@@ -9,12 +9,13 @@ use super::head::Head;
 use super::rule::{CostOf, KeyFrom, Keyless, PlanOf, Rule, When};
 use crate::Limit;
 use crate::gate::{Gate, OwnKey, OwnPolicy, Question, Rules, Subject};
+use crate::headers::{Forms, Said};
 use crate::policy::{Key, Part, Policy, Template, holds};
 
 pub(super) struct Ready {
-    own: OwnPolicy,
+    own: Counted,
     /// By name, in order.
-    plans: Vec<(Box<str>, OwnPolicy)>,
+    plans: Vec<(Box<str>, Counted)>,
     key: KeyFrom,
     /// Whether there is no key without the client's address.
     needs_address: bool,
@@ -25,9 +26,17 @@ pub(super) struct Ready {
     keyless: Keyless,
 }
 
+/// A policy, and what is said when it admits, if it has one limit.
+struct Counted {
+    own: OwnPolicy,
+    said: Option<Said>,
+}
+
 /// What a rule asks about one request.
 pub(super) struct Ask<'a> {
     pub(super) policy: &'a OwnPolicy,
+    /// What is said if it is admitted and nothing else holds for it.
+    pub(super) said: Option<&'a Said>,
     key: AskKey<'a>,
     cost: Option<Cost>,
     /// What is reserved, if the true cost comes later.
@@ -43,7 +52,7 @@ enum AskKey<'a> {
 pub(super) struct NoAddress;
 
 impl Ready {
-    pub(super) fn new(gate: &Gate, rule: Rule) -> Result<Self, LayerError> {
+    pub(super) fn new(gate: &Gate, forms: Forms, rule: Rule) -> Result<Self, LayerError> {
         let weighs = rule.cost.is_some();
         let policy = |name: &str, limits: &[Limit]| {
             let failed = |error| LayerError::Policy { name: name.to_owned(), error };
@@ -57,7 +66,11 @@ impl Ready {
             };
             let policy = Policy::new(name, template, limits.to_vec()).map_err(failed)?;
             let policy = policy.with_mode(rule.mode).with_on_store_failure(rule.on_store_failure);
-            Ok(gate.own(policy))
+            let said = match policy.limits() {
+                [only] => Said::new(forms, policy.name(), only),
+                _ => None,
+            };
+            Ok(Counted { own: gate.own(policy), said })
         };
         let own = policy(&rule.name, &rule.limits)?;
         let mut plans = Vec::with_capacity(rule.plans.len());
@@ -65,7 +78,7 @@ impl Ready {
             let own = policy(&format!("{}.{plan}", rule.name), limits)?;
             plans.push((plan.as_str().into(), own));
         }
-        plans.sort_by(|(a, _): &(Box<str>, OwnPolicy), (b, _)| a.cmp(b));
+        plans.sort_by(|(a, _): &(Box<str>, Counted), (b, _)| a.cmp(b));
         let needs_address = match &rule.key {
             KeyFrom::Address => true,
             KeyFrom::Template(template) => uses_address(template),
@@ -77,7 +90,8 @@ impl Ready {
 
     /// Its own policy and those of its plans.
     pub(super) fn policies(&self) -> impl Iterator<Item = &OwnPolicy> {
-        std::iter::once(&self.own).chain(self.plans.iter().map(|(_, own)| own))
+        let plans = self.plans.iter().map(|(_, counted)| &counted.own);
+        std::iter::once(&self.own.own).chain(plans)
     }
 
     /// What it asks; `None` if it does not hold for this request.
@@ -96,8 +110,10 @@ impl Ready {
         let Some(key) = self.key_of(rules, head) else { return Ok(None) };
         // What no limit can count costs as much as can be counted: it never passes.
         let units = self.cost.as_ref().map(|cost| cost(head).min(bounds::MAX_COUNT));
+        let counted = self.counted_for(head);
         Ok(Some(Ask {
-            policy: self.policy_for(head),
+            policy: &counted.own,
+            said: counted.said.as_ref(),
             key,
             cost: units.map(Cost::Ask),
             estimate: units.filter(|_| self.reserves),
@@ -121,7 +137,7 @@ impl Ready {
         }
     }
 
-    fn policy_for(&self, head: &Head<'_>) -> &OwnPolicy {
+    fn counted_for(&self, head: &Head<'_>) -> &Counted {
         let plan = self.plan.as_ref().and_then(|plan| plan(head));
         let found =
             plan.and_then(|plan| self.plans.binary_search_by(|(name, _)| (**name).cmp(&plan)).ok());

@@ -53,11 +53,11 @@ fn app() -> Result<Router, Failed> {
         .reserve(estimate)
         .when(by_key);
     // Who has no key may try it, a little.
-    let visitors = Rule::new("visitors", ["3 per 1h sliding-log".parse()?])
-        .when(move |head| !by_key(head));
+    let visitors =
+        Rule::new("visitors", ["3 per 1h sliding-log".parse()?]).when(move |head| !by_key(head));
     // The model has room for so many at once, whoever they are.
-    let at_once = Rule::new("at-once", ["8 concurrent lease 2m".parse()?])
-        .key(|_| Some("model".into()));
+    let at_once =
+        Rule::new("at-once", ["8 concurrent lease 2m".parse()?]).key(|_| Some("model".into()));
     let limits = RateLimitLayer::builder().rule(tokens).rule(visitors).rule(at_once).build()?;
     Ok(Router::new().route("/v1/complete", post(complete).layer(limits)))
 }

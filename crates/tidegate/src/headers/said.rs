@@ -1,0 +1,58 @@
+//! The fields of one limit in the newest form, as far as they can be written beforehand.
+//!
+//! A service with one limit says nearly the same on every response: two numbers differ. So
+//! the rest is rendered once, by what renders the fields anyway, and the numbers are put in.
+
+use std::time::{Duration, SystemTime};
+
+use http::{HeaderMap, HeaderValue};
+
+use super::fields::{RATELIMIT, RATELIMIT_POLICY, Sink, put_parameter};
+use super::text::{Text, seconds_up};
+use super::{Form, Forms, Line, Shown, render};
+use crate::{Limit, RetryAfter};
+
+/// What is said of one limit whenever it admits.
+#[derive(Debug)]
+pub(crate) struct Said {
+    /// `"api"`.
+    name: Box<[u8]>,
+    /// `"api";q=100;w=60`.
+    policy: HeaderValue,
+}
+
+impl Said {
+    /// `None` if other forms are to be sent.
+    pub(crate) fn new(forms: Forms, policy: &str, limit: &Limit) -> Option<Self> {
+        if forms != Forms::NONE.with(Form::Draft10) {
+            return None;
+        }
+        let line = Line {
+            policy,
+            limit,
+            remaining: Some(0),
+            retry_after: RetryAfter::Now,
+            reset_after: Duration::ZERO,
+        };
+        let shown = Shown { allowed: true, lines: &[line], speaker: Some(0) };
+        let mut fields = HeaderMap::new();
+        render(forms, &shown, SystemTime::UNIX_EPOCH, &mut fields);
+        let policy = fields.remove(&RATELIMIT_POLICY)?;
+        let name = fields.get(&RATELIMIT)?.as_bytes().strip_suffix(b";r=0;t=0")?.into();
+        Some(Said { name, policy })
+    }
+
+    /// The fields of a response that was admitted with so much left.
+    #[inline]
+    pub(crate) fn put(&self, remaining: u64, reset_after: Duration, out: &mut impl Sink) {
+        let mut text = Text::new();
+        text.extend_from_slice(&self.name);
+        put_parameter(&mut text, b";r=", remaining);
+        put_parameter(&mut text, b";t=", seconds_up(reset_after));
+        // Cannot fail: the text is made of printable ASCII.
+        if let Ok(value) = HeaderValue::from_bytes(&text) {
+            out.put(&RATELIMIT, value);
+            out.put(&RATELIMIT_POLICY, self.policy.clone());
+        }
+    }
+}
