@@ -136,7 +136,7 @@ impl Gate {
 
     /// A single question that needs no plan, as most are; `None` if it does. What it gives is
     /// small: an answer has room for several limits, and is moved about with all of it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn enter_single<'a>(
         &'a self,
         rules: &'a Rules,

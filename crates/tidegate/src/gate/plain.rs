@@ -63,7 +63,7 @@ impl Gate {
     }
 
     /// A question as a plain one; `None` if it is not.
-    #[inline]
+    #[inline(always)]
     pub(super) fn plain<'a, A: Array<Item = u8>>(
         &'a self,
         rules: &'a Rules,
@@ -122,7 +122,7 @@ impl Gate {
     }
 
     /// The one line there is, and whether want of room alone is why it denies.
-    #[inline]
+    #[inline(always)]
     pub(super) fn decide_plain<'a>(
         &self,
         plain: &Plain<'a>,

@@ -477,6 +477,7 @@ pub(super) fn states<'r>(
 }
 
 /// A key as the store sees it. Names have no NUL, so no two policies share a count.
+#[inline]
 pub(super) fn write_key<A: Array<Item = u8>>(policy: &str, key: &[u8], out: &mut SmallVec<A>) {
     out.extend_from_slice(policy.as_bytes());
     out.push(0);

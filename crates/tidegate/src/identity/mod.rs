@@ -176,6 +176,7 @@ impl Identity {
     ///
     /// `None` if the peer has none (a Unix socket): then there is nobody whose
     /// word could be trusted.
+    #[inline]
     pub fn client_ip(&self, peer: Option<IpAddr>, headers: &Headers<'_>) -> Option<IpAddr> {
         let peer = peer?.to_canonical();
         if !self.trusts(peer) {
@@ -192,6 +193,7 @@ impl Identity {
 
     /// The group this address is counted in: an IPv4 address by itself, an IPv6
     /// address with its prefix.
+    #[inline]
     pub fn group(&self, ip: IpAddr) -> IpGroup {
         IpGroup::new(ip, self.ipv6_prefix)
     }

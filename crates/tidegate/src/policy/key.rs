@@ -32,7 +32,7 @@ const MISSING: u8 = 0;
 const CUT: u8 = b'#';
 
 /// Who is counted, within a policy.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key(SmallVec<[u8; 64]>);
 
 impl Key {
@@ -50,10 +50,18 @@ impl Key {
     }
 
     /// The key of an address, as the template `{client_ip}` makes it.
+    #[inline]
     pub fn of_address(group: IpGroup) -> Self {
-        let mut text = SmallVec::new();
-        write_group(group, &mut text);
-        Key(text)
+        let mut key = Key(SmallVec::new());
+        key.set_address(group);
+        key
+    }
+
+    /// The same in place: a key is large, and moving it costs more than writing it.
+    #[inline]
+    pub(crate) fn set_address(&mut self, group: IpGroup) {
+        self.0.clear();
+        write_group(group, &mut self.0);
     }
 }
 

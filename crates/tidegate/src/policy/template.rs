@@ -137,6 +137,7 @@ fn names(slot: &[Alternative]) -> Vec<String> {
 }
 
 /// An address as text, on the stack.
+#[inline]
 pub(super) fn write_group(group: IpGroup, out: &mut SmallVec<[u8; 64]>) {
     let IpAddr::V4(address) = group.network() else {
         // Writing to memory cannot fail.
@@ -144,18 +145,16 @@ pub(super) fn write_group(group: IpGroup, out: &mut SmallVec<[u8; 64]>) {
         return;
     };
     // Nearly every key is one of these, and formatting them takes longer than all the rest.
-    for (index, octet) in address.octets().into_iter().enumerate() {
-        if index > 0 {
-            out.push(b'.');
+    let (mut text, mut length) = ([0; 16], 0);
+    for octet in address.octets() {
+        for (least, digit) in [(100, octet / 100), (10, octet / 10 % 10), (0, octet % 10)] {
+            text[length & 15] = b'0' + digit;
+            length += usize::from(octet >= least);
         }
-        if octet >= 100 {
-            out.push(b'0' + octet / 100);
-        }
-        if octet >= 10 {
-            out.push(b'0' + octet / 10 % 10);
-        }
-        out.push(b'0' + octet % 10);
+        text[length & 15] = b'.';
+        length += 1;
     }
+    out.extend_from_slice(&text[..length - 1]);
 }
 
 struct Text<'t>(&'t mut SmallVec<[u8; 64]>);

@@ -37,7 +37,7 @@ pub const SERVICE_BOUNDS: [Duration; LATENCY_BOUNDS.len()] = [
 
 /// One admitted request in so many is timed: reading the clock twice would be a good part
 /// of what letting it in costs. Those that a policy would have denied are all timed.
-pub const TIMED_EVERY: u8 = 8;
+pub const TIMED_EVERY: u8 = 16;
 
 /// A policy's times: of what it allowed, and of what it would have denied.
 #[derive(Debug)]

@@ -17,6 +17,7 @@ use super::reservation::{Reservation, Unsettled};
 use crate::attributes::{Attributes, Headers};
 use crate::gate::{Entered, Gate, GateError, OwnPolicy, Question, Rules, Single, Subject};
 use crate::headers::{Forms, render_to};
+use crate::policy::Key;
 
 pub(super) type PeerOf = dyn Fn(&Extensions) -> Option<IpAddr> + Send + Sync;
 pub(super) type OnDenied = dyn Fn(&Denied<'_, '_>) -> Response<Bytes> + Send + Sync;
@@ -39,7 +40,25 @@ pub(super) struct Core {
 
 /// What is asked about one request. One rule is usual, several are not many.
 type Asks<'a> = SmallVec<[Ask<'a>; 2]>;
+type Keys = SmallVec<[Key; 2]>;
 type Questions<'a> = SmallVec<[Question<'a>; 2]>;
+
+/// What was asked, and beside it the keys that were made for it.
+#[derive(Clone, Copy)]
+pub(super) struct Asked<'q, 'a> {
+    asks: &'q [Ask<'a>],
+    keys: &'q [Key],
+}
+
+impl<'q, 'a> Asked<'q, 'a> {
+    pub(super) fn each(&self) -> impl Iterator<Item = (&'q Ask<'a>, &'q Key)> + use<'q, 'a> {
+        self.asks.iter().zip(self.keys)
+    }
+
+    fn questions(&self, path: &'q str) -> impl Iterator<Item = Question<'q>> + use<'q, 'a> {
+        self.each().map(move |(ask, made)| ask.question(made, path))
+    }
+}
 
 /// Either what goes with the request, or what is answered instead.
 pub(super) type Decided = Result<Passing, Box<Response<Bytes>>>;
@@ -73,7 +92,7 @@ impl Core {
     }
 
     /// Decides at once.
-    #[inline]
+    #[inline(always)]
     pub(super) fn decide(self: &Arc<Self>, head: Head<'_>) -> Decided {
         match &self.fixed {
             Some(rules) => self.decide_by(rules, head),
@@ -81,33 +100,44 @@ impl Core {
         }
     }
 
+    #[inline(always)]
     fn decide_by(self: &Arc<Self>, rules: &Rules, head: Head<'_>) -> Decided {
         let head = self.placed(rules, head);
         if let (Some(_), [only]) = (&self.fixed, &*self.rules) {
             return self.decide_one(rules, &head, only);
         }
-        let asks = match self.asks(rules, &head) {
-            Ok(asks) => asks,
-            Err(NoAddress) => return Err(no_address(&head).into()),
-        };
-        if self.fixed.is_some() {
-            let questions: Questions<'_> = questions(&asks, &head).collect();
-            return self.told(&head, &asks, self.gate.enter(rules, &questions));
-        }
-        let attributes = head.attributes();
-        let questions = self.with_gate(&asks, &head, &attributes);
-        self.told(&head, &asks, self.gate.enter(rules, &questions))
+        self.decide_all(rules, &head)
     }
 
-    /// Decides where there is but one rule, as most have it.
+    /// Decides where there are several.
+    #[inline(never)]
+    fn decide_all(self: &Arc<Self>, rules: &Rules, head: &Head<'_>) -> Decided {
+        let (asks, keys) = match self.asks(rules, head) {
+            Ok(asks) => asks,
+            Err(NoAddress) => return Err(no_address(head).into()),
+        };
+        let asked = Asked { asks: &asks, keys: &keys };
+        if self.fixed.is_some() {
+            let questions: Questions<'_> = asked.questions(head.uri().path()).collect();
+            return self.told(head, asked, self.gate.enter(rules, &questions));
+        }
+        let attributes = head.attributes();
+        let questions = self.with_gate(asked, head, &attributes);
+        self.told(head, asked, self.gate.enter(rules, &questions))
+    }
+
+    /// Decides where there is but one rule, as most have it. All of it is inlined: what is asked
+    /// and answered is then put together where it is used, and not moved there.
+    #[inline(always)]
     fn decide_one(self: &Arc<Self>, rules: &Rules, head: &Head<'_>, rule: &Ready) -> Decided {
-        let ask = match rule.ask(rules, head) {
+        let mut made = Key::default();
+        let ask = match rule.ask(rules, head, &mut made) {
             Ok(Some(ask)) => ask,
             Ok(None) => return Ok(Passing::default()),
             Err(NoAddress) => return Err(no_address(head).into()),
         };
-        let question = ask.question(head.uri().path());
-        let alone = std::slice::from_ref(&ask);
+        let question = ask.question(&made, head.uri().path());
+        let alone = Asked { asks: std::slice::from_ref(&ask), keys: std::slice::from_ref(&made) };
         let Some(single) = self.gate.enter_single(rules, &question) else {
             let entered = self.gate.enter(rules, std::slice::from_ref(&question));
             return self.told(head, alone, entered);
@@ -134,18 +164,19 @@ impl Core {
     pub(super) async fn decide_later(self: &Arc<Self>, head: Head<'_>) -> Decided {
         let rules = &*self.fixed.clone().unwrap_or_else(|| self.gate.rules_owned());
         let head = self.placed(rules, head);
-        let asks = match self.asks(rules, &head) {
+        let (asks, keys) = match self.asks(rules, &head) {
             Ok(asks) => asks,
             Err(NoAddress) => return Err(no_address(&head).into()),
         };
+        let asked = Asked { asks: &asks, keys: &keys };
         let attributes = head.attributes();
-        let questions = self.with_gate(&asks, &head, &attributes);
+        let questions = self.with_gate(asked, &head, &attributes);
         let entered = self.gate.enter_async(rules, &questions, self.max_wait).await;
-        self.told(&head, &asks, entered)
+        self.told(&head, asked, entered)
     }
 
     /// The request, with the address of its client.
-    #[inline]
+    #[inline(always)]
     fn placed<'a>(&self, rules: &Rules, head: Head<'a>) -> Head<'a> {
         let peer = match &self.peer {
             Some(peer) => peer(head.extensions()),
@@ -155,37 +186,38 @@ impl Core {
         head.with_client_ip(identity.client_ip(peer, &Headers::Map(head.headers())))
     }
 
-    #[inline]
-    fn asks<'a>(&'a self, rules: &Rules, head: &Head<'a>) -> Result<Asks<'a>, NoAddress> {
-        let mut asks = Asks::new();
+    fn asks<'a>(&'a self, rules: &Rules, head: &Head<'a>) -> Result<(Asks<'a>, Keys), NoAddress> {
+        let (mut asks, mut keys) = (Asks::new(), Keys::new());
         for rule in &self.rules {
-            if let Some(ask) = rule.ask(rules, head)? {
+            let mut made = Key::default();
+            if let Some(ask) = rule.ask(rules, head, &mut made)? {
                 asks.push(ask);
+                keys.push(made);
             }
         }
         if self.fixed.is_none() && head.client_ip().is_none() && gate_needs_address(rules) {
             return Err(NoAddress);
         }
-        Ok(asks)
+        Ok((asks, keys))
     }
 
     /// The questions of the rules and, behind them, that of the gate's own policies.
     fn with_gate<'q>(
         &self,
-        asks: &'q [Ask<'_>],
+        asked: Asked<'q, '_>,
         head: &Head<'q>,
         attributes: &'q Attributes<'q>,
     ) -> Questions<'q> {
         let own = self.fixed.is_none().then(|| Question::new(Subject::Request(attributes)));
-        questions(asks, head).chain(own).collect()
+        asked.questions(head.uri().path()).chain(own).collect()
     }
 
     /// What the gate's answer means for the request.
-    #[inline]
+    #[inline(never)]
     fn told(
         self: &Arc<Self>,
         head: &Head<'_>,
-        asks: &[Ask<'_>],
+        asked: Asked<'_, '_>,
         entered: Result<Entered<'_>, GateError>,
     ) -> Decided {
         let Entered { answer, permit, timer } = match entered {
@@ -207,21 +239,14 @@ impl Core {
             });
         }
         passing.places = permit.map(|permit| Places::new(&self.gate, permit));
-        if asks.iter().any(|ask| ask.estimate.is_some()) {
-            passing.unsettled = Reservation::new(self, asks, &answer).map(Unsettled::new);
+        if asked.asks.iter().any(|ask| ask.estimate.is_some()) {
+            passing.unsettled = Reservation::new(self, &asked, &answer).map(Unsettled::new);
         }
         Ok(passing)
     }
 }
 
-fn questions<'q, 'a>(
-    asks: &'q [Ask<'a>],
-    head: &Head<'q>,
-) -> impl Iterator<Item = Question<'q>> + use<'q, 'a> {
-    let path = head.uri().path();
-    asks.iter().map(move |ask| ask.question(path))
-}
-
+#[cold]
 fn no_address(head: &Head<'_>) -> Response<Bytes> {
     denial::fail(head, StatusCode::INTERNAL_SERVER_ERROR, NO_ADDRESS)
 }

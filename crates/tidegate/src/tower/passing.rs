@@ -34,7 +34,7 @@ pub(super) struct Passing {
 
 impl Passing {
     /// The service has answered.
-    #[inline]
+    #[inline(always)]
     pub(super) fn arrived<B>(self, response: Response<B>) -> Response<LimitedBody<B>> {
         let Passing { fields, places, timer, unsettled } = self;
         if let Some(timer) = timer {

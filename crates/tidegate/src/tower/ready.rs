@@ -45,7 +45,8 @@ pub(super) struct Ask<'a> {
 
 enum AskKey<'a> {
     Given(Cow<'a, str>),
-    Made(Key),
+    /// It was written beside it.
+    Made,
 }
 
 /// The client's address is needed, and nobody knows it.
@@ -94,12 +95,14 @@ impl Ready {
         std::iter::once(&self.own.own).chain(plans)
     }
 
-    /// What it asks; `None` if it does not hold for this request.
-    #[inline]
+    /// What it asks; `None` if it does not hold for this request. A key that must be made is
+    /// written into `made`, and goes with what is asked.
+    #[inline(always)]
     pub(super) fn ask<'a>(
         &'a self,
         rules: &Rules,
         head: &Head<'a>,
+        made: &mut Key,
     ) -> Result<Option<Ask<'a>>, NoAddress> {
         if self.when.as_ref().is_some_and(|when| !when(head)) {
             return Ok(None);
@@ -107,7 +110,7 @@ impl Ready {
         if self.needs_address && head.client_ip().is_none() {
             return Err(NoAddress);
         }
-        let Some(key) = self.key_of(rules, head) else { return Ok(None) };
+        let Some(key) = self.key_of(rules, head, made) else { return Ok(None) };
         // What no limit can count costs as much as can be counted: it never passes.
         let units = self.cost.as_ref().map(|cost| cost(head).min(bounds::MAX_COUNT));
         let counted = self.counted_for(head);
@@ -120,23 +123,23 @@ impl Ready {
         }))
     }
 
-    fn key_of<'a>(&'a self, rules: &Rules, head: &Head<'a>) -> Option<AskKey<'a>> {
+    #[inline(always)]
+    fn key_of<'a>(&'a self, rules: &Rules, head: &Head<'a>, made: &mut Key) -> Option<AskKey<'a>> {
         match &self.key {
             KeyFrom::Address => {
-                let group = rules.policies().identity().group(head.client_ip()?);
-                Some(AskKey::Made(Key::of_address(group)))
+                made.set_address(rules.policies().identity().group(head.client_ip()?));
             }
-            KeyFrom::Template(template) => {
-                Some(AskKey::Made(rules.key(template, &head.attributes())))
-            }
+            KeyFrom::Template(template) => *made = rules.key(template, &head.attributes()),
             KeyFrom::Closure(key) => match (key(head), self.keyless) {
-                (Some(key), _) => Some(AskKey::Given(key)),
-                (None, Keyless::Share) => Some(AskKey::Made(Key::missing())),
-                (None, Keyless::Skip) => None,
+                (Some(key), _) => return Some(AskKey::Given(key)),
+                (None, Keyless::Share) => *made = Key::missing(),
+                (None, Keyless::Skip) => return None,
             },
         }
+        Some(AskKey::Made)
     }
 
+    #[inline]
     fn counted_for(&self, head: &Head<'_>) -> &Counted {
         let plan = self.plan.as_ref().and_then(|plan| plan(head));
         let found =
@@ -146,20 +149,21 @@ impl Ready {
 }
 
 impl Ask<'_> {
-    pub(super) fn question<'q>(&'q self, path: &'q str) -> Question<'q> {
+    #[inline(always)]
+    pub(super) fn question<'q>(&'q self, made: &'q Key, path: &'q str) -> Question<'q> {
         let key = match &self.key {
             AskKey::Given(text) => OwnKey::Given(text.as_bytes()),
-            AskKey::Made(key) => OwnKey::Key(key),
+            AskKey::Made => OwnKey::Key(made),
         };
         let subject = Subject::Own { policy: self.policy, key, path: Some(path) };
         Question { cost: self.cost, ..Question::new(subject) }
     }
 
     /// Its key, to be kept.
-    pub(super) fn key(&self) -> Key {
+    pub(super) fn key(&self, made: &Key) -> Key {
         match &self.key {
             AskKey::Given(text) => Key::given(text.as_bytes()),
-            AskKey::Made(key) => key.clone(),
+            AskKey::Made => made.clone(),
         }
     }
 }

@@ -18,9 +18,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use smallvec::SmallVec;
 use tidegate_core::Cost;
 
-use super::core::Core;
+use super::core::{Asked, Core};
 use super::passing::in_background;
-use super::ready::Ask;
 use crate::gate::{Answer, Charged, OwnPolicy};
 
 /// What was charged before the true cost is known; in the extensions of a request to which
@@ -61,11 +60,15 @@ struct Reserved {
 
 impl Reservation {
     /// What an admitted request has reserved; `None` if that is nothing.
-    pub(super) fn new(core: &Arc<Core>, asks: &[Ask<'_>], answer: &Answer<'_>) -> Option<Self> {
-        let reserved = asks.iter().filter_map(|ask| {
+    pub(super) fn new(
+        core: &Arc<Core>,
+        asked: &Asked<'_, '_>,
+        answer: &Answer<'_>,
+    ) -> Option<Self> {
+        let reserved = asked.each().filter_map(|(ask, made)| {
             Some(Reserved {
                 place: core.place_of(ask.policy)?,
-                charged: Charged::of(ask.policy, ask.key(), answer),
+                charged: Charged::of(ask.policy, ask.key(made), answer),
                 estimate: ask.estimate?,
                 settled: AtomicBool::new(false),
             })
