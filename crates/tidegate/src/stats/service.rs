@@ -57,7 +57,7 @@ const OUTCOMES: [Outcome; 2] = [Outcome::Allowed, Outcome::WouldDeny];
 #[must_use = "only a timer that is finished counts"]
 pub struct ServiceTimer {
     begun: Instant,
-    of: SmallVec<[(Arc<Watch>, Outcome); 1]>,
+    of: SmallVec<[(Arc<Watch>, Outcome); 2]>,
 }
 
 impl ServiceTimer {

@@ -123,7 +123,7 @@ mod tests {
     #[tokio::test]
     async fn plans_differ_and_addresses_are_shared() {
         let app = app().expect("an app");
-        let ask = async |request| {
+        let ask = async |request: Request| {
             let response = app.clone().oneshot(request).await.expect("it cannot fail");
             let told = response.headers().get("ratelimit").cloned();
             (response.status().as_u16(), told.map(|told| told.to_str().expect("text").to_owned()))

@@ -43,6 +43,7 @@ async fn main() -> Result<(), Failed> {
 #[cfg(test)]
 mod tests {
     use tonic::Code;
+    use tonic::transport::Endpoint;
     use tonic_health::pb::HealthCheckRequest;
     use tonic_health::pb::health_client::HealthClient;
 
@@ -54,7 +55,8 @@ mod tests {
         let address = listener.local_addr()?;
         let limit = "2 per 1h sliding-log".parse()?;
         let serving = tokio::spawn(serve(listener, limit));
-        let mut client = HealthClient::connect(format!("http://{address}")).await?;
+        let channel = Endpoint::from_shared(format!("http://{address}"))?.connect().await?;
+        let mut client = HealthClient::new(channel);
         for _ in 0..2 {
             client.check(HealthCheckRequest::default()).await?;
         }
