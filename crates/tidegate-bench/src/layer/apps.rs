@@ -137,7 +137,7 @@ fn ours(router: Router, forms: &str, rules: usize) -> App {
         builder = builder.rule(Rule::new(format!("rule-{number}"), limits));
     }
     let per_client = if rules == 1 { 1 } else { 4 };
-    let router = router.layer(builder.build().expect("a layer"));
+    let router = router.layer(builder.build().expect("a layer").for_axum());
     App {
         router,
         counted: Box::new(move || Some(limiter.stats().tracked_keys as u64 / per_client)),

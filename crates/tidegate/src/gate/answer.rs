@@ -8,6 +8,7 @@ use tidegate_core::{Decision, Limit, ResetAfter, RetryAfter};
 use crate::headers::{self, Shown};
 use crate::policy::Mode;
 use crate::stats::Decided;
+use crate::store::Told;
 
 /// When to ask again after a denial for want of the store: nobody knows when it is
 /// back, but by then it was tried several times.
@@ -94,6 +95,13 @@ impl<'a> Answer<'a> {
         let mut lines = SmallVec::new();
         lines.push(line);
         Answer { allowed, decided: Decided::Exact, no_room: false, lines, speaker: Some(0) }
+    }
+
+    /// The same, from what the store said.
+    pub(crate) fn plain(policy: Option<&'a str>, limit: &'a Limit, told: Told) -> Self {
+        let decided = Decided::Exact;
+        let line = Line { policy, limit, mode: Mode::Enforce, decision: told.decision, decided };
+        Answer { no_room: told.no_room, ..Answer::of_one(line) }
     }
 
     /// The answer of lines that were not all decided by the store: any denial wins.

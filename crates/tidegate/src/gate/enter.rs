@@ -7,13 +7,15 @@
 
 use std::time::{Duration, Instant};
 
-use smallvec::SmallVec;
+use tidegate_core::Cost;
 
 use super::held::HeldPermit;
+use super::plain::Plain;
 use super::plan::{Plan, Taking};
 use super::together::first_id;
-use super::{Answer, Gate, GateError, Line, Question, Rules, is_timed};
-use crate::stats::{Outcome, ServiceTimer};
+use super::{Answer, Gate, GateError, OwnPolicy, Question, Rules, is_timed};
+use crate::stats::ServiceTimer;
+use crate::store::Told;
 use crate::{CheckError, MAX_CHECKS};
 
 /// What came of asking to be let in.
@@ -41,15 +43,10 @@ impl Gate {
         questions: &[Question<'a>],
     ) -> Result<Entered<'a>, GateError> {
         self.in_memory()?;
-        if let [question] = questions
-            && let Some(single) = self.enter_single(rules, question)
-        {
-            return single.map(Single::entered);
-        }
         let begun = is_timed().then(Instant::now);
         let mut plan = Plan::default();
         self.fill_entering(rules, questions, &mut plan)?;
-        let (answer, permit) = self.enter_here(&plan, questions)?;
+        let (answer, permit) = self.enter_here(&mut plan, questions)?;
         let elapsed = begun.map(|begun| begun.elapsed());
         Ok(self.entered(&plan, questions, (answer, permit), elapsed))
     }
@@ -75,14 +72,14 @@ impl Gate {
                 let verdict = self.limiter.wait(&plan.checks(), max_wait).await?;
                 (plan.answer(&verdict), None)
             }
-            (None, None) => self.enter_here(&plan, questions)?,
+            (None, None) => self.enter_here(&mut plan, questions)?,
             (Some(shared), Some(max_wait)) => {
                 (self.wait_planned(shared, &plan, max_wait).await?, None)
             }
             (Some(shared), None) if plan.holds() => self.hold_shared(shared, &plan, None).await?,
             (Some(shared), None) => {
                 let id = first_id(questions).filter(|_| plan.charges());
-                (self.decide_shared(shared, &plan, id).await?, None)
+                (self.decide_shared(shared, &mut plan, id).await?, None)
             }
         };
         // Who waited did not take long to decide.
@@ -109,7 +106,7 @@ impl Gate {
     /// What this process's memory says.
     fn enter_here<'a>(
         &self,
-        plan: &Plan<'a>,
+        plan: &mut Plan<'a>,
         questions: &[Question<'a>],
     ) -> Result<(Answer<'a>, Option<HeldPermit>), GateError> {
         if !plan.holds() {
@@ -134,37 +131,26 @@ impl Gate {
         Entered { answer, permit, timer }
     }
 
-    /// A single question that needs no plan, as most are; `None` if it does. What it gives is
-    /// small: an answer has room for several limits, and is moved about with all of it.
+    /// Lets a request in under one policy of the program's own that
+    /// [is plain](OwnPolicy::is_plain), in memory: what [`Gate::enter`] does, without a plan.
+    /// `name` is the key as the store sees it, behind the policy's prefix.
     #[inline(always)]
-    pub(crate) fn enter_single<'a>(
-        &'a self,
-        rules: &'a Rules,
-        question: &Question<'a>,
-    ) -> Option<Result<Single<'a>, GateError>> {
-        let mut keys = SmallVec::<[u8; 128]>::new();
-        let plain = self.plain(rules, question, &mut keys)?;
-        let (line, no_room) = match self.decide_plain(&plain, &keys, question) {
-            Ok(decided) => decided,
-            Err(error) => return Some(Err(error)),
+    pub(crate) fn enter_own(
+        &self,
+        own: &OwnPolicy,
+        name: &[u8],
+        units: u64,
+        route: &str,
+    ) -> Result<Told, GateError> {
+        let plain = Plain {
+            policy: None,
+            limit: &own.policy().limits()[0],
+            cost: Cost::Ask(units),
+            stats: &own.stats()[0],
+            key: 0..name.len(),
+            bare: own.prefix().len(),
         };
-        let timed = line.decision.allowed && ServiceTimer::is_due();
-        let timer = timed.then(|| ServiceTimer::new([(plain.stats, Outcome::Allowed)]));
-        Some(Ok(Single { line, no_room, timer }))
-    }
-}
-
-/// What came of asking about one limit that has all the say.
-pub(crate) struct Single<'a> {
-    pub(crate) line: Line<'a>,
-    no_room: bool,
-    pub(crate) timer: Option<ServiceTimer>,
-}
-
-impl<'a> Single<'a> {
-    pub(crate) fn entered(self) -> Entered<'a> {
-        let Single { line, no_room, timer } = self;
-        Entered { answer: Answer { no_room, ..Answer::of_one(line) }, permit: None, timer }
+        self.decide_plain(&plain, name, (Some(route), None))
     }
 }
 

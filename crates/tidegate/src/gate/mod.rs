@@ -48,12 +48,12 @@ use tidegate_core::Cost;
 pub use self::answer::{Answer, Line};
 pub use self::ask::{Question, Subject};
 pub use self::enter::Entered;
-#[cfg(feature = "tower")]
-pub(crate) use self::enter::Single;
 pub use self::error::GateError;
 pub use self::held::{Held, HeldPermit, SharedPermit};
 pub(crate) use self::own::Charged;
 pub use self::own::{OwnKey, OwnPolicy};
+#[cfg(feature = "tower")]
+pub(crate) use self::plain::is_as_it_comes;
 pub use self::rules::Rules;
 pub use self::shared::{Asked, SharedStore};
 pub use self::together::Together;

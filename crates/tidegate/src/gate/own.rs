@@ -12,7 +12,7 @@ use tidegate_core::Cost;
 
 use super::plan::{Plan, Taking};
 use super::{Answer, Gate, GateError, Question, Rules, Subject};
-use crate::policy::{Key, Policy};
+use crate::policy::{Charge, Key, Mode, Policy, holds};
 use crate::stats::{Decided, LimitStats};
 
 /// A policy of the program's own, with its counters; from [`Gate::own`].
@@ -20,6 +20,8 @@ use crate::stats::{Decided, LimitStats};
 pub struct OwnPolicy {
     policy: Policy,
     stats: Box<[Arc<LimitStats>]>,
+    /// What its keys begin with in the store.
+    prefix: Box<[u8]>,
 }
 
 impl OwnPolicy {
@@ -28,8 +30,19 @@ impl OwnPolicy {
         &self.policy
     }
 
-    pub(super) fn stats(&self) -> &[Arc<LimitStats>] {
+    pub(crate) fn stats(&self) -> &[Arc<LimitStats>] {
         &self.stats
+    }
+
+    /// What its keys begin with in the store.
+    pub(crate) fn prefix(&self) -> &[u8] {
+        &self.prefix
+    }
+
+    /// Whether it has one limit, which has all the say and holds no place.
+    pub(crate) fn is_plain(&self) -> bool {
+        let one = matches!(self.policy.limits(), [limit] if !holds(limit));
+        one && self.policy.mode() == Mode::Enforce && *self.policy.cost() == Charge::Fixed(1)
     }
 }
 
@@ -83,7 +96,10 @@ impl Gate {
     pub fn own(&self, policy: Policy) -> OwnPolicy {
         let (name, mode) = (policy.name(), policy.mode());
         let stats = policy.limits().iter().map(|limit| self.stats().limit(name, limit, mode));
-        OwnPolicy { stats: stats.collect(), policy }
+        let stats = stats.collect();
+        let mut prefix = SmallVec::<[u8; 128]>::new();
+        super::plan::write_key(name, b"", &mut prefix);
+        OwnPolicy { stats, prefix: prefix.as_slice().into(), policy }
     }
 
     /// What a key has left of the limits of a policy of the program's own, without touching
@@ -159,11 +175,11 @@ impl Gate {
         cost: Cost,
     ) -> Result<(), GateError> {
         let Some(shared) = &self.shared else { return self.settle(own, charged, cost) };
-        let plan = settling(own, charged, cost);
+        let mut plan = settling(own, charged, cost);
         if charged.locally {
             self.answer_alone(&plan, shared.nodes(), super::fallback::Asking::CHECK)?;
         } else {
-            self.decide_shared(shared, &plan, None).await?;
+            self.decide_shared(shared, &mut plan, None).await?;
         }
         Ok(())
     }

@@ -11,25 +11,24 @@ use std::time::Instant;
 use smallvec::{Array, SmallVec};
 use tidegate_core::{Cost, Limit};
 
-use super::own::OwnKey;
 use super::plan::write_key;
-use super::{Answer, Gate, GateError, Line, Question, Rules, Subject, is_timed};
+use super::{Answer, Gate, GateError, Question, Rules, Subject, is_timed, named};
 use crate::policy::{Charge, MAX_KEY_BYTES, Mode, holds};
 use crate::stats::{self, Decided, LimitStats, Seen};
-use crate::store::BATCH;
+use crate::store::{BATCH, Told};
 
 /// Room for the keys of so many questions without asking for memory.
 type Keys = SmallVec<[u8; 32 * BATCH]>;
 
 /// A question that needs no plan.
 pub(super) struct Plain<'a> {
-    policy: Option<&'a str>,
-    limit: &'a Limit,
-    cost: Cost,
+    pub(super) policy: Option<&'a str>,
+    pub(super) limit: &'a Limit,
+    pub(super) cost: Cost,
     pub(super) stats: &'a LimitStats,
     /// Where its key lies, and where in that the part behind the policy's name.
-    key: Range<usize>,
-    bare: usize,
+    pub(super) key: Range<usize>,
+    pub(super) bare: usize,
 }
 
 impl Gate {
@@ -83,18 +82,6 @@ impl Gate {
                 }
                 (Some(policy.name()), key, variant.limits(), rules.stats_of(policy, 0), own)
             }
-            Subject::Own { policy: own, key, .. } => {
-                let policy = own.policy();
-                let Charge::Fixed(units) = *policy.cost() else { return None };
-                let key = match key {
-                    OwnKey::Given(key) => Some(key).filter(|key| is_as_it_comes(key))?,
-                    OwnKey::Key(key) => key.as_ref(),
-                };
-                if policy.mode() != Mode::Enforce {
-                    return None;
-                }
-                (Some(policy.name()), key, policy.limits(), own.stats(), units)
-            }
             Subject::Limits { key, limits } => (None, key, limits, &self.caller[..], 1),
             _ => return None,
         };
@@ -115,20 +102,18 @@ impl Gate {
         keys: &[u8],
         question: &Question<'_>,
     ) -> Result<Answer<'a>, GateError> {
-        let (line, no_room) = self.decide_plain(plain, keys, question)?;
-        let mut answer = Answer::of_one(line);
-        answer.no_room = no_room;
-        Ok(answer)
+        let told = self.decide_plain(plain, keys, named(question))?;
+        Ok(Answer::plain(plain.policy, plain.limit, told))
     }
 
-    /// The one line there is, and whether want of room alone is why it denies.
+    /// Decides, and counts what was decided; with the request's path and id.
     #[inline(always)]
-    pub(super) fn decide_plain<'a>(
+    pub(super) fn decide_plain(
         &self,
-        plain: &Plain<'a>,
+        plain: &Plain<'_>,
         keys: &[u8],
-        question: &Question<'_>,
-    ) -> Result<(Line<'a>, bool), GateError> {
+        (route, request_id): (Option<&str>, Option<&str>),
+    ) -> Result<Told, GateError> {
         let begun = is_timed().then(Instant::now);
         let told = self.limiter.check_told(&keys[plain.key.clone()], plain.limit, plain.cost)?;
         if matches!(plain.cost, Cost::Ask(1..)) {
@@ -144,23 +129,16 @@ impl Gate {
             self.stats.record(&Seen {
                 lines: &[line],
                 allowed: told.decision.allowed,
-                route: question.subject.route(),
-                request_id: question.request_id,
+                route,
+                request_id,
                 elapsed: begun.map(|begun| begun.elapsed()),
             });
         }
-        let line = Line {
-            policy: plain.policy,
-            limit: plain.limit,
-            mode: Mode::Enforce,
-            decision: told.decision,
-            decided: Decided::Exact,
-        };
-        Ok((line, told.no_room))
+        Ok(told)
     }
 }
 
 /// Whether a key is taken as it comes: not cut, and nothing in it escaped.
-fn is_as_it_comes(key: &[u8]) -> bool {
+pub(crate) fn is_as_it_comes(key: &[u8]) -> bool {
     key.len() <= MAX_KEY_BYTES && key.first() != Some(&0)
 }

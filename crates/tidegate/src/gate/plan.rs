@@ -449,6 +449,8 @@ fn own_part(own: &OwnPolicy) -> Part<'_> {
     Part {
         policy: Some(policy.name()),
         question: 0,
+        quota: false,
+        spent: false,
         replaces: &[],
         limits: policy.limits(),
         mode: policy.mode(),

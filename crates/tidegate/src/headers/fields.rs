@@ -24,7 +24,7 @@ static DRAFT_6: [HeaderName; 3] = [
     HeaderName::from_static("ratelimit-remaining"),
     HeaderName::from_static("ratelimit-reset"),
 ];
-static X_RATELIMIT: [HeaderName; 3] = [
+pub(super) static X_RATELIMIT: [HeaderName; 3] = [
     HeaderName::from_static("x-ratelimit-limit"),
     HeaderName::from_static("x-ratelimit-remaining"),
     HeaderName::from_static("x-ratelimit-reset"),
@@ -39,6 +39,12 @@ impl Sink for HeaderMap {
     fn put(&mut self, name: &'static HeaderName, value: HeaderValue) {
         self.insert(name, value);
     }
+}
+
+/// When so much time from now has passed, in seconds since 1970, rounded up.
+pub(super) fn unix_seconds(now: SystemTime, wait: Duration) -> u64 {
+    let since_1970 = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+    seconds_up(since_1970.saturating_add(wait))
 }
 
 /// The fields of one response in the making.
@@ -105,8 +111,7 @@ impl<'a, S: Sink> Fields<'a, S> {
     /// `X-RateLimit-Limit: 100`, `-Remaining: 50`, `-Reset: 1700000030`.
     pub(super) fn x_rate_limit(&mut self, now: SystemTime) {
         let Some(numbers) = &self.numbers else { return };
-        let since_1970 = now.duration_since(UNIX_EPOCH).unwrap_or_default();
-        let reset = seconds_up(since_1970.saturating_add(numbers.reset()));
+        let reset = unix_seconds(now, numbers.reset());
         let values = [numbers.limit, numbers.remaining, reset];
         X_RATELIMIT.iter().zip(values).for_each(|(name, value)| self.put_number(name, value));
     }

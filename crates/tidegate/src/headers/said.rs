@@ -1,4 +1,4 @@
-//! The fields of one limit in the newest form, as far as they can be written beforehand.
+//! The fields of one limit in the usual forms, as far as they can be written beforehand.
 //!
 //! A service with one limit says nearly the same on every response: two numbers differ. So
 //! the rest is rendered once, by what renders the fields anyway, and the numbers are put in.
@@ -7,26 +7,28 @@ use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, HeaderValue};
 
-use super::fields::{RATELIMIT, RATELIMIT_POLICY, Sink, put_parameter};
+use super::fields::{RATELIMIT, RATELIMIT_POLICY, X_RATELIMIT, put_parameter, unix_seconds};
 use super::text::{Text, seconds_up};
 use super::{Form, Forms, Line, Shown, render};
 use crate::{Limit, RetryAfter};
 
 /// What is said of one limit whenever it admits.
 #[derive(Debug)]
-pub(crate) struct Said {
-    /// `"api"`.
-    name: Box<[u8]>,
-    /// `"api";q=100;w=60`.
-    policy: HeaderValue,
+pub(crate) enum Said {
+    /// In the newest draft's form.
+    Draft10 {
+        /// `"api"`.
+        name: Box<[u8]>,
+        /// `"api";q=100;w=60`.
+        policy: HeaderValue,
+    },
+    /// As `X-RateLimit-*`.
+    XRateLimit { limit: HeaderValue },
 }
 
 impl Said {
     /// `None` if other forms are to be sent.
     pub(crate) fn new(forms: Forms, policy: &str, limit: &Limit) -> Option<Self> {
-        if forms != Forms::NONE.with(Form::Draft10) {
-            return None;
-        }
         let line = Line {
             policy,
             limit,
@@ -37,22 +39,38 @@ impl Said {
         let shown = Shown { allowed: true, lines: &[line], speaker: Some(0) };
         let mut fields = HeaderMap::new();
         render(forms, &shown, SystemTime::UNIX_EPOCH, &mut fields);
-        let policy = fields.remove(&RATELIMIT_POLICY)?;
-        let name = fields.get(&RATELIMIT)?.as_bytes().strip_suffix(b";r=0;t=0")?.into();
-        Some(Said { name, policy })
+        if forms == Forms::NONE.with(Form::Draft10) {
+            let policy = fields.remove(&RATELIMIT_POLICY)?;
+            let name = fields.get(&RATELIMIT)?.as_bytes().strip_suffix(b";r=0;t=0")?.into();
+            return Some(Said::Draft10 { name, policy });
+        }
+        let is_x = forms == Forms::NONE.with(Form::XRateLimit);
+        let limit = fields.remove(&X_RATELIMIT[0]).filter(|_| is_x)?;
+        Some(Said::XRateLimit { limit })
     }
 
     /// The fields of a response that was admitted with so much left.
     #[inline]
-    pub(crate) fn put(&self, remaining: u64, reset_after: Duration, out: &mut impl Sink) {
-        let mut text = Text::new();
-        text.extend_from_slice(&self.name);
-        put_parameter(&mut text, b";r=", remaining);
-        put_parameter(&mut text, b";t=", seconds_up(reset_after));
-        // Cannot fail: the text is made of printable ASCII.
-        if let Ok(value) = HeaderValue::from_bytes(&text) {
-            out.put(&RATELIMIT, value);
-            out.put(&RATELIMIT_POLICY, self.policy.clone());
+    pub(crate) fn put(&self, remaining: u64, reset_after: Duration, out: &mut HeaderMap) {
+        match self {
+            Said::Draft10 { name, policy } => {
+                let mut text = Text::new();
+                text.extend_from_slice(name);
+                put_parameter(&mut text, b";r=", remaining);
+                put_parameter(&mut text, b";t=", seconds_up(reset_after));
+                // Cannot fail: the text is made of printable ASCII.
+                if let Ok(value) = HeaderValue::from_bytes(&text) {
+                    out.insert(&RATELIMIT, value);
+                    out.insert(&RATELIMIT_POLICY, policy.clone());
+                }
+            }
+            Said::XRateLimit { limit } => {
+                let [limit_name, remaining_name, reset_name] = &X_RATELIMIT;
+                out.insert(limit_name, limit.clone());
+                out.insert(remaining_name, HeaderValue::from(remaining));
+                let reset = unix_seconds(SystemTime::now(), reset_after);
+                out.insert(reset_name, HeaderValue::from(reset));
+            }
         }
     }
 }

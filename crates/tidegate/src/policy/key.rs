@@ -57,8 +57,7 @@ impl Key {
         key
     }
 
-    /// The same in place: a key is large, and moving it costs more than writing it.
-    #[inline]
+    /// The same in place.
     pub(crate) fn set_address(&mut self, group: IpGroup) {
         self.0.clear();
         write_group(group, &mut self.0);

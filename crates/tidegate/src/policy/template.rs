@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::ops::Range;
 use std::str::FromStr;
 
-use smallvec::SmallVec;
+use smallvec::{Array, SmallVec};
 
 use super::facts::Facts;
 use super::key::{Key, Writer, value_length};
@@ -138,28 +138,44 @@ fn names(slot: &[Alternative]) -> Vec<String> {
 
 /// An address as text, on the stack.
 #[inline]
-pub(super) fn write_group(group: IpGroup, out: &mut SmallVec<[u8; 64]>) {
+pub(crate) fn write_group<A: Array<Item = u8>>(group: IpGroup, out: &mut SmallVec<A>) {
     let IpAddr::V4(address) = group.network() else {
         // Writing to memory cannot fail.
         let _ = fmt::Write::write_fmt(&mut Text(out), format_args!("{group}"));
         return;
     };
-    // Nearly every key is one of these, and formatting them takes longer than all the rest.
-    let (mut text, mut length) = ([0; 16], 0);
+    // Nearly every key is one of these, and formatting them takes longer than all the rest. Four
+    // bytes are written for each, of which the next overwrites those that are not its own.
+    let (mut text, mut length) = ([0; 20], 0);
     for octet in address.octets() {
-        for (least, digit) in [(100, octet / 100), (10, octet / 10 % 10), (0, octet % 10)] {
-            text[length & 15] = b'0' + digit;
-            length += usize::from(octet >= least);
-        }
-        text[length & 15] = b'.';
-        length += 1;
+        let (written, own) = OCTETS[usize::from(octet)];
+        text[length & 15..][..4].copy_from_slice(&written);
+        length += usize::from(own);
     }
     out.extend_from_slice(&text[..length - 1]);
 }
 
-struct Text<'t>(&'t mut SmallVec<[u8; 64]>);
+/// Every octet as text, with a point behind it, and how long that is.
+static OCTETS: [([u8; 4], u8); 256] = {
+    let mut all = [([0; 4], 0); 256];
+    let mut octet = 0_u8;
+    loop {
+        let [a, b, c] = [b'0' + octet / 100, b'0' + octet / 10 % 10, b'0' + octet % 10];
+        all[octet as usize] = match octet {
+            100.. => ([a, b, c, b'.'], 4),
+            10.. => ([b, c, b'.', 0], 3),
+            _ => ([c, b'.', 0, 0], 2),
+        };
+        if octet == u8::MAX {
+            break all;
+        }
+        octet += 1;
+    }
+};
 
-impl fmt::Write for Text<'_> {
+struct Text<'t, A: Array<Item = u8>>(&'t mut SmallVec<A>);
+
+impl<A: Array<Item = u8>> fmt::Write for Text<'_, A> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         self.0.extend_from_slice(text.as_bytes());
         Ok(())

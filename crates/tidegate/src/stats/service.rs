@@ -80,12 +80,20 @@ impl ServiceTimer {
     /// The request has been served.
     pub fn finish(self) {
         let elapsed = self.begun.elapsed();
-        let stripe = stripe();
-        for (watch, outcome) in &self.of {
-            let served = watch.service.get_or_init(Default::default);
-            served.0[usize::from(*outcome != Outcome::Allowed)].add(stripe, elapsed);
-        }
+        self.of.iter().for_each(|(watch, outcome)| count(watch, *outcome, elapsed));
     }
+}
+
+impl LimitStats {
+    /// A request that was let in under this policy has been served.
+    pub(crate) fn served(&self, outcome: Outcome, elapsed: Duration) {
+        count(self.watch(), outcome, elapsed);
+    }
+}
+
+fn count(watch: &Watch, outcome: Outcome, elapsed: Duration) {
+    let served = watch.service.get_or_init(Default::default);
+    served.0[usize::from(outcome != Outcome::Allowed)].add(stripe(), elapsed);
 }
 
 /// How long it took to serve the requests of one policy.

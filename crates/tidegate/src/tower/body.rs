@@ -33,13 +33,75 @@ pin_project! {
     }
 }
 
+/// What bodies become behind the layer: [`Wrapped`], unless told otherwise.
+pub trait Bodies<B>: sealed::Bodies<B> {}
+
+/// Any body: it is wrapped, as a [`LimitedBody`].
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct Wrapped;
+
+impl<B> Bodies<B> for Wrapped {}
+
+impl<B> sealed::Bodies<B> for Wrapped {
+    type Body = LimitedBody<B>;
+
+    #[inline]
+    fn service(body: B, places: Option<Box<Places>>) -> LimitedBody<B> {
+        LimitedBody::service(body, places)
+    }
+
+    fn denial(text: Bytes) -> LimitedBody<B> {
+        LimitedBody { content: Content::Denial { text } }
+    }
+}
+
+/// axum's bodies: they stay as they are, which saves axum boxing them anew.
+/// Only those of responses that hold places are wrapped.
+#[cfg(feature = "axum")]
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct Axum;
+
+#[cfg(feature = "axum")]
+impl Bodies<axum::body::Body> for Axum {}
+
+#[cfg(feature = "axum")]
+impl sealed::Bodies<axum::body::Body> for Axum {
+    type Body = axum::body::Body;
+
+    #[inline]
+    fn service(body: axum::body::Body, places: Option<Box<Places>>) -> axum::body::Body {
+        match places {
+            None => body,
+            places => axum::body::Body::new(LimitedBody::service(body, places)),
+        }
+    }
+
+    fn denial(text: Bytes) -> axum::body::Body {
+        text.into()
+    }
+}
+
+pub(super) mod sealed {
+    use super::{Bytes, Places};
+
+    /// Nobody else has places to hold.
+    pub trait Bodies<B> {
+        /// What bodies become.
+        type Body;
+
+        /// The service's own, and what is held until it has ended.
+        fn service(body: B, places: Option<Box<Places>>) -> Self::Body;
+
+        /// That of a denial.
+        fn denial(text: Bytes) -> Self::Body;
+    }
+}
+
 impl<B> LimitedBody<B> {
     pub(super) fn service(body: B, places: Option<Box<Places>>) -> Self {
         LimitedBody { content: Content::Service { body, places } }
-    }
-
-    pub(super) fn denial(text: Bytes) -> Self {
-        LimitedBody { content: Content::Denial { text } }
     }
 }
 

@@ -6,16 +6,16 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use http::{Extensions, Response, StatusCode};
+use http::{Extensions, HeaderMap, Response, StatusCode};
 use smallvec::SmallVec;
 
 use super::denial::{self, Denied};
 use super::head::Head;
-use super::passing::{Passing, Places};
+use super::passing::{Passing, Places, Rest};
 use super::ready::{Ask, NoAddress, Ready, uses_address};
 use super::reservation::{Reservation, Unsettled};
 use crate::attributes::{Attributes, Headers};
-use crate::gate::{Entered, Gate, GateError, OwnPolicy, Question, Rules, Single, Subject};
+use crate::gate::{Entered, Gate, GateError, OwnPolicy, Question, Rules, Subject};
 use crate::headers::{Forms, render_to};
 use crate::policy::Key;
 
@@ -44,7 +44,7 @@ type Keys = SmallVec<[Key; 2]>;
 type Questions<'a> = SmallVec<[Question<'a>; 2]>;
 
 /// What was asked, and beside it the keys that were made for it.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub(super) struct Asked<'q, 'a> {
     asks: &'q [Ask<'a>],
     keys: &'q [Key],
@@ -93,25 +93,24 @@ impl Core {
 
     /// Decides at once.
     #[inline(always)]
-    pub(super) fn decide(self: &Arc<Self>, head: Head<'_>) -> Decided {
+    pub(super) fn decide(self: &Arc<Self>, head: &Head<'_>) -> Decided {
+        if let (Some(rules), [only]) = (&self.fixed, &*self.rules)
+            && let Some(decided) = self.decide_quickly(rules, only, head)
+        {
+            return decided;
+        }
+        self.decide_any(head)
+    }
+
+    #[inline(never)]
+    fn decide_any(self: &Arc<Self>, head: &Head<'_>) -> Decided {
         match &self.fixed {
             Some(rules) => self.decide_by(rules, head),
             None => self.decide_by(&self.gate.rules(), head),
         }
     }
 
-    #[inline(always)]
-    fn decide_by(self: &Arc<Self>, rules: &Rules, head: Head<'_>) -> Decided {
-        let head = self.placed(rules, head);
-        if let (Some(_), [only]) = (&self.fixed, &*self.rules) {
-            return self.decide_one(rules, &head, only);
-        }
-        self.decide_all(rules, &head)
-    }
-
-    /// Decides where there are several.
-    #[inline(never)]
-    fn decide_all(self: &Arc<Self>, rules: &Rules, head: &Head<'_>) -> Decided {
+    fn decide_by(self: &Arc<Self>, rules: &Rules, head: &Head<'_>) -> Decided {
         let (asks, keys) = match self.asks(rules, head) {
             Ok(asks) => asks,
             Err(NoAddress) => return Err(no_address(head).into()),
@@ -126,44 +125,9 @@ impl Core {
         self.told(head, asked, self.gate.enter(rules, &questions))
     }
 
-    /// Decides where there is but one rule, as most have it. All of it is inlined: what is asked
-    /// and answered is then put together where it is used, and not moved there.
-    #[inline(always)]
-    fn decide_one(self: &Arc<Self>, rules: &Rules, head: &Head<'_>, rule: &Ready) -> Decided {
-        let mut made = Key::default();
-        let ask = match rule.ask(rules, head, &mut made) {
-            Ok(Some(ask)) => ask,
-            Ok(None) => return Ok(Passing::default()),
-            Err(NoAddress) => return Err(no_address(head).into()),
-        };
-        let question = ask.question(&made, head.uri().path());
-        let alone = Asked { asks: std::slice::from_ref(&ask), keys: std::slice::from_ref(&made) };
-        let Some(single) = self.gate.enter_single(rules, &question) else {
-            let entered = self.gate.enter(rules, std::slice::from_ref(&question));
-            return self.told(head, alone, entered);
-        };
-        match single {
-            Ok(Single { line, timer, .. })
-                if line.decision.allowed
-                    && ask.estimate.is_none()
-                    && (ask.said.is_some() || self.forms == Forms::NONE) =>
-            {
-                let mut passing = Passing { timer, ..Passing::default() };
-                if let Some(said) = ask.said {
-                    let reset_us = line.decision.reset_after.as_micros();
-                    let reset_after = Duration::from_micros(reset_us);
-                    said.put(line.decision.remaining, reset_after, &mut passing.fields);
-                }
-                Ok(passing)
-            }
-            single => self.told(head, alone, single.map(Single::entered)),
-        }
-    }
-
     /// Decides when it is its turn, or when the store has answered.
     pub(super) async fn decide_later(self: &Arc<Self>, head: Head<'_>) -> Decided {
         let rules = &*self.fixed.clone().unwrap_or_else(|| self.gate.rules_owned());
-        let head = self.placed(rules, head);
         let (asks, keys) = match self.asks(rules, &head) {
             Ok(asks) => asks,
             Err(NoAddress) => return Err(no_address(&head).into()),
@@ -175,15 +139,19 @@ impl Core {
         self.told(&head, asked, entered)
     }
 
-    /// The request, with the address of its client.
+    /// The address of who sent a request with these.
     #[inline(always)]
-    fn placed<'a>(&self, rules: &Rules, head: Head<'a>) -> Head<'a> {
+    pub(super) fn client_ip(&self, extensions: &Extensions, headers: &HeaderMap) -> Option<IpAddr> {
         let peer = match &self.peer {
-            Some(peer) => peer(head.extensions()),
-            None => usual_peer(head.extensions()),
+            Some(peer) => peer(extensions),
+            None => usual_peer(extensions),
         };
-        let identity = rules.policies().identity();
-        head.with_client_ip(identity.client_ip(peer, &Headers::Map(head.headers())))
+        let found =
+            |rules: &Rules| rules.policies().identity().client_ip(peer, &Headers::Map(headers));
+        match &self.fixed {
+            Some(rules) => found(rules),
+            None => found(&self.gate.rules()),
+        }
     }
 
     fn asks<'a>(&'a self, rules: &Rules, head: &Head<'a>) -> Result<(Asks<'a>, Keys), NoAddress> {
@@ -214,7 +182,7 @@ impl Core {
 
     /// What the gate's answer means for the request.
     #[inline(never)]
-    fn told(
+    pub(super) fn told(
         self: &Arc<Self>,
         head: &Head<'_>,
         asked: Asked<'_, '_>,
@@ -232,7 +200,7 @@ impl Core {
             };
             return Err(response.into());
         }
-        let mut passing = Passing { timer, ..Passing::default() };
+        let mut passing = Rest { timer, ..Rest::default() };
         if self.forms != Forms::NONE {
             answer.show(|shown| {
                 render_to(self.forms, shown, SystemTime::now, &mut passing.fields);
@@ -242,12 +210,12 @@ impl Core {
         if asked.asks.iter().any(|ask| ask.estimate.is_some()) {
             passing.unsettled = Reservation::new(self, &asked, &answer).map(Unsettled::new);
         }
-        Ok(passing)
+        Ok(passing.into())
     }
 }
 
 #[cold]
-fn no_address(head: &Head<'_>) -> Response<Bytes> {
+pub(super) fn no_address(head: &Head<'_>) -> Response<Bytes> {
     denial::fail(head, StatusCode::INTERNAL_SERVER_ERROR, NO_ADDRESS)
 }
 

@@ -21,30 +21,25 @@ pub struct Head<'a> {
 impl<'a> Head<'a> {
     /// Of a request on its way through.
     #[inline]
-    pub(super) fn of<B>(request: &'a Request<B>) -> Self {
+    pub(super) fn of<B>(request: &'a Request<B>, client_ip: Option<IpAddr>) -> Self {
         Head {
             method: request.method(),
             uri: request.uri(),
             headers: request.headers(),
             extensions: request.extensions(),
-            client_ip: None,
+            client_ip,
         }
     }
 
     /// Of a request whose body was put aside, because it may not be looked at by two threads.
-    pub(super) fn of_parts(parts: &'a Parts) -> Self {
+    pub(super) fn of_parts(parts: &'a Parts, client_ip: Option<IpAddr>) -> Self {
         Head {
             method: &parts.method,
             uri: &parts.uri,
             headers: &parts.headers,
             extensions: &parts.extensions,
-            client_ip: None,
+            client_ip,
         }
-    }
-
-    #[inline]
-    pub(super) fn with_client_ip(self, client_ip: Option<IpAddr>) -> Self {
-        Head { client_ip, ..self }
     }
 
     /// The method.

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::fmt;
+use std::marker::PhantomData;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +11,9 @@ use bytes::Bytes;
 use http::{Extensions, Response};
 use tower_layer::Layer;
 
+#[cfg(feature = "axum")]
+use super::body::Axum;
+use super::body::Wrapped;
 use super::core::{Core, OnDenied, PeerOf};
 use super::denial::Denied;
 use super::error::LayerError;
@@ -34,9 +38,9 @@ use crate::{Limit, Limiter, MAX_CHECKS};
 /// # let _: RateLimitLayer = layer.clone();
 /// # Ok::<(), tidegate::LimitError>(())
 /// ```
-#[derive(Clone)]
-pub struct RateLimitLayer {
+pub struct RateLimitLayer<K = Wrapped> {
     core: Arc<Core>,
+    bodies: PhantomData<fn() -> K>,
 }
 
 impl RateLimitLayer {
@@ -80,6 +84,15 @@ impl RateLimitLayer {
         Builder { gate: Some(gate), ..Builder::default() }
     }
 
+    /// The same for services whose bodies are axum's, such as all behind a `Router`: they
+    /// stay as they are, where otherwise axum would box each of them once more.
+    #[cfg(feature = "axum")]
+    pub fn for_axum(self) -> RateLimitLayer<Axum> {
+        RateLimitLayer { core: self.core, bodies: PhantomData }
+    }
+}
+
+impl<K> RateLimitLayer<K> {
     /// The gate it asks.
     pub fn gate(&self) -> &Arc<Gate> {
         &self.core.gate
@@ -115,15 +128,21 @@ impl RateLimitLayer {
     }
 }
 
-impl<S> Layer<S> for RateLimitLayer {
-    type Service = RateLimit<S>;
+impl<K> Clone for RateLimitLayer<K> {
+    fn clone(&self) -> Self {
+        RateLimitLayer { core: Arc::clone(&self.core), bodies: PhantomData }
+    }
+}
 
-    fn layer(&self, inner: S) -> RateLimit<S> {
+impl<S, K> Layer<S> for RateLimitLayer<K> {
+    type Service = RateLimit<S, K>;
+
+    fn layer(&self, inner: S) -> RateLimit<S, K> {
         RateLimit::new(inner, Arc::clone(&self.core))
     }
 }
 
-impl fmt::Debug for RateLimitLayer {
+impl<K> fmt::Debug for RateLimitLayer<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rules: Vec<&str> = self.core.policies().map(|own| own.policy().name()).collect();
         f.debug_struct("RateLimitLayer").field("rules", &rules).finish_non_exhaustive()
@@ -231,7 +250,7 @@ impl Builder {
         let fixed = is_fixed.then(|| gate.rules_owned());
         let Builder { forms, max_wait, peer, on_denied, .. } = self;
         let core = Core { gate, fixed, rules, forms, max_wait, peer, on_denied };
-        Ok(RateLimitLayer { core: Arc::new(core) })
+        Ok(RateLimitLayer { core: Arc::new(core), bodies: PhantomData })
     }
 
     fn own_gate(&mut self) -> Result<Gate, LayerError> {

@@ -43,7 +43,7 @@
 //!
 //! - `layer.rs`: [`RateLimitLayer`] and its [`Builder`]; `rule.rs`, `ready.rs`: [`Rule`], and what it
 //!   asks; `head.rs`: what it sees;
-//! - `core.rs`: asking the gate; `service.rs`: [`RateLimit`], the service; `body.rs`, `passing.rs`: what is
+//! - `quick.rs`, `core.rs`: asking the gate; `service.rs`: [`RateLimit`], the service; `body.rs`, `passing.rs`: what is
 //!   held meanwhile; `reservation.rs`: what is settled afterwards;
 //! - `denial.rs`: what is answered instead; `error.rs`: layers that cannot be.
 
@@ -54,12 +54,15 @@ mod error;
 mod head;
 mod layer;
 mod passing;
+mod quick;
 mod ready;
 mod reservation;
 mod rule;
 mod service;
 
-pub use self::body::LimitedBody;
+#[cfg(feature = "axum")]
+pub use self::body::Axum;
+pub use self::body::{Bodies, LimitedBody, Wrapped};
 pub use self::denial::Denied;
 pub use self::error::LayerError;
 pub use self::head::Head;

@@ -2,17 +2,18 @@
 
 use std::sync::Arc;
 
-use http::{HeaderName, HeaderValue, Response};
+use http::{HeaderMap, HeaderName, HeaderValue, Response};
 use smallvec::SmallVec;
 
-use super::body::LimitedBody;
-use super::reservation::Unsettled;
+use super::body::sealed::Bodies;
+use super::quick::Quick;
+use super::reservation::{Reservation, Unsettled};
 use crate::gate::{Gate, HeldPermit};
 use crate::headers::Sink;
 use crate::stats::ServiceTimer;
 
 /// Header fields put aside for the response. The newest form has two.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct FieldList(SmallVec<[(&'static HeaderName, HeaderValue); 2]>);
 
 impl Sink for FieldList {
@@ -21,40 +22,78 @@ impl Sink for FieldList {
     }
 }
 
-/// What goes with a request that is let through; small, because it is moved with its
-/// future. Dropped before there is a response, it
-/// gives back what can be given back.
-#[derive(Debug, Default)]
+/// What goes with a request that is let through; small, because it is moved about with
+/// its future. Dropped before there is a response, it gives back what can be given back.
+#[derive(Default)]
 pub(super) struct Passing {
+    quick: Option<Quick>,
+    rest: Option<Box<Rest>>,
+}
+
+/// What goes with requests that did not take the quick way.
+#[derive(Default)]
+pub(super) struct Rest {
     pub(super) fields: FieldList,
     pub(super) places: Option<Box<Places>>,
     pub(super) timer: Option<ServiceTimer>,
     pub(super) unsettled: Option<Unsettled>,
 }
 
+impl From<Quick> for Passing {
+    #[inline]
+    fn from(quick: Quick) -> Self {
+        Passing { quick: Some(quick), rest: None }
+    }
+}
+
+impl From<Rest> for Passing {
+    fn from(rest: Rest) -> Self {
+        let Rest { fields, places, timer, unsettled } = &rest;
+        let nothing =
+            fields.0.is_empty() && places.is_none() && timer.is_none() && unsettled.is_none();
+        Passing { quick: None, rest: (!nothing).then(|| Box::new(rest)) }
+    }
+}
+
 impl Passing {
+    /// What the handler can settle, if anything was reserved.
+    #[inline]
+    pub(super) fn reservation(&self) -> Option<Reservation> {
+        self.rest.as_ref()?.unsettled.as_ref()?.reservation()
+    }
+
     /// The service has answered.
     #[inline(always)]
-    pub(super) fn arrived<B>(self, response: Response<B>) -> Response<LimitedBody<B>> {
-        let Passing { fields, places, timer, unsettled } = self;
-        if let Some(timer) = timer {
+    pub(super) fn arrived<K: Bodies<B>, B>(self, response: Response<B>) -> Response<K::Body> {
+        let Passing { quick, rest } = self;
+        let (mut parts, body) = response.into_parts();
+        if let Some(quick) = quick {
+            quick.arrived(&mut parts.headers);
+        }
+        let places = rest.and_then(|rest| rest.arrived(&mut parts.headers));
+        Response::from_parts(parts, K::service(body, places))
+    }
+}
+
+impl Rest {
+    /// The service has answered; gives what is held on to until its body has ended.
+    fn arrived(self, fields: &mut HeaderMap) -> Option<Box<Places>> {
+        if let Some(timer) = self.timer {
             timer.finish();
         }
-        if let Some(unsettled) = unsettled {
+        if let Some(unsettled) = self.unsettled {
             unsettled.keep();
         }
-        let mut response = response.map(|body| LimitedBody::service(body, places));
-        let headers = response.headers_mut();
-        for (name, value) in fields.0 {
-            headers.insert(name, value);
+        for (name, value) in self.fields.0 {
+            fields.insert(name, value);
         }
-        response
+        self.places
     }
 }
 
 /// Places held under `concurrency` limits, given back on drop.
 #[derive(Debug)]
-pub(super) struct Places {
+pub struct Places {
     gate: Arc<Gate>,
     permit: Option<HeldPermit>,
 }

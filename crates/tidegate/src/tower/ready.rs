@@ -6,11 +6,12 @@ use tidegate_core::{Cost, bounds};
 
 use super::error::LayerError;
 use super::head::Head;
+use super::quick::Name;
 use super::rule::{CostOf, KeyFrom, Keyless, PlanOf, Rule, When};
 use crate::Limit;
-use crate::gate::{Gate, OwnKey, OwnPolicy, Question, Rules, Subject};
+use crate::gate::{Gate, OwnKey, OwnPolicy, Question, Rules, Subject, is_as_it_comes};
 use crate::headers::{Forms, Said};
-use crate::policy::{Key, Part, Policy, Template, holds};
+use crate::policy::{Key, Part, Policy, Template, holds, write_group};
 
 pub(super) struct Ready {
     own: Counted,
@@ -24,19 +25,20 @@ pub(super) struct Ready {
     reserves: bool,
     when: Option<Box<When>>,
     keyless: Keyless,
+    /// Whether requests may take the quick way.
+    is_quick: bool,
 }
 
 /// A policy, and what is said when it admits, if it has one limit.
-struct Counted {
-    own: OwnPolicy,
-    said: Option<Said>,
+#[derive(Debug)]
+pub(super) struct Counted {
+    pub(super) own: OwnPolicy,
+    pub(super) said: Option<Said>,
 }
 
 /// What a rule asks about one request.
 pub(super) struct Ask<'a> {
     pub(super) policy: &'a OwnPolicy,
-    /// What is said if it is admitted and nothing else holds for it.
-    pub(super) said: Option<&'a Said>,
     key: AskKey<'a>,
     cost: Option<Cost>,
     /// What is reserved, if the true cost comes later.
@@ -86,7 +88,12 @@ impl Ready {
             KeyFrom::Closure(_) => false,
         };
         let Rule { key, plan, cost, reserves, when, keyless, .. } = rule;
-        Ok(Ready { own, plans, key, needs_address, plan, cost, reserves, when, keyless })
+        let is_quick = |counted: &Counted| {
+            counted.own.is_plain() && (counted.said.is_some() || forms == Forms::NONE)
+        };
+        let mut all = std::iter::once(&own).chain(plans.iter().map(|(_, counted)| counted));
+        let is_quick = !reserves && all.all(is_quick);
+        Ok(Ready { own, plans, key, needs_address, plan, cost, reserves, when, keyless, is_quick })
     }
 
     /// Its own policy and those of its plans.
@@ -104,23 +111,75 @@ impl Ready {
         head: &Head<'a>,
         made: &mut Key,
     ) -> Result<Option<Ask<'a>>, NoAddress> {
-        if self.when.as_ref().is_some_and(|when| !when(head)) {
+        if !self.holds_for(head) {
             return Ok(None);
         }
         if self.needs_address && head.client_ip().is_none() {
             return Err(NoAddress);
         }
         let Some(key) = self.key_of(rules, head, made) else { return Ok(None) };
-        // What no limit can count costs as much as can be counted: it never passes.
-        let units = self.cost.as_ref().map(|cost| cost(head).min(bounds::MAX_COUNT));
-        let counted = self.counted_for(head);
+        let units = self.units(head);
+        let counted = self.counted(self.policy_for(head)).unwrap_or(&self.own);
         Ok(Some(Ask {
             policy: &counted.own,
-            said: counted.said.as_ref(),
             key,
             cost: units.map(Cost::Ask),
             estimate: units.filter(|_| self.reserves),
         }))
+    }
+
+    /// Whether the rule holds for this request.
+    #[inline]
+    pub(super) fn holds_for(&self, head: &Head<'_>) -> bool {
+        self.when.as_ref().is_none_or(|when| when(head))
+    }
+
+    /// What the request costs, if anybody says. What no limit can count costs as much as can be
+    /// counted: it never passes.
+    #[inline]
+    pub(super) fn units(&self, head: &Head<'_>) -> Option<u64> {
+        self.cost.as_ref().map(|cost| cost(head).min(bounds::MAX_COUNT))
+    }
+
+    /// Whether requests may take the quick way.
+    pub(super) fn is_quick(&self) -> bool {
+        self.is_quick
+    }
+
+    /// Writes the key behind what is there; says whether there is one.
+    #[inline(always)]
+    pub(super) fn write_key(
+        &self,
+        rules: &Rules,
+        head: &Head<'_>,
+        out: &mut Name,
+    ) -> Result<bool, NoAddress> {
+        if let (KeyFrom::Address, Some(ip)) = (&self.key, head.client_ip()) {
+            write_group(rules.policies().identity().group(ip), out);
+            return Ok(true);
+        }
+        self.write_other_key(rules, head, out)
+    }
+
+    fn write_other_key(
+        &self,
+        rules: &Rules,
+        head: &Head<'_>,
+        out: &mut Name,
+    ) -> Result<bool, NoAddress> {
+        if self.needs_address && head.client_ip().is_none() {
+            return Err(NoAddress);
+        }
+        let mut made = Key::default();
+        let Some(key) = self.key_of(rules, head, &mut made) else { return Ok(false) };
+        match &key {
+            AskKey::Given(text) if is_as_it_comes(text.as_bytes()) => {
+                out.extend_from_slice(text.as_bytes());
+            }
+            AskKey::Given(text) => out.extend_from_slice(Key::given(text.as_bytes()).as_ref()),
+            AskKey::Made => out.extend_from_slice(made.as_ref()),
+        }
+        Ok(true)
     }
 
     #[inline(always)]
@@ -139,12 +198,21 @@ impl Ready {
         Some(AskKey::Made)
     }
 
+    /// Which of its policies the request is counted under: 0 for its own, then the plans'.
     #[inline]
-    fn counted_for(&self, head: &Head<'_>) -> &Counted {
+    pub(super) fn policy_for(&self, head: &Head<'_>) -> usize {
         let plan = self.plan.as_ref().and_then(|plan| plan(head));
         let found =
             plan.and_then(|plan| self.plans.binary_search_by(|(name, _)| (**name).cmp(&plan)).ok());
-        found.map_or(&self.own, |index| &self.plans[index].1)
+        found.map_or(0, |index| index + 1)
+    }
+
+    #[inline]
+    pub(super) fn counted(&self, policy: usize) -> Option<&Counted> {
+        match policy.checked_sub(1) {
+            None => Some(&self.own),
+            Some(index) => self.plans.get(index).map(|(_, counted)| counted),
+        }
     }
 }
 

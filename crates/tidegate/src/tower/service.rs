@@ -6,6 +6,7 @@
 //! a clone, so that the one that is ready goes with the request.
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -15,21 +16,21 @@ use http::{Request, Response};
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
-use super::body::LimitedBody;
+use super::body::{Bodies, Wrapped};
 use super::core::Core;
 use super::head::Head;
 use super::passing::Passing;
 
 /// A service behind a [`RateLimitLayer`](super::RateLimitLayer).
-#[derive(Clone)]
-pub struct RateLimit<S> {
+pub struct RateLimit<S, K = Wrapped> {
     inner: S,
     core: Arc<Core>,
+    bodies: PhantomData<fn() -> K>,
 }
 
-impl<S> RateLimit<S> {
+impl<S, K> RateLimit<S, K> {
     pub(super) fn new(inner: S, core: Arc<Core>) -> Self {
-        RateLimit { inner, core }
+        RateLimit { inner, core, bodies: PhantomData }
     }
 
     /// The service behind it.
@@ -43,15 +44,22 @@ impl<S> RateLimit<S> {
     }
 }
 
-impl<S, B, R> Service<Request<B>> for RateLimit<S>
+impl<S: Clone, K> Clone for RateLimit<S, K> {
+    fn clone(&self) -> Self {
+        RateLimit::new(self.inner.clone(), Arc::clone(&self.core))
+    }
+}
+
+impl<S, B, R, K> Service<Request<B>> for RateLimit<S, K>
 where
     S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
     S::Future: Send + 'static,
     B: Send + 'static,
+    K: Bodies<R> + 'static,
 {
-    type Response = Response<LimitedBody<R>>;
+    type Response = Response<K::Body>;
     type Error = S::Error;
-    type Future = ResponseFuture<S::Future, R, S::Error>;
+    type Future = ResponseFuture<S::Future, K::Body, S::Error, K>;
 
     #[inline]
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
@@ -63,65 +71,72 @@ where
         if !self.core.is_immediate() {
             return self.call_later(request);
         }
-        match self.core.decide(Head::of(&request)) {
+        let client_ip = self.core.client_ip(request.extensions(), request.headers());
+        match self.core.decide(&Head::of(&request, client_ip)) {
             Ok(passing) => {
-                if let Some(unsettled) = &passing.unsettled {
-                    request.extensions_mut().extend_with(unsettled.reservation());
+                if let Some(reservation) = passing.reservation() {
+                    request.extensions_mut().insert(reservation);
                 }
                 let future = self.inner.call(request);
-                ResponseFuture { state: State::Passing { future, passing: Some(passing) } }
+                ResponseFuture::new(State::Passing { future, passing: Some(passing) })
             }
-            Err(response) => ResponseFuture { state: State::Denied { response: Some(response) } },
+            Err(response) => ResponseFuture::new(State::Denied { response: Some(response) }),
         }
     }
 }
 
-impl<S> RateLimit<S> {
-    fn call_later<B, R>(&mut self, request: Request<B>) -> ResponseFuture<S::Future, R, S::Error>
+impl<S, K> RateLimit<S, K> {
+    fn call_later<B, R>(
+        &mut self,
+        request: Request<B>,
+    ) -> ResponseFuture<S::Future, K::Body, S::Error, K>
     where
         S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
         S::Future: Send + 'static,
         B: Send + 'static,
+        K: Bodies<R> + 'static,
     {
         let clone = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, clone);
         let core = Arc::clone(&self.core);
         let future = Box::pin(async move {
             let (mut parts, body) = request.into_parts();
-            match core.decide_later(Head::of_parts(&parts)).await {
+            let client_ip = core.client_ip(&parts.extensions, &parts.headers);
+            match core.decide_later(Head::of_parts(&parts, client_ip)).await {
                 Ok(passing) => {
-                    if let Some(unsettled) = &passing.unsettled {
-                        parts.extensions.extend_with(unsettled.reservation());
+                    if let Some(reservation) = passing.reservation() {
+                        parts.extensions.insert(reservation);
                     }
                     let response = inner.call(Request::from_parts(parts, body)).await?;
-                    Ok(passing.arrived(response))
+                    Ok(passing.arrived::<K, R>(response))
                 }
-                Err(response) => Ok(response.map(LimitedBody::denial)),
+                Err(response) => Ok(response.map(K::denial)),
             }
         });
-        ResponseFuture { state: State::Waiting { future } }
+        ResponseFuture::new(State::Waiting { future })
     }
 }
 
-impl<S: fmt::Debug> fmt::Debug for RateLimit<S> {
+impl<S: fmt::Debug, K> fmt::Debug for RateLimit<S, K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RateLimit").field("inner", &self.inner).finish_non_exhaustive()
     }
 }
 
-type Waiting<R, E> = Pin<Box<dyn Future<Output = Result<Response<LimitedBody<R>>, E>> + Send>>;
+type Waiting<L, E> = Pin<Box<dyn Future<Output = Result<Response<L>, E>> + Send>>;
 
 pin_project! {
     /// The response on its way: the service's, or a denial.
-    pub struct ResponseFuture<F, R, E> {
+    pub struct ResponseFuture<F, L, E, K = Wrapped> {
         #[pin]
-        state: State<F, R, E>,
+        state: State<F, L, E>,
+        bodies: PhantomData<fn() -> K>,
     }
 }
 
 pin_project! {
     #[project = Projected]
-    enum State<F, R, E> {
+    enum State<F, L, E> {
         /// The service has been called.
         Passing {
             #[pin]
@@ -131,15 +146,23 @@ pin_project! {
         /// It has not, and will not be.
         Denied { response: Option<Box<Response<Bytes>>> },
         /// It will be when its turn has come or the store has answered.
-        Waiting { future: Waiting<R, E> },
+        Waiting { future: Waiting<L, E> },
     }
 }
 
-impl<F, R, E> Future for ResponseFuture<F, R, E>
+impl<F, L, E, K> ResponseFuture<F, L, E, K> {
+    #[inline]
+    fn new(state: State<F, L, E>) -> Self {
+        ResponseFuture { state, bodies: PhantomData }
+    }
+}
+
+impl<F, R, L, E, K> Future for ResponseFuture<F, L, E, K>
 where
     F: Future<Output = Result<Response<R>, E>>,
+    K: Bodies<R, Body = L>,
 {
-    type Output = Result<Response<LimitedBody<R>>, E>;
+    type Output = Result<Response<L>, E>;
 
     #[inline]
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -148,10 +171,10 @@ where
                 let answered = ready!(future.poll(context));
                 // Taken in any case: after an error, what was reserved is given back.
                 let passing = passing.take().unwrap_or_default();
-                Poll::Ready(answered.map(|response| passing.arrived(response)))
+                Poll::Ready(answered.map(|response| passing.arrived::<K, R>(response)))
             }
             Projected::Denied { response } => match response.take() {
-                Some(response) => Poll::Ready(Ok(response.map(LimitedBody::denial))),
+                Some(response) => Poll::Ready(Ok(response.map(K::denial))),
                 // It was ready before; nobody may poll it again.
                 None => Poll::Pending,
             },
@@ -160,21 +183,8 @@ where
     }
 }
 
-impl<F, R, E> fmt::Debug for ResponseFuture<F, R, E> {
+impl<F, L, E, K> fmt::Debug for ResponseFuture<F, L, E, K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ResponseFuture").finish_non_exhaustive()
-    }
-}
-
-/// Putting in what there is to put in.
-trait ExtendWith {
-    fn extend_with<T: Clone + Send + Sync + 'static>(&mut self, value: Option<T>);
-}
-
-impl ExtendWith for http::Extensions {
-    fn extend_with<T: Clone + Send + Sync + 'static>(&mut self, value: Option<T>) {
-        if let Some(value) = value {
-            self.insert(value);
-        }
     }
 }
