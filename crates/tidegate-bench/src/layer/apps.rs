@@ -140,7 +140,7 @@ fn ours(router: Router, forms: &str, rules: usize) -> App {
     let router = router.layer(builder.build().expect("a layer").for_axum());
     App {
         router,
-        counted: Box::new(move || Some(limiter.stats().tracked_keys as u64 / per_client)),
+        counted: Box::new(move || Some(limiter.stats().tracked_keys / per_client)),
     }
 }
 
