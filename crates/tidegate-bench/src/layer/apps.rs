@@ -138,10 +138,7 @@ fn ours(router: Router, forms: &str, rules: usize) -> App {
     }
     let per_client = if rules == 1 { 1 } else { 4 };
     let router = router.layer(builder.build().expect("a layer").for_axum());
-    App {
-        router,
-        counted: Box::new(move || Some(limiter.stats().tracked_keys / per_client)),
-    }
+    App { router, counted: Box::new(move || Some(limiter.stats().tracked_keys / per_client)) }
 }
 
 /// A request of the client of this number, as a server hands it on.

@@ -11,7 +11,7 @@
 //! request. All rules of a request, and the policies of a file if there is one, are asked as one
 //! question: all are charged or none. The layer itself decides nothing.
 //!
-//! In memory it is decided inside `call`, and an admitted request allocates nothing but its
+//! In memory it is decided inside `call`, and an admitted request allocates little but its
 //! header fields. Dropping the response future at any time is safe: places are given back,
 //! what was reserved is refunded, who waits leaves the queue.
 //!

@@ -7,7 +7,8 @@ use axum::body::Body;
 use axum::extract::ConnectInfo;
 use axum::routing::any;
 use http::Request;
-use tidegate::tower::RateLimitLayer;
+use http_body_util::BodyExt;
+use tidegate::tower::{RateLimitLayer, Rule};
 use tower::ServiceExt;
 
 use crate::common::limit;
@@ -51,5 +52,60 @@ async fn a_layer_per_route_counts_apart() {
     };
     for (path, expected) in [("/login", 200), ("/login", 429), ("/", 200), ("/", 200)] {
         assert_eq!(ask(path).await.expect("it cannot fail").status(), expected, "{path}");
+    }
+}
+
+/// With axum's bodies left as they are: a place is held until one has ended, and a denial has its
+/// problem document.
+#[tokio::test]
+async fn for_axum_holds_and_denies_alike() {
+    let rule = Rule::new("jobs", [limit("1 concurrent lease 30s"), limit("2 per 1h sliding-log")]);
+    let layer = RateLimitLayer::builder().rule(rule).build().expect("a layer").for_axum();
+    let app = Router::new().route("/", any(|| async { "hello" })).layer(layer);
+    let ask = || app.clone().oneshot(request(Some([192, 0, 2, 1])));
+    let first = ask().await.expect("it cannot fail");
+    assert_eq!(first.status(), 200);
+    assert_eq!(ask().await.expect("it cannot fail").status(), 429, "the place is held");
+    let body = first.into_body().collect().await.expect("a body").to_bytes();
+    assert_eq!(body, "hello");
+    assert_eq!(ask().await.expect("it cannot fail").status(), 200, "the body has ended");
+    let denied = ask().await.expect("it cannot fail");
+    assert_eq!(denied.status(), 429);
+    assert_eq!(denied.headers()["content-type"], "application/problem+json");
+    let body = denied.into_body().collect().await.expect("a body").to_bytes();
+    assert!(body.starts_with(b"{\"type\":"), "{body:?}");
+}
+
+/// The fields of the quick way are those of the other: a rule with one limit beside the same rule
+/// with a second one that says nothing of itself.
+#[tokio::test]
+async fn fields_do_not_depend_on_the_way() {
+    for forms in ["draft-10", "x-ratelimit", "draft-7", "none"] {
+        let layer = RateLimitLayer::builder()
+            .rule(Rule::new("api", [limit("3 per 1h fixed-window")]))
+            .headers(forms.parse().expect("forms"));
+        let quick = layer.build().expect("a layer").for_axum();
+        let template = "{client_ip}".parse().expect("a template");
+        let reserved = Rule::new("api", [limit("3 per 1h fixed-window")]).key_template(template);
+        let layer = RateLimitLayer::builder().rule(reserved.reserve(|_| 1));
+        let other = layer.headers(forms.parse().expect("forms")).build().expect("a layer");
+        let quick = Router::new().route("/", any(|| async {})).layer(quick);
+        let other = Router::new().route("/", any(|| async {})).layer(other);
+        for round in 0..4 {
+            let ask = |app: &Router| app.clone().oneshot(request(Some([192, 0, 2, 1])));
+            let one = ask(&quick).await.expect("it cannot fail");
+            let two = ask(&other).await.expect("it cannot fail");
+            assert_eq!(one.status(), two.status(), "{forms}, request {round}");
+            let names = |response: &http::Response<Body>| {
+                let names = response.headers().keys().filter(|name| name.as_str() != "date");
+                let mut names: Vec<String> = names.map(|name| name.to_string()).collect();
+                names.sort();
+                names
+            };
+            assert_eq!(names(&one), names(&two), "{forms}, request {round}");
+            for name in ["ratelimit-policy", "x-ratelimit-limit", "x-ratelimit-remaining"] {
+                assert_eq!(one.headers().get(name), two.headers().get(name), "{forms}: {name}");
+            }
+        }
     }
 }
