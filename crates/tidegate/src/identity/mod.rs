@@ -179,16 +179,19 @@ impl Identity {
     #[inline]
     pub fn client_ip(&self, peer: Option<IpAddr>, headers: &Headers<'_>) -> Option<IpAddr> {
         let peer = peer?.to_canonical();
-        if !self.trusts(peer) {
-            return Some(peer);
-        }
+        Some(if self.trusted.contains(peer) { self.behind(peer, headers) } else { peer })
+    }
+
+    /// The client's address, behind a peer that is trusted.
+    #[inline(never)]
+    fn behind(&self, peer: IpAddr, headers: &Headers<'_>) -> IpAddr {
         if self.source != Source::Forwarded {
             let lines = lines(headers, "x-forwarded-for");
             if !lines.is_empty() || self.source == Source::XForwardedFor {
-                return Some(self.walk(peer, &lines, node::from_the_right));
+                return self.walk(peer, &lines, node::from_the_right);
             }
         }
-        Some(self.walk(peer, &lines(headers, "forwarded"), forwarded::from_the_right))
+        self.walk(peer, &lines(headers, "forwarded"), forwarded::from_the_right)
     }
 
     /// The group this address is counted in: an IPv4 address by itself, an IPv6

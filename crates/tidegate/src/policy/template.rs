@@ -144,15 +144,16 @@ pub(crate) fn write_group<A: Array<Item = u8>>(group: IpGroup, out: &mut SmallVe
         let _ = fmt::Write::write_fmt(&mut Text(out), format_args!("{group}"));
         return;
     };
-    // Nearly every key is one of these, and formatting them takes longer than all the rest. Four
-    // bytes are written for each, of which the next overwrites those that are not its own.
-    let (mut text, mut length) = ([0; 20], 0);
+    // Nearly every key is one of these, and formatting them takes longer than all the rest. The
+    // text is put together in a register: what is stored in pieces cannot be loaded at once.
+    let (mut text, mut bits) = (0_u128, 0_u32);
     for octet in address.octets() {
-        let (written, own) = OCTETS[usize::from(octet)];
-        text[length & 15..][..4].copy_from_slice(&written);
-        length += usize::from(own);
+        let (written, length) = OCTETS[usize::from(octet)];
+        text |= u128::from(u32::from_le_bytes(written)) << bits;
+        bits += u32::from(length) * 8;
     }
-    out.extend_from_slice(&text[..length - 1]);
+    let length = (bits / 8 - 1) as usize;
+    out.extend_from_slice(&text.to_le_bytes()[..length.min(15)]);
 }
 
 /// Every octet as text, with a point behind it, and how long that is.

@@ -60,8 +60,15 @@ impl<'q, 'a> Asked<'q, 'a> {
     }
 }
 
-/// Either what goes with the request, or what is answered instead.
-pub(super) type Decided = Result<Passing, Box<Response<Bytes>>>;
+/// What becomes of a request.
+pub(super) enum Decided {
+    /// It goes on alone.
+    Freely,
+    /// It goes on, and this with it.
+    With(Passing),
+    /// It does not, and this is answered.
+    Denied(Box<Response<Bytes>>),
+}
 
 impl Core {
     pub(super) fn gate(&self) -> &Arc<Gate> {
@@ -113,7 +120,7 @@ impl Core {
     fn decide_by(self: &Arc<Self>, rules: &Rules, head: &Head<'_>) -> Decided {
         let (asks, keys) = match self.asks(rules, head) {
             Ok(asks) => asks,
-            Err(NoAddress) => return Err(no_address(head).into()),
+            Err(NoAddress) => return Decided::Denied(no_address(head).into()),
         };
         let asked = Asked { asks: &asks, keys: &keys };
         if self.fixed.is_some() {
@@ -130,7 +137,7 @@ impl Core {
         let rules = &*self.fixed.clone().unwrap_or_else(|| self.gate.rules_owned());
         let (asks, keys) = match self.asks(rules, &head) {
             Ok(asks) => asks,
-            Err(NoAddress) => return Err(no_address(&head).into()),
+            Err(NoAddress) => return Decided::Denied(no_address(&head).into()),
         };
         let asked = Asked { asks: &asks, keys: &keys };
         let attributes = head.attributes();
@@ -190,7 +197,7 @@ impl Core {
     ) -> Decided {
         let Entered { answer, permit, timer } = match entered {
             Ok(entered) => entered,
-            Err(error) => return Err(denial::refuse(head, &error).into()),
+            Err(error) => return Decided::Denied(denial::refuse(head, &error).into()),
         };
         if !answer.allowed {
             let denied = Denied::new(head, &answer, self.forms);
@@ -198,7 +205,7 @@ impl Core {
                 Some(on_denied) => on_denied(&denied),
                 None => denied.response(),
             };
-            return Err(response.into());
+            return Decided::Denied(response.into());
         }
         let mut passing = Rest { timer, ..Rest::default() };
         if self.forms != Forms::NONE {
@@ -210,7 +217,7 @@ impl Core {
         if asked.asks.iter().any(|ask| ask.estimate.is_some()) {
             passing.unsettled = Reservation::new(self, &asked, &answer).map(Unsettled::new);
         }
-        Ok(passing.into())
+        passing.into()
     }
 }
 
@@ -226,7 +233,7 @@ fn gate_needs_address(rules: &Rules) -> bool {
 }
 
 /// Where servers put the address of who connected.
-#[inline]
+#[inline(always)]
 fn usual_peer(extensions: &Extensions) -> Option<IpAddr> {
     use std::net::SocketAddr;
     #[cfg(feature = "axum")]

@@ -6,6 +6,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response};
 use smallvec::SmallVec;
 
 use super::body::sealed::Bodies;
+use super::core::Decided;
 use super::quick::Quick;
 use super::reservation::{Reservation, Unsettled};
 use crate::gate::{Gate, HeldPermit};
@@ -24,10 +25,9 @@ impl Sink for FieldList {
 
 /// What goes with a request that is let through; small, because it is moved about with
 /// its future. Dropped before there is a response, it gives back what can be given back.
-#[derive(Default)]
-pub(super) struct Passing {
-    quick: Option<Quick>,
-    rest: Option<Box<Rest>>,
+pub(super) enum Passing {
+    Quick(Quick),
+    Rest(Box<Rest>),
 }
 
 /// What goes with requests that did not take the quick way.
@@ -42,16 +42,16 @@ pub(super) struct Rest {
 impl From<Quick> for Passing {
     #[inline]
     fn from(quick: Quick) -> Self {
-        Passing { quick: Some(quick), rest: None }
+        Passing::Quick(quick)
     }
 }
 
-impl From<Rest> for Passing {
+impl From<Rest> for Decided {
     fn from(rest: Rest) -> Self {
         let Rest { fields, places, timer, unsettled } = &rest;
         let nothing =
             fields.0.is_empty() && places.is_none() && timer.is_none() && unsettled.is_none();
-        Passing { quick: None, rest: (!nothing).then(|| Box::new(rest)) }
+        if nothing { Decided::Freely } else { Decided::With(Passing::Rest(Box::new(rest))) }
     }
 }
 
@@ -59,18 +59,23 @@ impl Passing {
     /// What the handler can settle, if anything was reserved.
     #[inline]
     pub(super) fn reservation(&self) -> Option<Reservation> {
-        self.rest.as_ref()?.unsettled.as_ref()?.reservation()
+        match self {
+            Passing::Quick(_) => None,
+            Passing::Rest(rest) => rest.unsettled.as_ref()?.reservation(),
+        }
     }
 
     /// The service has answered.
     #[inline(always)]
     pub(super) fn arrived<K: Bodies<B>, B>(self, response: Response<B>) -> Response<K::Body> {
-        let Passing { quick, rest } = self;
         let (mut parts, body) = response.into_parts();
-        if let Some(quick) = quick {
-            quick.arrived(&mut parts.headers);
-        }
-        let places = rest.and_then(|rest| rest.arrived(&mut parts.headers));
+        let places = match self {
+            Passing::Quick(quick) => {
+                quick.arrived(&mut parts.headers);
+                None
+            }
+            Passing::Rest(rest) => rest.arrived(&mut parts.headers),
+        };
         Response::from_parts(parts, K::service(body, places))
     }
 }

@@ -14,7 +14,6 @@ use smallvec::SmallVec;
 
 use super::core::{Asked, Core, Decided, no_address};
 use super::head::Head;
-use super::passing::Passing;
 use super::ready::{NoAddress, Ready};
 use crate::gate::{Answer, Entered, Rules};
 use crate::stats::{Outcome, ServiceTimer};
@@ -46,26 +45,26 @@ impl Core {
             return None;
         }
         if !rule.holds_for(head) {
-            return Some(Ok(Passing::default()));
+            return Some(Decided::Freely);
         }
         let policy = rule.policy_for(head);
         let counted = rule.counted(policy)?;
         let mut name = Name::from_slice(counted.own.prefix());
         match rule.write_key(rules, head, &mut name) {
             Ok(true) => {}
-            Ok(false) => return Some(Ok(Passing::default())),
-            Err(NoAddress) => return Some(Err(no_address(head).into())),
+            Ok(false) => return Some(Decided::Freely),
+            Err(NoAddress) => return Some(Decided::Denied(no_address(head).into())),
         }
         let units = rule.units(head).unwrap_or(1);
         Some(match self.gate.enter_own(&counted.own, &name, units, head.uri().path()) {
             Ok(told) if told.decision.allowed => {
                 let begun = ServiceTimer::is_due().then(Instant::now);
                 if begun.is_none() && counted.said.is_none() {
-                    return Some(Ok(Passing::default()));
+                    return Some(Decided::Freely);
                 }
                 let (core, decision) = (Arc::clone(self), told.decision);
                 let (remaining, reset_us) = (decision.remaining, decision.reset_after.as_micros());
-                Ok(Quick { core, policy, remaining, reset_us, begun }.into())
+                Decided::With(Quick { core, policy, remaining, reset_us, begun }.into())
             }
             told => {
                 let policy = counted.own.policy();

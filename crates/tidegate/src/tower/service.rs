@@ -17,7 +17,7 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use super::body::{Bodies, Wrapped};
-use super::core::Core;
+use super::core::{Core, Decided};
 use super::head::Head;
 use super::passing::Passing;
 
@@ -73,14 +73,20 @@ where
         }
         let client_ip = self.core.client_ip(request.extensions(), request.headers());
         match self.core.decide(&Head::of(&request, client_ip)) {
-            Ok(passing) => {
+            Decided::Freely => {
+                let future = self.inner.call(request);
+                ResponseFuture::new(State::Free { future })
+            }
+            Decided::With(passing) => {
                 if let Some(reservation) = passing.reservation() {
                     request.extensions_mut().insert(reservation);
                 }
                 let future = self.inner.call(request);
                 ResponseFuture::new(State::Passing { future, passing: Some(passing) })
             }
-            Err(response) => ResponseFuture::new(State::Denied { response: Some(response) }),
+            Decided::Denied(response) => {
+                ResponseFuture::new(State::Denied { response: Some(response) })
+            }
         }
     }
 }
@@ -102,16 +108,16 @@ impl<S, K> RateLimit<S, K> {
         let future = Box::pin(async move {
             let (mut parts, body) = request.into_parts();
             let client_ip = core.client_ip(&parts.extensions, &parts.headers);
-            match core.decide_later(Head::of_parts(&parts, client_ip)).await {
-                Ok(passing) => {
-                    if let Some(reservation) = passing.reservation() {
-                        parts.extensions.insert(reservation);
-                    }
-                    let response = inner.call(Request::from_parts(parts, body)).await?;
-                    Ok(passing.arrived::<K, R>(response))
-                }
-                Err(response) => Ok(response.map(K::denial)),
+            let passing = match core.decide_later(Head::of_parts(&parts, client_ip)).await {
+                Decided::Freely => None,
+                Decided::With(passing) => Some(passing),
+                Decided::Denied(response) => return Ok(response.map(K::denial)),
+            };
+            if let Some(reservation) = passing.as_ref().and_then(Passing::reservation) {
+                parts.extensions.insert(reservation);
             }
+            let response = inner.call(Request::from_parts(parts, body)).await?;
+            Ok(arrived::<K, R>(passing, response))
         });
         ResponseFuture::new(State::Waiting { future })
     }
@@ -137,6 +143,11 @@ pin_project! {
 pin_project! {
     #[project = Projected]
     enum State<F, L, E> {
+        /// The service has been called, and there is nothing to add.
+        Free {
+            #[pin]
+            future: F,
+        },
         /// The service has been called.
         Passing {
             #[pin]
@@ -170,8 +181,11 @@ where
             Projected::Passing { future, passing } => {
                 let answered = ready!(future.poll(context));
                 // Taken in any case: after an error, what was reserved is given back.
-                let passing = passing.take().unwrap_or_default();
-                Poll::Ready(answered.map(|response| passing.arrived::<K, R>(response)))
+                let passing = passing.take();
+                Poll::Ready(answered.map(|response| arrived::<K, R>(passing, response)))
+            }
+            Projected::Free { future } => {
+                future.poll(context).map_ok(|response| arrived::<K, R>(None, response))
             }
             Projected::Denied { response } => match response.take() {
                 Some(response) => Poll::Ready(Ok(response.map(K::denial))),
@@ -180,6 +194,15 @@ where
             },
             Projected::Waiting { future } => future.as_mut().poll(context),
         }
+    }
+}
+
+/// The service has answered.
+#[inline]
+fn arrived<K: Bodies<R>, R>(passing: Option<Passing>, response: Response<R>) -> Response<K::Body> {
+    match passing {
+        Some(passing) => passing.arrived::<K, R>(response),
+        None => response.map(|body| K::service(body, None)),
     }
 }
 
