@@ -25,7 +25,8 @@
 //! - [`limit`](Limit): a validated limit, and its text form in `limit/text.rs`;
 //! - `algorithms/`: one file each, with the idea, its bound and its cost;
 //! - `entries.rs`: the packed log behind `sliding-log` and `sliding-buckets`;
-//! - [`State`]: dispatch over the six, and the one `decide` behind everything.
+//! - [`State`]: dispatch over the six, and the one `decide` behind everything;
+//! - [`View`]: what a state holds, for people who look at it.
 #![no_std]
 #![warn(clippy::float_arithmetic)]
 
@@ -38,6 +39,7 @@ mod entries;
 mod limit;
 mod state;
 mod time;
+mod view;
 
 pub use algorithms::{
     Outcome, concurrency::Permits, fixed_window::FixedWindow, sliding_buckets::SlidingBuckets,
@@ -49,3 +51,4 @@ pub use entries::{Entries, Entry};
 pub use limit::{Algorithm, Limit, LimitError, LimitErrorKind, Moment, bounds};
 pub use state::State;
 pub use time::Timestamp;
+pub use view::{Bucket, Ratio, View};

@@ -3,7 +3,7 @@
 use crate::algorithms::Window;
 use crate::{
     Algorithm, Ask, Decision, FixedWindow, Limit, PermitId, Permits, SlidingBuckets,
-    SlidingCounter, SlidingLog, Timestamp, TokenBucket,
+    SlidingCounter, SlidingLog, Timestamp, TokenBucket, View,
 };
 
 /// What one key has used of one limit: plain data, no clock, no lock.
@@ -72,6 +72,15 @@ impl State {
     /// From when on the state is as good as none: nothing it counted matters any more.
     pub fn expires_at(&self, limit: &Limit) -> Timestamp {
         each!(self, window => window.expires_at(limit))
+    }
+
+    /// What it holds at `now`, in the terms of its algorithm. Looking changes nothing:
+    /// a copy is brought up to that time.
+    pub fn view(&self, limit: &Limit, now: Timestamp) -> View {
+        let now = limit.moment(now);
+        let mut state = self.clone();
+        each!(&mut state, window => window.advance(limit, &now));
+        View::new(&state, limit, &now)
     }
 
     /// How many log entries or permits it holds; 0 for states of bounded size.

@@ -13,3 +13,4 @@ mod fuzz;
 mod properties;
 mod text;
 mod vectors;
+mod views;
