@@ -8,26 +8,28 @@ use http::header::{HeaderValue, LOCATION};
 
 use super::AdminState;
 use super::reply::{text, with_type};
+use crate::pages::{Asset, CSS, HTML, ICON, SCRIPT, SVG, UPLOT_SCRIPT, UPLOT_STYLE};
 
-/// What the page may load: its own script and style, and the admin API. Nothing
-/// inline, so that a key that looks like markup stays text.
-pub const CONTENT_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
-     connect-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
-
-const FILES: [(&str, &str, &str); 4] = [
-    ("/dashboard", "text/html; charset=utf-8", include_str!("assets/dashboard.html")),
-    ("/dashboard/dashboard.css", "text/css; charset=utf-8", include_str!("assets/dashboard.css")),
-    (
-        "/dashboard/dashboard.js",
-        "text/javascript; charset=utf-8",
-        include_str!("assets/dashboard.js"),
-    ),
-    ("/dashboard/icon.svg", "image/svg+xml", include_str!("assets/icon.svg")),
+const ASSETS: [Asset; 6] = [
+    Asset { path: "/dashboard", kind: HTML, text: include_str!("assets/dashboard.html") },
+    Asset {
+        path: "/dashboard/dashboard.css",
+        kind: CSS,
+        text: include_str!("assets/dashboard.css"),
+    },
+    Asset {
+        path: "/dashboard/dashboard.js",
+        kind: SCRIPT,
+        text: include_str!("assets/dashboard.js"),
+    },
+    Asset { path: "/dashboard/uplot.css", kind: CSS, text: UPLOT_STYLE },
+    Asset { path: "/dashboard/uplot.js", kind: SCRIPT, text: UPLOT_SCRIPT },
+    Asset { path: "/dashboard/icon.svg", kind: SVG, text: ICON },
 ];
 
 /// The page and its files.
 pub fn router() -> Router<AdminState> {
-    FILES.into_iter().fold(Router::new(), |router, (path, kind, text)| {
+    ASSETS.into_iter().fold(Router::new(), |router, Asset { path, kind, text }| {
         router.route(path, get(move || async move { with_type(StatusCode::OK, kind, text.into()) }))
     })
 }

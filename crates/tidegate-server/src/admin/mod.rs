@@ -30,10 +30,7 @@ use axum::extract::{Request, State};
 use axum::middleware::{self, Next};
 use axum::response::Response;
 use axum::routing::get;
-use http::header::{
-    CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, REFERRER_POLICY, WWW_AUTHENTICATE,
-    X_CONTENT_TYPE_OPTIONS,
-};
+use http::header::{CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
 use http::{StatusCode, Uri};
 use tidegate::gate::Gate;
 use tidegate::redis::RedisStore;
@@ -43,6 +40,7 @@ pub use self::facts::{Facts, Front, REPLY_CODES, Reload, ReplyCounts};
 
 use self::reply::{Refusal, text};
 use crate::access::{Access, NotAdmitted};
+use crate::pages;
 
 /// What the admin side looks at.
 #[derive(Clone)]
@@ -136,17 +134,8 @@ async fn no_such_method() -> Response {
     Refusal::new(StatusCode::METHOD_NOT_ALLOWED, None, detail).respond()
 }
 
-/// What every answer says to browsers: take the type as it is said, keep nothing, load
-/// nothing from elsewhere, be in nobody's frame.
+/// What every answer says to browsers.
 async fn harden(mut response: Response) -> Response {
-    const HEADERS: [(HeaderName, &str); 4] = [
-        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        (CACHE_CONTROL, "no-store"),
-        (REFERRER_POLICY, "no-referrer"),
-        (http::header::CONTENT_SECURITY_POLICY, dashboard::CONTENT_POLICY),
-    ];
-    for (name, value) in HEADERS {
-        response.headers_mut().entry(name).or_insert(HeaderValue::from_static(value));
-    }
+    pages::harden(response.headers_mut());
     response
 }

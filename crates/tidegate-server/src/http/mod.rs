@@ -8,6 +8,7 @@
 //! | `/json` | `envoy_json.rs`: Envoy's rate limit service in JSON |
 //! | `/healthcheck` | here: what those who move from envoyproxy/ratelimit probe |
 //! | `/openapi.json` | `openapi.rs` |
+//! | `/playground`, `/v1/playground` | `playground.rs` |
 //!
 //! Paths are told apart by one `match`: a decision takes less time than a general
 //! router needs to find its handler; and a plain check does not even get there, see
@@ -25,10 +26,11 @@ mod openapi;
 mod original;
 mod permit_name;
 mod permits;
+mod playground;
 mod question;
 mod refusal;
 mod request_id;
-mod wire;
+pub mod wire;
 
 use std::io::Cursor;
 use std::net::SocketAddr;
@@ -45,14 +47,17 @@ use hyper::body::Incoming;
 use tidegate::Algorithm;
 use tidegate::gate::Gate;
 use tidegate::headers::Forms;
+use tokio::sync::Semaphore;
 
 use self::answering::Answering;
 use self::leases::Leases;
-use self::refusal::Refusal;
 use self::request_id::RequestId;
 use crate::access::{Access, NotAdmitted};
 use crate::admin::Facts;
+use crate::playground as stage;
 use crate::serve::{Front, InFlight};
+
+pub use self::refusal::Refusal;
 
 /// An answer of this front.
 type Answered = Response<Content>;
@@ -75,6 +80,8 @@ pub struct HttpFront {
     leases: Leases,
     /// Checks that wait their turn.
     waiting: AtomicUsize,
+    /// Turns at the playground.
+    stage: Semaphore,
 }
 
 impl HttpFront {
@@ -89,6 +96,7 @@ impl HttpFront {
             access,
             leases: Leases::default(),
             waiting: AtomicUsize::new(0),
+            stage: Semaphore::new(playground::PLAYED_AT_ONCE),
         }
     }
 
@@ -128,8 +136,8 @@ impl HttpFront {
             envoy_json::PATH => turn_away(request, &Refusal::method("POST")).await,
             HEALTH if matches!(*method, Method::GET | Method::HEAD) => self.health(),
             HEALTH => turn_away(request, &Refusal::method("GET, HEAD")).await,
-            "/openapi.json" if matches!(*method, Method::GET | Method::HEAD) => openapi::answer(),
-            "/openapi.json" => turn_away(request, &Refusal::method("GET, HEAD")).await,
+            stage::ENDPOINT if method == Method::POST => self.play(request).await,
+            stage::ENDPOINT => turn_away(request, &Refusal::method("POST")).await,
             path => match path.strip_prefix("/v1/permits/") {
                 Some(id) if *method == Method::PUT => {
                     let id = id.to_owned();
@@ -139,7 +147,7 @@ impl HttpFront {
                     self.release_permit(request.headers(), id).await
                 }
                 Some(_) => turn_away(request, &Refusal::method("PUT, DELETE")).await,
-                None => turn_away(request, &not_found()).await,
+                None => page(request).await,
             },
         }
     }
@@ -174,6 +182,20 @@ impl Front for HttpFront {
         in_flight: InFlight,
     ) -> Answering {
         Answering::new(Arc::clone(self), request, peer, in_flight)
+    }
+}
+
+/// What there is to be read.
+async fn page(request: Request<Incoming>) -> Answered {
+    let asset = stage::asset(request.uri().path());
+    let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
+    match (request.uri().path(), asset) {
+        ("/openapi.json", _) if is_read => openapi::answer(),
+        (_, Some(asset)) if is_read => playground::file(asset),
+        ("/openapi.json", _) | (_, Some(_)) => {
+            turn_away(request, &Refusal::method("GET, HEAD")).await
+        }
+        _ => turn_away(request, &not_found()).await,
     }
 }
 

@@ -31,6 +31,7 @@ mod naive;
 mod otlp;
 mod output;
 mod papers;
+mod playground;
 mod recorded;
 mod resp;
 mod serve;

@@ -23,6 +23,7 @@ fn fits(description: &Value, schema: &Value, value: &Value) -> bool {
         "array" => value.is_array(),
         "string" => value.is_string(),
         "integer" => value.is_u64() || value.is_i64(),
+        "number" => value.is_number(),
         "boolean" => value.is_boolean(),
         "null" => value.is_null(),
         other => panic!("{other}"),
@@ -95,6 +96,8 @@ fn answers_are_as_described() {
         ("POST", "/json", "/json".into(), r#"{"domain":"d","descriptors":[{"entries":[{"key":"remote_address","value":"192.0.2.1"}]}]}"#),
         ("POST", "/json", "/json".into(), r#"{"domain":"d","descriptors":[{"entries":[{"key":"a"}],"limit":{"unit":"DAY"}}]}"#),
         ("POST", "/json", "/json".into(), r#"{"domain":""}"#),
+        ("POST", "/v1/playground", "/v1/playground".into(), r#"{"limits":["5 per 1s sliding-log","5 per 1s","5 per 1s sliding-buckets","5 per 1s token-bucket","5 per 1s fixed-window"],"events":[{"at_us":0}],"samples":[0]}"#),
+        ("POST", "/v1/playground", "/v1/playground".into(), r#"{"limits":[]}"#),
         ("GET", "/openapi.json", "/openapi.json".into(), ""),
     ];
     for (method, path, target, body) in rows {
@@ -133,7 +136,7 @@ fn addresses_are_described_as_they_are_taken() {
 fn examples_are_taken() {
     let server = serve("description-examples");
     let description = description(&server);
-    for path in ["/v1/check", "/v1/check/batch", "/v1/permits", "/json"] {
+    for path in ["/v1/check", "/v1/check/batch", "/v1/permits", "/v1/playground", "/json"] {
         let content = &description["paths"][path]["post"]["requestBody"]["content"];
         let content = &content["application/json"];
         for (name, example) in content["examples"].as_object().expect("examples") {

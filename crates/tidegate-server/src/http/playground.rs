@@ -1,0 +1,45 @@
+//! `/playground` and `/v1/playground`: see `crate::playground` for what they are.
+
+use http::header::{CONTENT_TYPE, HeaderValue};
+use http::{Request, Response, StatusCode};
+use hyper::body::Incoming;
+
+use super::refusal::Refusal;
+use super::request_id::RequestId;
+use super::{Answered, HttpFront, body, content, json, json_only};
+use crate::pages::{self, Asset};
+use crate::playground;
+
+/// How many questions are played at once. They are for the curious and take thousands of
+/// decisions each: beside the decisions of others they may keep one core busy.
+pub const PLAYED_AT_ONCE: usize = 1;
+
+impl HttpFront {
+    pub(super) async fn play(&self, request: Request<Incoming>) -> Answered {
+        let (head, body) = request.into_parts();
+        let played = match json_only(&head.headers) {
+            Ok(()) => self.play_body(body).await,
+            Err(refusal) => Err(refusal),
+        };
+        played.unwrap_or_else(|refusal| refusal.respond(&RequestId::of(&head.headers)))
+    }
+
+    async fn play_body(&self, body: Incoming) -> Result<Answered, Refusal> {
+        let body = body::collect(body, None, playground::MAX_BODY_BYTES).await?;
+        // It is never closed; if it were, the question would be played all the same.
+        let _turn = self.stage.acquire().await;
+        // Not here, where decisions are made: it takes a thousand times as long.
+        let played = tokio::task::spawn_blocking(move || playground::answer(&body)).await;
+        let unplayed = |_| Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "the server is stopping");
+        Ok(json(StatusCode::OK, played.map_err(unplayed)??))
+    }
+}
+
+/// A file of the page.
+pub fn file(asset: &'static Asset) -> Answered {
+    let mut response = Response::new(content(asset.text));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(asset.kind));
+    pages::harden(headers);
+    response
+}

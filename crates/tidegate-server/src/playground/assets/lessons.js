@@ -1,0 +1,159 @@
+// Predict, run, verify: four experiments and three questions. Whether a prediction was
+// right is for the engine to say; nothing is known here beforehand.
+"use strict";
+
+const EXPERIMENTS = [
+  {
+    id: "burst",
+    title: "A burst of 8",
+    text: "Eight requests arrive at once, and the limit is 5 per 15 s.",
+    asks: [{ text: "How many of the 8 pass?", short: "passed", found: (stage) => stage.found("sliding-counter").admitted }],
+    algorithms: ["sliding-counter"],
+    async run(stage) {
+      if (!(await stage.advanceTo(stage.windowUs() / 5))) return false;
+      await stage.send(8);
+      return stage.advanceTo(stage.windowUs() / 4);
+    },
+    why: "The first five fill the limit, and the other three are denied. A denied request leaves nothing behind: it costs no room and does not push the wait further away.",
+  },
+  {
+    id: "boundary",
+    title: "Boundary attack",
+    text: "Five requests in the last second of a window, and five in the first second of the next. All ten come within two seconds.",
+    asks: [
+      { text: "How many of the 10 pass fixed-window?", short: "fixed-window passed", found: (stage) => stage.found("fixed-window").admitted },
+      { text: "And sliding-counter?", short: "sliding-counter", found: (stage) => stage.found("sliding-counter").admitted },
+    ],
+    algorithms: ["fixed-window", "sliding-counter", "sliding-log"],
+    async run(stage) {
+      const mine = stage.run();
+      await stage.boundaryAttack();
+      return mine === stage.run();
+    },
+    why: "A fixed window forgets everything where it ends, so both bursts pass. The estimate still sees the first burst: a second into the new window it stands at 4.66, one more fits, and the rest are denied. The exact log lets none of them through.",
+  },
+  {
+    id: "rollover",
+    title: "Force a roll-over",
+    text: "Three requests, and then we wait until the window ends.",
+    asks: [
+      { text: "Right after the roll-over, what is prev?", short: "prev", found: (stage) => stage.found("sliding-counter").sample.state.previous },
+      { text: "And curr?", short: "curr", found: (stage) => stage.found("sliding-counter").sample.state.current },
+    ],
+    algorithms: ["sliding-counter"],
+    async run(stage) {
+      if (!(await stage.advanceTo(stage.windowUs() / 3))) return false;
+      await stage.send(3);
+      return stage.advanceTo(stage.windowUs() * 1.1);
+    },
+    why: "The current count becomes the previous one and a new count begins at 0. The estimate does not jump: it was 0 × 1 + 3, it is 3 × 1 + 0, and from there it melts as the weight falls.",
+  },
+  {
+    id: "worst",
+    title: "Break the estimate",
+    text: "Five requests in the last instant of a window; then a client that comes back exactly when sliding-counter's retry-after says, to the microsecond.",
+    asks: [
+      { text: "The most that sliding-counter lets through in any 15 s?", short: "most in any 15 s: sliding-counter", found: (stage) => stage.found("sliding-counter").most_in_window },
+      { text: "And sliding-buckets?", short: "sliding-buckets", found: (stage) => stage.found("sliding-buckets").most_in_window },
+    ],
+    algorithms: ["sliding-counter", "sliding-buckets"],
+    async run(stage) {
+      const [window, mine] = [stage.windowUs(), stage.run()];
+      const first = window - window / 150;
+      if (!(await stage.advanceTo(first))) return false;
+      await stage.send(5);
+      // It does what it is told, and it is told by the engine.
+      for (let sent = 0; sent < 20 && mine === stage.run(); sent += 1) {
+        const { at_us: at, retry_after_us: wait } = stage.found("sliding-counter").sample;
+        if (wait === null || at + wait >= first + window) break;
+        if (!(await stage.advanceTo(at + wait))) return false;
+        await stage.send(1);
+      }
+      return mine === stage.run();
+    },
+    why: "The estimate takes the five to have come evenly and lets go of them one by one, though all are recent: 10 pass within 15 s, twice the limit. It takes aim to do that. A bucket counts whole until its last hit is a window old, so sliding-buckets never lets more than 5 through, in constant memory too.",
+  },
+];
+
+/** Builds the cards and wires the quiz. */
+export function lessons(stage) {
+  document.getElementById("cards").replaceChildren(...EXPERIMENTS.map((one) => card(one, stage)));
+  document.getElementById("questions").addEventListener("submit", checkQuiz);
+}
+
+function make(tag, attributes = {}, ...children) {
+  const made = Object.assign(document.createElement(tag), attributes);
+  made.append(...children);
+  return made;
+}
+
+function card(experiment, stage) {
+  const asks = experiment.asks.map((ask, index) => {
+    const id = `guess-${experiment.id}-${index}`;
+    const input = make("input", { id, type: "number", min: "0", max: "99", step: "1", inputMode: "numeric" });
+    const told = make("output", { className: "told" });
+    told.setAttribute("for", id);
+    return { ...ask, input, told, row: make("p", { className: "ask" }, make("label", { htmlFor: id, textContent: ask.text }), input, told) };
+  });
+  const why = make("p", { className: "why", textContent: experiment.why, hidden: true });
+  const verdict = make("p", { className: "verdict" });
+  verdict.setAttribute("role", "status");
+  const button = make("button", { type: "submit", className: "main", textContent: "Run" });
+  const form = make("form", { className: "card lesson", id: `experiment-${experiment.id}` },
+    make("h3", { textContent: experiment.title }), make("p", { textContent: experiment.text }),
+    ...asks.map((ask) => ask.row), make("div", { className: "row" }, button, verdict), why);
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    run(experiment, stage, { asks, why, verdict, button });
+  });
+  return form;
+}
+
+async function run(experiment, stage, { asks, why, verdict, button }) {
+  stage.begin(experiment.algorithms);
+  why.hidden = true;
+  verdict.textContent = "Running: watch the timeline.";
+  asks.forEach((ask) => { ask.told.textContent = ""; });
+  document.querySelector(".stage").scrollIntoView({ block: "start" });
+  button.disabled = true;
+  const finished = await experiment.run(stage);
+  button.disabled = false;
+  if (!finished) {
+    verdict.textContent = "Interrupted: run it again.";
+    return;
+  }
+  await stage.finish();
+  let right = 0;
+  let guessed = 0;
+  const values = [];
+  for (const { input, told, found } of asks) {
+    const [guess, value] = [input.value, found(stage)];
+    values.push(value);
+    const hit = guess !== "" && Number(guess) === value;
+    if (guess !== "") guessed += 1;
+    if (hit) right += 1;
+    told.textContent = guess === "" ? `engine: ${value}` : hit ? `engine: ${value} ✓` : `engine: ${value}, not ${guess}`;
+  }
+  verdict.textContent = guessed === 0 ? "This is what the engine found." : right === asks.length ? "As you predicted." : "Not quite as you predicted.";
+  why.hidden = false;
+  const told = asks.map(({ short }, index) => `${short} ${values[index]}`).join(", ");
+  stage.conclude(`${experiment.title}: ${told}. ${verdict.textContent}`, `#experiment-${experiment.id}`);
+}
+
+function checkQuiz(event) {
+  event.preventDefault();
+  let right = 0;
+  const fieldsets = [...event.target.querySelectorAll("fieldset")];
+  for (const fieldset of fieldsets) {
+    const chosen = fieldset.querySelector("input:checked")?.value;
+    const hit = chosen === fieldset.dataset.right;
+    if (hit) right += 1;
+    for (const label of fieldset.querySelectorAll("label")) {
+      const value = label.querySelector("input").value;
+      label.classList.toggle("right", value === fieldset.dataset.right);
+      label.classList.toggle("wrong", value === chosen && !hit);
+    }
+    fieldset.querySelector(".why").hidden = false;
+  }
+  document.getElementById("score").textContent = `${right} of ${fieldsets.length} right.`;
+}

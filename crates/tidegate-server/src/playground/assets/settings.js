@@ -1,0 +1,122 @@
+// What can be set, within which bounds, and how the address of the page says it.
+"use strict";
+
+/** In the order of the lanes. */
+export const ALGORITHMS = ["fixed-window", "sliding-counter", "sliding-buckets", "sliding-log", "token-bucket"];
+
+/** The engine takes far more; these are what a timeline can show. */
+export const BOUNDS = {
+  limit: { least: 0, most: 200, name: "limit" },
+  window: { least: 1, most: 600, name: "window" },
+  buckets: { least: 1, most: 64, name: "buckets" },
+  cost: { least: 1, most: 100, name: "cost" },
+};
+/** As many events as the endpoint takes. */
+export const MAX_EVENTS = 1000;
+/** The latest time a link may name: a hundred of the longest windows. */
+const MAX_AT_US = 100 * 600 * 1e6;
+/** Groups of requests in a link: beyond it an address is too long for some programs. */
+const MAX_GROUPS = 250;
+
+export const SPEEDS = [0.25, 0.5, 1, 2, 4, 8, 16];
+
+export function defaults() {
+  return {
+    limit: 5, window: 15, buckets: 10, cost: 1, speed: 1,
+    algorithms: ["fixed-window", "sliding-counter", "sliding-buckets"],
+  };
+}
+
+/** The limits as the engine reads them. */
+export function limitTexts(settings) {
+  return settings.algorithms.map((algorithm) => {
+    const buckets = algorithm === "sliding-buckets" ? ` buckets ${settings.buckets}` : "";
+    return `${settings.limit} per ${settings.window}s ${algorithm}${buckets}`;
+  });
+}
+
+/** A whole number within its bounds, and a note if that is not what was asked for. */
+export function clamp(name, text, fallback, notes) {
+  const { least, most } = BOUNDS[name];
+  const shown = text.length > 24 ? `${text.slice(0, 24)}…` : text;
+  if (!/^-?\d+$/.test(text)) {
+    notes.push(`${name} “${shown}” is not a whole number: ${fallback} is used.`);
+    return fallback;
+  }
+  const number = Number(text);
+  const used = Math.min(most, Math.max(least, number));
+  if (used !== number) notes.push(`${name} ${shown} is out of range (${least} to ${most}): ${used} is used.`);
+  return used;
+}
+
+/** What the address of the page asks for, and notes on what of it cannot be. */
+export function read(query) {
+  const settings = defaults();
+  const notes = [];
+  let events = [];
+  let at = 0;
+  for (const [name, value] of new URLSearchParams(query)) {
+    if (name === "window") settings.window = clamp(name, value.replace(/s$/, ""), settings.window, notes);
+    else if (Object.hasOwn(BOUNDS, name)) settings[name] = clamp(name, value, settings[name], notes);
+    else if (name === "algorithms") settings.algorithms = readAlgorithms(value, settings.algorithms, notes);
+    else if (name === "speed") settings.speed = readSpeed(value, notes);
+    else if (name === "events") events = readEvents(value, notes);
+    else if (name === "at") at = /^\d{1,16}$/.test(value) ? Math.min(Number(value), MAX_AT_US) : 0;
+    else notes.push(`“${name.slice(0, 24)}” is not a setting: it is left out.`);
+  }
+  const last = events.length ? events[events.length - 1].at : 0;
+  return { settings, events, at: Math.max(at, last), notes };
+}
+
+function readAlgorithms(value, fallback, notes) {
+  const asked = value.split(",");
+  const known = ALGORITHMS.filter((name) => asked.includes(name));
+  const unknown = asked.filter((name) => !ALGORITHMS.includes(name));
+  if (unknown.length) notes.push(`There is no algorithm “${unknown[0].slice(0, 24)}”: use ${ALGORITHMS.join(", ")}.`);
+  return known.length ? known : fallback;
+}
+
+function readSpeed(value, notes) {
+  const speed = SPEEDS.find((one) => String(one) === value);
+  if (speed === undefined) notes.push(`speed “${value.slice(0, 24)}” is not one of ${SPEEDS.join(", ")}: 1 is used.`);
+  return speed ?? 1;
+}
+
+/** `at`, `at*times` or `at*times*cost`, with dots between: at in microseconds. */
+function readEvents(value, notes) {
+  const events = [];
+  for (const group of value.split(".")) {
+    const parts = /^(\d{1,14})(?:\*(\d{1,4}))?(?:\*(\d{1,3}))?$/.exec(group);
+    const at = parts ? Number(parts[1]) : NaN;
+    const cost = Number(parts?.[3] ?? 1);
+    if (!(at <= MAX_AT_US) || cost < 1 || cost > BOUNDS.cost.most) {
+      notes.push(`A request “${group.slice(0, 24)}” of the link makes no sense: it is left out.`);
+      continue;
+    }
+    for (let times = Number(parts[2] ?? 1); times > 0; times -= 1) events.push({ at, cost });
+  }
+  events.sort((one, other) => one.at - other.at);
+  if (events.length > MAX_EVENTS) notes.push(`The link has ${events.length} requests: the first ${MAX_EVENTS} are used.`);
+  return events.slice(0, MAX_EVENTS);
+}
+
+/** The address that says all this; requests too, if there are any and they fit. */
+export function write(settings, events = [], at = 0) {
+  const query = new URLSearchParams({
+    limit: settings.limit, window: `${settings.window}s`, buckets: settings.buckets,
+    cost: settings.cost, algorithms: settings.algorithms.join(","), speed: settings.speed,
+  });
+  const groups = [];
+  for (const event of events) {
+    const last = groups[groups.length - 1];
+    if (last && last.at === event.at && last.cost === event.cost) last.times += 1;
+    else groups.push({ ...event, times: 1 });
+  }
+  if (groups.length && groups.length <= MAX_GROUPS) {
+    query.set("at", Math.floor(at));
+    query.set("events", groups.map(({ at: then, times, cost }) =>
+      cost > 1 ? `${then}*${times}*${cost}` : times > 1 ? `${then}*${times}` : `${then}`).join("."));
+  }
+  const whole = groups.length <= MAX_GROUPS;
+  return { query: query.toString().replaceAll("%2C", ",").replaceAll("%2A", "*"), whole };
+}

@@ -1,0 +1,242 @@
+// Draws lanes: one per algorithm, all over the same two windows.
+//
+// Dots do not move while a window lasts; only the dashed box does. So all dots of a lane
+// are two SVG paths, written anew when a request comes or a window ends, and the box is
+// an element of its own that the compositor shifts: a frame costs one transform per
+// lane, with 5 dots or with 500.
+"use strict";
+
+const SVG = "http://www.w3.org/2000/svg";
+const HEIGHT = 142;
+const TOP = 22;        // room for the name of the box
+const BASE = 112;      // where dots stand
+const STRIP = 8;       // the height of buckets
+
+const ABOUT = {
+  "fixed-window": "counts per window, forgets at its end",
+  "sliding-counter": "two counts and a weight",
+  "sliding-buckets": "sub-windows, each whole until its last hit is a window old",
+  "sliding-log": "remembers every admitted request: exact",
+  "token-bucket": "refills steadily, holds at most the limit",
+};
+
+const FORMULA = {
+  "fixed-window": "count = admitted in this window",
+  "sliding-counter": "estimate = prev × weight + curr",
+  "sliding-buckets": "count = all live buckets",
+  "sliding-log": "count = admitted in the last window",
+  "token-bucket": "tokens = left in the bucket",
+};
+
+/** Cut off, not rounded: 4.999 is still below 5. */
+function cut(number) {
+  return (Math.floor(number * 100 + 1e-9) / 100).toFixed(2);
+}
+
+export function seconds(us, exact) {
+  if (us === null) return "never";
+  if (us === 0) return "now";
+  if (exact) return `${(us / 1e6).toFixed(6).replace(/0{1,4}$/, "")} s`;
+  return `${(Math.ceil(us / 1e3) / 1e3).toFixed(us < 1e7 ? 3 : 2)} s`;
+}
+
+function element(tag, name, text) {
+  const made = document.createElement(tag);
+  if (name) made.className = name;
+  if (text !== undefined) made.textContent = text;
+  return made;
+}
+
+function drawn(tag, attributes) {
+  const made = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  return made;
+}
+
+function set(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+/** Where the dots of these events stand: along time, stacked where they would overlap. */
+export function arrange(events, view) {
+  const { from, to, width } = view;
+  const first = events.findIndex((event) => event.at >= from);
+  const shown = first < 0 ? [] : events.slice(first).filter((event) => event.at < to);
+  const size = shown.length > 300 ? 5 : shown.length > 120 ? 7 : 10;
+  const rows = Math.floor((BASE - TOP) / (size + 1));
+  const ends = new Array(rows).fill(-Infinity);
+  const points = shown.map((event, index) => {
+    let x = Math.max(size / 2 + 1, ((event.at - from) / (to - from)) * width);
+    let row = ends.findIndex((end) => end + size + 1 <= x);
+    if (row < 0) {
+      // No free place: beside the one that was placed longest ago.
+      row = ends.indexOf(Math.min(...ends));
+      x = Math.min(ends[row] + size + 1, width - size / 2);
+    }
+    ends[row] = x;
+    return { index: first + index, x: x.toFixed(1), y: (BASE - size / 2 - 2 - row * (size + 1)).toFixed(1), cost: event.cost };
+  });
+  return { points, size };
+}
+
+/** One algorithm's part of the stage. */
+export class Lane {
+  constructor(algorithm) {
+    this.algorithm = algorithm;
+    this.element = element("article", "lane");
+    this.element.dataset.algorithm = algorithm;
+    this.element.append(this.#head(), this.#track(), this.#figures());
+  }
+
+  #head() {
+    const head = element("div", "lane-head");
+    const title = element("h3", "", this.algorithm);
+    title.id = `lane-${this.algorithm}`;
+    this.element.setAttribute("aria-labelledby", title.id);
+    this.admitted = element("b", "admitted", "0");
+    this.denied = element("b", "denied", "0");
+    const tally = element("p", "tally");
+    tally.append(this.admitted, " admitted ", this.denied, " denied");
+    head.append(title, element("p", "about", ABOUT[this.algorithm]), tally);
+    return head;
+  }
+
+  #track() {
+    const track = element("div", "track");
+    this.svg = drawn("svg", { role: "img", height: HEIGHT, "aria-label": "Requests over two windows" });
+    this.ground = drawn("g", {});
+    this.strip = drawn("g", { class: "strip" });
+    this.dots = drawn("path", { class: "dots" });
+    this.heavy = drawn("path", { class: "dots heavy" });
+    this.crosses = drawn("path", { class: "crosses" });
+    this.pending = drawn("path", { class: "pending" });
+    this.svg.append(this.ground, this.strip, this.dots, this.heavy, this.crosses, this.pending);
+    this.box = element("div", "box");
+    this.box.append(element("span", "now", "now"));
+    track.append(this.svg, this.box);
+    return track;
+  }
+
+  #figures() {
+    const figures = element("dl", "figures");
+    const put = (name, label, more) => {
+      const wrap = element("div", name);
+      const value = element("dd", "");
+      const term = element("dt", "", label);
+      wrap.append(term, value);
+      if (more) wrap.append(more);
+      figures.append(wrap);
+      return value;
+    };
+    this.formula = put("formula", FORMULA[this.algorithm]);
+    this.meter = element("div", "meter");
+    this.fill = element("i", "");
+    this.meter.append(this.fill);
+    this.remaining = put("remaining", "remaining", this.meter);
+    this.retry = put("retry", "retry after");
+    this.most = put("most", "most in any window");
+    return figures;
+  }
+
+  /** The ground: two windows, their names and times. */
+  layGround(view) {
+    const { from, to, width, window } = view;
+    const half = width / 2;
+    this.svg.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
+    const label = (x, anchor, text, name, y) => {
+      const made = drawn("text", { x, y, "text-anchor": anchor, class: name });
+      made.textContent = text;
+      return made;
+    };
+    const at = (us) => `${+(us / 1e6).toFixed(1)} s`;
+    this.ground.replaceChildren(
+      drawn("rect", { class: "previous", x: 0, y: 0, width: half, height: BASE + STRIP + 4 }),
+      drawn("rect", { class: "current", x: half, y: 0, width: half, height: BASE + STRIP + 4 }),
+      drawn("path", { class: "boundary", d: `M${half} 0V${BASE + STRIP + 4}` }),
+      drawn("path", { class: "base", d: `M0 ${BASE}H${width}` }),
+      label(half / 2, "middle", width < 480 ? "previous" : "previous window", "name", HEIGHT - 5),
+      label(half * 1.5, "middle", width < 480 ? "current" : "current window", "name", HEIGHT - 5),
+      label(2, "start", from < 0 ? "" : at(from), "time", HEIGHT - 5),
+      label(half, "middle", at(from + window), "time", HEIGHT - 5),
+      label(width - 2, "end", at(to), "time", HEIGHT - 5),
+    );
+    this.stripKey = "";
+  }
+
+  /** The dots: full ones passed, crosses did not. */
+  place({ points, size }, decisions) {
+    const half = size / 2 - 1.5;
+    let [dots, heavy, crosses, pending] = ["", "", "", ""];
+    for (const { index, x, y, cost } of points) {
+      const decision = decisions?.[index];
+      if (!decision) pending += `M${x} ${y}h.01`;
+      else if (!decision.allowed) crosses += `M${x - half} ${y - half}l${2 * half} ${2 * half}m0 ${-2 * half}l${-2 * half} ${2 * half}`;
+      else if (cost > 1) heavy += `M${x} ${y}h.01`;
+      else dots += `M${x} ${y}h.01`;
+    }
+    for (const [path, d] of [[this.dots, dots], [this.heavy, heavy], [this.crosses, crosses], [this.pending, pending]]) {
+      path.setAttribute("d", d || "M0 0");
+      path.classList.toggle("none", !d);
+    }
+    for (const path of [this.dots, this.heavy, this.pending]) path.setAttribute("stroke-width", size - 1);
+    this.heavy.setAttribute("stroke-width", size + 2);
+  }
+
+  /** The dashed box: the last window up to now. */
+  slide(x) {
+    this.box.style.transform = `translateX(${x.toFixed(2)}px)`;
+  }
+
+  tally(played) {
+    set(this.admitted, String(played.admitted));
+    set(this.denied, String(played.denied));
+    const over = played.most_in_window > played.count;
+    set(this.most, `${played.most_in_window}${over ? ", over the limit" : ""}`);
+    this.most.classList.toggle("over", over);
+  }
+
+  /** The engine's numbers at one time. */
+  show(sample, played, exact) {
+    const { state } = sample;
+    set(this.formula, this.#worked(state));
+    const most = Math.max(1, played.count);
+    set(this.remaining, `${sample.remaining} of ${played.count}`);
+    this.fill.style.transform = `scaleX(${Math.min(1, sample.remaining / most)})`;
+    set(this.retry, seconds(sample.retry_after_us, exact));
+    this.retry.classList.toggle("wait", sample.retry_after_us !== 0);
+  }
+
+  #worked(state) {
+    switch (this.algorithm) {
+      case "sliding-counter":
+        return `${cut(state.estimate)} = ${state.previous} × ${cut(state.weight)} + ${state.current}`;
+      case "sliding-buckets":
+        return state.buckets.length > 1 && state.buckets.length < 9
+          ? `${state.count} = ${state.buckets.map((bucket) => bucket.count).join(" + ")}` : `${state.count}`;
+      case "token-bucket":
+        return cut(state.tokens);
+      default:
+        return `${state.count}`;
+    }
+  }
+
+  /** The live buckets, under the dots. */
+  showBuckets(sample, played, view) {
+    if (!played.sub_window_us) return;
+    const { from, to, width } = view;
+    const key = JSON.stringify([sample.state.buckets, from, to, width, played.sub_window_us, played.count]);
+    if (key === this.stripKey) return;
+    this.stripKey = key;
+    const scale = width / (to - from);
+    let grid = "";
+    const sub = played.sub_window_us;
+    for (let at = Math.ceil(Math.max(0, from) / sub) * sub; at <= to; at += sub) {
+      grid += `M${((at - from) * scale).toFixed(1)} ${BASE}v${STRIP}`;
+    }
+    const bars = sample.state.buckets.filter((bucket) => bucket.start_us + sub > from).map((bucket) => drawn("rect", {
+      x: ((bucket.start_us - from) * scale + 1).toFixed(1), y: BASE + 1, height: STRIP - 2,
+      width: Math.max(1, sub * scale - 2).toFixed(1), "fill-opacity": (0.25 + 0.75 * Math.min(1, bucket.count / Math.max(1, played.count))).toFixed(2),
+    }));
+    this.strip.replaceChildren(drawn("path", { d: grid || "M0 0" }), ...bars);
+  }
+}

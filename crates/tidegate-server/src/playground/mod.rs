@@ -1,0 +1,69 @@
+//! The playground: a page on which limits can be seen at work.
+//!
+//! ```text
+//!   /playground, /playground/*   the page: it draws, and decides nothing
+//!   POST /v1/playground          limits, events and times in; decisions and states out
+//! ```
+//!
+//! The page has no limiter in it. It tells the endpoint which limits there are and when
+//! requests came, on a time of its own, and the engine that decides for everybody else
+//! says what it would have answered and what its states held. Nothing is kept between
+//! two questions, and nothing is counted: a question is its own world.
+//!
+//! - `question.rs`: what is asked, and the bounds of it;
+//! - `play.rs`: a limit and its events on virtual time;
+//! - `answer.rs`: what comes out, as JSON.
+
+mod answer;
+mod play;
+mod question;
+
+use crate::http::Refusal;
+use crate::pages::{Asset, CSS, HTML, ICON, SCRIPT, SVG};
+
+use self::answer::Answer;
+use self::question::Question;
+
+pub use self::question::MAX_BODY_BYTES;
+
+/// Where the endpoint is.
+pub const ENDPOINT: &str = "/v1/playground";
+
+/// A script of the page.
+macro_rules! script {
+    ($name:literal) => {
+        Asset {
+            path: concat!("/playground/", $name),
+            kind: SCRIPT,
+            text: include_str!(concat!("assets/", $name)),
+        }
+    };
+}
+
+const ASSETS: [Asset; 8] = [
+    Asset { path: "/playground", kind: HTML, text: include_str!("assets/playground.html") },
+    Asset {
+        path: "/playground/playground.css",
+        kind: CSS,
+        text: include_str!("assets/playground.css"),
+    },
+    script!("playground.js"),
+    script!("settings.js"),
+    script!("engine.js"),
+    script!("timeline.js"),
+    script!("lessons.js"),
+    Asset { path: "/playground/icon.svg", kind: SVG, text: ICON },
+];
+
+/// The file of the page that is at this path.
+pub fn asset(path: &str) -> Option<&'static Asset> {
+    ASSETS.iter().find(|asset| asset.path == path)
+}
+
+/// Plays what a body asks for.
+pub fn answer(body: &[u8]) -> Result<Vec<u8>, Refusal> {
+    let question = Question::read(body)?;
+    let answer = Answer::new(&question);
+    // Strings, whole numbers and finite fractions: all of it can be written.
+    Ok(serde_json::to_vec(&answer).unwrap_or_default())
+}
