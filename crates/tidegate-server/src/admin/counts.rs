@@ -1,5 +1,8 @@
 //! `/admin/v1/stats`: all counts at once.
 
+use std::collections::BTreeMap;
+use std::time::Duration;
+
 use axum::extract::State;
 use axum::response::Response;
 use serde::Serialize;
@@ -24,6 +27,7 @@ struct StatsView {
     series: Vec<SeriesView>,
     latency: LatencyView,
     store: StoreView,
+    config: ConfigView,
     reloads: ReloadsView,
     fronts: Vec<FrontView>,
     resident_bytes: Option<u64>,
@@ -40,6 +44,7 @@ struct SeriesView {
     near: u64,
     /// Answers that were not decided by the store.
     inexact: u64,
+    decided: BTreeMap<&'static str, u64>,
 }
 
 #[derive(Serialize)]
@@ -65,8 +70,19 @@ struct SharedView {
     up: bool,
     requests: u64,
     failed: u64,
+    failures: BTreeMap<&'static str, u64>,
+    round_trips: u64,
+    round_trip_seconds: f64,
+    connections: u64,
     deny_cache_hits: u64,
     breaker_openings: u64,
+}
+
+#[derive(Serialize)]
+struct ConfigView {
+    /// Nothing for the policy that is built in.
+    source: Option<String>,
+    policies: usize,
 }
 
 #[derive(Serialize)]
@@ -74,6 +90,13 @@ struct ReloadsView {
     ok: u64,
     refused: u64,
     last_ok_seconds: u64,
+    last_refusal: Option<RefusalView>,
+}
+
+#[derive(Serialize)]
+struct RefusalView {
+    at_seconds: u64,
+    why: String,
 }
 
 #[derive(Serialize)]
@@ -103,10 +126,17 @@ impl StatsView {
                 overflowed: store.overflowed,
                 shared: state.store.as_ref().map(|store| SharedView::new(&store.stats())),
             },
+            config: ConfigView {
+                source: facts.source().map(str::to_owned),
+                policies: state.gate.rules().policies().len(),
+            },
             reloads: ReloadsView {
                 ok: facts.reloads(Reload::Ok),
                 refused: facts.reloads(Reload::Refused),
                 last_ok_seconds: facts.reloaded_at(),
+                last_refusal: facts
+                    .refusal()
+                    .map(|last| RefusalView { at_seconds: last.at, why: last.why.clone() }),
             },
             fronts: Front::ALL.into_iter().map(|front| FrontView::new(facts, front)).collect(),
             resident_bytes: Process::read().resident_bytes,
@@ -120,6 +150,10 @@ impl SharedView {
             up: stats.up,
             requests: stats.requests,
             failed: stats.failures().iter().map(|(_, count)| count).sum(),
+            failures: stats.failures().into_iter().collect(),
+            round_trips: stats.round_trips,
+            round_trip_seconds: Duration::from_micros(stats.round_trip_us).as_secs_f64(),
+            connections: stats.connections,
             deny_cache_hits: stats.deny_cache_hits,
             breaker_openings: stats.breaker_openings,
         }
@@ -130,8 +164,8 @@ impl SeriesView {
     fn new(series: &SeriesCounts) -> Self {
         let refused: u64 = series.refused.iter().sum();
         let when = |outcome| if series.refusal() == outcome { refused } else { 0 };
-        let inexact =
-            |counts: &[u64; 4]| counts.iter().sum::<u64>() - counts[Decided::Exact as usize];
+        let decided = Decided::ALL
+            .map(|way| (way.name(), series.allowed[way as usize] + series.refused[way as usize]));
         SeriesView {
             policy: series.policy.to_string(),
             limit: series.limit.to_string(),
@@ -140,7 +174,8 @@ impl SeriesView {
             denied: when(Outcome::Denied),
             would_deny: when(Outcome::WouldDeny),
             near: series.near,
-            inexact: inexact(&series.allowed) + inexact(&series.refused),
+            inexact: decided[1..].iter().map(|(_, count)| count).sum(),
+            decided: decided.into_iter().collect(),
         }
     }
 }

@@ -10,18 +10,28 @@ use super::AdminState;
 use super::reply::{text, with_type};
 use crate::pages::{Asset, CSS, HTML, ICON, SCRIPT, SVG, UPLOT_SCRIPT, UPLOT_STYLE};
 
-const ASSETS: [Asset; 6] = [
+/// A script of the page.
+macro_rules! script {
+    ($name:literal) => {
+        Asset {
+            path: concat!("/dashboard/", $name),
+            kind: SCRIPT,
+            text: include_str!(concat!("assets/", $name)),
+        }
+    };
+}
+
+const ASSETS: [Asset; 9] = [
     Asset { path: "/dashboard", kind: HTML, text: include_str!("assets/dashboard.html") },
     Asset {
         path: "/dashboard/dashboard.css",
         kind: CSS,
         text: include_str!("assets/dashboard.css"),
     },
-    Asset {
-        path: "/dashboard/dashboard.js",
-        kind: SCRIPT,
-        text: include_str!("assets/dashboard.js"),
-    },
+    script!("dashboard.js"),
+    script!("api.js"),
+    script!("charts.js"),
+    script!("format.js"),
     Asset { path: "/dashboard/uplot.css", kind: CSS, text: UPLOT_STYLE },
     Asset { path: "/dashboard/uplot.js", kind: SCRIPT, text: UPLOT_SCRIPT },
     Asset { path: "/dashboard/icon.svg", kind: SVG, text: ICON },

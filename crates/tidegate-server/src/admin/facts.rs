@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use arc_swap::ArcSwapOption;
 use http::StatusCode;
 use tokio::sync::watch;
 
@@ -43,7 +44,22 @@ pub struct Facts {
     replies: [Replied; STRIPES],
     reloads: [AtomicU64; 2],
     reloaded_at: AtomicU64,
+    refusal: ArcSwapOption<Refused>,
+    /// Where the config comes from, if anywhere.
+    source: Option<String>,
 }
+
+/// A config that was not taken.
+#[derive(Debug)]
+pub struct Refused {
+    /// When, in seconds since 1970.
+    pub at: u64,
+    /// Why not: the beginning of it, if it is long.
+    pub why: String,
+}
+
+/// The most of a refusal that is kept: a page shows it, the log has all of it.
+const MAX_WHY_BYTES: usize = 2_000;
 
 /// What came of reading the config again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +94,20 @@ impl Facts {
             reloads: Default::default(),
             // The config the server started with was read without error.
             reloaded_at: AtomicU64::new(since_epoch(started).as_secs()),
+            refusal: ArcSwapOption::empty(),
+            source: None,
         }
+    }
+
+    /// The same, of a config that is read from there.
+    #[must_use]
+    pub fn read_from(self, source: Option<String>) -> Self {
+        Facts { source, ..self }
+    }
+
+    /// Where the config comes from; nothing if it is the one that is built in.
+    pub fn source(&self) -> Option<&str> {
+        self.source.as_deref()
     }
 
     /// Whether new requests are welcome: true once all fronts listen, false while draining.
@@ -125,11 +154,22 @@ impl Facts {
     }
 
     /// Notes a reload.
-    pub fn reloaded(&self, reload: Reload) {
-        self.reloads[reload as usize].fetch_add(1, Relaxed);
-        if reload == Reload::Ok {
-            self.reloaded_at.store(since_epoch(SystemTime::now()).as_secs(), Relaxed);
-        }
+    pub fn reloaded(&self) {
+        self.reloads[Reload::Ok as usize].fetch_add(1, Relaxed);
+        self.reloaded_at.store(since_epoch(SystemTime::now()).as_secs(), Relaxed);
+    }
+
+    /// Notes a config that was not taken.
+    pub fn refused(&self, mut why: String) {
+        self.reloads[Reload::Refused as usize].fetch_add(1, Relaxed);
+        why.truncate(why.floor_char_boundary(MAX_WHY_BYTES));
+        let at = since_epoch(SystemTime::now()).as_secs();
+        self.refusal.store(Some(Arc::new(Refused { at, why })));
+    }
+
+    /// The last config that was not taken.
+    pub fn refusal(&self) -> Option<Arc<Refused>> {
+        self.refusal.load_full()
     }
 
     /// When the server started, since 1970.

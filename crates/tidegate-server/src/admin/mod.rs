@@ -36,7 +36,7 @@ use tidegate::gate::Gate;
 use tidegate::redis::RedisStore;
 use tidegate::stats::Stats;
 
-pub use self::facts::{Facts, Front, REPLY_CODES, Reload, ReplyCounts};
+pub use self::facts::{Facts, Front, REPLY_CODES, ReplyCounts};
 
 use self::reply::{Refusal, text};
 use crate::access::{Access, NotAdmitted};

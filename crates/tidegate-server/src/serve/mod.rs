@@ -118,7 +118,7 @@ async fn serve(
         gate = gate.over(Arc::new(store.clone()), config.nodes);
     }
     let gate = Arc::new(gate);
-    let facts = Arc::new(Facts::new(config.max_keys));
+    let facts = Arc::new(Facts::new(config.max_keys).read_from(source.name()));
     let Settings { http, grpc, resp, admin, exposed } = settings;
     let access = |site: &Option<Site>| site.as_ref().map(|site| site.access.clone());
     let access = |site| access(site).unwrap_or_default();

@@ -19,7 +19,7 @@ use tracing::{error, info, warn};
 
 use super::settings::needing_restart;
 use super::source::Source;
-use crate::admin::{Facts, Reload};
+use crate::admin::Facts;
 use crate::grpc::GrpcFront;
 use crate::http::HttpFront;
 
@@ -121,8 +121,8 @@ impl State {
         match source.load_again() {
             Ok(config) => self.apply(config),
             Err(errors) => {
-                self.facts.reloaded(Reload::Refused);
                 error!("the config was not reloaded, the old one stays: {errors}");
+                self.facts.refused(errors.to_string());
             }
         }
     }
@@ -131,12 +131,13 @@ impl State {
         let started = &self.started;
         let store = started.store.as_ref().unwrap_or(&config.store);
         if *store != started.config.store {
-            self.facts.reloaded(Reload::Refused);
             let (now, new) = (&started.config.store, store);
-            error!(
-                "the config was not reloaded, the old one stays: `store` cannot change while running \
-                 (now {now}, in the file {new}): restart, or put it back"
+            let why = format!(
+                "`store` cannot change while running (now {now}, in the file {new}): restart, or put \
+                 it back"
             );
+            error!("the config was not reloaded, the old one stays: {why}");
+            self.facts.refused(why);
             return;
         }
         let fields = needing_restart(&started.config, &config);
@@ -145,7 +146,7 @@ impl State {
         self.gate.set_nodes(config.nodes);
         self.fronts.http.set_forms(config.headers);
         self.fronts.grpc.set_forms(config.headers);
-        self.facts.reloaded(Reload::Ok);
+        self.facts.reloaded();
         info!(policies, "the config was reloaded");
         if !fields.is_empty() {
             let fields = fields.join(", ");

@@ -42,6 +42,13 @@ impl Source {
         Source { config: args.config.clone(), envoy: args.envoy_config.clone(), options }
     }
 
+    /// What it is called: the paths as they were given.
+    pub fn name(&self) -> Option<String> {
+        let paths = [&self.config, &self.envoy].into_iter().flatten();
+        let paths: Vec<String> = paths.map(|path| path.display().to_string()).collect();
+        (!paths.is_empty()).then(|| paths.join(" and "))
+    }
+
     /// Whether nobody said where.
     pub fn is_none(&self) -> bool {
         self.config.is_none() && self.envoy.is_none()

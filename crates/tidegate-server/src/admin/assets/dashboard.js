@@ -1,15 +1,16 @@
 // The dashboard: asks the admin API for counts, shows what changed between two
-// answers, and follows the stream of denials. Whatever came from outside (keys,
-// routes, names) is only ever set as text.
+// answers, and follows the stream of denials.
 "use strict";
 
-const POLL_MS = 2000;      // how often counts are asked for
+import { Unauthorized, ask, askJson, forgetToken, hasToken, keepToken, readEvents } from "./api.js";
+import { Chart } from "./charts.js";
+import { ago, bar, cell, element, pairs, rate, row, seconds, short, wait } from "./format.js";
+
+const POLL_MS = 1000;      // how often counts are asked for
 const TOP_EVERY = 3;       // rankings with every third of those
-const CHART_POINTS = 150;  // five minutes
-const CHART_LEAST = 30;    // the chart stretches until there are so many
+const POLICIES_DRAWN = 6;  // lines of the chart by policy
 const EVENTS_SHOWN = 100;  // denials kept on the page
 const RETRY_MS = 3000;     // after the stream broke
-const TOKEN = "tidegate-admin-token";
 
 const $ = (id) => document.getElementById(id);
 let last = null;           // the previous counts, with the time they came
@@ -17,78 +18,23 @@ let polls = 0;
 let loop = 0;              // counts logins, so that an old loop knows it is over
 let lastEvent = "";
 let paused = false;
-const chart = [];
 
-// ---- talking to the server
-
-function ask(path, options = {}) {
-  const token = sessionStorage.getItem(TOKEN);
-  const headers = { ...options.headers };
-  if (token) headers.Authorization = `Bearer ${token}`;
-  return fetch(path, { cache: "no-store", ...options, headers });
-}
-
-class Unauthorized extends Error {}
-
-async function askJson(path, options) {
-  const response = await ask(path, options);
-  if (response.status === 401) throw new Unauthorized();
-  const body = await response.json();
-  if (!response.ok) throw new Error(body.detail || `status ${response.status}`);
-  return body;
-}
-
-// ---- numbers for people
-
-function short(n) {
-  if (n >= 1e9) return `${(n / 1e9).toFixed(1)}G`;
-  if (n >= 1e6) return `${(n / 1e6).toFixed(1)}M`;
-  if (n >= 1e4) return `${(n / 1e3).toFixed(1)}k`;
-  return n.toLocaleString("en");
-}
-
-function rate(n) {
-  if (n === 0) return "0";
-  return n < 10 ? n.toFixed(1) : short(Math.round(n));
-}
-
-function seconds(s) {
-  if (s < 1e-6) return `${Math.round(s * 1e9)} ns`;
-  if (s < 1e-3) return `${+(s * 1e6).toPrecision(3)} µs`;
-  if (s < 1) return `${+(s * 1e3).toPrecision(3)} ms`;
-  return `${+s.toPrecision(3)} s`;
-}
-
-function wait(ms) {
-  if (ms === null) return "never";
-  return ms < 1000 ? `${ms} ms` : ago(ms / 1000);
-}
-
-function ago(s) {
-  if (s < 120) return `${Math.ceil(s)} s`;
-  if (s < 7200) return `${Math.ceil(s / 60)} min`;
-  if (s < 172800) return `${Math.ceil(s / 3600)} h`;
-  return `${Math.ceil(s / 86400)} d`;
-}
+const OUTCOMES = [
+  { name: "allowed", color: "--allowed", of: "allowed" },
+  { name: "denied", color: "--denied", of: "denied" },
+  { name: "would deny", color: "--would", dashed: true, of: "would_deny" },
+];
+const outcomes = new Chart($("chart-outcomes"), { format: rate });
+const byPolicy = new Chart($("chart-policies"), { format: rate });
+const latency = new Chart($("chart-latency"), { format: seconds, log: true });
+outcomes.lines(OUTCOMES.map(({ name, color, dashed }) => ({ name, color, dashed })));
+latency.lines([{ name: "p50", color: "--two" }, { name: "p99", color: "--one" }]);
 
 // ---- building the page
 
 function put(id, text, alarm = false) {
   $(id).textContent = text;
   $(id).classList.toggle("alarm", alarm);
-}
-
-function cell(text, kind) {
-  const td = document.createElement("td");
-  td.textContent = text;
-  if (kind) td.className = kind;
-  return td;
-}
-
-function row(...cells) {
-  const tr = document.createElement("tr");
-  tr.append(...cells);
-  return tr;
 }
 
 function fill(id, rows, columns, nothing) {
@@ -112,67 +58,72 @@ function options(id, names, first) {
 
 const place = (series) => JSON.stringify([series.policy, series.limit, series.mode]);
 const total = (series) => series.allowed + series.denied + series.would_deny;
+// Names in brackets are ours.
+const isPolicy = (name) => !name.startsWith("(");
 
+/** What changed since the last answer, per second. */
 function differences(now) {
   const before = new Map((last ? last.series : []).map((one) => [place(one), one]));
   const elapsed = last ? (now.at - last.at) / 1000 : 0;
   const per = (one, count) => {
     const old = before.get(place(one));
-    return elapsed && old ? Math.max(0, count(one) - count(old)) / elapsed : 0;
+    return elapsed ? Math.max(0, count(one) - (old ? count(old) : 0)) / elapsed : 0;
   };
-  const sum = (count) => now.series.reduce((all, one) => all + per(one, count), 0);
+  const sum = (count, policy = "") => now.series.reduce(
+    (all, one) => all + (!policy || one.policy === policy ? per(one, count) : 0), 0);
   return { elapsed, per, sum };
 }
 
-function p99(now) {
+/** The bound that so large a part of decisions keeps to; of the last second if there were any. */
+function quantiles(now) {
   const old = last ? last.latency.counts : [];
   let counts = now.latency.counts.map((count, i) => count - (old[i] || 0));
   let recent = true;
   if (!counts.some((count) => count > 0)) [counts, recent] = [now.latency.counts, false];
   const all = counts.reduce((a, b) => a + b, 0);
-  if (!all) return ["–", "nothing measured yet"];
-  let upTo = 0;
-  const index = counts.findIndex((count) => (upTo += count) >= all * 0.99);
-  const bound = now.latency.bounds_seconds[index];
-  const text = bound === undefined ? "> 1 s" : seconds(bound);
-  return [text, recent ? "at most, last seconds" : "at most, since the start"];
+  const bounds = [...now.latency.bounds_seconds, 10];
+  const at = (part) => {
+    let upTo = 0;
+    return all ? bounds[counts.findIndex((count) => (upTo += count) >= all * part)] : null;
+  };
+  return { p50: at(0.5), p99: at(0.99), recent };
 }
 
 function showCounts(now) {
   const changes = differences(now);
-  const rates = {
-    allowed: changes.sum((one) => one.allowed),
-    denied: changes.sum((one) => one.denied),
-    would: changes.sum((one) => one.would_deny),
-    near: changes.sum((one) => one.near),
-  };
+  const { p50, p99, recent } = quantiles(now);
   if (changes.elapsed) {
-    for (const name of ["allowed", "denied", "would", "near"]) put(`tile-${name}`, rate(rates[name]));
-    chart.push(rates);
-    if (chart.length > CHART_POINTS) chart.shift();
-    drawChart();
+    const near = changes.sum((one) => one.near);
+    for (const [id, field] of [["allowed", "allowed"], ["denied", "denied"], ["would", "would_deny"]]) {
+      put(`tile-${id}`, rate(changes.sum((one) => one[field])));
+    }
+    put("tile-near", rate(near));
+    draw(now, changes, recent ? [p50, p99] : [null, null]);
   }
-  const [latency, note] = p99(now);
-  put("tile-latency", latency);
-  put("tile-latency-note", note);
+  put("tile-latency", p99 === null ? "–" : p99 > 1 ? "> 1 s" : seconds(p99));
+  put("tile-latency-note", p99 === null ? "nothing measured yet" : recent ? "at most, last second" : "at most, since the start");
   showServer(now);
+  showDecided(now, changes);
+  showConfig(now);
   showPolicies(now, changes);
 }
 
+function draw(now, changes, [p50, p99]) {
+  const [time, policy] = [now.at / 1000, $("chart-policy").value];
+  outcomes.add(time, OUTCOMES.map(({ of }) => changes.sum((one) => one[of], policy)));
+  latency.add(time, [p50, p99]);
+  const names = [...new Set(now.series.filter((one) => isPolicy(one.policy) || total(one) > 0).map((one) => one.policy))];
+  const busiest = names.map((name) => [name, now.series.reduce((all, one) => all + (one.policy === name ? total(one) : 0), 0)])
+    .sort((one, other) => other[1] - one[1]).slice(0, POLICIES_DRAWN).map(([name]) => name).sort();
+  byPolicy.lines(busiest.map((name) => ({ name })));
+  byPolicy.add(time, busiest.map((name) => changes.sum(total, name)));
+}
+
 function showServer(now) {
-  const { store, reloads } = now;
+  const { store } = now;
   const full = store.max_keys ? store.tracked_keys / store.max_keys : 0;
   put("tile-keys", short(store.tracked_keys), full > 0.9);
   put("tile-keys-note", `of at most ${short(store.max_keys)}`);
-  $("keys-bar").value = full;
-  $("store").hidden = !store.shared;
-  if (store.shared) {
-    put("tile-store", store.shared.up ? "up" : "down", !store.shared.up);
-    put("tile-store-note", `${short(store.shared.failed)} requests failed, in all`);
-  }
-  put("tile-overflow", short(store.overflowed), store.overflowed > 0);
-  put("tile-reloads", reloads.refused ? `${reloads.ok} + ${reloads.refused} refused` : String(reloads.ok), reloads.refused > 0);
-  put("tile-reloads-note", `config read ${ago(now.at / 1000 - reloads.last_ok_seconds)} ago`);
   const state = $("state");
   state.textContent = now.ready ? "ready" : "draining";
   state.className = `badge ${now.ready ? "good" : "warn"}`;
@@ -182,12 +133,72 @@ function showServer(now) {
     `${now.version}, up ${ago(now.at / 1000 - now.started_seconds)}, ${connections} connections${memory}`;
 }
 
+const WAYS = [
+  ["exact", "by the store"], ["local", "here alone, the limit divided"],
+  ["failed-open", "let through, the store failed"], ["failed-closed", "denied, the store failed"],
+];
+
+function showDecided(now, changes) {
+  const rates = WAYS.map(([way]) => changes.sum((one) => one.decided[way]));
+  const all = rates.reduce((a, b) => a + b, 0);
+  $("decided-note").textContent = all ? "In the last second." : "Nothing was decided in the last second.";
+  $("decided").replaceChildren(...WAYS.map(([way, meaning], index) => {
+    const item = document.createElement("li");
+    const share = all ? rates[index] / all : 0;
+    item.append(element("b", index && share ? "alarm" : "", way), element("span", "quiet", meaning),
+      element("span", "num", `${rate(rates[index])}/s`), bar(share, index ? "bad" : ""));
+    return item;
+  }));
+  $("store").replaceChildren(...pairs([...sharedFacts(now), ...memoryFacts(now)]));
+}
+
+function sharedFacts({ store: { shared } }) {
+  if (!shared) return [["store", "memory of this server"]];
+  const old = last?.store.shared;
+  const trips = shared.round_trips - (old?.round_trips ?? 0);
+  const took = shared.round_trip_seconds - (old?.round_trip_seconds ?? 0);
+  const failures = Object.entries(shared.failures).filter(([, count]) => count > 0);
+  return [
+    ["shared store", shared.up ? "up" : "down", !shared.up],
+    ["round trip", trips > 0 ? `${seconds(took / trips)}, mean` : "–"],
+    ["connections", String(shared.connections)],
+    ["failed", failures.length ? failures.map(([kind, count]) => `${short(count)} ${kind}`).join(", ") : "none", failures.length > 0],
+    ["given up", `${short(shared.breaker_openings)} times`, shared.breaker_openings > 0],
+    ["denied from memory", short(shared.deny_cache_hits)],
+  ];
+}
+
+function memoryFacts({ store }) {
+  return [
+    ["keys here", `${short(store.tracked_keys)} of ${short(store.max_keys)}`, store.tracked_keys > 0.9 * store.max_keys],
+    ["log entries", short(store.log_entries)],
+    ["answered without room", short(store.overflowed), store.overflowed > 0],
+  ];
+}
+
+function showConfig(now) {
+  const { config, reloads } = now;
+  $("config").replaceChildren(...pairs([
+    ["read from", config.source ?? "built in: no file was named"],
+    ["policies", String(config.policies)],
+    ["in force since", `${ago(now.at / 1000 - reloads.last_ok_seconds)} ago`],
+    ["reloads", `${reloads.ok} taken, ${reloads.refused} refused`, reloads.refused > 0],
+  ]));
+  const refusal = reloads.last_refusal;
+  $("refusal").hidden = refusal === null;
+  if (!refusal) return;
+  const stale = refusal.at_seconds < reloads.last_ok_seconds;
+  $("refusal-when").textContent = stale
+    ? `A file was refused ${ago(now.at / 1000 - refusal.at_seconds)} ago; a later one was taken.`
+    : `The file was refused ${ago(now.at / 1000 - refusal.at_seconds)} ago: the old config stays in force.`;
+  if ($("refusal-why").textContent !== refusal.why) $("refusal-why").textContent = refusal.why;
+}
+
 function showPolicies(now, changes) {
-  const names = [...new Set(now.series.map((one) => one.policy))];
-  options("policy", names.filter((name) => !name.startsWith("(")), [""]);
-  options("lookup-policy", names.filter((name) => !name.startsWith("(")), []);
-  // Names in brackets are ours: shown once there is something to show.
-  const shown = now.series.filter((one) => !one.policy.startsWith("(") || total(one) > 0);
+  const names = [...new Set(now.series.map((one) => one.policy))].filter(isPolicy);
+  for (const id of ["policy", "chart-policy"]) options(id, names, [""]);
+  options("lookup-policy", names, []);
+  const shown = now.series.filter((one) => isPolicy(one.policy) || total(one) > 0);
   const rows = shown.map((one) => row(
     cell(one.policy, "nowrap"), cell(one.limit, "nowrap"), cell(one.mode),
     cell(rate(changes.per(one, total)), "num"), cell(short(one.allowed), "num"),
@@ -195,21 +206,6 @@ function showPolicies(now, changes) {
     cell(short(one.near), "num"), cell(short(one.inexact), "num"),
   ));
   fill("policies", rows, 9, "No policies.");
-}
-
-function drawChart() {
-  const most = Math.max(1, ...chart.map((point) => Math.max(point.allowed, point.denied, point.would)));
-  const wide = Math.max(CHART_LEAST, chart.length) - 1;
-  const x = (i) => 600 - ((chart.length - 1 - i) * 600) / wide;
-  const y = (value) => 116 - (value / most) * 110;
-  const lines = ["allowed", "denied", "would"].map((name) => {
-    const line = document.createElementNS("http://www.w3.org/2000/svg", "polyline");
-    line.setAttribute("class", name);
-    line.setAttribute("points", chart.map((point, i) => `${x(i).toFixed(1)},${y(point[name]).toFixed(1)}`).join(" "));
-    return line;
-  });
-  $("chart").replaceChildren(...lines);
-  $("chart-scale").textContent = `top of the chart: ${rate(most)}/s; last ${ago((chart.length * POLL_MS) / 1000)}`;
 }
 
 // ---- rankings
@@ -223,9 +219,8 @@ function showTop(top) {
   const keys = top.keys.entries.map((entry) => {
     const name = cell(entry.encoded === null ? entry.name : "", "mono");
     if (entry.encoded !== null) {
-      const button = document.createElement("button");
+      const button = element("button", "", entry.name);
       button.type = "button";
-      button.textContent = entry.name;
       button.title = "Look at this key";
       button.addEventListener("click", () => look(entry.policy, entry.name, entry.encoded));
       name.append(button);
@@ -254,16 +249,22 @@ async function look(policy, key, encoded = encodeURIComponent(key)) {
   $("lookup").scrollIntoView({ block: "nearest" });
 }
 
-async function showKey(path, done) {
+/** Asks for a key and shows it; with nothing said it is looked at again, quietly. */
+async function showKey(path, said) {
   const note = $("lookup-note");
   try {
     const answer = await askJson(path);
     looked = path;
-    note.textContent = `${done}${answer.key} under ${answer.policy}: ${answer.allowed ? "would pass" : "would be denied"}.`;
-    fill("lookup-limits", answer.limits.map((limit) => row(
-      cell(limit.text, "nowrap"), cell(`${short(limit.remaining)} of ${short(limit.limit)}`, "num"),
-      cell(limit.allowed ? "now" : wait(limit.retry_after_ms), "num"), cell(wait(limit.reset_after_ms), "num"),
-    )), 4, "This policy is off.");
+    const verdict = `${answer.key} under ${answer.policy}: ${answer.allowed ? "would pass" : "would be denied"}.`;
+    if (said !== null) note.textContent = said + verdict;
+    fill("lookup-limits", answer.limits.map((limit) => {
+      const used = cell("", "used");
+      const share = limit.limit ? 1 - limit.remaining / limit.limit : 1;
+      used.append(bar(share, limit.allowed ? "" : "bad"));
+      return row(cell(limit.text, "nowrap"), used, cell(`${short(limit.remaining)} of ${short(limit.limit)}`, "num"),
+        cell(limit.allowed ? "now" : wait(limit.retry_after_ms), "num"),
+        cell(limit.reset_after_ms ? wait(limit.reset_after_ms) : "now", "num"));
+    }), 5, "This policy is off.");
   } catch (error) {
     looked = null;
     note.textContent = error.message || "The token was refused.";
@@ -276,12 +277,16 @@ $("lookup").addEventListener("submit", (event) => {
   event.preventDefault();
   look($("lookup-policy").value, $("lookup-key").value);
 });
-$("lookup").addEventListener("input", () => { $("reset").disabled = true; });
+$("lookup").addEventListener("input", () => {
+  looked = null;
+  $("reset").disabled = true;
+});
 $("reset").addEventListener("click", async () => {
   if (!looked) return;
+  const path = looked;
   try {
-    const answer = await askJson(looked, { method: "DELETE" });
-    await showKey(looked, answer.reset ? "Reset. " : "There was nothing to reset. ");
+    const answer = await askJson(path, { method: "DELETE" });
+    await showKey(path, answer.reset ? "Reset. " : "There was nothing to reset. ");
   } catch (error) {
     $("lookup-note").textContent = error.message || "The token was refused.";
   }
@@ -296,31 +301,13 @@ async function follow(mine) {
       const headers = lastEvent ? { "Last-Event-ID": lastEvent } : {};
       const response = await ask("admin/v1/events", { headers });
       if (response.status === 401) return;
-      if (response.ok) await readEvents(response.body.getReader(), mine);
+      if (response.ok) await readEvents(response, () => mine === loop, showEvent);
     } catch { /* the server went away: try again */ }
     await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
   }
 }
 
-async function readEvents(reader, mine) {
-  const decoder = new TextDecoder();
-  let rest = "";
-  for (;;) {
-    const { value, done } = await reader.read();
-    if (done) return;
-    if (mine !== loop) return void reader.cancel();
-    const parts = (rest + decoder.decode(value, { stream: true })).split("\n\n");
-    rest = parts.pop();
-    parts.forEach(showEvent);
-  }
-}
-
-function showEvent(text) {
-  const fields = Object.fromEntries(text.split("\n").map((line) => {
-    const at = line.indexOf(": ");
-    return [line.slice(0, at), line.slice(at + 2)];
-  }));
-  if (!fields.event) return;
+function showEvent(fields) {
   if (fields.id) lastEvent = fields.id;
   if (paused) return;
   const data = JSON.parse(fields.data);
@@ -360,6 +347,7 @@ async function poll() {
   showCounts(now);
   last = now;
   if (polls % TOP_EVERY === 0) await refreshTop();
+  if (looked && document.activeElement !== $("reset")) await showKey(looked, null);
   polls += 1;
 }
 
@@ -380,9 +368,8 @@ async function run() {
 
 function askForToken() {
   loop += 1;
-  const had = sessionStorage.getItem(TOKEN);
-  sessionStorage.removeItem(TOKEN);
-  $("login-error").textContent = had ? "This token was refused." : "";
+  $("login-error").textContent = hasToken() ? "This token was refused." : "";
+  forgetToken();
   $("login").hidden = false;
   $("main").hidden = true;
   $("forget").hidden = true;
@@ -395,7 +382,7 @@ function askForToken() {
 function start() {
   $("login").hidden = true;
   $("main").hidden = false;
-  $("forget").hidden = !sessionStorage.getItem(TOKEN);
+  $("forget").hidden = !hasToken();
   const waiting = gap("None yet.");
   waiting.classList.add("waiting");
   $("events").replaceChildren(row(waiting));
@@ -405,15 +392,15 @@ function start() {
 
 $("login").addEventListener("submit", (event) => {
   event.preventDefault();
-  // A header takes visible ASCII alone; anything else is no token anyway.
-  sessionStorage.setItem(TOKEN, $("token").value.trim().replace(/[^\x21-\x7e]/g, "?"));
+  keepToken($("token").value);
   start();
 });
 $("forget").addEventListener("click", () => {
-  sessionStorage.removeItem(TOKEN);
+  forgetToken();
   last = null;
   askForToken();
 });
+$("chart-policy").addEventListener("change", () => outcomes.clear());
 for (const id of ["by", "policy"]) $(id).addEventListener("change", () => refreshTop().catch(() => {}));
 
 start();

@@ -111,7 +111,8 @@ fn counts_come_at_once_as_json() {
     let all = stats["series"].as_array().expect("series");
     let login = all.iter().find(|one| one["limit"] == "2 per 1h sliding-log").expect("the limit");
     let expected = json!({"policy": "login", "limit": "2 per 1h sliding-log", "mode": "enforce",
-        "allowed": 2, "denied": 1, "would_deny": 0, "near": 1, "inexact": 0});
+        "allowed": 2, "denied": 1, "would_deny": 0, "near": 1, "inexact": 0,
+        "decided": {"exact": 3, "local": 0, "failed-open": 0, "failed-closed": 0}});
     assert_eq!(*login, expected);
     assert_eq!(
         stats["store"],
@@ -121,6 +122,9 @@ fn counts_come_at_once_as_json() {
     let lengths = ["bounds_seconds", "counts"].map(|name| latency[name].as_array().map(Vec::len));
     assert_eq!(lengths, [Some(16), Some(17)]);
     assert_eq!((&stats["ready"], &stats["reloads"]["ok"]), (&json!(true), &json!(0)));
+    let (config, source) = (&stats["config"], stats["config"]["source"].as_str());
+    assert!(source.is_some_and(|source| source.ends_with("tidegate.yaml")), "{config}");
+    assert_eq!((&config["policies"], &stats["reloads"]["last_refusal"]), (&json!(3), &json!(null)));
 }
 
 #[test]

@@ -7,20 +7,28 @@ use super::server::Server;
 
 const HTML: &str = include_str!("../../../src/admin/assets/dashboard.html");
 const SCRIPT: &str = include_str!("../../../src/admin/assets/dashboard.js");
+const MODULES: [(&str, &str); 4] = [
+    ("dashboard.js", SCRIPT),
+    ("api.js", include_str!("../../../src/admin/assets/api.js")),
+    ("charts.js", include_str!("../../../src/admin/assets/charts.js")),
+    ("format.js", include_str!("../../../src/admin/assets/format.js")),
+];
 const STYLE: &str = include_str!("../../../src/admin/assets/dashboard.css");
 
 #[test]
 fn its_files_come_with_a_strict_policy() {
     let server = Server::start("dashboard", POLICIES);
-    let rows = [
-        ("/dashboard", "text/html; charset=utf-8", HTML),
-        ("/dashboard/dashboard.js", "text/javascript; charset=utf-8", SCRIPT),
-        ("/dashboard/dashboard.css", "text/css; charset=utf-8", STYLE),
+    let mut rows = vec![
+        ("/dashboard".to_owned(), "text/html; charset=utf-8", HTML),
+        ("/dashboard/dashboard.css".to_owned(), "text/css; charset=utf-8", STYLE),
     ];
-    for (path, kind, text) in rows {
+    for (name, text) in MODULES {
+        rows.push((format!("/dashboard/{name}"), "text/javascript; charset=utf-8", text));
+    }
+    for (path, kind, text) in &rows {
         let answer = server.get(path);
-        assert_eq!((answer.status, answer.header("content-type")), (200, kind));
-        assert_eq!(answer.body, text, "{path}");
+        assert_eq!((answer.status, answer.header("content-type")), (200, *kind));
+        assert_eq!(answer.body, *text, "{path}");
         assert_eq!(answer.header("x-content-type-options"), "nosniff");
         assert_eq!(answer.header("cache-control"), "no-store");
         let policy = answer.header("content-security-policy");
@@ -31,18 +39,20 @@ fn its_files_come_with_a_strict_policy() {
         );
     }
     assert_eq!(server.get("/dashboard/icon.svg").header("content-type"), "image/svg+xml");
+    assert!(server.get("/dashboard/uplot.js").body.contains("uPlot"));
+    assert_eq!(server.get("/dashboard/uplot.css").status, 200);
 }
 
 #[test]
 fn it_needs_nothing_from_elsewhere_and_runs_nothing_inline() {
-    for (name, text) in [("html", HTML), ("script", SCRIPT), ("style", STYLE)] {
+    for (name, text) in [("html", HTML), ("style", STYLE)].into_iter().chain(MODULES) {
         let elsewhere = text.replace("http://www.w3.org/2000/svg", "");
         assert!(
             !elsewhere.contains("//www") && !elsewhere.contains("://"),
             "{name} loads from elsewhere"
         );
     }
-    assert!(HTML.matches("<script").count() == 1 && HTML.contains("<script src="));
+    assert_eq!(HTML.matches("<script").count(), HTML.matches("<script src=\"dashboard/").count());
     for inline in
         [" style=", " onclick=", " onload=", " onsubmit=", " onerror=", "javascript:", "<style"]
     {
@@ -57,9 +67,11 @@ fn it_needs_nothing_from_elsewhere_and_runs_nothing_inline() {
         "new Function",
         "DOMParser",
     ] {
-        assert!(!SCRIPT.contains(way), "{way} would make markup of a key");
+        let makes_markup = MODULES.iter().any(|(_, text)| text.contains(way));
+        assert!(!makes_markup, "{way} would make markup of a key");
     }
-    assert!(SCRIPT.contains("sessionStorage") && !SCRIPT.contains("localStorage"));
+    let keeps = |place| MODULES.iter().any(|(_, text)| text.contains(place));
+    assert!(keeps("sessionStorage") && !keeps("localStorage"));
 }
 
 /// The words between `start` and the next quote.

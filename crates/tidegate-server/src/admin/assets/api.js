@@ -1,0 +1,48 @@
+// Talks to the admin API. The token stays in this tab.
+"use strict";
+
+const TOKEN = "tidegate-admin-token";
+
+/** The server wants a token, or another one. */
+export class Unauthorized extends Error {}
+
+export const hasToken = () => sessionStorage.getItem(TOKEN) !== null;
+export const forgetToken = () => sessionStorage.removeItem(TOKEN);
+/** A header takes visible ASCII alone; anything else is no token anyway. */
+export const keepToken = (token) => sessionStorage.setItem(TOKEN, token.trim().replace(/[^\x21-\x7e]/g, "?"));
+
+export function ask(path, options = {}) {
+  const token = sessionStorage.getItem(TOKEN);
+  const headers = { ...options.headers };
+  if (token) headers.Authorization = `Bearer ${token}`;
+  return fetch(path, { cache: "no-store", ...options, headers });
+}
+
+export async function askJson(path, options) {
+  const response = await ask(path, options);
+  if (response.status === 401) throw new Unauthorized();
+  const body = await response.json();
+  if (!response.ok) throw new Error(body.detail || `status ${response.status}`);
+  return body;
+}
+
+/** Calls `told` with the fields of each event until the stream ends or `goesOn` says no. */
+export async function readEvents(response, goesOn, told) {
+  const reader = response.body.getReader();
+  const decoder = new TextDecoder();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    if (!goesOn()) return void reader.cancel();
+    const parts = (rest + decoder.decode(value, { stream: true })).split("\n\n");
+    rest = parts.pop();
+    for (const part of parts) {
+      const fields = Object.fromEntries(part.split("\n").map((line) => {
+        const at = line.indexOf(": ");
+        return [line.slice(0, at), line.slice(at + 2)];
+      }));
+      if (fields.event) told(fields);
+    }
+  }
+}

@@ -1,0 +1,112 @@
+// Lines over time, drawn by uPlot, which is the `uPlot` of the script before this one.
+// The legend is ours: it shows names as text, and its numbers can be read by anybody.
+"use strict";
+
+/* global uPlot */
+
+const POINTS = 300;           // kept: five minutes
+const LEAST_SECONDS = 60;     // shown at least, so that a fresh page does not stretch
+const NAMES = ["--one", "--two", "--three", "--four", "--five", "--six"];
+const dark = matchMedia("(prefers-color-scheme: dark)");
+
+const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+/** A chart of a few lines: `{name, color, dashed}` each. */
+export class Chart {
+  #plot = null;
+  #lines = [];
+  #times = [];
+  #values = [];
+
+  constructor(place, { format, log = false }) {
+    this.place = place;
+    this.format = format;
+    this.log = log;
+    this.area = document.createElement("div");
+    this.legend = document.createElement("ul");
+    this.legend.className = "legend";
+    place.replaceChildren(this.area, this.legend);
+    dark.addEventListener("change", () => this.#build());
+    new ResizeObserver(() => this.#fit()).observe(place);
+  }
+
+  /** Draws these lines from now on. Those that are known keep their past. */
+  lines(lines) {
+    if (JSON.stringify(lines) === JSON.stringify(this.#lines)) return;
+    const past = new Map(this.#lines.map((line, index) => [line.name, this.#values[index]]));
+    this.#values = lines.map(({ name }) => past.get(name) ?? this.#times.map(() => null));
+    this.#lines = lines;
+    this.#build();
+  }
+
+  /** Forgets the past. */
+  clear() {
+    this.#times = [];
+    this.#values = this.#lines.map(() => []);
+    this.#draw();
+  }
+
+  /** One more moment, in seconds; a value for each line, null where there is none. */
+  add(time, values) {
+    this.#times.push(time);
+    this.#values.forEach((past, index) => past.push(values[index]));
+    if (this.#times.length > POINTS) {
+      this.#times.shift();
+      this.#values.forEach((past) => past.shift());
+    }
+    this.#draw();
+  }
+
+  #build() {
+    this.#plot?.destroy();
+    const [text, grid] = [color("--quiet"), color("--line")];
+    const axis = { stroke: text, grid: { stroke: grid, width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };
+    const series = this.#lines.map((line, index) => ({
+      stroke: color(line.color ?? NAMES[index % NAMES.length]), width: 2,
+      dash: line.dashed ? [6, 5] : undefined, points: { show: false }, spanGaps: true,
+    }));
+    this.#plot = new uPlot({
+      width: Math.max(200, this.place.clientWidth), height: this.area.clientHeight || 180,
+      legend: { show: false },
+      cursor: { y: false, drag: { setScale: false, x: false, y: false } },
+      scales: {
+        x: { range: (_plot, least, most) => [Math.min(least ?? 0, (most ?? 0) - LEAST_SECONDS), most ?? 0] },
+        y: this.log ? { distr: 3 } : { range: (_plot, _least, most) => [0, Math.max(1, (most ?? 0) * 1.1)] },
+      },
+      axes: [
+        { ...axis, values: (_plot, times) => times.map((time) => new Date(time * 1000).toLocaleTimeString("en-GB")), space: 90 },
+        { ...axis, values: (_plot, values) => values.map((value) => (value === null ? "" : this.format(value))), size: 64, space: 34 },
+      ],
+      series: [{}, ...series],
+      hooks: { setCursor: [() => this.#tell()] },
+    }, [this.#times, ...this.#values], this.area);
+    this.legend.replaceChildren(...this.#lines.map((line, index) => {
+      const item = document.createElement("li");
+      const key = Object.assign(document.createElement("i"), { className: line.dashed ? "dashed" : "" });
+      key.style.borderColor = series[index].stroke;
+      item.append(key, Object.assign(document.createElement("span"), { textContent: line.name }), document.createElement("b"));
+      return item;
+    }));
+    this.#tell();
+  }
+
+  #draw() {
+    if (!this.#plot) return;
+    this.#plot.setData([this.#times, ...this.#values]);
+    this.#tell();
+  }
+
+  /** The values under the cursor, or the newest. */
+  #tell() {
+    const at = this.#plot?.cursor?.idx ?? this.#times.length - 1;
+    [...this.legend.children].forEach((item, index) => {
+      const value = this.#values[index]?.[at];
+      item.lastElementChild.textContent = value === null || value === undefined ? "–" : this.format(value);
+    });
+  }
+
+  #fit() {
+    const width = Math.max(200, this.place.clientWidth);
+    if (this.#plot && this.#plot.width !== width) this.#plot.setSize({ width, height: this.#plot.height });
+  }
+}

@@ -1,0 +1,63 @@
+// Numbers for people, and rows of tables. Whatever came from outside (keys, routes,
+// names) is only ever set as text.
+"use strict";
+
+export function short(n) {
+  if (n >= 1e9) return `${(n / 1e9).toFixed(1)}G`;
+  if (n >= 1e6) return `${(n / 1e6).toFixed(1)}M`;
+  if (n >= 1e4) return `${(n / 1e3).toFixed(1)}k`;
+  return n.toLocaleString("en");
+}
+
+export function rate(n) {
+  if (n === 0) return "0";
+  return n < 10 ? n.toFixed(1) : short(Math.round(n));
+}
+
+export function seconds(s) {
+  if (s < 1e-6) return `${Math.round(s * 1e9)} ns`;
+  if (s < 1e-3) return `${+(s * 1e6).toPrecision(3)} µs`;
+  if (s < 1) return `${+(s * 1e3).toPrecision(3)} ms`;
+  return `${+s.toPrecision(3)} s`;
+}
+
+export function wait(ms) {
+  if (ms === null) return "never";
+  return ms < 1000 ? `${Math.ceil(ms)} ms` : ago(ms / 1000);
+}
+
+export function ago(s) {
+  if (s < 120) return `${Math.max(0, Math.ceil(s))} s`;
+  if (s < 7200) return `${Math.ceil(s / 60)} min`;
+  if (s < 172800) return `${Math.ceil(s / 3600)} h`;
+  return `${Math.ceil(s / 86400)} d`;
+}
+
+export function element(tag, kind, text) {
+  const made = document.createElement(tag);
+  if (kind) made.className = kind;
+  if (text !== undefined) made.textContent = text;
+  return made;
+}
+
+export const cell = (text, kind) => element("td", kind, text);
+
+export function row(...cells) {
+  const tr = document.createElement("tr");
+  tr.append(...cells);
+  return tr;
+}
+
+/** A bar that is full at 1. */
+export function bar(share, kind) {
+  const outer = element("span", "bar");
+  const inner = element("i", kind);
+  inner.style.transform = `scaleX(${Math.min(1, Math.max(0, share))})`;
+  outer.append(inner);
+  return outer;
+}
+
+/** Pairs of a name and a value. */
+export function pairs(list) {
+  return list.flatMap(([name, value, alarm]) => [element("dt", "", name), element("dd", alarm ? "alarm" : "", value)]);
+}
