@@ -240,6 +240,7 @@ const stage = {
     script = null;
     setPlaying(false);
     await refresh();
+    draw();
   },
   /** Says what came of an experiment, where it was watched. */
   conclude(text, href) {

@@ -90,7 +90,7 @@ export class Lane {
 
   #head() {
     const head = element("div", "lane-head");
-    const title = element("h3", "", this.algorithm);
+    const title = element("h2", "", this.algorithm);
     title.id = `lane-${this.algorithm}`;
     this.element.setAttribute("aria-labelledby", title.id);
     this.admitted = element("b", "admitted", "0");
@@ -119,12 +119,11 @@ export class Lane {
 
   #figures() {
     const figures = element("dl", "figures");
-    const put = (name, label, more) => {
+    const put = (name, label, more = "") => {
       const wrap = element("div", name);
-      const value = element("dd", "");
-      const term = element("dt", "", label);
-      wrap.append(term, value);
-      if (more) wrap.append(more);
+      const [told, value] = [element("dd", ""), element("span", "")];
+      told.append(value, more);
+      wrap.append(element("dt", "", label), told);
       figures.append(wrap);
       return value;
     };

@@ -1,0 +1,280 @@
+// The playground as people use it: buttons, experiments, links, keyboard.
+
+import assert from "node:assert/strict";
+import { after, before, test } from "node:test";
+import { gzipSync } from "node:zlib";
+import { browse, flaws, isTooWide, open, serve } from "./stand.mjs";
+
+let server;
+let browser;
+before(async () => [server, browser] = await Promise.all([serve(), browse()]));
+after(async () => Promise.all([browser?.close(), server?.stop()]));
+
+const playground = (query = "", options) => open(browser, `${server.http}/playground${query}`, options);
+const text = (page, selector) => page.locator(selector).innerText();
+const lane = (algorithm) => `.lane[data-algorithm="${algorithm}"]`;
+const tally = async (page, algorithm) => Promise.all(
+  ["admitted", "denied"].map(async (name) => Number(await text(page, `${lane(algorithm)} .${name}`))));
+/** Once the page shows what the engine said. */
+const shows = (page, selector, wanted) => page.locator(selector).filter({ hasText: wanted }).first().waitFor();
+/** Standing still, so that numbers can be compared. */
+const still = async (page) => {
+  if (await text(page, "#pause") === "Pause") await page.click("#pause");
+};
+
+test("it opens at 5 per 15 s, and a burst of 8 admits 5", async () => {
+  const page = await playground();
+  assert.deepEqual(await Promise.all(["#limit", "#window", "#cost"].map((id) => page.inputValue(id))), ["5", "15", "1"]);
+  await still(page);
+  await page.click("#burst");
+  await shows(page, "#status", "8 sent: 5 admitted, 3 denied.");
+  for (const algorithm of ["fixed-window", "sliding-counter", "sliding-buckets"]) {
+    assert.deepEqual(await tally(page, algorithm), [5, 3], algorithm);
+  }
+  assert.match(await text(page, `${lane("sliding-counter")} .formula dd`), /^5\.00 = 0 × \d\.\d\d \+ 5$/);
+  assert.equal(await text(page, `${lane("sliding-counter")} .remaining dd`), "0 of 5");
+  // Admitted and denied differ in shape: five dots, three crosses of two strokes.
+  const strokes = (name) => page.locator(`${lane("fixed-window")} path.${name}`).first()
+    .evaluate((path) => path.getAttribute("d").match(/M/g).length);
+  assert.deepEqual([await strokes("dots"), await strokes("crosses")], [5, 3]);
+  await page.done();
+});
+
+test("time passes: the box slides, the wait ticks down, the window rolls over", async () => {
+  const page = await playground();
+  await page.click("#burst");
+  await shows(page, "#status", "8 sent");
+  const wait = async () => Number.parseFloat(await text(page, `${lane("sliding-counter")} .retry dd`));
+  const place = () => page.locator(`${lane("sliding-counter")} .box`).evaluate((box) => box.getBoundingClientRect().x);
+  const [firstWait, firstPlace] = [await wait(), await place()];
+  await page.waitForFunction((past) => Number.parseFloat(document.querySelector(".lane .retry dd").textContent) < past, firstWait - 0.2);
+  assert.ok(await wait() < firstWait && await place() > firstPlace);
+  await page.selectOption("#speed", "16");
+  await page.locator("#status.flash").filter({ hasText: "Window rolled over" }).waitFor();
+  await shows(page, `${lane("sliding-counter")} .formula dd`, "= 5 × ");
+  await page.done();
+});
+
+const EXPERIMENTS = [
+  { id: "burst", guesses: ["5"], told: ["engine: 5 ✓"], verdict: "As you predicted.", tallies: { "sliding-counter": [5, 3] } },
+  {
+    id: "boundary", guesses: ["5", "6"], told: ["engine: 10, not 5", "engine: 6 ✓"], verdict: "Not quite as you predicted.",
+    tallies: { "fixed-window": [10, 0], "sliding-counter": [6, 4], "sliding-log": [5, 5] },
+  },
+  {
+    id: "rollover", guesses: ["3", "0"], told: ["engine: 3 ✓", "engine: 0 ✓"], verdict: "As you predicted.",
+    tallies: { "sliding-counter": [3, 0] }, formula: "2.70 = 3 × 0.90 + 0",
+  },
+  {
+    id: "worst", guesses: ["", ""], told: ["engine: 10", "engine: 5"], verdict: "This is what the engine found.",
+    tallies: { "sliding-counter": [10, 0], "sliding-buckets": [5, 5] },
+  },
+];
+
+for (const motion of ["no-preference", "reduce"]) {
+  for (const { id, guesses, told, verdict, tallies, formula } of EXPERIMENTS) {
+    test(`experiment ${id}, motion ${motion}`, async () => {
+      const page = await playground("", { reducedMotion: motion });
+      for (const [index, guess] of guesses.entries()) await page.fill(`#guess-${id}-${index}`, guess);
+      await page.click(`#experiment-${id} button`);
+      await page.locator(`#experiment-${id} .why`).waitFor({ state: "visible" });
+      assert.deepEqual(await page.locator(`#experiment-${id} .told`).allInnerTexts(), told);
+      assert.equal(await text(page, `#experiment-${id} .verdict`), verdict);
+      assert.ok((await text(page, "#result")).includes(verdict));
+      for (const [algorithm, counts] of Object.entries(tallies)) assert.deepEqual(await tally(page, algorithm), counts, algorithm);
+      if (formula) assert.equal(await text(page, `${lane("sliding-counter")} .formula dd`), formula);
+      assert.equal(await text(page, "#pause"), "Play", "it stands still at the end");
+      await page.done();
+    });
+  }
+}
+
+test("an experiment that is overtaken says so, and can run again", async () => {
+  const page = await playground();
+  await page.click("#experiment-worst button");
+  await page.click("#reset");
+  await shows(page, "#experiment-worst .verdict", "Interrupted: run it again.");
+  await page.locator("#experiment-worst button:enabled").waitFor();
+  await page.done();
+});
+
+test("the boundary attack breaks fixed windows and not ours", async () => {
+  const page = await playground("?algorithms=fixed-window,sliding-counter,sliding-buckets,sliding-log,token-bucket");
+  await page.click("#attack");
+  await page.waitForFunction(() => document.querySelector(".lane .admitted").textContent === "10");
+  const rows = { "fixed-window": [10, 0], "sliding-counter": [6, 4], "sliding-buckets": [5, 5], "sliding-log": [5, 5], "token-bucket": [5, 5] };
+  for (const [algorithm, counts] of Object.entries(rows)) assert.deepEqual(await tally(page, algorithm), counts, algorithm);
+  assert.equal(await text(page, `${lane("fixed-window")} .most dd`), "10, over the limit");
+  assert.equal(await text(page, `${lane("sliding-buckets")} .most dd`), "5");
+  await page.done();
+});
+
+test("a step is exact, and so is the wait", async () => {
+  const page = await playground("?algorithms=sliding-log,sliding-counter");
+  await still(page);
+  await page.click("#reset");
+  await still(page);
+  const start = Number.parseFloat(await text(page, "#clock"));
+  await page.click("#burst");
+  await shows(page, "#status", "8 sent");
+  const before = Number.parseFloat(await text(page, `${lane("sliding-log")} .retry dd`));
+  assert.equal(before, 15);
+  for (let step = 0; step < 4; step += 1) await page.click("#step");
+  await page.waitForFunction((wanted) => document.querySelector("#clock").textContent === `${wanted} s`, (start + 4).toFixed(1));
+  await shows(page, `${lane("sliding-log")} .retry dd`, /^11\.0/);
+  await page.done();
+});
+
+test("a steady rate keeps coming, and stops when asked", async () => {
+  const page = await playground("?limit=5&window=2s");
+  await page.selectOption("#rate", "20");
+  await page.click("#steady");
+  await page.waitForFunction(() => Number(document.querySelector(".lane .denied").textContent) > 10);
+  await page.click("#steady");
+  assert.equal(await page.getAttribute("#steady", "aria-pressed"), "false");
+  await page.done();
+});
+
+test("the same requests are played again under other limits", async () => {
+  const page = await playground();
+  await still(page);
+  await page.click("#burst");
+  await shows(page, "#status", "8 sent");
+  await page.fill("#limit", "7");
+  await page.locator("#limit").blur();
+  await page.waitForFunction(() => document.querySelector(".lane .admitted").textContent === "7");
+  await page.check("#algorithms input[value=token-bucket]");
+  await shows(page, `${lane("token-bucket")} .admitted`, "7");
+  await page.fill("#cost", "8");
+  await page.locator("#cost").blur();
+  await shows(page, `${lane("sliding-counter")} .retry dd`, "never");
+  await page.fill("#limit", "100000");
+  await page.locator("#limit").blur();
+  await shows(page, "#notes", "limit 100000 is out of range (0 to 200): 200 is used.");
+  assert.equal(await page.inputValue("#limit"), "200");
+  await page.done();
+});
+
+test("an absurd address is clamped, and that is said as text", async () => {
+  const hostile = "<img src=x onerror=alert(1)>";
+  const query = new URLSearchParams({
+    limit: "99999999999999999999", window: "-3s", buckets: "1e9", cost: hostile, speed: "Infinity",
+    algorithms: `sliding-log,${hostile}`, events: `0*9999.x.${hostile}.99999999999999`, at: "nan", [hostile]: "1",
+  });
+  const page = await playground(`?${query}`);
+  const notes = await page.locator("#notes li").allInnerTexts();
+  assert.deepEqual(notes, [
+    "limit 99999999999999999999 is out of range (0 to 200): 200 is used.",
+    "window -3 is out of range (1 to 600): 1 is used.",
+    "buckets “1e9” is not a whole number: 10 is used.",
+    "cost “<img src=x onerror=alert…” is not a whole number: 1 is used.",
+    "speed “Infinity” is not one of 0.25, 0.5, 1, 2, 4, 8, 16: 1 is used.",
+    "There is no algorithm “<img src=x onerror=alert”: use fixed-window, sliding-counter, sliding-buckets, sliding-log, token-bucket.",
+    "A request “x” of the link makes no sense: it is left out.",
+    "A request “<img src=x onerror=alert” of the link makes no sense: it is left out.",
+    "A request “99999999999999” of the link makes no sense: it is left out.",
+    "The link has 9999 requests: the first 1000 are used.",
+    "“<img src=x onerror=alert” is not a setting: it is left out.",
+  ]);
+  assert.equal(await page.locator("img").count(), 1, "the sign, and no other");
+  assert.equal(await page.title(), "tidegate playground");
+  await shows(page, `${lane("sliding-log")} .denied`, "800");
+  // There is no room for more, and that is said too.
+  await page.click("#send");
+  await shows(page, "#status", "1000 requests are as many as can be replayed: reset to start anew.");
+  await page.done();
+});
+
+test("a link holds settings and requests", async () => {
+  const page = await playground("?limit=3&window=10s&algorithms=sliding-counter,sliding-log&cost=2");
+  await still(page);
+  await page.click("#burst");
+  await shows(page, "#status", "8 sent");
+  await page.click("#step");
+  await page.click("#send");
+  await shows(page, "#status", "1 sent");
+  await page.click("#link");
+  await shows(page, "#status", /link to these|now holds these/);
+  const [url, clock] = [page.url(), await text(page, "#clock")];
+  const counts = await tally(page, "sliding-log");
+  await page.done();
+  const copy = await open(browser, url);
+  await shows(copy, "#status", "9 requests of the link");
+  await copy.waitForFunction(() => document.querySelector(".lane .denied").textContent !== "0");
+  assert.deepEqual(await tally(copy, "sliding-log"), counts);
+  assert.equal(await text(copy, "#clock"), clock);
+  await copy.done();
+});
+
+test("the keyboard is enough", async () => {
+  const page = await playground();
+  await page.keyboard.press("Tab");
+  assert.equal(await page.evaluate(() => document.activeElement.textContent), "Skip to content");
+  await page.keyboard.press("Enter");
+  for (let presses = 0; presses < 10 && await page.evaluate(() => document.activeElement.id) !== "burst"; presses += 1) await page.keyboard.press("Tab");
+  const outline = await page.evaluate(() => getComputedStyle(document.activeElement).outlineStyle);
+  assert.equal(outline, "solid", "focus can be seen");
+  await page.keyboard.press("Space");
+  await shows(page, "#status", "8 sent: 5 admitted, 3 denied.");
+  await page.done();
+});
+
+test("the quiz tells on submit", async () => {
+  const page = await playground();
+  assert.equal(await page.locator("#quiz .why:visible").count(), 0);
+  for (const [name, value] of [["q1", "c"], ["q2", "b"], ["q3", "a"]]) await page.check(`#quiz input[name=${name}][value=${value}]`);
+  await page.click("#quiz button");
+  assert.equal(await text(page, "#score"), "2 of 3 right.");
+  assert.equal(await page.locator("#quiz .why:visible").count(), 3);
+  assert.equal(await page.locator("#quiz label.wrong").count(), 1);
+  await page.done();
+});
+
+test("a token is asked for where one is wanted", async () => {
+  const guarded = await serve({ env: { TIDEGATE_TOKENS: "s3cret" } });
+  try {
+    const page = await open(browser, `${guarded.http}/playground`);
+    page.expects(/401/);
+    await page.fill("#token", "wrong");
+    await page.click("#login button");
+    await page.locator("#login").waitFor({ state: "visible" });
+    await page.fill("#token", "s3cret");
+    await page.click("#login button");
+    await page.click("#burst");
+    await shows(page, "#status", "8 sent: 5 admitted, 3 denied.");
+    await page.done();
+  } finally {
+    await guarded.stop();
+  }
+});
+
+test("requests can be read as a table", async () => {
+  const page = await playground();
+  await page.click("#burst");
+  await shows(page, "#status", "8 sent");
+  await page.click("summary");
+  await page.locator("#table-rows tr").first().waitFor();
+  assert.equal(await page.locator("#table-rows tr").count(), 8);
+  assert.equal(await page.locator("#table-rows td", { hasText: /^denied$/ }).count(), 9);
+  await page.done();
+});
+
+for (const colorScheme of ["light", "dark"]) {
+  for (const width of [1280, 360]) {
+    test(`nothing is wrong for screen readers, ${colorScheme}, ${width} wide`, async () => {
+      const page = await playground("", { colorScheme, viewport: { width, height: 900 }, reducedMotion: "reduce" });
+      await page.click("#experiment-boundary button");
+      await page.locator("#experiment-boundary .why").waitFor({ state: "visible" });
+      assert.deepEqual(await flaws(page), []);
+      assert.equal(await isTooWide(page), false);
+      await page.done();
+    });
+  }
+}
+
+test("all files together are small", async () => {
+  const paths = ["", "/playground.css", "/playground.js", "/settings.js", "/engine.js", "/timeline.js", "/lessons.js", "/icon.svg"];
+  const sizes = await Promise.all(paths.map(async (path) =>
+    gzipSync(Buffer.from(await (await fetch(`${server.http}/playground${path}`)).arrayBuffer())).length));
+  assert.ok(sizes.reduce((all, one) => all + one, 0) <= 300 * 1024, `${sizes}`);
+});

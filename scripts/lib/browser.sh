@@ -1,0 +1,40 @@
+# The pages in a real browser: Debian's chromium, driven by playwright-core, which has no
+# dependencies and brings no browser of its own. Sourced by scripts/test.
+
+# browser_stand : installs the browser and its driver, and builds what is looked at. The
+# tests are copied under the target directory, where their packages are.
+browser_stand() {
+    local target=${CARGO_TARGET_DIR:-target} source=crates/tidegate-server/tests/browser
+    if [ -z "${TIDEGATE_BROWSER:-}" ] && ! command -v chromium >/dev/null; then
+        apt_install chromium || return 1
+    fi
+    mkdir -p "$target/browser"
+    browser_home=$(cd "$target/browser" && pwd)
+    if ! cmp -s "$source/package-lock.json" "$browser_home/installed.json"; then
+        cp "$source/package.json" "$source/package-lock.json" "$browser_home/" || return 1
+        npm ci --prefix "$browser_home" --no-audit --no-fund --loglevel=error || return 1
+        cp "$source/package-lock.json" "$browser_home/installed.json"
+    fi
+    rm -f "$browser_home"/*.mjs
+    cp "$source"/*.mjs "$browser_home/" || return 1
+    # The profile of `cargo test`, whose builds are there already; or a binary that is given.
+    if [ -z "${TIDEGATE_BIN:-}" ]; then
+        cargo build --locked --profile test -p tidegate-server || return 1
+    fi
+    browser_bin=${TIDEGATE_BIN:-$(dirname "$browser_home")/debug/tidegate}
+}
+
+# browser_pages : clicks through the playground and the dashboard.
+browser_pages() {
+    local browser_home browser_bin
+    browser_stand || return 1
+    (cd "$browser_home" && TIDEGATE_BIN=$browser_bin timeout 600 node --test --test-reporter=dot)
+}
+
+# browser_run SCRIPT [ARGUMENT...] : runs another script of the stand.
+browser_run() {
+    local browser_home browser_bin script=$1
+    shift
+    browser_stand || return 1
+    (cd "$browser_home" && TIDEGATE_BIN=$browser_bin timeout 600 node "$script" "$@")
+}
