@@ -255,7 +255,9 @@ async function showKey(path, said) {
   try {
     const answer = await askJson(path);
     looked = path;
-    const verdict = `${answer.key} under ${answer.policy}: ${answer.allowed ? "would pass" : "would be denied"}.`;
+    const denied = answer.limits.some((limit) => !limit.allowed);
+    const verdict = `${answer.key} under ${answer.policy}: ${!denied ? "would pass" : answer.mode === "observe"
+      ? "would be denied, were it enforced" : "would be denied"}.`;
     if (said !== null) note.textContent = said + verdict;
     fill("lookup-limits", answer.limits.map((limit) => {
       const used = cell("", "used");

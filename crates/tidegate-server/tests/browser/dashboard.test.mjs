@@ -1,0 +1,226 @@
+// The dashboard as operators see it: under load, with hostile keys, with a store that is gone.
+
+import assert from "node:assert/strict";
+import { after, before, test } from "node:test";
+import { gzipSync } from "node:zlib";
+import { browse, flaws, isTooWide, open, post, serve } from "./stand.mjs";
+
+const POLICIES = `
+policies:
+  - name: login
+    match: { methods: [POST], path: /login }
+    key: "{client_ip}"
+    limits: ["5 per 1h sliding-log"]
+  - name: api
+    match: { path: "/api/**" }
+    key: "{header:x-api-key | client_ip}"
+    limits: ["100000 per 1m"]
+  - name: watched
+    match: { path: "/api/**" }
+    key: "{header:x-api-key | client_ip}"
+    limits: ["2 per 1h"]
+    mode: observe
+`;
+const HOSTILE = `<img src=x onerror="document.title='owned'">`;
+
+let server;
+let browser;
+let busy = true;
+let load;
+
+/** Requests of every kind, until it is told to stop. */
+async function keepBusy() {
+  for (let number = 0; busy; number += 1) {
+    const ask = (attributes) => post(server.http, "/v1/check", { attributes });
+    await Promise.all([
+      ask({ method: "POST", path: "/login", client_ip: "192.0.2.7" }),
+      ask({ path: "/api/items", headers: { "x-api-key": `team-${number % 3}` } }),
+      ask({ path: `/api/${HOSTILE}`, headers: { "x-api-key": HOSTILE } }),
+    ]);
+    await new Promise((resolve) => setTimeout(resolve, 15));
+  }
+}
+
+before(async () => {
+  [server, browser] = await Promise.all([serve({ config: POLICIES }), browse()]);
+  load = keepBusy();
+});
+after(async () => {
+  busy = false;
+  await load;
+  await Promise.all([browser?.close(), server?.stop()]);
+});
+
+const dashboard = (options) => open(browser, `${server.admin}/dashboard`, options);
+const text = (page, selector) => page.locator(selector).innerText();
+const shows = (page, selector, wanted) => page.locator(selector).filter({ hasText: wanted }).first().waitFor();
+/** Once a tile shows that something happens. */
+const positive = (page, id) => page.waitForFunction((place) => Number.parseFloat(document.querySelector(place).textContent) > 0, id);
+
+test("under load it shows what happens", async () => {
+  const page = await dashboard();
+  for (const id of ["#tile-allowed", "#tile-denied", "#tile-would"]) await positive(page, id);
+  assert.match(await text(page, "#tile-latency"), /\d (ns|µs|ms|s)$/);
+  await page.waitForFunction(() => document.querySelectorAll("#chart-outcomes .legend b").length === 3
+    && [...document.querySelectorAll("#chart-outcomes .legend b")].every((value) => Number.parseFloat(value.textContent) > 0));
+  assert.deepEqual(await page.locator("#chart-policies .legend span").allInnerTexts(), ["api", "login", "watched"]);
+  for (const id of ["#chart-outcomes", "#chart-policies", "#chart-latency"]) {
+    const drawn = await page.locator(`${id} canvas`).evaluate((canvas) =>
+      canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.some((byte) => byte !== 0));
+    assert.ok(drawn, `${id} is drawn`);
+  }
+  const rows = await page.locator("#policies tr").allInnerTexts();
+  assert.deepEqual(rows.map((row) => row.split("\t").slice(0, 3)), [
+    ["api", "100000 per 1m sliding-counter", "enforce"],
+    ["login", "5 per 1h sliding-log", "enforce"],
+    ["watched", "2 per 1h sliding-counter", "observe"],
+  ]);
+  assert.match(await text(page, "#decided li:first-child"), /exact/);
+  assert.match(await text(page, "#config"), /tidegate\.yaml[^]*policies\s+3/);
+  await page.locator("#events td.mono", { hasText: "192.0.2.7" }).first().waitFor();
+  await page.done();
+});
+
+test("one policy can be watched alone", async () => {
+  const page = await dashboard();
+  await positive(page, "#tile-allowed");
+  await page.selectOption("#chart-policy", "login");
+  await page.waitForFunction(() => {
+    const [allowed, denied] = [...document.querySelectorAll("#chart-outcomes .legend b")].map((value) => value.textContent);
+    return allowed === "0" && Number.parseFloat(denied) > 0;
+  });
+  await page.done();
+});
+
+test("a hostile key is text: listed, looked at, reset", async () => {
+  const page = await dashboard();
+  await page.selectOption("#by", "would_deny");
+  const button = page.locator("#top-keys button", { hasText: HOSTILE });
+  await button.waitFor();
+  assert.equal(await page.locator("#top-routes td.mono", { hasText: HOSTILE }).count(), 1);
+  await page.locator("#events td.mono", { hasText: HOSTILE }).first().waitFor();
+  await button.click();
+  await shows(page, "#lookup-note", `${HOSTILE} under watched: would be denied, were it enforced.`);
+  assert.match(await text(page, "#lookup-limits"), /2 per 1h sliding-counter\s+0 of 2/);
+  await page.click("#reset");
+  await shows(page, "#lookup-note", "Reset. ");
+  assert.equal(await page.title(), "tidegate dashboard");
+  assert.equal(await page.locator("img").count(), 1, "the sign, and no other");
+  await page.done();
+});
+
+test("a key says when it frees, and is free after a reset", async () => {
+  const page = await dashboard();
+  await page.locator("#lookup-policy option[value=login]").waitFor({ state: "attached" });
+  await page.selectOption("#lookup-policy", "login");
+  for (let times = 0; times < 6; times += 1) {
+    await post(server.http, "/v1/check", { attributes: { method: "POST", path: "/login", client_ip: "192.0.2.9" } });
+  }
+  await page.fill("#lookup-key", "192.0.2.9");
+  await page.click("#lookup button[type=submit]");
+  await shows(page, "#lookup-note", "192.0.2.9 under login: would be denied.");
+  assert.match(await text(page, "#lookup-limits"), /0 of 5\s+(60|59) min\s+(60|59) min/);
+  await page.click("#reset");
+  await shows(page, "#lookup-note", "Reset. 192.0.2.9 under login: would pass.");
+  assert.match(await text(page, "#lookup-limits"), /5 of 5\s+now\s+now/);
+  await page.fill("#lookup-key", "");
+  assert.ok(await page.isDisabled("#reset"));
+  await page.done();
+});
+
+test("denials can be held still", async () => {
+  const page = await dashboard();
+  await page.locator("#events td.mono").first().waitFor();
+  await page.click("#pause");
+  const first = await text(page, "#events tr:first-child");
+  await positive(page, "#tile-denied");
+  assert.equal(await text(page, "#events tr:first-child"), first);
+  assert.equal(await text(page, "#pause"), "Go on");
+  await page.done();
+});
+
+test("a refused config is shown with its reason", async () => {
+  const mine = await serve({ config: POLICIES });
+  try {
+    const page = await open(browser, `${mine.admin}/dashboard`);
+    await shows(page, "#config", "0 refused");
+    assert.ok(await page.isHidden("#refusal"));
+    mine.write(POLICIES.replace("5 per 1h", "5 per <b>fortnight"));
+    await shows(page, "#refusal-when", "the old config stays in force");
+    assert.match(await text(page, "#refusal-why"), /<b>fortnight/);
+    mine.write(POLICIES.replace("5 per 1h", "6 per 1h"));
+    await shows(page, "#refusal-when", "a later one was taken");
+    await shows(page, "#policies", "6 per 1h sliding-log");
+    await page.done();
+  } finally {
+    await mine.stop();
+  }
+});
+
+test("a store that is gone is seen, and how answers are made then", async () => {
+  const config = `store: redis://127.0.0.1:1\n${POLICIES}`;
+  const mine = await serve({ config });
+  try {
+    const page = await open(browser, `${mine.admin}/dashboard`);
+    await shows(page, "#store dd", "down");
+    const asking = setInterval(() => post(mine.http, "/v1/check", { policy: "api", key: "a" }).catch(() => {}), 50);
+    await page.waitForFunction(() => Number.parseFloat(document.querySelector("#decided li:nth-child(2) .num").textContent) > 0);
+    clearInterval(asking);
+    assert.match(await text(page, "#decided li:nth-child(2)"), /local/);
+    await shows(page, "#store dd", /\d down/);
+    await page.done();
+  } finally {
+    await mine.stop();
+  }
+});
+
+test("a token opens it, and is forgotten when asked", async () => {
+  const mine = await serve({ config: POLICIES, env: { TIDEGATE_ADMIN_TOKEN: "open-sesame" } });
+  try {
+    const page = await open(browser, `${mine.admin}/dashboard`);
+    page.expects(/401/);
+    await page.fill("#token", "wrong");
+    await page.click("#login button");
+    await shows(page, "#login-error", "This token was refused.");
+    await page.fill("#token", "open-sesame");
+    await page.click("#login button");
+    await shows(page, "#state", "ready");
+    assert.ok(await page.isVisible("#main"));
+    await page.click("#forget");
+    await shows(page, "#state", "locked");
+    assert.ok(await page.isHidden("#main"));
+    await page.done();
+  } finally {
+    await mine.stop();
+  }
+});
+
+test("a server that goes away is noticed", async () => {
+  const mine = await serve({ config: POLICIES });
+  const page = await open(browser, `${mine.admin}/dashboard`);
+  page.expects(/ERR_/);
+  await shows(page, "#state", "ready");
+  await mine.stop();
+  await shows(page, "#state", "no answer");
+  await page.done();
+});
+
+for (const colorScheme of ["light", "dark"]) {
+  for (const width of [1280, 360]) {
+    test(`nothing is wrong for screen readers, ${colorScheme}, ${width} wide`, async () => {
+      const page = await dashboard({ colorScheme, viewport: { width, height: 900 } });
+      await positive(page, "#tile-would");
+      await page.locator("#events td.mono").first().waitFor();
+      assert.deepEqual(await flaws(page), []);
+      assert.equal(await isTooWide(page), false);
+      await page.done();
+    });
+  }
+}
+
+test("all files together are small", async () => {
+  const paths = ["", "/dashboard.css", "/dashboard.js", "/api.js", "/charts.js", "/format.js", "/uplot.css", "/uplot.js", "/icon.svg"];
+  const sizes = await Promise.all(paths.map(async (path) =>
+    gzipSync(Buffer.from(await (await fetch(`${server.admin}/dashboard${path}`)).arrayBuffer())).length));
+  assert.ok(sizes.reduce((all, one) => all + one, 0) <= 300 * 1024, `${sizes}`);
+});
