@@ -68,11 +68,12 @@ const EXPERIMENTS = [
   {
     id: "worst", guesses: ["", ""], told: ["engine: 10", "engine: 5"], verdict: "This is what the engine found.",
     tallies: { "sliding-counter": [10, 0], "sliding-buckets": [5, 5] },
+    events: "14900000*5.15000001.18000001.21000001.24000001.27000001",
   },
 ];
 
 for (const motion of ["no-preference", "reduce"]) {
-  for (const { id, guesses, told, verdict, tallies, formula } of EXPERIMENTS) {
+  for (const { id, guesses, told, verdict, tallies, formula, events } of EXPERIMENTS) {
     test(`experiment ${id}, motion ${motion}`, async () => {
       const page = await playground("", { reducedMotion: motion });
       for (const [index, guess] of guesses.entries()) await page.fill(`#guess-${id}-${index}`, guess);
@@ -82,6 +83,12 @@ for (const motion of ["no-preference", "reduce"]) {
       assert.equal(await text(page, `#experiment-${id} .verdict`), verdict);
       assert.ok((await text(page, "#result")).includes(verdict));
       for (const [algorithm, counts] of Object.entries(tallies)) assert.deepEqual(await tally(page, algorithm), counts, algorithm);
+      if (events) {
+        // The client came back to the microsecond.
+        await page.click("#link");
+        await shows(page, "#status", /link to these|now holds these/);
+        assert.equal(new URL(page.url()).searchParams.get("events"), events);
+      }
       if (formula) assert.equal(await text(page, `${lane("sliding-counter")} .formula dd`), formula);
       assert.equal(await text(page, "#pause"), "Play", "it stands still at the end");
       await page.done();

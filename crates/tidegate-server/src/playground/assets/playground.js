@@ -8,7 +8,7 @@
 
 import { MAX_EVENTS, ALGORITHMS, BOUNDS, clamp, limitTexts, read, write } from "./settings.js";
 import { Unauthorized, keepToken, play } from "./engine.js";
-import { Lane, arrange } from "./timeline.js";
+import { Lane, arrange, set } from "./timeline.js";
 import { lessons } from "./lessons.js";
 
 const SAMPLE_MS = 50;         // numbers change so often, in real time
@@ -326,14 +326,12 @@ function draw() {
     showTable();
   }
   const x = ((now - windowUs() - view.from) / (view.to - view.from)) * view.width;
-  $("clock").textContent = `${(now / 1e6).toFixed(1)} s`;
+  set($("clock"), `${(now / 1e6).toFixed(1)} s`);
   lanes.forEach((lane, index) => {
     lane.slide(x);
     const played = answer?.limits[index];
     if (!played || played.algorithm !== lane.algorithm) return;
-    const sample = sampleOf(played);
-    lane.show(sample, played, !playing);
-    lane.showBuckets(sample, played, view);
+    lane.show(sampleOf(played), played, !playing, view);
   });
 }
 

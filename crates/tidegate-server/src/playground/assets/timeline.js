@@ -53,7 +53,8 @@ function drawn(tag, attributes) {
   return made;
 }
 
-function set(node, text) {
+/** Sets what changed: the same text again would be laid out again. */
+export function set(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
@@ -159,7 +160,6 @@ export class Lane {
       label(half, "middle", at(from + window), "time", HEIGHT - 5),
       label(width - 2, "end", at(to), "time", HEIGHT - 5),
     );
-    this.stripKey = "";
   }
 
   /** The dots: full ones passed, crosses did not. */
@@ -194,8 +194,10 @@ export class Lane {
     this.most.classList.toggle("over", over);
   }
 
-  /** The engine's numbers at one time. */
-  show(sample, played, exact) {
+  /** The engine's numbers at one time. Most frames show the sample of the one before. */
+  show(sample, played, exact, view) {
+    if (sample === this.shown?.sample && exact === this.shown.exact && view === this.shown.view) return;
+    this.shown = { sample, exact, view };
     const { state } = sample;
     set(this.formula, this.#worked(state));
     const most = Math.max(1, played.count);
@@ -203,6 +205,7 @@ export class Lane {
     this.fill.style.transform = `scaleX(${Math.min(1, sample.remaining / most)})`;
     set(this.retry, seconds(sample.retry_after_us, exact));
     this.retry.classList.toggle("wait", sample.retry_after_us !== 0);
+    if (played.sub_window_us) this.#showBuckets(sample, played, view);
   }
 
   #worked(state) {
@@ -220,21 +223,16 @@ export class Lane {
   }
 
   /** The live buckets, under the dots. */
-  showBuckets(sample, played, view) {
-    if (!played.sub_window_us) return;
-    const { from, to, width } = view;
-    const key = JSON.stringify([sample.state.buckets, from, to, width, played.sub_window_us, played.count]);
-    if (key === this.stripKey) return;
-    this.stripKey = key;
+  #showBuckets({ state: { buckets } }, { sub_window_us: sub, count }, { from, to, width }) {
     const scale = width / (to - from);
     let grid = "";
-    const sub = played.sub_window_us;
     for (let at = Math.ceil(Math.max(0, from) / sub) * sub; at <= to; at += sub) {
       grid += `M${((at - from) * scale).toFixed(1)} ${BASE}v${STRIP}`;
     }
-    const bars = sample.state.buckets.filter((bucket) => bucket.start_us + sub > from).map((bucket) => drawn("rect", {
+    const bars = buckets.filter((bucket) => bucket.start_us + sub > from).map((bucket) => drawn("rect", {
       x: ((bucket.start_us - from) * scale + 1).toFixed(1), y: BASE + 1, height: STRIP - 2,
-      width: Math.max(1, sub * scale - 2).toFixed(1), "fill-opacity": (0.25 + 0.75 * Math.min(1, bucket.count / Math.max(1, played.count))).toFixed(2),
+      width: Math.max(1, sub * scale - 2).toFixed(1),
+      "fill-opacity": (0.25 + 0.75 * Math.min(1, bucket.count / Math.max(1, count))).toFixed(2),
     }));
     this.strip.replaceChildren(drawn("path", { d: grid || "M0 0" }), ...bars);
   }
