@@ -30,7 +30,7 @@ const EXPERIMENTS = [
       await stage.boundaryAttack();
       return mine === stage.run();
     },
-    why: "A fixed window forgets everything where it ends, so both bursts pass. The estimate still sees the first burst: a second into the new window it stands at 4.66, one more fits, and the rest are denied. The exact log lets none of them through.",
+    why: "A fixed window forgets everything where it ends, so both bursts pass. The estimate still sees the first burst: a second into the new window it stands at 4.667, one more fits, and the rest are denied. The exact log lets none of them through.",
   },
   {
     id: "rollover",

@@ -43,6 +43,7 @@ const pace = () => script?.pace ?? settings.speed;
 // ---- asking the engine
 
 let asking = null;
+let restUntil = 0;            // after trouble: nobody is asked before
 
 /** Asks until the answer is about all there is. */
 function refresh() {
@@ -97,7 +98,8 @@ function trouble(error) {
     return say("This server wants a token.");
   }
   say(error instanceof TypeError ? "The server does not answer; trying again." : error.message);
-  if (error instanceof TypeError) setTimeout(refresh, RETRY_MS);
+  restUntil = performance.now() + RETRY_MS;
+  setTimeout(refresh, RETRY_MS);
 }
 
 $("login").addEventListener("submit", (event) => {
@@ -291,7 +293,8 @@ function frame(time) {
     steadyRequests();
     rolledOver();
     const wanted = now + AHEAD_MS * 1000 * pace();
-    if (!asking && $("login").hidden && (!answer || wanted > answer.to)) refresh();
+    const mayAsk = !asking && $("login").hidden && time > restUntil;
+    if (mayAsk && (!answer || wanted > answer.to)) refresh();
   }
   draw();
   requestAnimationFrame(frame);

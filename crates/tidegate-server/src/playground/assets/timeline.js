@@ -28,9 +28,10 @@ const FORMULA = {
   "token-bucket": "tokens = left in the bucket",
 };
 
-/** Cut off, not rounded: 4.999 is still below 5. */
-function cut(number) {
-  return (Math.floor(number * 100 + 1e-9) / 100).toFixed(2);
+/** Rounded, but never up to a whole number that is not reached: 4.9999 is below 5, and one more fits. */
+function below(number) {
+  const rounded = Number(number.toFixed(3));
+  return (Number.isInteger(rounded) && number < rounded ? rounded - 0.001 : rounded).toFixed(3);
 }
 
 export function seconds(us, exact) {
@@ -211,12 +212,12 @@ export class Lane {
   #worked(state) {
     switch (this.algorithm) {
       case "sliding-counter":
-        return `${cut(state.estimate)} = ${state.previous} × ${cut(state.weight)} + ${state.current}`;
+        return `${below(state.estimate)} = ${state.previous} × ${state.weight.toFixed(3)} + ${state.current}`;
       case "sliding-buckets":
         return state.buckets.length > 1 && state.buckets.length < 9
           ? `${state.count} = ${state.buckets.map((bucket) => bucket.count).join(" + ")}` : `${state.count}`;
       case "token-bucket":
-        return cut(state.tokens);
+        return below(state.tokens);
       default:
         return `${state.count}`;
     }
