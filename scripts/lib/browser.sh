@@ -6,7 +6,7 @@
 browser_stand() {
     local target=${CARGO_TARGET_DIR:-target} source=crates/tidegate-server/tests/browser
     if [ -z "${TIDEGATE_BROWSER:-}" ] && ! command -v chromium >/dev/null; then
-        apt_install chromium || return 1
+        apt_install chromium chromium-sandbox || return 1
     fi
     mkdir -p "$target/browser"
     browser_home=$(cd "$target/browser" && pwd)

@@ -8,7 +8,9 @@ use http::header::{HeaderValue, LOCATION};
 
 use super::AdminState;
 use super::reply::{text, with_type};
-use crate::pages::{Asset, CSS, HTML, ICON, SCRIPT, SVG, UPLOT_SCRIPT, UPLOT_STYLE};
+use crate::pages::{
+    Asset, CSS, HTML, ICON, SCRIPT, SVG, TEXT, UPLOT_LICENCE, UPLOT_SCRIPT, UPLOT_STYLE,
+};
 
 /// A script of the page.
 macro_rules! script {
@@ -21,7 +23,7 @@ macro_rules! script {
     };
 }
 
-const ASSETS: [Asset; 9] = [
+const ASSETS: [Asset; 10] = [
     Asset { path: "/dashboard", kind: HTML, text: include_str!("assets/dashboard.html") },
     Asset {
         path: "/dashboard/dashboard.css",
@@ -34,6 +36,7 @@ const ASSETS: [Asset; 9] = [
     script!("format.js"),
     Asset { path: "/dashboard/uplot.css", kind: CSS, text: UPLOT_STYLE },
     Asset { path: "/dashboard/uplot.js", kind: SCRIPT, text: UPLOT_SCRIPT },
+    Asset { path: "/dashboard/uplot.txt", kind: TEXT, text: UPLOT_LICENCE },
     Asset { path: "/dashboard/icon.svg", kind: SVG, text: ICON },
 ];
 

@@ -81,7 +81,7 @@ pub struct HttpFront {
     /// Checks that wait their turn.
     waiting: AtomicUsize,
     /// Turns at the playground.
-    stage: Semaphore,
+    stage: Arc<Semaphore>,
 }
 
 impl HttpFront {
@@ -96,7 +96,7 @@ impl HttpFront {
             access,
             leases: Leases::default(),
             waiting: AtomicUsize::new(0),
-            stage: Semaphore::new(playground::PLAYED_AT_ONCE),
+            stage: Arc::new(Semaphore::new(playground::PLAYED_AT_ONCE)),
         }
     }
 

@@ -1,5 +1,7 @@
 //! `/playground` and `/v1/playground`: see `crate::playground` for what they are.
 
+use std::sync::Arc;
+
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
@@ -27,11 +29,15 @@ impl HttpFront {
     async fn play_body(&self, body: Incoming) -> Result<Answered, Refusal> {
         let body = body::collect(body, None, playground::MAX_BODY_BYTES).await?;
         // It is never closed; if it were, the question would be played all the same.
-        let _turn = self.stage.acquire().await;
-        // Not here, where decisions are made: it takes a thousand times as long.
-        let played = tokio::task::spawn_blocking(move || playground::answer(&body)).await;
+        let turn = Arc::clone(&self.stage).acquire_owned().await;
+        // Not here, where decisions are made: it takes a thousand times as long. The turn
+        // lasts until it is played, also if nobody waits for the answer any more.
+        let played = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            playground::answer(&body)
+        });
         let unplayed = |_| Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "the server is stopping");
-        Ok(json(StatusCode::OK, played.map_err(unplayed)??))
+        Ok(json(StatusCode::OK, played.await.map_err(unplayed)??))
     }
 }
 

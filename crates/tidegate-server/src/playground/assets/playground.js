@@ -87,7 +87,6 @@ async function askOnce() {
   answer = { limits, from, to: question.samples[count - 1], events: events.length, step };
   dirty = true;
   if (question.events.length !== events.length) asking.again = true;
-  document.body.dataset.answered = String(Number(document.body.dataset.answered || 0) + 1);
 }
 
 function trouble(error) {
@@ -230,6 +229,7 @@ async function attackNow() {
 function begin(algorithms) {
   settings = { ...settings, limit: 5, window: 15, buckets: 10, cost: 1, algorithms };
   showSettings();
+  remember();
   reset();
 }
 
@@ -364,6 +364,10 @@ function showSettings() {
   $("legend-window").textContent = `the last ${settings.window} s`;
   $("buckets").disabled = !settings.algorithms.includes("sliding-buckets");
   buildLanes();
+}
+
+/** Puts the settings into the address; a link's requests go, because they are others now. */
+function remember() {
   history.replaceState(null, "", `?${write(settings).query}`);
 }
 
@@ -385,6 +389,7 @@ function changed() {
   else notes.push("At least one algorithm is wanted.");
   note(notes);
   showSettings();
+  remember();
   lastIndex = windowIndex();
   refresh();
 }
@@ -445,11 +450,12 @@ $("step").addEventListener("click", () => {
 });
 $("speed").addEventListener("change", () => {
   settings.speed = Number($("speed").value);
-  history.replaceState(null, "", `?${write(settings).query}`);
+  remember();
   refresh();
 });
 $("reset").addEventListener("click", () => {
   reset();
+  remember();
   setPlaying(true);
 });
 $("settings").addEventListener("change", changed);

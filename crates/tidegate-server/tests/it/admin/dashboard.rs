@@ -41,6 +41,7 @@ fn its_files_come_with_a_strict_policy() {
     assert_eq!(server.get("/dashboard/icon.svg").header("content-type"), "image/svg+xml");
     assert!(server.get("/dashboard/uplot.js").body.contains("uPlot"));
     assert_eq!(server.get("/dashboard/uplot.css").status, 200);
+    assert!(server.get("/dashboard/uplot.txt").body.contains("The MIT License"));
 }
 
 #[test]
