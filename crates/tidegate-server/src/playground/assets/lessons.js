@@ -116,13 +116,23 @@ async function run(experiment, stage, { asks, why, verdict, button }) {
   asks.forEach((ask) => { ask.told.textContent = ""; });
   document.querySelector(".stage").scrollIntoView({ block: "start" });
   button.disabled = true;
-  const finished = await experiment.run(stage);
-  button.disabled = false;
-  if (!finished) {
-    verdict.textContent = "Interrupted: run it again.";
-    return;
+  try {
+    if (!(await experiment.run(stage))) {
+      verdict.textContent = "Interrupted: run it again.";
+      return;
+    }
+    await stage.finish();
+    tell(experiment, stage, { asks, why, verdict });
+  } catch {
+    // There is no answer to look at.
+    verdict.textContent = "The engine did not answer: run it again.";
+  } finally {
+    button.disabled = false;
   }
-  await stage.finish();
+}
+
+/** What the engine found, beside what was predicted. */
+function tell(experiment, stage, { asks, why, verdict }) {
   let right = 0;
   let guessed = 0;
   const values = [];
@@ -134,7 +144,7 @@ async function run(experiment, stage, { asks, why, verdict, button }) {
     if (hit) right += 1;
     told.textContent = guess === "" ? `engine: ${value}` : hit ? `engine: ${value} ✓` : `engine: ${value}, not ${guess}`;
   }
-  verdict.textContent = guessed === 0 ? "This is what the engine found." : right === asks.length ? "As you predicted." : "Not quite as you predicted.";
+  verdict.textContent = guessed === 0 ? "This is what the engine found." : right === guessed ? "As you predicted." : "Not quite as you predicted.";
   why.hidden = false;
   const told = asks.map(({ short }, index) => `${short} ${values[index]}`).join(", ");
   stage.conclude(`${experiment.title}: ${told}. ${verdict.textContent}`, `#experiment-${experiment.id}`);

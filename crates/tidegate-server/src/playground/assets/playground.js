@@ -84,7 +84,7 @@ async function askOnce() {
     asking.again = true;
     return;
   }
-  answer = { limits, from, to: question.samples[count - 1], events: events.length, step };
+  answer = { limits, from, to: question.samples[count - 1], events: question.events.length, step };
   dirty = true;
   if (question.events.length !== events.length) asking.again = true;
 }
@@ -153,7 +153,10 @@ async function send(times) {
   dirty = true;
   const mine = world;
   await refresh();
-  if (mine === world && room >= times) sayOutcome(sent);
+  if (mine !== world) return;
+  // First what is seen, then what is said about it.
+  draw();
+  if (room >= times) sayOutcome(sent);
 }
 
 function setSteady(on) {
@@ -250,10 +253,11 @@ const stage = {
     $("result").replaceChildren(`${text} `, link);
     $("result").hidden = false;
   },
-  /** The engine's answer about one algorithm, and its state now. */
+  /** The engine's answer about one algorithm and its state now, if it is about all requests. */
   found(algorithm) {
-    const played = answer?.limits.find((one) => one.algorithm === algorithm);
-    return played && { ...played, sample: sampleOf(played) };
+    if (answer?.events !== events.length) throw new Error("the engine has not answered");
+    const played = answer.limits.find((one) => one.algorithm === algorithm);
+    return { ...played, sample: sampleOf(played) };
   },
   run: () => run,
   windowUs,
@@ -446,7 +450,7 @@ $("step").addEventListener("click", () => {
   now = Math.floor(now) + Math.round(windowUs() / 15);
   steadyRequests();
   rolledOver();
-  refresh();
+  refresh().then(draw);
 });
 $("speed").addEventListener("change", () => {
   settings.speed = Number($("speed").value);

@@ -40,7 +40,8 @@ export function clamp(name, text, fallback, notes) {
   const { least, most } = BOUNDS[name];
   const shown = text.length > 24 ? `${text.slice(0, 24)}…` : text;
   if (!/^-?\d+$/.test(text)) {
-    notes.push(`${name} “${shown}” is not a whole number: ${fallback} is used.`);
+    const unit = name === "window" ? " of seconds" : "";
+    notes.push(`${name} “${shown}” is not a whole number${unit}: ${fallback} is used.`);
     return fallback;
   }
   const number = Number(text);
