@@ -50,6 +50,7 @@ pub use self::ask::{Question, Subject};
 pub use self::enter::Entered;
 pub use self::error::GateError;
 pub use self::held::{Held, HeldPermit, SharedPermit};
+#[cfg(feature = "tower")]
 pub(crate) use self::own::Charged;
 pub use self::own::{OwnKey, OwnPolicy};
 #[cfg(feature = "tower")]
