@@ -190,6 +190,9 @@
 //! - `wait.rs`, `permit.rs`: waiting one's turn, holding a place;
 //! - `clock.rs`, `timer.rs`: where time comes from, who wakes whom.
 
+// Some of the gate serves the layer alone; what nobody uses is found in builds with it.
+#![cfg_attr(not(feature = "tower"), allow(dead_code))]
+
 #[cfg(feature = "policies")]
 pub mod attributes;
 mod check;
