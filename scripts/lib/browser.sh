@@ -17,9 +17,9 @@ browser_stand() {
     fi
     rm -f "$browser_home"/*.mjs
     cp "$source"/*.mjs "$browser_home/" || return 1
-    # The profile of `cargo test`, whose builds are there already; or a binary that is given.
+    # What was built for the tests, or a binary that is given.
     if [ -z "${TIDEGATE_BIN:-}" ]; then
-        cargo build --locked --profile test -p tidegate-server || return 1
+        build || return 1
     fi
     browser_bin=${TIDEGATE_BIN:-$(dirname "$browser_home")/debug/tidegate}
 }

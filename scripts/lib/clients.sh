@@ -8,9 +8,9 @@ test_clients() {
     mkdir -p "$target/clients"
     local home
     home=$(cd "$target" && pwd)
-    # The profile of `cargo test`, whose builds are there already; or a binary that is given.
+    # What was built for the tests, or a binary that is given.
     if [ -z "${TIDEGATE_BIN:-}" ]; then
-        cargo build --locked --profile test -p tidegate-server || return 1
+        build || return 1
     fi
     local -x TIDEGATE_BIN=${TIDEGATE_BIN:-$home/debug/tidegate}
     if [ ! -x "$TIDEGATE_BIN" ]; then

@@ -12,7 +12,7 @@ check_deploy() {
     local home bin
     local -x PYTHONDONTWRITEBYTECODE=1
     deploy_tools
-    cargo build --locked --profile test
+    build
     bin=$(realpath "${CARGO_TARGET_DIR:-target}/debug/tidegate")
     deploy_manual
     deploy_unit

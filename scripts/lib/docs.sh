@@ -5,8 +5,7 @@ pages() { printf '%s\n' README.md docs/*.md; }
 # Compiles and runs every Rust block.
 rust_in_docs() {
     local built=${CARGO_TARGET_DIR:-target}/debug page
-    # The profile of `cargo test`, whose builds are there already.
-    cargo build --locked --profile test
+    build
     while read -r page; do
         if grep -q '^```rust' "$page"; then
             echo "-- $page"

@@ -12,8 +12,7 @@ described_api() {
         python3 -m venv "$venv"
         "$venv/bin/pip" install --quiet 'schemathesis>=4.32,<5'
     fi
-    # The profile of `cargo test`, whose builds are there already.
-    cargo build --locked --profile test
+    build
     "$target/debug/tidegate" serve --http 127.0.0.1:0 --admin off --grpc off --resp off 2>"$log" >"$log.out" &
     local server=$! address=""
     for _ in $(seq 100); do
