@@ -3,7 +3,7 @@
 //! Layout: `cli.rs` says what can be typed; `serve/` is the server, with its fronts
 //! in `http/`, `grpc/` (with `envoy/`) and `admin/` and its secrets in `access/`; `config_cmd.rs` and
 //! `explain.rs` look at a config without serving it; `replay/` sends recorded
-//! traffic through the engine and sums up what it decided; `papers.rs` writes
+//! traffic through the engine, `simulate/` made traffic, and `report/` sums up what it decided; `papers.rs` writes
 //! shell completions and manual pages.
 
 mod access;
@@ -19,8 +19,10 @@ mod pages;
 mod papers;
 mod playground;
 mod replay;
+mod report;
 mod resp;
 mod serve;
+mod simulate;
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -43,7 +45,8 @@ fn main() -> ExitCode {
             }
             told => print(told.map(|told| told.text)),
         },
-        Command::Replay(args) => replay(&args),
+        Command::Replay(args) => replayed(replay::run(&args)),
+        Command::Simulate(args) => replayed(simulate::run(&args)),
         Command::Completions(args) => written(papers::completions(&args)),
         Command::Man(args) => written(papers::man(&args)),
         Command::Serve(args) => match serve::run(&args) {
@@ -81,8 +84,8 @@ fn written(result: Result<(), papers::PapersError>) -> ExitCode {
     }
 }
 
-fn replay(args: &cli::ReplayArgs) -> ExitCode {
-    match replay::run(args) {
+fn replayed(result: Result<(), replay::error::ReplayError>) -> ExitCode {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         // Whoever read the output has seen enough, as `head` does.
         Err(error) if error.is_closed_pipe() => ExitCode::SUCCESS,

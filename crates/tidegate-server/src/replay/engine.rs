@@ -9,10 +9,12 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use tidegate::{Check, Cost, Limit, Limiter, ManualClock, Timestamp};
+use tidegate::{
+    Algorithm, Check, Cost, Decision, Limit, Limiter, ManualClock, RetryAfter, Timestamp,
+};
 
+use super::block::{Block, Row};
 use super::error::ReplayError;
-use super::feed::{Block, Row};
 
 /// Keys given to one limiter: as many as fit its table with all their limits.
 const KEYS_PER_PART: u32 = 1 << 20;
@@ -21,11 +23,60 @@ const KEYS_PER_PART: u32 = 1 << 20;
 /// reads, few enough to stay in the nearest cache.
 const BATCH: usize = 128;
 
+/// What was decided about one event.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Answer {
+    pub allowed: bool,
+    /// Whether it was allowed and left at most a twentieth of some limit.
+    pub near: bool,
+}
+
+impl Answer {
+    /// What one limit made of an event, as the server's near misses are counted.
+    pub fn new(limit: &Limit, cost: i64, decision: &Decision) -> Self {
+        let near = cost > 0 && decision.allowed && decision.remaining <= limit.burst() / 20;
+        Answer { allowed: decision.allowed, near }
+    }
+}
+
 /// The limits applied to every event, and what keeps their states.
 pub struct Engine {
     limits: Vec<Limit>,
     keys_per_part: u32,
     parts: Vec<Part>,
+    /// When the event last decided would pass, for those who wait for it.
+    retry_after: RetryAfter,
+}
+
+/// What a limiter holds: states, and entries of logs and buckets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Memory {
+    pub states: u64,
+    pub entries: u64,
+}
+
+impl Memory {
+    /// About how many bytes that is, if all states are of limits like these.
+    ///
+    /// A slot holds counters; other states lie apart and are larger, logs and buckets with
+    /// a chunk of entries. Room for keys to come is not counted.
+    pub fn about_bytes<'l>(&self, limits: impl Iterator<Item = &'l Limit> + Clone) -> u64 {
+        const SLOT: u64 = 16;
+        const APART: u64 = 40;
+        const CHUNK: u64 = 40;
+        const ENTRY: u64 = 3;
+        let each = |limit: &Limit| match limit.algorithm() {
+            Algorithm::SlidingCounter | Algorithm::FixedWindow => SLOT,
+            Algorithm::SlidingBuckets => {
+                SLOT + APART + CHUNK + (u64::from(limit.buckets()) + 2) * ENTRY
+            }
+            Algorithm::SlidingLog => SLOT + APART + CHUNK,
+            _ => SLOT + APART,
+        };
+        let count = limits.clone().count().max(1) as u64;
+        let average = limits.map(each).sum::<u64>() / count;
+        self.states * average + self.entries * ENTRY
+    }
 }
 
 /// The limiter of some keys.
@@ -37,26 +88,43 @@ struct Part {
 
 impl Engine {
     pub fn new(limits: Vec<Limit>) -> Self {
-        Engine { limits, keys_per_part: KEYS_PER_PART, parts: Vec::new() }
+        let retry_after = RetryAfter::Now;
+        Engine { limits, keys_per_part: KEYS_PER_PART, parts: Vec::new(), retry_after }
     }
 
     pub fn limits(&self) -> &[Limit] {
         &self.limits
     }
 
+    /// When the event last decided would pass.
+    pub fn retry_after(&self) -> RetryAfter {
+        self.retry_after
+    }
+
+    /// What its limiters hold.
+    pub fn memory(&self) -> Memory {
+        self.parts.iter().map(|part| part.limiter.stats()).fold(Memory::default(), |sum, stats| {
+            Memory {
+                states: sum.states + stats.tracked_keys,
+                entries: sum.entries + stats.log_entries,
+            }
+        })
+    }
+
     /// Decides the events of a block in order; one answer each.
-    pub fn decide(&mut self, block: &Block, answers: &mut Vec<bool>) -> Result<(), ReplayError> {
+    pub fn decide(&mut self, block: &Block, answers: &mut Vec<Answer>) -> Result<(), ReplayError> {
         let keys = block.rows.iter().map(|row| row.key + 1).max().unwrap_or(0);
         while self.parts.last().map_or(0, |part| part.keys.end) < keys {
             self.parts.push(self.next_part()?);
         }
         answers.clear();
-        answers.resize(block.rows.len(), false);
+        answers.resize(block.rows.len(), Answer::default());
         for part in &self.parts {
-            match &*self.limits {
+            let last = match &*self.limits {
                 [limit] => part.decide_each(limit, block, answers)?,
                 limits => part.decide_all(limits, block, answers)?,
-            }
+            };
+            self.retry_after = last.unwrap_or(self.retry_after);
         }
         Ok(())
     }
@@ -90,8 +158,9 @@ impl Part {
         &self,
         limit: &Limit,
         block: &Block,
-        answers: &mut [bool],
-    ) -> Result<(), ReplayError> {
+        answers: &mut [Answer],
+    ) -> Result<Option<RetryAfter>, ReplayError> {
+        let mut last = None;
         let mut places = Vec::with_capacity(BATCH);
         let mut times = Vec::with_capacity(BATCH);
         let mut checks = Vec::with_capacity(BATCH);
@@ -108,12 +177,13 @@ impl Part {
                 checks.push(Check::new(key, limit, cost(row)));
             }
             if checks.is_empty() {
-                return Ok(());
+                return Ok(last);
             }
             self.limiter.check_batch_at(&times, &checks, &mut decisions)?;
             for (&place, decision) in places.iter().zip(&decisions) {
-                answers[place] = decision.allowed;
+                answers[place] = Answer::new(limit, block.rows[place].cost, decision);
             }
+            last = decisions.last().map(|decision| decision.retry_after);
         }
     }
 
@@ -122,15 +192,21 @@ impl Part {
         &self,
         limits: &[Limit],
         block: &Block,
-        answers: &mut [bool],
-    ) -> Result<(), ReplayError> {
+        answers: &mut [Answer],
+    ) -> Result<Option<RetryAfter>, ReplayError> {
+        let mut last = None;
         let mut checks = Vec::with_capacity(limits.len());
         for (place, (row, key)) in self.events(block) {
             checks.clear();
             checks.extend(limits.iter().map(|limit| Check::new(key, limit, cost(row))));
-            answers[place] = self.limiter.check_all_at(time(row), &checks)?.allowed;
+            let verdict = self.limiter.check_all_at(time(row), &checks)?;
+            let each = limits.iter().zip(&verdict.decisions);
+            let near = each.into_iter().any(|(limit, one)| Answer::new(limit, row.cost, one).near);
+            let allowed = verdict.allowed;
+            answers[place] = Answer { allowed, near: near && allowed };
+            last = Some(verdict.retry_after());
         }
-        Ok(())
+        Ok(last)
     }
 }
 
@@ -161,7 +237,8 @@ mod tests {
                 assert_eq!(engine.parts.len(), 40_usize.div_ceil(keys_per_part as usize));
                 answers
             });
-            assert!(answers[0].contains(&true) && answers[0].contains(&false));
+            let has = |allowed| answers[0].iter().any(|answer| answer.allowed == allowed);
+            assert!(has(true) && has(false));
             assert!(answers.iter().all(|same| *same == answers[0]));
         }
     }

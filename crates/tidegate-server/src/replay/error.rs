@@ -4,12 +4,13 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use tidegate::{CheckError, Limit, OutOfMemory};
+use tidegate::config::ConfigErrors;
+use tidegate::policy::{PoliciesError, PolicyError};
+use tidegate::{Algorithm, CheckError, Limit, OutOfMemory};
 
-use super::feed::Problem;
 use super::format::Format;
 use super::input::Compression;
-use crate::cli::KeyField;
+use super::problems::Problem;
 
 /// Why a replay ended without a summary.
 #[derive(Debug)]
@@ -21,10 +22,19 @@ pub enum ReplayError {
     /// Two limits that would count in one state.
     SharedState(Box<[Limit; 2]>),
     DecisionsOfAll,
-    DecisionsOverInput {
+    /// What is to be written would overwrite what is read.
+    OverInput {
+        option: &'static str,
         path: PathBuf,
     },
     StdinTwice,
+    SuggestOfStdin,
+    FileTwice {
+        path: PathBuf,
+    },
+    TooManyFiles {
+        most: usize,
+    },
     File {
         path: PathBuf,
         fault: FileFault,
@@ -39,7 +49,26 @@ pub enum ReplayError {
         path: PathBuf,
         error: io::Error,
     },
+    /// The page cannot be written.
+    Html {
+        path: PathBuf,
+        error: io::Error,
+    },
     Output(io::Error),
+    /// A policy cannot have its limits under this algorithm.
+    Policy {
+        policy: String,
+        algorithm: Algorithm,
+        error: PolicyError,
+    },
+    Policies(PoliciesError),
+    Config(Box<ConfigErrors>),
+    SuggestOfConfig,
+    /// `--traffic all` without `--table`.
+    TableOfAll,
+    TooMuchTraffic {
+        name: &'static str,
+    },
     Build(OutOfMemory),
     Check(CheckError),
 }
@@ -51,8 +80,15 @@ impl ReplayError {
             ReplayError::Concurrency { .. }
             | ReplayError::SharedState(_)
             | ReplayError::DecisionsOfAll
-            | ReplayError::DecisionsOverInput { .. }
-            | ReplayError::StdinTwice => 2,
+            | ReplayError::OverInput { .. }
+            | ReplayError::StdinTwice
+            | ReplayError::SuggestOfStdin
+            | ReplayError::SuggestOfConfig
+            | ReplayError::TableOfAll
+            | ReplayError::TooMuchTraffic { .. }
+            | ReplayError::Policy { .. }
+            | ReplayError::FileTwice { .. }
+            | ReplayError::TooManyFiles { .. } => 2,
             _ => 1,
         }
     }
@@ -86,10 +122,21 @@ impl fmt::Display for ReplayError {
                 "--decisions needs one algorithm, not `all`: run once for each, \
                  e.g. --algorithm sliding-log",
             ),
-            Self::DecisionsOverInput { path } => write!(
+            Self::OverInput { option, path } => write!(
                 f,
-                "--decisions {} would overwrite the file that is replayed; name another file",
+                "{option} {} would overwrite the file that is replayed; name another file",
                 path.display()
+            ),
+            Self::SuggestOfStdin => f.write_str(
+                "--suggest reads everything several times, which standard input cannot; \
+                 save it to a file first",
+            ),
+            Self::FileTwice { path } => {
+                write!(f, "{} is named twice; its events would count twice", path.display())
+            }
+            Self::TooManyFiles { most } => write!(
+                f,
+                "more than {most} files; put them together first, e.g. `cat FILES | tidegate replay -`"
             ),
             Self::StdinTwice => f.write_str("`-` can be read only once: name it once"),
             Self::Strict(problem) => {
@@ -103,9 +150,30 @@ impl fmt::Display for ReplayError {
                 }
             }
             Self::Output(error) => write!(f, "cannot write the summary: {error}"),
+            Self::Policy { policy, algorithm, error } => write!(
+                f,
+                "policy `{policy}` cannot be under {algorithm} as a whole: {error}; \
+                 leave out --algorithm to replay it as it is"
+            ),
+            Self::Policies(error) => write!(f, "{error}"),
+            Self::Config(errors) => write!(f, "{errors}"),
+            Self::SuggestOfConfig => f.write_str(
+                "--suggest is for --limit, not for whole policies: give the limit in question, \
+                 with --key for its key",
+            ),
+            Self::TableOfAll => {
+                f.write_str("--traffic all is for --table; name one traffic for a report of it")
+            }
+            Self::TooMuchTraffic { name } => write!(
+                f,
+                "{name} would be more than a billion requests; lower --clients, --windows, --load or the limit"
+            ),
             Self::Build(error) => write!(f, "{error}"),
             Self::Check(error) => write!(f, "{error}"),
             Self::File { path, fault } => write!(f, "{}: {fault}", path.display()),
+            Self::Html { path, error } => {
+                write!(f, "{}: the page cannot be written ({error})", path.display())
+            }
             Self::Decisions { path, error } => {
                 write!(f, "{}: decisions cannot be written ({error})", path.display())
             }
@@ -123,7 +191,8 @@ pub enum FileFault {
     Empty,
     Compressed(Compression),
     UnknownFormat { first_line: String },
-    NoSuchKey { format: Format, key: KeyField },
+    NoTime { format: Format, names: Vec<String> },
+    NoKey { format: Format, key: Option<Box<str>>, names: Vec<String> },
 }
 
 impl FileFault {
@@ -146,20 +215,34 @@ impl fmt::Display for FileFault {
             ),
             Self::Compressed(compression) => write!(
                 f,
-                "is compressed with {0}; only gzip is read directly, so use \
+                "is compressed with {0}; only gzip and zstd are read directly, so use \
                  `{0} -dc FILE | tidegate replay - ...`",
-                compression.program()
+                compression.name()
             ),
             Self::UnknownFormat { first_line } => write!(
                 f,
                 "its first lines are in no known format; say which with --format csv, clf, \
                  combined or jsonl (it begins `{first_line}`)"
             ),
-            Self::NoSuchKey { format, key } => write!(
+            Self::NoTime { format, names } => write!(
                 f,
-                "lines of format {0} have no {1}; leave out --key {1}, or say another --format",
+                "lines of format {} have no field that is known to be the time; \
+                 say which with --field time=NAME ({})",
                 format.name(),
-                key.name()
+                listed(names)
+            ),
+            Self::NoKey { format, key: Some(key), names } => write!(
+                f,
+                "lines of format {} have no {key}; leave out --key {key}, or say another ({})",
+                format.name(),
+                listed(names)
+            ),
+            Self::NoKey { format, key: None, names } => write!(
+                f,
+                "lines of format {} have no field that is known to be the key; \
+                 say which with --key NAME ({})",
+                format.name(),
+                listed(names)
             ),
         }
     }
@@ -169,4 +252,17 @@ impl From<CheckError> for ReplayError {
     fn from(error: CheckError) -> Self {
         ReplayError::Check(error)
     }
+}
+
+/// The names a file has, as an error may repeat them.
+fn listed(names: &[String]) -> String {
+    const SHOWN: usize = 20;
+    if names.is_empty() {
+        return "its columns have no names".into();
+    }
+    let printable = |c: char| if c.is_control() { '\u{fffd}' } else { c };
+    let shown = names.iter().take(SHOWN).map(|name| name.chars().take(40).map(printable).collect());
+    let shown: Vec<String> = shown.collect();
+    let more = if names.len() > SHOWN { ", ..." } else { "" };
+    format!("there are {}{more}", shown.join(", "))
 }

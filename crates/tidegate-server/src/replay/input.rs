@@ -1,4 +1,4 @@
-//! Files as lines: plain or gzipped, in bounded memory.
+//! Files as lines: plain, gzipped or compressed with zstd, in bounded memory.
 //!
 //! A file is told apart by its first bytes, not its name. Lines are found in one
 //! buffer of fixed size: a line that does not end within [`MAX_LINE_BYTES`] is
@@ -15,6 +15,7 @@ use flate2::bufread::MultiGzDecoder;
 use memchr::memchr;
 
 use super::error::{FileFault, ReplayError};
+use super::zstd::Zstd;
 use crate::cli::is_dash;
 
 /// The longest line taken for one: keys end at 64 KiB, and no log line is as long.
@@ -30,17 +31,21 @@ const OVERLONG_SHOWN: usize = 80;
 /// What compressed data is taken from the file in.
 const RAW_BUFFER_BYTES: usize = 128 * 1024;
 
-/// Compressions that are recognised, to say so, but not read.
+/// How a file is compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compression {
+    Gzip,
     Zstd,
+    /// Recognised, to say so, but not read.
     Xz,
     Bzip2,
 }
 
 impl Compression {
-    pub const fn program(self) -> &'static str {
+    /// Its name, which is also the program's.
+    pub const fn name(self) -> &'static str {
         match self {
+            Compression::Gzip => "gzip",
             Compression::Zstd => "zstd",
             Compression::Xz => "xz",
             Compression::Bzip2 => "bzip2",
@@ -48,16 +53,20 @@ impl Compression {
     }
 
     fn of(head: &[u8]) -> Option<Self> {
-        let signatures: [(&[u8], _); 3] = [
+        let signatures: [(&[u8], _); 4] = [
+            (b"\x1f\x8b", Compression::Gzip),
             (b"\x28\xb5\x2f\xfd", Compression::Zstd),
             (b"\xfd7zXZ\0", Compression::Xz),
             (b"BZh", Compression::Bzip2),
         ];
-        signatures.into_iter().find(|(magic, _)| head.starts_with(magic)).map(|(_, kind)| kind)
+        let known = signatures.into_iter().find(|(magic, _)| head.starts_with(magic));
+        // Files of zstd may begin with a frame to be skipped, of which there are 16 kinds.
+        let skippable = head.get(1..4) == Some(b"\x2a\x4d\x18") && head[0] >> 4 == 5;
+        known.map(|(_, kind)| kind).or(skippable.then_some(Compression::Zstd))
     }
 }
 
-/// How a gzipped file ends before its end.
+/// How a compressed file ends before its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Damage {
     Truncated,
@@ -79,7 +88,7 @@ pub enum Line {
 pub struct Lines {
     path: PathBuf,
     source: Box<dyn Read + Send>,
-    gzip: bool,
+    compression: Option<Compression>,
     buffer: Vec<u8>,
     start: usize,
     end: usize,
@@ -132,17 +141,18 @@ impl Lines {
         if head.is_empty() {
             return Err(FileFault::Empty.of(path));
         }
-        if let Some(compression) = Compression::of(head) {
-            return Err(FileFault::Compressed(compression).of(path));
-        }
-        let gzip = head.starts_with(b"\x1f\x8b");
-        let source: Box<dyn Read + Send> =
-            if gzip { Box::new(MultiGzDecoder::new(raw)) } else { Box::new(raw) };
+        let compression = Compression::of(head);
+        let source: Box<dyn Read + Send> = match compression {
+            None => Box::new(raw),
+            Some(Compression::Gzip) => Box::new(MultiGzDecoder::new(raw)),
+            Some(Compression::Zstd) => Box::new(Zstd::new(raw)),
+            Some(other) => return Err(FileFault::Compressed(other).of(path)),
+        };
         let buffer = vec![0; BUFFER_BYTES];
         let mut lines = Lines {
             path: path.to_path_buf(),
             source,
-            gzip,
+            compression,
             buffer,
             start: 0,
             end: 0,
@@ -165,8 +175,8 @@ impl Lines {
         Ok(())
     }
 
-    pub fn is_gzip(&self) -> bool {
-        self.gzip
+    pub fn compression(&self) -> Option<Compression> {
+        self.compression
     }
 
     /// Why the file ended early, once it has.
@@ -266,13 +276,14 @@ impl Lines {
         self.buffer.copy_within(self.start..self.end, 0);
         self.end -= self.start;
         self.start = 0;
+        let compressed = self.compression.is_some();
         match self.source.read(&mut self.buffer[self.end..]) {
             Ok(0) => self.ended = true,
             Ok(length) => self.end += length,
             Err(error) => match error.kind() {
                 io::ErrorKind::Interrupted => {}
-                io::ErrorKind::UnexpectedEof if self.gzip => self.end_at(Damage::Truncated),
-                io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput if self.gzip => {
+                io::ErrorKind::UnexpectedEof if compressed => self.end_at(Damage::Truncated),
+                io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput if compressed => {
                     self.end_at(Damage::Corrupt);
                 }
                 _ => return Err(FileFault::Read(error).of(&self.path)),

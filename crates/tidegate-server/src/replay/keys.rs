@@ -9,6 +9,8 @@ use std::hash::{BuildHasher, Hasher};
 
 use foldhash::quality::RandomState;
 
+use super::block::Block;
+
 /// Lookups begun together: more than a core can have under way, few enough that
 /// the lines are still near when they are used.
 pub const TOGETHER: usize = 64;
@@ -30,6 +32,8 @@ struct Slot {
     hash: u64,
     /// One more than the key's number; 0 in an empty slot.
     order: u32,
+    /// How often it was asked for. The line is at hand, so counting costs nothing here.
+    events: u32,
 }
 
 impl Keys {
@@ -47,6 +51,29 @@ impl Keys {
         let mut hasher = self.hasher.build_hasher();
         hasher.write(key);
         hasher.finish()
+    }
+
+    /// How often each key was asked for, by its number.
+    pub fn events(&self) -> Vec<u32> {
+        let mut events = vec![0; self.count as usize];
+        for slot in self.slots.iter().filter(|slot| slot.order > 0) {
+            events[slot.order as usize - 1] = slot.events;
+        }
+        events
+    }
+
+    /// Numbers the keys of a block. `hashes` is room to work in.
+    pub fn number_block(&mut self, block: &mut Block, hashes: &mut Vec<u64>) {
+        hashes.clear();
+        hashes.extend(block.events().map(|(_, key)| self.hash(key)));
+        let rows = &mut block.rows;
+        self.number(hashes, |at, number| rows[at].key = number);
+    }
+
+    /// The number of one key.
+    pub fn number_of(&mut self, key: &[u8]) -> u32 {
+        let hash = self.hash(key);
+        self.number_one(hash)
     }
 
     /// The numbers of the keys with these hashes; new ones get the next.
@@ -69,6 +96,7 @@ impl Keys {
                 return self.add(at, hash);
             }
             if slot.hash == hash {
+                self.slots[at].events = slot.events.saturating_add(1);
                 return slot.order - 1;
             }
             at = (at + 1) & (self.slots.len() - 1);
@@ -85,7 +113,7 @@ impl Keys {
     #[cold]
     fn add(&mut self, at: usize, hash: u64) -> u32 {
         self.count += 1;
-        self.slots[at] = Slot { hash, order: self.count };
+        self.slots[at] = Slot { hash, order: self.count, events: 1 };
         if self.count as usize > self.slots.len() / 8 * 7 {
             self.grow();
         }
@@ -123,6 +151,7 @@ mod tests {
             assert_eq!(numbers, expected);
             assert_eq!(keys.count(), u64::from(count));
         }
+        assert!(keys.events().iter().all(|&events| events == 2));
     }
 
     #[test]

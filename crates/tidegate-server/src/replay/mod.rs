@@ -1,127 +1,241 @@
 //! `tidegate replay`: recorded traffic through the real engine on virtual time.
 //!
 //! ```text
-//! files -> input (gunzip, lines) -> format (events) -> feed (blocks)    one thread
-//!                                                        |
-//!          decisions, summary <- truth <- engine <- run <-+             another
+//! files -> input (decompress, lines) -> format (events) -> source -> feed (merged blocks)    one thread
+//!                                                                        |
+//!                     report <- tally, timeline <- truth <- engine <- run <-+             another
 //! ```
 
-mod calendar;
-mod engine;
-mod error;
+pub mod args;
+pub mod block;
+pub mod calendar;
+pub mod engine;
+pub mod error;
 mod feed;
-mod format;
+pub mod format;
+mod hints;
 mod input;
-mod keys;
+pub mod keys;
+pub mod policed;
+mod problems;
 mod progress;
-mod run;
-mod summary;
+pub mod run;
+mod source;
+pub mod suggest;
+pub mod tally;
+pub mod timeline;
 mod truth;
+mod zstd;
 
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
+use std::sync::mpsc::{channel, sync_channel};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use crate::cli::{Algorithms, ReplayArgs, is_dash};
+use tidegate::config::Config;
+use tidegate::{Algorithm, Limit};
+
+use crate::cli::{Algorithms, is_dash};
+use crate::report::{Clocked, Report as Page, Summary};
+use args::ReadingArgs;
+pub use args::ReplayArgs;
+use block::Block;
 use error::ReplayError;
-use feed::{BLOCKS, Block, Feed, Report, Ring};
+pub use feed::Report;
+use feed::{BLOCKS, Feed, Ring};
+use format::{KeyOf, Wanted};
 use input::BytesRead;
+pub use problems::{Problem, Problems};
 use progress::Progress;
 use run::Run;
-use summary::Summary;
+use suggest::{Goal, Suggestion};
+
+/// Files read at once: each has buffers of its own, half a megabyte.
+const MAX_FILES: usize = 256;
 
 /// Replays the files and prints what came of it.
 pub fn run(args: &ReplayArgs) -> Result<(), ReplayError> {
-    let runs = run::plan(&args.limits, args.algorithm)?;
-    if args.decisions.is_some() && args.algorithm == Some(Algorithms::All) {
-        return Err(ReplayError::DecisionsOfAll);
-    }
-    if args.files.iter().filter(|path| is_dash(path)).count() > 1 {
-        return Err(ReplayError::StdinTwice);
-    }
+    refuse(args)?;
+    let (runs, exact) = runs(args)?;
     let sizes = args.files.iter().map(|path| input::inspect(path));
     let total_bytes = sizes.sum::<Result<Option<u64>, _>>()?;
+    let page = Page::create(&args.report, &args.files)?;
     let decisions = args.decisions.as_deref().map(|path| Decisions::create(path, &args.files));
     let bytes_read = BytesRead::default();
     let mut replay = Replay {
-        runs: runs.into_iter().map(Run::new).collect(),
+        runs,
+        exact,
         decisions: decisions.transpose()?,
         events: 0,
         progress: Progress::new(total_bytes, bytes_read.clone()),
     };
+    let key = match args.rules.config {
+        Some(_) => KeyOf::Facts,
+        None => KeyOf::new(args.reading.key.as_ref()),
+    };
+    let wanted = Wanted {
+        key,
+        fields: args.reading.fields.clone(),
+        unit: args.reading.time_unit.unit(),
+        zone: args.reading.zone,
+    };
+    let feed = Feed { reading: &args.reading, wanted: &wanted, bytes_read: &bytes_read };
     let started = Instant::now();
-    let report = replay.run(args, &bytes_read)?;
+    let report = drive(&feed, &args.files, |block| replay.take(block))?;
     let elapsed = started.elapsed();
-    let Replay { runs, decisions, progress, .. } = replay;
+    let suggestions = suggestions(args, &feed, &mut replay.progress, report.events())?;
+    let Replay { runs, exact, decisions, progress, .. } = replay;
     drop(progress);
     if report.events() == 0 {
-        let malformed = report.malformed.count;
-        let mut problems = report.damaged.first.into_iter().chain(report.malformed.first);
+        let malformed = report.notes.malformed.count;
+        let notes = report.notes;
+        let mut problems = notes.damaged.first.into_iter().chain(notes.malformed.first);
         return Err(ReplayError::NoEvents { malformed, first: problems.next() });
     }
     let to_stderr = decisions.as_ref().is_some_and(|decisions| is_dash(&decisions.path));
     if let Some(mut decisions) = decisions {
         decisions.flush()?;
     }
-    let summary = Summary::new(&report, &runs, elapsed);
-    let text = if args.json { summary.json()? } else { summary.to_string() };
-    let written = if to_stderr {
-        io::stderr().write_all(text.as_bytes())
-    } else {
-        io::stdout().write_all(text.as_bytes())
-    };
-    written.map_err(ReplayError::Output)
+    let compared = runs.len() > 1 || exact.is_some();
+    let clocked = Clocked { elapsed, top: args.report.top, compared };
+    let summary = Summary::of_replay(&report, &runs, clocked);
+    let summary = summary.with_suggestions(&suggestions);
+    page.print(&summary, to_stderr)
+}
+
+/// What becomes of one file under these limits, read as it comes.
+pub fn of_file(path: &Path, plan: Vec<Vec<Limit>>) -> Result<Summary, ReplayError> {
+    input::inspect(path)?;
+    let (reading, wanted, bytes_read) =
+        (ReadingArgs::default(), Wanted::default(), BytesRead::default());
+    let feed = Feed { reading: &reading, wanted: &wanted, bytes_read: &bytes_read };
+    let mut runs: Vec<Run> = plan.into_iter().map(Run::new).collect();
+    let report = drive(&feed, &[path.to_path_buf()], |block| {
+        runs.iter_mut().try_for_each(|run| run.take(block))?;
+        run::compare(block, &mut runs, None);
+        Ok(())
+    })?;
+    let clocked = Clocked { elapsed: Duration::ZERO, top: 0, compared: runs.len() > 1 };
+    Ok(Summary::of_replay(&report, &runs, clocked))
+}
+
+/// What was typed that cannot be.
+fn refuse(args: &ReplayArgs) -> Result<(), ReplayError> {
+    if args.decisions.is_some() && args.rules.algorithm == Some(Algorithms::All) {
+        return Err(ReplayError::DecisionsOfAll);
+    }
+    let stdin = args.files.iter().filter(|path| is_dash(path)).count();
+    if stdin > 1 {
+        return Err(ReplayError::StdinTwice);
+    }
+    if args.rules.config.is_some() && args.suggest.is_some() {
+        return Err(ReplayError::SuggestOfConfig);
+    }
+    if stdin > 0 && args.suggest.is_some() {
+        return Err(ReplayError::SuggestOfStdin);
+    }
+    if args.files.len() > MAX_FILES {
+        return Err(ReplayError::TooManyFiles { most: MAX_FILES });
+    }
+    for (index, path) in args.files.iter().enumerate() {
+        if !is_dash(path) && args.files[..index].contains(path) {
+            return Err(ReplayError::FileTwice { path: path.clone() });
+        }
+    }
+    Ok(())
+}
+
+/// What is to decide; and the exact log beside an algorithm that is not exact, for a page
+/// that shows where they differ.
+fn runs(args: &ReplayArgs) -> Result<(Vec<Run>, Option<Run>), ReplayError> {
+    let log = Some(Algorithms::One(Algorithm::SlidingLog));
+    let beside = args.report.html.is_some() && args.rules.algorithm != Some(Algorithms::All);
+    if let Some(path) = &args.rules.config {
+        let config = Config::load(path).map_err(|errors| ReplayError::Config(Box::new(errors)))?;
+        let runs = run::plan_config(&config, args.rules.algorithm)?;
+        // Where limits differ in nothing but their algorithm, there is no exact log beside.
+        let exact = run::plan_config(&config, log).ok().and_then(|mut runs| runs.pop());
+        return Ok((runs, exact.filter(|_| beside)));
+    }
+    let plan = run::plan(&args.rules.limits, args.rules.algorithm)?;
+    let exact = beside.then(|| run::exact(&plan)).flatten().map(Run::new);
+    Ok((plan.into_iter().map(Run::new).collect(), exact))
+}
+
+fn suggestions(
+    args: &ReplayArgs,
+    feed: &Feed<'_>,
+    progress: &mut Progress,
+    events: u64,
+) -> Result<Vec<Suggestion>, ReplayError> {
+    let Some(share) = args.suggest.filter(|_| events > 0) else { return Ok(Vec::new()) };
+    let goal = Goal { share, headroom: args.headroom };
+    let plan = run::plan(&args.rules.limits, args.rules.algorithm)?;
+    let limits: Vec<_> = plan.into_iter().flatten().collect();
+    suggest::suggest(&limits, goal, |trial| {
+        progress.again();
+        let mut done = 0;
+        drive(feed, &args.files, |block| {
+            done += block.rows.len() as u64;
+            progress.show(done);
+            trial.take(block)
+        })
+        .map(drop)
+    })
+}
+
+/// Reads the files on one thread and has blocks of their events taken on this one.
+fn drive(
+    feed: &Feed<'_>,
+    files: &[PathBuf],
+    mut take: impl FnMut(&Block) -> Result<(), ReplayError>,
+) -> Result<Report, ReplayError> {
+    let (full_in, full) = sync_channel(BLOCKS);
+    let (empty, empty_out) = channel();
+    for _ in 0..BLOCKS {
+        // The other end is still here.
+        let _ = empty.send(Block::default());
+    }
+    let ring = Ring { full: full_in, empty: empty_out };
+    thread::scope(|scope| {
+        let feeding = scope.spawn(|| feed.run(files, ring));
+        let mut taken = Ok(());
+        for mut block in full {
+            taken = take(&block);
+            if taken.is_err() {
+                break;
+            }
+            block.clear();
+            // A feed that has read everything needs no more blocks.
+            let _ = empty.send(block);
+        }
+        drop(empty);
+        let report = feeding.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        taken.and(report)
+    })
 }
 
 /// The deciding side.
 struct Replay {
     runs: Vec<Run>,
+    /// What a single run is compared with; several are compared with the first.
+    exact: Option<Run>,
     decisions: Option<Decisions>,
     events: u64,
     progress: Progress,
 }
 
 impl Replay {
-    fn run(&mut self, args: &ReplayArgs, bytes_read: &BytesRead) -> Result<Report, ReplayError> {
-        let (full_in, full) = sync_channel(BLOCKS);
-        let (empty, empty_out) = channel();
-        for _ in 0..BLOCKS {
-            // The other end is still here.
-            let _ = empty.send(Block::default());
-        }
-        let feed = Feed::new(args, Ring { full: full_in, empty: empty_out });
-        thread::scope(|scope| {
-            let feeding = scope.spawn(|| feed.run(&args.files, bytes_read));
-            let decided = self.take_all(full, empty);
-            let report = feeding.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            decided.and(report)
-        })
-    }
-
-    fn take_all(&mut self, full: Receiver<Block>, empty: Sender<Block>) -> Result<(), ReplayError> {
-        for mut block in full {
-            self.take(&block)?;
-            block.clear();
-            // A feed that has read everything needs no more blocks.
-            let _ = empty.send(block);
-        }
-        Ok(())
-    }
-
     fn take(&mut self, block: &Block) -> Result<(), ReplayError> {
-        for run in &mut self.runs {
+        for run in self.exact.iter_mut().chain(&mut self.runs) {
             run.take(block)?;
         }
-        let Some((first, others)) = self.runs.split_first_mut() else { return Ok(()) };
-        for run in others {
-            run.compare(first.answers());
-        }
         if let Some(decisions) = &mut self.decisions {
-            decisions.write(first.answers())?;
+            decisions.write(&self.runs)?;
         }
+        run::compare(block, &mut self.runs, self.exact.as_ref());
         self.events += block.rows.len() as u64;
         self.progress.show(self.events);
         Ok(())
@@ -141,10 +255,8 @@ impl Decisions {
         if is_dash(&path) {
             return Ok(Decisions { path, to: Box::new(io::stdout()), text: Vec::new() });
         }
-        // A path that cannot be resolved does not exist yet, so it is no input.
-        let same = |a: &Path, b: &Path| matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b);
-        if inputs.iter().any(|input| !is_dash(input) && same(input, &path)) {
-            return Err(ReplayError::DecisionsOverInput { path });
+        if inputs.iter().any(|input| is_same(input, &path)) {
+            return Err(ReplayError::OverInput { option: "--decisions", path });
         }
         match File::create(&path) {
             Ok(file) => Ok(Decisions { path, to: Box::new(file), text: Vec::new() }),
@@ -153,9 +265,10 @@ impl Decisions {
     }
 
     /// A block at a time, which is buffering enough.
-    fn write(&mut self, answers: &[bool]) -> Result<(), ReplayError> {
+    fn write(&mut self, runs: &[Run]) -> Result<(), ReplayError> {
+        let Some(run) = runs.first() else { return Ok(()) };
         self.text.clear();
-        self.text.extend(answers.iter().map(|&admitted| b'0' + u8::from(admitted)));
+        self.text.extend(run.answers().iter().map(|answer| b'0' + u8::from(answer.allowed)));
         let written = self.to.write_all(&self.text);
         written.map_err(|error| ReplayError::Decisions { path: self.path.clone(), error })
     }
@@ -164,4 +277,10 @@ impl Decisions {
         let flushed = self.to.flush();
         flushed.map_err(|error| ReplayError::Decisions { path: self.path.clone(), error })
     }
+}
+
+/// Whether two paths are one file. A path that cannot be resolved does not exist yet.
+pub fn is_same(input: &Path, output: &Path) -> bool {
+    let both = (input.canonicalize(), output.canonicalize());
+    !is_dash(input) && matches!(both, (Ok(a), Ok(b)) if a == b)
 }

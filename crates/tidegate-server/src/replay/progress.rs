@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::input::BytesRead;
-use super::summary::grouped;
+use crate::report::grouped;
 
 /// Short replays show nothing; longer ones, ten times a second.
 const QUIET: Duration = Duration::from_millis(300);
@@ -35,6 +35,12 @@ impl Progress {
             total_bytes,
             bytes_read,
         }
+    }
+
+    /// Begins to read everything once more.
+    pub fn again(&mut self) {
+        self.bytes_read.store(0, Ordering::Relaxed);
+        self.started = Instant::now();
     }
 
     pub fn show(&mut self, events: u64) {

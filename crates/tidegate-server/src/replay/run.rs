@@ -2,99 +2,256 @@
 
 use std::time::{Duration, Instant};
 
-use tidegate::{Algorithm, Limit};
+use tidegate::config::Config;
+use tidegate::policy::Mode;
+use tidegate::{Algorithm, Limit, RetryAfter};
 
-use super::engine::Engine;
+use super::block::Block;
+use super::engine::{Answer, Engine, Memory};
 use super::error::ReplayError;
-use super::feed::Block;
-use super::truth::Truth;
+use super::policed::{self, Odd, Policed};
+use super::tally::Tally;
+use super::truth::{Largest, Truth};
 use crate::cli::{Algorithms, RATE_ALGORITHMS};
 
-/// An engine with what is counted about its answers.
+/// How often, in blocks, it is looked how much memory is held.
+const LOOK_EVERY: u32 = 16;
+
+/// What decides, with what is counted about its answers.
 pub struct Run {
-    engine: Engine,
-    /// One for each limit.
-    truths: Vec<Truth>,
-    /// By key number, whether it was ever denied.
-    denied_keys: Vec<bool>,
+    decider: Decider,
+    pub tally: Tally,
     /// The answers to the block last decided.
-    answers: Vec<bool>,
-    pub admitted: u64,
-    pub denied: u64,
-    pub keys_denied: u64,
-    /// Answers unlike those of the first run, for comparisons.
-    pub unlike_first: u64,
+    answers: Vec<Answer>,
+    /// Whether each event of it truly fitted every limit.
+    fits: Vec<bool>,
+    /// Its places on the timeline.
+    places: Vec<u32>,
     pub busy: Duration,
+    blocks: u32,
+    /// The most that was held, as far as anybody looked.
+    held: Memory,
+}
+
+enum Decider {
+    /// Limits on each key, with the truth about each.
+    Limits(Box<Engine>, Vec<Truth>),
+    /// Whole policies.
+    Policies(Box<Policed>, Option<Algorithm>),
+}
+
+/// A limit, and the most one key truly had within its window.
+pub struct Lane<'a> {
+    pub limit: &'a Limit,
+    pub largest: Largest,
+    /// Its policy, where it is one's: its name and mode, how often it was asked, and denied.
+    pub policy: Option<(&'a str, Mode, u64, u64)>,
 }
 
 impl Run {
     pub fn new(limits: Vec<Limit>) -> Self {
-        let truths = limits.iter().map(|limit| Truth::new(limit.window_us())).collect();
+        let truth = |limit: &Limit| Truth::new(limit.window_us(), limit.count());
+        let truths: Vec<Truth> = limits.iter().map(truth).collect();
+        let lanes = truths.len();
+        Run::with(Decider::Limits(Box::new(Engine::new(limits)), truths), lanes)
+    }
+
+    /// For the policies of a config, under another algorithm or their own.
+    pub fn of_config(config: &Config, algorithm: Option<Algorithm>) -> Result<Self, ReplayError> {
+        let policies = match algorithm {
+            None => config.policies.clone(),
+            Some(algorithm) => policed::under(&config.policies, algorithm)?,
+        };
+        let policed = Policed::new(config, policies)?;
+        let lanes = policed.lanes().len();
+        Ok(Run::with(Decider::Policies(Box::new(policed), algorithm), lanes))
+    }
+
+    fn with(decider: Decider, lanes: usize) -> Self {
         Run {
-            engine: Engine::new(limits),
-            truths,
-            denied_keys: Vec::new(),
+            decider,
+            tally: Tally::new(lanes),
             answers: Vec::new(),
-            admitted: 0,
-            denied: 0,
-            keys_denied: 0,
-            unlike_first: 0,
+            fits: Vec::new(),
+            places: Vec::new(),
             busy: Duration::ZERO,
+            blocks: 0,
+            held: Memory::default(),
         }
     }
 
     /// Decides a block and counts what came of it.
     pub fn take(&mut self, block: &Block) -> Result<(), ReplayError> {
         let started = Instant::now();
-        self.engine.decide(block, &mut self.answers)?;
-        for truth in &mut self.truths {
-            truth.record_all(&block.rows, &self.answers);
+        match &mut self.decider {
+            Decider::Policies(policed, _) => {
+                policed.take(block, &mut self.tally, &mut self.answers);
+            }
+            Decider::Limits(engine, _) => {
+                engine.decide(block, &mut self.answers)?;
+                self.find_truth(block);
+                self.count(block);
+            }
         }
-        self.count(block);
+        self.blocks = self.blocks.wrapping_add(1);
+        if self.blocks % LOOK_EVERY == 1 {
+            self.held = self.memory();
+        }
         self.busy += started.elapsed();
         Ok(())
     }
 
+    /// Whether each event truly fitted, and what its key truly had.
+    fn find_truth(&mut self, block: &Block) {
+        let Run { decider, tally, answers, fits, places, .. } = self;
+        let Decider::Limits(_, truths) = decider else { return };
+        let timeline = &mut tally.timeline;
+        // A bin for every time first: bins move while there are too few.
+        let ends = block.rows.iter().map(|row| row.time_us);
+        if let (Some(first), Some(last)) = (ends.clone().min(), ends.max()) {
+            timeline.place(first);
+            timeline.place(last);
+        }
+        places.clear();
+        let place = |time_us| u32::try_from(timeline.place(time_us)).unwrap_or(0);
+        places.extend(block.rows.iter().map(|row| row.time_us).map(place));
+        fits.clear();
+        fits.resize(block.rows.len(), true);
+        for (limit, truth) in truths.iter_mut().enumerate() {
+            truth.record_all(
+                &block.rows,
+                |at| answers[at].allowed,
+                |at, seen| {
+                    fits[at] &= seen.fits;
+                    timeline.note(places[at] as usize, limit, seen.count);
+                },
+            );
+        }
+    }
+
     fn count(&mut self, block: &Block) {
-        let admitted = self.answers.iter().filter(|&&admitted| admitted).count() as u64;
-        let denied = self.answers.len() as u64 - admitted;
-        self.admitted += admitted;
-        self.denied += denied;
-        if denied == 0 {
-            return;
-        }
-        for (row, &admitted) in block.rows.iter().zip(&self.answers) {
-            if admitted {
-                continue;
+        let Run { tally, answers, fits, places, .. } = self;
+        for (at, answer) in answers.iter().enumerate() {
+            // What looks or gives back asks for no room.
+            let row = &block.rows[at];
+            let fits = if row.cost > 0 { fits[at] } else { answer.allowed };
+            tally.count(places[at] as usize, answer.allowed, fits);
+            if !answer.allowed {
+                tally.keys.denied(row.key, block.key(at));
+            } else if answer.near {
+                tally.near += 1;
+                tally.keys.near(row.key, block.key(at));
             }
-            let key = row.key as usize;
-            if key >= self.denied_keys.len() {
-                self.denied_keys.resize(key + 1, false);
-            }
-            let known = std::mem::replace(&mut self.denied_keys[key], true);
-            self.keys_denied += u64::from(!known);
         }
     }
 
-    pub fn compare(&mut self, first_answers: &[bool]) {
-        let both = self.answers.iter().zip(first_answers);
-        self.unlike_first += both.filter(|(ours, theirs)| ours != theirs).count() as u64;
+    /// Counts answers unlike those of the exact log.
+    fn compare(&mut self, block: &Block, exact: &[Answer]) {
+        for (at, (ours, theirs)) in self.answers.iter().zip(exact).enumerate() {
+            if ours.allowed != theirs.allowed {
+                self.tally.differs(block.rows[at].time_us, ours.allowed);
+            }
+        }
     }
 
-    pub fn answers(&self) -> &[bool] {
+    pub fn answers(&self) -> &[Answer] {
         &self.answers
     }
 
-    /// Each limit, and the most one key truly had within its window.
-    pub fn limits(&self) -> impl Iterator<Item = (&Limit, u64)> {
-        self.engine.limits().iter().zip(self.truths.iter().map(Truth::largest))
+    /// When the event last decided would pass.
+    pub fn retry_after(&self) -> RetryAfter {
+        match &self.decider {
+            Decider::Limits(engine, _) => engine.retry_after(),
+            Decider::Policies(..) => RetryAfter::Now,
+        }
     }
 
-    /// The algorithm of the limits; `None` if they differ.
-    pub fn algorithm(&self) -> Option<Algorithm> {
-        let mut algorithms = self.engine.limits().iter().map(Limit::algorithm);
-        let first = algorithms.next()?;
-        algorithms.all(|algorithm| algorithm == first).then_some(first)
+    /// The most that was held, as far as anybody looked.
+    pub fn memory(&self) -> Memory {
+        let now = match &self.decider {
+            Decider::Limits(engine, _) => engine.memory(),
+            Decider::Policies(policed, _) => policed.memory(),
+        };
+        Memory {
+            states: now.states.max(self.held.states),
+            entries: now.entries.max(self.held.entries),
+        }
+    }
+
+    /// Each limit, and what is known about it.
+    pub fn lanes(&self) -> Vec<Lane<'_>> {
+        match &self.decider {
+            Decider::Limits(engine, truths) => {
+                let both = engine.limits().iter().zip(truths);
+                let lane = |(limit, truth): (_, &Truth)| Lane {
+                    limit,
+                    largest: truth.largest(),
+                    policy: None,
+                };
+                both.map(lane).collect()
+            }
+            Decider::Policies(policed, _) => {
+                let lanes = policed.lanes().iter().map(|lane| Lane {
+                    limit: &lane.limit,
+                    largest: lane.largest(),
+                    policy: Some((&*lane.policy, lane.mode, lane.asked, lane.denied)),
+                });
+                lanes.collect()
+            }
+        }
+    }
+
+    /// What policies did not decide as usual, and how often each of their keys was asked for.
+    pub fn policed(&self) -> Option<(&Odd, Vec<u32>)> {
+        match &self.decider {
+            Decider::Limits(..) => None,
+            Decider::Policies(policed, _) => Some((&policed.odd, policed.events_of())),
+        }
+    }
+
+    /// What the limits are under: an algorithm, or several.
+    pub fn name(&self) -> &'static str {
+        match &self.decider {
+            Decider::Policies(_, algorithm) => algorithm.map_or("policies", Algorithm::name),
+            Decider::Limits(engine, _) => {
+                let mut algorithms = engine.limits().iter().map(Limit::algorithm);
+                let first = algorithms.next();
+                let same = algorithms.all(|algorithm| Some(algorithm) == first);
+                first.filter(|_| same).map_or("mixed", Algorithm::name)
+            }
+        }
+    }
+}
+
+/// The exact log of the only limits, if they are not exact themselves.
+pub fn exact(plan: &[Vec<Limit>]) -> Option<Vec<Limit>> {
+    let [limits] = plan else { return None };
+    if limits.iter().all(|limit| limit.algorithm() == Algorithm::SlidingLog) {
+        return None;
+    }
+    self::plan(limits, Some(Algorithms::One(Algorithm::SlidingLog))).ok()?.pop()
+}
+
+/// Counts where runs differ from the exact log: the one beside, or else the first.
+pub fn compare(block: &Block, runs: &mut [Run], exact: Option<&Run>) {
+    let Some((first, others)) = runs.split_first_mut() else { return };
+    match exact {
+        Some(exact) => first.compare(block, exact.answers()),
+        None => others.iter_mut().for_each(|run| run.compare(block, first.answers())),
+    }
+}
+
+/// A run for each algorithm a config is to be replayed under.
+pub fn plan_config(
+    config: &Config,
+    algorithms: Option<Algorithms>,
+) -> Result<Vec<Run>, ReplayError> {
+    match algorithms {
+        None => Ok(vec![Run::of_config(config, None)?]),
+        Some(Algorithms::One(algorithm)) => Ok(vec![Run::of_config(config, Some(algorithm))?]),
+        Some(Algorithms::All) => {
+            RATE_ALGORITHMS.into_iter().map(|one| Run::of_config(config, Some(one))).collect()
+        }
     }
 }
 
@@ -117,8 +274,9 @@ pub fn plan(
 }
 
 /// The limit under another algorithm; under its own it keeps its buckets or burst.
-fn change(limit: &Limit, algorithm: Algorithm) -> Limit {
-    if limit.algorithm() == algorithm {
+pub fn change(limit: &Limit, algorithm: Algorithm) -> Limit {
+    // Permits are no rate.
+    if limit.algorithm() == algorithm || limit.algorithm() == Algorithm::Concurrency {
         return *limit;
     }
     let window = Duration::from_micros(limit.window_us());

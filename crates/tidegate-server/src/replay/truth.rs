@@ -1,24 +1,44 @@
 //! What really passed: an exact log of admitted costs per key, apart from the engine.
 //!
 //! An engine that reported its own counts would confirm itself. This keeps, for
-//! each key, the times and costs of what was admitted within the last window and
-//! remembers the largest sum it ever saw. It shares no code with the engine.
+//! each key, the times and costs of what was admitted within the last window, says
+//! of every event whether it truly fitted, and remembers the largest sum it ever saw.
+//! It shares no code with the engine.
 //!
 //! Where time steps back for a key, what lies ahead is taken as of now, as the
 //! limiter does: it is what a clock that was wrong before would have shown.
 
 use std::collections::VecDeque;
 
-use super::feed::Row;
+use super::block::Row;
 use super::keys::TOGETHER;
 
-/// The largest rolling count of any key over one window.
+/// The rolling counts of all keys over one window.
 #[derive(Debug)]
 pub struct Truth {
     window_us: u64,
+    limit: u64,
     /// By key number.
     logs: Vec<Log>,
-    largest: u64,
+    largest: Largest,
+}
+
+/// The most one key was admitted, net of refunds, in any half-open window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Largest {
+    pub count: u64,
+    /// Whose it was, and when it was first reached.
+    pub key: u32,
+    pub time_us: u64,
+}
+
+/// What was truly so when an event was decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// What its key was admitted within the window, with this event if it was.
+    pub count: u64,
+    /// Whether there was room for it.
+    pub fits: bool,
 }
 
 /// What a key was admitted within the last window, oldest first, no two at one time.
@@ -48,24 +68,43 @@ struct Admitted {
 }
 
 impl Truth {
-    pub fn new(window_us: u64) -> Self {
-        Truth { window_us, logs: Vec::new(), largest: 0 }
+    /// For a limit of so much in a window.
+    pub fn new(window_us: u64, limit: u64) -> Self {
+        Truth { window_us, limit, logs: Vec::new(), largest: Largest::default() }
     }
 
-    /// The most one key was admitted, net of refunds, in any half-open window.
-    pub fn largest(&self) -> u64 {
+    pub fn largest(&self) -> Largest {
         self.largest
     }
 
-    /// Takes in events in order, and whether each was admitted.
-    pub fn record_all(&mut self, rows: &[Row], admitted: &[bool]) {
+    /// Takes in events in order, tells whether each was admitted by its place, and is
+    /// told what was truly so.
+    pub fn record_all(
+        &mut self,
+        rows: &[Row],
+        admitted: impl Fn(usize) -> bool,
+        mut tell: impl FnMut(usize, Seen),
+    ) {
         let keys = rows.iter().map(|row| row.key as usize + 1).max().unwrap_or(0);
+        self.make_room(keys);
+        for (group, rows) in rows.chunks(TOGETHER).enumerate() {
+            self.bring_near(rows);
+            for (index, row) in rows.iter().enumerate() {
+                let at = group * TOGETHER + index;
+                tell(at, self.record(row, admitted(at)));
+            }
+        }
+    }
+
+    /// Takes in one event.
+    pub fn record_one(&mut self, row: &Row, admitted: bool) -> Seen {
+        self.make_room(row.key as usize + 1);
+        self.record(row, admitted)
+    }
+
+    fn make_room(&mut self, keys: usize) {
         if keys > self.logs.len() {
             self.logs.resize_with(keys, Log::default);
-        }
-        for (rows, admitted) in rows.chunks(TOGETHER).zip(admitted.chunks(TOGETHER)) {
-            self.bring_near(rows);
-            rows.iter().zip(admitted).for_each(|(row, &admitted)| self.record(row, admitted));
         }
     }
 
@@ -83,21 +122,24 @@ impl Truth {
     }
 
     #[inline]
-    fn record(&mut self, row: &Row, admitted: bool) {
+    fn record(&mut self, row: &Row, admitted: bool) -> Seen {
         let log = &mut self.logs[row.key as usize];
         if log.newest().is_some_and(|newest| newest.at_us > row.time_us) {
             log.step_back(row.time_us);
         }
-        if !admitted || row.cost == 0 {
-            return;
-        }
         log.forget(row.time_us, self.window_us);
-        if row.cost < 0 {
-            log.refund(row.cost.unsigned_abs());
-        } else {
-            log.admit(row.time_us, row.cost.unsigned_abs());
-            self.largest = self.largest.max(log.total);
+        let cost = row.cost.unsigned_abs();
+        let fits = log.total.saturating_add(cost.max(1)) <= self.limit;
+        if admitted && row.cost < 0 {
+            log.refund(cost);
+        } else if admitted && row.cost > 0 {
+            log.admit(row.time_us, cost);
+            if log.total > self.largest.count {
+                let Row { key, time_us, .. } = *row;
+                self.largest = Largest { count: log.total, key, time_us };
+            }
         }
+        Seen { count: log.total, fits }
     }
 }
 
@@ -226,15 +268,14 @@ impl Log {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::replay::feed::Row;
+    use crate::replay::block::Row;
 
     /// Rows of (time, cost, largest after it), all admitted, for one key and a window of 10.
     fn run(rows: &[(u64, i64, u64)]) {
-        let mut truth = Truth::new(10);
+        let mut truth = Truth::new(10, 5);
         for (step, &(time_us, cost, largest)) in rows.iter().enumerate() {
-            let row = Row::new(time_us, cost, 0);
-            truth.record_all(&[row], &[true]);
-            assert_eq!(truth.largest(), largest, "step {step}");
+            truth.record_one(&Row::numbered(time_us, cost, 0), true);
+            assert_eq!(truth.largest().count, largest, "step {step}");
         }
     }
 
@@ -266,9 +307,30 @@ mod tests {
 
     #[test]
     fn denied_events_count_nothing_but_tell_the_time() {
-        let mut truth = Truth::new(10);
-        truth.record_all(&[100, 50, 60].map(|at| Row::new(at, 1, 7)), &[true, false, true]);
-        assert_eq!(truth.largest(), 1, "the first is as of 50, so it is gone at 60");
+        let mut truth = Truth::new(10, 5);
+        let rows = [100, 50, 60].map(|at| Row::numbered(at, 1, 7));
+        truth.record_all(&rows, |at| at != 1, |_, _| ());
+        assert_eq!(truth.largest().count, 1, "the first is as of 50, so it is gone at 60");
+    }
+
+    #[test]
+    fn whether_there_was_room_is_told() {
+        let mut truth = Truth::new(10, 2);
+        let steps = [
+            (1, 1, true, (1, true)),
+            (2, 1, true, (2, true)),
+            (3, 1, true, (3, false)),
+            (4, 1, false, (3, false)),
+            (11, 1, false, (2, false)),
+            (12, 1, false, (1, true)),
+            (12, 0, true, (1, true)),
+            (12, 2, false, (1, false)),
+        ];
+        for (step, (time_us, cost, admitted, (count, fits))) in steps.into_iter().enumerate() {
+            let seen = truth.record_one(&Row::numbered(time_us, cost, 0), admitted);
+            assert_eq!(seen, Seen { count, fits }, "step {step}");
+        }
+        assert_eq!(truth.largest(), Largest { count: 3, key: 0, time_us: 3 });
     }
 
     #[test]
@@ -285,11 +347,11 @@ mod tests {
             now_us += random(4);
             let cost = i64::try_from(random(3)).expect("small");
             let key = u32::try_from(random(5)).expect("small");
-            rows.push((Row::new(now_us, cost, key), random(3) > 0));
+            rows.push((Row::numbered(now_us, cost, key), random(3) > 0));
         }
-        let mut truth = Truth::new(20);
+        let mut truth = Truth::new(20, 5);
         let (only_rows, admitted): (Vec<_>, Vec<_>) = rows.iter().copied().unzip();
-        truth.record_all(&only_rows, &admitted);
+        truth.record_all(&only_rows, |at| admitted[at], |_, _| ());
         let in_window = |end: &Row| {
             let inside = |row: &Row| {
                 row.key == end.key && row.time_us <= end.time_us && row.time_us + 20 > end.time_us
@@ -298,6 +360,6 @@ mod tests {
             costs.sum::<i64>().unsigned_abs()
         };
         let largest = rows.iter().map(|(row, _)| in_window(row)).max().expect("rows");
-        assert_eq!(truth.largest(), largest);
+        assert_eq!(truth.largest().count, largest);
     }
 }

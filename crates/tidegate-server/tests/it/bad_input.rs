@@ -64,11 +64,7 @@ fn a_format_nobody_knows() {
 #[test]
 fn a_compression_that_is_not_read() {
     let files = Files::new("compressed");
-    for (magic, program) in [
-        (&b"\x28\xb5\x2f\xfd rest"[..], "zstd -dc"),
-        (b"\xfd7zXZ\0 rest", "xz -dc"),
-        (b"BZh91AY rest", "bzip2 -dc"),
-    ] {
+    for (magic, program) in [(&b"\xfd7zXZ\0 rest"[..], "xz -dc"), (b"BZh91AY rest", "bzip2 -dc")] {
         replay(&files.write("trace", magic), &[]).failed(1, &["trace", program]);
     }
 }
@@ -106,7 +102,7 @@ fn bad_log_and_json_lines() {
         format!("{line}\n{{\"time_us\":1}}\n[1,\"a\"]\n{{\"time_us\":1,\"key\":\"a\n{line}");
     let json = replay_text(&trace, &["--json"]).succeeded().json();
     assert_eq!((&json["events"], lines(&json["skipped"])), (&2.into(), vec![2, 3, 4]));
-    assert_eq!(json["skipped"]["first"][0]["problem"], "missing field `key` (column 13)");
+    assert_eq!(json["skipped"]["first"][0]["problem"], "no key");
 }
 
 #[test]
@@ -243,7 +239,14 @@ fn bad_limits_and_algorithms() {
     );
     refuse(&with(&["--algorithm", "all", "--decisions", "-"]), &["--decisions", "one algorithm"]);
     refuse(&with(&["-"]), &["only once"]);
-    refuse(&with(&["--key", "planet"]), &["planet", "agent"]);
+    refuse(&with(&["--key", "{planet}"]), &["`planet`: unknown part", "client_ip"]);
+    refuse(&with(&["--key", ""]), &["name a field"]);
+    refuse(&with(&["--field", "planet=x"]), &["planet=x", "client_ip", "header:NAME"]);
+    refuse(&with(&["--zone", "CET"]), &["CET", "+02:00"]);
+    refuse(&with(&["--suggest", "101"]), &["101", "99.9"]);
+    refuse(&with(&["--suggest", "99"]), &["standard input", "save it to a file"]);
+    refuse(&with(&["--headroom", "15%"]), &["--suggest"]);
+    refuse(&["--config", "x.yaml", "--limit", "1 per 1s"], &["--config", "--limit"]);
 }
 
 #[test]
@@ -260,6 +263,9 @@ fn keys_a_format_does_not_have() {
     replay_text("1,a\n", &["--key", "user"]).failed(1, &["format csv", "no user", "--key user"]);
     let log = "h - - [01/Aug/1995:00:00:01 -0400] \"GET / HTTP/1.0\" 200 1839\n";
     replay_text(log, &["--key", "agent"]).failed(1, &["format clf", "no agent"]);
+    replay_text(log, &["--key", "planet"]).failed(1, &["no planet", "host, user, agent, referer"]);
+    let text = "ts,user\n1700000000,a\n";
+    replay_text(text, &["--key", "planet"]).failed(1, &["no planet", "there are ts, user"]);
 }
 
 #[test]

@@ -90,7 +90,7 @@ fn gzip_is_told_by_its_bytes_not_its_name() {
 }
 
 #[test]
-fn files_are_read_one_after_another_each_in_its_format() {
+fn files_are_merged_by_time_each_in_its_format() {
     let files = Files::new("several");
     let csv = files.write("a.csv", "time_us,key\n807249600000000,10.0.0.1\n");
     let log = files.write("b.log.gz", gzip(LOG));

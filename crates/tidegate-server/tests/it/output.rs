@@ -48,12 +48,12 @@ fn the_summary_is_readable() {
     }
     let row = |name: &str| {
         let line = text.lines().find(|line| line.starts_with(name)).expect(name);
-        line.split_whitespace().skip(1).take(6).map(str::to_string).collect::<Vec<_>>()
+        line.split_whitespace().skip(1).take(8).map(str::to_string).collect::<Vec<_>>()
     };
     for name in
         ["sliding-log", "sliding-buckets", "sliding-counter", "fixed-window", "token-bucket"]
     {
-        assert_eq!(row(name), ["3", "1", "1", "2", "2", "0"], "{name}");
+        assert_eq!(row(name), ["3", "1", "1", "2", "2", "0", "0", "0"], "{name}");
     }
 }
 
@@ -75,14 +75,18 @@ fn shape(value: &Value) -> Value {
 fn json_has_a_fixed_shape() {
     let trace = TRACE.to_string() + "bad\n5,a\n";
     let problem = json!({"file": "text", "line": "count", "problem": "text"});
+    let key = json!({"key": "text", "events": "count", "denied": "count", "near_misses": "count"});
     let mut run = json!({
         "algorithm": "text", "events": "count", "admitted": "count", "denied": "count",
         "keys": "count", "keys_denied": "count", "largest_rolling_count": "count",
-        "decisions_per_second": "count",
+        "near_misses": "count", "over_admitted": "count", "false_denials": "count",
+        "decisions_per_second": "count", "states_held": "count", "entries_held": "count",
+        "about_bytes_held": "count",
         "limits": [{
             "limit": "text", "count": "count", "window_us": "count",
-            "largest_rolling_count": "count"
-        }]
+            "largest_rolling_count": "count", "largest_at_us": "count", "largest_key": "text"
+        }],
+        "most_denied": [key], "nearest": [key]
     });
     for algorithm in [None, Some("all")] {
         let args = ["replay", "-", "--limit", "2 per 1s", "--limit", "3 per 1m", "--json"];
@@ -94,18 +98,21 @@ fn json_has_a_fixed_shape() {
         assert_eq!(output.stderr, "", "problems are in the JSON");
         if algorithm.is_some() {
             run["differ"] = "count".into();
+            run["differ_by"] = json!({"admitted": "count", "denied": "count"});
         }
         let expected = json!({
             "events": "count", "keys": "count", "lines": "count",
             "from_us": "count", "to_us": "count", "span_us": "count",
             "elapsed_us": "count", "events_per_second": "count",
             "files": [{
-                "path": "text", "format": "text", "gzip": "bool", "lines": "count",
-                "events": "count"
+                "path": "text", "format": "text", "gzip": "bool", "compression": null,
+                "time_unit": "text", "lines": "count", "events": "count"
             }],
             "skipped": {"count": "count", "first": [problem]},
             "out_of_order": {"count": "count", "first": [problem]},
+            "duplicates": {"count": "count", "first": []},
             "damaged": {"count": "count", "first": []},
+            "hints": ["text"],
             "algorithms": [run]
         });
         assert_eq!(shape(&output.json()), expected);

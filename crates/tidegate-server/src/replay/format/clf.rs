@@ -1,21 +1,24 @@
-//! Apache's common and combined log formats:
+//! Apache's common and combined log formats, and what nginx and Apache make of them:
 //!
 //! ```text
 //! host ident user [01/Aug/1995:00:00:01 -0400] "GET / HTTP/1.0" 200 1839
 //! host ident user [01/Aug/1995:00:00:01 -0400] "GET / HTTP/1.0" 200 1839 "referer" "agent"
+//! vhost:443 host ident user [...] "GET / HTTP/1.0" 200 1839 "referer" "agent" "forwarded" 0.003
 //! ```
 //!
 //! Old servers logged requests with bare quotes inside, so the request ends at
-//! the first quote that a status and a size follow. Whatever servers append
-//! after the last field is ignored.
+//! the first quote that a status and a size follow. A third quoted field, which nginx's
+//! own `main` format has, is X-Forwarded-For. Whatever servers append after that
+//! is ignored. Dates may have fractions, or be ISO 8601.
 
 use std::borrow::Cow;
 
 use memchr::{memchr, memchr_iter, memmem};
 
-use super::{BadLine, Event};
-use crate::cli::KeyField;
-use crate::replay::calendar::{days_in_month, days_since_1970};
+use super::facts::{Facts, text};
+use super::fields::KeyOf;
+use super::time::{Times, log_date_us};
+use super::{BadLine, Event, Wanted};
 
 /// Which fields a line must have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,56 +27,250 @@ pub enum Fields {
     Combined,
 }
 
+/// A field of a log line that can name who is limited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Field {
+    Host,
+    User,
+    Agent,
+    Referer,
+    Method,
+    Path,
+    Status,
+    Vhost,
+    Forwarded,
+}
+
+/// What the fields are called, here and elsewhere.
+const NAMES: [(&str, Field); 16] = [
+    ("host", Field::Host),
+    ("user", Field::User),
+    ("agent", Field::Agent),
+    ("referer", Field::Referer),
+    ("method", Field::Method),
+    ("path", Field::Path),
+    ("status", Field::Status),
+    ("vhost", Field::Vhost),
+    ("forwarded", Field::Forwarded),
+    ("client_ip", Field::Host),
+    ("remote_addr", Field::Host),
+    ("ip", Field::Host),
+    ("remote_user", Field::User),
+    ("user_agent", Field::Agent),
+    ("uri", Field::Path),
+    ("x-forwarded-for", Field::Forwarded),
+];
+
 /// Every log line costs one.
 const COST: i64 = 1;
 
-pub fn parse(line: &[u8], fields: Fields, key: KeyField) -> Result<Event<'_>, BadLine> {
-    let host_end = memchr(b' ', line).ok_or(BadLine::NoDate)?;
-    let date_start = memmem::find(line, b" [").ok_or(BadLine::NoDate)? + 2;
-    let rest = &line[date_start..];
-    let date_end = memchr(b']', rest).ok_or(BadLine::NoDate)?;
-    let seconds = seconds_since_1970(&rest[..date_end]).ok_or(BadLine::BadDate)?;
-    let seconds = u64::try_from(seconds).map_err(|_| BadLine::TimeBefore1970)?;
-    let rest = rest[date_end + 1..].strip_prefix(b" \"").ok_or(BadLine::NoRequest)?;
-    let rest = after_request(rest)?;
-    let agent = match fields {
-        Fields::Common => None,
-        Fields::Combined => Some(agent(rest)?),
-    };
-    let host = &line[..host_end];
-    let key = match (key, agent) {
-        (KeyField::User, _) => user(&line[host_end..date_start - 2]).ok_or(BadLine::NoKey)?,
-        (KeyField::Agent, Some(agent)) => agent,
-        _ => host,
-    };
-    Ok(Event { time_us: seconds * 1_000_000, key: Cow::Borrowed(key), cost: COST })
+/// The length of `01/Aug/1995:00:00:01 -0400`.
+const DATE_BYTES: usize = 26;
+
+/// Reads the lines of one file.
+#[derive(Clone, Debug)]
+pub struct Log {
+    fields: Fields,
+    /// Whether a virtual host comes first.
+    vhost: bool,
+    field: Field,
+    key: KeyOf,
+    pub times: Times,
+    /// The date last read: most lines have that of the line before.
+    date: [u8; DATE_BYTES],
+    date_us: u64,
 }
 
-/// The user of ` ident user`; it may contain blanks.
-fn user(names: &[u8]) -> Option<&[u8]> {
-    let names = names.strip_prefix(b" ")?;
-    memchr(b' ', names).map(|at| &names[at + 1..])
+impl Log {
+    /// For lines that begin as these do; `None` if they do not have the field of the key.
+    pub fn new<'l>(
+        wanted: &Wanted,
+        fields: Fields,
+        lines: impl Iterator<Item = &'l [u8]>,
+    ) -> Option<Self> {
+        let (all, with_vhost) = lines.fold((0_u32, 0), |(all, with), line| {
+            (all + 1, with + u32::from(begins_with_vhost(line)))
+        });
+        let vhost = with_vhost * 2 > all;
+        let field = match &wanted.key {
+            KeyOf::Field(name) => NAMES.iter().find(|(known, _)| **known == **name)?.1,
+            _ => Field::Host,
+        };
+        let has = match field {
+            Field::Agent | Field::Referer | Field::Forwarded => fields == Fields::Combined,
+            Field::Vhost => vhost,
+            _ => true,
+        };
+        has.then(|| Log {
+            fields,
+            vhost,
+            field,
+            key: wanted.key.clone(),
+            times: Times::new(wanted.unit, wanted.zone),
+            date: [0; DATE_BYTES],
+            date_us: 0,
+        })
+    }
+
+    /// What the fields are called that can be a key.
+    pub fn key_names() -> impl Iterator<Item = &'static str> {
+        NAMES.into_iter().take(9).map(|(name, _)| name)
+    }
+
+    #[inline]
+    pub fn parse<'a>(&mut self, line: &'a [u8]) -> Result<Event<'a>, BadLine> {
+        let parts = Parts::of(line, self.vhost)?;
+        let time_us = self.time_us(parts.date)?;
+        let (request, status, rest) = request(parts.rest)?;
+        let quoted = match self.fields {
+            Fields::Common => None,
+            Fields::Combined => Some(referer_and_agent(rest)?),
+        };
+        let key = match (self.field, quoted) {
+            _ if self.key.needs_facts() => {
+                let facts = facts(&parts, request, status, rest);
+                Cow::Owned(self.key.of_facts(&facts))
+            }
+            (Field::Host, _) => Cow::Borrowed(parts.host),
+            (field, quoted) => other_key(field, &parts, (request, status), quoted)?,
+        };
+        Ok(Event { time_us, key, cost: COST })
+    }
+
+    #[inline]
+    fn time_us(&mut self, date: &[u8]) -> Result<u64, BadLine> {
+        if *date == self.date {
+            return Ok(self.date_us);
+        }
+        let time_us = match date {
+            [_, _, b'/', ..] => log_date_us(date)?,
+            _ => self.times.read(date).map_err(|_| BadLine::BadDate)?,
+        };
+        if let Ok(date) = date.try_into() {
+            self.date = date;
+            self.date_us = time_us;
+        }
+        Ok(time_us)
+    }
 }
 
-/// What follows the request, the status and the size.
-fn after_request(text: &[u8]) -> Result<&[u8], BadLine> {
+/// A line up to its date, and what follows.
+struct Parts<'a> {
+    vhost: Option<&'a [u8]>,
+    host: &'a [u8],
+    /// ` ident user`.
+    names: &'a [u8],
+    date: &'a [u8],
+    rest: &'a [u8],
+}
+
+impl<'a> Parts<'a> {
+    #[inline]
+    fn of(line: &'a [u8], vhost: bool) -> Result<Self, BadLine> {
+        let date_start = memmem::find(line, b" [").ok_or(BadLine::NoDate)? + 2;
+        let mut before = &line[..date_start - 2];
+        let rest = &line[date_start..];
+        let date_end = memchr(b']', rest).ok_or(BadLine::NoDate)?;
+        let mut first = None;
+        if vhost {
+            let end = memchr(b' ', before).ok_or(BadLine::NoDate)?;
+            first = Some(&before[..end]);
+            before = &before[end + 1..];
+        }
+        let host_end = memchr(b' ', before).ok_or(BadLine::NoDate)?;
+        Ok(Parts {
+            vhost: first,
+            host: &before[..host_end],
+            names: &before[host_end..],
+            date: &rest[..date_end],
+            rest: &rest[date_end + 1..],
+        })
+    }
+
+    /// The user of ` ident user`; it may contain blanks.
+    fn user(&self) -> Option<&'a [u8]> {
+        let names = self.names.strip_prefix(b" ")?;
+        memchr(b' ', names).map(|at| &names[at + 1..])
+    }
+}
+
+/// Whether a line has one name more than usual before its date, and the dash of the
+/// ident, which nobody has, one later.
+fn begins_with_vhost(line: &[u8]) -> bool {
+    let Some(end) = memmem::find(line, b" [") else { return false };
+    let words: Vec<&[u8]> = line[..end].split(|&byte| byte == b' ').take(4).collect();
+    words.len() == 4 && words[1] != b"-" && words[2] == b"-"
+}
+
+#[cold]
+fn other_key<'a>(
+    field: Field,
+    parts: &Parts<'a>,
+    (request, status): (&'a [u8], &'a [u8]),
+    quoted: Option<Quoted<'a>>,
+) -> Result<Cow<'a, [u8]>, BadLine> {
+    let found = match field {
+        Field::Host => Some(parts.host),
+        Field::User => parts.user(),
+        Field::Vhost => parts.vhost,
+        Field::Status => Some(status),
+        Field::Referer => quoted.map(|quoted| quoted.referer),
+        Field::Agent => quoted.map(|quoted| quoted.agent),
+        Field::Forwarded => quoted.and_then(|quoted| quoted.forwarded()),
+        Field::Method | Field::Path => {
+            let mut facts = Facts::default();
+            facts.set_request(request);
+            let part = if field == Field::Method { facts.method } else { facts.path };
+            let key = part.ok_or(BadLine::NoKey)?.into_owned();
+            return Ok(Cow::Owned(key.into_bytes()));
+        }
+    };
+    found.map(Cow::Borrowed).ok_or(BadLine::NoKey)
+}
+
+fn facts<'a>(parts: &Parts<'a>, request: &'a [u8], status: &'a [u8], rest: &'a [u8]) -> Facts<'a> {
+    let mut facts = Facts { client: Some(text(parts.host)), ..Facts::default() };
+    facts.host = parts.vhost.map(text);
+    facts.set_request(request);
+    facts.set_descriptor("status", text(status));
+    if let Some(user) = parts.user() {
+        facts.set_descriptor("user", text(user));
+    }
+    if let Ok(quoted) = referer_and_agent(rest) {
+        facts.set_header("referer", text(quoted.referer));
+        facts.set_header("user-agent", text(quoted.agent));
+        if let Some(forwarded) = quoted.forwarded() {
+            facts.set_header("x-forwarded-for", text(forwarded));
+        }
+    }
+    facts
+}
+
+/// The request, the status, and what follows them and the size.
+#[inline]
+fn request(text: &[u8]) -> Result<(&[u8], &[u8], &[u8]), BadLine> {
+    let text = text.strip_prefix(b" \"").ok_or(BadLine::NoRequest)?;
     let mut closed = false;
     for at in memchr_iter(b'"', text) {
         closed = true;
-        if let Some(rest) = after_status_and_size(&text[at + 1..]) {
-            return Ok(rest);
+        if let Some((status, rest)) = status_and_size(&text[at + 1..]) {
+            return Ok((&text[..at], status, rest));
         }
     }
     Err(if closed { BadLine::NoStatus } else { BadLine::NoRequest })
 }
 
-/// What follows ` 200 1839`, where either number may be `-`.
-fn after_status_and_size(text: &[u8]) -> Option<&[u8]> {
-    let rest = after_number(text.strip_prefix(b" ")?)?;
-    let rest = after_number(rest.strip_prefix(b" ")?)?;
-    (rest.is_empty() || rest[0] == b' ').then_some(rest)
+/// The status of ` 200 1839`, and what follows; either number may be `-`.
+#[inline]
+fn status_and_size(text: &[u8]) -> Option<(&[u8], &[u8])> {
+    let text = text.strip_prefix(b" ")?;
+    let after = after_number(text)?;
+    let status = &text[..text.len() - after.len()];
+    let rest = after_number(after.strip_prefix(b" ")?)?;
+    (rest.is_empty() || rest[0] == b' ').then_some((status, rest))
 }
 
+#[inline]
 fn after_number(text: &[u8]) -> Option<&[u8]> {
     let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
     match digits {
@@ -82,143 +279,127 @@ fn after_number(text: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// The agent of ` "referer" "agent"`. Quotes within either are escaped.
-fn agent(text: &[u8]) -> Result<&[u8], BadLine> {
-    let (_, rest) = quoted(text)?;
-    quoted(rest).map(|(agent, _)| agent)
+/// What ` "referer" "agent"` holds, and what follows.
+#[derive(Clone, Copy)]
+struct Quoted<'a> {
+    referer: &'a [u8],
+    agent: &'a [u8],
+    rest: &'a [u8],
 }
 
+impl<'a> Quoted<'a> {
+    /// The field that follows, if it is one more in quotes.
+    fn forwarded(&self) -> Option<&'a [u8]> {
+        quoted(self.rest).ok().map(|(forwarded, _)| forwarded)
+    }
+}
+
+/// Quotes within either are escaped.
+#[inline]
+fn referer_and_agent(text: &[u8]) -> Result<Quoted<'_>, BadLine> {
+    let (referer, rest) = quoted(text)?;
+    let (agent, rest) = quoted(rest)?;
+    Ok(Quoted { referer, agent, rest })
+}
+
+#[inline]
 fn quoted(text: &[u8]) -> Result<(&[u8], &[u8]), BadLine> {
     let text = text.strip_prefix(b" \"").ok_or(BadLine::NoAgent)?;
-    let mut escaped = false;
-    for (at, &byte) in text.iter().enumerate() {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' => escaped = true,
-            b'"' => return Ok((&text[..at], &text[at + 1..])),
-            _ => {}
-        }
-    }
-    Err(BadLine::NoAgent)
-}
-
-/// Seconds of `01/Aug/1995:00:00:01 -0400`.
-fn seconds_since_1970(date: &[u8]) -> Option<i64> {
-    let date: &[u8; 26] = date.try_into().ok()?;
-    let separators = [(2, b'/'), (6, b'/'), (11, b':'), (14, b':'), (17, b':'), (20, b' ')];
-    if separators.iter().any(|&(at, byte)| date[at] != byte) {
-        return None;
-    }
-    let month = month(&date[3..6])?;
-    let year = number(&date[7..11])?;
-    let day = number(&date[..2])?;
-    let [hour, minute, second] =
-        [number(&date[12..14])?, number(&date[15..17])?, number(&date[18..20])?];
-    // A leap second is written as the 60th.
-    let on_the_clock = hour < 24 && minute < 60 && second <= 60;
-    if !on_the_clock || !(1..=days_in_month(year, month)).contains(&day) {
-        return None;
-    }
-    let [zone_hours, zone_minutes] = [number(&date[22..24])?, number(&date[24..26])?];
-    let east = match date[21] {
-        b'+' => 1,
-        b'-' => -1,
-        _ => return None,
+    // An odd number of backslashes before a quote make it part of the field.
+    let is_end = |at: &usize| {
+        let escapes = text[..*at].iter().rev().take_while(|&&byte| byte == b'\\').count();
+        escapes % 2 == 0
     };
-    if zone_hours >= 24 || zone_minutes >= 60 {
-        return None;
-    }
-    let local = days_since_1970(year, month, day) * 86_400 + hour * 3_600 + minute * 60 + second;
-    Some(local - east * (zone_hours * 3_600 + zone_minutes * 60))
-}
-
-fn number(digits: &[u8]) -> Option<i64> {
-    digits.iter().try_fold(0, |number, byte| {
-        byte.is_ascii_digit().then(|| number * 10 + i64::from(byte - b'0'))
-    })
-}
-
-fn month(name: &[u8]) -> Option<i64> {
-    const NAMES: &[u8; 36] = b"JanFebMarAprMayJunJulAugSepOctNovDec";
-    NAMES.chunks(3).zip(1..).find(|(known, _)| *known == name).map(|(_, month)| month)
+    let end = memchr_iter(b'"', text).find(is_end).ok_or(BadLine::NoAgent)?;
+    Ok((&text[..end], &text[end + 1..]))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn time(date: &str) -> Option<i64> {
-        seconds_since_1970(date.as_bytes())
-    }
-
-    #[test]
-    fn dates() {
-        assert_eq!(time("01/Jan/1970:00:00:00 +0000"), Some(0));
-        assert_eq!(time("01/Aug/1995:00:00:01 -0400"), Some(807_249_601));
-        assert_eq!(time("29/Feb/2024:12:00:00 +0530"), Some(1_709_188_200));
-        assert_eq!(time("31/Dec/2016:23:59:60 +0000"), time("01/Jan/2017:00:00:00 +0000"));
-        assert_eq!(time("01/Jan/1970:00:00:00 +0100"), Some(-3600));
-        for bad in [
-            "29/Feb/2023:12:00:00 +0000",
-            "00/Jan/2023:12:00:00 +0000",
-            "32/Jan/2023:12:00:00 +0000",
-            "01/jan/2023:12:00:00 +0000",
-            "01/Jan/2023:24:00:00 +0000",
-            "01/Jan/2023:12:60:00 +0000",
-            "01/Jan/2023:12:00:61 +0000",
-            "01/Jan/2023:12:00:00 0000",
-            "01/Jan/2023:12:00:00 +2400",
-            "01/Jan/2023 12:00:00 +0000",
-            "1/Jan/2023:12:00:00 +0000",
-            "+1/Jan/2023:12:00:00 +0000",
-            "",
-        ] {
-            assert_eq!(time(bad), None, "{bad}");
-        }
-    }
-
     const DATE: &str = "[01/Jan/1970:00:00:02 +0000]";
 
-    fn key(line: &str, fields: Fields, key: KeyField) -> Result<String, BadLine> {
+    fn key(line: &str, fields: Fields, key: &str) -> Result<String, BadLine> {
         let line = line.replace("DATE", DATE);
-        let event = parse(line.as_bytes(), fields, key)?;
-        assert_eq!((event.time_us, event.cost), (2_000_000, 1));
-        Ok(String::from_utf8_lossy(&event.key).into_owned())
+        let key = KeyOf::new(Some(&key.parse().expect(key)));
+        let wanted = Wanted { key, ..Wanted::default() };
+        let log = Log::new(&wanted, fields, [line.as_bytes()].into_iter());
+        let event = log.ok_or(BadLine::NoKey)?.parse(line.as_bytes()).map(|event| {
+            assert_eq!((event.time_us, event.cost), (2_000_000, 1));
+            String::from_utf8_lossy(&event.key).into_owned()
+        })?;
+        Ok(event)
     }
 
     #[test]
     fn keys() {
-        let common = |line, field| key(line, Fields::Common, field).expect(line);
-        let combined = |line, field| key(line, Fields::Combined, field).expect(line);
-        assert_eq!(common("h - u DATE \"GET / HTTP/1.0\" 200 5", KeyField::Host), "h");
-        assert_eq!(common("h - a b DATE \"GET / HTTP/1.0\" 200 -", KeyField::User), "a b");
-        assert_eq!(common("h - - DATE \"say \"hi\" 1\" 200 5", KeyField::Host), "h");
-        assert_eq!(common("h - - DATE \"-\" - - \"r\" \"a\"", KeyField::Host), "h");
-        let line = "h - u DATE \"GET /\" 200 5 \"r \\\" r\" \"an \\\" agent\" 0.1";
-        assert_eq!(combined(line, KeyField::Agent), "an \\\" agent");
-        assert_eq!(combined(line, KeyField::User), "u");
+        let plain = "h - u DATE \"GET /p?q=1 HTTP/1.0\" 200 5";
+        let full = "h - u DATE \"GET /\" 200 5 \"r \\\" r\" \"an \\\" agent\" 0.1";
+        let nginx = "h - - DATE \"GET /\" 200 5 \"-\" \"a\\\\\" \"10.0.0.1, 10.0.0.2\" rt=0.1";
+        let vhost = "www.x.org:443 h - - DATE \"GET /\" 200 5 \"-\" \"a\"";
+        for (line, fields, field, expected) in [
+            (plain, Fields::Common, "host", "h"),
+            (plain, Fields::Common, "method", "GET"),
+            (plain, Fields::Common, "path", "/p"),
+            (plain, Fields::Common, "status", "200"),
+            ("h - a b DATE \"GET / HTTP/1.0\" 200 -", Fields::Common, "user", "a b"),
+            ("h - - DATE \"say \"hi\" 1\" 200 5", Fields::Common, "host", "h"),
+            ("h - - DATE \"-\" - - \"r\" \"a\"", Fields::Common, "host", "h"),
+            (full, Fields::Combined, "agent", "an \\\" agent"),
+            (full, Fields::Combined, "user", "u"),
+            (full, Fields::Combined, "referer", "r \\\" r"),
+            (nginx, Fields::Combined, "agent", "a\\\\"),
+            (nginx, Fields::Combined, "forwarded", "10.0.0.1, 10.0.0.2"),
+            (nginx, Fields::Combined, "{header:x-forwarded-for}", "10.0.0.1, 10.0.0.2"),
+            (vhost, Fields::Combined, "host", "h"),
+            (vhost, Fields::Combined, "vhost", "www.x.org:443"),
+            (vhost, Fields::Combined, "{host}{path}", "9#www.x.org1#/"),
+            (plain, Fields::Common, "{method} {query:q} {descriptor:user}", "3#GET 1#1 1#u"),
+        ] {
+            assert_eq!(key(line, fields, field).expect(line), expected, "{line}, {field}");
+        }
+        for (fields, field) in
+            [(Fields::Common, "agent"), (Fields::Combined, "vhost"), (Fields::Combined, "planet")]
+        {
+            assert!(key(full, fields, field).is_err(), "{field}");
+        }
+    }
+
+    #[test]
+    fn dates_with_fractions_and_iso() {
+        for (date, time_us) in [
+            ("01/Jan/1970:00:00:02.5 +0000", 2_500_000),
+            ("01/Jan/1970:00:00:02 +0000", 2_000_000),
+            ("1970-01-01T00:00:02+00:00", 2_000_000),
+        ] {
+            let line = format!("h - - [{date}] \"GET /\" 200 5");
+            let mut log =
+                Log::new(&Wanted::default(), Fields::Common, std::iter::empty()).expect("a host");
+            for _ in 0..2 {
+                let event = log.parse(line.as_bytes()).unwrap_or_else(|e| panic!("{date}: {e}"));
+                assert_eq!(event.time_us, time_us, "{date}");
+            }
+        }
     }
 
     #[test]
     fn truncated_lines_are_not_events() {
         let whole = format!("host - user {DATE} \"GET / HTTP/1.0\" 200 1839 \"-\" \"agent\"");
-        assert!(parse(whole.as_bytes(), Fields::Combined, KeyField::Host).is_ok());
+        assert!(key(&whole, Fields::Combined, "host").is_ok());
         for length in 0..whole.len() {
-            let cut = &whole.as_bytes()[..length];
-            assert!(parse(cut, Fields::Combined, KeyField::Host).is_err(), "{length}");
+            assert!(key(&whole[..length], Fields::Combined, "host").is_err(), "{length}");
         }
         let size = whole.find("1839").expect("the size");
         for length in 0..size {
-            let cut = &whole.as_bytes()[..length];
-            assert!(parse(cut, Fields::Common, KeyField::Host).is_err(), "{length}");
+            assert!(key(&whole[..length], Fields::Common, "host").is_err(), "{length}");
         }
     }
 
     #[test]
     fn why_a_line_is_bad() {
-        let why = |line: &str| {
-            key(line, Fields::Combined, KeyField::Host).expect_err("a bad line").to_string()
-        };
+        let why =
+            |line: &str| key(line, Fields::Combined, "host").expect_err("a bad line").to_string();
         assert_eq!(why("h"), BadLine::NoDate.to_string());
         assert_eq!(why("h - - [x] \"GET /\" 200 5"), BadLine::BadDate.to_string());
         assert_eq!(why("h - - DATE GET / 200 5"), BadLine::NoRequest.to_string());

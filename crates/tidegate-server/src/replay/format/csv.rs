@@ -1,25 +1,128 @@
-//! `time_us,key[,cost]`.
+//! `time_us,key[,cost]`, or any columns if the first line names them.
 //!
-//! A key that contains a comma or a quote stands in quotes, with quotes inside
+//! A field that contains a comma or a quote stands in quotes, with quotes inside
 //! it doubled. Keys need not be UTF-8.
 
 use std::borrow::Cow;
 
 use memchr::memchr;
+use smallvec::SmallVec;
 
-use super::{BadLine, Event};
+use super::fields::{KeyOf, Role};
+use super::mapped::{Mapped, Unmapped, Values, parse_cost};
+use super::time::digits;
+use super::{BadLine, Event, Wanted};
 
 /// The key, and the field of the cost if there is one.
 type KeyAndCost<'a> = (Cow<'a, [u8]>, Option<&'a [u8]>);
 
-pub fn is_header(line: &[u8]) -> bool {
-    line.strip_prefix(b"time_us,")
-        .is_some_and(|rest| rest.first().is_some_and(u8::is_ascii_alphabetic))
+/// Most columns of a line: more are no traffic.
+const MAX_COLUMNS: usize = 256;
+
+/// Reads the lines of one file.
+#[derive(Clone, Debug)]
+pub enum Csv {
+    /// `time_us,key[,cost]` and nothing else.
+    Plain,
+    /// Columns with names, as a header or this page gives them.
+    Named(Box<Named>),
+}
+
+#[derive(Clone, Debug)]
+pub struct Named {
+    pub mapped: Mapped,
+    /// Where each wanted field lies.
+    columns: Vec<usize>,
+    /// How many a line has at most.
+    width: usize,
+}
+
+/// What the columns are called where no header says so.
+const UNNAMED: [&str; 3] = ["time_us", "key", "cost"];
+
+impl Csv {
+    /// For lines whose first is this one.
+    pub fn new(wanted: &Wanted, first: &[u8]) -> Result<Self, Unmapped> {
+        let header = header(first);
+        let names = header.clone().unwrap_or_else(|| UNNAMED.map(String::from).to_vec());
+        if let KeyOf::Field(name) = &wanted.key
+            && !names.iter().any(|known| *known == **name)
+        {
+            return Err(Unmapped::Key);
+        }
+        let mapped = Mapped::new(wanted, &names)?;
+        let column = |name: &str| names.iter().position(|known| known == name);
+        let columns: Option<Vec<usize>> = mapped.fields().map(column).collect();
+        // A column that was named by --field must be there; the usual ones are.
+        let columns = columns.ok_or(Unmapped::Key)?;
+        let usual = matches!(wanted.key, KeyOf::Usual) && wanted.fields.is_empty();
+        let in_micros = mapped.name_of(&Role::Time) == Some("time_us") && wanted.unit.is_none();
+        let known = names.iter().zip(UNNAMED).all(|(name, usual)| name == usual);
+        if usual && in_micros && known && names.len() <= UNNAMED.len() {
+            return Ok(Csv::Plain);
+        }
+        let width = if header.is_some() { names.len() } else { UNNAMED.len() };
+        Ok(Csv::Named(Box::new(Named { mapped, columns, width })))
+    }
+
+    #[inline]
+    pub fn parse<'a>(&mut self, line: &'a [u8]) -> Result<Event<'a>, BadLine> {
+        match self {
+            Csv::Plain => parse(line),
+            Csv::Named(named) => named.parse(line),
+        }
+    }
+}
+
+impl Named {
+    fn parse<'a>(&mut self, line: &'a [u8]) -> Result<Event<'a>, BadLine> {
+        let fields = split(line)?;
+        if fields.len() > self.width {
+            return Err(BadLine::TooManyFields);
+        }
+        let field = |&column: &usize| fields.get(column).filter(|field| !field.is_empty()).cloned();
+        let mut values: Values<'a> = self.columns.iter().map(field).collect();
+        self.mapped.event(&mut values)
+    }
+}
+
+/// The names of the columns, if this line has them: no field is a number, none is
+/// empty, and there is one for the time or a name was given to it.
+pub fn header(line: &[u8]) -> Option<Vec<String>> {
+    let fields = split(line).ok().filter(|fields| fields.len() > 1)?;
+    let is_name = |field: &Cow<'_, [u8]>| {
+        field.first().is_some_and(|&byte| byte.is_ascii_alphabetic() || b"_@$".contains(&byte))
+    };
+    let names = fields.iter().filter(|field| is_name(field));
+    let names: Vec<String> =
+        names.map(|field| String::from_utf8_lossy(field.trim_ascii()).into_owned()).collect();
+    (names.len() == fields.len()).then_some(names)
+}
+
+fn split(line: &[u8]) -> Result<SmallVec<[Cow<'_, [u8]>; 8]>, BadLine> {
+    let mut fields = SmallVec::new();
+    let mut rest = Some(line);
+    while let Some(text) = rest {
+        let (field, after) = if text.first() == Some(&b'"') {
+            quoted(text)?
+        } else {
+            match memchr(b',', text) {
+                None => (Cow::Borrowed(text), None),
+                Some(at) => (Cow::Borrowed(&text[..at]), Some(&text[at + 1..])),
+            }
+        };
+        fields.push(field);
+        if fields.len() > MAX_COLUMNS {
+            return Err(BadLine::TooManyFields);
+        }
+        rest = after;
+    }
+    Ok(fields)
 }
 
 #[inline]
 pub fn parse(line: &[u8]) -> Result<Event<'_>, BadLine> {
-    let (time_us, rest) = leading_number(line).ok_or(BadLine::NoTime)?;
+    let (time_us, rest) = digits(line).ok_or(BadLine::NoTime)?;
     let rest = match rest.split_first() {
         Some((b',', rest)) => rest,
         None => return Err(BadLine::NoKey),
@@ -33,38 +136,16 @@ pub fn parse(line: &[u8]) -> Result<Event<'_>, BadLine> {
             Some(at) => (Cow::Borrowed(&rest[..at]), Some(&rest[at + 1..])),
         }
     };
-    let cost = cost.map_or(Ok(1), parse_cost)?;
+    let cost = cost.map_or(Ok(1), last_cost)?;
     Ok(Event { time_us, key, cost })
 }
 
-/// Any number of so many digits fits in 64 bits.
-const DIGITS_THAT_FIT: usize = 19;
-
-/// The digits at the start of a field and what follows; `None` without digits.
-/// A longer number than fits is the largest, which is out of range anyway.
-#[inline]
-fn leading_number(field: &[u8]) -> Option<(u64, &[u8])> {
-    let mut number: u64 = 0;
-    let mut digits = 0;
-    for byte in field {
-        let digit = byte.wrapping_sub(b'0');
-        if digit > 9 {
-            break;
-        }
-        number = number.wrapping_mul(10).wrapping_add(u64::from(digit));
-        digits += 1;
-    }
-    let number = if digits > DIGITS_THAT_FIT { u64::MAX } else { number };
-    (digits > 0).then(|| (number, &field[digits..]))
-}
-
 #[cold]
-fn parse_cost(field: &[u8]) -> Result<i64, BadLine> {
+fn last_cost(field: &[u8]) -> Result<i64, BadLine> {
     if memchr(b',', field).is_some() {
         return Err(BadLine::TooManyFields);
     }
-    let text = std::str::from_utf8(field).map_err(|_| BadLine::BadCost)?;
-    text.parse().map_err(|_| BadLine::BadCost)
+    parse_cost(field)
 }
 
 /// A quoted field at the start of `rest`, and the field after it if there is one.
@@ -125,9 +206,25 @@ mod tests {
 
     #[test]
     fn only_a_row_of_names_is_a_header() {
-        assert!(is_header(b"time_us,key"));
-        assert!(is_header(b"time_us,key,cost"));
-        assert!(!is_header(b"time_us,"));
-        assert!(!is_header(b"5,key"));
+        assert!(header(b"time_us,key").is_some());
+        assert!(header(b"ts,\"client ip\",path").is_some());
+        for line in ["time_us,", "5,key", "key", "", "time_us,5"] {
+            assert!(header(line.as_bytes()).is_none(), "{line}");
+        }
+    }
+
+    #[test]
+    fn columns_by_name() {
+        let wanted = Wanted::default();
+        assert!(matches!(Csv::new(&wanted, b"5,a"), Ok(Csv::Plain)));
+        assert!(matches!(Csv::new(&wanted, b"time_us,key,cost"), Ok(Csv::Plain)));
+        assert_eq!(Csv::new(&wanted, b"planet,key").err(), Some(Unmapped::Time));
+        assert_eq!(Csv::new(&wanted, b"ts,planet").err(), Some(Unmapped::Key));
+        let mut csv = Csv::new(&wanted, b"status,client_ip,ts").expect("columns");
+        let event = csv.parse(b"200,a,1700000000.25").expect("an event");
+        assert_eq!((event.time_us, &*event.key), (1_700_000_000_250_000, &b"a"[..]));
+        assert!(matches!(csv.parse(b"200,a"), Err(BadLine::NoTimeField)));
+        assert!(matches!(csv.parse(b"200,,1700000000"), Err(BadLine::NoKey)));
+        assert!(matches!(csv.parse(b"1,2,3,4"), Err(BadLine::TooManyFields)));
     }
 }

@@ -1,16 +1,28 @@
 //! How a line becomes an event, one file per format.
 //!
-//! Parsers are pure: bytes in, an event that borrows from them out. A line that
-//! is no event says why; whether that matters is the caller's business.
+//! Parsers are made for one file, from its first lines: which columns there are,
+//! what its numbers count. A line that is no event says why; whether that matters
+//! is the caller's business.
 
 mod clf;
 mod csv;
+mod facts;
+mod fields;
 mod jsonl;
+mod mapped;
+mod time;
 
 use std::borrow::Cow;
 use std::fmt;
 
-use crate::cli::KeyField;
+pub use self::facts::Facts;
+pub use self::fields::{KeyChoice, KeyOf, RoleField};
+pub use self::time::{Unit, UnitChoice, Zone};
+
+use self::clf::Log;
+use self::csv::Csv;
+use self::jsonl::Jsonl;
+use self::mapped::Unmapped;
 
 /// Times end here, in the year 2255: beyond 2^53 a double no longer counts
 /// microseconds one by one, so stores would stop agreeing.
@@ -20,9 +32,25 @@ pub const MAX_TIME_US: u64 = 1 << 53;
 #[derive(Debug, PartialEq, Eq)]
 pub struct Event<'a> {
     pub time_us: u64,
+    /// Who is limited; or the facts of the request, packed.
     pub key: Cow<'a, [u8]>,
     /// Zero looks, negative refunds.
     pub cost: i64,
+}
+
+/// What is wanted of lines, whatever their format.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    pub key: KeyOf,
+    pub fields: Vec<RoleField>,
+    pub unit: Option<Unit>,
+    pub zone: Zone,
+}
+
+impl Default for Wanted {
+    fn default() -> Self {
+        Wanted { key: KeyOf::Usual, fields: Vec::new(), unit: None, zone: Zone::default() }
+    }
 }
 
 /// How the lines of a file are written.
@@ -44,22 +72,88 @@ impl Format {
         }
     }
 
-    /// Whether a line has the field a key is asked from.
-    pub const fn has(self, key: KeyField) -> bool {
-        match key {
-            KeyField::Host => true,
-            KeyField::User => matches!(self, Format::Clf | Format::Combined),
-            KeyField::Agent => matches!(self, Format::Combined),
+    /// The format most of these lines are written in. A line of the combined
+    /// format is one of the common format too, so it must win ties.
+    pub fn detect<'a>(lines: impl Iterator<Item = &'a [u8]> + Clone) -> Option<Format> {
+        let order = [Format::Combined, Format::Clf, Format::Csv, Format::Jsonl];
+        let wanted = Wanted::default();
+        let votes = order.map(|format| {
+            let mut parser = Parser::new(format, &wanted, lines.clone()).ok();
+            let fits = |line: &&[u8]| match format {
+                // Which fields there are is another question.
+                Format::Jsonl => jsonl::is_object(line),
+                Format::Csv if csv::header(line).is_some() => true,
+                _ => parser.as_mut().is_some_and(|parser| parser.parse(line).is_ok()),
+            };
+            // A header of unusual names: what follows it is read by them.
+            let named = format == Format::Csv && has_columns(lines.clone());
+            if named { lines.clone().count() } else { lines.clone().filter(fits).count() }
+        });
+        let most = votes.into_iter().max().filter(|&most| most > 0)?;
+        order.into_iter().zip(votes).find(|&(_, votes)| votes == most).map(|(format, _)| format)
+    }
+}
+
+/// Whether these are a row of names and rows of as many fields, which other formats are not.
+fn has_columns<'a>(mut lines: impl Iterator<Item = &'a [u8]>) -> bool {
+    let commas = |line: &[u8]| memchr::memchr_iter(b',', line).count();
+    let Some(first) = lines.next().filter(|line| csv::header(line).is_some()) else { return false };
+    lines.all(|line| commas(line) >= commas(first))
+}
+
+/// Reads the lines of one file.
+#[derive(Clone, Debug)]
+pub enum Parser {
+    Csv(Csv),
+    Jsonl(Jsonl),
+    Log(Box<Log>),
+}
+
+/// Why no parser can be made for a file.
+#[derive(Debug)]
+pub enum NoParser {
+    /// There is no field for the time; these there are.
+    Time(Vec<String>),
+    /// There is no field for the key; these there are.
+    Key(Vec<String>),
+}
+
+impl Parser {
+    /// For a file in this format that begins with these lines.
+    pub fn new<'a>(
+        format: Format,
+        wanted: &Wanted,
+        mut lines: impl Iterator<Item = &'a [u8]> + Clone,
+    ) -> Result<Self, NoParser> {
+        let unmapped = |unmapped, names| match unmapped {
+            Unmapped::Time => NoParser::Time(names),
+            Unmapped::Key => NoParser::Key(names),
+        };
+        let log = |fields| match Log::new(wanted, fields, lines.clone()) {
+            Some(log) => Ok(Parser::Log(Box::new(log))),
+            None => Err(NoParser::Key(Log::key_names().map(String::from).collect())),
+        };
+        match format {
+            Format::Clf => log(clf::Fields::Common),
+            Format::Combined => log(clf::Fields::Combined),
+            Format::Jsonl => match Jsonl::new(wanted, lines.clone()) {
+                Ok(jsonl) => Ok(Parser::Jsonl(jsonl)),
+                Err(error) => Err(unmapped(error, jsonl::names(lines))),
+            },
+            Format::Csv => {
+                let first = lines.next().unwrap_or_default();
+                let names = || csv::header(first).unwrap_or_default();
+                Csv::new(wanted, first).map(Parser::Csv).map_err(|e| unmapped(e, names()))
+            }
         }
     }
 
     #[inline]
-    pub fn parse(self, line: &[u8], key: KeyField) -> Result<Event<'_>, BadLine> {
+    pub fn parse<'a>(&mut self, line: &'a [u8]) -> Result<Event<'a>, BadLine> {
         let event = match self {
-            Format::Csv => csv::parse(line)?,
-            Format::Jsonl => jsonl::parse(line)?,
-            Format::Clf => clf::parse(line, clf::Fields::Common, key)?,
-            Format::Combined => clf::parse(line, clf::Fields::Combined, key)?,
+            Parser::Csv(csv) => csv.parse(line)?,
+            Parser::Jsonl(jsonl) => jsonl.parse(line)?,
+            Parser::Log(log) => log.parse(line)?,
         };
         if event.time_us > MAX_TIME_US {
             return Err(BadLine::TimeTooLate);
@@ -71,23 +165,30 @@ impl Format {
     }
 
     /// Whether this first line of a file only names its columns.
-    pub fn is_header(self, line: &[u8]) -> bool {
-        self == Format::Csv && csv::is_header(line)
+    pub fn is_header(&self, line: &[u8]) -> bool {
+        matches!(self, Parser::Csv(_)) && csv::header(line).is_some()
     }
 
-    /// The format most of these lines are written in. A line of the combined
-    /// format is one of the common format too, so it must win ties.
-    pub fn detect<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Option<Format> {
-        let order = [Format::Combined, Format::Clf, Format::Csv, Format::Jsonl];
-        let mut votes = [0_u32; 4];
-        for line in lines {
-            for (format, votes) in order.iter().zip(&mut votes) {
-                let fits = format.is_header(line) || format.parse(line, KeyField::Host).is_ok();
-                *votes += u32::from(fits);
-            }
+    /// What the file's numbers count, and whether that was guessed.
+    pub fn unit(&self) -> Option<(Unit, bool)> {
+        match self {
+            Parser::Csv(Csv::Plain) => Some((Unit::Micros, false)),
+            _ => self.times().and_then(|times| Some((times.unit()?, times.is_guessed()))),
         }
-        let most = votes.into_iter().max().filter(|&most| most > 0)?;
-        order.into_iter().zip(votes).find(|&(_, votes)| votes == most).map(|(format, _)| format)
+    }
+
+    /// How many times named no zone.
+    pub fn zoneless(&self) -> u64 {
+        self.times().map_or(0, |times| times.zoneless)
+    }
+
+    fn times(&self) -> Option<&time::Times> {
+        match self {
+            Parser::Csv(Csv::Plain) => None,
+            Parser::Csv(Csv::Named(named)) => Some(&named.mapped.times),
+            Parser::Jsonl(jsonl) => Some(&jsonl.mapped.times),
+            Parser::Log(log) => Some(&log.times),
+        }
     }
 }
 
@@ -96,6 +197,9 @@ impl Format {
 pub enum BadLine {
     TooLong,
     NoTime,
+    NoTimeField,
+    BadTime,
+    OtherUnit { usual: Unit, this: Unit },
     TimeTooLate,
     TimeBefore1970,
     NoKey,
@@ -116,11 +220,23 @@ impl fmt::Display for BadLine {
         f.write_str(match self {
             BadLine::TooLong => "longer than 64 KiB",
             BadLine::NoTime => "no whole number of microseconds at its start",
+            BadLine::NoTimeField => "no time",
+            BadLine::BadTime => "a time that is neither a number nor like 2023-11-14T22:13:20Z",
+            BadLine::OtherUnit { usual, this } => {
+                return write!(
+                    f,
+                    "a time in {} where the first was in {} (--time-unit says which it is)",
+                    this.name(),
+                    usual.name()
+                );
+            }
             BadLine::TimeTooLate => "a time after the year 2255 (is it in nanoseconds?)",
             BadLine::TimeBefore1970 => "a time before 1970",
             BadLine::NoKey => "no key",
             BadLine::BadCost => "the cost is not a whole number",
-            BadLine::TooManyFields => "more fields than time_us,key,cost",
+            BadLine::TooManyFields => {
+                "more fields than columns, which are time_us,key,cost without a header"
+            }
             BadLine::OpenQuote => "a quote that is not closed",
             BadLine::NotAnObject => "not a JSON object",
             BadLine::Json(error) => return write_json_error(error, f),
@@ -150,24 +266,25 @@ mod tests {
         let detect = |text: &'static str| Format::detect(text.lines().map(str::as_bytes));
         let common = "h - - [01/Aug/1995:00:00:01 -0400] \"GET / HTTP/1.0\" 200 5";
         let combined =
-            "h - - [01/Aug/1995:00:00:01 -0400] \"GET / HTTP/1.0\" 200 5 \"-\" \"curl/8\"";
+            "h - - [01/Aug/1995:00:00:01 -0400] \"GET / HTTP/1.0\" 200 5 \"-\" \"curl/8, x\"";
         assert_eq!(Format::detect([common.as_bytes()].into_iter()), Some(Format::Clf));
         assert_eq!(Format::detect([combined.as_bytes()].into_iter()), Some(Format::Combined));
         // The common format reads both, so a mixture is common.
         let mixture = [combined.as_bytes(), common.as_bytes()];
         assert_eq!(Format::detect(mixture.into_iter()), Some(Format::Clf));
         assert_eq!(detect("time_us,key"), Some(Format::Csv));
+        assert_eq!(detect("a,b\n1,2\n3,4"), Some(Format::Csv));
         assert_eq!(detect("garbage\n5,a\n6,b"), Some(Format::Csv));
         assert_eq!(detect("{\"time_us\":5,\"key\":\"a\"}"), Some(Format::Jsonl));
+        assert_eq!(detect("{\"planet\":5}"), Some(Format::Jsonl));
         assert_eq!(detect("nothing\nof the sort"), None);
         assert_eq!(detect(""), None);
     }
 
     #[test]
     fn times_end_at_two_to_the_53() {
-        let last = Format::Csv.parse(b"9007199254740992,k", KeyField::Host);
-        assert_eq!(last.expect("an event").time_us, MAX_TIME_US);
-        let later = Format::Csv.parse(b"9007199254740993,k", KeyField::Host);
-        assert!(matches!(later, Err(BadLine::TimeTooLate)));
+        let mut csv = Parser::Csv(Csv::Plain);
+        assert_eq!(csv.parse(b"9007199254740992,k").expect("an event").time_us, MAX_TIME_US);
+        assert!(matches!(csv.parse(b"9007199254740993,k"), Err(BadLine::TimeTooLate)));
     }
 }

@@ -1,0 +1,308 @@
+//! What the fields of a line are for, and which of them names who is limited.
+
+use std::fmt;
+use std::str::FromStr;
+
+use tidegate::identity::Identity;
+use tidegate::policy::{Policies, Policy, Template};
+
+use super::facts::Facts;
+
+/// What a field of a JSON line or a column tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Role {
+    Time,
+    Key,
+    Cost,
+    ClientIp,
+    Method,
+    Path,
+    Query,
+    Host,
+    /// Path and query.
+    Uri,
+    /// Method, path and query, as logs have them.
+    Request,
+    Header(Box<str>),
+    Descriptor(Box<str>),
+}
+
+/// Every role that takes no name.
+const PLAIN: [(&str, Role); 10] = [
+    ("time", Role::Time),
+    ("key", Role::Key),
+    ("cost", Role::Cost),
+    ("client_ip", Role::ClientIp),
+    ("method", Role::Method),
+    ("path", Role::Path),
+    ("query", Role::Query),
+    ("host", Role::Host),
+    ("uri", Role::Uri),
+    ("request", Role::Request),
+];
+
+impl Role {
+    /// What such fields are usually called, the likeliest first.
+    pub fn usual_names(&self) -> &'static [&'static str] {
+        match self {
+            Role::Time => &[
+                "time_us",
+                "time",
+                "ts",
+                "timestamp",
+                "@timestamp",
+                "time_iso8601",
+                "time_local",
+                "msec",
+                "datetime",
+                "date",
+                "start_time",
+                "StartUTC",
+                "requestTime",
+                "time_ms",
+                "time_ns",
+                "time_s",
+                "timestamp_ms",
+                "timestamp_us",
+                "ts_ms",
+                "ts_us",
+            ],
+            Role::Key => &["key"],
+            Role::Cost => &["cost"],
+            Role::ClientIp => &[
+                "client_ip",
+                "remote_addr",
+                "remote_ip",
+                "clientip",
+                "ip",
+                "client",
+                "ClientHost",
+                "ClientAddr",
+                "request.client_ip",
+                "request.remote_ip",
+                "httpRequest.remoteIp",
+                "downstream_remote_address",
+                "sourceIp",
+                "client.ip",
+                "source.ip",
+                "key",
+            ],
+            Role::Method => &[
+                "method",
+                "request_method",
+                "verb",
+                "RequestMethod",
+                "request.method",
+                "httpRequest.requestMethod",
+                "httpMethod",
+                "http.request.method",
+            ],
+            Role::Uri => &[
+                "uri",
+                "request_uri",
+                "url",
+                "path",
+                "RequestPath",
+                "request.uri",
+                "httpRequest.requestUrl",
+                "url.path",
+            ],
+            Role::Host => {
+                &["http_host", "host", "server_name", "vhost", "RequestHost", "request.host"]
+            }
+            Role::Request => &["request"],
+            Role::Path | Role::Query | Role::Header(_) | Role::Descriptor(_) => &[],
+        }
+    }
+
+    /// The header a field of this name holds: `http_x_api_key`, or Caddy's.
+    pub fn of_header_field(name: &str) -> Option<Role> {
+        let header = match name {
+            "user_agent" | "agent" => "user-agent".to_string(),
+            "referer" | "referrer" => "referer".to_string(),
+            "x_forwarded_for" => "x-forwarded-for".to_string(),
+            "http_host" => return None,
+            _ => match name.strip_prefix("http_") {
+                Some(header) => header.replace('_', "-"),
+                None => name.strip_prefix("request.headers.")?.to_ascii_lowercase(),
+            },
+        };
+        Some(Role::Header(header.into()))
+    }
+}
+
+/// `time=ts`: a role, and the field that has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RoleField {
+    pub role: Role,
+    pub name: Box<str>,
+}
+
+/// A text that gives no role to any field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoRole;
+
+impl fmt::Display for NoRole {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("write WHAT=NAME, where WHAT is ")?;
+        PLAIN.iter().try_for_each(|(name, _)| write!(f, "{name}, "))?;
+        f.write_str("header:NAME or descriptor:NAME")
+    }
+}
+
+impl std::error::Error for NoRole {}
+
+impl FromStr for RoleField {
+    type Err = NoRole;
+
+    fn from_str(text: &str) -> Result<Self, NoRole> {
+        let (what, name) = text.split_once('=').ok_or(NoRole)?;
+        if name.is_empty() {
+            return Err(NoRole);
+        }
+        let named = |text: &str| (!text.is_empty()).then(|| text.to_ascii_lowercase().into());
+        let role = match what.split_once(':') {
+            Some(("header", header)) => named(header).map(Role::Header),
+            Some(("descriptor", "")) => None,
+            Some(("descriptor", name)) => Some(Role::Descriptor(name.into())),
+            Some(_) => None,
+            None => PLAIN.iter().find(|(name, _)| *name == what).map(|(_, role)| role.clone()),
+        };
+        Ok(RoleField { role: role.ok_or(NoRole)?, name: name.into() })
+    }
+}
+
+/// Who is limited, as typed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeyChoice {
+    /// The field of this name.
+    Field(Box<str>),
+    /// What a template makes of the line.
+    Template(Template),
+}
+
+impl FromStr for KeyChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.is_empty() {
+            return Err("name a field of the line, or write a template such as {client_ip}".into());
+        }
+        if !text.contains(['{', '}']) {
+            return Ok(KeyChoice::Field(text.into()));
+        }
+        text.parse().map(KeyChoice::Template).map_err(|error: tidegate::policy::TemplateError| {
+            let place = text.get(error.span()).unwrap_or_default();
+            format!("`{place}`: {error}")
+        })
+    }
+}
+
+/// What becomes of a line's fields.
+#[derive(Clone, Debug)]
+pub enum KeyOf {
+    /// The field for it, or whoever connected.
+    Usual,
+    Field(Box<str>),
+    Template(Box<Maker>),
+    /// All facts, packed, for policies to make of them what they will.
+    Facts,
+}
+
+impl KeyOf {
+    pub fn new(choice: Option<&KeyChoice>) -> Self {
+        match choice {
+            None => KeyOf::Usual,
+            Some(KeyChoice::Field(name)) => KeyOf::Field(name.clone()),
+            Some(KeyChoice::Template(template)) => match Maker::new(template) {
+                Some(maker) => KeyOf::Template(Box::new(maker)),
+                None => KeyOf::Usual,
+            },
+        }
+    }
+
+    /// Whether more than a key, a time and a cost is wanted of a line.
+    pub fn needs_facts(&self) -> bool {
+        matches!(self, KeyOf::Template(_) | KeyOf::Facts)
+    }
+
+    /// The key of a line whose facts are wanted.
+    pub fn of_facts(&self, facts: &Facts<'_>) -> Vec<u8> {
+        match self {
+            KeyOf::Template(maker) => maker.key(facts),
+            _ => {
+                let mut packed = Vec::with_capacity(128);
+                facts.pack(&mut packed);
+                packed
+            }
+        }
+    }
+}
+
+/// Makes keys as a policy with this template would: it is one.
+#[derive(Clone, Debug)]
+pub struct Maker(Policies);
+
+impl Maker {
+    fn new(template: &Template) -> Option<Self> {
+        // The name is a name, and one policy stands beside no other.
+        let policy = Policy::unlimited("replay", template.clone()).ok()?;
+        Policies::new(vec![policy], Identity::default()).ok().map(Maker)
+    }
+
+    fn key(&self, facts: &Facts<'_>) -> Vec<u8> {
+        let selected =
+            facts.with_attributes(self.0.identity(), |attributes| self.0.select(attributes));
+        let selected = selected.unwrap_or_default();
+        selected.first().map_or_else(Vec::new, |selected| selected.key.as_ref().to_vec())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn roles_as_typed() {
+        for (text, role) in [
+            ("time=ts", Some(Role::Time)),
+            ("header:X-Api-Key=k", Some(Role::Header("x-api-key".into()))),
+            ("descriptor:Tenant=t", Some(Role::Descriptor("Tenant".into()))),
+            ("time", None),
+            ("time=", None),
+            ("header=k", None),
+            ("header:=k", None),
+            ("planet=k", None),
+        ] {
+            assert_eq!(text.parse::<RoleField>().ok().map(|field| field.role), role, "{text}");
+        }
+    }
+
+    #[test]
+    fn keys_as_typed() {
+        let template = |text: &str| matches!(text.parse(), Ok(KeyChoice::Template(_)));
+        assert!(template("{header:x-api-key | client_ip}"));
+        assert_eq!("user.id".parse(), Ok(KeyChoice::Field("user.id".into())));
+        let error = "{clientip}".parse::<KeyChoice>().expect_err("no such part");
+        assert!(error.starts_with("`clientip`: unknown part"), "{error}");
+        assert!("".parse::<KeyChoice>().is_err());
+    }
+
+    #[test]
+    fn templates_make_keys_as_policies_do() {
+        let facts = Facts {
+            client: Some("2001:db8::1".into()),
+            path: Some("/a".into()),
+            ..Facts::default()
+        };
+        for (template, key) in [
+            ("{client_ip}", &b"2001:db8::/64"[..]),
+            ("{header:x | client_ip}", b"client_ip=2001:db8::/64"),
+            ("{client_ip}:{path}", b"13#2001:db8::/64:2#/a"),
+            ("{header:x}", b"\0"),
+        ] {
+            let choice = template.parse().expect(template);
+            assert_eq!(KeyOf::new(Some(&choice)).of_facts(&facts), key, "{template}");
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Zstandard, a frame at a time.
+//!
+//! Files may be several frames one after another, with frames to be skipped among
+//! them, as `zstd`, `pzstd` and concatenation make them. Nothing but the
+//! window of the current frame is held, and that is bounded by the decoder.
+
+use std::io::{self, BufRead, Read};
+
+use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
+use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
+
+/// Reads what a file of frames holds.
+pub struct Zstd<R> {
+    source: R,
+    decoder: FrameDecoder,
+    in_frame: bool,
+}
+
+impl<R: BufRead> Zstd<R> {
+    pub fn new(source: R) -> Self {
+        Zstd { source, decoder: FrameDecoder::new(), in_frame: false }
+    }
+
+    /// Begins the next frame that holds anything; whether there is one.
+    fn begin(&mut self) -> io::Result<bool> {
+        loop {
+            if self.source.fill_buf()?.is_empty() {
+                return Ok(false);
+            }
+            match self.decoder.reset(&mut self.source) {
+                Ok(()) => return Ok(true),
+                Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame {
+                    length,
+                    ..
+                })) => self.skip(length.into())?,
+                Err(error) => return Err(self.fault(error)),
+            }
+        }
+    }
+
+    fn skip(&mut self, length: u64) -> io::Result<()> {
+        let skipped = io::copy(&mut self.source.by_ref().take(length), &mut io::sink())?;
+        if skipped < length { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
+    }
+
+    fn end(&mut self) -> io::Result<()> {
+        self.in_frame = false;
+        let told = self.decoder.get_checksum_from_data();
+        if told.is_some() && told != self.decoder.get_calculated_checksum() {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "wrong checksum"));
+        }
+        Ok(())
+    }
+
+    /// Where the file has ended, that is what is wrong; else it is not what it should be.
+    fn fault(&mut self, error: FrameDecoderError) -> io::Error {
+        match self.source.fill_buf() {
+            Ok([]) => io::ErrorKind::UnexpectedEof.into(),
+            Ok(_) => io::Error::new(io::ErrorKind::InvalidData, error),
+            Err(error) => error,
+        }
+    }
+}
+
+impl<R: BufRead> Read for Zstd<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            if !self.in_frame {
+                self.in_frame = self.begin()?;
+                if !self.in_frame {
+                    return Ok(0);
+                }
+            }
+            if self.decoder.can_collect() > 0 {
+                return self.decoder.read(buffer);
+            }
+            if self.decoder.is_finished() {
+                self.end()?;
+                continue;
+            }
+            let blocks = BlockDecodingStrategy::UptoBlocks(1);
+            if let Err(error) = self.decoder.decode_blocks(&mut self.source, blocks) {
+                return Err(self.fault(error));
+            }
+        }
+    }
+}

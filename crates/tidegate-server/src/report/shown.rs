@@ -1,0 +1,59 @@
+//! Keys as they may be shown: a key can hold anything, and a terminal must not obey it.
+
+use std::fmt::Write as _;
+
+/// Characters shown of a key.
+const SHOWN_CHARS: usize = 80;
+
+/// A key as text: control characters, what reorders text and what is not UTF-8 as `\xNN`.
+pub fn shown(key: &[u8]) -> String {
+    let mut text = String::new();
+    let mut left = SHOWN_CHARS;
+    for chunk in key.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            if left == 0 {
+                text.push('\u{2026}');
+                return text;
+            }
+            left -= 1;
+            match c {
+                '\\' => text.push_str("\\\\"),
+                c if c.is_control() || is_unseen(c) => {
+                    c.encode_utf8(&mut [0; 4]).bytes().for_each(|byte| escape(byte, &mut text));
+                }
+                c => text.push(c),
+            }
+        }
+        chunk.invalid().iter().for_each(|&byte| escape(byte, &mut text));
+    }
+    text
+}
+
+fn escape(byte: u8, text: &mut String) {
+    // Writing to memory cannot fail.
+    let _ = write!(text, "\\x{byte:02x}");
+}
+
+/// Characters that reorder or hide what stands around them.
+fn is_unseen(c: char) -> bool {
+    matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_shown_and_not_obeyed() {
+        for (key, text) in [
+            (&b"192.0.2.1"[..], "192.0.2.1"),
+            (b"\x1b[31mred\n", "\\x1b[31mred\\x0a"),
+            (b"\xff\\", "\\xff\\\\"),
+            ("\u{202e}evil \u{e9}".as_bytes(), "\\xe2\\x80\\xaeevil \u{e9}"),
+            (b"<script>", "<script>"),
+        ] {
+            assert_eq!(shown(key), text);
+        }
+        assert_eq!(shown(&[b'x'; 100]).chars().count(), SHOWN_CHARS + 1);
+    }
+}
