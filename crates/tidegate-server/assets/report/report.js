@@ -13,7 +13,7 @@
     return made;
   }
 
-  function table(id, heads, rows) {
+  function table(id, heads, rows, first = "") {
     const at = byId(id);
     const head = at.createTHead().insertRow();
     for (const text of heads) {
@@ -24,7 +24,7 @@
     const body = at.createTBody();
     for (const row of rows) {
       const line = body.insertRow();
-      row.forEach((text, index) => line.append(cell("td", text, index === 0 ? "key" : "")));
+      row.forEach((text, index) => line.append(cell("td", text, index === 0 ? first : "")));
     }
   }
 
@@ -43,7 +43,7 @@
     const from = new Date(data.from_us / 1000).toISOString();
     byId("about").textContent =
       `${count(data.events)} events of ${count(data.keys)} keys in ${span(data.span_us)}, from ${from}. ` +
-      (data.algorithms.length > 1 ? "Every algorithm, " : "") + (first ? limits(first).join("; ") : "");
+      (first ? limits(first).join("; ") : "") + (data.algorithms.length > 1 ? ", beside every other algorithm" : "");
     const sources = byId("sources");
     if (data.traffic) {
       sources.append(cell("li", `${data.traffic.name}: ${data.traffic.about}; seed ${data.traffic.seed}`));
@@ -76,33 +76,46 @@
     for (const [id, list] of [["denied", run.most_denied], ["nearest", run.nearest]]) {
       byId(id).replaceChildren();
       const rows = list.length ? list.map(row) : [["none", "", "", ""]];
-      table(id, ["key", "events", "denied", "near misses"], rows);
+      table(id, ["key", "events", "denied", "near misses"], rows, "key");
     }
   }
 
   const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  const colors = ["--good", "--bad", "--warn"];
-  const extra = ["#5b8def", "#a66bd4", "#3aa6a6", "#d46b9e", "#8a8a2a"];
+  const others = ["#5b8def", "#a66bd4", "#3aa6a6", "#d46b9e", "#8a8a2a"];
   let plots = [];
 
-  function plot(id, times, series, filled) {
+  // Hours as they are counted, with the day where it is another.
+  function clock(_, splits) {
+    let day = "";
+    return splits.map((at) => {
+      const iso = new Date(at * 1000).toISOString();
+      const time = splits[1] - splits[0] < 60 ? iso.slice(11, 19) : iso.slice(11, 16);
+      const shown = iso.slice(0, 10) === day ? time : `${time}\n${iso.slice(0, 10)}`;
+      day = iso.slice(0, 10);
+      return shown;
+    });
+  }
+
+  function plot(id, about, times, series) {
     const at = byId(id);
     at.replaceChildren();
+    at.setAttribute("role", "img");
+    at.setAttribute("aria-label", about);
     const axis = { stroke: color("--text"), grid: { stroke: color("--line") }, ticks: { stroke: color("--line") } };
     const options = {
       width: at.clientWidth || 600,
       height: 220,
       tzDate: (ts) => uPlot.tzDate(new Date(ts * 1000), "Etc/UTC"),
       scales: { y: { range: (_, __, max) => [0, Math.max(max * 1.05, 1)] } },
-      axes: [axis, { ...axis, size: 60 }],
-      series: [{}].concat(series.map((one, index) => ({
+      axes: [{ ...axis, values: clock }, { ...axis, size: 60 }],
+      series: [{ label: "time", value: (_, at) => (at ? new Date(at * 1000).toISOString().slice(0, 19) : "--") }].concat(series.map((one, index) => ({
         label: one.label,
-        stroke: one.dash ? color("--text") : index < colors.length ? color(colors[index]) : extra[(index - colors.length) % extra.length],
+        stroke: one.color ? color(one.color) : others[index % others.length],
         dash: one.dash,
         width: one.dash ? 1 : 1.5,
         paths: one.dash ? undefined : uPlot.paths.stepped({ align: 1 }),
         points: { show: false },
-        fill: filled && !one.dash && index < 2 ? (index ? "rgba(192,57,43,.18)" : "rgba(42,127,63,.15)") : undefined,
+        fill: one.fill,
       }))),
     };
     plots.push([at, new uPlot(options, [times].concat(series.map((one) => one.values)), at)]);
@@ -114,18 +127,19 @@
     const line = run.timeline;
     if (!line) return;
     const times = line.admitted.map((_, index) => (line.start_us + index * line.width_us) / 1e6);
-    plot("plot-decided", times, [
-      { label: "admitted", values: line.admitted },
-      { label: "denied", values: line.denied },
-    ], true);
-    const most = line.most.map((values, index) => ({
-      label: limits(run)[index] || "",
-      values: values.map((n) => (run.limits[index].count ? (100 * n) / run.limits[index].count : 0)),
-    }));
-    plot("plot-most", times, most.concat([{ label: "limit", values: times.map(() => 100), dash: [6, 4] }]));
-    plot("plot-wrong", times, [
-      { label: "wrongly denied", values: line.false_denials },
-      { label: "over-admitted", values: line.over_admitted },
+    const total = (values) => count(values.reduce((sum, n) => sum + n, 0));
+    plot("plot-decided", `${total(line.admitted)} admitted and ${total(line.denied)} denied over time`, times, [
+      { label: "admitted", values: line.admitted, color: "--good", fill: "rgba(42,127,63,.15)" },
+      { label: "denied", values: line.denied, color: "--bad", fill: "rgba(192,57,43,.18)" },
+    ]);
+    const share = (n, index) => (run.limits[index].count ? (100 * n) / run.limits[index].count : 0);
+    const most = line.most.map((values, index) => ({ label: limits(run)[index] || "", values: values.map((n) => share(n, index)) }));
+    const worst = Math.max(0, ...most.map((one) => Math.max(0, ...one.values)));
+    const limit = { label: "limit", values: times.map(() => 100), dash: [6, 4], color: "--text" };
+    plot("plot-most", `true rolling count of the busiest key, at most ${worst.toFixed(0)} percent of the limit`, times, most.concat([limit]));
+    plot("plot-wrong", `${total(line.over_admitted)} over-admitted and ${total(line.false_denials)} wrongly denied over time`, times, [
+      { label: "over-admitted", values: line.over_admitted, color: "--bad" },
+      { label: "wrongly denied", values: line.false_denials, color: "--warn" },
       { label: "unlike the exact log", values: line.differ },
     ]);
     byId("binned").textContent = `One step is ${span(line.width_us)}; times are UTC.`;

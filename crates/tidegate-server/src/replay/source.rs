@@ -153,7 +153,8 @@ fn place(report: &FileReport, what: What) -> Problem {
 /// The format a line is written in, if it is not the file's.
 fn other_format(line: &[u8], report: &FileReport) -> Option<Format> {
     // A row of names is no sign of anything in the midst of a file.
-    let found = Format::detect([line].into_iter()).filter(|&found| Some(found) != report.format)?;
+    let found =
+        Format::detect([line].into_iter(), None).filter(|&found| Some(found) != report.format)?;
     let mut parser = Parser::new(found, &Wanted::default(), [line].into_iter()).ok()?;
     parser.parse(line).is_ok().then_some(found)
 }
@@ -196,7 +197,7 @@ fn parser(
         FormatChoice::Jsonl => Format::Jsonl,
         FormatChoice::Clf => Format::Clf,
         FormatChoice::Combined => Format::Combined,
-        FormatChoice::Auto => Format::detect(first.iter().copied())
+        FormatChoice::Auto => Format::detect(first.iter().copied(), wanted.unit)
             .ok_or_else(|| FileFault::UnknownFormat { first_line: shown(first_line) }.of(path))?,
     };
     match Parser::new(format, wanted, first.iter().copied()) {

@@ -256,6 +256,7 @@ impl World {
             Traffic::RetryStorm | Traffic::RetryStormJitter => {
                 start + client.chance.below(SPREAD_US)
             }
+            Traffic::Diurnal => diurnal_us(client, &self.scene, start),
             _ => start + client.wait_us(client.pace_us),
         }
     }
@@ -269,7 +270,7 @@ impl World {
             }
             Traffic::Bursts => now_us + burst_us(client, &scene),
             Traffic::Boundary => attack_us(client, &scene, now_us),
-            Traffic::Diurnal => now_us + client.wait_us(client.pace_us / day(&scene, now_us)),
+            Traffic::Diurnal => diurnal_us(client, &scene, now_us),
             Traffic::RetryStorm | Traffic::RetryStormJitter => {
                 let on_its_way = 1 + client.chance.below(SPREAD_US);
                 let wait_us = if allowed {
@@ -340,12 +341,22 @@ fn attack_us(client: &mut Client, scene: &Scene, now_us: u64) -> u64 {
     }
 }
 
+/// The next request where times are more and less busy: as at the busiest time, with
+/// those left out that a calmer one has too many.
+fn diurnal_us(client: &mut Client, scene: &Scene, mut now_us: u64) -> u64 {
+    loop {
+        now_us += client.wait_us(client.pace_us / 2.0);
+        if now_us >= scene.end_us() || 2.0 * client.chance.unit() < day(scene, now_us) {
+            return now_us;
+        }
+    }
+}
+
 /// How busy the time is: from nothing to twice the usual and back, once.
 fn day(scene: &Scene, now_us: u64) -> f64 {
     let length = float(scene.end_us() - scene.start_us());
     let share = float(now_us - scene.start_us()) / length;
-    // Never quite calm, or the next request would never come.
-    (1.0 - libm::cos(2.0 * std::f64::consts::PI * share)).max(0.02)
+    1.0 - libm::cos(2.0 * std::f64::consts::PI * share)
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //!
 //! - `harness.rs` runs it and keeps its files; `served.rs` runs it as a server and asks it;
 //! - `formats.rs`: what it reads; `output.rs`: what it writes; `bad_input.rs`: what it refuses;
+//! - `every_format.rs`: one trace in every form; `reports.rs`: pages, policies, suggestions, hints; `simulate.rs`: made traffic;
 //! - `generated.rs`: seeded traces against a naive limiter (`naive.rs`) and committed digests;
 //! - `config.rs`: `config` and `explain`; `client.rs`: the Rust client;
 //! - `serve/`: the server as a process; `http/`: what it answers; `admin/`: what operators see of it;
@@ -20,6 +21,7 @@ mod client;
 mod config;
 mod deploy;
 mod envoy_config;
+mod every_format;
 mod formats;
 mod gateways;
 mod generated;
@@ -33,7 +35,9 @@ mod output;
 mod papers;
 mod playground;
 mod recorded;
+mod reports;
 mod resp;
 mod serve;
 mod served;
 mod shared;
+mod simulate;

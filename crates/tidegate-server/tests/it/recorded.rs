@@ -1,8 +1,11 @@
 //! Real traces with known answers. They are not part of the repository: where
 //! they are not at hand these tests say so, and `generated.rs` stands alone.
 
+use std::fs::File;
+use std::io::Read as _;
 use std::path::PathBuf;
 
+use crate::every_format;
 use crate::harness::{sha256, tidegate};
 
 const NASA: &str = "nasa-1995-08-01.log.gz";
@@ -116,5 +119,39 @@ fn recorded_traces_give_the_known_answers() {
         let (events, keys) = if name == NASA { (33_996, 2_582) } else { (53_615, 77) };
         assert_eq!((&json["events"], &json["keys"]), (&events.into(), &keys.into()));
         assert_eq!(json["files"][0]["format"], if name == NASA { "clf" } else { "csv" });
+    }
+}
+
+/// The events of a trace.
+fn events(name: &str, path: &str) -> Vec<every_format::Event> {
+    let mut text = String::new();
+    let file = File::open(path).expect("a trace");
+    flate2::read::GzDecoder::new(file).read_to_string(&mut text).expect("a whole trace");
+    let of_csv = |line: &str| {
+        let (us, key) = line.split_once(',').expect(line);
+        (us.parse().expect(line), key.to_string())
+    };
+    // All of one day, in one zone.
+    let of_log = |line: &str| {
+        let (host, rest) = line.split_once(' ').expect(line);
+        let (_, clock) = rest.split_once("[01/Aug/1995:").expect(line);
+        let part = |at: usize| clock[at..at + 2].parse::<u64>().expect(line);
+        let second = part(0) * 3_600 + part(3) * 60 + part(6);
+        ((807_249_600 + second) * 1_000_000, host.to_string())
+    };
+    let lines = text.lines().filter(|line| !line.is_empty());
+    if name == NASA { lines.map(of_log).collect() } else { lines.map(of_csv).collect() }
+}
+
+#[test]
+fn recorded_traces_are_the_same_in_every_format() {
+    for at in [1, 6] {
+        let (name, limit, algorithm, _, _, digest) = ANSWERS[at];
+        let Some(path) = trace(name) else {
+            eprintln!("NOT CHECKED: {name} is not in ../shared/traces beside this repository");
+            continue;
+        };
+        let limit = format!("{limit} {algorithm}");
+        every_format::check(&events(name, &path), &limit, digest);
     }
 }

@@ -74,9 +74,12 @@ impl Format {
 
     /// The format most of these lines are written in. A line of the combined
     /// format is one of the common format too, so it must win ties.
-    pub fn detect<'a>(lines: impl Iterator<Item = &'a [u8]> + Clone) -> Option<Format> {
+    pub fn detect<'a>(
+        lines: impl Iterator<Item = &'a [u8]> + Clone,
+        unit: Option<Unit>,
+    ) -> Option<Format> {
         let order = [Format::Combined, Format::Clf, Format::Csv, Format::Jsonl];
-        let wanted = Wanted::default();
+        let wanted = Wanted { unit, ..Wanted::default() };
         let votes = order.map(|format| {
             let mut parser = Parser::new(format, &wanted, lines.clone()).ok();
             let fits = |line: &&[u8]| match format {
@@ -263,15 +266,15 @@ mod tests {
 
     #[test]
     fn most_lines_decide_the_format() {
-        let detect = |text: &'static str| Format::detect(text.lines().map(str::as_bytes));
+        let detect = |text: &'static str| Format::detect(text.lines().map(str::as_bytes), None);
         let common = "h - - [01/Aug/1995:00:00:01 -0400] \"GET / HTTP/1.0\" 200 5";
         let combined =
             "h - - [01/Aug/1995:00:00:01 -0400] \"GET / HTTP/1.0\" 200 5 \"-\" \"curl/8, x\"";
-        assert_eq!(Format::detect([common.as_bytes()].into_iter()), Some(Format::Clf));
-        assert_eq!(Format::detect([combined.as_bytes()].into_iter()), Some(Format::Combined));
+        assert_eq!(Format::detect([common.as_bytes()].into_iter(), None), Some(Format::Clf));
+        assert_eq!(Format::detect([combined.as_bytes()].into_iter(), None), Some(Format::Combined));
         // The common format reads both, so a mixture is common.
         let mixture = [combined.as_bytes(), common.as_bytes()];
-        assert_eq!(Format::detect(mixture.into_iter()), Some(Format::Clf));
+        assert_eq!(Format::detect(mixture.into_iter(), None), Some(Format::Clf));
         assert_eq!(detect("time_us,key"), Some(Format::Csv));
         assert_eq!(detect("a,b\n1,2\n3,4"), Some(Format::Csv));
         assert_eq!(detect("garbage\n5,a\n6,b"), Some(Format::Csv));
@@ -279,6 +282,10 @@ mod tests {
         assert_eq!(detect("{\"planet\":5}"), Some(Format::Jsonl));
         assert_eq!(detect("nothing\nof the sort"), None);
         assert_eq!(detect(""), None);
+        let seconds = [&b"1700000000.5,a"[..]];
+        assert_eq!(Format::detect(seconds.into_iter(), None), None);
+        let detected = Format::detect(seconds.into_iter(), Some(Unit::Seconds));
+        assert_eq!(detected, Some(Format::Csv));
     }
 
     #[test]

@@ -1,0 +1,110 @@
+//! Made traffic.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::harness::{Files, tidegate};
+
+fn simulate(args: &[&str]) -> Value {
+    tidegate(&[&["simulate", "--limit", "10 per 10s", "--json"], args].concat()).succeeded().json()
+}
+
+#[test]
+fn the_table_is_the_same_everywhere() {
+    let args =
+        ["simulate", "--limit", "10 per 10s", "--traffic", "all", "--table", "--windows", "10"];
+    let table = tidegate(&args).succeeded().stdout;
+    assert_eq!(table, GOLDEN, "{table}");
+}
+
+#[test]
+fn the_same_seed_is_the_same_traffic() {
+    let run = |seed: &str| {
+        let mut json =
+            simulate(&["--traffic", "poisson", "--windows", "5", "--seed", seed, "--timeline"]);
+        for name in ["elapsed_us", "events_per_second"] {
+            json[name] = 0.into();
+        }
+        json["algorithms"][0]["decisions_per_second"] = 0.into();
+        json
+    };
+    assert_eq!(run("7"), run("7"));
+    assert_ne!(run("7"), run("8"));
+}
+
+#[test]
+fn what_each_traffic_is_for() {
+    // Traffic, algorithm, the most one key may truly have.
+    for (traffic, algorithm, least, most) in [
+        ("boundary", "sliding-log", 10, 10),
+        ("boundary", "sliding-buckets", 10, 10),
+        ("boundary", "sliding-counter", 19, 20),
+        ("boundary", "fixed-window", 20, 20),
+        ("bursts", "sliding-buckets", 10, 10),
+        ("zipf", "sliding-log", 10, 10),
+        ("hot-tenant", "fixed-window", 11, 20),
+        ("retry-storm", "sliding-log", 10, 10),
+    ] {
+        let json = simulate(&["--traffic", traffic, "--algorithm", algorithm, "--windows", "20"]);
+        let run = &json["algorithms"][0];
+        let largest = run["largest_rolling_count"].as_u64().expect("a count");
+        assert!((least..=most).contains(&largest), "{traffic} {algorithm}: {largest}");
+        assert_eq!(run["over_admitted"] == 0, largest <= 10, "{traffic} {algorithm}");
+    }
+}
+
+#[test]
+fn a_simulation_has_the_same_reports() {
+    let files = Files::new("simulated");
+    let page = files.path("page.html");
+    let args = ["simulate", "--limit", "10 per 10s", "--traffic", "hot-tenant", "--html", &page];
+    let text = tidegate(&args).succeeded().stdout;
+    for part in [
+        "  hot-tenant: 500 tenants, one of which sends half",
+        "seed 1\n",
+        "unlike sliding-log",
+        "  tenant-0 ",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in\n{text}");
+    }
+    assert!(fs::read_to_string(&page).expect("a page").contains("\"name\":\"hot-tenant\""));
+}
+
+#[test]
+fn what_cannot_be_simulated() {
+    let refuse = |args: &[&str], parts: &[&str]| {
+        tidegate(&[&["simulate"], args].concat()).failed(2, parts);
+    };
+    let limit = ["--limit", "10 per 10s"];
+    let with = |more: &[&'static str]| [&limit[..], more].concat();
+    refuse(&["--traffic", "poisson"], &["--limit"]);
+    refuse(&limit, &["--traffic"]);
+    refuse(&with(&["--traffic", "flood"]), &["flood", "poisson", "hot-tenant or all"]);
+    refuse(&with(&["--traffic", "all"]), &["--traffic all is for --table"]);
+    refuse(&with(&["--traffic", "poisson", "--load", "0"]), &["0.001 to 1000"]);
+    refuse(&with(&["--traffic", "poisson", "--clients", "0"]), &["1..=10000000"]);
+    refuse(
+        &with(&["--traffic", "poisson", "--windows", "4000000000"]),
+        &["more than a billion requests", "--windows"],
+    );
+    refuse(&["--limit", "1000000000000 per 1ms", "--traffic", "zipf"], &["more than a billion"]);
+    refuse(&["--limit", "5 concurrent", "--traffic", "poisson"], &["cannot be replayed"]);
+    refuse(&with(&["--traffic", "all", "--table", "--json"]), &["--table", "--json"]);
+    let missing = [
+        "simulate",
+        "--limit",
+        "1 per 1s",
+        "--traffic",
+        "boundary",
+        "--table",
+        "--trace",
+        "no-such",
+    ];
+    let run = tidegate(&missing);
+    assert_eq!(run.code, 1);
+    assert!(run.stderr.contains("no-such: there is no such file"), "{}", run.stderr);
+}
+
+/// Set down once; another version must make the same traffic and decide it alike.
+const GOLDEN: &str = include_str!("golden/simulated.md");
