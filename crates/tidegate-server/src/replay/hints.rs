@@ -16,6 +16,10 @@ const WAVER_US: u64 = 60_000_000;
 /// Times after this lie ahead of any log: they are in another unit than was told.
 const LATE_US: u64 = 4_102_444_800_000_000;
 
+/// Said where keys have parts that a line does not tell.
+const INCOMPLETE: &str = "keys lack a part, for example the address of a client that the log has \
+                          by name; those that lack the same share a count";
+
 impl Report {
     /// Each a sentence or two.
     pub fn hints(&self) -> Vec<String> {
@@ -68,6 +72,10 @@ fn of_file(file: &FileReport) -> Vec<String> {
             hints.push(format!("{path}: its last time is {last}; is --time-unit right?"));
         }
     }
+    if file.incomplete > 0 {
+        let count = grouped(file.incomplete);
+        hints.push(format!("{path}: {count} {INCOMPLETE}"));
+    }
     if file.zoneless > 0 {
         let count = grouped(file.zoneless);
         hints.push(format!(
@@ -91,12 +99,7 @@ impl Odd {
                 ),
             ),
             (self.refused, format!("requests would be refused as bad input ({first})")),
-            (
-                self.incomplete,
-                "keys lack a part, for example the address of a client that the log has by name; \
-                 those that lack the same share a count"
-                    .to_string(),
-            ),
+            (self.incomplete, INCOMPLETE.to_string()),
             (self.no_room, "requests found no room for their key: max_keys is too low".to_string()),
         ];
         let told = rows.into_iter().filter(|(count, _)| *count > 0);

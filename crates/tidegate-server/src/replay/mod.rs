@@ -18,7 +18,7 @@ mod input;
 pub mod keys;
 pub mod policed;
 mod problems;
-mod progress;
+pub mod progress;
 pub mod run;
 mod source;
 pub mod suggest;

@@ -8,7 +8,7 @@ use foldhash::fast::FixedState;
 use super::args::{FormatChoice, ReadingArgs};
 use super::block::Block;
 use super::error::{FileFault, ReplayError};
-use super::format::{BadLine, Format, NoParser, Parser, Unit, Wanted};
+use super::format::{BadLine, Format, KeyOf, NoParser, Parser, Unit, Wanted};
 use super::input::{BytesRead, Compression, Line, Lines};
 use super::problems::{Notes, Problem, What};
 
@@ -28,6 +28,8 @@ pub struct FileReport {
     pub events: u64,
     /// Times that named no zone.
     pub zoneless: u64,
+    /// Keys that a template could not fill in.
+    pub incomplete: u64,
     /// The earliest and the latest time.
     pub span: Option<(u64, u64)>,
 }
@@ -37,6 +39,8 @@ pub struct Source {
     lines: Lines,
     parser: Option<Parser>,
     skip_duplicates: bool,
+    /// Whether keys come from a template.
+    templated: bool,
     may_be_header: bool,
     previous_us: u64,
     previous_hash: u64,
@@ -63,12 +67,14 @@ impl Source {
             lines: 0,
             events: 0,
             zoneless: 0,
+            incomplete: 0,
             span: None,
         };
         Ok(Source {
             lines,
             parser,
             skip_duplicates: reading.skip_duplicates,
+            templated: matches!(wanted.key, KeyOf::Template(_)),
             may_be_header: true,
             previous_us: 0,
             previous_hash: 0,
@@ -110,6 +116,8 @@ impl Source {
                 Ok(event) => {
                     block.push(&event);
                     self.report.events += 1;
+                    // A part that is missing is a NUL, which no field of a log begins with.
+                    self.report.incomplete += u64::from(self.templated && event.key.contains(&0));
                     let time_us = event.time_us;
                     if time_us < self.previous_us {
                         let by_us = self.previous_us - time_us;
@@ -205,7 +213,7 @@ fn parser(
         Err(NoParser::Time(names)) => Err(FileFault::NoTime { format, names }.of(path)),
         Err(NoParser::Key(names)) => {
             let key = match &wanted.key {
-                super::format::KeyOf::Field(name) => Some(name.clone()),
+                KeyOf::Field(name) => Some(name.clone()),
                 _ => None,
             };
             Err(FileFault::NoKey { format, key, names }.of(path))

@@ -12,6 +12,8 @@ mod table;
 mod traffic;
 
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use clap::Args;
@@ -20,6 +22,7 @@ use tidegate::Limit;
 use crate::cli::{Algorithms, algorithms};
 use crate::replay::block::Block;
 use crate::replay::error::ReplayError;
+use crate::replay::progress::Progress;
 use crate::replay::run::{self, Run};
 use crate::report::{Clocked, Keys, Report, ReportArgs, Summary, TrafficSummary};
 use traffic::{Scene, Traffic, World};
@@ -207,6 +210,7 @@ impl Made {
 /// Traffic that does not listen: all runs get the same blocks.
 fn send(scene: &Scene, runs: &mut [Run], mut exact: Option<Run>) -> Result<Vec<u32>, ReplayError> {
     let mut world = World::new(*scene);
+    let mut shown = Shown::new(scene);
     let mut events_of = vec![0; scene.clients as usize];
     let mut block = Block::default();
     loop {
@@ -221,6 +225,7 @@ fn send(scene: &Scene, runs: &mut [Run], mut exact: Option<Run>) -> Result<Vec<u
                 run.take(&block)?;
             }
             run::compare(&block, runs, exact.as_ref());
+            shown.at(&block);
             block.clear();
         }
         if next.is_none() {
@@ -232,17 +237,43 @@ fn send(scene: &Scene, runs: &mut [Run], mut exact: Option<Run>) -> Result<Vec<u
 /// Traffic that listens: one request at a time, each after the answer to the one before.
 fn listen(scene: &Scene, run: &mut Run) -> Result<Vec<u32>, ReplayError> {
     let mut world = World::new(*scene);
+    let mut shown = Shown::new(scene);
     let mut events_of = vec![0; 1];
     let mut block = Block::default();
     while let Some((time_us, client)) = world.next() {
         block.clear();
         world.push(&mut block, time_us, client);
         run.take(&block)?;
+        shown.at(&block);
         count(&mut events_of, world.key_number(client));
         let allowed = run.answers().first().is_some_and(|answer| answer.allowed);
         world.tell(client, allowed, run.retry_after());
     }
     Ok(events_of)
+}
+
+/// How far the time of a simulation has come, on a terminal.
+struct Shown {
+    progress: Progress,
+    passed_us: Arc<AtomicU64>,
+    start_us: u64,
+    events: u64,
+}
+
+impl Shown {
+    fn new(scene: &Scene) -> Self {
+        let passed_us = Arc::new(AtomicU64::new(0));
+        let total_us = scene.end_us() - scene.start_us();
+        let progress = Progress::new(Some(total_us), Arc::clone(&passed_us));
+        Shown { progress, passed_us, start_us: scene.start_us(), events: 0 }
+    }
+
+    fn at(&mut self, block: &Block) {
+        let Some(last) = block.rows.last() else { return };
+        self.events += block.rows.len() as u64;
+        self.passed_us.store(last.time_us - self.start_us, Ordering::Relaxed);
+        self.progress.show(self.events);
+    }
 }
 
 fn count(events_of: &mut [u32], key: u32) {
