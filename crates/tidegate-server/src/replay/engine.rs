@@ -56,6 +56,11 @@ pub struct Memory {
 }
 
 impl Memory {
+    /// The more of either.
+    pub fn most(self, other: Memory) -> Memory {
+        Memory { states: self.states.max(other.states), entries: self.entries.max(other.entries) }
+    }
+
     /// About how many bytes that is, if all states are of limits like these.
     ///
     /// A slot holds counters; other states lie apart and are larger, logs and buckets with

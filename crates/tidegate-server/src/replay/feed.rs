@@ -20,8 +20,9 @@ use super::keys::Keys;
 use super::problems::Notes;
 use super::source::{FileReport, Source};
 
-/// Blocks that go round besides the one being filled: one being decided, the others waiting.
-pub const BLOCKS: usize = 4;
+/// Blocks that go round besides the one being filled: one being decided, one being
+/// counted, the others waiting.
+pub const BLOCKS: usize = 6;
 
 /// What was read of all files.
 #[derive(Debug, Default)]

@@ -3,7 +3,9 @@
 //! ```text
 //! files -> input (decompress, lines) -> format (events) -> source -> feed (merged blocks)    one thread
 //!                                                                        |
-//!                     report <- tally, timeline <- truth <- engine <- run <-+             another
+//!                                                                      engine             another
+//!                                                                        |
+//!                                     report <- tally, timeline <- truth <-+              a third
 //! ```
 
 pub mod args;
@@ -30,7 +32,7 @@ mod zstd;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{channel, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -42,6 +44,7 @@ use crate::report::{Clocked, Report as Page, Summary};
 use args::ReadingArgs;
 pub use args::ReplayArgs;
 use block::Block;
+use engine::Answer;
 use error::ReplayError;
 pub use feed::Report;
 use feed::{BLOCKS, Feed, Ring};
@@ -49,7 +52,7 @@ use format::{KeyOf, Wanted};
 use input::BytesRead;
 pub use problems::{Problem, Problems};
 use progress::Progress;
-use run::Run;
+use run::{Counts, Run};
 use suggest::{Goal, Suggestion};
 
 /// Files read at once: each has buffers of its own, half a megabyte.
@@ -83,7 +86,7 @@ pub fn run(args: &ReplayArgs) -> Result<(), ReplayError> {
     };
     let feed = Feed { reading: &args.reading, wanted: &wanted, bytes_read: &bytes_read };
     let started = Instant::now();
-    let report = drive(&feed, &args.files, |block| replay.take(block))?;
+    let report = replay.run(&feed, &args.files)?;
     let elapsed = started.elapsed();
     let suggestions = suggestions(args, &feed, &mut replay.progress, report.events())?;
     let Replay { runs, exact, decisions, progress, .. } = replay;
@@ -192,13 +195,7 @@ fn drive(
     files: &[PathBuf],
     mut take: impl FnMut(&Block) -> Result<(), ReplayError>,
 ) -> Result<Report, ReplayError> {
-    let (full_in, full) = sync_channel(BLOCKS);
-    let (empty, empty_out) = channel();
-    for _ in 0..BLOCKS {
-        // The other end is still here.
-        let _ = empty.send(Block::default());
-    }
-    let ring = Ring { full: full_in, empty: empty_out };
+    let (ring, full, empty) = ring();
     thread::scope(|scope| {
         let feeding = scope.spawn(|| feed.run(files, ring));
         let mut taken = Ok(());
@@ -212,9 +209,23 @@ fn drive(
             let _ = empty.send(block);
         }
         drop(empty);
-        let report = feeding.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        taken.and(report)
+        taken.and(joined(feeding.join()))
     })
+}
+
+/// Blocks that go round, and the ends that a feed does not hold.
+fn ring() -> (Ring, Receiver<Block>, Sender<Block>) {
+    let (full_in, full) = sync_channel(BLOCKS);
+    let (empty, empty_out) = channel();
+    for _ in 0..BLOCKS {
+        // The other end is still here.
+        let _ = empty.send(Block::default());
+    }
+    (Ring { full: full_in, empty: empty_out }, full, empty)
+}
+
+fn joined<T>(result: thread::Result<T>) -> T {
+    result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 /// The deciding side.
@@ -227,17 +238,87 @@ struct Replay {
     progress: Progress,
 }
 
+/// A block that was decided, with the answers of every run.
+type Decided = (Block, Vec<Vec<Answer>>);
+
 impl Replay {
-    fn take(&mut self, block: &Block) -> Result<(), ReplayError> {
-        for run in self.exact.iter_mut().chain(&mut self.runs) {
-            run.take(block)?;
+    /// Reads on one thread, decides on another and counts on this one.
+    fn run(&mut self, feed: &Feed<'_>, files: &[PathBuf]) -> Result<Report, ReplayError> {
+        let (ring, full, empty) = ring();
+        let (decided_in, decided) = sync_channel::<Decided>(BLOCKS);
+        let (spare, spare_out) = channel::<Vec<Vec<Answer>>>();
+        let has_exact = self.exact.is_some();
+        let all = self.exact.iter_mut().chain(&mut self.runs);
+        let (mut judges, mut counts): (Vec<_>, Vec<_>) =
+            all.map(|run| (&mut run.judge, &mut run.counts)).unzip();
+        let mut taking = Taking {
+            has_exact,
+            decisions: self.decisions.as_mut(),
+            events: &mut self.events,
+            progress: &mut self.progress,
+        };
+        thread::scope(|scope| {
+            let feeding = scope.spawn(|| feed.run(files, ring));
+            let deciding = scope.spawn(move || {
+                for block in full {
+                    let mut answers = spare_out.try_recv().unwrap_or_default();
+                    answers.resize_with(judges.len(), Vec::new);
+                    for (judge, answers) in judges.iter_mut().zip(&mut answers) {
+                        judge.decide(&block, answers)?;
+                    }
+                    // Whoever counts has gone, and says why itself.
+                    if decided_in.send((block, answers)).is_err() {
+                        break;
+                    }
+                }
+                Ok(())
+            });
+            let mut taken = Ok(());
+            for (mut block, mut answers) in decided {
+                taken = taking.take(&block, &mut answers, &mut counts);
+                if taken.is_err() {
+                    break;
+                }
+                block.clear();
+                // A feed that has read everything needs no more blocks.
+                let _ = empty.send(block);
+                let _ = spare.send(answers);
+            }
+            drop((empty, spare));
+            let decided: Result<(), ReplayError> = joined(deciding.join());
+            taken.and(decided).and(joined(feeding.join()))
+        })
+    }
+}
+
+/// What is done with a block that was decided.
+struct Taking<'r> {
+    has_exact: bool,
+    decisions: Option<&'r mut Decisions>,
+    events: &'r mut u64,
+    progress: &'r mut Progress,
+}
+
+impl Taking<'_> {
+    /// Counts a block for every run; the exact log is the first, where it was run beside.
+    fn take(
+        &mut self,
+        block: &Block,
+        answers: &mut [Vec<Answer>],
+        counts: &mut [&mut Counts],
+    ) -> Result<(), ReplayError> {
+        for (counts, answers) in counts.iter_mut().zip(answers.iter_mut()) {
+            counts.take(block, answers);
+        }
+        let Some((exact, others)) = answers.split_first() else { return Ok(()) };
+        for (counts, answers) in counts[1..].iter_mut().zip(others) {
+            counts.compare(block, answers, exact);
         }
         if let Some(decisions) = &mut self.decisions {
-            decisions.write(&self.runs)?;
+            decisions.write(others.first().filter(|_| self.has_exact).unwrap_or(exact))?;
         }
-        run::compare(block, &mut self.runs, self.exact.as_ref());
-        self.events += block.rows.len() as u64;
-        self.progress.show(self.events);
+        *self.events += block.rows.len() as u64;
+        self.progress.show(*self.events);
         Ok(())
     }
 }
@@ -265,10 +346,9 @@ impl Decisions {
     }
 
     /// A block at a time, which is buffering enough.
-    fn write(&mut self, runs: &[Run]) -> Result<(), ReplayError> {
-        let Some(run) = runs.first() else { return Ok(()) };
+    fn write(&mut self, answers: &[Answer]) -> Result<(), ReplayError> {
         self.text.clear();
-        self.text.extend(run.answers().iter().map(|answer| b'0' + u8::from(answer.allowed)));
+        self.text.extend(answers.iter().map(|answer| b'0' + u8::from(answer.allowed)));
         let written = self.to.write_all(&self.text);
         written.map_err(|error| ReplayError::Decisions { path: self.path.clone(), error })
     }

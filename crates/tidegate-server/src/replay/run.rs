@@ -17,25 +17,39 @@ use crate::cli::{Algorithms, RATE_ALGORITHMS};
 /// How often, in blocks, it is looked how much memory is held.
 const LOOK_EVERY: u32 = 16;
 
-/// What decides, with what is counted about its answers.
+/// What decides, and what is counted about its answers. The two halves can be on two
+/// threads: counting the truth takes about as long as deciding.
 pub struct Run {
-    decider: Decider,
-    pub tally: Tally,
-    /// The answers to the block last decided.
+    pub judge: Judge,
+    pub counts: Counts,
+    /// The answers to the block last taken.
     answers: Vec<Answer>,
-    /// Whether each event of it truly fitted every limit.
-    fits: Vec<bool>,
-    /// Its places on the timeline.
-    places: Vec<u32>,
-    pub busy: Duration,
+}
+
+/// The deciding half.
+pub struct Judge {
+    /// None for policies, which decide where they are counted.
+    engine: Option<Engine>,
+    busy: Duration,
     blocks: u32,
     /// The most that was held, as far as anybody looked.
     held: Memory,
 }
 
-enum Decider {
-    /// Limits on each key, with the truth about each.
-    Limits(Box<Engine>, Vec<Truth>),
+/// The counting half.
+pub struct Counts {
+    counted: Counted,
+    pub tally: Tally,
+    /// Whether each event of a block truly fitted every limit.
+    fits: Vec<bool>,
+    /// A block's places on the timeline.
+    places: Vec<u32>,
+    busy: Duration,
+}
+
+enum Counted {
+    /// The truth about each limit.
+    Limits(Vec<Truth>),
     /// Whole policies.
     Policies(Box<Policed>, Option<Algorithm>),
 }
@@ -48,63 +62,39 @@ pub struct Lane<'a> {
     pub policy: Option<(&'a str, Mode, u64, u64)>,
 }
 
-impl Run {
-    pub fn new(limits: Vec<Limit>) -> Self {
-        let truth = |limit: &Limit| Truth::new(limit.window_us(), limit.count());
-        let truths: Vec<Truth> = limits.iter().map(truth).collect();
-        let lanes = truths.len();
-        Run::with(Decider::Limits(Box::new(Engine::new(limits)), truths), lanes)
-    }
-
-    /// For the policies of a config, under another algorithm or their own.
-    pub fn of_config(config: &Config, algorithm: Option<Algorithm>) -> Result<Self, ReplayError> {
-        let policies = match algorithm {
-            None => config.policies.clone(),
-            Some(algorithm) => policed::under(&config.policies, algorithm)?,
-        };
-        let policed = Policed::new(config, policies)?;
-        let lanes = policed.lanes().len();
-        Ok(Run::with(Decider::Policies(Box::new(policed), algorithm), lanes))
-    }
-
-    fn with(decider: Decider, lanes: usize) -> Self {
-        Run {
-            decider,
-            tally: Tally::new(lanes),
-            answers: Vec::new(),
-            fits: Vec::new(),
-            places: Vec::new(),
-            busy: Duration::ZERO,
-            blocks: 0,
-            held: Memory::default(),
-        }
-    }
-
-    /// Decides a block and counts what came of it.
-    pub fn take(&mut self, block: &Block) -> Result<(), ReplayError> {
+impl Judge {
+    /// Decides a block.
+    pub fn decide(&mut self, block: &Block, answers: &mut Vec<Answer>) -> Result<(), ReplayError> {
+        let Some(engine) = &mut self.engine else { return Ok(()) };
         let started = Instant::now();
-        match &mut self.decider {
-            Decider::Policies(policed, _) => {
-                policed.take(block, &mut self.tally, &mut self.answers);
-            }
-            Decider::Limits(engine, _) => {
-                engine.decide(block, &mut self.answers)?;
-                self.find_truth(block);
-                self.count(block);
-            }
-        }
+        engine.decide(block, answers)?;
         self.blocks = self.blocks.wrapping_add(1);
         if self.blocks % LOOK_EVERY == 1 {
-            self.held = self.memory();
+            self.held = self.held.most(engine.memory());
         }
         self.busy += started.elapsed();
         Ok(())
     }
+}
+
+impl Counts {
+    /// Counts what came of a block; policies decide it first.
+    pub fn take(&mut self, block: &Block, answers: &mut Vec<Answer>) {
+        let started = Instant::now();
+        match &mut self.counted {
+            Counted::Policies(policed, _) => policed.take(block, &mut self.tally, answers),
+            Counted::Limits(_) => {
+                self.find_truth(block, answers);
+                self.count(block, answers);
+            }
+        }
+        self.busy += started.elapsed();
+    }
 
     /// Whether each event truly fitted, and what its key truly had.
-    fn find_truth(&mut self, block: &Block) {
-        let Run { decider, tally, answers, fits, places, .. } = self;
-        let Decider::Limits(_, truths) = decider else { return };
+    fn find_truth(&mut self, block: &Block, answers: &[Answer]) {
+        let Counts { counted, tally, fits, places, .. } = self;
+        let Counted::Limits(truths) = counted else { return };
         let timeline = &mut tally.timeline;
         // A bin for every time first: bins move while there are too few.
         let ends = block.rows.iter().map(|row| row.time_us);
@@ -129,8 +119,8 @@ impl Run {
         }
     }
 
-    fn count(&mut self, block: &Block) {
-        let Run { tally, answers, fits, places, .. } = self;
+    fn count(&mut self, block: &Block, answers: &[Answer]) {
+        let Counts { tally, fits, places, .. } = self;
         for (at, answer) in answers.iter().enumerate() {
             // What looks or gives back asks for no room.
             let row = &block.rows[at];
@@ -146,51 +136,90 @@ impl Run {
     }
 
     /// Counts answers unlike those of the exact log.
-    fn compare(&mut self, block: &Block, exact: &[Answer]) {
-        for (at, (ours, theirs)) in self.answers.iter().zip(exact).enumerate() {
+    pub fn compare(&mut self, block: &Block, ours: &[Answer], exact: &[Answer]) {
+        for (at, (ours, theirs)) in ours.iter().zip(exact).enumerate() {
             if ours.allowed != theirs.allowed {
                 self.tally.differs(block.rows[at].time_us, ours.allowed);
             }
         }
+    }
+}
+
+impl Run {
+    pub fn new(limits: Vec<Limit>) -> Self {
+        let truth = |limit: &Limit| Truth::new(limit.window_us(), limit.count());
+        let truths: Vec<Truth> = limits.iter().map(truth).collect();
+        let lanes = truths.len();
+        Run::with(Some(Engine::new(limits)), Counted::Limits(truths), lanes)
+    }
+
+    /// For the policies of a config, under another algorithm or their own.
+    pub fn of_config(config: &Config, algorithm: Option<Algorithm>) -> Result<Self, ReplayError> {
+        let policies = match algorithm {
+            None => config.policies.clone(),
+            Some(algorithm) => policed::under(&config.policies, algorithm)?,
+        };
+        let policed = Policed::new(config, policies)?;
+        let lanes = policed.lanes().len();
+        Ok(Run::with(None, Counted::Policies(Box::new(policed), algorithm), lanes))
+    }
+
+    fn with(engine: Option<Engine>, counted: Counted, lanes: usize) -> Self {
+        let (busy, held) = (Duration::ZERO, Memory::default());
+        let judge = Judge { engine, busy, blocks: 0, held };
+        let (fits, places) = (Vec::new(), Vec::new());
+        let counts = Counts { counted, tally: Tally::new(lanes), fits, places, busy };
+        Run { judge, counts, answers: Vec::new() }
+    }
+
+    /// Decides a block and counts what came of it.
+    pub fn take(&mut self, block: &Block) -> Result<(), ReplayError> {
+        self.judge.decide(block, &mut self.answers)?;
+        self.counts.take(block, &mut self.answers);
+        Ok(())
     }
 
     pub fn answers(&self) -> &[Answer] {
         &self.answers
     }
 
+    pub fn tally(&self) -> &Tally {
+        &self.counts.tally
+    }
+
+    /// How long it was at work.
+    pub fn busy(&self) -> Duration {
+        self.judge.busy + self.counts.busy
+    }
+
     /// When the event last decided would pass.
     pub fn retry_after(&self) -> RetryAfter {
-        match &self.decider {
-            Decider::Limits(engine, _) => engine.retry_after(),
-            Decider::Policies(..) => RetryAfter::Now,
-        }
+        self.judge.engine.as_ref().map_or(RetryAfter::Now, Engine::retry_after)
     }
 
     /// The most that was held, as far as anybody looked.
     pub fn memory(&self) -> Memory {
-        let now = match &self.decider {
-            Decider::Limits(engine, _) => engine.memory(),
-            Decider::Policies(policed, _) => policed.memory(),
+        let now = match (&self.judge.engine, &self.counts.counted) {
+            (Some(engine), _) => engine.memory(),
+            (None, Counted::Policies(policed, _)) => policed.memory(),
+            (None, Counted::Limits(_)) => Memory::default(),
         };
-        Memory {
-            states: now.states.max(self.held.states),
-            entries: now.entries.max(self.held.entries),
-        }
+        self.judge.held.most(now)
+    }
+
+    fn limits(&self) -> &[Limit] {
+        self.judge.engine.as_ref().map_or(&[], Engine::limits)
     }
 
     /// Each limit, and what is known about it.
     pub fn lanes(&self) -> Vec<Lane<'_>> {
-        match &self.decider {
-            Decider::Limits(engine, truths) => {
-                let both = engine.limits().iter().zip(truths);
-                let lane = |(limit, truth): (_, &Truth)| Lane {
-                    limit,
-                    largest: truth.largest(),
-                    policy: None,
-                };
-                both.map(lane).collect()
+        match &self.counts.counted {
+            Counted::Limits(truths) => {
+                let both = self.limits().iter().zip(truths);
+                both.map(|(limit, truth)| Lane { limit, largest: truth.largest(), policy: None })
+                    .collect()
             }
-            Decider::Policies(policed, _) => {
+            Counted::Policies(policed, _) => {
                 let lanes = policed.lanes().iter().map(|lane| Lane {
                     limit: &lane.limit,
                     largest: lane.largest(),
@@ -203,23 +232,21 @@ impl Run {
 
     /// What policies did not decide as usual, and how often each of their keys was asked for.
     pub fn policed(&self) -> Option<(&Odd, Vec<u32>)> {
-        match &self.decider {
-            Decider::Limits(..) => None,
-            Decider::Policies(policed, _) => Some((&policed.odd, policed.events_of())),
+        match &self.counts.counted {
+            Counted::Limits(_) => None,
+            Counted::Policies(policed, _) => Some((&policed.odd, policed.events_of())),
         }
     }
 
     /// What the limits are under: an algorithm, or several.
     pub fn name(&self) -> &'static str {
-        match &self.decider {
-            Decider::Policies(_, algorithm) => algorithm.map_or("policies", Algorithm::name),
-            Decider::Limits(engine, _) => {
-                let mut algorithms = engine.limits().iter().map(Limit::algorithm);
-                let first = algorithms.next();
-                let same = algorithms.all(|algorithm| Some(algorithm) == first);
-                first.filter(|_| same).map_or("mixed", Algorithm::name)
-            }
+        if let Counted::Policies(_, algorithm) = &self.counts.counted {
+            return algorithm.map_or("policies", Algorithm::name);
         }
+        let mut algorithms = self.limits().iter().map(Limit::algorithm);
+        let first = algorithms.next();
+        let same = algorithms.all(|algorithm| Some(algorithm) == first);
+        first.filter(|_| same).map_or("mixed", Algorithm::name)
     }
 }
 
@@ -236,8 +263,12 @@ pub fn exact(plan: &[Vec<Limit>]) -> Option<Vec<Limit>> {
 pub fn compare(block: &Block, runs: &mut [Run], exact: Option<&Run>) {
     let Some((first, others)) = runs.split_first_mut() else { return };
     match exact {
-        Some(exact) => first.compare(block, exact.answers()),
-        None => others.iter_mut().for_each(|run| run.compare(block, first.answers())),
+        Some(exact) => first.counts.compare(block, &first.answers, &exact.answers),
+        None => {
+            for run in others {
+                run.counts.compare(block, &run.answers, &first.answers);
+            }
+        }
     }
 }
 

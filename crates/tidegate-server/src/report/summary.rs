@@ -303,7 +303,7 @@ pub struct Keys<'a> {
 
 impl AlgorithmSummary {
     pub fn new(run: &Run, keys: &Keys<'_>, compared: bool) -> Self {
-        let tally = &run.tally;
+        let tally = run.tally();
         let events = tally.admitted + tally.denied;
         let limits: Vec<_> = run.lanes().iter().map(|lane| LimitSummary::new(lane, run)).collect();
         let differ = Differ { admitted: tally.only_admitted, denied: tally.only_denied };
@@ -323,7 +323,7 @@ impl AlgorithmSummary {
             false_denials: tally.false_denials,
             differ: compared.then_some(differ.admitted + differ.denied),
             differ_by: compared.then_some(differ),
-            decisions_per_second: per_second(events, run.busy),
+            decisions_per_second: per_second(events, run.busy()),
             states_held: memory.states,
             entries_held: memory.entries,
             about_bytes_held: memory.about_bytes(lanes.iter().map(|lane| lane.limit)),
@@ -339,7 +339,8 @@ impl LimitSummary {
     fn new(lane: &Lane<'_>, run: &Run) -> Self {
         let Lane { limit, largest, policy } = lane;
         // Keys of policies have numbers of their own there.
-        let largest_key = run.tally.keys.name(largest.key).filter(|_| policy.is_none()).map(shown);
+        let largest_key =
+            run.tally().keys.name(largest.key).filter(|_| policy.is_none()).map(shown);
         LimitSummary {
             policy: policy.map(|(name, ..)| name.into()),
             mode: policy.map(|(_, mode, ..)| mode.name()),
