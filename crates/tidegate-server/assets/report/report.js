@@ -115,6 +115,7 @@
         width: one.dash ? 1 : 1.5,
         paths: one.dash ? undefined : uPlot.paths.stepped({ align: 1 }),
         points: { show: false },
+        spanGaps: true,
         fill: one.fill,
       }))),
     };
@@ -133,7 +134,7 @@
       { label: "denied", values: line.denied, color: "--bad", fill: "rgba(192,57,43,.18)" },
     ]);
     const share = (n, index) => (run.limits[index].count ? (100 * n) / run.limits[index].count : 0);
-    const most = line.most.map((values, index) => ({ label: limits(run)[index] || "", values: values.map((n) => share(n, index)) }));
+    const most = line.most.map((values, index) => ({ label: limits(run)[index] || "", values: values.map((n, bin) => (line.admitted[bin] + line.denied[bin] ? share(n, index) : null)) }));
     const worst = Math.max(0, ...most.map((one) => Math.max(0, ...one.values)));
     const limit = { label: "limit", values: times.map(() => 100), dash: [6, 4], color: "--text" };
     plot("plot-most", `true rolling count of the busiest key, at most ${worst.toFixed(0)} percent of the limit`, times, most.concat([limit]));
