@@ -10,7 +10,7 @@ use tidegate::redis::RedisStats;
 use tidegate::stats::{Decided, LATENCY_BOUNDS, Outcome, SeriesCounts};
 
 use super::AdminState;
-use super::facts::{Facts, Front, Reload};
+use super::facts::{Facts, Front, Refused, Reload};
 use super::process::Process;
 use super::reply::json;
 
@@ -97,6 +97,18 @@ struct ReloadsView {
 struct RefusalView {
     at_seconds: u64,
     why: String,
+    /// Whether a later config was taken.
+    mended: bool,
+}
+
+impl RefusalView {
+    fn new(refused: &Refused) -> Self {
+        RefusalView {
+            at_seconds: refused.at,
+            why: refused.why.clone(),
+            mended: refused.is_mended(),
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -134,9 +146,7 @@ impl StatsView {
                 ok: facts.reloads(Reload::Ok),
                 refused: facts.reloads(Reload::Refused),
                 last_ok_seconds: facts.reloaded_at(),
-                last_refusal: facts
-                    .refusal()
-                    .map(|last| RefusalView { at_seconds: last.at, why: last.why.clone() }),
+                last_refusal: facts.refusal().map(|last| RefusalView::new(&last)),
             },
             fronts: Front::ALL.into_iter().map(|front| FrontView::new(facts, front)).collect(),
             resident_bytes: Process::read().resident_bytes,

@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use arc_swap::ArcSwapOption;
@@ -56,6 +56,15 @@ pub struct Refused {
     pub at: u64,
     /// Why not: the beginning of it, if it is long.
     pub why: String,
+    /// Whether a later one was taken.
+    mended: AtomicBool,
+}
+
+impl Refused {
+    /// Whether a later one was taken.
+    pub fn is_mended(&self) -> bool {
+        self.mended.load(Relaxed)
+    }
 }
 
 /// The most of a refusal that is kept: a page shows it, the log has all of it.
@@ -157,6 +166,9 @@ impl Facts {
     pub fn reloaded(&self) {
         self.reloads[Reload::Ok as usize].fetch_add(1, Relaxed);
         self.reloaded_at.store(since_epoch(SystemTime::now()).as_secs(), Relaxed);
+        if let Some(refusal) = &*self.refusal.load() {
+            refusal.mended.store(true, Relaxed);
+        }
     }
 
     /// Notes a config that was not taken.
@@ -164,7 +176,8 @@ impl Facts {
         self.reloads[Reload::Refused as usize].fetch_add(1, Relaxed);
         why.truncate(why.floor_char_boundary(MAX_WHY_BYTES));
         let at = since_epoch(SystemTime::now()).as_secs();
-        self.refusal.store(Some(Arc::new(Refused { at, why })));
+        let mended = AtomicBool::new(false);
+        self.refusal.store(Some(Arc::new(Refused { at, why, mended })));
     }
 
     /// The last config that was not taken.

@@ -187,8 +187,7 @@ function showConfig(now) {
   const refusal = reloads.last_refusal;
   $("refusal").hidden = refusal === null;
   if (!refusal) return;
-  const stale = refusal.at_seconds < reloads.last_ok_seconds;
-  $("refusal-when").textContent = stale
+  $("refusal-when").textContent = refusal.mended
     ? `A file was refused ${ago(now.at / 1000 - refusal.at_seconds)} ago; a later one was taken.`
     : `The file was refused ${ago(now.at / 1000 - refusal.at_seconds)} ago: the old config stays in force.`;
   if ($("refusal-why").textContent !== refusal.why) $("refusal-why").textContent = refusal.why;

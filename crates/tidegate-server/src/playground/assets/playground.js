@@ -84,8 +84,9 @@ async function askOnce() {
     asking.again = true;
     return;
   }
-  answer = { limits, from, to: question.samples[count - 1], events: question.events.length, step };
-  dirty = true;
+  // The same requests under the same limits have the same dots.
+  dirty ||= answer?.key !== key || answer.events !== question.events.length;
+  answer = { limits, key, from, to: question.samples[count - 1], events: question.events.length, step };
   if (question.events.length !== events.length) asking.again = true;
 }
 

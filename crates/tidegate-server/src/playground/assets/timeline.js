@@ -225,6 +225,9 @@ export class Lane {
 
   /** The live buckets, under the dots. */
   #showBuckets({ state: { buckets } }, { sub_window_us: sub, count }, { from, to, width }) {
+    const key = JSON.stringify([buckets, sub, count, from, width]);
+    if (key === this.stripKey) return;
+    this.stripKey = key;
     const scale = width / (to - from);
     let grid = "";
     for (let at = Math.ceil(Math.max(0, from) / sub) * sub; at <= to; at += sub) {

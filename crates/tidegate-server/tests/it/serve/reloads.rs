@@ -53,16 +53,19 @@ fn an_invalid_file_is_refused_and_the_old_one_stays() {
     let log = server.log();
     assert!(log.contains("the config was not reloaded, the old one stays"), "{log}");
     assert!(log.contains("fortnight"), "{log}");
-    let stats = server.admin_get("/admin/v1/stats").json();
-    let refusal = &stats["reloads"]["last_refusal"];
+    let stats = || server.admin_get("/admin/v1/stats").json()["reloads"].clone();
+    let told = stats();
+    let refusal = &told["last_refusal"];
     assert!(refusal["why"].as_str().is_some_and(|why| why.contains("fortnight")), "{refusal}");
-    assert!(refusal["at_seconds"].as_u64() >= stats["reloads"]["last_ok_seconds"].as_u64());
+    assert!(refusal["at_seconds"].as_u64() >= told["last_ok_seconds"].as_u64());
+    assert_eq!(refusal["mended"], false);
     // A missing file is no better.
     fs::remove_file(server.files.path("tidegate.yaml")).expect("it goes");
     wait_for(|| (reloads(&server, "refused") == 2).then_some(()));
     assert_eq!(left(&server, "alice"), (10, 9));
     server.files.write("tidegate.yaml", config("11 per 1h"));
     wait_for(|| (left(&server, "alice") == (11, 10)).then_some(()));
+    wait_for(|| (stats()["last_refusal"]["mended"] == true).then_some(()));
 }
 
 #[test]
