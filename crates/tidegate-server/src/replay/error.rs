@@ -107,6 +107,41 @@ impl ReplayError {
 impl fmt::Display for ReplayError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::DecisionsOfAll => f.write_str(
+                "--decisions needs one algorithm, not `all`: run once for each, \
+                 e.g. --algorithm sliding-log",
+            ),
+            Self::Strict(problem) => {
+                write!(f, "{problem} (--strict stops here; without it the rest is replayed)")
+            }
+            Self::NoEvents { malformed, first } => {
+                write!(f, "nothing to replay: no event in any line, {malformed} malformed")?;
+                match first {
+                    Some(problem) => write!(f, ", the first {problem}; is --format right?"),
+                    None => Ok(()),
+                }
+            }
+            Self::Output(error) => write!(f, "cannot write the summary: {error}"),
+            Self::Policies(error) => write!(f, "{error}"),
+            Self::Config(errors) => write!(f, "{errors}"),
+            Self::Build(error) => write!(f, "{error}"),
+            Self::Check(error) => write!(f, "{error}"),
+            Self::File { path, fault } => write!(f, "{}: {fault}", path.display()),
+            Self::Html { path, error } => {
+                write!(f, "{}: the page cannot be written ({error})", path.display())
+            }
+            Self::Decisions { path, error } => {
+                write!(f, "{}: decisions cannot be written ({error})", path.display())
+            }
+            typed => typed.write_typed(f),
+        }
+    }
+}
+
+impl ReplayError {
+    /// What was typed that cannot be, and what to type instead.
+    fn write_typed(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
             Self::Concurrency { limit } => write!(
                 f,
                 "`{limit}` cannot be replayed: a trace says when requests begin, not when they end; \
@@ -117,10 +152,6 @@ impl fmt::Display for ReplayError {
                 "`{}` and `{}` have the same algorithm and window, so they would count \
                  in one state; keep the lower one, or give one another window or algorithm",
                 limits[0], limits[1]
-            ),
-            Self::DecisionsOfAll => f.write_str(
-                "--decisions needs one algorithm, not `all`: run once for each, \
-                 e.g. --algorithm sliding-log",
             ),
             Self::OverInput { option, path } => write!(
                 f,
@@ -139,24 +170,11 @@ impl fmt::Display for ReplayError {
                 "more than {most} files; put them together first, e.g. `cat FILES | tidegate replay -`"
             ),
             Self::StdinTwice => f.write_str("`-` can be read only once: name it once"),
-            Self::Strict(problem) => {
-                write!(f, "{problem} (--strict stops here; without it the rest is replayed)")
-            }
-            Self::NoEvents { malformed, first } => {
-                write!(f, "nothing to replay: no event in any line, {malformed} malformed")?;
-                match first {
-                    Some(problem) => write!(f, ", the first {problem}; is --format right?"),
-                    None => Ok(()),
-                }
-            }
-            Self::Output(error) => write!(f, "cannot write the summary: {error}"),
             Self::Policy { policy, algorithm, error } => write!(
                 f,
                 "policy `{policy}` cannot be under {algorithm} as a whole: {error}; \
                  leave out --algorithm to replay it as it is"
             ),
-            Self::Policies(error) => write!(f, "{error}"),
-            Self::Config(errors) => write!(f, "{errors}"),
             Self::SuggestOfConfig => f.write_str(
                 "--suggest is for --limit, not for whole policies: give the limit in question, \
                  with --key for its key",
@@ -168,15 +186,8 @@ impl fmt::Display for ReplayError {
                 f,
                 "{name} would be more than a billion requests; lower --clients, --windows, --load or the limit"
             ),
-            Self::Build(error) => write!(f, "{error}"),
-            Self::Check(error) => write!(f, "{error}"),
-            Self::File { path, fault } => write!(f, "{}: {fault}", path.display()),
-            Self::Html { path, error } => {
-                write!(f, "{}: the page cannot be written ({error})", path.display())
-            }
-            Self::Decisions { path, error } => {
-                write!(f, "{}: decisions cannot be written ({error})", path.display())
-            }
+            // Said already by who calls.
+            _ => Ok(()),
         }
     }
 }

@@ -17,6 +17,7 @@ use super::summary::Summary;
 use crate::replay::error::ReplayError;
 
 const UPLOT: &str = include_str!("../../assets/uplot/uPlot.iife.min.js");
+const UPLOT_LICENCE: &str = include_str!("../../assets/uplot/LICENSE");
 const UPLOT_CSS: &str = include_str!("../../assets/uplot/uPlot.min.css");
 const SCRIPT: &str = include_str!("../../assets/report/report.js");
 const CSS: &str = include_str!("../../assets/report/report.css");
@@ -41,7 +42,7 @@ pub fn page(summary: &Summary) -> Result<String, ReplayError> {
          <meta name=\"color-scheme\" content=\"light dark\">\n\
          <title>tidegate report</title>\n<style>{UPLOT_CSS}</style>\n<style>{CSS}</style>\n</head>\n\
          {BODY}<script type=\"application/json\" id=\"data\">{data}</script>\n\
-         <script>{UPLOT}</script>\n<script>{SCRIPT}</script>\n</body>\n</html>\n"
+         <!-- uPlot\n{UPLOT_LICENCE}-->\n<script>{UPLOT}</script>\n<script>{SCRIPT}</script>\n</body>\n</html>\n"
     ))
 }
 
@@ -60,6 +61,7 @@ mod tests {
         {
             assert!(!text.to_lowercase().contains(end));
         }
+        assert!(!UPLOT_LICENCE.contains("--"));
     }
 
     #[test]

@@ -43,76 +43,32 @@ const PLAIN: [(&str, Role); 10] = [
 
 impl Role {
     /// What such fields are usually called, the likeliest first.
-    pub fn usual_names(&self) -> &'static [&'static str] {
-        match self {
-            Role::Time => &[
-                "time_us",
-                "time",
-                "ts",
-                "timestamp",
-                "@timestamp",
-                "time_iso8601",
-                "time_local",
-                "msec",
-                "datetime",
-                "date",
-                "start_time",
-                "StartUTC",
-                "requestTime",
-                "time_ms",
-                "time_ns",
-                "time_s",
-                "timestamp_ms",
-                "timestamp_us",
-                "ts_ms",
-                "ts_us",
-            ],
-            Role::Key => &["key"],
-            Role::Cost => &["cost"],
-            Role::ClientIp => &[
-                "client_ip",
-                "remote_addr",
-                "remote_ip",
-                "clientip",
-                "ip",
-                "client",
-                "ClientHost",
-                "ClientAddr",
-                "request.client_ip",
-                "request.remote_ip",
-                "httpRequest.remoteIp",
-                "downstream_remote_address",
-                "sourceIp",
-                "client.ip",
-                "source.ip",
-                "key",
-            ],
-            Role::Method => &[
-                "method",
-                "request_method",
-                "verb",
-                "RequestMethod",
-                "request.method",
-                "httpRequest.requestMethod",
-                "httpMethod",
-                "http.request.method",
-            ],
-            Role::Uri => &[
-                "uri",
-                "request_uri",
-                "url",
-                "path",
-                "RequestPath",
-                "request.uri",
-                "httpRequest.requestUrl",
-                "url.path",
-            ],
-            Role::Host => {
-                &["http_host", "host", "server_name", "vhost", "RequestHost", "request.host"]
+    pub fn usual_names(&self) -> impl Iterator<Item = &'static str> {
+        let names = match self {
+            Role::Time => {
+                "time_us time ts timestamp @timestamp time_iso8601 time_local msec datetime date \
+                 start_time StartUTC requestTime time_ms time_ns time_s timestamp_ms timestamp_us \
+                 ts_ms ts_us"
             }
-            Role::Request => &["request"],
-            Role::Path | Role::Query | Role::Header(_) | Role::Descriptor(_) => &[],
-        }
+            Role::Key => "key",
+            Role::Cost => "cost",
+            Role::ClientIp => {
+                "client_ip remote_addr remote_ip clientip ip client ClientHost ClientAddr \
+                 request.client_ip request.remote_ip httpRequest.remoteIp \
+                 downstream_remote_address sourceIp client.ip source.ip key"
+            }
+            Role::Method => {
+                "method request_method verb RequestMethod request.method \
+                 httpRequest.requestMethod httpMethod http.request.method"
+            }
+            Role::Uri => {
+                "uri request_uri url path RequestPath request.uri httpRequest.requestUrl url.path"
+            }
+            Role::Host => "http_host host server_name vhost RequestHost request.host",
+            Role::Request => "request",
+            Role::Path | Role::Query | Role::Header(_) | Role::Descriptor(_) => "",
+        };
+        names.split_ascii_whitespace()
     }
 
     /// The header a field of this name holds: `http_x_api_key`, or Caddy's.

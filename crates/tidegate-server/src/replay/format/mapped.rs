@@ -42,9 +42,9 @@ impl Mapped {
             if fields.iter().any(|(known, _)| *known == role) {
                 return true;
             }
-            let has = |usual: &&&str| names.iter().any(|name| name.as_ref() == **usual);
-            let found = role.usual_names().iter().find(has);
-            fields.extend(found.map(|name| (role, (*name).into())));
+            let has = |usual: &&str| names.iter().any(|name| name.as_ref() == *usual);
+            let found = role.usual_names().find(has);
+            fields.extend(found.map(|name| (role, name.into())));
             found.is_some()
         };
         if !usual(&mut fields, Role::Time) {
