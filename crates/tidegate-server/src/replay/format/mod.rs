@@ -294,4 +294,45 @@ mod tests {
         assert_eq!(csv.parse(b"9007199254740992,k").expect("an event").time_us, MAX_TIME_US);
         assert!(matches!(csv.parse(b"9007199254740993,k"), Err(BadLine::TimeTooLate)));
     }
+
+    #[test]
+    fn no_line_breaks_a_parser() {
+        let seeds: [&[u8]; 6] = [
+            b"1700000000000000,\"a,b\",2",
+            b"ts,client_ip,path",
+            b"x:443 h - u [01/Aug/1995:00:00:01.5 -0400] \"GET http://h/a?b HTTP/1.0\" 200 5 \"r\" \"a\" \"f\" 1",
+            b"h - - [2023-11-14T22:13:20+01:00] \"-\" - - \"\\\"\" \"\"",
+            b"{\"ts\":1700000000.5,\"request\":{\"remote_ip\":\"::1\",\"uri\":\"/a?b\",\"headers\":{\"X\":[\"y\"]}}}",
+            b"{\"time\":\"2023-11-14T22:13:20.5Z\",\"key\":[[1]],\"cost\":-9223372036854775808}",
+        ];
+        let mut state = 3_u64;
+        let mut below = |bound: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            usize::try_from(state >> 33).expect("31 bits") % bound
+        };
+        let template = "{header:x | client_ip}:{path}:{query:b}".parse().expect("a template");
+        let wanted = [KeyOf::Usual, KeyOf::Facts, KeyOf::new(Some(&template))]
+            .map(|key| Wanted { key, ..Wanted::default() });
+        let mut events = 0;
+        for round in 0..6_000 {
+            let mut line = seeds[round % seeds.len()].to_vec();
+            for _ in 0..below(4) {
+                let at = below(line.len());
+                match below(3) {
+                    0 => line.truncate(at.max(1)),
+                    1 => line[at] = b"\"\\,{}[]: -0\xff\0"[below(13)],
+                    _ => line.extend_from_within(at..),
+                }
+            }
+            let lines = || [&line[..]].into_iter();
+            Format::detect(lines(), None);
+            for format in [Format::Csv, Format::Jsonl, Format::Clf, Format::Combined] {
+                for wanted in &wanted {
+                    let parsed = Parser::new(format, wanted, lines());
+                    events += u32::from(parsed.is_ok_and(|mut parser| parser.parse(&line).is_ok()));
+                }
+            }
+        }
+        assert!(events > 1_000, "{events}");
+    }
 }
