@@ -21,8 +21,9 @@ use super::problems::Notes;
 use super::source::{FileReport, Source};
 
 /// Blocks that go round besides the one being filled: one being decided, one being
-/// counted, the others waiting.
-pub const BLOCKS: usize = 6;
+/// counted, the others waiting. So many that on a busy machine a thread that has its turn
+/// has something to do with it.
+pub const BLOCKS: usize = 16;
 
 /// What was read of all files.
 #[derive(Debug, Default)]
