@@ -194,6 +194,8 @@
 #![cfg_attr(not(feature = "tower"), allow(dead_code))]
 
 #[cfg(feature = "policies")]
+mod asker;
+#[cfg(feature = "policies")]
 pub mod attributes;
 mod check;
 mod clock;

@@ -14,6 +14,7 @@ use super::plain::Plain;
 use super::plan::{Plan, Taking};
 use super::together::first_id;
 use super::{Answer, Gate, GateError, OwnPolicy, Question, Rules, is_timed};
+use crate::asker::Asker;
 use crate::stats::ServiceTimer;
 use crate::store::Told;
 use crate::{CheckError, MAX_CHECKS};
@@ -55,10 +56,24 @@ impl Gate {
     /// once if that would take longer, as in [`Gate::wait`]. Places are not waited for: a
     /// request that would hold one is decided at once.
     ///
+    /// Dropped while a shared store decides, it leaves what that charges and holds: places there
+    /// end with their lease.
+    ///
     /// # Errors
     /// As [`Gate::enter`].
     pub async fn enter_async<'a>(
         &'a self,
+        rules: &'a Rules,
+        questions: &[Question<'a>],
+        max_wait: Option<Duration>,
+    ) -> Result<Entered<'a>, GateError> {
+        self.enter_for(&Asker::default(), rules, questions, max_wait).await
+    }
+
+    /// The same for somebody who may be gone before the store has answered.
+    pub(crate) async fn enter_for<'a>(
+        &'a self,
+        asker: &Asker,
         rules: &'a Rules,
         questions: &[Question<'a>],
         max_wait: Option<Duration>,
@@ -74,12 +89,14 @@ impl Gate {
             }
             (None, None) => self.enter_here(&mut plan, questions)?,
             (Some(shared), Some(max_wait)) => {
-                (self.wait_planned(shared, &plan, max_wait).await?, None)
+                (self.wait_planned(asker, shared, &plan, max_wait).await?, None)
             }
-            (Some(shared), None) if plan.holds() => self.hold_shared(shared, &plan, None).await?,
+            (Some(shared), None) if plan.holds() => {
+                asker.asks(self.hold_shared(shared, &plan, None)).await?
+            }
             (Some(shared), None) => {
                 let id = first_id(questions).filter(|_| plan.charges());
-                (self.decide_shared(shared, &mut plan, id).await?, None)
+                (asker.asks(self.decide_shared(shared, &mut plan, id)).await?, None)
             }
         };
         // Who waited did not take long to decide.

@@ -17,6 +17,7 @@ use super::plan::{self, Plan, Taking};
 use super::shared::{Shared, all};
 use super::turns::{Place, sleep};
 use super::{Answer, Gate, GateError, Question, Rules, named};
+use crate::asker::Asker;
 use crate::stats::Decided;
 use crate::store::PermitAct;
 use crate::{Clock, Request, StoreError, Verdict};
@@ -107,13 +108,14 @@ impl Gate {
     ) -> Result<Answer<'a>, GateError> {
         let mut plan = Plan::default();
         plan.fill(self, rules, question, Taking::Nothing)?;
-        let answer = self.wait_planned(shared, &plan, max_wait).await?;
+        let answer = self.wait_planned(&Asker::default(), shared, &plan, max_wait).await?;
         self.record(&plan, &answer, named(question), None);
         Ok(answer)
     }
 
     pub(super) async fn wait_planned<'a>(
         &self,
+        asker: &Asker,
         shared: &Shared,
         plan: &Plan<'a>,
         max_wait: Duration,
@@ -123,17 +125,17 @@ impl Gate {
         let until = clock.now().plus_micros(max_wait_us);
         let (name, _) = self.limiter.store().shape(&plan.checks())?;
         match Place::new(&shared.queues, name) {
-            Some(place) => self.wait_in_line(shared, plan, &place, until).await,
+            Some(place) => self.wait_in_line(asker, shared, plan, (&place, until)).await,
             None => self.turn_down(shared, plan).await,
         }
     }
 
     async fn wait_in_line<'a>(
         &self,
+        asker: &Asker,
         shared: &Shared,
         plan: &Plan<'a>,
-        place: &Place<'_>,
-        until: Timestamp,
+        (place, until): (&Place<'_>, Timestamp),
     ) -> Result<Answer<'a>, GateError> {
         let clock = self.limiter.store().clock();
         if !place.is_first() {
@@ -148,8 +150,8 @@ impl Gate {
             }
         }
         loop {
-            let answer = self.decide_once(shared, plan, None).await?;
-            if !waits(&answer, clock, until) {
+            let answer = asker.asks(self.decide_once(shared, plan, None)).await?;
+            if asker.is_gone() || !waits(&answer, clock, until) {
                 return Ok(answer);
             }
             let wait_us = answer.retry_after().as_micros().unwrap_or_default();

@@ -14,6 +14,7 @@ use super::head::Head;
 use super::passing::{Passing, Places, Rest};
 use super::ready::{Ask, NoAddress, Ready, uses_address};
 use super::reservation::{Reservation, Unsettled};
+use crate::asker::Asker;
 use crate::attributes::{Attributes, Headers};
 use crate::gate::{Entered, Gate, GateError, OwnPolicy, Question, Rules, Subject};
 use crate::headers::{Forms, render_to};
@@ -71,10 +72,6 @@ pub(super) enum Decided {
 }
 
 impl Core {
-    pub(super) fn gate(&self) -> &Arc<Gate> {
-        &self.gate
-    }
-
     /// Whether it can be decided without waiting for anything.
     pub(super) fn is_immediate(&self) -> bool {
         !self.gate.is_shared() && self.max_wait.is_none()
@@ -133,7 +130,7 @@ impl Core {
     }
 
     /// Decides when it is its turn, or when the store has answered.
-    pub(super) async fn decide_later(self: &Arc<Self>, head: Head<'_>) -> Decided {
+    pub(super) async fn decide_later(self: &Arc<Self>, head: Head<'_>, asker: &Asker) -> Decided {
         let rules = &*self.fixed.clone().unwrap_or_else(|| self.gate.rules_owned());
         let (asks, keys) = match self.asks(rules, &head) {
             Ok(asks) => asks,
@@ -142,7 +139,7 @@ impl Core {
         let asked = Asked { asks: &asks, keys: &keys };
         let attributes = head.attributes();
         let questions = self.with_gate(asked, &head, &attributes);
-        let entered = self.gate.enter_async(rules, &questions, self.max_wait).await;
+        let entered = self.gate.enter_for(asker, rules, &questions, self.max_wait).await;
         self.told(&head, asked, entered)
     }
 

@@ -13,7 +13,8 @@
 //!
 //! In memory it is decided inside `call`, and an admitted request allocates little but its
 //! header fields. Dropping the response future at any time is safe: places are given back,
-//! what was reserved is refunded, who waits leaves the queue.
+//! what was reserved is refunded, who waits leaves the queue. If a shared store is just deciding,
+//! its answer is waited for in the background, and then the same is done.
 //!
 //! ```
 //! use std::convert::Infallible;
@@ -43,12 +44,15 @@
 //!
 //! - `layer.rs`: [`RateLimitLayer`] and its [`Builder`]; `rule.rs`, `ready.rs`: [`Rule`], and what it
 //!   asks; `head.rs`: what it sees;
-//! - `quick.rs`, `core.rs`: asking the gate; `service.rs`: [`RateLimit`], the service; `body.rs`, `passing.rs`: what is
-//!   held meanwhile; `reservation.rs`: what is settled afterwards;
+//! - `quick.rs`, `core.rs`, `deciding.rs`: asking the gate; `service.rs`: [`RateLimit`], the
+//!   service; `body.rs`, `passing.rs`: what is held meanwhile; `reservation.rs`: what is settled
+//!   afterwards, some of it in the background (`background.rs`);
 //! - `denial.rs`: what is answered instead; `error.rs`: layers that cannot be.
 
+mod background;
 mod body;
 mod core;
+mod deciding;
 mod denial;
 mod error;
 mod head;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use http::{HeaderMap, HeaderName, HeaderValue, Response};
 use smallvec::SmallVec;
 
+use super::background::Background;
 use super::body::sealed::Bodies;
 use super::core::Decided;
 use super::quick::Quick;
@@ -101,11 +102,13 @@ impl Rest {
 pub struct Places {
     gate: Arc<Gate>,
     permit: Option<HeldPermit>,
+    background: Background,
 }
 
 impl Places {
     pub(super) fn new(gate: &Arc<Gate>, permit: HeldPermit) -> Box<Self> {
-        Box::new(Places { gate: Arc::clone(gate), permit: Some(permit) })
+        let background = Background::of(gate);
+        Box::new(Places { gate: Arc::clone(gate), permit: Some(permit), background })
     }
 }
 
@@ -115,15 +118,7 @@ impl Drop for Places {
         if let Some(HeldPermit::Shared(permit)) = self.permit.take() {
             let gate = Arc::clone(&self.gate);
             // A store that fails now ends the lease later.
-            in_background(async move { drop(gate.release(&permit).await) });
+            self.background.run(async move { drop(gate.release(&permit).await) });
         }
-    }
-}
-
-/// Does what a drop cannot wait for. Off a runtime nobody can, and what was to be given back
-/// ends by itself: a place with its lease, a charge with its window.
-pub(super) fn in_background(work: impl Future<Output = ()> + Send + 'static) {
-    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-        runtime.spawn(work);
     }
 }

@@ -9,17 +9,20 @@
 //!   estimate charged -> handler -> commit(actual)        charged: actual
 //!                          |-----> no commit             charged: the estimate
 //!                          `-----> error, or dropped     charged: nothing
+//!                                     `-> commit(actual) charged: actual
 //! ```
+//!
+//! The last is work that outlives its request: a client has gone, and the model still answers.
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use smallvec::SmallVec;
 use tidegate_core::Cost;
 
+use super::background::Background;
 use super::core::{Asked, Core};
-use super::passing::in_background;
 use crate::gate::{Answer, Charged, OwnPolicy};
 
 /// What was charged before the true cost is known; in the extensions of a request to which
@@ -47,7 +50,14 @@ pub struct Reservation(Arc<Inner>);
 struct Inner {
     core: Arc<Core>,
     parts: SmallVec<[Reserved; 1]>,
+    background: Background,
 }
+
+/// How far a part is: settled by nobody, given back because there was no response, or settled by
+/// the handler, which has the last word.
+const OPEN: u8 = 0;
+const GIVEN_BACK: u8 = 1;
+const COMMITTED: u8 = 2;
 
 /// What one rule has reserved.
 struct Reserved {
@@ -55,7 +65,7 @@ struct Reserved {
     place: (usize, usize),
     charged: Charged,
     estimate: u64,
-    settled: AtomicBool,
+    settled: AtomicU8,
 }
 
 impl Reservation {
@@ -70,32 +80,39 @@ impl Reservation {
                 place: core.place_of(ask.policy)?,
                 charged: Charged::of(ask.policy, ask.key(made), answer),
                 estimate: ask.estimate?,
-                settled: AtomicBool::new(false),
+                settled: AtomicU8::new(OPEN),
             })
         });
         let parts: SmallVec<[Reserved; 1]> = reserved.collect();
-        (!parts.is_empty()).then(|| Reservation(Arc::new(Inner { core: Arc::clone(core), parts })))
+        if parts.is_empty() {
+            return None;
+        }
+        let background = Background::of(&core.gate);
+        Some(Reservation(Arc::new(Inner { core: Arc::clone(core), parts, background })))
     }
 
     /// Says what it came to: what was reserved too much is given back, what was reserved too
-    /// little is charged, also beyond the limit. Only the first time counts.
+    /// little is charged, also beyond the limit. Only the first time counts; it does also
+    /// after the request's future was dropped and all had been given back.
     ///
     /// With several rules that reserve, it came to this much under each that was not
     /// told apart by [`Reservation::commit_for`].
     ///
-    /// Over a shared store it is done in the background, on the runtime this is called on.
+    /// Over a shared store it is done in the background, on the runtime this is called on or, off
+    /// any, on the one where the request was let in.
     pub fn commit(&self, actual: u64) {
-        self.settle(actual, |_| true);
+        self.settle(actual, |_, _| true);
     }
 
-    /// The same for one rule; `false` if no rule of this name, or plan of it, has reserved
-    /// anything.
+    /// The same for one rule, whatever plan the request has under it; `false` if no rule of this
+    /// name has reserved anything. A plan can also be named in full: `rule.plan`.
     pub fn commit_for(&self, rule: &str, actual: u64) -> bool {
-        let is_meant = |policy: &OwnPolicy| {
-            let rest = policy.policy().name().strip_prefix(rule);
-            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-        };
-        self.settle(actual, is_meant)
+        self.settle(actual, |core, (index, policy)| {
+            // A rule's own policy has its name.
+            let mut named =
+                [core.policy_at((index, 0)), core.policy_at((index, policy))].into_iter();
+            named.any(|own| own.is_some_and(|own| own.policy().name() == rule))
+        })
     }
 
     /// What was reserved: the largest estimate, if several rules made one.
@@ -103,37 +120,56 @@ impl Reservation {
         self.0.parts.iter().map(|part| part.estimate).max().unwrap_or_default()
     }
 
-    fn settle(&self, actual: u64, is_meant: impl Fn(&OwnPolicy) -> bool) -> bool {
+    fn settle(&self, actual: u64, is_meant: impl Fn(&Core, (usize, usize)) -> bool) -> bool {
         let mut found = false;
         for (index, part) in self.0.parts.iter().enumerate() {
-            let Some(policy) = self.0.core.policy_at(part.place) else { continue };
-            if !is_meant(policy) {
-                continue;
+            if is_meant(&self.0.core, part.place) {
+                found = true;
+                let charged = match part.settled.swap(COMMITTED, Ordering::Relaxed) {
+                    OPEN => part.estimate,
+                    GIVEN_BACK => 0,
+                    _ => continue,
+                };
+                self.0.correct(index, charged, actual);
             }
-            found = true;
-            if part.settled.swap(true, Ordering::Relaxed) {
-                continue;
-            }
-            let cost = match actual.checked_sub(part.estimate) {
-                Some(0) => continue,
-                Some(more) => Cost::Force(more),
-                None => Cost::Refund(part.estimate - actual),
-            };
-            self.0.settle(index, cost);
         }
         found
+    }
+
+    /// There was no response: gives back what nobody has settled.
+    fn give_back(&self) {
+        for (index, part) in self.0.parts.iter().enumerate() {
+            let given = part.settled.compare_exchange(
+                OPEN,
+                GIVEN_BACK,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            );
+            if given.is_ok() {
+                self.0.correct(index, part.estimate, 0);
+            }
+        }
     }
 }
 
 impl Inner {
+    /// Makes one amount of another.
+    fn correct(self: &Arc<Self>, index: usize, charged: u64, due: u64) {
+        match due.checked_sub(charged) {
+            Some(0) => {}
+            Some(more) => self.settle(index, Cost::Force(more)),
+            None => self.settle(index, Cost::Refund(charged - due)),
+        }
+    }
+
     fn settle(self: &Arc<Self>, index: usize, cost: Cost) {
-        let gate = self.core.gate();
+        let gate = &self.core.gate;
         if gate.is_shared() {
             let inner = Arc::clone(self);
             // What the store does not take now it does not take later either.
-            return in_background(async move {
+            return self.background.run(async move {
                 if let Some((policy, part)) = inner.at(index) {
-                    drop(inner.core.gate().settle_async(policy, &part.charged, cost).await);
+                    drop(inner.core.gate.settle_async(policy, &part.charged, cost).await);
                 }
             });
         }
@@ -178,7 +214,7 @@ impl Unsettled {
 impl Drop for Unsettled {
     fn drop(&mut self) {
         if let Some(reservation) = self.0.take() {
-            reservation.commit(0);
+            reservation.give_back();
         }
     }
 }

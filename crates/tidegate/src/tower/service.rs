@@ -18,6 +18,7 @@ use tower_service::Service;
 
 use super::body::{Bodies, Wrapped};
 use super::core::{Core, Decided};
+use super::deciding::Deciding;
 use super::head::Head;
 use super::passing::Passing;
 
@@ -106,9 +107,9 @@ impl<S, K> RateLimit<S, K> {
         let mut inner = std::mem::replace(&mut self.inner, clone);
         let core = Arc::clone(&self.core);
         let future = Box::pin(async move {
-            let (mut parts, body) = request.into_parts();
-            let client_ip = core.client_ip(&parts.extensions, &parts.headers);
-            let passing = match core.decide_later(Head::of_parts(&parts, client_ip)).await {
+            let (parts, body) = request.into_parts();
+            let (decided, mut parts) = Deciding::new(core, parts).await;
+            let passing = match decided {
                 Decided::Freely => None,
                 Decided::With(passing) => Some(passing),
                 Decided::Denied(response) => return Ok(response.map(K::denial)),

@@ -65,6 +65,16 @@ fn a_failure_refunds_what_was_not_committed() {
 
 /// Calls with a reservation in hand, as the handler has it.
 fn reserved(world: &World) -> Reservation {
+    let (reservation, response) = called(world, "/");
+    block_on(response).expect("the service works");
+    reservation
+}
+
+/// A call on its way, and the reservation its handler has.
+fn called(
+    world: &World,
+    path: &str,
+) -> (Reservation, impl Future<Output = Result<(), Broken>> + use<>) {
     let kept = std::sync::Arc::new(std::sync::Mutex::new(None));
     let keep = std::sync::Arc::clone(&kept);
     let service = tower::service_fn(move |request: Request<()>| {
@@ -72,8 +82,43 @@ fn reserved(world: &World) -> Reservation {
         std::future::ready(Ok::<_, Broken>(http::Response::new(())))
     });
     let mut service = tower::Layer::layer(&world.layer, service);
-    block_on(tower::Service::call(&mut service, from(ALICE, "/"))).expect("the service works");
-    kept.lock().expect("no panic").take().expect("a reservation")
+    let response = tower::Service::call(&mut service, from(ALICE, path));
+    let reservation = kept.lock().expect("no panic").take().expect("a reservation");
+    (reservation, async { response.await.map(drop) })
+}
+
+/// A handler's work can outlive its request, and its word used to come too late then.
+#[test]
+fn a_commit_after_the_future_was_dropped_counts() {
+    for (actual, expected) in [(0, 0), (30, 30), (70, 70)] {
+        let world = world();
+        let (reservation, response) = called(&world, "/");
+        assert_eq!(used(&world), 40);
+        drop(response);
+        assert_eq!(used(&world), 0);
+        reservation.commit(actual);
+        reservation.commit(99);
+        assert_eq!(used(&world), expected);
+    }
+}
+
+/// `tokens.out` is no plan of `tokens` here, though it could be one by its name.
+#[test]
+fn a_rule_is_meant_by_its_whole_name() {
+    let named =
+        |name: &str| rule(name, &["100 per 1m"]).key(|_| Some("ann".into())).reserve(|_| 40);
+    let plan = |rule: Rule| rule.plan("pro", [limit("90 per 1m")]).plan_of(|_| Some("pro".into()));
+    let left = |world: &World, rules: &[&str]| -> Vec<u64> {
+        rules.iter().map(|rule| world.left(rule, "ann")).collect()
+    };
+    let world = World::new(|builder| builder.rule(named("tokens")).rule(named("tokens.out")));
+    assert!(reserved(&world).commit_for("tokens", 1));
+    assert_eq!(left(&world, &["tokens", "tokens.out"]), [99, 60]);
+    for (name, expected) in [("tokens", 80), ("tokens.pro", 80), ("pro", 50), ("tokens.", 50)] {
+        let world = World::with(plan(named("tokens")));
+        assert_eq!(reserved(&world).commit_for(name, 10), expected == 80, "{name}");
+        assert_eq!(left(&world, &["tokens.pro"]), [expected], "{name}");
+    }
 }
 
 #[test]

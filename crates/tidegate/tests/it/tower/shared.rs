@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use tidegate::policy::OnStoreFailure;
-use tidegate::tower::{RateLimitLayer, Rule};
+use tidegate::tower::{Builder, RateLimitLayer, Rule};
 use tidegate::{
     Failure, Limit, MemoryOptions, MemoryStore, PermitAct, PermitId, Request, Store, StoreError,
     Verdict,
@@ -30,10 +31,12 @@ impl Fragile {
 
 impl Store for Fragile {
     async fn decide(&self, request: &Request<'_>) -> Result<Verdict, StoreError> {
-        // Answers come from elsewhere, so they take a turn.
+        // Questions and answers go far, so each takes a turn.
         tokio::task::yield_now().await;
         self.well()?;
-        self.store.decide(request).await
+        let decided = self.store.decide(request).await;
+        tokio::task::yield_now().await;
+        decided
     }
 
     async fn reset(&self, key: &[u8], limit: &Limit) -> Result<bool, StoreError> {
@@ -59,12 +62,16 @@ impl Store for Fragile {
 
 /// Two nodes over one store.
 fn nodes(rule: impl Fn() -> Rule) -> ([World; 2], Arc<Fragile>) {
+    nodes_with(|builder| builder.rule(rule()))
+}
+
+fn nodes_with(build: impl Fn(Builder) -> Builder) -> ([World; 2], Arc<Fragile>) {
     let (_, clock) = limiter();
     let store = MemoryStore::new(MemoryOptions::default(), clock.clock()).expect("memory");
     let store = Arc::new(Fragile { store, down: AtomicBool::new(false) });
     let node = || {
         let limiter = tidegate::Limiter::builder().clock(clock.clock()).build().expect("memory");
-        let layer = RateLimitLayer::builder().rule(rule()).limiter(limiter);
+        let layer = build(RateLimitLayer::builder()).limiter(limiter);
         let layer = layer.store(Arc::<Fragile>::clone(&store), 2).build().expect("a layer");
         World::of(layer, clock.clone())
     };
@@ -129,7 +136,7 @@ async fn a_store_that_failed_is_no_429() {
 
 /// Lets the background do its work, of which every step takes a turn.
 async fn a_while() {
-    for _ in 0..10 {
+    for _ in 0..20 {
         tokio::task::yield_now().await;
     }
 }
@@ -192,4 +199,69 @@ async fn reservations_are_settled_in_the_store() {
     drop(silent);
     a_while().await;
     assert_eq!(left(&other).await, 90);
+}
+
+/// The answer, and with it what it holds and charges, used to be lost with the future.
+#[tokio::test]
+async fn a_future_dropped_while_the_store_decides_leaves_nothing() {
+    let build = |builder: Builder| {
+        let tokens = rule("tokens", &["100 per 1m sliding-log"]).reserve(|_| 40);
+        builder.rule(rule("jobs", &["1 concurrent lease 30s"])).rule(tokens)
+    };
+    // Never asked, on its way there, on its way back.
+    for polls in 0..=2 {
+        let ([one, other], _) = nodes_with(build);
+        let mut call = Box::pin(one.call(from(ALICE, "/")));
+        for _ in 0..polls {
+            assert!(futures_poll(&mut call).await.is_none());
+        }
+        drop(call);
+        a_while().await;
+        let left = async |rule| {
+            let answer = other.layer.peek(rule, "192.0.2.1").await.expect("a rule");
+            answer.lines[0].decision.remaining
+        };
+        assert_eq!((left("jobs").await, left("tokens").await), (1, 100), "after {polls} polls");
+        assert_eq!(one.calls(), 0, "nobody waits for what the service would say");
+    }
+}
+
+#[tokio::test]
+async fn who_gives_up_leaves_the_queue_of_a_shared_store() {
+    let build = |builder: Builder| {
+        let rule = rule("slow", &["1 per 10s sliding-log"]);
+        builder.rule(rule).max_wait(Duration::from_secs(15))
+    };
+    // While the store is asked, and while the time is waited out.
+    for polls in [1, 2, 9] {
+        let ([node, _], _) = nodes_with(build);
+        assert_eq!(status(&node, from(ALICE, "/")).await, 200);
+        let mut call = Box::pin(node.call(from(ALICE, "/")));
+        for _ in 0..polls {
+            assert!(futures_poll(&mut call).await.is_none());
+        }
+        drop(call);
+        a_while().await;
+        node.clock.advance(Duration::from_secs(10));
+        a_while().await;
+        let mut call = Box::pin(node.call(from(ALICE, "/")));
+        let mut answered = None;
+        for _ in 0..10 {
+            answered = answered.or(futures_poll(&mut call).await);
+            if answered.is_some() {
+                break;
+            }
+        }
+        let answered = answered.map(|response| response.expect("the service works").status());
+        assert_eq!(answered.map(|status| status.as_u16()), Some(200), "after {polls} polls");
+    }
+}
+
+#[tokio::test]
+async fn what_is_dropped_off_the_runtime_is_given_back_on_it() {
+    let ([one, other], _) = nodes(|| rule("jobs", &["1 concurrent lease 30s"]));
+    let response = one.call(from(ALICE, "/")).await.expect("the service works");
+    std::thread::spawn(move || drop(response)).join().expect("no panic");
+    a_while().await;
+    assert_eq!(status(&other, from(ALICE, "/")).await, 200);
 }
