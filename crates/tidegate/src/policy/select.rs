@@ -206,6 +206,12 @@ impl Policies {
         template.render(&Facts::new(attributes, &self.identity, &Patterns::default()))
     }
 
+    /// Whether a request has all that a template makes keys of.
+    #[cfg(feature = "tower")]
+    pub(crate) fn has_key(&self, template: &Template, attributes: &Attributes<'_>) -> bool {
+        template.is_whole(&Facts::new(attributes, &self.identity, &Patterns::default()))
+    }
+
     fn facts<'a>(&'a self, attributes: &'a Attributes<'a>) -> Facts<'a> {
         Facts::new(attributes, &self.identity, &self.patterns)
     }

@@ -123,12 +123,21 @@ impl Template {
 
     /// What no alternative of a slot could give.
     pub(super) fn missing(&self, facts: &Facts<'_>) -> Vec<String> {
+        self.empty_slots(facts).map(|slot| names(slot).join(" | ")).collect()
+    }
+
+    /// Whether there is something for every slot.
+    #[cfg(feature = "tower")]
+    pub(super) fn is_whole(&self, facts: &Facts<'_>) -> bool {
+        self.empty_slots(facts).next().is_none()
+    }
+
+    fn empty_slots(&self, facts: &Facts<'_>) -> impl Iterator<Item = &[Alternative]> {
         let slots = self.pieces.iter().filter_map(|piece| match piece {
-            Piece::Slot(slot) => Some(slot),
+            Piece::Slot(slot) => Some(&**slot),
             Piece::Literal(_) => None,
         });
-        let missing = slots.filter(|slot| slot.iter().all(|a| a.part.value(facts).is_none()));
-        missing.map(|slot| names(slot).join(" | ")).collect()
+        slots.filter(|slot| slot.iter().all(|a| a.part.value(facts).is_none()))
     }
 }
 

@@ -26,6 +26,16 @@ pub enum LayerError {
         /// The rule's name.
         rule: String,
     },
+    /// A rule has plans, and does not say who has which.
+    PlansWithoutPlanOf {
+        /// The rule's name.
+        rule: String,
+    },
+    /// A rule says who has which plan, and has none.
+    PlanOfWithoutPlans {
+        /// The rule's name.
+        rule: String,
+    },
     /// There is nothing to ask: no rule, and no gate.
     NoRules,
     /// More rules than can be asked about one request.
@@ -53,6 +63,14 @@ impl fmt::Display for LayerError {
                 "rule `{rule}` has a cost and a concurrency limit, whose places are one per request: \
                  put the concurrency limit into a rule of its own"
             ),
+            LayerError::PlansWithoutPlanOf { rule } => write!(
+                f,
+                "rule `{rule}` has plans, and nobody has one: say with `plan_of` which plan a request has"
+            ),
+            LayerError::PlanOfWithoutPlans { rule } => write!(
+                f,
+                "rule `{rule}` tells plans apart, and has none: add them with `plan`, or leave out `plan_of`"
+            ),
             LayerError::NoRules => {
                 f.write_str("there is nothing to limit: add a rule with `rule`")
             }
@@ -68,7 +86,17 @@ impl fmt::Display for LayerError {
     }
 }
 
-impl std::error::Error for LayerError {}
+impl std::error::Error for LayerError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            LayerError::Policy { error, .. } => Some(error),
+            // Shown as they are, so that what is behind them comes next.
+            LayerError::Policies(error) => error.source(),
+            LayerError::OutOfMemory(error) => error.source(),
+            _ => None,
+        }
+    }
+}
 
 impl From<PoliciesError> for LayerError {
     fn from(error: PoliciesError) -> Self {

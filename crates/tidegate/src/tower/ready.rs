@@ -56,6 +56,7 @@ pub(super) struct NoAddress;
 
 impl Ready {
     pub(super) fn new(gate: &Gate, forms: Forms, rule: Rule) -> Result<Self, LayerError> {
+        check_plans(&rule)?;
         let weighs = rule.cost.is_some();
         let policy = |name: &str, limits: &[Limit]| {
             let failed = |error| LayerError::Policy { name: name.to_owned(), error };
@@ -188,7 +189,14 @@ impl Ready {
             KeyFrom::Address => {
                 made.set_address(rules.policies().identity().group(head.client_ip()?));
             }
-            KeyFrom::Template(template) => *made = rules.key(template, &head.attributes()),
+            KeyFrom::Template(template) => {
+                let attributes = head.attributes();
+                let skips = self.keyless == Keyless::Skip;
+                if skips && !rules.policies().has_key(template, &attributes) {
+                    return None;
+                }
+                *made = rules.key(template, &attributes);
+            }
             KeyFrom::Closure(key) => match (key(head), self.keyless) {
                 (Some(key), _) => return Some(AskKey::Given(key)),
                 (None, Keyless::Share) => *made = Key::missing(),
@@ -233,6 +241,16 @@ impl Ask<'_> {
             AskKey::Given(text) => Key::given(text.as_bytes()),
             AskKey::Made => made.clone(),
         }
+    }
+}
+
+/// That plans can be told apart, and that there are any where they are told apart.
+fn check_plans(rule: &Rule) -> Result<(), LayerError> {
+    let name = || rule.name.clone();
+    match (rule.plans.is_empty(), &rule.plan) {
+        (false, None) => Err(LayerError::PlansWithoutPlanOf { rule: name() }),
+        (true, Some(_)) => Err(LayerError::PlanOfWithoutPlans { rule: name() }),
+        _ => Ok(()),
     }
 }
 

@@ -54,11 +54,13 @@ pub(super) enum KeyFrom {
     Closure(Box<KeyOf>),
 }
 
-/// What becomes of a request that has no key.
+/// What becomes of a request that has no key: a closure gives none, or a part of the template is
+/// missing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Keyless {
-    /// All such requests share one key, which no other request can have.
+    /// All such requests share one key, which no other request can have. Of a template with
+    /// several parts, those share one that lack the same parts and agree in the rest.
     #[default]
     Share,
     /// The rule does not hold for it.

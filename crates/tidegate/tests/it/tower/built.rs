@@ -26,7 +26,7 @@ fn policies(limits: &[&str]) -> Policies {
 #[test]
 fn what_cannot_be_is_said_with_a_way_out() {
     let one = |name: &str| rule(name, &["5 per 1m"]);
-    let rows: [(Builder, &str); 7] = [
+    let rows: [(Builder, &str); 9] = [
         (RateLimitLayer::builder(), "there is nothing to limit: add a rule with `rule`"),
         (
             RateLimitLayer::builder().rule(one("a b")),
@@ -38,7 +38,7 @@ fn what_cannot_be_is_said_with_a_way_out() {
         ),
         (
             RateLimitLayer::builder()
-                .rule(one("api").plan("gold", [limit("1 per 1s")]))
+                .rule(one("api").plan("gold", [limit("1 per 1s")]).plan_of(|_| None))
                 .rule(one("api.gold")),
             "two policies are called `api.gold`: give each rule a name of its own",
         ),
@@ -46,6 +46,14 @@ fn what_cannot_be_is_said_with_a_way_out() {
             RateLimitLayer::builder().rule(rule("jobs", &["2 concurrent"]).cost(|_| 2)),
             "rule `jobs` has a cost and a concurrency limit, whose places are one per request: \
              put the concurrency limit into a rule of its own",
+        ),
+        (
+            RateLimitLayer::builder().rule(one("api").plan("gold", [limit("1 per 1s")])),
+            "rule `api` has plans, and nobody has one: say with `plan_of` which plan a request has",
+        ),
+        (
+            RateLimitLayer::builder().rule(one("api").plan_of(|_| Some("gold".into()))),
+            "rule `api` tells plans apart, and has none: add them with `plan`, or leave out `plan_of`",
         ),
         (
             RateLimitLayer::over(gate(&["5 per 1m"]).0).rule(one("file")),

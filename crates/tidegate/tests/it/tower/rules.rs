@@ -45,7 +45,8 @@ fn three_lines_are_a_layer() {
 
 #[test]
 fn keys_are_made_by_closures_and_templates() {
-    let rows: [(Rule, [(&str, u16); 4]); 3] = [
+    let template = |text: &str| text.parse().expect("a template");
+    let rows: [(Rule, [(&str, u16); 4]); 7] = [
         (
             rule("key", &["1 per 1m sliding-log"]).key(|head| head.header("x-key").map(Into::into)),
             // Who has none shares one key, which nobody can name.
@@ -59,8 +60,31 @@ fn keys_are_made_by_closures_and_templates() {
         ),
         (
             rule("key", &["1 per 1m sliding-log"])
-                .key_template("{header:x-key | client_ip}".parse().expect("a template")),
+                .key_template(template("{header:x-key | client_ip}")),
             [("a", 200), ("192.0.2.1", 200), ("", 200), ("a", 429)],
+        ),
+        (
+            rule("key", &["1 per 1m sliding-log"]).key_template(template("{header:x-key}")),
+            [("a", 200), ("a", 429), ("", 200), ("", 429)],
+        ),
+        // A missing part is no key.
+        (
+            rule("key", &["1 per 1m sliding-log"])
+                .key_template(template("{header:x-key}"))
+                .keyless(Keyless::Skip),
+            [("a", 200), ("a", 429), ("", 200), ("", 200)],
+        ),
+        (
+            rule("key", &["1 per 1m sliding-log", "9 per 1h"])
+                .key_template(template("{client_ip}:{header:x-key}"))
+                .keyless(Keyless::Skip),
+            [("a", 200), ("a", 429), ("", 200), ("", 200)],
+        ),
+        (
+            rule("key", &["1 per 1m sliding-log"])
+                .key_template(template("{header:x-key | client_ip}"))
+                .keyless(Keyless::Skip),
+            [("a", 200), ("a", 429), ("", 200), ("", 429)],
         ),
     ];
     for (rule, asked) in rows {
