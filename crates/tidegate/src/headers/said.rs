@@ -5,6 +5,7 @@
 
 use std::time::{Duration, SystemTime};
 
+use http::header::Entry;
 use http::{HeaderMap, HeaderValue};
 
 use super::fields::{RATELIMIT, RATELIMIT_POLICY, X_RATELIMIT, put_parameter, unix_seconds};
@@ -49,24 +50,27 @@ impl Said {
         Some(Said::XRateLimit { limit })
     }
 
-    /// The fields of a response that was admitted with so much left.
+    /// The fields of a response that was admitted with so much left. One that says something of
+    /// limits already says it of those that are nearer to what was done, and is left alone.
     #[inline]
     pub(crate) fn put(&self, remaining: u64, reset_after: Duration, out: &mut HeaderMap) {
         match self {
             Said::Draft10 { name, policy } => {
+                let Entry::Vacant(field) = out.entry(&RATELIMIT) else { return };
                 let mut text = Text::new();
                 text.extend_from_slice(name);
                 put_parameter(&mut text, b";r=", remaining);
                 put_parameter(&mut text, b";t=", seconds_up(reset_after));
                 // Cannot fail: the text is made of printable ASCII.
                 if let Ok(value) = HeaderValue::from_bytes(&text) {
-                    out.insert(&RATELIMIT, value);
-                    out.insert(&RATELIMIT_POLICY, policy.clone());
+                    field.insert(value);
+                    out.entry(&RATELIMIT_POLICY).or_insert_with(|| policy.clone());
                 }
             }
             Said::XRateLimit { limit } => {
                 let [limit_name, remaining_name, reset_name] = &X_RATELIMIT;
-                out.insert(limit_name, limit.clone());
+                let Entry::Vacant(field) = out.entry(limit_name) else { return };
+                field.insert(limit.clone());
                 out.insert(remaining_name, HeaderValue::from(remaining));
                 let reset = unix_seconds(SystemTime::now(), reset_after);
                 out.insert(reset_name, HeaderValue::from(reset));

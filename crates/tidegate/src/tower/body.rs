@@ -34,10 +34,15 @@ pin_project! {
 }
 
 /// What bodies become behind the layer: [`Wrapped`], unless told otherwise.
+#[diagnostic::on_unimplemented(
+    message = "bodies of type `{B}` cannot become `{Self}` behind the rate limit layer",
+    label = "the service behind answers with `{B}`",
+    note = "`for_axum()` is for services whose bodies are `axum::body::Body`; leave it out for others"
+)]
 pub trait Bodies<B>: sealed::Bodies<B> {}
 
 /// Any body: it is wrapped, as a [`LimitedBody`].
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Wrapped;
 
@@ -59,7 +64,7 @@ impl<B> sealed::Bodies<B> for Wrapped {
 /// axum's bodies: they stay as they are, which saves axum boxing them anew.
 /// Only those of responses that hold places are wrapped.
 #[cfg(feature = "axum")]
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Axum;
 
@@ -102,6 +107,13 @@ pub(super) mod sealed {
 impl<B> LimitedBody<B> {
     pub(super) fn service(body: B, places: Option<Box<Places>>) -> Self {
         LimitedBody { content: Content::Service { body, places } }
+    }
+}
+
+/// A body of somebody else's, who answers instead of the service.
+impl<B: Default> Default for LimitedBody<B> {
+    fn default() -> Self {
+        LimitedBody::service(B::default(), None)
     }
 }
 

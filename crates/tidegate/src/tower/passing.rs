@@ -90,8 +90,11 @@ impl Rest {
         if let Some(unsettled) = self.unsettled {
             unsettled.keep();
         }
-        for (name, value) in self.fields.0 {
-            fields.insert(name, value);
+        // What the service says of limits is nearer to what was done: it stays.
+        if !self.fields.0.iter().any(|(name, _)| fields.contains_key(*name)) {
+            for (name, value) in self.fields.0 {
+                fields.insert(name, value);
+            }
         }
         self.places
     }

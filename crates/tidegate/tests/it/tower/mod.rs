@@ -11,6 +11,7 @@ mod reserve;
 mod rules;
 mod served;
 mod shared;
+mod stacked;
 
 use std::future::{Future, Ready, pending, ready};
 use std::net::IpAddr;
