@@ -121,7 +121,7 @@ impl Core {
         };
         let asked = Asked { asks: &asks, keys: &keys };
         if self.fixed.is_some() {
-            let questions: Questions<'_> = asked.questions(head.uri().path()).collect();
+            let questions: Questions<'_> = asked.questions(head.path()).collect();
             return self.told(head, asked, self.gate.enter(rules, &questions));
         }
         let attributes = head.attributes();
@@ -181,7 +181,7 @@ impl Core {
         attributes: &'q Attributes<'q>,
     ) -> Questions<'q> {
         let own = self.fixed.is_none().then(|| Question::new(Subject::Request(attributes)));
-        asked.questions(head.uri().path()).chain(own).collect()
+        asked.questions(head.path()).chain(own).collect()
     }
 
     /// What the gate's answer means for the request.

@@ -47,7 +47,8 @@ impl<'a> Head<'a> {
         self.method
     }
 
-    /// What is asked for.
+    /// What is asked for, as the service behind sees it: axum's `Router::nest` takes the prefix
+    /// off. Policies see the whole path.
     pub fn uri(&self) -> &'a Uri {
         self.uri
     }
@@ -77,14 +78,31 @@ impl<'a> Head<'a> {
         self.client_ip
     }
 
+    /// What the client asked for, whatever routers have made of it since.
+    #[inline]
+    fn original_uri(&self) -> &'a Uri {
+        #[cfg(feature = "axum")]
+        if let Some(original) = self.extensions.get::<axum::extract::OriginalUri>() {
+            return &original.0;
+        }
+        self.uri
+    }
+
+    /// The path the client asked for.
+    #[inline]
+    pub(super) fn path(&self) -> &'a str {
+        self.original_uri().path()
+    }
+
     /// The same facts, as policies want them.
     pub(super) fn attributes(&self) -> Attributes<'a> {
+        let uri = self.original_uri();
         let host = self.headers.get(HOST).and_then(|host| host.to_str().ok());
         Attributes {
             method: Some(self.method.as_str()),
-            path: Some(self.uri.path()),
-            query: self.uri.query(),
-            host: self.uri.authority().map(|authority| authority.as_str()).or(host),
+            path: Some(uri.path()),
+            query: uri.query(),
+            host: uri.authority().map(|authority| authority.as_str()).or(host),
             client_ip: self.client_ip,
             headers: Headers::Map(self.headers),
             ..Attributes::default()

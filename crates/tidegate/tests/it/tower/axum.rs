@@ -1,6 +1,7 @@
 //! In front of an axum app, with the address that axum knows.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
@@ -8,6 +9,8 @@ use axum::extract::ConnectInfo;
 use axum::routing::any;
 use http::Request;
 use http_body_util::BodyExt;
+use tidegate::gate::Gate;
+use tidegate::stats::{By, Stats};
 use tidegate::tower::{RateLimitLayer, Rule};
 use tower::ServiceExt;
 
@@ -108,4 +111,27 @@ async fn fields_do_not_depend_on_the_way() {
             }
         }
     }
+}
+
+/// `nest` takes the prefix off the path, so that policies for it used to match nothing.
+#[cfg(feature = "config")]
+#[tokio::test]
+async fn policies_see_the_whole_path_of_what_is_nested() {
+    let text = "policies:\n  - name: api\n    match: { path: \"/api/**\" }\n    key: \"{path}\"\n    limits: [\"1 per 1h sliding-log\"]";
+    let config = tidegate::config::Config::parse(text, "tidegate.yaml").expect("a config");
+    let stats = Arc::new(Stats::default());
+    let gate = Gate::new(tidegate::Limiter::new(), config.policies, Arc::clone(&stats));
+    let limits = RateLimitLayer::over(Arc::new(gate)).build().expect("a layer");
+    let inner = Router::new().route("/users", any(|| async {})).layer(limits);
+    let app = Router::new().nest("/api", inner);
+    let ask = || {
+        let mut request = request(Some([192, 0, 2, 1]));
+        *request.uri_mut() = "/api/users".parse().expect("a path");
+        app.clone().oneshot(request)
+    };
+    for expected in [200, 429] {
+        assert_eq!(ask().await.expect("it cannot fail").status(), expected);
+    }
+    let seen = stats.top(By::Denied, None, 1).routes;
+    assert_eq!(seen.entries[0].name.as_bytes(), b"/api/users");
 }
