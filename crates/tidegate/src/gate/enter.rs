@@ -15,7 +15,7 @@ use super::plan::{Plan, Taking};
 use super::together::first_id;
 use super::{Answer, Gate, GateError, OwnPolicy, Question, Rules, is_timed};
 use crate::asker::Asker;
-use crate::stats::ServiceTimer;
+use crate::stats::{LimitStats, ServiceTimer};
 use crate::store::Told;
 use crate::{CheckError, MAX_CHECKS};
 
@@ -171,15 +171,16 @@ impl Gate {
     }
 }
 
-/// A timer for one request in some; and for every one that an observed policy would have
-/// denied: those are few, and what they cost is why one observes.
+/// A timer for one request in some of each policy; and for every one that an observed policy would
+/// have denied: those are few, and what they cost is why one observes.
 fn service_timer(plan: &Plan<'_>, answer: &Answer<'_>) -> Option<ServiceTimer> {
     if !answer.allowed || answer.lines.is_empty() {
         return None;
     }
     let would_deny = answer.lines.iter().any(|line| !line.decision.allowed);
-    if !would_deny && !ServiceTimer::is_due() {
-        return None;
-    }
-    Some(ServiceTimer::new(plan.outcomes(answer)))
+    // What charges nothing is not counted, so that its turn would never pass.
+    let is_timed = |stats: &LimitStats| would_deny || (plan.charges() && stats.is_due());
+    let mut timed = plan.outcomes(answer).filter(|(stats, _)| is_timed(stats));
+    let first = timed.next()?;
+    Some(ServiceTimer::new(std::iter::once(first).chain(timed)))
 }

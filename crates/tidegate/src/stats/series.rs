@@ -62,6 +62,13 @@ impl LimitStats {
         near
     }
 
+    /// How many it has allowed that were counted where this thread counts.
+    #[inline]
+    pub(super) fn allowed_here(&self) -> u64 {
+        let [allowed, _] = &self.series.stripes[stripe()].by_answer;
+        allowed.iter().map(|count| count.load(Ordering::Relaxed)).sum()
+    }
+
     /// What it is called when this limit does not admit.
     pub(super) fn refusal(&self) -> Outcome {
         refusal(self.series.name.mode)

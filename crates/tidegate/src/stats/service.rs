@@ -4,7 +4,6 @@
 //! policy would have denied are served as fast as the rest, nobody needs it yet. It is
 //! kept per policy that is watched, so its memory has their bound.
 
-use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -35,7 +34,7 @@ pub const SERVICE_BOUNDS: [Duration; LATENCY_BOUNDS.len()] = [
     Duration::from_secs(60),
 ];
 
-/// One admitted request in so many is timed: reading the clock twice would be a good part
+/// One admitted request in so many is timed, by each policy's count: reading the clock twice would be a good part
 /// of what letting it in costs. Those that a policy would have denied are all timed.
 pub const TIMED_EVERY: u8 = 16;
 
@@ -67,16 +66,6 @@ impl ServiceTimer {
         ServiceTimer { of: of.collect(), begun: Instant::now() }
     }
 
-    /// Whether it is an ordinary request's turn to be timed.
-    #[inline]
-    pub(crate) fn is_due() -> bool {
-        thread_local!(static COUNT: Cell<u8> = const { Cell::new(0) });
-        COUNT.with(|count| {
-            count.set((count.get() + 1) % TIMED_EVERY);
-            count.get() == 0
-        })
-    }
-
     /// The request has been served.
     pub fn finish(self) {
         let elapsed = self.begun.elapsed();
@@ -85,6 +74,16 @@ impl ServiceTimer {
 }
 
 impl LimitStats {
+    /// Whether it is the turn of an ordinary request, which was just counted here, to be timed.
+    /// Each policy counts for itself, and not every sixteenth is taken but as many in the steps
+    /// of the golden ratio: traffic that has a rhythm of its own would else always
+    /// have the same requests timed, or none.
+    #[inline]
+    pub(crate) fn is_due(&self) -> bool {
+        const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15; // 2^64 / 1.618...
+        self.allowed_here().wrapping_mul(GOLDEN) < u64::MAX / TIMED_EVERY as u64
+    }
+
     /// A request that was let in under this policy has been served.
     pub(crate) fn served(&self, outcome: Outcome, elapsed: Duration) {
         count(self.watch(), outcome, elapsed);

@@ -16,7 +16,7 @@ use super::core::{Asked, Core, Decided, no_address};
 use super::head::Head;
 use super::ready::{NoAddress, Ready};
 use crate::gate::{Answer, Entered, Rules};
-use crate::stats::{Outcome, ServiceTimer};
+use crate::stats::Outcome;
 
 /// A key as the store sees it. Most fit, so that nothing is allocated for it.
 pub(super) type Name = SmallVec<[u8; 128]>;
@@ -49,6 +49,7 @@ impl Core {
         }
         let policy = rule.policy_for(head);
         let counted = rule.counted(policy)?;
+        let [stats, ..] = counted.own.stats() else { return None };
         let mut name = Name::from_slice(counted.own.prefix());
         match rule.write_key(rules, head, &mut name) {
             Ok(true) => {}
@@ -56,9 +57,9 @@ impl Core {
             Err(NoAddress) => return Some(Decided::Denied(no_address(head).into())),
         }
         let units = rule.units(head).unwrap_or(1);
-        Some(match self.gate.enter_own(&counted.own, &name, units, head.uri().path()) {
+        Some(match self.gate.enter_own(&counted.own, &name, units, head.path()) {
             Ok(told) if told.decision.allowed => {
-                let begun = ServiceTimer::is_due().then(Instant::now);
+                let begun = (units > 0 && stats.is_due()).then(Instant::now);
                 if begun.is_none() && counted.said.is_none() {
                     return Some(Decided::Freely);
                 }

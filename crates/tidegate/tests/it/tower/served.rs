@@ -44,3 +44,41 @@ fn one_request_in_some_is_timed_and_none_that_failed() {
     }
     assert_eq!(count(), 3, "nobody knows how long those would have taken");
 }
+
+/// How many were timed under a policy.
+fn timed(world: &World, policy: &str) -> u64 {
+    let all = world.layer.stats().service_latency();
+    all.iter().filter(|one| &*one.policy == policy).map(|one| one.counts.count()).sum()
+}
+
+/// One count for all layers used to give every turn to the same of two that take turns.
+#[test]
+fn requests_that_take_turns_are_timed_alike() {
+    let every = usize::from(TIMED_EVERY);
+    let quick = || World::with(rule("api", &["1000 per 1m"]));
+    let (one, other) = (quick(), quick());
+    for _ in 0..10 * every {
+        assert_eq!((one.status(from(ALICE, "/")), other.status(from(ALICE, "/"))), (200, 200));
+    }
+    for world in [one, other] {
+        assert!((9..=11).contains(&timed(&world, "api")), "{}", timed(&world, "api"));
+    }
+    // Every second request is denied by one of two rules, and counts under the other as allowed.
+    let world = World::new(|builder| {
+        let odd = rule("odd", &["0 per 1m"]).when(|head| head.uri().path() == "/odd");
+        builder.rule(rule("api", &["1000 per 1m"])).rule(odd)
+    });
+    for _ in 0..10 * every {
+        assert_eq!((world.status(from(ALICE, "/")), world.status(from(ALICE, "/odd"))), (200, 429));
+    }
+    assert!((9..=11).contains(&timed(&world, "api")), "{}", timed(&world, "api"));
+}
+
+#[test]
+fn what_costs_nothing_is_not_timed() {
+    for limits in [&["9 per 1m"][..], &["9 per 1m", "99 per 1h"]] {
+        let world = World::with(rule("api", limits).cost(|_| 0));
+        assert_eq!(world.statuses(|| from(ALICE, "/"), 3), [200; 3]);
+        assert_eq!(timed(&world, "api"), 0);
+    }
+}
