@@ -28,7 +28,8 @@
 //! 1. Does each request cost something that must not be exceeded: a password guessed, an
 //!    e-mail sent, money? Take `sliding-log`; if the limit is in the thousands, `sliding-buckets`.
 //! 2. Is it about fairness among very many keys, and does an estimate do? Take
-//!    `sliding-counter`. Ordinary traffic hardly tells it from the log.
+//!    `sliding-counter`. On recorded traffic 0.06 to 20 % of its decisions differ from the log's where
+//!    keys are really limited; who aims at it gets close to twice the limit.
 //! 3. Is there a steady rate behind it that can only take so much? Take `token-bucket`, with a
 //!    burst as long as the queue in front of it.
 //! 4. Are requests slow, or of very different length? No rate bounds how many run at once:
