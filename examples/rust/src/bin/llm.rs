@@ -1,6 +1,7 @@
 //! A front for a language model whose cost is known only afterwards.
 //!
-//! Each API key has 10,000 tokens a minute. Before the call an estimate is charged (what the
+//! Each API key has 10,000 tokens a minute; who has none, or one that was never given out, has a
+//! few tries. Before the call an estimate is charged (what the
 //! prompt takes, and as much as the answer may); afterwards the handler commits what the model
 //! says it has used, and the rest is given back. A client that hangs up before there is an
 //! answer pays nothing.
@@ -16,9 +17,17 @@ use axum::Router;
 use axum::extract::Extension;
 use axum::http::header::CONTENT_LENGTH;
 use axum::routing::post;
-use tidegate::tower::{Head, RateLimitLayer, Reservation, Rule};
+use tidegate::tower::{Head, Keyless, RateLimitLayer, Reservation, Rule};
 
 type Failed = Box<dyn std::error::Error + Send + Sync>;
+
+/// The keys that were given out. A limit per key holds only for keys that are checked: who could
+/// make one up would have as many limits as they like.
+const KEYS: [&str; 2] = ["k1", "k2"];
+
+fn api_key<'a>(head: &Head<'a>) -> Option<&'a str> {
+    head.header("x-api-key").filter(|key| KEYS.contains(key))
+}
 
 /// What the model may use for an answer if the client does not say.
 const MAX_TOKENS: u64 = 1_000;
@@ -47,14 +56,13 @@ async fn complete(reservation: Option<Extension<Reservation>>, prompt: String) -
 }
 
 fn app() -> Result<Router, Failed> {
-    let by_key = |head: &Head<'_>| head.header("x-api-key").is_some();
     let tokens = Rule::new("tokens", ["10000 per 1m sliding-buckets".parse()?])
-        .key(|head| head.header("x-api-key").map(Into::into))
-        .reserve(estimate)
-        .when(by_key);
+        .key(|head| api_key(head).map(Into::into))
+        .keyless(Keyless::Skip)
+        .reserve(estimate);
     // Who has no key may try it, a little.
-    let visitors =
-        Rule::new("visitors", ["3 per 1h sliding-log".parse()?]).when(move |head| !by_key(head));
+    let visitors = Rule::new("visitors", ["3 per 1h sliding-log".parse()?])
+        .when(|head| api_key(head).is_none());
     // The model has room for so many at once, whoever they are.
     let at_once =
         Rule::new("at-once", ["8 concurrent lease 2m".parse()?]).key(|_| Some("model".into()));
@@ -115,8 +123,11 @@ mod tests {
     #[tokio::test]
     async fn visitors_have_a_few_tries() {
         let app = app().expect("an app");
-        for status in [200, 200, 200, 429] {
-            assert_eq!(ask(&app, asking("?", None, "1")).await.0, status);
+        // A key that was made up is none.
+        for (key, status) in [(None, 200), (Some("x1"), 200), (Some("x2"), 200), (Some("x3"), 429)]
+        {
+            assert_eq!(ask(&app, asking("?", key, "1")).await.0, status);
         }
+        assert_eq!(ask(&app, asking("?", None, "1")).await.0, 429);
     }
 }
