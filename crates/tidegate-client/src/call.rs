@@ -130,6 +130,7 @@ impl Peer {
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Outcome {
     /// Anything that is not to be retried.
     Answered(Fields),
@@ -163,6 +164,7 @@ impl Outcome {
 
 /// The turn of a call lies behind its deadline, so it was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Paused {
     /// How long it would have had to wait.
     pub wait: Duration,

@@ -40,6 +40,7 @@ impl<'a> Question<'a> {
 
 /// Who or what asks.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub enum Subject<'a> {
     /// A request: every policy that matches it applies.
     Request(&'a Attributes<'a>),

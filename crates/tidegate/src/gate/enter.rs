@@ -21,6 +21,7 @@ use crate::{CheckError, MAX_CHECKS};
 
 /// What came of asking to be let in.
 #[derive(Debug)]
+#[non_exhaustive]
 #[must_use = "a permit that is dropped is given back"]
 pub struct Entered<'a> {
     /// The answer.

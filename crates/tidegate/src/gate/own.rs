@@ -10,9 +10,11 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use tidegate_core::Cost;
 
-use super::plan::{Plan, Taking};
+use super::fallback::Asking;
+use super::plan::{Plan, Taking, write_key};
 use super::{Answer, Gate, GateError, Question, Rules, Subject};
-use crate::policy::{Charge, Key, Mode, Policy, holds};
+use crate::attributes::Attributes;
+use crate::policy::{Charge, Key, MAX_LIMITS, Mode, Policy, Template, holds};
 use crate::stats::{Decided, LimitStats};
 
 /// A policy of the program's own, with its counters; from [`Gate::own`].
@@ -48,6 +50,7 @@ impl OwnPolicy {
 
 /// Who is counted under a policy of the program's own.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub enum OwnKey<'a> {
     /// Bytes as they come.
     Given(&'a [u8]),
@@ -66,7 +69,7 @@ pub(crate) struct Charged {
 }
 
 // A bit for every limit a policy can have.
-const _: () = assert!(crate::policy::MAX_LIMITS <= u16::BITS as usize);
+const _: () = assert!(MAX_LIMITS <= u16::BITS as usize);
 
 impl Charged {
     /// What an admitted answer has charged. Not what is only observed and would have
@@ -98,7 +101,7 @@ impl Gate {
         let stats = policy.limits().iter().map(|limit| self.stats().limit(name, limit, mode));
         let stats = stats.collect();
         let mut prefix = SmallVec::<[u8; 128]>::new();
-        super::plan::write_key(name, b"", &mut prefix);
+        write_key(name, b"", &mut prefix);
         OwnPolicy { stats, prefix: prefix.as_slice().into(), policy }
     }
 
@@ -133,7 +136,7 @@ impl Gate {
     pub async fn reset_own(&self, own: &OwnPolicy, key: OwnKey<'_>) -> Result<bool, GateError> {
         let mut name = SmallVec::<[u8; 128]>::new();
         let bytes = key.to_key();
-        super::plan::write_key(own.policy.name(), bytes.as_ref(), &mut name);
+        write_key(own.policy.name(), bytes.as_ref(), &mut name);
         let mut any = false;
         for limit in own.policy.limits() {
             any |= self.limiter.reset(&name, limit);
@@ -177,7 +180,7 @@ impl Gate {
         let Some(shared) = &self.shared else { return self.settle(own, charged, cost) };
         let mut plan = settling(own, charged, cost);
         if charged.locally {
-            self.answer_alone(&plan, shared.nodes(), super::fallback::Asking::CHECK)?;
+            self.answer_alone(&plan, shared.nodes(), Asking::CHECK)?;
         } else {
             self.decide_shared(shared, &mut plan, None).await?;
         }
@@ -202,15 +205,10 @@ fn settling<'a>(own: &'a OwnPolicy, charged: &Charged, cost: Cost) -> Plan<'a> {
     plan
 }
 
-/// The key a template makes of a request, for a policy of the program's own.
 impl Rules {
     /// The key that a template makes of a request, with addresses grouped as these rules
     /// have it.
-    pub fn key(
-        &self,
-        template: &crate::policy::Template,
-        attributes: &crate::attributes::Attributes<'_>,
-    ) -> Key {
+    pub fn key(&self, template: &Template, attributes: &Attributes<'_>) -> Key {
         self.policies().render(template, attributes)
     }
 }

@@ -18,7 +18,9 @@ use std::fmt::{self, Write as _};
 use sha2::{Digest, Sha256};
 use smallvec::SmallVec;
 
+#[cfg(feature = "tower")]
 use super::template::write_group;
+#[cfg(feature = "tower")]
 use crate::identity::IpGroup;
 
 /// The longest a key is: longer ones are cut and carry a digest of the whole.
@@ -49,15 +51,8 @@ impl Key {
         Key(SmallVec::from_slice(&[MISSING]))
     }
 
-    /// The key of an address, as the template `{client_ip}` makes it.
-    #[inline]
-    pub fn of_address(group: IpGroup) -> Self {
-        let mut key = Key(SmallVec::new());
-        key.set_address(group);
-        key
-    }
-
-    /// The same in place.
+    /// Becomes the key of an address, as the template `{client_ip}` makes it.
+    #[cfg(feature = "tower")]
     pub(crate) fn set_address(&mut self, group: IpGroup) {
         self.0.clear();
         write_group(group, &mut self.0);

@@ -15,7 +15,9 @@ use super::series::{LimitStats, stripe};
 use super::watch::Watch;
 
 /// Upper bounds of the buckets: from a cache's answer to a language model's.
-pub const SERVICE_BOUNDS: [Duration; LATENCY_BOUNDS.len()] = [
+pub const SERVICE_BOUNDS: &[Duration] = &BOUNDS;
+
+const BOUNDS: [Duration; LATENCY_BOUNDS.len()] = [
     Duration::from_micros(100),
     Duration::from_micros(250),
     Duration::from_micros(500),
@@ -44,7 +46,7 @@ pub(super) struct Served([Latency; 2]);
 
 impl Default for Served {
     fn default() -> Self {
-        Served([Latency::new(&SERVICE_BOUNDS), Latency::new(&SERVICE_BOUNDS)])
+        Served([Latency::new(&BOUNDS), Latency::new(&BOUNDS)])
     }
 }
 

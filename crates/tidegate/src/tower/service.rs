@@ -40,6 +40,11 @@ impl<S, K> RateLimit<S, K> {
     }
 
     /// The service behind it.
+    pub fn get_mut(&mut self) -> &mut S {
+        &mut self.inner
+    }
+
+    /// The service behind it.
     pub fn into_inner(self) -> S {
         self.inner
     }
