@@ -1,10 +1,11 @@
 //! Layers that cannot be, and layers over a gate.
 
+use std::error::Error;
 use std::sync::Arc;
 
 use tidegate::gate::Gate;
 use tidegate::identity::Identity;
-use tidegate::policy::{Policies, Policy};
+use tidegate::policy::{Policies, Policy, PolicyError};
 use tidegate::stats::Stats;
 use tidegate::tower::{Builder, RateLimitLayer};
 
@@ -68,6 +69,15 @@ fn what_cannot_be_is_said_with_a_way_out() {
         let error = builder.build().expect_err(expected);
         assert_eq!(error.to_string(), expected);
     }
+}
+
+#[test]
+fn an_error_names_its_source() {
+    let unnamed = RateLimitLayer::builder().rule(rule("a b", &["5 per 1m"])).build();
+    let source = unnamed.as_ref().err().and_then(|error| error.source()).expect("a source");
+    assert!(source.is::<PolicyError>(), "{source}");
+    let nothing = RateLimitLayer::builder().build().expect_err("no rule");
+    assert!(nothing.source().is_none());
 }
 
 #[test]
