@@ -36,8 +36,9 @@ const BOUNDS: [Duration; LATENCY_BOUNDS.len()] = [
     Duration::from_secs(60),
 ];
 
-/// One admitted request in so many is timed, by each policy's count: reading the clock twice would be a good part
-/// of what letting it in costs. Those that a policy would have denied are all timed.
+/// One admitted request in so many is timed, by each policy's count: reading the clock twice
+/// would be a good part of what letting it in costs. Those that a policy would have denied are
+/// all timed.
 pub const TIMED_EVERY: u8 = 16;
 
 /// A policy's times: of what it allowed, and of what it would have denied.

@@ -42,8 +42,8 @@
 //! # Ok(()) }
 //! ```
 //!
-//! - `layer.rs`: [`RateLimitLayer`] and its [`Builder`]; `rule.rs`, `ready.rs`: [`Rule`], and what it
-//!   asks; `head.rs`: what it sees;
+//! - `layer.rs`: [`RateLimitLayer`] and its [`Builder`]; `rule.rs`, `ready.rs`: [`Rule`], and
+//!   what it asks; `head.rs`: what it sees;
 //! - `quick.rs`, `core.rs`, `deciding.rs`: asking the gate; `service.rs`: [`RateLimit`], the
 //!   service; `body.rs`, `passing.rs`: what is held meanwhile; `reservation.rs`: what is settled
 //!   afterwards, some of it in the background (`background.rs`);
