@@ -139,7 +139,8 @@ impl Explained<'_> {
             Ok(1) => {}
             Ok(units) => writeln!(f, "  cost    {units}")?,
             Err(found) => {
-                writeln!(f, "  cost    {} holds `{found}`: bad input", chosen.cost())?;
+                let meant = if chosen.mode() == Mode::Observe { "1" } else { "bad input" };
+                writeln!(f, "  cost    {} holds `{found}`: {meant}", chosen.cost())?;
             }
         }
         if let Ok(units) = cost

@@ -95,7 +95,8 @@ impl Policies {
     /// request or are replaced by another that it meets are left out.
     ///
     /// # Errors
-    /// When the request's cost is to come from a part of it that is no number.
+    /// When the request's cost is to come from a part of it that is no number, and the policy
+    /// is enforced. Under one that is only observed such a request costs 1.
     pub fn select<'p>(
         &'p self,
         attributes: &Attributes<'_>,
@@ -236,11 +237,15 @@ fn choose<'p>(policy: &'p Policy, facts: &Facts<'_>) -> Result<Option<Selected<'
     if chosen.mode() == Mode::Off {
         return Ok(None);
     }
-    let cost = chosen.cost().units(facts).map_err(|found| SelectError::BadCost {
-        policy: policy.name().into(),
-        part: chosen.cost().to_string(),
-        found,
-    })?;
+    let cost = match chosen.cost().units(facts) {
+        Ok(units) => units,
+        // What only watches must not make requests fail.
+        Err(_) if chosen.mode() == Mode::Observe => 1,
+        Err(found) => {
+            let (policy, part) = (policy.name().into(), chosen.cost().to_string());
+            return Err(SelectError::BadCost { policy, part, found });
+        }
+    };
     let key = policy.key_template().render(facts);
     Ok(Some(Selected::new(policy, key, variant, cost)))
 }

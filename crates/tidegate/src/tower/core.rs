@@ -18,7 +18,7 @@ use crate::asker::Asker;
 use crate::attributes::{Attributes, Headers};
 use crate::gate::{Entered, Gate, GateError, OwnPolicy, Question, Rules, Subject};
 use crate::headers::{Forms, render_to};
-use crate::policy::Key;
+use crate::policy::{Key, Mode, Selected};
 
 pub(super) type PeerOf = dyn Fn(&Extensions) -> Option<IpAddr> + Send + Sync;
 pub(super) type OnDenied = dyn Fn(&Denied<'_, '_>) -> Response<Bytes> + Send + Sync;
@@ -167,7 +167,7 @@ impl Core {
                 keys.push(made);
             }
         }
-        if self.fixed.is_none() && head.client_ip().is_none() && gate_needs_address(rules) {
+        if self.fixed.is_none() && head.client_ip().is_none() && gate_needs_address(rules, head) {
             return Err(NoAddress);
         }
         Ok((asks, keys))
@@ -223,10 +223,14 @@ pub(super) fn no_address(head: &Head<'_>) -> Response<Bytes> {
     denial::fail(head, StatusCode::INTERNAL_SERVER_ERROR, NO_ADDRESS)
 }
 
-/// Whether some policy counts by address. Asked only where there is none.
+/// Whether a policy that holds for this request, and is enforced, counts by address. Asked only
+/// where there is none. What else is wrong with the request is told by who decides about it.
 #[cold]
-fn gate_needs_address(rules: &Rules) -> bool {
-    rules.policies().iter().any(|policy| uses_address(policy.key_template()))
+fn gate_needs_address(rules: &Rules, head: &Head<'_>) -> bool {
+    let selected = rules.policies().select(&head.attributes()).unwrap_or_default();
+    let needs =
+        |one: &Selected<'_>| one.mode == Mode::Enforce && uses_address(one.policy.key_template());
+    selected.iter().any(needs)
 }
 
 /// Where servers put the address of who connected.

@@ -11,14 +11,14 @@ use super::rule::{CostOf, KeyFrom, Keyless, PlanOf, Rule, When};
 use crate::Limit;
 use crate::gate::{Gate, OwnKey, OwnPolicy, Question, Rules, Subject, is_as_it_comes};
 use crate::headers::{Forms, Said};
-use crate::policy::{Key, Part, Policy, Template, holds, write_group};
+use crate::policy::{Key, Mode, Part, Policy, Template, holds, write_group};
 
 pub(super) struct Ready {
     own: Counted,
     /// By name, in order.
     plans: Vec<(Box<str>, Counted)>,
     key: KeyFrom,
-    /// Whether there is no key without the client's address.
+    /// Whether there is no key without the client's address, and the rule is enforced.
     needs_address: bool,
     plan: Option<Box<PlanOf>>,
     cost: Option<Box<CostOf>>,
@@ -83,11 +83,13 @@ impl Ready {
             plans.push((plan.as_str().into(), own));
         }
         plans.sort_by(|(a, _): &(Box<str>, Counted), (b, _)| a.cmp(b));
-        let needs_address = match &rule.key {
+        let has_address = match &rule.key {
             KeyFrom::Address => true,
             KeyFrom::Template(template) => uses_address(template),
             KeyFrom::Closure(_) => false,
         };
+        // What only watches must not make requests fail.
+        let needs_address = has_address && rule.mode == Mode::Enforce;
         let Rule { key, plan, cost, reserves, when, keyless, .. } = rule;
         let is_quick = |counted: &Counted| {
             counted.own.is_plain() && (counted.said.is_some() || forms == Forms::NONE)
@@ -186,9 +188,10 @@ impl Ready {
     #[inline(always)]
     fn key_of<'a>(&'a self, rules: &Rules, head: &Head<'a>, made: &mut Key) -> Option<AskKey<'a>> {
         match &self.key {
-            KeyFrom::Address => {
-                made.set_address(rules.policies().identity().group(head.client_ip()?));
-            }
+            KeyFrom::Address => match head.client_ip() {
+                Some(ip) => made.set_address(rules.policies().identity().group(ip)),
+                None => *made = Key::missing(),
+            },
             KeyFrom::Template(template) => {
                 let attributes = head.attributes();
                 let skips = self.keyless == Keyless::Skip;

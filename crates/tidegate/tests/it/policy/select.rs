@@ -109,6 +109,12 @@ fn a_cost_that_is_no_number_is_bad_input() {
         let named = config.policies.named("api", b"k", Some(&asked.attributes())).expect("it");
         assert_eq!(named.cost, 1);
     }
+    // What only watches must not make requests fail.
+    let watched = Asked::new("POST /v1/x x-org:newco x-cost:lots");
+    let selected = config.policies.select(&watched.attributes()).expect("it is only observed");
+    assert_eq!((selected[0].mode, selected[0].cost), (Mode::Observe, 1));
+    let explained = config.policies.explain(&watched.attributes()).to_string();
+    assert!(explained.contains("  cost    {header:x-cost} holds `lots`: 1\n"), "{explained}");
     let most = Asked::new("/v1/x x-cost:1000000000000");
     assert_eq!(
         config.policies.select(&most.attributes()).expect("the most")[0].cost,

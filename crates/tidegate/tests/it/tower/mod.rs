@@ -7,6 +7,7 @@ mod built;
 mod denied;
 mod held;
 mod later;
+mod observed;
 mod reserve;
 mod rules;
 mod served;

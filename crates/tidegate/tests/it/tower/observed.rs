@@ -1,0 +1,78 @@
+//! What is only observed changes nothing for anybody.
+
+use std::sync::Arc;
+
+use http::Request;
+use tidegate::config::Config;
+use tidegate::gate::Gate;
+use tidegate::policy::Mode;
+use tidegate::stats::Stats;
+use tidegate::tower::RateLimitLayer;
+
+use super::{World, rule, with};
+use crate::common::limiter;
+
+/// A request of nobody knows whom.
+fn anonymous(path: &str) -> Request<()> {
+    Request::builder().uri(path).body(()).expect("a request")
+}
+
+/// A layer over a gate with these policies.
+fn over(policies: &str) -> World {
+    let (limiter, clock) = limiter();
+    let policies = Config::parse(policies, "test.yaml").expect("a config").policies;
+    let gate = Gate::new(limiter, policies, Arc::new(Stats::new(clock.clock())));
+    World::of(RateLimitLayer::over(Arc::new(gate)).build().expect("a layer"), clock)
+}
+
+#[test]
+fn only_what_is_enforced_wants_an_address() {
+    for (mode, expected) in [(Mode::Enforce, 500), (Mode::Observe, 200), (Mode::Off, 200)] {
+        let by_template = "{client_ip}/{path}".parse().expect("a template");
+        let rules = [
+            rule("api", &["1 per 1m sliding-log"]),
+            rule("api", &["1 per 1m sliding-log"]).key_template(by_template),
+        ];
+        for rule in rules {
+            let world = World::with(rule.mode(mode));
+            assert_eq!(world.statuses(|| anonymous("/"), 2), [expected; 2], "{mode}");
+        }
+    }
+}
+
+#[test]
+fn an_observed_rule_counts_who_has_no_address_under_one_key() {
+    let world = World::with(rule("api", &["2 per 1m sliding-log"]).mode(Mode::Observe));
+    assert_eq!(world.statuses(|| anonymous("/"), 3), [200; 3]);
+    let series = world.layer.stats().series();
+    let api = series.iter().find(|one| &*one.policy == "api").expect("it is counted");
+    assert_eq!((api.allowed[0], api.refused[0]), (2, 1));
+}
+
+#[test]
+fn only_a_policy_that_holds_wants_an_address() {
+    let policy = |mode: &str| {
+        format!(
+            r#"policies: [{{ name: api, match: {{ path: /api }}, key: "{{client_ip}}", mode: {mode}, limits: 5 per 1m }}]"#
+        )
+    };
+    let rows = [
+        ("enforce", "/api", 500),
+        ("enforce", "/other", 200),
+        ("observe", "/api", 200),
+        ("off", "/api", 200),
+    ];
+    for (mode, path, expected) in rows {
+        assert_eq!(over(&policy(mode)).status(anonymous(path)), expected, "{mode} {path}");
+    }
+}
+
+#[test]
+fn a_cost_that_cannot_be_read_matters_where_it_is_enforced() {
+    for (mode, expected) in [("enforce", 400), ("observe", 200), ("off", 200)] {
+        let world = over(&format!(
+            r#"policies: [{{ name: api, key: all, mode: {mode}, cost: "{{header:x-cost}}", limits: 5 per 1m }}]"#
+        ));
+        assert_eq!(world.status(with(anonymous("/"), "x-cost", "lots")), expected, "{mode}");
+    }
+}
