@@ -21,7 +21,7 @@ use crate::{Check, CheckError, MemoryStore, Verdict};
 
 /// The most waiters in one queue: beyond it the answer is a denial. Playing a queue
 /// of this length through is no longer short work, and other newcomers of the
-/// same limiter wait for it.
+/// same limiter wait for it. So who comes to a full queue is told without that.
 const MAX_QUEUE: usize = 1024;
 
 /// Queues by what their waiters wait for.
@@ -36,6 +36,8 @@ pub(crate) struct Queues {
 struct Waiter {
     ticket: u64,
     costs: Box<[Cost]>,
+    /// When it would pass, as it was told when it came.
+    due: Timestamp,
     waker: Option<Waker>,
 }
 
@@ -50,23 +52,20 @@ impl Queues {
         let (name, costs) = store.shape(checks)?;
         let (ticket, until) = {
             let mut queues = self.queues.lock();
-            let ahead = queues.get(&name).map_or(0, VecDeque::len);
-            if ahead == 0 {
-                let verdict = store.decide_all(&Request::new(checks), None)?;
-                let waits = verdict.retry_after().as_micros().is_some_and(|us| us <= max_wait_us);
-                if verdict.allowed || !waits {
-                    return Ok(verdict);
+            let verdict = match queues.get(&name).filter(|queue| !queue.is_empty()) {
+                None => store.decide_all(&Request::new(checks), None)?,
+                Some(queue) if queue.len() >= MAX_QUEUE => {
+                    return store.forecast_after(checks, queue.back().map(|last| last.due));
                 }
-            } else {
-                let forecast = forecast(store, checks, queues[&name].iter())?;
-                let wait = forecast.retry_after().as_micros();
-                if ahead >= MAX_QUEUE || wait.is_none_or(|us| us > max_wait_us) {
-                    return Ok(forecast);
-                }
-            }
+                Some(queue) => forecast(store, checks, queue.iter())?,
+            };
+            let wait_us = verdict.retry_after().as_micros().filter(|us| *us <= max_wait_us);
+            let Some(wait_us) = wait_us.filter(|_| !verdict.allowed) else { return Ok(verdict) };
             let ticket = self.next_ticket.fetch_add(1, Ordering::Relaxed);
-            queues.entry(name).or_default().push_back(Waiter { ticket, costs, waker: None });
-            (ticket, store.clock().now().plus_micros(max_wait_us))
+            let now = store.clock().now();
+            let waiter = Waiter { ticket, costs, due: now.plus_micros(wait_us), waker: None };
+            queues.entry(name).or_default().push_back(waiter);
+            (ticket, now.plus_micros(max_wait_us))
         };
         Waiting { queues: self, store, checks, name, ticket, until, timer: None }.await
     }
@@ -89,7 +88,8 @@ impl Queues {
             return None;
         }
         let ticket = self.next_ticket.fetch_add(1, Ordering::Relaxed);
-        queue.push_back(Waiter { ticket, costs: Box::default(), waker: None });
+        let due = Timestamp::from_micros(0);
+        queue.push_back(Waiter { ticket, costs: Box::default(), due, waker: None });
         Some(ticket)
     }
 

@@ -261,6 +261,15 @@ fn a_queue_is_bounded() {
         }
     }
     assert_eq!(queue.len(), 1_024);
+    // Who is turned away is told the least it would wait, and that is no work: nobody who
+    // waits is looked at, which would take memory for each.
+    let mut told = None;
+    let asked = allocation_counter::measure(|| {
+        told = Some(at_once(&limiter, &checks, LONG));
+    });
+    assert!(asked.bytes_total < 1_024, "{} bytes", asked.bytes_total);
+    let retry_after = told.expect("an answer").retry_after();
+    assert_eq!(retry_after.as_micros(), Some(1_024 * S));
 }
 
 proptest! {

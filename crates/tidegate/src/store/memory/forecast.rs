@@ -44,10 +44,31 @@ impl MemoryStore {
         checks: &[Check<'_>],
         ahead: &[&[Cost]],
     ) -> Result<Verdict, CheckError> {
+        self.forecast_from(checks, ahead, None)
+    }
+
+    /// The same behind so many that they are not played through: it has to wait until
+    /// `turn`, when the last of them was told to pass. What they charge is not known, so that
+    /// this is the least it would wait.
+    pub(crate) fn forecast_after(
+        &self,
+        checks: &[Check<'_>],
+        turn: Option<Timestamp>,
+    ) -> Result<Verdict, CheckError> {
+        self.forecast_from(checks, &[], turn)
+    }
+
+    fn forecast_from(
+        &self,
+        checks: &[Check<'_>],
+        ahead: &[&[Cost]],
+        turn: Option<Timestamp>,
+    ) -> Result<Verdict, CheckError> {
         let (plans, members) = self.plan(checks, false)?;
         let now = self.clock.now();
         let mut copies = self.copy_states(&plans, now);
-        let passes = ahead.iter().try_fold(now, |at, costs| pass(&mut copies, costs, at));
+        let from = turn.map_or(now, |turn| turn.max(now));
+        let passes = ahead.iter().try_fold(from, |at, costs| pass(&mut copies, costs, at));
         let turn = passes.unwrap_or(now);
         // What is left when it is this request's turn, as if it were so now.
         let mut answers: SmallVec<[(usize, Decision); 4]> =
