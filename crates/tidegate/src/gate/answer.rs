@@ -122,12 +122,10 @@ impl<'a> Answer<'a> {
         Answer { allowed, decided, no_room: false, lines, speaker }
     }
 
-    /// The same, denied because others are before it: of what it wants, what is
+    /// What would pass, denied because others are before it: of what it wants, what is
     /// left is theirs.
     pub(super) fn in_line(mut self) -> Self {
-        if self.allowed
-            && let Some(line) = self.speaker.and_then(|speaker| self.lines.get_mut(speaker))
-        {
+        if let Some(line) = self.speaker.and_then(|speaker| self.lines.get_mut(speaker)) {
             line.decision.allowed = false;
             line.decision.retry_after = RetryAfter::Micros(IN_LINE_RETRY_US);
             self.allowed = false;

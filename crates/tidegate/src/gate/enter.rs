@@ -55,7 +55,8 @@ impl Gate {
 
     /// The same over any store; and with `max_wait` at the earliest moment it passes, or at
     /// once if that would take longer, as in [`Gate::wait`]. Places are not waited for: a
-    /// request that would hold one is decided at once.
+    /// request that must have one is decided at once. One that is only observed is taken when
+    /// the wait is over.
     ///
     /// Dropped while a shared store decides, it leaves what that charges and holds: places there
     /// end with their lease.
@@ -82,18 +83,12 @@ impl Gate {
         let begun = Instant::now();
         let mut plan = Plan::default();
         self.fill_entering(rules, questions, &mut plan)?;
-        let max_wait = max_wait.filter(|_| !plan.holds() && !plan.is_empty());
+        let max_wait = max_wait.filter(|_| plan.can_wait());
         let outcome = match (&self.shared, max_wait) {
-            (None, Some(max_wait)) => {
-                let verdict = self.limiter.wait(&plan.checks(), max_wait).await?;
-                (plan.answer(&verdict), None)
-            }
+            (_, Some(max_wait)) => self.enter_in_turn(asker, &mut plan, max_wait).await?,
             (None, None) => self.enter_here(&mut plan, questions)?,
-            (Some(shared), Some(max_wait)) => {
-                (self.wait_planned(asker, shared, &plan, max_wait).await?, None)
-            }
             (Some(shared), None) if plan.holds() => {
-                asker.asks(self.hold_shared(shared, &plan, None)).await?
+                asker.asks(self.hold_shared(shared, &mut plan, None)).await?
             }
             (Some(shared), None) => {
                 let id = first_id(questions).filter(|_| plan.charges());
@@ -130,9 +125,7 @@ impl Gate {
         if !plan.holds() {
             return Ok((self.answer_here(plan, first_id(questions))?, None));
         }
-        let acquired = self.limiter.acquire(&plan.checks())?;
-        let answer = plan.answer(acquired.verdict());
-        Ok((answer, acquired.permit().map(HeldPermit::Here)))
+        self.hold_here(plan)
     }
 
     fn entered<'a>(

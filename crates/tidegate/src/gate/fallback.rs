@@ -113,7 +113,10 @@ impl Gate {
     }
 
     /// What checks would be answered here, without charging any.
-    fn look_here(&self, checks: &[Check<'_>]) -> Result<SmallVec<[Decision; 4]>, GateError> {
+    pub(super) fn look_here(
+        &self,
+        checks: &[Check<'_>],
+    ) -> Result<SmallVec<[Decision; 4]>, GateError> {
         if checks.is_empty() {
             return Ok(SmallVec::new());
         }

@@ -20,7 +20,8 @@
 //!   here; `own.rs`: policies that are code;
 //! - `answer.rs`, `held.rs`: what is answered; `rules.rs`: policies with their counters;
 //! - `shared.rs`: a store that nodes share; `remote.rs`: asking it; `fallback.rs`: what
-//!   is answered when it fails; `turns.rs`: waiting for it in order.
+//!   is answered when it fails;
+//! - `waiting.rs`, `turns.rs`: waiting in order; `quotas.rs`: of several one is enough.
 
 mod agree;
 mod answer;
@@ -32,11 +33,13 @@ mod held;
 mod own;
 mod plain;
 mod plan;
+mod quotas;
 mod remote;
 mod rules;
 mod shared;
 mod together;
 mod turns;
+mod waiting;
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -61,8 +64,10 @@ pub use self::together::Together;
 
 use self::plan::{Plan, Taking};
 use self::shared::Shared;
+use crate::asker::Asker;
 use crate::policy::{Mode, Policies};
 use crate::stats::{Decided, LimitStats, Seen, Stats};
+use crate::wait::Queues;
 use crate::{Limiter, Request};
 
 /// One decision in this many is timed: reading the clock twice would be a good
@@ -76,6 +81,8 @@ pub struct Gate {
     /// Where counts are kept, if not in the limiter.
     shared: Option<Shared>,
     rules: ArcSwap<Rules>,
+    /// Who waits where that cannot be played through, by what they wait for.
+    queues: Queues,
     stats: Arc<Stats>,
     /// Where limits given by callers are counted.
     caller: [Arc<LimitStats>; 1],
@@ -85,7 +92,8 @@ impl Gate {
     /// These policies in front of this limiter.
     pub fn new(limiter: Limiter, policies: Policies, stats: Arc<Stats>) -> Self {
         let rules = ArcSwap::from_pointee(Rules::new(policies, &stats));
-        Gate { limiter, shared: None, rules, caller: [stats.caller()], stats }
+        let queues = Queues::default();
+        Gate { limiter, shared: None, rules, queues, caller: [stats.caller()], stats }
     }
 
     /// The same over a store that `nodes` gates share. The limiter then is this node's own
@@ -222,8 +230,8 @@ impl Gate {
     /// part in it.
     ///
     /// Over a shared store nobody can say beforehand how long those waiting on all nodes
-    /// will take. Those with the same keys and limits wait in order on each node, and
-    /// only the first of them asks; who would wait for longer than `max_wait` even if alone
+    /// will take; nor, where a request meets several quotas, which will have room. Those with
+    /// the same keys and limits wait in order on each node, and only the first of them asks; who would wait for longer than `max_wait` even if alone
     /// is denied at once, and so is who is not first by then.
     ///
     /// # Errors
@@ -234,14 +242,9 @@ impl Gate {
         question: &Question<'a>,
         max_wait: Duration,
     ) -> Result<Answer<'a>, GateError> {
-        if let Some(shared) = &self.shared {
-            return self.wait_shared(shared, rules, question, max_wait).await;
-        }
         let mut plan = Plan::default();
         plan.fill(self, rules, question, Taking::Nothing)?;
-        let checks = plan.checks();
-        let verdict = self.limiter.wait(&checks, max_wait).await?;
-        let answer = plan.answer(&verdict);
+        let answer = self.wait_planned(&Asker::default(), &mut plan, max_wait).await?;
         self.record(&plan, &answer, named(question), None);
         Ok(answer)
     }
@@ -262,11 +265,25 @@ impl Gate {
         self.in_memory()?;
         let mut plan = Plan::default();
         plan.fill(self, rules, question, Taking::Permit(lease))?;
-        let acquired = self.limiter.acquire(&plan.checks())?;
-        let answer = plan.answer(acquired.verdict());
+        let (answer, permit) = self.hold_here(&mut plan)?;
         self.record(&plan, &answer, named(question), None);
         let (lease, most) = held::leases(&plan, lease);
-        Ok(Held { permit: acquired.permit().map(HeldPermit::Here), answer, lease, most })
+        Ok(Held { permit, answer, lease, most })
+    }
+
+    /// Takes places in this process's memory; again where a quota was used up and another
+    /// has room.
+    fn hold_here<'a>(
+        &self,
+        plan: &mut Plan<'a>,
+    ) -> Result<(Answer<'a>, Option<HeldPermit>), GateError> {
+        loop {
+            let acquired = self.limiter.acquire(&plan.checks())?;
+            let answer = plan.answer(acquired.verdict());
+            if answer.allowed || !plan.spend(&answer) {
+                return Ok((answer, acquired.permit().map(HeldPermit::Here)));
+            }
+        }
     }
 
     /// Takes a permit, over any store. One of a shared store is not given back on drop:

@@ -31,10 +31,11 @@ pub(super) enum Taking {
     Permit(Option<Duration>),
 }
 
-/// The checks of one question, or of several that are decided together. Made empty and filled where it lies: it is large.
+/// The checks of one question, or of several that are decided together. Made empty and filled
+/// where it lies: it is large.
 #[derive(Default)]
 pub(super) struct Plan<'a> {
-    parts: SmallVec<[Part<'a>; 4]>,
+    pub(super) parts: SmallVec<[Part<'a>; 4]>,
     /// The keys of all parts as the store sees them.
     keys: KeyBytes,
     /// `concurrency` limits with the lease that was asked for, in order.
@@ -43,7 +44,7 @@ pub(super) struct Plan<'a> {
     /// empty if none do.
     agreed: Vec<Agreed<'a>>,
     /// How many quotas there are, of which one is enough.
-    quotas: usize,
+    pub(super) quotas: usize,
 }
 
 /// One policy, or the caller's own limits.
@@ -52,9 +53,9 @@ pub(super) struct Part<'a> {
     /// Which question it belongs to.
     pub(super) question: usize,
     /// Whether it is a quota that has a say.
-    quota: bool,
+    pub(super) quota: bool,
     /// Whether it is a quota that is used up, and is passed over for another.
-    spent: bool,
+    pub(super) spent: bool,
     /// Whose place it takes.
     replaces: &'a [Box<str>],
     pub(super) limits: &'a [Limit],
@@ -313,6 +314,35 @@ impl<'a> Plan<'a> {
         self.parts.iter().any(Part::holds)
     }
 
+    /// Whether there is something to wait for: a limit that has a say, and no place that must
+    /// be had.
+    pub(super) fn can_wait(&self) -> bool {
+        let mut enforced = self.parts.iter().filter(|part| part.mode == Mode::Enforce);
+        enforced.clone().any(|part| !part.limits.is_empty()) && !enforced.any(Part::holds)
+    }
+
+    /// Takes out the policies that are only observed and have places, as a plan of their own.
+    pub(super) fn set_aside_places(&mut self) -> Plan<'a> {
+        let mut aside = Plan::default();
+        let is_watched = |part: &Part<'_>| part.mode == Mode::Observe && part.holds();
+        if !self.parts.iter().any(is_watched) {
+            return aside;
+        }
+        // Where a part's key lies stays true.
+        aside.keys.clone_from(&self.keys);
+        let (watched, rest) = self.parts.drain(..).partition(is_watched);
+        (aside.parts, self.parts) = (watched, rest);
+        self.agree();
+        aside.agree();
+        aside
+    }
+
+    /// Takes back what was set aside, behind everything else.
+    pub(super) fn rejoin(&mut self, aside: Plan<'a>) {
+        self.parts.extend(aside.parts);
+        self.agree();
+    }
+
     /// What came of each policy: where it is counted, and how.
     pub(super) fn outcomes<'s>(
         &'s self,
@@ -344,37 +374,9 @@ impl<'a> Plan<'a> {
         self.quotas < 2 && self.parts.iter().all(|part| part.deny_cache)
     }
 
-    /// After a denial: passes over the quotas that denied, if nothing else did and another
-    /// quota has room. Says whether it is worth asking again, which it is fewer times than
-    /// there are quotas. A denial charges nothing, so that asking again is all there is to it.
-    pub(super) fn spend(&mut self, answer: &Answer<'_>) -> bool {
-        // What was not decided by the store is not asked again: it may have been charged.
-        let is_exact = answer.decided == Decided::Exact;
-        if self.quotas < 2 || answer.allowed || answer.no_room || !is_exact {
-            return false;
-        }
-        let mut lines = answer.lines.iter();
-        let mut denies = SmallVec::<[bool; 4]>::new();
-        for part in &self.parts {
-            let mut own = lines.by_ref().take(part.limits.len());
-            denies.push(own.any(|line| !line.decision.allowed));
-            own.for_each(drop);
-        }
-        let has_say = |part: &Part<'_>| part.mode == Mode::Enforce && !part.spent;
-        let all = || self.parts.iter().zip(&denies).filter(|(part, _)| has_say(part));
-        let others_deny = all().any(|(part, denies)| !part.quota && *denies);
-        let has_room = all().any(|(part, denies)| part.quota && !denies);
-        if others_deny || !has_room {
-            return false;
-        }
-        for (part, denies) in self.parts.iter_mut().zip(&denies) {
-            part.spent |= part.quota && *denies;
-        }
-        true
-    }
-
     /// Sees to it that questions which differ about one count can be decided.
     pub(super) fn agree(&mut self) {
+        self.agreed.clear();
         self.agreed = self.agreement();
     }
 

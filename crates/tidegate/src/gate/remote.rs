@@ -9,18 +9,15 @@
 
 use std::time::{Duration, Instant};
 
-use tidegate_core::{Limit, RetryAfter, Timestamp};
+use tidegate_core::Limit;
 
 use super::fallback::{Alone, Asking, looking, never};
 use super::held::{Held, HeldPermit, SharedPermit, leases};
 use super::plan::{self, Plan, Taking};
 use super::shared::{Shared, all};
-use super::turns::{Place, sleep};
 use super::{Answer, Gate, GateError, Question, Rules, named};
-use crate::asker::Asker;
-use crate::stats::Decided;
 use crate::store::PermitAct;
-use crate::{Clock, Request, StoreError, Verdict};
+use crate::{Request, StoreError, Verdict};
 
 impl Gate {
     pub(super) async fn check_shared<'a>(
@@ -81,7 +78,7 @@ impl Gate {
     }
 
     /// What the store would answer, without charging anything; `None` if it fails.
-    async fn look_shared<'a>(
+    pub(super) async fn look_shared<'a>(
         &self,
         shared: &Shared,
         plan: &Plan<'a>,
@@ -99,79 +96,6 @@ impl Gate {
         }
     }
 
-    pub(super) async fn wait_shared<'a>(
-        &'a self,
-        shared: &'a Shared,
-        rules: &'a Rules,
-        question: &Question<'a>,
-        max_wait: Duration,
-    ) -> Result<Answer<'a>, GateError> {
-        let mut plan = Plan::default();
-        plan.fill(self, rules, question, Taking::Nothing)?;
-        let answer = self.wait_planned(&Asker::default(), shared, &plan, max_wait).await?;
-        self.record(&plan, &answer, named(question), None);
-        Ok(answer)
-    }
-
-    pub(super) async fn wait_planned<'a>(
-        &self,
-        asker: &Asker,
-        shared: &Shared,
-        plan: &Plan<'a>,
-        max_wait: Duration,
-    ) -> Result<Answer<'a>, GateError> {
-        let clock = self.limiter.store().clock();
-        let max_wait_us = u64::try_from(max_wait.as_micros()).unwrap_or(u64::MAX);
-        let until = clock.now().plus_micros(max_wait_us);
-        let (name, _) = self.limiter.store().shape(&plan.checks())?;
-        match Place::new(&shared.queues, name) {
-            Some(place) => self.wait_in_line(asker, shared, plan, (&place, until)).await,
-            None => self.turn_down(shared, plan).await,
-        }
-    }
-
-    async fn wait_in_line<'a>(
-        &self,
-        asker: &Asker,
-        shared: &Shared,
-        plan: &Plan<'a>,
-        (place, until): (&Place<'_>, Timestamp),
-    ) -> Result<Answer<'a>, GateError> {
-        let clock = self.limiter.store().clock();
-        if !place.is_first() {
-            let looked = self.look_shared(shared, plan).await?;
-            let hopeless = |answer: &Answer<'_>| !answer.allowed && !waits(answer, clock, until);
-            // Even alone it would wait for too long.
-            if let Some(answer) = looked.filter(hopeless) {
-                return Ok(answer);
-            }
-            if !place.turn(clock, until).await {
-                return self.turn_down(shared, plan).await;
-            }
-        }
-        loop {
-            let answer = asker.asks(self.decide_once(shared, plan, None)).await?;
-            if asker.is_gone() || !waits(&answer, clock, until) {
-                return Ok(answer);
-            }
-            let wait_us = answer.retry_after().as_micros().unwrap_or_default();
-            sleep(clock, clock.now().plus_micros(wait_us)).await;
-        }
-    }
-
-    /// The denial of somebody whose turn does not come.
-    async fn turn_down<'a>(
-        &self,
-        shared: &Shared,
-        plan: &Plan<'a>,
-    ) -> Result<Answer<'a>, GateError> {
-        match self.look_shared(shared, plan).await? {
-            Some(answer) => Ok(answer.in_line()),
-            // Where the store fails there is no line to stand in.
-            None => Ok(self.answer_alone(plan, shared.nodes(), Asking::CHECK)?.answer),
-        }
-    }
-
     pub(super) async fn acquire_shared<'a>(
         &'a self,
         shared: &'a Shared,
@@ -182,13 +106,29 @@ impl Gate {
         let begun = Instant::now();
         let mut plan = Plan::default();
         plan.fill(self, rules, question, Taking::Permit(lease))?;
-        let (answer, permit) = self.hold_shared(shared, &plan, lease).await?;
+        let (answer, permit) = self.hold_shared(shared, &mut plan, lease).await?;
         self.record(&plan, &answer, named(question), Some(begun.elapsed()));
         let (lease, most) = leases(&plan, lease);
         Ok(Held { permit, answer, lease, most })
     }
 
+    /// Takes places in the store, or with those who answer when it fails; again where a quota
+    /// was used up and another has room.
     pub(super) async fn hold_shared<'a>(
+        &self,
+        shared: &Shared,
+        plan: &mut Plan<'a>,
+        lease: Option<Duration>,
+    ) -> Result<(Answer<'a>, Option<HeldPermit>), GateError> {
+        loop {
+            let (answer, permit) = self.hold_once(shared, plan, lease).await?;
+            if answer.allowed || !plan.spend(&answer) {
+                return Ok((answer, permit));
+            }
+        }
+    }
+
+    async fn hold_once<'a>(
         &self,
         shared: &Shared,
         plan: &Plan<'a>,
@@ -298,12 +238,4 @@ impl Gate {
         let reset = all(asked.collect()).await.into_iter();
         Ok(reset.collect::<Result<Vec<bool>, StoreError>>()?.into_iter().any(|reset| reset))
     }
-}
-
-/// Whether a denial is worth waiting out until then. A store's failure is not.
-fn waits(answer: &Answer<'_>, clock: &Clock, until: Timestamp) -> bool {
-    let left_us = until.as_micros().saturating_sub(clock.now().as_micros());
-    !answer.allowed
-        && answer.decided != Decided::FailedClosed
-        && matches!(answer.retry_after(), RetryAfter::Micros(us) if us <= left_us)
 }

@@ -16,7 +16,6 @@ use tidegate_core::{Limit, PermitId};
 
 use crate::stats::Stats;
 use crate::store::PermitAct;
-use crate::wait::Queues;
 use crate::{Request, Store, StoreError, Verdict};
 
 /// What a store is asked for, on its way.
@@ -73,13 +72,11 @@ pub(super) struct Shared {
     store: Arc<dyn SharedStore>,
     /// How many share the limits.
     nodes: AtomicU32,
-    /// Who waits on this node, by what they wait for.
-    pub(super) queues: Queues,
 }
 
 impl Shared {
     pub(super) fn new(store: Arc<dyn SharedStore>, nodes: u32) -> Self {
-        Shared { store, nodes: AtomicU32::new(nodes.max(1)), queues: Queues::default() }
+        Shared { store, nodes: AtomicU32::new(nodes.max(1)) }
     }
 
     pub(super) fn store(&self) -> &dyn SharedStore {

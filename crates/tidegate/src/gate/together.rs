@@ -28,7 +28,8 @@ impl Gate {
     /// Answers several questions as one request: all are charged or none. Each has its own
     /// subject and cost; what one of them meets may replace what another meets. Where two are
     /// counted in one place, the strictest of their limits holds for both, and what one gives
-    /// back is set off against what the other asks for. Of idempotency ids, request ids and paths the first that is given holds for all.
+    /// back is set off against what the other asks for. Of idempotency ids, request ids and
+    /// paths the first that is given holds for all.
     ///
     /// # Errors
     /// As [`Gate::check`]; and [`CheckError::TooManyChecks`] when more than [`MAX_CHECKS`]

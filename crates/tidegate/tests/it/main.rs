@@ -21,6 +21,8 @@ mod concurrency;
 #[cfg(all(not(loom), feature = "config"))]
 mod config;
 #[cfg(all(not(loom), feature = "config"))]
+mod entering;
+#[cfg(all(not(loom), feature = "config"))]
 mod envoy;
 #[cfg(all(not(loom), feature = "config"))]
 mod gate;

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tidegate::policy::Mode;
+
 use super::{ALICE, World, from, rule};
 use crate::futures::{Polled, Started};
 
@@ -65,4 +67,23 @@ fn places_are_not_waited_for() {
     assert_eq!(at_once(&world), 429);
     drop(held);
     assert_eq!(at_once(&world), 200);
+}
+
+/// They are outside the decision; and held for as long as the request is served.
+#[test]
+fn places_that_are_only_observed_do_not_end_the_waiting() {
+    let world = World::new(|builder| {
+        let places = rule("jobs", &["1 concurrent lease 30s"]).mode(Mode::Observe);
+        let slow = rule("slow", &["1 per 10s sliding-log"]);
+        builder.rule(places).rule(slow).max_wait(Duration::from_secs(15))
+    });
+    assert_eq!(at_once(&world), 200);
+    let Started::Pending(mut second) = Polled::start(world.call(from(ALICE, "/"))) else {
+        panic!("it does not wait")
+    };
+    world.clock.advance(Duration::from_secs(10));
+    let response = second.poll().expect("its turn");
+    assert_eq!(world.left("jobs", "192.0.2.1"), 0, "it is being served");
+    drop(response);
+    assert_eq!(world.left("jobs", "192.0.2.1"), 1);
 }

@@ -1,0 +1,89 @@
+//! Letting requests in, at once or in turn, in memory and over a store that others share.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate::attributes::Attributes;
+use tidegate::config::Config;
+use tidegate::gate::{Gate, Question, Rules, Subject};
+use tidegate::stats::Stats;
+use tidegate::{ManualClock, MemoryOptions, MemoryStore};
+
+use crate::common::limiter;
+use crate::futures::{Polled, Started, block_on};
+
+const POLICIES: &str = "
+policies:
+  - { name: often, key: all, limits: 1 per 10s sliding-log, quota: true }
+  - { name: seldom, key: all, limits: 2 per 1h sliding-log, quota: true }
+  - { name: places, match: { path: /held }, key: all, limits: 9 concurrent }
+";
+
+/// A gate that counts here, and one that does so elsewhere.
+fn gates() -> [(Gate, ManualClock); 2] {
+    [false, true].map(|elsewhere| {
+        let (limiter, clock) = limiter();
+        let policies = Config::parse(POLICIES, "test.yaml").expect("a config").policies;
+        let gate = Gate::new(limiter, policies, Arc::new(Stats::new(clock.clock())));
+        let store = MemoryStore::new(MemoryOptions::default(), clock.clock()).expect("memory");
+        (if elsewhere { gate.over(Arc::new(store), 1) } else { gate }, clock)
+    })
+}
+
+fn request(path: &str) -> Attributes<'_> {
+    Attributes { path: Some(path), ..Attributes::default() }
+}
+
+/// Lets a request in, or asks without serving it; says whether it may go ahead.
+async fn ask(
+    gate: &Gate,
+    rules: &Rules,
+    attributes: &Attributes<'_>,
+    max_wait: Option<Duration>,
+    serves: bool,
+) -> bool {
+    let question = Question::new(Subject::Request(attributes));
+    match max_wait.filter(|_| !serves) {
+        Some(max_wait) => gate.wait(rules, &question, max_wait).await.expect("sound").allowed,
+        None => {
+            let entered = gate.enter_async(rules, &[question], max_wait).await;
+            entered.expect("sound").answer.allowed
+        }
+    }
+}
+
+#[test]
+fn one_quota_is_enough_also_for_who_would_wait() {
+    let attributes = request("/");
+    for serves in [false, true] {
+        for (gate, clock) in gates() {
+            let rules = gate.rules_owned();
+            let start = |seconds| {
+                let max_wait = Some(Duration::from_secs(seconds));
+                Polled::start(ask(&gate, &rules, &attributes, max_wait, serves))
+            };
+            // Both have room, then one of them.
+            for _ in 0..2 {
+                assert!(matches!(start(5), Started::Ready(true)));
+            }
+            assert!(matches!(start(9), Started::Ready(false)), "none has room for 10 s");
+            let Started::Pending(mut first) = start(10) else { panic!("it does not wait") };
+            let Started::Pending(mut second) = start(15) else { panic!("it does not wait") };
+            clock.advance(Duration::from_micros(9_999_999));
+            assert_eq!(first.poll(), None);
+            clock.advance(Duration::from_micros(1));
+            assert_eq!((second.poll(), first.poll()), (None, Some(true)), "in order");
+            assert_eq!(second.poll(), Some(false), "its turn has come, and 10 s are too long");
+        }
+    }
+}
+
+#[test]
+fn one_quota_is_enough_where_a_place_is_held() {
+    let attributes = request("/held");
+    for (gate, _) in gates() {
+        let rules = gate.rules_owned();
+        let allowed = [(); 3].map(|()| block_on(ask(&gate, &rules, &attributes, None, true)));
+        assert_eq!(allowed, [true, true, false], "shared: {}", gate.is_shared());
+    }
+}
