@@ -5,6 +5,8 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tidegate_core::{Decision, Limit, ResetAfter, RetryAfter};
 
+use super::own::OwnPolicy;
+use super::plan::Part;
 use crate::headers::{self, Shown};
 use crate::policy::Mode;
 use crate::stats::Decided;
@@ -37,6 +39,8 @@ pub struct Answer<'a> {
 pub struct Line<'a> {
     /// The name of its policy; `None` for a limit of the caller's own.
     pub policy: Option<&'a str>,
+    /// The policy itself, if it is the program's own.
+    pub(super) own: Option<&'a OwnPolicy>,
     /// The limit.
     pub limit: &'a Limit,
     /// Whether it has a say.
@@ -49,12 +53,7 @@ pub struct Line<'a> {
 
 impl<'a> Line<'a> {
     /// What is answered for a limit whose store failed, without asking anybody else.
-    pub(super) fn failed(
-        policy: Option<&'a str>,
-        limit: &'a Limit,
-        mode: Mode,
-        allowed: bool,
-    ) -> Self {
+    pub(super) fn failed(part: &Part<'a>, limit: &'a Limit, allowed: bool) -> Self {
         let retry_after =
             if allowed { RetryAfter::Now } else { RetryAfter::Micros(FAILED_RETRY_US) };
         let decision = Decision {
@@ -65,7 +64,7 @@ impl<'a> Line<'a> {
             reset_after: ResetAfter::from_micros(0),
         };
         let decided = if allowed { Decided::FailedOpen } else { Decided::FailedClosed };
-        Line { policy, limit, mode, decision, decided }
+        part.line(limit, decision, decided)
     }
 
     /// What is left; `None` where nobody knows, because the store failed.
@@ -99,8 +98,8 @@ impl<'a> Answer<'a> {
 
     /// The same, from what the store said.
     pub(crate) fn plain(policy: Option<&'a str>, limit: &'a Limit, told: Told) -> Self {
-        let decided = Decided::Exact;
-        let line = Line { policy, limit, mode: Mode::Enforce, decision: told.decision, decided };
+        let (decision, decided) = (told.decision, Decided::Exact);
+        let line = Line { policy, own: None, limit, mode: Mode::Enforce, decision, decided };
         Answer { no_room: told.no_room, ..Answer::of_one(line) }
     }
 

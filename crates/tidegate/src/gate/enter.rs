@@ -17,7 +17,6 @@ use super::{Answer, Gate, GateError, OwnPolicy, Question, Rules, is_timed};
 use crate::asker::Asker;
 use crate::stats::{LimitStats, ServiceTimer};
 use crate::store::Told;
-use crate::{CheckError, MAX_CHECKS};
 
 /// What came of asking to be let in.
 #[derive(Debug)]
@@ -47,7 +46,7 @@ impl Gate {
         self.in_memory()?;
         let begun = is_timed().then(Instant::now);
         let mut plan = Plan::default();
-        self.fill_entering(rules, questions, &mut plan)?;
+        plan.fill_together(self, rules, questions, Taking::Places)?;
         let (answer, permit) = self.enter_here(&mut plan, questions)?;
         let elapsed = begun.map(|begun| begun.elapsed());
         Ok(self.entered(&plan, questions, (answer, permit), elapsed))
@@ -82,7 +81,7 @@ impl Gate {
     ) -> Result<Entered<'a>, GateError> {
         let begun = Instant::now();
         let mut plan = Plan::default();
-        self.fill_entering(rules, questions, &mut plan)?;
+        plan.fill_together(self, rules, questions, Taking::Places)?;
         let max_wait = max_wait.filter(|_| plan.can_wait());
         let outcome = match (&self.shared, max_wait) {
             (_, Some(max_wait)) => self.enter_in_turn(asker, &mut plan, max_wait).await?,
@@ -98,22 +97,6 @@ impl Gate {
         // Who waited did not take long to decide.
         let elapsed = max_wait.is_none().then(|| begun.elapsed());
         Ok(self.entered(&plan, questions, outcome, elapsed))
-    }
-
-    fn fill_entering<'a>(
-        &'a self,
-        rules: &'a Rules,
-        questions: &[Question<'a>],
-        plan: &mut Plan<'a>,
-    ) -> Result<(), GateError> {
-        for (index, question) in questions.iter().enumerate() {
-            plan.meet(self, rules, question, index)?;
-            let count = plan.each().count();
-            if count > MAX_CHECKS {
-                return Err(GateError::Check(CheckError::TooManyChecks(count)));
-            }
-        }
-        plan.settle(questions, Taking::Places)
     }
 
     /// What this process's memory says.

@@ -71,15 +71,12 @@ impl Gate {
         };
         let mut decisions = decisions.into_iter();
         let lines = plan.each().map(|(part, limit)| match part.on_store_failure {
-            OnStoreFailure::Allow => Line::failed(part.policy, limit, part.mode, true),
-            OnStoreFailure::Deny => Line::failed(part.policy, limit, part.mode, false),
+            OnStoreFailure::Allow => Line::failed(part, limit, true),
+            OnStoreFailure::Deny => Line::failed(part, limit, false),
             OnStoreFailure::Local => match decisions.next() {
-                Some(decision) => {
-                    let decided = Decided::Local;
-                    Line { policy: part.policy, limit, mode: part.mode, decision, decided }
-                }
+                Some(decision) => part.line(limit, decision, Decided::Local),
                 // There is one for every local check.
-                None => Line::failed(part.policy, limit, part.mode, false),
+                None => Line::failed(part, limit, false),
             },
         });
         let answer = Answer { no_room, ..Answer::of_lines(lines.collect()) };

@@ -65,7 +65,7 @@ pub use self::together::Together;
 use self::plan::{Plan, Taking};
 use self::shared::Shared;
 use crate::asker::Asker;
-use crate::policy::{Mode, Policies};
+use crate::policy::Policies;
 use crate::stats::{Decided, LimitStats, Seen, Stats};
 use crate::wait::Queues;
 use crate::{Limiter, Request};
@@ -181,10 +181,9 @@ impl Gate {
     fn answer_once<'a>(&self, plan: &Plan<'a>, id: Option<&[u8]>) -> Result<Answer<'a>, GateError> {
         match plan.single().filter(|_| id.is_none()) {
             // The usual case by far: nothing to combine.
-            Some((policy, limit, check)) => {
+            Some((part, limit, check)) => {
                 let told = self.limiter.check_told(check.key, limit, check.cost)?;
-                let (decision, decided) = (told.decision, Decided::Exact);
-                let line = Line { policy, limit, mode: Mode::Enforce, decision, decided };
+                let line = part.line(limit, told.decision, Decided::Exact);
                 Ok(Answer { no_room: told.no_room, ..Answer::of_one(line) })
             }
             None => {

@@ -12,7 +12,7 @@ use tidegate_core::Cost;
 
 use super::fallback::Asking;
 use super::plan::{Plan, Taking, write_key};
-use super::{Answer, Gate, GateError, Question, Rules, Subject};
+use super::{Answer, Gate, GateError, Line, Question, Rules, Subject};
 use crate::attributes::Attributes;
 use crate::policy::{Charge, Key, MAX_LIMITS, Mode, Policy, Template, holds};
 use crate::stats::{Decided, LimitStats};
@@ -73,15 +73,15 @@ const _: () = assert!(MAX_LIMITS <= u16::BITS as usize);
 
 impl Charged {
     /// What an admitted answer has charged. Not what is only observed and would have
-    /// denied, and not what nobody counted because the store failed.
+    /// denied, and not what nobody counted because the store failed. Its lines are known by
+    /// the policy itself: a reload may have brought in another of its name.
     pub(crate) fn of(own: &OwnPolicy, key: Key, answer: &Answer<'_>) -> Self {
-        let name = own.policy.name();
         let mut charged = Charged { key, limits: 0, locally: false };
-        let lines = answer.lines.iter().filter(|line| line.policy == Some(name));
-        for (index, line) in lines.enumerate() {
+        let is_own = |line: &&Line<'_>| line.own.is_some_and(|one| std::ptr::eq(one, own));
+        for (index, line) in (0_u32..).zip(answer.lines.iter().filter(is_own)) {
             let counted = matches!(line.decided, Decided::Exact | Decided::Local);
             if answer.allowed && line.decision.allowed && counted {
-                charged.limits |= 1 << index;
+                charged.limits |= 1_u16.checked_shl(index).unwrap_or(0);
                 charged.locally |= line.decided == Decided::Local;
             }
         }

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::{Array, SmallVec};
-use tidegate_core::{Cost, Limit, bounds};
+use tidegate_core::{Cost, Decision, Limit, bounds};
 
 use super::agree::Agreed;
 use super::own::{OwnKey, OwnPolicy};
 use super::{Answer, Gate, GateError, Line, Question, Rules, Subject};
 use crate::policy::{Charge, Mode, OnStoreFailure, Selected, holds};
 use crate::stats::{self, Decided, LimitStats, Outcome};
-use crate::{Check, Verdict};
+use crate::{Check, CheckError, MAX_CHECKS, Verdict};
 
 /// Room for the keys of a usual request without asking for memory.
 type KeyBytes = SmallVec<[u8; 128]>;
@@ -50,6 +50,8 @@ pub(super) struct Plan<'a> {
 /// One policy, or the caller's own limits.
 pub(super) struct Part<'a> {
     pub(super) policy: Option<&'a str>,
+    /// The policy itself, if it is the program's own: one that was loaded may have its name.
+    own: Option<&'a OwnPolicy>,
     /// Which question it belongs to.
     pub(super) question: usize,
     /// Whether it is a quota that has a say.
@@ -79,6 +81,27 @@ impl<'a> Plan<'a> {
     ) -> Result<(), GateError> {
         self.meet(gate, rules, question, 0)?;
         self.settle(std::slice::from_ref(question), taking)
+    }
+
+    /// The same for several questions that are decided together.
+    pub(super) fn fill_together(
+        &mut self,
+        gate: &'a Gate,
+        rules: &'a Rules,
+        questions: &[Question<'a>],
+        taking: Taking,
+    ) -> Result<(), GateError> {
+        for (index, question) in questions.iter().enumerate() {
+            self.meet(gate, rules, question, index)?;
+            // Found here, before a long list of descriptors has taken its memory.
+            let count = self.each().count();
+            if count > MAX_CHECKS {
+                return Err(GateError::Check(CheckError::TooManyChecks(count)));
+            }
+        }
+        self.settle(questions, taking)?;
+        self.agree();
+        Ok(())
     }
 
     /// Leaves out what is replaced or cannot be had, once all questions are in.
@@ -127,6 +150,7 @@ impl<'a> Plan<'a> {
             Subject::Limits { key, limits } => {
                 let own = Part {
                     policy: None,
+                    own: None,
                     question: index,
                     quota: false,
                     spent: false,
@@ -188,6 +212,7 @@ impl<'a> Plan<'a> {
     ) {
         let part = Part {
             policy: Some(selected.policy.name()),
+            own: None,
             question: index,
             quota: selected.policy.quota() && selected.mode == Mode::Enforce,
             spent: false,
@@ -291,11 +316,11 @@ impl<'a> Plan<'a> {
         checks
     }
 
-    /// The only limit, if there is one and it has a say: its policy, and what is asked.
-    pub(super) fn single(&self) -> Option<(Option<&'a str>, &'a Limit, Check<'_>)> {
+    /// The only limit, if there is one and it has a say: its part, and what is asked.
+    pub(super) fn single(&self) -> Option<(&Part<'a>, &'a Limit, Check<'_>)> {
         match &self.parts[..] {
-            [Part { policy, limits: [limit], mode: Mode::Enforce, cost, key, .. }] => {
-                Some((*policy, limit, Check::new(&self.keys[key.clone()], limit, *cost)))
+            [part @ Part { limits: [limit], mode: Mode::Enforce, cost, key, .. }] => {
+                Some((part, limit, Check::new(&self.keys[key.clone()], limit, *cost)))
             }
             _ => None,
         }
@@ -397,13 +422,9 @@ impl<'a> Plan<'a> {
     }
 
     pub(super) fn answer(&self, verdict: &Verdict) -> Answer<'a> {
-        let lines = self.each().zip(&verdict.decisions).map(|((part, limit), decision)| Line {
-            policy: part.policy,
-            limit,
-            mode: part.mode,
-            decision: *decision,
-            decided: Decided::Exact,
-        });
+        let lines = self.each().zip(&verdict.decisions);
+        let lines =
+            lines.map(|((part, limit), decision)| part.line(limit, *decision, Decided::Exact));
         Answer {
             allowed: verdict.allowed,
             decided: Decided::Exact,
@@ -411,6 +432,14 @@ impl<'a> Plan<'a> {
             lines: lines.collect(),
             speaker: verdict.speaker(),
         }
+    }
+
+    /// Where what this limit decides is counted.
+    fn stats_of(&self, limit: &Limit) -> Option<&'a Arc<LimitStats>> {
+        self.parts.iter().find_map(|part| {
+            let index = part.limits.iter().position(|own| std::ptr::eq(own, limit))?;
+            part.stats_at(index)
+        })
     }
 
     /// The lines that were asked for in earnest, as they are counted.
@@ -421,9 +450,10 @@ impl<'a> Plan<'a> {
             let in_earnest = matches!(part.cost, Cost::Ask(units) if units > 0);
             let own = lines.by_ref().take(part.limits.len());
             for (index, (line, (_, limit))) in own.enumerate() {
-                // Limits of the caller's own share one counter.
-                let stats = part.stats.get(index).or(part.stats.last());
-                let Some(stats) = stats.filter(|_| in_earnest) else { continue };
+                let stats = part.stats_at(index).filter(|_| in_earnest);
+                // Where others have a stricter limit, that is the one which has decided.
+                let decisive = if self.agreed.is_empty() { None } else { self.stats_of(limit) };
+                let Some(stats) = stats.map(|own| decisive.unwrap_or(own)) else { continue };
                 seen.push(stats::Line {
                     stats,
                     limit,
@@ -439,9 +469,20 @@ impl<'a> Plan<'a> {
     }
 }
 
-impl Part<'_> {
+impl<'a> Part<'a> {
     fn holds(&self) -> bool {
         self.limits.iter().any(holds)
+    }
+
+    /// Where one of its limits is counted; those of the caller's own share one counter.
+    fn stats_at(&self, index: usize) -> Option<&'a Arc<LimitStats>> {
+        self.stats.get(index).or(self.stats.last())
+    }
+
+    /// What one of its limits has answered.
+    #[inline]
+    pub(super) fn line(&self, limit: &'a Limit, decision: Decision, decided: Decided) -> Line<'a> {
+        Line { policy: self.policy, own: self.own, limit, mode: self.mode, decision, decided }
     }
 }
 
@@ -450,6 +491,7 @@ fn own_part(own: &OwnPolicy) -> Part<'_> {
     let policy = own.policy();
     Part {
         policy: Some(policy.name()),
+        own: Some(own),
         question: 0,
         quota: false,
         spent: false,

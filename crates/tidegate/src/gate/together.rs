@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 
 use super::plan::{Plan, Taking};
 use super::{Answer, Gate, GateError, Question, Rules, is_timed};
+#[cfg(doc)]
 use crate::{CheckError, MAX_CHECKS};
 
 /// The answer to several questions.
@@ -42,7 +43,7 @@ impl Gate {
         self.in_memory()?;
         let begun = is_timed().then(Instant::now);
         let mut plan = Plan::default();
-        self.fill_together(rules, questions, &mut plan)?;
+        plan.fill_together(self, rules, questions, Taking::Nothing)?;
         let answer = self.answer_here(&mut plan, first_id(questions))?;
         let elapsed = begun.map(|begun| begun.elapsed());
         Ok(self.told_together(&plan, answer, questions, elapsed))
@@ -60,29 +61,10 @@ impl Gate {
         let Some(shared) = &self.shared else { return self.check_together(rules, questions) };
         let begun = Instant::now();
         let mut plan = Plan::default();
-        self.fill_together(rules, questions, &mut plan)?;
+        plan.fill_together(self, rules, questions, Taking::Nothing)?;
         let id = first_id(questions).filter(|_| plan.charges());
         let answer = self.decide_shared(shared, &mut plan, id).await?;
         Ok(self.told_together(&plan, answer, questions, Some(begun.elapsed())))
-    }
-
-    fn fill_together<'a>(
-        &'a self,
-        rules: &'a Rules,
-        questions: &[Question<'a>],
-        plan: &mut Plan<'a>,
-    ) -> Result<(), GateError> {
-        for (index, question) in questions.iter().enumerate() {
-            plan.meet(self, rules, question, index)?;
-            // Found here, before a long list of descriptors has taken its memory.
-            if plan.each().count() > MAX_CHECKS {
-                let count = plan.each().count();
-                return Err(GateError::Check(CheckError::TooManyChecks(count)));
-            }
-        }
-        plan.settle(questions, Taking::Nothing)?;
-        plan.agree();
-        Ok(())
     }
 
     fn told_together<'a>(

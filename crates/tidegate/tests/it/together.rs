@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tidegate::attributes::Attributes;
 use tidegate::config::Config;
 use tidegate::gate::{Gate, GateError, Question, Subject, Together};
+use tidegate::policy::Mode;
 use tidegate::stats::Stats;
 use tidegate::{CheckError, Cost, Limit, Limiter, MAX_CHECKS, ManualClock, Timestamp};
 
@@ -198,6 +199,25 @@ fn quotas() {
     for (number, (all, expected)) in steps.iter().enumerate() {
         assert_eq!(ask(&gate, all).as_deref(), Ok(*expected), "step {number}");
     }
+}
+
+/// What is counted and logged is the limit that has decided.
+#[test]
+fn questions_that_differ_are_counted_where_they_are_decided() {
+    let gate = gate();
+    let both = [asked("tenant", "large"), asked("tenant", "x")];
+    ask(&gate, &both).expect("sound");
+    let series = gate.stats().series();
+    let tenant = series.iter().filter(|one| &*one.policy == "tenant" && one.mode == Mode::Enforce);
+    let mut counted: Vec<(&str, u64)> = tenant.map(|one| (&*one.limit, one.allowed[0])).collect();
+    counted.sort_unstable();
+    let expected = [
+        ("10 per 1h sliding-log", 2),
+        ("100 per 1h sliding-log", 0),
+        ("20 per 1d sliding-log", 1),
+        ("200 per 1w sliding-log", 1),
+    ];
+    assert_eq!(counted, expected);
 }
 
 /// A client that chooses values must not be able to make the question fail: it would pass.

@@ -7,9 +7,9 @@ use tidegate::gate::Gate;
 use tidegate::identity::Identity;
 use tidegate::policy::{Policies, Policy, PolicyError};
 use tidegate::stats::Stats;
-use tidegate::tower::{Builder, RateLimitLayer};
+use tidegate::tower::{Builder, RateLimitLayer, Rule};
 
-use super::{ALICE, World, from, rule};
+use super::{ALICE, World, from, rule, with};
 use crate::common::{limit, limiter};
 
 fn gate(limits: &[&str]) -> (Arc<Gate>, tidegate::ManualClock) {
@@ -19,8 +19,12 @@ fn gate(limits: &[&str]) -> (Arc<Gate>, tidegate::ManualClock) {
 }
 
 fn policies(limits: &[&str]) -> Policies {
+    named("file", limits)
+}
+
+fn named(name: &str, limits: &[&str]) -> Policies {
     let limits = limits.iter().map(|text| limit(text)).collect();
-    let policy = Policy::new("file", "{client_ip}".parse().expect("a template"), limits);
+    let policy = Policy::new(name, "{client_ip}".parse().expect("a template"), limits);
     Policies::new(vec![policy.expect("a policy")], Identity::default()).expect("policies")
 }
 
@@ -95,4 +99,24 @@ fn rules_and_the_policies_of_a_gate_are_one_request() {
     gate.reload(policies(&["9 per 1m sliding-log"]));
     world.clock.advance(std::time::Duration::from_secs(60));
     assert_eq!(world.statuses(|| from(ALICE, "/"), 4), [200, 200, 200, 429]);
+}
+
+/// A reload knows nothing of rules, so it may bring in a policy of a rule's name.
+#[test]
+fn a_policy_of_a_rules_name_is_another() {
+    let layer = |rule: Rule| {
+        let (gate, clock) = gate(&["9 per 1m sliding-log"]);
+        let layer = RateLimitLayer::over(Arc::clone(&gate)).rule(rule).build().expect("a layer");
+        (World::of(layer, clock), gate)
+    };
+    // The same key and window: both are counted, under the strictest of their limits.
+    let (world, gate) = layer(rule("api", &["5 per 1m sliding-log"]));
+    gate.reload(named("api", &["4 per 1m sliding-log"]));
+    assert_eq!(world.statuses(|| from(ALICE, "/"), 3), [200, 200, 429]);
+    // Others: what was reserved is the rule's, and only that is settled.
+    let (world, gate) = layer(rule("api", &["100 per 1m sliding-log"]).reserve(|_| 40));
+    let windows: Vec<String> = (1..=16).map(|hours| format!("100 per {hours}h")).collect();
+    gate.reload(named("api", &windows.iter().map(String::as_str).collect::<Vec<_>>()));
+    assert_eq!(world.status(with(from(ALICE, "/"), "x-actual", "10")), 200);
+    assert_eq!(world.left("api", "192.0.2.1"), 90);
 }
