@@ -72,7 +72,8 @@ impl Session {
         if waiting.bytes.len() > MAX_WAITING_BYTES {
             self.break_off();
             return replies.error(Refusal::new(format_args!(
-                "the commands since MULTI take more than {MAX_WAITING_BYTES} bytes: send EXEC sooner"
+                "the commands since MULTI take more than {MAX_WAITING_BYTES} bytes: send EXEC sooner, \
+                 or a pipeline without MULTI (in redis-py, `transaction=False`)"
             )));
         }
         replies.simple("QUEUED");
