@@ -230,8 +230,9 @@ impl Gate {
     ///
     /// Over a shared store nobody can say beforehand how long those waiting on all nodes
     /// will take; nor, where a request meets several quotas, which will have room. Those with
-    /// the same keys and limits wait in order on each node, and only the first of them asks; who would wait for longer than `max_wait` even if alone
-    /// is denied at once, and so is who is not first by then.
+    /// the same keys and limits wait in order on each node, and only the first of them asks;
+    /// who would wait for longer than `max_wait` even if alone is denied at once, and so is
+    /// who is not first by then.
     ///
     /// # Errors
     /// As [`Gate::check`].
