@@ -129,12 +129,12 @@ impl Gate {
     /// [is plain](OwnPolicy::is_plain), in memory: what [`Gate::enter`] does, without a plan.
     /// `name` is the key as the store sees it, behind the policy's prefix.
     #[inline(always)]
-    pub(crate) fn enter_own(
+    pub(crate) fn enter_own<'q>(
         &self,
         own: &OwnPolicy,
         name: &[u8],
         units: u64,
-        route: &str,
+        route: impl FnOnce() -> &'q str,
     ) -> Result<Told, GateError> {
         let plain = Plain {
             policy: None,
@@ -144,7 +144,7 @@ impl Gate {
             key: 0..name.len(),
             bare: own.prefix().len(),
         };
-        self.decide_plain(&plain, name, (Some(route), None))
+        self.decide_plain(&plain, name, || (Some(route()), None))
     }
 }
 

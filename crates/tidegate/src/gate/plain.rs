@@ -14,7 +14,7 @@ use tidegate_core::{Cost, Limit};
 use super::plan::write_key;
 use super::{Answer, Gate, GateError, Question, Rules, Subject, is_timed, named};
 use crate::policy::{Charge, MAX_KEY_BYTES, Mode, holds};
-use crate::stats::{self, Decided, LimitStats, Seen};
+use crate::stats::{self, Decided, LimitStats};
 use crate::store::{BATCH, Told};
 
 /// Room for the keys of so many questions without asking for memory.
@@ -102,17 +102,17 @@ impl Gate {
         keys: &[u8],
         question: &Question<'_>,
     ) -> Result<Answer<'a>, GateError> {
-        let told = self.decide_plain(plain, keys, named(question))?;
+        let told = self.decide_plain(plain, keys, || named(question))?;
         Ok(Answer::plain(plain.policy, plain.limit, told))
     }
 
-    /// Decides, and counts what was decided; with the request's path and id.
+    /// Decides, and counts what was decided; with the request's path and id, if they are wanted.
     #[inline(always)]
-    pub(super) fn decide_plain(
+    pub(super) fn decide_plain<'q>(
         &self,
         plain: &Plain<'_>,
         keys: &[u8],
-        (route, request_id): (Option<&str>, Option<&str>),
+        named: impl FnOnce() -> (Option<&'q str>, Option<&'q str>),
     ) -> Result<Told, GateError> {
         let begun = is_timed().then(Instant::now);
         let told = self.limiter.check_told(&keys[plain.key.clone()], plain.limit, plain.cost)?;
@@ -126,13 +126,7 @@ impl Gate {
                 retry_after: told.decision.retry_after,
                 decided: Decided::Exact,
             };
-            self.stats.record(&Seen {
-                lines: &[line],
-                allowed: told.decision.allowed,
-                route,
-                request_id,
-                elapsed: begun.map(|begun| begun.elapsed()),
-            });
+            self.stats.record_one(line, begun.map(|begun| begun.elapsed()), named);
         }
         Ok(told)
     }

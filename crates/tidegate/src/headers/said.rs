@@ -5,8 +5,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use http::header::Entry;
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::fields::{RATELIMIT, RATELIMIT_POLICY, X_RATELIMIT, put_parameter, unix_seconds};
 use super::text::{Text, seconds_up};
@@ -56,25 +55,35 @@ impl Said {
     pub(crate) fn put(&self, remaining: u64, reset_after: Duration, out: &mut HeaderMap) {
         match self {
             Said::Draft10 { name, policy } => {
-                let Entry::Vacant(field) = out.entry(&RATELIMIT) else { return };
+                if has(out, &RATELIMIT) {
+                    return;
+                }
                 let mut text = Text::new();
                 text.extend_from_slice(name);
                 put_parameter(&mut text, b";r=", remaining);
                 put_parameter(&mut text, b";t=", seconds_up(reset_after));
                 // Cannot fail: the text is made of printable ASCII.
                 if let Ok(value) = HeaderValue::from_bytes(&text) {
-                    field.insert(value);
-                    out.entry(&RATELIMIT_POLICY).or_insert_with(|| policy.clone());
+                    out.insert(&RATELIMIT, value);
+                    out.insert(&RATELIMIT_POLICY, policy.clone());
                 }
             }
             Said::XRateLimit { limit } => {
                 let [limit_name, remaining_name, reset_name] = &X_RATELIMIT;
-                let Entry::Vacant(field) = out.entry(limit_name) else { return };
-                field.insert(limit.clone());
+                if has(out, limit_name) {
+                    return;
+                }
+                out.insert(limit_name, limit.clone());
                 out.insert(remaining_name, HeaderValue::from(remaining));
                 let reset = unix_seconds(SystemTime::now(), reset_after);
                 out.insert(reset_name, HeaderValue::from(reset));
             }
         }
     }
+}
+
+/// Whether a response has a field. Most have none at all here.
+#[inline]
+fn has(fields: &HeaderMap, name: &HeaderName) -> bool {
+    !fields.is_empty() && fields.contains_key(name)
 }

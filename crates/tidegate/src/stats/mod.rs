@@ -263,7 +263,6 @@ impl Stats {
 
     /// Counts a request. Once per request, and cheap unless it was denied, would
     /// have been, or nearly was.
-    #[inline]
     pub fn record(&self, seen: &Seen<'_>) {
         let stripe = stripe();
         if let Some(elapsed) = seen.elapsed {
@@ -275,6 +274,26 @@ impl Stats {
         }
         if notable {
             self.note(seen);
+        }
+    }
+
+    /// The same for a request with one limit, whose path and id are asked for only where it
+    /// is noted whose it was.
+    #[inline]
+    pub(crate) fn record_one<'a>(
+        &self,
+        line: Line<'_>,
+        elapsed: Option<Duration>,
+        named: impl FnOnce() -> (Option<&'a str>, Option<&'a str>),
+    ) {
+        let stripe = stripe();
+        if let Some(elapsed) = elapsed {
+            self.latency.add(stripe, elapsed);
+        }
+        if line.stats.count(stripe, &line, line.allowed) {
+            let (route, request_id) = named();
+            let (lines, allowed) = (&[line][..], line.allowed);
+            self.note(&Seen { lines, allowed, route, request_id, elapsed });
         }
     }
 

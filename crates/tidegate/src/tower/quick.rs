@@ -57,7 +57,7 @@ impl Core {
             Err(NoAddress) => return Some(Decided::Denied(no_address(head).into())),
         }
         let units = rule.units(head).unwrap_or(1);
-        Some(match self.gate.enter_own(&counted.own, &name, units, head.path()) {
+        Some(match self.gate.enter_own(&counted.own, &name, units, || head.path()) {
             Ok(told) if told.decision.allowed => {
                 let begun = (units > 0 && stats.is_due()).then(Instant::now);
                 if begun.is_none() && counted.said.is_none() {
