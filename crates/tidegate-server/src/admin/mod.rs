@@ -73,6 +73,7 @@ pub fn router(
             "/admin/v1/policies/{policy}/keys/{key}",
             get(policies::peek).delete(policies::reset),
         )
+        .route("/admin/v1/policies/{policy}/keys", get(policies::peek).delete(policies::reset))
         .route("/admin/v1/stats", get(counts::stats))
         .route("/admin/v1/top", get(top::top))
         .route("/admin/v1/events", get(events::stream))

@@ -85,7 +85,7 @@ pub async fn peek(State(state): State<AdminState>, uri: Uri) -> Result<Response,
         allowed: bool,
         limits: Vec<LimitView>,
     }
-    let Named { policy, key } = Named::from_path(uri.path())?;
+    let Named { policy, key } = Named::from_uri(&uri)?;
     let rules = state.gate.rules_owned();
     let known = find(&rules, &policy)?;
     let answer = state.gate.peek_async(&rules, &policy, &key).await;
@@ -134,7 +134,7 @@ pub async fn reset(State(state): State<AdminState>, uri: Uri) -> Result<Response
         key: String,
         reset: bool,
     }
-    let Named { policy, key } = Named::from_path(uri.path())?;
+    let Named { policy, key } = Named::from_uri(&uri)?;
     let rules = state.gate.rules_owned();
     let known = find(&rules, &policy)?;
     let reset = state.gate.reset_async(&rules, &policy, &key).await;
@@ -144,23 +144,28 @@ pub async fn reset(State(state): State<AdminState>, uri: Uri) -> Result<Response
     Ok(json(&Page { policy: known.name(), key, reset }))
 }
 
-/// The policy and key a path names. Read from the path as it came: a key is any
-/// bytes, and text only where it happens to be.
+/// The policy and key an address names. Read from it as it came: a key is any
+/// bytes, and text only where it happens to be. A key may stand behind `?key=` instead: to
+/// browsers a path that ends in `..` is another path, however it is encoded.
 struct Named {
     policy: String,
     key: Vec<u8>,
 }
 
 impl Named {
-    fn from_path(path: &str) -> Result<Self, Refusal> {
+    fn from_uri(uri: &Uri) -> Result<Self, Refusal> {
         // "", "admin", "v1", "policies", policy, "keys", key
-        let mut parts = path.split('/').skip(4);
+        let mut parts = uri.path().split('/').skip(4);
         let policy = percent_decode_str(parts.next().unwrap_or_default()).decode_utf8();
         let policy = policy
             .map_err(|_| unknown_policy("there is no policy that is not UTF-8"))?
             .into_owned();
-        let key = percent_decode_str(parts.nth(1).unwrap_or_default()).collect();
-        Ok(Named { policy, key })
+        let in_query = || uri.query()?.split('&').find_map(|pair| pair.strip_prefix("key="));
+        let Some(key) = parts.nth(1).or_else(in_query) else {
+            let detail = "which key? Put it behind the path, `/keys/{key}`, or into `?key=`";
+            return Err(Refusal::new(StatusCode::BAD_REQUEST, Some("key"), detail));
+        };
+        Ok(Named { policy, key: percent_decode_str(key).collect() })
     }
 }
 

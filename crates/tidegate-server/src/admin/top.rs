@@ -5,7 +5,7 @@ use axum::response::Response;
 use http::{StatusCode, Uri};
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, percent_encode};
 use serde::Serialize;
-use tidegate::stats::{By, Entry, Listed, Text, Top, UnknownRanking};
+use tidegate::stats::{By, CALLER, Entry, Listed, Text, Top, UnknownRanking};
 
 use super::AdminState;
 use super::policies::find;
@@ -103,7 +103,8 @@ impl ListView {
         let view = |entry: &Entry| EntryView {
             policy: entry.policy.to_string(),
             name: entry.name.to_string(),
-            encoded: encode(&entry.name),
+            // What callers' own limits count belongs to no policy that could be asked.
+            encoded: encode(&entry.name).filter(|_| *entry.policy != *CALLER),
             count: entry.count,
             error: entry.error,
         };

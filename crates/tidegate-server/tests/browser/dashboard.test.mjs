@@ -109,6 +109,16 @@ test("a hostile key is text: listed, looked at, reset", async () => {
   await page.done();
 });
 
+test("a key of dots is looked at like any other", async () => {
+  const page = await dashboard();
+  await page.locator("#lookup-policy option[value=login]").waitFor({ state: "attached" });
+  await page.selectOption("#lookup-policy", "login");
+  await page.fill("#lookup-key", "..");
+  await page.click("#lookup button[type=submit]");
+  await shows(page, "#lookup-note", ".. under login: would pass.");
+  await page.done();
+});
+
 test("a key says when it frees, and is free after a reset", async () => {
   const page = await dashboard();
   await page.locator("#lookup-policy option[value=login]").waitFor({ state: "attached" });

@@ -180,6 +180,7 @@ test("an absurd address is clamped, and that is said as text", async () => {
     "A request “<img src=x onerror=alert” of the link makes no sense: it is left out.",
     "A request “99999999999999” of the link makes no sense: it is left out.",
     "The link has 9999 requests: the first 1000 are used.",
+    "The time “nan” of the link is not one from 0 to 60000000000 µs: 0 is used.",
     "“<img src=x onerror=alert” is not a setting: it is left out.",
   ]);
   assert.equal(await page.locator("img").count(), 1, "the sign, and no other");
@@ -188,6 +189,14 @@ test("an absurd address is clamped, and that is said as text", async () => {
   // There is no room for more, and that is said too.
   await page.click("#send");
   await shows(page, "#status", "1000 requests are as many as can be replayed: reset to start anew.");
+  await page.done();
+});
+
+test("a link of countless mistakes is read at once, and a dozen are told", async () => {
+  const page = await playground(`?events=${"0*9999.".repeat(500)}${"x.".repeat(300)}5*0`);
+  const notes = await page.locator("#notes li").allInnerTexts();
+  assert.equal(notes.length, 13);
+  assert.equal(notes[12], "And 290 more like these.");
   await page.done();
 });
 

@@ -244,7 +244,8 @@ let looked = null; // the path of the key that is shown
 async function look(policy, key, encoded = encodeURIComponent(key)) {
   $("lookup-policy").value = policy;
   $("lookup-key").value = key;
-  await showKey(`admin/v1/policies/${encodeURIComponent(policy)}/keys/${encoded}`, "");
+  // Behind `?`: of a path that ends in `..` a browser makes another.
+  await showKey(`admin/v1/policies/${encodeURIComponent(policy)}/keys?key=${encoded}`, "");
   $("lookup").scrollIntoView({ block: "nearest" });
 }
 

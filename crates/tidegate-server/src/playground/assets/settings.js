@@ -62,11 +62,26 @@ export function read(query) {
     else if (name === "algorithms") settings.algorithms = readAlgorithms(value, settings.algorithms, notes);
     else if (name === "speed") settings.speed = readSpeed(value, notes);
     else if (name === "events") events = readEvents(value, notes);
-    else if (name === "at") at = /^\d{1,16}$/.test(value) ? Math.min(Number(value), MAX_AT_US) : 0;
+    else if (name === "at") at = readAt(value, notes);
     else notes.push(`“${name.slice(0, 24)}” is not a setting: it is left out.`);
   }
   const last = events.length ? events[events.length - 1].at : 0;
-  return { settings, events, at: Math.max(at, last), notes };
+  return { settings, events, at: Math.max(at, last), notes: few(notes) };
+}
+
+/** A link can have any number of mistakes; nobody reads more than a few. */
+function few(notes) {
+  const MOST = 12;
+  const rest = notes.length - MOST;
+  return rest > 0 ? [...notes.slice(0, MOST), `And ${rest} more like these.`] : notes;
+}
+
+function readAt(value, notes) {
+  const at = /^\d{1,20}$/.test(value) ? Number(value) : NaN;
+  if (at <= MAX_AT_US) return at;
+  const used = at > MAX_AT_US ? MAX_AT_US : 0;
+  notes.push(`The time “${value.slice(0, 24)}” of the link is not one from 0 to ${MAX_AT_US} µs: ${used} is used.`);
+  return used;
 }
 
 function readAlgorithms(value, fallback, notes) {
@@ -86,19 +101,21 @@ function readSpeed(value, notes) {
 /** `at`, `at*times` or `at*times*cost`, with dots between: at in microseconds. */
 function readEvents(value, notes) {
   const events = [];
+  let asked = 0;
   for (const group of value.split(".")) {
     const parts = /^(\d{1,14})(?:\*(\d{1,4}))?(?:\*(\d{1,3}))?$/.exec(group);
     const at = parts ? Number(parts[1]) : NaN;
+    const times = Number(parts?.[2] ?? 1);
     const cost = Number(parts?.[3] ?? 1);
-    if (!(at <= MAX_AT_US) || cost < 1 || cost > BOUNDS.cost.most) {
+    if (!(at <= MAX_AT_US) || times < 1 || cost < 1 || cost > BOUNDS.cost.most) {
       notes.push(`A request “${group.slice(0, 24)}” of the link makes no sense: it is left out.`);
       continue;
     }
-    for (let times = Number(parts[2] ?? 1); times > 0; times -= 1) events.push({ at, cost });
+    asked += times;
+    for (let left = Math.min(times, MAX_EVENTS - events.length); left > 0; left -= 1) events.push({ at, cost });
   }
-  events.sort((one, other) => one.at - other.at);
-  if (events.length > MAX_EVENTS) notes.push(`The link has ${events.length} requests: the first ${MAX_EVENTS} are used.`);
-  return events.slice(0, MAX_EVENTS);
+  if (asked > MAX_EVENTS) notes.push(`The link has ${asked} requests: the first ${MAX_EVENTS} are used.`);
+  return events.sort((one, other) => one.at - other.at);
 }
 
 /** The address that says all this; requests too, if there are any and they fit. */

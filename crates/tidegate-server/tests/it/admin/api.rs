@@ -64,6 +64,25 @@ fn a_key_can_be_looked_at_and_reset() {
     // Any bytes are a key, and shown without harm.
     let odd = server.get("/admin/v1/policies/login/keys/%ff%0a%1b%3Cimg%3E").json();
     assert_eq!(odd["key"], "\\xff\\x0a\\x1b<img>");
+    // To browsers `..` at the end of a path is another path: such a key is asked for elsewhere.
+    let dots = server.get("/admin/v1/policies/login/keys?key=..").json();
+    assert_eq!(dots["key"], "..");
+    let slash = server.get("/admin/v1/policies/login/keys?key=2001%3Adb8%3A%3A%2F64").json();
+    assert_eq!((&slash["key"], remaining(&slash)), (&json!("2001:db8::/64"), vec![1, 99]));
+    let none = server.get("/admin/v1/policies/login/keys");
+    assert_eq!((none.status, &none.json()["field"]), (400, &json!("key")));
+}
+
+#[test]
+fn keys_of_callers_own_limits_cannot_be_asked_for() {
+    let server = Server::start("own", POLICIES);
+    for _ in 0..2 {
+        server.check_body(r#"{"key":"mine","limits":["1 per 1h sliding-log"]}"#, &[]);
+    }
+    let top = server.get("/admin/v1/top?by=denied").json();
+    let entry = &top["keys"]["entries"][0];
+    assert_eq!((&entry["policy"], &entry["name"]), (&json!("(caller)"), &json!("mine")), "{top}");
+    assert_eq!(entry["encoded"], json!(null));
 }
 
 #[test]

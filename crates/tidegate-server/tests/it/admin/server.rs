@@ -59,9 +59,14 @@ impl Server {
     /// Asks for a decision; `attributes` is JSON.
     #[track_caller]
     pub fn check(&self, attributes: &str, headers: &[(&str, &str)]) -> Value {
-        let body = format!("{{\"attributes\":{attributes}}}");
+        self.check_body(&format!("{{\"attributes\":{attributes}}}"), headers)
+    }
+
+    /// The same with a whole body.
+    #[track_caller]
+    pub fn check_body(&self, body: &str, headers: &[(&str, &str)]) -> Value {
         let headers = [&[JSON], headers].concat();
-        let answer = ask(self.http(), &request("POST", "/v1/check", &headers, &body), "POST");
+        let answer = ask(self.http(), &request("POST", "/v1/check", &headers, body), "POST");
         assert_eq!(answer.status, 200, "{}", answer.body);
         answer.json()
     }
