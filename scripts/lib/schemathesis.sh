@@ -13,6 +13,8 @@ described_api() {
         "$venv/bin/pip" install --quiet 'schemathesis>=4.32,<5'
     fi
     build
+    # What an earlier run wrote names a server that is gone.
+    rm -f "$log" "$log.out"
     "$target/debug/tidegate" serve --http 127.0.0.1:0 --admin off --grpc off --resp off 2>"$log" >"$log.out" &
     local server=$! address=""
     for _ in $(seq 100); do
