@@ -4,11 +4,13 @@
 //! for what comes after, and each algorithm denies otherwise. So candidates are
 //! tried, several in one reading, on the engine itself. Between two that were tried
 //! lie the next, until none lies between. A limit that is suggested has been
-//! replayed, and passed; one less has been replayed, and did not.
+//! replayed, and passed; one less has been replayed, and did not. Where not even the
+//! highest limit there can be passes, nothing is suggested, and that is said.
 
 use std::fmt;
 
 use tidegate::Limit;
+use tidegate::bounds::MAX_COUNT;
 
 use super::block::Block;
 use super::engine::{Answer, Engine};
@@ -62,18 +64,41 @@ fn percent(text: &str) -> Option<Share> {
     Some(Share { millionths: whole * 10_000 + fraction })
 }
 
-/// A limit that would have been enough.
+/// What was found for one limit.
 #[derive(Clone, Debug)]
 pub struct Suggestion {
-    /// What it was asked for.
-    pub share: Share,
-    pub limit: Limit,
-    /// How many of how many requests it passes.
-    pub passed: u64,
+    pub goal: Goal,
+    /// How many requests there are.
     pub asked: u64,
-    /// The same with room to spare.
-    pub headroom: Share,
-    pub with_headroom: Limit,
+    pub found: Found,
+}
+
+/// A limit that would have been enough, or that there is none.
+#[derive(Clone, Debug)]
+pub enum Found {
+    Enough {
+        limit: Limit,
+        /// How many requests it passes.
+        passed: u64,
+        /// The same with room to spare, if there can be such a limit.
+        with_headroom: Option<Limit>,
+    },
+    /// Not even this one, the highest there can be.
+    Nothing { highest: Limit, passed: u64 },
+}
+
+impl Found {
+    /// Why nothing is suggested, and what to do about it.
+    pub fn why_nothing(&self) -> Option<String> {
+        let Found::Nothing { highest, .. } = self else { return None };
+        let text = highest.to_string();
+        Some(match text.split_once(" burst ") {
+            Some((_, burst)) => {
+                format!("no number passes with burst {burst}, not even {text}; raise the burst")
+            }
+            None => format!("no limit there can be passes, not even {text}"),
+        })
+    }
 }
 
 /// What is asked for.
@@ -93,10 +118,31 @@ pub fn suggest(
     for limit in limits {
         let mut demand = Trial::Demand(Demand::new(limit));
         read(&mut demand)?;
-        let Trial::Demand(Demand { truth, asked, .. }) = demand else { continue };
-        // No algorithm counts anything for longer than two windows.
-        let mut search = Search { low: 0, high: truth.largest().count.saturating_mul(2) };
-        let mut passed_at_high = asked;
+        let Trial::Demand(demand) = demand else { continue };
+        let asked = demand.asked;
+        let found = least(limit, goal, &demand, &mut read)?;
+        suggestions.extend(found.map(|found| Suggestion { goal, asked, found }));
+    }
+    Ok(suggestions)
+}
+
+fn least(
+    limit: &Limit,
+    goal: Goal,
+    demand: &Demand,
+    read: &mut impl FnMut(&mut Trial) -> Result<(), ReplayError>,
+) -> Result<Option<Found>, ReplayError> {
+    let asked = demand.asked;
+    if asked == 0 {
+        return Ok(enough(limit, 0, 0, goal));
+    }
+    // No algorithm counts anything for longer than two windows, so this is enough for
+    // all but a burst that is held low: that a higher rate may make up for.
+    let likely = demand.truth.largest().count.saturating_mul(2).min(MAX_COUNT);
+    let mut passed_at_most = 0;
+    for (low, most) in [(0, likely), (likely, MAX_COUNT)] {
+        let mut search = Search::new(low, most);
+        let mut found = None;
         while let Some(counts) = search.next() {
             let trial =
                 |count: &u64| Some((*count, Engine::new(vec![with_count(limit, *count)?]), 0));
@@ -108,30 +154,26 @@ pub fn suggest(
                 let enough = u128::from(passed) * u128::from(MILLION)
                     >= u128::from(asked) * u128::from(goal.share.millionths);
                 if search.learn(count, enough) {
-                    passed_at_high = passed;
+                    found = Some((count, passed));
+                }
+                if count == most {
+                    passed_at_most = passed;
                 }
             }
         }
-        let count = search.high;
-        let more = u128::from(count) * u128::from(MILLION + goal.headroom.millionths);
-        let more = u64::try_from(more.div_ceil(MILLION.into())).unwrap_or(u64::MAX);
-        let (Some(found), Some(with_headroom)) =
-            (with_count(limit, count), with_count(limit, more))
-        else {
-            continue;
-        };
-        let Goal { share, headroom } = goal;
-        let passed = passed_at_high;
-        suggestions.push(Suggestion {
-            share,
-            limit: found,
-            passed,
-            asked,
-            headroom,
-            with_headroom,
-        });
+        if let Some((count, passed)) = found {
+            return Ok(enough(limit, count, passed, goal));
+        }
     }
-    Ok(suggestions)
+    let highest = with_count(limit, MAX_COUNT);
+    Ok(highest.map(|highest| Found::Nothing { highest, passed: passed_at_most }))
+}
+
+fn enough(limit: &Limit, count: u64, passed: u64, goal: Goal) -> Option<Found> {
+    let more = u128::from(count) * u128::from(MILLION + goal.headroom.millionths);
+    let more = u64::try_from(more.div_ceil(MILLION.into())).unwrap_or(u64::MAX);
+    let with_headroom = with_count(limit, more);
+    Some(Found::Enough { limit: with_count(limit, count)?, passed, with_headroom })
 }
 
 /// One reading of everything.
@@ -174,20 +216,35 @@ impl Trial {
     }
 }
 
-/// Between a count that is too low and one that is enough.
+/// Between a count that is too low and one that is enough, or beyond all that are tried.
 #[derive(Debug)]
 struct Search {
     low: u64,
     high: u64,
+    /// Whether nothing was tried yet.
+    fresh: bool,
 }
 
 impl Search {
+    /// Above `low` and up to `most`.
+    fn new(low: u64, most: u64) -> Self {
+        Search { low, high: most.saturating_add(1), fresh: true }
+    }
+
     /// Counts between the two, evenly; `None` when there are none.
-    fn next(&self) -> Option<Vec<u64>> {
+    fn next(&mut self) -> Option<Vec<u64>> {
         let between = self.high.saturating_sub(self.low).checked_sub(1).filter(|&n| n > 0)?;
         let count = between.min(TOGETHER);
         let at = |n: u64| u128::from(self.high - self.low) * u128::from(n) / u128::from(count + 1);
-        Some((1..=count).map(|n| self.low + u64::try_from(at(n)).unwrap_or(1).max(1)).collect())
+        let even = (1..=count).map(|n| self.low + u64::try_from(at(n)).unwrap_or(1).max(1));
+        let mut counts: Vec<u64> = even.collect();
+        // The highest at once: where it is not enough, the search is short.
+        if std::mem::take(&mut self.fresh)
+            && let Some(last) = counts.last_mut()
+        {
+            *last = self.high - 1;
+        }
+        Some(counts)
     }
 
     /// Takes in whether a count is enough; whether it is the least known that is.
@@ -236,8 +293,9 @@ mod tests {
 
     #[test]
     fn the_search_finds_the_least_that_is_enough() {
-        for (high, least) in [(0, 0), (1, 1), (2, 1), (17, 5), (1_000_000, 77_777), (u64::MAX, 3)] {
-            let mut search = Search { low: 0, high };
+        for (high, least) in [(1, 1), (2, 1), (17, 5), (1_000_000, 77_777), (MAX_COUNT, 3), (7, 8)]
+        {
+            let mut search = Search::new(0, high);
             let mut rounds = 0;
             while let Some(counts) = search.next() {
                 assert!(
@@ -265,10 +323,13 @@ mod tests {
             for (percent, least) in [(1_000_000, 10), (950_000, 5), (900_000, 1)] {
                 let goal = Goal { share: share(percent), headroom: share(150_000) };
                 let found = suggest(&[limit], goal, |trial| trial.take(&block)).expect("no fault");
-                assert_eq!(found[0].limit.count(), least, "{algorithm}, {percent}");
-                assert_eq!(found[0].passed, 90 + least, "{algorithm}");
+                let Found::Enough { limit, passed, with_headroom } = found[0].found else {
+                    panic!("{algorithm}, {percent}: {found:?}");
+                };
+                assert_eq!(limit.count(), least, "{algorithm}, {percent}");
+                assert_eq!(passed, 90 + least, "{algorithm}");
                 let more = (least * 115).div_ceil(100);
-                assert_eq!(found[0].with_headroom.count(), more, "{algorithm}");
+                assert_eq!(with_headroom.map(|limit| limit.count()), Some(more), "{algorithm}");
             }
         }
     }

@@ -148,7 +148,7 @@ impl Log {
     #[inline]
     fn forget(&mut self, now_us: u64, window_us: u64) {
         while let Some(oldest) = self.oldest()
-            && oldest.at_us + window_us <= now_us
+            && oldest.at_us.saturating_add(window_us) <= now_us
         {
             self.total -= oldest.cost;
             self.drop_oldest();
@@ -157,9 +157,13 @@ impl Log {
 
     #[inline]
     fn admit(&mut self, at_us: u64, cost: u64) {
+        // Never more than can be counted; so the total stays the sum of the entries.
+        let cost = cost.min(u64::MAX - self.total);
         self.total += cost;
         match self.newest_mut() {
             Some(newest) if newest.at_us == at_us => newest.cost += cost,
+            // Those that cost nothing are none.
+            _ if cost == 0 => {}
             _ => self.push(Admitted { at_us, cost }),
         }
     }
@@ -298,6 +302,18 @@ mod tests {
         ]);
         // What is left after the refund is the older part, gone at 11.
         run(&[(1, 2, 2), (5, 3, 5), (6, -3, 5), (11, 5, 5), (12, 1, 6)]);
+    }
+
+    #[test]
+    fn costs_beyond_counting_stop_at_the_most() {
+        let most = i64::MAX.unsigned_abs();
+        run(&[
+            (1, i64::MAX, most),
+            (2, i64::MAX, 2 * most),
+            (3, i64::MAX, u64::MAX),
+            (4, i64::MAX, u64::MAX),
+            (30, 1, u64::MAX),
+        ]);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::shown::shown;
 use crate::replay::error::ReplayError;
 use crate::replay::policed::parted;
 use crate::replay::run::{Lane, Run};
-use crate::replay::suggest::Suggestion;
+use crate::replay::suggest::{Found, Suggestion};
 use crate::replay::tally::{By, KeyCount};
 use crate::replay::timeline::Timeline;
 use crate::replay::{Problem, Problems, Report};
@@ -174,11 +174,16 @@ pub struct TimelineSummary {
 pub struct SuggestionSummary {
     /// What it was asked for, e.g. `99.9 %`.
     pub pass: String,
-    pub limit: String,
+    /// None if nothing would have been enough.
+    pub limit: Option<String>,
+    /// How many requests it passes, or the highest limit there can be.
     pub passed: u64,
     pub asked: u64,
     pub headroom: String,
-    pub with_headroom: String,
+    /// None if there can be no such limit.
+    pub with_headroom: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why_nothing: Option<String>,
 }
 
 /// What goes into a summary besides what was counted.
@@ -266,15 +271,7 @@ impl Summary {
     }
 
     pub fn with_suggestions(mut self, suggestions: &[Suggestion]) -> Self {
-        let told = |one: &Suggestion| SuggestionSummary {
-            pass: one.share.to_string(),
-            limit: one.limit.to_string(),
-            passed: one.passed,
-            asked: one.asked,
-            headroom: one.headroom.to_string(),
-            with_headroom: one.with_headroom.to_string(),
-        };
-        self.suggestions = suggestions.iter().map(told).collect();
+        self.suggestions = suggestions.iter().map(SuggestionSummary::new).collect();
         self
     }
 
@@ -331,6 +328,24 @@ impl AlgorithmSummary {
             limits,
             most_denied: top(By::Denied).map(|one| KeySummary::new(&one, keys)).collect(),
             nearest: top(By::Near).map(|one| KeySummary::new(&one, keys)).collect(),
+        }
+    }
+}
+
+impl SuggestionSummary {
+    fn new(one: &Suggestion) -> Self {
+        let (limit, passed, with_headroom) = match one.found {
+            Found::Enough { limit, passed, with_headroom } => (Some(limit), passed, with_headroom),
+            Found::Nothing { passed, .. } => (None, passed, None),
+        };
+        SuggestionSummary {
+            pass: one.goal.share.to_string(),
+            limit: limit.map(|limit| limit.to_string()),
+            passed,
+            asked: one.asked,
+            headroom: one.goal.headroom.to_string(),
+            with_headroom: with_headroom.map(|limit| limit.to_string()),
+            why_nothing: one.found.why_nothing(),
         }
     }
 }

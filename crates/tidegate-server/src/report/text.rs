@@ -142,10 +142,14 @@ impl Summary {
                 f.write_str("\n")?;
             }
             let [passed, asked] = [one.passed, one.asked].map(grouped);
-            write!(f, "to pass {}: {} (passes {passed} of {asked})", one.pass, one.limit)?;
-            match &*one.headroom {
-                "0 %" => f.write_str("\n")?,
-                headroom => writeln!(f, "; with {headroom} more, {}", one.with_headroom)?,
+            let told = one.limit.as_ref().or(one.why_nothing.as_ref());
+            let told = told.map_or("", String::as_str);
+            write!(f, "to pass {}: {told} (passes {passed} of {asked})", one.pass)?;
+            match (&*one.headroom, &one.with_headroom) {
+                ("0 %", _) => f.write_str("\n")?,
+                (_, None) if one.limit.is_none() => f.write_str("\n")?,
+                (headroom, None) => writeln!(f, "; with {headroom} more, no limit there can be")?,
+                (headroom, Some(more)) => writeln!(f, "; with {headroom} more, {more}")?,
             }
         }
         Ok(())

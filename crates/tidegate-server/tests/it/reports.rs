@@ -180,6 +180,52 @@ fn suggestions_are_the_least_that_pass() {
     }
 }
 
+#[test]
+fn where_no_limit_passes_none_is_suggested() {
+    let files = Files::new("suggest-none");
+    let at_once = "1000000,a\n".repeat(20);
+    let apart: String = (0..20).map(|n| format!("{},a\n", n * 1_000)).collect();
+    let huge = "1,a,9223372036854775807\n".repeat(3);
+    let over = "1,a,1000000000001\n";
+    for (trace, limit, told) in [
+        (
+            &*at_once,
+            "10 per 1s token-bucket burst 5",
+            "to pass 100 %: no number passes with burst 5, not even 1000000000000 per 1s \
+             token-bucket burst 5; raise the burst (passes 5 of 20)\n",
+        ),
+        (
+            &*apart,
+            "10 per 1s token-bucket burst 1",
+            "to pass 100 %: 1000 per 1s token-bucket burst 1 (passes 20 of 20); with 15 % more, \
+             1150 per 1s token-bucket burst 1\n",
+        ),
+        (
+            &*huge,
+            "10 per 1s sliding-log",
+            "to pass 100 %: no limit there can be passes, not even 1000000000000 per 1s \
+             sliding-log (passes 0 of 3)\n",
+        ),
+        (
+            over,
+            "10 per 1s fixed-window",
+            "to pass 100 %: no limit there can be passes, not even 1000000000000 per 1s \
+             fixed-window (passes 0 of 1)\n",
+        ),
+        (
+            "1,a,1000000000000\n",
+            "10 per 1s sliding-log",
+            "to pass 100 %: 1000000000000 per 1s sliding-log (passes 1 of 1); with 15 % more, \
+             no limit there can be\n",
+        ),
+    ] {
+        let path = files.write("trace.csv", trace);
+        let args = ["replay", &path, "--limit", limit, "--suggest", "100", "--headroom", "15%"];
+        let text = tidegate(&args).succeeded().stdout;
+        assert!(text.contains(&format!("\n{told}")), "{told:?} is not in\n{text}");
+    }
+}
+
 const POLICIES: &str = "\
 policies:
   - name: api
