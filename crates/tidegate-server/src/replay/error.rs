@@ -69,6 +69,11 @@ pub enum ReplayError {
     TooMuchTraffic {
         name: &'static str,
     },
+    /// Windows that go on for longer than times can be told apart.
+    TooLongTraffic {
+        windows: u32,
+        limit: Limit,
+    },
     Build(OutOfMemory),
     Check(CheckError),
 }
@@ -86,6 +91,7 @@ impl ReplayError {
             | ReplayError::SuggestOfConfig
             | ReplayError::TableOfAll
             | ReplayError::TooMuchTraffic { .. }
+            | ReplayError::TooLongTraffic { .. }
             | ReplayError::Policy { .. }
             | ReplayError::FileTwice { .. }
             | ReplayError::TooManyFiles { .. } => 2,
@@ -185,6 +191,11 @@ impl ReplayError {
             Self::TooMuchTraffic { name } => write!(
                 f,
                 "{name} would be more than a billion requests; lower --clients, --windows, --load or the limit"
+            ),
+            Self::TooLongTraffic { windows, limit } => write!(
+                f,
+                "--windows {windows} of --limit `{limit}` are more than 200 years; \
+                 lower --windows, or take a limit with a shorter window"
             ),
             // Said already by who calls.
             _ => Ok(()),

@@ -46,7 +46,7 @@ impl Chance {
     }
 }
 
-/// A number of microseconds, rounded down; nothing below 0 or beyond a day of years.
+/// A number of microseconds, rounded down; nothing below 0 or beyond 2^53, 285 years.
 pub fn whole(us: f64) -> u64 {
     #[expect(
         clippy::cast_possible_truncation,

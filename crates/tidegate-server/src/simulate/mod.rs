@@ -30,6 +30,11 @@ use traffic::{Scene, Traffic, World};
 /// Requests at most: an hour's work, and beyond what any plot shows.
 const MAX_EVENTS: f64 = 1e9;
 
+/// How long a simulation goes on at most, 200 years: with what lies before it, times stay
+/// below 2^53 us, where they are exact as floating point too. The longest window has
+/// room for its usual hundred.
+const MAX_LENGTH_US: u64 = 200 * 366 * 86_400_000_000;
+
 /// Clients at most: each is held, with when it asks next.
 const MAX_CLIENTS: i64 = 10_000_000;
 
@@ -152,6 +157,9 @@ impl SimulateArgs {
             window_us: limit.window_us(),
             seed: self.seed,
         };
+        if limit.window_us().saturating_mul(self.windows.into()) > MAX_LENGTH_US {
+            return Err(ReplayError::TooLongTraffic { windows: self.windows, limit: *limit });
+        }
         let scenes: Vec<Scene> = traffics.into_iter().map(scene).collect();
         match scenes.iter().find(|scene| scene.requests() > MAX_EVENTS) {
             Some(scene) => Err(ReplayError::TooMuchTraffic { name: scene.traffic.name() }),

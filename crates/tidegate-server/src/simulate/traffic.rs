@@ -22,7 +22,7 @@ use crate::replay::format::Event;
 pub const START_US: u64 = 1_700_000_000_000_000;
 
 /// What kind of traffic it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Traffic {
     Poisson,
     Bursts,
@@ -105,6 +105,10 @@ impl Scene {
             }
             Traffic::Zipf => each * 10.0 * (libm::log(f64::from(self.clients)) + 1.0),
             Traffic::HotTenant => each * 8.0,
+            // Whoever is denied asks again, however little there was to ask for.
+            Traffic::RetryStorm | Traffic::RetryStormJitter => {
+                each / self.load * self.load.max(1.0) * f64::from(self.clients)
+            }
             _ => each * f64::from(self.clients),
         }
     }
@@ -257,7 +261,7 @@ impl World {
                 start + client.chance.below(SPREAD_US)
             }
             Traffic::Diurnal => diurnal_us(client, &self.scene, start),
-            _ => start + client.wait_us(client.pace_us),
+            _ => start.saturating_add(client.wait_us(client.pace_us)),
         }
     }
 
@@ -266,9 +270,9 @@ impl World {
         let client = &mut self.clients[client as usize];
         match scene.traffic {
             Traffic::Poisson | Traffic::Zipf | Traffic::HotTenant => {
-                now_us + client.wait_us(client.pace_us)
+                now_us.saturating_add(client.wait_us(client.pace_us))
             }
-            Traffic::Bursts => now_us + burst_us(client, &scene),
+            Traffic::Bursts => now_us.saturating_add(burst_us(client, &scene)),
             Traffic::Boundary => attack_us(client, &scene, now_us),
             Traffic::Diurnal => diurnal_us(client, &scene, now_us),
             Traffic::RetryStorm | Traffic::RetryStormJitter => {
@@ -278,9 +282,10 @@ impl World {
                 } else {
                     let told_us = retry_after.as_micros().unwrap_or(scene.window_us);
                     let jitter = scene.traffic == Traffic::RetryStormJitter;
-                    told_us + if jitter { client.chance.below(told_us.max(1)) } else { 0 }
+                    let more_us = if jitter { client.chance.below(told_us.max(1)) } else { 0 };
+                    told_us.saturating_add(more_us)
                 };
-                now_us + wait_us + on_its_way
+                now_us.saturating_add(wait_us).saturating_add(on_its_way)
             }
         }
     }
@@ -345,7 +350,7 @@ fn attack_us(client: &mut Client, scene: &Scene, now_us: u64) -> u64 {
 /// those left out that a calmer one has too many.
 fn diurnal_us(client: &mut Client, scene: &Scene, mut now_us: u64) -> u64 {
     loop {
-        now_us += client.wait_us(client.pace_us / 2.0);
+        now_us = now_us.saturating_add(client.wait_us(client.pace_us / 2.0));
         if now_us >= scene.end_us() || 2.0 * client.chance.unit() < day(scene, now_us) {
             return now_us;
         }

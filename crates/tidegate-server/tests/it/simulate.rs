@@ -85,10 +85,24 @@ fn what_cannot_be_simulated() {
     refuse(&with(&["--traffic", "poisson", "--load", "0"]), &["0.001 to 1000"]);
     refuse(&with(&["--traffic", "poisson", "--clients", "0"]), &["1..=10000000"]);
     refuse(
-        &with(&["--traffic", "poisson", "--windows", "4000000000"]),
+        &with(&["--traffic", "poisson", "--windows", "400000000"]),
         &["more than a billion requests", "--windows"],
     );
     refuse(&["--limit", "1000000000000 per 1ms", "--traffic", "zipf"], &["more than a billion"]);
+    for traffic in ["poisson", "bursts", "boundary", "diurnal", "retry-storm-jitter", "zipf"] {
+        let args = ["--limit", "1 per 366d", "--traffic", traffic, "--load", "0.001"];
+        let long = ["--clients", "1", "--windows", "4294967295"];
+        let told = "error: --windows 4294967295 of --limit `1 per 366d sliding-counter` are more \
+                    than 200 years; lower --windows, or take a limit with a shorter window\n";
+        refuse(&[&args[..], &long].concat(), &[told]);
+        let longest = ["--clients", "2", "--windows", "200", "--top", "0"];
+        tidegate(&[&["simulate"], &args[..], &longest].concat()).succeeded();
+    }
+    let storm = ["--limit", "1 per 1ms", "--traffic", "retry-storm", "--load", "0.001"];
+    refuse(
+        &[&storm[..], &["--windows", "100000000", "--clients", "1000"]].concat(),
+        &["more than a billion requests", "--windows"],
+    );
     refuse(&["--limit", "5 concurrent", "--traffic", "poisson"], &["cannot be replayed"]);
     refuse(&with(&["--traffic", "all", "--table", "--json"]), &["--table", "--json"]);
     let missing = [
