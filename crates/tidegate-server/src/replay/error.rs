@@ -27,6 +27,10 @@ pub enum ReplayError {
         option: &'static str,
         path: PathBuf,
     },
+    /// Two outputs to one file.
+    OutputTwice {
+        path: PathBuf,
+    },
     StdinTwice,
     SuggestOfStdin,
     FileTwice {
@@ -86,6 +90,7 @@ impl ReplayError {
             | ReplayError::SharedState(_)
             | ReplayError::DecisionsOfAll
             | ReplayError::OverInput { .. }
+            | ReplayError::OutputTwice { .. }
             | ReplayError::StdinTwice
             | ReplayError::SuggestOfStdin
             | ReplayError::SuggestOfConfig
@@ -161,12 +166,17 @@ impl ReplayError {
             ),
             Self::OverInput { option, path } => write!(
                 f,
-                "{option} {} would overwrite the file that is replayed; name another file",
+                "{option} {} would overwrite a file that is read; name another file",
+                path.display()
+            ),
+            Self::OutputTwice { path } => write!(
+                f,
+                "--html and --decisions would both be written to {}; name two files",
                 path.display()
             ),
             Self::SuggestOfStdin => f.write_str(
-                "--suggest reads everything several times, which standard input cannot; \
-                 save it to a file first",
+                "--suggest reads everything several times, which standard input and pipes \
+                 cannot; save it to a file first",
             ),
             Self::FileTwice { path } => {
                 write!(f, "{} is named twice; its events would count twice", path.display())

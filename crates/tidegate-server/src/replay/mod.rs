@@ -22,6 +22,7 @@ pub mod policed;
 mod problems;
 pub mod progress;
 pub mod run;
+mod same;
 mod source;
 pub mod suggest;
 pub mod tally;
@@ -29,7 +30,6 @@ pub mod timeline;
 mod truth;
 mod zstd;
 
-use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
@@ -40,7 +40,7 @@ use tidegate::config::Config;
 use tidegate::{Algorithm, Limit};
 
 use crate::cli::{Algorithms, is_dash};
-use crate::report::{Clocked, Report as Page, Summary};
+use crate::report::{Aside, Clocked, Report as Page, Summary};
 use args::ReadingArgs;
 pub use args::ReplayArgs;
 use block::Block;
@@ -53,6 +53,8 @@ use input::BytesRead;
 pub use problems::{Problem, Problems};
 use progress::Progress;
 use run::{Counts, Run};
+pub use same::is_same;
+use same::is_same_output;
 use suggest::{Goal, Suggestion};
 
 /// Files read at once: each has buffers of its own, half a megabyte.
@@ -64,8 +66,10 @@ pub fn run(args: &ReplayArgs) -> Result<(), ReplayError> {
     let (runs, exact) = runs(args)?;
     let sizes = args.files.iter().map(|path| input::inspect(path));
     let total_bytes = sizes.sum::<Result<Option<u64>, _>>()?;
-    let page = Page::create(&args.report, &args.files)?;
-    let decisions = args.decisions.as_deref().map(|path| Decisions::create(path, &args.files));
+    let read: Vec<&Path> =
+        args.files.iter().chain(&args.rules.config).map(PathBuf::as_path).collect();
+    let page = Page::create(&args.report, &read)?;
+    let decisions = args.decisions.as_deref().map(|path| Decisions::create(path, &read));
     let bytes_read = BytesRead::default();
     let mut replay = Replay {
         runs,
@@ -98,8 +102,8 @@ pub fn run(args: &ReplayArgs) -> Result<(), ReplayError> {
         return Err(ReplayError::NoEvents { malformed, first: problems.next() });
     }
     let to_stderr = decisions.as_ref().is_some_and(|decisions| is_dash(&decisions.path));
-    if let Some(mut decisions) = decisions {
-        decisions.flush()?;
+    if let Some(decisions) = decisions {
+        decisions.finish()?;
     }
     let compared = runs.len() > 1 || exact.is_some();
     let clocked = Clocked { elapsed, top: args.report.top, compared };
@@ -136,18 +140,30 @@ fn refuse(args: &ReplayArgs) -> Result<(), ReplayError> {
     if args.rules.config.is_some() && args.suggest.is_some() {
         return Err(ReplayError::SuggestOfConfig);
     }
-    if stdin > 0 && args.suggest.is_some() {
+    if args.suggest.is_some() && args.files.iter().any(|path| is_read_once(path)) {
         return Err(ReplayError::SuggestOfStdin);
+    }
+    if let (Some(html), Some(decisions)) = (&args.report.html, &args.decisions)
+        && is_same_output(html, decisions)
+    {
+        return Err(ReplayError::OutputTwice { path: html.clone() });
     }
     if args.files.len() > MAX_FILES {
         return Err(ReplayError::TooManyFiles { most: MAX_FILES });
     }
     for (index, path) in args.files.iter().enumerate() {
-        if !is_dash(path) && args.files[..index].contains(path) {
+        let before = &args.files[..index];
+        if before.contains(path) || before.iter().any(|other| is_same(other, path)) {
             return Err(ReplayError::FileTwice { path: path.clone() });
         }
     }
     Ok(())
+}
+
+/// Whether what a path leads to is gone once it is read, as of a pipe.
+fn is_read_once(path: &Path) -> bool {
+    let is_stream = |kind: std::fs::Metadata| !kind.is_file() && !kind.is_dir();
+    is_dash(path) || path.metadata().is_ok_and(is_stream)
 }
 
 /// What is to decide; and the exact log beside an algorithm that is not exact, for a page
@@ -326,21 +342,22 @@ impl Taking<'_> {
 /// Where the string of decisions goes.
 struct Decisions {
     path: PathBuf,
-    to: Box<dyn Write>,
+    /// None is standard output.
+    to: Option<Aside>,
     text: Vec<u8>,
 }
 
 impl Decisions {
-    fn create(path: &Path, inputs: &[PathBuf]) -> Result<Self, ReplayError> {
+    fn create(path: &Path, inputs: &[&Path]) -> Result<Self, ReplayError> {
         let path = path.to_path_buf();
         if is_dash(&path) {
-            return Ok(Decisions { path, to: Box::new(io::stdout()), text: Vec::new() });
+            return Ok(Decisions { path, to: None, text: Vec::new() });
         }
         if inputs.iter().any(|input| is_same(input, &path)) {
             return Err(ReplayError::OverInput { option: "--decisions", path });
         }
-        match File::create(&path) {
-            Ok(file) => Ok(Decisions { path, to: Box::new(file), text: Vec::new() }),
+        match Aside::create(&path) {
+            Ok(file) => Ok(Decisions { path, to: Some(file), text: Vec::new() }),
             Err(error) => Err(ReplayError::Decisions { path, error }),
         }
     }
@@ -349,18 +366,18 @@ impl Decisions {
     fn write(&mut self, answers: &[Answer]) -> Result<(), ReplayError> {
         self.text.clear();
         self.text.extend(answers.iter().map(|answer| b'0' + u8::from(answer.allowed)));
-        let written = self.to.write_all(&self.text);
+        let written = match &mut self.to {
+            Some(file) => file.write_all(&self.text),
+            None => io::stdout().write_all(&self.text),
+        };
         written.map_err(|error| ReplayError::Decisions { path: self.path.clone(), error })
     }
 
-    fn flush(&mut self) -> Result<(), ReplayError> {
-        let flushed = self.to.flush();
-        flushed.map_err(|error| ReplayError::Decisions { path: self.path.clone(), error })
+    fn finish(self) -> Result<(), ReplayError> {
+        let finished = match self.to {
+            Some(file) => file.finish(),
+            None => io::stdout().flush(),
+        };
+        finished.map_err(|error| ReplayError::Decisions { path: self.path, error })
     }
-}
-
-/// Whether two paths are one file. A path that cannot be resolved does not exist yet.
-pub fn is_same(input: &Path, output: &Path) -> bool {
-    let both = (input.canonicalize(), output.canonicalize());
-    !is_dash(input) && matches!(both, (Ok(a), Ok(b)) if a == b)
 }

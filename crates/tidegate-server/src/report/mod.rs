@@ -2,16 +2,18 @@
 //!
 //! All three are written from one plain struct, so they cannot disagree.
 
+mod aside;
 mod html;
 mod shown;
 mod summary;
 mod text;
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 
+pub use self::aside::Aside;
 pub use self::summary::{AlgorithmSummary, Clocked, Keys, LimitSummary, Summary, TrafficSummary};
 pub use self::text::grouped;
 
@@ -43,19 +45,19 @@ pub struct Report {
     json: bool,
     timeline: bool,
     /// Kept open from the start: a long replay should not fail at its end.
-    html: Option<(PathBuf, std::fs::File)>,
+    html: Option<(PathBuf, Aside)>,
 }
 
 impl Report {
     /// Makes ready to write, before any work is done.
-    pub fn create(args: &ReportArgs, inputs: &[PathBuf]) -> Result<Self, ReplayError> {
+    pub fn create(args: &ReportArgs, inputs: &[&Path]) -> Result<Self, ReplayError> {
         let html = match &args.html {
             None => None,
             Some(path) => {
                 if inputs.iter().any(|input| is_same(input, path)) {
                     return Err(ReplayError::OverInput { option: "--html", path: path.clone() });
                 }
-                let file = std::fs::File::create(path);
+                let file = Aside::create(path);
                 let failed = |error| ReplayError::Html { path: path.clone(), error };
                 Some((path.clone(), file.map_err(failed)?))
             }
@@ -67,7 +69,7 @@ impl Report {
     pub fn print(self, summary: &Summary, to_stderr: bool) -> Result<(), ReplayError> {
         if let Some((path, mut file)) = self.html {
             let page = html::page(summary)?;
-            let written = file.write_all(page.as_bytes());
+            let written = file.write_all(page.as_bytes()).and_then(|()| file.finish());
             written.map_err(|error| ReplayError::Html { path, error })?;
         }
         let text = if self.json { summary.json(self.timeline)? } else { summary.to_string() };

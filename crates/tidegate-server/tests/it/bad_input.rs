@@ -294,3 +294,25 @@ fn a_negative_limit_is_pointed_at() {
     assert_eq!(rejected.code, 2);
     assert!(rejected.stderr.contains("digits only"), "{}", rejected.stderr);
 }
+
+#[test]
+fn one_file_by_two_paths_would_count_twice() {
+    let files = Files::new("twice");
+    let trace = files.write("trace.csv", "1,a\n");
+    let [linked, hard] = [files.path("linked.csv"), files.path("hard.csv")];
+    std::os::unix::fs::symlink(&trace, &linked).expect("a link");
+    fs::hard_link(&trace, &hard).expect("a link");
+    for other in [&trace, &files.path("./trace.csv"), &linked, &hard] {
+        let told = format!("error: {other} is named twice; its events would count twice\n");
+        replay(&trace, &[other]).failed(2, &[&told]);
+    }
+}
+
+#[test]
+fn pipes_cannot_be_read_again_for_a_suggestion() {
+    for path in ["/dev/stdin", "/dev/fd/0"] {
+        let args = ["replay", path, "--limit", "1 per 1s", "--suggest", "99"];
+        tidegate_reading(&args, b"1,a\n")
+            .failed(2, &["which standard input and pipes cannot; save it to a file first"]);
+    }
+}

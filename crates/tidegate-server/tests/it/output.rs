@@ -1,6 +1,7 @@
 //! What the binary writes.
 
 use std::fs;
+use std::process::Command;
 
 use serde_json::{Value, json};
 
@@ -155,4 +156,80 @@ fn help_leads_on() {
     assert_eq!(bare.code, 2);
     assert!(bare.stderr.contains("Usage: tidegate"), "{}", bare.stderr);
     assert!(tidegate(&["--version"]).succeeded().stdout.starts_with("tidegate "));
+}
+
+#[test]
+fn outputs_never_destroy_what_is_read() {
+    let files = Files::new("destroy");
+    let trace = files.write("trace.csv", TRACE);
+    let config = "policies: [{name: p, key: all, limits: [\"5 per 1s\"]}]";
+    let config_path = files.write("c.yaml", config);
+    let linked = files.path("linked.csv");
+    fs::hard_link(&trace, &linked).expect("a link");
+    for option in ["--html", "--decisions"] {
+        let with_config = ["replay", &trace, "--config", &config_path, option, &config_path];
+        let with_link = ["replay", &trace, "--limit", "1 per 1s", option, &linked];
+        let told = |path: &str| {
+            format!(
+                "error: {option} {path} would overwrite a file that is read; name another file\n"
+            )
+        };
+        tidegate(&with_config).failed(2, &[&told(&config_path)]);
+        tidegate(&with_link).failed(2, &[&told(&linked)]);
+        let redirected = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+            .args(["replay", "-", "--limit", "1 per 1s", option, &trace])
+            .stdin(fs::File::open(&trace).expect("the trace"))
+            .output()
+            .expect("the binary runs");
+        assert_eq!(String::from_utf8_lossy(&redirected.stderr), told(&trace));
+    }
+    assert_eq!(fs::read_to_string(&config_path).expect("still there"), config);
+    assert_eq!(fs::read_to_string(&trace).expect("still there"), TRACE);
+}
+
+#[test]
+fn two_outputs_need_two_files() {
+    let files = Files::new("two-outputs");
+    let [one, other] = [files.path("o"), files.path("./o")];
+    let args = |html, decisions| {
+        ["replay", "-", "--limit", "1 per 1s", "--html", html, "--decisions", decisions]
+    };
+    let told = "would both be written to";
+    tidegate_reading(&args(&one, &other), TRACE.as_bytes()).failed(2, &[told, "name two files"]);
+    files.write("o", "before");
+    tidegate_reading(&args(&one, &other), TRACE.as_bytes()).failed(2, &[told]);
+    tidegate_reading(&args("/dev/null", "/dev/null"), TRACE.as_bytes()).succeeded();
+}
+
+#[test]
+fn outputs_are_untouched_until_the_replay_is_done() {
+    let files = Files::new("untouched");
+    let [page, decisions] = ["page.html", "decisions"].map(|name| files.write(name, "before"));
+    let args = [
+        "replay",
+        "-",
+        "--limit",
+        "2 per 1s",
+        "--html",
+        &page,
+        "--decisions",
+        &decisions,
+        "--strict",
+    ];
+    let late = format!("{TRACE}no event\n");
+    for (bad, told) in [("", "empty"), ("no event\n", "no known format"), (&late, "--strict")] {
+        tidegate_reading(&args, bad.as_bytes()).failed(1, &[told]);
+        for path in [&page, &decisions] {
+            assert_eq!(fs::read_to_string(path).expect("still there"), "before", "{told}");
+        }
+    }
+    tidegate_reading(&args, TRACE.as_bytes()).succeeded();
+    assert_eq!(fs::read_to_string(&decisions).expect("a file"), "1110");
+    assert!(fs::read_to_string(&page).expect("a page").starts_with("<!doctype html>"));
+    let mut left: Vec<_> = fs::read_dir(files.path("."))
+        .expect("a directory")
+        .map(|entry| entry.expect("an entry").file_name())
+        .collect();
+    left.sort();
+    assert_eq!(left, ["decisions", "page.html"], "nothing else is left");
 }
