@@ -14,11 +14,17 @@ pub struct Zstd<R> {
     source: R,
     decoder: FrameDecoder,
     in_frame: bool,
+    /// What went wrong, while what was decoded before it is still to be read.
+    fault: Option<io::Error>,
 }
+
+/// A last block with nothing in it, and a checksum nobody looks at. A decoder holds back
+/// a whole window for blocks to come; told that none come, it gives that out.
+const NO_MORE: [u8; 7] = [1, 0, 0, 0, 0, 0, 0];
 
 impl<R: BufRead> Zstd<R> {
     pub fn new(source: R) -> Self {
-        Zstd { source, decoder: FrameDecoder::new(), in_frame: false }
+        Zstd { source, decoder: FrameDecoder::new(), in_frame: false, fault: None }
     }
 
     /// Begins the next frame that holds anything; whether there is one.
@@ -65,6 +71,14 @@ impl<R: BufRead> Zstd<R> {
 impl<R: BufRead> Read for Zstd<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
+            if let Some(fault) = self.fault.take() {
+                let length = self.decoder.read(buffer)?;
+                if length == 0 {
+                    return Err(fault);
+                }
+                self.fault = Some(fault);
+                return Ok(length);
+            }
             if !self.in_frame {
                 self.in_frame = self.begin()?;
                 if !self.in_frame {
@@ -78,9 +92,12 @@ impl<R: BufRead> Read for Zstd<R> {
                 self.end()?;
                 continue;
             }
-            let blocks = BlockDecodingStrategy::UptoBlocks(1);
-            if let Err(error) = self.decoder.decode_blocks(&mut self.source, blocks) {
-                return Err(self.fault(error));
+            let one = BlockDecodingStrategy::UptoBlocks(1);
+            if let Err(error) = self.decoder.decode_blocks(&mut self.source, one) {
+                self.fault = Some(self.fault(error));
+                // Whether it ends well does not matter: it has not.
+                let _ =
+                    self.decoder.decode_blocks(&NO_MORE[..], BlockDecodingStrategy::UptoBlocks(1));
             }
         }
     }
