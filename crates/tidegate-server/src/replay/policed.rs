@@ -131,8 +131,10 @@ impl Policed {
         let identity = rules.policies().identity();
         for (row, facts) in block.events() {
             let facts = Facts::unpack(facts);
+            // A trace that has costs means them; others cost what the policies say.
+            let cost = facts.has_cost.then(|| Cost::from_signed(row.cost));
             let told = facts.with_attributes(identity, |attributes| {
-                self.ask(row, (&gate, &rules, attributes), tally)
+                self.ask((row, cost), (&gate, &rules, attributes), tally)
             });
             let place = tally.timeline.place(row.time_us);
             tally.count(place, told.answer.allowed, told.fits);
@@ -150,13 +152,11 @@ impl Policed {
 
     fn ask(
         &mut self,
-        row: &Row,
+        (row, cost): (&Row, Option<Cost>),
         (gate, rules, attributes): (&Gate, &Rules, &Attributes<'_>),
         tally: &mut Tally,
     ) -> Told {
         self.clock.set(Timestamp::from_micros(row.time_us));
-        // A trace that has costs means them; others cost what the policies say.
-        let cost = (row.cost != 1).then(|| Cost::from_signed(row.cost));
         let question = Question { cost, ..Question::new(Subject::Request(attributes)) };
         let (selected, answer) =
             match (rules.policies().select(attributes), gate.check(rules, &question)) {

@@ -301,6 +301,23 @@ fn whole_policies_decide_as_they_would_serve() {
 }
 
 #[test]
+fn a_cost_in_the_trace_counts_in_place_of_the_policys() {
+    let files = Files::new("policy-cost");
+    let config = "policies: [{name: p, key: all, cost: 3, limits: [\"4 per 1s sliding-log\"]}]";
+    let config = files.write("tidegate.yaml", config);
+    for (trace, expected) in [
+        // Left out, it is the policy's; said, it is what was said, and 1 is no other.
+        ("time_us,client_ip,cost\n1,a,\n2,a,1\n3,a,1\n", "110"),
+        ("time_us,client_ip,cost\n1,a,1\n2,a,1\n3,a,1\n4,a,1\n5,a,1\n", "11110"),
+        ("time_us,client_ip\n1,a\n2,a\n", "10"),
+        ("{\"time_us\":1,\"cost\":1}\n{\"time_us\":2}\n{\"time_us\":3,\"cost\":1}\n", "110"),
+    ] {
+        let run = replay(trace, &["--config", &config, "--decisions", "-"]).succeeded();
+        assert_eq!(run.stdout, expected, "{trace}");
+    }
+}
+
+#[test]
 fn policies_that_a_trace_cannot_decide() {
     let files = Files::new("policies-odd");
     let permits = "policies: [{name: p, key: all, limits: [\"5 concurrent\"]}]";
@@ -436,6 +453,26 @@ fn input_without_times_or_keys() {
     ] {
         let args = [&["--limit", "10 per 10s"], args].concat();
         replay(trace, &args).failed(1, parts);
+    }
+}
+
+#[test]
+fn zstd_that_is_cut_is_read_up_to_there() {
+    let files = Files::new("zstd-cut");
+    // A frame with a window of 1 MiB, with and without a checksum, of blocks that are
+    // stored as they are: none is a window long, and the last is cut or missing.
+    let lines: String = (100..1_100).map(|n| format!("{n},a\n")).collect();
+    let size = u32::try_from(lines.len()).expect("small") << 3;
+    let block = [&size.to_le_bytes()[..3], lines.as_bytes()].concat();
+    for (flags, cut) in [(0, block.len()), (4, block.len()), (0, 2), (4, 5), (0, 4)] {
+        let frame = [b"\x28\xb5\x2f\xfd", &[flags, 0x50][..], &block, &block, &block[..cut]];
+        let path = files.write("cut.zst", frame.concat());
+        let args = ["replay", &path, "--limit", "2 per 1s", "--json"];
+        let json = tidegate(&args).succeeded().json();
+        let events = if cut == block.len() { 3_000 } else { 2_000 };
+        assert_eq!(json["events"], events, "{flags}, {cut}: {json}");
+        assert_eq!(json["damaged"]["count"], 1, "{flags}, {cut}");
+        assert_eq!(json["skipped"]["count"], 0, "{flags}, {cut}");
     }
 }
 

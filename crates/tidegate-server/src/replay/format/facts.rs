@@ -22,6 +22,8 @@ pub struct Facts<'a> {
     pub host: Option<Text<'a>>,
     pub headers: Pairs<'a>,
     pub descriptors: Pairs<'a>,
+    /// Whether it told a cost, which then counts in place of the policies' own.
+    pub has_cost: bool,
 }
 
 impl<'a> Facts<'a> {
@@ -103,6 +105,7 @@ impl<'a> Facts<'a> {
                 pack_text(value, out);
             }
         }
+        out.extend(u32::from(self.has_cost).to_le_bytes());
     }
 
     fn fields(&self) -> [Option<&str>; 5] {
@@ -136,6 +139,7 @@ impl<'a> Unpack<'a> {
             host: self.field()?,
             headers: self.pairs()?,
             descriptors: self.pairs()?,
+            has_cost: self.number()? != 0,
         })
     }
 

@@ -109,7 +109,8 @@ impl Mapped {
         for ((role, _), value) in self.fields.iter().zip(values) {
             let Some(value) = value.as_deref() else { continue };
             match role {
-                Role::Time | Role::Key | Role::Cost => {}
+                Role::Time | Role::Key => {}
+                Role::Cost => facts.has_cost = true,
                 Role::ClientIp => facts.client = Some(text(value)),
                 Role::Method => facts.method = Some(text(value)),
                 Role::Path => facts.path = Some(text(value)),
