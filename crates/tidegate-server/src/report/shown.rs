@@ -10,21 +10,22 @@ pub fn shown(key: &[u8]) -> String {
     let mut text = String::new();
     let mut left = SHOWN_CHARS;
     for chunk in key.utf8_chunks() {
-        for c in chunk.valid().chars() {
+        let chars = chunk.valid().chars().map(Ok);
+        for one in chars.chain(chunk.invalid().iter().map(|&byte| Err(byte))) {
             if left == 0 {
                 text.push('\u{2026}');
                 return text;
             }
             left -= 1;
-            match c {
-                '\\' => text.push_str("\\\\"),
-                c if c.is_control() || is_unseen(c) => {
+            match one {
+                Ok('\\') => text.push_str("\\\\"),
+                Ok(c) if c.is_control() || is_unseen(c) => {
                     c.encode_utf8(&mut [0; 4]).bytes().for_each(|byte| escape(byte, &mut text));
                 }
-                c => text.push(c),
+                Ok(c) => text.push(c),
+                Err(byte) => escape(byte, &mut text),
             }
         }
-        chunk.invalid().iter().for_each(|&byte| escape(byte, &mut text));
     }
     text
 }
@@ -36,7 +37,7 @@ fn escape(byte: u8, text: &mut String) {
 
 /// Characters that reorder or hide what stands around them.
 fn is_unseen(c: char) -> bool {
-    matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+    matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
 }
 
 #[cfg(test)]
@@ -50,10 +51,13 @@ mod tests {
             (b"\x1b[31mred\n", "\\x1b[31mred\\x0a"),
             (b"\xff\\", "\\xff\\\\"),
             ("\u{202e}evil \u{e9}".as_bytes(), "\\xe2\\x80\\xaeevil \u{e9}"),
+            ("\u{61c}a".as_bytes(), "\\xd8\\x9ca"),
             (b"<script>", "<script>"),
         ] {
             assert_eq!(shown(key), text);
         }
         assert_eq!(shown(&[b'x'; 100]).chars().count(), SHOWN_CHARS + 1);
+        // Bytes that are no text count as well: each takes four.
+        assert_eq!(shown(&[0xff; 100]).chars().count(), 4 * SHOWN_CHARS + 1);
     }
 }
