@@ -8,7 +8,7 @@ use tidegate::config::ConfigErrors;
 use tidegate::policy::{PoliciesError, PolicyError};
 use tidegate::{Algorithm, CheckError, Limit, OutOfMemory};
 
-use super::format::Format;
+use super::format::{BadLine, Format};
 use super::input::Compression;
 use super::problems::Problem;
 
@@ -70,6 +70,8 @@ pub enum ReplayError {
     SuggestOfConfig,
     /// `--traffic all` without `--table`.
     TableOfAll,
+    /// `--load` for traffic that has none.
+    LoadOfBoundary,
     TooMuchTraffic {
         name: &'static str,
     },
@@ -96,6 +98,7 @@ impl ReplayError {
             | ReplayError::SuggestOfConfig
             | ReplayError::TableOfAll
             | ReplayError::TooMuchTraffic { .. }
+            | ReplayError::LoadOfBoundary
             | ReplayError::TooLongTraffic { .. }
             | ReplayError::Policy { .. }
             | ReplayError::FileTwice { .. }
@@ -129,7 +132,7 @@ impl fmt::Display for ReplayError {
                 write!(f, "nothing to replay: no event in any line, {malformed} malformed")?;
                 match first {
                     Some(problem) => write!(f, ", the first {problem}; is --format right?"),
-                    None => Ok(()),
+                    None => f.write_str("; there are only names of columns"),
                 }
             }
             Self::Output(error) => write!(f, "cannot write the summary: {error}"),
@@ -198,6 +201,10 @@ impl ReplayError {
             Self::TableOfAll => {
                 f.write_str("--traffic all is for --table; name one traffic for a report of it")
             }
+            Self::LoadOfBoundary => f.write_str(
+                "--load says nothing about boundary, whose attackers send what the limit tells \
+                 them to; leave it out",
+            ),
             Self::TooMuchTraffic { name } => write!(
                 f,
                 "{name} would be more than a billion requests; lower --clients, --windows, --load or the limit"
@@ -222,9 +229,22 @@ pub enum FileFault {
     Read(io::Error),
     Empty,
     Compressed(Compression),
-    UnknownFormat { first_line: String },
-    NoTime { format: Format, names: Vec<String> },
-    NoKey { format: Format, key: Option<Box<str>>, names: Vec<String> },
+    /// What is in it is compressed as well.
+    CompressedTwice([Compression; 2]),
+    Utf16,
+    BrokenJson(BadLine),
+    UnknownFormat {
+        first_line: String,
+    },
+    NoTime {
+        format: Format,
+        names: Vec<String>,
+    },
+    NoKey {
+        format: Format,
+        key: Option<Box<str>>,
+        names: Vec<String>,
+    },
 }
 
 impl FileFault {
@@ -250,6 +270,22 @@ impl fmt::Display for FileFault {
                 "is compressed with {0}; only gzip and zstd are read directly, so use \
                  `{0} -dc FILE | tidegate replay - ...`",
                 compression.name()
+            ),
+            Self::CompressedTwice([outer, inner]) => write!(
+                f,
+                "is compressed twice, with {inner} and that with {outer}; use \
+                 `{outer} -dc FILE | tidegate replay - ...`",
+                inner = inner.name(),
+                outer = outer.name()
+            ),
+            Self::Utf16 => f.write_str(
+                "is text in UTF-16; make it UTF-8 first, e.g. \
+                 `iconv -f UTF-16 -t UTF-8 FILE | tidegate replay - ...`",
+            ),
+            Self::BrokenJson(why) => write!(
+                f,
+                "begins as JSON, but its first line is broken: {why}; each line must be one \
+                 whole object"
             ),
             Self::UnknownFormat { first_line } => write!(
                 f,

@@ -72,6 +72,12 @@ fn of_file(file: &FileReport) -> Vec<String> {
             hints.push(format!("{path}: its last time is {last}; is --time-unit right?"));
         }
     }
+    if file.field_unused {
+        hints.push(format!("{path}: --field is for csv and jsonl, and did nothing for its lines"));
+    }
+    if file.unit_unused {
+        hints.push(format!("{path}: its times are no numbers, so --time-unit did nothing"));
+    }
     if file.incomplete > 0 {
         let count = grouped(file.incomplete);
         hints.push(format!("{path}: {count} {INCOMPLETE}"));

@@ -31,6 +31,9 @@ const OVERLONG_SHOWN: usize = 80;
 /// What compressed data is taken from the file in.
 const RAW_BUFFER_BYTES: usize = 128 * 1024;
 
+/// By so many bytes everything is told apart that is.
+const LONGEST_SIGNATURE: usize = 6;
+
 /// How a file is compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compression {
@@ -159,17 +162,25 @@ impl Lines {
             ended: false,
             damage: None,
         };
-        lines.skip_byte_order_mark()?;
+        lines.begin()?;
         Ok(lines)
     }
 
-    /// Spreadsheets begin their text with a mark that is no part of the first field.
-    fn skip_byte_order_mark(&mut self) -> Result<(), ReplayError> {
+    /// Looks at the first bytes of the text. Spreadsheets begin theirs with a mark that is
+    /// no part of the first field.
+    fn begin(&mut self) -> Result<(), ReplayError> {
         const MARK: &[u8] = b"\xef\xbb\xbf";
-        while self.end < MARK.len() && !self.ended {
+        while self.end < LONGEST_SIGNATURE && !self.ended {
             self.fill()?;
         }
-        if self.buffer[..self.end].starts_with(MARK) {
+        let head = &self.buffer[..self.end];
+        if let (Some(outer), Some(inner)) = (self.compression, Compression::of(head)) {
+            return Err(FileFault::CompressedTwice([outer, inner]).of(&self.path));
+        }
+        if head.starts_with(b"\xff\xfe") || head.starts_with(b"\xfe\xff") {
+            return Err(FileFault::Utf16.of(&self.path));
+        }
+        if head.starts_with(MARK) {
             self.start = MARK.len();
         }
         Ok(())

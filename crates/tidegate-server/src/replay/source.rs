@@ -8,7 +8,7 @@ use foldhash::fast::FixedState;
 use super::args::{FormatChoice, ReadingArgs};
 use super::block::Block;
 use super::error::{FileFault, ReplayError};
-use super::format::{BadLine, Format, KeyOf, NoParser, Parser, Unit, Wanted};
+use super::format::{BadLine, Format, KeyOf, NoParser, Parser, Unit, Wanted, broken_json};
 use super::input::{BytesRead, Compression, Line, Lines};
 use super::problems::{Notes, Problem, What};
 
@@ -30,6 +30,10 @@ pub struct FileReport {
     pub zoneless: u64,
     /// Keys that a template could not fill in.
     pub incomplete: u64,
+    /// Whether `--field` was said, which is not for log lines.
+    pub field_unused: bool,
+    /// Whether `--time-unit` was said, and no time was a number.
+    pub unit_unused: bool,
     /// The earliest and the latest time.
     pub span: Option<(u64, u64)>,
 }
@@ -59,6 +63,7 @@ impl Source {
             Some((format, parser)) => (Some(format), Some(parser)),
             None => (None, None),
         };
+        let is_log = matches!(format, Some(Format::Clf | Format::Combined));
         let report = FileReport {
             path: path.to_path_buf(),
             format,
@@ -68,6 +73,8 @@ impl Source {
             events: 0,
             zoneless: 0,
             incomplete: 0,
+            field_unused: is_log && !wanted.fields.is_empty(),
+            unit_unused: is_log && wanted.unit.is_some(),
             span: None,
         };
         Ok(Source {
@@ -116,7 +123,7 @@ impl Source {
                 Ok(event) => {
                     block.push(&event);
                     self.report.events += 1;
-                    // A part that is missing is a NUL, which no field of a log begins with.
+                    // A part that is missing is a NUL, which is in no field of a log.
                     self.report.incomplete += u64::from(self.templated && event.key.contains(&0));
                     let time_us = event.time_us;
                     if time_us < self.previous_us {
@@ -149,6 +156,7 @@ impl Source {
         FileReport {
             unit: parser.and_then(Parser::unit),
             zoneless: parser.map_or(0, Parser::zoneless),
+            unit_unused: self.report.unit_unused && !parser.is_some_and(Parser::has_numbers),
             ..self.report
         }
     }
@@ -206,10 +214,17 @@ fn parser(
         FormatChoice::Clf => Format::Clf,
         FormatChoice::Combined => Format::Combined,
         FormatChoice::Auto => Format::detect(first.iter().copied(), wanted.unit)
-            .ok_or_else(|| FileFault::UnknownFormat { first_line: shown(first_line) }.of(path))?,
+            .ok_or_else(|| unknown(first_line).of(path))?,
     };
+    let broken = || first.iter().find_map(|line| broken_json(line));
     match Parser::new(format, wanted, first.iter().copied()) {
         Ok(parser) => Ok(Some((format, parser))),
+        Err(NoParser::Time(names))
+            if names.is_empty()
+                && let Some(why) = broken() =>
+        {
+            Err(FileFault::BrokenJson(why).of(path))
+        }
         Err(NoParser::Time(names)) => Err(FileFault::NoTime { format, names }.of(path)),
         Err(NoParser::Key(names)) => {
             let key = match &wanted.key {
@@ -218,6 +233,13 @@ fn parser(
             };
             Err(FileFault::NoKey { format, key, names }.of(path))
         }
+    }
+}
+
+fn unknown(first_line: &[u8]) -> FileFault {
+    match broken_json(first_line) {
+        Some(why) => FileFault::BrokenJson(why),
+        None => FileFault::UnknownFormat { first_line: shown(first_line) },
     }
 }
 

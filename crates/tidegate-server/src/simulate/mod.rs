@@ -147,6 +147,10 @@ impl SimulateArgs {
             Traffics::One(traffic) => vec![traffic],
             Traffics::All => Traffic::ALL.to_vec(),
         };
+        // The usual load may be said.
+        if self.traffic == Traffics::One(Traffic::Boundary) && (self.load - 1.0).abs() > 0.0 {
+            return Err(ReplayError::LoadOfBoundary);
+        }
         let Some(limit) = self.limits.first() else { return Ok(Vec::new()) };
         let scene = |traffic: Traffic| Scene {
             traffic,

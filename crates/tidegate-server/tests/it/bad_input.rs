@@ -316,3 +316,38 @@ fn pipes_cannot_be_read_again_for_a_suggestion() {
             .failed(2, &["which standard input and pipes cannot; save it to a file first"]);
     }
 }
+
+#[test]
+fn files_that_cannot_be_text_are_told() {
+    let files = Files::new("no-text");
+    let zstd = |bytes: &[u8]| {
+        ruzstd::encoding::compress_to_vec(bytes, ruzstd::encoding::CompressionLevel::Fastest)
+    };
+    let utf_16: Vec<u8> = "\u{feff}1,a\n".encode_utf16().flat_map(u16::to_le_bytes).collect();
+    let twice = "is compressed twice, with gzip and that with";
+    let rows: [(&[u8], &str); 8] = [
+        (
+            &gzip(gzip("1,a\n")),
+            &format!("{twice} gzip; use `gzip -dc FILE | tidegate replay - ...`"),
+        ),
+        (
+            &zstd(&gzip("1,a\n")),
+            &format!("{twice} zstd; use `zstd -dc FILE | tidegate replay - ...`"),
+        ),
+        (&utf_16, "is text in UTF-16; make it UTF-8 first, e.g. `iconv -f UTF-16 -t UTF-8 FILE"),
+        (&gzip(&utf_16), "is text in UTF-16"),
+        (b"time_us,key\n", "no event in any line, 0 malformed; there are only names of columns\n"),
+        (b"ts,client_ip\n", "there are only names of columns\n"),
+        (
+            b"{\"ts\":1,\"key\":\n",
+            "begins as JSON, but its first line is broken: EOF while parsing a value (column 14); \
+             each line must be one whole object\n",
+        ),
+        (b"{\n\"ts\": 1\n}\n", "its first line is broken: EOF while parsing an object"),
+    ];
+    for (bytes, told) in rows {
+        replay(&files.write("trace", bytes), &[]).failed(1, &[told]);
+    }
+    let broken = files.write("broken", "{\"ts\":1,\n");
+    replay(&broken, &["--format", "jsonl"]).failed(1, &["begins as JSON", "broken: "]);
+}

@@ -397,6 +397,15 @@ const ODD: &[(&str, &str, &[&str], &[&str])] = &[
         &["hint: -: 1 times name no zone; they were taken as --zone says, UTC if it does not\n"],
     ),
     (
+        "what log lines say themselves",
+        "h - - [14/Nov/2023:22:13:20 +0000] \"GET / HTTP/1.1\" 200 5\n",
+        &["--time-unit", "ms", "--field", "time=ts"],
+        &[
+            "hint: -: --field is for csv and jsonl, and did nothing for its lines\n",
+            "hint: -: its times are no numbers, so --time-unit did nothing\n",
+        ],
+    ),
+    (
         "the same lines",
         "1700000000000000,a\n1700000000000000,a\n1700000000000001,a\n",
         &[],

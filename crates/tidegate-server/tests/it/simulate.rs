@@ -89,7 +89,11 @@ fn what_cannot_be_simulated() {
         &["more than a billion requests", "--windows"],
     );
     refuse(&["--limit", "1000000000000 per 1ms", "--traffic", "zipf"], &["more than a billion"]);
-    for traffic in ["poisson", "bursts", "boundary", "diurnal", "retry-storm-jitter", "zipf"] {
+    refuse(
+        &with(&["--traffic", "boundary", "--load", "2"]),
+        &["--load says nothing about boundary", "leave it out"],
+    );
+    for traffic in ["poisson", "bursts", "hot-tenant", "diurnal", "retry-storm-jitter", "zipf"] {
         let args = ["--limit", "1 per 366d", "--traffic", traffic, "--load", "0.001"];
         let long = ["--clients", "1", "--windows", "4294967295"];
         let told = "error: --windows 4294967295 of --limit `1 per 366d sliding-counter` are more \

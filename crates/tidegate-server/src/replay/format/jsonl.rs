@@ -1,5 +1,6 @@
 //! One JSON object a line: `{"time_us":5,"key":"alice","cost":2}`, or any fields
-//! that are mapped. Dots in a name go into objects; of an array, the first is taken.
+//! that are mapped. Dots in a name go into objects. Of an array the first is taken, as logs
+//! write headers; but a key is one of one, and a time or a cost is none.
 //!
 //! A line is read once for all that is wanted of it; what is not wanted is passed
 //! over without being kept.
@@ -10,6 +11,7 @@ use std::fmt;
 use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
+use super::fields::Role;
 use super::mapped::{Mapped, Unmapped, Values};
 use super::{BadLine, Event, Wanted};
 
@@ -25,6 +27,8 @@ pub struct Jsonl {
     pub mapped: Mapped,
     /// The fields wanted, as the names to go through.
     paths: Vec<Vec<Box<str>>>,
+    /// The longest array each may be.
+    longest: Vec<usize>,
 }
 
 impl Jsonl {
@@ -36,7 +40,13 @@ impl Jsonl {
         let mapped = Mapped::new(wanted, &names(lines))?;
         let path = |name: &str| name.split('.').map(Into::into).collect();
         let paths = mapped.fields().map(path).collect();
-        Ok(Jsonl { mapped, paths })
+        let longest = |role: &Role| match role {
+            Role::Time | Role::Cost => 0,
+            Role::Key => 1,
+            _ => usize::MAX,
+        };
+        let longest = mapped.roles().map(longest).collect();
+        Ok(Jsonl { mapped, paths, longest })
     }
 
     pub fn parse<'a>(&mut self, line: &'a [u8]) -> Result<Event<'a>, BadLine> {
@@ -47,9 +57,14 @@ impl Jsonl {
         let mut values = Values::from_elem(None, self.paths.len());
         let wanted: Vec<_> = self.paths.iter().map(|path| &path[..]).enumerate().collect();
         let mut from = serde_json::Deserializer::from_slice(line);
-        let pick = Pick { wanted: &wanted, values: &mut values };
+        let mut array = false;
+        let longest = &self.longest;
+        let pick = Pick { wanted: &wanted, values: &mut values, longest, array: &mut array };
         pick.deserialize(&mut from).map_err(BadLine::Json)?;
         from.end().map_err(BadLine::Json)?;
+        if array {
+            return Err(BadLine::Array);
+        }
         self.mapped.event(&mut values)
     }
 }
@@ -90,6 +105,9 @@ struct Pick<'w, 'v, 'a> {
     /// The place of each value, and the names that lead to it from here.
     wanted: &'w [(usize, &'w [Box<str>])],
     values: &'v mut Values<'a>,
+    /// The longest array each value may be, and whether one was longer.
+    longest: &'w [usize],
+    array: &'v mut bool,
 }
 
 impl<'a> DeserializeSeed<'a> for Pick<'_, '_, 'a> {
@@ -120,13 +138,18 @@ impl<'a> Visitor<'a> for Pick<'_, '_, 'a> {
             let mut deeper: Vec<(usize, &[Box<str>])> = Vec::new();
             for (place, path) in self.wanted.iter().filter(leads) {
                 match &path[1..] {
-                    [] => self.values[*place] = scalar(raw),
+                    [] => match scalar(raw, self.longest[*place]) {
+                        Ok(value) => self.values[*place] = value,
+                        Err(TooLong) => *self.array = true,
+                    },
                     rest => deeper.push((*place, rest)),
                 }
             }
             if !deeper.is_empty() && raw.starts_with('{') {
                 let mut from = serde_json::Deserializer::from_str(raw);
-                let pick = Pick { wanted: &deeper, values: self.values };
+                let Pick { longest, .. } = self;
+                let array = &mut *self.array;
+                let pick = Pick { wanted: &deeper, values: self.values, longest, array };
                 pick.deserialize(&mut from).map_err(serde::de::Error::custom)?;
             }
         }
@@ -138,20 +161,30 @@ impl<'a> Visitor<'a> for Pick<'_, '_, 'a> {
 #[derive(serde::Deserialize)]
 struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
 
-/// The text of a value; nothing for null and objects.
-fn scalar(raw: &str) -> Option<Cow<'_, [u8]>> {
-    match raw.as_bytes().first()? {
-        b'"' => match serde_json::from_str::<Name<'_>>(raw).ok()?.0 {
-            Cow::Borrowed(text) => Some(Cow::Borrowed(text.as_bytes())),
-            Cow::Owned(text) => Some(Cow::Owned(text.into_bytes())),
+/// An array of more values than can be meant.
+struct TooLong;
+
+/// The text of a value; nothing for null and objects, the first of an array.
+fn scalar(raw: &str, longest: usize) -> Result<Option<Cow<'_, [u8]>>, TooLong> {
+    Ok(match raw.as_bytes().first() {
+        Some(b'"') => match serde_json::from_str::<Name<'_>>(raw) {
+            Ok(Name(Cow::Borrowed(text))) => Some(Cow::Borrowed(text.as_bytes())),
+            Ok(Name(Cow::Owned(text))) => Some(Cow::Owned(text.into_bytes())),
+            Err(_) => None,
         },
-        b'[' => {
-            let items: Vec<&RawValue> = serde_json::from_str(raw).ok()?;
-            items.first().filter(|item| !item.get().starts_with('[')).and_then(|i| scalar(i.get()))
+        Some(b'[') => {
+            let items: Vec<&RawValue> = serde_json::from_str(raw).unwrap_or_default();
+            if items.len() > longest || longest == 0 {
+                return Err(TooLong);
+            }
+            match items.first().filter(|item| !item.get().starts_with('[')) {
+                Some(item) => scalar(item.get(), longest)?,
+                None => None,
+            }
         }
-        b'{' | b'n' => None,
-        _ => Some(Cow::Borrowed(raw.as_bytes())),
-    }
+        None | Some(b'{' | b'n') => None,
+        Some(_) => Some(Cow::Borrowed(raw.as_bytes())),
+    })
 }
 
 #[cfg(test)]
@@ -183,11 +216,26 @@ mod tests {
             (r#"{"time":"2023-11-14T22:13:20.5Z","client_ip":"a"}"#, "", "a"),
             (r#"{"msec":"1700000000.500","key":7}"#, "", "7"),
             (r#"{"t":1700000000500,"u":{"id":"x","id2":"y"}}"#, "time=t,key=u.id", "x"),
-            (r#"{"ts":1700000000500000,"ids":["p","q"]}"#, "key=ids", "p"),
+            (r#"{"ts":1700000000500000,"ids":["p"]}"#, "key=ids", "p"),
+            (r#"{"ts":1.7000000005e9,"key":"a"}"#, "", "a"),
+            (r#"{"ts":17000000005E-1,"key":"a"}"#, "", "a"),
             (r#"{"ts":1700000000.5,"request":{"remote_ip":"c","headers":{}}}"#, "", "c"),
         ] {
             let event = parse(line, fields).unwrap_or_else(|error| panic!("{line}: {error}"));
             assert_eq!((event.time_us, &*event.key), (T, key.as_bytes()), "{line}");
+        }
+    }
+
+    #[test]
+    fn arrays_are_no_times_and_no_keys() {
+        for line in [
+            r#"{"time_us":[5],"key":"a"}"#,
+            r#"{"time_us":[],"key":"a"}"#,
+            r#"{"time_us":5,"key":[1,2]}"#,
+            r#"{"time_us":5,"key":"a","cost":[2]}"#,
+        ] {
+            let why = parse(line, "").expect_err(line).to_string();
+            assert_eq!(why, "an array where one value is wanted", "{line}");
         }
     }
 

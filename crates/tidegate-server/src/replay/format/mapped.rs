@@ -77,6 +77,11 @@ impl Mapped {
         self.fields.iter().map(|(_, name)| &**name)
     }
 
+    /// What they are for, in the same order.
+    pub fn roles(&self) -> impl Iterator<Item = &Role> {
+        self.fields.iter().map(|(role, _)| role)
+    }
+
     /// The name of the field that has this role.
     pub fn name_of(&self, role: &Role) -> Option<&str> {
         self.fields.iter().find(|(known, _)| known == role).map(|(_, name)| &**name)

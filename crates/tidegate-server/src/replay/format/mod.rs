@@ -97,6 +97,13 @@ impl Format {
     }
 }
 
+/// What is wrong with a line that begins as JSON does; nothing with others.
+pub fn broken_json(line: &[u8]) -> Option<BadLine> {
+    let begins = line.trim_ascii_start().first() == Some(&b'{');
+    let read = begins.then(|| serde_json::from_slice::<serde::de::IgnoredAny>(line))?;
+    read.err().map(BadLine::Json)
+}
+
 /// Whether these are a row of names and rows of as many fields, which other formats are not.
 fn has_columns<'a>(mut lines: impl Iterator<Item = &'a [u8]>) -> bool {
     let commas = |line: &[u8]| memchr::memchr_iter(b',', line).count();
@@ -185,6 +192,11 @@ impl Parser {
         self.times().map_or(0, |times| times.zoneless)
     }
 
+    /// Whether any time was a number.
+    pub fn has_numbers(&self) -> bool {
+        self.times().is_none_or(|times| times.has_numbers)
+    }
+
     fn times(&self) -> Option<&time::Times> {
         match self {
             Parser::Csv(Csv::Plain) => None,
@@ -210,6 +222,7 @@ pub enum BadLine {
     TooManyFields,
     OpenQuote,
     NotAnObject,
+    Array,
     Json(serde_json::Error),
     NoDate,
     BadDate,
@@ -242,6 +255,7 @@ impl fmt::Display for BadLine {
             }
             BadLine::OpenQuote => "a quote that is not closed",
             BadLine::NotAnObject => "not a JSON object",
+            BadLine::Array => "an array where one value is wanted",
             BadLine::Json(error) => return write_json_error(error, f),
             BadLine::NoDate => "no [date]",
             BadLine::BadDate => "a date that is not like [01/Aug/1995:00:00:01 -0400]",

@@ -98,11 +98,13 @@ pub struct Times {
     zone: Zone,
     /// How many times named no zone.
     pub zoneless: u64,
+    /// Whether any was a number.
+    pub has_numbers: bool,
 }
 
 impl Times {
     pub fn new(told: Option<Unit>, zone: Zone) -> Self {
-        Times { told, found: None, zone, zoneless: 0 }
+        Times { told, found: None, zone, zoneless: 0, has_numbers: false }
     }
 
     /// The same for a field of this name.
@@ -125,7 +127,7 @@ impl Times {
     pub fn read(&mut self, text: &[u8]) -> Result<u64, BadLine> {
         match text {
             [b'-', b'0'..=b'9', ..] => Err(BadLine::TimeBefore1970),
-            [_, _, _, _, b'-', ..] => self.rfc3339(text),
+            [_, _, _, b'0'..=b'9', b'-', ..] => self.rfc3339(text),
             [_, _, b'/', ..] => log_date_us(text),
             _ => self.number(text),
         }
@@ -136,8 +138,9 @@ impl Times {
         let fraction = match rest {
             [] => &[][..],
             [b'.', fraction @ ..] if fraction.iter().all(u8::is_ascii_digit) => fraction,
-            _ => return Err(BadLine::BadTime),
+            _ => return self.number(&expanded(text).ok_or(BadLine::BadTime)?),
         };
+        self.has_numbers = true;
         let unit = match self.told {
             Some(unit) => unit,
             None => {
@@ -183,6 +186,36 @@ impl Times {
         let seconds = u64::try_from(seconds).map_err(|_| BadLine::TimeBefore1970)?;
         Ok(seconds * 1_000_000 + fraction_us)
     }
+}
+
+/// The most digits a number with an exponent has on either side of its point.
+const MAX_SHIFT: usize = 24;
+
+/// `1.7e9` as `1700000000.`, which has no exponent.
+#[cold]
+fn expanded(text: &[u8]) -> Option<Vec<u8>> {
+    let at = text.iter().position(|byte| matches!(byte, b'e' | b'E'))?;
+    let (mantissa, exponent) = (&text[..at], std::str::from_utf8(&text[at + 1..]).ok()?);
+    let exponent: i32 = exponent.parse().ok()?;
+    let point = mantissa.iter().position(|&byte| byte == b'.').unwrap_or(mantissa.len());
+    let (whole, fraction) = (&mantissa[..point], mantissa.get(point + 1..).unwrap_or_default());
+    let all = || whole.iter().chain(fraction);
+    if whole.is_empty() || !all().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let shift =
+        usize::try_from(exponent.unsigned_abs()).ok().filter(|&shift| shift <= MAX_SHIFT)?;
+    let zeros = || std::iter::repeat_n(b'0', shift);
+    let mut digits: Vec<u8> = all().copied().collect();
+    let place = if exponent < 0 {
+        digits.splice(..0, zeros());
+        whole.len()
+    } else {
+        digits.extend(zeros());
+        whole.len() + shift
+    };
+    digits.insert(place, b'.');
+    Some(digits)
 }
 
 /// `01/Aug/1995:00:00:01 -0400`, perhaps with a fraction after the seconds.
@@ -353,7 +386,7 @@ mod tests {
         let mut told = Times::new(None, Zone::default()).named("time_us");
         assert_eq!(told.read(b"5").ok(), Some(5));
         assert_eq!(told.read(b"1700000000123456").ok(), Some(1_700_000_000_123_456));
-        for bad in ["", "x", "1e9", "1.x", "-5", "18446744073709551615.0"] {
+        for bad in ["", "x", "1e", "e9", "1e99", "1e9e9", "1.x", "-5", "18446744073709551615.0"] {
             assert!(Times::new(Some(Unit::Seconds), Zone::default()).read(bad.as_bytes()).is_err());
         }
     }
