@@ -79,18 +79,23 @@ fn rows(traffic: &str, summary: &Summary) -> Vec<Vec<String>> {
     summary.algorithms.iter().map(row).collect()
 }
 
-/// A share with as many decimals as it takes to tell it from nothing.
+/// A share with as many decimals as it takes to tell it from nothing, rounded.
 fn percent(count: u64, of: u64) -> String {
     if count == 0 || of == 0 {
         return "0".into();
     }
-    let millionths = u128::from(count) * 100_000_000 / u128::from(of);
-    let (whole, rest) = (millionths / 1_000_000, millionths % 1_000_000);
-    match millionths {
+    let (count, of) = (u128::from(count), u128::from(of));
+    let places = match count * 10_000 / of {
+        100.. => 2,
+        1.. => 3,
+        0 => 6,
+    };
+    let one = 10_u128.pow(places);
+    // Half is rounded up.
+    let rounded = (count * 100 * one * 2 + of) / (of * 2);
+    match rounded {
         0 => "< 0.000001 %".into(),
-        1_000_000.. => format!("{whole}.{:02} %", rest / 10_000),
-        10_000.. => format!("{whole}.{:03} %", rest / 1_000),
-        _ => format!("{whole}.{rest:06} %"),
+        _ => format!("{}.{:0width$} %", rounded / one, rounded % one, width = places as usize),
     }
 }
 
@@ -104,6 +109,12 @@ mod tests {
             (0, 0, "0"),
             (0, 7, "0"),
             (1, 3, "33.33 %"),
+            (2, 3, "66.67 %"),
+            (1, 8_000, "0.013 %"),
+            (199_999, 10_000_000, "2.00 %"),
+            (99_999, 10_000_000, "1.000 %"),
+            (9_999, 100_000_000, "0.009999 %"),
+            (6, 1_000_000_000, "0.000001 %"),
             (7, 7, "100.00 %"),
             (1, 1_000, "0.100 %"),
             (3, 100_000, "0.003000 %"),
