@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::measure::Queue;
+use crate::report::written;
 use crate::subjects::{ExpiringGovernor, ExpiringTidegate, version};
 use crate::workloads::write_key;
 
@@ -171,10 +172,7 @@ const TAILS: [(&str, u64); 4] = [("p50", 2), ("p99", 100), ("p99.9", 1_000), ("p
 
 /// The readable report.
 pub fn table(pauses: &Pauses) -> String {
-    let mut text = String::new();
-    // Writing to a String cannot fail.
-    let _ = write_table(&mut text, pauses);
-    text
+    written(|text| write_table(text, pauses))
 }
 
 fn write_table(text: &mut String, pauses: &Pauses) -> std::fmt::Result {

@@ -15,9 +15,14 @@ const BUSY: f64 = 0.05;
 
 /// The whole readable report.
 pub fn table(results: &Results) -> String {
+    written(|text| write_report(text, results))
+}
+
+/// What is written, as text.
+pub fn written(write: impl FnOnce(&mut String) -> std::fmt::Result) -> String {
     let mut text = String::new();
     // Writing to a String cannot fail.
-    let _ = write_report(&mut text, results);
+    let _ = write(&mut text);
     text
 }
 

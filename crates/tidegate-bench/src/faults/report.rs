@@ -11,7 +11,7 @@ use super::nodes::Policy;
 use super::oracle::{bound, most};
 use crate::bars::Bar;
 use crate::cli::name_of;
-use crate::report::{bar_json, processor, write_bars};
+use crate::report::{bar_json, processor, write_bars, written};
 
 /// How long a caller waits for the store unless told otherwise.
 const DEADLINE: Duration = Duration::from_millis(25);
@@ -21,10 +21,7 @@ const KINDS: [Decided; 4] =
 
 /// The whole readable report.
 pub fn table(outcomes: &[Outcome]) -> String {
-    let mut text = String::new();
-    // Writing to a String cannot fail.
-    let _ = write_report(&mut text, outcomes);
-    text
+    written(|text| write_report(text, outcomes))
 }
 
 fn write_report(text: &mut String, outcomes: &[Outcome]) -> std::fmt::Result {

@@ -7,15 +7,12 @@ use serde_json::{Value, json};
 use super::rounds::{KEYS, Results, Row};
 use crate::bars::Bar;
 use crate::http::{Counted, Figure, load_us, p50_us, p99_us, per_second, server_busy, server_us};
-use crate::report::{bar_json, processor, rounded, write_bars, write_machine};
+use crate::report::{bar_json, processor, rounded, write_bars, write_machine, written};
 use crate::subjects::version;
 
 /// The whole readable report.
 pub fn table(results: &Results) -> String {
-    let mut text = String::new();
-    // Writing to a String cannot fail.
-    let _ = write_report(&mut text, results);
-    text
+    written(|text| write_report(text, results))
 }
 
 fn write_report(text: &mut String, results: &Results) -> std::fmt::Result {

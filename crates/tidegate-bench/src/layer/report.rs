@@ -8,15 +8,12 @@ use super::apps::Subject;
 use super::rounds::{CLIENTS, Results, Row};
 use crate::bars::Bar;
 use crate::http::Figure;
-use crate::report::{bar_json, processor, rounded, write_bars, write_machine};
+use crate::report::{bar_json, processor, rounded, write_bars, write_machine, written};
 use crate::subjects::version;
 
 /// The whole readable report.
 pub fn table(results: &Results) -> String {
-    let mut text = String::new();
-    // Writing to a String cannot fail.
-    let _ = write_report(&mut text, results);
-    text
+    written(|text| write_report(text, results))
 }
 
 fn write_report(text: &mut String, results: &Results) -> std::fmt::Result {

@@ -9,14 +9,11 @@ use super::rounds::{Results, Row};
 use super::subjects::Subject;
 use crate::bars::Bar;
 use crate::cli::name_of;
-use crate::report::{bar_json, processor, rounded, write_bars, write_machine};
+use crate::report::{bar_json, processor, rounded, write_bars, write_machine, written};
 
 /// The whole readable report.
 pub fn table(results: &Results) -> String {
-    let mut text = String::new();
-    // Writing to a String cannot fail.
-    let _ = write_report(&mut text, results);
-    text
+    written(|text| write_report(text, results))
 }
 
 fn write_report(text: &mut String, results: &Results) -> std::fmt::Result {

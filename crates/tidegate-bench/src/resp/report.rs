@@ -9,7 +9,7 @@ use super::subjects::Subject;
 use crate::bars::Bar;
 use crate::cli::name_of;
 use crate::http::{Figure, SATURATED, figure_json, percent, with_interval};
-use crate::report::{bar_json, processor, write_bars, write_machine};
+use crate::report::{bar_json, processor, write_bars, write_machine, written};
 
 fn per_second(turn: &Turn) -> f64 {
     turn.per_second
@@ -21,10 +21,7 @@ fn server_us(turn: &Turn) -> f64 {
 
 /// The whole readable report.
 pub fn table(results: &Results) -> String {
-    let mut text = String::new();
-    // Writing to a String cannot fail.
-    let _ = write_report(&mut text, results);
-    text
+    written(|text| write_report(text, results))
 }
 
 fn write_report(text: &mut String, results: &Results) -> std::fmt::Result {

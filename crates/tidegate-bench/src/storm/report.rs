@@ -9,14 +9,11 @@ use super::behaviour::Way;
 use super::scene::STORM;
 use crate::bars::Bar;
 use crate::cli::name_of;
-use crate::report::{bar_json, rounded, write_bars};
+use crate::report::{bar_json, rounded, write_bars, written};
 
 /// The whole readable report.
 pub fn table(outcomes: &[Outcome]) -> String {
-    let mut text = String::new();
-    // Writing to a String cannot fail.
-    let _ = write_report(&mut text, outcomes);
-    text
+    written(|text| write_report(text, outcomes))
 }
 
 fn write_report(text: &mut String, outcomes: &[Outcome]) -> std::fmt::Result {
