@@ -24,19 +24,13 @@ impl Asker {
     }
 
     /// Whether an answer is on its way.
-    #[cfg_attr(
-        not(feature = "tower"),
-        expect(dead_code, reason = "only the layer's futures go on")
-    )]
+    #[cfg(feature = "tower")]
     pub(crate) fn is_asking(&self) -> bool {
         self.is_asking.load(Ordering::Relaxed)
     }
 
     /// Nobody waits any more: there is to be no question after this one.
-    #[cfg_attr(
-        not(feature = "tower"),
-        expect(dead_code, reason = "only the layer's futures go on")
-    )]
+    #[cfg(feature = "tower")]
     pub(crate) fn leave(&self) {
         self.is_gone.store(true, Ordering::Relaxed);
     }

@@ -191,9 +191,6 @@
 //! - `wait.rs`, `permit.rs`: waiting one's turn, holding a place;
 //! - `clock.rs`, `timer.rs`: where time comes from, who wakes whom.
 
-// Some of the gate serves the layer alone; what nobody uses is found in builds with it.
-#![cfg_attr(not(feature = "tower"), allow(dead_code))]
-
 #[cfg(feature = "policies")]
 mod asker;
 #[cfg(feature = "policies")]
@@ -202,7 +199,9 @@ mod check;
 mod clock;
 #[cfg(feature = "config")]
 pub mod config;
+// What nobody uses is found in builds with the layer.
 #[cfg(feature = "policies")]
+#[cfg_attr(not(feature = "tower"), allow(dead_code, reason = "some of it serves the layer alone"))]
 pub mod gate;
 #[cfg(feature = "policies")]
 pub mod headers;

@@ -88,6 +88,7 @@ impl LimitStats {
     }
 
     /// A request that was let in under this policy has been served.
+    #[cfg(feature = "tower")]
     pub(crate) fn served(&self, outcome: Outcome, elapsed: Duration) {
         count(self.watch(), outcome, elapsed);
     }
