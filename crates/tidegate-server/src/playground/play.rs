@@ -4,12 +4,12 @@
 //! stores host. Time is the events' own, so a window of a day takes no longer than one
 //! of a second.
 
-use std::collections::VecDeque;
-
 use tidegate::{Cost, Decision, Limit, Timestamp};
 use tidegate_core::{Ask, State, View};
 
 use super::question::{Event, Question};
+use crate::replay::block::Row;
+use crate::replay::truth::Truth;
 
 /// What became of a limit's events.
 pub struct Played {
@@ -59,23 +59,12 @@ fn sample(state: &State, limit: &Limit, cost: u64, at: Timestamp) -> Sample {
     Sample { at, decision, view: state.view(limit, at) }
 }
 
-/// What was really let through at worst: every window that ends with an admission is
-/// looked at, none of the others can hold more.
+/// What was really let through at worst, by the count that replays are held against.
 fn most_in_window(limit: &Limit, events: &[Event], decisions: &[Decision]) -> u64 {
-    let (mut most, mut sum) = (0_u64, 0_u64);
-    let mut within: VecDeque<&Event> = VecDeque::new();
-    let admitted = events.iter().zip(decisions).filter(|(_, decision)| decision.allowed);
-    for (event, _) in admitted {
-        // Half-open: what is exactly a window old no longer counts.
-        while let Some(oldest) = within.front()
-            && oldest.at.plus_micros(limit.window_us()) <= event.at
-        {
-            sum -= oldest.cost;
-            within.pop_front();
-        }
-        within.push_back(event);
-        sum += event.cost;
-        most = most.max(sum);
+    let mut truth = Truth::new(limit.window_us(), limit.count());
+    for (event, decision) in events.iter().zip(decisions) {
+        let cost = i64::try_from(event.cost).unwrap_or(i64::MAX);
+        truth.record_one(&Row::numbered(event.at.as_micros(), cost, 0), decision.allowed);
     }
-    most
+    truth.largest().count
 }

@@ -27,7 +27,7 @@ mod source;
 pub mod suggest;
 pub mod tally;
 pub mod timeline;
-mod truth;
+pub mod truth;
 mod zstd;
 
 use std::io::{self, Write};
