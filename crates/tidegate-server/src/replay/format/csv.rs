@@ -13,8 +13,8 @@ use super::mapped::{Mapped, Unmapped, Values, parse_cost};
 use super::time::digits;
 use super::{BadLine, Event, Wanted};
 
-/// The key, and the field of the cost if there is one.
-type KeyAndCost<'a> = (Cow<'a, [u8]>, Option<&'a [u8]>);
+/// A field, and what follows it if there is more.
+type FieldAndRest<'a> = (Cow<'a, [u8]>, Option<&'a [u8]>);
 
 /// Most columns of a line: more are no traffic.
 const MAX_COLUMNS: usize = 256;
@@ -103,14 +103,7 @@ fn split(line: &[u8]) -> Result<SmallVec<[Cow<'_, [u8]>; 8]>, BadLine> {
     let mut fields = SmallVec::new();
     let mut rest = Some(line);
     while let Some(text) = rest {
-        let (field, after) = if text.first() == Some(&b'"') {
-            quoted(text)?
-        } else {
-            match memchr(b',', text) {
-                None => (Cow::Borrowed(text), None),
-                Some(at) => (Cow::Borrowed(&text[..at]), Some(&text[at + 1..])),
-            }
-        };
+        let (field, after) = first_field(text)?;
         fields.push(field);
         if fields.len() > MAX_COLUMNS {
             return Err(BadLine::TooManyFields);
@@ -128,16 +121,21 @@ pub fn parse(line: &[u8]) -> Result<Event<'_>, BadLine> {
         None => return Err(BadLine::NoKey),
         Some(_) => return Err(BadLine::NoTime),
     };
-    let (key, cost) = if rest.first() == Some(&b'"') {
-        quoted(rest)?
-    } else {
-        match memchr(b',', rest) {
-            None => (Cow::Borrowed(rest), None),
-            Some(at) => (Cow::Borrowed(&rest[..at]), Some(&rest[at + 1..])),
-        }
-    };
+    let (key, cost) = first_field(rest)?;
     let cost = cost.map_or(Ok(1), last_cost)?;
     Ok(Event { time_us, key, cost })
+}
+
+/// The field at the start of `text`, and what follows its comma if there is one.
+#[inline]
+fn first_field(text: &[u8]) -> Result<FieldAndRest<'_>, BadLine> {
+    if text.first() == Some(&b'"') {
+        return quoted(text);
+    }
+    Ok(match memchr(b',', text) {
+        None => (Cow::Borrowed(text), None),
+        Some(at) => (Cow::Borrowed(&text[..at]), Some(&text[at + 1..])),
+    })
 }
 
 #[cold]
@@ -148,19 +146,19 @@ fn last_cost(field: &[u8]) -> Result<i64, BadLine> {
     parse_cost(field)
 }
 
-/// A quoted field at the start of `rest`, and the field after it if there is one.
+/// The same for a field in quotes.
 #[cold]
-fn quoted(rest: &[u8]) -> Result<KeyAndCost<'_>, BadLine> {
-    let mut key = Vec::new();
+fn quoted(text: &[u8]) -> Result<FieldAndRest<'_>, BadLine> {
+    let mut field = Vec::new();
     let mut at = 1;
     loop {
-        let length = memchr(b'"', &rest[at..]).ok_or(BadLine::OpenQuote)?;
-        key.extend_from_slice(&rest[at..at + length]);
+        let length = memchr(b'"', &text[at..]).ok_or(BadLine::OpenQuote)?;
+        field.extend_from_slice(&text[at..at + length]);
         at += length + 1;
-        match rest.get(at) {
-            Some(b'"') => key.push(b'"'),
-            Some(b',') => return Ok((Cow::Owned(key), Some(&rest[at + 1..]))),
-            None => return Ok((Cow::Owned(key), None)),
+        match text.get(at) {
+            Some(b'"') => field.push(b'"'),
+            Some(b',') => return Ok((Cow::Owned(field), Some(&text[at + 1..]))),
+            None => return Ok((Cow::Owned(field), None)),
             Some(_) => return Err(BadLine::OpenQuote),
         }
         at += 1;
