@@ -40,6 +40,18 @@ pub struct Asset {
     pub text: &'static str,
 }
 
+/// A file of a page's own, out of the `assets` beside the module that names it.
+macro_rules! own_asset {
+    ($page:literal, $name:literal, $kind:expr) => {
+        $crate::pages::Asset {
+            path: concat!("/", $page, "/", $name),
+            kind: $kind,
+            text: include_str!(concat!("assets/", $name)),
+        }
+    };
+}
+pub(crate) use own_asset;
+
 /// Tells browsers to take the type as it is said, keep nothing, load nothing from
 /// elsewhere, and be in nobody's frame; what an answer says already stays.
 pub fn harden(headers: &mut HeaderMap) {

@@ -9,31 +9,16 @@ use http::header::{HeaderValue, LOCATION};
 use super::AdminState;
 use super::reply::{text, with_type};
 use crate::pages::{
-    Asset, CSS, HTML, ICON, SCRIPT, SVG, TEXT, UPLOT_LICENCE, UPLOT_SCRIPT, UPLOT_STYLE,
+    Asset, CSS, HTML, ICON, SCRIPT, SVG, TEXT, UPLOT_LICENCE, UPLOT_SCRIPT, UPLOT_STYLE, own_asset,
 };
-
-/// A script of the page.
-macro_rules! script {
-    ($name:literal) => {
-        Asset {
-            path: concat!("/dashboard/", $name),
-            kind: SCRIPT,
-            text: include_str!(concat!("assets/", $name)),
-        }
-    };
-}
 
 const ASSETS: [Asset; 10] = [
     Asset { path: "/dashboard", kind: HTML, text: include_str!("assets/dashboard.html") },
-    Asset {
-        path: "/dashboard/dashboard.css",
-        kind: CSS,
-        text: include_str!("assets/dashboard.css"),
-    },
-    script!("dashboard.js"),
-    script!("api.js"),
-    script!("charts.js"),
-    script!("format.js"),
+    own_asset!("dashboard", "dashboard.css", CSS),
+    own_asset!("dashboard", "dashboard.js", SCRIPT),
+    own_asset!("dashboard", "api.js", SCRIPT),
+    own_asset!("dashboard", "charts.js", SCRIPT),
+    own_asset!("dashboard", "format.js", SCRIPT),
     Asset { path: "/dashboard/uplot.css", kind: CSS, text: UPLOT_STYLE },
     Asset { path: "/dashboard/uplot.js", kind: SCRIPT, text: UPLOT_SCRIPT },
     Asset { path: "/dashboard/uplot.txt", kind: TEXT, text: UPLOT_LICENCE },

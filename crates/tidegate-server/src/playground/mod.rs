@@ -19,7 +19,7 @@ mod play;
 mod question;
 
 use crate::http::Refusal;
-use crate::pages::{Asset, CSS, HTML, ICON, SCRIPT, SVG};
+use crate::pages::{Asset, CSS, HTML, ICON, SCRIPT, SVG, own_asset};
 
 use self::answer::Answer;
 use self::question::Question;
@@ -29,29 +29,14 @@ pub use self::question::MAX_BODY_BYTES;
 /// Where the endpoint is.
 pub const ENDPOINT: &str = "/v1/playground";
 
-/// A script of the page.
-macro_rules! script {
-    ($name:literal) => {
-        Asset {
-            path: concat!("/playground/", $name),
-            kind: SCRIPT,
-            text: include_str!(concat!("assets/", $name)),
-        }
-    };
-}
-
 const ASSETS: [Asset; 8] = [
     Asset { path: "/playground", kind: HTML, text: include_str!("assets/playground.html") },
-    Asset {
-        path: "/playground/playground.css",
-        kind: CSS,
-        text: include_str!("assets/playground.css"),
-    },
-    script!("playground.js"),
-    script!("settings.js"),
-    script!("engine.js"),
-    script!("timeline.js"),
-    script!("lessons.js"),
+    own_asset!("playground", "playground.css", CSS),
+    own_asset!("playground", "playground.js", SCRIPT),
+    own_asset!("playground", "settings.js", SCRIPT),
+    own_asset!("playground", "engine.js", SCRIPT),
+    own_asset!("playground", "timeline.js", SCRIPT),
+    own_asset!("playground", "lessons.js", SCRIPT),
     Asset { path: "/playground/icon.svg", kind: SVG, text: ICON },
 ];
 
