@@ -1,7 +1,6 @@
 //! In front of an axum app, with the address that axum knows.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
@@ -9,8 +8,6 @@ use axum::extract::ConnectInfo;
 use axum::routing::any;
 use http::Request;
 use http_body_util::BodyExt;
-use tidegate::gate::Gate;
-use tidegate::stats::{By, Stats};
 use tidegate::tower::{RateLimitLayer, Rule};
 use tower::ServiceExt;
 
@@ -111,10 +108,14 @@ async fn fields_do_not_depend_on_the_way() {
 #[cfg(feature = "config")]
 #[tokio::test]
 async fn policies_see_the_whole_path_of_what_is_nested() {
+    use std::sync::Arc;
+    use tidegate::stats::{By, Stats};
+
     let text = "policies:\n  - name: api\n    match: { path: \"/api/**\" }\n    key: \"{path}\"\n    limits: [\"1 per 1h sliding-log\"]";
     let config = tidegate::config::Config::parse(text, "tidegate.yaml").expect("a config");
     let stats = Arc::new(Stats::default());
-    let gate = Gate::new(tidegate::Limiter::new(), config.policies, Arc::clone(&stats));
+    let gate =
+        tidegate::gate::Gate::new(tidegate::Limiter::new(), config.policies, Arc::clone(&stats));
     let limits = RateLimitLayer::over(Arc::new(gate)).build().expect("a layer");
     let inner = Router::new().route("/users", any(|| async {})).layer(limits);
     let app = Router::new().nest("/api", inner);

@@ -7,6 +7,7 @@ mod built;
 mod denied;
 mod held;
 mod later;
+#[cfg(feature = "config")]
 mod observed;
 mod reserve;
 mod rules;
