@@ -7,6 +7,12 @@
 mod common;
 #[cfg(not(loom))]
 mod futures;
+#[cfg(all(not(loom), any(feature = "config", feature = "tower")))]
+#[cfg_attr(
+    not(all(feature = "config", feature = "tower")),
+    allow(dead_code, reason = "each uses some of it")
+)]
+mod moody;
 #[cfg(not(loom))]
 mod worlds;
 

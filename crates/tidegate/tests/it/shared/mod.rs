@@ -6,19 +6,16 @@ mod together;
 mod waiting;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tidegate::attributes::Attributes;
 use tidegate::config::Config;
 use tidegate::gate::{Answer, Gate, GateError, Question, Subject};
 use tidegate::stats::{Decided, Stats};
-use tidegate::{
-    CheckError, Cost, Failure, Limit, Limiter, ManualClock, MemoryOptions, MemoryStore, PermitAct,
-    PermitId, Request, RetryAfter, Store, StoreError, Timestamp, Verdict,
-};
+use tidegate::{CheckError, Cost, Failure, Limiter, ManualClock, RetryAfter, Timestamp};
 
 use crate::futures::{Polled, Started, block_on};
+use crate::moody::{Mood, Moody};
 
 const POLICIES: &str = r#"
 policies:
@@ -83,59 +80,6 @@ policies:
 /// Nodes that share it divide limits by three when it fails.
 const NODES: u32 = 3;
 
-/// A store in memory that fails when told to.
-struct Moody {
-    store: MemoryStore,
-    mood: AtomicU8,
-    /// How many have asked while it was silent.
-    unanswered: AtomicUsize,
-}
-
-/// What the moods are called in errors.
-const MOODS: [Option<Failure>; 4] =
-    [None, Some(Failure::Down), Some(Failure::TimedOut), Some(Failure::Lost)];
-
-/// The mood in which nobody is ever answered.
-const SILENT: u8 = 4;
-
-impl Moody {
-    async fn well(&self) -> Result<(), StoreError> {
-        let mood = self.mood.load(Ordering::Relaxed);
-        if mood == SILENT {
-            self.unanswered.fetch_add(1, Ordering::Relaxed);
-            std::future::pending::<()>().await;
-        }
-        let failure = MOODS[usize::from(mood)].clone();
-        failure.map_or(Ok(()), |failure| Err(failure.into()))
-    }
-}
-
-impl Store for Moody {
-    async fn decide(&self, request: &Request<'_>) -> Result<Verdict, StoreError> {
-        self.well().await?;
-        self.store.decide(request).await
-    }
-
-    async fn reset(&self, key: &[u8], limit: &Limit) -> Result<bool, StoreError> {
-        self.well().await?;
-        self.store.reset(key, limit).await
-    }
-
-    fn new_permit(&self) -> PermitId {
-        self.store.new_permit()
-    }
-
-    async fn with_permit(
-        &self,
-        key: &[u8],
-        limit: &Limit,
-        act: PermitAct,
-    ) -> Result<bool, StoreError> {
-        self.well().await?;
-        self.store.with_permit(key, limit, act).await
-    }
-}
-
 /// Two nodes and their store.
 struct World {
     nodes: [Gate; 2],
@@ -150,9 +94,7 @@ type Read = (bool, Decided, Option<String>, Option<u64>);
 impl World {
     fn new() -> Self {
         let clock = ManualClock::new(Timestamp::from_micros(1_700_000_000_000_000));
-        let store = MemoryStore::new(MemoryOptions::default(), clock.clock()).expect("memory");
-        let store =
-            Arc::new(Moody { store, mood: AtomicU8::new(0), unanswered: AtomicUsize::new(0) });
+        let store = Arc::new(Moody::near(&clock));
         // A policy that is off has no say among the others, but can be named.
         let text = POLICIES.replace("    mode: off\n", "    match: { path: /named }\n");
         let node = || {
@@ -164,18 +106,17 @@ impl World {
         World { nodes: [node(), node()], store, clock }
     }
 
-    /// 0 is well; see `MOODS`.
-    fn set_mood(&self, mood: u8) {
-        self.store.mood.store(mood, Ordering::Relaxed);
+    fn set_mood(&self, mood: Mood) {
+        self.store.set_mood(mood);
     }
 
     /// How often the store is asked before anything is waited for.
     fn asks_at_once<T>(&self, asking: impl Future<Output = T>) -> usize {
-        self.set_mood(SILENT);
-        let before = self.store.unanswered.load(Ordering::Relaxed);
+        self.set_mood(Mood::Silent);
+        let before = self.store.unanswered();
         assert!(matches!(Polled::start(asking), Started::Pending(_)));
-        self.set_mood(0);
-        self.store.unanswered.load(Ordering::Relaxed) - before
+        self.set_mood(Mood::Well);
+        self.store.unanswered() - before
     }
 
     fn ask<T>(
@@ -239,7 +180,7 @@ fn nodes_share_a_limit() {
 
 #[test]
 fn a_failing_store_is_answered_for_as_the_policy_says() {
-    for mood in [1, 2, 3] {
+    for mood in [Mood::Down, Mood::TimedOut, Mood::Lost] {
         let world = World::new();
         world.set_mood(mood);
         // Three of nine for each of three nodes.
@@ -265,7 +206,7 @@ fn a_failing_store_is_answered_for_as_the_policy_says() {
 #[test]
 fn a_share_is_rounded_down_but_not_to_nothing() {
     let world = World::new();
-    world.set_mood(1);
+    world.set_mood(Mood::Down);
     let allowed = |policy, line: usize| {
         world.ask(0, &costing(under(policy, "alice"), Cost::PEEK), |answer| {
             (answer.lines[line].decision.limit, answer.lines[line].decision.remaining)
@@ -281,7 +222,7 @@ fn a_share_is_rounded_down_but_not_to_nothing() {
 #[test]
 fn any_denial_wins_and_nothing_is_charged() {
     let world = World::new();
-    world.set_mood(1);
+    world.set_mood(Mood::Down);
     let attributes = |method| Attributes {
         method: Some(method),
         path: Some("/mixed"),
@@ -326,7 +267,7 @@ fn any_denial_wins_and_nothing_is_charged() {
 #[test]
 fn forced_charges_and_refunds_follow_the_same_rules() {
     let world = World::new();
-    world.set_mood(1);
+    world.set_mood(Mood::Down);
     let force = Question { force: true, ..under("closed", "alice") };
     assert_eq!(world.read(0, &force), said(false, Decided::FailedClosed, "closed", None));
     let here = under("here", "alice");
@@ -352,11 +293,11 @@ fn what_the_store_admits_is_remembered_here_too() {
     // More than there is, denied by the store: leaves nothing here either.
     let (allowed, ..) = world.read(0, &costing(here, Cost::Ask(9)));
     assert!(!allowed);
-    world.set_mood(1);
+    world.set_mood(Mood::Down);
     // The first has used two of its three, the other all of its own.
     assert_eq!(world.read(0, &here), said(true, Decided::Local, "here", Some(0)));
     assert_eq!(world.read(1, &here), said(false, Decided::Local, "here", Some(0)));
-    world.set_mood(0);
+    world.set_mood(Mood::Well);
     // The store knows nothing of what was decided without it.
     assert_eq!(world.read(0, &here), said(true, Decided::Exact, "here", Some(1)));
     // Policies that never decide here keep nothing here.
@@ -378,7 +319,7 @@ fn a_bucket_here_is_not_in_debt_for_what_others_left() {
         world.clock.advance(Duration::from_secs(300));
     }
     assert!(world.read(0, &costing(bucket, Cost::Ask(2))).0);
-    world.set_mood(1);
+    world.set_mood(Mood::Down);
     // It holds two here and regains one in a quarter of an hour.
     let denied = said(false, Decided::Local, "bucket", Some(0));
     assert!(!world.read(0, &costing(bucket, Cost::Ask(2))).0);
@@ -397,7 +338,7 @@ fn what_makes_no_sense_is_no_failure() {
     assert_eq!(left(&named(Cost::Ask(1))), Ok(Some(1)), "charged once");
     assert_eq!(left(&named(Cost::Ask(2))), Err(GateError::Check(CheckError::IdReused)));
     let needs = GateError::NeedsPermit { policy: Some("jobs".into()) };
-    for mood in [0, 1] {
+    for mood in [Mood::Well, Mood::Down] {
         world.set_mood(mood);
         assert_eq!(left(&under("jobs", "bob")), Err(needs.clone()));
         let unknown = GateError::UnknownPolicy { name: "nobody".into() };
@@ -416,7 +357,7 @@ fn what_makes_no_sense_is_no_failure() {
 #[test]
 fn ids_are_remembered_here_when_the_store_fails() {
     let world = World::new();
-    world.set_mood(1);
+    world.set_mood(Mood::Down);
     let question = Question { id: Some(b"order-1"), ..under("here", "alice") };
     for _ in 0..5 {
         assert_eq!(world.read(0, &question), said(true, Decided::Local, "here", Some(2)));
@@ -432,10 +373,10 @@ fn a_look_and_a_reset_are_the_stores_alone() {
     let left = || block_on(second.peek_async(&rules, "here", b"alice")).map(|a| read(&a));
     assert_eq!(left(), Ok(said(true, Decided::Exact, "here", Some(8))));
     let reset = || block_on(second.reset_async(&rules, "here", b"alice"));
-    world.set_mood(2);
+    world.set_mood(Mood::TimedOut);
     assert_eq!(left(), Err(GateError::Store(Failure::TimedOut)));
     assert_eq!(reset(), Err(GateError::Store(Failure::TimedOut)));
-    world.set_mood(0);
+    world.set_mood(Mood::Well);
     assert_eq!((reset(), reset()), (Ok(true), Ok(false)));
     assert_eq!(left(), Ok(said(true, Decided::Exact, "here", Some(9))));
     let unknown = GateError::UnknownPolicy { name: "nobody".into() };

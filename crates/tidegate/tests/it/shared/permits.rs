@@ -9,6 +9,7 @@ use tidegate::{Failure, MAX_CHECKS};
 
 use super::{World, under};
 use crate::futures::block_on;
+use crate::moody::Mood;
 
 /// Takes a permit: the permit, and how it was decided.
 fn take(world: &World, node: usize, policy: &str) -> (Option<HeldPermit>, Decided) {
@@ -51,7 +52,7 @@ fn a_permit_is_given_back_and_renewed_on_any_node() {
     // The four that nobody renewed have ended.
     assert_eq!(block_on(first.renew(&permits[2], None)), Ok(None));
     assert!(block_on(first.release(&permits[1])) == Ok(true));
-    world.set_mood(3);
+    world.set_mood(Mood::Lost);
     let failed = GateError::Store(Failure::Lost);
     assert_eq!(block_on(first.release(&other)), Err(failed.clone()));
     assert_eq!(block_on(first.renew(&other, None)), Err(failed));
@@ -62,7 +63,7 @@ fn where_nothing_matches_there_is_nothing_to_hold() {
     let world = World::new();
     let attributes = Attributes { path: Some("/other"), ..Attributes::default() };
     let nothing = Question::new(Subject::Request(&attributes));
-    for mood in [0, 1] {
+    for mood in [Mood::Well, Mood::Down] {
         world.set_mood(mood);
         let rules = world.nodes[0].rules_owned();
         let held = block_on(world.nodes[0].acquire_async(&rules, &nothing, None)).expect("it");
@@ -95,7 +96,7 @@ fn permits_without_the_store_are_held_here_or_not_at_all() {
     let world = World::new();
     // One of two places of this node is known to be taken.
     let kept = shared(&world, 0);
-    world.set_mood(1);
+    world.set_mood(Mood::Down);
     let (second, decided) = take(&world, 0, "jobs");
     assert_eq!(decided, Decided::Local);
     let second = second.expect("a place").here().expect("it is held here");
@@ -110,9 +111,9 @@ fn permits_without_the_store_are_held_here_or_not_at_all() {
         assert!(permit.renew() && decided == Decided::FailedOpen);
         assert!(matches!(take(&world, 0, "closed-jobs"), (None, Decided::FailedClosed)));
     }
-    world.set_mood(0);
+    world.set_mood(Mood::Well);
     assert_eq!(block_on(world.nodes[0].release(&kept)), Ok(true));
-    world.set_mood(1);
+    world.set_mood(Mood::Down);
     let places: Vec<_> = (0..3).map(|_| take(&world, 0, "jobs").0).collect();
     assert_eq!(places.iter().flatten().count(), 2, "what was given back is free here too");
 }

@@ -6,6 +6,7 @@ use tidegate::{CheckError, Cost};
 
 use super::{World, costing, under};
 use crate::futures::block_on;
+use crate::moody::Mood;
 
 fn ask<T>(
     world: &World,
@@ -36,14 +37,14 @@ fn one_answer_for_all_of_them() {
     }
     assert_eq!(world.counted(0, "here"), [[2, 0, 0, 0], [0, 0, 0, 0]]);
     // Each policy answers for itself when the store fails; any denial wins.
-    world.set_mood(1);
+    world.set_mood(Mood::Down);
     let alone = vec![(0, Some(1)), (1, None)];
     assert_eq!(ask(&world, 0, &both, summary), Ok((true, Decided::FailedOpen, alone)));
     let closed = [under("here", "alice"), under("closed", "alice")];
     let denied = vec![(0, Some(1)), (1, None)];
     assert_eq!(ask(&world, 0, &closed, summary), Ok((false, Decided::FailedClosed, denied)));
     // What makes no sense is no failure; what is given back is set off.
-    world.set_mood(0);
+    world.set_mood(Mood::Well);
     let [force, refund] =
         [Cost::Force(1), Cost::Refund(1)].map(|cost| costing(under("here", "alice"), cost));
     let netted = [under("here", "alice"), refund];

@@ -8,6 +8,7 @@ use tidegate::{Cost, Limit};
 
 use super::{Read, World, costing, read, said, under};
 use crate::futures::{Polled, Started};
+use crate::moody::Mood;
 
 const LONG: Duration = Duration::from_secs(3_600);
 
@@ -90,7 +91,7 @@ fn waiting_goes_on_without_the_store() {
     let rules = world.nodes[0].rules_owned();
     let question = under("slow", "alice");
     world.read(0, &question);
-    world.set_mood(1);
+    world.set_mood(Mood::Down);
     // Its one place is taken here too.
     let mut waiting = pending(begin(&world, &rules, &question, LONG));
     world.clock.advance(Duration::from_secs(10));

@@ -1,78 +1,27 @@
 //! Over a store that nodes share, and that fails when told to.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tidegate::policy::OnStoreFailure;
 use tidegate::tower::{Builder, RateLimitLayer, Rule};
-use tidegate::{
-    Failure, Limit, MemoryOptions, MemoryStore, PermitAct, PermitId, Request, Store, StoreError,
-    Verdict,
-};
 
 use super::{ALICE, World, from, rule, with};
 use crate::common::limiter;
-
-/// A store in memory that is down when told to be.
-struct Fragile {
-    store: MemoryStore,
-    down: AtomicBool,
-}
-
-impl Fragile {
-    fn well(&self) -> Result<(), StoreError> {
-        match self.down.load(Ordering::Relaxed) {
-            true => Err(Failure::Down.into()),
-            false => Ok(()),
-        }
-    }
-}
-
-impl Store for Fragile {
-    async fn decide(&self, request: &Request<'_>) -> Result<Verdict, StoreError> {
-        // Questions and answers go far, so each takes a turn.
-        tokio::task::yield_now().await;
-        self.well()?;
-        let decided = self.store.decide(request).await;
-        tokio::task::yield_now().await;
-        decided
-    }
-
-    async fn reset(&self, key: &[u8], limit: &Limit) -> Result<bool, StoreError> {
-        self.well()?;
-        self.store.reset(key, limit).await
-    }
-
-    fn new_permit(&self) -> PermitId {
-        self.store.new_permit()
-    }
-
-    async fn with_permit(
-        &self,
-        key: &[u8],
-        limit: &Limit,
-        act: PermitAct,
-    ) -> Result<bool, StoreError> {
-        tokio::task::yield_now().await;
-        self.well()?;
-        self.store.with_permit(key, limit, act).await
-    }
-}
+use crate::moody::{Mood, Moody};
 
 /// Two nodes over one store.
-fn nodes(rule: impl Fn() -> Rule) -> ([World; 2], Arc<Fragile>) {
+fn nodes(rule: impl Fn() -> Rule) -> ([World; 2], Arc<Moody>) {
     nodes_with(|builder| builder.rule(rule()))
 }
 
-fn nodes_with(build: impl Fn(Builder) -> Builder) -> ([World; 2], Arc<Fragile>) {
+fn nodes_with(build: impl Fn(Builder) -> Builder) -> ([World; 2], Arc<Moody>) {
     let (_, clock) = limiter();
-    let store = MemoryStore::new(MemoryOptions::default(), clock.clock()).expect("memory");
-    let store = Arc::new(Fragile { store, down: AtomicBool::new(false) });
+    let store = Arc::new(Moody::far(&clock));
     let node = || {
         let limiter = tidegate::Limiter::builder().clock(clock.clock()).build().expect("memory");
         let layer = build(RateLimitLayer::builder()).limiter(limiter);
-        let layer = layer.store(Arc::<Fragile>::clone(&store), 2).build().expect("a layer");
+        let layer = layer.store(Arc::<Moody>::clone(&store), 2).build().expect("a layer");
         World::of(layer, clock.clone())
     };
     ([node(), node()], store)
@@ -105,13 +54,13 @@ async fn each_rule_says_what_a_failing_store_means() {
     for (answer, expected) in rows {
         let rule = || rule("api", &["4 per 1m sliding-log"]).on_store_failure(answer);
         let ([node, _], store) = nodes(rule);
-        store.down.store(true, Ordering::Relaxed);
+        store.set_mood(Mood::Down);
         let mut statuses = [0; 4];
         for slot in &mut statuses {
             *slot = status(&node, from(ALICE, "/")).await;
         }
         assert_eq!(statuses, expected, "{answer}");
-        store.down.store(false, Ordering::Relaxed);
+        store.set_mood(Mood::Well);
         assert_eq!(status(&node, from(ALICE, "/")).await, 200, "back by itself");
     }
 }
@@ -120,7 +69,7 @@ async fn each_rule_says_what_a_failing_store_means() {
 async fn a_store_that_failed_is_no_429() {
     let rule = || rule("api", &["4 per 1m"]).on_store_failure(OnStoreFailure::Deny);
     let ([node, _], store) = nodes(rule);
-    store.down.store(true, Ordering::Relaxed);
+    store.set_mood(Mood::Down);
     let response = node.call(from(ALICE, "/")).await.expect("the service works");
     assert_eq!(response.headers()["retry-after"], "1");
     let body = http_body_util::BodyExt::collect(response.into_body()).await.expect("a body");
@@ -188,14 +137,14 @@ async fn reservations_are_settled_in_the_store() {
     a_while().await;
     assert_eq!(left(&one).await, 90);
     // What was decided here while the store was away is settled here, and leaves it alone.
-    store.down.store(true, Ordering::Relaxed);
+    store.set_mood(Mood::Down);
     let response = one.call(from(ALICE, "/silent"));
     let mut silent = Box::pin(response);
     for _ in 0..10 {
         assert!(futures_poll(&mut silent).await.is_none());
     }
     assert_eq!(one.calls(), 2, "it was admitted by this node alone");
-    store.down.store(false, Ordering::Relaxed);
+    store.set_mood(Mood::Well);
     drop(silent);
     a_while().await;
     assert_eq!(left(&other).await, 90);
