@@ -38,7 +38,7 @@ pub(super) const LINE_WORDS: usize = 2 * LINE_SLOTS;
 /// A model checker looks at every word, so it gets few.
 pub(super) const SHARD_LINES: usize = if cfg!(loom) { 2 } else { 336 };
 /// Lines of a new shard.
-pub(super) const FIRST_LINES: usize = if cfg!(loom) { 1 } else { 16 };
+pub(super) const FIRST_LINES: usize = if cfg!(loom) { 1 } else { 4 };
 /// How far a key is looked for without locking its shard: one in 13 is not in its
 /// home line, and one in 50 not in the next either.
 const GLIMPSED_LINES: usize = if cfg!(loom) { 2 } else { 4 };
@@ -471,7 +471,9 @@ impl<'a> Locked<'a> {
         self.lay_out(passed, lines);
         let slots = u32::from(lines) * LINE_SLOTS as u32;
         if self.shard.used.load(Relaxed) >= slots / 2 {
-            let grown = (lines + (lines / 4).max(8)).min(SHARD_LINES as u16);
+            // A new one doubles: it is full with ten keys.
+            let step = if lines < 8 { lines } else { (lines / 4).max(8) };
+            let grown = (lines + step).min(SHARD_LINES as u16);
             if grown > lines {
                 self.lay_out(passed, grown);
             }
