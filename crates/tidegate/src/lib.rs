@@ -212,6 +212,8 @@ mod permit;
 #[cfg(feature = "policies")]
 pub mod policy;
 #[cfg(feature = "policies")]
+mod short;
+#[cfg(feature = "policies")]
 pub mod stats;
 mod store;
 mod sync;

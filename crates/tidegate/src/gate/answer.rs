@@ -40,7 +40,6 @@ pub struct Line<'a> {
     /// The name of its policy; `None` for a limit of the caller's own.
     pub policy: Option<&'a str>,
     /// The policy itself, if it is the program's own: what was charged is settled by it.
-    #[cfg_attr(not(feature = "tower"), allow(dead_code, reason = "only the layer settles"))]
     pub(super) own: Option<&'a OwnPolicy>,
     /// The limit.
     pub limit: &'a Limit,

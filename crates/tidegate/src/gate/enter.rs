@@ -7,16 +7,15 @@
 
 use std::time::{Duration, Instant};
 
-use tidegate_core::Cost;
+use tidegate_core::Decision;
 
 use super::held::HeldPermit;
-use super::plain::Plain;
 use super::plan::{Plan, Taking};
-use super::together::first_id;
-use super::{Answer, Gate, GateError, OwnPolicy, Question, Rules, is_timed};
+use super::together::{first_id, named_first};
+use super::{Answer, Gate, GateError, OwnPolicy, Question, Rules};
 use crate::asker::Asker;
-use crate::stats::{LimitStats, ServiceTimer};
-use crate::store::Told;
+use crate::stats::{self, Decided, ServiceTimer, is_timed};
+use crate::store::{Missed, Told};
 
 /// What came of asking to be let in.
 #[derive(Debug)]
@@ -49,7 +48,7 @@ impl Gate {
         plan.fill_together(self, rules, questions, Taking::Places)?;
         let (answer, permit) = self.enter_here(&mut plan, questions)?;
         let elapsed = begun.map(|begun| begun.elapsed());
-        Ok(self.entered(&plan, questions, (answer, permit), elapsed))
+        Ok(self.entered(&plan, questions, (answer, permit), elapsed, begun.is_some()))
     }
 
     /// The same over any store; and with `max_wait` at the earliest moment it passes, or at
@@ -96,7 +95,7 @@ impl Gate {
         };
         // Who waited did not take long to decide.
         let elapsed = max_wait.is_none().then(|| begun.elapsed());
-        Ok(self.entered(&plan, questions, outcome, elapsed))
+        Ok(self.entered(&plan, questions, outcome, elapsed, is_timed()))
     }
 
     /// What this process's memory says.
@@ -117,47 +116,92 @@ impl Gate {
         questions: &[Question<'a>],
         (answer, permit): (Answer<'a>, Option<HeldPermit>),
         elapsed: Option<Duration>,
+        timed: bool,
     ) -> Entered<'a> {
-        let route = questions.iter().find_map(|question| question.subject.route());
-        let request_id = questions.iter().find_map(|question| question.request_id);
-        self.record(plan, &answer, (route, request_id), elapsed);
-        let timer = service_timer(plan, &answer);
+        self.record(plan, &answer, named_first(questions), elapsed);
+        let timer = service_timer(plan, &answer, timed);
         Entered { answer, permit, timer }
     }
 
-    /// Lets a request in under one policy of the program's own that
-    /// [is plain](OwnPolicy::is_plain), in memory: what [`Gate::enter`] does, without a plan.
-    /// `name` is the key as the store sees it, behind the policy's prefix.
+    /// What [`Gate::enter`] does for a request under one policy of the program's own that
+    /// [is plain](OwnPolicy::is_plain), in memory, without a plan. Only if the store
+    /// [admits](crate::store::MemoryStore::admit) it at once, as it does nearly all;
+    /// else go on with [`Gate::enter_any`].
     #[inline(always)]
     pub(crate) fn enter_own<'q>(
         &self,
-        own: &OwnPolicy,
-        name: &[u8],
-        units: u64,
+        entering: &OwnEntering<'_>,
+        route: impl FnOnce() -> &'q str,
+    ) -> Result<Decision, Missed> {
+        let OwnEntering { own, name, units, .. } = *entering;
+        let decision = self.limiter.store().admit(name, own.only_limit(), units)?;
+        self.record_own(entering, &decision, route);
+        Ok(decision)
+    }
+
+    /// The same for any, with what the store has missed at once if it was asked.
+    ///
+    /// # Errors
+    /// As [`Gate::check`].
+    pub(crate) fn enter_any<'q>(
+        &self,
+        entering: &OwnEntering<'_>,
+        missed: Option<Missed>,
         route: impl FnOnce() -> &'q str,
     ) -> Result<Told, GateError> {
-        let plain = Plain {
-            policy: None,
-            limit: &own.policy().limits()[0],
-            cost: Cost::Ask(units),
-            stats: &own.stats()[0],
-            key: 0..name.len(),
-            bare: own.prefix().len(),
+        let OwnEntering { own, name, units, .. } = *entering;
+        let (store, limit) = (self.limiter.store(), own.only_limit());
+        let told = match missed {
+            Some(missed) => store.ask_rarely(missed, limit, units)?,
+            None => store.ask(name, limit, units)?,
         };
-        self.decide_plain(&plain, name, || (Some(route()), None))
+        if units > 0 {
+            self.record_own(entering, &told.decision, route);
+        }
+        Ok(told)
+    }
+
+    #[inline(always)]
+    fn record_own<'q>(
+        &self,
+        entering: &OwnEntering<'_>,
+        decision: &Decision,
+        route: impl FnOnce() -> &'q str,
+    ) {
+        let OwnEntering { own, name, begun, .. } = *entering;
+        let line = stats::Line {
+            stats: &own.stats()[0],
+            limit: own.only_limit(),
+            key: &name[own.prefix().len()..],
+            allowed: decision.allowed,
+            remaining: Some(decision.remaining),
+            retry_after: decision.retry_after,
+            decided: Decided::Exact,
+        };
+        let elapsed = begun.map(|begun| begun.elapsed());
+        self.stats.record_one(line, elapsed, || (Some(route()), None));
     }
 }
 
-/// A timer for one request in some of each policy; and for every one that an observed policy would
+/// A request under one policy of the program's own that [is plain](OwnPolicy::is_plain).
+#[derive(Clone, Copy)]
+pub(crate) struct OwnEntering<'a> {
+    pub(crate) own: &'a OwnPolicy,
+    /// The key as the store sees it, behind the policy's prefix.
+    pub(crate) name: &'a [u8],
+    pub(crate) units: u64,
+    /// When that was, if it is timed.
+    pub(crate) begun: Option<Instant>,
+}
+
+/// A timer for one request in some; and for every one that an observed policy would
 /// have denied: those are few, and what they cost is why one observes.
-fn service_timer(plan: &Plan<'_>, answer: &Answer<'_>) -> Option<ServiceTimer> {
+fn service_timer(plan: &Plan<'_>, answer: &Answer<'_>, timed: bool) -> Option<ServiceTimer> {
     if !answer.allowed || answer.lines.is_empty() {
         return None;
     }
     let would_deny = answer.lines.iter().any(|line| !line.decision.allowed);
-    // What charges nothing is not counted, so that its turn would never pass.
-    let is_timed = |stats: &LimitStats| would_deny || (plan.charges() && stats.is_due());
-    let mut timed = plan.outcomes(answer).filter(|(stats, _)| is_timed(stats));
-    let first = timed.next()?;
-    Some(ServiceTimer::new(std::iter::once(first).chain(timed)))
+    // What charges nothing was only asked about.
+    let timed = would_deny || (timed && plan.charges());
+    timed.then(|| ServiceTimer::new(plan.outcomes(answer)))
 }

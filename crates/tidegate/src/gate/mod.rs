@@ -41,7 +41,6 @@ mod together;
 mod turns;
 mod waiting;
 
-use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -51,6 +50,8 @@ use tidegate_core::Cost;
 pub use self::answer::{Answer, Line};
 pub use self::ask::{Question, Subject};
 pub use self::enter::Entered;
+#[cfg(feature = "tower")]
+pub(crate) use self::enter::OwnEntering;
 pub use self::error::GateError;
 pub use self::held::{Held, HeldPermit, SharedPermit};
 #[cfg(feature = "tower")]
@@ -66,13 +67,9 @@ use self::plan::{Plan, Taking};
 use self::shared::Shared;
 use crate::asker::Asker;
 use crate::policy::Policies;
-use crate::stats::{Decided, LimitStats, Seen, Stats};
+use crate::stats::{Decided, LimitStats, Seen, Stats, is_timed};
 use crate::wait::Queues;
 use crate::{Limiter, Request};
-
-/// One decision in this many is timed: reading the clock twice would be a good
-/// part of what a decision costs.
-const TIMED_EVERY: u8 = 16;
 
 /// Policies in front of a limiter. Shared by reference.
 #[derive(Debug)]
@@ -413,15 +410,4 @@ impl Gate {
 /// A question's path and request id.
 fn named<'a>(question: &Question<'a>) -> (Option<&'a str>, Option<&'a str>) {
     (question.subject.route(), question.request_id)
-}
-
-/// Whether it is this decision's turn to be timed.
-fn is_timed() -> bool {
-    thread_local! {
-        static COUNT: Cell<u8> = const { Cell::new(0) };
-    }
-    COUNT.with(|count| {
-        count.set((count.get() + 1) % TIMED_EVERY);
-        count.get() == 0
-    })
 }

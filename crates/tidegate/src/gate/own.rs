@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tidegate_core::Cost;
+use tidegate_core::{Cost, Limit};
 
 use super::fallback::Asking;
 use super::plan::{Plan, Taking, write_key};
@@ -30,6 +30,12 @@ impl OwnPolicy {
     /// The policy.
     pub fn policy(&self) -> &Policy {
         &self.policy
+    }
+
+    /// Its only limit, if it [is plain](Self::is_plain).
+    #[inline(always)]
+    pub(crate) fn only_limit(&self) -> &Limit {
+        &self.policy.limits()[0]
     }
 
     pub(crate) fn stats(&self) -> &[Arc<LimitStats>] {
@@ -134,9 +140,8 @@ impl Gate {
     /// # Errors
     /// [`GateError::Store`] if the store failed: some may have been reset then.
     pub async fn reset_own(&self, own: &OwnPolicy, key: OwnKey<'_>) -> Result<bool, GateError> {
-        let mut name = SmallVec::<[u8; 128]>::new();
-        let bytes = key.to_key();
-        write_key(own.policy.name(), bytes.as_ref(), &mut name);
+        let mut name = SmallVec::<[u8; 128]>::from_slice(own.prefix());
+        name.extend_from_slice(key.to_key().as_ref());
         let mut any = false;
         for limit in own.policy.limits() {
             any |= self.limiter.reset(&name, limit);

@@ -74,12 +74,17 @@ impl Gate {
         questions: &[Question<'a>],
         elapsed: Option<std::time::Duration>,
     ) -> Together<'a> {
-        let route = questions.iter().find_map(|question| question.subject.route());
-        let request_id = questions.iter().find_map(|question| question.request_id);
-        self.record(plan, &answer, (route, request_id), elapsed);
+        self.record(plan, &answer, named_first(questions), elapsed);
         let question_of = plan.each().map(|(part, _)| part.question).collect();
         Together { answer, question_of, unlimited: plan.unlimited() }
     }
+}
+
+/// The path and the request id that stand for all of them.
+pub(super) fn named_first<'a>(questions: &[Question<'a>]) -> (Option<&'a str>, Option<&'a str>) {
+    let route = questions.iter().find_map(|question| question.subject.route());
+    let request_id = questions.iter().find_map(|question| question.request_id);
+    (route, request_id)
 }
 
 pub(super) fn first_id<'a>(questions: &[Question<'a>]) -> Option<&'a [u8]> {

@@ -10,15 +10,21 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use super::fields::{RATELIMIT, RATELIMIT_POLICY, X_RATELIMIT, put_parameter, unix_seconds};
 use super::text::{Text, seconds_up};
 use super::{Form, Forms, Line, Shown, render};
+use crate::short::Short;
 use crate::{Limit, RetryAfter};
+
+/// Longer names are rare.
+const SHORT_BEGIN: usize = 40;
 
 /// What is said of one limit whenever it admits.
 #[derive(Debug)]
 pub(crate) enum Said {
     /// In the newest draft's form.
     Draft10 {
-        /// `"api"`.
-        name: Box<[u8]>,
+        /// `"api";r=`.
+        begin: Box<[u8]>,
+        /// The same, if it is not long.
+        short: Option<Short<SHORT_BEGIN>>,
         /// `"api";q=100;w=60`.
         policy: HeaderValue,
     },
@@ -41,8 +47,8 @@ impl Said {
         render(forms, &shown, SystemTime::UNIX_EPOCH, &mut fields);
         if forms == Forms::NONE.with(Form::Draft10) {
             let policy = fields.remove(&RATELIMIT_POLICY)?;
-            let name = fields.get(&RATELIMIT)?.as_bytes().strip_suffix(b";r=0;t=0")?.into();
-            return Some(Said::Draft10 { name, policy });
+            let begin = fields.get(&RATELIMIT)?.as_bytes().strip_suffix(b"0;t=0")?;
+            return Some(Said::Draft10 { short: Short::new(begin), begin: begin.into(), policy });
         }
         let is_x = forms == Forms::NONE.with(Form::XRateLimit);
         let limit = fields.remove(&X_RATELIMIT[0]).filter(|_| is_x)?;
@@ -54,16 +60,23 @@ impl Said {
     #[inline]
     pub(crate) fn put(&self, remaining: u64, reset_after: Duration, out: &mut HeaderMap) {
         match self {
-            Said::Draft10 { name, policy } => {
+            Said::Draft10 { begin, short, policy } => {
                 if has(out, &RATELIMIT) {
                     return;
                 }
-                let mut text = Text::new();
-                text.extend_from_slice(name);
-                put_parameter(&mut text, b";r=", remaining);
-                put_parameter(&mut text, b";t=", seconds_up(reset_after));
+                let reset = seconds_up(reset_after);
+                let value = match short.as_ref().and_then(|begin| draft_10(begin, remaining, reset))
+                {
+                    Some(text) => HeaderValue::from_bytes(text.as_bytes()),
+                    None => {
+                        let mut text = Text::new();
+                        put_parameter(&mut text, begin, remaining);
+                        put_parameter(&mut text, b";t=", reset);
+                        HeaderValue::from_bytes(&text)
+                    }
+                };
                 // Cannot fail: the text is made of printable ASCII.
-                if let Ok(value) = HeaderValue::from_bytes(&text) {
+                if let Ok(value) = value {
                     out.insert(&RATELIMIT, value);
                     out.insert(&RATELIMIT_POLICY, policy.clone());
                 }
@@ -80,6 +93,22 @@ impl Said {
             }
         }
     }
+}
+
+/// `"api";r=50;t=30` for numbers that are not long.
+#[inline(always)]
+fn draft_10(
+    begin: &Short<SHORT_BEGIN>,
+    remaining: u64,
+    reset: u64,
+) -> Option<Short<{ SHORT_BEGIN + 24 }>> {
+    const RESET: Short<8> = Short::of(*b";t=");
+    let mut text = Short::EMPTY;
+    text.put(begin)?;
+    text.put(&Short::number(remaining)?)?;
+    text.put(&RESET)?;
+    text.put(&Short::number(reset)?)?;
+    Some(text)
 }
 
 /// Whether a response has a field. Most have none at all here.

@@ -35,6 +35,10 @@ impl Trusted {
         trusted
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.v4.is_empty() && self.v6.is_empty()
+    }
+
     /// Whether `ip`, canonical, is one of them.
     #[inline]
     pub(super) fn contains(&self, ip: IpAddr) -> bool {

@@ -72,8 +72,6 @@ pub use rule::{
 };
 pub(crate) use select::shown;
 pub use select::{MAX_POLICIES, Policies, PoliciesError, SelectError, Selected};
-#[cfg(feature = "tower")]
-pub(crate) use template::write_group;
 pub use template::{
     MAX_TEMPLATE_BYTES, MAX_TEMPLATE_PARTS, Template, TemplateError, TemplateErrorKind,
 };

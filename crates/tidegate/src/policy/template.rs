@@ -14,6 +14,7 @@ use super::facts::Facts;
 use super::key::{Key, Writer, value_length};
 use super::part::{Part, PartError, Value};
 use crate::identity::IpGroup;
+use crate::short::Short;
 
 /// Longest template, in bytes.
 pub const MAX_TEMPLATE_BYTES: usize = 1024;
@@ -147,41 +148,14 @@ fn names(slot: &[Alternative]) -> Vec<String> {
 
 /// An address as text, on the stack.
 #[inline]
-pub(crate) fn write_group<A: Array<Item = u8>>(group: IpGroup, out: &mut SmallVec<A>) {
+pub(super) fn write_group<A: Array<Item = u8>>(group: IpGroup, out: &mut SmallVec<A>) {
     let IpAddr::V4(address) = group.network() else {
         // Writing to memory cannot fail.
         let _ = fmt::Write::write_fmt(&mut Text(out), format_args!("{group}"));
         return;
     };
-    // Nearly every key is one of these, and formatting them takes longer than all the rest. The
-    // text is put together in a register: what is stored in pieces cannot be loaded at once.
-    let (mut text, mut bits) = (0_u128, 0_u32);
-    for octet in address.octets() {
-        let (written, length) = OCTETS[usize::from(octet)];
-        text |= u128::from(u32::from_le_bytes(written)) << bits;
-        bits += u32::from(length) * 8;
-    }
-    let length = (bits / 8 - 1) as usize;
-    out.extend_from_slice(&text.to_le_bytes()[..length.min(15)]);
+    out.extend_from_slice(Short::address(address).as_bytes());
 }
-
-/// Every octet as text, with a point behind it, and how long that is.
-static OCTETS: [([u8; 4], u8); 256] = {
-    let mut all = [([0; 4], 0); 256];
-    let mut octet = 0_u8;
-    loop {
-        let [a, b, c] = [b'0' + octet / 100, b'0' + octet / 10 % 10, b'0' + octet % 10];
-        all[octet as usize] = match octet {
-            100.. => ([a, b, c, b'.'], 4),
-            10.. => ([b, c, b'.', 0], 3),
-            _ => ([c, b'.', 0, 0], 2),
-        };
-        if octet == u8::MAX {
-            break all;
-        }
-        octet += 1;
-    }
-};
 
 struct Text<'t, A: Array<Item = u8>>(&'t mut SmallVec<A>);
 

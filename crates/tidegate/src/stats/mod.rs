@@ -39,6 +39,7 @@ pub use self::events::{
 };
 pub use self::latency::{LATENCY_BOUNDS, LatencyCounts};
 pub use self::series::{LimitStats, MAX_SERIES, SeriesCounts};
+pub(crate) use self::service::is_timed;
 pub use self::service::{SERVICE_BOUNDS, ServiceLatency, ServiceTimer, TIMED_EVERY};
 pub use self::sketch::SKETCH_ENTRIES;
 pub use self::text::{MAX_TEXT_BYTES, Text};
@@ -279,7 +280,7 @@ impl Stats {
 
     /// The same for a request with one limit, whose path and id are asked for only where it
     /// is noted whose it was.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn record_one<'a>(
         &self,
         line: Line<'_>,

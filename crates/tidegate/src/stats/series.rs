@@ -26,7 +26,7 @@ pub const MAX_SERIES: usize = 4096;
 pub(super) const STRIPES: usize = 8;
 
 /// The stripe of this thread: threads take them in turn.
-#[inline]
+#[inline(always)]
 pub(super) fn stripe() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     const UNSET: usize = usize::MAX;
@@ -47,7 +47,7 @@ pub struct LimitStats {
 
 impl LimitStats {
     /// Counts a line; says whether somebody should be noted for it.
-    #[inline]
+    #[inline(always)]
     pub(super) fn count(&self, stripe: usize, line: &Line<'_>, request_allowed: bool) -> bool {
         let counts = &self.series.stripes[stripe];
         counts.by_answer[usize::from(!line.allowed)][line.decided as usize]
@@ -60,13 +60,6 @@ impl LimitStats {
             counts.near.fetch_add(1, Ordering::Relaxed);
         }
         near
-    }
-
-    /// How many it has allowed that were counted where this thread counts.
-    #[inline]
-    pub(super) fn allowed_here(&self) -> u64 {
-        let [allowed, _] = &self.series.stripes[stripe()].by_answer;
-        allowed.iter().map(|count| count.load(Ordering::Relaxed)).sum()
     }
 
     /// What it is called when this limit does not admit.

@@ -4,6 +4,7 @@
 //! policy would have denied are served as fast as the rest, nobody needs it yet. It is
 //! kept per policy that is watched, so its memory has their bound.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -36,10 +37,25 @@ const BOUNDS: [Duration; LATENCY_BOUNDS.len()] = [
     Duration::from_secs(60),
 ];
 
-/// One admitted request in so many is timed, by each policy's count: reading the clock twice
-/// would be a good part of what letting it in costs. Those that a policy would have denied are
-/// all timed.
-pub const TIMED_EVERY: u8 = 16;
+/// One request in so many is timed, both how long it took to decide and to serve: reading the
+/// clock each time would be a good part of what letting it in costs. Those that a
+/// policy would have denied are all timed.
+pub const TIMED_EVERY: u8 = 32;
+
+/// Whether it is this request's turn to be timed. They are not taken at equal distances, but
+/// as many in the steps of the golden ratio: traffic that has a rhythm of its own, such as two
+/// policies that take turns, would else always have the same requests timed. Whatever part
+/// of these steps a policy sees, its share of them is the same.
+#[inline(always)]
+pub(crate) fn is_timed() -> bool {
+    const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15; // 2^64 / 1.618...
+    thread_local!(static TURN: Cell<u64> = const { Cell::new(0) });
+    TURN.with(|turn| {
+        // A thread's first is timed: where requests are few, somebody waits for it.
+        let now = turn.replace(turn.get().wrapping_add(GOLDEN));
+        now < u64::MAX / u64::from(TIMED_EVERY)
+    })
+}
 
 /// A policy's times: of what it allowed, and of what it would have denied.
 #[derive(Debug)]
@@ -77,16 +93,6 @@ impl ServiceTimer {
 }
 
 impl LimitStats {
-    /// Whether it is the turn of an ordinary request, which was just counted here, to be timed.
-    /// Each policy counts for itself, and not every sixteenth is taken but as many in the steps
-    /// of the golden ratio: traffic that has a rhythm of its own would else always
-    /// have the same requests timed, or none.
-    #[inline]
-    pub(crate) fn is_due(&self) -> bool {
-        const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15; // 2^64 / 1.618...
-        self.allowed_here().wrapping_mul(GOLDEN) < u64::MAX / TIMED_EVERY as u64
-    }
-
     /// A request that was let in under this policy has been served.
     #[cfg(feature = "tower")]
     pub(crate) fn served(&self, outcome: Outcome, elapsed: Duration) {

@@ -13,6 +13,8 @@ use crate::{Check, CheckError, Verdict};
 
 #[cfg(feature = "policies")]
 pub(crate) use memory::BATCH;
+#[cfg(feature = "policies")]
+pub(crate) use memory::Missed;
 pub(crate) use memory::Told;
 pub use memory::{MemoryOptions, MemoryStats, MemoryStore, OutOfMemory, WhenFull};
 

@@ -1,7 +1,7 @@
 //! What all clones of a layer share, and how it decides about a request: that is, how it
 //! asks the gate.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -33,6 +33,8 @@ pub(super) struct Core {
     /// The rules of a gate that has no policies but the layer's.
     pub(super) fixed: Option<Arc<Rules>>,
     pub(super) rules: Box<[Ready]>,
+    /// Whether it has one rule, which is quick, and counts by the address of the peer.
+    pub(super) is_by_peer: bool,
     pub(super) forms: Forms,
     pub(super) max_wait: Option<Duration>,
     pub(super) peer: Option<Box<PeerOf>>,
@@ -63,10 +65,8 @@ impl<'q, 'a> Asked<'q, 'a> {
 
 /// What becomes of a request.
 pub(super) enum Decided {
-    /// It goes on alone.
-    Freely,
     /// It goes on, and this with it.
-    With(Passing),
+    Passes(Passing),
     /// It does not, and this is answered.
     Denied(Box<Response<Bytes>>),
 }
@@ -75,6 +75,15 @@ impl Core {
     /// Whether it can be decided without waiting for anything.
     pub(super) fn is_immediate(&self) -> bool {
         !self.gate.is_shared() && self.max_wait.is_none()
+    }
+
+    /// Whether it has one rule, which is quick and counts by the address of the peer: one that
+    /// nobody is trusted to replace.
+    pub(super) fn counts_by_peer(&self) -> bool {
+        let [rule] = &*self.rules else { return false };
+        let trusts_nobody = |rules: &Arc<Rules>| rules.policies().identity().trusts_nobody();
+        let is_peer = self.peer.is_none() && self.fixed.as_ref().is_some_and(trusts_nobody);
+        self.is_immediate() && is_peer && rule.is_quick_by_address()
     }
 
     /// Every policy of the layer's rules.
@@ -144,7 +153,6 @@ impl Core {
     }
 
     /// The address of who sent a request with these.
-    #[inline(always)]
     pub(super) fn client_ip(&self, extensions: &Extensions, headers: &HeaderMap) -> Option<IpAddr> {
         let peer = match &self.peer {
             Some(peer) => peer(extensions),
@@ -214,7 +222,7 @@ impl Core {
         if asked.asks.iter().any(|ask| ask.estimate.is_some()) {
             passing.unsettled = Reservation::new(self, &asked, &answer).map(Unsettled::new);
         }
-        passing.into()
+        Decided::Passes(passing.into())
     }
 }
 
@@ -234,13 +242,25 @@ fn gate_needs_address(rules: &Rules, head: &Head<'_>) -> bool {
 }
 
 /// Where servers put the address of who connected.
-#[inline(always)]
 fn usual_peer(extensions: &Extensions) -> Option<IpAddr> {
-    use std::net::SocketAddr;
+    let socket = usual_socket(extensions).map(SocketAddr::ip);
+    socket.or_else(|| extensions.get::<IpAddr>().copied())
+}
+
+#[inline(always)]
+fn usual_socket(extensions: &Extensions) -> Option<&SocketAddr> {
     #[cfg(feature = "axum")]
     if let Some(info) = extensions.get::<axum::extract::ConnectInfo<SocketAddr>>() {
-        return Some(info.0.ip());
+        return Some(&info.0);
     }
-    let socket = extensions.get::<SocketAddr>().map(SocketAddr::ip);
-    socket.or_else(|| extensions.get::<IpAddr>().copied())
+    extensions.get()
+}
+
+/// The same, if it is an IPv4 address.
+#[inline(always)]
+pub(super) fn usual_peer_v4(extensions: &Extensions) -> Option<Ipv4Addr> {
+    match usual_socket(extensions)? {
+        SocketAddr::V4(address) => Some(*address.ip()),
+        SocketAddr::V6(_) => None,
+    }
 }

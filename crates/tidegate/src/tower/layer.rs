@@ -249,7 +249,9 @@ impl Builder {
         check_rules(&gate, &rules)?;
         let fixed = is_fixed.then(|| gate.rules_owned());
         let Builder { forms, max_wait, peer, on_denied, .. } = self;
-        let core = Core { gate, fixed, rules, forms, max_wait, peer, on_denied };
+        let mut core =
+            Core { gate, fixed, rules, is_by_peer: false, forms, max_wait, peer, on_denied };
+        core.is_by_peer = core.counts_by_peer();
         Ok(RateLimitLayer { core: Arc::new(core), bodies: PhantomData })
     }
 

@@ -7,7 +7,6 @@ use smallvec::SmallVec;
 
 use super::background::Background;
 use super::body::sealed::Bodies;
-use super::core::Decided;
 use super::quick::Quick;
 use super::reservation::{Reservation, Unsettled};
 use crate::gate::{Gate, HeldPermit};
@@ -26,7 +25,11 @@ impl Sink for FieldList {
 
 /// What goes with a request that is let through; small, because it is moved about with
 /// its future. Dropped before there is a response, it gives back what can be given back.
+#[derive(Default)]
 pub(super) enum Passing {
+    /// It goes alone.
+    #[default]
+    Nothing,
     Quick(Quick),
     Rest(Box<Rest>),
 }
@@ -40,19 +43,12 @@ pub(super) struct Rest {
     pub(super) unsettled: Option<Unsettled>,
 }
 
-impl From<Quick> for Passing {
-    #[inline]
-    fn from(quick: Quick) -> Self {
-        Passing::Quick(quick)
-    }
-}
-
-impl From<Rest> for Decided {
+impl From<Rest> for Passing {
     fn from(rest: Rest) -> Self {
         let Rest { fields, places, timer, unsettled } = &rest;
         let nothing =
             fields.0.is_empty() && places.is_none() && timer.is_none() && unsettled.is_none();
-        if nothing { Decided::Freely } else { Decided::With(Passing::Rest(Box::new(rest))) }
+        if nothing { Passing::Nothing } else { Passing::Rest(Box::new(rest)) }
     }
 }
 
@@ -61,29 +57,32 @@ impl Passing {
     #[inline]
     pub(super) fn reservation(&self) -> Option<Reservation> {
         match self {
-            Passing::Quick(_) => None,
+            Passing::Nothing | Passing::Quick(_) => None,
             Passing::Rest(rest) => rest.unsettled.as_ref()?.reservation(),
         }
     }
 
     /// The service has answered.
-    #[inline(always)]
-    pub(super) fn arrived<K: Bodies<B>, B>(self, response: Response<B>) -> Response<K::Body> {
-        let (mut parts, body) = response.into_parts();
-        let places = match self {
-            Passing::Quick(quick) => {
-                quick.arrived(&mut parts.headers);
-                None
-            }
-            Passing::Rest(rest) => rest.arrived(&mut parts.headers),
-        };
-        Response::from_parts(parts, K::service(body, places))
+    pub(super) fn arrived<K: Bodies<B>, B>(self, mut response: Response<B>) -> Response<K::Body> {
+        match self {
+            Passing::Nothing => {}
+            Passing::Quick(quick) => quick.arrived(response.headers_mut()),
+            Passing::Rest(rest) => return rest.arrived::<K, B>(response),
+        }
+        response.map(|body| K::service(body, None))
     }
 }
 
 impl Rest {
-    /// The service has answered; gives what is held on to until its body has ended.
-    fn arrived(self, fields: &mut HeaderMap) -> Option<Box<Places>> {
+    /// The service has answered.
+    pub(super) fn arrived<K: Bodies<B>, B>(self, response: Response<B>) -> Response<K::Body> {
+        let (mut parts, body) = response.into_parts();
+        let places = self.settled(&mut parts.headers);
+        Response::from_parts(parts, K::service(body, places))
+    }
+
+    /// Gives what is held on to until the body has ended.
+    fn settled(self, fields: &mut HeaderMap) -> Option<Box<Places>> {
         if let Some(timer) = self.timer {
             timer.finish();
         }

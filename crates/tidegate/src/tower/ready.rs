@@ -1,17 +1,19 @@
 //! A rule made ready: its policies with their counters, and what it asks about a request.
 
 use std::borrow::Cow;
+use std::net::Ipv4Addr;
 
+use smallvec::SmallVec;
 use tidegate_core::{Cost, bounds};
 
 use super::error::LayerError;
 use super::head::Head;
-use super::quick::Name;
 use super::rule::{CostOf, KeyFrom, Keyless, PlanOf, Rule, When};
 use crate::Limit;
 use crate::gate::{Gate, OwnKey, OwnPolicy, Question, Rules, Subject, is_as_it_comes};
 use crate::headers::{Forms, Said};
-use crate::policy::{Key, Mode, Part, Policy, Template, holds, write_group};
+use crate::policy::{Key, Mode, Part, Policy, Template, holds};
+use crate::short::Short;
 
 pub(super) struct Ready {
     own: Counted,
@@ -34,7 +36,18 @@ pub(super) struct Ready {
 pub(super) struct Counted {
     pub(super) own: OwnPolicy,
     pub(super) said: Option<Said>,
+    /// What its keys begin with in the store, if that is not long.
+    prefix: Option<Short<SHORT_PREFIX>>,
 }
+
+/// A key as the store sees it. Most fit, so that nothing is allocated for it.
+pub(super) type Name = SmallVec<[u8; 128]>;
+
+/// Longer prefixes are rare.
+const SHORT_PREFIX: usize = 32;
+
+/// The key that most have: an IPv4 address behind such a prefix.
+pub(super) type AddressName = Short<{ SHORT_PREFIX + 16 }>;
 
 /// What a rule asks about one request.
 pub(super) struct Ask<'a> {
@@ -74,7 +87,8 @@ impl Ready {
                 [only] => Said::new(forms, policy.name(), only),
                 _ => None,
             };
-            Ok(Counted { own: gate.own(policy), said })
+            let own = gate.own(policy);
+            Ok(Counted { prefix: Short::new(own.prefix()), own, said })
         };
         let own = policy(&rule.name, &rule.limits)?;
         let mut plans = Vec::with_capacity(rule.plans.len());
@@ -114,15 +128,13 @@ impl Ready {
         head: &Head<'a>,
         made: &mut Key,
     ) -> Result<Option<Ask<'a>>, NoAddress> {
-        if !self.holds_for(head) {
+        let of = || *head;
+        if !self.holds_for(of) {
             return Ok(None);
         }
-        if self.needs_address && head.client_ip().is_none() {
-            return Err(NoAddress);
-        }
-        let Some(key) = self.key_of(rules, head, made) else { return Ok(None) };
-        let units = self.units(head);
-        let counted = self.counted(self.policy_for(head)).unwrap_or(&self.own);
+        let Some(key) = self.key_of(rules, head, made)? else { return Ok(None) };
+        let units = self.units(of);
+        let counted = self.counted(self.policy_for(of));
         Ok(Some(Ask {
             policy: &counted.own,
             key,
@@ -133,15 +145,15 @@ impl Ready {
 
     /// Whether the rule holds for this request.
     #[inline]
-    pub(super) fn holds_for(&self, head: &Head<'_>) -> bool {
-        self.when.as_ref().is_none_or(|when| when(head))
+    pub(super) fn holds_for<'a>(&self, head: impl Fn() -> Head<'a>) -> bool {
+        self.when.as_ref().is_none_or(|when| when(&head()))
     }
 
     /// What the request costs, if anybody says. What no limit can count costs as much as can be
     /// counted: it never passes.
     #[inline]
-    pub(super) fn units(&self, head: &Head<'_>) -> Option<u64> {
-        self.cost.as_ref().map(|cost| cost(head).min(bounds::MAX_COUNT))
+    pub(super) fn units<'a>(&self, head: impl Fn() -> Head<'a>) -> Option<u64> {
+        self.cost.as_ref().map(|cost| cost(&head()).min(bounds::MAX_COUNT))
     }
 
     /// Whether requests may take the quick way.
@@ -149,32 +161,22 @@ impl Ready {
         self.is_quick
     }
 
+    /// Whether requests may take the quick way, and are counted by their address alone, in
+    /// names that are [short](Counted::name).
+    pub(super) fn is_quick_by_address(&self) -> bool {
+        let mut all = std::iter::once(&self.own).chain(self.plans.iter().map(|(_, plan)| plan));
+        self.is_quick && matches!(self.key, KeyFrom::Address) && all.all(|own| own.prefix.is_some())
+    }
+
     /// Writes the key behind what is there; says whether there is one.
-    #[inline(always)]
     pub(super) fn write_key(
         &self,
         rules: &Rules,
         head: &Head<'_>,
         out: &mut Name,
     ) -> Result<bool, NoAddress> {
-        if let (KeyFrom::Address, Some(ip)) = (&self.key, head.client_ip()) {
-            write_group(rules.policies().identity().group(ip), out);
-            return Ok(true);
-        }
-        self.write_other_key(rules, head, out)
-    }
-
-    fn write_other_key(
-        &self,
-        rules: &Rules,
-        head: &Head<'_>,
-        out: &mut Name,
-    ) -> Result<bool, NoAddress> {
-        if self.needs_address && head.client_ip().is_none() {
-            return Err(NoAddress);
-        }
         let mut made = Key::default();
-        let Some(key) = self.key_of(rules, head, &mut made) else { return Ok(false) };
+        let Some(key) = self.key_of(rules, head, &mut made)? else { return Ok(false) };
         match &key {
             AskKey::Given(text) if is_as_it_comes(text.as_bytes()) => {
                 out.extend_from_slice(text.as_bytes());
@@ -185,8 +187,17 @@ impl Ready {
         Ok(true)
     }
 
+    /// Who is counted; `None` if nobody is.
     #[inline(always)]
-    fn key_of<'a>(&'a self, rules: &Rules, head: &Head<'a>, made: &mut Key) -> Option<AskKey<'a>> {
+    fn key_of<'a>(
+        &'a self,
+        rules: &Rules,
+        head: &Head<'a>,
+        made: &mut Key,
+    ) -> Result<Option<AskKey<'a>>, NoAddress> {
+        if self.needs_address && head.client_ip().is_none() {
+            return Err(NoAddress);
+        }
         match &self.key {
             KeyFrom::Address => match head.client_ip() {
                 Some(ip) => made.set_address(rules.policies().identity().group(ip)),
@@ -196,34 +207,45 @@ impl Ready {
                 let attributes = head.attributes();
                 let skips = self.keyless == Keyless::Skip;
                 if skips && !rules.policies().has_key(template, &attributes) {
-                    return None;
+                    return Ok(None);
                 }
                 *made = rules.key(template, &attributes);
             }
             KeyFrom::Closure(key) => match (key(head), self.keyless) {
-                (Some(key), _) => return Some(AskKey::Given(key)),
+                (Some(key), _) => return Ok(Some(AskKey::Given(key))),
                 (None, Keyless::Share) => *made = Key::missing(),
-                (None, Keyless::Skip) => return None,
+                (None, Keyless::Skip) => return Ok(None),
             },
         }
-        Some(AskKey::Made)
+        Ok(Some(AskKey::Made))
     }
 
     /// Which of its policies the request is counted under: 0 for its own, then the plans'.
     #[inline]
-    pub(super) fn policy_for(&self, head: &Head<'_>) -> usize {
-        let plan = self.plan.as_ref().and_then(|plan| plan(head));
-        let found =
-            plan.and_then(|plan| self.plans.binary_search_by(|(name, _)| (**name).cmp(&plan)).ok());
+    pub(super) fn policy_for<'a>(&self, head: impl Fn() -> Head<'a>) -> usize {
+        let Some(plan) = &self.plan else { return 0 };
+        let found = plan(&head())
+            .and_then(|plan| self.plans.binary_search_by(|(name, _)| (**name).cmp(&plan)).ok());
         found.map_or(0, |index| index + 1)
     }
 
     #[inline]
-    pub(super) fn counted(&self, policy: usize) -> Option<&Counted> {
-        match policy.checked_sub(1) {
-            None => Some(&self.own),
-            Some(index) => self.plans.get(index).map(|(_, counted)| counted),
-        }
+    pub(super) fn counted(&self, policy: usize) -> &Counted {
+        let plan = policy.checked_sub(1).and_then(|index| self.plans.get(index));
+        plan.map_or(&self.own, |(_, counted)| counted)
+    }
+}
+
+impl Counted {
+    /// The name under which an address is counted, if the policy's prefix is short.
+    #[inline(always)]
+    pub(super) fn name<'n>(
+        &self,
+        address: Ipv4Addr,
+        name: &'n mut AddressName,
+    ) -> Option<&'n [u8]> {
+        name.join(self.prefix.as_ref()?, &Short::address(address));
+        Some(name.as_bytes())
     }
 }
 

@@ -21,6 +21,7 @@ use super::core::{Core, Decided};
 use super::deciding::Deciding;
 use super::head::Head;
 use super::passing::Passing;
+use super::quick::{Asking, AtOnce};
 
 /// A service behind a [`RateLimitLayer`](super::RateLimitLayer).
 pub struct RateLimit<S, K = Wrapped> {
@@ -73,31 +74,54 @@ where
     }
 
     #[inline]
-    fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        if !self.core.is_immediate() {
-            return self.call_later(request);
-        }
-        let client_ip = self.core.client_ip(request.extensions(), request.headers());
-        match self.core.decide(&Head::of(&request, client_ip)) {
-            Decided::Freely => {
-                let future = self.inner.call(request);
-                ResponseFuture::new(State::Free { future })
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        // Each way to the end of it: where ways meet, what goes with it is moved once more.
+        match self.core.decide_at_once(&request) {
+            Some(AtOnce::Alone) => {
+                let passing = Passing::Nothing;
+                ResponseFuture::new(State::Called { future: self.inner.call(request), passing })
             }
-            Decided::With(passing) => {
-                if let Some(reservation) = passing.reservation() {
-                    request.extensions_mut().insert(reservation);
-                }
-                let future = self.inner.call(request);
-                ResponseFuture::new(State::Passing { future, passing: Some(passing) })
+            Some(AtOnce::With(quick)) => {
+                let passing = Passing::Quick(quick);
+                ResponseFuture::new(State::Called { future: self.inner.call(request), passing })
             }
-            Decided::Denied(response) => {
-                ResponseFuture::new(State::Denied { response: Some(response) })
-            }
+            Some(AtOnce::Missed(asking)) => self.call_now(request, Some(&asking)),
+            None if self.core.is_immediate() => self.call_now(request, None),
+            None => self.call_later(request),
         }
     }
 }
 
 impl<S, K> RateLimit<S, K> {
+    /// For what can be decided without waiting for anything.
+    #[inline(never)]
+    fn call_now<B, R>(
+        &mut self,
+        mut request: Request<B>,
+        asking: Option<&Asking>,
+    ) -> ResponseFuture<S::Future, K::Body, S::Error, K>
+    where
+        S: Service<Request<B>, Response = Response<R>>,
+        K: Bodies<R>,
+    {
+        let client_ip = self.core.client_ip(request.extensions(), request.headers());
+        let head = Head::of(&request, client_ip);
+        let decided = match asking {
+            Some(asking) => self.core.decide_missed(asking, &head),
+            None => self.core.decide(&head),
+        };
+        let passing = match decided {
+            Decided::Passes(passing) => passing,
+            Decided::Denied(response) => {
+                return ResponseFuture::new(State::Denied { response: Some(response) });
+            }
+        };
+        if let Some(reservation) = passing.reservation() {
+            request.extensions_mut().insert(reservation);
+        }
+        ResponseFuture::new(State::Called { future: self.inner.call(request), passing })
+    }
+
     fn call_later<B, R>(
         &mut self,
         request: Request<B>,
@@ -115,15 +139,14 @@ impl<S, K> RateLimit<S, K> {
             let (parts, body) = request.into_parts();
             let (decided, mut parts) = Deciding::new(core, parts).await;
             let passing = match decided {
-                Decided::Freely => None,
-                Decided::With(passing) => Some(passing),
+                Decided::Passes(passing) => passing,
                 Decided::Denied(response) => return Ok(response.map(K::denial)),
             };
-            if let Some(reservation) = passing.as_ref().and_then(Passing::reservation) {
+            if let Some(reservation) = passing.reservation() {
                 parts.extensions.insert(reservation);
             }
             let response = inner.call(Request::from_parts(parts, body)).await?;
-            Ok(arrived::<K, R>(passing, response))
+            Ok(passing.arrived::<K, R>(response))
         });
         ResponseFuture::new(State::Waiting { future })
     }
@@ -149,16 +172,11 @@ pin_project! {
 pin_project! {
     #[project = Projected]
     enum State<F, L, E> {
-        /// The service has been called, and there is nothing to add.
-        Free {
-            #[pin]
-            future: F,
-        },
         /// The service has been called.
-        Passing {
+        Called {
             #[pin]
             future: F,
-            passing: Option<Passing>,
+            passing: Passing,
         },
         /// It has not, and will not be.
         Denied { response: Option<Box<Response<Bytes>>> },
@@ -184,14 +202,18 @@ where
     #[inline]
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project().state.project() {
-            Projected::Passing { future, passing } => {
+            Projected::Called { future, passing: Passing::Rest(rest) } => {
                 let answered = ready!(future.poll(context));
                 // Taken in any case: after an error, what was reserved is given back.
-                let passing = passing.take();
-                Poll::Ready(answered.map(|response| arrived::<K, R>(passing, response)))
+                let rest = std::mem::take(&mut **rest);
+                Poll::Ready(answered.map(|response| rest.arrived::<K, R>(response)))
             }
-            Projected::Free { future } => {
-                future.poll(context).map_ok(|response| arrived::<K, R>(None, response))
+            Projected::Called { future, passing } => {
+                let mut polled = future.poll(context);
+                if let (Poll::Ready(Ok(response)), Passing::Quick(quick)) = (&mut polled, passing) {
+                    quick.arrived(response.headers_mut());
+                }
+                K::unchanged(polled)
             }
             Projected::Denied { response } => match response.take() {
                 Some(response) => Poll::Ready(Ok(response.map(K::denial))),
@@ -200,15 +222,6 @@ where
             },
             Projected::Waiting { future } => future.as_mut().poll(context),
         }
-    }
-}
-
-/// The service has answered.
-#[inline]
-fn arrived<K: Bodies<R>, R>(passing: Option<Passing>, response: Response<R>) -> Response<K::Body> {
-    match passing {
-        Some(passing) => passing.arrived::<K, R>(response),
-        None => response.map(|body| K::service(body, None)),
     }
 }
 

@@ -47,6 +47,8 @@ use self::ids::Ids;
 use self::many::OBSERVER;
 #[cfg(feature = "policies")]
 pub(crate) use self::one::BATCH;
+#[cfg(feature = "policies")]
+pub(crate) use self::one::Missed;
 pub(crate) use self::one::Told;
 use self::table::Table;
 use crate::check::MAX_CHECKS;

@@ -63,6 +63,13 @@ impl Told {
     }
 }
 
+/// An ask that the hot path was not for, to go on with.
+#[derive(Clone, Copy)]
+pub(crate) struct Missed {
+    hash: u64,
+    elsewhere: Elsewhere,
+}
+
 /// Why a check was not decided in its slot.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Elsewhere {
@@ -100,30 +107,51 @@ impl MemoryStore {
 
     #[inline(always)]
     fn ask_hashed(&self, hash: u64, limit: &Limit, units: u64) -> Result<Told, CheckError> {
-        let admitted = LAST_FRAME.with(|frame| {
-            let is_known = frame.is_of(limit, self.dial.glance());
-            if is_known {
-                self.admit_quickly(frame, hash, limit, units)
-            } else {
-                Err(Elsewhere::Rare)
-            }
-        });
-        match admitted {
+        match LAST_FRAME.with(|frame| self.admit_in(frame, hash, limit, units)) {
             Ok(decision) => Ok(decision.into()),
-            Err(elsewhere) => self.ask_rarely(hash, limit, units, elsewhere),
+            Err(elsewhere) => self.ask_rarely(Missed { hash, elsewhere }, limit, units),
+        }
+    }
+
+    /// The hot path by itself, for who does something else before and behind it: its decision
+    /// stays in registers. What it was not for goes on with
+    /// [`ask_rarely`](Self::ask_rarely), and nothing has changed.
+    #[cfg(feature = "policies")]
+    #[inline(always)]
+    pub(crate) fn admit(&self, key: &[u8], limit: &Limit, units: u64) -> Result<Decision, Missed> {
+        let hash = self.hash(key);
+        // Among so much else the closure would become a call, and its answer go through memory; a
+        // copy of the frame does not.
+        let frame = LAST_FRAME.with(Frame::clone);
+        let admitted = self.admit_in(&frame, hash, limit, units);
+        admitted.map_err(|elsewhere| Missed { hash, elsewhere })
+    }
+
+    #[inline(always)]
+    fn admit_in(
+        &self,
+        frame: &Frame<Glance>,
+        hash: u64,
+        limit: &Limit,
+        units: u64,
+    ) -> Result<Decision, Elsewhere> {
+        if frame.is_of(limit, self.dial.glance()) {
+            self.admit_quickly(frame, hash, limit, units)
+        } else {
+            Err(Elsewhere::Rare)
         }
     }
 
     /// Whatever the hot path was not for. A slot that somebody has is waited for before
     /// it is touched again: every attempt takes its line away from who has it.
     #[inline(never)]
-    fn ask_rarely(
+    pub(crate) fn ask_rarely(
         &self,
-        hash: u64,
+        missed: Missed,
         limit: &Limit,
         units: u64,
-        mut elsewhere: Elsewhere,
     ) -> Result<Told, CheckError> {
+        let Missed { hash, mut elsewhere } = missed;
         let mut backoff = Backoff::new();
         loop {
             if elsewhere == Elsewhere::Busy {

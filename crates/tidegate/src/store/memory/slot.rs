@@ -254,7 +254,8 @@ impl Inline {
 /// needs of both, worked out once for all keys. In cells, so that each is read
 /// where it is needed and none takes up a register before. `T` is how the moment
 /// is named.
-pub(super) struct Frame<T> {
+#[derive(Clone)]
+pub(super) struct Frame<T: Copy> {
     /// What it was worked out for; no limit has the id 0.
     id: Cell<u64>,
     at: Cell<T>,

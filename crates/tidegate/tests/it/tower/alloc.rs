@@ -5,6 +5,7 @@ use std::task::{Context, Poll, Waker};
 
 use allocation_counter::measure;
 use tidegate::headers::Forms;
+use tidegate::stats::TIMED_EVERY;
 use tower::Service;
 
 use super::{ALICE, World, from, rule};
@@ -13,7 +14,8 @@ use super::{ALICE, World, from, rule};
 fn allocations(world: &World) -> u64 {
     let mut service = world.service.clone();
     let mut most = 0;
-    for round in 0..40 {
+    let some = 2 * usize::from(TIMED_EVERY);
+    for round in 0..2 * some {
         let request = from(ALICE, "/");
         let mut response = None;
         let info = measure(|| {
@@ -28,7 +30,7 @@ fn allocations(world: &World) -> u64 {
         let response = response.expect("an answer").expect("the service works");
         assert_eq!(response.status(), 200);
         // First come the key, the threads' counters and the timers of its policy.
-        if round >= 20 {
+        if round >= some {
             most = most.max(info.count_total);
         }
     }

@@ -14,6 +14,7 @@ mod rules;
 mod served;
 mod shared;
 mod stacked;
+mod ways;
 
 use std::future::{Future, Ready, pending, ready};
 use std::net::IpAddr;
