@@ -15,12 +15,15 @@ use tidegate::headers::Forms;
 use tidegate::tower::{RateLimitLayer, Rule};
 use tower_governor::GovernorLayer;
 use tower_governor::governor::GovernorConfigBuilder;
+use tower_layer::Identity;
 use tower_service::Service;
 
 /// Who is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Subject {
     Bare,
+    /// A layer that is none.
+    Nothing,
     Tidegate,
     TidegateHeaders,
     TidegateXHeaders,
@@ -30,8 +33,9 @@ pub enum Subject {
 }
 
 impl Subject {
-    pub const ALL: [Subject; 7] = [
+    pub const ALL: [Subject; 8] = [
         Subject::Bare,
+        Subject::Nothing,
         Subject::Tidegate,
         Subject::TidegateHeaders,
         Subject::TidegateXHeaders,
@@ -43,6 +47,7 @@ impl Subject {
     pub const fn name(self) -> &'static str {
         match self {
             Subject::Bare => "axum alone",
+            Subject::Nothing => "a layer that does nothing",
             Subject::Tidegate => "tidegate, no fields",
             Subject::TidegateHeaders => "tidegate, draft-10 fields",
             Subject::TidegateXHeaders => "tidegate, x-ratelimit fields",
@@ -55,7 +60,7 @@ impl Subject {
     /// The fields its responses have, so that nobody is measured for less than is claimed.
     pub const fn fields(self) -> &'static [&'static str] {
         match self {
-            Subject::Bare | Subject::Tidegate | Subject::Governor => &[],
+            Subject::Bare | Subject::Nothing | Subject::Tidegate | Subject::Governor => &[],
             Subject::TidegateHeaders | Subject::TidegateFourLimits => {
                 &["ratelimit", "ratelimit-policy"]
             }
@@ -81,6 +86,9 @@ impl App {
         let router = Router::new().route("/", get(|| async {}));
         match subject {
             Subject::Bare => App { router, counted: Box::new(|| None) },
+            Subject::Nothing => {
+                App { router: router.layer(Identity::new()), counted: Box::new(|| None) }
+            }
             Subject::Tidegate => ours(router, "none", 1),
             Subject::TidegateHeaders => ours(router, "draft-10", 1),
             Subject::TidegateXHeaders => ours(router, "x-ratelimit", 1),
