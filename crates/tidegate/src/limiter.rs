@@ -52,10 +52,10 @@ impl Limiter {
     /// A limiter in memory with the default bounds: a million keys, then overflow.
     ///
     /// # Panics
-    /// When 25 MB of address space cannot be had; [`Limiter::builder`] gives an error instead.
+    /// When 26 MB of address space cannot be had; [`Limiter::builder`] gives an error instead.
     #[expect(clippy::new_without_default, reason = "it reserves memory and reads a clock")]
     pub fn new() -> Self {
-        Self::builder().build().expect("a million keys take 25 MB")
+        Self::builder().build().expect("a million keys take 26 MB")
     }
 
     /// Settings for a limiter in memory.

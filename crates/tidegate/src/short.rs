@@ -15,6 +15,7 @@ pub(crate) struct Short<const N: usize> {
 impl<const N: usize> Short<N> {
     #[inline(always)]
     pub(crate) fn as_bytes(&self) -> &[u8] {
+        // It is never longer; the compiler has to be told.
         &self.bytes[..self.length.min(N)]
     }
 }
@@ -69,13 +70,28 @@ impl Short<16> {
     }
 }
 
+/// What keys begin with, where that is not long.
 #[cfg(feature = "tower")]
-impl Short<48> {
-    /// A text behind another. What is loaded from across two parts that were just stored has to
-    /// wait until both are out of the processor; so what fits is joined in registers.
+pub(crate) type ShortPrefix = Short<32>;
+
+/// The key most have: an address behind such a prefix.
+#[cfg(feature = "tower")]
+pub(crate) type ShortKey = Short<48>;
+
+#[cfg(feature = "tower")]
+impl ShortKey {
+    /// An address behind a prefix from [`Short::new`], which has zeros behind its text.
+    ///
+    /// What is loaded from across two parts that were just stored has to wait until both are out
+    /// of the processor. So what fits into sixteen bytes, which are hashed at once, is joined
+    /// in registers.
     #[inline(always)]
-    pub(crate) fn join(&mut self, first: &Short<32>, second: &Short<16>) {
+    pub(crate) fn join(&mut self, first: &ShortPrefix, second: &Short<16>) {
         let (begin, text) = (first.length, u128::from_le_bytes(second.bytes));
+        debug_assert!(
+            first.bytes[begin..].iter().all(|byte| *byte == 0),
+            "text is joined to zeros"
+        );
         self.length = begin + second.length;
         if let (1..16, Some(head)) = (begin, first.bytes.first_chunk()) {
             let joined = u128::from_le_bytes(*head) | (text << (begin * 8));

@@ -22,7 +22,7 @@ use tower_service::Service;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Subject {
     Bare,
-    /// A layer that is none.
+    /// tower's `Identity`: what any layer costs in axum.
     Nothing,
     Tidegate,
     TidegateHeaders,

@@ -14,7 +14,7 @@ use super::plan::{Plan, Taking};
 use super::together::{first_id, named_first};
 use super::{Answer, Gate, GateError, OwnPolicy, Question, Rules};
 use crate::asker::Asker;
-use crate::stats::{self, Decided, ServiceTimer, is_timed};
+use crate::stats::{self, ServiceTimer, is_timed};
 use crate::store::{Missed, Told};
 
 /// What came of asking to be let in.
@@ -48,7 +48,8 @@ impl Gate {
         plan.fill_together(self, rules, questions, Taking::Places)?;
         let (answer, permit) = self.enter_here(&mut plan, questions)?;
         let elapsed = begun.map(|begun| begun.elapsed());
-        Ok(self.entered(&plan, questions, (answer, permit), elapsed, begun.is_some()))
+        let timing = Timing { elapsed, serving: begun.is_some() };
+        Ok(self.entered(&plan, questions, (answer, permit), timing))
     }
 
     /// The same over any store; and with `max_wait` at the earliest moment it passes, or at
@@ -95,7 +96,8 @@ impl Gate {
         };
         // Who waited did not take long to decide.
         let elapsed = max_wait.is_none().then(|| begun.elapsed());
-        Ok(self.entered(&plan, questions, outcome, elapsed, is_timed()))
+        let timing = Timing { elapsed, serving: is_timed() };
+        Ok(self.entered(&plan, questions, outcome, timing))
     }
 
     /// What this process's memory says.
@@ -115,18 +117,17 @@ impl Gate {
         plan: &Plan<'a>,
         questions: &[Question<'a>],
         (answer, permit): (Answer<'a>, Option<HeldPermit>),
-        elapsed: Option<Duration>,
-        timed: bool,
+        timing: Timing,
     ) -> Entered<'a> {
-        self.record(plan, &answer, named_first(questions), elapsed);
-        let timer = service_timer(plan, &answer, timed);
+        self.record(plan, &answer, named_first(questions), timing.elapsed);
+        let timer = service_timer(plan, &answer, timing.serving);
         Entered { answer, permit, timer }
     }
 
     /// What [`Gate::enter`] does for a request under one policy of the program's own that
     /// [is plain](OwnPolicy::is_plain), in memory, without a plan. Only if the store
     /// [admits](crate::store::MemoryStore::admit) it at once, as it does nearly all;
-    /// else go on with [`Gate::enter_any`].
+    /// else go on with [`Gate::enter_slowly`].
     #[inline(always)]
     pub(crate) fn enter_own<'q>(
         &self,
@@ -143,7 +144,7 @@ impl Gate {
     ///
     /// # Errors
     /// As [`Gate::check`].
-    pub(crate) fn enter_any<'q>(
+    pub(crate) fn enter_slowly<'q>(
         &self,
         entering: &OwnEntering<'_>,
         missed: Option<Missed>,
@@ -169,18 +170,19 @@ impl Gate {
         route: impl FnOnce() -> &'q str,
     ) {
         let OwnEntering { own, name, begun, .. } = *entering;
-        let line = stats::Line {
-            stats: &own.stats()[0],
-            limit: own.only_limit(),
-            key: &name[own.prefix().len()..],
-            allowed: decision.allowed,
-            remaining: Some(decision.remaining),
-            retry_after: decision.retry_after,
-            decided: Decided::Exact,
-        };
+        let key = &name[own.prefix().len()..];
+        let line = stats::Line::exact(&own.stats()[0], own.only_limit(), key, decision);
         let elapsed = begun.map(|begun| begun.elapsed());
         self.stats.record_one(line, elapsed, || (Some(route()), None));
     }
+}
+
+/// What is timed of a request.
+struct Timing {
+    /// How long it took to decide, if somebody looked.
+    elapsed: Option<Duration>,
+    /// Whether it is its turn to have its service timed.
+    serving: bool,
 }
 
 /// A request under one policy of the program's own that [is plain](OwnPolicy::is_plain).
@@ -190,7 +192,7 @@ pub(crate) struct OwnEntering<'a> {
     /// The key as the store sees it, behind the policy's prefix.
     pub(crate) name: &'a [u8],
     pub(crate) units: u64,
-    /// When that was, if it is timed.
+    /// When it was asked, if that is timed.
     pub(crate) begun: Option<Instant>,
 }
 

@@ -14,7 +14,7 @@ use tidegate_core::{Cost, Limit};
 use super::plan::write_key;
 use super::{Answer, Gate, GateError, Question, Rules, Subject, is_timed, named};
 use crate::policy::{Charge, MAX_KEY_BYTES, Mode, holds};
-use crate::stats::{self, Decided, LimitStats};
+use crate::stats::{self, LimitStats};
 use crate::store::{BATCH, Told};
 
 /// Room for the keys of so many questions without asking for memory.
@@ -117,15 +117,8 @@ impl Gate {
         let begun = is_timed().then(Instant::now);
         let told = self.limiter.check_told(&keys[plain.key.clone()], plain.limit, plain.cost)?;
         if matches!(plain.cost, Cost::Ask(1..)) {
-            let line = stats::Line {
-                stats: plain.stats,
-                limit: plain.limit,
-                key: &keys[plain.bare..plain.key.end],
-                allowed: told.decision.allowed,
-                remaining: Some(told.decision.remaining),
-                retry_after: told.decision.retry_after,
-                decided: Decided::Exact,
-            };
+            let key = &keys[plain.bare..plain.key.end];
+            let line = stats::Line::exact(plain.stats, plain.limit, key, &told.decision);
             self.stats.record_one(line, begun.map(|begun| begun.elapsed()), named);
         }
         Ok(told)

@@ -15,6 +15,8 @@ use crate::{Limit, RetryAfter};
 
 /// Longer names are rare.
 const SHORT_BEGIN: usize = 40;
+/// Behind that two numbers and `;t=`, 8 bytes each.
+const SHORT_FIELD: usize = SHORT_BEGIN + 3 * 8;
 
 /// What is said of one limit whenever it admits.
 #[derive(Debug)]
@@ -97,11 +99,7 @@ impl Said {
 
 /// `"api";r=50;t=30` for numbers that are not long.
 #[inline(always)]
-fn draft_10(
-    begin: &Short<SHORT_BEGIN>,
-    remaining: u64,
-    reset: u64,
-) -> Option<Short<{ SHORT_BEGIN + 24 }>> {
+fn draft_10(begin: &Short<SHORT_BEGIN>, remaining: u64, reset: u64) -> Option<Short<SHORT_FIELD>> {
     const RESET: Short<8> = Short::of(*b";t=");
     let mut text = Short::EMPTY;
     text.put(begin)?;

@@ -31,7 +31,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_core::{Limit, RetryAfter, Timestamp};
+use tidegate_core::{Decision, Limit, RetryAfter, Timestamp};
 
 pub use self::events::{
     Denial, EVENTS_HELD, EVENTS_PER_POLICY_PER_SECOND, Events, MAX_SUBSCRIBERS, Subscription, Told,
@@ -191,7 +191,26 @@ pub struct Line<'a> {
     pub decided: Decided,
 }
 
-impl Line<'_> {
+impl<'a> Line<'a> {
+    /// What the store said of one limit.
+    #[inline(always)]
+    pub(crate) fn exact(
+        stats: &'a LimitStats,
+        limit: &'a Limit,
+        key: &'a [u8],
+        decision: &Decision,
+    ) -> Self {
+        Line {
+            stats,
+            limit,
+            key,
+            allowed: decision.allowed,
+            remaining: Some(decision.remaining),
+            retry_after: decision.retry_after,
+            decided: Decided::Exact,
+        }
+    }
+
     /// Whether it was allowed and left at most 5 % of the limit. What a bucket holds
     /// is its burst, so it is measured against that.
     #[inline]

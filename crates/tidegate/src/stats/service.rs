@@ -37,15 +37,14 @@ const BOUNDS: [Duration; LATENCY_BOUNDS.len()] = [
     Duration::from_secs(60),
 ];
 
-/// One request in so many is timed, both how long it took to decide and to serve: reading the
-/// clock each time would be a good part of what letting it in costs. Those that a
+/// One request of a thread in so many is timed, both how long it took to decide and to serve:
+/// reading the clock each time would be a good part of what letting it in costs. Those that a
 /// policy would have denied are all timed.
 pub const TIMED_EVERY: u8 = 32;
 
 /// Whether it is this request's turn to be timed. They are not taken at equal distances, but
-/// as many in the steps of the golden ratio: traffic that has a rhythm of its own, such as two
-/// policies that take turns, would else always have the same requests timed. Whatever part
-/// of these steps a policy sees, its share of them is the same.
+/// as many in the steps of the golden ratio: of two policies that take turns, or ten, each
+/// has its share timed, where a fixed distance would always meet the same one.
 #[inline(always)]
 pub(crate) fn is_timed() -> bool {
     const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15; // 2^64 / 1.618...

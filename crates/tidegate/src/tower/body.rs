@@ -5,7 +5,6 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::Response;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
@@ -57,11 +56,6 @@ impl<B> sealed::Bodies<B> for Wrapped {
         LimitedBody::service(body, places)
     }
 
-    #[inline]
-    fn unchanged<E>(polled: Poll<Result<Response<B>, E>>) -> Poll<Result<Response<Self::Body>, E>> {
-        polled.map_ok(|response| response.map(|body| LimitedBody::service(body, None)))
-    }
-
     fn denial(text: Bytes) -> LimitedBody<B> {
         LimitedBody { content: Content::Denial { text } }
     }
@@ -91,9 +85,7 @@ impl sealed::Bodies<axum::body::Body> for Axum {
 
     // Not even moved.
     #[inline]
-    fn unchanged<E>(
-        polled: Poll<Result<Response<axum::body::Body>, E>>,
-    ) -> Poll<Result<Response<axum::body::Body>, E>> {
+    fn unchanged<E>(polled: sealed::Polled<Self::Body, E>) -> sealed::Polled<Self::Body, E> {
         polled
     }
 
@@ -110,7 +102,7 @@ pub(super) mod sealed {
     use super::{Bytes, Places};
 
     /// What a service's future says.
-    type Polled<B, E> = Poll<Result<Response<B>, E>>;
+    pub type Polled<B, E> = Poll<Result<Response<B>, E>>;
 
     /// Nobody else has places to hold.
     pub trait Bodies<B> {
@@ -120,8 +112,11 @@ pub(super) mod sealed {
         /// The service's own, and what is held until it has ended.
         fn service(body: B, places: Option<Box<Places>>) -> Self::Body;
 
-        /// The service's own, when there is nothing to hold and nothing to add.
-        fn unchanged<E>(polled: Polled<B, E>) -> Polled<Self::Body, E>;
+        /// The service's own, where there is nothing to hold.
+        #[inline]
+        fn unchanged<E>(polled: Polled<B, E>) -> Polled<Self::Body, E> {
+            polled.map_ok(|response| response.map(|body| Self::service(body, None)))
+        }
 
         /// That of a denial.
         fn denial(text: Bytes) -> Self::Body;

@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 use super::denial::{self, Denied};
 use super::head::Head;
 use super::passing::{Passing, Places, Rest};
+use super::quick::ByPeer;
 use super::ready::{Ask, NoAddress, Ready, uses_address};
 use super::reservation::{Reservation, Unsettled};
 use crate::asker::Asker;
@@ -33,8 +34,8 @@ pub(super) struct Core {
     /// The rules of a gate that has no policies but the layer's.
     pub(super) fixed: Option<Arc<Rules>>,
     pub(super) rules: Box<[Ready]>,
-    /// Whether it has one rule, which is quick, and counts by the address of the peer.
-    pub(super) is_by_peer: bool,
+    /// What is known beforehand of the shortest way, if requests can take it.
+    pub(super) by_peer: Option<ByPeer>,
     pub(super) forms: Forms,
     pub(super) max_wait: Option<Duration>,
     pub(super) peer: Option<Box<PeerOf>>,
@@ -75,15 +76,6 @@ impl Core {
     /// Whether it can be decided without waiting for anything.
     pub(super) fn is_immediate(&self) -> bool {
         !self.gate.is_shared() && self.max_wait.is_none()
-    }
-
-    /// Whether it has one rule, which is quick and counts by the address of the peer: one that
-    /// nobody is trusted to replace.
-    pub(super) fn counts_by_peer(&self) -> bool {
-        let [rule] = &*self.rules else { return false };
-        let trusts_nobody = |rules: &Arc<Rules>| rules.policies().identity().trusts_nobody();
-        let is_peer = self.peer.is_none() && self.fixed.as_ref().is_some_and(trusts_nobody);
-        self.is_immediate() && is_peer && rule.is_quick_by_address()
     }
 
     /// Every policy of the layer's rules.
@@ -256,7 +248,7 @@ fn usual_socket(extensions: &Extensions) -> Option<&SocketAddr> {
     extensions.get()
 }
 
-/// The same, if it is an IPv4 address.
+/// The peer's address, if it is an IPv4 address and came with its port, as sockets have it.
 #[inline(always)]
 pub(super) fn usual_peer_v4(extensions: &Extensions) -> Option<Ipv4Addr> {
     match usual_socket(extensions)? {

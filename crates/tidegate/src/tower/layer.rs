@@ -17,6 +17,7 @@ use super::body::Wrapped;
 use super::core::{Core, OnDenied, PeerOf};
 use super::denial::Denied;
 use super::error::LayerError;
+use super::quick::ByPeer;
 use super::ready::Ready;
 use super::rule::Rule;
 use super::service::RateLimit;
@@ -39,7 +40,7 @@ use crate::{Limit, Limiter, MAX_CHECKS};
 /// # Ok::<(), tidegate::LimitError>(())
 /// ```
 pub struct RateLimitLayer<K = Wrapped> {
-    core: Arc<Core>,
+    pub(super) core: Arc<Core>,
     bodies: PhantomData<fn() -> K>,
 }
 
@@ -47,11 +48,11 @@ impl RateLimitLayer {
     /// Each client address has this limit. Counts are kept in memory, a million keys at most.
     ///
     /// # Panics
-    /// When 25 MB of address space cannot be had; [`RateLimitLayer::builder`] gives an error
+    /// When 26 MB of address space cannot be had; [`RateLimitLayer::builder`] gives an error
     /// instead.
     pub fn new(limit: Limit) -> Self {
         let builder = Self::builder().rule(Rule::new("default", [limit]));
-        builder.build().expect("one limit stands with itself, and a million keys take 25 MB")
+        builder.build().expect("one limit stands with itself, and a million keys take 26 MB")
     }
 
     /// Rules in code.
@@ -249,9 +250,8 @@ impl Builder {
         check_rules(&gate, &rules)?;
         let fixed = is_fixed.then(|| gate.rules_owned());
         let Builder { forms, max_wait, peer, on_denied, .. } = self;
-        let mut core =
-            Core { gate, fixed, rules, is_by_peer: false, forms, max_wait, peer, on_denied };
-        core.is_by_peer = core.counts_by_peer();
+        let core = Core { gate, fixed, rules, by_peer: None, forms, max_wait, peer, on_denied };
+        let core = Core { by_peer: ByPeer::of(&core), ..core };
         Ok(RateLimitLayer { core: Arc::new(core), bodies: PhantomData })
     }
 

@@ -25,10 +25,8 @@ impl Sink for FieldList {
 
 /// What goes with a request that is let through; small, because it is moved about with
 /// its future. Dropped before there is a response, it gives back what can be given back.
-#[derive(Default)]
 pub(super) enum Passing {
     /// It goes alone.
-    #[default]
     Nothing,
     Quick(Quick),
     Rest(Box<Rest>),

@@ -23,7 +23,7 @@ use super::head::Head;
 use super::passing::Passing;
 use super::ready::{Counted, Name, NoAddress, Ready};
 use crate::gate::{Answer, Entered, OwnEntering, Rules};
-use crate::short::Short;
+use crate::short::{Short, ShortKey, ShortPrefix};
 use crate::stats::{Outcome, is_timed};
 use crate::store::Missed;
 
@@ -34,8 +34,39 @@ pub(super) struct Quick {
     policy: usize,
     remaining: u64,
     reset_us: u64,
-    /// When it was, if it is one of those that are timed.
+    /// When it was asked, if its service is timed; to decide takes nothing beside serving.
     begun: Option<Instant>,
+}
+
+/// What is known beforehand of the shortest way.
+pub(super) struct ByPeer {
+    /// What keys begin with in the store: under the rule's own policy, and under its plans'.
+    own: ShortPrefix,
+    plans: Box<[ShortPrefix]>,
+}
+
+impl ByPeer {
+    /// `None` if requests cannot take it. They can where one quick rule counts by
+    /// address, and that is the peer's: nobody else is asked or trusted to tell another.
+    pub(super) fn of(core: &Core) -> Option<Self> {
+        let [rule] = &*core.rules else { return None };
+        let is_peers = core.peer.is_none()
+            && core.fixed.as_ref()?.policies().identity().trusts_nobody()
+            && rule.is_by_address();
+        if !(is_peers && core.is_immediate() && rule.is_quick()) {
+            return None;
+        }
+        let mut prefixes = rule.policies().map(|own| Short::new(own.prefix()));
+        Some(ByPeer { own: prefixes.next()??, plans: prefixes.collect::<Option<_>>()? })
+    }
+
+    /// The key of an address under one of the rule's policies.
+    #[inline(always)]
+    fn key<'k>(&self, policy: usize, address: Ipv4Addr, key: &'k mut ShortKey) -> &'k [u8] {
+        let plan = policy.checked_sub(1).and_then(|index| self.plans.get(index));
+        key.join(plan.unwrap_or(&self.own), &Short::address(address));
+        key.as_bytes()
+    }
 }
 
 /// What becomes of a request on the shortest way.
@@ -44,12 +75,12 @@ pub(super) enum AtOnce {
     Alone,
     /// It goes on, and this with it.
     With(Quick),
-    /// The store did not let it in at once.
-    Missed(Asking),
+    /// It is not known yet: the store did not let it in at once.
+    Open(Pending),
 }
 
 /// A request that the store did not let in at once.
-pub(super) struct Asking {
+pub(super) struct Pending {
     address: Ipv4Addr,
     policy: usize,
     units: u64,
@@ -62,7 +93,7 @@ impl Core {
     /// another kind of request.
     #[inline(always)]
     pub(super) fn decide_at_once<B>(self: &Arc<Self>, request: &Request<B>) -> Option<AtOnce> {
-        let rule = self.rules.first().filter(|_| self.is_by_peer)?;
+        let (Some(by_peer), [rule, ..]) = (&self.by_peer, &*self.rules) else { return None };
         let address = usual_peer_v4(request.extensions())?;
         let head = || Head::of(request, Some(IpAddr::V4(address)));
         if !rule.holds_for(head) {
@@ -73,24 +104,26 @@ impl Core {
         let units = rule.units(head).unwrap_or(1);
         let begun = is_timed().then(Instant::now);
         let mut name = Short::EMPTY;
-        let name = counted.name(address, &mut name)?;
+        let name = by_peer.key(policy, address, &mut name);
         let entering = OwnEntering { own: &counted.own, name, units, begun };
         Some(match self.gate.enter_own(&entering, || head().path()) {
             Ok(decision) => match self.quick(policy, counted, &decision, begun) {
                 Some(quick) => AtOnce::With(quick),
                 None => AtOnce::Alone,
             },
-            Err(missed) => AtOnce::Missed(Asking { address, policy, units, begun, missed }),
+            Err(missed) => AtOnce::Open(Pending { address, policy, units, begun, missed }),
         })
     }
 
     /// Goes on about a request that the store did not let in at once.
-    pub(super) fn decide_missed(self: &Arc<Self>, asking: &Asking, head: &Head<'_>) -> Decided {
-        let Asking { address, policy, units, begun, missed } = *asking;
-        let [rule, ..] = &*self.rules else { return self.decide(head) };
+    pub(super) fn decide_pending(self: &Arc<Self>, pending: &Pending, head: &Head<'_>) -> Decided {
+        let Pending { address, policy, units, begun, missed } = *pending;
+        let (Some(by_peer), [rule, ..]) = (&self.by_peer, &*self.rules) else {
+            return self.decide(head);
+        };
         let counted = rule.counted(policy);
         let mut name = Short::EMPTY;
-        let Some(name) = counted.name(address, &mut name) else { return self.decide(head) };
+        let name = by_peer.key(policy, address, &mut name);
         let entering = OwnEntering { own: &counted.own, name, units, begun };
         self.decide_named(&entering, Some(missed), (policy, counted), head)
     }
@@ -131,7 +164,7 @@ impl Core {
         (policy, counted): (usize, &Counted),
         head: &Head<'_>,
     ) -> Decided {
-        match self.gate.enter_any(entering, missed, || head.path()) {
+        match self.gate.enter_slowly(entering, missed, || head.path()) {
             Ok(told) if told.decision.allowed => {
                 // What charges nothing was only asked about.
                 let begun = entering.begun.filter(|_| entering.units > 0);
@@ -179,5 +212,74 @@ impl Quick {
         if let (Some(begun), [stats, ..]) = (self.begun, counted.own.stats()) {
             stats.served(Outcome::Allowed, begun.elapsed());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::headers::Forms;
+    use crate::identity::Identity;
+    use crate::tower::{Builder, RateLimitLayer, Rule};
+
+    fn core(build: impl FnOnce(Rule, Builder) -> Builder) -> Arc<Core> {
+        let rule = Rule::new("api", ["1000000 per 1h".parse().expect("a limit")]);
+        let layer = build(rule, RateLimitLayer::builder()).build().expect("a layer");
+        layer.core
+    }
+
+    #[test]
+    fn the_shortest_way_is_for_one_rule_by_the_peers_address() {
+        type Row = (bool, fn(Rule, Builder) -> Builder);
+        let rows: [Row; 11] = [
+            (true, |rule, builder| builder.rule(rule)),
+            (true, |rule, builder| builder.rule(rule.cost(|_| 2).when(|_| true))),
+            (true, |rule, builder| builder.rule(rule).headers(Forms::NONE)),
+            (false, |rule, builder| builder.rule(rule.key(|_| None))),
+            (false, |rule, builder| builder.rule(rule.reserve(|_| 1))),
+            (false, |rule, builder| builder.rule(rule).peer(|_| None)),
+            (false, |rule, builder| builder.rule(rule).max_wait(Duration::from_secs(1))),
+            (false, |rule, builder| {
+                let other = Rule::new("other", ["1 per 1s".parse().expect("a limit")]);
+                builder.rule(rule).rule(other)
+            }),
+            (false, |rule, builder| {
+                let trusted = vec!["10.0.0.0/8".parse().expect("a network")];
+                builder.rule(rule).identity(Identity::new(trusted, 64))
+            }),
+            (false, |_, builder| {
+                let limits = ["1 per 1s", "9 per 1m"].map(|text| text.parse().expect("a limit"));
+                builder.rule(Rule::new("two-limits", limits))
+            }),
+            (false, |rule, builder| {
+                let plan = "a-plan-that-has-no-short-name";
+                let rule = rule.plan(plan, ["9 per 1s".parse().expect("a limit")]);
+                builder.rule(rule.plan_of(|_| None))
+            }),
+        ];
+        for (number, (expected, build)) in rows.into_iter().enumerate() {
+            assert_eq!(core(build).by_peer.is_some(), expected, "row {number}");
+        }
+    }
+
+    #[test]
+    fn what_is_let_in_at_once_needs_nothing_more() {
+        let core = core(|rule, builder| builder.rule(rule));
+        let mut request = Request::new(());
+        request.extensions_mut().insert(SocketAddr::from(([192, 0, 2, 1], 40_000)));
+        let head = Head::of(&request, Some(IpAddr::from([192, 0, 2, 1])));
+        let is_let_in = |_| match core.decide_at_once(&request).expect("the shortest way") {
+            AtOnce::Alone => panic!("there are fields to say"),
+            AtOnce::With(_) => true,
+            AtOnce::Open(pending) => {
+                assert!(matches!(core.decide_pending(&pending, &head), Decided::Passes(_)));
+                false
+            }
+        };
+        // The first of a key is not, nor is any before the clock ticks, nor the first of a tick.
+        assert!((0..900_000).any(is_let_in), "none was");
     }
 }

@@ -1,7 +1,6 @@
 //! A rule made ready: its policies with their counters, and what it asks about a request.
 
 use std::borrow::Cow;
-use std::net::Ipv4Addr;
 
 use smallvec::SmallVec;
 use tidegate_core::{Cost, bounds};
@@ -13,7 +12,6 @@ use crate::Limit;
 use crate::gate::{Gate, OwnKey, OwnPolicy, Question, Rules, Subject, is_as_it_comes};
 use crate::headers::{Forms, Said};
 use crate::policy::{Key, Mode, Part, Policy, Template, holds};
-use crate::short::Short;
 
 pub(super) struct Ready {
     own: Counted,
@@ -36,18 +34,10 @@ pub(super) struct Ready {
 pub(super) struct Counted {
     pub(super) own: OwnPolicy,
     pub(super) said: Option<Said>,
-    /// What its keys begin with in the store, if that is not long.
-    prefix: Option<Short<SHORT_PREFIX>>,
 }
 
 /// A key as the store sees it. Most fit, so that nothing is allocated for it.
 pub(super) type Name = SmallVec<[u8; 128]>;
-
-/// Longer prefixes are rare.
-const SHORT_PREFIX: usize = 32;
-
-/// The key that most have: an IPv4 address behind such a prefix.
-pub(super) type AddressName = Short<{ SHORT_PREFIX + 16 }>;
 
 /// What a rule asks about one request.
 pub(super) struct Ask<'a> {
@@ -87,8 +77,7 @@ impl Ready {
                 [only] => Said::new(forms, policy.name(), only),
                 _ => None,
             };
-            let own = gate.own(policy);
-            Ok(Counted { prefix: Short::new(own.prefix()), own, said })
+            Ok(Counted { own: gate.own(policy), said })
         };
         let own = policy(&rule.name, &rule.limits)?;
         let mut plans = Vec::with_capacity(rule.plans.len());
@@ -161,11 +150,9 @@ impl Ready {
         self.is_quick
     }
 
-    /// Whether requests may take the quick way, and are counted by their address alone, in
-    /// names that are [short](Counted::name).
-    pub(super) fn is_quick_by_address(&self) -> bool {
-        let mut all = std::iter::once(&self.own).chain(self.plans.iter().map(|(_, plan)| plan));
-        self.is_quick && matches!(self.key, KeyFrom::Address) && all.all(|own| own.prefix.is_some())
+    /// Whether requests are counted by their address alone.
+    pub(super) fn is_by_address(&self) -> bool {
+        matches!(self.key, KeyFrom::Address)
     }
 
     /// Writes the key behind what is there; says whether there is one.
@@ -233,19 +220,6 @@ impl Ready {
     pub(super) fn counted(&self, policy: usize) -> &Counted {
         let plan = policy.checked_sub(1).and_then(|index| self.plans.get(index));
         plan.map_or(&self.own, |(_, counted)| counted)
-    }
-}
-
-impl Counted {
-    /// The name under which an address is counted, if the policy's prefix is short.
-    #[inline(always)]
-    pub(super) fn name<'n>(
-        &self,
-        address: Ipv4Addr,
-        name: &'n mut AddressName,
-    ) -> Option<&'n [u8]> {
-        name.join(self.prefix.as_ref()?, &Short::address(address));
-        Some(name.as_bytes())
     }
 }
 

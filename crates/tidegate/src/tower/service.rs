@@ -21,7 +21,7 @@ use super::core::{Core, Decided};
 use super::deciding::Deciding;
 use super::head::Head;
 use super::passing::Passing;
-use super::quick::{Asking, AtOnce};
+use super::quick::{AtOnce, Pending};
 
 /// A service behind a [`RateLimitLayer`](super::RateLimitLayer).
 pub struct RateLimit<S, K = Wrapped> {
@@ -75,7 +75,7 @@ where
 
     #[inline]
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        // Each way to the end of it: where ways meet, what goes with it is moved once more.
+        // Each arm builds its future itself: joined, `passing` would be moved once more.
         match self.core.decide_at_once(&request) {
             Some(AtOnce::Alone) => {
                 let passing = Passing::Nothing;
@@ -85,7 +85,7 @@ where
                 let passing = Passing::Quick(quick);
                 ResponseFuture::new(State::Called { future: self.inner.call(request), passing })
             }
-            Some(AtOnce::Missed(asking)) => self.call_now(request, Some(&asking)),
+            Some(AtOnce::Open(pending)) => self.call_now(request, Some(&pending)),
             None if self.core.is_immediate() => self.call_now(request, None),
             None => self.call_later(request),
         }
@@ -98,7 +98,7 @@ impl<S, K> RateLimit<S, K> {
     fn call_now<B, R>(
         &mut self,
         mut request: Request<B>,
-        asking: Option<&Asking>,
+        pending: Option<&Pending>,
     ) -> ResponseFuture<S::Future, K::Body, S::Error, K>
     where
         S: Service<Request<B>, Response = Response<R>>,
@@ -106,8 +106,8 @@ impl<S, K> RateLimit<S, K> {
     {
         let client_ip = self.core.client_ip(request.extensions(), request.headers());
         let head = Head::of(&request, client_ip);
-        let decided = match asking {
-            Some(asking) => self.core.decide_missed(asking, &head),
+        let decided = match pending {
+            Some(pending) => self.core.decide_pending(pending, &head),
             None => self.core.decide(&head),
         };
         let passing = match decided {

@@ -37,6 +37,10 @@ pub(super) const LINE_WORDS: usize = 2 * LINE_SLOTS;
 /// A shard may grow to this many lines: 21 KiB, rebuilt in some 20 us.
 /// A model checker looks at every word, so it gets few.
 pub(super) const SHARD_LINES: usize = if cfg!(loom) { 2 } else { 336 };
+/// Up to so many lines, twenty keys, a shard lies close beside the next. When it has moved
+/// away they are lost to it: one line in 43 of a full table.
+pub(super) const NEAR_LINES: usize = if cfg!(loom) { 1 } else { 8 };
+const _: () = assert!(FIRST_LINES <= NEAR_LINES && NEAR_LINES <= SHARD_LINES);
 /// Lines of a new shard.
 pub(super) const FIRST_LINES: usize = if cfg!(loom) { 1 } else { 4 };
 /// How far a key is looked for without locking its shard: one in 13 is not in its
@@ -223,7 +227,7 @@ impl<'a> ShardRef<'a> {
         self.shard.earliest.load(Relaxed) <= self.table.units_passed(now)
     }
 
-    /// Lines in use, of the [`SHARD_LINES`] reserved.
+    /// Lines in use, of up to [`SHARD_LINES`].
     #[inline]
     fn lines(self) -> u16 {
         self.table.extent(self.index).lines
@@ -465,14 +469,14 @@ impl<'a> Locked<'a> {
     }
 
     /// Lets go of what has expired, then grows by a quarter if the shard is still
-    /// half full; `false` when it cannot make room.
+    /// half full, or doubles if it is small; `false` when it cannot make room.
     fn rebuild(&self, passed: u64) -> bool {
         let lines = self.lines();
         self.lay_out(passed, lines);
         let slots = u32::from(lines) * LINE_SLOTS as u32;
         if self.shard.used.load(Relaxed) >= slots / 2 {
-            // A new one doubles: it is full with ten keys.
-            let step = if lines < 8 { lines } else { (lines / 4).max(8) };
+            let is_near = usize::from(lines) < NEAR_LINES;
+            let step = if is_near { lines } else { (lines / 4).max(8) };
             let grown = (lines + step).min(SHARD_LINES as u16);
             if grown > lines {
                 self.lay_out(passed, grown);

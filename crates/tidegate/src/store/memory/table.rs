@@ -24,7 +24,8 @@
 use tidegate_core::Timestamp;
 
 use super::shard::{
-    FIRST_LINES, LINE_WORDS, Line, Locked, Place, SHARD_LINES, Shard, ShardRef, glimpse_in,
+    FIRST_LINES, LINE_WORDS, Line, Locked, NEAR_LINES, Place, SHARD_LINES, Shard, ShardRef,
+    glimpse_in,
 };
 use super::slot;
 use crate::sync::{AtomicU64, Mutex, Ordering::Relaxed};
@@ -36,9 +37,6 @@ const SHARD_KEYS: usize = 840;
 /// How many shards a newcomer to a full table asks for something expired, a load
 /// each: some microseconds.
 const ASKED_SHARDS: usize = 2048;
-/// Up to so many lines, twenty keys, a shard lies close beside the next. When it has moved
-/// away they are lost to it: one line in 43 of a full table.
-const NEAR_LINES: usize = if cfg!(loom) { 1 } else { 8 };
 /// What a shard takes in the block.
 const SHARD_WORDS: usize = (NEAR_LINES + SHARD_LINES) * LINE_WORDS;
 /// Fewer shards would make threads meet at one lock even with few keys.
@@ -86,8 +84,8 @@ impl Table {
         let first_word = words.as_ptr().align_offset(LINE_BYTES) % LINE_WORDS;
         let table = Table {
             words,
-            shards: try_collect(shards, |_| Shard::new())?,
-            heads: try_collect(shards, |_| Head::default())?,
+            shards: try_collect(shards, Shard::new)?,
+            heads: try_collect(shards, Head::default)?,
             first_word,
             tracked: AtomicU64::new(0),
             max_keys: max_keys as u64,
@@ -274,10 +272,10 @@ impl<'a> Extent<'a> {
 }
 
 /// So many of them, or `None` when there is no memory for them.
-fn try_collect<T>(count: usize, new: impl Fn(usize) -> T) -> Option<Box<[T]>> {
+fn try_collect<T>(count: usize, new: impl Fn() -> T) -> Option<Box<[T]>> {
     let mut list = Vec::new();
     list.try_reserve_exact(count).ok()?;
-    list.extend((0..count).map(new));
+    list.extend((0..count).map(|_| new()));
     Some(list.into_boxed_slice())
 }
 
@@ -303,9 +301,19 @@ mod tests {
         table.words.chunks(4096 / size_of::<AtomicU64>()).filter(is_used).count()
     }
 
-    /// Hashes spread as hashes are.
+    /// Spread as at random, so that some shards grow long before others (splitmix64).
     fn hash(key: u64) -> u64 {
-        key.wrapping_mul(0x9E37_79B9_7F4A_7C15)
+        let mut bits = key.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        for (shift, factor) in [(30, 0xBF58_476D_1CE4_E5B9), (27, 0x94D0_49BB_1331_11EB)] {
+            bits = (bits ^ (bits >> shift)).wrapping_mul(factor);
+        }
+        bits ^ (bits >> 31)
+    }
+
+    /// Shards that have moved to where they can grow.
+    fn moved(table: &Table) -> usize {
+        let lines = |shard: &usize| usize::from(table.extent(*shard).lines);
+        (0..table.shards()).filter(|shard| lines(shard) > NEAR_LINES).count()
     }
 
     #[test]
@@ -320,6 +328,8 @@ mod tests {
                 assert!(locked.claim(Fingerprint::new(hash(key)), now, false).is_some());
             }
             begin = keys;
+            assert_eq!(moved(&table) > 0, keys >= 20_000, "{keys} keys");
+            assert_eq!(moved(&table) == table.shards(), keys >= 200_000, "{keys} keys");
             assert!(pages(&table) <= most, "{keys} keys on {} pages", pages(&table));
             for key in 0..keys {
                 let locked = table.lock(table.shard_of(hash(key)));

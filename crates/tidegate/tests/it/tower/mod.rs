@@ -17,7 +17,7 @@ mod stacked;
 mod ways;
 
 use std::future::{Future, Ready, pending, ready};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -162,10 +162,10 @@ impl Told {
 const ALICE: [u8; 4] = [192, 0, 2, 1];
 const BOB: [u8; 4] = [192, 0, 2, 2];
 
-/// A request for a path from an address.
+/// A request for a path from an address, as servers hand it on: with the socket's.
 fn from(address: impl Into<IpAddr>, path: &str) -> Request<()> {
     let mut request = Request::builder().uri(path).body(()).expect("a request");
-    request.extensions_mut().insert(address.into());
+    request.extensions_mut().insert(SocketAddr::new(address.into(), 40_000));
     request
 }
 

@@ -3,25 +3,19 @@
 //! On the clock that programs have, not on one that stands: only there are requests let
 //! in on the shortest way. The window is so long that it does not end meanwhile.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use http::Request;
 use tidegate::Limiter;
+use tidegate::headers::Forms;
 use tidegate::identity::Identity;
 use tidegate::policy::Template;
+use tidegate::stats::TIMED_EVERY;
 use tidegate::tower::{Builder, RateLimitLayer, Rule};
 
-use super::{ALICE, BOB, World, rule};
+use super::{ALICE, BOB, World, from, rule, with};
 use crate::common::limiter;
-
-/// A request as servers hand it on: with the socket's address.
-fn from_socket(address: impl Into<IpAddr>) -> Request<()> {
-    let mut request = Request::builder().uri("/").body(()).expect("a request");
-    request.extensions_mut().insert(SocketAddr::new(address.into(), 40_000));
-    request
-}
 
 fn world(build: impl FnOnce(Builder) -> Builder) -> World {
     let builder = build(RateLimitLayer::builder().limiter(Limiter::new()));
@@ -37,7 +31,7 @@ const WAYS: [Way; 5] = [
         let peer = |extensions: &http::Extensions| Some(extensions.get::<SocketAddr>()?.ip());
         builder.rule(rule).peer(peer)
     }),
-    ("behind proxies", |rule, builder| {
+    ("not behind a proxy, though some are", |rule, builder| {
         let trusted = vec!["10.0.0.0/8".parse().expect("a network")];
         builder.rule(rule).identity(Identity::new(trusted, 64))
     }),
@@ -58,13 +52,13 @@ fn every_way_counts_alike() {
             let limit = format!("100 per 366d {algorithm}");
             let world = world(|builder| build(rule(name, &[&limit]), builder));
             for left in (0..100).rev() {
-                let told = world.ask(from_socket(ALICE));
+                let told = world.ask(from(ALICE, "/"));
                 let said = told.header("ratelimit").expect("a field");
                 assert_eq!(told.status, 200, "{way}, {limit}");
                 assert!(said.starts_with(&format!("\"{name}\";r={left};t=")), "{way}: {said}");
             }
-            assert_eq!(world.status(from_socket(ALICE)), 429, "{way}, {limit}");
-            assert_eq!(world.status(from_socket(BOB)), 200, "{way}, {limit}");
+            assert_eq!(world.status(from(ALICE, "/")), 429, "{way}, {limit}");
+            assert_eq!(world.status(from(BOB, "/")), 200, "{way}, {limit}");
             assert_eq!(world.left(name, "192.0.2.1"), 0, "{way}, {limit}");
             assert_eq!(world.left(name, "192.0.2.2"), 99, "{way}, {limit}");
             let all = world.layer.stats().series();
@@ -76,15 +70,63 @@ fn every_way_counts_alike() {
     }
 }
 
+#[test]
+fn every_way_is_timed() {
+    let every = usize::from(TIMED_EVERY);
+    for (way, build) in WAYS {
+        for forms in [Forms::NONE, Forms::default()] {
+            let rule = rule("api", &["1000000 per 1h"]);
+            let world = world(|builder| build(rule, builder.headers(forms)));
+            assert_eq!(world.statuses(|| from(ALICE, "/"), 10 * every), vec![200; 10 * every]);
+            let all = world.layer.stats().service_latency();
+            let timed: u64 = all.iter().map(|one| one.counts.count()).sum();
+            assert!((9..=11).contains(&timed), "{way}: {timed}");
+        }
+    }
+}
+
+/// Who is counted where it is not the address of the socket.
+#[test]
+fn the_shortest_way_is_not_for_others() {
+    let one = || rule("api", &["1 per 366d"]);
+    let key = || one().key(|head| head.header("x-who").map(|who| who.to_owned().into()));
+    let template = || one().key_template("{header:x-who}".parse().expect("a template"));
+    let trusted = || Identity::new(vec!["192.0.2.0/24".parse().expect("a network")], 64);
+    let peer = |extensions: &http::Extensions| extensions.get::<IpAddr>().copied();
+    let worlds = [
+        ("a closure's key", world(|builder| builder.rule(key()))),
+        ("a template's key", world(|builder| builder.rule(template()))),
+        ("behind a proxy", world(|builder| builder.rule(one()).identity(trusted()))),
+        ("a peer of its own", world(|builder| builder.rule(one()).peer(peer))),
+        ("IPv6", world(|builder| builder.rule(one()))),
+    ];
+    for (what, world) in worlds {
+        let ask = |who: u8| {
+            let address = Ipv4Addr::new(198, 51, 100, who).to_string();
+            let mut request = match what {
+                "IPv6" => from(Ipv6Addr::new(0x2001, 0xdb8, 0, who.into(), 0, 0, 0, 1), "/"),
+                _ => from(ALICE, "/"),
+            };
+            request = with(with(request, "x-who", &address), "x-forwarded-for", &address);
+            request.extensions_mut().insert(address.parse::<IpAddr>().expect("an address"));
+            world.status(request)
+        };
+        assert_eq!([1, 2, 1, 2].map(ask), [200, 200, 429, 429], "{what}");
+    }
+    // Of two rules both hold.
+    let world = world(|builder| builder.rule(rule("most", &["9 per 366d"])).rule(one()));
+    assert_eq!(world.statuses(|| from(ALICE, "/"), 2), [200, 429]);
+}
+
 /// A socket for both kinds of address shows an IPv4 address as an IPv6 one.
 #[test]
 fn an_address_is_one_however_it_is_written() {
     for (way, build) in WAYS {
         let world = world(|builder| build(rule("api", &["4 per 366d"]), builder));
-        let mapped = || from_socket(Ipv4Addr::from(ALICE).to_ipv6_mapped());
-        let statuses = [from_socket(ALICE), mapped(), from_socket(ALICE), mapped()];
+        let mapped = || from(Ipv4Addr::from(ALICE).to_ipv6_mapped(), "/");
+        let statuses = [from(ALICE, "/"), mapped(), from(ALICE, "/"), mapped()];
         assert_eq!(statuses.map(|request| world.status(request)), [200; 4], "{way}");
-        assert_eq!(world.status(from_socket(ALICE)), 429, "{way}");
+        assert_eq!(world.status(from(ALICE, "/")), 429, "{way}");
         assert_eq!(world.status(mapped()), 429, "{way}");
     }
 }
@@ -109,7 +151,7 @@ fn closures_are_called_once() {
             // Two each for those of the small plan: the first passes, the others do not.
             for round in 0..20 {
                 let expected = if round % 2 == 0 || round < 2 { 200 } else { 429 };
-                assert_eq!(world.status(from_socket(ALICE)), expected, "{way}, {limit}, {round}");
+                assert_eq!(world.status(from(ALICE, "/")), expected, "{way}, {limit}, {round}");
             }
             let called = calls.map(|calls| calls.load(Ordering::Relaxed));
             assert_eq!(called, [20; 3], "{way}, {limit}");
