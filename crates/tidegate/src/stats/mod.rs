@@ -311,10 +311,20 @@ impl Stats {
             self.latency.add(stripe, elapsed);
         }
         if line.stats.count(stripe, &line, line.allowed) {
-            let (route, request_id) = named();
-            let (lines, allowed) = (&[line][..], line.allowed);
-            self.note(&Seen { lines, allowed, route, request_id, elapsed });
+            self.note_one(line, elapsed, named());
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn note_one(
+        &self,
+        line: Line<'_>,
+        elapsed: Option<Duration>,
+        (route, request_id): (Option<&str>, Option<&str>),
+    ) {
+        let (lines, allowed) = (&[line][..], line.allowed);
+        self.note(&Seen { lines, allowed, route, request_id, elapsed });
     }
 
     /// Counts how long a shared store took to answer, or not to.

@@ -75,17 +75,17 @@ pub(super) enum AtOnce {
     Alone,
     /// It goes on, and this with it.
     With(Quick),
-    /// It is not known yet: the store did not let it in at once.
+    /// It is not known yet.
     Open(Pending),
 }
 
-/// A request that the store did not let in at once.
+/// A request that the store did not let in at once, or that is timed.
 pub(super) struct Pending {
     address: Ipv4Addr,
     policy: usize,
     units: u64,
-    begun: Option<Instant>,
-    missed: Missed,
+    /// How far the store came with it; `None` if it was not asked, because it is timed.
+    missed: Option<Missed>,
 }
 
 impl Core {
@@ -96,28 +96,32 @@ impl Core {
         let (Some(by_peer), [rule, ..]) = (&self.by_peer, &*self.rules) else { return None };
         let address = usual_peer_v4(request.extensions())?;
         let head = || Head::of(request, Some(IpAddr::V4(address)));
-        if !rule.holds_for(head) {
-            return Some(AtOnce::Alone);
+        let (policy, units) = if rule.has_closures() {
+            let Some(said) = rule.ask_closures(&head()) else { return Some(AtOnce::Alone) };
+            said
+        } else {
+            (0, 1)
+        };
+        let open = |missed| AtOnce::Open(Pending { address, policy, units, missed });
+        // What is timed goes the longer way, so that this one has no clocks in it.
+        if is_timed() {
+            return Some(open(None));
         }
-        let policy = rule.policy_for(head);
         let counted = rule.counted(policy);
-        let units = rule.units(head).unwrap_or(1);
-        let begun = is_timed().then(Instant::now);
         let mut name = Short::EMPTY;
         let name = by_peer.key(policy, address, &mut name);
-        let entering = OwnEntering { own: &counted.own, name, units, begun };
+        let entering = OwnEntering { own: &counted.own, name, units, begun: None };
         Some(match self.gate.enter_own(&entering, || head().path()) {
-            Ok(decision) => match self.quick(policy, counted, &decision, begun) {
-                Some(quick) => AtOnce::With(quick),
-                None => AtOnce::Alone,
-            },
-            Err(missed) => AtOnce::Open(Pending { address, policy, units, begun, missed }),
+            Ok(_) if counted.said.is_none() => AtOnce::Alone,
+            Ok(decision) => AtOnce::With(self.quick(policy, &decision, None)),
+            Err(missed) => open(Some(missed)),
         })
     }
 
-    /// Goes on about a request that the store did not let in at once.
+    /// Decides about a request that is not decided yet.
     pub(super) fn decide_pending(self: &Arc<Self>, pending: &Pending, head: &Head<'_>) -> Decided {
-        let Pending { address, policy, units, begun, missed } = *pending;
+        let Pending { address, policy, units, missed } = *pending;
+        let begun = missed.is_none().then(Instant::now);
         let (Some(by_peer), [rule, ..]) = (&self.by_peer, &*self.rules) else {
             return self.decide(head);
         };
@@ -125,7 +129,7 @@ impl Core {
         let mut name = Short::EMPTY;
         let name = by_peer.key(policy, address, &mut name);
         let entering = OwnEntering { own: &counted.own, name, units, begun };
-        self.decide_named(&entering, Some(missed), (policy, counted), head)
+        self.decide_named(&entering, missed, (policy, counted), head)
     }
 
     /// Decides about a request of one rule; `None` if it takes the way for all.
@@ -168,8 +172,10 @@ impl Core {
             Ok(told) if told.decision.allowed => {
                 // What charges nothing was only asked about.
                 let begun = entering.begun.filter(|_| entering.units > 0);
-                let quick = self.quick(policy, counted, &told.decision, begun);
-                Decided::Passes(quick.map_or(Passing::Nothing, Passing::Quick))
+                if begun.is_none() && counted.said.is_none() {
+                    return Decided::Passes(Passing::Nothing);
+                }
+                Decided::Passes(Passing::Quick(self.quick(policy, &told.decision, begun)))
             }
             told => {
                 let policy = entering.own.policy();
@@ -183,20 +189,15 @@ impl Core {
         }
     }
 
-    /// What goes with a request that was let in; `None` if there is nothing to say or to time.
     #[inline(always)]
     fn quick(
         self: &Arc<Self>,
         policy: usize,
-        counted: &Counted,
         decision: &Decision,
         begun: Option<Instant>,
-    ) -> Option<Quick> {
-        if begun.is_none() && counted.said.is_none() {
-            return None;
-        }
+    ) -> Quick {
         let (remaining, reset_us) = (decision.remaining, decision.reset_after.as_micros());
-        Some(Quick { core: Arc::clone(self), policy, remaining, reset_us, begun })
+        Quick { core: Arc::clone(self), policy, remaining, reset_us, begun }
     }
 }
 

@@ -27,6 +27,8 @@ pub(super) struct Ready {
     keyless: Keyless,
     /// Whether requests may take the quick way.
     is_quick: bool,
+    /// Whether somebody is asked about a request: if it holds, its plan, its cost.
+    has_closures: bool,
 }
 
 /// A policy, and what is said when it admits, if it has one limit.
@@ -99,7 +101,20 @@ impl Ready {
         };
         let mut all = std::iter::once(&own).chain(plans.iter().map(|(_, counted)| counted));
         let is_quick = !reserves && all.all(is_quick);
-        Ok(Ready { own, plans, key, needs_address, plan, cost, reserves, when, keyless, is_quick })
+        let has_closures = plan.is_some() || cost.is_some() || when.is_some();
+        Ok(Ready {
+            own,
+            plans,
+            key,
+            needs_address,
+            plan,
+            cost,
+            reserves,
+            when,
+            keyless,
+            is_quick,
+            has_closures,
+        })
     }
 
     /// Its own policy and those of its plans.
@@ -130,6 +145,19 @@ impl Ready {
             cost: units.map(Cost::Ask),
             estimate: units.filter(|_| self.reserves),
         }))
+    }
+
+    /// Whether somebody is asked about a request: if it holds, its plan, its cost.
+    #[inline(always)]
+    pub(super) fn has_closures(&self) -> bool {
+        self.has_closures
+    }
+
+    /// The policy under which a request is counted, and its cost; `None` if it is not.
+    #[inline(never)]
+    pub(super) fn ask_closures(&self, head: &Head<'_>) -> Option<(usize, u64)> {
+        let of = || *head;
+        self.holds_for(of).then(|| (self.policy_for(of), self.units(of).unwrap_or(1)))
     }
 
     /// Whether the rule holds for this request.
