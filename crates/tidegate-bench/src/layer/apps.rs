@@ -83,6 +83,12 @@ const PLENTY: &str = "1000000 per 1h";
 
 impl App {
     pub fn new(subject: Subject) -> Self {
+        let App { router, counted } = App::unserved(subject);
+        // As `into_make_service` does: else axum would put the layers on anew for every request.
+        App { router: router.with_state(()), counted }
+    }
+
+    fn unserved(subject: Subject) -> Self {
         let router = Router::new().route("/", get(|| async {}));
         match subject {
             Subject::Bare => App { router, counted: Box::new(|| None) },
