@@ -136,9 +136,12 @@ pub struct LayerArgs {
     /// Print JSON instead of the table.
     #[arg(long)]
     pub json: bool,
-    /// Fewer rounds: a first look, with more noise.
+    /// Fewer processes: a first look, with more noise.
     #[arg(long)]
     pub quick: bool,
+    /// Measure in this process alone, for the one that adds up.
+    #[arg(long, hide = true)]
+    pub once: bool,
 }
 
 #[derive(Args)]

@@ -3,8 +3,9 @@
 //!
 //! No sockets: an app is called as hyper calls it, request by request, and its responses are
 //! dropped. What the same app takes without any layer is taken off, so that the
-//! figures are the layers' own. All take turns, many short ones, and the figures are
-//! those of rounds: what disturbs one turn disturbs its neighbours too.
+//! figures are the layers' own. All take turns, many short ones, in several processes:
+//! what disturbs one turn disturbs its neighbours too, and what is luck of a process is not
+//! that of the next.
 //!
 //! - `apps.rs`: the apps, and the proof that they do what is claimed;
 //! - `rounds.rs`: the turns; `report.rs`: what they say.
@@ -19,7 +20,11 @@ use crate::cli::LayerArgs;
 
 /// Measures and prints.
 pub fn run(args: &LayerArgs) -> io::Result<()> {
-    let results = rounds::run(args);
+    if args.once {
+        println!("{}", serde_json::to_string(&rounds::once())?);
+        return Ok(());
+    }
+    let results = rounds::run(args)?;
     if args.json {
         println!("{}", report::json(&results));
     } else {

@@ -20,11 +20,11 @@ fn write_report(text: &mut String, results: &Results) -> std::fmt::Result {
     write_machine(text, [&results.load_before, &results.load_after])?;
     writeln!(
         text,
-        "axum {}, tower_governor {} over governor {}; median of {} rounds, all requests admitted",
+        "axum {}, tower_governor {} over governor {}; median of {} processes, all requests admitted",
         version("axum"),
         version("tower_governor"),
         version("governor"),
-        results.rounds
+        results.processes
     )?;
     for clients in CLIENTS {
         let title = format!("{clients} client{}", if clients == 1 { "" } else { "s" });
@@ -32,7 +32,7 @@ fn write_report(text: &mut String, results: &Results) -> std::fmt::Result {
         for row in results.rows.iter().filter(|row| row.clients == clients) {
             let total = Figure::of(&row.ns).median;
             write!(text, "  {:<40}{total:>10.0}", row.subject.name())?;
-            match added(results, row) {
+            match added(row) {
                 Some(added) => {
                     let range = format!("{:.0} .. {:.0}", added.low, added.high);
                     writeln!(text, "{:>12.0}{range:>20}", added.median)?;
@@ -44,15 +44,9 @@ fn write_report(text: &mut String, results: &Results) -> std::fmt::Result {
     write_bars(text, &bars(results))
 }
 
-/// What a layer added, round by round; `None` for the app without one.
-fn added(results: &Results, row: &Row) -> Option<Figure> {
-    Some(Figure::of(&differences(results, row)?))
-}
-
-fn differences(results: &Results, row: &Row) -> Option<Vec<f64>> {
-    let bare = find(results, Subject::Bare, row.clients)?;
-    let layered = row.subject != Subject::Bare;
-    layered.then(|| row.ns.iter().zip(&bare.ns).map(|(ns, bare)| ns - bare).collect())
+/// What a layer added; `None` for the app without one.
+fn added(row: &Row) -> Option<Figure> {
+    (!row.added.is_empty()).then(|| Figure::of(&row.added))
 }
 
 fn find(results: &Results, subject: Subject, clients: u32) -> Option<&Row> {
@@ -62,7 +56,7 @@ fn find(results: &Results, subject: Subject, clients: u32) -> Option<&Row> {
 /// Like beside like: with fields, and without.
 fn bars(results: &Results) -> Vec<Bar> {
     let ratio = |ours, theirs, clients| {
-        let added = |subject| added(results, find(results, subject, clients)?);
+        let added = |subject| added(find(results, subject, clients)?);
         Some(added(ours)?.median / added(theirs)?.median)
     };
     let pairs = [
@@ -83,7 +77,7 @@ fn bars(results: &Results) -> Vec<Bar> {
 pub fn json(results: &Results) -> Value {
     let rows = results.rows.iter().map(|row| {
         let total = Figure::of(&row.ns);
-        let added = added(results, row);
+        let added = added(row);
         json!({ "subject": row.subject.name(), "clients": row.clients,
             "ns_per_request": rounded(total.median, 10.0),
             "added_ns": added.as_ref().map(|added| rounded(added.median, 10.0)),
@@ -95,7 +89,7 @@ pub fn json(results: &Results) -> Value {
         "bars": bars(results).iter().map(bar_json).collect::<Vec<Value>>(),
         "tower_governor": version("tower_governor"),
         "axum": version("axum"),
-        "rounds": results.rounds,
+        "processes": results.processes,
         "processor": processor(),
         "load": [results.load_before, results.load_after],
     })

@@ -1,10 +1,17 @@
 //! Turns of every app, and what each layer added in its round.
+//!
+//! Where a process lays its code, stack and heap moves figures of this size by a fifth, for
+//! all its life. So several are measured, each this binary anew, and the figures are
+//! those of processes.
 
 use std::hint::black_box;
+use std::io;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::apps::{App, Subject, request};
 use crate::cli::LayerArgs;
+use crate::http::Figure;
 use crate::inprocess::load;
 use crate::measure::Queue;
 
@@ -16,10 +23,13 @@ const BLOCKS: u32 = 16;
 /// How many clients there are: one that is always in the cache, and many.
 pub const CLIENTS: [u32; 2] = [1, 10_000];
 
-/// What every subject took, round by round.
+/// Rounds of a process.
+const ROUNDS: usize = 21;
+
+/// What every subject took, process by process.
 pub struct Results {
     pub rows: Vec<Row>,
-    pub rounds: usize,
+    pub processes: usize,
     pub load_before: String,
     pub load_after: String,
 }
@@ -28,41 +38,77 @@ pub struct Results {
 pub struct Row {
     pub subject: Subject,
     pub clients: u32,
-    /// Nanoseconds per request, one value a round.
+    /// Nanoseconds per request, one value a process.
     pub ns: Vec<f64>,
+    /// How many of them are the layer's; nothing where there is none.
+    pub added: Vec<f64>,
 }
 
-pub fn run(args: &LayerArgs) -> Results {
-    let rounds = if args.quick { 31 } else { 201 };
+/// What one process has to say of a row: nanoseconds per request, and those of the layer.
+type Said = (f64, Option<f64>);
+
+/// Measures in processes of their own.
+pub fn run(args: &LayerArgs) -> io::Result<Results> {
+    let processes = if args.quick { 3 } else { 11 };
     let load_before = load();
-    let rows = CLIENTS.into_iter().flat_map(|clients| measure(clients, rounds)).collect();
-    Results { rows, rounds, load_before, load_after: load() }
+    let subjects = || CLIENTS.into_iter().flat_map(|clients| Subject::ALL.map(|of| (of, clients)));
+    let row = |(subject, clients)| Row { subject, clients, ns: Vec::new(), added: Vec::new() };
+    let mut rows: Vec<Row> = subjects().map(row).collect();
+    for _ in 0..processes {
+        let output = Command::new(std::env::current_exe()?).args(["layer", "--once"]).output()?;
+        if !output.status.success() {
+            return Err(io::Error::other(String::from_utf8_lossy(&output.stderr).into_owned()));
+        }
+        let said: Vec<Said> = serde_json::from_slice(&output.stdout)?;
+        for (row, (ns, added)) in rows.iter_mut().zip(said) {
+            row.ns.push(ns);
+            row.added.extend(added);
+        }
+    }
+    Ok(Results { rows, processes, load_before, load_after: load() })
 }
 
-fn measure(clients: u32, rounds: usize) -> Vec<Row> {
+/// Measures in this process; the rows in the order of [`run`].
+pub fn once() -> Vec<Said> {
+    CLIENTS.into_iter().flat_map(|clients| of_rounds(&measure(clients))).collect()
+}
+
+/// Each subject by its rounds; what a layer added is told round by round.
+fn of_rounds(rounds: &[(Subject, Vec<f64>)]) -> Vec<Said> {
+    let bare = rounds.iter().find(|(subject, _)| *subject == Subject::Bare);
+    let added = |ns: &[f64]| {
+        let (_, bare) = bare?;
+        let each: Vec<f64> = ns.iter().zip(bare).map(|(ns, bare)| ns - bare).collect();
+        Some(Figure::of(&each).median)
+    };
+    let said = rounds.iter().map(|(subject, ns)| {
+        (Figure::of(ns).median, added(ns).filter(|_| *subject != Subject::Bare))
+    });
+    said.collect()
+}
+
+/// Nanoseconds per request of every subject, one value a round.
+fn measure(clients: u32) -> Vec<(Subject, Vec<f64>)> {
     let mut apps: Vec<(Subject, App)> =
         Subject::ALL.into_iter().map(|subject| (subject, App::new(subject))).collect();
     for (subject, app) in &mut apps {
         prove(*subject, app, clients);
     }
-    let mut rows: Vec<Row> = Subject::ALL
-        .into_iter()
-        .map(|subject| Row { subject, clients, ns: Vec::with_capacity(rounds) })
-        .collect();
+    let mut rounds: Vec<_> = Subject::ALL.map(|subject| (subject, Vec::new())).into();
     let mut queue = Queue::new();
-    for round in 0..rounds {
+    for round in 0..ROUNDS {
         // Each begins one round in as many, so that none has a better neighbour.
         for turn in 0..apps.len() {
             let index = (round + turn) % apps.len();
             let took = take_turn(&mut apps[index].1, clients, round, &mut queue);
-            rows[index].ns.push(took.as_nanos() as f64 / f64::from(BLOCK * BLOCKS));
+            rounds[index].1.push(took.as_nanos() as f64 / f64::from(BLOCK * BLOCKS));
         }
     }
     for (subject, app) in &mut apps {
         // Still, after all those.
         prove(*subject, app, clients);
     }
-    rows
+    rounds
 }
 
 /// That it lets everybody in, says what it is said to say, and counts every client apart.
