@@ -26,21 +26,13 @@ impl<const N: usize> Short<N> {
     pub(crate) const EMPTY: Self = Short { bytes: [0; N], length: 0 };
 
     /// `None` if it is longer.
-    pub(crate) fn new(text: &[u8]) -> Option<Self> {
-        let mut bytes = [0; N];
-        bytes.get_mut(..text.len())?.copy_from_slice(text);
-        Some(Short { bytes, length: text.len() })
-    }
-
-    /// The same for what is known beforehand to be no longer.
-    pub(crate) const fn of<const M: usize>(text: [u8; M]) -> Self {
-        const { assert!(M <= N) };
-        let (mut bytes, mut length) = ([0; N], 0);
-        while length < M {
-            bytes[length] = text[length];
-            length += 1;
+    pub(crate) const fn new(text: &[u8]) -> Option<Self> {
+        if text.len() > N {
+            return None;
         }
-        Short { bytes, length }
+        let mut bytes = [0; N];
+        bytes.split_at_mut(text.len()).0.copy_from_slice(text);
+        Some(Short { bytes, length: text.len() })
     }
 
     /// Adds a text; `None` if there is no room for as much as there could be of it.

@@ -8,27 +8,27 @@
 use std::ops::Range;
 use std::time::Instant;
 
-use smallvec::{Array, SmallVec};
+use smallvec::SmallVec;
 use tidegate_core::{Cost, Limit};
 
 use super::plan::write_key;
 use super::{Answer, Gate, GateError, Question, Rules, Subject, is_timed, named};
 use crate::policy::{Charge, MAX_KEY_BYTES, Mode, holds};
 use crate::stats::{self, LimitStats};
-use crate::store::{BATCH, Told};
+use crate::store::BATCH;
 
 /// Room for the keys of so many questions without asking for memory.
 type Keys = SmallVec<[u8; 32 * BATCH]>;
 
 /// A question that needs no plan.
-pub(super) struct Plain<'a> {
-    pub(super) policy: Option<&'a str>,
-    pub(super) limit: &'a Limit,
-    pub(super) cost: Cost,
-    pub(super) stats: &'a LimitStats,
+struct Plain<'a> {
+    policy: Option<&'a str>,
+    limit: &'a Limit,
+    cost: Cost,
+    stats: &'a LimitStats,
     /// Where its key lies, and where in that the part behind the policy's name.
-    pub(super) key: Range<usize>,
-    pub(super) bare: usize,
+    key: Range<usize>,
+    bare: usize,
 }
 
 impl Gate {
@@ -63,11 +63,11 @@ impl Gate {
 
     /// A question as a plain one; `None` if it is not.
     #[inline(always)]
-    pub(super) fn plain<'a, A: Array<Item = u8>>(
+    fn plain<'a>(
         &'a self,
         rules: &'a Rules,
         question: &Question<'a>,
-        keys: &mut SmallVec<A>,
+        keys: &mut Keys,
     ) -> Option<Plain<'a>> {
         if self.is_shared() || question.id.is_some() {
             return None;
@@ -95,6 +95,7 @@ impl Gate {
         Some(Plain { policy, limit, cost: question.cost(own), stats, key: start..end, bare })
     }
 
+    /// Decides, and counts what was decided.
     #[inline]
     fn check_plain<'a>(
         &self,
@@ -102,26 +103,15 @@ impl Gate {
         keys: &[u8],
         question: &Question<'_>,
     ) -> Result<Answer<'a>, GateError> {
-        let told = self.decide_plain(plain, keys, || named(question))?;
-        Ok(Answer::plain(plain.policy, plain.limit, told))
-    }
-
-    /// Decides, and counts what was decided; with the request's path and id, if they are wanted.
-    #[inline(always)]
-    pub(super) fn decide_plain<'q>(
-        &self,
-        plain: &Plain<'_>,
-        keys: &[u8],
-        named: impl FnOnce() -> (Option<&'q str>, Option<&'q str>),
-    ) -> Result<Told, GateError> {
         let begun = is_timed().then(Instant::now);
         let told = self.limiter.check_told(&keys[plain.key.clone()], plain.limit, plain.cost)?;
         if matches!(plain.cost, Cost::Ask(1..)) {
             let key = &keys[plain.bare..plain.key.end];
             let line = stats::Line::exact(plain.stats, plain.limit, key, &told.decision);
-            self.stats.record_one(line, begun.map(|begun| begun.elapsed()), named);
+            let elapsed = begun.map(|begun| begun.elapsed());
+            self.stats.record_one(line, elapsed, || named(question));
         }
-        Ok(told)
+        Ok(Answer::plain(plain.policy, plain.limit, told))
     }
 }
 

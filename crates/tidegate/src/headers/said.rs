@@ -100,11 +100,11 @@ impl Said {
 /// `"api";r=50;t=30` for numbers that are not long.
 #[inline(always)]
 fn draft_10(begin: &Short<SHORT_BEGIN>, remaining: u64, reset: u64) -> Option<Short<SHORT_FIELD>> {
-    const RESET: Short<8> = Short::of(*b";t=");
+    const RESET: Option<Short<8>> = Short::new(b";t=");
     let mut text = Short::EMPTY;
     text.put(begin)?;
     text.put(&Short::number(remaining)?)?;
-    text.put(&RESET)?;
+    text.put(&RESET?)?;
     text.put(&Short::number(reset)?)?;
     Some(text)
 }

@@ -172,7 +172,8 @@ impl Identity {
     }
 
     /// Whether no proxy is trusted, so that the peer is the client.
-    pub fn trusts_nobody(&self) -> bool {
+    #[cfg(feature = "tower")]
+    pub(crate) fn trusts_nobody(&self) -> bool {
         self.trusted.is_empty()
     }
 

@@ -35,6 +35,7 @@ impl Trusted {
         trusted
     }
 
+    #[cfg(feature = "tower")]
     pub(super) fn is_empty(&self) -> bool {
         self.v4.is_empty() && self.v6.is_empty()
     }

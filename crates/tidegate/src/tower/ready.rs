@@ -27,8 +27,6 @@ pub(super) struct Ready {
     keyless: Keyless,
     /// Whether requests may take the quick way.
     is_quick: bool,
-    /// Whether somebody is asked about a request: if it holds, its plan, its cost.
-    has_closures: bool,
 }
 
 /// A policy, and what is said when it admits, if it has one limit.
@@ -101,20 +99,7 @@ impl Ready {
         };
         let mut all = std::iter::once(&own).chain(plans.iter().map(|(_, counted)| counted));
         let is_quick = !reserves && all.all(is_quick);
-        let has_closures = plan.is_some() || cost.is_some() || when.is_some();
-        Ok(Ready {
-            own,
-            plans,
-            key,
-            needs_address,
-            plan,
-            cost,
-            reserves,
-            when,
-            keyless,
-            is_quick,
-            has_closures,
-        })
+        Ok(Ready { own, plans, key, needs_address, plan, cost, reserves, when, keyless, is_quick })
     }
 
     /// Its own policy and those of its plans.
@@ -150,7 +135,7 @@ impl Ready {
     /// Whether somebody is asked about a request: if it holds, its plan, its cost.
     #[inline(always)]
     pub(super) fn has_closures(&self) -> bool {
-        self.has_closures
+        self.when.is_some() || self.plan.is_some() || self.cost.is_some()
     }
 
     /// The policy under which a request is counted, and its cost; `None` if it is not.

@@ -9,7 +9,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use smallvec::SmallVec;
 use tidegate_core::{Algorithm, Ask, Cost, Decision, PermitId, State, Timestamp};
 
-use super::one::{Located, counts, denied_full, lacks_room};
+use super::one::Located;
+use super::rare::{counts, denied_full, lacks_room};
 use super::shard::{Locked, Place};
 use super::{MemoryStore, WhenFull};
 use crate::check::{MAX_CHECKS, add_costs};

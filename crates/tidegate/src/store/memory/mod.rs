@@ -28,6 +28,7 @@ mod ids;
 mod lock;
 mod many;
 mod one;
+mod rare;
 mod shard;
 mod slab;
 mod slot;
