@@ -178,7 +178,10 @@ impl Client {
             if let Some(answer) = Answer::parse(&self.bytes)? {
                 return read(&answer);
             }
-            let len = self.stream.read(&mut piece)?;
+            let len = match self.stream.read(&mut piece) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                len => len?,
+            };
             if len == 0 {
                 return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server hung up"));
             }

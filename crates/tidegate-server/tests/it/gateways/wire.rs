@@ -90,7 +90,10 @@ impl Message {
         let mut bytes = Vec::new();
         let mut buffer = [0; 4096];
         loop {
-            let read = stream.read(&mut buffer)?;
+            let read = match stream.read(&mut buffer) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                read => read?,
+            };
             bytes.extend(&buffer[..read]);
             match Message::parse(&bytes) {
                 Ok(message) if message.is_whole()? => return Ok(message),
