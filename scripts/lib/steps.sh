@@ -20,6 +20,17 @@ skipped() {
     summary+=("skipped  $1: $2")
 }
 
+# A compiler that cannot write says so far above, if at all.
+tell_of_full_disk() {
+    local target=${CARGO_TARGET_DIR:-target} free_mib
+    [ -d "$target" ] || target=.
+    free_mib=$(df -Pm "$target" | awk 'NR == 2 { print $4 }')
+    if [ "$free_mib" -lt 1024 ]; then
+        printf '         the disk is full: %s MiB are left; a run from empty fills %s\n' \
+            "$free_mib" "6 GiB"
+    fi
+}
+
 # Set as the EXIT trap, so that a failure is summed up too.
 print_summary() {
     local status=$?
@@ -29,6 +40,7 @@ print_summary() {
     fi
     if [ "$status" -ne 0 ]; then
         printf 'FAILED   %s\n' "${running:-set-up}"
+        tell_of_full_disk
     else
         printf 'all steps passed\n'
     fi

@@ -59,16 +59,6 @@ impl Passing {
             Passing::Rest(rest) => rest.unsettled.as_ref()?.reservation(),
         }
     }
-
-    /// The service has answered.
-    pub(super) fn arrived<K: Bodies<B>, B>(self, mut response: Response<B>) -> Response<K::Body> {
-        match self {
-            Passing::Nothing => {}
-            Passing::Quick(quick) => quick.arrived(response.headers_mut()),
-            Passing::Rest(rest) => return rest.arrived::<K, B>(response),
-        }
-        response.map(|body| K::service(body, None))
-    }
 }
 
 impl Rest {

@@ -62,11 +62,11 @@ where
     S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
     S::Future: Send + 'static,
     B: Send + 'static,
-    K: Bodies<R> + 'static,
+    K: Bodies<R>,
 {
     type Response = Response<K::Body>;
     type Error = S::Error;
-    type Future = ResponseFuture<S::Future, K::Body, S::Error, K>;
+    type Future = ResponseFuture<S::Future, K>;
 
     #[inline]
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
@@ -97,9 +97,9 @@ impl<S, K> RateLimit<S, K> {
     #[inline(never)]
     fn call_now<B, R>(
         &mut self,
-        mut request: Request<B>,
+        request: Request<B>,
         pending: Option<&Pending>,
-    ) -> ResponseFuture<S::Future, K::Body, S::Error, K>
+    ) -> ResponseFuture<S::Future, K>
     where
         S: Service<Request<B>, Response = Response<R>>,
         K: Bodies<R>,
@@ -110,43 +110,23 @@ impl<S, K> RateLimit<S, K> {
             Some(pending) => self.core.decide_pending(pending, &head),
             None => self.core.decide(&head),
         };
-        let passing = match decided {
-            Decided::Passes(passing) => passing,
-            Decided::Denied(response) => {
-                return ResponseFuture::new(State::Denied { response: Some(response) });
-            }
-        };
-        if let Some(reservation) = passing.reservation() {
-            request.extensions_mut().insert(reservation);
-        }
-        ResponseFuture::new(State::Called { future: self.inner.call(request), passing })
+        ResponseFuture::new(State::of(decided, &mut self.inner, request))
     }
 
-    fn call_later<B, R>(
-        &mut self,
-        request: Request<B>,
-    ) -> ResponseFuture<S::Future, K::Body, S::Error, K>
+    fn call_later<B, R>(&mut self, request: Request<B>) -> ResponseFuture<S::Future, K>
     where
         S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
         S::Future: Send + 'static,
         B: Send + 'static,
-        K: Bodies<R> + 'static,
+        K: Bodies<R>,
     {
         let clone = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, clone);
         let core = Arc::clone(&self.core);
         let future = Box::pin(async move {
             let (parts, body) = request.into_parts();
-            let (decided, mut parts) = Deciding::new(core, parts).await;
-            let passing = match decided {
-                Decided::Passes(passing) => passing,
-                Decided::Denied(response) => return Ok(response.map(K::denial)),
-            };
-            if let Some(reservation) = passing.reservation() {
-                parts.extensions.insert(reservation);
-            }
-            let response = inner.call(Request::from_parts(parts, body)).await?;
-            Ok(passing.arrived::<K, R>(response))
+            let (decided, parts) = Deciding::new(core, parts).await;
+            State::of(decided, &mut inner, Request::from_parts(parts, body))
         });
         ResponseFuture::new(State::Waiting { future })
     }
@@ -158,20 +138,18 @@ impl<S: fmt::Debug, K> fmt::Debug for RateLimit<S, K> {
     }
 }
 
-type Waiting<L, E> = Pin<Box<dyn Future<Output = Result<Response<L>, E>> + Send>>;
-
 pin_project! {
     /// The response on its way: the service's, or a denial.
-    pub struct ResponseFuture<F, L, E, K = Wrapped> {
+    pub struct ResponseFuture<F, K = Wrapped> {
         #[pin]
-        state: State<F, L, E>,
+        state: State<F>,
         bodies: PhantomData<fn() -> K>,
     }
 }
 
 pin_project! {
     #[project = Projected]
-    enum State<F, L, E> {
+    enum State<F> {
         /// The service has been called.
         Called {
             #[pin]
@@ -181,51 +159,77 @@ pin_project! {
         /// It has not, and will not be.
         Denied { response: Option<Box<Response<Bytes>>> },
         /// It will be when its turn has come or the store has answered.
-        Waiting { future: Waiting<L, E> },
+        Waiting { future: Pin<Box<dyn Future<Output = State<F>> + Send>> },
     }
 }
 
-impl<F, L, E, K> ResponseFuture<F, L, E, K> {
+impl<F> State<F> {
+    /// Calls the service if the request passes.
     #[inline]
-    fn new(state: State<F, L, E>) -> Self {
+    fn of<S, B>(decided: Decided, inner: &mut S, mut request: Request<B>) -> Self
+    where
+        S: Service<Request<B>, Future = F>,
+    {
+        let passing = match decided {
+            Decided::Passes(passing) => passing,
+            Decided::Denied(response) => return State::Denied { response: Some(response) },
+        };
+        if let Some(reservation) = passing.reservation() {
+            request.extensions_mut().insert(reservation);
+        }
+        State::Called { future: inner.call(request), passing }
+    }
+}
+
+impl<F, K> ResponseFuture<F, K> {
+    #[inline]
+    fn new(state: State<F>) -> Self {
         ResponseFuture { state, bodies: PhantomData }
     }
 }
 
-impl<F, R, L, E, K> Future for ResponseFuture<F, L, E, K>
+impl<F, R, E, K> Future for ResponseFuture<F, K>
 where
     F: Future<Output = Result<Response<R>, E>>,
-    K: Bodies<R, Body = L>,
+    K: Bodies<R>,
 {
-    type Output = Result<Response<L>, E>;
+    type Output = Result<Response<K::Body>, E>;
 
     #[inline]
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.project().state.project() {
-            Projected::Called { future, passing: Passing::Rest(rest) } => {
-                let answered = ready!(future.poll(context));
-                // Taken in any case: after an error, what was reserved is given back.
-                let rest = std::mem::take(&mut **rest);
-                Poll::Ready(answered.map(|response| rest.arrived::<K, R>(response)))
-            }
-            Projected::Called { future, passing } => {
-                let mut polled = future.poll(context);
-                if let (Poll::Ready(Ok(response)), Passing::Quick(quick)) = (&mut polled, passing) {
-                    quick.arrived(response.headers_mut());
+        let mut state = self.project().state;
+        loop {
+            let next = match state.as_mut().project() {
+                Projected::Called { future, passing: Passing::Rest(rest) } => {
+                    let answered = ready!(future.poll(context));
+                    // Taken in any case: after an error, what was reserved is given back.
+                    let rest = std::mem::take(&mut **rest);
+                    return Poll::Ready(answered.map(|response| rest.arrived::<K, R>(response)));
                 }
-                K::unchanged(polled)
-            }
-            Projected::Denied { response } => match response.take() {
-                Some(response) => Poll::Ready(Ok(response.map(K::denial))),
-                // It was ready before; nobody may poll it again.
-                None => Poll::Pending,
-            },
-            Projected::Waiting { future } => future.as_mut().poll(context),
+                Projected::Called { future, passing } => {
+                    let mut polled = future.poll(context);
+                    if let (Poll::Ready(Ok(response)), Passing::Quick(quick)) =
+                        (&mut polled, passing)
+                    {
+                        quick.arrived(response.headers_mut());
+                    }
+                    return K::unchanged(polled);
+                }
+                Projected::Denied { response } => {
+                    return match response.take() {
+                        Some(response) => Poll::Ready(Ok(response.map(K::denial))),
+                        // It was ready before; nobody may poll it again.
+                        None => Poll::Pending,
+                    };
+                }
+                Projected::Waiting { future } => ready!(future.as_mut().poll(context)),
+            };
+            state.set(next);
         }
     }
 }
 
-impl<F, L, E, K> fmt::Debug for ResponseFuture<F, L, E, K> {
+impl<F, K> fmt::Debug for ResponseFuture<F, K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ResponseFuture").finish_non_exhaustive()
     }
