@@ -49,7 +49,7 @@ type Said = (f64, Option<f64>);
 
 /// Measures in processes of their own.
 pub fn run(args: &LayerArgs) -> io::Result<Results> {
-    let processes = if args.quick { 3 } else { 11 };
+    let processes = if args.quick { 5 } else { 31 };
     let load_before = load();
     let subjects = || CLIENTS.into_iter().flat_map(|clients| Subject::ALL.map(|of| (of, clients)));
     let row = |(subject, clients)| Row { subject, clients, ns: Vec::new(), added: Vec::new() };
