@@ -2,10 +2,10 @@
 //!
 //! What is put into a vector a few bytes at a time takes a call for each part, and where a whole
 //! decision takes fifty nanoseconds those calls are most of it. Here every part has a
-//! length that is a constant, and is written whole: what is not text is written over by the
-//! next part. Who has longer parts is told so, and goes the usual way.
+//! length that is a constant, and is written whole: the zeros behind its text are written over
+//! by the next part. Who has longer parts is told so, and goes the usual way.
 
-/// Up to `N` bytes of text.
+/// Up to `N` bytes of text, with zeros behind it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Short<const N: usize> {
     bytes: [u8; N],
@@ -35,6 +35,20 @@ impl<const N: usize> Short<N> {
         Some(Short { bytes, length: text.len() })
     }
 
+    #[inline(always)]
+    pub(crate) const fn length(&self) -> usize {
+        self.length
+    }
+
+    /// All of it, as a number whose lowest byte is the first.
+    #[inline(always)]
+    pub(crate) fn word(&self) -> u128 {
+        const { assert!(N <= 16, "a word has sixteen bytes") };
+        let mut bytes = [0; 16];
+        bytes[..N].copy_from_slice(&self.bytes);
+        u128::from_le_bytes(bytes)
+    }
+
     /// Adds a text; `None` if there is no room for as much as there could be of it.
     #[inline(always)]
     pub(crate) fn put<const M: usize>(&mut self, text: &Short<M>) -> Option<()> {
@@ -51,49 +65,39 @@ impl Short<16> {
     /// text is put together in a register: what is stored in pieces cannot be loaded at once.
     #[inline(always)]
     pub(crate) fn address(address: std::net::Ipv4Addr) -> Self {
-        let (mut text, mut bits) = (0_u128, 0_u32);
-        for octet in address.octets() {
-            let (written, length) = OCTETS[usize::from(octet)];
-            text |= u128::from(u32::from_le_bytes(written)) << bits;
-            bits += u32::from(length) * 8;
-        }
+        let [a, b, c, d] = address.octets();
+        let (first, first_bits) = two_octets(a, b);
+        let (second, second_bits) = two_octets(c, d);
         // The last point is not part of it.
-        Short { bytes: text.to_le_bytes(), length: (bits / 8 - 1) as usize }
+        let second = second ^ (u64::from(b'.') << (second_bits - 8));
+        let text = u128::from(first) | (u128::from(second) << first_bits);
+        Short { bytes: text.to_le_bytes(), length: ((first_bits + second_bits) / 8 - 1) as usize }
     }
+}
+
+/// Two octets as text, with a point behind each, and how many bits that takes.
+#[inline(always)]
+fn two_octets(first: u8, second: u8) -> (u64, u32) {
+    let (first, first_length) = OCTETS[usize::from(first)];
+    let (second, second_length) = OCTETS[usize::from(second)];
+    let bits = u32::from(first_length) * 8;
+    let text = u64::from(u32::from_le_bytes(first)) | u64::from(u32::from_le_bytes(second)) << bits;
+    (text, bits + u32::from(second_length) * 8)
 }
 
 /// What keys begin with, where that is not long.
 #[cfg(feature = "tower")]
-pub(crate) type ShortPrefix = Short<32>;
-
-/// The key most have: an address behind such a prefix.
-#[cfg(feature = "tower")]
-pub(crate) type ShortKey = Short<48>;
+pub(crate) type ShortPrefix = Short<15>;
 
 #[cfg(feature = "tower")]
-impl ShortKey {
-    /// An address behind a prefix from [`Short::new`], which has zeros behind its text.
-    ///
-    /// What is loaded from across two parts that were just stored has to wait until both are out
-    /// of the processor. So what fits into sixteen bytes, which are hashed at once, is joined
-    /// in registers.
+impl Short<32> {
+    /// What [`word`](Short::word) gave, of both halves.
     #[inline(always)]
-    pub(crate) fn join(&mut self, first: &ShortPrefix, second: &Short<16>) {
-        let (begin, text) = (first.length, u128::from_le_bytes(second.bytes));
-        debug_assert!(
-            first.bytes[begin..].iter().all(|byte| *byte == 0),
-            "text is joined to zeros"
-        );
-        self.length = begin + second.length;
-        if let (1..16, Some(head)) = (begin, first.bytes.first_chunk()) {
-            let joined = u128::from_le_bytes(*head) | (text << (begin * 8));
-            let rest = text >> ((16 - begin) * 8);
-            self.bytes[..16].copy_from_slice(&joined.to_le_bytes());
-            self.bytes[16..32].copy_from_slice(&rest.to_le_bytes());
-        } else {
-            self.bytes[..32].copy_from_slice(&first.bytes);
-            self.bytes[begin.min(32)..][..16].copy_from_slice(&second.bytes);
-        }
+    pub(crate) fn of_words(first: u128, rest: u128, length: usize) -> Self {
+        let mut bytes = [0; 32];
+        bytes[..16].copy_from_slice(&first.to_le_bytes());
+        bytes[16..].copy_from_slice(&rest.to_le_bytes());
+        Short { bytes, length }
     }
 }
 
@@ -166,21 +170,6 @@ mod tests {
         ];
         for (parts, expected) in rows {
             assert_eq!(put(parts).as_deref(), expected, "{parts:?}");
-        }
-    }
-
-    #[cfg(feature = "tower")]
-    #[test]
-    fn joined_is_one_behind_the_other() {
-        let all = "abcdefghijklmnopqrstuvwxyz-01234";
-        for (first, second) in
-            (0..=32).flat_map(|first| (0..=16).map(move |second| (first, second)))
-        {
-            let (first, second) = (&all[..first], &all[..second]);
-            let mut joined = Short::EMPTY;
-            let part = Short::new(first.as_bytes()).expect("no longer than that");
-            joined.join(&part, &Short::new(second.as_bytes()).expect("no longer than that"));
-            assert_eq!(joined.as_bytes(), [first, second].concat().as_bytes());
         }
     }
 

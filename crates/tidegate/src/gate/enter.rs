@@ -15,6 +15,8 @@ use super::together::{first_id, named_first};
 use super::{Answer, Gate, GateError, OwnPolicy, Question, Rules};
 use crate::asker::Asker;
 use crate::stats::{self, ServiceTimer, is_timed};
+#[cfg(feature = "tower")]
+use crate::store::Words;
 use crate::store::{Missed, Told};
 
 /// What came of asking to be let in.
@@ -128,14 +130,16 @@ impl Gate {
     /// [is plain](OwnPolicy::is_plain), in memory, without a plan. Only if the store
     /// [admits](crate::store::MemoryStore::admit) it at once, as it does nearly all;
     /// else go on with [`Gate::enter_slowly`].
+    #[cfg(feature = "tower")]
     #[inline(always)]
     pub(crate) fn enter_own<'q>(
         &self,
         entering: &OwnEntering<'_>,
+        key: &Words,
         route: impl FnOnce() -> &'q str,
     ) -> Result<Decision, Missed> {
-        let OwnEntering { own, name, units, .. } = *entering;
-        let decision = self.limiter.store().admit(name, own.only_limit(), units)?;
+        let OwnEntering { own, units, .. } = *entering;
+        let decision = self.limiter.store().admit(key, own.only_limit(), units)?;
         self.record_own(entering, &decision, route);
         Ok(decision)
     }

@@ -16,6 +16,8 @@ pub(crate) use memory::BATCH;
 #[cfg(feature = "policies")]
 pub(crate) use memory::Missed;
 pub(crate) use memory::Told;
+#[cfg(feature = "tower")]
+pub(crate) use memory::Words;
 pub use memory::{MemoryOptions, MemoryStats, MemoryStore, OutOfMemory, WhenFull};
 
 /// All that is asked of a store at once.

@@ -23,19 +23,25 @@ use super::head::Head;
 use super::passing::Passing;
 use super::ready::{Counted, Name, NoAddress, Ready};
 use crate::gate::{Answer, Entered, OwnEntering, Rules};
-use crate::short::{Short, ShortKey, ShortPrefix};
+use crate::short::{Short, ShortPrefix};
 use crate::stats::{Outcome, is_timed};
-use crate::store::Missed;
+use crate::store::{Missed, Words};
 
 /// What goes with a request that was let in this way.
 pub(super) struct Quick {
     core: Arc<Core>,
+    by: LetIn,
+    /// When it was asked, if its service is timed; to decide takes nothing beside serving.
+    begun: Option<Instant>,
+}
+
+/// What is to be said of a request that was let in.
+#[derive(Clone, Copy)]
+pub(super) struct LetIn {
     /// Which of the rule's policies let it in.
     policy: usize,
     remaining: u64,
     reset_us: u64,
-    /// When it was asked, if its service is timed; to decide takes nothing beside serving.
-    begun: Option<Instant>,
 }
 
 /// What is known beforehand of the shortest way.
@@ -47,7 +53,8 @@ pub(super) struct ByPeer {
 
 impl ByPeer {
     /// `None` if requests cannot take it. They can where one quick rule counts by
-    /// address, and that is the peer's: nobody else is asked or trusted to tell another.
+    /// address, and that is the peer's: nobody else is asked or trusted to tell another. Its
+    /// name is short, so that a key fits into [`Words`].
     pub(super) fn of(core: &Core) -> Option<Self> {
         let [rule] = &*core.rules else { return None };
         let is_peers = core.peer.is_none()
@@ -62,24 +69,26 @@ impl ByPeer {
 
     /// The key of an address under one of the rule's policies.
     #[inline(always)]
-    fn key<'k>(&self, policy: usize, address: Ipv4Addr, key: &'k mut ShortKey) -> &'k [u8] {
+    fn key(&self, policy: usize, address: Ipv4Addr) -> Words {
         let plan = policy.checked_sub(1).and_then(|index| self.plans.get(index));
-        key.join(plan.unwrap_or(&self.own), &Short::address(address));
-        key.as_bytes()
+        Words::join(plan.unwrap_or(&self.own), &Short::address(address))
     }
 }
 
-/// What becomes of a request on the shortest way.
+/// What becomes of a request on the shortest way. There is nothing to drop in it, so nothing has
+/// to be held on to for the case that the service behind panics.
+#[derive(Clone, Copy)]
 pub(super) enum AtOnce {
     /// It goes on alone.
     Alone,
-    /// It goes on, and this with it.
-    With(Quick),
+    /// It goes on, and this is said in its response.
+    Says(LetIn),
     /// It is not known yet.
     Open(Pending),
 }
 
 /// A request that the store did not let in at once, or that is timed.
+#[derive(Clone, Copy)]
 pub(super) struct Pending {
     address: Ipv4Addr,
     policy: usize,
@@ -108,12 +117,13 @@ impl Core {
             return Some(open(None));
         }
         let counted = rule.counted(policy);
-        let mut name = Short::EMPTY;
-        let name = by_peer.key(policy, address, &mut name);
+        let key = by_peer.key(policy, address);
+        let name = key.text();
+        let name = name.as_bytes();
         let entering = OwnEntering { own: &counted.own, name, units, begun: None };
-        Some(match self.gate.enter_own(&entering, || head().path()) {
+        Some(match self.gate.enter_own(&entering, &key, || head().path()) {
             Ok(_) if counted.said.is_none() => AtOnce::Alone,
-            Ok(decision) => AtOnce::With(self.quick(policy, &decision, None)),
+            Ok(decision) => AtOnce::Says(LetIn::new(policy, &decision)),
             Err(missed) => open(Some(missed)),
         })
     }
@@ -126,8 +136,8 @@ impl Core {
             return self.decide(head);
         };
         let counted = rule.counted(policy);
-        let mut name = Short::EMPTY;
-        let name = by_peer.key(policy, address, &mut name);
+        let name = by_peer.key(policy, address).text();
+        let name = name.as_bytes();
         let entering = OwnEntering { own: &counted.own, name, units, begun };
         self.decide_named(&entering, missed, (policy, counted), head)
     }
@@ -175,7 +185,8 @@ impl Core {
                 if begun.is_none() && counted.said.is_none() {
                     return Decided::Passes(Passing::Nothing);
                 }
-                Decided::Passes(Passing::Quick(self.quick(policy, &told.decision, begun)))
+                let by = LetIn::new(policy, &told.decision);
+                Decided::Passes(Passing::Quick(Quick { core: Arc::clone(self), by, begun }))
             }
             told => {
                 let policy = entering.own.policy();
@@ -188,16 +199,19 @@ impl Core {
             }
         }
     }
+}
 
+impl LetIn {
     #[inline(always)]
-    fn quick(
-        self: &Arc<Self>,
-        policy: usize,
-        decision: &Decision,
-        begun: Option<Instant>,
-    ) -> Quick {
+    fn new(policy: usize, decision: &Decision) -> Self {
         let (remaining, reset_us) = (decision.remaining, decision.reset_after.as_micros());
-        Quick { core: Arc::clone(self), policy, remaining, reset_us, begun }
+        LetIn { policy, remaining, reset_us }
+    }
+
+    /// As it goes with a request that is not timed.
+    #[inline(always)]
+    pub(super) fn under(self, core: &Arc<Core>) -> Quick {
+        Quick { core: Arc::clone(core), by: self, begun: None }
     }
 }
 
@@ -206,9 +220,9 @@ impl Quick {
     #[inline]
     pub(super) fn arrived(&self, fields: &mut HeaderMap) {
         let [rule, ..] = &*self.core.rules else { return };
-        let counted = rule.counted(self.policy);
+        let counted = rule.counted(self.by.policy);
         if let Some(said) = &counted.said {
-            said.put(self.remaining, Duration::from_micros(self.reset_us), fields);
+            said.put(self.by.remaining, Duration::from_micros(self.by.reset_us), fields);
         }
         if let (Some(begun), [stats, ..]) = (self.begun, counted.own.stats()) {
             stats.served(Outcome::Allowed, begun.elapsed());
@@ -274,7 +288,7 @@ mod tests {
         let head = Head::of(&request, Some(IpAddr::from([192, 0, 2, 1])));
         let is_let_in = |_| match core.decide_at_once(&request).expect("the shortest way") {
             AtOnce::Alone => panic!("there are fields to say"),
-            AtOnce::With(_) => true,
+            AtOnce::Says(_) => true,
             AtOnce::Open(pending) => {
                 assert!(matches!(core.decide_pending(&pending, &head), Decided::Passes(_)));
                 false

@@ -78,12 +78,13 @@ where
         // Each arm builds its future itself: joined, `passing` would be moved once more.
         match self.core.decide_at_once(&request) {
             Some(AtOnce::Alone) => {
-                let passing = Passing::Nothing;
-                ResponseFuture::new(State::Called { future: self.inner.call(request), passing })
+                let future = self.inner.call(request);
+                ResponseFuture::new(State::Called { future, passing: Passing::Nothing })
             }
-            Some(AtOnce::With(quick)) => {
-                let passing = Passing::Quick(quick);
-                ResponseFuture::new(State::Called { future: self.inner.call(request), passing })
+            Some(AtOnce::Says(by)) => {
+                let future = self.inner.call(request);
+                let passing = Passing::Quick(by.under(&self.core));
+                ResponseFuture::new(State::Called { future, passing })
             }
             Some(AtOnce::Open(pending)) => self.call_now(request, Some(&pending)),
             None if self.core.is_immediate() => self.call_now(request, None),

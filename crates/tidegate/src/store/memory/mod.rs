@@ -8,7 +8,7 @@
 //! - `one.rs` decides a check on its own, the hot path;
 //! - `many.rs` decides several at once, all or nothing; `few.rs` does so for the
 //!   common case, a few counters, without the detours;
-//! - `table.rs` is the block of shards; `shard.rs` finds slots, grows, lets go;
+//! - `hash.rs` hashes keys; `table.rs` is the block of shards; `shard.rs` finds slots, grows, lets go;
 //!   `slot.rs` packs a state into one; `slab.rs` holds the rest; `lock.rs` locks;
 //! - `ids.rs` remembers idempotency ids; `forecast.rs` plays a queue through on copies.
 //!
@@ -24,6 +24,7 @@
 
 mod few;
 mod forecast;
+mod hash;
 mod ids;
 mod lock;
 mod many;
@@ -35,15 +36,14 @@ mod slot;
 mod table;
 
 use std::fmt;
-use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use foldhash::SharedSeed;
-use foldhash::quality::SeedableRandomState;
 use tidegate_core::{Limit, PermitId, Timestamp};
 
+#[cfg(feature = "tower")]
+pub(crate) use self::hash::Words;
+use self::hash::{KeyHasher, random_bits};
 use self::ids::Ids;
 use self::many::OBSERVER;
 #[cfg(feature = "policies")]
@@ -134,7 +134,7 @@ struct Tally {
 /// Keeps states in memory and decides on them.
 pub struct MemoryStore {
     table: Table,
-    hasher: SeedableRandomState,
+    hasher: KeyHasher,
     clock: Clock,
     /// The clock's.
     dial: &'static Dial,
@@ -170,12 +170,11 @@ impl MemoryStore {
     pub fn new(options: MemoryOptions, clock: Clock) -> Result<Self, OutOfMemory> {
         let grace_us = u64::try_from(options.grace.as_micros()).unwrap_or(u64::MAX);
         let out_of_memory = OutOfMemory { max_keys: options.max_keys };
-        let hasher = SeedableRandomState::with_seed(random_bits(), shared_seed());
         Ok(MemoryStore {
             table: Table::new(options.max_keys, grace_us).ok_or(out_of_memory)?,
             overflow_hash: random_bits(),
             ids: Ids::new(options.max_ids),
-            hasher,
+            hasher: KeyHasher::new(),
             dial: clock.dial(),
             clock,
             when_full: options.when_full,
@@ -273,9 +272,7 @@ impl MemoryStore {
 
     #[inline]
     fn hash(&self, key: &[u8]) -> u64 {
-        let mut hasher = self.hasher.build_hasher();
-        hasher.write(key);
-        hasher.finish()
+        self.hasher.hash(key)
     }
 
     /// The time of a decision: given, or read here and now.
@@ -315,16 +312,4 @@ impl fmt::Debug for MemoryStore {
             .field("stats", &self.stats())
             .finish()
     }
-}
-
-/// Random bits from the operating system, by way of the standard library's hasher.
-/// A model checker must see the same every time.
-fn random_bits() -> u64 {
-    if cfg!(loom) { 0x7469_6465 } else { RandomState::new().hash_one(0x7469_6465) }
-}
-
-/// The part of the seed that is shared by all stores of the process.
-fn shared_seed() -> &'static SharedSeed {
-    static SEED: OnceLock<SharedSeed> = OnceLock::new();
-    SEED.get_or_init(|| SharedSeed::from_u64(random_bits()))
 }

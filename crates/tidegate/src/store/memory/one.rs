@@ -3,6 +3,9 @@
 use tidegate_core::{Algorithm, Cost, Decision, Limit, Timestamp};
 
 use super::MemoryStore;
+#[cfg(feature = "tower")]
+use super::Words;
+use super::hash::ONE_WORD;
 use super::lock::Backoff;
 use super::rare::lacks_room;
 use super::shard::Place;
@@ -13,9 +16,6 @@ use crate::{Check, CheckError};
 /// Checks of a batch whose cache misses are taken together: enough to keep the
 /// memory busy, few enough that the lines are still there when it is their turn.
 pub(crate) const BATCH: usize = 32;
-
-/// Keys up to this long are hashed without a call.
-const SHORT_KEY: usize = 16;
 
 /// A check with its hash worked out.
 #[derive(Clone, Copy)]
@@ -81,12 +81,12 @@ thread_local! {
 impl MemoryStore {
     /// Decides an ask for `units` now.
     ///
-    /// The hot path is here in full and calls nothing: a key of up to 16 bytes, the
+    /// The hot path is here in full and calls nothing: a key of up to 15 bytes, the
     /// coarse clock, a frame that is known, a counter in its home line, in its window,
     /// with units to spare. Whatever else there is ends in a call that begins anew.
     #[inline(always)]
     pub(crate) fn ask(&self, key: &[u8], limit: &Limit, units: u64) -> Result<Told, CheckError> {
-        if key.len() > SHORT_KEY {
+        if key.len() > ONE_WORD {
             return self.ask_long(key, limit, units);
         }
         self.ask_hashed(self.hash(key), limit, units)
@@ -109,10 +109,10 @@ impl MemoryStore {
     /// The hot path by itself, for who does something else before and behind it: its decision
     /// stays in registers. What it was not for goes on with
     /// [`ask_rarely`](Self::ask_rarely), and nothing has changed.
-    #[cfg(feature = "policies")]
+    #[cfg(feature = "tower")]
     #[inline(always)]
-    pub(crate) fn admit(&self, key: &[u8], limit: &Limit, units: u64) -> Result<Decision, Missed> {
-        let hash = self.hash(key);
+    pub(crate) fn admit(&self, key: &Words, limit: &Limit, units: u64) -> Result<Decision, Missed> {
+        let hash = self.hasher.hash_words(key);
         // Among so much else the closure would become a call, and its answer go through memory; a
         // copy of the frame does not.
         let frame = LAST_FRAME.with(Frame::clone);
