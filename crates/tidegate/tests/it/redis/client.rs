@@ -34,6 +34,29 @@ impl Client {
         reply.map_err(|error| Failure::Refused(error.to_string().into()).into())
     }
 
+    /// The reply, and what was kept under these names then: all at one moment of the server's, so
+    /// that nothing ends in between.
+    pub fn run_and_look(&mut self, call: &Call, names: &[&[u8]]) -> (Value, Vec<Kept>) {
+        let mut all = redis::pipe();
+        all.atomic().add_command(call.cmd());
+        for name in names {
+            all.cmd("GET").arg(name).cmd("PTTL").arg(name);
+        }
+        let mut replies = all.query::<Vec<Value>>(&mut self.connection).expect("sound").into_iter();
+        let reply = replies.next().expect("the call's");
+        let kept = std::iter::from_fn(|| Some((replies.next()?, replies.next()?)));
+        let kept = kept.map(|(value, ttl)| Kept {
+            value: redis::from_redis_value(value).expect("a string, or none"),
+            ttl_ms: redis::from_redis_value(ttl).expect("a number"),
+        });
+        (reply, kept.collect())
+    }
+
+    /// What is kept under a name.
+    pub fn look(&mut self, name: &[u8]) -> Kept {
+        Kept { value: self.get(name), ttl_ms: self.ttl(name) }
+    }
+
     /// By `request.lua`.
     pub fn decide(
         &mut self,
@@ -111,6 +134,12 @@ impl Client {
     pub fn ttl(&mut self, name: &[u8]) -> i64 {
         redis::cmd("PTTL").arg(name).query(&mut self.connection).expect("a number")
     }
+}
+
+/// What is kept under a name, and for how long.
+pub struct Kept {
+    pub value: Option<Vec<u8>>,
+    pub ttl_ms: i64,
 }
 
 /// Permits go by letters here.

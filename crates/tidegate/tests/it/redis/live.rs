@@ -5,7 +5,7 @@ use tidegate::redis::wire::{Answer, Entry, Mode, Plan, counter_answers, counter_
 use tidegate::{Check, Limit, Request, Timestamp};
 use tidegate_core::{Ask, State};
 
-use super::client::Client;
+use super::client::{Client, Kept};
 use super::stand::on_each;
 use super::state::{Plain, assert_kept, parse};
 use crate::common::limit;
@@ -78,14 +78,16 @@ fn the_hot_path_is_the_core_s() {
             let entry = |key| Entry { key: client.names.state(&[key], &limit), units: 1, times: 1 };
             let entries: Vec<Entry> = (0..keys).map(entry).collect();
             for round in 0..3_000 {
-                let reply = client.run(&counter_call(&limit, &entries, None)).expect("sound");
+                let names: Vec<&[u8]> = entries.iter().map(|entry| &*entry.key).collect();
+                let call = counter_call(&limit, &entries, None);
+                let (reply, kept) = client.run_and_look(&call, &names);
                 let answers = counter_answers(&limit, &entries, &reply).expect("a sound reply");
-                let now = time_of(&mut client, &entries[0].key, &limit, &reply);
-                for ((state, answer), entry) in states.iter_mut().zip(&answers).zip(&entries) {
+                let now = time_of(&kept[0], &limit, &reply);
+                for ((state, answer), kept) in states.iter_mut().zip(&answers).zip(&kept) {
                     let expected = state.decide(&limit, &Ask::new(1, now));
                     let expected = Answer::Decided([expected].into_iter().collect());
                     assert_eq!(*answer, expected, "round {round}: {limit}");
-                    assert_kept(&mut client, &entry.key, &limit, state, now);
+                    assert_kept(kept, &limit, state, now);
                 }
             }
         }
@@ -93,7 +95,7 @@ fn the_hot_path_is_the_core_s() {
 }
 
 /// The time of a reply: so far into the window that is kept now.
-fn time_of(client: &mut Client, name: &[u8], limit: &Limit, reply: &Value) -> Timestamp {
+fn time_of(kept: &Kept, limit: &Limit, reply: &Value) -> Timestamp {
     let window_us = limit.window_us();
     let elapsed_us = match reply {
         Value::Int(both) => u64::try_from(*both).expect("positive") % window_us,
@@ -103,8 +105,8 @@ fn time_of(client: &mut Client, name: &[u8], limit: &Limit, reply: &Value) -> Ti
         },
         _ => panic!("{reply:?}"),
     };
-    let raw = client.get(name).expect("something was counted in this window or the last");
-    let Plain::Counter([index, ..]) = parse(&raw, limit) else { panic!("{raw:?}") };
+    let raw = kept.value.as_ref().expect("something was counted in this window or the last");
+    let Plain::Counter([index, ..]) = parse(raw, limit) else { panic!("{raw:?}") };
     Timestamp::from_micros(index * window_us + elapsed_us)
 }
 

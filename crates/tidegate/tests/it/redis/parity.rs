@@ -46,7 +46,7 @@ fn changing_limits() -> impl Strategy<Value = Vec<Limit>> {
 
 fn assert_all_kept(client: &mut Client, model: &mut Model, key: u8, limit: &Limit, now: u64) {
     let name = client.names.state(&[key], limit);
-    assert_kept(client, &name, limit, model.state(key, limit), at(now));
+    assert_kept(&client.look(&name), limit, model.state(key, limit), at(now));
 }
 
 #[test]

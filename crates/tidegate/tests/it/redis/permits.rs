@@ -69,7 +69,7 @@ fn permits_are_the_core_s() {
                 now = gap.gap.after(now, limit.window_us() / 2);
                 step(client, &mut state, limit, act, permit, now);
                 let name = client.names.state(b"key", limit);
-                assert_kept(client, &name, limit, &state, at(now));
+                assert_kept(&client.look(&name), limit, &state, at(now));
             }
             Ok(())
         });

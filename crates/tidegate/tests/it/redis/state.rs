@@ -4,7 +4,7 @@
 use tidegate::{Algorithm, Limit, Timestamp};
 use tidegate_core::{Entries, State};
 
-use super::client::Client;
+use super::client::Kept;
 
 /// A state as plain numbers.
 #[derive(Debug, PartialEq, Eq)]
@@ -106,10 +106,9 @@ fn plain(state: &State) -> Plain {
 
 /// Compares what is kept under a name with a state that was brought up to `now`: the
 /// same numbers, for as long as they matter; or nothing, where nothing matters.
-pub fn assert_kept(client: &mut Client, name: &[u8], limit: &Limit, state: &State, now: Timestamp) {
-    let kept = client.get(name).map(|raw| parse(&raw, limit));
-    let expires = state.expires_at(limit);
-    let expected = (expires > now).then(|| plain(state));
-    assert_eq!(kept, expected, "{limit} at {now:?}");
-    assert_eq!(expected.is_some(), client.ttl(name) > 0, "{limit} at {now:?}");
+pub fn assert_kept(kept: &Kept, limit: &Limit, state: &State, now: Timestamp) {
+    let expected = (state.expires_at(limit) > now).then(|| plain(state));
+    let value = kept.value.as_ref().map(|raw| parse(raw, limit));
+    assert_eq!(value, expected, "{limit} at {now:?}");
+    assert_eq!(expected.is_some(), kept.ttl_ms > 0, "{limit} at {now:?}");
 }
