@@ -24,10 +24,10 @@ skipped() {
 tell_of_full_disk() {
     local target=${CARGO_TARGET_DIR:-target} free_mib
     [ -d "$target" ] || target=.
-    free_mib=$(df -Pm "$target" | awk 'NR == 2 { print $4 }')
+    free_mib=$(df -Pm "$target" | awk 'NR == 2 { print $4 }') || return 0
     if [ "$free_mib" -lt 1024 ]; then
-        printf '         the disk is full: %s MiB are left; a run from empty fills %s\n' \
-            "$free_mib" "6 GiB"
+        printf '         the disk is nearly full: %s MiB are left, a run from empty takes 6 GiB\n' \
+            "$free_mib"
     fi
 }
 

@@ -23,6 +23,9 @@ impl<const N: usize> Short<N> {
 // Addresses alone are written everywhere.
 #[cfg(feature = "tower")]
 impl<const N: usize> Short<N> {
+    /// The longest text.
+    pub(crate) const MAX: usize = N;
+
     pub(crate) const EMPTY: Self = Short { bytes: [0; N], length: 0 };
 
     /// `None` if it is longer.
@@ -91,12 +94,13 @@ pub(crate) type ShortPrefix = Short<15>;
 
 #[cfg(feature = "tower")]
 impl Short<32> {
-    /// What [`word`](Short::word) gave, of both halves.
+    /// Both halves, as numbers whose lowest byte is the first; zeros behind `length` bytes.
     #[inline(always)]
     pub(crate) fn of_words(first: u128, rest: u128, length: usize) -> Self {
         let mut bytes = [0; 32];
         bytes[..16].copy_from_slice(&first.to_le_bytes());
         bytes[16..].copy_from_slice(&rest.to_le_bytes());
+        debug_assert!(bytes[length..].iter().all(|byte| *byte == 0), "zeros are behind the text");
         Short { bytes, length }
     }
 }
@@ -177,7 +181,9 @@ mod tests {
     fn addresses_are_as_usual() {
         for octet in 0..=u8::MAX {
             for address in [[octet; 4], [1, octet, 22, 0], [octet, 100, 0, 9]].map(Ipv4Addr::from) {
-                assert_eq!(Short::address(address).as_bytes(), address.to_string().as_bytes());
+                let text = Short::address(address);
+                assert_eq!(text.as_bytes(), address.to_string().as_bytes());
+                assert!(text.bytes[text.length..].iter().all(|byte| *byte == 0), "{address}");
             }
         }
     }

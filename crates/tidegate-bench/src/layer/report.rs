@@ -59,7 +59,10 @@ fn bars(results: &Results) -> Vec<Bar> {
     let ratio = |ours, theirs, clients| {
         let added = |subject| Some(&find(results, subject, clients)?.added);
         let pairs = added(ours)?.iter().zip(added(theirs)?);
-        let ratios: Vec<f64> = pairs.map(|(ours, theirs)| ours / theirs).collect();
+        // One that seems to cost nothing was not measured: that does not count for us.
+        let of =
+            |(ours, theirs): (&f64, &f64)| if *theirs > 0.0 { ours / theirs } else { f64::MAX };
+        let ratios: Vec<f64> = pairs.map(of).collect();
         (!ratios.is_empty()).then(|| Figure::of(&ratios).median)
     };
     let pairs = [

@@ -134,13 +134,15 @@ impl Gate {
     #[inline(always)]
     pub(crate) fn enter_own<'q>(
         &self,
-        entering: &OwnEntering<'_>,
+        own: &OwnPolicy,
         key: &Words,
+        units: u64,
         route: impl FnOnce() -> &'q str,
     ) -> Result<Decision, Missed> {
-        let OwnEntering { own, units, .. } = *entering;
         let decision = self.limiter.store().admit(key, own.only_limit(), units)?;
-        self.record_own(entering, &decision, route);
+        let name = key.text();
+        let entering = OwnEntering { own, name: name.as_bytes(), units, begun: None };
+        self.record_own(&entering, &decision, route);
         Ok(decision)
     }
 

@@ -54,7 +54,7 @@ pub(super) struct ByPeer {
 impl ByPeer {
     /// `None` if requests cannot take it. They can where one quick rule counts by
     /// address, and that is the peer's: nobody else is asked or trusted to tell another. Its
-    /// name is short, so that a key fits into [`Words`].
+    /// name, and those of its plans, have up to 14 bytes, so that keys fit into [`Words`].
     pub(super) fn of(core: &Core) -> Option<Self> {
         let [rule] = &*core.rules else { return None };
         let is_peers = core.peer.is_none()
@@ -118,10 +118,7 @@ impl Core {
         }
         let counted = rule.counted(policy);
         let key = by_peer.key(policy, address);
-        let name = key.text();
-        let name = name.as_bytes();
-        let entering = OwnEntering { own: &counted.own, name, units, begun: None };
-        Some(match self.gate.enter_own(&entering, &key, || head().path()) {
+        Some(match self.gate.enter_own(&counted.own, &key, units, || head().path()) {
             Ok(_) if counted.said.is_none() => AtOnce::Alone,
             Ok(decision) => AtOnce::Says(LetIn::new(policy, &decision)),
             Err(missed) => open(Some(missed)),
@@ -246,10 +243,19 @@ mod tests {
         layer.core
     }
 
+    fn named(name: &str) -> Rule {
+        Rule::new(name, ["9 per 1s".parse().expect("a limit")])
+    }
+
+    /// With a plan whose policy is named for both.
+    fn planned(rule: Rule, plan: &str) -> Rule {
+        rule.plan(plan, ["9 per 1s".parse().expect("a limit")]).plan_of(|_| None)
+    }
+
     #[test]
     fn the_shortest_way_is_for_one_rule_by_the_peers_address() {
         type Row = (bool, fn(Rule, Builder) -> Builder);
-        let rows: [Row; 11] = [
+        let rows: [Row; 14] = [
             (true, |rule, builder| builder.rule(rule)),
             (true, |rule, builder| builder.rule(rule.cost(|_| 2).when(|_| true))),
             (true, |rule, builder| builder.rule(rule).headers(Forms::NONE)),
@@ -257,10 +263,7 @@ mod tests {
             (false, |rule, builder| builder.rule(rule.reserve(|_| 1))),
             (false, |rule, builder| builder.rule(rule).peer(|_| None)),
             (false, |rule, builder| builder.rule(rule).max_wait(Duration::from_secs(1))),
-            (false, |rule, builder| {
-                let other = Rule::new("other", ["1 per 1s".parse().expect("a limit")]);
-                builder.rule(rule).rule(other)
-            }),
+            (false, |rule, builder| builder.rule(rule).rule(named("other"))),
             (false, |rule, builder| {
                 let trusted = vec!["10.0.0.0/8".parse().expect("a network")];
                 builder.rule(rule).identity(Identity::new(trusted, 64))
@@ -269,11 +272,10 @@ mod tests {
                 let limits = ["1 per 1s", "9 per 1m"].map(|text| text.parse().expect("a limit"));
                 builder.rule(Rule::new("two-limits", limits))
             }),
-            (false, |rule, builder| {
-                let plan = "a-plan-that-has-no-short-name";
-                let rule = rule.plan(plan, ["9 per 1s".parse().expect("a limit")]);
-                builder.rule(rule.plan_of(|_| None))
-            }),
+            (true, |_, builder| builder.rule(named("fourteen-bytes"))),
+            (false, |_, builder| builder.rule(named("fifteen-byte-s-"))),
+            (true, |rule, builder| builder.rule(planned(rule, "ten-bytes-"))),
+            (false, |rule, builder| builder.rule(planned(rule, "eleven-byte"))),
         ];
         for (number, (expected, build)) in rows.into_iter().enumerate() {
             assert_eq!(core(build).by_peer.is_some(), expected, "row {number}");

@@ -99,6 +99,13 @@ fn texts_are_escaped() {
     let rows = [
         ("plain", "plain"),
         ("a\"b\\c", r#"a\"b\\c"#),
+        // Each alone: what has none of them is written at once.
+        ("a\"b", r#"a\"b"#),
+        ("a\\b", r"a\\b"),
+        ("a\u{1f}b", r"a\u001fb"),
+        ("a ~b", "a ~b"),
+        ("a\u{7f}b", r"a\u007fb"),
+        ("a\u{80}b", r"a\u0080b"),
         ("\n\r\t\0\u{7f}\u{1b}[2J", "\\n\\u000d\\u0009\\u0000\\u007f\\u001b[2J"),
         ("caf\u{e9} \u{1f980}", "caf\u{e9} \u{1f980}"),
         ("\u{85}\u{2028}\u{2029}", r"\u0085\u2028\u2029"),

@@ -48,6 +48,7 @@ impl Words {
     pub(crate) fn join(prefix: &ShortPrefix, text: &Short<16>) -> Self {
         let (begin, word) = (prefix.length(), text.word());
         debug_assert!(begin > 0, "a word cannot be moved by as much as a word");
+        const { assert!(ShortPrefix::MAX < WORD, "nor by more") };
         Words {
             first: prefix.word() | (word << (begin * 8)),
             rest: word >> ((WORD - begin) * 8),
@@ -176,6 +177,7 @@ mod tests {
     #[cfg(feature = "tower")]
     #[test]
     fn joined_is_one_behind_the_other() {
+        let hasher = KeyHasher::new();
         let all = b"abcdefghijklmnopqrstuvwxyz-01234";
         for (first, second) in (1..16).flat_map(|first| (0..=16).map(move |second| (first, second)))
         {
@@ -184,6 +186,7 @@ mod tests {
             let words = Words::join(&prefix, &Short::new(second).expect("no longer than that"));
             let key = [first, second].concat();
             assert_eq!(Some(words), Words::new(&key));
+            assert_eq!(hasher.hash_words(&words), hasher.hash(&key));
             assert_eq!(words.text().as_bytes(), key);
         }
     }

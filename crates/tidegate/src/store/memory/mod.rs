@@ -5,10 +5,11 @@
 //!                               \-> slab, for states that do not fit
 //! ```
 //!
-//! - `one.rs` decides a check on its own, the hot path;
+//! - `hash.rs` hashes keys;
+//! - `one.rs` decides a check on its own, the hot path; `rare.rs` what that is not for;
 //! - `many.rs` decides several at once, all or nothing; `few.rs` does so for the
 //!   common case, a few counters, without the detours;
-//! - `hash.rs` hashes keys; `table.rs` is the block of shards; `shard.rs` finds slots, grows, lets go;
+//! - `table.rs` is the block of shards; `shard.rs` finds slots, grows, lets go;
 //!   `slot.rs` packs a state into one; `slab.rs` holds the rest; `lock.rs` locks;
 //! - `ids.rs` remembers idempotency ids; `forecast.rs` plays a queue through on copies.
 //!

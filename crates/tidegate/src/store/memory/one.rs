@@ -92,7 +92,7 @@ impl MemoryStore {
         self.ask_hashed(self.hash(key), limit, units)
     }
 
-    /// The same for keys whose hash takes a call.
+    /// The same for keys of more than a word.
     #[inline(never)]
     fn ask_long(&self, key: &[u8], limit: &Limit, units: u64) -> Result<Told, CheckError> {
         self.ask_hashed(self.hash(key), limit, units)

@@ -1,11 +1,19 @@
 //! Requests that wait for their turn.
 
+use std::future::{Ready, poll_fn, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
 use tidegate::policy::Mode;
+use tidegate::tower::RateLimitLayer;
+use tower::{Layer, Service};
 
-use super::{ALICE, World, from, rule};
-use crate::futures::{Polled, Started};
+use super::{ALICE, Broken, World, from, rule};
+use crate::common::limiter;
+use crate::futures::{Polled, Started, block_on};
 
 fn world() -> World {
     World::new(|builder| {
@@ -44,6 +52,50 @@ fn a_request_passes_when_its_turn_comes() {
     assert_eq!((second.poll(), world.calls()), (None, 1));
     world.clock.advance(Duration::from_millis(1));
     assert_eq!((second.poll(), world.calls()), (Some(200), 2));
+}
+
+/// Works if it was asked whether it is ready. A clone was not.
+struct Choosy {
+    is_ready: bool,
+}
+
+impl Clone for Choosy {
+    fn clone(&self) -> Self {
+        Choosy { is_ready: false }
+    }
+}
+
+impl Service<Request<()>> for Choosy {
+    type Response = Response<Full<Bytes>>;
+    type Error = Broken;
+    type Future = Ready<Result<Self::Response, Broken>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Broken>> {
+        self.is_ready = true;
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<()>) -> Self::Future {
+        let is_ready = std::mem::take(&mut self.is_ready);
+        ready(if is_ready { Ok(Response::default()) } else { Err(Broken) })
+    }
+}
+
+#[test]
+fn the_service_that_was_ready_is_called() {
+    for max_wait in [None, Some(Duration::from_secs(15))] {
+        let builder = RateLimitLayer::builder().limiter(limiter().0);
+        let mut builder = builder.rule(rule("slow", &["9 per 10s sliding-log"]));
+        if let Some(max_wait) = max_wait {
+            builder = builder.max_wait(max_wait);
+        }
+        let mut service = builder.build().expect("a layer").layer(Choosy { is_ready: false });
+        for _ in 0..3 {
+            block_on(poll_fn(|context| service.poll_ready(context))).expect("it is ready");
+            let response = block_on(service.call(from(ALICE, "/"))).expect("the one that was");
+            assert_eq!(response.status(), 200, "{max_wait:?}");
+        }
+    }
 }
 
 #[test]

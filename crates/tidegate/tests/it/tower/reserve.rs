@@ -1,5 +1,7 @@
 //! Reserve before, commit after.
 
+use std::pin::pin;
+
 use http::Request;
 use tidegate::policy::Mode;
 use tidegate::tower::{Reservation, Rule};
@@ -60,6 +62,10 @@ fn a_failure_refunds_what_was_not_committed() {
     // What was committed is settled, whatever comes then.
     let broken = with(from(ALICE, "/broken"), "x-actual", "30");
     assert_eq!(block_on(world.call(broken)).err(), Some(Broken));
+    assert_eq!(used(&world), 30);
+    // It is refunded when the service fails, not when the future goes.
+    let mut failing = pin!(world.call(from(ALICE, "/broken")));
+    assert_eq!(block_on(&mut failing).err(), Some(Broken));
     assert_eq!(used(&world), 30);
 }
 

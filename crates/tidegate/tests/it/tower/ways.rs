@@ -14,7 +14,7 @@ use tidegate::policy::Template;
 use tidegate::stats::TIMED_EVERY;
 use tidegate::tower::{Builder, RateLimitLayer, Rule};
 
-use super::{ALICE, BOB, World, from, rule, with};
+use super::{ALICE, World, from, rule, with};
 use crate::common::limiter;
 
 fn world(build: impl FnOnce(Builder) -> Builder) -> World {
@@ -44,11 +44,15 @@ const WAYS: [Way; 5] = [
 
 #[test]
 fn every_way_counts_alike() {
-    let long = "a-name-so-long-that-its-prefix-is-not-short";
+    // The longest prefix that is short, and one that is not.
+    let names = ["fourteen-bytes", "a-name-so-long-that-its-prefix-is-not-short"];
     for (way, build) in WAYS {
-        for (name, algorithm) in
-            [("api", "sliding-counter"), ("api", "token-bucket"), (long, "sliding-counter")]
-        {
+        for (name, algorithm) in [
+            ("api", "sliding-counter"),
+            ("api", "token-bucket"),
+            (names[0], "sliding-counter"),
+            (names[1], "sliding-counter"),
+        ] {
             let limit = format!("100 per 366d {algorithm}");
             let world = world(|builder| build(rule(name, &[&limit]), builder));
             for left in (0..100).rev() {
@@ -58,15 +62,35 @@ fn every_way_counts_alike() {
                 assert!(said.starts_with(&format!("\"{name}\";r={left};t=")), "{way}: {said}");
             }
             assert_eq!(world.status(from(ALICE, "/")), 429, "{way}, {limit}");
-            assert_eq!(world.status(from(BOB, "/")), 200, "{way}, {limit}");
+            // The longest address there is.
+            assert_eq!(world.status(from([255; 4], "/")), 200, "{way}, {limit}");
             assert_eq!(world.left(name, "192.0.2.1"), 0, "{way}, {limit}");
-            assert_eq!(world.left(name, "192.0.2.2"), 99, "{way}, {limit}");
+            assert_eq!(world.left(name, "255.255.255.255"), 99, "{way}, {limit}");
             let all = world.layer.stats().series();
             let series = all.iter().find(|one| &*one.policy == name).expect("its counts");
             let (allowed, refused) = (series.allowed.iter().sum(), series.refused.iter().sum());
             // Near are those that left 5 or fewer.
             assert_eq!((allowed, refused, series.near), (101_u64, 1_u64, 6), "{way}, {limit}");
         }
+    }
+}
+
+#[test]
+fn a_plan_counts_under_its_own_name() {
+    for (way, build) in &WAYS[..4] {
+        // The same as the rule's own: only the name tells them apart.
+        let limit = "10000 per 366d";
+        let rule = rule("api", &[limit])
+            .plan("large", [limit.parse().expect("a limit")])
+            .plan_of(|head| head.header("x-plan").map(|plan| plan.to_owned().into()));
+        let world = world(|builder| build(rule, builder));
+        for _ in 0..1_000 {
+            assert_eq!(world.status(from(ALICE, "/")), 200, "{way}");
+            assert_eq!(world.status(with(from(ALICE, "/"), "x-plan", "large")), 200, "{way}");
+            assert_eq!(world.status(with(from(ALICE, "/"), "x-plan", "large")), 200, "{way}");
+        }
+        let left = ["api", "api.large"].map(|name| world.left(name, "192.0.2.1"));
+        assert_eq!(left, [9_000, 8_000], "{way}");
     }
 }
 
