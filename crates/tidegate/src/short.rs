@@ -23,9 +23,6 @@ impl<const N: usize> Short<N> {
 // Addresses alone are written everywhere.
 #[cfg(feature = "tower")]
 impl<const N: usize> Short<N> {
-    /// The longest text.
-    pub(crate) const MAX: usize = N;
-
     pub(crate) const EMPTY: Self = Short { bytes: [0; N], length: 0 };
 
     /// `None` if it is longer.
@@ -41,15 +38,6 @@ impl<const N: usize> Short<N> {
     #[inline(always)]
     pub(crate) const fn length(&self) -> usize {
         self.length
-    }
-
-    /// All of it, as a number whose lowest byte is the first.
-    #[inline(always)]
-    pub(crate) fn word(&self) -> u128 {
-        const { assert!(N <= 16, "a word has sixteen bytes") };
-        let mut bytes = [0; 16];
-        bytes[..N].copy_from_slice(&self.bytes);
-        u128::from_le_bytes(bytes)
     }
 
     /// Adds a text; `None` if there is no room for as much as there could be of it.
@@ -88,18 +76,24 @@ fn two_octets(first: u8, second: u8) -> (u64, u32) {
     (text, bits + u32::from(second_length) * 8)
 }
 
-/// What keys begin with, where that is not long.
 #[cfg(feature = "tower")]
-pub(crate) type ShortPrefix = Short<15>;
+impl Short<16> {
+    /// All of it, as a number whose lowest byte is the first.
+    #[inline(always)]
+    pub(crate) fn word(&self) -> u128 {
+        u128::from_le_bytes(self.bytes)
+    }
+}
 
 #[cfg(feature = "tower")]
-impl Short<32> {
-    /// Both halves, as numbers whose lowest byte is the first; zeros behind `length` bytes.
+impl Short<48> {
+    /// What such numbers are, one behind the other; zeros behind `length` bytes.
     #[inline(always)]
-    pub(crate) fn of_words(first: u128, rest: u128, length: usize) -> Self {
-        let mut bytes = [0; 32];
-        bytes[..16].copy_from_slice(&first.to_le_bytes());
-        bytes[16..].copy_from_slice(&rest.to_le_bytes());
+    pub(crate) fn of_words(words: [u128; 3], length: usize) -> Self {
+        let mut bytes = [0; 48];
+        for (place, word) in bytes.as_chunks_mut().0.iter_mut().zip(words) {
+            *place = word.to_le_bytes();
+        }
         debug_assert!(bytes[length..].iter().all(|byte| *byte == 0), "zeros are behind the text");
         Short { bytes, length }
     }

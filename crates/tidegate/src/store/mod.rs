@@ -16,9 +16,9 @@ pub(crate) use memory::BATCH;
 #[cfg(feature = "policies")]
 pub(crate) use memory::Missed;
 pub(crate) use memory::Told;
-#[cfg(feature = "tower")]
-pub(crate) use memory::Words;
 pub use memory::{MemoryOptions, MemoryStats, MemoryStore, OutOfMemory, WhenFull};
+#[cfg(feature = "tower")]
+pub(crate) use memory::{Prefix, Words};
 
 /// All that is asked of a store at once.
 #[derive(Clone, Copy, Debug)]

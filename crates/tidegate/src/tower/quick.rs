@@ -23,9 +23,9 @@ use super::head::Head;
 use super::passing::Passing;
 use super::ready::{Counted, Name, NoAddress, Ready};
 use crate::gate::{Answer, Entered, OwnEntering, Rules};
-use crate::short::{Short, ShortPrefix};
+use crate::short::Short;
 use crate::stats::{Outcome, is_timed};
-use crate::store::{Missed, Words};
+use crate::store::{Missed, Prefix, Words};
 
 /// What goes with a request that was let in this way.
 pub(super) struct Quick {
@@ -47,14 +47,14 @@ pub(super) struct LetIn {
 /// What is known beforehand of the shortest way.
 pub(super) struct ByPeer {
     /// What keys begin with in the store: under the rule's own policy, and under its plans'.
-    own: ShortPrefix,
-    plans: Box<[ShortPrefix]>,
+    own: Prefix,
+    plans: Box<[Prefix]>,
 }
 
 impl ByPeer {
     /// `None` if requests cannot take it. They can where one quick rule counts by
     /// address, and that is the peer's: nobody else is asked or trusted to tell another. Its
-    /// name, and those of its plans, have up to 14 bytes, so that keys fit into [`Words`].
+    /// name, and those of its plans, have up to 30 bytes, so that keys fit into [`Words`].
     pub(super) fn of(core: &Core) -> Option<Self> {
         let [rule] = &*core.rules else { return None };
         let is_peers = core.peer.is_none()
@@ -63,7 +63,7 @@ impl ByPeer {
         if !(is_peers && core.is_immediate() && rule.is_quick()) {
             return None;
         }
-        let mut prefixes = rule.policies().map(|own| Short::new(own.prefix()));
+        let mut prefixes = rule.policies().map(|own| Prefix::new(own.prefix()));
         Some(ByPeer { own: prefixes.next()??, plans: prefixes.collect::<Option<_>>()? })
     }
 
@@ -71,7 +71,7 @@ impl ByPeer {
     #[inline(always)]
     fn key(&self, policy: usize, address: Ipv4Addr) -> Words {
         let plan = policy.checked_sub(1).and_then(|index| self.plans.get(index));
-        Words::join(plan.unwrap_or(&self.own), &Short::address(address))
+        plan.unwrap_or(&self.own).join(&Short::address(address))
     }
 }
 
@@ -272,10 +272,10 @@ mod tests {
                 let limits = ["1 per 1s", "9 per 1m"].map(|text| text.parse().expect("a limit"));
                 builder.rule(Rule::new("two-limits", limits))
             }),
-            (true, |_, builder| builder.rule(named("fourteen-bytes"))),
-            (false, |_, builder| builder.rule(named("fifteen-byte-s-"))),
-            (true, |rule, builder| builder.rule(planned(rule, "ten-bytes-"))),
-            (false, |rule, builder| builder.rule(planned(rule, "eleven-byte"))),
+            (true, |_, builder| builder.rule(named("a-name-that-is-of-thirty-bytes"))),
+            (false, |_, builder| builder.rule(named("a-name-that-is-of-one-byte-more"))),
+            (true, |rule, builder| builder.rule(planned(rule, "this-is-of-twenty-six-byte"))),
+            (false, |rule, builder| builder.rule(planned(rule, "this-is-of-twenty-seven-byt"))),
         ];
         for (number, (expected, build)) in rows.into_iter().enumerate() {
             assert_eq!(core(build).by_peer.is_some(), expected, "row {number}");

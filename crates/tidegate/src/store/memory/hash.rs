@@ -1,6 +1,6 @@
 //! How keys are hashed: by foldhash, seeded anew in every process.
 //!
-//! Keys of up to 31 bytes are hashed as numbers, not as bytes. Who puts a key together in
+//! Keys of up to 47 bytes are hashed as numbers, not as bytes. Who puts a key together in
 //! registers can so hash it there: bytes that were just stored in pieces cannot be loaded across
 //! them before all are out of the processor, and to wait for that takes longer than to hash.
 
@@ -11,7 +11,7 @@ use foldhash::SharedSeed;
 use foldhash::quality::SeedableRandomState;
 
 #[cfg(feature = "tower")]
-use crate::short::{Short, ShortPrefix};
+use crate::short::Short;
 
 /// Bytes of a word.
 const WORD: usize = 16;
@@ -19,11 +19,10 @@ const WORD: usize = 16;
 /// Keys up to this long are one word, with their length in its last byte.
 pub(super) const ONE_WORD: usize = WORD - 1;
 
-/// A key of less than two words: its first bytes and the rest, with zeros behind them.
+/// A key of less than three words, with zeros behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Words {
-    first: u128,
-    rest: u128,
+    words: [u128; 3],
     length: usize,
 }
 
@@ -32,36 +31,66 @@ impl Words {
     #[inline(always)]
     fn new(key: &[u8]) -> Option<Self> {
         let length = key.len();
-        if length <= ONE_WORD {
-            return Some(Words { first: one_word(key), rest: 0, length });
-        }
-        let (first, last) = (key.first_chunk()?, key.last_chunk()?);
-        let twice = (2 * WORD).checked_sub(length).filter(|twice| *twice > 0)?;
-        // What both have is in the first.
-        let rest = (u128::from_le_bytes(*last) >> 8) >> ((twice - 1) * 8);
-        Some(Words { first: u128::from_le_bytes(*first), rest, length })
-    }
-
-    /// A text behind a prefix, which is not empty.
-    #[cfg(feature = "tower")]
-    #[inline(always)]
-    pub(crate) fn join(prefix: &ShortPrefix, text: &Short<16>) -> Self {
-        let (begin, word) = (prefix.length(), text.word());
-        debug_assert!(begin > 0, "a word cannot be moved by as much as a word");
-        const { assert!(ShortPrefix::MAX < WORD, "nor by more") };
-        Words {
-            first: prefix.word() | (word << (begin * 8)),
-            rest: word >> ((WORD - begin) * 8),
-            length: begin + text.length(),
-        }
+        let words = match (length / WORD, key.as_chunks().0) {
+            (0, _) => [one_word(key), 0, 0],
+            (1, [first, ..]) => [u128::from_le_bytes(*first), last_word(key)?, 0],
+            (2, [first, second, ..]) => {
+                [u128::from_le_bytes(*first), u128::from_le_bytes(*second), last_word(key)?]
+            }
+            _ => return None,
+        };
+        Some(Words { words, length })
     }
 
     /// The key again.
     #[cfg(feature = "tower")]
     #[inline(always)]
-    pub(crate) fn text(&self) -> Short<32> {
-        Short::of_words(self.first, self.rest, self.length)
+    pub(crate) fn text(&self) -> Short<48> {
+        Short::of_words(self.words, self.length)
     }
+}
+
+/// What keys begin with, of less than two words.
+#[cfg(feature = "tower")]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Prefix(Words);
+
+#[cfg(feature = "tower")]
+impl Prefix {
+    /// `None` if it is too long.
+    pub(crate) fn new(text: &[u8]) -> Option<Self> {
+        Words::new(text).filter(|words| words.length < 2 * WORD).map(Prefix)
+    }
+
+    /// The key that has a text behind it.
+    #[inline(always)]
+    pub(crate) fn join(&self, text: &Short<16>) -> Words {
+        let Prefix(Words { words: [first, second, _], length }) = *self;
+        let word = text.word();
+        let words = if length < WORD {
+            let (word, rest) = moved(word, length);
+            [first | word, rest, 0]
+        } else {
+            let (word, rest) = moved(word, length - WORD);
+            [first, second | word, rest]
+        };
+        Words { words, length: length + text.length() }
+    }
+}
+
+/// A word that begins so many bytes later, and what is then in the next one.
+#[cfg(feature = "tower")]
+#[inline(always)]
+fn moved(word: u128, bytes: usize) -> (u128, u128) {
+    (word << (bytes * 8), (word >> 8) >> ((WORD - 1 - bytes) * 8))
+}
+
+/// What is behind the whole words of a key that has any.
+#[inline(always)]
+fn last_word(key: &[u8]) -> Option<u128> {
+    let last = u128::from_le_bytes(*key.last_chunk()?);
+    // Without what is in the one before.
+    Some((last >> 8) >> ((WORD - 1 - key.len() % WORD) * 8))
 }
 
 /// A key of less than a word, with zeros behind it.
@@ -92,28 +121,39 @@ impl KeyHasher {
 
     #[inline(always)]
     pub(super) fn hash(&self, key: &[u8]) -> u64 {
-        match Words::new(key) {
-            Some(words) => self.hash_words(&words),
-            None => self.hash_long(key),
+        if key.len() <= ONE_WORD {
+            return self.hash_words(&Words { words: [one_word(key), 0, 0], length: key.len() });
         }
+        self.hash_long(key)
     }
 
     /// The same for a key that is in words already.
     #[inline(always)]
-    pub(super) fn hash_words(&self, words: &Words) -> u64 {
+    pub(super) fn hash_words(&self, key: &Words) -> u64 {
         let mut hasher = self.0.build_hasher();
+        let [first, second, third] = key.words;
         // Zeros may be part of a key; its length tells them from those behind it.
-        let length = (words.length as u128) << ((WORD - 1) * 8);
-        if words.length <= ONE_WORD {
-            hasher.write_u128(words.first | length);
-        } else {
-            hasher.write_u128(words.first);
-            hasher.write_u128(words.rest | length);
+        let length = (key.length as u128) << ((WORD - 1) * 8);
+        match key.length / WORD {
+            0 => hasher.write_u128(first | length),
+            1 => {
+                hasher.write_u128(first);
+                hasher.write_u128(second | length);
+            }
+            _ => {
+                hasher.write_u128(first);
+                hasher.write_u128(second);
+                hasher.write_u128(third | length);
+            }
         }
         hasher.finish()
     }
 
+    #[inline(never)]
     fn hash_long(&self, key: &[u8]) -> u64 {
+        if let Some(words) = Words::new(key) {
+            return self.hash_words(&words);
+        }
         let mut hasher = self.0.build_hasher();
         hasher.write(key);
         hasher.finish()
@@ -140,14 +180,14 @@ mod tests {
 
     #[test]
     fn words_are_the_key() {
-        let all: Vec<u8> = (1..=40).collect();
+        let all: Vec<u8> = (1..=60).collect();
         for length in 0..all.len() {
             let key = &all[..length];
             let Some(words) = Words::new(key) else {
-                assert!(length >= 2 * WORD, "{length}");
+                assert!(length >= 3 * WORD, "{length}");
                 continue;
             };
-            let bytes = [words.first.to_le_bytes(), words.rest.to_le_bytes()].concat();
+            let bytes = words.words.map(u128::to_le_bytes).concat();
             assert_eq!((&bytes[..length], words.length), (key, length));
             assert!(bytes[length..].iter().all(|byte| *byte == 0), "{length}: {bytes:?}");
         }
@@ -158,7 +198,7 @@ mod tests {
         let hasher = KeyHasher::new();
         let mut hashes = HashSet::new();
         let mut keys = HashSet::new();
-        for length in 0..48 {
+        for length in 0..60 {
             // Zeros are as good as any other byte, at every place.
             for place in 0..=length {
                 for byte in [0, 1, b'.', 0xff] {
@@ -179,15 +219,16 @@ mod tests {
     fn joined_is_one_behind_the_other() {
         let hasher = KeyHasher::new();
         let all = b"abcdefghijklmnopqrstuvwxyz-01234";
-        for (first, second) in (1..16).flat_map(|first| (0..=16).map(move |second| (first, second)))
+        for (first, second) in (0..32).flat_map(|first| (0..=16).map(move |second| (first, second)))
         {
             let (first, second) = (&all[..first], &all[..second]);
-            let prefix = Short::new(first).expect("no longer than that");
-            let words = Words::join(&prefix, &Short::new(second).expect("no longer than that"));
+            let prefix = Prefix::new(first).expect("no longer than that");
+            let words = prefix.join(&Short::new(second).expect("no longer than that"));
             let key = [first, second].concat();
             assert_eq!(Some(words), Words::new(&key));
             assert_eq!(hasher.hash_words(&words), hasher.hash(&key));
             assert_eq!(words.text().as_bytes(), key);
         }
+        assert!(Prefix::new(all).is_none());
     }
 }

@@ -42,9 +42,9 @@ use std::time::Duration;
 
 use tidegate_core::{Limit, PermitId, Timestamp};
 
-#[cfg(feature = "tower")]
-pub(crate) use self::hash::Words;
 use self::hash::{KeyHasher, random_bits};
+#[cfg(feature = "tower")]
+pub(crate) use self::hash::{Prefix, Words};
 use self::ids::Ids;
 use self::many::OBSERVER;
 #[cfg(feature = "policies")]
