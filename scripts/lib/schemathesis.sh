@@ -1,5 +1,13 @@
 # The description at /openapi.json, tried against the server it describes. Sourced by scripts/test.
 
+install_schemathesis() {
+    local venv=${CARGO_TARGET_DIR:-target}/schemathesis
+    if [ ! -x "$venv/bin/schemathesis" ]; then
+        python3 -m venv "$venv"
+        "$venv/bin/pip" install --quiet --disable-pip-version-check 'schemathesis>=4.32,<5'
+    fi
+}
+
 # described_api : generates requests from the description, sound and unsound, and
 # sends them to a running server. A 5xx, an answer that is not as described, or
 # bad input that is let through fails. Three checks are left out because they know
@@ -8,10 +16,6 @@
 described_api() {
     local target=${CARGO_TARGET_DIR:-target}
     local venv="$target/schemathesis" log="$target/schemathesis.log"
-    if [ ! -x "$venv/bin/schemathesis" ]; then
-        python3 -m venv "$venv"
-        "$venv/bin/pip" install --quiet 'schemathesis>=4.32,<5'
-    fi
     build
     # What an earlier run wrote names a server that is gone.
     rm -f "$log" "$log.out"

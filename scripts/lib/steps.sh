@@ -1,48 +1,106 @@
 # Named steps with a summary at the end. Sourced by scripts/test.
 
+names=()
+declare -A description command installers
 summary=()
 running=""
+finished=no
 
-# step NAME COMMAND... : runs a command under a heading; the first that fails ends the script.
-step() {
-    running=$1
-    shift
-    local started=$SECONDS
-    printf '\n== %s\n' "$running"
-    "$@"
-    summary+=("ok       $running ($((SECONDS - started)) s)")
+# define NAME DESCRIPTION COMMAND [INSTALLER...] : adds a step. Its installers run before its command;
+# they may run again, and must then find that everything is there.
+define() {
+    names+=("$1")
+    description[$1]=$2
+    command[$1]=$3
+    installers[$1]=${*:4}
+}
+
+list_steps() {
+    local name
+    for name in "${names[@]}"; do
+        printf '%-15s %s\n' "$name" "${description[$name]}"
+    done
+    finished=quietly
+}
+
+usage_error() {
+    printf 'scripts/test: %s; usage: scripts/test [fast | --list | NAME...], names are:\n' "$1" >&2
+    list_steps >&2
+    exit 2
+}
+
+# run_steps NAME... : runs steps in order; the first that fails ends the script.
+run_steps() {
+    local name log
+    for name in "$@"; do
+        if [ -z "${description[$name]:-}" ]; then usage_error "unknown step \"$name\""; fi
+    done
+    # Downloads overlap with compiling. A step that needs them waits, then runs its installers
+    # again for the variables they export, and to show what failed.
+    log=$(mktemp)
+    install_for "$@" >"$log" 2>&1 &
+    local downloads=$!
+    for name in "$@"; do
+        running=$name
+        local started=$SECONDS
+        printf '\n== %s: %s\n' "$name" "${description[$name]}"
+        if [ -n "${installers[$name]}" ]; then
+            wait "$downloads" || true
+            install_for "$name"
+        fi
+        ${command[$name]}
+        if [ -n "$running" ]; then summary+=("ok       $name ($((SECONDS - started)) s)"); fi
+        running=""
+    done
+    wait "$downloads" || true
+    rm -f "$log"
+    finished=yes
+}
+
+# install_for NAME... : runs the installers of these steps, each once.
+install_for() {
+    local name installer
+    local -A done=()
+    for name in "$@"; do
+        for installer in ${installers[$name]}; do
+            if [ -z "${done[$installer]:-}" ]; then
+                done[$installer]=yes
+                "$installer"
+            fi
+        done
+    done
+}
+
+# skip REASON : called by a step that cannot run here; the summary shows it.
+skip() {
+    printf 'skipped: %s\n' "$1"
+    summary+=("skipped  $running: $1")
     running=""
 }
 
-# skipped NAME WHY : says aloud what was not done.
-skipped() {
-    printf '\n== %s: skipped, %s\n' "$1" "$2"
-    summary+=("skipped  $1: $2")
-}
-
-# A compiler that cannot write says so far above, if at all.
-tell_of_full_disk() {
+# The compiler's own message about a full disk is easily missed.
+report_full_disk() {
     local target=${CARGO_TARGET_DIR:-target} free_mib
     [ -d "$target" ] || target=.
     free_mib=$(df -Pm "$target" | awk 'NR == 2 { print $4 }') || return 0
     if [ "$free_mib" -lt 1024 ]; then
-        printf '         the disk is nearly full: %s MiB are left, a run from empty takes 6 GiB\n' \
-            "$free_mib"
+        printf '         the disk is nearly full: %s MiB left; a run from empty takes 6 GiB\n' "$free_mib"
     fi
 }
 
-# Set as the EXIT trap, so that a failure is summed up too.
+# Set as the EXIT trap, so that a failed run has a summary too.
 print_summary() {
     local status=$?
+    if [ "$finished" = quietly ]; then exit "$status"; fi
     printf '\n== summary\n'
     if [ "${#summary[@]}" -gt 0 ]; then
         printf '%s\n' "${summary[@]}"
     fi
     if [ "$status" -ne 0 ]; then
         printf 'FAILED   %s\n' "${running:-set-up}"
-        tell_of_full_disk
+        report_full_disk
     else
-        printf 'all steps passed\n'
+        printf 'all steps passed in %s s\n' "$SECONDS"
     fi
     exit "$status"
 }
