@@ -4,12 +4,16 @@
 //! Denials are logged from the stream of denials ([`Stats::events`]), not where
 //! they happen: the stream is already held to so many per policy and second, and
 //! a log that cannot keep up misses some and says how many instead of making
-//! requests wait.
+//! requests wait. Lines are written by a thread of their own, see `logs/writer.rs`:
+//! nothing that serves requests waits for the reader of standard error.
 //!
 //! [`Stats::events`]: tidegate::stats::Stats::events
 
+mod writer;
+
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::fmt;
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal};
 use std::sync::Arc;
 
 use clap::ValueEnum;
@@ -17,6 +21,9 @@ use tidegate::stats::{Denial, Events, Outcome, Text, Told, TooManySubscribers};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, fmt as lines};
+
+use self::writer::Lines;
+pub use self::writer::{dropped, print};
 
 /// What is logged when `RUST_LOG` is not set.
 const DEFAULT_FILTER: &str = "info";
@@ -36,6 +43,8 @@ pub enum LogFormat {
 pub enum LogError {
     /// `RUST_LOG` is not understood.
     Filter { text: String, why: String },
+    /// The thread that writes lines cannot be started.
+    Writer(io::Error),
     /// The exporter of spans cannot be set up.
     #[cfg(feature = "otlp")]
     Export(String),
@@ -51,6 +60,7 @@ impl fmt::Display for LogError {
                     "RUST_LOG=\"{text}\" is not understood: {why}\n  help: use a level (error, warn, info, debug, trace) or e.g. info,tidegate=debug"
                 )
             }
+            LogError::Writer(error) => write!(f, "logging cannot start: {error}"),
             #[cfg(feature = "otlp")]
             LogError::Export(why) => {
                 write!(
@@ -64,50 +74,73 @@ impl fmt::Display for LogError {
 
 impl std::error::Error for LogError {}
 
-/// Keeps logging going; when dropped, what is still to be exported is sent.
-#[must_use = "what is to be exported is sent when it is dropped"]
+/// Keeps logging going. When dropped, spans are exported and the last lines written, both
+/// within a bounded time.
+#[must_use = "the last lines are written when it is dropped"]
 pub struct Logging {
+    lines: Arc<Lines>,
     #[cfg(feature = "otlp")]
     _exporter: Option<otlp::Exporter>,
+}
+
+impl Drop for Logging {
+    fn drop(&mut self) {
+        self.lines.flush();
+    }
 }
 
 /// Starts logging for the whole process.
 ///
 /// # Errors
-/// When `RUST_LOG` or the exporter's settings make no sense.
+/// When `RUST_LOG` or the exporter's settings make no sense, or there is no thread to write
+/// lines.
 pub fn start(format: LogFormat) -> Result<Logging, LogError> {
     let text = std::env::var("RUST_LOG").unwrap_or_default();
     let text = if text.is_empty() { DEFAULT_FILTER } else { &text };
     let filter = EnvFilter::try_new(text)
         .map_err(|error| LogError::Filter { text: text.to_owned(), why: error.to_string() })?;
+    let lines = Lines::start().map_err(LogError::Writer)?;
+    std::panic::set_hook(Box::new(log_panic));
     let registry = tracing_subscriber::registry();
+    let written = written(format, Arc::clone(&lines)).with_filter(filter);
     #[cfg(feature = "otlp")]
     {
         let exporter = otlp::Exporter::from_environment()?;
         let spans = exporter.as_ref().map(otlp::Exporter::layer);
-        let _ = registry.with(spans).with(written(format).with_filter(filter)).try_init();
-        Ok(Logging { _exporter: exporter })
+        let _ = registry.with(spans).with(written).try_init();
+        Ok(Logging { lines, _exporter: exporter })
     }
     #[cfg(not(feature = "otlp"))]
     {
         // It only fails where somebody else logs already, as in a test.
-        let _ = registry.with(written(format).with_filter(filter)).try_init();
-        Ok(Logging {})
+        let _ = registry.with(written).try_init();
+        Ok(Logging { lines })
     }
 }
 
 /// The layer that writes lines.
-fn written<S>(format: LogFormat) -> Box<dyn Layer<S> + Send + Sync>
+fn written<S>(format: LogFormat, lines: Arc<Lines>) -> Box<dyn Layer<S> + Send + Sync>
 where
     S: tracing::Subscriber + for<'a> tracing_subscriber::registry::LookupSpan<'a>,
 {
-    let layer = lines::layer().with_writer(std::io::stderr);
+    // A line that cannot be formatted is dropped: the layer would report it on standard
+    // error, and wait for the reader.
+    let layer = lines::layer().with_writer(lines).log_internal_errors(false);
     match format {
         LogFormat::Text => {
-            let ansi = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+            let ansi = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
             layer.with_ansi(ansi).boxed()
         }
         LogFormat::Json => layer.json().flatten_event(true).boxed(),
+    }
+}
+
+/// Logs a panic. The standard hook writes to standard error and waits for its reader.
+fn log_panic(panic: &std::panic::PanicHookInfo<'_>) {
+    let backtrace = Backtrace::capture();
+    match backtrace.status() {
+        BacktraceStatus::Captured => tracing::error!(%backtrace, "{panic}"),
+        _ => tracing::error!("{panic}"),
     }
 }
 

@@ -52,7 +52,8 @@ fn main() -> ExitCode {
         Command::Serve(args) => match serve::run(&args) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
-                eprintln!("error: {error}");
+                // Signals may be handled by now, and then SIGTERM does not end a blocked write.
+                logs::print(std::io::stderr(), format!("error: {error}\n"));
                 ExitCode::FAILURE
             }
         },

@@ -12,6 +12,7 @@ use super::AdminState;
 use super::exposition::{Exposition, Kind};
 use super::facts::{Facts, Front, Reload};
 use super::process::Process;
+use crate::logs;
 
 /// The page.
 pub fn page(state: &AdminState) -> String {
@@ -231,6 +232,12 @@ fn server(page: &mut Exposition, facts: &Facts, stats: &Stats) {
         Kind::Gauge,
         "Readers of the stream of denials; the log is one.",
         stats.events().subscribers(),
+    );
+    page.single(
+        "tidegate_log_lines_dropped_total",
+        Kind::Counter,
+        "Log lines dropped because standard error was not read fast enough.",
+        logs::dropped(),
     );
 }
 

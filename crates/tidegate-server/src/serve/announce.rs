@@ -1,7 +1,6 @@
 //! What is printed at the start: what is served, where, and what to try.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use tidegate::config::Config;
@@ -10,6 +9,7 @@ use super::Bound;
 use super::settings::{FrontName, secret_of};
 use super::source::Source;
 use crate::access::Access;
+use crate::logs;
 
 /// What is known once the sockets are bound.
 pub struct Announced {
@@ -47,19 +47,23 @@ impl Announced {
         Announced { text, command: http.and_then(|(_, bound)| bound).and_then(command) }
     }
 
-    /// Prints it. A reader that has gone away does not matter.
+    /// Prints it. A reader that is stalled or gone does not stop the server.
     pub fn print(mut self, exposed: &[FrontName]) {
         if let Some(command) = &self.command {
             let _ = writeln!(self.text, "{command}");
         }
+        let mut warnings = String::new();
         for front in exposed {
-            eprintln!(
+            let _ = writeln!(
+                warnings,
                 "WARNING: --insecure-no-auth: whoever can reach --{} needs no secret",
                 front.name()
             );
         }
-        let mut stdout = std::io::stdout().lock();
-        let _ = stdout.write_all(self.text.as_bytes()).and_then(|()| stdout.flush());
+        if !warnings.is_empty() {
+            logs::print(std::io::stderr(), warnings);
+        }
+        logs::print(std::io::stdout(), self.text);
     }
 }
 

@@ -111,11 +111,7 @@ fn decisions() {
     let server = Start::new("envoy-decisions-server").env("TIDEGATE_ENVOY_CONFIG", &files.path(""));
     let server = server.run();
     assert!(server.printed.contains("5 policies from "), "{}", server.printed);
-    assert!(
-        server.log().contains("messaging.yaml:8: descriptors[1].detailed_metric: "),
-        "{}",
-        server.log()
-    );
+    server.logged("messaging.yaml:8: descriptors[1].detailed_metric: ");
     let marketing: &[(&str, &str)] = &[("message_type", "marketing"), ("to_number", "1")];
     let number: &[(&str, &str)] = &[("to_number", "1")];
     for remaining in [2, 1, 0] {

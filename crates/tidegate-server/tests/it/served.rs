@@ -57,7 +57,7 @@ impl Start {
         &self.files
     }
 
-    fn command(&self) -> Command {
+    pub fn command(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("TIDEGATE_")) {
             command.env_remove(name);
@@ -69,10 +69,15 @@ impl Start {
 
     /// Starts it and waits for its addresses.
     pub fn run(self) -> Server {
+        let log = File::create(self.files.path("stderr")).expect("a file");
+        self.run_with_stderr(log)
+    }
+
+    /// Starts it with this as standard error and waits for its addresses.
+    pub fn run_with_stderr(self, stderr: impl Into<Stdio>) -> Server {
         let log = self.files.path("stderr");
-        let mut command = self.command();
-        let mut child =
-            command.stderr(File::create(&log).expect("a file")).spawn().expect("the binary starts");
+        let child = self.command().stderr(stderr).spawn();
+        let mut child = child.expect("the binary starts");
         let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
         let mut server = Server {
             child,
@@ -135,6 +140,21 @@ impl Drop for Server {
 }
 
 impl Server {
+    /// One whose output is not read, with its admin front at a known address.
+    pub fn listening(child: Child, start: Start, admin: SocketAddr) -> Self {
+        let log = start.files.path("stderr");
+        Server {
+            child,
+            http: None,
+            grpc: None,
+            resp: None,
+            admin: Some(admin),
+            printed: String::new(),
+            log,
+            files: start.files,
+        }
+    }
+
     pub fn http(&self) -> SocketAddr {
         self.http.expect("HTTP is on")
     }
@@ -154,6 +174,12 @@ impl Server {
     /// What it has written to standard error.
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).expect("its log")
+    }
+
+    /// Its log, once that contains this.
+    #[track_caller]
+    pub fn logged(&self, part: &str) -> String {
+        wait_for(|| Some(self.log()).filter(|log| log.contains(part)))
     }
 
     pub fn signal(&self, name: &str) {

@@ -4,6 +4,7 @@ mod bounds;
 mod ends;
 mod reloads;
 mod secrets;
+mod stalled;
 mod starts;
 mod streams;
 

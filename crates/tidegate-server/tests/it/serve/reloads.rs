@@ -50,8 +50,7 @@ fn an_invalid_file_is_refused_and_the_old_one_stays() {
     server.files.write("tidegate.yaml", config("10 per fortnight"));
     wait_for(|| (reloads(&server, "refused") == 1).then_some(()));
     assert_eq!(left(&server, "alice"), (10, 9));
-    let log = server.log();
-    assert!(log.contains("the config was not reloaded, the old one stays"), "{log}");
+    let log = server.logged("the config was not reloaded, the old one stays");
     assert!(log.contains("fortnight"), "{log}");
     let stats = || server.admin_get("/admin/v1/stats").json()["reloads"].clone();
     let told = stats();
@@ -138,8 +137,7 @@ fn a_pipe_is_not_read_again() {
     writer.join().expect("it was read");
     server.signal("-HUP");
     wait_for(|| (reloads(&server, "refused") == 1).then_some(()));
-    let log = server.log();
-    assert!(log.contains("this is no file, and can be read only once"), "{log}");
+    server.logged("this is no file, and can be read only once");
     assert_eq!(left(&server, "alice"), (10, 10));
     server.signal("-TERM");
     assert_eq!(server.ended(), 0);

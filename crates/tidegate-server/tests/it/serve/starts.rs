@@ -55,7 +55,8 @@ fn misspelt_variables_are_named() {
     let start = start.env("TIDEGATE_SERVICE_HOST", "10.0.0.1");
     let start = start.env("TIDEGATE_PORT_80_TCP", "tcp://10.0.0.1:80");
     let start = start.env("TIDEGATE_ADMIN_PORT", "tcp://10.0.0.1:90").env("TIDEGATE_PORT", "9000");
-    let log = start.env("TIDEGATE_ADMIN_TOKEN", "secret").run().log();
+    // The last of them, by name.
+    let log = start.env("TIDEGATE_ADMIN_TOKEN", "secret").run().logged("TIDEGATE_SPEED");
     let warned: Vec<&str> = log
         .lines()
         .filter_map(|line| Some(line.split_once("WARN ")?.1.split_once(": ")?.1))
