@@ -22,6 +22,9 @@ pub enum Front {
 impl Front {
     pub const ALL: [Front; 4] = [Front::Http, Front::Grpc, Front::Resp, Front::Admin];
 
+    /// The fronts that speak HTTP/2.
+    pub const OVER_HTTP: [Front; 3] = [Front::Http, Front::Grpc, Front::Admin];
+
     /// The name used in flags and metrics.
     pub const fn name(self) -> &'static str {
         match self {
@@ -156,6 +159,16 @@ impl Facts {
         }
     }
 
+    /// Notes streams of HTTP/2 that a client reset.
+    pub fn reset(&self, front: Front, streams: u64) {
+        self.fronts[front as usize].resets.fetch_add(streams, Relaxed);
+    }
+
+    /// Notes a connection that was closed for an HTTP/2 error of the client.
+    pub fn went_away(&self, front: Front) {
+        self.fronts[front as usize].goaways.fetch_add(1, Relaxed);
+    }
+
     /// Notes a connection; it ends when the handle is dropped.
     pub fn connected(self: &Arc<Self>, front: Front) -> Connected {
         self.fronts[front as usize].connections.fetch_add(1, Relaxed);
@@ -196,6 +209,16 @@ impl Facts {
 
     pub fn connections(&self, front: Front) -> u64 {
         self.fronts[front as usize].connections.load(Relaxed)
+    }
+
+    /// Streams of HTTP/2 that clients reset.
+    pub fn resets(&self, front: Front) -> u64 {
+        self.fronts[front as usize].resets.load(Relaxed)
+    }
+
+    /// Connections closed for an HTTP/2 error of the client.
+    pub fn goaways(&self, front: Front) -> u64 {
+        self.fronts[front as usize].goaways.load(Relaxed)
     }
 
     pub fn reloads(&self, reload: Reload) -> u64 {
@@ -291,6 +314,8 @@ const STRIPES: usize = 4;
 struct FrontFacts {
     answers: [Answers; STRIPES],
     connections: AtomicU64,
+    resets: AtomicU64,
+    goaways: AtomicU64,
 }
 
 #[derive(Debug)]

@@ -24,6 +24,7 @@ pub fn page(state: &AdminState) -> String {
         shared(&mut page, &store.stats(), &state.stats().store_latency());
     }
     fronts(&mut page, &state.facts);
+    http2(&mut page, &state.facts);
     reloads(&mut page, &state.facts);
     server(&mut page, &state.facts, state.stats());
     process(&mut page, &Process::read());
@@ -194,6 +195,19 @@ fn fronts(page: &mut Exposition, facts: &Facts) {
     let mut family = page.family("tidegate_connections", Kind::Gauge, help);
     for front in Front::ALL {
         family.sample(&[("front", front.name())], facts.connections(front));
+    }
+}
+
+fn http2(page: &mut Exposition, facts: &Facts) {
+    let help = "HTTP/2 streams reset by clients (RST_STREAM).";
+    let mut family = page.family("tidegate_http2_resets_total", Kind::Counter, help);
+    for front in Front::OVER_HTTP {
+        family.sample(&[("front", front.name())], facts.resets(front));
+    }
+    let help = "Connections closed for an HTTP/2 error of the client (GOAWAY).";
+    let mut family = page.family("tidegate_http2_goaways_total", Kind::Counter, help);
+    for front in Front::OVER_HTTP {
+        family.sample(&[("front", front.name())], facts.goaways(front));
     }
 }
 

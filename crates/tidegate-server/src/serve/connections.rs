@@ -9,7 +9,9 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{
+    AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst,
+};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
@@ -85,6 +87,8 @@ pub struct Connection {
     /// It speaks HTTP/2, where bytes come that belong to no request: answers to pings,
     /// room for more.
     framed: AtomicBool,
+    /// Bytes that may still be read in this poll.
+    left_to_read: AtomicUsize,
 }
 
 impl Connections {
@@ -183,6 +187,7 @@ impl Connection {
             stalled: AtomicBool::new(false),
             written: AtomicU64::new(0),
             framed: AtomicBool::new(false),
+            left_to_read: AtomicUsize::new(0),
         }
     }
 
@@ -243,6 +248,27 @@ impl Connection {
     /// There was no room for bytes to go out.
     pub fn stalled(&self) {
         self.stalled.store(true, Relaxed);
+    }
+
+    /// Whether the last write found no room.
+    pub fn is_stalled(&self) -> bool {
+        self.stalled.load(Relaxed)
+    }
+
+    /// Begins a poll of the connection, in which at most this many bytes are read.
+    pub fn begin_poll(&self, bytes: usize) {
+        self.left_to_read.store(bytes, Relaxed);
+    }
+
+    /// How many bytes may still be read in this poll.
+    pub fn left_to_read(&self) -> usize {
+        self.left_to_read.load(Relaxed)
+    }
+
+    /// Notes bytes that were read in this poll. Only the task that polls counts them.
+    pub fn has_read(&self, bytes: usize) {
+        let left = self.left_to_read.load(Relaxed);
+        self.left_to_read.store(left.saturating_sub(bytes), Relaxed);
     }
 
     fn tell(&self, order: Order) {

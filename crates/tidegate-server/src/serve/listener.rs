@@ -1,8 +1,8 @@
 //! Listening: connections in, requests to a front, answers out.
 //!
 //! Everything a peer could do without end has a bound here: how many connections
-//! there are, how large a head is, how many streams an HTTP/2 connection opens or
-//! resets, how long a TLS handshake takes. What a connection may do in time is
+//! there are, how large a head is, how many streams an HTTP/2 connection opens, how
+//! much is read at once, how long a TLS handshake takes. What a connection may do in time is
 //! judged by [`Connections`](super::connections::Connections).
 
 use std::convert::Infallible;
@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hyper::body::{Body, Incoming};
 use hyper::rt::Executor;
@@ -26,11 +26,13 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 use tracing::field::Empty;
-use tracing::{Span, debug, debug_span};
+use tracing::{Span, debug, debug_span, warn};
 
 use super::accepting::Accepting;
+use super::bursts::Bursts;
 use super::connections::{Connections, Entered, InFlight, Order};
 use super::io::Watched;
+use super::paced::{Paced, READ_PER_POLL};
 use super::settings::FrontName;
 use crate::admin::Facts;
 
@@ -48,12 +50,22 @@ const MAX_HEAD_BYTES: usize = 64 * 1024;
 /// The largest decoded head over HTTP/2.
 const MAX_HEADER_LIST_BYTES: u32 = 64 * 1024;
 
-/// Requests at once on one HTTP/2 connection.
+/// Concurrent requests on one HTTP/2 connection.
 const MAX_STREAMS: u32 = 256;
 
-/// Streams a client may open and reset before they are looked at, and streams we
-/// reset for a client's errors: beyond either the connection is closed.
-const MAX_RESET_STREAMS: usize = 32;
+/// Concurrent requests on one connection to the gRPC front. Envoy sends up to 1,024 at once
+/// by default (`max_requests` of its circuit breakers), also before it knows our limit, and a
+/// refused call may let a request pass.
+const MAX_GRPC_STREAMS: u32 = 1_024;
+
+/// The shortest request and its reset: two frames with heads of 9 bytes, two fields from a
+/// table of HPACK's, an error code.
+const SHORTEST_RESET_BYTES: usize = 9 + 2 + 9 + 4;
+
+/// Requests that were reset before they are handed over. h2 closes the connection beyond
+/// this, so it is more than the bytes of one poll can hold, with what was left of the poll
+/// before.
+const MAX_PENDING_RESETS: usize = READ_PER_POLL / SHORTEST_RESET_BYTES + 2;
 
 /// Answers waiting to be sent per HTTP/2 stream; ours are far smaller.
 const MAX_SEND_BYTES: usize = 64 * 1024;
@@ -121,13 +133,16 @@ impl<F: Front> Listener<F> {
     /// Accepts until dropped. Connections live on.
     pub async fn run(self) {
         let accepting = Accepting::new(self.socket, &self.bounds);
-        let protocol = Arc::new(protocol());
+        let protocol = Arc::new(protocol(self.name));
+        let goaways = Arc::new(Bursts::default());
         loop {
             let (stream, address, place) = accepting.next().await;
             let serving = Serving {
                 front: Arc::clone(&self.front),
                 protocol: Arc::clone(&protocol),
                 name: self.name,
+                facts: Arc::clone(&self.facts),
+                goaways: Arc::clone(&goaways),
                 entered: self.connections.enter(),
                 address,
             };
@@ -161,7 +176,8 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for AtOnce {
 }
 
 /// HTTP/1.1 and HTTP/2, whichever the client speaks.
-fn protocol() -> Protocol {
+fn protocol(front: FrontName) -> Protocol {
+    let streams = if front == FrontName::Grpc { MAX_GRPC_STREAMS } else { MAX_STREAMS };
     let mut builder = auto::Builder::new(AtOnce);
     // One buffer for head and body costs the kernel less than a list of two.
     builder.http1().header_read_timeout(None).max_buf_size(MAX_HEAD_BYTES).writev(false);
@@ -170,10 +186,12 @@ fn protocol() -> Protocol {
         .timer(TokioTimer::new())
         .keep_alive_interval(KEEP_ALIVE)
         .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
-        .max_concurrent_streams(MAX_STREAMS)
+        .max_concurrent_streams(streams)
         .max_header_list_size(MAX_HEADER_LIST_BYTES)
-        .max_pending_accept_reset_streams(MAX_RESET_STREAMS)
-        .max_local_error_reset_streams(MAX_RESET_STREAMS)
+        .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
+        // h2 counts them over the whole life of a connection, which a gateway shares between
+        // its clients. `Paced` bounds how many can wait to be sent.
+        .max_local_error_reset_streams(None)
         .max_send_buf_size(MAX_SEND_BYTES);
     builder
 }
@@ -183,6 +201,9 @@ struct Serving<F> {
     front: Arc<F>,
     protocol: Arc<Protocol>,
     name: FrontName,
+    facts: Arc<Facts>,
+    /// Connections of this front that were closed for an error.
+    goaways: Arc<Bursts>,
     entered: Entered,
     address: SocketAddr,
 }
@@ -209,7 +230,9 @@ impl<F: Front> Serving<F> {
             let span = debug_span!("request", front = name.name(), %method, path, status = Empty);
             Spanned { answer: front.answer(request, peer, marks.begin()), span }
         });
-        let io = TokioIo::new(Watched::new(stream, Arc::clone(connection)));
+        let stream = Watched::new(stream, Arc::clone(connection));
+        let stream = Paced::new(stream, Arc::clone(connection), name, Arc::clone(&self.facts));
+        let io = TokioIo::new(stream);
         let mut served = pin!(self.protocol.serve_connection(io, service));
         let (mut known, mut draining) = (false, false);
         let ended = poll_fn(|context| {
@@ -226,12 +249,32 @@ impl<F: Front> Serving<F> {
                 }
                 Order::Close => return Poll::Ready(Ok(())),
             }
+            connection.begin_poll(READ_PER_POLL);
             served.as_mut().poll(context)
         });
-        if let Err(error) = ended.await {
-            debug!(peer = %self.address, %error, "a connection ended early");
+        let Err(error) = ended.await else { return };
+        let Some(reason) = goaway(&*error) else {
+            debug!(peer = %peer, %error, "a connection ended early");
+            return;
+        };
+        self.facts.went_away(name);
+        if let Some(suppressed) = self.goaways.note(Instant::now()) {
+            warn!(
+                front = name.name(),
+                %peer,
+                %reason,
+                suppressed,
+                "closed a connection for an HTTP/2 error of the client"
+            );
         }
     }
+}
+
+/// Why we closed a connection with GOAWAY, if that is why it ended.
+fn goaway(error: &(dyn std::error::Error + 'static)) -> Option<h2::Reason> {
+    let errors = std::iter::successors(Some(error), |error| error.source());
+    let error = errors.into_iter().find_map(|error| error.downcast_ref::<h2::Error>())?;
+    error.reason().filter(|_| error.is_go_away() && error.is_library())
 }
 
 pin_project! {

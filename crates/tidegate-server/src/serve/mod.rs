@@ -3,8 +3,9 @@
 //! ```text
 //!   args.rs, settings.rs   what holds: flag > environment > file > default; environment.rs: what was misspelt
 //!   accepting.rs           sockets, and how many may connect
-//!   listener.rs            sockets -> connections -> a front; tls.rs, io.rs
+//!   listener.rs            sockets -> connections -> a front; tls.rs, io.rs, paced.rs
 //!   connections.rs         who is connected, and who has overstayed
+//!   bursts.rs              one log line for many equal events
 //!   store.rs               the store that nodes share
 //!   source.rs, reload.rs   where policies come from; SIGHUP and changed files
 //!   drain.rs               signals, and the end
@@ -15,12 +16,14 @@ mod accepting;
 mod address;
 mod announce;
 mod args;
+mod bursts;
 mod connections;
 mod drain;
 mod environment;
 mod error;
 mod io;
 mod listener;
+mod paced;
 mod reload;
 mod router;
 mod settings;

@@ -1,6 +1,7 @@
 //! The `tidegate` binary, run as users run it.
 //!
 //! - `harness.rs` runs it and keeps its files; `served.rs` runs it as a server and asks it;
+//! - `frames.rs`: HTTP/2 as no library would send it;
 //! - `formats.rs`: what it reads; `output.rs`: what it writes; `bad_input.rs`: what it refuses;
 //! - `every_format.rs`: one trace in every form; `reports.rs`: pages, policies, suggestions, hints; `simulate.rs`: made traffic;
 //! - `generated.rs`: seeded traces against a naive limiter (`naive.rs`) and committed digests;
@@ -23,6 +24,7 @@ mod deploy;
 mod envoy_config;
 mod every_format;
 mod formats;
+mod frames;
 mod gateways;
 mod generated;
 mod grpc;

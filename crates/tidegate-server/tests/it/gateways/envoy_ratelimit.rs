@@ -1,11 +1,14 @@
 //! Envoy's rate limit filter, which asks over gRPC.
 
+use std::net::Ipv4Addr;
+
 use super::stand::{Asks, Fails, Fields, Gateway, Stand, eventually};
 use super::wire::Request;
 use super::{
     ALICE, BOB, LIMIT, PROBE, WINDOW_S, admitted, check_admission, check_arrival, denied, login,
     open, seconds, use_up,
 };
+use crate::frames::{Connection, Frames, HEADERS};
 
 const ENVOY: Gateway = Gateway {
     program: "envoy",
@@ -98,4 +101,63 @@ fn fails_open_and_recovers() {
     stand.tidegate.restart();
     eventually("nothing is limited again", || stand.send(&login(PROBE)).status == 429);
     use_up(&stand, ALICE);
+}
+
+/// Times that a client cancels requests, with a new connection each time: Envoy closes one on
+/// which more than 500 were cancelled.
+const ROUNDS: u8 = 20;
+/// Requests it cancels at once. tidegate used to close Envoy's connection after 32.
+const CANCELLED: u32 = 36;
+
+/// Requests of one client over HTTP/2: these are cancelled, those are not.
+fn posts(cancelled: u32, whole: u32) -> Frames {
+    let head = |frames: Frames, stream: u32| {
+        frames.post(stream, "/login/alice", &[(":authority", "shop.example")], true)
+    };
+    let streams = |range: std::ops::Range<u32>| range.map(|n| 2 * n + 1);
+    let frames = streams(0..cancelled)
+        .fold(Frames::default(), |frames, stream| head(frames, stream).cancel(stream));
+    streams(cancelled..cancelled + whole).fold(frames, head)
+}
+
+/// Waits for so many answers.
+fn answers(connection: &mut Connection, count: u32) {
+    let mut left = count;
+    while left > 0 {
+        left -= u32::from(connection.next().kind == HEADERS);
+    }
+}
+
+/// Regression: a client that cancelled 36 requests at once made tidegate close the connection
+/// that all clients of an Envoy share, and half of the requests behind them passed unlimited.
+#[test]
+fn cancelled_requests_do_not_lift_the_limit() {
+    const WHOLE: u32 = 100;
+    let stand = Stand::start(&ENVOY, Fails::Open, "cancelled-open", "");
+    use_up(&stand, ALICE);
+    let before = stand.application.asked();
+    for _ in 0..ROUNDS {
+        let mut connection = Connection::begin(stand.connect(ALICE));
+        connection.send(posts(CANCELLED, WHOLE));
+        answers(&mut connection, WHOLE);
+        assert_eq!(stand.application.asked(), before, "requests above the limit passed");
+    }
+}
+
+/// Regression: the same, where Envoy fails closed: other clients were answered with 503.
+#[test]
+fn cancelled_requests_do_not_shut_others_out() {
+    let stand = Stand::start(&ENVOY, Fails::Closed, "cancelled-closed", "");
+    use_up(&stand, ALICE);
+    let limit = u32::try_from(LIMIT).expect("a small limit");
+    for round in 0..ROUNDS {
+        let mut others = Connection::begin(stand.connect(Ipv4Addr::new(127, 0, 1, round)));
+        let before = stand.application.asked();
+        let mut connection = Connection::begin(stand.connect(ALICE));
+        connection.send(posts(CANCELLED, 1));
+        others.send(posts(0, limit));
+        answers(&mut others, limit);
+        answers(&mut connection, 1);
+        assert_eq!(stand.application.asked(), before + LIMIT, "another client was refused");
+    }
 }

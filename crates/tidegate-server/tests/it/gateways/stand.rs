@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::wire::{Application, Request, Response, free_port};
+use super::wire::{Application, Request, Response, connect, free_port};
 use crate::harness::Files;
 
 /// For something to start or to come back. Only ever spent on a failure.
@@ -126,6 +126,11 @@ impl Stand {
 
     pub fn try_send(&self, request: &Request<'_>) -> io::Result<Response> {
         request.send(self.port)
+    }
+
+    /// A connection of this client to the gateway.
+    pub fn connect(&self, from: Ipv4Addr) -> TcpStream {
+        connect(from, self.port).unwrap_or_else(|error| panic!("{error}"))
     }
 
     /// Waits until a request that no policy matches passes.

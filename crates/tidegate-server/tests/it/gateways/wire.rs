@@ -68,7 +68,7 @@ impl Request<'_> {
 }
 
 /// A connection whose near end has the address `from`.
-fn connect(from: Ipv4Addr, port: u16) -> io::Result<TcpStream> {
+pub fn connect(from: Ipv4Addr, port: u16) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
     socket.bind(&SocketAddr::from((from, 0)).into())?;
     socket.connect_timeout(&SocketAddr::from((Ipv4Addr::LOCALHOST, port)).into(), PATIENCE)?;

@@ -1,11 +1,13 @@
 //! The gRPC front, asked by the libraries others use: Envoy's messages and grpcio for Python
 //! (`client.py`), installed by `scripts/lib/envoy.sh`.
 //!
+//! - `cancelled.rs`: calls that are cancelled, and other errors of streams;
 //! - `semantics.rs`: what a question means, and what is answered;
 //! - `refusals.rs`: questions without sense, and what is no question at all;
 //! - `services.rs`: health, reflection, secrets, TLS, draining, age;
 //! - `shared.rs`: a store that nodes share.
 
+mod cancelled;
 mod refusals;
 mod semantics;
 mod services;

@@ -1,5 +1,6 @@
 //! HTTP/2 and TLS.
 
+use std::io::ErrorKind::{BrokenPipe, ConnectionReset};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName}
 use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned, crypto};
 
 use super::TWO_PER_HOUR;
+use crate::frames::{Connection, Frames};
 use crate::served::{PATIENCE, Reply, Server, Start, read_reply, request};
 
 const ASK: &str = r#"{"policy":"login","key":"a","cost":0}"#;
@@ -89,7 +91,7 @@ fn a_body_that_nobody_wants_is_read_before_the_refusal() {
 }
 
 #[test]
-fn rapid_resets_end_the_connection_not_the_server() {
+fn rapid_resets_do_not_make_the_server_grow() {
     let server = Start::new("h2-resets").config(TWO_PER_HOUR).run();
     let before = server.resident();
     run(async {
@@ -113,6 +115,30 @@ fn rapid_resets_end_the_connection_not_the_server() {
     assert_eq!(server.check(ASK).status, 200);
     let grown = server.resident().saturating_sub(before);
     assert!(grown < 32 * 1024 * 1024, "it grew by {grown} bytes");
+}
+
+/// Every bad request is answered with a reset. A client that does not read them is not read
+/// any further, so that they cannot pile up.
+#[test]
+fn resets_that_nobody_reads_do_not_make_the_server_grow() {
+    let server = Start::new("h2-unread-resets").config(TWO_PER_HOUR).run();
+    let before = server.resident();
+    let mut connection = Connection::begin(TcpStream::connect(server.http()).expect("it listens"));
+    let mut stream = 1;
+    let refused = loop {
+        let mut frames = Frames::default();
+        for _ in 0..1_000 {
+            frames = frames.post(stream, "", &[], true);
+            stream += 2;
+        }
+        if let Err(error) = connection.try_send(&frames) {
+            break error.kind();
+        }
+        let grown = server.resident().saturating_sub(before);
+        assert!(grown < 32 * 1024 * 1024, "it grew by {grown} bytes after {stream}");
+    };
+    assert!(matches!(refused, ConnectionReset | BrokenPipe), "{refused}");
+    assert_eq!(server.check(ASK).status, 200);
 }
 
 /// A certificate authority, and certificates it signed.
