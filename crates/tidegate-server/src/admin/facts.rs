@@ -207,6 +207,16 @@ impl Facts {
         self.max_keys
     }
 
+    /// Sets the most connections at once to a front that is on.
+    pub fn set_max_connections(&self, front: Front, connections: usize) {
+        self.fronts[front as usize].max_connections.store(connections as u64, Relaxed);
+    }
+
+    /// The most connections at once to a front; 0 if it is off.
+    pub fn max_connections(&self, front: Front) -> u64 {
+        self.fronts[front as usize].max_connections.load(Relaxed)
+    }
+
     pub fn connections(&self, front: Front) -> u64 {
         self.fronts[front as usize].connections.load(Relaxed)
     }
@@ -314,6 +324,7 @@ const STRIPES: usize = 4;
 struct FrontFacts {
     answers: [Answers; STRIPES],
     connections: AtomicU64,
+    max_connections: AtomicU64,
     resets: AtomicU64,
     goaways: AtomicU64,
 }

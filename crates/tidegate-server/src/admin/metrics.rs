@@ -196,6 +196,11 @@ fn fronts(page: &mut Exposition, facts: &Facts) {
     for front in Front::ALL {
         family.sample(&[("front", front.name())], facts.connections(front));
     }
+    let help = "The most connections at once by front; more wait to be accepted.";
+    let mut family = page.family("tidegate_max_connections", Kind::Gauge, help);
+    for front in Front::ALL.into_iter().filter(|front| facts.max_connections(*front) > 0) {
+        family.sample(&[("front", front.name())], facts.max_connections(front));
+    }
 }
 
 fn http2(page: &mut Exposition, facts: &Facts) {

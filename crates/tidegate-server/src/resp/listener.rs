@@ -35,7 +35,7 @@ impl RespListener {
     /// Accepts until dropped. Connections live on.
     pub async fn run(self) {
         let ids = AtomicU64::new(1);
-        let accepting = Accepting::new(self.socket, &self.bounds);
+        let accepting = Accepting::new(self.socket, Front::Resp, self.bounds.connections);
         loop {
             let (stream, address, place) = accepting.next().await;
             let keepalive = TcpKeepalive::new().with_time(KEEPALIVE);

@@ -1,15 +1,16 @@
-//! Accepting connections, as many as there are places.
+//! Accepting connections, up to the bound of a front.
 
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tracing::warn;
 
-use super::listener::Bounds;
+use super::bursts::Bursts;
+use super::settings::FrontName;
 
 /// How long accepting pauses after an error such as "too many open files", which
 /// would otherwise come again at once.
@@ -18,25 +19,27 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// A socket, and how many may come in through it.
 pub struct Accepting {
     socket: TcpListener,
-    places: [Arc<Semaphore>; 2],
+    front: FrontName,
+    most: usize,
+    places: Arc<Semaphore>,
+    full: Bursts,
+    failed: Bursts,
 }
 
-/// A connection's place, on its own front and among all. Free again when dropped.
-pub type Place = [Option<OwnedSemaphorePermit>; 2];
+/// A connection's place on its front. Free again when dropped.
+pub type Place = Option<OwnedSemaphorePermit>;
 
 impl Accepting {
-    /// At most so many connections at once; further ones wait in the kernel.
-    pub fn new(socket: TcpListener, bounds: &Bounds) -> Self {
-        let own = Arc::new(Semaphore::new(bounds.connections));
-        Accepting { socket, places: [own, Arc::clone(&bounds.shared)] }
+    /// Accepts at most `most` connections at once; further ones wait in the kernel.
+    pub fn new(socket: TcpListener, front: FrontName, most: usize) -> Self {
+        let places = Arc::new(Semaphore::new(most));
+        let (full, failed) = (Bursts::default(), Bursts::default());
+        Accepting { socket, front, most, places, full, failed }
     }
 
     /// The next connection, and its place.
     pub async fn next(&self) -> (TcpStream, SocketAddr, Place) {
-        // Never closed, so there always is one in the end.
-        let [own, shared] = &self.places;
-        let own = Arc::clone(own).acquire_owned().await.ok();
-        let place = [own, Arc::clone(shared).acquire_owned().await.ok()];
+        let place = self.place().await;
         loop {
             match self.socket.accept().await {
                 Ok((stream, address)) => {
@@ -46,11 +49,31 @@ impl Accepting {
                 }
                 Err(error) if is_of_one_connection(&error) => {}
                 Err(error) => {
-                    warn!(%error, "a connection could not be accepted");
+                    if let Some(suppressed) = self.failed.note(Instant::now()) {
+                        let front = self.front.name();
+                        warn!(front, %error, suppressed, "cannot accept connections; retrying");
+                    }
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
         }
+    }
+
+    /// Waits for a place.
+    async fn place(&self) -> Place {
+        if let Ok(place) = Arc::clone(&self.places).try_acquire_owned() {
+            return Some(place);
+        }
+        if let Some(suppressed) = self.full.note(Instant::now()) {
+            warn!(
+                front = self.front.name(),
+                connections = self.most,
+                suppressed,
+                "connection limit reached: new connections wait until others close"
+            );
+        }
+        // Never closed, so there always is one in the end.
+        Arc::clone(&self.places).acquire_owned().await.ok()
     }
 }
 

@@ -39,6 +39,11 @@ pub enum ServeError {
         address: SocketAddr,
         error: io::Error,
     },
+    /// The limit of open files is too low to serve anything.
+    TooFewFiles {
+        limit: usize,
+        needed: usize,
+    },
     /// The operating system gave no threads, signals or the like.
     System(io::Error),
 }
@@ -81,6 +86,12 @@ impl fmt::Display for ServeError {
                     _ => error.fmt(f),
                 }
             }
+            ServeError::TooFewFiles { limit, needed } => write!(
+                f,
+                "the limit on open files is {limit}, and these fronts need at least {needed}: raise \
+                 it (`ulimit -n 1024`; `LimitNOFILE=` in a systemd unit; `--ulimit nofile=` in \
+                 Docker), or turn fronts off"
+            ),
             ServeError::System(error) => error.fmt(f),
         }
     }

@@ -23,7 +23,6 @@ use hyper_util::server::conn::auto;
 use pin_project_lite::pin_project;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 use tracing::field::Empty;
 use tracing::{Span, debug, debug_span, warn};
@@ -118,12 +117,10 @@ pub struct Listener<F> {
 }
 
 /// How many there may be, and how long each.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     /// The most connections at once; further ones wait in the kernel.
     pub connections: usize,
-    /// The places that this front shares with others: there are only so many files.
-    pub shared: Arc<Semaphore>,
     /// How old a connection gets before it is asked to go, about; `None` for any age.
     /// Clients that keep theirs for ever never find out that there are more servers now.
     pub age: Option<Duration>,
@@ -132,7 +129,7 @@ pub struct Bounds {
 impl<F: Front> Listener<F> {
     /// Accepts until dropped. Connections live on.
     pub async fn run(self) {
-        let accepting = Accepting::new(self.socket, &self.bounds);
+        let accepting = Accepting::new(self.socket, self.name, self.bounds.connections);
         let protocol = Arc::new(protocol(self.name));
         let goaways = Arc::new(Bursts::default());
         loop {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   args.rs, settings.rs   what holds: flag > environment > file > default; environment.rs: what was misspelt
-//!   accepting.rs           sockets, and how many may connect
+//!   accepting.rs           sockets, and how many may connect; files.rs: of which front
 //!   listener.rs            sockets -> connections -> a front; tls.rs, io.rs, paced.rs
 //!   connections.rs         who is connected, and who has overstayed
 //!   bursts.rs              one log line for many equal events
@@ -21,6 +21,7 @@ mod connections;
 mod drain;
 mod environment;
 mod error;
+mod files;
 mod io;
 mod listener;
 mod paced;
@@ -39,7 +40,6 @@ use tidegate::gate::Gate;
 use tidegate::stats::Stats;
 use tidegate::{Clock, Limiter};
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
 pub use self::accepting::Accepting;
@@ -63,18 +63,6 @@ use crate::grpc::GrpcFront;
 use crate::http::HttpFront;
 use crate::logs;
 use crate::resp::{RespFront, RespListener};
-
-/// The most connections to a front that decides: a thousand gateways with a pool each.
-const MAX_CONNECTIONS: usize = 16_384;
-
-/// The most connections to the admin front: scrapers, probes and a few people.
-const MAX_ADMIN_CONNECTIONS: usize = 256;
-
-/// The fronts that have so many each, as far as there are files: http, grpc, resp.
-const DECIDING_FRONTS: usize = 3;
-
-/// File descriptors that are kept free of connections: sockets, files, the runtime.
-const OTHER_FILES: usize = 64;
 
 /// How often a hundredth of the store is looked through for expired keys, so that
 /// the number of tracked keys shown is about true.
@@ -112,6 +100,7 @@ async fn serve(
 ) -> Result<(), ServeError> {
     // Before anything is printed: a signal may come as soon as somebody could know of us.
     let signals = drain::Signals::new().map_err(ServeError::System)?;
+    let shares = files(&config, &settings).shares()?;
     let clock = Clock::precise();
     let limiter = limiter(&config, clock.clone())?;
     let stats = Arc::new(Stats::new(clock));
@@ -148,14 +137,12 @@ async fn serve(
     let announced = Announced::new(&config, is_up, &source, fronts);
 
     let mut served = Served::new(Arc::clone(&facts));
-    let shared = Arc::new(Semaphore::new(max_connections()));
-    let many = || Bounds { connections: MAX_CONNECTIONS, shared: Arc::clone(&shared), age: None };
-    let aging = Bounds { age: Some(config.grpc_max_connection_age), ..many() };
-    let own = Arc::new(Semaphore::new(MAX_ADMIN_CONNECTIONS));
-    let few = Bounds { connections: MAX_ADMIN_CONNECTIONS, shared: own, age: None };
-    served.http = http.map(|bound| bound.listen(Arc::clone(&front), &facts, many()));
+    let many = Bounds { connections: shares.front, age: None };
+    let aging = Bounds { age: Some(config.grpc_max_connection_age), ..many };
+    let few = Bounds { connections: shares.admin, age: None };
+    served.http = http.map(|bound| bound.listen(Arc::clone(&front), &facts, many));
     served.grpc = grpc.map(|bound| bound.listen(Arc::clone(&calls), &facts, aging));
-    served.resp = resp.map(|bound| bound.converse(asking, many()));
+    served.resp = resp.map(|bound| bound.converse(asking, &facts, many));
     served.admin = admin.map(|bound| bound.listen(routed, &facts, few));
     if let Ok(denials) = logs::denials(gate.stats().events()) {
         tokio::spawn(denials);
@@ -175,6 +162,16 @@ async fn serve(
     Ok(())
 }
 
+/// What needs file descriptors.
+fn files(config: &Config, settings: &Settings) -> files::Served {
+    let deciding = [&settings.http, &settings.grpc, &settings.resp];
+    files::Served {
+        fronts: deciding.into_iter().flatten().count(),
+        admin: settings.admin.is_some(),
+        store: config.store.redis().is_some(),
+    }
+}
+
 fn limiter(config: &Config, clock: Clock) -> Result<Limiter, ServeError> {
     let builder = Limiter::builder()
         .max_keys(config.max_keys)
@@ -183,15 +180,6 @@ fn limiter(config: &Config, clock: Clock) -> Result<Limiter, ServeError> {
         .when_full(config.when_full)
         .clock(clock);
     Ok(builder.build()?)
-}
-
-/// As many as we would like for all fronts that decide, or as the operating system lets us have.
-fn max_connections() -> usize {
-    let reserved = MAX_ADMIN_CONNECTIONS + OTHER_FILES;
-    let all = DECIDING_FRONTS * MAX_CONNECTIONS;
-    let files = rlimit::increase_nofile_limit((all + reserved) as u64).unwrap_or(1024);
-    let files = usize::try_from(files).unwrap_or(usize::MAX);
-    files.saturating_sub(reserved).clamp(OTHER_FILES, all)
 }
 
 /// A front with its socket.
@@ -214,6 +202,7 @@ impl Bound {
         facts: &Arc<Facts>,
         bounds: Bounds,
     ) -> (JoinHandle<()>, Arc<Connections>) {
+        facts.set_max_connections(self.site.front, bounds.connections);
         let connections = Arc::new(Connections::default());
         let listener = Listener {
             socket: self.socket,
@@ -228,7 +217,13 @@ impl Bound {
         (tokio::spawn(listener.run()), connections)
     }
 
-    fn converse(self, front: RespFront, bounds: Bounds) -> (JoinHandle<()>, Arc<Connections>) {
+    fn converse(
+        self,
+        front: RespFront,
+        facts: &Facts,
+        bounds: Bounds,
+    ) -> (JoinHandle<()>, Arc<Connections>) {
+        facts.set_max_connections(self.site.front, bounds.connections);
         let connections = Arc::new(Connections::lasting());
         let listener = RespListener {
             socket: self.socket,

@@ -19,7 +19,11 @@ pub struct Start {
     files: Files,
     args: Vec<String>,
     env: Vec<(String, String)>,
+    wrap: Option<Wrap>,
 }
+
+/// What is run in place of a command, around it.
+type Wrap = Box<dyn Fn(&Command) -> Command>;
 
 impl Start {
     /// On free ports, without a config. `test` names the directory of its files.
@@ -27,7 +31,7 @@ impl Start {
         let args = ["serve", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
         let off = ["--grpc", "off", "--resp", "off"];
         let args = args.into_iter().chain(off).map(str::to_owned);
-        Start { files: Files::new(test), args: args.collect(), env: Vec::new() }
+        Start { files: Files::new(test), args: args.collect(), env: Vec::new(), wrap: None }
     }
 
     /// With this config.
@@ -53,6 +57,12 @@ impl Start {
         self
     }
 
+    /// Starts it by another command that this makes of its own.
+    pub fn wrapped(mut self, wrap: impl Fn(&Command) -> Command + 'static) -> Self {
+        self.wrap = Some(Box::new(wrap));
+        self
+    }
+
     pub fn files(&self) -> &Files {
         &self.files
     }
@@ -63,7 +73,11 @@ impl Start {
             command.env_remove(name);
         }
         command.args(&self.args).env("RUST_LOG", "info").envs(self.env.iter().cloned());
-        command.env("RUST_BACKTRACE", "0").stdin(Stdio::null()).stdout(Stdio::piped());
+        command.env("RUST_BACKTRACE", "0");
+        if let Some(wrap) = &self.wrap {
+            command = wrap(&command);
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
         command
     }
 

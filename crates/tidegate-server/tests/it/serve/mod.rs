@@ -2,6 +2,7 @@
 
 mod bounds;
 mod ends;
+mod files;
 mod reloads;
 mod secrets;
 mod stalled;
