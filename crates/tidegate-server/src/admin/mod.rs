@@ -41,6 +41,7 @@ pub use self::facts::{Facts, Front, REPLY_CODES, ReplyCounts};
 use self::reply::{Refusal, text};
 use crate::access::{Access, NotAdmitted};
 use crate::pages;
+use crate::serve::host_error;
 
 /// What the admin side looks at.
 #[derive(Clone)]
@@ -87,6 +88,7 @@ pub fn router(
         .merge(guarded)
         .fallback(no_such_page)
         .method_not_allowed_fallback(no_such_method)
+        .layer(middleware::from_fn(require_host))
         .layer(middleware::map_response(harden))
         .with_state(state)
 }
@@ -121,6 +123,14 @@ async fn admit(State(state): State<AdminState>, request: Request, next: Next) ->
                           another host or site: ask at localhost, or set TIDEGATE_ADMIN_TOKEN and send it";
             Refusal::new(StatusCode::FORBIDDEN, None, detail).respond()
         }
+    }
+}
+
+/// Refuses requests without exactly one `Host`, where HTTP asks for one.
+async fn require_host(request: Request, next: Next) -> Response {
+    match host_error(&request) {
+        None => next.run(request).await,
+        Some(detail) => Refusal::new(StatusCode::BAD_REQUEST, None, detail).respond(),
     }
 }
 

@@ -18,9 +18,9 @@ use hyper::body::{Body, Incoming};
 
 use super::body::BodyError;
 use super::request_id::RequestId;
-use super::{Answered, HttpFront};
+use super::{Answered, HttpFront, Refusal, turn_away};
 use crate::admin::Front as FrontName;
-use crate::serve::InFlight;
+use crate::serve::{InFlight, host_error};
 
 /// An answer on its way.
 pub struct Answering {
@@ -43,7 +43,15 @@ impl Answering {
         peer: SocketAddr,
         in_flight: InFlight,
     ) -> Self {
-        Answering { front, step: Step::Begun(request, peer), _in_flight: in_flight }
+        let step = match host_error(&request) {
+            None => Step::Begun(request, peer),
+            Some(detail) => {
+                Step::Boxed(Box::pin(
+                    async move { turn_away(request, &Refusal::bad(detail)).await },
+                ))
+            }
+        };
+        Answering { front, step, _in_flight: in_flight }
     }
 
     /// The usual way.

@@ -15,6 +15,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use hyper::body::{Body, Incoming};
+use hyper::header::HOST;
 use hyper::rt::Executor;
 use hyper::service::service_fn;
 use hyper::{Request, Response, Version};
@@ -92,6 +93,21 @@ pub trait Front: Send + Sync + 'static {
         peer: SocketAddr,
         in_flight: InFlight,
     ) -> Self::Answer;
+}
+
+/// What is wrong with the `Host` fields of a request, if anything (RFC 9112, section 3.2). An
+/// HTTP/1.0 request needs none, and HTTP/2 has `:authority` in its place.
+pub fn host_error<B>(request: &Request<B>) -> Option<&'static str> {
+    if request.version() > Version::HTTP_11 {
+        return None;
+    }
+    let mut hosts = request.headers().get_all(HOST).iter();
+    match (hosts.next(), hosts.next()) {
+        (Some(_), None) => None,
+        (None, _) if request.version() < Version::HTTP_11 => None,
+        (None, _) => Some("an HTTP/1.1 request needs a `Host` header: send one"),
+        (Some(_), Some(_)) => Some("the request has more than one `Host` header: send one"),
+    }
 }
 
 /// A bound socket.

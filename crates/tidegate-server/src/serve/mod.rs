@@ -47,7 +47,7 @@ pub use self::args::ServeArgs;
 pub use self::connections::{Connection, Connections, Entered, InFlight, Order};
 pub use self::error::ServeError;
 pub use self::io::Watched;
-pub use self::listener::{Bounds, Front, HANDSHAKE_TIMEOUT};
+pub use self::listener::{Bounds, Front, HANDSHAKE_TIMEOUT, host_error};
 
 use self::announce::Announced;
 use self::connections::TICK;

@@ -188,3 +188,34 @@ fn more_limits_than_can_be_decided_are_the_configs_fault() {
     server.ask("GET", "/v1/forward-auth/a", &[], "").refuses(409, Some("attributes"), part);
     assert_eq!(server.check(r#"{"attributes":{"path":"/b"}}"#).status, 200);
 }
+
+/// RFC 9112, section 3.2. Probes that speak HTTP/1.0 send no `Host`.
+#[test]
+fn requests_without_one_host_are_refused() {
+    let server = serve("hosts");
+    let http = ["/healthcheck", "/v1/forward-auth", "/openapi.json"].map(|path| (false, path));
+    let admin = ["/healthz", "/readyz", "/metrics", "/admin/v1/policies"].map(|path| (true, path));
+    for (is_admin, path) in http.into_iter().chain(admin) {
+        let ask = |version: &str, hosts: &str| {
+            let address = if is_admin { server.admin() } else { server.http() };
+            let mut client = Client::connect(address);
+            client.send(format!("GET {path} HTTP/{version}\r\n{hosts}\r\n").as_bytes());
+            client.reply("GET")
+        };
+        let one = "host: localhost\r\n";
+        assert_eq!(ask("1.1", one).status, 200, "{path}");
+        assert_eq!(ask("1.0", "").status, 200, "{path}");
+        for (version, hosts) in [("1.1", 0), ("1.1", 2), ("1.0", 2)] {
+            let reply = ask(version, &one.repeat(hosts));
+            assert_eq!(reply.status, 400, "{path}, HTTP/{version} with {hosts}");
+            let detail = reply.json()["detail"].as_str().expect("a detail").to_owned();
+            assert!(detail.contains("`Host`"), "{detail}");
+        }
+    }
+    // A body that was sent is read, and the connection goes on.
+    let mut client = Client::connect(server.http());
+    client.send(b"POST /v1/check HTTP/1.1\r\ncontent-length: 2\r\n\r\n{}");
+    assert_eq!(client.reply("POST").status, 400);
+    client.send(&request("GET", "/healthcheck", &[], ""));
+    assert_eq!(client.reply("GET").status, 200);
+}
