@@ -50,6 +50,8 @@ impl<'a> AttributesBody<'a> {
         // Whoever pastes a whole URL means its host and query too.
         let (before, target) = text(&self.path).map(without_origin).unzip();
         let before = before.flatten();
+        // A fragment is not part of the path: frameworks cut it off before they route.
+        let target = target.map(|target| target.split('#').next().unwrap_or_default());
         let (path, behind) =
             match target.map(|target| target.split_once('?').unwrap_or((target, ""))) {
                 Some((path, query)) => (Some(path), (!query.is_empty()).then_some(query)),

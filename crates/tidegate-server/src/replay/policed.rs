@@ -306,7 +306,9 @@ pub fn under(policies: &Policies, algorithm: Algorithm) -> Result<Policies, Repl
     });
     let changed = changed.collect::<Result<Vec<_>, _>>()?;
     // They stood together before, and limits are as many as they were.
-    Policies::new(changed, policies.identity().clone()).map_err(ReplayError::Policies)
+    let changed = Policies::new(changed, policies.identity().clone());
+    let changed = changed.map_err(ReplayError::Policies)?;
+    Ok(changed.with_path_variants(policies.path_variants()))
 }
 
 fn change_policy(policy: &Policy, algorithm: Algorithm) -> Result<Policy, PolicyError> {

@@ -7,7 +7,7 @@
 use tidegate_core::{Algorithm, bounds};
 
 use crate::identity::Source;
-use crate::policy::{MAX_LIMITS, MAX_OVERRIDES, MAX_POLICIES};
+use crate::policy::{MAX_LIMITS, MAX_OVERRIDES, MAX_POLICIES, PathVariants};
 
 /// A field.
 pub(super) struct Field {
@@ -59,6 +59,7 @@ pub(super) const STORE_SCHEMES: [&str; 4] = ["redis", "rediss", "redis-sentinel"
 pub(super) const FORMS: [&str; 5] = ["draft-10", "draft-7", "draft-6", "x-ratelimit", "none"];
 pub(super) const FORWARDED_HEADERS: [&str; 3] =
     [Source::Either.name(), Source::XForwardedFor.name(), Source::Forwarded.name()];
+pub(super) const PATH_VARIANTS: [&str; 2] = [PathVariants::Merge.name(), PathVariants::Keep.name()];
 pub(super) const WHEN_FULL: [&str; 3] = ["overflow", "deny", "allow"];
 /// What stands in place of limits where there are none.
 pub(super) const UNLIMITED: &str = "unlimited";
@@ -118,6 +119,11 @@ pub(super) const TOP: &[Field] = &[
         "ipv6_prefix",
         Shape::Integer(1, 128),
         "How many bits of an IPv6 address make a client; 64 unless said",
+    ),
+    field(
+        "path_variants",
+        Shape::Words(&PATH_VARIANTS),
+        "Whether path parameters (/login;x=1) and backslashes are resolved; default: merge",
     ),
     field(
         "max_keys",

@@ -56,7 +56,7 @@ pub use self::yaml::MAX_CONFIG_BYTES;
 use crate::WhenFull;
 use crate::headers::Forms;
 use crate::identity::Identity;
-use crate::policy::{Policies, PoliciesError, Policy, Template};
+use crate::policy::{PathVariants, Policies, PoliciesError, Policy, Template};
 
 /// Everything a config says, defaults filled in.
 #[derive(Clone, Debug)]
@@ -76,6 +76,8 @@ pub struct Config {
     pub headers: Forms,
     /// Which proxies are believed, and how addresses are grouped.
     pub identity: Identity,
+    /// How path parameters and backslashes are read.
+    pub path_variants: PathVariants,
     /// Most keys held in memory, counted per key and limit.
     pub max_keys: usize,
     /// Most log entries and permits held in memory.
@@ -170,7 +172,8 @@ impl Config {
     /// When they cannot stand together: two share a name, or there are too many.
     pub fn with_policies_of(mut self, other: &Config) -> Result<Self, PoliciesError> {
         let all = self.policies.iter().chain(&other.policies).cloned().collect();
-        self.policies = Policies::new(all, self.identity.clone())?;
+        let policies = Policies::new(all, self.identity.clone())?;
+        self.policies = policies.with_path_variants(self.path_variants);
         Ok(self)
     }
 
@@ -196,6 +199,7 @@ impl Default for Config {
             nodes: 1,
             headers: Forms::default(),
             identity,
+            path_variants: PathVariants::default(),
             max_keys: memory.max_keys,
             max_log_entries: memory.max_log_entries,
             max_ids: memory.max_ids,
@@ -283,7 +287,7 @@ fn read(reader: &Reader<'_>, top: &Spot, role: Role, config: &mut Config) {
         return;
     }
     match Policies::new(policies, config.identity.clone()) {
-        Ok(policies) => config.policies = policies,
+        Ok(policies) => config.policies = policies.with_path_variants(config.path_variants),
         Err(error) => {
             reader.fail_at(object.name_span("policies"), "policies", error.problem(), error.help())
         }

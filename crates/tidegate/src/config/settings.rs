@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-use super::fields::{FORMS, FORWARDED_HEADERS, MAX_KEYS, MAX_NODES, TLS, TLS_FILES, WHEN_FULL};
+use super::fields::{
+    FORMS, FORWARDED_HEADERS, MAX_KEYS, MAX_NODES, PATH_VARIANTS, TLS, TLS_FILES, WHEN_FULL,
+};
 use super::reader::{Object, Reader, Spot, shown};
 use super::{Config, Fronts, StoreUrl, Tls};
 use crate::WhenFull;
@@ -40,6 +42,8 @@ pub(super) fn read_settings(reader: &Reader<'_>, object: &Object<'_, '_>, config
     set(&mut config.max_ids, size("max_ids", 0).and_then(|n| usize::try_from(n).ok()));
     set(&mut config.when_full, object.word("when_full", &WHEN_FULL).map(when_full));
     config.identity = read_identity(reader, object);
+    let variants = object.word("path_variants", &PATH_VARIANTS);
+    set(&mut config.path_variants, variants.and_then(|name| name.parse().ok()));
     config.fronts = Fronts {
         http: read_address(reader, object, "http"),
         grpc: read_address(reader, object, "grpc"),

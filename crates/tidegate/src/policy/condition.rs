@@ -11,7 +11,7 @@ use ipnet::IpNet;
 
 use super::condition_error::{ConditionError, ConditionErrorKind};
 use super::entry::{self, Entry, MAX_ENTRIES};
-use super::facts::Facts;
+use super::facts::{Facts, Spelt};
 use super::key::write_escaped;
 use super::part::{Part, Value};
 use super::pattern::{Matched, Pattern};
@@ -139,14 +139,10 @@ impl Condition {
         match &self.wanted {
             Wanted::Present => self.is_there(facts),
             Wanted::Nets(nets) => facts.client_ip().is_some_and(|ip| in_nets(nets, ip)),
-            Wanted::Patterns(patterns) => {
-                let (text, matched) = match self.part {
-                    Part::Host => (facts.host(), &facts.hosts),
-                    _ => (facts.path(), &facts.paths),
-                };
-                text.is_some_and(|text| patterns.iter().any(|pattern| pattern.compares(text)))
-                    || any_within(matched, &self.in_set)
-            }
+            Wanted::Patterns(patterns) => match self.part {
+                Part::Host => facts.host_spelt().is_some_and(|host| self.matches(patterns, host)),
+                _ => facts.paths().any(|path| self.matches(patterns, path)),
+            },
             Wanted::Values(values) => match self.part.value(facts) {
                 Some(Value::Bytes(found)) => values.contains(&found),
                 _ => false,
@@ -158,6 +154,23 @@ impl Condition {
             },
             Wanted::Entries(wanted) => entry::match_all(wanted, facts.entries()),
         }
+    }
+
+    /// Whether it holds for every reading of the path, where `holds` is content with one.
+    /// For conditions that spare a request: a reading that the application does not share must
+    /// not exempt anybody.
+    fn holds_for_every_reading(&self, facts: &Facts<'_>) -> bool {
+        match (&self.wanted, &self.part) {
+            (Wanted::Patterns(patterns), Part::Path) => {
+                self.holds(facts) && facts.paths().all(|path| self.matches(patterns, path))
+            }
+            _ => self.holds(facts),
+        }
+    }
+
+    fn matches(&self, patterns: &[Pattern], spelt: &Spelt<'_>) -> bool {
+        patterns.iter().any(|pattern| pattern.compares(&spelt.text))
+            || any_within(&spelt.matched, &self.in_set)
     }
 
     /// Whether the request has the part. An empty descriptor is there all the same: a gateway
@@ -369,9 +382,9 @@ impl Conditions {
         self.0.iter().all(|condition| condition.holds(facts))
     }
 
-    /// The first that holds.
-    pub(super) fn first_that_holds(&self, facts: &Facts<'_>) -> Option<&Condition> {
-        self.0.iter().find(|condition| condition.holds(facts))
+    /// The first that exempts a request: it holds for every reading of the path.
+    pub(super) fn first_that_exempts(&self, facts: &Facts<'_>) -> Option<&Condition> {
+        self.0.iter().find(|condition| condition.holds_for_every_reading(facts))
     }
 
     /// The first that does not hold.

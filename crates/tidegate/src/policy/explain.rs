@@ -79,7 +79,7 @@ fn outcome(policy: &Policy, facts: &Facts<'_>) -> Outcome {
     if let Some(failed) = policy.matching().first_that_fails(facts) {
         return Outcome::NoMatch { condition: failed.to_string(), found: failed.found(facts) };
     }
-    if let Some(condition) = policy.exempt().first_that_holds(facts) {
+    if let Some(condition) = policy.exempt().first_that_exempts(facts) {
         return Outcome::Exempt { condition: condition.to_string() };
     }
     let variant = policy.variant_for(facts);

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use http::HeaderName;
 
-use super::path;
+use super::path::{self, PathVariants, Readings};
 use super::pattern::{Matched, PatternSet};
 use crate::attributes::Attributes;
 use crate::identity::{Identity, IpGroup};
@@ -14,11 +14,30 @@ use crate::identity::{Identity, IpGroup};
 pub(super) struct Facts<'a> {
     attributes: &'a Attributes<'a>,
     identity: &'a Identity,
-    path: Option<Cow<'a, str>>,
-    host: Option<Cow<'a, str>>,
-    /// The path and host patterns that match, of all policies.
-    pub(super) paths: Matched,
-    pub(super) hosts: Matched,
+    path: Option<Spelt<'a>>,
+    /// Other readings of the path; see `path.rs`.
+    path_variants: Vec<Spelt<'a>>,
+    host: Option<Spelt<'a>>,
+}
+
+/// A path or host in one spelling, and the patterns of all policies that match it.
+pub(super) struct Spelt<'a> {
+    pub(super) text: Cow<'a, str>,
+    pub(super) matched: Matched,
+}
+
+impl<'a> Spelt<'a> {
+    fn new(text: Cow<'a, str>, set: &PatternSet) -> Self {
+        let matched = if set.is_empty() { Matched::new() } else { set.matched(&text) };
+        Spelt { text, matched }
+    }
+}
+
+/// How a set of policies reads requests.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Reading {
+    pub(super) identity: Identity,
+    pub(super) path_variants: PathVariants,
 }
 
 /// All patterns of all policies.
@@ -31,17 +50,20 @@ pub(super) struct Patterns {
 impl<'a> Facts<'a> {
     pub(super) fn new(
         attributes: &'a Attributes<'a>,
-        identity: &'a Identity,
+        reading: &'a Reading,
         patterns: &Patterns,
     ) -> Self {
-        let path = attributes.path.map(path::normalise);
-        let host = attributes.host.map(host_name);
-        let matched = |set: &PatternSet, text: &Option<Cow<'_, str>>| match text {
-            Some(text) if !set.is_empty() => set.matched(text),
-            _ => Matched::new(),
+        let readings = attributes.path.map(|path| path::readings(path, reading.path_variants));
+        let (path, path_variants) = match readings {
+            None => (None, Vec::new()),
+            Some(Readings { merged, others }) => {
+                let spelt = |text| Spelt::new(text, &patterns.paths);
+                let others = others.into_iter().map(|other| spelt(Cow::Owned(other)));
+                (Some(spelt(merged)), others.collect())
+            }
         };
-        let (paths, hosts) = (matched(&patterns.paths, &path), matched(&patterns.hosts, &host));
-        Facts { attributes, identity, path, host, paths, hosts }
+        let host = attributes.host.map(|host| Spelt::new(host_name(host), &patterns.hosts));
+        Facts { attributes, identity: &reading.identity, path, path_variants, host }
     }
 
     pub(super) fn client_ip(&self) -> Option<IpAddr> {
@@ -61,11 +83,20 @@ impl<'a> Facts<'a> {
     }
 
     pub(super) fn path(&self) -> Option<&str> {
-        self.path.as_deref()
+        self.path.as_ref().map(|path| &*path.text)
+    }
+
+    /// Every reading of the path; empty if the request has no path.
+    pub(super) fn paths(&self) -> impl Iterator<Item = &Spelt<'a>> {
+        self.path.iter().chain(&self.path_variants)
     }
 
     pub(super) fn host(&self) -> Option<&str> {
-        self.host.as_deref()
+        self.host_spelt().map(|host| &*host.text)
+    }
+
+    pub(super) fn host_spelt(&self) -> Option<&Spelt<'a>> {
+        self.host.as_ref()
     }
 
     pub(super) fn header(&self, name: &HeaderName) -> Option<&[u8]> {

@@ -64,6 +64,7 @@ pub use explain::{Explained, Explanation, Outcome};
 pub(crate) use key::write_escaped;
 pub use key::{Key, MAX_KEY_BYTES};
 pub use part::{Part, PartError};
+pub use path::PathVariants;
 pub use pattern::{MAX_PATTERN_BYTES, Pattern, PatternError};
 pub(crate) use rule::holds;
 pub use rule::{

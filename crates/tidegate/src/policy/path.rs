@@ -12,15 +12,114 @@
 //!
 //! `%2F` stays as it is (it is not a separator), and so does `%25`: decoding
 //! happens once, and doing it again changes nothing.
+//!
+//! # Variants
+//!
+//! Servers disagree about two characters. Java servers drop path parameters
+//! (`/login;jsessionid=1` is `/login`, and `/a/..;/login` is too), and some
+//! servers take `\` for `/`. Any single reading is wrong for somebody:
+//!
+//! ```text
+//!   request           literal reading     merged reading
+//!   /login;x          /login;x            /login      a Java server runs /login
+//!   /api/..;/x        /api/..;/x          /x          other servers run /api/*
+//! ```
+//!
+//! So with [`PathVariants::Merge`] a path that holds `;` or `\`, encoded or not,
+//! has up to four readings: parameters dropped or kept, `\` as a separator or not.
+//! A path condition of `match` or `when` holds if it holds for any reading, one of
+//! `exempt` only if it holds for all, and `{path}` is the merged reading, so that
+//! variants do not make fresh keys. Dropping comes before resolving
+//! `..`, as in the servers that do it. Other paths have one reading and cost one scan.
 
 use std::borrow::Cow;
+use std::fmt;
+use std::str::FromStr;
 
-/// The one spelling of a path.
-pub(crate) fn normalise(path: &str) -> Cow<'_, str> {
-    if is_normal(path.as_bytes()) {
-        return Cow::Borrowed(path);
+use super::UnknownWord;
+
+/// Whether path parameters (`/login;x=1`) and backslashes (`/a\..\login`) are resolved for
+/// matching and in `{path}` keys.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum PathVariants {
+    /// Both readings count: `/login;x=1` matches `/login` as well as `/login;x=1`.
+    #[default]
+    Merge,
+    /// `;` and `\` are ordinary characters.
+    Keep,
+}
+
+impl PathVariants {
+    /// Every setting.
+    pub const ALL: [PathVariants; 2] = [PathVariants::Merge, PathVariants::Keep];
+
+    /// The name used in the config.
+    pub const fn name(self) -> &'static str {
+        match self {
+            PathVariants::Merge => "merge",
+            PathVariants::Keep => "keep",
+        }
     }
-    Cow::Owned(resolve(&respell(path.as_bytes())))
+}
+
+impl fmt::Display for PathVariants {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for PathVariants {
+    type Err = UnknownWord;
+
+    fn from_str(name: &str) -> Result<Self, UnknownWord> {
+        let found = PathVariants::ALL.into_iter().find(|variants| variants.name() == name);
+        found.ok_or(UnknownWord("merge or keep"))
+    }
+}
+
+/// The normalised readings of a path.
+pub(super) struct Readings<'p> {
+    /// The reading that `{path}` keys are made of.
+    pub(super) merged: Cow<'p, str>,
+    /// The readings that differ from it; empty for nearly every path.
+    pub(super) others: Vec<String>,
+}
+
+/// Every reading of a path.
+pub(super) fn readings(path: &str, variants: PathVariants) -> Readings<'_> {
+    if is_normal(path.as_bytes(), variants) {
+        return Readings { merged: Cow::Borrowed(path), others: Vec::new() };
+    }
+    let spelt = respell(path.as_bytes());
+    let (parameters, backslash) = (spelt.contains(';'), spelt.contains(BACKSLASH));
+    if variants == PathVariants::Keep || !(parameters || backslash) {
+        return Readings { merged: Cow::Owned(resolve(&spelt)), others: Vec::new() };
+    }
+    let reading = |drop_parameters: bool, split_at_backslash: bool| {
+        let split = match split_at_backslash {
+            true => Cow::Owned(spelt.replace(BACKSLASH, "/")),
+            false => Cow::Borrowed(&*spelt),
+        };
+        let kept = if drop_parameters { without_parameters(&split).into() } else { split };
+        resolve(&kept)
+    };
+    let merged = reading(true, true);
+    let mut others: Vec<String> = Vec::new();
+    for other in [reading(true, false), reading(false, true), reading(false, false)] {
+        if other != merged && !others.contains(&other) {
+            others.push(other);
+        }
+    }
+    Readings { merged: Cow::Owned(merged), others }
+}
+
+/// `\` as [`respell`] writes it.
+const BACKSLASH: &str = "%5C";
+
+/// Every segment up to its first `;`.
+fn without_parameters(path: &str) -> String {
+    let segments = path.split('/').map(|segment| segment.split(';').next().unwrap_or_default());
+    segments.collect::<Vec<&str>>().join("/")
 }
 
 /// Whether a byte may stand in a path as it is: RFC 3986's `pchar`.
@@ -61,21 +160,33 @@ pub(crate) fn unescape(bytes: &[u8]) -> Option<u8> {
     Some(digit(high)? << 4 | digit(low)?)
 }
 
+/// Bytes of a path that has one reading: [`STANDS`] without `;`.
+const STANDS_ALONE: [bool; 256] = {
+    let mut table = STANDS;
+    table[b';' as usize] = false;
+    table
+};
+
 /// Whether nothing needs doing, which is so for nearly every path.
-fn is_normal(path: &[u8]) -> bool {
+fn is_normal(path: &[u8], variants: PathVariants) -> bool {
     if path.first() != Some(&b'/') {
         return false;
     }
+    let (plain, merges) = match variants {
+        PathVariants::Merge => (&STANDS_ALONE, true),
+        PathVariants::Keep => (&STANDS, false),
+    };
     let mut at = 0;
     while let Some(&byte) = path.get(at) {
         at += match byte {
             b'/' if is_segment_to_drop(&path[at + 1..]) => return false,
             b'%' => match unescape(&path[at..]) {
+                Some(b'\\') if merges => return false,
                 Some(byte) if !stands(byte) && is_in_capitals(&path[at + 1..at + 3]) => 3,
                 _ => return false,
             },
             b'/' => 1,
-            byte if stands(byte) => 1,
+            byte if plain[usize::from(byte)] => 1,
             _ => return false,
         };
     }

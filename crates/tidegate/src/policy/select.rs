@@ -8,10 +8,11 @@ use tidegate_core::{Limit, bounds};
 
 use super::condition::Conditions;
 use super::explain::{Explanation, explain};
-use super::facts::{Facts, Patterns};
+use super::facts::{Facts, Patterns, Reading};
 use super::index::Index;
 use super::key::Key;
 use super::part::Part;
+use super::path::PathVariants;
 use super::pattern::{Pattern, PatternSet};
 use super::rule::{MAX_NAME_BYTES, MAX_REPLACED, Policy};
 use super::template::Template;
@@ -29,7 +30,7 @@ pub struct Policies {
     policies: Vec<Policy>,
     index: Index,
     patterns: Patterns,
-    identity: Identity,
+    reading: Reading,
 }
 
 /// A policy that a request meets, and how.
@@ -88,7 +89,22 @@ impl Policies {
             hosts: place(&mut policies, &Part::Host)?,
         };
         check_replaces(&policies)?;
-        Ok(Policies { index: Index::new(&policies), policies, patterns, identity })
+        let reading = Reading { identity, path_variants: PathVariants::default() };
+        Ok(Policies { index: Index::new(&policies), policies, patterns, reading })
+    }
+
+    /// Sets how path parameters and backslashes are read.
+    ///
+    /// ```
+    /// use tidegate::policy::{PathVariants, Policies};
+    ///
+    /// let policies = Policies::default().with_path_variants(PathVariants::Keep);
+    /// assert_eq!(policies.path_variants(), PathVariants::Keep);
+    /// ```
+    #[must_use]
+    pub fn with_path_variants(mut self, path_variants: PathVariants) -> Self {
+        self.reading.path_variants = path_variants;
+        self
     }
 
     /// Every policy that a request meets, in order. Policies that are off, spare this
@@ -194,7 +210,12 @@ impl Policies {
 
     /// How addresses are grouped, and which proxies are believed.
     pub fn identity(&self) -> &Identity {
-        &self.identity
+        &self.reading.identity
+    }
+
+    /// How path parameters and backslashes are read.
+    pub fn path_variants(&self) -> PathVariants {
+        self.reading.path_variants
     }
 
     /// What every policy makes of a request, and why.
@@ -204,17 +225,17 @@ impl Policies {
 
     /// The key that a template makes of a request, whichever policy's it is.
     pub(crate) fn render(&self, template: &Template, attributes: &Attributes<'_>) -> Key {
-        template.render(&Facts::new(attributes, &self.identity, &Patterns::default()))
+        template.render(&Facts::new(attributes, &self.reading, &Patterns::default()))
     }
 
     /// Whether a request has all that a template makes keys of.
     #[cfg(feature = "tower")]
     pub(crate) fn has_key(&self, template: &Template, attributes: &Attributes<'_>) -> bool {
-        template.is_whole(&Facts::new(attributes, &self.identity, &Patterns::default()))
+        template.is_whole(&Facts::new(attributes, &self.reading, &Patterns::default()))
     }
 
     fn facts<'a>(&'a self, attributes: &'a Attributes<'a>) -> Facts<'a> {
-        Facts::new(attributes, &self.identity, &self.patterns)
+        Facts::new(attributes, &self.reading, &self.patterns)
     }
 }
 
@@ -229,7 +250,7 @@ impl<'p> IntoIterator for &'p Policies {
 
 /// How a policy applies to a request it matches; `None` if it is off or spares it.
 fn choose<'p>(policy: &'p Policy, facts: &Facts<'_>) -> Result<Option<Selected<'p>>, SelectError> {
-    if policy.exempt().first_that_holds(facts).is_some() {
+    if policy.exempt().first_that_exempts(facts).is_some() {
         return Ok(None);
     }
     let variant = policy.variant_for(facts);

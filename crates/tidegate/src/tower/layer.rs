@@ -24,7 +24,7 @@ use super::service::RateLimit;
 use crate::gate::{Answer, Gate, GateError, OwnKey, OwnPolicy, SharedStore};
 use crate::headers::Forms;
 use crate::identity::Identity;
-use crate::policy::Policies;
+use crate::policy::{PathVariants, Policies};
 use crate::stats::Stats;
 use crate::{Limit, Limiter, MAX_CHECKS};
 
@@ -160,6 +160,7 @@ pub struct Builder {
     store: Option<(Arc<dyn SharedStore>, u32)>,
     stats: Option<Arc<Stats>>,
     identity: Option<Identity>,
+    path_variants: Option<PathVariants>,
     forms: Forms,
     max_wait: Option<Duration>,
     peer: Option<Box<PeerOf>>,
@@ -191,6 +192,13 @@ impl Builder {
     /// grouped. Nobody, and by /64, if nobody says.
     pub fn identity(mut self, identity: Identity) -> Self {
         self.identity = Some(identity);
+        self
+    }
+
+    /// How path parameters (`/login;x=1`) and backslashes are read in `{path}` keys. Default:
+    /// [`PathVariants::Merge`].
+    pub fn path_variants(mut self, path_variants: PathVariants) -> Self {
+        self.path_variants = Some(path_variants);
         self
     }
 
@@ -260,7 +268,8 @@ impl Builder {
             Some(limiter) => limiter,
             None => Limiter::builder().build()?,
         };
-        let policies = Policies::new(Vec::new(), self.identity.take().unwrap_or_default())?;
+        let policies = Policies::new(Vec::new(), self.identity.take().unwrap_or_default())?
+            .with_path_variants(self.path_variants.take().unwrap_or_default());
         let gate = Gate::new(limiter, policies, self.stats.take().unwrap_or_default());
         Ok(match self.store.take() {
             Some((store, nodes)) => gate.over(store, nodes),
@@ -274,6 +283,7 @@ impl Builder {
             ("store", self.store.is_some()),
             ("stats", self.stats.is_some()),
             ("identity", self.identity.is_some()),
+            ("path_variants", self.path_variants.is_some()),
         ];
         match given.into_iter().find(|(_, given)| *given) {
             Some((setting, _)) => Err(LayerError::GateHasItsOwn { setting }),

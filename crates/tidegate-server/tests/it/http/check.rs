@@ -83,6 +83,11 @@ fn every_way_to_ask_is_answered_whole() {
         (r#"{"attributes":{"method":"POST","path":"/login","client_ip":"192.0.2.1"}}"#, login(1, true)),
         (r#"{"attributes":{"method":"POST","path":"//%6Cogin?next=/","client_ip":"::ffff:192.0.2.1"}}"#, login(0, true)),
         (r#"{"policy":"login","key":"192.0.2.1"}"#, login(0, false)),
+        // Spellings that some servers take for the same path.
+        (r#"{"attributes":{"method":"POST","path":"/login;a=1","client_ip":"192.0.2.1"}}"#, login(0, false)),
+        (r#"{"attributes":{"method":"POST","path":"/a/..;/login","client_ip":"192.0.2.1"}}"#, login(0, false)),
+        (r#"{"attributes":{"method":"POST","path":"/a\\..\\login","client_ip":"192.0.2.1"}}"#, login(0, false)),
+        (r#"{"attributes":{"method":"POST","path":"/login#top?x","client_ip":"192.0.2.1"}}"#, login(0, false)),
         (r#"{"attributes":{"method":"GET","path":"/login"}}"#, nothing()),
         (r#"{"attributes":{"path":"/api/x","client_ip":"192.0.2.2"}}"#, api([4, 99], true)),
         // A whole URL has a path too.

@@ -7,7 +7,7 @@ use tidegate::attributes::{Attributes, Headers};
 use tidegate::config::{Config, StoreUrl, Tls};
 use tidegate::headers::{Form, Forms};
 use tidegate::identity::{Identity, Source};
-use tidegate::policy::{Charge, Mode, OnStoreFailure};
+use tidegate::policy::{Charge, Mode, OnStoreFailure, PathVariants};
 
 fn load(name: &str) -> Config {
     let path = format!("tests/it/config/good/{name}.yaml");
@@ -62,6 +62,8 @@ fn every_field() {
     let trusted = ["10.0.0.0/8", "192.0.2.7/32", "2001:db8::/32"];
     let trusted = trusted.iter().map(|net| net.parse().expect("a network")).collect();
     assert_eq!(config.identity, Identity::new(trusted, 56).reading(Source::Forwarded));
+    assert_eq!(config.path_variants, PathVariants::Keep);
+    assert_eq!(config.policies.path_variants(), PathVariants::Keep);
     let fronts =
         [&config.fronts.http, &config.fronts.grpc, &config.fronts.resp, &config.fronts.admin];
     let fronts: Vec<&str> = fronts.iter().map(|front| front.as_deref().unwrap_or("-")).collect();

@@ -18,6 +18,14 @@ const RENDERED: &[(&str, &str, &str)] = &[
     ("{client_ip}", "ip=2001:db8:0:1:2:3:4:5", "2001:db8:0:1::/64"),
     ("{method}", "post", "POST"),
     ("{path}", "/a//b/../c", "/a/c"),
+    // Path parameters and backslashes do not make fresh keys.
+    ("{path}", "/login;a=1", "/login"),
+    ("{path}", "/login%3Ba=2", "/login"),
+    ("{path}", "/a\\..\\login", "/login"),
+    ("{path}", "/a/..;b/login", "/login"),
+    ("{path}", "/login%2e", "/login."),
+    ("{path}", "/login/.", "/login/"),
+    ("{path}", "/%c0%ae%c0%ae/a", "/%C0%AE%C0%AE/a"),
     ("{host}", "host=Example.COM:8080", "example.com"),
     ("{host}", "host=example.com.", "example.com"),
     ("{host}", "host=[::1]:80", "[::1]"),
@@ -217,7 +225,7 @@ proptest! {
     }
 
     #[test]
-    fn paths_are_normalised_once(path in prop_oneof![any::<String>(), "[/.a%2eEfF5]{0,24}", "(/|\\.|%2[eEfF]|%25|a|é| ){0,12}"]) {
+    fn paths_are_normalised_once(path in prop_oneof![any::<String>(), "[/.a%2eEfF5]{0,24}", "(/|\\.|%2[eEfF]|%25|a|é| ){0,12}", "(/|\\.|;|%3[bB]|\\\\|%5[cC]|%25|a){0,12}"]) {
         let normal = |path: &str| {
             let attributes = Attributes { path: Some(path), ..Attributes::default() };
             String::from_utf8(key("{path}", &attributes)).expect("a path is text")
@@ -228,6 +236,7 @@ proptest! {
             prop_assert!(once.starts_with('/') && !once.contains("//"), "{}", once);
             prop_assert!(once.split('/').all(|segment| segment != "." && segment != ".."), "{}", once);
             prop_assert!(once.bytes().all(|byte| byte.is_ascii_graphic()), "{}", once);
+            prop_assert!(!once.contains(';') && !once.contains("%5C"), "{}", once);
         }
     }
 }

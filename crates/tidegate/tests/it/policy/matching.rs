@@ -23,6 +23,61 @@ const CONDITIONS: &[Row] = &[
         ],
         &["/", "/login/", "/Login", "/loginx", "/login%2F", "/login%00", "/%256Cogin", ""],
     ),
+    // Spellings that only some servers take for `/login`: path parameters and backslashes.
+    (
+        "path: /login",
+        &[
+            "/login;jsessionid=1",
+            "/login;",
+            "/login%3Bx",
+            "/login%3bx=1;y",
+            "/;x/login",
+            "/.;/login",
+            "/a/..;/login",
+            "/a/..;x=1/login",
+            "/a/..%3B/login",
+            "/a/%2e%2e;/login",
+            "/a;b/..;c/login;d",
+            "/a\\..\\login",
+            "/a%5C..%5Clogin",
+            "/a%5c..%5clogin",
+            "/\\login",
+            "/a\\..;x\\login",
+            // Servers that drop parameters but do not split at `\`.
+            "/login;\\..\\x",
+        ],
+        &[
+            "/login/;x",
+            "/login;x/",
+            "/login/.;x",
+            "/login\\",
+            "/login%2e",
+            "/login%253Bx",
+            "/a%255C..%255Clogin",
+            "/Login;x",
+            "/login%2F;x",
+            "/login%00;x",
+            "/x;/login",
+            // Overlong UTF-8 for `..` and `/`: no server in use decodes it.
+            "/a/%c0%ae%c0%ae/login",
+            "/a/..%c0%aflogin",
+        ],
+    ),
+    // A request stays below a path as long as some server would serve it there.
+    (
+        "path: '/api/**'",
+        &[
+            "/api;v=1/x",
+            "/api/..;/x",
+            "/api/a\\..\\..\\x",
+            "/api/..%5Cx",
+            "/x/..;/api/y",
+            "/api\\..;\\x",
+        ],
+        &["/api/../x;y", "/x;/api/y"],
+    ),
+    ("path: '/*/edit'", &["/a;v=2/edit", "/x\\edit", "/a/edit;b"], &["/a/b;/edit"]),
+    ("path: '/m;v=1/x'", &["/m;v=1/x", "/m%3Bv=1/x"], &["/m/x", "/m;v=2/x"]),
     (
         "path: '/v1/**'",
         &["/v1/", "/v1/a", "/v1/a/b", "/V/../v1/x"],
@@ -113,6 +168,66 @@ fn conditions() {
         for words in *fails {
             assert_eq!(selected(words), 0, "{condition} does not hold for {words}");
         }
+    }
+}
+
+/// With `path_variants: keep`, `;` and `\` are ordinary characters.
+#[test]
+fn path_variants_can_be_kept_apart() {
+    let policy = "{ name: p, key: '{path}', limits: 1 per 1s, match: { path: ['/login', '/a*'] } }";
+    let config = config(&format!("path_variants: keep\npolicies: [{policy}]"));
+    let key = |words: &str| {
+        let asked = Asked::new(words);
+        let selected = config.policies.select(&asked.attributes()).expect("no cost to read");
+        selected.first().map(|one| one.key.to_string())
+    };
+    let rows = [
+        ("/login", Some("/login")),
+        ("//login", Some("/login")),
+        ("/login;x", None),
+        ("/b/..;/login", None),
+        ("/b\\..\\login", None),
+        ("/a;x%3By", Some("/a;x;y")),
+        ("/a\\b", Some("/a%5Cb")),
+        ("/a%5cb", Some("/a%5Cb")),
+    ];
+    for (words, expected) in rows {
+        assert_eq!(key(words).as_deref(), expected, "{words}");
+    }
+}
+
+/// A reading that the application may not share exempts nobody.
+#[test]
+fn exempt_paths_hold_for_every_reading() {
+    let exempt = "exempt: { path: ['/health', '/live*'] }";
+    let policy = format!("{{ name: p, key: '{{path}}', limits: 1 per 1s, {exempt} }}");
+    let config = config(&format!("policies: [{policy}]"));
+    let rows = [
+        ("/health", true),
+        ("/a/../health", true),
+        ("/live;x", true),
+        ("/health;x", false),
+        ("/api/..;/health", false),
+        ("/api/..%5Chealth", false),
+        ("/health/..;/api", false),
+    ];
+    for (words, exempt) in rows {
+        let asked = Asked::new(words);
+        let selected = config.policies.select(&asked.attributes()).expect("no cost to read");
+        assert_eq!(selected.is_empty(), exempt, "{words}");
+    }
+}
+
+/// An override of a path holds for the variants of that path too.
+#[test]
+fn overrides_hold_for_path_variants() {
+    let over = "overrides: [{ when: { path: '/login' }, limits: 5 per 1m }]";
+    let config =
+        config(&format!("policies: [{{ name: p, key: '{{path}}', limits: 9 per 1m, {over} }}]"));
+    for (words, variant) in [("/login", 1), ("/login;x", 1), ("/a\\..\\login", 1), ("/x;y", 0)] {
+        let asked = Asked::new(words);
+        let selected = config.policies.select(&asked.attributes()).expect("no cost to read");
+        assert_eq!(selected[0].variant, variant, "{words}");
     }
 }
 

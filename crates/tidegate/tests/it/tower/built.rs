@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tidegate::gate::Gate;
 use tidegate::identity::Identity;
-use tidegate::policy::{Policies, Policy, PolicyError};
+use tidegate::policy::{PathVariants, Policies, Policy, PolicyError};
 use tidegate::stats::Stats;
 use tidegate::tower::{Builder, RateLimitLayer, Rule};
 
@@ -31,7 +31,7 @@ fn named(name: &str, limits: &[&str]) -> Policies {
 #[test]
 fn what_cannot_be_is_said_with_a_way_out() {
     let one = |name: &str| rule(name, &["5 per 1m"]);
-    let rows: [(Builder, &str); 9] = [
+    let rows: [(Builder, &str); 10] = [
         (RateLimitLayer::builder(), "there is nothing to limit: add a rule with `rule`"),
         (
             RateLimitLayer::builder().rule(one("a b")),
@@ -67,6 +67,10 @@ fn what_cannot_be_is_said_with_a_way_out() {
         (
             RateLimitLayer::over(gate(&["5 per 1m"]).0).identity(Identity::default()),
             "a gate has its own identity: leave `identity` out, or make the gate with it",
+        ),
+        (
+            RateLimitLayer::over(gate(&["5 per 1m"]).0).path_variants(PathVariants::Keep),
+            "a gate has its own path_variants: leave `path_variants` out, or make the gate with it",
         ),
     ];
     for (builder, expected) in rows {

@@ -1,7 +1,7 @@
 //! Who is counted, under which limits, at which cost.
 
 use tidegate::headers::Forms;
-use tidegate::policy::Mode;
+use tidegate::policy::{Mode, PathVariants};
 use tidegate::tower::{Keyless, RateLimitLayer, Rule};
 
 use super::{ALICE, BOB, World, from, rule, with};
@@ -95,6 +95,18 @@ fn keys_are_made_by_closures_and_templates() {
             let request = if key.is_empty() { request } else { with(request, "x-key", key) };
             assert_eq!(world.status(request), expected, "`{key}` under {shown}");
         }
+    }
+}
+
+/// `/login;1` and `/login;2` are one key, unless variants are kept apart.
+#[test]
+fn path_variants_share_a_key() {
+    for (variants, expected) in [(PathVariants::Merge, 429), (PathVariants::Keep, 200)] {
+        let template = "{path}".parse().expect("a template");
+        let rule = rule("key", &["1 per 1m sliding-log"]).key_template(template);
+        let world = World::new(|builder| builder.rule(rule).path_variants(variants));
+        assert_eq!(world.status(from(ALICE, "/login;1")), 200, "{variants}");
+        assert_eq!(world.status(from(ALICE, "/login;2")), expected, "{variants}");
     }
 }
 
