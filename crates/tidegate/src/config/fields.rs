@@ -20,6 +20,8 @@ pub(super) struct Field {
 /// What a field may hold.
 pub(super) enum Shape {
     Text,
+    /// A key template.
+    Template,
     /// One of these words.
     Words(&'static [&'static str]),
     /// One of these words, or a list of them.
@@ -188,8 +190,8 @@ pub(super) const POLICY: &[Field] = &[
     ),
     required(
         "key",
-        Shape::Text,
-        "Who is counted, such as {client_ip} or {header:x-api-key | client_ip}",
+        Shape::Template,
+        "Who is counted, such as {client_ip} or {header:x-api-key | client_ip}; all for one shared count",
     ),
     required(
         "limits",

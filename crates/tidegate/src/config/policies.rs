@@ -16,8 +16,8 @@ use super::reader::{Object, Reader, Spot, closest, join, shown};
 use super::yaml::{Name, Value};
 use crate::policy::{
     Charge, Condition, ConditionErrorKind, Conditions, MAX_OVERRIDES, MAX_POLICIES, MAX_REPLACED,
-    Mode, OnStoreFailure, Override, PART_NAMES, Part, PartError, Policy, PolicyError, Template,
-    TemplateErrorKind,
+    Mode, OnStoreFailure, Override, PART_NAMES, Part, PartError, Policy, PolicyError, SHARED_KEY,
+    Template, TemplateErrorKind,
 };
 
 /// Every policy of a list.
@@ -150,16 +150,31 @@ fn read_template(reader: &Reader<'_>, spot: &Spot) -> Option<Template> {
             let word = text.get(error.span()).unwrap_or_default();
             let (message, meant) = match error.kind() {
                 TemplateErrorKind::Part(_) => {
-                    (format!("`{}`: {}", shown(word), error.problem()), meant_part(word))
+                    let meant = meant_part(word).map(|part| format!("did you mean `{part}`?"));
+                    (format!("`{}`: {}", shown(word), error.problem()), meant)
+                }
+                TemplateErrorKind::NoPart => {
+                    let message = format!(
+                        "`{}` is plain text: every request would share one count",
+                        shown(text)
+                    );
+                    (message, in_braces(text))
                 }
                 _ => (error.problem().to_owned(), None),
             };
-            let help =
-                meant.map_or_else(|| error.help().into(), |part| format!("did you mean `{part}`?"));
+            let help = meant.unwrap_or_else(|| error.help().into());
             reader.fail_within(spot, error.span(), message, help);
             None
         }
     }
+}
+
+/// The help for a template whose braces are missing or doubled.
+fn in_braces(text: &str) -> Option<String> {
+    let inside = text.trim_matches(['{', '}', ' ']);
+    let meant = format!("{{{inside}}}");
+    meant.parse::<Template>().ok()?;
+    Some(format!("write `\"{meant}\"`, or `{SHARED_KEY}` to share one count on purpose"))
 }
 
 /// The part that was meant by a word that is none.

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::fields::{ALGORITHMS, CONCURRENT, CONDITIONS, Field, RATE, Shape, TOP, UNLIMITED};
-use crate::policy::{MAX_ENTRIES, MAX_LIMITS, MAX_NAME_BYTES, MAX_VALUES};
+use crate::policy::{MAX_ENTRIES, MAX_LIMITS, MAX_NAME_BYTES, MAX_VALUES, SHARED_KEY};
 
 /// A JSON Schema (2020-12) of the config.
 ///
@@ -71,6 +71,9 @@ fn property(field: &Field) -> Value {
 fn of(shape: &Shape) -> Value {
     match shape {
         Shape::Text => json!({ "type": "string" }),
+        Shape::Template => {
+            json!({ "type": "string", "pattern": format!(r"^{SHARED_KEY}$|\{{[^{{}}]+\}}") })
+        }
         Shape::Words(words) => json!({ "enum": words }),
         Shape::WordList(words) => {
             json!({ "anyOf": [{ "enum": words }, { "type": "array", "items": { "enum": words }, "minItems": 1 }] })

@@ -74,7 +74,7 @@ pub use rule::{
 pub(crate) use select::shown;
 pub use select::{MAX_POLICIES, Policies, PoliciesError, SelectError, Selected};
 pub use template::{
-    MAX_TEMPLATE_BYTES, MAX_TEMPLATE_PARTS, Template, TemplateError, TemplateErrorKind,
+    MAX_TEMPLATE_BYTES, MAX_TEMPLATE_PARTS, SHARED_KEY, Template, TemplateError, TemplateErrorKind,
 };
 
 #[cfg(feature = "config")]

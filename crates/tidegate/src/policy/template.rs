@@ -1,5 +1,8 @@
 //! Key templates: `{client_ip}`, `{header:x-api-key | client_ip}`, `{header:x-user}:{path}`.
 //!
+//! A template without any part would put every request into one count, which is nearly always a
+//! forgotten pair of braces. So only one such text is accepted: [`SHARED_KEY`].
+//!
 //! `key.rs` says how they are rendered so that no two requests with different
 //! values make the same key.
 
@@ -22,6 +25,9 @@ pub const MAX_TEMPLATE_BYTES: usize = 1024;
 /// Most parts and alternatives in a template.
 pub const MAX_TEMPLATE_PARTS: usize = 16;
 
+/// The one template without parts: all requests share one count.
+pub const SHARED_KEY: &str = "all";
+
 /// How a policy's keys are made.
 ///
 /// ```
@@ -31,6 +37,9 @@ pub const MAX_TEMPLATE_PARTS: usize = 16;
 /// assert_eq!(template.to_string(), "{header:x-api-key | client_ip}");
 /// let error = "{client-ip}".parse::<Template>().unwrap_err();
 /// assert_eq!(error.span(), 1..10);
+/// // Without braces it would be one count for everybody. Where that is meant, write `all`.
+/// assert!("client_ip".parse::<Template>().is_err());
+/// assert!("all".parse::<Template>().is_ok());
 /// # Ok::<(), tidegate::policy::TemplateError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -178,6 +187,8 @@ impl fmt::Display for Template {
 pub enum TemplateErrorKind {
     /// There is nothing in it.
     Empty,
+    /// It has no part in braces, and is not [`SHARED_KEY`].
+    NoPart,
     /// Longer than [`MAX_TEMPLATE_BYTES`], or more parts than [`MAX_TEMPLATE_PARTS`].
     TooLong,
     /// A `{` without its `}`.
@@ -214,6 +225,9 @@ impl TemplateError {
     pub const fn problem(&self) -> &'static str {
         match self.kind {
             TemplateErrorKind::Empty => "the key is empty: all requests would share one count",
+            TemplateErrorKind::NoPart => {
+                "the key is plain text: every request would share one count"
+            }
             TemplateErrorKind::TooLong => "the key template is too long",
             TemplateErrorKind::Unclosed => "this `{` is not closed",
             TemplateErrorKind::Unopened => "this `}` closes nothing",
@@ -227,7 +241,10 @@ impl TemplateError {
     pub const fn help(&self) -> &'static str {
         match self.kind {
             TemplateErrorKind::Empty => {
-                "write `\"{client_ip}\"`, or a word such as `all` if that is meant"
+                "write `\"{client_ip}\"`, or `all` to share one count on purpose"
+            }
+            TemplateErrorKind::NoPart => {
+                "write a part in braces, such as `{client_ip}`, or `all` to share one count on purpose"
             }
             TemplateErrorKind::TooLong => "use at most 16 parts and 1024 bytes",
             TemplateErrorKind::Unclosed => {
@@ -249,6 +266,9 @@ impl fmt::Display for TemplateError {
 
 impl std::error::Error for TemplateError {}
 
+// The texts above name the word; this keeps them true.
+const _: () = assert!(matches!(SHARED_KEY.as_bytes(), b"all"));
+
 impl FromStr for Template {
     type Err = TemplateError;
 
@@ -265,6 +285,9 @@ impl FromStr for Template {
         }
         let pieces = Pieces { text, at: 0, literal: String::new(), pieces: Vec::new() }.parse()?;
         let slots = pieces.iter().filter(|piece| matches!(piece, Piece::Slot(_))).count();
+        if slots == 0 && text != SHARED_KEY {
+            return fail(TemplateErrorKind::NoPart, 0..text.len());
+        }
         let template =
             Template { text: text.into(), pieces: pieces.into(), is_composite: slots > 1 };
         if template.parts().count() > MAX_TEMPLATE_PARTS {

@@ -238,7 +238,7 @@ fn key(way: &[&Descriptor], parts: &[String]) -> String {
     let named: Vec<String> = open().map(|(_, (_, part))| format!("{{{part}}}")).collect();
     let by_place = || open().map(|(index, _)| format!("{{descriptor:#{}}}", index + 1));
     match named.join(":") {
-        key if key.is_empty() => "all".to_owned(),
+        key if key.is_empty() => crate::policy::SHARED_KEY.to_owned(),
         key if key.len() > crate::policy::MAX_TEMPLATE_BYTES => {
             by_place().collect::<Vec<_>>().join(":")
         }

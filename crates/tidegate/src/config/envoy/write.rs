@@ -6,6 +6,7 @@ use super::super::error::printable;
 use super::super::fields::UNLIMITED;
 use super::flatten::Flat;
 use super::tree::{Domain, Wanted};
+use crate::policy::SHARED_KEY;
 
 /// The whole file.
 pub(super) fn write<'n>(
@@ -26,7 +27,7 @@ pub(super) fn write<'n>(
         let _ = write!(
             out,
             "  # There was no limit in them.\n  - name: nothing\n    match: {{ domain: {} }}\n    \
-             key: all\n    limits: {UNLIMITED}\n",
+             key: {SHARED_KEY}\n    limits: {UNLIMITED}\n",
             one_or_list(&domains)
         );
     }

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use http::{HeaderMap, HeaderValue};
 use proptest::prelude::*;
 use tidegate::attributes::{Attributes, Headers};
-use tidegate::policy::{MAX_KEY_BYTES, Template};
+use tidegate::policy::{MAX_KEY_BYTES, SHARED_KEY, Template, TemplateErrorKind};
 
 use super::{Asked, config, key, with_key};
 
@@ -61,6 +61,19 @@ fn rendered() {
         let selected = config.policies.select(&asked.attributes()).expect("selected");
         assert_eq!(selected[0].key.to_string(), *expected, "{template} of {words}");
     }
+}
+
+/// Forgotten braces would put every client into one count.
+#[test]
+fn plain_text_is_refused() {
+    for text in
+        ["client_ip", "header:x-api-key", "header:x-api-key | client_ip", "All", " all", "{{a}}"]
+    {
+        let error = text.parse::<Template>().expect_err(text);
+        assert_eq!(error.kind(), TemplateErrorKind::NoPart, "{text}");
+        assert_eq!(error.span(), 0..text.len(), "{text}");
+    }
+    assert_eq!(SHARED_KEY.parse::<Template>().map(|all| all.parts().count()), Ok(0));
 }
 
 #[test]
