@@ -4,14 +4,14 @@
 //! when one denies, the denying one with the longest wait, else the one with the least
 //! remaining. What only watches shows in the metadata alone.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use http::HeaderMap;
 use smallvec::SmallVec;
 use tidegate::gate::{Line, Together};
-use tidegate::headers::{Form, Forms, render};
+use tidegate::headers::{Forms, render};
 use tidegate::stats::Decided;
-use tidegate::{Algorithm, Limit};
+use tidegate::{Algorithm, Limit, Timestamp};
 
 use super::refused::{Code, Refused};
 
@@ -63,11 +63,17 @@ pub enum Value<'a> {
 }
 
 impl<'a> Reply<'a> {
-    /// The reply to so many descriptors, with headers in these forms.
+    /// The reply to a request with this number of descriptors. `now` is the time on the limiter's
+    /// clock, for header fields that hold one.
     ///
     /// # Errors
     /// When it was denied because the store failed: that is no `OVER_LIMIT`.
-    pub fn new(together: &Together<'a>, descriptors: usize, forms: Forms) -> Result<Self, Refused> {
+    pub fn new(
+        together: &Together<'a>,
+        descriptors: usize,
+        forms: Forms,
+        now: Timestamp,
+    ) -> Result<Self, Refused> {
         let answer = &together.answer;
         if !answer.allowed && answer.decided == Decided::FailedClosed {
             let policy = answer.speaker().and_then(|line| line.policy).unwrap_or_default();
@@ -91,9 +97,6 @@ impl<'a> Reply<'a> {
             }
         }
         let mut headers = HeaderMap::new();
-        // Only one form tells a point in time.
-        let tells_time = forms.contains(Form::XRateLimit);
-        let now = if tells_time { SystemTime::now() } else { SystemTime::UNIX_EPOCH };
         answer.show(|shown| render(forms, shown, now, &mut headers));
         Ok(Reply { allowed: answer.allowed, statuses, headers, metadata: metadata(together) })
     }

@@ -115,7 +115,7 @@ impl GrpcFront {
     }
 
     fn reply(&self, together: &Together<'_>, descriptors: usize) -> Result<Answered, Refused> {
-        let reply = Reply::new(together, descriptors, **self.forms.load())?;
+        let reply = Reply::new(together, descriptors, **self.forms.load(), self.gate.now())?;
         let capacity = REPLY_BYTES + STATUS_BYTES * (descriptors - 1);
         Ok(Content::message(capacity, |out| reply.encode(out)))
     }

@@ -63,7 +63,7 @@ impl HttpFront {
         descriptors: usize,
         id: &RequestId<'_>,
     ) -> Result<Answered, Refusal> {
-        let reply = Reply::new(together, descriptors, **self.forms.load())?;
+        let reply = Reply::new(together, descriptors, **self.forms.load(), self.gate.now())?;
         let status = if reply.allowed { StatusCode::OK } else { StatusCode::TOO_MANY_REQUESTS };
         let mut response = json_answer(status, shown(&reply).to_string().into_bytes());
         if !reply.allowed {

@@ -144,7 +144,7 @@ impl HttpFront {
     /// Adds the rate limit fields.
     pub(super) fn render(&self, answer: &Answer<'_>, headers: &mut HeaderMap) {
         let forms = **self.forms.load();
-        answer.show(|shown| render(forms, shown, std::time::SystemTime::now(), headers));
+        answer.show(|shown| render(forms, shown, self.gate.now(), headers));
     }
 }
 

@@ -69,7 +69,7 @@ use crate::asker::Asker;
 use crate::policy::Policies;
 use crate::stats::{Decided, LimitStats, Seen, Stats, is_timed};
 use crate::wait::Queues;
-use crate::{Limiter, Request};
+use crate::{Limiter, Request, Timestamp};
 
 /// Policies in front of a limiter. Shared by reference.
 #[derive(Debug)]
@@ -86,6 +86,11 @@ pub struct Gate {
 }
 
 impl Gate {
+    /// The time on the limiter's clock.
+    pub fn now(&self) -> Timestamp {
+        self.limiter.store().clock().now()
+    }
+
     /// These policies in front of this limiter.
     pub fn new(limiter: Limiter, policies: Policies, stats: Arc<Stats>) -> Self {
         let rules = ArcSwap::from_pointee(Rules::new(policies, &stats));

@@ -1,6 +1,6 @@
 //! The header fields themselves.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use super::names::Names;
 use super::text::{Text, put_integer, put_string, seconds_up};
 use super::{Line, Shown};
-use crate::{Algorithm, Limit, RetryAfter};
+use crate::{Algorithm, Limit, RetryAfter, Timestamp};
 
 /// The most bytes of `RateLimit-Policy`: gateways refuse responses whose fields
 /// exceed some 4 to 8 KiB in all. Limits beyond it are left out, never the one
@@ -42,9 +42,8 @@ impl Sink for HeaderMap {
 }
 
 /// When so much time from now has passed, in seconds since 1970, rounded up.
-pub(super) fn unix_seconds(now: SystemTime, wait: Duration) -> u64 {
-    let since_1970 = now.duration_since(UNIX_EPOCH).unwrap_or_default();
-    seconds_up(since_1970.saturating_add(wait))
+pub(super) fn unix_seconds(now: Timestamp, wait: Duration) -> u64 {
+    seconds_up(Duration::from_micros(now.as_micros()).saturating_add(wait))
 }
 
 /// The fields of one response in the making.
@@ -109,7 +108,7 @@ impl<'a, S: Sink> Fields<'a, S> {
     }
 
     /// `X-RateLimit-Limit: 100`, `-Remaining: 50`, `-Reset: 1700000030`.
-    pub(super) fn x_rate_limit(&mut self, now: SystemTime) {
+    pub(super) fn x_rate_limit(&mut self, now: Timestamp) {
         let Some(numbers) = &self.numbers else { return };
         let reset = unix_seconds(now, numbers.reset());
         let values = [numbers.limit, numbers.remaining, reset];

@@ -17,7 +17,7 @@ mod problem;
 mod said;
 mod text;
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use http::HeaderMap;
 
@@ -25,7 +25,7 @@ pub use fields::MAX_POLICY_BYTES;
 pub use forms::{Form, Forms, FormsError};
 pub use problem::{PROBLEM_JSON, Problem, write_problem, write_problem_as};
 
-use crate::{Limit, RetryAfter};
+use crate::{Limit, RetryAfter, Timestamp};
 pub(crate) use fields::Sink;
 #[cfg(feature = "tower")]
 pub(crate) use said::Said;
@@ -78,15 +78,16 @@ impl<'a> Shown<'a> {
 /// Writes the fields of `forms` into `out`, and on a denial `Retry-After`.
 ///
 /// Times are whole seconds, rounded up: whoever obeys them is not early. A cost
-/// that can never pass has no `Retry-After` and no `t`. `now` is needed for
-/// `X-RateLimit-Reset`, the one field that is a point in time.
+/// that can never pass has no `Retry-After` and no `t`. `now` is the time on the
+/// limiter's clock, as [`Gate::now`](crate::gate::Gate::now) returns it; `X-RateLimit-Reset`
+/// needs it, the one field that is a point in time.
 ///
 /// Where `remaining` is not known only `RateLimit-Policy` is sent.
 ///
 /// ```
-/// use std::time::{Duration, SystemTime};
+/// use std::time::Duration;
 /// use tidegate::headers::{Forms, Line, Shown, render};
-/// use tidegate::{Limit, RetryAfter};
+/// use tidegate::{Limit, RetryAfter, Timestamp};
 ///
 /// let limit: Limit = "5 per 1m".parse()?;
 /// let line = Line {
@@ -98,13 +99,13 @@ impl<'a> Shown<'a> {
 /// };
 /// let shown = Shown { allowed: false, lines: &[line], speaker: Some(0) };
 /// let mut out = http::HeaderMap::new();
-/// render(Forms::default(), &shown, SystemTime::now(), &mut out);
+/// render(Forms::default(), &shown, Timestamp::from_micros(1_000_000), &mut out);
 /// assert_eq!(out["retry-after"], "5");
 /// assert_eq!(out["ratelimit"], "\"login\";r=0;t=5");
 /// assert_eq!(out["ratelimit-policy"], "\"login\";q=5;w=60");
 /// # Ok::<(), tidegate::LimitError>(())
 /// ```
-pub fn render(forms: Forms, shown: &Shown<'_>, now: SystemTime, out: &mut HeaderMap) {
+pub fn render(forms: Forms, shown: &Shown<'_>, now: Timestamp, out: &mut HeaderMap) {
     render_to(forms, shown, || now, out);
 }
 
@@ -112,7 +113,7 @@ pub fn render(forms: Forms, shown: &Shown<'_>, now: SystemTime, out: &mut Header
 pub(crate) fn render_to(
     forms: Forms,
     shown: &Shown<'_>,
-    now: impl FnOnce() -> SystemTime,
+    now: impl FnOnce() -> Timestamp,
     out: &mut impl Sink,
 ) {
     if shown.lines.is_empty() || (shown.allowed && forms == Forms::NONE) {

@@ -3,7 +3,7 @@
 //! A service with one limit says nearly the same on every response: two numbers differ. So
 //! the rest is rendered once, by what renders the fields anyway, and the numbers are put in.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -11,7 +11,7 @@ use super::fields::{RATELIMIT, RATELIMIT_POLICY, X_RATELIMIT, put_parameter, uni
 use super::text::{Text, seconds_up};
 use super::{Form, Forms, Line, Shown, render};
 use crate::short::Short;
-use crate::{Limit, RetryAfter};
+use crate::{Limit, RetryAfter, Timestamp};
 
 /// Longer names are rare.
 const SHORT_BEGIN: usize = 40;
@@ -46,7 +46,7 @@ impl Said {
         };
         let shown = Shown { allowed: true, lines: &[line], speaker: Some(0) };
         let mut fields = HeaderMap::new();
-        render(forms, &shown, SystemTime::UNIX_EPOCH, &mut fields);
+        render(forms, &shown, Timestamp::from_micros(0), &mut fields);
         if forms == Forms::NONE.with(Form::Draft10) {
             let policy = fields.remove(&RATELIMIT_POLICY)?;
             let begin = fields.get(&RATELIMIT)?.as_bytes().strip_suffix(b"0;t=0")?;
@@ -60,7 +60,13 @@ impl Said {
     /// The fields of a response that was admitted with so much left. One that says something of
     /// limits already says it of those that are nearer to what was done, and is left alone.
     #[inline]
-    pub(crate) fn put(&self, remaining: u64, reset_after: Duration, out: &mut HeaderMap) {
+    pub(crate) fn put(
+        &self,
+        remaining: u64,
+        reset_after: Duration,
+        now: impl FnOnce() -> Timestamp,
+        out: &mut HeaderMap,
+    ) {
         match self {
             Said::Draft10 { begin, short, policy } => {
                 if has(out, &RATELIMIT) {
@@ -90,7 +96,7 @@ impl Said {
                 }
                 out.insert(limit_name, limit.clone());
                 out.insert(remaining_name, HeaderValue::from(remaining));
-                let reset = unix_seconds(SystemTime::now(), reset_after);
+                let reset = unix_seconds(now(), reset_after);
                 out.insert(reset_name, HeaderValue::from(reset));
             }
         }

@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Extensions, HeaderMap, Response, StatusCode};
@@ -197,7 +197,7 @@ impl Core {
             Err(error) => return Decided::Denied(denial::refuse(head, &error).into()),
         };
         if !answer.allowed {
-            let denied = Denied::new(head, &answer, self.forms);
+            let denied = Denied::new(head, &answer, self.forms, self.gate.now());
             let response = match &self.on_denied {
                 Some(on_denied) => on_denied(&denied),
                 None => denied.response(),
@@ -207,7 +207,7 @@ impl Core {
         let mut passing = Rest { timer, ..Rest::default() };
         if self.forms != Forms::NONE {
             answer.show(|shown| {
-                render_to(self.forms, shown, SystemTime::now, &mut passing.fields);
+                render_to(self.forms, shown, || self.gate.now(), &mut passing.fields);
             });
         }
         passing.places = permit.map(|permit| Places::new(&self.gate, permit));

@@ -1,17 +1,16 @@
 //! What a request is answered that is not let through.
 
 use std::fmt::Write as _;
-use std::time::SystemTime;
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use http::{HeaderMap, Response, StatusCode};
 
 use super::head::Head;
-use crate::RetryAfter;
 use crate::gate::{Answer, GateError};
 use crate::headers::{Forms, PROBLEM_JSON, Problem, Shown, render, write_problem};
 use crate::stats::Decided;
+use crate::{RetryAfter, Timestamp};
 
 static GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 static GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
@@ -32,11 +31,17 @@ pub struct Denied<'a, 'g> {
     head: &'a Head<'a>,
     answer: &'a Answer<'g>,
     forms: Forms,
+    now: Timestamp,
 }
 
 impl<'a, 'g> Denied<'a, 'g> {
-    pub(super) fn new(head: &'a Head<'a>, answer: &'a Answer<'g>, forms: Forms) -> Self {
-        Denied { head, answer, forms }
+    pub(super) fn new(
+        head: &'a Head<'a>,
+        answer: &'a Answer<'g>,
+        forms: Forms,
+        now: Timestamp,
+    ) -> Self {
+        Denied { head, answer, forms, now }
     }
 
     /// The request.
@@ -57,7 +62,7 @@ impl<'a, 'g> Denied<'a, 'g> {
     /// The header fields a response should carry: Retry-After, and those of the layer's forms.
     pub fn fields(&self) -> HeaderMap {
         let mut fields = HeaderMap::new();
-        self.answer.show(|shown| render(self.forms, shown, SystemTime::now(), &mut fields));
+        self.answer.show(|shown| render(self.forms, shown, self.now, &mut fields));
         fields
     }
 

@@ -219,7 +219,8 @@ impl Quick {
         let [rule, ..] = &*self.core.rules else { return };
         let counted = rule.counted(self.by.policy);
         if let Some(said) = &counted.said {
-            said.put(self.by.remaining, Duration::from_micros(self.by.reset_us), fields);
+            let reset_after = Duration::from_micros(self.by.reset_us);
+            said.put(self.by.remaining, reset_after, || self.core.gate.now(), fields);
         }
         if let (Some(begun), [stats, ..]) = (self.begun, counted.own.stats()) {
             stats.served(Outcome::Allowed, begun.elapsed());

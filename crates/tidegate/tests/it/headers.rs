@@ -1,14 +1,14 @@
 //! The header fields of every form, as text and as an independent parser reads them.
 
 use std::collections::BTreeSet;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use allocation_counter::measure;
 use http::HeaderMap;
 use proptest::prelude::*;
 use sfv::{Dictionary, Item, List, ListEntry, Parser};
 use tidegate::headers::{Form, Forms, FormsError, Line, MAX_POLICY_BYTES, Shown, render};
-use tidegate::{Limit, RetryAfter};
+use tidegate::{Limit, RetryAfter, Timestamp};
 
 use crate::common::limit;
 
@@ -25,8 +25,8 @@ fn forms(text: &str) -> Forms {
 }
 
 /// 0.5 s after a full second, to see what is rounded.
-fn now() -> SystemTime {
-    UNIX_EPOCH + Duration::from_millis(1_700_000_000_500)
+fn now() -> Timestamp {
+    Timestamp::from_micros(1_700_000_000_500_000)
 }
 
 fn rendered(forms: Forms, allowed: bool, speaker: Option<usize>, told: &[Told<'_>]) -> HeaderMap {

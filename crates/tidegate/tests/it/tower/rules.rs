@@ -216,6 +216,23 @@ fn header_forms_are_the_builders_choice() {
     }
 }
 
+/// `X-RateLimit-Reset` is a point in time on the limiter's clock, on every path.
+#[test]
+fn reset_times_are_the_limiters() {
+    let forms: Forms = "x-ratelimit".parse().expect("forms");
+    let resets = |limits: &[&str]| {
+        let world = World::new(|builder| builder.rule(rule("api", limits)).headers(forms));
+        let now = world.clock.now().as_micros();
+        let asked = [world.ask(from(ALICE, "/")), world.ask(from(ALICE, "/"))];
+        asked.map(|told| {
+            let reset = told.header("x-ratelimit-reset").expect("a time").parse::<u64>();
+            (told.status.as_u16(), reset.expect("a number") - now / 1_000_000)
+        })
+    };
+    assert_eq!(resets(&["1 per 10s sliding-log"]), [(200, 10), (429, 10)]);
+    assert_eq!(resets(&["1 per 10s sliding-log", "9 per 1h"])[0], (200, 10));
+}
+
 #[test]
 fn clones_share_their_counts_and_time_passes() {
     let world = World::with(rule("api", &["1 per 10s sliding-log"]));
