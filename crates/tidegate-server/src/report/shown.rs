@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use tidegate::policy::is_unseen;
+
 /// Characters shown of a key.
 const SHOWN_CHARS: usize = 80;
 
@@ -33,11 +35,6 @@ pub fn shown(key: &[u8]) -> String {
 fn escape(byte: u8, text: &mut String) {
     // Writing to memory cannot fail.
     let _ = write!(text, "\\x{byte:02x}");
-}
-
-/// Characters that reorder or hide what stands around them.
-fn is_unseen(c: char) -> bool {
-    matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
 }
 
 #[cfg(test)]

@@ -91,9 +91,9 @@ pub(crate) fn write_escaped(bytes: &[u8], f: &mut impl fmt::Write) -> fmt::Resul
     Ok(())
 }
 
-/// Characters that reorder or hide what stands around them.
-pub(crate) fn is_unseen(c: char) -> bool {
-    matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+/// Whether a character reorders or hides the text around it, so that it must not be shown as it is.
+pub fn is_unseen(c: char) -> bool {
+    matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
 }
 
 /// Builds a key.

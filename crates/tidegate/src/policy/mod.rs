@@ -62,7 +62,7 @@ pub use entry::{Entry, MAX_ENTRIES};
 pub use error::PolicyError;
 pub use explain::{Explained, Explanation, Outcome};
 pub(crate) use key::write_escaped;
-pub use key::{Key, MAX_KEY_BYTES};
+pub use key::{Key, MAX_KEY_BYTES, is_unseen};
 pub use part::{Part, PartError};
 pub use path::PathVariants;
 pub use pattern::{MAX_PATTERN_BYTES, Pattern, PatternError};
@@ -78,7 +78,7 @@ pub use template::{
 };
 
 #[cfg(feature = "config")]
-pub(crate) use {condition::network, key::is_unseen, part::PART_NAMES, wildcard::Wildcard};
+pub(crate) use {condition::network, part::PART_NAMES, wildcard::Wildcard};
 
 /// Whether a policy's denials count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -151,12 +151,13 @@ fn what_is_long_past_is_forgotten() {
 #[test]
 fn names_are_shown_short_and_printable() {
     let long = "x".repeat(MAX_TEXT_BYTES + 1);
-    let rows: [(&[u8], &str); 7] = [
+    let rows: [(&[u8], &str); 8] = [
         (b"plain \xc3\xa9", "plain \u{e9}"),
         (b"<img onerror=x>", "<img onerror=x>"),
         (b"a\x00b\r\n\x1b[31m", "a\\x00b\\x0d\\x0a\\x1b[31m"),
         (b"\xff\xfe", "\\xff\\xfe"),
         ("a\u{202e}b\u{200b}".as_bytes(), "a\\xe2\\x80\\xaeb\\xe2\\x80\\x8b"),
+        ("\u{61c}a".as_bytes(), "\\xd8\\x9ca"),
         (b"back\\slash", "back\\\\slash"),
         (long.as_bytes(), &format!("{}...", &long[1..])),
     ];
