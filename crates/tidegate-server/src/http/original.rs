@@ -5,12 +5,12 @@
 //! | from | path and query | method | host |
 //! | --- | --- | --- | --- |
 //! | `forwarded` (Caddy, Traefik) | `X-Forwarded-Uri` | `X-Forwarded-Method` | `X-Forwarded-Host` |
-//! | `original` (nginx) | `X-Original-URI` or `-URL` | `X-Original-Method` | `Host` |
+//! | `original` (nginx) | `X-Original-URI` or `-URL` | `X-Original-Method` | the URL's, or `Host` |
 //! | `path` (Envoy) | what follows `/v1/forward-auth` | the request's own | `Host` |
 //!
 //! A gateway sets one family and passes the other on as the *client* sent it. So the
-//! families are never mixed, and where both name a target, and not the same one,
-//! nobody can say which is true: that is refused rather than guessed, unless the
+//! families are never mixed, and where both name a target and differ in target, method or
+//! host, nobody can say which is true: that is refused rather than guessed, unless the
 //! gateway's address for us says `?from=...`. Who says so promises a target: without
 //! one the answer would be about some other request.
 //!
@@ -84,77 +84,92 @@ impl<'a> Original<'a> {
         behind: &'a str,
         from: Option<From>,
     ) -> Result<Self, Refusal> {
+        match from {
+            Some(from) => Original::from(request, behind, from),
+            None if !behind.is_empty() => Original::from(request, behind, From::Path),
+            None => Original::guess(request),
+        }
+    }
+
+    fn from<B>(request: &'a Request<B>, behind: &'a str, from: From) -> Result<Self, Refusal> {
         let headers = request.headers();
-        let from = match from {
-            Some(from) => from,
-            None if !behind.is_empty() => From::Path,
-            None => guess(headers)?,
-        };
         let own_method = || Cow::Borrowed(request.method().as_str());
-        let own_host = |known: Option<Cow<'a, str>>| match known {
-            Some(host) => Ok(Some(host)),
-            None => {
-                let authority = || request.uri().authority().map(|host| host.as_str().into());
-                one(headers, &HOST).map(|host| host.or_else(authority))
-            }
-        };
         match from {
             From::Path => Ok(Original {
                 method: own_method(),
                 path: (!behind.is_empty()).then_some(Cow::Borrowed(behind)),
                 query: request.uri().query().filter(|_| !behind.is_empty()).map(Cow::Borrowed),
-                host: own_host(None)?,
+                host: own_host(request)?,
             }),
             From::Forwarded => {
-                let target = one(headers, &FORWARDED_URI)?;
-                let target = target.map(read).ok_or_else(|| missing("X-Forwarded-Uri"))?;
+                let target = named(request, &FORWARDED_URI)?;
+                let target = target.ok_or_else(|| missing("X-Forwarded-Uri"))?;
                 Ok(Original {
                     method: one(headers, &FORWARDED_METHOD)?.unwrap_or_else(own_method),
-                    host: own_host(one(headers, &FORWARDED_HOST)?.or(target.host))?,
+                    host: one(headers, &FORWARDED_HOST)?.or(target.host),
                     ..target
                 })
             }
             From::Original => {
-                let target = original_target(headers)?;
-                let target = target.map(read).ok_or_else(|| missing("X-Original-URI"))?;
+                let target = original_target(request)?;
+                let target = target.ok_or_else(|| missing("X-Original-URI"))?;
                 Ok(Original {
                     method: one(headers, &ORIGINAL_METHOD)?.unwrap_or_else(own_method),
-                    host: own_host(target.host)?,
                     ..target
                 })
             }
         }
     }
-}
 
-fn original_target(headers: &HeaderMap) -> Result<Option<Cow<'_, str>>, Refusal> {
-    let (uri, url) = (one(headers, &ORIGINAL_URI)?, one(headers, &ORIGINAL_URL)?);
-    match (uri, url) {
-        (Some(uri), Some(url)) if !same_target(&uri, &url) => {
-            Err(conflict("X-Original-URI", "X-Original-URL"))
-        }
-        // The URL knows the host too.
-        (uri, url) => Ok(url.or(uri)),
+    /// Reads the family of headers that names a target. If both do they must agree in everything: a
+    /// client can send the target that the gateway sends, and another method or host with it.
+    fn guess<B>(request: &'a Request<B>) -> Result<Self, Refusal> {
+        let headers = request.headers();
+        let (forwarded, original) = (one(headers, &FORWARDED_URI)?, original_target(request)?);
+        let from = match (forwarded, original) {
+            (None, None) if headers.contains_key(&FORWARDED_METHOD) => From::Forwarded,
+            (None, None) if headers.contains_key(&ORIGINAL_METHOD) => From::Original,
+            (None, None) => From::Path,
+            (Some(_), None) => From::Forwarded,
+            (None, Some(_)) => From::Original,
+            (Some(_), Some(_)) => {
+                let forwarded = Original::from(request, "", From::Forwarded)?;
+                let original = Original::from(request, "", From::Original)?;
+                return match forwarded == original {
+                    true => Ok(forwarded),
+                    false => Err(conflict("X-Forwarded-*", "X-Original-*")),
+                };
+            }
+        };
+        Original::from(request, "", from)
     }
 }
 
-/// The family that names a target, if only one does or both agree.
-fn guess(headers: &HeaderMap) -> Result<From, Refusal> {
-    let (forwarded, original) = (one(headers, &FORWARDED_URI)?, original_target(headers)?);
-    match (forwarded, original) {
-        (None, None) if headers.contains_key(&FORWARDED_METHOD) => Ok(From::Forwarded),
-        (None, None) if headers.contains_key(&ORIGINAL_METHOD) => Ok(From::Original),
-        (None, None) => Ok(From::Path),
-        (Some(_), None) => Ok(From::Forwarded),
-        (None, Some(_)) => Ok(From::Original),
-        (Some(forwarded), Some(original)) => {
-            let methods = (one(headers, &FORWARDED_METHOD)?, one(headers, &ORIGINAL_METHOD)?);
-            if same_target(&forwarded, &original) && methods.0 == methods.1 {
-                Ok(From::Forwarded)
-            } else {
-                Err(conflict("X-Forwarded-*", "X-Original-*"))
-            }
-        }
+/// The host of the request to us.
+fn own_host<B>(request: &Request<B>) -> Result<Option<Cow<'_, str>>, Refusal> {
+    let authority = || request.uri().authority().map(|host| host.as_str().into());
+    one(request.headers(), &HOST).map(|host| host.or_else(authority))
+}
+
+/// The target that a header names, with its host or else the request's own.
+fn named<'a, B>(
+    request: &'a Request<B>,
+    name: &HeaderName,
+) -> Result<Option<Original<'a>>, Refusal> {
+    let Some(target) = one(request.headers(), name)?.map(read) else { return Ok(None) };
+    let host = match target.host {
+        Some(host) => Some(host),
+        None => own_host(request)?,
+    };
+    Ok(Some(Original { host, ..target }))
+}
+
+/// What `X-Original-URI` or `X-Original-URL` names. Where both are there they must agree, in
+/// the host too: one may be the client's.
+fn original_target<B>(request: &Request<B>) -> Result<Option<Original<'_>>, Refusal> {
+    match (named(request, &ORIGINAL_URI)?, named(request, &ORIGINAL_URL)?) {
+        (Some(uri), Some(url)) if uri != url => Err(conflict("X-Original-URI", "X-Original-URL")),
+        (uri, url) => Ok(url.or(uri)),
     }
 }
 
@@ -165,7 +180,8 @@ fn missing(name: &str) -> Refusal {
 fn conflict(one: &str, other: &str) -> Refusal {
     Refusal::bad(format!(
         "{one} and {other} disagree, and one of them may be the client's own: let the gateway clear \
-         the family it does not set, or add ?from=forwarded or ?from=original to the address it asks"
+         what it does not set, or add ?from=forwarded or ?from=original to the address it asks if \
+         they are of different families"
     ))
 }
 
@@ -180,10 +196,6 @@ fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<Cow<'a, s
     }
     // An empty one says as little as none.
     Ok(Some(String::from_utf8_lossy(first.as_bytes())).filter(|value| !value.is_empty()))
-}
-
-fn same_target(a: &str, b: &str) -> bool {
-    without_origin(a).1 == without_origin(b).1
 }
 
 /// Scheme and host of a URL, if it has them, and the rest.
@@ -270,6 +282,7 @@ mod tests {
             (&["host: shop.example", "x-original-uri: /login", "x-original-method: PUT"], "", None, "PUT shop.example /login -"),
             (&["host: tg", "x-original-url: https://shop.example:8443/login?a#b"], "", None, "GET shop.example:8443 /login a"),
             (&["x-original-url: https://shop.example"], "", None, "GET shop.example / -"),
+            (&["host: shop.example", "x-original-uri: /a", "x-original-url: https://shop.example/a"], "", None, "GET shop.example /a -"),
             // Envoy's path wins over what a client sends.
             (&["host: s", "x-forwarded-uri: /free", "x-forwarded-method: OPTIONS", "x-original-uri: /free"], "/login", None, "GET s /login -"),
             // A client's own headers of the other family do not mix in.
@@ -295,6 +308,10 @@ mod tests {
             (&["x-forwarded-uri: /login", "x-original-url: http://h/free"], None, "X-Forwarded-* and X-Original-* disagree"),
             (&["x-forwarded-uri: /a", "x-original-uri: /a", "x-forwarded-method: PUT", "x-original-method: GET"], None, "disagree"),
             (&["x-original-uri: /login", "x-original-url: http://h/free"], None, "X-Original-URI and X-Original-URL disagree"),
+            // The target is the same, and the host may be the client's choice.
+            (&["host: shop", "x-original-uri: /login", "x-original-url: http://free/login"], None, "X-Original-URI and X-Original-URL disagree"),
+            (&["host: shop", "x-original-uri: /login", "x-original-url: http://free/login"], Some(From::Original), "X-Original-URI and X-Original-URL disagree"),
+            (&["host: shop", "x-original-uri: /login", "x-forwarded-uri: /login", "x-forwarded-host: free"], None, "X-Forwarded-* and X-Original-* disagree"),
             (&["x-forwarded-uri: /login", "x-forwarded-uri: /free"], None, "x-forwarded-uri came twice"),
             (&["x-original-uri: /login"], Some(From::Forwarded), "X-Forwarded-Uri is missing"),
             (&["x-forwarded-uri: /login"], Some(From::Original), "X-Original-URI is missing"),

@@ -112,13 +112,18 @@ fn the_client_is_who_trusted_proxies_say() {
 fn what_makes_no_sense_is_refused_not_let_through() {
     let server = serve("forward-refused");
     #[rustfmt::skip]
-    let rows: [(&str, Fields<'_>, u16, Option<&str>, &str); 9] = [
+    let rows: [(&str, Fields<'_>, u16, Option<&str>, &str); 12] = [
         ("?deny_status=200", &[], 400, Some("deny_status"), "from 400 to 499"),
         ("?deny_status=503", &[], 400, Some("deny_status"), "from 400 to 499"),
         ("?from=envoy", &[], 400, Some("from"), "use forwarded or original"),
         ("?from=forwarded", &[], 400, None, "X-Forwarded-Uri is missing"),
         ("?from=original", &[("x-forwarded-uri", "/")], 400, None, "X-Original-URI is missing"),
         ("", &[("x-forwarded-uri", "/login"), ("x-original-uri", "/free")], 400, None, "disagree"),
+        // The client's query is the option that the gateway's address has, or passes for it.
+        ("?from=original", &[("x-original-uri", "/free?from=original")], 400, Some("from"), "nobody can tell whose it is"),
+        // The same target under a host that may be the client's choice.
+        ("?from=original", &[("x-original-uri", "/login"), ("x-original-url", "http://free/login")], 400, None, "disagree"),
+        ("", &[("x-original-uri", "/login"), ("x-forwarded-uri", "/login"), ("x-forwarded-host", "free")], 400, None, "disagree"),
         ("", &[("x-forwarded-uri", "/jobs")], 409, Some("policy"), "policy `jobs` has a concurrency limit"),
         ("", &[("x-forwarded-uri", "/metered"), ("x-cost", "-1")], 400, Some("attributes"), "{header:x-cost}"),
         ("er", &[], 404, None, "there is nothing here"),
