@@ -1,7 +1,8 @@
 //! Counts in a store that nodes share: what callers, gateways and operators see while it
 //! answers (`live.rs`, with a real `redis-server`; `many.rs`, with several of them) and while it
-//! does not (`down.rs`), and that its password is seen by nobody (`secrets.rs`).
+//! does not (`down.rs`), that the recipe of the page runs (`documented.rs`), and that its password is seen by nobody (`secrets.rs`).
 
+mod documented;
 mod down;
 mod live;
 mod many;

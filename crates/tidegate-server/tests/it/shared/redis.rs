@@ -18,7 +18,8 @@ pub struct Redis {
     child: Option<Child>,
 }
 
-fn free_address() -> SocketAddr {
+/// A loopback address that nobody listens on.
+pub fn free_address() -> SocketAddr {
     let free = TcpListener::bind("127.0.0.1:0").expect("a port");
     free.local_addr().expect("an address")
 }
