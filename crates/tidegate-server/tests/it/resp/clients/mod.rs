@@ -83,6 +83,25 @@ fn the_page_says_what_redis_cli_prints() {
     assert_eq!(asked, 8);
 }
 
+/// The page lists what `CLIENT HELP` lists, and all that it lists is answered.
+#[test]
+fn the_page_lists_the_subcommands_of_client() {
+    let page = include_str!("../../../../../../docs/resp.md");
+    let listed = page.split("`CLIENT` (").nth(1).and_then(|rest| rest.split(')').next());
+    let listed: Vec<&str> = listed.expect("a list").split(", ").collect();
+    let server = start("client").run();
+    let help = redis_cli(&server, &["CLIENT", "HELP"]);
+    let helped = help.lines().skip(1).filter(|line| !line.starts_with(' '));
+    for name in helped.filter_map(|line| line.split_whitespace().next()) {
+        assert!(listed.contains(&&*format!("`{name}`")), "{name} is not on the page");
+    }
+    for words in listed {
+        let words = ["CLIENT"].into_iter().chain(words.trim_matches('`').split(' '));
+        let said = redis_cli(&server, &words.collect::<Vec<_>>());
+        assert!(!said.contains("unknown subcommand"), "{said}");
+    }
+}
+
 #[test]
 fn redis_benchmark_loads() {
     let [open, _closed] = servers("benchmark");
