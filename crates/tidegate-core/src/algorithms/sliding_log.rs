@@ -12,8 +12,9 @@
 //!     70 s old: no longer counts (an entry exactly 60 s old does not either)
 //! ```
 //!
-//! A denied request leaves nothing behind, so a client that hammers a closed
-//! door neither fills memory nor keeps the door closed.
+//! A denied request records nothing, so a client that hammers a closed door
+//! neither fills memory nor keeps the door closed. It does drop what has expired
+//! by its time, which shows only if the clock then steps back.
 //!
 //! **Admits** iff the costs in `(now - W, now]` plus this one stay within `L`.
 //! **Retry-after**: walk from the oldest entry until enough cost has been freed;

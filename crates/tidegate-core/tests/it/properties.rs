@@ -128,7 +128,8 @@ proptest! {
         }
     }
 
-    /// Property 2: leaving the denied asks and the peeks out changes no other answer.
+    /// Property 2: leaving the denied asks and the peeks out changes no other answer, as long
+    /// as time moves forward.
     #[test]
     fn denied_asks_change_nothing(limit in any_limit(), begin in start(), trace in asks(40)) {
         let (state, now, answers) = run(&limit, begin, &trace);
