@@ -175,7 +175,7 @@ fn log_denial(denial: &Denial) {
     tracing::info!(
         target: DENIALS,
         policy = &*denial.policy,
-        key = denial.key.to_string(),
+        key = some(&denial.key),
         route = some(&denial.route),
         limit = &*denial.limit,
         retry_after_ms = denial.retry_after.as_millis(),
@@ -189,7 +189,7 @@ fn log_denial(denial: &Denial) {
 
 /// The text, unless there is none. As a string, which is written in quotes: a key
 /// with a space in it must not look like another field.
-fn some(text: &Text) -> Option<String> {
+pub fn some(text: &Text) -> Option<String> {
     (!text.as_bytes().is_empty()).then(|| text.to_string())
 }
 

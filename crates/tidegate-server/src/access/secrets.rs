@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::{self, Read};
 
 use tidegate::config::{NotAStore, StoreUrl};
+use tidegate::stats::{MaskSecret, SecretTooShort};
 
 use super::Tokens;
 
@@ -18,14 +19,19 @@ const ADMIN_TOKEN: &str = "TIDEGATE_ADMIN_TOKEN";
 /// Where counts are kept: a URL, which may hold a password.
 const STORE: &str = "TIDEGATE_STORE";
 
+/// What keys in logs are masked with.
+const MASK_SECRET: &str = "TIDEGATE_MASK_SECRET";
+
 /// All variables that secrets come from.
-pub const SECRET_VARIABLES: [&str; 6] = [
+pub const SECRET_VARIABLES: [&str; 8] = [
     TOKENS,
     "TIDEGATE_TOKENS_FILE",
     ADMIN_TOKEN,
     "TIDEGATE_ADMIN_TOKEN_FILE",
     STORE,
     "TIDEGATE_STORE_FILE",
+    MASK_SECRET,
+    "TIDEGATE_MASK_SECRET_FILE",
 ];
 
 /// The most that is read of a file of secrets.
@@ -40,19 +46,23 @@ pub struct Secrets {
     pub admin: Tokens,
     /// Where counts are kept, whatever the config says.
     pub store: Option<StoreUrl>,
+    /// What keys in logs are masked with, whatever the config says.
+    pub mask: Option<MaskSecret>,
 }
 
 impl Secrets {
     /// Reads the environment.
     ///
     /// # Errors
-    /// When a secret is empty, named twice, not text, or its file cannot be read; and
-    /// when the store's URL is none.
+    /// When a secret is empty, named twice, not text, too short, or its file cannot be read;
+    /// and when the store's URL is none.
     pub fn from_env() -> Result<Self, SecretError> {
         let tokens = read(TOKENS)?.map_or_else(Tokens::default, |text| split(&text));
         let admin = read(ADMIN_TOKEN)?.map_or_else(Tokens::default, |text| Tokens::new([text]));
         let store = read(STORE)?.map(|text| text.parse()).transpose();
-        Ok(Secrets { tokens, admin, store: store.map_err(SecretError::Store)? })
+        let mask = read(MASK_SECRET)?.map(|text| text.parse()).transpose();
+        let (store, mask) = (store.map_err(SecretError::Store)?, mask.map_err(SecretError::Mask)?);
+        Ok(Secrets { tokens, admin, store, mask })
     }
 }
 
@@ -69,6 +79,8 @@ pub enum SecretError {
     File(String, io::Error),
     /// It names no store.
     Store(NotAStore),
+    /// It can be guessed.
+    Mask(SecretTooShort),
 }
 
 impl fmt::Display for SecretError {
@@ -86,6 +98,7 @@ impl fmt::Display for SecretError {
             }
             SecretError::File(name, error) => write!(f, "the file that {name} names: {error}"),
             SecretError::Store(error) => write!(f, "{STORE}: {error}"),
+            SecretError::Mask(error) => write!(f, "{MASK_SECRET}: {error}"),
         }
     }
 }

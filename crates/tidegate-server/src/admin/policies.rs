@@ -5,11 +5,12 @@ use axum::response::Response;
 use http::{StatusCode, Uri};
 use percent_encoding::percent_decode_str;
 use serde::Serialize;
-use tidegate::gate::{GateError, Line, Rules};
-use tidegate::policy::{Key, Policy, Variant};
+use tidegate::gate::{Found, GateError, Line, Rules};
+use tidegate::policy::{Policy, Variant};
 
 use super::AdminState;
 use super::reply::{Refusal, json};
+use crate::logs::some;
 
 /// The policies in force.
 pub async fn list(State(state): State<AdminState>) -> Response {
@@ -88,11 +89,13 @@ pub async fn peek(State(state): State<AdminState>, uri: Uri) -> Result<Response,
     let Named { policy, key } = Named::from_uri(&uri)?;
     let rules = state.gate.rules_owned();
     let known = find(&rules, &policy)?;
-    let answer = state.gate.peek_async(&rules, &policy, &key).await;
+    let found = state.gate.find_key(&rules, &policy, &key).map_err(|error| refusal(&error))?;
+    let key = shown(&state, known, &found);
+    let answer = state.gate.peek_key(&rules, &policy, found.key).await;
     let answer = answer.map_err(|error| refusal(&error))?;
     Ok(json(&Page {
         policy: known.name(),
-        key: shown(&rules, &policy, &key),
+        key,
         mode: known.mode().name(),
         allowed: answer.allowed,
         limits: answer.lines.iter().map(LimitView::new).collect(),
@@ -137,11 +140,12 @@ pub async fn reset(State(state): State<AdminState>, uri: Uri) -> Result<Response
     let Named { policy, key } = Named::from_uri(&uri)?;
     let rules = state.gate.rules_owned();
     let known = find(&rules, &policy)?;
-    let reset = state.gate.reset_async(&rules, &policy, &key).await;
+    let found = state.gate.find_key(&rules, &policy, &key).map_err(|error| refusal(&error))?;
+    let reset = state.gate.reset_key(&rules, &policy, &found.key).await;
     let reset = reset.map_err(|error| refusal(&error))?;
-    let key = shown(&rules, &policy, &key);
-    tracing::info!(policy = known.name(), key, reset, "key reset");
-    Ok(json(&Page { policy: known.name(), key, reset }))
+    let logged = state.stats().show(known.key_template(), &found.key);
+    tracing::info!(policy = known.name(), key = some(&logged), reset, "key reset");
+    Ok(json(&Page { policy: known.name(), key: shown(&state, known, &found), reset }))
 }
 
 /// The policy and key an address names. Read from it as it came: a key is any
@@ -181,6 +185,9 @@ fn unknown_policy(problem: &str) -> Refusal {
 
 fn refusal(error: &GateError) -> Refusal {
     match error {
+        GateError::UnknownMask { .. } => {
+            Refusal::new(StatusCode::NOT_FOUND, Some("key"), error.to_string())
+        }
         GateError::Store(failure) => {
             let detail = format!("{failure}: try again");
             Refusal::new(StatusCode::SERVICE_UNAVAILABLE, None, detail)
@@ -189,8 +196,10 @@ fn refusal(error: &GateError) -> Refusal {
     }
 }
 
-/// A key as the policy counts it, escaped.
-fn shown(rules: &Rules, policy: &str, key: &[u8]) -> String {
-    let selected = rules.policies().named(policy, key, None);
-    selected.map_or_else(String::new, |selected| Key::to_string(&selected.key))
+/// A key as the policy counts it, escaped; its masked form if it was named by that.
+fn shown(state: &AdminState, policy: &Policy, found: &Found) -> String {
+    match found.masked {
+        true => state.stats().show(policy.key_template(), &found.key).to_string(),
+        false => found.key.to_string(),
+    }
 }

@@ -113,10 +113,13 @@ impl ListView {
     }
 }
 
-/// The key percent-encoded. One that was cut is not known whole; one that begins
-/// with a single NUL stands for a missing part, which no caller can name (where a
+/// The key percent-encoded, or its masked form, which leads to it. One that was cut and is not
+/// masked is not known whole; one that begins with a single NUL stands for a missing part, which no caller can name (where a
 /// value itself begins with a NUL, the key has one more).
 fn encoded(key: &Text) -> Option<String> {
+    if key.is_masked() {
+        return Some(percent_encode(key.to_string().as_bytes(), NON_ALPHANUMERIC).to_string());
+    }
     let bytes = match key.as_bytes() {
         [0, rest @ ..] if rest.first() == Some(&0) => rest,
         [] | [0, ..] => return None,

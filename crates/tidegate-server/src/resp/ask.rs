@@ -7,6 +7,7 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
+use futures_util::FutureExt as _;
 use tidegate::gate::{Answer, Gate, GateError, Line, Question, Rules, Subject};
 use tidegate::stats::Decided;
 use tidegate::{Cost, Limit, RetryAfter};
@@ -92,10 +93,10 @@ impl<'a> Ask<'a> {
 
     /// Asks a store that is here for what is no decision.
     pub fn look(&self, gate: &Gate, rules: &Rules, replies: &mut Replies<'_>) {
-        let policy = self.policy.unwrap_or_default();
-        match self.what {
-            What::Reset => reply_reset(gate.reset(rules, policy, self.key), replies),
-            what => reply(what, gate.peek(rules, policy, self.key), replies),
+        // An in-memory store never makes a future wait.
+        let asked = Asked::from(self.clone());
+        if let Some(told) = asked.tell(gate, rules).now_or_never() {
+            asked.reply(told, replies);
         }
     }
 }
@@ -129,8 +130,18 @@ impl Asked {
             What::Check | What::Cell(_) | What::Crab(_) => {
                 Told::Answer(Box::new(gate.check_async(rules, &self.question()).await))
             }
-            What::Peek => Told::Answer(Box::new(gate.peek_async(rules, policy, &self.key).await)),
-            What::Reset => Told::Reset(gate.reset_async(rules, policy, &self.key).await),
+            What::Peek => {
+                let found = gate.find_key(rules, policy, &self.key);
+                let answer = match found {
+                    Ok(found) => gate.peek_key(rules, policy, found.key).await,
+                    Err(error) => Err(error),
+                };
+                Told::Answer(Box::new(answer))
+            }
+            What::Reset => Told::Reset(match gate.find_key(rules, policy, &self.key) {
+                Ok(found) => gate.reset_key(rules, policy, &found.key).await,
+                Err(error) => Err(error),
+            }),
         }
     }
 

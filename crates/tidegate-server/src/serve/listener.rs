@@ -240,7 +240,13 @@ impl<F: Front> Serving<F> {
             if request.version() == Version::HTTP_2 {
                 marks.speaks_in_frames();
             }
-            let span = debug_span!("request", front = name.name(), %method, path, status = Empty);
+            let span = debug_span!(
+                "request",
+                front = name.name(),
+                %method,
+                path = without_key(path),
+                status = Empty
+            );
             Spanned { answer: front.answer(request, peer, marks.begin()), span }
         });
         let stream = Watched::new(stream, Arc::clone(connection));
@@ -288,6 +294,17 @@ fn goaway(error: &(dyn std::error::Error + 'static)) -> Option<h2::Reason> {
     let errors = std::iter::successors(Some(error), |error| error.source());
     let error = errors.into_iter().find_map(|error| error.downcast_ref::<h2::Error>())?;
     error.reason().filter(|_| error.is_go_away() && error.is_library())
+}
+
+/// A path without the key or permit in it: a key may be a credential, and the name of a shared
+/// permit holds its key.
+fn without_key(path: &str) -> &str {
+    let is_of = |start: &&str| path.starts_with(start);
+    match ["/admin/v1/policies/", "/v1/permits/"].into_iter().find(is_of) {
+        Some("/v1/permits/") => "/v1/permits/",
+        Some(_) => path.find("/keys/").map_or(path, |at| &path[..at + "/keys/".len()]),
+        None => path,
+    }
 }
 
 pin_project! {

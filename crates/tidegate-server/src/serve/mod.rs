@@ -35,7 +35,7 @@ mod tls;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::config::{Config, StoreUrl};
+use tidegate::config::Config;
 use tidegate::gate::Gate;
 use tidegate::stats::Stats;
 use tidegate::{Clock, Limiter};
@@ -53,7 +53,7 @@ use self::announce::Announced;
 use self::connections::TICK;
 use self::drain::Served;
 use self::listener::{Listener, bind};
-use self::reload::{Reloaded, Reloader, Started};
+use self::reload::{Environment, Reloaded, Reloader, Started};
 use self::router::Routed;
 use self::settings::{FrontName, Settings, Site};
 use self::source::Source;
@@ -78,25 +78,24 @@ pub fn run(args: &ServeArgs) -> Result<(), ServeError> {
     let source = Source::new(args);
     let mut config = source.load().map_err(ServeError::Config)?;
     let secrets = Secrets::from_env()?;
-    let store = secrets.store.clone();
-    config.store = store.clone().unwrap_or(config.store);
+    let environment = Environment { store: secrets.store.clone(), mask: secrets.mask.clone() };
+    config.store = environment.store.clone().unwrap_or(config.store);
     let settings = Settings::new(args, &config, secrets)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(ServeError::System)?;
-    let served = runtime.block_on(serve(args, source, config, settings, store));
+    let served = runtime.block_on(serve(args, source, config, settings, environment));
     // A thread that reads a file may hang with its file system; nobody waits for it.
     runtime.shutdown_background();
     served
 }
 
-/// `said_store` is what the environment says about the store, which holds whatever the
-/// config says.
+/// `environment` has what holds whatever the config says.
 async fn serve(
     args: &ServeArgs,
     source: Source,
     config: Config,
     settings: Settings,
-    said_store: Option<StoreUrl>,
+    environment: Environment,
 ) -> Result<(), ServeError> {
     // Before anything is printed: a signal may come as soon as somebody could know of us.
     let signals = drain::Signals::new().map_err(ServeError::System)?;
@@ -104,6 +103,7 @@ async fn serve(
     let clock = Clock::precise();
     let limiter = limiter(&config, clock.clone())?;
     let stats = Arc::new(Stats::new(clock));
+    environment.show_keys(&config, &stats);
     let store = store::connect(&config).await?;
     let mut gate = Gate::new(limiter, config.policies.clone(), stats);
     if let Some(store) = &store {
@@ -151,7 +151,7 @@ async fn serve(
     if let Some(store) = store {
         tokio::spawn(store::watch(store, config.store.to_string()));
     }
-    let started = Started { config, store: said_store };
+    let started = Started { config, environment };
     let fronts = Reloaded { http: front, grpc: calls };
     let reloader = Reloader::new(source, started, gate, fronts, Arc::clone(&facts));
     tokio::spawn(reloader.run(signals.hangup));

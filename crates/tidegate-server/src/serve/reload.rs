@@ -13,6 +13,7 @@ use std::time::Duration;
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
 use tidegate::config::{Config, StoreUrl};
 use tidegate::gate::Gate;
+use tidegate::stats::{MaskSecret, Stats};
 use tokio::signal::unix::Signal;
 use tokio::sync::mpsc;
 use tracing::{error, info, warn};
@@ -54,8 +55,21 @@ pub struct Reloaded {
 /// What the server started with.
 pub struct Started {
     pub config: Config,
-    /// What the environment says about the store, whatever the config says.
+    pub environment: Environment,
+}
+
+/// Settings that the environment has, whatever the config says.
+pub struct Environment {
     pub store: Option<StoreUrl>,
+    pub mask: Option<MaskSecret>,
+}
+
+impl Environment {
+    /// Puts in force how keys are shown.
+    pub fn show_keys(&self, config: &Config, stats: &Stats) {
+        let secret = self.mask.as_ref().or(config.mask_secret.as_ref());
+        stats.set_log_keys(config.log_keys, secret);
+    }
 }
 
 impl Reloader {
@@ -129,7 +143,7 @@ impl State {
 
     fn apply(&self, config: Config) {
         let started = &self.started;
-        let store = started.store.as_ref().unwrap_or(&config.store);
+        let store = started.environment.store.as_ref().unwrap_or(&config.store);
         if *store != started.config.store {
             let (now, new) = (&started.config.store, store);
             let why = format!(
@@ -142,6 +156,7 @@ impl State {
         }
         let fields = needing_restart(&started.config, &config);
         let policies = config.policies.len();
+        started.environment.show_keys(&config, self.gate.stats());
         self.gate.reload(config.policies);
         self.gate.set_nodes(config.nodes);
         self.fronts.http.set_forms(config.headers);

@@ -166,9 +166,13 @@ impl Place {
     }
 }
 
-/// The same line with what stands before the `@` of a URL starred out, one for
-/// one: errors end up in logs. The last `@`: a password may hold one.
+/// Replaces each character of a secret in a line with `*`, because errors end up in logs. Secrets are
+/// the value of `mask_secret` and the part of a URL before its last `@` (a password may hold an `@`).
 fn without_password(line: &str) -> String {
+    if let Some((name, value)) = line.split_once("mask_secret") {
+        let star = |c: char| if c.is_whitespace() || ":'\"".contains(c) { c } else { '*' };
+        return format!("{name}mask_secret{}", value.chars().map(star).collect::<String>());
+    }
     let Some((before, rest)) = line.split_once("://") else { return line.into() };
     let Some((secret, after)) = rest.rsplit_once('@') else { return line.into() };
     format!("{before}://{}@{after}", "*".repeat(secret.chars().count()))

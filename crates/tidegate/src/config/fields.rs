@@ -8,6 +8,7 @@ use tidegate_core::{Algorithm, bounds};
 
 use crate::identity::Source;
 use crate::policy::{MAX_LIMITS, MAX_OVERRIDES, MAX_POLICIES, PathVariants};
+use crate::stats::LogKeys;
 
 /// A field.
 pub(super) struct Field {
@@ -62,6 +63,8 @@ pub(super) const FORMS: [&str; 5] = ["draft-10", "draft-7", "draft-6", "x-rateli
 pub(super) const FORWARDED_HEADERS: [&str; 3] =
     [Source::Either.name(), Source::XForwardedFor.name(), Source::Forwarded.name()];
 pub(super) const PATH_VARIANTS: [&str; 2] = [PathVariants::Merge.name(), PathVariants::Keep.name()];
+pub(super) const LOG_KEYS: [&str; 3] =
+    [LogKeys::Masked.name(), LogKeys::Full.name(), LogKeys::Off.name()];
 pub(super) const WHEN_FULL: [&str; 3] = ["overflow", "deny", "allow"];
 /// What stands in place of limits where there are none.
 pub(super) const UNLIMITED: &str = "unlimited";
@@ -146,6 +149,16 @@ pub(super) const TOP: &[Field] = &[
         "when_full",
         Shape::Words(&WHEN_FULL),
         "What happens to keys there is no room for; overflow, one shared key, unless said",
+    ),
+    field(
+        "log_keys",
+        Shape::Words(&LOG_KEYS),
+        "How logs, events and rankings show keys: masked (values of headers, cookies and queries), full or off; default: masked",
+    ),
+    field(
+        "mask_secret",
+        Shape::Text,
+        "A secret of at least 16 bytes that all nodes share, so that they mask a key alike; default: random",
     ),
     field("http", Shape::Text, "Where /v1 listens, or off"),
     field("grpc", Shape::Text, "Where Envoy's rate limit service listens, or off"),

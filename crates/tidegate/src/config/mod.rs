@@ -57,6 +57,7 @@ use crate::WhenFull;
 use crate::headers::Forms;
 use crate::identity::Identity;
 use crate::policy::{PathVariants, Policies, PoliciesError, Policy, Template};
+use crate::stats::{LogKeys, MaskSecret};
 
 /// Everything a config says, defaults filled in.
 #[derive(Clone, Debug)]
@@ -86,6 +87,10 @@ pub struct Config {
     pub max_ids: usize,
     /// What happens to keys there is no room for.
     pub when_full: WhenFull,
+    /// How keys are shown in logs, events and rankings.
+    pub log_keys: LogKeys,
+    /// The secret that all nodes mask keys with; `None` for one of each process.
+    pub mask_secret: Option<MaskSecret>,
     /// Where each front listens, as written: an address or `off`; `None` where nothing is said.
     pub fronts: Fronts<Option<String>>,
     /// How long a connection to the gRPC front lasts, about: then its client connects again, and
@@ -204,6 +209,8 @@ impl Default for Config {
             max_log_entries: memory.max_log_entries,
             max_ids: memory.max_ids,
             when_full: memory.when_full,
+            log_keys: LogKeys::default(),
+            mask_secret: None,
             fronts: Fronts::default(),
             grpc_max_connection_age: Duration::from_secs(30 * 60),
             tls: Fronts::default(),

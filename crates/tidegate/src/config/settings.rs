@@ -5,7 +5,8 @@ use std::time::Duration;
 use ipnet::IpNet;
 
 use super::fields::{
-    FORMS, FORWARDED_HEADERS, MAX_KEYS, MAX_NODES, PATH_VARIANTS, TLS, TLS_FILES, WHEN_FULL,
+    FORMS, FORWARDED_HEADERS, LOG_KEYS, MAX_KEYS, MAX_NODES, PATH_VARIANTS, TLS, TLS_FILES,
+    WHEN_FULL,
 };
 use super::reader::{Object, Reader, Spot, shown};
 use super::{Config, Fronts, StoreUrl, Tls};
@@ -13,6 +14,7 @@ use crate::WhenFull;
 use crate::headers::{Form, Forms};
 use crate::identity::{DEFAULT_IPV6_PREFIX, Identity};
 use crate::policy::network;
+use crate::stats::{LogKeys, MIN_SECRET_BYTES, MaskSecret};
 
 /// Longest the store may take: past a minute everybody has hung up.
 const MAX_STORE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -41,6 +43,9 @@ pub(super) fn read_settings(reader: &Reader<'_>, object: &Object<'_, '_>, config
     set(&mut config.max_log_entries, size("max_log_entries", 1));
     set(&mut config.max_ids, size("max_ids", 0).and_then(|n| usize::try_from(n).ok()));
     set(&mut config.when_full, object.word("when_full", &WHEN_FULL).map(when_full));
+    set(&mut config.log_keys, object.word("log_keys", &LOG_KEYS).and_then(log_keys));
+    let secret = object.get("mask_secret").and_then(|spot| read_mask_secret(reader, &spot));
+    config.mask_secret = secret;
     config.identity = read_identity(reader, object);
     let variants = object.word("path_variants", &PATH_VARIANTS);
     set(&mut config.path_variants, variants.and_then(|name| name.parse().ok()));
@@ -67,6 +72,18 @@ fn when_full(word: &str) -> WhenFull {
         "allow" => WhenFull::Allow,
         _ => WhenFull::Overflow,
     }
+}
+
+fn log_keys(word: &str) -> Option<LogKeys> {
+    LogKeys::ALL.into_iter().find(|choice| choice.name() == word)
+}
+
+fn read_mask_secret(reader: &Reader<'_>, spot: &Spot) -> Option<MaskSecret> {
+    let secret: Result<MaskSecret, _> = reader.any_text(spot)?.parse();
+    let problem = "this secret can be guessed";
+    let help =
+        format!("use at least {MIN_SECRET_BYTES} bytes, for example of `openssl rand -hex 32`");
+    secret.map_err(|_| reader.fail(spot, problem, help)).ok()
 }
 
 fn read_store(reader: &Reader<'_>, spot: &Spot) -> Option<StoreUrl> {

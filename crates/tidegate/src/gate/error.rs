@@ -17,6 +17,11 @@ pub enum GateError {
     },
     /// The policies cannot be held against the request.
     Select(SelectError),
+    /// A key was named by a masked form that stands for none this process remembers.
+    UnknownMask {
+        /// The form.
+        form: String,
+    },
     /// A policy with a `concurrency` limit was asked without taking a permit.
     NeedsPermit {
         /// Its name; `None` for a limit of the caller's own.
@@ -53,6 +58,11 @@ impl fmt::Display for GateError {
         match self {
             GateError::UnknownPolicy { name } => write!(f, "there is no policy `{name}`"),
             GateError::Select(error) => error.fmt(f),
+            GateError::UnknownMask { form } => write!(
+                f,
+                "this server knows no key that is masked as `{form}`: it knows those of its top keys and \
+                 latest denials. Ask the server whose log shows it, or give the key itself"
+            ),
             GateError::NeedsPermit { policy: Some(policy) } => {
                 write!(
                     f,

@@ -21,6 +21,7 @@
 //! - `answer.rs`, `held.rs`: what is answered; `rules.rs`: policies with their counters;
 //! - `shared.rs`: a store that nodes share; `remote.rs`: asking it; `fallback.rs`: what
 //!   is answered when it fails;
+//! - `lookup.rs`: peek and reset, and which key a text names;
 //! - `waiting.rs`, `turns.rs`: waiting in order; `quotas.rs`: of several one is enough.
 
 mod agree;
@@ -30,6 +31,7 @@ mod enter;
 mod error;
 mod fallback;
 mod held;
+mod lookup;
 mod own;
 mod plain;
 mod plan;
@@ -45,7 +47,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, Guard};
-use tidegate_core::Cost;
 
 pub use self::answer::{Answer, Line};
 pub use self::ask::{Question, Subject};
@@ -54,6 +55,7 @@ pub use self::enter::Entered;
 pub(crate) use self::enter::OwnEntering;
 pub use self::error::GateError;
 pub use self::held::{Held, HeldPermit, SharedPermit};
+pub use self::lookup::Found;
 #[cfg(feature = "tower")]
 pub(crate) use self::own::Charged;
 pub use self::own::{OwnKey, OwnPolicy};
@@ -302,84 +304,6 @@ impl Gate {
         match &self.shared {
             Some(shared) => self.acquire_shared(shared, rules, question, lease).await,
             None => self.acquire(rules, question, lease),
-        }
-    }
-
-    /// What a key has left of a policy's limits, without touching them.
-    ///
-    /// # Errors
-    /// [`GateError::UnknownPolicy`].
-    pub fn peek<'a>(
-        &'a self,
-        rules: &'a Rules,
-        policy: &'a str,
-        key: &'a [u8],
-    ) -> Result<Answer<'a>, GateError> {
-        self.in_memory()?;
-        let plan = self.looking(rules, policy, key)?;
-        // A permit of cost 0 holds nothing: this looks at concurrency limits too.
-        let acquired = self.limiter.acquire(&plan.checks())?;
-        Ok(plan.answer(acquired.verdict()))
-    }
-
-    /// What a key has left of a policy's limits, over any store.
-    ///
-    /// # Errors
-    /// [`GateError::UnknownPolicy`]; [`GateError::Store`] if the store failed.
-    pub async fn peek_async<'a>(
-        &'a self,
-        rules: &'a Rules,
-        policy: &'a str,
-        key: &'a [u8],
-    ) -> Result<Answer<'a>, GateError> {
-        match &self.shared {
-            Some(shared) => {
-                let plan = self.looking(rules, policy, key)?;
-                self.peek_shared(shared, &plan).await
-            }
-            None => self.peek(rules, policy, key),
-        }
-    }
-
-    /// A look at what a key has left of a policy's limits.
-    fn looking<'a>(
-        &'a self,
-        rules: &'a Rules,
-        policy: &'a str,
-        key: &'a [u8],
-    ) -> Result<Plan<'a>, GateError> {
-        let subject = Subject::Key { policy, key, attributes: None };
-        let question = Question { cost: Some(Cost::PEEK), ..Question::new(subject) };
-        let mut plan = Plan::default();
-        plan.fill(self, rules, &question, Taking::Look)?;
-        Ok(plan)
-    }
-
-    /// Forgets what a key has used of a policy's limits, those of its overrides
-    /// too; says whether there was anything.
-    ///
-    /// # Errors
-    /// [`GateError::UnknownPolicy`].
-    pub fn reset(&self, rules: &Rules, policy: &str, key: &[u8]) -> Result<bool, GateError> {
-        self.in_memory()?;
-        let (name, limits) = plan::states(rules, policy, key)?;
-        Ok(limits.into_iter().fold(false, |any, limit| self.limiter.reset(&name, limit) | any))
-    }
-
-    /// Forgets what a key has used of a policy's limits, over any store.
-    ///
-    /// # Errors
-    /// [`GateError::UnknownPolicy`]; [`GateError::Store`] if the store failed: then some of
-    /// the limits may have been reset.
-    pub async fn reset_async(
-        &self,
-        rules: &Rules,
-        policy: &str,
-        key: &[u8],
-    ) -> Result<bool, GateError> {
-        match &self.shared {
-            Some(shared) => self.reset_shared(shared, rules, policy, key).await,
-            None => self.reset(rules, policy, key),
         }
     }
 

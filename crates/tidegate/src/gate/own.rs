@@ -103,11 +103,9 @@ impl Charged {
 impl Gate {
     /// A policy of the program's own, to be asked with [`Subject::Own`].
     pub fn own(&self, policy: Policy) -> OwnPolicy {
-        let (name, mode) = (policy.name(), policy.mode());
-        let stats = policy.limits().iter().map(|limit| self.stats().limit(name, limit, mode));
-        let stats = stats.collect();
+        let stats = self.stats().limits(&policy, policy.limits(), policy.mode()).into();
         let mut prefix = SmallVec::<[u8; 128]>::new();
-        write_key(name, b"", &mut prefix);
+        write_key(policy.name(), b"", &mut prefix);
         OwnPolicy { stats, prefix: prefix.as_slice().into(), policy }
     }
 

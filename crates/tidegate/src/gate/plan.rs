@@ -11,7 +11,7 @@ use tidegate_core::{Cost, Decision, Limit, bounds};
 use super::agree::Agreed;
 use super::own::{OwnKey, OwnPolicy};
 use super::{Answer, Gate, GateError, Line, Question, Rules, Subject};
-use crate::policy::{Charge, Mode, OnStoreFailure, Selected, holds};
+use crate::policy::{Charge, Key, Mode, OnStoreFailure, Selected, holds};
 use crate::stats::{self, Decided, LimitStats, Outcome};
 use crate::{Check, CheckError, MAX_CHECKS, Verdict};
 
@@ -203,7 +203,7 @@ impl<'a> Plan<'a> {
         self.push_part(Part { limits, stats, cost, ..whole }, key);
     }
 
-    fn push(
+    pub(super) fn push(
         &mut self,
         rules: &'a Rules,
         selected: &Selected<'a>,
@@ -511,14 +511,12 @@ fn own_part(own: &OwnPolicy) -> Part<'_> {
 pub(super) fn states<'r>(
     rules: &'r Rules,
     policy: &str,
-    key: &[u8],
+    key: &Key,
 ) -> Result<(KeyBytes, Vec<&'r Limit>), GateError> {
-    let Some(selected) = rules.policies().named(policy, key, None) else {
-        return Err(GateError::unknown_policy(policy));
-    };
+    let policy = rules.policies().find(policy)?;
     let mut name = KeyBytes::new();
-    write_key(policy, selected.key.as_ref(), &mut name);
-    let limits = selected.policy.variants().iter().flat_map(|variant| variant.limits());
+    write_key(policy.name(), key.as_ref(), &mut name);
+    let limits = policy.variants().iter().flat_map(|variant| variant.limits());
     Ok((name, limits.collect()))
 }
 

@@ -16,6 +16,7 @@ use super::held::{Held, HeldPermit, SharedPermit, leases};
 use super::plan::{self, Plan, Taking};
 use super::shared::{Shared, all};
 use super::{Answer, Gate, GateError, Question, Rules, named};
+use crate::policy::Key;
 use crate::store::PermitAct;
 use crate::{Request, StoreError, Verdict};
 
@@ -225,7 +226,7 @@ impl Gate {
         shared: &Shared,
         rules: &Rules,
         policy: &str,
-        key: &[u8],
+        key: &Key,
     ) -> Result<bool, GateError> {
         let (name, mut limits) = plan::states(rules, policy, key)?;
         // Limits that share a state are reset once.

@@ -16,11 +16,8 @@ pub struct Rules {
 impl Rules {
     pub(super) fn new(policies: Policies, stats: &Stats) -> Self {
         let resolved = policies.iter().map(|policy| {
-            let variants = policy.variants().iter().map(|variant| {
-                let limits = variant.limits().iter();
-                limits.map(|limit| stats.limit(policy.name(), limit, variant.mode())).collect()
-            });
-            variants.collect()
+            let variants = policy.variants().iter();
+            variants.map(|variant| stats.limits(policy, variant.limits(), variant.mode())).collect()
         });
         Rules { stats: resolved.collect(), policies }
     }

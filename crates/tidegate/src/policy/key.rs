@@ -28,7 +28,7 @@ use crate::identity::IpGroup;
 pub const MAX_KEY_BYTES: usize = 1024;
 
 /// Stands for a part the request does not have.
-const MISSING: u8 = 0;
+pub(super) const MISSING: u8 = 0;
 
 /// Behind a NUL: what follows is a cut key and its digest.
 const CUT: u8 = b'#';
@@ -44,6 +44,11 @@ impl Key {
         let mut writer = Writer::default();
         writer.value(key);
         writer.finish()
+    }
+
+    /// A key that was made before, byte for byte.
+    pub(crate) fn made(key: &[u8]) -> Self {
+        Key(SmallVec::from_slice(key))
     }
 
     /// The key of requests that do not say whose they are: no value makes the same.

@@ -10,7 +10,7 @@
 //! fields are worked out beforehand, and a request costs no allocation beyond
 //! keys too long for the stack.
 //!
-//! - `part.rs`, `template.rs`, `key.rs`: what keys are made of, and why they cannot collide;
+//! - `part.rs`, `template.rs`, `key.rs`: what keys are made of, and why they cannot collide; `split.rs`: a key taken apart again;
 //! - `condition.rs`, `pattern.rs`, `path.rs`: matching; `entry.rs`, `wildcard.rs`: of descriptors;
 //! - `rule.rs`, `charge.rs`: [`Policy`] with its overrides, what a request costs; `select.rs`: [`Policies`], all of them together; `index.rs`: which of them to try;
 //! - `explain.rs`: the same selection, told step by step.
@@ -49,6 +49,7 @@ mod path;
 mod pattern;
 mod rule;
 mod select;
+mod split;
 mod template;
 mod wildcard;
 
@@ -73,6 +74,7 @@ pub use rule::{
 };
 pub(crate) use select::shown;
 pub use select::{MAX_POLICIES, Policies, PoliciesError, SelectError, Selected};
+pub(crate) use split::Stretch;
 pub use template::{
     MAX_TEMPLATE_BYTES, MAX_TEMPLATE_PARTS, SHARED_KEY, Template, TemplateError, TemplateErrorKind,
 };

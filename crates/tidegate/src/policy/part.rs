@@ -189,6 +189,11 @@ pub(super) enum Value<'a> {
 }
 
 impl Part {
+    /// Whether its values may be credentials: API keys, bearer tokens, session cookies.
+    pub(super) fn may_be_credential(&self) -> bool {
+        matches!(self, Part::Header(_) | Part::Query(_) | Part::Cookie(_))
+    }
+
     /// The descriptor that `x`, `x#2` or `#2` names.
     fn nth_descriptor(text: &str) -> Option<Part> {
         let (name, nth) = ordinal(text).unwrap_or((text, 1));

@@ -171,13 +171,24 @@ impl Policies {
         key: &[u8],
         attributes: Option<&Attributes<'_>>,
     ) -> Option<Selected<'p>> {
+        self.under(name, Key::given(key), attributes)
+    }
+
+    /// The policy of this name under a key that was made before; otherwise as
+    /// [`Policies::named`].
+    pub(crate) fn under<'p>(
+        &'p self,
+        name: &str,
+        key: Key,
+        attributes: Option<&Attributes<'_>>,
+    ) -> Option<Selected<'p>> {
         let policy = self.get(name)?;
         let variant = attributes.map_or(0, |a| policy.variant_for(&self.facts(a)));
         let cost = match policy.variants()[variant].cost() {
             super::Charge::Fixed(units) => *units,
             super::Charge::From(_) => 1,
         };
-        Some(Selected::new(policy, Key::given(key), variant, cost))
+        Some(Selected::new(policy, key, variant, cost))
     }
 
     /// The policy of this name.

@@ -45,22 +45,22 @@ pub const SHARED_KEY: &str = "all";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template {
     text: Box<str>,
-    pieces: Box<[Piece]>,
+    pub(super) pieces: Box<[Piece]>,
     /// Whether there are several slots, so that each needs its length.
-    is_composite: bool,
+    pub(super) is_composite: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Piece {
+pub(super) enum Piece {
     Literal(Box<str>),
     Slot(Box<[Alternative]>),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Alternative {
-    part: Part,
+pub(super) struct Alternative {
+    pub(super) part: Part,
     /// `header:x-api-key=`; empty where there is no choice.
-    tag: Box<str>,
+    pub(super) tag: Box<str>,
 }
 
 impl Template {

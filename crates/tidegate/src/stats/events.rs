@@ -12,9 +12,11 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use arc_swap::ArcSwap;
 use smallvec::SmallVec;
 use tidegate_core::{RetryAfter, Timestamp};
 
+use super::mask::{Kept, Masking};
 use super::{Decided, Line, Outcome, Seen, Text};
 use crate::sync::Mutex;
 
@@ -40,7 +42,7 @@ pub struct Denial {
     pub outcome: Outcome,
     /// How it was decided.
     pub decided: Decided,
-    /// Who.
+    /// Who, as [`LogKeys`](super::LogKeys) shows it; empty where keys are left out.
     pub key: Text,
     /// What was asked for; empty where there is no path.
     pub route: Text,
@@ -75,7 +77,6 @@ impl Denial {
         self.outcome = line.stats.refusal();
         self.decided = line.decided;
         self.retry_after = line.retry_after;
-        self.key.set(line.key);
         self.route.set(seen.route.unwrap_or_default().as_bytes());
         self.request_id.set(seen.request_id.unwrap_or_default().as_bytes());
     }
@@ -94,6 +95,8 @@ pub enum Told {
 #[derive(Debug, Default)]
 pub struct Events {
     ring: Mutex<Ring>,
+    /// How keys are shown to readers.
+    masking: ArcSwap<Masking>,
 }
 
 #[derive(Debug, Default)]
@@ -101,9 +104,16 @@ struct Ring {
     /// How many were told.
     told: u64,
     /// Number `n` is in slot `(n - 1) % EVENTS_HELD`.
-    slots: Vec<Denial>,
+    slots: Vec<Slot>,
     readers: Vec<Reader>,
     next_reader: u64,
+}
+
+/// A denial whose key is not shown yet.
+#[derive(Clone, Debug)]
+struct Slot {
+    denial: Denial,
+    key: Kept,
 }
 
 #[derive(Debug)]
@@ -137,16 +147,28 @@ impl Events {
         let number = ring.told;
         let index = slot_of(number);
         if index == ring.slots.len() {
-            ring.slots.push(Denial::new(line));
+            ring.slots.push(Slot { denial: Denial::new(line), key: Kept::default() });
         }
-        let slot = &mut ring.slots[index];
-        slot.set(seen, line);
-        (slot.number, slot.at, slot.suppressed) = (number, now, suppressed);
+        let Slot { denial, key } = &mut ring.slots[index];
+        denial.set(seen, line);
+        (denial.number, denial.at, denial.suppressed) = (number, now, suppressed);
+        key.set(line.key, line.stats.template());
         let wakers: SmallVec<[Waker; 4]> =
             ring.readers.iter_mut().filter_map(|reader| reader.waker.take()).collect();
         // Woken readers come straight back here.
         drop(ring);
         wakers.into_iter().for_each(Waker::wake);
+    }
+
+    pub(super) fn masking(&self) -> &ArcSwap<Masking> {
+        &self.masking
+    }
+
+    /// The keys of the denials of a policy that are held, copied.
+    pub(super) fn keys(&self, policy: &str) -> Vec<Kept> {
+        let ring = self.ring.lock();
+        let of_policy = ring.slots.iter().filter(|slot| *slot.denial.policy == *policy);
+        of_policy.map(|slot| slot.key.clone()).collect()
     }
 
     /// Reads denials: after number `after`, or without one from the oldest held.
@@ -229,9 +251,12 @@ impl Subscription {
             self.next = oldest;
             return Poll::Ready(Told::Missed(missed));
         }
-        let denial = ring.slots[slot_of(self.next)].clone();
+        let Slot { denial, key } = ring.slots[slot_of(self.next)].clone();
         self.next += 1;
-        Poll::Ready(Told::Denial(denial))
+        // Hashing takes a while, and requests may wait for the ring.
+        drop(ring);
+        let key = self.events.masking.load().text(&key);
+        Poll::Ready(Told::Denial(Denial { key, ..denial }))
     }
 }
 

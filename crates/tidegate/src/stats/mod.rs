@@ -16,16 +16,18 @@
 //!
 //! Layout: `series.rs` counts; `latency.rs` times, `service.rs` those who are served; `sketch.rs` finds heavy
 //! hitters, `watch.rs` keeps them per policy; `events.rs` tells of denials;
-//! `text.rs` keeps keys short and printable.
+//! `mask.rs` shows keys without the credentials in them, `text.rs` keeps them short and printable.
 
 mod events;
 mod latency;
+mod mask;
 mod series;
 mod service;
 mod sketch;
 mod text;
 mod watch;
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -38,6 +40,8 @@ pub use self::events::{
     TooManySubscribers,
 };
 pub use self::latency::{LATENCY_BOUNDS, LatencyCounts};
+pub(crate) use self::mask::looks_masked;
+pub use self::mask::{LogKeys, MAX_SHOWN_CHARS, MIN_SECRET_BYTES, MaskSecret, SecretTooShort};
 pub use self::series::{LimitStats, MAX_SERIES, SeriesCounts};
 pub(crate) use self::service::is_timed;
 pub use self::service::{SERVICE_BOUNDS, ServiceLatency, ServiceTimer, TIMED_EVERY};
@@ -46,10 +50,11 @@ pub use self::text::{MAX_TEXT_BYTES, Text};
 pub use self::watch::{Entry, Listed, MAX_WATCHED_POLICIES, TOP_PERIOD, Top};
 
 use self::latency::Latency;
+use self::mask::{Kept, Masking};
 use self::series::{Registry, stripe};
-use self::watch::Sighting;
+use self::watch::{Sighting, TopOf};
 use crate::Clock;
-use crate::policy::Mode;
+use crate::policy::{Key, Mode, Policy, Template};
 
 /// The name under which counts of caller-given limits appear: no policy can have it.
 pub const CALLER: &str = "(caller)";
@@ -272,13 +277,30 @@ impl Stats {
     /// those that nobody holds any more make room and go to [`OTHER`]; if all
     /// are held, the new one counts there.
     pub fn limit(&self, policy: &str, limit: &Limit, mode: Mode) -> Arc<LimitStats> {
-        self.registry.resolve(policy, &limit.to_string(), mode)
+        Arc::new(self.registry.resolve(policy, &limit.to_string(), mode))
+    }
+
+    /// Where decisions of a policy's limits are counted, in their order, with their keys masked
+    /// as the policy's key template demands.
+    pub(crate) fn limits(
+        &self,
+        policy: &Policy,
+        limits: &[Limit],
+        mode: Mode,
+    ) -> Vec<Arc<LimitStats>> {
+        let template = policy.key_template();
+        let template = template.has_credentials().then(|| Arc::new(template.clone()));
+        let resolve = |limit: &Limit| {
+            let stats = self.registry.resolve(policy.name(), &limit.to_string(), mode);
+            Arc::new(stats.with_template(template.as_ref()))
+        };
+        limits.iter().map(resolve).collect()
     }
 
     /// Where limits given by callers are counted: all in one series, because
     /// callers can invent as many as they like.
     pub fn caller(&self) -> Arc<LimitStats> {
-        self.registry.resolve(CALLER, CALLER, Mode::Enforce)
+        Arc::new(self.registry.resolve(CALLER, CALLER, Mode::Enforce))
     }
 
     /// Counts a request. Once per request, and cheap unless it was denied, would
@@ -336,6 +358,8 @@ impl Stats {
     #[cold]
     fn note(&self, seen: &Seen<'_>) {
         let now = self.clock.now();
+        let route = seen.route.map(without_parameters);
+        let seen = &Seen { route: route.as_deref(), ..*seen };
         for lines in seen.lines.chunk_by(|a, b| a.stats.same_policy(b.stats)) {
             let wait = |line: &&Line<'_>| line.retry_after.as_micros().unwrap_or(u64::MAX);
             let refused = lines.iter().filter(|line| !line.allowed).max_by_key(wait);
@@ -344,8 +368,7 @@ impl Stats {
             } else if seen.allowed
                 && let Some(line) = lines.iter().find(|line| line.is_near())
             {
-                let sighting = Sighting { by: By::Near, key: line.key, route: seen.route };
-                line.stats.watch().note(&sighting, self.period(now));
+                self.note_key(By::Near, seen, line, now);
             }
         }
     }
@@ -355,14 +378,19 @@ impl Stats {
             Outcome::WouldDeny => By::WouldDeny,
             _ => By::Denied,
         };
-        let watch = line.stats.watch();
         // A store's failure is not the key's doing.
         if line.decided != Decided::FailedClosed {
-            watch.note(&Sighting { by, key: line.key, route: seen.route }, self.period(now));
+            self.note_key(by, seen, line, now);
         }
-        if let Some(suppressed) = watch.may_tell(now) {
+        if let Some(suppressed) = line.stats.watch().may_tell(now) {
             self.events.publish(seen, line, now, suppressed);
         }
+    }
+
+    fn note_key(&self, by: By, seen: &Seen<'_>, line: &Line<'_>, now: Timestamp) {
+        let (key, route) = (line.key, seen.route);
+        let sighting = Sighting { by, key, template: line.stats.template(), route };
+        line.stats.watch().note(&sighting, self.period(now));
     }
 
     fn period(&self, now: Timestamp) -> u64 {
@@ -379,8 +407,35 @@ impl Stats {
         let period = self.period(now);
         let elapsed = Duration::from_micros(self.since_start_us(now));
         let begun = TOP_PERIOD * u32::try_from(period.saturating_sub(1)).unwrap_or(u32::MAX);
-        let watches = self.registry.watches(policy);
-        watch::top(&watches, by, period, n, elapsed.saturating_sub(begun))
+        let watches = &self.registry.watches(policy);
+        let covers = elapsed.saturating_sub(begun);
+        watch::top(&TopOf { watches, by, period, n, covers }, &self.events.masking().load())
+    }
+
+    /// How keys are shown from now on, those that were recorded before too. Nodes with the same
+    /// secret mask a key alike; without one, each process has its own.
+    pub fn set_log_keys(&self, log_keys: LogKeys, secret: Option<&MaskSecret>) {
+        self.events.masking().store(Arc::new(Masking::new(log_keys, secret)));
+    }
+
+    /// A key of this template as [`LogKeys`] shows it: in a log, say.
+    pub fn show(&self, template: &Template, key: &Key) -> Text {
+        self.events.masking().load().text_of(template, key.as_ref())
+    }
+
+    /// The key of a policy that a masked form stands for, if it is among the top keys or the
+    /// latest denials: no key is kept anywhere else.
+    pub fn unmask(&self, policy: &str, form: &str) -> Option<Key> {
+        let masking = self.events.masking().load();
+        let is_meant = |kept: &Kept| masking.is_form_of(form, kept);
+        let denied = self.events.keys(policy).into_iter();
+        // Policies beyond `MAX_WATCHED_POLICIES` share the rankings of `OTHER`.
+        let watches = [policy, OTHER].map(|name| self.registry.watches(Some(name)));
+        let ranked = watches
+            .iter()
+            .flatten()
+            .flat_map(|watch| By::ALL.into_iter().flat_map(|by| watch.keys(by)));
+        denied.chain(ranked).find(is_meant).map(|kept| Key::made(kept.bytes()))
     }
 
     /// Every series with its counts, by name.
@@ -408,4 +463,15 @@ impl Stats {
     pub fn events(&self) -> &Arc<Events> {
         &self.events
     }
+}
+
+/// A route without what may hold session ids and tokens: the parameters of path segments
+/// (`/login;jsessionid=...`), and a query that a caller has left in it.
+fn without_parameters(route: &str) -> Cow<'_, str> {
+    let path = route.split(['?', '#']).next().unwrap_or_default();
+    if !path.contains(';') {
+        return Cow::Borrowed(path);
+    }
+    let bare = |segment: &str| segment.split(';').next().unwrap_or_default().to_owned();
+    Cow::Owned(path.split('/').map(bare).collect::<Vec<_>>().join("/"))
 }

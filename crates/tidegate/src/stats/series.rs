@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use super::watch::{MAX_WATCHED_POLICIES, Watch};
 use super::{Decided, Line, OTHER, Outcome};
-use crate::policy::Mode;
+use crate::policy::{Mode, Template};
 use crate::sync::Mutex;
 
 /// The most series with a name of their own: 1 KiB each, so 4 MiB at worst, and
@@ -43,6 +43,8 @@ pub(super) fn stripe() -> usize {
 pub struct LimitStats {
     series: Arc<Series>,
     watch: Arc<Watch>,
+    /// What makes the policy's keys, if they may hold credentials.
+    template: Option<Arc<Template>>,
 }
 
 impl LimitStats {
@@ -75,6 +77,11 @@ impl LimitStats {
         &self.watch
     }
 
+    /// The template that makes the policy's keys, if those are to be masked.
+    pub(super) fn template(&self) -> Option<&Arc<Template>> {
+        self.template.as_ref()
+    }
+
     /// The policy's name.
     pub fn policy(&self) -> &Arc<str> {
         &self.series.name.policy
@@ -83,6 +90,14 @@ impl LimitStats {
     /// The limit's text.
     pub fn limit(&self) -> &Arc<str> {
         &self.series.name.limit
+    }
+}
+
+impl LimitStats {
+    /// Keys are made by this template.
+    pub(super) fn with_template(mut self, template: Option<&Arc<Template>>) -> Self {
+        self.template = template.cloned();
+        self
     }
 }
 
@@ -207,11 +222,11 @@ struct Named {
 }
 
 impl Registry {
-    pub(super) fn resolve(&self, policy: &str, limit: &str, mode: Mode) -> Arc<LimitStats> {
+    pub(super) fn resolve(&self, policy: &str, limit: &str, mode: Mode) -> LimitStats {
         let mut named = self.named.lock();
         let series = named.series(Name::new(policy, limit, mode));
         let watch = named.watch(policy);
-        Arc::new(LimitStats { series, watch })
+        LimitStats { series, watch, template: None }
     }
 
     pub(super) fn counts(&self) -> Vec<SeriesCounts> {

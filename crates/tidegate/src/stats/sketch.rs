@@ -18,7 +18,10 @@
 //! A list of the hashes and a list of the counts, both searched from end to end:
 //! at this size that is a few cache lines, quicker than a map with a heap.
 
-use super::text::Text;
+use std::sync::Arc;
+
+use super::mask::Kept;
+use crate::policy::Template;
 
 /// Counters per sketch: whoever makes up 1/128 of the denials is listed.
 pub const SKETCH_ENTRIES: usize = 128;
@@ -35,7 +38,7 @@ pub(super) struct Sketch {
 #[derive(Debug)]
 struct Name {
     error: u64,
-    text: Text,
+    kept: Kept,
 }
 
 /// A counter, borrowed.
@@ -43,12 +46,12 @@ pub(super) struct Counter<'a> {
     pub hash: u64,
     pub count: u64,
     pub error: u64,
-    pub text: &'a Text,
+    pub kept: &'a Kept,
 }
 
 impl Sketch {
-    /// Counts a sighting.
-    pub(super) fn add(&mut self, hash: u64, text: &[u8]) {
+    /// Counts a sighting. `template` is the one that made the name, if it is to be masked.
+    pub(super) fn add(&mut self, hash: u64, name: &[u8], template: Option<&Arc<Template>>) {
         if let Some(index) = self.find(hash) {
             self.counts[index] += 1;
             return;
@@ -56,7 +59,9 @@ impl Sketch {
         if self.hashes.len() < SKETCH_ENTRIES {
             self.hashes.push(hash);
             self.counts.push(1);
-            self.names.push(Name { error: 0, text: Text::new(text) });
+            let mut kept = Kept::default();
+            kept.set(name, template);
+            self.names.push(Name { error: 0, kept });
             return;
         }
         // The least first and then its place: two simple passes outrun a clever one.
@@ -66,7 +71,7 @@ impl Sketch {
         self.counts[index] = error + 1;
         // In the same memory: a flood of new names must not become a flood of allocations.
         self.names[index].error = error;
-        self.names[index].text.set(text);
+        self.names[index].kept.set(name, template);
     }
 
     fn find(&self, hash: u64) -> Option<usize> {
@@ -99,7 +104,7 @@ impl Sketch {
             hash,
             count,
             error: name.error,
-            text: &name.text,
+            kept: &name.kept,
         })
     }
 

@@ -14,13 +14,16 @@ use foldhash::quality::SeedableRandomState;
 use tidegate_core::Timestamp;
 
 use super::events::EVENTS_PER_POLICY_PER_SECOND;
+use super::mask::{Kept, LogKeys, Masking};
 use super::service::Served;
 use super::sketch::Sketch;
 use super::{By, Text};
+use crate::policy::Template;
 use crate::sync::Mutex;
 
 /// The most policies with rankings of their own; the rest share one. All of them
-/// full take some 35 MB, which takes an attacker who fills every ranking of every policy.
+/// full take some 35 MB, which takes an attacker who fills every ranking of every policy; and
+/// 120 MB if all keys are masked ones of 1,024 bytes, which are kept whole.
 pub const MAX_WATCHED_POLICIES: usize = 128;
 
 /// Rankings cover between one and two of these.
@@ -30,6 +33,8 @@ pub const TOP_PERIOD: Duration = Duration::from_secs(600);
 pub(super) struct Sighting<'a> {
     pub by: By,
     pub key: &'a [u8],
+    /// The template that made the key, if it is to be masked.
+    pub template: Option<&'a Arc<Template>>,
     pub route: Option<&'a str>,
 }
 
@@ -59,10 +64,21 @@ impl Watch {
         let route = sighting.route.map(|route| (hash(route.as_bytes()), route));
         let key_hash = hash(sighting.key);
         let mut ranking = self.rankings[sighting.by as usize].lock();
-        ranking.keys.at(period).add(key_hash, sighting.key);
+        ranking.keys.at(period).add(key_hash, sighting.key, sighting.template);
         if let Some((route_hash, route)) = route {
-            ranking.routes.at(period).add(route_hash, route.as_bytes());
+            ranking.routes.at(period).add(route_hash, route.as_bytes(), None);
         }
+    }
+
+    /// Copies of all keys in a ranking. Copied, so that a long search does not hold the lock.
+    pub(super) fn keys(&self, by: By) -> Vec<Kept> {
+        let ranking = self.rankings[by as usize].lock();
+        let sketches = [&ranking.keys.current, &ranking.keys.previous];
+        sketches
+            .into_iter()
+            .flat_map(Sketch::counters)
+            .map(|counter| counter.kept.clone())
+            .collect()
     }
 
     /// Whether a denial may be told now, and if so how many before it were not.
@@ -118,25 +134,39 @@ impl Recent {
 
     /// Both sketches as one: a name that one of them does not list may have
     /// been there up to its floor.
-    fn list(&mut self, period: u64, policy: &Arc<str>) -> Listed {
+    fn list(&mut self, period: u64, policy: &Arc<str>) -> Ranked {
         self.at(period);
         let (current, previous) = (&self.current, &self.previous);
-        let entry = |text: &Text, (count, error): (u64, u64), (more, wrong): (u64, u64)| Entry {
+        let entry = |kept: &Kept, (count, error): (u64, u64), (more, wrong): (u64, u64)| Unnamed {
             policy: Arc::clone(policy),
-            name: text.clone(),
+            kept: kept.clone(),
             count: count + more,
             error: error + wrong,
         };
         let now = current.counters().map(|counter| {
-            entry(counter.text, (counter.count, counter.error), previous.estimate(counter.hash))
+            entry(counter.kept, (counter.count, counter.error), previous.estimate(counter.hash))
         });
         let before = previous.counters().filter(|counter| !current.contains(counter.hash));
         let before = before.map(|counter| {
-            entry(counter.text, (counter.count, counter.error), current.estimate(counter.hash))
+            entry(counter.kept, (counter.count, counter.error), current.estimate(counter.hash))
         });
         let entries = now.chain(before).collect();
-        Listed { entries, unlisted_at_most: current.floor() + previous.floor() }
+        Ranked { entries, unlisted_at_most: current.floor() + previous.floor() }
     }
+}
+
+/// An entry before its key is masked.
+struct Unnamed {
+    policy: Arc<str>,
+    kept: Kept,
+    count: u64,
+    error: u64,
+}
+
+#[derive(Default)]
+struct Ranked {
+    entries: Vec<Unnamed>,
+    unlisted_at_most: u64,
 }
 
 /// A key or route and how often it was seen.
@@ -161,22 +191,29 @@ pub struct Listed {
     pub unlisted_at_most: u64,
 }
 
-impl Listed {
-    fn add(&mut self, other: Listed) {
+impl Ranked {
+    /// Adds others and keeps the `n` largest; equals in the order of their names.
+    fn add(&mut self, other: Ranked, n: usize) {
         self.entries.extend(other.entries);
         self.unlisted_at_most = self.unlisted_at_most.max(other.unlisted_at_most);
-    }
-
-    /// Keeps the `n` largest; equals in the order of their names.
-    fn keep(&mut self, n: usize) {
         self.entries.sort_by(|a, b| {
-            let name = |entry: &Entry| (Arc::clone(&entry.policy), entry.name.as_bytes().to_vec());
-            b.count.cmp(&a.count).then_with(|| name(a).cmp(&name(b)))
+            let names = || (&a.policy, a.kept.bytes()).cmp(&(&b.policy, b.kept.bytes()));
+            b.count.cmp(&a.count).then_with(names)
         });
         if let Some(first_left_out) = self.entries.get(n) {
             self.unlisted_at_most = self.unlisted_at_most.max(first_left_out.count);
         }
         self.entries.truncate(n);
+    }
+
+    fn named(self, name: impl Fn(&Kept) -> Text) -> Listed {
+        let entries = self.entries.into_iter().map(|entry| Entry {
+            name: name(&entry.kept),
+            policy: entry.policy,
+            count: entry.count,
+            error: entry.error,
+        });
+        Listed { entries: entries.collect(), unlisted_at_most: self.unlisted_at_most }
     }
 }
 
@@ -191,17 +228,29 @@ pub struct Top {
     pub covers: Duration,
 }
 
-/// The rankings of several policies as one.
-pub(super) fn top(watches: &[Arc<Watch>], by: By, period: u64, n: usize, covers: Duration) -> Top {
-    let mut top = Top { keys: Listed::default(), routes: Listed::default(), covers };
-    for watch in watches {
-        let mut ranking = watch.rankings[by as usize].lock();
-        top.keys.add(ranking.keys.list(period, &watch.policy));
-        top.routes.add(ranking.routes.list(period, &watch.policy));
+/// A query for the top entries of some rankings.
+pub(super) struct TopOf<'a> {
+    pub watches: &'a [Arc<Watch>],
+    pub by: By,
+    pub period: u64,
+    pub n: usize,
+    pub covers: Duration,
+}
+
+/// The rankings of several policies as one. Without keys if they are not to be shown.
+pub(super) fn top(asked: &TopOf<'_>, masking: &Masking) -> Top {
+    let (mut keys, mut routes) = (Ranked::default(), Ranked::default());
+    let keys_shown = if masking.log_keys == LogKeys::Off { 0 } else { asked.n };
+    for watch in asked.watches {
+        let mut ranking = watch.rankings[asked.by as usize].lock();
+        keys.add(ranking.keys.list(asked.period, &watch.policy), keys_shown);
+        routes.add(ranking.routes.list(asked.period, &watch.policy), asked.n);
     }
-    top.keys.keep(n);
-    top.routes.keep(n);
-    top
+    Top {
+        keys: keys.named(|kept| masking.text(kept)),
+        routes: routes.named(Kept::plain),
+        covers: asked.covers,
+    }
 }
 
 /// Seeded from the operating system, so that nobody outside can make names collide.

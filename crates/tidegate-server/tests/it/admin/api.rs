@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::POLICIES;
 use super::server::Server;
+use super::{POLICIES, with_full_keys};
 
 #[test]
 fn policies_are_listed_as_they_are_in_force() {
@@ -87,7 +87,7 @@ fn keys_of_callers_own_limits_cannot_be_asked_for() {
 
 #[test]
 fn rankings_say_who_and_how_sure() {
-    let server = Server::start("top", POLICIES);
+    let server = Server::start("top", &with_full_keys());
     for (times, ip) in [(4, "192.0.2.1"), (3, "192.0.2.2"), (1, "192.0.2.3")] {
         server.logins(times, ip);
     }

@@ -5,8 +5,8 @@ use std::net::TcpStream;
 
 use serde_json::{Value, json};
 
-use super::POLICIES;
 use super::server::{Server, eventually};
+use super::{POLICIES, with_full_keys};
 use crate::served::request;
 
 /// A reader of the stream, without the frames HTTP puts around it.
@@ -82,7 +82,7 @@ fn a_denial_is_told_to_whoever_listens() {
 
 #[test]
 fn what_a_client_sends_cannot_break_out_of_its_line() {
-    let server = Server::start("lines", POLICIES);
+    let server = Server::start("lines", &with_full_keys());
     let mut stream = Stream::open(&server, &[]);
     for _ in 0..2 {
         server.check(

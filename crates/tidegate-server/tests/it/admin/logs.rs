@@ -2,13 +2,13 @@
 
 use serde_json::Value;
 
-use super::POLICIES;
 use super::server::{Server, eventually};
+use super::{POLICIES, with_full_keys};
 use crate::harness::tidegate;
 
 #[test]
 fn a_denial_is_logged_with_who_and_when_it_passes() {
-    let server = Server::start_with("json", POLICIES, &["--log-format", "json"], &[]);
+    let server = Server::start_with("json", &with_full_keys(), &["--log-format", "json"], &[]);
     for _ in 0..2 {
         let user = r#"{"path":"/reports","headers":{"x-user":"al\u001b[31m\nice"}}"#;
         server.check(user, &[("x-request-id", "r-1")]);
@@ -63,7 +63,7 @@ fn a_flood_is_sampled_and_counted() {
 
 #[test]
 fn text_is_for_people_and_a_key_cannot_forge_a_field() {
-    let server = Server::start("text", POLICIES);
+    let server = Server::start("text", &with_full_keys());
     for _ in 0..2 {
         server.check(r#"{"path":"/reports","headers":{"x-user":"x policy=\"login\""}}"#, &[]);
     }

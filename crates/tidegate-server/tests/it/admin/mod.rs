@@ -4,9 +4,15 @@ mod api;
 mod dashboard;
 mod events;
 mod logs;
+mod masking;
 mod metrics;
 mod readiness;
 mod server;
+
+/// The policies below, with keys in full: for tests of how keys are escaped.
+fn with_full_keys() -> String {
+    format!("log_keys: full\n{POLICIES}")
+}
 
 /// One policy of each kind; limits so long that no window ends during a test.
 const POLICIES: &str = r#"

@@ -3,6 +3,7 @@
 mod bounds;
 mod counters;
 mod events;
+mod masking;
 mod sketch;
 
 use std::sync::LazyLock;

@@ -2,6 +2,7 @@
 
 use tidegate::headers::Forms;
 use tidegate::policy::{Mode, PathVariants};
+use tidegate::stats::By;
 use tidegate::tower::{Keyless, RateLimitLayer, Rule};
 
 use super::{ALICE, BOB, World, from, rule, with};
@@ -245,4 +246,18 @@ fn clones_share_their_counts_and_time_passes() {
     let reset = crate::futures::block_on(world.layer.reset("api", "192.0.2.1"));
     assert_eq!(reset, Ok(true));
     assert_eq!(world.status(from(ALICE, "/")), 200);
+}
+
+/// Issue 15, item 9: the layer's statistics showed credentials.
+#[test]
+fn keys_from_a_template_are_masked_and_lead_back() {
+    let template = "{header:x-api-key | client_ip}".parse().expect("a template");
+    let world = World::with(rule("api", &["1 per 1m sliding-log"]).key_template(template));
+    let request = || with(from(ALICE, "/"), "x-api-key", "sk_live_4eC39HqLyjWD");
+    assert_eq!(world.statuses(request, 2), [200, 429]);
+    let stats = world.layer.stats();
+    let shown = stats.top(By::Denied, Some("api"), 1).keys.entries[0].name.to_string();
+    assert!(shown.starts_with("header:x-api-key=sk_l...#"), "{shown}");
+    let key = stats.unmask("api", &shown).expect("it is known");
+    assert_eq!(key.to_string(), "header:x-api-key=sk_live_4eC39HqLyjWD");
 }

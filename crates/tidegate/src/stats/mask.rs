@@ -1,0 +1,328 @@
+//! Keys as people see them.
+//!
+//! A key may hold a credential: `{header:x-api-key}`, `{cookie:session}`. Logs are copied,
+//! shipped and kept, so a credential must not be in them; yet an operator must recognise a
+//! key, and reset it. So values of headers, cookies and query parameters are masked:
+//!
+//! ```text
+//!   header:x-api-key=sk_live_4eC39HqLyjWD   ->   header:x-api-key=sk_l...#9f86d081884c7d65
+//! ```
+//!
+//! A few leading characters, `...#`, and the first 64 bits of HMAC-SHA256 over the value. Keyed,
+//! because the values of a short or guessable header could be found by hashing them all. The
+//! hash key is random per process, or made from a [`MaskSecret`] that all nodes share.
+//!
+//! Keys are kept as they were counted ([`Kept`]) in the bounded memory of the rankings and
+//! the ring of denials, and masked when they are read. So a masked form leads back to its key
+//! for as long as the key is held there ([`Stats::unmask`](super::Stats::unmask)).
+
+use std::fmt::{self, Write as _};
+use std::hash::{BuildHasher, RandomState};
+use std::str::FromStr;
+use std::sync::{Arc, OnceLock};
+
+use sha2::{Digest, Sha256};
+
+use super::text::{MAX_TEXT_BYTES, Text};
+use crate::policy::{MAX_KEY_BYTES, Stretch, Template};
+
+/// The most characters of a value that a masked form shows. Never more than a quarter of the value.
+pub const MAX_SHOWN_CHARS: usize = 4;
+
+/// Bits of the hash in a masked form: that two of a million keys share one has a chance of
+/// 3 in 10^8.
+const HASH_BITS: usize = 64;
+
+/// Between what is shown of a value and its hash.
+const MARK: &str = "...#";
+
+/// The shortest secret: one that can be guessed protects nothing.
+pub const MIN_SECRET_BYTES: usize = 16;
+
+/// How keys appear in logs, events and rankings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum LogKeys {
+    /// Values of headers, cookies and query parameters are masked; the rest is readable.
+    #[default]
+    Masked,
+    /// As they are counted.
+    Full,
+    /// They are left out.
+    Off,
+}
+
+impl LogKeys {
+    /// Every choice.
+    pub const ALL: [LogKeys; 3] = [LogKeys::Masked, LogKeys::Full, LogKeys::Off];
+
+    /// The name used in config.
+    pub const fn name(self) -> &'static str {
+        match self {
+            LogKeys::Masked => "masked",
+            LogKeys::Full => "full",
+            LogKeys::Off => "off",
+        }
+    }
+}
+
+/// A secret that nodes share, so that they mask a key alike.
+#[derive(Clone, PartialEq, Eq)]
+pub struct MaskSecret(Box<str>);
+
+impl FromStr for MaskSecret {
+    type Err = SecretTooShort;
+
+    fn from_str(text: &str) -> Result<Self, SecretTooShort> {
+        if text.len() < MIN_SECRET_BYTES {
+            Err(SecretTooShort)
+        } else {
+            Ok(MaskSecret(text.into()))
+        }
+    }
+}
+
+/// The secret is not shown.
+impl fmt::Debug for MaskSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("MaskSecret")
+    }
+}
+
+/// A secret of fewer than [`MIN_SECRET_BYTES`] bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SecretTooShort;
+
+impl fmt::Display for SecretTooShort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the secret is shorter than {MIN_SECRET_BYTES} bytes: use `openssl rand -hex 32`")
+    }
+}
+
+impl std::error::Error for SecretTooShort {}
+
+/// A key as it was counted, with what is needed to mask it.
+#[derive(Clone, Default)]
+pub(super) struct Kept {
+    bytes: Vec<u8>,
+    cut: bool,
+    /// The template that made it, if its keys may hold credentials.
+    template: Option<Arc<Template>>,
+}
+
+impl Kept {
+    /// Another key in the same memory. One that is masked is kept whole, so that its masked
+    /// form leads back to it; of others only what is shown.
+    pub(super) fn set(&mut self, bytes: &[u8], template: Option<&Arc<Template>>) {
+        let most = if template.is_some() { MAX_KEY_BYTES } else { MAX_TEXT_BYTES };
+        self.cut = bytes.len() > most;
+        self.bytes.clear();
+        self.bytes.extend_from_slice(&bytes[..bytes.len().min(most)]);
+        self.template = template.cloned();
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// As it is, shortened.
+    pub(super) fn plain(&self) -> Text {
+        let mut text = Text::new(&self.bytes);
+        text.cut |= self.cut;
+        text
+    }
+}
+
+/// The key may be a credential.
+impl fmt::Debug for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Kept").finish_non_exhaustive()
+    }
+}
+
+/// How keys are shown.
+pub(super) struct Masking {
+    pub(super) log_keys: LogKeys,
+    mac: Mac,
+}
+
+impl Default for Masking {
+    fn default() -> Self {
+        Masking::new(LogKeys::default(), None)
+    }
+}
+
+impl fmt::Debug for Masking {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Masking").field("log_keys", &self.log_keys).finish_non_exhaustive()
+    }
+}
+
+impl Masking {
+    pub(super) fn new(log_keys: LogKeys, secret: Option<&MaskSecret>) -> Self {
+        let mac = secret.map(|secret| Mac::new(secret.0.as_bytes()));
+        Masking { log_keys, mac: mac.unwrap_or_else(Mac::of_process) }
+    }
+
+    /// A key as it is shown.
+    pub(super) fn text(&self, key: &Kept) -> Text {
+        match (self.log_keys, &key.template) {
+            (LogKeys::Off, _) => Text::default(),
+            (LogKeys::Masked, Some(template)) => self.mask(template, key),
+            (LogKeys::Masked, None) | (LogKeys::Full, _) => key.plain(),
+        }
+    }
+
+    /// A key that is to be shown without having been counted.
+    pub(super) fn text_of(&self, template: &Template, key: &[u8]) -> Text {
+        let template = template.has_credentials().then(|| Arc::new(template.clone()));
+        let mut kept = Kept::default();
+        kept.set(key, template.as_ref());
+        self.text(&kept)
+    }
+
+    /// Whether a text is the masked form of a key.
+    pub(super) fn is_form_of(&self, text: &str, key: &Kept) -> bool {
+        let Some(template) = key.template.as_ref().filter(|_| !key.cut) else { return false };
+        let masked = self.mask(template, key);
+        masked.is_masked() && masked.to_string() == text
+    }
+
+    fn mask(&self, template: &Template, key: &Kept) -> Text {
+        let whole = [Stretch::Credential { tag: "", value: &key.bytes, has_length: false }];
+        // A key in another form than the template's was given by a caller: perhaps the bare
+        // credential.
+        let stretches = template.split(&key.bytes);
+        let stretches = stretches.as_deref().unwrap_or(&whole);
+        let is_credential = |stretch: &Stretch<'_, '_>| !matches!(stretch, Stretch::Readable(_));
+        if !stretches.iter().any(is_credential) {
+            return key.plain();
+        }
+        let mut shown = String::new();
+        for stretch in stretches {
+            match *stretch {
+                Stretch::Readable(bytes) => shown.push_str(&escaped(bytes)),
+                Stretch::Credential { tag, value, has_length } => {
+                    let form = format!("{tag}{}", self.form(value));
+                    if has_length {
+                        // Writing to memory cannot fail.
+                        let _ = write!(shown, "{}#", form.len());
+                    }
+                    shown.push_str(&form);
+                }
+            }
+        }
+        let cut = shown.len() > MAX_TEXT_BYTES;
+        if cut {
+            let hash = self.mac.hash(&key.bytes);
+            shown.truncate(shown.floor_char_boundary(MAX_TEXT_BYTES - MARK.len() - hash.len()));
+            shown = shown + MARK + &hash;
+        }
+        Text { bytes: shown.into_bytes(), cut, masked: true }
+    }
+
+    /// A value as it is shown.
+    fn form(&self, value: &[u8]) -> String {
+        let most = MAX_SHOWN_CHARS.min(value.len() / 4);
+        let shown = value[..most]
+            .iter()
+            .take_while(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(byte));
+        let shown: String = shown.map(|byte| char::from(*byte)).collect();
+        shown + MARK + &self.mac.hash(value)
+    }
+}
+
+/// Whether a text has the shape of a masked form.
+pub(crate) fn looks_masked(text: &[u8]) -> bool {
+    let digits = HASH_BITS / 4;
+    let is_hash = |behind: &[u8]| {
+        let hash = behind.get(..digits);
+        hash.is_some_and(|hash| hash.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')))
+    };
+    let mark = MARK.as_bytes();
+    (0..text.len()).any(|at| text[at..].strip_prefix(mark).is_some_and(is_hash))
+}
+
+fn escaped(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    // Writing to memory cannot fail.
+    let _ = crate::policy::write_escaped(bytes, &mut text);
+    text
+}
+
+/// HMAC-SHA256 (RFC 2104), its key already worked in.
+struct Mac {
+    inner: Sha256,
+    outer: Sha256,
+}
+
+impl Mac {
+    fn new(secret: &[u8]) -> Self {
+        const BLOCK_BYTES: usize = 64;
+        let mut block = [0; BLOCK_BYTES];
+        match block.get_mut(..secret.len()) {
+            Some(start) => start.copy_from_slice(secret),
+            None => block[..Sha256::output_size()].copy_from_slice(&Sha256::digest(secret)),
+        }
+        let padded = |pad: u8| Sha256::new_with_prefix(block.map(|byte| byte ^ pad));
+        Mac { inner: padded(0x36), outer: padded(0x5c) }
+    }
+
+    /// With the secret of this process: 128 bits from the operating system.
+    fn of_process() -> Self {
+        static SECRET: OnceLock<[u8; 32]> = OnceLock::new();
+        let secret = SECRET.get_or_init(|| {
+            let random = RandomState::new();
+            let mut secret = [0; 32];
+            for (number, word) in (0_u64..).zip(secret.chunks_exact_mut(8)) {
+                word.copy_from_slice(&random.hash_one(number).to_le_bytes());
+            }
+            secret
+        });
+        Mac::new(secret)
+    }
+
+    /// The first [`HASH_BITS`], in hex.
+    fn hash(&self, bytes: &[u8]) -> String {
+        let inner = self.inner.clone().chain_update(bytes).finalize();
+        let hash = self.outer.clone().chain_update(inner).finalize();
+        hash[..HASH_BITS / 8].iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// RFC 4231, test cases 1, 2 and 6 (a key longer than a block).
+    #[test]
+    fn hashes_as_the_rfc_does() {
+        let rows: [(&[u8], &[u8], &str); 3] = [
+            (&[0x0b; 20], b"Hi There", "b0344c61d8db3853"),
+            (b"Jefe", b"what do ya want for nothing?", "5bdcc146bf60754e"),
+            (
+                &[0xaa; 131],
+                b"Test Using Larger Than Block-Size Key - Hash Key First",
+                "60e431591ee0b67f",
+            ),
+        ];
+        for (secret, text, expected) in rows {
+            assert_eq!(Mac::new(secret).hash(text), expected);
+        }
+    }
+
+    #[test]
+    fn finds_what_has_the_shape_of_a_masked_form() {
+        let rows = [
+            ("sk_l...#0123456789abcdef", true),
+            ("...#0123456789abcdef:6#/login", true),
+            ("24#sk_l...#0123456789abcdef", true),
+            ("...#0123456789abcde", false),
+            ("...#0123456789ABCDEF", false),
+            ("192.0.2.1", false),
+            ("", false),
+        ];
+        for (text, expected) in rows {
+            assert_eq!(looks_masked(text.as_bytes()), expected, "{text}");
+        }
+    }
+}

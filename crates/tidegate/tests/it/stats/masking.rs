@@ -1,0 +1,125 @@
+//! Keys are shown without the credentials in them, and the masked form leads back to the key.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use tidegate::attributes::{Attributes, Headers};
+use tidegate::gate::{Gate, GateError, Question, Subject};
+use tidegate::identity::Identity;
+use tidegate::policy::{Policies, Policy};
+use tidegate::stats::{By, LogKeys, MAX_SHOWN_CHARS, MAX_TEXT_BYTES, Stats, Told};
+use tidegate::{Limiter, ManualClock};
+
+use super::start;
+use crate::common::limit;
+
+/// Templates with a header `x` in each way it can stand in a key.
+const TEMPLATES: [&str; 6] = [
+    "{header:x}",
+    "{header:x | client_ip}",
+    "user:{header:x}/",
+    "{header:x}:{path}",
+    "{path}|{client_ip | header:x}|{query:q}",
+    "{cookie:none | header:x}{method}",
+];
+
+fn gate(template: &str) -> Gate {
+    let clock = ManualClock::new(start());
+    let template = template.parse().expect("a template");
+    let policy = Policy::new("p", template, vec![limit("1 per 1h sliding-log")]).expect("a policy");
+    let policies = Policies::new(vec![policy], Identity::default()).expect("policies");
+    let limiter = Limiter::builder().clock(clock.clock()).build().expect("memory");
+    Gate::new(limiter, policies, Arc::new(Stats::new(clock.clock())))
+}
+
+/// Asks twice with this header, so that the second request is denied; its key as it was counted,
+/// and as it is shown.
+fn deny(gate: &Gate, value: &str) -> (tidegate::policy::Key, String) {
+    let headers = [(Cow::from("x"), Cow::from(value))];
+    let attributes = Attributes {
+        path: Some("/login"),
+        method: Some("GET"),
+        headers: Headers::Pairs(&headers),
+        ..Attributes::default()
+    };
+    let rules = gate.rules();
+    for allowed in [true, false] {
+        let answer = gate.check(&rules, &Question::new(Subject::Request(&attributes)));
+        assert_eq!(answer.expect("an answer").allowed, allowed);
+    }
+    let key = rules.policies().select(&attributes).expect("a policy")[0].key.clone();
+    let shown = gate.stats().top(By::Denied, None, 1).keys.entries[0].name.to_string();
+    let mut reader = gate.stats().events().subscribe(None).expect("there is room");
+    let Some(Told::Denial(told)) = reader.try_next() else { panic!("no denial") };
+    assert_eq!(told.key.to_string(), shown);
+    (key, shown)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    /// Values of any length and any bytes that text can have; long ones are cut.
+    #[test]
+    fn no_value_is_shown_and_every_form_leads_back(
+        template in prop::sample::select(TEMPLATES.to_vec()),
+        value in prop_oneof!["[!-~]{1,40}", "\\PC{1,40}", "[a-z\\x00-\\x1f]{900,1200}"],
+    ) {
+        prop_assume!(!value.trim().is_empty());
+        let gate = gate(template);
+        let (key, shown) = deny(&gate, &value);
+        let trimmed = value.trim();
+        prop_assert!(shown.contains("...#"), "{}", shown);
+        prop_assert!(shown.len() <= MAX_TEXT_BYTES);
+        prop_assert!(shown.chars().all(|c| !c.is_control()));
+        // At most four characters of the value, and at most a quarter of it.
+        let most = MAX_SHOWN_CHARS.min(trimmed.len() / 4);
+        let (before, _) = shown.split_once("...#").expect("a mask");
+        let common = trimmed.char_indices().map(|(at, c)| at + c.len_utf8());
+        let showing = common.filter(|end| before.ends_with(&trimmed[..*end])).max().unwrap_or(0);
+        prop_assert!(showing <= most || trimmed.len() <= 4, "{} of {}", showing, trimmed);
+        prop_assert_eq!(gate.stats().unmask("p", &shown), Some(key));
+        prop_assert_eq!(gate.stats().unmask("q", &shown), None);
+    }
+}
+
+#[test]
+fn what_comes_from_elsewhere_is_readable() {
+    let gate = gate("{header:x | client_ip}");
+    let attributes = Attributes { client_ip: "192.0.2.1".parse().ok(), ..Attributes::default() };
+    let rules = gate.rules();
+    for _ in 0..2 {
+        gate.check(&rules, &Question::new(Subject::Request(&attributes))).expect("an answer");
+    }
+    let shown = || gate.stats().top(By::Denied, None, 9).keys.entries;
+    assert_eq!(shown()[0].name.to_string(), "client_ip=192.0.2.1");
+    // Keys of callers' own limits belong to no template.
+    let limits = [limit("1 per 1h sliding-log")];
+    for _ in 0..2 {
+        let subject = Subject::Limits { key: b"alice", limits: &limits };
+        gate.check(&rules, &Question::new(subject)).expect("an answer");
+    }
+    assert_eq!(shown()[0].name.to_string(), "alice");
+    gate.stats().set_log_keys(LogKeys::Off, None);
+    assert!(shown().is_empty());
+}
+
+#[test]
+fn a_reload_of_the_template_shows_nothing_that_was_masked() {
+    let gate = gate("{header:x}");
+    let (_, shown) = deny(&gate, "sk_live_4eC39HqLyjWD");
+    let readable =
+        Policy::new("p", "{client_ip}".parse().expect("a template"), vec![limit("1 per 1h")]);
+    let policies = Policies::new(vec![readable.expect("a policy")], Identity::default());
+    gate.reload(policies.expect("policies"));
+    assert_eq!(gate.stats().top(By::Denied, None, 1).keys.entries[0].name.to_string(), shown);
+}
+
+#[test]
+fn a_form_nobody_has_is_an_error_and_not_a_key() {
+    let gate = gate("{header:x}");
+    let rules = gate.rules();
+    let form = "sk_l...#0123456789abcdef";
+    let unknown = gate.find_key(&rules, "p", form.as_bytes());
+    assert_eq!(unknown, Err(GateError::UnknownMask { form: form.into() }));
+}
