@@ -81,7 +81,12 @@ pub async fn peek(State(state): State<AdminState>, uri: Uri) -> Result<Response,
     #[derive(Serialize)]
     struct Page<'a> {
         policy: &'a str,
+        /// The key that was looked at, in full; masked if it was named so.
         key: String,
+        /// Whether anything is known of it.
+        seen: bool,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        also_seen: Vec<String>,
         mode: &'static str,
         allowed: bool,
         limits: Vec<LimitView>,
@@ -89,13 +94,18 @@ pub async fn peek(State(state): State<AdminState>, uri: Uri) -> Result<Response,
     let Named { policy, key } = Named::from_uri(&uri)?;
     let rules = state.gate.rules_owned();
     let known = find(&rules, &policy)?;
-    let found = state.gate.find_key(&rules, &policy, &key).map_err(|error| refusal(&error))?;
+    let found = state.gate.find_key(&rules, &policy, &key).await;
+    let found = found.map_err(|error| refusal(&error))?;
     let key = shown(&state, known, &found);
+    let seen = state.gate.is_seen(&rules, &policy, &found.key).await;
+    let seen = seen.map_err(|error| refusal(&error))?;
     let answer = state.gate.peek_key(&rules, &policy, found.key).await;
     let answer = answer.map_err(|error| refusal(&error))?;
     Ok(json(&Page {
         policy: known.name(),
         key,
+        seen,
+        also_seen: found.also_seen.iter().map(ToString::to_string).collect(),
         mode: known.mode().name(),
         allowed: answer.allowed,
         limits: answer.lines.iter().map(LimitView::new).collect(),
@@ -140,7 +150,8 @@ pub async fn reset(State(state): State<AdminState>, uri: Uri) -> Result<Response
     let Named { policy, key } = Named::from_uri(&uri)?;
     let rules = state.gate.rules_owned();
     let known = find(&rules, &policy)?;
-    let found = state.gate.find_key(&rules, &policy, &key).map_err(|error| refusal(&error))?;
+    let found = state.gate.find_key(&rules, &policy, &key).await;
+    let found = found.map_err(|error| refusal(&error))?;
     let reset = state.gate.reset_key(&rules, &policy, &found.key).await;
     let reset = reset.map_err(|error| refusal(&error))?;
     let logged = state.stats().show(known.key_template(), &found.key);
@@ -185,6 +196,9 @@ fn unknown_policy(problem: &str) -> Refusal {
 
 fn refusal(error: &GateError) -> Refusal {
     match error {
+        GateError::AmbiguousKey { .. } => {
+            Refusal::new(StatusCode::CONFLICT, Some("key"), error.to_string())
+        }
         GateError::UnknownMask { .. } => {
             Refusal::new(StatusCode::NOT_FOUND, Some("key"), error.to_string())
         }

@@ -131,14 +131,13 @@ impl Asked {
                 Told::Answer(Box::new(gate.check_async(rules, &self.question()).await))
             }
             What::Peek => {
-                let found = gate.find_key(rules, policy, &self.key);
-                let answer = match found {
+                let answer = match gate.find_key(rules, policy, &self.key).await {
                     Ok(found) => gate.peek_key(rules, policy, found.key).await,
                     Err(error) => Err(error),
                 };
                 Told::Answer(Box::new(answer))
             }
-            What::Reset => Told::Reset(match gate.find_key(rules, policy, &self.key) {
+            What::Reset => Told::Reset(match gate.find_key(rules, policy, &self.key).await {
                 Ok(found) => gate.reset_key(rules, policy, &found.key).await,
                 Err(error) => Err(error),
             }),

@@ -47,7 +47,9 @@ impl From<GateError> for Refusal {
         let detail = error.to_string();
         match error {
             GateError::UnknownPolicy { .. } => Refusal::field("policy", detail),
-            GateError::UnknownMask { .. } => Refusal::field("key", detail),
+            GateError::UnknownMask { .. } | GateError::AmbiguousKey { .. } => {
+                Refusal::field("key", detail)
+            }
             GateError::NeedsPermit { policy } => {
                 let field = if policy.is_some() { "policy" } else { "limit" };
                 Refusal::field(field, format_args!("{detail} with POST /v1/permits"))

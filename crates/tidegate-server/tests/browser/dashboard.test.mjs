@@ -5,7 +5,7 @@ import { after, before, test } from "node:test";
 import { gzipSync } from "node:zlib";
 import { browse, flaws, isTooWide, open, post, serve } from "./stand.mjs";
 
-const POLICIES = `
+const MASKED = `
 policies:
   - name: login
     match: { methods: [POST], path: /login }
@@ -21,6 +21,8 @@ policies:
     limits: ["2 per 1h"]
     mode: observe
 `;
+// Keys in full, so that hostile ones reach the page.
+const POLICIES = `log_keys: full${MASKED}`;
 const HOSTILE = `<img src=x onerror="document.title='owned'">`;
 
 let server;
@@ -103,6 +105,8 @@ test("a hostile key is text: listed, looked at, reset", async () => {
   await shows(page, "#lookup-note", `${HOSTILE} under watched: would be denied, were it enforced.`);
   assert.match(await text(page, "#lookup-limits"), /2 per 1h sliding-counter\s+0 of 2/);
   await page.click("#reset");
+  await shows(page, "#confirm-text", HOSTILE);
+  await page.click("#confirm-reset");
   await shows(page, "#lookup-note", "Reset. ");
   assert.equal(await page.title(), "tidegate dashboard");
   assert.equal(await page.locator("img").count(), 1, "the sign, and no other");
@@ -115,8 +119,31 @@ test("a key of dots is looked at like any other", async () => {
   await page.selectOption("#lookup-policy", "login");
   await page.fill("#lookup-key", "..");
   await page.click("#lookup button[type=submit]");
-  await shows(page, "#lookup-note", ".. under login: would pass.");
+  await shows(page, "#lookup-note", ".. under login: never seen, would pass.");
   await page.done();
+});
+
+test("a credential is masked, found by its plain value or its masked form, and reset", async () => {
+  const mine = await serve({ config: MASKED });
+  const secret = "sk_live_4eC39HqLyjWD";
+  for (let times = 0; times < 3; times += 1) {
+    await post(mine.http, "/v1/check", { attributes: { path: "/api/x", headers: { "x-api-key": secret } } });
+  }
+  const page = await open(browser, `${mine.admin}/dashboard`);
+  await page.selectOption("#by", "would_deny");
+  const button = page.locator("#top-keys button", { hasText: /^header:x-api-key=sk_l\.\.\.#[0-9a-f]{16}$/ });
+  await button.waitFor();
+  assert.ok(!(await page.content()).includes(secret));
+  await button.click();
+  await shows(page, "#lookup-note", /^header:x-api-key=sk_l\.\.\.#\w+ under watched: would be denied, were it enforced\.$/);
+  await page.fill("#lookup-key", secret);
+  await page.click("#lookup button[type=submit]");
+  await shows(page, "#lookup-note", `header:x-api-key=${secret} under watched: would be denied, were it enforced.`);
+  await page.click("#reset");
+  await page.click("#confirm-reset");
+  await shows(page, "#lookup-note", `Reset. header:x-api-key=${secret} under watched: would pass.`);
+  await page.done();
+  await mine.stop();
 });
 
 test("a key says when it frees, and is free after a reset", async () => {
@@ -130,7 +157,14 @@ test("a key says when it frees, and is free after a reset", async () => {
   await page.click("#lookup button[type=submit]");
   await shows(page, "#lookup-note", "192.0.2.9 under login: would be denied.");
   assert.match(await text(page, "#lookup-limits"), /0 of 5\s+(60|59) min\s+(60|59) min/);
+  // A reset needs a confirmation and can be cancelled.
   await page.click("#reset");
+  await shows(page, "#confirm-text", "Reset 192.0.2.9 under login?");
+  await page.click("#confirm-cancel");
+  await shows(page, "#lookup-note", "Nothing was reset.");
+  assert.match(await text(page, "#lookup-limits"), /0 of 5/);
+  await page.click("#reset");
+  await page.click("#confirm-reset");
   await shows(page, "#lookup-note", "Reset. 192.0.2.9 under login: would pass.");
   assert.match(await text(page, "#lookup-limits"), /5 of 5\s+now\s+now/);
   await page.fill("#lookup-key", "");

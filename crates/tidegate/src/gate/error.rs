@@ -17,6 +17,11 @@ pub enum GateError {
     },
     /// The policies cannot be held against the request.
     Select(SelectError),
+    /// A plain value that several keys in use hold.
+    AmbiguousKey {
+        /// The keys.
+        forms: Vec<String>,
+    },
     /// A key was named by a masked form that stands for none this process remembers.
     UnknownMask {
         /// The form.
@@ -58,6 +63,9 @@ impl fmt::Display for GateError {
         match self {
             GateError::UnknownPolicy { name } => write!(f, "there is no policy `{name}`"),
             GateError::Select(error) => error.fmt(f),
+            GateError::AmbiguousKey { forms } => {
+                write!(f, "several keys hold this value: name one of `{}`", forms.join("`, `"))
+            }
             GateError::UnknownMask { form } => write!(
                 f,
                 "this server knows no key that is masked as `{form}`: it knows those of its top keys and \

@@ -1,14 +1,15 @@
 //! Peek and reset: what a key has left, and forgetting it.
 //!
-//! Programs name a key by its bytes. Operators take it from a log, where it may be masked:
-//! [`Gate::find_key`] finds the key that they mean.
+//! Programs name a key by its bytes. Operators take it from a log, where it may be masked, or
+//! know the value that a client sends: [`Gate::find_key`] finds the key that they mean.
 
-use tidegate_core::Cost;
+use tidegate_core::{Cost, Decision, Limit};
 
 use super::plan::{self, Plan, Taking};
 use super::{Answer, Gate, GateError, Question, Rules, Subject};
-use crate::policy::{Key, Mode};
+use crate::policy::{Key, Mode, Policy, shown};
 use crate::stats::looks_masked;
+use crate::{Check, MAX_CHECKS, Request};
 
 /// The key that a text names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,28 +19,115 @@ pub struct Found {
     pub key: Key,
     /// Whether the text was its masked form, so that the key itself must not be shown.
     pub masked: bool,
+    /// Other keys in use that the text may stand for: it was taken for the key itself.
+    pub also_seen: Vec<Key>,
+}
+
+impl Found {
+    fn new(key: Key) -> Self {
+        Found { key, masked: false, also_seen: Vec::new() }
+    }
 }
 
 impl Gate {
-    /// The key of a policy that a text names: the key itself, or its masked form as it is shown
-    /// in logs and rankings.
+    /// The key of a policy that a text names:
+    ///
+    /// - a masked form, as logs and rankings show it, names its key;
+    /// - the text itself, if it is a key in use;
+    /// - the key in use that holds the text as its plain value: `k-live-2` names
+    ///   `header:x-api-key=k-live-2`. Templates with several parts are excluded;
+    /// - otherwise the key that a request with this value would be counted under, if there is
+    ///   only one, and else the text itself.
     ///
     /// # Errors
     /// [`GateError::UnknownPolicy`]; [`GateError::UnknownMask`] for a masked form whose key is not
-    /// among the top keys and latest denials of this process.
-    pub fn find_key(&self, rules: &Rules, policy: &str, text: &[u8]) -> Result<Found, GateError> {
-        let policy = rules.policies().find(policy)?;
-        if !policy.key_template().has_credentials() || !looks_masked(text) {
-            return Ok(Found { key: Key::given(text), masked: false });
-        }
-        let form = String::from_utf8_lossy(text);
-        let key = self.stats().unmask(policy.name(), &form);
-        let key =
-            key.ok_or_else(|| GateError::UnknownMask { form: crate::policy::shown(&form) })?;
-        Ok(Found { key, masked: true })
+    /// among the top keys and latest denials of this process; [`GateError::AmbiguousKey`] if
+    /// several keys in use hold the value; [`GateError::Store`] if the store failed.
+    pub async fn find_key(
+        &self,
+        rules: &Rules,
+        policy: &str,
+        text: &[u8],
+    ) -> Result<Found, GateError> {
+        self.find_key_of(rules, rules.policies().find(policy)?, text).await
     }
 
-    /// What a key has left of a policy's limits, without touching them.
+    /// The key of any policy that a text names, as [`Gate::find_key`].
+    pub(crate) async fn find_key_of(
+        &self,
+        rules: &Rules,
+        policy: &Policy,
+        text: &[u8],
+    ) -> Result<Found, GateError> {
+        let template = policy.key_template();
+        if template.has_credentials() && looks_masked(text) {
+            let form = String::from_utf8_lossy(text);
+            let key = self.stats().unmask(policy.name(), &form);
+            let key = key.ok_or_else(|| GateError::UnknownMask { form: shown(&form) })?;
+            return Ok(Found { masked: true, ..Found::new(key) });
+        }
+        let given = Key::given(text);
+        let mut readings = template.readings(text, rules.policies().identity());
+        readings.retain(|key| *key != given);
+        if readings.is_empty() {
+            return Ok(Found::new(given));
+        }
+        let only = if readings.len() == 1 { readings.first().cloned() } else { None };
+        let mut in_use = Vec::new();
+        for key in readings {
+            if self.has_state(policy, &key).await? {
+                in_use.push(key);
+            }
+        }
+        if self.has_state(policy, &given).await? {
+            return Ok(Found { also_seen: in_use, ..Found::new(given) });
+        }
+        match in_use.len() {
+            0 => Ok(Found::new(only.filter(|_| !template.is_full_form(text)).unwrap_or(given))),
+            1 => Ok(Found::new(in_use.remove(0))),
+            _ => {
+                let forms = in_use.iter().map(ToString::to_string).collect();
+                Err(GateError::AmbiguousKey { forms })
+            }
+        }
+    }
+
+    /// Whether a key was ever seen, as far as this process and its store remember: something is
+    /// counted under it, or it is among the top keys and latest denials.
+    ///
+    /// # Errors
+    /// [`GateError::UnknownPolicy`]; [`GateError::Store`] if the store failed.
+    pub async fn is_seen(&self, rules: &Rules, policy: &str, key: &Key) -> Result<bool, GateError> {
+        let policy = rules.policies().find(policy)?;
+        Ok(self.has_state(policy, key).await? || self.stats().remembers(policy.name(), key))
+    }
+
+    /// Whether anything is counted under a key, by a limit of the policy or of its overrides.
+    async fn has_state(&self, policy: &Policy, key: &Key) -> Result<bool, GateError> {
+        let (name, limits) = plan::states(policy, key);
+        for limits in limits.chunks(MAX_CHECKS) {
+            let checks: Vec<Check<'_>> =
+                limits.iter().map(|limit| Check::new(&name, limit, Cost::PEEK)).collect();
+            // A permit of cost 0 holds nothing: this looks at concurrency limits too.
+            let decisions = match &self.shared {
+                None => self.limiter.acquire(&checks)?.verdict().decisions.clone(),
+                Some(shared) => {
+                    let permit = Some(shared.store().new_permit());
+                    let request = Request { permit, deny_cache: false, ..Request::new(&checks) };
+                    shared.decide(&self.stats, &request).await?.decisions
+                }
+            };
+            let is_used = |(limit, decision): (&&Limit, &Decision)| {
+                decision.remaining < limit.burst() || decision.reset_after.as_micros() > 0
+            };
+            if limits.iter().zip(&decisions).any(is_used) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Returns the remaining units of a key under a policy's limits, without charging.
     ///
     /// # Errors
     /// [`GateError::UnknownPolicy`].
@@ -53,7 +141,7 @@ impl Gate {
         self.peek_here(&self.looking(rules, policy, Key::given(key))?)
     }
 
-    /// What a key has left of a policy's limits, over any store.
+    /// Returns the remaining units of a key under a policy's limits, over any store.
     ///
     /// # Errors
     /// [`GateError::UnknownPolicy`]; [`GateError::Store`] if the store failed.
@@ -66,7 +154,7 @@ impl Gate {
         self.peek_key(rules, policy, Key::given(key)).await
     }
 
-    /// What a key that was [found](Gate::find_key) has left of a policy's limits, over any store.
+    /// Peeks at a key that [`Gate::find_key`] returned, over any store.
     ///
     /// # Errors
     /// As [`Gate::peek_async`].
@@ -116,7 +204,7 @@ impl Gate {
     /// [`GateError::UnknownPolicy`].
     pub fn reset(&self, rules: &Rules, policy: &str, key: &[u8]) -> Result<bool, GateError> {
         self.in_memory()?;
-        self.reset_here(rules, policy, &Key::given(key))
+        Ok(self.reset_here(rules.policies().find(policy)?, &Key::given(key)))
     }
 
     /// Forgets what a key has used of a policy's limits, over any store.
@@ -133,7 +221,7 @@ impl Gate {
         self.reset_key(rules, policy, &Key::given(key)).await
     }
 
-    /// Forgets what a key that was [found](Gate::find_key) has used, over any store.
+    /// Resets a key that [`Gate::find_key`] returned, over any store.
     ///
     /// # Errors
     /// As [`Gate::reset_async`].
@@ -143,14 +231,15 @@ impl Gate {
         policy: &str,
         key: &Key,
     ) -> Result<bool, GateError> {
+        let policy = rules.policies().find(policy)?;
         match &self.shared {
-            Some(shared) => self.reset_shared(shared, rules, policy, key).await,
-            None => self.reset_here(rules, policy, key),
+            Some(shared) => self.reset_shared(shared, policy, key).await,
+            None => Ok(self.reset_here(policy, key)),
         }
     }
 
-    fn reset_here(&self, rules: &Rules, policy: &str, key: &Key) -> Result<bool, GateError> {
-        let (name, limits) = plan::states(rules, policy, key)?;
-        Ok(limits.into_iter().fold(false, |any, limit| self.limiter.reset(&name, limit) | any))
+    fn reset_here(&self, policy: &Policy, key: &Key) -> bool {
+        let (name, limits) = plan::states(policy, key);
+        limits.into_iter().fold(false, |any, limit| self.limiter.reset(&name, limit) | any)
     }
 }

@@ -117,9 +117,9 @@ impl Gate {
     pub async fn peek_own<'a>(
         &'a self,
         own: &'a OwnPolicy,
-        key: OwnKey<'a>,
+        key: OwnKey<'_>,
     ) -> Result<Answer<'a>, GateError> {
-        let subject = Subject::Own { policy: own, key, path: None };
+        let subject = Subject::Own { policy: own, key: OwnKey::Given(b""), path: None };
         let question = Question { cost: Some(Cost::PEEK), ..Question::new(subject) };
         let mut plan = Plan::default();
         plan.meet_own(own, key, &question, 0);

@@ -11,7 +11,7 @@ use tidegate_core::{Cost, Decision, Limit, bounds};
 use super::agree::Agreed;
 use super::own::{OwnKey, OwnPolicy};
 use super::{Answer, Gate, GateError, Line, Question, Rules, Subject};
-use crate::policy::{Charge, Key, Mode, OnStoreFailure, Selected, holds};
+use crate::policy::{Charge, Key, Mode, OnStoreFailure, Policy, Selected, holds};
 use crate::stats::{self, Decided, LimitStats, Outcome};
 use crate::{Check, CheckError, MAX_CHECKS, Verdict};
 
@@ -175,8 +175,8 @@ impl<'a> Plan<'a> {
     pub(super) fn meet_own(
         &mut self,
         own: &'a OwnPolicy,
-        key: OwnKey<'a>,
-        question: &Question<'a>,
+        key: OwnKey<'_>,
+        question: &Question<'_>,
         index: usize,
     ) {
         let units = match own.policy().cost() {
@@ -507,17 +507,17 @@ fn own_part(own: &OwnPolicy) -> Part<'_> {
     }
 }
 
-/// A policy's key as the store sees it, and all limits it may be counted under.
-pub(super) fn states<'r>(
-    rules: &'r Rules,
-    policy: &str,
-    key: &Key,
-) -> Result<(KeyBytes, Vec<&'r Limit>), GateError> {
-    let policy = rules.policies().find(policy)?;
+/// A policy's key as the store sees it, and a limit for each state it may be counted in, those
+/// of the overrides too.
+pub(super) fn states<'p>(policy: &'p Policy, key: &Key) -> (KeyBytes, Vec<&'p Limit>) {
     let mut name = KeyBytes::new();
     write_key(policy.name(), key.as_ref(), &mut name);
-    let limits = policy.variants().iter().flat_map(|variant| variant.limits());
-    Ok((name, limits.collect()))
+    let mut limits: Vec<&Limit> =
+        policy.variants().iter().flat_map(|variant| variant.limits()).collect();
+    // Limits that differ in their number share a state.
+    limits.sort_by_key(|limit| limit.id());
+    limits.dedup_by_key(|limit| limit.id());
+    (name, limits)
 }
 
 /// A key as the store sees it. Names have no NUL, so no two policies share a count.

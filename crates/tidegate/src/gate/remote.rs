@@ -16,7 +16,7 @@ use super::held::{Held, HeldPermit, SharedPermit, leases};
 use super::plan::{self, Plan, Taking};
 use super::shared::{Shared, all};
 use super::{Answer, Gate, GateError, Question, Rules, named};
-use crate::policy::Key;
+use crate::policy::{Key, Policy};
 use crate::store::PermitAct;
 use crate::{Request, StoreError, Verdict};
 
@@ -224,14 +224,10 @@ impl Gate {
     pub(super) async fn reset_shared(
         &self,
         shared: &Shared,
-        rules: &Rules,
-        policy: &str,
+        policy: &Policy,
         key: &Key,
     ) -> Result<bool, GateError> {
-        let (name, mut limits) = plan::states(rules, policy, key)?;
-        // Limits that share a state are reset once.
-        limits.sort_unstable_by_key(|limit| limit.id());
-        limits.dedup_by_key(|limit| limit.id());
+        let (name, limits) = plan::states(policy, key);
         let asked = limits.into_iter().map(|limit| {
             self.limiter.reset(&name, limit);
             shared.store().reset(&name, limit)

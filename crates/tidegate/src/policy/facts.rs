@@ -150,7 +150,7 @@ impl<'a> Facts<'a> {
 }
 
 /// A host in lower case, without port and final dot.
-fn host_name(host: &str) -> Cow<'_, str> {
+pub(super) fn host_name(host: &str) -> Cow<'_, str> {
     let name = match host.rfind(':') {
         // In `[::1]` the colons are the address's own.
         Some(at) if !host[at..].contains(']') => &host[..at],

@@ -2,12 +2,20 @@
 //!
 //! Keys are injective (see `key.rs`), so a template can read back what it has written. This
 //! is for people: a log must not show the credentials in a key.
+//!
+//! The reverse: the keys that a plain value, such as `k-live-2`, may stand for.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
 
 use smallvec::SmallVec;
 
-use super::key::MISSING;
+use super::facts::host_name;
+use super::key::{Key, MISSING, Writer};
 use super::part::Part;
+use super::path;
 use super::template::{Alternative, Piece, Template};
+use crate::identity::Identity;
 
 /// A run of bytes in a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +71,41 @@ impl Template {
         rest.is_empty().then_some(stretches)
     }
 
+    /// The keys that a plain value may stand for: one per alternative of the only slot. There are
+    /// none for a template with several slots, whose keys hold several values.
+    pub(crate) fn readings(&self, value: &[u8], identity: &Identity) -> Vec<Key> {
+        let slots = self.pieces.iter().filter_map(|piece| match piece {
+            Piece::Slot(slot) => Some(slot),
+            Piece::Literal(_) => None,
+        });
+        let alternatives = slots.filter(|_| !self.is_composite).flatten();
+        let readings = alternatives.filter_map(|one| {
+            let value = spelled(&one.part, value, identity).filter(|value| !value.is_empty())?;
+            Some(self.key_of(one, &value))
+        });
+        readings.collect()
+    }
+
+    /// Whether the template makes this key and adds something to the bare value, such as a tag.
+    /// Such a text is read as a key, not as a value.
+    pub(crate) fn is_full_form(&self, key: &[u8]) -> bool {
+        let is_bare = matches!(&*self.pieces, [Piece::Slot(slot)] if slot.len() == 1);
+        !is_bare && self.split(key).is_some()
+    }
+
+    /// The key of a request in which the only slot has this value.
+    fn key_of(&self, chosen: &Alternative, value: &[u8]) -> Key {
+        let mut writer = Writer::default();
+        for piece in &self.pieces {
+            match piece {
+                Piece::Literal(text) => writer.literal(text),
+                Piece::Slot(_) if chosen.tag.is_empty() => writer.value(value),
+                Piece::Slot(_) => writer.tagged(&chosen.tag, value),
+            }
+        }
+        writer.finish()
+    }
+
     /// How many bytes of literal text follow a piece.
     fn behind(&self, index: usize) -> usize {
         let length = |piece: &Piece| match piece {
@@ -70,6 +113,27 @@ impl Template {
             Piece::Slot(_) => 0,
         };
         self.pieces[index + 1..].iter().map(length).sum()
+    }
+}
+
+/// A value as keys spell it; `None` if the part cannot have it.
+fn spelled<'v>(part: &Part, value: &'v [u8], identity: &Identity) -> Option<Cow<'v, [u8]>> {
+    let text = || std::str::from_utf8(value).ok();
+    let owned = |text: String| Cow::Owned(text.into_bytes());
+    match part {
+        Part::ClientIp => {
+            let (address, prefix) = match text()?.split_once('/') {
+                Some((address, prefix)) => (address, Some(prefix.parse::<u8>().ok()?)),
+                None => (text()?, None),
+            };
+            let group = identity.group(address.parse::<IpAddr>().ok()?);
+            prefix.is_none_or(|prefix| prefix == group.prefix()).then(|| owned(group.to_string()))
+        }
+        Part::Method => Some(owned(text()?.to_ascii_uppercase())),
+        Part::Host => Some(owned(host_name(text()?).into_owned())),
+        Part::Path => Some(owned(path::normalise(text()?).into_owned())),
+        Part::Header(_) => Some(Cow::Borrowed(value.trim_ascii())),
+        _ => Some(Cow::Borrowed(value)),
     }
 }
 
@@ -81,7 +145,7 @@ fn with_length(rest: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((rest.get(..end)?, rest.get(mark + 1..end)?))
 }
 
-/// What a slot has written as `value`; `whole` has its length in front.
+/// Reads the `value` that a slot has written; `whole` includes its length.
 fn read<'t, 'k>(
     slot: &'t [Alternative],
     whole: &'k [u8],

@@ -24,7 +24,7 @@ use std::sync::{Arc, OnceLock};
 use sha2::{Digest, Sha256};
 
 use super::text::{MAX_TEXT_BYTES, Text};
-use crate::policy::{MAX_KEY_BYTES, Stretch, Template};
+use crate::policy::{Key, MAX_KEY_BYTES, Stretch, Template};
 
 /// The most characters of a value that a masked form shows. Never more than a quarter of the value.
 pub const MAX_SHOWN_CHARS: usize = 4;
@@ -122,6 +122,11 @@ impl Kept {
 
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes
+    }
+
+    /// Whether it is this key.
+    pub(super) fn is(&self, key: &Key) -> bool {
+        !self.cut && *self.bytes == *key.as_ref()
     }
 
     /// As it is, shortened.

@@ -52,7 +52,7 @@ pub use self::watch::{Entry, Listed, MAX_WATCHED_POLICIES, TOP_PERIOD, Top};
 use self::latency::Latency;
 use self::mask::{Kept, Masking};
 use self::series::{Registry, stripe};
-use self::watch::{Sighting, TopOf};
+use self::watch::{Sighting, TopOf, Watch};
 use crate::Clock;
 use crate::policy::{Key, Mode, Policy, Template};
 
@@ -427,15 +427,23 @@ impl Stats {
     /// latest denials: no key is kept anywhere else.
     pub fn unmask(&self, policy: &str, form: &str) -> Option<Key> {
         let masking = self.events.masking().load();
-        let is_meant = |kept: &Kept| masking.is_form_of(form, kept);
+        let mut keys = self.keys(policy);
+        let kept = keys.find(|kept| masking.is_form_of(form, kept))?;
+        Some(Key::made(kept.bytes()))
+    }
+
+    /// Whether a key of a policy is among the top keys or the latest denials.
+    pub(crate) fn remembers(&self, policy: &str, key: &Key) -> bool {
+        self.keys(policy).any(|kept| kept.is(key))
+    }
+
+    /// The keys of a policy that are kept: those of the latest denials, and the top keys.
+    fn keys(&self, policy: &str) -> impl Iterator<Item = Kept> {
         let denied = self.events.keys(policy).into_iter();
         // Policies beyond `MAX_WATCHED_POLICIES` share the rankings of `OTHER`.
         let watches = [policy, OTHER].map(|name| self.registry.watches(Some(name)));
-        let ranked = watches
-            .iter()
-            .flatten()
-            .flat_map(|watch| By::ALL.into_iter().flat_map(|by| watch.keys(by)));
-        denied.chain(ranked).find(is_meant).map(|kept| Key::made(kept.bytes()))
+        let ranked = |watch: Arc<Watch>| By::ALL.map(|by| watch.keys(by)).into_iter().flatten();
+        denied.chain(watches.into_iter().flatten().flat_map(ranked))
     }
 
     /// Every series with its counts, by name.

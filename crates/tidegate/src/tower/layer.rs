@@ -21,7 +21,7 @@ use super::quick::ByPeer;
 use super::ready::Ready;
 use super::rule::Rule;
 use super::service::RateLimit;
-use crate::gate::{Answer, Gate, GateError, OwnKey, OwnPolicy, SharedStore};
+use crate::gate::{Answer, Found, Gate, GateError, OwnKey, OwnPolicy, SharedStore};
 use crate::headers::Forms;
 use crate::identity::Identity;
 use crate::policy::{PathVariants, Policies};
@@ -104,14 +104,15 @@ impl<K> RateLimitLayer<K> {
         self.core.gate.stats()
     }
 
-    /// What a key has left under a rule, or a plan of it (`rule.plan`), without touching it.
-    /// Addresses are keys as [`Identity::group`] spells them.
+    /// Returns the remaining units of a key under a rule, or a plan of it (`rule.plan`), without
+    /// charging. The key may be a plain value or masked, as in [`Gate::find_key`].
     ///
     /// # Errors
-    /// [`GateError::UnknownPolicy`]; [`GateError::Store`] if a shared store failed.
-    pub async fn peek<'a>(&'a self, rule: &str, key: &'a str) -> Result<Answer<'a>, GateError> {
+    /// As [`Gate::find_key`].
+    pub async fn peek<'a>(&'a self, rule: &str, key: &str) -> Result<Answer<'a>, GateError> {
         let policy = self.policy(rule)?;
-        self.core.gate.peek_own(policy, OwnKey::Given(key.as_bytes())).await
+        let found = self.find(policy, key).await?;
+        self.core.gate.peek_own(policy, OwnKey::Key(&found.key)).await
     }
 
     /// Forgets what a key has used under a rule, or a plan of it; says whether there was anything.
@@ -120,7 +121,13 @@ impl<K> RateLimitLayer<K> {
     /// As [`RateLimitLayer::peek`].
     pub async fn reset(&self, rule: &str, key: &str) -> Result<bool, GateError> {
         let policy = self.policy(rule)?;
-        self.core.gate.reset_own(policy, OwnKey::Given(key.as_bytes())).await
+        let found = self.find(policy, key).await?;
+        self.core.gate.reset_own(policy, OwnKey::Key(&found.key)).await
+    }
+
+    async fn find(&self, own: &OwnPolicy, key: &str) -> Result<Found, GateError> {
+        let gate = &self.core.gate;
+        gate.find_key_of(&gate.rules_owned(), own.policy(), key.as_bytes()).await
     }
 
     fn policy(&self, name: &str) -> Result<&OwnPolicy, GateError> {

@@ -239,7 +239,7 @@ async function refreshTop() {
 
 // ---- one key
 
-let looked = null; // the path of the key that is shown
+let looked = null; // the key that is shown: its path, name and policy
 
 async function look(policy, key, encoded = encodeURIComponent(key)) {
   $("lookup-policy").value = policy;
@@ -254,11 +254,13 @@ async function showKey(path, said) {
   const note = $("lookup-note");
   try {
     const answer = await askJson(path);
-    looked = path;
+    looked = { path, key: answer.key, policy: answer.policy };
     const denied = answer.limits.some((limit) => !limit.allowed);
-    const verdict = `${answer.key} under ${answer.policy}: ${!denied ? "would pass" : answer.mode === "observe"
+    const never = answer.seen ? "" : "never seen, ";
+    const verdict = `${answer.key} under ${answer.policy}: ${never}${!denied ? "would pass" : answer.mode === "observe"
       ? "would be denied, were it enforced" : "would be denied"}.`;
-    if (said !== null) note.textContent = said + verdict;
+    const others = answer.also_seen ? ` Other keys with this value: ${answer.also_seen.join(", ")}.` : "";
+    if (said !== null) note.textContent = said + verdict + others;
     fill("lookup-limits", answer.limits.map((limit) => {
       const used = cell("", "used");
       const share = limit.limit ? 1 - limit.remaining / limit.limit : 1;
@@ -283,9 +285,26 @@ $("lookup").addEventListener("input", () => {
   looked = null;
   $("reset").disabled = true;
 });
+/** Asks before a key is reset; whether the answer is yes. */
+function confirmReset({ key, policy }) {
+  const dialog = $("confirm");
+  $("confirm-text").textContent = `Reset ${key} under ${policy}? What it has used of all limits of this policy is forgotten.`;
+  dialog.returnValue = "";
+  dialog.showModal();
+  return new Promise((resolve) => {
+    dialog.addEventListener("close", () => resolve(dialog.returnValue === "reset"), { once: true });
+  });
+}
+$("confirm-reset").addEventListener("click", () => $("confirm").close("reset"));
+$("confirm-cancel").addEventListener("click", () => $("confirm").close("cancel"));
+
 $("reset").addEventListener("click", async () => {
   if (!looked) return;
-  const path = looked;
+  const { path } = looked;
+  if (!await confirmReset(looked)) {
+    $("lookup-note").textContent = "Nothing was reset.";
+    return;
+  }
   try {
     const answer = await askJson(path, { method: "DELETE" });
     await showKey(path, answer.reset ? "Reset. " : "There was nothing to reset. ");
@@ -349,7 +368,7 @@ async function poll() {
   showCounts(now);
   last = now;
   if (polls % TOP_EVERY === 0) await refreshTop();
-  if (looked && document.activeElement !== $("reset")) await showKey(looked, null);
+  if (looked && !$("confirm").open && document.activeElement !== $("reset")) await showKey(looked.path, null);
   polls += 1;
 }
 

@@ -45,6 +45,9 @@ policies:
   - name: jobs
     key: "{client_ip}"
     limits: ["2 concurrent"]
+  - name: keyed
+    key: "{header:x-api-key | client_ip}"
+    limits: ["2 per 1m sliding-log"]
 "#;
 
 /// A front in memory.

@@ -69,7 +69,7 @@ fn denials(server: &Server) -> Vec<Value> {
     lines.filter(|line| line["target"] == "tidegate::denials").collect()
 }
 
-/// What the stream of denials has told so far.
+/// The stream of denials, read until every request above is in it.
 fn events(server: &Server) -> String {
     let mut stream = server.open(&request("GET", "/admin/v1/events", &[], ""));
     let mut told = Vec::new();
@@ -134,7 +134,7 @@ fn credentials_reach_no_log_and_no_page() {
         let key = key.as_str().expect("text");
         assert!(is_masked(key, before, behind), "{key}");
     }
-    // An address is no credential.
+    // Addresses are not masked.
     assert_eq!(logged[5], "client_ip=192.0.2.7");
     // The same value has one form, whatever it was found in.
     let hash =
@@ -185,7 +185,7 @@ fn log_keys_shows_keys_in_full_or_not_at_all() {
     eventually("all are logged", || denials(&server).len() == REQUESTS.len());
     assert_eq!(denials(&server)[0]["key"], "header:x-api-key=sk_live_5ecret-4f9a");
     assert!(ranked(&server, "cookie")[0].0 == SECRET);
-    // What was recorded before a reload is shown as the new setting says.
+    // A reload changes how keys that were recorded before it are shown.
     server.files.write("tidegate.yaml", CREDENTIALS);
     server.signal("-HUP");
     eventually("it is masked", || ranked(&server, "cookie")[0].0.starts_with("5e...#"));

@@ -6,6 +6,7 @@ mod events;
 mod logs;
 mod masking;
 mod metrics;
+mod plain_keys;
 mod readiness;
 mod server;
 

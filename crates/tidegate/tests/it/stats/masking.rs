@@ -13,6 +13,7 @@ use tidegate::{Limiter, ManualClock};
 
 use super::start;
 use crate::common::limit;
+use crate::futures::block_on;
 
 /// Templates with a header `x` in each way it can stand in a key.
 const TEMPLATES: [&str; 6] = [
@@ -120,6 +121,6 @@ fn a_form_nobody_has_is_an_error_and_not_a_key() {
     let gate = gate("{header:x}");
     let rules = gate.rules();
     let form = "sk_l...#0123456789abcdef";
-    let unknown = gate.find_key(&rules, "p", form.as_bytes());
+    let unknown = block_on(gate.find_key(&rules, "p", form.as_bytes()));
     assert_eq!(unknown, Err(GateError::UnknownMask { form: form.into() }));
 }
