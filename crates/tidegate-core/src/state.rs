@@ -62,6 +62,12 @@ impl State {
         each!(self, window => { window.advance(limit, &now); window.admits(limit, ask, &now) })
     }
 
+    /// The largest cost that passes at `now`. The state must have been brought up to it.
+    pub fn available(&self, limit: &Limit, now: Timestamp) -> u64 {
+        let now = limit.moment(now);
+        each!(self, window => window.available(limit, &now))
+    }
+
     /// Charges the ask if it was `admitted` by everyone who had a say, and answers
     /// for this limit. The state must have been brought up to the ask's time.
     pub fn settle(&mut self, limit: &Limit, ask: &Ask, admitted: bool) -> Decision {

@@ -3,7 +3,35 @@
 use std::fmt;
 
 use smallvec::SmallVec;
-use tidegate_core::{Cost, Decision, Limit, RetryAfter};
+use tidegate_core::{Algorithm, Cost, Decision, Limit, RetryAfter};
+
+/// What a denied cost above 1 does to the limits of its request.
+///
+/// A denied cost of 1 charges nothing in either form: a client that keeps asking must not keep
+/// itself out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Overflow {
+    /// Nothing is charged.
+    #[default]
+    Refuse,
+    /// The limit is charged what it has left, at most the cost, although the request is denied.
+    /// For usage that is reported after it happened: otherwise a report above what is left would
+    /// leave the limit as it was, and the next request would pass.
+    Consume,
+}
+
+impl Overflow {
+    /// Both forms.
+    pub const ALL: [Overflow; 2] = [Overflow::Refuse, Overflow::Consume];
+
+    /// The name used in config.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Overflow::Refuse => "refuse",
+            Overflow::Consume => "consume",
+        }
+    }
+}
 
 /// One question: may `key` have `cost` of `limit`?
 ///
@@ -21,6 +49,8 @@ pub struct Check<'a> {
     /// Whether it is only watched: decided and counted on its own, without a say
     /// in whether the request is allowed.
     pub observed: bool,
+    /// What happens to this limit if the request is denied.
+    pub overflow: Overflow,
 }
 
 impl<'a> Check<'a> {
@@ -30,7 +60,8 @@ impl<'a> Check<'a> {
     where
         K: AsRef<[u8]> + ?Sized,
     {
-        Check { key: key.as_ref(), limit, cost: cost.into(), observed: false }
+        let overflow = Overflow::Refuse;
+        Check { key: key.as_ref(), limit, cost: cost.into(), observed: false, overflow }
     }
 
     /// The same check, only watched.
@@ -38,6 +69,63 @@ impl<'a> Check<'a> {
     pub fn observed(self) -> Self {
         Check { observed: true, ..self }
     }
+
+    /// Charges what the limit has left, at most the cost, if a cost above 1 is denied; see
+    /// [`Overflow::Consume`].
+    ///
+    /// ```
+    /// use tidegate::{Check, Limit, Limiter};
+    ///
+    /// let limiter = Limiter::new();
+    /// let limit: Limit = "1000 per 1h".parse()?;
+    /// let used = |tokens| limiter.check_all(&[Check::new("alice", &limit, tokens).consuming()]);
+    /// assert!(used(900)?.allowed);
+    /// assert!(!used(300)?.allowed); // 100 were left, and are charged
+    /// assert!(!limiter.peek("alice", &limit)?.allowed);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn consuming(self) -> Self {
+        Check { overflow: Overflow::Consume, ..self }
+    }
+
+    /// The units that are charged, as far as they are left, if the request is denied and the
+    /// check shares its count with no other; 0 if it is not to be charged.
+    #[inline]
+    pub(crate) fn overflowing(&self) -> u64 {
+        if self.observed { 0 } else { overflowing(self.overflow, self.limit, self.cost) }
+    }
+}
+
+/// The units that a denied cost charges as far as they are left. Permits are held, not used up.
+#[inline]
+pub(crate) fn overflowing(overflow: Overflow, limit: &Limit, cost: Cost) -> u64 {
+    match (overflow, cost) {
+        (Overflow::Consume, Cost::Ask(units @ 2..))
+            if limit.algorithm() != Algorithm::Concurrency =>
+        {
+            units
+        }
+        _ => 0,
+    }
+}
+
+/// Whether a denial of these checks may charge something: one consumes, and costs more than 1
+/// together with those that share its count.
+#[cfg(feature = "redis")]
+pub(crate) fn may_consume(checks: &[Check<'_>]) -> bool {
+    let units = |check: &Check<'_>| match check.cost {
+        Cost::Ask(units) => units,
+        Cost::Force(_) | Cost::Refund(_) => 0,
+    };
+    let consuming = |check: &&Check<'_>| !check.observed && check.overflow == Overflow::Consume;
+    checks.iter().filter(consuming).any(|one| {
+        let is_shared = |other: &&Check<'_>| {
+            !other.observed && other.limit.id() == one.limit.id() && other.key == one.key
+        };
+        let total = checks.iter().filter(is_shared).map(units).fold(0, u64::saturating_add);
+        overflowing(one.overflow, one.limit, Cost::Ask(total)) > 0
+    })
 }
 
 /// The answer to a request: allowed if every check that has a say allows it.
@@ -46,8 +134,12 @@ impl<'a> Check<'a> {
 /// when allowed, the one with the least remaining.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// Whether the request may go ahead. If not, nothing was charged.
+    /// Whether the request may go ahead. If not, nothing was charged, unless it `consumed`.
     pub allowed: bool,
+    /// Whether it was denied and charged some limit what that had left; see
+    /// [`Overflow::Consume`]. Every decision then describes its limit after that: `allowed` says
+    /// whether the same cost would pass now.
+    pub consumed: bool,
     /// Whether the store had no room for some key; see [`WhenFull`](crate::WhenFull).
     pub overflowed: bool,
     /// Whether that alone is why it was denied, or why a forced charge was not recorded:
@@ -79,7 +171,7 @@ impl Verdict {
             })
         };
         let speaker = speaker.map(|(index, _)| index);
-        Verdict { allowed, overflowed, no_room: false, decisions, speaker }
+        Verdict { allowed, consumed: false, overflowed, no_room: false, decisions, speaker }
     }
 
     /// Which check it speaks for; `None` when all were only watched.

@@ -222,7 +222,7 @@ mod timer;
 pub mod tower;
 mod wait;
 
-pub use check::{Check, CheckError, MAX_CHECKS, Verdict};
+pub use check::{Check, CheckError, MAX_CHECKS, Overflow, Verdict};
 pub use clock::{Clock, ManualClock};
 pub use limiter::{Builder, Limiter};
 pub use permit::{Acquired, Permit};

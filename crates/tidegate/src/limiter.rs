@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_core::{Cost, Decision, Limit, Timestamp};
+use tidegate_core::{Algorithm, Cost, Decision, Limit, Timestamp};
 
 use crate::permit::{Acquired, Permit};
 use crate::store::{Request, Told};
@@ -103,10 +103,16 @@ impl Limiter {
     /// As [`Limiter::check`].
     #[inline]
     pub fn check_at(&self, now: Timestamp, check: &Check<'_>) -> Result<Decision, CheckError> {
-        self.store().decide_one(check, || now.min(Timestamp::LAST)).map(|told| told.decision)
+        let now = now.min(Timestamp::LAST);
+        if check.overflowing() > 0 {
+            let request = Request::new(std::slice::from_ref(check));
+            return self.store().decide_all(&request, Some(now)).map(|v| v.decisions[0]);
+        }
+        self.store().decide_one(check, || now).map(|told| told.decision)
     }
 
-    /// Decides several checks together: all are charged or none.
+    /// Decides several checks together: all are charged or none, unless some are
+    /// [consuming](Check::consuming).
     ///
     /// # Errors
     /// When the checks make no sense together; see [`CheckError`].
@@ -160,7 +166,28 @@ impl Limiter {
         decisions: &mut Vec<Decision>,
     ) -> Result<(), CheckError> {
         let store = self.store();
+        if checks.iter().any(|check| check.overflowing() > 0) {
+            return self.check_in_order(checks, |_| None, decisions);
+        }
         store.decide_batch(checks, |_| store.clock().now(), decisions)
+    }
+
+    /// A batch with checks that consume: decided one by one.
+    fn check_in_order(
+        &self,
+        checks: &[Check<'_>],
+        time: impl Fn(usize) -> Option<Timestamp>,
+        decisions: &mut Vec<Decision>,
+    ) -> Result<(), CheckError> {
+        if checks.iter().any(|check| check.limit.algorithm() == Algorithm::Concurrency) {
+            return Err(CheckError::NeedsPermit);
+        }
+        for (index, check) in checks.iter().enumerate() {
+            let request = Request::new(std::slice::from_ref(check));
+            let verdict = self.store().decide_all(&request, time(index))?;
+            decisions.extend(verdict.decisions);
+        }
+        Ok(())
     }
 
     /// As [`Limiter::check_batch`], each check at the time beside it.
@@ -178,6 +205,9 @@ impl Limiter {
     ) -> Result<(), CheckError> {
         assert!(times.len() >= checks.len(), "every check needs a time");
         let time = |index: usize| times[index].min(Timestamp::LAST);
+        if checks.iter().any(|check| check.overflowing() > 0) {
+            return self.check_in_order(checks, |index| Some(time(index)), decisions);
+        }
         self.store().decide_batch(checks, time, decisions)
     }
 
@@ -257,7 +287,8 @@ impl Limiter {
     /// Waiters with the same keys and limits form a queue. The wait is worked out
     /// beforehand from the state and the queue, exactly, if nothing else arrives;
     /// a plain `check` may still come in between and make a waiter wait longer,
-    /// up to `max_wait`, after which it is denied. Dropping the future leaves the
+    /// up to `max_wait`, after which it is denied. A denial charges nothing here, also where a
+    /// check is [consuming](Check::consuming). Dropping the future leaves the
     /// queue and charges nothing. It runs on any runtime.
     ///
     /// # Errors

@@ -12,12 +12,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use smallvec::SmallVec;
 use tidegate_core::{Cost, RetryAfter, Timestamp};
 
 use crate::store::Request;
 use crate::sync::Mutex;
 use crate::timer::TimerKey;
-use crate::{Check, CheckError, MemoryStore, Verdict};
+use crate::{Check, CheckError, MemoryStore, Overflow, Verdict};
 
 /// The most waiters in one queue: beyond it the answer is a denial. Playing a queue
 /// of this length through is no longer short work, and other newcomers of the
@@ -49,6 +50,10 @@ impl Queues {
         max_wait: Duration,
     ) -> Result<Verdict, CheckError> {
         let max_wait_us = u64::try_from(max_wait.as_micros()).unwrap_or(u64::MAX);
+        // Attempts to pass are not reports of usage: none of them consumes.
+        let checks = checks.iter().map(|check| Check { overflow: Overflow::Refuse, ..*check });
+        let checks: SmallVec<[Check<'_>; 4]> = checks.collect();
+        let checks = &*checks;
         let (name, costs) = store.shape(checks)?;
         let (ticket, until) = {
             let mut queues = self.queues.lock();

@@ -47,6 +47,8 @@ mod memory;
 #[cfg(all(not(loom), feature = "policies"))]
 mod no_room;
 #[cfg(not(loom))]
+mod overflow;
+#[cfg(not(loom))]
 mod permits;
 #[cfg(all(not(loom), feature = "config"))]
 mod policy;

@@ -1,7 +1,9 @@
 //! Several checks at once are all charged or none, and batches are singles.
 
 use proptest::prelude::*;
-use tidegate::{Check, CheckError, Cost, Decision, Limit, Limiter, MAX_CHECKS, RetryAfter};
+use tidegate::{
+    Check, CheckError, Cost, Decision, Limit, Limiter, MAX_CHECKS, Overflow, RetryAfter,
+};
 
 use crate::common::{NOW, at, check_at, limit, limiter};
 use crate::worlds::{Gap, Model, Part, Step, any_limit, any_step, apart, cases, decide_all, keys};
@@ -79,6 +81,9 @@ proptest! {
             let parts = apart(&request, &limits);
             let checks: Vec<Check<'_>> = parts.iter().map(|part| part.check(&keys)).collect();
             let verdict = limiter.check_all_at(at(now), &checks).expect("sound");
+            // The attempts below must not consume anything.
+            let refusing = |check| Check { overflow: Overflow::Refuse, ..check };
+            let checks: Vec<Check<'_>> = checks.into_iter().map(refusing).collect();
             match verdict.retry_after() {
                 RetryAfter::Micros(wait) => {
                     let early = limiter.check_all_at(at(now + wait - 1), &checks).expect("sound");

@@ -48,6 +48,7 @@ pub struct Step {
     pub limit: prop::sample::Index,
     pub kind: Kind,
     pub size: Size,
+    pub consuming: bool,
 }
 
 impl Gap {
@@ -117,8 +118,9 @@ pub fn any_step() -> impl Strategy<Value = Step> {
         1 => (18_u32..62).prop_map(Size::Beyond),
     ];
     let kind = prop_oneof![5 => Just(Kind::Ask), 1 => Just(Kind::Force), 1 => Just(Kind::Refund)];
-    (gap, 0_u8..8, any::<prop::sample::Index>(), kind, size)
-        .prop_map(|(gap, key, limit, kind, size)| Step { gap, key, limit, kind, size })
+    (gap, 0_u8..8, any::<prop::sample::Index>(), kind, size, prop::bool::weighted(0.3)).prop_map(
+        |(gap, key, limit, kind, size, consuming)| Step { gap, key, limit, kind, size, consuming },
+    )
 }
 
 /// Every state by itself, without a store.
@@ -159,17 +161,28 @@ pub struct Part {
     pub limit: Limit,
     pub cost: Cost,
     pub observed: bool,
+    pub consuming: bool,
 }
 
 impl Part {
     pub fn of(step: &Step, limits: &[Limit], observed: bool) -> Self {
         let limit = limits[step.limit.index(limits.len())];
-        Part { key: step.key, limit, cost: step.cost(&limit), observed }
+        let consuming = step.consuming;
+        Part { key: step.key, limit, cost: step.cost(&limit), observed, consuming }
     }
 
     pub fn check<'a>(&'a self, keys: &'a [[u8; 1]]) -> Check<'a> {
         let check = Check::new(&keys[usize::from(self.key)], &self.limit, self.cost);
+        let check = if self.consuming { check.consuming() } else { check };
         if self.observed { check.observed() } else { check }
+    }
+
+    /// What a denial charges where `left` units are left.
+    fn consumed_of(&self, left: u64) -> u64 {
+        match self.cost {
+            Cost::Ask(units @ 2..) if self.consuming && !self.observed => units.min(left),
+            _ => 0,
+        }
     }
 }
 
@@ -185,13 +198,19 @@ pub fn apart(steps: &[(Step, bool)], limits: &[Limit]) -> Vec<Part> {
     parts
 }
 
-/// All or nothing, on states without a store.
+/// All or nothing, or what is left where that is consumed, on states without a store.
 pub fn decide_all(model: &mut Model, parts: &[Part], now: u64) -> (bool, Vec<Decision>) {
     let ask = |part: &Part| Ask::new(part.cost, at(now));
     let admits: Vec<bool> =
         parts.iter().map(|part| model.admits(part.key, &part.limit, &ask(part))).collect();
     let allowed = parts.iter().zip(&admits).all(|(part, admits)| part.observed || *admits);
     let settle = |(part, admits): (&Part, bool)| {
+        if !allowed {
+            let peek = Ask::new(Cost::PEEK, at(now));
+            let left = model.settle(part.key, &part.limit, &peek, false).remaining;
+            let consumed = Ask::new(Cost::Force(part.consumed_of(left)), at(now));
+            model.decide(part.key, &part.limit, &consumed);
+        }
         model.settle(part.key, &part.limit, &ask(part), allowed && admits)
     };
     (allowed, parts.iter().zip(admits).map(settle).collect())

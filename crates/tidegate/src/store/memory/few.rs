@@ -99,6 +99,9 @@ impl MemoryStore {
         if check.limit.algorithm() != Algorithm::SlidingCounter || check.observed {
             return None;
         }
+        if check.overflowing() > 0 {
+            return None;
+        }
         let now = check.limit.moment(now);
         let inline = Inline::counter(check.limit, &now)?;
         let check = self.locate(check);

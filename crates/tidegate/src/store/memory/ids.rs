@@ -1,4 +1,4 @@
-//! Idempotency ids: an admitted answer is given again instead of charged again.
+//! Idempotency ids: an answer that charged something is given again instead of charged again.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -56,7 +56,7 @@ impl Ids {
     }
 
     /// The remembered answer to a request, or `decide`'s, remembered for the
-    /// window if it was admitted; and whether there was no room to remember it.
+    /// window if it was admitted or consumed what was left; and whether there was no room to remember it.
     /// Two requests with one id wait for each other, so that only one is charged.
     pub(super) fn once(
         &self,
@@ -83,7 +83,7 @@ impl Ids {
             self.len.fetch_sub(1, Relaxed);
         }
         let verdict = decide();
-        if !verdict.allowed {
+        if !verdict.allowed && !verdict.consumed {
             return Ok((verdict, false));
         }
         if shard.len() >= self.shard_max {

@@ -13,9 +13,9 @@ use super::one::Located;
 use super::rare::{counts, denied_full, lacks_room};
 use super::shard::{Locked, Place};
 use super::{MemoryStore, WhenFull};
-use crate::check::{MAX_CHECKS, add_costs};
+use crate::check::{MAX_CHECKS, add_costs, overflowing};
 use crate::store::Request;
-use crate::{Check, CheckError, Verdict};
+use crate::{Check, CheckError, Overflow, Verdict};
 
 /// Requests have a few checks; more spill to the heap.
 pub(super) const FEW: usize = 4;
@@ -28,6 +28,11 @@ pub(super) const OBSERVER: u64 = 0x6f62_7365;
 pub(super) struct Plan<'a> {
     pub(super) check: Located<'a>,
     pub(super) observed: bool,
+    overflow: Overflow,
+    /// Whether its state on its own admitted the request.
+    admits: bool,
+    /// The request was denied, and this state charged what it had left.
+    consumed: bool,
     /// There was no room for its key.
     full: Option<WhenFull>,
     /// There was no room for its key, or none for its log entry or permit.
@@ -51,6 +56,8 @@ struct Asked {
     admits: bool,
     /// It would need a log entry or permit, and there are none left.
     out_of_entries: bool,
+    /// Units it is charged if the request is denied.
+    consumes: u64,
 }
 
 /// Whether everybody who has a say admits the request.
@@ -109,8 +116,7 @@ impl MemoryStore {
             match plans.iter().position(same_state) {
                 None => {
                     members.push(plans.len());
-                    let observed = check.observed;
-                    plans.push(Plan::new(located, observed));
+                    plans.push(Plan::new(located, check));
                 }
                 Some(index) => {
                     members.push(index);
@@ -157,11 +163,12 @@ impl MemoryStore {
         let overflowed = plans.iter().any(|plan| plan.overflowed);
         let decisions = members.iter().map(|&plan| answers[plan]).collect();
         let mut verdict = Verdict::new(request.checks, decisions, overflowed);
-        let mut lacking = plans.iter().zip(&answers).filter(|(plan, _)| !plan.observed);
+        verdict.consumed = plans.iter().any(|plan| plan.consumed);
+        let mut enforced = plans.iter().filter(|plan| !plan.observed);
         verdict.no_room = match verdict.allowed {
-            true => lacking.any(|(plan, _)| plan.no_room),
+            true => enforced.any(|plan| plan.no_room),
             // Where something is used up as well, room would not have helped.
-            false => lacking.all(|(plan, answer)| answer.allowed || plan.no_room),
+            false => enforced.all(|plan| plan.admits || plan.no_room),
         };
         verdict
     }
@@ -219,6 +226,8 @@ impl MemoryStore {
             plan.overflowed |= loaded.answer.out_of_entries;
             let placeless = plan.untracked() || loaded.answer.out_of_entries;
             plan.no_room = placeless && lacks_room(answer, plan.check.cost);
+            plan.admits = loaded.answer.admits;
+            plan.consumed = !admitted && loaded.answer.consumes > 0;
         }
         self.put_back(plans, loaded, lock_of, now);
         Some(answers)
@@ -279,7 +288,12 @@ impl MemoryStore {
         if denied || plan.full == Some(WhenFull::Deny) {
             admits &= denied_full(limit, ask.cost).allowed;
         }
-        Asked { admits, out_of_entries }
+        let kept = !plan.untracked() && !self.out_of_entries(state, ask.cost);
+        let consumes = match plan.overflowing() {
+            units @ 1.. if kept => units.min(state.available(limit, ask.now)),
+            _ => 0,
+        };
+        Asked { admits, out_of_entries, consumes }
     }
 
     fn load(&self, locked: &Locked<'_>, plan: &Plan<'_>, ask: &Ask) -> Loaded {
@@ -299,6 +313,12 @@ impl MemoryStore {
         match plan.full {
             Some(WhenFull::Deny) => denied_full(limit, ask.cost),
             _ if loaded.answer.out_of_entries => self.answer_full(limit, ask),
+            _ if !admitted && loaded.answer.consumes > 0 => {
+                // A denial that answers for the state after the charge.
+                let consumed = Ask { cost: Cost::Force(loaded.answer.consumes), ..*ask };
+                self.settle(&mut loaded.state, limit, &consumed, true);
+                loaded.state.settle(limit, ask, false)
+            }
             _ => self.settle(&mut loaded.state, limit, ask, admitted && loaded.answer.admits),
         }
     }
@@ -356,8 +376,24 @@ fn set_observers_apart(plans: &mut [Plan<'_>]) {
 }
 
 impl<'a> Plan<'a> {
-    fn new(check: Located<'a>, observed: bool) -> Self {
-        Plan { check, observed, full: None, overflowed: false, no_room: false }
+    fn new(located: Located<'a>, check: &Check<'_>) -> Self {
+        let Check { observed, overflow, .. } = *check;
+        Plan {
+            check: located,
+            observed,
+            overflow,
+            admits: false,
+            consumed: false,
+            full: None,
+            overflowed: false,
+            no_room: false,
+        }
+    }
+
+    /// The units that are charged, as far as they are left, if the request is denied.
+    fn overflowing(&self) -> u64 {
+        let Located { limit, cost, .. } = self.check;
+        if self.observed { 0 } else { overflowing(self.overflow, limit, cost) }
     }
 
     /// A number for the state it counts in.
@@ -367,11 +403,10 @@ impl<'a> Plan<'a> {
 
     /// Whether its state will have something in it that must be kept.
     fn must_be_kept(&self, answer: Asked, admitted: bool) -> bool {
-        admitted
-            && answer.admits
-            && !answer.out_of_entries
-            && counts(self.check.cost)
-            && !self.untracked()
+        if !admitted {
+            return answer.consumes > 0;
+        }
+        answer.admits && !answer.out_of_entries && counts(self.check.cost) && !self.untracked()
     }
 
     /// Whether its state is not kept at all.
@@ -387,6 +422,9 @@ impl<'a> Plan<'a> {
             });
         }
         self.check.cost = add_costs(self.check.cost, check.cost)?;
+        if check.overflow == Overflow::Consume {
+            self.overflow = Overflow::Consume;
+        }
         Ok(())
     }
 }

@@ -3,7 +3,9 @@
 //! No script can decide it whole. Its parts, one a slot, are charged in the order
 //! of the checks; as soon as one denies, what the parts before it were charged is
 //! given back, and the rest is only asked what it would have said. So it never
-//! admits more than the limits allow. What a concurrent caller can see: for the time of a
+//! admits more than the limits allow. Where a denial consumes what is left, the denying part
+//! does so at once and every other part when it is asked again, after what it was charged was
+//! given back. What a concurrent caller can see: for the time of a
 //! round trip, units that are about to be given back; it may be denied for them.
 //! When a server fails midway, what was charged before is given back if that is
 //! possible, and counts until it expires if not.
@@ -76,13 +78,16 @@ impl Across {
         Ok(self.plan.gather(self.parts.iter().zip(&*charged)))
     }
 
-    /// What all parts say now that `parts[index]` has denied.
+    /// What all parts say now that `parts[index]` has denied. Each part consumes what is left
+    /// where the request says so, unless nobody waits for the answer any more.
     async fn denied(&self, index: usize, denied: Answers) -> Result<Answers, StoreError> {
+        let consumes = self.plan.consumes() && Instant::now() < self.until;
+        let mode = if consumes { Mode::Consume } else { Mode::Dry };
         let mut answers = Vec::with_capacity(self.parts.len());
         for (other, part) in self.parts.iter().enumerate() {
             answers.push(match other == index {
                 true => denied.clone(),
-                false => self.ask(part, Mode::Dry).await?,
+                false => self.ask(part, mode).await?,
             });
         }
         Ok(self.plan.gather(self.parts.iter().zip(&answers)))

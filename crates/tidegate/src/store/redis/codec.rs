@@ -25,6 +25,8 @@ pub(super) enum Outcome {
     Denied,
     Admitted,
     IdReused,
+    /// Denied, and charged what was left; the states are described after that.
+    Consumed,
 }
 
 /// A reply, taken apart.
@@ -48,10 +50,13 @@ pub(super) fn plan(states: &[Planned], mode: Mode, permit: PermitId) -> Vec<u8> 
         Mode::Decide => 0,
         Mode::Dry => 1,
         Mode::Undo => 2,
+        Mode::Consume => 3,
     });
-    for Planned { limit, cost, observed, .. } in states {
+    for state in states {
+        let Planned { limit, cost, .. } = state;
         let (kind, units) = parts(*cost);
-        bytes.extend_from_slice(&[algorithm(limit), kind, u8::from(*observed)]);
+        let role = if state.consumes() { 2 } else { u8::from(state.observed) };
+        bytes.extend_from_slice(&[algorithm(limit), kind, role]);
         let numbers = [
             units.min(bounds::MAX_PRODUCT),
             limit.window_us(),
@@ -87,6 +92,7 @@ pub(super) fn read(reply: &Value, states: usize) -> Option<Reply> {
         0 => Outcome::Denied,
         1 => Outcome::Admitted,
         2 => Outcome::IdReused,
+        3 => Outcome::Consumed,
         _ => return None,
     };
     let (numbers, []) = numbers.as_chunks::<8>() else { return None };
@@ -99,8 +105,8 @@ pub(super) fn read(reply: &Value, states: usize) -> Option<Reply> {
     Some(Reply { outcome, now: Timestamp::from_micros(u64::from_le_bytes(*now)), states })
 }
 
-/// A state that answers the planned cost as the one in Redis did before it was charged,
-/// and the cost to ask it for.
+/// A state that answers the planned cost as the one in Redis did before it was charged (or
+/// after a denial consumed what it had left), and the cost to ask it for.
 pub(super) fn stand_in(planned: &Planned, now: Timestamp, numbers: Numbers) -> (State, Cost) {
     let Planned { limit, cost, .. } = planned;
     let index = limit.moment(now).index();

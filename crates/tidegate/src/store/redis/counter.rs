@@ -64,6 +64,7 @@ impl Quick {
         let [check] = request.checks else { return None };
         let Cost::Ask(units) = check.cost else { return None };
         let is_quick = request.id.is_none()
+            && check.overflowing() == 0
             && (1..=check.limit.count()).contains(&units)
             && is_quick(check.limit);
         is_quick.then(|| Quick {

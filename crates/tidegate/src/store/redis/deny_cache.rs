@@ -10,6 +10,8 @@
 //! - on another node they are not, so nothing is believed for longer than
 //!   [`MAX_AGE`].
 //!
+//! A denial that consumes what is left charges something, so it is never answered here.
+//!
 //! A denial ends `retry_after` after it was *sent*, which is before Redis read its
 //! clock, less a little for clocks that run at different speeds; the wait that
 //! is answered counts from when it was *received*, which is after. So neither is
@@ -24,6 +26,7 @@ use std::time::{Duration, Instant};
 use smallvec::SmallVec;
 use tidegate_core::{Algorithm, Cost, Limit, ResetAfter, RetryAfter};
 
+use crate::check::may_consume;
 use crate::{Request, Verdict};
 
 /// How long a denial is believed at most: what a refund or reset on another node
@@ -205,6 +208,9 @@ fn shape(request: &Request<'_>) -> Option<Shape> {
     if !request.deny_cache || request.id.is_some() || request.permit.is_some() {
         return None;
     }
+    if may_consume(request.checks) {
+        return None;
+    }
     let mut shape = Shape::new();
     for check in request.checks {
         let Cost::Ask(units) = check.cost else { return None };
@@ -343,6 +349,14 @@ mod tests {
             Request { permit: Some(PermitId(1)), ..plain },
             Request { deny_cache: false, ..plain },
         ];
+        let consuming = [
+            vec![Check::new("alice", &counter, 2).consuming()],
+            // Two that share a count cost 2 together.
+            vec![Check::new("alice", &counter, 1).consuming(), checks[0]],
+        ];
+        for checks in &consuming {
+            assert!(matches!(cache.look(&Request::new(checks), now), Look::NotForThis));
+        }
         for request in unfit {
             assert!(matches!(cache.look(&request, now), Look::NotForThis), "{request:?}");
         }
@@ -354,6 +368,9 @@ mod tests {
             [Check::new("alice", &other, 1)],
             [Check::new("alice", &counter, 1).observed()],
         ];
+        // A denied cost of 1 charges nothing, so it may be remembered.
+        let one = [Check::new("carol", &counter, 1).consuming()];
+        assert!(matches!(cache.look(&Request::new(&one), now), Look::Unknown(_)));
         for checks in &others {
             assert!(known(&cache, &Request::new(checks), now).is_none(), "{checks:?}");
         }

@@ -9,9 +9,9 @@ use tidegate_core::{Algorithm, Ask, Cost, Decision, Limit, PermitId, Timestamp};
 use super::names::{self, Names, mark_observed};
 use super::script::{Call, Script, not_ours, time_arg};
 use super::{codec, permits};
-use crate::check::{MAX_CHECKS, add_costs};
+use crate::check::{MAX_CHECKS, add_costs, overflowing};
 use crate::store::{PermitAct, Request, StoreError};
-use crate::{Check, CheckError, Verdict};
+use crate::{Check, CheckError, Overflow, Verdict};
 
 /// Requests have a few checks; more spill to the heap.
 type Few<T> = SmallVec<[T; 4]>;
@@ -37,6 +37,15 @@ pub struct Planned {
     pub cost: Cost,
     /// Whether it is only watched.
     pub observed: bool,
+    /// What happens to it if the request is denied.
+    pub overflow: Overflow,
+}
+
+impl Planned {
+    /// Whether it is charged what is left if the request is denied.
+    pub fn consumes(&self) -> bool {
+        !self.observed && overflowing(self.overflow, &self.limit, self.cost) > 0
+    }
 }
 
 /// An idempotency id.
@@ -59,13 +68,17 @@ pub enum Mode {
     Dry,
     /// Charge, and forget the idempotency id.
     Undo,
+    /// Answer as a denied request would be answered, and charge what such a request consumes.
+    Consume,
 }
 
 /// A reply, read: the answer of each state, in the plan's order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answers {
-    /// Whether all that have a say admitted; nothing was charged otherwise.
+    /// Whether all that have a say admitted; nothing was charged otherwise, unless it consumed.
     pub admitted: bool,
+    /// Whether it was denied and charged some state what that had left.
+    pub consumed: bool,
     decisions: Few<Decision>,
 }
 
@@ -112,6 +125,11 @@ impl Plan {
         self.id.is_some() || self.permit != PermitId::default()
     }
 
+    /// Whether a denial may charge what is left.
+    pub fn consumes(&self) -> bool {
+        self.states.iter().any(Planned::consumes)
+    }
+
     /// The call that decides it, at the time given or the server's. All keys must be
     /// in one slot; see [`Plan::parts`].
     pub fn call(&self, mode: Mode, now: Option<Timestamp>) -> Call {
@@ -128,6 +146,8 @@ impl Plan {
             return Err(CheckError::IdReused.into());
         }
         let admitted = read.outcome == codec::Outcome::Admitted;
+        // Then the states are described as they are after the charge.
+        let consumed = read.outcome == codec::Outcome::Consumed;
         let both = self.states.iter().zip(read.states);
         let decisions = both.map(|(state, numbers)| {
             let (mut stand_in, cost) = codec::stand_in(state, read.now, numbers);
@@ -135,13 +155,15 @@ impl Plan {
             let admits = stand_in.admits(&state.limit, &ask);
             stand_in.settle(&state.limit, &ask, admitted && admits)
         });
-        Ok(Answers { admitted, decisions: decisions.collect() })
+        Ok(Answers { admitted, consumed, decisions: decisions.collect() })
     }
 
     /// The verdict on the request the plan was made of.
     pub fn verdict(&self, checks: &[Check<'_>], answers: &Answers) -> Verdict {
         let decisions = self.members.iter().map(|&state| answers.decisions[state]).collect();
-        Verdict::new(checks, decisions, false)
+        let mut verdict = Verdict::new(checks, decisions, false);
+        verdict.consumed = answers.consumed;
+        verdict
     }
 
     /// The plan cut into parts of one slot each, in the order of the checks. Each is
@@ -163,14 +185,15 @@ impl Plan {
     /// is not among them only if the plan has no states at all.
     pub fn gather<'a>(&self, parts: impl Iterator<Item = (&'a Part, &'a Answers)>) -> Answers {
         let mut all: Few<Option<Decision>> = self.states.iter().map(|_| None).collect();
-        let mut admitted = true;
+        let (mut admitted, mut consumed) = (true, false);
         for (part, answers) in parts {
             admitted &= answers.admitted;
+            consumed |= answers.consumed;
             for (&state, &decision) in part.states.iter().zip(&answers.decisions) {
                 all[state] = Some(decision);
             }
         }
-        Answers { admitted, decisions: all.into_iter().flatten().collect() }
+        Answers { admitted, consumed, decisions: all.into_iter().flatten().collect() }
     }
 
     /// The calls that take back what a part was charged, as far as it was, and forget
@@ -210,11 +233,17 @@ impl Plan {
         let same = |state: &Planned| state.key == key && state.observed == check.observed;
         let known = self.states.iter().position(same);
         self.members.push(known.unwrap_or(self.states.len()));
-        let Check { limit, cost, observed, .. } = *check;
+        let Check { limit, cost, observed, overflow, .. } = *check;
         match known {
-            None => self.states.push(Planned { key, limit: *limit, cost, observed }),
+            None => self.states.push(Planned { key, limit: *limit, cost, observed, overflow }),
             Some(index) if self.states[index].limit != *limit => return Err(CheckError::Conflict),
-            Some(index) => self.states[index].cost = add_costs(self.states[index].cost, cost)?,
+            Some(index) => {
+                let state = &mut self.states[index];
+                state.cost = add_costs(state.cost, cost)?;
+                if overflow == Overflow::Consume {
+                    state.overflow = overflow;
+                }
+            }
         }
         Ok(())
     }

@@ -85,6 +85,48 @@ fn a_request_under_an_id_is_charged_once_across_slots() {
     });
 }
 
+/// Wherever the limit that denies stands: every part is charged what it has left, at most the
+/// cost; under an id only once.
+#[test]
+fn a_denial_consumes_what_is_left_across_slots() {
+    let cluster = Cluster::start(Engine::Redis);
+    let keys = keys(&cluster);
+    run(async {
+        let store = connect(cluster.url()).await;
+        for turn in 0..3 {
+            let mut limits = [limit("10 per 1d"), limit("7 per 1d sliding-log"), limit("2 per 1d")];
+            limits.rotate_left(turn);
+            let checks = keys.iter().zip(&limits);
+            let checks: Vec<Check<'_>> =
+                checks.map(|(key, limit)| Check::new(key, limit, 3).consuming()).collect();
+            let mut left = [7, 4, 0];
+            left.rotate_left(turn);
+            let request = Request::new(&checks).with_id("same");
+            for attempt in 0..2 {
+                let verdict = store.decide(&request).await.expect("an answer");
+                assert!(!verdict.allowed && verdict.consumed, "{turn} {attempt}: {verdict:?}");
+                for ((check, decision), left) in checks.iter().zip(&verdict.decisions).zip(left) {
+                    assert_eq!(decision.remaining, left, "{turn} {attempt} {}", check.limit);
+                    assert_eq!(decision.allowed, left >= 3, "{turn} {attempt} {}", check.limit);
+                    let key = std::str::from_utf8(check.key).expect("text");
+                    assert_eq!(remaining(&store, key, check.limit).await, left, "{turn} {attempt}");
+                }
+            }
+            // A limit that refuses is given back what it was charged.
+            let first = [
+                Check::new(&keys[0], &limits[0], 1),
+                Check::new(&keys[1], &limits[1], 5).consuming(),
+                Check::new(&keys[2], &limits[2], 5).consuming(),
+            ];
+            store.decide(&Request::new(&first)).await.expect("an answer");
+            assert_eq!(remaining(&store, &keys[0], &limits[0]).await, left[0], "{turn}");
+            for (key, limit) in keys.iter().zip(&limits) {
+                store.reset(key.as_bytes(), limit).await.expect("an answer");
+            }
+        }
+    });
+}
+
 #[test]
 fn a_killed_primary_is_replaced_and_the_others_do_not_notice() {
     let mut cluster = Cluster::with_replicas(Engine::Redis);

@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use tidegate::redis::{MAX_DENY_CACHE, RedisOptions};
-use tidegate::{Cost, RetryAfter, Store};
+use tidegate::{Check, Cost, Request, RetryAfter, Store};
 
 use super::stand::{Engine, Server, connect, connect_with, options, run};
-use super::{ask, limit};
+use super::{ask, limit, remaining};
 
 #[test]
 fn a_denial_is_not_asked_for_twice() {
@@ -89,5 +89,32 @@ fn nothing_is_denied_that_redis_would_admit() {
         let hits = store.stats().deny_cache_hits;
         assert!(admitted > 0 && denied > 0 && hits > 0, "{admitted} {denied} {hits}");
         assert_eq!(oracle.stats().deny_cache_hits, 0);
+    });
+}
+
+/// A denial that consumes charges something: it always goes to the server, and whoever asks
+/// next sees what is left.
+#[test]
+fn a_denial_that_consumes_is_not_answered_from_memory() {
+    run(async {
+        let server = Server::start(Engine::Redis);
+        let store = connect(server.url()).await;
+        for text in ["10 per 1h", "10 per 1h sliding-log"] {
+            let limit = limit(text);
+            let checks = [Check::new("a", &limit, 4).consuming()];
+            let request = Request::new(&checks);
+            for (allowed, consumed, left) in
+                [(true, false, 6), (true, false, 2), (false, true, 0), (false, false, 0)]
+            {
+                let verdict = store.decide(&request).await.expect("an answer");
+                assert_eq!((verdict.allowed, verdict.consumed), (allowed, consumed), "{text}");
+                assert_eq!(remaining(&store, "a", &limit).await, left, "{text}");
+            }
+            ask(&store, "a", &limit, Cost::Refund(3)).await.expect("an answer");
+            let verdict = store.decide(&request).await.expect("an answer");
+            assert!(!verdict.allowed && verdict.consumed, "what came back is used up: {text}");
+            assert_eq!(remaining(&store, "a", &limit).await, 0, "{text}");
+        }
+        assert_eq!(store.stats().deny_cache_hits, 0);
     });
 }

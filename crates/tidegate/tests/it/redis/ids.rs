@@ -20,7 +20,7 @@ struct Asked {
 }
 
 fn any_request() -> impl Strategy<Value = Asked> {
-    let check = (0_usize..2, 0_usize..2, 0_u64..3);
+    let check = (0_usize..2, 0_usize..2, 0_u64..5);
     (any_step(), prop::collection::vec(check, 1..4), 0_u8..3).prop_map(|(step, mut checks, id)| {
         // No two in one state, and always in one order.
         checks.sort_unstable();
@@ -47,6 +47,7 @@ fn ids_are_remembered_as_in_memory() {
                 let checks: Vec<Check<'_>> = checks
                     .iter()
                     .map(|&(key, l, cost)| Check::new(["a", "b"][key], &limits[l], cost))
+                    .map(|check| if step.consuming { check.consuming() } else { check })
                     .collect();
                 let id = [id];
                 let request = Request::new(&checks).with_id(&id);

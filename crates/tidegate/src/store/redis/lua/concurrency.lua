@@ -22,7 +22,7 @@ local function concurrency(raw, want)
     if want.kind ~= ASK then
       total, last = held.total, held.last_ends()
     end
-    return held.pack(), held.last_ends(), total, last
+    return held.pack(), held.last_ends(), total, last, freed
   end
   return total + want.least <= want.count, settle, total, last, freed
 end

@@ -214,24 +214,28 @@ local function entries(raw, mark)
     return self.time_of_unit(lacking) or now
   end
 
-  -- Opens them for what is wanted: what they say, and how they settle. `advance` brings them up
-  -- to now, `charge` adds units.
+  -- Opens them for what is wanted: what they say, and how they settle: `charged` if the request is
+  -- admitted, or with the units that a denial consumes. `advance` brings them up to now, `charge`
+  -- adds units.
   function self.open(want, advance, charge)
     advance()
-    local total, newest = self.total, self.newest
-    local function settle(charged)
+    local total, newest, freed = self.total, self.newest, self.freed_by(want)
+    local function settle(charged, consumed)
       if charged and want.kind == REFUND then
         self.refund(want.units)
         advance()
       elseif charged then
         charge(math.min(want.units, math.max(want.cap - self.total, 0)))
+      elseif consumed > 0 then
+        charge(consumed)
+        total, newest, freed = self.total, self.newest, self.freed_by(want)
       end
       if want.kind ~= ASK then
         total, newest = self.total, self.newest
       end
-      return self.pack(), self.newest + want.window, total, newest
+      return self.pack(), self.newest + want.window, total, newest, freed
     end
-    return total + want.least <= want.count, settle, total, newest, self.freed_by(want)
+    return total + want.least <= want.count, settle, total, newest, freed
   end
 
   return self

@@ -1,28 +1,31 @@
--- Decides a request: all its states are charged, or none.
+-- Decides a request: all its states are charged, or none; unless a denial consumes what is left.
 --
 -- KEYS     the states, all different; then the idempotency id's, if there is one
 -- ARGV     1 the time in microseconds, or '' for the server's
---          2 the permit, mode (a byte: 0 decide, 1 dry, 2 undo), and for every state:
---            algorithm, kind of cost, whether only watched (bytes);
+--          2 the permit, mode (a byte: 0 decide, 1 dry, 2 undo, 3 deny and consume), and for every
+--            state: algorithm, kind of cost, role (bytes): 0 enforced, 1 only watched,
+--            2 enforced, and a denial takes what is left, at most the units;
 --            units, window, count, capacity, cap, tick, ticks, extra
 --          3 what is asked for under the id, 4 how long it is remembered
--- returns  a byte (0 denied, 1 admitted, 2 the id was used for something else), the time, and
---          three numbers for every state; see the algorithm's file
---          (numbers have 8 bytes, lowest first)
+-- returns  a byte (0 denied, 1 admitted, 2 the id was used for something else, 3 denied and
+--          something was consumed), the time, and three numbers for every state; see the
+--          algorithm's file (numbers have 8 bytes, lowest first). After 3 the numbers describe the
+--          states as they are now, not as they were before the charge
 --
 -- Nothing is written before everything has been read and decided: an error leaves all as it was.
 local LIMIT = '<BBBI8I8I8I8I8I8I8I8'
-local DECIDE, DRY, UNDO = 0, 1, 2
+local DECIDE, DRY, UNDO, CONSUME = 0, 1, 2, 3
+local CONSUMES = 2
 local plan, asked = ARGV[2], ARGV[3]
 local permit, mode, limits = struct.unpack('<I8B', plan)
 local states = asked and #KEYS - 1 or #KEYS
 
--- An admitted answer is given again, word for word, for as long as it is remembered.
+-- An answer that charged something is given again, word for word, while it is remembered.
 local id, remembered
 if asked then
   id = KEYS[#KEYS]
   key = id
-  remembered = mode == DECIDE and redis.call('GET', id)
+  remembered = (mode == DECIDE or mode == CONSUME) and redis.call('GET', id)
 end
 if remembered then
   if #remembered < 17 or string.byte(remembered) ~= 0x87 then
@@ -45,13 +48,13 @@ end
 
 -- Every state is read, brought up to now and asked: what it says, and if it admits.
 local raws, first, second, third, admits, heads, settles = {}, {}, {}, {}, {}, {}, {}
-local admitted = mode ~= DRY
+local admitted = mode == DECIDE or mode == UNDO
 local place = limits
 for i = 1, states do
   key = KEYS[i]
   local raw = redis.call('GET', key)
-  local algorithm, kind, observed, units, window, count, capacity, cap, tick, ticks, extra
-  algorithm, kind, observed, units, window, count, capacity, cap, tick, ticks, extra, place =
+  local algorithm, kind, role, units, window, count, capacity, cap, tick, ticks, extra
+  algorithm, kind, role, units, window, count, capacity, cap, tick, ticks, extra, place =
     struct.unpack(LIMIT, plan, place)
   -- A peek asks as one unit would.
   local least = units > 0 and units or 1
@@ -68,7 +71,7 @@ for i = 1, states do
   elseif algorithm == 4 then
     a = load_bucket(raw, window, count, tick, ticks)
     fits = least <= capacity and a <= (capacity - least) * ticks
-  elseif algorithm == 0 and kind == ASK then
+  elseif algorithm == 0 and kind == ASK and role ~= CONSUMES then
     a, b, c, heads[i] = load_log(raw, window)
     fits = a and a + least <= count
     if not fits and (least > 1 or a ~= count) then
@@ -84,20 +87,38 @@ for i = 1, states do
     fits, settles[i], a, b, c = open_large(algorithm, raw, want)
   end
   fits = fits or kind ~= ASK
-  admitted = admitted and (fits or observed == 1)
+  admitted = admitted and (fits or role == 1)
   raws[i], first[i], second[i], third[i], admits[i] = raw, a, b or 0, c or 0, fits
 end
 
 -- Every state is charged, if it is, and packed again.
 local afters, expires, added = {}, {}, {}
+local consumed = false
 place = limits
 for i = 1, states do
-  local algorithm, kind, _, units, window, count, _, cap, tick, ticks, extra
-  algorithm, kind, _, units, window, count, _, cap, tick, ticks, extra, place =
+  local algorithm, kind, role, units, window, count, capacity, cap, tick, ticks, extra
+  algorithm, kind, role, units, window, count, capacity, cap, tick, ticks, extra, place =
     struct.unpack(LIMIT, plan, place)
   local charged = admitted and admits[i]
+  -- What a denial takes of what is left.
+  local taken = 0
+  if role == CONSUMES and not admitted and mode ~= DRY then
+    local left
+    if algorithm == 2 then
+      local elapsed = now % window
+      local weighed = first[i] * (ticks - (elapsed - elapsed % tick) / tick)
+      left = count - second[i] - (weighed - weighed % ticks) / ticks
+    elseif algorithm == 4 then
+      left = capacity * ticks - first[i]
+      left = (left - left % ticks) / ticks
+    else
+      left = count - first[i]
+    end
+    taken = math.max(math.min(units, left), 0)
+    consumed = consumed or taken > 0
+  end
   if settles[i] then
-    afters[i], expires[i], first[i], second[i] = settles[i](charged)
+    afters[i], expires[i], first[i], second[i], third[i] = settles[i](charged, taken)
   elseif algorithm == 0 then
     local added = charged and units or 0
     afters[i], expires[i] =
@@ -110,12 +131,18 @@ for i = 1, states do
       previous = math.max(previous - (units - from_current), 0)
     elseif charged then
       current = kind == ASK and current + units or math.min(current + units, cap)
+    elseif taken > 0 then
+      current = current + taken
+      second[i] = current
     end
     afters[i], expires[i], added[i] = keep_counter(previous, current, window, extra, raws[i])
   elseif algorithm == 3 then
     local used = first[i]
     if charged then
       used = kind == REFUND and math.max(used - units, 0) or math.min(used + units, cap)
+    elseif taken > 0 then
+      used = used + taken
+      first[i] = used
     end
     afters[i], expires[i] = keep_fixed(used, window)
   else
@@ -123,12 +150,15 @@ for i = 1, states do
     if charged then
       local moved = math.min(units, cap) * ticks
       debt = kind == REFUND and math.max(debt - moved, 0) or math.min(debt + moved, MOST)
+    elseif taken > 0 then
+      debt = debt + taken * ticks
+      first[i] = debt
     end
     afters[i], expires[i] = keep_bucket(debt, window, count, tick)
   end
 end
 
-local reply = struct.pack('<BI8', admitted and 1 or 0, now)
+local reply = struct.pack('<BI8', admitted and 1 or consumed and 3 or 0, now)
 for i = 1, states do
   reply = reply .. struct.pack('<I8I8I8', first[i], second[i], third[i])
 end
@@ -144,7 +174,7 @@ for i = 1, states do
 end
 if id and mode == UNDO then
   redis.call('DEL', id)
-elseif id and admitted then
+elseif id and (admitted or consumed) then
   local period = ARGV[4] + 0
   local record = struct.pack('<BI7I7I2', 0x87, now, period, #asked) .. asked .. reply
   write(id, remembered, record, now + period)
