@@ -5,7 +5,7 @@ use std::fmt;
 use smallvec::SmallVec;
 use tidegate_core::{Algorithm, Cost, Decision, Limit, RetryAfter};
 
-/// What a denied cost above 1 does to the limits of its request.
+/// The effect of a denied cost above 1 on the limits of its request.
 ///
 /// A denied cost of 1 charges nothing in either form: a client that keeps asking must not keep
 /// itself out.
@@ -49,7 +49,7 @@ pub struct Check<'a> {
     /// Whether it is only watched: decided and counted on its own, without a say
     /// in whether the request is allowed.
     pub observed: bool,
-    /// What happens to this limit if the request is denied.
+    /// The effect of a denial on this limit.
     pub overflow: Overflow,
 }
 

@@ -5,6 +5,7 @@ use axum::response::Response;
 use http::{StatusCode, Uri};
 use percent_encoding::percent_decode_str;
 use serde::Serialize;
+use tidegate::Overflow;
 use tidegate::gate::{Found, GateError, Line, Rules};
 use tidegate::policy::{Policy, Variant};
 
@@ -33,6 +34,8 @@ struct PolicyView<'a> {
     on_store_failure: &'static str,
     deny_cache: bool,
     cost: String,
+    /// Null where the default of the front holds.
+    overflow: Option<&'static str>,
     exempt: Vec<String>,
     overrides: Vec<VariantView>,
 }
@@ -44,6 +47,7 @@ struct VariantView {
     mode: &'static str,
     on_store_failure: &'static str,
     cost: String,
+    overflow: Option<&'static str>,
 }
 
 impl<'a> PolicyView<'a> {
@@ -57,6 +61,7 @@ impl<'a> PolicyView<'a> {
             on_store_failure: policy.on_store_failure().name(),
             deny_cache: policy.deny_cache(),
             cost: policy.cost().to_string(),
+            overflow: policy.overflow().map(Overflow::name),
             exempt: policy.exempt().iter().map(ToString::to_string).collect(),
             // The first variant is the policy itself.
             overrides: policy.variants().iter().skip(1).map(VariantView::new).collect(),
@@ -72,6 +77,7 @@ impl VariantView {
             mode: variant.mode().name(),
             on_store_failure: variant.on_store_failure().name(),
             cost: variant.cost().to_string(),
+            overflow: variant.overflow().map(Overflow::name),
         }
     }
 }

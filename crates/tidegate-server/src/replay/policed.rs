@@ -12,7 +12,7 @@ use tidegate::config::Config;
 use tidegate::gate::{Gate, GateError, Line, Question, Rules, Subject};
 use tidegate::policy::{Mode, Override, Policies, Policy, PolicyError, Selected};
 use tidegate::stats::Stats;
-use tidegate::{Algorithm, Cost, Limit, Limiter, ManualClock, Timestamp};
+use tidegate::{Algorithm, Cost, Limit, Limiter, ManualClock, Overflow, Timestamp};
 
 use super::block::{Block, Row};
 use super::engine::{Answer, Memory};
@@ -21,7 +21,7 @@ use super::format::Facts;
 use super::keys::Keys;
 use super::run::change;
 use super::tally::Tally;
-use super::truth::{Largest, Truth};
+use super::truth::{Largest, Seen, Truth};
 
 /// Stands between a policy's name and a key: no name has it.
 const BETWEEN: u8 = 0;
@@ -201,7 +201,15 @@ impl Policed {
         let charged = asked.allowed && asked.line.decision.allowed;
         let row = Row::numbered(asked.row.time_us, asked.units, key);
         let seen = lane.truth.record_one(&row, charged);
-        tally.timeline.note(place, at, seen.count);
+        let consumed = if asked.allowed { None } else { asked.consumed(&seen) };
+        let count = match consumed {
+            Some(units) => {
+                let row = Row::numbered(asked.row.time_us, units, key);
+                lane.truth.record_one(&row, true).count
+            }
+            None => seen.count,
+        };
+        tally.timeline.note(place, at, count);
         seen.fits
     }
 
@@ -255,6 +263,16 @@ struct Asked<'l, 'a> {
     row: &'l Row,
     units: i64,
     allowed: bool,
+}
+
+impl Asked<'_, '_> {
+    /// Units that a denial consumes: the cost, as far as it is left.
+    fn consumed(&self, seen: &Seen) -> Option<i64> {
+        let consumes = self.of.overflow == Some(Overflow::Consume) && self.line.is_enforced();
+        let left = self.line.limit.count().saturating_sub(seen.count);
+        let units = self.units.min(i64::try_from(left).unwrap_or(i64::MAX));
+        (consumes && self.units > 1 && units > 0).then_some(units)
+    }
 }
 
 /// A policy and a key out of the name of a key.
@@ -326,6 +344,9 @@ fn change_policy(policy: &Policy, algorithm: Algorithm) -> Result<Policy, Policy
         .with_quota(policy.quota())
         .with_mode(policy.mode())
         .with_cost(policy.cost().clone());
+    if let Some(overflow) = policy.overflow() {
+        changed = changed.with_overflow(overflow);
+    }
     for variant in policy.variants().iter().skip(1) {
         changed = changed.with_override(Override {
             when: variant.when().clone(),
@@ -333,6 +354,7 @@ fn change_policy(policy: &Policy, algorithm: Algorithm) -> Result<Policy, Policy
             mode: Some(variant.mode()),
             on_store_failure: None,
             cost: Some(variant.cost().clone()),
+            overflow: variant.overflow(),
         })?;
     }
     Ok(changed)

@@ -6,6 +6,7 @@
 
 use tidegate_core::{Algorithm, bounds};
 
+use crate::Overflow;
 use crate::identity::Source;
 use crate::policy::{MAX_LIMITS, MAX_OVERRIDES, MAX_POLICIES, PathVariants};
 use crate::stats::LogKeys;
@@ -70,6 +71,7 @@ pub(super) const WHEN_FULL: [&str; 3] = ["overflow", "deny", "allow"];
 pub(super) const UNLIMITED: &str = "unlimited";
 pub(super) const MODES: [&str; 3] = ["enforce", "observe", "off"];
 pub(super) const ON_STORE_FAILURE: [&str; 3] = ["allow", "deny", "local"];
+pub(super) const OVERFLOW: [&str; 2] = [Overflow::Refuse.name(), Overflow::Consume.name()];
 /// The algorithms that have a window; `concurrent` has a form of its own.
 pub(super) const ALGORITHMS: [&str; 5] = [
     Algorithm::SlidingLog.name(),
@@ -232,6 +234,11 @@ pub(super) const POLICY: &[Field] = &[
         "Whether one of several quotas is enough: those used up are passed over while another has room",
     ),
     field("cost", Shape::Cost, "Units a request costs, or where it says so; 1 unless said"),
+    field(
+        "overflow",
+        Shape::Words(&OVERFLOW),
+        "What a denied cost above 1 charges: nothing (refuse) or what is left (consume); default: refuse, for Envoy consume",
+    ),
     field("exempt", Shape::Conditions, "Which requests are spared: any of these holds"),
     field(
         "replaces",
@@ -255,6 +262,11 @@ pub(super) const OVERRIDE: &[Field] = &[
         "What happens when the store fails, in place of the policy's",
     ),
     field("cost", Shape::Cost, "A cost in place of the policy's"),
+    field(
+        "overflow",
+        Shape::Words(&OVERFLOW),
+        "What a denied cost above 1 charges, in place of the policy's",
+    ),
 ];
 
 pub(super) const RATE: &[Field] = &[

@@ -10,10 +10,11 @@ use tidegate_core::{Limit, bounds};
 
 use super::Config;
 use super::descriptors::read_descriptors;
-use super::fields::{MODES, ON_STORE_FAILURE, OVERRIDE, POLICY, UNLIMITED};
+use super::fields::{MODES, ON_STORE_FAILURE, OVERFLOW, OVERRIDE, POLICY, UNLIMITED};
 use super::limits::read_limits;
 use super::reader::{Object, Reader, Spot, closest, join, shown};
 use super::yaml::{Name, Value};
+use crate::Overflow;
 use crate::policy::{
     Charge, Condition, ConditionErrorKind, Conditions, MAX_OVERRIDES, MAX_POLICIES, MAX_REPLACED,
     Mode, OnStoreFailure, Override, PART_NAMES, Part, PartError, Policy, PolicyError, SHARED_KEY,
@@ -99,6 +100,9 @@ fn read_policy(
         .with_deny_cache(read_flag(reader, &object, "deny_cache").unwrap_or(true))
         .with_quota(read_flag(reader, &object, "quota").unwrap_or(false))
         .with_cost(read_cost(reader, &object).unwrap_or_default());
+    if let Some(overflow) = read_overflow(&object) {
+        policy = policy.with_overflow(overflow);
+    }
     if let Some(spot) = object.get("overrides") {
         policy = read_overrides(reader, &spot, policy);
     }
@@ -197,6 +201,11 @@ fn read_mode(object: &Object<'_, '_>) -> Option<Mode> {
 
 fn read_on_store_failure(object: &Object<'_, '_>) -> Option<OnStoreFailure> {
     object.word("on_store_failure", &ON_STORE_FAILURE)?.parse().ok()
+}
+
+fn read_overflow(object: &Object<'_, '_>) -> Option<Overflow> {
+    let name = object.word("overflow", &OVERFLOW)?;
+    Overflow::ALL.into_iter().find(|overflow| overflow.name() == name)
 }
 
 fn read_flag(reader: &Reader<'_>, object: &Object<'_, '_>, name: &str) -> Option<bool> {
@@ -385,6 +394,7 @@ fn read_override(reader: &Reader<'_>, spot: &Spot, policy: &mut Policy) {
         mode: read_mode(&object),
         on_store_failure: read_on_store_failure(&object),
         cost: read_cost(reader, &object),
+        overflow: read_overflow(&object),
     };
     // A field that is wrong or unknown was meant to replace something.
     let says_more = matches!(&spot.node.value, Value::Map(entries) if entries.len() > 1);

@@ -3,6 +3,7 @@
 use tidegate_core::{Cost, Limit};
 
 use super::own::{OwnKey, OwnPolicy};
+use crate::Overflow;
 use crate::attributes::Attributes;
 
 /// One question: may this go ahead?
@@ -18,6 +19,8 @@ pub struct Question<'a> {
     /// An idempotency id: the same question under the same id is charged once. A
     /// question that charges nothing neither uses it up nor minds that it was used.
     pub id: Option<&'a [u8]>,
+    /// The default for policies that set no overflow.
+    pub overflow: Overflow,
     /// How the caller names the request, for the log.
     pub request_id: Option<&'a str>,
 }
@@ -25,7 +28,8 @@ pub struct Question<'a> {
 impl<'a> Question<'a> {
     /// A question that costs what the policies say.
     pub fn new(subject: Subject<'a>) -> Self {
-        Question { subject, cost: None, force: false, id: None, request_id: None }
+        let overflow = Overflow::Refuse;
+        Question { subject, cost: None, force: false, id: None, overflow, request_id: None }
     }
 
     /// The cost where a policy says `own`.

@@ -5,8 +5,9 @@
 //! warm: whatever the store admits here is charged here too, so that an outage
 //! does not begin with everybody at zero.
 //!
-//! A denial charges nothing, here as anywhere: if one policy denies because the
-//! store failed, what the others would have said is only looked at.
+//! A denial charges nothing, here as anywhere, or what is left where a policy says
+//! `overflow: consume`. If one policy denies because the store failed, nothing is charged: what
+//! the others would have said is only looked at.
 
 use smallvec::SmallVec;
 use tidegate_core::{Algorithm, Cost, Decision, Limit, PermitId};
@@ -15,7 +16,7 @@ use super::plan::Plan;
 use super::{Answer, Gate, GateError, Line};
 use crate::policy::{Mode, OnStoreFailure};
 use crate::stats::Decided;
-use crate::{Acquired, Check, MAX_CHECKS, Permit, Request, Verdict};
+use crate::{Acquired, Check, MAX_CHECKS, Overflow, Permit, Request, Verdict};
 
 /// The limits of a request, divided by the nodes: one per check.
 type Shares = SmallVec<[Limit; 4]>;
@@ -92,17 +93,26 @@ impl Gate {
         nodes: u32,
         permit: Option<PermitId>,
     ) {
-        if !verdict.allowed {
+        if !verdict.allowed && !verdict.consumed {
             return;
         }
         let all = plan.checks();
         let shares = shares(&all, nodes);
         let lines = plan.each().zip(&all).zip(shares.iter().zip(&verdict.decisions));
         let charges = lines.filter_map(|(((part, _), check), (limit, decision))| {
-            let local = part.on_store_failure == OnStoreFailure::Local && decision.allowed;
-            left_behind(&Check { limit, ..*check }).filter(|_| local)
+            let local = part.on_store_failure == OnStoreFailure::Local;
+            let check = Check { limit, ..*check };
+            match verdict.allowed {
+                true => left_behind(&check).filter(|_| local && decision.allowed),
+                false => Some(check).filter(|check| local && consumes(check)),
+            }
         });
-        let charges: SmallVec<[Check<'_>; 4]> = charges.collect();
+        let never = never();
+        let mut charges: SmallVec<[Check<'_>; 4]> = charges.collect();
+        if let (false, Some(never), Some(first)) = (verdict.allowed, &never, charges.first()) {
+            // Denied here as well, so that each share is charged as the store's limit was.
+            charges.insert(0, Check::new(first.key, never, 1));
+        }
         if !charges.is_empty() {
             // What makes no sense here made none to the store.
             let _ = self.limiter.decide(&Request { permit, ..Request::new(&charges) });
@@ -127,6 +137,11 @@ impl Gate {
     }
 }
 
+/// Whether a denial charges this check what is left.
+fn consumes(check: &Check<'_>) -> bool {
+    check.overflow == Overflow::Consume && !check.observed
+}
+
 /// The limit nothing passes.
 pub(super) fn never() -> Option<Limit> {
     Limit::new(0, std::time::Duration::from_millis(1), Algorithm::FixedWindow).ok()
@@ -143,7 +158,8 @@ pub(super) fn looking<'c>(
     match (never, checks) {
         (Some(never), [first, ..]) if checks.len() < MAX_CHECKS => {
             let before = Check::new(first.key, never, 1);
-            std::iter::once(before).chain(checks.iter().copied()).collect()
+            let looks = checks.iter().map(|check| Check { overflow: Overflow::Refuse, ..*check });
+            std::iter::once(before).chain(looks).collect()
         }
         _ => checks.iter().map(|check| Check { cost: Cost::PEEK, ..*check }).collect(),
     }

@@ -175,7 +175,7 @@ impl Gate {
     ) -> Result<Answer<'a>, GateError> {
         loop {
             let answer = self.answer_once(plan, id)?;
-            if answer.allowed || !plan.spend(&answer) {
+            if !plan.ask_again(&answer) {
                 return Ok(answer);
             }
         }
@@ -183,8 +183,8 @@ impl Gate {
 
     #[inline]
     fn answer_once<'a>(&self, plan: &Plan<'a>, id: Option<&[u8]>) -> Result<Answer<'a>, GateError> {
-        match plan.single().filter(|_| id.is_none()) {
-            // The usual case by far: nothing to combine.
+        match plan.single().filter(|(.., check)| id.is_none() && check.overflowing() == 0) {
+            // The usual case by far: nothing to combine, and nothing to consume.
             Some((part, limit, check)) => {
                 let told = self.limiter.check_told(check.key, limit, check.cost)?;
                 let line = part.line(limit, told.decision, Decided::Exact);
@@ -230,7 +230,7 @@ impl Gate {
 
     /// Answers a question at the earliest moment it passes, or at once if that would
     /// take longer than `max_wait`; see [`Limiter::wait`]. Idempotency ids have no
-    /// part in it.
+    /// part in it, and a denial charges nothing, also under `overflow: consume`.
     ///
     /// Over a shared store nobody can say beforehand how long those waiting on all nodes
     /// will take; nor, where a request meets several quotas, which will have room. Those with
@@ -284,7 +284,7 @@ impl Gate {
         loop {
             let acquired = self.limiter.acquire(&plan.checks())?;
             let answer = plan.answer(acquired.verdict());
-            if answer.allowed || !plan.spend(&answer) {
+            if !plan.ask_again(&answer) {
                 return Ok((answer, acquired.permit().map(HeldPermit::Here)));
             }
         }

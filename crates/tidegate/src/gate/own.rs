@@ -13,6 +13,7 @@ use tidegate_core::{Cost, Limit};
 use super::fallback::Asking;
 use super::plan::{Plan, Taking, write_key};
 use super::{Answer, Gate, GateError, Line, Question, Rules, Subject};
+use crate::Overflow;
 use crate::attributes::Attributes;
 use crate::policy::{Charge, Key, MAX_LIMITS, Mode, Policy, Template, holds};
 use crate::stats::{Decided, LimitStats};
@@ -47,10 +48,12 @@ impl OwnPolicy {
         &self.prefix
     }
 
-    /// Whether it has one limit, which has all the say and holds no place.
+    /// Whether it has one limit, which has all the say, holds no place and is not consumed.
     pub(crate) fn is_plain(&self) -> bool {
         let one = matches!(self.policy.limits(), [limit] if !holds(limit));
-        one && self.policy.mode() == Mode::Enforce && *self.policy.cost() == Charge::Fixed(1)
+        let refuses = self.policy.overflow() != Some(Overflow::Consume);
+        let plain = one && self.policy.mode() == Mode::Enforce && refuses;
+        plain && *self.policy.cost() == Charge::Fixed(1)
     }
 }
 

@@ -13,6 +13,7 @@ use tidegate_core::{Cost, Limit};
 
 use super::plan::write_key;
 use super::{Answer, Gate, GateError, Question, Rules, Subject, is_timed, named};
+use crate::check::overflowing;
 use crate::policy::{Charge, MAX_KEY_BYTES, Mode, holds};
 use crate::stats::{self, LimitStats};
 use crate::store::BATCH;
@@ -72,6 +73,7 @@ impl Gate {
         if self.is_shared() || question.id.is_some() {
             return None;
         }
+        let mut overflow = question.overflow;
         let (policy, key, limits, stats, own) = match question.subject {
             Subject::Key { policy, key, attributes: None } => {
                 let policy = rules.policies().get(policy)?;
@@ -80,19 +82,21 @@ impl Gate {
                 if variant.mode() != Mode::Enforce || !is_as_it_comes(key) {
                     return None;
                 }
+                overflow = variant.overflow().unwrap_or(overflow);
                 (Some(policy.name()), key, variant.limits(), rules.stats_of(policy, 0), own)
             }
             Subject::Limits { key, limits } => (None, key, limits, &self.caller[..], 1),
             _ => return None,
         };
         let ([limit], [stats, ..]) = (limits, stats) else { return None };
-        if holds(limit) {
+        let cost = question.cost(own);
+        if holds(limit) || overflowing(overflow, limit, cost) > 0 {
             return None;
         }
         let start = keys.len();
         write_key(policy.unwrap_or_default(), key, keys);
         let (end, bare) = (keys.len(), keys.len() - key.len());
-        Some(Plain { policy, limit, cost: question.cost(own), stats, key: start..end, bare })
+        Some(Plain { policy, limit, cost, stats, key: start..end, bare })
     }
 
     /// Decides, and counts what was decided.

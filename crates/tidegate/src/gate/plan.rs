@@ -13,7 +13,7 @@ use super::own::{OwnKey, OwnPolicy};
 use super::{Answer, Gate, GateError, Line, Question, Rules, Subject};
 use crate::policy::{Charge, Key, Mode, OnStoreFailure, Policy, Selected, holds};
 use crate::stats::{self, Decided, LimitStats, Outcome};
-use crate::{Check, CheckError, MAX_CHECKS, Verdict};
+use crate::{Check, CheckError, MAX_CHECKS, Overflow, Verdict};
 
 /// Room for the keys of a usual request without asking for memory.
 type KeyBytes = SmallVec<[u8; 128]>;
@@ -45,6 +45,8 @@ pub(super) struct Plan<'a> {
     agreed: Vec<Agreed<'a>>,
     /// How many quotas there are, of which one is enough.
     pub(super) quotas: usize,
+    /// Whether a denial must not consume yet: another quota may have room.
+    pub(super) withholds: bool,
 }
 
 /// One policy, or the caller's own limits.
@@ -63,6 +65,7 @@ pub(super) struct Part<'a> {
     pub(super) limits: &'a [Limit],
     pub(super) mode: Mode,
     pub(super) cost: Cost,
+    pub(super) overflow: Overflow,
     pub(super) on_store_failure: OnStoreFailure,
     deny_cache: bool,
     stats: &'a [Arc<LimitStats>],
@@ -112,6 +115,7 @@ impl<'a> Plan<'a> {
     ) -> Result<(), GateError> {
         self.replace();
         self.quotas = self.parts.iter().filter(|part| part.quota).count();
+        self.withholds = self.has_choice();
         match taking {
             Taking::Nothing => self.refuse_concurrency(questions),
             Taking::Look | Taking::Places => Ok(()),
@@ -158,6 +162,7 @@ impl<'a> Plan<'a> {
                     limits,
                     mode: Mode::Enforce,
                     cost: question.cost(1),
+                    overflow: question.overflow,
                     on_store_failure: OnStoreFailure::default(),
                     deny_cache: true,
                     stats: &gate.caller,
@@ -183,7 +188,8 @@ impl<'a> Plan<'a> {
             Charge::Fixed(units) => *units,
             Charge::From(_) => 1,
         };
-        let part = Part { question: index, cost: question.cost(units), ..own_part(own) };
+        let overflow = own.policy().overflow().unwrap_or(question.overflow);
+        let part = Part { question: index, cost: question.cost(units), overflow, ..own_part(own) };
         if part.mode != Mode::Off {
             self.push_part(part, key.to_key().as_ref());
         }
@@ -220,6 +226,7 @@ impl<'a> Plan<'a> {
             limits: selected.limits,
             mode: selected.mode,
             cost: question.cost(selected.cost),
+            overflow: selected.overflow.unwrap_or(question.overflow),
             on_store_failure: selected.on_store_failure,
             deny_cache: selected.policy.deny_cache(),
             stats: rules.stats(selected),
@@ -308,7 +315,8 @@ impl<'a> Plan<'a> {
                 let limit = if holds(limit) { leased.next().unwrap_or(limit) } else { limit };
                 let own = (limit, part.cost);
                 let (limit, cost) = self.agreed.get(checks.len()).copied().unwrap_or(own);
-                let check = Check::new(self.key_of(part), limit, cost);
+                let overflow = if self.withholds { Overflow::Refuse } else { part.overflow };
+                let check = Check { overflow, ..Check::new(self.key_of(part), limit, cost) };
                 let observed = part.mode == Mode::Observe || part.spent;
                 checks.push(if observed { check.observed() } else { check });
             }
@@ -319,8 +327,9 @@ impl<'a> Plan<'a> {
     /// The only limit, if there is one and it has a say: its part, and what is asked.
     pub(super) fn single(&self) -> Option<(&Part<'a>, &'a Limit, Check<'_>)> {
         match &self.parts[..] {
-            [part @ Part { limits: [limit], mode: Mode::Enforce, cost, key, .. }] => {
-                Some((part, limit, Check::new(&self.keys[key.clone()], limit, *cost)))
+            [part @ Part { limits: [limit], mode: Mode::Enforce, cost, key, overflow, .. }] => {
+                let check = Check::new(&self.keys[key.clone()], limit, *cost);
+                Some((part, limit, Check { overflow: *overflow, ..check }))
             }
             _ => None,
         }
@@ -332,6 +341,13 @@ impl<'a> Plan<'a> {
             Cost::Ask(units) | Cost::Force(units) | Cost::Refund(units) => units,
         };
         self.parts.iter().any(|part| units(part) > 0)
+    }
+
+    /// Charges nothing on a denial, whatever the policies say.
+    pub(super) fn refuse_overflow(&mut self) {
+        for part in &mut self.parts {
+            part.overflow = Overflow::Refuse;
+        }
     }
 
     /// Whether there is a place to hold.
@@ -499,6 +515,7 @@ fn own_part(own: &OwnPolicy) -> Part<'_> {
         limits: policy.limits(),
         mode: policy.mode(),
         cost: Cost::PEEK,
+        overflow: Overflow::Refuse,
         on_store_failure: policy.on_store_failure(),
         deny_cache: policy.deny_cache(),
         stats: own.stats(),

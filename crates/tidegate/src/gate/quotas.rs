@@ -4,12 +4,17 @@
 //! quotas that denied are passed over, which is to say that they are only watched, and it is
 //! asked again. Who waits does so until the first of them has room, and then begins anew:
 //! by then it may be another.
+//!
+//! A denial that consumes what is left is final. So the first attempts consume nothing; when no
+//! other quota has room, the request is decided once more, and a denial then consumes. Quotas
+//! that were passed over are not charged.
 
 use smallvec::SmallVec;
 use tidegate_core::RetryAfter;
 
 use super::Answer;
 use super::plan::{Part, Plan};
+use crate::Overflow;
 use crate::policy::Mode;
 use crate::stats::Decided;
 
@@ -19,10 +24,28 @@ impl Plan<'_> {
         self.quotas >= 2
     }
 
+    /// Whether the request is to be made again: without the quotas that denied it, or to
+    /// consume what is left.
+    pub(super) fn ask_again(&mut self, answer: &Answer<'_>) -> bool {
+        if answer.allowed || !self.withholds {
+            return false;
+        }
+        self.spend(answer) || self.consume(answer)
+    }
+
+    /// After the last denial: lets the next one consume, if any part does. Not where the store
+    /// failed: it may have been charged.
+    fn consume(&mut self, answer: &Answer<'_>) -> bool {
+        let consumes = |part: &Part<'_>| part.overflow == Overflow::Consume;
+        let again = self.can_choose(answer) && self.parts.iter().any(consumes) && self.charges();
+        self.withholds &= !again;
+        again
+    }
+
     /// After a denial: passes over the quotas that denied, if nothing else did and another
     /// quota has room. Says whether it is worth asking again, which it is fewer times than
     /// there are quotas. A denial charges nothing, so that asking again is all there is to it.
-    pub(super) fn spend(&mut self, answer: &Answer<'_>) -> bool {
+    fn spend(&mut self, answer: &Answer<'_>) -> bool {
         if answer.allowed || !self.can_choose(answer) {
             return false;
         }

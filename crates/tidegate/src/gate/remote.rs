@@ -47,7 +47,7 @@ impl Gate {
     ) -> Result<Answer<'a>, GateError> {
         loop {
             let answer = self.decide_once(shared, plan, id).await?;
-            if answer.allowed || !plan.spend(&answer) {
+            if !plan.ask_again(&answer) {
                 return Ok(answer);
             }
         }
@@ -123,7 +123,7 @@ impl Gate {
     ) -> Result<(Answer<'a>, Option<HeldPermit>), GateError> {
         loop {
             let (answer, permit) = self.hold_once(shared, plan, lease).await?;
-            if answer.allowed || !plan.spend(&answer) {
+            if !plan.ask_again(&answer) {
                 return Ok((answer, permit));
             }
         }

@@ -25,6 +25,8 @@ impl Gate {
         plan: &mut Plan<'a>,
         max_wait: Duration,
     ) -> Result<Answer<'a>, GateError> {
+        // Attempts to pass are not reports of usage: none of them consumes.
+        plan.refuse_overflow();
         if self.shared.is_none() && !plan.has_choice() {
             let verdict = self.limiter.wait(&plan.checks(), max_wait).await?;
             return Ok(plan.answer(&verdict));

@@ -97,7 +97,7 @@ impl PolicyError {
                 "write for example `when: { \"header:x-org\": acme }`".into()
             }
             PolicyError::ReplacesNothing => {
-                "name at least one of limits, mode, on_store_failure and cost, or remove it".into()
+                "name at least one of limits, mode, on_store_failure, cost and overflow, or remove it".into()
             }
             PolicyError::NeverMatches { .. } => "remove it, or widen the policy's `match`".into(),
             PolicyError::Covered { .. } => "remove it, or put it before the other".into(),

@@ -8,6 +8,7 @@ use super::facts::Facts;
 use super::key::Key;
 use super::rule::{Policy, holds};
 use super::{Mode, OnStoreFailure};
+use crate::Overflow;
 
 /// What every policy makes of one request.
 #[derive(Clone, Debug)]
@@ -150,6 +151,13 @@ impl Explained<'_> {
             let units = (*units).max(1);
             for limit in chosen.limits().iter().filter(|limit| units > limit.capacity()) {
                 writeln!(f, "          a cost of {units} can never pass `{limit}`")?;
+            }
+        }
+        match chosen.overflow() {
+            None => {}
+            Some(Overflow::Refuse) => writeln!(f, "  overflow refuse: a denial charges nothing")?,
+            Some(Overflow::Consume) => {
+                writeln!(f, "  overflow consume: a denied cost above 1 uses up what is left")?;
             }
         }
         if self.policy.quota() {

@@ -12,6 +12,7 @@ use super::error::PolicyError;
 use super::facts::Facts;
 use super::template::Template;
 use super::{Mode, OnStoreFailure};
+use crate::Overflow;
 
 /// Longest name of a policy: it is a metric label, a header and part of every key.
 pub const MAX_NAME_BYTES: usize = 64;
@@ -54,12 +55,15 @@ pub struct Override {
     pub on_store_failure: Option<OnStoreFailure>,
     /// Another cost.
     pub cost: Option<Charge>,
+    /// Another overflow.
+    pub overflow: Option<Overflow>,
 }
 
 impl Override {
     fn replaces_nothing(&self) -> bool {
-        let Override { when: _, limits, mode, on_store_failure, cost } = self;
-        limits.is_none() && mode.is_none() && on_store_failure.is_none() && cost.is_none()
+        let Override { when: _, limits, mode, on_store_failure, cost, overflow } = self;
+        let answers = mode.is_some() || on_store_failure.is_some() || overflow.is_some();
+        limits.is_none() && cost.is_none() && !answers
     }
 }
 
@@ -71,6 +75,7 @@ pub struct Variant {
     mode: Mode,
     on_store_failure: OnStoreFailure,
     cost: Charge,
+    overflow: Option<Overflow>,
 }
 
 impl Variant {
@@ -83,6 +88,7 @@ impl Variant {
             mode: over.mode.unwrap_or(self.mode),
             on_store_failure: over.on_store_failure.unwrap_or(self.on_store_failure),
             cost: over.cost.clone().unwrap_or_else(|| self.cost.clone()),
+            overflow: over.overflow.or(self.overflow),
         }
     }
 
@@ -109,6 +115,11 @@ impl Variant {
     /// What a request costs.
     pub fn cost(&self) -> &Charge {
         &self.cost
+    }
+
+    /// Its overflow; `None` if the [question](crate::gate::Question) decides.
+    pub fn overflow(&self) -> Option<Overflow> {
+        self.overflow
     }
 }
 
@@ -144,6 +155,7 @@ impl Policy {
             mode: Mode::default(),
             on_store_failure: OnStoreFailure::default(),
             cost: Charge::default(),
+            overflow: None,
         };
         Policy {
             name: name.into(),
@@ -220,6 +232,13 @@ impl Policy {
     #[must_use]
     pub fn with_cost(mut self, cost: Charge) -> Self {
         self.variants[0].cost = cost;
+        self.derive()
+    }
+
+    /// Sets the overflow, whatever the default of the [question](crate::gate::Question).
+    #[must_use]
+    pub fn with_overflow(mut self, overflow: Overflow) -> Self {
+        self.variants[0].overflow = Some(overflow);
         self.derive()
     }
 
@@ -330,6 +349,11 @@ impl Policy {
     /// What a request costs.
     pub fn cost(&self) -> &Charge {
         &self.variants[0].cost
+    }
+
+    /// Its overflow; `None` if the [question](crate::gate::Question) decides.
+    pub fn overflow(&self) -> Option<Overflow> {
+        self.variants[0].overflow
     }
 
     /// The policy itself, then one per override, with every field filled in.

@@ -17,6 +17,7 @@ use super::pattern::{Pattern, PatternSet};
 use super::rule::{MAX_NAME_BYTES, MAX_REPLACED, Policy};
 use super::template::Template;
 use super::{Mode, OnStoreFailure};
+use crate::Overflow;
 use crate::attributes::Attributes;
 use crate::check::MAX_CHECKS;
 use crate::identity::Identity;
@@ -48,6 +49,8 @@ pub struct Selected<'p> {
     pub on_store_failure: OnStoreFailure,
     /// Units asked for, unless the caller says otherwise.
     pub cost: u64,
+    /// Its overflow; `None` if the question decides.
+    pub overflow: Option<Overflow>,
     /// Which of [`Policy::variants`] it is: 0 for the policy itself, *n* for its *n*-th override.
     pub variant: usize,
 }
@@ -62,6 +65,7 @@ impl<'p> Selected<'p> {
             mode: chosen.mode(),
             on_store_failure: chosen.on_store_failure(),
             cost,
+            overflow: chosen.overflow(),
             variant,
         }
     }

@@ -73,6 +73,7 @@ impl Ready {
             };
             let policy = Policy::new(name, template, limits.to_vec()).map_err(failed)?;
             let policy = policy.with_mode(rule.mode).with_on_store_failure(rule.on_store_failure);
+            let policy = policy.with_overflow(rule.overflow);
             let said = match policy.limits() {
                 [only] => Said::new(forms, policy.name(), only),
                 _ => None,

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::fmt;
 
 use super::head::Head;
-use crate::Limit;
 use crate::policy::{Mode, OnStoreFailure, Template};
+use crate::{Limit, Overflow};
 
 pub(super) type KeyOf = dyn for<'a> Fn(&Head<'a>) -> Option<Cow<'a, str>> + Send + Sync;
 pub(super) type PlanOf = KeyOf;
@@ -38,6 +38,7 @@ pub struct Rule {
     pub(super) plans: Vec<(String, Vec<Limit>)>,
     pub(super) mode: Mode,
     pub(super) on_store_failure: OnStoreFailure,
+    pub(super) overflow: Overflow,
     pub(super) key: KeyFrom,
     pub(super) plan: Option<Box<PlanOf>>,
     pub(super) cost: Option<Box<CostOf>>,
@@ -77,6 +78,7 @@ impl Rule {
             plans: Vec::new(),
             mode: Mode::default(),
             on_store_failure: OnStoreFailure::default(),
+            overflow: Overflow::default(),
             key: KeyFrom::Address,
             plan: None,
             cost: None,
@@ -170,6 +172,13 @@ impl Rule {
     #[must_use]
     pub fn on_store_failure(mut self, answer: OnStoreFailure) -> Self {
         self.on_store_failure = answer;
+        self
+    }
+
+    /// Sets the effect of a denied cost above 1: it charges nothing, or what is left.
+    #[must_use]
+    pub fn overflow(mut self, overflow: Overflow) -> Self {
+        self.overflow = overflow;
         self
     }
 }

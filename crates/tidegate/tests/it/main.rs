@@ -48,6 +48,8 @@ mod memory;
 mod no_room;
 #[cfg(not(loom))]
 mod overflow;
+#[cfg(all(not(loom), feature = "config"))]
+mod overflow_policies;
 #[cfg(not(loom))]
 mod permits;
 #[cfg(all(not(loom), feature = "config"))]

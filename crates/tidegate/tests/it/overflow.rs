@@ -134,8 +134,7 @@ fn a_denial_that_consumed_is_remembered_under_its_id() {
 fn permits_are_not_consumed() {
     let (limiter, _) = limiter();
     let (rate, held) = (limit("5 per 1m"), limit("5 concurrent"));
-    let checks =
-        [Check::new("a", &rate, 6).consuming(), Check::new("a", &held, 3).consuming()];
+    let checks = [Check::new("a", &rate, 6).consuming(), Check::new("a", &held, 3).consuming()];
     assert!(matches!(limiter.acquire(&checks), Ok(Acquired::Denied(denied)) if denied.consumed));
     assert_eq!(remaining(&limiter, "a", &rate), 0);
     assert!(limiter.acquire(&[Check::new("a", &held, 5)]).expect("sound").permit().is_some());
@@ -165,7 +164,7 @@ fn waiting_does_not_consume() {
     assert_eq!(remaining(&limiter, "a", &limit), 2);
 }
 
-/// A key without room has no count of its own to use up.
+/// A key that is not tracked has no count to use up.
 #[test]
 fn a_full_store_consumes_only_what_it_tracks() {
     let limit = limit("5 per 1m");
@@ -181,7 +180,7 @@ fn a_full_store_consumes_only_what_it_tracks() {
         assert_eq!(verdict.allowed, allowed, "{when_full:?}");
         assert_eq!(verdict.no_room, !allowed, "{when_full:?}");
         assert_eq!(remaining(&limiter, "tracked", &limit), 2, "{when_full:?}: charged once");
-        // More than what is left: the limit of the tracked key is used up all the same.
+        // A denial of the other key uses up the limit of the tracked one.
         let checks = [checks[0], Check::new("new", &limit, 6).consuming()];
         assert!(!limiter.check_all(&checks).expect("sound").allowed);
         assert_eq!(remaining(&limiter, "tracked", &limit), 0, "{when_full:?}");
@@ -235,7 +234,7 @@ proptest! {
         }
     }
 
-    /// What is admitted and consumed together stays within the bound of the algorithm.
+    /// Admitted and consumed units together stay within the bound of the algorithm.
     #[test]
     fn no_window_holds_more_than_the_bound(
         limit in any_limit(),

@@ -104,11 +104,16 @@ proptest! {
         limits in prop::collection::vec(any_limit(), 1..4),
         steps in prop::collection::vec(any_step(), 1..150),
         cut in any::<prop::sample::Index>(),
+        // Batches without checks that consume take another path.
+        consuming in any::<bool>(),
     ) {
         let ((batched, _), (single, _)) = (limiter(), limiter());
         let (keys, mut now) = (keys(), NOW);
         let mut times = Vec::new();
-        let parts: Vec<Part> = steps.iter().map(|step| Part::of(step, &limits, false)).collect();
+        let part = |step: &Step| {
+            Part::of(&Step { consuming: step.consuming && consuming, ..*step }, &limits, false)
+        };
+        let parts: Vec<Part> = steps.iter().map(part).collect();
         for (step, part) in steps.iter().zip(&parts) {
             if !matches!(step.gap, Gap::Back(_)) {
                 now = step.gap.after(now, part.limit.window_us());

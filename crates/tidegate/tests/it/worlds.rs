@@ -177,7 +177,7 @@ impl Part {
         if self.observed { check.observed() } else { check }
     }
 
-    /// What a denial charges where `left` units are left.
+    /// Units that a denial consumes if `left` units are left.
     fn consumed_of(&self, left: u64) -> u64 {
         match self.cost {
             Cost::Ask(units @ 2..) if self.consuming && !self.observed => units.min(left),

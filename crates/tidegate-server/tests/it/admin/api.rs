@@ -19,6 +19,7 @@ fn policies_are_listed_as_they_are_in_force() {
         "on_store_failure": "local",
         "deny_cache": true,
         "cost": "1",
+        "overflow": null,
         "exempt": ["client_ip: 192.168.0.0/16"],
         "overrides": [{
             "when": ["header:x-org: acme"],
@@ -26,6 +27,7 @@ fn policies_are_listed_as_they_are_in_force() {
             "mode": "enforce",
             "on_store_failure": "local",
             "cost": "1",
+            "overflow": null,
         }],
     });
     let policies = answer.json();

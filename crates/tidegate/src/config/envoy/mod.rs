@@ -57,7 +57,7 @@ pub struct EnvoyFile {
 /// How files are converted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// How limits count. `FixedWindow` counts exactly as envoyproxy/ratelimit does.
+    /// How limits count. `FixedWindow` has the windows of envoyproxy/ratelimit.
     pub algorithm: Algorithm,
     /// Whether files may share a domain, as with its `MERGE_DOMAIN_CONFIG`.
     pub merge_domains: bool,

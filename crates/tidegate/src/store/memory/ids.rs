@@ -55,8 +55,9 @@ impl Ids {
         self.len.load(Relaxed)
     }
 
-    /// The remembered answer to a request, or `decide`'s, remembered for the
-    /// window if it was admitted or consumed what was left; and whether there was no room to remember it.
+    /// Returns the remembered answer to a request, or the answer of `decide`, and whether the
+    /// store is out of room to remember it. An answer that charged something (an admission, or
+    /// a denial that consumed what was left) is remembered for the window.
     /// Two requests with one id wait for each other, so that only one is charged.
     pub(super) fn once(
         &self,

@@ -4,8 +4,8 @@
 //! of the checks; as soon as one denies, what the parts before it were charged is
 //! given back, and the rest is only asked what it would have said. So it never
 //! admits more than the limits allow. Where a denial consumes what is left, the denying part
-//! does so at once and every other part when it is asked again, after what it was charged was
-//! given back. What a concurrent caller can see: for the time of a
+//! does so in its own call. The other parts do so in a second call, after their charges were
+//! refunded. What a concurrent caller can see: for the time of a
 //! round trip, units that are about to be given back; it may be denied for them.
 //! When a server fails midway, what was charged before is given back if that is
 //! possible, and counts until it expires if not.

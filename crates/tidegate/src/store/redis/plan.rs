@@ -37,7 +37,7 @@ pub struct Planned {
     pub cost: Cost,
     /// Whether it is only watched.
     pub observed: bool,
-    /// What happens to it if the request is denied.
+    /// The effect of a denial on it.
     pub overflow: Overflow,
 }
 
@@ -75,7 +75,7 @@ pub enum Mode {
 /// A reply, read: the answer of each state, in the plan's order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answers {
-    /// Whether all that have a say admitted; nothing was charged otherwise, unless it consumed.
+    /// Whether all enforced states admitted it. If not, nothing was charged, unless it consumed.
     pub admitted: bool,
     /// Whether it was denied and charged some state what that had left.
     pub consumed: bool,

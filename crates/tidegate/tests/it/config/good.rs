@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use tidegate::WhenFull;
 use tidegate::attributes::{Attributes, Headers};
 use tidegate::config::{Config, StoreUrl, Tls};
 use tidegate::headers::{Form, Forms};
 use tidegate::identity::{Identity, Source};
 use tidegate::policy::{Charge, Mode, OnStoreFailure, PathVariants};
+use tidegate::{Overflow, WhenFull};
 
 fn load(name: &str) -> Config {
     let path = format!("tests/it/config/good/{name}.yaml");
@@ -97,6 +97,8 @@ fn every_shape_of_limit_and_override() {
         (over.mode(), over.on_store_failure(), over.cost()),
         (Mode::Off, OnStoreFailure::Deny, &Charge::Fixed(0))
     );
+    let overflows: Vec<_> = uploads.variants().iter().map(|variant| variant.overflow()).collect();
+    assert_eq!(overflows, [Some(Overflow::Consume), Some(Overflow::Refuse)]);
     let shown = "method: PUT, host: [*.example.com, [::1]], path: [/files/**, /{a,b}/[0-9]/café], \
                  header:x-plan: [free, trial], header:x-beta: \"*\", query:v: 2, cookie:session: \"*\", \
                  descriptor:tenant: acme, client_ip: [0.0.0.0/0, ::/0]";
@@ -122,6 +124,7 @@ fn a_config_without_settings_has_the_defaults() {
     let policy = config.policies.get("a").expect("it");
     assert_eq!((policy.mode(), policy.on_store_failure()), (Mode::Enforce, OnStoreFailure::Local));
     assert_eq!(policy.cost(), &Charge::Fixed(1));
+    assert_eq!(policy.overflow(), None, "the front says");
 }
 
 /// What the server does without a config.

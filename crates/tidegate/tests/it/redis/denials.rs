@@ -92,8 +92,8 @@ fn nothing_is_denied_that_redis_would_admit() {
     });
 }
 
-/// A denial that consumes charges something: it always goes to the server, and whoever asks
-/// next sees what is left.
+/// A denial that consumes charges something: it always goes to the server, and the next request
+/// sees what is left.
 #[test]
 fn a_denial_that_consumes_is_not_answered_from_memory() {
     run(async {

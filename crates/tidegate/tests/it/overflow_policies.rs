@@ -1,0 +1,210 @@
+//! `overflow` of policies: who decides it, and what a gate consumes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate::attributes::Attributes;
+use tidegate::config::Config;
+use tidegate::gate::{Answer, Gate, GateError, Question, Subject};
+use tidegate::stats::{Decided, Stats};
+use tidegate::{Cost, Limiter, ManualClock, Overflow, Timestamp};
+
+use crate::futures::block_on;
+use crate::moody::{Mood, Moody};
+
+const POLICIES: &str = r#"
+policies:
+  - { name: unsaid, match: { path: /all }, key: all, limits: 10 per 1h sliding-log }
+  - { name: refusing, match: { path: /all }, key: all, limits: 10 per 1h, overflow: refuse }
+  - name: consuming
+    match: { path: /all }
+    key: all
+    limits: [10 per 1h, 20 per 1d token-bucket]
+    overflow: consume
+    overrides: [{ when: { method: PUT }, overflow: refuse }]
+  - name: watched
+    match: { path: /all }
+    key: all
+    limits: 10 per 1h
+    mode: observe
+    overflow: consume
+  - { name: small, match: { path: /quotas }, key: all, limits: 5 per 1h, quota: true }
+  - { name: large, match: { path: /quotas }, key: all, limits: 9 per 1h, quota: true }
+"#;
+
+/// Nodes that share a store divide limits by two when it fails.
+const NODES: u32 = 2;
+
+struct World {
+    gate: Gate,
+    store: Arc<Moody>,
+}
+
+impl World {
+    fn new(is_shared: bool) -> Self {
+        let clock = ManualClock::new(Timestamp::from_micros(1_700_000_000_000_000));
+        let limiter = Limiter::builder().clock(clock.clock()).build().expect("memory");
+        let stats = Arc::new(Stats::new(clock.clock()));
+        let policies = Config::parse(POLICIES, "test.yaml").expect("a config").policies;
+        let gate = Gate::new(limiter, policies, stats);
+        let store = Arc::new(Moody::near(&clock));
+        let shared = Arc::<Moody>::clone(&store);
+        World { gate: if is_shared { gate.over(shared, NODES) } else { gate }, store }
+    }
+
+    fn ask(&self, question: &Question<'_>) -> (bool, Decided) {
+        let rules = self.gate.rules_owned();
+        let answer = block_on(self.gate.check_async(&rules, question)).expect("an answer");
+        (answer.allowed, answer.decided)
+    }
+
+    /// What is left of a policy's limits.
+    fn left(&self, policy: &str) -> Vec<u64> {
+        let rules = self.gate.rules_owned();
+        let answer = block_on(self.gate.peek_async(&rules, policy, b"all")).expect("a policy");
+        answer.lines.iter().map(|line| line.decision.remaining).collect()
+    }
+}
+
+fn under(policy: &str, cost: u64, overflow: Overflow) -> Question<'_> {
+    let subject = Subject::Key { policy, key: b"all", attributes: None };
+    Question { cost: Some(Cost::Ask(cost)), overflow, ..Question::new(subject) }
+}
+
+fn about<'a>(attributes: &'a Attributes<'a>, cost: u64) -> Question<'a> {
+    let subject = Subject::Request(attributes);
+    Question { cost: Some(Cost::Ask(cost)), ..Question::new(subject) }
+}
+
+fn path(path: &'static str) -> Attributes<'static> {
+    Attributes { path: Some(path), method: Some("GET"), ..Attributes::default() }
+}
+
+#[test]
+fn the_policy_decides_and_the_question_where_it_does_not() {
+    for is_shared in [false, true] {
+        #[rustfmt::skip]
+        let rows = [
+            ("unsaid", Overflow::Refuse, vec![4]),
+            ("unsaid", Overflow::Consume, vec![0]),
+            ("refusing", Overflow::Consume, vec![4]),
+            ("consuming", Overflow::Refuse, vec![0, 7]),
+            ("watched", Overflow::Consume, vec![4]),
+        ];
+        for (policy, overflow, left) in rows {
+            let world = World::new(is_shared);
+            world.ask(&under(policy, 6, overflow));
+            world.ask(&under(policy, 7, overflow));
+            assert_eq!(world.left(policy), left, "{policy} {overflow:?} shared: {is_shared}");
+        }
+    }
+}
+
+#[test]
+fn an_override_decides() {
+    let world = World::new(false);
+    let put = Attributes { method: Some("PUT"), ..path("/all") };
+    for (attributes, left) in [(&put, vec![10, 20]), (&path("/all"), vec![0, 9])] {
+        let subject = Subject::Policy { policy: "consuming", attributes };
+        world.ask(&Question { cost: Some(Cost::Ask(11)), ..Question::new(subject) });
+        assert_eq!(world.left("consuming"), left);
+    }
+}
+
+/// Of the policies of one request each is charged as it says.
+#[test]
+fn policies_that_differ_are_each_charged_as_they_say() {
+    for is_shared in [false, true] {
+        let world = World::new(is_shared);
+        let all = path("/all");
+        assert!(world.ask(&about(&all, 6)).0);
+        assert!(!world.ask(&about(&all, 1 + 4)).0);
+        let left = ["unsaid", "refusing", "consuming", "watched"].map(|name| world.left(name));
+        assert_eq!(left, [vec![4], vec![4], vec![0, 9], vec![4]], "shared: {is_shared}");
+    }
+}
+
+/// Attempts with other quotas consume nothing; the last denial does.
+#[test]
+fn quotas_are_consumed_once_when_none_has_room() {
+    for is_shared in [false, true] {
+        let world = World::new(is_shared);
+        let quotas = path("/quotas");
+        let ask =
+            |cost| world.ask(&Question { overflow: Overflow::Consume, ..about(&quotas, cost) });
+        assert!(ask(4).0);
+        assert!(ask(3).0, "the small one is passed over");
+        assert_eq!((world.left("small"), world.left("large")), (vec![1], vec![2]));
+        assert!(!ask(3).0);
+        assert_eq!((world.left("small"), world.left("large")), (vec![0], vec![0]));
+    }
+}
+
+#[test]
+fn many_questions_consume_as_one_does() {
+    let world = World::new(false);
+    let rules = world.gate.rules();
+    let limits = ["5 per 1h".parse().expect("a limit")];
+    let given = Subject::Limits { key: b"all", limits: &limits };
+    let own = Question { cost: Some(Cost::Ask(6)), ..Question::new(given) };
+    let questions = [
+        under("unsaid", 6, Overflow::Consume),
+        under("unsaid", 6, Overflow::Consume),
+        under("refusing", 11, Overflow::Consume),
+        under("consuming", 11, Overflow::Refuse),
+        Question { overflow: Overflow::Consume, ..own },
+        Question { cost: Some(Cost::PEEK), ..own },
+    ];
+    let mut allowed = Vec::new();
+    let mut tell =
+        |answer: Result<Answer<'_>, GateError>| allowed.push(answer.expect("sound").allowed);
+    world.gate.check_each(&rules, &questions, |_, answer| tell(answer));
+    assert_eq!(allowed, [true, false, false, false, false, false]);
+    let left = ["unsaid", "refusing", "consuming"].map(|name| world.left(name));
+    assert_eq!(left, [vec![0], vec![10], vec![0, 9]]);
+}
+
+#[test]
+fn waiting_and_looking_consume_nothing() {
+    for is_shared in [false, true] {
+        let world = World::new(is_shared);
+        world.ask(&under("consuming", 6, Overflow::Refuse));
+        let rules = world.gate.rules_owned();
+        let question = under("consuming", 7, Overflow::Consume);
+        let waited = block_on(world.gate.wait(&rules, &question, Duration::from_secs(1)));
+        assert!(!waited.expect("an answer").allowed);
+        assert_eq!(world.left("consuming"), [4, 14], "shared: {is_shared}");
+    }
+}
+
+/// What the store consumed is used up here as well, should it fail; and a denial without the store
+/// consumes here.
+#[test]
+fn local_memory_consumes_its_share() {
+    let world = World::new(true);
+    assert_eq!(world.ask(&under("consuming", 11, Overflow::Refuse)), (false, Decided::Exact));
+    assert_eq!(world.ask(&under("unsaid", 3, Overflow::Consume)), (true, Decided::Exact));
+    world.store.set_mood(Mood::Down);
+    let ask = |policy, cost| world.ask(&under(policy, cost, Overflow::Consume));
+    assert_eq!(ask("consuming", 1), (false, Decided::Local), "5 of 5 are used");
+    assert_eq!(ask("unsaid", 1), (true, Decided::Local), "4 of 5 are used");
+    assert_eq!(ask("unsaid", 2), (false, Decided::Local), "and now all");
+    assert_eq!(ask("unsaid", 1), (false, Decided::Local));
+    world.store.set_mood(Mood::Well);
+    assert_eq!(world.left("unsaid"), [7], "the store knows nothing of that");
+}
+
+#[test]
+fn explain_says_what_a_policy_says() {
+    let policies = Config::parse(POLICIES, "test.yaml").expect("a config").policies;
+    let explained = policies.explain(&path("/all")).to_string();
+    let lines: Vec<&str> = explained.lines().filter(|line| line.contains("overflow")).collect();
+    assert_eq!(
+        lines,
+        [
+            "  overflow refuse: a denial charges nothing",
+            "  overflow consume: a denied cost above 1 uses up what is left",
+            "  overflow consume: a denied cost above 1 uses up what is left",
+        ]
+    );
+}
