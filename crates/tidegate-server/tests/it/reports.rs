@@ -242,6 +242,25 @@ policies:
     mode: observe
 ";
 
+/// What a denial consumes is neither passed nor wrongly denied.
+#[test]
+fn policies_that_consume_are_replayed() {
+    let files = Files::new("consuming");
+    let trace = "1000000,a,900\n2000000,a,300\n3000000,a,1\n";
+    for (overflow, decisions, largest) in [("consume", "100", 1000), ("refuse", "101", 901)] {
+        let policy = format!(
+            "policies: [{{ name: a, key: all, limits: 1000 per 1h sliding-log, overflow: {overflow} }}]"
+        );
+        let config = files.write("tidegate.yaml", policy);
+        let run = replay(trace, &["--config", &config, "--decisions", "-", "--json"]).succeeded();
+        assert_eq!(run.stdout, decisions, "{overflow}");
+        let json: Value = serde_json::from_str(&run.stderr).expect(&run.stderr);
+        let run = &json["algorithms"][0];
+        assert_eq!(run["limits"][0]["largest_rolling_count"], largest, "{overflow}");
+        assert_eq!(run["false_denials"], 0, "{overflow}");
+    }
+}
+
 #[test]
 fn whole_policies_decide_as_they_would_serve() {
     let files = Files::new("policies");

@@ -1,5 +1,6 @@
 //! Who is counted, under which limits, at which cost.
 
+use tidegate::Overflow;
 use tidegate::headers::Forms;
 use tidegate::policy::{Mode, PathVariants};
 use tidegate::stats::By;
@@ -174,6 +175,20 @@ fn costs_are_what_the_closure_says() {
     // What can never pass says so by having no Retry-After.
     let told = costing("18446744073709551615");
     assert_eq!((told.status.as_u16(), told.header("retry-after")), (429, None));
+}
+
+#[test]
+fn a_denied_cost_uses_up_what_is_left_of_a_rule_that_consumes() {
+    let cost = |head: &tidegate::tower::Head<'_>| {
+        head.header("x-cost").and_then(|cost| cost.parse().ok()).unwrap_or(1)
+    };
+    let api = rule("api", &["10 per 1m sliding-log"]).cost(cost).overflow(Overflow::Consume);
+    let world = World::with(api);
+    for (cost, status, left) in [("4", 200, 6), ("7", 429, 0), ("1", 429, 0)] {
+        let told = world.ask(with(from(ALICE, "/"), "x-cost", cost));
+        assert_eq!(told.status, status, "{cost}");
+        assert_eq!(world.left("api", "192.0.2.1"), left, "{cost}");
+    }
 }
 
 #[test]
