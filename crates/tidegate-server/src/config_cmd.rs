@@ -45,7 +45,7 @@ struct ConvertArgs {
     #[arg(long, value_enum)]
     from: From,
 
-    /// How limits count; `fixed-window` counts exactly as envoyproxy/ratelimit does
+    /// How limits count; `fixed-window` has the windows of envoyproxy/ratelimit
     #[arg(long, value_name = "NAME", default_value_t = Algorithm::SlidingCounter, value_parser = rate_algorithm)]
     algorithm: Algorithm,
 

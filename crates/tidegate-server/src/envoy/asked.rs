@@ -11,7 +11,7 @@ use tidegate::attributes::Attributes;
 use tidegate::gate::{Question, Subject};
 use tidegate::identity::parse_address;
 use tidegate::policy::MAX_KEY_BYTES;
-use tidegate::{Algorithm, Cost, Limit, MAX_CHECKS, bounds};
+use tidegate::{Algorithm, Cost, Limit, MAX_CHECKS, Overflow, bounds};
 
 use super::decode::{Descriptor, Entries, Request, RequestLimit};
 use super::refused::Refused;
@@ -81,14 +81,16 @@ impl<'a> Asked<'a> {
         each.collect::<Result<_, _>>().map(Asked)
     }
 
-    /// The questions, in the order of the descriptors.
+    /// The questions, in the order of the descriptors. Envoy reports the usage of a stream when it
+    /// ends, so what is above the limit must use it up, unless the policy says otherwise.
     pub fn questions<'q>(&'q self, request_id: Option<&'q str>) -> SmallVec<[Question<'q>; 2]> {
         let question = |one: &'q One<'a>| {
             let subject = match &one.subject {
                 About::Policies(attributes) => Subject::Request(attributes),
                 About::Own { key, limit } => Subject::Limits { key, limits: limit },
             };
-            Question { cost: one.cost, request_id, ..Question::new(subject) }
+            let overflow = Overflow::Consume;
+            Question { cost: one.cost, overflow, request_id, ..Question::new(subject) }
         };
         self.0.iter().map(question).collect()
     }

@@ -27,7 +27,7 @@ pub struct ServeArgs {
     pub envoy_config: Option<PathBuf>,
 
     /// How limits of Envoy's side count, those of --envoy-config and those that come with a
-    /// request; `fixed-window` counts exactly as envoyproxy/ratelimit does
+    /// request; `fixed-window` has the windows of envoyproxy/ratelimit
     #[arg(long, value_name = "NAME", env = "TIDEGATE_ALGORITHM", default_value_t = Algorithm::SlidingCounter, value_parser = rate_algorithm)]
     pub algorithm: Algorithm,
 

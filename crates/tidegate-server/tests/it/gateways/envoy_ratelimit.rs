@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 
 use super::stand::{Asks, Fails, Fields, Gateway, Stand, eventually};
-use super::wire::Request;
+use super::wire::{Request, USAGE};
 use super::{
     ALICE, BOB, LIMIT, PROBE, WINDOW_S, admitted, check_admission, check_arrival, denied, login,
     open, seconds, use_up,
@@ -160,4 +160,30 @@ fn cancelled_requests_do_not_shut_others_out() {
         answers(&mut connection, 1);
         assert_eq!(stand.application.asked(), before + LIMIT, "another client was refused");
     }
+}
+
+/// A limit on usage, charged when the response ends.
+const USAGE_LIMIT: Gateway = Gateway { closed: &["envoy/ratelimit-usage.yaml"], ..ENVOY };
+
+/// Regression: usage above what was left was refused whole, so nothing was charged and the next
+/// question of 0 hits passed: 30 of 30 responses of 300 tokens passed under 1,000 per hour.
+#[test]
+fn usage_above_what_is_left_uses_up_the_limit() {
+    const LIMIT: u64 = 1000;
+    let stand = Stand::start(&USAGE_LIMIT, Fails::Closed, "usage", "");
+    let chat = Request { target: b"/chat/alice", ..login(ALICE) };
+    let mut passed = 0;
+    for _ in 0..30 {
+        let before = stand.application.asked();
+        let response = stand.send(&chat);
+        let reached = stand.application.asked() > before;
+        assert_eq!(response.status, if reached { 200 } else { 429 }, "{response:?}");
+        passed += u64::from(reached);
+        // Envoy charges when the response has been sent, and nobody waits for that.
+        eventually("the usage is not charged", || stand.tidegate.decisions("tokens") >= passed);
+    }
+    // A response that begins with one unit left passes.
+    assert_eq!(passed, LIMIT.div_ceil(USAGE));
+    denied(&stand, &chat);
+    admitted(&stand, &Request { from: BOB, ..chat });
 }

@@ -153,6 +153,7 @@ impl Stand {
 /// The server, which a test may freeze, end and start again.
 pub struct Tidegate {
     pub port: u16,
+    admin: u16,
     asks: Asks,
     config: String,
     log: String,
@@ -165,6 +166,7 @@ impl Tidegate {
         let example = fs::read_to_string(example).expect("the example");
         let mut tidegate = Tidegate {
             port: free_port(),
+            admin: free_port(),
             asks,
             config: files.write("tidegate.yaml", example + more),
             log: files.path("tidegate.log"),
@@ -178,7 +180,8 @@ impl Tidegate {
         self.kill();
         let address = format!("127.0.0.1:{}", self.port);
         let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
-        command.args(["serve", "--config", &self.config, "--resp", "off", "--admin", "off"]);
+        let admin = format!("127.0.0.1:{}", self.admin);
+        command.args(["serve", "--config", &self.config, "--resp", "off", "--admin", &admin]);
         let (http, grpc) = match self.asks {
             Asks::Http => (&*address, "off"),
             Asks::Grpc => ("off", &*address),
@@ -187,6 +190,25 @@ impl Tidegate {
         let mut process = Process::start(command, &self.log);
         process.until("listens", || TcpStream::connect(&*address).is_ok());
         self.process = Some(process);
+    }
+
+    /// How many decisions of a policy it has counted; questions of 0 hits are not counted.
+    pub fn decisions(&self, policy: &str) -> u64 {
+        let request = Request {
+            from: Ipv4Addr::LOCALHOST,
+            method: "GET",
+            target: b"/metrics",
+            host: "localhost",
+            headers: &[],
+            body: "",
+        };
+        let metrics = request.send(self.admin).expect("metrics").body;
+        let label = format!("policy=\"{policy}\"");
+        let lines = metrics.lines().filter(|line| line.starts_with("tidegate_decisions_total{"));
+        let counts = lines.filter(|line| line.contains(&label));
+        counts
+            .map(|line| line.rsplit(' ').next().and_then(|n| n.parse::<u64>().ok()).expect(line))
+            .sum()
     }
 
     /// It stays connected and says nothing any more.

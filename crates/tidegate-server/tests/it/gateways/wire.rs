@@ -184,6 +184,8 @@ impl Response {
 
 /// On every answer of the application.
 const MARK: &str = "x-application";
+/// What every answer of the application reports as its usage, in `x-usage-tokens`.
+pub const USAGE: u64 = 300;
 
 /// An HTTP server whose answers are 200 with the request they answer.
 pub struct Application {
@@ -235,7 +237,9 @@ fn serve(mut stream: TcpStream, asked: &AtomicUsize) -> io::Result<()> {
     }
     echo = format!("{echo}\n{}", request.body);
     let length = echo.len();
-    let head =
-        format!("HTTP/1.1 200 OK\r\n{MARK}: yes\r\ncontent-length: {length}\r\nconnection: close");
+    let head = format!(
+        "HTTP/1.1 200 OK\r\n{MARK}: yes\r\nx-usage-tokens: {USAGE}\r\ncontent-length: {length}\r\n\
+         connection: close"
+    );
     stream.write_all(format!("{head}\r\n\r\n{echo}").as_bytes())
 }
