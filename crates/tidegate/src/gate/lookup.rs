@@ -67,7 +67,7 @@ impl Gate {
             return Ok(Found { masked: true, ..Found::new(key) });
         }
         let given = Key::given(text);
-        let mut readings = template.readings(text, rules.policies().identity());
+        let mut readings = rules.policies().keys_for(template, text);
         readings.retain(|key| *key != given);
         if readings.is_empty() {
             return Ok(Found::new(given));

@@ -243,6 +243,11 @@ impl Policies {
         template.render(&Facts::new(attributes, &self.reading, &Patterns::default()))
     }
 
+    /// The keys that a plain value may stand for under a template.
+    pub(crate) fn keys_for(&self, template: &Template, value: &[u8]) -> Vec<Key> {
+        template.readings(value, &self.reading)
+    }
+
     /// Whether a request has all that a template makes keys of.
     #[cfg(feature = "tower")]
     pub(crate) fn has_key(&self, template: &Template, attributes: &Attributes<'_>) -> bool {

@@ -10,12 +10,11 @@ use std::net::IpAddr;
 
 use smallvec::SmallVec;
 
-use super::facts::host_name;
+use super::facts::{Reading, host_name};
 use super::key::{Key, MISSING, Writer};
 use super::part::Part;
 use super::path;
 use super::template::{Alternative, Piece, Template};
-use crate::identity::Identity;
 
 /// A run of bytes in a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,14 +72,14 @@ impl Template {
 
     /// The keys that a plain value may stand for: one per alternative of the only slot. There are
     /// none for a template with several slots, whose keys hold several values.
-    pub(crate) fn readings(&self, value: &[u8], identity: &Identity) -> Vec<Key> {
+    pub(super) fn readings(&self, value: &[u8], reading: &Reading) -> Vec<Key> {
         let slots = self.pieces.iter().filter_map(|piece| match piece {
             Piece::Slot(slot) => Some(slot),
             Piece::Literal(_) => None,
         });
         let alternatives = slots.filter(|_| !self.is_composite).flatten();
         let readings = alternatives.filter_map(|one| {
-            let value = spelled(&one.part, value, identity).filter(|value| !value.is_empty())?;
+            let value = spelled(&one.part, value, reading).filter(|value| !value.is_empty())?;
             Some(self.key_of(one, &value))
         });
         readings.collect()
@@ -117,7 +116,7 @@ impl Template {
 }
 
 /// A value as keys spell it; `None` if the part cannot have it.
-fn spelled<'v>(part: &Part, value: &'v [u8], identity: &Identity) -> Option<Cow<'v, [u8]>> {
+fn spelled<'v>(part: &Part, value: &'v [u8], reading: &Reading) -> Option<Cow<'v, [u8]>> {
     let text = || std::str::from_utf8(value).ok();
     let owned = |text: String| Cow::Owned(text.into_bytes());
     match part {
@@ -126,12 +125,14 @@ fn spelled<'v>(part: &Part, value: &'v [u8], identity: &Identity) -> Option<Cow<
                 Some((address, prefix)) => (address, Some(prefix.parse::<u8>().ok()?)),
                 None => (text()?, None),
             };
-            let group = identity.group(address.parse::<IpAddr>().ok()?);
+            let group = reading.identity.group(address.parse::<IpAddr>().ok()?);
             prefix.is_none_or(|prefix| prefix == group.prefix()).then(|| owned(group.to_string()))
         }
         Part::Method => Some(owned(text()?.to_ascii_uppercase())),
         Part::Host => Some(owned(host_name(text()?).into_owned())),
-        Part::Path => Some(owned(path::normalise(text()?).into_owned())),
+        Part::Path => {
+            Some(owned(path::readings(text()?, reading.path_variants).merged.into_owned()))
+        }
         Part::Header(_) => Some(Cow::Borrowed(value.trim_ascii())),
         _ => Some(Cow::Borrowed(value)),
     }

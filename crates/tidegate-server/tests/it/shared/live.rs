@@ -240,3 +240,16 @@ fn what_can_never_be_used_is_told_at_the_start() {
     let ttl: i64 = scan.expect("an answer")[1..].parse().expect("a number");
     assert!((1..=3_600_002).contains(&ttl), "{ttl}");
 }
+
+/// A node finds a key by its plain value when only another node has counted it.
+#[test]
+fn a_plain_value_is_found_in_the_shared_store() {
+    let redis = Redis::start();
+    let nodes = nodes("plain-value", &redis);
+    let peek = || nodes[1].admin_get("/admin/v1/policies/here/keys?key=2001:db8::99").json();
+    let shown =
+        |answer: &Value| json!([answer["key"], answer["seen"], answer["limits"][0]["remaining"]]);
+    assert_eq!(shown(&peek()), json!(["2001:db8::/64", false, 9]));
+    nodes[0].check(r#"{"attributes":{"path":"/here","client_ip":"2001:db8::1"}}"#);
+    assert_eq!(shown(&peek()), json!(["2001:db8::/64", true, 8]));
+}
