@@ -164,6 +164,16 @@ fn shared(page: &mut Exposition, store: &RedisStats, latency: &LatencyCounts) {
             "Connections made to the shared store.",
             store.connections,
         ),
+        (
+            "tidegate_store_deferred_releases_total",
+            "Permits released in the background: the acquire was abandoned, or a release failed.",
+            store.deferred_releases,
+        ),
+        (
+            "tidegate_store_deferred_releases_dropped_total",
+            "Background releases given up because too many waited; the lease ends such a permit.",
+            store.deferred_releases_dropped,
+        ),
     ];
     for (name, help, value) in rows {
         page.single(name, Counter, help, value);

@@ -59,8 +59,8 @@ impl Gate {
     /// request that must have one is decided at once. One that is only observed is taken when
     /// the wait is over.
     ///
-    /// Dropped while a shared store decides, it leaves what that charges and holds: places there
-    /// end with their lease.
+    /// If the future is dropped while a shared store decides, charges stay. Permits end with
+    /// their lease, unless the store releases them, as `RedisStore` does.
     ///
     /// # Errors
     /// As [`Gate::enter`].

@@ -161,8 +161,8 @@ impl Gate {
     /// Gives a permit of the shared store back; says whether it was held.
     ///
     /// # Errors
-    /// [`GateError::Store`] if the store failed: the permit then ends with its lease, unless
-    /// this is tried again.
+    /// [`GateError::Store`] if the store failed. The permit then ends with its lease, unless
+    /// this is called again or the store repeats it, as `RedisStore` does.
     pub async fn release(&self, permit: &SharedPermit) -> Result<bool, GateError> {
         let Some(limit) = SharedPermit::limit(permit.lease()) else { return Ok(false) };
         self.with_permit(permit, &limit, PermitAct::Release(permit.id())).await

@@ -107,7 +107,7 @@ impl Drop for Places {
         // One in this node's memory gives itself back.
         if let Some(HeldPermit::Shared(permit)) = self.permit.take() {
             let gate = Arc::clone(&self.gate);
-            // A store that fails now ends the lease later.
+            // A Redis store repeats a release that fails; elsewhere the lease ends the permit.
             self.background.run(async move { drop(gate.release(&permit).await) });
         }
     }

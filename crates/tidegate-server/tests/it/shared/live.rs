@@ -198,6 +198,36 @@ fn a_permit_taken_on_one_node_is_known_on_the_other() {
     nodes[0].ask("DELETE", &paths[1], &[], "").refuses(503, None, "try again");
 }
 
+/// Clients that hang up while the store decides used to leave their permits held.
+#[test]
+fn clients_that_hang_up_leave_no_permit_behind() {
+    let redis = Redis::start();
+    let nodes = nodes("hang-up", &redis);
+    until(&nodes, "exact");
+    let body = r#"{"policy":"jobs","key":"alice"}"#;
+    let acquire = request("POST", "/v1/permits", &[JSON], body);
+    let metric = |name: &str| nodes[0].metric(name).expect("a metric");
+    let sent = metric("tidegate_store_calls_total");
+    redis.ask(&["CLIENT", "PAUSE", "60000"]);
+    let clients: Vec<Client> = (0..5)
+        .map(|_| {
+            let mut client = Client::connect(nodes[0].http());
+            client.send(&acquire);
+            client
+        })
+        .collect();
+    wait_for(|| (metric("tidegate_store_calls_total") >= sent + 5).then_some(()));
+    drop(clients);
+    wait_for(|| (metric("tidegate_connections{front=\"http\"}") == 0).then_some(()));
+    redis.ask(&["CLIENT", "UNPAUSE"]);
+    wait_for(|| (metric("tidegate_store_deferred_releases_total") == 5).then_some(()));
+    let held = || {
+        let key = nodes[1].admin_get("/admin/v1/policies/jobs/keys/alice").json();
+        6 - key["limits"][0]["remaining"].as_u64().expect("a number")
+    };
+    wait_for(|| (held() == 0).then_some(()));
+}
+
 #[test]
 fn operators_look_at_and_reset_what_nodes_share() {
     let redis = Redis::start();

@@ -8,7 +8,7 @@
 //! refunded. What a concurrent caller can see: for the time of a
 //! round trip, units that are about to be given back; it may be denied for them.
 //! When a server fails midway, what was charged before is given back if that is
-//! possible, and counts until it expires if not.
+//! possible, and counts until it expires if not; permits are released later (`abandoned.rs`).
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -30,9 +30,13 @@ pub(super) async fn decide(
     let (reply, answer) = oneshot::channel();
     let until = Instant::now() + inner.timeout;
     let across = Across { inner: Arc::clone(inner), plan, parts, at, until };
-    tokio::spawn(across.run(reply));
+    let (read, is_read) = oneshot::channel();
+    tokio::spawn(across.run(reply, is_read));
     // The task can only have been dropped with the runtime.
-    answer.await.unwrap_or(Err(StoreError::Failed(Failure::Lost)))
+    let decided = answer.await.unwrap_or(Err(StoreError::Failed(Failure::Lost)));
+    // A caller that leaves between the answer and this line has not read it.
+    let _ = read.send(());
+    decided
 }
 
 struct Across {
@@ -45,13 +49,17 @@ struct Across {
 }
 
 impl Across {
-    async fn run(self, reply: oneshot::Sender<Result<Answers, StoreError>>) {
+    async fn run(
+        self,
+        reply: oneshot::Sender<Result<Answers, StoreError>>,
+        is_read: oneshot::Receiver<()>,
+    ) {
         let mut charged = Vec::with_capacity(self.parts.len());
         let decided = self.decide(&mut charged).await;
         let admitted = decided.as_ref().is_ok_and(|answers| answers.admitted);
         // Nobody uses what was admitted too late.
-        let told = reply.send(decided).is_ok();
-        if admitted && !told {
+        drop(reply.send(decided));
+        if admitted && is_read.await.is_err() {
             self.give_back(&charged).await;
         }
     }
@@ -94,15 +102,18 @@ impl Across {
     }
 
     async fn ask(&self, part: &Part, mode: Mode) -> Result<Answers, StoreError> {
-        let value = self.inner.call(&part.plan.call(mode, self.at)).await?;
-        part.plan.answers(&value)
+        self.inner.decide_part(&part.plan, mode, self.at).await
     }
 
     async fn give_back(&self, charged: &[Answers]) {
         for (part, answers) in self.parts.iter().zip(charged) {
+            let mut is_undone = true;
             for call in part.plan.undo(answers, self.at) {
-                // As far as that is possible: there is nothing else to be done.
-                let _ = self.inner.call(&call).await;
+                is_undone &= self.inner.call(&call).await.is_ok();
+            }
+            // Units count until they expire; permits are released when that is possible.
+            if !is_undone && let Some(taking) = self.inner.taking(&part.plan) {
+                taking.abandon();
             }
         }
     }

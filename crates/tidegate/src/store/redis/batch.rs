@@ -12,10 +12,11 @@ use foldhash::fast::RandomState;
 use redis::{Cmd, Pipeline, ServerError, Value};
 use tidegate_core::{Limit, Timestamp};
 
+use super::abandoned::Reply;
 use super::breaker::Outcome;
 use super::connection::{Connection, add_scripts, text_of};
 use super::counter::{self, Entry, MAX_TIMES, Quick};
-use super::lane::{Answer, Job, Manner, Reply, Trouble, Work};
+use super::lane::{Answer, Job, Manner, Trouble, Work};
 use super::names::slot_key;
 use super::script::Script;
 use super::stats::Tally;
@@ -86,7 +87,7 @@ impl Batch {
             let asking = manner == Manner::Asking;
             let (quick, at) = match work {
                 Work::Count(quick, at) => (quick, at),
-                Work::Send(command) => {
+                Work::Send(command) | Work::Hold(command, _) => {
                     batch.units.push(Unit { command, asking, members: Members::One(reply) });
                     continue;
                 }

@@ -212,6 +212,9 @@ impl Dialer {
         let socket = socket.map_err(|error| DialError::Unreachable(error.to_string().into()))?;
         // Batches are gathered here, not by the kernel. Without it all still works.
         let _ = socket.set_nodelay(true);
+        // A connection that is given up takes what it has not delivered with it: the kernel
+        // would otherwise go on sending, and an acquire could arrive after its release.
+        let _ = socket.set_zero_linger();
         let Some(tls) = &self.tls else {
             return log_in(begin(socket, SPEAKS_TLS).await?, login, db).await;
         };

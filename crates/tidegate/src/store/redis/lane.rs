@@ -11,8 +11,8 @@
 //! pays nothing; what arrives while a batch is in flight goes together in the next.
 //! Where a round trip takes longer than [`SPACING`] the next does not wait for it
 //! that long, so nobody waits for two of them. A caller that gives up just drops its end: what
-//! it had queued is not sent, what was sent is answered to nobody, and no other
-//! caller of the batch notices.
+//! it had queued is not sent, and no other caller of the batch notices. The permits of
+//! an acquire that was sent are released (`abandoned.rs`).
 //!
 //! Nothing is queued while disconnected. Only a lane that was just made, and has
 //! not failed yet, lets callers wait for its first connection.
@@ -23,8 +23,9 @@ use std::time::{Duration, Instant};
 
 use redis::{Cmd, Value};
 use tidegate_core::{Decision, Timestamp};
-use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, watch};
 
+use super::abandoned::{Awaited, Reply, Taking, channel};
 use super::batch::Batch;
 use super::breaker::{Health, Outcome, Rests};
 use super::connection::{Connection, DialError, Dialer};
@@ -56,6 +57,8 @@ pub(super) enum Work {
     Count(Quick, Option<Timestamp>),
     /// A command of its own.
     Send(Cmd),
+    /// A separate command that takes permits.
+    Hold(Cmd, Arc<Taking>),
 }
 
 /// What came of it.
@@ -78,8 +81,6 @@ pub(super) enum Trouble {
     /// Not carried out: a slot is moving.
     TryAgain,
 }
-
-pub(super) type Reply = oneshot::Sender<Result<Answer, Trouble>>;
 
 /// How work is to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,15 +161,15 @@ impl Lane {
     }
 
     /// Puts work into the queue.
-    pub(super) fn submit(
-        &self,
-        work: Work,
-        manner: Manner,
-    ) -> Result<oneshot::Receiver<Result<Answer, Trouble>>, Failure> {
+    pub(super) fn submit(&self, work: Work, manner: Manner) -> Result<Awaited, Failure> {
         if self.state() == State::Down {
             return Err(Failure::Down);
         }
-        let (reply, answer) = oneshot::channel();
+        let taking = match &work {
+            Work::Hold(_, taking) => Some(Arc::clone(taking)),
+            Work::Count(..) | Work::Send(_) => None,
+        };
+        let (reply, answer) = channel(taking);
         match self.jobs.try_send(Job { work, manner, reply }) {
             Ok(()) => Ok(answer),
             Err(_) => Err(Failure::Down),

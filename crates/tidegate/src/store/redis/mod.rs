@@ -14,8 +14,10 @@
 //! - `lane.rs`, `batch.rs`, `breaker.rs`: callers gather, go together, give up;
 //! - `topology/`: one server, Sentinel, Cluster; `across.rs`: keys in several slots;
 //! - `names.rs`, `plan.rs`, `counter.rs`, `permits.rs`, `script.rs`, `lua/`: what is said;
-//! - `deny_cache.rs`: denials answered without asking.
+//! - `deny_cache.rs`: denials answered without asking;
+//! - `abandoned.rs`: permits whose acquire nobody waits for any more.
 
+mod abandoned;
 mod across;
 mod batch;
 mod breaker;
@@ -46,6 +48,7 @@ use redis::{Cmd, Value};
 use smallvec::{SmallVec, smallvec};
 use tidegate_core::{Cost, Limit, PermitId, Timestamp};
 
+use self::abandoned::{Abandoned, Owed, Taking};
 use self::connection::Dialer;
 use self::counter::Quick;
 pub use self::deny_cache::MAX_AGE as MAX_DENY_CACHE;
@@ -54,7 +57,7 @@ pub use self::error::{ACL_RULES, ConnectError, UrlError};
 use self::lane::{Answer, Work};
 use self::names::Names;
 pub use self::options::RedisOptions;
-use self::plan::{Mode, Plan};
+use self::plan::{Answers, Mode, Plan};
 use self::script::Call;
 pub use self::stats::RedisStats;
 use self::stats::Tally;
@@ -101,6 +104,7 @@ struct Inner {
     topology: Topology,
     tally: Arc<Tally>,
     denials: Option<DenyCache>,
+    abandoned: Abandoned,
     permits: AtomicU64,
     random: RandomState,
 }
@@ -132,6 +136,7 @@ impl RedisStore {
         };
         let tally = Arc::new(Tally::default());
         let topology = Topology::start(&url, Arc::new(dialer), Arc::clone(&tally)).await?;
+        let (abandoned, waiting) = Abandoned::new(Arc::clone(&tally));
         let inner = Inner {
             url,
             names,
@@ -139,10 +144,13 @@ impl RedisStore {
             topology,
             tally,
             denials: options.deny_cache.then(DenyCache::new),
+            abandoned,
             permits: AtomicU64::new(0),
             random: RandomState::new(),
         };
-        Ok(RedisStore { inner: Arc::new(inner) })
+        let inner = Arc::new(inner);
+        tokio::spawn(abandoned::release_all(Arc::downgrade(&inner), waiting));
+        Ok(RedisStore { inner })
     }
 
     /// What it has done.
@@ -188,6 +196,8 @@ impl Store for RedisStore {
         PermitId(random.max(1))
     }
 
+    /// A release that fails, or is dropped, is repeated in the background until the lease has
+    /// ended.
     async fn with_permit(
         &self,
         key: &[u8],
@@ -195,8 +205,19 @@ impl Store for RedisStore {
         act: PermitAct,
     ) -> Result<bool, StoreError> {
         let call = permits::call(&self.inner.names, key, limit, act, None);
+        let owed = Owed(match act {
+            PermitAct::Release(permit) => Some(Taking {
+                states: call.keys.clone(),
+                permit,
+                lease: Duration::from_micros(limit.window_us()),
+                abandoned: self.inner.abandoned.clone(),
+            }),
+            PermitAct::Renew(_) => None,
+        });
         let value = self.inner.in_time(self.inner.call(&call)).await?;
-        permits::was_held(&value)
+        let held = permits::was_held(&value)?;
+        owed.done();
+        Ok(held)
     }
 }
 
@@ -266,7 +287,7 @@ impl Inner {
             let _noticed = self.notice(request);
             across::decide(self, plan.clone(), parts, at).await?
         } else {
-            plan.answers(&self.call(&plan.call(Mode::Decide, at)).await?)?
+            self.decide_part(&plan, Mode::Decide, at).await?
         };
         Ok(plan.verdict(request.checks, &answers))
     }
@@ -280,7 +301,7 @@ impl Inner {
         let slot = self.topology.slot(&name);
         let mut command = Cmd::new();
         command.arg("DEL").arg(name);
-        match self.in_time(self.send(slot, &command)).await? {
+        match self.in_time(self.send(slot, || Work::Send(command.clone()))).await? {
             Value::Int(count) => Ok(count > 0),
             other => Err(script::not_ours(&other).into()),
         }
@@ -289,11 +310,42 @@ impl Inner {
     /// Calls a script, all of whose keys are in one slot.
     async fn call(&self, call: &Call) -> Result<Value, StoreError> {
         let slot = call.keys.first().map_or(0, |name| self.topology.slot(name));
-        self.send(slot, &call.cmd()).await
+        let command = call.cmd();
+        self.send(slot, || Work::Send(command.clone())).await
     }
 
-    async fn send(&self, slot: u16, command: &Cmd) -> Result<Value, StoreError> {
-        let work = || Work::Send(command.clone());
+    /// Decides a plan, all of whose keys are in one slot. If nobody waits for the answer any
+    /// more, the permits it has taken are released.
+    async fn decide_part(
+        &self,
+        plan: &Plan,
+        mode: Mode,
+        at: Option<Timestamp>,
+    ) -> Result<Answers, StoreError> {
+        let call = plan.call(mode, at);
+        let value = match self.taking(plan).filter(|_| mode == Mode::Decide) {
+            Some(taking) => {
+                let slot = call.keys.first().map_or(0, |name| self.topology.slot(name));
+                let (command, taking) = (call.cmd(), Arc::new(taking));
+                self.send(slot, || Work::Hold(command.clone(), Arc::clone(&taking))).await?
+            }
+            None => self.call(&call).await?,
+        };
+        plan.answers(&value)
+    }
+
+    /// The permits a plan takes if it is admitted; `None` if it takes none.
+    fn taking(&self, plan: &Plan) -> Option<Taking> {
+        let lease_us = plan.holding().map(|state| state.limit.window_us()).max()?;
+        Some(Taking {
+            states: plan.holding().map(|state| state.key.clone()).collect(),
+            permit: plan.permit(),
+            lease: Duration::from_micros(lease_us),
+            abandoned: self.abandoned.clone(),
+        })
+    }
+
+    async fn send(&self, slot: u16, work: impl Fn() -> Work) -> Result<Value, StoreError> {
         match self.topology.ask(slot, work, &self.tally).await? {
             Answer::Value(value) => Ok(value),
             Answer::Counted(_) | Answer::NotCounted => Err(script::not_ours(&Value::Nil).into()),

@@ -16,20 +16,26 @@ pub fn call(
     now: Option<Timestamp>,
 ) -> Call {
     // It may be held under a limit that is only watched.
-    at(vec![names.state(key, limit), names.observed(key, limit)], limit, act, now)
+    let keys = vec![names.state(key, limit), names.observed(key, limit)];
+    match act {
+        PermitAct::Release(permit) => release(keys, permit, now),
+        PermitAct::Renew(permit) => {
+            call_with(keys, permit, limit.window_us().to_string().into_bytes(), now)
+        }
+    }
 }
 
-/// The same for states whose names are known.
-pub(super) fn at(
+/// The call that releases a permit from the first of these states that holds it.
+pub(super) fn release(keys: Vec<Vec<u8>>, permit: PermitId, now: Option<Timestamp>) -> Call {
+    call_with(keys, permit, Vec::new(), now)
+}
+
+fn call_with(
     keys: Vec<Vec<u8>>,
-    limit: &Limit,
-    act: PermitAct,
+    PermitId(permit): PermitId,
+    lease: Vec<u8>,
     now: Option<Timestamp>,
 ) -> Call {
-    let (PermitId(permit), lease) = match act {
-        PermitAct::Release(permit) => (permit, Vec::new()),
-        PermitAct::Renew(permit) => (permit, limit.window_us().to_string().into_bytes()),
-    };
     let args = vec![time_arg(now), permit.to_string().into_bytes(), lease];
     Call { script: Script::Permit, keys, args }
 }

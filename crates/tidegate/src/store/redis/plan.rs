@@ -10,7 +10,7 @@ use super::names::{self, Names, mark_observed};
 use super::script::{Call, Script, not_ours, time_arg};
 use super::{codec, permits};
 use crate::check::{MAX_CHECKS, add_costs, overflowing};
-use crate::store::{PermitAct, Request, StoreError};
+use crate::store::{Request, StoreError};
 use crate::{Check, CheckError, Overflow, Verdict};
 
 /// Requests have a few checks; more spill to the heap.
@@ -130,6 +130,19 @@ impl Plan {
         self.states.iter().any(Planned::consumes)
     }
 
+    /// The states in which it takes permits if it is admitted.
+    pub fn holding(&self) -> impl Iterator<Item = &Planned> {
+        self.states.iter().filter(|state| {
+            let takes = matches!(state.cost, Cost::Ask(1..) | Cost::Force(1..));
+            takes && state.limit.algorithm() == Algorithm::Concurrency
+        })
+    }
+
+    /// The permit those are held under.
+    pub(super) fn permit(&self) -> PermitId {
+        self.permit
+    }
+
     /// The call that decides it, at the time given or the server's. All keys must be
     /// in one slot; see [`Plan::parts`].
     pub fn call(&self, mode: Mode, now: Option<Timestamp>) -> Call {
@@ -211,8 +224,7 @@ impl Plan {
                 Cost::Ask(_) | Cost::Force(_)
                     if state.limit.algorithm() == Algorithm::Concurrency =>
                 {
-                    let act = PermitAct::Release(self.permit);
-                    calls.push(permits::at(vec![state.key.clone()], &state.limit, act, now));
+                    calls.push(permits::release(vec![state.key.clone()], self.permit, now));
                     continue;
                 }
                 Cost::Ask(units) | Cost::Force(units) => Cost::Refund(units),

@@ -45,6 +45,12 @@ pub struct RedisStats {
     pub breaker_openings: u64,
     /// Connections made.
     pub connections: u64,
+    /// Permits released in the background: nobody waited for their acquire any more, or an
+    /// earlier release failed.
+    pub deferred_releases: u64,
+    /// Those of them that were given up because too many waited: such a permit is held until
+    /// its lease ends.
+    pub deferred_releases_dropped: u64,
 }
 
 impl RedisStats {
@@ -73,6 +79,8 @@ pub(super) struct Tally {
     failed: [AtomicU64; 4],
     pub(super) breaker_openings: AtomicU64,
     pub(super) connections: AtomicU64,
+    pub(super) deferred_releases: AtomicU64,
+    pub(super) deferred_releases_dropped: AtomicU64,
     warnings: Mutex<BTreeSet<String>>,
     last_error: Mutex<Option<String>>,
 }
@@ -141,6 +149,8 @@ impl Tally {
             failed_refused,
             breaker_openings: read(&self.breaker_openings),
             connections: read(&self.connections),
+            deferred_releases: read(&self.deferred_releases),
+            deferred_releases_dropped: read(&self.deferred_releases_dropped),
         }
     }
 }

@@ -9,8 +9,10 @@
 //! - `connect.rs`: what works and what is refused; `outages.rs`: servers that go away;
 //! - `batches.rs`: callers that go together; `nodes.rs`: many stores, one limit;
 //! - `denials.rs`: what is answered from memory;
+//! - `abandoned.rs`: acquires that nobody waits for;
 //! - `sentinel.rs`, `cluster.rs`: failover, slots and their moves.
 
+mod abandoned;
 mod batches;
 mod client;
 mod cluster;

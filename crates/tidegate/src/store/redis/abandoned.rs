@@ -1,0 +1,290 @@
+//! Releases the permits of acquires that nobody waits for any more.
+//!
+//! An acquire that times out, or whose caller drops the future, may still be carried out: its
+//! permit would then stay held until the lease ends. This node chose the permit's id, so it can
+//! release the permit. The release must not overtake the acquire. Therefore it is requested
+//! where the reply arrives, not where the caller leaves:
+//!
+//! | the acquire | the permit |
+//! | --- | --- |
+//! | is dropped before it is sent, or refused | was not taken |
+//! | is answered after the caller has left | is released |
+//! | is not answered in time | is released later on the same connection, which keeps the order |
+//! | loses its connection | is released on the next connection |
+//!
+//! A release that fails is repeated until the lease of its permit has ended. Releases wait in
+//! one bounded queue, and one task sends them in groups through the lanes like any other call.
+//! After a failover they go to the server that has the key by then.
+
+use std::pin::Pin;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use redis::Value;
+use tidegate_core::PermitId;
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+
+use super::breaker::Rests;
+use super::lane::{Answer, Trouble};
+use super::stats::Tally;
+use super::{Inner, permits};
+use crate::Failure;
+
+/// Bound on queued releases: several times the calls that the lane of one server can have in
+/// flight.
+/// Names of states are bounded, so this is some 20 MB at most.
+const MAX_WAITING: usize = 65_536;
+/// Releases per group. Callers share the connection and must not wait for a long group.
+const MAX_TOGETHER: usize = 512;
+/// After this time a release without an answer is sent again. Lanes answer much earlier.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The queue of releases.
+#[derive(Clone, Debug)]
+pub(super) struct Abandoned {
+    queue: mpsc::Sender<Release>,
+    tally: Arc<Tally>,
+}
+
+/// A release that is still to be carried out.
+#[derive(Debug)]
+pub(super) struct Release {
+    state: Vec<u8>,
+    permit: PermitId,
+    /// When the lease has ended by itself.
+    until: Instant,
+}
+
+/// The states a permit is held in once its acquire was carried out.
+#[derive(Debug)]
+pub(super) struct Taking {
+    pub(super) states: Vec<Vec<u8>>,
+    pub(super) permit: PermitId,
+    pub(super) lease: Duration,
+    pub(super) abandoned: Abandoned,
+}
+
+impl Abandoned {
+    /// An empty queue, and the end that [`release_all`] reads.
+    pub(super) fn new(tally: Arc<Tally>) -> (Self, mpsc::Receiver<Release>) {
+        let (queue, waiting) = mpsc::channel(MAX_WAITING);
+        (Abandoned { queue, tally }, waiting)
+    }
+
+    fn add(&self, release: Release) {
+        if let Err(TrySendError::Full(_)) = self.queue.try_send(release) {
+            self.tally.deferred_releases_dropped.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+impl Taking {
+    /// Has the permit released, whether it is held or not.
+    pub(super) fn abandon(&self) {
+        let until = Instant::now() + self.lease;
+        Tally::add(&self.abandoned.tally.deferred_releases, self.states.len());
+        for state in &self.states {
+            self.abandoned.add(Release { state: state.clone(), permit: self.permit, until });
+        }
+    }
+}
+
+/// A release in progress: repeated in the background unless it is [done](Owed::done).
+#[derive(Debug)]
+pub(super) struct Owed(pub(super) Option<Taking>);
+
+impl Owed {
+    pub(super) fn done(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Owed {
+    fn drop(&mut self) {
+        if let Some(taking) = self.0.take() {
+            taking.abandon();
+        }
+    }
+}
+
+/// Sends releases until the store is dropped.
+pub(super) async fn release_all(store: Weak<Inner>, mut waiting: mpsc::Receiver<Release>) {
+    let mut rests = Rests::new();
+    let mut group = Vec::new();
+    while waiting.recv_many(&mut group, MAX_TOGETHER).await > 0 {
+        let Some(inner) = store.upgrade() else { return };
+        let mut releasing = JoinSet::new();
+        for release in group.drain(..) {
+            releasing.spawn(release.send(Arc::clone(&inner)));
+        }
+        let mut any_done = false;
+        while let Some(sent) = releasing.join_next().await {
+            match sent {
+                // To the end of the queue: keys of another server are not kept waiting.
+                Ok(Some(failed)) => inner.abandoned.add(failed),
+                _ => any_done = true,
+            }
+        }
+        drop(inner);
+        if any_done {
+            rests.reset();
+        } else {
+            tokio::time::sleep(rests.next(false)).await;
+        }
+    }
+}
+
+impl Release {
+    /// Sends it; returns it if it must be sent again.
+    async fn send(self, inner: Arc<Inner>) -> Option<Self> {
+        if Instant::now() >= self.until {
+            return None;
+        }
+        let call = permits::release(vec![self.state.clone()], self.permit, None);
+        match tokio::time::timeout(PATIENCE, inner.call(&call)).await {
+            Ok(Ok(Value::Int(_))) => None,
+            _ => Some(self),
+        }
+    }
+}
+
+/// What becomes of work.
+pub(super) type Replied = Result<Answer, Trouble>;
+
+/// The lane's end of a reply.
+#[derive(Debug)]
+pub(super) struct Reply {
+    sender: oneshot::Sender<Replied>,
+    taking: Option<Arc<Taking>>,
+}
+
+/// The caller's end of a reply.
+#[derive(Debug)]
+pub(super) struct Awaited {
+    receiver: oneshot::Receiver<Replied>,
+    taking: Option<Arc<Taking>>,
+}
+
+/// The two ends of a reply to work that takes permits, or to any other.
+pub(super) fn channel(taking: Option<Arc<Taking>>) -> (Reply, Awaited) {
+    let (sender, receiver) = oneshot::channel();
+    (Reply { sender, taking: taking.clone() }, Awaited { receiver, taking })
+}
+
+impl Reply {
+    /// Whether the caller has left.
+    pub(super) fn is_closed(&self) -> bool {
+        self.sender.is_closed()
+    }
+
+    /// Tells the caller; an error if it has left.
+    pub(super) fn send(self, replied: Replied) -> Result<(), Replied> {
+        let is_unknown = matches!(replied, Err(Trouble::Failed(Failure::TimedOut | Failure::Lost)));
+        let sent = self.sender.send(replied);
+        if let Some(taking) = self.taking
+            && (is_unknown || matches!(sent, Err(Ok(_))))
+        {
+            taking.abandon();
+        }
+        sent
+    }
+}
+
+impl Future for Awaited {
+    type Output = Result<Replied, oneshot::error::RecvError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let replied = ready!(Pin::new(&mut self.receiver).poll(context));
+        self.taking = None;
+        Poll::Ready(replied)
+    }
+}
+
+impl Drop for Awaited {
+    /// The lane notices that the caller has left, except where it has replied already.
+    fn drop(&mut self) {
+        if let Some(taking) = self.taking.take() {
+            self.receiver.close();
+            if let Ok(Ok(_)) = self.receiver.try_recv() {
+                taking.abandon();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taking() -> (Arc<Taking>, mpsc::Receiver<Release>, Arc<Tally>) {
+        let tally = Arc::new(Tally::default());
+        let (abandoned, waiting) = Abandoned::new(Arc::clone(&tally));
+        let lease = Duration::from_secs(60);
+        let states = vec![b"state".to_vec()];
+        let taking = Taking { states, permit: PermitId(7), lease, abandoned };
+        (Arc::new(taking), waiting, tally)
+    }
+
+    fn answered() -> Replied {
+        Ok(Answer::Value(Value::Nil))
+    }
+
+    fn failed(failure: Failure) -> Replied {
+        Err(Trouble::Failed(failure))
+    }
+
+    /// Whether a permit is released when the caller leaves before or after the reply.
+    #[test]
+    fn permits_are_released_where_they_may_be_held() {
+        let rows: [(fn() -> Replied, bool, bool); 6] = [
+            (answered, true, true),
+            (|| failed(Failure::TimedOut), true, true),
+            (|| failed(Failure::Lost), true, true),
+            (|| failed(Failure::Down), false, false),
+            (|| failed(Failure::Refused("no".into())), false, false),
+            (|| Err(Trouble::TryAgain), false, false),
+        ];
+        for (reply_with, left_before, left_after) in rows {
+            let (taking, mut waiting, _) = taking();
+            let (reply, awaited) = channel(Some(Arc::clone(&taking)));
+            drop(awaited);
+            drop(reply.send(reply_with()));
+            assert_eq!(waiting.try_recv().is_ok(), left_before, "{:?}", reply_with());
+            let (reply, awaited) = channel(Some(taking));
+            drop(reply.send(reply_with()));
+            drop(awaited);
+            assert_eq!(waiting.try_recv().is_ok(), left_after, "{:?}", reply_with());
+            assert!(waiting.try_recv().is_err(), "at most once");
+        }
+    }
+
+    #[test]
+    fn an_answer_that_is_read_and_work_that_is_not_sent_release_nothing() {
+        let (taking, mut waiting, _) = taking();
+        let (reply, mut awaited) = channel(Some(Arc::clone(&taking)));
+        assert!(reply.send(answered()).is_ok());
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        assert!(Pin::new(&mut awaited).poll(&mut context).is_ready());
+        drop(awaited);
+        let (reply, awaited) = channel(Some(taking));
+        drop(awaited);
+        assert!(reply.is_closed());
+        drop(reply);
+        assert!(waiting.try_recv().is_err());
+    }
+
+    #[test]
+    fn releases_beyond_the_bound_are_dropped_and_counted() {
+        let (taking, _waiting, tally) = taking();
+        for _ in 0..MAX_WAITING + 3 {
+            taking.abandon();
+        }
+        let stats = tally.read(true);
+        assert_eq!(stats.deferred_releases, MAX_WAITING as u64 + 3);
+        assert_eq!(stats.deferred_releases_dropped, 3);
+    }
+}
