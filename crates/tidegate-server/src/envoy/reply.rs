@@ -75,12 +75,14 @@ impl<'a> Reply<'a> {
         now: Timestamp,
     ) -> Result<Self, Refused> {
         let answer = &together.answer;
-        if !answer.allowed && answer.decided == Decided::FailedClosed {
+        if answer.is_store_failure() {
             let policy = answer.speaker().and_then(|line| line.policy).unwrap_or_default();
-            return Err(Refused::new(
-                Code::Unavailable,
-                format!("the store failed, and policy `{policy}` denies then (on_store_failure)"),
-            ));
+            let detail = match answer.decided {
+                Decided::FailedClosed => "denies then (on_store_failure)",
+                _ => "cannot admit this cost with this node's share of its limit",
+            };
+            let message = format!("the store failed, and policy `{policy}` {detail}");
+            return Err(Refused::new(Code::Unavailable, message));
         }
         let mut statuses = SmallVec::from_elem(Status::default(), descriptors);
         let mut waits = SmallVec::<[Option<u64>; 2]>::from_elem(None, descriptors);

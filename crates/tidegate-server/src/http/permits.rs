@@ -7,7 +7,7 @@ use http::header::{CONTENT_TYPE, HeaderValue, LOCATION};
 use http::{HeaderMap, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use tidegate::gate::{Answer, GateError, HeldPermit, Question};
-use tidegate::headers::{PROBLEM_JSON, Problem, render, write_problem_as};
+use tidegate::headers::{PROBLEM_JSON, render, write_problem_as};
 
 use super::answer::{self, ANSWER_BYTES};
 use super::leases::NotRenewed;
@@ -119,11 +119,7 @@ impl HttpFront {
     ) -> Answered {
         let mut body = String::with_capacity(384);
         let status = answer.show(|shown| {
-            let problem = match answer.decided {
-                tidegate::stats::Decided::FailedClosed => Problem::ReducedCapacity(shown),
-                _ if answer.no_room => Problem::NoRoom(shown),
-                _ => Problem::QuotaExceeded(shown),
-            };
+            let problem = answer.problem(shown);
             let status = match problem.status() {
                 own @ StatusCode::TOO_MANY_REQUESTS => status.unwrap_or(own),
                 // A failing store is nobody's quota: gateways must be able to tell.

@@ -156,24 +156,27 @@ impl Asked {
 #[inline]
 pub fn reply(what: What, answer: Result<Answer<'_>, GateError>, replies: &mut Replies<'_>) {
     match answer {
-        Ok(answer) if answer.allowed || answer.decided != Decided::FailedClosed => match what {
+        Ok(answer) if !answer.is_store_failure() => match what {
             What::Cell(form) => reply_cell(form, &answer, replies),
             What::Crab(form) => reply_crab(form, &answer, replies),
             What::Check | What::Peek | What::Reset => reply_check(&answer, replies),
         },
-        Ok(answer) => replies.error(failed_closed(&answer)),
+        Ok(answer) => replies.error(store_failed(&answer)),
         Err(error) => replies.error(Refusal::from(error)),
     }
 }
 
-/// A denial that says nothing about the key is no reply: the store failed.
+/// A denial because the store failed says nothing about the key, so it is an error.
 #[cold]
-fn failed_closed(answer: &Answer<'_>) -> Refusal {
-    match answer.speaker().and_then(|line| line.policy) {
-        Some(policy) => Refusal::store_failed(format_args!(
+fn store_failed(answer: &Answer<'_>) -> Refusal {
+    match (answer.speaker().and_then(|line| line.policy), answer.decided) {
+        (Some(policy), Decided::FailedClosed) => Refusal::store_failed(format_args!(
             "the store failed, and policy `{policy}` denies then: try again"
         )),
-        None => Refusal::store_failed("the store failed: try again"),
+        (Some(policy), _) => Refusal::store_failed(format_args!(
+            "the store failed, and this node's share of policy `{policy}` is below the cost: try again"
+        )),
+        (None, _) => Refusal::store_failed("the store failed: try again"),
     }
 }
 

@@ -5,16 +5,13 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tidegate_core::{Decision, Limit, ResetAfter, RetryAfter};
 
+use super::fallback::Outage;
 use super::own::OwnPolicy;
 use super::plan::Part;
-use crate::headers::{self, Shown};
+use crate::headers::{self, Problem, Shown};
 use crate::policy::Mode;
 use crate::stats::Decided;
 use crate::store::Told;
-
-/// When to ask again after a denial for want of the store: nobody knows when it is
-/// back, but by then it was tried several times.
-const FAILED_RETRY_US: u64 = 1_000_000;
 
 /// When to ask again after a denial because others wait: soon, they take turns.
 const IN_LINE_RETRY_US: u64 = 1_000;
@@ -49,13 +46,14 @@ pub struct Line<'a> {
     pub decision: Decision,
     /// How it was decided.
     pub decided: Decided,
+    /// Whether the whole limit allows the cost, but this node's share of it does not.
+    pub(super) beyond_share: bool,
 }
 
 impl<'a> Line<'a> {
     /// What is answered for a limit whose store failed, without asking anybody else.
-    pub(super) fn failed(part: &Part<'a>, limit: &'a Limit, allowed: bool) -> Self {
-        let retry_after =
-            if allowed { RetryAfter::Now } else { RetryAfter::Micros(FAILED_RETRY_US) };
+    pub(super) fn failed(part: &Part<'a>, limit: &'a Limit, allowed: bool, outage: Outage) -> Self {
+        let retry_after = if allowed { RetryAfter::Now } else { outage.retry_after() };
         let decision = Decision {
             allowed,
             limit: limit.count(),
@@ -85,6 +83,19 @@ impl<'a> Line<'a> {
     pub fn is_enforced(&self) -> bool {
         self.mode == Mode::Enforce
     }
+
+    /// The denial of a cost that the whole limit allows, but this node's share does not. It
+    /// passes when the store is back.
+    pub(super) fn beyond_share(self, outage: Outage) -> Self {
+        let decision = Decision { retry_after: outage.retry_after(), ..self.decision };
+        Line { decision, beyond_share: true, ..self }
+    }
+
+    /// Whether it denies because the store failed.
+    fn is_store_failure(&self) -> bool {
+        let failed = self.decided == Decided::FailedClosed || self.beyond_share;
+        failed && !self.decision.allowed
+    }
 }
 
 impl<'a> Answer<'a> {
@@ -99,7 +110,8 @@ impl<'a> Answer<'a> {
     /// The same, from what the store said.
     pub(crate) fn plain(policy: Option<&'a str>, limit: &'a Limit, told: Told) -> Self {
         let (decision, decided) = (told.decision, Decided::Exact);
-        let line = Line { policy, own: None, limit, mode: Mode::Enforce, decision, decided };
+        let (mode, beyond_share) = (Mode::Enforce, false);
+        let line = Line { policy, own: None, limit, mode, decision, decided, beyond_share };
         Answer { no_room: told.no_room, ..Answer::of_one(line) }
     }
 
@@ -143,6 +155,24 @@ impl<'a> Answer<'a> {
         match self.speaker() {
             Some(line) if !self.allowed => line.decision.retry_after,
             _ => RetryAfter::Now,
+        }
+    }
+
+    /// Whether it was denied because the store failed: a policy fails closed, or the cost
+    /// exceeds this node's share of a limit. Such a denial says nothing about the key, so it is
+    /// never a 429, also if another limit denies as well.
+    pub fn is_store_failure(&self) -> bool {
+        !self.allowed && self.lines.iter().any(|line| line.is_enforced() && line.is_store_failure())
+    }
+
+    /// The problem document of a denial.
+    pub fn problem<'s>(&self, shown: &'s Shown<'s>) -> Problem<'s> {
+        if self.is_store_failure() {
+            Problem::ReducedCapacity(shown)
+        } else if self.no_room {
+            Problem::NoRoom(shown)
+        } else {
+            Problem::QuotaExceeded(shown)
         }
     }
 

@@ -1,16 +1,19 @@
-//! What is answered when the store fails, and how this node prepares for it.
+//! Answers without the store, while it fails, and how this node prepares for it.
 //!
 //! Each policy says what it wants: to allow, to deny, or to decide here, with its
 //! limits divided by the number of nodes. For the last kind this node's memory is kept
 //! warm: whatever the store admits here is charged here too, so that an outage
-//! does not begin with everybody at zero.
+//! does not begin with everybody at zero. A cost that the whole limit allows, but this node's
+//! share does not, is denied because the store failed, not for ever.
 //!
 //! A denial charges nothing, here as anywhere, or what is left where a policy says
 //! `overflow: consume`. If one policy denies because the store failed, nothing is charged: what
 //! the others would have said is only looked at.
 
+use std::time::Duration;
+
 use smallvec::SmallVec;
-use tidegate_core::{Algorithm, Cost, Decision, Limit, PermitId};
+use tidegate_core::{Algorithm, Cost, Decision, Limit, PermitId, RetryAfter};
 
 use super::plan::Plan;
 use super::{Answer, Gate, GateError, Line};
@@ -20,6 +23,30 @@ use crate::{Acquired, Check, MAX_CHECKS, Overflow, Permit, Request, Verdict};
 
 /// The limits of a request, divided by the nodes: one per check.
 type Shares = SmallVec<[Limit; 4]>;
+
+/// When to ask again at the earliest after a denial because the store failed: by then it was
+/// tried several times.
+const MIN_RETRY: Duration = Duration::from_secs(1);
+
+/// The gate's knowledge of an outage of the store.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Outage {
+    /// How many nodes share the limits.
+    pub(super) nodes: u32,
+    /// How long until the store is tried again.
+    pub(super) next_attempt: Duration,
+}
+
+impl Outage {
+    /// A gate without a shared store.
+    pub(super) const MEMORY: Self = Outage { nodes: 1, next_attempt: Duration::ZERO };
+
+    /// When a denial because the store failed may be over.
+    pub(super) fn retry_after(self) -> RetryAfter {
+        let wait = self.next_attempt.max(MIN_RETRY);
+        RetryAfter::from_micros(u64::try_from(wait.as_micros()).unwrap_or(u64::MAX))
+    }
+}
 
 /// An answer without the store.
 pub(super) struct Alone<'a> {
@@ -47,11 +74,11 @@ impl Gate {
     pub(super) fn answer_alone<'a>(
         &self,
         plan: &Plan<'a>,
-        nodes: u32,
+        outage: Outage,
         asking: Asking<'_>,
     ) -> Result<Alone<'a>, GateError> {
         let all = plan.checks();
-        let shares = shares(&all, nodes);
+        let shares = shares(&all, outage.nodes);
         let checks = local(plan, &all, &shares);
         let denies = plan.each().any(|(part, _)| {
             part.on_store_failure == OnStoreFailure::Deny && part.mode == Mode::Enforce
@@ -71,13 +98,18 @@ impl Gate {
             (verdict.decisions, verdict.no_room, None)
         };
         let mut decisions = decisions.into_iter();
-        let lines = plan.each().map(|(part, limit)| match part.on_store_failure {
-            OnStoreFailure::Allow => Line::failed(part, limit, true),
-            OnStoreFailure::Deny => Line::failed(part, limit, false),
+        let each = plan.each().zip(&all);
+        let lines = each.map(|((part, limit), check)| match part.on_store_failure {
+            OnStoreFailure::Allow => Line::failed(part, limit, true, outage),
+            OnStoreFailure::Deny => Line::failed(part, limit, false, outage),
             OnStoreFailure::Local => match decisions.next() {
-                Some(decision) => part.line(limit, decision, Decided::Local),
+                Some(decision) => {
+                    let line = part.line(limit, decision, Decided::Local);
+                    let is_never = decision.retry_after == RetryAfter::Never;
+                    if is_never && fits(check, &all) { line.beyond_share(outage) } else { line }
+                }
                 // There is one for every local check.
-                None => Line::failed(part, limit, false),
+                None => Line::failed(part, limit, false, outage),
             },
         });
         let answer = Answer { no_room, ..Answer::of_lines(lines.collect()) };
@@ -144,7 +176,7 @@ fn consumes(check: &Check<'_>) -> bool {
 
 /// The limit nothing passes.
 pub(super) fn never() -> Option<Limit> {
-    Limit::new(0, std::time::Duration::from_millis(1), Algorithm::FixedWindow).ok()
+    Limit::new(0, Duration::from_millis(1), Algorithm::FixedWindow).ok()
 }
 
 /// Checks that are answered as they stand and charge nothing: one that never passes goes
@@ -181,6 +213,19 @@ pub(super) fn share(limit: &Limit, nodes: u32) -> Limit {
     });
     // A smaller count is never out of range.
     shared.unwrap_or(*limit)
+}
+
+/// Whether the whole limit of a check can ever admit the cost of a request.
+fn fits(check: &Check<'_>, all: &[Check<'_>]) -> bool {
+    let together = all.iter().filter(|other| {
+        let same = (other.limit.id(), other.observed) == (check.limit.id(), check.observed);
+        same && other.key == check.key
+    });
+    let units = together.fold(0_u64, |sum, other| match other.cost {
+        Cost::Ask(units) => sum.saturating_add(units),
+        Cost::Force(_) | Cost::Refund(_) => sum,
+    });
+    units.max(1) <= check.limit.capacity()
 }
 
 /// The checks that are decided here, under their shares.

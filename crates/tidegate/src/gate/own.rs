@@ -186,7 +186,7 @@ impl Gate {
         let Some(shared) = &self.shared else { return self.settle(own, charged, cost) };
         let mut plan = settling(own, charged, cost);
         if charged.locally {
-            self.answer_alone(&plan, shared.nodes(), Asking::CHECK)?;
+            self.answer_alone(&plan, shared.outage(), Asking::CHECK)?;
         } else {
             self.decide_shared(shared, &mut plan, None).await?;
         }

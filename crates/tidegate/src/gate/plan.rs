@@ -498,7 +498,8 @@ impl<'a> Part<'a> {
     /// What one of its limits has answered.
     #[inline]
     pub(super) fn line(&self, limit: &'a Limit, decision: Decision, decided: Decided) -> Line<'a> {
-        Line { policy: self.policy, own: self.own, limit, mode: self.mode, decision, decided }
+        let (policy, own, mode) = (self.policy, self.own, self.mode);
+        Line { policy, own, limit, mode, decision, decided, beyond_share: false }
     }
 }
 

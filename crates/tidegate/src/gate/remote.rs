@@ -73,7 +73,7 @@ impl Gate {
             Err(StoreError::Check(error)) => Err(error.into()),
             Err(StoreError::Failed(_)) => {
                 let asking = Asking { id, ..Asking::CHECK };
-                Ok(self.answer_alone(plan, shared.nodes(), asking)?.answer)
+                Ok(self.answer_alone(plan, shared.outage(), asking)?.answer)
             }
         }
     }
@@ -137,7 +137,8 @@ impl Gate {
     ) -> Result<(Answer<'a>, Option<HeldPermit>), GateError> {
         if plan.is_empty() {
             // Nothing to hold, and nothing to ask.
-            let Alone { answer, permit } = self.answer_alone(plan, 1, Asking::PERMIT)?;
+            let Alone { answer, permit } =
+                self.answer_alone(plan, shared.outage(), Asking::PERMIT)?;
             return Ok((answer, permit.map(HeldPermit::Here)));
         }
         let id = shared.store().new_permit();
@@ -152,7 +153,7 @@ impl Gate {
             Err(StoreError::Check(error)) => Err(error.into()),
             Err(StoreError::Failed(_)) => {
                 let Alone { answer, permit } =
-                    self.answer_alone(plan, shared.nodes(), Asking::PERMIT)?;
+                    self.answer_alone(plan, shared.outage(), Asking::PERMIT)?;
                 Ok((answer, permit.map(HeldPermit::Here)))
             }
         }

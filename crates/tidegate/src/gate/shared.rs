@@ -10,10 +10,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Poll;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tidegate_core::{Limit, PermitId};
 
+use super::fallback::Outage;
 use crate::stats::Stats;
 use crate::store::PermitAct;
 use crate::{Request, Store, StoreError, Verdict};
@@ -42,6 +43,11 @@ pub trait SharedStore: Send + Sync + 'static {
         limit: &'a Limit,
         act: PermitAct,
     ) -> Asked<'a, bool>;
+
+    /// How long until a store that is down is tried again; zero where that is not known.
+    fn next_attempt(&self) -> Duration {
+        Duration::ZERO
+    }
 }
 
 impl<S: Store> SharedStore for S {
@@ -65,6 +71,10 @@ impl<S: Store> SharedStore for S {
     ) -> Asked<'a, bool> {
         Box::pin(Store::with_permit(self, key, limit, act))
     }
+
+    fn next_attempt(&self) -> Duration {
+        Store::next_attempt(self)
+    }
 }
 
 /// The shared store of a gate, and what the gate needs beside it.
@@ -85,6 +95,11 @@ impl Shared {
 
     pub(super) fn nodes(&self) -> u32 {
         self.nodes.load(Ordering::Relaxed)
+    }
+
+    /// The outage, if the store fails now.
+    pub(super) fn outage(&self) -> Outage {
+        Outage { nodes: self.nodes(), next_attempt: self.store.next_attempt() }
     }
 
     pub(super) fn set_nodes(&self, nodes: u32) {

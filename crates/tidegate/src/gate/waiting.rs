@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use tidegate_core::{RetryAfter, Timestamp};
 
-use super::fallback::Asking;
+use super::fallback::{Asking, Outage};
 use super::held::HeldPermit;
 use super::plan::Plan;
+use super::shared::Shared;
 use super::turns::{Place, sleep};
 use super::{Answer, Gate, GateError};
 use crate::asker::Asker;
-use crate::stats::Decided;
 use crate::{Clock, Verdict};
 
 impl Gate {
@@ -104,8 +104,8 @@ impl Gate {
             (Some(answer), _) => Ok(answer),
             // Where the store fails there is no line to stand in.
             (None, shared) => {
-                let nodes = shared.as_ref().map_or(1, |shared| shared.nodes());
-                Ok(self.answer_alone(plan, nodes, Asking::CHECK)?.answer)
+                let outage = shared.as_ref().map_or(Outage::MEMORY, Shared::outage);
+                Ok(self.answer_alone(plan, outage, Asking::CHECK)?.answer)
             }
         }
     }
@@ -125,5 +125,5 @@ impl Gate {
 fn passes_by(plan: &Plan<'_>, answer: &Answer<'_>, clock: &Clock, until: Timestamp) -> bool {
     let left_us = until.as_micros().saturating_sub(clock.now().as_micros());
     let wait_us = plan.retry_after(answer).as_micros();
-    answer.decided != Decided::FailedClosed && wait_us.is_some_and(|us| us <= left_us)
+    !answer.is_store_failure() && wait_us.is_some_and(|us| us <= left_us)
 }

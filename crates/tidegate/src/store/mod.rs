@@ -6,6 +6,7 @@ pub mod redis;
 
 use std::fmt;
 use std::future::Future;
+use std::time::Duration;
 
 use tidegate_core::{Limit, PermitId};
 
@@ -92,6 +93,11 @@ pub trait Store: Send + Sync + 'static {
         limit: &Limit,
         act: PermitAct,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
+
+    /// How long until a store that is down is tried again; zero where that is not known.
+    fn next_attempt(&self) -> Duration {
+        Duration::ZERO
+    }
 }
 
 /// What to do with a permit.

@@ -7,10 +7,9 @@ use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use http::{HeaderMap, Response, StatusCode};
 
 use super::head::Head;
+use crate::Timestamp;
 use crate::gate::{Answer, GateError};
 use crate::headers::{Forms, PROBLEM_JSON, Problem, Shown, render, write_problem};
-use crate::stats::Decided;
-use crate::{RetryAfter, Timestamp};
 
 static GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 static GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
@@ -54,9 +53,9 @@ impl<'a, 'g> Denied<'a, 'g> {
         self.answer
     }
 
-    /// 429; or 503 where the store failed and a policy denies meanwhile.
+    /// 429; or 503 if it was denied because the store failed.
     pub fn status(&self) -> StatusCode {
-        self.answer.show(|shown| problem(self.answer, shown).status())
+        self.answer.show(|shown| self.answer.problem(shown).status())
     }
 
     /// The header fields a response should carry: Retry-After, and those of the layer's forms.
@@ -80,7 +79,7 @@ impl<'a, 'g> Denied<'a, 'g> {
     fn problem(&self) -> Response<Bytes> {
         let mut body = String::with_capacity(512);
         let status = self.answer.show(|shown| {
-            let problem = problem(self.answer, shown);
+            let problem = self.answer.problem(shown);
             write_problem(&problem, &mut body);
             problem.status()
         });
@@ -129,14 +128,6 @@ fn document(status: StatusCode, body: String) -> Response<Bytes> {
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
     response
-}
-
-fn problem<'a>(answer: &Answer<'_>, shown: &'a Shown<'a>) -> Problem<'a> {
-    match answer.speaker().map(|line| line.decided) {
-        Some(Decided::FailedClosed) => Problem::ReducedCapacity(shown),
-        _ if answer.no_room => Problem::NoRoom(shown),
-        _ => Problem::QuotaExceeded(shown),
-    }
 }
 
 /// The content type of a gRPC call: the answer has the same.

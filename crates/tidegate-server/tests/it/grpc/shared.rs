@@ -41,6 +41,15 @@ fn policies_answer_as_they_say_while_the_store_is_away() {
     let message = "the store failed, and policy `closed` denies then (on_store_failure)";
     let refused = json!({ "code": "UNAVAILABLE", "message": message });
     assert_eq!(asker.limit(&about("edge", &[("closed", "a")])), refused);
+    // Three of six: more than this node's two, but not more than the limit.
+    let mut costly = about("edge", &[("here", "c")]);
+    costly["hits_addend"] = json!(3);
+    let message = "the store failed, and policy `here` cannot admit this cost with this node's \
+        share of its limit";
+    let beyond = json!({ "code": "UNAVAILABLE", "message": message });
+    assert_eq!(asker.limit(&costly), beyond);
+    costly["hits_addend"] = json!(7);
+    assert_eq!(asker.code(&costly), "OVER_LIMIT");
     // Any denial wins, and nothing is charged by it.
     let both = json!({ "domain": "edge", "descriptors": [
         descriptor(&[("here", "b")]), descriptor(&[("closed", "b")]) ] });

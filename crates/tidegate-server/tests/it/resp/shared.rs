@@ -103,12 +103,21 @@ fn a_store_that_fails_is_an_error_and_no_denial() {
         "TG.CHECK login z\r\n",
         "*7\r\n:1\r\n:1\r\n:0\r\n:0\r\n:3600000\r\n$5\r\nlogin\r\n$5\r\nlocal\r\n",
     );
+    // More than that half, but not more than the limit.
+    caller.asks(
+        "TG.CHECK login w COST 2\r\n",
+        "-STOREDOWN the store failed, and this node's share of policy `login` is below the cost: try again\r\n",
+    );
+    caller.asks(
+        "TG.CHECK login w COST 3\r\n",
+        "*7\r\n:0\r\n:1\r\n:1\r\n$-1\r\n:0\r\n$5\r\nlogin\r\n$5\r\nlocal\r\n",
+    );
     caller.asks("CL.THROTTLE z 3 30 60\r\n", "*5\r\n:0\r\n:4\r\n:1\r\n:-1\r\n:4\r\n");
     caller.asks("TG.PEEK login z\r\n", "-STOREDOWN ");
     let mut caller = Caller::connect(node.resp());
     caller.asks("TG.RESET login z\r\n", "-STOREDOWN ");
     let count = |code| node.metric(&format!("tidegate_resp_requests_total{{code=\"{code}\"}}"));
-    assert_eq!((count("OK"), count("STOREDOWN")), (Some(4), Some(3)));
+    assert_eq!((count("OK"), count("STOREDOWN")), (Some(5), Some(4)));
     redis.restart();
     wait_for(|| {
         let mut caller = Caller::connect(node.resp());

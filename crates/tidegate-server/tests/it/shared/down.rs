@@ -18,7 +18,7 @@ fn it_starts_says_so_and_is_ready() {
     let first = server.printed.lines().next().expect("a line");
     let version = env!("CARGO_PKG_VERSION");
     let expected = format!(
-        "tidegate {version}: redis://127.0.0.1:1 store (not reachable yet), 6 policies from "
+        "tidegate {version}: redis://127.0.0.1:1 store (not reachable yet), 7 policies from "
     );
     assert!(first.starts_with(&expected), "{first}");
     assert_eq!(server.admin_get("/readyz").status, 200);
@@ -103,6 +103,26 @@ fn gateways_are_told_a_failure_from_a_denial() {
     let target = [("x-original-uri", "/closed")];
     let reply = server.ask("GET", "/v1/forward-auth?from=original&deny_status=403", &target, "");
     assert_eq!((reply.status, &reply.json()["status"]), (503, &json!(503)));
+}
+
+/// A cost that the whole limit allows, but this node's share does not: 429 "can never pass" before.
+#[test]
+fn a_cost_beyond_the_share_is_a_failure_not_a_denial() {
+    let server = serve("share");
+    let reply = server.ask("GET", "/v1/forward-auth/costly", &[], "");
+    assert_eq!((reply.status, reply.json()["type"].as_str()), (503, Some(REDUCED)));
+    let seconds: u64 = reply.header("retry-after").expect("a time").parse().expect("seconds");
+    // Not before the store is tried again, which takes a few seconds at most.
+    assert!((1..=10).contains(&seconds), "{seconds}");
+    let retry_after = |cost: u64| {
+        let answer = server.check(&format!(r#"{{"policy":"here","key":"c","cost":{cost}}}"#));
+        assert_eq!(answer.status, 200);
+        let answer = answer.json();
+        assert_eq!((&answer["allowed"], &answer["decided"]), (&json!(false), &json!("local")));
+        answer["retry_after_ms"].as_u64()
+    };
+    assert!(retry_after(4).is_some_and(|ms| ms >= 1000));
+    assert_eq!(retry_after(10), None, "more than the limit itself");
 }
 
 #[test]

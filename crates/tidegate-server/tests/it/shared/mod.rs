@@ -39,6 +39,11 @@ policies:
     key: "{client_ip}"
     limits: ["6 concurrent lease 30s"]
     on_store_failure: deny
+  - name: costly
+    match: { path: /costly }
+    key: "{client_ip}"
+    limits: ["9 per 1h sliding-log"]
+    cost: 4
   - name: slow
     match: { path: /slow }
     key: "{client_ip}"

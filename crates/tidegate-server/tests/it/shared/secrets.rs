@@ -87,7 +87,7 @@ fn looking_at_a_config_shows_where_but_not_how() {
     let path = files.write("good.yaml", format!("store: {url}\nnodes: 4\n{POLICIES}"));
     let checked = tidegate(&["config", "check", &path]).succeeded().stdout;
     let place = "counts in redis-cluster://a.example:7000,b.example for 4 nodes";
-    assert_eq!(checked, format!("{path} is fine: 6 policies, 6 limits, 0 overrides, {place}\n"));
+    assert_eq!(checked, format!("{path} is fine: 7 policies, 7 limits, 0 overrides, {place}\n"));
     let explained = tidegate(&["explain", "--config", &path, "--path", "/slow"]).succeeded().stdout;
     let first = format!("{place}; what is decided locally has its limits divided by 4\n\n");
     assert!(explained.starts_with(&first), "{explained}");

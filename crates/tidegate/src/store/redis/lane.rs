@@ -236,8 +236,10 @@ impl Runner {
                 }
                 Some(Err(error)) => self.note(error),
             };
+            let next_attempt = Instant::now() + rests.next(refused);
+            self.tally.set_next_attempt(next_attempt);
             self.fail_queued();
-            if self.or_dropped(tokio::time::sleep(rests.next(refused))).await.is_none() {
+            if self.or_dropped(tokio::time::sleep_until(next_attempt.into())).await.is_none() {
                 return;
             }
         }

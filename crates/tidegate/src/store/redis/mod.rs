@@ -219,6 +219,10 @@ impl Store for RedisStore {
         owed.done();
         Ok(held)
     }
+
+    fn next_attempt(&self) -> Duration {
+        self.inner.tally.next_attempt().saturating_duration_since(Instant::now())
+    }
 }
 
 impl Inner {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::{Failure, StoreError};
 
@@ -83,6 +83,8 @@ pub(super) struct Tally {
     pub(super) deferred_releases_dropped: AtomicU64,
     warnings: Mutex<BTreeSet<String>>,
     last_error: Mutex<Option<String>>,
+    /// When a server that is down is next tried; in the past once that has happened.
+    next_attempt: Mutex<Option<Instant>>,
 }
 
 impl Tally {
@@ -127,6 +129,15 @@ impl Tally {
 
     pub(super) fn last_error(&self) -> Option<String> {
         self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn set_next_attempt(&self, at: Instant) {
+        *self.next_attempt.lock().unwrap_or_else(PoisonError::into_inner) = Some(at);
+    }
+
+    pub(super) fn next_attempt(&self) -> Instant {
+        let next = *self.next_attempt.lock().unwrap_or_else(PoisonError::into_inner);
+        next.unwrap_or_else(Instant::now)
     }
 
     pub(super) fn read(&self, up: bool) -> RedisStats {

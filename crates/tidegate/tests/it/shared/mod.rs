@@ -219,6 +219,59 @@ fn a_share_is_rounded_down_but_not_to_nothing() {
     assert_eq!(allowed("bucket", 0), Ok((6, 3)));
 }
 
+/// A cost that the whole limit allows, but this node's share does not, used to be denied for
+/// ever.
+#[test]
+fn a_cost_beyond_the_share_passes_when_the_store_is_back() {
+    let world = World::new();
+    world.set_mood(Mood::Down);
+    // Three of nine, a burst of two of six: (policy, cost, when it passes, whose fault).
+    let rows = [
+        ("here", 3, RetryAfter::Now, false),
+        ("here", 4, RetryAfter::Micros(1_000_000), true),
+        ("here", 9, RetryAfter::Micros(1_000_000), true),
+        ("here", 10, RetryAfter::Never, false),
+        ("bucket", 3, RetryAfter::Micros(1_000_000), true),
+        ("bucket", 7, RetryAfter::Never, false),
+        ("small", 1, RetryAfter::Never, false),
+    ];
+    for (policy, cost, retry_after, is_failure) in rows {
+        let question = costing(under(policy, "alice"), Cost::Ask(cost));
+        let seen = world.ask(0, &question, |answer| {
+            assert_eq!(answer.decided, Decided::Local);
+            (answer.retry_after(), answer.is_store_failure())
+        });
+        assert_eq!(seen, Ok((retry_after, is_failure)), "{cost} of {policy}");
+    }
+    // Used up here is an ordinary denial.
+    let used_up = world.ask(0, &under("here", "alice"), |answer| answer.is_store_failure());
+    assert_eq!(used_up, Ok(false));
+    let waits = |policy| {
+        let gate = &world.nodes[0];
+        let rules = gate.rules_owned();
+        let question = costing(under(policy, "bob"), Cost::Ask(4));
+        let waited = gate.wait(&rules, &question, Duration::from_secs(3600));
+        block_on(waited).map(|answer| (answer.allowed, answer.is_store_failure()))
+    };
+    assert_eq!(waits("here"), Ok((false, true)), "nobody waits for a store that fails");
+    world.set_mood(Mood::Well);
+    assert!(world.read(0, &costing(under("here", "bob"), Cost::Ask(9))).0);
+}
+
+/// Two checks of one count are one cost.
+#[test]
+fn costs_of_one_count_are_added_up_before_they_are_held_against_the_limit() {
+    let world = World::new();
+    world.set_mood(Mood::Down);
+    let gate = &world.nodes[0];
+    let rules = gate.rules_owned();
+    for (cost, is_failure) in [(4, true), (5, false)] {
+        let one = costing(under("here", "alice"), Cost::Ask(cost));
+        let together = block_on(gate.check_together_async(&rules, &[one, one])).expect("an answer");
+        assert_eq!(together.answer.is_store_failure(), is_failure, "twice {cost} of nine");
+    }
+}
+
 #[test]
 fn any_denial_wins_and_nothing_is_charged() {
     let world = World::new();

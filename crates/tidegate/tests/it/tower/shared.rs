@@ -83,6 +83,46 @@ async fn a_store_that_failed_is_no_429() {
     );
 }
 
+async fn reduced(world: &World, request: http::Request<()>) -> (u16, Option<String>, bool) {
+    let response = world.call(request).await.expect("the service works");
+    let retry_after = response.headers().get("retry-after");
+    let retry_after = retry_after.map(|value| value.to_str().expect("text").to_owned());
+    let status = response.status().as_u16();
+    let body = http_body_util::BodyExt::collect(response.into_body()).await.expect("a body");
+    let body = String::from_utf8(body.to_bytes().to_vec()).expect("text");
+    (status, retry_after, body.contains("#temporary-reduced-capacity\""))
+}
+
+/// Whoever fails closed made it 429 here, and 503 over HTTP, where another limit was used up.
+#[tokio::test]
+async fn a_policy_that_fails_closed_beside_a_denial_is_no_429() {
+    let build = |builder: Builder| {
+        let closed = rule("closed", &["4 per 1m"]).on_store_failure(OnStoreFailure::Deny);
+        builder
+            .rule(rule("here", &["2 per 1m sliding-log"]))
+            .rule(closed.when(|head| head.uri().path() == "/both"))
+    };
+    let ([node, _], store) = nodes_with(build);
+    store.set_mood(Mood::Down);
+    assert_eq!(status(&node, from(ALICE, "/")).await, 200);
+    assert_eq!(status(&node, from(ALICE, "/")).await, 429);
+    assert_eq!(reduced(&node, from(ALICE, "/both")).await, (503, Some("60".into()), true));
+}
+
+/// A cost above this node's share, but not above the limit, used to be denied for ever.
+#[tokio::test]
+async fn a_cost_beyond_the_share_is_no_429() {
+    let cost = |head: &tidegate::tower::Head<'_>| if head.uri().path() == "/five" { 5 } else { 3 };
+    let ([node, _], store) = nodes(|| rule("api", &["4 per 1m"]).cost(cost));
+    store.set_mood(Mood::Down);
+    assert_eq!(reduced(&node, from(ALICE, "/")).await, (503, Some("1".into()), true));
+    assert_eq!(reduced(&node, from(ALICE, "/five")).await, (429, None, false), "never");
+    let call = with(from(ALICE, "/"), "content-type", "application/grpc");
+    let response = node.call(call).await.expect("the service works");
+    assert_eq!(response.headers()["grpc-status"], "14");
+    assert_eq!(response.headers()["grpc-retry-pushback-ms"], "1000");
+}
+
 /// Lets the background do its work, of which every step takes a turn.
 async fn a_while() {
     for _ in 0..20 {
