@@ -1,10 +1,9 @@
-//! Answers without the store, while it fails, and how this node prepares for it.
+//! Answers without the store, while it fails.
 //!
 //! Each policy says what it wants: to allow, to deny, or to decide here, with its
 //! limits divided by the number of nodes. For the last kind this node's memory is kept
-//! warm: whatever the store admits here is charged here too, so that an outage
-//! does not begin with everybody at zero. A cost that the whole limit allows, but this node's
-//! share does not, is denied because the store failed, not for ever.
+//! warm (`warm.rs`). A cost that the whole limit allows, but this node's share does not, is
+//! denied because the store failed, not for ever.
 //!
 //! A denial charges nothing, here as anywhere, or what is left where a policy says
 //! `overflow: consume`. If one policy denies because the store failed, nothing is charged: what
@@ -13,13 +12,13 @@
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use tidegate_core::{Algorithm, Cost, Decision, Limit, PermitId, RetryAfter};
+use tidegate_core::{Algorithm, Cost, Decision, Limit, RetryAfter};
 
 use super::plan::Plan;
 use super::{Answer, Gate, GateError, Line};
 use crate::policy::{Mode, OnStoreFailure};
 use crate::stats::Decided;
-use crate::{Acquired, Check, MAX_CHECKS, Overflow, Permit, Request, Verdict};
+use crate::{Acquired, Check, MAX_CHECKS, Overflow, Permit, Request};
 
 /// The limits of a request, divided by the nodes: one per check.
 type Shares = SmallVec<[Limit; 4]>;
@@ -116,41 +115,6 @@ impl Gate {
         Ok(Alone { answer, permit })
     }
 
-    /// Charges here what the store has admitted, where policies want to decide here
-    /// should it fail.
-    pub(super) fn keep_warm(
-        &self,
-        plan: &Plan<'_>,
-        verdict: &Verdict,
-        nodes: u32,
-        permit: Option<PermitId>,
-    ) {
-        if !verdict.allowed && !verdict.consumed {
-            return;
-        }
-        let all = plan.checks();
-        let shares = shares(&all, nodes);
-        let lines = plan.each().zip(&all).zip(shares.iter().zip(&verdict.decisions));
-        let charges = lines.filter_map(|(((part, _), check), (limit, decision))| {
-            let local = part.on_store_failure == OnStoreFailure::Local;
-            let check = Check { limit, ..*check };
-            match verdict.allowed {
-                true => left_behind(&check).filter(|_| local && decision.allowed),
-                false => Some(check).filter(|check| local && consumes(check)),
-            }
-        });
-        let never = never();
-        let mut charges: SmallVec<[Check<'_>; 4]> = charges.collect();
-        if let (false, Some(never), Some(first)) = (verdict.allowed, &never, charges.first()) {
-            // Denied here as well, so that each share is charged as the store's limit was.
-            charges.insert(0, Check::new(first.key, never, 1));
-        }
-        if !charges.is_empty() {
-            // What makes no sense here made none to the store.
-            let _ = self.limiter.decide(&Request { permit, ..Request::new(&charges) });
-        }
-    }
-
     /// What checks would be answered here, without charging any.
     pub(super) fn look_here(
         &self,
@@ -170,7 +134,7 @@ impl Gate {
 }
 
 /// Whether a denial charges this check what is left.
-fn consumes(check: &Check<'_>) -> bool {
+pub(super) fn consumes(check: &Check<'_>) -> bool {
     check.overflow == Overflow::Consume && !check.observed
 }
 
@@ -197,7 +161,7 @@ pub(super) fn looking<'c>(
     }
 }
 
-fn shares(checks: &[Check<'_>], nodes: u32) -> Shares {
+pub(super) fn shares(checks: &[Check<'_>], nodes: u32) -> Shares {
     checks.iter().map(|check| share(check.limit, nodes)).collect()
 }
 
@@ -229,7 +193,7 @@ fn fits(check: &Check<'_>, all: &[Check<'_>]) -> bool {
 }
 
 /// The checks that are decided here, under their shares.
-fn local<'s>(
+pub(super) fn local<'s>(
     plan: &Plan<'_>,
     checks: &[Check<'s>],
     shares: &'s [Limit],
@@ -237,17 +201,4 @@ fn local<'s>(
     let each = plan.each().zip(checks.iter().zip(shares));
     let local = each.filter(|((part, _), _)| part.on_store_failure == OnStoreFailure::Local);
     local.map(|(_, (check, limit))| Check { limit, ..*check }).collect()
-}
-
-/// What an admitted check leaves behind. It was admitted, so it counts, also beyond this
-/// node's share. But a bucket never forgets a debt before it is paid, and where this
-/// node has more than its share of the traffic that would be never: so a bucket is charged
-/// only what it holds, each on its own, as what is only observed.
-fn left_behind<'c>(check: &Check<'c>) -> Option<Check<'c>> {
-    match check.cost {
-        Cost::Ask(0) => None,
-        Cost::Ask(_) if check.limit.algorithm() == Algorithm::TokenBucket => Some(check.observed()),
-        Cost::Ask(units) => Some(Check { cost: Cost::Force(units), ..*check }),
-        Cost::Force(_) | Cost::Refund(_) => Some(*check),
-    }
 }

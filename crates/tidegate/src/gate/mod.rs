@@ -42,6 +42,7 @@ mod shared;
 mod together;
 mod turns;
 mod waiting;
+mod warm;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -65,9 +65,10 @@ impl Gate {
         let checks = plan.checks();
         let deny_cache = plan.caches_denials();
         let request = Request { id, deny_cache, ..Request::new(&checks) };
+        let warm = self.warm(plan, shared.nodes(), (id, None));
         match shared.decide(&self.stats, &request).await {
             Ok(verdict) => {
-                self.keep_warm(plan, &verdict, shared.nodes(), None);
+                self.keep_warm(plan, &verdict, &warm);
                 Ok(plan.answer(&verdict))
             }
             Err(StoreError::Check(error)) => Err(error.into()),
@@ -144,9 +145,10 @@ impl Gate {
         let id = shared.store().new_permit();
         let checks = plan.checks();
         let request = Request { permit: Some(id), ..Request::new(&checks) };
+        let warm = self.warm(plan, shared.nodes(), (None, Some(id)));
         match shared.decide(&self.stats, &request).await {
             Ok(verdict) => {
-                self.keep_warm(plan, &verdict, shared.nodes(), Some(id));
+                self.keep_warm(plan, &verdict, &warm);
                 let permit = verdict.allowed.then(|| SharedPermit::new(plan, id, &verdict, lease));
                 Ok((plan.answer(&verdict), permit.map(HeldPermit::Shared)))
             }

@@ -7,9 +7,9 @@ use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use http::{HeaderMap, Response, StatusCode};
 
 use super::head::Head;
-use crate::Timestamp;
 use crate::gate::{Answer, GateError};
 use crate::headers::{Forms, PROBLEM_JSON, Problem, Shown, render, write_problem};
+use crate::{RetryAfter, Timestamp};
 
 static GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 static GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");

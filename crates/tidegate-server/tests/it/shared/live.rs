@@ -228,6 +228,39 @@ fn clients_that_hang_up_leave_no_permit_behind() {
     wait_for(|| (held() == 0).then_some(()));
 }
 
+/// What went on through the other node is known here with the next answer for the key.
+#[test]
+fn memory_that_is_kept_for_an_outage_follows_the_store() {
+    let mut redis = Redis::start();
+    let nodes = nodes("warm", &redis);
+    until(&nodes, "exact");
+    for _ in 0..3 {
+        check(&nodes[0], "here", "alice");
+        nodes[0].check(r#"{"policy":"here","key":"bob","id":"order-1"}"#);
+    }
+    let paths = [take(&nodes[0]), take(&nodes[0])].map(|reply| path_of(&reply));
+    let mut client = Client::connect(nodes[1].admin());
+    client.send(&request("DELETE", "/admin/v1/policies/here/keys/alice", &[], ""));
+    assert_eq!(client.reply("DELETE").json()["reset"], true);
+    for path in &paths {
+        assert_eq!(nodes[1].ask("DELETE", path, &[], "").status, 204);
+    }
+    assert_eq!(check(&nodes[0], "here", "alice"), json!([true, "exact", 8]));
+    path_of(&take(&nodes[0]));
+    redis.kill();
+    until(&nodes, "local");
+    // Of this node's three one is used, of its two places one is taken.
+    assert_eq!(check(&nodes[0], "here", "alice"), json!([true, "local", 1]));
+    assert_eq!((take(&nodes[0]).status, take(&nodes[0]).status), (201, 429));
+    // Charged once, and admitted again.
+    for left in [1, 0] {
+        assert_eq!(check(&nodes[0], "here", "bob"), json!([true, "local", left]));
+    }
+    let again = nodes[0].check(r#"{"policy":"here","key":"bob","id":"order-1"}"#).json();
+    assert_eq!((&again["allowed"], &again["decided"]), (&json!(true), &json!("local")));
+    assert_eq!(check(&nodes[0], "here", "bob"), json!([false, "local", 0]));
+}
+
 #[test]
 fn operators_look_at_and_reset_what_nodes_share() {
     let redis = Redis::start();

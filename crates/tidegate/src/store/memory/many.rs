@@ -81,12 +81,40 @@ impl MemoryStore {
         let Some(id) = request.id else {
             return Ok(self.decide_plans(request, &mut plans, &members, at));
         };
+        let named = self.name_with_window(&plans, id);
+        self.once(named, at, || self.decide_plans(request, &mut plans, &members, at))
+    }
+
+    /// The remembered answer to a request under an id, or that of `decide`, which is remembered
+    /// if it is admitted.
+    #[cfg(feature = "policies")]
+    pub(crate) fn decide_once(
+        &self,
+        request: &Request<'_>,
+        decide: impl FnOnce() -> Verdict,
+    ) -> Result<Verdict, CheckError> {
+        let (plans, _) = self.plan(request.checks, request.permit.is_some())?;
+        match request.id {
+            Some(id) => self.once(self.name_with_window(&plans, id), None, decide),
+            None => Ok(decide()),
+        }
+    }
+
+    /// What `name_request` returns, and how long it is remembered.
+    fn name_with_window(&self, plans: &[Plan<'_>], id: &[u8]) -> (u64, Few<Cost>, u64) {
         let window_us = plans.iter().map(|plan| plan.check.limit.window_us()).max().unwrap_or(0);
-        let (named, costs) = self.name_request(&plans, id);
+        let (named, costs) = self.name_request(plans, id);
+        (named, costs, window_us)
+    }
+
+    fn once(
+        &self,
+        (named, costs, window_us): (u64, Few<Cost>, u64),
+        at: Option<Timestamp>,
+        decide: impl FnOnce() -> Verdict,
+    ) -> Result<Verdict, CheckError> {
         let (verdict, forgotten) =
-            self.ids.once(named, &costs, window_us, &self.clock, at, || {
-                self.decide_plans(request, &mut plans, &members, at)
-            })?;
+            self.ids.once(named, &costs, window_us, &self.clock, at, decide)?;
         self.tally.forgotten_ids.fetch_add(u64::from(forgotten), Relaxed);
         Ok(verdict)
     }

@@ -1,9 +1,11 @@
 //! The gate over a store that nodes share and that fails when told to; `permits.rs` and
-//! `waiting.rs` have what is held and what is waited for.
+//! `waiting.rs` have what is held and what is waited for, `warm.rs` what a node remembers for
+//! an outage.
 
 mod permits;
 mod together;
 mod waiting;
+mod warm;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,0 +1,198 @@
+//! This node's memory while the store answers: prepared for the moment it fails.
+//!
+//! Policies that decide here when the store fails (`local`) must not begin an outage with
+//! empty counts. So what the store charges on this node is charged here too, by these rules:
+//!
+//! - **A request with an id is charged once.** The id is remembered here with the charge: a
+//!   replay charges nothing, and a retry during the outage is admitted again.
+//! - **The store is right.** What this node has counted is part of what the store has counted.
+//!   If an answer of the store says that a key has used less, something was given back through
+//!   another node: a permit was released, or the key was reset. The difference is refunded
+//!   here. What was counted here is read before the store is asked, so that requests in flight
+//!   at the same time do not look like a difference.
+//! - **What a denial consumed** (`overflow: consume`) is taken from this node's share.
+//!
+//! A key is corrected with the next answer for it. Until then, and where other nodes have used
+//! as much since, it stays counted here; it expires as usual. An answer to a request with an id
+//! may be a replay, whose numbers are old: it corrects nothing.
+//!
+//! Counts are kept under the whole limit and divided by the nodes when they are needed. A
+//! bucket is kept as this node's share: how fast it drains is part of its state.
+
+use smallvec::SmallVec;
+use tidegate_core::{Algorithm, Cost, Decision, Limit, PermitId, RetryAfter};
+
+use super::Gate;
+use super::fallback::{consumes, local, never, share, shares};
+use super::plan::Plan;
+use crate::policy::OnStoreFailure;
+use crate::{Check, Request, Verdict};
+
+/// What this node has counted for a request, before the store is asked.
+pub(super) struct Warm<'i> {
+    nodes: u32,
+    id: Option<&'i [u8]>,
+    permit: Option<PermitId>,
+    /// The limits counts are kept under, one per check.
+    limits: SmallVec<[Limit; 4]>,
+    /// Units counted here, one per check; 0 where that does not matter.
+    counted: SmallVec<[u64; 4]>,
+}
+
+impl Gate {
+    /// Reads what this node has counted for a request.
+    pub(super) fn warm<'i>(
+        &self,
+        plan: &Plan<'_>,
+        nodes: u32,
+        (id, permit): (Option<&'i [u8]>, Option<PermitId>),
+    ) -> Warm<'i> {
+        let all = plan.checks();
+        let limits: SmallVec<[Limit; 4]> =
+            all.iter().map(|check| kept_under(check.limit, nodes)).collect();
+        let mut counted = SmallVec::from_elem(0, all.len());
+        if id.is_none() && plan.charges() {
+            let places: SmallVec<[usize; 4]> = is_local(plan).collect();
+            let peek = |&at: &usize| Check { limit: &limits[at], cost: Cost::PEEK, ..all[at] };
+            let peeks: Checks<'_> = places.iter().map(peek).collect();
+            let peeked = self.limiter.decide(&Request { permit, ..Request::new(&peeks) });
+            // A key without room is counted together with others: its number is not its own.
+            let peeked = peeked.ok().filter(|peeked| !peeked.overflowed);
+            for (&at, decision) in places.iter().zip(peeked.iter().flat_map(|p| &p.decisions)) {
+                counted[at] = used(&limits[at], decision);
+            }
+        }
+        Warm { nodes, id, permit, limits, counted }
+    }
+
+    /// Charges here what the store has charged, where policies decide here if it fails.
+    pub(super) fn keep_warm(&self, plan: &Plan<'_>, verdict: &Verdict, warm: &Warm<'_>) {
+        match (verdict.allowed, verdict.consumed) {
+            (true, _) => self.admit_here(plan, verdict, warm),
+            (false, true) => self.consume_here(plan, warm),
+            (false, false) => {}
+        }
+    }
+
+    /// Charges what the store has admitted.
+    fn admit_here(&self, plan: &Plan<'_>, verdict: &Verdict, warm: &Warm<'_>) {
+        let all = plan.checks();
+        let (mut charges, mut refunds) = (Checks::new(), Checks::new());
+        for at in is_local(plan).filter(|&at| verdict.decisions[at].allowed) {
+            let limit = &warm.limits[at];
+            let Some(charge) = left_behind(&Check { limit, ..all[at] }) else { continue };
+            let excess = excess(&all[at], &verdict.decisions[at], warm.counted[at]);
+            if excess > 0 && !refunds.iter().any(|other| is_same_state(other, &charge)) {
+                refunds.push(Check { cost: Cost::Refund(excess), ..charge });
+            }
+            charges.push(charge);
+        }
+        if charges.is_empty() {
+            return;
+        }
+        // What makes no sense here made none to the store.
+        let charge = |checks: &[Check<'_>]| {
+            let request = Request { permit: warm.permit, ..Request::new(checks) };
+            drop(self.limiter.decide(&request));
+        };
+        if !refunds.is_empty() {
+            charge(&refunds);
+        }
+        let Some(id) = warm.id else { return charge(&charges) };
+        let shares = shares(&all, warm.nodes);
+        let asked = local(plan, &all, &shares);
+        let request = Request::new(&asked).with_id(id);
+        drop(self.limiter.store().decide_once(&request, || {
+            charge(&charges);
+            self.admitted(&asked)
+        }));
+    }
+
+    /// Uses up this node's shares as the store used up the limits.
+    fn consume_here(&self, plan: &Plan<'_>, warm: &Warm<'_>) {
+        let all = plan.checks();
+        let shares = shares(&all, warm.nodes);
+        let asked = local(plan, &all, &shares);
+        let mut denied: Checks<'_> = asked.iter().filter(|one| consumes(one)).copied().collect();
+        let never = never();
+        let (Some(never), Some(first)) = (&never, denied.first()) else { return };
+        // A request that is denied here as well, so that it consumes.
+        denied.insert(0, Check::new(first.key, never, 1));
+        let consume = || {
+            drop(self.limiter.decide(&Request::new(&denied)));
+            Verdict { allowed: false, consumed: true, ..self.peeked(&asked) }
+        };
+        match warm.id {
+            None => drop(consume()),
+            Some(id) => {
+                let request = Request::new(&asked).with_id(id);
+                drop(self.limiter.store().decide_once(&request, consume));
+            }
+        }
+    }
+
+    /// What an admitted request is answered here when it is asked again.
+    fn admitted(&self, asked: &[Check<'_>]) -> Verdict {
+        let decisions = self.peeked(asked).decisions;
+        let admitted =
+            |decision| Decision { allowed: true, retry_after: RetryAfter::Now, ..decision };
+        Verdict::new(asked, decisions.into_iter().map(admitted).collect(), false)
+    }
+
+    /// What is left here of the limits of a request.
+    fn peeked(&self, asked: &[Check<'_>]) -> Verdict {
+        let peeks: Checks<'_> =
+            asked.iter().map(|check| Check { cost: Cost::PEEK, ..*check }).collect();
+        let peeked = self.limiter.decide(&Request::new(&peeks));
+        peeked.unwrap_or_else(|_| Verdict::new(asked, SmallVec::new(), false))
+    }
+}
+
+type Checks<'c> = SmallVec<[Check<'c>; 4]>;
+
+/// Which checks belong to policies that decide here if the store fails.
+fn is_local(plan: &Plan<'_>) -> impl Iterator<Item = usize> {
+    let each = plan.each().enumerate();
+    each.filter(|(_, (part, _))| part.on_store_failure == OnStoreFailure::Local).map(|(at, _)| at)
+}
+
+fn kept_under(limit: &Limit, nodes: u32) -> Limit {
+    match limit.algorithm() {
+        Algorithm::TokenBucket => share(limit, nodes),
+        _ => *limit,
+    }
+}
+
+fn is_same_state(one: &Check<'_>, other: &Check<'_>) -> bool {
+    one.limit.id() == other.limit.id() && one.observed == other.observed && one.key == other.key
+}
+
+fn used(limit: &Limit, decision: &Decision) -> u64 {
+    limit.capacity().saturating_sub(decision.remaining)
+}
+
+/// The units counted here that the store does not count any more, as it was before this request.
+fn excess(check: &Check<'_>, decided: &Decision, counted: u64) -> u64 {
+    let used = used(check.limit, decided);
+    let used_before = match check.cost {
+        Cost::Ask(units) => used.saturating_sub(units),
+        // With nothing left it may have used more than the limit: how much is not known.
+        Cost::Force(_) | Cost::Refund(_) if decided.remaining == 0 => return 0,
+        Cost::Force(units) => used.saturating_sub(units),
+        Cost::Refund(units) => used.saturating_add(units),
+    };
+    counted.saturating_sub(used_before)
+}
+
+/// What an admitted check leaves behind. It was admitted, so it counts, also beyond this
+/// node's share. But a bucket never forgets a debt before it is paid, and where this
+/// node has more than its share of the traffic that would be never: so a bucket is charged
+/// only what it holds, each on its own, as what is only observed.
+fn left_behind<'c>(check: &Check<'c>) -> Option<Check<'c>> {
+    match check.cost {
+        Cost::Ask(0) => None,
+        Cost::Ask(_) if check.limit.algorithm() == Algorithm::TokenBucket => Some(check.observed()),
+        Cost::Ask(units) => Some(Check { cost: Cost::Force(units), ..*check }),
+        Cost::Force(_) | Cost::Refund(_) => Some(*check),
+    }
+}

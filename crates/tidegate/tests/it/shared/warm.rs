@@ -1,0 +1,151 @@
+//! What a node remembers while the store answers, for the time when it fails.
+
+use std::time::Duration;
+
+use super::{World, costing, said, under};
+use crate::futures::block_on;
+use crate::moody::Mood;
+use tidegate::Cost;
+use tidegate::gate::{Gate, Question, SharedPermit};
+use tidegate::stats::Decided;
+
+/// The units a node would admit on its own: its share, less what it has counted.
+fn left_here(world: &World, node: usize, policy: &str, key: &str) -> u64 {
+    world.set_mood(Mood::Down);
+    let question = costing(under(policy, key), Cost::PEEK);
+    let (_, decided, _, remaining) = world.read(node, &question);
+    assert_eq!(decided, Decided::Local);
+    world.set_mood(Mood::Well);
+    remaining.expect("memory knows")
+}
+
+fn with_id<'a>(id: &'a [u8], question: Question<'a>) -> Question<'a> {
+    Question { id: Some(id), ..question }
+}
+
+#[test]
+fn replays_are_charged_once() {
+    let world = World::new();
+    let question = with_id(b"order-1", under("here", "alice"));
+    for _ in 0..5 {
+        assert_eq!(world.read(0, &question), said(true, Decided::Exact, "here", Some(8)));
+    }
+    assert_eq!(left_here(&world, 0, "here", "alice"), 2, "one of three");
+    let question = with_id(b"order-2", under("bucket", "alice"));
+    for _ in 0..5 {
+        assert!(world.read(0, &question).0);
+    }
+    assert_eq!(left_here(&world, 0, "bucket", "alice"), 1, "one of two");
+}
+
+#[test]
+fn an_id_that_was_admitted_before_an_outage_is_admitted_in_it() {
+    let world = World::new();
+    for policy in ["here", "bucket"] {
+        let question = with_id(b"order-1", under(policy, "alice"));
+        assert!(world.read(0, &question).0);
+        // The rest of the limit is used up by others: three, or a burst of two, are this node's.
+        for _ in 0..5 {
+            world.read(0, &under(policy, "alice"));
+        }
+        world.set_mood(Mood::Down);
+        assert!(
+            !world.read(0, &under(policy, "alice")).0,
+            "{policy}: this node's share is used up"
+        );
+        let (allowed, decided, ..) = world.read(0, &question);
+        assert_eq!((allowed, decided), (true, Decided::Local), "{policy}");
+        let other = with_id(b"order-1", costing(under(policy, "alice"), Cost::Ask(2)));
+        assert!(world.ask(0, &other, |_| ()).is_err(), "{policy}: another cost under the same id");
+        world.set_mood(Mood::Well);
+    }
+}
+
+/// A replay answers with the numbers of the first time: they do not say what is used now.
+#[test]
+fn a_replay_corrects_nothing() {
+    let world = World::new();
+    let question = with_id(b"order-1", under("here", "alice"));
+    world.read(0, &question);
+    world.read(0, &under("here", "alice"));
+    world.read(0, &question);
+    assert_eq!(left_here(&world, 0, "here", "alice"), 1);
+    // On another node it is charged there once, because that node has not seen it.
+    world.read(1, &question);
+    world.read(1, &question);
+    assert_eq!(left_here(&world, 1, "here", "alice"), 2);
+}
+
+#[test]
+fn a_key_that_was_reset_on_another_node_is_empty_with_its_next_answer() {
+    let world = World::new();
+    for policy in ["here", "bucket"] {
+        for _ in 0..3 {
+            assert!(world.read(0, &under(policy, "alice")).0);
+        }
+        assert_eq!(left_here(&world, 0, policy, "alice"), 0);
+        let other = &world.nodes[1];
+        let rules = other.rules_owned();
+        assert_eq!(block_on(other.reset_async(&rules, policy, b"alice")), Ok(true));
+        assert!(world.read(0, &under(policy, "alice")).0);
+        let share = if policy == "here" { 3 } else { 2 };
+        assert_eq!(left_here(&world, 0, policy, "alice"), share - 1, "{policy}");
+    }
+}
+
+#[test]
+fn units_refunded_on_another_node_are_given_back_here() {
+    let world = World::new();
+    assert!(world.read(0, &costing(under("here", "alice"), Cost::Ask(3))).0);
+    assert!(world.read(1, &costing(under("here", "alice"), Cost::Refund(2))).0);
+    assert!(world.read(0, &under("here", "alice")).0);
+    assert_eq!(left_here(&world, 0, "here", "alice"), 1, "two of three are used");
+}
+
+#[test]
+fn what_other_nodes_use_is_not_counted_here() {
+    let world = World::new();
+    assert!(world.read(0, &under("here", "alice")).0);
+    assert!(world.read(1, &costing(under("here", "alice"), Cost::Ask(5))).0);
+    assert!(world.read(0, &under("here", "alice")).0);
+    assert_eq!(left_here(&world, 0, "here", "alice"), 1);
+    // More than the limit, forced: how much more is not known, so nothing is corrected.
+    assert!(world.read(0, &costing(under("here", "bob"), Cost::Ask(2))).0);
+    assert!(world.read(0, &costing(under("here", "bob"), Cost::Force(20))).0);
+    assert_eq!(left_here(&world, 0, "here", "bob"), 0);
+}
+
+fn acquire(gate: &Gate) -> Option<SharedPermit> {
+    let rules = gate.rules_owned();
+    let held = block_on(gate.acquire_async(&rules, &under("jobs", "alice"), None));
+    held.expect("an answer").permit?.shared()
+}
+
+/// How many permits a node would still give on its own: two of six among three nodes.
+fn places_here(world: &World, node: usize) -> usize {
+    world.set_mood(Mood::Down);
+    let gate = &world.nodes[node];
+    let rules = gate.rules_owned();
+    let take = || block_on(gate.acquire_async(&rules, &under("jobs", "alice"), None));
+    let held: Vec<_> = (0..6).map_while(|_| take().expect("an answer").permit?.here()).collect();
+    world.set_mood(Mood::Well);
+    held.len()
+}
+
+#[test]
+fn permits_returned_on_another_node_are_given_back_here() {
+    let world = World::new();
+    let [one, other] = &world.nodes;
+    let held = [acquire(one).expect("a place"), acquire(one).expect("a place")];
+    assert_eq!(places_here(&world, 0), 0);
+    for permit in &held {
+        assert_eq!(block_on(other.release(permit)), Ok(true));
+    }
+    let third = acquire(one).expect("a place");
+    assert_eq!(places_here(&world, 0), 1);
+    // The one that is held is known here: given back here, its place is free here.
+    assert_eq!(block_on(one.release(&third)), Ok(true));
+    assert_eq!(places_here(&world, 0), 2);
+    world.clock.advance(Duration::from_secs(31));
+    assert_eq!(places_here(&world, 0), 2);
+}
