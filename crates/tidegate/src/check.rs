@@ -212,6 +212,17 @@ pub enum CheckError {
     IdReused,
 }
 
+impl CheckError {
+    /// Two checks of one request count in the same state under limits that differ; this is
+    /// one of them.
+    pub(crate) fn conflict_of(limit: &Limit) -> Self {
+        match limit.algorithm() {
+            Algorithm::Concurrency => CheckError::ConcurrencyConflict,
+            _ => CheckError::Conflict,
+        }
+    }
+}
+
 /// The most checks one request may have: more than any sensible set of policies,
 /// few enough that holding their locks is short.
 pub const MAX_CHECKS: usize = 256;

@@ -444,10 +444,7 @@ impl<'a> Plan<'a> {
 
     fn merge(&mut self, check: &Check<'_>) -> Result<(), CheckError> {
         if *self.check.limit != *check.limit {
-            return Err(match check.limit.algorithm() {
-                Algorithm::Concurrency => CheckError::ConcurrencyConflict,
-                _ => CheckError::Conflict,
-            });
+            return Err(CheckError::conflict_of(check.limit));
         }
         self.check.cost = add_costs(self.check.cost, check.cost)?;
         if check.overflow == Overflow::Consume {

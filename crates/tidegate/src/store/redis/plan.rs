@@ -248,7 +248,9 @@ impl Plan {
         let Check { limit, cost, observed, overflow, .. } = *check;
         match known {
             None => self.states.push(Planned { key, limit: *limit, cost, observed, overflow }),
-            Some(index) if self.states[index].limit != *limit => return Err(CheckError::Conflict),
+            Some(index) if self.states[index].limit != *limit => {
+                return Err(CheckError::conflict_of(limit));
+            }
             Some(index) => {
                 let state = &mut self.states[index];
                 state.cost = add_costs(state.cost, cost)?;

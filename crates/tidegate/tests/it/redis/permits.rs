@@ -4,7 +4,8 @@ use std::cell::RefCell;
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
-use tidegate::{Check, Cost, Limit, PermitAct, PermitId, Request};
+use tidegate::redis::wire::{Names, Plan};
+use tidegate::{Check, CheckError, Cost, Limit, PermitAct, PermitId, Request};
 use tidegate_core::{Ask, State};
 
 use super::client::Client;
@@ -77,6 +78,22 @@ fn permits_are_the_core_s() {
             panic!("{}: {error}", engine);
         }
     });
+}
+
+/// Memory called it `ConcurrencyConflict` and Redis `Conflict`.
+#[test]
+fn concurrency_checks_that_differ_are_the_same_error_as_in_memory() {
+    let (few, many) = (limit("2 concurrent"), limit("3 concurrent"));
+    let checks = [Check::new("key", &few, 1), Check::new("key", &many, 1)];
+    let request = Request::new(&checks).with_permit(PermitId(7));
+    let expected = Some(CheckError::ConcurrencyConflict);
+    assert_eq!(Plan::new(&request, &Names::new("tg")).err(), expected);
+    let (memory, _) = crate::common::limiter();
+    assert_eq!(memory.decide(&request).err(), expected);
+    let rates = [limit("2 per 1m"), limit("3 per 1m")];
+    let checks = rates.each_ref().map(|limit| Check::new("key", limit, 1));
+    let request = Request::new(&checks);
+    assert_eq!(Plan::new(&request, &Names::new("tg")).err(), Some(CheckError::Conflict));
 }
 
 #[test]
