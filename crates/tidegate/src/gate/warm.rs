@@ -113,14 +113,16 @@ impl Gate {
         let all = plan.checks();
         let shares = shares(&all, warm.nodes);
         let asked = local(plan, &all, &shares);
-        let mut denied: Checks<'_> = asked.iter().filter(|one| consumes(one)).copied().collect();
         let never = never();
+        let mut denied: Checks<'_> = asked.iter().filter(|one| consumes(one)).copied().collect();
         let (Some(never), Some(first)) = (&never, denied.first()) else { return };
         // A request that is denied here as well, so that it consumes.
         denied.insert(0, Check::new(first.key, never, 1));
         let consume = || {
             drop(self.limiter.decide(&Request::new(&denied)));
-            Verdict { allowed: false, consumed: true, ..self.peeked(&asked) }
+            let mut verdict = self.peeked(&asked);
+            (verdict.allowed, verdict.consumed) = (false, true);
+            verdict
         };
         match warm.id {
             None => drop(consume()),

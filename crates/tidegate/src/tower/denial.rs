@@ -8,7 +8,7 @@ use http::{HeaderMap, Response, StatusCode};
 
 use super::head::Head;
 use crate::gate::{Answer, GateError};
-use crate::headers::{Forms, PROBLEM_JSON, Problem, Shown, render, write_problem};
+use crate::headers::{Forms, PROBLEM_JSON, Problem, render, write_problem};
 use crate::{RetryAfter, Timestamp};
 
 static GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
