@@ -4,8 +4,8 @@
 //! Denials are logged from the stream of denials ([`Stats::events`]), not where
 //! they happen: the stream is already held to so many per policy and second, and
 //! a log that cannot keep up misses some and says how many instead of making
-//! requests wait. Lines are written by a thread of their own, see `logs/writer.rs`:
-//! nothing that serves requests waits for the reader of standard error.
+//! requests wait. A separate thread writes the lines (`logs/writer.rs`), so that requests
+//! never wait for the reader of standard error.
 //!
 //! [`Stats::events`]: tidegate::stats::Stats::events
 
@@ -92,8 +92,8 @@ impl Drop for Logging {
 /// Starts logging for the whole process.
 ///
 /// # Errors
-/// When `RUST_LOG` or the exporter's settings make no sense, or there is no thread to write
-/// lines.
+/// When `RUST_LOG` or the exporter's settings are invalid, or the writing thread cannot be
+/// started.
 pub fn start(format: LogFormat) -> Result<Logging, LogError> {
     let text = std::env::var("RUST_LOG").unwrap_or_default();
     let text = if text.is_empty() { DEFAULT_FILTER } else { &text };

@@ -22,7 +22,7 @@ pub enum Front {
 impl Front {
     pub const ALL: [Front; 4] = [Front::Http, Front::Grpc, Front::Resp, Front::Admin];
 
-    /// The fronts that speak HTTP/2.
+    /// The fronts that serve HTTP/2.
     pub const OVER_HTTP: [Front; 3] = [Front::Http, Front::Grpc, Front::Admin];
 
     /// The name used in flags and metrics.
@@ -207,12 +207,12 @@ impl Facts {
         self.max_keys
     }
 
-    /// Sets the most connections at once to a front that is on.
+    /// Sets the maximum number of concurrent connections to a front.
     pub fn set_max_connections(&self, front: Front, connections: usize) {
         self.fronts[front as usize].max_connections.store(connections as u64, Relaxed);
     }
 
-    /// The most connections at once to a front; 0 if it is off.
+    /// The maximum number of concurrent connections to a front; 0 if the front is off.
     pub fn max_connections(&self, front: Front) -> u64 {
         self.fronts[front as usize].max_connections.load(Relaxed)
     }

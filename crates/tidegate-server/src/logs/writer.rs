@@ -1,10 +1,9 @@
 //! Standard error without waiting for its reader.
 //!
-//! A pipe that nobody reads blocks whoever writes to it. Log lines are written by request
-//! handlers, so a blocked write would stop a runtime worker, and with it every connection
-//! on that worker. Lines therefore go into a bounded buffer, and one thread writes them.
-//! When the buffer is full, lines are dropped and counted; the thread logs the count as
-//! soon as the reader is back.
+//! A write to a pipe that nobody reads blocks. Request handlers log, so a blocked write
+//! would stop a runtime worker, and with it every connection on that worker. Lines therefore
+//! go into a bounded buffer, and one thread writes them. When the buffer is full, lines are
+//! dropped and counted; the thread logs the count as soon as the reader is back.
 //!
 //! The thread is never joined: it may be blocked in `write` for ever. At exit the last
 //! lines get [`FLUSH_TIMEOUT`] to go out.
@@ -59,9 +58,9 @@ impl Lines {
     /// Starts the thread that writes to standard error.
     ///
     /// # Errors
-    /// When the system has no descriptor or thread left.
+    /// When the system is out of descriptors or threads.
     pub fn start() -> io::Result<Arc<Self>> {
-        // A descriptor of its own: the lock of `io::stderr` would be held during the write.
+        // Not `io::stderr`, whose lock would be held during a blocked write.
         let to = File::from(io::stderr().as_fd().try_clone_to_owned()?);
         let lines = Arc::new(Lines::default());
         let taken = Arc::clone(&lines);

@@ -30,7 +30,7 @@ pub struct Accepting {
 pub type Place = Option<OwnedSemaphorePermit>;
 
 impl Accepting {
-    /// Accepts at most `most` connections at once; further ones wait in the kernel.
+    /// Keeps at most `most` connections open; further ones wait in the kernel.
     pub fn new(socket: TcpListener, front: FrontName, most: usize) -> Self {
         let places = Arc::new(Semaphore::new(most));
         let (full, failed) = (Bursts::default(), Bursts::default());

@@ -31,7 +31,7 @@ const MAX_STORE_FILES: usize = 256;
 /// The admin front and the store each get this part of all, within their bounds.
 const PART: usize = 8;
 
-/// What is served.
+/// The users of file descriptors.
 #[derive(Clone, Copy, Debug)]
 pub struct Served {
     /// Fronts that decide.
@@ -41,7 +41,7 @@ pub struct Served {
     pub store: bool,
 }
 
-/// The most connections at once to each front.
+/// The maximum number of concurrent connections to each front.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shares {
     pub front: usize,

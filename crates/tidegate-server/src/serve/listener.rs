@@ -2,8 +2,8 @@
 //!
 //! Everything a peer could do without end has a bound here: how many connections
 //! there are, how large a head is, how many streams an HTTP/2 connection opens, how
-//! much is read at once, how long a TLS handshake takes. What a connection may do in time is
-//! judged by [`Connections`](super::connections::Connections).
+//! much is read per poll, how long a TLS handshake takes. Deadlines are enforced by
+//! [`Connections`](super::connections::Connections).
 
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
@@ -53,7 +53,7 @@ const MAX_HEADER_LIST_BYTES: u32 = 64 * 1024;
 /// Concurrent requests on one HTTP/2 connection.
 const MAX_STREAMS: u32 = 256;
 
-/// Concurrent requests on one connection to the gRPC front. Envoy sends up to 1,024 at once
+/// Concurrent requests on one connection to the gRPC front. Envoy has up to 1,024 in flight
 /// by default (`max_requests` of its circuit breakers), also before it knows our limit, and a
 /// refused call may let a request pass.
 const MAX_GRPC_STREAMS: u32 = 1_024;
@@ -95,8 +95,8 @@ pub trait Front: Send + Sync + 'static {
     ) -> Self::Answer;
 }
 
-/// What is wrong with the `Host` fields of a request, if anything (RFC 9112, section 3.2). An
-/// HTTP/1.0 request needs none, and HTTP/2 has `:authority` in its place.
+/// Checks the `Host` fields of a request (RFC 9112, section 3.2) and returns the error, if
+/// there is one. HTTP/1.0 requests need no `Host`, and HTTP/2 has `:authority` instead.
 pub fn host_error<B>(request: &Request<B>) -> Option<&'static str> {
     if request.version() > Version::HTTP_11 {
         return None;

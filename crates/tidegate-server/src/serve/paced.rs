@@ -139,8 +139,8 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// The type of an RST_STREAM frame.
 const RST_STREAM: u8 = 3;
 
-/// A frame begins with its length in three bytes and its type; so many bytes follow them
-/// before the payload.
+/// A frame begins with its length in three bytes and its type in one. Flags and stream id
+/// follow, then the payload.
 const REST_OF_HEAD: usize = 5;
 
 /// Follows the frames a client sends, and counts RST_STREAM: h2 does not report them.

@@ -1,4 +1,4 @@
-//! HTTP/2 written by hand: frames in any order, as no library would send them.
+//! Hand-written HTTP/2: frames in any order, also such as no library would send.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -66,11 +66,11 @@ impl Frames {
     }
 }
 
-/// A connection that speaks HTTP/2.
+/// An HTTP/2 connection.
 pub struct Connection(TcpStream);
 
 impl Connection {
-    /// Begins to speak it.
+    /// Sends the preface and empty settings.
     pub fn begin(mut stream: TcpStream) -> Self {
         stream.set_read_timeout(Some(PATIENCE)).expect("a time-out");
         stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").expect("sent");

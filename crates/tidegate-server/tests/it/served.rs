@@ -22,7 +22,7 @@ pub struct Start {
     wrap: Option<Wrap>,
 }
 
-/// What is run in place of a command, around it.
+/// Makes the command to run, such as a shell around the given one.
 type Wrap = Box<dyn Fn(&Command) -> Command>;
 
 impl Start {
@@ -57,7 +57,7 @@ impl Start {
         self
     }
 
-    /// Starts it by another command that this makes of its own.
+    /// Runs the command that `wrap` returns instead.
     pub fn wrapped(mut self, wrap: impl Fn(&Command) -> Command + 'static) -> Self {
         self.wrap = Some(Box::new(wrap));
         self

@@ -106,7 +106,7 @@ fn fails_open_and_recovers() {
 /// Times that a client cancels requests, with a new connection each time: Envoy closes one on
 /// which more than 500 were cancelled.
 const ROUNDS: u8 = 20;
-/// Requests it cancels at once. tidegate used to close Envoy's connection after 32.
+/// Requests cancelled in one write. tidegate used to close Envoy's connection after 32.
 const CANCELLED: u32 = 36;
 
 /// Requests of one client over HTTP/2: these are cancelled, those are not.
@@ -120,7 +120,7 @@ fn posts(cancelled: u32, whole: u32) -> Frames {
     streams(cancelled..cancelled + whole).fold(frames, head)
 }
 
-/// Waits for so many answers.
+/// Waits for `count` responses.
 fn answers(connection: &mut Connection, count: u32) {
     let mut left = count;
     while left > 0 {
@@ -128,8 +128,8 @@ fn answers(connection: &mut Connection, count: u32) {
     }
 }
 
-/// Regression: a client that cancelled 36 requests at once made tidegate close the connection
-/// that all clients of an Envoy share, and half of the requests behind them passed unlimited.
+/// Regression: when a client cancelled 36 requests in one write, tidegate closed the connection
+/// that all clients of an Envoy share, and half of the requests that followed passed unlimited.
 #[test]
 fn cancelled_requests_do_not_lift_the_limit() {
     const WHOLE: u32 = 100;

@@ -73,7 +73,7 @@ fn cancelled_calls_do_not_close_the_connection() {
     });
     connection.send(whole);
     let last = first + 2 + 2 * CALLS;
-    // What was decided before it was cancelled has counted.
+    // Calls that were decided before their reset arrived have been charged.
     let codes: Vec<u8> = (0..3).map(|n| call(&mut connection, last + 2 * n)).collect();
     assert!(codes.is_sorted() && codes[2] == 2, "{codes:?}");
     let resets = server.metric("tidegate_http2_resets_total{front=\"grpc\"}");

@@ -189,7 +189,7 @@ fn more_limits_than_can_be_decided_are_the_configs_fault() {
     assert_eq!(server.check(r#"{"attributes":{"path":"/b"}}"#).status, 200);
 }
 
-/// RFC 9112, section 3.2. Probes that speak HTTP/1.0 send no `Host`.
+/// RFC 9112, section 3.2. Probes over HTTP/1.0 send no `Host` and are served.
 #[test]
 fn requests_without_one_host_are_refused() {
     let server = serve("hosts");

@@ -13,7 +13,7 @@ use crate::served::{Client, JSON, Server, Start, request, wait_for};
 /// Each policy logs at most ten denials per second.
 const POLICIES: usize = 200;
 
-/// What a pipe holds on Linux.
+/// The capacity of a pipe on Linux.
 const PIPE_BYTES: usize = 64 * 1024;
 
 /// Policies with long names, so that few denials make much log.
