@@ -113,6 +113,11 @@ pub struct HttpArgs {
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "60",
         value_parser = clap::value_parser!(u32).range(6..=86_400))]
     pub soak: Option<u32>,
+    /// Instead of timing: load tidegate for SECONDS on one processor while nobody reads its
+    /// log, and judge the slowest checks.
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "10",
+        conflicts_with = "soak", value_parser = clap::value_parser!(u32).range(1..=3_600))]
+    pub stalled_log: Option<u32>,
 }
 
 #[derive(Args)]

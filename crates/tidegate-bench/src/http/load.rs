@@ -250,6 +250,16 @@ impl Tally {
         }
     }
 
+    /// The slowest but one in this many.
+    pub fn all_but_one_in(&self, share: u64) -> Duration {
+        Duration::from_nanos(self.latencies.borrow().all_but_one_in(share))
+    }
+
+    /// Answers, and how many of them allowed.
+    pub fn answers(&self) -> (u64, u64) {
+        (self.answers.get(), self.allowed.get())
+    }
+
     pub fn count(&self, allowed: bool, took: Duration) {
         self.answers.set(self.answers.get() + 1);
         self.allowed.set(self.allowed.get() + u64::from(allowed));

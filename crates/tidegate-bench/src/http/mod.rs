@@ -10,6 +10,7 @@
 //! - `turns.rs`: the servers taking turns, inside the load;
 //! - `rounds.rs`: a whole run, and the ratios within its rounds;
 //! - `soak.rs`: full load while the config changes, every answer checked;
+//! - `stalled.rs`: full load while nobody reads the log;
 //! - `report.rs`: table, bars and JSON.
 
 mod baseline;
@@ -21,6 +22,7 @@ mod rounds;
 mod server;
 mod setup;
 mod soak;
+mod stalled;
 mod turns;
 mod wire;
 
@@ -50,6 +52,12 @@ pub fn run(args: &HttpArgs) -> io::Result<()> {
         };
         print!("{text}");
         return soaked.judge();
+    }
+    if let Some(seconds) = args.stalled_log {
+        let stalled = stalled::run(args, seconds)?;
+        let text = if args.json { format!("{}\n", stalled.json()) } else { stalled.text() };
+        print!("{text}");
+        return stalled.judge();
     }
     let results = rounds::run(args)?;
     if args.json {

@@ -101,8 +101,31 @@ impl Server {
     ) -> io::Result<Self> {
         let address = free_address()?;
         let log = directory.join(format!("{}.log", address.port()));
+        let stderr = File::create(&log)?.into();
+        Server::start_at(address, program, processor, log, stderr)
+    }
+
+    /// Starts a program whose log goes to `stderr`, and waits for an answer.
+    pub fn start_logging_to(
+        stderr: Stdio,
+        program: &Program,
+        processor: Option<usize>,
+        directory: &Path,
+    ) -> io::Result<Self> {
+        let address = free_address()?;
+        let log = directory.join(format!("{}.log", address.port()));
+        Server::start_at(address, program, processor, log, stderr)
+    }
+
+    fn start_at(
+        address: SocketAddr,
+        program: &Program,
+        processor: Option<usize>,
+        log: PathBuf,
+        stderr: Stdio,
+    ) -> io::Result<Self> {
         let mut command = program.command(address)?;
-        command.stderr(File::create(&log)?);
+        command.stderr(stderr);
         let start = Instant::now();
         let child = bound_to(processor, || command.spawn())?.map_err(|error| {
             io::Error::other(format!("{:?} does not start: {error}", command.get_program()))
@@ -122,6 +145,11 @@ impl Server {
 
     pub fn process(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Whether it has ended.
+    pub fn has_ended(&mut self) -> io::Result<bool> {
+        Ok(self.child.try_wait()?.is_some())
     }
 
     /// An error with the end of what the server wrote.

@@ -69,7 +69,16 @@ pub struct Request {
 
 impl Request {
     pub fn render(form: Form, budget: Budget, to: SocketAddr) -> Self {
-        let text = text(form, budget, to);
+        Request::new(text(form, budget, to))
+    }
+
+    /// A check of any policy.
+    pub fn check(policy: &str, to: SocketAddr) -> Self {
+        let body = format!("{{\"policy\":\"{policy}\",\"key\":\"{KEY}\"}}");
+        Request::new(post(to, "/v1/check", &body))
+    }
+
+    fn new(text: String) -> Self {
         let digits_at = text.find(KEY).expect("every form has a key") + KEY.len() - DIGITS;
         Request { bytes: text.into_bytes(), digits_at }
     }

@@ -1,0 +1,214 @@
+//! Full load on one processor while nobody reads the server's log.
+//!
+//! Standard error is a pipe without a reader. Once it and the server's own buffer are full,
+//! a server that waits for its log answers nobody. Every check here is denied, and there are
+//! so many policies that the denials fill both within seconds. That they were full is proven
+//! at the end: the pipe is read then, and the server reports the lines it dropped.
+
+use std::cell::Cell;
+use std::fmt::Write as _;
+use std::io::{self, BufRead, BufReader, PipeReader};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+use tokio::task::LocalSet;
+
+use super::load::{Connection, Tally, until_silence};
+use super::process::bound_to;
+use super::server::{Program, Server};
+use super::setup::{self, Directory, Places};
+use super::wire::{Form, LIMITS, LONGEST, Request, config};
+use crate::cli::HttpArgs;
+
+/// Each policy logs at most ten denials per second.
+const POLICIES: u32 = 400;
+
+/// Time for pipe and buffer to fill: 1.1 MB, at 4,000 lines per second of more than 200 bytes.
+const FILL: Duration = Duration::from_secs(5);
+
+/// The slowest check but one in a thousand must take less.
+const BAR: Duration = Duration::from_millis(50);
+
+/// What a reader waits for at the end, and how the number of lines is marked in it.
+const REPORT: &str = "log lines were dropped";
+const TOTAL: &str = "total=";
+
+/// How long the server may take to end. It drains in 20 seconds at most.
+const END_WITHIN: Duration = Duration::from_secs(30);
+
+/// What was found.
+pub struct Stalled {
+    pub answers: u64,
+    pub elapsed: Duration,
+    pub p50: Duration,
+    pub p99: Duration,
+    pub p999: Duration,
+    /// Lines the server dropped.
+    pub dropped: u64,
+    /// From SIGTERM to the end of the process, with the log still unread.
+    pub ended: Duration,
+}
+
+impl Stalled {
+    /// An error if the bar is not met.
+    pub fn judge(&self) -> io::Result<()> {
+        if self.p999 < BAR {
+            return Ok(());
+        }
+        Err(io::Error::other(format!("p99.9 is {:?}, and must be below {BAR:?}", self.p999)))
+    }
+
+    pub fn text(&self) -> String {
+        let rate = self.answers as f64 / self.elapsed.as_secs_f64();
+        let met = if self.p999 < BAR { "met" } else { "NOT MET" };
+        format!(
+            "log not read, one processor: {} checks, all denied, {rate:.0}/s\n\
+             p50 {:?}, p99 {:?}, p99.9 {:?} (bar: below {BAR:?}, {met})\n\
+             {} log lines dropped; ended {:?} after SIGTERM\n",
+            self.answers, self.p50, self.p99, self.p999, self.dropped, self.ended
+        )
+    }
+
+    pub fn json(&self) -> String {
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        json!({
+            "checks": self.answers,
+            "seconds": self.elapsed.as_secs_f64(),
+            "p50_ms": ms(self.p50),
+            "p99_ms": ms(self.p99),
+            "p999_ms": ms(self.p999),
+            "bar_ms": ms(BAR),
+            "met": self.p999 < BAR,
+            "dropped_lines": self.dropped,
+            "ended_ms": ms(self.ended),
+        })
+        .to_string()
+    }
+}
+
+/// Loads tidegate for `seconds` after pipe and buffer are full.
+pub fn run(args: &HttpArgs, seconds: u32) -> io::Result<Stalled> {
+    let directory = Directory::create()?;
+    let program = setup::tidegate(args, directory.path())?;
+    let Program::Tidegate { config: file, .. } = &program else {
+        return Err(io::Error::other("only tidegate is measured here"));
+    };
+    let mut text = config(LIMITS, "1h");
+    for number in 0..POLICIES {
+        let name = name(number);
+        writeln!(
+            text,
+            "  - {{ name: {name}, key: \"{{client_ip}}\", limits: [\"1 per {LONGEST}\"] }}"
+        )
+        .map_err(io::Error::other)?;
+    }
+    std::fs::write(file, text)?;
+    let places = Places::choose(args.unbound);
+    let start = || {
+        let (reader, writer) = io::pipe()?;
+        let server =
+            Server::start_logging_to(writer.into(), &program, places.server, directory.path())?;
+        Ok::<_, io::Error>((server, reader))
+    };
+    let time = Duration::from_secs(seconds.into());
+    let (server, reader) = start()?;
+    let (tally, elapsed) = bound_to(places.load, || load(&server, args.connections, time))??;
+    let (answers, allowed) = tally.answers();
+    if answers == 0 || allowed > 0 {
+        return Err(io::Error::other(format!("{allowed} of {answers} checks were not denied")));
+    }
+    let dropped = dropped(reader)?;
+    drop(server);
+    // Another one, because the log of that one was read.
+    let (server, _reader) = start()?;
+    bound_to(places.load, || load(&server, args.connections, Duration::ZERO))??;
+    let ended = end(server)?;
+    Ok(Stalled {
+        answers,
+        elapsed,
+        p50: tally.all_but_one_in(2),
+        p99: tally.all_but_one_in(100),
+        p999: tally.all_but_one_in(1_000),
+        dropped,
+        ended,
+    })
+}
+
+fn name(number: u32) -> String {
+    format!("stalled-{number:04}-{}", "x".repeat(40))
+}
+
+/// Fills pipe and buffer, then measures for `time`.
+fn load(server: &Server, connections: u32, time: Duration) -> io::Result<(Tally, Duration)> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    LocalSet::new().block_on(&runtime, until_silence(ask(server, connections, time)))
+}
+
+async fn ask(server: &Server, connections: u32, time: Duration) -> io::Result<(Tally, Duration)> {
+    let measured = Rc::new(Tally::new());
+    let (measuring, over) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(false)));
+    let requests: Vec<Request> =
+        (0..POLICIES).map(|number| Request::check(&name(number), server.address)).collect();
+    let requests: Rc<[Request]> = requests.into();
+    let mut tasks = Vec::new();
+    for number in 0..connections {
+        let mut connection = Connection::open(server.address).await?;
+        let (tally, over) = (Rc::clone(&measured), Rc::clone(&over));
+        let (measuring, requests) = (Rc::clone(&measuring), Rc::clone(&requests));
+        tasks.push(tokio::task::spawn_local(async move {
+            let mut next = number as usize;
+            while !over.get() {
+                let asked = Instant::now();
+                let request = &requests[next % requests.len()];
+                next += 1;
+                let allowed = connection.ask(request).await?.verdict(Form::Check)?.allowed;
+                // The first check of each policy was allowed while pipe and buffer filled.
+                if measuring.get() {
+                    tally.count(allowed, asked.elapsed());
+                }
+            }
+            Ok::<_, io::Error>(())
+        }));
+    }
+    tokio::time::sleep(FILL).await;
+    measuring.set(true);
+    let start = Instant::now();
+    tokio::time::sleep(time).await;
+    let elapsed = start.elapsed();
+    over.set(true);
+    for task in tasks {
+        task.await.map_err(io::Error::other)??;
+    }
+    let tally = Rc::into_inner(measured).ok_or_else(|| io::Error::other("a task still counts"))?;
+    Ok((tally, elapsed))
+}
+
+/// Reads the log until it reports what was dropped.
+fn dropped(reader: PipeReader) -> io::Result<u64> {
+    for line in BufReader::new(reader).lines() {
+        let line = line?;
+        if line.contains(REPORT) {
+            let total = line.split_whitespace().find_map(|word| word.strip_prefix(TOTAL));
+            return total.and_then(|total| total.parse().ok()).ok_or_else(|| {
+                io::Error::other(format!("this line does not say how many were dropped: {line}"))
+            });
+        }
+    }
+    Err(io::Error::other("the server dropped no lines: its log was not full"))
+}
+
+/// Ends the server and returns how long that took.
+fn end(mut server: Server) -> io::Result<Duration> {
+    let start = Instant::now();
+    let process = i32::try_from(server.process()).ok().and_then(Pid::from_raw);
+    kill_process(process.ok_or_else(|| io::Error::other("the process has no id"))?, Signal::TERM)?;
+    while !server.has_ended()? {
+        if start.elapsed() > END_WITHIN {
+            return Err(io::Error::other("it does not end"));
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(start.elapsed())
+}
