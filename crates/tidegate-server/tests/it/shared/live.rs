@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::redis::{PASSWORD, Redis};
 use super::{EXCEEDED, REDUCED, check, forward, node};
-use crate::served::{Client, JSON, Reply, Server, request, wait_for};
+use crate::served::{Client, JSON, Reply, Server, Start, request, wait_for};
 
 /// Two nodes of three, named after the test.
 fn nodes(test: &str, redis: &Redis) -> [Server; 2] {
@@ -66,6 +66,35 @@ fn two_nodes_share_one_limit() {
     assert_eq!(left, [vec![1; 100], vec![0; 100]].concat());
     let calls = nodes[1].metric("tidegate_store_batches_total").expect("a metric");
     assert!(calls < 200, "{calls} writes for a batch of 200 checks");
+}
+
+/// The refund of `[1, -1]` was lost, and the third check of `[1, -1, 1]` denied.
+#[test]
+fn checks_of_a_batch_take_effect_in_order() {
+    let redis = Redis::start();
+    let server = Start::new("shared-live-order").config(&format!(
+        "store: {}\nstore_timeout: 5s\n\
+         policies:\n  - {{ name: lone, key: \"{{client_ip}}\", limits: [\"1 per 1h sliding-counter\"] }}\n",
+        redis.url()
+    ));
+    let server = server.run();
+    let rows = [("a", &[1, -1][..], "[1,1]", 1), ("b", &[1, -1, 1], "[1,1,1]", 0), ("c", &[1, 1, -1, 1], "[1,0,1,1]", 0)];
+    for (key, costs, expected, left) in rows {
+        let checks: Vec<String> = costs
+            .iter()
+            .map(|cost| format!(r#"{{"policy":"lone","key":"{key}","cost":{cost}}}"#))
+            .collect();
+        let batch = format!(r#"{{"checks":[{}]}}"#, checks.join(","));
+        let reply = server.post("/v1/check/batch", &batch).json();
+        let allowed: Vec<u8> = reply["answers"]
+            .as_array()
+            .expect("answers")
+            .iter()
+            .map(|answer| (answer["allowed"] == true).into())
+            .collect();
+        assert_eq!(json!(allowed).to_string(), expected, "{reply}");
+        assert_eq!(check(&server, "lone", key)[0], left > 0, "{key}");
+    }
 }
 
 #[test]

@@ -1,9 +1,12 @@
-//! What goes to a server in one write, and who hears the answers.
+//! The commands of one write to a server, and the callers waiting for their replies.
 //!
-//! Asks that the counter script can take go together, those under one limit in one
-//! call, and equal asks of one key are one entry of it: a hot key costs a server as
-//! much as a cold one. Everything else is a call of its own. All calls of a batch
+//! Asks that the counter script can take share a call with others under the same limit,
+//! and equal asks of one key share an entry of it: a hot key costs a server as
+//! much as a cold one. Everything else is a separate call. All calls of a batch
 //! are pipelined.
+//!
+//! Jobs that touch the same key reach the server in the order they were queued: an ask joins
+//! a call only if no later call of the batch touches its key.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -15,7 +18,7 @@ use tidegate_core::{Limit, Timestamp};
 use super::breaker::Outcome;
 use super::connection::{Connection, add_scripts, text_of};
 use super::counter::{self, Entry, MAX_TIMES, Quick};
-use super::lane::{Answer, Job, Manner, Reply, Trouble, Work};
+use super::lane::{Answer, Job, Manner, Reply, Trouble, Work, key_hash};
 use super::names::slot_key;
 use super::script::Script;
 use super::stats::Tally;
@@ -78,38 +81,22 @@ impl Batch {
         kind: Kind,
         asked: Option<Address>,
     ) -> Self {
-        let mut batch = Batch { units: Vec::new(), asked, asks: 0, coalesced: 0 };
-        let mut latest: HashMap<Kin, usize, RandomState> = HashMap::default();
-        let mut counting: Vec<Counting> = Vec::new();
+        let mut drafts = Drafts::new(kind);
+        let (mut asks, mut coalesced) = (0, 0);
         for Job { work, manner, reply } in jobs.filter(|job| !job.reply.is_closed()) {
-            batch.asks += 1;
-            let asking = manner == Manner::Asking;
-            let (quick, at) = match work {
-                Work::Count(quick, at) => (quick, at),
-                Work::Send(command) => {
-                    batch.units.push(Unit { command, asking, members: Members::One(reply) });
-                    continue;
+            asks += 1;
+            match work {
+                Work::Send(command, keys) => {
+                    let asking = manner == Manner::Asking;
+                    let unit = Unit { command, asking, members: Members::One(reply) };
+                    drafts.push(Draft::Whole(unit), &keys);
                 }
-            };
-            let slot = if kind == Kind::Cluster { slot_of(slot_key(&quick.key)) } else { 0 };
-            let (count, window_us) = (quick.limit.count(), quick.limit.window_us());
-            let kin = Kin { count, window_us, at, slot };
-            if manner != Manner::Together {
-                let mut alone = Counting::new(quick.limit, at);
-                alone.add(quick, reply);
-                batch.units.push(alone.finish(asking));
-                continue;
+                Work::Count(quick, at) => {
+                    coalesced += usize::from(drafts.count(quick, at, manner, reply));
+                }
             }
-            let fits = |index: &usize| counting[*index].has_room_for(&quick);
-            let index = latest.get(&kin).copied().filter(fits).unwrap_or_else(|| {
-                counting.push(Counting::new(quick.limit, at));
-                latest.insert(kin, counting.len() - 1);
-                counting.len() - 1
-            });
-            batch.coalesced += usize::from(counting[index].add(quick, reply));
         }
-        batch.units.extend(counting.into_iter().map(|counting| counting.finish(false)));
-        batch
+        Batch { units: drafts.finish(), asked, asks, coalesced }
     }
 
     /// How many script calls it has.
@@ -338,6 +325,78 @@ impl Members {
                 }
             }
         }
+    }
+}
+
+/// The calls of a batch while it is put together, in the order they will be sent.
+struct Drafts {
+    kind: Kind,
+    calls: Vec<Draft>,
+    /// The newest call of a kin.
+    latest: HashMap<Kin, usize, RandomState>,
+    /// The last call that touches a key, by the key's hash.
+    last: HashMap<u64, usize, RandomState>,
+}
+
+enum Draft {
+    Whole(Unit),
+    Counting(Counting),
+}
+
+impl Drafts {
+    fn new(kind: Kind) -> Self {
+        let (latest, last) = (HashMap::default(), HashMap::default());
+        Drafts { kind, calls: Vec::new(), latest, last }
+    }
+
+    fn push(&mut self, draft: Draft, keys: &[u64]) -> usize {
+        let index = self.calls.len();
+        self.calls.push(draft);
+        self.last.extend(keys.iter().map(|key| (*key, index)));
+        index
+    }
+
+    /// Adds a counter ask; returns whether there was an equal one to join.
+    fn count(
+        &mut self,
+        quick: Quick,
+        at: Option<Timestamp>,
+        manner: Manner,
+        reply: Reply,
+    ) -> bool {
+        let key = key_hash(&quick.key);
+        if manner != Manner::Together {
+            let mut alone = Counting::new(quick.limit, at);
+            alone.add(quick, reply);
+            self.push(Draft::Whole(alone.finish(manner == Manner::Asking)), &[key]);
+            return false;
+        }
+        let slot = if self.kind == Kind::Cluster { slot_of(slot_key(&quick.key)) } else { 0 };
+        let (count, window_us) = (quick.limit.count(), quick.limit.window_us());
+        let kin = Kin { count, window_us, at, slot };
+        let after = self.last.get(&key).copied().unwrap_or(0);
+        let latest = self.latest.get(&kin).copied().filter(|index| *index >= after);
+        let fits = |calls: &[Draft], index: usize| match &calls[index] {
+            Draft::Counting(counting) => counting.has_room_for(&quick),
+            Draft::Whole(_) => false,
+        };
+        let index = latest.filter(|index| fits(&self.calls, *index)).unwrap_or_else(|| {
+            self.push(Draft::Counting(Counting::new(quick.limit, at)), &[])
+        });
+        self.latest.insert(kin, index);
+        self.last.insert(key, index);
+        match &mut self.calls[index] {
+            Draft::Counting(counting) => counting.add(quick, reply),
+            Draft::Whole(_) => false,
+        }
+    }
+
+    fn finish(self) -> Vec<Unit> {
+        let finish = |draft| match draft {
+            Draft::Whole(unit) => unit,
+            Draft::Counting(counting) => counting.finish(false),
+        };
+        self.calls.into_iter().map(finish).collect()
     }
 }
 

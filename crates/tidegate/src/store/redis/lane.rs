@@ -17,11 +17,14 @@
 //! Nothing is queued while disconnected. Only a lane that was just made, and has
 //! not failed yet, lets callers wait for its first connection.
 
+use std::hash::BuildHasher as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use foldhash::fast::FixedState;
 use redis::{Cmd, Value};
+use smallvec::SmallVec;
 use tidegate_core::{Decision, Timestamp};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
@@ -54,8 +57,16 @@ const PROVEN: Duration = Duration::from_secs(1);
 pub(super) enum Work {
     /// An ask the counter script can take, together with others.
     Count(Quick, Option<Timestamp>),
-    /// A command of its own.
-    Send(Cmd),
+    /// A separate command, and the hashes of the keys it touches.
+    Send(Cmd, Touched),
+}
+
+/// Hashes of key names. Commands that touch the same key keep their order.
+pub(super) type Touched = SmallVec<[u64; 4]>;
+
+/// The hash of a key's name. Names that collide only keep an order they do not need.
+pub(super) fn key_hash(name: &[u8]) -> u64 {
+    FixedState::default().hash_one(name)
 }
 
 /// What came of it.

@@ -51,7 +51,7 @@ use self::counter::Quick;
 pub use self::deny_cache::MAX_AGE as MAX_DENY_CACHE;
 use self::deny_cache::{Cells, DenyCache, Look};
 pub use self::error::{ACL_RULES, ConnectError, UrlError};
-use self::lane::{Answer, Work};
+use self::lane::{Answer, Touched, Work, key_hash};
 use self::names::Names;
 pub use self::options::RedisOptions;
 use self::plan::{Mode, Plan};
@@ -272,15 +272,13 @@ impl Inner {
     }
 
     async fn reset(&self, key: &[u8], limit: &Limit) -> Result<bool, StoreError> {
-        let _noticed = self
-            .denials
-            .as_ref()
-            .map(|denials| Noticed { denials, cells: smallvec![denials.cell(key, limit)] });
+        let cell = |denials: &DenyCache| smallvec![denials.cell(key, limit)];
+        let _noticed = self.denials.as_ref().map(|denials| Noticed::new(denials, cell(denials)));
         let name = self.names.state(key, limit);
-        let slot = self.topology.slot(&name);
+        let (slot, touched) = (self.topology.slot(&name), smallvec![key_hash(&name)]);
         let mut command = Cmd::new();
         command.arg("DEL").arg(name);
-        match self.in_time(self.send(slot, &command)).await? {
+        match self.in_time(self.send(slot, &command, touched)).await? {
             Value::Int(count) => Ok(count > 0),
             other => Err(script::not_ours(&other).into()),
         }
@@ -289,29 +287,39 @@ impl Inner {
     /// Calls a script, all of whose keys are in one slot.
     async fn call(&self, call: &Call) -> Result<Value, StoreError> {
         let slot = call.keys.first().map_or(0, |name| self.topology.slot(name));
-        self.send(slot, &call.cmd()).await
+        let touched = call.keys.iter().map(|name| key_hash(name)).collect();
+        self.send(slot, &call.cmd(), touched).await
     }
 
-    async fn send(&self, slot: u16, command: &Cmd) -> Result<Value, StoreError> {
-        let work = || Work::Send(command.clone());
+    async fn send(&self, slot: u16, command: &Cmd, touched: Touched) -> Result<Value, StoreError> {
+        let work = || Work::Send(command.clone(), touched.clone());
         match self.topology.ask(slot, work, &self.tally).await? {
             Answer::Value(value) => Ok(value),
             Answer::Counted(_) | Answer::NotCounted => Err(script::not_ours(&Value::Nil).into()),
         }
     }
 
-    /// Units may be given back: forgets denials when it is dropped, also when the
-    /// caller goes away.
+    /// Units may be given back: forgets denials now and when it is dropped, also when
+    /// the caller goes away.
     fn notice(&self, request: &Request<'_>) -> Option<Noticed<'_>> {
         let denials = self.denials.as_ref()?;
-        Some(Noticed { denials, cells: denials.cells(request) })
+        Some(Noticed::new(denials, denials.cells(request)))
     }
 }
 
-/// Something was given back, or may have been.
+/// A call that may give units back.
 struct Noticed<'a> {
     denials: &'a DenyCache,
     cells: Cells,
+}
+
+impl<'a> Noticed<'a> {
+    /// Forgets denials at once: a check that the same caller sends behind this call must
+    /// not be answered from before it.
+    fn new(denials: &'a DenyCache, cells: Cells) -> Self {
+        denials.given_back(&cells);
+        Noticed { denials, cells }
+    }
 }
 
 impl Drop for Noticed<'_> {

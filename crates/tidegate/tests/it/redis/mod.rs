@@ -7,7 +7,7 @@
 //!   decisions as in memory; `names.rs`, `foreign.rs`, `failures.rs`, `parts.rs`: keys, what is not ours, what is refused, cut or undone;
 //! - `stand/` starts servers, alone, watched by Sentinel, in a cluster, behind TLS;
 //! - `connect.rs`: what works and what is refused; `outages.rs`: servers that go away;
-//! - `batches.rs`: callers that go together; `nodes.rs`: many stores, one limit;
+//! - `batches.rs`: callers that go together; `order.rs`: checks of one caller; `nodes.rs`: many stores, one limit;
 //! - `denials.rs`: what is answered from memory;
 //! - `sentinel.rs`, `cluster.rs`: failover, slots and their moves.
 
@@ -22,6 +22,7 @@ mod ids;
 mod live;
 mod names;
 mod nodes;
+mod order;
 mod outages;
 mod parity;
 mod parts;
