@@ -56,6 +56,8 @@ pub struct Verdict {
     /// One answer per check, in their order.
     pub decisions: SmallVec<[Decision; 4]>,
     speaker: Option<usize>,
+    /// Whether it repeats an earlier denial, and the shared store was not asked.
+    pub remembered: bool,
 }
 
 impl Verdict {
@@ -79,7 +81,7 @@ impl Verdict {
             })
         };
         let speaker = speaker.map(|(index, _)| index);
-        Verdict { allowed, overflowed, no_room: false, decisions, speaker }
+        Verdict { allowed, overflowed, no_room: false, decisions, speaker, remembered: false }
     }
 
     /// Which check it speaks for; `None` when all were only watched.

@@ -16,7 +16,7 @@ use tidegate_core::{Limit, PermitId};
 
 use crate::stats::Stats;
 use crate::store::PermitAct;
-use crate::{Request, Store, StoreError, Verdict};
+use crate::{CheckError, Failure, Request, Store, StoreError, Verdict};
 
 /// What a store is asked for, on its way.
 pub type Asked<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
@@ -91,7 +91,7 @@ impl Shared {
         self.nodes.store(nodes.max(1), Ordering::Relaxed);
     }
 
-    /// Asks the store for decisions, and counts how long that took.
+    /// Asks the store for decisions. Records how long the store took if it was asked.
     pub(super) async fn decide(
         &self,
         stats: &Stats,
@@ -99,8 +99,21 @@ impl Shared {
     ) -> Result<Verdict, StoreError> {
         let begun = Instant::now();
         let decided = self.store.decide(request).await;
-        stats.record_store(begun.elapsed());
+        if was_sent(&decided) {
+            stats.record_store(begun.elapsed());
+        }
         decided
+    }
+}
+
+/// Whether a request reached the store: not if a remembered denial answered it, and not if
+/// it failed before it was sent.
+fn was_sent(decided: &Result<Verdict, StoreError>) -> bool {
+    match decided {
+        Ok(verdict) => !verdict.remembered,
+        Err(StoreError::Check(error)) => *error == CheckError::IdReused,
+        Err(StoreError::Failed(Failure::Down)) => false,
+        Err(StoreError::Failed(_)) => true,
     }
 }
 

@@ -233,25 +233,23 @@ impl Settling<'_> {
         }
     }
 
-    /// What an error means. All that are not named here are simply told.
+    /// What an error means. Errors that are not named here concern one key only.
     fn trouble(&mut self, error: &ServerError) -> Trouble {
         let details = error.details().unwrap_or("");
         let address = || {
             let (_slot, address) = details.split_once(' ')?;
             Address::from_redirect(address, self.asked.as_ref()?)
         };
-        match error.code() {
+        match code_of(error) {
             "MOVED" => address().map_or_else(|| refused(error), Trouble::Moved),
             "ASK" => address().map_or_else(|| refused(error), Trouble::Ask),
             "TRYAGAIN" => Trouble::TryAgain,
             // The slot is nobody's: not carried out, and not this server's fault.
             "CLUSTERDOWN" => Trouble::Failed(Failure::Down),
             // Nothing is wrong with the key: no other is served either.
-            "OOM" | "MISCONF" | "NOREPLICAS" | "NOPERM" => self.refuses(error),
-            // Not carried out, and it is the wrong server to ask. Older ones wrap
-            // the code of an error inside a script into a text.
+            "OOM" | "MISCONF" | "NOREPLICAS" | "NOPERM" | "BUSY" => self.refuses(error),
+            // Not carried out: this server is the wrong one.
             "READONLY" | "LOADING" | "MASTERDOWN" => self.wrong_server(),
-            "ERR" if details.contains("-READONLY ") => self.wrong_server(),
             _ => refused(error),
         }
     }
@@ -267,6 +265,29 @@ impl Settling<'_> {
     fn wrong_server(&mut self) -> Trouble {
         self.outcome = Outcome::Useless;
         Trouble::Failed(Failure::Down)
+    }
+}
+
+/// The code of an error, also if it occurred inside a script. Servers before 7.0 put that
+/// code into the text, and later ones report a missing permission in words only.
+fn code_of(error: &ServerError) -> &str {
+    const WRAPPED: [(&str, &str); 9] = [
+        ("ACL failure in script", "NOPERM"),
+        ("The user executing the script can't", "NOPERM"),
+        ("-NOPERM ", "NOPERM"),
+        ("-OOM ", "OOM"),
+        ("-MISCONF ", "MISCONF"),
+        ("-NOREPLICAS ", "NOREPLICAS"),
+        ("-READONLY ", "READONLY"),
+        ("-LOADING ", "LOADING"),
+        ("-MASTERDOWN ", "MASTERDOWN"),
+    ];
+    let details = error.details().unwrap_or("");
+    // Key names have no spaces, so none of them reads like one of these.
+    let wrapped = WRAPPED.iter().find(|(text, _)| details.contains(text));
+    match (error.code(), wrapped) {
+        ("ERR", Some((_, code))) => code,
+        (code, _) => code,
     }
 }
 

@@ -24,6 +24,9 @@ use super::url::{Address, Kind, Login};
 
 /// Writes that wait for the socket. There are only a few in flight.
 const WRITE_BUFFER: usize = 16;
+/// How often a server is asked whether it still is a primary. One that was demoted would deny
+/// from old data until then, because only a write fails there.
+const ROLE_EVERY: Duration = Duration::from_secs(1);
 
 /// How servers of a store are spoken to.
 #[derive(Clone)]
@@ -90,6 +93,20 @@ impl Connection {
         while ended.changed().await.is_ok() {}
     }
 
+    /// Waits until the server says that it is a replica. A server that does not answer is
+    /// noticed by those who wait for decisions.
+    pub(super) async fn demoted(&mut self) {
+        loop {
+            tokio::time::sleep(ROLE_EVERY).await;
+            let info = self.ask(&["INFO", "replication"]).await;
+            if let Ok(Value::BulkString(text)) = info
+                && Facts::read(&String::from_utf8_lossy(&text)).is_replica
+            {
+                return;
+            }
+        }
+    }
+
     async fn ask(&mut self, command: &[&str]) -> Result<Value, DialError> {
         let mut commands = Pipeline::new();
         commands.cmd(command[0]).arg(&command[1..]);
@@ -121,14 +138,14 @@ impl Dialer {
     pub(super) async fn dial(&self, address: &Address) -> Result<(Connection, Facts), DialError> {
         let dialing = async {
             let mut connection = self.connect(address, &self.login, self.db).await?;
-            let facts = self.check(&mut connection).await?;
-            connection.teach().await?;
+            let facts = self.check(&mut connection).await.map_err(unknown_command)?;
+            connection.teach().await.map_err(unknown_command)?;
             Ok((connection, facts))
         };
         let (mut connection, facts) = self.in_time(address, dialing).await?;
         // It must also be quick enough to be of use.
         match tokio::time::timeout(self.timeout, self.check_rights(&mut connection)).await {
-            Ok(checked) => checked.map(|()| (connection, facts)),
+            Ok(checked) => checked.map(|()| (connection, facts)).map_err(unknown_command),
             Err(_) => Err(DialError::Unreachable(NO_ANSWER.into())),
         }
     }
@@ -198,6 +215,12 @@ impl Dialer {
                 let text = format!("{command} is not permitted for keys like `{key}`");
                 Err(DialError::Refused(ConnectError::NotPermitted(text.into())))
             }
+            Some(Value::Array(unknown)) => match unknown.first() {
+                Some(Value::BulkString(command)) => {
+                    Err(not_known(&String::from_utf8_lossy(command)))
+                }
+                _ => Ok(()),
+            },
             _ => Ok(()),
         }
     }
@@ -271,6 +294,19 @@ async fn log_in(
         connection.ask(&["SELECT", &db.to_string()]).await?;
     }
     Ok(connection)
+}
+
+/// Names a command that the server does not know, without the arguments it repeats.
+fn unknown_command(error: DialError) -> DialError {
+    let DialError::Refused(ConnectError::Unusable(text)) = &error else { return error };
+    let quoted = text.strip_prefix("ERR unknown command ");
+    let name = quoted.and_then(|quoted| quoted.split(['\'', '`']).nth(1));
+    name.map_or_else(|| error.clone(), not_known)
+}
+
+fn not_known(command: &str) -> DialError {
+    let text = format!("it does not know the command {command}: undo its `rename-command`");
+    DialError::Refused(ConnectError::Unusable(text.into()))
 }
 
 /// An error of no other kind is about the login: that none is set, for one.

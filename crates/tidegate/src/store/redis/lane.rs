@@ -36,7 +36,7 @@ use super::error::ConnectError;
 use super::facts::Facts;
 use super::stats::Tally;
 use super::topology::Sentinels;
-use super::url::Address;
+use super::url::{Address, Kind};
 use crate::Failure;
 
 /// Callers that may wait for the next batch. A server does a few hundred thousand
@@ -317,12 +317,20 @@ impl Runner {
         let mut jobs = Vec::new();
         let closed = connection.closed();
         tokio::pin!(closed);
+        // The nodes of a cluster redirect callers themselves.
+        let mut watched = connection.clone();
+        let is_cluster = self.dialer.kind == Kind::Cluster;
+        let demoted = async move {
+            if is_cluster { std::future::pending().await } else { watched.demoted().await }
+        };
+        tokio::pin!(demoted);
         let mut last_sent = None;
         loop {
             let ready = next_batch(&health, last_sent, &mut self.queue, &mut jobs);
             let count = tokio::select! {
                 biased;
                 () = &mut closed => None,
+                () = &mut demoted => None,
                 count = ready => count,
             };
             match count {

@@ -108,6 +108,8 @@ struct Inner {
 /// A connection takes a few round trips: this many deadlines, and this long at least.
 const CONNECT_ROUND_TRIPS: u32 = 8;
 const MIN_CONNECT_TIME: Duration = Duration::from_millis(500);
+/// Part of the error that a script raises for a value it cannot read; see `lua/common.lua`.
+const NOT_A_STATE: &str = "is not a state: delete it";
 /// Numbers of permits stay exact where numbers are doubles.
 const PERMIT_BITS: u32 = 53;
 
@@ -132,13 +134,14 @@ impl RedisStore {
         };
         let tally = Arc::new(Tally::default());
         let topology = Topology::start(&url, Arc::new(dialer), Arc::clone(&tally)).await?;
+        let denials = options.deny_cache.then(|| DenyCache::new(Arc::clone(&tally)));
         let inner = Inner {
             url,
             names,
             timeout: options.timeout,
             topology,
             tally,
-            denials: options.deny_cache.then(DenyCache::new),
+            denials,
             permits: AtomicU64::new(0),
             random: RandomState::new(),
         };
@@ -159,6 +162,13 @@ impl RedisStore {
     /// with; `None` once that is over.
     pub fn last_error(&self) -> Option<String> {
         self.inner.tally.last_error()
+    }
+
+    /// Where the last value was found that is not a state of ours: the policy, and the
+    /// beginning of the SHA-256 of the key's name in Redis. Such a key is answered by
+    /// `on_store_failure` until the value is deleted.
+    pub fn last_foreign(&self) -> Option<String> {
+        self.inner.tally.last_foreign()
     }
 
     /// Decides at a given time, for tests; nothing is answered from memory.
@@ -195,7 +205,9 @@ impl Store for RedisStore {
         act: PermitAct,
     ) -> Result<bool, StoreError> {
         let call = permits::call(&self.inner.names, key, limit, act, None);
-        let value = self.inner.in_time(self.inner.call(&call)).await?;
+        let value = self.inner.in_time(self.inner.call(&call)).await;
+        let keys = std::iter::once((key, limit));
+        let value = value.inspect_err(|error| self.inner.note_foreign(error, keys))?;
         permits::was_held(&value)
     }
 }
@@ -231,7 +243,31 @@ impl Inner {
         let is_ask = |check: &crate::Check<'_>| matches!(check.cost, Cost::Ask(_));
         let only_asks = request.checks.iter().all(is_ask);
         let _noticed = (!only_asks).then(|| self.notice(request));
-        self.in_time(self.ask(request, at)).await
+        let asked = self.in_time(self.ask(request, at)).await;
+        asked.inspect_err(|error| {
+            let checks = request.checks.iter().map(|check| (check.key, check.limit));
+            self.note_foreign(error, checks);
+        })
+    }
+
+    /// Counts a failure that is due to a value under one of these keys.
+    fn note_foreign<'k>(
+        &self,
+        error: &StoreError,
+        mut keys: impl Iterator<Item = (&'k [u8], &'k Limit)>,
+    ) {
+        let StoreError::Failed(Failure::Refused(text)) = error else { return };
+        let is_wrong_type = text.contains("WRONGTYPE ");
+        if !is_wrong_type && !text.contains(NOT_A_STATE) {
+            return;
+        }
+        // The second error names the key; of the first it is only known which request met it.
+        let place = keys.find_map(|(key, limit)| {
+            let name = self.names.state(key, limit);
+            let named = is_wrong_type || text.contains(&*String::from_utf8_lossy(&name));
+            named.then(|| names::describe(key, &name))
+        });
+        self.tally.found_foreign(place.unwrap_or_else(|| "an idempotency id".into()));
     }
 
     /// Waits for an answer until the deadline, and counts it if there is none.

@@ -41,6 +41,8 @@ pub struct RedisStats {
     pub failed_lost: u64,
     /// Requests that failed, because it answered with an error.
     pub failed_refused: u64,
+    /// Requests that failed because a value that is not a state is under their key.
+    pub foreign: u64,
     /// How often it was given up until it answers again.
     pub breaker_openings: u64,
     /// Connections made.
@@ -71,6 +73,8 @@ pub(super) struct Tally {
     round_trips: AtomicU64,
     round_trip_us: AtomicU64,
     failed: [AtomicU64; 4],
+    foreign: AtomicU64,
+    last_foreign: Mutex<Option<String>>,
     pub(super) breaker_openings: AtomicU64,
     pub(super) connections: AtomicU64,
     warnings: Mutex<BTreeSet<String>>,
@@ -121,6 +125,16 @@ impl Tally {
         self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Counts a value that is not ours under a key, which `place` describes.
+    pub(super) fn found_foreign(&self, place: String) {
+        self.foreign.fetch_add(1, Relaxed);
+        *self.last_foreign.lock().unwrap_or_else(PoisonError::into_inner) = Some(place);
+    }
+
+    pub(super) fn last_foreign(&self) -> Option<String> {
+        self.last_foreign.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     pub(super) fn read(&self, up: bool) -> RedisStats {
         let read = |counter: &AtomicU64| counter.load(Relaxed);
         let [failed_down, failed_timed_out, failed_lost, failed_refused] =
@@ -139,6 +153,7 @@ impl Tally {
             failed_timed_out,
             failed_lost,
             failed_refused,
+            foreign: read(&self.foreign),
             breaker_openings: read(&self.breaker_openings),
             connections: read(&self.connections),
         }

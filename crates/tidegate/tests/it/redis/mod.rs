@@ -6,7 +6,7 @@
 //! - `parity.rs`, `vectors.rs`, `traces.rs`, `state.rs`, `live.rs`, `ids.rs`, `permits.rs`: the same
 //!   decisions as in memory; `names.rs`, `foreign.rs`, `failures.rs`, `parts.rs`: keys, what is not ours, what is refused, cut or undone;
 //! - `stand/` starts servers, alone, watched by Sentinel, in a cluster, behind TLS;
-//! - `connect.rs`: what works and what is refused; `outages.rs`: servers that go away;
+//! - `connect.rs`: what works and what is refused; `outages.rs`: servers that go away; `health.rs`: servers that do not decide;
 //! - `batches.rs`: callers that go together; `order.rs`: checks of one caller; `nodes.rs`: many stores, one limit;
 //! - `denials.rs`: what is answered from memory;
 //! - `sentinel.rs`, `cluster.rs`: failover, slots and their moves.
@@ -18,6 +18,7 @@ mod connect;
 mod denials;
 mod failures;
 mod foreign;
+mod health;
 mod ids;
 mod live;
 mod names;
