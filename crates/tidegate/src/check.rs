@@ -56,7 +56,7 @@ pub struct Verdict {
     /// One answer per check, in their order.
     pub decisions: SmallVec<[Decision; 4]>,
     speaker: Option<usize>,
-    /// Whether it repeats an earlier denial, and the shared store was not asked.
+    /// Whether it repeats an earlier denial without a call to the shared store.
     pub remembered: bool,
 }
 

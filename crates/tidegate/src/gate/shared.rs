@@ -18,6 +18,11 @@ use crate::stats::Stats;
 use crate::store::PermitAct;
 use crate::{CheckError, Failure, Request, Store, StoreError, Verdict};
 
+/// The number of checks of one caller that a front submits to a shared store concurrently. It is
+/// the share of a connection that one caller may use. Each check has its own deadline, so a
+/// larger batch that is submitted in parts does not time out.
+pub const MAX_TOGETHER: usize = 256;
+
 /// What a store is asked for, on its way.
 pub type Asked<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
 
@@ -91,7 +96,7 @@ impl Shared {
         self.nodes.store(nodes.max(1), Ordering::Relaxed);
     }
 
-    /// Asks the store for decisions. Records how long the store took if it was asked.
+    /// Sends a request to the store. Records the duration if the request reached the store.
     pub(super) async fn decide(
         &self,
         stats: &Stats,
@@ -112,7 +117,7 @@ fn was_sent(decided: &Result<Verdict, StoreError>) -> bool {
     match decided {
         Ok(verdict) => !verdict.remembered,
         Err(StoreError::Check(error)) => *error == CheckError::IdReused,
-        Err(StoreError::Failed(Failure::Down)) => false,
+        Err(StoreError::Failed(Failure::Down | Failure::Overloaded)) => false,
         Err(StoreError::Failed(_)) => true,
     }
 }

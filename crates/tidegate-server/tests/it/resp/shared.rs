@@ -90,11 +90,9 @@ fn a_pipeline_is_asked_at_once_and_answered_in_order() {
 fn checks_of_a_pipeline_take_effect_in_order() {
     let redis = Redis::start();
     let server = node("shared-order", &redis);
-    for (key, costs, expected) in [
-        ("a", &[1, -1][..], "11"),
-        ("b", &[1, -1, 1], "111"),
-        ("c", &[1, 1, -1, 1], "1011"),
-    ] {
+    for (key, costs, expected) in
+        [("a", &[1, -1][..], "11"), ("b", &[1, -1, 1], "111"), ("c", &[1, 1, -1, 1], "1011")]
+    {
         let mut caller = Caller::connect(server.resp());
         let pipeline: String =
             costs.iter().map(|cost| format!("TG.CHECK lone {key} COST {cost}\r\n")).collect();

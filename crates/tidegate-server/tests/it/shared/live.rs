@@ -78,7 +78,11 @@ fn checks_of_a_batch_take_effect_in_order() {
         redis.url()
     ));
     let server = server.run();
-    let rows = [("a", &[1, -1][..], "[1,1]", 1), ("b", &[1, -1, 1], "[1,1,1]", 0), ("c", &[1, 1, -1, 1], "[1,0,1,1]", 0)];
+    let rows = [
+        ("a", &[1, -1][..], "[1,1]", 1),
+        ("b", &[1, -1, 1], "[1,1,1]", 0),
+        ("c", &[1, 1, -1, 1], "[1,0,1,1]", 0),
+    ];
     for (key, costs, expected, left) in rows {
         let checks: Vec<String> = costs
             .iter()

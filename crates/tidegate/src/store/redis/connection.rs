@@ -5,11 +5,16 @@
 //! provider and no way around it; and nothing is replayed or reconnected behind
 //! our back, because a call whose outcome is unknown must not count twice.
 
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use redis::aio::{ConnectionLike, MultiplexedConnection};
-use redis::{AsyncConnectionConfig, Pipeline, RedisConnectionInfo, RedisError, ServerError, Value};
+use redis::{
+    AsyncConnectionConfig, Cmd, Pipeline, RedisConnectionInfo, RedisError, ServerError, Value,
+};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -22,10 +27,11 @@ use super::facts::Facts;
 use super::script::{Call, Script};
 use super::url::{Address, Kind, Login};
 
-/// Writes that wait for the socket. There are only a few in flight.
-const WRITE_BUFFER: usize = 16;
-/// How often a server is asked whether it still is a primary. One that was demoted would deny
-/// from old data until then, because only a write fails there.
+/// Commands that wait for the socket: more than can be in flight, so that queueing a command
+/// never waits and the order is kept.
+const WRITE_BUFFER: usize = 16 * 1024;
+/// The interval of role checks. A demoted primary denies from old data until it is noticed,
+/// because only writes fail on a replica.
 const ROLE_EVERY: Duration = Duration::from_secs(1);
 
 /// How servers of a store are spoken to.
@@ -64,6 +70,49 @@ pub(super) struct Connection {
 const SPEAKS_TLS: &str = "if it speaks TLS, write rediss:// or tls=true";
 const WANTS_CERTIFICATE: &str = "if it wants a certificate, add cert=FILE and key=FILE";
 
+/// Sends commands over a connection without keeping it open.
+#[derive(Clone)]
+pub(super) struct Line(MultiplexedConnection);
+
+/// A command on its way.
+pub(super) struct Sent {
+    reply: Pin<Box<dyn Future<Output = Result<Value, RedisError>> + Send>>,
+    replied: Option<Result<Value, RedisError>>,
+}
+
+impl Line {
+    /// Sends commands in order. Each reply is delivered separately.
+    pub(super) async fn send(&self, commands: Vec<Cmd>) -> Vec<Sent> {
+        let begin = |command: Cmd| {
+            let mut line = self.0.clone();
+            let reply = async move { line.send_packed_command(&command).await };
+            // The task's cooperative budget would stop after the first 128 commands.
+            Sent { reply: Box::pin(tokio::task::unconstrained(reply)), replied: None }
+        };
+        let mut sent: Vec<Sent> = commands.into_iter().map(begin).collect();
+        poll_fn(|context| {
+            for sent in &mut sent {
+                if let Poll::Ready(replied) = sent.reply.as_mut().poll(context) {
+                    sent.replied = Some(replied);
+                }
+            }
+            Poll::Ready(())
+        })
+        .await;
+        sent
+    }
+}
+
+impl Sent {
+    /// Waits for the reply: an error of the server is a value, one of the connection is not.
+    pub(super) async fn reply(self) -> Result<Value, RedisError> {
+        match self.replied {
+            Some(replied) => replied,
+            None => self.reply.await,
+        }
+    }
+}
+
 struct Driver {
     task: JoinHandle<()>,
     ended: watch::Receiver<()>,
@@ -77,13 +126,13 @@ impl Drop for Driver {
 
 impl Connection {
     /// Sends commands in one write; one value each, errors among them as values.
-    pub(super) async fn send(&mut self, commands: &Pipeline) -> Result<Vec<Value>, RedisError> {
+    async fn send(&mut self, commands: &Pipeline) -> Result<Vec<Value>, RedisError> {
         self.multiplexed.req_packed_commands(commands, 0, commands.len()).await
     }
 
-    /// Whether it has ended.
-    pub(super) fn is_closed(&self) -> bool {
-        self.driver.task.is_finished()
+    /// A way to send commands that does not keep it open.
+    pub(super) fn line(&self) -> Line {
+        Line(self.multiplexed.clone())
     }
 
     /// Waits for its end.
@@ -93,8 +142,8 @@ impl Connection {
         while ended.changed().await.is_ok() {}
     }
 
-    /// Waits until the server says that it is a replica. A server that does not answer is
-    /// noticed by those who wait for decisions.
+    /// Waits until the server reports that it is a replica. A server that does not answer is
+    /// detected by [`Health`](super::breaker::Health).
     pub(super) async fn demoted(&mut self) {
         loop {
             tokio::time::sleep(ROLE_EVERY).await;
@@ -117,7 +166,9 @@ impl Connection {
     /// Teaches the server all scripts, in one round trip.
     async fn teach(&mut self) -> Result<(), DialError> {
         let mut commands = Pipeline::new();
-        add_scripts(&mut commands);
+        for command in load_scripts() {
+            commands.add_command(command);
+        }
         self.ask_all(&commands).await.map(drop)
     }
 
@@ -247,11 +298,13 @@ impl Dialer {
     }
 }
 
-/// Adds the commands that teach a server all scripts: one each.
-pub(super) fn add_scripts(commands: &mut Pipeline) {
-    for script in Script::ALL {
-        commands.cmd("SCRIPT").arg("LOAD").arg(script.source());
-    }
+/// The commands that load all scripts: one each.
+pub(super) fn load_scripts() -> impl Iterator<Item = Cmd> {
+    Script::ALL.into_iter().map(|script| {
+        let mut command = Cmd::new();
+        command.arg("SCRIPT").arg("LOAD").arg(script.source());
+        command
+    })
 }
 
 const NO_ANSWER: &str = "it does not answer in time";

@@ -10,8 +10,8 @@
 //! - on another node they are not, so nothing is believed for longer than
 //!   [`MAX_AGE`].
 //!
-//! Denials are also forgotten when a connection is given up: its server may no longer be
-//! the one that decides.
+//! Denials are also forgotten when a connection fails: its server may no longer be
+//! the primary.
 //!
 //! A denial ends `retry_after` after it was *sent*, which is before Redis read its
 //! clock, less a little for clocks that run at different speeds; the wait that
@@ -71,7 +71,7 @@ struct Denial {
     marks: Marks,
 }
 
-/// What the cells counted, and the connections given up, when a request was sent.
+/// The counts of the cells, and of failed connections, when a request was sent.
 type Marks = SmallVec<[u32; 5]>;
 
 /// Which cells count what is given back to some states.

@@ -11,7 +11,7 @@
 //!
 //! - `url.rs`, `options.rs`, `error.rs`: where the store is, and why it cannot be used;
 //! - `connection.rs`, `tls.rs`, `facts.rs`: one connection, checked;
-//! - `lane.rs`, `batch.rs`, `breaker.rs`: callers gather, go together, give up;
+//! - `lane.rs`, `queue.rs`, `draft.rs`, `batch.rs`, `breaker.rs`: callers wait, share writes, give up;
 //! - `topology/`: one server, Sentinel, Cluster; `across.rs`: keys in several slots;
 //! - `names.rs`, `plan.rs`, `counter.rs`, `permits.rs`, `script.rs`, `lua/`: what is said;
 //! - `deny_cache.rs`: denials answered without asking.
@@ -23,6 +23,7 @@ mod codec;
 mod connection;
 mod counter;
 mod deny_cache;
+mod draft;
 mod error;
 mod facts;
 mod lane;
@@ -30,6 +31,7 @@ mod names;
 mod options;
 mod permits;
 mod plan;
+mod queue;
 mod script;
 mod stats;
 mod tls;
@@ -54,7 +56,7 @@ pub use self::error::{ACL_RULES, ConnectError, UrlError};
 use self::lane::{Answer, Touched, Work, key_hash};
 use self::names::Names;
 pub use self::options::RedisOptions;
-use self::plan::{Mode, Plan};
+use self::plan::{Answers, Mode, Plan};
 use self::script::Call;
 pub use self::stats::RedisStats;
 use self::stats::Tally;
@@ -302,9 +304,22 @@ impl Inner {
             let _noticed = self.notice(request);
             across::decide(self, plan.clone(), parts, at).await?
         } else {
-            plan.answers(&self.call(&plan.call(Mode::Decide, at)).await?)?
+            self.decide_plan(&plan, at).await?
         };
         Ok(plan.verdict(request.checks, &answers))
+    }
+
+    /// Decides a plan whose keys are in one slot.
+    async fn decide_plan(&self, plan: &Plan, at: Option<Timestamp>) -> Result<Answers, StoreError> {
+        if !plan.is_mergeable() {
+            return plan.answers(&self.call(&plan.call(Mode::Decide, at)).await?);
+        }
+        let slot = plan.states().first().map_or(0, |state| self.topology.slot(&state.key));
+        let work = || Work::Decide(Box::new(plan.clone()), at);
+        match self.topology.ask(slot, work, &self.tally).await? {
+            Answer::Decided(answers) => Ok(*answers),
+            _ => Err(script::not_ours(&Value::Nil).into()),
+        }
     }
 
     async fn reset(&self, key: &[u8], limit: &Limit) -> Result<bool, StoreError> {
@@ -331,7 +346,7 @@ impl Inner {
         let work = || Work::Send(command.clone(), touched.clone());
         match self.topology.ask(slot, work, &self.tally).await? {
             Answer::Value(value) => Ok(value),
-            Answer::Counted(_) | Answer::NotCounted => Err(script::not_ours(&Value::Nil).into()),
+            _ => Err(script::not_ours(&Value::Nil).into()),
         }
     }
 
@@ -350,8 +365,8 @@ struct Noticed<'a> {
 }
 
 impl<'a> Noticed<'a> {
-    /// Forgets denials at once: a check that the same caller sends behind this call must
-    /// not be answered from before it.
+    /// Forgets denials immediately: a later check of the same caller must not be answered by a
+    /// denial from before this call.
     fn new(denials: &'a DenyCache, cells: Cells) -> Self {
         denials.given_back(&cells);
         Noticed { denials, cells }

@@ -33,6 +33,8 @@ pub struct RedisStats {
     pub round_trips: u64,
     /// See `round_trips`.
     pub round_trip_us: u64,
+    /// Requests that failed, because too many waited for it: they were not sent.
+    pub failed_overloaded: u64,
     /// Requests that failed, because it was not there or was not lately.
     pub failed_down: u64,
     /// Requests that failed, because it did not answer in time.
@@ -51,8 +53,9 @@ pub struct RedisStats {
 
 impl RedisStats {
     /// Failures by the name of their kind.
-    pub fn failures(&self) -> [(&'static str, u64); 4] {
+    pub fn failures(&self) -> [(&'static str, u64); 5] {
         [
+            (Failure::Overloaded.name(), self.failed_overloaded),
             (Failure::Down.name(), self.failed_down),
             (Failure::TimedOut.name(), self.failed_timed_out),
             (Failure::Lost.name(), self.failed_lost),
@@ -72,7 +75,7 @@ pub(super) struct Tally {
     pub(super) resent: AtomicU64,
     round_trips: AtomicU64,
     round_trip_us: AtomicU64,
-    failed: [AtomicU64; 4],
+    failed: [AtomicU64; 5],
     foreign: AtomicU64,
     last_foreign: Mutex<Option<String>>,
     pub(super) breaker_openings: AtomicU64,
@@ -100,6 +103,7 @@ impl Tally {
             Failure::TimedOut => 1,
             Failure::Lost => 2,
             Failure::Refused(_) => 3,
+            Failure::Overloaded => 4,
         };
         self.failed[index].fetch_add(1, Relaxed);
     }
@@ -137,8 +141,8 @@ impl Tally {
 
     pub(super) fn read(&self, up: bool) -> RedisStats {
         let read = |counter: &AtomicU64| counter.load(Relaxed);
-        let [failed_down, failed_timed_out, failed_lost, failed_refused] =
-            [0, 1, 2, 3].map(|index: usize| read(&self.failed[index]));
+        let [failed_down, failed_timed_out, failed_lost, failed_refused, failed_overloaded] =
+            [0, 1, 2, 3, 4].map(|index: usize| read(&self.failed[index]));
         RedisStats {
             up,
             requests: read(&self.requests),
@@ -149,6 +153,7 @@ impl Tally {
             resent: read(&self.resent),
             round_trips: read(&self.round_trips),
             round_trip_us: read(&self.round_trip_us),
+            failed_overloaded,
             failed_down,
             failed_timed_out,
             failed_lost,

@@ -7,7 +7,7 @@
 //!   decisions as in memory; `names.rs`, `foreign.rs`, `failures.rs`, `parts.rs`: keys, what is not ours, what is refused, cut or undone;
 //! - `stand/` starts servers, alone, watched by Sentinel, in a cluster, behind TLS;
 //! - `connect.rs`: what works and what is refused; `outages.rs`: servers that go away; `health.rs`: servers that do not decide;
-//! - `batches.rs`: callers that go together; `order.rs`: checks of one caller; `nodes.rs`: many stores, one limit;
+//! - `batches.rs`: callers that go together; `order.rs`: checks of one caller; `overload.rs`: more than a server answers; `nodes.rs`: many stores, one limit;
 //! - `denials.rs`: what is answered from memory;
 //! - `sentinel.rs`, `cluster.rs`: failover, slots and their moves.
 
@@ -25,6 +25,7 @@ mod names;
 mod nodes;
 mod order;
 mod outages;
+mod overload;
 mod parity;
 mod parts;
 mod permits;

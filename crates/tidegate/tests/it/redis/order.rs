@@ -10,7 +10,7 @@ use tidegate::{Cost, Decision, Limit};
 use super::stand::{Cluster, Engine, Server, connect, run_on};
 use super::{ask, limit, remaining};
 
-/// Sends all checks of a key at once, as a front does with a batch or a pipeline.
+/// Submits all checks of a key concurrently, as a front does with a batch or a pipeline.
 async fn together(store: &RedisStore, key: &str, checks: &[(Limit, Cost)]) -> Vec<Decision> {
     let mut asked: Vec<Pin<Box<_>>> =
         checks.iter().map(|(limit, cost)| Box::pin(ask(store, key, limit, *cost))).collect();

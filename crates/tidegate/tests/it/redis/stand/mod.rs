@@ -5,6 +5,7 @@
 //! `VALKEY_SERVER` says, then where `scripts/test` puts it, and then in PATH.
 
 mod cluster;
+mod proxy;
 mod sentinel;
 mod tls;
 
@@ -19,6 +20,7 @@ use ::redis::{Connection, FromRedisValue, RedisError};
 use tidegate::redis::{ACL_RULES, RedisOptions, RedisStore};
 
 pub use cluster::Cluster;
+pub use proxy::Proxy;
 pub use sentinel::{NAME, Sentinel};
 pub use tls::Certificates;
 

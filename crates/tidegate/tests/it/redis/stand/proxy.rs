@@ -1,0 +1,141 @@
+//! A proxy in front of a server that withholds replies until it is told to pass them on.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+/// Ends with the test's process.
+pub struct Proxy {
+    port: u16,
+    gate: Arc<Gate>,
+}
+
+#[derive(Default)]
+struct Gate {
+    replies: Mutex<Replies>,
+    changed: Condvar,
+}
+
+struct Replies {
+    /// Arrived from the server.
+    arrived: u64,
+    /// Passed on to clients.
+    passed: u64,
+    /// May be passed on.
+    allowed: u64,
+}
+
+impl Default for Replies {
+    fn default() -> Self {
+        Replies { arrived: 0, passed: 0, allowed: u64::MAX }
+    }
+}
+
+impl Proxy {
+    /// One that passes everything on.
+    pub fn start(server: String) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        let gate = Arc::<Gate>::default();
+        let shared = Arc::clone(&gate);
+        std::thread::spawn(move || {
+            for client in listener.incoming() {
+                let (Ok(client), Ok(server)) = (client, TcpStream::connect(&server)) else {
+                    return;
+                };
+                relay(client, server, &shared);
+            }
+        });
+        Proxy { port, gate }
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// Withholds all replies that have not been passed on; forgets how many there were.
+    pub fn hold(&self) {
+        *self.replies() = Replies { arrived: 0, passed: 0, allowed: 0 };
+    }
+
+    /// Passes on so many more.
+    pub fn pass(&self, replies: u64) {
+        self.replies().allowed += replies;
+        self.gate.changed.notify_all();
+    }
+
+    /// Passes everything on.
+    pub fn pass_all(&self) {
+        self.replies().allowed = u64::MAX;
+        self.gate.changed.notify_all();
+    }
+
+    /// How many replies the server has sent since they are withheld.
+    pub fn arrived(&self) -> u64 {
+        self.replies().arrived
+    }
+
+    fn replies(&self) -> std::sync::MutexGuard<'_, Replies> {
+        self.gate.replies.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn relay(client: TcpStream, server: TcpStream, gate: &Arc<Gate>) {
+    let (mut from, mut to) = (client.try_clone().expect("it"), server.try_clone().expect("it"));
+    std::thread::spawn(move || {
+        let _ = std::io::copy(&mut from, &mut to);
+        let _ = to.shutdown(Shutdown::Both);
+    });
+    // One thread reads, so that it is known how many replies there are; another passes them on.
+    let (sender, receiver) = std::sync::mpsc::channel::<Vec<u8>>();
+    let counted = Arc::clone(gate);
+    std::thread::spawn(move || {
+        let mut lines = BufReader::new(server);
+        loop {
+            let mut reply = Vec::new();
+            if read_reply(&mut lines, &mut reply).is_none() || sender.send(reply).is_err() {
+                return;
+            }
+            counted.replies.lock().unwrap_or_else(PoisonError::into_inner).arrived += 1;
+        }
+    });
+    let (gate, mut client) = (Arc::clone(gate), client);
+    std::thread::spawn(move || {
+        for reply in receiver {
+            let mut replies = gate.replies.lock().unwrap_or_else(PoisonError::into_inner);
+            while replies.passed >= replies.allowed {
+                replies = gate.changed.wait(replies).unwrap_or_else(PoisonError::into_inner);
+            }
+            replies.passed += 1;
+            drop(replies);
+            if client.write_all(&reply).is_err() {
+                break;
+            }
+        }
+        let _ = client.shutdown(Shutdown::Both);
+    });
+}
+
+/// Appends one reply as it stands; nothing when the connection has ended.
+fn read_reply(lines: &mut BufReader<TcpStream>, reply: &mut Vec<u8>) -> Option<()> {
+    let start = reply.len();
+    if lines.read_until(b'\n', reply).ok()? == 0 {
+        return None;
+    }
+    let number = || std::str::from_utf8(&reply[start + 1..]).ok()?.trim().parse::<i64>().ok();
+    match reply[start] {
+        b'$' => {
+            let length = u64::try_from(number()? + 2).unwrap_or(0);
+            if length > 1 {
+                lines.take(length).read_to_end(reply).ok()?;
+            }
+        }
+        b'*' => {
+            for _ in 0..number()? {
+                read_reply(lines, reply)?;
+            }
+        }
+        _ => {}
+    }
+    Some(())
+}
