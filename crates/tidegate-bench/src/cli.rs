@@ -207,6 +207,9 @@ pub struct FaultsArgs {
     /// Only these faults (comma-separated or repeated).
     #[arg(long, value_enum, value_delimiter = ',')]
     pub fault: Vec<crate::faults::Fault>,
+    /// Only these loads on a Redis that is healthy (comma-separated or repeated).
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub load: Vec<crate::faults::Load>,
     /// Shorter faults: enough to see that bounds hold, not to time anything.
     #[arg(long)]
     pub short: bool,

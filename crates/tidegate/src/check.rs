@@ -148,6 +148,8 @@ pub struct Verdict {
     /// One answer per check, in their order.
     pub decisions: SmallVec<[Decision; 4]>,
     speaker: Option<usize>,
+    /// Whether it repeats an earlier denial without a call to the shared store.
+    pub remembered: bool,
 }
 
 impl Verdict {
@@ -171,7 +173,8 @@ impl Verdict {
             })
         };
         let speaker = speaker.map(|(index, _)| index);
-        Verdict { allowed, consumed: false, overflowed, no_room: false, decisions, speaker }
+        let (consumed, remembered) = (false, false);
+        Verdict { allowed, consumed, overflowed, no_room: false, decisions, speaker, remembered }
     }
 
     /// Which check it speaks for; `None` when all were only watched.

@@ -8,9 +8,11 @@
 //! - `fault.rs`: what can go wrong; `world.rs`: the servers it is done to;
 //! - `nodes.rs`: the callers and what they write down;
 //! - `oracle.rs`: the most admitted in any window;
+//! - `load.rs`: a healthy Redis, and more load on one key or by one caller than is good;
 //! - `report.rs`: table and JSON.
 
 mod fault;
+mod load;
 mod nodes;
 mod oracle;
 mod proxy;
@@ -18,6 +20,7 @@ mod report;
 mod world;
 
 pub use fault::Fault;
+pub use load::Load;
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -50,16 +53,27 @@ pub struct Outcome {
 pub fn run(args: &FaultsArgs) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let mut outcomes = Vec::new();
-    for fault in or_all(&args.fault) {
+    // Naming only faults leaves out the loads, and the reverse.
+    let (no_faults, no_loads) = match (args.fault.is_empty(), args.load.is_empty()) {
+        (true, false) => (true, false),
+        (false, true) => (false, true),
+        _ => (false, false),
+    };
+    let faults = if no_faults { Vec::new() } else { or_all(&args.fault) };
+    for fault in faults {
         let outcome = runtime.block_on(suffer(fault, args));
         outcomes.push(outcome.map_err(|error| {
             io::Error::other(format!("{}: {error}", crate::cli::name_of(&fault)))
         })?);
     }
+    let mut loaded = Vec::new();
+    for load in if no_loads { Vec::new() } else { or_all(&args.load) } {
+        loaded.push(runtime.block_on(load::put(load, args)).map_err(io::Error::other)?);
+    }
     if args.json {
-        println!("{}", report::json(&outcomes));
+        println!("{}", report::json(&outcomes, &loaded));
     } else {
-        print!("{}", report::table(&outcomes));
+        print!("{}", report::table(&outcomes, &loaded));
     }
     let broken: Vec<String> = outcomes.iter().flat_map(oracle::broken).collect();
     if broken.is_empty() { Ok(()) } else { Err(io::Error::other(broken.join("\n"))) }

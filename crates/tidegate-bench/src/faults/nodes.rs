@@ -158,9 +158,13 @@ impl Nodes {
     }
 }
 
-/// A node as a server has it: policies in front of the shared store.
 async fn gate(url: &str) -> Result<Gate, Failed> {
-    let config = Config::parse(CONFIG, "policies").map_err(|errors| errors.to_string())?;
+    gate_of(CONFIG, url).await
+}
+
+/// A node as a server has it: policies in front of the shared store.
+pub async fn gate_of(policies: &str, url: &str) -> Result<Gate, Failed> {
+    let config = Config::parse(policies, "policies").map_err(|errors| errors.to_string())?;
     let store = RedisStore::connect(RedisOptions::new(url)).await?;
     let clock = Clock::precise();
     let limiter = Limiter::builder().clock(clock.clone()).build()?;

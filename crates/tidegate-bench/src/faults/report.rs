@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use tidegate::stats::Decided;
 
 use super::Outcome;
+use super::load::{self, Loaded};
 use super::nodes::Policy;
 use super::oracle::{bound, most};
 use crate::bars::Bar;
@@ -20,12 +21,22 @@ const KINDS: [Decided; 4] =
     [Decided::Exact, Decided::Local, Decided::FailedOpen, Decided::FailedClosed];
 
 /// The whole readable report.
-pub fn table(outcomes: &[Outcome]) -> String {
-    written(|text| write_report(text, outcomes))
+pub fn table(outcomes: &[Outcome], loaded: &[Loaded]) -> String {
+    written(|text| {
+        writeln!(text, "processor: {}", processor())?;
+        if !outcomes.is_empty() {
+            write_report(text, outcomes)?;
+        }
+        if !loaded.is_empty() {
+            write!(text, "\n{}", load::heading())?;
+            loaded.iter().try_for_each(|loaded| text.write_str(&load::line(loaded)))?;
+            write_bars(text, &load::bars(loaded))?;
+        }
+        Ok(())
+    })
 }
 
 fn write_report(text: &mut String, outcomes: &[Outcome]) -> std::fmt::Result {
-    writeln!(text, "processor: {}", processor())?;
     writeln!(
         text,
         "{:<17}{:>7}{:>10}{:>10}{:>9}{:>8}{:>8}{:>8}  {:<28}{:>10}",
@@ -107,7 +118,7 @@ fn bars(outcomes: &[Outcome]) -> Vec<Bar> {
 }
 
 /// For programs.
-pub fn json(outcomes: &[Outcome]) -> Value {
+pub fn json(outcomes: &[Outcome], loaded: &[Loaded]) -> Value {
     let faults: Vec<Value> = outcomes
         .iter()
         .map(|outcome| {
@@ -129,6 +140,9 @@ pub fn json(outcomes: &[Outcome]) -> Value {
                 "recovery_ms": ms(outcome.recovery) })
         })
         .collect();
-    let bars: Vec<Value> = bars(outcomes).iter().map(bar_json).collect();
-    json!({ "faults": faults, "bars": bars, "processor": processor() })
+    let mut reached = if outcomes.is_empty() { Vec::new() } else { bars(outcomes) };
+    reached.extend(load::bars(loaded));
+    let bars: Vec<Value> = reached.iter().map(bar_json).collect();
+    let loads: Vec<Value> = loaded.iter().map(load::json).collect();
+    json!({ "faults": faults, "loads": loads, "bars": bars, "processor": processor() })
 }

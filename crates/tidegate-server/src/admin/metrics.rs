@@ -178,7 +178,7 @@ fn shared(page: &mut Exposition, store: &RedisStats, latency: &LatencyCounts) {
     for (name, help, value) in rows {
         page.single(name, Counter, help, value);
     }
-    let help = "Time until the shared store answered or was given up.";
+    let help = "Time until the shared store answered requests that were sent, or the deadline.";
     histogram(page, "tidegate_store_duration_seconds", help, latency);
 }
 

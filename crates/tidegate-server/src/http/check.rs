@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use http::request::Parts as Head;
 use http::{HeaderMap, Request, StatusCode};
 use hyper::body::Incoming;
-use tidegate::gate::{Answer, GateError, Question};
+use tidegate::gate::{Answer, GateError, MAX_TOGETHER, Question};
 
 use super::answer::{self, ANSWER_BYTES, LINE_BYTES};
 use super::question::Parts;
@@ -152,10 +152,14 @@ impl HttpFront {
             }
         };
         if self.gate.is_shared() {
-            // All at once, so that they travel together.
-            let asked = questions.iter().map(|question| self.gate.check_async(&rules, question));
-            let answers = join_all(asked).await;
-            answers.into_iter().enumerate().for_each(|(index, answer)| put(index, answer));
+            let mut index = 0;
+            for together in questions.chunks(MAX_TOGETHER) {
+                let asked = together.iter().map(|question| self.gate.check_async(&rules, question));
+                for answer in join_all(asked).await {
+                    put(index, answer);
+                    index += 1;
+                }
+            }
         } else {
             let asked = questions.iter().map(|question| self.gate.check(&rules, question));
             asked.enumerate().for_each(|(index, answer)| put(index, answer));

@@ -2,7 +2,7 @@
 
 use futures_util::future::join_all;
 use smallvec::SmallVec;
-use tidegate::gate::{Question, Rules};
+use tidegate::gate::{MAX_TOGETHER, Question, Rules};
 use tracing::debug;
 
 use super::RespFront;
@@ -16,10 +16,6 @@ use crate::admin::ReplyCounts;
 
 /// Questions that are decided in one go: as many as memory is fetched for at once.
 const MAX_BATCH: usize = 32;
-
-/// The most questions of one connection that a shared store is asked at once: as many as
-/// it takes to travel together well, few enough that others have a turn.
-const MAX_TOGETHER: usize = 256;
 
 /// How far a desk was worked through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

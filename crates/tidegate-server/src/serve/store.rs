@@ -1,6 +1,6 @@
 //! The store that nodes share, if the config names one.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tidegate::config::Config;
 use tidegate::redis::{RedisOptions, RedisStore};
@@ -8,8 +8,11 @@ use tracing::{info, warn};
 
 use super::error::ServeError;
 
-/// How often we look whether the store is there, to say so in the log.
+/// How often the store's state is read for the log.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// How often values that are not ours are logged at most: each is met again by every request.
+const FOREIGN_EVERY: Duration = Duration::from_secs(60);
 
 /// Connects to the store the config names; `None` for memory. One that is not there
 /// yet will be found later.
@@ -31,6 +34,7 @@ pub async fn connect(config: &Config) -> Result<Option<RedisStore>, ServeError> 
 pub async fn watch(store: RedisStore, name: String) {
     let mut told = Vec::new();
     let (mut was_up, mut openings) = (true, store.stats().breaker_openings);
+    let mut foreign = Foreign::default();
     loop {
         let stats = store.stats();
         match (was_up, stats.up) {
@@ -46,6 +50,7 @@ pub async fn watch(store: RedisStore, name: String) {
             _ => {}
         }
         (was_up, openings) = (stats.up, stats.breaker_openings);
+        foreign.log(&store, &name, stats.foreign);
         for warning in store.warnings() {
             if !told.contains(&warning) {
                 warn!(store = name, "{warning}");
@@ -53,5 +58,30 @@ pub async fn watch(store: RedisStore, name: String) {
             }
         }
         tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+/// The log of values that are not ours.
+#[derive(Default)]
+struct Foreign {
+    logged: u64,
+    at: Option<Instant>,
+}
+
+impl Foreign {
+    fn log(&mut self, store: &RedisStore, name: &str, requests: u64) {
+        let is_due = self.at.is_none_or(|at| at.elapsed() >= FOREIGN_EVERY);
+        if requests == self.logged || !is_due {
+            return;
+        }
+        let place = store.last_foreign().unwrap_or_default();
+        warn!(
+            store = name,
+            place,
+            requests = requests - self.logged,
+            "a key of the store holds a value that is not ours; on_store_failure applies to it: \
+             delete the value, or use another key_prefix"
+        );
+        (self.logged, self.at) = (requests, Some(Instant::now()));
     }
 }

@@ -63,7 +63,7 @@ pub use self::own::{OwnKey, OwnPolicy};
 #[cfg(feature = "tower")]
 pub(crate) use self::plain::is_as_it_comes;
 pub use self::rules::Rules;
-pub use self::shared::{Asked, SharedStore};
+pub use self::shared::{Asked, MAX_TOGETHER, SharedStore};
 pub use self::together::Together;
 
 use self::plan::{Plan, Taking};

@@ -17,7 +17,12 @@ use tidegate_core::{Limit, PermitId};
 use super::fallback::Outage;
 use crate::stats::Stats;
 use crate::store::PermitAct;
-use crate::{Request, Store, StoreError, Verdict};
+use crate::{CheckError, Failure, Request, Store, StoreError, Verdict};
+
+/// The number of checks of one caller that a front submits to a shared store concurrently. It is
+/// the share of a connection that one caller may use. Each check has its own deadline, so a
+/// larger batch that is submitted in parts does not time out.
+pub const MAX_TOGETHER: usize = 256;
 
 /// What a store is asked for, on its way.
 pub type Asked<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
@@ -106,7 +111,7 @@ impl Shared {
         self.nodes.store(nodes.max(1), Ordering::Relaxed);
     }
 
-    /// Asks the store for decisions, and counts how long that took.
+    /// Sends a request to the store. Records the duration if the request reached the store.
     pub(super) async fn decide(
         &self,
         stats: &Stats,
@@ -114,8 +119,21 @@ impl Shared {
     ) -> Result<Verdict, StoreError> {
         let begun = Instant::now();
         let decided = self.store.decide(request).await;
-        stats.record_store(begun.elapsed());
+        if was_sent(&decided) {
+            stats.record_store(begun.elapsed());
+        }
         decided
+    }
+}
+
+/// Whether a request reached the store: not if a remembered denial answered it, and not if
+/// it failed before it was sent.
+fn was_sent(decided: &Result<Verdict, StoreError>) -> bool {
+    match decided {
+        Ok(verdict) => !verdict.remembered,
+        Err(StoreError::Check(error)) => *error == CheckError::IdReused,
+        Err(StoreError::Failed(Failure::Down | Failure::Overloaded)) => false,
+        Err(StoreError::Failed(_)) => true,
     }
 }
 

@@ -125,6 +125,8 @@ pub enum StoreError {
 pub enum Failure {
     /// It was not asked, because it is not there or was not lately: nothing was charged.
     Down,
+    /// The request was not sent, because too many requests wait for the store: nothing was charged.
+    Overloaded,
     /// It did not answer in time. The request may have been charged, so it is not repeated.
     TimedOut,
     /// The connection broke while it was being asked. The request may have been charged.
@@ -138,6 +140,7 @@ impl Failure {
     pub const fn name(&self) -> &'static str {
         match self {
             Failure::Down => "down",
+            Failure::Overloaded => "overloaded",
             Failure::TimedOut => "timed-out",
             Failure::Lost => "lost",
             Failure::Refused(_) => "refused",
@@ -149,6 +152,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Failure::Down => f.write_str("the store is not there"),
+            Failure::Overloaded => f.write_str("too many requests wait for the store"),
             Failure::TimedOut => f.write_str("the store did not answer in time"),
             Failure::Lost => f.write_str("the connection to the store broke"),
             Failure::Refused(error) => write!(f, "the store answered with an error: {error}"),

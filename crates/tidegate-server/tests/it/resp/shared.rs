@@ -18,6 +18,9 @@ policies:
     key: \"{client_ip}\"
     limits: [\"2 per 1h sliding-log\"]
     on_store_failure: allow
+  - name: lone
+    key: \"{client_ip}\"
+    limits: [\"1 per 1h sliding-counter\"]
 ";
 
 fn node(test: &str, redis: &Redis) -> Server {
@@ -80,6 +83,25 @@ fn a_pipeline_is_asked_at_once_and_answered_in_order() {
         (replies.matches("*7\r\n:1\r\n").count(), replies.matches("*7\r\n").count()),
         (2, 1000)
     );
+}
+
+/// The refund of `[1, -1]` was lost, and the third check of `[1, -1, 1]` denied.
+#[test]
+fn checks_of_a_pipeline_take_effect_in_order() {
+    let redis = Redis::start();
+    let server = node("shared-order", &redis);
+    for (key, costs, expected) in
+        [("a", &[1, -1][..], "11"), ("b", &[1, -1, 1], "111"), ("c", &[1, 1, -1, 1], "1011")]
+    {
+        let mut caller = Caller::connect(server.resp());
+        let pipeline: String =
+            costs.iter().map(|cost| format!("TG.CHECK lone {key} COST {cost}\r\n")).collect();
+        caller.send(pipeline + "QUIT\r\n");
+        let replies = caller.rest();
+        let allowed: String =
+            replies.split("*7\r\n:").skip(1).filter_map(|reply| reply.chars().next()).collect();
+        assert_eq!(allowed, expected, "{replies}");
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::redis::{PASSWORD, Redis};
 use super::{EXCEEDED, REDUCED, check, forward, node};
-use crate::served::{Client, JSON, Reply, Server, request, wait_for};
+use crate::served::{Client, JSON, Reply, Server, Start, request, wait_for};
 
 /// Two nodes of three, named after the test.
 fn nodes(test: &str, redis: &Redis) -> [Server; 2] {
@@ -66,6 +66,39 @@ fn two_nodes_share_one_limit() {
     assert_eq!(left, [vec![1; 100], vec![0; 100]].concat());
     let calls = nodes[1].metric("tidegate_store_batches_total").expect("a metric");
     assert!(calls < 200, "{calls} writes for a batch of 200 checks");
+}
+
+/// The refund of `[1, -1]` was lost, and the third check of `[1, -1, 1]` denied.
+#[test]
+fn checks_of_a_batch_take_effect_in_order() {
+    let redis = Redis::start();
+    let server = Start::new("shared-live-order").config(&format!(
+        "store: {}\nstore_timeout: 5s\n\
+         policies:\n  - {{ name: lone, key: \"{{client_ip}}\", limits: [\"1 per 1h sliding-counter\"] }}\n",
+        redis.url()
+    ));
+    let server = server.run();
+    let rows = [
+        ("a", &[1, -1][..], "[1,1]", 1),
+        ("b", &[1, -1, 1], "[1,1,1]", 0),
+        ("c", &[1, 1, -1, 1], "[1,0,1,1]", 0),
+    ];
+    for (key, costs, expected, left) in rows {
+        let checks: Vec<String> = costs
+            .iter()
+            .map(|cost| format!(r#"{{"policy":"lone","key":"{key}","cost":{cost}}}"#))
+            .collect();
+        let batch = format!(r#"{{"checks":[{}]}}"#, checks.join(","));
+        let reply = server.post("/v1/check/batch", &batch).json();
+        let allowed: Vec<u8> = reply["answers"]
+            .as_array()
+            .expect("answers")
+            .iter()
+            .map(|answer| (answer["allowed"] == true).into())
+            .collect();
+        assert_eq!(json!(allowed).to_string(), expected, "{reply}");
+        assert_eq!(check(&server, "lone", key)[0], left > 0, "{key}");
+    }
 }
 
 #[test]
@@ -158,6 +191,57 @@ fn a_store_that_refuses_is_told_from_one_that_answers() {
     assert_eq!(check(&server, "closed", "alice"), json!([true, "exact", 1]));
     wait_for(|| (server.metric("tidegate_store_up") == Some(1)).then_some(()));
     wait_for(|| server.log().contains("the store is back").then_some(()));
+}
+
+/// Nothing was logged, and `tidegate_store_up` stayed 1.
+#[test]
+fn a_user_who_loses_a_command_is_logged() {
+    let redis = Redis::start();
+    let rules = ["ACL", "SETUSER", "limiter", "on", ">pass", "~*", "+@all"];
+    redis.ask(&rules);
+    let url = format!("redis://limiter:pass@{}", redis.address());
+    let server = node("shared-live-acl", &url).run();
+    assert_eq!(check(&server, "closed", "alice"), json!([true, "exact", 1]));
+    redis.ask(&["ACL", "SETUSER", "limiter", "-set"]);
+    assert_eq!(check(&server, "closed", "bob"), json!([false, "failed-closed", null]));
+    wait_for(|| (server.metric("tidegate_store_up") == Some(0)).then_some(()));
+    let reason = "the store refuses: ERR The user executing the script can't";
+    wait_for(|| server.log().contains(reason).then_some(()));
+    redis.ask(&["ACL", "SETUSER", "limiter", "+set"]);
+    assert_eq!(check(&server, "closed", "bob"), json!([true, "exact", 1]));
+    wait_for(|| (server.metric("tidegate_store_up") == Some(1)).then_some(()));
+    wait_for(|| server.log().contains("the store is back").then_some(()));
+    assert_eq!(server.log().matches(reason).count(), 1, "{}", server.log());
+}
+
+#[test]
+fn a_foreign_value_under_a_key_is_logged_without_the_key() {
+    let redis = Redis::start();
+    let server = node("shared-live-foreign", &redis.url()).run();
+    redis.ask(&["SET", "tg:{sk_live_1}closed/l1h", "hello"]);
+    for _ in 0..3 {
+        assert_eq!(check(&server, "closed", "sk_live_1"), json!([false, "failed-closed", null]));
+    }
+    let is_it = |line: &&str| line.contains("holds a value that is not ours");
+    let line = wait_for(|| server.log().lines().find(is_it).map(str::to_owned));
+    assert!(line.contains("policy `closed`, key with SHA-256 "), "{line}");
+    assert!(!line.contains("sk_live_1"), "{line}");
+    assert_eq!(server.log().lines().filter(is_it).count(), 1, "it is not repeated at once");
+    assert_eq!(check(&server, "closed", "other"), json!([true, "exact", 1]));
+}
+
+/// It included denials from memory, which made the store look faster than it is.
+#[test]
+fn the_duration_of_the_store_is_that_of_requests_that_were_sent() {
+    let redis = Redis::start();
+    let server = node("shared-live-duration", &redis.url()).run();
+    let metric = |name: &str| server.metric(&format!("tidegate_store_{name}")).expect("a metric");
+    wait_for(|| {
+        check(&server, "closed", "alice");
+        (metric("deny_cache_hits_total") >= 5).then_some(())
+    });
+    let sent = metric("requests_total") - metric("deny_cache_hits_total");
+    assert_eq!(metric("duration_seconds_count"), sent);
 }
 
 fn take(server: &Server) -> Reply {

@@ -1,116 +1,107 @@
-//! What goes to a server in one write, and who hears the answers.
+//! The commands of one write to a server, and the callers waiting for their replies.
 //!
-//! Asks that the counter script can take go together, those under one limit in one
-//! call, and equal asks of one key are one entry of it: a hot key costs a server as
-//! much as a cold one. Everything else is a call of its own. All calls of a batch
-//! are pipelined.
+//! Asks that the counter script can take share a call with others under the same limit,
+//! and equal asks of one key share an entry of it. Other requests that are equal are merged
+//! into one that costs as much as all of them. So a hot key costs a server as much as a cold
+//! one. Everything else is a separate call. All calls of a batch are pipelined, and each is
+//! answered when its reply arrives.
+//! See `draft.rs` for how jobs become calls.
 
-use std::collections::HashMap;
-use std::time::{Duration, Instant};
+use std::collections::VecDeque;
+use std::time::Instant;
 
-use foldhash::fast::RandomState;
-use redis::{Cmd, Pipeline, ServerError, Value};
+use redis::{Cmd, ServerError, Value};
 use tidegate_core::{Limit, Timestamp};
 
 use super::abandoned::Reply;
-use super::breaker::Outcome;
-use super::connection::{Connection, add_scripts, text_of};
-use super::counter::{self, Entry, MAX_TIMES, Quick};
+use super::breaker::{Health, Outcome};
+use super::connection::{Line, Sent, load_scripts, text_of};
+use super::counter::{self, Entry};
+use super::draft::{Draft, Drafts};
 use super::lane::{Answer, Job, Manner, Trouble, Work};
-use super::names::slot_key;
-use super::script::Script;
+use super::plan::{Mode, Plan};
+use super::queue::{Claim, Taken};
 use super::stats::Tally;
-use super::topology::slot_of;
 use super::url::{Address, Kind};
 use crate::{Failure, StoreError};
 
-/// Keys in one call of the counter script. Beyond this a call gains little, and
-/// everybody else's has to wait for it.
-const MAX_KEYS: usize = 64;
-
-/// Work that goes together.
+/// Calls that go together.
 #[derive(Debug)]
 pub(super) struct Batch {
     units: Vec<Unit>,
-    /// Where redirects without a host lead.
-    asked: Option<Address>,
     asks: usize,
     coalesced: usize,
 }
 
-/// One command, and whom it is for.
+/// One command, and the callers that wait for its reply.
 #[derive(Debug)]
-struct Unit {
+pub(super) struct Unit {
     command: Cmd,
     asking: bool,
+    /// Whether the scripts were loaded for it already.
+    taught: bool,
     members: Members,
 }
 
 #[derive(Debug)]
-enum Members {
-    One(Reply),
-    /// Per entry of a counter call, those who asked for it.
-    Counted(Limit, Vec<Entry>, Vec<Vec<Reply>>),
+pub(super) enum Members {
+    One(Waiter),
+    /// The callers of every entry of a counter call.
+    Counted(Limit, Vec<Entry>, Vec<Vec<Waiter>>),
+    Merged(Box<Merged>),
 }
 
-/// What makes asks go in one call.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct Kin {
-    count: u64,
-    window_us: u64,
-    at: Option<Timestamp>,
-    slot: u16,
+/// A caller that waits.
+#[derive(Debug)]
+pub(super) struct Waiter {
+    reply: Reply,
+    /// Its part of what is in flight, for as long as it waits.
+    _claim: Option<Claim>,
 }
 
-/// A counter call while it is put together.
-struct Counting {
-    limit: Limit,
+impl Waiter {
+    fn is_awaited(&self) -> bool {
+        !self.reply.is_closed()
+    }
+
+    fn answer(self, answer: Result<Answer, Trouble>) {
+        // The caller may have given up meanwhile.
+        drop(self.reply.send(answer));
+    }
+}
+
+/// Equal requests, sent as one request that costs as much as the first `asked` of them.
+#[derive(Debug)]
+pub(super) struct Merged {
+    plan: Plan,
     at: Option<Timestamp>,
-    entries: Vec<Entry>,
-    replies: Vec<Vec<Reply>>,
-    /// Where in `entries` a key is.
-    index: HashMap<Vec<u8>, usize, RandomState>,
+    pub(super) asked: usize,
+    pub(super) waiters: VecDeque<Waiter>,
 }
 
 impl Batch {
-    /// Puts jobs together. A caller who has given up is left out.
-    pub(super) fn gather(
-        jobs: impl Iterator<Item = Job>,
-        kind: Kind,
-        asked: Option<Address>,
-    ) -> Self {
-        let mut batch = Batch { units: Vec::new(), asked, asks: 0, coalesced: 0 };
-        let mut latest: HashMap<Kin, usize, RandomState> = HashMap::default();
-        let mut counting: Vec<Counting> = Vec::new();
-        for Job { work, manner, reply } in jobs.filter(|job| !job.reply.is_closed()) {
-            batch.asks += 1;
-            let asking = manner == Manner::Asking;
-            let (quick, at) = match work {
-                Work::Count(quick, at) => (quick, at),
-                Work::Send(command) | Work::Hold(command, _) => {
-                    batch.units.push(Unit { command, asking, members: Members::One(reply) });
-                    continue;
+    /// Puts jobs together.
+    pub(super) fn gather(jobs: impl Iterator<Item = Taken>, kind: Kind) -> Self {
+        let mut drafts = Drafts::new(kind);
+        let (mut asks, mut coalesced) = (0, 0);
+        for Taken { job, claim } in jobs {
+            let Job { work, manner, reply, keys, equal, .. } = job;
+            let waiter = Waiter { reply, _claim: claim };
+            asks += 1;
+            coalesced += usize::from(match work {
+                Work::Send(command, ..) => {
+                    let members = Members::One(waiter);
+                    drafts.push(Draft::Whole(Unit::new(command, manner, members)), &keys);
+                    false
                 }
-            };
-            let slot = if kind == Kind::Cluster { slot_of(slot_key(&quick.key)) } else { 0 };
-            let (count, window_us) = (quick.limit.count(), quick.limit.window_us());
-            let kin = Kin { count, window_us, at, slot };
-            if manner != Manner::Together {
-                let mut alone = Counting::new(quick.limit, at);
-                alone.add(quick, reply);
-                batch.units.push(alone.finish(asking));
-                continue;
-            }
-            let fits = |index: &usize| counting[*index].has_room_for(&quick);
-            let index = latest.get(&kin).copied().filter(fits).unwrap_or_else(|| {
-                counting.push(Counting::new(quick.limit, at));
-                latest.insert(kin, counting.len() - 1);
-                counting.len() - 1
+                Work::Count(quick, at) => drafts.count(quick, at, manner, waiter),
+                Work::Decide(plan, at) => {
+                    let plan = Merged { plan: *plan, at, asked: 1, waiters: [waiter].into() };
+                    drafts.merge(plan, manner, &keys, equal)
+                }
             });
-            batch.coalesced += usize::from(counting[index].add(quick, reply));
         }
-        batch.units.extend(counting.into_iter().map(|counting| counting.finish(false)));
-        batch
+        Batch { units: drafts.finish(), asks, coalesced }
     }
 
     /// How many script calls it has.
@@ -123,149 +114,130 @@ impl Batch {
         self.asks
     }
 
-    /// How many asks share an entry with an equal one before them.
+    /// How many asks share a call or an entry with an equal one before them.
     pub(super) fn coalesced(&self) -> usize {
         self.coalesced
     }
 
-    pub(super) fn fail(self, failure: &Failure) {
-        for unit in self.units {
-            unit.members.trouble(&Trouble::Failed(failure.clone()));
-        }
-    }
-
-    /// Sends it and answers everybody.
-    pub(super) async fn run(
-        self,
-        connection: &mut Connection,
-        timeout: Duration,
-        tally: &Tally,
-    ) -> Outcome {
-        let Batch { units, asked, .. } = self;
-        let sent = Instant::now();
-        let values = match exchange(connection, pipeline(&units), timeout).await {
-            Ok(values) => values,
-            Err((failure, outcome)) => {
-                fail_all(units, &failure);
-                return outcome;
-            }
-        };
-        tally.round_trip(sent.elapsed());
-        let mut settling =
-            Settling { asked, outcome: Outcome::Answered, unknown: Vec::new(), tally };
-        settling.settle(units, values, Unknown::Resend);
-        let unknown = std::mem::take(&mut settling.unknown);
-        if unknown.is_empty() {
-            return settling.outcome;
-        }
-        // The server has lost the scripts: it was asked to, or it is a new one.
-        Tally::add(&tally.resent, unknown.len());
-        let mut again = Pipeline::new();
-        add_scripts(&mut again);
-        append(&mut again, &unknown);
-        match exchange(connection, again, timeout).await {
-            Ok(mut values) => {
-                values.drain(..Script::ALL.len().min(values.len()));
-                settling.settle(unknown, values, Unknown::Refuse);
-                settling.outcome
-            }
-            Err((failure, outcome)) => {
-                fail_all(unknown, &failure);
-                outcome
-            }
-        }
+    /// Hands all calls to the connection, in order.
+    pub(super) async fn send(self, line: Line, health: &Health) -> Write {
+        let calls = send(&line, health, self.units).await;
+        Write { line, calls, begun: Instant::now() }
     }
 }
 
-fn fail_all(units: Vec<Unit>, failure: &Failure) {
-    Batch { units, asked: None, asks: 0, coalesced: 0 }.fail(failure);
+/// A batch that was sent.
+pub(super) struct Write {
+    line: Line,
+    calls: Vec<(Option<Unit>, Sent)>,
+    begun: Instant,
 }
 
-/// Sends commands, and waits for their answers.
-async fn exchange(
-    connection: &mut Connection,
-    commands: Pipeline,
-    timeout: Duration,
-) -> Result<Vec<Value>, (Failure, Outcome)> {
-    match tokio::time::timeout(timeout, connection.send(&commands)).await {
-        Ok(Ok(values)) if values.len() == commands.len() => Ok(values),
-        Ok(_) => Err((Failure::Lost, Outcome::Useless)),
-        Err(_) => Err((Failure::TimedOut, Outcome::Silent)),
+/// Sends units, the scripts first if a server has lost them. Replies to commands without a unit
+/// mean nothing.
+async fn send(line: &Line, health: &Health, units: Vec<Unit>) -> Vec<(Option<Unit>, Sent)> {
+    let (mut commands, mut whose) = (Vec::new(), Vec::new());
+    if units.iter().any(|unit| unit.taught) {
+        commands.extend(load_scripts());
+        whose.resize_with(commands.len(), || None);
     }
-}
-
-fn pipeline(units: &[Unit]) -> Pipeline {
-    let mut commands = Pipeline::with_capacity(units.len());
-    append(&mut commands, units);
-    commands
-}
-
-fn append(commands: &mut Pipeline, units: &[Unit]) {
     for unit in units {
         if unit.asking {
-            commands.cmd("ASKING");
+            commands.push(redis::cmd("ASKING"));
+            whose.push(None);
         }
-        commands.add_command(unit.command.clone());
+        commands.push(unit.command.clone());
+        whose.push(Some(unit));
     }
+    health.sent(commands.len());
+    whose.into_iter().zip(line.send(commands).await).collect()
 }
 
-/// What to do with calls of scripts that a server does not know.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Unknown {
-    Resend,
-    Refuse,
+impl Write {
+    /// Answers every caller as soon as its reply arrives. Calls that were proven not to be
+    /// carried out, or to be too large as one, are sent again.
+    pub(super) async fn settle(
+        self,
+        asked: Option<Address>,
+        health: &Health,
+        tally: &Tally,
+        mut note: impl FnMut(Outcome),
+    ) -> Outcome {
+        let Write { line, mut calls, begun } = self;
+        let mut settling = Settling { asked, outcome: Outcome::Answered, tally };
+        loop {
+            let mut again = Vec::new();
+            for (unit, sent) in calls {
+                let reply = sent.reply().await;
+                if reply.is_ok() {
+                    health.replied();
+                }
+                let Some(unit) = unit else { continue };
+                let before = settling.outcome;
+                match reply {
+                    Ok(value) => again.extend(settling.settle(unit, value)),
+                    Err(_) => {
+                        let is_silent = health.is_silent();
+                        let failure = if is_silent { Failure::TimedOut } else { Failure::Lost };
+                        settling.outcome = Outcome::Useless;
+                        unit.members.trouble(&Trouble::Failed(failure));
+                    }
+                }
+                if settling.outcome != before {
+                    note(settling.outcome);
+                }
+            }
+            if again.is_empty() || settling.outcome == Outcome::Useless {
+                let down = Trouble::Failed(Failure::Down);
+                again.into_iter().for_each(|unit: Unit| unit.members.trouble(&down));
+                tally.round_trip(begun.elapsed());
+                return settling.outcome;
+            }
+            Tally::add(&tally.resent, again.len());
+            calls = send(&line, health, again).await;
+        }
+    }
 }
 
 struct Settling<'t> {
     asked: Option<Address>,
     outcome: Outcome,
-    unknown: Vec<Unit>,
     tally: &'t Tally,
 }
 
 impl Settling<'_> {
-    fn settle(&mut self, units: Vec<Unit>, values: Vec<Value>, unknown: Unknown) {
-        let mut values = values.into_iter();
-        for unit in units {
-            if unit.asking {
-                values.next();
+    /// Answers a unit; returns what is to be sent again.
+    fn settle(&mut self, unit: Unit, value: Value) -> Option<Unit> {
+        match value {
+            Value::ServerError(error) if error.code() == "NOSCRIPT" && !unit.taught => {
+                unit.members.is_awaited().then_some(Unit { taught: true, ..unit })
             }
-            match values.next().unwrap_or_default() {
-                Value::ServerError(error)
-                    if error.code() == "NOSCRIPT" && unknown == Unknown::Resend =>
-                {
-                    if unit.members.is_awaited() {
-                        self.unknown.push(unit);
-                    }
-                }
-                Value::ServerError(error) => {
-                    let trouble = self.trouble(&error);
-                    unit.members.trouble(&trouble);
-                }
-                value => unit.members.answer(value),
+            Value::ServerError(error) => {
+                let trouble = self.trouble(&error);
+                unit.members.trouble(&trouble);
+                None
             }
+            value => unit.members.answer(value).map(|merged| merged.unit(unit.asking)),
         }
     }
 
-    /// What an error means. All that are not named here are simply told.
+    /// Classifies an error. Errors that are not listed here concern one key only.
     fn trouble(&mut self, error: &ServerError) -> Trouble {
         let details = error.details().unwrap_or("");
         let address = || {
             let (_slot, address) = details.split_once(' ')?;
             Address::from_redirect(address, self.asked.as_ref()?)
         };
-        match error.code() {
+        match code_of(error) {
             "MOVED" => address().map_or_else(|| refused(error), Trouble::Moved),
             "ASK" => address().map_or_else(|| refused(error), Trouble::Ask),
             "TRYAGAIN" => Trouble::TryAgain,
             // The slot is nobody's: not carried out, and not this server's fault.
             "CLUSTERDOWN" => Trouble::Failed(Failure::Down),
             // Nothing is wrong with the key: no other is served either.
-            "OOM" | "MISCONF" | "NOREPLICAS" | "NOPERM" => self.refuses(error),
-            // Not carried out, and it is the wrong server to ask. Older ones wrap
-            // the code of an error inside a script into a text.
+            "OOM" | "MISCONF" | "NOREPLICAS" | "NOPERM" | "BUSY" => self.refuses(error),
+            // Not carried out: this server is the wrong one.
             "READONLY" | "LOADING" | "MASTERDOWN" => self.wrong_server(),
-            "ERR" if details.contains("-READONLY ") => self.wrong_server(),
             _ => refused(error),
         }
     }
@@ -284,100 +256,138 @@ impl Settling<'_> {
     }
 }
 
+/// The code of an error, also if it occurred inside a script. Servers before 7.0 put that
+/// code into the text, and later ones report a missing permission in words only.
+fn code_of(error: &ServerError) -> &str {
+    const WRAPPED: [(&str, &str); 9] = [
+        ("ACL failure in script", "NOPERM"),
+        ("The user executing the script can't", "NOPERM"),
+        ("-NOPERM ", "NOPERM"),
+        ("-OOM ", "OOM"),
+        ("-MISCONF ", "MISCONF"),
+        ("-NOREPLICAS ", "NOREPLICAS"),
+        ("-READONLY ", "READONLY"),
+        ("-LOADING ", "LOADING"),
+        ("-MASTERDOWN ", "MASTERDOWN"),
+    ];
+    let details = error.details().unwrap_or("");
+    // Key names contain no spaces, so a key name cannot match.
+    let wrapped = WRAPPED.iter().find(|(text, _)| details.contains(text));
+    match (error.code(), wrapped) {
+        ("ERR", Some((_, code))) => code,
+        (code, _) => code,
+    }
+}
+
 fn refused(error: &ServerError) -> Trouble {
     Trouble::Failed(Failure::Refused(text_of(error)))
 }
 
+impl Unit {
+    pub(super) fn new(command: Cmd, manner: Manner, members: Members) -> Self {
+        Unit { command, asking: manner == Manner::Asking, taught: false, members }
+    }
+}
+
 impl Members {
-    /// Whether anybody still waits.
     fn is_awaited(&self) -> bool {
         match self {
-            Members::One(reply) => !reply.is_closed(),
-            Members::Counted(_, _, replies) => replies.iter().flatten().any(|r| !r.is_closed()),
+            Members::One(waiter) => waiter.is_awaited(),
+            Members::Counted(_, _, waiters) => waiters.iter().flatten().any(Waiter::is_awaited),
+            Members::Merged(merged) => merged.waiters.iter().any(Waiter::is_awaited),
         }
     }
 
     fn trouble(self, trouble: &Trouble) {
-        // Somebody may have given up meanwhile: nobody is left to hear it.
+        let fail = |waiter: Waiter| waiter.answer(Err(trouble.clone()));
         match self {
-            Members::One(reply) => drop(reply.send(Err(trouble.clone()))),
-            Members::Counted(_, _, replies) => {
-                for reply in replies.into_iter().flatten() {
-                    drop(reply.send(Err(trouble.clone())));
-                }
-            }
+            Members::One(waiter) => fail(waiter),
+            Members::Counted(_, _, waiters) => waiters.into_iter().flatten().for_each(fail),
+            Members::Merged(merged) => merged.waiters.into_iter().for_each(fail),
         }
     }
 
-    fn answer(self, value: Value) {
-        let (limit, entries, replies) = match self {
-            Members::One(reply) => return drop(reply.send(Ok(Answer::Value(value)))),
-            Members::Counted(limit, entries, replies) => (limit, entries, replies),
-        };
-        let answers = match counter::answers(&limit, &entries, &value) {
-            Ok(answers) => answers,
-            Err(error) => {
-                let failure = match error {
-                    StoreError::Failed(failure) => failure,
-                    StoreError::Check(error) => Failure::Refused(error.to_string().into()),
-                };
-                let members = Members::Counted(limit, entries, replies);
-                return members.trouble(&Trouble::Failed(failure));
+    /// Answers those it can; returns the rest of a merged request.
+    fn answer(self, value: Value) -> Option<Merged> {
+        match self {
+            Members::One(waiter) => waiter.answer(Ok(Answer::Value(value))),
+            Members::Merged(merged) => return merged.answer(&value),
+            Members::Counted(limit, entries, waiters) => {
+                match counter::answers(&limit, &entries, &value) {
+                    Ok(answers) => answer_counted(answers, waiters),
+                    Err(error) => {
+                        Members::Counted(limit, entries, waiters).trouble(&failed(error));
+                    }
+                }
             }
-        };
-        for (answer, replies) in answers.into_iter().zip(replies) {
-            match answer {
-                counter::Answer::Decided(decisions) => {
-                    for (reply, decision) in replies.into_iter().zip(decisions) {
-                        drop(reply.send(Ok(Answer::Counted(decision))));
-                    }
+        }
+        None
+    }
+}
+
+/// Why a reply could not be read.
+fn failed(error: StoreError) -> Trouble {
+    Trouble::Failed(match error {
+        StoreError::Failed(failure) => failure,
+        StoreError::Check(error) => Failure::Refused(error.to_string().into()),
+    })
+}
+
+fn answer_counted(answers: Vec<counter::Answer>, waiters: Vec<Vec<Waiter>>) {
+    for (answer, waiters) in answers.into_iter().zip(waiters) {
+        match answer {
+            counter::Answer::Decided(decisions) => {
+                for (waiter, decision) in waiters.into_iter().zip(decisions) {
+                    waiter.answer(Ok(Answer::Counted(decision)));
                 }
-                counter::Answer::Elsewhere => {
-                    for reply in replies {
-                        drop(reply.send(Ok(Answer::NotCounted)));
-                    }
-                }
+            }
+            counter::Answer::Elsewhere => {
+                waiters.into_iter().for_each(|waiter| waiter.answer(Ok(Answer::NotCounted)));
             }
         }
     }
 }
 
-impl Counting {
-    fn new(limit: Limit, at: Option<Timestamp>) -> Self {
-        let index = HashMap::default();
-        Counting { limit, at, entries: Vec::new(), replies: Vec::new(), index }
-    }
-
-    /// A key stands in a call once, so it cannot also be asked for another number of units.
-    fn has_room_for(&self, quick: &Quick) -> bool {
-        match self.index.get(&quick.key) {
-            Some(&index) => {
-                let Entry { units, times, .. } = self.entries[index];
-                units == quick.units && times < MAX_TIMES
+impl Merged {
+    /// Answers the callers that the reply covers; returns the rest. A denial of a merged request
+    /// charged nothing, so the part that still fits is sent again. A denial of a single request
+    /// holds for all.
+    fn answer(mut self, value: &Value) -> Option<Merged> {
+        let times = self.asked as u64;
+        let answers = match self.plan.times(times).answers(value) {
+            Ok(answers) => answers,
+            Err(error) => {
+                Members::Merged(Box::new(self)).trouble(&failed(error));
+                return None;
             }
-            None => self.entries.len() < MAX_KEYS,
+        };
+        let left = self.plan.times_left(&answers);
+        if answers.admitted {
+            let first = self.waiters.drain(..self.asked);
+            for (waiter, answers) in first.zip(self.plan.each(times, &answers)) {
+                waiter.answer(Ok(Answer::Decided(Box::new(answers))));
+            }
+        } else if self.asked == 1 {
+            for waiter in self.waiters {
+                waiter.answer(Ok(Answer::Decided(Box::new(answers.clone()))));
+            }
+            return None;
         }
+        self.waiters.retain(Waiter::is_awaited);
+        self.asked =
+            usize::try_from(left).unwrap_or(usize::MAX).clamp(1, self.waiters.len().max(1));
+        (!self.waiters.is_empty()).then_some(self)
     }
 
-    /// Adds an ask; says whether there was an equal one.
-    fn add(&mut self, quick: Quick, reply: Reply) -> bool {
-        if let Some(&index) = self.index.get(&quick.key) {
-            self.entries[index].times += 1;
-            self.replies[index].push(reply);
-            return true;
-        }
-        self.index.insert(quick.key.clone(), self.entries.len());
-        self.entries.push(Entry { key: quick.key, units: quick.units, times: 1 });
-        self.replies.push(vec![reply]);
-        false
+    /// Whether `one` is equal, and an empty store could admit one more.
+    pub(super) fn has_room_for(&self, one: &Merged) -> bool {
+        self.plan.states() == one.plan.states()
+            && self.at == one.at
+            && (self.waiters.len() as u64) < self.plan.most_times()
     }
 
-    fn finish(self, asking: bool) -> Unit {
-        let Counting { limit, at, entries, replies, .. } = self;
-        Unit {
-            command: counter::call(&limit, &entries, at).cmd(),
-            asking,
-            members: Members::Counted(limit, entries, replies),
-        }
+    pub(super) fn unit(self, asking: bool) -> Unit {
+        let command = self.plan.times(self.asked as u64).call(Mode::Decide, self.at).cmd();
+        Unit { command, asking, taught: false, members: Members::Merged(Box::new(self)) }
     }
 }

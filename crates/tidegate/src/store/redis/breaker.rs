@@ -1,19 +1,23 @@
 //! When a server is given up, and how long to rest before it is tried again.
 //!
-//! A connection that breaks is given up at once. One that stays silent is given up
-//! after a few deadlines in a row went by without any answer: a single slow command
-//! must not cost everybody the store. What is given up is tried again in the background, with
-//! pauses that grow and are spread at random so that many nodes do not return in step.
+//! The breaker opens immediately when a connection breaks, and after a few deadlines in which
+//! not a single reply arrived although some are due. The latency of a reply does not
+//! matter: commands wait for those ahead of them, and that time is our own queue.
+//! The lane reconnects in the background, with random pauses that grow, so that many nodes do
+//! not return in step.
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 
-/// Deadlines in a row without an answer before the server is given up.
+/// Deadlines without any reply before a server is given up: a single slow command must not
+/// cost everybody the store.
 const MAX_SILENCES: u32 = 3;
+/// Looks in that time. Silence is counted in looks, so that a process that was stopped for
+/// a while does not take its own silence for the server's.
+const LOOKS: u32 = 12;
 const SHORTEST_REST: Duration = Duration::from_millis(20);
 /// A server that is back is found within this and the time a connection takes.
 const LONGEST_REST: Duration = Duration::from_millis(200);
@@ -23,81 +27,92 @@ const REFUSED_FACTOR: u32 = 10;
 /// How one connection is doing.
 #[derive(Debug, Default)]
 pub(super) struct Health {
-    silences: Mutex<Silences>,
-    in_flight: AtomicUsize,
-    given_up: AtomicBool,
-    changed: Notify,
+    /// Writes that are not answered completely.
+    writes: AtomicUsize,
+    /// Commands without a reply.
+    unanswered: AtomicUsize,
+    replies: AtomicU64,
+    silent: AtomicBool,
+    /// The first command was sent to a connection that was idle.
+    busy: Notify,
+    /// A write was answered completely.
+    answered: Notify,
+    useless: Notify,
 }
 
-#[derive(Debug, Default)]
-struct Silences {
-    count: u32,
-    /// When the last of them was noticed.
-    noticed: Option<Instant>,
-}
-
-/// What became of a batch.
+/// What became of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Answered,
     /// It answered that it will do nothing of the kind, whatever the key.
     Refused,
-    /// There was no answer in time.
-    Silent,
     /// The connection is broken, or leads to a server that is not the right one.
     Useless,
 }
 
 impl Health {
-    /// A batch is sent.
-    pub(super) fn sent(&self) {
-        self.in_flight.fetch_add(1, SeqCst);
+    /// A write begins.
+    pub(super) fn begins(&self) {
+        self.writes.fetch_add(1, SeqCst);
     }
 
-    /// A batch that was sent at `sent` is over.
-    pub(super) fn over(&self, sent: Instant, outcome: Outcome) {
-        let give_up = match outcome {
-            Outcome::Answered | Outcome::Refused => {
-                *self.silences() = Silences::default();
-                false
+    /// Commands are sent.
+    pub(super) fn sent(&self, commands: usize) {
+        if self.unanswered.fetch_add(commands, SeqCst) == 0 {
+            self.busy.notify_one();
+        }
+    }
+
+    /// A reply arrived.
+    pub(super) fn replied(&self) {
+        self.replies.fetch_add(1, SeqCst);
+        self.unanswered.fetch_sub(1, SeqCst);
+    }
+
+    /// A write was answered completely.
+    pub(super) fn over(&self) {
+        self.writes.fetch_sub(1, SeqCst);
+        self.answered.notify_one();
+    }
+
+    /// The connection is of no use any more.
+    pub(super) fn give_up(&self) {
+        self.useless.notify_one();
+    }
+
+    pub(super) fn writes(&self) -> usize {
+        self.writes.load(SeqCst)
+    }
+
+    /// Waits until a write is over. For one waiter.
+    pub(super) async fn answered(&self) {
+        self.answered.notified().await;
+    }
+
+    /// Waits until the connection is of no use any more. For one waiter.
+    pub(super) async fn useless(&self) {
+        self.useless.notified().await;
+    }
+
+    /// Waits until the server has been silent for too long. For one waiter.
+    pub(super) async fn silent(&self, timeout: Duration) {
+        let (mut looks, mut replies) = (0, 0);
+        while looks < LOOKS {
+            if self.unanswered.load(SeqCst) == 0 {
+                self.busy.notified().await;
+                looks = 0;
             }
-            Outcome::Silent => self.silences().add(sent, Instant::now()) >= MAX_SILENCES,
-            Outcome::Useless => true,
-        };
-        self.in_flight.fetch_sub(1, SeqCst);
-        if give_up {
-            self.given_up.store(true, SeqCst);
+            tokio::time::sleep(timeout * MAX_SILENCES / LOOKS).await;
+            let before = std::mem::replace(&mut replies, self.replies.load(SeqCst));
+            let is_silent = replies == before && self.unanswered.load(SeqCst) > 0;
+            looks = if is_silent { looks + 1 } else { 0 };
         }
-        self.changed.notify_one();
+        self.silent.store(true, SeqCst);
     }
 
-    pub(super) fn in_flight(&self) -> usize {
-        self.in_flight.load(SeqCst)
-    }
-
-    /// Whether the connection is of no use any more.
-    pub(super) fn is_given_up(&self) -> bool {
-        self.given_up.load(SeqCst)
-    }
-
-    /// Waits until a batch is over. For one waiter.
-    pub(super) async fn changed(&self) {
-        self.changed.notified().await;
-    }
-
-    fn silences(&self) -> MutexGuard<'_, Silences> {
-        self.silences.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Silences {
-    /// Batches that were in flight together and all went unanswered are one silence.
-    fn add(&mut self, sent: Instant, now: Instant) -> u32 {
-        if self.noticed.is_none_or(|noticed| sent >= noticed) {
-            self.count += 1;
-            self.noticed = Some(now);
-        }
-        self.count
+    /// Whether it was given up because it was silent.
+    pub(super) fn is_silent(&self) -> bool {
+        self.silent.load(SeqCst)
     }
 }
 
@@ -134,35 +149,39 @@ impl Rests {
 mod tests {
     use super::*;
 
-    #[test]
-    fn only_silences_in_a_row_give_up() {
-        let health = Health::default();
-        let batch = |outcome: Outcome| {
-            health.sent();
-            health.over(Instant::now(), outcome);
-        };
-        for _ in 0..10 {
-            (1..MAX_SILENCES).for_each(|_| batch(Outcome::Silent));
-            batch(Outcome::Answered);
-        }
-        assert!(!health.is_given_up());
-        (0..MAX_SILENCES).for_each(|_| batch(Outcome::Silent));
-        assert!(health.is_given_up());
-        assert_eq!(health.in_flight(), 0);
+    const TIMEOUT: Duration = Duration::from_millis(24);
+
+    /// Whether a server is given up within some times the silence that is allowed.
+    async fn is_given_up(health: &Health, times: u32) -> bool {
+        let within = times * MAX_SILENCES * TIMEOUT;
+        tokio::time::timeout(within, health.silent(TIMEOUT)).await.is_ok()
+    }
+
+    fn run<T>(test: impl Future<Output = T>) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.expect("a runtime").block_on(test)
     }
 
     #[test]
-    fn batches_in_flight_together_are_one_silence() {
-        let health = Health::default();
-        let together = Instant::now();
-        for _ in 0..10 * MAX_SILENCES {
-            health.sent();
-            health.over(together, Outcome::Silent);
-        }
-        assert!(!health.is_given_up());
-        health.sent();
-        health.over(together, Outcome::Useless);
-        assert!(health.is_given_up());
+    fn only_silence_gives_up() {
+        run(async {
+            let health = Health::default();
+            assert!(!is_given_up(&health, 3).await, "nothing is due");
+            health.sent(1_000_000);
+            let replies = async {
+                loop {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                    health.replied();
+                }
+            };
+            tokio::select! {
+                given_up = is_given_up(&health, 6) => assert!(!given_up, "replies arrive"),
+                () = replies => {}
+            }
+            assert!(!health.is_silent());
+            assert!(is_given_up(&health, 100).await, "none arrives any more");
+            assert!(health.is_silent());
+        });
     }
 
     #[test]

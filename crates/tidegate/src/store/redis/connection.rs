@@ -5,11 +5,16 @@
 //! provider and no way around it; and nothing is replayed or reconnected behind
 //! our back, because a call whose outcome is unknown must not count twice.
 
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use redis::aio::{ConnectionLike, MultiplexedConnection};
-use redis::{AsyncConnectionConfig, Pipeline, RedisConnectionInfo, RedisError, ServerError, Value};
+use redis::{
+    AsyncConnectionConfig, Cmd, Pipeline, RedisConnectionInfo, RedisError, ServerError, Value,
+};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -22,8 +27,12 @@ use super::facts::Facts;
 use super::script::{Call, Script};
 use super::url::{Address, Kind, Login};
 
-/// Writes that wait for the socket. There are only a few in flight.
-const WRITE_BUFFER: usize = 16;
+/// Commands that wait for the socket: more than can be in flight, so that queueing a command
+/// never waits and the order is kept.
+const WRITE_BUFFER: usize = 16 * 1024;
+/// The interval of role checks. A demoted primary denies from old data until it is noticed,
+/// because only writes fail on a replica.
+const ROLE_EVERY: Duration = Duration::from_secs(1);
 
 /// How servers of a store are spoken to.
 #[derive(Clone)]
@@ -61,6 +70,49 @@ pub(super) struct Connection {
 const SPEAKS_TLS: &str = "if it speaks TLS, write rediss:// or tls=true";
 const WANTS_CERTIFICATE: &str = "if it wants a certificate, add cert=FILE and key=FILE";
 
+/// Sends commands over a connection without keeping it open.
+#[derive(Clone)]
+pub(super) struct Line(MultiplexedConnection);
+
+/// A command on its way.
+pub(super) struct Sent {
+    reply: Pin<Box<dyn Future<Output = Result<Value, RedisError>> + Send>>,
+    replied: Option<Result<Value, RedisError>>,
+}
+
+impl Line {
+    /// Sends commands in order. Each reply is delivered separately.
+    pub(super) async fn send(&self, commands: Vec<Cmd>) -> Vec<Sent> {
+        let begin = |command: Cmd| {
+            let mut line = self.0.clone();
+            let reply = async move { line.send_packed_command(&command).await };
+            // The task's cooperative budget would stop after the first 128 commands.
+            Sent { reply: Box::pin(tokio::task::unconstrained(reply)), replied: None }
+        };
+        let mut sent: Vec<Sent> = commands.into_iter().map(begin).collect();
+        poll_fn(|context| {
+            for sent in &mut sent {
+                if let Poll::Ready(replied) = sent.reply.as_mut().poll(context) {
+                    sent.replied = Some(replied);
+                }
+            }
+            Poll::Ready(())
+        })
+        .await;
+        sent
+    }
+}
+
+impl Sent {
+    /// Waits for the reply: an error of the server is a value, one of the connection is not.
+    pub(super) async fn reply(self) -> Result<Value, RedisError> {
+        match self.replied {
+            Some(replied) => replied,
+            None => self.reply.await,
+        }
+    }
+}
+
 struct Driver {
     task: JoinHandle<()>,
     ended: watch::Receiver<()>,
@@ -74,13 +126,13 @@ impl Drop for Driver {
 
 impl Connection {
     /// Sends commands in one write; one value each, errors among them as values.
-    pub(super) async fn send(&mut self, commands: &Pipeline) -> Result<Vec<Value>, RedisError> {
+    async fn send(&mut self, commands: &Pipeline) -> Result<Vec<Value>, RedisError> {
         self.multiplexed.req_packed_commands(commands, 0, commands.len()).await
     }
 
-    /// Whether it has ended.
-    pub(super) fn is_closed(&self) -> bool {
-        self.driver.task.is_finished()
+    /// A way to send commands that does not keep it open.
+    pub(super) fn line(&self) -> Line {
+        Line(self.multiplexed.clone())
     }
 
     /// Waits for its end.
@@ -88,6 +140,20 @@ impl Connection {
         let mut ended = self.driver.ended.clone();
         // An error is what is waited for: the sender is gone.
         while ended.changed().await.is_ok() {}
+    }
+
+    /// Waits until the server reports that it is a replica. A server that does not answer is
+    /// detected by [`Health`](super::breaker::Health).
+    pub(super) async fn demoted(&mut self) {
+        loop {
+            tokio::time::sleep(ROLE_EVERY).await;
+            let info = self.ask(&["INFO", "replication"]).await;
+            if let Ok(Value::BulkString(text)) = info
+                && Facts::read(&String::from_utf8_lossy(&text)).is_replica
+            {
+                return;
+            }
+        }
     }
 
     async fn ask(&mut self, command: &[&str]) -> Result<Value, DialError> {
@@ -100,7 +166,9 @@ impl Connection {
     /// Teaches the server all scripts, in one round trip.
     async fn teach(&mut self) -> Result<(), DialError> {
         let mut commands = Pipeline::new();
-        add_scripts(&mut commands);
+        for command in load_scripts() {
+            commands.add_command(command);
+        }
         self.ask_all(&commands).await.map(drop)
     }
 
@@ -121,14 +189,14 @@ impl Dialer {
     pub(super) async fn dial(&self, address: &Address) -> Result<(Connection, Facts), DialError> {
         let dialing = async {
             let mut connection = self.connect(address, &self.login, self.db).await?;
-            let facts = self.check(&mut connection).await?;
-            connection.teach().await?;
+            let facts = self.check(&mut connection).await.map_err(unknown_command)?;
+            connection.teach().await.map_err(unknown_command)?;
             Ok((connection, facts))
         };
         let (mut connection, facts) = self.in_time(address, dialing).await?;
         // It must also be quick enough to be of use.
         match tokio::time::timeout(self.timeout, self.check_rights(&mut connection)).await {
-            Ok(checked) => checked.map(|()| (connection, facts)),
+            Ok(checked) => checked.map(|()| (connection, facts)).map_err(unknown_command),
             Err(_) => Err(DialError::Unreachable(NO_ANSWER.into())),
         }
     }
@@ -198,6 +266,12 @@ impl Dialer {
                 let text = format!("{command} is not permitted for keys like `{key}`");
                 Err(DialError::Refused(ConnectError::NotPermitted(text.into())))
             }
+            Some(Value::Array(unknown)) => match unknown.first() {
+                Some(Value::BulkString(command)) => {
+                    Err(not_known(&String::from_utf8_lossy(command)))
+                }
+                _ => Ok(()),
+            },
             _ => Ok(()),
         }
     }
@@ -227,11 +301,13 @@ impl Dialer {
     }
 }
 
-/// Adds the commands that teach a server all scripts: one each.
-pub(super) fn add_scripts(commands: &mut Pipeline) {
-    for script in Script::ALL {
-        commands.cmd("SCRIPT").arg("LOAD").arg(script.source());
-    }
+/// The commands that load all scripts: one each.
+pub(super) fn load_scripts() -> impl Iterator<Item = Cmd> {
+    Script::ALL.into_iter().map(|script| {
+        let mut command = Cmd::new();
+        command.arg("SCRIPT").arg("LOAD").arg(script.source());
+        command
+    })
 }
 
 const NO_ANSWER: &str = "it does not answer in time";
@@ -274,6 +350,19 @@ async fn log_in(
         connection.ask(&["SELECT", &db.to_string()]).await?;
     }
     Ok(connection)
+}
+
+/// Names a command that the server does not know, without the arguments it repeats.
+fn unknown_command(error: DialError) -> DialError {
+    let DialError::Refused(ConnectError::Unusable(text)) = &error else { return error };
+    let quoted = text.strip_prefix("ERR unknown command ");
+    let name = quoted.and_then(|quoted| quoted.split(['\'', '`']).nth(1));
+    name.map_or_else(|| error.clone(), not_known)
+}
+
+fn not_known(command: &str) -> DialError {
+    let text = format!("it does not know the command {command}: undo its `rename-command`");
+    DialError::Refused(ConnectError::Unusable(text.into()))
 }
 
 /// An error of no other kind is about the login: that none is set, for one.

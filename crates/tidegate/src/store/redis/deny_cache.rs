@@ -11,6 +11,8 @@
 //!   [`MAX_AGE`].
 //!
 //! A denial that consumes what is left charges something, so it is never answered here.
+//! Denials are also forgotten when a connection fails: its server may no longer be
+//! the primary.
 //!
 //! A denial ends `retry_after` after it was *sent*, which is before Redis read its
 //! clock, less a little for clocks that run at different speeds; the wait that
@@ -20,12 +22,13 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 use tidegate_core::{Algorithm, Cost, Limit, ResetAfter, RetryAfter};
 
+use super::stats::Tally;
 use crate::check::may_consume;
 use crate::{Request, Verdict};
 
@@ -50,6 +53,8 @@ type Shape = SmallVec<[u8; 128]>;
 /// What was denied lately.
 pub(super) struct DenyCache {
     random: RandomState,
+    /// Counts the connections that were given up.
+    tally: Arc<Tally>,
     shards: Box<[Mutex<Denials>]>,
     cells: Box<[AtomicU32]>,
 }
@@ -68,7 +73,8 @@ struct Denial {
     marks: Marks,
 }
 
-type Marks = SmallVec<[u32; 4]>;
+/// The counts of the cells, and of failed connections, when a request was sent.
+type Marks = SmallVec<[u32; 5]>;
 
 /// Which cells count what is given back to some states.
 pub(super) type Cells = SmallVec<[u16; 4]>;
@@ -93,9 +99,10 @@ pub(super) enum Look {
 }
 
 impl DenyCache {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(tally: Arc<Tally>) -> Self {
         DenyCache {
             random: RandomState::new(),
+            tally,
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             cells: (0..CELLS).map(|_| AtomicU32::new(0)).collect(),
         }
@@ -149,7 +156,11 @@ impl DenyCache {
     }
 
     fn marks(&self, cells: &Cells) -> Marks {
-        cells.iter().map(|cell| self.cells[usize::from(*cell)].load(Ordering::SeqCst)).collect()
+        let given_back = |cell: &u16| self.cells[usize::from(*cell)].load(Ordering::SeqCst);
+        let given_up = self.tally.breaker_openings.load(Ordering::SeqCst);
+        // It counts connections: far fewer than this holds.
+        let given_up = u32::try_from(given_up).unwrap_or(u32::MAX);
+        cells.iter().map(given_back).chain([given_up]).collect()
     }
 
     /// The cell of one state.
@@ -189,6 +200,7 @@ impl Denial {
         let age = now.saturating_duration_since(self.received);
         let age_us = u64::try_from(age.as_micros()).unwrap_or(u64::MAX);
         let mut verdict = self.verdict.clone();
+        verdict.remembered = true;
         for decision in &mut verdict.decisions {
             if let RetryAfter::Micros(micros) = decision.retry_after {
                 // A denial has a wait, if only the shortest.
@@ -268,7 +280,7 @@ mod tests {
 
     #[test]
     fn a_denial_holds_from_when_it_was_sent_and_ages_from_when_it_came() {
-        let cache = DenyCache::new();
+        let cache = DenyCache::new(Arc::default());
         let limit = limit("1 per 1h");
         let checks = [Check::new("alice", &limit, 1)];
         let request = Request::new(&checks);
@@ -290,7 +302,7 @@ mod tests {
 
     #[test]
     fn nothing_is_believed_for_longer_than_the_bound() {
-        let cache = DenyCache::new();
+        let cache = DenyCache::new(Arc::default());
         let limit = limit("1 per 1h");
         for retry_after in [RetryAfter::Micros(3_600_000_000), RetryAfter::Never] {
             let key = format!("{retry_after:?}");
@@ -306,7 +318,7 @@ mod tests {
 
     #[test]
     fn what_is_given_back_ends_it_also_while_on_its_way() {
-        let cache = DenyCache::new();
+        let cache = DenyCache::new(Arc::default());
         let limits = [limit("1 per 1h"), limit("1 per 1m")];
         let checks = [Check::new("alice", &limits[0], 1), Check::new("bob", &limits[1], 1)];
         let request = Request::new(&checks);
@@ -327,7 +339,7 @@ mod tests {
 
     #[test]
     fn only_plain_asks_are_remembered_and_each_for_itself() {
-        let cache = DenyCache::new();
+        let cache = DenyCache::new(Arc::default());
         let (counter, other) = (limit("1 per 1h"), limit("2 per 1h"));
         let held = limit("1 concurrent");
         let now = Instant::now();
@@ -379,7 +391,7 @@ mod tests {
 
     #[test]
     fn it_is_bounded() {
-        let cache = DenyCache::new();
+        let cache = DenyCache::new(Arc::default());
         let limit = limit("1 per 1h");
         let now = Instant::now();
         let long = "k".repeat(MAX_SHAPE_BYTES);

@@ -8,7 +8,7 @@ use super::url::Kind;
 pub(super) struct Facts {
     version: Box<str>,
     mode: Box<str>,
-    is_replica: bool,
+    pub(super) is_replica: bool,
     /// It reads its file and answers nothing yet.
     pub(super) is_loading: bool,
     maxmemory_policy: Box<str>,

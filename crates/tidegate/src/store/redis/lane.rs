@@ -1,29 +1,34 @@
-//! The way to one server: a queue, a connection, and somebody who sends.
+//! The way to one server: a queue, a connection, and a task that sends.
 //!
 //! ```text
 //!   callers --> queue --> batch --> one write --> server
-//!                 ^                    |
-//!                 |   gathers while    v
-//!                 +--- batches are in flight
+//!      ^          ^                                 |
+//!      |          +--- gathers while writes are     |
+//!      |               in flight                    v
+//!      +------------------- each reply as it arrives
 //! ```
 //!
 //! Natural batching: a lane with nothing in flight sends at once, so an idle node
-//! pays nothing; what arrives while a batch is in flight goes together in the next.
-//! Where a round trip takes longer than [`SPACING`] the next does not wait for it
-//! that long, so nobody waits for two of them. A caller that gives up just drops its end: what
-//! it had queued is not sent, and no other caller of the batch notices. The permits of
-//! an acquire that was sent are released (`abandoned.rs`).
+//! pays nothing; what arrives while a write is in flight goes together in the next.
+//! Where a round trip takes longer than [`SPACING`] the next write does not wait for it
+//! that long, so nobody waits for two of them. A caller that gives up drops its end: its
+//! queued job is not sent, the reply to a sent one is discarded, and no other
+//! caller of the write notices. The permits of an acquire that was sent are released
+//! (`abandoned.rs`).
 //!
 //! Nothing is queued while disconnected. Only a lane that was just made, and has
 //! not failed yet, lets callers wait for its first connection.
 
+use std::hash::{BuildHasher as _, Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use foldhash::fast::FixedState;
 use redis::{Cmd, Value};
+use smallvec::{SmallVec, smallvec};
 use tidegate_core::{Decision, Timestamp};
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, watch};
 
 use super::abandoned::{Awaited, Reply, Taking, channel};
 use super::batch::Batch;
@@ -32,21 +37,21 @@ use super::connection::{Connection, DialError, Dialer};
 use super::counter::Quick;
 use super::error::ConnectError;
 use super::facts::Facts;
+use super::plan::{Answers, Plan, units};
+use super::queue::{Caller, Flights, Queue, Taken};
 use super::stats::Tally;
 use super::topology::Sentinels;
-use super::url::Address;
+use super::url::{Address, Kind};
 use crate::Failure;
 
-/// Callers that may wait for the next batch. A server does a few hundred thousand
-/// decisions a second: more than this would not be answered before the deadline.
-const QUEUE: usize = 8192;
-/// Requests that go in one write.
-const MAX_BATCH: usize = 1024;
-/// How long a batch in flight keeps the next one back. On a machine or rack nearby
-/// it has come back by then, and few large batches cost a server least.
+/// How long a write in flight keeps the next one back. On a machine or rack nearby
+/// it has come back by then, and few large writes cost a server least.
 const SPACING: Duration = Duration::from_millis(1);
-/// Batches in flight at once.
-const MAX_IN_FLIGHT: usize = 16;
+/// The maximum number of writes in flight.
+const MAX_WRITES: usize = 16;
+/// The part of the deadline, in tenths, after which a queued job is shed: the reply would be late,
+/// and the caller learns that nothing was charged.
+const MAX_WAIT_TENTHS: u32 = 9;
 /// A connection that lasted so long is worth making again at once.
 const PROVEN: Duration = Duration::from_secs(1);
 
@@ -55,16 +60,59 @@ const PROVEN: Duration = Duration::from_secs(1);
 pub(super) enum Work {
     /// An ask the counter script can take, together with others.
     Count(Quick, Option<Timestamp>),
-    /// A command of its own.
-    Send(Cmd),
-    /// A separate command that takes permits.
-    Hold(Cmd, Arc<Taking>),
+    /// A request of any kind that equal ones may be merged with.
+    Decide(Box<Plan>, Option<Timestamp>),
+    /// A separate command, the hashes of the keys it touches, and the permits it takes.
+    Send(Cmd, Touched, Option<Arc<Taking>>),
+}
+
+impl Work {
+    pub(super) fn is_count(&self) -> bool {
+        matches!(self, Work::Count(..))
+    }
+
+    /// The hashes of the keys it touches.
+    fn keys(&self) -> Touched {
+        match self {
+            Work::Count(quick, _) => smallvec![key_hash(&quick.key)],
+            Work::Decide(plan, _) => plan.states().iter().map(|s| key_hash(&s.key)).collect(),
+            Work::Send(_, keys, _) => keys.clone(),
+        }
+    }
+
+    /// A hash of work that can share a call: equal work has an equal hash.
+    fn equal(&self) -> Option<u64> {
+        let hashing = FixedState::default();
+        match self {
+            Work::Count(quick, at) => {
+                Some(hashing.hash_one((&quick.key, quick.limit.count(), quick.units, at)))
+            }
+            Work::Decide(plan, at) => {
+                let mut hasher = hashing.build_hasher();
+                at.hash(&mut hasher);
+                for state in plan.states() {
+                    (&state.key, state.limit.count(), units(state)).hash(&mut hasher);
+                }
+                Some(hasher.finish())
+            }
+            Work::Send(..) => None,
+        }
+    }
+}
+
+/// Hashes of key names. Commands that touch the same key keep their order.
+pub(super) type Touched = SmallVec<[u64; 4]>;
+
+/// The hash of a key's name. Names that collide only keep an order they do not need.
+pub(super) fn key_hash(name: &[u8]) -> u64 {
+    FixedState::default().hash_one(name)
 }
 
 /// What came of it.
 #[derive(Debug)]
 pub(super) enum Answer {
     Counted(Decision),
+    Decided(Box<Answers>),
     /// The counter script cannot take it after all, and has changed nothing.
     NotCounted,
     Value(Value),
@@ -99,6 +147,12 @@ pub(super) struct Job {
     pub(super) work: Work,
     pub(super) manner: Manner,
     pub(super) reply: Reply,
+    pub(super) caller: Caller,
+    /// The hashes of the keys it touches.
+    pub(super) keys: Touched,
+    /// A hash of work that can share a call.
+    pub(super) equal: Option<u64>,
+    pub(super) queued: Instant,
 }
 
 /// Whether a server can be asked.
@@ -119,7 +173,7 @@ impl State {
         matches!(self, State::Up | State::Refusing)
     }
 
-    /// Takes note of what became of a batch; says whether that changed anything.
+    /// Takes note of what became of a write; returns whether that changed anything.
     fn note(&mut self, outcome: Outcome) -> bool {
         let after = match (*self, outcome) {
             (State::Up, Outcome::Refused) => State::Refusing,
@@ -140,7 +194,7 @@ pub(super) enum Target {
 
 /// The caller's end. When it is dropped, the lane and its connection end.
 pub(super) struct Lane {
-    jobs: mpsc::Sender<Job>,
+    queue: Arc<Queue>,
     state: watch::Receiver<State>,
     first: watch::Receiver<Option<ConnectError>>,
 }
@@ -153,11 +207,13 @@ impl Lane {
         tally: Arc<Tally>,
         on_down: Option<Arc<Notify>>,
     ) -> Self {
-        let (jobs, queue) = mpsc::channel(QUEUE);
+        let queue = Arc::new(Queue::default());
         let (state, state_seen) = watch::channel(State::Starting);
         let (first, first_seen) = watch::channel(None);
-        tokio::spawn(Runner { target, dialer, tally, on_down, queue, state, first }.run());
-        Lane { jobs, state: state_seen, first: first_seen }
+        let runner =
+            Runner { target, dialer, tally, on_down, queue: Arc::clone(&queue), state, first };
+        tokio::spawn(runner.run());
+        Lane { queue, state: state_seen, first: first_seen }
     }
 
     /// Puts work into the queue.
@@ -166,14 +222,14 @@ impl Lane {
             return Err(Failure::Down);
         }
         let taking = match &work {
-            Work::Hold(_, taking) => Some(Arc::clone(taking)),
-            Work::Count(..) | Work::Send(_) => None,
+            Work::Send(_, _, taking) => taking.clone(),
+            Work::Count(..) | Work::Decide(..) => None,
         };
         let (reply, answer) = channel(taking);
-        match self.jobs.try_send(Job { work, manner, reply }) {
-            Ok(()) => Ok(answer),
-            Err(_) => Err(Failure::Down),
-        }
+        let (keys, equal) = (work.keys(), work.equal());
+        let (caller, queued) = (tokio::task::try_id(), Instant::now());
+        self.queue.push(Job { work, manner, reply, caller, keys, equal, queued })?;
+        Ok(answer)
     }
 
     pub(super) fn state(&self) -> State {
@@ -191,13 +247,19 @@ impl Lane {
     }
 }
 
+impl Drop for Lane {
+    fn drop(&mut self) {
+        self.queue.close();
+    }
+}
+
 /// The lane's own end.
 struct Runner {
     target: Target,
     dialer: Arc<Dialer>,
     tally: Arc<Tally>,
     on_down: Option<Arc<Notify>>,
-    queue: mpsc::Receiver<Job>,
+    queue: Arc<Queue>,
     state: watch::Sender<State>,
     first: watch::Sender<Option<ConnectError>>,
 }
@@ -285,12 +347,13 @@ impl Runner {
     /// Does something while the store is down: callers get an answer at once.
     async fn or_dropped<T>(&mut self, doing: impl Future<Output = T>) -> Option<T> {
         tokio::pin!(doing);
-        loop {
+        while !self.queue.is_closed() {
             tokio::select! {
                 done = &mut doing => return Some(done),
-                job = self.queue.recv() => job?.fail(Failure::Down),
+                () = self.queue.arrived() => self.queue.fail_all(&Failure::Down),
             }
         }
+        None
     }
 
     /// From now on nobody queues; whoever has is told.
@@ -299,115 +362,122 @@ impl Runner {
         if let Some(on_down) = &self.on_down {
             on_down.notify_one();
         }
-        while let Ok(job) = self.queue.try_recv() {
-            job.fail(Failure::Down);
-        }
+        self.queue.fail_all(&Failure::Down);
     }
 
     async fn serve(&mut self, connection: Connection) -> End {
-        let health = Arc::new(Health::default());
-        let mut jobs = Vec::new();
-        let closed = connection.closed();
-        tokio::pin!(closed);
-        let mut last_sent = None;
+        let (health, flights) = (Arc::new(Health::default()), Arc::new(Flights::default()));
+        let (closed, silent) = (connection.closed(), health.silent(self.dialer.timeout));
+        tokio::pin!(closed, silent);
+        // The nodes of a cluster redirect callers themselves.
+        let mut watched = connection.clone();
+        let is_cluster = self.dialer.kind == Kind::Cluster;
+        let demoted = async move {
+            if is_cluster { std::future::pending().await } else { watched.demoted().await }
+        };
+        tokio::pin!(demoted);
+        let (mut taken, mut last) = (Vec::new(), None);
         loop {
-            let ready = next_batch(&health, last_sent, &mut self.queue, &mut jobs);
-            let count = tokio::select! {
+            let ready = self.next_write(&health, &flights, last, &mut taken);
+            let is_over = tokio::select! {
                 biased;
-                () = &mut closed => None,
-                count = ready => count,
+                () = &mut closed => true,
+                () = &mut demoted => true,
+                () = &mut silent => true,
+                () = health.useless() => true,
+                () = ready => false,
             };
-            match count {
-                Some(0) => return End::Dropped,
-                Some(_) => {}
-                None => {
-                    // They were gathered, and not sent.
-                    jobs.into_iter().for_each(|job| job.fail(Failure::Down));
-                    return End::Broken;
-                }
+            if is_over {
+                // These were not sent.
+                taken.into_iter().for_each(|taken: Taken| taken.job.fail(Failure::Down));
+                return End::Broken;
             }
-            let batch = self.gather(&mut jobs);
-            last_sent = Some((Instant::now(), batch.asks()));
-            self.send(batch, connection.clone(), Arc::clone(&health));
+            if taken.is_empty() {
+                return End::Dropped;
+            }
+            let batch = Batch::gather(taken.drain(..), self.dialer.kind);
+            last = Some(Last { sent: Instant::now(), asks: batch.asks() });
+            self.send(batch, &connection, &health).await;
         }
     }
 
-    fn gather(&self, jobs: &mut Vec<Job>) -> Batch {
-        let own = match &self.target {
+    /// Collects the jobs of the next write; none once the lane's handle was dropped.
+    async fn next_write(
+        &self,
+        health: &Health,
+        flights: &Arc<Flights>,
+        last: Option<Last>,
+        taken: &mut Vec<Taken>,
+    ) {
+        let patience = self.dialer.timeout * MAX_WAIT_TENTHS / 10;
+        loop {
+            self.queue.shed(patience);
+            let next_at = last.map_or_else(Instant::now, |last| last.sent + SPACING);
+            let is_spaced = Instant::now() >= next_at;
+            let writes = health.writes();
+            let may_send = writes == 0 || is_spaced && writes < MAX_WRITES;
+            if may_send {
+                self.queue.take(flights, taken);
+                if !taken.is_empty() || self.queue.is_closed() {
+                    break;
+                }
+            }
+            // Jobs that wait for their share are looked at again soon, together with those that
+            // arrive meanwhile.
+            let again_at = if is_spaced { Instant::now() + SPACING } else { next_at };
+            let is_idle = may_send && self.queue.is_empty();
+            tokio::select! {
+                () = health.answered() => {}
+                () = self.queue.arrived(), if is_idle => {}
+                () = tokio::time::sleep_until(again_at.into()), if !is_idle => {}
+            }
+        }
+        // Callers that were just answered are about to submit their next job.
+        if last.is_some_and(|last| last.asks > 1) && !taken.is_empty() {
+            tokio::task::yield_now().await;
+            self.queue.take(flights, taken);
+        }
+    }
+
+    async fn send(&self, batch: Batch, connection: &Connection, health: &Arc<Health>) {
+        let asked = match &self.target {
             Target::Fixed(address) => Some(address.clone()),
             Target::Sentinel(_) => None,
         };
-        let batch = Batch::gather(jobs.drain(..), self.dialer.kind, own);
         Tally::add(&self.tally.calls, batch.calls());
         Tally::add(&self.tally.coalesced, batch.coalesced());
-        batch
-    }
-
-    fn send(&self, batch: Batch, mut connection: Connection, health: Arc<Health>) {
-        if batch.calls() == 0 {
-            return;
-        }
-        if connection.is_closed() {
-            return batch.fail(&Failure::Down);
-        }
         self.tally.batches.fetch_add(1, Relaxed);
-        let (tally, timeout) = (Arc::clone(&self.tally), self.dialer.timeout);
-        let state = self.state.clone();
-        health.sent();
+        let (tally, state, health) =
+            (Arc::clone(&self.tally), self.state.clone(), Arc::clone(health));
+        health.begins();
+        let write = batch.send(connection.line(), &health).await;
         tokio::spawn(async move {
-            let sent = Instant::now();
-            let outcome = batch.run(&mut connection, timeout, &tally).await;
-            if state.send_if_modified(|state| state.note(outcome)) && outcome == Outcome::Answered {
-                tally.set_last_error(None);
-            }
-            health.over(sent, outcome);
+            let note = |outcome: Outcome| {
+                let changed = state.send_if_modified(|state| state.note(outcome));
+                if changed && outcome == Outcome::Answered {
+                    tally.set_last_error(None);
+                }
+                if outcome == Outcome::Useless {
+                    health.give_up();
+                }
+            };
+            let outcome = write.settle(asked, &health, &tally, note).await;
+            note(outcome);
+            health.over();
         });
     }
 }
 
-/// Gathers the next batch, and says how large it is; `None` once the server is given up.
-async fn next_batch(
-    health: &Health,
-    last_sent: Option<(Instant, usize)>,
-    queue: &mut mpsc::Receiver<Job>,
-    jobs: &mut Vec<Job>,
-) -> Option<usize> {
-    if let Some((sent, _)) = last_sent {
-        let spaced = tokio::time::sleep_until((sent + SPACING).into());
-        tokio::pin!(spaced);
-        let mut is_spaced = false;
-        while health.in_flight() > 0 && (!is_spaced || health.in_flight() >= MAX_IN_FLIGHT) {
-            tokio::select! {
-                () = health.changed() => {}
-                () = &mut spaced, if !is_spaced => is_spaced = true,
-            }
-            if health.is_given_up() {
-                return None;
-            }
-        }
-    }
-    let count = loop {
-        tokio::select! {
-            biased;
-            () = health.changed() => if health.is_given_up() { return None },
-            count = queue.recv_many(jobs, MAX_BATCH) => break count,
-        }
-    };
-    // Those who were just answered are about to ask again: let them come along.
-    if last_sent.is_some_and(|(_, asks)| asks > 1) && count > 0 {
-        tokio::task::yield_now().await;
-        while jobs.len() < MAX_BATCH
-            && let Ok(job) = queue.try_recv()
-        {
-            jobs.push(job);
-        }
-    }
-    Some(jobs.len())
+/// The write before.
+#[derive(Clone, Copy)]
+struct Last {
+    sent: Instant,
+    asks: usize,
 }
 
 impl Job {
-    fn fail(self, failure: Failure) {
-        // Nobody may be left to hear it.
+    pub(super) fn fail(self, failure: Failure) {
+        // The caller may have given up.
         let _ = self.reply.send(Err(Trouble::Failed(failure)));
     }
 }

@@ -11,7 +11,7 @@
 //!
 //! - `url.rs`, `options.rs`, `error.rs`: where the store is, and why it cannot be used;
 //! - `connection.rs`, `tls.rs`, `facts.rs`: one connection, checked;
-//! - `lane.rs`, `batch.rs`, `breaker.rs`: callers gather, go together, give up;
+//! - `lane.rs`, `queue.rs`, `draft.rs`, `batch.rs`, `breaker.rs`: callers wait, share writes, give up;
 //! - `topology/`: one server, Sentinel, Cluster; `across.rs`: keys in several slots;
 //! - `names.rs`, `plan.rs`, `counter.rs`, `permits.rs`, `script.rs`, `lua/`: what is said;
 //! - `deny_cache.rs`: denials answered without asking;
@@ -25,6 +25,7 @@ mod codec;
 mod connection;
 mod counter;
 mod deny_cache;
+mod draft;
 mod error;
 mod facts;
 mod lane;
@@ -32,6 +33,7 @@ mod names;
 mod options;
 mod permits;
 mod plan;
+mod queue;
 mod script;
 mod stats;
 mod tls;
@@ -54,7 +56,7 @@ use self::counter::Quick;
 pub use self::deny_cache::MAX_AGE as MAX_DENY_CACHE;
 use self::deny_cache::{Cells, DenyCache, Look};
 pub use self::error::{ACL_RULES, ConnectError, UrlError};
-use self::lane::{Answer, Work};
+use self::lane::{Answer, Touched, Work, key_hash};
 use self::names::Names;
 pub use self::options::RedisOptions;
 use self::plan::{Answers, Mode, Plan};
@@ -112,6 +114,8 @@ struct Inner {
 /// A connection takes a few round trips: this many deadlines, and this long at least.
 const CONNECT_ROUND_TRIPS: u32 = 8;
 const MIN_CONNECT_TIME: Duration = Duration::from_millis(500);
+/// Part of the error that a script raises for a value it cannot read; see `lua/common.lua`.
+const NOT_A_STATE: &str = "is not a state: delete it";
 /// Numbers of permits stay exact where numbers are doubles.
 const PERMIT_BITS: u32 = 53;
 
@@ -137,13 +141,14 @@ impl RedisStore {
         let tally = Arc::new(Tally::default());
         let topology = Topology::start(&url, Arc::new(dialer), Arc::clone(&tally)).await?;
         let (abandoned, waiting) = Abandoned::new(Arc::clone(&tally));
+        let denials = options.deny_cache.then(|| DenyCache::new(Arc::clone(&tally)));
         let inner = Inner {
             url,
             names,
             timeout: options.timeout,
             topology,
             tally,
-            denials: options.deny_cache.then(DenyCache::new),
+            denials,
             abandoned,
             permits: AtomicU64::new(0),
             random: RandomState::new(),
@@ -167,6 +172,13 @@ impl RedisStore {
     /// with; `None` once that is over.
     pub fn last_error(&self) -> Option<String> {
         self.inner.tally.last_error()
+    }
+
+    /// Where the last value was found that is not a state of ours: the policy, and the
+    /// beginning of the SHA-256 of the key's name in Redis. Such a key is answered by
+    /// `on_store_failure` until the value is deleted.
+    pub fn last_foreign(&self) -> Option<String> {
+        self.inner.tally.last_foreign()
     }
 
     /// Decides at a given time, for tests; nothing is answered from memory.
@@ -214,7 +226,9 @@ impl Store for RedisStore {
             }),
             PermitAct::Renew(_) => None,
         });
-        let value = self.inner.in_time(self.inner.call(&call)).await?;
+        let value = self.inner.in_time(self.inner.call(&call)).await;
+        let keys = std::iter::once((key, limit));
+        let value = value.inspect_err(|error| self.inner.note_foreign(error, keys))?;
         let held = permits::was_held(&value)?;
         owed.done();
         Ok(held)
@@ -256,7 +270,31 @@ impl Inner {
         let is_ask = |check: &crate::Check<'_>| matches!(check.cost, Cost::Ask(_));
         let only_asks = request.checks.iter().all(is_ask);
         let _noticed = (!only_asks).then(|| self.notice(request));
-        self.in_time(self.ask(request, at)).await
+        let asked = self.in_time(self.ask(request, at)).await;
+        asked.inspect_err(|error| {
+            let checks = request.checks.iter().map(|check| (check.key, check.limit));
+            self.note_foreign(error, checks);
+        })
+    }
+
+    /// Counts a failure that is due to a value under one of these keys.
+    fn note_foreign<'k>(
+        &self,
+        error: &StoreError,
+        mut keys: impl Iterator<Item = (&'k [u8], &'k Limit)>,
+    ) {
+        let StoreError::Failed(Failure::Refused(text)) = error else { return };
+        let is_wrong_type = text.contains("WRONGTYPE ");
+        if !is_wrong_type && !text.contains(NOT_A_STATE) {
+            return;
+        }
+        // The second error names the key; of the first it is only known which request met it.
+        let place = keys.find_map(|(key, limit)| {
+            let name = self.names.state(key, limit);
+            let named = is_wrong_type || text.contains(&*String::from_utf8_lossy(&name));
+            named.then(|| names::describe(key, &name))
+        });
+        self.tally.found_foreign(place.unwrap_or_else(|| "an idempotency id".into()));
     }
 
     /// Waits for an answer until the deadline, and counts it if there is none.
@@ -291,21 +329,32 @@ impl Inner {
             let _noticed = self.notice(request);
             across::decide(self, plan.clone(), parts, at).await?
         } else {
-            self.decide_part(&plan, Mode::Decide, at).await?
+            self.decide_plan(&plan, at).await?
         };
         Ok(plan.verdict(request.checks, &answers))
     }
 
+    /// Decides a plan whose keys are in one slot.
+    async fn decide_plan(&self, plan: &Plan, at: Option<Timestamp>) -> Result<Answers, StoreError> {
+        if !plan.is_mergeable() {
+            return self.decide_part(plan, Mode::Decide, at).await;
+        }
+        let slot = plan.states().first().map_or(0, |state| self.topology.slot(&state.key));
+        let work = || Work::Decide(Box::new(plan.clone()), at);
+        match self.topology.ask(slot, work, &self.tally).await? {
+            Answer::Decided(answers) => Ok(*answers),
+            _ => Err(script::not_ours(&Value::Nil).into()),
+        }
+    }
+
     async fn reset(&self, key: &[u8], limit: &Limit) -> Result<bool, StoreError> {
-        let _noticed = self
-            .denials
-            .as_ref()
-            .map(|denials| Noticed { denials, cells: smallvec![denials.cell(key, limit)] });
+        let cell = |denials: &DenyCache| smallvec![denials.cell(key, limit)];
+        let _noticed = self.denials.as_ref().map(|denials| Noticed::new(denials, cell(denials)));
         let name = self.names.state(key, limit);
-        let slot = self.topology.slot(&name);
+        let (slot, touched) = (self.topology.slot(&name), smallvec![key_hash(&name)]);
         let mut command = Cmd::new();
         command.arg("DEL").arg(name);
-        match self.in_time(self.send(slot, || Work::Send(command.clone()))).await? {
+        match self.in_time(self.send(slot, &command, touched, None)).await? {
             Value::Int(count) => Ok(count > 0),
             other => Err(script::not_ours(&other).into()),
         }
@@ -313,29 +362,26 @@ impl Inner {
 
     /// Calls a script, all of whose keys are in one slot.
     async fn call(&self, call: &Call) -> Result<Value, StoreError> {
-        let slot = call.keys.first().map_or(0, |name| self.topology.slot(name));
-        let command = call.cmd();
-        self.send(slot, || Work::Send(command.clone())).await
+        self.call_taking(call, None).await
     }
 
-    /// Decides a plan, all of whose keys are in one slot. If nobody waits for the answer any
-    /// more, the permits it has taken are released.
+    /// Calls a script that takes permits. If nobody waits for the answer any more, they are
+    /// released.
+    async fn call_taking(&self, call: &Call, taking: Option<Taking>) -> Result<Value, StoreError> {
+        let slot = call.keys.first().map_or(0, |name| self.topology.slot(name));
+        let touched = call.keys.iter().map(|name| key_hash(name)).collect();
+        self.send(slot, &call.cmd(), touched, taking.map(Arc::new)).await
+    }
+
+    /// Decides a plan whose keys are in one slot, as a call of its own.
     async fn decide_part(
         &self,
         plan: &Plan,
         mode: Mode,
         at: Option<Timestamp>,
     ) -> Result<Answers, StoreError> {
-        let call = plan.call(mode, at);
-        let value = match self.taking(plan).filter(|_| mode == Mode::Decide) {
-            Some(taking) => {
-                let slot = call.keys.first().map_or(0, |name| self.topology.slot(name));
-                let (command, taking) = (call.cmd(), Arc::new(taking));
-                self.send(slot, || Work::Hold(command.clone(), Arc::clone(&taking))).await?
-            }
-            None => self.call(&call).await?,
-        };
-        plan.answers(&value)
+        let taking = self.taking(plan).filter(|_| mode == Mode::Decide);
+        plan.answers(&self.call_taking(&plan.call(mode, at), taking).await?)
     }
 
     /// The permits a plan takes if it is admitted; `None` if it takes none.
@@ -349,25 +395,41 @@ impl Inner {
         })
     }
 
-    async fn send(&self, slot: u16, work: impl Fn() -> Work) -> Result<Value, StoreError> {
+    async fn send(
+        &self,
+        slot: u16,
+        command: &Cmd,
+        touched: Touched,
+        taking: Option<Arc<Taking>>,
+    ) -> Result<Value, StoreError> {
+        let work = || Work::Send(command.clone(), touched.clone(), taking.clone());
         match self.topology.ask(slot, work, &self.tally).await? {
             Answer::Value(value) => Ok(value),
-            Answer::Counted(_) | Answer::NotCounted => Err(script::not_ours(&Value::Nil).into()),
+            _ => Err(script::not_ours(&Value::Nil).into()),
         }
     }
 
-    /// Units may be given back: forgets denials when it is dropped, also when the
-    /// caller goes away.
+    /// Units may be given back: forgets denials now and when it is dropped, also when
+    /// the caller goes away.
     fn notice(&self, request: &Request<'_>) -> Option<Noticed<'_>> {
         let denials = self.denials.as_ref()?;
-        Some(Noticed { denials, cells: denials.cells(request) })
+        Some(Noticed::new(denials, denials.cells(request)))
     }
 }
 
-/// Something was given back, or may have been.
+/// A call that may give units back.
 struct Noticed<'a> {
     denials: &'a DenyCache,
     cells: Cells,
+}
+
+impl<'a> Noticed<'a> {
+    /// Forgets denials immediately: a later check of the same caller must not be answered by a
+    /// denial from before this call.
+    fn new(denials: &'a DenyCache, cells: Cells) -> Self {
+        denials.given_back(&cells);
+        Noticed { denials, cells }
+    }
 }
 
 impl Drop for Noticed<'_> {

@@ -81,6 +81,21 @@ impl Names {
     }
 }
 
+/// Describes a key for a log: its policy, and the beginning of a digest of its name in Redis.
+/// The key itself may be a credential.
+pub(super) fn describe(key: &[u8], name: &[u8]) -> String {
+    const SHOWN_BYTES: usize = 8;
+    let mut text = match split(key).0 {
+        Some(policy) if !policy.is_empty() => {
+            format!("policy `{}`, ", String::from_utf8_lossy(policy).escape_debug())
+        }
+        _ => String::new(),
+    };
+    text.push_str("key with SHA-256 ");
+    write_hex(&mut text, &Sha256::digest(name)[..SHOWN_BYTES]);
+    text
+}
+
 /// Makes the name of a state that of its watched twin.
 pub(super) fn mark_observed(name: &mut Vec<u8>) {
     name.push(OBSERVER);

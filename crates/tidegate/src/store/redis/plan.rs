@@ -149,6 +149,58 @@ impl Plan {
         self.call_with(mode, self.id_key(), now)
     }
 
+    /// Whether equal requests can be merged into one that costs as much as all of them. Ids, permits,
+    /// refunds, forced charges, observed checks and those that consume what is left cannot be merged
+    /// by adding costs.
+    pub(super) fn is_mergeable(&self) -> bool {
+        let is_plain = |state: &Planned| {
+            matches!(state.cost, Cost::Ask(1..))
+                && !state.observed
+                && state.overflow == Overflow::Refuse
+                && state.limit.algorithm() != Algorithm::Concurrency
+        };
+        !self.is_named() && self.states.iter().all(is_plain)
+    }
+
+    /// The sum of `times` equal requests. For mergeable plans.
+    pub(super) fn times(&self, times: u64) -> Plan {
+        let states = self.states.iter().map(|state| {
+            let cost = Cost::Ask(units(state).saturating_mul(times));
+            Planned { cost, ..state.clone() }
+        });
+        // Lists all fields, so that a new field must be considered here.
+        let (members, permit) = (self.members.clone(), PermitId::default());
+        Plan { states: states.collect(), members, id: None, permit }
+    }
+
+    /// How many equal requests an empty store would admit; at least 1.
+    pub(super) fn most_times(&self) -> u64 {
+        let capacity = |state: &Planned| match state.limit.algorithm() {
+            Algorithm::TokenBucket => state.limit.burst(),
+            _ => state.limit.count(),
+        };
+        let times = self.states.iter().map(|state| capacity(state) / units(state));
+        times.min().unwrap_or(1).max(1)
+    }
+
+    /// How many equal requests still fit after these answers.
+    pub(super) fn times_left(&self, answers: &Answers) -> u64 {
+        let both = self.states.iter().zip(&answers.decisions);
+        both.map(|(state, decision)| decision.remaining / units(state)).min().unwrap_or(0)
+    }
+
+    /// The answers to requests that were merged and admitted together, in order: `remaining` is what
+    /// was left after each.
+    pub(super) fn each(&self, times: u64, last: &Answers) -> impl Iterator<Item = Answers> {
+        (0..times).rev().map(move |behind| {
+            let mut answers = last.clone();
+            for (state, decision) in self.states.iter().zip(&mut answers.decisions) {
+                decision.remaining += units(state) * behind;
+            }
+            answers
+        })
+    }
+
     /// Reads the reply to its call.
     ///
     /// # Errors
@@ -312,5 +364,12 @@ impl Plan {
             permit: self.permit,
         };
         Part { plan, states }
+    }
+}
+
+/// The units that a request takes from a state.
+pub(super) fn units(state: &Planned) -> u64 {
+    match state.cost {
+        Cost::Ask(units) | Cost::Force(units) | Cost::Refund(units) => units.max(1),
     }
 }

@@ -33,6 +33,8 @@ pub struct RedisStats {
     pub round_trips: u64,
     /// See `round_trips`.
     pub round_trip_us: u64,
+    /// Requests that failed, because too many waited for it: they were not sent.
+    pub failed_overloaded: u64,
     /// Requests that failed, because it was not there or was not lately.
     pub failed_down: u64,
     /// Requests that failed, because it did not answer in time.
@@ -41,6 +43,8 @@ pub struct RedisStats {
     pub failed_lost: u64,
     /// Requests that failed, because it answered with an error.
     pub failed_refused: u64,
+    /// Requests that failed because a value that is not a state is under their key.
+    pub foreign: u64,
     /// How often it was given up until it answers again.
     pub breaker_openings: u64,
     /// Connections made.
@@ -55,8 +59,9 @@ pub struct RedisStats {
 
 impl RedisStats {
     /// Failures by the name of their kind.
-    pub fn failures(&self) -> [(&'static str, u64); 4] {
+    pub fn failures(&self) -> [(&'static str, u64); 5] {
         [
+            (Failure::Overloaded.name(), self.failed_overloaded),
             (Failure::Down.name(), self.failed_down),
             (Failure::TimedOut.name(), self.failed_timed_out),
             (Failure::Lost.name(), self.failed_lost),
@@ -76,7 +81,9 @@ pub(super) struct Tally {
     pub(super) resent: AtomicU64,
     round_trips: AtomicU64,
     round_trip_us: AtomicU64,
-    failed: [AtomicU64; 4],
+    failed: [AtomicU64; 5],
+    foreign: AtomicU64,
+    last_foreign: Mutex<Option<String>>,
     pub(super) breaker_openings: AtomicU64,
     pub(super) connections: AtomicU64,
     pub(super) deferred_releases: AtomicU64,
@@ -106,6 +113,7 @@ impl Tally {
             Failure::TimedOut => 1,
             Failure::Lost => 2,
             Failure::Refused(_) => 3,
+            Failure::Overloaded => 4,
         };
         self.failed[index].fetch_add(1, Relaxed);
     }
@@ -140,10 +148,20 @@ impl Tally {
         next.unwrap_or_else(Instant::now)
     }
 
+    /// Counts a value that is not ours under a key, which `place` describes.
+    pub(super) fn found_foreign(&self, place: String) {
+        self.foreign.fetch_add(1, Relaxed);
+        *self.last_foreign.lock().unwrap_or_else(PoisonError::into_inner) = Some(place);
+    }
+
+    pub(super) fn last_foreign(&self) -> Option<String> {
+        self.last_foreign.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     pub(super) fn read(&self, up: bool) -> RedisStats {
         let read = |counter: &AtomicU64| counter.load(Relaxed);
-        let [failed_down, failed_timed_out, failed_lost, failed_refused] =
-            [0, 1, 2, 3].map(|index: usize| read(&self.failed[index]));
+        let [failed_down, failed_timed_out, failed_lost, failed_refused, failed_overloaded] =
+            [0, 1, 2, 3, 4].map(|index: usize| read(&self.failed[index]));
         RedisStats {
             up,
             requests: read(&self.requests),
@@ -154,10 +172,12 @@ impl Tally {
             resent: read(&self.resent),
             round_trips: read(&self.round_trips),
             round_trip_us: read(&self.round_trip_us),
+            failed_overloaded,
             failed_down,
             failed_timed_out,
             failed_lost,
             failed_refused,
+            foreign: read(&self.foreign),
             breaker_openings: read(&self.breaker_openings),
             connections: read(&self.connections),
             deferred_releases: read(&self.deferred_releases),

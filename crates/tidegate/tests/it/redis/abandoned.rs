@@ -135,11 +135,11 @@ fn an_acquire_that_was_not_sent_stays_unsent() {
 fn acquires_that_time_out_leave_nothing_held() {
     let server = Server::start(Engine::Redis);
     run(async {
-        let proxy = Proxy::start(server.port);
+        let proxy = Proxy::start(server.address());
         let (store, other) =
             (connect_with(impatient(proxy.url())).await, connect(server.url()).await);
         for given_up in [false, true] {
-            proxy.hold_replies(true);
+            proxy.hold();
             let mut timed_out = 0;
             while timed_out < 4 && (!given_up || store.stats().up) {
                 match acquire(&store, "key").await {
@@ -150,7 +150,7 @@ fn acquires_that_time_out_leave_nothing_held() {
                     break;
                 }
             }
-            proxy.hold_replies(false);
+            proxy.pass_all();
             none_is_held(&other, "key").await;
             eventually("it recovers", async || acquire_ends(&store).await).await;
         }
@@ -184,9 +184,9 @@ fn a_server_that_was_stopped_holds_nothing_when_it_goes_on() {
 fn a_permit_behind_a_broken_connection_is_given_back_when_it_is_back() {
     let server = Server::start(Engine::Redis);
     run(async {
-        let proxy = Proxy::start(server.port);
+        let proxy = Proxy::start(server.address());
         let (store, other) = (connect(proxy.url()).await, connect(server.url()).await);
-        proxy.hold_replies(true);
+        proxy.hold();
         let acquiring = tokio::spawn({
             let store = store.clone();
             async move { acquire(&store, "key").await }
@@ -197,7 +197,7 @@ fn a_permit_behind_a_broken_connection_is_given_back_when_it_is_back() {
         let lost = acquiring.await.expect("no panic");
         assert_eq!(lost, Err(StoreError::Failed(Failure::Lost)));
         assert_eq!(held(&other, "key").await, 1, "nobody can have given it back");
-        proxy.hold_replies(false);
+        proxy.pass_all();
         proxy.refuse(false);
         none_is_held(&other, "key").await;
     });
@@ -224,7 +224,7 @@ fn killed_connections_leave_nothing_held() {
 fn a_release_that_failed_is_made_up_for() {
     let server = Server::start(Engine::Redis);
     run(async {
-        let proxy = Proxy::start(server.port);
+        let proxy = Proxy::start(server.address());
         let (store, other) = (connect(proxy.url()).await, connect(server.url()).await);
         let (limit, permit) = (places(), PermitId(7));
         let checks = [Check::new("key", &limit, 1)];

@@ -138,13 +138,13 @@ fn the_queue_is_bounded() {
         while store.stats().requests < CALLERS {
             tokio::task::yield_now().await;
         }
-        // At most 16 batches of 1,024 are on their way, and 8,192 wait.
-        let turned_away = store.stats().failed_down;
-        assert!(turned_away >= CALLERS - 8192 - 16 * 1024, "{turned_away}");
+        // At most 16 writes of 1,024 are in flight, and 4,096 wait for one key.
+        let turned_away = store.stats().failed_overloaded;
+        assert!(turned_away >= CALLERS - 4096 - 16 * 1024, "{turned_away}");
         server.resume();
         let answers = callers.join_all().await;
-        let down = Err(StoreError::Failed(Failure::Down));
-        let refused = answers.iter().filter(|answer| **answer == down).count() as u64;
+        let shed = Err(StoreError::Failed(Failure::Overloaded));
+        let refused = answers.iter().filter(|answer| **answer == shed).count() as u64;
         // One may have been about to be turned away.
         assert!(refused >= turned_away, "{refused} {turned_away}");
         let admitted = answers.iter().filter(|answer| answer.is_ok()).count() as u64;

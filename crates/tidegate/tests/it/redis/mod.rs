@@ -6,8 +6,8 @@
 //! - `parity.rs`, `vectors.rs`, `traces.rs`, `state.rs`, `live.rs`, `ids.rs`, `permits.rs`: the same
 //!   decisions as in memory; `names.rs`, `foreign.rs`, `failures.rs`, `parts.rs`: keys, what is not ours, what is refused, cut or undone;
 //! - `stand/` starts servers, alone, watched by Sentinel, in a cluster, behind TLS;
-//! - `connect.rs`: what works and what is refused; `outages.rs`: servers that go away;
-//! - `batches.rs`: callers that go together; `nodes.rs`: many stores, one limit;
+//! - `connect.rs`: what works and what is refused; `outages.rs`: servers that go away; `health.rs`: servers that do not decide;
+//! - `batches.rs`: callers that go together; `order.rs`: checks of one caller; `overload.rs`: more than a server answers; `nodes.rs`: many stores, one limit;
 //! - `denials.rs`: what is answered from memory;
 //! - `abandoned.rs`: acquires that nobody waits for;
 //! - `sentinel.rs`, `cluster.rs`: failover, slots and their moves.
@@ -20,11 +20,14 @@ mod connect;
 mod denials;
 mod failures;
 mod foreign;
+mod health;
 mod ids;
 mod live;
 mod names;
 mod nodes;
+mod order;
 mod outages;
+mod overload;
 mod parity;
 mod parts;
 mod permits;

@@ -3,7 +3,8 @@
 --
 -- ARGV     1 a name such as states have
 --          2 and so on: commands without a key that are needed besides
--- returns  the first command that is refused, or nothing
+-- returns  the first command that is refused; in an array if the server does not know it; or
+--          nothing
 --
 -- Redis before 7.0 cannot be asked: there it shows when the command is needed.
 if not redis.acl_check_cmd then
@@ -18,7 +19,10 @@ for i = 2, #ARGV do
   commands[#commands + 1] = {ARGV[i]}
 end
 for _, command in ipairs(commands) do
-  if not redis.acl_check_cmd(unpack(command)) then
+  local known, permitted = pcall(redis.acl_check_cmd, unpack(command))
+  if not known then
+    return {command[1]}
+  elseif not permitted then
     return command[1]
   end
 end

@@ -1,112 +1,168 @@
-//! A TCP proxy in front of a server, to lose replies and connections on purpose.
+//! A proxy in front of a server that withholds replies, cuts connections or refuses them.
 
-use std::io::{Read, Write};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
-use std::time::Duration;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-/// How often a thread looks whether replies may pass again.
-const TICK: Duration = Duration::from_millis(1);
-
-/// A running proxy. Its threads end with their connections.
+/// Ends with the test's process.
 pub struct Proxy {
     port: u16,
-    shared: Arc<Shared>,
+    gate: Arc<Gate>,
 }
 
 #[derive(Default)]
-struct Shared {
-    /// Replies stay here; requests still pass.
-    holds_replies: AtomicBool,
+struct Gate {
+    replies: Mutex<Replies>,
+    changed: Condvar,
     /// New connections are closed immediately.
     refuses: AtomicBool,
-    is_over: AtomicBool,
     open: Mutex<Vec<TcpStream>>,
 }
 
+struct Replies {
+    /// Arrived from the server.
+    arrived: u64,
+    /// Passed on to clients.
+    passed: u64,
+    /// May be passed on.
+    allowed: u64,
+}
+
+impl Default for Replies {
+    fn default() -> Self {
+        Replies { arrived: 0, passed: 0, allowed: u64::MAX }
+    }
+}
+
 impl Proxy {
-    /// A proxy on a free port in front of the server at `upstream`.
-    pub fn start(upstream: u16) -> Self {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+    /// One that passes everything on.
+    pub fn start(server: String) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("an address").port();
-        let shared = Arc::<Shared>::default();
-        let accepting = Arc::clone(&shared);
-        thread::spawn(move || {
-            for client in listener.incoming().map_while(Result::ok) {
-                if accepting.is_over.load(Ordering::SeqCst) {
+        let gate = Arc::<Gate>::default();
+        let shared = Arc::clone(&gate);
+        std::thread::spawn(move || {
+            for client in listener.incoming() {
+                if shared.refuses.load(Ordering::SeqCst) {
+                    continue;
+                }
+                let (Ok(client), Ok(server)) = (client, TcpStream::connect(&server)) else {
                     return;
-                }
-                if !accepting.refuses.load(Ordering::SeqCst) {
-                    accepting.serve(client, upstream);
-                }
+                };
+                let handle = |stream: &TcpStream| stream.try_clone().expect("a handle");
+                shared.open().extend([handle(&client), handle(&server)]);
+                relay(client, server, &shared);
             }
         });
-        Proxy { port, shared }
+        Proxy { port, gate }
     }
 
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    pub fn hold_replies(&self, hold: bool) {
-        self.shared.holds_replies.store(hold, Ordering::SeqCst);
+    /// Withholds all replies that have not been passed on; forgets how many there were.
+    pub fn hold(&self) {
+        *self.replies() = Replies { arrived: 0, passed: 0, allowed: 0 };
     }
 
+    /// Passes on so many more.
+    pub fn pass(&self, replies: u64) {
+        self.replies().allowed += replies;
+        self.gate.changed.notify_all();
+    }
+
+    /// Passes everything on.
+    pub fn pass_all(&self) {
+        self.replies().allowed = u64::MAX;
+        self.gate.changed.notify_all();
+    }
+
+    /// How many replies the server has sent since they are withheld.
+    pub fn arrived(&self) -> u64 {
+        self.replies().arrived
+    }
+
+    /// Refuses new connections from now on, or accepts them again.
     pub fn refuse(&self, refuse: bool) {
-        self.shared.refuses.store(refuse, Ordering::SeqCst);
+        self.gate.refuses.store(refuse, Ordering::SeqCst);
     }
 
-    /// Closes every connection; replies that were held are lost.
+    /// Closes every connection; replies that were withheld are lost.
     pub fn cut(&self) {
-        for stream in self.shared.open().drain(..) {
+        for stream in self.gate.open().drain(..) {
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
+
+    fn replies(&self) -> std::sync::MutexGuard<'_, Replies> {
+        self.gate.replies.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
-impl Shared {
-    fn serve(self: &Arc<Self>, client: TcpStream, upstream: u16) {
-        let server = TcpStream::connect(("127.0.0.1", upstream)).expect("the server is there");
-        let _ = client.set_nodelay(true);
-        let _ = server.set_nodelay(true);
-        let twin = |stream: &TcpStream| stream.try_clone().expect("a handle");
-        self.open().extend([twin(&client), twin(&server)]);
-        let (requests, replies) = ((twin(&client), twin(&server)), (server, client));
-        thread::spawn(move || copy(requests, || {}));
-        let shared = Arc::clone(self);
-        thread::spawn(move || copy(replies, || shared.wait_for_replies()));
-    }
-
-    fn wait_for_replies(&self) {
-        while self.holds_replies.load(Ordering::SeqCst) {
-            thread::sleep(TICK);
-        }
-    }
-
+impl Gate {
     fn open(&self) -> std::sync::MutexGuard<'_, Vec<TcpStream>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn copy((mut from, mut to): (TcpStream, TcpStream), before_write: impl Fn()) {
-    let mut buffer = [0; 16 * 1024];
-    while let Ok(count @ 1..) = from.read(&mut buffer) {
-        before_write();
-        if to.write_all(&buffer[..count]).is_err() {
-            break;
+fn relay(client: TcpStream, server: TcpStream, gate: &Arc<Gate>) {
+    let (mut from, mut to) = (client.try_clone().expect("it"), server.try_clone().expect("it"));
+    std::thread::spawn(move || {
+        let _ = std::io::copy(&mut from, &mut to);
+        let _ = to.shutdown(Shutdown::Both);
+    });
+    // One thread reads, so that it is known how many replies there are; another passes them on.
+    let (sender, receiver) = std::sync::mpsc::channel::<Vec<u8>>();
+    let counted = Arc::clone(gate);
+    std::thread::spawn(move || {
+        let mut lines = BufReader::new(server);
+        loop {
+            let mut reply = Vec::new();
+            if read_reply(&mut lines, &mut reply).is_none() || sender.send(reply).is_err() {
+                return;
+            }
+            counted.replies.lock().unwrap_or_else(PoisonError::into_inner).arrived += 1;
         }
-    }
-    let _ = to.shutdown(Shutdown::Both);
+    });
+    let (gate, mut client) = (Arc::clone(gate), client);
+    std::thread::spawn(move || {
+        for reply in receiver {
+            let mut replies = gate.replies.lock().unwrap_or_else(PoisonError::into_inner);
+            while replies.passed >= replies.allowed {
+                replies = gate.changed.wait(replies).unwrap_or_else(PoisonError::into_inner);
+            }
+            replies.passed += 1;
+            drop(replies);
+            if client.write_all(&reply).is_err() {
+                break;
+            }
+        }
+        let _ = client.shutdown(Shutdown::Both);
+    });
 }
 
-impl Drop for Proxy {
-    fn drop(&mut self) {
-        self.shared.is_over.store(true, Ordering::SeqCst);
-        self.shared.holds_replies.store(false, Ordering::SeqCst);
-        self.cut();
-        // Wakes the thread that accepts.
-        let _ = TcpStream::connect(("127.0.0.1", self.port));
+/// Appends one reply as it stands; nothing when the connection has ended.
+fn read_reply(lines: &mut BufReader<TcpStream>, reply: &mut Vec<u8>) -> Option<()> {
+    let start = reply.len();
+    if lines.read_until(b'\n', reply).ok()? == 0 {
+        return None;
     }
+    let number = || std::str::from_utf8(&reply[start + 1..]).ok()?.trim().parse::<i64>().ok();
+    match reply[start] {
+        b'$' => {
+            let length = u64::try_from(number()? + 2).unwrap_or(0);
+            if length > 1 {
+                lines.take(length).read_to_end(reply).ok()?;
+            }
+        }
+        b'*' => {
+            for _ in 0..number()? {
+                read_reply(lines, reply)?;
+            }
+        }
+        _ => {}
+    }
+    Some(())
 }

@@ -1,0 +1,242 @@
+//! What load on one key, or one caller's batches, do to everybody else while Redis is healthy.
+//!
+//! A crowd asks as fast as it is answered; beside it a few callers ask now and then under another
+//! policy. Both policies deny when the store fails, so an answer that is not exact shows.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use clap::ValueEnum;
+use serde_json::{Value, json};
+use tidegate::gate::{Gate, MAX_TOGETHER, Question, Subject};
+use tidegate::stats::Decided;
+use tokio::task::JoinSet;
+
+use super::nodes::gate_of;
+use crate::Failed;
+use crate::bars::Bar;
+use crate::cli::{FaultsArgs, name_of};
+use crate::redis::server::Server;
+
+/// A load that is put on a healthy Redis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Load {
+    /// 1,024 callers ask for one key under two limits.
+    HotKey,
+    /// One caller sends batches of 1,000 checks, each of another key, under two limits.
+    LargeBatches,
+}
+
+/// Two limits, so that every check is a call of the general script.
+const CONFIG: &str = r#"
+policies:
+  - name: crowd
+    key: "{client_ip}"
+    limits: ["100000 per 1s", "6000000 per 1m"]
+    on_store_failure: deny
+  - name: bystander
+    key: "{client_ip}"
+    limits: ["100000 per 1s", "6000000 per 1m"]
+    on_store_failure: deny
+"#;
+
+const CALLERS: u32 = 1_024;
+const BATCH: u32 = 1_000;
+const BYSTANDERS: u32 = 4;
+/// How long a bystander does other things between two calls.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// How answers were decided, and how long they took.
+#[derive(Default)]
+pub struct Answers {
+    pub exact: usize,
+    pub failed: usize,
+    took: Vec<Duration>,
+}
+
+impl Answers {
+    fn add(&mut self, decided: Decided, took: Duration) {
+        match decided {
+            Decided::Exact => self.exact += 1,
+            _ => self.failed += 1,
+        }
+        self.took.push(took);
+    }
+
+    fn merge(&mut self, other: Answers) {
+        self.exact += other.exact;
+        self.failed += other.failed;
+        self.took.extend(other.took);
+    }
+
+    fn all(&self) -> usize {
+        self.exact + self.failed
+    }
+
+    fn exact_percent(&self) -> f64 {
+        100.0 * self.exact as f64 / self.all().max(1) as f64
+    }
+
+    fn p99_ms(&self) -> f64 {
+        let mut took = self.took.clone();
+        took.sort_unstable();
+        let index = (took.len() * 99).div_ceil(100).saturating_sub(1);
+        took.get(index).map_or(0.0, |took| took.as_secs_f64() * 1e3)
+    }
+}
+
+/// What a load did.
+pub struct Loaded {
+    pub load: Load,
+    pub crowd: Answers,
+    pub bystanders: Answers,
+}
+
+/// Puts a load on a Redis of its own.
+pub async fn put(load: Load, args: &FaultsArgs) -> Result<Loaded, Failed> {
+    let lasts = Duration::from_millis(if args.short { 1_000 } else { 5_000 });
+    let server = Server::start(&args.server)?;
+    let gate = Arc::new(gate_of(CONFIG, &server.url()).await?);
+    let stopping = Arc::new(AtomicBool::new(false));
+    let (mut crowd, mut bystanders) = (JoinSet::new(), JoinSet::new());
+    match load {
+        Load::HotKey => (0..CALLERS).for_each(|_| {
+            crowd.spawn(ask_for_one(Arc::clone(&gate), "crowd", 0, Arc::clone(&stopping), None));
+        }),
+        Load::LargeBatches => {
+            crowd.spawn(ask_for_many(Arc::clone(&gate), Arc::clone(&stopping)));
+        }
+    }
+    for key in 0..BYSTANDERS {
+        let (gate, stopping) = (Arc::clone(&gate), Arc::clone(&stopping));
+        bystanders.spawn(ask_for_one(gate, "bystander", key, stopping, Some(PAUSE)));
+    }
+    tokio::time::sleep(lasts).await;
+    stopping.store(true, Relaxed);
+    let mut loaded = Loaded { load, crowd: Answers::default(), bystanders: Answers::default() };
+    for answers in crowd.join_all().await {
+        loaded.crowd.merge(answers?);
+    }
+    for answers in bystanders.join_all().await {
+        loaded.bystanders.merge(answers?);
+    }
+    Ok(loaded)
+}
+
+async fn ask(gate: &Gate, policy: &'static str, key: u32) -> Result<(Decided, Duration), Failed> {
+    let (rules, key) = (gate.rules_owned(), key.to_le_bytes());
+    let question = Question::new(Subject::Key { policy, key: &key, attributes: None });
+    let sent = Instant::now();
+    let answer = gate.check_async(&rules, &question).await.map_err(|error| error.to_string())?;
+    Ok((answer.decided, sent.elapsed()))
+}
+
+async fn ask_for_one(
+    gate: Arc<Gate>,
+    policy: &'static str,
+    key: u32,
+    stopping: Arc<AtomicBool>,
+    pause: Option<Duration>,
+) -> Result<Answers, Failed> {
+    let mut answers = Answers::default();
+    while !stopping.load(Relaxed) {
+        let (decided, took) = ask(&gate, policy, key).await?;
+        answers.add(decided, took);
+        if let Some(pause) = pause {
+            tokio::time::sleep(pause).await;
+        }
+    }
+    Ok(answers)
+}
+
+/// Batches as the HTTP front sends them.
+async fn ask_for_many(gate: Arc<Gate>, stopping: Arc<AtomicBool>) -> Result<Answers, Failed> {
+    let mut answers = Answers::default();
+    let keys: Vec<u32> = (0..BATCH).collect();
+    while !stopping.load(Relaxed) {
+        for together in keys.chunks(MAX_TOGETHER) {
+            let asked = together.iter().map(|key| ask(&gate, "crowd", *key));
+            for (decided, took) in all(asked).await? {
+                answers.add(decided, took);
+            }
+        }
+    }
+    Ok(answers)
+}
+
+/// Waits for all of them at once, in this task.
+async fn all<T>(
+    asked: impl Iterator<Item = impl Future<Output = Result<T, Failed>>>,
+) -> Result<Vec<T>, Failed> {
+    let mut asked: Vec<(Pin<Box<_>>, Option<Result<T, Failed>>)> =
+        asked.map(|asked| (Box::pin(asked), None)).collect();
+    poll_fn(|context| {
+        for (asked, answer) in asked.iter_mut().filter(|(_, answer)| answer.is_none()) {
+            if let Poll::Ready(answered) = asked.as_mut().poll(context) {
+                *answer = Some(answered);
+            }
+        }
+        let is_done = asked.iter().all(|(_, answer)| answer.is_some());
+        if is_done { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    asked.into_iter().filter_map(|(_, answer)| answer).collect()
+}
+
+/// One line for people.
+pub fn line(loaded: &Loaded) -> String {
+    let Loaded { load, crowd, bystanders } = loaded;
+    format!(
+        "{:<17}{:>10}{:>10.2}{:>10.1}{:>12}{:>10.2}{:>10.1}\n",
+        name_of(load),
+        crowd.all(),
+        crowd.exact_percent(),
+        crowd.p99_ms(),
+        bystanders.all(),
+        bystanders.exact_percent(),
+        bystanders.p99_ms(),
+    )
+}
+
+/// What stands above the lines.
+pub fn heading() -> String {
+    format!(
+        "{:<17}{:>10}{:>10}{:>10}{:>12}{:>10}{:>10}\n",
+        "load", "answers", "exact %", "p99 ms", "bystanders", "exact %", "p99 ms"
+    )
+}
+
+pub fn bars(loaded: &[Loaded]) -> Vec<Bar> {
+    let each = loaded.iter().flat_map(|loaded| {
+        let (exact, closed) = match loaded.load {
+            Load::HotKey => (
+                "1,024 callers on a hot key: exact answers, %",
+                "1,024 callers on a hot key: a bystander fails closed, times",
+            ),
+            Load::LargeBatches => (
+                "batches of 1,000 checks: exact answers, %",
+                "batches of 1,000 checks: a bystander fails closed, times",
+            ),
+        };
+        let all = (loaded.crowd.exact + loaded.bystanders.exact) as f64
+            / (loaded.crowd.all() + loaded.bystanders.all()).max(1) as f64;
+        [
+            Bar { at_least: true, ..Bar::at_most(exact, Some(100.0 * all), Some(99.0), None) },
+            Bar::at_most(closed, Some(loaded.bystanders.failed as f64), Some(0.0), None),
+        ]
+    });
+    each.collect()
+}
+
+pub fn json(loaded: &Loaded) -> Value {
+    let answers = |answers: &Answers| {
+        json!({ "answers": answers.all(), "exact": answers.exact, "failed": answers.failed,
+            "p99_ms": answers.p99_ms() })
+    };
+    json!({ "load": name_of(&loaded.load), "crowd": answers(&loaded.crowd),
+        "bystanders": answers(&loaded.bystanders) })
+}

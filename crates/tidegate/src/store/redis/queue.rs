@@ -1,0 +1,299 @@
+//! Jobs that wait for the next write to a server, and how they share it.
+//!
+//! ```text
+//!   callers --> waiting jobs --> a write takes what fits --> in flight --> replies
+//! ```
+//!
+//! One caller, or one hot key, must not starve all others. So each caller and each key has a
+//! bounded share of the jobs in flight and of the queue. Jobs are taken in FIFO order. A job whose
+//! caller or key has used up its share stays in the queue, together with all later jobs of the
+//! same key. A job that does not fit into the queue, or has waited for too long, is shed: the
+//! caller gets an error immediately, and nothing was charged.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use foldhash::fast::RandomState;
+use tokio::sync::Notify;
+use tokio::task;
+
+use super::lane::{Job, Touched};
+use crate::Failure;
+
+/// The capacity of the queue. A server makes a few hundred thousand decisions a second: more
+/// would not be answered before the deadline.
+const MAX_QUEUED: usize = 8192;
+/// Queued jobs of one caller: more than the largest batch of a front.
+const MAX_QUEUED_BY_CALLER: usize = 2048;
+/// Queued jobs for one key: a single hot key does not fill the queue.
+const MAX_QUEUED_FOR_KEY: usize = 4096;
+/// Jobs in one write.
+const MAX_BATCH: usize = 1024;
+
+/// The cost of a job: a key of the counter script, and a call of any other script, which takes
+/// about eight times as long.
+const COUNT_WEIGHT: usize = 1;
+const CALL_WEIGHT: usize = 8;
+/// The maximum cost in flight. A server completes it in about 10 ms, less than the default
+/// deadline, and it is enough to use a server that is 10 ms away.
+const MAX_IN_FLIGHT: usize = 1024 * CALL_WEIGHT;
+/// The share of one caller or one key: a job behind it waits for about 3 ms.
+const MAX_SHARE: usize = MAX_IN_FLIGHT / 4;
+
+/// The task that submits a job. One task submits all checks of a batch or a pipeline.
+pub(super) type Caller = Option<task::Id>;
+
+/// Jobs that wait.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    jobs: Mutex<Jobs>,
+    arrived: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Jobs {
+    waiting: VecDeque<Job>,
+    by_caller: HashMap<Caller, usize, RandomState>,
+    for_key: HashMap<u64, usize, RandomState>,
+    closed: bool,
+}
+
+/// A job that goes into the next write, and its part of what is in flight.
+#[derive(Debug)]
+pub(super) struct Taken {
+    pub(super) job: Job,
+    /// None for a job that joins an equal one and costs the server nothing.
+    pub(super) claim: Option<Claim>,
+}
+
+impl Queue {
+    /// Adds a job, or sheds it.
+    pub(super) fn push(&self, job: Job) -> Result<(), Failure> {
+        let mut jobs = self.jobs();
+        let is_full = jobs.waiting.len() >= MAX_QUEUED
+            || jobs.by_caller.get(&job.caller).is_some_and(|count| *count >= MAX_QUEUED_BY_CALLER)
+            || job
+                .keys
+                .iter()
+                .any(|key| jobs.for_key.get(key).is_some_and(|count| *count >= MAX_QUEUED_FOR_KEY));
+        if is_full {
+            return Err(Failure::Overloaded);
+        }
+        jobs.count(&job);
+        jobs.waiting.push_back(job);
+        drop(jobs);
+        self.arrived.notify_one();
+        Ok(())
+    }
+
+    /// Waits for the next job, or for the end. For one waiter.
+    pub(super) async fn arrived(&self) {
+        self.arrived.notified().await;
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.jobs().waiting.is_empty()
+    }
+
+    /// No job will come any more.
+    pub(super) fn close(&self) {
+        self.jobs().closed = true;
+        self.arrived.notify_one();
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.jobs().closed
+    }
+
+    /// Moves what fits into `taken`, in order. Jobs whose callers have given up are dropped.
+    pub(super) fn take(&self, flights: &Arc<Flights>, taken: &mut Vec<Taken>) {
+        let mut jobs = self.jobs();
+        if jobs.waiting.is_empty() {
+            return;
+        }
+        let mut counts = flights.counts();
+        let mut equals: HashSet<u64, RandomState> =
+            taken.iter().filter_map(|taken| taken.job.equal).collect();
+        let mut left = VecDeque::new();
+        let mut held: HashSet<u64, RandomState> = HashSet::default();
+        while let Some(job) = jobs.waiting.pop_front() {
+            if job.reply.is_closed() {
+                jobs.uncount(&job);
+                continue;
+            }
+            if taken.len() >= MAX_BATCH || counts.total >= MAX_IN_FLIGHT {
+                left.push_back(job);
+                left.append(&mut jobs.waiting);
+                break;
+            }
+            if job.keys.iter().any(|key| held.contains(key)) || !counts.admit(&job, &equals) {
+                held.extend(&job.keys);
+                left.push_back(job);
+                continue;
+            }
+            let joins = job.equal.is_some_and(|equal| !equals.insert(equal));
+            let claim = counts.claim(&job, joins, flights);
+            jobs.uncount(&job);
+            taken.push(Taken { job, claim });
+        }
+        jobs.waiting = left;
+    }
+
+    /// Sheds jobs that have waited for `patience`.
+    pub(super) fn shed(&self, patience: Duration) {
+        let now = Instant::now();
+        let mut jobs = self.jobs();
+        while jobs.waiting.front().is_some_and(|job| now >= job.queued + patience) {
+            if let Some(job) = jobs.waiting.pop_front() {
+                jobs.uncount(&job);
+                job.fail(Failure::Overloaded);
+            }
+        }
+    }
+
+    /// Fails all that wait.
+    pub(super) fn fail_all(&self, failure: &Failure) {
+        let mut jobs = self.jobs();
+        jobs.by_caller.clear();
+        jobs.for_key.clear();
+        let waiting = std::mem::take(&mut jobs.waiting);
+        drop(jobs);
+        waiting.into_iter().for_each(|job| job.fail(failure.clone()));
+    }
+
+    fn jobs(&self) -> MutexGuard<'_, Jobs> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Jobs {
+    fn count(&mut self, job: &Job) {
+        *self.by_caller.entry(job.caller).or_default() += 1;
+        for key in &job.keys {
+            *self.for_key.entry(*key).or_default() += 1;
+        }
+    }
+
+    fn uncount(&mut self, job: &Job) {
+        subtract(&mut self.by_caller, job.caller, 1);
+        for key in &job.keys {
+            subtract(&mut self.for_key, *key, 1);
+        }
+    }
+}
+
+/// What is in flight on one connection.
+#[derive(Debug, Default)]
+pub(super) struct Flights(Mutex<Counts>);
+
+#[derive(Debug, Default)]
+struct Counts {
+    total: usize,
+    by_caller: HashMap<Caller, usize, RandomState>,
+    for_key: HashMap<u64, usize, RandomState>,
+    /// Keys of requests that were merged: which, and how many callers wait for it.
+    merged: HashMap<u64, (u64, usize), RandomState>,
+}
+
+impl Flights {
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Counts {
+    /// Whether a job may be sent now. A merged request may have to be sent once more, in parts;
+    /// until it is answered, only equal ones may pass it.
+    fn admit(&self, job: &Job, equals: &HashSet<u64, RandomState>) -> bool {
+        let passes = |key: &u64| match self.merged.get(key) {
+            Some((equal, _)) => job.equal == Some(*equal),
+            None => true,
+        };
+        if !job.keys.iter().all(passes) {
+            return false;
+        }
+        // One that joins costs nothing.
+        job.equal.is_some_and(|equal| equals.contains(&equal))
+            || self.by_caller.get(&job.caller).is_none_or(|weight| *weight < MAX_SHARE)
+                && job
+                    .keys
+                    .iter()
+                    .all(|key| self.for_key.get(key).is_none_or(|weight| *weight < MAX_SHARE))
+    }
+
+    fn claim(&mut self, job: &Job, joins: bool, flights: &Arc<Flights>) -> Option<Claim> {
+        let is_count = job.work.is_count();
+        let merges = (joins && !is_count).then_some(job.equal).flatten();
+        let weight = match (joins, is_count) {
+            (true, _) => 0,
+            (false, true) => COUNT_WEIGHT,
+            (false, false) => CALL_WEIGHT,
+        };
+        if weight == 0 && merges.is_none() {
+            return None;
+        }
+        let (caller, keys) = (job.caller, job.keys.clone());
+        if weight > 0 {
+            self.total += weight;
+            *self.by_caller.entry(caller).or_default() += weight;
+        }
+        for key in &keys {
+            if weight > 0 {
+                *self.for_key.entry(*key).or_default() += weight;
+            }
+            if let Some(equal) = merges {
+                self.merged.entry(*key).or_insert((equal, 0)).1 += 1;
+            }
+        }
+        let flights = Arc::clone(flights);
+        Some(Claim { flights, caller, keys, weight, is_merged: merges.is_some() })
+    }
+}
+
+/// A job's part of what is in flight; given back when it is dropped.
+#[derive(Debug)]
+pub(super) struct Claim {
+    flights: Arc<Flights>,
+    caller: Caller,
+    keys: Touched,
+    weight: usize,
+    is_merged: bool,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        let mut counts = self.flights.counts();
+        counts.total -= self.weight;
+        if self.weight > 0 {
+            subtract(&mut counts.by_caller, self.caller, self.weight);
+        }
+        for key in &self.keys {
+            if self.weight > 0 {
+                subtract(&mut counts.for_key, *key, self.weight);
+            }
+            if self.is_merged
+                && let Some((_, count)) = counts.merged.get_mut(key)
+            {
+                *count -= 1;
+                if *count == 0 {
+                    counts.merged.remove(key);
+                }
+            }
+        }
+    }
+}
+
+/// Subtracts from a count; one of nothing is removed.
+fn subtract<K: std::hash::Hash + Eq>(
+    counts: &mut HashMap<K, usize, RandomState>,
+    key: K,
+    weight: usize,
+) {
+    if let Some(count) = counts.get_mut(&key) {
+        *count = count.saturating_sub(weight);
+        if *count == 0 {
+            counts.remove(&key);
+        }
+    }
+}

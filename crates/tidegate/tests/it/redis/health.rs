@@ -1,0 +1,157 @@
+//! Servers that answer and yet do not decide: each is noticed and reported.
+
+use tidegate::redis::wire::Names;
+use tidegate::redis::{RedisOptions, RedisStore};
+use tidegate::{Failure, StoreError};
+
+use super::stand::{Engine, Server, connect, connect_with, eventually, options, run};
+use super::{ask, limit};
+
+const LIMITS: [&str; 2] = ["1000 per 1d sliding-counter", "1000 per 1d sliding-log"];
+
+/// Asks until the server refuses, and the store reports that with this text.
+async fn is_refused(store: &RedisStore, part: &str) {
+    for text in LIMITS {
+        let limit = limit(text);
+        eventually("it is refused", async || {
+            let answer = ask(store, "alice", &limit, 1).await;
+            matches!(answer, Err(StoreError::Failed(Failure::Refused(text))) if text.contains(part))
+        })
+        .await;
+    }
+    eventually("it is reported", async || !store.stats().up).await;
+    let reason = store.last_error().expect("a reason");
+    assert!(reason.starts_with("the store refuses: ") && reason.contains(part), "{reason}");
+}
+
+async fn recovers(store: &RedisStore) {
+    for text in LIMITS {
+        let limit = limit(text);
+        eventually("it answers", async || ask(store, "alice", &limit, 1).await.is_ok()).await;
+    }
+    eventually("it is up", async || store.stats().up && store.last_error().is_none()).await;
+    assert_eq!(store.stats().breaker_openings, 0);
+}
+
+/// Redis 7.0 reports it as `ERR The user executing the script ...`, which was taken for an
+/// error about one key.
+#[test]
+fn a_user_who_loses_a_command_is_refused() {
+    for engine in Engine::ALL {
+        let server = Server::start(engine);
+        server.add_documented_user();
+        run(async {
+            let store = connect(format!("redis://tidegate:pass@{}", server.address())).await;
+            recovers(&store).await;
+            let _: () = server.ask(&["ACL", "SETUSER", "tidegate", "-set", "-incr", "-incrby"]);
+            is_refused(&store, "").await;
+            let reason = store.last_error().expect("a reason");
+            let known = ["The user executing the script can't", "ACL failure in script", "NOPERM"];
+            assert!(known.iter().any(|part| reason.contains(part)), "{reason}");
+            let _: () = server.ask(&["ACL", "SETUSER", "tidegate", "+set", "+incr", "+incrby"]);
+            recovers(&store).await;
+        });
+    }
+}
+
+#[test]
+fn a_server_that_runs_a_long_script_refuses() {
+    for engine in Engine::ALL {
+        let server = Server::with(engine, &["--busy-reply-threshold", "10"]);
+        run(async {
+            let store = connect(server.url()).await;
+            recovers(&store).await;
+            let forever = ["EVAL", "while true do end", "0"];
+            std::thread::scope(|scope| {
+                let script = scope.spawn(|| server.try_ask::<()>(&forever));
+                tokio::task::block_in_place(|| {
+                    tokio::runtime::Handle::current().block_on(is_refused(&store, "BUSY"));
+                });
+                let _: () = server.ask(&["SCRIPT", "KILL"]);
+                assert!(script.join().expect("it ran").is_err(), "it was killed");
+            });
+            recovers(&store).await;
+        });
+    }
+}
+
+/// A denial writes nothing, so a replica gave it as if it were still the primary.
+#[test]
+fn a_primary_that_is_demoted_no_longer_denies() {
+    for engine in Engine::ALL {
+        for deny_cache in [true, false] {
+            let server = Server::start(engine);
+            run(async {
+                let store =
+                    connect_with(RedisOptions { deny_cache, ..options(server.url()) }).await;
+                let one = limit("1 per 1d sliding-log");
+                assert!(ask(&store, "alice", &one, 1).await.expect("an answer").allowed);
+                assert!(!ask(&store, "alice", &one, 1).await.expect("an answer").allowed);
+                // Of a primary that is not there: it keeps what it has.
+                let _: () = server.ask(&["REPLICAOF", "127.0.0.1", "1"]);
+                let down = Err(StoreError::Failed(Failure::Down));
+                eventually("it no longer decides", async || {
+                    ask(&store, "alice", &one, 1).await == down
+                })
+                .await;
+                assert!(!store.stats().up);
+                eventually("it is known why", async || {
+                    store.last_error().is_some_and(|error| error.contains("replica"))
+                })
+                .await;
+                let _: () = server.ask(&["REPLICAOF", "NO", "ONE"]);
+                eventually("it decides again", async || {
+                    ask(&store, "alice", &one, 1).await.is_ok_and(|decision| !decision.allowed)
+                })
+                .await;
+            });
+        }
+    }
+}
+
+/// Of `GET` and others it was only said that some command is invalid.
+#[test]
+fn a_renamed_command_is_named() {
+    let commands =
+        ["EVALSHA", "SCRIPT", "INFO", "GET", "SET", "INCR", "INCRBY", "DECRBY", "DEL", "TIME"];
+    for engine in Engine::ALL {
+        for command in commands {
+            let server = Server::with(engine, &["--rename-command", command, "hidden"]);
+            let refused = run(RedisStore::connect(options(server.url()))).expect_err(command);
+            let expected = format!(
+                "the store cannot be used: it does not know the command {command}: undo its \
+                 `rename-command`"
+            );
+            assert_eq!(refused.to_string(), expected, "{engine:?}");
+        }
+    }
+}
+
+#[test]
+fn a_foreign_value_is_counted_without_its_key() {
+    for engine in Engine::ALL {
+        let server = Server::start(engine);
+        run(async {
+            let store = connect(server.url()).await;
+            let mut found = 0;
+            for text in LIMITS.into_iter().chain(["5 per 1d token-bucket"]) {
+                let limit = limit(text);
+                let key = b"api\0sk_live_secret";
+                let name = String::from_utf8(Names::new("tg").state(key, &limit)).expect("text");
+                for put in [["SET", &name, "hello"], ["RPUSH", &name, "hello"]] {
+                    let _: i64 = server.ask(&["DEL", &name]);
+                    let _: redis::Value = server.ask(&put);
+                    let key = std::str::from_utf8(key).expect("text");
+                    let answer = ask(&store, key, &limit, 1).await;
+                    assert!(matches!(answer, Err(StoreError::Failed(Failure::Refused(_)))));
+                    found += 1;
+                    assert_eq!(store.stats().foreign, found, "{text}");
+                    let place = store.last_foreign().expect("a place");
+                    assert!(place.starts_with("policy `api`, key with SHA-256 "), "{place}");
+                    assert!(!place.contains("sk_live"), "{place}");
+                }
+            }
+            assert!(store.stats().up, "other keys are answered");
+        });
+    }
+}

@@ -1,0 +1,198 @@
+//! More checks than a server answers in time: what one caller or one key may take from others.
+
+use std::collections::BTreeSet;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use tidegate::redis::{RedisOptions, RedisStore};
+use tidegate::{Check, Failure, Request, RetryAfter, Store, StoreError, Verdict};
+use tokio::task::JoinSet;
+
+use super::stand::{Engine, Proxy, Server, connect_with, eventually, options, run, run_on};
+use super::{ask, limit, remaining};
+
+/// A store whose checks are each a call of their own, and have time.
+async fn patient(url: String) -> RedisStore {
+    connect_with(RedisOptions { timeout: Duration::from_secs(25), ..options(url) }).await
+}
+
+const LOG: &str = "1000 per 1d sliding-log";
+
+/// Checks of keys that differ, asked for by one task at once.
+async fn batch(store: RedisStore, checks: usize) -> Vec<Result<bool, StoreError>> {
+    let (store, limit) = (&store, &limit(LOG));
+    let one = |number: usize| async move {
+        let key = format!("key {number}");
+        let checks = [Check::new(&key, limit, 1)];
+        store.decide(&Request::new(&checks)).await.map(|verdict| verdict.allowed)
+    };
+    let mut asked: Vec<Pin<Box<_>>> = (0..checks).map(|number| Box::pin(one(number))).collect();
+    let mut answers = vec![None; checks];
+    poll_fn(|context| {
+        for (asked, answer) in asked.iter_mut().zip(&mut answers) {
+            if answer.is_none()
+                && let Poll::Ready(answered) = asked.as_mut().poll(context)
+            {
+                *answer = Some(answered);
+            }
+        }
+        if answers.iter().all(Option::is_some) { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    answers.into_iter().flatten().collect()
+}
+
+/// Nobody was answered before the last reply of a write had come.
+#[test]
+fn replies_are_delivered_as_they_arrive() {
+    let server = Server::start(Engine::Redis);
+    let proxy = Proxy::start(server.address());
+    run(async {
+        let store = patient(proxy.url()).await;
+        proxy.hold();
+        let mut callers = JoinSet::new();
+        for number in 0..10 {
+            let store = store.clone();
+            let one = async move { ask(&store, &format!("key {number}"), &limit(LOG), 1).await };
+            callers.spawn(one);
+        }
+        eventually("the server has answered", async || proxy.arrived() == 10).await;
+        for _ in 0..5 {
+            proxy.pass(1);
+            let answer = callers.join_next().await.expect("a caller").expect("it ends");
+            assert!(answer.expect("an answer").allowed);
+        }
+        assert_eq!(callers.len(), 5);
+        assert!(callers.try_join_next().is_none(), "no more replies were passed on");
+        proxy.pass_all();
+        while let Some(answer) = callers.join_next().await {
+            assert!(answer.expect("it ends").expect("an answer").allowed);
+        }
+        assert_eq!(store.stats().breaker_openings, 0);
+    });
+}
+
+/// Three writes that were late opened the breaker, although replies kept arriving.
+#[test]
+fn a_server_that_keeps_answering_is_not_given_up() {
+    const CHECKS: u64 = 150;
+    let server = Server::start(Engine::Redis);
+    let proxy = Proxy::start(server.address());
+    run(async {
+        let timeout = Duration::from_millis(500);
+        let store = connect_with(RedisOptions { timeout, ..options(proxy.url()) }).await;
+        proxy.hold();
+        let mut callers = JoinSet::new();
+        for number in 0..CHECKS {
+            let store = store.clone();
+            callers.spawn(async move {
+                // Some of them while the others already wait.
+                tokio::time::sleep(Duration::from_millis(number * 10)).await;
+                ask(&store, &format!("key {number}"), &limit(LOG), 1).await
+            });
+        }
+        // Far more than three deadlines in all.
+        for _ in 0..CHECKS {
+            proxy.pass(1);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        proxy.pass_all();
+        let answers = callers.join_all().await;
+        let late = Err(StoreError::Failed(Failure::TimedOut));
+        assert!(answers.contains(&late), "it was slow");
+        let stats = store.stats();
+        assert!(stats.up && stats.breaker_openings == 0, "{stats:?}");
+    });
+}
+
+/// All of a large batch was in flight ahead of everybody who came later.
+#[test]
+fn a_large_batch_of_one_caller_lets_others_pass() {
+    let server = Server::start(Engine::Redis);
+    let proxy = Proxy::start(server.address());
+    run(async {
+        let store = patient(proxy.url()).await;
+        proxy.hold();
+        let greedy = tokio::spawn(batch(store.clone(), 1000));
+        eventually("its share is in flight", async || proxy.arrived() == 256).await;
+        let other = store.clone();
+        let bystander = tokio::spawn(async move { ask(&other, "bystander", &limit(LOG), 1).await });
+        // Nothing was answered yet, and still it is sent.
+        eventually("it is in the next write", async || proxy.arrived() == 257).await;
+        proxy.pass(257);
+        assert!(bystander.await.expect("it ends").expect("an answer").allowed);
+        proxy.pass_all();
+        let answers = greedy.await.expect("it ends");
+        assert!(answers.iter().all(|answer| *answer == Ok(true)));
+        assert_eq!(answers.len(), 1000);
+    });
+}
+
+#[test]
+fn what_one_caller_may_queue_is_bounded() {
+    const CHECKS: usize = 5000;
+    let server = Server::start(Engine::Redis);
+    run_on(true, async {
+        let store = patient(server.url()).await;
+        let greedy = tokio::spawn(batch(store.clone(), CHECKS));
+        let other = store.clone();
+        let bystander = tokio::spawn(async move { ask(&other, "other", &limit(LOG), 1).await });
+        assert!(bystander.await.expect("it ends").expect("an answer").allowed);
+        let answers = greedy.await.expect("it ends");
+        let shed = Err(StoreError::Failed(Failure::Overloaded));
+        let count = answers.iter().filter(|answer| **answer == shed).count();
+        assert_eq!(count, CHECKS - 2048, "the others wait for their share");
+        assert_eq!(store.stats().failed_overloaded, count as u64);
+        // Nothing was charged for those.
+        let keys: u64 = server.ask(&["DBSIZE"]);
+        assert_eq!(keys, 2048 + 1);
+    });
+}
+
+/// Equal requests of a hot key under several limits are one call, answered as if they had come
+/// one by one.
+#[test]
+fn equal_requests_of_a_hot_key_are_merged() {
+    const CALLERS: u64 = 500;
+    for engine in Engine::ALL {
+        let server = Server::start(engine);
+        run(async {
+            let store = patient(server.url()).await;
+            let limits =
+                [limit("200 per 1d sliding-log"), limit("900 per 1d token-bucket burst 900")];
+            server.pause();
+            let mut callers = JoinSet::new();
+            for _ in 0..CALLERS {
+                let store = store.clone();
+                callers.spawn(async move {
+                    let checks =
+                        [Check::new("hot", &limits[0], 2), Check::new("hot", &limits[1], 3)];
+                    store.decide(&Request::new(&checks)).await.expect("an answer")
+                });
+            }
+            while store.stats().requests < CALLERS {
+                tokio::task::yield_now().await;
+            }
+            server.resume();
+            let verdicts = callers.join_all().await;
+            let (admitted, denied): (Vec<&Verdict>, Vec<_>) =
+                verdicts.iter().partition(|verdict| verdict.allowed);
+            let left = |index: usize| {
+                admitted.iter().map(move |verdict| verdict.decisions[index].remaining)
+            };
+            // Each was told what was left after it, as if they had come one by one.
+            assert_eq!(admitted.len(), 100, "{engine:?}");
+            assert_eq!(left(0).collect::<BTreeSet<u64>>(), (0..100).map(|n| 2 * n).collect());
+            assert_eq!((left(1).min(), left(1).max()), (Some(600), Some(897)));
+            for verdict in denied {
+                assert!(matches!(verdict.retry_after(), RetryAfter::Micros(1..)), "{verdict:?}");
+                assert!(!verdict.decisions[0].allowed && verdict.decisions[1].allowed);
+            }
+            let stats = store.stats();
+            assert!(stats.calls + stats.resent <= 32, "{stats:?}");
+            assert_eq!(remaining(&store, "hot", &limits[0]).await, 0);
+        });
+    }
+}
