@@ -87,13 +87,10 @@ fn ten_thousand_dropped_acquires_leave_nothing_held() {
         let server = Server::start(Engine::Redis);
         run_on(one_thread, async {
             let store = connect(server.url()).await;
-            let began = std::time::Instant::now();
             churn(&store, 10_000, |index| format!("key-{}", index % 4)).await;
-            let churned = began.elapsed();
             for key in 0..4 {
                 none_is_held(&store, &format!("key-{key}")).await;
             }
-            println!("churned in {churned:?}, empty after {:?}", began.elapsed() - churned);
         });
     }
 }
@@ -102,7 +99,8 @@ fn ten_thousand_dropped_acquires_leave_nothing_held() {
 #[test]
 fn an_answer_that_nobody_reads_is_given_back() {
     let server = Server::start(Engine::Redis);
-    run(async {
+    // On one thread nothing can answer while the future is polled.
+    run_on(true, async {
         let (store, other) = (connect(server.url()).await, connect(server.url()).await);
         {
             let mut acquiring = pin!(acquire(&store, "key"));
@@ -140,13 +138,10 @@ fn acquires_that_time_out_leave_nothing_held() {
             (connect_with(impatient(proxy.url())).await, connect(server.url()).await);
         for given_up in [false, true] {
             proxy.hold();
-            let mut timed_out = 0;
-            while timed_out < 4 && (!given_up || store.stats().up) {
-                match acquire(&store, "key").await {
-                    Err(StoreError::Failed(Failure::TimedOut)) => timed_out += 1,
-                    other => panic!("{other:?}"),
-                }
-                if !given_up {
+            loop {
+                let failed = acquire(&store, "key").await;
+                assert!(matches!(failed, Err(StoreError::Failed(_))), "{failed:?}");
+                if !given_up || !store.stats().up {
                     break;
                 }
             }
