@@ -133,7 +133,7 @@ impl Gate {
         }
     }
 
-    /// What an admitted request is answered here when it is asked again.
+    /// The answer to a retry of an admitted request during an outage.
     fn admitted(&self, asked: &[Check<'_>]) -> Verdict {
         let decisions = self.peeked(asked).decisions;
         let admitted =
@@ -186,10 +186,10 @@ fn excess(check: &Check<'_>, decided: &Decision, counted: u64) -> u64 {
     counted.saturating_sub(used_before)
 }
 
-/// What an admitted check leaves behind. It was admitted, so it counts, also beyond this
-/// node's share. But a bucket never forgets a debt before it is paid, and where this
-/// node has more than its share of the traffic that would be never: so a bucket is charged
-/// only what it holds, each on its own, as what is only observed.
+/// The local charge of an admitted check. It counts in full, also beyond this node's share.
+/// A bucket is charged only if it holds the units (as an observed check, so that others are
+/// not affected): its debt would otherwise grow without end on a node that has more than its
+/// share of the traffic.
 fn left_behind<'c>(check: &Check<'c>) -> Option<Check<'c>> {
     match check.cost {
         Cost::Ask(0) => None,

@@ -1,4 +1,4 @@
-//! What a node remembers while the store answers, for the time when it fails.
+//! The memory that a node keeps for an outage of the store.
 
 use std::time::Duration;
 
