@@ -6,7 +6,6 @@
 //! at the end: the pipe is read then, and the server reports the lines it dropped.
 
 use std::cell::Cell;
-use std::fmt::Write as _;
 use std::io::{self, BufRead, BufReader, PipeReader};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -98,11 +97,10 @@ pub fn run(args: &HttpArgs, seconds: u32) -> io::Result<Stalled> {
     let mut text = config(LIMITS, "1h");
     for number in 0..POLICIES {
         let name = name(number);
-        writeln!(
-            text,
-            "  - {{ name: {name}, key: \"{{client_ip}}\", limits: [\"1 per {LONGEST}\"] }}"
-        )
-        .map_err(io::Error::other)?;
+        text += &format!(
+            "  - {{ name: {name}, match: {{ path: /{name} }}, key: \"{{client_ip}}\", \
+             limits: [\"1 per {LONGEST}\"] }}\n"
+        );
     }
     std::fs::write(file, text)?;
     let places = Places::choose(args.unbound);
