@@ -97,8 +97,11 @@ mod tests {
         let window_ms = u64::try_from(WINDOW.as_millis()).expect("a short window");
         let within = [event(0, 1), event(1, 2), event(window_ms - 2, window_ms - 1)];
         assert_eq!(most_of(&within, Policy::Deny, 0), 3);
+        // An admission exactly one window after another is not in the same window.
+        let two = [event(0, 1), event(1, window_ms), event(2, window_ms)];
+        assert_eq!(most_of(&two, Policy::Deny, 0), 2);
         let perhaps = [event(0, 1), event(1, window_ms), event(2, window_ms + 1)];
-        assert_eq!(most_of(&perhaps, Policy::Deny, 0), 2);
+        assert_eq!(most_of(&perhaps, Policy::Deny, 0), 1);
         assert_eq!(most_of(&within, Policy::Deny, 1), 0);
     }
 }
