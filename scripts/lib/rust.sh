@@ -9,22 +9,22 @@ NEED_PROGRAMS=(redis gateways:: grpc:: promtool resp::clients resp::shared
 # Recorded traces through a debug build, and clients that are waited for: half of the time.
 SLOW=(recorded:: bombs::a_hundred_thousand_mistakes slow_clients_are_let_go those_that_do_not_move)
 
-rust_tools() {
-    local missing=()
-    cargo fmt --version 2>/dev/null || missing+=(rustfmt)
-    cargo clippy --version 2>/dev/null || missing+=(clippy)
-    if [ "${#missing[@]}" -gt 0 ]; then
-        rustup component add "${missing[@]}"
-    fi
-    rustc --version
+# rust_component COMMAND COMPONENT : installs a component of the toolchain that is missing.
+rust_component() { cargo "$1" --version || rustup component add "$2"; }
+
+check_format() {
+    rust_component fmt rustfmt
+    cargo fmt --all --check
 }
 
-check_format() { cargo fmt --all --check; }
-
-lint() { cargo clippy --locked "${PACKAGES[@]}" --all-targets -- -D warnings; }
+lint() {
+    rust_component clippy clippy
+    cargo clippy --locked "${PACKAGES[@]}" --all-targets -- -D warnings
+}
 
 # The other steps build with every feature: a missing feature of a dependency shows only here.
 lint_features() {
+    rust_component clippy clippy
     cargo clippy --locked -p tidegate -- -D warnings
     cargo clippy --locked -p tidegate-server -- -D warnings
 }
