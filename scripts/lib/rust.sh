@@ -5,7 +5,8 @@ CARGO_DENY=0.20.2
 
 # Modules of tests that start other programs: servers, gateways, clients, promtool.
 NEED_PROGRAMS=(redis gateways:: grpc:: promtool resp::clients resp::shared
-    shared::live shared::down shared::many shared::secrets)
+    shared::live shared::down shared::many shared::secrets shared::documented
+    http::documented)
 # Recorded traces through a debug build, and clients that are waited for: half of the time.
 SLOW=(recorded:: bombs::a_hundred_thousand_mistakes slow_clients_are_let_go those_that_do_not_move)
 
