@@ -146,8 +146,11 @@ async fn ask_for_one(
     while !stopping.load(Relaxed) {
         let (decided, took) = ask(&gate, policy, key).await?;
         answers.add(decided, took);
-        if let Some(pause) = pause {
-            tokio::time::sleep(pause).await;
+        match pause {
+            Some(pause) => tokio::time::sleep(pause).await,
+            // A connection waits for its next request. Without this, denials from memory would
+            // keep the thread.
+            None => tokio::task::yield_now().await,
         }
     }
     Ok(answers)

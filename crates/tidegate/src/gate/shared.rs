@@ -22,7 +22,7 @@ use crate::{CheckError, Failure, Request, Store, StoreError, Verdict};
 /// The number of checks of one caller that a front submits to a shared store concurrently. It is
 /// the share of a connection that one caller may use. Each check has its own deadline, so a
 /// larger batch that is submitted in parts does not time out.
-pub const MAX_TOGETHER: usize = 256;
+pub const MAX_TOGETHER: usize = 128;
 
 /// What a store is asked for, on its way.
 pub type Asked<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;

@@ -38,8 +38,9 @@ const CALL_WEIGHT: usize = 8;
 /// The maximum cost in flight. A server completes it in about 10 ms, less than the default
 /// deadline, and it is enough to use a server that is 10 ms away.
 const MAX_IN_FLIGHT: usize = 1024 * CALL_WEIGHT;
-/// The share of one caller or one key: a job behind it waits for about 3 ms.
-const MAX_SHARE: usize = MAX_IN_FLIGHT / 4;
+/// The share of one caller or one key: 128 calls. A job behind them waits for a few milliseconds,
+/// also on a busy machine.
+const MAX_SHARE: usize = MAX_IN_FLIGHT / 8;
 
 /// The task that submits a job. One task submits all checks of a batch or a pipeline.
 pub(super) type Caller = Option<task::Id>;

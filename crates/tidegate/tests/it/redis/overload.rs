@@ -116,12 +116,12 @@ fn a_large_batch_of_one_caller_lets_others_pass() {
         let store = patient(proxy.url()).await;
         proxy.hold();
         let greedy = tokio::spawn(batch(store.clone(), 1000));
-        eventually("its share is in flight", async || proxy.arrived() == 256).await;
+        eventually("its share is in flight", async || proxy.arrived() == 128).await;
         let other = store.clone();
         let bystander = tokio::spawn(async move { ask(&other, "bystander", &limit(LOG), 1).await });
         // Nothing was answered yet, and still it is sent.
-        eventually("it is in the next write", async || proxy.arrived() == 257).await;
-        proxy.pass(257);
+        eventually("it is in the next write", async || proxy.arrived() == 129).await;
+        proxy.pass(129);
         assert!(bystander.await.expect("it ends").expect("an answer").allowed);
         proxy.pass_all();
         let answers = greedy.await.expect("it ends");
