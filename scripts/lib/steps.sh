@@ -5,6 +5,7 @@ declare -A description command installers
 summary=()
 running=""
 finished=no
+downloads=""
 
 # define NAME DESCRIPTION COMMAND [INSTALLER...] : adds a step. Its installers run before its command;
 # they may run again, and must then find that everything is there.
@@ -31,15 +32,14 @@ usage_error() {
 
 # run_steps NAME... : runs steps in order; the first that fails ends the script.
 run_steps() {
-    local name log
+    local name
     for name in "$@"; do
         if [ -z "${description[$name]:-}" ]; then usage_error "unknown step \"$name\""; fi
     done
     # Downloads overlap with compiling. A step that needs them waits, then runs its installers
     # again for the variables they export, and to show what failed.
-    log=$(mktemp)
-    install_for "$@" >"$log" 2>&1 &
-    local downloads=$!
+    install_for "$@" >/dev/null 2>&1 &
+    downloads=$!
     for name in "$@"; do
         running=$name
         local started=$SECONDS
@@ -53,7 +53,6 @@ run_steps() {
         running=""
     done
     wait "$downloads" || true
-    rm -f "$log"
     finished=yes
 }
 
@@ -91,6 +90,7 @@ report_full_disk() {
 # Set as the EXIT trap, so that a failed run has a summary too.
 print_summary() {
     local status=$?
+    if [ "$status" -ne 0 ] && [ -n "$downloads" ]; then kill "$downloads" 2>/dev/null || true; fi
     if [ "$finished" = quietly ]; then exit "$status"; fi
     printf '\n== summary\n'
     if [ "${#summary[@]}" -gt 0 ]; then

@@ -99,6 +99,10 @@ pub fn start(format: LogFormat) -> Result<Logging, LogError> {
     let text = if text.is_empty() { DEFAULT_FILTER } else { &text };
     let filter = EnvFilter::try_new(text)
         .map_err(|error| LogError::Filter { text: text.to_owned(), why: error.to_string() })?;
+    let filter = match format!("{PANIC}=error").parse() {
+        Ok(always) => filter.add_directive(always),
+        Err(_) => filter,
+    };
     let lines = Lines::start().map_err(LogError::Writer)?;
     std::panic::set_hook(Box::new(log_panic));
     let registry = tracing_subscriber::registry();
@@ -135,12 +139,15 @@ where
     }
 }
 
+/// The target of panics, which are logged whatever `RUST_LOG` says.
+const PANIC: &str = "tidegate::panic";
+
 /// Logs a panic. The standard hook writes to standard error and waits for its reader.
 fn log_panic(panic: &std::panic::PanicHookInfo<'_>) {
     let backtrace = Backtrace::capture();
     match backtrace.status() {
-        BacktraceStatus::Captured => tracing::error!(%backtrace, "{panic}"),
-        _ => tracing::error!("{panic}"),
+        BacktraceStatus::Captured => tracing::error!(target: PANIC, %backtrace, "{panic}"),
+        _ => tracing::error!(target: PANIC, "{panic}"),
     }
 }
 

@@ -118,7 +118,7 @@ impl Gate {
                 }
             };
             let is_used = |(limit, decision): (&&Limit, &Decision)| {
-                decision.remaining < limit.burst() || decision.reset_after.as_micros() > 0
+                decision.remaining < limit.capacity() || decision.reset_after.as_micros() > 0
             };
             if limits.iter().zip(&decisions).any(is_used) {
                 return Ok(true);

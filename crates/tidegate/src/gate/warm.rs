@@ -8,8 +8,9 @@
 //! - **The store is right.** What this node has counted is part of what the store has counted.
 //!   If an answer of the store says that a key has used less, something was given back through
 //!   another node: a permit was released, or the key was reset. The difference is refunded
-//!   here. What was counted here is read before the store is asked, so that requests in flight
-//!   at the same time do not look like a difference.
+//!   here. What was counted here is read before the store is asked, so that charges in flight
+//!   at the same time do not look like a difference, and again afterwards, so that units given
+//!   back here meanwhile are not given back twice.
 //! - **What a denial consumed** (`overflow: consume`) is taken from this node's share.
 //!
 //! A key is corrected with the next answer for it. Until then, and where other nodes have used
@@ -26,7 +27,7 @@ use super::Gate;
 use super::fallback::{consumes, local, never, share, shares};
 use super::plan::Plan;
 use crate::policy::OnStoreFailure;
-use crate::{Check, Request, Verdict};
+use crate::{Check, MAX_CHECKS, Request, Verdict};
 
 /// What this node has counted for a request, before the store is asked.
 pub(super) struct Warm<'i> {
@@ -53,16 +54,24 @@ impl Gate {
         let mut counted = SmallVec::from_elem(0, all.len());
         if id.is_none() && plan.charges() {
             let places: SmallVec<[usize; 4]> = is_local(plan).collect();
-            let peek = |&at: &usize| Check { limit: &limits[at], cost: Cost::PEEK, ..all[at] };
-            let peeks: Checks<'_> = places.iter().map(peek).collect();
-            let peeked = self.limiter.decide(&Request { permit, ..Request::new(&peeks) });
-            // A key without room is counted together with others: its number is not its own.
-            let peeked = peeked.ok().filter(|peeked| !peeked.overflowed);
-            for (&at, decision) in places.iter().zip(peeked.iter().flat_map(|p| &p.decisions)) {
-                counted[at] = used(&limits[at], decision);
+            let kept = |&at: &usize| Check { limit: &limits[at], ..all[at] };
+            let checks: Checks<'_> = places.iter().map(kept).collect();
+            for (&at, units) in places.iter().zip(self.counted(&checks, permit)) {
+                counted[at] = units;
             }
         }
         Warm { nodes, id, permit, limits, counted }
+    }
+
+    /// The units counted here for each of these checks; none for a key without room, which is
+    /// counted together with others.
+    fn counted(&self, checks: &[Check<'_>], permit: Option<PermitId>) -> SmallVec<[u64; 4]> {
+        let peeks: Checks<'_> =
+            checks.iter().map(|check| Check { cost: Cost::PEEK, ..*check }).collect();
+        let peeked = self.limiter.decide(&Request { permit, ..Request::new(&peeks) });
+        let peeked = peeked.ok().filter(|peeked| !peeked.overflowed);
+        let decisions = peeked.iter().flat_map(|peeked| &peeked.decisions);
+        checks.iter().zip(decisions).map(|(check, decision)| used(check.limit, decision)).collect()
     }
 
     /// Charges here what the store has charged, where policies decide here if it fails.
@@ -81,7 +90,13 @@ impl Gate {
         for at in is_local(plan).filter(|&at| verdict.decisions[at].allowed) {
             let limit = &warm.limits[at];
             let Some(charge) = left_behind(&Check { limit, ..all[at] }) else { continue };
-            let excess = excess(&all[at], &verdict.decisions[at], warm.counted[at]);
+            let mut excess = excess(&all[at], &verdict.decisions[at], warm.counted[at]);
+            if excess > 0 {
+                // Units released here while the store was asked are not counted any more.
+                let now = self.counted(std::slice::from_ref(&charge), warm.permit);
+                let released = warm.counted[at].saturating_sub(now.first().copied().unwrap_or(0));
+                excess = excess.saturating_sub(released);
+            }
             if excess > 0 && !refunds.iter().any(|other| is_same_state(other, &charge)) {
                 refunds.push(Check { cost: Cost::Refund(excess), ..charge });
             }
@@ -117,7 +132,9 @@ impl Gate {
         let mut denied: Checks<'_> = asked.iter().filter(|one| consumes(one)).copied().collect();
         let (Some(never), Some(first)) = (&never, denied.first()) else { return };
         // A request that is denied here as well, so that it consumes.
-        denied.insert(0, Check::new(first.key, never, 1));
+        let never = Check::new(first.key, never, 1);
+        denied.truncate(MAX_CHECKS - 1);
+        denied.insert(0, never);
         let consume = || {
             drop(self.limiter.decide(&Request::new(&denied)));
             let mut verdict = self.peeked(&asked);

@@ -382,6 +382,11 @@ impl Conditions {
         self.0.iter().all(|condition| condition.holds(facts))
     }
 
+    /// Whether all hold, for every reading of the path.
+    pub(super) fn all_hold_for_every_reading(&self, facts: &Facts<'_>) -> bool {
+        self.0.iter().all(|condition| condition.holds_for_every_reading(facts))
+    }
+
     /// The first that exempts a request: it holds for every reading of the path.
     pub(super) fn first_that_exempts(&self, facts: &Facts<'_>) -> Option<&Condition> {
         self.0.iter().find(|condition| condition.holds_for_every_reading(facts))

@@ -373,10 +373,15 @@ impl Policy {
         [&mut self.matching, &mut self.exempt].into_iter().chain(variants)
     }
 
-    /// Which variant a request meets.
+    /// Which variant a request meets. An override that does not enforce limits must hold for
+    /// every reading of the path, as an exemption must.
     pub(super) fn variant_for(&self, facts: &Facts<'_>) -> usize {
+        let holds = |variant: &Variant| match variant.mode {
+            Mode::Enforce => variant.when.all_hold(facts),
+            Mode::Observe | Mode::Off => variant.when.all_hold_for_every_reading(facts),
+        };
         let mut overrides = self.variants.iter().skip(1);
-        overrides.position(|variant| variant.when.all_hold(facts)).map_or(0, |index| index + 1)
+        overrides.position(holds).map_or(0, |index| index + 1)
     }
 }
 

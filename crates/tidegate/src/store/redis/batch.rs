@@ -84,8 +84,8 @@ impl Batch {
     pub(super) fn gather(jobs: impl Iterator<Item = Taken>, kind: Kind) -> Self {
         let mut drafts = Drafts::new(kind);
         let (mut asks, mut coalesced) = (0, 0);
-        for Taken { job, claim } in jobs {
-            let Job { work, manner, reply, keys, equal, .. } = job;
+        for Taken { job, claim, group } in jobs {
+            let Job { work, manner, reply, keys, .. } = job;
             let waiter = Waiter { reply, _claim: claim };
             asks += 1;
             coalesced += usize::from(match work {
@@ -97,7 +97,7 @@ impl Batch {
                 Work::Count(quick, at) => drafts.count(quick, at, manner, waiter),
                 Work::Decide(plan, at) => {
                     let plan = Merged { plan: *plan, at, asked: 1, waiters: [waiter].into() };
-                    drafts.merge(plan, manner, &keys, equal)
+                    drafts.merge(plan, manner, &keys, group)
                 }
             });
         }
@@ -379,11 +379,9 @@ impl Merged {
         (!self.waiters.is_empty()).then_some(self)
     }
 
-    /// Whether `one` is equal, and an empty store could admit one more.
-    pub(super) fn has_room_for(&self, one: &Merged) -> bool {
-        self.plan.states() == one.plan.states()
-            && self.at == one.at
-            && (self.waiters.len() as u64) < self.plan.most_times()
+    /// Whether `one` is the same request.
+    pub(super) fn is_equal(&self, one: &Merged) -> bool {
+        self.plan.states() == one.plan.states() && self.at == one.at
     }
 
     pub(super) fn unit(self, asking: bool) -> Unit {

@@ -1,7 +1,8 @@
 //! How the jobs of one write become calls.
 //!
 //! Jobs that touch the same key keep their order: a job joins a call only if no later call of
-//! the write touches one of its keys.
+//! the write touches one of its keys. `queue.rs` keeps the order between writes, and decides which
+//! equal requests share a call.
 
 use std::collections::HashMap;
 
@@ -25,8 +26,8 @@ pub(super) struct Drafts {
     calls: Vec<Draft>,
     /// The newest call of a kin.
     latest: HashMap<Kin, usize, RandomState>,
-    /// The newest call of equal requests, by their hash.
-    equal: HashMap<u64, usize, RandomState>,
+    /// The calls of merged requests, by group.
+    groups: HashMap<usize, usize, RandomState>,
     /// The last call that touches a key, by the key's hash.
     last: HashMap<u64, usize, RandomState>,
 }
@@ -59,8 +60,8 @@ pub(super) struct Counting {
 
 impl Drafts {
     pub(super) fn new(kind: Kind) -> Self {
-        let (latest, equal, last) = Default::default();
-        Drafts { kind, calls: Vec::new(), latest, equal, last }
+        let (latest, groups, last) = Default::default();
+        Drafts { kind, calls: Vec::new(), latest, groups, last }
     }
 
     pub(super) fn push(&mut self, draft: Draft, keys: &[u64]) -> usize {
@@ -105,31 +106,29 @@ impl Drafts {
         }
     }
 
-    /// Adds a request that equal ones may be merged with; returns whether it joined one.
+    /// Adds a request to the call of its group; returns whether there was one to join.
     pub(super) fn merge(
         &mut self,
         one: Merged,
         manner: Manner,
         keys: &[u64],
-        equal: Option<u64>,
+        group: usize,
     ) -> bool {
-        let Some(equal) = equal.filter(|_| manner == Manner::Together) else {
+        if manner != Manner::Together {
             self.push(Draft::Whole(one.unit(manner == Manner::Asking)), keys);
             return false;
-        };
-        // A later call may touch one of the keys.
-        let is_last = |index: &usize| keys.iter().all(|key| self.last.get(key) == Some(index));
-        let index = self.equal.get(&equal).copied().filter(is_last);
-        if let Some(index) = index
+        }
+        // Requests whose hashes collide are not equal, and do not share a call.
+        if let Some(&index) = self.groups.get(&group)
             && let Draft::Merged(merged) = &mut self.calls[index]
-            && merged.has_room_for(&one)
+            && merged.is_equal(&one)
         {
             merged.waiters.extend(one.waiters);
             merged.asked = merged.waiters.len();
             return true;
         }
         let index = self.push(Draft::Merged(Box::new(one)), keys);
-        self.equal.insert(equal, index);
+        self.groups.insert(group, index);
         false
     }
 
@@ -149,7 +148,7 @@ impl Counting {
         Counting { limit, at, entries: Vec::new(), replies: Vec::new(), index }
     }
 
-    /// A key stands in a call once, so it cannot also be asked for another number of units.
+    /// A call holds each key once, with one cost.
     fn has_room_for(&self, quick: &Quick) -> bool {
         match self.index.get(&quick.key) {
             Some(&index) => {

@@ -37,7 +37,7 @@ use super::connection::{Connection, DialError, Dialer};
 use super::counter::Quick;
 use super::error::ConnectError;
 use super::facts::Facts;
-use super::plan::{Answers, Plan, units};
+use super::plan::{Answers, Plan, Planned, units};
 use super::queue::{Caller, Flights, Queue, Taken};
 use super::stats::Tally;
 use super::topology::Sentinels;
@@ -91,11 +91,20 @@ impl Work {
                 let mut hasher = hashing.build_hasher();
                 at.hash(&mut hasher);
                 for state in plan.states() {
-                    (&state.key, state.limit.count(), units(state)).hash(&mut hasher);
+                    let Planned { key, limit, .. } = state;
+                    (key, limit.count(), limit.burst(), units(state)).hash(&mut hasher);
                 }
                 Some(hasher.finish())
             }
             Work::Send(..) => None,
+        }
+    }
+
+    /// How many equal ones may share a call: as many as an empty store would admit.
+    fn most_equal(&self) -> u64 {
+        match self {
+            Work::Decide(plan, _) => plan.most_times(),
+            Work::Count(..) | Work::Send(..) => u64::MAX,
         }
     }
 }
@@ -152,6 +161,8 @@ pub(super) struct Job {
     pub(super) keys: Touched,
     /// A hash of work that can share a call.
     pub(super) equal: Option<u64>,
+    /// How many equal ones may share a call.
+    pub(super) most_equal: u64,
     pub(super) queued: Instant,
 }
 
@@ -226,9 +237,9 @@ impl Lane {
             Work::Count(..) | Work::Decide(..) => None,
         };
         let (reply, answer) = channel(taking);
-        let (keys, equal) = (work.keys(), work.equal());
+        let (keys, equal, most_equal) = (work.keys(), work.equal(), work.most_equal());
         let (caller, queued) = (tokio::task::try_id(), Instant::now());
-        self.queue.push(Job { work, manner, reply, caller, keys, equal, queued })?;
+        self.queue.push(Job { work, manner, reply, caller, keys, equal, most_equal, queued })?;
         Ok(answer)
     }
 

@@ -150,13 +150,13 @@ impl Plan {
     }
 
     /// Whether equal requests can be merged into one that costs as much as all of them. Ids, permits,
-    /// refunds, forced charges, observed checks and those that consume what is left cannot be merged
+    /// refunds, forced charges, observed checks and costs that consume what is left cannot be merged
     /// by adding costs.
     pub(super) fn is_mergeable(&self) -> bool {
         let is_plain = |state: &Planned| {
             matches!(state.cost, Cost::Ask(1..))
                 && !state.observed
-                && state.overflow == Overflow::Refuse
+                && !state.consumes()
                 && state.limit.algorithm() != Algorithm::Concurrency
         };
         !self.is_named() && self.states.iter().all(is_plain)
@@ -166,7 +166,8 @@ impl Plan {
     pub(super) fn times(&self, times: u64) -> Plan {
         let states = self.states.iter().map(|state| {
             let cost = Cost::Ask(units(state).saturating_mul(times));
-            Planned { cost, ..state.clone() }
+            // One unit consumes nothing when it is denied, nor does the sum of several.
+            Planned { cost, overflow: Overflow::Refuse, ..state.clone() }
         });
         // Lists all fields, so that a new field must be considered here.
         let (members, permit) = (self.members.clone(), PermitId::default());

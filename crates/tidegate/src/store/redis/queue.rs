@@ -7,8 +7,13 @@
 //! One caller, or one hot key, must not starve all others. So each caller and each key has a
 //! bounded share of the jobs in flight and of the queue. Jobs are taken in FIFO order. A job whose
 //! caller or key has used up its share stays in the queue, together with all later jobs of the
-//! same key. A job that does not fit into the queue, or has waited for too long, is shed: the
-//! caller gets an error immediately, and nothing was charged.
+//! same caller and key. A job that does not fit into the queue, or has waited for too long, is
+//! shed: the caller gets an error immediately, and nothing was charged.
+//!
+//! Equal requests of several callers are merged into one call. If the server denies the merged
+//! request, the part that still fits is sent again. Until the call is answered, its callers'
+//! other jobs on the same keys stay in the queue, so that the jobs of one caller take effect in
+//! order. Equal requests of one caller are not merged: the jobs behind them would have to wait.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,7 +23,7 @@ use foldhash::fast::RandomState;
 use tokio::sync::Notify;
 use tokio::task;
 
-use super::lane::{Job, Touched};
+use super::lane::{Job, Manner, Touched};
 use crate::Failure;
 
 /// The capacity of the queue. A server makes a few hundred thousand decisions a second: more
@@ -66,6 +71,55 @@ pub(super) struct Taken {
     pub(super) job: Job,
     /// None for a job that joins an equal one and costs the server nothing.
     pub(super) claim: Option<Claim>,
+    /// The index of the first job of its group: equal jobs that share a call.
+    pub(super) group: usize,
+}
+
+/// The groups of one write.
+#[derive(Default)]
+struct Groups {
+    /// The newest group of equal jobs, by their hash.
+    open: HashMap<u64, Group, RandomState>,
+    /// The last group that touches a key.
+    last: HashMap<u64, usize, RandomState>,
+}
+
+struct Group {
+    first: usize,
+    callers: HashSet<Caller, RandomState>,
+    /// How many more jobs may join.
+    room: u64,
+}
+
+impl Groups {
+    fn of(taken: &[Taken]) -> Self {
+        let mut groups = Groups::default();
+        taken.iter().enumerate().for_each(|(at, taken)| groups.add(at, &taken.job, taken.group));
+        groups
+    }
+
+    /// The group a job can join: no job behind that group touches the same keys.
+    fn joined(&self, job: &Job) -> Option<usize> {
+        let group = self.open.get(&job.equal?)?;
+        let is_last = job.keys.iter().all(|key| self.last.get(key) == Some(&group.first));
+        let is_another = job.work.is_count() || !group.callers.contains(&job.caller);
+        (is_last && is_another && group.room > 0 && job.manner == Manner::Together)
+            .then_some(group.first)
+    }
+
+    /// Adds the job that is taken as number `at`.
+    fn add(&mut self, at: usize, job: &Job, first: usize) {
+        self.last.extend(job.keys.iter().map(|key| (*key, first)));
+        let Some(equal) = job.equal else { return };
+        if first == at {
+            let group = Group { first, callers: HashSet::default(), room: job.most_equal };
+            self.open.insert(equal, group);
+        }
+        if let Some(group) = self.open.get_mut(&equal) {
+            group.callers.insert(job.caller);
+            group.room = group.room.saturating_sub(1);
+        }
+    }
 }
 
 impl Queue {
@@ -114,10 +168,9 @@ impl Queue {
             return;
         }
         let mut counts = flights.counts();
-        let mut equals: HashSet<u64, RandomState> =
-            taken.iter().filter_map(|taken| taken.job.equal).collect();
+        let mut groups = Groups::of(taken);
         let mut left = VecDeque::new();
-        let mut held: HashSet<u64, RandomState> = HashSet::default();
+        let mut held: HashSet<(Caller, u64), RandomState> = HashSet::default();
         while let Some(job) = jobs.waiting.pop_front() {
             if job.reply.is_closed() {
                 jobs.uncount(&job);
@@ -128,15 +181,18 @@ impl Queue {
                 left.append(&mut jobs.waiting);
                 break;
             }
-            if job.keys.iter().any(|key| held.contains(key)) || !counts.admit(&job, &equals) {
-                held.extend(&job.keys);
+            let joined = groups.joined(&job);
+            let is_behind = job.keys.iter().any(|key| held.contains(&(job.caller, *key)));
+            if is_behind || !counts.admit(&job, joined.is_some()) {
+                held.extend(job.keys.iter().map(|key| (job.caller, *key)));
                 left.push_back(job);
                 continue;
             }
-            let joins = job.equal.is_some_and(|equal| !equals.insert(equal));
-            let claim = counts.claim(&job, joins, flights);
+            let claim = counts.claim(&job, joined, taken, flights);
             jobs.uncount(&job);
-            taken.push(Taken { job, claim });
+            let group = joined.unwrap_or(taken.len());
+            groups.add(taken.len(), &job, group);
+            taken.push(Taken { job, claim, group });
         }
         jobs.waiting = left;
     }
@@ -184,7 +240,7 @@ impl Jobs {
     }
 }
 
-/// What is in flight on one connection.
+/// Work in flight on one connection.
 #[derive(Debug, Default)]
 pub(super) struct Flights(Mutex<Counts>);
 
@@ -193,8 +249,8 @@ struct Counts {
     total: usize,
     by_caller: HashMap<Caller, usize, RandomState>,
     for_key: HashMap<u64, usize, RandomState>,
-    /// Keys of requests that were merged: which, and how many callers wait for it.
-    merged: HashMap<u64, (u64, usize), RandomState>,
+    /// Callers of merged requests, by key: the hash of the request, and how often they wait for it.
+    merged: HashMap<(Caller, u64), (u64, usize), RandomState>,
 }
 
 impl Flights {
@@ -204,51 +260,61 @@ impl Flights {
 }
 
 impl Counts {
-    /// Whether a job may be sent now. A merged request may have to be sent once more, in parts;
-    /// until it is answered, only equal ones may pass it.
-    fn admit(&self, job: &Job, equals: &HashSet<u64, RandomState>) -> bool {
-        let passes = |key: &u64| match self.merged.get(key) {
+    /// Whether a job may be sent now. A merged request may have to be sent again, in parts. Until
+    /// it is answered, its callers send nothing on its keys but equal requests.
+    fn admit(&self, job: &Job, joins: bool) -> bool {
+        let is_ordered = |key: &u64| match self.merged.get(&(job.caller, *key)) {
             Some((equal, _)) => job.equal == Some(*equal),
             None => true,
         };
-        if !job.keys.iter().all(passes) {
-            return false;
-        }
-        // One that joins costs nothing.
-        job.equal.is_some_and(|equal| equals.contains(&equal))
-            || self.by_caller.get(&job.caller).is_none_or(|weight| *weight < MAX_SHARE)
-                && job
-                    .keys
-                    .iter()
-                    .all(|key| self.for_key.get(key).is_none_or(|weight| *weight < MAX_SHARE))
+        let has_share = |weight: Option<&usize>| weight.is_none_or(|weight| *weight < MAX_SHARE);
+        // A job that joins costs nothing.
+        job.keys.iter().all(is_ordered)
+            && (joins
+                || has_share(self.by_caller.get(&job.caller))
+                    && job.keys.iter().all(|key| has_share(self.for_key.get(key))))
     }
 
-    fn claim(&mut self, job: &Job, joins: bool, flights: &Arc<Flights>) -> Option<Claim> {
+    /// A job's part of what is in flight. One that joins a call weighs nothing.
+    fn claim(
+        &mut self,
+        job: &Job,
+        joined: Option<usize>,
+        taken: &mut [Taken],
+        flights: &Arc<Flights>,
+    ) -> Option<Claim> {
         let is_count = job.work.is_count();
-        let merges = (joins && !is_count).then_some(job.equal).flatten();
-        let weight = match (joins, is_count) {
-            (true, _) => 0,
-            (false, true) => COUNT_WEIGHT,
-            (false, false) => CALL_WEIGHT,
-        };
-        if weight == 0 && merges.is_none() {
+        if joined.is_some() && is_count {
             return None;
         }
+        let weight = match (joined, is_count) {
+            (Some(_), _) => 0,
+            (None, true) => COUNT_WEIGHT,
+            (None, false) => CALL_WEIGHT,
+        };
         let (caller, keys) = (job.caller, job.keys.clone());
         if weight > 0 {
             self.total += weight;
             *self.by_caller.entry(caller).or_default() += weight;
-        }
-        for key in &keys {
-            if weight > 0 {
-                *self.for_key.entry(*key).or_default() += weight;
-            }
-            if let Some(equal) = merges {
-                self.merged.entry(*key).or_insert((equal, 0)).1 += 1;
-            }
+            keys.iter().for_each(|key| *self.for_key.entry(*key).or_default() += weight);
         }
         let flights = Arc::clone(flights);
-        Some(Claim { flights, caller, keys, weight, is_merged: merges.is_some() })
+        let mut claim = Claim { flights, caller, keys, weight, is_merged: false };
+        if let (Some(first), Some(equal)) = (joined, job.equal) {
+            self.merge(&mut claim, equal);
+            if let Some(first) = taken.get_mut(first).and_then(|taken| taken.claim.as_mut()) {
+                self.merge(first, equal);
+            }
+        }
+        Some(claim)
+    }
+
+    fn merge(&mut self, claim: &mut Claim, equal: u64) {
+        if !std::mem::replace(&mut claim.is_merged, true) {
+            for key in &claim.keys {
+                self.merged.entry((claim.caller, *key)).or_insert((equal, 0)).1 += 1;
+            }
+        }
     }
 }
 
@@ -274,11 +340,11 @@ impl Drop for Claim {
                 subtract(&mut counts.for_key, *key, self.weight);
             }
             if self.is_merged
-                && let Some((_, count)) = counts.merged.get_mut(key)
+                && let Some((_, count)) = counts.merged.get_mut(&(self.caller, *key))
             {
                 *count -= 1;
                 if *count == 0 {
-                    counts.merged.remove(key);
+                    counts.merged.remove(&(self.caller, *key));
                 }
             }
         }

@@ -231,6 +231,24 @@ fn overrides_hold_for_path_variants() {
     }
 }
 
+/// A reading that the application does not share must not turn a limit off.
+#[test]
+fn overrides_that_enforce_nothing_hold_for_every_reading() {
+    for mode in ["off", "observe"] {
+        let over = format!("overrides: [{{ when: {{ path: '/bulk/**' }}, mode: {mode} }}]");
+        let config =
+            config(&format!("policies: [{{ name: p, key: all, limits: 9 per 1m, {over} }}]"));
+        for (words, is_enforced) in
+            [("/bulk/x", false), ("/bulk/..;/login", true), ("/login", true)]
+        {
+            let asked = Asked::new(words);
+            let selected = config.policies.select(&asked.attributes()).expect("no cost to read");
+            let enforced = selected.iter().any(|one| one.mode == tidegate::policy::Mode::Enforce);
+            assert_eq!(enforced, is_enforced, "{mode}: {words}");
+        }
+    }
+}
+
 /// `header:x: y` as `"header:x": y`.
 fn quoted_name(condition: &str) -> String {
     let (name, value) = condition.split_once(": ").expect("a condition");

@@ -13,23 +13,28 @@ use tokio::task::JoinSet;
 use super::stand::{Engine, Proxy, Server, connect_with, eventually, options, run, run_on};
 use super::{ask, limit, remaining};
 
-/// A store whose checks are each a call of their own, and have time.
+/// A store with a long deadline.
 async fn patient(url: String) -> RedisStore {
     connect_with(RedisOptions { timeout: Duration::from_secs(25), ..options(url) }).await
 }
 
 const LOG: &str = "1000 per 1d sliding-log";
 
-/// Checks of keys that differ, asked for by one task at once.
+/// Checks of different keys, sent concurrently by one task.
 async fn batch(store: RedisStore, checks: usize) -> Vec<Result<bool, StoreError>> {
+    batch_of(store, (0..checks).map(|number| (format!("key {number}"), 1)).collect()).await
+}
+
+/// Checks of these keys and costs, sent concurrently by one task.
+async fn batch_of(store: RedisStore, checks: Vec<(String, u64)>) -> Vec<Result<bool, StoreError>> {
     let (store, limit) = (&store, &limit(LOG));
-    let one = |number: usize| async move {
-        let key = format!("key {number}");
-        let checks = [Check::new(&key, limit, 1)];
+    let one = |key: String, cost: u64| async move {
+        let checks = [Check::new(&key, limit, cost)];
         store.decide(&Request::new(&checks)).await.map(|verdict| verdict.allowed)
     };
-    let mut asked: Vec<Pin<Box<_>>> = (0..checks).map(|number| Box::pin(one(number))).collect();
-    let mut answers = vec![None; checks];
+    let mut answers = vec![None; checks.len()];
+    let mut asked: Vec<Pin<Box<_>>> =
+        checks.into_iter().map(|(key, cost)| Box::pin(one(key, cost))).collect();
     poll_fn(|context| {
         for (asked, answer) in asked.iter_mut().zip(&mut answers) {
             if answer.is_none()
@@ -127,6 +132,53 @@ fn a_large_batch_of_one_caller_lets_others_pass() {
         let answers = greedy.await.expect("it ends");
         assert!(answers.iter().all(|answer| *answer == Ok(true)));
         assert_eq!(answers.len(), 1000);
+    });
+}
+
+/// Two equal checks were merged, and everything behind them on the same key waited for the reply.
+#[test]
+fn checks_of_one_caller_with_different_costs_go_in_one_write() {
+    const CHECKS: u64 = 30;
+    let server = Server::start(Engine::Redis);
+    let proxy = Proxy::start(server.address());
+    run(async {
+        let store = patient(proxy.url()).await;
+        proxy.hold();
+        let costs = (0..CHECKS).map(|number| ("hot".to_owned(), 1 + number % 3 / 2));
+        let caller = tokio::spawn(batch_of(store.clone(), costs.collect()));
+        eventually("all are in flight", async || proxy.arrived() == CHECKS).await;
+        proxy.pass_all();
+        assert!(caller.await.expect("it ends").iter().all(|answer| *answer == Ok(true)));
+        assert_eq!(remaining(&store, "hot", &limit(LOG)).await, 1000 - CHECKS * 4 / 3);
+    });
+}
+
+/// Two equal requests were merged, and everybody else who shared one of their keys waited.
+#[test]
+fn merged_requests_do_not_hold_up_others_that_share_a_key() {
+    const CALLERS: u64 = 40;
+    let server = Server::start(Engine::Redis);
+    let proxy = Proxy::start(server.address());
+    run(async {
+        let store = patient(proxy.url()).await;
+        proxy.hold();
+        let mut callers = JoinSet::new();
+        for number in 0..CALLERS {
+            let store = store.clone();
+            callers.spawn(async move {
+                // Two callers per user, and one key that all share.
+                let (user, limit) = (format!("user {}", number / 2), limit(LOG));
+                let checks = [Check::new(&user, &limit, 1), Check::new("all", &limit, 1)];
+                store.decide(&Request::new(&checks)).await.expect("an answer").allowed
+            });
+        }
+        eventually("all are in flight", async || {
+            proxy.arrived() + store.stats().coalesced == CALLERS
+        })
+        .await;
+        proxy.pass_all();
+        assert!(callers.join_all().await.into_iter().all(|allowed| allowed));
+        assert_eq!(remaining(&store, "all", &limit(LOG)).await, 1000 - CALLERS);
     });
 }
 

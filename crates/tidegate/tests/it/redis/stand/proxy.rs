@@ -67,7 +67,7 @@ impl Proxy {
         *self.replies() = Replies { arrived: 0, passed: 0, allowed: 0 };
     }
 
-    /// Passes on so many more.
+    /// Passes on `replies` more.
     pub fn pass(&self, replies: u64) {
         self.replies().allowed += replies;
         self.gate.changed.notify_all();
@@ -120,27 +120,39 @@ fn relay(client: TcpStream, server: TcpStream, gate: &Arc<Gate>) {
         let mut lines = BufReader::new(server);
         loop {
             let mut reply = Vec::new();
-            if read_reply(&mut lines, &mut reply).is_none() || sender.send(reply).is_err() {
+            if read_reply(&mut lines, &mut reply).is_none() {
                 return;
             }
-            counted.replies.lock().unwrap_or_else(PoisonError::into_inner).arrived += 1;
+            let counts = !is_info(&reply);
+            if sender.send(reply).is_err() {
+                return;
+            }
+            if counts {
+                counted.replies.lock().unwrap_or_else(PoisonError::into_inner).arrived += 1;
+            }
         }
     });
     let (gate, mut client) = (Arc::clone(gate), client);
     std::thread::spawn(move || {
         for reply in receiver {
-            let mut replies = gate.replies.lock().unwrap_or_else(PoisonError::into_inner);
-            while replies.passed >= replies.allowed {
-                replies = gate.changed.wait(replies).unwrap_or_else(PoisonError::into_inner);
+            if !is_info(&reply) {
+                let mut replies = gate.replies.lock().unwrap_or_else(PoisonError::into_inner);
+                while replies.passed >= replies.allowed {
+                    replies = gate.changed.wait(replies).unwrap_or_else(PoisonError::into_inner);
+                }
+                replies.passed += 1;
             }
-            replies.passed += 1;
-            drop(replies);
             if client.write_all(&reply).is_err() {
                 break;
             }
         }
         let _ = client.shutdown(Shutdown::Both);
     });
+}
+
+/// Whether this is a reply to `INFO replication`, which a connection sends by itself every second.
+fn is_info(reply: &[u8]) -> bool {
+    reply.windows(5).any(|part| part == b"role:")
 }
 
 /// Appends one reply as it stands; nothing when the connection has ended.
