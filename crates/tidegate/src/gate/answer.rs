@@ -91,10 +91,14 @@ impl<'a> Line<'a> {
         Line { decision, beyond_share: true, ..self }
     }
 
-    /// Whether it denies because the store failed.
-    fn is_store_failure(&self) -> bool {
-        let failed = self.decided == Decided::FailedClosed || self.beyond_share;
-        failed && !self.decision.allowed
+    /// Whether it denies because the policy fails closed.
+    fn fails_closed(&self) -> bool {
+        self.decided == Decided::FailedClosed && !self.decision.allowed
+    }
+
+    /// Whether the cost can never pass, with the store or without.
+    fn is_never(&self) -> bool {
+        self.decision.retry_after == RetryAfter::Never && !self.fails_closed()
     }
 }
 
@@ -160,9 +164,13 @@ impl<'a> Answer<'a> {
 
     /// Whether it was denied because the store failed: a policy fails closed, or the cost
     /// exceeds this node's share of a limit. Such a denial says nothing about the key, so it is
-    /// never a 429, also if another limit denies as well.
+    /// never a 429, also if another limit denies as well. But a cost above a node's share that
+    /// another limit can never admit is denied for good.
     pub fn is_store_failure(&self) -> bool {
-        !self.allowed && self.lines.iter().any(|line| line.is_enforced() && line.is_store_failure())
+        let enforced = || self.lines.iter().filter(|line| line.is_enforced());
+        let is_never = enforced().any(Line::is_never);
+        let fails = |line: &Line<'_>| line.fails_closed() || line.beyond_share && !is_never;
+        !self.allowed && enforced().any(fails)
     }
 
     /// The problem document of a denial.

@@ -69,7 +69,7 @@ impl fmt::Display for GateError {
             GateError::UnknownMask { form } => write!(
                 f,
                 "this server knows no key that is masked as `{form}`: it knows those of its top keys and \
-                 latest denials. Ask the server whose log shows it, or give the key itself"
+                 latest denials. Ask the server whose log shows it, or give the key itself; in a URL, write `#` as `%23`"
             ),
             GateError::NeedsPermit { policy: Some(policy) } => {
                 write!(

@@ -11,6 +11,9 @@ use crate::policy::{Key, Mode, Policy, shown};
 use crate::stats::looks_masked;
 use crate::{Check, MAX_CHECKS, Request};
 
+/// The end of a masked form without its hash.
+const CUT: &str = "...";
+
 /// The key that a text names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -60,16 +63,17 @@ impl Gate {
         text: &[u8],
     ) -> Result<Found, GateError> {
         let template = policy.key_template();
-        if template.has_credentials() && looks_masked(text) {
-            let form = String::from_utf8_lossy(text);
-            let key = self.stats().unmask(policy.name(), &form);
-            let key = key.ok_or_else(|| GateError::UnknownMask { form: shown(&form) })?;
+        let form = String::from_utf8_lossy(text);
+        // In a URL, the `#` of a masked form and what follows it are cut off unless encoded.
+        let is_masked =
+            template.has_credentials() && (looks_masked(text) || text.ends_with(CUT.as_bytes()));
+        if is_masked && let Some(key) = self.stats().unmask(policy.name(), &form) {
             return Ok(Found { masked: true, ..Found::new(key) });
         }
         let given = Key::given(text);
         let mut readings = rules.policies().keys_for(template, text);
         readings.retain(|key| *key != given);
-        if readings.is_empty() {
+        if readings.is_empty() && !is_masked {
             return Ok(Found::new(given));
         }
         let only = if readings.len() == 1 { readings.first().cloned() } else { None };
@@ -83,6 +87,7 @@ impl Gate {
             return Ok(Found { also_seen: in_use, ..Found::new(given) });
         }
         match in_use.len() {
+            0 if is_masked => Err(GateError::UnknownMask { form: shown(&form) }),
             0 => Ok(Found::new(only.filter(|_| !template.is_full_form(text)).unwrap_or(given))),
             1 => Ok(Found::new(in_use.remove(0))),
             _ => {

@@ -26,10 +26,12 @@
 //! ```
 //!
 //! So with [`PathVariants::Merge`] a path that holds `;` or `\`, encoded or not,
-//! has up to four readings: parameters dropped or kept, `\` as a separator or not.
+//! has several readings: parameters dropped or kept, `\` as a separator or not, each with
+//! or without the encoded ones.
 //! A path condition of `match` or `when` holds if it holds for any reading, one of
 //! `exempt` only if it holds for all, and `{path}` is the merged reading, so that
-//! variants do not make fresh keys. Dropping comes before resolving
+//! variants do not make fresh keys. Paths on which the servers that merge disagree share
+//! one `{path}`. Dropping comes before resolving
 //! `..`, as in the servers that do it. Other paths have one reading and cost one scan.
 
 use std::borrow::Cow;
@@ -95,22 +97,68 @@ pub(super) fn readings(path: &str, variants: PathVariants) -> Readings<'_> {
     if variants == PathVariants::Keep || !(parameters || backslash) {
         return Readings { merged: Cow::Owned(resolve(&spelt)), others: Vec::new() };
     }
-    let reading = |drop_parameters: bool, split_at_backslash: bool| {
-        let split = match split_at_backslash {
-            true => Cow::Owned(spelt.replace(BACKSLASH, "/")),
-            false => Cow::Borrowed(&*spelt),
-        };
-        let kept = if drop_parameters { without_parameters(&split).into() } else { split };
-        resolve(&kept)
+    let merged = match is_ambiguous(path, &spelt) {
+        true => AMBIGUOUS.to_owned(),
+        false => read(path, Meaning::Everywhere, Meaning::Everywhere),
     };
-    let merged = reading(true, true);
     let mut others: Vec<String> = Vec::new();
-    for other in [reading(true, false), reading(false, true), reading(false, false)] {
-        if other != merged && !others.contains(&other) {
-            others.push(other);
+    for parameters in Meaning::ALL {
+        for backslash in Meaning::ALL {
+            let other = read(path, parameters, backslash);
+            if other != merged && !others.contains(&other) {
+                others.push(other);
+            }
         }
     }
     Readings { merged: Cow::Owned(merged), others }
+}
+
+/// Where a server gives `;` or `\` a meaning beyond that of an ordinary character.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Meaning {
+    Nowhere,
+    /// Where it is not percent-encoded: the server looks before it decodes.
+    Unescaped,
+    Everywhere,
+}
+
+impl Meaning {
+    const ALL: [Meaning; 3] = [Meaning::Everywhere, Meaning::Unescaped, Meaning::Nowhere];
+}
+
+/// A path as a server reads it that drops path parameters and splits at backslashes there.
+fn read(path: &str, parameters: Meaning, backslash: Meaning) -> String {
+    let mut raw = Cow::Borrowed(path);
+    if backslash == Meaning::Unescaped {
+        raw = Cow::Owned(raw.replace('\\', "/"));
+    }
+    if parameters == Meaning::Unescaped {
+        raw = Cow::Owned(without_parameters(&raw));
+    }
+    let mut spelt = respell(raw.as_bytes());
+    if backslash == Meaning::Everywhere {
+        spelt = spelt.replace(BACKSLASH, "/");
+    }
+    if parameters == Meaning::Everywhere {
+        spelt = without_parameters(&spelt);
+    }
+    resolve(&spelt)
+}
+
+/// The `{path}` of all paths without a single merged reading. If each had a key, a client could
+/// make up as many as it likes for one resource.
+const AMBIGUOUS: &str = "/(ambiguous)";
+
+/// Whether servers that drop parameters and split at backslashes disagree: a backslash is inside
+/// a parameter, or one of the characters is there both plain and percent-encoded.
+fn is_ambiguous(path: &str, spelt: &str) -> bool {
+    let is_inside = |segment: &str| {
+        segment.split_once(';').is_some_and(|(_, parameter)| parameter.contains(BACKSLASH))
+    };
+    let lower = path.to_ascii_lowercase();
+    spelt.split('/').any(is_inside)
+        || path.contains(';') && lower.contains("%3b")
+        || path.contains('\\') && lower.contains("%5c")
 }
 
 /// `\` as [`respell`] writes it.

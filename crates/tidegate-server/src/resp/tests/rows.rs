@@ -70,7 +70,7 @@ fn decisions() {
             "*7\r\n:0\r\n:2\r\n:0\r\n:60000\r\n:60000\r\n$5\r\nkeyed\r\n$5\r\nexact\r\n",
             "*7\r\n:1\r\n:2\r\n:1\r\n:0\r\n:60000\r\n$5\r\nkeyed\r\n$5\r\nexact\r\n",
             ":1\r\n:1\r\n")),
-        ("TG.PEEK keyed sk_l...#0123456789abcdef\r\n", "-ERR key: this server knows no key that is masked as `sk_l...#0123456789abcdef`: it knows those of its top keys and latest denials. Ask the server whose log shows it, or give the key itself\r\n"),
+        ("TG.PEEK keyed sk_l...#0123456789abcdef\r\n", "-ERR key: this server knows no key that is masked as `sk_l...#0123456789abcdef`: it knows those of its top keys and latest denials. Ask the server whose log shows it, or give the key itself; in a URL, write `#` as `%23`\r\n"),
         ("TG.LIMIT \"5 per 1m sliding-log\" a COST 2\r\n", "*7\r\n:1\r\n:5\r\n:3\r\n:0\r\n:60000\r\n$-1\r\n$5\r\nexact\r\n"),
         ("TG.LIMIT '5 per 1m sliding-log' a\r\nTG.LIMIT '5 per 1m sliding-log, 1 per 1s sliding-log' a\r\n", concat!("*7\r\n:1\r\n:5\r\n:4\r\n:0\r\n:60000\r\n$-1\r\n$5\r\nexact\r\n",
             "*7\r\n:1\r\n:1\r\n:0\r\n:0\r\n:1000\r\n$-1\r\n$5\r\nexact\r\n")),

@@ -66,6 +66,7 @@ use self::stats::Tally;
 use self::topology::Topology;
 use self::url::StoreUrl;
 use super::PermitAct;
+use crate::check::may_consume;
 use crate::{Failure, Request, Store, StoreError, Verdict};
 
 /// What is said to the server and how its replies are read, for tests and benchmarks
@@ -267,9 +268,10 @@ impl Inner {
         request: &Request<'_>,
         at: Option<Timestamp>,
     ) -> Result<Verdict, StoreError> {
+        // A check that consumes what is left makes the waits of remembered denials too short.
         let is_ask = |check: &crate::Check<'_>| matches!(check.cost, Cost::Ask(_));
-        let only_asks = request.checks.iter().all(is_ask);
-        let _noticed = (!only_asks).then(|| self.notice(request));
+        let is_plain = request.checks.iter().all(is_ask) && !may_consume(request.checks);
+        let _noticed = (!is_plain).then(|| self.notice(request));
         let asked = self.in_time(self.ask(request, at)).await;
         asked.inspect_err(|error| {
             let checks = request.checks.iter().map(|check| (check.key, check.limit));

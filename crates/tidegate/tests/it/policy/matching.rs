@@ -231,6 +231,41 @@ fn overrides_hold_for_path_variants() {
     }
 }
 
+/// Servers that drop parameters before they decode keep `%3B` as an ordinary character.
+#[test]
+fn encoded_and_plain_parameters_are_read_apart() {
+    let config =
+        config("policies: [{ name: p, key: all, limits: 9 per 1m, match: { path: /v1/login } }]");
+    for words in
+        ["/v1/%3B/../login;1", "/v1/.%3B/../login;1", "/v1/..%3B/../login;1", "/v1/login%3b1"]
+    {
+        let asked = Asked::new(words);
+        let selected = config.policies.select(&asked.attributes()).expect("no cost to read");
+        assert_eq!(selected.len(), 1, "{words}");
+    }
+}
+
+/// A backslash inside a parameter made a new key for each request.
+#[test]
+fn paths_with_several_merged_readings_share_a_key() {
+    let config =
+        config("policies: [{ name: p, key: '{path}', limits: 9 per 1m, match: { path: /login } }]");
+    let key = |words: String| {
+        let asked = Asked::new(&words);
+        let selected = config.policies.select(&asked.attributes()).expect("no cost to read");
+        assert_eq!(selected.len(), 1, "{words}");
+        selected[0].key.to_string()
+    };
+    for n in 0..3 {
+        assert_eq!(key(format!("/login;{n}")), "/login");
+        for words in
+            [format!("/login;%5C{n}"), format!("/login;\\{n}"), format!("/{n};\\..\\login")]
+        {
+            assert_eq!(key(words), "/(ambiguous)");
+        }
+    }
+}
+
 /// A reading that the application does not share must not turn a limit off.
 #[test]
 fn overrides_that_enforce_nothing_hold_for_every_reading() {

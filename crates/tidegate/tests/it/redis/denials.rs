@@ -118,3 +118,22 @@ fn a_denial_that_consumes_is_not_answered_from_memory() {
         assert_eq!(store.stats().deny_cache_hits, 0);
     });
 }
+
+/// A denial that was remembered answered with what was left before the consumption.
+#[test]
+fn a_denial_that_consumes_ends_what_is_remembered() {
+    run(async {
+        let server = Server::start(Engine::Redis);
+        let store = connect(server.url()).await;
+        let limits = [limit("2 per 1m sliding-log"), limit("10 per 1d sliding-log")];
+        let decide = async |cost: u64| {
+            let checks = limits.each_ref().map(|limit| Check::new("a", limit, cost).consuming());
+            let verdict = store.decide(&Request::new(&checks)).await.expect("an answer");
+            [verdict.decisions[0].remaining, verdict.decisions[1].remaining]
+        };
+        // (cost, what is left of each limit)
+        for (cost, left) in [(2, [0, 8]), (1, [0, 8]), (50, [0, 0]), (1, [0, 0])] {
+            assert_eq!(decide(cost).await, left, "cost {cost}");
+        }
+    });
+}

@@ -247,6 +247,14 @@ fn a_cost_beyond_the_share_passes_when_the_store_is_back() {
         });
         assert_eq!(seen, Ok((retry_after, is_failure)), "{cost} of {policy}");
     }
+    // A cost that one limit can never admit is denied for good, whatever this node's share of
+    // another is.
+    let limits = ["4 per 1s", "100 per 1m"].map(|text| text.parse().expect("a limit"));
+    let both = Question::new(Subject::Limits { key: b"alice", limits: &limits });
+    let seen = world.ask(0, &costing(both, Cost::Ask(50)), |answer| {
+        (answer.retry_after(), answer.is_store_failure())
+    });
+    assert_eq!(seen, Ok((RetryAfter::Never, false)));
     // Used up here is an ordinary denial.
     let used_up = world.ask(0, &under("here", "alice"), |answer| answer.is_store_failure());
     assert_eq!(used_up, Ok(false));

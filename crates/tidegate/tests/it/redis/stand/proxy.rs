@@ -123,12 +123,12 @@ fn relay(client: TcpStream, server: TcpStream, gate: &Arc<Gate>) {
             if read_reply(&mut lines, &mut reply).is_none() {
                 return;
             }
-            let counts = !is_info(&reply);
+            // Counted before it can be passed on, so that `hold` starts from none.
+            if !is_info(&reply) {
+                counted.replies.lock().unwrap_or_else(PoisonError::into_inner).arrived += 1;
+            }
             if sender.send(reply).is_err() {
                 return;
-            }
-            if counts {
-                counted.replies.lock().unwrap_or_else(PoisonError::into_inner).arrived += 1;
             }
         }
     });
