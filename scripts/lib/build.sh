@@ -1,4 +1,4 @@
-# What the steps build. Sourced by scripts/test.
+# The build that all steps share. Sourced by scripts/test.
 
 # Every step names the same packages and features. With another selection Cargo would compile the
 # library and many dependencies again.

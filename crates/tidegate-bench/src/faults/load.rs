@@ -89,14 +89,14 @@ impl Answers {
     }
 }
 
-/// What a load did.
+/// The answers during a load.
 pub struct Loaded {
     pub load: Load,
     pub crowd: Answers,
     pub bystanders: Answers,
 }
 
-/// Puts a load on a Redis of its own.
+/// Starts a Redis and puts a load on it.
 pub async fn put(load: Load, args: &FaultsArgs) -> Result<Loaded, Failed> {
     let lasts = Duration::from_millis(if args.short { 1_000 } else { 5_000 });
     let server = Server::start(&args.server)?;
@@ -171,7 +171,7 @@ async fn ask_for_many(gate: Arc<Gate>, stopping: Arc<AtomicBool>) -> Result<Answ
     Ok(answers)
 }
 
-/// Waits for all of them at once, in this task.
+/// Waits for all of them concurrently, in this task.
 async fn all<T>(
     asked: impl Iterator<Item = impl Future<Output = Result<T, Failed>>>,
 ) -> Result<Vec<T>, Failed> {

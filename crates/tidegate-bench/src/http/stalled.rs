@@ -37,7 +37,7 @@ const TOTAL: &str = "total=";
 /// How long the server may take to end. It drains in 20 seconds at most.
 const END_WITHIN: Duration = Duration::from_secs(30);
 
-/// What was found.
+/// The measurement.
 pub struct Stalled {
     pub answers: u64,
     pub elapsed: Duration,

@@ -29,7 +29,7 @@ use super::plan::Plan;
 use crate::policy::OnStoreFailure;
 use crate::{Check, MAX_CHECKS, Request, Verdict};
 
-/// What this node has counted for a request, before the store is asked.
+/// The units this node has counted for a request, before the store decides.
 pub(super) struct Warm<'i> {
     nodes: u32,
     id: Option<&'i [u8]>,
@@ -92,7 +92,7 @@ impl Gate {
             let Some(charge) = left_behind(&Check { limit, ..all[at] }) else { continue };
             let mut excess = excess(&all[at], &verdict.decisions[at], warm.counted[at]);
             if excess > 0 {
-                // Units released here while the store was asked are not counted any more.
+                // Units released here while the store decided are no longer counted.
                 let now = self.counted(std::slice::from_ref(&charge), warm.permit);
                 let released = warm.counted[at].saturating_sub(now.first().copied().unwrap_or(0));
                 excess = excess.saturating_sub(released);
@@ -158,7 +158,7 @@ impl Gate {
         Verdict::new(asked, decisions.into_iter().map(admitted).collect(), false)
     }
 
-    /// What is left here of the limits of a request.
+    /// The remaining units of a request's limits on this node.
     fn peeked(&self, asked: &[Check<'_>]) -> Verdict {
         let peeks: Checks<'_> =
             asked.iter().map(|check| Check { cost: Cost::PEEK, ..*check }).collect();

@@ -40,7 +40,7 @@ fn path(policy: &str, key: &str) -> String {
     format!("/admin/v1/policies/{policy}/keys?key={key}")
 }
 
-/// What is said of a key: the key that was looked at, whether it was seen, whether it would pass.
+/// The answer about a key: the key that was looked at, whether it was seen, whether it would pass.
 fn peek(server: &Server, policy: &str, key: &str) -> Value {
     let answer = server.get(&path(policy, key));
     assert_eq!(answer.status, 200, "{}", answer.body);

@@ -375,7 +375,7 @@ impl Inner {
         self.send(slot, &call.cmd(), touched, taking.map(Arc::new)).await
     }
 
-    /// Decides a plan whose keys are in one slot, as a call of its own.
+    /// Decides a plan whose keys are in one slot, as a separate call.
     async fn decide_part(
         &self,
         plan: &Plan,

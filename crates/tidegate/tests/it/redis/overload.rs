@@ -234,7 +234,7 @@ fn equal_requests_of_a_hot_key_are_merged() {
             let left = |index: usize| {
                 admitted.iter().map(move |verdict| verdict.decisions[index].remaining)
             };
-            // Each was told what was left after it, as if they had come one by one.
+            // Each answer has what was left after it, as if they had come one by one.
             assert_eq!(admitted.len(), 100, "{engine:?}");
             assert_eq!(left(0).collect::<BTreeSet<u64>>(), (0..100).map(|n| 2 * n).collect());
             assert_eq!((left(1).min(), left(1).max()), (Some(600), Some(897)));
