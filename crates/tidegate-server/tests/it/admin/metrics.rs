@@ -93,13 +93,13 @@ fn limits_of_callers_are_counted_in_one_series() {
 #[test]
 fn a_policy_that_is_off_has_no_series() {
     let off = "  - { name: retired, key: '{client_ip}', limits: 7 per 1h, mode: off }\n";
-    let page = Server::start("off", &format!("{POLICIES}{off}")).get("/metrics").body;
+    let page = Server::start("metrics-off", &format!("{POLICIES}{off}")).get("/metrics").body;
     assert!(page.contains("policy=\"login\"") && !page.contains("retired"), "{page}");
 }
 
 #[test]
 fn keys_are_never_on_the_page() {
-    let page = busy("keys").get("/metrics").body;
+    let page = busy("metrics-keys").get("/metrics").body;
     for key in ["203.0.113.7", "secret-user", "/login", "/reports"] {
         assert!(!page.contains(key), "{key} is in:\n{page}");
     }
