@@ -30,7 +30,7 @@ const FILL: Duration = Duration::from_secs(5);
 /// The slowest check but one in a thousand must take less.
 const BAR: Duration = Duration::from_millis(50);
 
-/// What a reader waits for at the end, and how the number of lines is marked in it.
+/// The line that reports dropped lines, and the field that holds their number.
 const REPORT: &str = "log lines were dropped";
 const TOTAL: &str = "total=";
 

@@ -242,7 +242,7 @@ policies:
     mode: observe
 ";
 
-/// What a denial consumes is neither passed nor wrongly denied.
+/// Consumed units count neither as passed nor as wrongly denied.
 #[test]
 fn policies_that_consume_are_replayed() {
     let files = Files::new("consuming");

@@ -8,7 +8,7 @@
 //! - **The store is right.** What this node has counted is part of what the store has counted.
 //!   If an answer of the store says that a key has used less, something was given back through
 //!   another node: a permit was released, or the key was reset. The difference is refunded
-//!   here. What was counted here is read before the store is asked, so that charges in flight
+//!   here. This node's count is read before the store decides, so that charges in flight
 //!   at the same time do not look like a difference, and again afterwards, so that units given
 //!   back here meanwhile are not given back twice.
 //! - **What a denial consumed** (`overflow: consume`) is taken from this node's share.
