@@ -95,8 +95,18 @@ type Read = (bool, Decided, Option<String>, Option<u64>);
 
 impl World {
     fn new() -> Self {
+        World::over(Moody::near)
+    }
+
+    /// Nodes over a store that takes time to reach: a request is pending before the store has
+    /// decided it, and once more before the answer arrives.
+    fn far() -> Self {
+        World::over(Moody::far)
+    }
+
+    fn over(store: impl Fn(&ManualClock) -> Moody) -> Self {
         let clock = ManualClock::new(Timestamp::from_micros(1_700_000_000_000_000));
-        let store = Arc::new(Moody::near(&clock));
+        let store = Arc::new(store(&clock));
         // A policy that is off has no say among the others, but can be named.
         let text = POLICIES.replace("    mode: off\n", "    match: { path: /named }\n");
         let node = || {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{World, costing, said, under};
-use crate::futures::block_on;
+use crate::futures::{Polled, Started, block_on};
 use crate::moody::Mood;
 use tidegate::Cost;
 use tidegate::gate::{Gate, Question, SharedPermit};
@@ -148,4 +148,41 @@ fn permits_returned_on_another_node_are_given_back_here() {
     assert_eq!(places_here(&world, 0), 2);
     world.clock.advance(Duration::from_secs(31));
     assert_eq!(places_here(&world, 0), 2);
+}
+
+/// Runs `meanwhile` after the future has sent its request and before the store decides it.
+fn in_flight<T>(future: impl Future<Output = T>, meanwhile: impl FnOnce()) -> T {
+    let Started::Pending(mut polled) = Polled::start(future) else {
+        panic!("a store that is far does not answer at once")
+    };
+    meanwhile();
+    loop {
+        if let Some(ready) = polled.poll() {
+            return ready;
+        }
+    }
+}
+
+/// The store's answer no longer counts the units, nor does this node: the difference to what
+/// this node had counted before was refunded a second time.
+#[test]
+fn refunds_units_released_during_a_request_once() {
+    let world = World::far();
+    let gate = &world.nodes[0];
+    let rules = gate.rules_owned();
+    let here = under("here", "alice");
+    assert!(world.read(0, &costing(here, Cost::Ask(3))).0);
+    let answer = in_flight(gate.check_async(&rules, &here), || {
+        assert!(world.read(0, &costing(here, Cost::Refund(2))).0);
+    });
+    assert!(answer.expect("an answer").allowed);
+    assert_eq!(left_here(&world, 0, "here", "alice"), 1, "two of three are used");
+
+    let [first, _second] = [(); 2].map(|()| acquire(gate).expect("a place"));
+    let jobs = under("jobs", "alice");
+    let held = in_flight(gate.acquire_async(&rules, &jobs, None), || {
+        assert_eq!(block_on(gate.release(&first)), Ok(true));
+    });
+    assert!(held.expect("an answer").answer.allowed);
+    assert_eq!(places_here(&world, 0), 0, "both places are taken");
 }
