@@ -10,6 +10,8 @@ use tidegate::policy::{Mode, Policies};
 use tidegate::stats::Stats;
 use tidegate::{CheckError, Cost, Limit, Limiter, ManualClock, RetryAfter, Timestamp};
 
+use crate::futures::block_on;
+
 const POLICIES: &str = r#"
 policies:
   - name: user
@@ -328,4 +330,27 @@ fn many_questions_are_answered_as_one_by_one() {
     assert_eq!(many.gate.stats().series(), one.gate.stats().series());
     let denied = one.gate.stats().series().iter().map(|series| series.refused[0]).sum::<u64>();
     assert!(denied > 10 && expected.iter().any(|answer| answer.starts_with("Err")), "{denied}");
+}
+
+/// The units left were compared with the burst of the bucket, which admits nothing at a rate of
+/// zero.
+#[test]
+fn a_key_that_was_never_used_is_not_seen_under_a_limit_of_zero() {
+    let text = r#"
+policies:
+  - { name: bucket, key: all, limits: 0 per 1m token-bucket burst 5 }
+  - { name: log, key: all, limits: 0 per 1m sliding-log }
+"#;
+    let clock = ManualClock::new(Timestamp::from_micros(1_700_000_000_000_000));
+    let limiter = Limiter::builder().clock(clock.clock()).build().expect("memory");
+    let gate = Gate::new(limiter, policies(text), Arc::new(Stats::new(clock.clock())));
+    let rules = gate.rules();
+    for policy in ["bucket", "log"] {
+        let find = block_on(gate.find_key(&rules, policy, b"alice"));
+        let key = find.expect("a policy").key;
+        let is_seen = || block_on(gate.is_seen(&rules, policy, &key));
+        assert_eq!(is_seen(), Ok(false), "{policy}: never used");
+        assert!(!gate.check(&rules, &under(policy, "alice")).expect("an answer").allowed);
+        assert_eq!(is_seen(), Ok(true), "{policy}: denied");
+    }
 }
