@@ -124,3 +124,36 @@ fn a_form_nobody_has_is_an_error_and_not_a_key() {
     let unknown = block_on(gate.find_key(&rules, "p", form.as_bytes()));
     assert_eq!(unknown, Err(GateError::UnknownMask { form: form.into() }));
 }
+
+/// A value can look like a masked form, or like one that was cut off before its `#`.
+#[test]
+fn a_value_in_use_that_looks_masked_is_found() {
+    for value in ["sk_l...#0123456789abcdef", "and so on..."] {
+        for template in ["{header:x}", "{header:x | client_ip}", "{header:x}:{path}"] {
+            let gate = gate(template);
+            let rules = gate.rules();
+            let (key, _) = deny(&gate, value);
+            let is_composite = template.contains(":{path}");
+            let text = if is_composite { key.to_string() } else { value.to_owned() };
+            let found = block_on(gate.find_key(&rules, "p", text.as_bytes())).expect("a key");
+            assert_eq!((found.key, found.masked), (key, false), "{template} {text}");
+        }
+    }
+}
+
+/// Browsers and other clients send a URL without its fragment.
+#[test]
+fn a_masked_form_without_its_hash_is_an_error_that_says_how_to_encode_it() {
+    for template in ["{header:x}", "{header:x | client_ip}"] {
+        let gate = gate(template);
+        let rules = gate.rules();
+        let (key, shown) = deny(&gate, "sk_live_4eC39HqLyjWD");
+        let (cut, _) = shown.split_once('#').expect("a hash");
+        let find = |text: &str| block_on(gate.find_key(&rules, "p", text.as_bytes()));
+        let found = find(&shown).expect("the whole form names its key");
+        assert_eq!((found.key, found.masked), (key, true), "{template}");
+        let unknown = find(cut).expect_err("which key is not known");
+        assert_eq!(unknown, GateError::UnknownMask { form: cut.into() }, "{template}");
+        assert!(unknown.to_string().contains("in a URL, write `#` as `%23`"), "{unknown}");
+    }
+}
