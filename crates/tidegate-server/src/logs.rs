@@ -97,12 +97,7 @@ impl Drop for Logging {
 pub fn start(format: LogFormat) -> Result<Logging, LogError> {
     let text = std::env::var("RUST_LOG").unwrap_or_default();
     let text = if text.is_empty() { DEFAULT_FILTER } else { &text };
-    let filter = EnvFilter::try_new(text)
-        .map_err(|error| LogError::Filter { text: text.to_owned(), why: error.to_string() })?;
-    let filter = match format!("{PANIC}=error").parse() {
-        Ok(always) => filter.add_directive(always),
-        Err(_) => filter,
-    };
+    let filter = filter(text)?;
     let lines = Lines::start().map_err(LogError::Writer)?;
     std::panic::set_hook(Box::new(log_panic));
     let registry = tracing_subscriber::registry();
@@ -120,6 +115,16 @@ pub fn start(format: LogFormat) -> Result<Logging, LogError> {
         let _ = registry.with(written).try_init();
         Ok(Logging { lines })
     }
+}
+
+/// The filter that a `RUST_LOG` describes. Panics pass any filter.
+fn filter(text: &str) -> Result<EnvFilter, LogError> {
+    let filter = EnvFilter::try_new(text)
+        .map_err(|error| LogError::Filter { text: text.to_owned(), why: error.to_string() })?;
+    Ok(match format!("{PANIC}=error").parse() {
+        Ok(always) => filter.add_directive(always),
+        Err(_) => filter,
+    })
 }
 
 /// The layer that writes lines.
@@ -251,6 +256,52 @@ mod otlp {
         fn drop(&mut self) {
             // At the end of the process there is nobody left to tell.
             let _ = self.0.shutdown();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::sync::{Mutex, PoisonError};
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Written(Mutex<Vec<u8>>);
+
+    impl Write for &Written {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// With `RUST_LOG=off` a panic left no trace.
+    #[test]
+    fn logs_panics_under_any_filter() {
+        let rows = [
+            ("off", false),
+            ("tidegate=off", false),
+            ("tidegate::panic=off", false),
+            ("tidegate::denials=off,error", true),
+        ];
+        for (text, logs_others) in rows {
+            let written = Arc::new(Written::default());
+            let layer = lines::layer().with_writer(Arc::clone(&written));
+            let filter = filter(text).expect("a filter");
+            let subscriber = tracing_subscriber::registry().with(layer.with_filter(filter));
+            tracing::subscriber::with_default(subscriber, || {
+                tracing::error!(target: PANIC, "a panic");
+                tracing::error!(target: "tidegate::other", "another error");
+            });
+            let log = written.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let log = String::from_utf8_lossy(&log);
+            assert!(log.contains("a panic"), "{text}: {log}");
+            assert_eq!(log.contains("another error"), logs_others, "{text}: {log}");
         }
     }
 }
