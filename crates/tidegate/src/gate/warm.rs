@@ -66,6 +66,9 @@ impl Gate {
     /// The units counted here for each of these checks; none for a key without room, which is
     /// counted together with others.
     fn counted(&self, checks: &[Check<'_>], permit: Option<PermitId>) -> SmallVec<[u64; 4]> {
+        if checks.is_empty() {
+            return SmallVec::new();
+        }
         let peeks: Checks<'_> =
             checks.iter().map(|check| Check { cost: Cost::PEEK, ..*check }).collect();
         let peeked = self.limiter.decide(&Request { permit, ..Request::new(&peeks) });
