@@ -132,14 +132,16 @@ impl Gate {
         let shares = shares(&all, warm.nodes);
         let asked = local(plan, &all, &shares);
         let never = never();
-        let mut denied: Checks<'_> = asked.iter().filter(|one| consumes(one)).copied().collect();
+        let denied: Checks<'_> = asked.iter().filter(|one| consumes(one)).copied().collect();
         let (Some(never), Some(first)) = (&never, denied.first()) else { return };
-        // A request that is denied here as well, so that it consumes.
         let never = Check::new(first.key, never, 1);
-        denied.truncate(MAX_CHECKS - 1);
-        denied.insert(0, never);
         let consume = || {
-            drop(self.limiter.decide(&Request::new(&denied)));
+            // Requests that are denied here as well, so that they consume. The check that denies
+            // them may be one more than a request can hold.
+            for part in denied.chunks(MAX_CHECKS - 1) {
+                let checks: Checks<'_> = std::iter::once(&never).chain(part).copied().collect();
+                drop(self.limiter.decide(&Request::new(&checks)));
+            }
             let mut verdict = self.peeked(&asked);
             (verdict.allowed, verdict.consumed) = (false, true);
             verdict

@@ -5,9 +5,9 @@ use std::time::Duration;
 use super::{World, costing, said, under};
 use crate::futures::{Polled, Started, block_on};
 use crate::moody::Mood;
-use tidegate::Cost;
-use tidegate::gate::{Gate, Question, SharedPermit};
+use tidegate::gate::{Gate, Question, SharedPermit, Subject};
 use tidegate::stats::Decided;
+use tidegate::{Algorithm, Cost, Limit, MAX_CHECKS, Overflow};
 
 /// The units a node would admit on its own: its share, less what it has counted.
 fn left_here(world: &World, node: usize, policy: &str, key: &str) -> u64 {
@@ -185,4 +185,31 @@ fn refunds_units_released_during_a_request_once() {
     });
     assert!(held.expect("an answer").answer.allowed);
     assert_eq!(places_here(&world, 0), 0, "both places are taken");
+}
+
+/// The last of the most checks a request can have was not consumed: the check that makes the
+/// local request a denial took its place.
+#[test]
+fn a_denial_of_the_most_checks_consumes_every_limit_here() {
+    let world = World::new();
+    let windows = 1..=u64::try_from(MAX_CHECKS).expect("small");
+    let limits: Vec<Limit> = windows
+        .map(|hours| Limit::new(9, Duration::from_secs(3600 * hours), Algorithm::SlidingLog))
+        .collect::<Result<_, _>>()
+        .expect("limits");
+    let subject = Subject::Limits { key: b"alice", limits: &limits };
+    let report = Question { overflow: Overflow::Consume, ..Question::new(subject) };
+    for id in [None, Some(&b"report-1"[..])] {
+        let report = Question { id, ..costing(report, Cost::Ask(10)) };
+        let (allowed, decided, ..) = world.read(0, &report);
+        assert_eq!((allowed, decided), (false, Decided::Exact));
+        world.set_mood(Mood::Down);
+        let peek = costing(Question::new(subject), Cost::PEEK);
+        let left = world.ask(0, &peek, |answer| {
+            answer.lines.iter().map(|line| line.decision.remaining).collect::<Vec<u64>>()
+        });
+        assert_eq!(left, Ok(vec![0; MAX_CHECKS]), "{id:?}");
+        world.set_mood(Mood::Well);
+        world.clock.advance(Duration::from_secs(3600 * 257));
+    }
 }
