@@ -140,7 +140,9 @@ impl Gate {
             // them may be one more than a request can hold.
             for part in denied.chunks(MAX_CHECKS - 1) {
                 let checks: Checks<'_> = std::iter::once(&never).chain(part).copied().collect();
-                drop(self.limiter.decide(&Request::new(&checks)));
+                // Limits that are held cannot be decided without a permit; a denial holds nothing.
+                let request = Request { permit: warm.permit, ..Request::new(&checks) };
+                drop(self.limiter.decide(&request));
             }
             let mut verdict = self.peeked(&asked);
             (verdict.allowed, verdict.consumed) = (false, true);

@@ -213,3 +213,22 @@ fn a_denial_of_the_most_checks_consumes_every_limit_here() {
         world.clock.advance(Duration::from_secs(3600 * 257));
     }
 }
+
+/// A request for a permit consumes its other limits. It was refused here for lack of a permit,
+/// so nothing was consumed.
+#[test]
+fn a_denied_permit_consumes_rate_limits_here() {
+    let world = World::new();
+    let gate = &world.nodes[0];
+    let rules = gate.rules_owned();
+    let limits = ["9 per 1h sliding-log", "12 concurrent"].map(|text| text.parse().expect(text));
+    let about = |limits| Question::new(Subject::Limits { key: b"alice", limits });
+    let report = Question { overflow: Overflow::Consume, ..about(&limits) };
+    let report = costing(report, Cost::Ask(10));
+    let held = block_on(gate.acquire_async(&rules, &report, None)).expect("an answer");
+    assert_eq!((held.answer.allowed, held.answer.decided), (false, Decided::Exact));
+    world.set_mood(Mood::Down);
+    let (.., remaining) = world.read(0, &costing(about(&limits[..1]), Cost::PEEK));
+    assert_eq!(remaining, Some(0), "this node's three of nine");
+    drop(held);
+}
