@@ -342,7 +342,9 @@ impl Inner {
             return self.decide_part(plan, Mode::Decide, at).await;
         }
         let slot = plan.states().first().map_or(0, |state| self.topology.slot(&state.key));
-        let work = || Work::Decide(Box::new(plan.clone()), at);
+        // `times` drops `overflow`, which has no effect on a mergeable plan. So requests that
+        // differ only in it are equal, and are merged.
+        let work = || Work::Decide(Box::new(plan.times(1)), at);
         match self.topology.ask(slot, work, &self.tally).await? {
             Answer::Decided(answers) => Ok(*answers),
             _ => Err(script::not_ours(&Value::Nil).into()),

@@ -248,3 +248,62 @@ fn equal_requests_of_a_hot_key_are_merged() {
         });
     }
 }
+
+/// The sum of merged costs is above 1, and consumed what was left when it was denied. A denied
+/// cost of 1 charges nothing, so it does not matter which of these requests say `consume`.
+#[test]
+fn merged_costs_of_one_do_not_consume() {
+    const CALLERS: u64 = 300;
+    // What an answer says, apart from times.
+    type Seen = (bool, bool, Vec<(bool, u64)>);
+    async fn decide(store: &RedisStore, key: &str, number: u64) -> Seen {
+        let (log, bucket) = (limit(LOG), limit("300 per 1d token-bucket burst 300"));
+        let mut one = Check::new(key, &log, 1);
+        if number.is_multiple_of(2) {
+            one = one.consuming();
+        }
+        let checks = [one, Check::new(key, &bucket, 3)];
+        let verdict = store.decide(&Request::new(&checks)).await.expect("an answer");
+        let decisions = verdict.decisions.iter().map(|one| (one.allowed, one.remaining));
+        (verdict.allowed, verdict.consumed, decisions.collect())
+    }
+    for engine in Engine::ALL {
+        let server = Server::start(engine);
+        run(async {
+            let store = patient(server.url()).await;
+            let bucket = limit("300 per 1d token-bucket burst 300");
+            // A merged request of the most that an empty bucket admits does not fit.
+            for key in ["hot", "alone"] {
+                assert!(ask(&store, key, &bucket, 90).await.expect("an answer").allowed);
+            }
+            let mut alone = Vec::new();
+            for number in 0..CALLERS {
+                alone.push(decide(&store, "alone", number).await);
+            }
+            let before = store.stats();
+            server.pause();
+            let mut callers = JoinSet::new();
+            for number in 0..CALLERS {
+                let store = store.clone();
+                callers.spawn(async move { decide(&store, "hot", number).await });
+            }
+            while store.stats().requests < before.requests + CALLERS {
+                tokio::task::yield_now().await;
+            }
+            server.resume();
+            let mut merged = callers.join_all().await;
+            merged.sort_unstable();
+            alone.sort_unstable();
+            assert_eq!(merged, alone, "{engine:?}");
+            assert_eq!(merged.iter().filter(|(allowed, ..)| *allowed).count(), 70, "{engine:?}");
+            assert!(merged.iter().all(|(_, consumed, _)| !consumed), "{engine:?}");
+            let stats = store.stats();
+            let calls = stats.calls - before.calls + stats.resent - before.resent;
+            assert!(calls <= 32, "{calls} calls: {stats:?}");
+            for (key, left) in [("hot", 1000 - 70), ("alone", 1000 - 70)] {
+                assert_eq!(remaining(&store, key, &limit(LOG)).await, left, "{engine:?} {key}");
+                assert_eq!(remaining(&store, key, &bucket).await, 0, "{engine:?} {key}");
+            }
+        });
+    }
+}
