@@ -68,7 +68,9 @@ Secrets come from the environment, or from files it names:
   TIDEGATE_TOKENS        who may ask on --http, --grpc and --resp: secrets separated by commas
   TIDEGATE_ADMIN_TOKEN   who may use the admin API; /healthz, /readyz and /metrics stay open
   TIDEGATE_STORE         the store that nodes share, a URL; wins over the config's `store`
-  TIDEGATE_TOKENS_FILE, TIDEGATE_ADMIN_TOKEN_FILE, TIDEGATE_STORE_FILE
+  TIDEGATE_MASK_SECRET   masks keys alike on all nodes; wins over the config's `mask_secret`
+  TIDEGATE_TOKENS_FILE, TIDEGATE_ADMIN_TOKEN_FILE, TIDEGATE_STORE_FILE,
+  TIDEGATE_MASK_SECRET_FILE
 An address that others can reach needs its secret. TLS is set in the config (tls:).
 RUST_LOG says what is logged, e.g. RUST_LOG=debug.
 

@@ -1,8 +1,10 @@
 //! How it starts, and why it does not.
 
+use std::collections::BTreeSet;
 use std::net::TcpListener;
 
 use super::TWO_PER_HOUR;
+use crate::harness::tidegate;
 use crate::served::Start;
 
 #[test]
@@ -70,6 +72,22 @@ fn misspelt_variables_are_named() {
         ],
         "{log}"
     );
+}
+
+/// The variables that a text names, sorted.
+fn variables(text: &str) -> BTreeSet<&str> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    words.filter(|word| word.starts_with("TIDEGATE_")).collect()
+}
+
+/// `TIDEGATE_MASK_SECRET` was documented, but not in the help.
+#[test]
+fn the_help_lists_the_variables_that_are_documented() {
+    let page = include_str!("../../../../../docs/server.md");
+    let tables: Vec<&str> = page.lines().filter(|line| line.starts_with('|')).collect();
+    let tables = tables.join("\n");
+    let help = tidegate(&["serve", "--help"]).succeeded().stdout;
+    assert_eq!(variables(&help), variables(&tables));
 }
 
 #[test]
