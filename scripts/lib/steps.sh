@@ -30,17 +30,23 @@ usage_error() {
     exit 2
 }
 
-# run_steps NAME... : runs steps in order; the first that fails ends the script.
+# run_steps NAME... : runs steps in order; the first that fails ends the script. Names joined by
+# commas run side by side: for steps that mostly wait.
 run_steps() {
     local name
-    for name in "$@"; do
+    for name in ${*//,/ }; do
         if [ -z "${description[$name]:-}" ]; then usage_error "unknown step \"$name\""; fi
     done
     # Downloads overlap with compiling. A step that needs them waits, then runs its installers
     # again for the variables they export, and to show what failed.
-    install_for "$@" >/dev/null 2>&1 &
+    # shellcheck disable=SC2086
+    install_for ${*//,/ } >/dev/null 2>&1 &
     downloads=$!
     for name in "$@"; do
+        if [[ $name = *,* ]]; then
+            run_side_by_side ${name//,/ }
+            continue
+        fi
         running=$name
         local started=$SECONDS
         printf '\n== %s: %s\n' "$name" "${description[$name]}"
@@ -54,6 +60,30 @@ run_steps() {
     done
     wait "$downloads" || true
     finished=yes
+}
+
+# run_side_by_side NAME... : runs each step in a separate process, then prints their output.
+run_side_by_side() {
+    local name failed="" logs=${CARGO_TARGET_DIR:-target}/steps
+    local -A pids=()
+    wait "$downloads" || true
+    mkdir -p "$logs"
+    for name in "$@"; do
+        ./scripts/test "$name" >"$logs/$name.log" 2>&1 &
+        pids[$name]=$!
+    done
+    for name in "$@"; do
+        running=$name
+        if wait "${pids[$name]}"; then
+            sed '/^== summary$/,$d' "$logs/$name.log"
+            mapfile -t -O "${#summary[@]}" summary < <(sed -n 's/^\(ok\|skipped\)  .*/&/p' "$logs/$name.log")
+        else
+            cat "$logs/$name.log"
+            failed=${failed:-$name}
+        fi
+    done
+    running=$failed
+    [ -z "$failed" ]
 }
 
 # install_for NAME... : runs the installers of these steps, each once.
