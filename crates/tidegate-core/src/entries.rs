@@ -1,4 +1,4 @@
-//! A packed queue of (time, cost): what `sliding-log` and `sliding-buckets` remember.
+//! A packed queue of (time, cost): what `sliding-log` remembers.
 //!
 //! The naive log is a list of 8-byte times. It is also most of the memory a
 //! limiter uses, so here an entry is the *distance* to the one before, as a

@@ -24,7 +24,7 @@
 //!
 //! - [`limit`](Limit): a validated limit, and its text form in `limit/text.rs`;
 //! - `algorithms/`: one file each, with the idea, its bound and its cost;
-//! - `entries.rs`: the packed log behind `sliding-log` and `sliding-buckets`;
+//! - `entries.rs`: the packed log behind `sliding-log`;
 //! - [`State`]: dispatch over the six, and the one `decide` behind everything;
 //! - [`View`]: what a state holds, for people who look at it.
 #![no_std]
@@ -42,8 +42,13 @@ mod time;
 mod view;
 
 pub use algorithms::{
-    Outcome, concurrency::Permits, fixed_window::FixedWindow, sliding_buckets::SlidingBuckets,
-    sliding_counter::SlidingCounter, sliding_log::SlidingLog, token_bucket::TokenBucket,
+    Outcome,
+    concurrency::Permits,
+    fixed_window::FixedWindow,
+    sliding_counter::SlidingCounter,
+    sliding_log::SlidingLog,
+    sliding_window::{Cell, Form, SlidingWindow},
+    token_bucket::TokenBucket,
 };
 pub use ask::{Ask, Cost, PermitId};
 pub use decision::{Decision, ResetAfter, RetryAfter};
@@ -51,4 +56,4 @@ pub use entries::{Entries, Entry};
 pub use limit::{Algorithm, Limit, LimitError, LimitErrorKind, Moment, bounds};
 pub use state::State;
 pub use time::Timestamp;
-pub use view::{Bucket, Ratio, View};
+pub use view::{CellView, Ratio, View};

@@ -2,8 +2,8 @@
 
 use crate::algorithms::Window;
 use crate::{
-    Algorithm, Ask, Decision, FixedWindow, Limit, PermitId, Permits, SlidingBuckets,
-    SlidingCounter, SlidingLog, Timestamp, TokenBucket, View,
+    Algorithm, Ask, Decision, FixedWindow, Limit, PermitId, Permits, SlidingCounter, SlidingLog,
+    SlidingWindow, Timestamp, TokenBucket, View,
 };
 
 /// What one key has used of one limit: plain data, no clock, no lock.
@@ -11,8 +11,8 @@ use crate::{
 pub enum State {
     /// See [`SlidingLog`].
     SlidingLog(SlidingLog),
-    /// See [`SlidingBuckets`].
-    SlidingBuckets(SlidingBuckets),
+    /// See [`SlidingWindow`].
+    SlidingWindow(SlidingWindow),
     /// See [`SlidingCounter`].
     SlidingCounter(SlidingCounter),
     /// See [`FixedWindow`].
@@ -28,7 +28,7 @@ macro_rules! each {
     ($state:expr, $window:ident => $body:expr) => {
         match $state {
             State::SlidingLog($window) => $body,
-            State::SlidingBuckets($window) => $body,
+            State::SlidingWindow($window) => $body,
             State::SlidingCounter($window) => $body,
             State::FixedWindow($window) => $body,
             State::TokenBucket($window) => $body,
@@ -42,7 +42,7 @@ impl State {
     pub fn new(limit: &Limit) -> Self {
         match limit.algorithm() {
             Algorithm::SlidingLog => State::SlidingLog(SlidingLog::default()),
-            Algorithm::SlidingBuckets => State::SlidingBuckets(SlidingBuckets::default()),
+            Algorithm::SlidingWindow => State::SlidingWindow(SlidingWindow::default()),
             Algorithm::SlidingCounter => State::SlidingCounter(SlidingCounter::default()),
             Algorithm::FixedWindow => State::FixedWindow(FixedWindow::default()),
             Algorithm::TokenBucket => State::TokenBucket(TokenBucket::default()),

@@ -1,7 +1,7 @@
 //! What a state holds, in the terms of its algorithm: for people who look at it.
 //!
 //! A decision says what passes and when. Why it does is in the state: two counts
-//! and a weight, some buckets, a number of tokens. A view shows just that, as of a
+//! and a weight, some cells, a number of tokens. A view shows just that, as of a
 //! time, and nothing decides on it. Fractions stay ratios, because the core has no
 //! floats; whoever draws them may divide.
 
@@ -18,12 +18,16 @@ pub enum View {
         /// Units in `(now - W, now]`.
         count: u64,
     },
-    /// What is held against the limit, by sub-window.
-    SlidingBuckets {
-        /// Units of all buckets.
-        count: u64,
-        /// The buckets that count, oldest first.
-        buckets: Vec<Bucket>,
+    /// The cells, and how much of each has expired.
+    SlidingWindow {
+        /// Units that count against the limit.
+        used: u64,
+        /// The length of a cell in microseconds. In the log form a cell is one step of its grid.
+        cell_us: u64,
+        /// The limit whose pace lags are measured against; 0 in the log form.
+        pace: u64,
+        /// The cells that hold units, oldest first.
+        cells: Vec<CellView>,
     },
     /// Two counts, and what they are taken to mean.
     SlidingCounter {
@@ -53,15 +57,19 @@ pub enum View {
     },
 }
 
-/// One sub-window of `sliding-buckets` that counts.
+/// A cell of `sliding-window` that holds units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bucket {
-    /// When its sub-window began.
+pub struct CellView {
+    /// When it began.
     pub start: Timestamp,
-    /// Its last hit: all of it counts until this is a window old.
+    /// Its last hit: when this is a window old, the whole cell has expired.
     pub last_hit: Timestamp,
-    /// Units admitted in it.
-    pub count: u64,
+    /// Units charged in it.
+    pub units: u64,
+    /// The most by which arrivals fell behind the pace.
+    pub lag: u64,
+    /// Units that are certainly a window old.
+    pub expired: u64,
 }
 
 /// A fraction. `whole` is not 0.
@@ -79,9 +87,11 @@ impl View {
         let whole = limit.window_ticks();
         match state {
             State::SlidingLog(log) => View::SlidingLog { count: log.entries().total() },
-            State::SlidingBuckets(held) => View::SlidingBuckets {
-                count: held.entries().total(),
-                buckets: buckets(held.entries().iter().map(|one| (one.at, one.cost)), limit),
+            State::SlidingWindow(window) => View::SlidingWindow {
+                used: window.used(limit, now.at),
+                cell_us: window.form().cell_us(limit.window_us()),
+                pace: window.pace(),
+                cells: window.view(limit, now.at),
             },
             State::SlidingCounter(counter) => {
                 let left = whole - now.elapsed_us / limit.tick_us();
@@ -104,21 +114,4 @@ impl View {
             }
         }
     }
-}
-
-/// Entries by sub-window: the newest one may lie in two places.
-fn buckets(entries: impl Iterator<Item = (Timestamp, u64)>, limit: &Limit) -> Vec<Bucket> {
-    let mut buckets: Vec<Bucket> = Vec::new();
-    let sub_window_us = limit.sub_window_us();
-    for (at, count) in entries {
-        let start = Timestamp::from_micros(at.as_micros() / sub_window_us * sub_window_us);
-        match buckets.last_mut() {
-            Some(last) if last.start == start => {
-                last.last_hit = at;
-                last.count += count;
-            }
-            _ => buckets.push(Bucket { start, last_hit: at, count }),
-        }
-    }
-    buckets
 }

@@ -42,7 +42,7 @@ pub enum Algorithms {
 /// a trace says when requests begin, not when they end.
 pub const RATE_ALGORITHMS: [Algorithm; 5] = [
     Algorithm::SlidingLog,
-    Algorithm::SlidingBuckets,
+    Algorithm::SlidingWindow,
     Algorithm::SlidingCounter,
     Algorithm::FixedWindow,
     Algorithm::TokenBucket,

@@ -19,14 +19,14 @@
 //! | name | in any window admits at most | memory per key | |
 //! | --- | --- | --- | --- |
 //! | `sliding-log` | the limit, exactly | about 3 bytes per request in the window | exact |
-//! | `sliding-buckets` | the limit, always | constant | capacity may return a little late |
+//! | `sliding-window` | the limit, always | 48 bytes | capacity may return a little late |
 //! | `sliding-counter` | close to twice the limit, for someone who aims at it | a slot of 16 bytes | the default |
 //! | `fixed-window` | twice the limit, across a boundary | a slot | |
 //! | `token-bucket` | the burst plus the limit | a slot and 40 bytes | a steady rate |
 //! | `concurrency` | the limit at once | 40 bytes per permit | held, not counted |
 //!
 //! 1. Does each request cost something that must not be exceeded: a password guessed, an
-//!    e-mail sent, money? Take `sliding-log`; if the limit is in the thousands, `sliding-buckets`.
+//!    e-mail sent, money? Take `sliding-log`; if the limit is in the thousands, `sliding-window`.
 //! 2. Is it about fairness among very many keys, and does an estimate do? Take
 //!    `sliding-counter`. On recorded traffic 0.06 to 20 % of its decisions differ from the log's where
 //!    keys are really limited; who aims at it gets close to twice the limit.
@@ -41,7 +41,7 @@
 //!
 //! let limiter = Limiter::new();
 //! let passwords: Limit = "5 per 15m sliding-log".parse()?;
-//! let uploads: Limit = "100000 per 1d sliding-buckets".parse()?;
+//! let uploads: Limit = "100000 per 1d sliding-window".parse()?;
 //! let pages: Limit = "100 per 1m".parse()?; // sliding-counter
 //! let printer: Limit = "30 per 1m token-bucket burst 3".parse()?;
 //! let reports: Limit = "4 concurrent lease 60s".parse()?;

@@ -24,7 +24,7 @@ use crate::{
 ///
 /// let limiter = Limiter::new();
 /// let per_user: Limit = "100 per 1m".parse()?;
-/// let per_org: Limit = "1000 per 1m sliding-buckets".parse()?;
+/// let per_org: Limit = "1000 per 1m sliding-window".parse()?;
 ///
 /// // One key, one limit.
 /// let decision = limiter.check("user:alice", &per_user, 1)?;

@@ -77,7 +77,7 @@ pub fn scenes() -> Vec<Scene> {
         Scene { name: "1000 clients", clients: 1000, ..STORM },
         Scene { name: "a minute's window", window, clients: 20, ..STORM },
         Scene { name: "sliding-counter", algorithm: "sliding-counter", ..STORM },
-        Scene { name: "sliding-buckets", algorithm: "sliding-buckets", ..STORM },
+        Scene { name: "sliding-window", algorithm: "sliding-window", ..STORM },
         Scene { name: "fixed-window", algorithm: "fixed-window", ..STORM },
         Scene { name: "token-bucket", algorithm: "token-bucket", ..STORM },
         Scene { name: "bucket of one", algorithm: "token-bucket burst 1", ..STORM },

@@ -214,8 +214,8 @@ mod tests {
         ("1000 clients", 0.95, 2.1),
         ("a minute's window", 0.9, 1.1),
         ("sliding-counter", 0.95, 1.2),
-        // Capacity returns up to a tenth of the window late.
-        ("sliding-buckets", 0.87, 1.3),
+        // Capacity returns up to a fifteenth of the window late.
+        ("sliding-window", 0.87, 1.3),
         ("fixed-window", 0.95, 1.7),
         ("token-bucket", 0.98, 1.2),
         // Nothing is ever left, so nobody knows how much is idle.

@@ -45,8 +45,8 @@ pub enum Kind {
     TidegateTwoLimits,
     #[value(name = "tidegate-log100")]
     TidegateLog100,
-    #[value(name = "tidegate-buckets10")]
-    TidegateBuckets10,
+    #[value(name = "tidegate-window")]
+    TidegateWindow,
     #[value(name = "governor")]
     Governor,
     #[value(name = "governor-foldhash")]
@@ -68,7 +68,7 @@ impl Kind {
             Kind::Tidegate => Box::new(ours::counter(keys)),
             Kind::TidegateTwoLimits => Box::new(ours::two_limits(keys)),
             Kind::TidegateLog100 => Box::new(ours::log(keys)),
-            Kind::TidegateBuckets10 => Box::new(ours::buckets(keys)),
+            Kind::TidegateWindow => Box::new(ours::window(keys)),
             Kind::Governor => Box::new(governor::as_users_get_it()),
             Kind::GovernorFoldhash => Box::new(governor::with_foldhash()),
             Kind::Throttlecrab => Box::new(throttlecrab::Throttlecrab::new()),
@@ -81,8 +81,7 @@ impl Kind {
     /// Whether it takes part: only ours has a batch call for one limit a key,
     /// and limitador would need some 11 GB for ten million keys.
     pub fn takes_part(self, workload: Workload, mode: Mode) -> bool {
-        let batches =
-            matches!(self, Kind::Tidegate | Kind::TidegateLog100 | Kind::TidegateBuckets10);
+        let batches = matches!(self, Kind::Tidegate | Kind::TidegateLog100 | Kind::TidegateWindow);
         (mode == Mode::Single || batches) && self.fits(workload.keys())
     }
 
@@ -113,7 +112,7 @@ impl Kind {
             Kind::TidegateLog100 => {
                 format!("check(): {}; denies a key's 101st ask, see admitted", ours::LOG)
             }
-            Kind::TidegateBuckets10 => format!("check(): {}", ours::BUCKETS),
+            Kind::TidegateWindow => format!("check(): {}", ours::WINDOW),
             Kind::Governor => {
                 peer("governor", "RateLimiter::keyed: DashMap, SipHash, quanta clock")
             }

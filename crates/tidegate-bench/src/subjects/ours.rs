@@ -14,7 +14,7 @@ pub const COUNTER: &str = "1000000 per 1h sliding-counter";
 pub const SECOND: &str = "1000000 per 1d sliding-counter";
 pub const LOG: &str = "100 per 1h sliding-log";
 pub const LOG_LIMIT: u8 = 100;
-pub const BUCKETS: &str = "1000000 per 1h sliding-buckets buckets 10";
+pub const WINDOW: &str = "1000000 per 1h sliding-window";
 
 /// The log of the memory bar: 100 entries, 600 ms apart, fill its window exactly.
 const FULL_LOG: &str = "100 per 60s sliding-log";
@@ -62,8 +62,8 @@ pub fn log(keys: u32) -> OneLimit {
     OneLimit { limiter: limiter(keys), limit: parse(LOG) }
 }
 
-pub fn buckets(keys: u32) -> OneLimit {
-    OneLimit { limiter: limiter(keys), limit: parse(BUCKETS) }
+pub fn window(keys: u32) -> OneLimit {
+    OneLimit { limiter: limiter(keys), limit: parse(WINDOW) }
 }
 
 impl OneLimit {

@@ -7,9 +7,9 @@
 
 pub(crate) mod concurrency;
 pub(crate) mod fixed_window;
-pub(crate) mod sliding_buckets;
 pub(crate) mod sliding_counter;
 pub(crate) mod sliding_log;
+pub(crate) mod sliding_window;
 pub(crate) mod token_bucket;
 
 use crate::limit::Moment;
@@ -60,6 +60,13 @@ pub(crate) trait Window {
         self.charge(limit, units, ask);
     }
 
+    /// What is left after an admission, where `expected` is what was available before it less
+    /// the units charged.
+    #[inline]
+    fn left(&self, _limit: &Limit, _now: &Moment, expected: u64) -> u64 {
+        expected
+    }
+
     /// Takes `units` off again, newest first, never below zero.
     fn refund(&mut self, limit: &Limit, units: u64);
 
@@ -88,7 +95,7 @@ pub(crate) trait Window {
                 let allowed = units <= available;
                 if allowed && admitted {
                     self.admit(limit, units, ask);
-                    Outcome { allowed, remaining: available - units }
+                    Outcome { allowed, remaining: self.left(limit, now, available - units) }
                 } else {
                     Outcome { allowed, remaining: available }
                 }

@@ -25,7 +25,7 @@
 //! **Bound: `max(L, 2L - floor(2L/W))`** in ticks, close to `2L`: `L` at the very
 //! end of one window, then, as the estimate melts away, nearly `L` more before
 //! the first are `W` old. It takes aim to do that; ordinary traffic overshoots a
-//! little. Where the limit must hold, take `sliding-buckets` or `sliding-log`.
+//! little. Where the limit must hold, use `sliding-window` or `sliding-log`.
 //!
 //! **Cost**: a window index and two counts; 16 bytes with key and expiry in the
 //! memory store while counts stay below 2^20.

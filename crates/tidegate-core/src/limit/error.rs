@@ -25,10 +25,8 @@ pub enum LimitErrorKind {
     WindowOutOfRange,
     /// A word that is no algorithm and no option.
     UnknownWord,
-    /// `buckets` without a number from 1 to 64.
-    BucketsOutOfRange,
-    /// `buckets` on an algorithm that has none.
-    BucketsWithoutBuckets,
+    /// `sliding-buckets` or its `buckets`, which `sliding-window` replaced.
+    BucketsReplaced,
     /// `burst` without a number from 1 up.
     BurstOutOfRange,
     /// `burst` on an algorithm that has none.
@@ -62,12 +60,11 @@ impl LimitErrorKind {
             Self::WindowOutOfRange => ("the window is out of range", "use 1ms to 366d"),
             Self::UnknownWord => (
                 "unknown word",
-                "use sliding-log, sliding-buckets, sliding-counter, fixed-window or token-bucket, then `buckets N` or `burst N`",
+                "use sliding-log, sliding-window, sliding-counter, fixed-window or token-bucket, then `burst N`",
             ),
-            Self::BucketsOutOfRange => ("the number of buckets is out of range", "use 1 to 64"),
-            Self::BucketsWithoutBuckets => (
-                "this algorithm has no buckets",
-                "write `sliding-buckets buckets N`, or leave `buckets` out",
+            Self::BucketsReplaced => (
+                "`sliding-buckets` was replaced by `sliding-window`",
+                "write `sliding-window`, which has no number of buckets",
             ),
             Self::BurstOutOfRange => ("the burst is out of range", "use 1 to 1000000000000"),
             Self::BurstWithoutTokens => (
@@ -158,7 +155,6 @@ impl core::error::Error for LimitError {}
 // The texts above name the bounds; this keeps them true.
 const _: () = assert!(
     bounds::MAX_COUNT == 1_000_000_000_000
-        && bounds::MAX_BUCKETS == 64
         && bounds::MIN_WINDOW_US == 1_000
         && bounds::MAX_WINDOW_US == 366 * 86_400_000_000
 );

@@ -24,10 +24,6 @@ pub mod bounds {
     pub const MIN_WINDOW_US: u64 = 1_000;
     /// Longest window: 366 days, so that "per year" fits in any year.
     pub const MAX_WINDOW_US: u64 = 366 * 24 * 3600 * 1_000_000;
-    /// Most sub-windows of `sliding-buckets`: beyond 64 the exact log is as cheap.
-    pub const MAX_BUCKETS: u32 = 64;
-    /// Sub-windows when none are named: capacity returns at most a tenth of the window late.
-    pub const DEFAULT_BUCKETS: u32 = 10;
     /// How long a permit lives when nobody says: long enough for a slow request,
     /// short enough that a crashed holder is forgotten.
     pub const DEFAULT_LEASE_US: u64 = 60 * 1_000_000;
@@ -50,7 +46,7 @@ pub enum Algorithm {
     /// Exact: one entry per admitted request.
     SlidingLog,
     /// Never more than the limit, in constant memory; capacity may return a little late.
-    SlidingBuckets,
+    SlidingWindow,
     /// Two counts and a weighted estimate: the default.
     SlidingCounter,
     /// One count per aligned window; up to twice the limit across a boundary.
@@ -65,7 +61,7 @@ impl Algorithm {
     /// Every algorithm, in the order of the documentation's table.
     pub const ALL: [Algorithm; 6] = [
         Algorithm::SlidingLog,
-        Algorithm::SlidingBuckets,
+        Algorithm::SlidingWindow,
         Algorithm::SlidingCounter,
         Algorithm::FixedWindow,
         Algorithm::TokenBucket,
@@ -76,7 +72,7 @@ impl Algorithm {
     pub const fn name(self) -> &'static str {
         match self {
             Algorithm::SlidingLog => "sliding-log",
-            Algorithm::SlidingBuckets => "sliding-buckets",
+            Algorithm::SlidingWindow => "sliding-window",
             Algorithm::SlidingCounter => "sliding-counter",
             Algorithm::FixedWindow => "fixed-window",
             Algorithm::TokenBucket => "token-bucket",
@@ -125,7 +121,6 @@ pub struct Limit {
     /// See [`Limit::compact_end`].
     compact_end: u64,
     id: u64,
-    buckets: u32,
     algorithm: Algorithm,
 }
 
@@ -176,30 +171,20 @@ impl Limit {
             reciprocal: u64::MAX / window_us,
             compact_end: 0,
             id: 0,
-            buckets: match algorithm {
-                Algorithm::SlidingBuckets => bounds::DEFAULT_BUCKETS,
-                _ => 0,
-            },
             algorithm,
         };
         limit.derive();
         Ok(limit)
     }
 
-    /// The same limit with this many sub-windows (`sliding-buckets` only).
+    /// Fails: `sliding-buckets` was replaced by [`Algorithm::SlidingWindow`].
     ///
     /// # Errors
-    /// When there are none or more than [`bounds::MAX_BUCKETS`], or the algorithm has no buckets.
-    pub fn with_buckets(mut self, buckets: u32) -> Result<Self, LimitError> {
-        if self.algorithm != Algorithm::SlidingBuckets {
-            return Err(LimitErrorKind::BucketsWithoutBuckets.into());
-        }
-        if !(1..=bounds::MAX_BUCKETS).contains(&buckets) {
-            return Err(LimitErrorKind::BucketsOutOfRange.into());
-        }
-        self.buckets = buckets;
-        self.derive();
-        Ok(self)
+    /// Always.
+    #[doc(hidden)]
+    #[deprecated(note = "use `Algorithm::SlidingWindow`, which has no number of buckets")]
+    pub fn with_buckets(self, _buckets: u32) -> Result<Self, LimitError> {
+        Err(LimitErrorKind::BucketsReplaced.into())
     }
 
     /// The same limit with this burst (`token-bucket` only).
@@ -225,7 +210,6 @@ impl Limit {
     /// When the count is out of [`bounds`].
     pub fn with_count(self, count: u64) -> Result<Self, LimitError> {
         let mut limit = Self::from_parts(count, self.window_us, self.algorithm)?;
-        limit.buckets = self.buckets;
         if self.burst != self.count {
             limit.burst = self.burst;
         }
@@ -233,16 +217,10 @@ impl Limit {
         Ok(limit)
     }
 
-    /// Cuts the window into the finest ticks for which every product stays exact
-    /// in a double, and names the state this limit uses.
+    /// Works out the ticks in which every product stays exact in a double, and names the state this limit uses.
     fn derive(&mut self) {
-        let most = self.count.max(self.burst) + 1;
-        self.tick_us = 1;
-        self.window_ticks = self.window_us;
-        while u128::from(most) * u128::from(self.window_ticks) > u128::from(bounds::MAX_PRODUCT) {
-            self.tick_us *= 10;
-            self.window_ticks = self.window_us.div_ceil(self.tick_us);
-        }
+        let exact = Pace::new(self.count.max(self.burst), self.window_us);
+        (self.tick_us, self.window_ticks) = (exact.tick_us, exact.window_ticks);
         self.count_cap = bounds::MAX_PRODUCT / self.window_ticks;
         let is_compact = self.algorithm == Algorithm::SlidingCounter
             && self.tick_us == 1
@@ -258,8 +236,7 @@ impl Limit {
             Algorithm::Concurrency => 0,
             _ => self.window_us,
         };
-        let tag = (self.algorithm as u64) << 56 | u64::from(self.buckets) << 48;
-        self.id = scramble(tag ^ shape);
+        self.id = scramble((self.algorithm as u64) << 56 ^ shape);
     }
 
     /// Units per window, or permits at once.
@@ -283,12 +260,6 @@ impl Limit {
     #[inline]
     pub const fn algorithm(&self) -> Algorithm {
         self.algorithm
-    }
-
-    /// Sub-windows of `sliding-buckets`, 0 for the others.
-    #[inline]
-    pub const fn buckets(&self) -> u32 {
-        self.buckets
     }
 
     /// The burst of a `token-bucket`; the count for the others.
@@ -333,7 +304,7 @@ impl Limit {
         self.compact_end
     }
 
-    /// Names the state this limit counts in: algorithm, window and buckets.
+    /// Names the state this limit counts in: algorithm and window.
     ///
     /// The count and burst are not part of it, so that a limit whose number
     /// changes keeps what was counted.
@@ -381,14 +352,49 @@ impl Limit {
         (wide / u128::from(self.window_us)) as u64 + 1
     }
 
-    /// The length of a sub-window of `sliding-buckets`, rounded up; the window of
-    /// the others.
+    /// The pace of another count over this limit's window.
     #[inline]
-    pub const fn sub_window_us(&self) -> u64 {
-        match self.buckets {
-            0 => self.window_us,
-            buckets => self.window_us.div_ceil(buckets as u64),
+    pub(crate) fn pace(&self, count: u64) -> Pace {
+        if count == self.count && self.burst == self.count {
+            return Pace { count, tick_us: self.tick_us, window_ticks: self.window_ticks };
         }
+        Pace::new(count, self.window_us)
+    }
+}
+
+/// `count` units arriving evenly over a window, in integers that a double holds exactly.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    count: u64,
+    tick_us: u64,
+    /// The window in ticks, rounded up.
+    window_ticks: u64,
+}
+
+impl Pace {
+    /// Cuts the window into the finest ticks of 1, 10, 100, ... microseconds for which a product
+    /// of the window and `count + 1` is exact in a double.
+    fn new(count: u64, window_us: u64) -> Self {
+        let mut pace = Pace { count, tick_us: 1, window_ticks: window_us };
+        let product = |ticks: u64| u128::from(count + 1) * u128::from(ticks);
+        while product(pace.window_ticks) > u128::from(bounds::MAX_PRODUCT) {
+            pace.tick_us *= 10;
+            pace.window_ticks = window_us.div_ceil(pace.tick_us);
+        }
+        pace
+    }
+
+    /// The units that arrive in `us` microseconds, which are at most a window.
+    #[inline]
+    pub(crate) fn units_in(&self, us: u64) -> u64 {
+        self.count * (us / self.tick_us) / self.window_ticks
+    }
+
+    /// The microseconds in which `units` arrive. They are at least 1, and at most what a window
+    /// brings.
+    #[inline]
+    pub(crate) fn us_for(&self, units: u64) -> u64 {
+        self.tick_us * (units * self.window_ticks).div_ceil(self.count)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Limits as text:
 //!
 //! ```text
-//! N per <integer>(ms|s|m|h|d|w) [algorithm] [buckets N] [burst B]
+//! N per <integer>(ms|s|m|h|d|w) [algorithm] [burst B]
 //! N concurrent [lease <integer>(ms|s|m|h|d|w)]
 //! ```
 //!
@@ -46,16 +46,12 @@ fn rate(words: &mut Words<'_>, count: u64) -> Result<Limit, LimitError> {
     let text = words.text;
     let (window_span, window_us) = words.duration(Kind::WindowOutOfRange)?;
     let mut algorithm = None;
-    let mut buckets = None;
     let mut burst = None;
     while let Some((span, word)) = words.next() {
         let twice = || LimitError::at(Kind::SaidTwice, text, span.clone());
         match word {
-            "buckets" => {
-                let (at, number) = words.number(Kind::BucketsOutOfRange)?;
-                if buckets.replace((span.start..at.end, number)).is_some() {
-                    return Err(twice());
-                }
+            "buckets" | "sliding-buckets" => {
+                return Err(LimitError::at(Kind::BucketsReplaced, text, span));
             }
             "burst" => {
                 let (at, number) = words.number(Kind::BurstOutOfRange)?;
@@ -80,10 +76,6 @@ fn rate(words: &mut Words<'_>, count: u64) -> Result<Limit, LimitError> {
         |span: Range<usize>| move |error: LimitError| LimitError::at(error.kind(), text, span);
     let algorithm = algorithm.unwrap_or(Algorithm::SlidingCounter);
     let mut limit = Limit::from_parts(count, window_us, algorithm).map_err(placed(window_span))?;
-    if let Some((span, number)) = buckets {
-        let number = u32::try_from(number).unwrap_or(u32::MAX);
-        limit = limit.with_buckets(number).map_err(placed(span))?;
-    }
     if let Some((span, number)) = burst {
         limit = limit.with_burst(number).map_err(placed(span))?;
     }
@@ -168,7 +160,6 @@ pub(super) fn write(limit: &Limit, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     write_duration(limit.window_us, f)?;
     write!(f, " {}", limit.algorithm)?;
     match limit.algorithm {
-        Algorithm::SlidingBuckets => write!(f, " buckets {}", limit.buckets),
         Algorithm::TokenBucket if limit.burst != limit.count => write!(f, " burst {}", limit.burst),
         _ => Ok(()),
     }

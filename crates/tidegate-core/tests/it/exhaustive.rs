@@ -21,7 +21,7 @@ const ALL: u64 = u64::MAX;
 fn bound(limit: &Limit) -> u64 {
     let count = limit.count();
     match limit.algorithm() {
-        Algorithm::SlidingLog | Algorithm::SlidingBuckets | Algorithm::Concurrency => count,
+        Algorithm::SlidingLog | Algorithm::SlidingWindow | Algorithm::Concurrency => count,
         Algorithm::FixedWindow => 2 * count,
         Algorithm::TokenBucket => limit.capacity() + count,
         Algorithm::SlidingCounter => count.max(2 * count - 2 * count / limit.window_ticks()),
@@ -101,7 +101,11 @@ impl Search<'_> {
 }
 
 fn every_history(text: &str, costs: &[u64], depth: u32) -> u64 {
-    let mut search = Search { times: &LATTICE, costs, nodes: 0, fullest: 0 };
+    every_history_at(&LATTICE, text, costs, depth)
+}
+
+fn every_history_at(times: &[u64], text: &str, costs: &[u64], depth: u32) -> u64 {
+    let mut search = Search { times, costs, nodes: 0, fullest: 0 };
     search.explore(&Pair::new(limit(text)), &mut Vec::new(), 0, depth);
     println!("{text}: {} histories, fullest window {}", search.nodes, search.fullest);
     search.fullest
@@ -114,12 +118,36 @@ fn sliding_log_holds_its_limit_exactly() {
 }
 
 #[test]
-fn sliding_buckets_hold_their_limit_always() {
-    for buckets in [1, 2, 3, 7, 64] {
-        let text = format!("3 per 1ms sliding-buckets buckets {buckets}");
-        assert_eq!(every_history(&text, &[1, 2, 3], 4), 3);
+fn sliding_window_never_exceeds_its_limit() {
+    // Up to 20 it is a log, and a millisecond is within its grid.
+    assert_eq!(every_history("3 per 1ms sliding-window", &[1, 2], 5), 3);
+    // The borders of the forms, with times around the edges of their cells: 67, 143 and 334 us.
+    let rows = [
+        (20, 67, 3),
+        (21, 67, 4),
+        (2_000, 67, 3),
+        (2_001, 143, 3),
+        (2_000_000, 143, 3),
+        (2_000_001, 334, 4),
+        (1_000_000_000_000, 334, 3),
+    ];
+    for (count, cell, depth) in rows {
+        let times = [
+            0,
+            cell - 1,
+            cell,
+            2 * cell - 1,
+            W - 1,
+            W,
+            W + cell / 2,
+            W + cell,
+            W + cell + 1,
+            2 * W - 1,
+            2 * W + cell,
+        ];
+        let text = format!("{count} per 1ms sliding-window");
+        assert_eq!(every_history_at(&times, &text, &[1, count / 3, ALL], depth), count);
     }
-    assert_eq!(every_history("4 per 1ms sliding-buckets buckets 4", &[1, 3], 5), 4);
 }
 
 #[test]
@@ -180,8 +208,10 @@ fn any_operation_at_any_time_agrees_with_the_oracle() {
     let times = [0, 300, W - 1, W, W + 600, 2 * W - 1, 3 * W + 1];
     let texts = [
         "3 per 1ms sliding-log",
-        "3 per 1ms sliding-buckets buckets 1",
-        "3 per 1ms sliding-buckets buckets 3",
+        "3 per 1ms sliding-window",
+        "21 per 1ms sliding-window",
+        "2001 per 1ms sliding-window",
+        "2000001 per 1ms sliding-window",
         "3 per 1ms sliding-counter",
         "2500 per 1ms sliding-counter",
         "3 per 1ms fixed-window",
@@ -237,7 +267,9 @@ fn permits_agree_with_the_oracle() {
 fn greed_reaches_the_bounds() {
     let rows = [
         ("9 per 1ms sliding-log", 9),
-        ("9 per 1ms sliding-buckets", 9),
+        ("9 per 1ms sliding-window", 9),
+        ("30 per 1ms sliding-window", 30),
+        ("3000 per 1ms sliding-window", 3_000),
         ("9 per 1ms sliding-counter", 9),
         ("9 per 1ms fixed-window", 9),
         ("9 per 1ms token-bucket", 17),

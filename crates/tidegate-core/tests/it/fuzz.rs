@@ -92,7 +92,7 @@ const WORDS: [&str; 24] = [
     "53w",
     "1y",
     "sliding-log",
-    "sliding-buckets",
+    "sliding-window",
     "sliding-counter",
     "fixed-window",
     "token-bucket",
@@ -102,7 +102,7 @@ const WORDS: [&str; 24] = [
 const SEEDS: [&str; 6] = [
     "10 per 1s",
     "5 per 90m sliding-log",
-    "7 per 1d sliding-buckets buckets 12",
+    "7 per 1d sliding-window",
     "600 per 1m token-bucket burst 50",
     "9 per 2w fixed-window",
     "3 concurrent lease 30s",
@@ -187,10 +187,6 @@ fn limit(bytes: &mut Bytes) -> Limit {
     let window = Duration::from_micros(window_us);
     let limit = Limit::new(count, window, algorithm).expect("within bounds");
     match algorithm {
-        Algorithm::SlidingBuckets => {
-            let buckets = 1 + u32::from(bytes.short(64));
-            limit.with_buckets(buckets).expect("1 to 64")
-        }
         Algorithm::TokenBucket if bytes.below(2) == 0 => {
             limit.with_burst(1 + bytes.number() % bounds::MAX_COUNT).expect("within bounds")
         }

@@ -4,6 +4,7 @@
 
 mod oracle;
 mod pair;
+mod window_oracle;
 mod worlds;
 
 mod counter_states;
@@ -14,3 +15,4 @@ mod properties;
 mod text;
 mod vectors;
 mod views;
+mod window;

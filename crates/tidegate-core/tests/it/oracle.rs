@@ -4,6 +4,8 @@
 
 use tidegate_core::{Algorithm, Cost, Limit, PermitId};
 
+use crate::window_oracle::WindowOracle;
+
 const LARGEST_EXACT: u128 = 1 << 53;
 
 #[derive(Clone, Debug)]
@@ -20,14 +22,14 @@ pub struct Oracle {
     count: u128,
     capacity: u128,
     window_us: u64,
-    /// Sub-window of `sliding-buckets`.
-    bucket_us: u64,
     tick_us: u64,
     window_ticks: u128,
     /// In order of time, which re-entering at now preserves.
     hits: Vec<Hit>,
     /// `token-bucket` only: when it was looked at or charged, and the debt added or taken.
     steps: Vec<(u64, i128)>,
+    /// `sliding-window` only.
+    window: WindowOracle,
 }
 
 impl Oracle {
@@ -43,11 +45,11 @@ impl Oracle {
             count: limit.count().into(),
             capacity: if limit.count() == 0 { 0 } else { limit.burst().into() },
             window_us: limit.window_us(),
-            bucket_us: limit.window_us().div_ceil(u64::from(limit.buckets()).max(1)),
             tick_us,
             window_ticks: ticks(tick_us),
             hits: Vec::new(),
             steps: Vec::new(),
+            window: WindowOracle::new(limit.window_us()),
         }
     }
 
@@ -68,8 +70,6 @@ impl Oracle {
             }
             Cost::Refund(units) => {
                 self.refund(units, now);
-                // The hit it brought back to a bucket may have aged out meanwhile.
-                self.arrive(now);
                 true
             }
         }
@@ -98,6 +98,7 @@ impl Oracle {
             return false;
         }
         match self.algorithm {
+            Algorithm::SlidingWindow => self.window.used(now) + cost <= self.count,
             Algorithm::SlidingCounter => self.counter_admits(cost, now),
             Algorithm::TokenBucket => {
                 self.debt(now) + cost * self.window_ticks <= self.capacity * self.window_ticks
@@ -132,6 +133,19 @@ impl Oracle {
         (then == u64::MAX || self.admits(cost, then)) && (wait == 0 || !self.admits(cost, then - 1))
     }
 
+    /// Whether `reset` is when everything is available again. Of a `sliding-window` it is when the
+    /// last hit, which is rounded up, is a window old.
+    pub fn resets_after(&self, reset: u64, now: u64) -> bool {
+        let capacity = u64::try_from(self.capacity).expect("fits");
+        if self.algorithm != Algorithm::SlidingWindow {
+            return self.passes_first_after(reset, capacity, now);
+        }
+        let then = now.saturating_add(reset);
+        let released = self.window.released().unwrap_or(now.into());
+        i128::from(then) == released.min(u64::MAX.into())
+            && (then == u64::MAX || self.admits(capacity, then))
+    }
+
     /// The limit's numbers change; what was counted stays.
     pub fn change(&mut self, limit: &Limit) {
         let last_seen = self.steps.last().map_or(0, |step| step.0);
@@ -140,12 +154,16 @@ impl Oracle {
         let hits = std::mem::take(&mut self.hits);
         let debt = (debt * changed.window_ticks).div_ceil(old_ticks).min(LARGEST_EXACT);
         let steps = vec![(last_seen, i128::try_from(debt).expect("fits"))];
-        *self = Oracle { hits, steps, ..changed };
+        let window = self.window.clone();
+        *self = Oracle { hits, steps, window, ..changed };
     }
 
     /// Time goes on, or back: what lies ahead of now is re-entered at now, and
     /// what has aged out is gone for good.
     fn arrive(&mut self, now: u64) {
+        if self.algorithm == Algorithm::SlidingWindow {
+            return self.window.arrive(now);
+        }
         for hit in &mut self.hits {
             hit.at = hit.at.min(now);
         }
@@ -171,12 +189,7 @@ impl Oracle {
             Algorithm::SlidingLog | Algorithm::Concurrency => within_window(hit.at),
             Algorithm::FixedWindow => self.index(hit.at) == self.index(now),
             Algorithm::SlidingCounter => self.index(hit.at) + 1 >= self.index(now),
-            Algorithm::SlidingBuckets => {
-                let bucket = |hit: &Hit| hit.at / self.bucket_us;
-                let same = self.hits.iter().filter(|other| bucket(other) == bucket(hit));
-                same.map(|hit| hit.at).max().is_some_and(within_window)
-            }
-            Algorithm::TokenBucket => true,
+            Algorithm::TokenBucket | Algorithm::SlidingWindow => true,
         }
     }
 
@@ -234,6 +247,9 @@ impl Oracle {
     }
 
     fn charge(&mut self, units: u64, permit: PermitId, now: u64) {
+        if self.algorithm == Algorithm::SlidingWindow {
+            return self.window.charge(self.count, units, now);
+        }
         let units = u128::from(units);
         if self.algorithm == Algorithm::TokenBucket {
             let room = LARGEST_EXACT - self.debt(now);
@@ -249,22 +265,13 @@ impl Oracle {
         if units == 0 {
             return;
         }
-        if self.algorithm == Algorithm::SlidingBuckets {
-            self.forget_all_but_last_hit(now);
-        }
         self.hits.push(Hit { at: now, units, permit });
     }
 
-    /// A bucket knows its last hit only; the one before it is what a refund restores.
-    fn forget_all_but_last_hit(&mut self, now: u64) {
-        let Some(newest) = self.hits.last().map(|hit| hit.at) else { return };
-        let bucket_us = self.bucket_us;
-        for hit in self.hits.iter_mut().filter(|hit| hit.at / bucket_us == newest / bucket_us) {
-            hit.at = if newest < now { newest } else { hit.at };
-        }
-    }
-
     fn refund(&mut self, units: u64, now: u64) {
+        if self.algorithm == Algorithm::SlidingWindow {
+            return self.window.refund(units);
+        }
         let mut units = u128::from(units);
         if self.algorithm == Algorithm::TokenBucket {
             let taken = units.min(self.cap()) * self.window_ticks;

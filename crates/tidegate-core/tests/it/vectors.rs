@@ -97,35 +97,6 @@ fn fixed_window_admits_twice_where_the_log_does_not() {
     }
 }
 
-/// The last hit of a bucket keeps all of it, also after the next bucket has begun.
-#[test]
-fn a_bucket_counts_whole_after_the_next_began() {
-    run(
-        "3 per 1ms sliding-buckets buckets 1",
-        &[
-            (0, Cost::Ask(1), true, 2, 0),
-            (900, Cost::Ask(1), true, 1, 0),
-            (1_000, Cost::Ask(1), true, 0, 0),
-            (1_000, Cost::Ask(1), false, 0, 900),
-        ],
-    );
-}
-
-/// A refund brings back the hit before, which may have aged out meanwhile.
-#[test]
-fn a_refund_restores_nothing_that_has_aged_out() {
-    for at in [1_000, 1_200] {
-        run(
-            "3 per 1ms sliding-buckets buckets 1",
-            &[
-                (0, Cost::Ask(1), true, 2, 0),
-                (300, Cost::Ask(1), true, 1, 0),
-                (at, Cost::Refund(1), true, 3, 0),
-            ],
-        );
-    }
-}
-
 /// Of permits of one instant the one just charged goes first, however short its lease.
 #[test]
 fn a_refund_takes_the_permit_just_charged() {
@@ -206,7 +177,7 @@ fn another_count_keeps_the_rest() {
     let rows = [
         ("10 per 1s token-bucket burst 3", "20 per 1s token-bucket burst 3"),
         ("10 per 1s token-bucket", "20 per 1s token-bucket"),
-        ("10 per 1s sliding-buckets buckets 7", "20 per 1s sliding-buckets buckets 7"),
+        ("10 per 1s sliding-window", "20 per 1s sliding-window"),
         ("10 concurrent lease 9s", "20 concurrent lease 9s"),
     ];
     for (before, after) in rows {

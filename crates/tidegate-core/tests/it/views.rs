@@ -1,7 +1,7 @@
 //! A view shows what decisions are made from, and looking changes nothing.
 
 use proptest::prelude::*;
-use tidegate_core::{Ask, Bucket, Cost, Limit, PermitId, Ratio, State, Timestamp, View};
+use tidegate_core::{Ask, CellView, Cost, Limit, PermitId, Ratio, State, Timestamp, View};
 
 use crate::pair::{ask, limit};
 use crate::worlds::{any_limit, anything, cost, start};
@@ -19,9 +19,10 @@ fn after(limit: &Limit, requests: &[(u64, usize)]) -> State {
     state
 }
 
-fn bucket(start: u64, last_hit: u64, count: u64) -> Bucket {
+/// A cell between two times in seconds.
+fn cell(start: u64, last_hit: u64, units: u64, lag: u64, expired: u64) -> CellView {
     let at = |second| Timestamp::from_micros(second * SECOND);
-    Bucket { start: at(start), last_hit: at(last_hit), count }
+    CellView { start: at(start), last_hit: at(last_hit), units, lag, expired }
 }
 
 #[test]
@@ -33,7 +34,9 @@ fn states_show_themselves_in_their_own_terms() {
         weight: of(left),
         estimate: of(previous * left + current * 15),
     };
-    let held = |count, buckets| View::SlidingBuckets { count, buckets };
+    // 15 cells of 15 s, which the pace fills with 10 units each; last hits count whole seconds.
+    let window = |used, cells| View::SlidingWindow { used, cell_us: 15 * SECOND, pace: 150, cells };
+    let log = |used, cells| View::SlidingWindow { used, cell_us: 5_000, pace: 0, cells };
     #[rustfmt::skip]
     let rows: Vec<(&str, &[(u64, usize)], u64, View)> = vec![
         // A burst of 8 against 5, then the next window, then the one after that.
@@ -47,12 +50,16 @@ fn states_show_themselves_in_their_own_terms() {
         ("5 per 15s fixed-window", &[(3, 8)], 15, View::FixedWindow { count: 0 }),
         ("5 per 15s token-bucket", &[(3, 8)], 7, View::TokenBucket { tokens: of(20) }),
         ("5 per 15s token-bucket burst 2", &[(3, 8)], 3, View::TokenBucket { tokens: of(0) }),
-        // Hits of one sub-window are one bucket, also while they lie in two places.
-        ("9 per 15s sliding-buckets buckets 3", &[(3, 2), (4, 1), (11, 3)], 12,
-            held(6, vec![bucket(0, 4, 3), bucket(10, 11, 3)])),
-        ("9 per 15s sliding-buckets buckets 3", &[(3, 2), (4, 1), (11, 3)], 19,
-            held(3, vec![bucket(10, 11, 3)])),
-        ("9 per 15s sliding-buckets buckets 3", &[], 19, held(0, vec![])),
+        // Ten units at 3 s are a lag of 2; five more at 12 s raise nothing.
+        ("150 per 225s sliding-window", &[(3, 10), (12, 5), (20, 3)], 21,
+            window(18, vec![cell(0, 12, 15, 2, 0), cell(15, 20, 3, 3, 0)])),
+        // 6 s beyond a window after the first cell began the pace has brought 4 units.
+        ("150 per 225s sliding-window", &[(3, 10), (12, 5), (20, 3)], 231,
+            window(16, vec![cell(0, 12, 15, 2, 2), cell(15, 20, 3, 3, 0)])),
+        ("150 per 225s sliding-window", &[(3, 10), (12, 5), (20, 3)], 237,
+            window(3, vec![cell(15, 20, 3, 3, 0)])),
+        ("9 per 225s sliding-window", &[(3, 2), (4, 1)], 12,
+            log(3, vec![cell(3, 3, 2, 0, 0), cell(4, 4, 1, 0, 0)])),
         ("3 concurrent lease 15s", &[(3, 1)], 4, View::Concurrency { held: 1 }),
         ("3 concurrent lease 15s", &[(3, 1)], 18, View::Concurrency { held: 0 }),
     ];
@@ -68,10 +75,10 @@ fn remaining(limit: &Limit, view: &View) -> u64 {
     let left = |used: u64| limit.count().saturating_sub(used);
     match view {
         View::SlidingLog { count } | View::FixedWindow { count } => left(*count),
-        View::SlidingBuckets { count, buckets } => {
-            assert_eq!(*count, buckets.iter().map(|bucket| bucket.count).sum::<u64>());
-            assert!(buckets.windows(2).all(|pair| pair[0].last_hit < pair[1].start));
-            left(*count)
+        View::SlidingWindow { used, cells, .. } => {
+            assert_eq!(*used, cells.iter().map(|cell| cell.units - cell.expired).sum::<u64>());
+            assert!(cells.windows(2).all(|pair| pair[0].last_hit <= pair[1].last_hit));
+            left(*used)
         }
         View::SlidingCounter { previous, current, weight, estimate } => {
             assert_eq!(previous * weight.part + current * weight.whole, estimate.part);

@@ -96,16 +96,13 @@ fn algorithm() -> impl Strategy<Value = Algorithm> {
 
 pub fn any_limit() -> impl Strategy<Value = Limit> {
     let burst = prop::option::of(magnitude(1, bounds::MAX_COUNT));
-    (algorithm(), count(), window_us(), burst, 1..=bounds::MAX_BUCKETS).prop_map(
-        |(algorithm, count, window_us, burst, buckets)| {
-            let limit = limit_of(algorithm, count, window_us);
-            match (algorithm, burst) {
-                (Algorithm::SlidingBuckets, _) => limit.with_buckets(buckets).expect("1 to 64"),
-                (Algorithm::TokenBucket, Some(burst)) => limit.with_burst(burst).expect("above 0"),
-                _ => limit,
-            }
-        },
-    )
+    (algorithm(), count(), window_us(), burst).prop_map(|(algorithm, count, window_us, burst)| {
+        let limit = limit_of(algorithm, count, window_us);
+        match (algorithm, burst) {
+            (Algorithm::TokenBucket, Some(burst)) => limit.with_burst(burst).expect("above 0"),
+            _ => limit,
+        }
+    })
 }
 
 /// Near the epoch, near now, and far beyond any real time.

@@ -3,8 +3,8 @@
 //! Here ratios become fractions: for eyes alone, after everything is decided.
 
 use serde::Serialize;
-use tidegate::{Algorithm, Decision, Limit};
-use tidegate_core::{Bucket, Ratio, View};
+use tidegate::{Decision, Limit};
+use tidegate_core::{CellView, Ratio, View};
 
 use super::play::{Played, Sample, play};
 use super::question::Question;
@@ -21,9 +21,6 @@ struct LimitView {
     algorithm: &'static str,
     count: u64,
     window_us: u64,
-    /// Of `sliding-buckets` alone.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    sub_window_us: Option<u64>,
     admitted: usize,
     denied: usize,
     most_in_window: u64,
@@ -52,16 +49,18 @@ struct SampleView {
 #[serde(untagged)]
 enum StateView {
     Counter { previous: u64, current: u64, weight: f64, estimate: f64 },
-    Buckets { count: u64, buckets: Vec<BucketView> },
+    Window { used: u64, cell_us: u64, pace: u64, cells: Vec<CellJson> },
     Tokens { tokens: f64 },
     Count { count: u64 },
 }
 
 #[derive(Serialize)]
-struct BucketView {
+struct CellJson {
     start_us: u64,
     last_hit_us: u64,
-    count: u64,
+    units: u64,
+    lag: u64,
+    expired: u64,
 }
 
 impl Answer {
@@ -75,13 +74,11 @@ impl Answer {
 impl LimitView {
     fn new(limit: &Limit, played: &Played) -> Self {
         let admitted = played.decisions.iter().filter(|decision| decision.allowed).count();
-        let has_buckets = limit.algorithm() == Algorithm::SlidingBuckets;
         LimitView {
             limit: limit.to_string(),
             algorithm: limit.algorithm().name(),
             count: limit.count(),
             window_us: limit.window_us(),
-            sub_window_us: has_buckets.then(|| limit.sub_window_us()),
             admitted,
             denied: played.decisions.len() - admitted,
             most_in_window: played.most_in_window,
@@ -120,9 +117,11 @@ impl StateView {
                 weight: fraction(*weight),
                 estimate: fraction(*estimate),
             },
-            View::SlidingBuckets { count, buckets } => StateView::Buckets {
-                count: *count,
-                buckets: buckets.iter().map(BucketView::new).collect(),
+            View::SlidingWindow { used, cell_us, pace, cells } => StateView::Window {
+                used: *used,
+                cell_us: *cell_us,
+                pace: *pace,
+                cells: cells.iter().map(CellJson::new).collect(),
             },
             View::TokenBucket { tokens } => StateView::Tokens { tokens: fraction(*tokens) },
             View::SlidingLog { count } | View::FixedWindow { count } => {
@@ -133,12 +132,14 @@ impl StateView {
     }
 }
 
-impl BucketView {
-    fn new(bucket: &Bucket) -> Self {
-        BucketView {
-            start_us: bucket.start.as_micros(),
-            last_hit_us: bucket.last_hit.as_micros(),
-            count: bucket.count,
+impl CellJson {
+    fn new(cell: &CellView) -> Self {
+        CellJson {
+            start_us: cell.start.as_micros(),
+            last_hit_us: cell.last_hit.as_micros(),
+            units: cell.units,
+            lag: cell.lag,
+            expired: cell.expired,
         }
     }
 }

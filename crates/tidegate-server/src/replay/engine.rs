@@ -48,7 +48,7 @@ pub struct Engine {
     retry_after: RetryAfter,
 }
 
-/// What a limiter holds: states, and entries of logs and buckets.
+/// What a limiter holds: states, and entries of logs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
     pub states: u64,
@@ -63,18 +63,15 @@ impl Memory {
 
     /// About how many bytes that is, if all states are of limits like these.
     ///
-    /// A slot holds counters; other states lie apart and are larger, logs and buckets with
+    /// A slot holds counters; other states lie apart and are larger, logs with
     /// a chunk of entries. Room for keys to come is not counted.
     pub fn about_bytes<'l>(&self, limits: impl Iterator<Item = &'l Limit> + Clone) -> u64 {
         const SLOT: u64 = 16;
-        const APART: u64 = 40;
+        const APART: u64 = size_of::<tidegate_core::State>() as u64;
         const CHUNK: u64 = 40;
         const ENTRY: u64 = 3;
         let each = |limit: &Limit| match limit.algorithm() {
             Algorithm::SlidingCounter | Algorithm::FixedWindow => SLOT,
-            Algorithm::SlidingBuckets => {
-                SLOT + APART + CHUNK + (u64::from(limit.buckets()) + 2) * ENTRY
-            }
             Algorithm::SlidingLog => SLOT + APART + CHUNK,
             _ => SLOT + APART,
         };

@@ -304,7 +304,7 @@ pub fn plan(
     Ok(runs)
 }
 
-/// The limit under another algorithm; under its own it keeps its buckets or burst.
+/// The limit under another algorithm; under its own it keeps its burst.
 pub fn change(limit: &Limit, algorithm: Algorithm) -> Limit {
     // Permits are no rate.
     if limit.algorithm() == algorithm || limit.algorithm() == Algorithm::Concurrency {
@@ -349,7 +349,7 @@ mod tests {
             all,
             [
                 ["5 per 1s sliding-log", "7 per 1m sliding-log"],
-                ["5 per 1s sliding-buckets buckets 10", "7 per 1m sliding-buckets buckets 10"],
+                ["5 per 1s sliding-window", "7 per 1m sliding-window"],
                 ["5 per 1s sliding-counter", "7 per 1m sliding-counter"],
                 ["5 per 1s fixed-window", "7 per 1m fixed-window"],
                 ["5 per 1s token-bucket burst 9", "7 per 1m token-bucket"],

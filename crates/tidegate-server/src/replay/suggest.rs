@@ -318,7 +318,7 @@ mod tests {
         events.extend((0..10).map(|_| (100_000_000, 1)));
         let block = Block::of(&events);
         let share = |millionths| Share { millionths };
-        for algorithm in ["sliding-log", "sliding-buckets", "fixed-window", "token-bucket"] {
+        for algorithm in ["sliding-log", "sliding-window", "fixed-window", "token-bucket"] {
             let limit: Limit = format!("1 per 500ms {algorithm}").parse().expect("a limit");
             for (percent, least) in [(1_000_000, 10), (950_000, 5), (900_000, 1)] {
                 let goal = Goal { share: share(percent), headroom: share(150_000) };

@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn limits_without_their_algorithm() {
-        assert_eq!(window_of("10 per 10s sliding-buckets buckets 10"), "10s");
+        assert_eq!(window_of("10 per 10s sliding-window"), "10s");
         assert_eq!(window_of("10 per 10s"), "10s");
     }
 }

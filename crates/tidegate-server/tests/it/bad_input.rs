@@ -137,7 +137,7 @@ fn times_that_step_back_and_forth() {
     let times = [start, start + 1, start - hour, start - hour + 1, start + year, start + year];
     let trace: String = times.iter().map(|time| format!("{time},k\n")).collect();
     for algorithm in
-        ["sliding-log", "sliding-buckets", "sliding-counter", "fixed-window", "token-bucket"]
+        ["sliding-log", "sliding-window", "sliding-counter", "fixed-window", "token-bucket"]
     {
         let args = ["--algorithm", algorithm, "--json", "--decisions", "-"];
         let run = replay_text(&trace, &args).succeeded();
@@ -162,7 +162,7 @@ fn times_at_the_ends() {
         last + 1
     );
     for algorithm in
-        ["sliding-log", "sliding-buckets", "sliding-counter", "fixed-window", "token-bucket"]
+        ["sliding-log", "sliding-window", "sliding-counter", "fixed-window", "token-bucket"]
     {
         let run = replay_text(&trace, &["--algorithm", algorithm, "--decisions", "-"]).succeeded();
         assert_eq!(run.stdout, "110110", "{algorithm}");
@@ -176,7 +176,7 @@ fn costs_at_the_ends() {
     let trace =
         format!("1,k,{0}\n2,k,-{0}\n3,k,2\n4,k,3\n5,k,-9223372036854775808\n6,k,2\n", i64::MAX);
     for algorithm in
-        ["sliding-log", "sliding-buckets", "sliding-counter", "fixed-window", "token-bucket"]
+        ["sliding-log", "sliding-window", "sliding-counter", "fixed-window", "token-bucket"]
     {
         let run = replay_text(&trace, &["--algorithm", algorithm, "--decisions", "-"]).succeeded();
         assert_eq!(run.stdout, "011011", "{algorithm}");
@@ -225,7 +225,7 @@ fn bad_limits_and_algorithms() {
     refuse(&["--limit", "10 per 1y"], &["10 per 1y", "use ms, s, m, h, d or w", "^"]);
     refuse(&["--limit", "10 per 0s"], &["out of range"]);
     refuse(&["--limit", "10 per 400d"], &["out of range"]);
-    refuse(&["--limit", "10 per 1s sliding-buckets buckets 65"], &["use 1 to 64"]);
+    refuse(&["--limit", "10 per 1s sliding-buckets"], &["write `sliding-window`"]);
     refuse(&["--limit", "10 per 1s token-bucket burst 0"], &["burst is out of range"]);
     refuse(&["--limit", "10 concurrent"], &["10 concurrent", "cannot be replayed"]);
     let limit = ["--limit", "10 per 1s"];

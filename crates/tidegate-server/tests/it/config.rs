@@ -92,7 +92,7 @@ api: observes, never denies
   because override 2 holds: header:x-org: newco
   limit   10 per 1s sliding-counter
   limit   600 per 1m sliding-counter
-  limit   100000 per 1d sliding-buckets buckets 10
+  limit   100000 per 1d sliding-window
   store down: decided locally
 
 Nothing limits this request.

@@ -96,7 +96,7 @@ fn what_cannot_be_converted_is_told() {
         .failed(2, &["possible values: envoy"]);
     let wrong = ["config", "convert", "--from", "envoy", "--algorithm", "concurrency", &path];
     tidegate(&wrong)
-        .failed(2, &["use sliding-log, sliding-buckets, sliding-counter, fixed-window or"]);
+        .failed(2, &["use sliding-log, sliding-window, sliding-counter, fixed-window or"]);
     let empty = Files::new("envoy-empty");
     let (code, said) = serve(&["--envoy-config", &empty.path("")]);
     assert!(

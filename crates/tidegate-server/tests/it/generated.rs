@@ -106,7 +106,7 @@ fn limit(text: &str) -> Limit {
     let seconds: i128 = words[2].trim_end_matches('s').parse().expect(text);
     let kind = match words[3] {
         "sliding-log" => Kind::Log,
-        "sliding-buckets" => Kind::Buckets,
+        "sliding-window" => Kind::Window,
         "sliding-counter" => Kind::Counter,
         "fixed-window" => Kind::Fixed,
         "token-bucket" => Kind::Tokens,
@@ -135,8 +135,23 @@ const DIGESTS: &[(Trace, &[&str], &str)] = &[
     ),
     (
         Trace::Steady,
-        &["10 per 10s sliding-buckets"],
-        "4ad2ed48857d36edbc4f12765cf483d4ec78022ac007914fc7b1ab590304b9e2",
+        &["10 per 10s sliding-window"],
+        "057695557c6cdad0280efe927e4b287524749d15e5b4df60b2e800a3404929bb",
+    ),
+    (
+        Trace::Steady,
+        &["30 per 30s sliding-window"],
+        "ca3c3ec561d622e7f03f16b1cc250bc541b82da25057c154acfd21d16dc9f9ab",
+    ),
+    (
+        Trace::Rough,
+        &["30 per 30s sliding-window"],
+        "b80410ee9dd12d33b1f4d491ffad8612b8bbe463859f4a4177e86c646de09a43",
+    ),
+    (
+        Trace::Refunds,
+        &["10 per 10s sliding-window"],
+        "4b3751263d2787fef8eed194c4283d54d0d864e6a77d4898148576750c567d96",
     ),
     (
         Trace::Steady,
@@ -160,8 +175,8 @@ const DIGESTS: &[(Trace, &[&str], &str)] = &[
     ),
     (
         Trace::Rough,
-        &["10 per 10s sliding-buckets"],
-        "8341e15dc60e5a4b6ddfa4fdaf060be300c23dc64f4bb0969609cac6bbe5aab4",
+        &["10 per 10s sliding-window"],
+        "c07c95116b93f903de3d81f5fc0ddcc700f36c10f13ea8d9811b0752101b3852",
     ),
     (
         Trace::Rough,
@@ -205,8 +220,8 @@ const DIGESTS: &[(Trace, &[&str], &str)] = &[
     ),
     (
         Trace::Rough,
-        &["7 per 2s sliding-buckets", "12 per 10s sliding-log", "30 per 60s fixed-window"],
-        "562d9e1203e78613503631f677de14ea7347e578e36c38ddad0fad23f8813b3b",
+        &["7 per 2s sliding-window", "12 per 10s sliding-log", "30 per 60s fixed-window"],
+        "ef636859f1d7d1926390b7afd07bd375803602b29060754aecd3a28a2a29c503",
     ),
 ];
 

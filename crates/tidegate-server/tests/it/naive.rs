@@ -6,13 +6,13 @@ use std::collections::HashMap;
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
     Log,
-    Buckets,
+    Window,
     Counter,
     Fixed,
     Tokens,
 }
 
-/// So many units a window, the burst the same and ten buckets.
+/// So many units a window; the burst is the same.
 #[derive(Clone, Copy, Debug)]
 pub struct Limit {
     pub kind: Kind,
@@ -29,7 +29,7 @@ pub struct Event {
 
 #[derive(Clone, Debug, Default)]
 struct State {
-    /// Times and costs; for buckets last hits and counts.
+    /// Times and costs.
     entries: Vec<(i128, i128)>,
     /// Window, and what it and the one before it counted; for tokens time and debt.
     window: i128,
@@ -37,22 +37,23 @@ struct State {
     previous: i128,
 }
 
-const BUCKETS: i128 = 10;
+fn div_ceil(dividend: i128, divisor: i128) -> i128 {
+    (dividend + divisor - 1) / divisor
+}
 
 impl Limit {
-    fn bucket_of(&self, time_us: i128) -> i128 {
-        let length = (self.window_us + BUCKETS - 1) / BUCKETS;
-        time_us / length
-    }
-
     fn advance(&self, state: &mut State, now: i128) {
         match self.kind {
-            Kind::Log | Kind::Buckets => {
+            Kind::Log => {
                 state.entries.iter_mut().for_each(|entry| entry.0 = entry.0.min(now));
-                if matches!(self.kind, Kind::Buckets) {
-                    self.merge_buckets(state);
-                }
                 state.entries.retain(|entry| entry.0 > now - self.window_us);
+            }
+            Kind::Window => {
+                self.reenter(state, now);
+                let over: Vec<bool> =
+                    state.entries.iter().map(|entry| self.is_over(state, entry.0, now)).collect();
+                let mut over = over.into_iter();
+                state.entries.retain(|_| over.next() == Some(false));
             }
             Kind::Counter => {
                 let window = now / self.window_us;
@@ -80,18 +81,63 @@ impl Limit {
         }
     }
 
-    /// Hits of one sub-window are one bucket, as old as its last.
-    fn merge_buckets(&self, state: &mut State) {
-        let mut merged: Vec<(i128, i128)> = Vec::new();
-        for &(at, count) in &state.entries {
-            match merged.last_mut() {
-                Some(last) if self.bucket_of(last.0) == self.bucket_of(at) => {
-                    *last = (at, last.1 + count);
-                }
-                _ => merged.push((at, count)),
-            }
+    /// The length of a cell of a sliding window; for limits up to 20, of a step of the log's grid.
+    fn cell_us(&self) -> i128 {
+        let steps = (0..12).flat_map(|power| [1, 2, 5].map(|digit| digit * 10_i128.pow(power)));
+        match self.count {
+            0..=20 => steps.into_iter().find(|step| div_ceil(self.window_us, *step) <= 65_535),
+            21..=2_000 => Some(div_ceil(self.window_us, 15)),
+            2_001..=2_000_000 => Some(div_ceil(self.window_us, 7)),
+            _ => Some(div_ceil(self.window_us, 3)),
         }
-        state.entries = merged;
+        .expect("some step is coarse enough")
+    }
+
+    /// Hits in a cell that the clock has not reached are taken as one at now.
+    fn reenter(&self, state: &mut State, now: i128) {
+        let last = match self.count {
+            0..=20 => div_ceil(now, self.cell_us()) * self.cell_us(),
+            _ => (now / self.cell_us() + 1) * self.cell_us() - 1,
+        };
+        let ahead: i128 = state.entries.iter().filter(|hit| hit.0 > last).map(|hit| hit.1).sum();
+        state.entries.retain(|hit| hit.0 <= last);
+        if ahead > 0 {
+            state.entries.push((now, ahead));
+        }
+    }
+
+    /// Whether everything in the cell of a hit is a window old.
+    fn is_over(&self, state: &State, at: i128, now: i128) -> bool {
+        let cell = self.cell_us();
+        if self.count <= 20 {
+            return div_ceil(at, cell) + div_ceil(self.window_us, cell) <= now / cell;
+        }
+        let (start, step) = (at / cell * cell, div_ceil(cell, 15));
+        let hits = state.entries.iter().filter(|hit| hit.0 / cell == at / cell);
+        let last = hits.map(|hit| div_ceil(hit.0 - start, step) * step).max().unwrap_or(0);
+        start + last.min(cell) + self.window_us <= now
+    }
+
+    /// Units of a sliding window that count: all, less what is certainly a window old.
+    fn used(&self, state: &State, now: i128) -> i128 {
+        let cell = self.cell_us();
+        let all: i128 = state.entries.iter().map(|hit| hit.1).sum();
+        if self.count <= 20 {
+            return all;
+        }
+        let paced = |us: i128| self.count * us / self.window_us;
+        let mut cells: Vec<i128> = state.entries.iter().map(|hit| hit.0 / cell).collect();
+        cells.dedup();
+        let expired = |index: &i128| {
+            let (mut units, mut lag) = (0, 0);
+            for hit in state.entries.iter().filter(|hit| hit.0 / cell == *index) {
+                lag = lag.max(paced(hit.0 % cell) - units).min(paced(cell));
+                units += hit.1;
+            }
+            let passed = now - self.window_us - index * cell;
+            if passed > 0 { (paced(passed) - lag).clamp(0, units) } else { 0 }
+        };
+        all - cells.iter().map(expired).sum::<i128>()
     }
 
     fn admits(&self, state: &State, now: i128, cost: i128) -> bool {
@@ -101,9 +147,10 @@ impl Limit {
         let cost = cost.max(1);
         let window = self.window_us;
         match self.kind {
-            Kind::Log | Kind::Buckets => {
+            Kind::Log => {
                 state.entries.iter().map(|entry| entry.1).sum::<i128>() + cost <= self.count
             }
+            Kind::Window => self.used(state, now) + cost <= self.count,
             Kind::Counter => {
                 let weighed = state.previous * (window - now % window) / window;
                 weighed + state.current + cost <= self.count
@@ -115,13 +162,8 @@ impl Limit {
 
     fn charge(&self, state: &mut State, now: i128, cost: i128) {
         match self.kind {
-            Kind::Log | Kind::Buckets if cost > 0 => {
-                state.entries.push((now, cost));
-                if matches!(self.kind, Kind::Buckets) {
-                    self.merge_buckets(state);
-                }
-            }
-            Kind::Log | Kind::Buckets => {
+            Kind::Log | Kind::Window if cost > 0 => state.entries.push((now, cost)),
+            Kind::Log | Kind::Window => {
                 for _ in cost..0 {
                     let Some(newest) = state.entries.last_mut() else { break };
                     newest.1 -= 1;

@@ -51,8 +51,7 @@ fn the_summary_is_readable() {
         let line = text.lines().find(|line| line.starts_with(name)).expect(name);
         line.split_whitespace().skip(1).take(8).map(str::to_string).collect::<Vec<_>>()
     };
-    for name in
-        ["sliding-log", "sliding-buckets", "sliding-counter", "fixed-window", "token-bucket"]
+    for name in ["sliding-log", "sliding-window", "sliding-counter", "fixed-window", "token-bucket"]
     {
         assert_eq!(row(name), ["3", "1", "1", "2", "2", "0", "0", "0"], "{name}");
     }

@@ -42,16 +42,16 @@ fn experiments_come_out_as_the_page_says() {
     let rows: [(&[(u64, usize)], &str, u64, u64); 14] = [
         (&[(0, 8)], "sliding-counter", 5, 5),
         (&[(0, 8)], "sliding-log", 5, 5),
-        (&[(0, 8)], "sliding-buckets", 5, 5),
+        (&[(0, 8)], "sliding-window", 5, 5),
         (&[(0, 8)], "fixed-window", 5, 5),
         (&[(0, 8)], "token-bucket", 5, 5),
         (&[(140, 5), (160, 5)], "fixed-window", 10, 10),
         (&[(140, 5), (160, 5)], "sliding-counter", 6, 6),
         (&[(140, 5), (160, 5)], "sliding-log", 5, 5),
-        (&[(140, 5), (160, 5)], "sliding-buckets", 5, 5),
+        (&[(140, 5), (160, 5)], "sliding-window", 5, 5),
         (&[(140, 5), (160, 5)], "token-bucket", 5, 5),
         (&aimed, "sliding-counter", 10, 10),
-        (&aimed, "sliding-buckets", 5, 5),
+        (&aimed, "sliding-window", 5, 5),
         (&aimed, "sliding-log", 5, 5),
         (&aimed, "token-bucket", 9, 9),
     ];
@@ -80,7 +80,7 @@ fn samples_show_states_and_exact_waits() {
         ("sliding-log", 4, json!({ "count": 5 }), json!(11 * SECOND)),
         ("fixed-window", 4, json!({ "count": 5 }), json!(11 * SECOND)),
         ("token-bucket", 6, json!({ "tokens": 2.0 }), json!(0)),
-        ("sliding-buckets buckets 5", 4, json!({ "count": 5, "buckets": [{ "start_us": 0, "last_hit_us": 0, "count": 5 }] }), json!(11 * SECOND)),
+        ("sliding-window", 4, json!({ "used": 5, "cell_us": 500, "pace": 0, "cells": [{ "start_us": 0, "last_hit_us": 0, "units": 5, "lag": 0, "expired": 0 }] }), json!(11 * SECOND)),
     ];
     for (algorithm, second, state, wait) in rows {
         let limit = format!("5 per 15s {algorithm}");
@@ -138,7 +138,7 @@ fn the_largest_numbers_are_played() {
     let last = 1_000_000_000_000_000_u64;
     let event = json!({ "at_us": last, "cost": 1_000_000_000_000_u64 });
     let limits =
-        ["sliding-log", "sliding-buckets", "sliding-counter", "fixed-window", "token-bucket"]
+        ["sliding-log", "sliding-window", "sliding-counter", "fixed-window", "token-bucket"]
             .map(|algorithm| format!("1000000000000 per 366d {algorithm}"));
     let question =
         json!({ "limits": limits, "events": vec![event; 1_000], "samples": vec![last; 256] });

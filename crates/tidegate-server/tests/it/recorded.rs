@@ -12,7 +12,7 @@ const NASA: &str = "nasa-1995-08-01.log.gz";
 const ZEEK: &str = "zeek-dns.csv.gz";
 
 /// Trace, limit, algorithm, admitted, largest true rolling count, digest of the decisions.
-const ANSWERS: [(&str, &str, &str, u64, u64, &str); 10] = [
+const ANSWERS: [(&str, &str, &str, u64, u64, &str); 18] = [
     (
         NASA,
         "10 per 10s",
@@ -92,6 +92,70 @@ const ANSWERS: [(&str, &str, &str, u64, u64, &str); 10] = [
         27_084,
         120,
         "7e4faa351bebef44ef2396f4bbb2b7ecdb522a0c67306101efe267ad951de5f5",
+    ),
+    (
+        NASA,
+        "10 per 10s",
+        "sliding-window",
+        33_897,
+        10,
+        "20e93a062e0dae17046c751813155d04f4a01dce7acd5bdb9c1e4bf342dd1c10",
+    ),
+    (
+        NASA,
+        "20 per 60s",
+        "sliding-window",
+        33_954,
+        20,
+        "7f65d22f656906daaee8267ceef87e44af1d1860461543aa47fc393f11509fe8",
+    ),
+    (
+        NASA,
+        "21 per 60s",
+        "sliding-window",
+        33_961,
+        21,
+        "cff966da2e9186df9ceace8693614e1a84cda8894d2f516e85f394b4f7980d56",
+    ),
+    (
+        ZEEK,
+        "10 per 10s",
+        "sliding-window",
+        15_102,
+        10,
+        "1a8be40f29227c218146a59ce063d88240ebe174c1c1af38f6e8be3642a705e1",
+    ),
+    (
+        ZEEK,
+        "60 per 60s",
+        "sliding-window",
+        24_322,
+        60,
+        "ab30cd7f1c729651b94af6271c135ee5d21849d7f1aa42b514bc828422effce4",
+    ),
+    (
+        ZEEK,
+        "100 per 60s",
+        "sliding-window",
+        33_566,
+        100,
+        "c91ee30d568776ee73d10fbe6670fc09a166c8272ed3fb44f7b142f48fe75ad8",
+    ),
+    (
+        ZEEK,
+        "21 per 60s",
+        "sliding-window",
+        10_982,
+        21,
+        "57bd7a202931115582406ffc1752679251c1f9223ee675576d1bdde14276fc45",
+    ),
+    (
+        ZEEK,
+        "3000 per 3600s",
+        "sliding-window",
+        45_563,
+        3_000,
+        "edfb31b07e6b8bc4ce01a3a6bfb17bc98c9dba9178e41de48ecb92ed938216ab",
     ),
 ];
 

@@ -51,7 +51,7 @@ from 2023-11-14 22:13:20Z to 2023-11-14 22:13:23Z
 
                  admitted  denied  keys denied  most in 1s  over  wrongly denied  unlike sliding-log
 sliding-log            44       0            0          10     0               0                   0
-sliding-buckets        44       0            0          10     0               0                   0
+sliding-window         44       0            0          10     0               0                   0
 sliding-counter        42       2            1          10     0               2                   2
 fixed-window           44       0            0          10     0               0                   0
 token-bucket           44       0            0          10     0               0                   0
@@ -313,7 +313,7 @@ fn whole_policies_decide_as_they_would_serve() {
         all["algorithms"].as_array().expect("runs").iter().map(|run| &run["algorithm"]).collect();
     assert_eq!(
         names,
-        ["sliding-log", "sliding-buckets", "sliding-counter", "fixed-window", "token-bucket"]
+        ["sliding-log", "sliding-window", "sliding-counter", "fixed-window", "token-bucket"]
     );
     assert_eq!(all["algorithms"][0]["denied"], 2);
     assert_eq!(all["algorithms"][3]["limits"][0]["limit"], "2 per 10s fixed-window");

@@ -38,10 +38,10 @@ fn what_each_traffic_is_for() {
     // Traffic, algorithm, the most one key may truly have.
     for (traffic, algorithm, least, most) in [
         ("boundary", "sliding-log", 10, 10),
-        ("boundary", "sliding-buckets", 10, 10),
+        ("boundary", "sliding-window", 10, 10),
         ("boundary", "sliding-counter", 19, 20),
         ("boundary", "fixed-window", 20, 20),
-        ("bursts", "sliding-buckets", 10, 10),
+        ("bursts", "sliding-window", 10, 10),
         ("zipf", "sliding-log", 10, 10),
         ("hot-tenant", "fixed-window", 11, 20),
         ("retry-storm", "sliding-log", 10, 10),

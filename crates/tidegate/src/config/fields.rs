@@ -75,7 +75,7 @@ pub(super) const OVERFLOW: [&str; 2] = [Overflow::Refuse.name(), Overflow::Consu
 /// The algorithms that have a window; `concurrent` has a form of its own.
 pub(super) const ALGORITHMS: [&str; 5] = [
     Algorithm::SlidingLog.name(),
-    Algorithm::SlidingBuckets.name(),
+    Algorithm::SlidingWindow.name(),
     Algorithm::SlidingCounter.name(),
     Algorithm::FixedWindow.name(),
     Algorithm::TokenBucket.name(),
@@ -273,11 +273,6 @@ pub(super) const RATE: &[Field] = &[
     required("limit", Shape::Integer(0, bounds::MAX_COUNT), "Units per window"),
     required("window", Shape::Duration, "The window, such as 1m"),
     field("algorithm", Shape::Words(&ALGORITHMS), "How it counts; sliding-counter unless said"),
-    field(
-        "buckets",
-        Shape::Integer(1, bounds::MAX_BUCKETS as u64),
-        "Sub-windows of sliding-buckets; 10 unless said",
-    ),
     field(
         "burst",
         Shape::Integer(1, bounds::MAX_COUNT),

@@ -70,9 +70,7 @@ fn fail_text(reader: &Reader<'_>, spot: &Spot, text: &str, error: &LimitError) {
     let span = error.span().unwrap_or(0..text.len());
     let word = text.get(span.clone()).unwrap_or_default();
     let meant = match error.kind() {
-        LimitErrorKind::UnknownWord => {
-            closest(word, ALGORITHMS.into_iter().chain(["buckets", "burst"]))
-        }
+        LimitErrorKind::UnknownWord => closest(word, ALGORITHMS.into_iter().chain(["burst"])),
         LimitErrorKind::ExpectedPer => closest(word, ["per", "concurrent"].into_iter()),
         _ => None,
     };
@@ -92,7 +90,6 @@ fn read_rate(reader: &Reader<'_>, object: &Object<'_, '_>) -> Option<Limit> {
         true => object.word("algorithm", &ALGORITHMS).and_then(Algorithm::from_name),
         false => Some(Algorithm::SlidingCounter),
     };
-    let buckets = object.integer("buckets", 1..=u64::from(bounds::MAX_BUCKETS));
     let burst = object.integer("burst", 1..=bounds::MAX_COUNT);
     let placed = |name: &'static str| {
         move |error: LimitError| {
@@ -101,10 +98,6 @@ fn read_rate(reader: &Reader<'_>, object: &Object<'_, '_>) -> Option<Limit> {
         }
     };
     let mut limit = Limit::new(count?, window?, algorithm?).map_err(placed("window")).ok()?;
-    if object.has("buckets") {
-        limit =
-            limit.with_buckets(u32::try_from(buckets?).ok()?).map_err(placed("buckets")).ok()?;
-    }
     if object.has("burst") {
         limit = limit.with_burst(burst?).map_err(placed("burst")).ok()?;
     }

@@ -424,8 +424,17 @@ fn field_name(path: &str) -> &str {
     name.split('[').next().unwrap_or_default()
 }
 
+/// Names that no longer exist, and what replaced them.
+const REPLACED: [(&str, &str); 2] = [
+    ("sliding-buckets", "use `sliding-window`, which replaced it"),
+    ("buckets", "leave it out: `sliding-window` replaced `sliding-buckets` and has no buckets"),
+];
+
 /// What to write instead of a word that is none of those it could be.
 pub(super) fn suggest<'w>(found: &str, words: impl Iterator<Item = &'w str> + Clone) -> String {
+    if let Some((_, help)) = REPLACED.iter().find(|(name, _)| *name == found) {
+        return (*help).to_owned();
+    }
     match closest(found, words.clone()) {
         Some(word) => format!("did you mean `{word}`?"),
         None => {

@@ -30,8 +30,7 @@ fn definitions() -> Value {
     conditions["properties"]["headers"] = json!({ "type": "object", "additionalProperties": texts(), "description": "Header names and the values they must have" });
     let words = ALGORITHMS.join("|");
     let time = r"[0-9]+(ms|s|m|h|d|w)";
-    let rate =
-        format!(r"^\s*[0-9]+\s+per\s+{time}(\s+({words}|buckets\s+[0-9]+|burst\s+[0-9]+))*\s*$");
+    let rate = format!(r"^\s*[0-9]+\s+per\s+{time}(\s+({words}|burst\s+[0-9]+))*\s*$");
     let held = format!(r"^\s*[0-9]+\s+concurrent(\s+lease\s+{time})?\s*$");
     json!({
         "conditions": conditions,

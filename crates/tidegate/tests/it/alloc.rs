@@ -22,7 +22,7 @@ fn limits() -> Vec<Limit> {
         "3 per 1h fixed-window",
         "3 per 1h token-bucket",
         "3 per 1h sliding-log",
-        "3 per 1h sliding-buckets",
+        "3 per 1h sliding-window",
         // Too short for a slot: in the slab.
         "1000000 per 100ms",
     ];

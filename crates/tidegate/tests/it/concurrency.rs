@@ -9,7 +9,7 @@ use tidegate::{Check, Clock, Cost, Limiter, WhenFull};
 use crate::common::{limit, limiter};
 
 const ALGORITHMS: [&str; 5] =
-    ["sliding-log", "sliding-buckets", "sliding-counter", "fixed-window", "token-bucket"];
+    ["sliding-log", "sliding-window", "sliding-counter", "fixed-window", "token-bucket"];
 
 /// Runs `work` on so many threads at once and collects what each returns.
 fn together<T: Send>(threads: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {

@@ -408,7 +408,7 @@ fn told() -> impl Strategy<Value = Vec<(String, String, Option<u64>, RetryAfter,
         }),
         (0..5_u64).prop_map(|count| format!("{count} concurrent")),
         (0..=1_000_000_000_000_u64).prop_map(|count| format!("{count} per 366d")),
-        (1..9_u64, 1..64_u64).prop_map(|(c, b)| format!("{c} per 1s sliding-buckets buckets {b}")),
+        (1..9_u64).prop_map(|count| format!("{count} per 1s sliding-window")),
     ];
     let retry_after = prop_oneof![
         Just(RetryAfter::Now),

@@ -1,12 +1,12 @@
 //! The memory store decides as the pure core does, bit for bit, and keeps keys apart.
 
 use proptest::prelude::*;
-use tidegate::{Check, CheckError, Cost, Limiter, Request, bounds};
+use tidegate::{Check, CheckError, Cost, Limit, Limiter, Request, bounds};
 use tidegate_core::{Ask, State};
 
 use crate::common::{NOW, S, at, check_at, limit, limiter};
 use crate::futures::block_on;
-use crate::worlds::{Gap, Model, any_limit, any_step, cases};
+use crate::worlds::{Gap, Model, Step, any_limit, any_step, cases, window_limits};
 
 proptest! {
     #![proptest_config(cases(400))]
@@ -17,25 +17,38 @@ proptest! {
         start in start(),
         steps in prop::collection::vec(any_step(), 1..120),
     ) {
-        let (limiter, _) = limiter();
-        let mut model = Model::default();
-        let mut now = start;
-        for step in steps {
-            let limit = &limits[step.limit.index(limits.len())];
-            if let Gap::Back(_) = step.gap {
-                // A store lets go of what has expired; the model forgets it by being asked.
-                for (key, limit) in model.known() {
-                    let answer = check_at(&limiter, now, [key], &limit, Cost::PEEK);
-                    prop_assert_eq!(answer, model.decide(key, &limit, &Ask::new(Cost::PEEK, at(now))));
-                }
-            }
-            now = step.gap.after(now, limit.window_us());
-            let cost = step.cost(limit);
-            let answer = check_at(&limiter, now, [step.key], limit, cost);
-            let expected = model.decide(step.key, limit, &Ask::new(cost, at(now)));
-            prop_assert_eq!(answer, expected, "{} at {} {:?}", limit, now, cost);
-        }
+        compare(&limits, start, steps)?;
     }
+
+    /// Limits that alternate between the forms of `sliding-window` while units are held.
+    #[test]
+    fn memory_changes_the_form_of_a_sliding_window_as_the_core_does(
+        limits in window_limits(), steps in prop::collection::vec(any_step(), 1..120),
+    ) {
+        compare(&limits, NOW, steps)?;
+    }
+}
+
+fn compare(limits: &[Limit], start: u64, steps: Vec<Step>) -> Result<(), TestCaseError> {
+    let (limiter, _) = limiter();
+    let mut model = Model::default();
+    let mut now = start;
+    for step in steps {
+        let limit = &limits[step.limit.index(limits.len())];
+        if let Gap::Back(_) = step.gap {
+            // A store lets go of what has expired; the model forgets it by being asked.
+            for (key, limit) in model.known() {
+                let answer = check_at(&limiter, now, [key], &limit, Cost::PEEK);
+                prop_assert_eq!(answer, model.decide(key, &limit, &Ask::new(Cost::PEEK, at(now))));
+            }
+        }
+        now = step.gap.after(now, limit.window_us());
+        let cost = step.cost(limit);
+        let answer = check_at(&limiter, now, [step.key], limit, cost);
+        let expected = model.decide(step.key, limit, &Ask::new(cost, at(now)));
+        prop_assert_eq!(answer, expected, "{} at {} {:?}", limit, now, cost);
+    }
+    Ok(())
 }
 
 /// Near the epoch, in our time, where a slot has no more bits for the time (the
@@ -110,18 +123,24 @@ fn odd_keys_are_keys() {
     assert_eq!(limiter.stats().tracked_keys, 4 * 9);
 }
 
-/// The same key counts apart under limits of another algorithm, window or
-/// buckets, and goes on counting under one of another number.
+/// The same key counts apart under limits of another algorithm or window, and goes on counting
+/// under one of another number.
 #[test]
 fn limits_of_one_key_count_apart() {
     let (limiter, _) = limiter();
-    let apart = ["9 per 1m", "9 per 2m", "9 per 1m fixed-window", "9 per 1m sliding-log"];
-    let buckets = ["9 per 1m sliding-buckets buckets 2", "9 per 1m sliding-buckets buckets 3"];
-    for (place, text) in apart.iter().chain(&buckets).enumerate() {
+    let apart = [
+        "9 per 1m",
+        "9 per 2m",
+        "9 per 1m fixed-window",
+        "9 per 1m sliding-log",
+        "9 per 1m sliding-window",
+        "9 per 2m sliding-window",
+    ];
+    for (place, text) in apart.iter().enumerate() {
         let units = place as u64 + 1;
         assert_eq!(check_at(&limiter, NOW, "key", &limit(text), units).remaining, 9 - units);
     }
-    for (place, text) in apart.iter().chain(&buckets).enumerate() {
+    for (place, text) in apart.iter().enumerate() {
         let more = limit(text).with_count(20).expect("within bounds");
         let remaining = check_at(&limiter, NOW, "key", &more, Cost::PEEK).remaining;
         assert_eq!(remaining, 20 - (place as u64 + 1), "{text}");
@@ -134,7 +153,7 @@ fn a_reset_forgets_one_key_of_one_limit() {
         "5 per 1m",
         "5 per 1m fixed-window",
         "5 per 1m sliding-log",
-        "5 per 1m sliding-buckets",
+        "5 per 1m sliding-window",
         "5 per 1m token-bucket",
         "5 per 100ms",
     ];
@@ -205,7 +224,7 @@ fn async_calls_decide_the_same() {
 fn looking_takes_no_place() {
     let limiter = Limiter::builder().build().expect("memory");
     for text in
-        ["5 per 1h sliding-log", "5 per 1h sliding-buckets", "5 per 1h", "5 per 1h token-bucket"]
+        ["5 per 1h sliding-log", "5 per 1h sliding-window", "5 per 1h", "5 per 1h token-bucket"]
     {
         let limit = limit(text);
         for key in 0..100 {

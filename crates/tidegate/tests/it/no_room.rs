@@ -17,7 +17,7 @@ use crate::common::{NOW, at, limit};
 const MAX_KEYS: usize = 10;
 
 const ALGORITHMS: [&str; 5] =
-    ["sliding-log", "sliding-buckets", "sliding-counter", "fixed-window", "token-bucket"];
+    ["sliding-log", "sliding-window", "sliding-counter", "fixed-window", "token-bucket"];
 
 const DENY: WhenFull = WhenFull::Deny;
 const ALLOW: WhenFull = WhenFull::Allow;

@@ -12,7 +12,7 @@ use crate::futures::block_on;
 use crate::worlds::{Part, Step, any_limit, any_step, apart, cases, keys};
 
 const ALGORITHMS: [&str; 5] =
-    ["sliding-log", "sliding-buckets", "sliding-counter", "fixed-window", "token-bucket"];
+    ["sliding-log", "sliding-window", "sliding-counter", "fixed-window", "token-bucket"];
 
 fn remaining(limiter: &Limiter, key: &str, limit: &Limit) -> u64 {
     limiter.peek(key, limit).expect("sound").remaining

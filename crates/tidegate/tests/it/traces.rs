@@ -15,7 +15,7 @@ use tidegate::{Check, Limit, Limiter, Timestamp};
 use crate::common::{S, at, limit};
 
 /// Trace, limit, admitted, digest of the decisions as '1' and '0'.
-const DIGESTS: [(&str, &str, usize, &str); 10] = [
+const DIGESTS: [(&str, &str, usize, &str); 18] = [
     (
         "nasa",
         "10 per 10s sliding-log",
@@ -75,6 +75,54 @@ const DIGESTS: [(&str, &str, usize, &str); 10] = [
         "60 per 60s fixed-window",
         27_084,
         "7e4faa351bebef44ef2396f4bbb2b7ecdb522a0c67306101efe267ad951de5f5",
+    ),
+    (
+        "nasa",
+        "10 per 10s sliding-window",
+        33_897,
+        "20e93a062e0dae17046c751813155d04f4a01dce7acd5bdb9c1e4bf342dd1c10",
+    ),
+    (
+        "nasa",
+        "20 per 60s sliding-window",
+        33_954,
+        "7f65d22f656906daaee8267ceef87e44af1d1860461543aa47fc393f11509fe8",
+    ),
+    (
+        "nasa",
+        "21 per 60s sliding-window",
+        33_961,
+        "cff966da2e9186df9ceace8693614e1a84cda8894d2f516e85f394b4f7980d56",
+    ),
+    (
+        "zeek-dns",
+        "10 per 10s sliding-window",
+        15_102,
+        "1a8be40f29227c218146a59ce063d88240ebe174c1c1af38f6e8be3642a705e1",
+    ),
+    (
+        "zeek-dns",
+        "60 per 60s sliding-window",
+        24_322,
+        "ab30cd7f1c729651b94af6271c135ee5d21849d7f1aa42b514bc828422effce4",
+    ),
+    (
+        "zeek-dns",
+        "100 per 60s sliding-window",
+        33_566,
+        "c91ee30d568776ee73d10fbe6670fc09a166c8272ed3fb44f7b142f48fe75ad8",
+    ),
+    (
+        "zeek-dns",
+        "21 per 60s sliding-window",
+        10_982,
+        "57bd7a202931115582406ffc1752679251c1f9223ee675576d1bdde14276fc45",
+    ),
+    (
+        "zeek-dns",
+        "3000 per 3600s sliding-window",
+        45_563,
+        "edfb31b07e6b8bc4ce01a3a6bfb17bc98c9dba9178e41de48ecb92ed938216ab",
     ),
 ];
 

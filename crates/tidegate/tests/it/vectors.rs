@@ -24,7 +24,7 @@ const FILES: [(&str, &str); 11] = [
     ("doc-004", include_str!("../vectors/doc-004.txt")),
     ("cloudflare", include_str!("../vectors/cloudflare.txt")),
     ("sliding-log", include_str!("../vectors/sliding-log.txt")),
-    ("sliding-buckets", include_str!("../vectors/sliding-buckets.txt")),
+    ("sliding-window", include_str!("../vectors/sliding-window.txt")),
     ("sliding-counter", include_str!("../vectors/sliding-counter.txt")),
     ("fixed-window", include_str!("../vectors/fixed-window.txt")),
     ("token-bucket", include_str!("../vectors/token-bucket.txt")),

@@ -279,7 +279,7 @@ proptest! {
     #[test]
     fn the_forecast_behind_a_queue_is_exact(
         algorithm in prop::sample::select(vec![
-            "sliding-log", "sliding-buckets", "sliding-counter", "fixed-window", "token-bucket",
+            "sliding-log", "sliding-window", "sliding-counter", "fixed-window", "token-bucket",
         ]),
         count in 1_u64..12,
         used in prop::collection::vec((0_u64..2 * S, 1_u64..4), 0..10),

@@ -87,7 +87,8 @@ fn magnitude(smallest: u64, largest: u64) -> impl Strategy<Value = u64> {
 pub fn any_limit() -> impl Strategy<Value = Limit> {
     // All that can be checked: permits are taken, not checked.
     let algorithm = prop::sample::select(Algorithm::ALL[..5].to_vec());
-    let count = prop_oneof![magnitude(0, bounds::MAX_COUNT), 0_u64..20];
+    // Every order of magnitude, and around the first border of sliding-window's forms.
+    let count = prop_oneof![magnitude(0, bounds::MAX_COUNT), 0_u64..40];
     // Around half a second a counter begins to fit its slot.
     let window_us = prop_oneof![
         magnitude(bounds::MIN_WINDOW_US, bounds::MAX_WINDOW_US),
@@ -98,10 +99,26 @@ pub fn any_limit() -> impl Strategy<Value = Limit> {
         let limit = Limit::new(count, Duration::from_micros(window_us), algorithm);
         let limit = limit.expect("within bounds");
         match algorithm {
-            Algorithm::SlidingBuckets => limit.with_buckets(extra).expect("1 to 64"),
             Algorithm::TokenBucket => limit.with_burst(u64::from(extra)).expect("above 0"),
             _ => limit,
         }
+    })
+}
+
+/// Limits of `sliding-window` over one window, on either side of the borders of its forms.
+pub fn window_limits() -> impl Strategy<Value = Vec<Limit>> {
+    const BORDERS: [u64; 7] = [20, 21, 2_000, 2_001, 2_000_000, 2_000_001, bounds::MAX_COUNT];
+    let count = prop_oneof![prop::sample::select(&BORDERS[..]), 0_u64..100];
+    let window_us = prop_oneof![
+        Just(bounds::MIN_WINDOW_US),
+        Just(bounds::MAX_WINDOW_US),
+        Just(60 * S),
+        1_000_u64..10_000_000,
+    ];
+    (prop::collection::vec(count, 1..5), window_us).prop_map(|(counts, window_us)| {
+        let window = Duration::from_micros(window_us);
+        let limit = |count| Limit::new(count, window, Algorithm::SlidingWindow);
+        counts.into_iter().map(|count| limit(count).expect("within bounds")).collect()
     })
 }
 

@@ -37,7 +37,7 @@ async fn serve(listener: TcpListener, limit: Limit) -> Result<(), Failed> {
 async fn main() -> Result<(), Failed> {
     let listener = TcpListener::bind("127.0.0.1:3002").await?;
     println!("grpc://{}", listener.local_addr()?);
-    serve(listener, "100 per 1s sliding-buckets".parse()?).await
+    serve(listener, "100 per 1s sliding-window".parse()?).await
 }
 
 #[cfg(test)]

@@ -56,7 +56,7 @@ async fn complete(reservation: Option<Extension<Reservation>>, prompt: String) -
 }
 
 fn app() -> Result<Router, Failed> {
-    let tokens = Rule::new("tokens", ["10000 per 1m sliding-buckets".parse()?])
+    let tokens = Rule::new("tokens", ["10000 per 1m sliding-window".parse()?])
         .key(|head| api_key(head).map(Into::into))
         .keyless(Keyless::Skip)
         .reserve(estimate);

@@ -96,7 +96,7 @@ fn answers_are_as_described() {
         ("POST", "/json", "/json".into(), r#"{"domain":"d","descriptors":[{"entries":[{"key":"remote_address","value":"192.0.2.1"}]}]}"#),
         ("POST", "/json", "/json".into(), r#"{"domain":"d","descriptors":[{"entries":[{"key":"a"}],"limit":{"unit":"DAY"}}]}"#),
         ("POST", "/json", "/json".into(), r#"{"domain":""}"#),
-        ("POST", "/v1/playground", "/v1/playground".into(), r#"{"limits":["5 per 1s sliding-log","5 per 1s","5 per 1s sliding-buckets","5 per 1s token-bucket","5 per 1s fixed-window"],"events":[{"at_us":0}],"samples":[0]}"#),
+        ("POST", "/v1/playground", "/v1/playground".into(), r#"{"limits":["5 per 1s sliding-log","5 per 1s","5 per 1s sliding-window","5 per 1s token-bucket","5 per 1s fixed-window"],"events":[{"at_us":0}],"samples":[0]}"#),
         ("POST", "/v1/playground", "/v1/playground".into(), r#"{"limits":[]}"#),
         ("GET", "/openapi.json", "/openapi.json".into(), ""),
     ];

@@ -218,7 +218,7 @@ fn a_user_who_loses_a_command_is_logged() {
 fn a_foreign_value_under_a_key_is_logged_without_the_key() {
     let redis = Redis::start();
     let server = node("shared-live-foreign", &redis.url()).run();
-    redis.ask(&["SET", "tg:{sk_live_1}closed/l1h", "hello"]);
+    redis.ask(&["SET", "tg:1:{sk_live_1}closed/l1h", "hello"]);
     for _ in 0..3 {
         assert_eq!(check(&server, "closed", "sk_live_1"), json!([false, "failed-closed", null]));
     }

@@ -4,16 +4,16 @@
 //! 2^53. Nothing larger means anything: counts are capped below it, so a cost beyond
 //! it is cut.
 //!
-//! The script replies with as little as a decision needs. Of a small state that is all of
-//! it. Of a log or permits it is the sum, the newest, and the one that frees what is
+//! The script replies with as little as a decision needs. Of a small state and of a
+//! `sliding-window` that is all of it. Of a log or permits it is the sum, the newest, and the one that frees what is
 //! lacking: a [`stand_in`] made of these answers every question of the decision as
 //! the whole log would, so the core's own code gives the answer.
 
 use redis::Value;
 use smallvec::SmallVec;
 use tidegate_core::{
-    Algorithm, Cost, Entries, Entry, FixedWindow, Limit, PermitId, Permits, SlidingBuckets,
-    SlidingCounter, SlidingLog, State, Timestamp, TokenBucket, bounds,
+    Algorithm, Cell, Cost, Entries, Entry, FixedWindow, Form, Limit, PermitId, Permits,
+    SlidingCounter, SlidingLog, SlidingWindow, State, Timestamp, TokenBucket, bounds,
 };
 
 use super::counter::radix;
@@ -33,11 +33,15 @@ pub(super) enum Outcome {
 pub(super) struct Reply {
     pub(super) outcome: Outcome,
     pub(super) now: Timestamp,
-    pub(super) states: SmallVec<[Numbers; 4]>,
+    pub(super) states: SmallVec<[Described; 4]>,
 }
 
 /// What a state replies; see its file under `lua/`.
-pub(super) type Numbers = [u64; 3];
+#[derive(Clone, Copy)]
+pub(super) enum Described {
+    Numbers([u64; 3]),
+    Window(SlidingWindow),
+}
 
 /// Everything but names and time.
 pub(super) fn plan(states: &[Planned], mode: Mode, permit: PermitId) -> Vec<u8> {
@@ -66,7 +70,6 @@ pub(super) fn plan(states: &[Planned], mode: Mode, permit: PermitId) -> Vec<u8> 
             limit.tick_us(),
             limit.window_ticks(),
             match limit.algorithm() {
-                Algorithm::SlidingBuckets => limit.sub_window_us(),
                 Algorithm::SlidingCounter => radix(limit),
                 _ => 0,
             },
@@ -84,10 +87,10 @@ pub(super) fn cost_text(cost: Cost) -> [u8; 9] {
     text
 }
 
-/// Reads a reply for so many states.
-pub(super) fn read(reply: &Value, states: usize) -> Option<Reply> {
+/// Reads a reply for these states.
+pub(super) fn read(reply: &Value, planned: &[Planned]) -> Option<Reply> {
     let Value::BulkString(bytes) = reply else { return None };
-    let (&outcome, numbers) = bytes.split_first()?;
+    let (&outcome, rest) = bytes.split_first()?;
     let outcome = match outcome {
         0 => Outcome::Denied,
         1 => Outcome::Admitted,
@@ -95,22 +98,71 @@ pub(super) fn read(reply: &Value, states: usize) -> Option<Reply> {
         3 => Outcome::Consumed,
         _ => return None,
     };
-    let (numbers, []) = numbers.as_chunks::<8>() else { return None };
-    let (now, numbers) = numbers.split_first()?;
-    let (numbers, []) = numbers.as_chunks::<3>() else { return None };
-    if outcome != Outcome::IdReused && numbers.len() != states {
-        return None;
+    let (now, mut rest) = rest.split_first_chunk()?;
+    let now = Timestamp::from_micros(u64::from_le_bytes(*now));
+    let mut states = SmallVec::new();
+    if outcome != Outcome::IdReused {
+        for state in planned {
+            let (described, after) = read_state(&state.limit, rest)?;
+            states.push(described);
+            rest = after;
+        }
     }
-    let states = numbers.iter().map(|state| state.map(u64::from_le_bytes)).collect();
-    Some(Reply { outcome, now: Timestamp::from_micros(u64::from_le_bytes(*now)), states })
+    rest.is_empty().then_some(Reply { outcome, now, states })
+}
+
+fn read_state<'r>(limit: &Limit, reply: &'r [u8]) -> Option<(Described, &'r [u8])> {
+    if limit.algorithm() == Algorithm::SlidingWindow {
+        let (&length, reply) = reply.split_first()?;
+        let (bytes, after) = reply.split_at_checked(length.into())?;
+        return Some((Described::Window(read_window(bytes)?), after));
+    }
+    let (numbers, after) = reply.split_first_chunk::<24>()?;
+    let (numbers, _) = numbers.as_chunks::<8>();
+    let numbers = [numbers[0], numbers[1], numbers[2]].map(u64::from_le_bytes);
+    Some((Described::Numbers(numbers), after))
+}
+
+/// The bytes of a `sliding-window`, as `sliding_window.lua` describes them.
+fn read_window(bytes: &[u8]) -> Option<SlidingWindow> {
+    let number = |bytes: &[u8]| bytes.iter().rev().fold(0, |n, &byte| n << 8 | u64::from(byte));
+    let Some((&mark, rest)) = bytes.split_first() else {
+        return Some(SlidingWindow::default());
+    };
+    let (form, unit_bytes, lag_bytes) = match mark {
+        0x88 => {
+            let (newest, distances) = rest.split_at_checked(7)?;
+            let newest = number(newest);
+            let times: SmallVec<[u64; 20]> =
+                distances.chunks(2).map(|pair| newest.saturating_sub(number(pair))).collect();
+            return SlidingWindow::from_times(&times);
+        }
+        0x89 => (Form::Cells15, 2, 1),
+        0x8a => (Form::Cells7, 3, 3),
+        0x8b => (Form::Cells3, 5, 5),
+        _ => return None,
+    };
+    let (head, cells) = rest.split_at_checked(12)?;
+    let (pace, newest) = (number(&head[..5]), number(&head[5..]));
+    let mut list = SmallVec::<[(u64, Cell); 16]>::new();
+    for cell in cells.chunks(1 + unit_bytes + lag_bytes) {
+        let (units, lag) = cell.get(1..)?.split_at_checked(unit_bytes)?;
+        let index = newest.checked_sub(u64::from(cell[0] >> 4))?;
+        let steps = u64::from(cell[0] & 0xf);
+        list.push((index, Cell { units: number(units), lag: number(lag), steps }));
+    }
+    SlidingWindow::from_cells(form, pace, &list)
 }
 
 /// A state that answers the planned cost as the one in Redis did before it was charged (or
 /// after a denial consumed what it had left), and the cost to ask it for.
-pub(super) fn stand_in(planned: &Planned, now: Timestamp, numbers: Numbers) -> (State, Cost) {
+pub(super) fn stand_in(planned: &Planned, now: Timestamp, described: Described) -> (State, Cost) {
     let Planned { limit, cost, .. } = planned;
     let index = limit.moment(now).index();
-    let [first, second, third] = numbers;
+    let [first, second, third] = match described {
+        Described::Numbers(numbers) => numbers,
+        Described::Window(window) => return (State::SlidingWindow(window), *cost),
+    };
     // Logs and permits are described as they are after a correction: all of it that
     // is left to ask is what there is now.
     let described = match cost {
@@ -130,10 +182,8 @@ pub(super) fn stand_in(planned: &Planned, now: Timestamp, numbers: Numbers) -> (
             let log = SlidingLog::from(pair(planned, first, second, third));
             (State::SlidingLog(log), described)
         }
-        Algorithm::SlidingBuckets => {
-            let buckets = SlidingBuckets::from(pair(planned, first, second, third));
-            (State::SlidingBuckets(buckets), described)
-        }
+        // It replies with bytes.
+        Algorithm::SlidingWindow => (State::new(limit), *cost),
         Algorithm::Concurrency => {
             let entries = pair(planned, first, second, third);
             let held = entries.iter().map(|entry| (entry.cost, entry.at));
@@ -170,7 +220,7 @@ fn parts(cost: Cost) -> (u8, u64) {
 fn algorithm(limit: &Limit) -> u8 {
     match limit.algorithm() {
         Algorithm::SlidingLog => 0,
-        Algorithm::SlidingBuckets => 1,
+        Algorithm::SlidingWindow => 1,
         Algorithm::SlidingCounter => 2,
         Algorithm::FixedWindow => 3,
         Algorithm::TokenBucket => 4,

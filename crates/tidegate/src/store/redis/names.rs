@@ -1,11 +1,14 @@
 //! What keys are called in Redis.
 //!
 //! ```text
-//!   tg:{192.0.2.1}api/c1m      policy `api`, key 192.0.2.1, sliding-counter over a minute
-//!   tg:{alice}l1h              key alice without a policy, sliding-log over an hour
-//!   tg:{alice}b1m.10~          ten buckets; the state of a check that is only watched
-//!   tg:{alice}#5f0c...         an idempotency id
+//!   tg:1:{192.0.2.1}api/c1m     policy `api`, key 192.0.2.1, sliding-counter over a minute
+//!   tg:1:{alice}l1h             key alice without a policy, sliding-log over an hour
+//!   tg:1:{alice}w1m~            sliding-window; the state of a check that is only observed
+//!   tg:1:{alice}#5f0c...        an idempotency id
 //! ```
+//!
+//! The number after the prefix is the version of the formats below `lua/`. Nodes of two
+//! versions use different names, so neither reads what the other has written.
 //!
 //! What is in braces decides the slot, and it is the key alone, not the policy:
 //! all limits of one caller are decided in one script on a Cluster, too. Names are
@@ -29,6 +32,9 @@ const EMPTY: &str = "%";
 const DIGEST_BYTES: usize = 16;
 /// Behind the name of a state that is only watched, beside the one in force.
 const OBSERVER: u8 = b'~';
+
+/// The version of the formats that states are stored in. It changes with any of them.
+const FORMAT_VERSION: u32 = 1;
 
 /// Makes names that begin alike.
 #[derive(Clone, Debug)]
@@ -71,7 +77,7 @@ impl Names {
     fn tagged(&self, who: &[u8]) -> String {
         let mut name = String::with_capacity(self.prefix.len() + who.len() + 32);
         name.push_str(&self.prefix);
-        name.push_str(":{");
+        let _ = write!(name, ":{FORMAT_VERSION}:{{");
         match who {
             [] => name.push_str(EMPTY),
             _ => write_text(&mut name, who, b"{}%"),
@@ -166,11 +172,11 @@ fn write_hex(name: &mut String, bytes: &[u8]) {
     }
 }
 
-/// What [`Limit::id`] stands for, to be read: algorithm, window, buckets.
+/// What [`Limit::id`] stands for, to be read: algorithm and window.
 fn write_shape(name: &mut String, limit: &Limit) {
     let letter = match limit.algorithm() {
         Algorithm::SlidingLog => 'l',
-        Algorithm::SlidingBuckets => 'b',
+        Algorithm::SlidingWindow => 'w',
         Algorithm::SlidingCounter => 'c',
         Algorithm::FixedWindow => 'f',
         Algorithm::TokenBucket => 't',
@@ -179,7 +185,4 @@ fn write_shape(name: &mut String, limit: &Limit) {
     };
     let (count, unit) = limit.window_in_units();
     let _ = write!(name, "{letter}{count}{unit}");
-    if limit.algorithm() == Algorithm::SlidingBuckets {
-        let _ = write!(name, ".{}", limit.buckets());
-    }
 }

@@ -207,7 +207,7 @@ impl Plan {
     /// # Errors
     /// When the reply is an error or not one of ours, and [`CheckError::IdReused`].
     pub fn answers(&self, reply: &Value) -> Result<Answers, StoreError> {
-        let read = codec::read(reply, self.states.len()).ok_or_else(|| not_ours(reply))?;
+        let read = codec::read(reply, &self.states).ok_or_else(|| not_ours(reply))?;
         if read.outcome == codec::Outcome::IdReused {
             return Err(CheckError::IdReused.into());
         }

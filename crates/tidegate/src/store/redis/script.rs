@@ -32,7 +32,7 @@ impl Script {
     pub const fn source(self) -> &'static str {
         match self {
             Script::Counter => include_str!("lua/counter.lua"),
-            // What can be large is rare: its functions are made when they are needed.
+            // States of more than a few numbers: their functions are made when they are needed.
             Script::Request => concat!(
                 include_str!("lua/common.lua"),
                 include_str!("lua/sliding_counter.lua"),
@@ -42,7 +42,7 @@ impl Script {
                 "local function open_large(algorithm, raw, want)\n",
                 include_str!("lua/entries.lua"),
                 include_str!("lua/sliding_log.lua"),
-                include_str!("lua/sliding_buckets.lua"),
+                include_str!("lua/sliding_window.lua"),
                 include_str!("lua/permits.lua"),
                 include_str!("lua/concurrency.lua"),
                 include_str!("lua/large.lua"),

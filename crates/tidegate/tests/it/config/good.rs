@@ -31,11 +31,8 @@ fn the_documented_example() {
     let names: Vec<&str> = config.policies.iter().map(|policy| policy.name()).collect();
     assert_eq!(names, ["login", "api"]);
     assert_eq!(limits(&config, "login", 0), ["5 per 1m sliding-log"]);
-    let all = [
-        "10 per 1s sliding-counter",
-        "600 per 1m sliding-counter",
-        "100000 per 1d sliding-buckets buckets 10",
-    ];
+    let all =
+        ["10 per 1s sliding-counter", "600 per 1m sliding-counter", "100000 per 1d sliding-window"];
     assert_eq!(limits(&config, "api", 0), all);
     assert_eq!(limits(&config, "api", 1), ["6000 per 1m sliding-counter"]);
     assert_eq!(limits(&config, "api", 2), all);
@@ -83,7 +80,7 @@ fn every_shape_of_limit_and_override() {
     let expected = [
         "10 concurrent lease 5m",
         "600 per 1m token-bucket burst 50",
-        "100 per 1h sliding-buckets buckets 12",
+        "100 per 1h sliding-window",
         "5000 per 1d fixed-window",
     ];
     assert_eq!(limits(&config, "uploads", 0), expected);

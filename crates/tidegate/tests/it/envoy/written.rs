@@ -35,7 +35,7 @@ fn algorithms() {
         (Algorithm::FixedWindow, "9 per 1d fixed-window"),
         (Algorithm::SlidingLog, "9 per 1d sliding-log"),
         (Algorithm::TokenBucket, "9 per 1d token-bucket"),
-        (Algorithm::SlidingBuckets, "9 per 1d sliding-buckets buckets 10"),
+        (Algorithm::SlidingWindow, "9 per 1d sliding-window"),
     ] {
         let options = Options { algorithm, ..Options::default() };
         let converted = convert(&[EnvoyFile::new("a.yaml", text)], &options).expect("converted");

@@ -21,7 +21,7 @@ fn refusal(url: impl Into<String>) -> ConnectError {
 /// Has a store decide under every algorithm, over and again, alone and together.
 async fn decides(store: &RedisStore) {
     let algorithms =
-        ["sliding-counter", "sliding-log", "sliding-buckets", "fixed-window", "token-bucket"];
+        ["sliding-counter", "sliding-log", "sliding-window", "fixed-window", "token-bucket"];
     let limits = algorithms.map(|algorithm| limit(&format!("2 per 1d {algorithm}")));
     for limit in &limits {
         for expect in [true, true, false] {
@@ -197,7 +197,7 @@ fn a_user_who_may_not_do_all_is_refused_at_the_start() {
         }
         let other = RedisOptions { key_prefix: "other".into(), ..options(&url) };
         let refused = run(RedisStore::connect(other)).expect_err("keys it may not touch");
-        let expect = "the store's user may not do what is needed: GET is not permitted for keys like `other:{%}`; \
+        let expect = "the store's user may not do what is needed: GET is not permitted for keys like `other:1:{%}`; \
                       as an administrator run ACL SETUSER <name> on ><password> ";
         assert!(refused.to_string().starts_with(expect), "{refused}");
     }

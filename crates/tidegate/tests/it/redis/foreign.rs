@@ -15,7 +15,7 @@ use crate::common::{NOW, at, limit};
 
 const LIMITS: [&str; 6] = [
     "10 per 1m sliding-log",
-    "10 per 1m sliding-buckets",
+    "10 per 1m sliding-window",
     "10 per 1m",
     "10 per 1m fixed-window",
     "10 per 1m token-bucket",
@@ -45,7 +45,7 @@ fn strangers(limit: &Limit) -> Vec<Vec<u8>> {
     if limit.algorithm() != Algorithm::SlidingCounter {
         values.push(b"123456".to_vec());
     }
-    for mark in 0x80..=0x88_u8 {
+    for mark in 0x80..=0x8c_u8 {
         values.push(vec![mark]);
         values.push(vec![mark; 15]);
         values.push([vec![mark], vec![0xff; 21]].concat());
@@ -98,6 +98,8 @@ fn matches_form(value: &[u8], limit: &Limit) -> bool {
     match limit.algorithm() {
         Algorithm::SlidingCounter => zeros(0x83, 22),
         Algorithm::FixedWindow => zeros(0x84, 15),
+        // Seven units at the epoch.
+        Algorithm::SlidingWindow => zeros(0x88, 22) && value[1..] == [0; 21],
         _ => false,
     }
 }

@@ -12,7 +12,7 @@ use crate::common::limit;
 
 const LIMITS: [&str; 7] = [
     "40 per 100ms sliding-log",
-    "40 per 100ms sliding-buckets",
+    "40 per 100ms sliding-window",
     "40 per 100ms",
     "40 per 100ms fixed-window",
     "40 per 100ms token-bucket burst 9",
@@ -115,7 +115,8 @@ fn time_of(kept: &Kept, limit: &Limit, reply: &Value) -> Timestamp {
 fn keys_end_when_they_stop_to_matter() {
     let rows = [
         ("5 per 1h sliding-log", 3_600),
-        ("5 per 1h sliding-buckets", 3_600),
+        // Up to two steps of its grid longer.
+        ("5 per 1h sliding-window", 3_601),
         // To the end of the next window, and of this one.
         ("5 per 1h", 7_200),
         ("5 per 1h fixed-window", 3_600),

@@ -50,7 +50,7 @@ fn nodes_never_admit_more_than_the_limit_together() {
     let rows: [&'static [(&str, &str)]; 5] = [
         &[("hot", "500 per 100d sliding-counter")],
         &[("hot", "500 per 1d sliding-log")],
-        &[("hot", "500 per 1d sliding-buckets")],
+        &[("hot", "500 per 1d sliding-window")],
         &[("hot", "500 per 100d fixed-window")],
         &[("hot", "500 per 1d sliding-log"), ("hot", "700 per 100d"), ("cold", "500 per 100d")],
     ];

@@ -13,7 +13,9 @@ use super::client::Client;
 use super::stand::on_each;
 use super::state::assert_kept;
 use crate::common::{NOW, at};
-use crate::worlds::{Gap, Model, Part, Step, any_limit, any_step, apart, cases, decide_all, keys};
+use crate::worlds::{
+    Gap, Model, Part, Step, any_limit, any_step, apart, cases, decide_all, keys, window_limits,
+};
 
 /// Runs a property on each server, with nothing in it at the start of a case.
 fn hold<S: Strategy>(count: u32, strategy: &S, property: impl Fn(&mut Client, S::Value)) {
@@ -51,8 +53,18 @@ fn assert_all_kept(client: &mut Client, model: &mut Model, key: u8, limit: &Limi
 
 #[test]
 fn single_checks_are_the_core_s() {
+    compare_single_checks(&changing_limits());
+}
+
+/// Limits that alternate between the forms of `sliding-window` while units are held.
+#[test]
+fn sliding_windows_change_their_form_as_in_the_core() {
+    compare_single_checks(&window_limits());
+}
+
+fn compare_single_checks(limits: &impl Strategy<Value = Vec<Limit>>) {
     let steps = prop::collection::vec((any_step(), any::<bool>()), 1..60);
-    hold(150, &(changing_limits(), steps), |client, (limits, steps)| {
+    hold(150, &(limits, steps), |client, (limits, steps)| {
         let (mut model, mut now) = (Model::default(), NOW);
         for (step, quickly) in steps {
             let limit = limits[step.limit.index(limits.len())];

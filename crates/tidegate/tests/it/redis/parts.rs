@@ -85,7 +85,7 @@ fn the_answers_of_parts_are_those_of_the_whole() {
 fn what_a_part_was_charged_can_be_taken_back() {
     let limits: Vec<Limit> = [
         "5 per 1m sliding-log",
-        "5 per 1m sliding-buckets",
+        "5 per 1m sliding-window",
         "5 per 1m",
         "5 per 1m fixed-window",
         "5 per 1m token-bucket",

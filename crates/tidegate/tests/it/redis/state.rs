@@ -2,7 +2,7 @@
 //! the state the core computes.
 
 use tidegate::{Algorithm, Limit, Timestamp};
-use tidegate_core::{Entries, State};
+use tidegate_core::{Cell, Entries, Form, State};
 
 use super::client::Kept;
 
@@ -17,6 +17,11 @@ pub enum Plain {
     Bucket([u64; 3]),
     /// Times and costs.
     Entries(Vec<[u64; 2]>),
+    /// The log form: times.
+    Times(Vec<u64>),
+    /// The forms with cells: how many there are to the window, the pace, and index, units, lag and
+    /// last hit of every cell.
+    Cells(u64, u64, Vec<[u64; 4]>),
     /// Numbers, costs and ends.
     Permits(Vec<[u64; 3]>),
 }
@@ -45,7 +50,21 @@ pub fn parse(raw: &[u8], limit: &Limit) -> Plain {
         (Algorithm::SlidingCounter, 0x83) => Plain::Counter(sevens().try_into().expect("three")),
         (Algorithm::FixedWindow, 0x84) => Plain::Fixed([number(&raw[1..8]), number(&raw[8..15])]),
         (Algorithm::TokenBucket, 0x85) => Plain::Bucket(sevens().try_into().expect("three")),
-        (Algorithm::SlidingLog, 0x81) | (Algorithm::SlidingBuckets, 0x82) => {
+        (Algorithm::SlidingWindow, 0x88) => {
+            let newest = number(&raw[1..8]);
+            Plain::Times(raw[8..].chunks(2).map(|distance| newest - number(distance)).collect())
+        }
+        (Algorithm::SlidingWindow, mark @ 0x89..=0x8b) => {
+            let (cells, units) = [(15, 2), (7, 3), (3, 5)][usize::from(mark - 0x89)];
+            let (pace, newest) = (number(&raw[1..6]), number(&raw[6..13]));
+            let bytes = if cells == 15 { 4 } else { 1 + 2 * units };
+            let cell = |cell: &[u8]| {
+                let [age, last] = [cell[0] >> 4, cell[0] & 15].map(u64::from);
+                [newest - age, number(&cell[1..=units]), number(&cell[1 + units..]), last]
+            };
+            Plain::Cells(cells, pace, raw[13..].chunks(bytes).map(cell).collect())
+        }
+        (Algorithm::SlidingLog, 0x81) => {
             let entries = parse_entries(sevens()[0], &raw[22..]);
             let total: u64 = entries.iter().map(|[_, cost]| cost).sum();
             let newest = entries.last().expect("no empty log is kept")[0];
@@ -93,7 +112,14 @@ fn plain(state: &State) -> Plain {
     };
     match state {
         State::SlidingLog(log) => list(log.entries()),
-        State::SlidingBuckets(buckets) => list(buckets.entries()),
+        State::SlidingWindow(window) if window.form() == Form::Log => {
+            Plain::Times(window.times().collect())
+        }
+        State::SlidingWindow(window) => {
+            let numbers = |(index, cell): (u64, Cell)| [index, cell.units, cell.lag, cell.steps];
+            let cells = window.cells().map(numbers).collect();
+            Plain::Cells(window.form().cells(), window.pace(), cells)
+        }
         State::SlidingCounter(c) => Plain::Counter([c.index, c.previous, c.current]),
         State::FixedWindow(window) => Plain::Fixed([window.index, window.count]),
         State::TokenBucket(b) => Plain::Bucket([b.at.as_micros(), b.debt, b.tick_us()]),

@@ -15,7 +15,7 @@ fn reserving(limits: &[&str]) -> Rule {
 }
 
 fn world() -> World {
-    World::with(reserving(&["100 per 1m sliding-log", "1000 per 1h sliding-buckets"]))
+    World::with(reserving(&["100 per 1m sliding-log", "1000 per 1h sliding-window"]))
 }
 
 fn used(world: &World) -> u64 {

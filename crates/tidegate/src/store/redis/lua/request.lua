@@ -8,9 +8,10 @@
 --            units, window, count, capacity, cap, tick, ticks, extra
 --          3 what is asked for under the id, 4 how long it is remembered
 -- returns  a byte (0 denied, 1 admitted, 2 the id was used for something else, 3 denied and
---          something was consumed), the time, and three numbers for every state; see the
---          algorithm's file (numbers have 8 bytes, lowest first). After 3 the numbers describe the
---          states as they are now, not as they were before the charge
+--          something was consumed), the time, and for every state three numbers, or for a
+--          sliding-window the length of its bytes (a byte) and its bytes; see the algorithm's file
+--          (numbers have 8 bytes, lowest first). After 3 they describe the states as they are now,
+--          not as they were before the charge
 --
 -- Nothing is written before everything has been read and decided: an error leaves all as it was.
 local LIMIT = '<BBBI8I8I8I8I8I8I8I8'
@@ -92,7 +93,7 @@ for i = 1, states do
 end
 
 -- Every state is charged, if it is, and packed again.
-local afters, expires, added = {}, {}, {}
+local afters, expires, added, bytes = {}, {}, {}, {}
 local consumed = false
 place = limits
 for i = 1, states do
@@ -118,7 +119,7 @@ for i = 1, states do
     consumed = consumed or taken > 0
   end
   if settles[i] then
-    afters[i], expires[i], first[i], second[i], third[i] = settles[i](charged, taken)
+    afters[i], expires[i], first[i], second[i], third[i], bytes[i] = settles[i](charged, taken)
   elseif algorithm == 0 then
     local added = charged and units or 0
     afters[i], expires[i] =
@@ -160,7 +161,11 @@ end
 
 local reply = struct.pack('<BI8', admitted and 1 or consumed and 3 or 0, now)
 for i = 1, states do
-  reply = reply .. struct.pack('<I8I8I8', first[i], second[i], third[i])
+  if bytes[i] then
+    reply = reply .. struct.pack('<B', #bytes[i]) .. bytes[i]
+  else
+    reply = reply .. struct.pack('<I8I8I8', first[i], second[i], third[i])
+  end
 end
 if mode == DRY then
   return reply

@@ -1,0 +1,667 @@
+//! `sliding-window`: a sliding window that never exceeds its limit, in constant memory.
+//!
+//! There are two classic ways to count a sliding window, and each gives something up.
+//!
+//! - The **two-counter estimate** ([`SlidingCounter`](crate::SlidingCounter)) assumes that the
+//!   requests of the previous window came evenly. A client that sends everything at the end of
+//!   a window breaks the assumption and gets close to `2L`.
+//! - The **log** ([`SlidingLog`](crate::SlidingLog)) remembers every request. It is exact, and
+//!   its memory grows with the limit.
+//!
+//! This algorithm divides the window into cells and counts per cell. The oldest cell is partly
+//! inside the window, and the question is how many of its units have already left. Instead of
+//! assuming that they arrived evenly, it measures how far they fell behind an even pace.
+//!
+//! # Lag
+//!
+//! The limit's own pace brings `f(x) = floor(L * x / W)` units in `x` microseconds. A cell's
+//! *lag* is the most by which its arrivals ever fell behind that pace:
+//!
+//! ```text
+//!   limit 120 per 60 s: 15 cells of 4 s, the pace brings 8 units per cell
+//!
+//!   units                                units
+//!     8 |          pace .'*                8 |          pace .'***
+//!     6 |          . '*                    6 |          . '  *
+//!     4 |      . '*       lag 0            4 |      . '      *     lag 7
+//!     2 |  . '*                            2 |  . '          *
+//!     0 +-*---------------                 0 +---------------*---
+//!       0     2 s     4 s                    0     2 s     4 s
+//!       one unit every half second           all 8 units after 3.5 s
+//! ```
+//!
+//! At every offset `y` of the cell at least `f(y) - lag` units had arrived: had there been
+//! fewer, the next arrival would have raised the lag. So once the window has moved `x`
+//! microseconds past the start of the cell, at least `f(x) - lag` of its units are a window
+//! old. They are released, and no others. On the left, half of the cell is released after 2 s.
+//! On the right nothing is released until the last unit is a window old. The estimate releases
+//! four units in both cases, and on the right that is four too many.
+//!
+//! # Worked numbers
+//!
+//! ```text
+//!   limit 120 per 60 s, cell 0 holds 8 units, first row with lag 0, second row with lag 7
+//!
+//!   now             60 s    61 s    62 s    63 s    64 s
+//!   f(now - 60 s)      0       2       4       6       8
+//!   used, lag 0        8       6       4       2       0
+//!   used, lag 7        8       8       8       8       0   (the last hit was at 3.5 s,
+//!                                                          kept as 3.734 s: see below)
+//! ```
+//!
+//! # A cell
+//!
+//! A cell holds three numbers: the **units** charged in it, its **lag**, and its **last hit** in
+//! fifteenths of the cell, rounded up. When the last hit is a window old, the whole cell is
+//! released: that matters for a cell that was filled early and then left alone.
+//!
+//! The number of cells `N` depends on the limit: 15 up to 2,000 units, 7 up to 2,000,000, 3
+//! above. At most `N + 1` of them overlap the window. Counts, lags and hits of all of them fit
+//! in 48 bytes for every limit.
+//!
+//! Limits up to 20 need no cells: the 20 times fit in the same place, on a grid of `W / 65,535`
+//! or finer. Such a limit is a log, and is late by less than two steps of the grid.
+//!
+//! # Bound
+//!
+//! **`L`, always.** What is released is at least a window old, so `used` is never below the
+//! number of units admitted in the last window, and the argument for the log applies. What is
+//! given up: capacity may return late, by at most one cell and one fifteenth of a cell.
+//! `docs/proof.md` has the proof, `docs/accuracy.md` what it costs on real traffic.
+//!
+//! # Forms and paces
+//!
+//! A key can meet several limits over the same window: a reload, an override, nodes with
+//! different files. Forced charges can exceed any limit. So a state carries its [`Form`] (the log,
+//! 15, 7 or 3 cells) and its pace (the `L` of `f` above), and both can change while units are
+//! held. Before units are charged under a limit:
+//!
+//! 1. An empty state takes the form and the pace of the limit.
+//! 2. A form that is too narrow for the limit, or for the units, is widened: everything held is
+//!    charged again in the next form, at its last hit. A form never becomes narrower while
+//!    anything is held. Only the widest form saturates.
+//! 3. If the pace still differs, it becomes the limit's. The lags were measured against another
+//!    pace, so they are raised until each cell is released as a whole.
+//!
+//! Alternating limits therefore lose precision, never the bound, and units are never held longer
+//! than one window and one cell.
+//!
+//! # Cost
+//!
+//! 48 bytes of cells, and their position, form and pace. A decision reads up to 16 cells.
+
+use alloc::vec::Vec;
+
+use super::Window;
+use crate::limit::{Moment, Pace};
+use crate::{Ask, CellView, Limit, ResetAfter, Timestamp};
+
+/// How a [`SlidingWindow`] counts, from the narrowest to the widest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Form {
+    /// The times of up to 20 units.
+    #[default]
+    Log,
+    /// 15 cells to the window, of up to 2,047 units each.
+    Cells15,
+    /// 7 cells to the window, of up to 2,097,151 units each.
+    Cells7,
+    /// 3 cells to the window, of up to 2^40 - 1 units each.
+    Cells3,
+}
+
+/// The most units in the log form: 20 times of 16 bits.
+const LOG_UNITS: u64 = 20;
+/// Bits of a time in the log form. The window is at most 2^16 - 1 grid steps long.
+const TIME_BITS: u32 = 16;
+/// Bits of a last hit, which counts fifteenths of a cell.
+const STEP_BITS: u32 = 4;
+/// Last hits are rounded up to this fraction of a cell.
+const STEPS: u64 = 15;
+/// Words that hold the cells: 16 cells of 23 bits, 8 of 44, 4 of 83, or 20 times of 16.
+const WORDS: usize = 6;
+
+impl Form {
+    /// The narrowest form in which a limit of `count` units decides precisely.
+    pub const fn of(count: u64) -> Self {
+        match count {
+            0..=20 => Form::Log,
+            21..=2_000 => Form::Cells15,
+            2_001..=2_000_000 => Form::Cells7,
+            _ => Form::Cells3,
+        }
+    }
+
+    /// Cells to the window; 0 in the log form.
+    pub const fn cells(self) -> u64 {
+        match self {
+            Form::Log => 0,
+            Form::Cells15 => 15,
+            Form::Cells7 => 7,
+            Form::Cells3 => 3,
+        }
+    }
+
+    const fn wider(self) -> Option<Self> {
+        match self {
+            Form::Log => Some(Form::Cells15),
+            Form::Cells15 => Some(Form::Cells7),
+            Form::Cells7 => Some(Form::Cells3),
+            Form::Cells3 => None,
+        }
+    }
+
+    /// Bits of the units and of the lag of a cell.
+    const fn bits(self) -> (u32, u32) {
+        match self {
+            Form::Log => (0, 0),
+            Form::Cells15 => (11, 8),
+            Form::Cells7 => (21, 19),
+            Form::Cells3 => (40, 39),
+        }
+    }
+
+    /// The most units the log, or a cell, can hold.
+    const fn most_units(self) -> u64 {
+        match self {
+            Form::Log => LOG_UNITS,
+            _ => (1 << self.bits().0) - 1,
+        }
+    }
+
+    const fn most_lag(self) -> u64 {
+        (1 << self.bits().1) - 1
+    }
+
+    /// The length of a cell; in the log form, the step of the grid.
+    pub fn cell_us(self, window_us: u64) -> u64 {
+        match self {
+            Form::Log => log_step_us(window_us),
+            _ => window_us.div_ceil(self.cells()),
+        }
+    }
+}
+
+/// The smallest of 1, 2, 5, 10, 20, 50, ... microseconds of which a window has at most 65,535.
+fn log_step_us(window_us: u64) -> u64 {
+    const MOST_STEPS: u64 = (1 << TIME_BITS) - 1;
+    let mut decade = 1;
+    loop {
+        for step_us in [decade, 2 * decade, 5 * decade] {
+            if window_us.div_ceil(step_us) <= MOST_STEPS {
+                return step_us;
+            }
+        }
+        decade *= 10;
+    }
+}
+
+/// One cell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cell {
+    /// Units charged in it.
+    pub units: u64,
+    /// The most by which arrivals fell behind the pace.
+    pub lag: u64,
+    /// Its last hit, in fifteenths of the cell, rounded up.
+    pub steps: u64,
+}
+
+/// The state of a `sliding-window`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SlidingWindow {
+    form: Form,
+    /// Units in the log form; 0 in the others.
+    len: u8,
+    /// The `L` that lags are measured against; 0 in the log form.
+    pace: u64,
+    /// The newest time on the grid, or the index of the newest cell that holds units.
+    newest: u64,
+    /// Times by age, or cells by index modulo their number, packed without gaps.
+    packed: [u64; WORDS],
+}
+
+/// Where the cells of a state lie, and the pace they are measured against.
+struct Grid {
+    window_us: u64,
+    cell_us: u64,
+    step_us: u64,
+    pace: Pace,
+}
+
+impl Grid {
+    /// The units that the pace brings in `us` microseconds.
+    fn paced(&self, us: u64) -> u64 {
+        self.pace.units_in(us)
+    }
+
+    /// The last hit of a cell, as an offset.
+    fn last_offset_us(&self, cell: Cell) -> u64 {
+        (cell.steps * self.step_us).min(self.cell_us)
+    }
+
+    fn last_us(&self, index: u64, cell: Cell) -> u64 {
+        index.saturating_mul(self.cell_us).saturating_add(self.last_offset_us(cell))
+    }
+
+    /// When the last unit of a cell is a window old.
+    fn whole_us(&self, index: u64, cell: Cell) -> u64 {
+        self.last_us(index, cell).saturating_add(self.window_us)
+    }
+
+    /// The units of a cell that are certainly a window old.
+    fn expired(&self, index: u64, cell: Cell, now_us: u64) -> u64 {
+        if self.whole_us(index, cell) <= now_us {
+            return cell.units;
+        }
+        let passed = now_us.checked_sub(self.window_us);
+        match passed.and_then(|start| start.checked_sub(index.saturating_mul(self.cell_us))) {
+            Some(us) => self.paced(us).saturating_sub(cell.lag).min(cell.units),
+            None => 0,
+        }
+    }
+
+    /// When this many of a cell's units, at least one, are certainly a window old.
+    fn release_us(&self, index: u64, cell: Cell, units: u64) -> u64 {
+        let whole_us = self.whole_us(index, cell);
+        let reached = units + cell.lag;
+        if reached > self.paced(self.cell_us) {
+            return whole_us;
+        }
+        let start_us = index.saturating_mul(self.cell_us).saturating_add(self.window_us);
+        whole_us.min(start_us.saturating_add(self.pace.us_for(reached)))
+    }
+}
+
+impl SlidingWindow {
+    /// How it counts.
+    pub fn form(&self) -> Form {
+        self.form
+    }
+
+    /// The limit that its lags are measured against; 0 in the log form.
+    pub fn pace(&self) -> u64 {
+        self.pace
+    }
+
+    /// Whether it holds nothing.
+    pub fn is_empty(&self) -> bool {
+        match self.form {
+            Form::Log => self.len == 0,
+            _ => self.packed == [0; WORDS],
+        }
+    }
+
+    /// Cells that hold units with their indexes, oldest first; none in the log form.
+    pub fn cells(&self) -> impl DoubleEndedIterator<Item = (u64, Cell)> {
+        let cells = match self.form {
+            Form::Log => 0,
+            form => form.cells() + 1,
+        };
+        let ages = (0..cells).rev().filter_map(|age| self.newest.checked_sub(age));
+        ages.map(|index| (index, self.cell(index))).filter(|(_, cell)| cell.units > 0)
+    }
+
+    /// The times of the log form in steps of its grid, oldest first; none in the other forms.
+    pub fn times(&self) -> impl DoubleEndedIterator<Item = u64> {
+        (0..u32::from(self.len)).map(|place| self.time(place))
+    }
+
+    /// Restores a state in the log form from its times, oldest first, at most a window apart.
+    /// `None` if they are too many or not in order.
+    pub fn from_times(times: &[u64]) -> Option<Self> {
+        let mut state = SlidingWindow { newest: *times.last()?, ..Self::default() };
+        if times.len() as u64 > LOG_UNITS || !times.is_sorted() {
+            return None;
+        }
+        for &time in times {
+            if (state.newest - time) >> TIME_BITS > 0 {
+                return None;
+            }
+            state.push_time(time);
+        }
+        Some(state)
+    }
+
+    /// Restores a state from its cells, oldest first, with their indexes. `None` if the form has
+    /// no cells or they do not fit in it.
+    pub fn from_cells(form: Form, pace: u64, cells: &[(u64, Cell)]) -> Option<Self> {
+        let &(newest, _) = cells.last()?;
+        let mut state = SlidingWindow { form, pace, newest, ..Self::default() };
+        let mut next = newest.saturating_sub(form.cells());
+        for &(index, cell) in cells {
+            let fits = cell.units <= form.most_units()
+                && cell.lag <= form.most_lag()
+                && cell.steps <= STEPS;
+            if form == Form::Log || index < next || index > newest || cell.units == 0 || !fits {
+                return None;
+            }
+            state.set_cell(index, cell);
+            next = index + 1;
+        }
+        Some(state)
+    }
+
+    fn grid(&self, limit: &Limit) -> Grid {
+        let window_us = limit.window_us();
+        let cell_us = self.form.cell_us(window_us);
+        let pace = limit.pace(self.pace);
+        Grid { window_us, cell_us, step_us: cell_us.div_ceil(STEPS), pace }
+    }
+
+    fn cell(&self, index: u64) -> Cell {
+        let (unit_bits, lag_bits) = self.form.bits();
+        let at = self.cell_position(index);
+        Cell {
+            units: self.bits(at, unit_bits),
+            lag: self.bits(at + unit_bits, lag_bits),
+            steps: self.bits(at + unit_bits + lag_bits, STEP_BITS),
+        }
+    }
+
+    fn set_cell(&mut self, index: u64, cell: Cell) {
+        let (unit_bits, lag_bits) = self.form.bits();
+        let at = self.cell_position(index);
+        self.set_bits(at, unit_bits, cell.units);
+        self.set_bits(at + unit_bits, lag_bits, cell.lag);
+        self.set_bits(at + unit_bits + lag_bits, STEP_BITS, cell.steps);
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "there are at most 16 cells")]
+    fn cell_position(&self, index: u64) -> u32 {
+        let (unit_bits, lag_bits) = self.form.bits();
+        (index % (self.form.cells() + 1)) as u32 * (unit_bits + lag_bits + STEP_BITS)
+    }
+
+    fn time(&self, place: u32) -> u64 {
+        // Only the low bits are kept: all times lie within 2^16 steps before the newest.
+        let low = self.bits(place * TIME_BITS, TIME_BITS);
+        let age = self.newest.wrapping_sub(low) & ((1 << TIME_BITS) - 1);
+        self.newest.saturating_sub(age)
+    }
+
+    fn push_time(&mut self, time: u64) {
+        self.set_bits(u32::from(self.len) * TIME_BITS, TIME_BITS, time & ((1 << TIME_BITS) - 1));
+        self.len += 1;
+    }
+
+    fn bits(&self, at: u32, width: u32) -> u64 {
+        let (word, shift) = ((at / 64) as usize, at % 64);
+        let mut value = self.packed[word] >> shift;
+        if shift + width > 64 {
+            value |= self.packed[word + 1] << (64 - shift);
+        }
+        value & ((1 << width) - 1)
+    }
+
+    fn set_bits(&mut self, at: u32, width: u32, value: u64) {
+        let (word, shift) = ((at / 64) as usize, at % 64);
+        let mask = (1 << width) - 1;
+        self.packed[word] = self.packed[word] & !(mask << shift) | value << shift;
+        if shift + width > 64 {
+            let next = &mut self.packed[word + 1];
+            *next = *next & !(mask >> (64 - shift)) | value >> (64 - shift);
+        }
+    }
+
+    /// The last hit and the units of everything held, oldest first.
+    fn held(&self, limit: &Limit) -> impl DoubleEndedIterator<Item = (u64, u64)> {
+        let grid = self.grid(limit);
+        let step_us = grid.cell_us;
+        let times = self.times().map(move |time| (time.saturating_mul(step_us), 1));
+        let last_hit = move |(index, cell): (u64, Cell)| (grid.last_us(index, cell), cell.units);
+        times.chain(self.cells().map(last_hit))
+    }
+
+    /// Units that count against the limit.
+    pub fn used(&self, limit: &Limit, now: Timestamp) -> u64 {
+        if self.form == Form::Log {
+            return self.len.into();
+        }
+        let grid = self.grid(limit);
+        let live =
+            |(index, cell): (u64, Cell)| cell.units - grid.expired(index, cell, now.as_micros());
+        self.cells().map(live).sum()
+    }
+
+    /// What it holds, for people who look at it; units at one time of the log form are one cell.
+    pub(crate) fn view(&self, limit: &Limit, now: Timestamp) -> Vec<CellView> {
+        let grid = self.grid(limit);
+        let at = |index: u64| Timestamp::from_micros(index.saturating_mul(grid.cell_us));
+        let mut views: Vec<CellView> = Vec::new();
+        for time in self.times().map(at) {
+            match views.last_mut() {
+                Some(last) if last.last_hit == time => last.units += 1,
+                _ => {
+                    let unit =
+                        CellView { start: time, last_hit: time, units: 1, lag: 0, expired: 0 };
+                    views.push(unit);
+                }
+            }
+        }
+        views.extend(self.cells().map(|(index, cell)| CellView {
+            start: at(index),
+            last_hit: Timestamp::from_micros(grid.last_us(index, cell)),
+            units: cell.units,
+            lag: cell.lag,
+            expired: grid.expired(index, cell, now.as_micros()),
+        }));
+        views
+    }
+
+    /// Brings the log form up to now.
+    fn advance_log(&mut self, limit: &Limit, now_us: u64) {
+        let step_us = log_step_us(limit.window_us());
+        let newest = now_us.div_ceil(step_us);
+        let window = limit.window_us().div_ceil(step_us);
+        let oldest = (now_us / step_us + 1).saturating_sub(window);
+        let is_current = self.newest <= newest && self.times().next() >= Some(oldest);
+        if is_current {
+            return;
+        }
+        let mut kept = SlidingWindow { newest: self.newest.min(newest), ..Self::default() };
+        for time in self.times().filter(|&time| time >= oldest) {
+            kept.push_time(time.min(newest));
+        }
+        *self = if kept.len > 0 { kept } else { Self::default() };
+    }
+
+    /// Brings the forms with cells up to now.
+    fn advance_cells(&mut self, limit: &Limit, now_us: u64) {
+        let grid = self.grid(limit);
+        let current = now_us / grid.cell_us;
+        let is_over = |(index, cell): (u64, Cell)| grid.whole_us(index, cell) <= now_us;
+        if self.newest <= current && !self.cells().next().is_none_or(is_over) {
+            return;
+        }
+        let mut kept = SlidingWindow { packed: [0; WORDS], newest: 0, ..*self };
+        let mut ahead = 0;
+        for (index, cell) in self.cells() {
+            if index > current {
+                // The clock stepped back: these units are charged again, now.
+                ahead += cell.units;
+            } else if !is_over((index, cell)) {
+                kept.set_cell(index, cell);
+                kept.newest = index;
+            }
+        }
+        if ahead > 0 {
+            kept.make_room(limit, self.pace, ahead, now_us);
+            kept.add(&kept.grid(limit), ahead, now_us);
+        }
+        *self = if kept.is_empty() { Self::default() } else { kept };
+    }
+
+    /// Widens the form until it can hold `units` more at `now_us`, or is the widest.
+    fn make_room(&mut self, limit: &Limit, pace: u64, units: u64, now_us: u64) {
+        while !self.has_room(limit, units, now_us)
+            && let Some(form) = self.form.wider()
+        {
+            self.widen(limit, form, pace, now_us);
+        }
+    }
+
+    fn has_room(&self, limit: &Limit, units: u64, now_us: u64) -> bool {
+        let held = match self.form {
+            Form::Log => self.len.into(),
+            form => self.cell(now_us / form.cell_us(limit.window_us())).units,
+        };
+        held.saturating_add(units) <= self.form.most_units()
+    }
+
+    /// Charges everything held again in a wider form, under another pace.
+    fn widen(&mut self, limit: &Limit, form: Form, pace: u64, now_us: u64) {
+        let mut wider = SlidingWindow { form, pace, ..Self::default() };
+        let grid = wider.grid(limit);
+        for (last_us, units) in self.held(limit) {
+            wider.add(&grid, units, last_us.min(now_us));
+        }
+        *self = wider;
+    }
+
+    /// Measures against another pace from now on. What is known of the arrivals in a cell is
+    /// that all of them came before its last hit, so the cell is released as a whole.
+    fn set_pace(&mut self, limit: &Limit, pace: u64) {
+        let held = *self;
+        self.pace = pace;
+        let grid = self.grid(limit);
+        for (index, cell) in held.cells() {
+            let lag = grid.paced(grid.last_offset_us(cell));
+            self.set_cell(index, Cell { lag, ..cell });
+        }
+    }
+
+    /// Adds units in the form and pace it has. What does not fit is cut off.
+    fn add(&mut self, grid: &Grid, units: u64, now_us: u64) {
+        if self.form == Form::Log {
+            self.newest = now_us.div_ceil(grid.cell_us);
+            for _ in 0..units.min(LOG_UNITS - u64::from(self.len)) {
+                self.push_time(self.newest);
+            }
+            return;
+        }
+        let (index, offset_us) = (now_us / grid.cell_us, now_us % grid.cell_us);
+        let cell = self.cell(index);
+        let behind = grid.paced(offset_us).saturating_sub(cell.units);
+        let most_lag = grid.paced(grid.cell_us).min(self.form.most_lag());
+        let charged = Cell {
+            units: cell.units.saturating_add(units).min(self.form.most_units()),
+            lag: cell.lag.max(behind).min(most_lag),
+            steps: cell.steps.max(offset_us.div_ceil(grid.step_us)),
+        };
+        self.set_cell(index, charged);
+        self.newest = index;
+    }
+
+    /// When the newest unit is released.
+    fn last_release_us(&self, limit: &Limit) -> Option<u64> {
+        let window_us = match self.form {
+            // The log counts a window in whole steps.
+            Form::Log => limit.window_us().next_multiple_of(log_step_us(limit.window_us())),
+            _ => limit.window_us(),
+        };
+        self.held(limit).next_back().map(|(last_us, _)| last_us.saturating_add(window_us))
+    }
+
+    /// When the oldest `units` of those that count are released.
+    fn release_us(&self, limit: &Limit, mut units: u64, now_us: u64) -> u64 {
+        let grid = self.grid(limit);
+        if self.form == Form::Log {
+            let window = grid.window_us.div_ceil(grid.cell_us);
+            let place = usize::try_from(units - 1).unwrap_or(usize::MAX);
+            let time = self.times().nth(place).unwrap_or(self.newest);
+            return time.saturating_add(window).saturating_mul(grid.cell_us);
+        }
+        for (index, cell) in self.cells() {
+            let expired = grid.expired(index, cell, now_us);
+            let live = cell.units - expired;
+            if units <= live {
+                return grid.release_us(index, cell, expired + units);
+            }
+            units -= live;
+        }
+        now_us
+    }
+}
+
+impl Window for SlidingWindow {
+    fn advance(&mut self, limit: &Limit, now: &Moment) {
+        let now_us = now.at.as_micros();
+        match self.form {
+            Form::Log => self.advance_log(limit, now_us),
+            _ => self.advance_cells(limit, now_us),
+        }
+    }
+
+    fn available(&self, limit: &Limit, now: &Moment) -> u64 {
+        limit.count().saturating_sub(self.used(limit, now.at))
+    }
+
+    fn wait_us(&self, limit: &Limit, cost: u64, now: &Moment) -> u64 {
+        let lacking = (self.used(limit, now.at) + cost).saturating_sub(limit.count());
+        if lacking == 0 {
+            return 0;
+        }
+        let now_us = now.at.as_micros();
+        self.release_us(limit, lacking, now_us) - now_us
+    }
+
+    fn reset_after(&self, limit: &Limit, now: &Moment) -> ResetAfter {
+        let released_us = self.last_release_us(limit).filter(|_| limit.count() > 0);
+        ResetAfter::from_micros(released_us.map_or(0, |us| us - now.at.as_micros()))
+    }
+
+    fn charge(&mut self, limit: &Limit, units: u64, ask: &Ask) {
+        if units == 0 {
+            return;
+        }
+        let (pace, now_us) = (limit.count(), ask.now.as_micros());
+        let form = Form::of(pace);
+        if self.is_empty() {
+            let pace = if form == Form::Log { 0 } else { pace };
+            *self = SlidingWindow { form, pace, ..Self::default() };
+        }
+        while self.form < form
+            && let Some(wider) = self.form.wider()
+        {
+            self.widen(limit, wider, pace, now_us);
+        }
+        self.make_room(limit, pace, units, now_us);
+        if self.form != Form::Log && self.pace != pace {
+            self.set_pace(limit, pace);
+        }
+        self.add(&self.grid(limit), units, now_us);
+    }
+
+    /// Widening the form, or changing the pace, may take back units that were released.
+    fn left(&self, limit: &Limit, now: &Moment, _expected: u64) -> u64 {
+        self.available(limit, now)
+    }
+
+    fn refund(&mut self, _limit: &Limit, units: u64) {
+        let mut kept = *self;
+        if self.form == Form::Log {
+            let len = u64::from(self.len).saturating_sub(units);
+            kept = SlidingWindow::default();
+            for time in self.times().take(usize::try_from(len).unwrap_or(usize::MAX)) {
+                kept.newest = time;
+                kept.push_time(time);
+            }
+        } else {
+            let mut left = units;
+            for (index, cell) in self.cells().rev() {
+                let taken = left.min(cell.units);
+                left -= taken;
+                let rest = Cell { units: cell.units - taken, ..cell };
+                kept.set_cell(index, if rest.units > 0 { rest } else { Cell::default() });
+            }
+            let newest = kept.cells().next_back().map_or(0, |(index, _)| index);
+            kept.newest = newest;
+        }
+        *self = if kept.is_empty() { Self::default() } else { kept };
+    }
+
+    fn expires_at(&self, limit: &Limit) -> Timestamp {
+        self.last_release_us(limit).map_or(Timestamp::EPOCH, Timestamp::from_micros)
+    }
+}

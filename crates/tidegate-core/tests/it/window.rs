@@ -1,0 +1,320 @@
+//! `sliding-window` against an exact log without a limit: what it counts is never less, and not
+//! much later. Limits change, units are forced and refunded, and the clock steps.
+
+use proptest::prelude::*;
+use tidegate_core::{
+    Algorithm, Cell, Cost, Form, Limit, RetryAfter, SlidingWindow, State, Timestamp,
+};
+
+use crate::pair::{Pair, ask, limit};
+use crate::properties::late_us;
+use crate::worlds::{any_kind, any_way, cost, forward, limit_of, size, window_us};
+
+const MS: u64 = 1_000;
+const YEAR: u64 = 366 * 86_400_000_000;
+/// The largest count of each form and the one after it.
+const BORDERS: [u64; 7] = [20, 21, 2_000, 2_001, 2_000_000, 2_000_001, 1_000_000_000_000];
+
+/// Every unit charged and not refunded, in order of time.
+#[derive(Default)]
+struct Log(Vec<(u64, u64)>);
+
+impl Log {
+    fn apply(&mut self, cost: Cost, allowed: bool, now: u64) {
+        // State from the future is taken as of now.
+        self.0.iter_mut().for_each(|(at, _)| *at = now.min(*at));
+        match cost {
+            Cost::Ask(units) if allowed => self.0.push((now, units)),
+            Cost::Force(units) => self.0.push((now, units)),
+            Cost::Refund(mut units) => {
+                while units > 0
+                    && let Some(newest) = self.0.last_mut()
+                {
+                    let taken = units.min(newest.1);
+                    (newest.1, units) = (newest.1 - taken, units - taken);
+                    if newest.1 == 0 {
+                        self.0.pop();
+                    }
+                }
+            }
+            Cost::Ask(_) => {}
+        }
+    }
+
+    /// Drops what is a window old now. It stays dropped if the clock then steps back.
+    fn forget(&mut self, window_us: u64, now: u64) {
+        self.0.retain(|(at, _)| now.saturating_sub(*at) < window_us);
+    }
+
+    /// Units in the half-open window that ends now.
+    fn within(&self, window_us: u64, now: u64) -> u64 {
+        self.0.iter().filter(|(at, _)| now - at < window_us).map(|(_, units)| units).sum()
+    }
+}
+
+fn used(state: &State, limit: &Limit, now: u64) -> u64 {
+    let mut state = state.clone();
+    state.admits(limit, &ask(Cost::PEEK, now));
+    let State::SlidingWindow(window) = state else { panic!("a sliding window") };
+    window.used(limit, Timestamp::from_micros(now))
+}
+
+fn any_count() -> impl Strategy<Value = u64> {
+    prop_oneof![prop::sample::select(&BORDERS[..]), 0_u64..40, 0_u64..5_000, 0_u64..3_000_000]
+}
+
+/// Forced charges stay below what saturates the widest form.
+fn small(cost: Cost) -> Cost {
+    const MOST: u64 = 1 << 30;
+    match cost {
+        Cost::Force(units) => Cost::Force(units.min(MOST)),
+        other => other,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 1_000, failure_persistence: None, ..ProptestConfig::default()
+    })]
+
+    /// One limit, time going on: never below the log, and at most a cell and a step late.
+    #[test]
+    fn counts_no_less_than_the_log_and_releases_within_a_cell(
+        count in any_count(), window_us in window_us(),
+        trace in prop::collection::vec((forward(), any_kind(), size()), 1..60),
+    ) {
+        let limit = limit_of(Algorithm::SlidingWindow, count, window_us);
+        let (mut state, mut log, mut now) = (State::new(&limit), Log::default(), YEAR);
+        for (gap, kind, size) in trace {
+            now = gap.after(now, &limit);
+            let cost = match small(cost(kind, size, &limit)) {
+                // Within the form of the limit.
+                Cost::Force(units) if units > count => Cost::Force(count.min(20)),
+                other => other,
+            };
+            let allowed = state.decide(&limit, &ask(cost, now)).allowed;
+            log.apply(cost, allowed, now);
+            let held = used(&state, &limit, now);
+            prop_assert!(held >= log.within(window_us, now), "{held} held at {now}");
+            let State::SlidingWindow(window) = &state else { unreachable!() };
+            if window.form() == Form::of(count) {
+                let late = window_us + late_us(window.form(), window_us);
+                prop_assert!(held <= log.within(late, now), "{held} held at {now}");
+            }
+        }
+    }
+
+    /// Limits that alternate, forced charges, refunds, a clock that steps: never below the log,
+    /// and free within a window and a cell.
+    #[test]
+    fn holds_across_limits_and_clock_steps(
+        counts in prop::collection::vec(any_count(), 1..4), window_us in window_us(),
+        trace in prop::collection::vec((any_way(), any_kind(), size(), 0_usize..4), 1..60),
+    ) {
+        let limits: Vec<Limit> = counts
+            .into_iter()
+            .map(|count| limit_of(Algorithm::SlidingWindow, count, window_us))
+            .collect();
+        let (mut state, mut log, mut now) = (State::new(&limits[0]), Log::default(), 2 * YEAR);
+        for (gap, kind, size, which) in trace {
+            let limit = &limits[which % limits.len()];
+            now = gap.after(now, limit);
+            let cost = small(cost(kind, size, limit));
+            let allowed = state.decide(limit, &ask(cost, now)).allowed;
+            log.forget(window_us, now);
+            log.apply(cost, allowed, now);
+            for limit in &limits {
+                let held = used(&state, limit, now);
+                prop_assert!(held >= log.within(window_us, now), "{held} held at {now}");
+            }
+        }
+        let free = now + window_us + late_us(Form::Cells3, window_us);
+        prop_assert_eq!(used(&state, &limits[0], free), 0);
+    }
+
+    /// A state that is taken apart and put together again is the same.
+    #[test]
+    fn is_restored_from_its_parts(
+        count in any_count(), window_us in window_us(),
+        trace in prop::collection::vec((any_way(), any_kind(), size()), 1..40),
+    ) {
+        let limit = limit_of(Algorithm::SlidingWindow, count, window_us);
+        let (mut state, mut now) = (State::new(&limit), YEAR);
+        for (gap, kind, size) in trace {
+            now = gap.after(now, &limit);
+            state.decide(&limit, &ask(cost(kind, size, &limit), now));
+            let State::SlidingWindow(window) = &state else { unreachable!() };
+            let times: Vec<u64> = window.times().collect();
+            let cells: Vec<(u64, Cell)> = window.cells().collect();
+            let restored = match window.form() {
+                _ if window.is_empty() => Some(SlidingWindow::default()),
+                Form::Log => SlidingWindow::from_times(&times),
+                form => SlidingWindow::from_cells(form, window.pace(), &cells),
+            };
+            prop_assert_eq!(restored.as_ref(), Some(window));
+        }
+    }
+}
+
+/// Parts that cannot belong to a state are refused.
+#[test]
+fn refuses_parts_that_do_not_fit() {
+    let cell = Cell { units: 1, lag: 0, steps: 3 };
+    let built = |form, cells: &[(u64, Cell)]| SlidingWindow::from_cells(form, 100, cells).is_some();
+    assert!(built(Form::Cells15, &[(5, cell), (20, cell)]));
+    let refused: [&[(u64, Cell)]; 7] = [
+        &[],
+        &[(4, cell), (20, cell)],
+        &[(20, cell), (19, cell)],
+        &[(20, cell), (20, cell)],
+        &[(20, Cell { units: 0, ..cell })],
+        &[(20, Cell { units: 2_048, ..cell })],
+        &[(20, Cell { steps: 16, ..cell })],
+    ];
+    for cells in refused {
+        assert!(!built(Form::Cells15, cells), "{cells:?}");
+    }
+    assert!(!built(Form::Cells15, &[(20, Cell { lag: 256, ..cell })]));
+    assert!(!built(Form::Log, &[(20, cell)]));
+    assert!(SlidingWindow::from_times(&[7; 20]).is_some());
+    for times in [&[7; 21][..], &[8, 7], &[0, 65_536], &[]] {
+        assert!(SlidingWindow::from_times(times).is_none(), "{times:?}");
+    }
+}
+
+/// Charges at the border of each form, again and again, while units are held: everything is free
+/// one window and one cell after the last charge, and no earlier than it is a window old.
+#[test]
+fn nothing_drifts_later_while_limits_alternate() {
+    for window_us in [MS, 1_001, 60_000 * MS, YEAR] {
+        for pair in BORDERS.windows(2) {
+            let limits =
+                [pair[0], pair[1]].map(|n| limit_of(Algorithm::SlidingWindow, n, window_us));
+            let mut state = State::new(&limits[0]);
+            let start = 10 * YEAR;
+            let mut last = start;
+            for (round, limit) in (0..200).zip(limits.iter().cycle()) {
+                let now = start + round * (window_us / 100).max(1);
+                if state.decide(limit, &ask(Cost::Ask(1), now)).allowed {
+                    last = now;
+                }
+            }
+            for limit in &limits {
+                assert_ne!(used(&state, limit, last + window_us - 1), 0, "{limit}");
+                let late = late_us(Form::of(pair[1]), window_us);
+                assert_eq!(used(&state, limit, last + window_us + late), 0, "{limit}");
+            }
+        }
+    }
+}
+
+/// Forced charges beyond the cap of every form widen it; refunded, the state is empty again, and
+/// the next charge takes the form of its limit.
+#[test]
+fn forced_charges_beyond_every_cap_can_be_refunded() {
+    let rows = [
+        (5, 30, Form::Cells15),
+        (5, 3_000, Form::Cells7),
+        (5, 3_000_000, Form::Cells3),
+        (100, 2_048, Form::Cells7),
+        (5_000, 2_097_152, Form::Cells3),
+        (3_000_000, 1 << 39, Form::Cells3),
+    ];
+    for (count, forced, form) in rows {
+        let limit = limit(&format!("{count} per 1m sliding-window"));
+        let mut state = State::new(&limit);
+        let at = |seconds: u64| 1_700_000_000_000_000 + seconds * 1_000_000;
+        state.decide(&limit, &ask(Cost::Ask(2), at(0)));
+        let charged = state.decide(&limit, &ask(Cost::Force(forced), at(30)));
+        assert_eq!(charged.remaining, 0, "{limit}");
+        let State::SlidingWindow(window) = &state else { unreachable!() };
+        assert_eq!(window.form(), form, "{limit}");
+        assert_eq!(used(&state, &limit, at(30)), forced + 2);
+        let refunded = state.decide(&limit, &ask(Cost::Refund(forced), at(31)));
+        assert_eq!(refunded.remaining, count - 2, "{limit}");
+        let emptied = state.decide(&limit, &ask(Cost::Refund(u64::MAX), at(31)));
+        assert_eq!((emptied.remaining, emptied.reset_after.as_micros()), (count, 0));
+        state.decide(&limit, &ask(Cost::Ask(1), at(31)));
+        let State::SlidingWindow(window) = &state else { unreachable!() };
+        assert_eq!(window.form(), Form::of(count), "{limit}");
+    }
+}
+
+/// The widest form saturates: what is beyond is cut off, and nothing overflows.
+#[test]
+fn the_widest_form_saturates() {
+    let limit = limit("1000000000000 per 1m sliding-window");
+    let mut state = State::new(&limit);
+    let now = 1_700_000_000_000_000;
+    for _ in 0..3 {
+        state.decide(&limit, &ask(Cost::Force(u64::MAX), now));
+    }
+    assert_eq!(used(&state, &limit, now), (1 << 40) - 1);
+    let denied = state.decide(&limit, &ask(Cost::Ask(1), now));
+    assert!(matches!(denied.retry_after, RetryAfter::Micros(us) if us <= 64_000_000));
+}
+
+/// An hour back and a year forward, for the form of every border.
+#[test]
+fn clock_steps_open_and_freeze_nothing() {
+    for count in BORDERS {
+        let limit = limit_of(Algorithm::SlidingWindow, count, 60_000 * MS);
+        let mut pair = Pair::new(limit);
+        let start = 1_700_000_000_000_000;
+        pair.step(Cost::Ask(count), start);
+        let back = start - 3_600_000 * MS;
+        assert!(!pair.step(Cost::Ask(1), back).allowed, "{limit}");
+        pair.check_costs([1, count / 2, count].into_iter(), back);
+        let late = 60_000 * MS + late_us(Form::of(count), 60_000 * MS);
+        assert!(pair.step(Cost::Ask(count), back + late).allowed, "{limit}");
+        assert!(!pair.step(Cost::Ask(1), back + late).allowed, "{limit}");
+        assert!(pair.step(Cost::Ask(count), back + late + YEAR).allowed, "{limit}");
+    }
+}
+
+/// The attack on the two-counter estimate: all at the end of one window, all again in the next.
+#[test]
+fn the_boundary_attack_gains_nothing() {
+    for count in [1, 100, 10_000] {
+        let limit = limit_of(Algorithm::SlidingWindow, count, 60_000 * MS);
+        let mut state = State::new(&limit);
+        let boundary = 1_700_000_040_000_000;
+        let spend = |state: &mut State, at: u64| {
+            let left = state.decide(&limit, &ask(Cost::PEEK, at)).remaining;
+            state.decide(&limit, &ask(Cost::Ask(left), at));
+            left
+        };
+        let first = spend(&mut state, boundary - 1);
+        let second: u64 = (0..59_999).map(|ms| spend(&mut state, boundary + ms * MS)).sum();
+        assert_eq!((first, second), (count, 0), "{limit}");
+    }
+}
+
+/// A steady client below its limit is never denied, whatever the window.
+#[test]
+fn a_steady_client_below_its_limit_is_served() {
+    for (count, window_us) in [(10, 60_000 * MS), (100, 1_001_000), (5_000, 60_000 * MS)] {
+        let limit = limit_of(Algorithm::SlidingWindow, count, window_us);
+        let mut state = State::new(&limit);
+        let gap = window_us * 100 / (count * 90);
+        let requests = 5 * count;
+        let admitted = (0..requests)
+            .filter(|n| state.decide(&limit, &ask(Cost::Ask(1), YEAR + n * gap)).allowed)
+            .count() as u64;
+        assert!(admitted * 1_000 >= requests * 995, "{limit}: {admitted} of {requests}");
+    }
+}
+
+#[test]
+fn refunds_reach_across_cells() {
+    let limit = limit("100 per 15s sliding-window");
+    let mut pair = Pair::new(limit);
+    for second in 0..10 {
+        pair.step(Cost::Ask(5), YEAR + second * 1_000_000);
+    }
+    let now = YEAR + 9_500_000;
+    assert_eq!(pair.step(Cost::Refund(12), now).remaining, 62);
+    let State::SlidingWindow(window) = &pair.state else { unreachable!() };
+    assert_eq!(window.cells().map(|(_, cell)| cell.units).collect::<Vec<_>>()[6..], [5, 3]);
+    pair.check_costs(0..=101, now);
+}
