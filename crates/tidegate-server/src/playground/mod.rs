@@ -29,13 +29,14 @@ pub use self::question::MAX_BODY_BYTES;
 /// Where the endpoint is.
 pub const ENDPOINT: &str = "/v1/playground";
 
-const ASSETS: [Asset; 8] = [
+const ASSETS: [Asset; 9] = [
     Asset { path: "/playground", kind: HTML, text: include_str!("assets/playground.html") },
     own_asset!("playground", "playground.css", CSS),
     own_asset!("playground", "playground.js", SCRIPT),
     own_asset!("playground", "settings.js", SCRIPT),
     own_asset!("playground", "engine.js", SCRIPT),
     own_asset!("playground", "timeline.js", SCRIPT),
+    own_asset!("playground", "cells.js", SCRIPT),
     own_asset!("playground", "lessons.js", SCRIPT),
     Asset { path: "/playground/icon.svg", kind: SVG, text: ICON },
 ];

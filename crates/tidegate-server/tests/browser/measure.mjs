@@ -76,7 +76,7 @@ try {
     const paint = await firstPaint(browser, base + page);
     console.log(`${page}: ${files} files, ${(bytes / 1024).toFixed(1)} KiB, ${(gzipped / 1024).toFixed(1)} KiB gzipped; first paint after ${paint.toFixed(0)} ms (median of ${ROUNDS})`);
   }
-  for (const algorithms of [["sliding-counter"], ["fixed-window", "sliding-counter", "sliding-buckets", "sliding-log", "token-bucket"]]) {
+  for (const algorithms of [["sliding-counter"], ["fixed-window", "sliding-counter", "sliding-window", "sliding-log", "token-bucket"]]) {
     const { lanes, perSecond, slow, longest, busyMs } = await frames(browser, server.http, algorithms);
     console.log(`500 dots in ${lanes} lane${lanes > 1 ? "s" : ""}: ${perSecond.toFixed(1)} frames/s, ${slow} longer than 25 ms in ${SECONDS} s (the longest ${longest.toFixed(0)} ms), ${busyMs.toFixed(2)} ms of work each`);
   }

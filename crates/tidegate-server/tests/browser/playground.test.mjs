@@ -28,7 +28,7 @@ test("it opens at 5 per 15 s, and a burst of 8 admits 5", async () => {
   await still(page);
   await page.click("#burst");
   await shows(page, "#status", "8 sent: 5 admitted, 3 denied.");
-  for (const algorithm of ["fixed-window", "sliding-counter", "sliding-buckets"]) {
+  for (const algorithm of ["fixed-window", "sliding-counter", "sliding-window"]) {
     assert.deepEqual(await tally(page, algorithm), [5, 3], algorithm);
   }
   assert.match(await text(page, `${lane("sliding-counter")} .formula dd`), /^5\.000 = 0 × \d\.\d{3} \+ 5$/);
@@ -67,13 +67,21 @@ const EXPERIMENTS = [
   },
   {
     id: "worst", guesses: ["", ""], told: ["engine: 10", "engine: 5"], verdict: "This is what the engine found.",
-    tallies: { "sliding-counter": [10, 0], "sliding-buckets": [5, 5] },
+    tallies: { "sliding-counter": [10, 0], "sliding-window": [5, 5] },
     events: "14900000*5.15000001.18000001.21000001.24000001.27000001",
+  },
+  {
+    id: "beat", guesses: ["120", "60"], told: ["engine: 120 ✓", "engine: 60 ✓"], verdict: "As you predicted.",
+    tallies: { "sliding-counter": [120, 0], "sliding-window": [60, 60] },
+    most: { "sliding-counter": "120, over the limit", "sliding-window": "60" },
+    // The pace of the limit brings 3 units in the first 0.9 s of the cell, and the burst came after them.
+    oldest: "0 = 3 − 3, with 0.750 s of it outside the window",
+    events: ["14900000*60", ...Array.from({ length: 60 }, (_, index) => 15_000_001 + index * 250_000)].join("."),
   },
 ];
 
 for (const motion of ["no-preference", "reduce"]) {
-  for (const { id, guesses, told, verdict, tallies, formula, events } of EXPERIMENTS) {
+  for (const { id, guesses, told, verdict, tallies, most = {}, formula, oldest, events } of EXPERIMENTS) {
     test(`experiment ${id}, motion ${motion}`, async () => {
       const page = await playground("", { reducedMotion: motion });
       for (const [index, guess] of guesses.entries()) await page.fill(`#guess-${id}-${index}`, guess);
@@ -83,6 +91,7 @@ for (const motion of ["no-preference", "reduce"]) {
       assert.equal(await text(page, `#experiment-${id} .verdict`), verdict);
       assert.ok((await text(page, "#result")).includes(verdict));
       for (const [algorithm, counts] of Object.entries(tallies)) assert.deepEqual(await tally(page, algorithm), counts, algorithm);
+      for (const [algorithm, shown] of Object.entries(most)) assert.equal(await text(page, `${lane(algorithm)} .most dd`), shown, algorithm);
       if (events) {
         // The client came back to the microsecond.
         await page.click("#link");
@@ -90,6 +99,7 @@ for (const motion of ["no-preference", "reduce"]) {
         assert.equal(new URL(page.url()).searchParams.get("events"), events);
       }
       if (formula) assert.equal(await text(page, `${lane("sliding-counter")} .formula dd`), formula);
+      if (oldest) assert.equal(await text(page, `${lane("sliding-window")} .oldest dd`), oldest);
       assert.equal(await text(page, "#pause"), "Play", "it stands still at the end");
       await page.done();
     });
@@ -106,13 +116,98 @@ test("an experiment that is overtaken says so, and can run again", async () => {
 });
 
 test("the boundary attack breaks fixed windows and not ours", async () => {
-  const page = await playground("?algorithms=fixed-window,sliding-counter,sliding-buckets,sliding-log,token-bucket");
+  const page = await playground("?algorithms=fixed-window,sliding-counter,sliding-window,sliding-log,token-bucket");
   await page.click("#attack");
   await page.waitForFunction(() => document.querySelector(".lane .admitted").textContent === "10");
-  const rows = { "fixed-window": [10, 0], "sliding-counter": [6, 4], "sliding-buckets": [5, 5], "sliding-log": [5, 5], "token-bucket": [5, 5] };
+  const rows = { "fixed-window": [10, 0], "sliding-counter": [6, 4], "sliding-window": [5, 5], "sliding-log": [5, 5], "token-bucket": [5, 5] };
   for (const [algorithm, counts] of Object.entries(rows)) assert.deepEqual(await tally(page, algorithm), counts, algorithm);
   assert.equal(await text(page, `${lane("fixed-window")} .most dd`), "10, over the limit");
-  assert.equal(await text(page, `${lane("sliding-buckets")} .most dd`), "5");
+  assert.equal(await text(page, `${lane("sliding-window")} .most dd`), "5");
+  await page.done();
+});
+
+/** Four requests in every second of 15: what a limit of 60 per 15 s allows, evenly. */
+const EVEN = Array.from({ length: 60 }, (_, index) => index * 250_000).join(".");
+/** What the lane of sliding-window shows while time stands at `at`. */
+const cellsAt = async ({ limit, events, at }) => {
+  const page = await playground(`?limit=${limit}&window=15s&algorithms=sliding-window&at=${at}&events=${events}`);
+  const own = lane("sliding-window");
+  await page.waitForFunction(() => document.querySelector(".lane .admitted").textContent !== "0");
+  const marks = (name) => page.locator(`${own} .strip path.${name}`).evaluate((path) => path.getAttribute("d").match(/M/g)?.length ?? 0);
+  const shown = {
+    sum: await text(page, `${own} .formula dd`), oldest: await text(page, `${own} .oldest dd`),
+    labels: await page.locator(`${own} .figures dt`).allInnerTexts(),
+    described: await page.locator(`${own} svg`).getAttribute("aria-label"),
+    counts: await marks("counts"), expired: await marks("expired"), lag: await marks("lag"), hits: await marks("hits"),
+    texts: await page.locator(`${own} .strip text`).allTextContents(),
+    legend: await page.locator(".legend .of-cells:visible").count(),
+  };
+  await page.done();
+  return shown;
+};
+
+test("an even cell expires at the limit's pace", async () => {
+  const half = await cellsAt({ limit: 60, events: EVEN, at: 15_500_000 });
+  assert.equal(half.sum, "58 = 60 − 2");
+  assert.equal(half.oldest, "2 = 2 − 0, with 0.500 s of it outside the window");
+  assert.deepEqual([half.labels[0], half.labels.at(-1)], ["used = units − expired, over all cells", "oldest cell: expired = paced − lag"]);
+  assert.deepEqual([half.counts, half.expired, half.lag, half.hits], [15, 1, 0, 15]);
+  assert.deepEqual(half.texts, Array(15).fill("4"));
+  assert.equal(half.legend, 4);
+  assert.ok(half.described.startsWith("Requests over two windows. Cells: from 0.000 s: units 4, expired 2, lag 0; from 1.000 s: units 4, expired 0, lag 0;"), half.described);
+  // The last hit, at 0.75 s, is kept in fifteenths of the cell: 0.800004 s.
+  const before = await cellsAt({ limit: 60, events: EVEN, at: 15_800_003 });
+  assert.deepEqual([before.sum, before.oldest], ["57 = 60 − 3", "3 = 3 − 0, with 0.800 s of it outside the window"]);
+  const after = await cellsAt({ limit: 60, events: EVEN, at: 15_800_004 });
+  assert.deepEqual([after.sum, after.oldest], ["56 = 56 − 0", "4 units, lag 0; leaves the window from 16.000 s"]);
+  assert.deepEqual([after.counts, after.expired], [14, 0]);
+});
+
+test("a late burst has a lag, and expires as a whole", async () => {
+  const burst = { limit: 60, events: "14900000*60" };
+  const inside = await cellsAt({ ...burst, at: 20_000_000 });
+  assert.deepEqual([inside.sum, inside.oldest], ["60 = 60 − 0", "60 units, lag 3; leaves the window from 29.000 s"]);
+  assert.deepEqual([inside.counts, inside.expired, inside.lag, inside.hits], [1, 0, 1, 1]);
+  assert.deepEqual(inside.texts, ["60", "lag 3"]);
+  const early = await cellsAt({ ...burst, at: 29_300_000 });
+  assert.deepEqual([early.sum, early.oldest], ["60 = 60 − 0", "0 = max(0, 1 − 3), with 0.300 s of it outside the window"]);
+  const late = await cellsAt({ ...burst, at: 29_933_337 });
+  assert.deepEqual([late.sum, late.oldest], ["60 = 60 − 0", "0 = 3 − 3, with 0.933 s of it outside the window"]);
+  const over = await cellsAt({ ...burst, at: 29_933_338 });
+  assert.deepEqual([over.sum, over.oldest], ["0 = 0 − 0", "no cell holds units"]);
+  assert.deepEqual([over.counts, over.expired, over.lag, over.hits], [0, 0, 0, 0]);
+  assert.ok(over.described.endsWith("No cell holds units."));
+});
+
+test("a cell that fell behind the pace releases that much later", async () => {
+  const { sum, oldest, counts, expired } = await cellsAt({ limit: 60, events: "0.900000", at: 15_900_000 });
+  // The second request came when the pace had brought 3 units and one had come: a lag of 2.
+  assert.deepEqual([sum, oldest], ["1 = 2 − 1", "1 = 3 − 2, with 0.900 s of it outside the window"]);
+  assert.deepEqual([counts, expired], [1, 1]);
+});
+
+test("a limit up to 20 is shown as a log of times", async () => {
+  const log = await cellsAt({ limit: 20, events: "1000000*3.2000000", at: 5_000_000 });
+  assert.deepEqual([log.sum, log.oldest], ["4", "1.000 s, expires at 16.000 s"]);
+  assert.deepEqual([log.labels[0], log.labels.at(-1)], ["used = admitted in the last window", "oldest time"]);
+  assert.deepEqual([log.counts, log.expired, log.lag, log.hits], [0, 0, 0, 2]);
+  assert.deepEqual(log.texts, ["3", "1"]);
+  assert.equal(log.legend, 0);
+  assert.equal(log.described, "Requests over two windows. Times: 1.000 s: units 3; 2.000 s: units 1.");
+  const cells = await cellsAt({ limit: 21, events: "1000000*3.2000000", at: 5_000_000 });
+  assert.deepEqual([cells.sum, cells.oldest], ["4 = 4 − 0", "3 units, lag 0; leaves the window from 16.000 s"]);
+});
+
+test("old links with sliding-buckets open, and the page says what it leaves out", async () => {
+  const page = await playground("?limit=5&window=15s&buckets=10&cost=1&algorithms=sliding-counter,sliding-buckets&speed=1");
+  assert.deepEqual(await page.locator("#notes li").allInnerTexts(), [
+    "“buckets” is not a setting: it is left out.",
+    "There is no algorithm “sliding-buckets”: use fixed-window, sliding-counter, sliding-window, sliding-log, token-bucket.",
+  ]);
+  await still(page);
+  await page.click("#burst");
+  await shows(page, "#status", "8 sent: 5 admitted, 3 denied.");
+  assert.equal(await page.locator(".lane").count(), 1);
   await page.done();
 });
 
@@ -164,7 +259,7 @@ test("the same requests are played again under other limits", async () => {
 test("an absurd address is clamped, and that is said as text", async () => {
   const hostile = "<img src=x onerror=alert(1)>";
   const query = new URLSearchParams({
-    limit: "99999999999999999999", window: "-3s", buckets: "1e9", cost: hostile, speed: "Infinity",
+    limit: "99999999999999999999", window: "-3s", cost: hostile, speed: "Infinity",
     algorithms: `sliding-log,${hostile}`, events: `0*9999.x.${hostile}.99999999999999`, at: "nan", [hostile]: "1",
   });
   const page = await playground(`?${query}`);
@@ -172,10 +267,9 @@ test("an absurd address is clamped, and that is said as text", async () => {
   assert.deepEqual(notes, [
     "limit 99999999999999999999 is out of range (0 to 200): 200 is used.",
     "window -3 is out of range (1 to 600): 1 is used.",
-    "buckets “1e9” is not a whole number: 10 is used.",
     "cost “<img src=x onerror=alert…” is not a whole number: 1 is used.",
     "speed “Infinity” is not one of 0.25, 0.5, 1, 2, 4, 8, 16: 1 is used.",
-    "There is no algorithm “<img src=x onerror=alert”: use fixed-window, sliding-counter, sliding-buckets, sliding-log, token-bucket.",
+    "There is no algorithm “<img src=x onerror=alert”: use fixed-window, sliding-counter, sliding-window, sliding-log, token-bucket.",
     "A request “x” of the link makes no sense: it is left out.",
     "A request “<img src=x onerror=alert” of the link makes no sense: it is left out.",
     "A request “99999999999999” of the link makes no sense: it is left out.",
@@ -237,11 +331,12 @@ test("the keyboard is enough", async () => {
 test("the quiz tells on submit", async () => {
   const page = await playground();
   assert.equal(await page.locator("#quiz .why:visible").count(), 0);
-  for (const [name, value] of [["q1", "c"], ["q2", "b"], ["q3", "a"]]) await page.check(`#quiz input[name=${name}][value=${value}]`);
+  for (const [name, value] of [["q1", "c"], ["q2", "b"], ["q3", "a"], ["q4", "c"]]) await page.check(`#quiz input[name=${name}][value=${value}]`);
   await page.click("#quiz button");
-  assert.equal(await text(page, "#score"), "2 of 3 right.");
-  assert.equal(await page.locator("#quiz .why:visible").count(), 3);
+  assert.equal(await text(page, "#score"), "3 of 4 right.");
+  assert.equal(await page.locator("#quiz .why:visible").count(), 4);
   assert.equal(await page.locator("#quiz label.wrong").count(), 1);
+  assert.match(await page.locator("#quiz fieldset").nth(3).locator("label.right").innerText(), /fell behind the limit's pace/);
   await page.done();
 });
 
@@ -297,17 +392,19 @@ for (const colorScheme of ["light", "dark"]) {
   for (const width of [1280, 360]) {
     test(`nothing is wrong for screen readers, ${colorScheme}, ${width} wide`, async () => {
       const page = await playground("", { colorScheme, viewport: { width, height: 900 }, reducedMotion: "reduce" });
-      await page.click("#experiment-boundary button");
-      await page.locator("#experiment-boundary .why").waitFor({ state: "visible" });
-      assert.deepEqual(await flaws(page), []);
-      assert.equal(await isTooWide(page), false);
+      for (const id of ["boundary", "beat"]) {
+        await page.click(`#experiment-${id} button`);
+        await page.locator(`#experiment-${id} .why`).waitFor({ state: "visible" });
+        assert.deepEqual(await flaws(page), []);
+        assert.equal(await isTooWide(page), false);
+      }
       await page.done();
     });
   }
 }
 
 test("all files together are small", async () => {
-  const paths = ["", "/playground.css", "/playground.js", "/settings.js", "/engine.js", "/timeline.js", "/lessons.js", "/icon.svg"];
+  const paths = ["", "/playground.css", "/playground.js", "/settings.js", "/engine.js", "/timeline.js", "/cells.js", "/lessons.js", "/icon.svg"];
   const sizes = await Promise.all(paths.map(async (path) =>
     gzipSync(Buffer.from(await (await fetch(`${server.http}/playground${path}`)).arrayBuffer())).length));
   assert.ok(sizes.reduce((all, one) => all + one, 0) <= 300 * 1024, `${sizes}`);

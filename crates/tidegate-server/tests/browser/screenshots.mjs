@@ -17,11 +17,11 @@ policies:
   - name: api
     match: { path: "/api/**" }
     key: "{header:x-api-key | client_ip}"
-    limits: ["3000 per 1m sliding-buckets"]
+    limits: ["3000 per 1m sliding-window"]
   - name: search
     match: { path: "/api/search" }
     key: "{header:x-api-key | client_ip}"
-    limits: ["20 per 1s sliding-buckets"]
+    limits: ["20 per 1s sliding-window"]
   - name: reports
     match: { path: /reports }
     key: "{header:x-user}"
@@ -29,12 +29,12 @@ policies:
     mode: observe
 `;
 
-/** The worst case of the estimate, as it stands at the end. */
+/** The attack on the estimate at a limit that has cells, as it stands at the end. */
 async function playground(browser, base, name, options) {
   const page = await open(browser, `${base}/playground`, { reducedMotion: "reduce", ...options });
-  await page.fill("#guess-worst-0", "5");
-  await page.click("#experiment-worst button");
-  await page.locator("#experiment-worst .why").waitFor({ state: "visible" });
+  await page.fill("#guess-beat-0", "60");
+  await page.click("#experiment-beat button");
+  await page.locator("#experiment-beat .why").waitFor({ state: "visible" });
   await page.evaluate(() => { document.activeElement.blur(); scrollTo(0, 0); });
   await page.screenshot({ path: join(home, name) });
   await page.done();

@@ -5,11 +5,12 @@ use serde_json::{Value, json};
 use crate::served::{JSON, Server, Start};
 
 const HTML: &str = include_str!("../../src/playground/assets/playground.html");
-const SCRIPTS: [(&str, &str); 5] = [
+const SCRIPTS: [(&str, &str); 6] = [
     ("playground.js", include_str!("../../src/playground/assets/playground.js")),
     ("settings.js", include_str!("../../src/playground/assets/settings.js")),
     ("engine.js", include_str!("../../src/playground/assets/engine.js")),
     ("timeline.js", include_str!("../../src/playground/assets/timeline.js")),
+    ("cells.js", include_str!("../../src/playground/assets/cells.js")),
     ("lessons.js", include_str!("../../src/playground/assets/lessons.js")),
 ];
 const STYLE: &str = include_str!("../../src/playground/assets/playground.css");
@@ -94,6 +95,29 @@ fn samples_show_states_and_exact_waits() {
     }
     let dear = json!({ "limits": ["5 per 15s"], "samples": [0], "cost": 6 });
     assert_eq!(play(&server, &dear)["limits"][0]["samples"][0]["retry_after_us"], Value::Null);
+}
+
+/// Cells of one second, in which the pace of the limit brings 4 units.
+#[test]
+fn samples_show_the_cells_of_a_sliding_window() {
+    let server = Start::new("playground-cells").run();
+    let even: &[(u64, usize)] = &[(0, 1), (2, 1), (5, 1), (7, 1)];
+    let late: &[(u64, usize)] = &[(149, 60)];
+    let cell = |second: u64, last_hit_us: u64, units: u64, lag: u64, expired: u64| {
+        let start_us = second * SECOND;
+        json!({ "start_us": start_us, "last_hit_us": last_hit_us, "units": units, "lag": lag, "expired": expired })
+    };
+    let rows = [
+        (even, 15_500_000, 2, json!([cell(0, 733_337, 4, 0, 2)])),
+        (even, 15_733_337, 0, json!([])),
+        (late, 29_900_000, 60, json!([cell(14, 14_933_338, 60, 3, 0)])),
+        (late, 29_933_338, 0, json!([])),
+    ];
+    for (requests, at_us, used, cells) in rows {
+        let question = json!({ "limits": ["60 per 15s sliding-window"], "events": events(requests), "samples": [at_us] });
+        let state = &play(&server, &question)["limits"][0]["samples"][0]["state"];
+        assert_eq!((&state["used"], &state["cells"]), (&json!(used), &cells), "at {at_us}");
+    }
 }
 
 #[test]

@@ -1,5 +1,5 @@
-// Predict, run, verify: four experiments and three questions. Whether a prediction was
-// right is for the engine to say; nothing is known here beforehand.
+// Predict, run, verify: five experiments and a quiz. The engine decides whether a prediction
+// was right; the results are not stored here.
 "use strict";
 
 const EXPERIMENTS = [
@@ -54,26 +54,42 @@ const EXPERIMENTS = [
     text: "Five requests in the last instant of a window; then a client that comes back exactly when sliding-counter's retry-after says, to the microsecond.",
     asks: [
       { text: "The most that sliding-counter lets through in any 15 s?", short: "most in any 15 s: sliding-counter", found: (stage) => stage.found("sliding-counter").most_in_window },
-      { text: "And sliding-buckets?", short: "sliding-buckets", found: (stage) => stage.found("sliding-buckets").most_in_window },
+      { text: "And sliding-window?", short: "sliding-window", found: (stage) => stage.found("sliding-window").most_in_window },
     ],
-    algorithms: ["sliding-counter", "sliding-buckets"],
-    async run(stage) {
-      const [window, mine] = [stage.windowUs(), stage.run()];
-      const first = window - window / 150;
-      if (!(await stage.advanceTo(first))) return false;
-      await stage.send(5);
-      // It does what it is told, and it is told by the engine.
-      for (let sent = 0; sent < 20 && mine === stage.run(); sent += 1) {
-        const { at_us: at, retry_after_us: wait } = stage.found("sliding-counter").sample;
-        if (wait === null || at + wait >= first + window) break;
-        if (!(await stage.advanceTo(at + wait))) return false;
-        await stage.send(1);
-      }
-      return mine === stage.run();
-    },
-    why: "The estimate takes the five to have come evenly and lets go of them one by one, though all are recent: 10 pass within 15 s, twice the limit. It takes aim to do that. A bucket counts whole until its last hit is a window old, so sliding-buckets never lets more than 5 through, in constant memory too.",
+    algorithms: ["sliding-counter", "sliding-window"],
+    run: (stage) => aimAtEstimate(stage, 5),
+    why: "The estimate takes the five to have come evenly and lets go of them one by one, though all are recent: 10 pass within 15 s, twice the limit. It takes aim to do that. With a limit up to 20, sliding-window keeps the time of every admitted request, so it lets 5 through.",
+  },
+  {
+    id: "beat",
+    title: "Try to beat it",
+    text: "The same attack at 60 per 15 s, where sliding-window has no room for 60 times and counts in cells. 60 requests come in the last instant of a window; then one whenever sliding-counter's retry-after allows it.",
+    asks: [
+      { text: "The most that sliding-counter lets through in any 15 s?", short: "most in any 15 s: sliding-counter", found: (stage) => stage.found("sliding-counter").most_in_window },
+      { text: "And sliding-window?", short: "sliding-window", found: (stage) => stage.found("sliding-window").most_in_window },
+    ],
+    algorithms: ["sliding-counter", "sliding-window"],
+    limit: 60,
+    run: (stage) => aimAtEstimate(stage, 60),
+    why: "sliding-counter assumes that the 60 came evenly over their window. It releases one every 0.25 s and lets 120 through, twice the limit. sliding-window measures: the limit's pace brings 3 units in the first 0.9 s of the cell, and none had come, so the cell has a lag of 3. Nothing in it expires until its last hit is 15 s old, and all 60 later requests are denied. Send what you like: it never lets more than 60 through in any 15 s.",
   },
 ];
+
+/** A burst in the last instant of a window, then one request whenever sliding-counter's retry-after allows it. */
+async function aimAtEstimate(stage, burst) {
+  const [window, mine] = [stage.windowUs(), stage.run()];
+  const first = window - window / 150;
+  if (!(await stage.advanceTo(first))) return false;
+  await stage.send(burst);
+  // The estimate releases the burst once, so no more than that can follow.
+  for (let sent = 0; sent < burst && mine === stage.run(); sent += 1) {
+    const { at_us: at, retry_after_us: wait } = stage.found("sliding-counter").sample;
+    if (wait === null || at + wait >= first + window) break;
+    if (!(await stage.advanceTo(at + wait))) return false;
+    await stage.send(1);
+  }
+  return mine === stage.run();
+}
 
 /** Builds the cards and wires the quiz. */
 export function lessons(stage) {
@@ -90,7 +106,7 @@ function make(tag, attributes = {}, ...children) {
 function card(experiment, stage) {
   const asks = experiment.asks.map((ask, index) => {
     const id = `guess-${experiment.id}-${index}`;
-    const input = make("input", { id, type: "number", min: "0", max: "99", step: "1", inputMode: "numeric" });
+    const input = make("input", { id, type: "number", min: "0", max: "999", step: "1", inputMode: "numeric" });
     const told = make("output", { className: "told" });
     told.setAttribute("for", id);
     return { ...ask, input, told, row: make("p", { className: "ask" }, make("label", { htmlFor: id, textContent: ask.text }), input, told) };
@@ -110,7 +126,7 @@ function card(experiment, stage) {
 }
 
 async function run(experiment, stage, { asks, why, verdict, button }) {
-  stage.begin(experiment.algorithms);
+  stage.begin(experiment);
   why.hidden = true;
   verdict.textContent = "Running: watch the timeline.";
   asks.forEach((ask) => { ask.told.textContent = ""; });

@@ -3,12 +3,14 @@
 // All requests since the last reset go to the engine with every question, with the times
 // at which its states are to be shown: from now on, a few seconds ahead. Between two
 // questions the page shows the sample of the moment. What is drawn is always the
-// engine's; the page knows where windows begin, to draw them, and nothing else.
+// engine's; the page knows where windows begin, to draw them, and a limit's pace, to fill in
+// the formula of sliding-window (cells.js).
 "use strict";
 
 import { MAX_EVENTS, ALGORITHMS, BOUNDS, clamp, limitTexts, read, write } from "./settings.js";
 import { Unauthorized, keepToken, play } from "./engine.js";
 import { Lane, arrange, set } from "./timeline.js";
+import { usesCells } from "./cells.js";
 import { lessons } from "./lessons.js";
 
 const SAMPLE_MS = 50;         // numbers change so often, in real time
@@ -229,9 +231,9 @@ async function attackNow() {
   refresh();
 }
 
-/** A fresh world for an experiment, at the numbers it is about. */
-function begin(algorithms) {
-  settings = { ...settings, limit: 5, window: 15, buckets: 10, cost: 1, algorithms };
+/** Resets the page for an experiment, with the limit and algorithms that it is about. */
+function begin({ algorithms, limit = 5 }) {
+  settings = { ...settings, limit, window: 15, cost: 1, algorithms };
   showSettings();
   remember();
   reset();
@@ -367,7 +369,8 @@ function showSettings() {
   $("speed").value = String(settings.speed);
   for (const box of $("algorithms").querySelectorAll("input")) box.checked = settings.algorithms.includes(box.value);
   $("legend-window").textContent = `the last ${settings.window} s`;
-  $("buckets").disabled = !settings.algorithms.includes("sliding-buckets");
+  const hasCells = settings.algorithms.includes("sliding-window") && usesCells(settings.limit);
+  for (const item of document.querySelectorAll(".legend .of-cells")) item.hidden = !hasCells;
   buildLanes();
 }
 
@@ -379,6 +382,7 @@ function remember() {
 function buildLanes() {
   const kept = new Map(lanes.map((lane) => [lane.algorithm, lane]));
   lanes = settings.algorithms.map((algorithm) => kept.get(algorithm) ?? new Lane(algorithm));
+  lanes.forEach((lane) => lane.caption(settings.limit));
   $("lanes").replaceChildren(...lanes.map((lane) => lane.element));
   answer = null;
   view = null;

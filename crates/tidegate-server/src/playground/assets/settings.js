@@ -2,13 +2,12 @@
 "use strict";
 
 /** In the order of the lanes. */
-export const ALGORITHMS = ["fixed-window", "sliding-counter", "sliding-buckets", "sliding-log", "token-bucket"];
+export const ALGORITHMS = ["fixed-window", "sliding-counter", "sliding-window", "sliding-log", "token-bucket"];
 
 /** The engine takes far more; these are what a timeline can show. */
 export const BOUNDS = {
   limit: { least: 0, most: 200, name: "limit" },
   window: { least: 1, most: 600, name: "window" },
-  buckets: { least: 1, most: 64, name: "buckets" },
   cost: { least: 1, most: 100, name: "cost" },
 };
 /** As many events as the endpoint takes. */
@@ -22,17 +21,14 @@ export const SPEEDS = [0.25, 0.5, 1, 2, 4, 8, 16];
 
 export function defaults() {
   return {
-    limit: 5, window: 15, buckets: 10, cost: 1, speed: 1,
-    algorithms: ["fixed-window", "sliding-counter", "sliding-buckets"],
+    limit: 5, window: 15, cost: 1, speed: 1,
+    algorithms: ["fixed-window", "sliding-counter", "sliding-window"],
   };
 }
 
 /** The limits as the engine reads them. */
 export function limitTexts(settings) {
-  return settings.algorithms.map((algorithm) => {
-    const buckets = algorithm === "sliding-buckets" ? ` buckets ${settings.buckets}` : "";
-    return `${settings.limit} per ${settings.window}s ${algorithm}${buckets}`;
-  });
+  return settings.algorithms.map((algorithm) => `${settings.limit} per ${settings.window}s ${algorithm}`);
 }
 
 /** A whole number within its bounds, and a note if that is not what was asked for. */
@@ -121,7 +117,7 @@ function readEvents(value, notes) {
 /** The address that says all this; requests too, if there are any and they fit. */
 export function write(settings, events = [], at = 0) {
   const query = new URLSearchParams({
-    limit: settings.limit, window: `${settings.window}s`, buckets: settings.buckets,
+    limit: settings.limit, window: `${settings.window}s`,
     cost: settings.cost, algorithms: settings.algorithms.join(","), speed: settings.speed,
   });
   const groups = [];

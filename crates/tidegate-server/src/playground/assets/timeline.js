@@ -6,16 +6,20 @@
 // lane, with 5 dots or with 500.
 "use strict";
 
+import { CELLS_HEIGHT, captions, describe, strip, workedOldest, workedSum } from "./cells.js";
+
 const SVG = "http://www.w3.org/2000/svg";
-const HEIGHT = 142;
 const TOP = 22;        // room for the name of the box
 const BASE = 112;      // where dots stand
-const STRIP = 8;       // the height of buckets
+const STRIP = 8;       // the strip below the dots, where it is empty
+const NAMES = 22;      // room for the names and times of the windows
 
+const OVER_TWO_WINDOWS = "Requests over two windows";
+
+/** What each algorithm does; cells.js has the texts of sliding-window. */
 const ABOUT = {
   "fixed-window": "counts per window, forgets at its end",
   "sliding-counter": "two counts and a weight",
-  "sliding-buckets": "sub-windows, each whole until its last hit is a window old",
   "sliding-log": "remembers every admitted request: exact",
   "token-bucket": "refills steadily, holds at most the limit",
 };
@@ -23,7 +27,6 @@ const ABOUT = {
 const FORMULA = {
   "fixed-window": "count = admitted in this window",
   "sliding-counter": "estimate = prev × weight + curr",
-  "sliding-buckets": "count = all live buckets",
   "sliding-log": "count = admitted in the last window",
   "token-bucket": "tokens = left in the bucket",
 };
@@ -59,6 +62,11 @@ export function set(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
+/** Changes the label of a figure. */
+function relabel(value, text) {
+  set(value.closest("div").querySelector("dt"), text);
+}
+
 /** Where the dots of these events stand: along time, stacked where they would overlap. */
 export function arrange(events, view) {
   const { from, to, width } = view;
@@ -85,6 +93,8 @@ export function arrange(events, view) {
 export class Lane {
   constructor(algorithm) {
     this.algorithm = algorithm;
+    this.hasCells = algorithm === "sliding-window";
+    this.bottom = BASE + (this.hasCells ? CELLS_HEIGHT : STRIP);
     this.element = element("article", "lane");
     this.element.dataset.algorithm = algorithm;
     this.element.append(this.#head(), this.#track(), this.#figures());
@@ -99,15 +109,16 @@ export class Lane {
     this.denied = element("b", "denied", "0");
     const tally = element("p", "tally");
     tally.append(this.admitted, " admitted ", this.denied, " denied");
-    head.append(title, element("p", "about", ABOUT[this.algorithm]), tally);
+    this.about = element("p", "about", ABOUT[this.algorithm] ?? "");
+    head.append(title, this.about, tally);
     return head;
   }
 
   #track() {
     const track = element("div", "track");
-    this.svg = drawn("svg", { role: "img", height: HEIGHT, "aria-label": "Requests over two windows" });
+    this.svg = drawn("svg", { role: "img", height: this.bottom + NAMES, "aria-label": OVER_TWO_WINDOWS });
     this.ground = drawn("g", {});
-    this.strip = drawn("g", { class: "strip" });
+    this.strip = this.#strip();
     this.dots = drawn("path", { class: "dots" });
     this.heavy = drawn("path", { class: "dots heavy" });
     this.crosses = drawn("path", { class: "crosses" });
@@ -117,6 +128,20 @@ export class Lane {
     this.box.append(element("span", "now", "now"));
     track.append(this.svg, this.box);
     return track;
+  }
+
+  /** The strip of sliding-window; empty in the other lanes. */
+  #strip() {
+    const group = drawn("g", { class: "strip" });
+    if (!this.hasCells) return group;
+    const hatch = drawn("pattern", { id: "hatch", width: 4, height: 4, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" });
+    hatch.append(drawn("path", { class: "hatch", d: "M1 0V4" }));
+    this.marks = {};
+    for (const name of ["grid", "counts", "expired", "lag", "hits"]) this.marks[name] = drawn("path", { class: name, d: "" });
+    this.marks.expired.setAttribute("fill", "url(#hatch)");
+    this.labels = drawn("g", {});
+    group.append(hatch, ...Object.values(this.marks), this.labels);
+    return group;
   }
 
   #figures() {
@@ -129,21 +154,32 @@ export class Lane {
       figures.append(wrap);
       return value;
     };
-    this.formula = put("formula", FORMULA[this.algorithm]);
+    this.formula = put("formula", FORMULA[this.algorithm] ?? "");
     this.meter = element("div", "meter");
     this.fill = element("i", "");
     this.meter.append(this.fill);
     this.remaining = put("remaining", "remaining", this.meter);
     this.retry = put("retry", "retry after");
     this.most = put("most", "most in any window");
+    if (this.hasCells) this.oldest = put("oldest", "");
     return figures;
+  }
+
+  /** Labels that depend on the limit. */
+  caption(count) {
+    if (!this.hasCells) return;
+    const { about, formula, oldest } = captions(count);
+    set(this.about, about);
+    relabel(this.formula, formula);
+    relabel(this.oldest, oldest);
   }
 
   /** The ground: two windows, their names and times. */
   layGround(view) {
     const { from, to, width, window } = view;
     const half = width / 2;
-    this.svg.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
+    const below = this.bottom + NAMES - 5;
+    this.svg.setAttribute("viewBox", `0 0 ${width} ${this.bottom + NAMES}`);
     const label = (x, anchor, text, name, y) => {
       const made = drawn("text", { x, y, "text-anchor": anchor, class: name });
       made.textContent = text;
@@ -151,15 +187,15 @@ export class Lane {
     };
     const at = (us) => `${+(us / 1e6).toFixed(1)} s`;
     this.ground.replaceChildren(
-      drawn("rect", { class: "previous", x: 0, y: 0, width: half, height: BASE + STRIP + 4 }),
-      drawn("rect", { class: "current", x: half, y: 0, width: half, height: BASE + STRIP + 4 }),
-      drawn("path", { class: "boundary", d: `M${half} 0V${BASE + STRIP + 4}` }),
+      drawn("rect", { class: "previous", x: 0, y: 0, width: half, height: this.bottom + 4 }),
+      drawn("rect", { class: "current", x: half, y: 0, width: half, height: this.bottom + 4 }),
+      drawn("path", { class: "boundary", d: `M${half} 0V${this.bottom + 4}` }),
       drawn("path", { class: "base", d: `M0 ${BASE}H${width}` }),
-      label(half / 2, "middle", width < 480 ? "previous" : "previous window", "name", HEIGHT - 5),
-      label(half * 1.5, "middle", width < 480 ? "current" : "current window", "name", HEIGHT - 5),
-      label(2, "start", from < 0 ? "" : at(from), "time", HEIGHT - 5),
-      label(half, "middle", at(from + window), "time", HEIGHT - 5),
-      label(width - 2, "end", at(to), "time", HEIGHT - 5),
+      label(half / 2, "middle", width < 480 ? "previous" : "previous window", "name", below),
+      label(half * 1.5, "middle", width < 480 ? "current" : "current window", "name", below),
+      label(2, "start", from < 0 ? "" : at(from), "time", below),
+      label(half, "middle", at(from + window), "time", below),
+      label(width - 2, "end", at(to), "time", below),
     );
   }
 
@@ -200,22 +236,21 @@ export class Lane {
     if (sample === this.shown?.sample && exact === this.shown.exact && view === this.shown.view) return;
     this.shown = { sample, exact, view };
     const { state } = sample;
-    set(this.formula, this.#worked(state));
+    set(this.formula, this.#worked(state, played));
     const most = Math.max(1, played.count);
     set(this.remaining, `${sample.remaining} of ${played.count}`);
     this.fill.style.transform = `scaleX(${Math.min(1, sample.remaining / most)})`;
     set(this.retry, seconds(sample.retry_after_us, exact));
     this.retry.classList.toggle("wait", sample.retry_after_us !== 0);
-    if (played.sub_window_us) this.#showBuckets(sample, played, view);
+    if (this.hasCells) this.#showCells(sample, played, view);
   }
 
-  #worked(state) {
+  #worked(state, played) {
     switch (this.algorithm) {
       case "sliding-counter":
         return `${below(state.estimate)} = ${state.previous} × ${state.weight.toFixed(3)} + ${state.current}`;
-      case "sliding-buckets":
-        return state.buckets.length > 1 && state.buckets.length < 9
-          ? `${state.count} = ${state.buckets.map((bucket) => bucket.count).join(" + ")}` : `${state.count}`;
+      case "sliding-window":
+        return workedSum(state, played.count);
       case "token-bucket":
         return below(state.tokens);
       default:
@@ -223,21 +258,19 @@ export class Lane {
     }
   }
 
-  /** The live buckets, under the dots. */
-  #showBuckets({ state: { buckets } }, { sub_window_us: sub, count }, { from, to, width }) {
-    const key = JSON.stringify([buckets, sub, count, from, width]);
+  /** The cells or times below the dots, and what happens to the oldest. */
+  #showCells(sample, played, view) {
+    set(this.oldest, workedOldest(sample, played));
+    const key = JSON.stringify([sample.state, played.count, played.window_us, view]);
     if (key === this.stripKey) return;
     this.stripKey = key;
-    const scale = width / (to - from);
-    let grid = "";
-    for (let at = Math.ceil(Math.max(0, from) / sub) * sub; at <= to; at += sub) {
-      grid += `M${((at - from) * scale).toFixed(1)} ${BASE}v${STRIP}`;
-    }
-    const bars = buckets.filter((bucket) => bucket.start_us + sub > from).map((bucket) => drawn("rect", {
-      x: ((bucket.start_us - from) * scale + 1).toFixed(1), y: BASE + 1, height: STRIP - 2,
-      width: Math.max(1, sub * scale - 2).toFixed(1),
-      "fill-opacity": (0.25 + 0.75 * Math.min(1, bucket.count / Math.max(1, count))).toFixed(2),
+    this.svg.setAttribute("aria-label", `${OVER_TWO_WINDOWS}. ${describe(sample.state, played.count)}`);
+    const { labels, ...paths } = strip(sample.state, played, view, BASE);
+    for (const [name, d] of Object.entries(paths)) this.marks[name].setAttribute("d", d);
+    this.labels.replaceChildren(...labels.map(({ x, y, text, name }) => {
+      const made = drawn("text", { x, y, "text-anchor": "middle", class: name });
+      made.textContent = text;
+      return made;
     }));
-    this.strip.replaceChildren(drawn("path", { d: grid || "M0 0" }), ...bars);
   }
 }
