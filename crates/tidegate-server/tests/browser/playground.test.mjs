@@ -75,7 +75,7 @@ const EXPERIMENTS = [
     tallies: { "sliding-counter": [120, 0], "sliding-window": [60, 60] },
     most: { "sliding-counter": "120, over the limit", "sliding-window": "60" },
     // The pace of the limit brings 3 units in the first 0.9 s of the cell, and the burst came after them.
-    oldest: "0 = 3 − 3, with 0.750 s of it outside the window",
+    oldest: "0 = 3 − 3: the limit's pace brings 3 units in the 0.750 s that left the window",
     events: ["14900000*60", ...Array.from({ length: 60 }, (_, index) => 15_000_001 + index * 250_000)].join("."),
   },
 ];
@@ -139,6 +139,11 @@ const cellsAt = async ({ limit, events, at }) => {
     labels: await page.locator(`${own} .figures dt`).allInnerTexts(),
     described: await page.locator(`${own} svg`).getAttribute("aria-label"),
     counts: await marks("counts"), expired: await marks("expired"), lag: await marks("lag"), hits: await marks("hits"),
+    dots: await page.locator(`${own} path.dots:not(.heavy)`).evaluate((path) => {
+      const places = [...path.getAttribute("d").matchAll(/M([\d.]+) /g)].map(([, x]) => Number(x) / path.ownerSVGElement.clientWidth);
+      const pile = [...path.ownerSVGElement.querySelectorAll(".pile")].map((one) => one.textContent);
+      return { first: Math.min(...places).toFixed(3), last: Math.max(...places).toFixed(3), pile };
+    }),
     texts: await page.locator(`${own} .strip text`).allTextContents(),
     legend: await page.locator(".legend .of-cells:visible").count(),
   };
@@ -149,15 +154,15 @@ const cellsAt = async ({ limit, events, at }) => {
 test("an even cell expires at the limit's pace", async () => {
   const half = await cellsAt({ limit: 60, events: EVEN, at: 15_500_000 });
   assert.equal(half.sum, "58 = 60 − 2");
-  assert.equal(half.oldest, "2 = 2 − 0, with 0.500 s of it outside the window");
+  assert.equal(half.oldest, "2 = 2 − 0: the limit's pace brings 2 units in the 0.500 s that left the window");
   assert.deepEqual([half.labels[0], half.labels.at(-1)], ["used = units − expired, over all cells", "oldest cell: expired = paced − lag"]);
   assert.deepEqual([half.counts, half.expired, half.lag, half.hits], [15, 1, 0, 15]);
   assert.deepEqual(half.texts, Array(15).fill("4"));
   assert.equal(half.legend, 4);
-  assert.ok(half.described.startsWith("Requests over two windows. Cells: from 0.000 s: units 4, expired 2, lag 0; from 1.000 s: units 4, expired 0, lag 0;"), half.described);
+  assert.ok(half.described.startsWith("Requests over two windows. Cells: from 0.000 s: 4 units, 2 expired, lag 0; from 1.000 s: 4 units, 0 expired, lag 0;"), half.described);
   // The last hit, at 0.75 s, is kept in fifteenths of the cell: 0.800004 s.
   const before = await cellsAt({ limit: 60, events: EVEN, at: 15_800_003 });
-  assert.deepEqual([before.sum, before.oldest], ["57 = 60 − 3", "3 = 3 − 0, with 0.800 s of it outside the window"]);
+  assert.deepEqual([before.sum, before.oldest], ["57 = 60 − 3", "3 = 3 − 0: the limit's pace brings 3 units in the 0.800 s that left the window"]);
   const after = await cellsAt({ limit: 60, events: EVEN, at: 15_800_004 });
   assert.deepEqual([after.sum, after.oldest], ["56 = 56 − 0", "4 units, lag 0; leaves the window from 16.000 s"]);
   assert.deepEqual([after.counts, after.expired], [14, 0]);
@@ -169,10 +174,12 @@ test("a late burst has a lag, and expires as a whole", async () => {
   assert.deepEqual([inside.sum, inside.oldest], ["60 = 60 − 0", "60 units, lag 3; leaves the window from 29.000 s"]);
   assert.deepEqual([inside.counts, inside.expired, inside.lag, inside.hits], [1, 0, 1, 1]);
   assert.deepEqual(inside.texts, ["60", "lag 3"]);
+  // All dots stand at their time, with their number above them.
+  assert.deepEqual(inside.dots, { first: "0.497", last: "0.497", pile: ["×60"] });
   const early = await cellsAt({ ...burst, at: 29_300_000 });
-  assert.deepEqual([early.sum, early.oldest], ["60 = 60 − 0", "0 = max(0, 1 − 3), with 0.300 s of it outside the window"]);
+  assert.deepEqual([early.sum, early.oldest], ["60 = 60 − 0", "0 = max(0, 1 − 3): the limit's pace brings 1 unit in the 0.300 s that left the window"]);
   const late = await cellsAt({ ...burst, at: 29_933_337 });
-  assert.deepEqual([late.sum, late.oldest], ["60 = 60 − 0", "0 = 3 − 3, with 0.933 s of it outside the window"]);
+  assert.deepEqual([late.sum, late.oldest], ["60 = 60 − 0", "0 = 3 − 3: the limit's pace brings 3 units in the 0.933 s that left the window"]);
   const over = await cellsAt({ ...burst, at: 29_933_338 });
   assert.deepEqual([over.sum, over.oldest], ["0 = 0 − 0", "no cell holds units"]);
   assert.deepEqual([over.counts, over.expired, over.lag, over.hits], [0, 0, 0, 0]);
@@ -182,7 +189,7 @@ test("a late burst has a lag, and expires as a whole", async () => {
 test("a cell that fell behind the pace releases that much later", async () => {
   const { sum, oldest, counts, expired } = await cellsAt({ limit: 60, events: "0.900000", at: 15_900_000 });
   // The second request came when the pace had brought 3 units and one had come: a lag of 2.
-  assert.deepEqual([sum, oldest], ["1 = 2 − 1", "1 = 3 − 2, with 0.900 s of it outside the window"]);
+  assert.deepEqual([sum, oldest], ["1 = 2 − 1", "1 = 3 − 2: the limit's pace brings 3 units in the 0.900 s that left the window"]);
   assert.deepEqual([counts, expired], [1, 1]);
 });
 
@@ -193,7 +200,7 @@ test("a limit up to 20 is shown as a log of times", async () => {
   assert.deepEqual([log.counts, log.expired, log.lag, log.hits], [0, 0, 0, 2]);
   assert.deepEqual(log.texts, ["3", "1"]);
   assert.equal(log.legend, 0);
-  assert.equal(log.described, "Requests over two windows. Times: 1.000 s: units 3; 2.000 s: units 1.");
+  assert.equal(log.described, "Requests over two windows. Times: 1.000 s: 3 units; 2.000 s: 1 unit.");
   const cells = await cellsAt({ limit: 21, events: "1000000*3.2000000", at: 5_000_000 });
   assert.deepEqual([cells.sum, cells.oldest], ["4 = 4 − 0", "3 units, lag 0; leaves the window from 16.000 s"]);
 });

@@ -22,7 +22,7 @@ const LAG = 32;
 const UNITS_TEXT = 44;
 const LAG_TEXT = 54;
 /** The height of the strip. */
-export const CELLS_HEIGHT = 56;
+export const CELLS_HEIGHT = 60;
 
 /** Pixels that a cell needs for a number, and for “lag 12”. */
 const NUMBER_WIDTH = 16;
@@ -46,6 +46,7 @@ export function captions(count) {
 }
 
 const time = (us) => `${(us / 1e6).toFixed(3)} s`;
+const counted = (units) => (units === 1 ? "1 unit" : `${units} units`);
 const sum = (cells, name) => cells.reduce((total, cell) => total + cell[name], 0);
 
 /** The sum with its numbers. */
@@ -60,20 +61,20 @@ export function workedOldest({ at_us: at, state: { cell_us: step, pace, cells } 
   const { start_us: start, units, lag, expired } = oldest;
   if (!usesCells(count)) return `${time(start)}, expires at ${time(start + Math.ceil(window / step) * step)}`;
   const outside = at - window - start;
-  if (outside <= 0) return `${units} units, lag ${lag}; leaves the window from ${time(start + window)}`;
+  if (outside <= 0) return `${counted(units)}, lag ${lag}; leaves the window from ${time(start + window)}`;
   const paced = Math.floor((pace * outside) / window);
   // The engine also caps this at the cell's units. The cap has no effect below 225 units: a last
   // hit is kept to 1/225 of the window, and the pace brings at most one unit in that time.
   const difference = paced < lag ? `max(0, ${paced} − ${lag})` : `${paced} − ${lag}`;
-  return `${expired} = ${difference}, with ${time(outside)} of it outside the window`;
+  return `${expired} = ${difference}: the limit's pace brings ${counted(paced)} in the ${time(outside)} that left the window`;
 }
 
 /** The strip in words, for screen readers. */
 export function describe({ cells }, count) {
   if (!cells.length) return usesCells(count) ? "No cell holds units." : "No time is held.";
   const each = usesCells(count)
-    ? ({ start_us: start, units, expired, lag }) => `from ${time(start)}: units ${units}, expired ${expired}, lag ${lag}`
-    : ({ start_us: start, units }) => `${time(start)}: units ${units}`;
+    ? ({ start_us: start, units, expired, lag }) => `from ${time(start)}: ${counted(units)}, ${expired} expired, lag ${lag}`
+    : ({ start_us: start, units }) => `${time(start)}: ${counted(units)}`;
   return `${usesCells(count) ? "Cells" : "Times"}: ${cells.map(each).join("; ")}.`;
 }
 

@@ -57,6 +57,13 @@ function drawn(tag, attributes) {
   return made;
 }
 
+/** A line of text in the drawing. */
+function text({ x, y, text: shown, name, anchor = "middle" }) {
+  const made = drawn("text", { x, y, "text-anchor": anchor, class: name });
+  made.textContent = shown;
+  return made;
+}
+
 /** Sets what changed: the same text again would be laid out again. */
 export function set(node, text) {
   if (node.textContent !== text) node.textContent = text;
@@ -67,16 +74,39 @@ function relabel(value, text) {
   set(value.closest("div").querySelector("dt"), text);
 }
 
-/** Where the dots of these events stand: along time, stacked where they would overlap. */
+/** How many of these events come at each time. */
+function burstsOf(events) {
+  const bursts = new Map();
+  for (const { at } of events) bursts.set(at, (bursts.get(at) ?? 0) + 1);
+  return bursts;
+}
+
+/**
+ * Where the dots of these events stand: along time, stacked where they would overlap. A burst that
+ * is higher than the track is a pile: its dots overlap, so that all of them stand at their time.
+ */
 export function arrange(events, view) {
   const { from, to, width } = view;
   const first = events.findIndex((event) => event.at >= from);
   const shown = first < 0 ? [] : events.slice(first).filter((event) => event.at < to);
-  const size = shown.length > 300 ? 5 : shown.length > 120 ? 7 : 10;
+  const bursts = burstsOf(shown);
+  const size = shown.length > 300 ? 5 : shown.length > 120 || Math.max(0, ...bursts.values()) > 8 ? 7 : 10;
   const rows = Math.floor((BASE - TOP) / (size + 1));
   const ends = new Array(rows).fill(-Infinity);
-  const points = shown.map((event, index) => {
-    let x = Math.max(size / 2 + 1, ((event.at - from) / (to - from)) * width);
+  const piles = [];
+  const lowest = BASE - size / 2 - 2;
+  const points = shown.map(({ at, cost }, index) => {
+    const exact = Math.max(size / 2 + 1, ((at - from) / (to - from)) * width);
+    const burst = bursts.get(at);
+    if (burst > rows) {
+      if (piles[piles.length - 1]?.at !== at) piles.push({ at, burst, x: exact, placed: 0 });
+      const pile = piles[piles.length - 1];
+      const y = lowest - ((BASE - TOP - size - 1) * pile.placed) / (burst - 1);
+      pile.placed += 1;
+      ends.fill(exact);
+      return { index: first + index, x: exact.toFixed(1), y: y.toFixed(1), cost };
+    }
+    let x = exact;
     let row = ends.findIndex((end) => end + size + 1 <= x);
     if (row < 0) {
       // No free place: beside the one that was placed longest ago.
@@ -84,9 +114,9 @@ export function arrange(events, view) {
       x = Math.min(ends[row] + size + 1, width - size / 2);
     }
     ends[row] = x;
-    return { index: first + index, x: x.toFixed(1), y: (BASE - size / 2 - 2 - row * (size + 1)).toFixed(1), cost: event.cost };
+    return { index: first + index, x: x.toFixed(1), y: (lowest - row * (size + 1)).toFixed(1), cost };
   });
-  return { points, size };
+  return { points, piles, size };
 }
 
 /** One algorithm's part of the stage. */
@@ -123,7 +153,8 @@ export class Lane {
     this.heavy = drawn("path", { class: "dots heavy" });
     this.crosses = drawn("path", { class: "crosses" });
     this.pending = drawn("path", { class: "pending" });
-    this.svg.append(this.ground, this.strip, this.dots, this.heavy, this.crosses, this.pending);
+    this.piles = drawn("g", {});
+    this.svg.append(this.ground, this.strip, this.dots, this.heavy, this.crosses, this.pending, this.piles);
     this.box = element("div", "box");
     this.box.append(element("span", "now", "now"));
     track.append(this.svg, this.box);
@@ -178,29 +209,24 @@ export class Lane {
   layGround(view) {
     const { from, to, width, window } = view;
     const half = width / 2;
-    const below = this.bottom + NAMES - 5;
+    const y = this.bottom + NAMES - 5;
     this.svg.setAttribute("viewBox", `0 0 ${width} ${this.bottom + NAMES}`);
-    const label = (x, anchor, text, name, y) => {
-      const made = drawn("text", { x, y, "text-anchor": anchor, class: name });
-      made.textContent = text;
-      return made;
-    };
     const at = (us) => `${+(us / 1e6).toFixed(1)} s`;
     this.ground.replaceChildren(
       drawn("rect", { class: "previous", x: 0, y: 0, width: half, height: this.bottom + 4 }),
       drawn("rect", { class: "current", x: half, y: 0, width: half, height: this.bottom + 4 }),
       drawn("path", { class: "boundary", d: `M${half} 0V${this.bottom + 4}` }),
       drawn("path", { class: "base", d: `M0 ${BASE}H${width}` }),
-      label(half / 2, "middle", width < 480 ? "previous" : "previous window", "name", below),
-      label(half * 1.5, "middle", width < 480 ? "current" : "current window", "name", below),
-      label(2, "start", from < 0 ? "" : at(from), "time", below),
-      label(half, "middle", at(from + window), "time", below),
-      label(width - 2, "end", at(to), "time", below),
+      text({ x: half / 2, y, text: width < 480 ? "previous" : "previous window", name: "name" }),
+      text({ x: half * 1.5, y, text: width < 480 ? "current" : "current window", name: "name" }),
+      text({ x: 2, y, text: from < 0 ? "" : at(from), name: "time", anchor: "start" }),
+      text({ x: half, y, text: at(from + window), name: "time" }),
+      text({ x: width - 2, y, text: at(to), name: "time", anchor: "end" }),
     );
   }
 
   /** The dots: full ones passed, crosses did not. */
-  place({ points, size }, decisions) {
+  place({ points, piles, size }, decisions) {
     const half = size / 2 - 1.5;
     let [dots, heavy, crosses, pending] = ["", "", "", ""];
     for (const { index, x, y, cost } of points) {
@@ -216,6 +242,7 @@ export class Lane {
     }
     for (const path of [this.dots, this.heavy, this.pending]) path.setAttribute("stroke-width", size - 1);
     this.heavy.setAttribute("stroke-width", size + 2);
+    this.piles.replaceChildren(...piles.map(({ x, burst }) => text({ x: x.toFixed(1), y: TOP - 6, text: `×${burst}`, name: "pile" })));
   }
 
   /** The dashed box: the last window up to now. */
@@ -267,10 +294,6 @@ export class Lane {
     this.svg.setAttribute("aria-label", `${OVER_TWO_WINDOWS}. ${describe(sample.state, played.count)}`);
     const { labels, ...paths } = strip(sample.state, played, view, BASE);
     for (const [name, d] of Object.entries(paths)) this.marks[name].setAttribute("d", d);
-    this.labels.replaceChildren(...labels.map(({ x, y, text, name }) => {
-      const made = drawn("text", { x, y, "text-anchor": "middle", class: name });
-      made.textContent = text;
-      return made;
-    }));
+    this.labels.replaceChildren(...labels.map(text));
   }
 }
