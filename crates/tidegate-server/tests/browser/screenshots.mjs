@@ -68,8 +68,8 @@ try {
   const size = (width, height) => ({ viewport: { width, height } });
   await dashboard(browser, server.admin, "dashboard.png", 62, size(1180, 900));
   over = true;
-  await playground(browser, server.http, "playground.png", size(1120, 1040));
-  await playground(browser, server.http, "playground-dark.png", { ...size(1120, 1040), colorScheme: "dark" });
+  await playground(browser, server.http, "playground.png", size(1120, 1180));
+  await playground(browser, server.http, "playground-dark.png", { ...size(1120, 1180), colorScheme: "dark" });
   await playground(browser, server.http, "playground-phone.png", size(390, 844));
 } finally {
   over = true;
