@@ -83,8 +83,9 @@
 //! 3. If the pace still differs, it becomes the limit's. The lags were measured against another
 //!    pace, so they are raised until each cell is released as a whole.
 //!
-//! Alternating limits therefore lose precision, never the bound, and units are never held longer
-//! than one window and one cell.
+//! Alternating limits therefore lose precision, never the bound. A unit is released at most one
+//! cell (of each form that held it) and its fifteenth late, and everything is released one window
+//! and one cell after the last charge.
 //!
 //! # Cost
 //!
@@ -513,8 +514,14 @@ impl SlidingWindow {
     fn widen(&mut self, limit: &Limit, form: Form, pace: u64, now_us: u64) {
         let mut wider = SlidingWindow { form, pace, ..Self::default() };
         let grid = wider.grid(limit);
+        // The log holds units up to a step of its grid longer than a window. A cell that is over
+        // has no place among the others.
+        let oldest = (now_us / grid.cell_us).saturating_sub(form.cells());
         for (last_us, units) in self.held(limit) {
-            wider.add(&grid, units, last_us.min(now_us));
+            let last_us = last_us.min(now_us);
+            if last_us / grid.cell_us >= oldest {
+                wider.add(&grid, units, last_us);
+            }
         }
         *self = wider;
     }

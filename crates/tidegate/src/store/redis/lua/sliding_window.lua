@@ -111,8 +111,14 @@ local function sliding_window(raw, want)
     end
     times, indexes, units, lags, steps = {}, {}, {}, {}, {}
     use(form + 1, new_pace)
+    -- The log holds units up to a step of its grid longer than a window. A cell that is over has
+    -- no place among the others.
+    local oldest = div(now, cell) - CELLS[form]
     for i = 1, #at do
-      add(held[i], math.min(at[i], now))
+      local last = math.min(at[i], now)
+      if div(last, cell) >= oldest then
+        add(held[i], last)
+      end
     end
   end
   local function make_room(added, new_pace)
