@@ -112,14 +112,22 @@ pub fn run(args: &ReplayArgs) -> Result<(), ReplayError> {
     page.print(&summary, to_stderr)
 }
 
-/// What becomes of one file under these limits, read as it comes.
-pub fn of_file(path: &Path, plan: Vec<Vec<Limit>>) -> Result<Summary, ReplayError> {
+/// Reads one file with the default settings and passes its events on in blocks.
+pub fn read_blocks(
+    path: &Path,
+    take: impl FnMut(&Block) -> Result<(), ReplayError>,
+) -> Result<Report, ReplayError> {
     input::inspect(path)?;
     let (reading, wanted, bytes_read) =
         (ReadingArgs::default(), Wanted::default(), BytesRead::default());
     let feed = Feed { reading: &reading, wanted: &wanted, bytes_read: &bytes_read };
+    drive(&feed, &[path.to_path_buf()], take)
+}
+
+/// What becomes of one file under these limits, read as it comes.
+pub fn of_file(path: &Path, plan: Vec<Vec<Limit>>) -> Result<Summary, ReplayError> {
     let mut runs: Vec<Run> = plan.into_iter().map(Run::new).collect();
-    let report = drive(&feed, &[path.to_path_buf()], |block| {
+    let report = read_blocks(path, |block| {
         runs.iter_mut().try_for_each(|run| run.take(block))?;
         run::compare(block, &mut runs, None);
         Ok(())

@@ -7,6 +7,7 @@
 //!
 //! Everything behind the blocks is what a replay has.
 
+mod accuracy;
 mod chance;
 mod table;
 mod traffic;
@@ -46,12 +47,22 @@ const MAX_CLIENTS: i64 = 10_000_000;
 #[command(after_long_help = SIMULATE_HELP)]
 pub struct SimulateArgs {
     /// A limit on each key, e.g. "10 per 10s"
-    #[arg(long = "limit", value_name = "LIMIT", required = true, allow_hyphen_values = true)]
+    #[arg(
+        long = "limit",
+        value_name = "LIMIT",
+        required_unless_present = "accuracy",
+        allow_hyphen_values = true
+    )]
     limits: Vec<Limit>,
 
     /// What clients do; `all` with --table
-    #[arg(long, value_name = "NAME|all", value_parser = traffics)]
-    traffic: Traffics,
+    #[arg(
+        long,
+        value_name = "NAME|all",
+        value_parser = traffics,
+        required_unless_present = "accuracy"
+    )]
+    traffic: Option<Traffics>,
 
     /// The algorithm to use in place of the limits' own, or `all` to compare them
     #[arg(long, value_name = "NAME|all", value_parser = algorithms)]
@@ -74,11 +85,20 @@ pub struct SimulateArgs {
     seed: u64,
 
     /// Print one table of every algorithm on every traffic asked for, as Markdown
-    #[arg(long, conflicts_with_all = ["json", "html"])]
+    #[arg(long, group = "tables", conflicts_with_all = ["json", "html"])]
     table: bool,
 
-    /// With --table: replay this file too, as one more traffic
-    #[arg(long = "trace", value_name = "FILE", requires = "table")]
+    /// Print how close each algorithm comes to the exact log, as Markdown. A --limit replaces
+    /// the usual ones
+    #[arg(
+        long,
+        group = "tables",
+        conflicts_with_all = ["traffic", "algorithm", "clients", "load", "windows", "json", "html"]
+    )]
+    accuracy: bool,
+
+    /// With --table or --accuracy: replay this file too, as one more traffic
+    #[arg(long = "trace", value_name = "FILE", requires = "tables")]
     traces: Vec<PathBuf>,
 
     #[command(flatten)]
@@ -99,7 +119,8 @@ Traffics:
 Examples:
   tidegate simulate --limit \"10 per 10s\" --traffic boundary --algorithm all
   tidegate simulate --limit \"100 per 1m\" --traffic retry-storm --html storm.html
-  tidegate simulate --limit \"10 per 10s\" --traffic all --table";
+  tidegate simulate --limit \"10 per 10s\" --traffic all --table
+  tidegate simulate --accuracy --trace access.log";
 
 /// Which traffics are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,6 +147,9 @@ fn load(text: &str) -> Result<f64, &'static str> {
 
 /// Makes traffic, decides it, and prints what came of it.
 pub fn run(args: &SimulateArgs) -> Result<(), ReplayError> {
+    if args.accuracy {
+        return accuracy::print(args);
+    }
     let plan = run::plan(&args.limits, args.algorithm)?;
     let scenes = args.scenes()?;
     if args.table {
@@ -144,11 +168,12 @@ pub fn run(args: &SimulateArgs) -> Result<(), ReplayError> {
 impl SimulateArgs {
     fn scenes(&self) -> Result<Vec<Scene>, ReplayError> {
         let traffics = match self.traffic {
-            Traffics::One(traffic) => vec![traffic],
-            Traffics::All => Traffic::ALL.to_vec(),
+            Some(Traffics::One(traffic)) => vec![traffic],
+            Some(Traffics::All) => Traffic::ALL.to_vec(),
+            None => Vec::new(),
         };
         // The usual load may be said.
-        if self.traffic == Traffics::One(Traffic::Boundary) && (self.load - 1.0).abs() > 0.0 {
+        if self.traffic == Some(Traffics::One(Traffic::Boundary)) && (self.load - 1.0).abs() > 0.0 {
             return Err(ReplayError::LoadOfBoundary);
         }
         let Some(limit) = self.limits.first() else { return Ok(Vec::new()) };
@@ -159,6 +184,7 @@ impl SimulateArgs {
             windows: self.windows,
             limit: limit.count(),
             window_us: limit.window_us(),
+            spread_us: 0,
             seed: self.seed,
         };
         if limit.window_us().saturating_mul(self.windows.into()) > MAX_LENGTH_US {

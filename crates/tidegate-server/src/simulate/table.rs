@@ -50,7 +50,7 @@ pub fn print(args: &SimulateArgs, scenes: &[Scene]) -> Result<(), ReplayError> {
 }
 
 /// What a trace is called: its file without the ends of its name.
-fn name(path: &Path) -> String {
+pub fn name(path: &Path) -> String {
     let file = path.file_name().unwrap_or_default().to_string_lossy();
     let name = file.split('.').next().unwrap_or_default();
     // A bar would end the cell.

@@ -32,9 +32,12 @@ pub enum Traffic {
     RetryStormJitter,
     Zipf,
     HotTenant,
+    /// A client at an even pace, with gaps of 70 to 130 percent of it. For `--accuracy` only.
+    Steady,
 }
 
 impl Traffic {
+    /// Everything that `--traffic` names.
     pub const ALL: [Traffic; 8] = [
         Traffic::Poisson,
         Traffic::Bursts,
@@ -56,6 +59,7 @@ impl Traffic {
             Traffic::RetryStormJitter => "retry-storm-jitter",
             Traffic::Zipf => "zipf",
             Traffic::HotTenant => "hot-tenant",
+            Traffic::Steady => "steady",
         }
     }
 
@@ -92,6 +96,9 @@ pub struct Scene {
     pub windows: u32,
     pub limit: u64,
     pub window_us: u64,
+    /// Clients begin at times spread evenly over this long. With 0 all begin at the start, which
+    /// is where a window begins.
+    pub spread_us: u64,
     pub seed: u64,
 }
 
@@ -145,6 +152,7 @@ impl Scene {
             }
             Traffic::Zipf => "clients, the n-th busiest sending 1/n of the busiest",
             Traffic::HotTenant => "tenants, one of which sends half of everything",
+            Traffic::Steady => "clients, each at an even pace",
         };
         format!("{clients} {what}; load {load}, {windows} windows")
     }
@@ -183,7 +191,19 @@ struct Client {
 impl Client {
     /// A wait of this mean.
     fn wait_us(&mut self, mean_us: f64) -> u64 {
-        self.left_us += self.chance.wait(mean_us);
+        let wait_us = self.chance.wait(mean_us);
+        self.whole_us(wait_us)
+    }
+
+    /// A wait that is at most 30 percent off this mean.
+    fn steady_us(&mut self, mean_us: f64) -> u64 {
+        let wait_us = mean_us * (0.7 + 0.6 * self.chance.unit());
+        self.whole_us(wait_us)
+    }
+
+    /// A wait in whole microseconds; the rest is added to the next.
+    fn whole_us(&mut self, wait_us: f64) -> u64 {
+        self.left_us += wait_us;
         let waited = whole(self.left_us);
         self.left_us -= float(waited);
         waited
@@ -204,7 +224,8 @@ impl World {
         let mut world = World { scene, clients, due: BinaryHeap::new(), number: 0, now_us };
         for client in 0..scene.clients {
             let first = world.first_us(client);
-            world.wake(client, first);
+            let offset_us = world.offset_us(client);
+            world.wake(client, first.saturating_add(offset_us));
         }
         world
     }
@@ -265,6 +286,17 @@ impl World {
         }
     }
 
+    /// How much later than the start this client begins. The spread is divided evenly among the
+    /// clients, and each begins at a random time of its part.
+    fn offset_us(&mut self, client: u32) -> u64 {
+        let part_us = self.scene.spread_us / u64::from(self.scene.clients.max(1));
+        if part_us == 0 {
+            return 0;
+        }
+        let drawn_us = self.clients[client as usize].chance.below(part_us);
+        part_us * u64::from(client) + drawn_us
+    }
+
     fn next_us(&mut self, client: u32, allowed: bool, retry_after: RetryAfter) -> u64 {
         let (now_us, scene) = (self.now_us, self.scene);
         let client = &mut self.clients[client as usize];
@@ -272,6 +304,7 @@ impl World {
             Traffic::Poisson | Traffic::Zipf | Traffic::HotTenant => {
                 now_us.saturating_add(client.wait_us(client.pace_us))
             }
+            Traffic::Steady => now_us.saturating_add(client.steady_us(client.pace_us)),
             Traffic::Bursts => now_us.saturating_add(burst_us(client, &scene)),
             Traffic::Boundary => attack_us(client, &scene, now_us),
             Traffic::Diurnal => diurnal_us(client, &scene, now_us),
@@ -376,6 +409,7 @@ mod tests {
             windows: 20,
             limit: 10,
             window_us: 10_000_000,
+            spread_us: 0,
             seed: 1,
         }
     }
@@ -411,12 +445,29 @@ mod tests {
     #[test]
     fn load_is_what_clients_send() {
         // 100 clients, 20 windows, 10 each: about 20,000.
-        for traffic in [Traffic::Poisson, Traffic::Bursts, Traffic::Diurnal] {
+        for traffic in [Traffic::Poisson, Traffic::Bursts, Traffic::Diurnal, Traffic::Steady] {
             let sent = events(scene(traffic), true).len();
             assert!((17_000..23_000).contains(&sent), "{traffic}: {sent}");
             let twice = events(Scene { load: 2.0, ..scene(traffic) }, true).len();
             assert!((sent * 17 / 10..sent * 23 / 10).contains(&twice), "{traffic}: {twice}");
         }
+    }
+
+    #[test]
+    fn clients_begin_spread_over_the_time_given() {
+        let spread =
+            Scene { clients: 4, load: 1.0, spread_us: 10_000_000, ..scene(Traffic::Steady) };
+        let events = events(spread, true);
+        for client in 0..4 {
+            let first = events.iter().find(|event| event.1 == client).expect("some").0;
+            let part = u64::from(client) * 2_500_000;
+            // A gap of up to 1.3 s comes before the first request.
+            let expected = spread.start_us() + part..spread.start_us() + part + 3_800_000;
+            assert!(expected.contains(&first), "{client}: {first}");
+        }
+        let gaps = events.iter().filter(|event| event.1 == 0).map(|event| event.0);
+        let gaps: Vec<u64> = gaps.clone().zip(gaps.skip(1)).map(|(one, next)| next - one).collect();
+        assert!(gaps.iter().all(|gap| (699_999..=1_300_001).contains(gap)), "{gaps:?}");
     }
 
     #[test]

@@ -124,5 +124,77 @@ fn what_cannot_be_simulated() {
     assert!(run.stderr.contains("no-such: there is no such file"), "{}", run.stderr);
 }
 
+/// The accuracy table of one limit, which is a fraction of the work of the whole table.
+fn accuracy(args: &[&str]) -> String {
+    tidegate(&[&["simulate", "--accuracy"], args].concat()).succeeded().stdout
+}
+
+#[test]
+fn the_accuracy_table_is_the_same_everywhere() {
+    let table = accuracy(&["--limit", "30 per 10s", "--trace", SAMPLE]);
+    assert_eq!(table, ACCURACY, "{table}");
+    assert_ne!(accuracy(&["--limit", "30 per 10s", "--seed", "2"]), table);
+    // Limits are measured separately, also those that would share a count.
+    let two = accuracy(&["--limit", "10 per 10s", "--limit", "30 per 10s"]);
+    assert!(two.contains("steady client at 100 % of the limit | 98.5 to 100.0 (0) |"), "{two}");
+}
+
+#[test]
+fn the_accuracy_table_shows_no_sliding_window_above_its_limit() {
+    // A log, both ends of 15 cells, 7 cells; traffic that begins at other times.
+    for (limit, seed) in [
+        ("3 per 1s", "1"),
+        ("20 per 1m", "2"),
+        ("21 per 1m", "3"),
+        ("2000 per 1s", "4"),
+        ("2001 per 1001ms", "5"),
+    ] {
+        let table = accuracy(&["--limit", limit, "--seed", seed]);
+        let rows: Vec<Vec<&str>> =
+            table.lines().skip(2).map(|line| line.split(" | ").collect()).collect();
+        assert_eq!(rows.len(), 4, "{table}");
+        for row in rows {
+            let [_, window, _, buckets] = &row[..] else { panic!("{table}") };
+            assert!(window.ends_with(" (0)"), "{limit}, seed {seed}:\n{table}");
+            assert!(buckets.ends_with(" (0) |"), "{limit}, seed {seed}:\n{table}");
+            // It admits at most as much as the log, and not much less.
+            let admitted = window.split([' ', '.']).filter_map(|part| part.parse::<u32>().ok());
+            assert!(admitted.clone().all(|part| part <= 100), "{table}");
+            assert!(admitted.into_iter().any(|part| part > 90), "{table}");
+        }
+    }
+}
+
+#[test]
+fn the_accuracy_table_refuses_what_it_would_not_use() {
+    for option in [
+        &["--traffic", "poisson"][..],
+        &["--algorithm", "all"],
+        &["--clients", "5"],
+        &["--load", "2"],
+        &["--windows", "3"],
+        &["--table"],
+        &["--json"],
+    ] {
+        let args = [&["simulate", "--accuracy"], option].concat();
+        tidegate(&args).failed(2, &["cannot be used with", option[0]]);
+    }
+    let refuse = |args: &[&str], parts: &[&str]| {
+        tidegate(&[&["simulate", "--accuracy"], args].concat()).failed(2, parts);
+    };
+    refuse(&["--limit", "5 concurrent"], &["cannot be replayed"]);
+    refuse(&["--limit", "1000000000 per 1s"], &["more than a billion requests"]);
+    let missing =
+        tidegate(&["simulate", "--accuracy", "--limit", "0 per 1s", "--trace", "no-such"]);
+    assert_eq!(missing.code, 1);
+    assert!(missing.stderr.contains("no-such: there is no such file"), "{}", missing.stderr);
+    // Nothing passes under a limit of 0, so there is nothing to compare.
+    assert!(missing.stdout.contains("| bursts | - | - | - |"), "{}", missing.stdout);
+}
+
+const ACCURACY: &str = include_str!("golden/accuracy.md");
+
+const SAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/traces/sample.csv");
+
 /// Set down once; another version must make the same traffic and decide it alike.
 const GOLDEN: &str = include_str!("golden/simulated.md");
