@@ -172,26 +172,30 @@ pub(super) enum State {
     /// Not known yet.
     Starting,
     Up,
-    /// It answers, and does nothing: it is full, say. It is asked again all the same, because
-    /// only that shows when it is over.
-    Refusing,
+    /// It answers, and does nothing: it is full, for example. It is asked again all the same,
+    /// because only that shows when it is over. Holds the number of the last write that was
+    /// refused.
+    Refusing(u64),
     Down,
 }
 
 impl State {
     /// Whether there is a connection.
     pub(super) fn is_connected(self) -> bool {
-        matches!(self, State::Up | State::Refusing)
+        matches!(self, State::Up | State::Refusing(_))
     }
 
-    /// Takes note of what became of a write; returns whether that changed anything.
-    fn note(&mut self, outcome: Outcome) -> bool {
+    /// Takes note of the outcome of a write; returns whether the server is now up or no longer is.
+    /// An answer to a write that was sent before the refused one does not end the refusal.
+    fn note(&mut self, outcome: Outcome, write: u64) -> bool {
         let after = match (*self, outcome) {
-            (State::Up, Outcome::Refused) => State::Refusing,
-            (State::Refusing, Outcome::Answered) => State::Up,
+            (State::Up, Outcome::Refused) => State::Refusing(write),
+            (State::Refusing(last), Outcome::Refused) => State::Refusing(last.max(write)),
+            (State::Refusing(last), Outcome::Answered) if write > last => State::Up,
             (before, _) => before,
         };
-        std::mem::replace(self, after) != after
+        let before = std::mem::replace(self, after);
+        (before == State::Up) != (after == State::Up)
     }
 }
 
@@ -457,14 +461,14 @@ impl Runner {
         };
         Tally::add(&self.tally.calls, batch.calls());
         Tally::add(&self.tally.coalesced, batch.coalesced());
-        self.tally.batches.fetch_add(1, Relaxed);
+        let write_number = self.tally.batches.fetch_add(1, Relaxed);
         let (tally, state, health) =
             (Arc::clone(&self.tally), self.state.clone(), Arc::clone(health));
         health.begins();
         let write = batch.send(connection.line(), &health).await;
         tokio::spawn(async move {
             let note = |outcome: Outcome| {
-                let changed = state.send_if_modified(|state| state.note(outcome));
+                let changed = state.send_if_modified(|state| state.note(outcome, write_number));
                 if changed && outcome == Outcome::Answered {
                     tally.set_last_error(None);
                 }
@@ -490,5 +494,24 @@ impl Job {
     pub(super) fn fail(self, failure: Failure) {
         // The caller may have given up.
         let _ = self.reply.send(Err(Trouble::Failed(failure)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The answer to the first write was noted after the refusal of the second, and the store
+    /// counted as up.
+    #[test]
+    fn an_answer_to_an_older_write_does_not_end_a_refusal() {
+        let mut state = State::Up;
+        assert!(state.note(Outcome::Refused, 2));
+        assert!(!state.note(Outcome::Answered, 1));
+        assert_eq!(state, State::Refusing(2));
+        assert!(!state.note(Outcome::Refused, 4));
+        assert!(!state.note(Outcome::Answered, 3));
+        assert!(state.note(Outcome::Answered, 5));
+        assert_eq!(state, State::Up);
     }
 }
