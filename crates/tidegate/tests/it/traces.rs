@@ -176,10 +176,13 @@ fn events() -> Option<HashMap<&'static str, Vec<Event>>> {
     Some(HashMap::from([("nasa", nasa), ("zeek-dns", zeek)]))
 }
 
-/// Compares decisions on all traces with the digests.
-pub fn compare(mut decide: impl FnMut(&Limit, &[Event]) -> Vec<bool>) {
+/// Compares decisions on the traces with the digests, for the limits that `is_run` selects.
+pub fn compare(
+    is_run: impl Fn(&str) -> bool,
+    mut decide: impl FnMut(&Limit, &[Event]) -> Vec<bool>,
+) {
     let Some(traces) = events() else { return };
-    for (trace, text, admitted, digest) in DIGESTS {
+    for (trace, text, admitted, digest) in DIGESTS.into_iter().filter(|row| is_run(row.1)) {
         let decisions = decide(&limit(text), &traces[trace]);
         assert_eq!(
             decisions.iter().filter(|&&allowed| allowed).count(),
@@ -195,12 +198,15 @@ pub fn compare(mut decide: impl FnMut(&Limit, &[Event]) -> Vec<bool>) {
 
 #[test]
 fn recorded_traffic_is_decided_as_published() {
-    compare(|limit, events| {
-        let limiter = Limiter::new();
-        let decide = |event: &Event| {
-            let check = Check::new(&event.key, limit, 1);
-            limiter.check_at(event.at, &check).expect("sound").allowed
-        };
-        events.iter().map(decide).collect()
-    });
+    compare(
+        |_| true,
+        |limit, events| {
+            let limiter = Limiter::new();
+            let decide = |event: &Event| {
+                let check = Check::new(&event.key, limit, 1);
+                limiter.check_at(event.at, &check).expect("sound").allowed
+            };
+            events.iter().map(decide).collect()
+        },
+    );
 }

@@ -84,7 +84,13 @@ fn decide(client: &mut Client, limit: &Limit, events: &[Event]) -> Vec<bool> {
 fn recorded_traffic_is_decided_as_published() {
     on_each(|_, server| {
         let mut client = Client::new(server, "tg");
-        compare(|limit, events| {
+        // Of `sliding-window` one limit for each of its forms in the traces: they take half of the
+        // time, and `parity.rs` compares random histories of all forms.
+        let is_run = |text: &str| {
+            let windows = ["10 per 10s sliding-window", "21 per 60s sliding-window"];
+            !text.ends_with("sliding-window") || windows.contains(&text) || text.starts_with("3000")
+        };
+        compare(is_run, |limit, events| {
             redis::cmd("FLUSHALL").exec(&mut client.connection).expect("a server that listens");
             match is_quick(limit) {
                 true => decide_quickly(&mut client, limit, events),
