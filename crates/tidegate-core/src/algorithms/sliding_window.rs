@@ -94,7 +94,7 @@
 use alloc::vec::Vec;
 
 use super::Window;
-use crate::limit::{Moment, Pace};
+use crate::limit::{Divisor, Moment, Pace};
 use crate::{Ask, CellView, Limit, ResetAfter, Timestamp};
 
 /// How a [`SlidingWindow`] counts, from the narrowest to the widest.
@@ -212,20 +212,22 @@ pub struct Cell {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlidingWindow {
     form: Form,
-    /// Units in the log form; 0 in the others.
-    len: u8,
     /// The `L` that lags are measured against; 0 in the log form.
     pace: u64,
+    /// Units of all times or cells, expired ones included.
+    total: u64,
+    /// The place of the oldest time, or the index of the oldest cell that holds units.
+    oldest: u64,
     /// The newest time on the grid, or the index of the newest cell that holds units.
     newest: u64,
-    /// Times by age, or cells by index modulo their number, packed without gaps.
+    /// Times in a ring, or cells by index modulo their number, packed without gaps.
     packed: [u64; WORDS],
 }
 
 /// Where the cells of a state lie, and the pace they are measured against.
 struct Grid {
     window_us: u64,
-    cell_us: u64,
+    cell: Divisor,
     step_us: u64,
     pace: Pace,
 }
@@ -238,16 +240,22 @@ impl Grid {
 
     /// The last hit of a cell, as an offset.
     fn last_offset_us(&self, cell: Cell) -> u64 {
-        (cell.steps * self.step_us).min(self.cell_us)
+        (cell.steps * self.step_us).min(self.cell.value)
     }
 
     fn last_us(&self, index: u64, cell: Cell) -> u64 {
-        index.saturating_mul(self.cell_us).saturating_add(self.last_offset_us(cell))
+        index.saturating_mul(self.cell.value).saturating_add(self.last_offset_us(cell))
     }
 
     /// When the last unit of a cell is a window old.
     fn whole_us(&self, index: u64, cell: Cell) -> u64 {
         self.last_us(index, cell).saturating_add(self.window_us)
+    }
+
+    /// When a time of the log form is a window old, both in whole steps.
+    fn time_release_us(&self, time: u64) -> u64 {
+        let window = self.window_us.div_ceil(self.cell.value);
+        time.saturating_add(window).saturating_mul(self.cell.value)
     }
 
     /// The units of a cell that are certainly a window old.
@@ -256,7 +264,7 @@ impl Grid {
             return cell.units;
         }
         let passed = now_us.checked_sub(self.window_us);
-        match passed.and_then(|start| start.checked_sub(index.saturating_mul(self.cell_us))) {
+        match passed.and_then(|start| start.checked_sub(index.saturating_mul(self.cell.value))) {
             Some(us) => self.paced(us).saturating_sub(cell.lag).min(cell.units),
             None => 0,
         }
@@ -266,10 +274,10 @@ impl Grid {
     fn release_us(&self, index: u64, cell: Cell, units: u64) -> u64 {
         let whole_us = self.whole_us(index, cell);
         let reached = units + cell.lag;
-        if reached > self.paced(self.cell_us) {
+        if reached > self.paced(self.cell.value) {
             return whole_us;
         }
-        let start_us = index.saturating_mul(self.cell_us).saturating_add(self.window_us);
+        let start_us = index.saturating_mul(self.cell.value).saturating_add(self.window_us);
         whole_us.min(start_us.saturating_add(self.pace.us_for(reached)))
     }
 }
@@ -287,25 +295,23 @@ impl SlidingWindow {
 
     /// Whether it holds nothing.
     pub fn is_empty(&self) -> bool {
-        match self.form {
-            Form::Log => self.len == 0,
-            _ => self.packed == [0; WORDS],
-        }
+        self.total == 0
     }
 
     /// Cells that hold units with their indexes, oldest first; none in the log form.
     pub fn cells(&self) -> impl DoubleEndedIterator<Item = (u64, Cell)> {
-        let cells = match self.form {
-            Form::Log => 0,
-            form => form.cells() + 1,
+        let indexes = match self.form {
+            _ if self.is_empty() => 1..=0,
+            Form::Log => 1..=0,
+            _ => self.oldest..=self.newest,
         };
-        let ages = (0..cells).rev().filter_map(|age| self.newest.checked_sub(age));
-        ages.map(|index| (index, self.cell(index))).filter(|(_, cell)| cell.units > 0)
+        indexes.map(|index| (index, self.cell(index))).filter(|(_, cell)| cell.units > 0)
     }
 
     /// The times of the log form in steps of its grid, oldest first; none in the other forms.
     pub fn times(&self) -> impl DoubleEndedIterator<Item = u64> {
-        (0..u32::from(self.len)).map(|place| self.time(place))
+        let len = if self.form == Form::Log { self.total } else { 0 };
+        (0..len).map(|age| self.time(age))
     }
 
     /// Restores a state in the log form from its times, oldest first, at most a window apart.
@@ -328,7 +334,8 @@ impl SlidingWindow {
     /// no cells or they do not fit in it.
     pub fn from_cells(form: Form, pace: u64, cells: &[(u64, Cell)]) -> Option<Self> {
         let &(newest, _) = cells.last()?;
-        let mut state = SlidingWindow { form, pace, newest, ..Self::default() };
+        let oldest = cells.first()?.0;
+        let mut state = SlidingWindow { form, pace, oldest, newest, ..Self::default() };
         let mut next = newest.saturating_sub(form.cells());
         for &(index, cell) in cells {
             let fits = cell.units <= form.most_units()
@@ -338,16 +345,16 @@ impl SlidingWindow {
                 return None;
             }
             state.set_cell(index, cell);
+            state.total += cell.units;
             next = index + 1;
         }
         Some(state)
     }
 
     fn grid(&self, limit: &Limit) -> Grid {
-        let window_us = limit.window_us();
-        let cell_us = self.form.cell_us(window_us);
+        let cell = limit.cell(self.form);
         let pace = limit.pace(self.pace);
-        Grid { window_us, cell_us, step_us: cell_us.div_ceil(STEPS), pace }
+        Grid { window_us: limit.window_us(), cell, step_us: cell.value.div_ceil(STEPS), pace }
     }
 
     fn cell(&self, index: u64) -> Cell {
@@ -374,16 +381,25 @@ impl SlidingWindow {
         (index % (self.form.cells() + 1)) as u32 * (unit_bits + lag_bits + STEP_BITS)
     }
 
-    fn time(&self, place: u32) -> u64 {
+    /// A time of the log form, counted from the oldest.
+    fn time(&self, number: u64) -> u64 {
         // Only the low bits are kept: all times lie within 2^16 steps before the newest.
-        let low = self.bits(place * TIME_BITS, TIME_BITS);
+        let low = self.bits(self.time_position(number), TIME_BITS);
         let age = self.newest.wrapping_sub(low) & ((1 << TIME_BITS) - 1);
         self.newest.saturating_sub(age)
     }
 
+    /// Appends a time of the log form. It is the newest, or `newest` is set to the newest of those
+    /// that follow.
     fn push_time(&mut self, time: u64) {
-        self.set_bits(u32::from(self.len) * TIME_BITS, TIME_BITS, time & ((1 << TIME_BITS) - 1));
-        self.len += 1;
+        let at = self.time_position(self.total);
+        self.set_bits(at, TIME_BITS, time & ((1 << TIME_BITS) - 1));
+        self.total += 1;
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "there are 20 places")]
+    fn time_position(&self, number: u64) -> u32 {
+        ((self.oldest + number) % LOG_UNITS) as u32 * TIME_BITS
     }
 
     fn bits(&self, at: u32, width: u32) -> u64 {
@@ -408,7 +424,7 @@ impl SlidingWindow {
     /// The last hit and the units of everything held, oldest first.
     fn held(&self, limit: &Limit) -> impl DoubleEndedIterator<Item = (u64, u64)> {
         let grid = self.grid(limit);
-        let step_us = grid.cell_us;
+        let step_us = grid.cell.value;
         let times = self.times().map(move |time| (time.saturating_mul(step_us), 1));
         let last_hit = move |(index, cell): (u64, Cell)| (grid.last_us(index, cell), cell.units);
         times.chain(self.cells().map(last_hit))
@@ -416,19 +432,19 @@ impl SlidingWindow {
 
     /// Units that count against the limit.
     pub fn used(&self, limit: &Limit, now: Timestamp) -> u64 {
-        if self.form == Form::Log {
-            return self.len.into();
+        if self.form == Form::Log || self.is_empty() {
+            return self.total;
         }
-        let grid = self.grid(limit);
-        let live =
-            |(index, cell): (u64, Cell)| cell.units - grid.expired(index, cell, now.as_micros());
-        self.cells().map(live).sum()
+        // Units of a cell expire when the window has moved past its start, and all of the cell
+        // before it have expired by then: only the oldest can be partly expired.
+        let cell = self.cell(self.oldest);
+        self.total - self.grid(limit).expired(self.oldest, cell, now.as_micros())
     }
 
     /// What it holds, for people who look at it; units at one time of the log form are one cell.
     pub(crate) fn view(&self, limit: &Limit, now: Timestamp) -> Vec<CellView> {
         let grid = self.grid(limit);
-        let at = |index: u64| Timestamp::from_micros(index.saturating_mul(grid.cell_us));
+        let at = |index: u64| Timestamp::from_micros(index.saturating_mul(grid.cell.value));
         let mut views: Vec<CellView> = Vec::new();
         for time in self.times().map(at) {
             match views.last_mut() {
@@ -452,45 +468,71 @@ impl SlidingWindow {
 
     /// Brings the log form up to now.
     fn advance_log(&mut self, limit: &Limit, now_us: u64) {
-        let step_us = log_step_us(limit.window_us());
-        let newest = now_us.div_ceil(step_us);
-        let window = limit.window_us().div_ceil(step_us);
-        let oldest = (now_us / step_us + 1).saturating_sub(window);
-        let is_current = self.newest <= newest && self.times().next() >= Some(oldest);
-        if is_current {
-            return;
+        let step = limit.cell(Form::Log);
+        let (passed, rest_us) = step.split(now_us);
+        let newest = passed + u64::from(rest_us > 0);
+        let window = limit.window_us().div_ceil(step.value);
+        if self.newest > newest {
+            // The clock stepped back: times ahead of now become now.
+            let ahead = *self;
+            *self = SlidingWindow { newest, ..Self::default() };
+            ahead.times().for_each(|time| self.push_time(time.min(newest)));
         }
-        let mut kept = SlidingWindow { newest: self.newest.min(newest), ..Self::default() };
-        for time in self.times().filter(|&time| time >= oldest) {
-            kept.push_time(time.min(newest));
+        while self.total > 0 && self.time(0).saturating_add(window) <= passed {
+            self.oldest = (self.oldest + 1) % LOG_UNITS;
+            self.total -= 1;
         }
-        *self = if kept.len > 0 { kept } else { Self::default() };
+        if self.is_empty() {
+            *self = Self::default();
+        }
     }
 
     /// Brings the forms with cells up to now.
     fn advance_cells(&mut self, limit: &Limit, now_us: u64) {
         let grid = self.grid(limit);
-        let current = now_us / grid.cell_us;
-        let is_over = |(index, cell): (u64, Cell)| grid.whole_us(index, cell) <= now_us;
-        if self.newest <= current && !self.cells().next().is_none_or(is_over) {
-            return;
-        }
-        let mut kept = SlidingWindow { packed: [0; WORDS], newest: 0, ..*self };
         let mut ahead = 0;
-        for (index, cell) in self.cells() {
-            if index > current {
-                // The clock stepped back: these units are charged again, now.
-                ahead += cell.units;
-            } else if !is_over((index, cell)) {
-                kept.set_cell(index, cell);
-                kept.newest = index;
+        while self.total > 0 && self.newest.saturating_mul(grid.cell.value) > now_us {
+            // The clock stepped back: these units are charged again, now.
+            ahead += self.take_newest(u64::MAX);
+        }
+        self.drop_expired(&grid, now_us);
+        if ahead > 0 {
+            self.make_room(limit, self.pace, ahead, now_us);
+            self.add(&self.grid(limit), ahead, now_us);
+        } else if self.is_empty() {
+            *self = Self::default();
+        }
+    }
+
+    /// Removes cells whose last unit is a window old.
+    fn drop_expired(&mut self, grid: &Grid, now_us: u64) {
+        while self.total > 0 {
+            let cell = self.cell(self.oldest);
+            if grid.whole_us(self.oldest, cell) > now_us {
+                return;
+            }
+            self.set_cell(self.oldest, Cell::default());
+            self.total -= cell.units;
+            while self.total > 0 && self.cell(self.oldest).units == 0 {
+                self.oldest += 1;
             }
         }
-        if ahead > 0 {
-            kept.make_room(limit, self.pace, ahead, now_us);
-            kept.add(&kept.grid(limit), ahead, now_us);
+    }
+
+    /// Takes up to `units` off the newest cell and returns how many. An emptied cell is removed.
+    fn take_newest(&mut self, units: u64) -> u64 {
+        let cell = self.cell(self.newest);
+        let taken = units.min(cell.units);
+        self.total -= taken;
+        if taken < cell.units {
+            self.set_cell(self.newest, Cell { units: cell.units - taken, ..cell });
+            return taken;
         }
-        *self = if kept.is_empty() { Self::default() } else { kept };
+        self.set_cell(self.newest, Cell::default());
+        while self.total > 0 && self.cell(self.newest).units == 0 {
+            self.newest -= 1;
+        }
+        taken
     }
 
     /// Widens the form until it can hold `units` more at `now_us`, or is the widest.
@@ -503,31 +545,35 @@ impl SlidingWindow {
     }
 
     fn has_room(&self, limit: &Limit, units: u64, now_us: u64) -> bool {
-        let held = match self.form {
-            Form::Log => self.len.into(),
-            form => self.cell(now_us / form.cell_us(limit.window_us())).units,
-        };
-        held.saturating_add(units) <= self.form.most_units()
+        let most = self.form.most_units();
+        if self.total.saturating_add(units) <= most {
+            return true;
+        }
+        let current = limit.cell(self.form).split(now_us).0;
+        self.form != Form::Log && self.cell(current).units.saturating_add(units) <= most
     }
 
     /// Charges everything held again in a wider form, under another pace.
+    #[cold]
     fn widen(&mut self, limit: &Limit, form: Form, pace: u64, now_us: u64) {
         let mut wider = SlidingWindow { form, pace, ..Self::default() };
         let grid = wider.grid(limit);
-        // The log holds units up to a step of its grid longer than a window. A cell that is over
-        // has no place among the others.
-        let oldest = (now_us / grid.cell_us).saturating_sub(form.cells());
+        // The log holds units up to a step of its grid longer than a window. Their cell may be
+        // over, and one that is too old shares the place of a newer one.
+        let oldest = grid.cell.split(now_us).0.saturating_sub(form.cells());
         for (last_us, units) in self.held(limit) {
             let last_us = last_us.min(now_us);
-            if last_us / grid.cell_us >= oldest {
+            if grid.cell.split(last_us).0 >= oldest {
                 wider.add(&grid, units, last_us);
             }
         }
+        wider.drop_expired(&grid, now_us);
         *self = wider;
     }
 
     /// Measures against another pace from now on. What is known of the arrivals in a cell is
     /// that all of them came before its last hit, so the cell is released as a whole.
+    #[cold]
     fn set_pace(&mut self, limit: &Limit, pace: u64) {
         let held = *self;
         self.pace = pace;
@@ -540,44 +586,48 @@ impl SlidingWindow {
 
     /// Adds units in the form and pace it has. What does not fit is cut off.
     fn add(&mut self, grid: &Grid, units: u64, now_us: u64) {
+        let (index, offset_us) = grid.cell.split(now_us);
         if self.form == Form::Log {
-            self.newest = now_us.div_ceil(grid.cell_us);
-            for _ in 0..units.min(LOG_UNITS - u64::from(self.len)) {
+            self.newest = index + u64::from(offset_us > 0);
+            for _ in 0..units.min(LOG_UNITS - self.total) {
                 self.push_time(self.newest);
             }
             return;
         }
-        let (index, offset_us) = (now_us / grid.cell_us, now_us % grid.cell_us);
         let cell = self.cell(index);
         let behind = grid.paced(offset_us).saturating_sub(cell.units);
-        let most_lag = grid.paced(grid.cell_us).min(self.form.most_lag());
+        let most_lag = grid.paced(grid.cell.value).min(self.form.most_lag());
+        let last_us = cell.steps * grid.step_us;
         let charged = Cell {
             units: cell.units.saturating_add(units).min(self.form.most_units()),
             lag: cell.lag.max(behind).min(most_lag),
-            steps: cell.steps.max(offset_us.div_ceil(grid.step_us)),
+            steps: if last_us < offset_us { offset_us.div_ceil(grid.step_us) } else { cell.steps },
         };
         self.set_cell(index, charged);
+        if self.is_empty() {
+            self.oldest = index;
+        }
+        self.total += charged.units - cell.units;
         self.newest = index;
     }
 
     /// When the newest unit is released.
     fn last_release_us(&self, limit: &Limit) -> Option<u64> {
-        let window_us = match self.form {
-            // The log counts a window in whole steps.
-            Form::Log => limit.window_us().next_multiple_of(log_step_us(limit.window_us())),
-            _ => limit.window_us(),
-        };
-        self.held(limit).next_back().map(|(last_us, _)| last_us.saturating_add(window_us))
+        if self.is_empty() {
+            return None;
+        }
+        let grid = self.grid(limit);
+        Some(match self.form {
+            Form::Log => grid.time_release_us(self.newest),
+            _ => grid.whole_us(self.newest, self.cell(self.newest)),
+        })
     }
 
     /// When the oldest `units` of those that count are released.
     fn release_us(&self, limit: &Limit, mut units: u64, now_us: u64) -> u64 {
         let grid = self.grid(limit);
         if self.form == Form::Log {
-            let window = grid.window_us.div_ceil(grid.cell_us);
-            let place = usize::try_from(units - 1).unwrap_or(usize::MAX);
-            let time = self.times().nth(place).unwrap_or(self.newest);
-            return time.saturating_add(window).saturating_mul(grid.cell_us);
+            return grid.time_release_us(self.time(units - 1));
         }
         for (index, cell) in self.cells() {
             let expired = grid.expired(index, cell, now_us);
@@ -645,27 +695,17 @@ impl Window for SlidingWindow {
         self.available(limit, now)
     }
 
-    fn refund(&mut self, _limit: &Limit, units: u64) {
-        let mut kept = *self;
+    fn refund(&mut self, _limit: &Limit, mut units: u64) {
         if self.form == Form::Log {
-            let len = u64::from(self.len).saturating_sub(units);
-            kept = SlidingWindow::default();
-            for time in self.times().take(usize::try_from(len).unwrap_or(usize::MAX)) {
-                kept.newest = time;
-                kept.push_time(time);
-            }
-        } else {
-            let mut left = units;
-            for (index, cell) in self.cells().rev() {
-                let taken = left.min(cell.units);
-                left -= taken;
-                let rest = Cell { units: cell.units - taken, ..cell };
-                kept.set_cell(index, if rest.units > 0 { rest } else { Cell::default() });
-            }
-            let newest = kept.cells().next_back().map_or(0, |(index, _)| index);
-            kept.newest = newest;
+            self.total = self.total.saturating_sub(units);
+            self.newest = if self.is_empty() { 0 } else { self.time(self.total - 1) };
         }
-        *self = if kept.is_empty() { Self::default() } else { kept };
+        while self.form != Form::Log && units > 0 && self.total > 0 {
+            units -= self.take_newest(units);
+        }
+        if self.is_empty() {
+            *self = Self::default();
+        }
     }
 
     fn expires_at(&self, limit: &Limit) -> Timestamp {

@@ -13,7 +13,7 @@ use core::time::Duration;
 
 pub use error::{LimitError, LimitErrorKind};
 
-use crate::Timestamp;
+use crate::{Form, Timestamp};
 
 /// The ranges a limit may lie in, each with its reason.
 pub mod bounds {
@@ -111,13 +111,14 @@ pub struct Limit {
     window_us: u64,
     /// What a bucket can hold; equals `count` unless a burst was named.
     burst: u64,
-    /// `window_us / tick_us`, rounded up: the window as products see it.
-    window_ticks: u64,
-    tick_us: u64,
+    /// What the larger of count and burst brings, in ticks that keep products exact.
+    pace: Pace,
     /// `2^53 / window_ticks`, the most a count may be.
     count_cap: u64,
-    /// `floor((2^64 - 1) / window_us)`, for [`Limit::split`].
-    reciprocal: u64,
+    /// The window, to divide times by.
+    window: Divisor,
+    /// The cell of a `sliding-window`, to divide times by; the window of the others.
+    cell: Divisor,
     /// See [`Limit::compact_end`].
     compact_end: u64,
     id: u64,
@@ -165,10 +166,13 @@ impl Limit {
             count,
             window_us,
             burst: count,
-            window_ticks: 0,
-            tick_us: 0,
+            pace: Pace::new(count, window_us),
             count_cap: 0,
-            reciprocal: u64::MAX / window_us,
+            window: Divisor::new(window_us),
+            cell: Divisor::new(match algorithm {
+                Algorithm::SlidingWindow => Form::of(count).cell_us(window_us),
+                _ => window_us,
+            }),
             compact_end: 0,
             id: 0,
             algorithm,
@@ -219,11 +223,10 @@ impl Limit {
 
     /// Works out the ticks in which every product stays exact in a double, and names the state this limit uses.
     fn derive(&mut self) {
-        let exact = Pace::new(self.count.max(self.burst), self.window_us);
-        (self.tick_us, self.window_ticks) = (exact.tick_us, exact.window_ticks);
-        self.count_cap = bounds::MAX_PRODUCT / self.window_ticks;
+        self.pace = Pace::new(self.count.max(self.burst), self.window_us);
+        self.count_cap = bounds::MAX_PRODUCT / self.window_ticks();
         let is_compact = self.algorithm == Algorithm::SlidingCounter
-            && self.tick_us == 1
+            && self.tick_us() == 1
             && self.window_us >= bounds::COMPACT_WINDOW_US
             && self.count < bounds::COMPACT_COUNT;
         self.compact_end = match is_compact {
@@ -279,13 +282,13 @@ impl Limit {
     /// window are both very large.
     #[inline]
     pub const fn tick_us(&self) -> u64 {
-        self.tick_us
+        self.pace.tick_us
     }
 
     /// The window in ticks, rounded up.
     #[inline]
     pub const fn window_ticks(&self) -> u64 {
-        self.window_ticks
+        self.pace.window.value
     }
 
     /// The most a count can be: forced charges beyond it are cut off, because a
@@ -314,21 +317,9 @@ impl Limit {
     }
 
     /// The index of the aligned window around `now_us`, and how far into it `now_us` lies.
-    ///
-    /// A multiplication by the reciprocal in place of a division, which is the
-    /// slowest instruction a decision would have: the estimate is the quotient
-    /// or one less, because `floor((2^64-1)/W) > 2^64/W - 1 - 1/W`.
     #[inline]
     pub(crate) fn split(&self, now_us: u64) -> (u64, u64) {
-        let wide = u128::from(now_us) * u128::from(self.reciprocal);
-        let estimate = (wide >> 64) as u64;
-        let rest = now_us - estimate * self.window_us;
-        if rest < self.window_us {
-            return (estimate, rest);
-        }
-        // One correction is all it takes unless `now_us` is near 2^64.
-        let more = rest / self.window_us;
-        (estimate + more, rest - more * self.window_us)
+        self.window.split(now_us)
     }
 
     /// `now` as this limit's aligned windows see it.
@@ -355,46 +346,85 @@ impl Limit {
     /// The pace of another count over this limit's window.
     #[inline]
     pub(crate) fn pace(&self, count: u64) -> Pace {
-        if count == self.count && self.burst == self.count {
-            return Pace { count, tick_us: self.tick_us, window_ticks: self.window_ticks };
+        if count == self.pace.count { self.pace } else { Pace::new(count, self.window_us) }
+    }
+
+    /// The cells of a form over this limit's window, to divide times by.
+    #[inline]
+    pub(crate) fn cell(&self, form: Form) -> Divisor {
+        if form == Form::of(self.count) {
+            return self.cell;
         }
-        Pace::new(count, self.window_us)
+        Divisor::new(form.cell_us(self.window_us))
+    }
+}
+
+/// A number that times and counts are divided by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Divisor {
+    pub(crate) value: u64,
+    /// `floor((2^64 - 1) / value)`.
+    reciprocal: u64,
+}
+
+impl Divisor {
+    const fn new(value: u64) -> Self {
+        Divisor { value, reciprocal: u64::MAX / value }
+    }
+
+    /// The quotient and the remainder.
+    ///
+    /// A multiplication by the reciprocal in place of a division, which is the
+    /// slowest instruction a decision would have: the estimate is the quotient
+    /// or one less, because `floor((2^64-1)/value) > 2^64/value - 1 - 1/value`.
+    #[inline]
+    pub(crate) fn split(self, dividend: u64) -> (u64, u64) {
+        let wide = u128::from(dividend) * u128::from(self.reciprocal);
+        let estimate = (wide >> 64) as u64;
+        let rest = dividend - estimate * self.value;
+        if rest < self.value {
+            return (estimate, rest);
+        }
+        // One correction is all it takes unless the dividend is near 2^64.
+        let more = rest / self.value;
+        (estimate + more, rest - more * self.value)
     }
 }
 
 /// `count` units arriving evenly over a window, in integers that a double holds exactly.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pace {
     count: u64,
     tick_us: u64,
     /// The window in ticks, rounded up.
-    window_ticks: u64,
+    window: Divisor,
 }
 
 impl Pace {
     /// Cuts the window into the finest ticks of 1, 10, 100, ... microseconds for which a product
     /// of the window and `count + 1` is exact in a double.
     fn new(count: u64, window_us: u64) -> Self {
-        let mut pace = Pace { count, tick_us: 1, window_ticks: window_us };
+        let (mut tick_us, mut ticks) = (1, window_us);
         let product = |ticks: u64| u128::from(count + 1) * u128::from(ticks);
-        while product(pace.window_ticks) > u128::from(bounds::MAX_PRODUCT) {
-            pace.tick_us *= 10;
-            pace.window_ticks = window_us.div_ceil(pace.tick_us);
+        while product(ticks) > u128::from(bounds::MAX_PRODUCT) {
+            tick_us *= 10;
+            ticks = window_us.div_ceil(tick_us);
         }
-        pace
+        Pace { count, tick_us, window: Divisor::new(ticks) }
     }
 
     /// The units that arrive in `us` microseconds, which are at most a window.
     #[inline]
     pub(crate) fn units_in(&self, us: u64) -> u64 {
-        self.count * (us / self.tick_us) / self.window_ticks
+        let ticks = if self.tick_us == 1 { us } else { us / self.tick_us };
+        self.window.split(self.count * ticks).0
     }
 
     /// The microseconds in which `units` arrive. They are at least 1, and at most what a window
     /// brings.
     #[inline]
     pub(crate) fn us_for(&self, units: u64) -> u64 {
-        self.tick_us * (units * self.window_ticks).div_ceil(self.count)
+        self.tick_us * (units * self.window.value).div_ceil(self.count)
     }
 }
 

@@ -151,7 +151,11 @@ proptest! {
                 Form::Log => SlidingWindow::from_times(&times),
                 form => SlidingWindow::from_cells(form, window.pace(), &cells),
             };
-            prop_assert_eq!(restored.as_ref(), Some(window));
+            let restored = restored.expect("its own parts");
+            // The log's times may begin at another place.
+            prop_assert!(restored.times().eq(window.times()));
+            prop_assert!(restored.cells().eq(window.cells()));
+            prop_assert!(window.form() == Form::Log || restored == *window);
         }
     }
 }

@@ -109,14 +109,18 @@ impl WindowOracle {
             return;
         }
         let ahead = self.cells.split_off(&(now / self.width() + 1));
-        let cells = std::mem::take(&mut self.cells);
-        let is_live = |(index, cell): &(i128, Cell)| self.last(*index, cell) + self.window > now;
-        self.cells = cells.into_iter().filter(is_live).collect();
+        self.drop_expired(now);
         let units: i128 = ahead.values().map(|cell| cell.units).sum();
         if units > 0 {
             self.widen_for(units, self.pace, now);
             self.add(units, now);
         }
+    }
+
+    fn drop_expired(&mut self, now: i128) {
+        let cells = std::mem::take(&mut self.cells);
+        let is_live = |(index, cell): &(i128, Cell)| self.last(*index, cell) + self.window > now;
+        self.cells = cells.into_iter().filter(is_live).collect();
     }
 
     /// Charges under a limit.
@@ -166,6 +170,7 @@ impl WindowOracle {
         for (last, units) in held {
             self.add(units, last.min(now));
         }
+        self.drop_expired(now);
     }
 
     fn add(&mut self, units: i128, now: i128) {

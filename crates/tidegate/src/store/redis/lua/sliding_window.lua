@@ -100,6 +100,19 @@ local function sliding_window(raw, want)
     units[i] = math.min(units[i] + added, MOST_UNITS[form])
     steps[i] = math.max(steps[i], div_up(offset, step))
   end
+  -- Removes cells whose last unit is a window old.
+  local function drop_expired()
+    local kept = 0
+    for i = 1, #indexes do
+      local index, unit, lag, last = indexes[i], units[i], lags[i], steps[i]
+      local is_live = whole(i) > now
+      indexes[i], units[i], lags[i], steps[i] = nil, nil, nil, nil
+      if is_live then
+        kept = kept + 1
+        indexes[kept], units[kept], lags[kept], steps[kept] = index, unit, lag, last
+      end
+    end
+  end
   -- Charges everything held again in the next form, under another pace.
   local function widen(new_pace)
     local at, held = {}, {}
@@ -111,15 +124,11 @@ local function sliding_window(raw, want)
     end
     times, indexes, units, lags, steps = {}, {}, {}, {}, {}
     use(form + 1, new_pace)
-    -- The log holds units up to a step of its grid longer than a window. A cell that is over has
-    -- no place among the others.
-    local oldest = div(now, cell) - CELLS[form]
     for i = 1, #at do
-      local last = math.min(at[i], now)
-      if div(last, cell) >= oldest then
-        add(held[i], last)
-      end
+      add(held[i], math.min(at[i], now))
     end
+    -- The log holds units up to a step of its grid longer than a window: their cell may be over.
+    drop_expired()
   end
   local function make_room(added, new_pace)
     while form < WIDEST do
@@ -249,18 +258,14 @@ local function sliding_window(raw, want)
       end
       return
     end
-    local current, ahead, kept = div(now, cell), 0, 0
-    for i = 1, #indexes do
-      local index, unit, lag, last = indexes[i], units[i], lags[i], steps[i]
-      local is_live = index <= current and whole(i) > now
-      -- What lies ahead of now is charged again, now.
-      ahead = ahead + (index > current and unit or 0)
+    -- What lies ahead of now is charged again, now.
+    local current, ahead, i = div(now, cell), 0, #indexes
+    while i > 0 and indexes[i] > current do
+      ahead = ahead + units[i]
       indexes[i], units[i], lags[i], steps[i] = nil, nil, nil, nil
-      if is_live then
-        kept = kept + 1
-        indexes[kept], units[kept], lags[kept], steps[kept] = index, unit, lag, last
-      end
+      i = i - 1
     end
+    drop_expired()
     if ahead > 0 then
       make_room(ahead, pace)
       add(ahead, now)
