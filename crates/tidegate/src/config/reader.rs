@@ -147,6 +147,10 @@ impl<'s> Reader<'s> {
         let entries = self.map(spot, "write fields as `name: value`, one per line")?;
         let mut meant = Vec::new();
         for (name, _) in entries {
+            // Finding what was meant takes time, and further errors are not shown.
+            if self.errors.borrow().len() >= MAX_GATHERED {
+                break;
+            }
             if !fields.iter().any(|field| field.name == name.text) {
                 meant.extend(self.unknown_field(spot, name, fields));
             }
