@@ -8,7 +8,7 @@ NEED_PROGRAMS=(redis gateways:: grpc:: promtool resp::clients resp::shared
     shared::live shared::down shared::many shared::secrets shared::documented
     http::documented)
 # Recorded traces through a debug build, and clients that are waited for: half of the time.
-SLOW=(recorded:: bombs::a_hundred_thousand_mistakes slow_clients_are_let_go those_that_do_not_move)
+SLOW=(recorded:: slow_clients_are_let_go those_that_do_not_move)
 
 # rust_component COMMAND COMPONENT : installs a component of the toolchain that is missing.
 rust_component() { cargo "$1" --version || rustup component add "$2"; }
@@ -33,7 +33,7 @@ lint_features() {
 
 # Many tests wait for another program or for a time to pass: more threads than processors.
 run_tests() {
-    RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))} cargo test --locked "${PACKAGES[@]}" "$@"
+    RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((3 * $(nproc)))} cargo test --locked "${PACKAGES[@]}" "$@"
 }
 
 run_quick_tests() {
