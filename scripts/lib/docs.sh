@@ -54,20 +54,23 @@ serve_for() {
     return "$status"
 }
 
+# check_page PAGE : checks every command of a page; fails if one of them did. `set -e` does not apply
+# here, because the caller handles the failure.
 check_page() {
-    local line command="" expected="" inside=no
+    local line command="" expected="" inside=no status=0
     while IFS= read -r line; do
         case $inside:$line in
         no:'```console') inside=yes ;;
         no:*) ;;
         yes:'$ '* | yes:'```')
-            check_command "$1" "$command" "$expected"
+            check_command "$1" "$command" "$expected" || status=1
             command="" expected=""
             if [ "$line" = '```' ]; then inside=no; else command=${line#'$ '}; fi
             ;;
         *) expected+=$line$'\n' ;;
         esac
     done <"$1"
+    return "$status"
 }
 
 check_command() {
