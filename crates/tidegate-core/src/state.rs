@@ -1,5 +1,7 @@
 //! The state of any limit, and the way in to the algorithms.
 
+use alloc::boxed::Box;
+
 use crate::algorithms::Window;
 use crate::{
     Algorithm, Ask, Decision, FixedWindow, Limit, PermitId, Permits, SlidingCounter, SlidingLog,
@@ -11,8 +13,8 @@ use crate::{
 pub enum State {
     /// See [`SlidingLog`].
     SlidingLog(SlidingLog),
-    /// See [`SlidingWindow`].
-    SlidingWindow(SlidingWindow),
+    /// See [`SlidingWindow`]. Boxed, because it is twice as large as the others.
+    SlidingWindow(Box<SlidingWindow>),
     /// See [`SlidingCounter`].
     SlidingCounter(SlidingCounter),
     /// See [`FixedWindow`].
@@ -42,7 +44,7 @@ impl State {
     pub fn new(limit: &Limit) -> Self {
         match limit.algorithm() {
             Algorithm::SlidingLog => State::SlidingLog(SlidingLog::default()),
-            Algorithm::SlidingWindow => State::SlidingWindow(SlidingWindow::default()),
+            Algorithm::SlidingWindow => State::SlidingWindow(Box::default()),
             Algorithm::SlidingCounter => State::SlidingCounter(SlidingCounter::default()),
             Algorithm::FixedWindow => State::FixedWindow(FixedWindow::default()),
             Algorithm::TokenBucket => State::TokenBucket(TokenBucket::default()),

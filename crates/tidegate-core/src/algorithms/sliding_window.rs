@@ -300,11 +300,9 @@ impl SlidingWindow {
 
     /// Cells that hold units with their indexes, oldest first; none in the log form.
     pub fn cells(&self) -> impl DoubleEndedIterator<Item = (u64, Cell)> {
-        let indexes = match self.form {
-            _ if self.is_empty() => 1..=0,
-            Form::Log => 1..=0,
-            _ => self.oldest..=self.newest,
-        };
+        let has_cells = self.form != Form::Log && !self.is_empty();
+        let len = if has_cells { self.newest - self.oldest + 1 } else { 0 };
+        let indexes = (0..len).map(|number| self.oldest + number);
         indexes.map(|index| (index, self.cell(index))).filter(|(_, cell)| cell.units > 0)
     }
 
@@ -397,7 +395,6 @@ impl SlidingWindow {
         self.total += 1;
     }
 
-    #[expect(clippy::cast_possible_truncation, reason = "there are 20 places")]
     fn time_position(&self, number: u64) -> u32 {
         ((self.oldest + number) % LOG_UNITS) as u32 * TIME_BITS
     }

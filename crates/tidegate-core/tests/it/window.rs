@@ -155,7 +155,7 @@ proptest! {
             // The log's times may begin at another place.
             prop_assert!(restored.times().eq(window.times()));
             prop_assert!(restored.cells().eq(window.cells()));
-            prop_assert!(window.form() == Form::Log || restored == *window);
+            prop_assert!(window.form() == Form::Log || restored == **window);
         }
     }
 }

@@ -64,16 +64,17 @@ impl Memory {
     /// About how many bytes that is, if all states are of limits like these.
     ///
     /// A slot holds counters; other states lie apart and are larger, logs with
-    /// a chunk of entries. Room for keys to come is not counted.
+    /// a chunk of entries and sliding windows with their cells. Room for keys to come is not counted.
     pub fn about_bytes<'l>(&self, limits: impl Iterator<Item = &'l Limit> + Clone) -> u64 {
         const SLOT: u64 = 16;
-        // About the size of a state.
-        const APART: u64 = 72;
+        const APART: u64 = 40;
+        const CELLS: u64 = 88;
         const CHUNK: u64 = 40;
         const ENTRY: u64 = 3;
         let each = |limit: &Limit| match limit.algorithm() {
             Algorithm::SlidingCounter | Algorithm::FixedWindow => SLOT,
             Algorithm::SlidingLog => SLOT + APART + CHUNK,
+            Algorithm::SlidingWindow => SLOT + APART + CELLS,
             _ => SLOT + APART,
         };
         let count = limits.clone().count().max(1) as u64;

@@ -17,7 +17,7 @@ use super::problems::Problem;
 pub enum ReplayError {
     /// A limit that traces cannot be decided by.
     Concurrency {
-        limit: Limit,
+        limit: Box<Limit>,
     },
     /// Two limits that would count in one state.
     SharedState(Box<[Limit; 2]>),
@@ -78,7 +78,7 @@ pub enum ReplayError {
     /// Windows that go on for longer than times can be told apart.
     TooLongTraffic {
         windows: u32,
-        limit: Limit,
+        limit: Box<Limit>,
     },
     Build(OutOfMemory),
     Check(CheckError),

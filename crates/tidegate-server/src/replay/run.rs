@@ -292,7 +292,7 @@ pub fn plan(
     algorithms: Option<Algorithms>,
 ) -> Result<Vec<Vec<Limit>>, ReplayError> {
     if let Some(&limit) = limits.iter().find(|limit| limit.algorithm() == Algorithm::Concurrency) {
-        return Err(ReplayError::Concurrency { limit });
+        return Err(ReplayError::Concurrency { limit: Box::new(limit) });
     }
     let under = |algorithm| limits.iter().map(move |limit| change(limit, algorithm)).collect();
     let runs: Vec<Vec<Limit>> = match algorithms {

@@ -188,7 +188,10 @@ impl SimulateArgs {
             seed: self.seed,
         };
         if limit.window_us().saturating_mul(self.windows.into()) > MAX_LENGTH_US {
-            return Err(ReplayError::TooLongTraffic { windows: self.windows, limit: *limit });
+            return Err(ReplayError::TooLongTraffic {
+                windows: self.windows,
+                limit: Box::new(*limit),
+            });
         }
         let scenes: Vec<Scene> = traffics.into_iter().map(scene).collect();
         match scenes.iter().find(|scene| scene.requests() > MAX_EVENTS) {

@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use tidegate_core::{
-    Algorithm, Ask, Cost, Decision, Limit, ResetAfter, RetryAfter, State, Timestamp,
+    Algorithm, Ask, Cost, Decision, FixedWindow, Limit, ResetAfter, RetryAfter, State, Timestamp,
 };
 
 use super::one::{Located, Told};
@@ -208,7 +208,9 @@ impl MemoryStore {
         let slot = place.look();
         if slot.is_in_slab() {
             let number = slot.body();
-            return locked.slab(|slab| std::mem::replace(slab.get_mut(number), State::new(limit)));
+            // Anything that needs no memory of its own stands in for it meanwhile.
+            let stand_in = State::FixedWindow(FixedWindow::default());
+            return locked.slab(|slab| std::mem::replace(slab.get_mut(number), stand_in));
         }
         self.copy(locked, place.seize(), limit, now)
     }

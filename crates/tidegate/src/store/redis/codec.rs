@@ -161,7 +161,7 @@ pub(super) fn stand_in(planned: &Planned, now: Timestamp, described: Described) 
     let index = limit.moment(now).index();
     let [first, second, third] = match described {
         Described::Numbers(numbers) => numbers,
-        Described::Window(window) => return (State::SlidingWindow(window), *cost),
+        Described::Window(window) => return (State::SlidingWindow(Box::new(window)), *cost),
     };
     // Logs and permits are described as they are after a correction: all of it that
     // is left to ask is what there is now.
