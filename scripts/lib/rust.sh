@@ -33,7 +33,7 @@ lint_features() {
 
 # Many tests wait for another program or for a time to pass: more threads than processors.
 run_tests() {
-    RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((3 * $(nproc)))} cargo test --locked "${PACKAGES[@]}" "$@"
+    RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))} cargo test --locked "${PACKAGES[@]}" "$@"
 }
 
 run_quick_tests() {

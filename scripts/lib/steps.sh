@@ -76,7 +76,7 @@ run_side_by_side() {
         running=$name
         if wait "${pids[$name]}"; then
             sed '/^== summary$/,$d' "$logs/$name.log"
-            mapfile -t -O "${#summary[@]}" summary < <(sed -n 's/^\(ok\|skipped\)  .*/&/p' "$logs/$name.log")
+            mapfile -t -O "${#summary[@]}" summary < <(sed -n '/^== summary$/,$s/^\(ok\|skipped\)  .*/&/p' "$logs/$name.log")
         else
             cat "$logs/$name.log"
             failed=${failed:-$name}
