@@ -207,7 +207,7 @@ impl ReplayError {
             ),
             Self::TooMuchTraffic { name } => write!(
                 f,
-                "{name} would be more than a billion requests; lower --clients, --windows, --load or the limit"
+                "{name} would be more than a billion requests; lower the limit, or --clients, --windows or --load where they apply"
             ),
             Self::TooLongTraffic { windows, limit } => write!(
                 f,

@@ -10,7 +10,7 @@
 //! costs without measuring how the units of a bucket arrived.
 
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tidegate::{Algorithm, Limit};
 
@@ -87,6 +87,9 @@ pub fn print(args: &SimulateArgs) -> Result<(), ReplayError> {
     let made = limits(args, &LIMITS)?;
     let recorded = limits(args, &TRACE_LIMITS)?;
     refuse_too_many_requests(&made)?;
+    // First, so that a file that cannot be read leaves no half of a table behind.
+    let measure = |path: &PathBuf| measure_file(path, &recorded);
+    let traces = args.traces.iter().map(measure).collect::<Result<Vec<_>, _>>()?;
     let mut out = std::io::stdout().lock();
     let mut line =
         |cells: &[String]| writeln!(out, "| {} |", cells.join(" | ")).map_err(ReplayError::Output);
@@ -102,12 +105,8 @@ pub fn print(args: &SimulateArgs) -> Result<(), ReplayError> {
         }
         line(&row(made_row.name, &ranges))?;
     }
-    for path in &args.traces {
-        let mut ranges = [Range::default(); COLUMNS];
-        for limit in &recorded {
-            widen(&mut ranges, &measure_file(path, limit)?);
-        }
-        line(&row(&table::name(path), &ranges))?;
+    for (path, ranges) in args.traces.iter().zip(&traces) {
+        line(&row(&table::name(path), ranges))?;
     }
     Ok(())
 }
@@ -181,10 +180,15 @@ fn measure_made(scene: &Scene, limit: &Limit) -> Result<[Share; COLUMNS], Replay
     Ok(measured.shares())
 }
 
-fn measure_file(path: &Path, limit: &Limit) -> Result<[Share; COLUMNS], ReplayError> {
-    let mut measured = Measured::new(limit);
-    replay::read_blocks(path, |block| measured.take(block, |_| true))?;
-    Ok(measured.shares())
+/// Measures a trace under every limit. It is read once: it may be standard input.
+fn measure_file(path: &Path, limits: &[Limit]) -> Result<[Range; COLUMNS], ReplayError> {
+    let mut measured: Vec<Measured> = limits.iter().map(Measured::new).collect();
+    replay::read_blocks(path, |block| {
+        measured.iter_mut().try_for_each(|measured| measured.take(block, |_| true))
+    })?;
+    let mut ranges = [Range::default(); COLUMNS];
+    measured.iter().for_each(|measured| widen(&mut ranges, &measured.shares()));
+    Ok(ranges)
 }
 
 /// Everything that decides the same requests.

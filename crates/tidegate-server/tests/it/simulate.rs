@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::harness::{Files, tidegate};
+use crate::harness::{Files, tidegate, tidegate_reading};
 
 fn simulate(args: &[&str]) -> Value {
     tidegate(&[&["simulate", "--limit", "10 per 10s", "--json"], args].concat()).succeeded().json()
@@ -184,12 +184,11 @@ fn the_accuracy_table_refuses_what_it_would_not_use() {
     };
     refuse(&["--limit", "5 concurrent"], &["cannot be replayed"]);
     refuse(&["--limit", "1000000000 per 1s"], &["more than a billion requests"]);
-    let missing =
-        tidegate(&["simulate", "--accuracy", "--limit", "0 per 1s", "--trace", "no-such"]);
-    assert_eq!(missing.code, 1);
-    assert!(missing.stderr.contains("no-such: there is no such file"), "{}", missing.stderr);
+    tidegate(&["simulate", "--accuracy", "--trace", "no-such"])
+        .failed(1, &["no-such: there is no such file"]);
     // Nothing passes under a limit of 0, so there is nothing to compare.
-    assert!(missing.stdout.contains("| bursts | - | - | - |"), "{}", missing.stdout);
+    let none = tidegate(&["simulate", "--accuracy", "--limit", "0 per 1s"]).succeeded().stdout;
+    assert!(none.contains("| bursts | - | - | - |"), "{none}");
 }
 
 const ACCURACY: &str = include_str!("golden/accuracy.md");
@@ -198,3 +197,13 @@ const SAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/traces
 
 /// Set down once; another version must make the same traffic and decide it alike.
 const GOLDEN: &str = include_str!("golden/simulated.md");
+
+/// It was read once for each limit, so the second found nothing.
+#[test]
+fn the_accuracy_of_standard_input_is_measured_under_every_limit() {
+    let trace: String =
+        (0..200).map(|n| format!("{},key\n", 1_700_000_000_000_000_u64 + n)).collect();
+    let args = ["simulate", "--accuracy", "--trace", "-"];
+    let table = tidegate_reading(&args, trace.as_bytes()).succeeded().stdout;
+    assert!(table.lines().last().is_some_and(|row| row.contains("100.0 (0)")), "{table}");
+}
