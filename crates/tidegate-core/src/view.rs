@@ -87,12 +87,15 @@ impl View {
         let whole = limit.window_ticks();
         match state {
             State::SlidingLog(log) => View::SlidingLog { count: log.entries().total() },
-            State::SlidingWindow(window) => View::SlidingWindow {
-                used: window.used(limit, now.at),
-                cell_us: window.form().cell_us(limit.window_us()),
-                pace: window.pace(),
-                cells: window.view(limit, now.at),
-            },
+            State::SlidingWindow(window) => {
+                let (form, pace) = window.form_under(limit);
+                View::SlidingWindow {
+                    used: window.used(limit, now.at),
+                    cell_us: form.cell_us(limit.window_us()),
+                    pace,
+                    cells: window.view(limit, now.at),
+                }
+            }
             State::SlidingCounter(counter) => {
                 let left = whole - now.elapsed_us / limit.tick_us();
                 // Both products are below 2^53: counts are capped to what fits.

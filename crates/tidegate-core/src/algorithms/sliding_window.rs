@@ -59,14 +59,14 @@
 //! above. At most `N + 1` of them overlap the window. Counts, lags and hits of all of them fit
 //! in 48 bytes for every limit.
 //!
-//! Limits up to 20 need no cells: the 20 times fit in the same place, on a grid of `W / 65,535`
-//! or finer. Such a limit is a log, and is late by less than two steps of the grid.
+//! Limits up to 20 need no cells: the 20 times fit in the same place, on a grid of 1 us or of
+//! less than `W / 26,214`. Such a limit is a log, and is late by less than two steps of the grid.
 //!
 //! # Bound
 //!
 //! **`L`, always.** What is released is at least a window old, so `used` is never below the
 //! number of units admitted in the last window, and the argument for the log applies. What is
-//! given up: capacity may return late, by at most one cell and one fifteenth of a cell.
+//! given up: capacity may return late, by at most one cell.
 //! `docs/proof.md` has the proof, `docs/accuracy.md` what it costs on real traffic.
 //!
 //! # Forms and paces
@@ -84,12 +84,13 @@
 //!    pace, so they are raised until each cell is released as a whole.
 //!
 //! Alternating limits therefore lose precision, never the bound. A unit is released at most one
-//! cell (of each form that held it) and its fifteenth late, and everything is released one window
-//! and one cell after the last charge.
+//! cell of each form that held it late, and everything is released one window, one cell and one
+//! fifteenth of a cell after the last charge.
 //!
 //! # Cost
 //!
-//! 48 bytes of cells, and their position, form and pace. A decision reads up to 16 cells.
+//! 48 bytes of cells, their position, form and pace. An admission reads the oldest and the current
+//! cell; a retry-after, a wider form or another pace walks all of them.
 
 use alloc::vec::Vec;
 
@@ -209,7 +210,7 @@ pub struct Cell {
 }
 
 /// The state of a `sliding-window`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct SlidingWindow {
     form: Form,
     /// The `L` that lags are measured against; 0 in the log form.
@@ -293,6 +294,15 @@ impl SlidingWindow {
         self.pace
     }
 
+    /// Its form and pace; those of the limit if it holds nothing.
+    pub(crate) fn form_under(&self, limit: &Limit) -> (Form, u64) {
+        match Form::of(limit.count()) {
+            _ if !self.is_empty() => (self.form, self.pace),
+            Form::Log => (Form::Log, 0),
+            form => (form, limit.count()),
+        }
+    }
+
     /// Whether it holds nothing.
     pub fn is_empty(&self) -> bool {
         self.total == 0
@@ -329,9 +339,12 @@ impl SlidingWindow {
     }
 
     /// Restores a state from its cells, oldest first, with their indexes. `None` if the form has
-    /// no cells or they do not fit in it.
+    /// no cells, or is too narrow for them or for the pace.
     pub fn from_cells(form: Form, pace: u64, cells: &[(u64, Cell)]) -> Option<Self> {
         let &(newest, _) = cells.last()?;
+        if form == Form::Log || form < Form::of(pace) {
+            return None;
+        }
         let oldest = cells.first()?.0;
         let mut state = SlidingWindow { form, pace, oldest, newest, ..Self::default() };
         let mut next = newest.saturating_sub(form.cells());
@@ -339,7 +352,7 @@ impl SlidingWindow {
             let fits = cell.units <= form.most_units()
                 && cell.lag <= form.most_lag()
                 && cell.steps <= STEPS;
-            if form == Form::Log || index < next || index > newest || cell.units == 0 || !fits {
+            if index < next || index > newest || cell.units == 0 || !fits {
                 return None;
             }
             state.set_cell(index, cell);
@@ -672,7 +685,7 @@ impl Window for SlidingWindow {
         let (pace, now_us) = (limit.count(), ask.now.as_micros());
         let form = Form::of(pace);
         if self.is_empty() {
-            let pace = if form == Form::Log { 0 } else { pace };
+            let (form, pace) = self.form_under(limit);
             *self = SlidingWindow { form, pace, ..Self::default() };
         }
         while self.form < form

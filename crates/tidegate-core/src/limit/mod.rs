@@ -376,18 +376,13 @@ impl Divisor {
     ///
     /// A multiplication by the reciprocal in place of a division, which is the
     /// slowest instruction a decision would have: the estimate is the quotient
-    /// or one less, because `floor((2^64-1)/value) > 2^64/value - 1 - 1/value`.
+    /// or one less, because `floor((2^64-1)/value) >= 2^64/value - 1`.
     #[inline]
     pub(crate) fn split(self, dividend: u64) -> (u64, u64) {
         let wide = u128::from(dividend) * u128::from(self.reciprocal);
         let estimate = (wide >> 64) as u64;
         let rest = dividend - estimate * self.value;
-        if rest < self.value {
-            return (estimate, rest);
-        }
-        // One correction is all it takes unless the dividend is near 2^64.
-        let more = rest / self.value;
-        (estimate + more, rest - more * self.value)
+        if rest < self.value { (estimate, rest) } else { (estimate + 1, rest - self.value) }
     }
 }
 

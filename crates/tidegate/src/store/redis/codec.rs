@@ -4,8 +4,8 @@
 //! 2^53. Nothing larger means anything: counts are capped below it, so a cost beyond
 //! it is cut.
 //!
-//! The script replies with as little as a decision needs. Of a small state and of a
-//! `sliding-window` that is all of it. Of a log or permits it is the sum, the newest, and the one that frees what is
+//! The script replies with as little as a decision needs. For small states and
+//! `sliding-window` the reply is the whole state. For a log or permits it is the sum, the newest, and the one that frees what is
 //! lacking: a [`stand_in`] made of these answers every question of the decision as
 //! the whole log would, so the core's own code gives the answer.
 

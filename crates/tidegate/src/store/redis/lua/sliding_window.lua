@@ -4,7 +4,7 @@
 -- distance from the newest (2). The forms with 15, 7 and 3 cells are 0x89, 0x8a and 0x8b, the
 -- pace (5), the index of the newest cell (7) and for every cell, oldest first, its distance from
 -- the newest times 16 plus its last hit (1), its units and its lag (2 and 1, 3 and 3, 5 and 5).
--- Replies: the units used, and the bytes before the charge, or after a denial has consumed.
+-- The reply holds these bytes as they were before the charge, or after a denial has consumed.
 local function sliding_window(raw, want)
   local LOG, WIDEST = 0, 3
   local CELLS = { 15, 7, 3 }
@@ -16,7 +16,7 @@ local function sliding_window(raw, want)
   -- The state: its form and pace, times of the log form, and cells of the others, oldest first.
   local form, pace, times = LOG, 0, {}
   local indexes, units, lags, steps = {}, {}, {}, {}
-  -- What follows from them: ticks of the pace, the length of a cell (in the log form, of a step
+  -- Derived from form and pace: ticks of the pace, the length of a cell (in the log form, of a step
   -- of its grid), of a fifteenth of it, and of the window in steps of the grid.
   local tick, ticks, cell, step, grid_window
 
@@ -41,7 +41,7 @@ local function sliding_window(raw, want)
     end
     cell = div_up(window, CELLS[form])
     step = div_up(cell, 15)
-    -- The finest ticks for which a product of the window and the pace is exact. (fmod is, too.)
+    -- The finest ticks for which a product of the window and the pace is exact. fmod is exact, too.
     local most = (MOST - math.fmod(MOST, pace + 1)) / (pace + 1)
     tick, ticks = 1, window
     while ticks > most do
@@ -179,7 +179,7 @@ local function sliding_window(raw, want)
     end
   end
 
-  -- Reads the state. Whatever cannot have been written here is refused.
+  -- Reads the state, and refuses bytes that this script cannot have written.
   local function load()
     local mark = string.byte(raw) or 0
     if mark < 0x88 or mark > 0x8b or #raw < 10 then
