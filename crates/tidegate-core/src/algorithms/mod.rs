@@ -60,8 +60,8 @@ pub(crate) trait Window {
         self.charge(limit, units, ask);
     }
 
-    /// What is left after an admission, where `expected` is what was available before it less
-    /// the units charged.
+    /// Returns the units available after an admission. `expected` is the number available before
+    /// it, less the units charged.
     #[inline]
     fn left(&self, _limit: &Limit, _now: &Moment, expected: u64) -> u64 {
         expected

@@ -111,7 +111,7 @@ pub struct Limit {
     window_us: u64,
     /// What a bucket can hold; equals `count` unless a burst was named.
     burst: u64,
-    /// What the larger of count and burst brings, in ticks that keep products exact.
+    /// The pace of the larger of count and burst, in ticks that keep products exact.
     pace: Pace,
     /// `2^53 / window_ticks`, the most a count may be.
     count_cap: u64,

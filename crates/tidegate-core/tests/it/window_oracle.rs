@@ -54,7 +54,7 @@ impl WindowOracle {
         div_ceil(self.width(), 15)
     }
 
-    /// What the pace brings in `x` microseconds.
+    /// Units that the pace brings in `x` microseconds.
     fn f(&self, x: i128) -> i128 {
         let powers = (0..30).map(|power| 10_i128.pow(power));
         let fits = |tick: &i128| div_ceil(self.window, *tick) <= (1 << 53) / (self.pace + 1);

@@ -48,7 +48,7 @@ pub struct Engine {
     retry_after: RetryAfter,
 }
 
-/// What a limiter holds: states, and entries of logs.
+/// The number of states and log entries that a limiter holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
     pub states: u64,

@@ -208,7 +208,7 @@ impl MemoryStore {
         let slot = place.look();
         if slot.is_in_slab() {
             let number = slot.body();
-            // Anything that needs no memory of its own stands in for it meanwhile.
+            // A placeholder that allocates nothing takes its place until it is put back.
             let stand_in = State::FixedWindow(FixedWindow::default());
             return locked.slab(|slab| std::mem::replace(slab.get_mut(number), stand_in));
         }

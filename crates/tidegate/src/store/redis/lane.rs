@@ -172,9 +172,8 @@ pub(super) enum State {
     /// Not known yet.
     Starting,
     Up,
-    /// It answers, and does nothing: it is full, for example. It is asked again all the same,
-    /// because only that shows when it is over. Holds the number of the last write that was
-    /// refused.
+    /// It answers every call with an error: its memory is full, for example. Calls are still sent,
+    /// because only they show when this has ended. Holds the number of the last refused write.
     Refusing(u64),
     Down,
 }
