@@ -1,7 +1,8 @@
 //! The `tidegate` program: one binary, one subcommand per job.
 //!
 //! Layout: `cli.rs` says what can be typed; `serve/` is the server, with its fronts
-//! in `http/`, `grpc/` (with `envoy/`) and `admin/` and its secrets in `access/`; `config_cmd.rs` and
+//! in `http/`, `grpc/` (with `envoy/`), `resp/` and `admin/`, the future of a response in
+//! `response_future.rs` and its secrets in `access/`; `config_cmd.rs` and
 //! `explain.rs` look at a config without serving it; `replay/` sends recorded
 //! traffic through the engine, `simulate/` made traffic, and `report/` sums up what it decided; `papers.rs` writes
 //! shell completions and manual pages.
@@ -21,6 +22,7 @@ mod playground;
 mod replay;
 mod report;
 mod resp;
+mod response_future;
 mod serve;
 mod simulate;
 

@@ -50,14 +50,18 @@ fn length(prefix: &[u8; PREFIX_BYTES]) -> Result<usize, Refused> {
 
 /// The whole body of a call with one message; `first` is what was read already.
 pub async fn collect(body: Incoming, first: Option<Bytes>) -> Result<Bytes, Refused> {
-    let collected = body::collect(body, first, PREFIX_BYTES + MAX_MESSAGE_BYTES).await;
-    collected.map_err(|error| match error {
+    body::collect(body, first, PREFIX_BYTES + MAX_MESSAGE_BYTES).await.map_err(refused)
+}
+
+/// Why a body could not be read, in terms of gRPC.
+pub fn refused(error: BodyError) -> Refused {
+    match error {
         BodyError::TooLarge(_) => too_large(),
         BodyError::TooSlow => {
             Refused::new(Code::DeadlineExceeded, "the message took too long to arrive")
         }
         BodyError::Broken => broken(),
-    })
+    }
 }
 
 /// The messages of a stream, one after another.

@@ -2,7 +2,7 @@
 //!
 //! | service | file |
 //! | --- | --- |
-//! | `envoy.service.ratelimit.v3.RateLimitService` | `answering.rs`, with `envoy/` |
+//! | `envoy.service.ratelimit.v3.RateLimitService` | `rls.rs`, with `envoy/` |
 //! | `grpc.health.v1.Health` | `health.rs` |
 //! | `grpc.reflection.v1.ServerReflection`, and `v1alpha` | `reflection.rs`, `files.rs` |
 //!
@@ -15,14 +15,13 @@
 //! A deadline of the caller's (`grpc-timeout`) needs no care: a decision in memory takes
 //! microseconds, and a shared store has its own, shorter one.
 
-mod answering;
 mod content;
 mod files;
 mod framing;
 mod health;
 mod reflection;
+mod rls;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -33,12 +32,11 @@ use tidegate::Algorithm;
 use tidegate::gate::Gate;
 use tidegate::headers::Forms;
 
-use self::answering::Answering;
 use self::content::{Answered, Content, OutOfPlace};
 use crate::access::{Access, NotAdmitted};
 use crate::admin::Facts;
 use crate::envoy::{Code, Refused};
-use crate::serve::{Front, InFlight};
+use crate::serve::InFlight;
 
 /// The one hot method.
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
@@ -107,20 +105,6 @@ impl GrpcFront {
             };
             Refused::new(code, why.told("metadata `authorization: Bearer ...`", "`origin`"))
         })
-    }
-}
-
-impl Front for GrpcFront {
-    type Body = Content;
-    type Answer = Answering;
-
-    fn answer(
-        self: &Arc<Self>,
-        request: Request<Incoming>,
-        _peer: SocketAddr,
-        in_flight: InFlight,
-    ) -> Answering {
-        Answering::new(Arc::clone(self), request, in_flight)
     }
 }
 

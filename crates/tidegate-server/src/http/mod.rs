@@ -11,12 +11,11 @@
 //! | `/playground`, `/v1/playground` | `playground.rs` |
 //!
 //! Paths are told apart by one `match`: a decision takes less time than a general
-//! router needs to find its handler; and a plain check does not even get there, see
-//! `answering.rs`. What is not a decision is a [`Refusal`],
-//! answered as problem+json.
+//! router needs to find its handler. A check in one piece and a gateway's question are answered
+//! before that, in the first poll of the request (`start`). What is not a decision is a
+//! [`Refusal`], answered as problem+json.
 
 mod answer;
-mod answering;
 pub mod body;
 mod check;
 mod envoy_json;
@@ -33,9 +32,9 @@ mod request_id;
 pub mod wire;
 
 use std::io::Cursor;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
+use std::task::Context;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
@@ -43,19 +42,19 @@ use http::header::{CONTENT_TYPE, HeaderValue, ORIGIN};
 use http::request::Parts;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::Full;
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use tidegate::Algorithm;
 use tidegate::gate::Gate;
 use tidegate::headers::Forms;
 use tokio::sync::Semaphore;
 
-use self::answering::Answering;
 use self::leases::Leases;
 use self::request_id::RequestId;
 use crate::access::{Access, NotAdmitted};
-use crate::admin::Facts;
+use crate::admin::{Facts, Front as FrontName};
 use crate::playground as stage;
-use crate::serve::{Front, InFlight};
+use crate::response_future::{Call, Front, Start};
+use crate::serve::host_error;
 
 pub use self::refusal::Refusal;
 
@@ -116,7 +115,7 @@ impl HttpFront {
         self.leases.sweep();
     }
 
-    /// Everything but gateways' questions, which are answered before; see `answering.rs`.
+    /// Answers everything but gateways' questions.
     async fn route(&self, request: Request<Incoming>) -> Answered {
         let path = request.uri().path();
         if (path.starts_with("/v1/") || path == envoy_json::PATH)
@@ -173,16 +172,59 @@ impl HttpFront {
 
 impl Front for HttpFront {
     type Body = Content;
-    type Answer = Answering;
 
-    fn answer(
-        self: &Arc<Self>,
-        request: Request<Incoming>,
-        peer: SocketAddr,
-        in_flight: InFlight,
-    ) -> Answering {
-        Answering::new(Arc::clone(self), request, peer, in_flight)
+    /// Responds to a check in one piece and to a gateway's question, unless nodes share a store.
+    fn start(&self, call: &mut Call, context: &mut Context<'_>) -> Start<Content> {
+        if host_error(&call.request).is_some() {
+            return Start::Later(None);
+        }
+        let mut first_chunk = None;
+        if is_check(&call.request) {
+            match call.first_chunk(context) {
+                Ok(chunk) => first_chunk = chunk,
+                Err(broken) => {
+                    let headers = call.request.headers();
+                    // A caller without access learns nothing about its body.
+                    let refusal = self.admit(headers).err().unwrap_or_else(|| broken.into());
+                    return Start::Ready(refuse(&refusal, headers));
+                }
+            }
+        }
+        let request = &call.request;
+        let response = match &first_chunk {
+            _ if self.gate.is_shared() => None,
+            Some(body) if request.body().is_end_stream() => {
+                self.check_whole(request.headers(), body)
+            }
+            Some(_) => None,
+            None => self.forward_auth(request, call.peer),
+        };
+        response.map_or(Start::Later(first_chunk), Start::Ready)
     }
+
+    async fn finish(self: Arc<Self>, call: Call, first_chunk: Option<Bytes>) -> Answered {
+        let Call { request, peer, in_flight: _in_flight } = call;
+        if let Some(detail) = host_error(&request) {
+            return turn_away(request, &Refusal::bad(detail)).await;
+        }
+        if first_chunk.is_some() {
+            return self.check(request, first_chunk).await;
+        }
+        if self.gate.is_shared()
+            && let Some(response) = self.forward_auth_shared(&request, peer).await
+        {
+            return response;
+        }
+        self.route(request).await
+    }
+
+    fn record(&self, response: &Answered) {
+        self.facts.answered(FrontName::Http, response.status());
+    }
+}
+
+fn is_check(request: &Request<Incoming>) -> bool {
+    request.uri().path() == "/v1/check" && request.method() == Method::POST
 }
 
 /// What there is to be read.

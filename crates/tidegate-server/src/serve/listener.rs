@@ -5,36 +5,35 @@
 //! much is read per poll, how long a TLS handshake takes. Deadlines are enforced by
 //! [`Connections`](super::connections::Connections).
 
-use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use hyper::body::{Body, Incoming};
+use hyper::body::Incoming;
 use hyper::header::HOST;
 use hyper::rt::Executor;
 use hyper::service::service_fn;
-use hyper::{Request, Response, Version};
+use hyper::{Request, Version};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use pin_project_lite::pin_project;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tracing::field::Empty;
-use tracing::{Span, debug, debug_span, warn};
+use tracing::{debug, debug_span, warn};
 
 use super::accepting::Accepting;
 use super::bursts::Bursts;
-use super::connections::{Connections, Entered, InFlight, Order};
+use super::connections::{Connections, Entered, Order};
 use super::io::Watched;
 use super::paced::{Paced, READ_PER_POLL};
 use super::settings::FrontName;
 use crate::admin::Facts;
+use crate::response_future::{Call, Front, ResponseFuture};
 
 /// Connections the kernel may hold before they are accepted: room for a burst of
 /// reconnects after a restart.
@@ -74,26 +73,6 @@ const MAX_SEND_BYTES: usize = 64 * 1024;
 /// how long it may take to say so. A host that is gone keeps a connection half open for ever.
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
-
-/// What answers requests: a protocol adapter.
-pub trait Front: Send + Sync + 'static {
-    /// The body of its answers.
-    type Body: Body<Data: Send, Error: std::error::Error + Send + Sync> + Send + 'static;
-
-    /// An answer on its way. There is always one; errors are answers too.
-    type Answer: Future<Output = Response<Self::Body>> + Send + 'static;
-
-    /// Answers one request.
-    ///
-    /// The request counts as on its way until `in_flight` is dropped, which an
-    /// answer that goes on and on does with its body.
-    fn answer(
-        self: &Arc<Self>,
-        request: Request<Incoming>,
-        peer: SocketAddr,
-        in_flight: InFlight,
-    ) -> Self::Answer;
-}
 
 /// Checks the `Host` fields of a request (RFC 9112, section 3.2) and returns the error, if
 /// there is one. HTTP/1.0 requests need no `Host`, and HTTP/2 has `:authority` instead.
@@ -247,7 +226,8 @@ impl<F: Front> Serving<F> {
                 path = without_key(path),
                 status = Empty
             );
-            Spanned { answer: front.answer(request, peer, marks.begin()), span }
+            let call = Call { request, peer, in_flight: marks.begin() };
+            ResponseFuture::new(Arc::clone(&front), call, span)
         });
         let stream = Watched::new(stream, Arc::clone(connection));
         let stream = Paced::new(stream, Arc::clone(connection), name, Arc::clone(&self.facts));
@@ -304,28 +284,5 @@ fn without_key(path: &str) -> &str {
         Some("/v1/permits/") => "/v1/permits/",
         Some(_) => path.find("/keys/").map_or(path, |at| &path[..at + "/keys/".len()]),
         None => path,
-    }
-}
-
-pin_project! {
-    /// An answer as hyper wants it, never an error, within the span of its request. A
-    /// type of its own, because an `async` block around it would have to move it in.
-    struct Spanned<A> {
-        #[pin]
-        answer: A,
-        span: Span,
-    }
-}
-
-impl<A: Future<Output = Response<B>>, B> Future for Spanned<A> {
-    type Output = Result<Response<B>, Infallible>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.project();
-        let _entered = this.span.enter();
-        this.answer.poll(context).map(|answer| {
-            this.span.record("status", answer.status().as_u16());
-            Ok(answer)
-        })
     }
 }

@@ -47,7 +47,7 @@ pub use self::args::ServeArgs;
 pub use self::connections::{Connection, Connections, Entered, InFlight, Order};
 pub use self::error::ServeError;
 pub use self::io::Watched;
-pub use self::listener::{Bounds, Front, HANDSHAKE_TIMEOUT, host_error};
+pub use self::listener::{Bounds, HANDSHAKE_TIMEOUT, host_error};
 
 use self::announce::Announced;
 use self::connections::TICK;
@@ -63,6 +63,7 @@ use crate::grpc::GrpcFront;
 use crate::http::HttpFront;
 use crate::logs;
 use crate::resp::{RespFront, RespListener};
+use crate::response_future::Front;
 
 /// How often a hundredth of the store is looked through for expired keys, so that
 /// the number of tracked keys shown is about true.

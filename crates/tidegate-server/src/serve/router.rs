@@ -1,21 +1,19 @@
 //! A router of axum's as a front.
 
-use std::future::Future;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use axum::Router;
 use bytes::Bytes;
-use http::{Request, Response};
-use hyper::body::{Body, Frame, Incoming, SizeHint};
+use http::Response;
+use hyper::body::{Body, Frame, SizeHint};
 use tower_service::Service;
 
 use super::connections::InFlight;
-use super::listener::Front;
 use super::settings::FrontName;
 use crate::admin::Facts;
+use crate::response_future::{Call, Front};
 
 /// Serves a router.
 #[derive(Debug)]
@@ -35,26 +33,17 @@ impl Routed {
 impl Front for Routed {
     type Body = Lasting;
 
-    type Answer = Pin<Box<dyn Future<Output = Response<Lasting>> + Send>>;
-
-    fn answer(
-        self: &Arc<Self>,
-        mut request: Request<Incoming>,
-        peer: SocketAddr,
-        in_flight: InFlight,
-    ) -> Self::Answer {
+    async fn finish(self: Arc<Self>, call: Call, _: Option<Bytes>) -> Response<Lasting> {
+        let Call { mut request, peer, in_flight } = call;
         request.extensions_mut().insert(peer);
-        let answer = self.router.clone().call(request);
-        let facts = Arc::clone(&self.facts);
-        Box::pin(async move {
-            match answer.await {
-                Ok(response) => {
-                    facts.answered(FrontName::Admin, response.status());
-                    response.map(|body| Lasting { body, _in_flight: in_flight })
-                }
-                Err(never) => match never {},
-            }
-        })
+        match self.router.clone().call(request).await {
+            Ok(response) => response.map(|body| Lasting { body, _in_flight: in_flight }),
+            Err(never) => match never {},
+        }
+    }
+
+    fn record(&self, response: &Response<Lasting>) {
+        self.facts.answered(FrontName::Admin, response.status());
     }
 }
 
