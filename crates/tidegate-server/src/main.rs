@@ -2,7 +2,7 @@
 //!
 //! Layout: `cli.rs` says what can be typed; `serve/` is the server, with its fronts
 //! in `http/`, `grpc/` (with `envoy/`), `resp/` and `admin/`, the future of a response in
-//! `response_future.rs` and its secrets in `access/`; `config_cmd.rs` and
+//! `response_future.rs`, their errors in `error.rs` and secrets in `access/`; `config_cmd.rs` and
 //! `explain.rs` look at a config without serving it; `replay/` sends recorded
 //! traffic through the engine, `simulate/` made traffic, and `report/` sums up what it decided; `papers.rs` writes
 //! shell completions and manual pages.
@@ -12,6 +12,7 @@ mod admin;
 mod cli;
 mod config_cmd;
 mod envoy;
+mod error;
 mod explain;
 mod grpc;
 mod http;

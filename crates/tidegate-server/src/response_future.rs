@@ -18,7 +18,8 @@ use http::{Request, Response};
 use hyper::body::{Body, Incoming};
 use tracing::Span;
 
-use crate::http::body::BodyError;
+use crate::error::RequestError;
+use crate::http::body;
 use crate::serve::InFlight;
 
 /// A protocol adapter: answers requests, errors included.
@@ -54,10 +55,13 @@ pub struct Call {
 impl Call {
     /// The first chunk of the body, if it has arrived. The error of a broken body must not be
     /// dropped: a second read may report the end of the body instead.
-    pub fn first_chunk(&mut self, context: &mut Context<'_>) -> Result<Option<Bytes>, BodyError> {
+    pub fn first_chunk(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Result<Option<Bytes>, RequestError> {
         match Pin::new(self.request.body_mut()).poll_frame(context) {
             Poll::Ready(Some(Ok(frame))) => Ok(frame.into_data().ok()),
-            Poll::Ready(Some(Err(_))) => Err(BodyError::Broken),
+            Poll::Ready(Some(Err(_))) => Err(body::broken()),
             Poll::Ready(None) | Poll::Pending => Ok(None),
         }
     }

@@ -19,6 +19,8 @@ use subtle::{Choice, ConstantTimeEq};
 
 pub use secrets::{SECRET_VARIABLES, SecretError, Secrets};
 
+use crate::error::{ErrorKind, RequestError};
+
 /// The header for a secret beside the end user's own `Authorization`.
 pub const TOKEN_HEADER: &str = "x-tidegate-token";
 
@@ -45,15 +47,19 @@ pub enum NotAdmitted {
 }
 
 impl NotAdmitted {
-    /// What to do about it, where a secret goes `there` and `origin` names a page's site.
-    pub fn told(self, there: &str, origin: &str) -> String {
+    /// The error of a front where a secret goes `there` and `origin` names a page's site.
+    pub fn error(self, there: &str, origin: &str) -> RequestError {
         match self {
-            NotAdmitted::NoSecret => {
-                format!("a secret is wanted: send one of TIDEGATE_TOKENS as {there}")
-            }
-            NotAdmitted::Foreign => format!(
-                "this comes from a web page of another site ({origin}), and no secret is set: set \
-                 TIDEGATE_TOKENS and send one as {there}"
+            NotAdmitted::NoSecret => RequestError::new(
+                ErrorKind::Unauthenticated,
+                format!("a secret is wanted: send one of TIDEGATE_TOKENS as {there}"),
+            ),
+            NotAdmitted::Foreign => RequestError::new(
+                ErrorKind::Forbidden,
+                format!(
+                    "this comes from a web page of another site ({origin}), and no secret is set: set \
+                     TIDEGATE_TOKENS and send one as {there}"
+                ),
             ),
         }
     }

@@ -13,14 +13,15 @@ use axum::extract::State;
 use axum::response::Response;
 use bytes::Bytes;
 use futures_util::stream;
+use http::HeaderMap;
 use http::header::{CONTENT_TYPE, HeaderValue};
-use http::{HeaderMap, StatusCode};
 use serde::Serialize;
 use tidegate::stats::{Denial, Subscription, Told, TooManySubscribers};
 
 use super::AdminState;
 use super::facts::Facts;
-use super::reply::{Refusal, header};
+use super::reply::header;
+use crate::error::{ErrorKind, RequestError};
 
 /// Well within the idle time-outs of proxies.
 const HEARTBEAT: Duration = Duration::from_secs(15);
@@ -29,11 +30,10 @@ const HEARTBEAT: Duration = Duration::from_secs(15);
 pub async fn stream(
     State(state): State<AdminState>,
     headers: HeaderMap,
-) -> Result<Response, Refusal> {
+) -> Result<Response, RequestError> {
     let after = header(&headers, "last-event-id").and_then(|id| id.parse().ok());
-    let full = |error: TooManySubscribers| {
-        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, None, error.to_string())
-    };
+    let full =
+        |error: TooManySubscribers| RequestError::new(ErrorKind::Unavailable, error.to_string());
     let subscription = state.stats().events().subscribe(after).map_err(full)?;
     let reader = Reader { subscription, facts: state.facts, opening: true };
     let body = Body::from_stream(stream::unfold(reader, |mut reader| async {

@@ -28,9 +28,9 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::middleware::{self, Next};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use http::header::{CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
+use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{StatusCode, Uri};
 use tidegate::gate::Gate;
 use tidegate::redis::RedisStore;
@@ -38,8 +38,9 @@ use tidegate::stats::Stats;
 
 pub use self::facts::{Facts, Front, REPLY_CODES, ReplyCounts};
 
-use self::reply::{Refusal, text};
+use self::reply::text;
 use crate::access::{Access, NotAdmitted};
+use crate::error::{ErrorKind, RequestError};
 use crate::pages;
 use crate::serve::host_error;
 
@@ -114,14 +115,12 @@ async fn admit(State(state): State<AdminState>, request: Request, next: Next) ->
         Ok(()) => next.run(request).await,
         Err(NotAdmitted::NoSecret) => {
             let detail = "send `Authorization: Bearer` with the secret of TIDEGATE_ADMIN_TOKEN";
-            let mut refused = Refusal::new(StatusCode::UNAUTHORIZED, None, detail).respond();
-            refused.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-            refused
+            RequestError::new(ErrorKind::Unauthenticated, detail).into_response()
         }
         Err(NotAdmitted::Foreign) => {
             let detail = "without a secret only this machine may ask, under its own name, and this names \
                           another host or site: ask at localhost, or set TIDEGATE_ADMIN_TOKEN and send it";
-            Refusal::new(StatusCode::FORBIDDEN, None, detail).respond()
+            RequestError::new(ErrorKind::Forbidden, detail).into_response()
         }
     }
 }
@@ -130,19 +129,19 @@ async fn admit(State(state): State<AdminState>, request: Request, next: Next) ->
 async fn require_host(request: Request, next: Next) -> Response {
     match host_error(&request) {
         None => next.run(request).await,
-        Some(detail) => Refusal::new(StatusCode::BAD_REQUEST, None, detail).respond(),
+        Some(detail) => RequestError::invalid(detail).into_response(),
     }
 }
 
-async fn no_such_page(uri: Uri) -> Response {
+async fn no_such_page(uri: Uri) -> RequestError {
     let detail =
         format!("there is no page {:.200}: see /dashboard, /metrics, /admin/v1", uri.path());
-    Refusal::new(StatusCode::NOT_FOUND, None, detail).respond()
+    RequestError::new(ErrorKind::NotFound, detail)
 }
 
-async fn no_such_method() -> Response {
+async fn no_such_method() -> RequestError {
     let detail = "this page takes another method: GET, or DELETE to reset a key";
-    Refusal::new(StatusCode::METHOD_NOT_ALLOWED, None, detail).respond()
+    RequestError::new(ErrorKind::MethodNotAllowed(None), detail)
 }
 
 /// What every answer says to browsers.

@@ -2,15 +2,16 @@
 
 use axum::extract::State;
 use axum::response::Response;
-use http::{StatusCode, Uri};
+use http::Uri;
 use percent_encoding::percent_decode_str;
 use serde::Serialize;
 use tidegate::Overflow;
-use tidegate::gate::{Found, GateError, Line, Rules};
+use tidegate::gate::{Found, Line, Rules};
 use tidegate::policy::{Policy, Variant};
 
 use super::AdminState;
-use super::reply::{Refusal, json};
+use super::reply::json;
+use crate::error::{ErrorKind, RequestError};
 use crate::logs::some;
 
 /// The policies in force.
@@ -83,7 +84,7 @@ impl VariantView {
 }
 
 /// What a key has left, without touching it.
-pub async fn peek(State(state): State<AdminState>, uri: Uri) -> Result<Response, Refusal> {
+pub async fn peek(State(state): State<AdminState>, uri: Uri) -> Result<Response, RequestError> {
     #[derive(Serialize)]
     struct Page<'a> {
         policy: &'a str,
@@ -100,13 +101,10 @@ pub async fn peek(State(state): State<AdminState>, uri: Uri) -> Result<Response,
     let Named { policy, key } = Named::from_uri(&uri)?;
     let rules = state.gate.rules_owned();
     let known = find(&rules, &policy)?;
-    let found = state.gate.find_key(&rules, &policy, &key).await;
-    let found = found.map_err(|error| refusal(&error))?;
+    let found = state.gate.find_key(&rules, &policy, &key).await?;
     let key = shown(&state, known, &found);
-    let seen = state.gate.is_seen(&rules, &policy, &found.key).await;
-    let seen = seen.map_err(|error| refusal(&error))?;
-    let answer = state.gate.peek_key(&rules, &policy, found.key).await;
-    let answer = answer.map_err(|error| refusal(&error))?;
+    let seen = state.gate.is_seen(&rules, &policy, &found.key).await?;
+    let answer = state.gate.peek_key(&rules, &policy, found.key).await?;
     Ok(json(&Page {
         policy: known.name(),
         key,
@@ -146,7 +144,7 @@ impl LimitView {
 }
 
 /// Forgets what a key has used.
-pub async fn reset(State(state): State<AdminState>, uri: Uri) -> Result<Response, Refusal> {
+pub async fn reset(State(state): State<AdminState>, uri: Uri) -> Result<Response, RequestError> {
     #[derive(Serialize)]
     struct Page<'a> {
         policy: &'a str,
@@ -156,10 +154,8 @@ pub async fn reset(State(state): State<AdminState>, uri: Uri) -> Result<Response
     let Named { policy, key } = Named::from_uri(&uri)?;
     let rules = state.gate.rules_owned();
     let known = find(&rules, &policy)?;
-    let found = state.gate.find_key(&rules, &policy, &key).await;
-    let found = found.map_err(|error| refusal(&error))?;
-    let reset = state.gate.reset_key(&rules, &policy, &found.key).await;
-    let reset = reset.map_err(|error| refusal(&error))?;
+    let found = state.gate.find_key(&rules, &policy, &key).await?;
+    let reset = state.gate.reset_key(&rules, &policy, &found.key).await?;
     let logged = state.stats().show(known.key_template(), &found.key);
     tracing::info!(policy = known.name(), key = some(&logged), reset, "key reset");
     Ok(json(&Page { policy: known.name(), key: shown(&state, known, &found), reset }))
@@ -174,7 +170,7 @@ struct Named {
 }
 
 impl Named {
-    fn from_uri(uri: &Uri) -> Result<Self, Refusal> {
+    fn from_uri(uri: &Uri) -> Result<Self, RequestError> {
         // "", "admin", "v1", "policies", policy, "keys", key
         let mut parts = uri.path().split('/').skip(4);
         let policy = percent_decode_str(parts.next().unwrap_or_default()).decode_utf8();
@@ -184,36 +180,20 @@ impl Named {
         let in_query = || uri.query()?.split('&').find_map(|pair| pair.strip_prefix("key="));
         let Some(key) = parts.nth(1).or_else(in_query) else {
             let detail = "which key? Put it behind the path, `/keys/{key}`, or into `?key=`";
-            return Err(Refusal::new(StatusCode::BAD_REQUEST, Some("key"), detail));
+            return Err(RequestError::field("key", detail));
         };
         Ok(Named { policy, key: percent_decode_str(key).collect() })
     }
 }
 
 /// The policy of this name, or that there is none.
-pub fn find<'a>(rules: &'a Rules, policy: &str) -> Result<&'a Policy, Refusal> {
+pub fn find<'a>(rules: &'a Rules, policy: &str) -> Result<&'a Policy, RequestError> {
     rules.policies().find(policy).map_err(|error| unknown_policy(&error.to_string()))
 }
 
-fn unknown_policy(problem: &str) -> Refusal {
+fn unknown_policy(problem: &str) -> RequestError {
     let detail = format!("{problem}: see /admin/v1/policies");
-    Refusal::new(StatusCode::NOT_FOUND, Some("policy"), detail)
-}
-
-fn refusal(error: &GateError) -> Refusal {
-    match error {
-        GateError::AmbiguousKey { .. } => {
-            Refusal::new(StatusCode::CONFLICT, Some("key"), error.to_string())
-        }
-        GateError::UnknownMask { .. } => {
-            Refusal::new(StatusCode::NOT_FOUND, Some("key"), error.to_string())
-        }
-        GateError::Store(failure) => {
-            let detail = format!("{failure}: try again");
-            Refusal::new(StatusCode::SERVICE_UNAVAILABLE, None, detail)
-        }
-        error => Refusal::new(StatusCode::BAD_REQUEST, None, error.to_string()),
-    }
+    RequestError::field("policy", detail).with_kind(ErrorKind::NotFound)
 }
 
 /// A key as the policy counts it, escaped; its masked form if it was named by that.

@@ -7,7 +7,8 @@ use axum::response::{IntoResponse, Response};
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{HeaderMap, StatusCode};
 use serde::Serialize;
-use tidegate::headers::{PROBLEM_JSON, Problem, write_problem};
+
+use crate::error::{ErrorKind, RequestError};
 
 /// Plain text.
 pub fn text(status: StatusCode, text: impl Into<Cow<'static, str>>) -> Response {
@@ -18,10 +19,8 @@ pub fn text(status: StatusCode, text: impl Into<Cow<'static, str>>) -> Response 
 pub fn json(value: &impl Serialize) -> Response {
     match serde_json::to_string(value) {
         Ok(text) => with_type(StatusCode::OK, "application/json", text.into()),
-        // Nothing here has a key that is no string; said rather than assumed.
-        Err(error) => {
-            Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, None, error.to_string()).respond()
-        }
+        // Unreachable while the keys of all maps are strings.
+        Err(error) => RequestError::new(ErrorKind::Internal, error.to_string()).into_response(),
     }
 }
 
@@ -36,35 +35,9 @@ pub fn with_type(status: StatusCode, kind: &'static str, text: Cow<'static, str>
     response
 }
 
-/// A request that is not answered, and why.
-#[derive(Debug)]
-pub struct Refusal {
-    status: StatusCode,
-    field: Option<&'static str>,
-    detail: Cow<'static, str>,
-}
-
-impl Refusal {
-    pub fn new(
-        status: StatusCode,
-        field: Option<&'static str>,
-        detail: impl Into<Cow<'static, str>>,
-    ) -> Self {
-        Refusal { status, field, detail: detail.into() }
-    }
-
-    /// As problem+json.
-    pub fn respond(&self) -> Response {
-        let mut body = String::new();
-        let (status, field, detail) = (self.status, self.field, &*self.detail);
-        write_problem(&Problem::BadRequest { status, field, detail }, &mut body);
-        with_type(status, PROBLEM_JSON, body.into())
-    }
-}
-
-impl IntoResponse for Refusal {
+impl IntoResponse for RequestError {
     fn into_response(self) -> Response {
-        self.respond()
+        self.to_response(Body::from)
     }
 }
 

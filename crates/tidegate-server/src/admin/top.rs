@@ -2,14 +2,15 @@
 
 use axum::extract::State;
 use axum::response::Response;
-use http::{StatusCode, Uri};
+use http::Uri;
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, percent_encode};
 use serde::Serialize;
 use tidegate::stats::{By, CALLER, Entry, Listed, Text, Top, UnknownRanking};
 
 use super::AdminState;
 use super::policies::find;
-use super::reply::{Refusal, json};
+use super::reply::json;
+use crate::error::RequestError;
 
 /// Entries of a ranking when nobody says how many.
 const TOP_DEFAULT: usize = 10;
@@ -17,7 +18,7 @@ const TOP_DEFAULT: usize = 10;
 const TOP_MOST: usize = 1_000;
 
 /// The ranking a query asks for.
-pub async fn top(State(state): State<AdminState>, uri: Uri) -> Result<Response, Refusal> {
+pub async fn top(State(state): State<AdminState>, uri: Uri) -> Result<Response, RequestError> {
     let asked = Asked::from_query(uri.query().unwrap_or_default())?;
     if let Some(policy) = &asked.policy {
         find(&state.gate.rules(), policy)?;
@@ -33,9 +34,7 @@ struct Asked {
 }
 
 impl Asked {
-    fn from_query(query: &str) -> Result<Self, Refusal> {
-        let bad =
-            |field, detail: String| Refusal::new(StatusCode::BAD_REQUEST, Some(field), detail);
+    fn from_query(query: &str) -> Result<Self, RequestError> {
         let mut asked = Asked { by: By::default(), policy: None, n: TOP_DEFAULT };
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -43,16 +42,19 @@ impl Asked {
             let value = percent_decode_str(&value).decode_utf8_lossy();
             match name {
                 "by" => {
-                    let unknown = |error: UnknownRanking| bad("by", error.to_string());
+                    let unknown =
+                        |error: UnknownRanking| RequestError::field("by", error.to_string());
                     asked.by = value.parse().map_err(unknown)?;
                 }
                 "policy" => asked.policy = Some(value.into_owned()),
                 "n" => {
                     let n = value.parse().ok().filter(|n| (1..=TOP_MOST).contains(n));
-                    let detail = || bad("n", format!("use a whole number from 1 to {TOP_MOST}"));
+                    let detail = || {
+                        RequestError::field("n", format!("use a whole number from 1 to {TOP_MOST}"))
+                    };
                     asked.n = n.ok_or_else(detail)?;
                 }
-                _ => return Err(bad("query", "use by, policy and n alone".to_owned())),
+                _ => return Err(RequestError::field("query", "use by, policy and n alone")),
             }
         }
         Ok(asked)

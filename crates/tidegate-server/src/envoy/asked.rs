@@ -8,13 +8,13 @@ use std::time::Duration;
 use sha2::{Digest, Sha256};
 use smallvec::SmallVec;
 use tidegate::attributes::Attributes;
-use tidegate::gate::{Question, Subject};
+use tidegate::gate::{GateError, Question, Subject};
 use tidegate::identity::parse_address;
 use tidegate::policy::MAX_KEY_BYTES;
-use tidegate::{Algorithm, Cost, Limit, MAX_CHECKS, Overflow, bounds};
+use tidegate::{Algorithm, CheckError, Cost, Limit, MAX_CHECKS, Overflow, bounds};
 
 use super::decode::{Descriptor, Entries, Request, RequestLimit};
-use super::refused::Refused;
+use crate::error::{ErrorKind, RequestError};
 
 /// The most descriptors in a request: with a limit each, no more could be decided at once.
 pub const MAX_DESCRIPTORS: usize = MAX_CHECKS;
@@ -52,30 +52,33 @@ impl<'a> Asked<'a> {
     ///
     /// # Errors
     /// When a field makes no sense; it is named.
-    pub fn new(request: &'a Request<'_>, algorithm: Algorithm) -> Result<Self, Refused> {
+    pub fn new(request: &'a Request<'_>, algorithm: Algorithm) -> Result<Self, RequestError> {
         if request.domain.is_empty() {
-            return Err(Refused::invalid(
-                "domain: it is empty: send the `domain` of the filter's configuration",
+            return Err(RequestError::field(
+                "domain",
+                "it is empty: send the `domain` of the filter's configuration",
             ));
         }
         match request.descriptors.len() {
             1..=MAX_DESCRIPTORS => {}
             0 => {
-                return Err(Refused::invalid(
-                    "descriptors: there are none: send at least one, or do not ask",
+                return Err(RequestError::field(
+                    "descriptors",
+                    "there are none: send at least one, or do not ask",
                 ));
             }
             _ => {
-                return Err(Refused::invalid(format!(
-                    "descriptors: there are more than {MAX_DESCRIPTORS}: send fewer"
-                )));
+                return Err(RequestError::field(
+                    "descriptors",
+                    format!("there are more than {MAX_DESCRIPTORS}: send fewer"),
+                ));
             }
         }
         let each = request.descriptors.iter().enumerate();
         let each = each.map(|(index, descriptor)| {
             let understood = one(request, descriptor, algorithm);
             understood.map_err(|(field, detail)| {
-                Refused::invalid(format!("descriptors[{index}].{field}: {detail}"))
+                RequestError::field(format!("descriptors[{index}].{field}"), detail)
             })
         });
         each.collect::<Result<_, _>>().map(Asked)
@@ -94,6 +97,20 @@ impl<'a> Asked<'a> {
         };
         self.0.iter().map(question).collect()
     }
+}
+
+/// The error of a request that the gate rejected, in terms of its descriptors.
+pub fn rejected(error: GateError) -> RequestError {
+    if let GateError::Check(CheckError::TooManyChecks(count)) = error {
+        let detail = format!(
+            "{count} limits hold for them, and at most {MAX_CHECKS} can be decided at once: send fewer \
+             descriptors, or narrow the `match` of some policies"
+        );
+        return RequestError::field("descriptors", detail).with_kind(ErrorKind::Conflict);
+    }
+    let error = RequestError::from(error);
+    let is_about_them = !matches!(error.kind, ErrorKind::WrongOperation | ErrorKind::StoreFailed);
+    RequestError { field: is_about_them.then(|| "descriptors".into()), ..error }
 }
 
 /// A field of a descriptor, and what is wrong with it.
@@ -217,7 +234,7 @@ mod tests {
 
     fn refusal(request: &Request<'_>) -> String {
         let refused = Asked::new(request, Algorithm::SlidingCounter).expect_err("no sense");
-        assert_eq!(refused.code, super::super::Code::InvalidArgument);
+        assert_eq!(refused.kind, ErrorKind::Invalid);
         refused.to_string()
     }
 

@@ -25,13 +25,11 @@
 mod asked;
 mod decode;
 mod encode;
-mod refused;
 mod reply;
 mod wire;
 
-pub use asked::{Asked, MAX_DESCRIPTORS, MAX_ENTRIES};
+pub use asked::{Asked, MAX_DESCRIPTORS, MAX_ENTRIES, rejected};
 pub use decode::{Descriptor, Request, RequestLimit};
-pub use refused::{Code, Refused};
 pub use reply::{Reply, Status, Value, unit};
 pub use wire::{Fields, Malformed, put_bytes, put_nested, put_number};
 

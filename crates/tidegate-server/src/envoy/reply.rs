@@ -13,7 +13,7 @@ use tidegate::headers::{Forms, render};
 use tidegate::stats::Decided;
 use tidegate::{Algorithm, Limit, Timestamp};
 
-use super::refused::{Code, Refused};
+use crate::error::{ErrorKind, RequestError};
 
 /// The whole answer.
 #[derive(Debug)]
@@ -73,7 +73,7 @@ impl<'a> Reply<'a> {
         descriptors: usize,
         forms: Forms,
         now: Timestamp,
-    ) -> Result<Self, Refused> {
+    ) -> Result<Self, RequestError> {
         let answer = &together.answer;
         if answer.is_store_failure() {
             let policy = answer.speaker().and_then(|line| line.policy).unwrap_or_default();
@@ -82,7 +82,7 @@ impl<'a> Reply<'a> {
                 _ => "cannot admit this cost with this node's share of its limit",
             };
             let message = format!("the store failed, and policy `{policy}` {detail}");
-            return Err(Refused::new(Code::Unavailable, message));
+            return Err(RequestError::new(ErrorKind::StoreFailed, message));
         }
         let mut statuses = SmallVec::from_elem(Status::default(), descriptors);
         let mut waits = SmallVec::<[Option<u64>; 2]>::from_elem(None, descriptors);

@@ -12,7 +12,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use hyper::body::{Body, Frame, SizeHint};
 
 use super::framing::PREFIX_BYTES;
-use crate::envoy::Refused;
+use crate::error::RequestError;
 use crate::serve::InFlight;
 
 /// An answer of this front.
@@ -23,7 +23,7 @@ static GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 
 /// How a stream goes on: with a message, or to its end.
-pub type Next = Result<Vec<u8>, Refused>;
+pub type Next = Result<Vec<u8>, RequestError>;
 
 /// The body of an answer.
 pub enum Content {
@@ -68,9 +68,9 @@ impl Content {
     }
 
     /// An answer with a status alone, which then stands in the headers.
-    pub fn refuse(refused: &Refused) -> Answered {
+    pub fn refuse(error: &RequestError) -> Answered {
         let mut response = answer(Content::Empty);
-        put_status(refused, response.headers_mut());
+        put_status(error, response.headers_mut());
         response
     }
 
@@ -119,15 +119,15 @@ pub fn framed(capacity: usize, write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     out
 }
 
-/// The code in the headers of a refused answer.
+/// The code in the headers of an error response.
 pub fn code(headers: &HeaderMap) -> u8 {
     let code = headers.get(&GRPC_STATUS).and_then(|code| code.to_str().ok()?.parse().ok());
     code.unwrap_or(0)
 }
 
-fn put_status(refused: &Refused, out: &mut HeaderMap) {
-    out.insert(&GRPC_STATUS, HeaderValue::from(refused.code as u16));
-    if let Ok(message) = HeaderValue::try_from(percent_encoded(&refused.message)) {
+fn put_status(error: &RequestError, out: &mut HeaderMap) {
+    out.insert(&GRPC_STATUS, HeaderValue::from(error.grpc_code() as u16));
+    if let Ok(message) = HeaderValue::try_from(percent_encoded(&error.to_string())) {
         out.insert(&GRPC_MESSAGE, message);
     }
 }
@@ -165,10 +165,10 @@ impl Body for Content {
                 Poll::Ready(Some(Ok(message))) => {
                     Poll::Ready(Some(Ok(Frame::data(Cursor::new(message)))))
                 }
-                Poll::Ready(Some(Err(refused))) => {
+                Poll::Ready(Some(Err(error))) => {
                     *this = Content::Empty;
                     let mut trailers = HeaderMap::new();
-                    put_status(&refused, &mut trailers);
+                    put_status(&error, &mut trailers);
                     Poll::Ready(Some(Ok(Frame::trailers(trailers))))
                 }
                 Poll::Ready(None) => {

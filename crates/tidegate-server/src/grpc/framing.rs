@@ -7,8 +7,8 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
 use super::MAX_MESSAGE_BYTES;
-use crate::envoy::{Code, Refused};
-use crate::http::body::{self, BodyError};
+use crate::error::{ErrorKind, RequestError};
+use crate::http::body;
 
 /// What stands before a message.
 pub const PREFIX_BYTES: usize = 5;
@@ -17,28 +17,30 @@ pub const PREFIX_BYTES: usize = 5;
 const NEXT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The one message of a body that is here as a whole.
-pub fn only(body: &[u8]) -> Result<&[u8], Refused> {
+pub fn only(body: &[u8]) -> Result<&[u8], RequestError> {
     let Some((prefix, message)) = body.split_first_chunk::<PREFIX_BYTES>() else {
-        return Err(Refused::invalid("the call ended before its message: send one"));
+        return Err(RequestError::invalid("the call ended before its message: send one"));
     };
     let length = length(prefix)?;
     match message.len() {
         bytes if bytes == length => Ok(message),
-        bytes if bytes < length => Err(Refused::invalid("the message broke off: send all of it")),
-        _ => Err(Refused::invalid("there is more than one message: send one per call")),
+        bytes if bytes < length => {
+            Err(RequestError::invalid("the message broke off: send all of it"))
+        }
+        _ => Err(RequestError::invalid("there is more than one message: send one per call")),
     }
 }
 
 /// How long the message behind this prefix is.
-fn length(prefix: &[u8; PREFIX_BYTES]) -> Result<usize, Refused> {
+fn length(prefix: &[u8; PREFIX_BYTES]) -> Result<usize, RequestError> {
     let [flag, length @ ..] = *prefix;
     match flag {
         0 => {}
         1 => {
             let message = "compressed messages are not supported: send without `grpc-encoding`";
-            return Err(Refused::new(Code::Unimplemented, message));
+            return Err(RequestError::new(ErrorKind::Unsupported, message));
         }
-        _ => return Err(Refused::invalid("the message does not begin as gRPC's do")),
+        _ => return Err(RequestError::invalid("the message does not begin as gRPC's do")),
     }
     let length = u32::from_be_bytes(length);
     let length = usize::try_from(length).unwrap_or(usize::MAX);
@@ -49,18 +51,18 @@ fn length(prefix: &[u8; PREFIX_BYTES]) -> Result<usize, Refused> {
 }
 
 /// The whole body of a call with one message; `first` is what was read already.
-pub async fn collect(body: Incoming, first: Option<Bytes>) -> Result<Bytes, Refused> {
-    body::collect(body, first, PREFIX_BYTES + MAX_MESSAGE_BYTES).await.map_err(refused)
+pub async fn collect(body: Incoming, first: Option<Bytes>) -> Result<Bytes, RequestError> {
+    body::collect(body, first, PREFIX_BYTES + MAX_MESSAGE_BYTES).await.map_err(unread)
 }
 
-/// Why a body could not be read, in terms of gRPC.
-pub fn refused(error: BodyError) -> Refused {
-    match error {
-        BodyError::TooLarge(_) => too_large(),
-        BodyError::TooSlow => {
-            Refused::new(Code::DeadlineExceeded, "the message took too long to arrive")
+/// The error of a body that could not be read, in terms of gRPC.
+pub fn unread(error: RequestError) -> RequestError {
+    match error.kind {
+        ErrorKind::TooLarge => too_large(),
+        ErrorKind::TooSlow => {
+            RequestError::new(ErrorKind::TooSlow, "the message took too long to arrive")
         }
-        BodyError::Broken => broken(),
+        _ => broken(),
     }
 }
 
@@ -76,13 +78,13 @@ impl Messages {
     }
 
     /// The next message; `None` when the client has no more.
-    pub async fn next(&mut self) -> Result<Option<Bytes>, Refused> {
+    pub async fn next(&mut self) -> Result<Option<Bytes>, RequestError> {
         tokio::time::timeout(NEXT_TIMEOUT, self.read_next()).await.unwrap_or_else(|_| {
-            Err(Refused::new(Code::DeadlineExceeded, "the next message took too long to arrive"))
+            Err(RequestError::new(ErrorKind::TooSlow, "the next message took too long to arrive"))
         })
     }
 
-    async fn read_next(&mut self) -> Result<Option<Bytes>, Refused> {
+    async fn read_next(&mut self) -> Result<Option<Bytes>, RequestError> {
         loop {
             if let Some(prefix) = self.read.first_chunk::<PREFIX_BYTES>() {
                 let whole = PREFIX_BYTES + length(prefix)?;
@@ -94,7 +96,7 @@ impl Messages {
             }
             match self.body.frame().await {
                 None if self.read.is_empty() => return Ok(None),
-                None => return Err(Refused::invalid("the message broke off: send all of it")),
+                None => return Err(RequestError::invalid("the message broke off: send all of it")),
                 Some(Err(_)) => return Err(broken()),
                 Some(Ok(frame)) => {
                     if let Ok(bytes) = frame.into_data() {
@@ -106,15 +108,15 @@ impl Messages {
     }
 }
 
-fn too_large() -> Refused {
+fn too_large() -> RequestError {
     let message = format!(
         "the message is larger than {MAX_MESSAGE_BYTES} bytes: send fewer or shorter entries"
     );
-    Refused::new(Code::ResourceExhausted, message)
+    RequestError::new(ErrorKind::TooLarge, message)
 }
 
-fn broken() -> Refused {
-    Refused::new(Code::Cancelled, "the call broke off")
+fn broken() -> RequestError {
+    RequestError::new(ErrorKind::BrokenOff, "the call broke off")
 }
 
 #[cfg(test)]
@@ -136,7 +138,7 @@ mod tests {
              Err("the message is larger than 1048576 bytes: send fewer or shorter entries")),
         ];
         for (body, expected) in rows {
-            let got = only(body).map_err(|refused| refused.to_string());
+            let got = only(body).map_err(|error| error.to_string());
             assert_eq!(got, expected.map_err(str::to_owned), "{body:?}");
         }
     }

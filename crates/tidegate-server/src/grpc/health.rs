@@ -8,7 +8,8 @@ use hyper::body::Incoming;
 use super::GrpcFront;
 use super::content::{Answered, Content, Next, framed};
 use super::framing::{collect, only};
-use crate::envoy::{Code, Fields, Malformed, Refused, SERVICE, put_bytes, put_nested, put_number};
+use crate::envoy::{Fields, Malformed, SERVICE, put_bytes, put_nested, put_number};
+use crate::error::{ErrorKind, RequestError};
 use crate::serve::InFlight;
 
 /// What all methods of the service begin with.
@@ -29,11 +30,11 @@ impl GrpcFront {
     pub(super) async fn check_health(&self, body: Incoming) -> Answered {
         match asked(body).await.map(|known| known.then(|| self.health())) {
             Ok(Some(status)) => Content::message(2, |out| put(status, out)),
-            Ok(None) => Content::refuse(&Refused::new(
-                Code::NotFound,
+            Ok(None) => Content::refuse(&RequestError::new(
+                ErrorKind::NotFound,
                 format!("there is no such service: ask about \"\" (all of it) or \"{SERVICE}\""),
             )),
-            Err(refused) => Content::refuse(&refused),
+            Err(error) => Content::refuse(&error),
         }
     }
 
@@ -55,7 +56,7 @@ impl GrpcFront {
     pub(super) async fn watch_health(&self, body: Incoming, in_flight: InFlight) -> Answered {
         let known = match asked(body).await {
             Ok(known) => known,
-            Err(refused) => return Content::refuse(&refused),
+            Err(error) => return Content::refuse(&error),
         };
         let first = if known { self.health() } else { Status::ServiceUnknown };
         let facts = Arc::clone(&self.facts);
@@ -90,8 +91,8 @@ impl GrpcFront {
     }
 }
 
-fn ending() -> Refused {
-    Refused::new(Code::Unavailable, "the server is about to end: connect again")
+fn ending() -> RequestError {
+    RequestError::new(ErrorKind::Unavailable, "the server is about to end: connect again")
 }
 
 fn put(status: Status, out: &mut Vec<u8>) {
@@ -99,10 +100,10 @@ fn put(status: Status, out: &mut Vec<u8>) {
 }
 
 /// Whether a service we have is asked about. All are as well as the server is.
-async fn asked(body: Incoming) -> Result<bool, Refused> {
+async fn asked(body: Incoming) -> Result<bool, RequestError> {
     let body = collect(body, None).await?;
     let name =
-        service(only(&body)?).map_err(|malformed| Refused::invalid(malformed.to_string()))?;
+        service(only(&body)?).map_err(|malformed| RequestError::invalid(malformed.to_string()))?;
     Ok(name.is_empty() || name == SERVICE.as_bytes())
 }
 

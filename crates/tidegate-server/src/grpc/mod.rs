@@ -33,9 +33,9 @@ use tidegate::gate::Gate;
 use tidegate::headers::Forms;
 
 use self::content::{Answered, Content, OutOfPlace};
-use crate::access::{Access, NotAdmitted};
+use crate::access::Access;
 use crate::admin::Facts;
-use crate::envoy::{Code, Refused};
+use crate::error::{ErrorKind, RequestError};
 use crate::serve::InFlight;
 
 /// The one hot method.
@@ -81,30 +81,25 @@ impl GrpcFront {
         let path = request.uri().path();
         // Probes know no secrets, here as on the admin front.
         let is_open = path.starts_with(health::PREFIX);
-        if !is_open && let Err(refused) = self.admit(request.headers()) {
-            return Content::refuse(&refused);
+        if !is_open && let Err(error) = self.admit(request.headers()) {
+            return Content::refuse(&error);
         }
         match path {
             health::CHECK => self.check_health(request.into_body()).await,
             health::LIST => self.list_health(),
             health::WATCH => self.watch_health(request.into_body(), in_flight).await,
             reflection::V1 | reflection::V1_ALPHA => self.reflect(request.into_body(), in_flight),
-            _ => Content::refuse(&Refused::new(
-                Code::Unimplemented,
+            _ => Content::refuse(&RequestError::new(
+                ErrorKind::Unsupported,
                 "there is no such method: see the services by reflection (`grpcurl ... list`)",
             )),
         }
     }
 
     /// Whether a caller with this metadata may ask.
-    fn admit(&self, headers: &HeaderMap) -> Result<(), Refused> {
-        self.access.admit(headers).map_err(|why| {
-            let code = match why {
-                NotAdmitted::NoSecret => Code::Unauthenticated,
-                NotAdmitted::Foreign => Code::PermissionDenied,
-            };
-            Refused::new(code, why.told("metadata `authorization: Bearer ...`", "`origin`"))
-        })
+    fn admit(&self, headers: &HeaderMap) -> Result<(), RequestError> {
+        let there = "metadata `authorization: Bearer ...`";
+        self.access.admit(headers).map_err(|why| why.error(there, "`origin`"))
     }
 }
 

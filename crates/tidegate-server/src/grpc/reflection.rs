@@ -12,7 +12,8 @@ use super::content::{Answered, Content, Next, framed};
 use super::files::{File, SERVICES, defining, files};
 use super::framing::Messages;
 use crate::admin::Facts;
-use crate::envoy::{Code, Fields, Malformed, Refused, put_bytes, put_nested, put_number};
+use crate::envoy::{Fields, Malformed, put_bytes, put_nested, put_number};
+use crate::error::{GrpcCode, RequestError};
 use crate::serve::InFlight;
 
 pub const V1: &str = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
@@ -40,7 +41,7 @@ impl GrpcFront {
             match next(&mut messages, &facts).await {
                 None => None,
                 Some(Ok(answer)) => Some((Ok(answer), Some((messages, facts)))),
-                Some(Err(refused)) => Some((Err(refused), None)),
+                Some(Err(error)) => Some((Err(error), None)),
             }
         });
         Content::stream(answers, in_flight)
@@ -55,13 +56,13 @@ async fn next(messages: &mut Messages, facts: &Facts) -> Option<Next> {
     match message {
         Ok(None) => None,
         Ok(Some(message)) => Some(answer(&message)),
-        Err(refused) => Some(Err(refused)),
+        Err(error) => Some(Err(error)),
     }
 }
 
 fn answer(message: &[u8]) -> Next {
     let (host, question) =
-        read(message).map_err(|malformed| Refused::invalid(malformed.to_string()))?;
+        read(message).map_err(|malformed| RequestError::invalid(malformed.to_string()))?;
     Ok(framed(512, |out| {
         put_bytes(out, 1, host.as_bytes());
         put_nested(out, 2, |out| out.extend_from_slice(message));
@@ -100,18 +101,18 @@ fn put_answer(question: Question<'_>, out: &mut Vec<u8>) {
                 put_nested(out, 1, |out| put_bytes(out, 1, service.as_bytes()));
             }
         }),
-        Question::Unknown => put_error(Code::Unimplemented, "this is not answered here", out),
+        Question::Unknown => put_error(GrpcCode::Unimplemented, "this is not answered here", out),
     }
 }
 
 fn put_file(file: Option<&File>, out: &mut Vec<u8>) {
     match file {
         Some(file) => put_nested(out, 4, |out| put_bytes(out, 1, file.bytes)),
-        None => put_error(Code::NotFound, "nothing here has this name", out),
+        None => put_error(GrpcCode::NotFound, "nothing here has this name", out),
     }
 }
 
-fn put_error(code: Code, message: &str, out: &mut Vec<u8>) {
+fn put_error(code: GrpcCode, message: &str, out: &mut Vec<u8>) {
     put_nested(out, 7, |out| {
         put_number(out, 1, code as u64);
         put_bytes(out, 2, message.as_bytes());

@@ -9,10 +9,11 @@ use hyper::body::Body as _;
 use tidegate::gate::Together;
 
 use super::content::{Answered, Content, code};
-use super::framing::{collect, only, refused};
+use super::framing::{collect, only, unread};
 use super::{GrpcFront, SHOULD_RATE_LIMIT, out_of_place};
 use crate::admin::Front as FrontName;
-use crate::envoy::{self, Asked, Refused, Reply};
+use crate::envoy::{self, Asked, Reply};
+use crate::error::RequestError;
 use crate::response_future::{Call, Front, Start};
 
 /// Room for a reply with one descriptor; each further one takes [`STATUS_BYTES`].
@@ -40,8 +41,8 @@ impl Front for GrpcFront {
             }
             Ok(first_chunk) => Start::Later(first_chunk),
             Err(broken) => {
-                let refused = self.admit(headers).err().unwrap_or_else(|| refused(broken));
-                Start::Ready(Content::refuse(&refused))
+                let error = self.admit(headers).err().unwrap_or_else(|| unread(broken));
+                Start::Ready(Content::refuse(&error))
             }
         }
     }
@@ -57,12 +58,12 @@ impl Front for GrpcFront {
         }
         let (head, body) = request.into_parts();
         // A caller without access is refused before its body is waited for.
-        if let Err(refused) = self.admit(&head.headers) {
-            return Content::refuse(&refused);
+        if let Err(error) = self.admit(&head.headers) {
+            return Content::refuse(&error);
         }
         let decided = match collect(body, first_chunk).await {
             Ok(body) => self.decide_later(&head.headers, &body).await,
-            Err(refused) => Err(refused),
+            Err(error) => Err(error),
         };
         respond(decided)
     }
@@ -79,40 +80,46 @@ impl Front for GrpcFront {
 
 impl GrpcFront {
     /// A decision in memory.
-    fn decide(&self, headers: &HeaderMap, body: &[u8]) -> Result<Answered, Refused> {
+    fn decide(&self, headers: &HeaderMap, body: &[u8]) -> Result<Answered, RequestError> {
         self.admit(headers)?;
         let request = decode(body)?;
         let asked = Asked::new(&request, self.algorithm)?;
         let questions = asked.questions(request_id(headers));
         let rules = self.gate.rules();
-        let together = self.gate.check_together(&rules, &questions)?;
+        let together = self.gate.check_together(&rules, &questions).map_err(envoy::rejected)?;
         self.reply(&together, questions.len())
     }
 
     /// A decision wherever the counts are.
-    async fn decide_later(&self, headers: &HeaderMap, body: &[u8]) -> Result<Answered, Refused> {
+    async fn decide_later(
+        &self,
+        headers: &HeaderMap,
+        body: &[u8],
+    ) -> Result<Answered, RequestError> {
         let request = decode(body)?;
         let asked = Asked::new(&request, self.algorithm)?;
         let questions = asked.questions(request_id(headers));
         let rules = self.gate.rules_owned();
-        let together = self.gate.check_together_async(&rules, &questions).await?;
+        let together = self.gate.check_together_async(&rules, &questions).await;
+        let together = together.map_err(envoy::rejected)?;
         self.reply(&together, questions.len())
     }
 
-    fn reply(&self, together: &Together<'_>, descriptors: usize) -> Result<Answered, Refused> {
+    fn reply(&self, together: &Together<'_>, descriptors: usize) -> Result<Answered, RequestError> {
         let reply = Reply::new(together, descriptors, **self.forms.load(), self.gate.now())?;
         let capacity = REPLY_BYTES + STATUS_BYTES * (descriptors - 1);
         Ok(Content::message(capacity, |out| reply.encode(out)))
     }
 }
 
-fn respond(decided: Result<Answered, Refused>) -> Answered {
-    decided.unwrap_or_else(|refused| Content::refuse(&refused))
+fn respond(decided: Result<Answered, RequestError>) -> Answered {
+    decided.unwrap_or_else(|error| Content::refuse(&error))
 }
 
-fn decode(body: &[u8]) -> Result<envoy::Request<'_>, Refused> {
+fn decode(body: &[u8]) -> Result<envoy::Request<'_>, RequestError> {
     let message = only(body)?;
-    envoy::Request::decode(message).map_err(|malformed| Refused::invalid(malformed.to_string()))
+    envoy::Request::decode(message)
+        .map_err(|malformed| RequestError::invalid(malformed.to_string()))
 }
 
 fn request_id(headers: &HeaderMap) -> Option<&str> {

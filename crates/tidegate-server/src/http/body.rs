@@ -7,6 +7,8 @@ use http::Version;
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 
+use crate::error::{ErrorKind, RequestError};
+
 /// How long a body may take to arrive.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -18,31 +20,21 @@ const DRAINED_BYTES: u64 = 4 * 1024 * 1024;
 /// How long we wait for the rest of a body that nobody wants.
 const UNWANTED_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Why there is no body.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BodyError {
-    /// It has more than so many bytes.
-    TooLarge(usize),
-    TooSlow,
-    /// The client went away or broke the protocol.
-    Broken,
-}
-
 /// The whole body, if it has at most `max_bytes`; `first` is what was read already.
 pub async fn collect(
     body: Incoming,
     first: Option<Bytes>,
     max_bytes: usize,
-) -> Result<Bytes, BodyError> {
+) -> Result<Bytes, RequestError> {
     let collected = read(body, first, max_bytes);
-    tokio::time::timeout(BODY_TIMEOUT, collected).await.unwrap_or(Err(BodyError::TooSlow))
+    tokio::time::timeout(BODY_TIMEOUT, collected).await.unwrap_or_else(|_| Err(too_slow()))
 }
 
 async fn read(
     mut body: Incoming,
     first: Option<Bytes>,
     max_bytes: usize,
-) -> Result<Bytes, BodyError> {
+) -> Result<Bytes, RequestError> {
     // What is announced is not allocated, only refused if it is too much.
     if body.size_hint().lower() > max_bytes as u64 {
         return drain(body, max_bytes).await;
@@ -71,11 +63,11 @@ async fn read(
 }
 
 /// The next bytes; trailers are passed over.
-async fn next(body: &mut Incoming) -> Result<Option<Bytes>, BodyError> {
+async fn next(body: &mut Incoming) -> Result<Option<Bytes>, RequestError> {
     loop {
         match body.frame().await {
             None => return Ok(None),
-            Some(Err(_)) => return Err(BodyError::Broken),
+            Some(Err(_)) => return Err(broken()),
             Some(Ok(frame)) => {
                 if let Ok(bytes) = frame.into_data() {
                     return Ok(Some(bytes));
@@ -106,7 +98,7 @@ pub async fn discard(version: Version, mut body: Incoming) {
 }
 
 /// Reads on for a while, to be able to say why not.
-async fn drain(mut body: Incoming, max_bytes: usize) -> Result<Bytes, BodyError> {
+async fn drain(mut body: Incoming, max_bytes: usize) -> Result<Bytes, RequestError> {
     let mut left = DRAINED_BYTES;
     // A client that announces far too much is told at once.
     while body.size_hint().lower() <= left
@@ -115,5 +107,20 @@ async fn drain(mut body: Incoming, max_bytes: usize) -> Result<Bytes, BodyError>
     {
         left = rest;
     }
-    Err(BodyError::TooLarge(max_bytes))
+    Err(too_large(max_bytes))
+}
+
+fn too_large(max_bytes: usize) -> RequestError {
+    let detail = format!("the body is larger than {max_bytes} bytes");
+    RequestError::new(ErrorKind::TooLarge, detail)
+}
+
+fn too_slow() -> RequestError {
+    RequestError::new(ErrorKind::TooSlow, "the body took too long to arrive")
+}
+
+/// The client went away or broke the protocol.
+pub fn broken() -> RequestError {
+    let detail = "the body broke off, or its chunks are malformed, before it was complete";
+    RequestError::new(ErrorKind::BrokenOff, detail)
 }

@@ -11,10 +11,10 @@ use tidegate::gate::{Answer, GateError, MAX_TOGETHER, Question};
 
 use super::answer::{self, ANSWER_BYTES, LINE_BYTES};
 use super::question::Parts;
-use super::refusal::Refusal;
 use super::request_id::{REQUEST_ID, RequestId};
 use super::wire::{BatchBody, CheckBody, Object, decode};
 use super::{Answered, HttpFront, body, json, json_only, read_json};
+use crate::error::RequestError;
 
 /// The largest check: 100 headers of attributes with room to spare.
 const MAX_CHECK_BYTES: usize = 64 * 1024;
@@ -39,8 +39,8 @@ enum Decided {
 impl HttpFront {
     /// A check whose body is here: answered, unless it is let wait.
     pub(super) fn check_whole(&self, headers: &HeaderMap, body: &[u8]) -> Option<Answered> {
-        let decided = if let Err(refusal) = self.admit(headers) {
-            Err(refusal)
+        let decided = if let Err(error) = self.admit(headers) {
+            Err(error)
         } else if body.len() > MAX_CHECK_BYTES {
             return None;
         } else {
@@ -49,30 +49,30 @@ impl HttpFront {
         match decided {
             Ok(Decided::Answered(answer)) => Some(answer),
             Ok(Decided::Waits) => None,
-            Err(refusal) => Some(refusal.respond(&RequestId::of(headers))),
+            Err(error) => Some(error.respond(&RequestId::of(headers))),
         }
     }
 
     /// Any check; `first` is what of its body was read already.
     pub(super) async fn check(&self, request: Request<Incoming>, first: Option<Bytes>) -> Answered {
         let (head, body) = request.into_parts();
-        if let Err(refusal) = self.admit(&head.headers) {
+        if let Err(error) = self.admit(&head.headers) {
             body::discard(head.version, body).await;
-            return refusal.respond(&RequestId::of(&head.headers));
+            return error.respond(&RequestId::of(&head.headers));
         }
         let decided = match read_json(&head, body, first, MAX_CHECK_BYTES).await {
             Ok(body) if self.gate.is_shared() => self.check_later(&head, &body).await,
             Ok(body) => match self.check_now(&head.headers, &body) {
                 Ok(Decided::Answered(answer)) => return answer,
                 Ok(Decided::Waits) => self.check_later(&head, &body).await,
-                Err(refusal) => Err(refusal),
+                Err(error) => Err(error),
             },
-            Err(refusal) => Err(refusal),
+            Err(error) => Err(error),
         };
-        decided.unwrap_or_else(|refusal| refusal.respond(&RequestId::of(&head.headers)))
+        decided.unwrap_or_else(|error| error.respond(&RequestId::of(&head.headers)))
     }
 
-    fn check_now(&self, headers: &HeaderMap, body: &[u8]) -> Result<Decided, Refusal> {
+    fn check_now(&self, headers: &HeaderMap, body: &[u8]) -> Result<Decided, RequestError> {
         let body: CheckBody<'_> = decode(body)?;
         let parts = body.parts()?;
         let question = body.question(&parts)?;
@@ -87,7 +87,7 @@ impl HttpFront {
     }
 
     /// A check that takes its time: it waits its turn, or the store is not here.
-    async fn check_later(&self, head: &Head, body: &[u8]) -> Result<Answered, Refusal> {
+    async fn check_later(&self, head: &Head, body: &[u8]) -> Result<Answered, RequestError> {
         let body: CheckBody<'_> = decode(body)?;
         let parts = body.parts()?;
         let id = RequestId::of(&head.headers);
@@ -109,32 +109,32 @@ impl HttpFront {
         let id = RequestId::of(&head.headers);
         let answered = match read {
             Ok(body) => self.batch_of(&body, &id).await,
-            Err(refusal) => Err(refusal),
+            Err(error) => Err(error),
         };
-        answered.unwrap_or_else(|refusal| refusal.respond(&id))
+        answered.unwrap_or_else(|error| error.respond(&id))
     }
 
     /// Everything is understood before anything is charged.
-    async fn batch_of(&self, body: &[u8], id: &RequestId<'_>) -> Result<Answered, Refusal> {
+    async fn batch_of(&self, body: &[u8], id: &RequestId<'_>) -> Result<Answered, RequestError> {
         let BatchBody { checks } = decode(body)?;
         if checks.len() > MAX_BATCH {
             let detail = format!("there are {}: send at most {MAX_BATCH} at once", checks.len());
-            return Err(Refusal::field("checks", detail));
+            return Err(RequestError::field("checks", detail));
         }
         let rules = self.gate.rules_owned();
         let each =
-            |index: usize| move |refusal: Refusal| refusal.within(&format!("checks[{index}]"));
+            |index: usize| move |error: RequestError| error.within(&format!("checks[{index}]"));
         let numbered = || checks.iter().enumerate();
         let parts = numbered().map(|(index, Object(check))| check.parts().map_err(each(index)));
         let parts: Vec<Parts<'_>> = parts.collect::<Result<_, _>>()?;
         let questions = numbered().zip(&parts).map(|((index, Object(check)), parts)| {
             let question = batch_question(check, parts).map_err(each(index))?;
             let question = Question { request_id: Some(id.as_str()), ..question };
-            let understood = self.gate.understand(&rules, &question).map_err(Refusal::from);
+            let understood = self.gate.understand(&rules, &question).map_err(RequestError::from);
             understood.map_err(each(index))?;
             Ok(question)
         });
-        let questions: Vec<Question<'_>> = questions.collect::<Result<_, Refusal>>()?;
+        let questions: Vec<Question<'_>> = questions.collect::<Result<_, RequestError>>()?;
         let mut out = Vec::with_capacity(16 + questions.len() * ANSWER_BYTES);
         out.extend_from_slice(b"{\"answers\":[");
         let mut put = |index: usize, answer: Result<Answer<'_>, GateError>| {
@@ -146,7 +146,7 @@ impl HttpFront {
                 // What only shows when it is charged: the id came before with another cost.
                 Err(error) => {
                     let mut problem = String::new();
-                    each(index)(error.into()).write(&mut problem);
+                    each(index)(error.into()).write_problem(&mut problem);
                     out.extend_from_slice(problem.as_bytes());
                 }
             }
@@ -172,11 +172,11 @@ impl HttpFront {
 fn batch_question<'q, 'a: 'q>(
     check: &'a CheckBody<'a>,
     parts: &'q Parts<'a>,
-) -> Result<Question<'q>, Refusal> {
+) -> Result<Question<'q>, RequestError> {
     let question = check.question(parts)?;
     if check.max_wait()?.is_some() {
         let detail = "a batch does not wait: leave it out, or send a check of its own";
-        return Err(Refusal::field("max_wait_ms", detail));
+        return Err(RequestError::field("max_wait_ms", detail));
     }
     Ok(question)
 }

@@ -13,13 +13,13 @@ use hyper::body::Incoming;
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 use serde_json::{Map, Value, json};
 use tidegate::Limit;
-use tidegate::gate::{GateError, Together};
+use tidegate::gate::Together;
 
-use super::refusal::Refusal;
 use super::request_id::{REQUEST_ID, RequestId};
 use super::wire::{First, Object, Text, decode};
 use super::{Answered, HttpFront, json as json_answer, read_json};
-use crate::envoy::{self, Asked, Code, MAX_DESCRIPTORS, MAX_ENTRIES, Refused, Reply, Status};
+use crate::envoy::{self, Asked, MAX_DESCRIPTORS, MAX_ENTRIES, Reply, Status};
+use crate::error::RequestError;
 
 /// Where it is asked.
 pub const PATH: &str = "/json";
@@ -36,24 +36,23 @@ impl HttpFront {
         let id = RequestId::of(&head.headers);
         let answered = match read_json(&head, body, None, MAX_BYTES).await {
             Ok(body) => self.decide_envoy(&body, &id).await,
-            Err(refusal) => Err(refusal),
+            Err(error) => Err(error),
         };
-        answered.unwrap_or_else(|refusal| refusal.respond(&id))
+        answered.unwrap_or_else(|error| error.respond(&id))
     }
 
-    async fn decide_envoy(&self, body: &[u8], id: &RequestId<'_>) -> Result<Answered, Refusal> {
+    async fn decide_envoy(
+        &self,
+        body: &[u8],
+        id: &RequestId<'_>,
+    ) -> Result<Answered, RequestError> {
         let body: RequestBody<'_> = decode(body)?;
         let request = body.request();
         let asked = Asked::new(&request, self.algorithm)?;
         let questions = asked.questions(Some(id.as_str()));
         let rules = self.gate.rules_owned();
         let together = self.gate.check_together_async(&rules, &questions).await;
-        let together = together.map_err(|error| {
-            // Too many limits to be decided together: each descriptor alone is fine.
-            let is_clash = matches!(error, GateError::Check(_));
-            let refusal = Refusal::from(Refused::from(error));
-            if is_clash { refusal.with_status(StatusCode::CONFLICT) } else { refusal }
-        })?;
+        let together = together.map_err(envoy::rejected)?;
         self.reply(&together, questions.len(), id)
     }
 
@@ -62,7 +61,7 @@ impl HttpFront {
         together: &Together<'_>,
         descriptors: usize,
         id: &RequestId<'_>,
-    ) -> Result<Answered, Refusal> {
+    ) -> Result<Answered, RequestError> {
         let reply = Reply::new(together, descriptors, **self.forms.load(), self.gate.now())?;
         let status = if reply.allowed { StatusCode::OK } else { StatusCode::TOO_MANY_REQUESTS };
         let mut response = json_answer(status, shown(&reply).to_string().into_bytes());
@@ -70,25 +69,6 @@ impl HttpFront {
             response.headers_mut().insert(REQUEST_ID, id.header());
         }
         Ok(response)
-    }
-}
-
-/// Envoy's words for what went wrong begin with the field.
-impl From<Refused> for Refusal {
-    fn from(refused: Refused) -> Self {
-        let status = match refused.code {
-            Code::InvalidArgument => StatusCode::BAD_REQUEST,
-            Code::FailedPrecondition => StatusCode::CONFLICT,
-            Code::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
-            _ => StatusCode::INTERNAL_SERVER_ERROR,
-        };
-        let message = refused.message.into_owned();
-        match message.split_once(": ") {
-            Some((field, detail)) if refused.code == Code::InvalidArgument => {
-                Refusal::field(field.to_owned(), detail.to_owned()).with_status(status)
-            }
-            _ => Refusal::new(status, message),
-        }
     }
 }
 

@@ -13,9 +13,9 @@ use tidegate::attributes::{Attributes, Headers};
 use tidegate::gate::{Answer, Question, Rules, Subject};
 
 use super::original::{From, Original, is_clients};
-use super::refusal::Refusal;
 use super::request_id::RequestId;
 use super::{Answered, HttpFront, content, not_admitted};
+use crate::error::RequestError;
 
 const PREFIX: &str = "/v1/forward-auth";
 
@@ -33,14 +33,14 @@ struct Options {
 
 impl Options {
     /// Of a query that is the gateway's, or may be the client's.
-    fn of(query: &str, headers: &HeaderMap) -> Result<Self, Refusal> {
+    fn of(query: &str, headers: &HeaderMap) -> Result<Self, RequestError> {
         if query.is_empty() || !is_clients(query, headers) {
             return Options::parse(query);
         }
         // It is the client's, or the client copied it to make us think so: either way
         // what it says about `from` must not decide whom we believe.
         match Options::parse(query) {
-            Ok(Options { from: Some(_), .. }) => Err(Refusal::field(
+            Ok(Options { from: Some(_), .. }) => Err(RequestError::field(
                 "from",
                 "the client asks for the same as the gateway's address: nobody can tell whose it is",
             )),
@@ -49,7 +49,7 @@ impl Options {
     }
 
     /// Of each the first counts; what else there is, is let be.
-    fn parse(query: &str) -> Result<Self, Refusal> {
+    fn parse(query: &str) -> Result<Self, RequestError> {
         let mut options = Options::default();
         for pair in query.split('&') {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -58,7 +58,7 @@ impl Options {
                     options.deny_status = Some(deny_status(value)?);
                 }
                 "from" if options.from.is_none() => {
-                    let unknown = || Refusal::field("from", "use forwarded or original");
+                    let unknown = || RequestError::field("from", "use forwarded or original");
                     options.from = Some(From::from_name(value).ok_or_else(unknown)?);
                 }
                 _ => {}
@@ -69,10 +69,12 @@ impl Options {
 }
 
 /// Only refusals: a status that lets the request through would be no denial.
-fn deny_status(value: &str) -> Result<StatusCode, Refusal> {
+fn deny_status(value: &str) -> Result<StatusCode, RequestError> {
     let status = value.parse().ok().filter(|code| (400..500).contains(code));
     let status = status.and_then(|code: u16| StatusCode::from_u16(code).ok());
-    status.ok_or_else(|| Refusal::field("deny_status", "use a status from 400 to 499, such as 403"))
+    status.ok_or_else(|| {
+        RequestError::field("deny_status", "use a status from 400 to 499, such as 403")
+    })
 }
 
 const STRAY_SLASH: &str = "there is a slash too many: with `from=` the gateway's address for \
@@ -109,7 +111,7 @@ impl HttpFront {
         let id = RequestId::of(request.headers());
         let answered = match self.forward_asked(request, behind) {
             Ok(asked) => self.forward_shared(request.headers(), &asked, peer, &id).await,
-            Err(refusal) => Err(refusal),
+            Err(error) => Err(error),
         };
         Some(finished(answered, &id))
     }
@@ -119,10 +121,10 @@ impl HttpFront {
         &self,
         request: &'r Request<Incoming>,
         behind: &'r str,
-    ) -> Result<Asked<'r>, Refusal> {
+    ) -> Result<Asked<'r>, RequestError> {
         self.access.admit_gateway(request.headers()).map_err(not_admitted)?;
         if is_stray_slash(behind, request.uri().query()) {
-            return Err(Refusal::bad(STRAY_SLASH));
+            return Err(RequestError::invalid(STRAY_SLASH));
         }
         // Behind a path of the client's, the query is the client's too.
         let query = request.uri().query().filter(|_| behind.is_empty());
@@ -137,7 +139,7 @@ impl HttpFront {
         asked: &Asked<'_>,
         peer: SocketAddr,
         id: &RequestId<'_>,
-    ) -> Result<Answered, Refusal> {
+    ) -> Result<Answered, RequestError> {
         let rules = self.gate.rules();
         let attributes = asked.attributes(&rules, request.headers(), peer);
         let answer = self.gate.check(&rules, &question(&attributes, id))?;
@@ -150,7 +152,7 @@ impl HttpFront {
         asked: &Asked<'_>,
         peer: SocketAddr,
         id: &RequestId<'_>,
-    ) -> Result<Answered, Refusal> {
+    ) -> Result<Answered, RequestError> {
         let rules = self.gate.rules_owned();
         let attributes = asked.attributes(&rules, headers, peer);
         let answer = self.gate.check_async(&rules, &question(&attributes, id)).await?;
@@ -205,8 +207,8 @@ fn question<'a>(attributes: &'a Attributes<'a>, id: &'a RequestId<'_>) -> Questi
 }
 
 /// An answer as it is sent. Nobody keeps it for the next client.
-fn finished(answered: Result<Answered, Refusal>, id: &RequestId<'_>) -> Answered {
-    let mut response = answered.unwrap_or_else(|refusal| refusal.respond(id));
+fn finished(answered: Result<Answered, RequestError>, id: &RequestId<'_>) -> Answered {
+    let mut response = answered.unwrap_or_else(|error| error.respond(id));
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
 }
@@ -223,7 +225,7 @@ mod tests {
             HeaderMap::from_iter([(http::HeaderName::from_static("x-forwarded-uri"), target)]);
         Options::of(query, &headers)
             .map(|options| (options.deny_status.map(|status| status.as_u16()), options.from))
-            .map_err(|refusal| refusal.field.expect("a field").into_owned())
+            .map_err(|error| error.field.expect("a field").into_owned())
     }
 
     #[test]

@@ -13,7 +13,7 @@
 //! Paths are told apart by one `match`: a decision takes less time than a general
 //! router needs to find its handler. A check in one piece and a gateway's question are answered
 //! before that, in the first poll of the request (`start`). What is not a decision is a
-//! [`Refusal`], answered as problem+json.
+//! [`RequestError`], answered as problem+json.
 
 mod answer;
 pub mod body;
@@ -27,7 +27,6 @@ mod permit_name;
 mod permits;
 mod playground;
 mod question;
-mod refusal;
 mod request_id;
 pub mod wire;
 
@@ -49,14 +48,13 @@ use tidegate::headers::Forms;
 use tokio::sync::Semaphore;
 
 use self::leases::Leases;
-use self::request_id::RequestId;
+use self::request_id::{REQUEST_ID, RequestId};
 use crate::access::{Access, NotAdmitted};
 use crate::admin::{Facts, Front as FrontName};
+use crate::error::{ErrorKind, RequestError};
 use crate::playground as stage;
 use crate::response_future::{Call, Front, Start};
 use crate::serve::host_error;
-
-pub use self::refusal::Refusal;
 
 /// An answer of this front.
 type Answered = Response<Content>;
@@ -119,24 +117,24 @@ impl HttpFront {
     async fn route(&self, request: Request<Incoming>) -> Answered {
         let path = request.uri().path();
         if (path.starts_with("/v1/") || path == envoy_json::PATH)
-            && let Err(refusal) = self.admit(request.headers())
+            && let Err(error) = self.admit(request.headers())
         {
-            return turn_away(request, &refusal).await;
+            return reject_unread(request, &error).await;
         }
         let method = request.method();
         match path {
             "/v1/check" if method == Method::POST => self.check(request, None).await,
-            "/v1/check" => turn_away(request, &Refusal::method("POST")).await,
+            "/v1/check" => reject_unread(request, &RequestError::method("POST")).await,
             "/v1/check/batch" if method == Method::POST => self.batch(request).await,
-            "/v1/check/batch" => turn_away(request, &Refusal::method("POST")).await,
+            "/v1/check/batch" => reject_unread(request, &RequestError::method("POST")).await,
             "/v1/permits" if method == Method::POST => self.take_permit(request).await,
-            "/v1/permits" => turn_away(request, &Refusal::method("POST")).await,
+            "/v1/permits" => reject_unread(request, &RequestError::method("POST")).await,
             envoy_json::PATH if method == Method::POST => self.should_rate_limit(request).await,
-            envoy_json::PATH => turn_away(request, &Refusal::method("POST")).await,
+            envoy_json::PATH => reject_unread(request, &RequestError::method("POST")).await,
             HEALTH if matches!(*method, Method::GET | Method::HEAD) => self.health(),
-            HEALTH => turn_away(request, &Refusal::method("GET, HEAD")).await,
+            HEALTH => reject_unread(request, &RequestError::method("GET, HEAD")).await,
             stage::ENDPOINT if method == Method::POST => self.play(request).await,
-            stage::ENDPOINT => turn_away(request, &Refusal::method("POST")).await,
+            stage::ENDPOINT => reject_unread(request, &RequestError::method("POST")).await,
             path => match path.strip_prefix("/v1/permits/") {
                 Some(id) if *method == Method::PUT => {
                     let id = id.to_owned();
@@ -145,7 +143,7 @@ impl HttpFront {
                 Some(id) if *method == Method::DELETE => {
                     self.release_permit(request.headers(), id).await
                 }
-                Some(_) => turn_away(request, &Refusal::method("PUT, DELETE")).await,
+                Some(_) => reject_unread(request, &RequestError::method("PUT, DELETE")).await,
                 None => page(request).await,
             },
         }
@@ -165,7 +163,7 @@ impl HttpFront {
     }
 
     /// Whether a caller with these headers may ask.
-    fn admit(&self, headers: &HeaderMap) -> Result<(), Refusal> {
+    fn admit(&self, headers: &HeaderMap) -> Result<(), RequestError> {
         self.access.admit(headers).map_err(not_admitted)
     }
 }
@@ -185,8 +183,8 @@ impl Front for HttpFront {
                 Err(broken) => {
                     let headers = call.request.headers();
                     // A caller without access learns nothing about its body.
-                    let refusal = self.admit(headers).err().unwrap_or_else(|| broken.into());
-                    return Start::Ready(refuse(&refusal, headers));
+                    let error = self.admit(headers).err().unwrap_or(broken);
+                    return Start::Ready(error.respond(&RequestId::of(headers)));
                 }
             }
         }
@@ -205,7 +203,7 @@ impl Front for HttpFront {
     async fn finish(self: Arc<Self>, call: Call, first_chunk: Option<Bytes>) -> Answered {
         let Call { request, peer, in_flight: _in_flight } = call;
         if let Some(detail) = host_error(&request) {
-            return turn_away(request, &Refusal::bad(detail)).await;
+            return reject_unread(request, &RequestError::invalid(detail)).await;
         }
         if first_chunk.is_some() {
             return self.check(request, first_chunk).await;
@@ -235,30 +233,26 @@ async fn page(request: Request<Incoming>) -> Answered {
         ("/openapi.json", _) if is_read => openapi::answer(),
         (_, Some(asset)) if is_read => playground::file(asset),
         ("/openapi.json", _) | (_, Some(_)) => {
-            turn_away(request, &Refusal::method("GET, HEAD")).await
+            reject_unread(request, &RequestError::method("GET, HEAD")).await
         }
-        _ => turn_away(request, &not_found()).await,
+        _ => reject_unread(request, &not_found()).await,
     }
 }
 
-fn not_found() -> Refusal {
+fn not_found() -> RequestError {
     let detail = "there is nothing here: see /openapi.json for what there is";
-    Refusal::new(StatusCode::NOT_FOUND, detail)
+    RequestError::new(ErrorKind::NotFound, detail)
 }
 
-fn not_admitted(why: NotAdmitted) -> Refusal {
-    let status = match why {
-        NotAdmitted::NoSecret => StatusCode::UNAUTHORIZED,
-        NotAdmitted::Foreign => StatusCode::FORBIDDEN,
-    };
-    Refusal::new(status, why.told("`Authorization: Bearer ...`", "`Origin`"))
+fn not_admitted(why: NotAdmitted) -> RequestError {
+    why.error("`Authorization: Bearer ...`", "`Origin`")
 }
 
-/// Refuses a request whose body nobody has read.
-async fn turn_away(request: Request<Incoming>, refusal: &Refusal) -> Answered {
+/// Rejects a request whose body was not read.
+async fn reject_unread(request: Request<Incoming>, error: &RequestError) -> Answered {
     let (head, body) = request.into_parts();
     body::discard(head.version, body).await;
-    refuse(refusal, &head.headers)
+    error.respond(&RequestId::of(&head.headers))
 }
 
 /// The body of a request, which must be JSON; `first` is what was read already.
@@ -267,16 +261,21 @@ async fn read_json(
     body: Incoming,
     first: Option<Bytes>,
     max_bytes: usize,
-) -> Result<Bytes, Refusal> {
-    if let Err(refusal) = json_only(&head.headers) {
+) -> Result<Bytes, RequestError> {
+    if let Err(error) = json_only(&head.headers) {
         body::discard(head.version, body).await;
-        return Err(refusal);
+        return Err(error);
     }
-    Ok(body::collect(body, first, max_bytes).await?)
+    body::collect(body, first, max_bytes).await
 }
 
-fn refuse(refusal: &Refusal, headers: &HeaderMap) -> Answered {
-    refusal.respond(&RequestId::of(headers))
+impl RequestError {
+    /// The response to the request of this id.
+    fn respond(&self, id: &RequestId<'_>) -> Answered {
+        let mut response = self.to_response(content);
+        response.headers_mut().insert(REQUEST_ID, id.header());
+        response
+    }
 }
 
 /// The body of an answer.
@@ -296,7 +295,7 @@ fn json(status: StatusCode, body: Vec<u8>) -> Answered {
 /// taken for JSON, and so is what `curl -d` says of any body unless told otherwise,
 /// a form; but not from a web page, which could otherwise send one without asking
 /// its browser's leave: browsers say where a page came from.
-fn json_only(headers: &HeaderMap) -> Result<(), Refusal> {
+fn json_only(headers: &HeaderMap) -> Result<(), RequestError> {
     let Some(kind) = headers.get(CONTENT_TYPE) else { return Ok(()) };
     let kind = kind.as_bytes();
     let kind = kind.split(|byte| *byte == b';').next().unwrap_or(kind).trim_ascii();
@@ -305,5 +304,5 @@ fn json_only(headers: &HeaderMap) -> Result<(), Refusal> {
         return Ok(());
     }
     let detail = "the body is not marked as JSON: send `content-type: application/json`";
-    Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail))
+    Err(RequestError::new(ErrorKind::Unsupported, detail))
 }

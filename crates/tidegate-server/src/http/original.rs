@@ -23,7 +23,7 @@ use std::borrow::Cow;
 use http::header::{HOST, HeaderName};
 use http::{HeaderMap, Request};
 
-use super::refusal::Refusal;
+use crate::error::RequestError;
 
 /// Which family is believed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +83,7 @@ impl<'a> Original<'a> {
         request: &'a Request<B>,
         behind: &'a str,
         from: Option<From>,
-    ) -> Result<Self, Refusal> {
+    ) -> Result<Self, RequestError> {
         match from {
             Some(from) => Original::from(request, behind, from),
             None if !behind.is_empty() => Original::from(request, behind, From::Path),
@@ -91,7 +91,7 @@ impl<'a> Original<'a> {
         }
     }
 
-    fn from<B>(request: &'a Request<B>, behind: &'a str, from: From) -> Result<Self, Refusal> {
+    fn from<B>(request: &'a Request<B>, behind: &'a str, from: From) -> Result<Self, RequestError> {
         let headers = request.headers();
         let own_method = || Cow::Borrowed(request.method().as_str());
         match from {
@@ -123,7 +123,7 @@ impl<'a> Original<'a> {
 
     /// Reads the family of headers that names a target. If both do they must agree in everything: a
     /// client can send the target that the gateway sends, and another method or host with it.
-    fn guess<B>(request: &'a Request<B>) -> Result<Self, Refusal> {
+    fn guess<B>(request: &'a Request<B>) -> Result<Self, RequestError> {
         let headers = request.headers();
         let (forwarded, original) = (one(headers, &FORWARDED_URI)?, original_target(request)?);
         let from = match (forwarded, original) {
@@ -146,7 +146,7 @@ impl<'a> Original<'a> {
 }
 
 /// The host of the request to us.
-fn own_host<B>(request: &Request<B>) -> Result<Option<Cow<'_, str>>, Refusal> {
+fn own_host<B>(request: &Request<B>) -> Result<Option<Cow<'_, str>>, RequestError> {
     let authority = || request.uri().authority().map(|host| host.as_str().into());
     one(request.headers(), &HOST).map(|host| host.or_else(authority))
 }
@@ -155,7 +155,7 @@ fn own_host<B>(request: &Request<B>) -> Result<Option<Cow<'_, str>>, Refusal> {
 fn named<'a, B>(
     request: &'a Request<B>,
     name: &HeaderName,
-) -> Result<Option<Original<'a>>, Refusal> {
+) -> Result<Option<Original<'a>>, RequestError> {
     let Some(target) = one(request.headers(), name)?.map(read) else { return Ok(None) };
     let host = match target.host {
         Some(host) => Some(host),
@@ -166,19 +166,19 @@ fn named<'a, B>(
 
 /// What `X-Original-URI` or `X-Original-URL` names. Where both are there they must agree, in
 /// the host too: one may be the client's.
-fn original_target<B>(request: &Request<B>) -> Result<Option<Original<'_>>, Refusal> {
+fn original_target<B>(request: &Request<B>) -> Result<Option<Original<'_>>, RequestError> {
     match (named(request, &ORIGINAL_URI)?, named(request, &ORIGINAL_URL)?) {
         (Some(uri), Some(url)) if uri != url => Err(conflict("X-Original-URI", "X-Original-URL")),
         (uri, url) => Ok(url.or(uri)),
     }
 }
 
-fn missing(name: &str) -> Refusal {
-    Refusal::bad(format!("{name} is missing: without it nobody knows what is asked for"))
+fn missing(name: &str) -> RequestError {
+    RequestError::invalid(format!("{name} is missing: without it nobody knows what is asked for"))
 }
 
-fn conflict(one: &str, other: &str) -> Refusal {
-    Refusal::bad(format!(
+fn conflict(one: &str, other: &str) -> RequestError {
+    RequestError::invalid(format!(
         "{one} and {other} disagree, and one of them may be the client's own: let the gateway clear \
          what it does not set, or add ?from=forwarded or ?from=original to the address it asks if \
          they are of different families"
@@ -187,12 +187,15 @@ fn conflict(one: &str, other: &str) -> Refusal {
 
 /// The value of a header that may come once. What is not UTF-8 is replaced, not
 /// dropped: a strange byte in a query must not hide the path before it.
-fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<Cow<'a, str>>, Refusal> {
+fn one<'a>(
+    headers: &'a HeaderMap,
+    name: &HeaderName,
+) -> Result<Option<Cow<'a, str>>, RequestError> {
     let mut values = headers.get_all(name).iter();
     let Some(first) = values.next() else { return Ok(None) };
     if values.any(|value| value != first) {
         let detail = format!("{name} came twice with different values: let the gateway replace it");
-        return Err(Refusal::bad(detail));
+        return Err(RequestError::invalid(detail));
     }
     // An empty one says as little as none.
     Ok(Some(String::from_utf8_lossy(first.as_bytes())).filter(|value| !value.is_empty()))
@@ -251,7 +254,7 @@ mod tests {
         headers
     }
 
-    /// `METHOD host path query` of what the gateway was asked, or a part of the refusal.
+    /// `METHOD host path query` of the original request, or the detail of the error.
     fn original(lines: &[&str], behind: &str, from: Option<From>) -> String {
         let mut request = Request::builder().method("GET").uri(format!("/v1/forward-auth{behind}"));
         *request.headers_mut().expect("a builder") = headers(lines);
@@ -263,7 +266,7 @@ mod tests {
                 let (host, path) = (part(original.host), part(original.path));
                 format!("{} {host} {path} {}", original.method, part(original.query))
             }
-            Err(refusal) => refusal.detail.into_owned(),
+            Err(error) => error.detail.into_owned(),
         }
     }
 

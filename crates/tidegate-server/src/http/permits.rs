@@ -12,10 +12,10 @@ use tidegate::headers::{PROBLEM_JSON, render, write_problem_as};
 use super::answer::{self, ANSWER_BYTES};
 use super::leases::NotRenewed;
 use super::permit_name::PermitName;
-use super::refusal::Refusal;
 use super::request_id::{REQUEST_ID, RequestId};
 use super::wire::{PermitBody, RenewBody, decode};
 use super::{Answered, HttpFront, body, content, json, json_only, read_json};
+use crate::error::{ErrorKind, RequestError};
 
 /// The largest request for a permit.
 const MAX_PERMIT_BYTES: usize = 64 * 1024;
@@ -27,12 +27,12 @@ impl HttpFront {
         let id = RequestId::of(&head.headers);
         let taken = match read {
             Ok(body) => self.take(&body, &id).await,
-            Err(refusal) => Err(refusal),
+            Err(error) => Err(error),
         };
-        taken.unwrap_or_else(|refusal| refusal.respond(&id))
+        taken.unwrap_or_else(|error| refuse(error, &id))
     }
 
-    async fn take(&self, body: &[u8], id: &RequestId<'_>) -> Result<Answered, Refusal> {
+    async fn take(&self, body: &[u8], id: &RequestId<'_>) -> Result<Answered, RequestError> {
         let body: PermitBody<'_> = decode(body)?;
         let parts = body.parts()?;
         let question = Question { request_id: Some(id.as_str()), ..body.question(&parts)? };
@@ -67,16 +67,16 @@ impl HttpFront {
         let lease = match body::collect(body, None, MAX_PERMIT_BYTES).await {
             Ok(body) if body.is_empty() => Ok(None),
             Ok(body) => json_only(&head.headers).and_then(|()| decode::<RenewBody>(&body)?.lease()),
-            Err(error) => Err(error.into()),
+            Err(error) => Err(error),
         };
         let renewed = match lease {
             Ok(lease) => self.renew(id, lease).await,
-            Err(refusal) => Err(refusal),
+            Err(error) => Err(error),
         };
-        renewed.unwrap_or_else(|refusal| refusal.respond(&RequestId::of(&head.headers)))
+        renewed.unwrap_or_else(|error| refuse(error, &RequestId::of(&head.headers)))
     }
 
-    async fn renew(&self, id: &str, lease: Option<Duration>) -> Result<Answered, Refusal> {
+    async fn renew(&self, id: &str, lease: Option<Duration>) -> Result<Answered, RequestError> {
         let name = PermitName::parse(id).ok_or_else(not_held)?;
         let lease = match &name {
             PermitName::Here(id) => self.leases.renew(*id, lease).map_err(|why| match why {
@@ -98,7 +98,7 @@ impl HttpFront {
             Some(PermitName::Here(id)) => Ok(self.leases.release(id)),
             Some(PermitName::Shared(permit)) => self.gate.release(&permit).await,
         };
-        let refusal = match released {
+        let error = match released {
             Ok(true) => {
                 let mut response = Response::new(content(Vec::new()));
                 *response.status_mut() = StatusCode::NO_CONTENT;
@@ -107,7 +107,7 @@ impl HttpFront {
             Ok(false) => not_held(),
             Err(error) => error.into(),
         };
-        refusal.respond(&RequestId::of(headers))
+        refuse(error, &RequestId::of(headers))
     }
 
     /// A denial as an HTTP status: 429, or another where the gateway wants it.
@@ -149,12 +149,20 @@ fn write_lease(out: &mut Vec<u8>, open: &str, name: &PermitName, lease: Duration
     let _ = write!(out, "{open}\"id\":\"{name}\",\"ttl_ms\":{}}}", lease.as_millis());
 }
 
-fn not_held() -> Refusal {
-    let detail = "no such permit is held: it was given back, its lease has ended, or it never was";
-    Refusal::new(StatusCode::NOT_FOUND, detail)
+/// Says what becomes of a permit while the store is down.
+fn refuse(mut error: RequestError, id: &RequestId<'_>) -> Answered {
+    if error.kind == ErrorKind::StoreFailed {
+        error.detail += "; what nobody renews ends with its lease";
+    }
+    error.respond(id)
 }
 
-fn full() -> Refusal {
+fn not_held() -> RequestError {
+    let detail = "no such permit is held: it was given back, its lease has ended, or it never was";
+    RequestError::new(ErrorKind::NotFound, detail)
+}
+
+fn full() -> RequestError {
     let detail = "no more permits can be held now: try again later";
-    Refusal::new(StatusCode::SERVICE_UNAVAILABLE, detail)
+    RequestError::new(ErrorKind::Unavailable, detail)
 }

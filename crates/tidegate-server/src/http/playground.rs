@@ -6,9 +6,9 @@ use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 
-use super::refusal::Refusal;
 use super::request_id::RequestId;
 use super::{Answered, HttpFront, body, content, json, json_only};
+use crate::error::{ErrorKind, RequestError};
 use crate::pages::{self, Asset};
 use crate::playground;
 
@@ -21,12 +21,12 @@ impl HttpFront {
         let (head, body) = request.into_parts();
         let played = match json_only(&head.headers) {
             Ok(()) => self.play_body(body).await,
-            Err(refusal) => Err(refusal),
+            Err(error) => Err(error),
         };
-        played.unwrap_or_else(|refusal| refusal.respond(&RequestId::of(&head.headers)))
+        played.unwrap_or_else(|error| error.respond(&RequestId::of(&head.headers)))
     }
 
-    async fn play_body(&self, body: Incoming) -> Result<Answered, Refusal> {
+    async fn play_body(&self, body: Incoming) -> Result<Answered, RequestError> {
         let body = body::collect(body, None, playground::MAX_BODY_BYTES).await?;
         // It is never closed; if it were, the question would be played all the same.
         let turn = Arc::clone(&self.stage).acquire_owned().await;
@@ -36,7 +36,7 @@ impl HttpFront {
             let _turn = turn;
             playground::answer(&body)
         });
-        let unplayed = |_| Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "the server is stopping");
+        let unplayed = |_| RequestError::new(ErrorKind::Unavailable, "the server is stopping");
         Ok(json(StatusCode::OK, played.await.map_err(unplayed)??))
     }
 }

@@ -6,7 +6,6 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use http::StatusCode;
 use tidegate::attributes::{Attributes, Headers};
 use tidegate::gate::{Question, Subject};
 use tidegate::identity::parse_address;
@@ -14,8 +13,8 @@ use tidegate::policy::{MAX_KEY_BYTES, check_counts};
 use tidegate::{Cost, Limit, bounds};
 
 use super::original::without_origin;
-use super::refusal::Refusal;
 use super::wire::{AttributesBody, CheckBody, Pairs, PermitBody, RenewBody, Text, Whole};
+use crate::error::{ErrorKind, RequestError};
 
 /// The longest idempotency id: two UUIDs with room to spare.
 const MAX_ID_BYTES: usize = 256;
@@ -41,7 +40,7 @@ pub struct Parts<'a> {
 }
 
 impl<'a> AttributesBody<'a> {
-    fn read(&'a self) -> Result<Attributes<'a>, Refusal> {
+    fn read(&'a self) -> Result<Attributes<'a>, RequestError> {
         let text = |text: &'a Option<Text<'a>>| text.as_ref().map(|text| &*text.0);
         let client_ip = match text(&self.client_ip) {
             None => None,
@@ -66,7 +65,7 @@ impl<'a> AttributesBody<'a> {
             Some(Pairs(pairs)) if pairs.len() <= MAX_PAIRS => Ok(&pairs[..]),
             Some(_) => {
                 let detail = format!("there are more than {MAX_PAIRS}: send those that matter");
-                Err(Refusal::field(format!("attributes.{name}"), detail))
+                Err(RequestError::field(format!("attributes.{name}"), detail))
             }
         };
         Ok(Attributes {
@@ -82,9 +81,12 @@ impl<'a> AttributesBody<'a> {
     }
 }
 
-fn address(text: &str) -> Result<IpAddr, Refusal> {
+fn address(text: &str) -> Result<IpAddr, RequestError> {
     parse_address(text).ok_or_else(|| {
-        Refusal::field("attributes.client_ip", "this is no IP address: send one such as 192.0.2.1")
+        RequestError::field(
+            "attributes.client_ip",
+            "this is no IP address: send one such as 192.0.2.1",
+        )
     })
 }
 
@@ -111,7 +113,7 @@ macro_rules! has_common {
             }
 
             /// What the question needs a home for.
-            pub fn parts(&'a self) -> Result<Parts<'a>, Refusal> {
+            pub fn parts(&'a self) -> Result<Parts<'a>, RequestError> {
                 self.common().parts()
             }
         }
@@ -122,27 +124,27 @@ has_common!(CheckBody);
 has_common!(PermitBody);
 
 impl<'a> Common<'a> {
-    fn parts(&self) -> Result<Parts<'a>, Refusal> {
+    fn parts(&self) -> Result<Parts<'a>, RequestError> {
         let attributes = self.attributes.map(AttributesBody::read).transpose()?;
         let texts = self.limits.unwrap_or_default();
         if texts.len() > MAX_LIMITS {
             let detail = format!("there are more than {MAX_LIMITS}: give fewer");
-            return Err(Refusal::field("limits", detail));
+            return Err(RequestError::field("limits", detail));
         }
         let limits = texts.iter().enumerate().map(|(index, Text(text))| {
             text.parse().map_err(|error: tidegate::LimitError| {
-                Refusal::field(format!("limits[{index}]"), error.to_string())
+                RequestError::field(format!("limits[{index}]"), error.to_string())
             })
         });
         let limits: Vec<Limit> = limits.collect::<Result<_, _>>()?;
         check_counts(&limits).map_err(|error| {
-            let refusal = Refusal::field("limits", error.to_string());
-            refusal.with_status(StatusCode::CONFLICT)
+            let error = RequestError::field("limits", error.to_string());
+            error.with_kind(ErrorKind::Conflict)
         })?;
         Ok(Parts { attributes, limits })
     }
 
-    fn subject<'q>(&self, parts: &'q Parts<'a>) -> Result<Subject<'q>, Refusal>
+    fn subject<'q>(&self, parts: &'q Parts<'a>) -> Result<Subject<'q>, RequestError>
     where
         'a: 'q,
     {
@@ -164,7 +166,7 @@ impl<'a> Common<'a> {
 
     /// What to add or leave out of a body that is none of the three kinds.
     #[cold]
-    fn misfit(&self) -> Refusal {
+    fn misfit(&self) -> RequestError {
         let present = (
             self.policy.is_some(),
             self.key.is_some(),
@@ -187,32 +189,32 @@ impl<'a> Common<'a> {
             (false, true, false, _) => ("policy", "it is missing: name a policy, or give limits"),
             _ => ("policy", "it is missing: send policy and key, or attributes, or key and limits"),
         };
-        Refusal::field(field, detail)
+        RequestError::field(field, detail)
     }
 }
 
-fn checked_key(key: &str) -> Result<&[u8], Refusal> {
+fn checked_key(key: &str) -> Result<&[u8], RequestError> {
     match key.len() {
-        0 => Err(Refusal::field("key", "it is empty: name who is counted")),
+        0 => Err(RequestError::field("key", "it is empty: name who is counted")),
         1..=MAX_KEY_BYTES => Ok(key.as_bytes()),
         _ => {
             let detail = format!("it is longer than {MAX_KEY_BYTES} bytes: send a hash of it");
-            Err(Refusal::field("key", detail))
+            Err(RequestError::field("key", detail))
         }
     }
 }
 
-fn checked_cost(Whole(cost): Whole) -> Result<i64, Refusal> {
+fn checked_cost(Whole(cost): Whole) -> Result<i64, RequestError> {
     if (-MAX_COST..=MAX_COST).contains(&cost) {
         return Ok(cost);
     }
     let detail = format!("it is out of range: use a whole number from -{MAX_COST} to {MAX_COST}");
-    Err(Refusal::field("cost", detail))
+    Err(RequestError::field("cost", detail))
 }
 
 impl<'a> CheckBody<'a> {
     /// The question it asks.
-    pub fn question<'q>(&'a self, parts: &'q Parts<'a>) -> Result<Question<'q>, Refusal>
+    pub fn question<'q>(&'a self, parts: &'q Parts<'a>) -> Result<Question<'q>, RequestError>
     where
         'a: 'q,
     {
@@ -221,7 +223,7 @@ impl<'a> CheckBody<'a> {
         let cost = match self.cost.map(checked_cost).transpose()? {
             Some(cost) if force && cost < 0 => {
                 let detail = "a negative cost gives back, force charges: leave out one of them";
-                return Err(Refusal::field("force", detail));
+                return Err(RequestError::field("force", detail));
             }
             Some(cost) if force => Some(Cost::Force(cost.unsigned_abs())),
             cost => cost.map(Cost::from_signed),
@@ -229,12 +231,14 @@ impl<'a> CheckBody<'a> {
         Ok(Question { cost, force, id: self.id()?, ..Question::new(subject) })
     }
 
-    fn id(&self) -> Result<Option<&[u8]>, Refusal> {
+    fn id(&self) -> Result<Option<&[u8]>, RequestError> {
         let Some(Text(id)) = &self.id else { return Ok(None) };
         match id.len() {
-            0 => Err(Refusal::field("id", "it is empty: leave it out, or send one per request")),
+            0 => {
+                Err(RequestError::field("id", "it is empty: leave it out, or send one per request"))
+            }
             1..=MAX_ID_BYTES => Ok(Some(id.as_bytes())),
-            _ => Err(Refusal::field(
+            _ => Err(RequestError::field(
                 "id",
                 format!("it is longer than {MAX_ID_BYTES} bytes: shorten it"),
             )),
@@ -242,12 +246,12 @@ impl<'a> CheckBody<'a> {
     }
 
     /// How long it would rather wait than be denied.
-    pub fn max_wait(&self) -> Result<Option<Duration>, Refusal> {
+    pub fn max_wait(&self) -> Result<Option<Duration>, RequestError> {
         let wait_ms = match self.max_wait_ms {
             None | Some(Whole(0)) => return Ok(None),
             Some(Whole(wait_ms)) => wait_ms,
         };
-        let refuse = |detail: String| Err(Refusal::field("max_wait_ms", detail));
+        let refuse = |detail: String| Err(RequestError::field("max_wait_ms", detail));
         let Some(wait_ms) = u64::try_from(wait_ms).ok().filter(|wait_ms| *wait_ms <= MAX_WAIT_MS)
         else {
             return refuse(format!(
@@ -267,34 +271,34 @@ impl<'a> CheckBody<'a> {
 
 impl<'a> PermitBody<'a> {
     /// The question it asks.
-    pub fn question<'q>(&'a self, parts: &'q Parts<'a>) -> Result<Question<'q>, Refusal>
+    pub fn question<'q>(&'a self, parts: &'q Parts<'a>) -> Result<Question<'q>, RequestError>
     where
         'a: 'q,
     {
         let subject = self.common().subject(parts)?;
         let cost = self.cost.map(checked_cost).transpose()?;
         if cost.is_some_and(|cost| cost < 1) {
-            return Err(Refusal::field("cost", "a permit holds at least 1"));
+            return Err(RequestError::field("cost", "a permit holds at least 1"));
         }
         Ok(Question { cost: cost.map(Cost::from_signed), ..Question::new(subject) })
     }
 
     /// How long it is to be held.
-    pub fn lease(&self) -> Result<Option<Duration>, Refusal> {
+    pub fn lease(&self) -> Result<Option<Duration>, RequestError> {
         checked_lease(self.ttl_ms)
     }
 }
 
 impl RenewBody {
     /// How long it is to be held from now on.
-    pub fn lease(&self) -> Result<Option<Duration>, Refusal> {
+    pub fn lease(&self) -> Result<Option<Duration>, RequestError> {
         checked_lease(self.ttl_ms)
     }
 }
 
-fn checked_lease(ttl_ms: Option<Whole>) -> Result<Option<Duration>, Refusal> {
+fn checked_lease(ttl_ms: Option<Whole>) -> Result<Option<Duration>, RequestError> {
     match ttl_ms.map(|Whole(ttl_ms)| u64::try_from(ttl_ms).unwrap_or(0)) {
-        Some(0) => Err(Refusal::field("ttl_ms", "hold a permit for at least 1 ms")),
+        Some(0) => Err(RequestError::field("ttl_ms", "hold a permit for at least 1 ms")),
         ttl_ms => Ok(ttl_ms.map(Duration::from_millis)),
     }
 }

@@ -11,7 +11,7 @@ use std::marker::PhantomData;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Unexpected, Visitor};
 
-use super::refusal::Refusal;
+use crate::error::RequestError;
 
 /// The most of a bad body that an error repeats.
 const MAX_TOLD_BYTES: usize = 256;
@@ -251,10 +251,10 @@ impl<'de> Visitor<'de> for ListedVisitor {
 }
 
 /// Decodes a body.
-pub fn decode<'de, T: Deserialize<'de>>(body: &'de [u8]) -> Result<T, Refusal> {
+pub fn decode<'de, T: Deserialize<'de>>(body: &'de [u8]) -> Result<T, RequestError> {
     // Once for all of it, not again for every text in it.
     let Ok(body) = std::str::from_utf8(body) else {
-        return Err(Refusal::bad("the body is not UTF-8: send JSON as UTF-8"));
+        return Err(RequestError::invalid("the body is not UTF-8: send JSON as UTF-8"));
     };
     let decoded: Result<Object<T>, _> = serde_json::from_str(body);
     decoded.map(|Object(body)| body).map_err(|error| blame::<Object<T>>(body, &error))
@@ -262,9 +262,9 @@ pub fn decode<'de, T: Deserialize<'de>>(body: &'de [u8]) -> Result<T, Refusal> {
 
 /// Finds the field to blame.
 #[cold]
-fn blame<'de, T: Deserialize<'de>>(body: &'de str, error: &serde_json::Error) -> Refusal {
+fn blame<'de, T: Deserialize<'de>>(body: &'de str, error: &serde_json::Error) -> RequestError {
     if body.is_empty() {
-        return Refusal::bad("the body is empty: send JSON");
+        return RequestError::invalid("the body is empty: send JSON");
     }
     let mut json = serde_json::Deserializer::from_str(body);
     let mut field = match serde_path_to_error::deserialize::<_, T>(&mut json) {
@@ -287,7 +287,11 @@ fn blame<'de, T: Deserialize<'de>>(body: &'de str, error: &serde_json::Error) ->
         field.push_str(inner);
     }
     let (field, detail) = (shorten(field), shorten(detail));
-    if field.is_empty() { Refusal::bad(detail) } else { Refusal::field(field, detail) }
+    if field.is_empty() {
+        RequestError::invalid(detail)
+    } else {
+        RequestError::field(field, detail)
+    }
 }
 
 /// What of a body is told back: enough to know it again.

@@ -18,7 +18,7 @@ mod answer;
 mod play;
 mod question;
 
-use crate::http::Refusal;
+use crate::error::RequestError;
 use crate::pages::{Asset, CSS, HTML, ICON, SCRIPT, SVG, own_asset};
 
 use self::answer::Answer;
@@ -47,7 +47,7 @@ pub fn asset(path: &str) -> Option<&'static Asset> {
 }
 
 /// Plays what a body asks for.
-pub fn answer(body: &[u8]) -> Result<Vec<u8>, Refusal> {
+pub fn answer(body: &[u8]) -> Result<Vec<u8>, RequestError> {
     let question = Question::read(body)?;
     let answer = Answer::new(&question);
     // Strings, whole numbers and finite fractions: all of it can be written.

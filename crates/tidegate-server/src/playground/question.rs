@@ -7,7 +7,7 @@
 use serde::Deserialize;
 use tidegate::{Algorithm, Limit, LimitError, Timestamp, bounds};
 
-use crate::http::Refusal;
+use crate::error::RequestError;
 use crate::http::wire::{Object, Text, Whole, decode};
 
 /// The largest body: the most events and samples, with long numbers and spaces.
@@ -70,29 +70,31 @@ struct EventBody {
 
 impl Question {
     /// Reads a body.
-    pub fn read(body: &[u8]) -> Result<Self, Refusal> {
+    pub fn read(body: &[u8]) -> Result<Self, RequestError> {
         let body: Body<'_> = decode(body)?;
         at_most("limits", body.limits.len(), MAX_LIMITS)?;
         at_most("events", body.events.len(), MAX_EVENTS)?;
         at_most("samples", body.samples.len(), MAX_SAMPLES)?;
         if body.limits.is_empty() {
-            return Err(Refusal::field("limits", "it is empty: give at least one limit"));
+            return Err(RequestError::field("limits", "it is empty: give at least one limit"));
         }
         let limits = body.limits.iter().enumerate().map(|(index, text)| limit(index, text));
         let events = body.events.iter().enumerate().map(|(index, Object(event))| {
             let field = |name: &str| format!("events[{index}].{name}");
-            let at = time(event.at_us).map_err(|detail| Refusal::field(field("at_us"), detail))?;
-            let cost = cost(event.cost).map_err(|detail| Refusal::field(field("cost"), detail))?;
+            let at =
+                time(event.at_us).map_err(|detail| RequestError::field(field("at_us"), detail))?;
+            let cost =
+                cost(event.cost).map_err(|detail| RequestError::field(field("cost"), detail))?;
             Ok(Event { at, cost })
         });
         let samples = body.samples.iter().enumerate().map(|(index, at)| {
-            time(*at).map_err(|detail| Refusal::field(format!("samples[{index}]"), detail))
+            time(*at).map_err(|detail| RequestError::field(format!("samples[{index}]"), detail))
         });
         let question = Question {
             limits: limits.collect::<Result<_, _>>()?,
-            events: events.collect::<Result<_, Refusal>>()?,
+            events: events.collect::<Result<_, RequestError>>()?,
             samples: samples.collect::<Result<_, _>>()?,
-            cost: cost(body.cost).map_err(|detail| Refusal::field("cost", detail))?,
+            cost: cost(body.cost).map_err(|detail| RequestError::field("cost", detail))?,
         };
         in_order(question.events.iter().map(|event| event.at))
             .map_err(|index| disorder(format!("events[{index}].at_us")))?;
@@ -102,20 +104,21 @@ impl Question {
     }
 }
 
-fn at_most(field: &'static str, count: usize, most: usize) -> Result<(), Refusal> {
+fn at_most(field: &'static str, count: usize, most: usize) -> Result<(), RequestError> {
     if count <= most {
         return Ok(());
     }
-    Err(Refusal::field(field, format!("there are {count}: send at most {most}")))
+    Err(RequestError::field(field, format!("there are {count}: send at most {most}")))
 }
 
-fn limit(index: usize, Text(text): &Text<'_>) -> Result<Limit, Refusal> {
+fn limit(index: usize, Text(text): &Text<'_>) -> Result<Limit, RequestError> {
     let field = || format!("limits[{index}]");
-    let limit: Limit =
-        text.parse().map_err(|error: LimitError| Refusal::field(field(), error.to_string()))?;
+    let limit: Limit = text
+        .parse()
+        .map_err(|error: LimitError| RequestError::field(field(), error.to_string()))?;
     if limit.algorithm() == Algorithm::Concurrency {
         let detail = "permits are held, and events only come: give a limit per window";
-        return Err(Refusal::field(field(), detail));
+        return Err(RequestError::field(field(), detail));
     }
     Ok(limit)
 }
@@ -148,6 +151,6 @@ fn in_order(times: impl Iterator<Item = Timestamp>) -> Result<(), usize> {
     Ok(())
 }
 
-fn disorder(field: String) -> Refusal {
-    Refusal::field(field, "it is before the one it follows: send them in order of time")
+fn disorder(field: String) -> RequestError {
+    RequestError::field(field, "it is before the one it follows: send them in order of time")
 }

@@ -9,9 +9,10 @@ use super::RespFront;
 use super::commands::{ALL, Spec};
 use super::decode::{Args, MAX_BULK_BYTES};
 use super::encode::Replies;
-use super::refusal::Refusal;
+use super::error::wrong_arity;
 use super::session::{Session, unknown_subcommand};
 use crate::admin::Front;
+use crate::error::RequestError;
 
 /// The Redis whose connection commands these are.
 const REDIS_VERSION: &str = "7.2.0";
@@ -113,10 +114,10 @@ fn sections(front: &RespFront) -> [(&'static str, Lines); 5] {
 }
 
 /// `CONFIG GET pattern...`; nothing can be set.
-pub fn config(args: &Args<'_>, replies: &mut Replies<'_>) -> Result<(), Refusal> {
+pub fn config(args: &Args<'_>, replies: &mut Replies<'_>) -> Result<(), RequestError> {
     if args[1].eq_ignore_ascii_case(b"SET") {
         let detail = "settings are in tidegate's config: see `tidegate config schema`";
-        return Err(Refusal::field("CONFIG SET", detail));
+        return Err(RequestError::field("CONFIG SET", detail));
     }
     if args[1].eq_ignore_ascii_case(b"HELP") {
         help(
@@ -130,7 +131,7 @@ pub fn config(args: &Args<'_>, replies: &mut Replies<'_>) -> Result<(), Refusal>
         return Err(unknown_subcommand("CONFIG", args[1]));
     }
     if args.len() < 3 {
-        return Err(Refusal::arity("config|get"));
+        return Err(wrong_arity("config|get"));
     }
     let asked = |name: &str| args[2..].iter().any(|pattern| is_like(name.as_bytes(), pattern));
     let found = || SETTINGS.iter().filter(|(name, _)| asked(name));
@@ -202,7 +203,7 @@ pub const CLIENT_PARTS: [(&str, &str); 8] = [
 ];
 
 /// `COMMAND [COUNT | LIST | INFO name... | DOCS name...]`.
-pub fn command(args: &Args<'_>, replies: &mut Replies<'_>) -> Result<(), Refusal> {
+pub fn command(args: &Args<'_>, replies: &mut Replies<'_>) -> Result<(), RequestError> {
     let Some(part) = args.get(1) else {
         replies.array(ALL.len());
         ALL.iter().for_each(|spec| describe(spec, replies));
@@ -236,7 +237,7 @@ pub fn command(args: &Args<'_>, replies: &mut Replies<'_>) -> Result<(), Refusal
     } else if is("help") {
         help("COMMAND", &COMMAND_PARTS, replies);
     } else if is("count") || is("list") {
-        return Err(Refusal::new("syntax error"));
+        return Err(RequestError::invalid("syntax error"));
     } else {
         return Err(unknown_subcommand("COMMAND", part));
     }

@@ -13,7 +13,8 @@ use tidegate::stats::Decided;
 use tidegate::{Cost, Limit, RetryAfter};
 
 use super::encode::Replies;
-use super::refusal::Refusal;
+use super::error::rejected;
+use crate::error::{ErrorKind, RequestError};
 
 /// A question: [`Ask`] borrows what it is about, [`Asked`] has a copy.
 #[derive(Clone, Debug)]
@@ -161,29 +162,33 @@ pub fn reply(what: What, answer: Result<Answer<'_>, GateError>, replies: &mut Re
             What::Crab(form) => reply_crab(form, &answer, replies),
             What::Check | What::Peek | What::Reset => reply_check(&answer, replies),
         },
-        Ok(answer) => replies.error(store_failed(&answer)),
-        Err(error) => replies.error(Refusal::from(error)),
+        Ok(answer) => replies.error(&store_failed(&answer)),
+        Err(error) => replies.error(&rejected(error)),
     }
 }
 
 /// A denial because the store failed says nothing about the key, so it is an error.
 #[cold]
-fn store_failed(answer: &Answer<'_>) -> Refusal {
+fn store_failed(answer: &Answer<'_>) -> RequestError {
     match (answer.speaker().and_then(|line| line.policy), answer.decided) {
-        (Some(policy), Decided::FailedClosed) => Refusal::store_failed(format_args!(
-            "the store failed, and policy `{policy}` denies then: try again"
-        )),
-        (Some(policy), _) => Refusal::store_failed(format_args!(
-            "the store failed, and this node's share of policy `{policy}` is below the cost: try again"
-        )),
-        (None, _) => Refusal::store_failed("the store failed: try again"),
+        (Some(policy), Decided::FailedClosed) => RequestError::new(
+            ErrorKind::StoreFailed,
+            format!("the store failed, and policy `{policy}` denies then: try again"),
+        ),
+        (Some(policy), _) => RequestError::new(
+            ErrorKind::StoreFailed,
+            format!(
+                "the store failed, and this node's share of policy `{policy}` is below the cost: try again"
+            ),
+        ),
+        (None, _) => RequestError::new(ErrorKind::StoreFailed, "the store failed: try again"),
     }
 }
 
 fn reply_reset(done: Result<bool, GateError>, replies: &mut Replies<'_>) {
     match done {
         Ok(any) => replies.number(i64::from(any)),
-        Err(error) => replies.error(Refusal::from(error)),
+        Err(error) => replies.error(&rejected(error)),
     }
 }
 

@@ -1,9 +1,9 @@
 //! What clients get: replies in RESP2 or RESP3, into one buffer.
 
-use std::fmt;
 use std::io::Write as _;
 
 use crate::admin::{REPLY_CODES, ReplyCounts};
+use crate::error::RequestError;
 
 /// Which protocol a connection speaks; `HELLO` changes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,14 +60,14 @@ impl<'o> Replies<'o> {
     }
 
     /// An error with its code, on one line whatever it quotes.
-    pub fn error(&mut self, text: impl fmt::Display) {
+    pub fn error(&mut self, error: &RequestError) {
+        let code = error.resp_code();
+        let known = REPLY_CODES.iter().position(|known| *known == code);
+        self.errors[known.unwrap_or(1)] += 1;
         self.put(b"-");
         let start = self.out.len();
         // Writing to memory cannot fail.
-        let _ = write!(self.out, "{text}");
-        let code = self.out[start..].split(|byte| *byte == b' ').next().unwrap_or_default();
-        let code = REPLY_CODES.iter().position(|known| known.as_bytes() == code);
-        self.errors[code.unwrap_or(1)] += 1;
+        let _ = write!(self.out, "{code} {error}");
         for byte in &mut self.out[start..] {
             if byte.is_ascii_control() {
                 *byte = b' ';

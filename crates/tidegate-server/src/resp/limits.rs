@@ -10,7 +10,8 @@ use std::sync::Arc;
 use tidegate::policy::{MAX_LIMITS, check_counts};
 use tidegate::{Algorithm, Limit, LimitError, bounds};
 
-use super::refusal::{Refusal, shown};
+use super::error::shown;
+use crate::error::RequestError;
 
 /// How many are kept, of either kind: more than an application has.
 const SLOTS: usize = 64;
@@ -46,7 +47,7 @@ impl Limits {
     /// # Errors
     /// When there can be no such limit.
     #[inline]
-    pub fn bucket(&mut self, bucket: Bucket) -> Result<Arc<[Limit]>, Refusal> {
+    pub fn bucket(&mut self, bucket: Bucket) -> Result<Arc<[Limit]>, RequestError> {
         let mixed = (bucket.burst ^ bucket.count.rotate_left(21) ^ bucket.period_s.rotate_left(42))
             .cast_unsigned();
         let slot = &mut self.buckets[slot(mixed)];
@@ -64,7 +65,7 @@ impl Limits {
     ///
     /// # Errors
     /// When it is no limit.
-    pub fn text(&mut self, said: &[u8]) -> Result<Arc<[Limit]>, Refusal> {
+    pub fn text(&mut self, said: &[u8]) -> Result<Arc<[Limit]>, RequestError> {
         if said.len() > MAX_TEXT_BYTES {
             return Ok(read(said)?.into());
         }
@@ -90,13 +91,13 @@ fn slot(mixed: u64) -> usize {
     usize::try_from(spread >> (64 - SLOTS.trailing_zeros())).unwrap_or_default()
 }
 
-fn read(said: &[u8]) -> Result<Vec<Limit>, Refusal> {
-    let refuse = |detail: String| Refusal::field("limit", detail);
+fn read(said: &[u8]) -> Result<Vec<Limit>, RequestError> {
+    let refuse = |detail: String| RequestError::field("limit", detail);
     let said = std::str::from_utf8(said)
         .map_err(|_| refuse("it is not text: write one such as `5 per 1m sliding-log`".into()))?;
     let each = said.split(',').map(str::trim);
     let each = each.map(|one| one.parse().map_err(|error| refuse(on_one_line(one, &error))));
-    let limits = each.collect::<Result<Vec<Limit>, Refusal>>()?;
+    let limits = each.collect::<Result<Vec<Limit>, RequestError>>()?;
     if limits.len() > MAX_LIMITS {
         return Err(refuse(format!("there are more than {MAX_LIMITS}: give fewer")));
     }
@@ -114,9 +115,12 @@ fn on_one_line(text: &str, error: &LimitError) -> String {
 impl Bucket {
     /// The same as a limit: so many per period, and a burst. One that holds nothing is a
     /// limit that nothing passes.
-    fn limit(self) -> Result<Limit, Refusal> {
+    fn limit(self) -> Result<Limit, RequestError> {
         let out_of_range = |field, most| {
-            Refusal::field(field, format!("it is out of range: use a whole number up to {most}"))
+            RequestError::field(
+                field,
+                format!("it is out of range: use a whole number up to {most}"),
+            )
         };
         let period_s = u64::try_from(self.period_s).unwrap_or_default();
         let longest_s = bounds::MAX_WINDOW_US / 1_000_000;
@@ -136,6 +140,6 @@ impl Bucket {
         let limit = Limit::new(count, window, Algorithm::TokenBucket);
         let limit =
             limit.and_then(|limit| if burst == 0 { Ok(limit) } else { limit.with_burst(burst) });
-        limit.map_err(|error| Refusal::field("limit", error.to_string()))
+        limit.map_err(|error| RequestError::field("limit", error.to_string()))
     }
 }

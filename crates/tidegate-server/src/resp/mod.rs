@@ -19,9 +19,9 @@ mod connection;
 mod decode;
 mod desk;
 mod encode;
+mod error;
 mod limits;
 mod listener;
-mod refusal;
 mod session;
 #[cfg(test)]
 mod tests;

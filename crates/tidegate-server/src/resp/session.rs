@@ -5,10 +5,11 @@ use super::ask::{Ask, What};
 use super::commands::{Command, Spec};
 use super::decode::{Args, whole_number};
 use super::encode::{Protocol, Replies};
+use super::error::{shown, wrong_arity};
 use super::limits::Limits;
-use super::refusal::{Refusal, shown};
 use super::transaction::{Due, EXEC_ARITY, Waiting, aborted};
 use super::{about, tg, throttle};
+use crate::error::{ErrorKind, RequestError};
 
 /// The longest name of a connection, which is kept for as long as it is open.
 const MAX_NAME_BYTES: usize = 128;
@@ -17,11 +18,11 @@ const MAX_NAME_BYTES: usize = 128;
 /// connect again.
 const MAX_WRONG_SECRETS: u8 = 16;
 
-const NO_SECRET: &str = "NOAUTH Authentication required.";
-const NO_SECRET_IN_HELLO: &str = "NOAUTH HELLO must be called with the client already \
+const NO_SECRET: &str = "Authentication required.";
+const NO_SECRET_IN_HELLO: &str = "HELLO must be called with the client already \
     authenticated, otherwise the HELLO AUTH <user> <pass> option can be used to authenticate \
     the client and select the RESP protocol version at the same time";
-const WRONG_SECRET: &str = "WRONGPASS invalid username-password pair or user is disabled.";
+const WRONG_SECRET: &str = "invalid username-password pair or user is disabled.";
 const NO_SECRETS: &str = "AUTH <password> called without any password configured for the \
     default user. Are you sure your configuration is correct?";
 const BAD_NAME: &str = "Client names cannot contain spaces, newlines or special characters.";
@@ -51,7 +52,7 @@ pub enum Meant<'a> {
     /// It waits for `EXEC`.
     Waits,
     /// It makes no sense.
-    Refused(Refusal),
+    Refused(RequestError),
     /// There is nothing to answer.
     Nothing,
     /// It is no client that speaks.
@@ -105,12 +106,12 @@ impl Session {
 
     /// Why a command that there is may not be sent so.
     #[cold]
-    fn barred(&self, spec: &Spec, args: usize) -> Refusal {
+    fn barred(&self, spec: &Spec, args: usize) -> RequestError {
         match (spec.command, spec.takes(args)) {
-            (Command::Exec, true) => aborted(NO_SECRET),
+            (Command::Exec, true) => aborted(&format!("NOAUTH {NO_SECRET}")),
             (Command::Exec, false) => aborted(EXEC_ARITY),
-            (_, true) => Refusal::coded(NO_SECRET),
-            (_, false) => Refusal::arity(spec.name),
+            (_, true) => RequestError::new(ErrorKind::Unauthenticated, NO_SECRET),
+            (_, false) => wrong_arity(spec.name),
         }
     }
 
@@ -155,8 +156,8 @@ impl Session {
             // Those that ask are the gate's.
             _ => Ok(()),
         };
-        if let Err(refusal) = done {
-            replies.error(refusal);
+        if let Err(error) = done {
+            replies.error(&error);
         }
         self.wrong_secrets < MAX_WRONG_SECRETS
     }
@@ -167,23 +168,23 @@ impl Session {
         front: &RespFront,
         args: &Args<'_>,
         replies: &mut Replies<'_>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), RequestError> {
         match args[1..] {
-            [_] if !front.wants_secret() => return Err(Refusal::new(NO_SECRETS)),
+            [_] if !front.wants_secret() => return Err(RequestError::invalid(NO_SECRETS)),
             [secret] | [_, secret] => self.show(front, secret)?,
-            _ => return Err(Refusal::new("syntax error")),
+            _ => return Err(RequestError::invalid("syntax error")),
         }
         replies.ok();
         Ok(())
     }
 
-    fn show(&mut self, front: &RespFront, secret: &[u8]) -> Result<(), Refusal> {
+    fn show(&mut self, front: &RespFront, secret: &[u8]) -> Result<(), RequestError> {
         if front.admits(secret) {
             self.admitted = true;
             return Ok(());
         }
         self.wrong_secrets = self.wrong_secrets.saturating_add(1);
-        Err(Refusal::coded(WRONG_SECRET))
+        Err(RequestError::new(ErrorKind::Forbidden, WRONG_SECRET))
     }
 
     /// `HELLO [2|3 [AUTH user secret] [SETNAME name]]`.
@@ -192,16 +193,21 @@ impl Session {
         front: &RespFront,
         args: &Args<'_>,
         replies: &mut Replies<'_>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), RequestError> {
         let protocol = match args.get(1) {
             None => self.protocol,
             Some(version) => match whole_number(version) {
                 Some(2) => Protocol::Resp2,
                 Some(3) => Protocol::Resp3,
-                Some(_) => return Err(Refusal::coded("NOPROTO unsupported protocol version")),
+                Some(_) => {
+                    return Err(RequestError::new(
+                        ErrorKind::Unsupported,
+                        "unsupported protocol version",
+                    ));
+                }
                 None => {
                     let text = "Protocol version is not an integer or out of range";
-                    return Err(Refusal::new(text));
+                    return Err(RequestError::invalid(text));
                 }
             },
         };
@@ -219,14 +225,14 @@ impl Session {
                 }
                 _ => {
                     let option = shown(option);
-                    return Err(Refusal::new(format_args!(
+                    return Err(RequestError::invalid(format!(
                         "Syntax error in HELLO option '{option}'"
                     )));
                 }
             };
         }
         if !self.admitted {
-            return Err(Refusal::coded(NO_SECRET_IN_HELLO));
+            return Err(RequestError::new(ErrorKind::Unauthenticated, NO_SECRET_IN_HELLO));
         }
         self.name = name.map_or_else(|| std::mem::take(&mut self.name), Into::into);
         self.protocol = protocol;
@@ -236,11 +242,11 @@ impl Session {
     }
 
     /// `CLIENT`: what connection pools and observers want to hear.
-    fn client(&mut self, args: &Args<'_>, replies: &mut Replies<'_>) -> Result<(), Refusal> {
+    fn client(&mut self, args: &Args<'_>, replies: &mut Replies<'_>) -> Result<(), RequestError> {
         let is = |name: &str| args[1].eq_ignore_ascii_case(name.as_bytes());
         let takes = |count: usize, name: &str| match args.len() == count {
             true => Ok(()),
-            false => Err(Refusal::arity(&format!("client|{name}"))),
+            false => Err(wrong_arity(&format!("client|{name}"))),
         };
         if is("setname") {
             takes(3, "setname")?;
@@ -275,37 +281,37 @@ impl Session {
     }
 }
 
-fn on_or_off(word: &[u8]) -> Result<(), Refusal> {
+fn on_or_off(word: &[u8]) -> Result<(), RequestError> {
     match word.eq_ignore_ascii_case(b"ON") || word.eq_ignore_ascii_case(b"OFF") {
         true => Ok(()),
-        false => Err(Refusal::new("syntax error")),
+        false => Err(RequestError::invalid("syntax error")),
     }
 }
 
-fn checked_name(name: &[u8]) -> Result<&[u8], Refusal> {
+fn checked_name(name: &[u8]) -> Result<&[u8], RequestError> {
     if name.iter().all(u8::is_ascii_graphic) && name.len() <= MAX_NAME_BYTES {
         return Ok(name);
     }
-    Err(Refusal::new(BAD_NAME))
+    Err(RequestError::invalid(BAD_NAME))
 }
 
-fn ping(args: &Args<'_>, replies: &mut Replies<'_>) -> Result<(), Refusal> {
+fn ping(args: &Args<'_>, replies: &mut Replies<'_>) -> Result<(), RequestError> {
     match args[1..] {
         [] => replies.put(b"+PONG\r\n"),
         [message] => replies.bulk(message),
-        _ => return Err(Refusal::arity("ping")),
+        _ => return Err(wrong_arity("ping")),
     }
     Ok(())
 }
 
-fn select(index: &[u8], replies: &mut Replies<'_>) -> Result<(), Refusal> {
+fn select(index: &[u8], replies: &mut Replies<'_>) -> Result<(), RequestError> {
     match whole_number(index) {
         Some(0) => {
             replies.ok();
             Ok(())
         }
-        Some(_) => Err(Refusal::new("DB index is out of range")),
-        None => Err(Refusal::new("value is not an integer or out of range")),
+        Some(_) => Err(RequestError::invalid("DB index is out of range")),
+        None => Err(RequestError::invalid("value is not an integer or out of range")),
     }
 }
 
@@ -319,7 +325,7 @@ fn is_of_a_browser(args: &Args<'_>) -> bool {
 
 /// A command there is not, with the beginning of what came with it.
 #[cold]
-fn unknown(args: &Args<'_>) -> Refusal {
+fn unknown(args: &Args<'_>) -> RequestError {
     const MAX_SHOWN_BYTES: usize = 128;
     let mut with = String::new();
     for arg in &args[1..] {
@@ -330,11 +336,11 @@ fn unknown(args: &Args<'_>) -> Refusal {
         with += &format!("'{}' ", String::from_utf8_lossy(&arg[..arg.len().min(room)]));
     }
     let name = shown(args[0]);
-    Refusal::new(format_args!("unknown command '{name}', with args beginning with: {with}"))
+    RequestError::invalid(format!("unknown command '{name}', with args beginning with: {with}"))
 }
 
 /// A part of a command that there is not.
-pub fn unknown_subcommand(command: &str, name: &[u8]) -> Refusal {
+pub fn unknown_subcommand(command: &str, name: &[u8]) -> RequestError {
     let name = shown(name);
-    Refusal::new(format_args!("unknown subcommand '{name}'. Try {command} HELP."))
+    RequestError::invalid(format!("unknown subcommand '{name}'. Try {command} HELP."))
 }

@@ -5,8 +5,9 @@ use tidegate::{Cost, bounds};
 
 use super::ask::{Ask, What};
 use super::decode::{Args, whole_number};
+use super::error::shown;
 use super::limits::Limits;
-use super::refusal::{Refusal, shown};
+use crate::error::RequestError;
 
 /// The longest idempotency id: two UUIDs with room to spare.
 const MAX_ID_BYTES: usize = 256;
@@ -20,7 +21,7 @@ const MAX_COST: i64 = bounds::MAX_COUNT as i64;
 /// # Errors
 /// When an argument makes no sense.
 #[inline]
-pub fn check<'a>(args: &Args<'a>) -> Result<Ask<'a>, Refusal> {
+pub fn check<'a>(args: &Args<'a>) -> Result<Ask<'a>, RequestError> {
     let ask = named(What::Check, args[1], args[2])?;
     if args.len() == 3 { Ok(ask) } else { with_options(ask, "TG.CHECK", &args[3..]) }
 }
@@ -29,7 +30,7 @@ pub fn check<'a>(args: &Args<'a>) -> Result<Ask<'a>, Refusal> {
 ///
 /// # Errors
 /// When an argument makes no sense.
-pub fn limit<'a>(args: &Args<'a>, limits: &mut Limits) -> Result<Ask<'a>, Refusal> {
+pub fn limit<'a>(args: &Args<'a>, limits: &mut Limits) -> Result<Ask<'a>, RequestError> {
     let limits = Some(limits.text(args[1])?);
     let ask = Ask { limits, ..Ask::new(What::Check, checked_key(args[2])?) };
     with_options(ask, "TG.LIMIT", &args[3..])
@@ -39,9 +40,9 @@ pub fn limit<'a>(args: &Args<'a>, limits: &mut Limits) -> Result<Ask<'a>, Refusa
 ///
 /// # Errors
 /// When an argument makes no sense.
-pub fn named<'a>(what: What, policy: &'a [u8], key: &'a [u8]) -> Result<Ask<'a>, Refusal> {
+pub fn named<'a>(what: What, policy: &'a [u8], key: &'a [u8]) -> Result<Ask<'a>, RequestError> {
     let policy = std::str::from_utf8(policy)
-        .map_err(|_| Refusal::field("policy", "it is not text, and names of policies are"))?;
+        .map_err(|_| RequestError::field("policy", "it is not text, and names of policies are"))?;
     Ok(Ask { policy: Some(policy), ..Ask::new(what, checked_key(key)?) })
 }
 
@@ -50,13 +51,13 @@ pub fn named<'a>(what: What, policy: &'a [u8], key: &'a [u8]) -> Result<Ask<'a>,
 /// # Errors
 /// When it is empty or too long.
 #[inline]
-pub fn checked_key(key: &[u8]) -> Result<&[u8], Refusal> {
+pub fn checked_key(key: &[u8]) -> Result<&[u8], RequestError> {
     match key.len() {
-        0 => Err(Refusal::field("key", "it is empty: name who is counted")),
+        0 => Err(RequestError::field("key", "it is empty: name who is counted")),
         1..=MAX_KEY_BYTES => Ok(key),
         _ => {
-            let detail = format_args!("it is longer than {MAX_KEY_BYTES} bytes: send a hash of it");
-            Err(Refusal::field("key", detail))
+            let detail = format!("it is longer than {MAX_KEY_BYTES} bytes: send a hash of it");
+            Err(RequestError::field("key", detail))
         }
     }
 }
@@ -65,10 +66,11 @@ fn with_options<'a>(
     mut ask: Ask<'a>,
     command: &str,
     mut options: &[&'a [u8]],
-) -> Result<Ask<'a>, Refusal> {
+) -> Result<Ask<'a>, RequestError> {
     let mut cost = None;
     while let [option, rest @ ..] = options {
-        let twice = || Refusal::new(format_args!("syntax error: {} is there twice", shown(option)));
+        let twice =
+            || RequestError::invalid(format!("syntax error: {} is there twice", shown(option)));
         options = if option.eq_ignore_ascii_case(b"COST") {
             let [number, rest @ ..] = rest else { return Err(without_value(option)) };
             if cost.replace(checked_cost(number)?).is_some() {
@@ -85,7 +87,7 @@ fn with_options<'a>(
             ask.force = true;
             rest
         } else {
-            return Err(Refusal::new(format_args!(
+            return Err(RequestError::invalid(format!(
                 "syntax error: `{}` is no option of {command}: use COST n, ID id or FORCE",
                 shown(option)
             )));
@@ -94,7 +96,7 @@ fn with_options<'a>(
     ask.cost = match cost {
         Some(cost) if ask.force && cost < 0 => {
             let detail = "a negative COST gives back, FORCE charges: leave out one of them";
-            return Err(Refusal::field("FORCE", detail));
+            return Err(RequestError::field("FORCE", detail));
         }
         Some(cost) if ask.force => Some(Cost::Force(cost.unsigned_abs())),
         cost => cost.map(Cost::from_signed),
@@ -102,27 +104,27 @@ fn with_options<'a>(
     Ok(ask)
 }
 
-fn without_value(option: &[u8]) -> Refusal {
-    Refusal::new(format_args!("syntax error: {} has no value behind it", shown(option)))
+fn without_value(option: &[u8]) -> RequestError {
+    RequestError::invalid(format!("syntax error: {} has no value behind it", shown(option)))
 }
 
-fn checked_cost(number: &[u8]) -> Result<i64, Refusal> {
+fn checked_cost(number: &[u8]) -> Result<i64, RequestError> {
     let cost = whole_number(number).filter(|cost| (-MAX_COST..=MAX_COST).contains(cost));
     cost.ok_or_else(|| {
-        let detail = format_args!(
+        let detail = format!(
             "value is not an integer or out of range: use a whole number from -{MAX_COST} to {MAX_COST}"
         );
-        Refusal::field("COST", detail)
+        RequestError::field("COST", detail)
     })
 }
 
-fn checked_id(id: &[u8]) -> Result<&[u8], Refusal> {
+fn checked_id(id: &[u8]) -> Result<&[u8], RequestError> {
     match id.len() {
-        0 => Err(Refusal::field("ID", "it is empty: leave it out, or send one per request")),
+        0 => Err(RequestError::field("ID", "it is empty: leave it out, or send one per request")),
         1..=MAX_ID_BYTES => Ok(id),
         _ => {
-            let detail = format_args!("it is longer than {MAX_ID_BYTES} bytes: shorten it");
-            Err(Refusal::field("ID", detail))
+            let detail = format!("it is longer than {MAX_ID_BYTES} bytes: shorten it");
+            Err(RequestError::field("ID", detail))
         }
     }
 }

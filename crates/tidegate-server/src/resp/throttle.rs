@@ -10,39 +10,44 @@ use tidegate::Cost;
 
 use super::ask::{Ask, Throttle, What};
 use super::decode::Args;
+use super::error::{shown, wrong_arity};
 use super::limits::{Bucket, Limits};
-use super::refusal::{Refusal, shown};
 use super::tg::checked_key;
+use crate::error::{ErrorKind, RequestError};
 
 /// `CL.THROTTLE key max_burst count period [quantity]`.
 ///
 /// # Errors
 /// What redis-cell says, and what has no limit here.
 #[inline]
-pub fn cell<'a>(args: &Args<'a>, limits: &mut Limits) -> Result<Ask<'a>, Refusal> {
+pub fn cell<'a>(args: &Args<'a>, limits: &mut Limits) -> Result<Ask<'a>, RequestError> {
     let (key, numbers, quantity) = match args[..] {
         [_, key, burst, count, period] => (key, [burst, count, period], None),
         [_, key, burst, count, period, quantity] => (key, [burst, count, period], Some(quantity)),
         _ => {
-            return Err(Refusal::coded(
-                "Cell error: Usage: cl.throttle <key> <max_burst> <count per period> <period> \
+            return Err(RequestError::new(
+                ErrorKind::RedisCell,
+                "Usage: cl.throttle <key> <max_burst> <count per period> <period> \
                  [<quantity>]",
             ));
         }
     };
     let read = |text: &[u8]| {
         integer(text).ok_or_else(|| {
-            Refusal::coded(format!("Cell error: Couldn't parse as integer: {}", shown(text)))
+            RequestError::new(
+                ErrorKind::RedisCell,
+                format!("Couldn't parse as integer: {}", shown(text)),
+            )
         })
     };
     let [max_burst, count, period_s] = [read(numbers[0])?, read(numbers[1])?, read(numbers[2])?];
     let quantity = quantity.map_or(Ok(1), read)?;
     if count == 0 || period_s == 0 {
-        return Err(Refusal::coded("Cell error: Zero rates are not supported"));
+        return Err(RequestError::new(ErrorKind::RedisCell, "Zero rates are not supported"));
     }
     for (field, number) in [("count", count), ("period", period_s)] {
         if number < 0 {
-            return Err(Refusal::field(field, "it is negative: use a whole number from 1"));
+            return Err(RequestError::field(field, "it is negative: use a whole number from 1"));
         }
     }
     let burst = max_burst.saturating_add(1);
@@ -56,23 +61,23 @@ pub fn cell<'a>(args: &Args<'a>, limits: &mut Limits) -> Result<Ask<'a>, Refusal
 ///
 /// # Errors
 /// What throttlecrab says, and what has no limit here.
-pub fn crab<'a>(args: &Args<'a>, limits: &mut Limits) -> Result<Ask<'a>, Refusal> {
+pub fn crab<'a>(args: &Args<'a>, limits: &mut Limits) -> Result<Ask<'a>, RequestError> {
     if !(5..=6).contains(&args.len()) {
-        return Err(Refusal::arity("throttle"));
+        return Err(wrong_arity("throttle"));
     }
     let read = |index: usize, field: &str| {
         let text = args.get(index).copied().unwrap_or(b"1");
-        integer(text).ok_or_else(|| Refusal::new(format_args!("invalid {field}")))
+        integer(text).ok_or_else(|| RequestError::invalid(format!("invalid {field}")))
     };
     let burst = read(2, "max_burst")?;
     let count = read(3, "count_per_period")?;
     let period_s = read(4, "period")?;
     let quantity = read(5, "quantity")?;
     if quantity < 0 {
-        return Err(Refusal::new(format_args!("negative quantity: {quantity}")));
+        return Err(RequestError::invalid(format!("negative quantity: {quantity}")));
     }
     if burst <= 0 || count <= 0 || period_s <= 0 {
-        return Err(Refusal::new("invalid rate limit parameters"));
+        return Err(RequestError::invalid("invalid rate limit parameters"));
     }
     let limits = Some(limits.bucket(Bucket { burst, count, period_s })?);
     let form = Throttle { limit: burst, look: quantity == 0 };
@@ -81,7 +86,7 @@ pub fn crab<'a>(args: &Args<'a>, limits: &mut Limits) -> Result<Ask<'a>, Refusal
 }
 
 /// An empty key is one like any other for redis-cell, so it is here.
-fn bounded_key(key: &[u8]) -> Result<&[u8], Refusal> {
+fn bounded_key(key: &[u8]) -> Result<&[u8], RequestError> {
     if key.is_empty() { Ok(key) } else { checked_key(key) }
 }
 

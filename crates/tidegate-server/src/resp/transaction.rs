@@ -8,21 +8,22 @@
 use super::commands::{Command, InTransaction, Spec};
 use super::decode::{Args, MAX_COMMAND_BYTES};
 use super::encode::Replies;
-use super::refusal::Refusal;
+use super::error::wrong_arity;
 use super::session::{Meant, Session};
+use crate::error::{ErrorKind, RequestError};
 
 /// The most bytes of commands that wait for `EXEC`: as many as are read at once.
 const MAX_WAITING_BYTES: usize = MAX_COMMAND_BYTES;
 
 const NOT_HERE: &str = "Command not allowed inside a transaction";
-const ABORTED: &str = "EXECABORT Transaction discarded because of previous errors.";
+const ABORTED: &str = "Transaction discarded because of previous errors.";
 
 /// What is wrong with an `EXEC` that has arguments.
 pub const EXEC_ARITY: &str = "wrong number of arguments for 'exec' command";
 
 /// What Redis says to an `EXEC` that cannot be, which ends the transaction.
-pub fn aborted(why: &str) -> Refusal {
-    Refusal::coded(format!("EXECABORT Transaction discarded because of: {why}"))
+pub fn aborted(why: &str) -> RequestError {
+    RequestError::new(ErrorKind::Aborted, format!("Transaction discarded because of: {why}"))
 }
 
 /// Commands since `MULTI`.
@@ -54,10 +55,10 @@ impl Session {
     pub(super) fn understand_waiting<'a>(&self, spec: &Spec, args: &Args<'a>) -> Meant<'a> {
         match spec.in_transaction() {
             _ if spec.command == Command::Exec => Meant::Other(spec.command),
-            _ if !spec.takes(args.len()) => Meant::Refused(Refusal::arity(spec.name)),
+            _ if !spec.takes(args.len()) => Meant::Refused(wrong_arity(spec.name)),
             InTransaction::Answered => Meant::Other(spec.command),
             InTransaction::Waits => Meant::Waits,
-            InTransaction::Barred => Meant::Refused(Refusal::new(NOT_HERE)),
+            InTransaction::Barred => Meant::Refused(RequestError::invalid(NOT_HERE)),
         }
     }
 
@@ -71,7 +72,7 @@ impl Session {
         waiting.commands += 1;
         if waiting.bytes.len() > MAX_WAITING_BYTES {
             self.break_off();
-            return replies.error(Refusal::new(format_args!(
+            return replies.error(&RequestError::invalid(format!(
                 "the commands since MULTI take more than {MAX_WAITING_BYTES} bytes: send EXEC sooner, \
                  or a pipeline without MULTI (in redis-py, `transaction=False`)"
             )));
@@ -87,9 +88,9 @@ impl Session {
     }
 
     /// `MULTI`.
-    pub(super) fn multi(&mut self, replies: &mut Replies<'_>) -> Result<(), Refusal> {
+    pub(super) fn multi(&mut self, replies: &mut Replies<'_>) -> Result<(), RequestError> {
         if self.waiting.is_some() {
-            return Err(Refusal::new("MULTI calls can not be nested"));
+            return Err(RequestError::invalid("MULTI calls can not be nested"));
         }
         self.waiting = Some(Box::default());
         replies.ok();
@@ -101,15 +102,15 @@ impl Session {
         &mut self,
         args: &Args<'_>,
         replies: &mut Replies<'_>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), RequestError> {
         let Some(waiting) = self.waiting.take() else {
-            return Err(Refusal::new("EXEC without MULTI"));
+            return Err(RequestError::invalid("EXEC without MULTI"));
         };
         if args.len() > 1 {
             return Err(aborted(EXEC_ARITY));
         }
         if waiting.broken {
-            return Err(Refusal::coded(ABORTED));
+            return Err(RequestError::new(ErrorKind::Aborted, ABORTED));
         }
         replies.array(waiting.commands);
         self.due = Due { bytes: waiting.bytes, at: 0 };
@@ -117,13 +118,13 @@ impl Session {
     }
 
     /// `DISCARD`.
-    pub(super) fn discard(&mut self, replies: &mut Replies<'_>) -> Result<(), Refusal> {
+    pub(super) fn discard(&mut self, replies: &mut Replies<'_>) -> Result<(), RequestError> {
         match self.waiting.take() {
             Some(_) => {
                 replies.ok();
                 Ok(())
             }
-            None => Err(Refusal::new("DISCARD without MULTI")),
+            None => Err(RequestError::invalid("DISCARD without MULTI")),
         }
     }
 }

@@ -13,6 +13,7 @@ use super::encode::{Protocol, Replies};
 use super::limits::Limits;
 use super::session::{Meant, Session};
 use crate::admin::ReplyCounts;
+use crate::error::RequestError;
 
 /// Questions that are decided in one go: as many as memory is fetched for at once.
 const MAX_BATCH: usize = 32;
@@ -176,9 +177,9 @@ fn respond(
             let goes_on = session.answer(*command, front, args, replies);
             (!goes_on).then_some(Turn::Ends)
         }
-        Meant::Refused(refusal) => {
+        Meant::Refused(error) => {
             session.break_off();
-            replies.error(refusal);
+            replies.error(error);
             None
         }
         Meant::Hostile => {
@@ -202,7 +203,7 @@ fn next<'d>(
 
 /// What is no command ends the connection: nobody knows where the next would begin.
 fn refuse(error: ProtocolError, replies: &mut Replies<'_>) -> Turn {
-    replies.error(format_args!("ERR {error}"));
+    replies.error(&RequestError::invalid(error.to_string()));
     Turn::Ends
 }
 

@@ -1,0 +1,223 @@
+//! The error of a request that gets no decision, for all fronts.
+//!
+//! An error has a kind, the field it is about and a detail that says what to do. Each protocol
+//! has one code per kind, listed once in [`ErrorKind::codes`]. HTTP and admin send a problem
+//! document, gRPC a status, RESP an error reply.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use http::header::{ALLOW, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
+use http::{Response, StatusCode};
+use tidegate::gate::GateError;
+use tidegate::headers::{PROBLEM_JSON, Problem, write_problem};
+use tidegate::{CheckError, MAX_CHECKS};
+
+/// A request that gets no decision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestError {
+    pub kind: ErrorKind,
+    /// The field in error, as the request spells it.
+    pub field: Option<Cow<'static, str>>,
+    /// The problem, and how to correct it.
+    pub detail: Cow<'static, str>,
+}
+
+/// The kind of an error, from which the codes of every protocol follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// The request or a field of it is malformed or out of range.
+    Invalid,
+    /// Parts of the request contradict each other, the policies or an earlier request.
+    Conflict,
+    /// The limits need a permit instead of a check, or a check instead of a permit.
+    WrongOperation,
+    NotFound,
+    /// Holds the methods that are allowed, where they are known.
+    MethodNotAllowed(Option<&'static str>),
+    /// The content type, encoding, protocol version or method is not supported.
+    Unsupported,
+    TooLarge,
+    /// The request did not arrive in time.
+    TooSlow,
+    /// The request ended before it was complete.
+    BrokenOff,
+    /// None of the secrets was sent.
+    Unauthenticated,
+    /// The secret is wrong, or a web page of another site sent the request.
+    Forbidden,
+    /// A transaction was discarded.
+    Aborted,
+    /// Invalid, in a command of redis-cell, whose clients know its wording.
+    RedisCell,
+    /// The server is full or about to end.
+    Unavailable,
+    /// The store failed, so the request could not be decided. It may be sent again.
+    StoreFailed,
+    /// A fault of the server.
+    Internal,
+}
+
+/// A status code of gRPC; only those that are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GrpcCode {
+    Cancelled = 1,
+    InvalidArgument = 3,
+    DeadlineExceeded = 4,
+    NotFound = 5,
+    PermissionDenied = 7,
+    ResourceExhausted = 8,
+    FailedPrecondition = 9,
+    Aborted = 10,
+    Unimplemented = 12,
+    Internal = 13,
+    Unavailable = 14,
+    Unauthenticated = 16,
+}
+
+impl ErrorKind {
+    /// The HTTP status, the gRPC code, and what a RESP error begins with.
+    #[rustfmt::skip]
+    const fn codes(self) -> (StatusCode, GrpcCode, &'static str) {
+        match self {
+            ErrorKind::Invalid => (StatusCode::BAD_REQUEST, GrpcCode::InvalidArgument, "ERR"),
+            ErrorKind::Conflict => (StatusCode::CONFLICT, GrpcCode::InvalidArgument, "ERR"),
+            ErrorKind::WrongOperation => (StatusCode::CONFLICT, GrpcCode::FailedPrecondition, "ERR"),
+            ErrorKind::NotFound => (StatusCode::NOT_FOUND, GrpcCode::NotFound, "ERR"),
+            ErrorKind::MethodNotAllowed(_) => (StatusCode::METHOD_NOT_ALLOWED, GrpcCode::Unimplemented, "ERR"),
+            ErrorKind::Unsupported => (StatusCode::UNSUPPORTED_MEDIA_TYPE, GrpcCode::Unimplemented, "NOPROTO"),
+            ErrorKind::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, GrpcCode::ResourceExhausted, "ERR"),
+            ErrorKind::TooSlow => (StatusCode::REQUEST_TIMEOUT, GrpcCode::DeadlineExceeded, "ERR"),
+            ErrorKind::BrokenOff => (StatusCode::BAD_REQUEST, GrpcCode::Cancelled, "ERR"),
+            ErrorKind::Unauthenticated => (StatusCode::UNAUTHORIZED, GrpcCode::Unauthenticated, "NOAUTH"),
+            ErrorKind::Forbidden => (StatusCode::FORBIDDEN, GrpcCode::PermissionDenied, "WRONGPASS"),
+            ErrorKind::Aborted => (StatusCode::CONFLICT, GrpcCode::Aborted, "EXECABORT"),
+            ErrorKind::RedisCell => (StatusCode::BAD_REQUEST, GrpcCode::InvalidArgument, "Cell error:"),
+            ErrorKind::Unavailable => (StatusCode::SERVICE_UNAVAILABLE, GrpcCode::Unavailable, "ERR"),
+            ErrorKind::StoreFailed => (StatusCode::SERVICE_UNAVAILABLE, GrpcCode::Unavailable, "STOREDOWN"),
+            ErrorKind::Internal => (StatusCode::INTERNAL_SERVER_ERROR, GrpcCode::Internal, "ERR"),
+        }
+    }
+}
+
+impl RequestError {
+    /// An error of this kind about the request as a whole.
+    pub fn new(kind: ErrorKind, detail: impl Into<Cow<'static, str>>) -> Self {
+        RequestError { kind, field: None, detail: detail.into() }
+    }
+
+    /// An invalid request.
+    pub fn invalid(detail: impl Into<Cow<'static, str>>) -> Self {
+        RequestError::new(ErrorKind::Invalid, detail)
+    }
+
+    /// An invalid field.
+    pub fn field(
+        field: impl Into<Cow<'static, str>>,
+        detail: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        RequestError { field: Some(field.into()), ..RequestError::invalid(detail) }
+    }
+
+    /// A method that the path does not have.
+    pub fn method(allow: &'static str) -> Self {
+        let detail = format!("this method is not for this path: use {allow}");
+        RequestError::new(ErrorKind::MethodNotAllowed(Some(allow)), detail)
+    }
+
+    /// Prefixes the field with the object it is in: `cost` becomes `checks[3].cost`.
+    #[must_use]
+    pub fn within(mut self, outer: &str) -> Self {
+        self.field = Some(match self.field {
+            Some(field) => format!("{outer}.{field}").into(),
+            None => outer.to_owned().into(),
+        });
+        self
+    }
+
+    /// Replaces the kind.
+    #[must_use]
+    pub fn with_kind(self, kind: ErrorKind) -> Self {
+        RequestError { kind, ..self }
+    }
+
+    /// The code of its status over gRPC.
+    pub const fn grpc_code(&self) -> GrpcCode {
+        self.kind.codes().1
+    }
+
+    /// What its reply over RESP begins with.
+    pub const fn resp_code(&self) -> &'static str {
+        self.kind.codes().2
+    }
+
+    /// Appends a problem document.
+    pub fn write_problem(&self, out: &mut String) {
+        let (status, field) = (self.kind.codes().0, self.field.as_deref());
+        write_problem(&Problem::BadRequest { status, field, detail: &self.detail }, out);
+    }
+
+    /// A response over HTTP with a problem document, which `body` makes a body of.
+    pub fn to_response<B>(&self, body: impl FnOnce(String) -> B) -> Response<B> {
+        let mut document = String::with_capacity(256);
+        self.write_problem(&mut document);
+        let mut response = Response::new(body(document));
+        *response.status_mut() = self.kind.codes().0;
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
+        if let ErrorKind::MethodNotAllowed(Some(allow)) = self.kind {
+            headers.insert(ALLOW, HeaderValue::from_static(allow));
+        }
+        if self.kind == ErrorKind::Unauthenticated {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}
+
+/// The field and the detail, as gRPC and RESP send them behind the code.
+impl fmt::Display for RequestError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(field) = &self.field {
+            write!(f, "{field}: ")?;
+        }
+        f.write_str(&self.detail)
+    }
+}
+
+impl std::error::Error for RequestError {}
+
+/// Names fields as the JSON of `/v1` does.
+impl From<GateError> for RequestError {
+    fn from(error: GateError) -> Self {
+        use ErrorKind::{Conflict, Invalid, NotFound, StoreFailed, WrongOperation};
+        let detail = error.to_string();
+        let held = |policy: Option<String>| if policy.is_some() { "policy" } else { "limits" };
+        let (kind, field, detail) = match error {
+            GateError::UnknownPolicy { .. } => (NotFound, "policy", detail),
+            GateError::UnknownMask { .. } => (NotFound, "key", detail),
+            GateError::AmbiguousKey { .. } => (Conflict, "key", detail),
+            GateError::NeedsPermit { policy } => {
+                (WrongOperation, held(policy), detail + " with POST /v1/permits")
+            }
+            GateError::NothingToHold { policy } => {
+                (WrongOperation, held(policy), detail + " with POST /v1/check")
+            }
+            GateError::LeaseTooLong { .. } => (Invalid, "ttl_ms", detail),
+            GateError::Store(_) => return RequestError::new(StoreFailed, detail + ": try again"),
+            GateError::Check(CheckError::IdReused) => (Conflict, "id", detail),
+            // Only the configuration decides how many policies match.
+            GateError::Check(CheckError::TooManyChecks(count)) => {
+                let detail = format!(
+                    "{count} limits hold for this request, and at most {MAX_CHECKS} can be decided at once: \
+                     narrow the `match` of some policies"
+                );
+                (Conflict, "attributes", detail)
+            }
+            GateError::Check(_) => (Conflict, "limits", detail),
+            // A cost that a header or the query should have.
+            _ => (Invalid, "attributes", detail),
+        };
+        RequestError::field(field, detail).with_kind(kind)
+    }
+}
