@@ -5,24 +5,48 @@
 
 use std::future::poll_fn;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tracing::debug;
 
 use super::RespFront;
 use super::desk::{Desk, MAX_REPLY_BYTES, Papers};
 use super::session::Session;
 use super::turn::{self, Round, Turn};
-use crate::serve::{Connection, Order};
+use crate::serve::{Connection, Order, Protocol, Stream, Watched};
+
+impl Protocol for RespFront {
+    /// As in Redis: connections of a pool are kept, those of a machine that is gone are not.
+    const TCP_KEEPALIVE: Option<Duration> = Some(Duration::from_secs(300));
+    const KEEPS_IDLE: bool = true;
+
+    async fn serve<S: Stream>(
+        self: Arc<Self>,
+        stream: Watched<S>,
+        peer: SocketAddr,
+        marks: Arc<Connection>,
+    ) {
+        let session = Session::new(self.next_id.fetch_add(1, Relaxed), &self);
+        let conversation = Conversation { front: self, stream, session, marks };
+        if let Err(error) = conversation.hold().await {
+            let expected = error.kind() == io::ErrorKind::ConnectionReset;
+            debug!(%peer, %error, expected, "a connection ended early");
+        }
+    }
+}
 
 /// A connection, from its first byte to its last.
-pub struct Conversation<S> {
-    pub front: Arc<RespFront>,
-    pub stream: S,
-    pub session: Session,
-    pub marks: Arc<Connection>,
+struct Conversation<S> {
+    front: Arc<RespFront>,
+    stream: S,
+    session: Session,
+    marks: Arc<Connection>,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Conversation<S> {
@@ -30,7 +54,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Conversation<S> {
     ///
     /// # Errors
     /// When the connection broke.
-    pub async fn hold(mut self) -> io::Result<()> {
+    async fn hold(mut self) -> io::Result<()> {
         let mut papers = Papers::default();
         poll_fn(|context| {
             self.marks.listen(context.waker());

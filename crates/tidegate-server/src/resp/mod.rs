@@ -8,7 +8,7 @@
 //!                           \- about.rs: what clients ask before; commands.rs: which there are
 //! ```
 //!
-//! `listener.rs` accepts; `connection.rs` reads whatever has come, answers all of it
+//! `connection.rs` reads whatever has come, answers all of it
 //! (`turn.rs`) and writes once; `desk.rs` is what that takes, lent for as long as it takes, so that an
 //! idle connection has no buffers.
 
@@ -21,7 +21,6 @@ mod desk;
 mod encode;
 mod error;
 mod limits;
-mod listener;
 mod session;
 #[cfg(test)]
 mod tests;
@@ -31,10 +30,9 @@ mod transaction;
 mod turn;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use tidegate::gate::Gate;
-
-pub use self::listener::RespListener;
 
 use crate::access::Access;
 use crate::admin::Facts;
@@ -45,12 +43,14 @@ pub struct RespFront {
     gate: Arc<Gate>,
     facts: Arc<Facts>,
     access: Access,
+    /// The id of the next connection.
+    next_id: AtomicU64,
 }
 
 impl RespFront {
     /// Asks this gate; only those with `access` may ask.
     pub fn new(gate: Arc<Gate>, facts: Arc<Facts>, access: Access) -> Self {
-        RespFront { gate, facts, access }
+        RespFront { gate, facts, access, next_id: AtomicU64::new(1) }
     }
 
     /// Whether a connection must show a secret first.

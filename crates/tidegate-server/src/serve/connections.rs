@@ -92,9 +92,9 @@ pub struct Connection {
 }
 
 impl Connections {
-    /// Connections that may be idle for as long as they like, as those of a pool.
-    pub fn lasting() -> Self {
-        Connections { keeps_idle: true, ..Connections::default() }
+    /// With `keeps_idle`, connections may be idle without end, as those of a pool are.
+    pub fn new(keeps_idle: bool) -> Self {
+        Connections { keeps_idle, ..Connections::default() }
     }
 
     /// Takes a connection in; it leaves when the handle is dropped.

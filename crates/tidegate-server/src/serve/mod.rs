@@ -3,7 +3,8 @@
 //! ```text
 //!   args.rs, settings.rs   what holds: flag > environment > file > default; environment.rs: what was misspelt
 //!   accepting.rs           sockets, and how many may connect; files.rs: of which front
-//!   listener.rs            sockets -> connections -> a front; tls.rs, io.rs, paced.rs
+//!   listener.rs            sockets -> TLS (tls.rs) -> connections of any protocol
+//!   http_protocol.rs       connections over HTTP -> requests to a front; io.rs, paced.rs
 //!   connections.rs         who is connected, and who has overstayed
 //!   bursts.rs              one log line for many equal events
 //!   store.rs               the store that nodes share
@@ -22,6 +23,7 @@ mod drain;
 mod environment;
 mod error;
 mod files;
+mod http_protocol;
 mod io;
 mod listener;
 mod paced;
@@ -42,17 +44,18 @@ use tidegate::{Clock, Limiter};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-pub use self::accepting::Accepting;
 pub use self::args::ServeArgs;
-pub use self::connections::{Connection, Connections, Entered, InFlight, Order};
+pub use self::connections::{Connection, InFlight, Order};
 pub use self::error::ServeError;
+pub use self::http_protocol::host_error;
 pub use self::io::Watched;
-pub use self::listener::{Bounds, HANDSHAKE_TIMEOUT, host_error};
+pub use self::listener::{Protocol, Stream};
 
 use self::announce::Announced;
-use self::connections::TICK;
+use self::connections::{Connections, TICK};
 use self::drain::Served;
-use self::listener::{Listener, bind};
+use self::http_protocol::HttpProtocol;
+use self::listener::{Bounds, Listener, bind};
 use self::reload::{Environment, Reloaded, Reloader, Started};
 use self::router::Routed;
 use self::settings::{FrontName, Settings, Site};
@@ -62,7 +65,7 @@ use crate::admin::{self, Facts};
 use crate::grpc::GrpcFront;
 use crate::http::HttpFront;
 use crate::logs;
-use crate::resp::{RespFront, RespListener};
+use crate::resp::RespFront;
 use crate::response_future::Front;
 
 /// How often a hundredth of the store is looked through for expired keys, so that
@@ -141,10 +144,10 @@ async fn serve(
     let many = Bounds { connections: shares.front, age: None };
     let aging = Bounds { age: Some(config.grpc_max_connection_age), ..many };
     let few = Bounds { connections: shares.admin, age: None };
-    served.http = http.map(|bound| bound.listen(Arc::clone(&front), &facts, many));
-    served.grpc = grpc.map(|bound| bound.listen(Arc::clone(&calls), &facts, aging));
-    served.resp = resp.map(|bound| bound.converse(asking, &facts, many));
-    served.admin = admin.map(|bound| bound.listen(routed, &facts, few));
+    served.http = http.map(|bound| bound.listen_http(Arc::clone(&front), &facts, many));
+    served.grpc = grpc.map(|bound| bound.listen_http(Arc::clone(&calls), &facts, aging));
+    served.resp = resp.map(|bound| bound.listen(asking, &facts, many));
+    served.admin = admin.map(|bound| bound.listen_http(routed, &facts, few));
     if let Ok(denials) = logs::denials(gate.stats().events()) {
         tokio::spawn(denials);
     }
@@ -197,39 +200,30 @@ impl Bound {
         Ok(Bound { site, socket })
     }
 
-    fn listen<F: Front>(
+    fn listen_http<F: Front>(
         self,
         front: Arc<F>,
         facts: &Arc<Facts>,
         bounds: Bounds,
     ) -> (JoinHandle<()>, Arc<Connections>) {
-        facts.set_max_connections(self.site.front, bounds.connections);
-        let connections = Arc::new(Connections::default());
-        let listener = Listener {
-            socket: self.socket,
-            name: self.site.front,
-            front,
-            tls: self.site.tls,
-            facts: Arc::clone(facts),
-            connections: Arc::clone(&connections),
-            bounds,
-        };
-        tokio::spawn(watch_over(Arc::clone(&connections)));
-        (tokio::spawn(listener.run()), connections)
+        let protocol = HttpProtocol::new(front, self.site.front, facts);
+        self.listen(protocol, facts, bounds)
     }
 
-    fn converse(
+    fn listen<P: Protocol>(
         self,
-        front: RespFront,
-        facts: &Facts,
+        protocol: P,
+        facts: &Arc<Facts>,
         bounds: Bounds,
     ) -> (JoinHandle<()>, Arc<Connections>) {
         facts.set_max_connections(self.site.front, bounds.connections);
-        let connections = Arc::new(Connections::lasting());
-        let listener = RespListener {
+        let connections = Arc::new(Connections::new(P::KEEPS_IDLE));
+        let listener = Listener {
             socket: self.socket,
-            front: Arc::new(front),
+            name: self.site.front,
+            protocol: Arc::new(protocol),
             tls: self.site.tls,
+            facts: Arc::clone(facts),
             connections: Arc::clone(&connections),
             bounds,
         };
