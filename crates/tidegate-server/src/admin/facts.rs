@@ -1,13 +1,13 @@
 //! What the server knows about itself: whether it is ready, who is connected,
 //! what it answered, how reloads went. Fronts note it; the metrics read it.
 
-use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use arc_swap::ArcSwapOption;
 use http::StatusCode;
+use tidegate::stats::Counters;
 use tokio::sync::watch;
 
 /// A protocol the server speaks.
@@ -43,8 +43,8 @@ pub struct Facts {
     max_keys: u64,
     ready: watch::Sender<bool>,
     fronts: [FrontFacts; Front::ALL.len()],
-    calls: [Calls; STRIPES],
-    replies: [Replied; STRIPES],
+    calls: Counters<{ CODES.len() }>,
+    replies: Counters<{ REPLY_CODES.len() }>,
     reloads: [AtomicU64; 2],
     reloaded_at: AtomicU64,
     refusal: ArcSwapOption<Refused>,
@@ -101,8 +101,8 @@ impl Facts {
             max_keys: max_keys as u64,
             ready: watch::Sender::new(false),
             fronts: Default::default(),
-            calls: Default::default(),
-            replies: Default::default(),
+            calls: Counters::default(),
+            replies: Counters::default(),
             reloads: Default::default(),
             // The config the server started with was read without error.
             reloaded_at: AtomicU64::new(since_epoch(started).as_secs()),
@@ -140,22 +140,21 @@ impl Facts {
     /// Notes an answer.
     #[inline]
     pub fn answered(&self, front: Front, status: StatusCode) {
-        self.fronts[front as usize].answers[stripe()].count(status);
+        let index = usize::from(status.as_u16()) - FIRST_STATUS;
+        self.fronts[front as usize].answers.add(index.min(STATUSES - 1), 1);
     }
 
     /// Notes an answer to a call over gRPC, by the code of its status.
     #[inline]
     pub fn answered_call(&self, code: u8) {
-        let counts = &self.calls[stripe()].0;
-        counts[usize::from(code).min(CODES.len() - 1)].fetch_add(1, Relaxed);
+        self.calls.add(usize::from(code).min(CODES.len() - 1), 1);
     }
 
     /// Notes replies over RESP, as many as were given at once.
     #[inline]
     pub fn replied(&self, given: &ReplyCounts) {
-        let counts = &self.replies[stripe()].0;
-        for (count, given) in counts.iter().zip(given).filter(|(_, given)| **given > 0) {
-            count.fetch_add(u64::from(*given), Relaxed);
+        for (index, given) in given.iter().enumerate().filter(|(_, given)| **given > 0) {
+            self.replies.add(index, u64::from(*given));
         }
     }
 
@@ -242,25 +241,26 @@ impl Facts {
 
     /// Answers so far by status; statuses that never were are left out.
     pub fn answers(&self, front: Front) -> Vec<(usize, u64)> {
-        let stripes = &self.fronts[front as usize].answers;
-        let sum = |index: usize| stripes.iter().map(|one| one.0[index].load(Relaxed)).sum::<u64>();
-        let all = (0..STATUSES).map(|index| (FIRST_STATUS + index, sum(index)));
-        all.filter(|(_, count)| *count > 0).collect()
+        used(FIRST_STATUS.., self.fronts[front as usize].answers.sums())
     }
 
     /// Answers to calls over gRPC so far, by code; codes that never were are left out.
     pub fn calls(&self) -> Vec<(&'static str, u64)> {
-        let sum = |index: usize| self.calls.iter().map(|one| one.0[index].load(Relaxed)).sum();
-        let all = CODES.into_iter().enumerate().map(|(index, code)| (code, sum(index)));
-        all.filter(|(_, count)| *count > 0).collect()
+        used(CODES, self.calls.sums())
     }
 
     /// Replies over RESP so far, by code; codes that never were are left out.
     pub fn replies(&self) -> Vec<(&'static str, u64)> {
-        let sum = |index: usize| self.replies.iter().map(|one| one.0[index].load(Relaxed)).sum();
-        let all = REPLY_CODES.into_iter().enumerate().map(|(index, code)| (code, sum(index)));
-        all.filter(|(_, count)| *count > 0).collect()
+        used(REPLY_CODES, self.replies.sums())
     }
+}
+
+/// The counts that are not 0, with their labels.
+fn used<L>(
+    labels: impl IntoIterator<Item = L>,
+    counts: impl IntoIterator<Item = u64>,
+) -> Vec<(L, u64)> {
+    labels.into_iter().zip(counts).filter(|(_, count)| *count > 0).collect()
 }
 
 /// The codes of replies over RESP; whatever is no error is the first, and an error without one
@@ -292,15 +292,6 @@ const CODES: [&str; 17] = [
     "UNAUTHENTICATED",
 ];
 
-/// Answers by code.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-struct Calls([AtomicU64; CODES.len()]);
-
-#[derive(Debug, Default)]
-#[repr(align(128))]
-struct Replied([AtomicU64; REPLY_CODES.len()]);
-
 /// A connection that is noted.
 #[derive(Debug)]
 pub struct Connected {
@@ -317,43 +308,14 @@ impl Drop for Connected {
 const FIRST_STATUS: usize = 100;
 /// 100 to 599: every status there is.
 const STATUSES: usize = 500;
-/// Threads count apart, so that they do not fight for one cache line with every answer.
-const STRIPES: usize = 4;
 
 #[derive(Debug, Default)]
 struct FrontFacts {
-    answers: [Answers; STRIPES],
+    answers: Counters<STATUSES>,
     connections: AtomicU64,
     max_connections: AtomicU64,
     resets: AtomicU64,
     goaways: AtomicU64,
-}
-
-#[derive(Debug)]
-#[repr(align(128))]
-struct Answers([AtomicU64; STATUSES]);
-
-impl Default for Answers {
-    fn default() -> Self {
-        Answers([const { AtomicU64::new(0) }; STATUSES])
-    }
-}
-
-impl Answers {
-    fn count(&self, status: StatusCode) {
-        let index = usize::from(status.as_u16()) - FIRST_STATUS;
-        self.0[index.min(STATUSES - 1)].fetch_add(1, Relaxed);
-    }
-}
-
-fn stripe() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local!(static STRIPE: Cell<Option<usize>> = const { Cell::new(None) });
-    STRIPE.with(|stripe| {
-        let mine = stripe.get().unwrap_or_else(|| NEXT.fetch_add(1, Relaxed) % STRIPES);
-        stripe.set(Some(mine));
-        mine
-    })
 }
 
 fn since_epoch(time: SystemTime) -> Duration {

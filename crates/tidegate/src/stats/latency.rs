@@ -1,9 +1,8 @@
 //! How long decisions take: fixed buckets, added to like the counters.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::series::STRIPES;
+use super::counters::{Counters, Stripe};
 
 /// Upper bounds of the buckets. A decision in memory takes well under a
 /// microsecond, one over a network some hundred, a failing store its time-out.
@@ -26,18 +25,14 @@ pub const LATENCY_BOUNDS: [Duration; 16] = [
     Duration::from_secs(1),
 ];
 
-#[derive(Debug, Default)]
-#[repr(align(128))]
-struct Stripe {
-    /// One per bound, and what exceeded them all.
-    buckets: [AtomicU64; LATENCY_BOUNDS.len() + 1],
-    sum_ns: AtomicU64,
-}
+/// One bucket per bound, and one for what exceeds them all.
+const BUCKETS: usize = LATENCY_BOUNDS.len() + 1;
 
 #[derive(Debug)]
 pub(super) struct Latency {
     bounds: &'static [Duration; LATENCY_BOUNDS.len()],
-    stripes: [Stripe; STRIPES],
+    /// The buckets, then the sum of all times in nanoseconds.
+    counters: Counters<{ BUCKETS + 1 }>,
 }
 
 impl Default for Latency {
@@ -48,28 +43,24 @@ impl Default for Latency {
 
 impl Latency {
     pub(super) fn new(bounds: &'static [Duration; LATENCY_BOUNDS.len()]) -> Self {
-        Latency { bounds, stripes: Default::default() }
+        Latency { bounds, counters: Counters::default() }
     }
 
     #[inline]
-    pub(super) fn add(&self, stripe: usize, elapsed: Duration) {
+    pub(super) fn add(&self, stripe: Stripe, elapsed: Duration) {
         // Most fall into the first few buckets: walking beats a binary search.
         let bucket = self.bounds.iter().position(|bound| elapsed <= *bound);
-        let stripe = &self.stripes[stripe];
-        stripe.buckets[bucket.unwrap_or(LATENCY_BOUNDS.len())].fetch_add(1, Ordering::Relaxed);
+        self.counters.add_in(stripe, bucket.unwrap_or(LATENCY_BOUNDS.len()), 1);
         let elapsed_ns = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
-        stripe.sum_ns.fetch_add(elapsed_ns, Ordering::Relaxed);
+        self.counters.add_in(stripe, BUCKETS, elapsed_ns);
     }
 
     pub(super) fn counts(&self) -> LatencyCounts {
-        let mut counts = LatencyCounts::default();
-        for stripe in &self.stripes {
-            for (sum, bucket) in counts.buckets.iter_mut().zip(&stripe.buckets) {
-                *sum += bucket.load(Ordering::Relaxed);
-            }
-            counts.sum += Duration::from_nanos(stripe.sum_ns.load(Ordering::Relaxed));
+        let sums = self.counters.sums();
+        LatencyCounts {
+            buckets: std::array::from_fn(|bucket| sums[bucket]),
+            sum: Duration::from_nanos(sums[BUCKETS]),
         }
-        counts
     }
 }
 
@@ -78,7 +69,7 @@ impl Latency {
 pub struct LatencyCounts {
     /// Decisions per bucket (not cumulative): one for each of [`LATENCY_BOUNDS`] (or of
     /// [`SERVICE_BOUNDS`](super::SERVICE_BOUNDS)), then what exceeded them all.
-    pub buckets: [u64; LATENCY_BOUNDS.len() + 1],
+    pub buckets: [u64; BUCKETS],
     /// The time of all together.
     pub sum: Duration,
 }

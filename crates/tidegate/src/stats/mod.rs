@@ -14,10 +14,11 @@
 //! Everything here has a bound: series, watched policies, sketch entries, bytes
 //! of text, events and their readers.
 //!
-//! Layout: `series.rs` counts; `latency.rs` times, `service.rs` those who are served; `sketch.rs` finds heavy
-//! hitters, `watch.rs` keeps them per policy; `events.rs` tells of denials;
+//! Layout: `counters.rs` has the counters, `series.rs` those of each limit; `latency.rs` times decisions,
+//! `service.rs` requests that are served; `sketch.rs` finds heavy hitters, `watch.rs` keeps them per policy; `events.rs` tells of denials;
 //! `mask.rs` shows keys without the credentials in them, `text.rs` keeps them short and printable.
 
+mod counters;
 mod events;
 mod latency;
 mod mask;
@@ -35,6 +36,8 @@ use std::time::Duration;
 
 use tidegate_core::{Decision, Limit, RetryAfter, Timestamp};
 
+#[doc(hidden)]
+pub use self::counters::Counters;
 pub use self::events::{
     Denial, EVENTS_HELD, EVENTS_PER_POLICY_PER_SECOND, Events, MAX_SUBSCRIBERS, Subscription, Told,
     TooManySubscribers,
@@ -49,9 +52,10 @@ pub use self::sketch::SKETCH_ENTRIES;
 pub use self::text::{MAX_TEXT_BYTES, Text};
 pub use self::watch::{Entry, Listed, MAX_WATCHED_POLICIES, TOP_PERIOD, Top};
 
+use self::counters::stripe;
 use self::latency::Latency;
 use self::mask::{Kept, Masking};
-use self::series::{Registry, stripe};
+use self::series::Registry;
 use self::watch::{Sighting, TopOf, Watch};
 use crate::Clock;
 use crate::policy::{Key, Mode, Policy, Template};

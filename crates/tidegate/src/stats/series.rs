@@ -1,17 +1,13 @@
 //! Counters per (policy, limit, mode).
 //!
-//! The naive counter is one atomic per series: on a busy machine every core then
-//! fights for its cache line. Here each series has a few stripes, each a cache
-//! line of its own, and a thread always adds to the same one; reading adds the
-//! stripes up. A mode has only two outcomes (allowed, and denied or would-deny),
-//! so two outcomes times four ways of deciding fill exactly one line.
+//! A mode has only two outcomes (allowed, and denied or would-deny), so two outcomes times four
+//! ways of deciding fill exactly one cache line.
 
-use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use super::counters::{Counters, Stripe};
 use super::watch::{MAX_WATCHED_POLICIES, Watch};
 use super::{Decided, Line, OTHER, Outcome};
 use crate::policy::{Mode, Template};
@@ -21,23 +17,14 @@ use crate::sync::Mutex;
 /// more than a metrics database should be asked to keep for one process.
 pub const MAX_SERIES: usize = 4096;
 
-/// Stripes per series. More would only help where more threads than this write
-/// the same series at the same nanosecond.
-pub(super) const STRIPES: usize = 8;
+/// The counters of a series: allowed answers and others by [`Decided`], then near misses.
+type SeriesCounters = Counters<{ 2 * WAYS + 1 }>;
 
-/// The stripe of this thread: threads take them in turn.
-#[inline(always)]
-pub(super) fn stripe() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    const UNSET: usize = usize::MAX;
-    thread_local!(static STRIPE: Cell<usize> = const { Cell::new(UNSET) });
-    STRIPE.with(|stripe| {
-        if stripe.get() == UNSET {
-            stripe.set(NEXT.fetch_add(1, Ordering::Relaxed) % STRIPES);
-        }
-        stripe.get()
-    })
-}
+/// The ways of deciding.
+const WAYS: usize = Decided::ALL.len();
+
+/// The index of near misses.
+const NEAR: usize = 2 * WAYS;
 
 /// Where one limit of one policy is counted.
 pub struct LimitStats {
@@ -50,16 +37,16 @@ pub struct LimitStats {
 impl LimitStats {
     /// Counts a line; says whether somebody should be noted for it.
     #[inline(always)]
-    pub(super) fn count(&self, stripe: usize, line: &Line<'_>, request_allowed: bool) -> bool {
-        let counts = &self.series.stripes[stripe];
-        counts.by_answer[usize::from(!line.allowed)][line.decided as usize]
-            .fetch_add(1, Ordering::Relaxed);
+    pub(super) fn count(&self, stripe: Stripe, line: &Line<'_>, request_allowed: bool) -> bool {
+        let counters = &self.series.counters;
+        let refused = usize::from(!line.allowed);
+        counters.add_in(stripe, refused * WAYS + line.decided as usize, 1);
         if !line.allowed {
             return true;
         }
         let near = request_allowed && line.is_near();
         if near {
-            counts.near.fetch_add(1, Ordering::Relaxed);
+            counters.add_in(stripe, NEAR, 1);
         }
         near
     }
@@ -134,54 +121,34 @@ impl Name {
     }
 }
 
-/// Two cache lines: the next line is fetched along with the first on many machines.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-struct Stripe {
-    /// Allowed and not, by how it was decided.
-    by_answer: [[AtomicU64; 4]; 2],
-    near: AtomicU64,
-}
-
 #[derive(Debug)]
 struct Series {
     name: Name,
-    stripes: [Stripe; STRIPES],
+    counters: SeriesCounters,
 }
 
 impl Series {
     fn new(name: Name) -> Self {
-        Series { name, stripes: Default::default() }
+        Series { name, counters: SeriesCounters::default() }
     }
 
     fn counts(&self) -> SeriesCounts {
-        let mut sum = SeriesCounts {
+        let sums = self.counters.sums();
+        SeriesCounts {
             policy: Arc::clone(&self.name.policy),
             limit: Arc::clone(&self.name.limit),
             mode: self.name.mode,
-            allowed: [0; 4],
-            refused: [0; 4],
-            near: 0,
-        };
-        for stripe in &self.stripes {
-            let [allowed, refused] = &stripe.by_answer;
-            for way in 0..Decided::ALL.len() {
-                sum.allowed[way] += allowed[way].load(Ordering::Relaxed);
-                sum.refused[way] += refused[way].load(Ordering::Relaxed);
-            }
-            sum.near += stripe.near.load(Ordering::Relaxed);
+            allowed: std::array::from_fn(|way| sums[way]),
+            refused: std::array::from_fn(|way| sums[WAYS + way]),
+            near: sums[NEAR],
         }
-        sum
     }
 
-    /// Takes over what another series counted.
-    fn absorb(&self, counts: &SeriesCounts) {
-        let [allowed, refused] = &self.stripes[0].by_answer;
-        for way in 0..Decided::ALL.len() {
-            allowed[way].fetch_add(counts.allowed[way], Ordering::Relaxed);
-            refused[way].fetch_add(counts.refused[way], Ordering::Relaxed);
+    /// Takes over the counts of another series.
+    fn absorb(&self, other: &Series) {
+        for (index, count) in other.counters.sums().into_iter().enumerate() {
+            self.counters.add(index, count);
         }
-        self.stripes[0].near.fetch_add(counts.near, Ordering::Relaxed);
     }
 }
 
@@ -276,7 +243,7 @@ impl Named {
         let retired: Vec<_> =
             self.series.extract_if(.., |_, series| unheld(series)).map(|(_, s)| s).collect();
         for series in retired {
-            self.other(series.name.mode).absorb(&series.counts());
+            self.other(series.name.mode).absorb(&series);
         }
     }
 

@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 use smallvec::SmallVec;
 
 use super::Outcome;
+use super::counters::stripe;
 use super::latency::{LATENCY_BOUNDS, Latency, LatencyCounts};
-use super::series::{LimitStats, stripe};
+use super::series::LimitStats;
 use super::watch::Watch;
 
 /// Upper bounds of the buckets: from a cache's answer to a language model's.
