@@ -48,7 +48,7 @@ impl<const N: usize> Counters<N> {
     /// Adds to the counter with this index.
     ///
     /// # Panics
-    /// When there is no such counter.
+    /// When `index` is not below `N`.
     #[inline]
     pub fn add(&self, index: usize, count: u64) {
         self.add_in(stripe(), index, count);

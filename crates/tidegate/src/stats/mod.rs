@@ -15,7 +15,7 @@
 //! of text, events and their readers.
 //!
 //! Layout: `counters.rs` has the counters, `series.rs` those of each limit; `latency.rs` times decisions,
-//! `service.rs` requests that are served; `sketch.rs` finds heavy hitters, `watch.rs` keeps them per policy; `events.rs` tells of denials;
+//! `service.rs` requests that are served; `sketch.rs` finds heavy hitters, `watch.rs` keeps them per policy; `events.rs` publishes denials;
 //! `mask.rs` shows keys without the credentials in them, `text.rs` keeps them short and printable.
 
 mod counters;
