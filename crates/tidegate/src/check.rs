@@ -89,6 +89,14 @@ impl<'a> Check<'a> {
         Check { overflow: Overflow::Consume, ..self }
     }
 
+    /// Whether two checks of a request count in the same state.
+    #[inline]
+    pub(crate) fn shares_state(&self, other: &Check<'_>) -> bool {
+        self.limit.id() == other.limit.id()
+            && self.observed == other.observed
+            && self.key == other.key
+    }
+
     /// The units that are charged, as far as they are left, if the request is denied and the
     /// check shares its count with no other; 0 if it is not to be charged.
     #[inline]
@@ -120,10 +128,8 @@ pub(crate) fn may_consume(checks: &[Check<'_>]) -> bool {
     };
     let consuming = |check: &&Check<'_>| !check.observed && check.overflow == Overflow::Consume;
     checks.iter().filter(consuming).any(|one| {
-        let is_shared = |other: &&Check<'_>| {
-            !other.observed && other.limit.id() == one.limit.id() && other.key == one.key
-        };
-        let total = checks.iter().filter(is_shared).map(units).fold(0, u64::saturating_add);
+        let sharing = checks.iter().filter(|other| one.shares_state(other));
+        let total = sharing.map(units).fold(0, u64::saturating_add);
         overflowing(one.overflow, one.limit, Cost::Ask(total)) > 0
     })
 }
@@ -229,16 +235,6 @@ impl CheckError {
 /// The most checks one request may have: more than any sensible set of policies,
 /// few enough that holding their locks is short.
 pub const MAX_CHECKS: usize = 256;
-
-/// What two checks that count in one state cost together.
-pub(crate) fn add_costs(one: Cost, other: Cost) -> Result<Cost, CheckError> {
-    match (one, other) {
-        (Cost::Ask(a), Cost::Ask(b)) => Ok(Cost::Ask(a.saturating_add(b))),
-        (Cost::Force(a), Cost::Force(b)) => Ok(Cost::Force(a.saturating_add(b))),
-        (Cost::Refund(a), Cost::Refund(b)) => Ok(Cost::Refund(a.saturating_add(b))),
-        _ => Err(CheckError::Conflict),
-    }
-}
 
 impl fmt::Display for CheckError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -14,21 +14,13 @@
 
 use std::mem::discriminant;
 
+use smallvec::SmallVec;
 use tidegate_core::{Cost, Limit};
 
 use super::plan::Plan;
-use crate::policy::Mode;
 
 /// What a check is decided under, in place of what its own part says.
 pub(super) type Agreed<'a> = (&'a Limit, Cost);
-
-/// A check as it stands, and the place it is counted in.
-struct Standing<'p, 'a> {
-    key: &'p [u8],
-    observed: bool,
-    limit: &'a Limit,
-    cost: Cost,
-}
 
 impl<'a> Plan<'a> {
     /// What each check is decided under, in order; nothing in the usual case, where no two
@@ -37,22 +29,16 @@ impl<'a> Plan<'a> {
         if !self.has_unlike() {
             return Vec::new();
         }
-        let all: Vec<Standing<'_, 'a>> = self
-            .each()
-            .map(|(part, limit)| Standing {
-                key: self.key_of(part),
-                observed: part.mode == Mode::Observe,
-                limit,
-                cost: part.cost,
-            })
-            .collect();
-        let agreed = all.iter().enumerate().map(|(index, one)| {
-            let together = || all.iter().enumerate().filter(|(_, other)| other.is_beside(one));
-            let limits = together().map(|(_, other)| other.limit);
-            let limit = limits.min_by_key(|limit| (limit.count(), limit.burst()));
-            let is_first = together().next().is_some_and(|(first, _)| first == index);
-            let net = set_off(together().map(|(_, other)| other.cost), is_first);
-            (limit.unwrap_or(one.limit), net.unwrap_or(one.cost))
+        let checks = self.checks();
+        let limits: SmallVec<[&'a Limit; 4]> = self.each().map(|(_, limit)| limit).collect();
+        let agreed = checks.iter().enumerate().map(|(index, one)| {
+            let sharing = || (0..checks.len()).filter(|&other| checks[other].shares_state(one));
+            let strictest = sharing()
+                .map(|other| limits[other])
+                .min_by_key(|limit| (limit.count(), limit.burst()));
+            let is_first = sharing().next() == Some(index);
+            let net = set_off(sharing().map(|other| checks[other].cost), is_first);
+            (strictest.unwrap_or(limits[index]), net.unwrap_or(one.cost))
         });
         agreed.collect()
     }
@@ -67,14 +53,6 @@ impl<'a> Plan<'a> {
             let mut others = parts[..index].iter().filter(unlike);
             others.any(|other| self.key_of(other) == self.key_of(part))
         })
-    }
-}
-
-impl Standing<'_, '_> {
-    fn is_beside(&self, other: &Standing<'_, '_>) -> bool {
-        self.limit.id() == other.limit.id()
-            && self.observed == other.observed
-            && self.key == other.key
     }
 }
 

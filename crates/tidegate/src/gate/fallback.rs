@@ -181,11 +181,8 @@ pub(super) fn share(limit: &Limit, nodes: u32) -> Limit {
 
 /// Whether the whole limit of a check can ever admit the cost of a request.
 fn fits(check: &Check<'_>, all: &[Check<'_>]) -> bool {
-    let together = all.iter().filter(|other| {
-        let same = (other.limit.id(), other.observed) == (check.limit.id(), check.observed);
-        same && other.key == check.key
-    });
-    let units = together.fold(0_u64, |sum, other| match other.cost {
+    let sharing = all.iter().filter(|other| check.shares_state(other));
+    let units = sharing.fold(0_u64, |sum, other| match other.cost {
         Cost::Ask(units) => sum.saturating_add(units),
         Cost::Force(_) | Cost::Refund(_) => sum,
     });

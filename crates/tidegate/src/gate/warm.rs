@@ -100,7 +100,7 @@ impl Gate {
                 let released = warm.counted[at].saturating_sub(now.first().copied().unwrap_or(0));
                 excess = excess.saturating_sub(released);
             }
-            if excess > 0 && !refunds.iter().any(|other| is_same_state(other, &charge)) {
+            if excess > 0 && !refunds.iter().any(|other| other.shares_state(&charge)) {
                 refunds.push(Check { cost: Cost::Refund(excess), ..charge });
             }
             charges.push(charge);
@@ -187,10 +187,6 @@ fn kept_under(limit: &Limit, nodes: u32) -> Limit {
         Algorithm::TokenBucket => share(limit, nodes),
         _ => *limit,
     }
-}
-
-fn is_same_state(one: &Check<'_>, other: &Check<'_>) -> bool {
-    one.limit.id() == other.limit.id() && one.observed == other.observed && one.key == other.key
 }
 
 fn used(limit: &Limit, decision: &Decision) -> u64 {

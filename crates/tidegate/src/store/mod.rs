@@ -1,6 +1,7 @@
 //! Stores keep state and decide.
 
 mod memory;
+mod merge;
 #[cfg(feature = "redis")]
 pub mod redis;
 

@@ -7,14 +7,15 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use smallvec::SmallVec;
-use tidegate_core::{Algorithm, Ask, Cost, Decision, PermitId, State, Timestamp};
+use tidegate_core::{Ask, Cost, Decision, PermitId, State, Timestamp};
 
 use super::one::Located;
 use super::rare::{counts, denied_full, lacks_room};
 use super::shard::{Locked, Place};
 use super::{MemoryStore, WhenFull};
-use crate::check::{MAX_CHECKS, add_costs, overflowing};
+use crate::check::overflowing;
 use crate::store::Request;
+use crate::store::merge::Merged;
 use crate::{Check, CheckError, Overflow, Verdict};
 
 /// Requests have a few checks; more spill to the heap.
@@ -126,34 +127,15 @@ impl MemoryStore {
         checks: &[Check<'a>],
         with_permit: bool,
     ) -> Result<(Few<Plan<'a>>, Few<usize>), CheckError> {
-        if checks.len() > MAX_CHECKS {
-            return Err(CheckError::TooManyChecks(checks.len()));
-        }
-        let mut plans: Few<Plan<'a>> = SmallVec::new();
-        let mut members = SmallVec::new();
-        for check in checks {
-            if check.limit.algorithm() == Algorithm::Concurrency && !with_permit {
-                return Err(CheckError::NeedsPermit);
+        let merged = Merged::new(checks, with_permit)?;
+        let plans = merged.states.iter().enumerate().map(|(index, state)| {
+            let mut located = self.locate(state);
+            if merged.is_set_apart(index) {
+                located.hash ^= OBSERVER;
             }
-            let located = self.locate(check);
-            let same_state = |plan: &Plan<'_>| {
-                plan.check.hash == located.hash
-                    && plan.check.limit.id() == located.limit.id()
-                    && plan.observed == check.observed
-            };
-            match plans.iter().position(same_state) {
-                None => {
-                    members.push(plans.len());
-                    plans.push(Plan::new(located, check));
-                }
-                Some(index) => {
-                    members.push(index);
-                    plans[index].merge(check)?;
-                }
-            }
-        }
-        set_observers_apart(&mut plans);
-        Ok((plans, members))
+            Plan::new(located, state)
+        });
+        Ok((plans.collect(), merged.members))
     }
 
     /// What a request waits for, as a number equal for requests that count in the
@@ -391,18 +373,6 @@ impl MemoryStore {
     }
 }
 
-/// Gives a watched check a state of its own where it would share one with a check
-/// that has a say, as when a stricter limit is tried out beside the one in force.
-fn set_observers_apart(plans: &mut [Plan<'_>]) {
-    for index in 0..plans.len() {
-        let state = plans[index].state_hash();
-        let shared = |other: &Plan<'_>| !other.observed && other.state_hash() == state;
-        if plans[index].observed && plans.iter().any(shared) {
-            plans[index].check.hash ^= OBSERVER;
-        }
-    }
-}
-
 impl<'a> Plan<'a> {
     fn new(located: Located<'a>, check: &Check<'_>) -> Self {
         let Check { observed, overflow, .. } = *check;
@@ -440,16 +410,5 @@ impl<'a> Plan<'a> {
     /// Whether its state is not kept at all.
     fn untracked(&self) -> bool {
         matches!(self.full, Some(WhenFull::Deny | WhenFull::Allow))
-    }
-
-    fn merge(&mut self, check: &Check<'_>) -> Result<(), CheckError> {
-        if *self.check.limit != *check.limit {
-            return Err(CheckError::conflict_of(check.limit));
-        }
-        self.check.cost = add_costs(self.check.cost, check.cost)?;
-        if check.overflow == Overflow::Consume {
-            self.overflow = Overflow::Consume;
-        }
-        Ok(())
     }
 }

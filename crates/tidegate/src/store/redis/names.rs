@@ -65,7 +65,7 @@ impl Names {
     /// limit is in force beside it.
     pub fn observed(&self, key: &[u8], limit: &Limit) -> Vec<u8> {
         let mut name = self.state(key, limit);
-        mark_observed(&mut name);
+        name.push(OBSERVER);
         name
     }
 
@@ -100,11 +100,6 @@ pub(super) fn describe(key: &[u8], name: &[u8]) -> String {
     text.push_str("key with SHA-256 ");
     write_hex(&mut text, &Sha256::digest(name)[..SHOWN_BYTES]);
     text
-}
-
-/// Makes the name of a state that of its watched twin.
-pub(super) fn mark_observed(name: &mut Vec<u8>) {
-    name.push(OBSERVER);
 }
 
 /// What tells an idempotency id over `states`, which are sorted, from others.

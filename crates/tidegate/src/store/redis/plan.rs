@@ -6,10 +6,11 @@ use redis::Value;
 use smallvec::SmallVec;
 use tidegate_core::{Algorithm, Ask, Cost, Decision, Limit, PermitId, Timestamp};
 
-use super::names::{self, Names, mark_observed};
+use super::names::{self, Names};
 use super::script::{Call, Script, not_ours, time_arg};
 use super::{codec, permits};
-use crate::check::{MAX_CHECKS, add_costs, overflowing};
+use crate::check::overflowing;
+use crate::store::merge::Merged;
 use crate::store::{Request, StoreError};
 use crate::{Check, CheckError, Overflow, Verdict};
 
@@ -97,18 +98,17 @@ impl Plan {
     /// # Errors
     /// As every store's `decide`.
     pub fn new(request: &Request<'_>, names: &Names) -> Result<Self, CheckError> {
-        if request.checks.len() > MAX_CHECKS {
-            return Err(CheckError::TooManyChecks(request.checks.len()));
-        }
-        let permit = request.permit.unwrap_or_default();
-        let mut plan = Plan { states: Few::new(), members: Few::new(), id: None, permit };
-        for check in request.checks {
-            if check.limit.algorithm() == Algorithm::Concurrency && request.permit.is_none() {
-                return Err(CheckError::NeedsPermit);
-            }
-            plan.add(check, names)?;
-        }
-        plan.set_observers_apart();
+        let merged = Merged::new(request.checks, request.permit.is_some())?;
+        let states = merged.states.iter().enumerate().map(|(index, state)| {
+            let Check { limit, cost, observed, overflow, .. } = *state;
+            let key = match merged.is_set_apart(index) {
+                true => names.observed(state.key, limit),
+                false => names.state(state.key, limit),
+            };
+            Planned { key, limit: *limit, cost, observed, overflow }
+        });
+        let (states, permit) = (states.collect(), request.permit.unwrap_or_default());
+        let mut plan = Plan { states, members: merged.members, id: None, permit };
         if let Some(id) = request.id {
             plan.name(id);
         }
@@ -291,40 +291,6 @@ impl Plan {
             calls.push(undone.call_with(Mode::Undo, id_key, now));
         }
         calls
-    }
-
-    fn add(&mut self, check: &Check<'_>, names: &Names) -> Result<(), CheckError> {
-        let key = names.state(check.key, check.limit);
-        let same = |state: &Planned| state.key == key && state.observed == check.observed;
-        let known = self.states.iter().position(same);
-        self.members.push(known.unwrap_or(self.states.len()));
-        let Check { limit, cost, observed, overflow, .. } = *check;
-        match known {
-            None => self.states.push(Planned { key, limit: *limit, cost, observed, overflow }),
-            Some(index) if self.states[index].limit != *limit => {
-                return Err(CheckError::conflict_of(limit));
-            }
-            Some(index) => {
-                let state = &mut self.states[index];
-                state.cost = add_costs(state.cost, cost)?;
-                if overflow == Overflow::Consume {
-                    state.overflow = overflow;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Gives a watched check a state of its own where it would share one with a check
-    /// that has a say.
-    fn set_observers_apart(&mut self) {
-        for index in 0..self.states.len() {
-            let Planned { key, observed, .. } = &self.states[index];
-            let shared = |other: &Planned| !other.observed && other.key == *key;
-            if *observed && self.states.iter().any(shared) {
-                mark_observed(&mut self.states[index].key);
-            }
-        }
     }
 
     /// Puts the states in an order of their own, so that the order of the checks does

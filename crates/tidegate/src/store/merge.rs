@@ -1,0 +1,75 @@
+//! Checks of one request that count in the same state.
+//!
+//! A store decides each state once, so checks that share one are merged before it decides: their
+//! costs are added up, and every check gets the decision of its state.
+
+use smallvec::SmallVec;
+use tidegate_core::{Algorithm, Cost};
+
+use crate::{Check, CheckError, MAX_CHECKS, Overflow};
+
+/// The states that a request counts in.
+#[derive(Clone, Debug)]
+pub(crate) struct Merged<'a> {
+    /// One check per state, with the total cost of its checks, in the order of their first checks.
+    pub(crate) states: SmallVec<[Check<'a>; 4]>,
+    /// The index of the state of each check.
+    pub(crate) members: SmallVec<[usize; 4]>,
+}
+
+impl<'a> Merged<'a> {
+    /// Merges the checks of a request, which may take places under `concurrency` limits only if
+    /// it has a permit.
+    ///
+    /// # Errors
+    /// As every store's `decide`.
+    pub(crate) fn new(checks: &[Check<'a>], has_permit: bool) -> Result<Self, CheckError> {
+        if checks.len() > MAX_CHECKS {
+            return Err(CheckError::TooManyChecks(checks.len()));
+        }
+        let mut merged = Merged { states: SmallVec::new(), members: SmallVec::new() };
+        for check in checks {
+            if check.limit.algorithm() == Algorithm::Concurrency && !has_permit {
+                return Err(CheckError::NeedsPermit);
+            }
+            merged.add(check)?;
+        }
+        Ok(merged)
+    }
+
+    fn add(&mut self, check: &Check<'a>) -> Result<(), CheckError> {
+        let known = self.states.iter().position(|state| state.shares_state(check));
+        self.members.push(known.unwrap_or(self.states.len()));
+        let Some(index) = known else {
+            self.states.push(*check);
+            return Ok(());
+        };
+        let state = &mut self.states[index];
+        if *state.limit != *check.limit {
+            return Err(CheckError::conflict_of(check.limit));
+        }
+        state.cost = add_costs(state.cost, check.cost)?;
+        if check.overflow == Overflow::Consume {
+            state.overflow = Overflow::Consume;
+        }
+        Ok(())
+    }
+
+    /// Whether the state at `index` is only observed and has the key and limit of one that is
+    /// enforced, as when a stricter limit is tried out beside the one in force. Such a state is
+    /// stored separately.
+    pub(crate) fn is_set_apart(&self, index: usize) -> bool {
+        let state = &self.states[index];
+        let enforced = Check { observed: false, ..*state };
+        state.observed && self.states.iter().any(|other| other.shares_state(&enforced))
+    }
+}
+
+fn add_costs(one: Cost, other: Cost) -> Result<Cost, CheckError> {
+    match (one, other) {
+        (Cost::Ask(a), Cost::Ask(b)) => Ok(Cost::Ask(a.saturating_add(b))),
+        (Cost::Force(a), Cost::Force(b)) => Ok(Cost::Force(a.saturating_add(b))),
+        (Cost::Refund(a), Cost::Refund(b)) => Ok(Cost::Refund(a.saturating_add(b))),
+        _ => Err(CheckError::Conflict),
+    }
+}
