@@ -212,8 +212,6 @@ mod permit;
 #[cfg(feature = "policies")]
 pub mod policy;
 #[cfg(feature = "policies")]
-mod short;
-#[cfg(feature = "policies")]
 pub mod stats;
 mod store;
 mod sync;

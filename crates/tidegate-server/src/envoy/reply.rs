@@ -9,7 +9,7 @@ use std::time::Duration;
 use http::HeaderMap;
 use smallvec::SmallVec;
 use tidegate::gate::{Line, Together};
-use tidegate::headers::{Forms, render};
+use tidegate::headers::Forms;
 use tidegate::stats::Decided;
 use tidegate::{Algorithm, Limit, Timestamp};
 
@@ -99,7 +99,7 @@ impl<'a> Reply<'a> {
             }
         }
         let mut headers = HeaderMap::new();
-        answer.show(|shown| render(forms, shown, now, &mut headers));
+        answer.write_fields(forms, now, &mut headers);
         Ok(Reply { allowed: answer.allowed, statuses, headers, metadata: metadata(together) })
     }
 }

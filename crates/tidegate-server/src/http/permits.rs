@@ -7,7 +7,7 @@ use http::header::{CONTENT_TYPE, HeaderValue, LOCATION};
 use http::{HeaderMap, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use tidegate::gate::{Answer, GateError, HeldPermit, Question};
-use tidegate::headers::{PROBLEM_JSON, render, write_problem_as};
+use tidegate::headers::{PROBLEM_JSON, write_problem_as};
 
 use super::answer::{self, ANSWER_BYTES};
 use super::leases::NotRenewed;
@@ -139,8 +139,7 @@ impl HttpFront {
 
     /// Adds the rate limit fields.
     pub(super) fn render(&self, answer: &Answer<'_>, headers: &mut HeaderMap) {
-        let forms = **self.forms.load();
-        answer.show(|shown| render(forms, shown, self.gate.now(), headers));
+        answer.write_fields(**self.forms.load(), self.gate.now(), headers);
     }
 }
 

@@ -1,14 +1,17 @@
 //! What is answered.
 
+use std::ptr;
 use std::time::Duration;
 
+use http::HeaderMap;
 use smallvec::SmallVec;
 use tidegate_core::{Decision, Limit, ResetAfter, RetryAfter};
 
 use super::fallback::Outage;
 use super::own::OwnPolicy;
 use super::plan::Part;
-use crate::headers::{self, Problem, Shown};
+use crate::Timestamp;
+use crate::headers::{self, Form, Forms, Joined, Prerendered, Problem, Shown, Sink};
 use crate::policy::Mode;
 use crate::stats::Decided;
 use crate::store::Told;
@@ -40,6 +43,8 @@ pub struct Line<'a> {
     pub(super) own: Option<&'a OwnPolicy>,
     /// The limit.
     pub limit: &'a Limit,
+    /// The header text of its policy, if that was rendered before.
+    pub(super) fields: Option<&'a Prerendered>,
     /// Whether it has a say.
     pub mode: Mode,
     /// Its own answer. What the store did not say is 0 in it: see [`Line::remaining`].
@@ -112,10 +117,15 @@ impl<'a> Answer<'a> {
     }
 
     /// The same, from what the store said.
-    pub(crate) fn plain(policy: Option<&'a str>, limit: &'a Limit, told: Told) -> Self {
+    pub(super) fn plain(
+        policy: Option<&'a str>,
+        limit: &'a Limit,
+        fields: Option<&'a Prerendered>,
+        told: Told,
+    ) -> Self {
         let (decision, decided) = (told.decision, Decided::Exact);
         let (mode, beyond_share) = (Mode::Enforce, false);
-        let line = Line { policy, own: None, limit, mode, decision, decided, beyond_share };
+        let line = Line { policy, own: None, limit, fields, mode, decision, decided, beyond_share };
         Answer { no_room: told.no_room, ..Answer::of_one(line) }
     }
 
@@ -182,6 +192,45 @@ impl<'a> Answer<'a> {
         } else {
             Problem::QuotaExceeded(shown)
         }
+    }
+
+    /// Writes the header fields of a response into `out`, as [`headers::render`] does. `now` is the
+    /// time on the limiter's clock.
+    pub fn write_fields(&self, forms: Forms, now: Timestamp, out: &mut HeaderMap) {
+        self.write_fields_to(forms, || now, out);
+    }
+
+    /// Writes the header fields into any sink. The clock is read only where a field needs the time.
+    pub(crate) fn write_fields_to(
+        &self,
+        forms: Forms,
+        now: impl FnOnce() -> Timestamp,
+        out: &mut impl Sink,
+    ) {
+        self.show(|shown| {
+            let joined = forms.contains(Form::Draft10).then(|| self.prerendered(shown.speaker));
+            headers::render_to(forms, (shown, joined.flatten()), now, out);
+        });
+    }
+
+    /// The header text of the policies whose lines have a say, if that is all there is to render:
+    /// every line belongs to a policy that is listed once and whole.
+    fn prerendered(&self, reported: Option<usize>) -> Option<Joined<'a>> {
+        let mut policies = SmallVec::<[&Prerendered; 4]>::new();
+        let mut names = SmallVec::<[Option<&str>; 4]>::new();
+        let mut lines = self.lines.iter().filter(|line| line.is_enforced());
+        while let Some(first) = lines.next() {
+            let fields = first.fields?;
+            let is_next = |line: &Line<'_>| line.fields.is_some_and(|own| ptr::eq(own, fields));
+            let others = lines.by_ref().take(fields.len() - 1);
+            let is_whole = others.filter(|line| is_next(line)).count() == fields.len() - 1;
+            if !is_whole || names.contains(&first.policy) {
+                return None;
+            }
+            policies.push(fields);
+            names.push(first.policy);
+        }
+        Prerendered::join(&policies, reported)
     }
 
     /// Hands the lines that have a say to `render`, as headers and problems want them.

@@ -7,17 +7,11 @@
 
 use std::time::{Duration, Instant};
 
-use tidegate_core::Decision;
-
 use super::held::HeldPermit;
 use super::plan::{Plan, Taking};
-use super::together::{first_id, named_first};
-use super::{Answer, Gate, GateError, OwnPolicy, Question, Rules};
+use super::{Answer, Gate, GateError, Named, Question, Rules};
 use crate::asker::Asker;
-use crate::stats::{self, ServiceTimer, is_timed};
-#[cfg(feature = "tower")]
-use crate::store::Words;
-use crate::store::{Missed, Told};
+use crate::stats::{ServiceTimer, is_timed};
 
 /// What came of asking to be let in.
 #[derive(Debug)]
@@ -44,14 +38,23 @@ impl Gate {
         rules: &'a Rules,
         questions: &[Question<'a>],
     ) -> Result<Entered<'a>, GateError> {
+        let mut plan = Plan::default();
+        plan.fill_together(rules, questions, Taking::Places)?;
+        self.enter_planned(&mut plan, Named::of(questions))
+    }
+
+    /// Lets a request in, if every limit of a plan admits it.
+    pub(crate) fn enter_planned<'a>(
+        &self,
+        plan: &mut Plan<'a>,
+        named: Named<'_>,
+    ) -> Result<Entered<'a>, GateError> {
         self.in_memory()?;
         let begun = is_timed().then(Instant::now);
-        let mut plan = Plan::default();
-        plan.fill_together(self, rules, questions, Taking::Places)?;
-        let (answer, permit) = self.enter_here(&mut plan, questions)?;
+        let outcome = self.enter_here(plan, named.id)?;
         let elapsed = begun.map(|begun| begun.elapsed());
         let timing = Timing { elapsed, serving: begun.is_some() };
-        Ok(self.entered(&plan, questions, (answer, permit), timing))
+        Ok(self.entered(plan, named, outcome, timing))
     }
 
     /// The same over any store; and with `max_wait` at the earliest moment it passes, or at
@@ -70,46 +73,46 @@ impl Gate {
         questions: &[Question<'a>],
         max_wait: Option<Duration>,
     ) -> Result<Entered<'a>, GateError> {
-        self.enter_for(&Asker::default(), rules, questions, max_wait).await
+        let mut plan = Plan::default();
+        plan.fill_together(rules, questions, Taking::Places)?;
+        self.enter_for(&Asker::default(), &mut plan, Named::of(questions), max_wait).await
     }
 
     /// The same for somebody who may be gone before the store has answered.
     pub(crate) async fn enter_for<'a>(
-        &'a self,
+        &self,
         asker: &Asker,
-        rules: &'a Rules,
-        questions: &[Question<'a>],
+        plan: &mut Plan<'a>,
+        named: Named<'_>,
         max_wait: Option<Duration>,
     ) -> Result<Entered<'a>, GateError> {
         let begun = Instant::now();
-        let mut plan = Plan::default();
-        plan.fill_together(self, rules, questions, Taking::Places)?;
         let max_wait = max_wait.filter(|_| plan.can_wait());
         let outcome = match (&self.shared, max_wait) {
-            (_, Some(max_wait)) => self.enter_in_turn(asker, &mut plan, max_wait).await?,
-            (None, None) => self.enter_here(&mut plan, questions)?,
+            (_, Some(max_wait)) => self.enter_in_turn(asker, plan, max_wait).await?,
+            (None, None) => self.enter_here(plan, named.id)?,
             (Some(shared), None) if plan.holds() => {
-                asker.asks(self.hold_shared(shared, &mut plan, None)).await?
+                asker.asks(self.hold_shared(shared, plan, None)).await?
             }
             (Some(shared), None) => {
-                let id = first_id(questions).filter(|_| plan.charges());
-                (asker.asks(self.decide_shared(shared, &mut plan, id)).await?, None)
+                let id = named.id.filter(|_| plan.charges());
+                (asker.asks(self.decide_shared(shared, plan, id)).await?, None)
             }
         };
         // Who waited did not take long to decide.
         let elapsed = max_wait.is_none().then(|| begun.elapsed());
         let timing = Timing { elapsed, serving: is_timed() };
-        Ok(self.entered(&plan, questions, outcome, timing))
+        Ok(self.entered(plan, named, outcome, timing))
     }
 
     /// What this process's memory says.
     fn enter_here<'a>(
         &self,
         plan: &mut Plan<'a>,
-        questions: &[Question<'a>],
+        id: Option<&[u8]>,
     ) -> Result<(Answer<'a>, Option<HeldPermit>), GateError> {
         if !plan.holds() {
-            return Ok((self.answer_here(plan, first_id(questions))?, None));
+            return Ok((self.answer_here(plan, id)?, None));
         }
         self.hold_here(plan)
     }
@@ -117,69 +120,13 @@ impl Gate {
     fn entered<'a>(
         &self,
         plan: &Plan<'a>,
-        questions: &[Question<'a>],
+        named: Named<'_>,
         (answer, permit): (Answer<'a>, Option<HeldPermit>),
         timing: Timing,
     ) -> Entered<'a> {
-        self.record(plan, &answer, named_first(questions), timing.elapsed);
+        self.record(plan, &answer, named, timing.elapsed);
         let timer = service_timer(plan, &answer, timing.serving);
         Entered { answer, permit, timer }
-    }
-
-    /// What [`Gate::enter`] does for a request under one policy of the program's own that
-    /// [is plain](OwnPolicy::is_plain), in memory, without a plan. Only if the store
-    /// [admits](crate::store::MemoryStore::admit) it at once, as it does nearly all;
-    /// else go on with [`Gate::enter_slowly`].
-    #[cfg(feature = "tower")]
-    #[inline(always)]
-    pub(crate) fn enter_own<'q>(
-        &self,
-        own: &OwnPolicy,
-        key: &Words,
-        units: u64,
-        route: impl FnOnce() -> &'q str,
-    ) -> Result<Decision, Missed> {
-        let decision = self.limiter.store().admit(key, own.only_limit(), units)?;
-        let name = key.text();
-        let entering = OwnEntering { own, name: name.as_bytes(), units, begun: None };
-        self.record_own(&entering, &decision, route);
-        Ok(decision)
-    }
-
-    /// The same for any, with what the store has missed at once if it was asked.
-    ///
-    /// # Errors
-    /// As [`Gate::check`].
-    pub(crate) fn enter_slowly<'q>(
-        &self,
-        entering: &OwnEntering<'_>,
-        missed: Option<Missed>,
-        route: impl FnOnce() -> &'q str,
-    ) -> Result<Told, GateError> {
-        let OwnEntering { own, name, units, .. } = *entering;
-        let (store, limit) = (self.limiter.store(), own.only_limit());
-        let told = match missed {
-            Some(missed) => store.ask_rarely(missed, limit, units)?,
-            None => store.ask(name, limit, units)?,
-        };
-        if units > 0 {
-            self.record_own(entering, &told.decision, route);
-        }
-        Ok(told)
-    }
-
-    #[inline(always)]
-    fn record_own<'q>(
-        &self,
-        entering: &OwnEntering<'_>,
-        decision: &Decision,
-        route: impl FnOnce() -> &'q str,
-    ) {
-        let OwnEntering { own, name, begun, .. } = *entering;
-        let key = &name[own.prefix().len()..];
-        let line = stats::Line::exact(&own.stats()[0], own.only_limit(), key, decision);
-        let elapsed = begun.map(|begun| begun.elapsed());
-        self.stats.record_one(line, elapsed, || (Some(route()), None));
     }
 }
 
@@ -189,17 +136,6 @@ struct Timing {
     elapsed: Option<Duration>,
     /// Whether it is its turn to have its service timed.
     serving: bool,
-}
-
-/// A request under one policy of the program's own that [is plain](OwnPolicy::is_plain).
-#[derive(Clone, Copy)]
-pub(crate) struct OwnEntering<'a> {
-    pub(crate) own: &'a OwnPolicy,
-    /// The key as the store sees it, behind the policy's prefix.
-    pub(crate) name: &'a [u8],
-    pub(crate) units: u64,
-    /// When it was asked, if that is timed.
-    pub(crate) begun: Option<Instant>,
 }
 
 /// A timer for one request in some; and for every one that an observed policy would

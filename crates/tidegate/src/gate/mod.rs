@@ -44,6 +44,7 @@ mod turns;
 mod waiting;
 mod warm;
 
+use std::slice;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -52,25 +53,21 @@ use arc_swap::{ArcSwap, Guard};
 pub use self::answer::{Answer, Line};
 pub use self::ask::{Question, Subject};
 pub use self::enter::Entered;
-#[cfg(feature = "tower")]
-pub(crate) use self::enter::OwnEntering;
 pub use self::error::GateError;
 pub use self::held::{Held, HeldPermit, SharedPermit};
 pub use self::lookup::Found;
 #[cfg(feature = "tower")]
 pub(crate) use self::own::Charged;
 pub use self::own::{OwnKey, OwnPolicy};
-#[cfg(feature = "tower")]
-pub(crate) use self::plain::is_as_it_comes;
 pub use self::rules::Rules;
 pub use self::shared::{Asked, MAX_TOGETHER, SharedStore};
 pub use self::together::Together;
 
-use self::plan::{Plan, Taking};
+pub(crate) use self::plan::{Plan, Taking};
 use self::shared::Shared;
 use crate::asker::Asker;
 use crate::policy::Policies;
-use crate::stats::{Decided, LimitStats, Seen, Stats, is_timed};
+use crate::stats::{Decided, Seen, Stats, is_timed};
 use crate::wait::Queues;
 use crate::{Limiter, Request, Timestamp};
 
@@ -84,8 +81,6 @@ pub struct Gate {
     /// Who waits where that cannot be played through, by what they wait for.
     queues: Queues,
     stats: Arc<Stats>,
-    /// Where limits given by callers are counted.
-    caller: [Arc<LimitStats>; 1],
 }
 
 impl Gate {
@@ -98,7 +93,7 @@ impl Gate {
     pub fn new(limiter: Limiter, policies: Policies, stats: Arc<Stats>) -> Self {
         let rules = ArcSwap::from_pointee(Rules::new(policies, &stats));
         let queues = Queues::default();
-        Gate { limiter, shared: None, rules, queues, caller: [stats.caller()], stats }
+        Gate { limiter, shared: None, rules, queues, stats }
     }
 
     /// The same over a store that `nodes` gates share. The limiter then is this node's own
@@ -160,10 +155,10 @@ impl Gate {
         self.in_memory()?;
         let begun = is_timed().then(Instant::now);
         let mut plan = Plan::default();
-        plan.fill(self, rules, question, Taking::Nothing)?;
+        plan.fill(rules, question, Taking::Nothing)?;
         let answer = self.answer_here(&mut plan, question.id)?;
         let elapsed = begun.map(|begun| begun.elapsed());
-        self.record(&plan, &answer, named(question), elapsed);
+        self.record(&plan, &answer, Named::of(slice::from_ref(question)), elapsed);
         Ok(answer)
     }
 
@@ -226,7 +221,7 @@ impl Gate {
         rules: &'a Rules,
         question: &Question<'a>,
     ) -> Result<(), GateError> {
-        Plan::default().fill(self, rules, question, Taking::Nothing)
+        Plan::default().fill(rules, question, Taking::Nothing)
     }
 
     /// Answers a question at the earliest moment it passes, or at once if that would
@@ -248,9 +243,9 @@ impl Gate {
         max_wait: Duration,
     ) -> Result<Answer<'a>, GateError> {
         let mut plan = Plan::default();
-        plan.fill(self, rules, question, Taking::Nothing)?;
+        plan.fill(rules, question, Taking::Nothing)?;
         let answer = self.wait_planned(&Asker::default(), &mut plan, max_wait).await?;
-        self.record(&plan, &answer, named(question), None);
+        self.record(&plan, &answer, Named::of(slice::from_ref(question)), None);
         Ok(answer)
     }
 
@@ -269,9 +264,9 @@ impl Gate {
     ) -> Result<Held<'a>, GateError> {
         self.in_memory()?;
         let mut plan = Plan::default();
-        plan.fill(self, rules, question, Taking::Permit(lease))?;
+        plan.fill(rules, question, Taking::Permit(lease))?;
         let (answer, permit) = self.hold_here(&mut plan)?;
-        self.record(&plan, &answer, named(question), None);
+        self.record(&plan, &answer, Named::of(slice::from_ref(question)), None);
         let (lease, most) = held::leases(&plan, lease);
         Ok(Held { permit, answer, lease, most })
     }
@@ -320,7 +315,7 @@ impl Gate {
         &self,
         plan: &Plan<'_>,
         answer: &Answer<'_>,
-        (route, request_id): (Option<&str>, Option<&str>),
+        Named { route, request_id, .. }: Named<'_>,
         elapsed: Option<Duration>,
     ) {
         let lines = plan.seen(answer);
@@ -337,7 +332,22 @@ impl Gate {
     }
 }
 
-/// A question's path and request id.
-fn named<'a>(question: &Question<'a>) -> (Option<&'a str>, Option<&'a str>) {
-    (question.subject.route(), question.request_id)
+/// What a request is called: of several questions the first that has a name gives it to all.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Named<'q> {
+    /// An idempotency id.
+    pub(crate) id: Option<&'q [u8]>,
+    /// The path asked for.
+    pub(crate) route: Option<&'q str>,
+    pub(crate) request_id: Option<&'q str>,
+}
+
+impl<'q> Named<'q> {
+    fn of(questions: &[Question<'q>]) -> Self {
+        Named {
+            id: questions.iter().find_map(|question| question.id),
+            route: questions.iter().find_map(|question| question.subject.route()),
+            request_id: questions.iter().find_map(|question| question.request_id),
+        }
+    }
 }

@@ -5,26 +5,22 @@
 //! over with the question. Its match, exemptions and overrides have no part in that:
 //! code decides for itself when to ask.
 
-use std::sync::Arc;
-
 use smallvec::SmallVec;
-use tidegate_core::{Cost, Limit};
+use tidegate_core::Cost;
 
 use super::fallback::Asking;
 use super::plan::{Plan, Taking, write_key};
-use super::{Answer, Gate, GateError, Line, Question, Rules, Subject};
-use crate::Overflow;
+use super::rules::Compiled;
+use super::{Answer, Gate, GateError, Line, Rules};
 use crate::attributes::Attributes;
-use crate::policy::{Charge, Key, MAX_LIMITS, Mode, Policy, Template, holds};
-use crate::stats::{Decided, LimitStats};
+use crate::policy::{Key, MAX_LIMITS, Policy, Template};
+use crate::stats::Decided;
 
 /// A policy of the program's own, with its counters; from [`Gate::own`].
 #[derive(Debug)]
 pub struct OwnPolicy {
     policy: Policy,
-    stats: Box<[Arc<LimitStats>]>,
-    /// What its keys begin with in the store.
-    prefix: Box<[u8]>,
+    compiled: Compiled,
 }
 
 impl OwnPolicy {
@@ -33,27 +29,8 @@ impl OwnPolicy {
         &self.policy
     }
 
-    /// Its only limit, if it [is plain](Self::is_plain).
-    #[inline(always)]
-    pub(crate) fn only_limit(&self) -> &Limit {
-        &self.policy.limits()[0]
-    }
-
-    pub(crate) fn stats(&self) -> &[Arc<LimitStats>] {
-        &self.stats
-    }
-
-    /// What its keys begin with in the store.
-    pub(crate) fn prefix(&self) -> &[u8] {
-        &self.prefix
-    }
-
-    /// Whether it has one limit, which has all the say, holds no place and is not consumed.
-    pub(crate) fn is_plain(&self) -> bool {
-        let one = matches!(self.policy.limits(), [limit] if !holds(limit));
-        let refuses = self.policy.overflow() != Some(Overflow::Consume);
-        let plain = one && self.policy.mode() == Mode::Enforce && refuses;
-        plain && *self.policy.cost() == Charge::Fixed(1)
+    pub(super) fn compiled(&self) -> &Compiled {
+        &self.compiled
     }
 }
 
@@ -106,10 +83,8 @@ impl Charged {
 impl Gate {
     /// A policy of the program's own, to be asked with [`Subject::Own`].
     pub fn own(&self, policy: Policy) -> OwnPolicy {
-        let stats = self.stats().limits(&policy, policy.limits(), policy.mode()).into();
-        let mut prefix = SmallVec::<[u8; 128]>::new();
-        write_key(policy.name(), b"", &mut prefix);
-        OwnPolicy { stats, prefix: prefix.as_slice().into(), policy }
+        let compiled = Compiled::new(&policy, policy.limits(), policy.mode(), &self.stats);
+        OwnPolicy { policy, compiled }
     }
 
     /// What a key has left of the limits of a policy of the program's own, without touching
@@ -122,11 +97,9 @@ impl Gate {
         own: &'a OwnPolicy,
         key: OwnKey<'_>,
     ) -> Result<Answer<'a>, GateError> {
-        let subject = Subject::Own { policy: own, key: OwnKey::Given(b""), path: None };
-        let question = Question { cost: Some(Cost::PEEK), ..Question::new(subject) };
         let mut plan = Plan::default();
-        plan.meet_own(own, key, &question, 0);
-        plan.settle(&[question], Taking::Look)?;
+        plan.push_own(own, &key.to_key(), Cost::PEEK);
+        plan.settle(&[], Taking::Look)?;
         match &self.shared {
             Some(shared) => self.peek_shared(shared, &plan).await,
             None => {
@@ -141,8 +114,8 @@ impl Gate {
     /// # Errors
     /// [`GateError::Store`] if the store failed: some may have been reset then.
     pub async fn reset_own(&self, own: &OwnPolicy, key: OwnKey<'_>) -> Result<bool, GateError> {
-        let mut name = SmallVec::<[u8; 128]>::from_slice(own.prefix());
-        name.extend_from_slice(key.to_key().as_ref());
+        let mut name = SmallVec::<[u8; 128]>::new();
+        write_key(own.policy.name(), key.to_key().as_ref(), &mut name);
         let mut any = false;
         for limit in own.policy.limits() {
             any |= self.limiter.reset(&name, limit);

@@ -12,8 +12,9 @@ use smallvec::SmallVec;
 use tidegate_core::{Cost, Limit};
 
 use super::plan::write_key;
-use super::{Answer, Gate, GateError, Question, Rules, Subject, is_timed, named};
+use super::{Answer, Gate, GateError, Question, Rules, Subject, is_timed};
 use crate::check::overflowing;
+use crate::headers::Prerendered;
 use crate::policy::{Charge, MAX_KEY_BYTES, Mode, holds};
 use crate::stats::{self, LimitStats};
 use crate::store::BATCH;
@@ -27,6 +28,7 @@ struct Plain<'a> {
     limit: &'a Limit,
     cost: Cost,
     stats: &'a LimitStats,
+    fields: Option<&'a Prerendered>,
     /// Where its key lies, and where in that the part behind the policy's name.
     key: Range<usize>,
     bare: usize,
@@ -74,7 +76,7 @@ impl Gate {
             return None;
         }
         let mut overflow = question.overflow;
-        let (policy, key, limits, stats, own) = match question.subject {
+        let (policy, key, limits, compiled, own) = match question.subject {
             Subject::Key { policy, key, attributes: None } => {
                 let policy = rules.policies().get(policy)?;
                 let variant = &policy.variants()[0];
@@ -83,12 +85,13 @@ impl Gate {
                     return None;
                 }
                 overflow = variant.overflow().unwrap_or(overflow);
-                (Some(policy.name()), key, variant.limits(), rules.stats_of(policy, 0), own)
+                let compiled = rules.compiled_of(policy, 0);
+                (Some(policy.name()), key, variant.limits(), compiled, own)
             }
-            Subject::Limits { key, limits } => (None, key, limits, &self.caller[..], 1),
+            Subject::Limits { key, limits } => (None, key, limits, rules.caller(), 1),
             _ => return None,
         };
-        let ([limit], [stats, ..]) = (limits, stats) else { return None };
+        let ([limit], [stats, ..]) = (limits, &*compiled.stats) else { return None };
         let cost = question.cost(own);
         if holds(limit) || overflowing(overflow, limit, cost) > 0 {
             return None;
@@ -96,7 +99,8 @@ impl Gate {
         let start = keys.len();
         write_key(policy.unwrap_or_default(), key, keys);
         let (end, bare) = (keys.len(), keys.len() - key.len());
-        Some(Plain { policy, limit, cost, stats, key: start..end, bare })
+        let fields = compiled.fields.as_ref();
+        Some(Plain { policy, limit, cost, stats, fields, key: start..end, bare })
     }
 
     /// Decides, and counts what was decided.
@@ -113,13 +117,14 @@ impl Gate {
             let key = &keys[plain.bare..plain.key.end];
             let line = stats::Line::exact(plain.stats, plain.limit, key, &told.decision);
             let elapsed = begun.map(|begun| begun.elapsed());
-            self.stats.record_one(line, elapsed, || named(question));
+            self.stats
+                .record_one(line, elapsed, || (question.subject.route(), question.request_id));
         }
-        Ok(Answer::plain(plain.policy, plain.limit, told))
+        Ok(Answer::plain(plain.policy, plain.limit, plain.fields, told))
     }
 }
 
 /// Whether a key is taken as it comes: not cut, and nothing in it escaped.
-pub(crate) fn is_as_it_comes(key: &[u8]) -> bool {
+fn is_as_it_comes(key: &[u8]) -> bool {
     key.len() <= MAX_KEY_BYTES && key.first() != Some(&0)
 }

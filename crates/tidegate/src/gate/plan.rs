@@ -9,8 +9,9 @@ use smallvec::{Array, SmallVec};
 use tidegate_core::{Cost, Decision, Limit, bounds};
 
 use super::agree::Agreed;
-use super::own::{OwnKey, OwnPolicy};
-use super::{Answer, Gate, GateError, Line, Question, Rules, Subject};
+use super::own::OwnPolicy;
+use super::rules::Compiled;
+use super::{Answer, GateError, Line, Question, Rules, Subject};
 use crate::policy::{Charge, Key, Mode, OnStoreFailure, Policy, Selected, holds};
 use crate::stats::{self, Decided, LimitStats, Outcome};
 use crate::{Check, CheckError, MAX_CHECKS, Overflow, Verdict};
@@ -20,7 +21,7 @@ type KeyBytes = SmallVec<[u8; 128]>;
 
 /// What is done with `concurrency` limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Taking {
+pub(crate) enum Taking {
     /// Refused: they cannot be held.
     Nothing,
     /// Looked at.
@@ -34,7 +35,7 @@ pub(super) enum Taking {
 /// The checks of one question, or of several that are decided together. Made empty and filled
 /// where it lies: it is large.
 #[derive(Default)]
-pub(super) struct Plan<'a> {
+pub(crate) struct Plan<'a> {
     pub(super) parts: SmallVec<[Part<'a>; 4]>,
     /// The keys of all parts as the store sees them.
     keys: KeyBytes,
@@ -68,7 +69,7 @@ pub(super) struct Part<'a> {
     pub(super) overflow: Overflow,
     pub(super) on_store_failure: OnStoreFailure,
     deny_cache: bool,
-    stats: &'a [Arc<LimitStats>],
+    compiled: &'a Compiled,
     /// Where its key lies, and where in that the part behind the policy's name.
     key: Range<usize>,
     bare: usize,
@@ -77,43 +78,40 @@ pub(super) struct Part<'a> {
 impl<'a> Plan<'a> {
     pub(super) fn fill(
         &mut self,
-        gate: &'a Gate,
         rules: &'a Rules,
         question: &Question<'a>,
         taking: Taking,
     ) -> Result<(), GateError> {
-        self.meet(gate, rules, question, 0)?;
+        self.meet(rules, question, 0)?;
         self.settle(std::slice::from_ref(question), taking)
     }
 
     /// The same for several questions that are decided together.
     pub(super) fn fill_together(
         &mut self,
-        gate: &'a Gate,
         rules: &'a Rules,
         questions: &[Question<'a>],
         taking: Taking,
     ) -> Result<(), GateError> {
         for (index, question) in questions.iter().enumerate() {
-            self.meet(gate, rules, question, index)?;
+            self.meet(rules, question, index)?;
             // Found here, before a long list of descriptors has taken its memory.
             let count = self.each().count();
             if count > MAX_CHECKS {
                 return Err(GateError::Check(CheckError::TooManyChecks(count)));
             }
         }
-        self.settle(questions, taking)?;
-        self.agree();
-        Ok(())
+        self.settle(questions, taking)
     }
 
     /// Leaves out what is replaced or cannot be had, once all questions are in.
-    pub(super) fn settle(
+    pub(crate) fn settle(
         &mut self,
         questions: &[Question<'a>],
         taking: Taking,
     ) -> Result<(), GateError> {
         self.replace();
+        self.agree();
         self.quotas = self.parts.iter().filter(|part| part.quota).count();
         self.withholds = self.has_choice();
         match taking {
@@ -124,9 +122,8 @@ impl<'a> Plan<'a> {
     }
 
     /// Adds what a question meets.
-    pub(super) fn meet(
+    pub(crate) fn meet(
         &mut self,
-        gate: &'a Gate,
         rules: &'a Rules,
         question: &Question<'a>,
         index: usize,
@@ -165,33 +162,35 @@ impl<'a> Plan<'a> {
                     overflow: question.overflow,
                     on_store_failure: OnStoreFailure::default(),
                     deny_cache: true,
-                    stats: &gate.caller,
+                    compiled: rules.caller(),
                     key: 0..0,
                     bare: 0,
                 };
                 self.push_part(own, key);
             }
-            Subject::Own { policy, key, .. } => self.meet_own(policy, key, question, index),
+            Subject::Own { policy, key, .. } => {
+                let units = match policy.policy().cost() {
+                    Charge::Fixed(units) => *units,
+                    Charge::From(_) => 1,
+                };
+                let overflow = policy.policy().overflow().unwrap_or(question.overflow);
+                let cost = question.cost(units);
+                let part = Part { question: index, cost, overflow, ..own_part(policy) };
+                self.push_enforced_or_observed(part, key.to_key().as_ref());
+            }
         }
         Ok(())
     }
 
-    /// Adds what a question under a policy of the program's own meets.
-    pub(super) fn meet_own(
-        &mut self,
-        own: &'a OwnPolicy,
-        key: OwnKey<'_>,
-        question: &Question<'_>,
-        index: usize,
-    ) {
-        let units = match own.policy().cost() {
-            Charge::Fixed(units) => *units,
-            Charge::From(_) => 1,
-        };
-        let overflow = own.policy().overflow().unwrap_or(question.overflow);
-        let part = Part { question: index, cost: question.cost(units), overflow, ..own_part(own) };
+    /// Adds a policy of the program's own, under a key that was made before.
+    pub(crate) fn push_own(&mut self, own: &'a OwnPolicy, key: &Key, cost: Cost) {
+        let overflow = own.policy().overflow().unwrap_or_default();
+        self.push_enforced_or_observed(Part { cost, overflow, ..own_part(own) }, key.as_ref());
+    }
+
+    fn push_enforced_or_observed(&mut self, part: Part<'a>, key: &[u8]) {
         if part.mode != Mode::Off {
-            self.push_part(part, key.to_key().as_ref());
+            self.push_part(part, key);
         }
     }
 
@@ -204,9 +203,9 @@ impl<'a> Plan<'a> {
         cost: Cost,
     ) {
         let whole = own_part(own);
-        let (limits, stats) = (whole.limits.get(index..=index), whole.stats.get(index..=index));
-        let (Some(limits), Some(stats)) = (limits, stats) else { return };
-        self.push_part(Part { limits, stats, cost, ..whole }, key);
+        if let Some(limits) = whole.limits.get(index..=index) {
+            self.push_part(Part { limits, cost, ..whole }, key);
+        }
     }
 
     pub(super) fn push(
@@ -229,7 +228,7 @@ impl<'a> Plan<'a> {
             overflow: selected.overflow.unwrap_or(question.overflow),
             on_store_failure: selected.on_store_failure,
             deny_cache: selected.policy.deny_cache(),
-            stats: rules.stats(selected),
+            compiled: rules.compiled(selected),
             key: 0..0,
             bare: 0,
         };
@@ -394,7 +393,7 @@ impl<'a> Plan<'a> {
             let own = lines.by_ref().take(part.limits.len());
             let denied = own.filter(|line| !line.decision.allowed).count() > 0;
             let outcome = if denied { Outcome::WouldDeny } else { Outcome::Allowed };
-            Some((&**part.stats.first()?, outcome))
+            Some((&**part.compiled.stats.first()?, outcome))
         })
     }
 
@@ -492,14 +491,18 @@ impl<'a> Part<'a> {
 
     /// Where one of its limits is counted; those of the caller's own share one counter.
     fn stats_at(&self, index: usize) -> Option<&'a Arc<LimitStats>> {
-        self.stats.get(index).or(self.stats.last())
+        let stats = &self.compiled.stats;
+        stats.get(index).or(stats.last())
     }
 
     /// What one of its limits has answered.
     #[inline]
     pub(super) fn line(&self, limit: &'a Limit, decision: Decision, decided: Decided) -> Line<'a> {
+        // Where questions differ about one count, another policy's limit may have decided.
+        let is_own = self.limits.as_ptr_range().contains(&std::ptr::from_ref(limit));
+        let fields = self.compiled.fields.as_ref().filter(|_| is_own);
         let (policy, own, mode) = (self.policy, self.own, self.mode);
-        Line { policy, own, limit, mode, decision, decided, beyond_share: false }
+        Line { policy, own, limit, fields, mode, decision, decided, beyond_share: false }
     }
 }
 
@@ -519,7 +522,7 @@ fn own_part(own: &OwnPolicy) -> Part<'_> {
         overflow: Overflow::Refuse,
         on_store_failure: policy.on_store_failure(),
         deny_cache: policy.deny_cache(),
-        stats: own.stats(),
+        compiled: own.compiled(),
         key: 0..0,
         bare: 0,
     }

@@ -15,7 +15,7 @@ use super::fallback::{Alone, Asking, looking, never};
 use super::held::{Held, HeldPermit, SharedPermit, leases};
 use super::plan::{self, Plan, Taking};
 use super::shared::{Shared, all};
-use super::{Answer, Gate, GateError, Question, Rules, named};
+use super::{Answer, Gate, GateError, Named, Question, Rules};
 use crate::policy::{Key, Policy};
 use crate::store::PermitAct;
 use crate::{Request, StoreError, Verdict};
@@ -29,11 +29,16 @@ impl Gate {
     ) -> Result<Answer<'a>, GateError> {
         let begun = Instant::now();
         let mut plan = Plan::default();
-        plan.fill(self, rules, question, Taking::Nothing)?;
+        plan.fill(rules, question, Taking::Nothing)?;
         // What charges nothing may be asked again and again, before and after.
         let id = question.id.filter(|_| plan.charges());
         let answer = self.decide_shared(shared, &mut plan, id).await?;
-        self.record(&plan, &answer, named(question), Some(begun.elapsed()));
+        self.record(
+            &plan,
+            &answer,
+            Named::of(std::slice::from_ref(question)),
+            Some(begun.elapsed()),
+        );
         Ok(answer)
     }
 
@@ -107,9 +112,14 @@ impl Gate {
     ) -> Result<Held<'a>, GateError> {
         let begun = Instant::now();
         let mut plan = Plan::default();
-        plan.fill(self, rules, question, Taking::Permit(lease))?;
+        plan.fill(rules, question, Taking::Permit(lease))?;
         let (answer, permit) = self.hold_shared(shared, &mut plan, lease).await?;
-        self.record(&plan, &answer, named(question), Some(begun.elapsed()));
+        self.record(
+            &plan,
+            &answer,
+            Named::of(std::slice::from_ref(question)),
+            Some(begun.elapsed()),
+        );
         let (lease, most) = leases(&plan, lease);
         Ok(Held { permit, answer, lease, most })
     }

@@ -1,25 +1,49 @@
-//! Policies, and where each of their limits is counted.
+//! Policies, and what is worked out about them once.
 
 use std::sync::Arc;
 
-use crate::policy::{Policies, Policy, Selected};
+use crate::Limit;
+use crate::headers::Prerendered;
+use crate::policy::{Mode, Policies, Policy, Selected};
 use crate::stats::{LimitStats, Stats};
 
-/// The policies in force, with their counters resolved.
+/// The policies in force, with their counters and header text.
 #[derive(Debug)]
 pub struct Rules {
     policies: Policies,
-    /// Per policy, variant and limit.
-    stats: Vec<Vec<Vec<Arc<LimitStats>>>>,
+    /// Per policy and variant.
+    compiled: Vec<Vec<Compiled>>,
+    /// For limits given by callers.
+    caller: Compiled,
+}
+
+/// What is worked out once for the limits of a policy.
+#[derive(Debug)]
+pub(super) struct Compiled {
+    /// Where each limit is counted; those of callers share one counter.
+    pub(super) stats: Box<[Arc<LimitStats>]>,
+    /// The policy's header text, unless that must be rendered for each response.
+    pub(super) fields: Option<Prerendered>,
+}
+
+impl Compiled {
+    pub(super) fn new(policy: &Policy, limits: &[Limit], mode: Mode, stats: &Stats) -> Self {
+        let fields = Prerendered::new(policy.name(), limits);
+        Compiled { stats: stats.limits(policy, limits, mode).into(), fields }
+    }
 }
 
 impl Rules {
     pub(super) fn new(policies: Policies, stats: &Stats) -> Self {
-        let resolved = policies.iter().map(|policy| {
+        let compiled = policies.iter().map(|policy| {
             let variants = policy.variants().iter();
-            variants.map(|variant| stats.limits(policy, variant.limits(), variant.mode())).collect()
+            let compiled =
+                variants.map(|one| Compiled::new(policy, one.limits(), one.mode(), stats));
+            compiled.collect()
         });
-        Rules { stats: resolved.collect(), policies }
+        let compiled = compiled.collect();
+        let caller = Compiled { stats: [stats.caller()].into(), fields: None };
+        Rules { policies, compiled, caller }
     }
 
     /// The policies.
@@ -27,15 +51,19 @@ impl Rules {
         &self.policies
     }
 
-    /// Where the limits of a selected policy are counted, in their order.
-    pub(super) fn stats(&self, selected: &Selected<'_>) -> &[Arc<LimitStats>] {
-        self.stats_of(selected.policy, selected.variant)
+    pub(super) fn caller(&self) -> &Compiled {
+        &self.caller
     }
 
-    /// Where the limits of a policy's variant are counted, in their order.
-    pub(super) fn stats_of(&self, policy: &Policy, variant: usize) -> &[Arc<LimitStats>] {
+    /// What was worked out for a selected policy.
+    pub(super) fn compiled(&self, selected: &Selected<'_>) -> &Compiled {
+        self.compiled_of(selected.policy, selected.variant)
+    }
+
+    /// What was worked out for a policy's variant.
+    pub(super) fn compiled_of(&self, policy: &Policy, variant: usize) -> &Compiled {
         let all = self.policies.iter().as_slice();
         let index = all.element_offset(policy);
-        index.map_or(&[], |index| &self.stats[index][variant])
+        index.map_or(&self.caller, |index| &self.compiled[index][variant])
     }
 }

@@ -10,7 +10,7 @@ use std::time::Instant;
 use smallvec::SmallVec;
 
 use super::plan::{Plan, Taking};
-use super::{Answer, Gate, GateError, Question, Rules, is_timed};
+use super::{Answer, Gate, GateError, Named, Question, Rules, is_timed};
 #[cfg(doc)]
 use crate::{CheckError, MAX_CHECKS};
 
@@ -43,8 +43,8 @@ impl Gate {
         self.in_memory()?;
         let begun = is_timed().then(Instant::now);
         let mut plan = Plan::default();
-        plan.fill_together(self, rules, questions, Taking::Nothing)?;
-        let answer = self.answer_here(&mut plan, first_id(questions))?;
+        plan.fill_together(rules, questions, Taking::Nothing)?;
+        let answer = self.answer_here(&mut plan, Named::of(questions).id)?;
         let elapsed = begun.map(|begun| begun.elapsed());
         Ok(self.told_together(&plan, answer, questions, elapsed))
     }
@@ -61,8 +61,8 @@ impl Gate {
         let Some(shared) = &self.shared else { return self.check_together(rules, questions) };
         let begun = Instant::now();
         let mut plan = Plan::default();
-        plan.fill_together(self, rules, questions, Taking::Nothing)?;
-        let id = first_id(questions).filter(|_| plan.charges());
+        plan.fill_together(rules, questions, Taking::Nothing)?;
+        let id = Named::of(questions).id.filter(|_| plan.charges());
         let answer = self.decide_shared(shared, &mut plan, id).await?;
         Ok(self.told_together(&plan, answer, questions, Some(begun.elapsed())))
     }
@@ -74,19 +74,8 @@ impl Gate {
         questions: &[Question<'a>],
         elapsed: Option<std::time::Duration>,
     ) -> Together<'a> {
-        self.record(plan, &answer, named_first(questions), elapsed);
+        self.record(plan, &answer, Named::of(questions), elapsed);
         let question_of = plan.each().map(|(part, _)| part.question).collect();
         Together { answer, question_of, unlimited: plan.unlimited() }
     }
-}
-
-/// The path and the request id that stand for all of them.
-pub(super) fn named_first<'a>(questions: &[Question<'a>]) -> (Option<&'a str>, Option<&'a str>) {
-    let route = questions.iter().find_map(|question| question.subject.route());
-    let request_id = questions.iter().find_map(|question| question.request_id);
-    (route, request_id)
-}
-
-pub(super) fn first_id<'a>(questions: &[Question<'a>]) -> Option<&'a [u8]> {
-    questions.iter().find_map(|question| question.id)
 }

@@ -6,6 +6,7 @@ use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::names::Names;
+use super::prerendered::Joined;
 use super::text::{Text, put_integer, put_string, seconds_up};
 use super::{Line, Shown};
 use crate::{Algorithm, Limit, RetryAfter, Timestamp};
@@ -16,15 +17,15 @@ use crate::{Algorithm, Limit, RetryAfter, Timestamp};
 pub const MAX_POLICY_BYTES: usize = 2048;
 
 static RETRY: HeaderName = RETRY_AFTER;
-pub(super) static RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
-pub(super) static RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+static RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
+static RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 /// Limit, remaining, reset.
 static DRAFT_6: [HeaderName; 3] = [
     HeaderName::from_static("ratelimit-limit"),
     HeaderName::from_static("ratelimit-remaining"),
     HeaderName::from_static("ratelimit-reset"),
 ];
-pub(super) static X_RATELIMIT: [HeaderName; 3] = [
+static X_RATELIMIT: [HeaderName; 3] = [
     HeaderName::from_static("x-ratelimit-limit"),
     HeaderName::from_static("x-ratelimit-remaining"),
     HeaderName::from_static("x-ratelimit-reset"),
@@ -42,7 +43,7 @@ impl Sink for HeaderMap {
 }
 
 /// When so much time from now has passed, in seconds since 1970, rounded up.
-pub(super) fn unix_seconds(now: Timestamp, wait: Duration) -> u64 {
+fn unix_seconds(now: Timestamp, wait: Duration) -> u64 {
     seconds_up(Duration::from_micros(now.as_micros()).saturating_add(wait))
 }
 
@@ -70,25 +71,32 @@ impl<'a, S: Sink> Fields<'a, S> {
         }
     }
 
-    /// `RateLimit: "api";r=50;t=30`, `RateLimit-Policy: "api";q=100;w=60`.
-    pub(super) fn draft_10(&mut self) {
-        let names = Names::of(self.shown.lines);
-        if let (Some(index), Some(numbers)) = (self.shown.speaker, &self.numbers) {
-            put_string(&mut self.text, names.get(index));
-            put_parameter(&mut self.text, b";r=", numbers.remaining);
-            if let Some(wait) = numbers.wait {
-                put_parameter(&mut self.text, b";t=", seconds_up(wait));
-            }
-            self.put(&RATELIMIT);
+    /// `RateLimit: "api";r=50;t=30`, `RateLimit-Policy: "api";q=100;w=60`. The names and the policy
+    /// are those of `joined`, if they were rendered before.
+    pub(super) fn draft_10(&mut self, joined: Option<Joined<'_>>) {
+        if let Some(Joined { begin, policy }) = joined {
+            self.text.extend_from_slice(begin.unwrap_or_default());
+            self.put_rate_limit();
+            self.out.put(&RATELIMIT_POLICY, policy);
+            return;
         }
-        self.put_policy(|text, index, line| {
-            put_string(text, names.get(index));
-            put_parameter(text, b";q=", line.limit.count());
-            match line.limit.algorithm() {
-                Algorithm::Concurrency => text.extend_from_slice(b";qu=\"concurrent-requests\""),
-                _ => put_parameter(text, b";w=", window_seconds(line.limit)),
-            }
-        });
+        let names = Names::of(self.shown.lines);
+        if let Some(index) = self.shown.speaker {
+            put_begin(&mut self.text, names.get(index));
+            self.put_rate_limit();
+        }
+        self.put_policy(|text, index, line| put_limit(text, names.get(index), line.limit));
+    }
+
+    /// `RateLimit`, whose text before the numbers is in the buffer. It is left out where they are
+    /// not known.
+    fn put_rate_limit(&mut self) {
+        let Some(numbers) = &self.numbers else { return self.text.clear() };
+        put_integer(&mut self.text, numbers.remaining);
+        if let Some(wait) = numbers.wait {
+            put_parameter(&mut self.text, b";t=", seconds_up(wait));
+        }
+        self.put(&RATELIMIT);
     }
 
     /// `RateLimit: limit=100, remaining=50, reset=30`.
@@ -223,7 +231,23 @@ fn window_seconds(limit: &Limit) -> u64 {
     limit.window_us().div_ceil(1_000_000)
 }
 
-pub(super) fn put_parameter(text: &mut Text, name: &[u8], value: u64) {
+/// `"api";r=`, which the remaining units follow.
+pub(super) fn put_begin(text: &mut Text, name: &[u8]) {
+    put_string(text, name);
+    text.extend_from_slice(b";r=");
+}
+
+/// `"api";q=100;w=60`.
+pub(super) fn put_limit(text: &mut Text, name: &[u8], limit: &Limit) {
+    put_string(text, name);
+    put_parameter(text, b";q=", limit.count());
+    match limit.algorithm() {
+        Algorithm::Concurrency => text.extend_from_slice(b";qu=\"concurrent-requests\""),
+        _ => put_parameter(text, b";w=", window_seconds(limit)),
+    }
+}
+
+fn put_parameter(text: &mut Text, name: &[u8], value: u64) {
     text.extend_from_slice(name);
     put_integer(text, value);
 }

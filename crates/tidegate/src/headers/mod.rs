@@ -7,14 +7,14 @@
 //! `RateLimit-Policy` lists every enforced limit.
 //!
 //! This is written for every request a front answers, so values are put together
-//! in one buffer, without formatting machinery, and each is copied out once.
+//! in one buffer, without formatting machinery, and each is copied out once. The text that
+//! depends on the policies alone is rendered when they are loaded (`prerendered.rs`).
 
 mod fields;
 mod forms;
 mod names;
+mod prerendered;
 mod problem;
-#[cfg(feature = "tower")]
-mod said;
 mod text;
 
 use std::time::Duration;
@@ -27,8 +27,7 @@ pub use problem::{PROBLEM_JSON, Problem, write_problem, write_problem_as};
 
 use crate::{Limit, RetryAfter, Timestamp};
 pub(crate) use fields::Sink;
-#[cfg(feature = "tower")]
-pub(crate) use said::Said;
+pub(crate) use prerendered::{Joined, Prerendered};
 
 use fields::Fields;
 
@@ -106,13 +105,14 @@ impl<'a> Shown<'a> {
 /// # Ok::<(), tidegate::LimitError>(())
 /// ```
 pub fn render(forms: Forms, shown: &Shown<'_>, now: Timestamp, out: &mut HeaderMap) {
-    render_to(forms, shown, || now, out);
+    render_to(forms, (shown, None), || now, out);
 }
 
-/// The same into anything that takes fields, with the time asked for only where it is needed.
+/// Writes the fields into any sink. The text that `joined` has is not rendered again, and the clock
+/// is read only where a field needs the time.
 pub(crate) fn render_to(
     forms: Forms,
-    shown: &Shown<'_>,
+    (shown, joined): (&Shown<'_>, Option<Joined<'_>>),
     now: impl FnOnce() -> Timestamp,
     out: &mut impl Sink,
 ) {
@@ -125,7 +125,7 @@ pub(crate) fn render_to(
     // one list they would parse as neither. The newest is sent.
     let [newest, seventh, sixth, x] = Form::ALL.map(|form| forms.contains(form));
     if newest {
-        fields.draft_10();
+        fields.draft_10(joined);
     } else if seventh {
         fields.draft_7();
     }

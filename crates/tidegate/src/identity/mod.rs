@@ -171,12 +171,6 @@ impl Identity {
         self.trusted.contains(ip.to_canonical())
     }
 
-    /// Whether no proxy is trusted, so that the peer is the client.
-    #[cfg(feature = "tower")]
-    pub(crate) fn trusts_nobody(&self) -> bool {
-        self.trusted.is_empty()
-    }
-
     /// The client's address, without port and zone and with a mapped IPv4
     /// address as IPv4.
     ///

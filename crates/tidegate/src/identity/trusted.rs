@@ -35,11 +35,6 @@ impl Trusted {
         trusted
     }
 
-    #[cfg(feature = "tower")]
-    pub(super) fn is_empty(&self) -> bool {
-        self.v4.is_empty() && self.v6.is_empty()
-    }
-
     /// Whether `ip`, canonical, is one of them.
     #[inline]
     pub(super) fn contains(&self, ip: IpAddr) -> bool {

@@ -56,11 +56,12 @@ impl Key {
         Key(SmallVec::from_slice(&[MISSING]))
     }
 
-    /// Becomes the key of an address, as the template `{client_ip}` makes it.
+    /// The key of an address, as the template `{client_ip}` makes it.
     #[cfg(feature = "tower")]
-    pub(crate) fn set_address(&mut self, group: IpGroup) {
-        self.0.clear();
-        write_group(group, &mut self.0);
+    pub(crate) fn of_address(group: IpGroup) -> Self {
+        let mut text = SmallVec::new();
+        write_group(group, &mut text);
+        Key(text)
     }
 }
 

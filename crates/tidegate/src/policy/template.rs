@@ -17,7 +17,6 @@ use super::facts::Facts;
 use super::key::{Key, Writer, value_length};
 use super::part::{Part, PartError, Value};
 use crate::identity::IpGroup;
-use crate::short::Short;
 
 /// Longest template, in bytes.
 pub const MAX_TEMPLATE_BYTES: usize = 1024;
@@ -163,7 +162,12 @@ pub(super) fn write_group<A: Array<Item = u8>>(group: IpGroup, out: &mut SmallVe
         let _ = fmt::Write::write_fmt(&mut Text(out), format_args!("{group}"));
         return;
     };
-    out.extend_from_slice(Short::address(address).as_bytes());
+    for (index, octet) in address.octets().into_iter().enumerate() {
+        if index > 0 {
+            out.push(b'.');
+        }
+        out.extend_from_slice(itoa::Buffer::new().format(octet).as_bytes());
+    }
 }
 
 struct Text<'t, A: Array<Item = u8>>(&'t mut SmallVec<A>);

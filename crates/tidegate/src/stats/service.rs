@@ -92,14 +92,6 @@ impl ServiceTimer {
     }
 }
 
-impl LimitStats {
-    /// A request that was let in under this policy has been served.
-    #[cfg(feature = "tower")]
-    pub(crate) fn served(&self, outcome: Outcome, elapsed: Duration) {
-        count(self.watch(), outcome, elapsed);
-    }
-}
-
 fn count(watch: &Watch, outcome: Outcome, elapsed: Duration) {
     let served = watch.service.get_or_init(Default::default);
     served.0[usize::from(outcome != Outcome::Allowed)].add(stripe(), elapsed);

@@ -15,12 +15,8 @@ use crate::{Check, CheckError, Verdict};
 
 #[cfg(feature = "policies")]
 pub(crate) use memory::BATCH;
-#[cfg(feature = "policies")]
-pub(crate) use memory::Missed;
 pub(crate) use memory::Told;
 pub use memory::{MemoryOptions, MemoryStats, MemoryStore, OutOfMemory, WhenFull};
-#[cfg(feature = "tower")]
-pub(crate) use memory::{Prefix, Words};
 
 /// All that is asked of a store at once.
 #[derive(Clone, Copy, Debug)]

@@ -8,10 +8,10 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use super::passing::Places;
+use super::guard::HeldPermits;
 
 pin_project! {
-    /// The body of a response behind the layer. Places under `concurrency` limits are
+    /// The body of a response behind the layer. HeldPermits under `concurrency` limits are
     /// held until it has ended or is dropped.
     pub struct LimitedBody<B> {
         #[pin]
@@ -26,7 +26,7 @@ pin_project! {
         Service {
             #[pin]
             body: B,
-            places: Option<Box<Places>>,
+            permits: Option<Box<HeldPermits>>,
         },
         /// That of a denial, in one piece.
         Denial { text: Bytes },
@@ -52,8 +52,8 @@ impl<B> sealed::Bodies<B> for Wrapped {
     type Body = LimitedBody<B>;
 
     #[inline]
-    fn service(body: B, places: Option<Box<Places>>) -> LimitedBody<B> {
-        LimitedBody::service(body, places)
+    fn service(body: B, permits: Option<Box<HeldPermits>>) -> LimitedBody<B> {
+        LimitedBody::service(body, permits)
     }
 
     fn denial(text: Bytes) -> LimitedBody<B> {
@@ -62,7 +62,7 @@ impl<B> sealed::Bodies<B> for Wrapped {
 }
 
 /// axum's bodies: they stay as they are, which saves axum boxing them anew.
-/// Only those of responses that hold places are wrapped.
+/// Only those of responses that hold permits are wrapped.
 #[cfg(feature = "axum")]
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
@@ -76,17 +76,23 @@ impl sealed::Bodies<axum::body::Body> for Axum {
     type Body = axum::body::Body;
 
     #[inline]
-    fn service(body: axum::body::Body, places: Option<Box<Places>>) -> axum::body::Body {
-        match places {
+    fn service(body: axum::body::Body, permits: Option<Box<HeldPermits>>) -> axum::body::Body {
+        match permits {
             None => body,
-            places => axum::body::Body::new(LimitedBody::service(body, places)),
+            permits => axum::body::Body::new(LimitedBody::service(body, permits)),
         }
     }
 
-    // Not even moved.
+    // A response without permits is not even moved.
     #[inline]
-    fn unchanged<E>(polled: sealed::Polled<Self::Body, E>) -> sealed::Polled<Self::Body, E> {
-        polled
+    fn finished<E>(
+        polled: sealed::Polled<Self::Body, E>,
+        permits: Option<Box<HeldPermits>>,
+    ) -> sealed::Polled<Self::Body, E> {
+        match permits {
+            None => polled,
+            permits => polled.map_ok(|response| response.map(|body| Self::service(body, permits))),
+        }
     }
 
     fn denial(text: Bytes) -> axum::body::Body {
@@ -99,23 +105,26 @@ pub(super) mod sealed {
 
     use http::Response;
 
-    use super::{Bytes, Places};
+    use super::{Bytes, HeldPermits};
 
     /// What a service's future says.
     pub type Polled<B, E> = Poll<Result<Response<B>, E>>;
 
-    /// Nobody else has places to hold.
+    /// Nobody else has permits to hold.
     pub trait Bodies<B> {
         /// What bodies become.
         type Body;
 
         /// The service's own, and what is held until it has ended.
-        fn service(body: B, places: Option<Box<Places>>) -> Self::Body;
+        fn service(body: B, permits: Option<Box<HeldPermits>>) -> Self::Body;
 
-        /// The service's own, where there is nothing to hold.
+        /// The service's response, and what is held until its body has ended.
         #[inline]
-        fn unchanged<E>(polled: Polled<B, E>) -> Polled<Self::Body, E> {
-            polled.map_ok(|response| response.map(|body| Self::service(body, None)))
+        fn finished<E>(
+            polled: Polled<B, E>,
+            permits: Option<Box<HeldPermits>>,
+        ) -> Polled<Self::Body, E> {
+            polled.map_ok(|response| response.map(|body| Self::service(body, permits)))
         }
 
         /// That of a denial.
@@ -124,8 +133,8 @@ pub(super) mod sealed {
 }
 
 impl<B> LimitedBody<B> {
-    pub(super) fn service(body: B, places: Option<Box<Places>>) -> Self {
-        LimitedBody { content: Content::Service { body, places } }
+    pub(super) fn service(body: B, permits: Option<Box<HeldPermits>>) -> Self {
+        LimitedBody { content: Content::Service { body, permits } }
     }
 }
 
@@ -145,10 +154,10 @@ impl<B: Body<Data = Bytes>> Body for LimitedBody<B> {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         match self.project().content.project() {
-            Projected::Service { body, places } => {
+            Projected::Service { body, permits } => {
                 let polled = body.poll_frame(context);
                 if matches!(polled, Poll::Ready(None | Some(Err(_)))) {
-                    *places = None;
+                    *permits = None;
                 }
                 polled
             }

@@ -8,7 +8,7 @@ use http::{HeaderMap, Response, StatusCode};
 
 use super::head::Head;
 use crate::gate::{Answer, GateError};
-use crate::headers::{Forms, PROBLEM_JSON, Problem, render, write_problem};
+use crate::headers::{Forms, PROBLEM_JSON, Problem, write_problem};
 use crate::{RetryAfter, Timestamp};
 
 static GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
@@ -61,7 +61,7 @@ impl<'a, 'g> Denied<'a, 'g> {
     /// The header fields a response should carry: Retry-After, and those of the layer's forms.
     pub fn fields(&self) -> HeaderMap {
         let mut fields = HeaderMap::new();
-        self.answer.show(|shown| render(self.forms, shown, self.now, &mut fields));
+        self.answer.write_fields(self.forms, self.now, &mut fields);
         fields
     }
 

@@ -14,11 +14,10 @@ use tower_layer::Layer;
 #[cfg(feature = "axum")]
 use super::body::Axum;
 use super::body::Wrapped;
+use super::compiled_rule::CompiledRule;
 use super::core::{Core, OnDenied, PeerOf};
 use super::denial::Denied;
 use super::error::LayerError;
-use super::quick::ByPeer;
-use super::ready::Ready;
 use super::rule::Rule;
 use super::service::RateLimit;
 use crate::gate::{Answer, Found, Gate, GateError, OwnKey, OwnPolicy, SharedStore};
@@ -260,13 +259,12 @@ impl Builder {
             Some(gate) => self.check_over(gate)?,
             None => Arc::new(self.own_gate()?),
         };
-        let rules = self.rules.into_iter().map(|rule| Ready::new(&gate, self.forms, rule));
-        let rules = rules.collect::<Result<Box<[Ready]>, _>>()?;
+        let rules = self.rules.into_iter().map(|rule| CompiledRule::new(&gate, rule));
+        let rules = rules.collect::<Result<Box<[CompiledRule]>, _>>()?;
         check_rules(&gate, &rules)?;
         let fixed = is_fixed.then(|| gate.rules_owned());
         let Builder { forms, max_wait, peer, on_denied, .. } = self;
-        let core = Core { gate, fixed, rules, by_peer: None, forms, max_wait, peer, on_denied };
-        let core = Core { by_peer: ByPeer::of(&core), ..core };
+        let core = Core { gate, fixed, rules, forms, max_wait, peer, on_denied };
         Ok(RateLimitLayer { core: Arc::new(core), bodies: PhantomData })
     }
 
@@ -306,16 +304,16 @@ impl fmt::Debug for Builder {
 }
 
 /// That rules can be told apart, and are not more than one request can be asked about.
-fn check_rules(gate: &Gate, rules: &[Ready]) -> Result<(), LayerError> {
+fn check_rules(gate: &Gate, rules: &[CompiledRule]) -> Result<(), LayerError> {
     let loaded = gate.rules_owned();
     let mut names: HashSet<&str> = loaded.policies().iter().map(|policy| policy.name()).collect();
-    for own in rules.iter().flat_map(Ready::policies) {
+    for own in rules.iter().flat_map(CompiledRule::policies) {
         let name = own.policy().name();
         if !names.insert(name) {
             return Err(LayerError::SameName { name: name.to_owned() });
         }
     }
-    let most = |rule: &Ready| rule.policies().map(|own| own.policy().limits().len()).max();
+    let most = |rule: &CompiledRule| rule.policies().map(|own| own.policy().limits().len()).max();
     if rules.iter().filter_map(most).sum::<usize>() > MAX_CHECKS {
         return Err(LayerError::TooManyRules);
     }

@@ -42,24 +42,23 @@
 //! # Ok(()) }
 //! ```
 //!
-//! - `layer.rs`: [`RateLimitLayer`] and its [`Builder`]; `rule.rs`, `ready.rs`: [`Rule`], and
-//!   what it asks; `head.rs`: what it sees;
-//! - `quick.rs`, `core.rs`, `deciding.rs`: asking the gate; `service.rs`: [`RateLimit`], the
-//!   service; `body.rs`, `passing.rs`: what is held meanwhile; `reservation.rs`: what is settled
+//! - `layer.rs`: [`RateLimitLayer`] and its [`Builder`]; `rule.rs`, `compiled_rule.rs`: [`Rule`],
+//!   and what it asks; `head.rs`: what it sees;
+//! - `core.rs`, `deciding.rs`: asking the gate; `service.rs`: [`RateLimit`], the
+//!   service; `body.rs`, `guard.rs`: what is held meanwhile; `reservation.rs`: what is settled
 //!   afterwards, some of it in the background (`background.rs`);
 //! - `denial.rs`: what is answered instead; `error.rs`: layers that cannot be.
 
 mod background;
 mod body;
+mod compiled_rule;
 mod core;
 mod deciding;
 mod denial;
 mod error;
+mod guard;
 mod head;
 mod layer;
-mod passing;
-mod quick;
-mod ready;
 mod reservation;
 mod rule;
 mod service;

@@ -22,8 +22,9 @@ use smallvec::SmallVec;
 use tidegate_core::Cost;
 
 use super::background::Background;
-use super::core::{Asked, Core};
+use super::core::Core;
 use crate::gate::{Answer, Charged, OwnPolicy};
+use crate::policy::Key;
 
 /// What was charged before the true cost is known; in the extensions of a request to which
 /// a rule with [`Rule::reserve`](super::Rule::reserve) applies. Clones are the same
@@ -59,6 +60,9 @@ const OPEN: u8 = 0;
 const GIVEN_BACK: u8 = 1;
 const COMMITTED: u8 = 2;
 
+/// What the rules want to reserve for a request: the key, the place of the policy, the estimate.
+pub(super) type Reserving = SmallVec<[(Key, (usize, usize), u64); 1]>;
+
 /// What one rule has reserved.
 struct Reserved {
     /// Where its policy is: which rule, and which of that one's policies.
@@ -70,24 +74,15 @@ struct Reserved {
 
 impl Reservation {
     /// What an admitted request has reserved; `None` if that is nothing.
-    pub(super) fn new(
-        core: &Arc<Core>,
-        asked: &Asked<'_, '_>,
-        answer: &Answer<'_>,
-    ) -> Option<Self> {
-        let reserved = asked.each().filter_map(|(ask, made)| {
-            Some(Reserved {
-                place: core.place_of(ask.policy)?,
-                charged: Charged::of(ask.policy, ask.key(made), answer),
-                estimate: ask.estimate?,
-                settled: AtomicU8::new(OPEN),
-            })
-        });
-        let parts: SmallVec<[Reserved; 1]> = reserved.collect();
-        if parts.is_empty() {
+    pub(super) fn new(core: &Arc<Core>, reserving: Reserving, answer: &Answer<'_>) -> Option<Self> {
+        if reserving.is_empty() {
             return None;
         }
-        let background = Background::of(&core.gate);
+        let parts = reserving.into_iter().filter_map(|(key, place, estimate)| {
+            let charged = Charged::of(core.policy_at(place)?, key, answer);
+            Some(Reserved { place, charged, estimate, settled: AtomicU8::new(OPEN) })
+        });
+        let (parts, background) = (parts.collect(), Background::of(&core.gate));
         Some(Reservation(Arc::new(Inner { core: Arc::clone(core), parts, background })))
     }
 

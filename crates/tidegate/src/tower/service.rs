@@ -19,9 +19,8 @@ use tower_service::Service;
 use super::body::{Bodies, Wrapped};
 use super::core::{Core, Decided};
 use super::deciding::Deciding;
+use super::guard::RequestGuard;
 use super::head::Head;
-use super::passing::Passing;
-use super::quick::{AtOnce, Pending};
 
 /// A service behind a [`RateLimitLayer`](super::RateLimitLayer).
 pub struct RateLimit<S, K = Wrapped> {
@@ -75,45 +74,16 @@ where
 
     #[inline]
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        // Each arm builds its future itself: joined, `passing` would be moved once more.
-        match self.core.decide_at_once(&request) {
-            Some(AtOnce::Alone) => {
-                let future = self.inner.call(request);
-                ResponseFuture::new(State::Called { future, passing: Passing::Nothing })
-            }
-            Some(AtOnce::Says(by)) => {
-                let future = self.inner.call(request);
-                let passing = Passing::Quick(by.under(&self.core));
-                ResponseFuture::new(State::Called { future, passing })
-            }
-            Some(AtOnce::Open(pending)) => self.call_now(request, Some(&pending)),
-            None if self.core.is_immediate() => self.call_now(request, None),
-            None => self.call_later(request),
+        if !self.core.is_immediate() {
+            return self.call_later(request);
         }
+        let client_ip = self.core.client_ip(request.extensions(), request.headers());
+        let decided = self.core.decide(&Head::of(&request, client_ip));
+        ResponseFuture::new(State::of(decided, &mut self.inner, request))
     }
 }
 
 impl<S, K> RateLimit<S, K> {
-    /// For what can be decided without waiting for anything.
-    #[inline(never)]
-    fn call_now<B, R>(
-        &mut self,
-        request: Request<B>,
-        pending: Option<&Pending>,
-    ) -> ResponseFuture<S::Future, K>
-    where
-        S: Service<Request<B>, Response = Response<R>>,
-        K: Bodies<R>,
-    {
-        let client_ip = self.core.client_ip(request.extensions(), request.headers());
-        let head = Head::of(&request, client_ip);
-        let decided = match pending {
-            Some(pending) => self.core.decide_pending(pending, &head),
-            None => self.core.decide(&head),
-        };
-        ResponseFuture::new(State::of(decided, &mut self.inner, request))
-    }
-
     fn call_later<B, R>(&mut self, request: Request<B>) -> ResponseFuture<S::Future, K>
     where
         S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
@@ -155,7 +125,7 @@ pin_project! {
         Called {
             #[pin]
             future: F,
-            passing: Passing,
+            guard: RequestGuard,
         },
         /// It has not, and will not be.
         Denied { response: Option<Box<Response<Bytes>>> },
@@ -171,14 +141,14 @@ impl<F> State<F> {
     where
         S: Service<Request<B>, Future = F>,
     {
-        let passing = match decided {
-            Decided::Passes(passing) => passing,
+        let guard = match decided {
+            Decided::Passes(guard) => guard,
             Decided::Denied(response) => return State::Denied { response: Some(response) },
         };
-        if let Some(reservation) = passing.reservation() {
+        if let Some(reservation) = guard.reservation() {
             request.extensions_mut().insert(reservation);
         }
-        State::Called { future: inner.call(request), passing }
+        State::Called { future: inner.call(request), guard }
     }
 }
 
@@ -201,20 +171,18 @@ where
         let mut state = self.project().state;
         loop {
             let next = match state.as_mut().project() {
-                Projected::Called { future, passing: Passing::Rest(rest) } => {
-                    let answered = ready!(future.poll(context));
-                    // Taken in any case: after an error, what was reserved is given back.
-                    let rest = std::mem::take(&mut **rest);
-                    return Poll::Ready(answered.map(|response| rest.arrived::<K, R>(response)));
-                }
-                Projected::Called { future, passing } => {
+                Projected::Called { future, guard } => {
                     let mut polled = future.poll(context);
-                    if let (Poll::Ready(Ok(response)), Passing::Quick(quick)) =
-                        (&mut polled, passing)
-                    {
-                        quick.arrived(response.headers_mut());
-                    }
-                    return K::unchanged(polled);
+                    let permits = match &mut polled {
+                        Poll::Ready(Ok(response)) => guard.finish(response.headers_mut()),
+                        // After an error, what was reserved is given back.
+                        Poll::Ready(Err(_)) => {
+                            *guard = RequestGuard::default();
+                            None
+                        }
+                        Poll::Pending => return Poll::Pending,
+                    };
+                    return K::finished(polled, permits);
                 }
                 Projected::Denied { response } => {
                     return match response.take() {

@@ -1,17 +1,12 @@
 //! How keys are hashed: by foldhash, seeded anew in every process.
 //!
-//! Keys of up to 47 bytes are hashed as numbers, not as bytes. Who puts a key together in
-//! registers can so hash it there: bytes that were just stored in pieces cannot be loaded across
-//! them before all are out of the processor, and to wait for that takes longer than to hash.
+//! Keys of up to 47 bytes are hashed as numbers, not as bytes.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::OnceLock;
 
 use foldhash::SharedSeed;
 use foldhash::quality::SeedableRandomState;
-
-#[cfg(feature = "tower")]
-use crate::short::Short;
 
 /// Bytes of a word.
 const WORD: usize = 16;
@@ -21,7 +16,7 @@ pub(super) const ONE_WORD: usize = WORD - 1;
 
 /// A key of less than three words, with zeros behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Words {
+struct Words {
     words: [u128; 3],
     length: usize,
 }
@@ -41,48 +36,6 @@ impl Words {
         };
         Some(Words { words, length })
     }
-
-    /// The key again.
-    #[cfg(feature = "tower")]
-    #[inline(always)]
-    pub(crate) fn text(&self) -> Short<48> {
-        Short::of_words(self.words, self.length)
-    }
-}
-
-/// What keys begin with, of less than two words.
-#[cfg(feature = "tower")]
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Prefix(Words);
-
-#[cfg(feature = "tower")]
-impl Prefix {
-    /// `None` if it is too long.
-    pub(crate) fn new(text: &[u8]) -> Option<Self> {
-        Words::new(text).filter(|words| words.length < 2 * WORD).map(Prefix)
-    }
-
-    /// The key that has a text behind it.
-    #[inline(always)]
-    pub(crate) fn join(&self, text: &Short<16>) -> Words {
-        let Prefix(Words { words: [first, second, _], length }) = *self;
-        let word = text.word();
-        let words = if length < WORD {
-            let (word, rest) = moved(word, length);
-            [first | word, rest, 0]
-        } else {
-            let (word, rest) = moved(word, length - WORD);
-            [first, second | word, rest]
-        };
-        Words { words, length: length + text.length() }
-    }
-}
-
-/// A word that begins so many bytes later, and what is then in the next one.
-#[cfg(feature = "tower")]
-#[inline(always)]
-fn moved(word: u128, bytes: usize) -> (u128, u128) {
-    (word << (bytes * 8), (word >> 8) >> ((WORD - 1 - bytes) * 8))
 }
 
 /// What is behind the whole words of a key that has any.
@@ -129,7 +82,7 @@ impl KeyHasher {
 
     /// The same for a key that is in words already.
     #[inline(always)]
-    pub(super) fn hash_words(&self, key: &Words) -> u64 {
+    fn hash_words(&self, key: &Words) -> u64 {
         let mut hasher = self.0.build_hasher();
         let [first, second, third] = key.words;
         // Zeros may be part of a key; its length tells them from those behind it.
@@ -212,23 +165,5 @@ mod tests {
             }
         }
         assert_eq!(hashes.len(), keys.len());
-    }
-
-    #[cfg(feature = "tower")]
-    #[test]
-    fn joined_is_one_behind_the_other() {
-        let hasher = KeyHasher::new();
-        let all = b"abcdefghijklmnopqrstuvwxyz-01234";
-        for (first, second) in (0..32).flat_map(|first| (0..=16).map(move |second| (first, second)))
-        {
-            let (first, second) = (&all[..first], &all[..second]);
-            let prefix = Prefix::new(first).expect("no longer than that");
-            let words = prefix.join(&Short::new(second).expect("no longer than that"));
-            let key = [first, second].concat();
-            assert_eq!(Some(words), Words::new(&key));
-            assert_eq!(hasher.hash_words(&words), hasher.hash(&key));
-            assert_eq!(words.text().as_bytes(), key);
-        }
-        assert!(Prefix::new(all).is_none());
     }
 }

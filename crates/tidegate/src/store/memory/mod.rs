@@ -43,14 +43,10 @@ use std::time::Duration;
 use tidegate_core::{Limit, PermitId, Timestamp};
 
 use self::hash::{KeyHasher, random_bits};
-#[cfg(feature = "tower")]
-pub(crate) use self::hash::{Prefix, Words};
 use self::ids::Ids;
 use self::many::OBSERVER;
 #[cfg(feature = "policies")]
 pub(crate) use self::one::BATCH;
-#[cfg(feature = "policies")]
-pub(crate) use self::one::Missed;
 pub(crate) use self::one::Told;
 use self::table::Table;
 use crate::check::MAX_CHECKS;

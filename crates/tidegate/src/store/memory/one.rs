@@ -3,8 +3,6 @@
 use tidegate_core::{Algorithm, Cost, Decision, Limit, Timestamp};
 
 use super::MemoryStore;
-#[cfg(feature = "tower")]
-use super::Words;
 use super::hash::ONE_WORD;
 use super::lock::Backoff;
 use super::rare::lacks_room;
@@ -58,7 +56,7 @@ impl Told {
 
 /// An ask that the hot path was not for, to go on with.
 #[derive(Clone, Copy)]
-pub(crate) struct Missed {
+struct Missed {
     hash: u64,
     elsewhere: Elsewhere,
 }
@@ -106,29 +104,10 @@ impl MemoryStore {
         }
     }
 
-    /// The hot path by itself, for who does something else before and behind it: its decision
-    /// stays in registers. What it was not for goes on with
-    /// [`ask_rarely`](Self::ask_rarely), and nothing has changed.
-    #[cfg(feature = "tower")]
-    #[inline(always)]
-    pub(crate) fn admit(&self, key: &Words, limit: &Limit, units: u64) -> Result<Decision, Missed> {
-        let hash = self.hasher.hash_words(key);
-        // Among so much else the closure would become a call, and its answer go through memory; a
-        // copy of the frame does not.
-        let frame = LAST_FRAME.with(Frame::clone);
-        let admitted = self.admit_quickly(&frame, hash, limit, units);
-        admitted.map_err(|elsewhere| Missed { hash, elsewhere })
-    }
-
     /// Whatever the hot path was not for. A slot that somebody has is waited for before
     /// it is touched again: every attempt takes its line away from who has it.
     #[inline(never)]
-    pub(crate) fn ask_rarely(
-        &self,
-        missed: Missed,
-        limit: &Limit,
-        units: u64,
-    ) -> Result<Told, CheckError> {
+    fn ask_rarely(&self, missed: Missed, limit: &Limit, units: u64) -> Result<Told, CheckError> {
         let Missed { hash, mut elsewhere } = missed;
         let mut backoff = Backoff::new();
         loop {

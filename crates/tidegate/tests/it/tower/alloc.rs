@@ -42,15 +42,15 @@ fn an_admitted_request_allocates_its_header_values() {
     let bare = |builder: tidegate::tower::Builder| builder.headers(Forms::NONE);
     let one = || rule("api", &["1000 per 1m"]);
     let by_key = || rule("key", &["1000 per 1m"]).key(|head| Some(head.uri().path().into()));
-    assert_eq!(allocations(&World::new(|builder| bare(builder.rule(one())))), 0);
-    assert_eq!(allocations(&World::new(|builder| bare(builder.rule(by_key())))), 0);
-    // One in some is timed, and where several rules hold that goes with it in a box.
+    // One request in some is timed, and its timer goes with it in a box.
+    assert_eq!(allocations(&World::new(|builder| bare(builder.rule(one())))), 1);
+    assert_eq!(allocations(&World::new(|builder| bare(builder.rule(by_key())))), 1);
     let both = World::new(|builder| bare(builder.rule(one()).rule(by_key())));
     assert_eq!(allocations(&both), 1);
-    // One value, the other is the same for all; and the map of a response that had no fields
-    // before: its two tables.
-    assert_eq!(allocations(&World::new(|builder| builder.rule(one()))), 3);
-    // Two values, where several limits speak, and the box they wait in.
+    // `RateLimit`, and the two tables of a response that had no fields before. `RateLimit-Policy`
+    // is shared by all responses.
+    assert_eq!(allocations(&World::new(|builder| builder.rule(one()))), 4);
+    // Where several policies apply, `RateLimit-Policy` is put together from theirs.
     let both = World::new(|builder| builder.rule(one()).rule(by_key()));
     assert_eq!(allocations(&both), 5);
 }

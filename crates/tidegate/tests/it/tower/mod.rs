@@ -1,5 +1,6 @@
 //! The tower layer, in front of a service that does what the path says.
 
+mod addresses;
 mod alloc;
 #[cfg(feature = "axum")]
 mod axum;
@@ -14,7 +15,6 @@ mod rules;
 mod served;
 mod shared;
 mod stacked;
-mod ways;
 
 use std::future::{Future, Ready, pending, ready};
 use std::net::{IpAddr, SocketAddr};
