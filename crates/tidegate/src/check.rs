@@ -170,15 +170,9 @@ impl Verdict {
             both.filter(|(_, (check, _))| !check.observed).map(|(index, (_, d))| (index, d))
         };
         let allowed = enforced().all(|(_, decision)| decision.allowed);
-        let speaker = if allowed {
-            enforced().min_by_key(|(_, decision)| decision.remaining)
-        } else {
-            // `min_by_key` on the reversed wait: the first of equals speaks.
-            enforced().filter(|(_, decision)| !decision.allowed).min_by_key(|(_, d)| {
-                std::cmp::Reverse(d.retry_after.as_micros().unwrap_or(u64::MAX))
-            })
-        };
-        let speaker = speaker.map(|(index, _)| index);
+        let limits =
+            enforced().map(|(index, decision)| (index, decision, Some(decision.remaining)));
+        let speaker = reported_limit(allowed, limits);
         let (consumed, remembered) = (false, false);
         Verdict { allowed, consumed, overflowed, no_room: false, decisions, speaker, remembered }
     }
@@ -200,6 +194,22 @@ impl Verdict {
             _ => RetryAfter::Now,
         }
     }
+}
+
+/// The index of the limit that an answer reports, of those that are enforced: of a denial the
+/// denying limit with the longest wait, else the limit with the least remaining, where an unknown
+/// number is less than any. Of equals it is the first.
+pub(crate) fn reported_limit<'d>(
+    allowed: bool,
+    limits: impl Iterator<Item = (usize, &'d Decision, Option<u64>)>,
+) -> Option<usize> {
+    let rank = |decision: &Decision, remaining: Option<u64>| match allowed {
+        true => remaining.map_or(0, |units| units.saturating_add(1)),
+        false => u64::MAX - decision.retry_after.as_micros().unwrap_or(u64::MAX),
+    };
+    let limits = limits.filter(|(_, decision, _)| allowed || !decision.allowed);
+    let reported = limits.min_by_key(|(_, decision, remaining)| rank(decision, *remaining));
+    reported.map(|(index, ..)| index)
 }
 
 /// A request that makes no sense. A denial is not an error, and an error says

@@ -128,10 +128,10 @@ pub async fn put(load: Load, args: &FaultsArgs) -> Result<Loaded, Failed> {
 }
 
 async fn ask(gate: &Gate, policy: &'static str, key: u32) -> Result<(Decided, Duration), Failed> {
-    let (rules, key) = (gate.rules_owned(), key.to_le_bytes());
+    let (rules, key) = (Arc::clone(&gate.rules()), key.to_le_bytes());
     let question = Question::new(Subject::Key { policy, key: &key, attributes: None });
     let sent = Instant::now();
-    let answer = gate.check_async(&rules, &question).await.map_err(|error| error.to_string())?;
+    let answer = gate.check(&rules, &[question]).await.map_err(|error| error.to_string())?;
     Ok((answer.decided, sent.elapsed()))
 }
 

@@ -173,10 +173,10 @@ pub async fn gate_of(policies: &str, url: &str) -> Result<Gate, Failed> {
 }
 
 async fn ask(gate: &Gate, policy: Policy, key: u8) -> Result<(bool, Decided), String> {
-    let rules = gate.rules_owned();
+    let rules = Arc::clone(&gate.rules());
     let key = [b'a' + key];
     let subject = Subject::Key { policy: policy.name(), key: &key, attributes: None };
     let question = Question::new(subject);
-    let answer = gate.check_async(&rules, &question).await.map_err(|error| error.to_string())?;
+    let answer = gate.check(&rules, &[question]).await.map_err(|error| error.to_string())?;
     Ok((answer.allowed, answer.decided))
 }

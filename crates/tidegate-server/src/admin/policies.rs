@@ -1,5 +1,7 @@
 //! `/admin/v1/policies`: the policies in force, and what their keys have left.
 
+use std::sync::Arc;
+
 use axum::extract::State;
 use axum::response::Response;
 use http::Uri;
@@ -99,12 +101,13 @@ pub async fn peek(State(state): State<AdminState>, uri: Uri) -> Result<Response,
         limits: Vec<LimitView>,
     }
     let Named { policy, key } = Named::from_uri(&uri)?;
-    let rules = state.gate.rules_owned();
+    let rules = Arc::clone(&state.gate.rules());
     let known = find(&rules, &policy)?;
-    let found = state.gate.find_key(&rules, &policy, &key).await?;
+    let keys = state.gate.keys(&rules, &policy)?;
+    let found = keys.find(&key).await?;
     let key = shown(&state, known, &found);
-    let seen = state.gate.is_seen(&rules, &policy, &found.key).await?;
-    let answer = state.gate.peek_key(&rules, &policy, found.key).await?;
+    let seen = keys.is_seen(&found.key).await?;
+    let answer = keys.peek(&found.key).await?;
     Ok(json(&Page {
         policy: known.name(),
         key,
@@ -152,10 +155,11 @@ pub async fn reset(State(state): State<AdminState>, uri: Uri) -> Result<Response
         reset: bool,
     }
     let Named { policy, key } = Named::from_uri(&uri)?;
-    let rules = state.gate.rules_owned();
+    let rules = Arc::clone(&state.gate.rules());
     let known = find(&rules, &policy)?;
-    let found = state.gate.find_key(&rules, &policy, &key).await?;
-    let reset = state.gate.reset_key(&rules, &policy, &found.key).await?;
+    let keys = state.gate.keys(&rules, &policy)?;
+    let found = keys.find(&key).await?;
+    let reset = keys.reset(&found.key).await?;
     let logged = state.stats().show(known.key_template(), &found.key);
     tracing::info!(policy = known.name(), key = some(&logged), reset, "key reset");
     Ok(json(&Page { policy: known.name(), key: shown(&state, known, &found), reset }))

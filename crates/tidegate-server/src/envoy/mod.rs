@@ -2,7 +2,7 @@
 //! mean to the gate.
 //!
 //! ```text
-//!   bytes --decode.rs--> Request --asked.rs--> questions --Gate::check_together--> Together
+//!   bytes --decode.rs--> Request --asked.rs--> questions --Gate::check--> Answer
 //!         <--encode.rs-- Reply   <---------------------------reply.rs--------------'
 //! ```
 //!

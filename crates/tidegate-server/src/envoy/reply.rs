@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use http::HeaderMap;
 use smallvec::SmallVec;
-use tidegate::gate::{Line, Together};
+use tidegate::gate::{Answer, DenialReason, Line};
 use tidegate::headers::Forms;
 use tidegate::stats::Decided;
 use tidegate::{Algorithm, Limit, Timestamp};
@@ -69,13 +69,12 @@ impl<'a> Reply<'a> {
     /// # Errors
     /// When it was denied because the store failed: that is no `OVER_LIMIT`.
     pub fn new(
-        together: &Together<'a>,
+        answer: &Answer<'a>,
         descriptors: usize,
         forms: Forms,
         now: Timestamp,
     ) -> Result<Self, RequestError> {
-        let answer = &together.answer;
-        if answer.is_store_failure() {
+        if answer.denial_reason() == Some(DenialReason::StoreFailed) {
             let policy = answer.speaker().and_then(|line| line.policy).unwrap_or_default();
             let detail = match answer.decided {
                 Decided::FailedClosed => "denies then (on_store_failure)",
@@ -84,56 +83,39 @@ impl<'a> Reply<'a> {
             let message = format!("the store failed, and policy `{policy}` {detail}");
             return Err(RequestError::new(ErrorKind::StoreFailed, message));
         }
-        let mut statuses = SmallVec::from_elem(Status::default(), descriptors);
-        let mut waits = SmallVec::<[Option<u64>; 2]>::from_elem(None, descriptors);
-        for (line, question) in answer.lines.iter().zip(&together.question_of) {
-            if let (true, Some(status), Some(wait)) =
-                (line.is_enforced(), statuses.get_mut(*question), waits.get_mut(*question))
-            {
-                consider(line, status, wait);
-            }
-        }
-        for question in &together.unlimited {
+        let reported = (0..descriptors).map(|question| answer.reported_limit_of(question));
+        let mut statuses: SmallVec<[Status<'a>; 2]> =
+            reported.map(|line| line.map(Status::new).unwrap_or_default()).collect();
+        for question in &answer.unlimited {
             if let Some(status) = statuses.get_mut(*question).filter(|s| s.limit.is_none()) {
                 status.remaining = UNLIMITED;
             }
         }
         let mut headers = HeaderMap::new();
         answer.write_fields(forms, now, &mut headers);
-        Ok(Reply { allowed: answer.allowed, statuses, headers, metadata: metadata(together) })
+        Ok(Reply { allowed: answer.allowed, statuses, headers, metadata: metadata(answer) })
     }
 }
 
-/// Lets a line speak for its descriptor, if it has more to say than those before it. `rank`
-/// is what the one that speaks has left, or how long it wants to be waited for.
-fn consider<'a>(line: &Line<'a>, status: &mut Status<'a>, rank: &mut Option<u64>) {
-    let denied = !line.decision.allowed;
-    let retry_us = line.decision.retry_after.as_micros();
-    let own = if denied { retry_us.unwrap_or(u64::MAX) } else { line.decision.remaining };
-    let says_more = match *rank {
-        None => true,
-        Some(_) if denied != status.denied => denied,
-        Some(other) if denied => own > other,
-        Some(other) => own < other,
-    };
-    if !says_more {
-        return;
+impl<'a> Status<'a> {
+    /// The status of a descriptor for which this limit is reported.
+    fn new(line: &Line<'a>) -> Self {
+        let denied = !line.decision.allowed;
+        let retry_us = line.decision.retry_after.as_micros();
+        let reset_us = line.decision.reset_after.as_micros();
+        // What can never pass is told to wait for a window, not to come back at once.
+        let until_us = if denied { retry_us.unwrap_or(line.limit.window_us()) } else { reset_us };
+        Status {
+            denied,
+            limit: line.remaining().map(|_| (line.policy.unwrap_or_default(), line.limit)),
+            remaining: line.decision.remaining,
+            until_reset: Duration::from_micros(until_us),
+        }
     }
-    *rank = Some(own);
-    let reset_us = line.decision.reset_after.as_micros();
-    // What can never pass is told to wait for a window, not to come back at once.
-    let until_us = if denied { retry_us.unwrap_or(line.limit.window_us()) } else { reset_us };
-    *status = Status {
-        denied,
-        limit: line.remaining().map(|_| (line.policy.unwrap_or_default(), line.limit)),
-        remaining: line.decision.remaining,
-        until_reset: Duration::from_micros(until_us),
-    };
 }
 
 /// Which policy the answer speaks for, how it was decided, who denied and who would have.
-fn metadata<'a>(together: &Together<'a>) -> Metadata<'a> {
-    let answer = &together.answer;
+fn metadata<'a>(answer: &Answer<'a>) -> Metadata<'a> {
     let mut out = Metadata::new();
     if answer.lines.is_empty() {
         return out;

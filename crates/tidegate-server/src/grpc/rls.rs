@@ -6,7 +6,7 @@ use std::task::Context;
 use bytes::Bytes;
 use http::HeaderMap;
 use hyper::body::Body as _;
-use tidegate::gate::Together;
+use tidegate::gate::Answer;
 
 use super::content::{Answered, Content, code};
 use super::framing::{collect, only, unread};
@@ -86,8 +86,8 @@ impl GrpcFront {
         let asked = Asked::new(&request, self.algorithm)?;
         let questions = asked.questions(request_id(headers));
         let rules = self.gate.rules();
-        let together = self.gate.check_together(&rules, &questions).map_err(envoy::rejected)?;
-        self.reply(&together, questions.len())
+        let answer = self.gate.sync(self.gate.check(&rules, &questions));
+        self.reply(&answer.map_err(envoy::rejected)?, questions.len())
     }
 
     /// A decision wherever the counts are.
@@ -99,14 +99,13 @@ impl GrpcFront {
         let request = decode(body)?;
         let asked = Asked::new(&request, self.algorithm)?;
         let questions = asked.questions(request_id(headers));
-        let rules = self.gate.rules_owned();
-        let together = self.gate.check_together_async(&rules, &questions).await;
-        let together = together.map_err(envoy::rejected)?;
-        self.reply(&together, questions.len())
+        let rules = Arc::clone(&self.gate.rules());
+        let answer = self.gate.check(&rules, &questions).await;
+        self.reply(&answer.map_err(envoy::rejected)?, questions.len())
     }
 
-    fn reply(&self, together: &Together<'_>, descriptors: usize) -> Result<Answered, RequestError> {
-        let reply = Reply::new(together, descriptors, **self.forms.load(), self.gate.now())?;
+    fn reply(&self, answer: &Answer<'_>, descriptors: usize) -> Result<Answered, RequestError> {
+        let reply = Reply::new(answer, descriptors, **self.forms.load(), self.gate.now())?;
         let capacity = REPLY_BYTES + STATUS_BYTES * (descriptors - 1);
         Ok(Content::message(capacity, |out| reply.encode(out)))
     }

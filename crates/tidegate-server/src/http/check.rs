@@ -1,5 +1,7 @@
 //! `POST /v1/check` and `/v1/check/batch`.
 
+use std::slice;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use bytes::Bytes;
@@ -81,8 +83,8 @@ impl HttpFront {
         }
         let id = RequestId::of(headers);
         let rules = self.gate.rules();
-        let answer =
-            self.gate.check(&rules, &Question { request_id: Some(id.as_str()), ..question })?;
+        let question = Question { request_id: Some(id.as_str()), ..question };
+        let answer = self.gate.sync(self.gate.check(&rules, &[question]))?;
         Ok(Decided::Answered(respond(&answer, &id)))
     }
 
@@ -92,14 +94,12 @@ impl HttpFront {
         let parts = body.parts()?;
         let id = RequestId::of(&head.headers);
         let question = Question { request_id: Some(id.as_str()), ..body.question(&parts)? };
-        let rules = self.gate.rules_owned();
+        let rules = Arc::clone(&self.gate.rules());
         let waits = body
             .max_wait()?
             .and_then(|max_wait| Waiting::begin(&self.waiting).map(|waiting| (max_wait, waiting)));
-        let answer = match waits {
-            Some((max_wait, _waiting)) => self.gate.wait(&rules, &question, max_wait).await?,
-            None => self.gate.check_async(&rules, &question).await?,
-        };
+        let max_wait = waits.as_ref().map(|(max_wait, _)| *max_wait);
+        let answer = self.gate.check(&rules, &[Question { max_wait, ..question }]).await?;
         Ok(respond(&answer, &id))
     }
 
@@ -121,7 +121,7 @@ impl HttpFront {
             let detail = format!("there are {}: send at most {MAX_BATCH} at once", checks.len());
             return Err(RequestError::field("checks", detail));
         }
-        let rules = self.gate.rules_owned();
+        let rules = Arc::clone(&self.gate.rules());
         let each =
             |index: usize| move |error: RequestError| error.within(&format!("checks[{index}]"));
         let numbered = || checks.iter().enumerate();
@@ -130,8 +130,8 @@ impl HttpFront {
         let questions = numbered().zip(&parts).map(|((index, Object(check)), parts)| {
             let question = batch_question(check, parts).map_err(each(index))?;
             let question = Question { request_id: Some(id.as_str()), ..question };
-            let understood = self.gate.understand(&rules, &question).map_err(RequestError::from);
-            understood.map_err(each(index))?;
+            let valid = rules.validate(&question).map_err(RequestError::from);
+            valid.map_err(each(index))?;
             Ok(question)
         });
         let questions: Vec<Question<'_>> = questions.collect::<Result<_, RequestError>>()?;
@@ -154,15 +154,15 @@ impl HttpFront {
         if self.gate.is_shared() {
             let mut index = 0;
             for together in questions.chunks(MAX_TOGETHER) {
-                let asked = together.iter().map(|question| self.gate.check_async(&rules, question));
+                let each = together.iter().map(slice::from_ref);
+                let asked = each.map(|question| self.gate.check(&rules, question));
                 for answer in join_all(asked).await {
                     put(index, answer);
                     index += 1;
                 }
             }
         } else {
-            let asked = questions.iter().map(|question| self.gate.check(&rules, question));
-            asked.enumerate().for_each(|(index, answer)| put(index, answer));
+            self.gate.check_each(&rules, &questions, put);
         }
         out.extend_from_slice(b"]}");
         Ok(json(StatusCode::OK, out))

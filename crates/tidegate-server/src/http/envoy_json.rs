@@ -7,13 +7,14 @@
 //! `null` is nothing said, and what is 0 or empty is left out of an answer.
 
 use std::fmt;
+use std::sync::Arc;
 
 use http::{Request, StatusCode};
 use hyper::body::Incoming;
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 use serde_json::{Map, Value, json};
 use tidegate::Limit;
-use tidegate::gate::Together;
+use tidegate::gate::Answer;
 
 use super::request_id::{REQUEST_ID, RequestId};
 use super::wire::{First, Object, Text, decode};
@@ -50,19 +51,18 @@ impl HttpFront {
         let request = body.request();
         let asked = Asked::new(&request, self.algorithm)?;
         let questions = asked.questions(Some(id.as_str()));
-        let rules = self.gate.rules_owned();
-        let together = self.gate.check_together_async(&rules, &questions).await;
-        let together = together.map_err(envoy::rejected)?;
-        self.reply(&together, questions.len(), id)
+        let rules = Arc::clone(&self.gate.rules());
+        let answer = self.gate.check(&rules, &questions).await.map_err(envoy::rejected)?;
+        self.reply(&answer, questions.len(), id)
     }
 
     fn reply(
         &self,
-        together: &Together<'_>,
+        answer: &Answer<'_>,
         descriptors: usize,
         id: &RequestId<'_>,
     ) -> Result<Answered, RequestError> {
-        let reply = Reply::new(together, descriptors, **self.forms.load(), self.gate.now())?;
+        let reply = Reply::new(answer, descriptors, **self.forms.load(), self.gate.now())?;
         let status = if reply.allowed { StatusCode::OK } else { StatusCode::TOO_MANY_REQUESTS };
         let mut response = json_answer(status, shown(&reply).to_string().into_bytes());
         if !reply.allowed {

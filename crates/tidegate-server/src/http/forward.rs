@@ -5,6 +5,7 @@
 //! names another with `?deny_status=403`.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use http::header::{CACHE_CONTROL, HeaderValue};
 use http::{HeaderMap, Request, Response, StatusCode};
@@ -142,7 +143,8 @@ impl HttpFront {
     ) -> Result<Answered, RequestError> {
         let rules = self.gate.rules();
         let attributes = asked.attributes(&rules, request.headers(), peer);
-        let answer = self.gate.check(&rules, &question(&attributes, id))?;
+        let questions = [question(&attributes, id)];
+        let answer = self.gate.sync(self.gate.check(&rules, &questions))?;
         Ok(self.forward_answer(&answer, asked, id))
     }
 
@@ -153,9 +155,9 @@ impl HttpFront {
         peer: SocketAddr,
         id: &RequestId<'_>,
     ) -> Result<Answered, RequestError> {
-        let rules = self.gate.rules_owned();
+        let rules = Arc::clone(&self.gate.rules());
         let attributes = asked.attributes(&rules, headers, peer);
-        let answer = self.gate.check_async(&rules, &question(&attributes, id)).await?;
+        let answer = self.gate.check(&rules, &[question(&attributes, id)]).await?;
         Ok(self.forward_answer(&answer, asked, id))
     }
 

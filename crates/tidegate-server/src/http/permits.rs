@@ -1,6 +1,7 @@
 //! `/v1/permits`: places under `concurrency` limits, held by name.
 
 use std::io::Write as _;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::{CONTENT_TYPE, HeaderValue, LOCATION};
@@ -41,8 +42,8 @@ impl HttpFront {
         if !self.gate.is_shared() && !self.leases.has_room() {
             return Err(full());
         }
-        let rules = self.gate.rules_owned();
-        let held = self.gate.acquire_async(&rules, &question, lease).await?;
+        let rules = Arc::clone(&self.gate.rules());
+        let held = self.gate.acquire(&rules, &question, lease).await?;
         let name = match held.permit {
             None => return Ok(self.deny(&held.answer, None, id)),
             Some(HeldPermit::Shared(permit)) => PermitName::Shared(permit),
@@ -84,7 +85,7 @@ impl HttpFront {
                 NotRenewed::TooLong(most) => GateError::LeaseTooLong { most }.into(),
             })?,
             PermitName::Shared(permit) => {
-                self.gate.renew(permit, lease).await?.ok_or_else(not_held)?
+                permit.renew(&self.gate, lease).await?.ok_or_else(not_held)?
             }
         };
         let mut out = Vec::with_capacity(64);
@@ -96,7 +97,7 @@ impl HttpFront {
         let released = match PermitName::parse(id) {
             None => Ok(false),
             Some(PermitName::Here(id)) => Ok(self.leases.release(id)),
-            Some(PermitName::Shared(permit)) => self.gate.release(&permit).await,
+            Some(PermitName::Shared(permit)) => permit.release(&self.gate).await,
         };
         let error = match released {
             Ok(true) => {

@@ -95,7 +95,7 @@ impl Policed {
             .map_err(ReplayError::Build)?;
         let stats = Arc::new(Stats::new(clock.clock()));
         let gate = Arc::new(Gate::new(limiter, policies, stats));
-        let rules = gate.rules_owned();
+        let rules = Arc::clone(&gate.rules());
         let (lanes, lane_of) = lanes(rules.policies());
         Ok(Policed {
             gate,
@@ -158,12 +158,12 @@ impl Policed {
     ) -> Told {
         self.clock.set(Timestamp::from_micros(row.time_us));
         let question = Question { cost, ..Question::new(Subject::Request(attributes)) };
-        let (selected, answer) =
-            match (rules.policies().select(attributes), gate.check(rules, &question)) {
-                (Ok(selected), Ok(answer)) => (selected, answer),
-                (_, Err(error)) => return self.undecided(&error),
-                (Err(error), _) => return self.undecided(&GateError::Select(error)),
-            };
+        let answer = gate.sync(gate.check(rules, &[question]));
+        let (selected, answer) = match (rules.policies().select(attributes), answer) {
+            (Ok(selected), Ok(answer)) => (selected, answer),
+            (_, Err(error)) => return self.undecided(&error),
+            (Err(error), _) => return self.undecided(&GateError::Select(error)),
+        };
         self.odd.unmatched += u64::from(selected.is_empty());
         self.odd.no_room += u64::from(answer.no_room);
         let mut told = Told { fits: true, ..Told::default() };

@@ -8,7 +8,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use futures_util::FutureExt as _;
-use tidegate::gate::{Answer, Gate, GateError, Line, Question, Rules, Subject};
+use tidegate::gate::{Answer, DenialReason, Gate, GateError, Line, Question, Rules, Subject};
 use tidegate::stats::Decided;
 use tidegate::{Cost, Limit, RetryAfter};
 
@@ -129,19 +129,22 @@ impl Asked {
         let policy = self.policy.as_deref().unwrap_or_default();
         match self.what {
             What::Check | What::Cell(_) | What::Crab(_) => {
-                Told::Answer(Box::new(gate.check_async(rules, &self.question()).await))
+                Told::Answer(Box::new(gate.check(rules, &[self.question()]).await))
             }
             What::Peek => {
-                let answer = match gate.find_key(rules, policy, &self.key).await {
-                    Ok(found) => gate.peek_key(rules, policy, found.key).await,
-                    Err(error) => Err(error),
+                let peeked = async {
+                    let keys = gate.keys(rules, policy)?;
+                    keys.peek(&keys.find(&self.key).await?.key).await
                 };
-                Told::Answer(Box::new(answer))
+                Told::Answer(Box::new(peeked.await))
             }
-            What::Reset => Told::Reset(match gate.find_key(rules, policy, &self.key).await {
-                Ok(found) => gate.reset_key(rules, policy, &found.key).await,
-                Err(error) => Err(error),
-            }),
+            What::Reset => {
+                let reset = async {
+                    let keys = gate.keys(rules, policy)?;
+                    keys.reset(&keys.find(&self.key).await?.key).await
+                };
+                Told::Reset(reset.await)
+            }
         }
     }
 
@@ -157,7 +160,7 @@ impl Asked {
 #[inline]
 pub fn reply(what: What, answer: Result<Answer<'_>, GateError>, replies: &mut Replies<'_>) {
     match answer {
-        Ok(answer) if !answer.is_store_failure() => match what {
+        Ok(answer) if answer.denial_reason() != Some(DenialReason::StoreFailed) => match what {
             What::Cell(form) => reply_cell(form, &answer, replies),
             What::Crab(form) => reply_crab(form, &answer, replies),
             What::Check | What::Peek | What::Reset => reply_check(&answer, replies),

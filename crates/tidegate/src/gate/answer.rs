@@ -10,17 +10,28 @@ use tidegate_core::{Decision, Limit, ResetAfter, RetryAfter};
 use super::fallback::Outage;
 use super::own::OwnPolicy;
 use super::plan::Part;
-use crate::Timestamp;
+use crate::check::reported_limit;
 use crate::headers::{self, Form, Forms, Joined, Prerendered, Problem, Shown, Sink};
 use crate::policy::Mode;
 use crate::stats::Decided;
-use crate::store::Told;
+use crate::{Timestamp, Verdict};
 
 /// When to ask again after a denial because others wait: soon, they take turns.
 const IN_LINE_RETRY_US: u64 = 1_000;
 
+/// Why a request was denied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DenialReason {
+    /// A limit is used up, or can never admit the cost.
+    LimitReached,
+    /// The store has no room for a new key.
+    StoreFull,
+    /// The shared store failed, and a policy denies then. Says nothing about the key.
+    StoreFailed,
+}
+
 /// The answer to a question: allowed if every limit that has a say allows it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Answer<'a> {
     /// Whether it may go ahead. If not, nothing was charged.
     pub allowed: bool,
@@ -31,6 +42,8 @@ pub struct Answer<'a> {
     pub no_room: bool,
     /// One per limit, policies in config order.
     pub lines: SmallVec<[Line<'a>; 4]>,
+    /// The questions that met a policy without limits, in order.
+    pub unlimited: Vec<usize>,
     pub(super) speaker: Option<usize>,
 }
 
@@ -41,6 +54,8 @@ pub struct Line<'a> {
     pub policy: Option<&'a str>,
     /// The policy itself, if it is the program's own: what was charged is settled by it.
     pub(super) own: Option<&'a OwnPolicy>,
+    /// Which question it belongs to.
+    pub question: usize,
     /// The limit.
     pub limit: &'a Limit,
     /// The header text of its policy, if that was rendered before.
@@ -108,43 +123,40 @@ impl<'a> Line<'a> {
 }
 
 impl<'a> Answer<'a> {
-    /// The answer where one limit has all the say.
-    pub(super) fn of_one(line: Line<'a>) -> Self {
-        let allowed = line.decision.allowed;
-        let mut lines = SmallVec::new();
-        lines.push(line);
-        Answer { allowed, decided: Decided::Exact, no_room: false, lines, speaker: Some(0) }
+    /// Becomes the answer of the store to the limits of these parts.
+    pub(super) fn set<'p>(
+        &mut self,
+        each: impl Iterator<Item = (&'p Part<'a>, &'a Limit)>,
+        verdict: &Verdict,
+    ) where
+        'a: 'p,
+    {
+        (self.allowed, self.decided) = (verdict.allowed, Decided::Exact);
+        (self.no_room, self.speaker) = (verdict.no_room, verdict.speaker());
+        self.lines.clear();
+        for ((part, limit), decision) in each.zip(&verdict.decisions) {
+            self.lines.push(part.line(limit, *decision, Decided::Exact));
+        }
     }
 
-    /// The same, from what the store said.
-    pub(super) fn plain(
-        policy: Option<&'a str>,
-        limit: &'a Limit,
-        fields: Option<&'a Prerendered>,
-        told: Told,
-    ) -> Self {
-        let (decision, decided) = (told.decision, Decided::Exact);
-        let (mode, beyond_share) = (Mode::Enforce, false);
-        let line = Line { policy, own: None, limit, fields, mode, decision, decided, beyond_share };
-        Answer { no_room: told.no_room, ..Answer::of_one(line) }
+    /// Becomes the answer of the store to a single limit that has all the say.
+    pub(super) fn set_one(&mut self, line: Line<'a>, no_room: bool) {
+        (self.allowed, self.decided) = (line.decision.allowed, Decided::Exact);
+        (self.no_room, self.speaker) = (no_room, Some(0));
+        self.lines.clear();
+        self.lines.push(line);
     }
 
     /// The answer of lines that were not all decided by the store: any denial wins.
     /// It is as certain as the least certain of those that have a say.
     pub(super) fn of_lines(lines: SmallVec<[Line<'a>; 4]>) -> Self {
-        let enforced = || lines.iter().enumerate().filter(|(_, line)| line.is_enforced());
-        let allowed = enforced().all(|(_, line)| line.decision.allowed);
-        let decided = enforced().map(|(_, line)| line.decided).max().unwrap_or_default();
-        let wait_us = |line: &Line<'_>| line.decision.retry_after.as_micros().unwrap_or(u64::MAX);
-        let speaker = if allowed {
-            // What is not known is less than anything that is.
-            enforced().min_by_key(|(_, line)| line.remaining())
-        } else {
-            let denying = enforced().filter(|(_, line)| !line.decision.allowed);
-            denying.min_by_key(|(_, line)| std::cmp::Reverse(wait_us(line)))
-        };
-        let speaker = speaker.map(|(index, _)| index);
-        Answer { allowed, decided, no_room: false, lines, speaker }
+        let enforced = || lines.iter().filter(|line| line.is_enforced());
+        let allowed = enforced().all(|line| line.decision.allowed);
+        let decided = enforced().map(|line| line.decided).max().unwrap_or_default();
+        let limits = lines.iter().enumerate().filter(|(_, line)| line.is_enforced());
+        let limits = limits.map(|(index, line)| (index, &line.decision, line.remaining()));
+        let speaker = reported_limit(allowed, limits);
+        Answer { allowed, decided, no_room: false, lines, unlimited: Vec::new(), speaker }
     }
 
     /// What would pass, denied because others are before it: of what it wants, what is
@@ -164,6 +176,15 @@ impl<'a> Answer<'a> {
         self.lines.get(self.speaker?)
     }
 
+    /// The limit that is reported for one of several questions, chosen as for the whole answer.
+    pub fn reported_limit_of(&self, question: usize) -> Option<&Line<'a>> {
+        let own = |line: &Line<'_>| line.is_enforced() && line.question == question;
+        let lines = || self.lines.iter().enumerate().filter(|(_, line)| own(line));
+        let allowed = lines().all(|(_, line)| line.decision.allowed);
+        let limits = lines().map(|(index, line)| (index, &line.decision, line.remaining()));
+        self.lines.get(reported_limit(allowed, limits)?)
+    }
+
     /// When it would pass if nothing else arrived.
     pub fn retry_after(&self) -> RetryAfter {
         match self.speaker() {
@@ -172,25 +193,32 @@ impl<'a> Answer<'a> {
         }
     }
 
-    /// Whether it was denied because the store failed: a policy fails closed, or the cost
-    /// exceeds this node's share of a limit. Such a denial says nothing about the key, so it is
-    /// never a 429, also if another limit denies as well. But a cost above a node's share that
-    /// another limit can never admit is denied for good.
-    pub fn is_store_failure(&self) -> bool {
+    /// Why it was denied; `None` if it was allowed.
+    ///
+    /// The store's failure is the reason where a policy fails closed, or where the cost exceeds this
+    /// node's share of a limit. Such a denial says nothing about the key, so it is never a 429, also
+    /// if another limit denies as well. But a cost above a node's share that another limit can never
+    /// admit is denied for good.
+    pub fn denial_reason(&self) -> Option<DenialReason> {
+        if self.allowed {
+            return None;
+        }
         let enforced = || self.lines.iter().filter(|line| line.is_enforced());
         let is_never = enforced().any(Line::is_never);
         let fails = |line: &Line<'_>| line.fails_closed() || line.beyond_share && !is_never;
-        !self.allowed && enforced().any(fails)
+        Some(match self.no_room {
+            _ if enforced().any(fails) => DenialReason::StoreFailed,
+            true => DenialReason::StoreFull,
+            false => DenialReason::LimitReached,
+        })
     }
 
     /// The problem document of a denial.
     pub fn problem<'s>(&self, shown: &'s Shown<'s>) -> Problem<'s> {
-        if self.is_store_failure() {
-            Problem::ReducedCapacity(shown)
-        } else if self.no_room {
-            Problem::NoRoom(shown)
-        } else {
-            Problem::QuotaExceeded(shown)
+        match self.denial_reason() {
+            Some(DenialReason::StoreFailed) => Problem::ReducedCapacity(shown),
+            Some(DenialReason::StoreFull) => Problem::NoRoom(shown),
+            Some(DenialReason::LimitReached) | None => Problem::QuotaExceeded(shown),
         }
     }
 

@@ -1,8 +1,12 @@
 //! What can be asked.
 
+use std::time::Duration;
+
 use tidegate_core::{Cost, Limit};
 
 use super::own::{OwnKey, OwnPolicy};
+#[cfg(doc)]
+use crate::Limiter;
 use crate::Overflow;
 use crate::attributes::Attributes;
 
@@ -23,13 +27,29 @@ pub struct Question<'a> {
     pub overflow: Overflow,
     /// How the caller names the request, for the log.
     pub request_id: Option<&'a str>,
+    /// Answer at the earliest moment at which it passes, or at once if that would take longer than
+    /// this; see [`Limiter::wait`]. Idempotency ids have no effect then, and a denial charges
+    /// nothing, also under `overflow: consume`.
+    ///
+    /// Over a shared store the wait is not known beforehand, nor is it where several quotas apply.
+    /// Requests with the same keys and limits then wait in order on each node, and only the first
+    /// asks the store. A request whose own wait exceeds `max_wait` is denied immediately, and one
+    /// that is not first by then is denied at that time.
+    pub max_wait: Option<Duration>,
 }
 
 impl<'a> Question<'a> {
     /// A question that costs what the policies say.
     pub fn new(subject: Subject<'a>) -> Self {
-        let overflow = Overflow::Refuse;
-        Question { subject, cost: None, force: false, id: None, overflow, request_id: None }
+        Question {
+            subject,
+            cost: None,
+            force: false,
+            id: None,
+            overflow: Overflow::Refuse,
+            request_id: None,
+            max_wait: None,
+        }
     }
 
     /// The cost where a policy says `own`.

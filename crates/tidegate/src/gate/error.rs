@@ -44,8 +44,8 @@ pub enum GateError {
     },
     /// The limiter refused the checks.
     Check(CheckError),
-    /// The store is shared, so that it cannot be asked without waiting: use the `_async` methods.
-    Shared,
+    /// The answer has to be awaited: the store is shared, or the question waits for its turn.
+    MustAwait,
     /// The shared store failed, and it was asked for something no policy can stand in for.
     Store(Failure),
 }
@@ -94,7 +94,9 @@ impl fmt::Display for GateError {
                 )
             }
             GateError::Check(error) => error.fmt(f),
-            GateError::Shared => f.write_str("the store is shared: use the `_async` methods"),
+            GateError::MustAwait => f.write_str(
+                "the answer must be awaited: the store is shared, or the question waits for its turn",
+            ),
             GateError::Store(failure) => failure.fmt(f),
         }
     }

@@ -14,6 +14,8 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tidegate_core::{Algorithm, Cost, Decision, Limit, RetryAfter};
 
+use super::decide::Asking;
+use super::held::HeldPermit;
 use super::plan::Plan;
 use super::{Answer, Gate, GateError, Line};
 use crate::policy::{Mode, OnStoreFailure};
@@ -47,35 +49,25 @@ impl Outage {
     }
 }
 
-/// An answer without the store.
-pub(super) struct Alone<'a> {
-    pub(super) answer: Answer<'a>,
-    /// What was taken here, if a permit was asked for and granted.
-    pub(super) permit: Option<Permit>,
-}
-
-/// How it is asked without the store.
-#[derive(Clone, Copy)]
-pub(super) struct Asking<'i> {
-    /// An idempotency id.
-    pub(super) id: Option<&'i [u8]>,
-    /// Whether a permit is wanted.
-    pub(super) permit: bool,
-}
-
-impl Asking<'_> {
-    pub(super) const CHECK: Self = Asking { id: None, permit: false };
-    pub(super) const PERMIT: Self = Asking { id: None, permit: true };
-}
-
 impl Gate {
-    /// Answers as the policies say for when the store fails.
-    pub(super) fn answer_alone<'a>(
+    /// Answers as the policies say for when the store fails. The plan keeps the answer.
+    pub(super) fn answer_alone(
+        &self,
+        plan: &mut Plan<'_>,
+        outage: Outage,
+        asking: Asking<'_>,
+    ) -> Result<Option<HeldPermit>, GateError> {
+        let (answer, permit) = self.fallback_answer(plan, outage, asking)?;
+        plan.answer = answer;
+        Ok(permit.map(HeldPermit::Here))
+    }
+
+    fn fallback_answer<'a>(
         &self,
         plan: &Plan<'a>,
         outage: Outage,
         asking: Asking<'_>,
-    ) -> Result<Alone<'a>, GateError> {
+    ) -> Result<(Answer<'a>, Option<Permit>), GateError> {
         let all = plan.checks();
         let shares = shares(&all, outage.nodes);
         let checks = local(plan, &all, &shares);
@@ -111,8 +103,7 @@ impl Gate {
                 None => Line::failed(part, limit, false, outage),
             },
         });
-        let answer = Answer { no_room, ..Answer::of_lines(lines.collect()) };
-        Ok(Alone { answer, permit })
+        Ok((Answer { no_room, ..Answer::of_lines(lines.collect()) }, permit))
     }
 
     /// What checks would be answered here, without charging any.

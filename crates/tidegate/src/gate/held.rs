@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use tidegate_core::{Limit, PermitId, bounds};
 
-use super::Answer;
 use super::plan::Plan;
+use super::shared_store::all;
+use super::{Answer, Gate, GateError};
 use crate::policy::holds;
+use crate::store::PermitAct;
 use crate::{Check, MAX_CHECKS, Permit, Verdict};
 
 /// What came of asking for a permit.
@@ -84,14 +86,50 @@ impl SharedPermit {
         SharedPermit { id, lease_us: us(lease), most_us: us(most), keys }
     }
 
-    /// Its number, which is hard to guess.
-    pub(super) fn id(&self) -> PermitId {
-        self.id
+    /// The keys it is held under.
+    fn keys(&self) -> impl Iterator<Item = &[u8]> {
+        self.keys.iter().map(|key| &**key)
     }
 
-    /// The keys it is held under.
-    pub(super) fn keys(&self) -> impl Iterator<Item = &[u8]> {
-        self.keys.iter().map(|key| &**key)
+    /// Gives it back; says whether it was held.
+    ///
+    /// # Errors
+    /// [`GateError::Store`] if the store failed. The permit then ends with its lease, unless
+    /// this is called again or the store repeats it, as `RedisStore` does.
+    pub async fn release(&self, gate: &Gate) -> Result<bool, GateError> {
+        self.act(gate, self.lease(), PermitAct::Release(self.id)).await
+    }
+
+    /// Starts its lease anew, as long as it was taken for or
+    /// as `lease` says. Says how long that is; `None` if it is not held (any more).
+    ///
+    /// # Errors
+    /// [`GateError::LeaseTooLong`], or [`GateError::Store`] if the store failed: then the
+    /// lease may or may not have begun anew.
+    pub async fn renew(
+        &self,
+        gate: &Gate,
+        lease: Option<Duration>,
+    ) -> Result<Option<Duration>, GateError> {
+        let lease = lease.unwrap_or_else(|| self.lease());
+        if lease > self.most() {
+            return Err(GateError::LeaseTooLong { most: self.most() });
+        }
+        let held = self.act(gate, lease, PermitAct::Renew(self.id)).await?;
+        Ok(held.then_some(lease))
+    }
+
+    /// Acts on it under every key it is held under, also after one that failed.
+    async fn act(&self, gate: &Gate, lease: Duration, act: PermitAct) -> Result<bool, GateError> {
+        let (Some(limit), Some(shared)) = (Self::limit(lease), &gate.shared) else {
+            return Ok(false);
+        };
+        let calls = self.keys().map(|key| {
+            // What was kept warm here, if it was taken here.
+            gate.limiter.store().with_permit(key, &limit, act);
+            shared.store().with_permit(key, &limit, act)
+        });
+        Ok(all(calls.collect()).await?.into_iter().all(|held| held))
     }
 
     /// How long it is held unless renewed.
@@ -106,7 +144,7 @@ impl SharedPermit {
 
     /// A limit that names its states, with this lease. `None` if no lease can be so
     /// long or short.
-    pub(super) fn limit(lease: Duration) -> Option<Limit> {
+    fn limit(lease: Duration) -> Option<Limit> {
         // States of `concurrency` are named by their key alone.
         Limit::concurrent(1, lease).ok()
     }

@@ -10,66 +10,68 @@
 //! request and passes them in: an answer borrows names and limits from them, and
 //! a reload in between changes nothing for requests on their way.
 //!
-//! Where nodes share a store ([`Gate::over`]), the questions are the same and the
-//! methods end in `_async`; the limiter then is this node's own memory, which decides
-//! where a policy wants that when the store fails.
+//! A question is planned, decided by the store and answered. Where nodes share a store
+//! ([`Gate::over`]), the limiter is this node's own memory, which decides where a policy wants that
+//! when the store fails. Without one, nothing has to be awaited: [`Gate::sync`] polls once.
 //!
-//! - `ask.rs`: what can be asked; `plan.rs`: the checks that come of it; `together.rs`:
-//!   several questions as one request; `agree.rs`: those that differ about one count;
-//!   `plain.rs`: many plain ones, one by one; `enter.rs`: letting in a request that is served
-//!   here; `own.rs`: policies that are code;
+//! - `ask.rs`: what can be asked; `plan.rs`: the checks that come of it; `agree.rs`: questions that
+//!   differ about one count; `quotas.rs`: of several one is enough;
+//! - `decide.rs`: asking the store; `shared_store.rs`: one that nodes share; `fallback.rs`: what is
+//!   answered when it fails; `warm.rs`: memory kept ready for that;
 //! - `answer.rs`, `held.rs`: what is answered; `rules.rs`: policies with their counters;
-//! - `shared.rs`: a store that nodes share; `remote.rs`: asking it; `fallback.rs`: what
-//!   is answered when it fails;
-//! - `lookup.rs`: peek and reset, and which key a text names;
-//! - `waiting.rs`, `turns.rs`: waiting in order; `quotas.rs`: of several one is enough.
+//! - `enter.rs`: letting in a request that is served here; `own.rs`: policies that are code;
+//!   `plain.rs`: many plain questions, one by one; `keys.rs`: peek and reset;
+//! - `waiting.rs`, `turns.rs`: waiting in order.
 
 mod agree;
 mod answer;
 mod ask;
+mod decide;
 mod enter;
 mod error;
 mod fallback;
 mod held;
-mod lookup;
+mod keys;
 mod own;
 mod plain;
 mod plan;
 mod quotas;
-mod remote;
 mod rules;
-mod shared;
-mod together;
+mod shared_store;
 mod turns;
 mod waiting;
 mod warm;
 
-use std::slice;
+use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, Guard};
+use smallvec::SmallVec;
 
-pub use self::answer::{Answer, Line};
+pub use self::answer::{Answer, DenialReason, Line};
 pub use self::ask::{Question, Subject};
 pub use self::enter::Entered;
 pub use self::error::GateError;
 pub use self::held::{Held, HeldPermit, SharedPermit};
-pub use self::lookup::Found;
+pub use self::keys::{Found, PolicyKeys};
 #[cfg(feature = "tower")]
 pub(crate) use self::own::Charged;
 pub use self::own::{OwnKey, OwnPolicy};
 pub use self::rules::Rules;
-pub use self::shared::{Asked, MAX_TOGETHER, SharedStore};
-pub use self::together::Together;
+pub(crate) use self::shared_store::ErasedStore;
+pub use self::shared_store::MAX_TOGETHER;
 
+use self::decide::Asking;
 pub(crate) use self::plan::{Plan, Taking};
-use self::shared::Shared;
+use self::shared_store::Shared;
 use crate::asker::Asker;
 use crate::policy::Policies;
-use crate::stats::{Decided, Seen, Stats, is_timed};
+use crate::stats::{Stats, is_timed};
 use crate::wait::Queues;
-use crate::{Limiter, Request, Timestamp};
+use crate::{Limiter, Store, Timestamp};
 
 /// Policies in front of a limiter. Shared by reference.
 #[derive(Debug)]
@@ -96,15 +98,19 @@ impl Gate {
         Gate { limiter, shared: None, rules, queues, stats }
     }
 
-    /// The same over a store that `nodes` gates share. The limiter then is this node's own
-    /// memory, for policies that say `on_store_failure: local`.
+    /// Keeps counts in a store that `nodes` gates share: `tidegate::redis::RedisStore` for many
+    /// machines, or a [`MemoryStore`](crate::MemoryStore) for several gates of one process. The
+    /// limiter then is this node's own memory, for policies that say `on_store_failure: local`.
     #[must_use]
-    pub fn over(mut self, store: Arc<dyn SharedStore>, nodes: u32) -> Self {
-        self.shared = Some(Shared::new(store, nodes));
-        self
+    pub fn over<S: Store>(self, store: Arc<S>, nodes: u32) -> Self {
+        self.over_erased(store, nodes)
     }
 
-    /// Whether it shares its store with others, and must be asked by the `_async` methods.
+    pub(crate) fn over_erased(self, store: Arc<dyn ErasedStore>, nodes: u32) -> Self {
+        Gate { shared: Some(Shared::new(store, nodes)), ..self }
+    }
+
+    /// Whether it shares its store with others, so that answers must be awaited.
     #[inline]
     pub fn is_shared(&self) -> bool {
         self.shared.is_some()
@@ -123,14 +129,10 @@ impl Gate {
         self.rules.store(Arc::new(Rules::new(policies, &self.stats)));
     }
 
-    /// The rules now in force, for as long as one question takes.
+    /// The rules now in force, for as long as one question takes. Clone the `Arc` to keep them for
+    /// longer.
     pub fn rules(&self) -> Guard<Arc<Rules>> {
         self.rules.load()
-    }
-
-    /// The rules now in force, for longer.
-    pub fn rules_owned(&self) -> Arc<Rules> {
-        self.rules.load_full()
     }
 
     /// The limiter behind it: where counts are kept, or this node's own memory.
@@ -143,211 +145,148 @@ impl Gate {
         &self.stats
     }
 
-    /// Answers a question.
+    /// Polls a future of this gate once. Where counts are kept in memory it is ready then, unless it
+    /// waits for its turn.
     ///
     /// # Errors
-    /// When the question makes no sense; see [`GateError`]. A denial is not an error.
-    pub fn check<'a>(
-        &'a self,
-        rules: &'a Rules,
-        question: &Question<'a>,
-    ) -> Result<Answer<'a>, GateError> {
-        self.in_memory()?;
-        let begun = is_timed().then(Instant::now);
-        let mut plan = Plan::default();
-        plan.fill(rules, question, Taking::Nothing)?;
-        let answer = self.answer_here(&mut plan, question.id)?;
-        let elapsed = begun.map(|begun| begun.elapsed());
-        self.record(&plan, &answer, Named::of(slice::from_ref(question)), elapsed);
-        Ok(answer)
-    }
-
-    /// What this process's memory decides.
+    /// [`GateError::MustAwait`] over a shared store, without asking it, and for a question that
+    /// waits; else those of the future.
     #[inline]
-    fn answer_here<'a>(
+    pub fn sync<T>(
         &self,
-        plan: &mut Plan<'a>,
-        id: Option<&[u8]>,
-    ) -> Result<Answer<'a>, GateError> {
-        loop {
-            let answer = self.answer_once(plan, id)?;
-            if !plan.ask_again(&answer) {
-                return Ok(answer);
-            }
+        future: impl Future<Output = Result<T, GateError>>,
+    ) -> Result<T, GateError> {
+        if self.is_shared() {
+            return Err(GateError::MustAwait);
+        }
+        match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(result) => result,
+            Poll::Pending => Err(GateError::MustAwait),
         }
     }
 
-    #[inline]
-    fn answer_once<'a>(&self, plan: &Plan<'a>, id: Option<&[u8]>) -> Result<Answer<'a>, GateError> {
-        match plan.single().filter(|(.., check)| id.is_none() && check.overflowing() == 0) {
-            // The usual case by far: nothing to combine, and nothing to consume.
-            Some((part, limit, check)) => {
-                let told = self.limiter.check_told(check.key, limit, check.cost)?;
-                let line = part.line(limit, told.decision, Decided::Exact);
-                Ok(Answer { no_room: told.no_room, ..Answer::of_one(line) })
-            }
-            None => {
-                let checks = plan.checks();
-                // What charges nothing may be asked again and again, before and after.
-                let id = id.filter(|_| plan.charges());
-                let request = Request { id, ..Request::new(&checks) };
-                Ok(plan.answer(&self.limiter.decide(&request)?))
-            }
-        }
-    }
-
-    /// Answers a question, over any store. A store that fails is no error: the policies
-    /// say what is answered then, and [`Answer::decided`] says that it was so.
+    /// Answers one or several questions as one request: all are charged or none. Each has its own
+    /// subject and cost; what one of them meets may replace what another meets. Where two are
+    /// counted in one place, the strictest of their limits holds for both, and what one gives
+    /// back is set off against what the other asks for. Of idempotency ids, request ids, paths and
+    /// waits the first that is given holds for all.
+    ///
+    /// A store that fails is not an error: the policies say what is answered then, and
+    /// [`Answer::decided`] says that it was so.
     ///
     /// # Errors
-    /// As [`Gate::check`].
-    pub async fn check_async<'a>(
-        &'a self,
+    /// When a question makes no sense; see [`GateError`]. A denial is not an error.
+    pub async fn check<'a>(
+        &self,
         rules: &'a Rules,
-        question: &Question<'a>,
-    ) -> Result<Answer<'a>, GateError> {
-        match &self.shared {
-            Some(shared) => self.check_shared(shared, rules, question).await,
-            None => self.check(rules, question),
-        }
-    }
-
-    /// Whether a question makes sense, without asking it.
-    ///
-    /// # Errors
-    /// As [`Gate::check`], but for what only shows when it is charged.
-    pub fn understand<'a>(
-        &'a self,
-        rules: &'a Rules,
-        question: &Question<'a>,
-    ) -> Result<(), GateError> {
-        Plan::default().fill(rules, question, Taking::Nothing)
-    }
-
-    /// Answers a question at the earliest moment it passes, or at once if that would
-    /// take longer than `max_wait`; see [`Limiter::wait`]. Idempotency ids have no
-    /// part in it, and a denial charges nothing, also under `overflow: consume`.
-    ///
-    /// Over a shared store nobody can say beforehand how long those waiting on all nodes
-    /// will take; nor, where a request meets several quotas, which will have room. Those with
-    /// the same keys and limits wait in order on each node, and only the first of them asks;
-    /// who would wait for longer than `max_wait` even if alone is denied at once, and so is
-    /// who is not first by then.
-    ///
-    /// # Errors
-    /// As [`Gate::check`].
-    pub async fn wait<'a>(
-        &'a self,
-        rules: &'a Rules,
-        question: &Question<'a>,
-        max_wait: Duration,
+        questions: &[Question<'a>],
     ) -> Result<Answer<'a>, GateError> {
         let mut plan = Plan::default();
-        plan.fill(rules, question, Taking::Nothing)?;
-        let answer = self.wait_planned(&Asker::default(), &mut plan, max_wait).await?;
-        self.record(&plan, &answer, Named::of(slice::from_ref(question)), None);
-        Ok(answer)
+        plan.fill(rules, questions, Taking::Nothing)?;
+        let route = || route_of(questions);
+        let named = Named::of(questions, &route);
+        let timing = Timing::begin(self);
+        match named.max_wait {
+            None => drop(self.decide(&mut plan, Asking { id: named.id, ..Asking::CHECK }).await?),
+            Some(max_wait) => {
+                Box::pin(self.wait_planned(&Asker::default(), &mut plan, max_wait)).await?;
+            }
+        }
+        plan.answer.unlimited = plan.unlimited();
+        self.record(&plan, named, timing.elapsed(named.max_wait));
+        Ok(plan.answer)
     }
 
     /// Takes a permit: `concurrency` limits are held until it is dropped or its lease
     /// ends, rate limits are charged. The lease is the shortest of the limits'
-    /// own, or `lease` if that is given and no longer than any.
+    /// own, or `lease` if that is given and no longer than any. A permit of a shared store is not
+    /// given back on drop: see [`SharedPermit::release`].
     ///
     /// # Errors
     /// As [`Gate::check`]; and when there is no `concurrency` limit to hold, or
     /// the lease is too long.
-    pub fn acquire<'a>(
-        &'a self,
+    pub async fn acquire<'a>(
+        &self,
         rules: &'a Rules,
         question: &Question<'a>,
         lease: Option<Duration>,
     ) -> Result<Held<'a>, GateError> {
-        self.in_memory()?;
+        let questions = std::slice::from_ref(question);
         let mut plan = Plan::default();
-        plan.fill(rules, question, Taking::Permit(lease))?;
-        let (answer, permit) = self.hold_here(&mut plan)?;
-        self.record(&plan, &answer, Named::of(slice::from_ref(question)), None);
+        plan.fill(rules, questions, Taking::Permit(lease))?;
+        let timing = Timing::begin(self);
+        let permit = self.decide(&mut plan, Asking { lease, ..Asking::PERMIT }).await?;
+        let route = || route_of(questions);
+        self.record(&plan, Named::of(questions, &route), timing.elapsed(None));
         let (lease, most) = held::leases(&plan, lease);
-        Ok(Held { permit, answer, lease, most })
+        Ok(Held { permit, answer: plan.answer, lease, most })
     }
 
-    /// Takes places in this process's memory; again where a quota was used up and another
-    /// has room.
-    fn hold_here<'a>(
-        &self,
-        plan: &mut Plan<'a>,
-    ) -> Result<(Answer<'a>, Option<HeldPermit>), GateError> {
-        loop {
-            let acquired = self.limiter.acquire(&plan.checks())?;
-            let answer = plan.answer(acquired.verdict());
-            if !plan.ask_again(&answer) {
-                return Ok((answer, acquired.permit().map(HeldPermit::Here)));
-            }
-        }
-    }
-
-    /// Takes a permit, over any store. One of a shared store is not given back on drop:
-    /// see [`Gate::release`] and [`Gate::renew`].
+    /// The keys of a policy, to look them up, peek at them and reset them.
     ///
     /// # Errors
-    /// As [`Gate::acquire`].
-    pub async fn acquire_async<'a>(
-        &'a self,
-        rules: &'a Rules,
-        question: &Question<'a>,
-        lease: Option<Duration>,
-    ) -> Result<Held<'a>, GateError> {
-        match &self.shared {
-            Some(shared) => self.acquire_shared(shared, rules, question, lease).await,
-            None => self.acquire(rules, question, lease),
-        }
+    /// [`GateError::UnknownPolicy`].
+    pub fn keys<'a>(&'a self, rules: &'a Rules, policy: &str) -> Result<PolicyKeys<'a>, GateError> {
+        Ok(PolicyKeys::new(self, rules, rules.policies().find(policy)?))
     }
 
-    /// That counts are kept here, where they can be had without waiting.
-    #[inline]
-    fn in_memory(&self) -> Result<(), GateError> {
-        if self.shared.is_some() { Err(GateError::Shared) } else { Ok(()) }
-    }
-
-    /// Counts what was decided, under its path and request id. Looks, refunds and forced
-    /// charges are none of that.
-    fn record(
-        &self,
-        plan: &Plan<'_>,
-        answer: &Answer<'_>,
-        Named { route, request_id, .. }: Named<'_>,
-        elapsed: Option<Duration>,
-    ) {
-        let lines = plan.seen(answer);
-        if lines.is_empty() {
-            return;
+    /// Counts what was decided, under its path and request id. Peeks, refunds and forced charges are
+    /// not counted.
+    fn record(&self, plan: &Plan<'_>, named: Named<'_>, elapsed: Option<Duration>) {
+        let mut lines = SmallVec::new();
+        plan.seen(&mut lines);
+        if !lines.is_empty() {
+            let named = || ((named.route)(), named.request_id);
+            self.stats.record_lines(&lines, plan.answer.allowed, elapsed, named);
         }
-        self.stats.record(&Seen {
-            lines: &lines,
-            allowed: answer.allowed,
-            route,
-            request_id,
-            elapsed,
-        });
     }
 }
 
 /// What a request is called: of several questions the first that has a name gives it to all.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub(crate) struct Named<'q> {
     /// An idempotency id.
     pub(crate) id: Option<&'q [u8]>,
-    /// The path asked for.
-    pub(crate) route: Option<&'q str>,
+    /// Finds the path asked for: only what is noted by name needs it.
+    pub(crate) route: &'q (dyn Fn() -> Option<&'q str> + Sync),
     pub(crate) request_id: Option<&'q str>,
+    /// How long it may wait for its turn.
+    pub(crate) max_wait: Option<Duration>,
 }
 
 impl<'q> Named<'q> {
-    fn of(questions: &[Question<'q>]) -> Self {
+    fn of(questions: &[Question<'q>], route: &'q (dyn Fn() -> Option<&'q str> + Sync)) -> Self {
         Named {
             id: questions.iter().find_map(|question| question.id),
-            route: questions.iter().find_map(|question| question.subject.route()),
+            route,
             request_id: questions.iter().find_map(|question| question.request_id),
+            max_wait: questions.iter().find_map(|question| question.max_wait),
         }
+    }
+}
+
+/// The path that the first question with one asks for.
+fn route_of<'q>(questions: &[Question<'q>]) -> Option<&'q str> {
+    questions.iter().find_map(|question| question.subject.route())
+}
+
+/// When a decision began, and whether it is among those that are timed.
+#[derive(Clone, Copy)]
+struct Timing {
+    begun: Option<Instant>,
+    is_timed: bool,
+}
+
+impl Timing {
+    /// One decision in some is timed, and every one over a shared store: beside its round trip, the
+    /// clock costs nothing.
+    fn begin(gate: &Gate) -> Self {
+        let is_timed = is_timed();
+        Timing { begun: (is_timed || gate.is_shared()).then(Instant::now), is_timed }
+    }
+
+    /// How long the decision took. A request that waited did not take long to decide.
+    fn elapsed(self, max_wait: Option<Duration>) -> Option<Duration> {
+        self.begun.filter(|_| max_wait.is_none()).map(|begun| begun.elapsed())
     }
 }

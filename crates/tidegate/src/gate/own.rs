@@ -5,18 +5,17 @@
 //! over with the question. Its match, exemptions and overrides have no part in that:
 //! code decides for itself when to ask.
 
-use smallvec::SmallVec;
 use tidegate_core::Cost;
 
-use super::fallback::Asking;
-use super::plan::{Plan, Taking, write_key};
+use super::decide::Asking;
+use super::plan::{Plan, Taking};
 use super::rules::Compiled;
 use super::{Answer, Gate, GateError, Line, Rules};
 use crate::attributes::Attributes;
 use crate::policy::{Key, MAX_LIMITS, Policy, Template};
-use crate::stats::Decided;
+use crate::stats::{Decided, Stats};
 
-/// A policy of the program's own, with its counters; from [`Gate::own`].
+/// A policy of the program's own, with its counters.
 #[derive(Debug)]
 pub struct OwnPolicy {
     policy: Policy,
@@ -24,6 +23,32 @@ pub struct OwnPolicy {
 }
 
 impl OwnPolicy {
+    /// A policy to be asked with [`Subject::Own`](super::Subject::Own), counted in these stats.
+    pub fn new(policy: Policy, stats: &Stats) -> Self {
+        let compiled = Compiled::new(&policy, policy.limits(), policy.mode(), stats);
+        OwnPolicy { policy, compiled }
+    }
+
+    /// Returns the remaining units of a key under the policy's limits, without charging.
+    ///
+    /// # Errors
+    /// [`GateError::Store`] if the store failed.
+    pub async fn peek(&self, gate: &Gate, key: OwnKey<'_>) -> Result<Answer<'_>, GateError> {
+        let mut plan = Plan::default();
+        plan.push_own(self, &key.to_key(), Cost::PEEK);
+        plan.settle(&[], Taking::Look)?;
+        let verdict = gate.peek_checks(&plan.checks()).await?;
+        Ok(plan.answer_of(&verdict))
+    }
+
+    /// Forgets what a key has used of the policy's limits; says whether there was anything.
+    ///
+    /// # Errors
+    /// [`GateError::Store`] if the store failed: some may have been reset then.
+    pub async fn reset(&self, gate: &Gate, key: OwnKey<'_>) -> Result<bool, GateError> {
+        gate.reset_key(&self.policy, &key.to_key()).await
+    }
+
     /// The policy.
     pub fn policy(&self) -> &Policy {
         &self.policy
@@ -81,87 +106,24 @@ impl Charged {
 }
 
 impl Gate {
-    /// A policy of the program's own, to be asked with [`Subject::Own`].
-    pub fn own(&self, policy: Policy) -> OwnPolicy {
-        let compiled = Compiled::new(&policy, policy.limits(), policy.mode(), &self.stats);
-        OwnPolicy { policy, compiled }
-    }
-
-    /// What a key has left of the limits of a policy of the program's own, without touching
-    /// them.
-    ///
-    /// # Errors
-    /// [`GateError::Store`] if the store failed.
-    pub async fn peek_own<'a>(
-        &'a self,
-        own: &'a OwnPolicy,
-        key: OwnKey<'_>,
-    ) -> Result<Answer<'a>, GateError> {
+    /// Charges or gives back what turned out to be due after all. What was decided here while the
+    /// store was away is settled here: the store knows nothing of it.
+    #[cfg(feature = "tower")]
+    pub(crate) async fn settle(
+        &self,
+        own: &OwnPolicy,
+        charged: &Charged,
+        cost: Cost,
+    ) -> Result<(), GateError> {
         let mut plan = Plan::default();
-        plan.push_own(own, &key.to_key(), Cost::PEEK);
-        plan.settle(&[], Taking::Look)?;
+        for index in charged.limits() {
+            plan.push_own_limit(own, charged.key.as_ref(), index, cost);
+        }
         match &self.shared {
-            Some(shared) => self.peek_shared(shared, &plan).await,
-            None => {
-                let acquired = self.limiter.acquire(&plan.checks())?;
-                Ok(plan.answer(acquired.verdict()))
+            Some(shared) if charged.locally => {
+                self.answer_alone(&mut plan, shared.outage(), Asking::CHECK)?;
             }
-        }
-    }
-
-    /// Forgets what a key has used of the limits of a policy of the program's own.
-    ///
-    /// # Errors
-    /// [`GateError::Store`] if the store failed: some may have been reset then.
-    pub async fn reset_own(&self, own: &OwnPolicy, key: OwnKey<'_>) -> Result<bool, GateError> {
-        let mut name = SmallVec::<[u8; 128]>::new();
-        write_key(own.policy.name(), key.to_key().as_ref(), &mut name);
-        let mut any = false;
-        for limit in own.policy.limits() {
-            any |= self.limiter.reset(&name, limit);
-            if let Some(shared) = &self.shared {
-                any |= shared.store().reset(&name, limit).await?;
-            }
-        }
-        Ok(any)
-    }
-
-    /// Charges or gives back what turned out to be due after all.
-    ///
-    /// # Errors
-    /// As [`Gate::check`].
-    pub(crate) fn settle(
-        &self,
-        own: &OwnPolicy,
-        charged: &Charged,
-        cost: Cost,
-    ) -> Result<(), GateError> {
-        self.in_memory()?;
-        let plan = settling(own, charged, cost);
-        let checks = plan.checks();
-        if !checks.is_empty() {
-            self.limiter.check_all(&checks)?;
-        }
-        Ok(())
-    }
-
-    /// The same over any store. What was decided here while the store was away is settled
-    /// here: the store knows nothing of it.
-    ///
-    /// # Errors
-    /// As [`Gate::check`].
-    pub(crate) async fn settle_async(
-        &self,
-        own: &OwnPolicy,
-        charged: &Charged,
-        cost: Cost,
-    ) -> Result<(), GateError> {
-        let Some(shared) = &self.shared else { return self.settle(own, charged, cost) };
-        let mut plan = settling(own, charged, cost);
-        if charged.locally {
-            self.answer_alone(&plan, shared.outage(), Asking::CHECK)?;
-        } else {
-            self.decide_shared(shared, &mut plan, None).await?;
+            _ => drop(self.decide(&mut plan, Asking::CHECK).await?),
         }
         Ok(())
     }
@@ -174,14 +136,6 @@ impl OwnKey<'_> {
             OwnKey::Key(key) => key.clone(),
         }
     }
-}
-
-fn settling<'a>(own: &'a OwnPolicy, charged: &Charged, cost: Cost) -> Plan<'a> {
-    let mut plan = Plan::default();
-    for index in charged.limits() {
-        plan.push_own_limit(own, charged.key.as_ref(), index, cost);
-    }
-    plan
 }
 
 impl Rules {

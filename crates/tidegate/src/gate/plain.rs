@@ -9,14 +9,14 @@ use std::ops::Range;
 use std::time::Instant;
 
 use smallvec::SmallVec;
-use tidegate_core::{Cost, Limit};
+use tidegate_core::{Cost, Decision, Limit};
 
 use super::plan::write_key;
-use super::{Answer, Gate, GateError, Question, Rules, Subject, is_timed};
+use super::{Answer, Gate, GateError, Line, Question, Rules, Subject, is_timed};
 use crate::check::overflowing;
 use crate::headers::Prerendered;
 use crate::policy::{Charge, MAX_KEY_BYTES, Mode, holds};
-use crate::stats::{self, LimitStats};
+use crate::stats::{self, Decided, LimitStats};
 use crate::store::BATCH;
 
 /// Room for the keys of so many questions without asking for memory.
@@ -32,6 +32,22 @@ struct Plain<'a> {
     /// Where its key lies, and where in that the part behind the policy's name.
     key: Range<usize>,
     bare: usize,
+}
+
+impl<'a> Plain<'a> {
+    fn line(&self, decision: Decision) -> Line<'a> {
+        Line {
+            policy: self.policy,
+            own: None,
+            question: 0,
+            limit: self.limit,
+            fields: self.fields,
+            mode: Mode::Enforce,
+            decision,
+            decided: Decided::Exact,
+            beyond_share: false,
+        }
+    }
 }
 
 impl Gate {
@@ -57,7 +73,7 @@ impl Gate {
             for (index, (question, plain)) in chunk.iter().zip(&plain).enumerate() {
                 let answer = match plain {
                     Some(plain) => self.check_plain(plain, &keys, question),
-                    None => self.check(rules, question),
+                    None => self.sync(self.check(rules, std::slice::from_ref(question))),
                 };
                 tell(round * BATCH + index, answer);
             }
@@ -117,10 +133,12 @@ impl Gate {
             let key = &keys[plain.bare..plain.key.end];
             let line = stats::Line::exact(plain.stats, plain.limit, key, &told.decision);
             let elapsed = begun.map(|begun| begun.elapsed());
-            self.stats
-                .record_one(line, elapsed, || (question.subject.route(), question.request_id));
+            let named = || (question.subject.route(), question.request_id);
+            self.stats.record_lines(&[line], line.allowed, elapsed, named);
         }
-        Ok(Answer::plain(plain.policy, plain.limit, plain.fields, told))
+        let mut answer = Answer::default();
+        answer.set_one(plain.line(told.decision), told.no_room);
+        Ok(answer)
     }
 }
 

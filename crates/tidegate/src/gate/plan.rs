@@ -1,7 +1,6 @@
 //! From a question to checks, and from their verdict back to an answer.
 
 use std::collections::HashSet;
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use super::agree::Agreed;
 use super::own::OwnPolicy;
 use super::rules::Compiled;
 use super::{Answer, GateError, Line, Question, Rules, Subject};
-use crate::policy::{Charge, Key, Mode, OnStoreFailure, Policy, Selected, holds};
+use crate::policy::{Charge, Key, Mode, OnStoreFailure, Selected, holds};
 use crate::stats::{self, Decided, LimitStats, Outcome};
 use crate::{Check, CheckError, MAX_CHECKS, Overflow, Verdict};
 
@@ -48,6 +47,9 @@ pub(crate) struct Plan<'a> {
     pub(super) quotas: usize,
     /// Whether a denial must not consume yet: another quota may have room.
     pub(super) withholds: bool,
+    /// What the last attempt was answered. It lies here because it is large: it is filled in place,
+    /// and moved once if at all.
+    pub(crate) answer: Answer<'a>,
 }
 
 /// One policy, or the caller's own limits.
@@ -56,7 +58,7 @@ pub(super) struct Part<'a> {
     /// The policy itself, if it is the program's own: one that was loaded may have its name.
     own: Option<&'a OwnPolicy>,
     /// Which question it belongs to.
-    pub(super) question: usize,
+    question: usize,
     /// Whether it is a quota that has a say.
     pub(super) quota: bool,
     /// Whether it is a quota that is used up, and is passed over for another.
@@ -70,24 +72,37 @@ pub(super) struct Part<'a> {
     pub(super) on_store_failure: OnStoreFailure,
     deny_cache: bool,
     compiled: &'a Compiled,
-    /// Where its key lies, and where in that the part behind the policy's name.
-    key: Range<usize>,
+    key: PartKey,
+}
+
+/// Where the key of a part lies, and where in that the part behind the policy's name.
+#[derive(Clone, Copy)]
+struct PartKey {
+    start: usize,
     bare: usize,
+    end: usize,
+}
+
+/// What is asked under a policy of the program's own.
+struct OwnAsk<'a> {
+    own: &'a OwnPolicy,
+    question: usize,
+    limits: &'a [Limit],
+    cost: Cost,
+    overflow: Overflow,
+}
+
+impl<'a> OwnAsk<'a> {
+    fn new(own: &'a OwnPolicy, cost: Cost) -> Self {
+        let policy = own.policy();
+        let overflow = policy.overflow().unwrap_or_default();
+        OwnAsk { own, question: 0, limits: policy.limits(), cost, overflow }
+    }
 }
 
 impl<'a> Plan<'a> {
+    /// Plans questions that are decided together.
     pub(super) fn fill(
-        &mut self,
-        rules: &'a Rules,
-        question: &Question<'a>,
-        taking: Taking,
-    ) -> Result<(), GateError> {
-        self.meet(rules, question, 0)?;
-        self.settle(std::slice::from_ref(question), taking)
-    }
-
-    /// The same for several questions that are decided together.
-    pub(super) fn fill_together(
         &mut self,
         rules: &'a Rules,
         questions: &[Question<'a>],
@@ -149,7 +164,9 @@ impl<'a> Plan<'a> {
                 }
             }
             Subject::Limits { key, limits } => {
-                let own = Part {
+                // No policy has an empty name, so callers' own limits stand apart.
+                let key = self.push_key("", key);
+                self.parts.push(Part {
                     policy: None,
                     own: None,
                     question: index,
@@ -163,20 +180,17 @@ impl<'a> Plan<'a> {
                     on_store_failure: OnStoreFailure::default(),
                     deny_cache: true,
                     compiled: rules.caller(),
-                    key: 0..0,
-                    bare: 0,
-                };
-                self.push_part(own, key);
+                    key,
+                });
             }
-            Subject::Own { policy, key, .. } => {
-                let units = match policy.policy().cost() {
+            Subject::Own { policy: own, key, .. } => {
+                let units = match own.policy().cost() {
                     Charge::Fixed(units) => *units,
                     Charge::From(_) => 1,
                 };
-                let overflow = policy.policy().overflow().unwrap_or(question.overflow);
-                let cost = question.cost(units);
-                let part = Part { question: index, cost, overflow, ..own_part(policy) };
-                self.push_enforced_or_observed(part, key.to_key().as_ref());
+                let ask = OwnAsk { question: index, ..OwnAsk::new(own, question.cost(units)) };
+                let overflow = own.policy().overflow().unwrap_or(question.overflow);
+                self.push_own_ask(OwnAsk { overflow, ..ask }, key.to_key().as_ref());
             }
         }
         Ok(())
@@ -184,17 +198,11 @@ impl<'a> Plan<'a> {
 
     /// Adds a policy of the program's own, under a key that was made before.
     pub(crate) fn push_own(&mut self, own: &'a OwnPolicy, key: &Key, cost: Cost) {
-        let overflow = own.policy().overflow().unwrap_or_default();
-        self.push_enforced_or_observed(Part { cost, overflow, ..own_part(own) }, key.as_ref());
-    }
-
-    fn push_enforced_or_observed(&mut self, part: Part<'a>, key: &[u8]) {
-        if part.mode != Mode::Off {
-            self.push_part(part, key);
-        }
+        self.push_own_ask(OwnAsk::new(own, cost), key.as_ref());
     }
 
     /// Adds one limit of a policy of the program's own.
+    #[cfg(feature = "tower")]
     pub(super) fn push_own_limit(
         &mut self,
         own: &'a OwnPolicy,
@@ -202,10 +210,34 @@ impl<'a> Plan<'a> {
         index: usize,
         cost: Cost,
     ) {
-        let whole = own_part(own);
-        if let Some(limits) = whole.limits.get(index..=index) {
-            self.push_part(Part { limits, cost, ..whole }, key);
+        if let Some(limits) = own.policy().limits().get(index..=index) {
+            self.push_own_ask(OwnAsk { limits, ..OwnAsk::new(own, cost) }, key);
         }
+    }
+
+    fn push_own_ask(&mut self, ask: OwnAsk<'a>, key: &[u8]) {
+        let OwnAsk { own, question, limits, cost, overflow } = ask;
+        let policy = own.policy();
+        if policy.mode() == Mode::Off {
+            return;
+        }
+        let key = self.push_key(policy.name(), key);
+        self.parts.push(Part {
+            policy: Some(policy.name()),
+            own: Some(own),
+            question,
+            quota: false,
+            spent: false,
+            replaces: &[],
+            limits,
+            mode: policy.mode(),
+            cost,
+            overflow,
+            on_store_failure: policy.on_store_failure(),
+            deny_cache: policy.deny_cache(),
+            compiled: own.compiled(),
+            key,
+        });
     }
 
     pub(super) fn push(
@@ -215,7 +247,8 @@ impl<'a> Plan<'a> {
         question: &Question<'a>,
         index: usize,
     ) {
-        let part = Part {
+        let key = self.push_key(selected.policy.name(), selected.key.as_ref());
+        self.parts.push(Part {
             policy: Some(selected.policy.name()),
             own: None,
             question: index,
@@ -229,18 +262,17 @@ impl<'a> Plan<'a> {
             on_store_failure: selected.on_store_failure,
             deny_cache: selected.policy.deny_cache(),
             compiled: rules.compiled(selected),
-            key: 0..0,
-            bare: 0,
-        };
-        self.push_part(part, selected.key.as_ref());
+            key,
+        });
     }
 
-    fn push_part(&mut self, part: Part<'a>, key: &[u8]) {
+    /// Writes a key as the store sees it.
+    #[inline]
+    fn push_key(&mut self, policy: &str, key: &[u8]) -> PartKey {
         let start = self.keys.len();
-        // No policy has an empty name, so callers' own limits stand apart.
-        write_key(part.policy.unwrap_or_default(), key, &mut self.keys);
+        write_key(policy, key, &mut self.keys);
         let end = self.keys.len();
-        self.parts.push(Part { key: start..end, bare: end - key.len(), ..part });
+        PartKey { start, bare: end - key.len(), end }
     }
 
     /// Leaves out policies whose place another takes, whichever question it was for.
@@ -326,8 +358,8 @@ impl<'a> Plan<'a> {
     /// The only limit, if there is one and it has a say: its part, and what is asked.
     pub(super) fn single(&self) -> Option<(&Part<'a>, &'a Limit, Check<'_>)> {
         match &self.parts[..] {
-            [part @ Part { limits: [limit], mode: Mode::Enforce, cost, key, overflow, .. }] => {
-                let check = Check::new(&self.keys[key.clone()], limit, *cost);
+            [part @ Part { limits: [limit], mode: Mode::Enforce, cost, overflow, .. }] => {
+                let check = Check::new(self.key_of(part), limit, *cost);
                 Some((part, limit, Check { overflow: *overflow, ..check }))
             }
             _ => None,
@@ -377,18 +409,16 @@ impl<'a> Plan<'a> {
         aside
     }
 
-    /// Takes back what was set aside, behind everything else.
+    /// Takes back what was set aside, and its answer, behind everything else.
     pub(super) fn rejoin(&mut self, aside: Plan<'a>) {
         self.parts.extend(aside.parts);
+        self.answer.lines.extend(aside.answer.lines);
         self.agree();
     }
 
     /// What came of each policy: where it is counted, and how.
-    pub(super) fn outcomes<'s>(
-        &'s self,
-        answer: &'s Answer<'_>,
-    ) -> impl Iterator<Item = (&'s LimitStats, Outcome)> {
-        let mut lines = answer.lines.iter();
+    pub(super) fn outcomes(&self) -> impl Iterator<Item = (&LimitStats, Outcome)> {
+        let mut lines = self.answer.lines.iter();
         self.parts.iter().filter_map(move |part| {
             let own = lines.by_ref().take(part.limits.len());
             let denied = own.filter(|line| !line.decision.allowed).count() > 0;
@@ -403,7 +433,7 @@ impl<'a> Plan<'a> {
     }
 
     /// The questions that met a policy without limits.
-    pub(super) fn unlimited(&self) -> SmallVec<[usize; 4]> {
+    pub(super) fn unlimited(&self) -> Vec<usize> {
         let unlimited = self.parts.iter().filter(|part| part.limits.is_empty());
         unlimited.map(|part| part.question).collect()
     }
@@ -426,27 +456,24 @@ impl<'a> Plan<'a> {
 
     /// A part's key as the store sees it.
     pub(super) fn key_of(&self, part: &Part<'_>) -> &[u8] {
-        &self.keys[part.key.clone()]
+        &self.keys[part.key.start..part.key.end]
     }
 
     /// Every limit with its part, in the order of the checks.
     pub(super) fn each(&self) -> impl Iterator<Item = (&Part<'a>, &'a Limit)> {
-        let each = self.parts.iter().flat_map(|part| part.limits.iter().map(move |l| (part, l)));
-        let agreed = |index: usize| self.agreed.get(index).map(|(limit, _)| *limit);
-        each.enumerate().map(move |(index, (part, own))| (part, agreed(index).unwrap_or(own)))
+        each(&self.parts, &self.agreed)
     }
 
-    pub(super) fn answer(&self, verdict: &Verdict) -> Answer<'a> {
-        let lines = self.each().zip(&verdict.decisions);
-        let lines =
-            lines.map(|((part, limit), decision)| part.line(limit, *decision, Decided::Exact));
-        Answer {
-            allowed: verdict.allowed,
-            decided: Decided::Exact,
-            no_room: verdict.no_room,
-            lines: lines.collect(),
-            speaker: verdict.speaker(),
-        }
+    /// The answer that a verdict on the checks gives.
+    pub(super) fn answer_of(&self, verdict: &Verdict) -> Answer<'a> {
+        let mut answer = Answer::default();
+        answer.set(each(&self.parts, &self.agreed), verdict);
+        answer
+    }
+
+    /// Keeps the answer that a verdict on the checks gives.
+    pub(super) fn set_answer(&mut self, verdict: &Verdict) {
+        self.answer.set(each(&self.parts, &self.agreed), verdict);
     }
 
     /// Where what this limit decides is counted.
@@ -458,9 +485,8 @@ impl<'a> Plan<'a> {
     }
 
     /// The lines that were asked for in earnest, as they are counted.
-    pub(super) fn seen(&self, answer: &Answer<'_>) -> SmallVec<[stats::Line<'_>; 4]> {
-        let mut lines = answer.lines.iter().zip(self.each());
-        let mut seen = SmallVec::new();
+    pub(super) fn seen<'s>(&'s self, seen: &mut SmallVec<[stats::Line<'s>; 4]>) {
+        let mut lines = self.answer.lines.iter().zip(self.each());
         for part in &self.parts {
             let in_earnest = matches!(part.cost, Cost::Ask(units) if units > 0);
             let own = lines.by_ref().take(part.limits.len());
@@ -472,7 +498,7 @@ impl<'a> Plan<'a> {
                 seen.push(stats::Line {
                     stats,
                     limit,
-                    key: &self.keys[part.bare..part.key.end],
+                    key: &self.keys[part.key.bare..part.key.end],
                     allowed: line.decision.allowed,
                     remaining: line.remaining(),
                     retry_after: line.decision.retry_after,
@@ -480,7 +506,6 @@ impl<'a> Plan<'a> {
                 });
             }
         }
-        seen
     }
 }
 
@@ -501,44 +526,27 @@ impl<'a> Part<'a> {
         // Where questions differ about one count, another policy's limit may have decided.
         let is_own = self.limits.as_ptr_range().contains(&std::ptr::from_ref(limit));
         let fields = self.compiled.fields.as_ref().filter(|_| is_own);
-        let (policy, own, mode) = (self.policy, self.own, self.mode);
-        Line { policy, own, limit, fields, mode, decision, decided, beyond_share: false }
+        Line {
+            policy: self.policy,
+            own: self.own,
+            question: self.question,
+            limit,
+            fields,
+            mode: self.mode,
+            decision,
+            decided,
+            beyond_share: false,
+        }
     }
 }
 
-/// A policy of the program's own, without its key and at no cost.
-fn own_part(own: &OwnPolicy) -> Part<'_> {
-    let policy = own.policy();
-    Part {
-        policy: Some(policy.name()),
-        own: Some(own),
-        question: 0,
-        quota: false,
-        spent: false,
-        replaces: &[],
-        limits: policy.limits(),
-        mode: policy.mode(),
-        cost: Cost::PEEK,
-        overflow: Overflow::Refuse,
-        on_store_failure: policy.on_store_failure(),
-        deny_cache: policy.deny_cache(),
-        compiled: own.compiled(),
-        key: 0..0,
-        bare: 0,
-    }
-}
-
-/// A policy's key as the store sees it, and a limit for each state it may be counted in, those
-/// of the overrides too.
-pub(super) fn states<'p>(policy: &'p Policy, key: &Key) -> (KeyBytes, Vec<&'p Limit>) {
-    let mut name = KeyBytes::new();
-    write_key(policy.name(), key.as_ref(), &mut name);
-    let mut limits: Vec<&Limit> =
-        policy.variants().iter().flat_map(|variant| variant.limits()).collect();
-    // Limits that differ in their number share a state.
-    limits.sort_by_key(|limit| limit.id());
-    limits.dedup_by_key(|limit| limit.id());
-    (name, limits)
+fn each<'p, 'a>(
+    parts: &'p [Part<'a>],
+    agreed: &'p [Agreed<'a>],
+) -> impl Iterator<Item = (&'p Part<'a>, &'a Limit)> {
+    let each = parts.iter().flat_map(|part| part.limits.iter().map(move |limit| (part, limit)));
+    let agreed = |index: usize| agreed.get(index).map(|(limit, _)| *limit);
+    each.enumerate().map(move |(index, (part, own))| (part, agreed(index).unwrap_or(own)))
 }
 
 /// A key as the store sees it. Names have no NUL, so no two policies share a count.

@@ -26,18 +26,19 @@ impl Plan<'_> {
 
     /// Whether the request is to be made again: without the quotas that denied it, or to
     /// consume what is left.
-    pub(super) fn ask_again(&mut self, answer: &Answer<'_>) -> bool {
-        if answer.allowed || !self.withholds {
+    pub(super) fn ask_again(&mut self) -> bool {
+        if self.answer.allowed || !self.withholds {
             return false;
         }
-        self.spend(answer) || self.consume(answer)
+        self.spend() || self.consume()
     }
 
     /// After the last denial: lets the next one consume, if any part does. Not where the store
     /// failed: it may have been charged.
-    fn consume(&mut self, answer: &Answer<'_>) -> bool {
+    fn consume(&mut self) -> bool {
         let consumes = |part: &Part<'_>| part.overflow == Overflow::Consume;
-        let again = self.can_choose(answer) && self.parts.iter().any(consumes) && self.charges();
+        let again =
+            self.can_choose(&self.answer) && self.parts.iter().any(consumes) && self.charges();
         self.withholds &= !again;
         again
     }
@@ -45,11 +46,11 @@ impl Plan<'_> {
     /// After a denial: passes over the quotas that denied, if nothing else did and another
     /// quota has room. Says whether it is worth asking again, which it is fewer times than
     /// there are quotas. A denial charges nothing, so that asking again is all there is to it.
-    fn spend(&mut self, answer: &Answer<'_>) -> bool {
-        if answer.allowed || !self.can_choose(answer) {
+    fn spend(&mut self) -> bool {
+        if self.answer.allowed || !self.can_choose(&self.answer) {
             return false;
         }
-        let waits = self.waits(answer);
+        let waits = self.waits(&self.answer);
         let all = || self.parts.iter().zip(&waits).filter(|(part, _)| !part.spent);
         let others_deny = all().any(|(part, wait_us)| part.has_say() && *wait_us > 0);
         let has_room = all().any(|(part, wait_us)| part.quota && *wait_us == 0);

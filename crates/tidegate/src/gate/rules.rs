@@ -2,6 +2,10 @@
 
 use std::sync::Arc;
 
+#[cfg(doc)]
+use super::Gate;
+use super::plan::{Plan, Taking};
+use super::{GateError, Question};
 use crate::Limit;
 use crate::headers::Prerendered;
 use crate::policy::{Mode, Policies, Policy, Selected};
@@ -49,6 +53,14 @@ impl Rules {
     /// The policies.
     pub fn policies(&self) -> &Policies {
         &self.policies
+    }
+
+    /// Checks whether a question makes sense, without asking it.
+    ///
+    /// # Errors
+    /// As [`Gate::check`], but for what only shows when it is charged.
+    pub fn validate(&self, question: &Question<'_>) -> Result<(), GateError> {
+        Plan::default().fill(self, std::slice::from_ref(question), Taking::Nothing)
     }
 
     pub(super) fn caller(&self) -> &Compiled {

@@ -9,27 +9,29 @@ use std::time::Duration;
 
 use tidegate_core::{RetryAfter, Timestamp};
 
-use super::fallback::{Asking, Outage};
+use super::decide::Asking;
+use super::fallback::{Outage, looking, never};
 use super::held::HeldPermit;
 use super::plan::Plan;
-use super::shared::Shared;
+use super::shared_store::Shared;
 use super::turns::{Place, sleep};
-use super::{Answer, Gate, GateError};
+use super::{Answer, DenialReason, Gate, GateError};
 use crate::asker::Asker;
-use crate::{Clock, Verdict};
+use crate::{Clock, Request, StoreError};
 
 impl Gate {
-    pub(super) async fn wait_planned<'a>(
+    pub(super) async fn wait_planned(
         &self,
         asker: &Asker,
-        plan: &mut Plan<'a>,
+        plan: &mut Plan<'_>,
         max_wait: Duration,
-    ) -> Result<Answer<'a>, GateError> {
+    ) -> Result<(), GateError> {
         // Attempts to pass are not reports of usage: none of them consumes.
         plan.refuse_overflow();
         if self.shared.is_none() && !plan.has_choice() {
             let verdict = self.limiter.wait(&plan.checks(), max_wait).await?;
-            return Ok(plan.answer(&verdict));
+            plan.set_answer(&verdict);
+            return Ok(());
         }
         let max_wait_us = u64::try_from(max_wait.as_micros()).unwrap_or(u64::MAX);
         let until = self.limiter.store().clock().now().plus_micros(max_wait_us);
@@ -43,39 +45,36 @@ impl Gate {
     /// The same with places beside it that are only observed, and so not waited for: they are
     /// taken when everything else has admitted the request. One that is denied would have
     /// taken none, and nothing is said of them.
-    pub(super) async fn enter_in_turn<'a>(
+    pub(super) async fn enter_in_turn(
         &self,
         asker: &Asker,
-        plan: &mut Plan<'a>,
+        plan: &mut Plan<'_>,
         max_wait: Duration,
-    ) -> Result<(Answer<'a>, Option<HeldPermit>), GateError> {
+    ) -> Result<Option<HeldPermit>, GateError> {
         let mut watched = plan.set_aside_places();
-        let mut answer = self.wait_planned(asker, plan, max_wait).await?;
-        if !answer.allowed || watched.is_empty() {
-            return Ok((answer, None));
+        self.wait_planned(asker, plan, max_wait).await?;
+        if !plan.answer.allowed || watched.is_empty() {
+            return Ok(None);
         }
-        let (seen, permit) = match &self.shared {
-            Some(shared) => asker.asks(self.hold_shared(shared, &mut watched, None)).await?,
-            None => self.hold_here(&mut watched)?,
-        };
-        answer.lines.extend(seen.lines);
+        let permit = asker.asks(self.decide(&mut watched, Asking::PERMIT)).await?;
         plan.rejoin(watched);
-        Ok((answer, permit))
+        Ok(permit)
     }
 
-    async fn wait_in_line<'a>(
+    async fn wait_in_line(
         &self,
         asker: &Asker,
-        plan: &mut Plan<'a>,
+        plan: &mut Plan<'_>,
         (place, until): (&Place<'_>, Timestamp),
-    ) -> Result<Answer<'a>, GateError> {
+    ) -> Result<(), GateError> {
         let clock = self.limiter.store().clock();
         if !place.is_first() {
             let looked = self.look(plan).await?;
             let hopeless = |answer: &Answer<'_>| !passes_by(plan, answer, clock, until);
             // Even alone it would wait for too long.
             if let Some(answer) = looked.filter(hopeless) {
-                return Ok(answer);
+                plan.answer = answer;
+                return Ok(());
             }
             if !place.turn(clock, until).await {
                 return self.turn_down(plan).await;
@@ -83,41 +82,41 @@ impl Gate {
         }
         loop {
             plan.spend_nothing();
-            let answer = match &self.shared {
-                Some(shared) => asker.asks(self.decide_shared(shared, plan, None)).await?,
-                None => self.answer_here(plan, None)?,
-            };
-            if answer.allowed || asker.is_gone() || !passes_by(plan, &answer, clock, until) {
-                return Ok(answer);
+            asker.asks(self.decide(plan, Asking::CHECK)).await?;
+            let answer = &plan.answer;
+            if answer.allowed || asker.is_gone() || !passes_by(plan, answer, clock, until) {
+                return Ok(());
             }
-            let wait_us = plan.retry_after(&answer).as_micros().unwrap_or_default();
+            let wait_us = plan.retry_after(answer).as_micros().unwrap_or_default();
             sleep(clock, clock.now().plus_micros(wait_us)).await;
         }
     }
 
     /// The denial of somebody whose turn does not come.
-    async fn turn_down<'a>(&self, plan: &Plan<'a>) -> Result<Answer<'a>, GateError> {
-        match (self.look(plan).await?, &self.shared) {
-            (Some(answer), _) if plan.retry_after(&answer) == RetryAfter::Now => {
-                Ok(answer.in_line())
-            }
-            (Some(answer), _) => Ok(answer),
+    async fn turn_down(&self, plan: &mut Plan<'_>) -> Result<(), GateError> {
+        let Some(answer) = self.look(plan).await? else {
             // Where the store fails there is no line to stand in.
-            (None, shared) => {
-                let outage = shared.as_ref().map_or(Outage::MEMORY, Shared::outage);
-                Ok(self.answer_alone(plan, outage, Asking::CHECK)?.answer)
-            }
-        }
+            let outage = self.shared.as_ref().map_or(Outage::MEMORY, Shared::outage);
+            return self.answer_alone(plan, outage, Asking::CHECK).map(drop);
+        };
+        let is_free = plan.retry_after(&answer) == RetryAfter::Now;
+        plan.answer = if is_free { answer.in_line() } else { answer };
+        Ok(())
     }
 
     /// What would be answered, without charging anything; `None` if the store fails.
     async fn look<'a>(&self, plan: &Plan<'a>) -> Result<Option<Answer<'a>>, GateError> {
-        if let Some(shared) = &self.shared {
-            return self.look_shared(shared, plan).await;
+        let (checks, never) = (plan.checks(), never());
+        let looks = looking(&checks, &never);
+        let request = Request { deny_cache: false, ..Request::new(&looks) };
+        match self.ask_store(&request).await {
+            Ok(mut verdict) => {
+                verdict.decisions.drain(..looks.len() - checks.len());
+                Ok(Some(Answer::of_lines(plan.answer_of(&verdict).lines)))
+            }
+            Err(StoreError::Check(error)) => Err(error.into()),
+            Err(StoreError::Failed(_)) => Ok(None),
         }
-        let checks = plan.checks();
-        let decisions = self.look_here(&checks)?;
-        Ok(Some(plan.answer(&Verdict::new(&checks, decisions, false))))
     }
 }
 
@@ -125,5 +124,6 @@ impl Gate {
 fn passes_by(plan: &Plan<'_>, answer: &Answer<'_>, clock: &Clock, until: Timestamp) -> bool {
     let left_us = until.as_micros().saturating_sub(clock.now().as_micros());
     let wait_us = plan.retry_after(answer).as_micros();
-    !answer.is_store_failure() && wait_us.is_some_and(|us| us <= left_us)
+    let has_failed = answer.denial_reason() == Some(DenialReason::StoreFailed);
+    !has_failed && wait_us.is_some_and(|us| us <= left_us)
 }

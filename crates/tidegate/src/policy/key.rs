@@ -40,7 +40,7 @@ pub struct Key(SmallVec<[u8; 64]>);
 impl Key {
     /// A key a caller gives as it is. A leading NUL is doubled, as in any value,
     /// so that it names no missing part.
-    pub(crate) fn given(key: &[u8]) -> Self {
+    pub fn given(key: &[u8]) -> Self {
         let mut writer = Writer::default();
         writer.value(key);
         writer.finish()
@@ -56,12 +56,11 @@ impl Key {
         Key(SmallVec::from_slice(&[MISSING]))
     }
 
-    /// The key of an address, as the template `{client_ip}` makes it.
+    /// Becomes the key of an address, as the template `{client_ip}` makes it.
     #[cfg(feature = "tower")]
-    pub(crate) fn of_address(group: IpGroup) -> Self {
-        let mut text = SmallVec::new();
-        write_group(group, &mut text);
-        Key(text)
+    pub(crate) fn set_address(&mut self, group: IpGroup) {
+        self.0.clear();
+        write_group(group, &mut self.0);
     }
 }
 

@@ -310,25 +310,16 @@ impl Stats {
     /// Counts a request. Once per request, and cheap unless it was denied, would
     /// have been, or nearly was.
     pub fn record(&self, seen: &Seen<'_>) {
-        let stripe = stripe();
-        if let Some(elapsed) = seen.elapsed {
-            self.latency.add(stripe, elapsed);
-        }
-        let mut notable = false;
-        for line in seen.lines {
-            notable |= line.stats.count(stripe, line, seen.allowed);
-        }
-        if notable {
-            self.note(seen);
-        }
+        let named = || (seen.route, seen.request_id);
+        self.record_lines(seen.lines, seen.allowed, seen.elapsed, named);
     }
 
-    /// The same for a request with one limit, whose path and id are asked for only where it
-    /// is noted whose it was.
-    #[inline(always)]
-    pub(crate) fn record_one<'a>(
+    /// Counts a request whose path and id are asked for only where its key is noted.
+    #[inline]
+    pub(crate) fn record_lines<'a>(
         &self,
-        line: Line<'_>,
+        lines: &[Line<'_>],
+        allowed: bool,
         elapsed: Option<Duration>,
         named: impl FnOnce() -> (Option<&'a str>, Option<&'a str>),
     ) {
@@ -336,21 +327,14 @@ impl Stats {
         if let Some(elapsed) = elapsed {
             self.latency.add(stripe, elapsed);
         }
-        if line.stats.count(stripe, &line, line.allowed) {
-            self.note_one(line, elapsed, named());
+        let mut notable = false;
+        for line in lines {
+            notable |= line.stats.count(stripe, line, allowed);
         }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn note_one(
-        &self,
-        line: Line<'_>,
-        elapsed: Option<Duration>,
-        (route, request_id): (Option<&str>, Option<&str>),
-    ) {
-        let (lines, allowed) = (&[line][..], line.allowed);
-        self.note(&Seen { lines, allowed, route, request_id, elapsed });
+        if notable {
+            let (route, request_id) = named();
+            self.note(&Seen { lines, allowed, route, request_id, elapsed });
+        }
     }
 
     /// Counts how long a shared store took to answer, or not to.

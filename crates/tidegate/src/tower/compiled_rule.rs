@@ -27,7 +27,6 @@ pub(super) struct CompiledRule {
 pub(super) struct Ask {
     /// The index of the policy it is counted under.
     pub(super) policy: usize,
-    pub(super) key: Key,
     pub(super) units: u64,
 }
 
@@ -51,7 +50,7 @@ impl CompiledRule {
             let policy = Policy::new(name, template, limits.to_vec()).map_err(failed)?;
             let policy = policy.with_mode(rule.mode).with_on_store_failure(rule.on_store_failure);
             let policy = policy.with_overflow(rule.overflow);
-            Ok(gate.own(policy))
+            Ok(OwnPolicy::new(policy, gate.stats()))
         };
         let own = policy(&rule.name, &rule.limits)?;
         let mut plans = Vec::with_capacity(rule.plans.len());
@@ -88,38 +87,49 @@ impl CompiledRule {
         self.reserves
     }
 
-    /// What the rule asks about a request; `None` if it does not apply.
-    pub(super) fn ask(&self, rules: &Rules, head: &Head<'_>) -> Result<Option<Ask>, NoAddress> {
+    /// What the rule asks about a request, and in `key` for whom; `None` if it does not apply.
+    pub(super) fn ask(
+        &self,
+        rules: &Rules,
+        head: &Head<'_>,
+        key: &mut Key,
+    ) -> Result<Option<Ask>, NoAddress> {
         if self.when.as_ref().is_some_and(|when| !when(head)) {
             return Ok(None);
         }
-        let Some(key) = self.key_of(rules, head)? else { return Ok(None) };
+        if !self.write_key(rules, head, key)? {
+            return Ok(None);
+        }
         // A cost that no limit can count is capped: it never passes.
         let units = self.cost.as_ref().map_or(1, |cost| cost(head).min(bounds::MAX_COUNT));
-        Ok(Some(Ask { key, policy: self.policy_for(head), units }))
+        Ok(Some(Ask { policy: self.policy_for(head), units }))
     }
 
-    /// Who is counted; `None` if nobody is.
-    fn key_of(&self, rules: &Rules, head: &Head<'_>) -> Result<Option<Key>, NoAddress> {
+    /// Writes the key of a request; says whether it has one.
+    fn write_key(&self, rules: &Rules, head: &Head<'_>, key: &mut Key) -> Result<bool, NoAddress> {
         if self.needs_address && head.client_ip().is_none() {
             return Err(NoAddress);
         }
-        Ok(match &self.key {
-            KeyFrom::Address => Some(head.client_ip().map_or_else(Key::missing, |ip| {
-                Key::of_address(rules.policies().identity().group(ip))
-            })),
+        match &self.key {
+            KeyFrom::Address => match head.client_ip() {
+                Some(ip) => key.set_address(rules.policies().identity().group(ip)),
+                None => *key = Key::missing(),
+            },
             KeyFrom::Template(template) => {
                 let attributes = head.attributes();
                 let skips = self.keyless == Keyless::Skip;
-                let has_key = || rules.policies().has_key(template, &attributes);
-                (!skips || has_key()).then(|| rules.key(template, &attributes))
+                if skips && !rules.policies().has_key(template, &attributes) {
+                    return Ok(false);
+                }
+                *key = rules.key(template, &attributes);
             }
-            KeyFrom::Closure(key) => match (key(head), self.keyless) {
-                (Some(key), _) => Some(Key::given(key.as_bytes())),
-                (None, Keyless::Share) => Some(Key::missing()),
-                (None, Keyless::Skip) => None,
+            KeyFrom::Closure(of) => match (of(head), self.keyless) {
+                (Some(given), _) => *key = Key::given(given.as_bytes()),
+                (None, Keyless::Share) => *key = Key::missing(),
+                (None, Keyless::Skip) => return Ok(false),
             },
-        })
+        }
+        Ok(true)
     }
 
     /// The index of the policy that the request is counted under.

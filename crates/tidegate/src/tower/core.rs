@@ -17,10 +17,11 @@ use super::reservation::{Reservation, Reserving, Unsettled};
 use crate::asker::Asker;
 use crate::attributes::{Attributes, Headers};
 use crate::gate::{
-    Entered, Gate, GateError, Named, OwnPolicy, Plan, Question, Rules, Subject, Taking,
+    Answer, Gate, HeldPermit, Named, OwnPolicy, Plan, Question, Rules, Subject, Taking,
 };
 use crate::headers::Forms;
-use crate::policy::{Mode, Selected};
+use crate::policy::{Key, Mode, Selected};
+use crate::stats::ServiceTimer;
 
 pub(super) type PeerOf = dyn Fn(&Extensions) -> Option<IpAddr> + Send + Sync;
 pub(super) type OnDenied = dyn Fn(&Denied<'_, '_>) -> Response<Bytes> + Send + Sync;
@@ -65,39 +66,36 @@ impl Core {
         Some(self.rules.get(rule)?.policy(index))
     }
 
-    /// Decides a request for which nothing has to be awaited.
-    pub(super) fn decide(self: &Arc<Self>, head: &Head<'_>) -> Decided {
-        match &self.fixed {
-            Some(rules) => self.decide_by(rules, None, head),
-            None => self.decide_by(&self.gate.rules(), Some(&head.attributes()), head),
+    /// Decides a request that has nothing to wait for.
+    pub(super) fn decide_now(self: &Arc<Self>, head: &Head<'_>) -> Decided {
+        let asker = Asker::default();
+        let deciding = async { Ok(self.decide(head, &asker).await) };
+        let decided = self.gate.sync(deciding);
+        decided.unwrap_or_else(|error| Decided::Denied(denial::refuse(head, &error).into()))
+    }
+
+    /// Decides a request, when it is its turn and the store has answered.
+    pub(super) async fn decide(self: &Arc<Self>, head: &Head<'_>, asker: &Asker) -> Decided {
+        let loaded;
+        let (rules, attributes) = match &self.fixed {
+            Some(rules) => (rules, None),
+            None => {
+                loaded = Arc::clone(&self.gate.rules());
+                (&loaded, Some(head.attributes()))
+            }
+        };
+        let mut plan = Plan::default();
+        let reserving = match self.plan(rules, attributes.as_ref(), head, &mut plan) {
+            Ok(reserving) => reserving,
+            Err(refusal) => return Decided::Denied(refusal),
+        };
+        let route = || Some(head.path());
+        let max_wait = self.max_wait;
+        let named = Named { id: None, route: &route, request_id: None, max_wait };
+        match self.gate.enter_planned(asker, &mut plan, named).await {
+            Ok((permit, timer)) => self.finish(head, &plan.answer, reserving, (permit, timer)),
+            Err(error) => Decided::Denied(denial::refuse(head, &error).into()),
         }
-    }
-
-    fn decide_by(
-        self: &Arc<Self>,
-        rules: &Rules,
-        attributes: Option<&Attributes<'_>>,
-        head: &Head<'_>,
-    ) -> Decided {
-        let mut plan = Plan::default();
-        let reserving = match self.plan(rules, attributes, head, &mut plan) {
-            Ok(reserving) => reserving,
-            Err(refusal) => return Decided::Denied(refusal),
-        };
-        self.finish(head, reserving, self.gate.enter_planned(&mut plan, named(head)))
-    }
-
-    /// Decides when it is its turn, or when the store has answered.
-    pub(super) async fn decide_later(self: &Arc<Self>, head: Head<'_>, asker: &Asker) -> Decided {
-        let rules = &*self.fixed.clone().unwrap_or_else(|| self.gate.rules_owned());
-        let attributes = self.fixed.is_none().then(|| head.attributes());
-        let mut plan = Plan::default();
-        let reserving = match self.plan(rules, attributes.as_ref(), &head, &mut plan) {
-            Ok(reserving) => reserving,
-            Err(refusal) => return Decided::Denied(refusal),
-        };
-        let entered = self.gate.enter_for(asker, &mut plan, named(&head), self.max_wait).await;
-        self.finish(&head, reserving, entered)
     }
 
     /// The address of who sent a request with these.
@@ -125,8 +123,9 @@ impl Core {
     ) -> Result<Reserving, Box<Response<Bytes>>> {
         let mut reserving = Reserving::new();
         for (index, rule) in self.rules.iter().enumerate() {
-            let asked = rule.ask(rules, head).map_err(|NoAddress| no_address(head))?;
-            let Some(Ask { policy, key, units }) = asked else { continue };
+            let mut key = Key::default();
+            let asked = rule.ask(rules, head, &mut key).map_err(|NoAddress| no_address(head))?;
+            let Some(Ask { policy, units }) = asked else { continue };
             plan.push_own(rule.policy(policy), &key, Cost::Ask(units));
             if rule.reserves() {
                 reserving.push((key, (index, policy), units));
@@ -147,15 +146,12 @@ impl Core {
     fn finish(
         self: &Arc<Self>,
         head: &Head<'_>,
+        answer: &Answer<'_>,
         reserving: Reserving,
-        entered: Result<Entered<'_>, GateError>,
+        (permit, timer): (Option<HeldPermit>, Option<ServiceTimer>),
     ) -> Decided {
-        let Entered { answer, permit, timer } = match entered {
-            Ok(entered) => entered,
-            Err(error) => return Decided::Denied(denial::refuse(head, &error).into()),
-        };
         if !answer.allowed {
-            let denied = Denied::new(head, &answer, self.forms, self.gate.now());
+            let denied = Denied::new(head, answer, self.forms, self.gate.now());
             let response = match &self.on_denied {
                 Some(on_denied) => on_denied(&denied),
                 None => denied.response(),
@@ -167,14 +163,10 @@ impl Core {
             answer.write_fields_to(self.forms, || self.gate.now(), &mut fields);
         }
         let permits = permit.map(|permit| HeldPermits::new(&self.gate, permit));
-        let reservation = Reservation::new(self, reserving, &answer);
+        let reservation = Reservation::new(self, reserving, answer);
         let unsettled = reservation.map(Unsettled::new);
         Decided::Passes(RequestGuard::new(fields, GuardState { permits, timer, unsettled }))
     }
-}
-
-fn named<'a>(head: &Head<'a>) -> Named<'a> {
-    Named { route: Some(head.path()), ..Named::default() }
 }
 
 #[cold]

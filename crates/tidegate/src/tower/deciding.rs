@@ -31,7 +31,7 @@ impl Deciding {
         let asks = Arc::clone(&asker);
         let future = Box::pin(async move {
             let client_ip = core.client_ip(&parts.extensions, &parts.headers);
-            let decided = core.decide_later(Head::of_parts(&parts, client_ip), &asks).await;
+            let decided = core.decide(&Head::of_parts(&parts, client_ip), &asks).await;
             (decided, parts)
         });
         Deciding { future: Some(future), asker, background }

@@ -95,7 +95,7 @@ impl Drop for HeldPermits {
         if let Some(HeldPermit::Shared(permit)) = self.permit.take() {
             let gate = Arc::clone(&self.gate);
             // A Redis store repeats a release that fails; elsewhere the lease ends the permit.
-            self.background.run(async move { drop(gate.release(&permit).await) });
+            self.background.run(async move { drop(permit.release(&gate).await) });
         }
     }
 }

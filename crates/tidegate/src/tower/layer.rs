@@ -20,12 +20,14 @@ use super::denial::Denied;
 use super::error::LayerError;
 use super::rule::Rule;
 use super::service::RateLimit;
-use crate::gate::{Answer, Found, Gate, GateError, OwnKey, OwnPolicy, SharedStore};
+#[cfg(doc)]
+use crate::gate::PolicyKeys;
+use crate::gate::{Answer, ErasedStore, Found, Gate, GateError, OwnKey, OwnPolicy};
 use crate::headers::Forms;
 use crate::identity::Identity;
 use crate::policy::{PathVariants, Policies};
 use crate::stats::Stats;
-use crate::{Limit, Limiter, MAX_CHECKS};
+use crate::{Limit, Limiter, MAX_CHECKS, Store};
 
 /// Limits the requests to any HTTP service. Clones, and the services they wrap, share their
 /// counts.
@@ -104,14 +106,14 @@ impl<K> RateLimitLayer<K> {
     }
 
     /// Returns the remaining units of a key under a rule, or a plan of it (`rule.plan`), without
-    /// charging. The key may be a plain value or masked, as in [`Gate::find_key`].
+    /// charging. The key may be a plain value or masked, as in [`PolicyKeys::find`].
     ///
     /// # Errors
-    /// As [`Gate::find_key`].
+    /// As [`PolicyKeys::find`].
     pub async fn peek<'a>(&'a self, rule: &str, key: &str) -> Result<Answer<'a>, GateError> {
         let policy = self.policy(rule)?;
         let found = self.find(policy, key).await?;
-        self.core.gate.peek_own(policy, OwnKey::Key(&found.key)).await
+        policy.peek(&self.core.gate, OwnKey::Key(&found.key)).await
     }
 
     /// Forgets what a key has used under a rule, or a plan of it; says whether there was anything.
@@ -121,12 +123,13 @@ impl<K> RateLimitLayer<K> {
     pub async fn reset(&self, rule: &str, key: &str) -> Result<bool, GateError> {
         let policy = self.policy(rule)?;
         let found = self.find(policy, key).await?;
-        self.core.gate.reset_own(policy, OwnKey::Key(&found.key)).await
+        policy.reset(&self.core.gate, OwnKey::Key(&found.key)).await
     }
 
     async fn find(&self, own: &OwnPolicy, key: &str) -> Result<Found, GateError> {
         let gate = &self.core.gate;
-        gate.find_key_of(&gate.rules_owned(), own.policy(), key.as_bytes()).await
+        let rules = Arc::clone(&gate.rules());
+        gate.find_key(&rules, own.policy(), key.as_bytes()).await
     }
 
     fn policy(&self, name: &str) -> Result<&OwnPolicy, GateError> {
@@ -163,7 +166,7 @@ pub struct Builder {
     rules: Vec<Rule>,
     gate: Option<Arc<Gate>>,
     limiter: Option<Limiter>,
-    store: Option<(Arc<dyn SharedStore>, u32)>,
+    store: Option<(Arc<dyn ErasedStore>, u32)>,
     stats: Option<Arc<Stats>>,
     identity: Option<Identity>,
     path_variants: Option<PathVariants>,
@@ -225,7 +228,7 @@ impl Builder {
     }
 
     /// A store that so many nodes share, such as `tidegate::redis::RedisStore`.
-    pub fn store(mut self, store: Arc<dyn SharedStore>, nodes: u32) -> Self {
+    pub fn store<S: Store>(mut self, store: Arc<S>, nodes: u32) -> Self {
         self.store = Some((store, nodes));
         self
     }
@@ -262,7 +265,7 @@ impl Builder {
         let rules = self.rules.into_iter().map(|rule| CompiledRule::new(&gate, rule));
         let rules = rules.collect::<Result<Box<[CompiledRule]>, _>>()?;
         check_rules(&gate, &rules)?;
-        let fixed = is_fixed.then(|| gate.rules_owned());
+        let fixed = is_fixed.then(|| Arc::clone(&gate.rules()));
         let Builder { forms, max_wait, peer, on_denied, .. } = self;
         let core = Core { gate, fixed, rules, forms, max_wait, peer, on_denied };
         Ok(RateLimitLayer { core: Arc::new(core), bodies: PhantomData })
@@ -277,7 +280,7 @@ impl Builder {
             .with_path_variants(self.path_variants.take().unwrap_or_default());
         let gate = Gate::new(limiter, policies, self.stats.take().unwrap_or_default());
         Ok(match self.store.take() {
-            Some((store, nodes)) => gate.over(store, nodes),
+            Some((store, nodes)) => gate.over_erased(store, nodes),
             None => gate,
         })
     }
@@ -305,7 +308,7 @@ impl fmt::Debug for Builder {
 
 /// That rules can be told apart, and are not more than one request can be asked about.
 fn check_rules(gate: &Gate, rules: &[CompiledRule]) -> Result<(), LayerError> {
-    let loaded = gate.rules_owned();
+    let loaded = gate.rules();
     let mut names: HashSet<&str> = loaded.policies().iter().map(|policy| policy.name()).collect();
     for own in rules.iter().flat_map(CompiledRule::policies) {
         let name = own.policy().name();

@@ -158,19 +158,19 @@ impl Inner {
     }
 
     fn settle(self: &Arc<Self>, index: usize, cost: Cost) {
-        let gate = &self.core.gate;
-        if gate.is_shared() {
-            let inner = Arc::clone(self);
-            // What the store does not take now it does not take later either.
-            return self.background.run(async move {
-                if let Some((policy, part)) = inner.at(index) {
-                    drop(inner.core.gate.settle_async(policy, &part.charged, cost).await);
-                }
-            });
-        }
-        if let Some((policy, part)) = self.at(index) {
-            // It made sense when it was reserved.
-            let _ = gate.settle(policy, &part.charged, cost);
+        let inner = Arc::clone(self);
+        let settling = async move {
+            match inner.at(index) {
+                Some((own, part)) => inner.core.gate.settle(own, &part.charged, cost).await,
+                None => Ok(()),
+            }
+        };
+        // The checks made sense when they were reserved. What a shared store does not take now it
+        // does not take later either.
+        if self.core.gate.is_shared() {
+            self.background.run(async move { drop(settling.await) });
+        } else {
+            drop(self.core.gate.sync(settling));
         }
     }
 

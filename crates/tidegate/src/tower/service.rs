@@ -78,7 +78,7 @@ where
             return self.call_later(request);
         }
         let client_ip = self.core.client_ip(request.extensions(), request.headers());
-        let decided = self.core.decide(&Head::of(&request, client_ip));
+        let decided = self.core.decide_now(&Head::of(&request, client_ip));
         ResponseFuture::new(State::of(decided, &mut self.inner, request))
     }
 }

@@ -42,13 +42,11 @@ async fn ask(
     max_wait: Option<Duration>,
     serves: bool,
 ) -> bool {
-    let question = Question::new(Subject::Request(attributes));
-    match max_wait.filter(|_| !serves) {
-        Some(max_wait) => gate.wait(rules, &question, max_wait).await.expect("sound").allowed,
-        None => {
-            let entered = gate.enter_async(rules, &[question], max_wait).await;
-            entered.expect("sound").answer.allowed
-        }
+    let question = Question { max_wait, ..Question::new(Subject::Request(attributes)) };
+    if serves {
+        gate.enter(rules, &[question]).await.expect("sound").answer.allowed
+    } else {
+        gate.check(rules, &[question]).await.expect("sound").allowed
     }
 }
 
@@ -57,7 +55,7 @@ fn one_quota_is_enough_also_for_who_would_wait() {
     let attributes = request("/");
     for serves in [false, true] {
         for (gate, clock) in gates() {
-            let rules = gate.rules_owned();
+            let rules = Arc::clone(&gate.rules());
             let start = |seconds| {
                 let max_wait = Some(Duration::from_secs(seconds));
                 Polled::start(ask(&gate, &rules, &attributes, max_wait, serves))
@@ -82,7 +80,7 @@ fn one_quota_is_enough_also_for_who_would_wait() {
 fn one_quota_is_enough_where_a_place_is_held() {
     let attributes = request("/held");
     for (gate, _) in gates() {
-        let rules = gate.rules_owned();
+        let rules = Arc::clone(&gate.rules());
         let allowed = [(); 3].map(|()| block_on(ask(&gate, &rules, &attributes, None, true)));
         assert_eq!(allowed, [true, true, false], "shared: {}", gate.is_shared());
     }

@@ -1,12 +1,13 @@
 //! The gate: policies in front of a limiter, on a clock of our own.
 
+use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::attributes::Attributes;
 use tidegate::config::Config;
 use tidegate::gate::{Answer, Gate, GateError, Question, Subject};
-use tidegate::policy::{Mode, Policies};
+use tidegate::policy::{Key, Mode, Policies};
 use tidegate::stats::Stats;
 use tidegate::{CheckError, Cost, Limit, Limiter, ManualClock, RetryAfter, Timestamp};
 
@@ -65,13 +66,15 @@ impl World {
         read: impl Fn(&Answer<'_>) -> T,
     ) -> Result<T, GateError> {
         let rules = self.gate.rules();
-        self.gate.check(&rules, question).map(|answer| read(&answer))
+        let asked = self.gate.check(&rules, slice::from_ref(question));
+        self.gate.sync(asked).map(|answer| read(&answer))
     }
 
     /// What is left of a policy's limits for a key.
     fn left(&self, policy: &str, key: &str) -> Vec<u64> {
         let rules = self.gate.rules();
-        let answer = self.gate.peek(&rules, policy, key.as_bytes()).expect("a policy");
+        let keys = self.gate.keys(&rules, policy).expect("a policy");
+        let answer = self.gate.sync(keys.peek(&Key::given(key.as_bytes()))).expect("an answer");
         answer.lines.iter().map(|line| line.decision.remaining).collect()
     }
 
@@ -223,7 +226,7 @@ fn questions_that_make_no_sense_are_told_apart() {
         let question = Question::new(subject);
         assert_eq!(world.ask(&question, |_| ()), Err(expected.clone()), "{subject:?}");
         let rules = world.gate.rules();
-        assert_eq!(world.gate.understand(&rules, &question), Err(expected), "{subject:?}");
+        assert_eq!(rules.validate(&question), Err(expected), "{subject:?}");
     }
 }
 
@@ -232,7 +235,7 @@ fn permits_are_held_for_their_lease() {
     let world = World::new();
     let rules = world.gate.rules();
     let question = under("jobs", "alice");
-    let take = |lease| world.gate.acquire(&rules, &question, lease);
+    let take = |lease| world.gate.sync(world.gate.acquire(&rules, &question, lease));
     let seconds = Duration::from_secs;
     let first = take(Some(seconds(10))).expect("a permit");
     assert_eq!((first.permit.is_some(), first.lease), (true, seconds(10)));
@@ -249,7 +252,8 @@ fn permits_are_held_for_their_lease() {
 
     let too_long = take(Some(seconds(31))).map(drop);
     assert_eq!(too_long, Err(GateError::LeaseTooLong { most: seconds(30) }));
-    let nothing = world.gate.acquire(&rules, &under("user", "alice"), None).map(drop);
+    let question = under("user", "alice");
+    let nothing = world.gate.sync(world.gate.acquire(&rules, &question, None)).map(drop);
     assert_eq!(nothing, Err(GateError::NothingToHold { policy: Some("user".into()) }));
 }
 
@@ -263,9 +267,9 @@ fn a_reload_keeps_what_was_counted() {
     ));
     assert_eq!(world.left("user", "alice"), [29, 5]);
     // Rules that are in use stay as they were.
-    let before = world.gate.rules_owned();
+    let before = Arc::clone(&world.gate.rules());
     world.gate.reload(policies(&POLICIES.replace("name: user", "name: other")));
-    assert!(world.gate.peek(&before, "user", b"alice").is_ok());
+    assert!(world.gate.keys(&before, "user").is_ok());
     let unknown = GateError::UnknownPolicy { name: "user".into() };
     assert_eq!(ask(), Err(unknown));
     assert_eq!(world.left("other", "alice"), [3, 5]);
@@ -278,10 +282,11 @@ fn a_reset_forgets_a_key_under_all_its_limits() {
     for key in ["alice", "bob"] {
         world.ask(&under("user", key), |_| ()).expect("an answer");
     }
-    assert_eq!(world.gate.reset(&rules, "user", b"alice"), Ok(true));
-    assert_eq!(world.gate.reset(&rules, "user", b"alice"), Ok(false));
+    let keys = world.gate.keys(&rules, "user").expect("a policy");
+    let reset = || world.gate.sync(keys.reset(&Key::given(b"alice")));
+    assert_eq!([reset(), reset()], [Ok(true), Ok(false)]);
     assert_eq!((world.left("user", "alice"), world.left("user", "bob")), (vec![3, 5], vec![2, 4]));
-    assert!(world.gate.reset(&rules, "nobody", b"alice").is_err());
+    assert!(world.gate.keys(&rules, "nobody").is_err());
 }
 
 #[test]
@@ -317,8 +322,9 @@ fn many_questions_are_answered_as_one_by_one() {
     }
     let shown = |answer: Result<Answer<'_>, GateError>| format!("{answer:?}");
     let rules = one.gate.rules();
-    let expected: Vec<String> =
-        questions.iter().map(|question| shown(one.gate.check(&rules, question))).collect();
+    let each = questions.iter().map(slice::from_ref);
+    let each = each.map(|question| one.gate.sync(one.gate.check(&rules, question)));
+    let expected: Vec<String> = each.map(shown).collect();
     let rules = many.gate.rules();
     let mut answers = Vec::new();
     many.gate.check_each(&rules, &questions, |index, answer| {
@@ -346,11 +352,14 @@ policies:
     let gate = Gate::new(limiter, policies(text), Arc::new(Stats::new(clock.clock())));
     let rules = gate.rules();
     for policy in ["bucket", "log"] {
-        let find = block_on(gate.find_key(&rules, policy, b"alice"));
+        let keys = gate.keys(&rules, policy).expect("a policy");
+        let find = block_on(keys.find(b"alice"));
         let key = find.expect("a policy").key;
-        let is_seen = || block_on(gate.is_seen(&rules, policy, &key));
+        let is_seen = || block_on(keys.is_seen(&key));
         assert_eq!(is_seen(), Ok(false), "{policy}: never used");
-        assert!(!gate.check(&rules, &under(policy, "alice")).expect("an answer").allowed);
+        assert!(
+            !gate.sync(gate.check(&rules, &[under(policy, "alice")])).expect("an answer").allowed
+        );
         assert_eq!(is_seen(), Ok(true), "{policy}: denied");
     }
 }

@@ -49,15 +49,16 @@ impl World {
     /// Whether it was allowed, and whether there was no room.
     fn ask(&self, key: &str, limits: &[Limit], cost: Cost, id: Option<&str>) -> (bool, bool) {
         let question = question(key, limits, cost, id);
-        let answer = self.gate.check(&self.gate.rules(), &question).map(|a| (a.allowed, a.no_room));
-        answer.expect("a question that makes sense")
+        let rules = self.gate.rules();
+        let answer = self.gate.sync(self.gate.check(&rules, &[question]));
+        answer.map(|a| (a.allowed, a.no_room)).expect("a question that makes sense")
     }
 
     fn left(&self, key: &str, limit: &Limit) -> u64 {
         let limits = [*limit];
         let question = question(key, &limits, Cost::PEEK, None);
         let rules = self.gate.rules();
-        let answer = self.gate.check(&rules, &question).expect("a look");
+        let answer = self.gate.sync(self.gate.check(&rules, &[question])).expect("a look");
         answer.lines[0].decision.remaining
     }
 
@@ -65,7 +66,8 @@ impl World {
         let limits = [*limit];
         let question = question(key, &limits, Cost::Ask(1), None);
         let rules = self.gate.rules();
-        let held = self.gate.acquire(&rules, &question, None).expect("something to hold");
+        let held = self.gate.sync(self.gate.acquire(&rules, &question, None));
+        let held = held.expect("something to hold");
         (held.permit.and_then(HeldPermit::here), (held.answer.allowed, held.answer.no_room))
     }
 }

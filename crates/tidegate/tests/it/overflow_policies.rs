@@ -1,11 +1,13 @@
 //! `overflow` of policies: who decides it, and what a gate consumes.
 
+use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::attributes::Attributes;
 use tidegate::config::Config;
 use tidegate::gate::{Answer, Gate, GateError, Question, Subject};
+use tidegate::policy::Key;
 use tidegate::stats::{Decided, Stats};
 use tidegate::{Cost, Limiter, ManualClock, Overflow, Timestamp};
 
@@ -53,15 +55,17 @@ impl World {
     }
 
     fn ask(&self, question: &Question<'_>) -> (bool, Decided) {
-        let rules = self.gate.rules_owned();
-        let answer = block_on(self.gate.check_async(&rules, question)).expect("an answer");
+        let rules = Arc::clone(&self.gate.rules());
+        let answer =
+            block_on(self.gate.check(&rules, slice::from_ref(question))).expect("an answer");
         (answer.allowed, answer.decided)
     }
 
     /// What is left of a policy's limits.
     fn left(&self, policy: &str) -> Vec<u64> {
-        let rules = self.gate.rules_owned();
-        let answer = block_on(self.gate.peek_async(&rules, policy, b"all")).expect("a policy");
+        let rules = Arc::clone(&self.gate.rules());
+        let keys = self.gate.keys(&rules, policy).expect("a policy");
+        let answer = block_on(keys.peek(&Key::given(b"all"))).expect("an answer");
         answer.lines.iter().map(|line| line.decision.remaining).collect()
     }
 }
@@ -169,9 +173,10 @@ fn waiting_and_looking_consume_nothing() {
     for is_shared in [false, true] {
         let world = World::new(is_shared);
         world.ask(&under("consuming", 6, Overflow::Refuse));
-        let rules = world.gate.rules_owned();
-        let question = under("consuming", 7, Overflow::Consume);
-        let waited = block_on(world.gate.wait(&rules, &question, Duration::from_secs(1)));
+        let rules = Arc::clone(&world.gate.rules());
+        let max_wait = Some(Duration::from_secs(1));
+        let question = Question { max_wait, ..under("consuming", 7, Overflow::Consume) };
+        let waited = block_on(world.gate.check(&rules, &[question]));
         assert!(!waited.expect("an answer").allowed);
         assert_eq!(world.left("consuming"), [4, 14], "shared: {is_shared}");
     }

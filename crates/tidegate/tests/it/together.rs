@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tidegate::attributes::Attributes;
 use tidegate::config::Config;
-use tidegate::gate::{Gate, GateError, Question, Subject, Together};
+use tidegate::gate::{Answer, Gate, GateError, Question, Subject};
 use tidegate::policy::Mode;
 use tidegate::stats::Stats;
 use tidegate::{CheckError, Cost, Limit, Limiter, MAX_CHECKS, ManualClock, Timestamp};
@@ -115,18 +115,18 @@ fn ask(gate: &Gate, all: &[Asked]) -> Result<String, GateError> {
         })
         .collect();
     let rules = gate.rules();
-    gate.check_together(&rules, &questions).map(|together| show(&together))
+    gate.sync(gate.check(&rules, &questions)).map(|answer| show(&answer))
 }
 
-fn show(together: &Together<'_>) -> String {
-    let Together { answer, question_of, unlimited } = together;
-    assert_eq!(answer.lines.len(), question_of.len());
-    let lines = answer.lines.iter().zip(question_of).map(|(line, question)| {
+fn show(answer: &Answer<'_>) -> String {
+    let lines = answer.lines.iter().map(|line| {
+        let question = line.question;
         let sign = if line.decision.allowed { '+' } else { '-' };
         let policy = line.policy.unwrap_or("caller");
         format!("{policy}@{question}{sign}{}", line.decision.remaining)
     });
-    let lines = lines.chain(unlimited.iter().map(|question| format!("unlimited@{question}")));
+    let lines =
+        lines.chain(answer.unlimited.iter().map(|question| format!("unlimited@{question}")));
     let word = if answer.allowed { "yes" } else { "no" };
     std::iter::once(word.to_owned()).chain(lines).collect::<Vec<_>>().join(" ")
 }
@@ -270,9 +270,9 @@ fn questions_that_differ_about_one_count() {
     let limit = |text: &str| -> [Limit; 1] { [text.parse().expect("a limit")] };
     let (two, nine) = (limit("2 per 1h"), limit("9 per 1h"));
     let own = |limits| Question::new(Subject::Limits { key: b"own", limits });
-    let together = gate.check_together(&rules, &[own(&nine), own(&two)]).expect("an answer");
-    assert_eq!(show(&together), "yes caller@0+0 caller@1+0");
-    assert_eq!(together.answer.lines[0].limit, &two[0]);
+    let answer = gate.sync(gate.check(&rules, &[own(&nine), own(&two)])).expect("an answer");
+    assert_eq!(show(&answer), "yes caller@0+0 caller@1+0");
+    assert_eq!(answer.lines[0].limit, &two[0]);
 }
 
 #[test]
@@ -303,13 +303,13 @@ fn subjects_of_every_kind() {
         Subject::Policy { policy: "user", attributes: &bob },
     ];
     let questions: Vec<Question<'_>> = subjects.into_iter().map(Question::new).collect();
-    let together = gate.check_together(&rules, &questions).expect("an answer");
-    assert_eq!(show(&together), "yes caller@0+4 user@1+3 user@2+2 user@3+2");
+    let answer = gate.sync(gate.check(&rules, &questions)).expect("an answer");
+    assert_eq!(show(&answer), "yes caller@0+4 user@1+3 user@2+2 user@3+2");
     // An id holds for all of them: charged once.
     let again = Question { id: Some(b"order-1"), ..questions[1] };
     for _ in 0..2 {
-        let together = gate.check_together(&rules, &[questions[0], again]).expect("an answer");
-        assert_eq!(show(&together), "yes caller@0+3 user@1+2");
+        let answer = gate.sync(gate.check(&rules, &[questions[0], again])).expect("an answer");
+        assert_eq!(show(&answer), "yes caller@0+3 user@1+2");
     }
 }
 
@@ -323,8 +323,8 @@ fn asking_does_not_allocate() {
         Attributes { domain: Some("edge"), descriptors: &user.entries, ..Attributes::default() };
     let question = Question::new(Subject::Request(&attributes));
     let check = || {
-        let together = gate.check_together(&rules, &[question]).expect("an answer");
-        assert_eq!(together.question_of[..], [0]);
+        let answer = gate.sync(gate.check(&rules, &[question])).expect("an answer");
+        assert_eq!(answer.lines[0].question, 0);
     };
     for _ in 0..40 {
         check();

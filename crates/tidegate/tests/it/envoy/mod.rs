@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tidegate::attributes::Attributes;
 use tidegate::config::envoy::{Converted, EnvoyErrors, EnvoyFile, Options, convert};
-use tidegate::gate::{Gate, Question, Subject, Together};
+use tidegate::gate::{Answer, Gate, Question, Subject};
 use tidegate::stats::Stats;
 use tidegate::{Algorithm, Limiter, ManualClock, Timestamp};
 
@@ -66,17 +66,16 @@ impl World {
         let questions: Vec<Question<'_>> =
             attributes.iter().map(|one| Question::new(Subject::Request(one))).collect();
         let rules = self.gate.rules();
-        show(&self.gate.check_together(&rules, &questions).expect("an answer"))
+        show(&self.gate.sync(self.gate.check(&rules, &questions)).expect("an answer"))
     }
 }
 
-fn show(together: &Together<'_>) -> String {
-    let word = if together.answer.allowed { "OK" } else { "OVER_LIMIT" };
-    let lines = together.answer.lines.iter().zip(&together.question_of);
-    let lines = lines.map(|(line, question)| {
-        let sign = if line.decision.allowed { '+' } else { '-' };
+fn show(answer: &Answer<'_>) -> String {
+    let word = if answer.allowed { "OK" } else { "OVER_LIMIT" };
+    let lines = answer.lines.iter().map(|line| {
+        let (question, sign) = (line.question, if line.decision.allowed { '+' } else { '-' });
         format!(" {question}:{}{sign}{}", line.policy.expect("a name"), line.decision.remaining)
     });
-    let unlimited = together.unlimited.iter().map(|question| format!(" {question}:unlimited"));
+    let unlimited = answer.unlimited.iter().map(|question| format!(" {question}:unlimited"));
     lines.chain(unlimited).fold(word.to_owned(), |out, line| out + &line)
 }

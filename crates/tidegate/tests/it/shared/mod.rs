@@ -7,12 +7,14 @@ mod together;
 mod waiting;
 mod warm;
 
+use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::attributes::Attributes;
 use tidegate::config::Config;
-use tidegate::gate::{Answer, Gate, GateError, Question, Subject};
+use tidegate::gate::{Answer, DenialReason, Gate, GateError, Question, Subject};
+use tidegate::policy::Key;
 use tidegate::stats::{Decided, Stats};
 use tidegate::{CheckError, Cost, Failure, Limiter, ManualClock, RetryAfter, Timestamp};
 
@@ -82,6 +84,11 @@ policies:
 /// Nodes that share it divide limits by three when it fails.
 const NODES: u32 = 3;
 
+/// Whether it was denied because the store failed.
+fn has_failed(answer: &Answer<'_>) -> bool {
+    answer.denial_reason() == Some(DenialReason::StoreFailed)
+}
+
 /// Two nodes and their store.
 struct World {
     nodes: [Gate; 2],
@@ -138,8 +145,8 @@ impl World {
         read: impl Fn(&Answer<'_>) -> T,
     ) -> Result<T, GateError> {
         let gate = &self.nodes[node];
-        let rules = gate.rules_owned();
-        block_on(gate.check_async(&rules, question)).map(|answer| read(&answer))
+        let rules = Arc::clone(&gate.rules());
+        block_on(gate.check(&rules, slice::from_ref(question))).map(|answer| read(&answer))
     }
 
     fn read(&self, node: usize, question: &Question<'_>) -> Read {
@@ -253,7 +260,7 @@ fn a_cost_beyond_the_share_passes_when_the_store_is_back() {
         let question = costing(under(policy, "alice"), Cost::Ask(cost));
         let seen = world.ask(0, &question, |answer| {
             assert_eq!(answer.decided, Decided::Local);
-            (answer.retry_after(), answer.is_store_failure())
+            (answer.retry_after(), has_failed(&answer))
         });
         assert_eq!(seen, Ok((retry_after, is_failure)), "{cost} of {policy}");
     }
@@ -262,18 +269,19 @@ fn a_cost_beyond_the_share_passes_when_the_store_is_back() {
     let limits = ["4 per 1s", "100 per 1m"].map(|text| text.parse().expect("a limit"));
     let both = Question::new(Subject::Limits { key: b"alice", limits: &limits });
     let seen = world.ask(0, &costing(both, Cost::Ask(50)), |answer| {
-        (answer.retry_after(), answer.is_store_failure())
+        (answer.retry_after(), has_failed(&answer))
     });
     assert_eq!(seen, Ok((RetryAfter::Never, false)));
     // Used up here is an ordinary denial.
-    let used_up = world.ask(0, &under("here", "alice"), |answer| answer.is_store_failure());
+    let used_up = world.ask(0, &under("here", "alice"), has_failed);
     assert_eq!(used_up, Ok(false));
     let waits = |policy| {
         let gate = &world.nodes[0];
-        let rules = gate.rules_owned();
-        let question = costing(under(policy, "bob"), Cost::Ask(4));
-        let waited = gate.wait(&rules, &question, Duration::from_secs(3600));
-        block_on(waited).map(|answer| (answer.allowed, answer.is_store_failure()))
+        let rules = Arc::clone(&gate.rules());
+        let max_wait = Some(Duration::from_secs(3600));
+        let question = Question { max_wait, ..costing(under(policy, "bob"), Cost::Ask(4)) };
+        block_on(gate.check(&rules, &[question]))
+            .map(|answer| (answer.allowed, has_failed(&answer)))
     };
     assert_eq!(waits("here"), Ok((false, true)), "nobody waits for a store that fails");
     world.set_mood(Mood::Well);
@@ -286,11 +294,11 @@ fn costs_of_one_count_are_added_up_before_they_are_held_against_the_limit() {
     let world = World::new();
     world.set_mood(Mood::Down);
     let gate = &world.nodes[0];
-    let rules = gate.rules_owned();
+    let rules = Arc::clone(&gate.rules());
     for (cost, is_failure) in [(4, true), (5, false)] {
         let one = costing(under("here", "alice"), Cost::Ask(cost));
-        let together = block_on(gate.check_together_async(&rules, &[one, one])).expect("an answer");
-        assert_eq!(together.answer.is_store_failure(), is_failure, "twice {cost} of nine");
+        let answer = block_on(gate.check(&rules, &[one, one])).expect("an answer");
+        assert_eq!(has_failed(&answer), is_failure, "twice {cost} of nine");
     }
 }
 
@@ -421,12 +429,16 @@ fn what_makes_no_sense_is_no_failure() {
     }
     // A store that must be waited for cannot be asked without waiting.
     let gate = &world.nodes[0];
-    let rules = gate.rules_owned();
+    let rules = Arc::clone(&gate.rules());
     let question = under("open", "bob");
-    assert_eq!(gate.check(&rules, &question).map(drop), Err(GateError::Shared));
-    assert_eq!(gate.acquire(&rules, &question, None).map(drop), Err(GateError::Shared));
-    assert_eq!(gate.peek(&rules, "open", b"bob").map(drop), Err(GateError::Shared));
-    assert_eq!(gate.reset(&rules, "open", b"bob"), Err(GateError::Shared));
+    let must_await = Err(GateError::MustAwait);
+    assert_eq!(gate.sync(gate.check(&rules, &[question])).map(drop), must_await);
+    assert_eq!(gate.sync(gate.acquire(&rules, &question, None)).map(drop), must_await);
+    let (keys, bob) = (gate.keys(&rules, "open").expect("a policy"), Key::given(b"bob"));
+    assert_eq!(gate.sync(keys.peek(&bob)).map(drop), must_await);
+    assert_eq!(gate.sync(keys.reset(&bob)).map(drop), must_await);
+    world.set_mood(Mood::Well);
+    assert!(world.read(0, &question).0, "nothing was charged before");
 }
 
 #[test]
@@ -444,10 +456,11 @@ fn a_look_and_a_reset_are_the_stores_alone() {
     let world = World::new();
     world.read(0, &under("here", "alice"));
     let [first, second] = &world.nodes;
-    let rules = second.rules_owned();
-    let left = || block_on(second.peek_async(&rules, "here", b"alice")).map(|a| read(&a));
+    let rules = Arc::clone(&second.rules());
+    let (keys, alice) = (second.keys(&rules, "here").expect("a policy"), Key::given(b"alice"));
+    let left = || block_on(keys.peek(&alice)).map(|a| read(&a));
     assert_eq!(left(), Ok(said(true, Decided::Exact, "here", Some(8))));
-    let reset = || block_on(second.reset_async(&rules, "here", b"alice"));
+    let reset = || block_on(keys.reset(&alice));
     world.set_mood(Mood::TimedOut);
     assert_eq!(left(), Err(GateError::Store(Failure::TimedOut)));
     assert_eq!(reset(), Err(GateError::Store(Failure::TimedOut)));
@@ -455,13 +468,14 @@ fn a_look_and_a_reset_are_the_stores_alone() {
     assert_eq!((reset(), reset()), (Ok(true), Ok(false)));
     assert_eq!(left(), Ok(said(true, Decided::Exact, "here", Some(9))));
     let unknown = GateError::UnknownPolicy { name: "nobody".into() };
-    assert_eq!(block_on(first.reset_async(&rules, "nobody", b"x")), Err(unknown));
+    assert_eq!(first.keys(&rules, "nobody").map(drop), Err(unknown));
 }
 
 #[test]
 fn all_limits_of_a_key_are_reset_at_once() {
     let world = World::new();
     let gate = &world.nodes[0];
-    let rules = gate.rules_owned();
-    assert_eq!(world.asks_at_once(gate.reset_async(&rules, "small", b"alice")), 2);
+    let rules = Arc::clone(&gate.rules());
+    let keys = gate.keys(&rules, "small").expect("a policy");
+    assert_eq!(world.asks_at_once(keys.reset(&Key::given(b"alice"))), 2);
 }

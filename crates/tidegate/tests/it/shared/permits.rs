@@ -1,5 +1,6 @@
 //! Permits that any node renews and gives back.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::attributes::Attributes;
@@ -14,9 +15,9 @@ use crate::moody::Mood;
 /// Takes a permit: the permit, and how it was decided.
 fn take(world: &World, node: usize, policy: &str) -> (Option<HeldPermit>, Decided) {
     let gate = &world.nodes[node];
-    let rules = gate.rules_owned();
+    let rules = Arc::clone(&gate.rules());
     let question = under(policy, "alice");
-    let held = block_on(gate.acquire_async(&rules, &question, None)).expect("an answer");
+    let held = block_on(gate.acquire(&rules, &question, None)).expect("an answer");
     assert_eq!(held.permit.is_some(), held.answer.allowed);
     (held.permit, held.answer.decided)
 }
@@ -36,26 +37,26 @@ fn a_permit_is_given_back_and_renewed_on_any_node() {
     // As another node reads it.
     let sent = SharedPermit::from_bytes(&permits[0].to_bytes()).expect("a permit");
     assert_eq!(sent, permits[0]);
-    assert_eq!(block_on(second.release(&sent)), Ok(true));
-    assert_eq!(block_on(first.release(&sent)), Ok(false));
-    assert_eq!(block_on(first.renew(&sent, None)), Ok(None));
+    assert_eq!(block_on(sent.release(&second)), Ok(true));
+    assert_eq!(block_on(sent.release(&first)), Ok(false));
+    assert_eq!(block_on(sent.renew(&first, None)), Ok(None));
     let other = shared(&world, 1);
 
     let seconds = Duration::from_secs;
     assert_eq!((other.lease(), other.most()), (seconds(30), seconds(30)));
     world.clock.advance(seconds(29));
-    assert_eq!(block_on(first.renew(&other, None)), Ok(Some(seconds(30))));
-    assert_eq!(block_on(first.renew(&permits[1], Some(seconds(5)))), Ok(Some(seconds(5))));
+    assert_eq!(block_on(other.renew(&first, None)), Ok(Some(seconds(30))));
+    assert_eq!(block_on(permits[1].renew(&first, Some(seconds(5)))), Ok(Some(seconds(5))));
     let too_long = Err(GateError::LeaseTooLong { most: seconds(30) });
-    assert_eq!(block_on(first.renew(&other, Some(seconds(31)))), too_long);
+    assert_eq!(block_on(other.renew(&first, Some(seconds(31)))), too_long);
     world.clock.advance(seconds(1));
     // The four that nobody renewed have ended.
-    assert_eq!(block_on(first.renew(&permits[2], None)), Ok(None));
-    assert!(block_on(first.release(&permits[1])) == Ok(true));
+    assert_eq!(block_on(permits[2].renew(&first, None)), Ok(None));
+    assert!(block_on(permits[1].release(&first)) == Ok(true));
     world.set_mood(Mood::Lost);
     let failed = GateError::Store(Failure::Lost);
-    assert_eq!(block_on(first.release(&other)), Err(failed.clone()));
-    assert_eq!(block_on(first.renew(&other, None)), Err(failed));
+    assert_eq!(block_on(other.release(&first)), Err(failed.clone()));
+    assert_eq!(block_on(other.renew(&first, None)), Err(failed));
 }
 
 #[test]
@@ -65,8 +66,8 @@ fn where_nothing_matches_there_is_nothing_to_hold() {
     let nothing = Question::new(Subject::Request(&attributes));
     for mood in [Mood::Well, Mood::Down] {
         world.set_mood(mood);
-        let rules = world.nodes[0].rules_owned();
-        let held = block_on(world.nodes[0].acquire_async(&rules, &nothing, None)).expect("it");
+        let rules = Arc::clone(&world.nodes[0].rules());
+        let held = block_on(world.nodes[0].acquire(&rules, &nothing, None)).expect("it");
         assert_eq!((held.answer.allowed, held.answer.decided), (true, Decided::Exact));
         assert!(held.permit.and_then(HeldPermit::here).is_some());
     }
@@ -79,7 +80,7 @@ fn bytes_that_are_no_permits_are_refused() {
     for length in 0..bytes.len() {
         let cut = SharedPermit::from_bytes(&bytes[..length]);
         // Cut before its only key it is a permit that holds nothing.
-        assert!(cut.is_none_or(|cut| block_on(world.nodes[0].release(&cut)) == Ok(true)));
+        assert!(cut.is_none_or(|cut| block_on(cut.release(&world.nodes[0])) == Ok(true)));
     }
     for bad in [&[0xff; 64][..], &[0; 4], &[1, 0, 0], &vec![1; 64 * 1024]] {
         assert_eq!(SharedPermit::from_bytes(bad), None);
@@ -112,7 +113,7 @@ fn permits_without_the_store_are_held_here_or_not_at_all() {
         assert!(matches!(take(&world, 0, "closed-jobs"), (None, Decided::FailedClosed)));
     }
     world.set_mood(Mood::Well);
-    assert_eq!(block_on(world.nodes[0].release(&kept)), Ok(true));
+    assert_eq!(block_on(kept.release(&world.nodes[0])), Ok(true));
     world.set_mood(Mood::Down);
     let places: Vec<_> = (0..3).map(|_| take(&world, 0, "jobs").0).collect();
     assert_eq!(places.iter().flatten().count(), 2, "what was given back is free here too");
@@ -125,10 +126,10 @@ fn all_keys_of_a_permit_are_asked_for_at_once() {
     let held = [shared(&world, 0).to_bytes(), b"\x01x\x01y".to_vec()].concat();
     let held = SharedPermit::from_bytes(&held).expect("a permit");
     let gate = &world.nodes[0];
-    assert_eq!(world.asks_at_once(gate.release(&held)), 3);
-    assert_eq!(world.asks_at_once(gate.renew(&held, None)), 3);
+    assert_eq!(world.asks_at_once(held.release(&gate)), 3);
+    assert_eq!(world.asks_at_once(held.renew(&gate, None)), 3);
     // Of one that is held under some of its keys only, these are given back all the same.
-    assert_eq!(block_on(gate.release(&held)), Ok(false));
+    assert_eq!(block_on(held.release(&gate)), Ok(false));
     let places = (0..7).filter(|_| take(&world, 1, "jobs").0.is_some());
     assert_eq!(places.count(), 6);
 }

@@ -1,6 +1,8 @@
 //! Several questions at once, over a store that fails when told to.
 
-use tidegate::gate::{GateError, Question, Together};
+use std::sync::Arc;
+
+use tidegate::gate::{Answer, GateError, Question};
 use tidegate::stats::Decided;
 use tidegate::{CheckError, Cost};
 
@@ -12,17 +14,16 @@ fn ask<T>(
     world: &World,
     node: usize,
     questions: &[Question<'_>],
-    read: impl Fn(&Together<'_>) -> T,
+    read: impl Fn(&Answer<'_>) -> T,
 ) -> Result<T, GateError> {
     let gate = &world.nodes[node];
-    let rules = gate.rules_owned();
-    block_on(gate.check_together_async(&rules, questions)).map(|together| read(&together))
+    let rules = Arc::clone(&gate.rules());
+    block_on(gate.check(&rules, questions)).map(|answer| read(&answer))
 }
 
-fn summary(together: &Together<'_>) -> (bool, Decided, Vec<(usize, Option<u64>)>) {
-    let lines = together.answer.lines.iter().zip(&together.question_of);
-    let lines = lines.map(|(line, question)| (*question, line.remaining())).collect();
-    (together.answer.allowed, together.answer.decided, lines)
+fn summary(answer: &Answer<'_>) -> (bool, Decided, Vec<(usize, Option<u64>)>) {
+    let lines = answer.lines.iter().map(|line| (line.question, line.remaining())).collect();
+    (answer.allowed, answer.decided, lines)
 }
 
 #[test]
@@ -54,8 +55,9 @@ fn one_answer_for_all_of_them() {
     assert_eq!(ask(&world, 0, &[], summary), Ok((true, Decided::Exact, vec![])));
     // A shared store cannot be asked without waiting.
     let gate = &world.nodes[0];
-    let rules = gate.rules_owned();
-    assert_eq!(gate.check_together(&rules, &both).err(), Some(GateError::Shared));
+    let rules = Arc::clone(&gate.rules());
+    let asked = gate.sync(gate.check(&rules, &both));
+    assert_eq!(asked.err(), Some(GateError::MustAwait));
 }
 
 /// A quota that is used up is passed over, on the other node too, and not by what memory knows.

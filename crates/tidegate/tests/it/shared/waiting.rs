@@ -1,5 +1,6 @@
 //! Waiting in turn for a store that others use too.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::gate::{GateError, Question, Rules, Subject};
@@ -22,9 +23,8 @@ fn begin<'a>(
     max_wait: Duration,
 ) -> Waiting<'a> {
     let gate = &world.nodes[0];
-    Polled::start(
-        async move { gate.wait(rules, question, max_wait).await.map(|answer| read(&answer)) },
-    )
+    let question = Question { max_wait: Some(max_wait), ..*question };
+    Polled::start(async move { gate.check(rules, &[question]).await.map(|answer| read(&answer)) })
 }
 
 /// Who has begun and must wait.
@@ -38,7 +38,7 @@ fn pending(begun: Waiting<'_>) -> Polled<'_, Result<Read, GateError>> {
 #[test]
 fn waiters_pass_in_order_or_are_told_at_once() {
     let world = World::new();
-    let rules = world.nodes[0].rules_owned();
+    let rules = Arc::clone(&world.nodes[0].rules());
     let (question, seconds) = (under("slow", "alice"), Duration::from_secs);
     let denied = Ok(said(false, Decided::Exact, "slow", Some(0)));
     let passed = Some(Ok(said(true, Decided::Exact, "slow", Some(0))));
@@ -73,7 +73,7 @@ fn waiters_pass_in_order_or_are_told_at_once() {
 #[test]
 fn who_is_behind_is_denied_also_where_there_is_room() {
     let world = World::new();
-    let rules = world.nodes[0].rules_owned();
+    let rules = Arc::clone(&world.nodes[0].rules());
     let limits: [Limit; 1] = ["2 per 10s sliding-log".parse().expect("a limit")];
     let own = Question::new(Subject::Limits { key: b"alice", limits: &limits });
     world.read(0, &own);
@@ -88,7 +88,7 @@ fn who_is_behind_is_denied_also_where_there_is_room() {
 #[test]
 fn waiting_goes_on_without_the_store() {
     let world = World::new();
-    let rules = world.nodes[0].rules_owned();
+    let rules = Arc::clone(&world.nodes[0].rules());
     let question = under("slow", "alice");
     world.read(0, &question);
     world.set_mood(Mood::Down);

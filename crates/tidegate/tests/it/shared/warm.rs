@@ -1,11 +1,13 @@
 //! The memory that a node keeps for an outage of the store.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::{World, costing, said, under};
 use crate::futures::{Polled, Started, block_on};
 use crate::moody::Mood;
 use tidegate::gate::{Gate, Question, SharedPermit, Subject};
+use tidegate::policy::Key;
 use tidegate::stats::Decided;
 use tidegate::{Algorithm, Cost, Limit, MAX_CHECKS, Overflow};
 
@@ -85,8 +87,11 @@ fn a_key_that_was_reset_on_another_node_is_empty_with_its_next_answer() {
         }
         assert_eq!(left_here(&world, 0, policy, "alice"), 0);
         let other = &world.nodes[1];
-        let rules = other.rules_owned();
-        assert_eq!(block_on(other.reset_async(&rules, policy, b"alice")), Ok(true));
+        let rules = Arc::clone(&other.rules());
+        assert_eq!(
+            block_on(other.keys(&rules, policy).expect("a policy").reset(&Key::given(b"alice"))),
+            Ok(true)
+        );
         assert!(world.read(0, &under(policy, "alice")).0);
         let share = if policy == "here" { 3 } else { 2 };
         assert_eq!(left_here(&world, 0, policy, "alice"), share - 1, "{policy}");
@@ -116,8 +121,8 @@ fn what_other_nodes_use_is_not_counted_here() {
 }
 
 fn acquire(gate: &Gate) -> Option<SharedPermit> {
-    let rules = gate.rules_owned();
-    let held = block_on(gate.acquire_async(&rules, &under("jobs", "alice"), None));
+    let rules = Arc::clone(&gate.rules());
+    let held = block_on(gate.acquire(&rules, &under("jobs", "alice"), None));
     held.expect("an answer").permit?.shared()
 }
 
@@ -125,8 +130,8 @@ fn acquire(gate: &Gate) -> Option<SharedPermit> {
 fn places_here(world: &World, node: usize) -> usize {
     world.set_mood(Mood::Down);
     let gate = &world.nodes[node];
-    let rules = gate.rules_owned();
-    let take = || block_on(gate.acquire_async(&rules, &under("jobs", "alice"), None));
+    let rules = Arc::clone(&gate.rules());
+    let take = || block_on(gate.acquire(&rules, &under("jobs", "alice"), None));
     let held: Vec<_> = (0..6).map_while(|_| take().expect("an answer").permit?.here()).collect();
     world.set_mood(Mood::Well);
     held.len()
@@ -139,12 +144,12 @@ fn permits_returned_on_another_node_are_given_back_here() {
     let held = [acquire(one).expect("a place"), acquire(one).expect("a place")];
     assert_eq!(places_here(&world, 0), 0);
     for permit in &held {
-        assert_eq!(block_on(other.release(permit)), Ok(true));
+        assert_eq!(block_on(permit.release(other)), Ok(true));
     }
     let third = acquire(one).expect("a place");
     assert_eq!(places_here(&world, 0), 1);
     // The one that is held is known here: given back here, its place is free here.
-    assert_eq!(block_on(one.release(&third)), Ok(true));
+    assert_eq!(block_on(third.release(&one)), Ok(true));
     assert_eq!(places_here(&world, 0), 2);
     world.clock.advance(Duration::from_secs(31));
     assert_eq!(places_here(&world, 0), 2);
@@ -169,10 +174,10 @@ fn in_flight<T>(future: impl Future<Output = T>, meanwhile: impl FnOnce()) -> T 
 fn refunds_units_released_during_a_request_once() {
     let world = World::far();
     let gate = &world.nodes[0];
-    let rules = gate.rules_owned();
+    let rules = Arc::clone(&gate.rules());
     let here = under("here", "alice");
     assert!(world.read(0, &costing(here, Cost::Ask(3))).0);
-    let answer = in_flight(gate.check_async(&rules, &here), || {
+    let answer = in_flight(gate.check(&rules, &[here]), || {
         assert!(world.read(0, &costing(here, Cost::Refund(2))).0);
     });
     assert!(answer.expect("an answer").allowed);
@@ -180,8 +185,8 @@ fn refunds_units_released_during_a_request_once() {
 
     let [first, _second] = [(); 2].map(|()| acquire(gate).expect("a place"));
     let jobs = under("jobs", "alice");
-    let held = in_flight(gate.acquire_async(&rules, &jobs, None), || {
-        assert_eq!(block_on(gate.release(&first)), Ok(true));
+    let held = in_flight(gate.acquire(&rules, &jobs, None), || {
+        assert_eq!(block_on(first.release(&gate)), Ok(true));
     });
     assert!(held.expect("an answer").answer.allowed);
     assert_eq!(places_here(&world, 0), 0, "both places are taken");
@@ -220,12 +225,12 @@ fn a_denial_of_the_most_checks_consumes_every_limit_here() {
 fn a_denied_permit_consumes_rate_limits_here() {
     let world = World::new();
     let gate = &world.nodes[0];
-    let rules = gate.rules_owned();
+    let rules = Arc::clone(&gate.rules());
     let limits = ["9 per 1h sliding-log", "12 concurrent"].map(|text| text.parse().expect(text));
     let about = |limits| Question::new(Subject::Limits { key: b"alice", limits });
     let report = Question { overflow: Overflow::Consume, ..about(&limits) };
     let report = costing(report, Cost::Ask(10));
-    let held = block_on(gate.acquire_async(&rules, &report, None)).expect("an answer");
+    let held = block_on(gate.acquire(&rules, &report, None)).expect("an answer");
     assert_eq!((held.answer.allowed, held.answer.decided), (false, Decided::Exact));
     world.set_mood(Mood::Down);
     let (.., remaining) = world.read(0, &costing(about(&limits[..1]), Cost::PEEK));

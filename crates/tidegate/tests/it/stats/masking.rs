@@ -46,7 +46,8 @@ fn deny(gate: &Gate, value: &str) -> (tidegate::policy::Key, String) {
     };
     let rules = gate.rules();
     for allowed in [true, false] {
-        let answer = gate.check(&rules, &Question::new(Subject::Request(&attributes)));
+        let question = Question::new(Subject::Request(&attributes));
+        let answer = gate.sync(gate.check(&rules, &[question]));
         assert_eq!(answer.expect("an answer").allowed, allowed);
     }
     let key = rules.policies().select(&attributes).expect("a policy")[0].key.clone();
@@ -90,7 +91,8 @@ fn what_comes_from_elsewhere_is_readable() {
     let attributes = Attributes { client_ip: "192.0.2.1".parse().ok(), ..Attributes::default() };
     let rules = gate.rules();
     for _ in 0..2 {
-        gate.check(&rules, &Question::new(Subject::Request(&attributes))).expect("an answer");
+        let question = Question::new(Subject::Request(&attributes));
+        gate.sync(gate.check(&rules, &[question])).expect("an answer");
     }
     let shown = || gate.stats().top(By::Denied, None, 9).keys.entries;
     assert_eq!(shown()[0].name.to_string(), "client_ip=192.0.2.1");
@@ -98,7 +100,7 @@ fn what_comes_from_elsewhere_is_readable() {
     let limits = [limit("1 per 1h sliding-log")];
     for _ in 0..2 {
         let subject = Subject::Limits { key: b"alice", limits: &limits };
-        gate.check(&rules, &Question::new(subject)).expect("an answer");
+        gate.sync(gate.check(&rules, &[Question::new(subject)])).expect("an answer");
     }
     assert_eq!(shown()[0].name.to_string(), "alice");
     gate.stats().set_log_keys(LogKeys::Off, None);
@@ -121,7 +123,7 @@ fn a_form_nobody_has_is_an_error_and_not_a_key() {
     let gate = gate("{header:x}");
     let rules = gate.rules();
     let form = "sk_l...#0123456789abcdef";
-    let unknown = block_on(gate.find_key(&rules, "p", form.as_bytes()));
+    let unknown = block_on(gate.keys(&rules, "p").expect("a policy").find(form.as_bytes()));
     assert_eq!(unknown, Err(GateError::UnknownMask { form: form.into() }));
 }
 
@@ -135,7 +137,8 @@ fn a_value_in_use_that_looks_masked_is_found() {
             let (key, _) = deny(&gate, value);
             let is_composite = template.contains(":{path}");
             let text = if is_composite { key.to_string() } else { value.to_owned() };
-            let found = block_on(gate.find_key(&rules, "p", text.as_bytes())).expect("a key");
+            let keys = gate.keys(&rules, "p").expect("a policy");
+            let found = block_on(keys.find(text.as_bytes())).expect("a key");
             assert_eq!((found.key, found.masked), (key, false), "{template} {text}");
         }
     }
@@ -149,7 +152,8 @@ fn a_masked_form_without_its_hash_is_an_error_that_says_how_to_encode_it() {
         let rules = gate.rules();
         let (key, shown) = deny(&gate, "sk_live_4eC39HqLyjWD");
         let (cut, _) = shown.split_once('#').expect("a hash");
-        let find = |text: &str| block_on(gate.find_key(&rules, "p", text.as_bytes()));
+        let keys = gate.keys(&rules, "p").expect("a policy");
+        let find = |text: &str| block_on(keys.find(text.as_bytes()));
         let found = find(&shown).expect("the whole form names its key");
         assert_eq!((found.key, found.masked), (key, true), "{template}");
         let unknown = find(cut).expect_err("which key is not known");

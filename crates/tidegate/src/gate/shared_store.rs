@@ -1,8 +1,7 @@
-//! A store that other nodes use too, as the gate sees it.
+//! The store that several gates share, as a gate sees it.
 //!
-//! The gate's own memory answers at once and so is asked by plain functions; a
-//! store over the network is asked by futures. They are boxed: beside a round trip an
-//! allocation is nothing, and the gate stays one type whatever is behind it.
+//! Its type is erased, so that a gate is one type whatever store it uses. That boxes its futures:
+//! beside a round trip an allocation costs nothing. The gate's own memory is never asked this way.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -24,43 +23,25 @@ use crate::{CheckError, Failure, Request, Store, StoreError, Verdict};
 /// larger batch that is submitted in parts does not time out.
 pub const MAX_TOGETHER: usize = 128;
 
-/// What a store is asked for, on its way.
-pub type Asked<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
+/// A boxed call of a store.
+pub(super) type Call<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
 
-/// A [`Store`] that several gates share, whichever it is: every store is one.
-///
-/// `tidegate::redis::RedisStore` is the one for many machines; a
-/// [`MemoryStore`](crate::MemoryStore) serves several gates in one process.
-pub trait SharedStore: Send + Sync + 'static {
-    /// Decides all checks of a request: all are charged or none.
-    fn decide<'a>(&'a self, request: &'a Request<'a>) -> Asked<'a, Verdict>;
-
-    /// Forgets what a key has used of a limit; says whether there was anything.
-    fn reset<'a>(&'a self, key: &'a [u8], limit: &'a Limit) -> Asked<'a, bool>;
-
-    /// A number no permit has had, and that nobody can guess if others may name it.
+/// A [`Store`] of any type; its methods do the same.
+pub(crate) trait ErasedStore: Send + Sync {
+    fn decide<'a>(&'a self, request: &'a Request<'a>) -> Call<'a, Verdict>;
+    fn reset<'a>(&'a self, key: &'a [u8], limit: &'a Limit) -> Call<'a, bool>;
     fn new_permit(&self) -> PermitId;
-
-    /// Gives a permit back, or renews it; says whether it was held.
-    fn with_permit<'a>(
-        &'a self,
-        key: &'a [u8],
-        limit: &'a Limit,
-        act: PermitAct,
-    ) -> Asked<'a, bool>;
-
-    /// How long until a store that is down is tried again; zero where that is not known.
-    fn next_attempt(&self) -> Duration {
-        Duration::ZERO
-    }
+    fn with_permit<'a>(&'a self, key: &'a [u8], limit: &'a Limit, act: PermitAct)
+    -> Call<'a, bool>;
+    fn next_attempt(&self) -> Duration;
 }
 
-impl<S: Store> SharedStore for S {
-    fn decide<'a>(&'a self, request: &'a Request<'a>) -> Asked<'a, Verdict> {
+impl<S: Store> ErasedStore for S {
+    fn decide<'a>(&'a self, request: &'a Request<'a>) -> Call<'a, Verdict> {
         Box::pin(Store::decide(self, request))
     }
 
-    fn reset<'a>(&'a self, key: &'a [u8], limit: &'a Limit) -> Asked<'a, bool> {
+    fn reset<'a>(&'a self, key: &'a [u8], limit: &'a Limit) -> Call<'a, bool> {
         Box::pin(Store::reset(self, key, limit))
     }
 
@@ -73,7 +54,7 @@ impl<S: Store> SharedStore for S {
         key: &'a [u8],
         limit: &'a Limit,
         act: PermitAct,
-    ) -> Asked<'a, bool> {
+    ) -> Call<'a, bool> {
         Box::pin(Store::with_permit(self, key, limit, act))
     }
 
@@ -84,17 +65,17 @@ impl<S: Store> SharedStore for S {
 
 /// The shared store of a gate, and what the gate needs beside it.
 pub(super) struct Shared {
-    store: Arc<dyn SharedStore>,
+    store: Arc<dyn ErasedStore>,
     /// How many share the limits.
     nodes: AtomicU32,
 }
 
 impl Shared {
-    pub(super) fn new(store: Arc<dyn SharedStore>, nodes: u32) -> Self {
+    pub(super) fn new(store: Arc<dyn ErasedStore>, nodes: u32) -> Self {
         Shared { store, nodes: AtomicU32::new(nodes.max(1)) }
     }
 
-    pub(super) fn store(&self) -> &dyn SharedStore {
+    pub(super) fn store(&self) -> &dyn ErasedStore {
         &*self.store
     }
 
@@ -137,13 +118,13 @@ fn was_sent(decided: &Result<Verdict, StoreError>) -> bool {
     }
 }
 
-/// Waits for all of them at once: each has its deadline, and together they take no longer.
-pub(super) async fn all<T>(mut asked: Vec<Asked<'_, T>>) -> Vec<Result<T, StoreError>> {
-    let mut answers: Vec<Option<Result<T, StoreError>>> = asked.iter().map(|_| None).collect();
+/// Awaits all calls at once: each has its deadline, and together they take no longer.
+pub(super) async fn all<T>(mut calls: Vec<Call<'_, T>>) -> Result<Vec<T>, StoreError> {
+    let mut answers: Vec<Option<Result<T, StoreError>>> = calls.iter().map(|_| None).collect();
     poll_fn(|context| {
-        for (asked, answer) in asked.iter_mut().zip(&mut answers) {
+        for (call, answer) in calls.iter_mut().zip(&mut answers) {
             if answer.is_none()
-                && let Poll::Ready(answered) = asked.as_mut().poll(context)
+                && let Poll::Ready(answered) = call.as_mut().poll(context)
             {
                 *answer = Some(answered);
             }

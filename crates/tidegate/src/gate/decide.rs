@@ -1,0 +1,139 @@
+//! Decides a plan, in this process's memory or in the store that nodes share.
+//!
+//! ```text
+//!   Question -> Plan -> store -> Answer            decided: exact
+//!                         |  \-> this node's memory, kept warm beside a shared store
+//!                         v fails
+//!                      on_store_failure            decided: local, failed-open, failed-closed
+//! ```
+//!
+//! In memory nothing is awaited, and nothing is boxed.
+
+use std::time::Duration;
+
+use super::held::{HeldPermit, SharedPermit};
+use super::plan::Plan;
+use super::shared_store::Shared;
+use super::{Gate, GateError};
+use crate::stats::Decided;
+use crate::{Check, Request, StoreError, Verdict};
+
+/// How a plan is decided.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Asking<'i> {
+    /// An idempotency id.
+    pub(super) id: Option<&'i [u8]>,
+    /// Whether places are taken under `concurrency` limits.
+    pub(super) permit: bool,
+    /// How long they are to be held, if not as long as the limits allow.
+    pub(super) lease: Option<Duration>,
+}
+
+impl Asking<'_> {
+    pub(super) const CHECK: Self = Asking { id: None, permit: false, lease: None };
+    pub(super) const PERMIT: Self = Asking { permit: true, ..Self::CHECK };
+}
+
+impl Gate {
+    /// Decides a plan, and again where a quota is used up and another may have room. The plan keeps
+    /// the answer; a permit is returned if one was taken.
+    pub(super) async fn decide(
+        &self,
+        plan: &mut Plan<'_>,
+        asking: Asking<'_>,
+    ) -> Result<Option<HeldPermit>, GateError> {
+        // A request that charges nothing may be repeated, before and after its id is used.
+        let asking = Asking { id: asking.id.filter(|_| plan.charges()), ..asking };
+        loop {
+            let permit = match &self.shared {
+                None => self.decide_here(plan, asking)?,
+                Some(shared) => Box::pin(self.decide_shared(shared, plan, asking)).await?,
+            };
+            if !plan.ask_again() {
+                return Ok(permit);
+            }
+        }
+    }
+
+    #[inline]
+    fn decide_here(
+        &self,
+        plan: &mut Plan<'_>,
+        asking: Asking<'_>,
+    ) -> Result<Option<HeldPermit>, GateError> {
+        // A single limit leaves nothing to combine: the store is asked without a request.
+        if let Some((part, limit, check)) = plan.single()
+            && asking.id.is_none()
+            && !asking.permit
+            && check.overflowing() == 0
+        {
+            let told = self.limiter.check_told(check.key, limit, check.cost)?;
+            let line = part.line(limit, told.decision, Decided::Exact);
+            plan.answer.set_one(line, told.no_room);
+            return Ok(None);
+        }
+        if asking.permit {
+            let acquired = self.limiter.acquire(&plan.checks())?;
+            plan.set_answer(acquired.verdict());
+            return Ok(acquired.permit().map(HeldPermit::Here));
+        }
+        let verdict = {
+            let checks = plan.checks();
+            self.limiter.decide(&Request { id: asking.id, ..Request::new(&checks) })?
+        };
+        plan.set_answer(&verdict);
+        Ok(None)
+    }
+
+    async fn decide_shared(
+        &self,
+        shared: &Shared,
+        plan: &mut Plan<'_>,
+        asking: Asking<'_>,
+    ) -> Result<Option<HeldPermit>, GateError> {
+        if plan.is_empty() {
+            // No limit applies, so there is nothing to ask.
+            return self.answer_alone(plan, shared.outage(), asking);
+        }
+        let permit = asking.permit.then(|| shared.store().new_permit());
+        let decided = {
+            let (checks, deny_cache) = (plan.checks(), plan.caches_denials());
+            let request = Request { id: asking.id, permit, deny_cache, ..Request::new(&checks) };
+            let warm = self.warm(plan, shared.nodes(), (asking.id, permit));
+            let decided = shared.decide(&self.stats, &request).await;
+            decided.inspect(|verdict| self.keep_warm(plan, verdict, &warm))
+        };
+        match decided {
+            Ok(verdict) => {
+                plan.set_answer(&verdict);
+                let permit = permit.filter(|_| verdict.allowed);
+                let permit = permit.map(|id| SharedPermit::new(plan, id, &verdict, asking.lease));
+                Ok(permit.map(HeldPermit::Shared))
+            }
+            Err(StoreError::Check(error)) => Err(error.into()),
+            Err(StoreError::Failed(_)) => self.answer_alone(plan, shared.outage(), asking),
+        }
+    }
+
+    /// Sends a request to where counts are kept. Nobody answers instead if that fails.
+    pub(super) async fn ask_store(&self, request: &Request<'_>) -> Result<Verdict, StoreError> {
+        match &self.shared {
+            None => Ok(self.limiter.decide(request)?),
+            Some(_) if request.checks.is_empty() => {
+                Ok(Verdict::new(request.checks, Default::default(), false))
+            }
+            Some(shared) => Box::pin(shared.decide(&self.stats, request)).await,
+        }
+    }
+
+    /// Looks at checks of cost 0, also at those of `concurrency` limits.
+    pub(super) async fn peek_checks(&self, checks: &[Check<'_>]) -> Result<Verdict, GateError> {
+        // A permit of cost 0 holds nothing.
+        let permit = Some(match &self.shared {
+            None => self.limiter.store().new_permit(),
+            Some(shared) => shared.store().new_permit(),
+        });
+        let request = Request { permit, deny_cache: false, ..Request::new(checks) };
+        Ok(self.ask_store(&request).await?)
+    }
+}

@@ -1,0 +1,188 @@
+//! The keys of a policy: what one has left, and forgetting it.
+//!
+//! Programs name a key by its bytes. Operators take it from a log, where it may be masked, or
+//! know the value that a client sends: [`PolicyKeys::find`] finds the key that they mean.
+
+use tidegate_core::{Cost, Decision, Limit};
+
+use super::plan::{Plan, Taking, write_key};
+use super::shared_store::all;
+use super::{Answer, Gate, GateError, Question, Rules, Subject};
+use crate::policy::{Key, Mode, Policy, shown};
+use crate::stats::looks_masked;
+use crate::{Check, MAX_CHECKS};
+
+/// The end of a masked form without its hash.
+const CUT: &str = "...";
+
+/// The key that a text names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Found {
+    /// The key.
+    pub key: Key,
+    /// Whether the text was its masked form, so that the key itself must not be shown.
+    pub masked: bool,
+    /// Other keys in use that the text may stand for: it was taken for the key itself.
+    pub also_seen: Vec<Key>,
+}
+
+impl Found {
+    fn new(key: Key) -> Self {
+        Found { key, masked: false, also_seen: Vec::new() }
+    }
+}
+
+/// The keys of one policy; from [`Gate::keys`].
+#[derive(Clone, Copy, Debug)]
+pub struct PolicyKeys<'a> {
+    gate: &'a Gate,
+    rules: &'a Rules,
+    policy: &'a Policy,
+}
+
+impl<'a> PolicyKeys<'a> {
+    pub(super) fn new(gate: &'a Gate, rules: &'a Rules, policy: &'a Policy) -> Self {
+        PolicyKeys { gate, rules, policy }
+    }
+
+    /// The key that a text names:
+    ///
+    /// - a masked form, as logs and rankings show it, names its key;
+    /// - the text itself, if it is a key in use;
+    /// - the key in use that holds the text as its plain value: `k-live-2` names
+    ///   `header:x-api-key=k-live-2`. Templates with several parts are excluded;
+    /// - otherwise the key that a request with this value would be counted under, if there is
+    ///   only one, and else the text itself.
+    ///
+    /// # Errors
+    /// [`GateError::UnknownMask`] for a masked form whose key is not among the top keys and latest
+    /// denials of this process; [`GateError::AmbiguousKey`] if several keys in use hold the value;
+    /// [`GateError::Store`] if the store failed.
+    pub async fn find(&self, text: &[u8]) -> Result<Found, GateError> {
+        self.gate.find_key(self.rules, self.policy, text).await
+    }
+
+    /// Whether a key was ever seen, as far as this process and its store remember: something is
+    /// counted under it, or it is among the top keys and latest denials.
+    ///
+    /// # Errors
+    /// [`GateError::Store`] if the store failed.
+    pub async fn is_seen(&self, key: &Key) -> Result<bool, GateError> {
+        let is_used = self.gate.has_state(self.policy, key).await?;
+        Ok(is_used || self.gate.stats.remembers(self.policy.name(), key))
+    }
+
+    /// Returns the remaining units of a key under the policy's limits, without charging.
+    ///
+    /// # Errors
+    /// [`GateError::Store`] if the store failed.
+    pub async fn peek(&self, key: &Key) -> Result<Answer<'a>, GateError> {
+        let mut plan = Plan::default();
+        if let Some(selected) = self.rules.policies().under(self.policy.name(), key.clone(), None)
+            && selected.mode != Mode::Off
+        {
+            let subject = Subject::Key { policy: "", key: &[], attributes: None };
+            let question = Question { cost: Some(Cost::PEEK), ..Question::new(subject) };
+            plan.push(self.rules, &selected, &question, 0);
+        }
+        plan.settle(&[], Taking::Look)?;
+        let verdict = self.gate.peek_checks(&plan.checks()).await?;
+        Ok(plan.answer_of(&verdict))
+    }
+
+    /// Forgets what a key has used of the policy's limits, those of its overrides
+    /// too; says whether there was anything.
+    ///
+    /// # Errors
+    /// [`GateError::Store`] if the store failed: then some of the limits may have been reset.
+    pub async fn reset(&self, key: &Key) -> Result<bool, GateError> {
+        self.gate.reset_key(self.policy, key).await
+    }
+}
+
+impl Gate {
+    /// The key that a text names; see [`PolicyKeys::find`].
+    pub(crate) async fn find_key(
+        &self,
+        rules: &Rules,
+        policy: &Policy,
+        text: &[u8],
+    ) -> Result<Found, GateError> {
+        let template = policy.key_template();
+        let form = String::from_utf8_lossy(text);
+        // In a URL, the `#` of a masked form and what follows it are cut off unless encoded.
+        let is_masked =
+            template.has_credentials() && (looks_masked(text) || text.ends_with(CUT.as_bytes()));
+        if is_masked && let Some(key) = self.stats.unmask(policy.name(), &form) {
+            return Ok(Found { masked: true, ..Found::new(key) });
+        }
+        let given = Key::given(text);
+        let mut readings = rules.policies().keys_for(template, text);
+        readings.retain(|key| *key != given);
+        if readings.is_empty() && !is_masked {
+            return Ok(Found::new(given));
+        }
+        let only = if readings.len() == 1 { readings.first().cloned() } else { None };
+        let mut in_use = Vec::new();
+        for key in readings {
+            if self.has_state(policy, &key).await? {
+                in_use.push(key);
+            }
+        }
+        if self.has_state(policy, &given).await? {
+            return Ok(Found { also_seen: in_use, ..Found::new(given) });
+        }
+        match in_use.len() {
+            0 if is_masked => Err(GateError::UnknownMask { form: shown(&form) }),
+            0 => Ok(Found::new(only.filter(|_| !template.is_full_form(text)).unwrap_or(given))),
+            1 => Ok(Found::new(in_use.remove(0))),
+            _ => {
+                let forms = in_use.iter().map(ToString::to_string).collect();
+                Err(GateError::AmbiguousKey { forms })
+            }
+        }
+    }
+
+    /// Whether anything is counted under a key, by a limit of the policy or of its overrides.
+    async fn has_state(&self, policy: &Policy, key: &Key) -> Result<bool, GateError> {
+        let (name, limits) = states(policy, key);
+        for limits in limits.chunks(MAX_CHECKS) {
+            let checks: Vec<Check<'_>> =
+                limits.iter().map(|limit| Check::new(&name, limit, Cost::PEEK)).collect();
+            let decisions = self.peek_checks(&checks).await?.decisions;
+            let is_used = |(limit, decision): (&&Limit, &Decision)| {
+                decision.remaining < limit.capacity() || decision.reset_after.as_micros() > 0
+            };
+            if limits.iter().zip(&decisions).any(is_used) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Forgets what a key has used of a policy's limits, here and in a shared store.
+    pub(crate) async fn reset_key(&self, policy: &Policy, key: &Key) -> Result<bool, GateError> {
+        let (name, limits) = states(policy, key);
+        let mut any = false;
+        for limit in &limits {
+            any |= self.limiter.reset(&name, limit);
+        }
+        let Some(shared) = &self.shared else { return Ok(any) };
+        let calls = limits.into_iter().map(|limit| shared.store().reset(&name, limit));
+        Ok(all(calls.collect()).await?.into_iter().any(|reset| reset))
+    }
+}
+
+/// A policy's key as the store sees it, and a limit for each state it may be counted in, those
+/// of the overrides too.
+fn states<'p>(policy: &'p Policy, key: &Key) -> (Vec<u8>, Vec<&'p Limit>) {
+    let mut name = smallvec::SmallVec::<[u8; 128]>::new();
+    write_key(policy.name(), key.as_ref(), &mut name);
+    let mut limits: Vec<&Limit> =
+        policy.variants().iter().flat_map(|variant| variant.limits()).collect();
+    // Limits that differ in their number share a state.
+    limits.sort_by_key(|limit| limit.id());
+    limits.dedup_by_key(|limit| limit.id());
+    (name.into_vec(), limits)
+}
