@@ -103,7 +103,7 @@ impl<'a> Status<'a> {
         let denied = !line.decision.allowed;
         let retry_us = line.decision.retry_after.as_micros();
         let reset_us = line.decision.reset_after.as_micros();
-        // What can never pass is told to wait for a window, not to come back at once.
+        // A cost that can never pass reports a whole window, so that clients do not retry at once.
         let until_us = if denied { retry_us.unwrap_or(line.limit.window_us()) } else { reset_us };
         Status {
             denied,

@@ -7,6 +7,7 @@ use http::HeaderMap;
 use smallvec::SmallVec;
 use tidegate_core::{Decision, Limit, ResetAfter, RetryAfter};
 
+use super::agree::Agreed;
 use super::fallback::Outage;
 use super::own::OwnPolicy;
 use super::plan::Part;
@@ -24,7 +25,7 @@ const IN_LINE_RETRY_US: u64 = 1_000;
 pub enum DenialReason {
     /// A limit is used up, or can never admit the cost.
     LimitReached,
-    /// The store has no room for a new key.
+    /// The store is full, and the key is new to it.
     StoreFull,
     /// The shared store failed, and a policy denies then. Says nothing about the key.
     StoreFailed,
@@ -123,19 +124,18 @@ impl<'a> Line<'a> {
 }
 
 impl<'a> Answer<'a> {
-    /// Becomes the answer of the store to the limits of these parts.
-    pub(super) fn set<'p>(
-        &mut self,
-        each: impl Iterator<Item = (&'p Part<'a>, &'a Limit)>,
-        verdict: &Verdict,
-    ) where
-        'a: 'p,
-    {
+    /// Becomes the answer of the store to the limits of these parts. Where questions differ about one
+    /// count, other limits were `agreed` on.
+    pub(super) fn set(&mut self, parts: &[Part<'a>], agreed: &[Agreed<'a>], verdict: &Verdict) {
         (self.allowed, self.decided) = (verdict.allowed, Decided::Exact);
         (self.no_room, self.speaker) = (verdict.no_room, verdict.speaker());
         self.lines.clear();
-        for ((part, limit), decision) in each.zip(&verdict.decisions) {
-            self.lines.push(part.line(limit, *decision, Decided::Exact));
+        let mut decisions = verdict.decisions.iter();
+        for part in parts {
+            for (own, decision) in part.limits.iter().zip(decisions.by_ref()) {
+                let limit = agreed.get(self.lines.len()).map_or(own, |(limit, _)| *limit);
+                self.lines.push(part.line(limit, *decision, Decided::Exact));
+            }
         }
     }
 
@@ -235,15 +235,23 @@ impl<'a> Answer<'a> {
         now: impl FnOnce() -> Timestamp,
         out: &mut impl Sink,
     ) {
-        self.show(|shown| {
-            let joined = forms.contains(Form::Draft10).then(|| self.prerendered(shown.speaker));
-            headers::render_to(forms, (shown, joined.flatten()), now, out);
-        });
+        let is_newest = forms.contains(Form::Draft10);
+        let joined = if is_newest { self.prerendered() } else { None };
+        let lists_limits = forms.contains(Form::Draft7) || forms.contains(Form::Draft6);
+        match self.speaker() {
+            // Without a list of limits to render, the one that is reported is all there is.
+            Some(line) if !lists_limits && is_newest == joined.is_some() => {
+                let lines = &[shown(line)];
+                let shown = Shown { allowed: self.allowed, lines, speaker: Some(0) };
+                headers::render_to(forms, (&shown, joined), now, out);
+            }
+            _ => self.show(|shown| headers::render_to(forms, (shown, joined), now, out)),
+        }
     }
 
-    /// The header text of the policies whose lines have a say, if that is all there is to render:
-    /// every line belongs to a policy that is listed once and whole.
-    fn prerendered(&self, reported: Option<usize>) -> Option<Joined<'a>> {
+    /// The header text of the enforced policies, if it was rendered before: every line must belong
+    /// to a policy that is listed once, with all of its limits.
+    fn prerendered(&self) -> Option<Joined<'a>> {
         let mut policies = SmallVec::<[&Prerendered; 4]>::new();
         let mut names = SmallVec::<[Option<&str>; 4]>::new();
         let mut lines = self.lines.iter().filter(|line| line.is_enforced());
@@ -258,16 +266,20 @@ impl<'a> Answer<'a> {
             policies.push(fields);
             names.push(first.policy);
         }
-        Prerendered::join(&policies, reported)
+        Prerendered::join(&policies, self.enforced_speaker())
     }
 
     /// Hands the lines that have a say to `render`, as headers and problems want them.
     pub fn show<R>(&self, render: impl FnOnce(&Shown<'_>) -> R) -> R {
         let lines: SmallVec<[headers::Line<'_>; 4]> =
             self.lines.iter().filter(|line| line.is_enforced()).map(shown).collect();
+        render(&Shown { allowed: self.allowed, lines: &lines, speaker: self.enforced_speaker() })
+    }
+
+    /// The index of the reported line among the enforced ones.
+    fn enforced_speaker(&self) -> Option<usize> {
         let before = |speaker| self.lines[..speaker].iter().filter(|l| l.is_enforced()).count();
-        let speaker = self.speaker.map(before);
-        render(&Shown { allowed: self.allowed, lines: &lines, speaker })
+        self.speaker.map(before)
     }
 }
 

@@ -27,8 +27,8 @@ pub struct Question<'a> {
     pub overflow: Overflow,
     /// How the caller names the request, for the log.
     pub request_id: Option<&'a str>,
-    /// Answer at the earliest moment at which it passes, or at once if that would take longer than
-    /// this; see [`Limiter::wait`]. Idempotency ids have no effect then, and a denial charges
+    /// Waits up to this long until the request passes, or denies it immediately if that takes longer;
+    /// see [`Limiter::wait`]. A waiting request ignores its idempotency id, and its denial charges
     /// nothing, also under `overflow: consume`.
     ///
     /// Over a shared store the wait is not known beforehand, nor is it where several quotas apply.

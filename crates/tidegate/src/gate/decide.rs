@@ -61,7 +61,7 @@ impl Gate {
         plan: &mut Plan<'_>,
         asking: Asking<'_>,
     ) -> Result<Option<HeldPermit>, GateError> {
-        // A single limit leaves nothing to combine: the store is asked without a request.
+        // A single enforced limit needs no request: there is nothing to combine.
         if let Some((part, limit, check)) = plan.single()
             && asking.id.is_none()
             && !asking.permit

@@ -30,8 +30,8 @@ impl Gate {
     /// Lets a request in, if every limit admits it: rate limits are charged, `concurrency` limits
     /// are held. Several questions are one request, as in [`Gate::check`].
     ///
-    /// Places are not waited for: a request that must have one is decided at once. One that is only
-    /// observed is taken when the wait is over.
+    /// A request that needs a permit is decided without waiting. Permits of observed policies are
+    /// taken when the wait is over.
     ///
     /// If the future is dropped while a shared store decides, charges stay. Permits end with
     /// their lease, unless the store releases them, as `RedisStore` does.

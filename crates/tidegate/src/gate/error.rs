@@ -44,7 +44,7 @@ pub enum GateError {
     },
     /// The limiter refused the checks.
     Check(CheckError),
-    /// The answer has to be awaited: the store is shared, or the question waits for its turn.
+    /// The answer has to be awaited: the store is shared, or the question has a `max_wait`.
     MustAwait,
     /// The shared store failed, and it was asked for something no policy can stand in for.
     Store(Failure),

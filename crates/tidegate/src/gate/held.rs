@@ -125,7 +125,7 @@ impl SharedPermit {
             return Ok(false);
         };
         let calls = self.keys().map(|key| {
-            // What was kept warm here, if it was taken here.
+            // This node's memory holds it too, if it was taken here.
             gate.limiter.store().with_permit(key, &limit, act);
             shared.store().with_permit(key, &limit, act)
         });

@@ -14,14 +14,14 @@
 //! ([`Gate::over`]), the limiter is this node's own memory, which decides where a policy wants that
 //! when the store fails. Without one, nothing has to be awaited: [`Gate::sync`] polls once.
 //!
-//! - `ask.rs`: what can be asked; `plan.rs`: the checks that come of it; `agree.rs`: questions that
-//!   differ about one count; `quotas.rs`: of several one is enough;
-//! - `decide.rs`: asking the store; `shared_store.rs`: one that nodes share; `fallback.rs`: what is
-//!   answered when it fails; `warm.rs`: memory kept ready for that;
-//! - `answer.rs`, `held.rs`: what is answered; `rules.rs`: policies with their counters;
-//! - `enter.rs`: letting in a request that is served here; `own.rs`: policies that are code;
-//!   `plain.rs`: many plain questions, one by one; `keys.rs`: peek and reset;
-//! - `waiting.rs`, `turns.rs`: waiting in order.
+//! - `ask.rs`: questions; `plan.rs`: their checks; `agree.rs`: questions with different limits for
+//!   one count; `quotas.rs`: requests that need room in one of several quotas;
+//! - `decide.rs`: calls of the store; `shared_store.rs`: a store that nodes share; `fallback.rs`:
+//!   answers while it fails; `warm.rs`: local counts for that case;
+//! - `answer.rs`, `held.rs`: answers and permits; `rules.rs`: policies with their counters;
+//! - `enter.rs`: admission of a request that is served here; `own.rs`: policies in code;
+//!   `plain.rs`: batches of plain questions; `keys.rs`: peek and reset;
+//! - `waiting.rs`, `turns.rs`: queues of waiting requests.
 
 mod agree;
 mod answer;
@@ -145,8 +145,26 @@ impl Gate {
         &self.stats
     }
 
-    /// Polls a future of this gate once. Where counts are kept in memory it is ready then, unless it
-    /// waits for its turn.
+    /// Polls a future of this gate once. Where counts are kept in memory it is ready then, unless the
+    /// question has a `max_wait`.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use tidegate::Limiter;
+    /// use tidegate::gate::{Gate, Question, Subject};
+    /// use tidegate::identity::Identity;
+    /// use tidegate::policy::Policies;
+    /// use tidegate::stats::Stats;
+    ///
+    /// let policies = Policies::new(Vec::new(), Identity::default())?;
+    /// let gate = Gate::new(Limiter::new(), policies, Arc::new(Stats::default()));
+    /// let rules = gate.rules();
+    /// let limits = ["10 per 1m".parse()?];
+    /// let question = Question::new(Subject::Limits { key: b"alice", limits: &limits });
+    /// let answer = gate.sync(gate.check(&rules, &[question]))?;
+    /// assert!(answer.allowed);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`GateError::MustAwait`] over a shared store, without asking it, and for a question that
@@ -242,15 +260,15 @@ impl Gate {
     }
 }
 
-/// What a request is called: of several questions the first that has a name gives it to all.
+/// Settings that the questions of a request share: the first question that has one sets it.
 #[derive(Clone, Copy)]
 pub(crate) struct Named<'q> {
     /// An idempotency id.
     pub(crate) id: Option<&'q [u8]>,
-    /// Finds the path asked for: only what is noted by name needs it.
+    /// Returns the path. It is called only if the key of the request is noted.
     pub(crate) route: &'q (dyn Fn() -> Option<&'q str> + Sync),
     pub(crate) request_id: Option<&'q str>,
-    /// How long it may wait for its turn.
+    /// The longest wait; see [`Question::max_wait`].
     pub(crate) max_wait: Option<Duration>,
 }
 

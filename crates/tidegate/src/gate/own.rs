@@ -7,6 +7,7 @@
 
 use tidegate_core::Cost;
 
+#[cfg(feature = "tower")]
 use super::decide::Asking;
 use super::plan::{Plan, Taking};
 use super::rules::Compiled;
@@ -23,7 +24,7 @@ pub struct OwnPolicy {
 }
 
 impl OwnPolicy {
-    /// A policy to be asked with [`Subject::Own`](super::Subject::Own), counted in these stats.
+    /// A policy for [`Subject::Own`](super::Subject::Own), whose decisions are counted in `stats`.
     pub fn new(policy: Policy, stats: &Stats) -> Self {
         let compiled = Compiled::new(&policy, policy.limits(), policy.mode(), stats);
         OwnPolicy { policy, compiled }

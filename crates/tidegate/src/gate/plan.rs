@@ -47,8 +47,7 @@ pub(crate) struct Plan<'a> {
     pub(super) quotas: usize,
     /// Whether a denial must not consume yet: another quota may have room.
     pub(super) withholds: bool,
-    /// What the last attempt was answered. It lies here because it is large: it is filled in place,
-    /// and moved once if at all.
+    /// The answer to the last attempt. It is large, so it is filled in place and moved at most once.
     pub(crate) answer: Answer<'a>,
 }
 
@@ -83,7 +82,7 @@ struct PartKey {
     end: usize,
 }
 
-/// What is asked under a policy of the program's own.
+/// A check of a policy in code.
 struct OwnAsk<'a> {
     own: &'a OwnPolicy,
     question: usize,
@@ -447,7 +446,9 @@ impl<'a> Plan<'a> {
     /// Sees to it that questions which differ about one count can be decided.
     pub(super) fn agree(&mut self) {
         self.agreed.clear();
-        self.agreed = self.agreement();
+        if self.parts.len() > 1 {
+            self.agreed = self.agreement();
+        }
     }
 
     pub(super) fn parts(&self) -> &[Part<'a>] {
@@ -461,19 +462,21 @@ impl<'a> Plan<'a> {
 
     /// Every limit with its part, in the order of the checks.
     pub(super) fn each(&self) -> impl Iterator<Item = (&Part<'a>, &'a Limit)> {
-        each(&self.parts, &self.agreed)
+        let each = self.parts.iter().flat_map(|part| part.limits.iter().map(move |l| (part, l)));
+        let agreed = |index: usize| self.agreed.get(index).map(|(limit, _)| *limit);
+        each.enumerate().map(move |(index, (part, own))| (part, agreed(index).unwrap_or(own)))
     }
 
     /// The answer that a verdict on the checks gives.
     pub(super) fn answer_of(&self, verdict: &Verdict) -> Answer<'a> {
         let mut answer = Answer::default();
-        answer.set(each(&self.parts, &self.agreed), verdict);
+        answer.set(&self.parts, &self.agreed, verdict);
         answer
     }
 
     /// Keeps the answer that a verdict on the checks gives.
     pub(super) fn set_answer(&mut self, verdict: &Verdict) {
-        self.answer.set(each(&self.parts, &self.agreed), verdict);
+        self.answer.set(&self.parts, &self.agreed, verdict);
     }
 
     /// Where what this limit decides is counted.
@@ -486,18 +489,18 @@ impl<'a> Plan<'a> {
 
     /// The lines that were asked for in earnest, as they are counted.
     pub(super) fn seen<'s>(&'s self, seen: &mut SmallVec<[stats::Line<'s>; 4]>) {
-        let mut lines = self.answer.lines.iter().zip(self.each());
+        let mut lines = self.answer.lines.iter();
         for part in &self.parts {
             let in_earnest = matches!(part.cost, Cost::Ask(units) if units > 0);
-            let own = lines.by_ref().take(part.limits.len());
-            for (index, (line, (_, limit))) in own.enumerate() {
+            for (index, line) in lines.by_ref().take(part.limits.len()).enumerate() {
                 let stats = part.stats_at(index).filter(|_| in_earnest);
                 // Where others have a stricter limit, that is the one which has decided.
-                let decisive = if self.agreed.is_empty() { None } else { self.stats_of(limit) };
+                let decisive =
+                    if self.agreed.is_empty() { None } else { self.stats_of(line.limit) };
                 let Some(stats) = stats.map(|own| decisive.unwrap_or(own)) else { continue };
                 seen.push(stats::Line {
                     stats,
-                    limit,
+                    limit: line.limit,
                     key: &self.keys[part.key.bare..part.key.end],
                     allowed: line.decision.allowed,
                     remaining: line.remaining(),
@@ -538,15 +541,6 @@ impl<'a> Part<'a> {
             beyond_share: false,
         }
     }
-}
-
-fn each<'p, 'a>(
-    parts: &'p [Part<'a>],
-    agreed: &'p [Agreed<'a>],
-) -> impl Iterator<Item = (&'p Part<'a>, &'a Limit)> {
-    let each = parts.iter().flat_map(|part| part.limits.iter().map(move |limit| (part, limit)));
-    let agreed = |index: usize| agreed.get(index).map(|(limit, _)| *limit);
-    each.enumerate().map(move |(index, (part, own))| (part, agreed(index).unwrap_or(own)))
 }
 
 /// A key as the store sees it. Names have no NUL, so no two policies share a count.

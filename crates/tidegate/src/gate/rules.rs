@@ -1,4 +1,4 @@
-//! Policies, and what is worked out about them once.
+//! Policies, with the counters and header text that are prepared when they are loaded.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub struct Rules {
     caller: Compiled,
 }
 
-/// What is worked out once for the limits of a policy.
+/// Counters and header text for the limits of a policy.
 #[derive(Debug)]
 pub(super) struct Compiled {
     /// Where each limit is counted; those of callers share one counter.
@@ -67,12 +67,12 @@ impl Rules {
         &self.caller
     }
 
-    /// What was worked out for a selected policy.
+    /// Counters and header text of a selected policy.
     pub(super) fn compiled(&self, selected: &Selected<'_>) -> &Compiled {
         self.compiled_of(selected.policy, selected.variant)
     }
 
-    /// What was worked out for a policy's variant.
+    /// Counters and header text of a policy's variant.
     pub(super) fn compiled_of(&self, policy: &Policy, variant: usize) -> &Compiled {
         let all = self.policies.iter().as_slice();
         let index = all.element_offset(policy);

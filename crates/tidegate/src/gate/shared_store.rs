@@ -1,7 +1,7 @@
 //! The store that several gates share, as a gate sees it.
 //!
 //! Its type is erased, so that a gate is one type whatever store it uses. That boxes its futures:
-//! beside a round trip an allocation costs nothing. The gate's own memory is never asked this way.
+//! beside a round trip an allocation costs nothing. Calls of the gate's own memory are not boxed.
 
 use std::fmt;
 use std::future::{Future, poll_fn};

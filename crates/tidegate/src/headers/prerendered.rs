@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use http::HeaderValue;
+use smallvec::SmallVec;
 
 use super::fields::{put_begin, put_limit};
 use super::names::Names;
@@ -73,16 +74,17 @@ impl Prerendered {
         policies: &[&'p Prerendered],
         reported: Option<usize>,
     ) -> Option<Joined<'p>> {
-        let begins =
-            || policies.iter().flat_map(|policy| policy.begins.iter().map(|begin| &**begin));
-        let begin = reported.and_then(|index| begins().nth(index));
         if let [only] = policies {
+            let begin = reported.and_then(|index| only.begins.get(index)).map(|begin| &**begin);
             return Some(Joined { begin, policy: only.policy.clone() });
         }
-        let is_taken = |(index, begin)| begins().take(index).any(|other| other == begin);
-        if begins().enumerate().any(is_taken) {
+        let begins = policies.iter().flat_map(|policy| &policy.begins);
+        let begins: SmallVec<[&[u8]; 8]> = begins.map(|begin| &**begin).collect();
+        let is_taken = |(index, begin)| begins[..index].contains(begin);
+        if begins.iter().enumerate().any(is_taken) {
             return None;
         }
+        let begin = reported.and_then(|index| begins.get(index).copied());
         let mut text = Text::new();
         for (index, policy) in policies.iter().enumerate() {
             if index > 0 {

@@ -165,14 +165,17 @@ pub(super) fn write_group<A: Array<Item = u8>>(group: IpGroup, out: &mut SmallVe
     // Most keys are such addresses: digit by digit into a buffer costs less than formatting.
     let (mut text, mut length) = ([0; 16], 0);
     for octet in address.octets() {
-        for (unit, digit) in [(100, octet / 100), (10, octet / 10 % 10), (1, octet % 10)] {
-            if octet >= unit || unit == 1 {
-                text[length] = b'0' + digit;
-                length += 1;
-            }
+        if octet >= 100 {
+            text[length] = b'0' + octet / 100;
+            length += 1;
         }
-        text[length] = b'.';
-        length += 1;
+        if octet >= 10 {
+            text[length] = b'0' + octet / 10 % 10;
+            length += 1;
+        }
+        text[length] = b'0' + octet % 10;
+        text[length + 1] = b'.';
+        length += 2;
     }
     out.extend_from_slice(&text[..length - 1]);
 }

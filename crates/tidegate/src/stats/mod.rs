@@ -314,7 +314,7 @@ impl Stats {
         self.record_lines(seen.lines, seen.allowed, seen.elapsed, named);
     }
 
-    /// Counts a request whose path and id are asked for only where its key is noted.
+    /// Counts a request. `named` returns its path and id; it is called only if a key is noted.
     #[inline]
     pub(crate) fn record_lines<'a>(
         &self,

@@ -23,7 +23,7 @@ pub(super) struct CompiledRule {
     keyless: Keyless,
 }
 
-/// What a rule asks about one request.
+/// The policy and cost of a request under a rule.
 pub(super) struct Ask {
     /// The index of the policy it is counted under.
     pub(super) policy: usize,
@@ -87,7 +87,8 @@ impl CompiledRule {
         self.reserves
     }
 
-    /// What the rule asks about a request, and in `key` for whom; `None` if it does not apply.
+    /// Returns the policy and cost of a request and writes its key into `key`; `None` if the rule
+    /// does not apply.
     pub(super) fn ask(
         &self,
         rules: &Rules,

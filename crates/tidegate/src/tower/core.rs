@@ -74,7 +74,7 @@ impl Core {
         decided.unwrap_or_else(|error| Decided::Denied(denial::refuse(head, &error).into()))
     }
 
-    /// Decides a request, when it is its turn and the store has answered.
+    /// Decides a request, after its wait and the answer of a shared store.
     pub(super) async fn decide(self: &Arc<Self>, head: &Head<'_>, asker: &Asker) -> Decided {
         let loaded;
         let (rules, attributes) = match &self.fixed {

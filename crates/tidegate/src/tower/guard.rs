@@ -1,4 +1,4 @@
-//! What goes with a request that is let through, until its response has ended.
+//! State of an admitted request until its response has ended.
 
 use std::sync::Arc;
 
@@ -21,8 +21,8 @@ impl Sink for FieldList {
     }
 }
 
-/// What goes with a request that is let through. Dropped before there is a response, it gives back
-/// what can be given back.
+/// State of an admitted request. If it is dropped before there is a response, permits are released
+/// and reservations are refunded.
 #[derive(Default)]
 pub(super) struct RequestGuard {
     pub(super) fields: FieldList,
@@ -30,7 +30,7 @@ pub(super) struct RequestGuard {
     pub(super) held: Option<Box<GuardState>>,
 }
 
-/// What few requests have.
+/// State that few requests have.
 #[derive(Default)]
 pub(super) struct GuardState {
     pub(super) permits: Option<Box<HeldPermits>>,
@@ -45,7 +45,7 @@ impl RequestGuard {
         RequestGuard { fields, held: has_any.then(|| Box::new(state)) }
     }
 
-    /// What the handler can settle, if anything was reserved.
+    /// The reservation that the handler settles, if there is one.
     #[inline]
     pub(super) fn reservation(&self) -> Option<Reservation> {
         self.held.as_ref()?.unsettled.as_ref()?.reservation()

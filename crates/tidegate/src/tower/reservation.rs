@@ -60,8 +60,8 @@ const OPEN: u8 = 0;
 const GIVEN_BACK: u8 = 1;
 const COMMITTED: u8 = 2;
 
-/// What the rules want to reserve for a request: the key, the place of the policy, the estimate.
-pub(super) type Reserving = SmallVec<[(Key, (usize, usize), u64); 1]>;
+/// Reservations of a request before it is decided: key, indexes of rule and policy, estimate.
+pub(super) type Reserving = Vec<(Key, (usize, usize), u64)>;
 
 /// What one rule has reserved.
 struct Reserved {

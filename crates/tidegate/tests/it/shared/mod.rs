@@ -260,7 +260,7 @@ fn a_cost_beyond_the_share_passes_when_the_store_is_back() {
         let question = costing(under(policy, "alice"), Cost::Ask(cost));
         let seen = world.ask(0, &question, |answer| {
             assert_eq!(answer.decided, Decided::Local);
-            (answer.retry_after(), has_failed(&answer))
+            (answer.retry_after(), has_failed(answer))
         });
         assert_eq!(seen, Ok((retry_after, is_failure)), "{cost} of {policy}");
     }
@@ -268,9 +268,8 @@ fn a_cost_beyond_the_share_passes_when_the_store_is_back() {
     // another is.
     let limits = ["4 per 1s", "100 per 1m"].map(|text| text.parse().expect("a limit"));
     let both = Question::new(Subject::Limits { key: b"alice", limits: &limits });
-    let seen = world.ask(0, &costing(both, Cost::Ask(50)), |answer| {
-        (answer.retry_after(), has_failed(&answer))
-    });
+    let seen = world
+        .ask(0, &costing(both, Cost::Ask(50)), |answer| (answer.retry_after(), has_failed(answer)));
     assert_eq!(seen, Ok((RetryAfter::Never, false)));
     // Used up here is an ordinary denial.
     let used_up = world.ask(0, &under("here", "alice"), has_failed);

@@ -37,26 +37,26 @@ fn a_permit_is_given_back_and_renewed_on_any_node() {
     // As another node reads it.
     let sent = SharedPermit::from_bytes(&permits[0].to_bytes()).expect("a permit");
     assert_eq!(sent, permits[0]);
-    assert_eq!(block_on(sent.release(&second)), Ok(true));
-    assert_eq!(block_on(sent.release(&first)), Ok(false));
-    assert_eq!(block_on(sent.renew(&first, None)), Ok(None));
+    assert_eq!(block_on(sent.release(second)), Ok(true));
+    assert_eq!(block_on(sent.release(first)), Ok(false));
+    assert_eq!(block_on(sent.renew(first, None)), Ok(None));
     let other = shared(&world, 1);
 
     let seconds = Duration::from_secs;
     assert_eq!((other.lease(), other.most()), (seconds(30), seconds(30)));
     world.clock.advance(seconds(29));
-    assert_eq!(block_on(other.renew(&first, None)), Ok(Some(seconds(30))));
-    assert_eq!(block_on(permits[1].renew(&first, Some(seconds(5)))), Ok(Some(seconds(5))));
+    assert_eq!(block_on(other.renew(first, None)), Ok(Some(seconds(30))));
+    assert_eq!(block_on(permits[1].renew(first, Some(seconds(5)))), Ok(Some(seconds(5))));
     let too_long = Err(GateError::LeaseTooLong { most: seconds(30) });
-    assert_eq!(block_on(other.renew(&first, Some(seconds(31)))), too_long);
+    assert_eq!(block_on(other.renew(first, Some(seconds(31)))), too_long);
     world.clock.advance(seconds(1));
     // The four that nobody renewed have ended.
-    assert_eq!(block_on(permits[2].renew(&first, None)), Ok(None));
-    assert!(block_on(permits[1].release(&first)) == Ok(true));
+    assert_eq!(block_on(permits[2].renew(first, None)), Ok(None));
+    assert!(block_on(permits[1].release(first)) == Ok(true));
     world.set_mood(Mood::Lost);
     let failed = GateError::Store(Failure::Lost);
-    assert_eq!(block_on(other.release(&first)), Err(failed.clone()));
-    assert_eq!(block_on(other.renew(&first, None)), Err(failed));
+    assert_eq!(block_on(other.release(first)), Err(failed.clone()));
+    assert_eq!(block_on(other.renew(first, None)), Err(failed));
 }
 
 #[test]
@@ -126,10 +126,10 @@ fn all_keys_of_a_permit_are_asked_for_at_once() {
     let held = [shared(&world, 0).to_bytes(), b"\x01x\x01y".to_vec()].concat();
     let held = SharedPermit::from_bytes(&held).expect("a permit");
     let gate = &world.nodes[0];
-    assert_eq!(world.asks_at_once(held.release(&gate)), 3);
-    assert_eq!(world.asks_at_once(held.renew(&gate, None)), 3);
+    assert_eq!(world.asks_at_once(held.release(gate)), 3);
+    assert_eq!(world.asks_at_once(held.renew(gate, None)), 3);
     // Of one that is held under some of its keys only, these are given back all the same.
-    assert_eq!(block_on(held.release(&gate)), Ok(false));
+    assert_eq!(block_on(held.release(gate)), Ok(false));
     let places = (0..7).filter(|_| take(&world, 1, "jobs").0.is_some());
     assert_eq!(places.count(), 6);
 }

@@ -149,7 +149,7 @@ fn permits_returned_on_another_node_are_given_back_here() {
     let third = acquire(one).expect("a place");
     assert_eq!(places_here(&world, 0), 1);
     // The one that is held is known here: given back here, its place is free here.
-    assert_eq!(block_on(third.release(&one)), Ok(true));
+    assert_eq!(block_on(third.release(one)), Ok(true));
     assert_eq!(places_here(&world, 0), 2);
     world.clock.advance(Duration::from_secs(31));
     assert_eq!(places_here(&world, 0), 2);
@@ -186,7 +186,7 @@ fn refunds_units_released_during_a_request_once() {
     let [first, _second] = [(); 2].map(|()| acquire(gate).expect("a place"));
     let jobs = under("jobs", "alice");
     let held = in_flight(gate.acquire(&rules, &jobs, None), || {
-        assert_eq!(block_on(first.release(&gate)), Ok(true));
+        assert_eq!(block_on(first.release(gate)), Ok(true));
     });
     assert!(held.expect("an answer").answer.allowed);
     assert_eq!(places_here(&world, 0), 0, "both places are taken");

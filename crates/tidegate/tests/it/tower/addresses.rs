@@ -1,4 +1,4 @@
-//! Requests are counted alike however the layer is told whose they are.
+//! Requests of one address are counted alike with every setting that finds the address.
 //!
 //! These run on the clock that programs have, not on one that stands. The window is so long that it
 //! does not end meanwhile.
