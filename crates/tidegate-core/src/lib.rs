@@ -26,6 +26,7 @@
 //! - `algorithms/`: one file each, with the idea, its bound and its cost;
 //! - `entries.rs`: the packed log behind `sliding-log`;
 //! - [`State`]: dispatch over the six, and the one `decide` behind everything;
+//! - [`Packed`]: a state in the fixed number of bits that a store keeps;
 //! - [`View`]: what a state holds, for people who look at it.
 #![no_std]
 #![warn(clippy::float_arithmetic)]
@@ -37,12 +38,12 @@ mod ask;
 mod decision;
 mod entries;
 mod limit;
+mod packed;
 mod state;
 mod time;
 mod view;
 
 pub use algorithms::{
-    Outcome,
     concurrency::Permits,
     fixed_window::FixedWindow,
     sliding_counter::SlidingCounter,
@@ -53,7 +54,8 @@ pub use algorithms::{
 pub use ask::{Ask, Cost, PermitId};
 pub use decision::{Decision, ResetAfter, RetryAfter};
 pub use entries::{Entries, Entry};
-pub use limit::{Algorithm, Limit, LimitError, LimitErrorKind, Moment, bounds};
+pub use limit::{Algorithm, Limit, LimitError, LimitErrorKind, bounds};
+pub use packed::{Packed, PackedSize};
 pub use state::State;
 pub use time::Timestamp;
 pub use view::{CellView, Ratio, View};

@@ -1,20 +1,19 @@
 //! The state of any limit, and the way in to the algorithms.
 
-use alloc::boxed::Box;
-
 use crate::algorithms::Window;
 use crate::{
     Algorithm, Ask, Decision, FixedWindow, Limit, PermitId, Permits, SlidingCounter, SlidingLog,
     SlidingWindow, Timestamp, TokenBucket, View,
 };
+use crate::{Packed, PackedSize};
 
 /// What one key has used of one limit: plain data, no clock, no lock.
 #[derive(Clone, Debug)]
 pub enum State {
     /// See [`SlidingLog`].
     SlidingLog(SlidingLog),
-    /// See [`SlidingWindow`]. Boxed, because it is twice as large as the others.
-    SlidingWindow(Box<SlidingWindow>),
+    /// See [`SlidingWindow`].
+    SlidingWindow(SlidingWindow),
     /// See [`SlidingCounter`].
     SlidingCounter(SlidingCounter),
     /// See [`FixedWindow`].
@@ -44,7 +43,7 @@ impl State {
     pub fn new(limit: &Limit) -> Self {
         match limit.algorithm() {
             Algorithm::SlidingLog => State::SlidingLog(SlidingLog::default()),
-            Algorithm::SlidingWindow => State::SlidingWindow(Box::default()),
+            Algorithm::SlidingWindow => State::SlidingWindow(SlidingWindow::default()),
             Algorithm::SlidingCounter => State::SlidingCounter(SlidingCounter::default()),
             Algorithm::FixedWindow => State::FixedWindow(FixedWindow::default()),
             Algorithm::TokenBucket => State::TokenBucket(TokenBucket::default()),
@@ -89,6 +88,45 @@ impl State {
         let mut state = self.clone();
         each!(&mut state, window => window.advance(limit, &now));
         View::new(&state, limit, &now)
+    }
+
+    /// Packs the state for a store; `None` if it grows, does not fit the size, or matters for
+    /// longer than a deadline can say.
+    #[inline]
+    pub fn pack(&self, limit: &Limit, size: PackedSize) -> Option<Packed> {
+        match self {
+            State::SlidingWindow(window) => {
+                let mut window = *window;
+                let (head, deadline) = window.pack_head(limit)?;
+                Some(Packed { deadline, head, words: window.into_words() })
+            }
+            State::SlidingCounter(counter) => counter.pack(limit, size),
+            State::FixedWindow(window) => window.pack(limit, size),
+            State::TokenBucket(bucket) => bucket.pack(limit),
+            State::SlidingLog(_) | State::Concurrency(_) => None,
+        }
+    }
+
+    /// The state that was packed in this size under a limit with this limit's id.
+    #[inline]
+    pub fn unpack(limit: &Limit, size: PackedSize, packed: &Packed) -> Self {
+        match limit.algorithm() {
+            Algorithm::SlidingWindow => {
+                let Packed { head, words, .. } = *packed;
+                State::SlidingWindow(SlidingWindow::unpack(
+                    limit,
+                    head,
+                    packed.deadline_us(),
+                    words,
+                ))
+            }
+            Algorithm::SlidingCounter => {
+                State::SlidingCounter(SlidingCounter::unpack(limit, size, packed))
+            }
+            Algorithm::FixedWindow => State::FixedWindow(FixedWindow::unpack(limit, size, packed)),
+            Algorithm::TokenBucket => State::TokenBucket(TokenBucket::unpack(packed)),
+            Algorithm::SlidingLog | Algorithm::Concurrency => State::new(limit),
+        }
     }
 
     /// How many log entries or permits it holds; 0 for states of bounded size.

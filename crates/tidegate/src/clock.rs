@@ -1,11 +1,9 @@
 //! Where a limiter's time comes from.
 //!
 //! Algorithms take the time as an argument; a store reads its clock when it
-//! decides. Where the exact time matters it is read under the lock of what is
-//! decided about, so that times in one place never run backwards; the hot path
-//! reads it before, which is safe because it only handles counters of the window
-//! that time is in, and an older time within a window is the stricter one. Wall
-//! time is read once, when the clock is made; from then on time is monotonic.
+//! decides. It reads it when it has locked or seized what it decides about, so that times in one
+//! place never run backwards. Wall time is read once, when the clock is made; from then on time is
+//! monotonic.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -61,16 +59,6 @@ impl Clock {
             Source::Coarse(ticker) => ticker.now(),
             Source::Precise(anchor) => anchor.time(),
             Source::Manual(manual) => manual.now(),
-        }
-    }
-
-    /// Where its time can be had by no more than a look, while it ticks: the coarse
-    /// clock. The others never do.
-    pub(crate) fn dial(&self) -> &'static Dial {
-        static STILL: Dial = Dial(AtomicU64::new(0));
-        match &self.0 {
-            Source::Coarse(ticker) => &ticker.dial,
-            Source::Precise(_) | Source::Manual(_) => &STILL,
         }
     }
 
@@ -151,12 +139,12 @@ fn whole_micros(duration: Duration) -> u64 {
 /// Everybody publishes with `fetch_max`, so a reader who comes after another never
 /// sees less. A reader who finds it still and then publishes may stop it for the
 /// rest of a tick: others do as that one did.
-pub(crate) struct Dial(AtomicU64);
+struct Dial(AtomicU64);
 
 impl Dial {
     /// What it shows.
     #[inline(always)]
-    pub(crate) fn glance(&self) -> Glance {
+    fn glance(&self) -> Glance {
         Glance(self.0.load(Ordering::Acquire))
     }
 
@@ -172,15 +160,12 @@ impl Dial {
 
 /// What a [`Dial`] showed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Glance(u64);
+struct Glance(u64);
 
 impl Glance {
-    /// No time that was ever shown.
-    pub(crate) const NONE: Glance = Glance(0);
-
     /// The time, if it was ticking.
     #[inline(always)]
-    pub(crate) fn time(self) -> Option<Timestamp> {
+    fn time(self) -> Option<Timestamp> {
         (self.0 & 1 == 1).then(|| Timestamp::from_micros(self.0 >> 1))
     }
 }

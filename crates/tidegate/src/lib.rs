@@ -19,10 +19,10 @@
 //! | name | in any window admits at most | memory per key | |
 //! | --- | --- | --- | --- |
 //! | `sliding-log` | the limit, exactly | about 3 bytes per request in the window | exact |
-//! | `sliding-window` | the limit, always | constant | capacity may return a little late |
+//! | `sliding-window` | the limit, always | 64 bytes | capacity may return a little late |
 //! | `sliding-counter` | close to twice the limit, for someone who aims at it | a slot of 16 bytes | the default |
 //! | `fixed-window` | twice the limit, across a boundary | a slot | |
-//! | `token-bucket` | the burst plus the limit | a slot and 40 bytes | a steady rate |
+//! | `token-bucket` | the burst plus the limit | 64 bytes | a steady rate |
 //! | `concurrency` | the limit at once | 40 bytes per permit | held, not counted |
 //!
 //! 1. Does each request cost something that must not be exceeded: a password guessed, an

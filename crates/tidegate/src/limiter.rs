@@ -7,7 +7,9 @@ use std::time::Duration;
 use tidegate_core::{Algorithm, Cost, Decision, Limit, Timestamp};
 
 use crate::permit::{Acquired, Permit};
-use crate::store::{Request, Told};
+use crate::store::Request;
+#[cfg(feature = "policies")]
+use crate::store::StoreDecision;
 use crate::wait::Queues;
 use crate::{
     Check, CheckError, Clock, MemoryOptions, MemoryStats, MemoryStore, OutOfMemory, Store,
@@ -52,10 +54,10 @@ impl Limiter {
     /// A limiter in memory with the default bounds: a million keys, then overflow.
     ///
     /// # Panics
-    /// When 26 MB of address space cannot be had; [`Limiter::builder`] gives an error instead.
+    /// When 190 MB of address space cannot be had; [`Limiter::builder`] gives an error instead.
     #[expect(clippy::new_without_default, reason = "it reserves memory and reads a clock")]
     pub fn new() -> Self {
-        Self::builder().build().expect("a million keys take 26 MB")
+        Self::builder().build().expect("a million keys reserve 190 MB of address space")
     }
 
     /// Settings for a limiter in memory.
@@ -74,25 +76,23 @@ impl Limiter {
         limit: &Limit,
         cost: impl Into<Cost>,
     ) -> Result<Decision, CheckError> {
-        self.check_told(key.as_ref(), limit, cost.into()).map(|told| told.decision)
+        self.check_key(key.as_ref(), limit, cost.into())
+    }
+
+    fn check_key(&self, key: &[u8], limit: &Limit, cost: Cost) -> Result<Decision, CheckError> {
+        let store = self.store();
+        let decided = store.decide_one(&Check::new(key, limit, cost), || store.clock().now());
+        decided.map(|decided| decided.decision)
     }
 
     /// The same, and whether want of room alone is why.
-    #[inline(always)]
+    #[cfg(feature = "policies")]
     pub(crate) fn check_told(
         &self,
         key: &[u8],
         limit: &Limit,
         cost: Cost,
-    ) -> Result<Told, CheckError> {
-        match cost {
-            Cost::Ask(units) => self.store().ask(key, limit, units),
-            cost => self.check_rare(key, limit, cost),
-        }
-    }
-
-    #[cold]
-    fn check_rare(&self, key: &[u8], limit: &Limit, cost: Cost) -> Result<Told, CheckError> {
+    ) -> Result<StoreDecision, CheckError> {
         let store = self.store();
         store.decide_one(&Check::new(key, limit, cost), || store.clock().now())
     }
@@ -101,7 +101,6 @@ impl Limiter {
     ///
     /// # Errors
     /// As [`Limiter::check`].
-    #[inline]
     pub fn check_at(&self, now: Timestamp, check: &Check<'_>) -> Result<Decision, CheckError> {
         let now = now.min(Timestamp::LAST);
         if check.overflowing() > 0 {

@@ -147,7 +147,7 @@ impl Window for Permits {
         ends.as_micros() - now.at.as_micros()
     }
 
-    fn charge(&mut self, limit: &Limit, units: u64, ask: &Ask) {
+    fn charge(&mut self, limit: &Limit, units: u64, ask: &Ask, _now: &Moment) {
         let cost = units.min(limit.count_cap().saturating_sub(self.total));
         if cost > 0 {
             self.count += 1;

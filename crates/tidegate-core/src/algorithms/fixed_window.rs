@@ -21,7 +21,7 @@
 
 use super::Window;
 use crate::limit::Moment;
-use crate::{Ask, Limit, Timestamp};
+use crate::{Ask, Limit, Packed, PackedSize, Timestamp};
 
 /// The state of a `fixed-window`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,6 +30,34 @@ pub struct FixedWindow {
     pub index: u64,
     /// What was admitted in it.
     pub count: u64,
+}
+
+impl FixedWindow {
+    /// Packs the count and, in the large size, the index. In the small size the deadline is the
+    /// end of the window, and gives the index: windows are at least as long as its unit.
+    #[inline]
+    pub(crate) fn pack(&self, limit: &Limit, size: PackedSize) -> Option<Packed> {
+        if size == PackedSize::Large {
+            let words = [self.index, self.count, 0, 0, 0, 0];
+            return Packed::new(self.expires_at(limit), 0, words);
+        }
+        if self.count >= (1 << Packed::HEAD_BITS) - 1 {
+            return None;
+        }
+        let end_us = (self.index + 1).saturating_mul(limit.window_us());
+        Packed::new(Timestamp::from_micros(end_us), self.count, [0; Packed::WORDS])
+    }
+
+    /// The window that was packed.
+    #[inline]
+    pub(crate) fn unpack(limit: &Limit, size: PackedSize, packed: &Packed) -> Self {
+        if size == PackedSize::Large {
+            let [index, count, ..] = packed.words;
+            return FixedWindow { index, count };
+        }
+        let end = Timestamp::from_micros(packed.deadline_us());
+        FixedWindow { index: limit.moment(end).index.saturating_sub(1), count: packed.head }
+    }
 }
 
 impl Window for FixedWindow {
@@ -57,7 +85,7 @@ impl Window for FixedWindow {
     }
 
     #[inline]
-    fn charge(&mut self, limit: &Limit, units: u64, _ask: &Ask) {
+    fn charge(&mut self, limit: &Limit, units: u64, _ask: &Ask, _now: &Moment) {
         self.count = self.count.saturating_add(units).min(limit.count_cap());
     }
 

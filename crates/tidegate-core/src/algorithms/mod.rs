@@ -17,7 +17,7 @@ use crate::{Ask, Cost, Decision, Limit, ResetAfter, RetryAfter, Timestamp};
 
 /// What became of an ask, before it is worked out when to come back.
 #[derive(Clone, Copy, Debug)]
-pub struct Outcome {
+pub(crate) struct Outcome {
     allowed: bool,
     remaining: u64,
 }
@@ -52,19 +52,13 @@ pub(crate) trait Window {
     }
 
     /// Adds `units` without asking.
-    fn charge(&mut self, limit: &Limit, units: u64, ask: &Ask);
+    fn charge(&mut self, limit: &Limit, units: u64, ask: &Ask, now: &Moment);
 
-    /// Adds `units` that were found to be available.
+    /// Adds `units` of those that are `available`, and returns how many are available then.
     #[inline]
-    fn admit(&mut self, limit: &Limit, units: u64, ask: &Ask) {
-        self.charge(limit, units, ask);
-    }
-
-    /// Returns the units available after an admission. `expected` is the number available before
-    /// it, less the units charged.
-    #[inline]
-    fn left(&self, _limit: &Limit, _now: &Moment, expected: u64) -> u64 {
-        expected
+    fn admit(&mut self, limit: &Limit, units: u64, ask: &Ask, now: &Moment, available: u64) -> u64 {
+        self.charge(limit, units, ask, now);
+        available - units
     }
 
     /// Takes `units` off again, newest first, never below zero.
@@ -94,8 +88,7 @@ pub(crate) trait Window {
                 }
                 let allowed = units <= available;
                 if allowed && admitted {
-                    self.admit(limit, units, ask);
-                    Outcome { allowed, remaining: self.left(limit, now, available - units) }
+                    Outcome { allowed, remaining: self.admit(limit, units, ask, now, available) }
                 } else {
                     Outcome { allowed, remaining: available }
                 }
@@ -134,13 +127,7 @@ pub(crate) trait Window {
     /// Adds or takes off units without asking.
     #[cold]
     fn correct(&mut self, limit: &Limit, units: u64, ask: &Ask, now: &Moment) {
-        if let Cost::Refund(_) = ask.cost {
-            self.refund(limit, units);
-            // What it restored may have aged out since.
-            self.advance(limit, now);
-        } else {
-            self.charge(limit, units, ask);
-        }
+        correct(self, limit, units, ask, now);
     }
 
     /// One ask, decided alone.
@@ -149,5 +136,16 @@ pub(crate) trait Window {
         let now = limit.moment(ask.now);
         self.advance(limit, &now);
         self.settle(limit, ask, &now, true)
+    }
+}
+
+/// Adds or takes off units without asking.
+fn correct<T: Window + ?Sized>(state: &mut T, limit: &Limit, units: u64, ask: &Ask, now: &Moment) {
+    if let Cost::Refund(_) = ask.cost {
+        state.refund(limit, units);
+        // What it restored may have aged out since.
+        state.advance(limit, now);
+    } else {
+        state.charge(limit, units, ask, now);
     }
 }

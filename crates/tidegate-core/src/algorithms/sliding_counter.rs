@@ -30,10 +30,12 @@
 //! **Cost**: a window index and two counts; 16 bytes with key and expiry in the
 //! memory store while counts stay below 2^20.
 
-use super::{Outcome, Window};
-use crate::limit::Moment;
-use crate::limit::bounds::{COMPACT_BITS, COMPACT_COUNT};
-use crate::{Ask, Cost, Decision, Limit, ResetAfter, RetryAfter, Timestamp};
+use super::Window;
+use crate::limit::{Moment, SMALL_COUNT};
+use crate::{Ask, Limit, Packed, PackedSize, ResetAfter, Timestamp};
+
+/// Bits of a count in the small size.
+const COUNT_BITS: u32 = SMALL_COUNT.count_ones();
 
 /// The state of a `sliding-counter`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,82 +49,36 @@ pub struct SlidingCounter {
 }
 
 impl SlidingCounter {
-    /// Both counts in one word, the current one lowest, so that charging is adding;
-    /// `None` if they do not fit.
+    /// Packs the counts and, in the large size, the index. In the small size the deadline is
+    /// two windows after the start of this one, and gives the index: windows are at least as
+    /// long as its unit.
     #[inline]
-    pub const fn pack(&self) -> Option<u64> {
-        // Not even a full current count: no packed word is all ones.
-        if self.previous > COMPACT_COUNT || self.current >= COMPACT_COUNT {
+    pub(crate) fn pack(&self, limit: &Limit, size: PackedSize) -> Option<Packed> {
+        if size == PackedSize::Large {
+            let words = [self.index, self.previous, self.current, 0, 0, 0];
+            return Packed::new(self.expires_at(limit), 0, words);
+        }
+        if self.previous > SMALL_COUNT || self.current >= SMALL_COUNT {
             return None;
         }
-        Some(self.previous << COMPACT_BITS | self.current)
+        let end_us = (self.index + 2).saturating_mul(limit.window_us());
+        let head = self.previous << COUNT_BITS | self.current;
+        Packed::new(Timestamp::from_micros(end_us), head, [0; Packed::WORDS])
     }
 
-    /// The counter of window `index` whose counts [`SlidingCounter::pack`] gave.
+    /// The counter that was packed.
     #[inline]
-    pub const fn unpack(index: u64, counts: u64) -> Self {
-        let (previous, current) = (counts >> COMPACT_BITS, counts & COMPACT_COUNT);
-        SlidingCounter { index, previous, current }
-    }
-
-    /// The answer if `units` are admitted, and `None` if not or if they are none,
-    /// for packed counts of the window around now below the limit's
-    /// [`compact_end`](Limit::compact_end). Adding `units` to the packed counts
-    /// then charges them. `until_us` is the time until the next window ends,
-    /// `share_left` what [`Limit::share_left`] says.
-    ///
-    /// It is [`State::decide`](crate::State::decide) for the one case that decides
-    /// how fast a limiter is, with all left out that cannot happen in it, and without
-    /// a branch that asks whether anything was counted in the window before.
-    #[inline(always)]
-    pub fn admit_packed(
-        counts: u64,
-        limit: &Limit,
-        units: u64,
-        until_us: u64,
-        share_left: u64,
-    ) -> Option<Decision> {
-        let counter = SlidingCounter::unpack(0, counts);
-        let carried = part(counter.previous, share_left);
-        let room = limit.count().checked_sub(units).filter(|_| units > 0)?;
-        let remaining = room.checked_sub(counter.current + carried)?;
-        // Between 1 and the limit, or it would not have been admitted.
-        let current = counter.current + units;
-        Some(Decision {
-            allowed: true,
-            limit: limit.count(),
-            remaining,
-            retry_after: RetryAfter::Now,
-            reset_after: ResetAfter::less_a_share(until_us, limit.window_us() - 1, current),
-        })
-    }
-
-    /// The first half of a decision: brings the counter up to now and charges the
-    /// ask if it is admitted. With [`SlidingCounter::report`] it does what
-    /// [`State::decide`](crate::State::decide) does, for stores that keep counters
-    /// in a form of their own and can let go of them before the waits are worked out.
-    #[inline(always)]
-    pub fn step(&mut self, limit: &Limit, cost: Cost, now: &Moment) -> Outcome {
-        self.step_if(limit, cost, now, true)
-    }
-
-    /// As [`SlidingCounter::step`], charging only what was `admitted` by others, too.
-    #[inline(always)]
-    pub fn step_if(&mut self, limit: &Limit, cost: Cost, now: &Moment, admitted: bool) -> Outcome {
-        self.advance(limit, now);
-        self.apply(limit, &Ask::new(cost, now.at), now, admitted)
-    }
-
-    /// Whether the cost would be admitted; the counter must be of this window.
-    #[inline(always)]
-    pub fn would_admit(&self, limit: &Limit, cost: Cost, now: &Moment) -> bool {
-        Window::admits(self, limit, &Ask::new(cost, now.at), now)
-    }
-
-    /// The second half of a decision: the answer to the cost it took a step for.
-    #[inline(always)]
-    pub fn report(&self, limit: &Limit, cost: Cost, now: &Moment, outcome: Outcome) -> Decision {
-        Window::report(self, limit, cost, now, outcome)
+    pub(crate) fn unpack(limit: &Limit, size: PackedSize, packed: &Packed) -> Self {
+        if size == PackedSize::Large {
+            let [index, previous, current, ..] = packed.words;
+            return SlidingCounter { index, previous, current };
+        }
+        let end = Timestamp::from_micros(packed.deadline_us());
+        SlidingCounter {
+            index: limit.moment(end).index.saturating_sub(2),
+            previous: packed.head >> COUNT_BITS,
+            current: packed.head & SMALL_COUNT,
+        }
     }
 
     /// What the previous window still weighs, rounded down.
@@ -132,14 +88,8 @@ impl SlidingCounter {
             return 0;
         }
         let product = self.previous * (limit.window_ticks() - elapsed_ticks(limit, now));
-        if limit.tick_us() == 1 { limit.split(product).0 } else { product / limit.window_ticks() }
+        limit.per_window(product)
     }
-}
-
-/// `count * share / 2^63`, rounded down.
-#[inline(always)]
-fn part(count: u64, share: u64) -> u64 {
-    ((u128::from(2 * count) * u128::from(share)) >> 64) as u64
 }
 
 /// How far into its window `now` lies, in whole ticks.
@@ -216,11 +166,12 @@ impl Window for SlidingCounter {
     }
 
     #[inline(always)]
-    fn admit(&mut self, _limit: &Limit, units: u64, _ask: &Ask) {
+    fn admit(&mut self, _: &Limit, units: u64, _: &Ask, _: &Moment, available: u64) -> u64 {
         self.current += units;
+        available - units
     }
 
-    fn charge(&mut self, limit: &Limit, units: u64, _ask: &Ask) {
+    fn charge(&mut self, limit: &Limit, units: u64, _ask: &Ask, _now: &Moment) {
         self.current = self.current.saturating_add(units).min(limit.count_cap());
     }
 

@@ -84,7 +84,7 @@ impl Window for SlidingLog {
         reset_after(&self.entries, limit, now)
     }
 
-    fn charge(&mut self, limit: &Limit, units: u64, ask: &Ask) {
+    fn charge(&mut self, limit: &Limit, units: u64, ask: &Ask, _now: &Moment) {
         let room = limit.count_cap().saturating_sub(self.entries.total());
         self.entries.push(Entry { at: ask.now, cost: units.min(room) });
     }

@@ -94,9 +94,10 @@
 
 use alloc::vec::Vec;
 
-use super::Window;
+use super::{Window, correct};
 use crate::limit::{Divisor, Moment, Pace};
-use crate::{Ask, CellView, Limit, ResetAfter, Timestamp};
+use crate::packed::with_low_bits;
+use crate::{Ask, CellView, Limit, Packed, ResetAfter, Timestamp};
 
 /// How a [`SlidingWindow`] counts, from the narrowest to the widest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -121,9 +122,18 @@ const STEP_BITS: u32 = 4;
 /// Last hits are rounded up to this fraction of a cell.
 const STEPS: u64 = 15;
 /// Words that hold the cells: 16 cells of 23 bits, 8 of 44, 4 of 83, or 20 times of 16.
-const WORDS: usize = 6;
+const WORDS: usize = Packed::WORDS;
+/// The number of the last of them.
+const LAST_WORD: u32 = 5;
+/// Packed, a state keeps so many bits of the index of its newest cell. A cell takes at least
+/// 67 us, so a deadline unit has fewer than 2^14 of them.
+const INDEX_BITS: u32 = 14;
+/// Packed, a log keeps so many bits of its newest time. A deadline unit has 2^19 steps of 1 us.
+const NEWEST_BITS: u32 = 20;
 
 impl Form {
+    const ALL: [Form; 4] = [Form::Log, Form::Cells15, Form::Cells7, Form::Cells3];
+
     /// The narrowest form in which a limit of `count` units decides precisely.
     pub const fn of(count: u64) -> Self {
         match count {
@@ -153,26 +163,35 @@ impl Form {
         }
     }
 
-    /// Bits of the units and of the lag of a cell.
-    const fn bits(self) -> (u32, u32) {
-        match self {
-            Form::Log => (0, 0),
-            Form::Cells15 => (11, 8),
-            Form::Cells7 => (21, 19),
-            Form::Cells3 => (40, 39),
+    /// Where things are in the words. A table, because a decision asks for it again and again.
+    #[inline(always)]
+    const fn layout(self) -> &'static Layout {
+        const fn layout(cells: u32, unit_bits: u32, lag_bits: u32, pace_bits: u32) -> Layout {
+            let width = unit_bits + lag_bits + STEP_BITS;
+            let last_word_bits = match cells {
+                0 => 0,
+                _ => (cells + 1) * width - u64::BITS * LAST_WORD,
+            };
+            let (span_shift, most_units) = (16 + pace_bits, (1 << unit_bits) - 1);
+            Layout { unit_bits, lag_bits, width, span_shift, last_word_bits, most_units }
         }
+        const LAYOUTS: [Layout; 4] = [
+            Layout { most_units: LOG_UNITS, ..layout(0, 0, 0, 0) },
+            layout(15, 11, 8, 11),
+            layout(7, 21, 19, 21),
+            // The head has no room for this pace.
+            layout(3, 40, 39, 0),
+        ];
+        &LAYOUTS[self as usize]
     }
 
     /// The most units the log, or a cell, can hold.
     const fn most_units(self) -> u64 {
-        match self {
-            Form::Log => LOG_UNITS,
-            _ => (1 << self.bits().0) - 1,
-        }
+        self.layout().most_units
     }
 
     const fn most_lag(self) -> u64 {
-        (1 << self.bits().1) - 1
+        (1 << self.layout().lag_bits) - 1
     }
 
     /// The length of a cell; in the log form, the step of the grid.
@@ -182,6 +201,22 @@ impl Form {
             _ => window_us.div_ceil(self.cells()),
         }
     }
+}
+
+/// Where a form has its numbers.
+struct Layout {
+    /// Bits of the units of a cell, which come first.
+    unit_bits: u32,
+    /// Bits of its lag, which comes next.
+    lag_bits: u32,
+    /// Bits of a cell.
+    width: u32,
+    /// Packed, where the head has the number of cells from the oldest to the newest.
+    span_shift: u32,
+    /// Bits of the last word that cells use.
+    last_word_bits: u32,
+    /// The most units of a cell, or of the log.
+    most_units: u64,
 }
 
 /// The smallest of 1, 2, 5, 10, 20, 50, ... microseconds of which a window has at most 65,535.
@@ -198,6 +233,19 @@ fn log_step_us(window_us: u64) -> u64 {
     }
 }
 
+/// The steps that a window takes, rounded up.
+#[inline]
+fn steps_of(window_us: u64, step: Divisor) -> u64 {
+    step.split(window_us - 1).0 + 1
+}
+
+/// The lowest bits of a number.
+#[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "fewer than 64 bits are asked for")]
+fn low_bits(bits: u128, count: u32) -> u64 {
+    bits as u64 & ((1 << count) - 1)
+}
+
 /// One cell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cell {
@@ -210,19 +258,57 @@ pub struct Cell {
 }
 
 /// The state of a `sliding-window`.
+///
+/// `W` is where its cells are: in the state itself or, while a packed state is decided on, in that.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct SlidingWindow {
+pub struct SlidingWindow<W = [u64; WORDS]> {
     form: Form,
     /// The `L` that lags are measured against; 0 in the log form.
     pace: u64,
     /// Units of all times or cells, expired ones included.
     total: u64,
+    /// Those of the oldest cell that were expired when it was last advanced.
+    expired: u64,
     /// The place of the oldest time, or the index of the oldest cell that holds units.
     oldest: u64,
     /// The newest time on the grid, or the index of the newest cell that holds units.
     newest: u64,
+    /// When the newest cell's last unit is a window old, once that is known; otherwise 0.
+    newest_whole_us: u64,
     /// Times in a ring, or cells by index modulo their number, packed without gaps.
-    packed: [u64; WORDS],
+    words: W,
+}
+
+/// Words that hold cells or times, owned or borrowed.
+pub trait Words {
+    #[doc(hidden)]
+    fn get(&self) -> &[u64; WORDS];
+    #[doc(hidden)]
+    fn get_mut(&mut self) -> &mut [u64; WORDS];
+}
+
+impl Words for [u64; WORDS] {
+    #[inline(always)]
+    fn get(&self) -> &[u64; WORDS] {
+        self
+    }
+
+    #[inline(always)]
+    fn get_mut(&mut self) -> &mut [u64; WORDS] {
+        self
+    }
+}
+
+impl Words for &mut [u64; WORDS] {
+    #[inline(always)]
+    fn get(&self) -> &[u64; WORDS] {
+        self
+    }
+
+    #[inline(always)]
+    fn get_mut(&mut self) -> &mut [u64; WORDS] {
+        self
+    }
 }
 
 /// Where the cells of a state lie, and the pace they are measured against.
@@ -235,35 +321,47 @@ struct Grid {
 
 impl Grid {
     /// The units that the pace brings in `us` microseconds.
+    #[inline(always)]
     fn paced(&self, us: u64) -> u64 {
         self.pace.units_in(us)
     }
 
     /// The last hit of a cell, as an offset.
+    #[inline(always)]
     fn last_offset_us(&self, cell: Cell) -> u64 {
         (cell.steps * self.step_us).min(self.cell.value)
     }
 
+    #[inline(always)]
     fn last_us(&self, index: u64, cell: Cell) -> u64 {
         index.saturating_mul(self.cell.value).saturating_add(self.last_offset_us(cell))
     }
 
     /// When the last unit of a cell is a window old.
+    #[inline(always)]
     fn whole_us(&self, index: u64, cell: Cell) -> u64 {
         self.last_us(index, cell).saturating_add(self.window_us)
     }
 
     /// When a time of the log form is a window old, both in whole steps.
+    #[inline(always)]
     fn time_release_us(&self, time: u64) -> u64 {
-        let window = self.window_us.div_ceil(self.cell.value);
+        let window = steps_of(self.window_us, self.cell);
         time.saturating_add(window).saturating_mul(self.cell.value)
     }
 
     /// The units of a cell that are certainly a window old.
+    #[inline(always)]
     fn expired(&self, index: u64, cell: Cell, now_us: u64) -> u64 {
         if self.whole_us(index, cell) <= now_us {
             return cell.units;
         }
+        self.partly_expired(index, cell, now_us)
+    }
+
+    /// The same for a cell whose last unit is not a window old.
+    #[inline(always)]
+    fn partly_expired(&self, index: u64, cell: Cell, now_us: u64) -> u64 {
         let passed = now_us.checked_sub(self.window_us);
         match passed.and_then(|start| start.checked_sub(index.saturating_mul(self.cell.value))) {
             Some(us) => self.paced(us).saturating_sub(cell.lag).min(cell.units),
@@ -284,44 +382,6 @@ impl Grid {
 }
 
 impl SlidingWindow {
-    /// How it counts.
-    pub fn form(&self) -> Form {
-        self.form
-    }
-
-    /// The limit that its lags are measured against; 0 in the log form.
-    pub fn pace(&self) -> u64 {
-        self.pace
-    }
-
-    /// Its form and pace; those of the limit if it holds nothing.
-    pub(crate) fn form_under(&self, limit: &Limit) -> (Form, u64) {
-        match Form::of(limit.count()) {
-            _ if !self.is_empty() => (self.form, self.pace),
-            Form::Log => (Form::Log, 0),
-            form => (form, limit.count()),
-        }
-    }
-
-    /// Whether it holds nothing.
-    pub fn is_empty(&self) -> bool {
-        self.total == 0
-    }
-
-    /// Cells that hold units with their indexes, oldest first; none in the log form.
-    pub fn cells(&self) -> impl DoubleEndedIterator<Item = (u64, Cell)> {
-        let has_cells = self.form != Form::Log && !self.is_empty();
-        let len = if has_cells { self.newest - self.oldest + 1 } else { 0 };
-        let indexes = (0..len).map(|number| self.oldest + number);
-        indexes.map(|index| (index, self.cell(index))).filter(|(_, cell)| cell.units > 0)
-    }
-
-    /// The times of the log form in steps of its grid, oldest first; none in the other forms.
-    pub fn times(&self) -> impl DoubleEndedIterator<Item = u64> {
-        let len = if self.form == Form::Log { self.total } else { 0 };
-        (0..len).map(|age| self.time(age))
-    }
-
     /// Restores a state in the log form from its times, oldest first, at most a window apart.
     /// `None` if they are too many or not in order.
     pub fn from_times(times: &[u64]) -> Option<Self> {
@@ -336,6 +396,11 @@ impl SlidingWindow {
             state.push_time(time);
         }
         Some(state)
+    }
+
+    /// Its cells or times, packed.
+    pub(crate) fn into_words(self) -> [u64; WORDS] {
+        self.words
     }
 
     /// Restores a state from its cells, oldest first, with their indexes. `None` if the form has
@@ -361,73 +426,240 @@ impl SlidingWindow {
         }
         Some(state)
     }
+}
 
+impl<W: Words> SlidingWindow<W> {
+    /// How it counts.
+    pub fn form(&self) -> Form {
+        self.form
+    }
+
+    /// The limit that its lags are measured against; 0 in the log form.
+    pub fn pace(&self) -> u64 {
+        self.pace
+    }
+
+    /// Its form and pace; those of the limit if it holds nothing.
+    pub(crate) fn form_under(&self, limit: &Limit) -> (Form, u64) {
+        if self.is_empty() { limit.form_and_pace() } else { (self.form, self.pace) }
+    }
+
+    /// Whether it holds nothing.
+    pub fn is_empty(&self) -> bool {
+        self.total == 0
+    }
+
+    /// Cells that hold units with their indexes, oldest first; none in the log form.
+    pub fn cells(&self) -> impl DoubleEndedIterator<Item = (u64, Cell)> {
+        let has_cells = self.form != Form::Log && !self.is_empty();
+        let cells = has_cells.then(|| self.cells_between());
+        cells.into_iter().flatten().filter(|(_, cell)| cell.units > 0)
+    }
+
+    /// All cells from the oldest to the newest.
+    fn cells_between(&self) -> impl DoubleEndedIterator<Item = (u64, Cell)> {
+        let len = self.newest - self.oldest + 1;
+        (0..len).map(|number| (self.oldest + number, self.cell(self.oldest + number)))
+    }
+
+    /// The times of the log form in steps of its grid, oldest first; none in the other forms.
+    pub fn times(&self) -> impl DoubleEndedIterator<Item = u64> {
+        let len = if self.form == Form::Log { self.total } else { 0 };
+        (0..len).map(|age| self.time(age))
+    }
+
+    /// The head of the packed state and its deadline. What the head has no room for goes into the
+    /// unused bits at the end of the last word.
+    #[inline(always)]
+    pub(crate) fn pack_head(&mut self, limit: &Limit) -> Option<(u64, u64)> {
+        let Some(released_us) = self.last_release_us(limit) else { return Some((0, 0)) };
+        let deadline = Packed::deadline(Timestamp::from_micros(released_us))?;
+        let low = |value: u64, bits: u32| value & ((1 << bits) - 1);
+        let form = self.form;
+        if form == Form::Log {
+            let head = self.total << 2 | self.oldest << 7 | low(self.newest, NEWEST_BITS) << 12;
+            return Some((head, deadline));
+        }
+        let (in_head, in_words) = match form {
+            Form::Cells3 => (0, self.pace),
+            _ => (self.pace, self.total),
+        };
+        let used_bits = form.layout().last_word_bits;
+        let last = &mut self.words.get_mut()[WORDS - 1];
+        *last = low(*last, used_bits) | in_words << used_bits;
+        let newest = low(self.newest, INDEX_BITS) << 2;
+        let span = (self.newest - self.oldest) << form.layout().span_shift;
+        Some((form as u64 | newest | in_head << 16 | span, deadline))
+    }
+
+    /// The state that was packed, with its words.
+    #[inline(always)]
+    pub(crate) fn unpack(limit: &Limit, head: u64, deadline_us: u64, words: W) -> Self {
+        let form = Form::ALL[(head & 3) as usize];
+        let cell = limit.cell(form);
+        let mut state = SlidingWindow {
+            form,
+            pace: 0,
+            total: 0,
+            expired: 0,
+            oldest: 0,
+            newest: 0,
+            newest_whole_us: 0,
+            words,
+        };
+        if form == Form::Log {
+            state.total = head >> 2 & 0x1f;
+            if state.total > 0 {
+                state.oldest = head >> 7 & 0x1f;
+                // It is a window old by the deadline, and was not a unit earlier.
+                let latest = cell.split(deadline_us).0 - steps_of(limit.window_us(), cell);
+                state.newest = with_low_bits(latest, head >> 12, NEWEST_BITS);
+            }
+            return state;
+        }
+        let latest = cell.split(deadline_us - limit.window_us()).0;
+        state.newest = with_low_bits(latest, head >> 2, INDEX_BITS);
+        state.oldest = state.newest - (head >> form.layout().span_shift & form.cells());
+        let in_words = state.words.get()[WORDS - 1] >> form.layout().last_word_bits;
+        if form == Form::Cells3 {
+            state.pace = in_words;
+            state.total = state.cells_between().map(|(_, cell)| cell.units).sum();
+        } else {
+            state.pace = head >> 16 & ((1 << (form.layout().span_shift - 16)) - 1);
+            state.total = in_words;
+        }
+        state
+    }
+
+    /// Forgets everything.
+    #[inline(always)]
+    fn clear(&mut self) {
+        self.begin(Form::Log, 0);
+    }
+
+    /// Forgets everything, and counts in another form and pace from now on.
+    #[inline(always)]
+    fn begin(&mut self, form: Form, pace: u64) {
+        (self.form, self.pace) = (form, pace);
+        (self.total, self.expired, self.oldest, self.newest) = (0, 0, 0, 0);
+        self.newest_whole_us = 0;
+        *self.words.get_mut() = [0; WORDS];
+    }
+
+    /// The same state with its own words.
+    #[inline(always)]
+    fn owned(&self) -> SlidingWindow {
+        let SlidingWindow { form, pace, total, expired, oldest, newest, newest_whole_us, .. } =
+            *self;
+        let words = *self.words.get();
+        SlidingWindow { form, pace, total, expired, oldest, newest, newest_whole_us, words }
+    }
+
+    /// Runs something that is rarely needed on a copy. A state whose address is not taken stays in
+    /// registers.
+    #[inline(always)]
+    fn rarely<T>(&mut self, run: impl FnOnce(&mut SlidingWindow) -> T) -> T {
+        let mut copy = self.owned();
+        let result = run(&mut copy);
+        self.become_state(&copy);
+        result
+    }
+
+    /// Becomes another state.
+    #[inline(always)]
+    fn become_state(&mut self, other: &SlidingWindow) {
+        let SlidingWindow { form, pace, total, expired, oldest, newest, .. } = *other;
+        (self.form, self.pace, self.total, self.expired) = (form, pace, total, expired);
+        (self.oldest, self.newest, self.newest_whole_us) = (oldest, newest, other.newest_whole_us);
+        *self.words.get_mut() = other.words;
+    }
+
+    #[inline(always)]
     fn grid(&self, limit: &Limit) -> Grid {
         let cell = limit.cell(self.form);
         let pace = limit.pace(self.pace);
-        Grid { window_us: limit.window_us(), cell, step_us: cell.value.div_ceil(STEPS), pace }
+        Grid { window_us: limit.window_us(), step_us: cell.value.div_ceil(STEPS), cell, pace }
     }
 
+    #[inline(always)]
     fn cell(&self, index: u64) -> Cell {
-        let (unit_bits, lag_bits) = self.form.bits();
-        let at = self.cell_position(index);
+        let Layout { unit_bits, lag_bits, .. } = *self.form.layout();
+        let bits = self.bits(self.cell_position(index));
+        let rest = bits >> unit_bits;
         Cell {
-            units: self.bits(at, unit_bits),
-            lag: self.bits(at + unit_bits, lag_bits),
-            steps: self.bits(at + unit_bits + lag_bits, STEP_BITS),
+            units: low_bits(bits, unit_bits),
+            lag: low_bits(rest, lag_bits),
+            steps: low_bits(rest >> lag_bits, STEP_BITS),
         }
     }
 
+    #[inline(always)]
     fn set_cell(&mut self, index: u64, cell: Cell) {
-        let (unit_bits, lag_bits) = self.form.bits();
-        let at = self.cell_position(index);
-        self.set_bits(at, unit_bits, cell.units);
-        self.set_bits(at + unit_bits, lag_bits, cell.lag);
-        self.set_bits(at + unit_bits + lag_bits, STEP_BITS, cell.steps);
+        let Layout { unit_bits, lag_bits, width, .. } = *self.form.layout();
+        let rest = u128::from(cell.steps) << lag_bits | u128::from(cell.lag);
+        let bits = rest << unit_bits | u128::from(cell.units);
+        self.set_bits(self.cell_position(index), width, bits);
     }
 
+    #[inline(always)]
     #[expect(clippy::cast_possible_truncation, reason = "there are at most 16 cells")]
     fn cell_position(&self, index: u64) -> u32 {
-        let (unit_bits, lag_bits) = self.form.bits();
-        (index % (self.form.cells() + 1)) as u32 * (unit_bits + lag_bits + STEP_BITS)
+        // One more than there are cells is a power of two.
+        (index & self.form.cells()) as u32 * self.form.layout().width
     }
 
     /// A time of the log form, counted from the oldest.
+    #[inline(always)]
     fn time(&self, number: u64) -> u64 {
         // Only the low bits are kept: all times lie within 2^16 steps before the newest.
-        let low = self.bits(self.time_position(number), TIME_BITS);
+        let low = low_bits(self.bits(self.time_position(number)), TIME_BITS);
         let age = self.newest.wrapping_sub(low) & ((1 << TIME_BITS) - 1);
         self.newest.saturating_sub(age)
     }
 
     /// Appends a time of the log form. It is the newest, or `newest` is set to the newest of those
     /// that follow.
+    #[inline(always)]
     fn push_time(&mut self, time: u64) {
         let at = self.time_position(self.total);
-        self.set_bits(at, TIME_BITS, time & ((1 << TIME_BITS) - 1));
+        self.set_bits(at, TIME_BITS, u128::from(time) & ((1 << TIME_BITS) - 1));
         self.total += 1;
     }
 
+    #[inline(always)]
     fn time_position(&self, number: u64) -> u32 {
         ((self.oldest + number) % LOG_UNITS) as u32 * TIME_BITS
     }
 
-    fn bits(&self, at: u32, width: u32) -> u64 {
+    /// The bits from a position on: all of a cell or a time, and more above.
+    #[inline(always)]
+    fn bits(&self, at: u32) -> u128 {
+        let words = self.words.get();
         let (word, shift) = ((at / 64) as usize, at % 64);
-        let mut value = self.packed[word] >> shift;
-        if shift + width > 64 {
-            value |= self.packed[word + 1] << (64 - shift);
+        // The last word has none after it, and nothing reaches beyond it.
+        let word_after = |number: usize| u128::from(words[(word + number).min(WORDS - 1)]);
+        let bits = (word_after(1) << 64 | u128::from(words[word])) >> shift;
+        if self.form == Form::Cells3 && shift > 0 {
+            return bits | word_after(2) << (128 - shift);
         }
-        value & ((1 << width) - 1)
+        bits
     }
 
-    fn set_bits(&mut self, at: u32, width: u32, value: u64) {
+    #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "bits are written word by word")]
+    fn set_bits(&mut self, at: u32, width: u32, bits: u128) {
+        let words: &mut [u64] = self.words.get_mut();
         let (word, shift) = ((at / 64) as usize, at % 64);
-        let mask = (1 << width) - 1;
-        self.packed[word] = self.packed[word] & !(mask << shift) | value << shift;
-        if shift + width > 64 {
-            let next = &mut self.packed[word + 1];
-            *next = *next & !(mask >> (64 - shift)) | value >> (64 - shift);
+        let mask = (1_u128 << width) - 1;
+        let mut put = |number: usize, mask: u64, bits: u64| {
+            if let Some(word) = words.get_mut(word + number) {
+                *word = *word & !mask | bits;
+            }
+        };
+        put(0, (mask << shift) as u64, (bits << shift) as u64);
+        put(1, (mask << shift >> 64) as u64, (bits << shift >> 64) as u64);
+        if width + shift > 128 {
+            put(2, (mask >> (128 - shift)) as u64, (bits >> (128 - shift)) as u64);
         }
     }
 
@@ -477,15 +709,17 @@ impl SlidingWindow {
     }
 
     /// Brings the log form up to now.
+    #[inline]
     fn advance_log(&mut self, limit: &Limit, now_us: u64) {
         let step = limit.cell(Form::Log);
         let (passed, rest_us) = step.split(now_us);
         let newest = passed + u64::from(rest_us > 0);
-        let window = limit.window_us().div_ceil(step.value);
+        let window = steps_of(limit.window_us(), step);
         if self.newest > newest {
             // The clock stepped back: times ahead of now become now.
-            let ahead = *self;
-            *self = SlidingWindow { newest, ..Self::default() };
+            let ahead = self.owned();
+            self.clear();
+            self.newest = newest;
             ahead.times().for_each(|time| self.push_time(time.min(newest)));
         }
         while self.total > 0 && self.time(0).saturating_add(window) <= passed {
@@ -493,32 +727,46 @@ impl SlidingWindow {
             self.total -= 1;
         }
         if self.is_empty() {
-            *self = Self::default();
+            self.clear();
         }
     }
 
     /// Brings the forms with cells up to now.
+    #[inline(always)]
     fn advance_cells(&mut self, limit: &Limit, now_us: u64) {
-        let grid = self.grid(limit);
+        let cell_us = limit.cell(self.form).value;
+        if self.newest.saturating_mul(cell_us) > now_us {
+            return self.rarely(|state| state.reenter_future(limit, now_us));
+        }
+        self.drop_expired(limit, now_us);
+    }
+
+    /// The clock stepped back: units of cells that lie ahead are charged again, now.
+    #[cold]
+    fn reenter_future(&mut self, limit: &Limit, now_us: u64) {
+        let cell_us = limit.cell(self.form).value;
         let mut ahead = 0;
-        while self.total > 0 && self.newest.saturating_mul(grid.cell.value) > now_us {
-            // The clock stepped back: these units are charged again, now.
+        while self.total > 0 && self.newest.saturating_mul(cell_us) > now_us {
             ahead += self.take_newest(u64::MAX);
         }
-        self.drop_expired(&grid, now_us);
-        if ahead > 0 {
-            self.make_room(limit, self.pace, ahead, now_us);
-            self.add(&self.grid(limit), ahead, now_us);
-        } else if self.is_empty() {
-            *self = Self::default();
+        let (form, pace) = (self.form, self.pace);
+        self.drop_expired(limit, now_us);
+        if self.is_empty() {
+            self.begin(form, pace);
         }
+        self.make_room(limit, pace, ahead, now_us);
+        self.add(&self.grid(limit), ahead, now_us);
+        self.drop_expired(limit, now_us);
     }
 
     /// Removes cells whose last unit is a window old.
-    fn drop_expired(&mut self, grid: &Grid, now_us: u64) {
+    #[inline(always)]
+    fn drop_expired(&mut self, limit: &Limit, now_us: u64) {
+        let grid = self.grid(limit);
         while self.total > 0 {
             let cell = self.cell(self.oldest);
             if grid.whole_us(self.oldest, cell) > now_us {
+                self.expired = grid.partly_expired(self.oldest, cell, now_us);
                 return;
             }
             self.set_cell(self.oldest, Cell::default());
@@ -527,12 +775,14 @@ impl SlidingWindow {
                 self.oldest += 1;
             }
         }
+        self.clear();
     }
 
     /// Takes up to `units` off the newest cell and returns how many. An emptied cell is removed.
     fn take_newest(&mut self, units: u64) -> u64 {
         let cell = self.cell(self.newest);
         let taken = units.min(cell.units);
+        self.newest_whole_us = 0;
         self.total -= taken;
         if taken < cell.units {
             self.set_cell(self.newest, Cell { units: cell.units - taken, ..cell });
@@ -566,7 +816,7 @@ impl SlidingWindow {
     /// Charges everything held again in a wider form, under another pace.
     #[cold]
     fn widen(&mut self, limit: &Limit, form: Form, pace: u64, now_us: u64) {
-        let mut wider = SlidingWindow { form, pace, ..Self::default() };
+        let mut wider = SlidingWindow { form, pace, ..SlidingWindow::default() };
         let grid = wider.grid(limit);
         // The log holds units up to a step of its grid longer than a window. Their cell may be
         // over, and one that is too old shares the place of a newer one.
@@ -577,26 +827,51 @@ impl SlidingWindow {
                 wider.add(&grid, units, last_us);
             }
         }
-        wider.drop_expired(&grid, now_us);
-        *self = wider;
+        wider.drop_expired(limit, now_us);
+        if wider.is_empty() {
+            (wider.form, wider.pace) = (form, pace);
+        }
+        self.become_state(&wider);
     }
 
     /// Measures against another pace from now on. What is known of the arrivals in a cell is
     /// that all of them came before its last hit, so the cell is released as a whole.
     #[cold]
-    fn set_pace(&mut self, limit: &Limit, pace: u64) {
-        let held = *self;
+    fn set_pace(&mut self, limit: &Limit, pace: u64, now_us: u64) {
+        let held = self.owned();
         self.pace = pace;
         let grid = self.grid(limit);
         for (index, cell) in held.cells() {
             let lag = grid.paced(grid.last_offset_us(cell));
             self.set_cell(index, Cell { lag, ..cell });
         }
+        self.drop_expired(limit, now_us);
+    }
+
+    /// Changes form and pace to what the limit and `units` more require.
+    #[inline(never)]
+    fn reshape(&mut self, limit: &Limit, units: u64, now_us: u64) {
+        let pace = limit.count();
+        while self.form < limit.form()
+            && let Some(wider) = self.form.wider()
+        {
+            self.widen(limit, wider, pace, now_us);
+        }
+        self.make_room(limit, pace, units, now_us);
+        if self.form != Form::Log && self.pace != pace {
+            self.set_pace(limit, pace, now_us);
+        }
     }
 
     /// Adds units in the form and pace it has. What does not fit is cut off.
     fn add(&mut self, grid: &Grid, units: u64, now_us: u64) {
         let (index, offset_us) = grid.cell.split(now_us);
+        self.add_at(grid, units, index, offset_us);
+    }
+
+    /// The same, in a cell at an offset.
+    #[inline(always)]
+    fn add_at(&mut self, grid: &Grid, units: u64, index: u64, offset_us: u64) {
         if self.form == Form::Log {
             self.newest = index + u64::from(offset_us > 0);
             for _ in 0..units.min(LOG_UNITS - self.total) {
@@ -606,11 +881,10 @@ impl SlidingWindow {
         }
         let cell = self.cell(index);
         let behind = grid.paced(offset_us).saturating_sub(cell.units);
-        let most_lag = grid.paced(grid.cell.value).min(self.form.most_lag());
         let last_us = cell.steps * grid.step_us;
         let charged = Cell {
             units: cell.units.saturating_add(units).min(self.form.most_units()),
-            lag: cell.lag.max(behind).min(most_lag),
+            lag: cell.lag.max(behind).min(self.form.most_lag()),
             steps: if last_us < offset_us { offset_us.div_ceil(grid.step_us) } else { cell.steps },
         };
         self.set_cell(index, charged);
@@ -619,9 +893,11 @@ impl SlidingWindow {
         }
         self.total += charged.units - cell.units;
         self.newest = index;
+        self.newest_whole_us = grid.whole_us(index, charged);
     }
 
     /// When the newest unit is released.
+    #[inline(always)]
     fn last_release_us(&self, limit: &Limit) -> Option<u64> {
         if self.is_empty() {
             return None;
@@ -629,11 +905,13 @@ impl SlidingWindow {
         let grid = self.grid(limit);
         Some(match self.form {
             Form::Log => grid.time_release_us(self.newest),
+            _ if self.newest_whole_us > 0 => self.newest_whole_us,
             _ => grid.whole_us(self.newest, self.cell(self.newest)),
         })
     }
 
     /// When the oldest `units` of those that count are released.
+    #[inline(never)]
     fn release_us(&self, limit: &Limit, mut units: u64, now_us: u64) -> u64 {
         let grid = self.grid(limit);
         if self.form == Form::Log {
@@ -651,7 +929,15 @@ impl SlidingWindow {
     }
 }
 
-impl Window for SlidingWindow {
+impl SlidingWindow {
+    #[cold]
+    fn correct_out_of_line(&mut self, limit: &Limit, units: u64, ask: &Ask, now: &Moment) {
+        correct(self, limit, units, ask, now);
+    }
+}
+
+impl<W: Words> Window for SlidingWindow<W> {
+    #[inline(always)]
     fn advance(&mut self, limit: &Limit, now: &Moment) {
         let now_us = now.at.as_micros();
         match self.form {
@@ -660,48 +946,62 @@ impl Window for SlidingWindow {
         }
     }
 
-    fn available(&self, limit: &Limit, now: &Moment) -> u64 {
-        limit.count().saturating_sub(self.used(limit, now.at))
+    #[inline(always)]
+    fn available(&self, limit: &Limit, _now: &Moment) -> u64 {
+        limit.count().saturating_sub(self.total - self.expired)
     }
 
+    #[inline(always)]
     fn wait_us(&self, limit: &Limit, cost: u64, now: &Moment) -> u64 {
-        let lacking = (self.used(limit, now.at) + cost).saturating_sub(limit.count());
+        let lacking = (self.total - self.expired + cost).saturating_sub(limit.count());
         if lacking == 0 {
             return 0;
         }
         let now_us = now.at.as_micros();
-        self.release_us(limit, lacking, now_us) - now_us
+        self.owned().release_us(limit, lacking, now_us) - now_us
     }
 
+    #[inline(always)]
     fn reset_after(&self, limit: &Limit, now: &Moment) -> ResetAfter {
         let released_us = self.last_release_us(limit).filter(|_| limit.count() > 0);
         ResetAfter::from_micros(released_us.map_or(0, |us| us - now.at.as_micros()))
     }
 
-    fn charge(&mut self, limit: &Limit, units: u64, ask: &Ask) {
+    #[inline(always)]
+    fn charge(&mut self, limit: &Limit, units: u64, _ask: &Ask, now: &Moment) {
         if units == 0 {
             return;
         }
-        let (pace, now_us) = (limit.count(), ask.now.as_micros());
-        let form = Form::of(pace);
         if self.is_empty() {
-            let (form, pace) = self.form_under(limit);
-            *self = SlidingWindow { form, pace, ..Self::default() };
+            let (form, pace) = limit.form_and_pace();
+            self.begin(form, pace);
         }
-        while self.form < form
-            && let Some(wider) = self.form.wider()
+        let (form, pace) = limit.form_and_pace();
+        if (self.form, self.pace) != (form, pace)
+            || self.total.saturating_add(units) > form.most_units()
         {
-            self.widen(limit, wider, pace, now_us);
+            self.rarely(|state| state.reshape(limit, units, now.at.as_micros()));
         }
-        self.make_room(limit, pace, units, now_us);
-        if self.form != Form::Log && self.pace != pace {
-            self.set_pace(limit, pace);
+        if self.form == form {
+            self.add_at(&self.grid(limit), units, now.index, now.elapsed_us);
+        } else {
+            self.add(&self.grid(limit), units, now.at.as_micros());
         }
-        self.add(&self.grid(limit), units, now_us);
     }
 
-    /// Widening the form, or changing the pace, may take back units that were released.
-    fn left(&self, limit: &Limit, now: &Moment, _expected: u64) -> u64 {
+    #[inline(always)]
+    fn correct(&mut self, limit: &Limit, units: u64, ask: &Ask, now: &Moment) {
+        self.rarely(|state| state.correct_out_of_line(limit, units, ask, now));
+    }
+
+    #[inline(always)]
+    fn admit(&mut self, limit: &Limit, units: u64, ask: &Ask, now: &Moment, available: u64) -> u64 {
+        let before = self.form_under(limit);
+        self.charge(limit, units, ask, now);
+        if (self.form, self.pace) == before {
+            return available - units;
+        }
+        // Widening the form, or changing the pace, may take back units that were released.
         self.available(limit, now)
     }
 
@@ -714,7 +1014,7 @@ impl Window for SlidingWindow {
             units -= self.take_newest(units);
         }
         if self.is_empty() {
-            *self = Self::default();
+            self.clear();
         }
     }
 

@@ -28,7 +28,7 @@
 use super::Window;
 use crate::limit::Moment;
 use crate::limit::bounds;
-use crate::{Ask, Limit, Timestamp};
+use crate::{Ask, Limit, Packed, Timestamp};
 
 /// The state of a `token-bucket`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +57,20 @@ impl TokenBucket {
     /// The tick the debt is in.
     pub const fn tick_us(&self) -> u64 {
         self.tick_us
+    }
+
+    /// Packs all of it.
+    #[inline]
+    pub(crate) fn pack(&self, limit: &Limit) -> Option<Packed> {
+        let words = [self.at.as_micros(), self.debt, self.tick_us, 0, 0, 0];
+        Packed::new(self.expires_at(limit), 0, words)
+    }
+
+    /// The bucket that was packed.
+    #[inline]
+    pub(crate) fn unpack(packed: &Packed) -> Self {
+        let [at_us, debt, tick_us, ..] = packed.words;
+        TokenBucket { at: Timestamp::from_micros(at_us), debt, tick_us: tick_us.max(1) }
     }
 
     fn convert(&mut self, limit: &Limit) {
@@ -98,7 +112,7 @@ impl Window for TokenBucket {
     }
 
     #[inline]
-    fn charge(&mut self, limit: &Limit, units: u64, _ask: &Ask) {
+    fn charge(&mut self, limit: &Limit, units: u64, _ask: &Ask, _now: &Moment) {
         let added = units.min(limit.count_cap()) * limit.window_ticks();
         self.debt = (self.debt + added).min(bounds::MAX_PRODUCT);
     }

@@ -13,7 +13,7 @@ use core::time::Duration;
 
 pub use error::{LimitError, LimitErrorKind};
 
-use crate::{Form, Timestamp};
+use crate::{Form, Packed, PackedSize, Timestamp};
 
 /// The ranges a limit may lie in, each with its reason.
 pub mod bounds {
@@ -30,15 +30,10 @@ pub mod bounds {
     /// Doubles count exactly up to here. Lua has only doubles, so no product in
     /// a decision may pass it, in Rust either: both sides give the same numbers.
     pub const MAX_PRODUCT: u64 = 1 << 53;
-    /// A packed count of a `sliding-counter` has so many bits: enough for limits up
-    /// to a million, few enough that two counts and an expiry fit a word.
-    pub const COMPACT_BITS: u32 = 20;
-    /// The largest packed count.
-    pub const COMPACT_COUNT: u64 = (1 << COMPACT_BITS) - 1;
-    /// The shortest window whose counts are packed: neighbouring windows can
-    /// then be told apart by an expiry in units of this.
-    pub const COMPACT_WINDOW_US: u64 = 1 << 19;
 }
+
+/// Counts of a `sliding-counter` below this are packed in the small size: two of them fill it.
+pub(crate) const SMALL_COUNT: u64 = (1 << (Packed::HEAD_BITS / 2)) - 1;
 
 /// How a limit counts. See the module of each for its idea, bound and cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -115,12 +110,10 @@ pub struct Limit {
     pace: Pace,
     /// `2^53 / window_ticks`, the most a count may be.
     count_cap: u64,
-    /// The window, to divide times by.
-    window: Divisor,
+    /// How a `sliding-window` of this count counts.
+    form: Form,
     /// The cell of a `sliding-window`, to divide times by; the window of the others.
     cell: Divisor,
-    /// See [`Limit::compact_end`].
-    compact_end: u64,
     id: u64,
     algorithm: Algorithm,
 }
@@ -168,12 +161,11 @@ impl Limit {
             burst: count,
             pace: Pace::new(count, window_us),
             count_cap: 0,
-            window: Divisor::new(window_us),
             cell: Divisor::new(match algorithm {
                 Algorithm::SlidingWindow => Form::of(count).cell_us(window_us),
                 _ => window_us,
             }),
-            compact_end: 0,
+            form: Form::of(count),
             id: 0,
             algorithm,
         };
@@ -225,15 +217,6 @@ impl Limit {
     fn derive(&mut self) {
         self.pace = Pace::new(self.count.max(self.burst), self.window_us);
         self.count_cap = bounds::MAX_PRODUCT / self.window_ticks();
-        let is_compact = self.algorithm == Algorithm::SlidingCounter
-            && self.tick_us() == 1
-            && self.window_us >= bounds::COMPACT_WINDOW_US
-            && self.count < bounds::COMPACT_COUNT;
-        self.compact_end = match is_compact {
-            // Less one, so that all ones are never below it.
-            true => ((self.count_cap.min(bounds::COMPACT_COUNT) + 1) << bounds::COMPACT_BITS) - 1,
-            false => 0,
-        };
         let shape = match self.algorithm {
             // Permits carry their own lease, so a changed lease finds them again.
             Algorithm::Concurrency => 0,
@@ -298,13 +281,21 @@ impl Limit {
         self.count_cap
     }
 
-    /// The end of the packed counts, [`SlidingCounter::pack`](crate::SlidingCounter::pack),
-    /// that this limit can decide on quickly: without a cap to heed, or ticks
-    /// coarser than a microsecond, or a sum that leaves its bits. 0 when it is not
-    /// that kind of limit.
+    /// The size in which a store keeps the states of this limit; `None` if they can grow.
+    ///
+    /// Counters take the small size where the windows around a deadline can be told apart, and
+    /// the counts fit unless more is forced than the limit allows.
     #[inline]
-    pub const fn compact_end(&self) -> u64 {
-        self.compact_end
+    pub const fn packed_size(&self) -> Option<PackedSize> {
+        let is_long = self.window_us >= Packed::UNIT_US;
+        match self.algorithm {
+            Algorithm::SlidingCounter if is_long && self.count < SMALL_COUNT => {
+                Some(PackedSize::Small)
+            }
+            Algorithm::FixedWindow if is_long => Some(PackedSize::Small),
+            Algorithm::SlidingLog | Algorithm::Concurrency => None,
+            _ => Some(PackedSize::Large),
+        }
     }
 
     /// Names the state this limit counts in: algorithm and window.
@@ -316,43 +307,41 @@ impl Limit {
         self.id
     }
 
-    /// The index of the aligned window around `now_us`, and how far into it `now_us` lies.
-    #[inline]
-    pub(crate) fn split(&self, now_us: u64) -> (u64, u64) {
-        self.window.split(now_us)
+    /// A product of a count and ticks, divided by the ticks of the window.
+    #[inline(always)]
+    pub(crate) fn per_window(&self, product: u64) -> u64 {
+        self.pace.window.split(product).0
     }
 
-    /// `now` as this limit's aligned windows see it.
-    #[inline]
-    pub fn moment(&self, now: Timestamp) -> Moment {
-        let (index, elapsed_us) = self.split(now.as_micros());
+    /// `now` as this limit's aligned windows, or the cells of its form, see it.
+    #[inline(always)]
+    pub(crate) fn moment(&self, now: Timestamp) -> Moment {
+        let (index, elapsed_us) = self.cell.split(now.as_micros());
         Moment { at: now, index, elapsed_us }
     }
 
-    /// How much of the window before is still within reach: `(W - e) / W` in units
-    /// of 2^-63, more than the true value by at most one.
-    ///
-    /// A product with it, cut off at 2^63, is the exact `floor(P * (W - e) / W)` for
-    /// every count `P` up to [`Limit::count_cap`] where ticks are microseconds: the
-    /// product is too large by at most `P / 2^63`, and that is less than `1 / W`, the
-    /// least by which a fraction of `W` can miss the next whole number.
+    /// How a `sliding-window` of this count counts.
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "a part of a window is at most 2^63")]
-    pub fn share_left(&self, now: &Moment) -> u64 {
-        let wide = u128::from(self.window_us - now.elapsed_us) << 63;
-        (wide / u128::from(self.window_us)) as u64 + 1
+    pub(crate) const fn form(&self) -> Form {
+        self.form
+    }
+
+    /// The form and the pace of a `sliding-window` of this count.
+    #[inline]
+    pub(crate) const fn form_and_pace(&self) -> (Form, u64) {
+        (self.form, if matches!(self.form, Form::Log) { 0 } else { self.count })
     }
 
     /// The pace of another count over this limit's window.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn pace(&self, count: u64) -> Pace {
         if count == self.pace.count { self.pace } else { Pace::new(count, self.window_us) }
     }
 
-    /// The cells of a form over this limit's window, to divide times by.
-    #[inline]
+    /// The cells of a form over the window of a `sliding-window`, to divide times by.
+    #[inline(always)]
     pub(crate) fn cell(&self, form: Form) -> Divisor {
-        if form == Form::of(self.count) {
+        if form == self.form {
             return self.cell;
         }
         Divisor::new(form.cell_us(self.window_us))
@@ -377,7 +366,7 @@ impl Divisor {
     /// A multiplication by the reciprocal in place of a division, which is the
     /// slowest instruction a decision would have: the estimate is the quotient
     /// or one less, because `floor((2^64-1)/value) >= 2^64/value - 1`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn split(self, dividend: u64) -> (u64, u64) {
         let wide = u128::from(dividend) * u128::from(self.reciprocal);
         let estimate = (wide >> 64) as u64;
@@ -409,7 +398,7 @@ impl Pace {
     }
 
     /// The units that arrive in `us` microseconds, which are at most a window.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn units_in(&self, us: u64) -> u64 {
         let ticks = if self.tick_us == 1 { us } else { us / self.tick_us };
         self.window.split(self.count * ticks).0
@@ -423,28 +412,15 @@ impl Pace {
     }
 }
 
-/// A time, and where it lies among a limit's aligned windows: worked out once
-/// per decision, by [`Limit::moment`].
+/// A time, and where it lies among a limit's aligned windows or, for a `sliding-window`, among the
+/// cells of the limit's form: computed once per decision, by [`Limit::moment`].
 #[derive(Clone, Copy, Debug)]
-pub struct Moment {
+pub(crate) struct Moment {
     pub(crate) at: Timestamp,
+    /// Which window or cell.
     pub(crate) index: u64,
-    /// How far into its window.
+    /// How far into it.
     pub(crate) elapsed_us: u64,
-}
-
-impl Moment {
-    /// The time.
-    #[inline]
-    pub const fn at(&self) -> Timestamp {
-        self.at
-    }
-
-    /// Which aligned window: `floor(time / W)`.
-    #[inline]
-    pub const fn index(&self) -> u64 {
-        self.index
-    }
 }
 
 /// A fixed bijection that spreads the bits of a limit's shape over its id.

@@ -1,12 +1,8 @@
 //! The SPEC's properties over random limits of every size: counts from 0 to
 //! 10^12, windows from 1 ms to 366 days, times from the epoch to beyond reason.
 
-use std::time::Duration;
-
 use proptest::prelude::*;
-use tidegate_core::{
-    Algorithm, Ask, Cost, Decision, Form, Limit, PermitId, SlidingCounter, State, Timestamp, bounds,
-};
+use tidegate_core::{Algorithm, Ask, Cost, Decision, Form, Limit, Packed, PermitId, State, bounds};
 
 use crate::pair::{Pair, ask};
 use crate::worlds::{
@@ -285,65 +281,43 @@ proptest! {
         }
     }
 
-    /// The tick rule: every product of a decision is exact in a double, and no
-    /// finer tick would do.
+    /// A state that is packed and unpacked between decisions answers as one that is not, whichever
+    /// of the two ways to decide on it is taken.
     #[test]
-    fn a_packed_counter_admits_what_the_counter_admits(
-        count in 0..bounds::COMPACT_COUNT,
-        window_us in bounds::COMPACT_WINDOW_US..10 * bounds::MAX_WINDOW_US / 366,
-        (previous, current) in (0..=bounds::COMPACT_COUNT, 0..bounds::COMPACT_COUNT),
-        (elapsed, units) in (any::<u64>(), 1..2_000_u64),
-        small in any::<bool>(),
+    fn a_packed_state_answers_as_the_state(
+        (limit, other) in (any_limit(), count()),
+        begin in start(),
+        trace in anything(24),
+        changes in any::<u32>(),
     ) {
-        let limit = Limit::new(count, Duration::from_micros(window_us), Algorithm::SlidingCounter);
-        let limit = limit.expect("within bounds");
-        // Small counts too, or hardly any would be admitted.
-        let shrink = |value: u64| if small { value % (count / 2 + 1) } else { value };
-        let elapsed_us = elapsed % window_us;
-        let counter =
-            SlidingCounter { index: 7, previous: shrink(previous), current: shrink(current) };
-        let packed = counter.pack().expect("below the largest count");
-        prop_assert_eq!(SlidingCounter::unpack(7, packed), counter);
-        if packed < limit.compact_end() {
-            let until_us = 2 * window_us - elapsed_us;
-            let now = Timestamp::from_micros(7 * window_us + elapsed_us);
-            let share_left = limit.share_left(&limit.moment(now));
-            let quick = SlidingCounter::admit_packed(packed, &limit, units, until_us, share_left);
-            let mut state = State::SlidingCounter(counter);
-            let full = state.decide(&limit, &ask(Cost::Ask(units), now.as_micros()));
-            prop_assert_eq!(quick, full.allowed.then_some(full));
-            if full.allowed {
-                let charged = SlidingCounter::unpack(7, packed + units);
-                prop_assert!(matches!(state, State::SlidingCounter(state) if state == charged));
-            }
+        let size = match limit.packed_size() {
+            Some(size) => size,
+            None => return Ok(()),
+        };
+        let other = limit.with_count(other).expect("a count within bounds");
+        let (mut plain, mut packed, mut decided) =
+            (State::new(&limit), Packed::default(), Packed::default());
+        let mut now = begin;
+        for (number, (gap, kind, units)) in trace.into_iter().enumerate() {
+            // The limit changes now and then, as by a reload.
+            let limit = if changes >> number & 1 == 1 { other } else { limit };
+            now = gap.after(now, &limit).min(1 << 51);
+            let ask = ask(cost(kind, units, &limit), now);
+            let answer = plain.decide(&limit, &ask);
+            let mut unpacked = State::unpack(&limit, size, &packed);
+            prop_assert_eq!(unpacked.decide(&limit, &ask), answer, "unpacked, step {}", number);
+            let in_place = decided.decide(&limit, size, &ask, true);
+            let after = unpacked.pack(&limit, size);
+            prop_assert_eq!(in_place, after.map(|_| answer), "in place, step {}", number);
+            let Some(after) = after else { break };
+            prop_assert!(after.head < (1 << Packed::HEAD_BITS) - 1);
+            prop_assert_eq!(after, decided);
+            packed = after;
         }
     }
 
-    /// Where `P * (W - e) / W` is a whole number, or misses the next by as little as
-    /// it can, the share in place of the division still rounds as the division does.
-    #[test]
-    fn a_packed_counter_carries_what_the_division_says(
-        (parts, part_us) in (1..=1_000_000_u64, 1..=3_600_000_000_u64),
-        (previous, left, beyond) in (any::<u64>(), any::<u64>(), 0..=1_u64),
-    ) {
-        let window_us = (parts * part_us).clamp(bounds::COMPACT_WINDOW_US, bounds::MAX_WINDOW_US);
-        // The largest count whose product with the window stays exact.
-        let count = (bounds::MAX_PRODUCT / window_us - 1).min(bounds::COMPACT_COUNT - 1);
-        let limit = Limit::new(count, Duration::from_micros(window_us), Algorithm::SlidingCounter);
-        let limit = limit.expect("within bounds");
-        let most = count / parts;
-        let previous = if most > 0 { parts * (1 + previous % most) } else { previous % (count + 1) };
-        let left_us = (left % parts * part_us + beyond).clamp(1, window_us);
-        let now = Timestamp::from_micros(8 * window_us - left_us);
-        let packed = SlidingCounter { index: 7, previous, current: 0 }.pack().expect("small");
-        prop_assert!(packed < limit.compact_end(), "{limit} is decided on quickly");
-        let (until_us, share_left) = (window_us + left_us, limit.share_left(&limit.moment(now)));
-        let quick = SlidingCounter::admit_packed(packed, &limit, 1, until_us, share_left);
-        let carried = u128::from(previous) * u128::from(left_us) / u128::from(window_us);
-        let remaining = u128::from(count).checked_sub(carried + 1);
-        prop_assert_eq!(quick.map(|decision| u128::from(decision.remaining)), remaining);
-    }
-
+    /// The tick rule: every product of a decision is exact in a double, and no
+    /// finer tick would do.
     #[test]
     fn ticks_are_the_finest_that_stay_exact(limit in any_limit()) {
         let most = u128::from(limit.count().max(limit.burst())) + 1;

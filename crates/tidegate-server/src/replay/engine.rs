@@ -68,14 +68,14 @@ impl Memory {
     pub fn about_bytes<'l>(&self, limits: impl Iterator<Item = &'l Limit> + Clone) -> u64 {
         const SLOT: u64 = 16;
         const APART: u64 = 40;
-        const CELLS: u64 = 88;
+        const LINE: u64 = 64;
         const CHUNK: u64 = 40;
         const ENTRY: u64 = 3;
         let each = |limit: &Limit| match limit.algorithm() {
             Algorithm::SlidingCounter | Algorithm::FixedWindow => SLOT,
             Algorithm::SlidingLog => SLOT + APART + CHUNK,
-            Algorithm::SlidingWindow => SLOT + APART + CELLS,
-            _ => SLOT + APART,
+            Algorithm::SlidingWindow | Algorithm::TokenBucket => LINE,
+            Algorithm::Concurrency => SLOT + APART,
         };
         let count = limits.clone().count().max(1) as u64;
         let average = limits.map(each).sum::<u64>() / count;

@@ -9,7 +9,7 @@ use tidegate_core::{Algorithm, Cost};
 use crate::{Check, CheckError, MAX_CHECKS, Overflow};
 
 /// The states that a request counts in.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Merged<'a> {
     /// One check per state, with the total cost of its checks, in the order of their first checks.
     pub(crate) states: SmallVec<[Check<'a>; 4]>,
@@ -18,23 +18,26 @@ pub(crate) struct Merged<'a> {
 }
 
 impl<'a> Merged<'a> {
-    /// Merges the checks of a request, which may take places under `concurrency` limits only if
-    /// it has a permit.
+    /// Adds the checks of a request, which may take places under `concurrency` limits only if it
+    /// has a permit.
     ///
     /// # Errors
     /// As every store's `decide`.
-    pub(crate) fn new(checks: &[Check<'a>], has_permit: bool) -> Result<Self, CheckError> {
+    pub(crate) fn add_all(
+        &mut self,
+        checks: &[Check<'a>],
+        has_permit: bool,
+    ) -> Result<(), CheckError> {
         if checks.len() > MAX_CHECKS {
             return Err(CheckError::TooManyChecks(checks.len()));
         }
-        let mut merged = Merged { states: SmallVec::new(), members: SmallVec::new() };
         for check in checks {
             if check.limit.algorithm() == Algorithm::Concurrency && !has_permit {
                 return Err(CheckError::NeedsPermit);
             }
-            merged.add(check)?;
+            self.add(check)?;
         }
-        Ok(merged)
+        Ok(())
     }
 
     fn add(&mut self, check: &Check<'a>) -> Result<(), CheckError> {

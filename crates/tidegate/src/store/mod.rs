@@ -15,7 +15,8 @@ use crate::{Check, CheckError, Verdict};
 
 #[cfg(feature = "policies")]
 pub(crate) use memory::BATCH;
-pub(crate) use memory::Told;
+#[cfg(feature = "policies")]
+pub(crate) use memory::StoreDecision;
 pub use memory::{MemoryOptions, MemoryStats, MemoryStore, OutOfMemory, WhenFull};
 
 /// All that is asked of a store at once.

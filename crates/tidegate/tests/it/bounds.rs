@@ -213,7 +213,8 @@ fn growth_keeps_every_count() {
 #[test]
 fn sweeping_lets_go_of_the_expired_alone() {
     let clock = tidegate::ManualClock::new(at(NOW));
-    let limiter = Limiter::builder().clock(clock.clock()).build().expect("a small store");
+    let limiter =
+        Limiter::builder().max_keys(100_000).clock(clock.clock()).build().expect("a small store");
     let (short, long) = (limit("5 per 1s sliding-log"), limit("5 per 1h sliding-log"));
     for number in 0..10_000 {
         limiter.check(key(number), &short, 1).expect("sound");

@@ -18,7 +18,8 @@ pub fn at(micros: u64) -> Timestamp {
 /// A limiter whose time stands at [`NOW`] until told otherwise.
 pub fn limiter() -> (Limiter, ManualClock) {
     let clock = ManualClock::new(at(NOW));
-    let limiter = Limiter::builder().clock(clock.clock()).build().expect("a small store");
+    let builder = Limiter::builder().max_keys(10_000).clock(clock.clock());
+    let limiter = builder.build().expect("a small store");
     (limiter, clock)
 }
 

@@ -120,7 +120,7 @@ fn overlapping_requests_add_up() {
 #[test]
 fn keys_are_added_while_others_are_checked() {
     let limit = limit("1000000 per 1h");
-    let (limiter, _) = limiter();
+    let limiter = Limiter::builder().max_keys(100_000).build().expect("room for the keys");
     let key = |thread: usize, number: usize| format!("{thread}/{number}");
     let checked = together(4, |thread| {
         let mut admitted = 0;
@@ -184,7 +184,11 @@ fn an_id_is_charged_once_whoever_is_first() {
 fn real_clocks_keep_the_limit() {
     let limit = limit("50 per 20ms sliding-log");
     for clock in [Clock::precise(), Clock::coarse()] {
-        let limiter = Limiter::builder().clock(clock.clone()).build().expect("a small store");
+        let limiter = Limiter::builder()
+            .max_keys(10_000)
+            .clock(clock.clone())
+            .build()
+            .expect("a small store");
         let (own_start, start) = (clock.now().as_micros(), Instant::now());
         let admitted = together(3, |_| {
             let mut admitted = 0;

@@ -25,7 +25,11 @@ fn gates() -> [(Gate, ManualClock); 2] {
         let (limiter, clock) = limiter();
         let policies = Config::parse(POLICIES, "test.yaml").expect("a config").policies;
         let gate = Gate::new(limiter, policies, Arc::new(Stats::new(clock.clock())));
-        let store = MemoryStore::new(MemoryOptions::default(), clock.clock()).expect("memory");
+        let store = MemoryStore::new(
+            MemoryOptions { max_keys: 10_000, ..MemoryOptions::default() },
+            clock.clock(),
+        )
+        .expect("memory");
         (if elsewhere { gate.over(Arc::new(store), 1) } else { gate }, clock)
     })
 }

@@ -54,7 +54,8 @@ struct World {
 impl World {
     fn new() -> Self {
         let clock = ManualClock::new(Timestamp::from_micros(1_700_000_000_000_000));
-        let limiter = Limiter::builder().clock(clock.clock()).build().expect("memory");
+        let limiter =
+            Limiter::builder().max_keys(10_000).clock(clock.clock()).build().expect("memory");
         let stats = Arc::new(Stats::new(clock.clock()));
         World { gate: Gate::new(limiter, policies(POLICIES), stats), clock }
     }
@@ -348,7 +349,7 @@ policies:
   - { name: log, key: all, limits: 0 per 1m sliding-log }
 "#;
     let clock = ManualClock::new(Timestamp::from_micros(1_700_000_000_000_000));
-    let limiter = Limiter::builder().clock(clock.clock()).build().expect("memory");
+    let limiter = Limiter::builder().max_keys(10_000).clock(clock.clock()).build().expect("memory");
     let gate = Gate::new(limiter, policies(text), Arc::new(Stats::new(clock.clock())));
     let rules = gate.rules();
     for policy in ["bucket", "log"] {

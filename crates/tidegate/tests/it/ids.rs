@@ -116,7 +116,7 @@ fn remembered_ids_are_bounded() {
     let limit = limit("1000000 per 10s sliding-log");
     for max_ids in [0, 1, 10, 1_000] {
         let clock = ManualClock::new(at(NOW));
-        let builder = Limiter::builder().clock(clock.clock()).max_ids(max_ids);
+        let builder = Limiter::builder().max_keys(10_000).clock(clock.clock()).max_ids(max_ids);
         let limiter = builder.build().expect("a small store");
         let all = |prefix: &str| {
             for number in 0..3_000 {
@@ -141,7 +141,12 @@ fn remembered_ids_are_bounded() {
 #[test]
 fn a_few_ids_are_remembered_window_after_window() {
     let (clock, limit) = (ManualClock::new(at(NOW)), limit("1000 per 1s"));
-    let limiter = Limiter::builder().clock(clock.clock()).max_ids(10).build().expect("memory");
+    let limiter = Limiter::builder()
+        .max_keys(10_000)
+        .clock(clock.clock())
+        .max_ids(10)
+        .build()
+        .expect("memory");
     for round in 0..5 {
         for id in 0..10 {
             let checks = [Check::new("key", &limit, 1)];

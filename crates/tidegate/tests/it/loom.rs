@@ -71,7 +71,7 @@ fn both<A: 'static, B: 'static>(
 
 #[test]
 fn one_place_is_given_once() {
-    for text in ["1 per 1h", "1 per 1h sliding-log", "1 per 1h fixed-window"] {
+    for text in ["1 per 1h sliding-counter", "1 per 1h sliding-log", "1 per 1h sliding-window"] {
         for known in [false, true] {
             model(PREEMPTIONS, move || {
                 let (limiter, limit) = (limiter(4), limit(text));
@@ -84,7 +84,7 @@ fn one_place_is_given_once() {
                     move |limiter| admits(limiter, "key", &limit),
                     |limiter| admits(limiter, "key", &limit),
                 );
-                assert!(one != other, "exactly one of two");
+                assert!(one != other, "exactly one of two: {text}, known: {known}");
                 assert_eq!(limiter.stats().tracked_keys, 1);
             });
         }

@@ -30,7 +30,11 @@ pub enum Mood {
 impl Moody {
     /// One that answers at once.
     pub fn near(clock: &ManualClock) -> Self {
-        let store = MemoryStore::new(MemoryOptions::default(), clock.clock()).expect("memory");
+        let store = MemoryStore::new(
+            MemoryOptions { max_keys: 10_000, ..MemoryOptions::default() },
+            clock.clock(),
+        )
+        .expect("memory");
         let mood = Mutex::new(Mood::Well);
         Moody { store, mood, unanswered: AtomicUsize::new(0), is_far: false }
     }

@@ -45,7 +45,8 @@ struct World {
 impl World {
     fn new(is_shared: bool) -> Self {
         let clock = ManualClock::new(Timestamp::from_micros(1_700_000_000_000_000));
-        let limiter = Limiter::builder().clock(clock.clock()).build().expect("memory");
+        let limiter =
+            Limiter::builder().max_keys(10_000).clock(clock.clock()).build().expect("memory");
         let stats = Arc::new(Stats::new(clock.clock()));
         let policies = Config::parse(POLICIES, "test.yaml").expect("a config").policies;
         let gate = Gate::new(limiter, policies, stats);

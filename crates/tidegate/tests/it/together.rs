@@ -73,7 +73,7 @@ policies:
 
 fn gate() -> Gate {
     let clock = ManualClock::new(Timestamp::from_micros(1_700_000_000_000_000));
-    let limiter = Limiter::builder().clock(clock.clock()).build().expect("memory");
+    let limiter = Limiter::builder().max_keys(10_000).clock(clock.clock()).build().expect("memory");
     let policies = Config::parse(POLICIES, "test.yaml").expect("a config").policies;
     Gate::new(limiter, policies, Arc::new(Stats::new(clock.clock())))
 }

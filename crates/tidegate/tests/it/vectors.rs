@@ -114,7 +114,11 @@ struct Memory {
 impl Memory {
     fn new(limit: Limit, way_in: WayIn) -> Self {
         let clock = ManualClock::new(at(0));
-        let limiter = Limiter::builder().clock(clock.clock()).build().expect("a small store");
+        let limiter = Limiter::builder()
+            .max_keys(10_000)
+            .clock(clock.clock())
+            .build()
+            .expect("a small store");
         Memory { limit, limiter, clock, way_in, permits: HashMap::new() }
     }
 

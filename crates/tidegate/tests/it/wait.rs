@@ -319,7 +319,8 @@ proptest! {
 #[test]
 fn real_clocks_admit_whoever_waits() {
     for clock in [Clock::precise(), Clock::coarse()] {
-        let limiter = Limiter::builder().clock(clock).build().expect("a small store");
+        let limiter =
+            Limiter::builder().max_keys(10_000).clock(clock).build().expect("a small store");
         let limit: Limit = limit("2 per 20ms sliding-log");
         thread::scope(|scope| {
             for _ in 0..3 {

@@ -4,7 +4,8 @@ use smallvec::SmallVec;
 use tidegate_core::{Ask, Cost, Decision, Limit, ResetAfter, RetryAfter, State, Timestamp};
 
 use super::MemoryStore;
-use super::many::Plan;
+use super::locked_path::{self, find};
+use super::request::StateCheck;
 use crate::{Check, CheckError, Verdict};
 
 /// One limit of a request, on a copy of its state.
@@ -64,9 +65,9 @@ impl MemoryStore {
         ahead: &[&[Cost]],
         turn: Option<Timestamp>,
     ) -> Result<Verdict, CheckError> {
-        let (plans, members) = self.plan(checks, false)?;
+        let (plans, members) = self.merge(checks, false)?;
         let now = self.clock.now();
-        let mut copies = self.copy_states(&plans, now);
+        let mut copies = self.copy_states(&plans);
         let from = turn.map_or(now, |turn| turn.max(now));
         let passes = ahead.iter().try_fold(from, |at, costs| pass(&mut copies, costs, at));
         let turn = passes.unwrap_or(now);
@@ -88,14 +89,18 @@ impl MemoryStore {
         Ok(Verdict::new(checks, decisions, false))
     }
 
-    fn copy_states<'a>(&self, plans: &[Plan<'a>], now: Timestamp) -> Vec<Copied<'a>> {
-        let mut order: Vec<usize> = (0..plans.len()).collect();
-        order.sort_unstable_by_key(|&plan| plans[plan].state_hash());
+    fn copy_states<'a>(&self, checks: &[StateCheck<'a>]) -> Vec<Copied<'a>> {
+        let mut order: Vec<usize> = (0..checks.len()).collect();
+        order.sort_unstable_by_key(|&plan| checks[plan].check.state_hash());
         let copied = order.into_iter().map(|plan| {
-            let Plan { check, observed, .. } = &plans[plan];
-            let locked = self.table.lock(check.shard);
-            let state = match locked.find(check.fingerprint()) {
-                Some(place) => self.copy(&locked, place.look(), check.limit, now),
+            let StateCheck { check, observed, .. } = &checks[plan];
+            let mut locked = self.table.lock(check.shard);
+            let state = match find(&locked, check) {
+                Some(place) => {
+                    let (state, _) = locked_path::take(&mut locked, place, check.limit);
+                    locked_path::put(&mut locked, place, check, state.clone());
+                    state
+                }
                 None => State::new(check.limit),
             };
             Copied { limit: check.limit, cost: check.cost, observed: *observed, state, plan }

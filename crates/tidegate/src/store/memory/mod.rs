@@ -2,15 +2,13 @@
 //!
 //! ```text
 //!   check -> hash -> shard -> slot (seize) -> algorithm -> slot (release) -> decision
-//!                               \-> slab, for states that do not fit
+//!                               \-> slab, for logs and permits
 //! ```
 //!
-//! - `hash.rs` hashes keys;
-//! - `one.rs` decides a check on its own, the hot path; `rare.rs` what that is not for;
-//! - `many.rs` decides several at once, all or nothing; `few.rs` does so for the
-//!   common case, a few counters, without the detours;
-//! - `table.rs` is the block of shards; `shard.rs` finds slots, grows, lets go;
-//!   `slot.rs` packs a state into one; `slab.rs` holds the rest; `lock.rs` locks;
+//! - `request.rs`: the states a request counts in, and what they answer;
+//! - `fast_path.rs`: one attempt without a shard's lock; `locked_path.rs`: the same with it;
+//! - `hash.rs` hashes keys; `table.rs` is the block of shards; `shard.rs` finds slots, grows and
+//!   evicts; `slot.rs` is a slot; `slab.rs` holds what does not fit one; `lock.rs` locks;
 //! - `ids.rs` remembers idempotency ids; `forecast.rs` plays a queue through on copies.
 //!
 //! Keys are not stored, only 53 bits of a keyed hash per slot beside the shard it
@@ -23,14 +21,13 @@
     reason = "shards, lines and slots are counted in 32 bits"
 )]
 
-mod few;
+mod fast_path;
 mod forecast;
 mod hash;
 mod ids;
 mod lock;
-mod many;
-mod one;
-mod rare;
+mod locked_path;
+mod request;
 mod shard;
 mod slab;
 mod slot;
@@ -42,17 +39,17 @@ use std::time::Duration;
 
 use tidegate_core::{Limit, PermitId, Timestamp};
 
+#[cfg(feature = "policies")]
+pub(crate) use self::fast_path::BATCH;
 use self::hash::{KeyHasher, random_bits};
 use self::ids::Ids;
-use self::many::OBSERVER;
+use self::request::OBSERVER;
 #[cfg(feature = "policies")]
-pub(crate) use self::one::BATCH;
-pub(crate) use self::one::Told;
+pub(crate) use self::request::StoreDecision;
 use self::table::Table;
 use crate::check::MAX_CHECKS;
-use crate::clock::Dial;
 use crate::store::{PermitAct, Request, Store, StoreError};
-use crate::{Clock, Verdict};
+use crate::{Check, Clock, Verdict};
 
 /// What happens to a key the store has no room for.
 ///
@@ -133,8 +130,6 @@ pub struct MemoryStore {
     table: Table,
     hasher: KeyHasher,
     clock: Clock,
-    /// The clock's.
-    dial: &'static Dial,
     when_full: WhenFull,
     max_log_entries: u64,
     /// The key that stands for all there is no room for.
@@ -172,7 +167,6 @@ impl MemoryStore {
             overflow_hash: random_bits(),
             ids: Ids::new(options.max_ids),
             hasher: KeyHasher::new(),
-            dial: clock.dial(),
             clock,
             when_full: options.when_full,
             max_log_entries: options.max_log_entries,
@@ -212,12 +206,11 @@ impl MemoryStore {
     /// Forgets what a key has used of a limit; says whether it was tracked and
     /// not yet expired.
     pub(crate) fn reset_now(&self, key: &[u8], limit: &Limit) -> bool {
-        let hash = self.hash(key);
-        let locked = self.table.lock(self.table.shard_of(hash));
-        let place = locked.find(slot::Fingerprint::new(hash ^ limit.id()));
-        let Some(place) = place else { return false };
-        let held = !place.look().expired(slot::units_passed(self.clock.now()));
-        locked.vacate(place);
+        let check = self.hashed(&Check::new(key, limit, 0));
+        let mut locked = self.table.lock(check.shard);
+        let Some(place) = locked_path::find(&locked, &check) else { return false };
+        let held = !place.look().is_expired(slot::units_passed(self.clock.now()));
+        locked.clear(place);
         held
     }
 
@@ -244,26 +237,17 @@ impl MemoryStore {
     }
 
     fn with_permit_of(&self, hash: u64, limit: &Limit, act: PermitAct) -> bool {
-        let locked = self.table.lock(self.table.shard_of(hash));
-        let fingerprint = slot::Fingerprint::new(hash ^ limit.id());
-        let Some(place) = locked.find(fingerprint) else { return false };
-        let slot = place.look();
-        if !slot.is_in_slab() {
-            return false;
-        }
-        let now = self.clock.now();
-        let (done, before, after, expires) = locked.slab(|slab| {
-            let state = slab.get_mut(slot.body());
-            let before = state.entries();
-            let done = match act {
-                PermitAct::Release(permit) => state.release(permit),
-                PermitAct::Renew(permit) => state.renew(limit, permit, now),
-            };
-            (done, before, state.entries(), state.expires_at(limit))
-        });
-        self.table.count_entries(before, after);
-        let deadline = slot::deadline(expires);
-        locked.put(place, slot::Slot::in_slab(fingerprint, deadline, slot.body()));
+        let check = self.with_hash(hash, &Check::new(&[], limit, 0));
+        let mut locked = self.table.lock(check.shard);
+        let Some(place) = locked_path::find(&locked, &check) else { return false };
+        let (mut state, _) = locked_path::take(&mut locked, place, limit);
+        let before = state.entries();
+        let done = match act {
+            PermitAct::Release(permit) => state.release(permit),
+            PermitAct::Renew(permit) => state.renew(limit, permit, self.clock.now()),
+        };
+        self.table.count_entries(before, state.entries());
+        locked_path::put(&mut locked, place, &check, state);
         done
     }
 

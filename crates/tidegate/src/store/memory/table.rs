@@ -1,44 +1,38 @@
 //! The table: many small open-addressed shards in one block of memory.
 //!
-//! A decision about a key that was not seen lately costs what its cache misses
-//! cost, so the table is laid out to have one: a slot is 16 bytes with its state
-//! in it, four slots fill a cache line, and a key's home line is computed, not
-//! looked up. A line that is full passes its keys on to the next.
+//! A decision about a key that was not seen lately costs what its cache misses cost, so the table
+//! is laid out to have one: a slot has its state in it, four small slots or one large slot fill a
+//! cache line, and a key's home line is computed, not looked up. A line that is full passes its
+//! keys on to the next.
 //!
-//! Nothing ever stops the world. A shard holds a thousand keys or so and has its
-//! own lock; it grows by a quarter at a time and lets go of expired slots when
-//! it would have to grow, some 20 us of work in its own few pages. The
-//! block for all shards is reserved at once but its pages are only touched, and
-//! so only take memory, as shards grow into them. Keys are never moved by
-//! anybody else's growth, and an active key is never dropped.
+//! Nothing ever stops the world. A shard holds a few hundred keys and has its own lock; it grows
+//! by a fraction at a time and evicts expired slots when it would have to grow, some 20 us of work
+//! in its own few pages. The block for all shards is reserved at once but its pages are only
+//! touched, and so only take memory, as shards grow into them. Keys are never moved by the growth
+//! of another shard, and an active key is never evicted.
 //!
-//! Most tables are nearly empty: they have room for a million keys and hold some
-//! thousands. So shards begin side by side, in a few lines each, and move to where they
-//! have room to grow when they need it: few keys are on few pages. Else there
-//! would be a page for every eight of ten thousand keys, and a processor does not keep
-//! the addresses of so many.
+//! Most tables are nearly empty: they have room for a million keys and hold some thousands. So
+//! shards begin side by side, in a few lines each, and move to where they have room to grow when
+//! they need it. Few keys are then on few pages; otherwise there would be a page for every few of
+//! ten thousand keys, and a processor does not keep the addresses of so many.
 //!
-//! All words are atomics; that costs the same as plain words and needs no `unsafe`.
-//! `shard.rs` says who may write them when.
+//! All words are atomics, which cost the same as plain words and need no `unsafe`. `shard.rs` says
+//! who may write them when.
 
-use tidegate_core::Timestamp;
+use tidegate_core::{PackedSize, Timestamp};
 
-use super::shard::{
-    FIRST_LINES, LINE_WORDS, Line, Locked, NEAR_LINES, Place, SHARD_LINES, Shard, ShardRef,
-    glimpse_in,
-};
+use super::shard::{Geometry, LINE_WORDS, Line, Locked, Shard, ShardRef};
 use super::slot;
 use crate::sync::{AtomicU64, Mutex, Ordering::Relaxed};
 
 const LINE_BYTES: usize = 64;
-/// Keys a shard is meant to hold when the table is full. Its lines can hold 1,260,
-/// fourteen standard deviations of a random spread more.
-const SHARD_KEYS: usize = 840;
-/// How many shards a newcomer to a full table asks for something expired, a load
+/// Keys a shard is meant to hold when the table is full. Its slots of either size can hold 787.
+const SHARD_KEYS: usize = 480;
+/// How many shards are searched for something expired when a key finds the table full, a load
 /// each: some microseconds.
-const ASKED_SHARDS: usize = 2048;
-/// What a shard takes in the block.
-const SHARD_WORDS: usize = (NEAR_LINES + SHARD_LINES) * LINE_WORDS;
+const SEARCHED_SHARDS: usize = 4096;
+/// The sizes of slots, in the order of their lines in the block.
+const SIZES: [PackedSize; 2] = [PackedSize::Small, PackedSize::Large];
 /// Fewer shards would make threads meet at one lock even with few keys.
 const MIN_SHARDS: usize = if cfg!(loom) { 2 } else { 64 };
 
@@ -46,10 +40,10 @@ const MIN_SHARDS: usize = if cfg!(loom) { 2 } else { 64 };
 pub(super) struct Table {
     words: Box<[AtomicU64]>,
     shards: Box<[Shard]>,
-    /// Where each shard's lines begin and how many are in use. Apart from the shards,
-    /// and so small that they stay in the cache: a key's line is found without
-    /// waiting for its shard.
-    heads: Box<[Head]>,
+    /// For each size, where each shard's lines begin and how many are in use. Apart from the
+    /// shards, and so small that they stay in the cache: a key's line is found without waiting for
+    /// its shard.
+    headers: [Box<[ShardHeader]>; 2],
     /// Where the first line begins.
     first_word: usize,
     /// Slots that are not empty, in all shards.
@@ -78,14 +72,20 @@ impl Table {
     /// Room for `max_keys`; `None` when so much memory cannot be had.
     pub(super) fn new(max_keys: usize, grace_us: u64) -> Option<Self> {
         let shards = max_keys.div_ceil(SHARD_KEYS).max(MIN_SHARDS);
-        let words = shards.checked_mul(SHARD_WORDS)?.checked_add(LINE_WORDS)?;
+        let lines =
+            SIZES.map(|size| usize::from(Geometry::of(size).near + Geometry::of(size).most));
+        let words = shards.checked_mul((lines[0] + lines[1]) * LINE_WORDS)?;
+        let words = words.checked_add(LINE_WORDS)?;
         let words = zeroed_words(words)?;
         // An address that cannot be aligned to cache lines costs speed, nothing else.
         let first_word = words.as_ptr().align_offset(LINE_BYTES) % LINE_WORDS;
         let table = Table {
             words,
             shards: try_collect(shards, Shard::new)?,
-            heads: try_collect(shards, Head::default)?,
+            headers: [
+                try_collect(shards, ShardHeader::default)?,
+                try_collect(shards, ShardHeader::default)?,
+            ],
             first_word,
             tracked: AtomicU64::new(0),
             max_keys: max_keys as u64,
@@ -94,7 +94,10 @@ impl Table {
             hand: AtomicU64::new(0),
             search: Mutex::default(),
         };
-        (0..shards).for_each(|shard| table.set_lines(shard, FIRST_LINES as u16));
+        for size in SIZES {
+            let first = Geometry::of(size).first;
+            (0..shards).for_each(|shard| table.set_lines(shard, size, first));
+        }
         Some(table)
     }
 
@@ -121,11 +124,12 @@ impl Table {
         self.shard(index).lock()
     }
 
-    /// Which lines a shard uses.
+    /// Which lines a shard uses for slots of a size.
     #[inline]
-    pub(super) fn extent(&self, shard: usize) -> Extent<'_> {
-        let head = self.heads[shard].0.load(Relaxed);
-        Extent { words: &self.words, begin: (head >> HEAD_SHIFT) as usize, lines: head as u16 }
+    pub(super) fn span(&self, shard: usize, size: PackedSize) -> Span<'_> {
+        let header = self.headers[size as usize][shard].0.load(Relaxed);
+        let (begin, lines) = ((header >> LINES_BITS) as usize, header as u16);
+        Span { words: &self.words, begin, lines, size }
     }
 
     /// Begins to load the lines at these words, without waiting for them, and the
@@ -140,22 +144,24 @@ impl Table {
         words.iter().fold(0, |all, &word| all ^ at(word) ^ at(word + LINE_WORDS))
     }
 
-    /// Where in the line that begins at this word a slot with this very tag seems to be.
-    #[inline(always)]
-    pub(super) fn glimpse_at(&self, word: usize, tag: u64) -> Option<Place<'_>> {
-        glimpse_in(self.words.get(word..)?.first_chunk()?, tag)
-    }
-
-    /// Has a shard use so many lines from now on; what was in others it must have taken out.
-    /// Under the shard's lock.
-    pub(super) fn set_lines(&self, shard: usize, lines: u16) {
-        let begin = if usize::from(lines) <= NEAR_LINES {
-            self.first_word + shard * NEAR_LINES * LINE_WORDS
+    /// Has a shard use so many lines for slots of a size from now on. It must have removed what
+    /// was in the others, under its lock.
+    pub(super) fn set_lines(&self, shard: usize, size: PackedSize, lines: u16) {
+        let shards = self.shards.len();
+        // The block has the near lines of all shards, then the others, each by size.
+        let [small, large] = SIZES.map(Geometry::of);
+        let near = [0, usize::from(small.near)];
+        let all_near = usize::from(small.near + large.near);
+        let far = [all_near, all_near + usize::from(small.most)];
+        let geometry = Geometry::of(size);
+        let line = if lines <= geometry.near {
+            near[size as usize] * shards + shard * usize::from(geometry.near)
         } else {
-            let near = self.shards.len() * NEAR_LINES;
-            self.first_word + (near + shard * SHARD_LINES) * LINE_WORDS
+            far[size as usize] * shards + shard * usize::from(geometry.most)
         };
-        self.heads[shard].0.store((begin as u64) << HEAD_SHIFT | u64::from(lines), Relaxed);
+        let begin = (self.first_word + line * LINE_WORDS) as u64;
+        let header = begin << LINES_BITS | u64::from(lines);
+        self.headers[size as usize][shard].0.store(header, Relaxed);
     }
 
     /// Slots in use, expired ones that nobody has needed yet included.
@@ -208,9 +214,9 @@ impl Table {
             }
             let next = self.hand.fetch_add(1, Relaxed) as usize % self.shards.len();
             // A shard that is busy is in good hands: its user rebuilds it when it must.
-            let shard = Some(self.shard(next)).filter(|shard| shard.may_let_go(now));
-            if let Some(locked) = shard.and_then(ShardRef::try_lock) {
-                freed += locked.let_go(now);
+            let shard = Some(self.shard(next)).filter(|shard| shard.has_expired(now));
+            if let Some(mut locked) = shard.and_then(ShardRef::try_lock) {
+                freed += locked.evict_expired(now);
             }
         }
         freed
@@ -227,8 +233,8 @@ impl Table {
         if search.asked >= self.shards.len() {
             return 0;
         }
-        let freed = self.sweep(ASKED_SHARDS, now, 1);
-        search.asked = if freed > 0 { 0 } else { search.asked + ASKED_SHARDS };
+        let freed = self.sweep(SEARCHED_SHARDS, now, 1);
+        search.asked = if freed > 0 { 0 } else { search.asked + SEARCHED_SHARDS };
         freed
     }
 
@@ -242,21 +248,23 @@ impl Table {
     }
 }
 
-/// Where a shard's lines begin, in words, above the number in use, in 16 bits.
+/// Where a shard's lines begin, in words, above the number in use.
 #[derive(Debug, Default)]
-struct Head(AtomicU64);
+struct ShardHeader(AtomicU64);
 
-const HEAD_SHIFT: u32 = 16;
+/// Bits of the number of lines.
+const LINES_BITS: u32 = 16;
 
-/// The lines a shard uses, as of a moment.
+/// The lines a shard uses for slots of one size, as of a moment.
 #[derive(Clone, Copy)]
-pub(super) struct Extent<'a> {
+pub(super) struct Span<'a> {
     words: &'a [AtomicU64],
     begin: usize,
     pub(super) lines: u16,
+    pub(super) size: PackedSize,
 }
 
-impl<'a> Extent<'a> {
+impl<'a> Span<'a> {
     /// A line by its number.
     #[inline(always)]
     pub(super) fn line(&self, line: usize) -> &'a Line {
@@ -312,8 +320,9 @@ mod tests {
 
     /// Shards that have moved to where they can grow.
     fn moved(table: &Table) -> usize {
-        let lines = |shard: &usize| usize::from(table.extent(*shard).lines);
-        (0..table.shards()).filter(|shard| lines(shard) > NEAR_LINES).count()
+        let small = PackedSize::Small;
+        let lines = |shard: &usize| table.span(*shard, small).lines;
+        (0..table.shards()).filter(|shard| lines(shard) > Geometry::of(small).near).count()
     }
 
     #[test]
@@ -321,11 +330,13 @@ mod tests {
         let table = Table::new(1_000_000, 0).expect("so much memory");
         let now = Timestamp::from_micros(1_700_000_000_000_000);
         let mut begin = 0;
-        // Shards that lie apart would take a page each, 1,191 of them.
-        for (keys, most) in [(1_000, 150), (10_000, 150), (20_000, 500), (200_000, 3_000)] {
+        // Shards that lie apart would take a page each, 2,084 of them.
+        for (keys, most) in [(1_000, 200), (10_000, 200), (20_000, 500), (200_000, 3_500)] {
             for key in begin..keys {
-                let locked = table.lock(table.shard_of(hash(key)));
-                assert!(locked.claim(Fingerprint::new(hash(key)), now, false).is_some());
+                let mut locked = table.lock(table.shard_of(hash(key)));
+                let claimed =
+                    locked.claim(Fingerprint::new(hash(key)), PackedSize::Small, now, false);
+                assert!(claimed.is_some());
             }
             begin = keys;
             assert_eq!(moved(&table) > 0, keys >= 20_000, "{keys} keys");
@@ -333,7 +344,8 @@ mod tests {
             assert!(pages(&table) <= most, "{keys} keys on {} pages", pages(&table));
             for key in 0..keys {
                 let locked = table.lock(table.shard_of(hash(key)));
-                assert!(locked.find(Fingerprint::new(hash(key))).is_some(), "{key} of {keys}");
+                let found = locked.find(Fingerprint::new(hash(key)), PackedSize::Small);
+                assert!(found.is_some(), "{key} of {keys}");
             }
         }
         assert_eq!(table.tracked(), begin);

@@ -158,10 +158,10 @@ fn read_window(bytes: &[u8]) -> Option<SlidingWindow> {
 /// after a denial consumed what it had left), and the cost to ask it for.
 pub(super) fn stand_in(planned: &Planned, now: Timestamp, described: Described) -> (State, Cost) {
     let Planned { limit, cost, .. } = planned;
-    let index = limit.moment(now).index();
+    let index = now.as_micros() / limit.window_us();
     let [first, second, third] = match described {
         Described::Numbers(numbers) => numbers,
-        Described::Window(window) => return (State::SlidingWindow(Box::new(window)), *cost),
+        Described::Window(window) => return (State::SlidingWindow(window), *cost),
     };
     // Logs and permits are described as they are after a correction: all of it that
     // is left to ask is what there is now.

@@ -98,7 +98,8 @@ impl Plan {
     /// # Errors
     /// As every store's `decide`.
     pub fn new(request: &Request<'_>, names: &Names) -> Result<Self, CheckError> {
-        let merged = Merged::new(request.checks, request.permit.is_some())?;
+        let mut merged = Merged::default();
+        merged.add_all(request.checks, request.permit.is_some())?;
         let states = merged.states.iter().enumerate().map(|(index, state)| {
             let Check { limit, cost, observed, overflow, .. } = *state;
             let key = match merged.is_set_apart(index) {

@@ -40,7 +40,8 @@ impl World {
     pub fn new(text: &str) -> Self {
         let converted = converted(text).unwrap_or_else(|errors| panic!("{errors}"));
         let clock = ManualClock::new(Timestamp::from_micros(365 * 86_400 * 1_000_000 * 57));
-        let limiter = Limiter::builder().clock(clock.clock()).build().expect("memory");
+        let limiter =
+            Limiter::builder().max_keys(10_000).clock(clock.clock()).build().expect("memory");
         let policies = converted.config().policies.clone();
         let gate = Gate::new(limiter, policies, Arc::new(Stats::new(clock.clock())));
         let domain = text.lines().find_map(|line| line.trim().strip_prefix("domain: "));

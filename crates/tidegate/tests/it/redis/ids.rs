@@ -39,7 +39,11 @@ fn ids_are_remembered_as_in_memory() {
             let client = &mut *client.borrow_mut();
             redis::cmd("FLUSHALL").exec(&mut client.connection).expect("a server that listens");
             let clock = ManualClock::new(at(NOW));
-            let limiter = Limiter::builder().clock(clock.clock()).build().expect("a small store");
+            let limiter = Limiter::builder()
+                .max_keys(10_000)
+                .clock(clock.clock())
+                .build()
+                .expect("a small store");
             let mut now = NOW;
             for Asked { step, checks, id } in requests {
                 now = step.gap.after(now, 3_000_000);

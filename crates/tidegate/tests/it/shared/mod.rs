@@ -117,7 +117,8 @@ impl World {
         // A policy that is off has no say among the others, but can be named.
         let text = POLICIES.replace("    mode: off\n", "    match: { path: /named }\n");
         let node = || {
-            let limiter = Limiter::builder().clock(clock.clock()).build().expect("memory");
+            let limiter =
+                Limiter::builder().max_keys(10_000).clock(clock.clock()).build().expect("memory");
             let stats = Arc::new(Stats::new(clock.clock()));
             let policies = Config::parse(&text, "test.yaml").expect("a config").policies;
             Gate::new(limiter, policies, stats).over(Arc::<Moody>::clone(&store), NODES)

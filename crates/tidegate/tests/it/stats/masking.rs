@@ -30,7 +30,7 @@ fn gate(template: &str) -> Gate {
     let template = template.parse().expect("a template");
     let policy = Policy::new("p", template, vec![limit("1 per 1h sliding-log")]).expect("a policy");
     let policies = Policies::new(vec![policy], Identity::default()).expect("policies");
-    let limiter = Limiter::builder().clock(clock.clock()).build().expect("memory");
+    let limiter = Limiter::builder().max_keys(10_000).clock(clock.clock()).build().expect("memory");
     Gate::new(limiter, policies, Arc::new(Stats::new(clock.clock())))
 }
 

@@ -19,7 +19,11 @@ fn nodes_with(build: impl Fn(Builder) -> Builder) -> ([World; 2], Arc<Moody>) {
     let (_, clock) = limiter();
     let store = Arc::new(Moody::far(&clock));
     let node = || {
-        let limiter = tidegate::Limiter::builder().clock(clock.clock()).build().expect("memory");
+        let limiter = tidegate::Limiter::builder()
+            .max_keys(10_000)
+            .clock(clock.clock())
+            .build()
+            .expect("memory");
         let layer = build(RateLimitLayer::builder()).limiter(limiter);
         let layer = layer.store(Arc::<Moody>::clone(&store), 2).build().expect("a layer");
         World::of(layer, clock.clone())
