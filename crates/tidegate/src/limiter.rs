@@ -54,10 +54,10 @@ impl Limiter {
     /// A limiter in memory with the default bounds: a million keys, then overflow.
     ///
     /// # Panics
-    /// When 190 MB of address space cannot be had; [`Limiter::builder`] gives an error instead.
+    /// When 143 MB of address space cannot be had; [`Limiter::builder`] gives an error instead.
     #[expect(clippy::new_without_default, reason = "it reserves memory and reads a clock")]
     pub fn new() -> Self {
-        Self::builder().build().expect("a million keys reserve 190 MB of address space")
+        Self::builder().build().expect("a million keys reserve 143 MB of address space")
     }
 
     /// Settings for a limiter in memory.
@@ -374,8 +374,8 @@ pub struct Builder {
 
 impl Builder {
     /// The most keys tracked at once, counted per key and limit. Memory is taken
-    /// as keys come: about 26 bytes for a `sliding-counter`, all in, and a sixth of
-    /// a byte per possible key beforehand.
+    /// as keys come: about 30 bytes for a `sliding-counter`, 95 for a `sliding-window` or a
+    /// `token-bucket`, all in, and a sixth of a byte per possible key beforehand.
     #[must_use]
     pub fn max_keys(mut self, max_keys: usize) -> Self {
         self.options.max_keys = max_keys;
