@@ -2,13 +2,13 @@
 //!
 //! A store that keeps millions of states lays them out in cache lines beside their keys, so a
 //! state has to fit exactly. There are two sizes: 40 bits, for counters, and those 40 bits with
-//! six more words, for every other state of bounded size. Logs and permits grow and have no
-//! packed form.
+//! six more words, for every other state of bounded size. Logs and permits can
+//! grow, so they are not packed.
 //!
 //! Both sizes come with a *deadline*: when the state no longer matters, in units of 2^19 us
 //! (about half a second), rounded up. A store drops a state by its deadline without knowing its
-//! limit. The deadline also tells to within a unit when the state was last charged, so the state
-//! keeps only the low bits of its window or cell index.
+//! limit. From the deadline follows, to within a unit, when the state was last charged, so the
+//! state keeps only the low bits of its window or cell index.
 
 use crate::algorithms::Window;
 use crate::{

@@ -93,6 +93,7 @@
 //! cell; a retry-after, a wider form or another pace walks all of them.
 
 use alloc::vec::Vec;
+use core::borrow::BorrowMut;
 
 use super::{Window, correct};
 use crate::limit::{Divisor, Moment, Pace};
@@ -125,10 +126,10 @@ const STEPS: u64 = 15;
 const WORDS: usize = Packed::WORDS;
 /// The number of the last of them.
 const LAST_WORD: u32 = 5;
-/// Packed, a state keeps so many bits of the index of its newest cell. A cell takes at least
-/// 67 us, so a deadline unit has fewer than 2^14 of them.
+/// Bits of the index of the newest cell in a packed state. A cell is at least 67 us long, so fewer
+/// than 2^14 cells begin within a deadline unit.
 const INDEX_BITS: u32 = 14;
-/// Packed, a log keeps so many bits of its newest time. A deadline unit has 2^19 steps of 1 us.
+/// Bits of the newest time in a packed log. A deadline unit is at most 2^19 steps long.
 const NEWEST_BITS: u32 = 20;
 
 impl Form {
@@ -179,7 +180,7 @@ impl Form {
             Layout { most_units: LOG_UNITS, ..layout(0, 0, 0, 0) },
             layout(15, 11, 8, 11),
             layout(7, 21, 19, 21),
-            // The head has no room for this pace.
+            // A pace of 40 bits does not fit the head.
             layout(3, 40, 39, 0),
         ];
         &LAYOUTS[self as usize]
@@ -279,38 +280,6 @@ pub struct SlidingWindow<W = [u64; WORDS]> {
     words: W,
 }
 
-/// Words that hold cells or times, owned or borrowed.
-pub trait Words {
-    #[doc(hidden)]
-    fn get(&self) -> &[u64; WORDS];
-    #[doc(hidden)]
-    fn get_mut(&mut self) -> &mut [u64; WORDS];
-}
-
-impl Words for [u64; WORDS] {
-    #[inline(always)]
-    fn get(&self) -> &[u64; WORDS] {
-        self
-    }
-
-    #[inline(always)]
-    fn get_mut(&mut self) -> &mut [u64; WORDS] {
-        self
-    }
-}
-
-impl Words for &mut [u64; WORDS] {
-    #[inline(always)]
-    fn get(&self) -> &[u64; WORDS] {
-        self
-    }
-
-    #[inline(always)]
-    fn get_mut(&mut self) -> &mut [u64; WORDS] {
-        self
-    }
-}
-
 /// Where the cells of a state lie, and the pace they are measured against.
 struct Grid {
     window_us: u64,
@@ -359,7 +328,7 @@ impl Grid {
         self.partly_expired(index, cell, now_us)
     }
 
-    /// The same for a cell whose last unit is not a window old.
+    /// The units of a cell that are certainly a window old, if its last unit is not.
     #[inline(always)]
     fn partly_expired(&self, index: u64, cell: Cell, now_us: u64) -> u64 {
         let passed = now_us.checked_sub(self.window_us);
@@ -428,7 +397,7 @@ impl SlidingWindow {
     }
 }
 
-impl<W: Words> SlidingWindow<W> {
+impl<W: BorrowMut<[u64; WORDS]>> SlidingWindow<W> {
     /// How it counts.
     pub fn form(&self) -> Form {
         self.form
@@ -468,8 +437,8 @@ impl<W: Words> SlidingWindow<W> {
         (0..len).map(|age| self.time(age))
     }
 
-    /// The head of the packed state and its deadline. What the head has no room for goes into the
-    /// unused bits at the end of the last word.
+    /// Returns the head of the packed state and its deadline. Numbers that do not fit the head are
+    /// written into the unused bits at the end of the last word.
     #[inline(always)]
     pub(crate) fn pack_head(&mut self, limit: &Limit) -> Option<(u64, u64)> {
         let Some(released_us) = self.last_release_us(limit) else { return Some((0, 0)) };
@@ -485,7 +454,7 @@ impl<W: Words> SlidingWindow<W> {
             _ => (self.pace, self.total),
         };
         let used_bits = form.layout().last_word_bits;
-        let last = &mut self.words.get_mut()[WORDS - 1];
+        let last = &mut self.words_mut()[WORDS - 1];
         *last = low(*last, used_bits) | in_words << used_bits;
         let newest = low(self.newest, INDEX_BITS) << 2;
         let span = (self.newest - self.oldest) << form.layout().span_shift;
@@ -520,7 +489,7 @@ impl<W: Words> SlidingWindow<W> {
         let latest = cell.split(deadline_us - limit.window_us()).0;
         state.newest = with_low_bits(latest, head >> 2, INDEX_BITS);
         state.oldest = state.newest - (head >> form.layout().span_shift & form.cells());
-        let in_words = state.words.get()[WORDS - 1] >> form.layout().last_word_bits;
+        let in_words = state.words()[WORDS - 1] >> form.layout().last_word_bits;
         if form == Form::Cells3 {
             state.pace = in_words;
             state.total = state.cells_between().map(|(_, cell)| cell.units).sum();
@@ -543,15 +512,15 @@ impl<W: Words> SlidingWindow<W> {
         (self.form, self.pace) = (form, pace);
         (self.total, self.expired, self.oldest, self.newest) = (0, 0, 0, 0);
         self.newest_whole_us = 0;
-        *self.words.get_mut() = [0; WORDS];
+        *self.words_mut() = [0; WORDS];
     }
 
-    /// The same state with its own words.
+    /// Returns a copy that owns its words.
     #[inline(always)]
     fn owned(&self) -> SlidingWindow {
         let SlidingWindow { form, pace, total, expired, oldest, newest, newest_whole_us, .. } =
             *self;
-        let words = *self.words.get();
+        let words = *self.words();
         SlidingWindow { form, pace, total, expired, oldest, newest, newest_whole_us, words }
     }
 
@@ -571,7 +540,17 @@ impl<W: Words> SlidingWindow<W> {
         let SlidingWindow { form, pace, total, expired, oldest, newest, .. } = *other;
         (self.form, self.pace, self.total, self.expired) = (form, pace, total, expired);
         (self.oldest, self.newest, self.newest_whole_us) = (oldest, newest, other.newest_whole_us);
-        *self.words.get_mut() = other.words;
+        *self.words_mut() = other.words;
+    }
+
+    #[inline(always)]
+    fn words(&self) -> &[u64; WORDS] {
+        self.words.borrow()
+    }
+
+    #[inline(always)]
+    fn words_mut(&mut self) -> &mut [u64; WORDS] {
+        self.words.borrow_mut()
     }
 
     #[inline(always)]
@@ -634,7 +613,7 @@ impl<W: Words> SlidingWindow<W> {
     /// The bits from a position on: all of a cell or a time, and more above.
     #[inline(always)]
     fn bits(&self, at: u32) -> u128 {
-        let words = self.words.get();
+        let words = self.words();
         let (word, shift) = ((at / 64) as usize, at % 64);
         // The last word has none after it, and nothing reaches beyond it.
         let word_after = |number: usize| u128::from(words[(word + number).min(WORDS - 1)]);
@@ -648,7 +627,7 @@ impl<W: Words> SlidingWindow<W> {
     #[inline(always)]
     #[expect(clippy::cast_possible_truncation, reason = "bits are written word by word")]
     fn set_bits(&mut self, at: u32, width: u32, bits: u128) {
-        let words: &mut [u64] = self.words.get_mut();
+        let words: &mut [u64] = self.words_mut();
         let (word, shift) = ((at / 64) as usize, at % 64);
         let mask = (1_u128 << width) - 1;
         let mut put = |number: usize, mask: u64, bits: u64| {
@@ -869,7 +848,7 @@ impl<W: Words> SlidingWindow<W> {
         self.add_at(grid, units, index, offset_us);
     }
 
-    /// The same, in a cell at an offset.
+    /// Adds units to the cell `index`, at an offset into it.
     #[inline(always)]
     fn add_at(&mut self, grid: &Grid, units: u64, index: u64, offset_us: u64) {
         if self.form == Form::Log {
@@ -936,7 +915,7 @@ impl SlidingWindow {
     }
 }
 
-impl<W: Words> Window for SlidingWindow<W> {
+impl<W: BorrowMut<[u64; WORDS]>> Window for SlidingWindow<W> {
     #[inline(always)]
     fn advance(&mut self, limit: &Limit, now: &Moment) {
         let now_us = now.at.as_micros();

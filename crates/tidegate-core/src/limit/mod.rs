@@ -283,8 +283,8 @@ impl Limit {
 
     /// The size in which a store keeps the states of this limit; `None` if they can grow.
     ///
-    /// Counters take the small size where the windows around a deadline can be told apart, and
-    /// the counts fit unless more is forced than the limit allows.
+    /// Counters use the small size if a deadline identifies their window and the limit's count
+    /// fits. Forced charges can still exceed it.
     #[inline]
     pub const fn packed_size(&self) -> Option<PackedSize> {
         let is_long = self.window_us >= Packed::UNIT_US;

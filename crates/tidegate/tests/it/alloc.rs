@@ -23,7 +23,7 @@ fn limits() -> Vec<Limit> {
         "3 per 1h token-bucket",
         "3 per 1h sliding-log",
         "3 per 1h sliding-window",
-        // Too short for a slot: in the slab.
+        // Too short for a small slot.
         "1000000 per 100ms",
     ];
     texts.into_iter().map(limit).collect()
