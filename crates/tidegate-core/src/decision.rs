@@ -1,14 +1,14 @@
 //! The answer of one limit.
 
-use core::fmt;
 use core::time::Duration;
 
 /// When the same cost would pass if nothing else arrived.
 ///
 /// Exact for every algorithm: at that microsecond it passes, one tick earlier it does not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum RetryAfter {
     /// It passes now.
+    #[default]
     Now,
     /// It passes after this many microseconds, at least one.
     Micros(u64),
@@ -59,62 +59,37 @@ impl RetryAfter {
 }
 
 /// How long until everything is available again if nothing else arrives.
-///
-/// Worked out when it is asked for: it takes a division, and a decision that
-/// nobody asks for it should not pay for one.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResetAfter {
-    until_us: u64,
-    share_us: u64,
-    count: u64,
+    micros: u64,
 }
 
 impl ResetAfter {
-    /// A wait that is known.
+    /// A wait of this many microseconds.
     #[inline]
     pub const fn from_micros(micros: u64) -> Self {
-        ResetAfter { until_us: micros, share_us: 0, count: 1 }
-    }
-
-    /// `until_us` less one of `count` shares of `share_us`. `count` is not 0.
-    #[inline]
-    pub(crate) const fn less_a_share(until_us: u64, share_us: u64, count: u64) -> Self {
-        ResetAfter { until_us, share_us, count }
+        ResetAfter { micros }
     }
 
     /// In microseconds.
     #[inline]
     pub const fn as_micros(self) -> u64 {
-        self.until_us - self.share_us / self.count
+        self.micros
     }
 
     /// In milliseconds, rounded up.
     pub const fn as_millis(self) -> u64 {
-        self.as_micros().div_ceil(1_000)
+        self.micros.div_ceil(1_000)
     }
 
     /// In seconds, rounded up.
     pub const fn as_secs(self) -> u64 {
-        self.as_micros().div_ceil(1_000_000)
-    }
-}
-
-impl PartialEq for ResetAfter {
-    fn eq(&self, other: &Self) -> bool {
-        self.as_micros() == other.as_micros()
-    }
-}
-
-impl Eq for ResetAfter {}
-
-impl fmt::Debug for ResetAfter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Micros({})", self.as_micros())
+        self.micros.div_ceil(1_000_000)
     }
 }
 
 /// One limit's answer to one ask.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Decision {
     /// Whether this limit admits the cost.
     pub allowed: bool,

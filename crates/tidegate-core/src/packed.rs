@@ -17,7 +17,11 @@ use crate::{
 };
 
 /// How many bits a [`Packed`] state may use.
+///
+/// It is as wide as a word: a struct with padding is copied in pieces, which then cannot be read
+/// as whole words without a delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
 pub enum PackedSize {
     /// The 40 bits of [`Packed::head`].
     Small,
@@ -64,8 +68,11 @@ impl Packed {
     }
 
     /// Decides on the state: it is charged if this limit admits the ask and it was `admitted` by
-    /// all others. `None` if the state no longer fits its size, and is then of no use, or if the
+    /// all others. `false` if the state no longer fits its size, and is then of no use, or if the
     /// states of this limit have no packed form.
+    ///
+    /// The decision is written to where the caller wants it. It is too large for registers, and
+    /// copying it right after it was written would delay a request noticeably.
     #[inline(always)]
     pub fn decide(
         &mut self,
@@ -73,14 +80,18 @@ impl Packed {
         size: PackedSize,
         ask: &Ask,
         admitted: bool,
-    ) -> Option<Decision> {
+        decision: &mut Decision,
+    ) -> bool {
         let now = &limit.moment(ask.now);
         macro_rules! decide {
             ($state:ident => $pack:expr) => {{
                 $state.advance(limit, now);
-                let decision = $state.settle(limit, ask, now, admitted);
-                *self = $pack?;
-                Some(decision)
+                *decision = $state.settle(limit, ask, now, admitted);
+                match $pack {
+                    Some(packed) => *self = packed,
+                    None => return false,
+                }
+                true
             }};
         }
         match limit.algorithm() {
@@ -97,15 +108,9 @@ impl Packed {
                 decide!(bucket => bucket.pack(limit))
             }
             Algorithm::SlidingWindow => {
-                let deadline_us = self.deadline_us();
-                let words = &mut self.words;
-                let mut window = SlidingWindow::unpack(limit, self.head, deadline_us, words);
-                window.advance(limit, now);
-                let decision = window.settle(limit, ask, now, admitted);
-                (self.head, self.deadline) = window.pack_head(limit)?;
-                Some(decision)
+                SlidingWindow::decide_packed(self, limit, ask, now, admitted, decision)
             }
-            Algorithm::SlidingLog | Algorithm::Concurrency => None,
+            Algorithm::SlidingLog | Algorithm::Concurrency => false,
         }
     }
 

@@ -95,11 +95,7 @@ impl State {
     #[inline]
     pub fn pack(&self, limit: &Limit, size: PackedSize) -> Option<Packed> {
         match self {
-            State::SlidingWindow(window) => {
-                let mut window = *window;
-                let (head, deadline) = window.pack_head(limit)?;
-                Some(Packed { deadline, head, words: window.into_words() })
-            }
+            State::SlidingWindow(window) => window.pack(limit),
             State::SlidingCounter(counter) => counter.pack(limit, size),
             State::FixedWindow(window) => window.pack(limit, size),
             State::TokenBucket(bucket) => bucket.pack(limit),
@@ -111,15 +107,7 @@ impl State {
     #[inline]
     pub fn unpack(limit: &Limit, size: PackedSize, packed: &Packed) -> Self {
         match limit.algorithm() {
-            Algorithm::SlidingWindow => {
-                let Packed { head, words, .. } = *packed;
-                State::SlidingWindow(SlidingWindow::unpack(
-                    limit,
-                    head,
-                    packed.deadline_us(),
-                    words,
-                ))
-            }
+            Algorithm::SlidingWindow => State::SlidingWindow(SlidingWindow::unpack(limit, packed)),
             Algorithm::SlidingCounter => {
                 State::SlidingCounter(SlidingCounter::unpack(limit, size, packed))
             }

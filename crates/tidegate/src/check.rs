@@ -138,7 +138,7 @@ pub(crate) fn may_consume(checks: &[Check<'_>]) -> bool {
 ///
 /// It speaks for one limit: when denied, the denying one with the longest wait;
 /// when allowed, the one with the least remaining.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
     /// Whether the request may go ahead. If not, nothing was charged, unless it `consumed`.
     pub allowed: bool,
@@ -165,16 +165,22 @@ impl Verdict {
         decisions: SmallVec<[Decision; 4]>,
         overflowed: bool,
     ) -> Self {
+        let mut verdict = Verdict { decisions, overflowed, ..Verdict::default() };
+        verdict.conclude(checks);
+        verdict
+    }
+
+    /// Works out what the decisions, one for each of `checks`, say together.
+    pub(crate) fn conclude(&mut self, checks: &[Check<'_>]) {
         let enforced = || {
-            let both = checks.iter().zip(&decisions).enumerate();
+            let both = checks.iter().zip(&self.decisions).enumerate();
             both.filter(|(_, (check, _))| !check.observed).map(|(index, (_, d))| (index, d))
         };
         let allowed = enforced().all(|(_, decision)| decision.allowed);
         let limits =
             enforced().map(|(index, decision)| (index, decision, Some(decision.remaining)));
-        let speaker = reported_limit(allowed, limits);
-        let (consumed, remembered) = (false, false);
-        Verdict { allowed, consumed, overflowed, no_room: false, decisions, speaker, remembered }
+        self.speaker = reported_limit(allowed, limits);
+        self.allowed = allowed;
     }
 
     /// Which check it speaks for; `None` when all were only watched.

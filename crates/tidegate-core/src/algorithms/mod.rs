@@ -55,7 +55,7 @@ pub(crate) trait Window {
     fn charge(&mut self, limit: &Limit, units: u64, ask: &Ask, now: &Moment);
 
     /// Adds `units` of those that are `available`, and returns how many are available then.
-    #[inline]
+    #[inline(always)]
     fn admit(&mut self, limit: &Limit, units: u64, ask: &Ask, now: &Moment, available: u64) -> u64 {
         self.charge(limit, units, ask, now);
         available - units
@@ -118,7 +118,7 @@ pub(crate) trait Window {
     }
 
     /// [`Window::apply`] and [`Window::report`] in one.
-    #[inline]
+    #[inline(always)]
     fn settle(&mut self, limit: &Limit, ask: &Ask, now: &Moment, admitted: bool) -> Decision {
         let outcome = self.apply(limit, ask, now, admitted);
         self.report(limit, ask.cost, now, outcome)

@@ -157,7 +157,7 @@ impl Window for SlidingCounter {
         if self.current.wrapping_sub(1) < limit.count() && limit.tick_us() == 1 {
             let window_us = limit.window_us();
             let until_us = 2 * window_us - now.elapsed_us;
-            return ResetAfter::less_a_share(until_us, window_us - 1, self.current);
+            return ResetAfter::from_micros(until_us - (window_us - 1) / self.current);
         }
         ResetAfter::from_micros(match limit.capacity() {
             0 => 0,

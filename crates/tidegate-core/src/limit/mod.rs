@@ -114,6 +114,8 @@ pub struct Limit {
     form: Form,
     /// The cell of a `sliding-window`, to divide times by; the window of the others.
     cell: Divisor,
+    /// The unit of the last hits of a cell.
+    step: Divisor,
     id: u64,
     algorithm: Algorithm,
 }
@@ -155,16 +157,18 @@ impl Limit {
                 LimitErrorKind::WindowOutOfRange.into()
             });
         }
+        let cell_us = match algorithm {
+            Algorithm::SlidingWindow => Form::of(count).cell_us(window_us),
+            _ => window_us,
+        };
         let mut limit = Limit {
             count,
             window_us,
             burst: count,
             pace: Pace::new(count, window_us),
             count_cap: 0,
-            cell: Divisor::new(match algorithm {
-                Algorithm::SlidingWindow => Form::of(count).cell_us(window_us),
-                _ => window_us,
-            }),
+            cell: Divisor::new(cell_us),
+            step: Divisor::new(Form::step_us(cell_us)),
             form: Form::of(count),
             id: 0,
             algorithm,
@@ -329,7 +333,7 @@ impl Limit {
     /// The form and the pace of a `sliding-window` of this count.
     #[inline]
     pub(crate) const fn form_and_pace(&self) -> (Form, u64) {
-        (self.form, if matches!(self.form, Form::Log) { 0 } else { self.count })
+        (self.form, if matches!(self.form, Form::Log) { 0 } else { self.pace.count })
     }
 
     /// The pace of another count over this limit's window.
@@ -345,6 +349,25 @@ impl Limit {
             return self.cell;
         }
         Divisor::new(form.cell_us(self.window_us))
+    }
+
+    /// The cells of a form, and the unit of their last hits.
+    #[inline(always)]
+    pub(crate) fn cell_and_step(&self, form: Form) -> (Divisor, Divisor) {
+        if form == self.form {
+            return (self.cell, self.step);
+        }
+        let cell = self.cell(form);
+        (cell, Divisor::new(Form::step_us(cell.value)))
+    }
+
+    /// The cell of a form in which a moment lies, and how far into it.
+    #[inline(always)]
+    pub(crate) fn split(&self, form: Form, now: &Moment) -> (u64, u64) {
+        if form == self.form {
+            return (now.index, now.elapsed_us);
+        }
+        self.cell(form).split(now.at.as_micros())
     }
 }
 
@@ -372,6 +395,13 @@ impl Divisor {
         let estimate = (wide >> 64) as u64;
         let rest = dividend - estimate * self.value;
         if rest < self.value { (estimate, rest) } else { (estimate + 1, rest - self.value) }
+    }
+
+    /// The quotient, rounded up.
+    #[inline(always)]
+    pub(crate) fn ceil(self, dividend: u64) -> u64 {
+        let (quotient, rest) = self.split(dividend);
+        quotient + u64::from(rest > 0)
     }
 }
 

@@ -306,10 +306,12 @@ proptest! {
             let answer = plain.decide(&limit, &ask);
             let mut unpacked = State::unpack(&limit, size, &packed);
             prop_assert_eq!(unpacked.decide(&limit, &ask), answer, "unpacked, step {}", number);
-            let in_place = decided.decide(&limit, size, &ask, true);
+            let mut in_place = Decision::default();
+            let fits = decided.decide(&limit, size, &ask, true, &mut in_place);
             let after = unpacked.pack(&limit, size);
-            prop_assert_eq!(in_place, after.map(|_| answer), "in place, step {}", number);
+            prop_assert_eq!(fits, after.is_some(), "in place, step {}", number);
             let Some(after) = after else { break };
+            prop_assert_eq!(in_place, answer, "in place, step {}", number);
             prop_assert!(after.head < (1 << Packed::HEAD_BITS) - 1);
             prop_assert_eq!(after, decided);
             packed = after;

@@ -48,12 +48,13 @@ impl<'a> Seized<'a> {
         check: &HashedCheck<'_>,
         now: Timestamp,
         admitted: bool,
-    ) -> Option<Decision> {
+        decision: &mut Decision,
+    ) -> bool {
         let before = packed.deadline;
         let ask = Ask::new(check.cost, now);
-        let decision = packed.decide(check.limit, self.place.size, &ask, admitted);
-        let is_later = packed.deadline >= before;
-        if is_later && self.slot.has_tag_of(packed.deadline) { decision } else { None }
+        packed.decide(check.limit, self.place.size, &ask, admitted, decision)
+            && packed.deadline >= before
+            && self.slot.has_tag_of(packed.deadline)
     }
 
     /// The state in the slot.
@@ -97,18 +98,16 @@ impl MemoryStore {
         &self,
         check: &HashedCheck<'_>,
         time: impl Fn() -> Timestamp,
-    ) -> Result<Decision, FastPathMiss> {
+        decision: &mut Decision,
+    ) -> Result<(), FastPathMiss> {
         let seized = self.seize(check)?;
         let mut packed = seized.packed();
-        match seized.decide(&mut packed, check, time(), true) {
-            Some(decision) => {
-                seized.update(&packed);
-                Ok(decision)
-            }
-            None => {
-                seized.restore();
-                Err(FastPathMiss::NotApplicable)
-            }
+        if seized.decide(&mut packed, check, time(), true, decision) {
+            seized.update(&packed);
+            Ok(())
+        } else {
+            seized.restore();
+            Err(FastPathMiss::NotApplicable)
         }
     }
 
@@ -128,8 +127,9 @@ impl MemoryStore {
         check: &HashedCheck<'_>,
         time: impl Fn() -> Timestamp,
     ) -> Result<StoreDecision, CheckError> {
-        match self.try_one(check, &time) {
-            Ok(decision) => Ok(decision.into()),
+        let mut decision = Decision::default();
+        match self.try_one(check, &time, &mut decision) {
+            Ok(()) => Ok(decision.into()),
             Err(miss) => self.decide_missed(check, miss, &time),
         }
     }
@@ -146,8 +146,9 @@ impl MemoryStore {
         let mut backoff = Backoff::new();
         while miss == FastPathMiss::Contended {
             backoff.wait();
-            match self.try_one(check, time) {
-                Ok(decision) => return Ok(decision.into()),
+            let mut decision = Decision::default();
+            match self.try_one(check, time, &mut decision) {
+                Ok(()) => return Ok(decision.into()),
                 Err(again) => miss = again,
             }
         }
@@ -249,11 +250,12 @@ fn decide_seized(
         decisions.clear();
         for (check, (slot, packed)) in checks.iter_mut().zip(&mut *seized) {
             *packed = slot.packed();
-            let Some(decision) = slot.decide(packed, &check.check, now, admitted) else {
+            decisions.push(Decision::default());
+            let Some(decision) = decisions.last_mut() else { return false };
+            if !slot.decide(packed, &check.check, now, admitted, decision) {
                 return false;
-            };
-            all_admit &= check.note(&decision);
-            decisions.push(decision);
+            }
+            all_admit &= check.note(decision);
         }
         if all_admit {
             return true;

@@ -5,7 +5,8 @@ use tidegate_core::{Ask, Cost, Decision, Limit, ResetAfter, RetryAfter, State, T
 
 use super::MemoryStore;
 use super::locked_path::{self, find};
-use super::request::StateCheck;
+use super::request::{Few, StateCheck};
+use crate::store::merge::Merged;
 use crate::{Check, CheckError, Verdict};
 
 /// One limit of a request, on a copy of its state.
@@ -65,7 +66,9 @@ impl MemoryStore {
         ahead: &[&[Cost]],
         turn: Option<Timestamp>,
     ) -> Result<Verdict, CheckError> {
-        let (plans, members) = self.merge(checks, false)?;
+        let (mut merged, mut plans) = (Merged::default(), Few::new());
+        self.merge(checks, false, &mut merged, &mut plans)?;
+        let members = merged.members;
         let now = self.clock.now();
         let mut copies = self.copy_states(&plans);
         let from = turn.map_or(now, |turn| turn.max(now));

@@ -66,7 +66,7 @@ impl Ids {
         window_us: u64,
         clock: &Clock,
         at: Option<Timestamp>,
-        decide: impl FnOnce() -> Verdict,
+        decide: impl FnOnce() -> Result<Verdict, CheckError>,
     ) -> Result<(Verdict, bool), CheckError> {
         let mut shard = self.shards[named as usize % self.shards.len()].lock();
         let now = at.unwrap_or_else(|| clock.now());
@@ -83,7 +83,7 @@ impl Ids {
             known.remove();
             self.len.fetch_sub(1, Relaxed);
         }
-        let verdict = decide();
+        let verdict = decide()?;
         if !verdict.allowed && !verdict.consumed {
             return Ok((verdict, false));
         }

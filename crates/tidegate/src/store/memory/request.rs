@@ -169,12 +169,13 @@ impl MemoryStore {
         request: &Request<'_>,
         at: Option<Timestamp>,
     ) -> Result<Verdict, CheckError> {
-        let (mut checks, members) = self.merge(request.checks, request.permit.is_some())?;
+        let (mut merged, mut checks) = (Merged::default(), Few::new());
+        self.merge(request.checks, request.permit.is_some(), &mut merged, &mut checks)?;
         let Some(id) = request.id else {
-            return Ok(self.decide_merged(request, &mut checks, &members, at));
+            return self.decide_merged(request, &mut checks, &merged.members, at);
         };
         let named = self.named_with_window(&checks, id);
-        self.once(named, at, || self.decide_merged(request, &mut checks, &members, at))
+        self.once(named, at, || self.decide_merged(request, &mut checks, &merged.members, at))
     }
 
     /// The remembered answer to a request under an id, or that of `decide`, which is remembered
@@ -185,9 +186,11 @@ impl MemoryStore {
         request: &Request<'_>,
         decide: impl FnOnce() -> Verdict,
     ) -> Result<Verdict, CheckError> {
-        let (checks, _) = self.merge(request.checks, request.permit.is_some())?;
+        let mut checks = Few::new();
+        let has_permit = request.permit.is_some();
+        self.merge(request.checks, has_permit, &mut Merged::default(), &mut checks)?;
         match request.id {
-            Some(id) => self.once(self.named_with_window(&checks, id), None, decide),
+            Some(id) => self.once(self.named_with_window(&checks, id), None, || Ok(decide())),
             None => Ok(decide()),
         }
     }
@@ -203,7 +206,7 @@ impl MemoryStore {
         &self,
         (named, costs, window_us): (u64, Few<Cost>, u64),
         at: Option<Timestamp>,
-        decide: impl FnOnce() -> Verdict,
+        decide: impl FnOnce() -> Result<Verdict, CheckError>,
     ) -> Result<Verdict, CheckError> {
         let (verdict, forgotten) =
             self.ids.once(named, &costs, window_us, &self.clock, at, decide)?;
@@ -211,17 +214,16 @@ impl MemoryStore {
         Ok(verdict)
     }
 
-    /// The states that a request counts in, with checks that share one merged, and for each check
-    /// which of them it is.
+    /// Merges the checks of a request that share a state, and looks up the shard of each state.
     #[inline]
     pub(super) fn merge<'a>(
         &self,
         checks: &[Check<'a>],
         with_permit: bool,
-    ) -> Result<(Few<StateCheck<'a>>, Few<usize>), CheckError> {
-        let mut merged = Merged::default();
+        merged: &mut Merged<'a>,
+        states: &mut Few<StateCheck<'a>>,
+    ) -> Result<(), CheckError> {
         merged.add_all(checks, with_permit)?;
-        let mut states: Few<StateCheck<'a>> = SmallVec::new();
         let mut last: Option<(&[u8], u64)> = None;
         for (index, state) in merged.states.iter().enumerate() {
             // Several limits on one key are common.
@@ -236,14 +238,15 @@ impl MemoryStore {
             }
             states.push(StateCheck::new(hashed, state.observed, state.overflow));
         }
-        Ok((states, merged.members))
+        Ok(())
     }
 
     /// What a request waits for, as a number equal for requests that count in the same states, and
     /// its cost in each of them.
     pub(crate) fn shape(&self, checks: &[Check<'_>]) -> Result<(u64, Box<[Cost]>), CheckError> {
-        let (checks, _) = self.merge(checks, false)?;
-        let (name, costs) = self.request_fingerprint(&checks, &[]);
+        let mut states = Few::new();
+        self.merge(checks, false, &mut Merged::default(), &mut states)?;
+        let (name, costs) = self.request_fingerprint(&states, &[]);
         Ok((name, costs.into_iter().collect()))
     }
 
@@ -259,31 +262,30 @@ impl MemoryStore {
     }
 
     /// Decides without a lock or, if that is not possible, with one.
+    ///
+    /// The result is filled in where it is returned: a verdict is large, and copying it would take
+    /// as long as some decisions.
     fn decide_merged(
         &self,
         request: &Request<'_>,
         checks: &mut [StateCheck<'_>],
         members: &[usize],
         at: Option<Timestamp>,
-    ) -> Verdict {
-        let mut decisions: Few<Decision> = SmallVec::new();
-        if !self.attempt(checks, at, &mut decisions) {
-            let permit = request.permit.unwrap_or_default();
-            self.decide_locked(checks, permit, &|| self.time(at), &mut decisions);
+    ) -> Result<Verdict, CheckError> {
+        let mut decided = Ok(Verdict::default());
+        if let Ok(verdict) = &mut decided {
+            let decisions = &mut verdict.decisions;
+            if !self.attempt(checks, at, decisions) {
+                let permit = request.permit.unwrap_or_default();
+                self.decide_locked(checks, permit, &|| self.time(at), decisions);
+            }
+            if checks.len() < members.len() {
+                *decisions = members.iter().map(|&state| decisions[state]).collect();
+            }
+            verdict.conclude(request.checks);
+            note_room(verdict, checks);
         }
-        let overflowed = checks.iter().any(|check| check.overflowed);
-        if checks.len() < members.len() {
-            decisions = members.iter().map(|&state| decisions[state]).collect();
-        }
-        let mut verdict = Verdict::new(request.checks, decisions, overflowed);
-        verdict.consumed = checks.iter().any(|check| check.consumed);
-        let mut enforced = checks.iter().filter(|check| !check.observed);
-        verdict.no_room = match verdict.allowed {
-            true => enforced.any(|check| check.no_room),
-            // Where something is used up as well, room would not have helped.
-            false => enforced.all(|check| check.admits || check.no_room),
-        };
-        verdict
+        decided
     }
 
     /// Decides without a lock, unless that is not possible. Two requests that have a slot each
@@ -448,6 +450,18 @@ impl MemoryStore {
             _ => WhenFull::Deny,
         });
     }
+}
+
+/// Notes in a verdict which checks had no room, and whether a denial charged something.
+fn note_room(verdict: &mut Verdict, checks: &[StateCheck<'_>]) {
+    verdict.overflowed = checks.iter().any(|check| check.overflowed);
+    verdict.consumed = checks.iter().any(|check| check.consumed);
+    let mut enforced = checks.iter().filter(|check| !check.observed);
+    verdict.no_room = match verdict.allowed {
+        true => enforced.any(|check| check.no_room),
+        // Where something is used up as well, room would not have helped.
+        false => enforced.all(|check| check.admits || check.no_room),
+    };
 }
 
 /// Whether a cost adds to what is counted.

@@ -1,0 +1,518 @@
+//! `sliding-window`: a sliding window that never exceeds its limit, in constant memory.
+//!
+//! There are two classic ways to count a sliding window, and each gives something up.
+//!
+//! - The **two-counter estimate** ([`SlidingCounter`](crate::SlidingCounter)) assumes that the
+//!   requests of the previous window came evenly. A client that sends everything at the end of
+//!   a window breaks the assumption and gets close to `2L`.
+//! - The **log** ([`SlidingLog`](crate::SlidingLog)) remembers every request. It is exact, and
+//!   its memory grows with the limit.
+//!
+//! This algorithm divides the window into cells and counts per cell. The oldest cell is partly
+//! inside the window, and the question is how many of its units have already left. Instead of
+//! assuming that they arrived evenly, it measures how far they fell behind an even pace.
+//!
+//! # Lag
+//!
+//! The limit's own pace brings `f(x) = floor(L * x / W)` units in `x` microseconds. A cell's
+//! *lag* is the most by which its arrivals ever fell behind that pace:
+//!
+//! ```text
+//!   limit 120 per 60 s: 15 cells of 4 s, the pace brings 8 units per cell
+//!
+//!   units                                units
+//!     8 |          pace .'*                8 |          pace .'***
+//!     6 |          . '*                    6 |          . '  *
+//!     4 |      . '*       lag 0            4 |      . '      *     lag 7
+//!     2 |  . '*                            2 |  . '          *
+//!     0 +-*---------------                 0 +---------------*---
+//!       0     2 s     4 s                    0     2 s     4 s
+//!       one unit every half second           all 8 units after 3.5 s
+//! ```
+//!
+//! At every offset `y` of the cell at least `f(y) - lag` units had arrived: had there been
+//! fewer, the next arrival would have raised the lag. So once the window has moved `x`
+//! microseconds past the start of the cell, at least `f(x) - lag` of its units are a window
+//! old. They are released, and no others. On the left, half of the cell is released after 2 s.
+//! On the right nothing is released until the last unit is a window old. The estimate releases
+//! four units in both cases, and on the right that is four too many.
+//!
+//! # Worked numbers
+//!
+//! ```text
+//!   limit 120 per 60 s, cell 0 holds 8 units, first row with lag 0, second row with lag 7
+//!
+//!   now             60 s    61 s    62 s    63 s    64 s
+//!   f(now - 60 s)      0       2       4       6       8
+//!   used, lag 0        8       6       4       2       0
+//!   used, lag 7        8       8       8       8       0   (the last hit was at 3.5 s,
+//!                                                          kept as 3.734 s: see below)
+//! ```
+//!
+//! # A cell
+//!
+//! A cell holds three numbers: the **units** charged in it, its **lag**, and its **last hit** in
+//! fifteenths of the cell, rounded up. When the last hit is a window old, the whole cell is
+//! released: that matters for a cell that was filled early and then left alone.
+//!
+//! The number of cells `N` depends on the limit: 15 up to 2,000 units, 7 up to 2,000,000, 3
+//! above. At most `N + 1` of them overlap the window. Counts, lags and hits of all of them fit
+//! in 48 bytes for every limit.
+//!
+//! Limits up to 20 need no cells: the 20 times fit in the same place, on a grid of 1 us or of
+//! less than `W / 26,214`. Such a limit is a log, and is late by less than two steps of the grid.
+//!
+//! # Bound
+//!
+//! **`L`, always.** What is released is at least a window old, so `used` is never below the
+//! number of units admitted in the last window, and the argument for the log applies. What is
+//! given up: capacity may return late, by at most one cell.
+//! `docs/proof.md` has the proof, `docs/accuracy.md` what it costs on real traffic.
+//!
+//! # Forms and paces
+//!
+//! A key can meet several limits over the same window: a reload, an override, nodes with
+//! different files. Forced charges can exceed any limit. So a state carries its [`Form`] (the log,
+//! 15, 7 or 3 cells) and its pace (the `L` of `f` above), and both can change while units are
+//! held. Before units are charged under a limit:
+//!
+//! 1. An empty state takes the form and the pace of the limit.
+//! 2. A form that is too narrow for the limit, or for the units, is widened: everything held is
+//!    charged again in the next form, at its last hit. A form never becomes narrower while
+//!    anything is held. Only the widest form saturates.
+//! 3. If the pace still differs, it becomes the limit's. The lags were measured against another
+//!    pace, so they are raised until each cell is released as a whole.
+//!
+//! Alternating limits therefore lose precision, never the bound. A unit is released at most one
+//! cell of each form that held it late, and everything is released one window, one cell and one
+//! fifteenth of a cell after the last charge.
+//!
+//! # Cost
+//!
+//! 48 bytes of cells, their position, form and pace. An admission reads the oldest and the current
+//! cell; a retry-after, a wider form or another pace walks all of them.
+
+mod cells;
+mod form;
+mod times;
+
+use alloc::vec::Vec;
+
+pub use cells::Cell;
+use cells::{Cells, Grid};
+pub use form::Form;
+use times::Times;
+
+use super::Window;
+use crate::limit::Moment;
+use crate::{Ask, CellView, Cost, Decision, Limit, Packed, ResetAfter, Timestamp};
+
+/// Words that hold the cells: 16 cells of 23 bits, 8 of 44, 4 of 83, or 20 times of 16.
+const WORDS: usize = Packed::WORDS;
+
+/// The state of a `sliding-window`. The default holds nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SlidingWindow {
+    held: Held,
+}
+
+/// What a window holds, in one of its forms.
+#[derive(Clone, Copy, Debug)]
+enum Held {
+    Times(Times),
+    Cells(Cells),
+}
+
+impl Default for Held {
+    fn default() -> Self {
+        Held::Times(Times::default())
+    }
+}
+
+/// Runs the same expression on whatever is held.
+macro_rules! each {
+    ($window:expr, $held:ident => $body:expr) => {
+        match $window {
+            Held::Times($held) => $body,
+            Held::Cells($held) => $body,
+        }
+    };
+}
+
+impl SlidingWindow {
+    /// Restores a state in the log form from its times, oldest first, at most a window apart.
+    /// `None` if they are too many or not in order.
+    pub fn from_times(times: &[u64]) -> Option<Self> {
+        let held = Held::Times(Times::from_times(times)?);
+        Some(SlidingWindow { held })
+    }
+
+    /// Restores a state from its cells, oldest first, with their indexes. `None` if the form has
+    /// no cells, or is too narrow for them or for the pace.
+    pub fn from_cells(form: Form, pace: u64, cells: &[(u64, Cell)]) -> Option<Self> {
+        let held = Held::Cells(Cells::from_cells(form, pace, cells)?);
+        Some(SlidingWindow { held })
+    }
+
+    /// Holds nothing, in this form and at this pace.
+    fn new((form, pace): (Form, u64)) -> Self {
+        let held = match form {
+            Form::Log => Held::default(),
+            _ => Held::Cells(Cells::new(form, pace)),
+        };
+        SlidingWindow { held }
+    }
+
+    /// How it counts.
+    pub fn form(&self) -> Form {
+        match &self.held {
+            Held::Times(_) => Form::Log,
+            Held::Cells(cells) => cells.form,
+        }
+    }
+
+    /// The limit that its lags are measured against; 0 in the log form.
+    pub fn pace(&self) -> u64 {
+        match &self.held {
+            Held::Times(_) => 0,
+            Held::Cells(cells) => cells.pace,
+        }
+    }
+
+    /// Its form and pace; those of the limit if it holds nothing.
+    pub(crate) fn form_under(&self, limit: &Limit) -> (Form, u64) {
+        if self.is_empty() { limit.form_and_pace() } else { (self.form(), self.pace()) }
+    }
+
+    /// Units of all times or cells, expired ones included.
+    fn total(&self) -> u64 {
+        each!(&self.held, held => held.total)
+    }
+
+    /// Whether it holds nothing.
+    pub fn is_empty(&self) -> bool {
+        self.total() == 0
+    }
+
+    /// Cells that hold units with their indexes, oldest first; none in the log form.
+    pub fn cells(&self) -> impl DoubleEndedIterator<Item = (u64, Cell)> {
+        let cells = match &self.held {
+            Held::Times(_) => None,
+            Held::Cells(cells) => Some(cells.iter()),
+        };
+        cells.into_iter().flatten()
+    }
+
+    /// The times of the log form in steps of its grid, oldest first; none in the other forms.
+    pub fn times(&self) -> impl DoubleEndedIterator<Item = u64> {
+        let times = match &self.held {
+            Held::Times(times) => Some(times.iter()),
+            Held::Cells(_) => None,
+        };
+        times.into_iter().flatten()
+    }
+
+    pub(crate) fn pack(&self, limit: &Limit) -> Option<Packed> {
+        each!(&self.held, held => held.pack(limit))
+    }
+
+    /// The state that was packed.
+    pub(crate) fn unpack(limit: &Limit, packed: &Packed) -> Self {
+        let (head, deadline_us, words) = (packed.head, packed.deadline_us(), packed.words);
+        let held = match packed_form(head) {
+            Form::Log => Held::Times(Times::unpack(limit, head, deadline_us, words)),
+            form => Held::Cells(Cells::unpack(form, limit, head, deadline_us, words)),
+        };
+        SlidingWindow { held }
+    }
+
+    /// Decides on a packed state. `None` if it matters for longer than a deadline can say.
+    ///
+    /// Nearly always the state has the form and the pace of the limit, or is empty, and the clock
+    /// did not step back. Then it is decided on where it is. The form is written out in each
+    /// branch, so that the positions of all numbers are constants.
+    #[inline(always)]
+    pub(crate) fn decide_packed(
+        packed: &mut Packed,
+        limit: &Limit,
+        ask: &Ask,
+        now: &Moment,
+        admitted: bool,
+        decision: &mut Decision,
+    ) -> bool {
+        if !matches!(ask.cost, Cost::Ask(_)) {
+            return Self::decide_unpacked(packed, limit, ask, now, admitted, decision);
+        }
+        match limit.form() {
+            Form::Log => decide_times(packed, limit, ask, now, admitted, decision),
+            Form::Cells15 => {
+                decide_cells(Form::Cells15, packed, limit, ask, now, admitted, decision)
+            }
+            Form::Cells7 => decide_cells(Form::Cells7, packed, limit, ask, now, admitted, decision),
+            Form::Cells3 => decide_cells(Form::Cells3, packed, limit, ask, now, admitted, decision),
+        }
+    }
+
+    #[cold]
+    fn decide_unpacked(
+        packed: &mut Packed,
+        limit: &Limit,
+        ask: &Ask,
+        now: &Moment,
+        admitted: bool,
+        decision: &mut Decision,
+    ) -> bool {
+        let mut window = SlidingWindow::unpack(limit, packed);
+        window.advance(limit, now);
+        *decision = window.settle(limit, ask, now, admitted);
+        let Some(after) = window.pack(limit) else { return false };
+        *packed = after;
+        true
+    }
+
+    /// The last hit and the units of everything held, oldest first.
+    fn held(&self, limit: &Limit) -> impl DoubleEndedIterator<Item = (u64, u64)> {
+        let grid = Grid::new(limit, self.form(), self.pace());
+        let step_us = grid.cell.value;
+        let times = self.times().map(move |time| (time.saturating_mul(step_us), 1));
+        let last_hit = move |(index, cell): (u64, Cell)| (grid.last_us(index, cell), cell.units);
+        times.chain(self.cells().map(last_hit))
+    }
+
+    /// Units that count against the limit.
+    pub fn used(&self, limit: &Limit, now: Timestamp) -> u64 {
+        let Held::Cells(cells) = &self.held else { return self.total() };
+        // Only the oldest cell can be partly expired.
+        let oldest = cells.iter().next();
+        let expired = oldest
+            .map_or(0, |(index, cell)| cells.grid(limit).expired(index, cell, now.as_micros()));
+        cells.total - expired
+    }
+
+    /// What it holds, for people who look at it; units at one time of the log form are one cell.
+    pub(crate) fn view(&self, limit: &Limit, now: Timestamp) -> Vec<CellView> {
+        let grid = Grid::new(limit, self.form(), self.pace());
+        let at = |index: u64| Timestamp::from_micros(index.saturating_mul(grid.cell.value));
+        let mut views: Vec<CellView> = Vec::new();
+        for time in self.times().map(at) {
+            match views.last_mut() {
+                Some(last) if last.last_hit == time => last.units += 1,
+                _ => {
+                    let unit =
+                        CellView { start: time, last_hit: time, units: 1, lag: 0, expired: 0 };
+                    views.push(unit);
+                }
+            }
+        }
+        views.extend(self.cells().map(|(index, cell)| CellView {
+            start: at(index),
+            last_hit: Timestamp::from_micros(grid.last_us(index, cell)),
+            units: cell.units,
+            lag: cell.lag,
+            expired: grid.expired(index, cell, now.as_micros()),
+        }));
+        views
+    }
+
+    /// The clock stepped back: units of cells that lie ahead are charged again, now.
+    #[cold]
+    fn reenter_future(&mut self, limit: &Limit, now: &Moment) {
+        let Held::Cells(cells) = &mut self.held else { return };
+        let (form, pace) = (cells.form, cells.pace);
+        let current = limit.split(form, now).0;
+        let mut ahead = 0;
+        while cells.total > 0 && cells.newest > current {
+            ahead += cells.take_newest(u64::MAX);
+        }
+        cells.advance(limit, now);
+        self.make_room(limit, pace, ahead, now);
+        self.add(limit, ahead, now);
+    }
+
+    /// Widens the form until it can hold `units` more now, or is the widest.
+    fn make_room(&mut self, limit: &Limit, pace: u64, units: u64, now: &Moment) {
+        while !self.has_room(limit, units, now)
+            && let Some(form) = self.form().wider()
+        {
+            self.widen(limit, form, pace, now);
+        }
+    }
+
+    fn has_room(&self, limit: &Limit, units: u64, now: &Moment) -> bool {
+        let most = self.form().most_units();
+        if self.total().saturating_add(units) <= most {
+            return true;
+        }
+        let Held::Cells(cells) = &self.held else { return false };
+        let current = limit.split(cells.form, now).0;
+        cells.get(current).units.saturating_add(units) <= most
+    }
+
+    /// Charges everything held again in a wider form, under another pace.
+    #[cold]
+    fn widen(&mut self, limit: &Limit, form: Form, pace: u64, now: &Moment) {
+        let now_us = now.at.as_micros();
+        let mut wider = Cells::new(form, pace);
+        let grid = wider.grid(limit);
+        // The log holds units up to a step of its grid longer than a window. Their cell may be
+        // over, and one that is too old shares the place of a newer one.
+        let oldest = grid.cell.split(now_us).0.saturating_sub(form.cells());
+        for (last_us, units) in self.held(limit) {
+            let (index, offset_us) = grid.cell.split(last_us.min(now_us));
+            if index >= oldest {
+                wider.add(&grid, units, index, offset_us);
+            }
+        }
+        wider.drop_expired(&grid, now_us);
+        self.held = Held::Cells(wider);
+    }
+
+    /// Measures against another pace from now on.
+    #[cold]
+    fn set_pace(&mut self, limit: &Limit, pace: u64, now: &Moment) {
+        if let Held::Cells(cells) = &mut self.held {
+            cells.pace = pace;
+            cells.forget_arrivals(&cells.grid(limit));
+            cells.advance(limit, now);
+        }
+    }
+
+    /// Changes form and pace to what the limit and `units` more require.
+    fn reshape(&mut self, limit: &Limit, units: u64, now: &Moment) {
+        let pace = limit.count();
+        while self.form() < limit.form()
+            && let Some(wider) = self.form().wider()
+        {
+            self.widen(limit, wider, pace, now);
+        }
+        self.make_room(limit, pace, units, now);
+        if self.form() != Form::Log && self.pace() != pace {
+            self.set_pace(limit, pace, now);
+        }
+    }
+
+    /// Adds units now, in the form and pace it has. What does not fit is cut off.
+    fn add(&mut self, limit: &Limit, units: u64, now: &Moment) {
+        let (index, offset_us) = limit.split(self.form(), now);
+        match &mut self.held {
+            Held::Times(times) => times.add(units, index, offset_us),
+            Held::Cells(cells) => cells.add(&cells.grid(limit), units, index, offset_us),
+        }
+    }
+}
+
+/// The form of a packed state, by its head.
+#[inline(always)]
+fn packed_form(head: u64) -> Form {
+    Form::ALL[(head & 3) as usize]
+}
+
+/// Decides on a packed state under a limit of the log form.
+#[inline]
+fn decide_times(
+    packed: &mut Packed,
+    limit: &Limit,
+    ask: &Ask,
+    now: &Moment,
+    admitted: bool,
+    decision: &mut Decision,
+) -> bool {
+    if packed_form(packed.head) != Form::Log {
+        return SlidingWindow::decide_unpacked(packed, limit, ask, now, admitted, decision);
+    }
+    let deadline_us = packed.deadline_us();
+    let mut times = Times::unpack(limit, packed.head, deadline_us, &mut packed.words);
+    times.advance(limit, now);
+    *decision = times.settle(limit, ask, now, admitted);
+    let Some(after) = times.pack_head(limit) else { return false };
+    (packed.head, packed.deadline) = after;
+    true
+}
+
+/// Decides on a packed state under a limit of a form with cells, which is given.
+#[inline(always)]
+fn decide_cells(
+    form: Form,
+    packed: &mut Packed,
+    limit: &Limit,
+    ask: &Ask,
+    now: &Moment,
+    admitted: bool,
+    decision: &mut Decision,
+) -> bool {
+    let deadline_us = packed.deadline_us();
+    let Packed { head, words, .. } = &mut *packed;
+    let (own_form, pace) = limit.form_and_pace();
+    debug_assert_eq!(form, own_form);
+    let mut cells = if *head == 0 || deadline_us <= now.at.as_micros() {
+        *words = [0; WORDS];
+        Cells::empty(form, pace, words)
+    } else if packed_form(*head) != form {
+        return SlidingWindow::decide_unpacked(packed, limit, ask, now, admitted, decision);
+    } else {
+        Cells::unpack(form, limit, *head, deadline_us, words)
+    };
+    if cells.pace != pace || cells.newest > now.index {
+        return SlidingWindow::decide_unpacked(packed, limit, ask, now, admitted, decision);
+    }
+    cells.advance(limit, now);
+    *decision = cells.settle(limit, ask, now, admitted);
+    let Some(after) = cells.pack_head(limit) else { return false };
+    (packed.head, packed.deadline) = after;
+    true
+}
+
+impl Window for SlidingWindow {
+    fn advance(&mut self, limit: &Limit, now: &Moment) {
+        match &mut self.held {
+            Held::Times(times) => times.advance(limit, now),
+            Held::Cells(cells) if cells.newest > limit.split(cells.form, now).0 => {
+                self.reenter_future(limit, now);
+            }
+            Held::Cells(cells) => cells.advance(limit, now),
+        }
+        if self.is_empty() {
+            *self = SlidingWindow::default();
+        }
+    }
+
+    fn available(&self, limit: &Limit, now: &Moment) -> u64 {
+        each!(&self.held, held => held.available(limit, now))
+    }
+
+    fn wait_us(&self, limit: &Limit, cost: u64, now: &Moment) -> u64 {
+        each!(&self.held, held => held.wait_us(limit, cost, now))
+    }
+
+    fn reset_after(&self, limit: &Limit, now: &Moment) -> ResetAfter {
+        each!(&self.held, held => held.reset_after(limit, now))
+    }
+
+    fn charge(&mut self, limit: &Limit, units: u64, _ask: &Ask, now: &Moment) {
+        if units == 0 {
+            return;
+        }
+        if self.is_empty() {
+            *self = SlidingWindow::new(limit.form_and_pace());
+        }
+        self.reshape(limit, units, now);
+        self.add(limit, units, now);
+    }
+
+    fn admit(&mut self, limit: &Limit, units: u64, ask: &Ask, now: &Moment, _: u64) -> u64 {
+        self.charge(limit, units, ask, now);
+        // Widening the form, or changing the pace, may take back units that were released.
+        self.available(limit, now)
+    }
+
+    fn refund(&mut self, limit: &Limit, units: u64) {
+        each!(&mut self.held, held => held.refund(limit, units));
+        if self.is_empty() {
+            *self = SlidingWindow::default();
+        }
+    }
+
+    fn expires_at(&self, limit: &Limit) -> Timestamp {
+        each!(&self.held, held => held.expires_at(limit))
+    }
+}

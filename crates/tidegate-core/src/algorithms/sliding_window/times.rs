@@ -1,0 +1,208 @@
+//! The log form: the times of up to 20 units, in steps of a grid.
+
+use core::borrow::BorrowMut;
+
+use super::form::{LOG_UNITS, TIME_BITS};
+use super::{Form, WORDS};
+use crate::algorithms::Window;
+use crate::limit::{Divisor, Moment};
+use crate::packed::with_low_bits;
+use crate::{Ask, Limit, Packed, ResetAfter, Timestamp};
+
+/// Bits of the newest time in a packed log. A deadline unit is at most 2^19 steps long.
+const NEWEST_BITS: u32 = 20;
+
+/// The times of up to 20 units.
+///
+/// `W` is where they are: in the state itself or, while a packed state is decided on, in that.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Times<W = [u64; WORDS]> {
+    /// How many times there are.
+    pub(super) total: u64,
+    /// The place of the oldest.
+    oldest: u64,
+    /// The newest.
+    newest: u64,
+    /// The low bits of each, in a ring.
+    words: W,
+}
+
+/// The steps that a window takes, rounded up.
+#[inline(always)]
+fn window_steps(limit: &Limit, step: Divisor) -> u64 {
+    step.ceil(limit.window_us())
+}
+
+impl Times {
+    /// Restores a log from its times, oldest first, at most a window apart. `None` if they are too
+    /// many or not in order.
+    pub(super) fn from_times(times: &[u64]) -> Option<Self> {
+        let mut log = Times { newest: *times.last()?, ..Self::default() };
+        if times.len() as u64 > LOG_UNITS || !times.is_sorted() {
+            return None;
+        }
+        for &time in times {
+            if (log.newest - time) >> TIME_BITS > 0 {
+                return None;
+            }
+            log.push(time);
+        }
+        Some(log)
+    }
+
+    pub(super) fn pack(self, limit: &Limit) -> Option<Packed> {
+        let (head, deadline) = self.pack_head(limit)?;
+        Some(Packed { deadline, head, words: self.words })
+    }
+}
+
+impl<W: BorrowMut<[u64; WORDS]>> Times<W> {
+    /// The log that was packed, with its words.
+    #[inline(always)]
+    pub(super) fn unpack(limit: &Limit, head: u64, deadline_us: u64, words: W) -> Self {
+        let total = head >> 2 & 0x1f;
+        let mut log = Times { total, oldest: head >> 7 & 0x1f, newest: 0, words };
+        if total > 0 {
+            let step = limit.cell(Form::Log);
+            // The newest is a window old by the deadline, and was not a unit earlier.
+            let latest = step.split(deadline_us).0 - window_steps(limit, step);
+            log.newest = with_low_bits(latest, head >> 12, NEWEST_BITS);
+        }
+        log
+    }
+
+    /// The head of the packed log, and its deadline.
+    #[inline(always)]
+    pub(super) fn pack_head(&self, limit: &Limit) -> Option<(u64, u64)> {
+        if self.total == 0 {
+            return Some((0, 0));
+        }
+        let deadline = Packed::deadline(self.expires_at(limit))?;
+        let newest = self.newest & ((1 << NEWEST_BITS) - 1);
+        Some((Form::Log as u64 | self.total << 2 | self.oldest << 7 | newest << 12, deadline))
+    }
+
+    /// The times, oldest first.
+    pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = u64> {
+        (0..self.total).map(|number| self.time(number))
+    }
+
+    /// A time, counted from the oldest.
+    #[inline(always)]
+    fn time(&self, number: u64) -> u64 {
+        let (word, shift) = self.position(number);
+        // Only the low bits are kept: all times lie within 2^16 steps before the newest.
+        let low = self.words.borrow()[word] >> shift;
+        let age = self.newest.wrapping_sub(low) & ((1 << TIME_BITS) - 1);
+        self.newest.saturating_sub(age)
+    }
+
+    /// Appends a time. It is the newest, or `newest` is set to the newest of those that follow.
+    #[inline(always)]
+    fn push(&mut self, time: u64) {
+        let (word, shift) = self.position(self.total);
+        let mask = (1 << TIME_BITS) - 1;
+        let word = &mut self.words.borrow_mut()[word];
+        *word = *word & !(mask << shift) | (time & mask) << shift;
+        self.total += 1;
+    }
+
+    /// The word of a time, and where its bits begin in it.
+    #[inline(always)]
+    fn position(&self, number: u64) -> (usize, u64) {
+        let place = (self.oldest + number) % LOG_UNITS;
+        ((place / 4) as usize, place % 4 * u64::from(TIME_BITS))
+    }
+
+    /// When a time is a window old, both in whole steps.
+    #[inline(always)]
+    fn release_us(limit: &Limit, time: u64) -> u64 {
+        let step = limit.cell(Form::Log);
+        time.saturating_add(window_steps(limit, step)).saturating_mul(step.value)
+    }
+
+    /// The clock stepped back: times ahead of now become now.
+    #[cold]
+    fn reenter_future(&mut self, newest: u64) {
+        let mut log = Times { newest, ..Times::default() };
+        self.iter().for_each(|time| log.push(time.min(newest)));
+        let Times { total, oldest, newest, words } = log;
+        (self.total, self.oldest, self.newest) = (total, oldest, newest);
+        *self.words.borrow_mut() = words;
+    }
+
+    /// Adds units at a time. What does not fit is cut off.
+    #[inline(always)]
+    pub(super) fn add(&mut self, units: u64, passed: u64, rest_us: u64) {
+        self.newest = passed + u64::from(rest_us > 0);
+        for _ in 0..units.min(LOG_UNITS - self.total) {
+            self.push(self.newest);
+        }
+    }
+}
+
+impl<W: BorrowMut<[u64; WORDS]>> Window for Times<W> {
+    #[inline(always)]
+    fn advance(&mut self, limit: &Limit, now: &Moment) {
+        let step = limit.cell(Form::Log);
+        let (passed, rest_us) = limit.split(Form::Log, now);
+        let newest = passed + u64::from(rest_us > 0);
+        if self.newest > newest {
+            self.reenter_future(newest);
+        }
+        let window = window_steps(limit, step);
+        while self.total > 0 && self.time(0).saturating_add(window) <= passed {
+            self.oldest = (self.oldest + 1) % LOG_UNITS;
+            self.total -= 1;
+        }
+        if self.total == 0 {
+            self.oldest = 0;
+            *self.words.borrow_mut() = [0; WORDS];
+        }
+    }
+
+    #[inline(always)]
+    fn available(&self, limit: &Limit, _now: &Moment) -> u64 {
+        limit.count().saturating_sub(self.total)
+    }
+
+    #[inline(always)]
+    fn wait_us(&self, limit: &Limit, cost: u64, now: &Moment) -> u64 {
+        match (self.total + cost).saturating_sub(limit.count()) {
+            0 => 0,
+            lacking => Self::release_us(limit, self.time(lacking - 1)) - now.at.as_micros(),
+        }
+    }
+
+    #[inline(always)]
+    fn reset_after(&self, limit: &Limit, now: &Moment) -> ResetAfter {
+        if self.total == 0 || limit.count() == 0 {
+            return ResetAfter::from_micros(0);
+        }
+        let released_us = Self::release_us(limit, self.newest);
+        ResetAfter::from_micros(released_us - now.at.as_micros())
+    }
+
+    #[inline(always)]
+    fn charge(&mut self, limit: &Limit, units: u64, _ask: &Ask, now: &Moment) {
+        if units > 0 {
+            let (passed, rest_us) = limit.split(Form::Log, now);
+            self.add(units, passed, rest_us);
+        }
+    }
+
+    fn refund(&mut self, _limit: &Limit, units: u64) {
+        self.total = self.total.saturating_sub(units);
+        if self.total > 0 {
+            self.newest = self.time(self.total - 1);
+        }
+    }
+
+    #[inline(always)]
+    fn expires_at(&self, limit: &Limit) -> Timestamp {
+        match self.total {
+            0 => Timestamp::EPOCH,
+            _ => Timestamp::from_micros(Self::release_us(limit, self.newest)),
+        }
+    }
+}
