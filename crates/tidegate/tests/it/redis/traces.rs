@@ -7,7 +7,7 @@ use tidegate::redis::wire::{
 use tidegate::{Check, Limit, Request};
 
 use super::client::Client;
-use super::stand::on_each;
+use super::stand::{Engine, Server};
 use crate::traces::{Event, compare};
 
 /// Calls in one write.
@@ -82,20 +82,27 @@ fn decide(client: &mut Client, limit: &Limit, events: &[Event]) -> Vec<bool> {
 
 #[test]
 fn recorded_traffic_is_decided_as_published() {
-    on_each(|_, server| {
-        let mut client = Client::new(server, "tg");
-        // Of `sliding-window` one limit for each of its forms in the traces: they take half of the
-        // time, and `parity.rs` compares random histories of all forms.
-        let is_run = |text: &str| {
-            let windows = ["10 per 10s sliding-window", "21 per 60s sliding-window"];
-            !text.ends_with("sliding-window") || windows.contains(&text) || text.starts_with("3000")
-        };
-        compare(is_run, |limit, events| {
-            redis::cmd("FLUSHALL").exec(&mut client.connection).expect("a server that listens");
-            match is_quick(limit) {
-                true => decide_quickly(&mut client, limit, events),
-                false => decide(&mut client, limit, events),
-            }
-        });
+    // Side by side: a client waits for its server half of the time.
+    std::thread::scope(|scope| {
+        for engine in Engine::ALL {
+            scope.spawn(move || compare_on(&Server::start(engine)));
+        }
+    });
+}
+
+fn compare_on(server: &Server) {
+    let mut client = Client::new(server, "tg");
+    // Of `sliding-window` one limit for each of its forms in the traces: they take half of the
+    // time, and `parity.rs` compares random histories of all forms.
+    let is_run = |text: &str| {
+        let windows = ["10 per 10s sliding-window", "21 per 60s sliding-window"];
+        !text.ends_with("sliding-window") || windows.contains(&text) || text.starts_with("3000")
+    };
+    compare(is_run, |limit, events| {
+        redis::cmd("FLUSHALL").exec(&mut client.connection).expect("a server that listens");
+        match is_quick(limit) {
+            true => decide_quickly(&mut client, limit, events),
+            false => decide(&mut client, limit, events),
+        }
     });
 }
