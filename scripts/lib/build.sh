@@ -4,7 +4,7 @@
 # library and many dependencies again.
 PACKAGES=(--workspace --features tidegate-server/otlp)
 
-# build : the programs and the library, as `cargo test` builds them.
+# build : the server, as `cargo test` builds it.
 build() {
-    cargo build --locked --profile test "${PACKAGES[@]}"
+    cargo build --locked --profile test "${PACKAGES[@]}" --bin tidegate
 }

@@ -42,8 +42,10 @@ run_quick_tests() {
     run_tests -- "${skips[@]}"
 }
 
+# The program is built for its own tests. `cargo build` would compile it again, because some of its
+# dependencies have more features in tests.
 redis_faults() {
-    build
+    cargo test --locked "${PACKAGES[@]}" --no-run --test cli
     "${CARGO_TARGET_DIR:-target}/debug/tidegate-bench" faults --short
 }
 
@@ -65,8 +67,9 @@ loom() {
     fi
 }
 
+# The libraries, with the features they have in `lint_features`.
 api_docs() {
-    RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --features tidegate/axum
+    RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --lib --no-deps
 }
 
 # Built from source, because no registry that the other steps use has a current binary. Compiled
