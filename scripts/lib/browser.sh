@@ -33,7 +33,7 @@ browser_stand() {
 browser_pages() {
     local browser_home browser_bin
     browser_stand || return 1
-    (cd "$browser_home" && TIDEGATE_BIN=$browser_bin timeout 600 node --test --test-reporter=dot)
+    (cd "$browser_home" && TIDEGATE_BIN=$browser_bin timeout 600 node --test --test-concurrency=2 --test-reporter=dot)
 }
 
 # browser_run SCRIPT [ARGUMENT...] : runs another script of the stand.
