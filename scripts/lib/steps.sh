@@ -31,7 +31,7 @@ usage_error() {
 }
 
 # run_steps NAME... : runs steps in order; the first that fails ends the script. Names joined by
-# commas run side by side: for steps that mostly wait.
+# commas run side by side: for steps that wait often.
 run_steps() {
     local name
     for name in ${*//,/ }; do
@@ -62,25 +62,27 @@ run_steps() {
     finished=yes
 }
 
-# run_side_by_side NAME... : runs each step in a separate process, then prints their output.
+# run_side_by_side FIRST NAME... : runs each step in a separate process. The first step has priority and
+# prints as it runs; the others use the processor while it waits, and their output follows.
 run_side_by_side() {
-    local name failed="" logs=${CARGO_TARGET_DIR:-target}/steps
+    local first=$1 name failed="" logs=${CARGO_TARGET_DIR:-target}/steps
     local -A pids=()
+    shift
     wait "$downloads" || true
     mkdir -p "$logs"
     for name in "$@"; do
-        ./scripts/test "$name" >"$logs/$name.log" 2>&1 &
+        nice -n 10 ./scripts/test "$name" >"$logs/$name.log" 2>&1 &
         pids[$name]=$!
     done
+    running=$first
+    ./scripts/test "$first" 2>&1 | tee "$logs/$first.log" | sed -u '/^== summary$/,$d' || failed=$first
     for name in "$@"; do
         running=$name
-        if wait "${pids[$name]}"; then
-            sed '/^== summary$/,$d' "$logs/$name.log"
-            mapfile -t -O "${#summary[@]}" summary < <(sed -n '/^== summary$/,$s/^\(ok\|skipped\)  .*/&/p' "$logs/$name.log")
-        else
-            cat "$logs/$name.log"
-            failed=${failed:-$name}
-        fi
+        wait "${pids[$name]}" || failed=${failed:-$name}
+        sed '/^== summary$/,$d' "$logs/$name.log"
+    done
+    for name in "$first" "$@"; do
+        mapfile -t -O "${#summary[@]}" summary < <(sed -n '/^== summary$/,$s/^\(ok\|skipped\)  .*/&/p' "$logs/$name.log")
     done
     running=$failed
     [ -z "$failed" ]
