@@ -1,8 +1,7 @@
 //! The bars: what the ratios must be, and what they aim at.
 
-use crate::cli::Mode;
+use crate::cli::{Mode, name_of};
 use crate::inprocess::{Results, Row};
-use crate::rss::FULL_LOG_ENTRIES;
 use crate::subjects::Kind;
 use crate::workloads::Workload;
 
@@ -29,94 +28,100 @@ impl Bar {
     }
 }
 
-/// All bars of in-process decisions, in the order they were set.
-pub fn bars(results: &Results) -> Vec<Bar> {
-    use Workload::{Hot, MillionUniform, MillionZipf, TenMillionUniform, TenThousand};
-    let to_governor = |workload, threads| {
-        let ours = find(results, workload, threads, Mode::Single, Kind::Tidegate)?;
-        let theirs = find(results, workload, threads, Mode::Single, Kind::Governor)?;
-        Some(ours.ns_per_decision / theirs.ns_per_decision)
-    };
-    let mut bars = vec![
-        Bar::at_most("hot / governor", to_governor(Hot, 1), Some(0.60), Some(0.35)),
-        Bar::at_most("10k / governor", to_governor(TenThousand, 1), Some(0.60), Some(0.35)),
-        Bar::at_most(
-            "1m-uniform / governor",
-            to_governor(MillionUniform, 1),
-            Some(0.25),
-            Some(0.12),
-        ),
-        Bar::at_most("1m-zipf / governor", to_governor(MillionZipf, 1), Some(0.30), Some(0.17)),
-        Bar::at_most(
-            "10m-uniform / governor",
-            to_governor(TenMillionUniform, 1),
-            Some(0.30),
-            Some(0.14),
-        ),
-        Bar::at_most("2 threads, hot / governor", to_governor(Hot, 2), Some(0.45), None),
-        Bar::at_most(
-            "2 threads, 1m-uniform / governor",
-            to_governor(MillionUniform, 2),
-            Some(0.30),
-            None,
-        ),
-        Bar {
-            name: "2 threads, 1m-uniform: aggregate / one thread".to_owned(),
-            measured: speed_up(results, MillionUniform, Kind::Tidegate),
-            must: None,
-            aim: Some(1.7),
-            at_least: true,
-        },
-    ];
-    for workload in [MillionUniform, TenMillionUniform] {
-        bars.extend(batch_bars(results, workload));
+/// A bar on the time of a subject, compared with a single call of another in the same run.
+struct Ratio {
+    subject: Kind,
+    against: Kind,
+    mode: Mode,
+    threads: u8,
+    workload: Workload,
+    must: f64,
+    aim: f64,
+}
+
+impl Ratio {
+    const fn new(subject: Kind, against: Kind, workload: Workload, [must, aim]: [f64; 2]) -> Self {
+        Ratio { subject, against, mode: Mode::Single, threads: 1, workload, must, aim }
     }
+
+    const fn on_two_threads(self) -> Self {
+        Ratio { threads: 2, ..self }
+    }
+
+    const fn in_batches(self) -> Self {
+        Ratio { mode: Mode::Batch32, ..self }
+    }
+
+    fn bar(&self, results: &Results) -> Bar {
+        let &Ratio { subject, against, mode, threads, workload, must, aim } = self;
+        let ours = find(results, workload, threads, mode, subject);
+        let theirs = find(results, workload, threads, Mode::Single, against);
+        let measured = ours.zip(theirs).map(|(a, b)| a.ns_per_decision / b.ns_per_decision);
+        let how = match (mode, threads) {
+            (Mode::Batch32, _) => ", batch32",
+            (Mode::Single, 1) => "",
+            (Mode::Single, _) => ", 2 threads",
+        };
+        let [subject, against] = [subject, against].map(|kind| name_of(&kind));
+        let name = format!("{subject} / {against}, {}{how}", name_of(&workload));
+        Bar::at_most(&name, measured, Some(must), Some(aim))
+    }
+}
+
+/// All bars of in-process decisions: what must hold, and what is aimed at.
+pub fn bars(results: &Results) -> Vec<Bar> {
+    let mut bars: Vec<Bar> = ratios().iter().map(|ratio| ratio.bar(results)).collect();
     bars.extend(memory_bars(results));
     bars
 }
 
-fn batch_bars(results: &Results, workload: Workload) -> [Bar; 2] {
-    let name = crate::cli::name_of(&workload);
-    let batch = find(results, workload, 1, Mode::Batch32, Kind::Tidegate);
-    let over = |single: Option<&Row>| Some(batch?.ns_per_decision / single?.ns_per_decision);
-    let ours = find(results, workload, 1, Mode::Single, Kind::Tidegate);
-    let governor = find(results, workload, 1, Mode::Single, Kind::Governor);
-    [
-        Bar::at_most(&format!("batch32, {name} / our single call"), over(ours), Some(0.5), None),
-        Bar::at_most(&format!("batch32, {name} / governor"), over(governor), None, Some(0.08)),
-    ]
-}
-
-fn memory_bars(results: &Results) -> [Bar; 3] {
-    let bytes = |workload| {
-        let rows = results.rows.iter();
-        let mut ours = rows.filter(|row| row.subject == Kind::Tidegate && row.workload == workload);
-        ours.find_map(|row| row.bytes_per_key)
+fn ratios() -> [Ratio; 21] {
+    use Kind::{
+        Governor, Tidegate, TidegateCounter, TidegateFourLimits, TidegateLog100, TidegateTwoLimits,
     };
-    let million = bytes(Workload::MillionUniform).or(bytes(Workload::MillionZipf));
-    let full_log = f64::from(4 * FULL_LOG_ENTRIES + 64);
+    use Workload::{Hot, MillionUniform, MillionZipf, TenMillionUniform, TenThousand};
     [
-        Bar::at_most("bytes per key at 1M", million, Some(40.0), Some(34.0)),
-        Bar::at_most(
-            "bytes per key at 10M",
-            bytes(Workload::TenMillionUniform),
-            Some(32.0),
-            Some(27.0),
-        ),
-        Bar::at_most(
-            "bytes per key, sliding-log of 100 entries",
-            results.full_log_bytes,
-            Some(full_log),
-            None,
-        ),
+        Ratio::new(Tidegate, Governor, Hot, [0.9, 0.55]),
+        Ratio::new(Tidegate, Governor, TenThousand, [0.85, 0.6]),
+        Ratio::new(Tidegate, Governor, MillionUniform, [0.55, 0.35]),
+        Ratio::new(Tidegate, Governor, MillionZipf, [0.6, 0.45]),
+        Ratio::new(Tidegate, Governor, TenMillionUniform, [0.7, 0.45]),
+        Ratio::new(Tidegate, Governor, Hot, [1.0, 0.7]).on_two_threads(),
+        Ratio::new(Tidegate, Governor, MillionUniform, [0.55, 0.4]).on_two_threads(),
+        Ratio::new(TidegateTwoLimits, Tidegate, Hot, [2.3, 1.8]),
+        Ratio::new(TidegateTwoLimits, Tidegate, MillionUniform, [2.3, 1.8]),
+        Ratio::new(TidegateFourLimits, Tidegate, Hot, [4.6, 3.6]),
+        Ratio::new(TidegateFourLimits, Tidegate, MillionUniform, [4.6, 3.6]),
+        Ratio::new(TidegateLog100, Governor, Hot, [1.5, 1.0]),
+        Ratio::new(TidegateLog100, Governor, MillionUniform, [1.0, 0.7]),
+        Ratio::new(TidegateCounter, Governor, Hot, [0.45, 0.31]),
+        Ratio::new(TidegateCounter, Governor, TenThousand, [0.42, 0.28]),
+        Ratio::new(TidegateCounter, Governor, MillionUniform, [0.24, 0.16]),
+        Ratio::new(TidegateCounter, Governor, TenMillionUniform, [0.22, 0.15]),
+        Ratio::new(Tidegate, Governor, MillionUniform, [0.35, 0.22]).in_batches(),
+        Ratio::new(Tidegate, Governor, TenMillionUniform, [0.35, 0.22]).in_batches(),
+        Ratio::new(TidegateCounter, Governor, MillionUniform, [0.12, 0.1]).in_batches(),
+        Ratio::new(TidegateCounter, Governor, TenMillionUniform, [0.12, 0.1]).in_batches(),
     ]
 }
 
-/// How much faster two threads decide together than one alone.
-pub fn speed_up(results: &Results, workload: Workload, subject: Kind) -> Option<f64> {
-    let one = find(results, workload, 1, Mode::Single, subject)?;
-    let two = find(results, workload, 2, Mode::Single, subject)?;
-    Some(two.per_second / one.per_second)
+/// `sliding-window` takes the same memory for any limit.
+fn memory_bars(results: &Results) -> Vec<Bar> {
+    let bytes = |kind, workload| {
+        let mut rows = results.rows.iter();
+        let row = rows.find(|row| row.subject == kind && row.workload == workload);
+        row.and_then(|row| row.bytes_per_key)
+    };
+    let sizes = [
+        (Kind::Tidegate, Workload::MillionUniform, "mean of 0.7M, 1M, 1.4M keys"),
+        (Kind::TidegateSmall, Workload::MillionUniform, "mean of 0.7M, 1M, 1.4M keys"),
+        (Kind::Tidegate, Workload::TenMillionUniform, "10M keys"),
+    ];
+    let bar = |(kind, workload, keys)| {
+        let name = format!("{}: bytes per key, {keys}", name_of(&kind));
+        Bar::at_most(&name, bytes(kind, workload), Some(100.0), Some(84.0))
+    };
+    sizes.map(bar).into()
 }
 
 /// The row of one cell of the table, if it was measured.

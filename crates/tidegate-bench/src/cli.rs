@@ -245,6 +245,9 @@ pub struct StormArgs {
 pub struct RssArgs {
     pub subject: Kind,
     pub keys: u32,
+    /// Keys the subject has room for, where that is more.
+    #[arg(long)]
+    pub max_keys: Option<u32>,
     /// Decisions per key, 600 ms of virtual time apart (tidegate's subjects only).
     #[arg(long, default_value_t = 0)]
     pub entries: u32,

@@ -1,5 +1,9 @@
 //! The timed loop, the same for every subject.
 //!
+//! Decisions are made at virtual times, so that a table can be aged by a minute in seconds and all
+//! subjects decide equally often per window, however fast they are. A call still reads the clock
+//! that its users would read, and pays for that; only the time it shows is ignored.
+//!
 //! In a server the key has just been read from a request: it lies in the cache.
 //! So the keys of one block are written out first, untimed, and the block's
 //! decisions are timed as one; what is measured is the limiter and not the
@@ -16,11 +20,12 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::cli::Mode;
-use crate::workloads::write_key;
+use crate::workloads::{WINDOW_NS, write_key};
 
 /// Small enough that a block's keys stay in the first cache levels, large enough
 /// that reading the clock twice per block does not show (0.1 ns a decision).
@@ -33,11 +38,62 @@ const SUSPICIOUS: Duration = Duration::from_micros(100);
 /// Decisions per call in [`Mode::Batch32`].
 pub const BATCH: usize = 32;
 
-/// One timed go over some accesses.
+/// Decisions of a thread between two ticks of a clock that threads share, at most; and the part of
+/// a window that a tick may take, so that keys still hold cells of several ages.
+const TICK: u64 = 32;
+const TICKS_PER_WINDOW: u64 = 16;
+
+/// One timed run over some accesses.
 pub struct Pass<'a> {
     pub accesses: &'a [u32],
     pub threads: usize,
     pub mode: Mode,
+    pub pace: Pace,
+}
+
+/// Virtual time of a pass: when it starts, and how far apart decisions are.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    pub start_ns: u64,
+    pub step_ns: u64,
+}
+
+/// The virtual clock of one thread.
+///
+/// On one thread every decision is a step later than the one before. Threads that decide at the
+/// same time share a clock: with a clock each, time would run back and forth for the keys they
+/// have in common. The shared one moves on by several steps at a time, so that it is rarely
+/// contended itself.
+pub struct Time<'a> {
+    now_ns: u64,
+    step_ns: u64,
+    shared: Option<&'a AtomicU64>,
+    /// Steps of a tick, and those until the next one.
+    tick: u64,
+    until_tick: u64,
+}
+
+impl<'a> Time<'a> {
+    fn new(pace: Pace, shared: Option<&'a AtomicU64>) -> Self {
+        let Pace { start_ns, step_ns } = pace;
+        let tick = (WINDOW_NS / TICKS_PER_WINDOW / step_ns.max(1)).clamp(1, TICK);
+        Time { now_ns: start_ns, step_ns, shared, tick, until_tick: tick }
+    }
+
+    /// The time of the next decision.
+    #[inline(always)]
+    pub fn next_ns(&mut self) -> u64 {
+        let Some(clock) = self.shared else {
+            self.now_ns += self.step_ns;
+            return self.now_ns;
+        };
+        self.until_tick -= 1;
+        if self.until_tick == 0 {
+            self.until_tick = self.tick;
+            clock.fetch_add(self.tick * self.step_ns, Ordering::Relaxed);
+        }
+        clock.load(Ordering::Relaxed)
+    }
 }
 
 /// What a pass took.
@@ -71,14 +127,15 @@ impl Outcome {
     }
 }
 
-/// Times `decide`, which may run on several threads at once.
+/// Times `decide(now_ns, number, key)`, on one thread or several.
 pub fn shared<F>(pass: &Pass<'_>, decide: F) -> Outcome
 where
-    F: Fn(u32, &String) -> bool + Sync,
+    F: Fn(u64, u32, &String) -> bool + Sync,
 {
     shared_blocks(pass, || {
-        |numbers: &[u32], keys: &[String]| {
-            numbers.iter().zip(keys).filter(|(number, key)| decide(**number, key)).count()
+        |time: &mut Time<'_>, numbers: &[u32], keys: &[String]| {
+            let decisions = numbers.iter().zip(keys);
+            decisions.filter(|(number, key)| decide(time.next_ns(), **number, key)).count()
         }
     })
 }
@@ -86,11 +143,12 @@ where
 /// Times `decide`, which needs its subject for itself: one thread only.
 pub fn exclusive<F>(pass: &Pass<'_>, mut decide: F) -> Outcome
 where
-    F: FnMut(u32, &String) -> bool,
+    F: FnMut(u64, u32, &String) -> bool,
 {
     assert_eq!(pass.threads, 1, "an exclusive subject runs on one thread");
-    run(pass.accesses, |numbers, keys| {
-        numbers.iter().zip(keys).filter(|(number, key)| decide(**number, key)).count()
+    run(pass.accesses, Time::new(pass.pace, None), |time, numbers, keys| {
+        let decisions = numbers.iter().zip(keys);
+        decisions.filter(|(number, key)| decide(time.next_ns(), **number, key)).count()
     })
 }
 
@@ -99,12 +157,13 @@ where
 pub fn shared_blocks<M, B>(pass: &Pass<'_>, make: M) -> Outcome
 where
     M: Fn() -> B + Sync,
-    B: FnMut(&[u32], &[String]) -> usize,
+    B: FnMut(&mut Time<'_>, &[u32], &[String]) -> usize,
 {
     if pass.threads == 1 {
-        return run(pass.accesses, make());
+        return run(pass.accesses, Time::new(pass.pace, None), make());
     }
     let barrier = Barrier::new(pass.threads);
+    let clock = AtomicU64::new(pass.pace.start_ns);
     let share = pass.accesses.len() / pass.threads;
     thread::scope(|scope| {
         let threads: Vec<_> = pass
@@ -114,7 +173,7 @@ where
                 scope.spawn(|| {
                     let block = make();
                     barrier.wait();
-                    run(accesses, block)
+                    run(accesses, Time::new(pass.pace, Some(&clock)), block)
                 })
             })
             .collect();
@@ -125,9 +184,9 @@ where
     })
 }
 
-fn run<B>(accesses: &[u32], mut block: B) -> Outcome
+fn run<B>(accesses: &[u32], mut time: Time<'_>, mut block: B) -> Outcome
 where
-    B: FnMut(&[u32], &[String]) -> usize,
+    B: FnMut(&mut Time<'_>, &[u32], &[String]) -> usize,
 {
     let mut outcome = Outcome { decisions: accesses.len(), ..Outcome::default() };
     let mut keys = vec![String::with_capacity(16); BLOCK.min(accesses.len())];
@@ -147,7 +206,7 @@ where
         }
         queue.without_waiting(staging.elapsed());
         let start = Instant::now();
-        outcome.admitted += block(numbers, &keys[..numbers.len()]);
+        outcome.admitted += block(&mut time, numbers, &keys[..numbers.len()]);
         let took = start.elapsed();
         let busy = queue.without_waiting(took);
         outcome.busy += busy;
@@ -213,12 +272,26 @@ mod tests {
     }
 
     #[test]
+    fn one_thread_decides_at_every_step_and_two_at_every_tick() {
+        let pace = Pace { start_ns: 100, step_ns: 5 };
+        let mut alone = Time::new(pace, None);
+        assert_eq!([(); 3].map(|()| alone.next_ns()), [105, 110, 115]);
+        let clock = AtomicU64::new(pace.start_ns);
+        let [mut one, mut other] = [(); 2].map(|()| Time::new(pace, Some(&clock)));
+        let times: Vec<u64> = (0..TICK).map(|_| one.next_ns()).collect();
+        assert_eq!((times[0], times[31]), (100, 100 + 32 * 5));
+        assert_eq!(other.next_ns(), 100 + 32 * 5);
+    }
+
+    #[test]
     fn every_access_is_decided_once_with_its_own_key() {
         let accesses: Vec<u32> = (0..2_000).map(|i| i * 3 % 700).collect();
         for threads in [1, 2] {
-            let pass = Pass { accesses: &accesses, threads, mode: Mode::Single };
+            let pace = Pace { start_ns: 1_000, step_ns: 5 };
+            let pass = Pass { accesses: &accesses, threads, mode: Mode::Single, pace };
             let seen = Mutex::new(Vec::new());
-            let outcome = shared(&pass, |number, key| {
+            let outcome = shared(&pass, |now_ns, number, key| {
+                assert!((1_000..=11_000).contains(&now_ns), "decided at {now_ns}");
                 assert_eq!(*key, text(number));
                 seen.lock().expect("no panic").push(number);
                 number % 2 == 0

@@ -7,16 +7,18 @@
 //! every [`TURN`] keys, so that all see the same disturbances.
 
 use std::fmt::Write;
+use std::hash::RandomState;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::bars::Bar;
 use crate::measure::Queue;
-use crate::report::written;
-use crate::subjects::{ExpiringGovernor, ExpiringTidegate, version};
-use crate::workloads::write_key;
+use crate::report::{bar_json, write_bars, written};
+use crate::subjects::{COUNTER, EPOCH_NS, Governor, OneLimit, WINDOW, version};
+use crate::workloads::{WINDOW_NS, write_key};
 
 /// Keys a subject fills before the next has its turn.
 const TURN: u32 = 1 << 16;
@@ -78,7 +80,7 @@ fn upper_ns(slot: u64) -> u64 {
 
 /// One line: a subject in one phase.
 pub struct Row {
-    subject: String,
+    subject: &'static str,
     phase: &'static str,
     times: Histogram,
 }
@@ -91,58 +93,68 @@ pub struct Pauses {
     overflowed: u64,
 }
 
+/// Virtual time between two decisions: ten million of them are well within a window.
+const STEP_NS: u64 = 1_000;
+
 /// Fills `keys` keys, lets them expire and fills as many others.
 pub fn run(keys: u32) -> Pauses {
     let floor: Vec<AtomicU64> = (0..keys).map(|_| AtomicU64::new(0)).collect();
-    let governor = ExpiringGovernor::new();
-    let mut tidegate = ExpiringTidegate::new(keys);
+    let governor = Governor::as_users_get_it();
+    let ours = [("tidegate", WINDOW), ("tidegate-counter", COUNTER)]
+        .map(|(name, limit)| (name, OneLimit::new(limit, keys)));
     let mut rows = Vec::new();
+    let mut phase_ns = EPOCH_NS;
     for (phase, first) in [("fill", 0), ("refill", keys)] {
         if first > 0 {
-            tidegate.expire();
-            rows.push(sweep_of(&governor));
+            // A counter expires after two windows.
+            phase_ns += u64::from(keys) * STEP_NS + 3 * WINDOW_NS;
+            rows.push(sweep_of(&governor, phase_ns));
         }
-        let mut empty = Histogram::new();
-        let mut floors = Histogram::new();
-        let mut governors = Histogram::new();
-        let mut tidegates = Histogram::new();
+        let now_ns = |index| phase_ns + u64::from(index) * STEP_NS;
+        let mut times: [Histogram; 5] = std::array::from_fn(|_| Histogram::new());
+        let [empty, floors, governors, windows, counters] = &mut times;
         for start in (0..keys).step_by(TURN as usize) {
             let turn = start..keys.min(start.saturating_add(TURN));
             eprint!("\r{phase}: {start} of {keys} keys ");
-            time_each(&mut empty, turn.clone(), first, |_, _| true);
-            time_each(&mut floors, turn.clone(), first, |index, _| {
+            time_each(empty, turn.clone(), first, |_, _| true);
+            time_each(floors, turn.clone(), first, |index, _| {
                 black_box(floor[index as usize].fetch_add(1, Ordering::Relaxed)) < 2
             });
-            time_each(&mut governors, turn.clone(), first, |_, key| governor.decide(key));
-            time_each(&mut tidegates, turn, first, |_, key| tidegate.decide(key));
+            time_each(governors, turn.clone(), first, |index, key| {
+                governor.decide(now_ns(index), key)
+            });
+            for (times, (_, subject)) in [&mut *windows, &mut *counters].into_iter().zip(&ours) {
+                let decide = |index, key: &String| subject.decide(now_ns(index), key);
+                time_each(times, turn.clone(), first, decide);
+            }
         }
         eprintln!();
-        assert_all_held(&tidegate, keys);
-        let mut push =
-            |subject: &str, times| rows.push(Row { subject: subject.to_owned(), phase, times });
-        push("nothing", empty);
-        push("floor", floors);
-        push("governor", governors);
-        push("tidegate", tidegates);
+        ours.iter().for_each(|(_, subject)| assert_all_held(subject, keys));
+        let names =
+            ["nothing", "floor", "governor"].into_iter().chain(ours.each_ref().map(|o| o.0));
+        rows.extend(names.zip(times).map(|(subject, times)| Row { subject, phase, times }));
     }
-    Pauses { rows, overflowed: tidegate.overflowed() }
+    let overflowed = ours.iter().map(|(_, subject)| subject.stats().overflowed).sum();
+    Pauses { rows, overflowed }
 }
 
 /// Every key of the phase has a place of its own or was counted as having none.
-fn assert_all_held(tidegate: &ExpiringTidegate, keys: u32) {
-    let (tracked, overflowed) = (tidegate.tracked_keys(), tidegate.overflowed());
-    // One more place may be taken by the key that stands for all that overflowed.
-    let accounted = tracked <= u64::from(keys) + 1 && tracked + overflowed >= u64::from(keys);
-    assert!(accounted, "{tracked} keys held and {overflowed} overflowed of {keys}");
+fn assert_all_held(subject: &OneLimit, keys: u32) {
+    let stats = subject.stats();
+    let (tracked, overflowed) = (stats.tracked_keys, stats.overflowed);
+    assert!(
+        tracked + overflowed >= u64::from(keys),
+        "{tracked} keys held and {overflowed} overflowed of {keys}"
+    );
 }
 
 /// governor keeps expired keys until it is told to drop them, all in one call.
-fn sweep_of(governor: &ExpiringGovernor) -> Row {
+fn sweep_of(governor: &Governor<RandomState>, now_ns: u64) -> Row {
     let mut times = Histogram::new();
     let start = Instant::now();
-    governor.expire();
+    governor.sweep(now_ns);
     times.record(start.elapsed());
-    Row { subject: "governor".to_owned(), phase: "retain_recent", times }
+    Row { subject: "governor", phase: "retain_recent", times }
 }
 
 fn time_each<F>(times: &mut Histogram, turn: std::ops::Range<u32>, first: u32, mut decide: F)
@@ -181,17 +193,39 @@ fn write_table(text: &mut String, pauses: &Pauses) -> std::fmt::Result {
         text,
         "ns of single decisions, each on a new key; governor {governor}; `nothing` is two clock reads"
     )?;
-    write!(text, "{:<15}{:<11}{:>10}", "phase", "subject", "decisions")?;
+    write!(text, "{:<15}{:<17}{:>10}", "phase", "subject", "decisions")?;
     TAILS.iter().try_for_each(|(name, _)| write!(text, "{name:>12}"))?;
     writeln!(text, "{:>13}{:>9}{:>8}", "max", ">100us", ">1ms")?;
     for Row { subject, phase, times } in &pauses.rows {
-        write!(text, "{phase:<15}{subject:<11}{:>10}", times.total)?;
+        write!(text, "{phase:<15}{subject:<17}{:>10}", times.total)?;
         TAILS
             .iter()
             .try_for_each(|&(_, one_in)| write!(text, "{:>12}", times.all_but_one_in(one_in)))?;
         writeln!(text, "{:>13}{:>9}{:>8}", times.max_ns, times.over_100_us, times.over_1_ms)?;
     }
-    writeln!(text, "tidegate found no room for {} of its decisions", pauses.overflowed)
+    writeln!(text, "tidegate found no room for {} of its decisions", pauses.overflowed)?;
+    write_bars(text, &bars(pauses))
+}
+
+/// Both algorithms, compared with governor. The thresholds are the ratios of `sliding-counter` from
+/// when all other states were kept outside of the table.
+fn bars(pauses: &Pauses) -> Vec<Bar> {
+    let of = |phase, subject| {
+        let row = pauses.rows.iter().find(|row| (row.phase, row.subject) == (phase, subject));
+        row.map(|row| [row.times.all_but_one_in(1_000) as f64, row.times.max_ns as f64])
+    };
+    let mut bars = Vec::new();
+    for subject in ["tidegate", "tidegate-counter"] {
+        for (phase, must) in [("fill", [2.8, 1.0]), ("refill", [2.1, 2.0])] {
+            let ratio = of(phase, subject).zip(of(phase, "governor"));
+            for (at, figure) in ["p99.9", "max"].into_iter().enumerate() {
+                let name = format!("{subject} / governor, {phase}, {figure}");
+                let measured = ratio.map(|(ours, theirs)| ours[at] / theirs[at]);
+                bars.push(Bar::at_most(&name, measured, Some(must[at]), None));
+            }
+        }
+    }
+    bars
 }
 
 /// The same for programs.
@@ -214,7 +248,8 @@ pub fn json(pauses: &Pauses) -> Value {
             })
         })
         .collect();
-    json!({ "rows": rows, "overflowed": pauses.overflowed })
+    let bars: Vec<Value> = bars(pauses).iter().map(bar_json).collect();
+    json!({ "rows": rows, "bars": bars, "overflowed": pauses.overflowed })
 }
 
 #[cfg(test)]

@@ -41,7 +41,8 @@ fn write_report(text: &mut String, results: &Results) -> std::fmt::Result {
     )?;
     writeln!(
         text,
-        "keys such as user:12345678, in cache when the call is made; each call reads its own clock"
+        "keys such as user:12345678, in cache when the call is made; each call reads its own clock;\n\
+         timed after more than a window of virtual time, so that keys hold cells of several ages"
     )?;
     writeln!(text)?;
     for kind in &results.subjects {
@@ -117,13 +118,13 @@ fn busiest(results: &Results) -> f64 {
 pub fn write_bars(text: &mut String, bars: &[Bar]) -> std::fmt::Result {
     writeln!(
         text,
-        "\n{:<50}{:>10}{:>10}{:>9}{:>10}{:>9}",
+        "\n{:<62}{:>10}{:>10}{:>9}{:>10}{:>9}",
         "bar", "measured", "must", "", "aim", ""
     )?;
     for bar in bars {
         writeln!(
             text,
-            "  {:<48}{:>10}{:>10}{:>9}{:>10}{:>9}",
+            "  {:<60}{:>10}{:>10}{:>9}{:>10}{:>9}",
             bar.name,
             number(bar.measured, 3),
             threshold(bar, bar.must),

@@ -4,35 +4,41 @@
 //! each subject is filled in a process of its own: this binary, run as
 //! `rss-of SUBJECT KEYS`. What is counted is all that became resident between
 //! creating the limiter and holding the last key: table, keys, state, slack.
+//!
+//! Tables grow in steps, so that one number of keys may suit one of them better than another. What
+//! is reported for a million keys is the mean of three numbers of keys, with room for the largest.
 
 use std::process::Command;
 
 use crate::cli::{Mode, RssArgs, name_of};
-use crate::measure::Pass;
-use crate::subjects::{Kind, fill_log};
+use crate::measure::{Pace, Pass};
+use crate::subjects::{EPOCH_NS, Kind, fill_log};
 use crate::workloads::Workload;
 
-/// Keys whose logs are filled to the brim for the memory bar of `sliding-log`.
+/// Keys whose logs are filled completely, for the memory of a full `sliding-log`.
 const FULL_LOG_KEYS: u32 = 100_000;
 /// Entries each of them holds.
 pub const FULL_LOG_ENTRIES: u32 = 100;
 
-/// Bytes per key by subject and number of keys.
+/// Bytes per key by subject and workload.
 pub struct Memory {
-    measured: Vec<(Kind, u32, f64)>,
+    measured: Vec<(Kind, &'static [u32], f64)>,
 }
 
 impl Memory {
     /// Measures every subject at the numbers of keys for which memory is reported.
     pub fn measure(subjects: &[Kind], workloads: &[Workload]) -> Self {
-        let mut sizes: Vec<u32> = workloads.iter().filter_map(|&workload| size(workload)).collect();
+        let mut sizes: Vec<_> = workloads.iter().map(|&workload| sizes(workload)).collect();
         sizes.dedup();
         let mut measured = Vec::new();
-        for keys in sizes {
-            for &kind in subjects.iter().filter(|kind| kind.fits(keys)) {
-                eprintln!("memory of {} with {keys} keys", name_of(&kind));
-                if let Some(bytes) = in_child(kind, keys, 0) {
-                    measured.push((kind, keys, bytes));
+        for sizes in sizes {
+            for &kind in subjects.iter().filter(|kind| sizes.iter().all(|&keys| kind.fits(keys))) {
+                eprintln!("memory of {} with {sizes:?} keys", name_of(&kind));
+                let most = sizes.iter().copied().max().unwrap_or_default();
+                let bytes: Option<Vec<f64>> =
+                    sizes.iter().map(|&keys| in_child(kind, keys, most, 0)).collect();
+                if let Some(bytes) = bytes.filter(|bytes| !bytes.is_empty()) {
+                    measured.push((kind, sizes, bytes.iter().sum::<f64>() / bytes.len() as f64));
                 }
             }
         }
@@ -40,28 +46,32 @@ impl Memory {
     }
 
     pub fn bytes_per_key(&self, kind: Kind, workload: Workload) -> Option<f64> {
-        let keys = size(workload)?;
-        let found = self.measured.iter().find(|&&(of, at, _)| of == kind && at == keys);
+        let found = self.measured.iter().find(|&&(of, at, _)| (of, at) == (kind, sizes(workload)));
         found.map(|&(_, _, bytes)| bytes)
     }
 }
 
-/// The number of keys at which a workload reports memory: below a million, the
+/// The numbers of keys at which a workload reports memory: below a million, the
 /// process itself would be most of what is seen.
-fn size(workload: Workload) -> Option<u32> {
-    Some(workload.keys()).filter(|&keys| keys >= 1_000_000)
+fn sizes(workload: Workload) -> &'static [u32] {
+    match workload {
+        Workload::Hot | Workload::TenThousand => &[],
+        Workload::MillionUniform | Workload::MillionZipf => &[700_000, 1_000_000, 1_400_000],
+        Workload::TenMillionUniform => &[10_000_000],
+    }
 }
 
 /// Bytes per key of a `sliding-log` that holds [`FULL_LOG_ENTRIES`] entries.
 pub fn full_log_bytes() -> Option<f64> {
     eprintln!("memory of full logs with {FULL_LOG_KEYS} keys");
-    in_child(Kind::TidegateLog100, FULL_LOG_KEYS, FULL_LOG_ENTRIES)
+    in_child(Kind::TidegateLog100, FULL_LOG_KEYS, FULL_LOG_KEYS, FULL_LOG_ENTRIES)
 }
 
-fn in_child(kind: Kind, keys: u32, entries: u32) -> Option<f64> {
+fn in_child(kind: Kind, keys: u32, max_keys: u32, entries: u32) -> Option<f64> {
     let program = std::env::current_exe().ok()?;
     let output = Command::new(program)
-        .args(["rss-of", &name_of(&kind), &keys.to_string(), "--entries", &entries.to_string()])
+        .args(["rss-of", &name_of(&kind), &keys.to_string()])
+        .args(["--max-keys", &max_keys.to_string(), "--entries", &entries.to_string()])
         .output()
         .ok()?;
     assert!(
@@ -82,16 +92,18 @@ pub fn measure_here(args: &RssArgs) -> f64 {
     let before = resident_bytes();
     if args.entries > 0 {
         assert_eq!(args.subject, Kind::TidegateLog100, "only the log holds entries");
-        let limiter = fill_log(args.keys, args.entries);
+        let subject = fill_log(args.keys, args.entries);
         let grown = grown_since(before);
-        drop(limiter);
+        drop(subject);
         return grown / f64::from(args.keys);
     }
-    let mut subject = args.subject.build(args.keys);
+    let mut subject = args.subject.build(args.max_keys.unwrap_or(args.keys));
     for start in (0..args.keys).step_by(CHUNK as usize) {
         accesses.clear();
         accesses.extend(start..args.keys.min(start.saturating_add(CHUNK)));
-        let outcome = subject.pass(&Pass { accesses: &accesses, threads: 1, mode: Mode::Single });
+        let pace = Pace { start_ns: EPOCH_NS, step_ns: 0 };
+        let pass = Pass { accesses: &accesses, threads: 1, mode: Mode::Single, pace };
+        let outcome = subject.pass(&pass);
         assert_eq!(outcome.admitted, accesses.len(), "filling admits every key");
     }
     let grown = grown_since(before);

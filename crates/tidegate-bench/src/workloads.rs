@@ -25,12 +25,8 @@ pub enum Workload {
     TenMillionUniform,
 }
 
-/// A hot key is charged this often and then replaced by the next, so that a
-/// limit of 10^6 never denies: a denial is another path than an admission.
-const HOT_ROUND: usize = 1 << 19;
-
-/// Keys that take turns at being the hot one: more than any run has rounds.
-const HOT_POOL: u32 = 4_096;
+/// The window of every limit that is aged; some subjects have a shorter one beside it.
+pub const WINDOW_NS: u64 = 60_000_000_000;
 
 /// Coprime to every number of keys above (powers of ten), so that multiplying
 /// by it scatters neighbours and still reaches every key.
@@ -47,59 +43,52 @@ impl Workload {
         }
     }
 
-    /// Keys that may be asked for in the course of a run.
-    pub fn pool(self) -> u32 {
-        if self == Workload::Hot { HOT_POOL } else { self.keys() }
+    /// Accesses to each key in a window, on average. Enough that a key holds cells of several ages,
+    /// few enough that a table of this size can be aged in a minute or two.
+    fn accesses_per_window(self) -> u32 {
+        match self {
+            Workload::Hot => u32::MAX,
+            Workload::TenThousand => 200,
+            Workload::MillionUniform | Workload::MillionZipf => 8,
+            Workload::TenMillionUniform => 4,
+        }
     }
 
-    /// Decisions that are timed in one go.
-    pub fn round(self, decisions: usize) -> usize {
-        if self == Workload::Hot { decisions.min(HOT_ROUND) } else { decisions }
+    /// Virtual time between two decisions under a limit. On average a key gets at most half its
+    /// limit, so that all subjects admit everything, whatever their algorithm; only the first few
+    /// hundred keys of Zipf exceed their limit, under every algorithm alike.
+    pub fn step_ns(self, limit: u32) -> u64 {
+        let accesses = self.accesses_per_window().min(limit / 2);
+        WINDOW_NS / (u64::from(self.keys()) * u64::from(accesses))
     }
 }
 
-/// The order of accesses of one workload, drawn once.
+/// Draws the accesses of a workload; the same ones in every run.
 pub struct Accesses {
-    drawn: Vec<u32>,
-    shifted: Vec<u32>,
     workload: Workload,
+    random: Random,
+    zipf: Option<Zipf>,
+    drawn: Vec<u32>,
 }
 
 impl Accesses {
-    /// Draws `decisions` accesses; the same ones on every run.
-    pub fn draw(workload: Workload, decisions: usize) -> Self {
-        let len = workload.round(decisions);
-        let mut random = Random(0x7469_6465_6761_7465);
-        let keys = workload.keys();
-        let drawn: Vec<u32> = match workload {
-            Workload::Hot => vec![0; len],
-            Workload::MillionZipf => {
-                let zipf = Zipf::new(keys);
-                (0..len).map(|_| scatter(zipf.rank(random.unit()), keys)).collect()
+    pub fn new(workload: Workload) -> Self {
+        let zipf = (workload == Workload::MillionZipf).then(|| Zipf::new(workload.keys()));
+        Accesses { workload, random: Random(0x7469_6465_6761_7465), zipf, drawn: Vec::new() }
+    }
+
+    /// Draws the next `len` accesses.
+    pub fn draw(&mut self, len: usize) -> &[u32] {
+        let (keys, random) = (self.workload.keys(), &mut self.random);
+        self.drawn.clear();
+        match &self.zipf {
+            Some(zipf) => {
+                let draw = |_| scatter(zipf.rank(random.unit()), keys);
+                self.drawn.extend((0..len).map(draw));
             }
-            _ => (0..len).map(|_| random.below(keys)).collect(),
-        };
-        Accesses { shifted: Vec::with_capacity(len), drawn, workload }
-    }
-
-    /// The accesses of round `round`. Every round has the same shape on other
-    /// keys, so that no key is ever charged up to its limit in a long run.
-    pub fn of_round(&mut self, round: u32) -> &[u32] {
-        let pool = self.workload.pool();
-        // The first key was charged when the subject was filled.
-        let step = if self.workload == Workload::Hot { 1 } else { scatter(1, pool) };
-        let offset = remainder(u64::from(round + 1) * u64::from(step), pool);
-        self.shifted.clear();
-        self.shifted.extend(self.drawn.iter().map(|key| (key + offset) % pool));
-        &self.shifted
-    }
-
-    /// How many distinct keys one round asks for.
-    pub fn distinct(&self) -> usize {
-        let mut seen = self.drawn.clone();
-        seen.sort_unstable();
-        seen.dedup();
-        seen.len()
+            None => self.drawn.extend((0..len).map(|_| random.below(keys))),
+        }
+        &self.drawn
     }
 }
 
@@ -187,27 +176,38 @@ mod tests {
     }
 
     #[test]
-    fn a_hot_round_is_one_key_and_each_round_another() {
-        let mut accesses = Accesses::draw(Workload::Hot, 1_000);
-        assert_eq!(accesses.distinct(), 1);
-        let first = accesses.of_round(0)[0];
-        let second = accesses.of_round(1)[0];
-        assert!(first != 0 && second != first, "rounds used keys {first} and {second}");
+    fn each_draw_has_other_keys_of_the_workload() {
+        let mut accesses = Accesses::new(Workload::TenThousand);
+        let [first, second] = [(); 2].map(|()| accesses.draw(100_000).to_vec());
+        assert_ne!(first, second);
+        let mut distinct = first;
+        distinct.sort_unstable();
+        distinct.dedup();
+        // 10,000 keys, ten draws each on average: e^-10 of them, about one, is missed.
+        assert!(distinct.len() > 9_980 && distinct.last() < Some(&10_000));
+        assert_eq!(Accesses::new(Workload::Hot).draw(3), [0, 0, 0]);
     }
 
     #[test]
-    fn uniform_reaches_nearly_every_key_and_only_those() {
-        let mut accesses = Accesses::draw(Workload::TenThousand, 100_000);
-        // 10,000 keys, ten draws each on average: e^-10 of them, about one, is missed.
-        assert!(accesses.distinct() > 9_980);
-        assert!(accesses.of_round(7).iter().all(|&key| key < 10_000));
+    fn keys_get_at_most_half_their_limit() {
+        for (workload, limit, accesses) in [
+            (Workload::Hot, 600, 300),
+            (Workload::Hot, 20, 10),
+            (Workload::TenThousand, 600, 200),
+            (Workload::TenThousand, 100, 50),
+            (Workload::TenMillionUniform, 600, 4),
+        ] {
+            let per_window = WINDOW_NS / workload.step_ns(limit) / u64::from(workload.keys());
+            assert_eq!(per_window, accesses, "{workload:?} under {limit}");
+        }
     }
 
     #[test]
     fn zipf_gives_the_first_rank_its_share() {
-        let accesses = Accesses::draw(Workload::MillionZipf, 200_000);
-        let first = accesses.drawn.iter().filter(|&&key| key == 0).count();
-        let second = accesses.drawn.iter().filter(|&&key| key == scatter(1, 1_000_000)).count();
+        let mut accesses = Accesses::new(Workload::MillionZipf);
+        let drawn = accesses.draw(200_000);
+        let first = drawn.iter().filter(|&&key| key == 0).count();
+        let second = drawn.iter().filter(|&&key| key == scatter(1, 1_000_000)).count();
         // H(10^6) = 14.39: the first rank has 1/14.39 of 200,000 = 13,896, the second half of it.
         assert!((13_400..14_400).contains(&first), "first rank drawn {first} times");
         assert!((6_600..7_300).contains(&second), "second rank drawn {second} times");

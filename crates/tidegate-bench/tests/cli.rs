@@ -59,7 +59,7 @@ fn pauses_report_every_decision() {
     let json: Value = serde_json::from_str(&text).expect("stdout is one JSON document");
     let rows = json["rows"].as_array().expect("rows is a list");
     for phase in ["fill", "refill"] {
-        for subject in ["nothing", "floor", "governor", "tidegate"] {
+        for subject in ["nothing", "floor", "governor", "tidegate", "tidegate-counter"] {
             let row = rows.iter().find(|row| row["phase"] == phase && row["subject"] == subject);
             let row = row.unwrap_or_else(|| panic!("{subject} has no row for {phase}"));
             assert_eq!(row["decisions"], 70_000);

@@ -19,7 +19,7 @@ impl Floor {
 impl Subject for Floor {
     fn pass(&mut self, pass: &Pass<'_>) -> Outcome {
         let counts = &self.counts;
-        shared(pass, |number, _key| {
+        shared(pass, |_, number, _| {
             let before = counts[number as usize].fetch_add(1, Ordering::Relaxed);
             black_box(before) < u64::MAX
         })

@@ -1,74 +1,88 @@
 //! governor: GCRA over a `DashMap`, the limiter most Rust programs use.
 
-use std::hash::BuildHasher;
+use std::cell::Cell;
+use std::hash::{BuildHasher, RandomState};
 use std::hint::black_box;
 use std::num::NonZeroU32;
-use std::time::Duration;
 
-use governor::clock::{Clock, DefaultClock, FakeRelativeClock};
+use governor::clock::{Clock, DefaultClock};
 use governor::middleware::NoOpMiddleware;
+use governor::nanos::Nanos;
 use governor::state::keyed::DashMapStateStore;
 use governor::{Quota, RateLimiter};
 
-use super::{LIMIT, PERIOD_SECS, Subject};
+use super::{EPOCH_NS, LIMIT, Subject};
 use crate::measure::{Outcome, Pass, shared};
 
-type Keyed<S, C> =
-    RateLimiter<String, DashMapStateStore<String, S>, C, NoOpMiddleware<<C as Clock>::Instant>>;
+type Keyed<S> =
+    RateLimiter<String, DashMapStateStore<String, S>, VirtualClock, NoOpMiddleware<Nanos>>;
+
+thread_local! {
+    /// The virtual time of this thread's next decision. governor takes it only from a clock.
+    static NOW_NS: Cell<u64> = const { Cell::new(EPOCH_NS) };
+}
+
+/// Reads the default clock, as governor's users do, and shows the virtual time instead.
+#[derive(Clone, Default)]
+pub struct VirtualClock(DefaultClock);
+
+impl Clock for VirtualClock {
+    type Instant = Nanos;
+
+    fn now(&self) -> Nanos {
+        black_box(self.0.now());
+        NOW_NS.get().into()
+    }
+}
 
 pub struct Governor<S: BuildHasher + Clone> {
-    limiter: Keyed<S, DefaultClock>,
+    limiter: Keyed<S>,
 }
 
-/// Built the way its documentation shows.
-pub fn as_users_get_it() -> Governor<std::hash::RandomState> {
-    Governor { limiter: RateLimiter::keyed(quota()) }
+impl Governor<RandomState> {
+    /// With the hasher that its documentation shows.
+    pub fn as_users_get_it() -> Self {
+        Governor::new(RandomState::default())
+    }
 }
 
-/// With a hasher as fast as ours: how much of the difference is the hash?
-pub fn with_foldhash() -> Governor<foldhash::fast::RandomState> {
-    let hasher = foldhash::fast::RandomState::default();
-    Governor { limiter: RateLimiter::dashmap_with_hasher(quota(), hasher) }
+impl Governor<foldhash::fast::RandomState> {
+    /// With a hasher as fast as ours: how much of the difference is the hash?
+    pub fn with_foldhash() -> Self {
+        Governor::new(foldhash::fast::RandomState::default())
+    }
 }
 
-fn quota() -> Quota {
-    let burst = NonZeroU32::new(LIMIT).expect("the limit is not zero");
-    let interval = Duration::from_secs(u64::from(PERIOD_SECS)) / LIMIT;
-    Quota::with_period(interval).expect("the interval is not zero").allow_burst(burst)
+impl<S: BuildHasher + Clone> Governor<S> {
+    fn new(hasher: S) -> Self {
+        let quota = Quota::per_minute(NonZeroU32::new(LIMIT).expect("the limit is not zero"));
+        // A limiter takes the time at which it was made as its first.
+        NOW_NS.set(EPOCH_NS);
+        let store = DashMapStateStore::with_hasher(hasher);
+        Governor { limiter: RateLimiter::new(quota, store, VirtualClock::default()) }
+    }
+
+    #[inline(always)]
+    pub fn decide(&self, now_ns: u64, key: &String) -> bool {
+        NOW_NS.set(now_ns);
+        black_box(self.limiter.check_key(key)).is_ok()
+    }
+
+    /// Drops what has expired, in the only way governor has: all in one call.
+    pub fn sweep(&self, now_ns: u64) {
+        NOW_NS.set(now_ns);
+        self.limiter.retain_recent();
+        assert_eq!(self.limiter.len(), 0, "governor still holds expired keys");
+    }
 }
 
 impl<S: BuildHasher + Clone + Send + Sync> Subject for Governor<S> {
     fn pass(&mut self, pass: &Pass<'_>) -> Outcome {
-        let limiter = &self.limiter;
-        shared(pass, |_, key| black_box(limiter.check_key(key)).is_ok())
+        let this = &*self;
+        shared(pass, |now_ns, _, key| this.decide(now_ns, key))
     }
 
     fn tracked_keys(&self) -> Option<u64> {
         Some(self.limiter.len() as u64)
-    }
-}
-
-/// governor on a clock set by hand, for the pauses.
-pub struct Expiring {
-    limiter: Keyed<std::hash::RandomState, FakeRelativeClock>,
-    clock: FakeRelativeClock,
-}
-
-impl Expiring {
-    pub fn new() -> Self {
-        let clock = FakeRelativeClock::default();
-        let limiter = RateLimiter::dashmap_with_clock(quota(), clock.clone());
-        Expiring { limiter, clock }
-    }
-
-    pub fn decide(&self, key: &String) -> bool {
-        black_box(self.limiter.check_key(key)).is_ok()
-    }
-
-    /// Lets everything expire, and drops it the only way governor has: in one call.
-    pub fn expire(&self) {
-        self.clock.advance(Duration::from_secs(u64::from(PERIOD_SECS) * 3));
-        self.limiter.retain_recent();
-        assert_eq!(self.limiter.len(), 0, "governor still holds expired keys");
     }
 }

@@ -6,7 +6,7 @@ use std::hint::black_box;
 use limitador::RateLimiter;
 use limitador::limit::{Context, Limit, Namespace};
 
-use super::{LIMIT, PERIOD_SECS, Subject};
+use super::{Subject, UNREACHED_LIMIT, UNREACHED_PERIOD_SECS};
 use crate::measure::{Outcome, Pass, shared};
 
 /// Its cache evicts by its own judgement when full: twice the room, so it never is.
@@ -21,8 +21,8 @@ impl Limitador {
     pub fn new(keys: u32) -> Self {
         let limiter = RateLimiter::new(ROOM * u64::from(keys));
         let user = "user".try_into().expect("a variable's name is an expression");
-        let seconds = u64::from(PERIOD_SECS);
-        limiter.add_limit(Limit::new("bench", u64::from(LIMIT), seconds, vec![], vec![user]));
+        let (units, seconds) = (u64::from(UNREACHED_LIMIT), UNREACHED_PERIOD_SECS);
+        limiter.add_limit(Limit::new("bench", units, seconds, vec![], vec![user]));
         Limitador { limiter, namespace: "bench".into() }
     }
 }
@@ -30,7 +30,7 @@ impl Limitador {
 impl Subject for Limitador {
     fn pass(&mut self, pass: &Pass<'_>) -> Outcome {
         let (limiter, namespace) = (&self.limiter, &self.namespace);
-        shared(pass, |_, key| {
+        shared(pass, |_, _, key| {
             let values = HashMap::from([("user".to_owned(), key.clone())]);
             let context = Context::from(values);
             let result = limiter.check_rate_limited_and_update(namespace, &context, 1);

@@ -1,9 +1,9 @@
 //! The limiters that are measured, one adapter each.
 //!
-//! All are set up alike: 10^6 units per hour for each key, so that nothing is
-//! denied and nothing expires while it is measured (`tidegate-log100` excepted,
-//! whose limit is 100). All read their own default clock on every decision and
-//! hand back all that their API answers.
+//! `tidegate` is a `sliding-window` of 600 per minute; governor and throttlecrab have the same limit.
+//! They decide in virtual time, see `measure.rs`. limitador and ratelimit read the time
+//! themselves: they have a limit that a run does not reach. All return everything that their API
+//! provides.
 
 mod floor;
 mod governor;
@@ -12,8 +12,8 @@ mod ours;
 mod ratelimit;
 mod throttlecrab;
 
-pub use governor::Expiring as ExpiringGovernor;
-pub use ours::{Expiring as ExpiringTidegate, fill_log};
+pub use governor::Governor;
+pub use ours::{COUNTER, OneLimit, WINDOW, fill_log};
 
 use clap::ValueEnum;
 
@@ -21,11 +21,15 @@ use crate::cli::Mode;
 use crate::measure::{Outcome, Pass};
 use crate::workloads::Workload;
 
-/// Units each key may take per [`PERIOD_SECS`]: the largest limit the bars allow.
-const LIMIT: u32 = 1_000_000;
+/// Units each key may take per minute.
+const LIMIT: u32 = 600;
 
-/// Longer than a run, so that no key expires between being filled and being timed.
-const PERIOD_SECS: u32 = 3_600;
+/// Units per hour under limits that are not reached: more than a run has decisions.
+const UNREACHED_LIMIT: u32 = 1_000_000_000;
+const UNREACHED_PERIOD_SECS: u64 = 3_600;
+
+/// When virtual time starts: an arbitrary time.
+pub const EPOCH_NS: u64 = 1_800_000_000_000_000_000;
 
 /// A limiter under measurement.
 pub trait Subject {
@@ -41,12 +45,16 @@ pub trait Subject {
 pub enum Kind {
     #[value(name = "tidegate")]
     Tidegate,
+    #[value(name = "tidegate-small")]
+    TidegateSmall,
+    #[value(name = "tidegate-counter")]
+    TidegateCounter,
     #[value(name = "tidegate-2limits")]
     TidegateTwoLimits,
+    #[value(name = "tidegate-4limits")]
+    TidegateFourLimits,
     #[value(name = "tidegate-log100")]
     TidegateLog100,
-    #[value(name = "tidegate-window")]
-    TidegateWindow,
     #[value(name = "governor")]
     Governor,
     #[value(name = "governor-foldhash")]
@@ -65,12 +73,14 @@ impl Kind {
     /// A fresh limiter with room for `keys` keys.
     pub fn build(self, keys: u32) -> Box<dyn Subject> {
         match self {
-            Kind::Tidegate => Box::new(ours::counter(keys)),
+            Kind::Tidegate => Box::new(OneLimit::new(ours::WINDOW, keys)),
+            Kind::TidegateSmall => Box::new(OneLimit::new(ours::SMALL, keys)),
+            Kind::TidegateCounter => Box::new(OneLimit::new(ours::COUNTER, keys)),
             Kind::TidegateTwoLimits => Box::new(ours::two_limits(keys)),
-            Kind::TidegateLog100 => Box::new(ours::log(keys)),
-            Kind::TidegateWindow => Box::new(ours::window(keys)),
-            Kind::Governor => Box::new(governor::as_users_get_it()),
-            Kind::GovernorFoldhash => Box::new(governor::with_foldhash()),
+            Kind::TidegateFourLimits => Box::new(ours::four_limits(keys)),
+            Kind::TidegateLog100 => Box::new(OneLimit::new(ours::LOG, keys)),
+            Kind::Governor => Box::new(Governor::as_users_get_it()),
+            Kind::GovernorFoldhash => Box::new(Governor::with_foldhash()),
             Kind::Throttlecrab => Box::new(throttlecrab::Throttlecrab::new()),
             Kind::Limitador => Box::new(limitador::Limitador::new(keys)),
             Kind::Ratelimit => Box::new(ratelimit::KeyedRatelimit::default()),
@@ -78,16 +88,27 @@ impl Kind {
         }
     }
 
-    /// Whether it takes part: only ours has a batch call for one limit a key,
-    /// and limitador would need some 11 GB for ten million keys.
+    /// Whether it takes part: only tidegate has a batch call, for one limit a key.
     pub fn takes_part(self, workload: Workload, mode: Mode) -> bool {
-        let batches = matches!(self, Kind::Tidegate | Kind::TidegateLog100 | Kind::TidegateWindow);
+        let batches = matches!(
+            self,
+            Kind::Tidegate | Kind::TidegateSmall | Kind::TidegateCounter | Kind::TidegateLog100
+        );
         (mode == Mode::Single || batches) && self.fits(workload.keys())
     }
 
-    /// Whether that many keys fit into an ordinary machine.
+    /// Whether it is measured with this many keys. With ten million, limitador would need some
+    /// 11 GB, and the subjects beside the default would make a long run longer.
     pub fn fits(self, keys: u32) -> bool {
-        self != Kind::Limitador || keys <= 1_000_000
+        let only_up_to_a_million = matches!(
+            self,
+            Kind::TidegateSmall
+                | Kind::TidegateTwoLimits
+                | Kind::TidegateFourLimits
+                | Kind::TidegateLog100
+                | Kind::Limitador
+        );
+        keys < 10_000_000 || !only_up_to_a_million
     }
 
     /// The slowest subject gets this fraction of the decisions, or a run would
@@ -96,37 +117,43 @@ impl Kind {
         if self == Kind::Limitador { 32 } else { 1 }
     }
 
-    /// How often a key is admitted before it is denied, where that is below what
-    /// a run asks for.
-    pub fn admits_per_key(self) -> Option<u8> {
-        (self == Kind::TidegateLog100).then_some(ours::LOG_LIMIT)
+    /// Units a key may take per minute of virtual time; `None` for subjects without virtual time,
+    /// which admit everything.
+    pub fn limit(self) -> Option<u32> {
+        match self {
+            Kind::TidegateSmall => Some(20),
+            Kind::TidegateLog100 => Some(100),
+            Kind::Limitador | Kind::Ratelimit | Kind::Floor => None,
+            _ => Some(LIMIT),
+        }
     }
 
     /// What is measured, in one line.
     pub fn describe(self) -> String {
         match self {
-            Kind::Tidegate => format!("check(): {}; {}", ours::COUNTER, ours::clock_name()),
+            Kind::Tidegate => format!("check: {}; {}", ours::WINDOW, ours::clock_name()),
+            Kind::TidegateSmall => format!("check: {}", ours::SMALL),
+            Kind::TidegateCounter => format!("check: {}", ours::COUNTER),
             Kind::TidegateTwoLimits => {
-                format!("check_all(): {} and {}, all or nothing", ours::COUNTER, ours::SECOND)
+                format!("check_all: {} and {}, all or nothing", ours::WINDOW, ours::BURST)
             }
-            Kind::TidegateLog100 => {
-                format!("check(): {}; denies a key's 101st ask, see admitted", ours::LOG)
+            Kind::TidegateFourLimits => {
+                let [first, second] = ours::ORGANISATION;
+                format!("these two on the user, and {first} and {second} on the organisation")
             }
-            Kind::TidegateWindow => format!("check(): {}", ours::WINDOW),
-            Kind::Governor => {
-                peer("governor", "RateLimiter::keyed: DashMap, SipHash, quanta clock")
-            }
+            Kind::TidegateLog100 => format!("check: {}", ours::LOG),
+            Kind::Governor => peer("governor", "600 per minute; DashMap, SipHash, quanta clock"),
             Kind::GovernorFoldhash => peer("governor", "the same with foldhash for SipHash"),
             Kind::Throttlecrab => peer(
                 "throttlecrab",
-                "PeriodicStore, SystemTime::now(); takes &mut self: two threads share a Mutex",
+                "600 per minute; PeriodicStore, SystemTime::now(); two threads share a Mutex",
             ),
             Kind::Limitador => peer(
                 "limitador",
-                "in memory, one variable; 1/32 of the decisions; sits out 10M (11 GB)",
+                "in memory, one variable, real time; 1/32 of the decisions; not with 10M",
             ),
             Kind::Ratelimit => {
-                peer("ratelimit", "not keyed: a DashMap<String, Ratelimiter> as a user would")
+                peer("ratelimit", "not keyed: a DashMap<String, Ratelimiter>; real time")
             }
             Kind::Floor => {
                 "a preallocated [AtomicU64] indexed by key number: no hash, clock or limit"
@@ -151,6 +178,7 @@ pub fn version(name: &str) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::measure::Pace;
 
     #[test]
     fn peers_versions_come_from_the_lock_file() {
@@ -170,7 +198,8 @@ mod tests {
         for &kind in Kind::value_variants() {
             for threads in [1, 2] {
                 let mut subject = kind.build(500);
-                let pass = Pass { accesses: &accesses, threads, mode: Mode::Single };
+                let pace = Pace { start_ns: EPOCH_NS, step_ns: 1_000 };
+                let pass = Pass { accesses: &accesses, threads, mode: Mode::Single, pace };
                 let outcome = subject.pass(&pass);
                 assert_eq!((outcome.decisions, outcome.admitted), (1_000, 1_000), "{kind:?}");
                 let tracked = subject.tracked_keys().unwrap_or(500);

@@ -1,110 +1,118 @@
-//! tidegate, by its full public path: text key, default clock, whole decision.
+//! tidegate, by its public API: text key, default clock, whole decision.
 
 use std::array;
 use std::hint::black_box;
 
-use tidegate::{Check, Clock, Decision, Limit, Limiter, Timestamp};
+use tidegate::{Check, Clock, Decision, Limit, Limiter, MemoryStats, Timestamp};
 
-use super::Subject;
+use super::{EPOCH_NS, Subject};
 use crate::cli::Mode;
-use crate::measure::{BATCH, Outcome, Pass, shared, shared_blocks};
+use crate::measure::{BATCH, Outcome, Pass, Time, shared, shared_blocks};
 use crate::workloads::write_key;
 
-pub const COUNTER: &str = "1000000 per 1h sliding-counter";
-pub const SECOND: &str = "1000000 per 1d sliding-counter";
-pub const LOG: &str = "100 per 1h sliding-log";
-pub const LOG_LIMIT: u8 = 100;
-pub const WINDOW: &str = "1000000 per 1h sliding-window";
+pub const WINDOW: &str = "600 per 1m sliding-window";
+pub const SMALL: &str = "20 per 1m sliding-window";
+pub const COUNTER: &str = "600 per 1m sliding-counter";
+pub const LOG: &str = "100 per 1m sliding-log";
+/// Beside [`WINDOW`], on the same key.
+pub const BURST: &str = "400 per 30s sliding-window";
+/// The limits of an organisation, which all its members use up.
+pub const ORGANISATION: [&str; 2] = ["60000 per 1m sliding-window", "40000 per 30s sliding-window"];
 
-/// The log of the memory bar: 100 entries, 600 ms apart, fill its window exactly.
-const FULL_LOG: &str = "100 per 60s sliding-log";
-const FULL_LOG_STEP_US: u64 = 600_000;
+/// Users of one organisation.
+const MEMBERS: u32 = 100;
 
-/// An arbitrary virtual time to start from.
-const EPOCH: Timestamp = Timestamp::from_micros(1_800_000_000_000_000);
+/// Entries of a full log, and how far apart they fill its window exactly.
+const LOG_ENTRIES: u64 = 100;
+const LOG_STEP_NS: u64 = 600_000_000;
 
-/// The default clock and how fine it is.
+/// The default clock and its resolution.
 pub fn clock_name() -> String {
     format!("default clock Clock::coarse(), resolution {:?}", Clock::default().resolution())
 }
 
-/// The default limiter but for its bounds: room for the keys and for full logs.
-fn limiter(keys: u32) -> Limiter {
+/// The default limiter but for its bounds: room for the states, one for each key and limit, and for
+/// full logs.
+fn limiter(states: u32) -> Limiter {
     Limiter::builder()
-        .max_keys(keys as usize)
-        .max_log_entries(u64::from(keys) * u64::from(LOG_LIMIT))
+        .max_keys(states as usize)
+        .max_log_entries(u64::from(states) * LOG_ENTRIES)
         .build()
         .expect("there is memory for the keys")
-}
-
-/// How many keys are held, all with a state of their own.
-fn tracked(limiter: &Limiter) -> u64 {
-    let stats = limiter.stats();
-    assert_eq!((stats.overflowed, stats.merged_entries), (0, 0), "there was room for all");
-    stats.tracked_keys
 }
 
 fn parse(text: &str) -> Limit {
     text.parse().expect("the limits of the benchmark are well-formed")
 }
 
+/// Reads the clock as a call without a time would, and returns the virtual time instead.
+#[inline(always)]
+fn virtual_time(clock: &Clock, now_ns: u64) -> Timestamp {
+    black_box(clock.now());
+    Timestamp::from_micros(now_ns / 1_000)
+}
+
 /// One limit on each key.
 pub struct OneLimit {
     limiter: Limiter,
+    clock: Clock,
     limit: Limit,
 }
 
-pub fn counter(keys: u32) -> OneLimit {
-    OneLimit { limiter: limiter(keys), limit: parse(COUNTER) }
-}
-
-pub fn log(keys: u32) -> OneLimit {
-    OneLimit { limiter: limiter(keys), limit: parse(LOG) }
-}
-
-pub fn window(keys: u32) -> OneLimit {
-    OneLimit { limiter: limiter(keys), limit: parse(WINDOW) }
-}
-
 impl OneLimit {
-    fn single(&self, pass: &Pass<'_>) -> Outcome {
-        let (limiter, limit) = (&self.limiter, &self.limit);
-        shared(pass, |_, key| {
-            let answer = limiter.check(key, limit, 1);
-            // All of it is there to be read; copying it is not the limiter's work.
-            black_box(&answer).as_ref().expect("the memory store does not fail").allowed
-        })
+    pub fn new(limit: &str, keys: u32) -> Self {
+        OneLimit { limiter: limiter(keys), clock: Clock::default(), limit: parse(limit) }
     }
 
-    fn batches(&self, pass: &Pass<'_>) -> Outcome {
-        let (limiter, limit) = (&self.limiter, &self.limit);
-        shared_blocks(pass, || {
-            let mut decisions: Vec<Decision> = Vec::with_capacity(BATCH);
-            move |_: &[u32], keys: &[String]| {
-                let (batches, rest) = keys.as_chunks::<BATCH>();
-                assert!(rest.is_empty(), "a pass is a whole number of batches");
-                let mut admitted = 0;
-                for batch in batches {
-                    let checks: [Check<'_>; BATCH] =
-                        array::from_fn(|at| Check::new(&batch[at], limit, 1));
-                    decisions.clear();
-                    limiter
-                        .check_batch(&checks, &mut decisions)
-                        .expect("the memory store does not fail");
-                    let answered = black_box(&decisions);
-                    admitted += answered.iter().filter(|decision| decision.allowed).count();
-                }
-                admitted
-            }
-        })
+    #[inline(always)]
+    pub fn decide(&self, now_ns: u64, key: &str) -> bool {
+        let now = virtual_time(&self.clock, now_ns);
+        let answer = self.limiter.check_at(now, &Check::new(key, &self.limit, 1));
+        // All of it is there to be read; copying it is not the limiter's work.
+        black_box(&answer).as_ref().expect("the memory store does not fail").allowed
+    }
+
+    pub fn stats(&self) -> MemoryStats {
+        self.limiter.stats()
+    }
+
+    /// Decides a block in calls of [`BATCH`] checks.
+    fn decide_batches(
+        &self,
+        time: &mut Time<'_>,
+        keys: &[String],
+        decisions: &mut Vec<Decision>,
+    ) -> usize {
+        let (batches, rest) = keys.as_chunks::<BATCH>();
+        assert!(rest.is_empty(), "a pass is a whole number of batches");
+        let mut admitted = 0;
+        for batch in batches {
+            let times: [Timestamp; BATCH] =
+                array::from_fn(|_| virtual_time(&self.clock, time.next_ns()));
+            let checks: [Check<'_>; BATCH] =
+                array::from_fn(|at| Check::new(&batch[at], &self.limit, 1));
+            decisions.clear();
+            self.limiter
+                .check_batch_at(&times, &checks, decisions)
+                .expect("the memory store does not fail");
+            let answered = black_box(&*decisions);
+            admitted += answered.iter().filter(|decision| decision.allowed).count();
+        }
+        admitted
     }
 }
 
 impl Subject for OneLimit {
     fn pass(&mut self, pass: &Pass<'_>) -> Outcome {
+        let this = &*self;
         match pass.mode {
-            Mode::Single => self.single(pass),
-            Mode::Batch32 => self.batches(pass),
+            Mode::Single => shared(pass, |now_ns, _, key| this.decide(now_ns, key)),
+            Mode::Batch32 => shared_blocks(pass, || {
+                let mut decisions = Vec::with_capacity(BATCH);
+                move |time: &mut Time<'_>, _: &[u32], keys: &[String]| {
+                    this.decide_batches(time, keys, &mut decisions)
+                }
+            }),
         }
     }
 
@@ -113,82 +121,94 @@ impl Subject for OneLimit {
     }
 }
 
-/// Two limits on each key, charged both or neither.
-pub struct TwoLimits {
+/// How many states are held; each key has its own.
+fn tracked(limiter: &Limiter) -> u64 {
+    let stats = limiter.stats();
+    assert_eq!((stats.overflowed, stats.merged_entries), (0, 0), "there was room for all");
+    stats.tracked_keys
+}
+
+/// Two limits on each user and, if there are organisations, two on the user's organisation: all
+/// are charged or none.
+pub struct SeveralLimits {
     limiter: Limiter,
-    limits: [Limit; 2],
+    clock: Clock,
+    user: [Limit; 2],
+    organisation: [Limit; 2],
+    /// The keys of the organisations, which a server would have read from its requests.
+    organisations: Vec<String>,
 }
 
-pub fn two_limits(keys: u32) -> TwoLimits {
-    TwoLimits { limiter: limiter(2 * keys), limits: [parse(COUNTER), parse(SECOND)] }
+pub fn two_limits(keys: u32) -> SeveralLimits {
+    SeveralLimits::new(keys, 0)
 }
 
-impl Subject for TwoLimits {
+pub fn four_limits(keys: u32) -> SeveralLimits {
+    SeveralLimits::new(keys, keys.div_ceil(MEMBERS))
+}
+
+impl SeveralLimits {
+    fn new(keys: u32, organisations: u32) -> Self {
+        SeveralLimits {
+            limiter: limiter(2 * (keys + organisations)),
+            clock: Clock::default(),
+            user: [WINDOW, BURST].map(parse),
+            organisation: ORGANISATION.map(parse),
+            organisations: (0..organisations).map(|number| format!("org:{number:06}")).collect(),
+        }
+    }
+
+    #[inline(always)]
+    fn decide(&self, now_ns: u64, checks: &[Check<'_>]) -> bool {
+        let answer = self.limiter.check_all_at(virtual_time(&self.clock, now_ns), checks);
+        black_box(&answer).as_ref().expect("the memory store does not fail").allowed
+    }
+}
+
+impl Subject for SeveralLimits {
     fn pass(&mut self, pass: &Pass<'_>) -> Outcome {
-        let (limiter, [first, second]) = (&self.limiter, &self.limits);
-        shared(pass, |_, key| {
-            let checks = [Check::new(key, first, 1), Check::new(key, second, 1)];
-            let answer = limiter.check_all(&checks);
-            black_box(&answer).as_ref().expect("the memory store does not fail").allowed
+        let this = &*self;
+        let [u1, u2] = &this.user;
+        if this.organisations.is_empty() {
+            return shared(pass, |now_ns, _, user| {
+                this.decide(now_ns, &[Check::new(user, u1, 1), Check::new(user, u2, 1)])
+            });
+        }
+        let [o1, o2] = &this.organisation;
+        shared(pass, |now_ns, number, user| {
+            let organisation = &this.organisations[(number / MEMBERS) as usize];
+            let checks = [
+                Check::new(user, u1, 1),
+                Check::new(user, u2, 1),
+                Check::new(organisation, o1, 1),
+                Check::new(organisation, o2, 1),
+            ];
+            this.decide(now_ns, &checks)
         })
     }
 
-    /// The store holds one entry for each key and limit.
+    /// The store holds two states for each user, and two for the organisation of its members.
     fn tracked_keys(&self) -> Option<u64> {
-        Some(tracked(&self.limiter) / 2)
+        let keys = tracked(&self.limiter) / 2;
+        let members = u64::from(MEMBERS);
+        Some(if self.organisations.is_empty() { keys } else { keys * members / (members + 1) })
     }
 }
 
-/// A limiter whose every key holds a log of `entries` entries, for the memory bar.
+/// A limiter whose every key holds a log of `entries` entries.
 ///
 /// Filled round by round and not key by key: logs grow side by side, as they do
 /// in use, with the fragmentation that brings.
-pub fn fill_log(keys: u32, entries: u32) -> Limiter {
-    let (limiter, limit) = (limiter(keys), parse(FULL_LOG));
+pub fn fill_log(keys: u32, entries: u32) -> OneLimit {
+    let subject = OneLimit::new(LOG, keys);
     let mut key = String::new();
     for entry in 0..entries {
-        let now = EPOCH.plus_micros(u64::from(entry) * FULL_LOG_STEP_US);
+        let now_ns = EPOCH_NS + u64::from(entry) * LOG_STEP_NS;
         for number in 0..keys {
             write_key(&mut key, number);
-            let decision = limiter.check_at(now, &Check::new(&key, &limit, 1));
-            assert!(decision.is_ok_and(|decision| decision.allowed), "entry {entry} was denied");
+            assert!(subject.decide(now_ns, &key), "entry {entry} was denied");
         }
     }
-    assert_eq!(tracked(&limiter), u64::from(keys), "every key is held");
-    limiter
-}
-
-/// tidegate on virtual time, for the pauses.
-pub struct Expiring {
-    limiter: Limiter,
-    limit: Limit,
-    now: Timestamp,
-}
-
-impl Expiring {
-    pub fn new(keys: u32) -> Self {
-        Expiring { limiter: limiter(keys), limit: parse(COUNTER), now: EPOCH }
-    }
-
-    /// Decides a microsecond after the decision before.
-    pub fn decide(&mut self, key: &str) -> bool {
-        self.now = self.now.plus_micros(1);
-        let decision = self.limiter.check_at(self.now, &Check::new(key, &self.limit, 1));
-        black_box(decision).is_ok_and(|decision| decision.allowed)
-    }
-
-    /// Moves on to when all that is held has expired: two windows and more.
-    pub fn expire(&mut self) {
-        self.now = self.now.plus_micros(3 * self.limit.window_us());
-    }
-
-    /// How many keys are held.
-    pub fn tracked_keys(&self) -> u64 {
-        self.limiter.stats().tracked_keys
-    }
-
-    /// How many decisions were made for keys that found no room.
-    pub fn overflowed(&self) -> u64 {
-        self.limiter.stats().overflowed
-    }
+    assert_eq!(tracked(&subject.limiter), u64::from(keys), "every key is held");
+    subject
 }

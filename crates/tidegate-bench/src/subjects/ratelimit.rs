@@ -6,7 +6,7 @@ use std::time::Duration;
 use dashmap::DashMap;
 use ratelimit::Ratelimiter;
 
-use super::{LIMIT, PERIOD_SECS, Subject};
+use super::{Subject, UNREACHED_LIMIT, UNREACHED_PERIOD_SECS};
 use crate::measure::{Outcome, Pass, shared};
 
 #[derive(Default)]
@@ -15,9 +15,9 @@ pub struct KeyedRatelimit {
 }
 
 fn bucket() -> Ratelimiter {
-    Ratelimiter::builder(u64::from(LIMIT))
-        .period(Duration::from_secs(u64::from(PERIOD_SECS)))
-        .initial_available(u64::from(LIMIT))
+    Ratelimiter::builder(u64::from(UNREACHED_LIMIT))
+        .period(Duration::from_secs(UNREACHED_PERIOD_SECS))
+        .initial_available(u64::from(UNREACHED_LIMIT))
         .build()
         .expect("the bucket's numbers are in range")
 }
@@ -25,7 +25,7 @@ fn bucket() -> Ratelimiter {
 impl Subject for KeyedRatelimit {
     fn pass(&mut self, pass: &Pass<'_>) -> Outcome {
         let limiters = &self.limiters;
-        shared(pass, |_, key| {
+        shared(pass, |_, _, key| {
             // A read lock suffices for a key that is there; only a new one is cloned.
             if let Some(limiter) = limiters.get(key) {
                 return black_box(limiter.try_wait()).is_ok();

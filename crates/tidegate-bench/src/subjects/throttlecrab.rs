@@ -2,11 +2,11 @@
 
 use std::hint::black_box;
 use std::sync::Mutex;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use throttlecrab::{PeriodicStore, RateLimiter};
 
-use super::{LIMIT, PERIOD_SECS, Subject};
+use super::{LIMIT, Subject};
 use crate::measure::{Outcome, Pass, exclusive, shared};
 
 pub struct Throttlecrab {
@@ -20,21 +20,24 @@ impl Throttlecrab {
     }
 }
 
-fn decide(limiter: &mut RateLimiter<PeriodicStore>, key: &str) -> bool {
-    let (burst, count) = (i64::from(LIMIT), i64::from(LIMIT));
-    let period = i64::from(PERIOD_SECS);
-    let result = limiter.rate_limit(key, burst, count, period, 1, SystemTime::now());
-    matches!(black_box(result), Ok((true, _)))
+fn decide(limiter: &mut RateLimiter<PeriodicStore>, now_ns: u64, key: &str) -> bool {
+    let limit = i64::from(LIMIT);
+    // Its users pass the system's time, and so pay for reading it.
+    black_box(SystemTime::now());
+    let now = UNIX_EPOCH + Duration::from_nanos(now_ns);
+    matches!(black_box(limiter.rate_limit(key, limit, limit, 60, 1, now)), Ok((true, _)))
 }
 
 impl Subject for Throttlecrab {
     fn pass(&mut self, pass: &Pass<'_>) -> Outcome {
         if pass.threads == 1 {
             let limiter = self.limiter.get_mut().expect("no thread panicked");
-            return exclusive(pass, |_, key| decide(limiter, key));
+            return exclusive(pass, |now_ns, _, key| decide(limiter, now_ns, key));
         }
         let limiter = &self.limiter;
-        shared(pass, |_, key| decide(&mut limiter.lock().expect("no thread panicked"), key))
+        shared(pass, |now_ns, _, key| {
+            decide(&mut limiter.lock().expect("no thread panicked"), now_ns, key)
+        })
     }
 
     /// Its store keeps its length to itself.
