@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
@@ -18,56 +19,48 @@ use tower_governor::governor::GovernorConfigBuilder;
 use tower_layer::Identity;
 use tower_service::Service;
 
-/// Who is measured.
+/// An app under measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Subject {
     Bare,
     /// tower's `Identity`: what any layer costs in axum.
     Nothing,
-    Tidegate,
-    TidegateHeaders,
-    TidegateXHeaders,
-    TidegateFourLimits,
+    OneRule,
+    OneRuleXHeaders,
+    TwoRules,
     Governor,
-    GovernorHeaders,
 }
 
 impl Subject {
-    pub const ALL: [Subject; 8] = [
+    pub const ALL: [Subject; 6] = [
         Subject::Bare,
         Subject::Nothing,
-        Subject::Tidegate,
-        Subject::TidegateHeaders,
-        Subject::TidegateXHeaders,
-        Subject::TidegateFourLimits,
+        Subject::OneRule,
+        Subject::OneRuleXHeaders,
+        Subject::TwoRules,
         Subject::Governor,
-        Subject::GovernorHeaders,
     ];
 
     pub const fn name(self) -> &'static str {
         match self {
             Subject::Bare => "axum alone",
             Subject::Nothing => "a layer that does nothing",
-            Subject::Tidegate => "tidegate, no fields",
-            Subject::TidegateHeaders => "tidegate, draft-10 fields",
-            Subject::TidegateXHeaders => "tidegate, x-ratelimit fields",
-            Subject::TidegateFourLimits => "tidegate, 2 rules of 2 limits, draft-10",
-            Subject::Governor => "tower_governor, no fields",
-            Subject::GovernorHeaders => "tower_governor, its fields",
+            Subject::OneRule => "tidegate, draft-10 fields",
+            Subject::OneRuleXHeaders => "tidegate, x-ratelimit fields",
+            Subject::TwoRules => "tidegate, 2 rules of 2 limits, draft-10",
+            Subject::Governor => "tower_governor, its fields",
         }
     }
 
-    /// The fields its responses have, so that nobody is measured for less than is claimed.
+    /// The header fields of its responses, so that no subject is measured for less than its name.
     pub const fn fields(self) -> &'static [&'static str] {
         match self {
-            Subject::Bare | Subject::Nothing | Subject::Tidegate | Subject::Governor => &[],
-            Subject::TidegateHeaders | Subject::TidegateFourLimits => {
-                &["ratelimit", "ratelimit-policy"]
-            }
-            Subject::TidegateXHeaders => {
+            Subject::Bare | Subject::Nothing => &[],
+            Subject::OneRule | Subject::TwoRules => &["ratelimit", "ratelimit-policy"],
+            Subject::OneRuleXHeaders => {
                 &["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"]
             }
-            Subject::GovernorHeaders => &["x-ratelimit-limit", "x-ratelimit-remaining"],
+            Subject::Governor => &["x-ratelimit-limit", "x-ratelimit-remaining"],
         }
     }
 }
@@ -78,8 +71,12 @@ pub struct App {
     counted: Box<dyn Fn() -> Option<u64>>,
 }
 
-/// More than any run asks for, so that all are admitted; the number that `inprocess` has.
-const PLENTY: &str = "1000000 per 1h";
+/// More than any run asks for, so that all are admitted, in windows short enough that several pass
+/// while a process runs.
+const LIMITS: [&str; 2] = ["1000000 per 1s sliding-window", "2000000 per 2s sliding-window"];
+
+/// Longer than either window.
+pub const AGE: Duration = Duration::from_millis(2_500);
 
 impl App {
     pub fn new(subject: Subject) -> Self {
@@ -95,21 +92,10 @@ impl App {
             Subject::Nothing => {
                 App { router: router.layer(Identity::new()), counted: Box::new(|| None) }
             }
-            Subject::Tidegate => ours(router, "none", 1),
-            Subject::TidegateHeaders => ours(router, "draft-10", 1),
-            Subject::TidegateXHeaders => ours(router, "x-ratelimit", 1),
-            Subject::TidegateFourLimits => ours(router, "draft-10", 2),
+            Subject::OneRule => ours(router, "draft-10", 1),
+            Subject::OneRuleXHeaders => ours(router, "x-ratelimit", 1),
+            Subject::TwoRules => ours(router, "draft-10", 2),
             Subject::Governor => {
-                let config = GovernorConfigBuilder::default()
-                    .per_nanosecond(1)
-                    .burst_size(1_000_000_000)
-                    .finish()
-                    .map(Arc::new)
-                    .expect("a quota");
-                let router = router.layer(GovernorLayer::new(Arc::clone(&config)));
-                App { router, counted: Box::new(move || Some(config.limiter().len() as u64)) }
-            }
-            Subject::GovernorHeaders => {
                 let config = GovernorConfigBuilder::default()
                     .per_nanosecond(1)
                     .burst_size(1_000_000_000)
@@ -146,11 +132,10 @@ fn ours(router: Router, forms: &str, rules: usize) -> App {
     let forms: Forms = forms.parse().expect("forms");
     let mut builder = RateLimitLayer::builder().limiter(limiter.clone()).headers(forms);
     for number in 0..rules {
-        let texts = if rules == 1 { vec![PLENTY] } else { vec![PLENTY, "1000000 per 1d"] };
-        let limits: Vec<_> = texts.into_iter().map(|text| text.parse().expect("a limit")).collect();
-        builder = builder.rule(Rule::new(format!("rule-{number}"), limits));
+        let limits = LIMITS[..rules].iter().map(|text| text.parse().expect("a limit"));
+        builder = builder.rule(Rule::new(format!("rule-{number}"), limits.collect::<Vec<_>>()));
     }
-    let per_client = if rules == 1 { 1 } else { 4 };
+    let per_client = (rules * rules) as u64;
     let router = router.layer(builder.build().expect("a layer").for_axum());
     App { router, counted: Box::new(move || Some(limiter.stats().tracked_keys / per_client)) }
 }
