@@ -21,6 +21,16 @@ impl Bar {
         Bar { name: name.to_owned(), measured, must, aim, at_least: false }
     }
 
+    /// A gain: `must` and `aim` are the least it may be.
+    pub fn at_least(
+        name: &str,
+        measured: Option<f64>,
+        must: Option<f64>,
+        aim: Option<f64>,
+    ) -> Self {
+        Bar { at_least: true, ..Bar::at_most(name, measured, must, aim) }
+    }
+
     /// Whether a threshold is met; `None` if there is nothing to compare.
     pub fn met(&self, threshold: Option<f64>) -> Option<bool> {
         let (measured, threshold) = (self.measured?, threshold?);
@@ -145,7 +155,7 @@ mod tests {
     fn a_bar_is_met_on_its_own_side() {
         let cost = Bar::at_most("cost", Some(0.3), Some(0.3), Some(0.1));
         assert_eq!((cost.met(cost.must), cost.met(cost.aim)), (Some(true), Some(false)));
-        let gain = Bar { at_least: true, ..Bar::at_most("gain", Some(1.6), None, Some(1.7)) };
+        let gain = Bar::at_least("gain", Some(1.6), None, Some(1.7));
         assert_eq!((gain.met(gain.must), gain.met(gain.aim)), (None, Some(false)));
         let unmeasured = Bar::at_most("unmeasured", None, Some(1.0), None);
         assert_eq!(unmeasured.met(unmeasured.must), None);

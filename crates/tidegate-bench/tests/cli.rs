@@ -86,7 +86,7 @@ fn http_rows_compare_turns_of_the_same_run() {
     assert_eq!(rows[0]["server_cpu_over_axum"]["median"], 1.0, "axum over itself");
     assert!(json["start_to_first_answer_ms"]["axum"].as_f64().is_some_and(|ms| ms > 0.0));
     let bars = json["bars"].as_array().expect("bars is a list");
-    assert_eq!(bars.len(), 4);
+    assert_eq!(bars.len(), 2);
     assert!(bars.iter().all(|bar| bar["measured"].is_null() && bar["must_met"].is_null()));
 }
 

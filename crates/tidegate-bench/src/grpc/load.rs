@@ -42,17 +42,19 @@ pub struct LoadArgs {
     pub pace: Pace,
 }
 
-/// A server: `address/process`.
-#[derive(Clone, Copy, Debug)]
+/// A server and what is sent to it: `address/entry/process`.
+#[derive(Clone, Debug)]
 pub struct Target {
     pub address: SocketAddr,
+    /// The key of the descriptor entry, which selects the limits.
+    pub entry: String,
     /// The server's process, whose time is read.
     pub process: u32,
 }
 
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.address, self.process)
+        write!(f, "{}/{}/{}", self.address, self.entry, self.process)
     }
 }
 
@@ -60,10 +62,12 @@ impl FromStr for Target {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let (address, process) = text.split_once('/').ok_or("a target is address/process")?;
+        let mut parts = text.split('/');
+        let mut next = || parts.next().ok_or("a target is address/entry/process");
         Ok(Target {
-            address: address.parse().map_err(|_| "the address is none")?,
-            process: process.parse().map_err(|_| "the process is no number")?,
+            address: next()?.parse().map_err(|_| "invalid address")?,
+            entry: next()?.to_owned(),
+            process: next()?.parse().map_err(|_| "the process is not a number")?,
         })
     }
 }
@@ -80,26 +84,26 @@ async fn work(args: &LoadArgs) -> io::Result<Report> {
         return Ok(Report::default());
     }
     let mut lanes = Vec::new();
-    for &target in &args.targets {
+    for target in &args.targets {
         lanes.push(open(args, target).await?);
     }
     take_turns(&lanes, &args.pace).await
 }
 
 /// The connections to one server, each with its askers, who wait for their turn.
-async fn open(args: &LoadArgs, target: Target) -> io::Result<Lane> {
+async fn open(args: &LoadArgs, target: &Target) -> io::Result<Lane> {
     let gate = Rc::new(Gate::new(args.connections * args.in_flight));
     for seed in 0..args.connections {
         let client = connect(target.address).await?;
         for place in 0..args.in_flight {
             let mut client = client.clone();
             let mut random = Random(u64::from(seed * args.in_flight + place));
-            let (gate, keys) = (Rc::clone(&gate), args.keys);
+            let (gate, keys, entry) = (Rc::clone(&gate), args.keys, target.entry.clone());
             tokio::task::spawn_local(async move {
                 let failed = loop {
                     gate.pass().await;
                     let asked = Instant::now();
-                    match ask(&mut client, LOOSE, random.below(keys)).await {
+                    match ask(&mut client, &entry, random.below(keys)).await {
                         Ok(answer) if is_ok(&answer) => gate.count(asked.elapsed()),
                         Ok(answer) => break io::Error::other(format!("not allowed: {answer:?}")),
                         Err(error) => break error,
@@ -112,8 +116,9 @@ async fn open(args: &LoadArgs, target: Target) -> io::Result<Lane> {
     Ok(Lane { process: target.process, gate })
 }
 
-/// The entry that is limited loosely, and the one that is limited tightly.
-pub const LOOSE: &str = "user";
+/// The entries with one loose limit, with two of them, and with a tight one.
+pub const ONE_LIMIT: &str = "user";
+pub const TWO_LIMITS: &str = "member";
 pub const TIGHT: &str = "tight";
 
 /// A connection.
@@ -148,11 +153,11 @@ pub fn is_ok(answer: &RateLimitResponse) -> bool {
 async fn fill(args: &LoadArgs) -> io::Result<()> {
     let mut tasks = Vec::new();
     for first in 0..args.connections {
-        let (keys, step, address) = (args.keys, args.connections as usize, args.targets[0].address);
+        let (keys, step, target) = (args.keys, args.connections as usize, args.targets[0].clone());
         tasks.push(tokio::task::spawn_local(async move {
-            let mut client = connect(address).await?;
+            let mut client = connect(target.address).await?;
             for key in (first..keys).step_by(step) {
-                let answer = ask(&mut client, LOOSE, key).await?;
+                let answer = ask(&mut client, &target.entry, key).await?;
                 let status = answer.statuses.first();
                 let limit = status.and_then(|status| status.current_limit.as_ref());
                 let new = status.zip(limit).is_some_and(|(status, limit)| {

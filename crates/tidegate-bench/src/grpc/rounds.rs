@@ -2,11 +2,12 @@
 
 use std::io;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
-use super::load::Target;
+use super::load::{ONE_LIMIT, TWO_LIMITS, Target};
 use super::server::{Program, Server, config};
 use crate::cli::GrpcArgs;
-use crate::http::{Counted, DISTURBED, Directory, Places, Report, bound_to, build_tidegate};
+use crate::http::{AGE, Counted, DISTURBED, Directory, Places, Report, bound_to, build_tidegate};
 use crate::inprocess::load;
 
 /// Long enough that beginning and ending do not show, short enough that a machine does not
@@ -43,6 +44,8 @@ pub struct Results {
 /// One way of asking: the turns of both servers, paired by round.
 pub struct Row {
     pub shape: Shape,
+    /// How many limits tidegate decided.
+    pub limits: usize,
     pub ours: Vec<Counted>,
     pub tonic: Vec<Counted>,
     pub disturbed: usize,
@@ -62,11 +65,14 @@ pub fn run(args: &GrpcArgs) -> io::Result<Results> {
     ours.prove()?;
     let rounds = if args.quick { 25 } else { 120 };
     let asking = Asking { rounds, places };
-    asking.fill(&ours)?;
+    for entry in [ONE_LIMIT, TWO_LIMITS] {
+        asking.fill(&ours, entry)?;
+    }
     let mut rows = Vec::new();
-    for shape in SHAPES {
+    for (at, shape) in SHAPES.into_iter().enumerate() {
         eprintln!("{} x {}: {rounds} rounds", shape.connections, shape.in_flight);
-        rows.push(asking.turns(shape, &ours, &tonic)?);
+        let warm = if at == 0 { AGE } else { Duration::ZERO };
+        rows.extend(asking.turns(shape, warm, &ours, &tonic)?);
     }
     Ok(Results { rows, rounds, places, load_before, load_after: load() })
 }
@@ -78,23 +84,33 @@ struct Asking {
 }
 
 impl Asking {
-    fn fill(&self, server: &Server) -> io::Result<()> {
+    fn fill(&self, server: &Server, entry: &str) -> io::Result<()> {
         let shape = Shape { connections: 50, in_flight: 1 };
-        self.load(self.command(shape, &[server])?.arg("--fill"))?;
-        eprintln!("{KEYS} keys, each new");
+        self.load(self.command(shape, &[(server, entry)])?.arg("--fill"))?;
+        eprintln!("{entry}: {KEYS} keys, each new");
         Ok(())
     }
 
-    fn turns(&self, shape: Shape, ours: &Server, tonic: &Server) -> io::Result<Row> {
-        let report = self.load(&mut self.command(shape, &[ours, tonic])?)?;
+    /// The turns with one limit and with two, compared with the same turns of tonic.
+    fn turns(
+        &self,
+        shape: Shape,
+        warm: Duration,
+        ours: &Server,
+        tonic: &Server,
+    ) -> io::Result<[Row; 2]> {
+        let servers = [(ours, ONE_LIMIT), (ours, TWO_LIMITS), (tonic, ONE_LIMIT)];
+        let mut command = self.command(shape, &servers)?;
+        let report = self.load(command.args(["--warm-ms", &warm.as_millis().to_string()]))?;
         let disturbed = report.disturbed;
-        let Ok([ours, tonic]) = <[Vec<Counted>; 2]>::try_from(report.turns) else {
+        let Ok([one, two, tonic]) = <[Vec<Counted>; 3]>::try_from(report.turns) else {
             return Err(io::Error::other("the load counted other servers"));
         };
-        if ours.iter().chain(&tonic).any(|turn| turn.answers == 0) {
+        if [&one, &two, &tonic].into_iter().flatten().any(|turn| turn.answers == 0) {
             return Err(io::Error::other("a turn had no answers"));
         }
-        Ok(Row { shape, ours, tonic, disturbed })
+        let row = |limits, ours| Row { shape, limits, ours, tonic: tonic.clone(), disturbed };
+        Ok([row(1, one), row(2, two)])
     }
 
     fn load(&self, command: &mut Command) -> io::Result<Report> {
@@ -106,11 +122,12 @@ impl Asking {
         Ok(serde_json::from_slice(&output.stdout)?)
     }
 
-    fn command(&self, shape: Shape, servers: &[&Server]) -> io::Result<Command> {
+    fn command(&self, shape: Shape, servers: &[(&Server, &str)]) -> io::Result<Command> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("grpc-load");
-        for server in servers {
-            let target = Target { address: server.address, process: server.process() };
+        for &(server, entry) in servers {
+            let (address, process) = (server.address, server.process());
+            let target = Target { address, entry: entry.to_owned(), process };
             command.arg(target.to_string());
         }
         if self.places.load.is_some() {

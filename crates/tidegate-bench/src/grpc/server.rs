@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::load::{DOMAIN, LOOSE, TIGHT, ask, connect, is_ok};
-use crate::http::{bound_to, is_setting};
+use super::load::{DOMAIN, ONE_LIMIT, TIGHT, TWO_LIMITS, ask, connect, is_ok};
+use crate::http::{LOOSE, bound_to, is_setting};
 
 /// How long a server may take to answer for the first time.
 const READY_WITHIN: Duration = Duration::from_secs(20);
@@ -33,16 +33,19 @@ pub enum Program {
 /// What tidegate limits: one of six policies matches, as in `http`.
 pub fn config() -> String {
     let mut text = String::from("policies:\n");
-    for other in ["login", "search", "upload", "admin"] {
+    for other in ["login", "search", "upload"] {
         text += &format!(
             "  - {{ name: {other}, match: {{ domain: {other}, descriptors: [remote_address] }}, \
              key: \"{{descriptor:remote_address}}\", limits: [\"100 per 1m\"] }}\n"
         );
     }
-    for (name, entry, limit) in [("tight", TIGHT, TIGHT_LIMIT), ("loose", LOOSE, 1_000_000)] {
+    let tight = format!("{TIGHT_LIMIT} per 1h sliding-window");
+    for (entry, limits) in
+        [(TIGHT, &[tight.as_str()][..]), (ONE_LIMIT, &LOOSE[..1]), (TWO_LIMITS, &LOOSE)]
+    {
         text += &format!(
-            "  - {{ name: {name}, match: {{ domain: {DOMAIN}, descriptors: [{entry}] }}, \
-             key: \"{{descriptor:{entry}}}\", limits: [\"{limit} per 1h\"] }}\n"
+            "  - {{ name: {entry}, match: {{ domain: {DOMAIN}, descriptors: [{entry}] }}, \
+             key: \"{{descriptor:{entry}}}\", limits: {limits:?} }}\n"
         );
     }
     text
@@ -133,7 +136,7 @@ impl Server {
     fn answers(&self) -> bool {
         let address = self.address;
         let answer =
-            block_on(async move { ask(&mut connect(address).await?, LOOSE, KNOCK_KEY).await });
+            block_on(async move { ask(&mut connect(address).await?, ONE_LIMIT, KNOCK_KEY).await });
         answer.is_ok_and(|answer| is_ok(&answer))
     }
 

@@ -35,7 +35,7 @@ pub use rounds::{Figure, Subject, load_us, p50_us, p99_us, per_second, server_bu
 pub use server::{Program, Server, is_setting};
 pub use setup::{DISTURBED, Directory, Places};
 pub use turns::{Gate, Lane, Pace, take_turns};
-pub use wire::{LIMITS, config};
+pub use wire::{AGE, LIMITS, LOOSE, config};
 
 use std::io;
 

@@ -13,7 +13,7 @@ use super::load::{Counted, Job};
 use super::programs;
 use super::server::{Program, Server};
 use super::setup::{self, Asking, Directory, Places};
-use super::wire::Form;
+use super::wire::{AGE, Form, LOOSE};
 use crate::cli::{HttpArgs, name_of};
 use crate::inprocess::{load, median, or_all};
 
@@ -36,6 +36,10 @@ pub enum Subject {
     TidegateAttributes,
     #[value(name = "tidegate-forward-auth")]
     TidegateForwardAuth,
+    #[value(name = "tidegate-attributes-2limits")]
+    AttributesTwoLimits,
+    #[value(name = "tidegate-forward-auth-2limits")]
+    ForwardAuthTwoLimits,
     #[value(name = "axum")]
     Axum,
     #[value(name = "axum-forward-auth")]
@@ -48,10 +52,16 @@ impl Subject {
     fn form(self) -> Form {
         match self {
             Subject::TidegateCheck | Subject::Axum => Form::Check,
-            Subject::TidegateAttributes => Form::Attributes,
-            Subject::TidegateForwardAuth | Subject::AxumForwardAuth => Form::ForwardAuth,
+            Subject::TidegateAttributes | Subject::AttributesTwoLimits => Form::Attributes,
+            Subject::TidegateForwardAuth
+            | Subject::ForwardAuthTwoLimits
+            | Subject::AxumForwardAuth => Form::ForwardAuth,
             Subject::Throttlecrab => Form::Throttle,
         }
+    }
+
+    fn is_tidegate(self) -> bool {
+        matches!(self.host(), Host::Tidegate | Host::TidegateTwoLimits)
     }
 
     fn host(self) -> Host {
@@ -59,6 +69,7 @@ impl Subject {
             Subject::TidegateCheck | Subject::TidegateAttributes | Subject::TidegateForwardAuth => {
                 Host::Tidegate
             }
+            Subject::AttributesTwoLimits | Subject::ForwardAuthTwoLimits => Host::TidegateTwoLimits,
             Subject::Axum | Subject::AxumForwardAuth => Host::Axum,
             Subject::Throttlecrab => Host::Throttlecrab,
         }
@@ -68,12 +79,17 @@ impl Subject {
     pub fn describe(self) -> String {
         let version = crate::subjects::version;
         match self {
-            Subject::TidegateCheck => "POST /v1/check with policy and key".to_owned(),
+            Subject::TidegateCheck => {
+                format!("POST /v1/check with policy and key; {}", LOOSE[0])
+            }
             Subject::TidegateAttributes => {
                 "POST /v1/check with attributes, one of six policies matches".to_owned()
             }
             Subject::TidegateForwardAuth => {
                 "GET /v1/forward-auth as a gateway sends it, one of six policies matches".to_owned()
+            }
+            Subject::AttributesTwoLimits | Subject::ForwardAuthTwoLimits => {
+                format!("the same with two limits: {} beside it", LOOSE[1])
             }
             Subject::Axum => format!(
                 "axum {}: a POST handler that reads the body and answers constant JSON of our size",
@@ -95,6 +111,7 @@ impl Subject {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Host {
     Tidegate,
+    TidegateTwoLimits,
     Axum,
     Throttlecrab,
 }
@@ -103,6 +120,7 @@ impl Host {
     pub fn name(self) -> &'static str {
         match self {
             Host::Tidegate => "tidegate",
+            Host::TidegateTwoLimits => "tidegate, two limits",
             Host::Axum => "axum",
             Host::Throttlecrab => "throttlecrab",
         }
@@ -221,6 +239,12 @@ pub fn run(args: &HttpArgs) -> io::Result<Results> {
         keys: args.keys.unwrap_or(KEYS),
         time_ms: TURN_MS,
         rounds: if args.quick { 25 } else { 120 },
+        // Only tidegate's states age.
+        warm: if subjects.iter().any(|subject| subject.is_tidegate()) {
+            AGE
+        } else {
+            Duration::ZERO
+        },
         places: Places::choose(args.unbound),
     };
     let directory = Directory::create()?;
@@ -271,8 +295,10 @@ fn programs_of(
 ) -> io::Result<Programs> {
     let wanted = |host| subjects.iter().any(|subject| subject.host() == host);
     let mut all = Vec::new();
-    if wanted(Host::Tidegate) {
-        all.push((Host::Tidegate, setup::tidegate(args, directory.path())?));
+    for (host, limits) in [(Host::Tidegate, 1), (Host::TidegateTwoLimits, 2)] {
+        if wanted(host) {
+            all.push((host, setup::tidegate(args, &LOOSE[..limits], directory.path())?));
+        }
     }
     if wanted(Host::Axum) {
         // Its answers are those of a real server, which is asked and ended again.

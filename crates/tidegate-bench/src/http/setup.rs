@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use super::baseline::Answers;
 use super::load::{Job, Report, Target};
@@ -60,14 +61,14 @@ impl Drop for Directory {
     }
 }
 
-/// tidegate, built or given, with the config of the measurements.
-pub fn tidegate(args: &HttpArgs, directory: &Path) -> io::Result<Program> {
+/// tidegate, built or given, with policies of these limits.
+pub fn tidegate(args: &HttpArgs, limits: &[&str], directory: &Path) -> io::Result<Program> {
     let program = match &args.tidegate {
         Some(path) => path.clone(),
         None => programs::tidegate()?,
     };
-    let file = directory.join("tidegate.yaml");
-    std::fs::write(&file, config(LIMITS, "1h"))?;
+    let file = directory.join(format!("tidegate-{}.yaml", limits.len()));
+    std::fs::write(&file, config(limits, LIMITS.tight))?;
     Ok(Program::Tidegate { program, config: file })
 }
 
@@ -132,6 +133,8 @@ pub struct Asking {
     pub keys: u32,
     pub time_ms: u64,
     pub rounds: usize,
+    /// How long the load runs before turns are counted.
+    pub warm: Duration,
     pub places: Places,
 }
 
@@ -163,6 +166,7 @@ impl Asking {
             .args(["--keys", &self.keys.to_string()])
             .args(["--time-ms", &self.time_ms.to_string()])
             .args(["--rounds", &self.rounds.to_string()])
+            .args(["--warm-ms", &self.warm.as_millis().to_string()])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());

@@ -19,7 +19,7 @@ use super::load::{Connection, Counted, Job, LoadArgs, Report, Tally, Target, Tur
 use super::process::bound_to;
 use super::server::{Client, Program, Server};
 use super::setup::{self, Asking, Directory, Places};
-use super::wire::{Budget, Form, LONGEST, Limits, Request, Verdict, config};
+use super::wire::{Budget, Form, LONGEST, LOOSE, Limits, Request, Verdict, config};
 use crate::cli::HttpArgs;
 use crate::rss::resident_bytes_of;
 use crate::workloads::Random;
@@ -88,7 +88,7 @@ impl Soaked {
 /// Soaks tidegate for `seconds`.
 pub fn run(args: &HttpArgs, seconds: u32) -> io::Result<Soaked> {
     let directory = Directory::create()?;
-    let program = setup::tidegate(args, directory.path())?;
+    let program = setup::tidegate(args, &LOOSE[..1], directory.path())?;
     let Program::Tidegate { config: file, .. } = &program else {
         return Err(io::Error::other("only tidegate is soaked"));
     };
@@ -101,6 +101,7 @@ pub fn run(args: &HttpArgs, seconds: u32) -> io::Result<Soaked> {
         keys: args.keys.unwrap_or(KEYS),
         time_ms: u64::from(seconds) * 1_000,
         rounds: 1,
+        warm: Duration::ZERO,
         places,
     };
     eprintln!("filling {} keys", asking.keys);
@@ -225,8 +226,9 @@ fn largest(values: &[f64]) -> f64 {
 
 /// Replaced whole, as an editor or a config map does: nobody reads half a file.
 fn write_config(file: &Path, limits: Limits) -> io::Result<()> {
+    let loose = format!("{} per {LONGEST} sliding-window", limits.loose);
     let next = file.with_extension("next");
-    std::fs::write(&next, config(limits, LONGEST))?;
+    std::fs::write(&next, config(&[&loose], limits.tight))?;
     std::fs::rename(&next, file)
 }
 

@@ -18,7 +18,7 @@ use super::load::{Connection, Tally, until_silence};
 use super::process::bound_to;
 use super::server::{Program, Server};
 use super::setup::{self, Directory, Places};
-use super::wire::{Form, LIMITS, LONGEST, Request, config};
+use super::wire::{Form, LIMITS, LONGEST, LOOSE, Request, config};
 use crate::cli::HttpArgs;
 
 /// Each policy logs at most ten denials per second.
@@ -90,11 +90,11 @@ impl Stalled {
 /// Loads tidegate for `seconds` after pipe and buffer are full.
 pub fn run(args: &HttpArgs, seconds: u32) -> io::Result<Stalled> {
     let directory = Directory::create()?;
-    let program = setup::tidegate(args, directory.path())?;
+    let program = setup::tidegate(args, &LOOSE[..1], directory.path())?;
     let Program::Tidegate { config: file, .. } = &program else {
         return Err(io::Error::other("only tidegate is measured here"));
     };
-    let mut text = config(LIMITS, "1h");
+    let mut text = config(&LOOSE[..1], LIMITS.tight);
     for number in 0..POLICIES {
         let name = name(number);
         text += &format!(

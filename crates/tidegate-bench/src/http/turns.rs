@@ -15,7 +15,7 @@ use crate::workloads::Random;
 /// A turn that somebody disturbed is made again, so often at most.
 const TRIES: usize = 4;
 
-/// Rounds that are not counted, in which connections and caches get warm.
+/// Rounds that are not counted, in which connections and caches get warm; there may be more.
 const WARM_ROUNDS: usize = 2;
 
 /// How turns are made.
@@ -27,6 +27,9 @@ pub struct Pace {
     /// Turns of each server.
     #[arg(long, default_value_t = 1)]
     pub rounds: usize,
+    /// Turns are not counted before so much time has passed.
+    #[arg(long, default_value_t = 0)]
+    pub warm_ms: u64,
     /// A turn in which somebody stood in line for longer than this part of it is made again.
     #[arg(long, default_value_t = f64::MAX)]
     pub max_queued: f64,
@@ -49,15 +52,22 @@ pub async fn take_turns(lanes: &[Lane], pace: &Pace) -> io::Result<Report> {
     // On a machine that is never quiet, half the turns are as they come; the report says so.
     let mut patience = pace.rounds * lanes.len();
     let mut report = Report { turns: vec![Vec::new(); lanes.len()], disturbed: 0 };
-    for round in 0..WARM_ROUNDS + pace.rounds {
+    let start = Instant::now();
+    let warm = Duration::from_millis(pace.warm_ms);
+    let mut warmed = 0;
+    while warmed < WARM_ROUNDS || start.elapsed() < warm {
+        for lane in lanes {
+            lane.turn(pace).await?;
+        }
+        warmed += 1;
+    }
+    for round in 0..pace.rounds {
         for at in 0..lanes.len() {
             let at = (at + round) % lanes.len();
             let (turn, disturbed) = lanes[at].quiet_turn(pace, TRIES.min(patience)).await?;
             report.disturbed += disturbed;
             patience -= disturbed;
-            if round >= WARM_ROUNDS {
-                report.turns[at].push(turn);
-            }
+            report.turns[at].push(turn);
         }
     }
     Ok(report)

@@ -6,6 +6,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use clap::ValueEnum;
 use serde::Deserialize;
@@ -53,8 +54,16 @@ impl Limits {
     }
 }
 
-/// The limits that are measured with.
+/// The numbers that throttlecrab is measured with, and everyone's tight one.
 pub const LIMITS: Limits = Limits { loose: 1_000_000, tight: 3 };
+
+/// The limits of a measured policy: the first, or both. More than a run asks for, in windows that
+/// pass while it lasts.
+pub const LOOSE: [&str; 2] = ["500000 per 20s sliding-window", "1000000 per 30s sliding-window"];
+
+/// How long the load runs before servers are timed: longer than either window, so that keys hold
+/// cells of several ages.
+pub const AGE: Duration = Duration::from_secs(31);
 
 /// Where the text of a key stands in a request, see [`Request::set_key`].
 const KEY: &str = "user:00000000";
@@ -148,15 +157,17 @@ fn policy_name(form: Form, budget: Budget) -> String {
 /// The longest window there is: no run meets the end of one, where a count may fall by one.
 pub const LONGEST: &str = "366d";
 
-/// The config of the measured server.
-pub fn config(limits: Limits, loose_window: &str) -> String {
+/// The config of a measured server: for each form of question a policy with the loose limits, and
+/// one with a limit of `tight`.
+pub fn config(loose: &[&str], tight: u64) -> String {
     let mut text = String::from("trusted_proxies: [127.0.0.1/32]\nmax_keys: 4000000\npolicies:\n");
     for form in [Form::Check, Form::Attributes, Form::ForwardAuth] {
-        for (budget, window) in [(Budget::Loose, loose_window), (Budget::Tight, LONGEST)] {
-            let (name, limit) = (policy_name(form, budget), limits.of(budget));
+        let tight = format!("{tight} per {LONGEST} sliding-window");
+        for (budget, limits) in [(Budget::Loose, loose), (Budget::Tight, &[tight.as_str()])] {
+            let name = policy_name(form, budget);
             text += &format!(
                 "  - name: {name}\n    match: {{ path: \"/{name}/**\" }}\n    \
-                 key: \"{{header:x-api-key | client_ip}}\"\n    limits: [\"{limit} per {window}\"]\n"
+                 key: \"{{header:x-api-key | client_ip}}\"\n    limits: {limits:?}\n"
             );
         }
     }

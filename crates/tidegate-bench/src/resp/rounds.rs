@@ -5,11 +5,12 @@
 
 use std::io;
 use std::process::{Command, Stdio};
+use std::time::Instant;
 
 use super::servers::Server;
 use super::subjects::Subject;
 use crate::cli::RespArgs;
-use crate::http::{Directory, Figure, Places, Times, bound_to};
+use crate::http::{AGE, Directory, Figure, Places, Times, bound_to};
 use crate::inprocess::{load, or_all};
 
 /// Part of the keys that must be there after all rounds: keys are drawn at random.
@@ -88,6 +89,9 @@ pub fn run(args: &RespArgs) -> io::Result<Results> {
     for &pipeline in &args.pipeline {
         eprintln!("pipelines of {pipeline}: {rounds} rounds");
         let asking = Asking { args, places, pipeline };
+        if rows.is_empty() {
+            asking.age(&servers, &subjects)?;
+        }
         let turns = asking.rounds(&servers, &subjects, rounds)?;
         let pairs = subjects.iter().zip(turns);
         rows.extend(pairs.map(|(&subject, turns)| Row { subject, pipeline, turns }));
@@ -123,6 +127,17 @@ struct Asking<'a> {
 }
 
 impl Asking<'_> {
+    /// Asks all subjects until more than a window has passed and keys hold cells of several ages.
+    fn age(&self, servers: &[Server], subjects: &[Subject]) -> io::Result<()> {
+        let start = Instant::now();
+        while start.elapsed() < AGE {
+            for &subject in subjects {
+                self.turn(server_of(servers, subject)?, subject)?;
+            }
+        }
+        Ok(())
+    }
+
     /// The turns of every subject. The first round warms up and is not counted.
     fn rounds(
         &self,

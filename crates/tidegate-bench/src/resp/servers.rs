@@ -10,7 +10,7 @@ use redis::{Client, Connection, RedisResult, Value, cmd};
 
 use super::subjects::{Host, Subject};
 use crate::cli::RespArgs;
-use crate::http::{Directory, bound_to, programs};
+use crate::http::{Directory, LOOSE, bound_to, programs};
 use crate::redis::server::info;
 
 /// How long a server may take to answer for the first time.
@@ -20,15 +20,16 @@ const KNOCK_EVERY: Duration = Duration::from_millis(5);
 
 /// What the tight policy admits in the proof that tidegate limits.
 const TIGHT: usize = 5;
-const POLICIES: &str = "
-policies:
-  - name: loose
-    key: \"{client_ip}\"
-    limits: [\"1000000 per 1h\"]
-  - name: tight
-    key: \"{client_ip}\"
-    limits: [\"5 per 1h sliding-log\"]
-";
+
+/// tidegate's policies: one with a loose limit, one with two of them, and a tight one.
+fn policies() -> String {
+    let tight = format!("{TIGHT} per 1h sliding-window");
+    let all = [("one-limit", &LOOSE[..1]), ("two-limits", &LOOSE), ("tight", &[tight.as_str()])];
+    let policy = |(name, limits)| {
+        format!("  - {{ name: {name}, key: \"{{client_ip}}\", limits: {limits:?} }}\n")
+    };
+    format!("policies:\n{}", all.map(policy).concat())
+}
 
 /// A running server; it ends with this value.
 pub struct Server {
@@ -80,6 +81,7 @@ impl Server {
         let (words, admitted): (&[&str], _) = match subject {
             Subject::Ping | Subject::Incr => return Ok(()),
             Subject::Check => (&["TG.CHECK", "tight", "proof"], 1),
+            Subject::CheckTwoLimits => (&["TG.CHECK", "tight", "proof-2limits"], 1),
             Subject::Cell => (&["CL.THROTTLE", "proof", "4", "1", "3600"], 0),
             Subject::Throttlecrab => (&["THROTTLE", "proof", "5", "1", "3600"], 1),
         };
@@ -123,7 +125,7 @@ fn command(host: Host, port: u16, args: &RespArgs, directory: &Path) -> io::Resu
         Host::Tidegate => {
             let program = args.tidegate.clone().map_or_else(programs::tidegate, Ok)?;
             let config = directory.join("tidegate.yaml");
-            std::fs::write(&config, POLICIES)?;
+            std::fs::write(&config, policies())?;
             let mut command = Command::new(program);
             let names = std::env::vars_os().map(|(name, _)| name);
             for name in names.filter(|name| name.to_string_lossy().starts_with("TIDEGATE_")) {

@@ -2,6 +2,7 @@
 
 use clap::ValueEnum;
 
+use crate::http::LOOSE;
 use crate::subjects::version;
 
 /// What `redis-benchmark` replaces by a number of twelve digits.
@@ -12,6 +13,8 @@ const KEY: &str = "key:__rand_int__";
 pub enum Subject {
     #[value(name = "tg-check")]
     Check,
+    #[value(name = "tg-check-2limits")]
+    CheckTwoLimits,
     #[value(name = "cl-throttle")]
     Cell,
     #[value(name = "redis-ping")]
@@ -33,7 +36,7 @@ pub enum Host {
 impl Subject {
     pub fn host(self) -> Host {
         match self {
-            Subject::Check | Subject::Cell => Host::Tidegate,
+            Subject::Check | Subject::CheckTwoLimits | Subject::Cell => Host::Tidegate,
             Subject::Ping | Subject::Incr => Host::Redis,
             Subject::Throttlecrab => Host::Throttlecrab,
         }
@@ -42,7 +45,8 @@ impl Subject {
     /// The command that is sent. Every decision admits.
     pub fn words(self) -> &'static [&'static str] {
         match self {
-            Subject::Check => &["TG.CHECK", "loose", KEY],
+            Subject::Check => &["TG.CHECK", "one-limit", KEY],
+            Subject::CheckTwoLimits => &["TG.CHECK", "two-limits", KEY],
             Subject::Cell => &["CL.THROTTLE", KEY, "1000000", "1000000", "1"],
             Subject::Ping => &["PING"],
             Subject::Incr => &["INCR", KEY],
@@ -62,11 +66,20 @@ impl Subject {
         if self == Subject::Throttlecrab { all / 20 } else { all }
     }
 
+    /// The limits that its policy has.
+    fn limits(self) -> String {
+        match self {
+            Subject::Check => format!("; {}", LOOSE[0]),
+            Subject::CheckTwoLimits => format!("; {} and {}", LOOSE[0], LOOSE[1]),
+            _ => String::new(),
+        }
+    }
+
     /// One line on what it is.
     pub fn describe(self) -> String {
         let command = self.words().join(" ");
         match self.host() {
-            Host::Tidegate => format!("tidegate: {command}"),
+            Host::Tidegate => format!("tidegate: {command}{}", self.limits()),
             Host::Redis => format!("Redis: {command}"),
             Host::Throttlecrab => {
                 let version = version("throttlecrab");

@@ -19,7 +19,7 @@ use super::behaviour::Way;
 use super::scene::{LASTS, STORM, Tally, WARM_AT};
 use crate::Failed;
 use crate::cli::StormArgs;
-use crate::http::{Directory, LIMITS, Program, Server, build_tidegate, config};
+use crate::http::{Directory, LIMITS, LOOSE, Program, Server, build_tidegate, config};
 
 /// Lets every way loose on a server of its own.
 pub fn run(ways: &[Way], args: &StormArgs) -> io::Result<Vec<Outcome>> {
@@ -31,7 +31,7 @@ pub fn run(ways: &[Way], args: &StormArgs) -> io::Result<Vec<Outcome>> {
          limits: [\"{limit}\"]\n"
     );
     // The other policies are there for the question that a server is greeted with.
-    std::fs::write(&file, config(LIMITS, "1h") + &policy)?;
+    std::fs::write(&file, config(&LOOSE[..1], LIMITS.tight) + &policy)?;
     let program = match &args.tidegate {
         Some(path) => path.clone(),
         None => build_tidegate()?,
