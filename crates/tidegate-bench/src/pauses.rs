@@ -207,8 +207,9 @@ fn write_table(text: &mut String, pauses: &Pauses) -> std::fmt::Result {
     write_bars(text, &bars(pauses))
 }
 
-/// Both algorithms, compared with governor. The thresholds are the ratios of `sliding-counter` from
-/// when all other states were kept outside of the table.
+/// Both algorithms, compared with governor. The thresholds are what `sliding-counter` took when all
+/// other states were kept outside of the table: the larger ratio of two runs on a shared machine.
+/// A maximum is a single decision, so one run that misses its threshold says little.
 fn bars(pauses: &Pauses) -> Vec<Bar> {
     let of = |phase, subject| {
         let row = pauses.rows.iter().find(|row| (row.phase, row.subject) == (phase, subject));
@@ -216,7 +217,7 @@ fn bars(pauses: &Pauses) -> Vec<Bar> {
     };
     let mut bars = Vec::new();
     for subject in ["tidegate", "tidegate-counter"] {
-        for (phase, must) in [("fill", [2.8, 1.0]), ("refill", [2.1, 2.0])] {
+        for (phase, must) in [("fill", [2.8, 0.19]), ("refill", [2.06, 1.89])] {
             let ratio = of(phase, subject).zip(of(phase, "governor"));
             for (at, figure) in ["p99.9", "max"].into_iter().enumerate() {
                 let name = format!("{subject} / governor, {phase}, {figure}");

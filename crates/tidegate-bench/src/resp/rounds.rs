@@ -96,7 +96,8 @@ pub fn run(args: &RespArgs) -> io::Result<Results> {
         let pairs = subjects.iter().zip(turns);
         rows.extend(pairs.map(|(&subject, turns)| Row { subject, pipeline, turns }));
     }
-    for server in &servers {
+    let has_keys = |host| subjects.iter().any(|of| of.host() == host && *of != Subject::Ping);
+    for server in servers.iter().filter(|server| has_keys(server.host)) {
         let keys = server.keys()?;
         if keys.is_some_and(|keys| keys < DRAWN * f64::from(args.keys)) {
             let complaint = format!("{:?} holds {keys:?} of {} keys", server.host, args.keys);
