@@ -46,7 +46,7 @@ struct ConvertArgs {
     from: From,
 
     /// How limits count; `fixed-window` has the windows of envoyproxy/ratelimit
-    #[arg(long, value_name = "NAME", default_value_t = Algorithm::SlidingCounter, value_parser = rate_algorithm)]
+    #[arg(long, value_name = "NAME", default_value_t, value_parser = rate_algorithm)]
     algorithm: Algorithm,
 
     /// Let several files have the same domain

@@ -19,17 +19,18 @@
 //! | name | in any window admits at most | memory per key | |
 //! | --- | --- | --- | --- |
 //! | `sliding-log` | the limit, exactly | about 3 bytes per request in the window | exact |
-//! | `sliding-window` | the limit, always | 64 bytes | capacity may return a little late |
-//! | `sliding-counter` | close to twice the limit, for someone who aims at it | a slot of 16 bytes | the default |
+//! | `sliding-window` | the limit, always | 64 bytes | the default; capacity may return a little late |
+//! | `sliding-counter` | close to twice the limit, for someone who aims at it | a slot of 16 bytes | the least memory |
 //! | `fixed-window` | twice the limit, across a boundary | a slot | |
 //! | `token-bucket` | the burst plus the limit | 64 bytes | a steady rate |
 //! | `concurrency` | the limit at once | 40 bytes per permit | held, not counted |
 //!
-//! 1. Does each request cost something that must not be exceeded: a password guessed, an
-//!    e-mail sent, money? Take `sliding-log`; if the limit is in the thousands, `sliding-window`.
-//! 2. Is it about fairness among very many keys, and does an estimate do? Take
-//!    `sliding-counter`. On recorded traffic 0.06 to 20 % of its decisions differ from the log's where
-//!    keys are really limited; who aims at it gets close to twice the limit.
+//! 1. The default, `sliding-window`, never admits more than the limit. Take `sliding-log` if
+//!    every unit must also return exactly on time; its memory grows with the limit.
+//! 2. Are there so many keys that 64 bytes for each are too much, and is an estimate enough? Take
+//!    `sliding-counter`. On recorded traffic 0.06 to 20 % of its decisions differ from the log's
+//!    where keys are really limited. A client that sends at the end of a window gets close to
+//!    twice the limit.
 //! 3. Is there a steady rate behind it that can only take so much? Take `token-bucket`, with a
 //!    burst as long as the queue in front of it.
 //! 4. Are requests slow, or of very different length? No rate bounds how many run at once:
@@ -41,11 +42,11 @@
 //!
 //! let limiter = Limiter::new();
 //! let passwords: Limit = "5 per 15m sliding-log".parse()?;
-//! let uploads: Limit = "100000 per 1d sliding-window".parse()?;
-//! let pages: Limit = "100 per 1m".parse()?; // sliding-counter
+//! let pages: Limit = "100 per 1m".parse()?; // sliding-window
+//! let clicks: Limit = "100000 per 1d sliding-counter".parse()?;
 //! let printer: Limit = "30 per 1m token-bucket burst 3".parse()?;
 //! let reports: Limit = "4 concurrent lease 60s".parse()?;
-//! for limit in [passwords, uploads, pages, printer] {
+//! for limit in [passwords, pages, clicks, printer] {
 //!     assert!(limiter.check("ann", &limit, 1)?.allowed);
 //! }
 //! assert!(limiter.acquire(&[tidegate::Check::new("ann", &reports, 1)])?.permit().is_some());

@@ -1,4 +1,4 @@
-//! `sliding-counter`: two counts and a guess; the default.
+//! `sliding-counter`: two counts and a guess.
 //!
 //! A fixed window forgets everything at its boundary. The counter keeps the
 //! count of the window before and assumes it came evenly, so that the part of it

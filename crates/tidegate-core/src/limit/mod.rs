@@ -36,13 +36,16 @@ pub mod bounds {
 pub(crate) const SMALL_COUNT: u64 = (1 << (Packed::HEAD_BITS / 2)) - 1;
 
 /// How a limit counts. See the module of each for its idea, bound and cost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Algorithm {
     /// Exact: one entry per admitted request.
     SlidingLog,
-    /// Never more than the limit, in constant memory; capacity may return a little late.
+    /// Never more than the limit, in constant memory; capacity may return a little late. The
+    /// default, also of a limit's text that names no algorithm.
+    #[default]
     SlidingWindow,
-    /// Two counts and a weighted estimate: the default.
+    /// Two counts and a weighted estimate: the least memory, but close to twice the limit for a
+    /// client that sends at the end of a window.
     SlidingCounter,
     /// One count per aligned window; up to twice the limit across a boundary.
     FixedWindow,

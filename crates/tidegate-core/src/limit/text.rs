@@ -74,7 +74,7 @@ fn rate(words: &mut Words<'_>, count: u64) -> Result<Limit, LimitError> {
     }
     let placed =
         |span: Range<usize>| move |error: LimitError| LimitError::at(error.kind(), text, span);
-    let algorithm = algorithm.unwrap_or(Algorithm::SlidingCounter);
+    let algorithm = algorithm.unwrap_or_default();
     let mut limit = Limit::from_parts(count, window_us, algorithm).map_err(placed(window_span))?;
     if let Some((span, number)) = burst {
         limit = limit.with_burst(number).map_err(placed(span))?;

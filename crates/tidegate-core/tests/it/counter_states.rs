@@ -71,7 +71,7 @@ fn every_small_state() {
     let counts: Vec<u64> = (0..=8).collect();
     let mut asked = 0;
     for count in 1..=6 {
-        let limit = limit(&format!("{count} per 1ms"));
+        let limit = limit(&format!("{count} per 1ms sliding-counter"));
         let costs: Vec<u64> = (1..=count + 1).collect();
         asked += World { limit, counts: &counts, costs: &costs, stride: 1 }.check_all();
     }
@@ -83,7 +83,7 @@ fn every_small_state() {
 #[test]
 fn counts_larger_than_the_window() {
     World {
-        limit: limit("2500 per 1ms"),
+        limit: limit("2500 per 1ms sliding-counter"),
         counts: &[0, 1, 2, 999, 1_000, 1_001, 2_499, 2_500, 2_501, 5_000, 9_000_000_000_000],
         costs: &[1, 2, 1_499, 1_500, 2_499, 2_500, 2_501],
         stride: 1,
@@ -93,7 +93,7 @@ fn counts_larger_than_the_window() {
 
 #[test]
 fn counts_that_need_coarser_ticks() {
-    let limit = limit("1000000000000 per 10ms");
+    let limit = limit("1000000000000 per 10ms sliding-counter");
     assert_eq!(limit.tick_us(), 10);
     World {
         limit,

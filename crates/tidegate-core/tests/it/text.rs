@@ -6,9 +6,9 @@ use tidegate_core::{Algorithm, Limit, LimitError, LimitErrorKind as Kind};
 
 /// What is written, and how it is written back.
 const VALID: &[(&str, &str)] = &[
-    ("10 per 1s", "10 per 1s sliding-counter"),
-    ("0 per 1s", "0 per 1s sliding-counter"),
-    ("007 per 01s", "7 per 1s sliding-counter"),
+    ("10 per 1s", "10 per 1s sliding-window"),
+    ("0 per 1s", "0 per 1s sliding-window"),
+    ("007 per 01s", "7 per 1s sliding-window"),
     ("10 per 1s sliding-counter", "10 per 1s sliding-counter"),
     ("10 per 1s sliding-log", "10 per 1s sliding-log"),
     ("10 per 1s fixed-window", "10 per 1s fixed-window"),
@@ -21,15 +21,15 @@ const VALID: &[(&str, &str)] = &[
     ("5 concurrent", "5 concurrent lease 1m"),
     ("5 concurrent lease 30s", "5 concurrent lease 30s"),
     ("0 concurrent lease 366d", "0 concurrent lease 366d"),
-    ("1000000000000 per 366d", "1000000000000 per 366d sliding-counter"),
-    ("1 per 1ms", "1 per 1ms sliding-counter"),
-    ("1 per 1500ms", "1 per 1500ms sliding-counter"),
-    ("1 per 60s", "1 per 1m sliding-counter"),
-    ("1 per 90m", "1 per 90m sliding-counter"),
-    ("1 per 24h", "1 per 1d sliding-counter"),
-    ("1 per 14d", "1 per 2w sliding-counter"),
-    ("1 per 52w", "1 per 52w sliding-counter"),
-    (" \t 10   per\n1s\r", "10 per 1s sliding-counter"),
+    ("1000000000000 per 366d", "1000000000000 per 366d sliding-window"),
+    ("1 per 1ms", "1 per 1ms sliding-window"),
+    ("1 per 1500ms", "1 per 1500ms sliding-window"),
+    ("1 per 60s", "1 per 1m sliding-window"),
+    ("1 per 90m", "1 per 90m sliding-window"),
+    ("1 per 24h", "1 per 1d sliding-window"),
+    ("1 per 14d", "1 per 2w sliding-window"),
+    ("1 per 52w", "1 per 52w sliding-window"),
+    (" \t 10   per\n1s\r", "10 per 1s sliding-window"),
 ];
 
 #[test]

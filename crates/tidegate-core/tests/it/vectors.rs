@@ -47,7 +47,7 @@ fn counter_is_blocked_at_exactly_its_limit() {
 #[test]
 fn counter_admits_below_its_limit_by_half() {
     run(
-        "50 per 1m",
+        "50 per 1m sliding-counter",
         &[
             (60 * S, Cost::Ask(42), true, 8, 0),
             (120 * S, Cost::Force(18), true, 0, 0),
@@ -64,7 +64,7 @@ fn counter_blocks_the_boundary_attack() {
     let mut rows: Vec<Row> = (0..5).map(|n| (29 * S, Cost::Ask(1), true, 4 - n, 0)).collect();
     rows.extend([(29 * S, Cost::Ask(1), false, 0, S + 1); 3]);
     rows.extend([(30 * S, Cost::Ask(1), false, 0, 1); 5]);
-    run("5 per 15s", &rows);
+    run("5 per 15s sliding-counter", &rows);
 }
 
 /// [3650, 3680, 3695, 3710] at 3720: one is too old, three count.

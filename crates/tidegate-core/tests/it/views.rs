@@ -40,10 +40,10 @@ fn states_show_themselves_in_their_own_terms() {
     #[rustfmt::skip]
     let rows: Vec<(&str, &[(u64, usize)], u64, View)> = vec![
         // A burst of 8 against 5, then the next window, then the one after that.
-        ("5 per 15s", &[(3, 8)], 3, counter(0, 5, 12)),
-        ("5 per 15s", &[(3, 8)], 15, counter(5, 0, 15)),
-        ("5 per 15s", &[(3, 8), (25, 2)], 27, counter(5, 2, 3)),
-        ("5 per 15s", &[(3, 8)], 30, counter(0, 0, 15)),
+        ("5 per 15s sliding-counter", &[(3, 8)], 3, counter(0, 5, 12)),
+        ("5 per 15s sliding-counter", &[(3, 8)], 15, counter(5, 0, 15)),
+        ("5 per 15s sliding-counter", &[(3, 8), (25, 2)], 27, counter(5, 2, 3)),
+        ("5 per 15s sliding-counter", &[(3, 8)], 30, counter(0, 0, 15)),
         ("5 per 15s sliding-log", &[(3, 8)], 17, View::SlidingLog { count: 5 }),
         ("5 per 15s sliding-log", &[(3, 8)], 18, View::SlidingLog { count: 0 }),
         ("5 per 15s fixed-window", &[(3, 8)], 14, View::FixedWindow { count: 5 }),

@@ -171,7 +171,7 @@
       if (run) { draw(run); keys(run); }
     };
     select.addEventListener("change", show);
-    const usual = data.algorithms.findIndex((run) => run.algorithm === "sliding-counter");
+    const usual = data.algorithms.findIndex((run) => run.algorithm === "sliding-window");
     select.value = usual < 0 ? 0 : usual;
     show();
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", show);

@@ -233,7 +233,7 @@ mod tests {
     }
 
     fn refusal(request: &Request<'_>) -> String {
-        let refused = Asked::new(request, Algorithm::SlidingCounter).expect_err("no sense");
+        let refused = Asked::new(request, Algorithm::default()).expect_err("no sense");
         assert_eq!(refused.kind, ErrorKind::Invalid);
         refused.to_string()
     }
@@ -258,7 +258,7 @@ mod tests {
         for (hits_addend, is_negative_hits, of_request, expected) in rows {
             let one = Descriptor { hits_addend, is_negative_hits, ..descriptor(&[("a", "b")]) };
             let request = Request { hits_addend: of_request, ..request(&[one]) };
-            let asked = Asked::new(&request, Algorithm::SlidingCounter).expect("sense");
+            let asked = Asked::new(&request, Algorithm::default()).expect("sense");
             let questions = asked.questions(Some("id"));
             let case = format!("{hits_addend:?} {is_negative_hits} {of_request}");
             assert_eq!(questions[0].cost, expected, "{case}");

@@ -62,7 +62,7 @@ impl GrpcFront {
     /// `access` may ask.
     pub fn new(gate: Arc<Gate>, facts: Arc<Facts>, forms: Forms, access: Access) -> Self {
         let forms = ArcSwap::from_pointee(forms);
-        GrpcFront { gate, facts, forms, access, algorithm: Algorithm::SlidingCounter }
+        GrpcFront { gate, facts, forms, access, algorithm: Algorithm::default() }
     }
 
     /// The same, counting limits that come with a request so.

@@ -89,7 +89,7 @@ impl HttpFront {
             gate,
             facts,
             forms: ArcSwap::from_pointee(forms),
-            algorithm: Algorithm::SlidingCounter,
+            algorithm: Algorithm::default(),
             access,
             leases: Leases::default(),
             waiting: AtomicUsize::new(0),

@@ -342,7 +342,7 @@ mod tests {
         let limits = ["5 per 1s token-bucket burst 9", "7 per 1m"];
         assert_eq!(
             planned(&limits, None).expect("a plan"),
-            [["5 per 1s token-bucket burst 9", "7 per 1m sliding-counter"]]
+            [["5 per 1s token-bucket burst 9", "7 per 1m sliding-window"]]
         );
         let all = planned(&limits, Some(Algorithms::All)).expect("a plan");
         assert_eq!(

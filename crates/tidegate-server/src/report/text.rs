@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use tidegate::Algorithm;
+
 use super::summary::{
     AlgorithmSummary, KeySummary, LimitSummary, ProblemSummary, ProblemsSummary, Summary,
 };
@@ -113,7 +115,8 @@ impl Summary {
 
     /// Who was denied most, by the only algorithm or the default one.
     fn write_keys(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let default = self.algorithms.iter().find(|run| run.algorithm == "sliding-counter");
+        let default =
+            self.algorithms.iter().find(|run| run.algorithm == Algorithm::default().name());
         let Some(run) = default.or(self.algorithms.first()) else { return Ok(()) };
         let lists = [("most denied", &run.most_denied), ("nearest to it", &run.nearest)];
         for (title, keys) in lists {

@@ -28,7 +28,7 @@ pub struct ServeArgs {
 
     /// How limits of Envoy's side count, those of --envoy-config and those that come with a
     /// request; `fixed-window` has the windows of envoyproxy/ratelimit
-    #[arg(long, value_name = "NAME", env = "TIDEGATE_ALGORITHM", default_value_t = Algorithm::SlidingCounter, value_parser = rate_algorithm)]
+    #[arg(long, value_name = "NAME", env = "TIDEGATE_ALGORITHM", default_value_t, value_parser = rate_algorithm)]
     pub algorithm: Algorithm,
 
     /// Let several files of --envoy-config have the same domain

@@ -272,7 +272,7 @@ pub(super) const OVERRIDE: &[Field] = &[
 pub(super) const RATE: &[Field] = &[
     required("limit", Shape::Integer(0, bounds::MAX_COUNT), "Units per window"),
     required("window", Shape::Duration, "The window, such as 1m"),
-    field("algorithm", Shape::Words(&ALGORITHMS), "How it counts; sliding-counter unless said"),
+    field("algorithm", Shape::Words(&ALGORITHMS), "How it counts; default: sliding-window"),
     field(
         "burst",
         Shape::Integer(1, bounds::MAX_COUNT),

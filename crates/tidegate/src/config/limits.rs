@@ -88,7 +88,7 @@ fn read_rate(reader: &Reader<'_>, object: &Object<'_, '_>) -> Option<Limit> {
     let window = object.duration("window", window_range());
     let algorithm = match object.has("algorithm") {
         true => object.word("algorithm", &ALGORITHMS).and_then(Algorithm::from_name),
-        false => Some(Algorithm::SlidingCounter),
+        false => Some(Algorithm::default()),
     };
     let burst = object.integer("burst", 1..=bounds::MAX_COUNT);
     let placed = |name: &'static str| {

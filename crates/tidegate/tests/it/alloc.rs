@@ -15,16 +15,17 @@ fn allocations(work: impl FnOnce()) -> u64 {
 /// One of each kind, roomy and closed.
 fn limits() -> Vec<Limit> {
     let texts = [
-        "1000000 per 1h",
+        "1000000 per 1h sliding-counter",
         "1000000 per 1h fixed-window",
         "1000000 per 1h token-bucket",
-        "3 per 1h",
+        "1000000 per 1h sliding-window",
+        "3 per 1h sliding-counter",
         "3 per 1h fixed-window",
         "3 per 1h token-bucket",
         "3 per 1h sliding-log",
         "3 per 1h sliding-window",
         // Too short for a small slot.
-        "1000000 per 100ms",
+        "1000000 per 100ms sliding-counter",
     ];
     texts.into_iter().map(limit).collect()
 }

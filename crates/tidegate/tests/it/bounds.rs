@@ -23,8 +23,10 @@ fn fill(limiter: &Limiter, keys: usize, limit: &Limit) {
 
 #[test]
 fn exactly_max_keys_are_tracked() {
-    let limit = limit("5 per 1h");
-    for max_keys in [1, 2, 63, 64, 65, 839, 840, 841, 5_000, 60_000, 200_000] {
+    // Two sizes of slots.
+    let limits = ["5 per 1h", "5 per 1h sliding-counter"].map(limit);
+    let sizes = [1, 2, 63, 64, 65, 839, 840, 841, 5_000, 60_000, 200_000];
+    for (max_keys, limit) in sizes.into_iter().flat_map(|size| limits.map(|limit| (size, limit))) {
         let limiter = bounded(max_keys, WhenFull::Deny);
         fill(&limiter, max_keys, &limit);
         let stats = limiter.stats();
@@ -55,7 +57,12 @@ fn a_key_under_two_limits_counts_twice() {
 #[test]
 fn an_active_key_is_never_evicted() {
     for when_full in [WhenFull::Overflow, WhenFull::Deny, WhenFull::Allow] {
-        for text in ["5 per 1h", "5 per 1h sliding-log", "5 per 1h fixed-window"] {
+        for text in [
+            "5 per 1h",
+            "5 per 1h sliding-log",
+            "5 per 1h sliding-counter",
+            "5 per 1h fixed-window",
+        ] {
             let limit = limit(text);
             let limiter = bounded(500, when_full);
             fill(&limiter, 500, &limit);
@@ -72,7 +79,9 @@ fn an_active_key_is_never_evicted() {
 
 #[test]
 fn strangers_share_one_count_when_full() {
-    for text in ["3 per 1h", "3 per 1h sliding-log", "3 per 1h token-bucket"] {
+    for text in
+        ["3 per 1h", "3 per 1h sliding-log", "3 per 1h sliding-counter", "3 per 1h token-bucket"]
+    {
         let limit = limit(text);
         let limiter = bounded(10, WhenFull::Overflow);
         fill(&limiter, 10, &limit);
@@ -143,7 +152,9 @@ fn a_request_with_one_place_left() {
 /// With room for one, the expired must make way at once, wherever they are.
 #[test]
 fn the_expired_make_way() {
-    for text in ["5 per 1s", "5 per 1s sliding-log", "5 per 1s token-bucket"] {
+    for text in
+        ["5 per 1s", "5 per 1s sliding-log", "5 per 1s sliding-counter", "5 per 1s token-bucket"]
+    {
         let limit = limit(text);
         for max_keys in [1, 7, 100] {
             let limiter = bounded(max_keys, WhenFull::Deny);
@@ -163,7 +174,9 @@ fn the_expired_make_way() {
 /// A clock that stepped back leaves no place taken for good.
 #[test]
 fn the_expired_make_way_after_the_clock_stepped_back() {
-    for text in ["5 per 1s", "5 per 1s fixed-window", "5 per 1s sliding-log"] {
+    for text in
+        ["5 per 1s", "5 per 1s sliding-log", "5 per 1s sliding-counter", "5 per 1s fixed-window"]
+    {
         let limit = limit(text);
         let limiter = bounded(1, WhenFull::Deny);
         assert!(check_at(&limiter, NOW, "a", &limit, 1).allowed);
@@ -175,32 +188,34 @@ fn the_expired_make_way_after_the_clock_stepped_back() {
 /// Keys come and go for a long time; there is always room for those alive.
 #[test]
 fn expiry_keeps_up_with_a_stream_of_new_keys() {
-    let limit = limit("5 per 1s");
-    let limiter = bounded(50_000, WhenFull::Deny);
-    for round in 0..40_u64 {
-        for number in 0..10_000_u64 {
-            let name = (round * 10_000 + number).to_le_bytes();
-            assert!(check_at(&limiter, NOW + round * S, name, &limit, 1).allowed, "round {round}");
+    for limit in ["5 per 1s", "5 per 1s sliding-counter"].map(limit) {
+        let limiter = bounded(50_000, WhenFull::Deny);
+        for round in 0..40_u64 {
+            for number in 0..10_000_u64 {
+                let name = (round * 10_000 + number).to_le_bytes();
+                let allowed = check_at(&limiter, NOW + round * S, name, &limit, 1).allowed;
+                assert!(allowed, "{limit}: round {round}");
+            }
         }
+        let stats = limiter.stats();
+        assert!(stats.tracked_keys <= 50_000);
+        assert_eq!(stats.overflowed, 0);
     }
-    let stats = limiter.stats();
-    assert!(stats.tracked_keys <= 50_000);
-    assert_eq!(stats.overflowed, 0);
 }
 
 /// Growth moves slots about; none is lost and none changes.
 #[test]
 fn growth_keeps_every_count() {
-    let texts = ["9 per 1h", "9 per 1h sliding-log"];
+    let texts = ["9 per 1h", "9 per 1h sliding-counter", "9 per 1h sliding-log"];
     let limits = texts.map(limit);
-    let limiter = bounded(600_000, WhenFull::Deny);
+    let limiter = bounded(900_000, WhenFull::Deny);
     let units = |number: usize| number as u64 % 7 + 1;
     for limit in &limits {
         for number in 0..300_000 {
             assert!(check_at(&limiter, NOW, key(number), limit, units(number)).allowed);
         }
     }
-    assert_eq!(limiter.stats().tracked_keys, 600_000);
+    assert_eq!(limiter.stats().tracked_keys, 900_000);
     assert_eq!(limiter.stats().log_entries, 300_000);
     for limit in &limits {
         for number in 0..300_000 {
@@ -256,17 +271,18 @@ fn log_entries_are_counted_off_when_a_neighbour_takes_the_place() {
 /// With grace a key whose time is over stays, for times that arrive late.
 #[test]
 fn grace_keeps_keys_for_late_times() {
-    let limit = limit("5 per 1s");
-    let late = |grace_s: u64| {
+    let late = |limit: &Limit, grace_s: u64| {
         let builder = Limiter::builder().max_keys(1).when_full(WhenFull::Deny);
         let builder = builder.grace(std::time::Duration::from_secs(grace_s));
         let limiter = builder.build().expect("a small store");
-        assert!(check_at(&limiter, NOW, "a", &limit, 5).allowed);
-        let other = check_at(&limiter, NOW + 20 * S, "b", &limit, 1).allowed;
-        (other, check_at(&limiter, NOW, "a", &limit, 1).allowed)
+        assert!(check_at(&limiter, NOW, "a", limit, 5).allowed);
+        let other = check_at(&limiter, NOW + 20 * S, "b", limit, 1).allowed;
+        (other, check_at(&limiter, NOW, "a", limit, 1).allowed)
     };
-    assert_eq!(late(0), (true, false), "b has the place; there is none for a");
-    assert_eq!(late(60), (false, false), "a is still there, and full");
+    for limit in ["5 per 1s", "5 per 1s sliding-counter"].map(limit) {
+        assert_eq!(late(&limit, 0), (true, false), "b has the place; there is none for a");
+        assert_eq!(late(&limit, 60), (false, false), "a is still there, and full");
+    }
 }
 
 #[test]

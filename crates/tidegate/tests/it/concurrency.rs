@@ -4,7 +4,7 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tidegate::{Check, Clock, Cost, Limiter, WhenFull};
+use tidegate::{Check, Clock, Cost, Limit, Limiter, WhenFull};
 
 use crate::common::{limit, limiter};
 
@@ -119,7 +119,12 @@ fn overlapping_requests_add_up() {
 /// Shards grow under the feet of those who check in them.
 #[test]
 fn keys_are_added_while_others_are_checked() {
-    let limit = limit("1000000 per 1h");
+    for limit in ["1000000 per 1h", "1000000 per 1h sliding-counter"].map(limit) {
+        add_keys_while_others_are_checked(limit);
+    }
+}
+
+fn add_keys_while_others_are_checked(limit: Limit) {
     let limiter = Limiter::builder().max_keys(100_000).build().expect("room for the keys");
     let key = |thread: usize, number: usize| format!("{thread}/{number}");
     let checked = together(4, |thread| {

@@ -135,7 +135,7 @@ fn growth_loses_nobody() {
     const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
     for before in 1..=4 {
         model(ONE_PREEMPTION, move || {
-            let (limiter, limit) = (limiter(30), limit("5 per 1h"));
+            let (limiter, limit) = (limiter(30), limit("5 per 1h sliding-counter"));
             for name in &NAMES[..before] {
                 assert!(admits(&limiter, name, &limit));
             }
@@ -165,7 +165,7 @@ fn who_makes_way_is_not_lost() {
     for (newcomer, checked) in [("n0", "t"), ("n0", "x"), ("n14", "t"), ("n19", "t"), ("n19", "x")]
     {
         model(ONE_PREEMPTION, move || {
-            let (limiter, limit) = (limiter(30), limit("5 per 1h"));
+            let (limiter, limit) = (limiter(30), limit("5 per 1h sliding-counter"));
             for name in NAMES {
                 assert!(admits(&limiter, name, &limit));
             }

@@ -129,8 +129,8 @@ fn odd_keys_are_keys() {
 fn limits_of_one_key_count_apart() {
     let (limiter, _) = limiter();
     let apart = [
-        "9 per 1m",
-        "9 per 2m",
+        "9 per 1m sliding-counter",
+        "9 per 2m sliding-counter",
         "9 per 1m fixed-window",
         "9 per 1m sliding-log",
         "9 per 1m sliding-window",
@@ -150,12 +150,12 @@ fn limits_of_one_key_count_apart() {
 #[test]
 fn a_reset_forgets_one_key_of_one_limit() {
     let texts = [
-        "5 per 1m",
+        "5 per 1m sliding-counter",
         "5 per 1m fixed-window",
         "5 per 1m sliding-log",
         "5 per 1m sliding-window",
         "5 per 1m token-bucket",
-        "5 per 100ms",
+        "5 per 100ms sliding-counter",
     ];
     let (limiter, _) = limiter();
     let limits = texts.map(limit);
@@ -223,9 +223,12 @@ fn async_calls_decide_the_same() {
 #[test]
 fn looking_takes_no_place() {
     let limiter = Limiter::builder().build().expect("memory");
-    for text in
-        ["5 per 1h sliding-log", "5 per 1h sliding-window", "5 per 1h", "5 per 1h token-bucket"]
-    {
+    for text in [
+        "5 per 1h sliding-log",
+        "5 per 1h sliding-window",
+        "5 per 1h sliding-counter",
+        "5 per 1h token-bucket",
+    ] {
         let limit = limit(text);
         for key in 0..100 {
             let key = format!("{key}");
@@ -238,9 +241,13 @@ fn looking_takes_no_place() {
 /// Regression: at the end of time nothing was counted.
 #[test]
 fn the_end_of_time_counts() {
-    for text in
-        ["2 per 1h sliding-log", "2 per 1h", "2 per 1h fixed-window", "2 per 1h token-bucket"]
-    {
+    for text in [
+        "2 per 1h",
+        "2 per 1h sliding-log",
+        "2 per 1h sliding-counter",
+        "2 per 1h fixed-window",
+        "2 per 1h token-bucket",
+    ] {
         let (limiter, limit) = (Limiter::builder().build().expect("memory"), limit(text));
         let admits = |_: &u64| {
             let check = Check::new("key", &limit, 1);

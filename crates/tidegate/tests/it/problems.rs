@@ -55,7 +55,7 @@ fn a_denial_names_every_limit_that_denied() {
     let unnamed = [line("", &limits[0], RetryAfter::Micros(1))];
     let shown = Shown { allowed: false, lines: &unnamed, speaker: Some(0) };
     let document = parsed(&Problem::QuotaExceeded(&shown));
-    assert_eq!(document["detail"], "used up: `10 per 1s sliding-counter`; retry after 1 s");
+    assert_eq!(document["detail"], "used up: `10 per 1s sliding-window`; retry after 1 s");
     assert_eq!(document["violated-policies"], json!(["1s"]));
 }
 

@@ -1,4 +1,5 @@
-//! `sliding-window`: a sliding window that never exceeds its limit, in constant memory.
+//! `sliding-window`: a sliding window that never exceeds its limit, in constant memory;
+//! the default.
 //!
 //! There are two classic ways to count a sliding window, and each gives something up.
 //!

@@ -26,7 +26,7 @@
 //! let converted = convert(&[file], &Options::default())?;
 //! let policy = converted.config().policies.iter().next().expect("a policy");
 //! assert_eq!(policy.name(), "messaging.to_number");
-//! assert_eq!(policy.limits()[0].to_string(), "100 per 1d sliding-counter");
+//! assert_eq!(policy.limits()[0].to_string(), "100 per 1d sliding-window");
 //! # Ok::<(), tidegate::config::envoy::EnvoyErrors>(())
 //! ```
 
@@ -55,18 +55,12 @@ pub struct EnvoyFile {
 }
 
 /// How files are converted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// How limits count. `FixedWindow` has the windows of envoyproxy/ratelimit.
     pub algorithm: Algorithm,
     /// Whether files may share a domain, as with its `MERGE_DOMAIN_CONFIG`.
     pub merge_domains: bool,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Options { algorithm: Algorithm::SlidingCounter, merge_domains: false }
-    }
 }
 
 /// What came of it.

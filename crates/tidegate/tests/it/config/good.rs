@@ -32,9 +32,9 @@ fn the_documented_example() {
     assert_eq!(names, ["login", "api"]);
     assert_eq!(limits(&config, "login", 0), ["5 per 1m sliding-log"]);
     let all =
-        ["10 per 1s sliding-counter", "600 per 1m sliding-counter", "100000 per 1d sliding-window"];
+        ["10 per 1s sliding-window", "600 per 1m sliding-window", "100000 per 1d sliding-window"];
     assert_eq!(limits(&config, "api", 0), all);
-    assert_eq!(limits(&config, "api", 1), ["6000 per 1m sliding-counter"]);
+    assert_eq!(limits(&config, "api", 1), ["6000 per 1m sliding-window"]);
     assert_eq!(limits(&config, "api", 2), all);
     let api = config.policies.get("api").expect("the policy");
     let modes: Vec<Mode> = api.variants().iter().map(|variant| variant.mode()).collect();
@@ -76,12 +76,13 @@ fn every_field() {
 #[test]
 fn every_shape_of_limit_and_override() {
     let config = load("everything");
-    assert_eq!(limits(&config, "everything", 0), ["1000 per 1s sliding-counter"]);
+    assert_eq!(limits(&config, "everything", 0), ["1000 per 1s sliding-window"]);
     let expected = [
         "10 concurrent lease 5m",
         "600 per 1m token-bucket burst 50",
         "100 per 1h sliding-window",
         "5000 per 1d fixed-window",
+        "9 per 2h sliding-window",
     ];
     assert_eq!(limits(&config, "uploads", 0), expected);
     assert_eq!(limits(&config, "uploads", 1), expected);
@@ -137,7 +138,7 @@ fn the_built_in_policy() {
     assert_eq!(selected.len(), 1);
     assert_eq!(selected[0].policy.name(), "default");
     assert_eq!(selected[0].key.to_string(), "192.0.2.1");
-    assert_eq!(selected[0].limits[0].to_string(), "100 per 1m sliding-counter");
+    assert_eq!(selected[0].limits[0].to_string(), "100 per 1m sliding-window");
 }
 
 /// Some editors begin a file with it.

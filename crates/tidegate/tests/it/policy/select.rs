@@ -52,7 +52,7 @@ fn show(selected: &Selected<'_>) -> String {
     )
 }
 
-const BOTH: &str = "[10 per 1s sliding-counter, 600 per 1m sliding-counter]";
+const BOTH: &str = "[10 per 1s sliding-window, 600 per 1m sliding-window]";
 
 #[test]
 fn selected() {
@@ -69,7 +69,7 @@ fn selected() {
         ("/v1/x ip=1.2.3.4 x-cost:0", &[api(&format!("{BOTH} enforce local cost 0 variant 0"))]),
         ("/v1/x ip=192.168.3.4", &[]),
         ("/v1/x ip=1.2.3.4 x-internal:1", &[]),
-        (&org("acme"), &[api("[6000 per 1m sliding-counter] enforce local cost 2 variant 1")]),
+        (&org("acme"), &[api("[6000 per 1m sliding-window] enforce local cost 2 variant 1")]),
         (
             &format!("POST {}", org("newco")),
             &[api(&format!("{BOTH} observe allow cost 1 variant 2"))],
@@ -82,7 +82,7 @@ fn selected() {
         // An override's own cost is taken, whatever the header says.
         (
             &format!("{} x-cost:nonsense", org("bigco")),
-            &[api("[6000 per 1m sliding-counter] enforce local cost 2 variant 1")],
+            &[api("[6000 per 1m sliding-window] enforce local cost 2 variant 1")],
         ),
     ];
     let config = config(CONFIG);
@@ -162,11 +162,11 @@ fn one_policy_and_key_by_name() {
         named("api", None),
         Some(format!("api alice {BOTH} enforce local cost 1 variant 0"))
     );
-    let acme = "api alice [6000 per 1m sliding-counter] enforce local cost 2 variant 1";
+    let acme = "api alice [6000 per 1m sliding-window] enforce local cost 2 variant 1";
     assert_eq!(named("api", Some("x-org:acme")), Some(acme.into()));
     assert_eq!(
         named("never", None),
-        Some("never alice [0 per 1s sliding-counter] off local cost 1 variant 0".into())
+        Some("never alice [0 per 1s sliding-window] off local cost 1 variant 0".into())
     );
     assert_eq!(named("nope", None), None);
 }
@@ -179,14 +179,14 @@ login: does not match
 api: observes, never denies
   key     {header:x-api-key | client_ip} -> client_ip=1.2.3.4
   because override 2 holds: header:x-org: newco, method: POST
-  limit   10 per 1s sliding-counter
-  limit   600 per 1m sliding-counter
+  limit   10 per 1s sliding-window
+  limit   600 per 1m sliding-window
   cost    3
   store down: allowed
 
 never: off
   key     all -> all
-  limit   0 per 1s sliding-counter
+  limit   0 per 1s sliding-window
   store down: decided locally
 ";
 

@@ -15,34 +15,36 @@ use super::{ask, limit, remaining};
 #[test]
 fn equal_asks_of_a_hot_key_are_one_entry() {
     const CALLERS: u64 = 500;
-    let server = Server::start(Engine::Redis);
-    run(async {
-        let store = connect(server.url()).await;
-        let limit = limit("100 per 1d");
-        // While it stands still they gather.
-        server.pause();
-        let mut callers = JoinSet::new();
-        for _ in 0..CALLERS {
-            let store = store.clone();
-            callers.spawn(async move { ask(&store, "hot", &limit, 1).await.expect("an answer") });
-        }
-        while store.stats().requests < CALLERS {
-            tokio::task::yield_now().await;
-        }
-        server.resume();
-        let decisions = callers.join_all().await;
-        let admitted = decisions.iter().filter(|decision| decision.allowed);
-        let left: BTreeSet<u64> = admitted.clone().map(|decision| decision.remaining).collect();
-        // Each was told what was left after it, as if they had come one by one.
-        assert_eq!(admitted.count(), 100);
-        assert_eq!(left, (0..100).collect());
-        let stats = store.stats();
-        assert!(stats.calls <= 16, "{stats:?}");
-        // A caller that comes after the denial is known is answered without a call.
-        let answered = stats.coalesced + stats.calls + stats.deny_cache_hits;
-        assert_eq!(answered, CALLERS, "{stats:?}");
-        assert_eq!(remaining(&store, "hot", &limit).await, 0);
-    });
+    for limit in ["100 per 1d", "100 per 1d sliding-counter"].map(limit) {
+        let server = Server::start(Engine::Redis);
+        run(async {
+            let store = connect(server.url()).await;
+            // While it stands still they gather.
+            server.pause();
+            let mut callers = JoinSet::new();
+            for _ in 0..CALLERS {
+                let store = store.clone();
+                callers
+                    .spawn(async move { ask(&store, "hot", &limit, 1).await.expect("an answer") });
+            }
+            while store.stats().requests < CALLERS {
+                tokio::task::yield_now().await;
+            }
+            server.resume();
+            let decisions = callers.join_all().await;
+            let admitted = decisions.iter().filter(|decision| decision.allowed);
+            let left: BTreeSet<u64> = admitted.clone().map(|decision| decision.remaining).collect();
+            // Each was told what was left after it, as if they had come one by one.
+            assert_eq!(admitted.count(), 100);
+            assert_eq!(left, (0..100).collect());
+            let stats = store.stats();
+            assert!(stats.calls <= 16, "{stats:?}");
+            // A caller that comes after the denial is known is answered without a call.
+            let answered = stats.coalesced + stats.calls + stats.deny_cache_hits;
+            assert_eq!(answered, CALLERS, "{stats:?}");
+            assert_eq!(remaining(&store, "hot", &limit).await, 0);
+        });
+    }
 }
 
 #[test]
@@ -51,8 +53,9 @@ fn different_asks_that_go_together_get_their_own_answers() {
         let server = Server::start(Engine::Valkey);
         run_on(one_thread, async {
             let store = connect(server.url()).await;
-            let limits = ["1000 per 1d", "1000 per 12h", "999 per 1d", "1000 per 1d sliding-log"];
-            let limits = limits.map(limit);
+            let limits = ["1000 per 1d", "1000 per 12h", "999 per 1d"];
+            let [day, half, less] = limits.map(|text| limit(&format!("{text} sliding-counter")));
+            let limits = [day, half, less, limit("1000 per 1d sliding-log")];
             let mut callers = JoinSet::new();
             for number in 0..800_u64 {
                 let store = store.clone();
@@ -86,7 +89,7 @@ fn a_caller_that_leaves_disturbs_nobody() {
         let server = Server::start(Engine::Redis);
         run_on(one_thread, async {
             let store = connect(server.url()).await;
-            let limit = limit("1000 per 1d");
+            let limit = limit("1000 per 1d sliding-counter");
             let mut stay = JoinSet::new();
             let mut leave = JoinSet::new();
             for number in 1..=400_u64 {
@@ -130,7 +133,7 @@ fn the_queue_is_bounded() {
     run(async {
         let patient = RedisOptions { timeout: Duration::from_secs(20), ..options(server.url()) };
         let store = connect_with(patient).await;
-        let limit = limit("65000 per 1d");
+        let limit = limit("65000 per 1d sliding-counter");
         server.pause();
         let mut callers = JoinSet::new();
         for _ in 0..CALLERS {

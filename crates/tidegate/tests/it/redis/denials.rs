@@ -42,7 +42,12 @@ fn what_is_given_back_here_counts_at_once() {
     let server = Server::start(Engine::Redis);
     run(async {
         let store = connect(server.url()).await;
-        for text in ["1 per 1d", "1 per 1d sliding-log", "1 per 1d token-bucket"] {
+        for text in [
+            "1 per 1d",
+            "1 per 1d sliding-counter",
+            "1 per 1d sliding-log",
+            "1 per 1d token-bucket",
+        ] {
             let limit = limit(text);
             for _ in 0..50 {
                 assert!(ask(&store, "alice", &limit, 1).await.expect("an answer").allowed);
@@ -68,7 +73,8 @@ fn nothing_is_denied_that_redis_would_admit() {
         let oracle = connect_with(plain).await;
         // Windows that end again and again while this runs, and costs that wait
         // for different times.
-        let limits = ["2 per 20ms sliding-log", "3 per 30ms", "2 per 25ms token-bucket"];
+        let limits =
+            ["2 per 20ms sliding-log", "3 per 30ms sliding-counter", "2 per 25ms token-bucket"];
         let limits = limits.map(limit);
         let (mut admitted, mut denied) = (0, 0);
         let began = Instant::now();
@@ -99,7 +105,7 @@ fn a_denial_that_consumes_is_not_answered_from_memory() {
     run(async {
         let server = Server::start(Engine::Redis);
         let store = connect(server.url()).await;
-        for text in ["10 per 1h", "10 per 1h sliding-log"] {
+        for text in ["10 per 1h", "10 per 1h sliding-counter", "10 per 1h sliding-log"] {
             let limit = limit(text);
             let checks = [Check::new("a", &limit, 4).consuming()];
             let request = Request::new(&checks);

@@ -16,7 +16,7 @@ use crate::common::{NOW, at, limit};
 const LIMITS: [&str; 6] = [
     "10 per 1m sliding-log",
     "10 per 1m sliding-window",
-    "10 per 1m",
+    "10 per 1m sliding-counter",
     "10 per 1m fixed-window",
     "10 per 1m token-bucket",
     "10 concurrent",
@@ -129,7 +129,7 @@ fn the_wrong_type_is_refused_and_left_alone() {
 /// In one call of many keys, what is not ours is set apart and the rest is decided.
 #[test]
 fn a_stranger_among_counters_is_set_apart() {
-    let limit = limit("10 per 1m");
+    let limit = limit("10 per 1m sliding-counter");
     assert!(is_quick(&limit));
     on_each(|_, server| {
         let mut client = Client::new(server, "tg");

@@ -13,10 +13,10 @@ use crate::common::limit;
 const LIMITS: [&str; 7] = [
     "40 per 100ms sliding-log",
     "40 per 100ms sliding-window",
-    "40 per 100ms",
+    "40 per 100ms sliding-counter",
     "40 per 100ms fixed-window",
     "40 per 100ms token-bucket burst 9",
-    "1000000 per 10ms",
+    "1000000 per 10ms sliding-counter",
     "9 concurrent lease 20ms",
 ];
 
@@ -69,7 +69,8 @@ fn the_server_s_time_decides() {
 /// the window its state is kept under.
 #[test]
 fn the_hot_path_is_the_core_s() {
-    let texts = ["40 per 50ms", "300 per 1s", "2000 per 2m"];
+    let texts =
+        ["40 per 50ms", "300 per 1s", "2000 per 2m"].map(|text| format!("{text} sliding-counter"));
     on_each(|_, server| {
         let mut client = Client::new(server, "tg");
         for (limit, keys) in texts.iter().flat_map(|text| [(limit(text), 1), (limit(text), 5_u8)]) {
@@ -118,7 +119,7 @@ fn keys_end_when_they_stop_to_matter() {
         // Up to two steps of its grid longer.
         ("5 per 1h sliding-window", 3_601),
         // To the end of the next window, and of this one.
-        ("5 per 1h", 7_200),
+        ("5 per 1h sliding-counter", 7_200),
         ("5 per 1h fixed-window", 3_600),
         ("5 per 1h token-bucket", 720),
         ("5 concurrent lease 1h", 3_600),

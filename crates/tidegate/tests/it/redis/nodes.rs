@@ -52,7 +52,11 @@ fn nodes_never_admit_more_than_the_limit_together() {
         &[("hot", "500 per 1d sliding-log")],
         &[("hot", "500 per 1d sliding-window")],
         &[("hot", "500 per 100d fixed-window")],
-        &[("hot", "500 per 1d sliding-log"), ("hot", "700 per 100d"), ("cold", "500 per 100d")],
+        &[
+            ("hot", "500 per 1d sliding-log"),
+            ("hot", "700 per 100d sliding-counter"),
+            ("cold", "500 per 100d sliding-counter"),
+        ],
     ];
     for engine in Engine::ALL {
         for checks in rows {
@@ -67,7 +71,7 @@ fn nodes_never_admit_more_than_the_limit_together() {
 fn nodes_never_admit_more_than_the_limit_across_slots() {
     let cluster = Cluster::start(Engine::Redis);
     let checks = &[
-        ("one", "500 per 100d"),
+        ("one", "500 per 100d sliding-counter"),
         ("two", "300 per 1d sliding-log"),
         ("three", "900 per 1d sliding-log"),
     ];

@@ -58,7 +58,8 @@ fn parts_are_of_one_slot_and_in_the_order_of_the_checks() {
 
 #[test]
 fn the_answers_of_parts_are_those_of_the_whole() {
-    let limits = ["5 per 1m", "5 per 1m sliding-log", "9 per 1h fixed-window"].map(limit);
+    let limits =
+        ["5 per 1m sliding-counter", "5 per 1m sliding-log", "9 per 1h fixed-window"].map(limit);
     on_each(|_, server| {
         let (mut client, mut apart) = (Client::new(server, "whole"), Client::new(server, "parts"));
         for cost in [1, 2, 0, 1] {
@@ -86,7 +87,7 @@ fn what_a_part_was_charged_can_be_taken_back() {
     let limits: Vec<Limit> = [
         "5 per 1m sliding-log",
         "5 per 1m sliding-window",
-        "5 per 1m",
+        "5 per 1m sliding-counter",
         "5 per 1m fixed-window",
         "5 per 1m token-bucket",
         "5 concurrent",

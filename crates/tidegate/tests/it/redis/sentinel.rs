@@ -25,7 +25,7 @@ fn a_failover_is_followed() {
         let now = &stand.servers[stand.primary()];
         eventually("it is followed", async || {
             ask(&store, "bob", &limit, 1).await.is_ok()
-                && now.ask::<u32>(&["EXISTS", "tg:1:{bob}c1d"]) == 1
+                && now.ask::<u32>(&["EXISTS", "tg:1:{bob}w1d"]) == 1
         })
         .await;
         assert!(store.stats().up);

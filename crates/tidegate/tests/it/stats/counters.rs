@@ -21,7 +21,7 @@ fn every_outcome_and_way_of_deciding_has_its_own_count() {
         }
     }
     let [series] = &stats.series()[..] else { panic!("one series") };
-    assert_eq!((&*series.policy, &*series.limit), ("login", "10 per 1s sliding-counter"));
+    assert_eq!((&*series.policy, &*series.limit), ("login", "10 per 1s sliding-window"));
     assert_eq!(series.allowed, [1, 2, 3, 4]);
     assert_eq!(series.refused, [11, 12, 13, 14]);
     assert_eq!(series.refusal(), Outcome::Denied);

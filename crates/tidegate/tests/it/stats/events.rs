@@ -42,7 +42,7 @@ fn a_denial_says_who_what_and_when() {
     stats.record(&seen);
     let told = denial(&mut reader);
     assert_eq!((told.number, told.at, told.outcome), (1, start(), Outcome::Denied));
-    assert_eq!((&*told.policy, &*told.limit), ("p", "100 per 1m sliding-counter"));
+    assert_eq!((&*told.policy, &*told.limit), ("p", "100 per 1m sliding-window"));
     assert_eq!(told.key.to_string(), "a\\x0ab");
     assert_eq!(
         (told.route.to_string(), told.request_id.to_string()),
