@@ -44,7 +44,7 @@ def test_a_key_under_a_policy(client: Client) -> None:
     assert (first.retry_after_ms, first.decided, first.no_room) == (0, "exact", False)
     assert [(line.algorithm, line.window_ms) for line in first.limits] == [
         ("sliding-log", 3_600_000),
-        ("sliding-counter", 86_400_000),
+        ("sliding-window", 86_400_000),
     ]
     assert client.check("login", key, cost=0).remaining == 1
     assert client.check("login", key).allowed

@@ -44,7 +44,7 @@ test("a key under a policy", async () => {
   assert.deepEqual([retryAfterMs, decided, noRoom], [0, "exact", false]);
   assert.deepEqual(first.limits.map((line) => [line.algorithm, line.windowMs]), [
     ["sliding-log", 3_600_000],
-    ["sliding-counter", 86_400_000],
+    ["sliding-window", 86_400_000],
   ]);
   assert.equal((await client.check({ ...subject, cost: 0 })).remaining, 1);
   assert.ok((await client.check(subject)).allowed);

@@ -73,9 +73,9 @@ test("under load it shows what happens", async () => {
   }
   const rows = await page.locator("#policies tr").allInnerTexts();
   assert.deepEqual(rows.map((row) => row.split("\t").slice(0, 3)), [
-    ["api", "100000 per 1m sliding-counter", "enforce"],
+    ["api", "100000 per 1m sliding-window", "enforce"],
     ["login", "5 per 1h sliding-log", "enforce"],
-    ["watched", "2 per 1h sliding-counter", "observe"],
+    ["watched", "2 per 1h sliding-window", "observe"],
   ]);
   assert.match(await text(page, "#decided li:first-child"), /exact/);
   assert.match(await text(page, "#config"), /tidegate\.yaml[^]*policies\s+3/);
@@ -103,7 +103,7 @@ test("a hostile key is text: listed, looked at, reset", async () => {
   await page.locator("#events td.mono", { hasText: HOSTILE }).first().waitFor();
   await button.click();
   await shows(page, "#lookup-note", `${HOSTILE} under watched: would be denied, were it enforced.`);
-  assert.match(await text(page, "#lookup-limits"), /2 per 1h sliding-counter\s+0 of 2/);
+  assert.match(await text(page, "#lookup-limits"), /2 per 1h sliding-window\s+0 of 2/);
   await page.click("#reset");
   await shows(page, "#confirm-text", HOSTILE);
   await page.click("#confirm-reset");

@@ -48,7 +48,7 @@ fn a_config_from_a_pipe() {
     let envoy =
         b"domain: d\ndescriptors: [{ key: a, rate_limit: { unit: day, requests_per_unit: 9 } }]";
     let run = tidegate_reading(&["config", "convert", "--from", "envoy", "-"], envoy).succeeded();
-    assert!(run.stdout.contains("limits: 9 per 1d sliding-counter"), "{}", run.stdout);
+    assert!(run.stdout.contains("limits: 9 per 1d sliding-window"), "{}", run.stdout);
     let run = tidegate_reading(&["config", "check", "/dev/stdin"], &[b'x'; 3_000_000]);
     run.failed(1, &["the config is larger than 1024 KiB"]);
 }
@@ -90,8 +90,8 @@ Decided by: login
 api: observes, never denies
   key     {header:x-api-key | client_ip} -> client_ip=2001:db8:0:1::/64
   because override 2 holds: header:x-org: newco
-  limit   10 per 1s sliding-counter
-  limit   600 per 1m sliding-counter
+  limit   10 per 1s sliding-window
+  limit   600 per 1m sliding-window
   limit   100000 per 1d sliding-window
   store down: decided locally
 
@@ -145,18 +145,18 @@ const KINDS: &str = "policies:
 const TOLD: &[(&[&str], &str, i32)] = &[
     (&["--path", "/watched"], "watched: observes, never denies
   key     {client_ip} -> 192.0.2.1
-  limit   5 per 1m sliding-counter
+  limit   5 per 1m sliding-window
   store down: decided locally
 Nothing limits this request.
 Only observed by: watched
 ", 0),
     (&["--path", "/both"], "watched: observes, never denies
   key     {client_ip} -> 192.0.2.1
-  limit   5 per 1m sliding-counter
+  limit   5 per 1m sliding-window
   store down: decided locally
 api: limits
   key     {client_ip} -> 192.0.2.1
-  limit   5 per 1m sliding-counter
+  limit   5 per 1m sliding-window
   limit   600 per 1m token-bucket burst 50
   store down: decided locally
 Decided by: api
@@ -164,16 +164,16 @@ Only observed by: watched
 ", 0),
     (&["--path", "/api", "--header", "x-cost: 50"], "api: limits
   key     {client_ip} -> 192.0.2.1
-  limit   5 per 1m sliding-counter
+  limit   5 per 1m sliding-window
   limit   600 per 1m token-bucket burst 50
   cost    50
-          a cost of 50 can never pass `5 per 1m sliding-counter`
+          a cost of 50 can never pass `5 per 1m sliding-window`
   store down: decided locally
 Decided by: api
 ", 0),
     (&["--path", "/api", "--header", "x-cost: many"], "api: limits
   key     {client_ip} -> 192.0.2.1
-  limit   5 per 1m sliding-counter
+  limit   5 per 1m sliding-window
   limit   600 per 1m token-bucket burst 50
   cost    {header:x-cost} holds `many`: bad input
   store down: decided locally
@@ -181,7 +181,7 @@ Refused as bad input (400): the cost for policy `api` comes from {header:x-cost}
 ", 1),
     (&["--path", "/api", "--header", "x-cost: -5"], "api: limits
   key     {client_ip} -> 192.0.2.1
-  limit   5 per 1m sliding-counter
+  limit   5 per 1m sliding-window
   limit   600 per 1m token-bucket burst 50
   cost    {header:x-cost} holds `-5`: bad input
   store down: decided locally
@@ -191,15 +191,15 @@ Refused as bad input (400): the cost for policy `api` comes from {header:x-cost}
   key     {client_ip} -> 192.0.2.1
   limit   2 concurrent lease 1m
           held, not checked: checks refuse this request; take a permit
-  limit   9 per 1m sliding-counter
+  limit   9 per 1m sliding-window
   store down: decided locally
 Decided by: jobs
 Needs a permit for: jobs (POST /v1/permits; /v1/check and /v1/forward-auth answer 409)
 ", 0),
     (&["--path", "/closed"], "closed: limits
   key     {client_ip} -> 192.0.2.1
-  limit   0 per 1m sliding-counter
-          a cost of 1 can never pass `0 per 1m sliding-counter`
+  limit   0 per 1m sliding-window
+          a cost of 1 can never pass `0 per 1m sliding-window`
   store down: decided locally
 Decided by: closed
 ", 0),
@@ -227,7 +227,7 @@ fn without_a_config_the_default_is_explained() {
     let run = tidegate(&["explain", "--client-ip", "192.0.2.1"]).succeeded();
     let expected = "default: limits
   key     {client_ip} -> 192.0.2.1
-  limit   100 per 1m sliding-counter
+  limit   100 per 1m sliding-window
   store down: decided locally
 
 Decided by: default
@@ -344,12 +344,12 @@ policies:
     };
     let expected = "pair: limits
   key     {descriptor:user} -> alice
-  limit   5 per 1m sliding-counter
+  limit   5 per 1m sliding-window
   store down: decided locally
 
 first: limits
   key     {descriptors} -> 11#generic_key3#api4#user5#alice
-  limit   9 per 1m sliding-counter
+  limit   9 per 1m sliding-window
   a quota: where a request meets several, one is enough
   store down: decided locally
 

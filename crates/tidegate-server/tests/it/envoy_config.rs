@@ -59,8 +59,13 @@ fn left(server: &Server, domain: &str, entries: &[(&str, &str)]) -> Option<u64> 
 fn converted_is_what_is_served() {
     let files = directory("envoy-converted");
     let directory = files.path("");
-    for algorithm in ["sliding-counter", "fixed-window"] {
-        let both = ["config", "convert", "--from", "envoy", "--algorithm", algorithm];
+    let rows: [(&[&str], &str); 3] = [
+        (&[], "sliding-window"),
+        (&["--algorithm", "sliding-counter"], "sliding-counter"),
+        (&["--algorithm", "fixed-window"], "fixed-window"),
+    ];
+    for (options, algorithm) in rows {
+        let both = [&["config", "convert", "--from", "envoy"], options].concat();
         let run = tidegate(&[&both[..], &[&directory]].concat()).succeeded();
         assert!(run.stderr.starts_with("warning: `detailed_metric` is left out"), "{}", run.stderr);
         let listed = [files.path("edge.yaml"), files.path("messaging.yaml")];
@@ -70,7 +75,7 @@ fn converted_is_what_is_served() {
         let path = out.write("tidegate.yaml", &run.stdout);
         let checked = tidegate(&["config", "check", &path]).succeeded().stdout;
         assert!(checked.ends_with("is fine: 5 policies, 4 limits, 0 overrides\n"), "{checked}");
-        let of_files = ["--envoy-config", &directory, "--algorithm", algorithm];
+        let of_files = [&["--envoy-config", &directory], options].concat();
         let of_files = Start::new("envoy-served").args(&of_files).run();
         let of_config = Start::new("envoy-served-config").config(&run.stdout).run();
         let policies = |server: &Server| server.admin_get("/admin/v1/policies").json();

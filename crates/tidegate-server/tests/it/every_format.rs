@@ -206,7 +206,7 @@ fn a_made_trace_in_every_form() {
         }
     }
     let csv: String = events.iter().map(|(us, key)| format!("{us},{key}\n")).collect();
-    let limit = "4 per 1s";
+    let limit = "4 per 1s sliding-counter";
     let decisions = crate::harness::decisions(&csv, &["--limit", limit]);
     assert!(decisions.contains('0') && decisions.contains('1'));
     let digest = sha256(&decisions);

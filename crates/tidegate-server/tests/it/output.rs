@@ -129,7 +129,7 @@ fn json_says_what_happened() {
     assert_eq!((&run["admitted"], &run["denied"]), (&3.into(), &1.into()));
     assert_eq!((&run["keys"], &run["keys_denied"]), (&2.into(), &1.into()));
     assert_eq!(run["limits"][0]["limit"], "2 per 1s fixed-window");
-    assert_eq!(run["limits"][1]["limit"], "3 per 1m sliding-counter");
+    assert_eq!(run["limits"][1]["limit"], "3 per 1m sliding-window");
     assert_eq!(run["limits"][1]["window_us"], 60_000_000);
     assert_eq!(run["limits"][1]["largest_rolling_count"], 2);
 }

@@ -96,7 +96,7 @@ fn what_cannot_be_simulated() {
     for traffic in ["poisson", "bursts", "hot-tenant", "diurnal", "retry-storm-jitter", "zipf"] {
         let args = ["--limit", "1 per 366d", "--traffic", traffic, "--load", "0.001"];
         let long = ["--clients", "1", "--windows", "4294967295"];
-        let told = "error: --windows 4294967295 of --limit `1 per 366d sliding-counter` are more \
+        let told = "error: --windows 4294967295 of --limit `1 per 366d sliding-window` are more \
                     than 200 years; lower --windows, or take a limit with a shorter window\n";
         refuse(&[&args[..], &long].concat(), &[told]);
         let longest = ["--clients", "2", "--windows", "200", "--top", "0"];

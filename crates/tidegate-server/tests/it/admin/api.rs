@@ -14,7 +14,7 @@ fn policies_are_listed_as_they_are_in_force() {
         "name": "api",
         "match": ["path: /api/**"],
         "key": "{header:x-api-key | client_ip}",
-        "limits": ["1000 per 1h sliding-counter"],
+        "limits": ["1000 per 1h sliding-window"],
         "mode": "enforce",
         "on_store_failure": "local",
         "deny_cache": true,
@@ -23,7 +23,7 @@ fn policies_are_listed_as_they_are_in_force() {
         "exempt": ["client_ip: 192.168.0.0/16"],
         "overrides": [{
             "when": ["header:x-org: acme"],
-            "limits": ["5000 per 1h sliding-counter"],
+            "limits": ["5000 per 1h sliding-window"],
             "mode": "enforce",
             "on_store_failure": "local",
             "cost": "1",

@@ -26,7 +26,7 @@ fn a_denial_is_logged_with_who_and_when_it_passes() {
         ("policy", "watched"),
         ("key", "11#al\\x1b[31m\\x0aice:8#/reports"),
         ("route", "/reports"),
-        ("limit", "1 per 1h sliding-counter"),
+        ("limit", "1 per 1h sliding-window"),
         ("request_id", "r-1"),
         ("decided", "exact"),
     ];

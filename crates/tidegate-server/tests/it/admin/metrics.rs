@@ -35,8 +35,8 @@ fn every_answer_is_counted_under_its_names() {
     let server = busy("counts");
     let page = server.get("/metrics");
     assert_eq!(page.header("content-type"), "text/plain; version=0.0.4; charset=utf-8");
-    let (log, day) = ("2 per 1h sliding-log", "100 per 1d sliding-counter");
-    let hour = "1 per 1h sliding-counter";
+    let (log, day) = ("2 per 1h sliding-log", "100 per 1d sliding-window");
+    let hour = "1 per 1h sliding-window";
     let near = |policy: &str, limit: &str, mode: &str| {
         format!(
             "tidegate_near_misses_total{{policy=\"{policy}\",limit=\"{limit}\",mode=\"{mode}\"}}"
@@ -164,7 +164,7 @@ fn reloads_are_counted_and_dated() {
     assert!(at() >= started);
     assert!(server.get("/metrics").body.contains(&decisions(
         "late",
-        "7 per 1h sliding-counter",
+        "7 per 1h sliding-window",
         "enforce",
         "allowed"
     )));

@@ -9,7 +9,7 @@ use crate::served::Start;
 fn line(policy: &str, limit: u64, window: &str, remaining: u64, allowed: bool) -> Value {
     let (window_ms, algorithm) = match window {
         "1h log" => (3_600_000, "sliding-log"),
-        "1h counter" => (3_600_000, "sliding-counter"),
+        "1h window" => (3_600_000, "sliding-window"),
         "1d bucket" => (86_400_000, "token-bucket"),
         other => panic!("{other}"),
     };
@@ -42,7 +42,7 @@ fn api(remaining: [u64; 2], watched: bool) -> Value {
     let mut last = line("watched", 1, "1h log", 0, watched);
     last["mode"] = "observe".into();
     let lines = [
-        line("api", 5, "1h counter", remaining[0], true),
+        line("api", 5, "1h window", remaining[0], true),
         line("api", 100, "1d bucket", remaining[1], true),
         last,
     ];
@@ -102,7 +102,7 @@ fn every_way_to_ask_is_answered_whole() {
         (r#"{"policy":"login","attributes":{"path":"/elsewhere","client_ip":"192.0.2.9"}}"#, login(1, true)),
         (r#"{"policy":"login","key":"192.0.2.9"}"#, login(0, true)),
         (r#"{"policy":"api","key":"k","attributes":{"headers":{"X-Org":"acme"}}}"#,
-            answer(true, 0, &[line("api", 50, "1h counter", 49, true)])),
+            answer(true, 0, &[line("api", 50, "1h window", 49, true)])),
         (r#"{"policy":"retired","key":"x"}"#, nothing()),
         // A cost from a header, and the caller's own in its place.
         (r#"{"attributes":{"path":"/metered","client_ip":"192.0.2.1","headers":{"x-cost":"4"}}}"#,

@@ -111,7 +111,7 @@ fn redis_benchmark_loads() {
     command.args(["TG.CHECK", "api", "key:__rand_int__"]);
     let printed = output(&mut command, "redis-benchmark is installed (apt: redis-tools)");
     assert!(printed.contains("TG.CHECK api"), "{printed}");
-    let name = "tidegate_decisions_total{policy=\"api\",limit=\"1000000 per 1h sliding-counter\",mode=\"enforce\",outcome=\"allowed\",decided=\"exact\"}";
+    let name = "tidegate_decisions_total{policy=\"api\",limit=\"1000000 per 1h sliding-window\",mode=\"enforce\",outcome=\"allowed\",decided=\"exact\"}";
     assert_eq!(open.metric(name), Some(20_000));
 }
 
