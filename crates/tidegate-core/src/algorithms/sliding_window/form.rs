@@ -83,6 +83,7 @@ impl Form {
     }
 
     /// Bits of the last word that cells use. The form is not the log.
+    #[expect(clippy::cast_possible_truncation, reason = "both are small")]
     pub(super) const fn last_word_bits(self) -> u32 {
         (self.cells() as u32 + 1) * self.cell_bits() - u64::BITS * (WORDS as u32 - 1)
     }
