@@ -22,6 +22,13 @@ fn model(preemptions: usize, test: impl Fn() + Send + Sync + 'static) {
     builder.check(test);
 }
 
+/// Checks the model with each of the two sizes of slots.
+fn model_each_size(preemptions: usize, test: impl Fn(&str) + Send + Sync + Copy + 'static) {
+    for algorithm in ["sliding-window", "sliding-counter"] {
+        model(preemptions, move || test(algorithm));
+    }
+}
+
 fn limit(text: &str) -> Limit {
     text.parse().expect("a limit")
 }
@@ -89,8 +96,8 @@ fn one_place_is_given_once() {
 /// Opposite orders: nobody waits in a circle, and nobody half passes.
 #[test]
 fn requests_in_opposite_orders_are_all_or_nothing() {
-    model(PREEMPTIONS, || {
-        let (limiter, limit) = (limiter(8), limit("1 per 1h"));
+    model_each_size(PREEMPTIONS, |algorithm| {
+        let (limiter, limit) = (limiter(8), limit(&format!("1 per 1h {algorithm}")));
         let request = |limiter: &Limiter, one: &str, other: &str, limit: &Limit| {
             let checks = [Check::new(one, limit, 1), Check::new(other, limit, 1)];
             limiter.check_all(&checks).expect("sound").allowed
@@ -110,8 +117,8 @@ fn requests_in_opposite_orders_are_all_or_nothing() {
 /// Requests that share one key of two: each key is charged by those admitted.
 #[test]
 fn overlapping_requests_add_up() {
-    model(PREEMPTIONS, || {
-        let (limiter, limit) = (limiter(8), limit("1 per 1h"));
+    model_each_size(PREEMPTIONS, |algorithm| {
+        let (limiter, limit) = (limiter(8), limit(&format!("1 per 1h {algorithm}")));
         let request = |limiter: &Limiter, other: &str, limit: &Limit| {
             let checks = [Check::new("shared", limit, 1), Check::new(other, limit, 1)];
             limiter.check_all(&checks).expect("sound").allowed
@@ -187,8 +194,8 @@ fn who_makes_way_is_not_lost() {
 /// The last place of a full store goes to one of two newcomers.
 #[test]
 fn the_last_place_is_given_once() {
-    model(PREEMPTIONS, || {
-        let (limiter, limit) = (limiter(2), limit("5 per 1h"));
+    model_each_size(PREEMPTIONS, |algorithm| {
+        let (limiter, limit) = (limiter(2), limit(&format!("5 per 1h {algorithm}")));
         assert!(admits(&limiter, "first", &limit));
         let (one, other) = both(
             &limiter,
@@ -205,8 +212,8 @@ fn the_last_place_is_given_once() {
 /// the state out of the same slot.
 #[test]
 fn a_check_beside_a_request_adds_up() {
-    model(PREEMPTIONS, || {
-        let (limiter, limit) = (limiter(8), limit("2 per 1h"));
+    model_each_size(PREEMPTIONS, |algorithm| {
+        let (limiter, limit) = (limiter(8), limit(&format!("2 per 1h {algorithm}")));
         assert!(admits(&limiter, "shared", &limit));
         let (one, other) = both(
             &limiter,
@@ -225,8 +232,8 @@ fn a_check_beside_a_request_adds_up() {
 /// Two checks that take the hot path meet in one slot.
 #[test]
 fn the_hot_path_meets_itself() {
-    model(PREEMPTIONS, || {
-        let limit = limit("3 per 1h");
+    model_each_size(PREEMPTIONS, |algorithm| {
+        let limit = limit(&format!("3 per 1h {algorithm}"));
         let limiter = hot("key", &limit);
         let (one, other) = both(
             &limiter,
@@ -241,8 +248,8 @@ fn the_hot_path_meets_itself() {
 /// The hot path beside a request that has a newcomer to place.
 #[test]
 fn the_hot_path_meets_a_request() {
-    model(PREEMPTIONS, || {
-        let limit = limit("4 per 1h");
+    model_each_size(PREEMPTIONS, |algorithm| {
+        let limit = limit(&format!("4 per 1h {algorithm}"));
         let limiter = hot("shared", &limit);
         let (one, other) = both(
             &limiter,
@@ -260,8 +267,8 @@ fn the_hot_path_meets_a_request() {
 
 #[test]
 fn a_batch_beside_single_checks_adds_up() {
-    model(TWO_PREEMPTIONS, || {
-        let (limiter, limit) = (limiter(8), limit("3 per 1h"));
+    model_each_size(TWO_PREEMPTIONS, |algorithm| {
+        let (limiter, limit) = (limiter(8), limit(&format!("3 per 1h {algorithm}")));
         let (batch, single) = both(
             &limiter,
             move |limiter| {
@@ -280,8 +287,8 @@ fn a_batch_beside_single_checks_adds_up() {
 /// A sweep beside a check lets go of nobody.
 #[test]
 fn a_sweep_lets_go_of_nobody_active() {
-    model(PREEMPTIONS, || {
-        let (limiter, limit) = (limiter(8), limit("3 per 1h"));
+    model_each_size(PREEMPTIONS, |algorithm| {
+        let (limiter, limit) = (limiter(8), limit(&format!("3 per 1h {algorithm}")));
         assert!(admits(&limiter, "a", &limit));
         let (_, admitted) = both(
             &limiter,
