@@ -4,7 +4,9 @@
 # library and many dependencies again.
 PACKAGES=(--workspace --features tidegate-server/otlp)
 
-# build : the server, as `cargo test` builds it.
+# build : the server and the libraries, as `cargo test` builds them. Without the libraries some
+# dependencies would be needed by build scripts only, and Cargo would compile those and the server
+# again.
 build() {
-    cargo build --locked --profile test "${PACKAGES[@]}" --bin tidegate
+    cargo build --locked --profile test "${PACKAGES[@]}" --lib --bin tidegate
 }

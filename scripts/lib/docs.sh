@@ -5,7 +5,7 @@ pages() { printf '%s\n' README.md docs/*.md; }
 # Compiles and runs every Rust block.
 rust_in_docs() {
     local built=${CARGO_TARGET_DIR:-target}/debug page
-    cargo build --locked --profile test "${PACKAGES[@]}" --lib
+    build
     while read -r page; do
         if grep -q '^```rust' "$page"; then
             echo "-- $page"
