@@ -122,6 +122,8 @@ report_full_disk() {
 # Set as the EXIT trap, so that a failed run has a summary too.
 print_summary() {
     local status=$?
+    # A signal that ends the script leaves the status of the last command.
+    if [ "$status" -eq 0 ] && [ "$finished" = no ]; then status=1; fi
     if [ "$status" -ne 0 ] && [ -n "$downloads" ]; then kill "$downloads" 2>/dev/null || true; fi
     if [ "$finished" = quietly ]; then exit "$status"; fi
     printf '\n== summary\n'
