@@ -6,14 +6,14 @@ use tidegate_core::{Ask, State};
 
 use crate::common::{NOW, S, at, check_at, limit, limiter};
 use crate::futures::block_on;
-use crate::worlds::{Gap, Model, Step, any_limit, any_step, cases, window_limits};
+use crate::worlds::{Gap, Model, Step, any_limits, any_step, cases, window_limits};
 
 proptest! {
     #![proptest_config(cases(400))]
 
     #[test]
     fn memory_is_the_core_on_the_same_trace(
-        limits in prop::collection::vec(any_limit(), 1..4),
+        limits in any_limits(),
         start in start(),
         steps in prop::collection::vec(any_step(), 1..120),
     ) {

@@ -9,7 +9,7 @@ use tidegate::{
 
 use crate::common::{NOW, S, at, limit, limiter};
 use crate::futures::block_on;
-use crate::worlds::{Part, Step, any_limit, any_step, apart, cases, keys};
+use crate::worlds::{Part, Step, any_limit, any_limits, any_step, apart, cases, keys};
 
 const ALGORITHMS: [&str; 5] =
     ["sliding-log", "sliding-window", "sliding-counter", "fixed-window", "token-bucket"];
@@ -201,7 +201,7 @@ proptest! {
     /// has changed.
     #[test]
     fn a_denial_takes_exactly_what_is_left(
-        limits in prop::collection::vec(any_limit(), 1..4),
+        limits in any_limits(),
         requests in prop::collection::vec(
             prop::collection::vec((any_step(), prop::bool::weighted(0.1)), 1..7), 1..40),
     ) {

@@ -6,7 +6,7 @@ use tidegate::{
 };
 
 use crate::common::{NOW, at, check_at, limit, limiter};
-use crate::worlds::{Gap, Model, Part, Step, any_limit, any_step, apart, cases, decide_all, keys};
+use crate::worlds::{Gap, Model, Part, Step, any_limits, any_step, apart, cases, decide_all, keys};
 
 /// Keys, limits, costs and times at random.
 type Requests = Vec<Vec<(Step, bool)>>;
@@ -31,7 +31,7 @@ proptest! {
 
     #[test]
     fn all_are_charged_or_none(
-        limits in prop::collection::vec(any_limit(), 1..4),
+        limits in any_limits(),
         requests in requests(),
     ) {
         let (limiter, _) = limiter();
@@ -49,7 +49,7 @@ proptest! {
 
     #[test]
     fn order_does_not_matter(
-        limits in prop::collection::vec(any_limit(), 1..4),
+        limits in any_limits(),
         requests in requests(),
     ) {
         let ((forwards, _), (backwards, _)) = (limiter(), limiter());
@@ -71,7 +71,7 @@ proptest! {
     /// At the time it names the request passes, a microsecond before it does not.
     #[test]
     fn the_wait_of_a_verdict_is_exact(
-        limits in prop::collection::vec(any_limit(), 1..4),
+        limits in any_limits(),
         requests in requests(),
     ) {
         let (limiter, _) = limiter();
@@ -101,7 +101,7 @@ proptest! {
 
     #[test]
     fn a_batch_is_its_singles(
-        limits in prop::collection::vec(any_limit(), 1..4),
+        limits in any_limits(),
         steps in prop::collection::vec(any_step(), 1..150),
         cut in any::<prop::sample::Index>(),
         // Batches without checks that consume take another path.

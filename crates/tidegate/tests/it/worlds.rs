@@ -105,6 +105,22 @@ pub fn any_limit() -> impl Strategy<Value = Limit> {
     })
 }
 
+/// One to three limits that keys meet in turn.
+///
+/// Of the token buckets that share their states there is only the first. Each drains the debt at
+/// its own rate, so a debt that is gone under a fast limit is still there under a slow one, as long
+/// as no other key has needed its slot. The model cannot tell.
+pub fn any_limits() -> impl Strategy<Value = Vec<Limit>> {
+    prop::collection::vec(any_limit(), 1..4).prop_map(|limits| {
+        let is_first = |(index, limit): &(usize, &Limit)| {
+            limit.algorithm() != Algorithm::TokenBucket
+                || !limits[..*index].iter().any(|earlier| earlier.id() == limit.id())
+        };
+        let kept = limits.iter().enumerate().filter(is_first);
+        kept.map(|(_, limit)| *limit).collect()
+    })
+}
+
 /// Limits of `sliding-window` over one window, on either side of the borders of its forms.
 pub fn window_limits() -> impl Strategy<Value = Vec<Limit>> {
     const BORDERS: [u64; 7] = [20, 21, 2_000, 2_001, 2_000_000, 2_000_001, bounds::MAX_COUNT];
