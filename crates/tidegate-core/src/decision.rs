@@ -86,6 +86,11 @@ impl ResetAfter {
     pub const fn as_secs(self) -> u64 {
         self.micros.div_ceil(1_000_000)
     }
+
+    /// As a [`Duration`].
+    pub const fn as_duration(self) -> Duration {
+        Duration::from_micros(self.micros)
+    }
 }
 
 /// One limit's answer to one ask.

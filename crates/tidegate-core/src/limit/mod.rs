@@ -160,11 +160,16 @@ impl Limit {
                 LimitErrorKind::WindowOutOfRange.into()
             });
         }
+        Ok(Self::build(count, window_us, algorithm))
+    }
+
+    /// A limit whose count and window are within [`bounds`].
+    const fn build(count: u64, window_us: u64, algorithm: Algorithm) -> Self {
         let cell_us = match algorithm {
             Algorithm::SlidingWindow => Form::of(count).cell_us(window_us),
             _ => window_us,
         };
-        let mut limit = Limit {
+        let limit = Limit {
             count,
             window_us,
             burst: count,
@@ -176,8 +181,49 @@ impl Limit {
             id: 0,
             algorithm,
         };
-        limit.derive();
-        Ok(limit)
+        limit.derived()
+    }
+
+    /// `count` units per second, under the default algorithm.
+    ///
+    /// ```
+    /// use tidegate_core::{Algorithm, Limit};
+    ///
+    /// static PER_CLIENT: Limit = Limit::per_second(10);
+    /// static LOGINS: Limit = Limit::per_minute(5).with_algorithm(Algorithm::SlidingLog);
+    ///
+    /// assert_eq!(PER_CLIENT.to_string(), "10 per 1s sliding-window");
+    /// assert_eq!(LOGINS.to_string(), "5 per 1m sliding-log");
+    /// ```
+    pub const fn per_second(count: u32) -> Self {
+        Self::per(count, 1_000_000)
+    }
+
+    /// `count` units per minute, under the default algorithm.
+    pub const fn per_minute(count: u32) -> Self {
+        Self::per(count, 60 * 1_000_000)
+    }
+
+    /// `count` units per hour, under the default algorithm.
+    pub const fn per_hour(count: u32) -> Self {
+        Self::per(count, 3_600 * 1_000_000)
+    }
+
+    /// `count` units per day of 24 hours, under the default algorithm.
+    pub const fn per_day(count: u32) -> Self {
+        Self::per(count, 86_400 * 1_000_000)
+    }
+
+    /// A count of 32 bits is within bounds, and so are the windows above.
+    const fn per(count: u32, window_us: u64) -> Self {
+        Self::build(count as u64, window_us, Algorithm::SlidingWindow)
+    }
+
+    /// The same count and window under another algorithm, without a burst. For
+    /// [`Algorithm::Concurrency`] the window is the lease.
+    #[must_use]
+    pub const fn with_algorithm(self, algorithm: Algorithm) -> Self {
+        Self::build(self.count, self.window_us, algorithm)
     }
 
     /// Fails: `sliding-buckets` was replaced by [`Algorithm::SlidingWindow`].
@@ -202,8 +248,7 @@ impl Limit {
             return Err(LimitErrorKind::BurstOutOfRange.into());
         }
         self.burst = burst;
-        self.derive();
-        Ok(self)
+        Ok(self.derived())
     }
 
     /// The same window and parameters with another count, as a reload or an
@@ -216,20 +261,25 @@ impl Limit {
         if self.burst != self.count {
             limit.burst = self.burst;
         }
-        limit.derive();
-        Ok(limit)
+        Ok(limit.derived())
     }
 
-    /// Works out the ticks in which every product stays exact in a double, and names the state this limit uses.
-    fn derive(&mut self) {
-        self.pace = Pace::new(self.count.max(self.burst), self.window_us);
-        self.count_cap = bounds::MAX_PRODUCT / self.window_ticks();
+    /// Works out the ticks in which every product stays exact in a double, and names the state this
+    /// limit uses.
+    const fn derived(self) -> Self {
+        let largest = if self.count > self.burst { self.count } else { self.burst };
+        let pace = Pace::new(largest, self.window_us);
         let shape = match self.algorithm {
             // Permits carry their own lease, so a changed lease finds them again.
             Algorithm::Concurrency => 0,
             _ => self.window_us,
         };
-        self.id = scramble((self.algorithm as u64) << 56 ^ shape);
+        Limit {
+            pace,
+            count_cap: bounds::MAX_PRODUCT / pace.window.value,
+            id: scramble((self.algorithm as u64) << 56 ^ shape),
+            ..self
+        }
     }
 
     /// Units per window, or permits at once.
@@ -242,6 +292,11 @@ impl Limit {
     #[inline]
     pub const fn window_us(&self) -> u64 {
         self.window_us
+    }
+
+    /// The window; for `concurrency`, the lease.
+    pub const fn window(&self) -> Duration {
+        Duration::from_micros(self.window_us)
     }
 
     /// The window as its text has it: so many of a unit, the largest that divides it.
@@ -420,10 +475,9 @@ pub(crate) struct Pace {
 impl Pace {
     /// Cuts the window into the finest ticks of 1, 10, 100, ... microseconds for which a product
     /// of the window and `count + 1` is exact in a double.
-    fn new(count: u64, window_us: u64) -> Self {
+    const fn new(count: u64, window_us: u64) -> Self {
         let (mut tick_us, mut ticks) = (1, window_us);
-        let product = |ticks: u64| u128::from(count + 1) * u128::from(ticks);
-        while product(ticks) > u128::from(bounds::MAX_PRODUCT) {
+        while (count as u128 + 1) * ticks as u128 > bounds::MAX_PRODUCT as u128 {
             tick_us *= 10;
             ticks = window_us.div_ceil(tick_us);
         }

@@ -55,6 +55,22 @@ fn every_shape_round_trips() {
     }
 }
 
+#[test]
+fn constants_are_the_limits_of_their_texts() {
+    const LIMITS: [(Limit, &str); 6] = [
+        (Limit::per_second(0), "0 per 1s"),
+        (Limit::per_second(u32::MAX), "4294967295 per 1s"),
+        (Limit::per_minute(5), "5 per 1m"),
+        (Limit::per_hour(3_000), "3000 per 1h"),
+        (Limit::per_day(7), "7 per 1d"),
+        (Limit::per_day(7).with_algorithm(Algorithm::TokenBucket), "7 per 1d token-bucket"),
+    ];
+    for (limit, text) in LIMITS {
+        assert_eq!(text.parse(), Ok(limit));
+    }
+    assert_eq!(Limit::per_minute(5).window(), Duration::from_secs(60));
+}
+
 /// What each kind of mistake is told.
 const MESSAGES: &[(Kind, &str)] = &[
     (Kind::NotALimit, "this is not a limit: write for example `10 per 1s`"),

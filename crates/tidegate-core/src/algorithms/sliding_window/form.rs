@@ -106,7 +106,7 @@ impl Form {
     }
 
     /// The length of a cell; in the log form, the step of the grid.
-    pub fn cell_us(self, window_us: u64) -> u64 {
+    pub const fn cell_us(self, window_us: u64) -> u64 {
         match self {
             Form::Log => log_step_us(window_us),
             _ => window_us.div_ceil(self.cells()),
@@ -115,15 +115,13 @@ impl Form {
 }
 
 /// The smallest of 1, 2, 5, 10, 20, 50, ... microseconds of which a window has at most 65,535.
-fn log_step_us(window_us: u64) -> u64 {
+const fn log_step_us(window_us: u64) -> u64 {
     const MOST_STEPS: u64 = (1 << TIME_BITS) - 1;
-    let mut decade = 1;
-    loop {
-        for step_us in [decade, 2 * decade, 5 * decade] {
-            if window_us.div_ceil(step_us) <= MOST_STEPS {
-                return step_us;
-            }
-        }
-        decade *= 10;
+    // The factors from one step to the next are 2, 2.5 and 2.
+    let (mut step_us, mut number) = (1, 0);
+    while window_us.div_ceil(step_us) > MOST_STEPS {
+        step_us = if number % 3 == 1 { step_us / 2 * 5 } else { step_us * 2 };
+        number += 1;
     }
+    step_us
 }
