@@ -21,6 +21,8 @@ pub enum LimitErrorKind {
     ExpectedWindow,
     /// A number without one of the units.
     UnknownUnit,
+    /// A window or lease that is not a whole number of its unit.
+    FractionOfTime,
     /// A window shorter than 1 ms or longer than 366 days.
     WindowOutOfRange,
     /// A word that is no algorithm and no option.
@@ -57,6 +59,10 @@ impl LimitErrorKind {
                 "write a number and ms, s, m, h, d or w, for example `10s`",
             ),
             Self::UnknownUnit => ("unknown unit of time", "use ms, s, m, h, d or w"),
+            Self::FractionOfTime => (
+                "a length of time is a whole number of its unit",
+                "use a smaller unit, for example `1500ms` in place of `1.5s`",
+            ),
             Self::WindowOutOfRange => ("the window is out of range", "use 1ms to 366d"),
             Self::UnknownWord => (
                 "unknown word",

@@ -1,11 +1,13 @@
 //! Limits as text:
 //!
 //! ```text
-//! N per <integer>(ms|s|m|h|d|w) [algorithm] [burst B]
-//! N concurrent [lease <integer>(ms|s|m|h|d|w)]
+//! N per DURATION [algorithm] [burst B]
+//! N concurrent [lease DURATION]
 //! ```
 //!
-//! Words are separated by blanks. Every error points at the word it is about.
+//! Words are separated by blanks. `/` may stand in place of `per`. A number may end in `k` or `M`,
+//! for thousands and millions. A duration is a whole number and a unit, with or without a blank
+//! between them; a unit alone is one of it. Every error points at the word it is about.
 
 use core::fmt;
 use core::ops::Range;
@@ -25,6 +27,20 @@ const UNITS_US: [(&str, u64); 6] = [
     ("ms", 1_000),
 ];
 
+/// The length of a unit, which may be written out: `s`, `sec`, `second` or `seconds`.
+fn unit_us(name: &str) -> Option<u64> {
+    let short = match name.strip_suffix('s').unwrap_or(name) {
+        "millisecond" => "ms",
+        "sec" | "second" => "s",
+        "min" | "minute" => "m",
+        "hour" => "h",
+        "day" => "d",
+        "week" => "w",
+        _ => name,
+    };
+    UNITS_US.iter().find(|(unit, _)| *unit == short).map(|(_, us)| *us)
+}
+
 pub(super) fn parse(text: &str) -> Result<Limit, LimitError> {
     if text.len() > MAX_TEXT_BYTES {
         return Err(LimitError::at(Kind::NotALimit, text, 0..1));
@@ -35,7 +51,7 @@ pub(super) fn parse(text: &str) -> Result<Limit, LimitError> {
     };
     let count = number(text, span, word, Kind::CountOutOfRange)?;
     match words.next() {
-        Some((_, "per")) => rate(&mut words, count),
+        Some((_, "per" | "/")) => rate(&mut words, count),
         Some((_, "concurrent")) => concurrent(&mut words, count),
         Some((span, _)) => Err(LimitError::at(Kind::ExpectedPer, text, span)),
         None => Err(words.end(Kind::ExpectedPer)),
@@ -97,13 +113,18 @@ fn concurrent(words: &mut Words<'_>, count: u64) -> Result<Limit, LimitError> {
         .map_err(|error| LimitError::at(error.kind(), text, span))
 }
 
-/// A whole number; one too long for 64 bits or above the largest count is `too_large`.
+/// A whole number, perhaps of thousands or millions; one above the largest count is `too_large`.
 fn number(text: &str, span: Range<usize>, word: &str, too_large: Kind) -> Result<u64, LimitError> {
-    if word.is_empty() || !word.bytes().all(|byte| byte.is_ascii_digit()) {
+    let (digits, factor) = match word.as_bytes() {
+        [.., b'k'] => (&word[..word.len() - 1], 1_000),
+        [.., b'M'] => (&word[..word.len() - 1], 1_000_000),
+        _ => (word, 1),
+    };
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(LimitError::at(Kind::ExpectedNumber, text, span));
     }
-    match word.parse::<u64>() {
-        Ok(number) if number <= bounds::MAX_COUNT => Ok(number),
+    match digits.parse::<u64>().ok().and_then(|number| number.checked_mul(factor)) {
+        Some(number) if number <= bounds::MAX_COUNT => Ok(number),
         _ => Err(LimitError::at(too_large, text, span)),
     }
 }
@@ -115,11 +136,16 @@ struct Words<'a> {
 
 impl<'a> Words<'a> {
     fn next(&mut self) -> Option<(Range<usize>, &'a str)> {
-        let blank = |byte: u8| byte.is_ascii_whitespace();
-        let rest = &self.text.as_bytes()[self.at..];
-        let start = self.at + rest.iter().position(|&byte| !blank(byte))?;
-        let length = self.text[start..].bytes().position(blank);
-        let end = length.map_or(self.text.len(), |length| start + length);
+        let bytes = self.text.as_bytes();
+        let blanks = bytes[self.at..].iter().position(|byte| !byte.is_ascii_whitespace())?;
+        let start = self.at + blanks;
+        // A slash is a word.
+        let ends = |&byte: &u8| byte.is_ascii_whitespace() || byte == b'/';
+        let length = bytes[start + 1..].iter().position(ends);
+        let end = match bytes[start] {
+            b'/' => start + 1,
+            _ => length.map_or(self.text.len(), |length| start + 1 + length),
+        };
         self.at = end;
         Some((start..end, &self.text[start..end]))
     }
@@ -137,17 +163,32 @@ impl<'a> Words<'a> {
     fn duration(&mut self, too_long: Kind) -> Result<(Range<usize>, u64), LimitError> {
         let Some((span, word)) = self.next() else { return Err(self.end(Kind::ExpectedWindow)) };
         let digits = word.bytes().take_while(u8::is_ascii_digit).count();
-        let (amount, unit) = word.split_at(digits);
+        let (amount, mut unit) = word.split_at(digits);
         let place = |kind, range| Err(LimitError::at(kind, self.text, range));
-        if digits == 0 {
-            return place(Kind::ExpectedWindow, span);
+        if digits > 0 && unit.starts_with('.') {
+            return place(Kind::FractionOfTime, span);
         }
-        let Some((_, unit_us)) = UNITS_US.iter().find(|(name, _)| *name == unit) else {
-            let at = span.start + digits;
-            return place(Kind::UnknownUnit, at..span.end);
+        let mut end = span.end;
+        if unit.is_empty()
+            && let Some((after, next)) = (Words { ..*self }).next()
+            && unit_us(next).is_some()
+        {
+            (unit, end) = (next, after.end);
+        }
+        let Some(unit_us) = unit_us(unit) else {
+            return match digits {
+                0 => place(Kind::ExpectedWindow, span),
+                _ => place(Kind::UnknownUnit, span.start + digits..span.end),
+            };
         };
-        let us = amount.parse::<u64>().ok().and_then(|amount| amount.checked_mul(*unit_us));
-        us.map_or_else(|| place(too_long, span.clone()), |us| Ok((span.clone(), us)))
+        let amount = if digits == 0 { Some(1) } else { amount.parse::<u64>().ok() };
+        match amount.and_then(|amount| amount.checked_mul(unit_us)) {
+            Some(us) => {
+                self.at = end;
+                Ok((span.start..end, us))
+            }
+            None => place(too_long, span.start..end),
+        }
     }
 }
 

@@ -29,9 +29,11 @@ fn definitions() -> Value {
     conditions["patternProperties"] = json!({ named: texts() });
     conditions["properties"]["headers"] = json!({ "type": "object", "additionalProperties": texts(), "description": "Header names and the values they must have" });
     let words = ALGORITHMS.join("|");
-    let time = r"[0-9]+(ms|s|m|h|d|w)";
-    let rate = format!(r"^\s*[0-9]+\s+per\s+{time}(\s+({words}|burst\s+[0-9]+))*\s*$");
-    let held = format!(r"^\s*[0-9]+\s+concurrent(\s+lease\s+{time})?\s*$");
+    let units = "ms|s|m|h|d|w|milliseconds?|sec(ond)?s?|min(ute)?s?|hours?|days?|weeks?";
+    let (count, time) = ("[0-9]+[kM]?", format!(r"([0-9]+\s*)?({units})"));
+    let per = r"(\s+per\s+|\s*/\s*)";
+    let rate = format!(r"^\s*{count}{per}{time}(\s+({words}|burst\s+{count}))*\s*$");
+    let held = format!(r"^\s*{count}\s+concurrent(\s+lease\s+{time})?\s*$");
     json!({
         "conditions": conditions,
         "limit": { "anyOf": [

@@ -6,6 +6,7 @@ use std::fs;
 use granit_parser::{Event, Parser, ScalarStyle, Span};
 use regex_lite::Regex;
 use serde_json::{Map, Value, json};
+use tidegate::Limit;
 use tidegate::config::schema;
 
 type Events<'e> = dyn Iterator<Item = (Event<'e>, Span)> + 'e;
@@ -147,6 +148,30 @@ fn good_configs_validate() {
     let everything =
         include_str!("good/everything.yaml").replace("match: *downloads", "match: { path: /x }");
     assert!(accepted(&everything));
+}
+
+#[test]
+fn limit_texts_validate_if_the_parser_reads_them() {
+    let texts = [
+        "10 per 1s",
+        "10/s",
+        "10 / 30s",
+        "10 per 90 minutes",
+        "10 per min",
+        "1k per 1s",
+        "2M/d token-bucket burst 10k",
+        "5 concurrent lease 30 sec",
+        "10 per 1.5s",
+        "10 per month",
+        "1m per 1s",
+        "10 per",
+        "10//s",
+        "10 per 1 s x",
+    ];
+    for text in texts {
+        let yaml = format!("policies: [{{ name: a, key: all, limits: [\"{text}\"] }}]");
+        assert_eq!(accepted(&yaml), text.parse::<Limit>().is_ok(), "{text:?}");
+    }
 }
 
 /// Mistakes that an editor with the schema underlines.
