@@ -219,7 +219,7 @@ impl Limit {
         Self::build(count as u64, window_us, Algorithm::SlidingWindow)
     }
 
-    /// The same count and window under another algorithm, without a burst. For
+    /// Returns a limit of this count and window under another algorithm, without a burst. For
     /// [`Algorithm::Concurrency`] the window is the lease.
     #[must_use]
     pub const fn with_algorithm(self, algorithm: Algorithm) -> Self {

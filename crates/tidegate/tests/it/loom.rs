@@ -229,7 +229,7 @@ fn a_check_beside_a_request_adds_up() {
     });
 }
 
-/// Two checks that take the hot path meet in one slot.
+/// Two checks that need no lock meet in one slot.
 #[test]
 fn the_hot_path_meets_itself() {
     model_each_size(PREEMPTIONS, |algorithm| {
@@ -245,7 +245,7 @@ fn the_hot_path_meets_itself() {
     });
 }
 
-/// The hot path beside a request that has a newcomer to place.
+/// A check that needs no lock runs beside a request that adds a key.
 #[test]
 fn the_hot_path_meets_a_request() {
     model_each_size(PREEMPTIONS, |algorithm| {

@@ -227,7 +227,7 @@ impl SlidingWindow {
         SlidingWindow { held }
     }
 
-    /// Decides on a packed state. `None` if it matters for longer than a deadline can say.
+    /// Decides on a packed state. `false` if it matters for longer than a deadline can say.
     ///
     /// Nearly always the state has the form and the pace of the limit, or is empty, and the clock
     /// did not step back. Then it is decided on where it is. The form is written out in each
@@ -254,6 +254,7 @@ impl SlidingWindow {
         }
     }
 
+    /// Decides on a packed state that may need another form or pace, by unpacking it.
     #[cold]
     fn decide_unpacked(
         packed: &mut Packed,

@@ -173,7 +173,7 @@ impl MemoryStore {
                 let hashed = self.hashed(check);
                 (*hash, *home) = (hashed.hash, self.home_word(&hashed));
             }
-            // In a loop of its own: the shorter it is, the more misses are under way at once.
+            // A separate loop: the shorter it is, the more cache misses are under way at once.
             std::hint::black_box(self.table.touch(&homes[..chunk.len()]));
             for (index, (check, &hash)) in chunk.iter().zip(&hashes).enumerate() {
                 let time = || time(round * BATCH + index);
