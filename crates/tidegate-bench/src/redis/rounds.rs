@@ -168,7 +168,7 @@ impl Turn<'_> {
     /// The store's own client: callers who ask at the same time, each for a key of its own.
     fn coalesced(&self, connection: &mut Connection, seed: u64) -> Result<f64, Failed> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let limit: Limit = format!("{LIMIT} per {WINDOW_S}s").parse()?;
+        let limit: Limit = format!("{LIMIT} per {WINDOW_S}s sliding-counter").parse()?;
         runtime.block_on(async {
             let options = RedisOptions {
                 timeout: Duration::from_secs(5),

@@ -51,7 +51,7 @@ pub struct Maker {
 
 impl Maker {
     pub fn new(subject: Subject, connection: &mut Connection) -> RedisResult<Self> {
-        let limit = format!("{LIMIT} per {WINDOW_S}s").parse().expect("a limit");
+        let limit = format!("{LIMIT} per {WINDOW_S}s sliding-counter").parse().expect("a limit");
         let script = match subject {
             Subject::Incr | Subject::TidegateCoalesced => None,
             Subject::TwoKeys => Some(TWO_KEYS),
