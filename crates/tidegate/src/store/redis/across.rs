@@ -31,7 +31,7 @@ pub(super) async fn decide(
     let until = Instant::now() + inner.timeout;
     let across = Across { inner: Arc::clone(inner), plan, parts, at, until };
     let (read, is_read) = oneshot::channel();
-    tokio::spawn(across.run(reply, is_read));
+    inner.io_thread.runtime().spawn(across.run(reply, is_read));
     // The task can only have been dropped with the runtime.
     let decided = answer.await.unwrap_or(Err(StoreError::Failed(Failure::Lost)));
     // A caller that leaves between the answer and this line has not read it.

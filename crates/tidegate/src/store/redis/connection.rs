@@ -17,6 +17,7 @@ use redis::{
 };
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsConnector;
@@ -47,6 +48,8 @@ pub(super) struct Dialer {
     pub(super) timeout: Duration,
     /// A name such as states have, to ask what may be done with it.
     pub(super) sample: Vec<u8>,
+    /// Runs the tasks that talk to servers.
+    pub(super) runtime: Handle,
 }
 
 /// Why there is no connection.

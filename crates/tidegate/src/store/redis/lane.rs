@@ -224,9 +224,10 @@ impl Lane {
         let queue = Arc::new(Queue::default());
         let (state, state_seen) = watch::channel(State::Starting);
         let (first, first_seen) = watch::channel(None);
+        let runtime = dialer.runtime.clone();
         let runner =
             Runner { target, dialer, tally, on_down, queue: Arc::clone(&queue), state, first };
-        tokio::spawn(runner.run());
+        runtime.spawn(runner.run());
         Lane { queue, state: state_seen, first: first_seen }
     }
 
@@ -411,7 +412,7 @@ impl Runner {
             }
             let batch = Batch::gather(taken.drain(..), self.dialer.kind);
             last = Some(Last { sent: Instant::now(), asks: batch.asks() });
-            self.send(batch, &connection, &health).await;
+            self.send(batch, &connection, &health, &flights).await;
         }
     }
 
@@ -446,14 +447,21 @@ impl Runner {
                 () = tokio::time::sleep_until(again_at.into()), if !is_idle => {}
             }
         }
-        // Callers that were just answered are about to submit their next job.
+        // Callers that were just answered are about to submit their next job, on other threads.
+        // This gives them a moment, so that more jobs share a write.
         if last.is_some_and(|last| last.asks > 1) && !taken.is_empty() {
             tokio::task::yield_now().await;
             self.queue.take(flights, taken);
         }
     }
 
-    async fn send(&self, batch: Batch, connection: &Connection, health: &Arc<Health>) {
+    async fn send(
+        &self,
+        batch: Batch,
+        connection: &Connection,
+        health: &Arc<Health>,
+        flights: &Arc<Flights>,
+    ) {
         let asked = match &self.target {
             Target::Fixed(address) => Some(address.clone()),
             Target::Sentinel(_) => None,
@@ -463,8 +471,10 @@ impl Runner {
         let write_number = self.tally.batches.fetch_add(1, Relaxed);
         let (tally, state, health) =
             (Arc::clone(&self.tally), self.state.clone(), Arc::clone(health));
+        let (flights, timeout) = (Arc::clone(flights), self.dialer.timeout);
         health.begins();
         let write = batch.send(connection.line(), &health).await;
+        let sent = Instant::now();
         tokio::spawn(async move {
             let note = |outcome: Outcome| {
                 let changed = state.send_if_modified(|state| state.note(outcome, write_number));
@@ -477,6 +487,7 @@ impl Runner {
             };
             let outcome = write.settle(asked, &health, &tally, note).await;
             note(outcome);
+            flights.answered(sent, timeout);
             health.over();
         });
     }

@@ -11,6 +11,7 @@
 //!
 //! - `url.rs`, `options.rs`, `error.rs`: where the store is, and why it cannot be used;
 //! - `connection.rs`, `tls.rs`, `facts.rs`: one connection, checked;
+//! - `io_thread.rs`: the thread that runs all tasks of a store;
 //! - `lane.rs`, `queue.rs`, `draft.rs`, `batch.rs`, `breaker.rs`: callers wait, share writes, give up;
 //! - `topology/`: one server, Sentinel, Cluster; `across.rs`: keys in several slots;
 //! - `names.rs`, `plan.rs`, `counter.rs`, `permits.rs`, `script.rs`, `lua/`: what is said;
@@ -28,6 +29,7 @@ mod deny_cache;
 mod draft;
 mod error;
 mod facts;
+mod io_thread;
 mod lane;
 mod names;
 mod options;
@@ -56,6 +58,7 @@ use self::counter::Quick;
 pub use self::deny_cache::MAX_AGE as MAX_DENY_CACHE;
 use self::deny_cache::{Cells, DenyCache, Look};
 pub use self::error::{ACL_RULES, ConnectError, UrlError};
+use self::io_thread::IoThread;
 use self::lane::{Answer, Touched, Work, key_hash};
 use self::names::Names;
 pub use self::options::RedisOptions;
@@ -94,6 +97,7 @@ pub fn check_url(url: &str) -> Result<(), UrlError> {
 /// Keeps states in Redis or Valkey and decides on them there.
 ///
 /// A handle: clones are the same store. When the last is dropped its connections end.
+/// A separate thread sends and reads, so that callers do not time out because their runtime is busy.
 /// It must be used within a `tokio` runtime.
 #[derive(Clone)]
 pub struct RedisStore {
@@ -108,6 +112,8 @@ struct Inner {
     tally: Arc<Tally>,
     denials: Option<DenyCache>,
     abandoned: Abandoned,
+    /// Runs the tasks of the store.
+    io_thread: IoThread,
     permits: AtomicU64,
     random: RandomState,
 }
@@ -130,6 +136,9 @@ impl RedisStore {
         let url = options.check()?;
         let tls = url.tls.as_ref().map(tls::connector).transpose()?;
         let names = Names::new(&options.key_prefix);
+        let io_thread = IoThread::start().map_err(|error| {
+            ConnectError::Unusable(format!("its thread cannot be started: {error}").into())
+        })?;
         let dialer = Dialer {
             kind: url.kind,
             login: url.login.clone(),
@@ -138,6 +147,7 @@ impl RedisStore {
             connect_timeout: (options.timeout * CONNECT_ROUND_TRIPS).max(MIN_CONNECT_TIME),
             timeout: options.timeout,
             sample: names.sample(),
+            runtime: io_thread.runtime().clone(),
         };
         let tally = Arc::new(Tally::default());
         let topology = Topology::start(&url, Arc::new(dialer), Arc::clone(&tally)).await?;
@@ -151,11 +161,13 @@ impl RedisStore {
             tally,
             denials,
             abandoned,
+            io_thread,
             permits: AtomicU64::new(0),
             random: RandomState::new(),
         };
         let inner = Arc::new(inner);
-        tokio::spawn(abandoned::release_all(Arc::downgrade(&inner), waiting));
+        let releasing = abandoned::release_all(Arc::downgrade(&inner), waiting);
+        inner.io_thread.runtime().spawn(releasing);
         Ok(RedisStore { inner })
     }
 

@@ -7,7 +7,8 @@
 //! One caller, or one hot key, must not starve all others. So each caller and each key has a
 //! bounded share of the jobs in flight and of the queue. Jobs are taken in FIFO order. A job whose
 //! caller or key has used up its share stays in the queue, together with all later jobs of the
-//! same caller and key. A job that does not fit into the queue, or has waited for too long, is
+//! same caller and key. How much is in flight depends on the time that the server takes for it
+//! (see [`Window`]). A job that does not fit into the queue, or has waited for too long, is
 //! shed: the caller gets an error immediately, and nothing was charged.
 //!
 //! Equal requests of several callers are merged into one call. If the server denies the merged
@@ -40,12 +41,17 @@ const MAX_BATCH: usize = 1024;
 /// about eight times as long.
 const COUNT_WEIGHT: usize = 1;
 const CALL_WEIGHT: usize = 8;
-/// The maximum cost in flight. A server completes it in about 10 ms, less than the default
-/// deadline, and it is enough to use a server that is 10 ms away.
+/// The maximum cost in flight. It is enough to use a server that is 10 ms away.
 const MAX_IN_FLIGHT: usize = 1024 * CALL_WEIGHT;
-/// The share of one caller or one key: 128 calls. A job behind them waits for a few milliseconds,
-/// also on a busy machine.
-const MAX_SHARE: usize = MAX_IN_FLIGHT / 8;
+/// The cost that may be in flight to the slowest server.
+const MIN_IN_FLIGHT: usize = 128 * CALL_WEIGHT;
+/// The part of the cost in flight that one caller or one key may use: at most 128 calls.
+const SHARES: usize = 8;
+/// How much more may be in flight after a write that did not queue at the server: one call more
+/// in each share.
+const INCREASE: usize = SHARES * CALL_WEIGHT;
+/// The part of the deadline that a write may spend in the server's queue.
+const QUEUEING_PART: u32 = 5;
 
 /// The task that submits a job. One task submits all checks of a batch or a pipeline.
 pub(super) type Caller = Option<task::Id>;
@@ -176,7 +182,7 @@ impl Queue {
                 jobs.uncount(&job);
                 continue;
             }
-            if taken.len() >= MAX_BATCH || counts.total >= MAX_IN_FLIGHT {
+            if taken.len() >= MAX_BATCH || counts.total >= counts.window.size {
                 left.push_back(job);
                 left.append(&mut jobs.waiting);
                 break;
@@ -240,12 +246,49 @@ impl Jobs {
     }
 }
 
+/// The cost that may be in flight on one connection.
+///
+/// A script call takes 10 to 60 us of a server, by its limits, and longer on a busy machine. So a
+/// fixed number of calls is a delay between a few milliseconds and several deadlines for every
+/// job behind them. The window is halved when a write takes longer than the quickest one by more
+/// than a part of the deadline, and grows by a little with every other write, as the congestion
+/// window of TCP Vegas does.
+#[derive(Debug)]
+struct Window {
+    size: usize,
+    /// The shortest round trip of a write.
+    quickest: Duration,
+    lowered: Option<Instant>,
+}
+
+impl Default for Window {
+    fn default() -> Self {
+        Window { size: MAX_IN_FLIGHT, quickest: Duration::MAX, lowered: None }
+    }
+}
+
+impl Window {
+    /// Takes note of a write whose last reply has arrived.
+    fn answered(&mut self, sent: Instant, now: Instant, timeout: Duration) {
+        let took = now.saturating_duration_since(sent);
+        self.quickest = self.quickest.min(took);
+        if took - self.quickest <= timeout / QUEUEING_PART {
+            self.size = (self.size + INCREASE).min(MAX_IN_FLIGHT);
+        } else if self.lowered.is_none_or(|lowered| sent >= lowered) {
+            // Writes that were sent before the window was halved do not halve it again.
+            self.size = (self.size / 2).max(MIN_IN_FLIGHT);
+            self.lowered = Some(now);
+        }
+    }
+}
+
 /// Work in flight on one connection.
 #[derive(Debug, Default)]
 pub(super) struct Flights(Mutex<Counts>);
 
 #[derive(Debug, Default)]
 struct Counts {
+    window: Window,
     total: usize,
     by_caller: HashMap<Caller, usize, RandomState>,
     for_key: HashMap<u64, usize, RandomState>,
@@ -254,6 +297,11 @@ struct Counts {
 }
 
 impl Flights {
+    /// Takes note of a write whose last reply has arrived now.
+    pub(super) fn answered(&self, sent: Instant, timeout: Duration) {
+        self.counts().window.answered(sent, Instant::now(), timeout);
+    }
+
     fn counts(&self) -> MutexGuard<'_, Counts> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -267,7 +315,8 @@ impl Counts {
             Some((equal, _)) => job.equal == Some(*equal),
             None => true,
         };
-        let has_share = |weight: Option<&usize>| weight.is_none_or(|weight| *weight < MAX_SHARE);
+        let share = self.window.size / SHARES;
+        let has_share = |weight: Option<&usize>| weight.is_none_or(|weight| *weight < share);
         // A job that joins costs nothing.
         job.keys.iter().all(is_ordered)
             && (joins
@@ -362,5 +411,55 @@ fn subtract<K: std::hash::Hash + Eq>(
         if *count == 0 {
             counts.remove(&key);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIMEOUT: Duration = Duration::from_millis(25);
+
+    /// The window after writes that took this long, one after another.
+    fn after(window: &mut Window, writes: usize, took: Duration) -> usize {
+        let mut now = Instant::now();
+        for _ in 0..writes {
+            let sent = now;
+            now += took;
+            window.answered(sent, now, TIMEOUT);
+        }
+        window.size
+    }
+
+    /// A fixed number of calls was in flight. On a slow server they took longer than the deadline
+    /// of every call behind them.
+    #[test]
+    fn less_is_in_flight_to_a_server_that_is_slow() {
+        let (quick, slow) = (Duration::from_millis(1), Duration::from_millis(7));
+        let mut window = Window::default();
+        assert_eq!(after(&mut window, 10, quick), MAX_IN_FLIGHT);
+        assert_eq!(after(&mut window, 1, slow), MAX_IN_FLIGHT / 2);
+        assert_eq!(after(&mut window, 100, slow), MIN_IN_FLIGHT);
+        assert_eq!(after(&mut window, 1, quick), MIN_IN_FLIGHT + INCREASE);
+        assert_eq!(after(&mut window, 1000, quick), MAX_IN_FLIGHT);
+    }
+
+    #[test]
+    fn a_distant_server_is_not_slow() {
+        let mut window = Window::default();
+        let distant = Duration::from_millis(20);
+        assert_eq!(after(&mut window, 100, distant), MAX_IN_FLIGHT);
+        assert_eq!(after(&mut window, 100, distant + Duration::from_millis(4)), MAX_IN_FLIGHT);
+    }
+
+    #[test]
+    fn writes_in_flight_together_halve_it_once() {
+        let mut window = Window::default();
+        after(&mut window, 1, Duration::from_millis(1));
+        let (sent, ms) = (Instant::now(), Duration::from_millis);
+        for late in 0..10 {
+            window.answered(sent + ms(late), sent + ms(10 + late), TIMEOUT);
+        }
+        assert_eq!(window.size, MAX_IN_FLIGHT / 2);
     }
 }

@@ -11,6 +11,7 @@ use tidegate::redis::{RedisOptions, RedisStore};
 use tidegate::{
     Check, Cost, Failure, Limit, PermitAct, PermitId, Request, Store, StoreError, Verdict,
 };
+use tokio::task::JoinSet;
 
 use super::limit;
 use super::stand::{
@@ -99,17 +100,16 @@ fn ten_thousand_dropped_acquires_leave_nothing_held() {
 #[test]
 fn an_answer_that_nobody_reads_is_given_back() {
     let server = Server::start(Engine::Redis);
-    // On one thread nothing can answer while the future is polled.
-    run_on(true, async {
+    run(async {
         let (store, other) = (connect(server.url()).await, connect(server.url()).await);
         {
             let mut acquiring = pin!(acquire(&store, "key"));
+            // Nothing can answer while the future is polled.
+            server.pause();
             poll_once(acquiring.as_mut());
-            eventually("it is held", async || held(&other, "key").await == 1).await;
-            // The reply was read, too.
-            let round_trips = store.stats().round_trips;
-            held(&store, "other").await;
-            assert!(store.stats().round_trips > round_trips);
+            server.resume();
+            eventually("the reply is read", async || store.stats().round_trips == 1).await;
+            assert_eq!(held(&other, "key").await, 1);
         }
         none_is_held(&other, "key").await;
     });
@@ -118,12 +118,24 @@ fn an_answer_that_nobody_reads_is_given_back() {
 /// An acquire that is dropped before it was sent takes nothing, and charges nothing.
 #[test]
 fn an_acquire_that_was_not_sent_stays_unsent() {
+    /// Calls of one key that may be in flight.
+    const SHARE: u64 = 128;
     let server = Server::start(Engine::Redis);
-    run_on(true, async {
-        let store = connect(server.url()).await;
+    run(async {
+        let proxy = Proxy::start(server.address());
+        let store = connect(proxy.url()).await;
+        proxy.hold();
+        let mut others = JoinSet::new();
+        for _ in 0..SHARE {
+            let store = store.clone();
+            others.spawn(async move { acquire(&store, "key").await });
+        }
+        eventually("the key's share is in flight", async || proxy.arrived() == SHARE).await;
         let calls = store.stats().calls;
         poll_once(pin!(acquire(&store, "key")));
-        assert_eq!(held(&store, "key").await, 0);
+        proxy.pass_all();
+        assert!(others.join_all().await.iter().all(Result::is_ok));
+        assert_eq!(held(&store, "key").await, SHARE);
         assert_eq!(store.stats().calls, calls + 1, "only the look was sent");
     });
 }

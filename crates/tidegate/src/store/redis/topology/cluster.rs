@@ -80,7 +80,8 @@ impl Cluster {
         for lane in lanes {
             lane.started().await?;
         }
-        tokio::spawn(keep_current(Arc::downgrade(&cluster), Arc::clone(&cluster.stale)));
+        let keeping = keep_current(Arc::downgrade(&cluster), Arc::clone(&cluster.stale));
+        cluster.dialer.runtime.spawn(keeping);
         Ok(cluster)
     }
 
