@@ -12,10 +12,10 @@ use super::fallback::Outage;
 use super::own::OwnPolicy;
 use super::plan::Part;
 use crate::check::reported_limit;
-use crate::headers::{self, Form, Forms, Joined, Prerendered, Problem, Shown, Sink};
+use crate::headers::{self, Fields, Form, Forms, Listed, Prerendered, Problem, Shown};
 use crate::policy::Mode;
 use crate::stats::Decided;
-use crate::{Timestamp, Verdict};
+use crate::{Check, CheckError, Limiter, Timestamp, Verdict};
 
 /// When to ask again after a denial because others wait: soon, they take turns.
 const IN_LINE_RETRY_US: u64 = 1_000;
@@ -75,13 +75,8 @@ impl<'a> Line<'a> {
     /// What is answered for a limit whose store failed, without asking anybody else.
     pub(super) fn failed(part: &Part<'a>, limit: &'a Limit, allowed: bool, outage: Outage) -> Self {
         let retry_after = if allowed { RetryAfter::Now } else { outage.retry_after() };
-        let decision = Decision {
-            allowed,
-            limit: limit.count(),
-            remaining: 0,
-            retry_after,
-            reset_after: ResetAfter::from_micros(0),
-        };
+        let decision =
+            Decision { allowed, limit: limit.count(), retry_after, ..Decision::default() };
         let decided = if allowed { Decided::FailedOpen } else { Decided::FailedClosed };
         part.line(limit, decision, decided)
     }
@@ -139,12 +134,21 @@ impl<'a> Answer<'a> {
         }
     }
 
-    /// Becomes the answer of the store to a single limit that has all the say.
-    pub(super) fn set_one(&mut self, line: Line<'a>, no_room: bool) {
-        (self.allowed, self.decided) = (line.decision.allowed, Decided::Exact);
-        (self.no_room, self.speaker) = (no_room, Some(0));
+    /// Becomes the answer of a limiter to a single check that is enforced.
+    #[inline(always)]
+    pub(super) fn decide_one(
+        &mut self,
+        line: Line<'a>,
+        limiter: &Limiter,
+        check: &Check<'_>,
+    ) -> Result<(), CheckError> {
         self.lines.clear();
         self.lines.push(line);
+        let decision = &mut self.lines[0].decision;
+        limiter.store().decide_into(check, None, decision)?;
+        (self.allowed, self.decided) = (decision.allowed, Decided::Exact);
+        (self.no_room, self.speaker) = (decision.no_room, Some(0));
+        Ok(())
     }
 
     /// The answer of lines that were not all decided by the store: any denial wins.
@@ -225,48 +229,59 @@ impl<'a> Answer<'a> {
     /// Writes the header fields of a response into `out`, as [`headers::render`] does. `now` is the
     /// time on the limiter's clock.
     pub fn write_fields(&self, forms: Forms, now: Timestamp, out: &mut HeaderMap) {
-        self.write_fields_to(forms, || now, out);
+        let mut fields = Fields::default();
+        self.fill_fields(forms, || now, &mut fields);
+        fields.write(out);
     }
 
-    /// Writes the header fields into any sink. The clock is read only where a field needs the time.
-    pub(crate) fn write_fields_to(
+    /// Fills in the header fields of a response. The clock is read only where a field needs the
+    /// time.
+    #[inline(always)]
+    pub(crate) fn fill_fields(
         &self,
         forms: Forms,
         now: impl FnOnce() -> Timestamp,
-        out: &mut impl Sink,
+        fields: &mut Fields,
     ) {
+        let Some(line) = self.speaker() else { return };
+        fields.forms = forms;
+        fields.reported.allowed = self.allowed;
+        fields.reported.limit = line.limit.count();
+        fields.reported.remaining = line.remaining();
+        fields.reported.retry_after = line.decision.retry_after;
+        fields.reported.reset_after_us = line.decision.reset_after.as_micros();
+        if forms.contains(Form::XRateLimit) {
+            fields.reported.now = now();
+        }
         let is_newest = forms.contains(Form::Draft10);
-        let joined = if is_newest { self.prerendered() } else { None };
-        let lists_limits = forms.contains(Form::Draft7) || forms.contains(Form::Draft6);
-        match self.speaker() {
-            // Without a list of limits to render, the one that is reported is all there is.
-            Some(line) if !lists_limits && is_newest == joined.is_some() => {
-                let lines = &[shown(line)];
-                let shown = Shown { allowed: self.allowed, lines, speaker: Some(0) };
-                headers::render_to(forms, (&shown, joined), now, out);
-            }
-            _ => self.show(|shown| headers::render_to(forms, (shown, joined), now, out)),
+        if forms.lists_limits()
+            && !(is_newest && self.list_prerendered(&mut fields.listed).is_some())
+        {
+            fields.listed = self.show(|shown| Listed::of(forms, shown));
         }
     }
 
-    /// The header text of the enforced policies, if it was rendered before: every line must belong
+    /// Lists the enforced policies, if that was rendered before: every line must belong
     /// to a policy that is listed once, with all of its limits.
-    fn prerendered(&self) -> Option<Joined<'a>> {
+    #[inline(always)]
+    fn list_prerendered(&self, listed: &mut Listed) -> Option<()> {
         let mut policies = SmallVec::<[&Prerendered; 4]>::new();
-        let mut names = SmallVec::<[Option<&str>; 4]>::new();
-        let mut lines = self.lines.iter().filter(|line| line.is_enforced());
-        while let Some(first) = lines.next() {
+        let mut index = 0;
+        while let Some(first) = self.lines.get(index) {
+            if !first.is_enforced() {
+                index += 1;
+                continue;
+            }
             let fields = first.fields?;
-            let is_next = |line: &Line<'_>| line.fields.is_some_and(|own| ptr::eq(own, fields));
-            let others = lines.by_ref().take(fields.len() - 1);
-            let is_whole = others.filter(|line| is_next(line)).count() == fields.len() - 1;
-            if !is_whole || names.contains(&first.policy) {
+            let own = self.lines.get(index..index + fields.len())?;
+            let is_own = |line: &Line<'_>| line.fields.is_some_and(|one| ptr::eq(one, fields));
+            if !own.iter().all(is_own) {
                 return None;
             }
             policies.push(fields);
-            names.push(first.policy);
+            index += own.len();
         }
-        Prerendered::join(&policies, self.enforced_speaker())
+        Prerendered::join(&policies, self.enforced_speaker()?, listed)
     }
 
     /// Hands the lines that have a say to `render`, as headers and problems want them.
@@ -277,6 +292,7 @@ impl<'a> Answer<'a> {
     }
 
     /// The index of the reported line among the enforced ones.
+    #[inline]
     fn enforced_speaker(&self) -> Option<usize> {
         let before = |speaker| self.lines[..speaker].iter().filter(|l| l.is_enforced()).count();
         self.speaker.map(before)

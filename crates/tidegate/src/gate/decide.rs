@@ -15,7 +15,6 @@ use super::held::{HeldPermit, SharedPermit};
 use super::plan::Plan;
 use super::shared_store::Shared;
 use super::{Gate, GateError};
-use crate::stats::Decided;
 use crate::{Check, Request, StoreError, Verdict};
 
 /// How a plan is decided.
@@ -32,57 +31,70 @@ pub(super) struct Asking<'i> {
 impl Asking<'_> {
     pub(super) const CHECK: Self = Asking { id: None, permit: false, lease: None };
     pub(super) const PERMIT: Self = Asking { permit: true, ..Self::CHECK };
+
+    /// Drops the id if the plan charges nothing: such a request may be repeated, before and after
+    /// its id is used.
+    fn of(self, plan: &Plan<'_>) -> Self {
+        Asking { id: self.id.filter(|_| plan.charges()), ..self }
+    }
 }
 
 impl Gate {
     /// Decides a plan, and again where a quota is used up and another may have room. The plan keeps
-    /// the answer; a permit is returned if one was taken.
+    /// the answer and the permit, if one was taken.
     pub(super) async fn decide(
         &self,
         plan: &mut Plan<'_>,
         asking: Asking<'_>,
-    ) -> Result<Option<HeldPermit>, GateError> {
-        // A request that charges nothing may be repeated, before and after its id is used.
-        let asking = Asking { id: asking.id.filter(|_| plan.charges()), ..asking };
+    ) -> Result<(), GateError> {
+        match &self.shared {
+            None => self.decide_here(plan, asking),
+            Some(shared) => Box::pin(self.decide_shared(shared, plan, asking)).await,
+        }
+    }
+
+    /// Decides a plan in this process's memory, as [`Gate::decide`] does.
+    #[inline(always)]
+    pub(super) fn decide_here(
+        &self,
+        plan: &mut Plan<'_>,
+        asking: Asking<'_>,
+    ) -> Result<(), GateError> {
+        let asking = asking.of(plan);
         loop {
-            let permit = match &self.shared {
-                None => self.decide_here(plan, asking)?,
-                Some(shared) => Box::pin(self.decide_shared(shared, plan, asking)).await?,
-            };
+            self.attempt_here(plan, asking)?;
             if !plan.ask_again() {
-                return Ok(permit);
+                return Ok(());
             }
         }
     }
 
-    #[inline]
-    fn decide_here(
-        &self,
-        plan: &mut Plan<'_>,
-        asking: Asking<'_>,
-    ) -> Result<Option<HeldPermit>, GateError> {
+    #[inline(always)]
+    fn attempt_here(&self, plan: &mut Plan<'_>, asking: Asking<'_>) -> Result<(), GateError> {
         // A single enforced limit needs no request: there is nothing to combine.
-        if let Some((part, limit, check)) = plan.single()
-            && asking.id.is_none()
+        if asking.id.is_none()
             && !asking.permit
-            && check.overflowing() == 0
+            && let Some(decided) = plan.decide_single(&self.limiter)
         {
-            let told = self.limiter.check_told(check.key, limit, check.cost)?;
-            let line = part.line(limit, told.decision, Decided::Exact);
-            plan.answer.set_one(line, told.no_room);
-            return Ok(None);
+            return Ok(decided?);
         }
+        self.request_here(plan, asking)
+    }
+
+    #[inline(never)]
+    fn request_here(&self, plan: &mut Plan<'_>, asking: Asking<'_>) -> Result<(), GateError> {
         if asking.permit {
             let acquired = self.limiter.acquire(&plan.checks())?;
             plan.set_answer(acquired.verdict());
-            return Ok(acquired.permit().map(HeldPermit::Here));
+            plan.permit = acquired.permit().map(HeldPermit::Here);
+            return Ok(());
         }
         let verdict = {
             let checks = plan.checks();
             self.limiter.decide(&Request { id: asking.id, ..Request::new(&checks) })?
         };
         plan.set_answer(&verdict);
-        Ok(None)
+        Ok(())
     }
 
     async fn decide_shared(
@@ -90,7 +102,22 @@ impl Gate {
         shared: &Shared,
         plan: &mut Plan<'_>,
         asking: Asking<'_>,
-    ) -> Result<Option<HeldPermit>, GateError> {
+    ) -> Result<(), GateError> {
+        let asking = asking.of(plan);
+        loop {
+            self.attempt_shared(shared, plan, asking).await?;
+            if !plan.ask_again() {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn attempt_shared(
+        &self,
+        shared: &Shared,
+        plan: &mut Plan<'_>,
+        asking: Asking<'_>,
+    ) -> Result<(), GateError> {
         if plan.is_empty() {
             // No limit applies, so there is nothing to ask.
             return self.answer_alone(plan, shared.outage(), asking);
@@ -108,7 +135,8 @@ impl Gate {
                 plan.set_answer(&verdict);
                 let permit = permit.filter(|_| verdict.allowed);
                 let permit = permit.map(|id| SharedPermit::new(plan, id, &verdict, asking.lease));
-                Ok(permit.map(HeldPermit::Shared))
+                plan.permit = permit.map(HeldPermit::Shared);
+                Ok(())
             }
             Err(StoreError::Check(error)) => Err(error.into()),
             Err(StoreError::Failed(_)) => self.answer_alone(plan, shared.outage(), asking),

@@ -5,6 +5,8 @@
 //! more: places under `concurrency` limits for as long as that takes, and afterwards to say
 //! how long it took. Both come with the answer here.
 
+use std::time::Duration;
+
 use super::decide::Asking;
 use super::held::HeldPermit;
 use super::plan::{Plan, Taking};
@@ -47,41 +49,75 @@ impl Gate {
         plan.fill(rules, questions, Taking::Places)?;
         let route = || route_of(questions);
         let named = Named::of(questions, &route);
-        let (permit, timer) = self.enter_planned(&Asker::default(), &mut plan, named).await?;
-        Ok(Entered { answer: plan.answer, permit, timer })
+        self.enter_planned(&Asker::default(), &mut plan, named).await?;
+        Ok(Entered { answer: plan.answer, permit: plan.permit, timer: plan.timer })
     }
 
-    /// Lets a request in, if every limit of a plan admits it. The plan keeps the answer. The caller
-    /// may be gone before the store has answered.
+    /// Lets a request in, if every limit of a plan admits it. The plan keeps what comes of it. The
+    /// caller may be gone before the store has answered.
     pub(crate) async fn enter_planned(
         &self,
         asker: &Asker,
         plan: &mut Plan<'_>,
         named: Named<'_>,
-    ) -> Result<(Option<HeldPermit>, Option<ServiceTimer>), GateError> {
+    ) -> Result<(), GateError> {
         let timing = Timing::begin(self);
         let max_wait = named.max_wait.filter(|_| plan.can_wait());
-        let permit = match max_wait {
+        match max_wait {
             Some(max_wait) => Box::pin(self.enter_in_turn(asker, plan, max_wait)).await?,
             None => {
-                let asking = Asking { id: named.id, permit: plan.holds(), lease: None };
-                asker.asks(self.decide(plan, asking)).await?
+                let asking = entering(plan, named);
+                asker.asks(self.decide(plan, asking)).await?;
             }
-        };
+        }
+        self.conclude(plan, named, timing, max_wait);
+        Ok(())
+    }
+
+    /// Lets a request in as [`Gate::enter_planned`] does, where counts are kept in memory and
+    /// nothing is waited for.
+    #[cfg(feature = "tower")]
+    #[inline(always)]
+    pub(crate) fn enter_here(
+        &self,
+        plan: &mut Plan<'_>,
+        named: Named<'_>,
+    ) -> Result<(), GateError> {
+        let timing = Timing::begin(self);
+        let asking = entering(plan, named);
+        self.decide_here(plan, asking)?;
+        self.conclude(plan, named, timing, None);
+        Ok(())
+    }
+
+    /// Counts what was decided, and begins to time the service of what was let in: of one request in
+    /// some, and of every one that an observed policy would have denied. Those are few, and what
+    /// they cost is why one observes.
+    #[inline(always)]
+    fn conclude(
+        &self,
+        plan: &mut Plan<'_>,
+        named: Named<'_>,
+        timing: Timing,
+        max_wait: Option<Duration>,
+    ) {
         self.record(plan, named, timing.elapsed(max_wait));
-        Ok((permit, service_timer(plan, timing.is_timed)))
+        let Answer { allowed, lines, .. } = &plan.answer;
+        let would_deny = || lines.iter().any(|line| !line.decision.allowed);
+        // A request that charges nothing is a peek, and is not timed.
+        if *allowed && (would_deny() || (timing.is_timed && !lines.is_empty() && plan.charges())) {
+            begin_timer(plan);
+        }
     }
 }
 
-/// A timer for one request in some; and for every one that an observed policy would
-/// have denied: those are few, and what they cost is why one observes.
-fn service_timer(plan: &Plan<'_>, timed: bool) -> Option<ServiceTimer> {
-    let answer = &plan.answer;
-    if !answer.allowed || answer.lines.is_empty() {
-        return None;
-    }
-    let would_deny = answer.lines.iter().any(|line| !line.decision.allowed);
-    // What charges nothing was only asked about.
-    let timed = would_deny || (timed && plan.charges());
-    timed.then(|| ServiceTimer::new(plan.outcomes()))
+#[cold]
+fn begin_timer(plan: &mut Plan<'_>) {
+    plan.timer = Some(ServiceTimer::new(plan.outcomes()));
+}
+
+/// Permits are taken where there are any to hold.
+#[inline]
+fn entering<'i>(plan: &Plan<'_>, named: Named<'i>) -> Asking<'i> {
+    Asking { id: named.id, permit: plan.holds(), lease: None }
 }

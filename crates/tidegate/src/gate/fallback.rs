@@ -50,16 +50,18 @@ impl Outage {
 }
 
 impl Gate {
-    /// Answers as the policies say for when the store fails. The plan keeps the answer.
+    /// Answers as the policies say for when the store fails. The plan keeps the answer and the
+    /// permit.
     pub(super) fn answer_alone(
         &self,
         plan: &mut Plan<'_>,
         outage: Outage,
         asking: Asking<'_>,
-    ) -> Result<Option<HeldPermit>, GateError> {
+    ) -> Result<(), GateError> {
         let (answer, permit) = self.fallback_answer(plan, outage, asking)?;
         plan.answer = answer;
-        Ok(permit.map(HeldPermit::Here))
+        plan.permit = permit.map(HeldPermit::Here);
+        Ok(())
     }
 
     fn fallback_answer<'a>(

@@ -5,7 +5,7 @@
 
 use tidegate_core::{Cost, Decision, Limit};
 
-use super::plan::{Plan, Taking, write_key};
+use super::plan::{KeyBytes, Plan, Taking, write_policy};
 use super::shared_store::all;
 use super::{Answer, Gate, GateError, Question, Rules, Subject};
 use crate::policy::{Key, Mode, Policy, shown};
@@ -177,12 +177,13 @@ impl Gate {
 /// A policy's key as the store sees it, and a limit for each state it may be counted in, those
 /// of the overrides too.
 fn states<'p>(policy: &'p Policy, key: &Key) -> (Vec<u8>, Vec<&'p Limit>) {
-    let mut name = smallvec::SmallVec::<[u8; 128]>::new();
-    write_key(policy.name(), key.as_ref(), &mut name);
+    let mut name = KeyBytes::new();
+    write_policy(policy.name(), &mut name);
+    name.extend_from_slice(key.as_ref());
     let mut limits: Vec<&Limit> =
         policy.variants().iter().flat_map(|variant| variant.limits()).collect();
     // Limits that differ in their number share a state.
     limits.sort_by_key(|limit| limit.id());
     limits.dedup_by_key(|limit| limit.id());
-    (name.into_vec(), limits)
+    (name.to_vec(), limits)
 }

@@ -65,11 +65,13 @@ pub(crate) use self::shared_store::ErasedStore;
 pub use self::shared_store::MAX_TOGETHER;
 
 use self::decide::Asking;
+#[cfg(feature = "tower")]
+pub(crate) use self::plan::KeyBytes;
 pub(crate) use self::plan::{Plan, Taking};
 use self::shared_store::Shared;
 use crate::asker::Asker;
 use crate::policy::Policies;
-use crate::stats::{Stats, is_timed};
+use crate::stats::{self, Counting, Seen, Stats, is_near, is_timed};
 use crate::wait::Queues;
 use crate::{Limiter, Store, Timestamp};
 
@@ -205,7 +207,7 @@ impl Gate {
         let named = Named::of(questions, &route);
         let timing = Timing::begin(self);
         match named.max_wait {
-            None => drop(self.decide(&mut plan, Asking { id: named.id, ..Asking::CHECK }).await?),
+            None => self.decide(&mut plan, Asking { id: named.id, ..Asking::CHECK }).await?,
             Some(max_wait) => {
                 Box::pin(self.wait_planned(&Asker::default(), &mut plan, max_wait)).await?;
             }
@@ -233,11 +235,11 @@ impl Gate {
         let mut plan = Plan::default();
         plan.fill(rules, questions, Taking::Permit(lease))?;
         let timing = Timing::begin(self);
-        let permit = self.decide(&mut plan, Asking { lease, ..Asking::PERMIT }).await?;
+        self.decide(&mut plan, Asking { lease, ..Asking::PERMIT }).await?;
         let route = || route_of(questions);
         self.record(&plan, Named::of(questions, &route), timing.elapsed(None));
         let (lease, most) = held::leases(&plan, lease);
-        Ok(Held { permit, answer: plan.answer, lease, most })
+        Ok(Held { permit: plan.permit, answer: plan.answer, lease, most })
     }
 
     /// The keys of a policy, to look them up, peek at them and reset them.
@@ -250,13 +252,35 @@ impl Gate {
 
     /// Counts what was decided, under its path and request id. Peeks, refunds and forced charges are
     /// not counted.
+    #[inline(always)]
     fn record(&self, plan: &Plan<'_>, named: Named<'_>, elapsed: Option<Duration>) {
-        let mut lines = SmallVec::new();
-        plan.seen(&mut lines);
-        if !lines.is_empty() {
-            let named = || ((named.route)(), named.request_id);
-            self.stats.record_lines(&lines, plan.answer.allowed, elapsed, named);
+        let mut counting = Counting::new(plan.answer.allowed);
+        plan.for_each_counted(|_, line, stats| {
+            let near = is_near(line.limit, line.remaining());
+            counting.add(stats, line.decision.allowed, near, line.decided);
+        });
+        if counting.has_lines && self.stats.add(counting, elapsed) {
+            self.note(plan, named, elapsed);
         }
+    }
+
+    #[cold]
+    fn note(&self, plan: &Plan<'_>, named: Named<'_>, elapsed: Option<Duration>) {
+        let mut lines = SmallVec::<[stats::Line<'_>; 4]>::new();
+        plan.for_each_counted(|part, line, stats| {
+            lines.push(stats::Line {
+                stats,
+                limit: line.limit,
+                key: plan.bare_key(part),
+                allowed: line.decision.allowed,
+                remaining: line.remaining(),
+                retry_after: line.decision.retry_after,
+                decided: line.decided,
+            });
+        });
+        let (allowed, route) = (plan.answer.allowed, (named.route)());
+        let request_id = named.request_id;
+        self.stats.note(&Seen { lines: &lines, allowed, route, request_id, elapsed });
     }
 }
 

@@ -36,7 +36,8 @@ impl OwnPolicy {
     /// [`GateError::Store`] if the store failed.
     pub async fn peek(&self, gate: &Gate, key: OwnKey<'_>) -> Result<Answer<'_>, GateError> {
         let mut plan = Plan::default();
-        plan.push_own(self, &key.to_key(), Cost::PEEK);
+        let key = plan.write_key(self.policy.name(), key.to_key().as_ref());
+        plan.push_own(self, key, Cost::PEEK);
         plan.settle(&[], Taking::Look)?;
         let verdict = gate.peek_checks(&plan.checks()).await?;
         Ok(plan.answer_of(&verdict))
@@ -122,11 +123,10 @@ impl Gate {
         }
         match &self.shared {
             Some(shared) if charged.locally => {
-                self.answer_alone(&mut plan, shared.outage(), Asking::CHECK)?;
+                self.answer_alone(&mut plan, shared.outage(), Asking::CHECK)
             }
-            _ => drop(self.decide(&mut plan, Asking::CHECK).await?),
+            _ => self.decide(&mut plan, Asking::CHECK).await,
         }
-        Ok(())
     }
 }
 

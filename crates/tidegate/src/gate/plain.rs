@@ -11,12 +11,12 @@ use std::time::Instant;
 use smallvec::SmallVec;
 use tidegate_core::{Cost, Decision, Limit};
 
-use super::plan::write_key;
 use super::{Answer, Gate, GateError, Line, Question, Rules, Subject, is_timed};
+use crate::Check;
 use crate::check::overflowing;
 use crate::headers::Prerendered;
 use crate::policy::{Charge, MAX_KEY_BYTES, Mode, holds};
-use crate::stats::{self, Decided, LimitStats};
+use crate::stats::{self, Counting, Decided, LimitStats, Seen};
 use crate::store::BATCH;
 
 /// Room for the keys of so many questions without asking for memory.
@@ -35,7 +35,8 @@ struct Plain<'a> {
 }
 
 impl<'a> Plain<'a> {
-    fn line(&self, decision: Decision) -> Line<'a> {
+    /// Its line before it is decided.
+    fn line(&self) -> Line<'a> {
         Line {
             policy: self.policy,
             own: None,
@@ -43,7 +44,7 @@ impl<'a> Plain<'a> {
             limit: self.limit,
             fields: self.fields,
             mode: Mode::Enforce,
-            decision,
+            decision: Decision::default(),
             decided: Decided::Exact,
             beyond_share: false,
         }
@@ -113,7 +114,9 @@ impl Gate {
             return None;
         }
         let start = keys.len();
-        write_key(policy.unwrap_or_default(), key, keys);
+        keys.extend_from_slice(policy.unwrap_or_default().as_bytes());
+        keys.push(0);
+        keys.extend_from_slice(key);
         let (end, bare) = (keys.len(), keys.len() - key.len());
         let fields = compiled.fields.as_ref();
         Some(Plain { policy, limit, cost, stats, fields, key: start..end, bare })
@@ -128,16 +131,21 @@ impl Gate {
         question: &Question<'_>,
     ) -> Result<Answer<'a>, GateError> {
         let begun = is_timed().then(Instant::now);
-        let told = self.limiter.check_told(&keys[plain.key.clone()], plain.limit, plain.cost)?;
+        let mut answer = Answer::default();
+        let check = Check::new(&keys[plain.key.clone()], plain.limit, plain.cost);
+        answer.decide_one(plain.line(), &self.limiter, &check)?;
         if matches!(plain.cost, Cost::Ask(1..)) {
             let key = &keys[plain.bare..plain.key.end];
-            let line = stats::Line::exact(plain.stats, plain.limit, key, &told.decision);
+            let line = stats::Line::exact(plain.stats, plain.limit, key, &answer.lines[0].decision);
             let elapsed = begun.map(|begun| begun.elapsed());
-            let named = || (question.subject.route(), question.request_id);
-            self.stats.record_lines(&[line], line.allowed, elapsed, named);
+            let mut counting = Counting::new(line.allowed);
+            counting.add(line.stats, line.allowed, line.is_near(), line.decided);
+            if self.stats.add(counting, elapsed) {
+                let (route, request_id) = (question.subject.route(), question.request_id);
+                let allowed = line.allowed;
+                self.stats.note(&Seen { lines: &[line], allowed, route, request_id, elapsed });
+            }
         }
-        let mut answer = Answer::default();
-        answer.set_one(plain.line(told.decision), told.no_room);
         Ok(answer)
     }
 }

@@ -4,19 +4,22 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use smallvec::{Array, SmallVec};
+use smallvec::SmallVec;
 use tidegate_core::{Cost, Decision, Limit, bounds};
 
 use super::agree::Agreed;
+use super::held::HeldPermit;
 use super::own::OwnPolicy;
 use super::rules::Compiled;
 use super::{Answer, GateError, Line, Question, Rules, Subject};
-use crate::policy::{Charge, Key, Mode, OnStoreFailure, Selected, holds};
-use crate::stats::{self, Decided, LimitStats, Outcome};
-use crate::{Check, CheckError, MAX_CHECKS, Overflow, Verdict};
+use crate::buffer::Buffer;
+use crate::check::overflowing;
+use crate::policy::{Charge, Mode, OnStoreFailure, Selected, holds};
+use crate::stats::{Decided, LimitStats, Outcome, ServiceTimer};
+use crate::{Check, CheckError, Limiter, MAX_CHECKS, Overflow, Verdict};
 
 /// Room for the keys of a usual request without asking for memory.
-type KeyBytes = SmallVec<[u8; 128]>;
+pub(crate) type KeyBytes = Buffer<128>;
 
 /// What is done with `concurrency` limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +40,7 @@ pub(crate) enum Taking {
 pub(crate) struct Plan<'a> {
     pub(super) parts: SmallVec<[Part<'a>; 4]>,
     /// The keys of all parts as the store sees them.
-    keys: KeyBytes,
+    pub(crate) keys: KeyBytes,
     /// `concurrency` limits with the lease that was asked for, in order.
     leased: Vec<Limit>,
     /// What the checks are decided under where several questions differ about one count;
@@ -49,6 +52,10 @@ pub(crate) struct Plan<'a> {
     pub(super) withholds: bool,
     /// The answer to the last attempt. It is large, so it is filled in place and moved at most once.
     pub(crate) answer: Answer<'a>,
+    /// The permit that was taken, if one was.
+    pub(crate) permit: Option<HeldPermit>,
+    /// A timer for the service of a request that was let in, if that is timed.
+    pub(crate) timer: Option<ServiceTimer>,
 }
 
 /// One policy, or the caller's own limits.
@@ -80,6 +87,14 @@ struct PartKey {
     start: usize,
     bare: usize,
     end: usize,
+}
+
+/// A key that is being written.
+#[derive(Clone, Copy)]
+pub(crate) struct KeyStart {
+    pub(crate) start: usize,
+    /// Where the part behind the policy's name begins.
+    pub(crate) bare: usize,
 }
 
 /// A check of a policy in code.
@@ -119,15 +134,20 @@ impl<'a> Plan<'a> {
     }
 
     /// Leaves out what is replaced or cannot be had, once all questions are in.
+    #[inline]
     pub(crate) fn settle(
         &mut self,
         questions: &[Question<'a>],
         taking: Taking,
     ) -> Result<(), GateError> {
-        self.replace();
-        self.agree();
-        self.quotas = self.parts.iter().filter(|part| part.quota).count();
-        self.withholds = self.has_choice();
+        if self.parts.iter().any(|part| !part.replaces.is_empty()) {
+            self.replace();
+        }
+        if self.parts.len() > 1 {
+            self.agree();
+            self.quotas = self.parts.iter().filter(|part| part.quota).count();
+            self.withholds = self.has_choice();
+        }
         match taking {
             Taking::Nothing => self.refuse_concurrency(questions),
             Taking::Look | Taking::Places => Ok(()),
@@ -164,7 +184,8 @@ impl<'a> Plan<'a> {
             }
             Subject::Limits { key, limits } => {
                 // No policy has an empty name, so callers' own limits stand apart.
-                let key = self.push_key("", key);
+                let key = self.write_key("", key);
+                let key = self.end_key(key);
                 self.parts.push(Part {
                     policy: None,
                     own: None,
@@ -189,15 +210,17 @@ impl<'a> Plan<'a> {
                 };
                 let ask = OwnAsk { question: index, ..OwnAsk::new(own, question.cost(units)) };
                 let overflow = own.policy().overflow().unwrap_or(question.overflow);
-                self.push_own_ask(OwnAsk { overflow, ..ask }, key.to_key().as_ref());
+                let key = self.write_key(own.policy().name(), key.to_key().as_ref());
+                self.push_own_ask(OwnAsk { overflow, ..ask }, key);
             }
         }
         Ok(())
     }
 
-    /// Adds a policy of the program's own, under a key that was made before.
-    pub(crate) fn push_own(&mut self, own: &'a OwnPolicy, key: &Key, cost: Cost) {
-        self.push_own_ask(OwnAsk::new(own, cost), key.as_ref());
+    /// Adds a policy of the program's own, under the key that was begun and written.
+    #[inline]
+    pub(crate) fn push_own(&mut self, own: &'a OwnPolicy, key: KeyStart, cost: Cost) {
+        self.push_own_ask(OwnAsk::new(own, cost), key);
     }
 
     /// Adds one limit of a policy of the program's own.
@@ -210,17 +233,20 @@ impl<'a> Plan<'a> {
         cost: Cost,
     ) {
         if let Some(limits) = own.policy().limits().get(index..=index) {
-            self.push_own_ask(OwnAsk { limits, ..OwnAsk::new(own, cost) }, key);
+            let ask = OwnAsk { limits, ..OwnAsk::new(own, cost) };
+            let key = self.write_key(own.policy().name(), key);
+            self.push_own_ask(ask, key);
         }
     }
 
-    fn push_own_ask(&mut self, ask: OwnAsk<'a>, key: &[u8]) {
+    #[inline(always)]
+    fn push_own_ask(&mut self, ask: OwnAsk<'a>, key: KeyStart) {
         let OwnAsk { own, question, limits, cost, overflow } = ask;
         let policy = own.policy();
         if policy.mode() == Mode::Off {
-            return;
+            return self.keys.truncate(key.start);
         }
-        let key = self.push_key(policy.name(), key);
+        let key = self.end_key(key);
         self.parts.push(Part {
             policy: Some(policy.name()),
             own: Some(own),
@@ -246,7 +272,8 @@ impl<'a> Plan<'a> {
         question: &Question<'a>,
         index: usize,
     ) {
-        let key = self.push_key(selected.policy.name(), selected.key.as_ref());
+        let key = self.write_key(selected.policy.name(), selected.key.as_ref());
+        let key = self.end_key(key);
         self.parts.push(Part {
             policy: Some(selected.policy.name()),
             own: None,
@@ -265,20 +292,28 @@ impl<'a> Plan<'a> {
         });
     }
 
-    /// Writes a key as the store sees it.
+    /// Writes the prefix of a policy's key. The key itself is appended to [`Plan::keys`].
     #[inline]
-    fn push_key(&mut self, policy: &str, key: &[u8]) -> PartKey {
+    pub(crate) fn begin_key(&mut self, policy: &str) -> KeyStart {
         let start = self.keys.len();
-        write_key(policy, key, &mut self.keys);
-        let end = self.keys.len();
-        PartKey { start, bare: end - key.len(), end }
+        write_policy(policy, &mut self.keys);
+        KeyStart { start, bare: self.keys.len() }
+    }
+
+    #[inline]
+    fn end_key(&self, KeyStart { start, bare }: KeyStart) -> PartKey {
+        PartKey { start, bare, end: self.keys.len() }
+    }
+
+    pub(super) fn write_key(&mut self, policy: &str, key: &[u8]) -> KeyStart {
+        let begun = self.begin_key(policy);
+        self.keys.extend_from_slice(key);
+        begun
     }
 
     /// Leaves out policies whose place another takes, whichever question it was for.
+    #[cold]
     fn replace(&mut self) {
-        if self.parts.iter().all(|part| part.replaces.is_empty()) {
-            return;
-        }
         let replaced: HashSet<&str> =
             self.parts.iter().flat_map(|part| part.replaces.iter().map(|name| &**name)).collect();
         self.parts.retain(|part| part.policy.is_none_or(|name| !replaced.contains(name)));
@@ -354,15 +389,20 @@ impl<'a> Plan<'a> {
         checks
     }
 
-    /// The only limit, if there is one and it has a say: its part, and what is asked.
-    pub(super) fn single(&self) -> Option<(&Part<'a>, &'a Limit, Check<'_>)> {
-        match &self.parts[..] {
-            [part @ Part { limits: [limit], mode: Mode::Enforce, cost, overflow, .. }] => {
-                let check = Check::new(self.key_of(part), limit, *cost);
-                Some((part, limit, Check { overflow: *overflow, ..check }))
-            }
-            _ => None,
+    /// Decides the only check, if there is one, it is enforced and a denial of it charges nothing.
+    /// `None` otherwise.
+    #[inline(always)]
+    pub(super) fn decide_single(&mut self, limiter: &Limiter) -> Option<Result<(), CheckError>> {
+        let [part] = &self.parts[..] else { return None };
+        let (&Part { mode, cost, overflow, .. }, [limit]) = (part, part.limits) else {
+            return None;
+        };
+        if mode != Mode::Enforce || overflowing(overflow, limit, cost) > 0 {
+            return None;
         }
+        let check = Check::new(&self.keys[part.key.start..part.key.end], limit, cost);
+        let line = part.line(limit, Decision::default(), Decided::Exact);
+        Some(self.answer.decide_one(line, limiter, &check))
     }
 
     /// Whether anything would be charged or given back, were it allowed.
@@ -408,8 +448,9 @@ impl<'a> Plan<'a> {
         aside
     }
 
-    /// Takes back what was set aside, and its answer, behind everything else.
+    /// Takes back what was set aside, its answer and its permit, behind everything else.
     pub(super) fn rejoin(&mut self, aside: Plan<'a>) {
+        self.permit = aside.permit;
         self.parts.extend(aside.parts);
         self.answer.lines.extend(aside.answer.lines);
         self.agree();
@@ -487,28 +528,33 @@ impl<'a> Plan<'a> {
         })
     }
 
-    /// The lines that were asked for in earnest, as they are counted.
-    pub(super) fn seen<'s>(&'s self, seen: &mut SmallVec<[stats::Line<'s>; 4]>) {
+    /// Passes every line that is counted in the statistics to `see`, with its part and its counters.
+    /// Peeks, refunds and forced charges are not counted.
+    #[inline]
+    pub(super) fn for_each_counted<'s>(
+        &'s self,
+        mut see: impl FnMut(&'s Part<'a>, &'s Line<'a>, &'s LimitStats),
+    ) {
         let mut lines = self.answer.lines.iter();
         for part in &self.parts {
-            let in_earnest = matches!(part.cost, Cost::Ask(units) if units > 0);
+            let in_earnest = matches!(part.cost, Cost::Ask(1..));
             for (index, line) in lines.by_ref().take(part.limits.len()).enumerate() {
-                let stats = part.stats_at(index).filter(|_| in_earnest);
+                if !in_earnest {
+                    continue;
+                }
                 // Where others have a stricter limit, that is the one which has decided.
                 let decisive =
                     if self.agreed.is_empty() { None } else { self.stats_of(line.limit) };
-                let Some(stats) = stats.map(|own| decisive.unwrap_or(own)) else { continue };
-                seen.push(stats::Line {
-                    stats,
-                    limit: line.limit,
-                    key: &self.keys[part.key.bare..part.key.end],
-                    allowed: line.decision.allowed,
-                    remaining: line.remaining(),
-                    retry_after: line.decision.retry_after,
-                    decided: line.decided,
-                });
+                if let Some(stats) = decisive.or_else(|| part.stats_at(index)) {
+                    see(part, line, stats);
+                }
             }
         }
+    }
+
+    /// The key of a part, without its policy's name.
+    pub(super) fn bare_key(&self, part: &Part<'_>) -> &[u8] {
+        &self.keys[part.key.bare..part.key.end]
     }
 }
 
@@ -543,10 +589,10 @@ impl<'a> Part<'a> {
     }
 }
 
-/// A key as the store sees it. Names have no NUL, so no two policies share a count.
+/// Writes the prefix of a policy's keys in the store. Names cannot contain NUL, so two policies
+/// never share a count.
 #[inline]
-pub(super) fn write_key<A: Array<Item = u8>>(policy: &str, key: &[u8], out: &mut SmallVec<A>) {
+pub(super) fn write_policy<const N: usize>(policy: &str, out: &mut Buffer<N>) {
     out.extend_from_slice(policy.as_bytes());
-    out.push(0);
-    out.extend_from_slice(key);
+    out.extend_from_slice(&[0]);
 }

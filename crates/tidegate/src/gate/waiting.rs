@@ -11,7 +11,6 @@ use tidegate_core::{RetryAfter, Timestamp};
 
 use super::decide::Asking;
 use super::fallback::{Outage, looking, never};
-use super::held::HeldPermit;
 use super::plan::Plan;
 use super::shared_store::Shared;
 use super::turns::{Place, sleep};
@@ -50,15 +49,15 @@ impl Gate {
         asker: &Asker,
         plan: &mut Plan<'_>,
         max_wait: Duration,
-    ) -> Result<Option<HeldPermit>, GateError> {
+    ) -> Result<(), GateError> {
         let mut watched = plan.set_aside_places();
         self.wait_planned(asker, plan, max_wait).await?;
         if !plan.answer.allowed || watched.is_empty() {
-            return Ok(None);
+            return Ok(());
         }
-        let permit = asker.asks(self.decide(&mut watched, Asking::PERMIT)).await?;
+        asker.asks(self.decide(&mut watched, Asking::PERMIT)).await?;
         plan.rejoin(watched);
-        Ok(permit)
+        Ok(())
     }
 
     async fn wait_in_line(
@@ -97,7 +96,7 @@ impl Gate {
         let Some(answer) = self.look(plan).await? else {
             // Where the store fails there is no line to stand in.
             let outage = self.shared.as_ref().map_or(Outage::MEMORY, Shared::outage);
-            return self.answer_alone(plan, outage, Asking::CHECK).map(drop);
+            return self.answer_alone(plan, outage, Asking::CHECK);
         };
         let is_free = plan.retry_after(&answer) == RetryAfter::Now;
         plan.answer = if is_free { answer.in_line() } else { answer };

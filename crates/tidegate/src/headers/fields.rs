@@ -1,14 +1,14 @@
 //! The header fields themselves.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::names::Names;
-use super::prerendered::Joined;
-use super::text::{Text, put_integer, put_string, seconds_up};
-use super::{Line, Shown};
+use super::text::{Numerals, Text, put_integer, put_string};
+use super::{Form, Forms, Line, Shown};
 use crate::{Algorithm, Limit, RetryAfter, Timestamp};
 
 /// The most bytes of `RateLimit-Policy`: gateways refuse responses whose fields
@@ -31,96 +31,164 @@ static X_RATELIMIT: [HeaderName; 3] = [
     HeaderName::from_static("x-ratelimit-reset"),
 ];
 
-/// Where fields are put: into a response, or aside until there is one.
-pub(crate) trait Sink {
-    fn put(&mut self, name: &'static HeaderName, value: HeaderValue);
+/// The answer of the reported limit.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Reported {
+    /// Whether the request may go ahead.
+    pub(crate) allowed: bool,
+    pub(crate) limit: u64,
+    /// `None` if nothing is known: no limit is reported, or the store failed.
+    pub(crate) remaining: Option<u64>,
+    pub(crate) retry_after: RetryAfter,
+    pub(crate) reset_after_us: u64,
+    /// When that was; only `X-RateLimit-Reset` needs it.
+    pub(crate) now: Timestamp,
 }
 
-impl Sink for HeaderMap {
-    fn put(&mut self, name: &'static HeaderName, value: HeaderValue) {
-        self.insert(name, value);
+impl Reported {
+    pub(super) fn of(shown: &Shown<'_>, now: Timestamp) -> Self {
+        let none = Reported { allowed: shown.allowed, now, ..Reported::default() };
+        let Some(line) = shown.speaking() else { return none };
+        let reset_after_us = line.reset_after.as_nanos().div_ceil(1_000);
+        Reported {
+            limit: line.limit.count(),
+            remaining: line.remaining,
+            retry_after: line.retry_after,
+            reset_after_us: u64::try_from(reset_after_us).unwrap_or(u64::MAX),
+            ..none
+        }
+    }
+
+    /// When there is more: on a denial the time at which the request passes, else
+    /// the time at which all is available. `None`: the request can never pass.
+    fn wait_us(&self) -> Option<u64> {
+        if self.allowed { Some(self.reset_after_us) } else { self.retry_after.as_micros() }
+    }
+
+    /// For the forms that require a time: where there is none, when all is available.
+    fn reset_us(&self) -> u64 {
+        self.wait_us().unwrap_or(self.reset_after_us)
+    }
+
+    /// When all is available, in seconds since 1970, rounded up.
+    fn reset_at(&self) -> u64 {
+        let [now, wait] = [self.now.as_micros(), self.reset_us()].map(Duration::from_micros);
+        let reset = now.saturating_add(wait);
+        reset.as_secs() + u64::from(reset.subsec_nanos() > 0)
     }
 }
 
-/// When so much time from now has passed, in seconds since 1970, rounded up.
-fn unix_seconds(now: Timestamp, wait: Duration) -> u64 {
-    seconds_up(Duration::from_micros(now.as_micros()).saturating_add(wait))
+/// The list of limits in a response.
+#[derive(Debug, Default)]
+pub(crate) struct Listed {
+    /// `RateLimit-Policy`, unless no form has it.
+    pub(super) policy: Option<HeaderValue>,
+    /// Where in it the name of the reported limit is, with its quotes, in the form of the newest
+    /// draft.
+    pub(super) name: (u16, u16),
 }
 
-/// The fields of one response in the making.
-pub(super) struct Fields<'a, S> {
-    shown: &'a Shown<'a>,
-    numbers: Option<Numbers>,
-    out: &'a mut S,
-    /// The buffer every value is put together in.
-    text: Text,
+/// The fields of one response, before their values are made. They are kept while the response is
+/// waited for, so they are plain numbers as far as possible.
+#[derive(Debug, Default)]
+pub(crate) struct Fields {
+    pub(crate) forms: Forms,
+    pub(crate) reported: Reported,
+    pub(crate) listed: Listed,
 }
 
-impl<'a, S: Sink> Fields<'a, S> {
-    pub(super) fn new(shown: &'a Shown<'a>, out: &'a mut S) -> Self {
-        Fields { shown, numbers: Numbers::of(shown), out, text: Text::new() }
+impl Fields {
+    /// Whether a field of this name is sent.
+    #[cfg(feature = "tower")]
+    #[inline]
+    pub(crate) fn has(&self, name: &HeaderName) -> bool {
+        let [newest, seventh, sixth, x] = Form::ALL.map(|form| self.forms.contains(form));
+        let has_numbers = || {
+            (newest || seventh) && *name == RATELIMIT
+                || sixth && DRAFT_6.contains(name)
+                || x && X_RATELIMIT.contains(name)
+        };
+        self.listed.policy.is_some() && *name == RATELIMIT_POLICY
+            || self.reported.remaining.is_some() && has_numbers()
     }
 
-    /// `Retry-After`, when the request was denied and will pass some day.
-    pub(super) fn retry_after(&mut self) {
-        let Some(line) = self.shown.speaking() else { return };
-        if let (false, RetryAfter::Micros(_), Some(seconds)) =
-            (self.shown.allowed, line.retry_after, line.retry_after.as_secs())
+    /// Writes the fields into a response, in place of any of their names.
+    #[inline]
+    pub(crate) fn write(&mut self, out: &mut HeaderMap) {
+        let [newest, seventh, sixth, x] = Form::ALL.map(|form| self.forms.contains(form));
+        // `Retry-After`, when the request was denied and will pass some day.
+        if let (false, RetryAfter::Micros(wait_us)) =
+            (self.reported.allowed, self.reported.retry_after)
         {
-            self.put_number(&RETRY, seconds);
+            out.insert(&RETRY, number(seconds_up(wait_us)));
+        }
+        // Forms that share a field's name cannot share the field: as two lines of
+        // one list they would parse as neither. The newest is sent.
+        let remaining = self.reported.remaining;
+        match remaining {
+            Some(remaining) if newest => drop(out.insert(&RATELIMIT, self.draft_10(remaining))),
+            Some(remaining) if seventh => drop(out.insert(&RATELIMIT, self.draft_7(remaining))),
+            _ => {}
+        }
+        if let Some(policy) = self.listed.policy.take() {
+            out.insert(&RATELIMIT_POLICY, policy);
+        }
+        let Some(remaining) = remaining else { return };
+        let mut put = |names: &'static [HeaderName; 3], reset| {
+            let numbers = [self.reported.limit, remaining, reset].map(number);
+            names.iter().zip(numbers).for_each(|(name, value)| drop(out.insert(name, value)));
+        };
+        if sixth {
+            // `RateLimit-Limit: 100`, `RateLimit-Remaining: 50`, `RateLimit-Reset: 30`.
+            put(&DRAFT_6, seconds_up(self.reported.reset_us()));
+        }
+        if x {
+            // `X-RateLimit-Limit: 100`, `-Remaining: 50`, `-Reset: 1700000030`.
+            put(&X_RATELIMIT, self.reported.reset_at());
         }
     }
 
-    /// `RateLimit: "api";r=50;t=30`, `RateLimit-Policy: "api";q=100;w=60`. The names and the policy
-    /// are those of `joined`, if they were rendered before.
-    pub(super) fn draft_10(&mut self, joined: Option<Joined<'_>>) {
-        if let Some(Joined { begin, policy }) = joined {
-            self.text.extend_from_slice(begin.unwrap_or_default());
-            self.put_rate_limit();
-            self.out.put(&RATELIMIT_POLICY, policy);
-            return;
+    /// `RateLimit: "api";r=50;t=30`.
+    fn draft_10(&self, remaining: u64) -> HeaderValue {
+        let mut numerals = Numerals::new();
+        if let Some(wait_us) = self.reported.wait_us() {
+            numerals.put_integer(seconds_up(wait_us));
+            numerals.put(b";t=");
         }
-        let names = Names::of(self.shown.lines);
-        if let Some(index) = self.shown.speaker {
-            put_begin(&mut self.text, names.get(index));
-            self.put_rate_limit();
-        }
-        self.put_policy(|text, index, line| put_limit(text, names.get(index), line.limit));
-    }
-
-    /// `RateLimit`, whose text before the numbers is in the buffer. It is left out where they are
-    /// not known.
-    fn put_rate_limit(&mut self) {
-        let Some(numbers) = &self.numbers else { return self.text.clear() };
-        put_integer(&mut self.text, numbers.remaining);
-        if let Some(wait) = numbers.wait {
-            put_parameter(&mut self.text, b";t=", seconds_up(wait));
-        }
-        self.put(&RATELIMIT);
+        numerals.put_integer(remaining);
+        numerals.put(b";r=");
+        let Listed { policy, name: (start, end) } = &self.listed;
+        let policy = policy.as_ref().map_or(&[][..], HeaderValue::as_bytes);
+        let mut text = Text::new();
+        text.extend_from_slice(policy.get(usize::from(*start)..usize::from(*end)).unwrap_or(&[]));
+        text.extend_from_slice(numerals.as_bytes());
+        value(&text)
     }
 
     /// `RateLimit: limit=100, remaining=50, reset=30`.
-    pub(super) fn draft_7(&mut self) {
-        let Some(numbers) = &self.numbers else { return };
-        put_parameter(&mut self.text, b"limit=", numbers.limit);
-        put_parameter(&mut self.text, b", remaining=", numbers.remaining);
-        put_parameter(&mut self.text, b", reset=", seconds_up(numbers.reset()));
-        self.put(&RATELIMIT);
+    fn draft_7(&self, remaining: u64) -> HeaderValue {
+        let mut text = Text::new();
+        put_parameter(&mut text, b"limit=", self.reported.limit);
+        put_parameter(&mut text, b", remaining=", remaining);
+        put_parameter(&mut text, b", reset=", seconds_up(self.reported.reset_us()));
+        value(&text)
     }
+}
 
-    /// `RateLimit-Limit: 100`, `RateLimit-Remaining: 50`, `RateLimit-Reset: 30`.
-    pub(super) fn draft_6(&mut self) {
-        let Some(numbers) = &self.numbers else { return };
-        let values = [numbers.limit, numbers.remaining, seconds_up(numbers.reset())];
-        DRAFT_6.iter().zip(values).for_each(|(name, value)| self.put_number(name, value));
-    }
-
-    /// `X-RateLimit-Limit: 100`, `-Remaining: 50`, `-Reset: 1700000030`.
-    pub(super) fn x_rate_limit(&mut self, now: Timestamp) {
-        let Some(numbers) = &self.numbers else { return };
-        let reset = unix_seconds(now, numbers.reset());
-        let values = [numbers.limit, numbers.remaining, reset];
-        X_RATELIMIT.iter().zip(values).for_each(|(name, value)| self.put_number(name, value));
+impl Listed {
+    /// The list of these lines, in the newest of the forms that have one.
+    pub(crate) fn of(forms: Forms, shown: &Shown<'_>) -> Self {
+        match Form::ALL.map(|form| forms.contains(form)) {
+            [true, ..] => {
+                let names = Names::of(shown.lines);
+                let item = |text: &mut Text, index, line: &Line<'_>| {
+                    put_limit(text, names.get(index), line.limit)
+                };
+                Self::of_items(shown, item)
+            }
+            [false, false, false, _] => Listed::default(),
+            _ => Self::of_rates(shown),
+        }
     }
 
     /// `RateLimit-Policy: 10;w=1, 600;w=60`, as the sixth and the seventh draft have it.
@@ -128,35 +196,40 @@ impl<'a, S: Sink> Fields<'a, S> {
     /// They require a window, so `concurrency` has no place in it. And they forbid
     /// two limits of the same number: of those the one with the longest window is
     /// listed, which implies the others.
-    pub(super) fn old_policy(&mut self) {
+    fn of_rates(shown: &Shown<'_>) -> Self {
         let rate = |line: &Line<'_>| {
             let held = line.limit.algorithm() == Algorithm::Concurrency;
             (!held).then(|| (line.limit.count(), window_seconds(line.limit)))
         };
-        let lines = self.shown.lines;
+        let lines = shown.lines;
         let implied = |index: usize, (count, window): (u64, u64)| {
             lines.iter().enumerate().any(|(other, line)| {
                 rate(line).is_some_and(|(c, w)| c == count && (w, index) > (window, other))
             })
         };
-        self.put_policy(|text, index, line| {
+        Self::of_items(shown, |text, index, line| {
             if let Some((count, window)) = rate(line).filter(|rate| !implied(index, *rate)) {
                 put_integer(text, count);
                 put_parameter(text, b";w=", window);
             }
-        });
+            0..0
+        })
     }
 
     /// The list of what `item` writes for each line; an item that writes nothing is left out.
-    fn put_policy(&mut self, item: impl Fn(&mut Text, usize, &Line<'_>)) {
-        let (shown, text) = (self.shown, &mut self.text);
+    /// `item` returns where the name in it is.
+    fn of_items(
+        shown: &Shown<'_>,
+        item: impl Fn(&mut Text, usize, &Line<'_>) -> Range<usize>,
+    ) -> Self {
+        let (text, mut name) = (&mut Text::new(), 0..0);
         // The speaker is written at its place, so room for it is kept free until then.
         let mut reserved = 0;
         if let (Some(index), Some(line), 2..) = (shown.speaker, shown.speaking(), shown.lines.len())
         {
             item(text, index, line);
             reserved = text.len() + 2;
-            text.clear();
+            text.truncate(0);
         }
         for (index, line) in shown.lines.iter().enumerate() {
             let before = text.len();
@@ -164,87 +237,53 @@ impl<'a, S: Sink> Fields<'a, S> {
                 text.extend_from_slice(b", ");
             }
             let start = text.len();
-            item(text, index, line);
+            let named = item(text, index, line);
             let speaks = shown.speaker == Some(index);
             if speaks {
-                reserved = 0;
+                (reserved, name) = (0, named);
             }
             let too_much = !speaks && text.len() + reserved > MAX_POLICY_BYTES;
             if too_much || text.len() == start {
                 text.truncate(before);
             }
         }
-        if !self.text.is_empty() {
-            self.put(&RATELIMIT_POLICY);
-        }
-    }
-
-    fn put_number(&mut self, name: &'static HeaderName, number: u64) {
-        put_integer(&mut self.text, number);
-        self.put(name);
-    }
-
-    /// The buffer as the value of `name`.
-    fn put(&mut self, name: &'static HeaderName) {
-        // Cannot fail: the text is made of printable ASCII.
-        if let Ok(value) = HeaderValue::from_bytes(&self.text) {
-            self.out.put(name, value);
-        }
-        self.text.clear();
+        let name = [name.start, name.end].map(|at| u16::try_from(at).unwrap_or_default());
+        Listed { policy: (!text.is_empty()).then(|| value(text)), name: name.into() }
     }
 }
 
-/// What the limit that speaks has to say.
-struct Numbers {
-    limit: u64,
-    remaining: u64,
-    /// When there is more: on a denial the time at which the request passes, else
-    /// the time at which all is available. `None`: the request can never pass.
-    wait: Option<Duration>,
-    reset_after: Duration,
+/// A value that is made of printable ASCII.
+fn value(text: &[u8]) -> HeaderValue {
+    HeaderValue::from_bytes(text).unwrap_or(const { HeaderValue::from_static("") })
 }
 
-impl Numbers {
-    /// `None` if nothing is known: nobody speaks, or the store failed.
-    fn of(shown: &Shown<'_>) -> Option<Self> {
-        let line = shown.speaking()?;
-        let wait = match line.retry_after {
-            _ if shown.allowed => Some(line.reset_after),
-            retry_after => retry_after.as_duration(),
-        };
-        Some(Numbers {
-            limit: line.limit.count(),
-            remaining: line.remaining?,
-            wait,
-            reset_after: line.reset_after,
-        })
-    }
+fn number(number: u64) -> HeaderValue {
+    let mut numerals = Numerals::new();
+    numerals.put_integer(number);
+    value(numerals.as_bytes())
+}
 
-    /// For the forms that require a time: where there is none, when all is available.
-    fn reset(&self) -> Duration {
-        self.wait.unwrap_or(self.reset_after)
-    }
+/// Whole seconds, rounded up.
+fn seconds_up(time_us: u64) -> u64 {
+    time_us.div_ceil(1_000_000)
 }
 
 /// At least 1: the fields know no part of a second.
 fn window_seconds(limit: &Limit) -> u64 {
-    limit.window_us().div_ceil(1_000_000)
+    seconds_up(limit.window_us())
 }
 
-/// `"api";r=`, which the remaining units follow.
-pub(super) fn put_begin(text: &mut Text, name: &[u8]) {
+/// Puts `"api";q=100;w=60`, and returns where the name in it is.
+pub(super) fn put_limit(text: &mut Text, name: &[u8], limit: &Limit) -> Range<usize> {
+    let start = text.len();
     put_string(text, name);
-    text.extend_from_slice(b";r=");
-}
-
-/// `"api";q=100;w=60`.
-pub(super) fn put_limit(text: &mut Text, name: &[u8], limit: &Limit) {
-    put_string(text, name);
+    let name = start..text.len();
     put_parameter(text, b";q=", limit.count());
     match limit.algorithm() {
         Algorithm::Concurrency => text.extend_from_slice(b";qu=\"concurrent-requests\""),
         _ => put_parameter(text, b";w=", window_seconds(limit)),
     }
+    name
 }
 
 fn put_parameter(text: &mut Text, name: &[u8], value: u64) {

@@ -102,6 +102,12 @@ impl Forms {
         self.0 & form.bit() != 0
     }
 
+    /// Whether one of them lists all limits.
+    #[inline]
+    pub(crate) const fn lists_limits(self) -> bool {
+        self.contains(Form::Draft10) || self.contains(Form::Draft7) || self.contains(Form::Draft6)
+    }
+
     /// Each of them, newest first.
     pub fn iter(self) -> impl Iterator<Item = Form> {
         Form::ALL.into_iter().filter(move |form| self.contains(*form))

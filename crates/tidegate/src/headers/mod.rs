@@ -6,9 +6,10 @@
 //! would wait for the wrong thing; otherwise the one with the least remaining.
 //! `RateLimit-Policy` lists every enforced limit.
 //!
-//! This is written for every request a front answers, so values are put together
-//! in one buffer, without formatting machinery, and each is copied out once. The text that
-//! depends on the policies alone is rendered when they are loaded (`prerendered.rs`).
+//! Fields are written for every request that a front answers. Values are put together on the stack,
+//! without formatting machinery, and each is copied out once. The text that depends on the policies
+//! alone is rendered when they are loaded (`prerendered.rs`). Everything else is kept as plain
+//! numbers until there is a response to write it into (`fields.rs`).
 
 mod fields;
 mod forms;
@@ -26,10 +27,8 @@ pub use forms::{Form, Forms, FormsError};
 pub use problem::{PROBLEM_JSON, Problem, write_problem, write_problem_as};
 
 use crate::{Limit, RetryAfter, Timestamp};
-pub(crate) use fields::Sink;
-pub(crate) use prerendered::{Joined, Prerendered};
-
-use fields::Fields;
+pub(crate) use fields::{Fields, Listed, Reported};
+pub(crate) use prerendered::Prerendered;
 
 /// What one enforced limit answered.
 #[derive(Clone, Copy, Debug)]
@@ -105,37 +104,8 @@ impl<'a> Shown<'a> {
 /// # Ok::<(), tidegate::LimitError>(())
 /// ```
 pub fn render(forms: Forms, shown: &Shown<'_>, now: Timestamp, out: &mut HeaderMap) {
-    render_to(forms, (shown, None), || now, out);
-}
-
-/// Writes the fields into any sink. The text that `joined` has is not rendered again, and the clock
-/// is read only where a field needs the time.
-pub(crate) fn render_to(
-    forms: Forms,
-    (shown, joined): (&Shown<'_>, Option<Joined<'_>>),
-    now: impl FnOnce() -> Timestamp,
-    out: &mut impl Sink,
-) {
-    if shown.lines.is_empty() || (shown.allowed && forms == Forms::NONE) {
-        return;
-    }
-    let mut fields = Fields::new(shown, out);
-    fields.retry_after();
-    // Forms that share a field's name cannot share the field: as two lines of
-    // one list they would parse as neither. The newest is sent.
-    let [newest, seventh, sixth, x] = Form::ALL.map(|form| forms.contains(form));
-    if newest {
-        fields.draft_10(joined);
-    } else if seventh {
-        fields.draft_7();
-    }
-    if sixth {
-        fields.draft_6();
-    }
-    if !newest && (seventh || sixth) {
-        fields.old_policy();
-    }
-    if x {
-        fields.x_rate_limit(now());
+    if !shown.lines.is_empty() {
+        let (reported, listed) = (Reported::of(shown, now), Listed::of(forms, shown));
+        Fields { forms, reported, listed }.write(out);
     }
 }

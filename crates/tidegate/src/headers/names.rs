@@ -85,14 +85,14 @@ fn is_twin(a: &Line<'_>, b: &Line<'_>) -> bool {
     a.policy == b.policy && held(a) == held(b) && (window || held(a))
 }
 
+/// Puts the name of a policy, in printable ASCII.
+pub(super) fn put_policy_name(text: &mut Text, policy: &str) {
+    let printable = |byte: u8| if matches!(byte, b' '..=b'~') { byte } else { b'?' };
+    policy.bytes().for_each(|byte| text.push(printable(byte)));
+}
+
 fn put_base(text: &mut Text, line: &Line<'_>, with_window: bool) {
-    let start = text.len();
-    text.extend_from_slice(line.policy.as_bytes());
-    for byte in &mut text[start..] {
-        if !matches!(byte, b' '..=b'~') {
-            *byte = b'?';
-        }
-    }
+    put_policy_name(text, line.policy);
     if !with_window {
         return;
     }

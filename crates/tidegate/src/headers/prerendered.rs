@@ -6,10 +6,9 @@
 use std::time::Duration;
 
 use http::HeaderValue;
-use smallvec::SmallVec;
 
-use super::fields::{put_begin, put_limit};
-use super::names::Names;
+use super::fields::{Listed, put_limit};
+use super::names::{Names, put_policy_name};
 use super::text::Text;
 use super::{Line, MAX_POLICY_BYTES};
 use crate::{Limit, RetryAfter};
@@ -17,25 +16,19 @@ use crate::{Limit, RetryAfter};
 /// The header text of one policy, in the form of the newest draft.
 #[derive(Debug)]
 pub(crate) struct Prerendered {
-    /// `"api-1s";r=` for each limit.
-    begins: Box<[Box<[u8]>]>,
+    /// The policy's name as those of its limits begin with it.
+    name: Box<[u8]>,
     /// `"api-1s";q=10;w=1, "api-1m";q=600;w=60`.
     policy: HeaderValue,
-}
-
-/// The header text of a response to which one or several policies apply.
-pub(crate) struct Joined<'p> {
-    /// `"api-1s";r=` for the limit that the response reports.
-    pub(super) begin: Option<&'p [u8]>,
-    /// `RateLimit-Policy`.
-    pub(super) policy: HeaderValue,
+    /// Where in it the name of each limit is, with its quotes.
+    names: Box<[(u16, u16)]>,
 }
 
 impl Prerendered {
     /// `None` if the text is longer than a field may be.
-    pub(crate) fn new(policy: &str, limits: &[Limit]) -> Option<Self> {
+    pub(crate) fn new(policy_name: &str, limits: &[Limit]) -> Option<Self> {
         let line = |limit| Line {
-            policy,
+            policy: policy_name,
             limit,
             remaining: None,
             retry_after: RetryAfter::Now,
@@ -43,15 +36,13 @@ impl Prerendered {
         };
         let lines: Vec<Line<'_>> = limits.iter().map(line).collect();
         let names = Names::of(&lines);
-        let (mut begins, mut text) = (Vec::with_capacity(limits.len()), Text::new());
+        let (mut places, mut text) = (Vec::with_capacity(limits.len()), Text::new());
         for (index, limit) in limits.iter().enumerate() {
-            let mut begin = Text::new();
-            put_begin(&mut begin, names.get(index));
-            begins.push(begin.as_slice().into());
             if index > 0 {
                 text.extend_from_slice(b", ");
             }
-            put_limit(&mut text, names.get(index), limit);
+            let place = put_limit(&mut text, names.get(index), limit);
+            places.push((u16::try_from(place.start).ok()?, u16::try_from(place.end).ok()?));
         }
         if text.len() > MAX_POLICY_BYTES {
             return None;
@@ -59,41 +50,71 @@ impl Prerendered {
         let policy = HeaderValue::from_bytes(&text).ok()?;
         // The first clone of a value allocates; later ones share what it allocated.
         let _ = policy.clone();
-        Some(Prerendered { begins: begins.into(), policy })
+        let mut name = Text::new();
+        put_policy_name(&mut name, policy_name);
+        Some(Prerendered { name: (*name).into(), policy, names: places.into() })
     }
 
     /// The number of its limits.
     pub(crate) fn len(&self) -> usize {
-        self.begins.len()
+        self.names.len()
     }
 
-    /// The text of these policies together, of which the limit at `reported` is reported. `None`
-    /// if limits of two policies have the same name, or the field would be too long: then their
-    /// names depend on each other.
-    pub(crate) fn join<'p>(
-        policies: &[&'p Prerendered],
-        reported: Option<usize>,
-    ) -> Option<Joined<'p>> {
-        if let [only] = policies {
-            let begin = reported.and_then(|index| only.begins.get(index)).map(|begin| &**begin);
-            return Some(Joined { begin, policy: only.policy.clone() });
+    /// Lists these policies, of which the limit at `reported` is reported. `None` if limits of two
+    /// policies have the same name, or the field would be too long: then their names depend on each
+    /// other.
+    #[inline]
+    pub(crate) fn join(
+        policies: &[&Prerendered],
+        reported: usize,
+        listed: &mut Listed,
+    ) -> Option<()> {
+        match policies {
+            [only] => {
+                listed.name = *only.names.get(reported)?;
+                listed.policy = Some(only.policy.clone());
+                Some(())
+            }
+            _ => Self::join_several(policies, reported, listed),
         }
-        let begins = policies.iter().flat_map(|policy| &policy.begins);
-        let begins: SmallVec<[&[u8]; 8]> = begins.map(|begin| &**begin).collect();
-        let is_taken = |(index, begin)| begins[..index].contains(begin);
-        if begins.iter().enumerate().any(is_taken) {
-            return None;
-        }
-        let begin = reported.and_then(|index| begins.get(index).copied());
-        let mut text = Text::new();
+    }
+
+    fn join_several(
+        policies: &[&Prerendered],
+        mut reported: usize,
+        listed: &mut Listed,
+    ) -> Option<()> {
+        let (mut text, mut name) = (Text::new(), None);
         for (index, policy) in policies.iter().enumerate() {
+            if policies[..index].iter().any(|other| policy.may_share_names(other)) {
+                return None;
+            }
             if index > 0 {
                 text.extend_from_slice(b", ");
             }
+            let before = u16::try_from(text.len()).ok()?;
+            let place =
+                policy.names.get(reported).map(|(start, end)| (before + start, before + end));
+            name = name.or(place);
+            reported = reported.wrapping_sub(policy.len());
             text.extend_from_slice(policy.policy.as_bytes());
+            if text.len() > MAX_POLICY_BYTES {
+                return None;
+            }
         }
-        let policy =
-            HeaderValue::from_bytes(&text).ok().filter(|_| text.len() <= MAX_POLICY_BYTES)?;
-        Some(Joined { begin, policy })
+        *listed = Listed { policy: HeaderValue::from_bytes(&text).ok(), name: name? };
+        Some(())
+    }
+
+    /// Whether a limit of each may have the same name. Names begin with the policy's.
+    fn may_share_names(&self, other: &Prerendered) -> bool {
+        let (own, others) = (&*self.name, &*other.name);
+        (own.starts_with(others) || others.starts_with(own))
+            && (own == others || self.names().any(|name| other.names().any(|taken| taken == name)))
+    }
+
+    fn names(&self) -> impl Iterator<Item = &[u8]> {
+        let policy = self.policy.as_bytes();
+        self.names.iter().map(|&(start, end)| &policy[usize::from(start)..usize::from(end)])
     }
 }

@@ -15,13 +15,21 @@ pub struct IpGroup {
 
 impl IpGroup {
     /// `ipv6_prefix` is 1 to 128.
+    #[inline]
     pub(super) fn new(ip: IpAddr, ipv6_prefix: u8) -> Self {
+        match ip {
+            IpAddr::V4(_) => IpGroup { network: ip, prefix: 32 },
+            IpAddr::V6(ip) => IpGroup::new_v6(ip, ipv6_prefix),
+        }
+    }
+
+    #[inline(never)]
+    fn new_v6(ip: Ipv6Addr, prefix: u8) -> Self {
         match ip.to_canonical() {
-            IpAddr::V4(ip) => IpGroup { network: IpAddr::V4(ip), prefix: 32 },
+            ip @ IpAddr::V4(_) => IpGroup { network: ip, prefix: 32 },
             IpAddr::V6(ip) => {
-                let mask = u128::MAX << (128 - u32::from(ipv6_prefix));
-                let network = Ipv6Addr::from_bits(ip.to_bits() & mask);
-                IpGroup { network: IpAddr::V6(network), prefix: ipv6_prefix }
+                let mask = u128::MAX << (128 - u32::from(prefix));
+                IpGroup { network: IpAddr::V6(Ipv6Addr::from_bits(ip.to_bits() & mask)), prefix }
             }
         }
     }

@@ -178,12 +178,18 @@ impl Identity {
     /// word could be trusted.
     #[inline]
     pub fn client_ip(&self, peer: Option<IpAddr>, headers: &Headers<'_>) -> Option<IpAddr> {
-        let peer = peer?.to_canonical();
-        Some(if self.trusted.contains(peer) { self.behind(peer, headers) } else { peer })
+        match peer? {
+            peer @ IpAddr::V4(_) if !self.trusted.contains(peer) => Some(peer),
+            peer => Some(self.resolve(peer.to_canonical(), headers)),
+        }
+    }
+
+    #[inline(never)]
+    fn resolve(&self, peer: IpAddr, headers: &Headers<'_>) -> IpAddr {
+        if self.trusted.contains(peer) { self.behind(peer, headers) } else { peer }
     }
 
     /// The client's address, behind a peer that is trusted.
-    #[inline(never)]
     fn behind(&self, peer: IpAddr, headers: &Headers<'_>) -> IpAddr {
         if self.source != Source::Forwarded {
             let lines = lines(headers, "x-forwarded-for");

@@ -18,11 +18,6 @@ use std::fmt::{self, Write as _};
 use sha2::{Digest, Sha256};
 use smallvec::SmallVec;
 
-#[cfg(feature = "tower")]
-use super::template::write_group;
-#[cfg(feature = "tower")]
-use crate::identity::IpGroup;
-
 /// The longest a key is: longer ones are cut and carry a digest of the whole.
 /// Real keys are far shorter; what is longer is somebody trying.
 pub const MAX_KEY_BYTES: usize = 1024;
@@ -54,13 +49,6 @@ impl Key {
     /// The key of requests that do not say whose they are: no value makes the same.
     pub fn missing() -> Self {
         Key(SmallVec::from_slice(&[MISSING]))
-    }
-
-    /// Becomes the key of an address, as the template `{client_ip}` makes it.
-    #[cfg(feature = "tower")]
-    pub(crate) fn set_address(&mut self, group: IpGroup) {
-        self.0.clear();
-        write_group(group, &mut self.0);
     }
 }
 

@@ -75,6 +75,8 @@ pub use rule::{
 pub(crate) use select::shown;
 pub use select::{MAX_POLICIES, Policies, PoliciesError, SelectError, Selected};
 pub(crate) use split::Stretch;
+#[cfg(feature = "tower")]
+pub(crate) use template::write_group;
 pub use template::{
     MAX_TEMPLATE_BYTES, MAX_TEMPLATE_PARTS, SHARED_KEY, Template, TemplateError, TemplateErrorKind,
 };

@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use std::ops::Range;
 use std::str::FromStr;
 
-use smallvec::{Array, SmallVec};
+use smallvec::SmallVec;
 
 use super::facts::Facts;
 use super::key::{Key, Writer, value_length};
@@ -116,7 +116,7 @@ impl Template {
         let value = match &value {
             Value::Bytes(bytes) => &**bytes,
             Value::Group(group) => {
-                write_group(*group, &mut text);
+                write_group(*group, |piece| text.extend_from_slice(piece));
                 &text
             }
         };
@@ -154,37 +154,48 @@ fn names(slot: &[Alternative]) -> Vec<String> {
     slot.iter().map(|alternative| alternative.part.to_string()).collect()
 }
 
-/// An address as text, on the stack.
+/// Every octet as text with a dot behind it, and how long that is.
+static OCTETS: [([u8; 4], u8); 256] = {
+    let mut octets = [([0; 4], 0); 256];
+    let mut octet = 0_u8;
+    loop {
+        let [a, b, c] = [b'0' + octet / 100, b'0' + octet / 10 % 10, b'0' + octet % 10];
+        octets[octet as usize] = match octet {
+            100.. => ([a, b, c, b'.'], 4),
+            10.. => ([b, c, b'.', 0], 3),
+            _ => ([c, b'.', 0, 0], 2),
+        };
+        if octet == u8::MAX {
+            break octets;
+        }
+        octet += 1;
+    }
+};
+
+/// Passes an address as text to `put`, perhaps in pieces.
 #[inline]
-pub(super) fn write_group<A: Array<Item = u8>>(group: IpGroup, out: &mut SmallVec<A>) {
+pub(crate) fn write_group(group: IpGroup, mut put: impl FnMut(&[u8])) {
     let IpAddr::V4(address) = group.network() else {
         // Writing to memory cannot fail.
-        let _ = fmt::Write::write_fmt(&mut Text(out), format_args!("{group}"));
+        let _ = fmt::Write::write_fmt(&mut Text(put), format_args!("{group}"));
         return;
     };
-    // Most keys are such addresses: digit by digit into a buffer costs less than formatting.
+    // Most keys are such addresses. Whole octets are copied: branches on the number of their digits
+    // would be mispredicted.
     let (mut text, mut length) = ([0; 16], 0);
     for octet in address.octets() {
-        if octet >= 100 {
-            text[length] = b'0' + octet / 100;
-            length += 1;
-        }
-        if octet >= 10 {
-            text[length] = b'0' + octet / 10 % 10;
-            length += 1;
-        }
-        text[length] = b'0' + octet % 10;
-        text[length + 1] = b'.';
-        length += 2;
+        let (digits, width) = OCTETS[usize::from(octet)];
+        text[length..length + 4].copy_from_slice(&digits);
+        length += usize::from(width);
     }
-    out.extend_from_slice(&text[..length - 1]);
+    put(&text[..length - 1]);
 }
 
-struct Text<'t, A: Array<Item = u8>>(&'t mut SmallVec<A>);
+struct Text<P>(P);
 
-impl<A: Array<Item = u8>> fmt::Write for Text<'_, A> {
+impl<P: FnMut(&[u8])> fmt::Write for Text<P> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        self.0.extend_from_slice(text.as_bytes());
+        (self.0)(text.as_bytes());
         Ok(())
     }
 }

@@ -52,7 +52,7 @@ pub use self::sketch::SKETCH_ENTRIES;
 pub use self::text::{MAX_TEXT_BYTES, Text};
 pub use self::watch::{Entry, Listed, MAX_WATCHED_POLICIES, TOP_PERIOD, Top};
 
-use self::counters::stripe;
+use self::counters::{Stripe, stripe};
 use self::latency::Latency;
 use self::mask::{Kept, Masking};
 use self::series::Registry;
@@ -223,9 +223,15 @@ impl<'a> Line<'a> {
     /// Whether it was allowed and left at most 5 % of the limit. What a bucket holds
     /// is its burst, so it is measured against that.
     #[inline]
-    fn is_near(&self) -> bool {
-        self.allowed && self.remaining.is_some_and(|left| left <= self.limit.burst() / 20)
+    pub(crate) fn is_near(&self) -> bool {
+        self.allowed && is_near(self.limit, self.remaining)
     }
+}
+
+/// Whether at most 5 % of a limit remain.
+#[inline]
+pub(crate) fn is_near(limit: &Limit, remaining: Option<u64>) -> bool {
+    remaining.is_some_and(|left| left <= limit.burst() / 20)
 }
 
 /// One request, as it is recorded. Lines of one policy stand together.
@@ -241,6 +247,31 @@ pub struct Seen<'a> {
     pub request_id: Option<&'a str>,
     /// How long it took to decide; `None` where nobody measured.
     pub elapsed: Option<Duration>,
+}
+
+/// A request whose lines are being counted.
+pub(crate) struct Counting {
+    stripe: Stripe,
+    allowed: bool,
+    pub(crate) has_lines: bool,
+    is_notable: bool,
+}
+
+impl Counting {
+    /// A request that was allowed or not, before its first line.
+    #[inline]
+    pub(crate) fn new(allowed: bool) -> Self {
+        Counting { stripe: stripe(), allowed, has_lines: false, is_notable: false }
+    }
+
+    /// Counts what one limit answered.
+    #[inline(always)]
+    pub(crate) fn add(&mut self, stats: &LimitStats, allowed: bool, near: bool, decided: Decided) {
+        self.has_lines = true;
+        let near = near && allowed && self.allowed;
+        stats.count(self.stripe, allowed, near, decided);
+        self.is_notable |= near || !allowed;
+    }
 }
 
 /// Everything that is counted. Shared by reference; recording never blocks for
@@ -310,31 +341,22 @@ impl Stats {
     /// Counts a request. Once per request, and cheap unless it was denied, would
     /// have been, or nearly was.
     pub fn record(&self, seen: &Seen<'_>) {
-        let named = || (seen.route, seen.request_id);
-        self.record_lines(seen.lines, seen.allowed, seen.elapsed, named);
+        let mut counting = Counting::new(seen.allowed);
+        for line in seen.lines {
+            counting.add(line.stats, line.allowed, line.is_near(), line.decided);
+        }
+        if self.add(counting, seen.elapsed) {
+            self.note(seen);
+        }
     }
 
-    /// Counts a request. `named` returns its path and id; it is called only if a key is noted.
+    /// Adds how long a request took. Returns whether its keys are to be noted.
     #[inline]
-    pub(crate) fn record_lines<'a>(
-        &self,
-        lines: &[Line<'_>],
-        allowed: bool,
-        elapsed: Option<Duration>,
-        named: impl FnOnce() -> (Option<&'a str>, Option<&'a str>),
-    ) {
-        let stripe = stripe();
+    pub(crate) fn add(&self, counting: Counting, elapsed: Option<Duration>) -> bool {
         if let Some(elapsed) = elapsed {
-            self.latency.add(stripe, elapsed);
+            self.latency.add(counting.stripe, elapsed);
         }
-        let mut notable = false;
-        for line in lines {
-            notable |= line.stats.count(stripe, line, allowed);
-        }
-        if notable {
-            let (route, request_id) = named();
-            self.note(&Seen { lines, allowed, route, request_id, elapsed });
-        }
+        counting.is_notable
     }
 
     /// Counts how long a shared store took to answer, or not to.
@@ -344,7 +366,7 @@ impl Stats {
 
     /// Notes who it was: once per policy, however many of its limits said so.
     #[cold]
-    fn note(&self, seen: &Seen<'_>) {
+    pub(crate) fn note(&self, seen: &Seen<'_>) {
         let now = self.clock.now();
         let route = seen.route.map(without_parameters);
         let seen = &Seen { route: route.as_deref(), ..*seen };

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::counters::{Counters, Stripe};
 use super::watch::{MAX_WATCHED_POLICIES, Watch};
-use super::{Decided, Line, OTHER, Outcome};
+use super::{Decided, OTHER, Outcome};
 use crate::policy::{Mode, Template};
 use crate::sync::Mutex;
 
@@ -35,20 +35,14 @@ pub struct LimitStats {
 }
 
 impl LimitStats {
-    /// Counts a line; says whether somebody should be noted for it.
+    /// Counts an answer, and whether it was a near miss.
     #[inline(always)]
-    pub(super) fn count(&self, stripe: Stripe, line: &Line<'_>, request_allowed: bool) -> bool {
+    pub(super) fn count(&self, stripe: Stripe, allowed: bool, near: bool, decided: Decided) {
         let counters = &self.series.counters;
-        let refused = usize::from(!line.allowed);
-        counters.add_in(stripe, refused * WAYS + line.decided as usize, 1);
-        if !line.allowed {
-            return true;
-        }
-        let near = request_allowed && line.is_near();
+        counters.add_in(stripe, usize::from(!allowed) * WAYS + decided as usize, 1);
         if near {
             counters.add_in(stripe, NEAR, 1);
         }
-        near
     }
 
     /// What it is called when this limit does not admit.

@@ -6,8 +6,8 @@ use super::error::LayerError;
 use super::head::Head;
 use super::rule::{CostOf, KeyFrom, Keyless, PlanOf, Rule, When};
 use crate::Limit;
-use crate::gate::{Gate, OwnPolicy, Rules};
-use crate::policy::{Key, Mode, Part, Policy, Template, holds};
+use crate::gate::{Gate, KeyBytes, OwnPolicy, Rules};
+use crate::policy::{Key, Mode, Part, Policy, Template, holds, write_group};
 
 pub(super) struct CompiledRule {
     own: OwnPolicy,
@@ -21,13 +21,6 @@ pub(super) struct CompiledRule {
     reserves: bool,
     when: Option<Box<When>>,
     keyless: Keyless,
-}
-
-/// The policy and cost of a request under a rule.
-pub(super) struct Ask {
-    /// The index of the policy it is counted under.
-    pub(super) policy: usize,
-    pub(super) units: u64,
 }
 
 /// The client's address is needed, and nobody knows it.
@@ -87,54 +80,61 @@ impl CompiledRule {
         self.reserves
     }
 
-    /// Returns the policy and cost of a request and writes its key into `key`; `None` if the rule
-    /// does not apply.
-    pub(super) fn ask(
+    /// Whether the rule applies to a request, if that has a key.
+    #[inline]
+    pub(super) fn applies(&self, head: &Head<'_>) -> bool {
+        self.when.as_ref().is_none_or(|when| when(head))
+    }
+
+    /// The cost of a request.
+    #[inline]
+    pub(super) fn units(&self, head: &Head<'_>) -> u64 {
+        // A cost that no limit can count is capped: it never passes.
+        self.cost.as_ref().map_or(1, |cost| cost(head).min(bounds::MAX_COUNT))
+    }
+
+    /// Appends the key of a request to `out`, if it has one.
+    #[inline]
+    pub(super) fn write_key(
         &self,
         rules: &Rules,
         head: &Head<'_>,
-        key: &mut Key,
-    ) -> Result<Option<Ask>, NoAddress> {
-        if self.when.as_ref().is_some_and(|when| !when(head)) {
-            return Ok(None);
-        }
-        if !self.write_key(rules, head, key)? {
-            return Ok(None);
-        }
-        // A cost that no limit can count is capped: it never passes.
-        let units = self.cost.as_ref().map_or(1, |cost| cost(head).min(bounds::MAX_COUNT));
-        Ok(Some(Ask { policy: self.policy_for(head), units }))
-    }
-
-    /// Writes the key of a request; says whether it has one.
-    fn write_key(&self, rules: &Rules, head: &Head<'_>, key: &mut Key) -> Result<bool, NoAddress> {
-        if self.needs_address && head.client_ip().is_none() {
-            return Err(NoAddress);
-        }
-        match &self.key {
-            KeyFrom::Address => match head.client_ip() {
-                Some(ip) => key.set_address(rules.policies().identity().group(ip)),
-                None => *key = Key::missing(),
-            },
-            KeyFrom::Template(template) => {
-                let attributes = head.attributes();
-                let skips = self.keyless == Keyless::Skip;
-                if skips && !rules.policies().has_key(template, &attributes) {
-                    return Ok(false);
-                }
-                *key = rules.key(template, &attributes);
+        out: &mut KeyBytes,
+    ) -> Result<bool, NoAddress> {
+        match (&self.key, head.client_ip()) {
+            (_, None) if self.needs_address => return Err(NoAddress),
+            (KeyFrom::Address, Some(ip)) => {
+                let group = rules.policies().identity().group(ip);
+                write_group(group, |piece| out.extend_from_slice(piece));
             }
-            KeyFrom::Closure(of) => match (of(head), self.keyless) {
-                (Some(given), _) => *key = Key::given(given.as_bytes()),
-                (None, Keyless::Share) => *key = Key::missing(),
-                (None, Keyless::Skip) => return Ok(false),
+            _ => match self.made_key(rules, head) {
+                Some(key) => out.extend_from_slice(key.as_ref()),
+                None => return Ok(false),
             },
         }
         Ok(true)
     }
 
+    fn made_key(&self, rules: &Rules, head: &Head<'_>) -> Option<Key> {
+        match &self.key {
+            KeyFrom::Address => Some(Key::missing()),
+            KeyFrom::Template(template) => {
+                let attributes = head.attributes();
+                let skips = self.keyless == Keyless::Skip;
+                let has_key = !skips || rules.policies().has_key(template, &attributes);
+                has_key.then(|| rules.key(template, &attributes))
+            }
+            KeyFrom::Closure(of) => match (of(head), self.keyless) {
+                (Some(given), _) => Some(Key::given(given.as_bytes())),
+                (None, Keyless::Share) => Some(Key::missing()),
+                (None, Keyless::Skip) => None,
+            },
+        }
+    }
+
     /// The index of the policy that the request is counted under.
-    fn policy_for(&self, head: &Head<'_>) -> usize {
+    #[inline]
+    pub(super) fn policy_for(&self, head: &Head<'_>) -> usize {
         let Some(plan) = &self.plan else { return 0 };
         let found = plan(head)
             .and_then(|plan| self.plans.binary_search_by(|(name, _)| (**name).cmp(&plan)).ok());

@@ -6,22 +6,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Extensions, HeaderMap, Response, StatusCode};
+use http::{Extensions, Response, StatusCode};
 use tidegate_core::Cost;
 
-use super::compiled_rule::{Ask, CompiledRule, NoAddress, uses_address};
+use super::compiled_rule::{CompiledRule, NoAddress, uses_address};
 use super::denial::{self, Denied};
-use super::guard::{FieldList, GuardState, HeldPermits, RequestGuard};
+use super::guard::{GuardState, HeldPermits, RequestGuard};
 use super::head::Head;
 use super::reservation::{Reservation, Reserving, Unsettled};
 use crate::asker::Asker;
 use crate::attributes::{Attributes, Headers};
 use crate::gate::{
-    Answer, Gate, HeldPermit, Named, OwnPolicy, Plan, Question, Rules, Subject, Taking,
+    Answer, Gate, GateError, Named, OwnPolicy, Plan, Question, Rules, Subject, Taking,
 };
 use crate::headers::Forms;
 use crate::policy::{Key, Mode, Selected};
-use crate::stats::ServiceTimer;
 
 pub(super) type PeerOf = dyn Fn(&Extensions) -> Option<IpAddr> + Send + Sync;
 pub(super) type OnDenied = dyn Fn(&Denied<'_, '_>) -> Response<Bytes> + Send + Sync;
@@ -42,13 +41,8 @@ pub(super) struct Core {
     pub(super) on_denied: Option<Box<OnDenied>>,
 }
 
-/// What becomes of a request.
-pub(super) enum Decided {
-    /// It goes on, and this with it.
-    Passes(RequestGuard),
-    /// It does not, and this is answered.
-    Denied(Box<Response<Bytes>>),
-}
+/// The response to a request that is not let through.
+pub(super) type Refusal = Box<Response<Bytes>>;
 
 impl Core {
     /// Whether it can be decided without waiting for anything.
@@ -66,111 +60,148 @@ impl Core {
         Some(self.rules.get(rule)?.policy(index))
     }
 
-    /// Decides a request that has nothing to wait for.
-    pub(super) fn decide_now(self: &Arc<Self>, head: &Head<'_>) -> Decided {
-        let asker = Asker::default();
-        let deciding = async { Ok(self.decide(head, &asker).await) };
-        let decided = self.gate.sync(deciding);
-        decided.unwrap_or_else(|error| Decided::Denied(denial::refuse(head, &error).into()))
+    /// Decides a request that has nothing to wait for. The guard is filled in if it passes.
+    pub(super) fn decide_now(
+        self: &Arc<Self>,
+        mut head: Head<'_>,
+        guard: &mut RequestGuard,
+    ) -> Result<(), Refusal> {
+        let loaded;
+        let rules: &Rules = match &self.fixed {
+            Some(rules) => rules,
+            None => {
+                loaded = self.gate.rules();
+                &loaded
+            }
+        };
+        head.client_ip = self.client_ip(rules, &head);
+        let attributes = self.fixed.is_none().then(|| head.attributes());
+        let (mut plan, mut reserving) = (Plan::default(), Reserving::new());
+        self.plan(rules, attributes.as_ref(), &head, &mut plan, &mut reserving)?;
+        let route = || Some(head.path());
+        match self.gate.enter_here(&mut plan, self.named(&route)) {
+            Ok(()) => self.finish(&head, &mut plan, reserving, guard),
+            Err(error) => Err(refuse(&head, &error)),
+        }
     }
 
     /// Decides a request, after its wait and the answer of a shared store.
-    pub(super) async fn decide(self: &Arc<Self>, head: &Head<'_>, asker: &Asker) -> Decided {
-        let loaded;
-        let (rules, attributes) = match &self.fixed {
-            Some(rules) => (rules, None),
-            None => {
-                loaded = Arc::clone(&self.gate.rules());
-                (&loaded, Some(head.attributes()))
-            }
+    pub(super) async fn decide(
+        self: &Arc<Self>,
+        mut head: Head<'_>,
+        asker: &Asker,
+    ) -> Result<RequestGuard, Refusal> {
+        let rules = match &self.fixed {
+            Some(rules) => Arc::clone(rules),
+            None => Arc::clone(&self.gate.rules()),
         };
-        let mut plan = Plan::default();
-        let reserving = match self.plan(rules, attributes.as_ref(), head, &mut plan) {
-            Ok(reserving) => reserving,
-            Err(refusal) => return Decided::Denied(refusal),
-        };
+        head.client_ip = self.client_ip(&rules, &head);
+        let attributes = self.fixed.is_none().then(|| head.attributes());
+        let (mut plan, mut reserving) = (Plan::default(), Reserving::new());
+        self.plan(&rules, attributes.as_ref(), &head, &mut plan, &mut reserving)?;
         let route = || Some(head.path());
-        let max_wait = self.max_wait;
-        let named = Named { id: None, route: &route, request_id: None, max_wait };
-        match self.gate.enter_planned(asker, &mut plan, named).await {
-            Ok((permit, timer)) => self.finish(head, &plan.answer, reserving, (permit, timer)),
-            Err(error) => Decided::Denied(denial::refuse(head, &error).into()),
-        }
+        let entered = self.gate.enter_planned(asker, &mut plan, self.named(&route)).await;
+        entered.map_err(|error| refuse(&head, &error))?;
+        let mut guard = RequestGuard::default();
+        self.finish(&head, &mut plan, reserving, &mut guard)?;
+        Ok(guard)
     }
 
-    /// The address of who sent a request with these.
-    pub(super) fn client_ip(&self, extensions: &Extensions, headers: &HeaderMap) -> Option<IpAddr> {
+    fn named<'q>(&self, route: &'q (dyn Fn() -> Option<&'q str> + Sync)) -> Named<'q> {
+        Named { id: None, route, request_id: None, max_wait: self.max_wait }
+    }
+
+    /// The address of the client that sent a request.
+    #[inline(always)]
+    fn client_ip(&self, rules: &Rules, head: &Head<'_>) -> Option<IpAddr> {
         let peer = match &self.peer {
-            Some(peer) => peer(extensions),
-            None => usual_peer(extensions),
+            Some(peer) => peer(head.extensions()),
+            None => usual_peer(head.extensions()),
         };
-        let found =
-            |rules: &Rules| rules.policies().identity().client_ip(peer, &Headers::Map(headers));
-        match &self.fixed {
-            Some(rules) => found(rules),
-            None => found(&self.gate.rules()),
-        }
+        rules.policies().identity().client_ip(peer, &Headers::Map(head.headers()))
     }
 
     /// Plans the checks of the rules and, behind them, of the gate's own policies, if a request
-    /// with these attributes may have any. Returns what the rules reserve.
+    /// with these attributes may have any. Adds what the rules reserve.
+    #[inline(always)]
     fn plan<'a>(
         &'a self,
         rules: &'a Rules,
         attributes: Option<&'a Attributes<'a>>,
         head: &Head<'_>,
         plan: &mut Plan<'a>,
-    ) -> Result<Reserving, Box<Response<Bytes>>> {
-        let mut reserving = Reserving::new();
-        for (index, rule) in self.rules.iter().enumerate() {
-            let mut key = Key::default();
-            let asked = rule.ask(rules, head, &mut key).map_err(|NoAddress| no_address(head))?;
-            let Some(Ask { policy, units }) = asked else { continue };
-            plan.push_own(rule.policy(policy), &key, Cost::Ask(units));
-            if rule.reserves() {
-                reserving.push((key, (index, policy), units));
+        reserving: &mut Reserving,
+    ) -> Result<(), Refusal> {
+        for (index, rule) in self.rules.iter().enumerate().filter(|(_, rule)| rule.applies(head)) {
+            let policy = rule.policy_for(head);
+            let own = rule.policy(policy);
+            let key = plan.begin_key(own.policy().name());
+            match rule.write_key(rules, head, &mut plan.keys) {
+                Ok(true) => {}
+                Ok(false) => {
+                    plan.keys.truncate(key.start);
+                    continue;
+                }
+                Err(NoAddress) => return Err(no_address(head)),
             }
+            let units = rule.units(head);
+            if rule.reserves() {
+                reserving.push((Key::made(&plan.keys[key.bare..]), (index, policy), units));
+            }
+            plan.push_own(own, key, Cost::Ask(units));
         }
-        let refuse = |error| Box::new(denial::refuse(head, &error));
         if let Some(attributes) = attributes {
             if head.client_ip().is_none() && gate_needs_address(rules, attributes) {
                 return Err(no_address(head));
             }
-            plan.meet(rules, &Question::new(Subject::Request(attributes)), 0).map_err(refuse)?;
+            let question = Question::new(Subject::Request(attributes));
+            plan.meet(rules, &question, 0).map_err(|error| refuse(head, &error))?;
         }
-        plan.settle(&[], Taking::Places).map_err(refuse)?;
-        Ok(reserving)
+        plan.settle(&[], Taking::Places).map_err(|error| refuse(head, &error))
     }
 
-    /// What the gate's answer means for the request.
+    /// Turns the gate's answer into the guard of an admitted request, or into a denial.
+    #[inline(always)]
     fn finish(
         self: &Arc<Self>,
         head: &Head<'_>,
-        answer: &Answer<'_>,
+        plan: &mut Plan<'_>,
         reserving: Reserving,
-        (permit, timer): (Option<HeldPermit>, Option<ServiceTimer>),
-    ) -> Decided {
-        if !answer.allowed {
-            let denied = Denied::new(head, answer, self.forms, self.gate.now());
-            let response = match &self.on_denied {
-                Some(on_denied) => on_denied(&denied),
-                None => denied.response(),
-            };
-            return Decided::Denied(response.into());
+        guard: &mut RequestGuard,
+    ) -> Result<(), Refusal> {
+        if !plan.answer.allowed {
+            return Err(self.deny(head, &plan.answer));
         }
-        let mut fields = FieldList::default();
         if self.forms != Forms::NONE {
-            answer.write_fields_to(self.forms, || self.gate.now(), &mut fields);
+            plan.answer.fill_fields(self.forms, || self.gate.now(), &mut guard.fields);
         }
-        let permits = permit.map(|permit| HeldPermits::new(&self.gate, permit));
-        let reservation = Reservation::new(self, reserving, answer);
-        let unsettled = reservation.map(Unsettled::new);
-        Decided::Passes(RequestGuard::new(fields, GuardState { permits, timer, unsettled }))
+        if plan.permit.is_some() || plan.timer.is_some() || !reserving.is_empty() {
+            let permits = plan.permit.take().map(|permit| HeldPermits::new(&self.gate, permit));
+            let reservation = Reservation::new(self, reserving, &plan.answer);
+            let (timer, unsettled) = (plan.timer.take(), reservation.map(Unsettled::new));
+            guard.held = Some(Box::new(GuardState { permits, timer, unsettled }));
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn deny(&self, head: &Head<'_>, answer: &Answer<'_>) -> Refusal {
+        let denied = Denied::new(head, answer, self.forms, self.gate.now());
+        let response = match &self.on_denied {
+            Some(on_denied) => on_denied(&denied),
+            None => denied.response(),
+        };
+        response.into()
     }
 }
 
 #[cold]
-fn no_address(head: &Head<'_>) -> Box<Response<Bytes>> {
+fn refuse(head: &Head<'_>, error: &GateError) -> Refusal {
+    denial::refuse(head, error).into()
+}
+
+#[cold]
+fn no_address(head: &Head<'_>) -> Refusal {
     denial::fail(head, StatusCode::INTERNAL_SERVER_ERROR, NO_ADDRESS).into()
 }
 
@@ -185,6 +216,7 @@ fn gate_needs_address(rules: &Rules, attributes: &Attributes<'_>) -> bool {
 }
 
 /// Where servers put the address of who connected.
+#[inline(always)]
 fn usual_peer(extensions: &Extensions) -> Option<IpAddr> {
     #[cfg(feature = "axum")]
     if let Some(info) = extensions.get::<axum::extract::ConnectInfo<SocketAddr>>() {

@@ -11,12 +11,13 @@ use std::task::{Context, Poll, ready};
 use http::request::Parts;
 
 use super::background::Background;
-use super::core::{Core, Decided};
+use super::core::{Core, Refusal};
+use super::guard::RequestGuard;
 use super::head::Head;
 use crate::asker::Asker;
 
 /// What becomes of a request, and the request's head again.
-type Told = (Decided, Parts);
+type Told = (Result<RequestGuard, Refusal>, Parts);
 
 pub(super) struct Deciding {
     future: Option<Pin<Box<dyn Future<Output = Told> + Send>>>,
@@ -30,8 +31,7 @@ impl Deciding {
         let asker = Arc::<Asker>::default();
         let asks = Arc::clone(&asker);
         let future = Box::pin(async move {
-            let client_ip = core.client_ip(&parts.extensions, &parts.headers);
-            let decided = core.decide(&Head::of_parts(&parts, client_ip), &asks).await;
+            let decided = core.decide(Head::of_parts(&parts), &asks).await;
             (decided, parts)
         });
         Deciding { future: Some(future), asker, background }

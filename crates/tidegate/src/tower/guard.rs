@@ -2,30 +2,19 @@
 
 use std::sync::Arc;
 
-use http::{HeaderMap, HeaderName, HeaderValue};
-use smallvec::SmallVec;
+use http::{HeaderMap, Request};
 
 use super::background::Background;
-use super::reservation::{Reservation, Unsettled};
+use super::reservation::Unsettled;
 use crate::gate::{Gate, HeldPermit};
-use crate::headers::Sink;
+use crate::headers::Fields;
 use crate::stats::ServiceTimer;
-
-/// Header fields put aside for the response. The newest form has two.
-#[derive(Default)]
-pub(super) struct FieldList(SmallVec<[(&'static HeaderName, HeaderValue); 2]>);
-
-impl Sink for FieldList {
-    fn put(&mut self, name: &'static HeaderName, value: HeaderValue) {
-        self.0.push((name, value));
-    }
-}
 
 /// State of an admitted request. If it is dropped before there is a response, permits are released
 /// and reservations are refunded.
 #[derive(Default)]
 pub(super) struct RequestGuard {
-    pub(super) fields: FieldList,
+    pub(super) fields: Fields,
     /// Boxed, because few requests have any of it and the guard is moved about with its future.
     pub(super) held: Option<Box<GuardState>>,
 }
@@ -39,29 +28,22 @@ pub(super) struct GuardState {
 }
 
 impl RequestGuard {
-    pub(super) fn new(fields: FieldList, state: GuardState) -> Self {
-        let GuardState { permits, timer, unsettled } = &state;
-        let has_any = permits.is_some() || timer.is_some() || unsettled.is_some();
-        RequestGuard { fields, held: has_any.then(|| Box::new(state)) }
-    }
-
-    /// The reservation that the handler settles, if there is one.
+    /// Puts the reservation that the handler settles, if there is one, into its request.
     #[inline]
-    pub(super) fn reservation(&self) -> Option<Reservation> {
-        self.held.as_ref()?.unsettled.as_ref()?.reservation()
+    pub(super) fn reserve<B>(&self, request: &mut Request<B>) {
+        let unsettled = self.held.as_ref().and_then(|held| held.unsettled.as_ref());
+        if let Some(reservation) = unsettled.and_then(Unsettled::reservation) {
+            request.extensions_mut().insert(reservation);
+        }
     }
 
     /// Puts the fields into a response of the service, and returns the permits that are held until
     /// its body has ended.
     #[inline]
     pub(super) fn finish(&mut self, headers: &mut HeaderMap) -> Option<Box<HeldPermits>> {
-        let fields = std::mem::take(&mut self.fields.0);
         // The service's own fields take precedence: it knows more about the request.
-        let has_own = || fields.iter().any(|(name, _)| headers.contains_key(*name));
-        if headers.is_empty() || !has_own() {
-            for (name, value) in fields {
-                headers.insert(name, value);
-            }
+        if !headers.keys().any(|name| self.fields.has(name)) {
+            self.fields.write(headers);
         }
         let state = *self.held.take()?;
         if let Some(timer) = state.timer {

@@ -15,30 +15,31 @@ pub struct Head<'a> {
     uri: &'a Uri,
     headers: &'a HeaderMap,
     extensions: &'a Extensions,
-    client_ip: Option<IpAddr>,
+    /// `None` until the layer has looked for it.
+    pub(super) client_ip: Option<IpAddr>,
 }
 
 impl<'a> Head<'a> {
     /// Of a request on its way through.
     #[inline]
-    pub(super) fn of<B>(request: &'a Request<B>, client_ip: Option<IpAddr>) -> Self {
+    pub(super) fn of<B>(request: &'a Request<B>) -> Self {
         Head {
             method: request.method(),
             uri: request.uri(),
             headers: request.headers(),
             extensions: request.extensions(),
-            client_ip,
+            client_ip: None,
         }
     }
 
     /// Of a request whose body was put aside, because it may not be looked at by two threads.
-    pub(super) fn of_parts(parts: &'a Parts, client_ip: Option<IpAddr>) -> Self {
+    pub(super) fn of_parts(parts: &'a Parts) -> Self {
         Head {
             method: &parts.method,
             uri: &parts.uri,
             headers: &parts.headers,
             extensions: &parts.extensions,
-            client_ip,
+            client_ip: None,
         }
     }
 

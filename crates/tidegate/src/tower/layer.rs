@@ -49,11 +49,11 @@ impl RateLimitLayer {
     /// Each client address has this limit. Counts are kept in memory, a million keys at most.
     ///
     /// # Panics
-    /// When 143 MB of address space cannot be had; [`RateLimitLayer::builder`] gives an error
+    /// When 146 MB of address space cannot be had; [`RateLimitLayer::builder`] gives an error
     /// instead.
     pub fn new(limit: Limit) -> Self {
         let builder = Self::builder().rule(Rule::new("default", [limit]));
-        builder.build().expect("one limit stands with itself, and a million keys reserve 143 MB")
+        builder.build().expect("one limit stands with itself, and a million keys reserve 146 MB")
     }
 
     /// Rules in code.

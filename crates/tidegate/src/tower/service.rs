@@ -11,13 +11,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use bytes::Bytes;
 use http::{Request, Response};
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use super::body::{Bodies, Wrapped};
-use super::core::{Core, Decided};
+use super::core::{Core, Refusal};
 use super::deciding::Deciding;
 use super::guard::RequestGuard;
 use super::head::Head;
@@ -73,13 +72,22 @@ where
     }
 
     #[inline]
-    fn call(&mut self, request: Request<B>) -> Self::Future {
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
         if !self.core.is_immediate() {
             return self.call_later(request);
         }
-        let client_ip = self.core.client_ip(request.extensions(), request.headers());
-        let decided = self.core.decide_now(&Head::of(&request, client_ip));
-        ResponseFuture::new(State::of(decided, &mut self.inner, request))
+        let mut guard = RequestGuard::default();
+        match self.core.decide_now(Head::of(&request), &mut guard) {
+            Ok(()) => {
+                guard.reserve(&mut request);
+                let future = self.inner.call(request);
+                ResponseFuture { state: State::Called { future, guard }, bodies: PhantomData }
+            }
+            Err(response) => {
+                let state = State::Denied { response: Some(response) };
+                ResponseFuture { state, bodies: PhantomData }
+            }
+        }
     }
 }
 
@@ -97,9 +105,16 @@ impl<S, K> RateLimit<S, K> {
         let future = Box::pin(async move {
             let (parts, body) = request.into_parts();
             let (decided, parts) = Deciding::new(core, parts).await;
-            State::of(decided, &mut inner, Request::from_parts(parts, body))
+            match decided {
+                Ok(guard) => {
+                    let mut request = Request::from_parts(parts, body);
+                    guard.reserve(&mut request);
+                    State::Called { future: inner.call(request), guard }
+                }
+                Err(response) => State::Denied { response: Some(response) },
+            }
         });
-        ResponseFuture::new(State::Waiting { future })
+        ResponseFuture { state: State::Waiting { future }, bodies: PhantomData }
     }
 }
 
@@ -128,34 +143,9 @@ pin_project! {
             guard: RequestGuard,
         },
         /// It has not, and will not be.
-        Denied { response: Option<Box<Response<Bytes>>> },
+        Denied { response: Option<Refusal> },
         /// It will be when its turn has come or the store has answered.
         Waiting { future: Pin<Box<dyn Future<Output = State<F>> + Send>> },
-    }
-}
-
-impl<F> State<F> {
-    /// Calls the service if the request passes.
-    #[inline]
-    fn of<S, B>(decided: Decided, inner: &mut S, mut request: Request<B>) -> Self
-    where
-        S: Service<Request<B>, Future = F>,
-    {
-        let guard = match decided {
-            Decided::Passes(guard) => guard,
-            Decided::Denied(response) => return State::Denied { response: Some(response) },
-        };
-        if let Some(reservation) = guard.reservation() {
-            request.extensions_mut().insert(reservation);
-        }
-        State::Called { future: inner.call(request), guard }
-    }
-}
-
-impl<F, K> ResponseFuture<F, K> {
-    #[inline]
-    fn new(state: State<F>) -> Self {
-        ResponseFuture { state, bodies: PhantomData }
     }
 }
 
