@@ -106,4 +106,7 @@ pub struct Decision {
     pub retry_after: RetryAfter,
     /// How long until `remaining` is back at its maximum if nothing else arrives.
     pub reset_after: ResetAfter,
+    /// Whether a store had no room for the key, and for that reason alone denied the cost or did
+    /// not record a forced charge.
+    pub no_room: bool,
 }

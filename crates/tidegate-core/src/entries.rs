@@ -17,6 +17,7 @@
 //! Entries live in chunks of at most [`CHUNK_BYTES`], each with its sum and its
 //! first and last time. Growing a log never copies more than one chunk, and
 //! dropping or skipping a million old entries touches a few hundred headers.
+//! The entries of a short log are beside these sums, those of a longer one on the heap.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -70,10 +71,11 @@ impl Entries {
     }
 
     /// How many entries there are.
+    #[inline]
     pub fn len(&self) -> usize {
         match &self.0 {
             Shape::Empty => 0,
-            Shape::One(chunk) => chunk.len(),
+            Shape::One(chunk) => usize::from(chunk.len),
             Shape::Many(many) => many.len,
         }
     }
@@ -84,22 +86,30 @@ impl Entries {
     }
 
     /// The sum of all costs.
+    #[inline]
     pub fn total(&self) -> u64 {
         match &self.0 {
             Shape::Empty => 0,
-            Shape::One(chunk) => chunk.total(),
+            Shape::One(chunk) => chunk.total,
             Shape::Many(many) => many.total,
         }
     }
 
     /// The time of the newest entry.
+    #[inline]
     pub fn newest_at(&self) -> Option<Timestamp> {
-        self.chunks().next_back().map(|chunk| Timestamp::from_micros(chunk.last_at()))
+        let newest = match &self.0 {
+            Shape::Empty => None,
+            Shape::One(chunk) => Some(chunk),
+            Shape::Many(many) => many.chunks.back(),
+        };
+        newest.map(|chunk| Timestamp::from_micros(chunk.last_at))
     }
 
     /// Appends an entry. A time before the newest is taken as the newest's; an
     /// entry at the newest's time joins it; a cost of 0 is nothing, one of 2^63
     /// or more counts as 2^63 - 1, and a sum beyond 64 bits is cut off.
+    #[inline]
     pub fn push(&mut self, entry: Entry) {
         let Entry { mut at, mut cost } = entry;
         if cost == 0 {
@@ -117,6 +127,7 @@ impl Entries {
         }
     }
 
+    #[inline]
     fn append(&mut self, at: u64, cost: u64) {
         match &mut self.0 {
             Shape::Empty => self.0 = Shape::One(Chunk::first(at, cost)),
@@ -124,8 +135,8 @@ impl Entries {
                 if !chunk.append(at, cost) {
                     let Shape::One(full) = core::mem::take(&mut self.0) else { return };
                     let many = Many {
-                        total: full.total().saturating_add(cost),
-                        len: full.len() + 1,
+                        total: full.total.saturating_add(cost),
+                        len: usize::from(full.len) + 1,
                         chunks: VecDeque::from([full, Chunk::first(at, cost)]),
                     };
                     self.0 = Shape::Many(Box::new(many));
@@ -149,7 +160,7 @@ impl Entries {
             Shape::Many(many) => {
                 let last = many.chunks.back_mut()?;
                 let entry = last.pop_newest();
-                if last.len() == 0 {
+                if last.len == 0 {
                     many.chunks.pop_back();
                 }
                 many.total -= entry.cost;
@@ -162,26 +173,27 @@ impl Entries {
     }
 
     /// Removes every entry at `cutoff` or before.
+    #[inline]
     pub fn drop_through(&mut self, cutoff: Timestamp) {
         let cutoff = cutoff.as_micros();
         match &mut self.0 {
             Shape::Empty => return,
             Shape::One(chunk) => {
-                if chunk.first_at() > cutoff {
+                if chunk.first_at > cutoff {
                     return;
                 }
                 chunk.drop_through(cutoff);
             }
             Shape::Many(many) => {
                 while let Some(chunk) = many.chunks.front_mut() {
-                    if chunk.first_at() > cutoff {
+                    if chunk.first_at > cutoff {
                         break;
                     }
-                    let before = (chunk.total(), chunk.len());
+                    let before = (chunk.total, chunk.len);
                     chunk.drop_through(cutoff);
-                    many.total -= before.0 - chunk.total();
-                    many.len -= before.1 - chunk.len();
-                    if chunk.len() == 0 {
+                    many.total -= before.0 - chunk.total;
+                    many.len -= usize::from(before.1 - chunk.len);
+                    if chunk.len == 0 {
                         many.chunks.pop_front();
                     }
                 }
@@ -195,8 +207,8 @@ impl Entries {
     pub fn time_of_unit(&self, cost: u64) -> Option<Timestamp> {
         let mut before = 0;
         for chunk in self.chunks() {
-            if before + chunk.total() < cost {
-                before += chunk.total();
+            if before + chunk.total < cost {
+                before += chunk.total;
                 continue;
             }
             for entry in chunk.iter() {
@@ -216,7 +228,11 @@ impl Entries {
 
     /// Bytes on the heap.
     pub fn heap_bytes(&self) -> usize {
-        let chunks: usize = self.chunks().map(|chunk| chunk.0.len()).sum();
+        let chunks = self.chunks().map(|chunk| match &chunk.bytes {
+            Bytes::Inline(_) => 0,
+            Bytes::Heap(bytes) => bytes.len(),
+        });
+        let chunks: usize = chunks.sum();
         match &self.0 {
             Shape::Many(many) => {
                 chunks + size_of::<Many>() + many.chunks.capacity() * size_of::<Chunk>()
@@ -225,7 +241,7 @@ impl Entries {
         }
     }
 
-    fn chunks(&self) -> impl DoubleEndedIterator<Item = &Chunk> {
+    fn chunks(&self) -> impl Iterator<Item = &Chunk> {
         let (one, many) = match &self.0 {
             Shape::Empty => (None, None),
             Shape::One(chunk) => (Some(chunk), None),
@@ -235,9 +251,10 @@ impl Entries {
     }
 
     /// Restores the smallest shape after a removal, so that empty means `Empty`.
+    #[inline]
     fn tidy(&mut self) {
         match &mut self.0 {
-            Shape::One(chunk) if chunk.len() == 0 => self.0 = Shape::Empty,
+            Shape::One(chunk) if chunk.len == 0 => self.0 = Shape::Empty,
             Shape::Many(many) if many.chunks.len() <= 1 => {
                 self.0 = many.chunks.pop_front().map_or(Shape::Empty, Shape::One);
             }
@@ -246,102 +263,131 @@ impl Entries {
     }
 }
 
-/// The largest chunk: about a thousand entries, a copy of well under a microsecond.
+/// The most bytes of a chunk: about a thousand entries, a copy of well under a microsecond.
 const CHUNK_BYTES: usize = 4096;
-/// Two varints of up to 64 bits.
-const MAX_ENTRY_BYTES: usize = 20;
+/// The bytes that a chunk holds without an allocation, enough for about 15 entries. More would
+/// cost longer logs more memory than they save short ones.
+const INLINE_BYTES: usize = 63;
+/// The bytes that an allocator adds to an allocation, and the multiple that it rounds the sum up to.
+const ALLOCATION_BYTES: [usize; 2] = [8, 16];
 /// The largest cost or distance an entry can spell: one bit of the varint tells them apart.
 const MAX_NUMBER: u64 = u64::MAX >> 1;
-const FIRST_AT: usize = 0;
-const LAST_AT: usize = 8;
-const TOTAL: usize = 16;
-const LEN: usize = 24;
-const HEAD: usize = 28;
-const TAIL: usize = 30;
-const HEADER_BYTES: usize = 32;
 
-/// One allocation: a header (first and last time, sum, number of entries, where
-/// the bytes start and end) and the packed entries. The distance of the oldest
-/// entry is there but means nothing: its time is `FIRST_AT`.
+/// A part of the queue that is not empty: its sums, and the packed entries. The distance of the
+/// oldest entry is there but means nothing: its time is `first_at`.
 #[derive(Clone, Debug)]
-struct Chunk(Box<[u8]>);
+struct Chunk {
+    first_at: u64,
+    last_at: u64,
+    total: u64,
+    len: u16,
+    /// Where the packed entries begin.
+    head: u16,
+    /// Where they end.
+    tail: u16,
+    bytes: Bytes,
+}
+
+/// The memory of a chunk. Most logs are short, and a short log needs no allocation.
+#[derive(Clone, Debug)]
+enum Bytes {
+    Inline([u8; INLINE_BYTES]),
+    Heap(Box<[u8]>),
+}
+
+impl Bytes {
+    #[inline]
+    fn get(&self) -> &[u8] {
+        match self {
+            Bytes::Inline(bytes) => bytes,
+            Bytes::Heap(bytes) => bytes,
+        }
+    }
+
+    #[inline]
+    fn get_mut(&mut self) -> &mut [u8] {
+        match self {
+            Bytes::Inline(bytes) => bytes,
+            Bytes::Heap(bytes) => bytes,
+        }
+    }
+}
 
 impl Chunk {
     fn first(at: u64, cost: u64) -> Self {
-        let mut bytes = [0; MAX_ENTRY_BYTES];
-        let used = encode(0, cost, &mut bytes);
-        // Room for the entry and a few like it.
-        let mut chunk = Chunk(vec![0; HEADER_BYTES + used + 7].into_boxed_slice());
-        chunk.set_u64(FIRST_AT, at);
-        chunk.set_u64(LAST_AT, at);
-        chunk.set_u64(TOTAL, cost);
-        chunk.set_len(1);
-        chunk.set_u16(HEAD, HEADER_BYTES);
-        chunk.set_u16(TAIL, HEADER_BYTES + used);
-        chunk.0[HEADER_BYTES..HEADER_BYTES + used].copy_from_slice(&bytes[..used]);
+        let bytes = Bytes::Inline([0; INLINE_BYTES]);
+        let mut chunk =
+            Chunk { first_at: at, last_at: at, total: 0, len: 0, head: 0, tail: 0, bytes };
+        let is_appended = chunk.append(at, cost);
+        debug_assert!(is_appended, "an entry fits a chunk");
         chunk
     }
 
     /// Appends an entry not older than the last; `false` when a new chunk must begin.
+    #[inline(always)]
     fn append(&mut self, at: u64, cost: u64) -> bool {
-        let distance = at - self.last_at();
-        let mut bytes = [0; MAX_ENTRY_BYTES];
-        let used = encode(distance, cost, &mut bytes);
-        if distance > MAX_NUMBER || !self.make_room(used) {
+        let distance = at - self.last_at;
+        let wanted =
+            varint_len(distance << 1) + if cost == 1 { 0 } else { varint_len(cost << 1 | 1) };
+        if distance > MAX_NUMBER || !self.make_room(wanted) {
             return false;
         }
-        let tail = self.u16(TAIL);
-        self.0[tail..tail + used].copy_from_slice(&bytes[..used]);
-        self.set_u16(TAIL, tail + used);
-        self.set_u64(LAST_AT, at);
-        self.set_u64(TOTAL, self.total().saturating_add(cost));
-        self.set_len(self.len() + 1);
+        let bytes = &mut self.bytes.get_mut()[usize::from(self.tail)..];
+        let used = encode(distance << 1, bytes);
+        if cost != 1 {
+            encode(cost << 1 | 1, &mut bytes[used..]);
+        }
+        self.tail += short(wanted);
+        self.last_at = at;
+        self.total = self.total.saturating_add(cost);
+        self.len += 1;
         true
     }
 
-    /// Makes `wanted` bytes free after the tail: by moving the entries down over
-    /// those that were dropped, or by growing an eighth at a time, so that a log
-    /// carries little slack.
+    /// Makes `wanted` bytes free after the tail.
+    #[inline]
     fn make_room(&mut self, wanted: usize) -> bool {
-        let (head, tail) = (self.u16(HEAD), self.u16(TAIL));
-        if tail + wanted <= self.0.len() {
-            return true;
-        }
+        usize::from(self.tail) + wanted <= self.bytes.get().len() || self.move_or_grow(wanted)
+    }
+
+    /// Makes `wanted` bytes free after the tail: by moving the entries down over those that were
+    /// dropped, or by growing an eighth at a time, so that a log carries little slack.
+    fn move_or_grow(&mut self, wanted: usize) -> bool {
+        let (head, tail) = (usize::from(self.head), usize::from(self.tail));
         let used = tail - head;
-        let dropped = head - HEADER_BYTES;
-        let worth_moving = dropped >= wanted && dropped >= used / 8;
-        if !worth_moving {
-            let capacity = (HEADER_BYTES + used + wanted + used / 8 + 7).min(CHUNK_BYTES);
-            if HEADER_BYTES + used + wanted > capacity {
+        let is_worth_moving = head >= wanted && head >= used / 8;
+        if is_worth_moving {
+            self.bytes.get_mut().copy_within(head..tail, 0);
+        } else {
+            let [added, unit] = ALLOCATION_BYTES;
+            let capacity = used + wanted + used / 8;
+            let capacity = ((capacity + added).next_multiple_of(unit) - added).min(CHUNK_BYTES);
+            if used + wanted > capacity {
                 return false;
             }
             let mut grown = vec![0; capacity].into_boxed_slice();
-            grown[..HEADER_BYTES].copy_from_slice(&self.0[..HEADER_BYTES]);
-            grown[HEADER_BYTES..HEADER_BYTES + used].copy_from_slice(&self.0[head..tail]);
-            self.0 = grown;
-        } else {
-            self.0.copy_within(head..tail, HEADER_BYTES);
+            grown[..used].copy_from_slice(&self.bytes.get()[head..tail]);
+            self.bytes = Bytes::Heap(grown);
         }
-        self.set_u16(HEAD, HEADER_BYTES);
-        self.set_u16(TAIL, HEADER_BYTES + used);
+        (self.head, self.tail) = (0, short(used));
         true
     }
 
     fn pop_newest(&mut self) -> Entry {
-        let tail = self.u16(TAIL);
-        let mut start = self.varint_before(tail);
-        let (mut number, _) = decode(&self.0[start..]);
+        let bytes = self.bytes.get();
+        let mut start = self.varint_before(usize::from(self.tail));
+        let (mut number, _) = decode(bytes, start);
         let mut cost = 1;
         if number & 1 == 1 {
             cost = number >> 1;
             start = self.varint_before(start);
-            number = decode(&self.0[start..]).0;
+            number = decode(bytes, start).0;
         }
-        let at = self.last_at();
-        self.set_u16(TAIL, start);
-        self.set_u64(TOTAL, self.total() - cost);
-        self.set_len(self.len() - 1);
-        self.set_u64(LAST_AT, if self.len() == 0 { at } else { at - (number >> 1) });
+        let at = self.last_at;
+        self.tail = short(start);
+        self.total -= cost;
+        self.len -= 1;
+        self.last_at = if self.len == 0 { at } else { at - (number >> 1) };
         Entry { at: Timestamp::from_micros(at), cost }
     }
 
@@ -349,128 +395,132 @@ impl Chunk {
     /// it that ends another.
     fn varint_before(&self, end: usize) -> usize {
         let mut start = end - 1;
-        while start > self.u16(HEAD) && self.0[start - 1] & 0x80 != 0 {
+        while start > usize::from(self.head) && self.bytes.get()[start - 1] & 0x80 != 0 {
             start -= 1;
         }
         start
     }
 
+    #[inline(always)]
     fn drop_through(&mut self, cutoff: u64) {
-        if self.last_at() <= cutoff {
-            self.set_u64(TOTAL, 0);
-            self.set_len(0);
+        if self.last_at <= cutoff {
+            (self.total, self.len) = (0, 0);
             return;
         }
-        // The last entry is newer than the cutoff, so this stops before the end.
-        let (mut dropped, mut freed, mut head, mut first_at) = (0, 0, self.u16(HEAD), 0);
-        for (start, entry) in self.positions() {
-            if entry.at.as_micros() > cutoff {
-                (head, first_at) = (start, entry.at.as_micros());
-                break;
+        let (bytes, mut head) = (self.bytes.get(), usize::from(self.head));
+        // The last entry is newer than the cutoff, so each of these has one after it.
+        while self.first_at <= cutoff {
+            head = decode(bytes, head).1;
+            let (mut number, next) = decode(bytes, head);
+            let mut cost = 1;
+            if number & 1 == 1 {
+                cost = number >> 1;
+                head = next;
+                number = decode(bytes, head).0;
             }
-            dropped += 1;
-            freed += entry.cost;
+            self.first_at += number >> 1;
+            self.total -= cost;
+            self.len -= 1;
         }
-        self.set_u16(HEAD, head);
-        self.set_u64(FIRST_AT, first_at);
-        self.set_u64(TOTAL, self.total() - freed);
-        self.set_len(self.len() - dropped);
+        self.head = short(head);
     }
 
     fn iter(&self) -> impl Iterator<Item = Entry> {
-        self.positions().map(|(_, entry)| entry)
-    }
-
-    /// Every entry with the offset it starts at.
-    fn positions(&self) -> impl Iterator<Item = (usize, Entry)> {
-        let mut next = self.u16(HEAD);
-        let mut at = self.first_at();
-        let mut first = true;
+        let packed = &self.bytes.get()[..usize::from(self.tail)];
+        let mut next = usize::from(self.head);
+        let (mut at, mut is_first) = (self.first_at, true);
         core::iter::from_fn(move || {
-            let start = next;
-            let packed = &self.0[..self.u16(TAIL)];
-            if start == packed.len() {
+            if next == packed.len() {
                 return None;
             }
-            let (number, used) = decode(&packed[start..]);
-            next = start + used;
-            at += if core::mem::take(&mut first) { 0 } else { number >> 1 };
+            let (number, end) = decode(packed, next);
+            next = end;
+            at += if core::mem::take(&mut is_first) { 0 } else { number >> 1 };
             let mut cost = 1;
-            if next < packed.len() {
-                let (number, used) = decode(&packed[next..]);
-                if number & 1 == 1 {
-                    cost = number >> 1;
-                    next += used;
-                }
+            if next < packed.len() && packed[next] & 1 == 1 {
+                let (number, end) = decode(packed, next);
+                (cost, next) = (number >> 1, end);
             }
-            Some((start, Entry { at: Timestamp::from_micros(at), cost }))
+            Some(Entry { at: Timestamp::from_micros(at), cost })
         })
     }
-
-    fn first_at(&self) -> u64 {
-        self.u64(FIRST_AT)
-    }
-
-    fn last_at(&self) -> u64 {
-        self.u64(LAST_AT)
-    }
-
-    fn total(&self) -> u64 {
-        self.u64(TOTAL)
-    }
-
-    fn len(&self) -> usize {
-        self.0[LEN..LEN + 4].iter().rev().fold(0, |n, &byte| n << 8 | usize::from(byte))
-    }
-
-    fn set_len(&mut self, len: usize) {
-        self.0[LEN..LEN + 4].copy_from_slice(&len.to_le_bytes()[..4]);
-    }
-
-    fn u64(&self, at: usize) -> u64 {
-        self.0[at..at + 8].iter().rev().fold(0, |n, &byte| n << 8 | u64::from(byte))
-    }
-
-    fn set_u64(&mut self, at: usize, value: u64) {
-        self.0[at..at + 8].copy_from_slice(&value.to_le_bytes());
-    }
-
-    fn u16(&self, at: usize) -> usize {
-        usize::from(self.0[at]) | usize::from(self.0[at + 1]) << 8
-    }
-
-    fn set_u16(&mut self, at: usize, value: usize) {
-        self.0[at..at + 2].copy_from_slice(&value.to_le_bytes()[..2]);
-    }
 }
 
-/// Writes an entry and says how many bytes it took.
-fn encode(distance: u64, cost: u64, into: &mut [u8; MAX_ENTRY_BYTES]) -> usize {
+/// A position in a chunk, or the length of a part of it.
+#[expect(clippy::cast_possible_truncation, reason = "a chunk has at most CHUNK_BYTES bytes")]
+fn short(position: usize) -> u16 {
+    position as u16
+}
+
+/// The number of bytes that a varint takes.
+#[inline]
+fn varint_len(number: u64) -> usize {
+    ((u64::BITS - (number | 1).leading_zeros()) as usize).div_ceil(7)
+}
+
+/// Writes a varint and returns how many bytes it took. Bytes after it may change.
+#[inline]
+fn encode(mut number: u64, into: &mut [u8]) -> usize {
+    if number < 1 << WORD_BITS
+        && let Some(word) = into.first_chunk_mut()
+    {
+        let used = varint_len(number);
+        let continued = CONTINUED & !(u64::MAX << (8 * used - 8));
+        *word = (spread(number) | continued).to_le_bytes();
+        return used;
+    }
     let mut used = 0;
-    let mut put = |mut number: u64| {
-        while number >= 0x80 {
-            into[used] = number.to_le_bytes()[0] | 0x80;
-            number >>= 7;
-            used += 1;
-        }
-        into[used] = number.to_le_bytes()[0];
+    while number >= 0x80 {
+        into[used] = number.to_le_bytes()[0] | 0x80;
+        number >>= 7;
         used += 1;
-    };
-    put(distance << 1);
-    if cost != 1 {
-        put(cost << 1 | 1);
     }
-    used
+    into[used] = number.to_le_bytes()[0];
+    used + 1
 }
 
-/// Reads a varint and how many bytes it took.
-fn decode(bytes: &[u8]) -> (u64, usize) {
+/// Reads the varint at `start`, and where it ends.
+#[inline]
+fn decode(bytes: &[u8], start: usize) -> (u64, usize) {
+    let bytes = &bytes[start..];
+    if let Some(word) = bytes.first_chunk() {
+        let word = u64::from_le_bytes(*word);
+        let last = !word & CONTINUED;
+        if last != 0 {
+            // All bits up to the top bit of the last byte.
+            let used = last ^ (last - 1);
+            return (gather(word & used), start + last.trailing_zeros() as usize / 8 + 1);
+        }
+    }
     let mut number = 0;
     for (index, &byte) in bytes.iter().enumerate() {
         number |= u64::from(byte & 0x7f) << (7 * index);
         if byte & 0x80 == 0 {
-            return (number, index + 1);
+            return (number, start + index + 1);
         }
     }
-    (number, bytes.len())
+    (number, start + bytes.len())
+}
+
+/// The bits of a number whose varint fits a word. Such varints, which are nearly all, are read and
+/// written without a loop.
+const WORD_BITS: u32 = 56;
+/// The top bits of the bytes of a word: set in all bytes of a varint but the last.
+const CONTINUED: u64 = 0x8080_8080_8080_8080;
+
+/// Joins the low seven bits of each byte.
+#[inline]
+fn gather(word: u64) -> u64 {
+    let word = word & !CONTINUED;
+    let word = word & 0x007f_007f_007f_007f | (word & 0x7f00_7f00_7f00_7f00) >> 1;
+    let word = word & 0x0000_3fff_0000_3fff | (word & 0x3fff_0000_3fff_0000) >> 2;
+    word & 0x0fff_ffff | (word & 0x0fff_ffff_0000_0000) >> 4
+}
+
+/// Spreads a number over the low seven bits of each byte.
+#[inline]
+fn spread(number: u64) -> u64 {
+    let word = number & 0x0fff_ffff | (number & 0x00ff_ffff_f000_0000) << 4;
+    let word = word & 0x0000_3fff_0000_3fff | (word & 0x0fff_c000_0fff_c000) << 2;
+    word & 0x007f_007f_007f_007f | (word & 0x3f80_3f80_3f80_3f80) << 1
 }

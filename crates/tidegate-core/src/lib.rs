@@ -37,6 +37,7 @@ mod algorithms;
 mod ask;
 mod decision;
 mod entries;
+mod in_place;
 mod limit;
 mod packed;
 mod state;
@@ -54,6 +55,7 @@ pub use algorithms::{
 pub use ask::{Ask, Cost, PermitId};
 pub use decision::{Decision, ResetAfter, RetryAfter};
 pub use entries::{Entries, Entry};
+pub use in_place::StateInPlace;
 pub use limit::{Algorithm, Limit, LimitError, LimitErrorKind, bounds};
 pub use packed::{Packed, PackedSize};
 pub use state::State;

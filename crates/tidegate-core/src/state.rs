@@ -119,11 +119,7 @@ impl State {
 
     /// How many log entries or permits it holds; 0 for states of bounded size.
     pub fn entries(&self) -> usize {
-        match self {
-            State::SlidingLog(log) => log.entries().len(),
-            State::Concurrency(permits) => permits.len(),
-            _ => 0,
-        }
+        each!(self, window => window.held_entries())
     }
 
     /// Gives a permit back; `false` if it is not held (any more).

@@ -90,6 +90,7 @@ impl<'a> Check<'a> {
     }
 
     /// Whether two checks of a request count in the same state.
+    #[cfg(feature = "redis")]
     #[inline]
     pub(crate) fn shares_state(&self, other: &Check<'_>) -> bool {
         self.limit.id() == other.limit.id()
@@ -171,14 +172,17 @@ impl Verdict {
     }
 
     /// Works out what the decisions, one for each of `checks`, say together.
+    #[inline]
     pub(crate) fn conclude(&mut self, checks: &[Check<'_>]) {
-        let enforced = || {
-            let both = checks.iter().zip(&self.decisions).enumerate();
-            both.filter(|(_, (check, _))| !check.observed).map(|(index, (_, d))| (index, d))
-        };
-        let allowed = enforced().all(|(_, decision)| decision.allowed);
+        let decisions = &*self.decisions;
+        let mut allowed = true;
+        for (check, decision) in checks.iter().zip(decisions) {
+            allowed &= check.observed | decision.allowed;
+        }
+        let limits = checks.iter().zip(decisions).enumerate();
+        let limits = limits.filter(|(_, (check, _))| !check.observed);
         let limits =
-            enforced().map(|(index, decision)| (index, decision, Some(decision.remaining)));
+            limits.map(|(index, (_, decision))| (index, decision, Some(decision.remaining)));
         self.speaker = reported_limit(allowed, limits);
         self.allowed = allowed;
     }
@@ -205,6 +209,7 @@ impl Verdict {
 /// The index of the limit that an answer reports, of those that are enforced: of a denial the
 /// denying limit with the longest wait, else the limit with the least remaining, where an unknown
 /// number is less than any. Of equals it is the first.
+#[inline]
 pub(crate) fn reported_limit<'d>(
     allowed: bool,
     limits: impl Iterator<Item = (usize, &'d Decision, Option<u64>)>,
@@ -213,9 +218,16 @@ pub(crate) fn reported_limit<'d>(
         true => remaining.map_or(0, |units| units.saturating_add(1)),
         false => u64::MAX - decision.retry_after.as_micros().unwrap_or(u64::MAX),
     };
-    let limits = limits.filter(|(_, decision, _)| allowed || !decision.allowed);
-    let reported = limits.min_by_key(|(_, decision, remaining)| rank(decision, *remaining));
-    reported.map(|(index, ..)| index)
+    let mut reported: Option<(usize, u64)> = None;
+    for (index, decision, remaining) in limits {
+        if allowed || !decision.allowed {
+            let rank = rank(decision, remaining);
+            if reported.is_none_or(|(_, least)| rank < least) {
+                reported = Some((index, rank));
+            }
+        }
+    }
+    reported.map(|(index, _)| index)
 }
 
 /// A request that makes no sense. A denial is not an error, and an error says

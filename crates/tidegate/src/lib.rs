@@ -196,6 +196,8 @@
 mod asker;
 #[cfg(feature = "policies")]
 pub mod attributes;
+#[cfg(feature = "policies")]
+mod buffer;
 mod check;
 mod clock;
 #[cfg(feature = "config")]

@@ -4,12 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_core::{Algorithm, Cost, Decision, Limit, Timestamp};
+use tidegate_core::{Cost, Decision, Limit, Timestamp};
 
 use crate::permit::{Acquired, Permit};
 use crate::store::Request;
-#[cfg(feature = "policies")]
-use crate::store::StoreDecision;
 use crate::wait::Queues;
 use crate::{
     Check, CheckError, Clock, MemoryOptions, MemoryStats, MemoryStore, OutOfMemory, Store,
@@ -54,10 +52,10 @@ impl Limiter {
     /// A limiter in memory with the default bounds: a million keys, then overflow.
     ///
     /// # Panics
-    /// When 143 MB of address space cannot be had; [`Limiter::builder`] gives an error instead.
+    /// When 146 MB of address space cannot be had; [`Limiter::builder`] gives an error instead.
     #[expect(clippy::new_without_default, reason = "it reserves memory and reads a clock")]
     pub fn new() -> Self {
-        Self::builder().build().expect("a million keys reserve 143 MB of address space")
+        Self::builder().build().expect("a million keys reserve 146 MB of address space")
     }
 
     /// Settings for a limiter in memory.
@@ -76,38 +74,16 @@ impl Limiter {
         limit: &Limit,
         cost: impl Into<Cost>,
     ) -> Result<Decision, CheckError> {
-        self.check_key(key.as_ref(), limit, cost.into())
-    }
-
-    fn check_key(&self, key: &[u8], limit: &Limit, cost: Cost) -> Result<Decision, CheckError> {
-        let store = self.store();
-        let decided = store.decide_one(&Check::new(key, limit, cost), || store.clock().now());
-        decided.map(|decided| decided.decision)
-    }
-
-    /// The same, and whether want of room alone is why.
-    #[cfg(feature = "policies")]
-    pub(crate) fn check_told(
-        &self,
-        key: &[u8],
-        limit: &Limit,
-        cost: Cost,
-    ) -> Result<StoreDecision, CheckError> {
-        let store = self.store();
-        store.decide_one(&Check::new(key, limit, cost), || store.clock().now())
+        self.store().decide_one(&Check::new(key.as_ref(), limit, cost), None)
     }
 
     /// Decides one check at a time of the caller's choosing, for replays and simulations.
     ///
     /// # Errors
     /// As [`Limiter::check`].
+    #[inline]
     pub fn check_at(&self, now: Timestamp, check: &Check<'_>) -> Result<Decision, CheckError> {
-        let now = now.min(Timestamp::LAST);
-        if check.overflowing() > 0 {
-            let request = Request::new(std::slice::from_ref(check));
-            return self.store().decide_all(&request, Some(now)).map(|v| v.decisions[0]);
-        }
-        self.store().decide_one(check, || now).map(|told| told.decision)
+        self.store().decide_one(check, Some(now.min(Timestamp::LAST)))
     }
 
     /// Decides several checks together: all are charged or none, unless some are
@@ -164,29 +140,7 @@ impl Limiter {
         checks: &[Check<'_>],
         decisions: &mut Vec<Decision>,
     ) -> Result<(), CheckError> {
-        let store = self.store();
-        if checks.iter().any(|check| check.overflowing() > 0) {
-            return self.check_in_order(checks, |_| None, decisions);
-        }
-        store.decide_batch(checks, |_| store.clock().now(), decisions)
-    }
-
-    /// A batch with checks that consume: decided one by one.
-    fn check_in_order(
-        &self,
-        checks: &[Check<'_>],
-        time: impl Fn(usize) -> Option<Timestamp>,
-        decisions: &mut Vec<Decision>,
-    ) -> Result<(), CheckError> {
-        if checks.iter().any(|check| check.limit.algorithm() == Algorithm::Concurrency) {
-            return Err(CheckError::NeedsPermit);
-        }
-        for (index, check) in checks.iter().enumerate() {
-            let request = Request::new(std::slice::from_ref(check));
-            let verdict = self.store().decide_all(&request, time(index))?;
-            decisions.extend(verdict.decisions);
-        }
-        Ok(())
+        self.store().decide_batch(checks, |_| None, decisions)
     }
 
     /// As [`Limiter::check_batch`], each check at the time beside it.
@@ -203,10 +157,7 @@ impl Limiter {
         decisions: &mut Vec<Decision>,
     ) -> Result<(), CheckError> {
         assert!(times.len() >= checks.len(), "every check needs a time");
-        let time = |index: usize| times[index].min(Timestamp::LAST);
-        if checks.iter().any(|check| check.overflowing() > 0) {
-            return self.check_in_order(checks, |index| Some(time(index)), decisions);
-        }
+        let time = |index: usize| Some(times[index].min(Timestamp::LAST));
         self.store().decide_batch(checks, time, decisions)
     }
 
@@ -374,7 +325,7 @@ pub struct Builder {
 
 impl Builder {
     /// The most keys tracked at once, counted per key and limit. Memory is taken
-    /// as keys come: about 30 bytes for a `sliding-counter`, 95 for a `sliding-window` or a
+    /// as keys come: about 37 bytes for a `sliding-counter`, 97 for a `sliding-window` or a
     /// `token-bucket`, all in, and a sixth of a byte per possible key beforehand.
     #[must_use]
     pub fn max_keys(mut self, max_keys: usize) -> Self {

@@ -171,6 +171,10 @@ impl Window for Permits {
         }
     }
 
+    fn held_entries(&self) -> usize {
+        self.len()
+    }
+
     fn expires_at(&self, _limit: &Limit) -> Timestamp {
         self.held.last().map_or(Timestamp::EPOCH, Held::ends)
     }

@@ -67,6 +67,14 @@ pub(crate) trait Window {
     /// From when on the state is as good as none.
     fn expires_at(&self, limit: &Limit) -> Timestamp;
 
+    /// How many log entries or permits it holds; 0 for states of bounded size.
+    fn held_entries(&self) -> usize {
+        0
+    }
+
+    /// Lets the next entry of a log share the newest one's place.
+    fn merge_newest_entry(&mut self, _now: Timestamp) {}
+
     /// Whether the limit on its own admits the ask.
     #[inline]
     fn admits(&self, limit: &Limit, ask: &Ask, now: &Moment) -> bool {
@@ -114,7 +122,14 @@ pub(crate) trait Window {
             _ => RetryAfter::Now,
         };
         let reset_after = self.reset_after(limit, now);
-        Decision { allowed, limit: limit.count(), remaining, retry_after, reset_after }
+        Decision {
+            allowed,
+            limit: limit.count(),
+            remaining,
+            retry_after,
+            reset_after,
+            no_room: false,
+        }
     }
 
     /// [`Window::apply`] and [`Window::report`] in one.
@@ -131,7 +146,7 @@ pub(crate) trait Window {
     }
 
     /// One ask, decided alone.
-    #[inline]
+    #[inline(always)]
     fn decide(&mut self, limit: &Limit, ask: &Ask) -> Decision {
         let now = limit.moment(ask.now);
         self.advance(limit, &now);

@@ -30,7 +30,7 @@
 
 use super::Window;
 use crate::limit::Moment;
-use crate::{Ask, Entries, Entry, Limit, ResetAfter, Timestamp};
+use crate::{Ask, Decision, Entries, Entry, Limit, ResetAfter, Timestamp};
 
 /// The state of a `sliding-log`.
 #[derive(Clone, Debug, Default)]
@@ -42,6 +42,12 @@ impl SlidingLog {
     /// The entries it holds, oldest first.
     pub fn entries(&self) -> &Entries {
         &self.entries
+    }
+
+    /// Decides one ask alone: charged if admitted.
+    #[inline(always)]
+    pub fn decide(&mut self, limit: &Limit, ask: &Ask) -> Decision {
+        Window::decide(self, limit, ask)
     }
 
     /// Lets the next entry share the newest one's place, which then counts until
@@ -60,6 +66,7 @@ impl From<Entries> for SlidingLog {
 }
 
 impl Window for SlidingLog {
+    #[inline]
     fn advance(&mut self, limit: &Limit, now: &Moment) {
         reenter_future(&mut self.entries, now.at);
         if let Some(cutoff) = now.at.as_micros().checked_sub(limit.window_us()) {
@@ -67,6 +74,7 @@ impl Window for SlidingLog {
         }
     }
 
+    #[inline]
     fn available(&self, limit: &Limit, _now: &Moment) -> u64 {
         limit.count().saturating_sub(self.entries.total())
     }
@@ -80,10 +88,15 @@ impl Window for SlidingLog {
         limit.window_us() - (now.at.as_micros() - freed_by.as_micros())
     }
 
+    #[inline]
     fn reset_after(&self, limit: &Limit, now: &Moment) -> ResetAfter {
-        reset_after(&self.entries, limit, now)
+        // How long until the newest entry is a window old. Then all are: no need to walk.
+        let newest = self.entries.newest_at().filter(|_| limit.count() > 0);
+        let passed = newest.map(|at| now.at.as_micros() - at.as_micros());
+        ResetAfter::from_micros(passed.map_or(0, |us| limit.window_us() - us))
     }
 
+    #[inline]
     fn charge(&mut self, limit: &Limit, units: u64, ask: &Ask, _now: &Moment) {
         let room = limit.count_cap().saturating_sub(self.entries.total());
         self.entries.push(Entry { at: ask.now, cost: units.min(room) });
@@ -93,35 +106,35 @@ impl Window for SlidingLog {
         refund_newest(&mut self.entries, units);
     }
 
+    #[inline]
     fn expires_at(&self, limit: &Limit) -> Timestamp {
-        expires_at(&self.entries, limit)
+        let newest = self.entries.newest_at();
+        newest.map_or(Timestamp::EPOCH, |at| at.plus_micros(limit.window_us()))
     }
-}
 
-/// How long until the newest entry is a window old. Then all are: no need to walk.
-pub(super) fn reset_after(entries: &Entries, limit: &Limit, now: &Moment) -> ResetAfter {
-    let newest = entries.newest_at().filter(|_| limit.count() > 0);
-    let passed = newest.map(|at| now.at.as_micros() - at.as_micros());
-    ResetAfter::from_micros(passed.map_or(0, |us| limit.window_us() - us))
-}
+    fn held_entries(&self) -> usize {
+        self.entries.len()
+    }
 
-/// When the newest entry is a window old.
-pub(super) fn expires_at(entries: &Entries, limit: &Limit) -> Timestamp {
-    let newest = entries.newest_at();
-    newest.map_or(Timestamp::EPOCH, |at| at.plus_micros(limit.window_us()))
+    fn merge_newest_entry(&mut self, now: Timestamp) {
+        self.merge_newest(now);
+    }
 }
 
 /// Collects everything later than `now` into one entry at `now`.
-pub(super) fn reenter_future(entries: &mut Entries, now: Timestamp) {
-    let mut cost = 0;
-    while entries.newest_at().is_some_and(|newest| newest > now) {
-        cost += entries.pop_newest().map_or(0, |entry| entry.cost);
+#[inline]
+fn reenter_future(entries: &mut Entries, now: Timestamp) {
+    if entries.newest_at().is_some_and(|newest| newest > now) {
+        let mut cost = 0;
+        while entries.newest_at().is_some_and(|newest| newest > now) {
+            cost += entries.pop_newest().map_or(0, |entry| entry.cost);
+        }
+        entries.push(Entry { at: now, cost });
     }
-    entries.push(Entry { at: now, cost });
 }
 
 /// Takes `units` off the newest entries.
-pub(super) fn refund_newest(entries: &mut Entries, mut units: u64) {
+fn refund_newest(entries: &mut Entries, mut units: u64) {
     while units > 0
         && let Some(newest) = entries.pop_newest()
     {

@@ -105,21 +105,16 @@ impl fmt::Display for Algorithm {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
     count: u64,
-    /// The window; for `concurrency`, the lease.
-    window_us: u64,
     /// What a bucket can hold; equals `count` unless a burst was named.
     burst: u64,
-    /// The pace of the larger of count and burst, in ticks that keep products exact.
-    pace: Pace,
+    grid: Grid,
     /// `2^53 / window_ticks`, the most a count may be.
     count_cap: u64,
     /// How a `sliding-window` of this count counts.
     form: Form,
-    /// The cell of a `sliding-window`, to divide times by; the window of the others.
-    cell: Divisor,
-    /// The unit of the last hits of a cell.
-    step: Divisor,
     id: u64,
+    /// The size in which a store keeps its states.
+    packed_size: Option<PackedSize>,
     algorithm: Algorithm,
 }
 
@@ -169,16 +164,20 @@ impl Limit {
             Algorithm::SlidingWindow => Form::of(count).cell_us(window_us),
             _ => window_us,
         };
-        let limit = Limit {
-            count,
+        let grid = Grid {
             window_us,
-            burst: count,
-            pace: Pace::new(count, window_us),
-            count_cap: 0,
             cell: Divisor::new(cell_us),
             step: Divisor::new(Form::step_us(cell_us)),
+            pace: Pace::new(count, window_us),
+        };
+        let limit = Limit {
+            count,
+            burst: count,
+            grid,
+            count_cap: 0,
             form: Form::of(count),
             id: 0,
+            packed_size: packed_size(count, window_us, algorithm),
             algorithm,
         };
         limit.derived()
@@ -223,7 +222,7 @@ impl Limit {
     /// [`Algorithm::Concurrency`] the window is the lease.
     #[must_use]
     pub const fn with_algorithm(self, algorithm: Algorithm) -> Self {
-        Self::build(self.count, self.window_us, algorithm)
+        Self::build(self.count, self.grid.window_us, algorithm)
     }
 
     /// Fails: `sliding-buckets` was replaced by [`Algorithm::SlidingWindow`].
@@ -257,7 +256,7 @@ impl Limit {
     /// # Errors
     /// When the count is out of [`bounds`].
     pub fn with_count(self, count: u64) -> Result<Self, LimitError> {
-        let mut limit = Self::from_parts(count, self.window_us, self.algorithm)?;
+        let mut limit = Self::from_parts(count, self.grid.window_us, self.algorithm)?;
         if self.burst != self.count {
             limit.burst = self.burst;
         }
@@ -268,14 +267,14 @@ impl Limit {
     /// limit uses.
     const fn derived(self) -> Self {
         let largest = if self.count > self.burst { self.count } else { self.burst };
-        let pace = Pace::new(largest, self.window_us);
+        let pace = Pace::new(largest, self.grid.window_us);
         let shape = match self.algorithm {
             // Permits carry their own lease, so a changed lease finds them again.
             Algorithm::Concurrency => 0,
-            _ => self.window_us,
+            _ => self.grid.window_us,
         };
         Limit {
-            pace,
+            grid: Grid { pace, ..self.grid },
             count_cap: bounds::MAX_PRODUCT / pace.window.value,
             id: scramble((self.algorithm as u64) << 56 ^ shape),
             ..self
@@ -291,17 +290,17 @@ impl Limit {
     /// The window in microseconds; for `concurrency`, the lease.
     #[inline]
     pub const fn window_us(&self) -> u64 {
-        self.window_us
+        self.grid.window_us
     }
 
     /// The window; for `concurrency`, the lease.
     pub const fn window(&self) -> Duration {
-        Duration::from_micros(self.window_us)
+        Duration::from_micros(self.grid.window_us)
     }
 
     /// The window as its text has it: so many of a unit, the largest that divides it.
     pub fn window_in_units(&self) -> (u64, &'static str) {
-        text::in_units(self.window_us)
+        text::in_units(self.grid.window_us)
     }
 
     /// How it counts.
@@ -327,13 +326,13 @@ impl Limit {
     /// window are both very large.
     #[inline]
     pub const fn tick_us(&self) -> u64 {
-        self.pace.tick_us
+        self.grid.pace.tick_us
     }
 
     /// The window in ticks, rounded up.
     #[inline]
     pub const fn window_ticks(&self) -> u64 {
-        self.pace.window.value
+        self.grid.pace.window.value
     }
 
     /// The most a count can be: forced charges beyond it are cut off, because a
@@ -344,20 +343,9 @@ impl Limit {
     }
 
     /// The size in which a store keeps the states of this limit; `None` if they can grow.
-    ///
-    /// Counters use the small size if a deadline identifies their window and the limit's count
-    /// fits. Forced charges can still exceed it.
-    #[inline]
+    #[inline(always)]
     pub const fn packed_size(&self) -> Option<PackedSize> {
-        let is_long = self.window_us >= Packed::UNIT_US;
-        match self.algorithm {
-            Algorithm::SlidingCounter if is_long && self.count < SMALL_COUNT => {
-                Some(PackedSize::Small)
-            }
-            Algorithm::FixedWindow if is_long => Some(PackedSize::Small),
-            Algorithm::SlidingLog | Algorithm::Concurrency => None,
-            _ => Some(PackedSize::Large),
-        }
+        self.packed_size
     }
 
     /// Names the state this limit counts in: algorithm and window.
@@ -372,13 +360,13 @@ impl Limit {
     /// A product of a count and ticks, divided by the ticks of the window.
     #[inline(always)]
     pub(crate) fn per_window(&self, product: u64) -> u64 {
-        self.pace.window.split(product).0
+        self.grid.pace.window.split(product).0
     }
 
     /// `now` as this limit's aligned windows, or the cells of its form, see it.
     #[inline(always)]
     pub(crate) fn moment(&self, now: Timestamp) -> Moment {
-        let (index, elapsed_us) = self.cell.split(now.as_micros());
+        let (index, elapsed_us) = self.grid.cell.split(now.as_micros());
         Moment { at: now, index, elapsed_us }
     }
 
@@ -391,29 +379,46 @@ impl Limit {
     /// The form and the pace of a `sliding-window` of this count.
     #[inline]
     pub(crate) const fn form_and_pace(&self) -> (Form, u64) {
-        (self.form, if matches!(self.form, Form::Log) { 0 } else { self.pace.count })
+        (self.form, if matches!(self.form, Form::Log) { 0 } else { self.grid.pace.count })
+    }
+
+    /// Where the cells of a `sliding-window` of this count lie in time.
+    #[inline(always)]
+    pub(crate) const fn grid(&self) -> &Grid {
+        &self.grid
+    }
+
+    /// How far ahead of now the deadline of a `sliding-window` can be, unless the clock stepped
+    /// back: a window, a cell and a deadline unit.
+    #[inline(always)]
+    pub(crate) const fn latest_deadline_us(&self) -> u64 {
+        self.grid.window_us + self.grid.cell.value + Packed::UNIT_US
     }
 
     /// The pace of another count over this limit's window.
     #[inline(always)]
     pub(crate) fn pace(&self, count: u64) -> Pace {
-        if count == self.pace.count { self.pace } else { Pace::new(count, self.window_us) }
+        if count == self.grid.pace.count {
+            self.grid.pace
+        } else {
+            Pace::new(count, self.grid.window_us)
+        }
     }
 
     /// The cells of a form over the window of a `sliding-window`, to divide times by.
     #[inline(always)]
     pub(crate) fn cell(&self, form: Form) -> Divisor {
         if form == self.form {
-            return self.cell;
+            return self.grid.cell;
         }
-        Divisor::new(form.cell_us(self.window_us))
+        Divisor::new(form.cell_us(self.grid.window_us))
     }
 
     /// The cells of a form, and the unit of their last hits.
     #[inline(always)]
     pub(crate) fn cell_and_step(&self, form: Form) -> (Divisor, Divisor) {
         if form == self.form {
-            return (self.cell, self.step);
+            return (self.grid.cell, self.grid.step);
         }
         let cell = self.cell(form);
         (cell, Divisor::new(Form::step_us(cell.value)))
@@ -427,6 +432,32 @@ impl Limit {
         }
         self.cell(form).split(now.at.as_micros())
     }
+}
+
+/// The size in which a store keeps the states of a limit. Counters use the small size if a deadline
+/// identifies their window and the limit's count fits. Forced charges can still exceed it.
+const fn packed_size(count: u64, window_us: u64, algorithm: Algorithm) -> Option<PackedSize> {
+    let is_long = window_us >= Packed::UNIT_US;
+    match algorithm {
+        Algorithm::SlidingCounter if is_long && count < SMALL_COUNT => Some(PackedSize::Small),
+        Algorithm::FixedWindow if is_long => Some(PackedSize::Small),
+        Algorithm::SlidingLog | Algorithm::Concurrency => None,
+        _ => Some(PackedSize::Large),
+    }
+}
+
+/// Where the windows of a limit or, for a `sliding-window`, the cells of a form lie in time, and the
+/// pace that the cells are measured against.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Grid {
+    /// The window; for `concurrency`, the lease.
+    pub(crate) window_us: u64,
+    /// The cell of a `sliding-window`, to divide times by; the window of the others.
+    pub(crate) cell: Divisor,
+    /// The unit of the last hits of a cell.
+    pub(crate) step: Divisor,
+    /// The pace of the larger of count and burst, in ticks that keep products exact.
+    pub(crate) pace: Pace,
 }
 
 /// A number that times and counts are divided by.

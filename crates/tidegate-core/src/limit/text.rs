@@ -195,10 +195,10 @@ impl<'a> Words<'a> {
 pub(super) fn write(limit: &Limit, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     if limit.algorithm == Algorithm::Concurrency {
         write!(f, "{} concurrent lease ", limit.count)?;
-        return write_duration(limit.window_us, f);
+        return write_duration(limit.window_us(), f);
     }
     write!(f, "{} per ", limit.count)?;
-    write_duration(limit.window_us, f)?;
+    write_duration(limit.window_us(), f)?;
     write!(f, " {}", limit.algorithm)?;
     match limit.algorithm {
         Algorithm::TokenBucket if limit.burst != limit.count => write!(f, " burst {}", limit.burst),

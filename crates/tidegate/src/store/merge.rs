@@ -3,12 +3,54 @@
 //! A store decides each state once, so checks that share one are merged before it decides: their
 //! costs are added up, and every check gets the decision of its state.
 
+#[cfg(feature = "redis")]
 use smallvec::SmallVec;
-use tidegate_core::{Algorithm, Cost};
+use tidegate_core::{Algorithm, Cost, Limit};
 
 use crate::{Check, CheckError, MAX_CHECKS, Overflow};
 
+/// Refuses a request with too many checks, or with checks that need a permit it does not have.
+///
+/// # Errors
+/// As every store's `decide`.
+pub(crate) fn validate(checks: &[Check<'_>], has_permit: bool) -> Result<(), CheckError> {
+    if checks.len() > MAX_CHECKS {
+        return Err(CheckError::TooManyChecks(checks.len()));
+    }
+    let is_permit = |check: &Check<'_>| check.limit.algorithm() == Algorithm::Concurrency;
+    if !has_permit && checks.iter().any(is_permit) {
+        return Err(CheckError::NeedsPermit);
+    }
+    Ok(())
+}
+
+/// What checks that share a state ask of it together.
+#[derive(Debug)]
+pub(crate) struct Shared<'s> {
+    pub(crate) limit: &'s Limit,
+    pub(crate) cost: &'s mut Cost,
+    pub(crate) overflow: &'s mut Overflow,
+}
+
+impl Shared<'_> {
+    /// Adds a check.
+    ///
+    /// # Errors
+    /// When the checks contradict each other.
+    pub(crate) fn add(self, check: &Check<'_>) -> Result<(), CheckError> {
+        if *self.limit != *check.limit {
+            return Err(CheckError::conflict_of(check.limit));
+        }
+        *self.cost = add_costs(*self.cost, check.cost)?;
+        if check.overflow == Overflow::Consume {
+            *self.overflow = Overflow::Consume;
+        }
+        Ok(())
+    }
+}
+
 /// The states that a request counts in.
+#[cfg(feature = "redis")]
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Merged<'a> {
     /// One check per state, with the total cost of its checks, in the order of their first checks.
@@ -17,6 +59,7 @@ pub(crate) struct Merged<'a> {
     pub(crate) members: SmallVec<[usize; 4]>,
 }
 
+#[cfg(feature = "redis")]
 impl<'a> Merged<'a> {
     /// Adds the checks of a request, which may take places under `concurrency` limits only if it
     /// has a permit.
@@ -28,32 +71,16 @@ impl<'a> Merged<'a> {
         checks: &[Check<'a>],
         has_permit: bool,
     ) -> Result<(), CheckError> {
-        if checks.len() > MAX_CHECKS {
-            return Err(CheckError::TooManyChecks(checks.len()));
-        }
+        validate(checks, has_permit)?;
         for check in checks {
-            if check.limit.algorithm() == Algorithm::Concurrency && !has_permit {
-                return Err(CheckError::NeedsPermit);
-            }
-            self.add(check)?;
-        }
-        Ok(())
-    }
-
-    fn add(&mut self, check: &Check<'a>) -> Result<(), CheckError> {
-        let known = self.states.iter().position(|state| state.shares_state(check));
-        self.members.push(known.unwrap_or(self.states.len()));
-        let Some(index) = known else {
-            self.states.push(*check);
-            return Ok(());
-        };
-        let state = &mut self.states[index];
-        if *state.limit != *check.limit {
-            return Err(CheckError::conflict_of(check.limit));
-        }
-        state.cost = add_costs(state.cost, check.cost)?;
-        if check.overflow == Overflow::Consume {
-            state.overflow = Overflow::Consume;
+            let known = self.states.iter().position(|state| state.shares_state(check));
+            self.members.push(known.unwrap_or(self.states.len()));
+            let Some(index) = known else {
+                self.states.push(*check);
+                continue;
+            };
+            let Check { limit, cost, overflow, .. } = &mut self.states[index];
+            Shared { limit, cost, overflow }.add(check)?;
         }
         Ok(())
     }

@@ -15,8 +15,6 @@ use crate::{Check, CheckError, Verdict};
 
 #[cfg(feature = "policies")]
 pub(crate) use memory::BATCH;
-#[cfg(feature = "policies")]
-pub(crate) use memory::StoreDecision;
 pub use memory::{MemoryOptions, MemoryStats, MemoryStore, OutOfMemory, WhenFull};
 
 /// All that is asked of a store at once.

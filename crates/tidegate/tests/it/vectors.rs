@@ -238,6 +238,7 @@ fn parse_row(line: &str, limit: &Limit) -> Option<Row> {
                     wait => RetryAfter::from_micros(number(wait)?),
                 },
                 reset_after: ResetAfter::from_micros(number(reset_after)?),
+                no_room: false,
             })
         }
         _ => return None,

@@ -5,13 +5,13 @@ use core::borrow::BorrowMut;
 use super::form::{STEP_BITS, STEPS};
 use super::{Form, WORDS};
 use crate::algorithms::Window;
-use crate::limit::{Divisor, Moment, Pace};
+use crate::limit::{Grid, Moment};
 use crate::packed::with_low_bits;
 use crate::{Ask, Limit, Packed, ResetAfter, Timestamp};
 
 /// Bits of the index of the newest cell in a packed state. A cell is at least 67 us long, so fewer
-/// than 2^14 cells begin within a deadline unit.
-const INDEX_BITS: u32 = 14;
+/// than 2^13 cells begin within a deadline unit, and the low bits tell which of them it is.
+pub(super) const INDEX_BITS: u32 = 14;
 /// Where the pace begins in the head of a packed state.
 const PACE_SHIFT: u32 = 2 + INDEX_BITS;
 
@@ -46,19 +46,33 @@ pub(super) struct Cells<W = [u64; WORDS]> {
     pub(super) oldest: u64,
     /// The index of the newest cell that holds units.
     pub(super) newest: u64,
-    /// When the newest cell's last unit is a window old, once that is known; otherwise 0.
-    newest_whole_us: u64,
-    /// Cells by index modulo their number, packed without gaps. Those outside `oldest..=newest`
-    /// are zero.
+    /// The newest cell. It is the one that is charged, so it is not among the packed ones.
+    last: Cell,
+    /// The cells before the newest by index modulo their number, packed without gaps. Those outside
+    /// `oldest..newest` are zero.
     words: W,
 }
 
-/// Where the cells of a form lie in time, and the pace they are measured against.
-pub(super) struct Grid {
-    window_us: u64,
-    pub(super) cell: Divisor,
-    step: Divisor,
-    pace: Pace,
+/// Where the words of cells are.
+pub(super) trait CellWords: BorrowMut<[u64; WORDS]> {
+    /// Whether they are the words of a packed state that is decided on where it is. That is done
+    /// only if the cells have the form and the pace of the limit.
+    const IN_PLACE: bool;
+}
+
+impl CellWords for [u64; WORDS] {
+    const IN_PLACE: bool = false;
+}
+
+impl CellWords for &mut [u64; WORDS] {
+    const IN_PLACE: bool = true;
+}
+
+/// Where cells lie in time.
+macro_rules! grid {
+    ($cells:expr, $limit:expr) => {
+        if W::IN_PLACE { $limit.grid() } else { &$cells.grid($limit) }
+    };
 }
 
 impl Grid {
@@ -90,22 +104,26 @@ impl Grid {
         self.last_us(index, cell).saturating_add(self.window_us)
     }
 
+    /// How far the window has moved past the start of a cell. Before that none of its units expire.
+    #[inline(always)]
+    fn past_start_us(&self, index: u64, now_us: u64) -> Option<u64> {
+        now_us.checked_sub(self.start_us(index).saturating_add(self.window_us))
+    }
+
     /// The units of a cell that are certainly a window old.
     #[inline(always)]
     pub(super) fn expired(&self, index: u64, cell: Cell, now_us: u64) -> u64 {
-        if self.whole_us(index, cell) <= now_us {
-            return cell.units;
+        match self.past_start_us(index, now_us) {
+            Some(past_us) if past_us >= self.last_offset_us(cell) => cell.units,
+            Some(past_us) => self.partly_expired(cell, past_us),
+            None => 0,
         }
-        self.partly_expired(index, cell, now_us)
     }
 
     /// The units of a cell that are certainly a window old, if its last unit is not.
     #[inline(always)]
-    fn partly_expired(&self, index: u64, cell: Cell, now_us: u64) -> u64 {
-        match now_us.checked_sub(self.start_us(index).saturating_add(self.window_us)) {
-            Some(us) => self.pace.units_in(us).saturating_sub(cell.lag).min(cell.units),
-            None => 0,
-        }
+    fn partly_expired(&self, cell: Cell, past_us: u64) -> u64 {
+        self.pace.units_in(past_us).saturating_sub(cell.lag).min(cell.units)
     }
 
     /// When this many of a cell's units, at least one, are certainly a window old.
@@ -133,71 +151,79 @@ impl Cells {
         if form == Form::Log || form < Form::of(pace) {
             return None;
         }
-        let mut restored = Cells { oldest: cells.first()?.0, newest, ..Cells::new(form, pace) };
-        let mut next = newest.saturating_sub(form.cells());
+        let mut restored = Cells::new(form, pace);
         for &(index, cell) in cells {
             let fits = cell.units <= form.most_units()
                 && cell.lag <= form.most_lag()
                 && cell.steps <= STEPS;
-            if index < next || index > newest || cell.units == 0 || !fits {
+            let is_next = restored.is_empty() || index > restored.newest;
+            if !is_next || newest.saturating_sub(index) > form.cells() || cell.units == 0 || !fits {
                 return None;
             }
-            restored.set(index, cell);
+            restored.begin(index);
+            restored.last = cell;
             restored.total += cell.units;
-            next = index + 1;
         }
         Some(restored)
     }
 
     pub(super) fn pack(mut self, limit: &Limit) -> Option<Packed> {
-        let (head, deadline) = self.pack_head(limit)?;
+        let (head, deadline) = self.pack_head(self.expires_at(limit))?;
         Some(Packed { deadline, head, words: self.words })
+    }
+
+    /// When the oldest `units` of those that count are released. Only the oldest cell can be partly
+    /// expired: units of a cell expire when the window has moved past its start, and all of the
+    /// cell before it have expired by then.
+    #[cold]
+    fn release_us(&self, limit: &Limit, mut units: u64) -> u64 {
+        let grid = self.grid(limit);
+        let (mut index, mut expired) = (self.oldest, self.expired);
+        loop {
+            let cell = self.get(index);
+            let live = cell.units - expired;
+            if units <= live || index >= self.newest {
+                return grid.release_us(index, cell, expired + units);
+            }
+            (index, units, expired) = (index + 1, units - live, 0);
+        }
     }
 }
 
-impl<W: BorrowMut<[u64; WORDS]>> Cells<W> {
+impl<W: CellWords> Cells<W> {
     /// Cells that hold nothing, with words that are zero.
     #[inline(always)]
     pub(super) fn empty(form: Form, pace: u64, words: W) -> Self {
-        Self { form, pace, total: 0, expired: 0, oldest: 0, newest: 0, newest_whole_us: 0, words }
+        let last = Cell::default();
+        Self { form, pace, total: 0, expired: 0, oldest: 0, newest: 0, last, words }
     }
 
-    /// The cells that were packed in this form, with their words.
+    /// The cells that were packed in this form, with their words. The newest is at most `latest`,
+    /// and fewer than 2^14 earlier.
     #[inline(always)]
-    pub(super) fn unpack(form: Form, limit: &Limit, head: u64, deadline_us: u64, words: W) -> Self {
-        let latest = limit.cell(form).split(deadline_us - limit.window_us()).0;
+    pub(super) fn unpack(form: Form, head: u64, latest: u64, words: W) -> Self {
         let newest = with_low_bits(latest, head >> 2, INDEX_BITS);
         let oldest = newest - (head >> span_shift(form) & form.cells());
-        let in_words = words.borrow()[WORDS - 1] >> form.last_word_bits();
-        let (pace, total) = match form {
-            Form::Cells3 => (in_words, 0),
-            _ => (head >> PACE_SHIFT & form.most_units(), in_words),
-        };
-        let mut cells =
-            Self { form, pace, total, expired: 0, oldest, newest, newest_whole_us: 0, words };
+        let Tail { total, pace, last } = Tail::read(form, head, words.borrow());
+        let mut cells = Self { form, pace, total, expired: 0, oldest, newest, last, words };
         if form == Form::Cells3 {
             cells.total = (oldest..=newest).map(|index| cells.get(index).units).sum();
         }
         cells
     }
 
-    /// Returns the head of the packed state and its deadline. Numbers that do not fit the head are
-    /// written into the unused bits at the end of the last word.
+    /// Returns the head of the packed state and its deadline, given when it expires. Numbers that do
+    /// not fit the head are written into the bits of the words that the cells leave unused.
     #[inline(always)]
-    pub(super) fn pack_head(&mut self, limit: &Limit) -> Option<(u64, u64)> {
+    pub(super) fn pack_head(&mut self, expires_at: Timestamp) -> Option<(u64, u64)> {
         if self.is_empty() {
             *self.words.borrow_mut() = [0; WORDS];
             return Some((0, 0));
         }
-        let deadline = Packed::deadline(self.expires_at(limit))?;
-        let (in_head, in_words) = match self.form {
-            // A pace of 40 bits does not fit the head.
-            Form::Cells3 => (0, self.pace),
-            _ => (self.pace, self.total),
-        };
-        let cell_bits = self.form.last_word_bits();
-        let last = &mut self.words.borrow_mut()[WORDS - 1];
-        *last = *last & ((1 << cell_bits) - 1) | in_words << cell_bits;
+        let deadline = Packed::deadline(expires_at)?;
+        let tail = Tail { total: self.total, pace: self.pace, last: self.last };
+        tail.write(self.form, self.words.borrow_mut());
+        let in_head = if self.form == Form::Cells3 { 0 } else { self.pace };
         let newest = (self.newest & ((1 << INDEX_BITS) - 1)) << 2;
         let span = (self.newest - self.oldest) << span_shift(self.form);
         Some((self.form as u64 | newest | in_head << PACE_SHIFT | span, deadline))
@@ -208,9 +234,16 @@ impl<W: BorrowMut<[u64; WORDS]>> Cells<W> {
         self.total == 0
     }
 
-    #[inline(always)]
     pub(super) fn grid(&self, limit: &Limit) -> Grid {
         Grid::new(limit, self.form, self.pace)
+    }
+
+    /// A copy for what is rarely needed. A state whose address is passed on is kept in memory, and
+    /// one that is not in registers.
+    #[inline(always)]
+    fn copied(&self) -> Cells {
+        let Self { form, pace, total, expired, oldest, newest, last, .. } = *self;
+        Cells { form, pace, total, expired, oldest, newest, last, words: *self.words.borrow() }
     }
 
     /// Cells that hold units with their indexes, oldest first.
@@ -220,17 +253,19 @@ impl<W: BorrowMut<[u64; WORDS]>> Cells<W> {
         cells.filter(|(_, cell)| cell.units > 0)
     }
 
-    /// The word in which a cell begins, and the bit.
+    /// The word in which a cell before the newest begins, and the bit.
     #[inline(always)]
-    #[expect(clippy::cast_possible_truncation, reason = "there are at most 16 cells")]
+    #[expect(clippy::cast_possible_truncation, reason = "there are at most 15 cells")]
     fn position(&self, index: u64) -> (usize, u32) {
-        // One more than there are cells is a power of two.
-        let at = (index & self.form.cells()) as u32 * self.form.cell_bits();
+        let at = (index % self.form.cells()) as u32 * self.form.cell_bits();
         ((at / u64::BITS) as usize, at % u64::BITS)
     }
 
     #[inline(always)]
     pub(super) fn get(&self, index: u64) -> Cell {
+        if index == self.newest {
+            return self.last;
+        }
         let (unit_bits, lag_bits) = (self.form.unit_bits(), self.form.lag_bits());
         let (word, shift) = self.position(index);
         let words = self.words.borrow();
@@ -256,6 +291,10 @@ impl<W: BorrowMut<[u64; WORDS]>> Cells<W> {
     #[inline(always)]
     #[expect(clippy::cast_possible_truncation, reason = "bits are written word by word")]
     fn set(&mut self, index: u64, cell: Cell) {
+        if index == self.newest {
+            self.last = cell;
+            return;
+        }
         let (unit_bits, cell_bits) = (self.form.unit_bits(), self.form.cell_bits());
         let (word, shift) = self.position(index);
         let words = self.words.borrow_mut();
@@ -275,37 +314,63 @@ impl<W: BorrowMut<[u64; WORDS]>> Cells<W> {
         }
     }
 
+    /// Makes an empty cell the newest. It is not before the one that was.
+    #[inline(always)]
+    fn begin(&mut self, index: u64) {
+        if self.is_empty() {
+            self.oldest = index;
+        } else {
+            let (before, last) = (self.newest, self.last);
+            // Now that another cell is the newest, it goes to the packed ones.
+            self.newest = index;
+            self.set(before, last);
+        }
+        self.newest = index;
+        self.last = Cell::default();
+    }
+
     /// Removes cells whose last unit is a window old. None may lie ahead of now.
     #[inline(always)]
     pub(super) fn drop_expired(&mut self, grid: &Grid, now_us: u64) {
         self.expired = 0;
-        while self.total > 0 {
-            let cell = self.get(self.oldest);
-            if cell.units > 0 {
-                if grid.whole_us(self.oldest, cell) > now_us {
-                    self.expired = grid.partly_expired(self.oldest, cell, now_us);
-                    return;
-                }
-                self.set(self.oldest, Cell::default());
-                self.total -= cell.units;
-            }
-            self.oldest += 1;
+        // Most often none can be removed: the first one is looked at outside the loop.
+        if self.is_empty() || !self.drop_oldest(grid, now_us) {
+            return;
         }
+        while self.total > 0 && self.drop_oldest(grid, now_us) {}
+    }
+
+    /// Removes the oldest cell if its last unit is a window old, and otherwise counts those of its
+    /// units that are; returns whether it was removed.
+    #[inline(always)]
+    fn drop_oldest(&mut self, grid: &Grid, now_us: u64) -> bool {
+        let Some(past_us) = grid.past_start_us(self.oldest, now_us) else { return false };
+        let cell = self.get(self.oldest);
+        if cell.units > 0 {
+            if past_us < grid.last_offset_us(cell) {
+                self.expired = grid.partly_expired(cell, past_us);
+                return false;
+            }
+            self.set(self.oldest, Cell::default());
+            self.total -= cell.units;
+        }
+        self.oldest += 1;
+        true
     }
 
     /// Takes up to `units` off the newest cell and returns how many. An emptied cell is removed.
     pub(super) fn take_newest(&mut self, units: u64) -> u64 {
-        let cell = self.get(self.newest);
-        let taken = units.min(cell.units);
-        self.newest_whole_us = 0;
+        let taken = units.min(self.last.units);
+        self.last.units -= taken;
         self.total -= taken;
-        if taken < cell.units {
-            self.set(self.newest, Cell { units: cell.units - taken, ..cell });
-            return taken;
+        if self.last.units == 0 {
+            self.last = Cell::default();
         }
-        self.set(self.newest, Cell::default());
-        while self.total > 0 && self.get(self.newest).units == 0 {
-            self.newest -= 1;
+        while self.total > 0 && self.last.units == 0 {
+            let before = self.newest - 1;
+            let cell = self.get(before);
+            self.set(before, Cell::default());
+            (self.newest, self.last) = (before, cell);
         }
         taken
     }
@@ -313,20 +378,22 @@ impl<W: BorrowMut<[u64; WORDS]>> Cells<W> {
     /// Adds units to the cell `index`, at an offset into it. What does not fit is cut off.
     #[inline(always)]
     pub(super) fn add(&mut self, grid: &Grid, units: u64, index: u64, offset_us: u64) {
-        let cell = self.get(index);
+        if self.is_empty() || index != self.newest {
+            self.begin(index);
+        }
+        let cell = self.last;
         let behind = grid.pace.units_in(offset_us).saturating_sub(cell.units);
-        let charged = Cell {
-            units: cell.units.saturating_add(units).min(self.form.most_units()),
-            lag: cell.lag.max(behind).min(self.form.most_lag()),
+        self.last = Cell {
+            units: cell.units.saturating_add(units),
+            lag: cell.lag.max(behind),
             steps: cell.steps.max(grid.step.ceil(offset_us)),
         };
-        self.set(index, charged);
-        if self.is_empty() {
-            self.oldest = index;
+        if !W::IN_PLACE {
+            // A form has room for the units that its limit admits, and for its pace.
+            self.last.units = self.last.units.min(self.form.most_units());
+            self.last.lag = self.last.lag.min(self.form.most_lag());
         }
-        self.total += charged.units - cell.units;
-        self.newest = index;
-        self.newest_whole_us = grid.whole_us(index, charged);
+        self.total += self.last.units - cell.units;
     }
 
     /// Raises the lags until each cell is released as a whole: all that is known of the arrivals in
@@ -340,22 +407,6 @@ impl<W: BorrowMut<[u64; WORDS]>> Cells<W> {
             }
         }
     }
-
-    /// When the oldest `units` of those that count are released. Only the oldest cell can be partly
-    /// expired: units of a cell expire when the window has moved past its start, and all of the
-    /// cell before it have expired by then.
-    fn release_us(&self, limit: &Limit, mut units: u64) -> u64 {
-        let grid = self.grid(limit);
-        let (mut index, mut expired) = (self.oldest, self.expired);
-        loop {
-            let cell = self.get(index);
-            let live = cell.units - expired;
-            if units <= live || index >= self.newest {
-                return grid.release_us(index, cell, expired + units);
-            }
-            (index, units, expired) = (index + 1, units - live, 0);
-        }
-    }
 }
 
 /// Where the head of a packed state has the number of cells from the oldest to the newest.
@@ -366,10 +417,11 @@ const fn span_shift(form: Form) -> u32 {
     }
 }
 
-impl<W: BorrowMut<[u64; WORDS]>> Window for Cells<W> {
+impl<W: CellWords> Window for Cells<W> {
     #[inline(always)]
     fn advance(&mut self, limit: &Limit, now: &Moment) {
-        self.drop_expired(&self.grid(limit), now.at.as_micros());
+        let grid = grid!(self, limit);
+        self.drop_expired(grid, now.at.as_micros());
     }
 
     #[inline(always)]
@@ -381,7 +433,7 @@ impl<W: BorrowMut<[u64; WORDS]>> Window for Cells<W> {
     fn wait_us(&self, limit: &Limit, cost: u64, now: &Moment) -> u64 {
         match (self.total - self.expired + cost).saturating_sub(limit.count()) {
             0 => 0,
-            lacking => self.release_us(limit, lacking) - now.at.as_micros(),
+            lacking => self.copied().release_us(limit, lacking) - now.at.as_micros(),
         }
     }
 
@@ -394,8 +446,10 @@ impl<W: BorrowMut<[u64; WORDS]>> Window for Cells<W> {
     #[inline(always)]
     fn charge(&mut self, limit: &Limit, units: u64, _ask: &Ask, now: &Moment) {
         if units > 0 {
-            let (index, offset_us) = limit.split(self.form, now);
-            self.add(&self.grid(limit), units, index, offset_us);
+            let (index, offset_us) =
+                if W::IN_PLACE { (now.index, now.elapsed_us) } else { limit.split(self.form, now) };
+            let grid = grid!(self, limit);
+            self.add(grid, units, index, offset_us);
         }
     }
 
@@ -410,9 +464,88 @@ impl<W: BorrowMut<[u64; WORDS]>> Window for Cells<W> {
         if self.is_empty() {
             return Timestamp::EPOCH;
         }
-        Timestamp::from_micros(match self.newest_whole_us {
-            0 => self.grid(limit).whole_us(self.newest, self.get(self.newest)),
-            whole_us => whole_us,
-        })
+        let grid = grid!(self, limit);
+        Timestamp::from_micros(grid.whole_us(self.newest, self.last))
+    }
+}
+
+/// The numbers that a packed state keeps in the bits that the cells before the newest leave unused:
+/// the newest cell and, where they fit, the total and the pace. The head has the pace of the other
+/// forms.
+struct Tail {
+    total: u64,
+    pace: u64,
+    last: Cell,
+}
+
+/// Where the last word has the total of the form with 15 cells, which leave 39 bits of it unused.
+const TOTAL15: u32 = 25;
+const UNITS15: u32 = TOTAL15 + 16;
+const LAG15: u32 = UNITS15 + Form::Cells15.unit_bits();
+const STEPS15: u32 = LAG15 + Form::Cells15.lag_bits();
+/// Where the last word of the form with 7 cells has the lag and the total; they and the units fill
+/// it. The steps are at the end of the word before.
+const LAG7: u32 = Form::Cells7.unit_bits();
+const TOTAL7: u32 = LAG7 + Form::Cells7.lag_bits();
+const STEPS7: u32 = u64::BITS - STEP_BITS;
+/// Where the last word but one of the form with 3 cells has the low bits of the pace, behind the
+/// units, and the last word the steps and the rest of the pace, behind the lag. The total is not
+/// kept.
+const PACE3: u32 = Form::Cells3.unit_bits();
+const STEPS3: u32 = Form::Cells3.lag_bits();
+const PACE3_HIGH: u32 = STEPS3 + STEP_BITS;
+
+/// Some bits of a word.
+#[inline(always)]
+const fn bits(word: u64, shift: u32, count: u32) -> u64 {
+    word >> shift & ((1 << count) - 1)
+}
+
+impl Tail {
+    #[inline(always)]
+    fn read(form: Form, head: u64, words: &[u64; WORDS]) -> Self {
+        let [.., before, end] = *words;
+        let (unit_bits, lag_bits) = (form.unit_bits(), form.lag_bits());
+        let pace = head >> PACE_SHIFT & form.most_units();
+        match form {
+            Form::Log => Tail { total: 0, pace: 0, last: Cell::default() },
+            Form::Cells15 => {
+                let (units, lag) = (bits(end, UNITS15, unit_bits), bits(end, LAG15, lag_bits));
+                let last = Cell { units, lag, steps: end >> STEPS15 };
+                Tail { total: bits(end, TOTAL15, UNITS15 - TOTAL15), pace, last }
+            }
+            Form::Cells7 => {
+                let (units, lag) = (bits(end, 0, unit_bits), bits(end, LAG7, lag_bits));
+                let last = Cell { units, lag, steps: before >> STEPS7 };
+                Tail { total: end >> TOTAL7, pace, last }
+            }
+            Form::Cells3 => {
+                let (units, lag) = (bits(before, 0, unit_bits), bits(end, 0, lag_bits));
+                let last = Cell { units, lag, steps: bits(end, STEPS3, STEP_BITS) };
+                let pace = before >> PACE3 | end >> PACE3_HIGH << (u64::BITS - PACE3);
+                Tail { total: 0, pace, last }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn write(self, form: Form, words: &mut [u64; WORDS]) {
+        let [.., before, end] = words;
+        let Cell { units, lag, steps } = self.last;
+        match form {
+            Form::Log => {}
+            Form::Cells15 => {
+                let tail = self.total << TOTAL15 | units << UNITS15 | lag << LAG15;
+                *end = bits(*end, 0, TOTAL15) | tail | steps << STEPS15;
+            }
+            Form::Cells7 => {
+                *before = bits(*before, 0, STEPS7) | steps << STEPS7;
+                *end = self.total << TOTAL7 | lag << LAG7 | units;
+            }
+            Form::Cells3 => {
+                *before = self.pace << PACE3 | units;
+                *end = self.pace >> (u64::BITS - PACE3) << PACE3_HIGH | steps << STEPS3 | lag;
+            }
+        }
     }
 }

@@ -1,7 +1,5 @@
 //! The forms of a `sliding-window`: how many cells it has and how many bits their numbers take.
 
-use super::WORDS;
-
 /// How a [`SlidingWindow`](super::SlidingWindow) counts, from the narrowest to the widest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Form {
@@ -80,12 +78,6 @@ impl Form {
     /// Bits of a cell: its units, its lag and its last hit, from the lowest bits up.
     pub(super) const fn cell_bits(self) -> u32 {
         self.unit_bits() + self.lag_bits() + STEP_BITS
-    }
-
-    /// Bits of the last word that cells use. The form is not the log.
-    #[expect(clippy::cast_possible_truncation, reason = "both are small")]
-    pub(super) const fn last_word_bits(self) -> u32 {
-        (self.cells() as u32 + 1) * self.cell_bits() - u64::BITS * (WORDS as u32 - 1)
     }
 
     /// The most units the log, or a cell, can hold.

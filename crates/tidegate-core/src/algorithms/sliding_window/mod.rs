@@ -100,12 +100,12 @@ mod times;
 use alloc::vec::Vec;
 
 pub use cells::Cell;
-use cells::{Cells, Grid};
+use cells::{Cells, INDEX_BITS};
 pub use form::Form;
 use times::Times;
 
 use super::Window;
-use crate::limit::Moment;
+use crate::limit::{Grid, Moment};
 use crate::{Ask, CellView, Cost, Decision, Limit, Packed, ResetAfter, Timestamp};
 
 /// Words that hold the cells: 16 cells of 23 bits, 8 of 44, 4 of 83, or 20 times of 16.
@@ -222,7 +222,11 @@ impl SlidingWindow {
         let (head, deadline_us, words) = (packed.head, packed.deadline_us(), packed.words);
         let held = match packed_form(head) {
             Form::Log => Held::Times(Times::unpack(limit, head, deadline_us, words)),
-            form => Held::Cells(Cells::unpack(form, limit, head, deadline_us, words)),
+            form => {
+                // The newest cell is a window old by the deadline, and was not a unit earlier.
+                let latest = limit.cell(form).split(deadline_us - limit.window_us()).0;
+                Held::Cells(Cells::unpack(form, head, latest, words))
+            }
         };
         SlidingWindow { held }
     }
@@ -241,16 +245,11 @@ impl SlidingWindow {
         admitted: bool,
         decision: &mut Decision,
     ) -> bool {
-        if !matches!(ask.cost, Cost::Ask(_)) {
-            return Self::decide_unpacked(packed, limit, ask, now, admitted, decision);
-        }
         match limit.form() {
             Form::Log => decide_times(packed, limit, ask, now, admitted, decision),
-            Form::Cells15 => {
-                decide_cells(Form::Cells15, packed, limit, ask, now, admitted, decision)
-            }
-            Form::Cells7 => decide_cells(Form::Cells7, packed, limit, ask, now, admitted, decision),
-            Form::Cells3 => decide_cells(Form::Cells3, packed, limit, ask, now, admitted, decision),
+            Form::Cells15 => decide_cells15(packed, limit, ask, now, admitted, decision),
+            Form::Cells7 => decide_cells7(packed, limit, ask, now, admitted, decision),
+            Form::Cells3 => decide_cells3(packed, limit, ask, now, admitted, decision),
         }
     }
 
@@ -419,13 +418,16 @@ fn decide_times(
     admitted: bool,
     decision: &mut Decision,
 ) -> bool {
+    let Cost::Ask(units) = ask.cost else {
+        return SlidingWindow::decide_unpacked(packed, limit, ask, now, admitted, decision);
+    };
     if packed_form(packed.head) != Form::Log {
         return SlidingWindow::decide_unpacked(packed, limit, ask, now, admitted, decision);
     }
     let deadline_us = packed.deadline_us();
     let mut times = Times::unpack(limit, packed.head, deadline_us, &mut packed.words);
     times.advance(limit, now);
-    *decision = times.settle(limit, ask, now, admitted);
+    *decision = times.settle(limit, &Ask::new(units, now.at), now, admitted);
     let Some(after) = times.pack_head(limit) else { return false };
     (packed.head, packed.deadline) = after;
     true
@@ -442,27 +444,58 @@ fn decide_cells(
     admitted: bool,
     decision: &mut Decision,
 ) -> bool {
-    let deadline_us = packed.deadline_us();
-    let Packed { head, words, .. } = &mut *packed;
-    let (own_form, pace) = limit.form_and_pace();
-    debug_assert_eq!(form, own_form);
-    let mut cells = if *head == 0 || deadline_us <= now.at.as_micros() {
-        *words = [0; WORDS];
-        Cells::empty(form, pace, words)
-    } else if packed_form(*head) != form {
+    let (now_us, deadline_us) = (now.at.as_micros(), packed.deadline_us());
+    debug_assert_eq!(form, limit.form());
+    let pace = limit.count();
+    let Cost::Ask(units) = ask.cost else {
+        return SlidingWindow::decide_unpacked(packed, limit, ask, now, admitted, decision);
+    };
+    let mut cells = if packed.head == 0 || deadline_us <= now_us {
+        packed.words = [0; WORDS];
+        Cells::empty(form, pace, &mut packed.words)
+    } else if packed_form(packed.head) != form || deadline_us - now_us > limit.latest_deadline_us()
+    {
         return SlidingWindow::decide_unpacked(packed, limit, ask, now, admitted, decision);
     } else {
-        Cells::unpack(form, limit, *head, deadline_us, words)
+        // The newest cell is fewer than 2^13 cells from the current one, before it or after it:
+        // that follows from the deadline.
+        let latest = now.index + (1 << (INDEX_BITS - 1)) - 1;
+        let cells = Cells::unpack(form, packed.head, latest, &mut packed.words);
+        if cells.pace != pace || cells.newest > now.index {
+            return SlidingWindow::decide_unpacked(packed, limit, ask, now, admitted, decision);
+        }
+        cells
     };
-    if cells.pace != pace || cells.newest > now.index {
-        return SlidingWindow::decide_unpacked(packed, limit, ask, now, admitted, decision);
-    }
     cells.advance(limit, now);
-    *decision = cells.settle(limit, ask, now, admitted);
-    let Some(after) = cells.pack_head(limit) else { return false };
+    *decision = cells.settle(limit, &Ask::new(units, now.at), now, admitted);
+    // A limit of a form with cells is not 0, so it is back at its maximum when its state expires.
+    let expires_at = now.at.plus_micros(decision.reset_after.as_micros());
+    let Some(after) = cells.pack_head(expires_at) else { return false };
     (packed.head, packed.deadline) = after;
     true
 }
+
+/// Defines the decision on packed states of a form. Each is a function by itself, in which the
+/// form is a constant: the numbers of a state then stay in registers.
+macro_rules! decide_cells {
+    ($name:ident, $form:expr) => {
+        #[inline(never)]
+        fn $name(
+            packed: &mut Packed,
+            limit: &Limit,
+            ask: &Ask,
+            now: &Moment,
+            admitted: bool,
+            decision: &mut Decision,
+        ) -> bool {
+            decide_cells($form, packed, limit, ask, now, admitted, decision)
+        }
+    };
+}
+
+decide_cells!(decide_cells15, Form::Cells15);
+decide_cells!(decide_cells7, Form::Cells7);
+decide_cells!(decide_cells3, Form::Cells3);
 
 impl Window for SlidingWindow {
     fn advance(&mut self, limit: &Limit, now: &Moment) {

@@ -6,7 +6,6 @@ use tidegate_core::{Ask, Cost, Decision, Limit, ResetAfter, RetryAfter, State, T
 use super::MemoryStore;
 use super::locked_path::{self, find};
 use super::request::{Few, StateCheck};
-use crate::store::merge::Merged;
 use crate::{Check, CheckError, Verdict};
 
 /// One limit of a request, on a copy of its state.
@@ -66,9 +65,8 @@ impl MemoryStore {
         ahead: &[&[Cost]],
         turn: Option<Timestamp>,
     ) -> Result<Verdict, CheckError> {
-        let (mut merged, mut plans) = (Merged::default(), Few::new());
-        self.merge(checks, false, &mut merged, &mut plans)?;
-        let members = merged.members;
+        let (mut plans, mut members) = (Few::new(), Few::new());
+        self.merge(checks, false, &mut plans, &mut members)?;
         let now = self.clock.now();
         let mut copies = self.copy_states(&plans);
         let from = turn.map_or(now, |turn| turn.max(now));
@@ -88,7 +86,10 @@ impl MemoryStore {
                 (answer.allowed, answer.retry_after) = (false, retry_after);
             }
         }
-        let decisions = members.iter().map(|&plan| answers[plan].1).collect();
+        let decisions = match members.is_empty() {
+            true => answers.iter().map(|(_, answer)| *answer).collect(),
+            false => members.iter().map(|&plan| answers[plan].1).collect(),
+        };
         Ok(Verdict::new(checks, decisions, false))
     }
 
@@ -99,11 +100,7 @@ impl MemoryStore {
             let StateCheck { check, observed, .. } = &checks[plan];
             let mut locked = self.table.lock(check.shard);
             let state = match find(&locked, check) {
-                Some(place) => {
-                    let (state, _) = locked_path::take(&mut locked, place, check.limit);
-                    locked_path::put(&mut locked, place, check, state.clone());
-                    state
-                }
+                Some(place) => locked_path::copy(&mut locked, place, check.limit),
                 None => State::new(check.limit),
             };
             Copied { limit: check.limit, cost: check.cost, observed: *observed, state, plan }

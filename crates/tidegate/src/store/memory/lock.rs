@@ -1,11 +1,11 @@
-//! A spin lock of one word.
+//! The lock of a shard: a mutex whose waiters spin.
 //!
-//! What it guards takes tens of nanoseconds, so a waiter that spins is served
-//! sooner than one that sleeps; and taking and releasing it is one atomic exchange
-//! where a mutex needs two. A waiter that does not get its turn soon yields, in
-//! case the holder was descheduled.
+//! It is held for tens of nanoseconds, so a waiter that spins gets it sooner than one that sleeps.
+//! A waiter that has spun for some time yields, in case the holder was descheduled.
 
-use crate::sync::{AtomicU32, Ordering, spin_loop, yield_now};
+use std::sync::TryLockError;
+
+use crate::sync::{RawMutex, RawMutexGuard, spin_loop, yield_now};
 
 /// How long a waiter pauses between attempts, twice as long every time. Without
 /// pauses two threads on one hot key pass its cache lines to and fro for every
@@ -14,44 +14,36 @@ use crate::sync::{AtomicU32, Ordering, spin_loop, yield_now};
 const FIRST_PAUSES: u32 = if cfg!(loom) { 2 } else { 16 };
 const LAST_PAUSES: u32 = if cfg!(loom) { 1 } else { 128 };
 
-#[derive(Debug)]
-pub(super) struct SpinLock(AtomicU32);
+/// A mutex whose waiters spin. Poisoning does not matter, as for [`crate::sync::Mutex`].
+#[derive(Debug, Default)]
+pub(super) struct SpinMutex<T>(RawMutex<T>);
 
-impl SpinLock {
-    pub(super) fn new() -> Self {
-        SpinLock(AtomicU32::new(0))
-    }
+pub(super) type Guard<'a, T> = RawMutexGuard<'a, T>;
 
-    /// Takes it if it is free. A failed attempt writes nothing.
+impl<T> SpinMutex<T> {
+    /// Locks it if it is free.
     #[inline]
-    pub(super) fn try_lock(&self) -> bool {
-        self.0.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
-    }
-
-    /// Takes it. A plain exchange is cheaper than one that compares, and taking what
-    /// is taken leaves it as it was; but the model checker would have a waiter
-    /// read its own failed exchange for ever.
-    #[inline]
-    pub(super) fn lock(&self) {
-        let taken =
-            if cfg!(loom) { self.try_lock() } else { self.0.swap(1, Ordering::Acquire) == 0 };
-        if !taken {
-            self.wait();
+    pub(super) fn try_lock(&self) -> Option<Guard<'_, T>> {
+        match self.0.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
         }
     }
 
+    /// Locks it.
     #[inline]
-    pub(super) fn unlock(&self) {
-        self.0.store(0, Ordering::Release);
+    pub(super) fn lock(&self) -> Guard<'_, T> {
+        self.try_lock().unwrap_or_else(|| self.wait())
     }
 
     #[cold]
-    fn wait(&self) {
+    fn wait(&self) -> Guard<'_, T> {
         let mut backoff = Backoff::new();
         loop {
             backoff.wait();
-            if self.try_lock() {
-                return;
+            if let Some(guard) = self.try_lock() {
+                return guard;
             }
         }
     }

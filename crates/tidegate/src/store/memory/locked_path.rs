@@ -1,54 +1,156 @@
 //! Deciding under the locks of all shards that a request counts in.
 //!
 //! The shards are locked in order of their number, so two requests can never wait for each other
-//! in a circle. Then every state is taken out of the table, which keeps attempts without a lock
-//! away, and asked before any is charged.
+//! in a circle. Then every state is loaded and checked before any is charged. A state in the slab is
+//! decided where it is. A state in a slot is copied, and the slot is seized until the copy is put
+//! back, which keeps attempts without a lock away.
+
+use std::sync::atomic::Ordering::Relaxed;
 
 use smallvec::SmallVec;
 use tidegate_core::{
-    Algorithm, Ask, Decision, Limit, Packed, PackedSize, PermitId, State, Timestamp,
+    Algorithm, Ask, Cost, Decision, Limit, Packed, PackedSize, PermitId, State, StateInPlace,
+    Timestamp,
 };
 
-use super::MemoryStore;
-use super::request::{Few, HashedCheck, Loaded, StateCheck, StoreDecision};
-use super::shard::{Locked, SlotRef};
-use super::slot::{self, Slot, slot_size};
-use crate::{CheckError, Overflow};
+use super::request::{Few, HashedCheck, StateCheck, counts, denied_full, lacks_room};
+use super::shard::Locked;
+use super::slot::{self, Slot, SlotRef};
+use super::span::slot_size;
+use super::{MemoryStore, WhenFull};
+use crate::Overflow;
 
 /// How often a decision evicts what has expired before it gives up: what it finds first may not
 /// be what it needs.
 const RECLAIMS: usize = 8;
 
-/// The shards of a request, locked.
-struct Locks<'a> {
-    locked: Few<Locked<'a>>,
-    /// For each check, which of them is its own.
-    of_check: Few<usize>,
+/// The states of a request, in shards that are locked.
+struct Loaded<'l, 's> {
+    locks: &'l mut [Locked<'s>],
+    states: Few<LoadedState<'s>>,
+    /// The states that are not in a slab, in order.
+    copies: Few<State>,
+}
+
+/// The state of one check.
+struct LoadedState<'s> {
+    /// Its slot; `None` if it has none.
+    place: Option<SlotRef<'s>>,
+    /// The contents of the slot, which is seized unless the state is in the slab.
+    slot: Slot,
+    /// The index of its lock.
+    lock: usize,
+    /// The index of its copy, unless it is in the slab.
+    copy: Option<usize>,
+    /// The log entries or permits it held before.
+    entries: usize,
+    answer: Answer,
+}
+
+/// The answer of one state to a check, regardless of the other states of the request.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Answer {
+    pub(super) admits: bool,
+    /// It would need a log entry or permit, and there are none left.
+    pub(super) out_of_entries: bool,
+    /// Units it is charged if the request is denied.
+    pub(super) consumes: u64,
+}
+
+impl<'l, 's> Loaded<'l, 's> {
+    fn new(locks: &'l mut [Locked<'s>], checks: &[StateCheck<'_>]) -> Self {
+        let mut loaded = Loaded { locks, states: SmallVec::new(), copies: SmallVec::new() };
+        for check in checks {
+            loaded.load(check);
+        }
+        loaded
+    }
+
+    fn load(&mut self, check: &StateCheck<'_>) {
+        let (limit, lock) = (check.check.limit, check.lock);
+        let locked = &mut self.locks[lock];
+        let place = if check.is_untracked() { None } else { find(locked, &check.check) };
+        let mut slot = place.map_or(Slot::default(), SlotRef::look);
+        let (mut copy, mut entries) = (None, 0);
+        if slot.is_in_slab() {
+            entries = locked.slab().get(slot.head()).entries();
+        } else {
+            copy = Some(self.copies.len());
+            self.copies.push(match place {
+                Some(place) => {
+                    slot = place.seize();
+                    State::unpack(limit, place.size(), &place.packed(slot))
+                }
+                None => State::new(limit),
+            });
+        }
+        let answer = Answer::default();
+        self.states.push(LoadedState { place, slot, lock, copy, entries, answer });
+    }
+
+    #[inline]
+    fn state(&mut self, index: usize) -> &mut dyn StateInPlace {
+        let LoadedState { slot, lock, copy, .. } = self.states[index];
+        match copy {
+            Some(copy) => &mut self.copies[copy],
+            None => self.locks[lock].slab().get(slot.head()),
+        }
+    }
 }
 
 impl MemoryStore {
     /// Decides one check that is not for an attempt without a lock.
+    #[inline(never)]
     pub(super) fn decide_one_locked(
+        &self,
+        check: HashedCheck<'_>,
+        time: &dyn Fn() -> Timestamp,
+        decision: &mut Decision,
+    ) {
+        if check.limit.algorithm() == Algorithm::SlidingLog
+            && self.decide_on_log(&check, time, decision)
+        {
+            return;
+        }
+        let mut checks = [StateCheck::new(check, false, Overflow::Refuse)];
+        let decisions = std::slice::from_mut(decision);
+        self.decide_locked(&mut checks, PermitId::default(), time, decisions);
+    }
+
+    /// Decides one check on a log; `false` if the log is not in the slab, or if there may be no
+    /// entry left for it.
+    fn decide_on_log(
         &self,
         check: &HashedCheck<'_>,
         time: &dyn Fn() -> Timestamp,
-    ) -> Result<StoreDecision, CheckError> {
-        if check.limit.algorithm() == Algorithm::Concurrency {
-            return Err(CheckError::NeedsPermit);
+        decision: &mut Decision,
+    ) -> bool {
+        // The slot is not in the cache as often as the lock: begin to load it first.
+        std::hint::black_box(self.table.touch(&[self.probable_word(check)]));
+        let mut locked = self.table.lock(check.shard);
+        let Some(place) = locked.find(check.fingerprint(), PackedSize::Small) else {
+            return false;
+        };
+        let slot = place.look();
+        if !slot.is_in_slab() || self.table.entries() >= self.max_log_entries {
+            return false;
         }
-        let mut checks = [StateCheck::new(*check, false, Overflow::Refuse)];
-        let mut decisions: Few<Decision> = SmallVec::new();
-        self.decide_locked(&mut checks, PermitId::default(), time, &mut decisions);
-        Ok(StoreDecision { decision: decisions[0], no_room: checks[0].no_room })
+        let Some(log) = locked.slab().log(slot.head()) else { return false };
+        let before = log.entries().len();
+        *decision = log.decide(check.limit, &Ask::new(check.cost, time()));
+        self.table.count_entries(before, log.entries().len());
+        let deadline = slot::deadline(log.expires_at(check.limit));
+        set_deadline(&mut locked, place, slot, deadline);
+        true
     }
 
-    /// Decides all checks of a request, in order.
+    /// Decides all checks of a request, in order, and writes a decision for each.
     pub(super) fn decide_locked(
         &self,
         checks: &mut [StateCheck<'_>],
         permit: PermitId,
         time: &dyn Fn() -> Timestamp,
-        decisions: &mut Few<Decision>,
+        decisions: &mut [Decision],
     ) {
         loop {
             let mut locks = self.lock_shards(checks);
@@ -62,106 +164,222 @@ impl MemoryStore {
         }
     }
 
-    fn lock_shards<'s>(&'s self, checks: &[StateCheck<'_>]) -> Locks<'s> {
+    fn lock_shards<'s>(&'s self, checks: &mut [StateCheck<'_>]) -> Few<Locked<'s>> {
         let mut shards: Few<usize> = checks.iter().map(|check| check.check.shard).collect();
         shards.sort_unstable();
         shards.dedup();
-        let of_check = checks.iter().map(|check| {
-            shards.binary_search(&check.check.shard).expect("the shards of all checks are locked")
-        });
-        let of_check = of_check.collect();
-        let locked = shards.iter().map(|&shard| self.table.lock(shard)).collect();
-        Locks { locked, of_check }
+        for check in checks {
+            let is_its = |&shard: &usize| shard == check.check.shard;
+            check.lock = shards.iter().position(is_its).unwrap_or_default();
+        }
+        shards.iter().map(|&shard| self.table.lock(shard)).collect()
     }
 
     /// Asks, then charges. An error names a check whose key has no room.
     fn decide_with<'s>(
         &'s self,
-        locks: &mut Locks<'s>,
+        locks: &mut [Locked<'s>],
         checks: &mut [StateCheck<'_>],
         ask: &Ask,
-        decisions: &mut Few<Decision>,
+        decisions: &mut [Decision],
     ) -> Result<(), usize> {
-        // Before any slot is looked up, because making room may move slots.
-        for (index, (check, &lock)) in checks.iter().zip(&locks.of_check).enumerate() {
-            if !self.make_room(&mut locks.locked[lock], check, ask.now) {
-                return Err(index);
-            }
-        }
+        let mut has_room = false;
         loop {
-            let mut places: Few<Option<SlotRef<'s>>> = SmallVec::new();
-            let mut loaded: Few<Loaded> = SmallVec::new();
-            for (check, &lock) in checks.iter().zip(&locks.of_check) {
-                let (locked, limit) = (&mut locks.locked[lock], check.check.limit);
-                let place = find(locked, &check.check).filter(|_| !check.is_untracked());
-                let (state, seized_body) = match place {
-                    Some(place) => take(locked, place, limit),
-                    None => (State::new(limit), None),
-                };
-                places.push(place);
-                loaded.push(Loaded::new(state, seized_body));
+            let mut loaded = Loaded::new(locks, checks);
+            if !has_room && self.may_lack_room(checks, &loaded) {
+                self.restore(loaded);
+                for (index, check) in checks.iter().enumerate() {
+                    if !self.make_room(&mut locks[check.lock], check, ask.now) {
+                        return Err(index);
+                    }
+                }
+                has_room = true;
+                continue;
             }
             let admitted = self.ask_all(checks, &mut loaded, ask);
             let mut homeless: Few<usize> = SmallVec::new();
-            for (index, (check, loaded)) in checks.iter().zip(&loaded).enumerate() {
-                if places[index].is_none() && check.must_be_kept(loaded, admitted) {
+            for (index, (check, state)) in checks.iter().zip(&loaded.states).enumerate() {
+                if state.place.is_none() && check.must_be_kept(state.answer, admitted) {
                     homeless.push(index);
                 }
             }
             if homeless.is_empty() {
                 self.settle_all(checks, &mut loaded, ask, admitted, decisions);
-                self.put_back(locks, checks, &places, &mut loaded);
+                self.put_back(checks, loaded);
                 return Ok(());
             }
-            // Placing one may move others, so none may be out of the table meanwhile.
-            self.restore(locks, &places, &mut loaded);
+            // Placing one may move others, so none may be seized meanwhile.
+            self.restore(loaded);
             for index in homeless {
-                let (check, lock) = (&checks[index], locks.of_check[index]);
-                let HashedCheck { limit, .. } = check.check;
-                let (fingerprint, over_capacity) =
-                    (check.check.fingerprint(), check.full.is_some());
-                let locked = &mut locks.locked[lock];
-                locked.claim(fingerprint, slot_size(limit), ask.now, over_capacity).ok_or(index)?;
+                let check = &checks[index];
+                let (fingerprint, size) = (check.check.fingerprint(), slot_size(check.check.limit));
+                let over_capacity = check.full.is_some();
+                let locked = &mut locks[check.lock];
+                locked.claim(fingerprint, size, ask.now, over_capacity).ok_or(index)?;
             }
         }
     }
 
-    /// Puts the states back where they came from.
-    fn put_back<'s>(
-        &'s self,
-        locks: &mut Locks<'s>,
-        checks: &[StateCheck<'_>],
-        places: &[Option<SlotRef<'s>>],
-        loaded: &mut Few<Loaded>,
+    /// Asks all states without charging them, and returns whether every limit that is enforced
+    /// admits the request.
+    fn ask_all(&self, checks: &[StateCheck<'_>], loaded: &mut Loaded<'_, '_>, ask: &Ask) -> bool {
+        let mut admitted = true;
+        for (index, check) in checks.iter().enumerate() {
+            let ask = Ask { cost: check.check.cost, ..*ask };
+            let before = loaded.states[index].entries;
+            let answer = self.ask_one(check, loaded.state(index), before, &ask);
+            admitted &= check.observed || answer.admits;
+            loaded.states[index].answer = answer;
+        }
+        admitted
+    }
+
+    fn ask_one(
+        &self,
+        check: &StateCheck<'_>,
+        state: &mut dyn StateInPlace,
+        before: usize,
+        ask: &Ask,
+    ) -> Answer {
+        let limit = check.check.limit;
+        let mut admits = state.admits(limit, ask);
+        let lacks_entry = self.lacks_entry(state, before, limit, ask.cost);
+        let out_of_entries = admits && lacks_entry;
+        let denied = out_of_entries && self.when_full != WhenFull::Allow;
+        if denied || check.full == Some(WhenFull::Deny) {
+            admits &= denied_full(limit, ask.cost).allowed;
+        }
+        let consumes = match check.overflowing() {
+            units @ 1.. if !check.is_untracked() && !lacks_entry => {
+                units.min(state.available(limit, ask.now))
+            }
+            _ => 0,
+        };
+        Answer { admits, out_of_entries, consumes }
+    }
+
+    /// Charges the states if the request was `admitted`, and answers for each.
+    fn settle_all(
+        &self,
+        checks: &mut [StateCheck<'_>],
+        loaded: &mut Loaded<'_, '_>,
+        ask: &Ask,
+        admitted: bool,
+        decisions: &mut [Decision],
     ) {
-        for (index, (place, loaded)) in places.iter().zip(loaded.drain(..)).enumerate() {
-            if let Some(place) = *place {
-                self.table.count_entries(loaded.entries, loaded.state.entries());
-                let locked = &mut locks.locked[locks.of_check[index]];
-                put(locked, place, &checks[index].check, loaded.state);
+        for (index, (check, decision)) in checks.iter_mut().zip(decisions).enumerate() {
+            let ask = Ask { cost: check.check.cost, ..*ask };
+            let LoadedState { answer, entries, .. } = loaded.states[index];
+            let limit = check.check.limit;
+            let state = loaded.state(index);
+            check.consumed = !admitted && answer.consumes > 0;
+            match check.full {
+                Some(WhenFull::Deny) => *decision = denied_full(limit, ask.cost),
+                _ if answer.out_of_entries => *decision = self.answer_full(limit, &ask),
+                _ if check.consumed => {
+                    // A denial that answers for the state after the charge.
+                    let charge = Ask { cost: Cost::Force(answer.consumes), ..ask };
+                    self.merge_if_full(state, entries, limit, &charge);
+                    state.settle(limit, &charge, true, decision);
+                    state.settle(limit, &ask, false, decision);
+                }
+                _ => {
+                    let is_charged = admitted && answer.admits;
+                    if is_charged {
+                        self.merge_if_full(state, entries, limit, &ask);
+                    }
+                    state.settle(limit, &ask, is_charged, decision);
+                }
+            }
+            check.overflowed |= answer.out_of_entries;
+            let is_placeless = check.is_untracked() || answer.out_of_entries;
+            decision.no_room = is_placeless && lacks_room(decision, ask.cost);
+            check.no_room = decision.no_room;
+            check.admits = answer.admits;
+        }
+    }
+
+    /// Prepares a log that is to be charged for the bound on entries: if that is reached, its
+    /// newest entry takes in the new one.
+    fn merge_if_full(&self, state: &mut dyn StateInPlace, before: usize, limit: &Limit, ask: &Ask) {
+        if limit.algorithm() == Algorithm::SlidingLog
+            && counts(ask.cost)
+            && !self.has_entries(state, before)
+        {
+            state.merge_newest(ask.now);
+            self.tally.merged_entries.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Whether a log entry or permit is left, after those that a state has dropped.
+    fn has_entries(&self, state: &dyn StateInPlace, before: usize) -> bool {
+        let dropped = before.saturating_sub(state.entries()) as u64;
+        self.table.entries() < self.max_log_entries.saturating_add(dropped)
+    }
+
+    /// Whether a cost needs another log entry or permit and none is left.
+    fn lacks_entry(
+        &self,
+        state: &dyn StateInPlace,
+        before: usize,
+        limit: &Limit,
+        cost: Cost,
+    ) -> bool {
+        let needs_entry = match limit.algorithm() {
+            // One that is not empty can let its newest entry take it in.
+            Algorithm::SlidingLog => state.entries() == 0,
+            Algorithm::Concurrency => true,
+            _ => false,
+        };
+        needs_entry && counts(cost) && !self.has_entries(state, before)
+    }
+
+    /// Answers for a key or a log entry that does not fit and does not share the overflow key.
+    fn answer_full(&self, limit: &Limit, ask: &Ask) -> Decision {
+        self.tally.overflowed.fetch_add(1, Relaxed);
+        match self.when_full {
+            // As if it were always new: a cost that can never fit is still refused.
+            WhenFull::Allow => State::new(limit).decide(limit, ask),
+            WhenFull::Deny | WhenFull::Overflow => denied_full(limit, ask.cost),
+        }
+    }
+
+    /// Puts the states back where they came from.
+    fn put_back(&self, checks: &[StateCheck<'_>], mut loaded: Loaded<'_, '_>) {
+        for (index, check) in checks.iter().enumerate() {
+            let LoadedState { place, slot, lock, copy, entries, .. } = loaded.states[index];
+            let Some(place) = place else { continue };
+            let (state, limit) = (loaded.state(index), check.check.limit);
+            self.table.count_entries(entries, state.entries());
+            let deadline = slot::deadline(state.expires_at(limit));
+            let locked = &mut loaded.locks[lock];
+            match copy {
+                Some(copy) => put(locked, place, &check.check, &loaded.copies[copy]),
+                None => set_deadline(locked, place, slot, deadline),
             }
         }
     }
 
     /// Leaves the table as it was. In particular a slot that was just claimed is not expired, and
     /// stays with its key while others are claimed.
-    fn restore<'s>(
-        &'s self,
-        locks: &mut Locks<'s>,
-        places: &[Option<SlotRef<'s>>],
-        loaded: &mut Few<Loaded>,
-    ) {
-        for (index, (place, loaded)) in places.iter().zip(loaded.drain(..)).enumerate() {
-            let Some(place) = *place else { continue };
-            match loaded.seized_body {
-                Some(body) => place.release(body),
-                None => {
-                    self.table.count_entries(loaded.entries, loaded.state.entries());
-                    let slab = locks.locked[locks.of_check[index]].slab();
-                    slab.put(place.look().head(), loaded.state);
-                }
+    fn restore(&self, mut loaded: Loaded<'_, '_>) {
+        for index in 0..loaded.states.len() {
+            let LoadedState { place, slot, copy, entries, .. } = loaded.states[index];
+            match (place, copy) {
+                (None, _) => {}
+                (Some(place), Some(_)) => place.release(slot.body),
+                (_, None) => self.table.count_entries(entries, loaded.state(index).entries()),
             }
         }
+    }
+
+    /// Whether there may be no room for a new key, or none for a log entry or permit.
+    fn may_lack_room(&self, checks: &[StateCheck<'_>], loaded: &Loaded<'_, '_>) -> bool {
+        let is_full = self.table.is_full();
+        checks.iter().zip(&loaded.states).any(|(check, state)| {
+            is_full && state.place.is_none() && check.full.is_none()
+                || self.lacks_entries_for(check.check.limit)
+        })
     }
 
     /// Evicts what has expired if the table has no room for another key, or none for another log
@@ -202,44 +420,42 @@ fn other_size(size: PackedSize) -> PackedSize {
     }
 }
 
-/// Takes the state out of a slot until it is put back. A slot that holds its state is seized for
-/// so long, and its body is returned; one whose state is in the slab is safe behind the shard's
-/// lock.
-pub(super) fn take(
-    locked: &mut Locked<'_>,
-    place: SlotRef<'_>,
-    limit: &Limit,
-) -> (State, Option<u64>) {
+/// A copy of the state in a slot.
+pub(super) fn copy(locked: &mut Locked<'_>, place: SlotRef<'_>, limit: &Limit) -> State {
     let slot = place.look();
     if slot.is_in_slab() {
-        return (locked.slab().take(slot.head()), None);
+        return locked.slab().copy(slot.head());
     }
     let slot = place.seize();
-    (State::unpack(limit, place.size, &place.packed(slot)), Some(slot.body))
+    let packed = place.packed(slot);
+    place.release(slot.body);
+    State::unpack(limit, place.size(), &packed)
 }
 
-/// Puts a state back into the slot it was taken from: in place if it fits, else in the slab.
-pub(super) fn put<'a>(
-    locked: &mut Locked<'a>,
-    place: SlotRef<'a>,
-    check: &HashedCheck<'_>,
-    state: State,
-) {
-    let (fingerprint, none) = (check.fingerprint(), [0; Packed::WORDS]);
-    let deadline = slot::deadline(state.expires_at(check.limit));
-    let is_in_slab = Slot { tag: place.tag(), body: 0 }.is_in_slab();
-    if is_in_slab {
-        let slot = place.look();
-        locked.slab().put(slot.head(), state);
-        let updated = Slot::in_slab(fingerprint, deadline, slot.head());
-        if updated != slot {
-            locked.put(place, updated, &none);
-        }
-    } else if let Some(packed) = state.pack(check.limit, place.size) {
+/// Puts a state back into the seized slot it was copied from: in place if it fits, else in the
+/// slab.
+fn put<'a>(locked: &mut Locked<'a>, place: SlotRef<'a>, check: &HashedCheck<'_>, state: &State) {
+    let fingerprint = check.fingerprint();
+    if let Some(packed) = state.pack(check.limit, place.size()) {
         let slot = Slot::inline(fingerprint, packed.deadline, packed.head);
         locked.put_seized(place, slot, &packed.words);
     } else {
-        let number = locked.slab().insert(state);
-        locked.put_seized(place, Slot::in_slab(fingerprint, deadline, number), &none);
+        let deadline = slot::deadline(state.expires_at(check.limit));
+        let number = locked.slab().insert(state.clone());
+        let slot = Slot::in_slab(fingerprint, deadline, number);
+        locked.put_seized(place, slot, &[0; Packed::WORDS]);
+    }
+}
+
+/// Gives a slot whose state is in the slab another deadline.
+pub(super) fn set_deadline<'a>(
+    locked: &mut Locked<'a>,
+    place: SlotRef<'a>,
+    slot: Slot,
+    deadline: u64,
+) {
+    if slot.deadline() != deadline {
+        let updated = Slot::in_slab(slot.fingerprint(), deadline, slot.head());
+        locked.put(place, updated, &[0; Packed::WORDS]);
     }
 }

@@ -7,8 +7,9 @@
 //!
 //! - `request.rs`: the states a request counts in, and what they answer;
 //! - `fast_path.rs`: one attempt without a shard's lock; `locked_path.rs`: the same with it;
-//! - `hash.rs` hashes keys; `table.rs` is the block of shards; `shard.rs` finds slots, grows and
-//!   evicts; `slot.rs` is a slot; `slab.rs` holds what does not fit one; `lock.rs` locks;
+//! - `hash.rs` hashes keys; `table.rs` is the block of shards; `shard.rs` places keys, grows and
+//!   evicts; `span.rs` finds slots by their `tags.rs`; `slot.rs` is a slot; `slab.rs` holds what
+//!   does not fit one; `lock.rs` locks;
 //! - `ids.rs` remembers idempotency ids; `forecast.rs` plays a queue through on copies.
 //!
 //! Keys are not stored, only 53 bits of a keyed hash per slot beside the shard it
@@ -31,21 +32,21 @@ mod request;
 mod shard;
 mod slab;
 mod slot;
+mod span;
 mod table;
+mod tags;
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tidegate_core::{Limit, PermitId, Timestamp};
+use tidegate_core::{Limit, PermitId, StateInPlace, Timestamp};
 
 #[cfg(feature = "policies")]
 pub(crate) use self::fast_path::BATCH;
 use self::hash::{KeyHasher, random_bits};
 use self::ids::Ids;
 use self::request::OBSERVER;
-#[cfg(feature = "policies")]
-pub(crate) use self::request::StoreDecision;
 use self::table::Table;
 use crate::check::MAX_CHECKS;
 use crate::store::{PermitAct, Request, Store, StoreError};
@@ -240,14 +241,17 @@ impl MemoryStore {
         let check = self.with_hash(hash, &Check::new(&[], limit, 0));
         let mut locked = self.table.lock(check.shard);
         let Some(place) = locked_path::find(&locked, &check) else { return false };
-        let (mut state, _) = locked_path::take(&mut locked, place, limit);
-        let before = state.entries();
+        let slot = place.look();
+        let permits = slot.is_in_slab().then(|| locked.slab().permits(slot.head()));
+        let Some(permits) = permits.flatten() else { return false };
+        let before = permits.len();
         let done = match act {
-            PermitAct::Release(permit) => state.release(permit),
-            PermitAct::Renew(permit) => state.renew(limit, permit, self.clock.now()),
+            PermitAct::Release(permit) => permits.release(permit),
+            PermitAct::Renew(permit) => permits.renew(limit, permit, self.clock.now()),
         };
-        self.table.count_entries(before, state.entries());
-        locked_path::put(&mut locked, place, &check, state);
+        self.table.count_entries(before, permits.len());
+        let deadline = slot::deadline(permits.expires_at(limit));
+        locked_path::set_deadline(&mut locked, place, slot, deadline);
         done
     }
 

@@ -3,15 +3,16 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use smallvec::SmallVec;
-use tidegate_core::{Ask, Cost, Decision, Limit, ResetAfter, RetryAfter, State, Timestamp};
+use tidegate_core::{Cost, Decision, Limit, ResetAfter, RetryAfter, Timestamp};
 
 use super::fast_path::{ATTEMPTS, FastPathMiss};
 use super::lock::Backoff;
+use super::locked_path::Answer;
 use super::slot::Fingerprint;
 use super::{MemoryStore, WhenFull};
 use crate::check::overflowing;
 use crate::store::Request;
-use crate::store::merge::Merged;
+use crate::store::merge::{Shared, validate};
 use crate::{Check, CheckError, Overflow, Verdict};
 
 /// Requests have a few checks; more spill to the heap.
@@ -37,25 +38,15 @@ impl HashedCheck<'_> {
         self.hash ^ self.limit.id()
     }
 
+    /// Whether two checks count in the same state, if both are enforced or both are observed.
+    #[inline]
+    fn shares_state(&self, other: &Self) -> bool {
+        self.hash == other.hash && self.limit.id() == other.limit.id()
+    }
+
     #[inline]
     pub(super) fn fingerprint(&self) -> Fingerprint {
         Fingerprint::new(self.state_hash())
-    }
-}
-
-/// A decision, and whether it is what it is for want of room alone: denied although nothing is
-/// used up, or forced and not recorded.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct StoreDecision {
-    pub(crate) decision: Decision,
-    #[cfg_attr(not(feature = "policies"), expect(dead_code, reason = "the gate reports it"))]
-    pub(crate) no_room: bool,
-}
-
-impl From<Decision> for StoreDecision {
-    #[inline(always)]
-    fn from(decision: Decision) -> Self {
-        StoreDecision { decision, no_room: false }
     }
 }
 
@@ -64,43 +55,18 @@ pub(super) struct StateCheck<'a> {
     pub(super) check: HashedCheck<'a>,
     pub(super) observed: bool,
     overflow: Overflow,
+    /// The index of its shard's lock, once the request has the locks.
+    pub(super) lock: usize,
     /// Whether its state on its own admitted the request.
-    admits: bool,
+    pub(super) admits: bool,
     /// The request was denied, and this state charged what it had left.
-    consumed: bool,
+    pub(super) consumed: bool,
     /// There was no room for its key.
     pub(super) full: Option<WhenFull>,
     /// There was no room for its key, or none for its log entry or permit.
-    overflowed: bool,
+    pub(super) overflowed: bool,
     /// It was denied, or forced and not recorded, for that alone.
     pub(super) no_room: bool,
-}
-
-/// The state of a check, taken out of the table until it is put back.
-pub(super) struct Loaded {
-    pub(super) state: State,
-    /// The log entries or permits it held in the table.
-    pub(super) entries: usize,
-    /// The body of its slot, if that is seized.
-    pub(super) seized_body: Option<u64>,
-    answer: Answer,
-}
-
-impl Loaded {
-    #[inline]
-    pub(super) fn new(state: State, seized_body: Option<u64>) -> Self {
-        Loaded { entries: state.entries(), state, seized_body, answer: Answer::default() }
-    }
-}
-
-/// What a state on its own says to a check.
-#[derive(Clone, Copy, Default)]
-struct Answer {
-    admits: bool,
-    /// It would need a log entry or permit, and there are none left.
-    out_of_entries: bool,
-    /// Units it is charged if the request is denied.
-    consumes: u64,
 }
 
 impl<'a> StateCheck<'a> {
@@ -109,6 +75,7 @@ impl<'a> StateCheck<'a> {
             check: hashed,
             observed,
             overflow,
+            lock: 0,
             admits: false,
             consumed: false,
             full: None,
@@ -118,7 +85,7 @@ impl<'a> StateCheck<'a> {
     }
 
     /// The units that are charged, as far as they are left, if the request is denied.
-    fn overflowing(&self) -> u64 {
+    pub(super) fn overflowing(&self) -> u64 {
         let HashedCheck { limit, cost, .. } = self.check;
         if self.observed { 0 } else { overflowing(self.overflow, limit, cost) }
     }
@@ -128,17 +95,8 @@ impl<'a> StateCheck<'a> {
         self.overflowing() > 0
     }
 
-    /// Notes what its state decided on its own, and returns whether that leaves the request
-    /// admitted.
-    #[inline]
-    pub(super) fn note(&mut self, decision: &Decision) -> bool {
-        self.admits = decision.allowed;
-        self.observed || decision.allowed
-    }
-
     /// Whether its state will have something in it that must be kept.
-    pub(super) fn must_be_kept(&self, loaded: &Loaded, admitted: bool) -> bool {
-        let answer = loaded.answer;
+    pub(super) fn must_be_kept(&self, answer: Answer, admitted: bool) -> bool {
         if !admitted {
             return answer.consumes > 0;
         }
@@ -169,13 +127,13 @@ impl MemoryStore {
         request: &Request<'_>,
         at: Option<Timestamp>,
     ) -> Result<Verdict, CheckError> {
-        let (mut merged, mut checks) = (Merged::default(), Few::new());
-        self.merge(request.checks, request.permit.is_some(), &mut merged, &mut checks)?;
+        let (mut checks, mut members) = (Few::new(), Few::new());
+        self.merge(request.checks, request.permit.is_some(), &mut checks, &mut members)?;
         let Some(id) = request.id else {
-            return self.decide_merged(request, &mut checks, &merged.members, at);
+            return self.decide_merged(request, &mut checks, &members, at);
         };
         let named = self.named_with_window(&checks, id);
-        self.once(named, at, || self.decide_merged(request, &mut checks, &merged.members, at))
+        self.once(named, at, || self.decide_merged(request, &mut checks, &members, at))
     }
 
     /// The remembered answer to a request under an id, or that of `decide`, which is remembered
@@ -188,7 +146,7 @@ impl MemoryStore {
     ) -> Result<Verdict, CheckError> {
         let mut checks = Few::new();
         let has_permit = request.permit.is_some();
-        self.merge(request.checks, has_permit, &mut Merged::default(), &mut checks)?;
+        self.merge(request.checks, has_permit, &mut checks, &mut Few::new())?;
         match request.id {
             Some(id) => self.once(self.named_with_window(&checks, id), None, || Ok(decide())),
             None => Ok(decide()),
@@ -215,28 +173,47 @@ impl MemoryStore {
     }
 
     /// Merges the checks of a request that share a state, and looks up the shard of each state.
+    /// `members` gets the index of the state of each check, or stays empty if every check has its
+    /// own.
     #[inline]
     pub(super) fn merge<'a>(
         &self,
         checks: &[Check<'a>],
         with_permit: bool,
-        merged: &mut Merged<'a>,
         states: &mut Few<StateCheck<'a>>,
+        members: &mut Few<usize>,
     ) -> Result<(), CheckError> {
-        merged.add_all(checks, with_permit)?;
-        let mut last: Option<(&[u8], u64)> = None;
-        for (index, state) in merged.states.iter().enumerate() {
+        validate(checks, with_permit)?;
+        let mut last: (&[u8], u64) = (&[], 0);
+        let mut is_observed = false;
+        for (index, check) in checks.iter().enumerate() {
             // Several limits on one key are common.
-            let hash = match last {
-                Some((key, hash)) if std::ptr::eq(key, state.key) => hash,
-                _ => self.hash(state.key),
-            };
-            last = Some((state.key, hash));
-            let mut hashed = self.with_hash(hash, state);
-            if merged.is_set_apart(index) {
-                hashed.hash ^= OBSERVER;
+            if index == 0 || !std::ptr::eq(last.0, check.key) {
+                last = (check.key, self.hash(check.key));
             }
-            states.push(StateCheck::new(hashed, state.observed, state.overflow));
+            is_observed |= check.observed;
+            let hashed = self.with_hash(last.1, check);
+            let known = states.iter().position(|state| {
+                state.observed == check.observed && state.check.shares_state(&hashed)
+            });
+            let Some(known) = known else {
+                // Earlier checks share a state, so not every check has its own.
+                if states.len() < index {
+                    members.push(states.len());
+                }
+                states.push(StateCheck::new(hashed, check.observed, check.overflow));
+                continue;
+            };
+            if members.is_empty() {
+                members.extend(0..index);
+            }
+            members.push(known);
+            let StateCheck { check: state, overflow, .. } = &mut states[known];
+            let HashedCheck { limit, cost, .. } = state;
+            Shared { limit, cost, overflow }.add(check)?;
+        }
+        if is_observed {
+            set_observed_apart(states);
         }
         Ok(())
     }
@@ -245,7 +222,7 @@ impl MemoryStore {
     /// its cost in each of them.
     pub(crate) fn shape(&self, checks: &[Check<'_>]) -> Result<(u64, Box<[Cost]>), CheckError> {
         let mut states = Few::new();
-        self.merge(checks, false, &mut Merged::default(), &mut states)?;
+        self.merge(checks, false, &mut states, &mut Few::new())?;
         let (name, costs) = self.request_fingerprint(&states, &[]);
         Ok((name, costs.into_iter().collect()))
     }
@@ -275,15 +252,19 @@ impl MemoryStore {
         let mut decided = Ok(Verdict::default());
         if let Ok(verdict) = &mut decided {
             let decisions = &mut verdict.decisions;
-            if !self.attempt(checks, at, decisions) {
+            decisions.resize(checks.len(), Decision::default());
+            let is_decided = self.attempt(checks, at, decisions);
+            if !is_decided {
                 let permit = request.permit.unwrap_or_default();
                 self.decide_locked(checks, permit, &|| self.time(at), decisions);
             }
-            if checks.len() < members.len() {
+            if !members.is_empty() {
                 *decisions = members.iter().map(|&state| decisions[state]).collect();
             }
             verdict.conclude(request.checks);
-            note_room(verdict, checks);
+            if !is_decided {
+                note_room(verdict, checks);
+            }
         }
         decided
     }
@@ -292,9 +273,9 @@ impl MemoryStore {
     /// which the other needs do not retry for ever.
     fn attempt(
         &self,
-        checks: &mut [StateCheck<'_>],
+        checks: &[StateCheck<'_>],
         at: Option<Timestamp>,
-        decisions: &mut Few<Decision>,
+        decisions: &mut [Decision],
     ) -> bool {
         let mut backoff = Backoff::new();
         for _ in 0..ATTEMPTS {
@@ -305,130 +286,6 @@ impl MemoryStore {
             }
         }
         false
-    }
-
-    /// Asks all states without charging them, and returns whether every limit that is enforced
-    /// admits the request.
-    #[inline]
-    pub(super) fn ask_all(
-        &self,
-        checks: &[StateCheck<'_>],
-        loaded: &mut [Loaded],
-        ask: &Ask,
-    ) -> bool {
-        let mut admitted = true;
-        for (check, loaded) in checks.iter().zip(loaded) {
-            loaded.answer = self.ask_one(check, loaded, &Ask { cost: check.check.cost, ..*ask });
-            admitted &= check.observed || loaded.answer.admits;
-        }
-        admitted
-    }
-
-    #[inline]
-    fn ask_one(&self, check: &StateCheck<'_>, loaded: &mut Loaded, ask: &Ask) -> Answer {
-        let limit = check.check.limit;
-        let mut admits = loaded.state.admits(limit, ask);
-        let lacks_entry = self.lacks_entry(loaded, ask.cost);
-        let out_of_entries = admits && lacks_entry;
-        let denied = out_of_entries && self.when_full != WhenFull::Allow;
-        if denied || check.full == Some(WhenFull::Deny) {
-            admits &= denied_full(limit, ask.cost).allowed;
-        }
-        let consumes = match check.overflowing() {
-            units @ 1.. if !check.is_untracked() && !lacks_entry => {
-                units.min(loaded.state.available(limit, ask.now))
-            }
-            _ => 0,
-        };
-        Answer { admits, out_of_entries, consumes }
-    }
-
-    /// Charges the states if the request was `admitted`, and answers for each.
-    #[inline]
-    pub(super) fn settle_all(
-        &self,
-        checks: &mut [StateCheck<'_>],
-        loaded: &mut [Loaded],
-        ask: &Ask,
-        admitted: bool,
-        decisions: &mut Few<Decision>,
-    ) {
-        decisions.clear();
-        for (check, loaded) in checks.iter_mut().zip(loaded) {
-            let ask = Ask { cost: check.check.cost, ..*ask };
-            let decision = self.settle_one(check, loaded, &ask, admitted);
-            let answer = loaded.answer;
-            check.overflowed |= answer.out_of_entries;
-            let is_placeless = check.is_untracked() || answer.out_of_entries;
-            check.no_room = is_placeless && lacks_room(&decision, ask.cost);
-            check.admits = answer.admits;
-            check.consumed = !admitted && answer.consumes > 0;
-            decisions.push(decision);
-        }
-    }
-
-    #[inline]
-    fn settle_one(
-        &self,
-        check: &StateCheck<'_>,
-        loaded: &mut Loaded,
-        ask: &Ask,
-        admitted: bool,
-    ) -> Decision {
-        let (limit, answer) = (check.check.limit, loaded.answer);
-        match check.full {
-            Some(WhenFull::Deny) => denied_full(limit, ask.cost),
-            _ if answer.out_of_entries => self.answer_full(limit, ask),
-            _ if !admitted && answer.consumes > 0 => {
-                // A denial that answers for the state after the charge.
-                self.charge(loaded, limit, &Ask { cost: Cost::Force(answer.consumes), ..*ask });
-                loaded.state.settle(limit, ask, false)
-            }
-            _ if admitted && answer.admits => self.charge(loaded, limit, ask),
-            _ => loaded.state.settle(limit, ask, false),
-        }
-    }
-
-    /// Charges a state that was brought up to the ask's time, within the bound on log entries.
-    #[inline]
-    fn charge(&self, loaded: &mut Loaded, limit: &Limit, ask: &Ask) -> Decision {
-        if matches!(loaded.state, State::SlidingLog(_))
-            && counts(ask.cost)
-            && !self.has_entries(loaded)
-            && let State::SlidingLog(log) = &mut loaded.state
-        {
-            log.merge_newest(ask.now);
-            self.tally.merged_entries.fetch_add(1, Relaxed);
-        }
-        loaded.state.settle(limit, ask, true)
-    }
-
-    /// Whether a log entry or permit is left, after those that a state has dropped.
-    fn has_entries(&self, loaded: &Loaded) -> bool {
-        let dropped = loaded.entries.saturating_sub(loaded.state.entries()) as u64;
-        self.table.entries() < self.max_log_entries.saturating_add(dropped)
-    }
-
-    /// Whether a cost would need a log entry or permit of its own when there are none left.
-    #[inline]
-    fn lacks_entry(&self, loaded: &Loaded, cost: Cost) -> bool {
-        let needs_entry = match &loaded.state {
-            // One that is not empty can let its newest entry take it in.
-            State::SlidingLog(log) => log.entries().is_empty(),
-            State::Concurrency(_) => true,
-            _ => false,
-        };
-        needs_entry && counts(cost) && !self.has_entries(loaded)
-    }
-
-    /// The answer to a key or entry there is no room for, when it is not to share.
-    fn answer_full(&self, limit: &Limit, ask: &Ask) -> Decision {
-        self.tally.overflowed.fetch_add(1, Relaxed);
-        match self.when_full {
-            // As if it were always new: a cost that can never fit is still refused.
-            WhenFull::Allow => State::new(limit).decide(limit, ask),
-            WhenFull::Deny | WhenFull::Overflow => denied_full(limit, ask.cost),
-        }
     }
 
     /// Notes that the key of a check has no room of its own.
@@ -452,6 +309,19 @@ impl MemoryStore {
     }
 }
 
+/// Gives an observed state its own key if another state of the request has the same key and limit
+/// and is enforced, as when a stricter limit is tried out beside the one in force.
+fn set_observed_apart(states: &mut [StateCheck<'_>]) {
+    for index in 0..states.len() {
+        let StateCheck { check, observed, .. } = states[index];
+        let is_enforced =
+            |other: &StateCheck<'_>| !other.observed && other.check.shares_state(&check);
+        if observed && states.iter().any(is_enforced) {
+            states[index].check.hash ^= OBSERVER;
+        }
+    }
+}
+
 /// Notes in a verdict which checks had no room, and whether a denial charged something.
 fn note_room(verdict: &mut Verdict, checks: &[StateCheck<'_>]) {
     verdict.overflowed = checks.iter().any(|check| check.overflowed);
@@ -465,13 +335,13 @@ fn note_room(verdict: &mut Verdict, checks: &[StateCheck<'_>]) {
 }
 
 /// Whether a cost adds to what is counted.
-fn counts(cost: Cost) -> bool {
+pub(super) fn counts(cost: Cost) -> bool {
     matches!(cost, Cost::Ask(1..) | Cost::Force(1..))
 }
 
 /// Whether a check that got no place was denied for that, or forced and not recorded. A cost that
 /// can never pass would not pass with room either.
-fn lacks_room(decision: &Decision, cost: Cost) -> bool {
+pub(super) fn lacks_room(decision: &Decision, cost: Cost) -> bool {
     match cost {
         Cost::Ask(_) => !decision.allowed && decision.retry_after != RetryAfter::Never,
         Cost::Force(units) => units > 0,
@@ -482,7 +352,7 @@ fn lacks_room(decision: &Decision, cost: Cost) -> bool {
 /// The answer to a key the store has no room for, when it is to be denied. No wait can be promised;
 /// a window is when keys come and go. What is forced or refunded is not asked for, and so not
 /// denied either, although it cannot be recorded.
-fn denied_full(limit: &Limit, cost: Cost) -> Decision {
+pub(super) fn denied_full(limit: &Limit, cost: Cost) -> Decision {
     let allowed = matches!(cost, Cost::Refund(_) | Cost::Force(_));
     let retry_after = match cost {
         Cost::Refund(_) | Cost::Force(_) => RetryAfter::Now,
@@ -495,5 +365,6 @@ fn denied_full(limit: &Limit, cost: Cost) -> Decision {
         remaining: 0,
         retry_after,
         reset_after: ResetAfter::from_micros(limit.window_us()),
+        no_room: false,
     }
 }

@@ -1,6 +1,6 @@
 //! Where states live that do not fit a slot, by number.
 
-use tidegate_core::{Permits, SlidingLog, State};
+use tidegate_core::{Permits, SlidingLog, State, StateInPlace};
 
 /// A list with holes, and a list of the holes. The numbers it is asked for are those it gave out
 /// and has not removed: slots hold them, one each.
@@ -10,13 +10,15 @@ pub(super) struct Slab {
     free: Vec<u32>,
 }
 
-/// A state in the slab. Nearly all are logs and permits, so the others are boxed.
+/// A state in the slab. Nearly all are logs and permits, so the others are boxed. Aligned so that
+/// a state is in at most two cache lines, which a processor loads together.
 #[derive(Debug)]
+#[repr(align(32))]
 enum Kept {
     Log(SlidingLog),
     Permits(Permits),
     Other(Box<State>),
-    /// There is none, or it was taken out.
+    /// It was removed.
     Nothing,
 }
 
@@ -45,24 +47,49 @@ impl Slab {
         self.states.len() as u64 - 1
     }
 
-    /// Takes a state out, to be put back or removed.
-    pub(super) fn take(&mut self, number: u64) -> State {
-        match std::mem::replace(&mut self.states[number as usize], Kept::Nothing) {
-            Kept::Log(log) => State::SlidingLog(log),
-            Kept::Permits(permits) => State::Concurrency(permits),
-            Kept::Other(state) => *state,
+    /// A state, to be decided on where it is.
+    #[inline]
+    pub(super) fn get(&mut self, number: u64) -> &mut dyn StateInPlace {
+        match &mut self.states[number as usize] {
+            Kept::Log(log) => log,
+            Kept::Permits(permits) => permits,
+            Kept::Other(state) => &mut **state,
             Kept::Nothing => unreachable!("a slot has the number of a state"),
         }
     }
 
-    /// Puts a state back.
-    pub(super) fn put(&mut self, number: u64, state: State) {
-        self.states[number as usize] = state.into();
+    /// A log.
+    #[inline]
+    pub(super) fn log(&mut self, number: u64) -> Option<&mut SlidingLog> {
+        match &mut self.states[number as usize] {
+            Kept::Log(log) => Some(log),
+            _ => None,
+        }
     }
 
-    /// Removes a state and returns it.
-    pub(super) fn remove(&mut self, number: u64) -> State {
+    /// The permits of a `concurrency` limit.
+    pub(super) fn permits(&mut self, number: u64) -> Option<&mut Permits> {
+        match &mut self.states[number as usize] {
+            Kept::Permits(permits) => Some(permits),
+            _ => None,
+        }
+    }
+
+    /// A copy of a state.
+    pub(super) fn copy(&self, number: u64) -> State {
+        match &self.states[number as usize] {
+            Kept::Log(log) => State::SlidingLog(log.clone()),
+            Kept::Permits(permits) => State::Concurrency(permits.clone()),
+            Kept::Other(state) => (**state).clone(),
+            Kept::Nothing => unreachable!("a slot has the number of a state"),
+        }
+    }
+
+    /// Removes a state and returns how many log entries or permits it held.
+    pub(super) fn remove(&mut self, number: u64) -> usize {
+        let entries = self.get(number).entries();
+        self.states[number as usize] = Kept::Nothing;
         self.free.push(number as u32);
-        self.take(number)
+        entries
     }
 }

@@ -7,11 +7,18 @@
 //!          deadline 24| head of the state, or its number in the slab
 //! ```
 //!
-//! A small slot is these two words, and four of them share a cache line. A large slot has a line
-//! of its own, whose other six words hold the rest of the state. See [`Packed`] for what a state
-//! looks like, and for the deadline.
+//! A small slot is these two words, and four of them share a cache line. A large slot has a whole
+//! line, whose other six words hold the rest of the state. See [`Packed`] for what a state looks
+//! like, and for the deadline.
+//!
+//! All words are atomics, which cost the same as plain words and need no `unsafe`. `shard.rs` says
+//! who may write them when.
 
-use tidegate_core::{Limit, Packed, PackedSize, Timestamp};
+use tidegate_core::{Packed, PackedSize, Timestamp};
+
+use super::lock::Backoff;
+use crate::sync::AtomicU64;
+use crate::sync::Ordering::{Acquire, Relaxed, Release};
 
 const FINGERPRINT_SHIFT: u32 = 11;
 const USED: u64 = 1 << 10;
@@ -28,13 +35,6 @@ const NO_DEADLINE: u64 = Packed::DEADLINE_END;
 /// A body that stands for "somebody is at work on this slot". No body has all bits set, because no
 /// packed head has.
 pub(super) const SEIZED: u64 = u64::MAX;
-
-/// The size of the slots in which the states of a limit are kept. States that can grow are in the
-/// slab, and a small slot has their number.
-#[inline]
-pub(super) fn slot_size(limit: &Limit) -> PackedSize {
-    limit.packed_size().unwrap_or(PackedSize::Small)
-}
 
 /// The tag and the body of a slot. An empty slot is all zeros.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,10 +66,16 @@ impl Fingerprint {
         tag ^ self.0 < SLAB
     }
 
-    /// The low 32 bits of the hash, which determine where the slot is.
-    #[inline]
+    /// The low 32 bits of the hash, which determine the group of the slot.
+    #[inline(always)]
     pub(super) fn place_bits(self) -> u64 {
         self.0 >> FINGERPRINT_SHIFT & 0xffff_ffff
+    }
+
+    /// The next 8 bits, which determine the tag byte of the slot. It is never 0.
+    #[inline(always)]
+    pub(super) fn tag_byte(self) -> u8 {
+        ((self.0 >> (FINGERPRINT_SHIFT + 32)) as u8).max(1)
     }
 }
 
@@ -147,5 +153,129 @@ impl Slot {
     /// further along are found, and goes to the next key that needs one.
     pub(super) fn cleared(self) -> Self {
         Slot::inline(self.fingerprint(), 0, 0)
+    }
+}
+
+/// Where a slot is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SlotRef<'a> {
+    /// Its tag and its body and, if it is large, the rest of its state.
+    pub(super) words: &'a [AtomicU64],
+    /// Its number in its shard.
+    pub(super) slot: usize,
+}
+
+impl<'a> SlotRef<'a> {
+    #[inline(always)]
+    pub(super) fn tag(self) -> u64 {
+        self.words[0].load(Relaxed)
+    }
+
+    #[inline(always)]
+    fn body(self) -> &'a AtomicU64 {
+        &self.words[1]
+    }
+
+    /// The words beside the tag and the body of a large slot.
+    #[inline(always)]
+    fn large(self) -> Option<&'a [AtomicU64; Packed::WORDS]> {
+        self.words[2..].first_chunk()
+    }
+
+    /// Whether it is small or large.
+    #[inline(always)]
+    pub(super) fn size(self) -> PackedSize {
+        if self.words.len() > 2 { PackedSize::Large } else { PackedSize::Small }
+    }
+
+    /// Seizes the slot and returns its body, or [`SEIZED`] if it is seized already. A plain
+    /// exchange is cheaper than one that compares, and seizing what is seized leaves it as it
+    /// was; but the model checker would have a waiter read its own failed exchange for ever.
+    #[inline(always)]
+    fn exchange(self) -> u64 {
+        if !cfg!(loom) {
+            return self.body().swap(SEIZED, Acquire);
+        }
+        match self.body().load(Relaxed) {
+            SEIZED => SEIZED,
+            body => match self.body().compare_exchange(body, SEIZED, Acquire, Relaxed) {
+                Ok(body) => body,
+                Err(_) => SEIZED,
+            },
+        }
+    }
+
+    /// Seizes the slot, unless it is seized already.
+    #[inline(always)]
+    pub(super) fn try_seize(self) -> Option<Slot> {
+        let body = self.exchange();
+        (body != SEIZED).then(|| Slot { tag: self.tag(), body })
+    }
+
+    /// Seizes the slot. The thread that has it is about to release it.
+    pub(super) fn seize(self) -> Slot {
+        let mut backoff = Backoff::new();
+        loop {
+            match self.try_seize() {
+                Some(slot) => return slot,
+                None => backoff.wait(),
+            }
+        }
+    }
+
+    /// The words beside the tag and the body of a seized slot.
+    #[inline(always)]
+    pub(super) fn words(self) -> [u64; Packed::WORDS] {
+        match self.large() {
+            Some(words) => std::array::from_fn(|word| words[word].load(Relaxed)),
+            None => [0; Packed::WORDS],
+        }
+    }
+
+    #[inline(always)]
+    fn set_words(self, words: &[u64; Packed::WORDS]) {
+        if let Some(atomics) = self.large() {
+            for (atomic, &word) in atomics.iter().zip(words) {
+                atomic.store(word, Relaxed);
+            }
+        }
+    }
+
+    /// The state in a seized slot.
+    #[inline(always)]
+    pub(super) fn packed(self, slot: Slot) -> Packed {
+        Packed { deadline: slot.deadline(), head: slot.head(), words: self.words() }
+    }
+
+    /// Releases a seized slot as it was.
+    #[inline(always)]
+    pub(super) fn release(self, body: u64) {
+        self.body().store(body, Release);
+    }
+
+    /// Releases a seized slot with another state of the same key.
+    #[inline(always)]
+    pub(super) fn release_packed(self, packed: &Packed) {
+        self.set_words(&packed.words);
+        self.release(body(packed.deadline, packed.head));
+    }
+
+    /// Releases a seized slot with this in it. Under the shard's lock.
+    pub(super) fn write(self, slot: Slot, words: &[u64; Packed::WORDS]) {
+        self.words[0].store(slot.tag, Relaxed);
+        self.set_words(words);
+        self.release(slot.body);
+    }
+
+    /// The tag and the body of the slot, under the shard's lock. The body may be another a moment
+    /// later; all else stays.
+    pub(super) fn look(self) -> Slot {
+        let mut backoff = Backoff::new();
+        loop {
+            match self.body().load(Acquire) {
+                SEIZED => backoff.wait(),
+                body => return Slot { tag: self.tag(), body },
+            }
+        }
     }
 }

@@ -1,9 +1,8 @@
 //! The table: many small open-addressed shards in one block of memory.
 //!
 //! A decision about a key that was not seen lately costs what its cache misses cost, so the table
-//! is laid out to have one: a slot has its state in it, four small slots or one large slot fill a
-//! cache line, and a key's home line is computed, not looked up. A line that is full passes its
-//! keys on to the next.
+//! is laid out to have one: a state is in its slot, four small slots or one large slot fill a
+//! cache line, and which slot it is follows from [tag bytes](super::tags) that stay in the cache.
 //!
 //! Nothing ever stops the world. A shard holds a few hundred keys and has its own lock; it grows
 //! by a fraction at a time and evicts expired slots when it would have to grow, some 20 us of work
@@ -12,26 +11,26 @@
 //! of another shard, and an active key is never evicted.
 //!
 //! Most tables are nearly empty: they have room for a million keys and hold some thousands. So
-//! shards begin side by side, in a few lines each, and move to where they have room to grow when
-//! they need it. Few keys are then on few pages; otherwise there would be a page for every few of
-//! ten thousand keys, and a processor does not keep the addresses of so many.
-//!
-//! All words are atomics, which cost the same as plain words and need no `unsafe`. `shard.rs` says
-//! who may write them when.
+//! shards begin side by side, in one or two groups each, and move to where they have room to grow
+//! when they need it. Few keys are then on few pages. Otherwise ten thousand keys would be on
+//! thousands of pages, more than a processor keeps the addresses of.
 
 use tidegate_core::{PackedSize, Timestamp};
 
-use super::shard::{Geometry, LINE_WORDS, Line, Locked, Shard, ShardRef};
+use super::shard::{Locked, Shard, ShardRef};
 use super::slot;
-use crate::sync::{AtomicU64, Mutex, Ordering::Relaxed};
+use super::span::{FIRST_GROUPS, MOST_GROUPS, NEAR_GROUPS, Span, slot_words};
+use super::tags::GROUP;
+use crate::sync::{AtomicU8, AtomicU64, Mutex, Ordering::Relaxed};
 
 const LINE_BYTES: usize = 64;
+const LINE_WORDS: usize = LINE_BYTES / size_of::<u64>();
 /// Keys a shard is meant to hold when the table is full. Its slots of either size can hold 787.
 const SHARD_KEYS: usize = 480;
 /// How many shards are searched for something expired when a key finds the table full, a load
 /// each: some microseconds.
 const SEARCHED_SHARDS: usize = 4096;
-/// The sizes of slots, in the order of their lines in the block.
+/// The sizes of slots, in the order of their numbers.
 const SIZES: [PackedSize; 2] = [PackedSize::Small, PackedSize::Large];
 /// Fewer shards would make threads meet at one lock even with few keys.
 const MIN_SHARDS: usize = if cfg!(loom) { 2 } else { 64 };
@@ -40,12 +39,11 @@ const MIN_SHARDS: usize = if cfg!(loom) { 2 } else { 64 };
 pub(super) struct Table {
     words: Box<[AtomicU64]>,
     shards: Box<[Shard]>,
-    /// For each size, where each shard's lines begin and how many are in use. Apart from the
-    /// shards, and so small that they stay in the cache: a key's line is found without waiting for
-    /// its shard.
-    headers: [Box<[ShardHeader]>; 2],
-    /// Where the first line begins.
-    first_word: usize,
+    /// For each size, how many groups of slots each shard uses. Apart from the shards, and so small
+    /// that they stay in the cache: a slot is found without waiting for its shard.
+    groups: [Box<[AtomicU8]>; 2],
+    /// For each size, where the groups of all shards are: of those with few groups, and of others.
+    regions: [[Region; 2]; 2],
     /// Slots that are not empty, in all shards.
     tracked: AtomicU64,
     max_keys: u64,
@@ -69,36 +67,38 @@ struct Search {
 }
 
 impl Table {
-    /// Room for `max_keys`; `None` when so much memory cannot be had.
+    /// Creates a table with room for `max_keys`; `None` if there is not enough memory.
     pub(super) fn new(max_keys: usize, grace_us: u64) -> Option<Self> {
         let shards = max_keys.div_ceil(SHARD_KEYS).max(MIN_SHARDS);
-        let lines =
-            SIZES.map(|size| usize::from(Geometry::of(size).near + Geometry::of(size).most));
-        let words = shards.checked_mul((lines[0] + lines[1]) * LINE_WORDS)?;
-        let words = words.checked_add(LINE_WORDS)?;
+        let words = shards.checked_mul(SHARD_WORDS)?.checked_add(LINE_WORDS)?;
         let words = zeroed_words(words)?;
         // An address that cannot be aligned to cache lines costs speed, nothing else.
-        let first_word = words.as_ptr().align_offset(LINE_BYTES) % LINE_WORDS;
-        let table = Table {
+        let mut next_word = words.as_ptr().align_offset(LINE_BYTES) % LINE_WORDS;
+        let mut take = |words: usize| {
+            let at = next_word;
+            next_word += shards * words;
+            at
+        };
+        // Slots come first: they fill whole cache lines.
+        let slots_at = SIZES.map(|size| REGIONS.map(|groups| take(groups * group_words(size))));
+        let tags_at = SIZES.map(|_| REGIONS.map(&mut take));
+        let region = |size: usize, number: usize| Region {
+            tags_at: tags_at[size][number],
+            slots_at: slots_at[size][number],
+        };
+        let first_groups = || AtomicU8::new(FIRST_GROUPS);
+        Some(Table {
             words,
             shards: try_collect(shards, Shard::new)?,
-            headers: [
-                try_collect(shards, ShardHeader::default)?,
-                try_collect(shards, ShardHeader::default)?,
-            ],
-            first_word,
+            groups: [try_collect(shards, first_groups)?, try_collect(shards, first_groups)?],
+            regions: [0, 1].map(|size| [0, 1].map(|number| region(size, number))),
             tracked: AtomicU64::new(0),
             max_keys: max_keys as u64,
             grace_us,
             entries: AtomicU64::new(0),
             hand: AtomicU64::new(0),
             search: Mutex::default(),
-        };
-        for size in SIZES {
-            let first = Geometry::of(size).first;
-            (0..shards).for_each(|shard| table.set_lines(shard, size, first));
-        }
-        Some(table)
+        })
     }
 
     /// Deadlines up to this one have passed, and the grace after them.
@@ -124,16 +124,26 @@ impl Table {
         self.shard(index).lock()
     }
 
-    /// Which lines a shard uses for slots of a size.
-    #[inline]
+    /// The slots of a size that a shard uses.
+    #[inline(always)]
     pub(super) fn span(&self, shard: usize, size: PackedSize) -> Span<'_> {
-        let header = self.headers[size as usize][shard].0.load(Relaxed);
-        let (begin, lines) = ((header >> LINES_BITS) as usize, header as u16);
-        Span { words: &self.words, begin, lines, size }
+        let groups = self.groups[size as usize][shard].load(Relaxed);
+        let is_far = groups > NEAR_GROUPS;
+        let region = &self.regions[size as usize][usize::from(is_far)];
+        // The groups of all shards before.
+        let before = shard * if is_far { REGIONS[1] } else { REGIONS[0] };
+        let tags_at = region.tags_at + before;
+        let slots_at = region.slots_at + before * group_words(size);
+        Span { words: &self.words, tags_at, slots_at, groups, size }
     }
 
-    /// Begins to load the lines at these words, without waiting for them, and the
-    /// lines after: one key in 13 is not in its home line. The value is of no use,
+    /// Has a shard use this many groups of slots of a size from now on. It must have removed what
+    /// was in the others, under its lock.
+    pub(super) fn set_groups(&self, shard: usize, size: PackedSize, groups: u8) {
+        self.groups[size as usize][shard].store(groups, Relaxed);
+    }
+
+    /// Begins to load the lines of these words without waiting for them. The result is of no use,
     /// but using it keeps the loads.
     pub(super) fn touch(&self, words: &[usize]) -> u64 {
         if cfg!(loom) {
@@ -141,27 +151,7 @@ impl Table {
             return 0;
         }
         let at = |word: usize| self.words.get(word).map_or(0, |word| word.load(Relaxed));
-        words.iter().fold(0, |all, &word| all ^ at(word) ^ at(word + LINE_WORDS))
-    }
-
-    /// Has a shard use so many lines for slots of a size from now on. It must have removed what
-    /// was in the others, under its lock.
-    pub(super) fn set_lines(&self, shard: usize, size: PackedSize, lines: u16) {
-        let shards = self.shards.len();
-        // The block has the near lines of all shards, then the others, each by size.
-        let [small, large] = SIZES.map(Geometry::of);
-        let near = [0, usize::from(small.near)];
-        let all_near = usize::from(small.near + large.near);
-        let far = [all_near, all_near + usize::from(small.most)];
-        let geometry = Geometry::of(size);
-        let line = if lines <= geometry.near {
-            near[size as usize] * shards + shard * usize::from(geometry.near)
-        } else {
-            far[size as usize] * shards + shard * usize::from(geometry.most)
-        };
-        let begin = (self.first_word + line * LINE_WORDS) as u64;
-        let header = begin << LINES_BITS | u64::from(lines);
-        self.headers[size as usize][shard].0.store(header, Relaxed);
+        words.iter().fold(0, |all, &word| all ^ at(word))
     }
 
     /// Slots in use, expired ones that nobody has needed yet included.
@@ -248,35 +238,26 @@ impl Table {
     }
 }
 
-/// Where a shard's lines begin, in words, above the number in use.
-#[derive(Debug, Default)]
-struct ShardHeader(AtomicU64);
-
-/// Bits of the number of lines.
-const LINES_BITS: u32 = 16;
-
-/// The lines a shard uses for slots of one size, as of a moment.
-#[derive(Clone, Copy)]
-pub(super) struct Span<'a> {
-    words: &'a [AtomicU64],
-    begin: usize,
-    pub(super) lines: u16,
-    pub(super) size: PackedSize,
+/// Where the groups of all shards are, each shard's after those of the one before.
+#[derive(Clone, Copy, Debug)]
+struct Region {
+    /// The words of tag bytes.
+    tags_at: usize,
+    slots_at: usize,
 }
 
-impl<'a> Span<'a> {
-    /// A line by its number.
-    #[inline(always)]
-    pub(super) fn line(&self, line: usize) -> &'a Line {
-        let line = self.words[self.word(line)..].first_chunk();
-        line.expect("a shard's lines are within the block")
-    }
+/// Groups that a shard has room for in each region.
+const REGIONS: [usize; 2] = [NEAR_GROUPS as usize, MOST_GROUPS as usize];
 
-    /// Where it begins.
-    #[inline]
-    pub(super) fn word(&self, line: usize) -> usize {
-        self.begin + line * LINE_WORDS
-    }
+/// Words of the block for each shard: in every region and size, a word of tag bytes and the slots of
+/// each group.
+const SHARD_WORDS: usize = (REGIONS[0] + REGIONS[1])
+    * (2 + group_words(PackedSize::Small) + group_words(PackedSize::Large));
+
+/// Words of the slots of a group.
+#[inline(always)]
+const fn group_words(size: PackedSize) -> usize {
+    GROUP * slot_words(size)
 }
 
 /// So many of them, or `None` when there is no memory for them.
@@ -320,9 +301,8 @@ mod tests {
 
     /// Shards that have moved to where they can grow.
     fn moved(table: &Table) -> usize {
-        let small = PackedSize::Small;
-        let lines = |shard: &usize| table.span(*shard, small).lines;
-        (0..table.shards()).filter(|shard| lines(shard) > Geometry::of(small).near).count()
+        let groups = |shard: usize| table.span(shard, PackedSize::Small).groups;
+        (0..table.shards()).filter(|&shard| groups(shard) > NEAR_GROUPS).count()
     }
 
     #[test]

@@ -258,8 +258,7 @@ mod tests {
     /// A denial of one check.
     fn denial(checks: &[Check<'_>], retry_after: RetryAfter) -> Verdict {
         let reset_after = ResetAfter::from_micros(5_000_000);
-        let decision =
-            Decision { allowed: false, limit: 1, remaining: 0, retry_after, reset_after };
+        let decision = Decision { limit: 1, retry_after, reset_after, ..Decision::default() };
         Verdict::new(checks, smallvec![decision; checks.len()], false)
     }
 

@@ -1,0 +1,79 @@
+//! States that are decided on where a store keeps them, without being moved.
+
+use crate::algorithms::Window;
+use crate::{Ask, Decision, Limit, State, Timestamp};
+
+/// A state that a store decides on in the place where it keeps it: a [`State`], or the log or the
+/// permits of one.
+pub trait StateInPlace {
+    /// As [`State::admits`].
+    fn admits(&mut self, limit: &Limit, ask: &Ask) -> bool;
+    /// As [`State::available`].
+    fn available(&self, limit: &Limit, now: Timestamp) -> u64;
+    /// As [`State::settle`], with the answer written to `decision`.
+    fn settle(&mut self, limit: &Limit, ask: &Ask, admitted: bool, decision: &mut Decision);
+    /// As [`State::expires_at`].
+    fn expires_at(&self, limit: &Limit) -> Timestamp;
+    /// As [`State::entries`].
+    fn entries(&self) -> usize;
+    /// Merges the newest entry of a log with the next one; does nothing to other states. See
+    /// [`SlidingLog::merge_newest`](crate::SlidingLog::merge_newest).
+    fn merge_newest(&mut self, now: Timestamp);
+}
+
+impl<T: Window> StateInPlace for T {
+    fn admits(&mut self, limit: &Limit, ask: &Ask) -> bool {
+        let now = limit.moment(ask.now);
+        self.advance(limit, &now);
+        Window::admits(self, limit, ask, &now)
+    }
+
+    fn available(&self, limit: &Limit, now: Timestamp) -> u64 {
+        Window::available(self, limit, &limit.moment(now))
+    }
+
+    fn settle(&mut self, limit: &Limit, ask: &Ask, admitted: bool, decision: &mut Decision) {
+        *decision = Window::settle(self, limit, ask, &limit.moment(ask.now), admitted);
+    }
+
+    #[inline]
+    fn expires_at(&self, limit: &Limit) -> Timestamp {
+        Window::expires_at(self, limit)
+    }
+
+    fn entries(&self) -> usize {
+        self.held_entries()
+    }
+
+    fn merge_newest(&mut self, now: Timestamp) {
+        self.merge_newest_entry(now);
+    }
+}
+
+impl StateInPlace for State {
+    fn admits(&mut self, limit: &Limit, ask: &Ask) -> bool {
+        self.admits(limit, ask)
+    }
+
+    fn available(&self, limit: &Limit, now: Timestamp) -> u64 {
+        self.available(limit, now)
+    }
+
+    fn settle(&mut self, limit: &Limit, ask: &Ask, admitted: bool, decision: &mut Decision) {
+        *decision = self.settle(limit, ask, admitted);
+    }
+
+    fn expires_at(&self, limit: &Limit) -> Timestamp {
+        self.expires_at(limit)
+    }
+
+    fn entries(&self) -> usize {
+        self.entries()
+    }
+
+    fn merge_newest(&mut self, now: Timestamp) {
+        if let State::SlidingLog(log) = self {
+            log.merge_newest(now);
+        }
+    }
+}
