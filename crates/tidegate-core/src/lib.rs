@@ -57,7 +57,7 @@ pub use decision::{Decision, ResetAfter, RetryAfter};
 pub use entries::{Entries, Entry};
 pub use in_place::StateInPlace;
 pub use limit::{Algorithm, Limit, LimitError, LimitErrorKind, bounds};
-pub use packed::{Packed, PackedSize};
+pub use packed::{Packed, PackedSize, PackedWords};
 pub use state::State;
 pub use time::Timestamp;
 pub use view::{CellView, Ratio, View};
