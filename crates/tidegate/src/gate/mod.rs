@@ -58,7 +58,7 @@ pub use self::error::GateError;
 pub use self::held::{Held, HeldPermit, SharedPermit};
 pub use self::keys::{Found, PolicyKeys};
 #[cfg(feature = "tower")]
-pub(crate) use self::own::Charged;
+pub(crate) use self::own::{Change, Charged};
 pub use self::own::{OwnKey, OwnPolicy};
 pub use self::rules::Rules;
 pub(crate) use self::shared_store::ErasedStore;

@@ -5,8 +5,10 @@
 //! over with the question. Its match, exemptions and overrides have no part in that:
 //! code decides for itself when to ask.
 
-use tidegate_core::Cost;
+use tidegate_core::{Cost, Limit};
 
+#[cfg(feature = "tower")]
+use super::Named;
 #[cfg(feature = "tower")]
 use super::decide::Asking;
 use super::plan::{Plan, Taking};
@@ -21,13 +23,22 @@ use crate::stats::{Decided, Stats};
 pub struct OwnPolicy {
     policy: Policy,
     compiled: Compiled,
+    /// For limits that come with a request, if there can be any.
+    request_limits: Option<Compiled>,
 }
 
 impl OwnPolicy {
     /// A policy for [`Subject::Own`](super::Subject::Own), whose decisions are counted in `stats`.
     pub fn new(policy: Policy, stats: &Stats) -> Self {
         let compiled = Compiled::new(&policy, policy.limits(), policy.mode(), stats);
-        OwnPolicy { policy, compiled }
+        OwnPolicy { policy, compiled, request_limits: None }
+    }
+
+    /// Prepares for limits that come with a request.
+    #[cfg(feature = "tower")]
+    pub(crate) fn with_request_limits(mut self, stats: &Stats) -> Self {
+        self.request_limits = Some(Compiled::for_request_limits(&self.policy, stats));
+        self
     }
 
     /// Returns the remaining units of a key under the policy's limits, without charging.
@@ -36,8 +47,8 @@ impl OwnPolicy {
     /// [`GateError::Store`] if the store failed.
     pub async fn peek(&self, gate: &Gate, key: OwnKey<'_>) -> Result<Answer<'_>, GateError> {
         let mut plan = Plan::default();
-        let key = plan.write_key(self.policy.name(), key.to_key().as_ref());
-        plan.push_own(self, key, Cost::PEEK);
+        let key = plan.write_key(self.policy.count_name(), key.to_key().as_ref());
+        plan.push_own(self, None, key, Cost::PEEK);
         plan.settle(&[], Taking::Look)?;
         let verdict = gate.peek_checks(&plan.checks()).await?;
         Ok(plan.answer_of(&verdict))
@@ -56,8 +67,17 @@ impl OwnPolicy {
         &self.policy
     }
 
-    pub(super) fn compiled(&self) -> &Compiled {
-        &self.compiled
+    /// The limits of a check, and where they are counted: those that came with the request, or the
+    /// policy's.
+    #[inline]
+    pub(super) fn limits_or<'a>(
+        &'a self,
+        given: Option<&'a [Limit]>,
+    ) -> (&'a [Limit], &'a Compiled) {
+        match (given, &self.request_limits) {
+            (Some(limits), Some(compiled)) => (limits, compiled),
+            _ => (self.policy.limits(), &self.compiled),
+        }
     }
 }
 
@@ -107,25 +127,52 @@ impl Charged {
     }
 }
 
+/// A change to what was charged under one policy.
+#[cfg(feature = "tower")]
+#[derive(Clone, Copy)]
+pub(crate) struct Change<'a> {
+    pub(crate) own: &'a OwnPolicy,
+    /// The limits that came with the request, if they did.
+    pub(crate) limits: Option<&'a [Limit]>,
+    pub(crate) charged: &'a Charged,
+    pub(crate) cost: Cost,
+}
+
+#[cfg(feature = "tower")]
 impl Gate {
-    /// Charges or gives back what turned out to be due after all. What was decided here while the
-    /// store was away is settled here: the store knows nothing of it.
-    #[cfg(feature = "tower")]
-    pub(crate) async fn settle(
+    /// Charges or gives back what turned out to be due after all.
+    pub(crate) async fn settle(&self, change: Change<'_>) -> Result<(), GateError> {
+        self.change(&mut Plan::default(), &[change]).await
+    }
+
+    /// Asks for more under what was charged before: all changes or none.
+    pub(crate) async fn ask_more<'a>(
         &self,
-        own: &OwnPolicy,
-        charged: &Charged,
-        cost: Cost,
-    ) -> Result<(), GateError> {
+        changes: &[Change<'a>],
+    ) -> Result<Answer<'a>, GateError> {
         let mut plan = Plan::default();
-        for index in charged.limits() {
-            plan.push_own_limit(own, charged.key.as_ref(), index, cost);
+        self.change(&mut plan, changes).await?;
+        let route = || None;
+        let named = Named { id: None, route: &route, request_id: None, max_wait: None };
+        self.record(&plan, named, None);
+        Ok(plan.answer)
+    }
+
+    /// Decides changes. What was decided here while the store was away is changed here: the store
+    /// has no record of it.
+    async fn change<'a>(
+        &self,
+        plan: &mut Plan<'a>,
+        changes: &[Change<'a>],
+    ) -> Result<(), GateError> {
+        for change in changes {
+            plan.push_change(change);
         }
         match &self.shared {
-            Some(shared) if charged.locally => {
-                self.answer_alone(&mut plan, shared.outage(), Asking::CHECK)
+            Some(shared) if changes.iter().any(|change| change.charged.locally) => {
+                self.answer_alone(plan, shared.outage(), Asking::CHECK)
             }
-            _ => self.decide(&mut plan, Asking::CHECK).await,
+            _ => self.decide(plan, Asking::CHECK).await,
         }
     }
 }

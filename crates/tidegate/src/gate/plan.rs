@@ -9,6 +9,8 @@ use tidegate_core::{Cost, Decision, Limit, bounds};
 
 use super::agree::Agreed;
 use super::held::HeldPermit;
+#[cfg(feature = "tower")]
+use super::own::Change;
 use super::own::OwnPolicy;
 use super::rules::Compiled;
 use super::{Answer, GateError, Line, Question, Rules, Subject};
@@ -98,19 +100,23 @@ pub(crate) struct KeyStart {
 }
 
 /// A check of a policy in code.
+#[derive(Clone, Copy)]
 struct OwnAsk<'a> {
     own: &'a OwnPolicy,
     question: usize,
     limits: &'a [Limit],
+    compiled: &'a Compiled,
     cost: Cost,
     overflow: Overflow,
 }
 
 impl<'a> OwnAsk<'a> {
-    fn new(own: &'a OwnPolicy, cost: Cost) -> Self {
-        let policy = own.policy();
-        let overflow = policy.overflow().unwrap_or_default();
-        OwnAsk { own, question: 0, limits: policy.limits(), cost, overflow }
+    /// Under the limits that came with the request, or the policy's.
+    #[inline]
+    fn new(own: &'a OwnPolicy, given: Option<&'a [Limit]>, cost: Cost) -> Self {
+        let (limits, compiled) = own.limits_or(given);
+        let overflow = own.policy().overflow().unwrap_or_default();
+        OwnAsk { own, question: 0, limits, compiled, cost, overflow }
     }
 }
 
@@ -208,40 +214,45 @@ impl<'a> Plan<'a> {
                     Charge::Fixed(units) => *units,
                     Charge::From(_) => 1,
                 };
-                let ask = OwnAsk { question: index, ..OwnAsk::new(own, question.cost(units)) };
+                let ask =
+                    OwnAsk { question: index, ..OwnAsk::new(own, None, question.cost(units)) };
                 let overflow = own.policy().overflow().unwrap_or(question.overflow);
-                let key = self.write_key(own.policy().name(), key.to_key().as_ref());
+                let key = self.write_key(own.policy().count_name(), key.to_key().as_ref());
                 self.push_own_ask(OwnAsk { overflow, ..ask }, key);
             }
         }
         Ok(())
     }
 
-    /// Adds a policy of the program's own, under the key that was begun and written.
+    /// Adds a policy of the program's own, under the key that was begun and written. Limits that
+    /// came with the request take the place of the policy's.
     #[inline]
-    pub(crate) fn push_own(&mut self, own: &'a OwnPolicy, key: KeyStart, cost: Cost) {
-        self.push_own_ask(OwnAsk::new(own, cost), key);
-    }
-
-    /// Adds one limit of a policy of the program's own.
-    #[cfg(feature = "tower")]
-    pub(super) fn push_own_limit(
+    pub(crate) fn push_own(
         &mut self,
         own: &'a OwnPolicy,
-        key: &[u8],
-        index: usize,
+        given: Option<&'a [Limit]>,
+        key: KeyStart,
         cost: Cost,
     ) {
-        if let Some(limits) = own.policy().limits().get(index..=index) {
-            let ask = OwnAsk { limits, ..OwnAsk::new(own, cost) };
-            let key = self.write_key(own.policy().name(), key);
-            self.push_own_ask(ask, key);
+        self.push_own_ask(OwnAsk::new(own, given, cost), key);
+    }
+
+    /// Adds the limits that were charged, at another cost.
+    #[cfg(feature = "tower")]
+    pub(super) fn push_change(&mut self, change: &Change<'a>) {
+        let Change { own, limits, charged, cost } = *change;
+        let ask = OwnAsk::new(own, limits, cost);
+        for index in charged.limits() {
+            if let Some(limits) = ask.limits.get(index..=index) {
+                let key = self.write_key(own.policy().count_name(), charged.key.as_ref());
+                self.push_own_ask(OwnAsk { limits, ..ask }, key);
+            }
         }
     }
 
     #[inline(always)]
     fn push_own_ask(&mut self, ask: OwnAsk<'a>, key: KeyStart) {
-        let OwnAsk { own, question, limits, cost, overflow } = ask;
+        let OwnAsk { own, question, limits, compiled, cost, overflow } = ask;
         let policy = own.policy();
         if policy.mode() == Mode::Off {
             return self.keys.truncate(key.start);
@@ -260,7 +271,7 @@ impl<'a> Plan<'a> {
             overflow,
             on_store_failure: policy.on_store_failure(),
             deny_cache: policy.deny_cache(),
-            compiled: own.compiled(),
+            compiled,
             key,
         });
     }

@@ -35,6 +35,12 @@ impl Compiled {
         let fields = Prerendered::new(policy.name(), limits);
         Compiled { stats: stats.limits(policy, limits, mode).into(), fields }
     }
+
+    /// For limits that come with a request: their header text is not known before.
+    #[cfg(feature = "tower")]
+    pub(super) fn for_request_limits(policy: &Policy, stats: &Stats) -> Self {
+        Compiled { stats: [stats.request_limits(policy)].into(), fields: None }
+    }
 }
 
 impl Rules {

@@ -67,6 +67,8 @@ pub use key::{Key, MAX_KEY_BYTES, is_unseen};
 pub use part::{Part, PartError};
 pub use path::PathVariants;
 pub use pattern::{MAX_PATTERN_BYTES, Pattern, PatternError};
+#[cfg(feature = "tower")]
+pub(crate) use rule::check_limits;
 pub(crate) use rule::holds;
 pub use rule::{
     MAX_LIMITS, MAX_NAME_BYTES, MAX_OVERRIDES, MAX_REPLACED, Override, Policy, Variant,

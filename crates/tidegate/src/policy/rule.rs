@@ -31,6 +31,8 @@ pub const MAX_REPLACED: usize = 1024;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     name: Box<str>,
+    /// The name its counts are kept under, if that is another policy's.
+    count_name: Option<Box<str>>,
     matching: Conditions,
     key: Template,
     exempt: Conditions,
@@ -159,6 +161,7 @@ impl Policy {
         };
         Policy {
             name: name.into(),
+            count_name: None,
             matching: Conditions::default(),
             key,
             exempt: Conditions::default(),
@@ -296,6 +299,19 @@ impl Policy {
         &self.name
     }
 
+    /// The name its counts are kept under: its own, unless it shares those of another policy.
+    #[inline]
+    pub(crate) fn count_name(&self) -> &str {
+        self.count_name.as_deref().unwrap_or(&self.name)
+    }
+
+    /// Keeps counts under the name of another policy.
+    #[cfg(feature = "tower")]
+    pub(crate) fn with_count_name(mut self, name: &str) -> Self {
+        self.count_name = Some(name.into());
+        self
+    }
+
     /// What it matches: all of these.
     pub fn matching(&self) -> &Conditions {
         &self.matching
@@ -385,7 +401,8 @@ impl Policy {
     }
 }
 
-fn check_limits(limits: &[Limit]) -> Result<(), PolicyError> {
+/// Checks that a policy can have these limits.
+pub(crate) fn check_limits(limits: &[Limit]) -> Result<(), PolicyError> {
     if limits.is_empty() {
         return Err(PolicyError::NoLimits);
     }

@@ -62,6 +62,11 @@ use crate::policy::{Key, Mode, Policy, Template};
 
 /// The name under which counts of caller-given limits appear: no policy can have it.
 pub const CALLER: &str = "(caller)";
+
+/// Names the limits that come with a request, in place of their text: they share one series per
+/// policy, because there may be any number of them.
+#[cfg(feature = "tower")]
+const PER_REQUEST: &str = "per-request";
 /// The name under which counts appear that there was no room for: no policy can have it.
 pub const OTHER: &str = "(other)";
 
@@ -323,13 +328,19 @@ impl Stats {
         limits: &[Limit],
         mode: Mode,
     ) -> Vec<Arc<LimitStats>> {
-        let template = policy.key_template();
-        let template = template.has_credentials().then(|| Arc::new(template.clone()));
+        let template = masked_template(policy);
         let resolve = |limit: &Limit| {
             let stats = self.registry.resolve(policy.name(), &limit.to_string(), mode);
             Arc::new(stats.with_template(template.as_ref()))
         };
         limits.iter().map(resolve).collect()
+    }
+
+    /// Where the limits are counted that come with a request of a policy.
+    #[cfg(feature = "tower")]
+    pub(crate) fn request_limits(&self, policy: &Policy) -> Arc<LimitStats> {
+        let stats = self.registry.resolve(policy.name(), PER_REQUEST, policy.mode());
+        Arc::new(stats.with_template(masked_template(policy).as_ref()))
     }
 
     /// Where limits given by callers are counted: all in one series, because
@@ -492,4 +503,10 @@ fn without_parameters(route: &str) -> Cow<'_, str> {
     }
     let bare = |segment: &str| segment.split(';').next().unwrap_or_default().to_owned();
     Cow::Owned(path.split('/').map(bare).collect::<Vec<_>>().join("/"))
+}
+
+/// The template of a policy's keys, if they may hold credentials.
+fn masked_template(policy: &Policy) -> Option<Arc<Template>> {
+    let template = policy.key_template();
+    template.has_credentials().then(|| Arc::new(template.clone()))
 }

@@ -17,9 +17,24 @@ impl Background {
     }
 
     pub(super) fn run(&self, work: impl Future<Output = ()> + Send + 'static) {
-        let here = Handle::try_current().ok();
-        if let Some(runtime) = here.as_ref().or(self.0.as_ref()) {
+        if let Some(runtime) = self.runtime() {
             runtime.spawn(work);
         }
+    }
+
+    /// Runs work to its end, also if this future is dropped meanwhile. `None` if the runtime shuts
+    /// down before.
+    pub(super) async fn complete<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Option<T> {
+        match self.runtime() {
+            Some(runtime) => runtime.spawn(work).await.ok(),
+            None => Some(work.await),
+        }
+    }
+
+    fn runtime(&self) -> Option<Handle> {
+        Handle::try_current().ok().or_else(|| self.0.clone())
     }
 }

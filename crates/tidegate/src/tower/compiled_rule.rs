@@ -1,13 +1,18 @@
 //! A rule of the layer, with its policies and their counters.
 
+use http::Response;
 use tidegate_core::bounds;
 
-use super::error::LayerError;
+use super::error::{LayerError, RuleFault};
 use super::head::Head;
-use super::rule::{CostOf, KeyFrom, Keyless, PlanOf, Rule, When};
+use super::limits::Limits;
+use super::rule::{
+    CostOf, KeyFrom, Keyless, LimitsOf, MAX_PLANS, OnUnknownPlan, PlanOf, Rule, SettleWhen,
+    UnknownPlan, When,
+};
 use crate::Limit;
 use crate::gate::{Gate, KeyBytes, OwnPolicy, Rules};
-use crate::policy::{Key, Mode, Part, Policy, Template, holds, write_group};
+use crate::policy::{Key, Mode, Part, Policy, Template, check_limits, holds, write_group};
 
 pub(super) struct CompiledRule {
     own: OwnPolicy,
@@ -17,19 +22,22 @@ pub(super) struct CompiledRule {
     /// Whether there is no key without the client's address, and the rule is enforced.
     needs_address: bool,
     plan: Option<Box<PlanOf>>,
+    on_unknown_plan: Option<Box<OnUnknownPlan>>,
+    limits_of: Option<Box<LimitsOf>>,
     cost: Option<Box<CostOf>>,
     reserves: bool,
+    settle_when: Option<Box<SettleWhen>>,
     when: Option<Box<When>>,
     keyless: Keyless,
 }
 
-/// The client's address is needed, and nobody knows it.
+/// The client's address is needed, and it is not known.
 pub(super) struct NoAddress;
 
 impl CompiledRule {
     pub(super) fn new(gate: &Gate, rule: Rule) -> Result<Self, LayerError> {
         check_plans(&rule)?;
-        let weighs = rule.cost.is_some();
+        let weighs = rule.cost.is_some() || rule.settle_when.is_some();
         let policy = |name: &str, limits: &[Limit]| {
             let failed = |error| LayerError::Policy { name: name.to_owned(), error };
             // Cost is counted in units, and a place is one whatever it costs.
@@ -42,10 +50,14 @@ impl CompiledRule {
             };
             let policy = Policy::new(name, template, limits.to_vec()).map_err(failed)?;
             let policy = policy.with_mode(rule.mode).with_on_store_failure(rule.on_store_failure);
-            let policy = policy.with_overflow(rule.overflow);
+            // A client that changes plan keeps what it has used.
+            let policy = policy.with_overflow(rule.overflow).with_count_name(&rule.name);
             Ok(OwnPolicy::new(policy, gate.stats()))
         };
-        let own = policy(&rule.name, &rule.limits)?;
+        let mut own = policy(&rule.name, &rule.limits)?;
+        if rule.limits_of.is_some() {
+            own = own.with_request_limits(gate.stats());
+        }
         let mut plans = Vec::with_capacity(rule.plans.len());
         for (plan, limits) in &rule.plans {
             let own = policy(&format!("{}.{plan}", rule.name), limits)?;
@@ -58,9 +70,23 @@ impl CompiledRule {
             KeyFrom::Closure(_) => false,
         };
         // What only watches must not make requests fail.
-        let needs_address = has_address && rule.mode == Mode::Enforce;
-        let Rule { key, plan, cost, reserves, when, keyless, .. } = rule;
-        Ok(CompiledRule { own, plans, key, needs_address, plan, cost, reserves, when, keyless })
+        let is_required = rule.mode == Mode::Enforce && rule.keyless == Keyless::Share;
+        let Rule { key, plan, on_unknown_plan, limits_of, .. } = rule;
+        let Rule { cost, reserves, settle_when, when, keyless, .. } = rule;
+        Ok(CompiledRule {
+            own,
+            plans,
+            key,
+            needs_address: has_address && is_required,
+            plan,
+            on_unknown_plan,
+            limits_of,
+            cost,
+            reserves,
+            settle_when,
+            when,
+            keyless,
+        })
     }
 
     /// Its own policy and those of its plans.
@@ -75,15 +101,49 @@ impl CompiledRule {
         plan.map_or(&self.own, |(_, policy)| policy)
     }
 
-    /// Whether an estimate is charged, and the true cost is known later.
+    /// Whether an estimate is charged, and the handler knows the true cost later.
     pub(super) fn reserves(&self) -> bool {
         self.reserves
+    }
+
+    /// Whether the charge depends on what comes of the request.
+    #[inline]
+    pub(super) fn is_settled_later(&self) -> bool {
+        self.reserves || self.settle_when.is_some()
+    }
+
+    /// Whether the charge stands after this response.
+    pub(super) fn stands_after(&self, response: &Response<()>) -> bool {
+        match &self.settle_when {
+            Some(settle_when) => settle_when(response),
+            None => !response.status().is_server_error(),
+        }
     }
 
     /// Whether the rule applies to a request, if that has a key.
     #[inline]
     pub(super) fn applies(&self, head: &Head<'_>) -> bool {
         self.when.as_ref().is_none_or(|when| when(head))
+    }
+
+    /// Whether the limits may come with the request.
+    #[inline]
+    pub(super) fn takes_limits(&self) -> bool {
+        self.limits_of.is_some()
+    }
+
+    /// The limits that come with a request, if any do.
+    pub(super) fn limits_of(&self, head: &Head<'_>) -> Result<Option<Limits>, RuleFault<'_>> {
+        let Some(limits) = self.limits_of.as_ref().and_then(|limits_of| limits_of(head)) else {
+            return Ok(None);
+        };
+        let rule = self.own.policy().name();
+        check_limits(&limits).map_err(|error| RuleFault::Limits { rule, error })?;
+        let weighs = self.cost.is_some() || self.settle_when.is_some();
+        if weighs && limits.iter().any(holds) {
+            return Err(RuleFault::CostOfAPlace { rule });
+        }
+        Ok(Some(limits))
     }
 
     /// The cost of a request.
@@ -117,7 +177,7 @@ impl CompiledRule {
 
     fn made_key(&self, rules: &Rules, head: &Head<'_>) -> Option<Key> {
         match &self.key {
-            KeyFrom::Address => Some(Key::missing()),
+            KeyFrom::Address => (self.keyless == Keyless::Share).then(Key::missing),
             KeyFrom::Template(template) => {
                 let attributes = head.attributes();
                 let skips = self.keyless == Keyless::Skip;
@@ -134,17 +194,35 @@ impl CompiledRule {
 
     /// The index of the policy that the request is counted under.
     #[inline]
-    pub(super) fn policy_for(&self, head: &Head<'_>) -> usize {
-        let Some(plan) = &self.plan else { return 0 };
-        let found = plan(head)
-            .and_then(|plan| self.plans.binary_search_by(|(name, _)| (**name).cmp(&plan)).ok());
-        found.map_or(0, |index| index + 1)
+    pub(super) fn policy_for(&self, head: &Head<'_>) -> Result<usize, Box<RuleFault<'_>>> {
+        let Some(plan) = self.plan.as_ref().and_then(|plan_of| plan_of(head)) else {
+            return Ok(0);
+        };
+        match self.plans.binary_search_by(|(name, _)| (**name).cmp(&plan)) {
+            Ok(index) => Ok(index + 1),
+            Err(_) => self.unknown_plan(&plan),
+        }
+    }
+
+    #[cold]
+    fn unknown_plan(&self, plan: &str) -> Result<usize, Box<RuleFault<'_>>> {
+        let unknown = self.on_unknown_plan.as_ref().map(|on_unknown_plan| on_unknown_plan(plan));
+        match unknown.unwrap_or_default() {
+            UnknownPlan::Base => Ok(0),
+            UnknownPlan::Reject => {
+                let rule = self.own.policy().name();
+                Err(Box::new(RuleFault::UnknownPlan { rule, plan: plan.to_owned() }))
+            }
+        }
     }
 }
 
 /// That plans can be told apart, and that there are any where they are told apart.
 fn check_plans(rule: &Rule) -> Result<(), LayerError> {
     let name = || rule.name.clone();
+    if rule.plans.len() > MAX_PLANS {
+        return Err(LayerError::TooManyPlans { rule: name() });
+    }
     match (rule.plans.is_empty(), &rule.plan) {
         (false, None) => Err(LayerError::PlansWithoutPlanOf { rule: name() }),
         (true, Some(_)) => Err(LayerError::PlanOfWithoutPlans { rule: name() }),

@@ -10,9 +10,11 @@ use http::{Extensions, Response, StatusCode};
 use tidegate_core::Cost;
 
 use super::compiled_rule::{CompiledRule, NoAddress, uses_address};
-use super::denial::{self, Denied};
+use super::denial::{self, OnDenied, Rejection};
+use super::error::RuleFault;
 use super::guard::{GuardState, HeldPermits, RequestGuard};
 use super::head::Head;
+use super::limits::Limits;
 use super::reservation::{Reservation, Reserving, Unsettled};
 use crate::asker::Asker;
 use crate::attributes::{Attributes, Headers};
@@ -23,12 +25,9 @@ use crate::headers::Forms;
 use crate::policy::{Key, Mode, Selected};
 
 pub(super) type PeerOf = dyn Fn(&Extensions) -> Option<IpAddr> + Send + Sync;
-pub(super) type OnDenied = dyn Fn(&Denied<'_, '_>) -> Response<Bytes> + Send + Sync;
 
-/// What is told where a client's address is needed and nobody has said where it is.
-const NO_ADDRESS: &str = "the client's address is not known: serve the app with \
-    `into_make_service_with_connect_info::<SocketAddr>()` (and tidegate's feature `axum`), \
-    or tell the layer where it is with `peer(..)`";
+/// The rules that take limits from the request and apply to it, by index, with what they got.
+type RequestLimits = Vec<(usize, Option<Limits>)>;
 
 pub(super) struct Core {
     pub(super) gate: Arc<Gate>,
@@ -76,12 +75,14 @@ impl Core {
         };
         head.client_ip = self.client_ip(rules, &head);
         let attributes = self.fixed.is_none().then(|| head.attributes());
-        let (mut plan, mut reserving) = (Plan::default(), Reserving::new());
-        self.plan(rules, attributes.as_ref(), &head, &mut plan, &mut reserving)?;
+        let given = self.request_limits(&head)?;
+        let (mut plan, mut reserving) = (Plan::default(), Vec::new());
+        let planned = (&mut plan, &mut reserving);
+        self.plan(rules, attributes.as_ref(), &given, &head, planned)?;
         let route = || Some(head.path());
         match self.gate.enter_here(&mut plan, self.named(&route)) {
             Ok(()) => self.finish(&head, &mut plan, reserving, guard),
-            Err(error) => Err(refuse(&head, &error)),
+            Err(error) => Err(self.refuse(&head, &error)),
         }
     }
 
@@ -97,11 +98,13 @@ impl Core {
         };
         head.client_ip = self.client_ip(&rules, &head);
         let attributes = self.fixed.is_none().then(|| head.attributes());
-        let (mut plan, mut reserving) = (Plan::default(), Reserving::new());
-        self.plan(&rules, attributes.as_ref(), &head, &mut plan, &mut reserving)?;
+        let given = self.request_limits(&head)?;
+        let (mut plan, mut reserving) = (Plan::default(), Vec::new());
+        let planned = (&mut plan, &mut reserving);
+        self.plan(&rules, attributes.as_ref(), &given, &head, planned)?;
         let route = || Some(head.path());
         let entered = self.gate.enter_planned(asker, &mut plan, self.named(&route)).await;
-        entered.map_err(|error| refuse(&head, &error))?;
+        entered.map_err(|error| self.refuse(&head, &error))?;
         let mut guard = RequestGuard::default();
         self.finish(&head, &mut plan, reserving, &mut guard)?;
         Ok(guard)
@@ -121,43 +124,64 @@ impl Core {
         rules.policies().identity().client_ip(peer, &Headers::Map(head.headers()))
     }
 
+    /// The limits that come with the request, for the rules that take them.
+    #[inline]
+    fn request_limits(&self, head: &Head<'_>) -> Result<RequestLimits, Refusal> {
+        let mut given = RequestLimits::new();
+        for (index, rule) in self.rules.iter().enumerate() {
+            if rule.takes_limits() && rule.applies(head) {
+                given.push((index, rule.limits_of(head).map_err(|fault| self.fail(head, &fault))?));
+            }
+        }
+        Ok(given)
+    }
+
     /// Plans the checks of the rules and, behind them, of the gate's own policies, if a request
-    /// with these attributes may have any. Adds what the rules reserve.
+    /// with these attributes may have any. Adds what is settled later.
     #[inline(always)]
     fn plan<'a>(
         &'a self,
         rules: &'a Rules,
         attributes: Option<&'a Attributes<'a>>,
+        given: &'a RequestLimits,
         head: &Head<'_>,
-        plan: &mut Plan<'a>,
-        reserving: &mut Reserving,
+        (plan, reserving): (&mut Plan<'a>, &mut Vec<Reserving>),
     ) -> Result<(), Refusal> {
-        for (index, rule) in self.rules.iter().enumerate().filter(|(_, rule)| rule.applies(head)) {
-            let policy = rule.policy_for(head);
+        for (index, rule) in self.rules.iter().enumerate() {
+            let given = given.iter().find(|(taking, _)| *taking == index);
+            if !(if rule.takes_limits() { given.is_some() } else { rule.applies(head) }) {
+                continue;
+            }
+            let limits = given.and_then(|(_, limits)| limits.as_ref());
+            let policy = match limits {
+                Some(_) => 0,
+                None => rule.policy_for(head).map_err(|fault| self.fail(head, &fault))?,
+            };
             let own = rule.policy(policy);
-            let key = plan.begin_key(own.policy().name());
+            let key = plan.begin_key(own.policy().count_name());
             match rule.write_key(rules, head, &mut plan.keys) {
                 Ok(true) => {}
                 Ok(false) => {
                     plan.keys.truncate(key.start);
                     continue;
                 }
-                Err(NoAddress) => return Err(no_address(head)),
+                Err(NoAddress) => return Err(self.fail(head, &RuleFault::NoAddress)),
             }
             let units = rule.units(head);
-            if rule.reserves() {
-                reserving.push((Key::made(&plan.keys[key.bare..]), (index, policy), units));
+            if rule.is_settled_later() {
+                let (key, place) = (Key::made(&plan.keys[key.bare..]), (index, policy));
+                reserving.push(Reserving { key, place, limits: limits.cloned(), units });
             }
-            plan.push_own(own, key, Cost::Ask(units));
+            plan.push_own(own, limits.map(|limits| &**limits), key, Cost::Ask(units));
         }
         if let Some(attributes) = attributes {
             if head.client_ip().is_none() && gate_needs_address(rules, attributes) {
-                return Err(no_address(head));
+                return Err(self.fail(head, &RuleFault::NoAddress));
             }
             let question = Question::new(Subject::Request(attributes));
-            plan.meet(rules, &question, 0).map_err(|error| refuse(head, &error))?;
+            plan.meet(rules, &question, 0).map_err(|error| self.refuse(head, &error))?;
         }
-        plan.settle(&[], Taking::Places).map_err(|error| refuse(head, &error))
+        plan.settle(&[], Taking::Places).map_err(|error| self.refuse(head, &error))
     }
 
     /// Turns the gate's answer into the guard of an admitted request, or into a denial.
@@ -166,7 +190,7 @@ impl Core {
         self: &Arc<Self>,
         head: &Head<'_>,
         plan: &mut Plan<'_>,
-        reserving: Reserving,
+        reserving: Vec<Reserving>,
         guard: &mut RequestGuard,
     ) -> Result<(), Refusal> {
         if !plan.answer.allowed {
@@ -186,23 +210,34 @@ impl Core {
 
     #[cold]
     fn deny(&self, head: &Head<'_>, answer: &Answer<'_>) -> Refusal {
-        let denied = Denied::new(head, answer, self.forms, self.gate.now());
+        let response = denial::response_to(head, answer, self.forms, self.gate.now());
+        self.reject(head, response, Some(answer))
+    }
+
+    #[cold]
+    fn refuse(&self, head: &Head<'_>, error: &GateError) -> Refusal {
+        self.reject(head, denial::refuse(head, error), None)
+    }
+
+    #[cold]
+    fn fail(&self, head: &Head<'_>, fault: &RuleFault<'_>) -> Refusal {
+        let status = StatusCode::INTERNAL_SERVER_ERROR;
+        self.reject(head, denial::fail(head, status, &fault.to_string()), None)
+    }
+
+    /// Every response that the layer makes itself passes here.
+    fn reject(
+        &self,
+        head: &Head<'_>,
+        response: Response<String>,
+        answer: Option<&Answer<'_>>,
+    ) -> Refusal {
         let response = match &self.on_denied {
-            Some(on_denied) => on_denied(&denied),
-            None => denied.response(),
+            Some(on_denied) => denial::replace(on_denied, head, Rejection::new(response, answer)),
+            None => response.map(Bytes::from),
         };
         response.into()
     }
-}
-
-#[cold]
-fn refuse(head: &Head<'_>, error: &GateError) -> Refusal {
-    denial::refuse(head, error).into()
-}
-
-#[cold]
-fn no_address(head: &Head<'_>) -> Refusal {
-    denial::fail(head, StatusCode::INTERNAL_SERVER_ERROR, NO_ADDRESS).into()
 }
 
 /// Whether a policy that holds for this request, and is enforced, counts by address. Asked only

@@ -2,8 +2,9 @@
 
 use std::fmt;
 
+use super::rule::MAX_PLANS;
 use crate::OutOfMemory;
-use crate::policy::{PoliciesError, PolicyError};
+use crate::policy::{PoliciesError, PolicyError, shown};
 
 /// A layer that cannot be: what is wrong, and what would be right.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,7 +22,7 @@ pub enum LayerError {
         /// The name.
         name: String,
     },
-    /// A rule has a cost of its own and a `concurrency` limit.
+    /// A rule has a `concurrency` limit, and a cost or an outcome that settles it.
     CostOfAPlace {
         /// The rule's name.
         rule: String,
@@ -33,6 +34,11 @@ pub enum LayerError {
     },
     /// A rule says who has which plan, and has none.
     PlanOfWithoutPlans {
+        /// The rule's name.
+        rule: String,
+    },
+    /// A rule has more plans than are kept ready.
+    TooManyPlans {
         /// The rule's name.
         rule: String,
     },
@@ -60,8 +66,8 @@ impl fmt::Display for LayerError {
             }
             LayerError::CostOfAPlace { rule } => write!(
                 f,
-                "rule `{rule}` has a cost and a concurrency limit, whose places are one per request: \
-                 put the concurrency limit into a rule of its own"
+                "rule `{rule}` has a cost or `settle_when`, and a concurrency limit, whose places are one \
+                 per request: put the concurrency limit into a rule of its own"
             ),
             LayerError::PlansWithoutPlanOf { rule } => write!(
                 f,
@@ -70,6 +76,10 @@ impl fmt::Display for LayerError {
             LayerError::PlanOfWithoutPlans { rule } => write!(
                 f,
                 "rule `{rule}` tells plans apart, and has none: add them with `plan`, or leave out `plan_of`"
+            ),
+            LayerError::TooManyPlans { rule } => write!(
+                f,
+                "rule `{rule}` has more than {MAX_PLANS} plans: give each request its limits with `limits_of`"
             ),
             LayerError::NoRules => {
                 f.write_str("there is nothing to limit: add a rule with `rule`")
@@ -107,5 +117,41 @@ impl From<PoliciesError> for LayerError {
 impl From<OutOfMemory> for LayerError {
     fn from(error: OutOfMemory) -> Self {
         LayerError::OutOfMemory(error)
+    }
+}
+
+/// A request that a rule cannot be applied to: a mistake of the service, not of the client.
+#[derive(Debug)]
+pub(super) enum RuleFault<'r> {
+    /// The client's address is needed, and it is not known.
+    NoAddress,
+    /// The request has a plan that the rule does not have.
+    UnknownPlan { rule: &'r str, plan: String },
+    /// The limits of the request cannot stand together.
+    Limits { rule: &'r str, error: PolicyError },
+    /// The limits of the request hold places, and the rule has a cost.
+    CostOfAPlace { rule: &'r str },
+}
+
+impl fmt::Display for RuleFault<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RuleFault::NoAddress => f.write_str(
+                "the client's address is not known: serve the app with \
+                 `into_make_service_with_connect_info::<SocketAddr>()` (and tidegate's feature \
+                 `axum`), or tell the layer where it is with `peer(..)`",
+            ),
+            RuleFault::UnknownPlan { rule, plan } => {
+                write!(f, "rule `{rule}` has no plan `{}`: add it with `plan`", shown(plan))
+            }
+            RuleFault::Limits { rule, error } => {
+                write!(f, "the limits that `limits_of` gave rule `{rule}`: {error}")
+            }
+            RuleFault::CostOfAPlace { rule } => write!(
+                f,
+                "`limits_of` gave rule `{rule}`, which has a cost, a concurrency limit: put that \
+                 into a rule of its own"
+            ),
+        }
     }
 }

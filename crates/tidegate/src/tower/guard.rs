@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use http::{HeaderMap, Request};
+use http::{Request, Response};
 
 use super::background::Background;
 use super::reservation::Unsettled;
@@ -37,10 +37,11 @@ impl RequestGuard {
         }
     }
 
-    /// Puts the fields into a response of the service, and returns the permits that are held until
-    /// its body has ended.
+    /// Puts the fields into a response of the service, settles reservations by it, and returns the
+    /// permits that are held until its body has ended.
     #[inline]
-    pub(super) fn finish(&mut self, headers: &mut HeaderMap) -> Option<Box<HeldPermits>> {
+    pub(super) fn finish<B>(&mut self, response: &mut Response<B>) -> Option<Box<HeldPermits>> {
+        let headers = response.headers_mut();
         // The service's own fields take precedence: it knows more about the request.
         if !headers.keys().any(|name| self.fields.has(name)) {
             self.fields.write(headers);
@@ -50,7 +51,7 @@ impl RequestGuard {
             timer.finish();
         }
         if let Some(unsettled) = state.unsettled {
-            unsettled.keep();
+            unsettled.settle(response);
         }
         state.permits
     }

@@ -48,8 +48,8 @@ impl<'a> Head<'a> {
         self.method
     }
 
-    /// What is asked for, as the service behind sees it: axum's `Router::nest` takes the prefix
-    /// off. Policies see the whole path.
+    /// The URI as the service behind sees it: axum's `Router::nest` takes the prefix off. For the
+    /// path that the client sent see [`Head::path`].
     pub fn uri(&self) -> &'a Uri {
         self.uri
     }
@@ -89,9 +89,10 @@ impl<'a> Head<'a> {
         self.uri
     }
 
-    /// The path the client asked for.
+    /// The path that the client sent. With feature `axum` it is whole also inside `Router::nest`,
+    /// which takes the prefix off [`Head::uri`].
     #[inline]
-    pub(super) fn path(&self) -> &'a str {
+    pub fn path(&self) -> &'a str {
         self.original_uri().path()
     }
 

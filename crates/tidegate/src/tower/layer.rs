@@ -7,17 +7,23 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::{Extensions, Response};
+#[cfg(feature = "axum")]
+use axum::response::IntoResponse;
+use http::Extensions;
+#[cfg(not(feature = "axum"))]
+use http::Response;
 use tower_layer::Layer;
 
 #[cfg(feature = "axum")]
 use super::body::Axum;
 use super::body::Wrapped;
 use super::compiled_rule::CompiledRule;
-use super::core::{Core, OnDenied, PeerOf};
-use super::denial::Denied;
+use super::core::{Core, PeerOf};
+#[cfg(feature = "axum")]
+use super::denial::read_body;
+use super::denial::{OnDenied, Rejection};
 use super::error::LayerError;
+use super::head::Head;
 use super::rule::Rule;
 use super::service::RateLimit;
 #[cfg(doc)]
@@ -52,7 +58,7 @@ impl RateLimitLayer {
     /// When 146 MB of address space cannot be had; [`RateLimitLayer::builder`] gives an error
     /// instead.
     pub fn new(limit: Limit) -> Self {
-        let builder = Self::builder().rule(Rule::new("default", [limit]));
+        let builder = Self::builder().rule(Rule::new("default", limit));
         builder.build().expect("one limit stands with itself, and a million keys reserve 146 MB")
     }
 
@@ -116,14 +122,21 @@ impl<K> RateLimitLayer<K> {
         policy.peek(&self.core.gate, OwnKey::Key(&found.key)).await
     }
 
-    /// Forgets what a key has used under a rule, or a plan of it; says whether there was anything.
+    /// Forgets what a key has used under a rule and all of its plans, which share their counts.
+    /// Returns whether there was anything. Counts under a window or an algorithm that only
+    /// [`Rule::limits_of`] has are not found.
     ///
     /// # Errors
     /// As [`RateLimitLayer::peek`].
     pub async fn reset(&self, rule: &str, key: &str) -> Result<bool, GateError> {
-        let policy = self.policy(rule)?;
-        let found = self.find(policy, key).await?;
-        policy.reset(&self.core.gate, OwnKey::Key(&found.key)).await
+        let found = self.find(self.policy(rule)?, key).await?;
+        let is_named = |own: &OwnPolicy| own.policy().name() == rule;
+        let rules = self.core.rules.iter().filter(|rule| rule.policies().any(is_named));
+        let mut any = false;
+        for own in rules.flat_map(CompiledRule::policies) {
+            any |= own.reset(&self.core.gate, OwnKey::Key(&found.key)).await?;
+        }
+        Ok(any)
     }
 
     async fn find(&self, own: &OwnPolicy, key: &str) -> Result<Found, GateError> {
@@ -239,12 +252,47 @@ impl Builder {
         self
     }
 
-    /// Another response to requests that are denied; see [`Denied::response`] for the usual one.
-    pub fn on_denied(
+    /// Sets the response to requests that are not let through, whatever the reason. The closure gets
+    /// the request and a [`Rejection`] with the response that is sent otherwise. What it returns is
+    /// completed: a status of 200 becomes that of the rejection, and fields that are missing, such
+    /// as `Retry-After`, are added.
+    ///
+    /// ```
+    /// use axum::response::Html;
+    /// use tidegate::tower::{RateLimitLayer, Rule};
+    ///
+    /// let layer = RateLimitLayer::builder()
+    ///     .rule(Rule::new("api", ["60 per 1m".parse()?]))
+    ///     .on_denied(|_, rejection| Html(format!("<h1>{}</h1>", rejection.status())))
+    ///     .build()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// The body must be complete, as that of a `String`, `Html` or `Json` is, and at most 1 MiB. In
+    /// place of another the prepared response is sent.
+    #[cfg(feature = "axum")]
+    pub fn on_denied<R: IntoResponse>(
         mut self,
-        on_denied: impl Fn(&Denied<'_, '_>) -> Response<Bytes> + Send + Sync + 'static,
+        on_denied: impl Fn(&Head<'_>, Rejection) -> R + Send + Sync + 'static,
     ) -> Self {
-        self.on_denied = Some(Box::new(on_denied));
+        self.on_denied = Some(Box::new(move |head, rejection| {
+            read_body(on_denied(head, rejection).into_response())
+        }));
+        self
+    }
+
+    /// Sets the response to requests that are not let through, whatever the reason. The closure gets
+    /// the request and a [`Rejection`] with the response that is sent otherwise. What it returns is
+    /// completed: a status of 200 becomes that of the rejection, and fields that are missing, such
+    /// as `Retry-After`, are added. With feature `axum` it returns any `IntoResponse`.
+    #[cfg(not(feature = "axum"))]
+    pub fn on_denied<R: Into<Response<String>>>(
+        mut self,
+        on_denied: impl Fn(&Head<'_>, Rejection) -> R + Send + Sync + 'static,
+    ) -> Self {
+        self.on_denied = Some(Box::new(move |head, rejection| {
+            Some(on_denied(head, rejection).into().map(Into::into))
+        }));
         self
     }
 

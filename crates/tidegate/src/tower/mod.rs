@@ -42,12 +42,13 @@
 //! # Ok(()) }
 //! ```
 //!
-//! - `layer.rs`: [`RateLimitLayer`] and its [`Builder`]; `rule.rs`, `compiled_rule.rs`: [`Rule`],
-//!   and what it asks; `head.rs`: what it sees;
+//! - `layer.rs`: [`RateLimitLayer`] and its [`Builder`]; `rule.rs`, `limits.rs`, `compiled_rule.rs`:
+//!   [`Rule`], and what it asks; `head.rs`: what it sees;
 //! - `core.rs`, `deciding.rs`: asking the gate; `service.rs`: [`RateLimit`], the
 //!   service; `body.rs`, `guard.rs`: what is held meanwhile; `reservation.rs`: what is settled
 //!   afterwards, some of it in the background (`background.rs`);
-//! - `denial.rs`: what is answered instead; `error.rs`: layers that cannot be.
+//! - `denial.rs`: what is answered instead; `error.rs`: layers that cannot be built, and requests that
+//!   a rule cannot be applied to.
 
 mod background;
 mod body;
@@ -59,6 +60,7 @@ mod error;
 mod guard;
 mod head;
 mod layer;
+mod limits;
 mod reservation;
 mod rule;
 mod service;
@@ -66,12 +68,13 @@ mod service;
 #[cfg(feature = "axum")]
 pub use self::body::Axum;
 pub use self::body::{Bodies, LimitedBody, Wrapped};
-pub use self::denial::Denied;
+pub use self::denial::Rejection;
 pub use self::error::LayerError;
 pub use self::head::Head;
 pub use self::layer::{Builder, RateLimitLayer};
+pub use self::limits::Limits;
 pub use self::reservation::Reservation;
-pub use self::rule::{Keyless, Rule};
+pub use self::rule::{Keyless, Rule, UnknownPlan};
 pub use self::service::{RateLimit, ResponseFuture};
 
 /// Holds the page to what it says.

@@ -1,33 +1,42 @@
-//! Reserve, then commit: costs that are known only afterwards.
+//! Reserve, then settle: charges that depend on what comes of a request.
 //!
-//! A language model's answer costs what it turns out to cost. Charged only afterwards, a
-//! hundred requests at once would all find the limit unused. So an estimate is charged
-//! before, and the handler says later what it came to: the difference is charged without
-//! asking, or given back.
+//! The cost of a language model's answer is known when it is complete. If it were charged only then,
+//! a hundred requests at once would all find the limit unused. So an estimate is charged
+//! before the request is served, and settled later: by the handler, which knows the cost, or else by
+//! the response. The difference is charged without asking, or given back.
 //!
 //! ```text
-//!   estimate charged -> handler -> commit(actual)        charged: actual
-//!                          |-----> no commit             charged: the estimate
-//!                          `-----> error, or dropped     charged: nothing
-//!                                     `-> commit(actual) charged: actual
+//!   estimate charged -> handler -> reserve(more) -> denied     charged: nothing, answer 429
+//!                          |-----> commit(actual)              charged: actual
+//!                          |-----> response, `settle_when`     charged: the estimate
+//!                          |-----> response, not `settle_when` charged: nothing
+//!                          `-----> error, or dropped           charged: nothing
+//!                                     `-> commit(actual)       charged: actual
 //! ```
 //!
 //! The last is work that outlives its request: a client has gone, and the model still answers.
+//!
+//! A rule with `settle_when` and without `reserve` takes the same way, without a handler. Where there
+//! is no response its charge stands: a client must not be able to avoid it by hanging up.
 
 use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::mem;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use http::Response;
 use smallvec::SmallVec;
-use tidegate_core::Cost;
+use tidegate_core::{Cost, bounds};
 
 use super::background::Background;
+use super::compiled_rule::CompiledRule;
 use super::core::Core;
-use crate::gate::{Answer, Charged, OwnPolicy};
+use super::denial::Rejection;
+use super::limits::Limits;
+use crate::gate::{Answer, Change, Charged, GateError};
 use crate::policy::Key;
 
-/// What was charged before the true cost is known; in the extensions of a request to which
-/// a rule with [`Rule::reserve`](super::Rule::reserve) applies. Clones are the same
+/// An estimate that was charged before the true cost is known. It is in the extensions of a request
+/// to which a rule with [`Rule::reserve`](super::Rule::reserve) applies. Clones are the same
 /// reservation.
 ///
 /// ```
@@ -54,36 +63,97 @@ struct Inner {
     background: Background,
 }
 
-/// How far a part is: settled by nobody, given back because there was no response, or settled by
-/// the handler, which has the last word.
-const OPEN: u8 = 0;
-const GIVEN_BACK: u8 = 1;
-const COMMITTED: u8 = 2;
-
-/// Reservations of a request before it is decided: key, indexes of rule and policy, estimate.
-pub(super) type Reserving = Vec<(Key, (usize, usize), u64)>;
+/// What a rule is going to reserve, before the request is decided.
+pub(super) struct Reserving {
+    pub(super) key: Key,
+    /// Where its policy is: which rule, and which of that one's policies.
+    pub(super) place: (usize, usize),
+    /// The limits that came with the request, if they did.
+    pub(super) limits: Option<Limits>,
+    pub(super) units: u64,
+}
 
 /// What one rule has reserved.
 struct Reserved {
-    /// Where its policy is: which rule, and which of that one's policies.
     place: (usize, usize),
+    limits: Option<Limits>,
     charged: Charged,
-    estimate: u64,
-    settled: AtomicU8,
+    progress: Mutex<Progress>,
 }
+
+/// How much of a part is charged, and how far it is.
+#[derive(Clone, Copy)]
+struct Progress {
+    units: u64,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Open,
+    /// Given back because of the response, a denial, or because there was no response.
+    GivenBack,
+    /// Settled by the handler, which has the last word.
+    Committed,
+}
+
+/// Parts by index, each with a number of units.
+type Units = SmallVec<[(usize, u64); 1]>;
 
 impl Reservation {
     /// What an admitted request has reserved; `None` if that is nothing.
-    pub(super) fn new(core: &Arc<Core>, reserving: Reserving, answer: &Answer<'_>) -> Option<Self> {
+    pub(super) fn new(
+        core: &Arc<Core>,
+        reserving: Vec<Reserving>,
+        answer: &Answer<'_>,
+    ) -> Option<Self> {
         if reserving.is_empty() {
             return None;
         }
-        let parts = reserving.into_iter().filter_map(|(key, place, estimate)| {
+        let parts = reserving.into_iter().filter_map(|Reserving { key, place, limits, units }| {
             let charged = Charged::of(core.policy_at(place)?, key, answer);
-            Some(Reserved { place, charged, estimate, settled: AtomicU8::new(OPEN) })
+            let progress = Mutex::new(Progress { units, stage: Stage::Open });
+            Some(Reserved { place, limits, charged, progress })
         });
         let (parts, background) = (parts.collect(), Background::of(&core.gate));
         Some(Reservation(Arc::new(Inner { core: Arc::clone(core), parts, background })))
+    }
+
+    /// Changes the estimate to `units`, once the handler knows more: when it has read the body. What
+    /// is missing is asked for as any cost is, under all rules that reserve or none. What is too
+    /// much is given back.
+    ///
+    /// ```
+    /// use axum::extract::Extension;
+    /// use tidegate::tower::{Rejection, Reservation};
+    ///
+    /// async fn complete(
+    ///     Extension(reservation): Extension<Reservation>,
+    ///     prompt: String,
+    /// ) -> Result<String, Rejection> {
+    ///     reservation.reserve(prompt.len() as u64 / 4 + 500).await?;
+    ///     // ...
+    ///     reservation.commit(321);
+    ///     Ok("...".to_owned())
+    /// }
+    /// ```
+    ///
+    /// After a commit it changes nothing. Over a shared store the decision is completed in the
+    /// background if the future is dropped.
+    ///
+    /// # Errors
+    /// A [`Rejection`] if the limits do not admit it. Then the whole reservation was given back. The
+    /// handler returns the rejection as its response, or makes another of it.
+    pub async fn reserve(&self, units: u64) -> Result<(), Rejection> {
+        let inner = Arc::clone(&self.0);
+        // A cost that no limit can count is capped: it never passes.
+        let units = units.min(bounds::MAX_COUNT);
+        if !inner.core.gate.is_shared() {
+            return inner.reserve(units).await;
+        }
+        let working = Arc::clone(&inner);
+        let completed = inner.background.complete(async move { working.reserve(units).await });
+        completed.await.unwrap_or_else(|| Err(Rejection::of_failure("the service shuts down")))
     }
 
     /// Says what it came to: what was reserved too much is given back, what was reserved too
@@ -96,13 +166,13 @@ impl Reservation {
     /// Over a shared store it is done in the background, on the runtime this is called on or, off
     /// any, on the one where the request was let in.
     pub fn commit(&self, actual: u64) {
-        self.settle(actual, |_, _| true);
+        self.0.commit(actual, |_, _| true);
     }
 
     /// The same for one rule, whatever plan the request has under it; `false` if no rule of this
     /// name has reserved anything. A plan can also be named in full: `rule.plan`.
     pub fn commit_for(&self, rule: &str, actual: u64) -> bool {
-        self.settle(actual, |core, (index, policy)| {
+        self.0.commit(actual, |core, (index, policy)| {
             // A rule's own policy has its name.
             let mut named =
                 [core.policy_at((index, 0)), core.policy_at((index, policy))].into_iter();
@@ -110,44 +180,116 @@ impl Reservation {
         })
     }
 
-    /// What was reserved: the largest estimate, if several rules made one.
+    /// The units that are charged now: the most, if several rules reserve.
     pub fn estimate(&self) -> u64 {
-        self.0.parts.iter().map(|part| part.estimate).max().unwrap_or_default()
+        let parts = self.0.parts.iter().filter(|part| self.0.is_handlers(part));
+        parts.map(|part| part.progress().units).max().unwrap_or_default()
+    }
+}
+
+impl Inner {
+    fn rule(&self, part: &Reserved) -> Option<&CompiledRule> {
+        self.core.rules.get(part.place.0)
     }
 
-    fn settle(&self, actual: u64, is_meant: impl Fn(&Core, (usize, usize)) -> bool) -> bool {
+    /// Whether the handler settles this part; others are settled by the response alone.
+    fn is_handlers(&self, part: &Reserved) -> bool {
+        self.rule(part).is_some_and(CompiledRule::reserves)
+    }
+
+    fn commit(
+        self: &Arc<Self>,
+        actual: u64,
+        is_meant: impl Fn(&Core, (usize, usize)) -> bool,
+    ) -> bool {
         let mut found = false;
-        for (index, part) in self.0.parts.iter().enumerate() {
-            if is_meant(&self.0.core, part.place) {
+        for (index, part) in self.parts.iter().enumerate() {
+            if self.is_handlers(part) && is_meant(&self.core, part.place) {
                 found = true;
-                let charged = match part.settled.swap(COMMITTED, Ordering::Relaxed) {
-                    OPEN => part.estimate,
-                    GIVEN_BACK => 0,
-                    _ => continue,
-                };
-                self.0.correct(index, charged, actual);
+                if let Some(units) = part.commit(actual) {
+                    self.correct(index, units, actual);
+                }
             }
         }
         found
     }
 
-    /// There was no response: gives back what nobody has settled.
-    fn give_back(&self) {
-        for (index, part) in self.0.parts.iter().enumerate() {
-            let given = part.settled.compare_exchange(
-                OPEN,
-                GIVEN_BACK,
-                Ordering::Relaxed,
-                Ordering::Relaxed,
-            );
-            if given.is_ok() {
-                self.0.correct(index, part.estimate, 0);
+    /// Gives back the parts of which this is true, unless they are settled.
+    fn give_back(self: &Arc<Self>, is_due: impl Fn(&Reserved) -> bool) {
+        for (index, part) in self.parts.iter().enumerate() {
+            if part.progress().stage == Stage::Open && is_due(part) {
+                self.correct(index, part.give_back(), 0);
             }
         }
     }
-}
 
-impl Inner {
+    async fn reserve(self: &Arc<Self>, units: u64) -> Result<(), Rejection> {
+        let parts = self.parts.iter().enumerate();
+        let open: Units = parts
+            .filter(|(_, part)| self.is_handlers(part))
+            .map(|(index, part)| (index, part.progress()))
+            .filter(|(_, progress)| progress.stage == Stage::Open)
+            .map(|(index, progress)| (index, progress.units))
+            .collect();
+        let missing: Units =
+            open.iter().map(|(index, held)| (*index, units.saturating_sub(*held))).collect();
+        let mut asked = self.ask(&missing).await;
+        if asked.is_err() && open.iter().any(|(_, held)| *held > 0) {
+            // What is held already is part of what is wanted: without it, the answer says when the
+            // whole would pass, or that it never does.
+            for (index, _) in &open {
+                self.release(*index).await;
+            }
+            asked = self.ask(&open.iter().map(|(index, _)| (*index, units)).collect()).await;
+        }
+        for (index, held) in open {
+            match &asked {
+                Ok(()) if held > units => self.lower(index, units),
+                Ok(()) => {}
+                Err(_) => self.correct(index, self.parts[index].give_back(), 0),
+            }
+        }
+        asked
+    }
+
+    /// Asks for more units of some parts: all or none.
+    async fn ask(self: &Arc<Self>, more: &Units) -> Result<(), Rejection> {
+        let more = || more.iter().filter(|(_, units)| *units > 0);
+        let changes: SmallVec<[Change<'_>; 1]> =
+            more().filter_map(|(index, units)| self.change(*index, Cost::Ask(*units))).collect();
+        if changes.is_empty() {
+            return Ok(());
+        }
+        let gate = &self.core.gate;
+        let answer = gate.ask_more(&changes).await;
+        let answer =
+            answer.map_err(|error: GateError| Rejection::of_failure(&error.to_string()))?;
+        if !answer.allowed {
+            return Err(Rejection::of_answer(&answer, self.core.forms, gate.now()));
+        }
+        for (index, units) in more() {
+            // Another clone may have settled it meanwhile.
+            if !self.parts[*index].raise(*units) {
+                self.correct(*index, *units, 0);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives back what a part has charged, and keeps it open.
+    async fn release(&self, index: usize) {
+        let units = self.parts[index].lower(0);
+        if let Some(change) = self.change(index, Cost::Refund(units)).filter(|_| units > 0) {
+            // What the store does not take now it does not take later either.
+            drop(self.core.gate.settle(change).await);
+        }
+    }
+
+    fn lower(self: &Arc<Self>, index: usize, units: u64) {
+        let excess = self.parts[index].lower(units);
+        self.correct(index, excess, 0);
+    }
+
     /// Makes one amount of another.
     fn correct(self: &Arc<Self>, index: usize, charged: u64, due: u64) {
         match due.checked_sub(charged) {
@@ -160,8 +302,8 @@ impl Inner {
     fn settle(self: &Arc<Self>, index: usize, cost: Cost) {
         let inner = Arc::clone(self);
         let settling = async move {
-            match inner.at(index) {
-                Some((own, part)) => inner.core.gate.settle(own, &part.charged, cost).await,
+            match inner.change(index, cost) {
+                Some(change) => inner.core.gate.settle(change).await,
                 None => Ok(()),
             }
         };
@@ -174,9 +316,67 @@ impl Inner {
         }
     }
 
-    fn at(&self, index: usize) -> Option<(&OwnPolicy, &Reserved)> {
+    fn change(&self, index: usize, cost: Cost) -> Option<Change<'_>> {
         let part = self.parts.get(index)?;
-        Some((self.core.policy_at(part.place)?, part))
+        let own = self.core.policy_at(part.place)?;
+        Some(Change { own, limits: part.limits.as_deref(), charged: &part.charged, cost })
+    }
+}
+
+impl Reserved {
+    /// Changes the progress. The lock is never held over anything that can panic.
+    fn update<T>(&self, change: impl FnOnce(&mut Progress) -> T) -> T {
+        change(&mut self.progress.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn progress(&self) -> Progress {
+        self.update(|progress| *progress)
+    }
+
+    /// Returns what was charged; `None` if there was a commit before.
+    fn commit(&self, actual: u64) -> Option<u64> {
+        self.update(|progress| {
+            let before = *progress;
+            if before.stage == Stage::Committed {
+                return None;
+            }
+            *progress = Progress { units: actual, stage: Stage::Committed };
+            Some(before.units)
+        })
+    }
+
+    /// Returns what is to be given back.
+    fn give_back(&self) -> u64 {
+        self.update(|progress| match progress.stage {
+            Stage::Open => {
+                progress.stage = Stage::GivenBack;
+                mem::take(&mut progress.units)
+            }
+            Stage::GivenBack | Stage::Committed => 0,
+        })
+    }
+
+    /// Notes that more was charged; `false` if it is settled.
+    fn raise(&self, units: u64) -> bool {
+        self.update(|progress| {
+            let is_open = progress.stage == Stage::Open;
+            if is_open {
+                progress.units = progress.units.saturating_add(units);
+            }
+            is_open
+        })
+    }
+
+    /// Lowers what is charged to `units`, unless it is settled. Returns the excess.
+    fn lower(&self, units: u64) -> u64 {
+        self.update(|progress| {
+            let excess = match progress.stage {
+                Stage::Open => progress.units.saturating_sub(units),
+                Stage::GivenBack | Stage::Committed => 0,
+            };
+            progress.units -= excess;
+            excess
+        })
     }
 }
 
@@ -186,7 +386,7 @@ impl fmt::Debug for Reservation {
     }
 }
 
-/// A reservation whose request has no response yet: dropped, it is given back whole.
+/// A reservation whose request has no response yet.
 #[derive(Debug)]
 pub(super) struct Unsettled(Option<Reservation>);
 
@@ -195,21 +395,42 @@ impl Unsettled {
         Unsettled(Some(reservation))
     }
 
-    /// For the request's extensions.
+    /// For the request's extensions, if a rule leaves something to the handler.
     pub(super) fn reservation(&self) -> Option<Reservation> {
-        self.0.clone()
+        let inner = &self.0.as_ref()?.0;
+        let is_handlers = inner.parts.iter().any(|part| inner.is_handlers(part));
+        self.0.clone().filter(|_| is_handlers)
     }
 
-    /// There is a response: from now on it is the handler's business.
-    pub(super) fn keep(mut self) {
+    /// Gives back what does not stand after this response. The rest is the handler's from now on.
+    pub(super) fn settle<B>(mut self, response: &mut Response<B>) {
+        if let Some(Reservation(inner)) = &self.0 {
+            let stands = |part: &Reserved, head: &_| {
+                inner.rule(part).is_some_and(|rule| rule.stands_after(head))
+            };
+            with_head(response, |head| inner.give_back(|part| !stands(part, head)));
+        }
         self.0 = None;
     }
 }
 
+/// Without a response the outcome is not known: what was reserved is given back, what was charged for
+/// sure stands.
 impl Drop for Unsettled {
     fn drop(&mut self) {
-        if let Some(reservation) = self.0.take() {
-            reservation.give_back();
+        if let Some(Reservation(inner)) = self.0.take() {
+            inner.give_back(|part| inner.is_handlers(part));
         }
     }
+}
+
+/// Shows a response without its body, which may have any type.
+fn with_head<B>(response: &mut Response<B>, see: impl FnOnce(&Response<()>)) {
+    let mut head = Response::new(());
+    (*head.status_mut(), *head.version_mut()) = (response.status(), response.version());
+    mem::swap(head.headers_mut(), response.headers_mut());
+    mem::swap(head.extensions_mut(), response.extensions_mut());
+    see(&head);
+    mem::swap(head.headers_mut(), response.headers_mut());
+    mem::swap(head.extensions_mut(), response.extensions_mut());
 }

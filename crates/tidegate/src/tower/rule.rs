@@ -3,14 +3,23 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use http::Response;
+
 use super::head::Head;
+use super::limits::Limits;
+use crate::Overflow;
 use crate::policy::{Mode, OnStoreFailure, Template};
-use crate::{Limit, Overflow};
 
 pub(super) type KeyOf = dyn for<'a> Fn(&Head<'a>) -> Option<Cow<'a, str>> + Send + Sync;
 pub(super) type PlanOf = KeyOf;
+pub(super) type OnUnknownPlan = dyn Fn(&str) -> UnknownPlan + Send + Sync;
+pub(super) type LimitsOf = dyn Fn(&Head<'_>) -> Option<Limits> + Send + Sync;
 pub(super) type CostOf = dyn Fn(&Head<'_>) -> u64 + Send + Sync;
 pub(super) type When = dyn Fn(&Head<'_>) -> bool + Send + Sync;
+pub(super) type SettleWhen = dyn Fn(&Response<()>) -> bool + Send + Sync;
+
+/// Most plans of a rule: each has counters and header text in memory.
+pub(super) const MAX_PLANS: usize = 1024;
 
 /// One rule: who is counted, under which limits, at which cost.
 ///
@@ -25,7 +34,7 @@ pub(super) type When = dyn Fn(&Head<'_>) -> bool + Send + Sync;
 /// }
 ///
 /// let per_user = Rule::new("per-user", ["60 per 1m".parse()?])
-///     .plan("gold", ["6000 per 1m".parse()?])
+///     .plan("gold", ["6000 per 1m".parse()?, "100000 per 1h".parse()?])
 ///     .plan_of(|head| Some(head.extension::<User>()?.plan.into()))
 ///     .key(|head| Some(head.extension::<User>()?.name.as_str().into()));
 /// let per_address = Rule::new("per-address", ["1000 per 1m".parse()?]);
@@ -34,15 +43,18 @@ pub(super) type When = dyn Fn(&Head<'_>) -> bool + Send + Sync;
 /// ```
 pub struct Rule {
     pub(super) name: String,
-    pub(super) limits: Vec<Limit>,
-    pub(super) plans: Vec<(String, Vec<Limit>)>,
+    pub(super) limits: Limits,
+    pub(super) plans: Vec<(String, Limits)>,
     pub(super) mode: Mode,
     pub(super) on_store_failure: OnStoreFailure,
     pub(super) overflow: Overflow,
     pub(super) key: KeyFrom,
     pub(super) plan: Option<Box<PlanOf>>,
+    pub(super) on_unknown_plan: Option<Box<OnUnknownPlan>>,
+    pub(super) limits_of: Option<Box<LimitsOf>>,
     pub(super) cost: Option<Box<CostOf>>,
     pub(super) reserves: bool,
+    pub(super) settle_when: Option<Box<SettleWhen>>,
     pub(super) when: Option<Box<When>>,
     pub(super) keyless: Keyless,
 }
@@ -55,34 +67,49 @@ pub(super) enum KeyFrom {
     Closure(Box<KeyOf>),
 }
 
-/// What becomes of a request that has no key: a closure gives none, or a part of the template is
-/// missing.
+/// The effect of a request without a key: a closure gives none, a part of the template is missing,
+/// or the client's address is not known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Keyless {
     /// All such requests share one key, which no other request can have. Of a template with
-    /// several parts, those share one that lack the same parts and agree in the rest.
+    /// several parts, those share one that lack the same parts and agree in the rest. A missing
+    /// address is an error (500) instead: it means that the server does not pass addresses on.
     #[default]
     Share,
-    /// The rule does not hold for it.
+    /// The rule does not apply to the request.
     Skip,
 }
 
+/// The effect of a plan that a rule does not have; see [`Rule::on_unknown_plan`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum UnknownPlan {
+    /// The request has the rule's own limits.
+    #[default]
+    Base,
+    /// The request is answered 500, with a text that names the plan.
+    Reject,
+}
+
 impl Rule {
-    /// That each client address has these limits. The name appears in header fields and
+    /// Each client address has this limit, or all of these. The name appears in header fields and
     /// statistics: letters, digits, `.`, `_` and `-`.
-    pub fn new(name: impl Into<String>, limits: impl IntoIterator<Item = Limit>) -> Self {
+    pub fn new(name: impl Into<String>, limits: impl Into<Limits>) -> Self {
         Rule {
             name: name.into(),
-            limits: limits.into_iter().collect(),
+            limits: limits.into(),
             plans: Vec::new(),
             mode: Mode::default(),
             on_store_failure: OnStoreFailure::default(),
             overflow: Overflow::default(),
             key: KeyFrom::Address,
             plan: None,
+            on_unknown_plan: None,
+            limits_of: None,
             cost: None,
             reserves: false,
+            settle_when: None,
             when: None,
             keyless: Keyless::default(),
         }
@@ -106,26 +133,84 @@ impl Rule {
         self
     }
 
-    /// The same with other limits for those who have this plan. What they use is counted
-    /// apart from the others', as policy `rule.plan`.
+    /// Adds a plan: other limits for some clients. In header fields and statistics it is the policy
+    /// `rule.plan`.
+    ///
+    /// A client that changes plan keeps what it has used: the plans of a rule and its own limits
+    /// share counts where algorithm and window are the same. Under another window or algorithm the
+    /// client starts from zero.
     #[must_use]
-    pub fn plan(
-        mut self,
-        name: impl Into<String>,
-        limits: impl IntoIterator<Item = Limit>,
-    ) -> Self {
-        self.plans.push((name.into(), limits.into_iter().collect()));
+    pub fn plan(mut self, name: impl Into<String>, limits: impl Into<Limits>) -> Self {
+        self.plans.push((name.into(), limits.into()));
         self
     }
 
-    /// The same, with plans told apart by this. One that was not named in
-    /// [`Rule::plan`] has the rule's own limits.
+    /// Sets which plan a request has; `None` for the rule's own limits.
     #[must_use]
     pub fn plan_of(
         mut self,
         plan: impl for<'a> Fn(&Head<'a>) -> Option<Cow<'a, str>> + Send + Sync + 'static,
     ) -> Self {
         self.plan = Some(Box::new(plan));
+        self
+    }
+
+    /// Sets what happens to a request whose plan was not added with [`Rule::plan`]. By default it
+    /// has the rule's own limits. The closure gets the plan's name, so that it can also log it.
+    ///
+    /// ```
+    /// use tidegate::tower::{Rule, UnknownPlan};
+    ///
+    /// let rule = Rule::new("user", ["60 per 1m".parse()?])
+    ///     .plan("pro", ["600 per 1m".parse()?])
+    ///     .plan_of(|head| head.header("x-plan").map(Into::into));
+    /// let strict = rule.on_unknown_plan(|plan| {
+    ///     eprintln!("unknown plan {plan:?}");
+    ///     UnknownPlan::Reject
+    /// });
+    /// # Ok::<(), tidegate::LimitError>(())
+    /// ```
+    #[must_use]
+    pub fn on_unknown_plan(
+        mut self,
+        unknown: impl Fn(&str) -> UnknownPlan + Send + Sync + 'static,
+    ) -> Self {
+        self.on_unknown_plan = Some(Box::new(unknown));
+        self
+    }
+
+    /// Sets the limits of each request, for example those that a layer in front has loaded from a
+    /// database. With `None` the request has its plan's limits, or the rule's own. Limits are used
+    /// as they come: nothing is kept about them, so there may be any number of different ones.
+    ///
+    /// ```
+    /// use tidegate::Limit;
+    /// use tidegate::tower::Rule;
+    ///
+    /// /// Put into the request by the layer that checks logins.
+    /// #[derive(Clone)]
+    /// struct Customer {
+    ///     id: String,
+    ///     limit: Limit,
+    /// }
+    ///
+    /// let rule = Rule::new("customer", ["60 per 1m".parse()?])
+    ///     .key(|head| Some(head.extension::<Customer>()?.id.as_str().into()))
+    ///     .limits_of(|head| Some(head.extension::<Customer>()?.limit));
+    /// # Ok::<(), tidegate::LimitError>(())
+    /// ```
+    ///
+    /// What a client has used stays when its limits change, as with [`Rule::plan`]. In statistics
+    /// such limits share one series per rule, with the limit `per-request`.
+    ///
+    /// An empty list, two limits with the same algorithm and window, and a `concurrency` limit
+    /// beside a cost are errors: the request is answered 500.
+    #[must_use]
+    pub fn limits_of<L: Into<Limits>>(
+        mut self,
+        limits: impl Fn(&Head<'_>) -> Option<L> + Send + Sync + 'static,
+    ) -> Self {
+        self.limits_of = Some(Box::new(move |head| limits(head).map(Into::into)));
         self
     }
 
@@ -138,12 +223,45 @@ impl Rule {
         self
     }
 
-    /// The same at a cost that is known only afterwards: this much is charged before, and the
-    /// handler says through a [`Reservation`](super::Reservation) what it came to.
+    /// Charges an estimate of a cost that is known only afterwards. The handler says through a
+    /// [`Reservation`](super::Reservation) what it came to, or reserves more once it has read the
+    /// body.
+    ///
+    /// The response settles what the handler did not: after a 5xx the estimate is given back, after
+    /// any other answer it stands. [`Rule::settle_when`] sets another condition.
     #[must_use]
     pub fn reserve(mut self, estimate: impl Fn(&Head<'_>) -> u64 + Send + Sync + 'static) -> Self {
         self.cost = Some(Box::new(estimate));
         self.reserves = true;
+        self
+    }
+
+    /// Keeps the charge only if this is true of the response, and gives it back otherwise. The cost
+    /// is charged before the request is served, so requests at the same time cannot pass the limit
+    /// together.
+    ///
+    /// ```
+    /// use http::StatusCode;
+    /// use tidegate::tower::Rule;
+    ///
+    /// // Only failed logins count.
+    /// let logins = Rule::new("login", ["5 per 15m".parse()?])
+    ///     .settle_when(|response| response.status() == StatusCode::UNAUTHORIZED);
+    /// // Only successful generations count.
+    /// let images = Rule::new("images", ["20 per 1h".parse()?])
+    ///     .settle_when(|response| response.status().is_success());
+    /// # Ok::<(), tidegate::LimitError>(())
+    /// ```
+    ///
+    /// The closure sees status, header fields and extensions; the body is not part of it. Where
+    /// there is no response, because the service failed, panicked or its future was dropped, the
+    /// outcome is not known: the cost stands, and only a [reservation](Rule::reserve) is given back.
+    #[must_use]
+    pub fn settle_when(
+        mut self,
+        settle: impl Fn(&Response<()>) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.settle_when = Some(Box::new(settle));
         self
     }
 
@@ -154,7 +272,7 @@ impl Rule {
         self
     }
 
-    /// The same, with this done about requests without a key.
+    /// Sets the effect of a request without a key.
     #[must_use]
     pub fn keyless(mut self, keyless: Keyless) -> Self {
         self.keyless = keyless;

@@ -164,7 +164,7 @@ where
                 Projected::Called { future, guard } => {
                     let mut polled = future.poll(context);
                     let permits = match &mut polled {
-                        Poll::Ready(Ok(response)) => guard.finish(response.headers_mut()),
+                        Poll::Ready(Ok(response)) => guard.finish(response),
                         // After an error, what was reserved is given back.
                         Poll::Ready(Err(_)) => {
                             *guard = RequestGuard::default();

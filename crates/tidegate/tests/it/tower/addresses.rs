@@ -74,9 +74,8 @@ fn every_setting_counts_alike() {
 }
 
 #[test]
-fn a_plan_counts_under_its_own_name() {
+fn a_plan_is_named_apart_and_counted_with_its_rule() {
     for (way, build) in &WAYS[..4] {
-        // The same as the rule's own: only the name tells them apart.
         let limit = "10000 per 366d";
         let rule = rule("api", &[limit])
             .plan("large", [limit.parse().expect("a limit")])
@@ -88,7 +87,13 @@ fn a_plan_counts_under_its_own_name() {
             assert_eq!(world.status(with(from(ALICE, "/"), "x-plan", "large")), 200, "{way}");
         }
         let left = ["api", "api.large"].map(|name| world.left(name, "192.0.2.1"));
-        assert_eq!(left, [9_000, 8_000], "{way}");
+        assert_eq!(left, [7_000, 7_000], "{way}");
+        let series = world.layer.stats().series();
+        let allowed = ["api", "api.large"].map(|name| {
+            let series = series.iter().find(|series| &*series.policy == name).expect("a series");
+            series.allowed[0]
+        });
+        assert_eq!(allowed, [1_000, 2_000], "{way}");
     }
 }
 

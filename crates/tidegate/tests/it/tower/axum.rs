@@ -1,14 +1,18 @@
 //! In front of an axum app, with the address that axum knows.
 
 use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::ConnectInfo;
-use axum::routing::any;
-use http::Request;
+use axum::extract::{ConnectInfo, Extension};
+use axum::response::Html;
+use axum::routing::{any, post};
+use http::{Request, StatusCode};
 use http_body_util::BodyExt;
-use tidegate::tower::{RateLimitLayer, Rule};
+use tidegate::tower::{Builder, RateLimitLayer, Rejection, Reservation, Rule};
 use tower::ServiceExt;
 
 use crate::common::{limit, limiter};
@@ -108,7 +112,6 @@ async fn fields_do_not_depend_on_the_way() {
 #[cfg(feature = "config")]
 #[tokio::test]
 async fn policies_see_the_whole_path_of_what_is_nested() {
-    use std::sync::Arc;
     use tidegate::stats::{By, Stats};
 
     let text = "policies:\n  - name: api\n    match: { path: \"/api/**\" }\n    key: \"{path}\"\n    limits: [\"1 per 1h sliding-log\"]";
@@ -129,4 +132,117 @@ async fn policies_see_the_whole_path_of_what_is_nested() {
     }
     let seen = stats.top(By::Denied, None, 1).routes;
     assert_eq!(seen.entries[0].name.as_bytes(), b"/api/users");
+}
+
+/// `nest` takes the prefix off the URI, so that rules could not tell paths apart.
+#[tokio::test]
+async fn rules_see_the_whole_path_of_what_is_nested() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let see = Arc::clone(&seen);
+    let rule = Rule::new("login", limit("1 per 1h sliding-log")).when(move |head| {
+        let seen = (head.path().to_owned(), head.uri().path().to_owned());
+        see.lock().expect("no panic").push(seen);
+        head.path() == "/api/v1/login"
+    });
+    let limits = RateLimitLayer::builder().rule(rule).build().expect("a layer");
+    let inner = Router::new()
+        .route("/login", any(|| async {}))
+        .route("/items", any(|| async {}))
+        .layer(limits);
+    let app = Router::new().nest("/api", Router::new().nest("/v1", inner));
+    for (path, expected) in [("login", 200), ("items", 200), ("items", 200), ("login", 429)] {
+        let mut request = request(Some([192, 0, 2, 1]));
+        *request.uri_mut() = format!("/api/v1/{path}?x=1").parse().expect("a path");
+        let response = app.clone().oneshot(request).await.expect("it cannot fail");
+        assert_eq!(response.status(), expected, "{path}");
+    }
+    let first = seen.lock().expect("no panic")[0].clone();
+    assert_eq!(first, ("/api/v1/login".into(), "/login".into()));
+}
+
+async fn told(response: axum::response::Response) -> (u16, http::HeaderMap, String) {
+    let (parts, body) = response.into_parts();
+    let body = body.collect().await.expect("a body").to_bytes().to_vec();
+    (parts.status.as_u16(), parts.headers, String::from_utf8(body).expect("text"))
+}
+
+/// A body whose first frame never comes.
+struct Never;
+
+impl http_body::Body for Never {
+    type Data = bytes::Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<bytes::Bytes>, Self::Error>>> {
+        Poll::Pending
+    }
+}
+
+#[tokio::test]
+async fn denials_are_whatever_axum_can_send() {
+    let with = |builder: Builder| {
+        let rule = Rule::new("api", limit("0 per 1m"));
+        let layer = builder.rule(rule).build().expect("a layer");
+        Router::new().route("/", any(|| async {})).layer(layer)
+    };
+    let new = RateLimitLayer::builder;
+    let html = with(new().on_denied(|head, _| Html(format!("<p>{}</p>", head.path()))));
+    let both = with(new().on_denied(|_, rejection| (StatusCode::IM_A_TEAPOT, rejection)));
+    let tuple = with(new().on_denied(|_, _| ([("x-mine", "1"), ("ratelimit", "mine")], "no")));
+    let never = with(new().on_denied(|_, _| Body::new(Never)));
+    let long = with(new().on_denied(|_, _| "x".repeat(2 << 20)));
+    let ask = async |app: Router| {
+        told(app.oneshot(request(Some([192, 0, 2, 1]))).await.expect("it cannot fail")).await
+    };
+    let (status, fields, body) = ask(html).await;
+    assert_eq!((status, body.as_str()), (429, "<p>/</p>"));
+    assert_eq!(fields["content-type"], "text/html; charset=utf-8");
+    assert_eq!(fields["ratelimit-policy"], "\"api\";q=0;w=60");
+    let (status, fields, body) = ask(both).await;
+    assert_eq!((status, body.starts_with("{\"type\":")), (418, true));
+    assert_eq!(fields["content-type"], "application/problem+json");
+    let (status, fields, _) = ask(tuple).await;
+    assert_eq!(status, 429);
+    assert_eq!(
+        (fields["x-mine"].as_bytes(), fields["ratelimit"].as_bytes()),
+        (&b"1"[..], &b"mine"[..])
+    );
+    for app in [never, long] {
+        let (status, fields, body) = ask(app).await;
+        assert_eq!((status, body.starts_with("{\"type\":")), (429, true));
+        assert_eq!(fields["content-type"], "application/problem+json");
+    }
+}
+
+/// The estimate of a prompt is known when the body was read.
+#[tokio::test]
+async fn a_handler_reserves_what_it_has_read() {
+    async fn complete(
+        Extension(reservation): Extension<Reservation>,
+        prompt: String,
+    ) -> Result<String, Rejection> {
+        reservation.reserve(prompt.len() as u64).await?;
+        reservation.commit(1);
+        Ok(prompt)
+    }
+    let rule = Rule::new("tokens", limit("100 per 1h sliding-log")).reserve(|_| 0);
+    let layer = RateLimitLayer::builder().rule(rule).build().expect("a layer");
+    let app = Router::new().route("/", post(complete)).layer(layer.clone());
+    let ask = async |length: usize| {
+        let mut request = request(Some([192, 0, 2, 1])).map(|_| Body::from("x".repeat(length)));
+        *request.method_mut() = http::Method::POST;
+        told(app.clone().oneshot(request).await.expect("it cannot fail")).await
+    };
+    for (length, expected) in [(98, 200), (99, 200), (99, 429), (98, 200), (101, 429)] {
+        let (status, fields, body) = ask(length).await;
+        assert_eq!(status, expected, "{length}");
+        if status == 429 {
+            assert_eq!(fields.contains_key("retry-after"), length == 99);
+            assert_eq!(fields["content-type"], "application/problem+json");
+            assert!(body.contains("\"violated-policies\":[\"tokens\"]"), "{body}");
+        }
+    }
 }

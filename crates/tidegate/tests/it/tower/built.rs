@@ -31,7 +31,7 @@ fn named(name: &str, limits: &[&str]) -> Policies {
 #[test]
 fn what_cannot_be_is_said_with_a_way_out() {
     let one = |name: &str| rule(name, &["5 per 1m"]);
-    let rows: [(Builder, &str); 10] = [
+    let rows: [(Builder, &str); 12] = [
         (RateLimitLayer::builder(), "there is nothing to limit: add a rule with `rule`"),
         (
             RateLimitLayer::builder().rule(one("a b")),
@@ -49,8 +49,19 @@ fn what_cannot_be_is_said_with_a_way_out() {
         ),
         (
             RateLimitLayer::builder().rule(rule("jobs", &["2 concurrent"]).cost(|_| 2)),
-            "rule `jobs` has a cost and a concurrency limit, whose places are one per request: \
-             put the concurrency limit into a rule of its own",
+            "rule `jobs` has a cost or `settle_when`, and a concurrency limit, whose places are one \
+             per request: put the concurrency limit into a rule of its own",
+        ),
+        (
+            RateLimitLayer::builder().rule(rule("jobs", &["2 concurrent"]).settle_when(|_| true)),
+            "rule `jobs` has a cost or `settle_when`, and a concurrency limit, whose places are one \
+             per request: put the concurrency limit into a rule of its own",
+        ),
+        (
+            RateLimitLayer::builder().rule((0..1_025).fold(one("api"), |rule, number| {
+                rule.plan(format!("plan-{number}"), limit("1 per 1s"))
+            })),
+            "rule `api` has more than 1024 plans: give each request its limits with `limits_of`",
         ),
         (
             RateLimitLayer::builder().rule(one("api").plan("gold", [limit("1 per 1s")])),

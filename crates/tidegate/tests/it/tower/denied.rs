@@ -1,10 +1,14 @@
 //! What is answered instead.
 
-use bytes::Bytes;
+use std::sync::{Arc, Mutex};
+
 use http::{Request, Response};
+use tidegate::Limit;
 use tidegate::policy::{Charge, Policies, Policy};
+use tidegate::tower::{Head, Keyless, Rejection, UnknownPlan};
 
 use super::{ALICE, World, from, rule, with};
+use crate::common::limit;
 
 #[test]
 fn a_denial_is_a_problem_document() {
@@ -52,19 +56,97 @@ fn a_grpc_call_is_told_in_its_own_words() {
 #[test]
 fn a_denial_can_be_anything() {
     let world = World::new(|builder| {
-        builder.rule(rule("api", &["0 per 1m"])).on_denied(|denied| {
-            let policy = denied.answer().speaker().and_then(|line| line.policy);
-            let text = format!("{} {policy:?} {}", denied.head().method(), denied.status());
-            let mut response = Response::new(Bytes::from(text));
-            *response.status_mut() = http::StatusCode::IM_A_TEAPOT;
-            response.headers_mut().extend(denied.fields());
-            response
+        builder.rule(rule("api", &["0 per 1m"])).on_denied(|head, mut rejection| {
+            let (policy, limit) = (rejection.policy(), rejection.limit().map(ToString::to_string));
+            let text =
+                format!("{} {policy:?} {limit:?} {:?}", head.method(), rejection.retry_after());
+            *rejection.response_mut().status_mut() = http::StatusCode::IM_A_TEAPOT;
+            *rejection.response_mut().body_mut() = text;
+            Response::from(rejection)
         })
     });
     let told = world.ask(from(ALICE, "/"));
     assert_eq!(told.status, 418);
-    assert_eq!(told.body, "GET Some(\"api\") 429 Too Many Requests");
+    let limit = "0 per 1m sliding-window";
+    assert_eq!(told.body, format!("GET Some(\"api\") Some(\"{limit}\") Never"));
     assert_eq!(told.header("ratelimit-policy"), Some("\"api\";q=0;w=60"));
+}
+
+/// A response that was made from nothing used to be a 200 without `Retry-After`.
+#[test]
+fn a_denial_made_from_nothing_has_the_status_and_the_fields() {
+    let plain = |_: &Head<'_>, _: Rejection| Response::new("slow down".to_owned());
+    let world =
+        World::new(|builder| builder.rule(rule("api", &["1 per 1m sliding-log"])).on_denied(plain));
+    assert_eq!(world.status(from(ALICE, "/")), 200);
+    let told = world.ask(from(ALICE, "/"));
+    assert_eq!((told.status.as_u16(), told.body.as_str()), (429, "slow down"));
+    let fields = [
+        ("retry-after", Some("60")),
+        ("ratelimit", Some("\"api\";r=0;t=60")),
+        ("ratelimit-policy", Some("\"api\";q=1;w=60")),
+        ("content-type", None),
+    ];
+    for (name, value) in fields {
+        assert_eq!(told.header(name), value, "{name}");
+    }
+    // A gRPC call keeps its status field.
+    let told = world.ask(with(from(ALICE, "/"), "content-type", "application/grpc"));
+    assert_eq!((told.status.as_u16(), told.header("grpc-status")), (200, Some("8")));
+}
+
+/// It used to be called for denials by a limit alone.
+#[test]
+fn every_response_of_the_layer_can_be_replaced() {
+    let anonymous = Request::builder().uri("/").body(()).expect("a request");
+    let unknown = |_: &str| UnknownPlan::Reject;
+    let rows = [
+        (rule("api", &["0 per 1m"]), from(ALICE, "/"), 429),
+        (rule("api", &["5 per 1m"]), anonymous, 500),
+        (
+            rule("api", &["5 per 1m"])
+                .plan("pro", limit("9 per 1m"))
+                .plan_of(|_| Some("none".into()))
+                .on_unknown_plan(unknown),
+            from(ALICE, "/"),
+            500,
+        ),
+        (
+            rule("api", &["5 per 1m"]).limits_of(|_| Some(Vec::<Limit>::new())),
+            from(ALICE, "/"),
+            500,
+        ),
+    ];
+    for (rule, request, status) in rows {
+        let world = World::new(|builder| {
+            builder.rule(rule).on_denied(|_, rejection| {
+                let mut response = Response::new(format!("mine: {}", rejection.status().as_u16()));
+                response.headers_mut().insert("x-mine", "yes".parse().expect("a value"));
+                response
+            })
+        });
+        let told = world.ask(request);
+        assert_eq!((told.status.as_u16(), told.body), (status, format!("mine: {status}")));
+        assert_eq!(told.headers["x-mine"], "yes");
+        assert_eq!(world.calls(), 0);
+    }
+}
+
+#[test]
+fn a_rejection_is_an_error_with_a_text() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let see = Arc::clone(&seen);
+    let world = World::new(move |builder| {
+        builder.rule(rule("api", &["0 per 1m"])).on_denied(move |_, rejection| {
+            let error: &dyn std::error::Error = &rejection;
+            see.lock().expect("no panic").push(error.to_string());
+            rejection.response().clone()
+        })
+    });
+    assert_eq!(world.status(from(ALICE, "/")), 429);
+    let expected = "the request is rejected: 429 Too Many Requests \
+        (`0 per 1m sliding-window` of policy api)";
+    assert_eq!(*seen.lock().expect("no panic"), [expected]);
 }
 
 #[test]
@@ -84,6 +166,10 @@ fn without_an_address_nobody_is_counted_as_somebody_else() {
         (by_template("{header:x-key}"), 200),
         (rule("api", &["5 per 1m"]).key(|_| Some("all".into())), 200),
         (rule("api", &["5 per 1m"]).when(|head| head.uri().path() == "/other"), 200),
+        // Whoever has no address is left out, if that is what the rule says.
+        (rule("api", &["0 per 1m"]).keyless(Keyless::Skip), 200),
+        (by_template("{client_ip}").keyless(Keyless::Skip), 200),
+        (by_template("{header:x-key | client_ip}").keyless(Keyless::Skip), 200),
     ];
     for (rule, status) in rows {
         let shown = format!("{rule:?}");
@@ -107,11 +193,8 @@ fn without_an_address_nobody_is_counted_as_somebody_else() {
 #[test]
 fn what_a_request_gets_wrong_is_its_fault() {
     let (limiter, clock) = crate::common::limiter();
-    let policy = Policy::new(
-        "file",
-        "{client_ip}".parse().expect("a template"),
-        vec![crate::common::limit("5 per 1m")],
-    );
+    let policy =
+        Policy::new("file", "{client_ip}".parse().expect("a template"), vec![limit("5 per 1m")]);
     let cost = Charge::from_template(&"{header:x-cost}".parse().expect("a template"));
     let policy = policy.expect("a policy").with_cost(cost.expect("a cost"));
     let policies = Policies::new(vec![policy], Default::default()).expect("policies");

@@ -10,9 +10,11 @@ mod held;
 mod later;
 #[cfg(feature = "config")]
 mod observed;
+mod plans;
 mod reserve;
 mod rules;
 mod served;
+mod settled;
 mod shared;
 mod stacked;
 
@@ -77,7 +79,13 @@ impl Service<Request<()>> for Stub {
             let actual = actual.to_str().expect("text").parse().expect("a number");
             request.extensions().get::<Reservation>().expect("a reservation").commit(actual);
         }
-        match request.uri().path() {
+        let path = request.uri().path();
+        if let Some(status) = path.strip_prefix("/status/") {
+            let mut response = Response::new(Full::new(Bytes::from("hello")));
+            *response.status_mut() = status.parse().expect("a status");
+            return Answering::Ready(ready(Ok(response)));
+        }
+        match path {
             "/broken" => Answering::Ready(ready(Err(Broken))),
             "/silent" => Answering::Later(Box::pin(pending())),
             _ => Answering::Ready(ready(Ok(Response::new(Full::new(Bytes::from("hello")))))),

@@ -11,11 +11,11 @@ use crate::common::limit;
 
 /// Put in by a layer before, as logins are.
 #[derive(Clone)]
-struct User(&'static str, &'static str);
+struct User(&'static str);
 
-fn user(name: &'static str, plan: &'static str) -> http::Request<()> {
+fn user(name: &'static str) -> http::Request<()> {
     let mut request = from(ALICE, "/");
-    request.extensions_mut().insert(User(name, plan));
+    request.extensions_mut().insert(User(name));
     request
 }
 
@@ -113,37 +113,19 @@ fn path_variants_share_a_key() {
 }
 
 #[test]
-fn plans_have_limits_and_counts_of_their_own() {
-    let rule = per_user(&["1 per 1m sliding-log"])
-        .plan("gold", [limit("3 per 1m sliding-log")])
-        .plan("basic", [limit("2 per 1m sliding-log")])
-        .plan_of(|head| Some(head.extension::<User>()?.1.into()));
-    let world = World::with(rule);
-    let rows = [("gold", 3), ("basic", 2), ("none such", 1)];
-    for (plan, admitted) in rows {
-        let statuses = world.statuses(|| user("ann", plan), 4);
-        assert_eq!(statuses.iter().filter(|status| **status == 200).count(), admitted, "{plan}");
-    }
-    let told = world.ask(user("ben", "gold"));
-    assert_eq!(told.header("ratelimit"), Some("\"user.gold\";r=2;t=60"));
-    assert_eq!(world.left("user.gold", "ben"), 2);
-    assert_eq!(world.left("user", "ben"), 1);
-}
-
-#[test]
 fn several_rules_are_charged_together_or_not_at_all() {
     let world = World::new(|builder| {
         builder
             .rule(per_user(&["2 per 1m sliding-log", "10 per 1h sliding-log"]))
             .rule(rule("address", &["3 per 1m sliding-log"]))
     });
-    assert_eq!(world.statuses(|| user("ann", ""), 2), [200, 200]);
+    assert_eq!(world.statuses(|| user("ann"), 2), [200, 200]);
     // Ann has none left: the address, which has, is not charged for her.
-    assert_eq!(world.statuses(|| user("ann", ""), 5), [429; 5]);
+    assert_eq!(world.statuses(|| user("ann"), 5), [429; 5]);
     assert_eq!(world.left("address", "192.0.2.1"), 1);
-    assert_eq!(world.statuses(|| user("ben", ""), 2), [200, 429]);
+    assert_eq!(world.statuses(|| user("ben"), 2), [200, 429]);
     assert_eq!(world.left("user", "ben"), 1, "the address denied, so Ben is not charged");
-    let denied = world.ask(user("ben", ""));
+    let denied = world.ask(user("ben"));
     let policy = "\"user-1m\";q=2;w=60, \"user-1h\";q=10;w=3600, \"address\";q=3;w=60";
     assert_eq!(denied.header("ratelimit-policy"), Some(policy));
     assert_eq!(denied.header("ratelimit"), Some("\"address\";r=0;t=60"), "who denied speaks");

@@ -1,10 +1,12 @@
 //! Over a store that nodes share, and that fails when told to.
 
-use std::sync::Arc;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tidegate::policy::OnStoreFailure;
-use tidegate::tower::{Builder, RateLimitLayer, Rule};
+use tidegate::tower::{Builder, RateLimitLayer, Rejection, Reservation, Rule};
+use tower::Service;
 
 use super::{ALICE, World, from, rule, with};
 use crate::common::limiter;
@@ -192,6 +194,63 @@ async fn reservations_are_settled_in_the_store() {
     drop(silent);
     a_while().await;
     assert_eq!(left(&other).await, 90);
+}
+
+/// What handlers do with their reservations, as futures that can be dropped.
+type Changing = Pin<Box<dyn Future<Output = Result<(), Rejection>> + Send>>;
+
+/// A request that is being served, and its handler's reservation.
+async fn reserved(node: &World) -> (Reservation, impl Future<Output = ()> + use<>) {
+    let kept = Arc::new(Mutex::new(None));
+    let keep = Arc::clone(&kept);
+    let service = tower::service_fn(move |request: http::Request<()>| {
+        *keep.lock().expect("no panic") = request.extensions().get::<Reservation>().cloned();
+        std::future::pending::<Result<http::Response<()>, std::convert::Infallible>>()
+    });
+    let mut serving = Box::pin(tower::Layer::layer(&node.layer, service).call(from(ALICE, "/")));
+    for _ in 0..10 {
+        assert!(futures_poll(&mut serving).await.is_none());
+    }
+    let reservation = kept.lock().expect("no panic").take().expect("a reservation");
+    (reservation, async move { drop(serving) })
+}
+
+#[tokio::test]
+async fn handlers_reserve_more_in_the_store() {
+    let tokens = || rule("tokens", &["100 per 1m sliding-log"]).reserve(|_| 40);
+    let ([one, other], _) = nodes(tokens);
+    let left = async |node: &World| {
+        a_while().await;
+        let answer = node.layer.peek("tokens", "192.0.2.1").await.expect("a rule");
+        answer.lines[0].decision.remaining
+    };
+    let (reservation, serving) = reserved(&one).await;
+    for (units, expected) in [(70, 30), (20, 80), (100, 0), (60, 40)] {
+        assert!(reservation.reserve(units).await.is_ok(), "{units}");
+        assert_eq!(left(&other).await, expected, "{units}");
+    }
+    // If nobody waits for it any more, it is decided all the same, and nothing is lost.
+    for polls in 1..=2 {
+        let wanting = reservation.clone();
+        let mut changing: Changing = Box::pin(async move { wanting.reserve(80).await });
+        for _ in 0..polls {
+            assert!(futures_poll(&mut changing).await.is_none());
+        }
+        drop(changing);
+        assert_eq!((left(&other).await, reservation.estimate()), (20, 80));
+        assert!(reservation.reserve(60).await.is_ok());
+    }
+    let rejection = reservation.reserve(101).await.expect_err("above the limit");
+    assert_eq!((rejection.status().as_u16(), left(&other).await), (429, 100));
+    serving.await;
+    assert_eq!(left(&other).await, 100);
+    // A store that fails is no 429.
+    let ([node, _], store) = nodes(|| tokens().on_store_failure(OnStoreFailure::Deny));
+    let (reservation, serving) = reserved(&node).await;
+    store.set_mood(Mood::Down);
+    assert_eq!(reservation.reserve(60).await.expect_err("it failed").status(), 503);
+    store.set_mood(Mood::Well);
+    serving.await;
 }
 
 /// The answer, and with it what it holds and charges, used to be lost with the future.
