@@ -1,80 +1,142 @@
-//! An API with a login and with limits per plan.
+//! The API of a language model: users with plans, a login limit and a budget of tokens.
 //!
-//! - `POST /login`: five tries a minute for each address, so that passwords are not guessed;
-//! - `GET /v1/items`: each user so many a minute, more on the plan `pro`; and each address
-//!   no more than 300, however many users are behind it. Both or none are charged.
+//! - `POST /login`: five failed tries in 15 minutes for each address. Good logins do not count.
+//! - `/v1/..`: each user has so many requests a minute, by plan, or as the database says. Each
+//!   address has 300, however many users are behind it. Both are charged or none.
+//! - `POST /v1/complete`: each user also has so many tokens a minute. The estimate comes from the
+//!   body, the model says what it has used, and a failure of the model costs nothing.
 //!
 //! ```text
 //! $ cargo run -p tidegate-examples --bin axum_api
-//! $ curl -i -H 'authorization: Bearer token-of-ann' http://127.0.0.1:3000/v1/items
+//! $ curl -i -H 'authorization: Bearer token-of-ann' -H 'content-type: application/json' \
+//!     -d '{"prompt": "Why is the sea salt?", "max_tokens": 500}' http://127.0.0.1:3000/v1/complete
 //! ```
 
+use std::error::Error;
 use std::net::SocketAddr;
 
-use axum::Router;
 use axum::extract::{Extension, Request};
 use axum::http::StatusCode;
 use axum::http::header::AUTHORIZATION;
 use axum::middleware::{Next, from_fn};
 use axum::response::Response;
 use axum::routing::{get, post};
-use tidegate::tower::{Keyless, RateLimitLayer, Rule};
+use axum::{Json, Router};
+use serde::Deserialize;
+use tidegate::Limit;
+use tidegate::tower::{RateLimitLayer, Reservation, Rule, UnknownPlan};
 
-type Failed = Box<dyn std::error::Error + Send + Sync>;
-
-/// Who is logged in.
+/// A row of the database of users.
 #[derive(Clone)]
 struct User {
     name: &'static str,
     plan: &'static str,
+    /// What was agreed with this user alone.
+    requests: Option<Limit>,
 }
 
-const USERS: [User; 2] = [User { name: "ann", plan: "pro" }, User { name: "ben", plan: "free" }];
+fn find_user(name: &str) -> Option<User> {
+    let user = |name, plan, requests| Some(User { name, plan, requests });
+    match name {
+        "ann" => user("ann", "pro", None),
+        "ben" => user("ben", "free", None),
+        "eve" => user("eve", "gold", None),
+        "zoe" => user("zoe", "free", "100 per 1m".parse().ok()),
+        _ => None,
+    }
+}
 
-/// Finds out who it is, before limits are asked for.
-async fn authenticate(mut request: Request, next: Next) -> Response {
+/// Finds the user of a request, before the limits are checked.
+async fn authenticate(mut request: Request, next: Next) -> Result<Response, StatusCode> {
     let token = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
     let name = token.and_then(|token| token.strip_prefix("Bearer token-of-"));
-    if let Some(user) = USERS.iter().find(|user| Some(user.name) == name) {
-        request.extensions_mut().insert(user.clone());
+    let user = name.and_then(find_user).ok_or(StatusCode::UNAUTHORIZED)?;
+    request.extensions_mut().insert(user);
+    Ok(next.run(request).await)
+}
+
+#[derive(Deserialize)]
+struct Login {
+    name: String,
+    password: String,
+}
+
+async fn login(Json(login): Json<Login>) -> Result<String, StatusCode> {
+    let is_right = login.password == "secret" && find_user(&login.name).is_some();
+    is_right.then(|| format!("token-of-{}\n", login.name)).ok_or(StatusCode::UNAUTHORIZED)
+}
+
+async fn items(Extension(user): Extension<User>) -> String {
+    format!("the items of {}\n", user.name)
+}
+
+#[derive(Deserialize)]
+struct Prompt {
+    prompt: String,
+    max_tokens: u64,
+}
+
+/// Stands for the model: the answer, and the tokens it took.
+async fn model(ask: &Prompt) -> Result<(String, u64), StatusCode> {
+    if ask.prompt.is_empty() {
+        return Err(StatusCode::BAD_GATEWAY);
     }
-    next.run(request).await
+    let answer = format!("You asked: {}\n", ask.prompt);
+    let tokens = (ask.prompt.len() + answer.len()).div_ceil(4) as u64;
+    Ok((answer, tokens))
 }
 
-/// The body is a name and a password; the answer is a token.
-async fn login(body: String) -> Result<String, StatusCode> {
-    let name = body.strip_suffix(":secret").ok_or(StatusCode::UNAUTHORIZED)?;
-    Ok(format!("token-of-{name}\n"))
+async fn complete(
+    Extension(tokens): Extension<Reservation>,
+    Json(ask): Json<Prompt>,
+) -> axum::response::Result<String> {
+    // Four bytes of a prompt are about a token, and the answer may be as long as it is allowed to.
+    tokens.reserve((ask.prompt.len() as u64 / 4).saturating_add(ask.max_tokens)).await?;
+    let (answer, used) = model(&ask).await?;
+    tokens.commit(used);
+    Ok(answer)
 }
 
-async fn items(user: Option<Extension<User>>) -> Result<String, StatusCode> {
-    let Extension(user) = user.ok_or(StatusCode::UNAUTHORIZED)?;
-    Ok(format!("the items of {}\n", user.name))
-}
+fn app() -> Result<Router, Box<dyn Error>> {
+    let failed_logins = Rule::new("login", ["5 per 15m".parse()?])
+        .settle_when(|response| response.status() == StatusCode::UNAUTHORIZED);
 
-fn app() -> Result<Router, Failed> {
-    let logins = RateLimitLayer::new("5 per 1m sliding-log".parse()?);
+    let requests = Rule::new("requests", ["60 per 1m".parse()?])
+        .plan("pro", ["600 per 1m".parse()?, "10000 per 1h".parse()?])
+        .plan("free", ["60 per 1m".parse()?])
+        .plan_of(|head| Some(head.extension::<User>()?.plan.into()))
+        .on_unknown_plan(|plan| {
+            eprintln!("a user has the unknown plan {plan:?}");
+            UnknownPlan::Base
+        })
+        .limits_of(|head| head.extension::<User>()?.requests)
+        .key(|head| Some(head.extension::<User>()?.name.into()));
 
-    let per_user = Rule::new("user", ["60 per 1m".parse()?])
-        .plan("pro", ["100 per 1m".parse()?, "2000 per 1h".parse()?])
+    let per_address = Rule::new("address", ["300 per 1m".parse()?]);
+
+    let tokens = Rule::new("tokens", ["1000 per 1m".parse()?])
+        .plan("pro", ["10000 per 1m".parse()?])
         .plan_of(|head| Some(head.extension::<User>()?.plan.into()))
         .key(|head| Some(head.extension::<User>()?.name.into()))
-        // Who is not logged in is limited by address alone.
-        .keyless(Keyless::Skip);
-    let per_address = Rule::new("address", ["300 per 1m".parse()?]);
-    let limits = RateLimitLayer::builder().rule(per_user).rule(per_address).build()?;
+        .when(|head| head.path() == "/v1/complete")
+        .reserve(|_| 0);
 
-    Ok(Router::new()
+    let logins = RateLimitLayer::builder().rule(failed_logins).build()?;
+    let limits = RateLimitLayer::builder().rule(requests).rule(per_address).rule(tokens).build()?;
+    let v1 = Router::new()
+        .route("/items", get(items))
+        .route("/complete", post(complete))
         // The layer added last is the first to see a request.
-        .route("/v1/items", get(items).layer(limits).layer(from_fn(authenticate)))
-        .route("/login", post(login).layer(logins)))
+        .layer(limits)
+        .layer(from_fn(authenticate));
+    Ok(Router::new().route("/login", post(login).layer(logins)).nest("/v1", v1))
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Failed> {
+async fn main() -> Result<(), Box<dyn Error>> {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
     println!("http://{}", listener.local_addr()?);
-    // With connect info, or there is no address to count by.
+    // With connect info, so that the limits know the client's address.
     let service = app()?.into_make_service_with_connect_info::<SocketAddr>();
     axum::serve(listener, service).await?;
     Ok(())
@@ -89,57 +151,121 @@ mod tests {
 
     use super::*;
 
-    fn request(method: &str, path: &str, body: &'static str) -> Request {
+    fn request(method: &str, path: &str, body: String) -> Request {
         let request = Request::builder().method(method).uri(path);
+        let request = request.header("content-type", "application/json");
         let mut request = request.body(Body::from(body)).expect("a request");
         let address = SocketAddr::from(([192, 0, 2, 1], 4242));
         request.extensions_mut().insert(ConnectInfo(address));
         request
     }
 
-    fn items_of(name: &str) -> Request {
-        let mut request = request("GET", "/v1/items", "");
+    fn of(name: &str, mut request: Request) -> Request {
         let token = format!("Bearer token-of-{name}").parse().expect("a value");
         request.headers_mut().insert(AUTHORIZATION, token);
         request
     }
 
-    #[tokio::test]
-    async fn passwords_are_not_guessed() {
-        let app = app().expect("an app");
-        for (body, status) in [("ann:secret", 200)].into_iter().chain([("ann:123", 401); 4]) {
-            let response = app.clone().oneshot(request("POST", "/login", body)).await;
-            assert_eq!(response.expect("it cannot fail").status(), status, "{body}");
-        }
-        // Neither good nor bad, for a minute.
-        let response = app.oneshot(request("POST", "/login", "ann:secret")).await;
-        let response = response.expect("it cannot fail");
-        assert_eq!(response.status(), 429);
-        assert_eq!(response.headers()["retry-after"], "60");
+    fn items_of(name: &str) -> Request {
+        of(name, request("GET", "/v1/items", String::new()))
+    }
+
+    fn prompt_of(name: &str, prompt: &str, max_tokens: u64) -> Request {
+        let body = format!("{{\"prompt\": \"{prompt}\", \"max_tokens\": {max_tokens}}}");
+        of(name, request("POST", "/v1/complete", body))
+    }
+
+    /// Status, `Retry-After` and `RateLimit` of a response, and its body.
+    struct Told {
+        status: u16,
+        retry_after: Option<String>,
+        rate_limit: String,
+        body: String,
+    }
+
+    async fn ask(app: &Router, request: Request) -> Told {
+        let response = app.clone().oneshot(request).await.expect("it cannot fail");
+        let field = |name| response.headers().get(name).and_then(|value| value.to_str().ok());
+        let (retry_after, rate_limit) = (field("retry-after"), field("ratelimit"));
+        let (retry_after, rate_limit) =
+            (retry_after.map(Into::into), rate_limit.unwrap_or_default().to_owned());
+        let status = response.status().as_u16();
         let body = response.into_body().collect().await.expect("a body").to_bytes();
-        assert!(body.starts_with(b"{\"type\":\"https://iana.org/"), "{body:?}");
+        let body = String::from_utf8(body.to_vec()).expect("text");
+        Told { status, retry_after, rate_limit, body }
     }
 
     #[tokio::test]
-    async fn plans_differ_and_addresses_are_shared() {
+    async fn only_failed_logins_count() {
         let app = app().expect("an app");
-        let ask = async |request: Request| {
-            let response = app.clone().oneshot(request).await.expect("it cannot fail");
-            let told = response.headers().get("ratelimit").cloned();
-            (response.status().as_u16(), told.map(|told| told.to_str().expect("text").to_owned()))
+        let login = |password: &str| {
+            let body = format!("{{\"name\": \"ann\", \"password\": \"{password}\"}}");
+            request("POST", "/login", body)
         };
-        let (status, told) = ask(items_of("ann")).await;
-        assert_eq!(status, 200);
-        assert!(told.is_some_and(|told| told.starts_with("\"user.pro-1m\";r=99;")));
-        for _ in 0..60 {
-            assert_eq!(ask(items_of("ben")).await.0, 200);
+        for (password, status) in [("secret", 200); 9].into_iter().chain([("123", 401); 5]) {
+            assert_eq!(ask(&app, login(password)).await.status, status);
         }
-        let (status, told) = ask(items_of("ben")).await;
-        assert_eq!(status, 429);
-        assert!(told.is_some_and(|told| told.starts_with("\"user\";r=0;")));
-        // Nobody in particular: only the address counts, and it was not charged for denials.
-        let (status, told) = ask(request("GET", "/v1/items", "")).await;
-        assert_eq!(status, 401);
-        assert!(told.is_some_and(|told| told.starts_with("\"address\";r=238;")));
+        // The sixth guess is not answered, be it right or wrong.
+        let told = ask(&app, login("secret")).await;
+        assert_eq!(told.status, 429);
+        assert!(told.retry_after.is_some());
+        assert!(told.body.starts_with("{\"type\":\"https://iana.org/"), "{}", told.body);
+    }
+
+    #[tokio::test]
+    async fn plans_and_customers_differ_and_addresses_are_shared() {
+        let app = app().expect("an app");
+        assert_eq!(ask(&app, request("GET", "/v1/items", String::new())).await.status, 401);
+        let rows = [
+            ("ann", "\"address\";r=299;"),
+            ("eve", "\"requests\";r=59;"),
+            ("zoe", "\"requests\";r=99;"),
+            ("ben", "\"requests.free\";r=59;"),
+        ];
+        for (name, expected) in rows {
+            let told = ask(&app, items_of(name)).await;
+            assert_eq!((told.status, told.body), (200, format!("the items of {name}\n")));
+            assert!(told.rate_limit.starts_with(expected), "{name}: {}", told.rate_limit);
+        }
+        for _ in 1..60 {
+            assert_eq!(ask(&app, items_of("ben")).await.status, 200);
+        }
+        let told = ask(&app, items_of("ben")).await;
+        assert_eq!(told.status, 429);
+        assert!(told.rate_limit.starts_with("\"requests.free\";r=0;"), "{}", told.rate_limit);
+        // The address was not charged for the denial.
+        let told = ask(&app, items_of("ann")).await;
+        assert!(told.rate_limit.starts_with("\"address\";r=236;"), "{}", told.rate_limit);
+    }
+
+    #[tokio::test]
+    async fn the_estimate_is_held_and_the_actual_charged() {
+        let app = app().expect("an app");
+        // At 900 each, two would not fit; each takes 15.
+        for _ in 0..5 {
+            let told = ask(&app, prompt_of("ben", "Why is the sea salt?", 900)).await;
+            assert_eq!((told.status, &*told.body), (200, "You asked: Why is the sea salt?\n"));
+        }
+        let told = ask(&app, prompt_of("ben", "?", 950)).await;
+        assert_eq!(told.status, 429);
+        assert!(told.retry_after.is_some());
+        assert!(told.body.contains("\"violated-policies\":[\"tokens\"]"), "{}", told.body);
+        let told = ask(&app, prompt_of("ben", "?", 1001)).await;
+        assert_eq!((told.status, told.retry_after), (429, None), "can never pass");
+        assert_eq!(ask(&app, prompt_of("ann", "?", 1001)).await.status, 200, "another plan");
+        assert_eq!(ask(&app, prompt_of("ann", "?", u64::MAX)).await.status, 429);
+        assert_eq!(
+            ask(&app, of("ben", request("POST", "/v1/complete", "{".into()))).await.status,
+            400
+        );
+    }
+
+    #[tokio::test]
+    async fn a_failure_of_the_model_costs_nothing() {
+        let app = app().expect("an app");
+        for _ in 0..5 {
+            assert_eq!(ask(&app, prompt_of("ben", "", 900)).await.status, 502);
+        }
+        assert_eq!(ask(&app, prompt_of("ben", "Why?", 900)).await.status, 200);
     }
 }
