@@ -124,13 +124,10 @@ impl Reservation {
     /// much is given back.
     ///
     /// ```
-    /// use axum::extract::Extension;
     /// use tidegate::tower::{Rejection, Reservation};
     ///
-    /// async fn complete(
-    ///     Extension(reservation): Extension<Reservation>,
-    ///     prompt: String,
-    /// ) -> Result<String, Rejection> {
+    /// // In axum: `Extension(reservation): Extension<Reservation>, prompt: String`.
+    /// async fn complete(reservation: Reservation, prompt: String) -> Result<String, Rejection> {
     ///     reservation.reserve(prompt.len() as u64 / 4 + 500).await?;
     ///     // ...
     ///     reservation.commit(321);

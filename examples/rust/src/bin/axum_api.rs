@@ -41,7 +41,7 @@ fn find_user(name: &str) -> Option<User> {
         "ann" => user("ann", "pro", None),
         "ben" => user("ben", "free", None),
         "eve" => user("eve", "gold", None),
-        "zoe" => user("zoe", "free", "100 per 1m".parse().ok()),
+        "zoe" => user("zoe", "free", Some(Limit::per_minute(100))),
         _ => None,
     }
 }
@@ -101,9 +101,9 @@ fn app() -> Result<Router, Box<dyn Error>> {
     let failed_logins = Rule::new("login", ["5 per 15m".parse()?])
         .settle_when(|response| response.status() == StatusCode::UNAUTHORIZED);
 
-    let requests = Rule::new("requests", ["60 per 1m".parse()?])
-        .plan("pro", ["600 per 1m".parse()?, "10000 per 1h".parse()?])
-        .plan("free", ["60 per 1m".parse()?])
+    let requests = Rule::new("requests", Limit::per_minute(60))
+        .plan("pro", [Limit::per_minute(600), Limit::per_hour(10_000)])
+        .plan("free", Limit::per_minute(60))
         .plan_of(|head| Some(head.extension::<User>()?.plan.into()))
         .on_unknown_plan(|plan| {
             eprintln!("a user has the unknown plan {plan:?}");
@@ -112,10 +112,10 @@ fn app() -> Result<Router, Box<dyn Error>> {
         .limits_of(|head| head.extension::<User>()?.requests)
         .key(|head| Some(head.extension::<User>()?.name.into()));
 
-    let per_address = Rule::new("address", ["300 per 1m".parse()?]);
+    let per_address = Rule::new("address", Limit::per_minute(300));
 
-    let tokens = Rule::new("tokens", ["1000 per 1m".parse()?])
-        .plan("pro", ["10000 per 1m".parse()?])
+    let tokens = Rule::new("tokens", Limit::per_minute(1_000))
+        .plan("pro", Limit::per_minute(10_000))
         .plan_of(|head| Some(head.extension::<User>()?.plan.into()))
         .key(|head| Some(head.extension::<User>()?.name.into()))
         .when(|head| head.path() == "/v1/complete")
