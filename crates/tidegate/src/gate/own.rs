@@ -158,8 +158,8 @@ impl Gate {
         Ok(plan.answer)
     }
 
-    /// Decides changes. What was decided here while the store was away is changed here: the store
-    /// has no record of it.
+    /// Decides changes. Charges that this node made while the store was away are changed here,
+    /// because the store did not see them.
     async fn change<'a>(
         &self,
         plan: &mut Plan<'a>,

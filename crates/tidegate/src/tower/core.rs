@@ -148,11 +148,11 @@ impl Core {
         (plan, reserving): (&mut Plan<'a>, &mut Vec<Reserving>),
     ) -> Result<(), Refusal> {
         for (index, rule) in self.rules.iter().enumerate() {
-            let given = given.iter().find(|(taking, _)| *taking == index);
-            if !(if rule.takes_limits() { given.is_some() } else { rule.applies(head) }) {
-                continue;
-            }
-            let limits = given.and_then(|(_, limits)| limits.as_ref());
+            let limits = match given.iter().find(|(taking, _)| *taking == index) {
+                Some((_, limits)) => limits.as_ref(),
+                None if rule.takes_limits() || !rule.applies(head) => continue,
+                None => None,
+            };
             let policy = match limits {
                 Some(_) => 0,
                 None => rule.policy_for(head).map_err(|fault| self.fail(head, &fault))?,

@@ -149,8 +149,8 @@ pub(super) fn read_body(response: Response<axum::body::Body>) -> Option<Response
     }
 }
 
-/// The response that `on_denied` makes of a rejection. A response without a status of its own is
-/// still a rejection, and carries what the client must know.
+/// The response that `on_denied` makes of a rejection, completed: a response that sets no status is
+/// still a rejection, and carries the fields that a client needs.
 #[cold]
 pub(super) fn replace(
     on_denied: &OnDenied,
@@ -172,8 +172,8 @@ pub(super) fn replace(
     response
 }
 
-/// What is sent to a request that was denied: a problem document (RFC 9457), or for a gRPC call its
-/// status; and the header fields.
+/// The response to a request that was denied: a problem document (RFC 9457), or the status of a gRPC
+/// call; and the header fields.
 pub(super) fn response_to(
     head: &Head<'_>,
     answer: &Answer<'_>,
@@ -198,7 +198,7 @@ fn problem(answer: &Answer<'_>) -> Response<String> {
     document(status, body)
 }
 
-/// A response that is all header, as gRPC has it for calls that fail at once.
+/// A gRPC response that consists of header fields alone, for calls that fail at once.
 fn grpc_denial(answer: &Answer<'_>, kind: &HeaderValue) -> Response<String> {
     let (status, message) = match answer.denial_reason() {
         Some(DenialReason::StoreFailed) => {

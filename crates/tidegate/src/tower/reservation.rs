@@ -1,9 +1,9 @@
 //! Reserve, then settle: charges that depend on what comes of a request.
 //!
 //! The cost of a language model's answer is known when it is complete. If it were charged only then,
-//! a hundred requests at once would all find the limit unused. So an estimate is charged
-//! before the request is served, and settled later: by the handler, which knows the cost, or else by
-//! the response. The difference is charged without asking, or given back.
+//! a hundred concurrent requests would all be admitted under an unused limit. So an estimate is
+//! charged before the request is served, and settled later: by the handler, which knows the cost, or
+//! else by the response. The difference is charged without a check, or given back.
 //!
 //! ```text
 //!   estimate charged -> handler -> reserve(more) -> denied     charged: nothing, answer 429
@@ -16,8 +16,8 @@
 //!
 //! The last is work that outlives its request: a client has gone, and the model still answers.
 //!
-//! A rule with `settle_when` and without `reserve` takes the same way, without a handler. Where there
-//! is no response its charge stands: a client must not be able to avoid it by hanging up.
+//! A rule with `settle_when` and without `reserve` uses the same code, without a handler. Its charge
+//! stands if the response is missing: a client must not be able to avoid it by disconnecting.
 
 use std::fmt;
 use std::mem;
@@ -63,7 +63,7 @@ struct Inner {
     background: Background,
 }
 
-/// What a rule is going to reserve, before the request is decided.
+/// The reservation of one rule, before the request is decided.
 pub(super) struct Reserving {
     pub(super) key: Key,
     /// Where its policy is: which rule, and which of that one's policies.
@@ -91,7 +91,7 @@ struct Progress {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Open,
-    /// Given back because of the response, a denial, or because there was no response.
+    /// Given back because of the response, of a denial, or without a response.
     GivenBack,
     /// Settled by the handler, which has the last word.
     Committed,
@@ -119,9 +119,9 @@ impl Reservation {
         Some(Reservation(Arc::new(Inner { core: Arc::clone(core), parts, background })))
     }
 
-    /// Changes the estimate to `units`, once the handler knows more: when it has read the body. What
-    /// is missing is asked for as any cost is, under all rules that reserve or none. What is too
-    /// much is given back.
+    /// Changes the estimate to `units`, for example when the handler has read the body. A larger
+    /// estimate is checked like any cost, under all rules that reserve or none; the excess of a
+    /// smaller one is given back.
     ///
     /// ```
     /// use tidegate::tower::{Rejection, Reservation};
@@ -232,8 +232,8 @@ impl Inner {
             open.iter().map(|(index, held)| (*index, units.saturating_sub(*held))).collect();
         let mut asked = self.ask(&missing).await;
         if asked.is_err() && open.iter().any(|(_, held)| *held > 0) {
-            // What is held already is part of what is wanted: without it, the answer says when the
-            // whole would pass, or that it never does.
+            // The units held so far are part of the new estimate. Without them the answer says when
+            // the whole estimate would pass, or that it never does.
             for (index, _) in &open {
                 self.release(*index).await;
             }
@@ -277,7 +277,7 @@ impl Inner {
     async fn release(&self, index: usize) {
         let units = self.parts[index].lower(0);
         if let Some(change) = self.change(index, Cost::Refund(units)).filter(|_| units > 0) {
-            // What the store does not take now it does not take later either.
+            // A refund that the store refuses now is refused later as well.
             drop(self.core.gate.settle(change).await);
         }
     }
@@ -383,7 +383,7 @@ impl fmt::Debug for Reservation {
     }
 }
 
-/// A reservation whose request has no response yet.
+/// A reservation of a request that is still being served.
 #[derive(Debug)]
 pub(super) struct Unsettled(Option<Reservation>);
 
@@ -399,7 +399,8 @@ impl Unsettled {
         self.0.clone().filter(|_| is_handlers)
     }
 
-    /// Gives back what does not stand after this response. The rest is the handler's from now on.
+    /// Gives back the charges that do not stand after this response. The handler can still commit the
+    /// others.
     pub(super) fn settle<B>(mut self, response: &mut Response<B>) {
         if let Some(Reservation(inner)) = &self.0 {
             let stands = |part: &Reserved, head: &_| {
@@ -411,8 +412,7 @@ impl Unsettled {
     }
 }
 
-/// Without a response the outcome is not known: what was reserved is given back, what was charged for
-/// sure stands.
+/// Without a response the outcome is not known: reservations are given back, other charges stand.
 impl Drop for Unsettled {
     fn drop(&mut self) {
         if let Some(Reservation(inner)) = self.0.take() {

@@ -200,8 +200,8 @@ impl Rule {
     /// # Ok::<(), tidegate::LimitError>(())
     /// ```
     ///
-    /// What a client has used stays when its limits change, as with [`Rule::plan`]. In statistics
-    /// such limits share one series per rule, with the limit `per-request`.
+    /// A client whose limits change keeps its use, as with [`Rule::plan`]. In statistics such limits
+    /// share one series per rule, with the limit `per-request`.
     ///
     /// An empty list, two limits with the same algorithm and window, and a `concurrency` limit
     /// beside a cost are errors: the request is answered 500.
@@ -253,9 +253,9 @@ impl Rule {
     /// # Ok::<(), tidegate::LimitError>(())
     /// ```
     ///
-    /// The closure sees status, header fields and extensions; the body is not part of it. Where
-    /// there is no response, because the service failed, panicked or its future was dropped, the
-    /// outcome is not known: the cost stands, and only a [reservation](Rule::reserve) is given back.
+    /// The closure sees status, header fields and extensions; the body is not part of it. If the
+    /// service fails or panics, or its future is dropped, the outcome is not known: the cost stands,
+    /// and only a [reservation](Rule::reserve) is given back.
     #[must_use]
     pub fn settle_when(
         mut self,

@@ -1,10 +1,10 @@
 //! The API of a language model: users with plans, a login limit and a budget of tokens.
 //!
 //! - `POST /login`: five failed tries in 15 minutes for each address. Good logins do not count.
-//! - `/v1/..`: each user has so many requests a minute, by plan, or as the database says. Each
-//!   address has 300, however many users are behind it. Both are charged or none.
-//! - `POST /v1/complete`: each user also has so many tokens a minute. The estimate comes from the
-//!   body, the model says what it has used, and a failure of the model costs nothing.
+//! - `/v1/..`: a number of requests a minute for each user, by plan or from the database, and 300
+//!   for each address, however many users share it. Both are charged or none.
+//! - `POST /v1/complete`: a number of tokens a minute for each user. The estimate comes from the
+//!   body, the model reports its use, and a failure of the model costs nothing.
 //!
 //! ```text
 //! $ cargo run -p tidegate-examples --bin axum_api
@@ -31,7 +31,7 @@ use tidegate::tower::{RateLimitLayer, Reservation, Rule, UnknownPlan};
 struct User {
     name: &'static str,
     plan: &'static str,
-    /// What was agreed with this user alone.
+    /// A limit that was agreed with this user alone.
     requests: Option<Limit>,
 }
 

@@ -166,7 +166,7 @@ fn without_an_address_nobody_is_counted_as_somebody_else() {
         (by_template("{header:x-key}"), 200),
         (rule("api", &["5 per 1m"]).key(|_| Some("all".into())), 200),
         (rule("api", &["5 per 1m"]).when(|head| head.uri().path() == "/other"), 200),
-        // Whoever has no address is left out, if that is what the rule says.
+        // A rule can skip requests without an address.
         (rule("api", &["0 per 1m"]).keyless(Keyless::Skip), 200),
         (by_template("{client_ip}").keyless(Keyless::Skip), 200),
         (by_template("{header:x-key | client_ip}").keyless(Keyless::Skip), 200),

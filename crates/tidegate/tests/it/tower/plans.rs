@@ -82,7 +82,7 @@ fn a_change_of_plan_keeps_what_was_used() {
         }
         let left = |plan: &str| world.left(plan, "ann");
         assert_eq!((left("user"), left("user.pro")), (5, 15), "{algorithm}: an upgrade");
-        // Another window has a count of its own.
+        // Another window has a separate count.
         assert_eq!(left("user.hourly"), 50, "{algorithm}");
         for _ in 0..13 {
             assert_eq!(world.status(user("ann", "pro")), 200, "{algorithm}");
@@ -156,7 +156,7 @@ fn limits_come_with_the_request() {
     let denied = world.ask(of(4));
     assert_eq!((denied.status.as_u16(), denied.header("retry-after")), (429, Some("60")));
     assert!(denied.body.contains("used up: `4 per 1m sliding-log` of policy user"));
-    // Without limits of its own, a request has the rule's.
+    // A request that brings no limits has the rule's.
     assert_eq!(world.statuses(|| user("ben", ""), 2), [200, 429]);
     // Several, of any kind of list.
     let both = [limit("9 per 1m"), limit("2 per 1h sliding-log")];
@@ -277,7 +277,7 @@ fn separators_in_keys_do_not_mix_them_up() {
         };
         assert_eq!(world.statuses(request, 2), [200, 429], "{a} {b}");
     }
-    // Closures may give any text; that of a plan's name or of a missing key is no exception.
+    // Closures may give any text, also the name of a plan or the bytes of a missing key.
     let world = World::with(with_plans(
         per_user(&["1 per 1m sliding-log"]).plan("pro", limit("1 per 1m sliding-log")),
     ));

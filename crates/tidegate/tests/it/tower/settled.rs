@@ -42,7 +42,7 @@ fn a_failure_of_the_service_gives_the_estimate_back() {
         let world = World::with(tokens());
         assert_eq!(world.status(from(ALICE, &format!("/status/{status}"))), status);
         assert_eq!(used(&world), expected, "{status}");
-        // What the handler has committed is settled, whatever the response.
+        // A commit of the handler stands after any response.
         let request = with(from(ALICE, &format!("/status/{status}")), "x-actual", "30");
         assert_eq!(world.status(request), status);
         assert_eq!(used(&world), expected + 30, "{status}");
@@ -125,7 +125,7 @@ fn the_outcome_may_be_a_field_or_an_extension() {
             ready(response)
         });
         assert_eq!(world.left("images", "192.0.2.1"), left, "{cached}");
-        // What was looked at is still there.
+        // The response still has its fields and extensions.
         assert_eq!(response.headers()["x-kept"], "yes");
         assert!(response.headers().contains_key("ratelimit"));
         assert_eq!(response.version(), http::Version::HTTP_2);
@@ -133,7 +133,7 @@ fn the_outcome_may_be_a_field_or_an_extension() {
     }
 }
 
-/// A handler commits tokens; the login beside it costs one all the same.
+/// A handler commits tokens, and the login is still charged 1.
 #[test]
 fn a_commit_is_for_rules_that_reserve() {
     let world = World::new(|builder| builder.rule(logins()).rule(tokens()));
@@ -366,7 +366,7 @@ fn what_a_handler_cannot_reserve_is_given_back() {
     assert_eq!(used(&world), 0);
     let (last, _kept) = reserved(&world);
     assert_eq!(rejected(&last, u64::MAX).retry_after(), RetryAfter::Never);
-    // Work that goes on all the same can still be committed.
+    // A handler that continues can still commit.
     last.commit(33);
     assert_eq!(used(&world), 33);
 }

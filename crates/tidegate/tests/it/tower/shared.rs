@@ -196,7 +196,7 @@ async fn reservations_are_settled_in_the_store() {
     assert_eq!(left(&other).await, 90);
 }
 
-/// What handlers do with their reservations, as futures that can be dropped.
+/// A change of an estimate, as a future that can be dropped.
 type Changing = Pin<Box<dyn Future<Output = Result<(), Rejection>> + Send>>;
 
 /// A request that is being served, and its handler's reservation.
@@ -229,7 +229,7 @@ async fn handlers_reserve_more_in_the_store() {
         assert!(reservation.reserve(units).await.is_ok(), "{units}");
         assert_eq!(left(&other).await, expected, "{units}");
     }
-    // If nobody waits for it any more, it is decided all the same, and nothing is lost.
+    // A decision whose future was dropped is completed, and its charge is not lost.
     for polls in 1..=2 {
         let wanting = reservation.clone();
         let mut changing: Changing = Box::pin(async move { wanting.reserve(80).await });
@@ -244,7 +244,7 @@ async fn handlers_reserve_more_in_the_store() {
     assert_eq!((rejection.status().as_u16(), left(&other).await), (429, 100));
     serving.await;
     assert_eq!(left(&other).await, 100);
-    // A store that fails is no 429.
+    // A store failure is answered 503.
     let ([node, _], store) = nodes(|| tokens().on_store_failure(OnStoreFailure::Deny));
     let (reservation, serving) = reserved(&node).await;
     store.set_mood(Mood::Down);
