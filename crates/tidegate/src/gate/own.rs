@@ -121,6 +121,12 @@ impl Charged {
         charged
     }
 
+    /// Whether it was charged in this node's memory, because the store failed.
+    #[cfg(feature = "tower")]
+    pub(crate) fn is_local(&self) -> bool {
+        self.locally
+    }
+
     pub(super) fn limits(&self) -> impl Iterator<Item = usize> {
         let limits = self.limits;
         (0..u16::BITS as usize).filter(move |index| limits & (1 << index) != 0)
@@ -169,7 +175,7 @@ impl Gate {
             plan.push_change(change);
         }
         match &self.shared {
-            Some(shared) if changes.iter().any(|change| change.charged.locally) => {
+            Some(shared) if changes.iter().any(|change| change.charged.is_local()) => {
                 self.answer_alone(plan, shared.outage(), Asking::CHECK)
             }
             _ => self.decide(plan, Asking::CHECK).await,

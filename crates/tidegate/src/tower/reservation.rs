@@ -34,6 +34,7 @@ use super::denial::Rejection;
 use super::limits::Limits;
 use crate::gate::{Answer, Change, Charged, GateError};
 use crate::policy::Key;
+use crate::stats::Decided;
 
 /// An estimate that was charged before the true cost is known. It is in the extensions of a request
 /// to which a rule with [`Rule::reserve`](super::Rule::reserve) applies. Clones are the same
@@ -265,8 +266,12 @@ impl Inner {
             return Err(Rejection::of_answer(&answer, self.core.forms, gate.now()));
         }
         for (index, units) in more() {
-            // Another clone may have settled it meanwhile.
-            if !self.parts[*index].raise(*units) {
+            let part = &self.parts[*index];
+            // Units that were charged elsewhere, because the store failed meanwhile, are not given
+            // back: the refund would be taken from the units of others.
+            let is_counted = answer.decided == Decided::Exact || part.charged.is_local();
+            // Another clone may have settled the part meanwhile.
+            if is_counted && !part.raise(*units) {
                 self.correct(*index, *units, 0);
             }
         }

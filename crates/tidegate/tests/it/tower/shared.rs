@@ -253,6 +253,23 @@ async fn handlers_reserve_more_in_the_store() {
     serving.await;
 }
 
+/// Units that this node charged alone must not be refunded in the store: they would be others'.
+#[tokio::test]
+async fn an_outage_does_not_refund_the_units_of_others() {
+    let ([one, other], store) =
+        nodes(|| rule("tokens", &["100 per 1m sliding-log"]).reserve(|_| 40));
+    let (reservation, serving) = reserved(&one).await;
+    let (_kept, _serving) = reserved(&other).await;
+    store.set_mood(Mood::Down);
+    assert!(reservation.reserve(45).await.is_ok(), "this node decides alone");
+    store.set_mood(Mood::Well);
+    reservation.commit(0);
+    a_while().await;
+    let answer = other.layer.peek("tokens", "192.0.2.1").await.expect("a rule");
+    assert_eq!(answer.lines[0].decision.remaining, 60, "the other reservation stands");
+    serving.await;
+}
+
 /// The answer, and with it what it holds and charges, used to be lost with the future.
 #[tokio::test]
 async fn a_future_dropped_while_the_store_decides_leaves_nothing() {
