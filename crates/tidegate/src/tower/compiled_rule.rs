@@ -27,6 +27,8 @@ pub(super) struct CompiledRule {
     cost: Option<Box<CostOf>>,
     reserves: bool,
     settle_when: Option<Box<SettleWhen>>,
+    /// Whether charges are counted in units or given back, which places cannot be.
+    weighs: bool,
     when: Option<Box<When>>,
     keyless: Keyless,
 }
@@ -84,6 +86,7 @@ impl CompiledRule {
             cost,
             reserves,
             settle_when,
+            weighs,
             when,
             keyless,
         })
@@ -139,8 +142,7 @@ impl CompiledRule {
         };
         let rule = self.own.policy().name();
         check_limits(&limits).map_err(|error| RuleFault::Limits { rule, error })?;
-        let weighs = self.cost.is_some() || self.settle_when.is_some();
-        if weighs && limits.iter().any(holds) {
+        if self.weighs && limits.iter().any(holds) {
             return Err(RuleFault::CostOfAPlace { rule });
         }
         Ok(Some(limits))

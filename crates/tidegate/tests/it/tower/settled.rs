@@ -78,10 +78,12 @@ fn the_charge_is_held_meanwhile() {
         panic!("the service is silent");
     };
     assert_eq!(world.status(from(ALICE, "/")), 429);
-    // Whoever hangs up does not avoid the charge: nobody knows what would have come of it.
+    // A client that disconnects does not avoid the charge.
     drop((first, second));
     assert_eq!(world.status(from(ALICE, "/")), 429);
-    assert_eq!(block_on(World::with(logins()).call(from(ALICE, "/broken"))).err(), Some(Broken));
+    let world = World::with(logins());
+    assert_eq!(block_on(world.call(from(ALICE, "/broken"))).err(), Some(Broken));
+    assert_eq!(world.left("login", "ann"), 1, "nor does a service that fails");
 }
 
 /// A layer around a service that is a closure.
@@ -214,13 +216,14 @@ fn a_panic_charges_nothing_and_breaks_nothing() {
         assert_eq!(world.status(from(ALICE, "/")), 200, "{name}");
     }
     let denied = World::new(|builder| {
-        let rule = api().settle_when(|_| false);
-        builder.rule(rule).on_denied(|head, rejection| {
-            assert_ne!(head.path(), "/panic", "as told");
+        builder.rule(rule("api", &["0 per 1m"])).on_denied(move |head, rejection| {
+            trap(head);
             Response::<String>::from(rejection)
         })
     });
-    assert_eq!(denied.statuses(|| from(ALICE, "/"), 9), [200; 9], "all are given back");
+    let asked = catch_unwind(AssertUnwindSafe(|| denied.status(from(ALICE, "/panic"))));
+    assert!(asked.is_err(), "on_denied");
+    assert_eq!((denied.status(from(ALICE, "/")), denied.calls()), (429, 0));
 }
 
 /// The outcome is not known then: as if the future had been dropped.
