@@ -40,7 +40,11 @@ mod entries;
 mod in_place;
 mod limit;
 mod packed;
+#[cfg(feature = "serde")]
+mod serde;
 mod state;
+#[cfg(feature = "std")]
+mod system_time;
 mod time;
 mod view;
 
