@@ -196,12 +196,14 @@
 mod asker;
 #[cfg(feature = "policies")]
 pub mod attributes;
+mod block_on;
 #[cfg(feature = "policies")]
 mod buffer;
 mod check;
 mod clock;
 #[cfg(feature = "config")]
 pub mod config;
+mod fallback;
 // What nobody uses is found in builds with the layer.
 #[cfg(feature = "policies")]
 #[cfg_attr(not(feature = "tower"), allow(dead_code, reason = "some of it serves the layer alone"))]
@@ -210,8 +212,8 @@ pub mod gate;
 pub mod headers;
 #[cfg(feature = "policies")]
 pub mod identity;
+mod join;
 mod limiter;
-mod permit;
 #[cfg(feature = "policies")]
 pub mod policy;
 #[cfg(feature = "policies")]
@@ -225,8 +227,8 @@ mod wait;
 
 pub use check::{Check, CheckError, MAX_CHECKS, Overflow, Verdict};
 pub use clock::{Clock, ManualClock};
-pub use limiter::{Builder, Limiter};
-pub use permit::{Acquired, Permit};
+pub use fallback::OnStoreFailure;
+pub use limiter::{Acquired, Builder, Limiter, Permit, Reserved, jitter};
 #[cfg(feature = "redis")]
 pub use store::redis;
 pub use store::{
@@ -234,6 +236,6 @@ pub use store::{
     StoreError, WhenFull,
 };
 pub use tidegate_core::{
-    Algorithm, Cost, Decision, Limit, LimitError, LimitErrorKind, PermitId, ResetAfter, RetryAfter,
-    Timestamp, bounds,
+    Algorithm, Cost, Decided, Decision, DenialReason, Denied, Limit, LimitError, LimitErrorKind,
+    PermitId, ResetAfter, RetryAfter, Timestamp, bounds,
 };
