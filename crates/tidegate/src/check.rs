@@ -196,8 +196,8 @@ impl Verdict {
     ///
     /// # Errors
     /// [`Denied`] if the request was not allowed.
-    pub fn or_deny(self) -> Result<Self, Denied> {
-        if self.allowed { Ok(self) } else { Err(self.denied()) }
+    pub fn or_deny(&self) -> Result<(), Denied> {
+        if self.allowed { Ok(()) } else { Err(self.denied()) }
     }
 
     /// The denial as an error.

@@ -43,9 +43,9 @@ use crate::{Check, CheckError, Clock, MemoryStats, MemoryStore, Store, Verdict};
 /// let per_user: Limit = "100 per 1m".parse()?;
 /// let per_org: Limit = "1000 per 1m sliding-window".parse()?;
 ///
-/// // One key, one limit. `or_deny` makes an error of a denial.
-/// let decision = limiter.check("user:alice", &per_user, 1)?.or_deny()?;
-/// assert_eq!(decision.remaining, 99);
+/// // One key, one limit. `or_deny` makes an error of a denial, so that `?` enforces the limit.
+/// limiter.check("user:alice", &per_user, 1)?.or_deny()?;
+/// assert_eq!(limiter.peek("user:alice", &per_user)?.remaining, 99);
 ///
 /// // Several at once: all are charged, or none.
 /// let checks = [Check::new("user:alice", &per_user, 1), Check::new("org:acme", &per_org, 1)];
