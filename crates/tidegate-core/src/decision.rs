@@ -190,7 +190,7 @@ pub enum DenialReason {
     StoreFull,
     /// The shared store failed, and a policy denies then. Says nothing about the key.
     StoreFailed,
-    /// As many callers wait as may wait at once.
+    /// The queue of waiting callers is full.
     QueueFull,
 }
 

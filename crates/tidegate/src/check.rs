@@ -161,9 +161,9 @@ pub struct Verdict {
     speaker: Option<usize>,
     /// Whether it repeats an earlier denial without a call to the shared store.
     pub remembered: bool,
-    /// Whether it was denied because as many callers wait as may wait at once.
+    /// Whether it was denied because the queue of waiting callers is full.
     pub queue_full: bool,
-    /// How it was decided: as the least certain of the limits that have a say.
+    /// How it was decided: the least certain way among the enforced limits.
     pub decided: Decided,
 }
 

@@ -1,4 +1,4 @@
-//! Several futures awaited at once.
+//! Several futures awaited together.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -9,7 +9,7 @@ use std::task::Poll;
 /// larger batch that is submitted in parts does not time out.
 pub const MAX_TOGETHER: usize = 128;
 
-/// Awaits all futures at once, and returns their results in order.
+/// Awaits all futures together, and returns their results in order.
 pub(crate) async fn join_all<F: Future + ?Sized>(mut futures: Vec<Pin<Box<F>>>) -> Vec<F::Output> {
     let mut results: Vec<Option<F::Output>> = futures.iter().map(|_| None).collect();
     poll_fn(|context| {

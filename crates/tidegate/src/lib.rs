@@ -200,7 +200,7 @@
 //!
 //! # Layout
 //!
-//! - `limiter/`: [`Limiter`], in memory and over any store; `check.rs`: what it is asked and answers;
+//! - `limiter/`: [`Limiter`], in memory and over any store; `check.rs`: requests and verdicts;
 //! - `store/`: [`Store`], and `store/memory/`, the one in this process;
 //! - `fallback/`: answers while a shared store fails; `wait/`: queues of those who wait;
 //! - `clock.rs`, `timer.rs`: where time comes from, who wakes whom.

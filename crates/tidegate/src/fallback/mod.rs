@@ -145,7 +145,7 @@ pub(crate) struct FallbackAnswer {
     pub(crate) decisions: SmallVec<[Decision; 4]>,
     /// Whether this node's memory had no room, and denied for that reason alone.
     pub(crate) no_room: bool,
-    /// The permit in this node's memory, if one was asked for and admitted.
+    /// The permit in this node's memory, if the request has one and was admitted.
     pub(crate) permit: Option<Permit>,
 }
 
@@ -218,10 +218,10 @@ pub(crate) fn never() -> Option<Limit> {
     Limit::new(0, Duration::from_millis(1), Algorithm::FixedWindow).ok()
 }
 
-/// Checks that are answered as they stand and charge nothing: one that never passes goes
-/// before them, and a request is charged whole or not at all. It has the first
-/// one's key, so that it is found in the same place. Where there is no room for one more
-/// they peek, and are answered as a cost of 1.
+/// Returns checks that get the same answers and charge nothing. A check that never passes goes
+/// before them, so the request is denied and charges nothing. It has the key of the first check, so
+/// that it is decided in the same shard or slot. The checks of a request that already has
+/// [`MAX_CHECKS`] peek instead, and are answered as a cost of 1.
 pub(crate) fn looking<'c>(checks: &[Check<'c>], never: &'c Option<Limit>) -> Checks<'c> {
     match (never, checks) {
         (Some(never), [first, ..]) if checks.len() < MAX_CHECKS => {

@@ -10,7 +10,7 @@ use crate::fallback::{Asked, LocalNode, Outage};
 use crate::policy::{Mode, OnStoreFailure};
 
 impl Gate {
-    /// This node's memory, as one of so many that share the limits.
+    /// Returns this node's memory, with the number of nodes that share the limits.
     pub(super) fn local_node(&self, nodes: u32) -> LocalNode<'_> {
         LocalNode { memory: &self.limiter, nodes }
     }

@@ -34,7 +34,7 @@ impl Default for Settings {
 }
 
 impl Builder {
-    /// The most keys tracked at once, counted per key and limit. Memory is taken
+    /// The maximum number of keys tracked, counted per key and limit. Memory is allocated
     /// as keys come: about 37 bytes for a `sliding-counter`, 97 for a `sliding-window` or a
     /// `token-bucket`, all in, and a sixth of a byte per possible key beforehand.
     #[must_use]
@@ -50,7 +50,7 @@ impl Builder {
         self
     }
 
-    /// The most idempotency ids remembered at once.
+    /// The maximum number of idempotency ids that are remembered.
     #[must_use]
     pub fn max_ids(mut self, max_ids: usize) -> Self {
         self.options.max_ids = max_ids;
@@ -71,7 +71,7 @@ impl Builder {
         self
     }
 
-    /// Where the time comes from. A shared store decides by a clock of its own; waiting is timed by
+    /// The source of time. A shared store decides by the clock of its server; waiting is timed by
     /// this one.
     #[must_use]
     pub fn clock(mut self, clock: Clock) -> Self {
@@ -79,8 +79,8 @@ impl Builder {
         self
     }
 
-    /// The most callers that wait at once for the same keys and limits: 1,024 unless set. The next
-    /// one is denied with [`Verdict::queue_full`](crate::Verdict::queue_full). A newcomer's wait in
+    /// The maximum length of a queue, that is of callers that wait for the same keys and limits:
+    /// 1,024 by default. The next caller is denied with [`Verdict::queue_full`](crate::Verdict::queue_full). A newcomer's wait in
     /// memory is worked out from all that wait before it, which takes longer the more there are.
     #[must_use]
     pub fn max_waiters(mut self, max_waiters: usize) -> Self {
@@ -88,9 +88,9 @@ impl Builder {
         self
     }
 
-    /// Spreads the callers of several nodes that wait for a shared store: each asks again up to so
-    /// much later than it could, at random. None unless set. In memory callers are admitted one
-    /// after the other and need none.
+    /// The maximum random delay before a caller that waits for a shared store tries again, so that
+    /// the callers of several nodes do not try together. Zero by default. In memory it is not used:
+    /// callers are admitted one after the other.
     #[must_use]
     pub fn jitter(mut self, up_to: Duration) -> Self {
         self.settings.jitter = up_to;
@@ -106,8 +106,8 @@ impl Builder {
         self
     }
 
-    /// How many nodes share the limits, for [`OnStoreFailure::Local`]: each then decides under its
-    /// share. One unless set.
+    /// The number of nodes that share the limits, for [`OnStoreFailure::Local`]: each then decides under its
+    /// share. 1 by default.
     #[must_use]
     pub fn nodes(mut self, nodes: u32) -> Self {
         self.nodes = nodes;
@@ -117,7 +117,7 @@ impl Builder {
     /// Returns a limiter in memory.
     ///
     /// # Errors
-    /// When there cannot be memory for so many keys.
+    /// [`OutOfMemory`] when the memory for `max_keys` cannot be reserved.
     pub fn build(self) -> Result<Limiter, OutOfMemory> {
         let store = MemoryStore::new(self.options, self.settings.clock.clone())?;
         Ok(Limiter::with_settings(store, self.settings, None))
@@ -128,7 +128,7 @@ impl Builder {
     /// [`OnStoreFailure::Local`] is set.
     ///
     /// # Errors
-    /// When there cannot be memory for so many keys, and it is needed.
+    /// [`OutOfMemory`] when the memory for `max_keys` cannot be reserved.
     pub fn over<S: Store>(self, store: S) -> Result<Limiter<S>, OutOfMemory> {
         let fallback = match self.on_failure {
             None => None,

@@ -62,7 +62,7 @@ impl<S: Store> Acquired<S> {
     /// Returns the permit, or a denial as an error.
     ///
     /// # Errors
-    /// [`Denied`] if there is no permit.
+    /// [`Denied`] if the permit was denied.
     pub fn or_deny(self) -> Result<Permit<S>, Denied> {
         match self {
             Acquired::Permit(permit, _) => Ok(permit),

@@ -54,8 +54,8 @@ impl Charged {
 }
 
 impl<S: Store> Reserved<S> {
-    /// What an answer has charged. Not what is only observed and would have denied, and not what
-    /// nobody counted because the store failed.
+    /// Collects the charges of a verdict. A check that is only observed and would have denied was
+    /// not charged, nor was one that was allowed because the store failed.
     fn new(limiter: &Limiter<S>, checks: &[Check<'_>], verdict: Verdict) -> Self {
         let mut charged = Vec::new();
         let mut locally = false;
@@ -107,7 +107,7 @@ impl Reserved {
     /// Settles the true cost: what was reserved too much is given back, what was reserved too
     /// little is charged, also beyond the limit. With several limits it is the cost under each.
     pub fn commit(self, actual: u64) {
-        // In memory it is ready at once. The checks made sense when they were reserved.
+        // The first poll completes it in memory. The same checks were valid when they were reserved.
         drop(poll_once(self.commit_async(actual)));
     }
 }

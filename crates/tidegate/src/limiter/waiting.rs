@@ -2,7 +2,7 @@
 //!
 //! In memory the wait for rate limits is worked out beforehand (`wait/mod.rs`). Two kinds of wait
 //! cannot be: for a store that others use too, and for a permit, which its holder gives back when
-//! it likes. There the first in the queue asks, waits for as long as the answer says and asks
+//! it likes. There the first in the queue tries, waits for as long as the answer says and tries
 //! again; those behind wait for their turn. A waiter for a permit is also woken when one is
 //! released in this process.
 
@@ -23,8 +23,8 @@ use crate::{Check, CheckError, MemoryStore, Store, StoreError, Verdict};
 /// one. One waiter of a queue asks, so that this is all the load there is.
 const PERMIT_POLL_US: u64 = 100_000;
 
-/// Returns a random time from zero to `up_to`, to be added to a wait by callers that were denied
-/// together and should not all come back at once.
+/// Returns a random time from zero to `up_to`. Callers that are denied together add it to their
+/// wait, so that they do not retry together.
 pub fn jitter(up_to: Duration) -> Duration {
     // A new `RandomState` has other keys than the one before.
     let random = RandomState::new().hash_one(0_u8);
@@ -34,14 +34,14 @@ pub fn jitter(up_to: Duration) -> Duration {
 
 impl<S: Store> Limiter<S> {
     /// Admits the checks at the earliest moment they pass, in the order in which
-    /// the futures were first polled, or denies at once if that would take longer than `max_wait`.
+    /// the futures were first polled, or denies immediately if that would take longer than `max_wait`.
     ///
     /// Waiters with the same keys and limits form a queue of at most
     /// [`Builder::max_waiters`](crate::Builder::max_waiters). In memory the wait is worked out
     /// beforehand from the state and the queue, exactly, if nothing else arrives;
     /// a plain `check` may still come in between and make a waiter wait longer,
-    /// up to `max_wait`, after which it is denied. A store that nodes share is asked again when it
-    /// said that the first of the queue would pass. A denial charges nothing here, also where a
+    /// up to `max_wait`, after which it is denied. Over a store that nodes share, the first of
+    /// the queue tries again when the last answer said that it would pass. A denial charges nothing here, also where a
     /// check is [consuming](Check::consuming). Dropping the future leaves the
     /// queue and charges nothing, unless a shared store is just deciding. In memory it runs on any
     /// runtime.
@@ -86,7 +86,7 @@ impl<S: Store> Limiter<S> {
     ///     let two: Limit = "2 concurrent lease 30s".parse()?;
     ///     let checks = [Check::new("reports", &two, 1)];
     ///     let permit = limiter.acquire_wait(&checks, Duration::from_secs(5)).await?.or_deny()?;
-    ///     // At most two at once come here.
+    ///     // At most two callers are here.
     ///     drop(permit);
     ///     Ok(())
     /// }
@@ -197,7 +197,7 @@ impl<S: Store> Limiter<S> {
         Some(pause_us.saturating_add(jitter_us).min(left_us).max(1))
     }
 
-    /// What would be answered, without charging anything.
+    /// Returns the answer to a request without charging anything.
     async fn look(&self, request: &Request<'_>) -> Result<Verdict, StoreError> {
         let never = never();
         let looks = looking(request.checks, &never);

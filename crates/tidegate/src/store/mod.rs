@@ -7,6 +7,7 @@ pub mod redis;
 
 use std::fmt;
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::{Limit, PermitId};
@@ -144,6 +145,38 @@ pub trait Store: Send + Sync + 'static {
     /// How long until a store that is down is tried again; zero where that is not known.
     fn next_attempt(&self) -> Duration {
         Duration::ZERO
+    }
+}
+
+/// A store that several limiters use.
+impl<S: Store> Store for Arc<S> {
+    async fn decide(&self, request: &Request<'_>) -> Result<Verdict, StoreError> {
+        S::decide(self, request).await
+    }
+
+    async fn reset(&self, key: &[u8], limit: &Limit) -> Result<bool, StoreError> {
+        S::reset(self, key, limit).await
+    }
+
+    fn new_permit(&self) -> PermitId {
+        S::new_permit(self)
+    }
+
+    async fn with_permit(
+        &self,
+        key: &[u8],
+        limit: &Limit,
+        act: PermitAct,
+    ) -> Result<bool, StoreError> {
+        S::with_permit(self, key, limit, act).await
+    }
+
+    fn detach(&self, task: impl Future<Output = ()> + Send + 'static) {
+        S::detach(self, task);
+    }
+
+    fn next_attempt(&self) -> Duration {
+        S::next_attempt(self)
     }
 }
 

@@ -1,12 +1,11 @@
-//! The limiter over a store that is not this process's memory, and that fails when told to.
+//! The limiter over a shared store, which fails when the test sets it to.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tidegate::{
     Check, CheckError, Cost, Decided, Decision, DenialReason, Failure, Limit, Limiter, ManualClock,
-    OnStoreFailure, PermitAct, PermitId, Request, RetryAfter, Store, StoreError, Timestamp,
-    Verdict,
+    OnStoreFailure, RetryAfter, Store, StoreError, Timestamp, Verdict,
 };
 
 use crate::common::{NOW, S, at, limit};
@@ -15,40 +14,12 @@ use crate::moody::{Mood, Moody};
 
 const LONG: Duration = Duration::from_secs(3_600);
 
-/// A handle on a store, as `RedisStore` is one: several limiters use it.
-#[derive(Clone)]
-struct Shared(Arc<Moody>);
-
-impl Store for Shared {
-    async fn decide(&self, request: &Request<'_>) -> Result<Verdict, StoreError> {
-        self.0.decide(request).await
-    }
-
-    async fn reset(&self, key: &[u8], limit: &Limit) -> Result<bool, StoreError> {
-        self.0.reset(key, limit).await
-    }
-
-    fn new_permit(&self) -> PermitId {
-        self.0.new_permit()
-    }
-
-    async fn with_permit(
-        &self,
-        key: &[u8],
-        limit: &Limit,
-        act: PermitAct,
-    ) -> Result<bool, StoreError> {
-        self.0.with_permit(key, limit, act).await
-    }
-
-    fn detach(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.0.detach(task);
-    }
-}
+/// A store that several limiters use.
+type Shared = Arc<Moody>;
 
 fn world() -> (Shared, ManualClock) {
     let clock = ManualClock::new(at(NOW));
-    (Shared(Arc::new(Moody::near(&clock))), clock)
+    (Arc::new(Moody::near(&clock)), clock)
 }
 
 fn over(store: &Shared, clock: &ManualClock, answer: Option<OnStoreFailure>) -> Limiter<Shared> {
@@ -56,7 +27,7 @@ fn over(store: &Shared, clock: &ManualClock, answer: Option<OnStoreFailure>) -> 
     if let Some(answer) = answer {
         builder = builder.on_store_failure(answer);
     }
-    builder.over(store.clone()).expect("memory")
+    builder.over(Arc::clone(store)).expect("memory")
 }
 
 fn check(limiter: &Limiter<Shared>, limit: &Limit, cost: impl Into<Cost> + Send) -> Decision {
@@ -93,7 +64,7 @@ fn everything_works_over_any_store() {
 fn a_failure_is_an_error_unless_there_is_an_answer() {
     let (store, clock) = world();
     let limit = limit("9 per 1h sliding-log");
-    store.0.set_mood(Mood::Down);
+    store.set_mood(Mood::Down);
     let failed = block_on(over(&store, &clock, None).check_async("a", &limit, 1));
     assert_eq!(failed, Err(Failure::Down.into()));
 
@@ -111,7 +82,7 @@ fn a_failure_is_an_error_unless_there_is_an_answer() {
     let denied = check(&closed, &limit, 1).or_deny().expect_err("denied");
     assert_eq!(denied.reason(), DenialReason::StoreFailed);
 
-    store.0.set_mood(Mood::Well);
+    store.set_mood(Mood::Well);
     let decision = check(&closed, &limit, 1);
     assert_eq!((decision.decided, decision.remaining), (Decided::Exact, 8), "nothing was charged");
 }
@@ -123,7 +94,7 @@ fn a_node_decides_under_its_share() {
     let limiter = over(&store, &clock, Some(OnStoreFailure::Local));
     let nine = limit("9 per 1h sliding-log");
     assert_eq!(check(&limiter, &nine, 1).decided, Decided::Exact);
-    store.0.set_mood(Mood::TimedOut);
+    store.set_mood(Mood::TimedOut);
     for left in [1, 0] {
         let decision = check(&limiter, &nine, 1);
         assert_eq!((decision.decided, decision.remaining), (Decided::Local, left));
@@ -158,7 +129,7 @@ fn permits_are_held_released_and_mirrored() {
     assert_eq!(left(), 3, "a drop releases");
 
     let before = take().expect("one");
-    store.0.set_mood(Mood::Down);
+    store.set_mood(Mood::Down);
     assert!(take().is_err(), "this node's share is taken by the permit from before");
     drop(before);
     let here = take().expect("its share");
@@ -174,9 +145,9 @@ fn an_open_permit_holds_nothing() {
     let open = over(&store, &clock, Some(OnStoreFailure::Allow));
     let one = limit("1 concurrent lease 30s");
     let checks = [Check::new("a", &one, 1)];
-    store.0.set_mood(Mood::Down);
+    store.set_mood(Mood::Down);
     let permit = block_on(open.acquire_async(&checks)).expect("an answer").or_deny().expect("open");
-    store.0.set_mood(Mood::Well);
+    store.set_mood(Mood::Well);
     let held = block_on(open.acquire_async(&checks)).expect("an answer").or_deny().expect("free");
     drop(permit);
     assert!(block_on(open.acquire_async(&checks)).expect("an answer").permit().is_none());
@@ -195,15 +166,15 @@ fn reservations_are_settled_where_they_were_charged() {
     reserve().keep();
     assert_eq!(left(), 76);
 
-    store.0.set_mood(Mood::Down);
+    store.set_mood(Mood::Down);
     let here = left();
     let local = reserve();
     assert_eq!(local.verdict().decided, Decided::Local);
     assert_eq!(left(), here - 10);
-    store.0.set_mood(Mood::Well);
+    store.set_mood(Mood::Well);
     block_on(local.commit_async(1)).expect("settled");
     assert_eq!(left(), 76, "the store knows nothing of it");
-    store.0.set_mood(Mood::Down);
+    store.set_mood(Mood::Down);
     assert_eq!(left(), here - 1);
 }
 

@@ -12,7 +12,7 @@ type Failed = Box<dyn std::error::Error>;
 
 static PER_SECOND: Limit = Limit::per_second(2);
 
-/// What a program writes: `?` twice, for a check that makes no sense and for a denial.
+/// The form that programs use: one `?` for an invalid check, one for a denial.
 fn send(limiter: &Limiter, key: &str) -> Result<u64, Failed> {
     let decision = limiter.check(key, &PER_SECOND, 1)?;
     decision.or_deny()?;

@@ -59,7 +59,7 @@ fn several_limits_are_settled_alike() {
 proptest! {
     #![proptest_config(cases(200))]
 
-    /// Whatever was estimated, the true cost is what counts in the end.
+    /// The count equals the sum of the true costs, for any estimates.
     #[test]
     fn the_true_cost_counts(
         algorithm in prop::sample::select(vec!["sliding-log", "fixed-window", "token-bucket"]),
