@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use smallvec::SmallVec;
-use tidegate_core::{Cost, Decided, Decision, Limit};
+use tidegate_core::{Cost, Decided, Decision, Limit, PermitId};
 
 use super::{Acquired, Limiter};
 use crate::fallback::{Asked, FallbackAnswer, LocalNode, OnStoreFailure, Outage};
@@ -20,8 +20,14 @@ pub(super) struct Fallback {
     pub(super) memory: Option<Limiter>,
 }
 
-/// A decided request, and the permit that this node's memory gave because the store failed.
-pub(super) type Attempt = (Verdict, Option<Permit>);
+/// A decided request.
+pub(super) struct Attempt {
+    pub(super) verdict: Verdict,
+    /// The permit it was made with.
+    pub(super) permit: Option<PermitId>,
+    /// The permit that this node's memory gave because the store failed.
+    pub(super) local: Option<Permit>,
+}
 
 impl Fallback {
     /// A request, with the answers for when its store fails.
@@ -76,7 +82,7 @@ impl<S: Store> Limiter<S> {
     /// # Errors
     /// As [`Limiter::check_async`].
     pub async fn decide_async(&self, request: &Request<'_>) -> Result<Verdict, StoreError> {
-        Ok(self.attempt(request).await?.0)
+        Ok(self.attempt(request).await?.verdict)
     }
 
     /// Decides independent checks and appends a decision for each. They take effect in order, and
@@ -165,10 +171,9 @@ impl<S: Store> Limiter<S> {
     /// # Errors
     /// As [`Limiter::check_async`].
     pub async fn acquire_async(&self, checks: &[Check<'_>]) -> Result<Acquired<S>, StoreError> {
-        let id = self.store().new_permit();
-        let request = Request { permit: Some(id), ..Request::new(checks) };
-        let attempt = self.attempt(&request).await?;
-        Ok(Acquired::of_attempt(self, id, checks, attempt))
+        let permit = Some(self.store().new_permit());
+        let attempt = self.attempt(&Request { permit, ..Request::new(checks) }).await?;
+        Ok(Acquired::of_attempt(self, checks, attempt))
     }
 
     /// Changes how many nodes share the limits; see [`Builder::nodes`](crate::Builder::nodes).
@@ -185,8 +190,9 @@ impl<S: Store> Limiter<S> {
 
     /// Decides a request in the store, or as is set for when that fails.
     pub(super) async fn attempt(&self, request: &Request<'_>) -> Result<Attempt, StoreError> {
+        let decided = |verdict, local| Attempt { verdict, permit: request.permit, local };
         let Some(fallback) = &self.shared.fallback else {
-            return Ok((self.store().decide(request).await?, None));
+            return Ok(decided(self.store().decide(request).await?, None));
         };
         let asked = fallback.asked(request);
         let nodes = fallback.nodes.load(Ordering::Relaxed);
@@ -197,11 +203,12 @@ impl<S: Store> Limiter<S> {
                 if let Some((node, warm)) = &warm {
                     node.mirror(&asked, &verdict, warm);
                 }
-                Ok((verdict, None))
+                Ok(decided(verdict, None))
             }
             Err(StoreError::Failed(_)) => {
                 let outage = Outage { nodes, next_attempt: self.store().next_attempt() };
-                Ok(combine(request.checks, asked.answer(node, outage)?))
+                let answer = asked.answer(node, outage)?;
+                Ok(decided(combine(request.checks, &answer), answer.permit))
             }
             Err(error) => Err(error),
         }
@@ -209,11 +216,11 @@ impl<S: Store> Limiter<S> {
 }
 
 /// The verdict of checks that the store did not decide.
-fn combine(checks: &[Check<'_>], answer: FallbackAnswer) -> Attempt {
-    let mut verdict = Verdict::new(checks, answer.decisions);
+fn combine(checks: &[Check<'_>], answer: &FallbackAnswer) -> Verdict {
+    let mut verdict = Verdict::new(checks, answer.decisions.iter().copied());
     let enforced = checks.iter().zip(&verdict.decisions).filter(|(check, _)| !check.observed);
     let decided = enforced.map(|(_, decision)| decision.decided).max();
     verdict.decided = decided.unwrap_or(Decided::Exact);
     verdict.no_room = answer.no_room;
-    (verdict, answer.permit)
+    verdict
 }

@@ -37,12 +37,9 @@ impl<S: Store> Acquired<S> {
     }
 
     /// The permit of an attempt. One that this node's memory gave is held there.
-    pub(super) fn of_attempt(
-        limiter: &Limiter<S>,
-        id: PermitId,
-        checks: &[Check<'_>],
-        (verdict, local): Attempt,
-    ) -> Self {
+    pub(super) fn of_attempt(limiter: &Limiter<S>, checks: &[Check<'_>], attempt: Attempt) -> Self {
+        let Attempt { verdict, permit, local } = attempt;
+        let id = permit.unwrap_or_default();
         if verdict.decided == Decided::Exact || !verdict.allowed {
             return Self::new(limiter, id, checks, verdict);
         }

@@ -32,6 +32,14 @@ pub fn jitter(up_to: Duration) -> Duration {
     Duration::from_micros(random % micros.saturating_add(1).max(1))
 }
 
+impl Attempt {
+    /// Denies what would pass now, because others wait before it.
+    fn denied_behind_others(mut self) -> Self {
+        self.verdict.deny_behind_others();
+        self
+    }
+}
+
 impl<S: Store> Limiter<S> {
     /// Admits the checks at the earliest moment they pass, in the order in which
     /// the futures were first polled, or denies immediately if that would take longer than `max_wait`.
@@ -56,7 +64,7 @@ impl<S: Store> Limiter<S> {
         match self.memory() {
             Some(memory) => Ok(self.shared.queues.wait(memory, checks, max_wait).await?),
             // Boxed, so that a wait in memory stays small.
-            None => Ok(Box::pin(self.wait_in_turn(Request::new(checks), max_wait)).await?.0),
+            None => Ok(Box::pin(self.wait_in_turn(Request::new(checks), max_wait)).await?.verdict),
         }
     }
 
@@ -100,10 +108,10 @@ impl<S: Store> Limiter<S> {
         checks: &[Check<'_>],
         max_wait: Duration,
     ) -> Result<Acquired<S>, StoreError> {
-        let id = self.store().new_permit();
-        let request = Request { permit: Some(id), ..Request::new(checks) };
+        let permit = Some(self.store().new_permit());
+        let request = Request { permit, ..Request::new(checks) };
         let attempt = self.wait_in_turn(request, max_wait).await?;
-        Ok(Acquired::of_attempt(self, id, checks, attempt))
+        Ok(Acquired::of_attempt(self, checks, attempt))
     }
 
     /// The store, if it is one in memory.
@@ -125,28 +133,26 @@ impl<S: Store> Limiter<S> {
         let is_alone = queues.is_empty(name);
         let attempt = match is_alone {
             true => self.attempt(&request).await?,
-            false => (self.look(&request).await?, None),
+            false => self.look(&request).await?,
         };
-        let is_hopeless = self.pause_us(&checks, &attempt.0, until).is_none();
-        if is_hopeless || (is_alone && attempt.0.allowed) {
+        let is_hopeless = self.pause_us(&checks, &attempt.verdict, until).is_none();
+        if is_hopeless || (is_alone && attempt.verdict.allowed) {
             return Ok(attempt);
         }
         let Some(place) = Place::new(queues, name) else {
-            let mut verdict = attempt.0;
-            verdict.deny_behind_others();
-            verdict.queue_full = true;
-            return Ok((verdict, None));
+            let mut denied = attempt.denied_behind_others();
+            denied.verdict.queue_full = true;
+            return Ok(denied);
         };
         if !place.is_first() && !place.turn(clock, until).await {
-            let mut verdict = self.look(&request).await?;
-            verdict.deny_behind_others();
-            return Ok((verdict, None));
+            return Ok(self.look(&request).await?.denied_behind_others());
         }
-        self.ask_until(&request, &place, until).await
+        self.try_until(&request, &place, until).await
     }
 
-    /// Asks until the request passes, as the first of its queue.
-    async fn ask_until(
+    /// Tries until the request passes, as the first of its queue. Each attempt has a new permit: the
+    /// store may still release that of one which timed out.
+    async fn try_until(
         &self,
         request: &Request<'_>,
         place: &Place<'_>,
@@ -156,9 +162,10 @@ impl<S: Store> Limiter<S> {
         loop {
             let listening: Listening<'_> =
                 self.shared.releases.listen(place.ticket(), request.checks);
-            let attempt = self.attempt(request).await?;
-            let pause_us = self.pause_us(request.checks, &attempt.0, until);
-            let Some(pause_us) = pause_us.filter(|_| !attempt.0.allowed) else {
+            let permit = request.permit.map(|_| self.store().new_permit());
+            let attempt = self.attempt(&Request { permit, ..*request }).await?;
+            let pause_us = self.pause_us(request.checks, &attempt.verdict, until);
+            let Some(pause_us) = pause_us.filter(|_| !attempt.verdict.allowed) else {
                 return Ok(attempt);
             };
             sleep_listening(clock, clock.now().plus_micros(pause_us), &listening).await;
@@ -198,14 +205,15 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Returns the answer to a request without charging anything.
-    async fn look(&self, request: &Request<'_>) -> Result<Verdict, StoreError> {
+    async fn look(&self, request: &Request<'_>) -> Result<Attempt, StoreError> {
         let never = never();
         let looks = looking(request.checks, &never);
-        let (mut verdict, _) = self.attempt(&Request { checks: &looks, ..*request }).await?;
+        let looked = self.attempt(&Request { checks: &looks, ..*request }).await?.verdict;
         let skipped = looks.len() - request.checks.len();
-        let mut looked = Verdict::new(request.checks, verdict.decisions.drain(skipped..));
-        (looked.decided, looked.no_room) = (verdict.decided, verdict.no_room);
-        Ok(looked)
+        let mut verdict =
+            Verdict::new(request.checks, looked.decisions.iter().skip(skipped).copied());
+        (verdict.decided, verdict.no_room) = (looked.decided, looked.no_room);
+        Ok(Attempt { verdict, permit: None, local: None })
     }
 
     /// A number for the queue of a request: equal for requests with the same keys and limits, in

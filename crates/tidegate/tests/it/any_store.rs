@@ -344,3 +344,28 @@ fn a_blocked_thread_passes_when_its_time_comes() {
         assert!(waiting.join().expect("it does not panic"));
     });
 }
+
+/// Callers await on runtimes with several threads.
+#[test]
+fn futures_can_be_sent() {
+    fn is_send<T: Send>(_: T) {}
+    fn all_are_send<S: Store>(limiter: &Limiter<S>) {
+        let limit = limit("1 per 1s");
+        let checks = [Check::new("a", &limit, 1)];
+        let mut decisions = Vec::new();
+        is_send(limiter.check_async("a", &limit, 1));
+        is_send(limiter.check_batch_async(&checks, &mut decisions));
+        is_send(limiter.wait(&checks, LONG));
+        is_send(limiter.wait_until(&checks, Instant::now()));
+        is_send(limiter.acquire_wait(&checks, LONG));
+        is_send(async {
+            let permit = limiter.acquire_async(&checks).await?.permit().expect("a permit");
+            permit.renew_async().await?;
+            permit.release_async().await
+        });
+        is_send(async { limiter.reserve_async("a", &limit, 1).await?.commit_async(2).await });
+    }
+    let (store, clock) = world();
+    all_are_send(&over(&store, &clock, None));
+    all_are_send(&Limiter::new());
+}
