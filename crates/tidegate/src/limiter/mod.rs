@@ -86,6 +86,24 @@ impl Limiter {
 
     /// Decides one check: `cost` units of `limit` for `key`.
     ///
+    /// A decision that is not used is a warning, because a denial would be ignored:
+    ///
+    /// ```compile_fail
+    /// #![deny(unused_must_use)]
+    /// # use tidegate::{Limit, Limiter};
+    /// # let (limiter, limit) = (Limiter::new(), Limit::per_second(1));
+    /// limiter.check("alice", &limit, 1)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// ```
+    /// #![deny(unused_must_use)]
+    /// # use tidegate::{Limit, Limiter};
+    /// # let (limiter, limit) = (Limiter::new(), Limit::per_second(1));
+    /// limiter.check("alice", &limit, 1)?.or_deny()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`CheckError::NeedsPermit`] for a `concurrency` limit. A denial is not an error.
     #[inline]

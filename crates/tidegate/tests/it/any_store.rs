@@ -1,8 +1,11 @@
 //! The limiter over a shared store, which fails when the test sets it to.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
+use proptest::prelude::*;
 use tidegate::{
     Check, CheckError, Cost, Decided, Decision, DenialReason, Failure, Limit, Limiter, ManualClock,
     OnStoreFailure, RetryAfter, Store, StoreError, Timestamp, Verdict,
@@ -11,6 +14,7 @@ use tidegate::{
 use crate::common::{NOW, S, at, limit};
 use crate::futures::{Polled, Started, block_on};
 use crate::moody::{Mood, Moody};
+use crate::worlds::cases;
 
 const LONG: Duration = Duration::from_secs(3_600);
 
@@ -368,4 +372,91 @@ fn futures_can_be_sent() {
     let (store, clock) = world();
     all_are_send(&over(&store, &clock, None));
     all_are_send(&Limiter::new());
+}
+
+/// Holders on several threads release and wait at the same time: no release is missed, and no place
+/// is taken twice.
+#[test]
+fn no_release_is_missed() {
+    let two = limit("2 concurrent lease 1h");
+    let limiter = Limiter::builder().max_keys(1_000).build().expect("memory");
+    let (held, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..200 {
+                    let checks = [Check::new("a", &two, 1)];
+                    // The lease is an hour: only a release lets a waiter pass in time.
+                    let taken = block_on(limiter.acquire_wait(&checks, Duration::from_secs(60)));
+                    let permit = taken.expect("an answer").or_deny().expect("a place in time");
+                    most.fetch_max(held.fetch_add(1, SeqCst) + 1, SeqCst);
+                    std::thread::yield_now();
+                    held.fetch_sub(1, SeqCst);
+                    drop(permit);
+                }
+            });
+        }
+    });
+    assert!(most.into_inner() <= 2);
+}
+
+#[test]
+fn odd_requests_are_answered() {
+    let (store, clock) = world();
+    let builder = Limiter::builder().clock(clock.clock()).max_waiters(0);
+    let limiter = builder.over(Arc::clone(&store)).expect("memory");
+    let one = limit("1 per 10s sliding-log");
+    assert!(at_once(&limiter, &[], Duration::ZERO).allowed, "no limit denies");
+    let checks = [Check::new("a", &one, 1)];
+    assert!(at_once(&limiter, &checks, LONG).allowed, "nobody has to wait");
+    assert!(at_once(&limiter, &checks, LONG).queue_full, "nobody may wait");
+    let never = [Check::new("a", &one, 2)];
+    assert_eq!(at_once(&limiter, &never, LONG).retry_after(), RetryAfter::Never);
+    let held = limit("1 concurrent");
+    let refused = block_on(limiter.wait(&[Check::new("a", &held, 1)], LONG));
+    assert_eq!(refused, Err(CheckError::NeedsPermit.into()));
+    let many = vec![Check::new("a", &one, 1); 257];
+    assert_eq!(
+        block_on(limiter.acquire_wait(&many, LONG)).map(|_| ()),
+        Err(CheckError::TooManyChecks(257).into())
+    );
+    let other = limit("2 per 10s sliding-log");
+    let conflict = [Check::new("a", &one, 1), Check::new("a", &other, 1)];
+    let refused = block_on(limiter.reserve_all_async(&conflict)).map(|_| ());
+    assert_eq!(refused, Err(CheckError::Conflict.into()));
+}
+
+/// Checks of every kind, on a few keys.
+fn any_checks() -> impl Strategy<Value = Vec<(u8, Cost, u64)>> {
+    let cost = prop_oneof![
+        4 => (0_u64..4).prop_map(Cost::Ask),
+        1 => (0_u64..4).prop_map(Cost::Force),
+        1 => (0_u64..4).prop_map(Cost::Refund),
+    ];
+    prop::collection::vec((0_u8..3, cost, 0..2 * S), 1..60)
+}
+
+proptest! {
+    #![proptest_config(cases(100))]
+
+    /// What is awaited is decided as the plain calls decide, with an answer for failures or without.
+    #[test]
+    fn awaited_calls_decide_the_same(steps in any_checks(), count in 1_u64..9) {
+        let (store, clock) = world();
+        let builder = Limiter::builder().max_keys(1_000).clock(clock.clock());
+        let memory = builder.build().expect("memory");
+        let limiters = [
+            over(&store, &clock, None),
+            over(&store, &clock, Some(OnStoreFailure::Deny)),
+            over(&store, &clock, Some(OnStoreFailure::Local)),
+        ];
+        let limit = limit(&format!("{count} per 3s sliding-log"));
+        for (turn, (key, cost, gap)) in steps.into_iter().enumerate() {
+            clock.advance(Duration::from_micros(gap));
+            let expected = memory.check([key], &limit, cost).expect("sound");
+            let limiter = &limiters[turn % limiters.len()];
+            let decision = block_on(limiter.check_async([key], &limit, cost)).expect("an answer");
+            prop_assert_eq!(decision, expected);
+        }
+    }
 }
