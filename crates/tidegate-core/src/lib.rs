@@ -61,7 +61,7 @@ pub use decision::{Decided, Decision, DenialReason, Denied, ResetAfter, RetryAft
 pub use entries::{Entries, Entry};
 pub use in_place::StateInPlace;
 pub use limit::{Algorithm, Limit, LimitError, LimitErrorKind, bounds};
-pub use packed::{Packed, PackedSize};
+pub use packed::{Packed, PackedSize, PackedWords};
 pub use state::State;
 pub use time::Timestamp;
 pub use view::{CellView, Ratio, View};

@@ -11,9 +11,10 @@
 //! state keeps only the low bits of its window or cell index.
 
 use crate::algorithms::Window;
+use crate::algorithms::sliding_window::{decide_cells, decide_times};
+use crate::limit::{Moment, PackedKind};
 use crate::{
-    Algorithm, Ask, Decision, FixedWindow, Limit, SlidingCounter, SlidingWindow, Timestamp,
-    TokenBucket,
+    Ask, Decision, FixedWindow, Limit, SlidingCounter, SlidingWindow, Timestamp, TokenBucket,
 };
 
 /// How many bits a [`Packed`] state may use.
@@ -29,16 +30,47 @@ pub enum PackedSize {
     Large,
 }
 
+/// The words of a packed state beside its head, where a store keeps them.
+pub trait PackedWords {
+    /// Returns a word, by its number below [`Packed::WORDS`].
+    fn get(&self, number: usize) -> u64;
+    /// Replaces a word.
+    fn set(&mut self, number: usize, bits: u64);
+}
+
+impl PackedWords for [u64; Packed::WORDS] {
+    #[inline(always)]
+    fn get(&self, number: usize) -> u64 {
+        self[number]
+    }
+
+    #[inline(always)]
+    fn set(&mut self, number: usize, bits: u64) {
+        self[number] = bits;
+    }
+}
+
+/// The words of a state of the small size, which has none.
+impl PackedWords for () {
+    #[inline(always)]
+    fn get(&self, _number: usize) -> u64 {
+        0
+    }
+
+    #[inline(always)]
+    fn set(&mut self, _number: usize, _bits: u64) {}
+}
+
 /// A state of bounded size, packed. The default is a state that holds nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Packed {
+pub struct Packed<W = [u64; 6]> {
     /// When the state no longer matters, in units of [`Packed::UNIT_US`], rounded up; below
     /// [`Packed::DEADLINE_END`].
     pub deadline: u64,
     /// The first 40 bits of the state, which are never all set.
     pub head: u64,
-    /// The rest of the state; zero if its size is [`PackedSize::Small`].
-    pub words: [u64; Packed::WORDS],
+    /// The rest of the state; not used if its size is [`PackedSize::Small`].
+    pub words: W,
 }
 
 impl Packed {
@@ -46,6 +78,9 @@ impl Packed {
     pub const WORDS: usize = 6;
     /// The number of bits in the head.
     pub const HEAD_BITS: u32 = 40;
+    /// The low bits of the deadline that a store keeps in one word with the head. A decision that
+    /// would change the other bits is left to a store that has locked the state.
+    pub const DEADLINE_LOW_BITS: u32 = u64::BITS - Self::HEAD_BITS;
     /// A deadline unit in microseconds.
     pub const UNIT_US: u64 = 1 << Self::UNIT_SHIFT;
     /// Deadlines are below this. It falls in the year 2112.
@@ -62,17 +97,24 @@ impl Packed {
     /// The deadline of a state that no longer matters at this time, if it can have one.
     #[inline]
     pub fn deadline(expires_at: Timestamp) -> Option<u64> {
-        let us = expires_at.as_micros();
-        let deadline = (us >> Self::UNIT_SHIFT) + u64::from(!us.is_multiple_of(Self::UNIT_US));
+        let deadline = Self::units_until(expires_at.as_micros());
         (deadline < Self::DEADLINE_END).then_some(deadline)
     }
 
-    /// Decides on the state: it is charged if this limit admits the ask and it was `admitted` by
-    /// all others. `false` if the state no longer fits its size, and is then of no use, or if the
-    /// states of this limit have no packed form.
+    /// Deadline units from 1970 to a time, rounded up.
+    #[inline(always)]
+    pub(crate) fn units_until(us: u64) -> u64 {
+        us.saturating_add(Self::UNIT_US - 1) >> Self::UNIT_SHIFT
+    }
+}
+
+impl<W: PackedWords> Packed<W> {
+    /// Decides on the state where it is: it is charged if this limit admits the ask and it was
+    /// `admitted` by all others.
     ///
-    /// The decision is written to where the caller wants it. It is too large for registers, and
-    /// copying it right after it was written would delay a request noticeably.
+    /// Returns `None`, with the state as it was, if a store has to lock it for that: it does not fit
+    /// its size afterwards, or its deadline becomes earlier or changes in more than the low bits.
+    /// States that have no packed form are not decided on either.
     #[inline(always)]
     pub fn decide(
         &mut self,
@@ -80,45 +122,106 @@ impl Packed {
         size: PackedSize,
         ask: &Ask,
         admitted: bool,
-        decision: &mut Decision,
-    ) -> bool {
+    ) -> Option<Decision> {
         let now = &limit.moment(ask.now);
         macro_rules! decide {
             ($state:ident => $pack:expr) => {{
                 $state.advance(limit, now);
-                *decision = $state.settle(limit, ask, now, admitted);
-                match $pack {
-                    Some(packed) => *self = packed,
-                    None => return false,
-                }
-                true
+                let decision = $state.settle(limit, ask, now, admitted);
+                let packed = $pack;
+                self.replace(size, packed).then_some(decision)
             }};
         }
-        match limit.algorithm() {
-            Algorithm::SlidingCounter => {
+        let in_place = match (size, limit.packed_kind()) {
+            (_, PackedKind::Counter) => {
                 let mut counter = SlidingCounter::unpack(limit, size, self);
-                decide!(counter => counter.pack(limit, size))
+                return decide!(counter => counter.pack(limit, size));
             }
-            Algorithm::FixedWindow => {
+            (_, PackedKind::Fixed) => {
                 let mut window = FixedWindow::unpack(limit, size, self);
-                decide!(window => window.pack(limit, size))
+                return decide!(window => window.pack(limit, size));
             }
-            Algorithm::TokenBucket => {
+            (PackedSize::Large, PackedKind::Bucket) => {
                 let mut bucket = TokenBucket::unpack(self);
-                decide!(bucket => bucket.pack(limit))
+                return decide!(bucket => bucket.pack(limit));
             }
-            Algorithm::SlidingWindow => {
-                SlidingWindow::decide_packed(self, limit, ask, now, admitted, decision)
+            (PackedSize::Large, PackedKind::Times) => decide_times(self, limit, ask, now, admitted),
+            (PackedSize::Large, PackedKind::Cells15) => {
+                decide_cells::<1, W>(self, limit, ask, now, admitted)
             }
-            Algorithm::SlidingLog | Algorithm::Concurrency => false,
+            (PackedSize::Large, PackedKind::Cells7) => {
+                decide_cells::<2, W>(self, limit, ask, now, admitted)
+            }
+            (PackedSize::Large, PackedKind::Cells3) => {
+                decide_cells::<3, W>(self, limit, ask, now, admitted)
+            }
+            _ => return None,
+        };
+        if in_place.is_some() {
+            return in_place;
         }
+        let (packed, decision) = decide_unpacked(self.copied(), limit, ask, now, admitted)?;
+        self.replace(size, Some(packed)).then_some(decision)
+    }
+
+    /// A copy that does not depend on where the words are.
+    #[inline(always)]
+    fn copied(&self) -> Packed {
+        let word = |number: usize| self.words.get(number);
+        let words = [word(0), word(1), word(2), word(3), word(4), word(5)];
+        Packed { deadline: self.deadline, head: self.head, words }
+    }
+
+    /// Replaces the state by another, if that fits and only the low bits of the deadline change.
+    #[inline(always)]
+    fn replace(&mut self, size: PackedSize, packed: Option<Packed>) -> bool {
+        let Some(Packed { deadline, head, words }) = packed else { return false };
+        if deadline < self.deadline || !self.has_high_bits_of(deadline) {
+            return false;
+        }
+        (self.deadline, self.head) = (deadline, head);
+        if size == PackedSize::Large {
+            for (number, bits) in words.into_iter().enumerate() {
+                self.words.set(number, bits);
+            }
+        }
+        true
+    }
+
+    /// Whether a charge of a `sliding-window` now would change only the low bits of the deadline.
+    #[inline(always)]
+    pub(crate) fn may_be_charged(&self, limit: &Limit, now: Timestamp) -> bool {
+        let latest = now.plus_micros(limit.latest_deadline_us() + Packed::UNIT_US);
+        self.has_high_bits_of(latest.as_micros() >> Packed::UNIT_SHIFT)
+    }
+
+    /// Whether this deadline differs from that of the state in the low bits only.
+    #[inline(always)]
+    pub(crate) fn has_high_bits_of(&self, deadline: u64) -> bool {
+        (deadline ^ self.deadline) >> Packed::DEADLINE_LOW_BITS == 0
     }
 
     /// When the deadline falls.
     #[inline]
     pub(crate) fn deadline_us(&self) -> u64 {
-        self.deadline << Self::UNIT_SHIFT
+        self.deadline << Packed::UNIT_SHIFT
     }
+}
+
+/// Decides on a `sliding-window` that is not decided on where it is, by unpacking it.
+#[cold]
+#[inline(never)]
+fn decide_unpacked(
+    packed: Packed,
+    limit: &Limit,
+    ask: &Ask,
+    now: &Moment,
+    admitted: bool,
+) -> Option<(Packed, Decision)> {
+    let mut window = SlidingWindow::unpack(limit, &packed);
+    window.advance(limit, now);
+    let decision = window.settle(limit, ask, now, admitted);
+    Some((window.pack(limit)?, decision))
 }
 
 /// The largest number up to `most` whose low `bits` bits are those of `low`.

@@ -1,14 +1,14 @@
 //! Atomics from one place, so that loom can stand in for them, and a mutex.
 
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 #[cfg(loom)]
 pub(crate) use loom::sync::{Mutex as RawMutex, MutexGuard as RawMutexGuard};
 #[cfg(loom)]
 pub(crate) use loom::{hint::spin_loop, thread::yield_now};
 
 #[cfg(not(loom))]
-pub(crate) use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 #[cfg(not(loom))]
 pub(crate) use std::sync::{Mutex as RawMutex, MutexGuard as RawMutexGuard};
 #[cfg(not(loom))]

@@ -21,7 +21,7 @@
 
 use super::Window;
 use crate::limit::Moment;
-use crate::{Ask, Limit, Packed, PackedSize, Timestamp};
+use crate::{Ask, Limit, Packed, PackedSize, PackedWords, Timestamp};
 
 /// The state of a `fixed-window`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,10 +50,13 @@ impl FixedWindow {
 
     /// The window that was packed.
     #[inline]
-    pub(crate) fn unpack(limit: &Limit, size: PackedSize, packed: &Packed) -> Self {
+    pub(crate) fn unpack<W: PackedWords>(
+        limit: &Limit,
+        size: PackedSize,
+        packed: &Packed<W>,
+    ) -> Self {
         if size == PackedSize::Large {
-            let [index, count, ..] = packed.words;
-            return FixedWindow { index, count };
+            return FixedWindow { index: packed.words.get(0), count: packed.words.get(1) };
         }
         let end = Timestamp::from_micros(packed.deadline_us());
         FixedWindow { index: limit.moment(end).index.saturating_sub(1), count: packed.head }

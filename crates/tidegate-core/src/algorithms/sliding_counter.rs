@@ -32,7 +32,7 @@
 
 use super::Window;
 use crate::limit::{Moment, SMALL_COUNT};
-use crate::{Ask, Limit, Packed, PackedSize, ResetAfter, Timestamp};
+use crate::{Ask, Limit, Packed, PackedSize, PackedWords, ResetAfter, Timestamp};
 
 /// Bits of a count in the small size.
 const COUNT_BITS: u32 = SMALL_COUNT.count_ones();
@@ -68,9 +68,14 @@ impl SlidingCounter {
 
     /// The counter that was packed.
     #[inline]
-    pub(crate) fn unpack(limit: &Limit, size: PackedSize, packed: &Packed) -> Self {
+    pub(crate) fn unpack<W: PackedWords>(
+        limit: &Limit,
+        size: PackedSize,
+        packed: &Packed<W>,
+    ) -> Self {
         if size == PackedSize::Large {
-            let [index, previous, current, ..] = packed.words;
+            let Packed { words, .. } = packed;
+            let (index, previous, current) = (words.get(0), words.get(1), words.get(2));
             return SlidingCounter { index, previous, current };
         }
         let end = Timestamp::from_micros(packed.deadline_us());

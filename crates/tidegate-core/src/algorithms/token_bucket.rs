@@ -28,7 +28,7 @@
 use super::Window;
 use crate::limit::Moment;
 use crate::limit::bounds;
-use crate::{Ask, Limit, Packed, Timestamp};
+use crate::{Ask, Limit, Packed, PackedWords, Timestamp};
 
 /// The state of a `token-bucket`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,9 +68,10 @@ impl TokenBucket {
 
     /// The bucket that was packed.
     #[inline]
-    pub(crate) fn unpack(packed: &Packed) -> Self {
-        let [at_us, debt, tick_us, ..] = packed.words;
-        TokenBucket { at: Timestamp::from_micros(at_us), debt, tick_us: tick_us.max(1) }
+    pub(crate) fn unpack<W: PackedWords>(packed: &Packed<W>) -> Self {
+        let Packed { words, .. } = packed;
+        let (at, debt) = (Timestamp::from_micros(words.get(0)), words.get(1));
+        TokenBucket { at, debt, tick_us: words.get(2).max(1) }
     }
 
     fn convert(&mut self, limit: &Limit) {

@@ -112,6 +112,8 @@ pub struct Limit {
     count_cap: u64,
     /// How a `sliding-window` of this count counts.
     form: Form,
+    /// The kind of its packed states.
+    packed_kind: PackedKind,
     id: u64,
     /// The size in which a store keeps its states.
     packed_size: Option<PackedSize>,
@@ -176,6 +178,7 @@ impl Limit {
             grid,
             count_cap: 0,
             form: Form::of(count),
+            packed_kind: PackedKind::of(count, algorithm),
             id: 0,
             packed_size: packed_size(count, window_us, algorithm),
             algorithm,
@@ -360,7 +363,7 @@ impl Limit {
     /// A product of a count and ticks, divided by the ticks of the window.
     #[inline(always)]
     pub(crate) fn per_window(&self, product: u64) -> u64 {
-        self.grid.pace.window.split(product).0
+        self.grid.pace.window.quotient(product)
     }
 
     /// `now` as this limit's aligned windows, or the cells of its form, see it.
@@ -376,6 +379,12 @@ impl Limit {
         self.form
     }
 
+    /// The kind of its packed states.
+    #[inline(always)]
+    pub(crate) const fn packed_kind(&self) -> PackedKind {
+        self.packed_kind
+    }
+
     /// The form and the pace of a `sliding-window` of this count.
     #[inline]
     pub(crate) const fn form_and_pace(&self) -> (Form, u64) {
@@ -389,10 +398,11 @@ impl Limit {
     }
 
     /// How far ahead of now the deadline of a `sliding-window` can be, unless the clock stepped
-    /// back: a window, a cell and a deadline unit.
+    /// back: a window, a cell (in the log form, two steps) and a deadline unit.
     #[inline(always)]
     pub(crate) const fn latest_deadline_us(&self) -> u64 {
-        self.grid.window_us + self.grid.cell.value + Packed::UNIT_US
+        let cells = if matches!(self.form, Form::Log) { 2 } else { 1 };
+        self.grid.window_us + cells * self.grid.cell.value + Packed::UNIT_US
     }
 
     /// The pace of another count over this limit's window.
@@ -446,6 +456,36 @@ const fn packed_size(count: u64, window_us: u64, algorithm: Algorithm) -> Option
     }
 }
 
+/// How the packed states of a limit are decided on. An algorithm and a form are one number, so that
+/// a decision jumps once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PackedKind {
+    Counter,
+    Fixed,
+    Bucket,
+    Times,
+    Cells15,
+    Cells7,
+    Cells3,
+    /// States that can grow are not packed.
+    None,
+}
+
+impl PackedKind {
+    const fn of(count: u64, algorithm: Algorithm) -> Self {
+        match (algorithm, Form::of(count)) {
+            (Algorithm::SlidingCounter, _) => PackedKind::Counter,
+            (Algorithm::FixedWindow, _) => PackedKind::Fixed,
+            (Algorithm::TokenBucket, _) => PackedKind::Bucket,
+            (Algorithm::SlidingWindow, Form::Log) => PackedKind::Times,
+            (Algorithm::SlidingWindow, Form::Cells15) => PackedKind::Cells15,
+            (Algorithm::SlidingWindow, Form::Cells7) => PackedKind::Cells7,
+            (Algorithm::SlidingWindow, Form::Cells3) => PackedKind::Cells3,
+            (Algorithm::SlidingLog | Algorithm::Concurrency, _) => PackedKind::None,
+        }
+    }
+}
+
 /// Where the windows of a limit or, for a `sliding-window`, the cells of a form lie in time, and the
 /// pace that the cells are measured against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -461,36 +501,61 @@ pub(crate) struct Grid {
 }
 
 /// A number that times and counts are divided by.
+///
+/// A multiplication takes the place of a division, which is the slowest instruction a decision
+/// would have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Divisor {
     pub(crate) value: u64,
-    /// `floor((2^64 - 1) / value)`.
-    reciprocal: u64,
+    /// `ceil(2^(63 + shift) / value)`.
+    multiplier: u64,
+    /// The largest for which `2^shift <= value`.
+    shift: u32,
 }
 
 impl Divisor {
+    /// Dividends below this are divided by multiplying.
+    const END: u64 = 1 << 62;
+
+    #[expect(clippy::cast_possible_truncation, reason = "at most 2^63, because 2^shift <= value")]
     const fn new(value: u64) -> Self {
-        Divisor { value, reciprocal: u64::MAX / value }
+        let shift = value.ilog2();
+        let multiplier = (1_u128 << (63 + shift)).div_ceil(value as u128);
+        Divisor { value, multiplier: multiplier as u64, shift }
+    }
+
+    /// The quotient of a dividend below 2^62.
+    ///
+    /// It is exact: the multiplier is too large by less than `value / 2^(63 + shift)` of itself,
+    /// which is less than `2 / 2^63`. So the product with a dividend below 2^62 is too large by
+    /// less than `1 / value`, and reaches no further whole number.
+    #[inline(always)]
+    pub(crate) fn quotient(self, dividend: u64) -> u64 {
+        debug_assert!(dividend < Self::END);
+        let wide = u128::from(dividend << 1) * u128::from(self.multiplier);
+        ((wide >> 64) as u64) >> self.shift
     }
 
     /// The quotient and the remainder.
-    ///
-    /// A multiplication by the reciprocal in place of a division, which is the
-    /// slowest instruction a decision would have: the estimate is the quotient
-    /// or one less, because `floor((2^64-1)/value) >= 2^64/value - 1`.
     #[inline(always)]
     pub(crate) fn split(self, dividend: u64) -> (u64, u64) {
-        let wide = u128::from(dividend) * u128::from(self.reciprocal);
-        let estimate = (wide >> 64) as u64;
-        let rest = dividend - estimate * self.value;
-        if rest < self.value { (estimate, rest) } else { (estimate + 1, rest - self.value) }
+        if dividend >= Self::END {
+            return self.split_large(dividend);
+        }
+        let quotient = self.quotient(dividend);
+        (quotient, dividend - quotient * self.value)
     }
 
-    /// The quotient, rounded up.
+    #[cold]
+    fn split_large(self, dividend: u64) -> (u64, u64) {
+        (dividend / self.value, dividend % self.value)
+    }
+
+    /// The quotient of a dividend below 2^62, rounded up.
     #[inline(always)]
     pub(crate) fn ceil(self, dividend: u64) -> u64 {
-        let (quotient, rest) = self.split(dividend);
-        quotient + u64::from(rest > 0)
+        let quotient = self.quotient(dividend);
+        quotient + u64::from(quotient * self.value < dividend)
     }
 }
 
@@ -519,7 +584,7 @@ impl Pace {
     #[inline(always)]
     pub(crate) fn units_in(&self, us: u64) -> u64 {
         let ticks = if self.tick_us == 1 { us } else { us / self.tick_us };
-        self.window.split(self.count * ticks).0
+        self.window.quotient(self.count * ticks)
     }
 
     /// The microseconds in which `units` arrive. They are at least 1, and at most what a window
@@ -566,5 +631,36 @@ impl fmt::Display for Limit {
 impl fmt::Debug for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Limit({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Around multiples of the divisor, where an inexact quotient would show first, up to the
+    /// largest dividends.
+    #[test]
+    fn divides_exactly() {
+        let powers = (0..62).map(|power| 1_u64 << power);
+        let others = [3, 7, 10, 15, 999_983, 60_000_000, 3_600_000_000, bounds::MAX_WINDOW_US];
+        for value in powers.flat_map(|power| [power, power + 1]).chain(others) {
+            let divisor = Divisor::new(value);
+            for near in [0, value, 1 << 31, 1 << 53, Divisor::END - 1] {
+                let multiple = near / value * value;
+                for dividend in [multiple.saturating_sub(1), multiple, multiple + 1, near] {
+                    let dividend = dividend.min(Divisor::END - 1);
+                    assert_eq!(
+                        divisor.quotient(dividend),
+                        dividend / value,
+                        "{dividend} / {value}"
+                    );
+                    assert_eq!(divisor.ceil(dividend), dividend.div_ceil(value));
+                }
+            }
+            for dividend in [Divisor::END, u64::MAX - 1, u64::MAX] {
+                assert_eq!(divisor.split(dividend), (dividend / value, dividend % value));
+            }
+        }
     }
 }

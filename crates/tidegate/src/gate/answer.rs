@@ -116,7 +116,7 @@ impl<'a> Answer<'a> {
         self.lines.clear();
         self.lines.push(line);
         let decision = &mut self.lines[0].decision;
-        limiter.store().decide_into(check, None, decision)?;
+        *decision = limiter.store().decide_one(check, None)?;
         (self.allowed, self.decided) = (decision.allowed, Decided::Exact);
         (self.no_room, self.speaker) = (decision.no_room, Some(0));
         Ok(())

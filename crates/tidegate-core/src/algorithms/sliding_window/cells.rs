@@ -1,13 +1,11 @@
 //! The forms with cells: the numbers of each cell, and what has expired of them.
 
-use core::borrow::BorrowMut;
-
 use super::form::{STEP_BITS, STEPS};
 use super::{Form, WORDS};
 use crate::algorithms::Window;
 use crate::limit::{Grid, Moment};
 use crate::packed::with_low_bits;
-use crate::{Ask, Limit, Packed, ResetAfter, Timestamp};
+use crate::{Ask, Limit, Packed, PackedWords, ResetAfter, Timestamp};
 
 /// Bits of the index of the newest cell in a packed state. A cell is at least 67 us long, so fewer
 /// than 2^13 cells begin within a deadline unit, and the low bits tell which of them it is.
@@ -48,13 +46,13 @@ pub(super) struct Cells<W = [u64; WORDS]> {
     pub(super) newest: u64,
     /// The newest cell. It is the one that is charged, so it is not among the packed ones.
     last: Cell,
-    /// The cells before the newest by index modulo their number, packed without gaps. Those outside
-    /// `oldest..newest` are zero.
+    /// The cells before the newest by index modulo their number, packed without gaps. The bits of
+    /// cells outside `oldest..newest` have no meaning.
     words: W,
 }
 
 /// Where the words of cells are.
-pub(super) trait CellWords: BorrowMut<[u64; WORDS]> {
+pub(super) trait CellWords: PackedWords {
     /// Whether they are the words of a packed state that is decided on where it is. That is done
     /// only if the cells have the form and the pace of the limit.
     const IN_PLACE: bool;
@@ -64,7 +62,22 @@ impl CellWords for [u64; WORDS] {
     const IN_PLACE: bool = false;
 }
 
-impl CellWords for &mut [u64; WORDS] {
+/// The words of a packed state that is decided on where it is.
+pub(super) struct InPlace<'w, W>(pub(super) &'w mut W);
+
+impl<W: PackedWords> PackedWords for InPlace<'_, W> {
+    #[inline(always)]
+    fn get(&self, number: usize) -> u64 {
+        self.0.get(number)
+    }
+
+    #[inline(always)]
+    fn set(&mut self, number: usize, bits: u64) {
+        self.0.set(number, bits);
+    }
+}
+
+impl<W: PackedWords> CellWords for InPlace<'_, W> {
     const IN_PLACE: bool = true;
 }
 
@@ -104,16 +117,17 @@ impl Grid {
         self.last_us(index, cell).saturating_add(self.window_us)
     }
 
-    /// How far the window has moved past the start of a cell. Before that none of its units expire.
+    /// How far the window has moved past the start of the cell that began `age` cells before the
+    /// current one. Before that none of its units expire.
     #[inline(always)]
-    fn past_start_us(&self, index: u64, now_us: u64) -> Option<u64> {
-        now_us.checked_sub(self.start_us(index).saturating_add(self.window_us))
+    fn past_start_us(&self, age: u64, elapsed_us: u64) -> Option<u64> {
+        (age * self.cell.value + elapsed_us).checked_sub(self.window_us)
     }
 
     /// The units of a cell that are certainly a window old.
-    #[inline(always)]
     pub(super) fn expired(&self, index: u64, cell: Cell, now_us: u64) -> u64 {
-        match self.past_start_us(index, now_us) {
+        let (current, elapsed_us) = self.cell.split(now_us);
+        match self.past_start_us(current.saturating_sub(index), elapsed_us) {
             Some(past_us) if past_us >= self.last_offset_us(cell) => cell.units,
             Some(past_us) => self.partly_expired(cell, past_us),
             None => 0,
@@ -168,7 +182,11 @@ impl Cells {
     }
 
     pub(super) fn pack(mut self, limit: &Limit) -> Option<Packed> {
-        let (head, deadline) = self.pack_head(self.expires_at(limit))?;
+        if self.is_empty() {
+            return Some(Packed::default());
+        }
+        let deadline = Packed::deadline(self.expires_at(limit))?;
+        let head = self.pack_head();
         Some(Packed { deadline, head, words: self.words })
     }
 
@@ -204,29 +222,27 @@ impl<W: CellWords> Cells<W> {
     pub(super) fn unpack(form: Form, head: u64, latest: u64, words: W) -> Self {
         let newest = with_low_bits(latest, head >> 2, INDEX_BITS);
         let oldest = newest - (head >> span_shift(form) & form.cells());
-        let Tail { total, pace, last } = Tail::read(form, head, words.borrow());
+        let Tail { total, pace, last } = Tail::read(form, head, &words);
         let mut cells = Self { form, pace, total, expired: 0, oldest, newest, last, words };
         if form == Form::Cells3 {
-            cells.total = (oldest..=newest).map(|index| cells.get(index).units).sum();
+            let mut index = oldest;
+            while index <= newest {
+                cells.total += cells.get(index).units;
+                index += 1;
+            }
         }
         cells
     }
 
-    /// Returns the head of the packed state and its deadline, given when it expires. Numbers that do
-    /// not fit the head are written into the bits of the words that the cells leave unused.
+    /// Returns the head of the packed state of cells that are not empty. Numbers that do not fit the
+    /// head are written into the bits of the words that the cells leave unused.
     #[inline(always)]
-    pub(super) fn pack_head(&mut self, expires_at: Timestamp) -> Option<(u64, u64)> {
-        if self.is_empty() {
-            *self.words.borrow_mut() = [0; WORDS];
-            return Some((0, 0));
-        }
-        let deadline = Packed::deadline(expires_at)?;
+    pub(super) fn pack_head(&mut self) -> u64 {
         let tail = Tail { total: self.total, pace: self.pace, last: self.last };
-        tail.write(self.form, self.words.borrow_mut());
-        let in_head = if self.form == Form::Cells3 { 0 } else { self.pace };
+        tail.write(self.form, &mut self.words);
         let newest = (self.newest & ((1 << INDEX_BITS) - 1)) << 2;
         let span = (self.newest - self.oldest) << span_shift(self.form);
-        Some((self.form as u64 | newest | in_head << PACE_SHIFT | span, deadline))
+        packed_form_and_pace(self.form, self.pace) | newest | span
     }
 
     #[inline(always)]
@@ -243,7 +259,9 @@ impl<W: CellWords> Cells<W> {
     #[inline(always)]
     fn copied(&self) -> Cells {
         let Self { form, pace, total, expired, oldest, newest, last, .. } = *self;
-        Cells { form, pace, total, expired, oldest, newest, last, words: *self.words.borrow() }
+        let word = |number: usize| self.words.get(number);
+        let words = [word(0), word(1), word(2), word(3), word(4), word(5)];
+        Cells { form, pace, total, expired, oldest, newest, last, words }
     }
 
     /// Cells that hold units with their indexes, oldest first.
@@ -268,9 +286,8 @@ impl<W: CellWords> Cells<W> {
         }
         let (unit_bits, lag_bits) = (self.form.unit_bits(), self.form.lag_bits());
         let (word, shift) = self.position(index);
-        let words = self.words.borrow();
         // The last word has none after it, and nothing reaches beyond it.
-        let word_after = |number: usize| words[(word + number).min(WORDS - 1)];
+        let word_after = |number: usize| self.words.get((word + number).min(WORDS - 1));
         // 64 bits from the one that is `number` words after the first. A shift by 64 is not
         // defined, so it is done in two steps.
         let bits_after = |number: usize| {
@@ -297,11 +314,11 @@ impl<W: CellWords> Cells<W> {
         }
         let (unit_bits, cell_bits) = (self.form.unit_bits(), self.form.cell_bits());
         let (word, shift) = self.position(index);
-        let words = self.words.borrow_mut();
+        let words = &mut self.words;
         let mut put = |number: usize, mask: u64, bits: u64| {
             // The mask is 0 if there is no such word.
-            let word = &mut words[(word + number).min(WORDS - 1)];
-            *word = *word & !mask | bits;
+            let word = (word + number).min(WORDS - 1);
+            words.set(word, words.get(word) & !mask | bits);
         };
         let rest = cell.steps << self.form.lag_bits() | cell.lag;
         let bits = u128::from(rest) << unit_bits | u128::from(cell.units);
@@ -324,36 +341,41 @@ impl<W: CellWords> Cells<W> {
             // Now that another cell is the newest, it goes to the packed ones.
             self.newest = index;
             self.set(before, last);
+            // Loops of iterators are not always inlined, and then the cells are kept in memory.
+            let mut skipped = before + 1;
+            while skipped < index {
+                self.set(skipped, Cell::default());
+                skipped += 1;
+            }
         }
         self.newest = index;
         self.last = Cell::default();
     }
 
-    /// Removes cells whose last unit is a window old. None may lie ahead of now.
+    /// Removes cells whose last unit is a window old, at an offset into the cell `current`. None may
+    /// lie ahead of that.
     #[inline(always)]
-    pub(super) fn drop_expired(&mut self, grid: &Grid, now_us: u64) {
+    pub(super) fn drop_expired(&mut self, grid: &Grid, current: u64, elapsed_us: u64) {
         self.expired = 0;
         // Most often none can be removed: the first one is looked at outside the loop.
-        if self.is_empty() || !self.drop_oldest(grid, now_us) {
+        if self.is_empty() || !self.drop_oldest(grid, current, elapsed_us) {
             return;
         }
-        while self.total > 0 && self.drop_oldest(grid, now_us) {}
+        while self.total > 0 && self.drop_oldest(grid, current, elapsed_us) {}
     }
 
     /// Removes the oldest cell if its last unit is a window old, and otherwise counts those of its
     /// units that are; returns whether it was removed.
     #[inline(always)]
-    fn drop_oldest(&mut self, grid: &Grid, now_us: u64) -> bool {
-        let Some(past_us) = grid.past_start_us(self.oldest, now_us) else { return false };
+    fn drop_oldest(&mut self, grid: &Grid, current: u64, elapsed_us: u64) -> bool {
+        let past_us = grid.past_start_us(current - self.oldest, elapsed_us);
+        let Some(past_us) = past_us else { return false };
         let cell = self.get(self.oldest);
-        if cell.units > 0 {
-            if past_us < grid.last_offset_us(cell) {
-                self.expired = grid.partly_expired(cell, past_us);
-                return false;
-            }
-            self.set(self.oldest, Cell::default());
-            self.total -= cell.units;
+        if cell.units > 0 && past_us < grid.last_offset_us(cell) {
+            self.expired = grid.partly_expired(cell, past_us);
+            return false;
         }
+        self.total -= cell.units;
         self.oldest += 1;
         true
     }
@@ -368,9 +390,7 @@ impl<W: CellWords> Cells<W> {
         }
         while self.total > 0 && self.last.units == 0 {
             let before = self.newest - 1;
-            let cell = self.get(before);
-            self.set(before, Cell::default());
-            (self.newest, self.last) = (before, cell);
+            (self.newest, self.last) = (before, self.get(before));
         }
         taken
     }
@@ -383,16 +403,14 @@ impl<W: CellWords> Cells<W> {
         }
         let cell = self.last;
         let behind = grid.pace.units_in(offset_us).saturating_sub(cell.units);
-        self.last = Cell {
-            units: cell.units.saturating_add(units),
-            lag: cell.lag.max(behind),
-            steps: cell.steps.max(grid.step.ceil(offset_us)),
-        };
-        if !W::IN_PLACE {
+        let steps = cell.steps.max(grid.step.ceil(offset_us));
+        self.last = if W::IN_PLACE {
             // A form has room for the units that its limit admits, and for its pace.
-            self.last.units = self.last.units.min(self.form.most_units());
-            self.last.lag = self.last.lag.min(self.form.most_lag());
-        }
+            Cell { units: cell.units + units, lag: cell.lag.max(behind), steps }
+        } else {
+            let units = cell.units.saturating_add(units).min(self.form.most_units());
+            Cell { units, lag: cell.lag.max(behind).min(self.form.most_lag()), steps }
+        };
         self.total += self.last.units - cell.units;
     }
 
@@ -409,6 +427,15 @@ impl<W: CellWords> Cells<W> {
     }
 }
 
+/// The form and, if it is not in the words, the pace as the head of a packed state has them.
+#[inline(always)]
+const fn packed_form_and_pace(form: Form, pace: u64) -> u64 {
+    match form {
+        Form::Cells3 => form as u64,
+        _ => form as u64 | pace << PACE_SHIFT,
+    }
+}
+
 /// Where the head of a packed state has the number of cells from the oldest to the newest.
 const fn span_shift(form: Form) -> u32 {
     match form {
@@ -417,11 +444,20 @@ const fn span_shift(form: Form) -> u32 {
     }
 }
 
+impl<W: CellWords> Cells<W> {
+    /// The current cell, and how far into it `now` is.
+    #[inline(always)]
+    fn split(&self, limit: &Limit, now: &Moment) -> (u64, u64) {
+        if W::IN_PLACE { (now.index, now.elapsed_us) } else { limit.split(self.form, now) }
+    }
+}
+
 impl<W: CellWords> Window for Cells<W> {
     #[inline(always)]
     fn advance(&mut self, limit: &Limit, now: &Moment) {
+        let (current, elapsed_us) = self.split(limit, now);
         let grid = grid!(self, limit);
-        self.drop_expired(grid, now.at.as_micros());
+        self.drop_expired(grid, current, elapsed_us);
     }
 
     #[inline(always)]
@@ -439,15 +475,19 @@ impl<W: CellWords> Window for Cells<W> {
 
     #[inline(always)]
     fn reset_after(&self, limit: &Limit, now: &Moment) -> ResetAfter {
-        let left_us = self.expires_at(limit).as_micros().saturating_sub(now.at.as_micros());
-        ResetAfter::from_micros(if limit.count() > 0 { left_us } else { 0 })
+        if self.is_empty() || limit.count() == 0 {
+            return ResetAfter::from_micros(0);
+        }
+        let (current, elapsed_us) = self.split(limit, now);
+        let grid = grid!(self, limit);
+        let passed_us = (current - self.newest) * grid.cell.value + elapsed_us;
+        ResetAfter::from_micros(grid.last_offset_us(self.last) + grid.window_us - passed_us)
     }
 
     #[inline(always)]
     fn charge(&mut self, limit: &Limit, units: u64, _ask: &Ask, now: &Moment) {
         if units > 0 {
-            let (index, offset_us) =
-                if W::IN_PLACE { (now.index, now.elapsed_us) } else { limit.split(self.form, now) };
+            let (index, offset_us) = self.split(limit, now);
             let grid = grid!(self, limit);
             self.add(grid, units, index, offset_us);
         }
@@ -503,8 +543,8 @@ const fn bits(word: u64, shift: u32, count: u32) -> u64 {
 
 impl Tail {
     #[inline(always)]
-    fn read(form: Form, head: u64, words: &[u64; WORDS]) -> Self {
-        let [.., before, end] = *words;
+    fn read(form: Form, head: u64, words: &impl PackedWords) -> Self {
+        let (before, end) = (words.get(WORDS - 2), words.get(WORDS - 1));
         let (unit_bits, lag_bits) = (form.unit_bits(), form.lag_bits());
         let pace = head >> PACE_SHIFT & form.most_units();
         match form {
@@ -529,22 +569,24 @@ impl Tail {
     }
 
     #[inline(always)]
-    fn write(self, form: Form, words: &mut [u64; WORDS]) {
-        let [.., before, end] = words;
+    fn write(self, form: Form, words: &mut impl PackedWords) {
+        const BEFORE: usize = WORDS - 2;
+        const END: usize = WORDS - 1;
         let Cell { units, lag, steps } = self.last;
         match form {
             Form::Log => {}
             Form::Cells15 => {
                 let tail = self.total << TOTAL15 | units << UNITS15 | lag << LAG15;
-                *end = bits(*end, 0, TOTAL15) | tail | steps << STEPS15;
+                words.set(END, bits(words.get(END), 0, TOTAL15) | tail | steps << STEPS15);
             }
             Form::Cells7 => {
-                *before = bits(*before, 0, STEPS7) | steps << STEPS7;
-                *end = self.total << TOTAL7 | lag << LAG7 | units;
+                words.set(BEFORE, bits(words.get(BEFORE), 0, STEPS7) | steps << STEPS7);
+                words.set(END, self.total << TOTAL7 | lag << LAG7 | units);
             }
             Form::Cells3 => {
-                *before = self.pace << PACE3 | units;
-                *end = self.pace >> (u64::BITS - PACE3) << PACE3_HIGH | steps << STEPS3 | lag;
+                words.set(BEFORE, self.pace << PACE3 | units);
+                let pace_high = self.pace >> (u64::BITS - PACE3) << PACE3_HIGH;
+                words.set(END, pace_high | steps << STEPS3 | lag);
             }
         }
     }

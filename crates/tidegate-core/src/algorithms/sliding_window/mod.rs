@@ -100,13 +100,13 @@ mod times;
 use alloc::vec::Vec;
 
 pub use cells::Cell;
-use cells::{Cells, INDEX_BITS};
+use cells::{Cells, INDEX_BITS, InPlace};
 pub use form::Form;
 use times::Times;
 
 use super::Window;
 use crate::limit::{Grid, Moment};
-use crate::{Ask, CellView, Cost, Decision, Limit, Packed, ResetAfter, Timestamp};
+use crate::{Ask, CellView, Cost, Decision, Limit, Packed, PackedWords, ResetAfter, Timestamp};
 
 /// Words that hold the cells: 16 cells of 23 bits, 8 of 44, 4 of 83, or 20 times of 16.
 const WORDS: usize = Packed::WORDS;
@@ -231,46 +231,6 @@ impl SlidingWindow {
         SlidingWindow { held }
     }
 
-    /// Decides on a packed state. `false` if it matters for longer than a deadline can say.
-    ///
-    /// Nearly always the state has the form and the pace of the limit, or is empty, and the clock
-    /// did not step back. Then it is decided on where it is. The form is written out in each
-    /// branch, so that the positions of all numbers are constants.
-    #[inline(always)]
-    pub(crate) fn decide_packed(
-        packed: &mut Packed,
-        limit: &Limit,
-        ask: &Ask,
-        now: &Moment,
-        admitted: bool,
-        decision: &mut Decision,
-    ) -> bool {
-        match limit.form() {
-            Form::Log => decide_times(packed, limit, ask, now, admitted, decision),
-            Form::Cells15 => decide_cells15(packed, limit, ask, now, admitted, decision),
-            Form::Cells7 => decide_cells7(packed, limit, ask, now, admitted, decision),
-            Form::Cells3 => decide_cells3(packed, limit, ask, now, admitted, decision),
-        }
-    }
-
-    /// Decides on a packed state that may need another form or pace, by unpacking it.
-    #[cold]
-    fn decide_unpacked(
-        packed: &mut Packed,
-        limit: &Limit,
-        ask: &Ask,
-        now: &Moment,
-        admitted: bool,
-        decision: &mut Decision,
-    ) -> bool {
-        let mut window = SlidingWindow::unpack(limit, packed);
-        window.advance(limit, now);
-        *decision = window.settle(limit, ask, now, admitted);
-        let Some(after) = window.pack(limit) else { return false };
-        *packed = after;
-        true
-    }
-
     /// The last hit and the units of everything held, oldest first.
     fn held(&self, limit: &Limit) -> impl DoubleEndedIterator<Item = (u64, u64)> {
         let grid = Grid::new(limit, self.form(), self.pace());
@@ -357,14 +317,15 @@ impl SlidingWindow {
         let grid = wider.grid(limit);
         // The log holds units up to a step of its grid longer than a window. Their cell may be
         // over, and one that is too old shares the place of a newer one.
-        let oldest = grid.cell.split(now_us).0.saturating_sub(form.cells());
+        let (current, elapsed_us) = grid.cell.split(now_us);
+        let oldest = current.saturating_sub(form.cells());
         for (last_us, units) in self.held(limit) {
             let (index, offset_us) = grid.cell.split(last_us.min(now_us));
             if index >= oldest {
                 wider.add(&grid, units, index, offset_us);
             }
         }
-        wider.drop_expired(&grid, now_us);
+        wider.drop_expired(&grid, current, elapsed_us);
         self.held = Held::Cells(wider);
     }
 
@@ -408,94 +369,86 @@ fn packed_form(head: u64) -> Form {
     Form::ALL[(head & 3) as usize]
 }
 
-/// Decides on a packed state under a limit of the log form.
-#[inline]
-fn decide_times(
-    packed: &mut Packed,
+/// Decides on a packed state where it is, under a limit of the log form. `None`, with the state as it
+/// was, if it has to be unpacked.
+///
+/// Nearly always a unit or more are asked for, the state has the form and the pace of the limit or is
+/// empty, and the clock did not step back. All others are unpacked.
+#[inline(always)]
+pub(crate) fn decide_times<W: PackedWords>(
+    packed: &mut Packed<W>,
     limit: &Limit,
     ask: &Ask,
     now: &Moment,
     admitted: bool,
-    decision: &mut Decision,
-) -> bool {
-    let Cost::Ask(units) = ask.cost else {
-        return SlidingWindow::decide_unpacked(packed, limit, ask, now, admitted, decision);
-    };
-    if packed_form(packed.head) != Form::Log {
-        return SlidingWindow::decide_unpacked(packed, limit, ask, now, admitted, decision);
+) -> Option<Decision> {
+    let Cost::Ask(units) = ask.cost else { return None };
+    if packed_form(packed.head) != Form::Log || !packed.may_be_charged(limit, now.at) {
+        return None;
     }
     let deadline_us = packed.deadline_us();
-    let mut times = Times::unpack(limit, packed.head, deadline_us, &mut packed.words);
+    let mut times = Times::unpack(limit, packed.head, deadline_us, InPlace(&mut packed.words));
+    if times.is_ahead(now) {
+        return None;
+    }
     times.advance(limit, now);
-    *decision = times.settle(limit, &Ask::new(units, now.at), now, admitted);
-    let Some(after) = times.pack_head(limit) else { return false };
-    (packed.head, packed.deadline) = after;
-    true
+    let decision = times.settle(limit, &Ask::new(units, now.at), now, admitted);
+    if times.total == 0 {
+        // Its deadline becomes earlier.
+        return None;
+    }
+    (packed.head, packed.deadline) = times.pack_head(limit)?;
+    Some(decision)
 }
 
-/// Decides on a packed state under a limit of a form with cells, which is given.
+/// Decides on a packed state where it is, under a limit of a form with cells, whose number is given.
+/// `None`, with the state as it was, if it has to be unpacked; see [`decide_times`]. The form is a
+/// constant in the function, so the numbers of a state are in constant places and stay in registers.
 #[inline(always)]
-fn decide_cells(
-    form: Form,
-    packed: &mut Packed,
+pub(crate) fn decide_cells<const FORM: usize, W: PackedWords>(
+    packed: &mut Packed<W>,
     limit: &Limit,
     ask: &Ask,
     now: &Moment,
     admitted: bool,
-    decision: &mut Decision,
-) -> bool {
-    let (now_us, deadline_us) = (now.at.as_micros(), packed.deadline_us());
+) -> Option<Decision> {
+    let Cost::Ask(units) = ask.cost else { return None };
+    let form = Form::ALL[FORM];
     debug_assert_eq!(form, limit.form());
-    let pace = limit.count();
-    let Cost::Ask(units) = ask.cost else {
-        return SlidingWindow::decide_unpacked(packed, limit, ask, now, admitted, decision);
-    };
-    let mut cells = if packed.head == 0 || deadline_us <= now_us {
-        packed.words = [0; WORDS];
-        Cells::empty(form, pace, &mut packed.words)
-    } else if packed_form(packed.head) != form || deadline_us - now_us > limit.latest_deadline_us()
-    {
-        return SlidingWindow::decide_unpacked(packed, limit, ask, now, admitted, decision);
-    } else {
+    if !packed.may_be_charged(limit, now.at) {
+        return None;
+    }
+    let (now_us, pace) = (now.at.as_micros(), limit.count());
+    // How long the state matters. A number that wrapped around is too large.
+    let left_us = packed.deadline_us().wrapping_sub(now_us);
+    let mut cells = if left_us.wrapping_sub(1) < limit.latest_deadline_us() {
+        if packed_form(packed.head) != form {
+            return None;
+        }
         // The newest cell is fewer than 2^13 cells from the current one, before it or after it:
         // that follows from the deadline.
         let latest = now.index + (1 << (INDEX_BITS - 1)) - 1;
-        let cells = Cells::unpack(form, packed.head, latest, &mut packed.words);
+        let cells = Cells::unpack(form, packed.head, latest, InPlace(&mut packed.words));
         if cells.pace != pace || cells.newest > now.index {
-            return SlidingWindow::decide_unpacked(packed, limit, ask, now, admitted, decision);
+            return None;
         }
         cells
+    } else if packed.deadline_us() <= now_us {
+        Cells::empty(form, pace, InPlace(&mut packed.words))
+    } else {
+        return None;
     };
     cells.advance(limit, now);
-    *decision = cells.settle(limit, &Ask::new(units, now.at), now, admitted);
+    let decision = cells.settle(limit, &Ask::new(units, now.at), now, admitted);
+    if cells.is_empty() {
+        // Its deadline becomes earlier.
+        return None;
+    }
+    packed.head = cells.pack_head();
     // A limit of a form with cells is not 0, so it is back at its maximum when its state expires.
-    let expires_at = now.at.plus_micros(decision.reset_after.as_micros());
-    let Some(after) = cells.pack_head(expires_at) else { return false };
-    (packed.head, packed.deadline) = after;
-    true
+    packed.deadline = Packed::units_until(now_us + decision.reset_after.as_micros());
+    Some(decision)
 }
-
-/// Defines the decision on packed states of a form. Each is a function by itself, in which the
-/// form is a constant: the numbers of a state then stay in registers.
-macro_rules! decide_cells {
-    ($name:ident, $form:expr) => {
-        #[inline(never)]
-        fn $name(
-            packed: &mut Packed,
-            limit: &Limit,
-            ask: &Ask,
-            now: &Moment,
-            admitted: bool,
-            decision: &mut Decision,
-        ) -> bool {
-            decide_cells($form, packed, limit, ask, now, admitted, decision)
-        }
-    };
-}
-
-decide_cells!(decide_cells15, Form::Cells15);
-decide_cells!(decide_cells7, Form::Cells7);
-decide_cells!(decide_cells3, Form::Cells3);
 
 impl Window for SlidingWindow {
     fn advance(&mut self, limit: &Limit, now: &Moment) {

@@ -1,13 +1,11 @@
 //! The log form: the times of up to 20 units, in steps of a grid.
 
-use core::borrow::BorrowMut;
-
 use super::form::{LOG_UNITS, TIME_BITS};
 use super::{Form, WORDS};
 use crate::algorithms::Window;
 use crate::limit::{Divisor, Moment};
 use crate::packed::with_low_bits;
-use crate::{Ask, Limit, Packed, ResetAfter, Timestamp};
+use crate::{Ask, Limit, Packed, PackedWords, ResetAfter, Timestamp};
 
 /// Bits of the newest time in a packed log. A deadline unit is at most 2^19 steps long.
 const NEWEST_BITS: u32 = 20;
@@ -56,7 +54,7 @@ impl Times {
     }
 }
 
-impl<W: BorrowMut<[u64; WORDS]>> Times<W> {
+impl<W: PackedWords> Times<W> {
     /// The log that was packed, with its words.
     #[inline(always)]
     pub(super) fn unpack(limit: &Limit, head: u64, deadline_us: u64, words: W) -> Self {
@@ -92,7 +90,7 @@ impl<W: BorrowMut<[u64; WORDS]>> Times<W> {
     fn time(&self, number: u64) -> u64 {
         let (word, shift) = self.position(number);
         // Only the low bits are kept: all times lie within 2^16 steps before the newest.
-        let low = self.words.borrow()[word] >> shift;
+        let low = self.words.get(word) >> shift;
         let age = self.newest.wrapping_sub(low) & ((1 << TIME_BITS) - 1);
         self.newest.saturating_sub(age)
     }
@@ -102,8 +100,8 @@ impl<W: BorrowMut<[u64; WORDS]>> Times<W> {
     fn push(&mut self, time: u64) {
         let (word, shift) = self.position(self.total);
         let mask = (1 << TIME_BITS) - 1;
-        let word = &mut self.words.borrow_mut()[word];
-        *word = *word & !(mask << shift) | (time & mask) << shift;
+        let others = self.words.get(word) & !(mask << shift);
+        self.words.set(word, others | (time & mask) << shift);
         self.total += 1;
     }
 
@@ -124,11 +122,19 @@ impl<W: BorrowMut<[u64; WORDS]>> Times<W> {
     /// The clock stepped back: times ahead of now become now.
     #[cold]
     fn reenter_future(&mut self, newest: u64) {
-        let mut log = Times { newest, ..Times::default() };
+        let mut log: Times = Times { newest, ..Times::default() };
         self.iter().for_each(|time| log.push(time.min(newest)));
         let Times { total, oldest, newest, words } = log;
         (self.total, self.oldest, self.newest) = (total, oldest, newest);
-        *self.words.borrow_mut() = words;
+        for (number, bits) in words.into_iter().enumerate() {
+            self.words.set(number, bits);
+        }
+    }
+
+    /// Whether a time lies ahead of now, because the clock stepped back.
+    #[inline(always)]
+    pub(super) fn is_ahead(&self, now: &Moment) -> bool {
+        self.newest > now.index + u64::from(now.elapsed_us > 0)
     }
 
     /// Adds units at a time. What does not fit is cut off.
@@ -141,7 +147,7 @@ impl<W: BorrowMut<[u64; WORDS]>> Times<W> {
     }
 }
 
-impl<W: BorrowMut<[u64; WORDS]>> Window for Times<W> {
+impl<W: PackedWords> Window for Times<W> {
     #[inline(always)]
     fn advance(&mut self, limit: &Limit, now: &Moment) {
         let step = limit.cell(Form::Log);
@@ -157,7 +163,6 @@ impl<W: BorrowMut<[u64; WORDS]>> Window for Times<W> {
         }
         if self.total == 0 {
             self.oldest = 0;
-            *self.words.borrow_mut() = [0; WORDS];
         }
     }
 

@@ -5,22 +5,24 @@
 //! slab, a state that no longer fits its slot, a deadline that moves back.
 
 use smallvec::SmallVec;
-use tidegate_core::{Algorithm, Ask, Decision, Packed, PackedSize, Timestamp};
+use tidegate_core::{
+    Algorithm, Ask, Decided, Decision, Limit, Packed, PackedSize, ResetAfter, RetryAfter, Timestamp,
+};
 
 use super::MemoryStore;
 use super::lock::Backoff;
-use super::request::{Few, HashedCheck, StateCheck};
-use super::slot::{Fingerprint, Slot, SlotRef};
+use super::request::{FEW, Few, HashedCheck};
+use super::slot::{self, Fingerprint, Slot, SlotRef};
 use super::span::slot_size;
 use crate::store::Request;
-use crate::{Check, CheckError};
+use crate::{Check, CheckError, Overflow};
 
 /// Checks of a batch whose cache misses are taken together: enough to keep the memory busy, few
 /// enough that the lines are still in the cache when it is their turn.
 pub(crate) const BATCH: usize = 32;
 
 /// How often a request with several checks is attempted before it takes the locks.
-pub(super) const ATTEMPTS: usize = if cfg!(loom) { 1 } else { 16 };
+const ATTEMPTS: usize = if cfg!(loom) { 1 } else { 16 };
 
 /// Why a request was not decided without a lock. Nothing has changed.
 ///
@@ -28,7 +30,7 @@ pub(super) const ATTEMPTS: usize = if cfg!(loom) { 1 } else { 16 };
 /// is copied in pieces cannot be read as a whole without a delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
-pub(super) enum FastPathMiss {
+enum FastPathMiss {
     /// Somebody has a slot; it will be free in a moment.
     Contended,
     /// A state is not in its slot, or does not fit it afterwards.
@@ -61,58 +63,73 @@ impl<'a> Seized<'a> {
         Ok(Seized { place, slot })
     }
 
-    /// Decides on a copy of the state in the slot. `false` if that cannot be written without the
-    /// shard's lock: the tag must stay, and the deadline must not become earlier than the shard
-    /// knows.
-    #[inline(always)]
-    fn decide(
-        &self,
-        packed: &mut Packed,
-        check: &HashedCheck<'_>,
-        now: Timestamp,
-        admitted: bool,
-        decision: &mut Decision,
-    ) -> bool {
-        let before = packed.deadline;
-        let ask = Ask::new(check.cost, now);
-        packed.decide(check.limit, self.place.size(), &ask, admitted, decision)
-            && packed.deadline >= before
-            && self.slot.has_tag_of(packed.deadline)
-    }
-
-    /// Decides one check and releases the slot.
+    /// Decides one check on the state in the slot, and releases the slot.
     #[inline(always)]
     fn decide_and_release(
         self,
         check: &HashedCheck<'_>,
         now: Timestamp,
-        decision: &mut Decision,
-    ) -> Result<(), FastPathMiss> {
-        let mut packed = self.packed();
-        if self.decide(&mut packed, check, now, true, decision) {
-            self.update(&packed);
-            Ok(())
-        } else {
-            self.restore();
-            Err(FastPathMiss::NotApplicable)
+    ) -> Result<Decision, FastPathMiss> {
+        let (deadline, head) = (self.slot.deadline(), self.slot.head());
+        let ask = Ask::new(check.cost, now);
+        let (decision, body) = match self.place.large() {
+            Some(words) => {
+                let mut packed = Packed { deadline, head, words };
+                let decision = packed.decide(check.limit, PackedSize::Large, &ask, true);
+                (decision, slot::body(packed.deadline, packed.head))
+            }
+            None => {
+                let mut packed = Packed { deadline, head, words: () };
+                let decision = packed.decide(check.limit, PackedSize::Small, &ask, true);
+                (decision, slot::body(packed.deadline, packed.head))
+            }
+        };
+        // A state that was not decided on is as it was.
+        self.place.release(body);
+        decision.ok_or(FastPathMiss::NotApplicable)
+    }
+}
+
+/// A decision in two registers, for a call that is not inlined. Reading a decision from memory right
+/// after it was written in other pieces takes as long as some decisions.
+#[derive(Clone, Copy)]
+struct Reply {
+    /// What remains, with the marks below.
+    remaining: u64,
+    reset_us: u64,
+}
+
+/// Marks of a [`Reply`]. What remains of a limit is below all of them.
+const ALLOWED: u64 = 1 << 63;
+const NO_ROOM: u64 = 1 << 62;
+const NEEDS_PERMIT: u64 = 1 << 61;
+
+impl Reply {
+    /// Takes a decision apart. When to retry is kept in memory, because few decisions are denials.
+    #[inline(always)]
+    fn new(decision: Decision, retry_after: &mut RetryAfter) -> Self {
+        let Decision { allowed, remaining, reset_after, no_room, .. } = decision;
+        if !allowed {
+            *retry_after = decision.retry_after;
         }
-    }
-
-    /// The state in the slot.
-    #[inline(always)]
-    fn packed(&self) -> Packed {
-        self.place.packed(self.slot)
-    }
-
-    /// Releases the slot with another state.
-    #[inline(always)]
-    fn update(&self, packed: &Packed) {
-        self.place.release_packed(packed);
+        let marks = if allowed { ALLOWED } else { 0 } | if no_room { NO_ROOM } else { 0 };
+        Reply { remaining: remaining | marks, reset_us: reset_after.as_micros() }
     }
 
     #[inline(always)]
-    fn restore(&self) {
-        self.place.release(self.slot.body);
+    fn decision(self, limit: &Limit, retry_after: RetryAfter) -> Result<Decision, CheckError> {
+        if self.remaining & NEEDS_PERMIT > 0 {
+            return Err(CheckError::NeedsPermit);
+        }
+        Ok(Decision {
+            allowed: self.remaining & ALLOWED > 0,
+            limit: limit.count(),
+            remaining: self.remaining & !(ALLOWED | NO_ROOM),
+            retry_after,
+            reset_after: ResetAfter::from_micros(self.reset_us),
+            no_room: self.remaining & NO_ROOM > 0,
+            decided: Decided::Exact,
+        })
     }
 }
 
@@ -125,7 +142,8 @@ impl MemoryStore {
         let fingerprint = check.fingerprint();
         let span = self.table.span(check.shard, size);
         span.touch(fingerprint);
-        let place = span.probable_slot(fingerprint).or_else(|| span.find(fingerprint));
+        let place = span.probable_slot(fingerprint).filter(|slot| fingerprint.matches(slot.tag()));
+        let place = place.or_else(|| span.find(fingerprint));
         Seized::new(place.ok_or(FastPathMiss::NotApplicable)?, fingerprint)
     }
 
@@ -138,8 +156,7 @@ impl MemoryStore {
         check: &HashedCheck<'_>,
         at: Option<Timestamp>,
         touched: Touched,
-        decision: &mut Decision,
-    ) -> Result<(), FastPathMiss> {
+    ) -> Result<Decision, FastPathMiss> {
         let fingerprint = check.fingerprint();
         let span = self.table.span(check.shard, size);
         if touched == Touched::No {
@@ -147,39 +164,35 @@ impl MemoryStore {
         }
         let place = span.probable_slot(fingerprint);
         let place = place.ok_or(FastPathMiss::NotApplicable)?;
-        Seized::new(place, fingerprint)?.decide_and_release(check, self.time(at), decision)
+        Seized::new(place, fingerprint)?.decide_and_release(check, self.time(at))
     }
 
     /// Decides a check on its own, at the time given or the clock's.
+    ///
+    /// # Errors
+    /// [`CheckError::NeedsPermit`] for a `concurrency` limit.
     #[inline(always)]
     pub(crate) fn decide_one(
         &self,
         check: &Check<'_>,
         at: Option<Timestamp>,
     ) -> Result<Decision, CheckError> {
-        let mut decision = Decision::default();
-        self.decide_into(check, at, &mut decision)?;
-        Ok(decision)
+        let mut retry_after = RetryAfter::Now;
+        self.reply(check, at, &mut retry_after).decision(check.limit, retry_after)
     }
 
-    /// Decides a check on its own, and writes the decision to where the caller wants it. Copying it
-    /// right after it was written would take as long as some decisions.
-    pub(crate) fn decide_into(
+    #[inline(never)]
+    fn reply(
         &self,
         check: &Check<'_>,
         at: Option<Timestamp>,
-        decision: &mut Decision,
-    ) -> Result<(), CheckError> {
-        if check.limit.algorithm() == Algorithm::Concurrency {
-            return Err(CheckError::NeedsPermit);
+        retry_after: &mut RetryAfter,
+    ) -> Reply {
+        let hash = self.hash(check.key);
+        match self.decide_hashed(hash, check, at, Touched::No) {
+            Ok(decision) => Reply::new(decision, retry_after),
+            Err(_) => Reply { remaining: NEEDS_PERMIT, reset_us: 0 },
         }
-        if check.overflowing() > 0 {
-            let request = Request::new(std::slice::from_ref(check));
-            *decision = self.decide_all(&request, at)?.decisions[0];
-            return Ok(());
-        }
-        self.decide_hashed(self.hash(check.key), check, at, Touched::No, decision);
-        Ok(())
     }
 
     /// Decides a check of a rate limit whose key has this hash.
@@ -190,22 +203,22 @@ impl MemoryStore {
         check: &Check<'_>,
         at: Option<Timestamp>,
         touched: Touched,
-        decision: &mut Decision,
-    ) {
-        let hashed = self.with_hash(hash, check);
-        // The size is a constant in each branch.
-        let tried = match check.limit.packed_size() {
-            Some(PackedSize::Small) => {
-                self.try_one(PackedSize::Small, &hashed, at, touched, decision)
+    ) -> Result<Decision, CheckError> {
+        if check.overflow == Overflow::Refuse {
+            let hashed = self.with_hash(hash, check);
+            // The size is a constant in each branch.
+            let tried = match check.limit.packed_size() {
+                Some(PackedSize::Small) => self.try_one(PackedSize::Small, &hashed, at, touched),
+                Some(PackedSize::Large) => self.try_one(PackedSize::Large, &hashed, at, touched),
+                None => Err(FastPathMiss::NotApplicable),
+            };
+            match tried {
+                Ok(decision) => return Ok(decision),
+                Err(FastPathMiss::Contended) => Backoff::new().wait(),
+                Err(FastPathMiss::NotApplicable) => {}
             }
-            Some(PackedSize::Large) => {
-                self.try_one(PackedSize::Large, &hashed, at, touched, decision)
-            }
-            None => Err(FastPathMiss::NotApplicable),
-        };
-        if let Err(miss) = tried {
-            self.decide_elsewhere(hash, check, at, miss, decision);
         }
+        self.decide_elsewhere(hash, check, at)
     }
 
     /// Decides a check whose state is not where it is most likely to be, or is seized.
@@ -218,25 +231,25 @@ impl MemoryStore {
         hash: u64,
         check: &Check<'_>,
         at: Option<Timestamp>,
-        miss: FastPathMiss,
-        decision: &mut Decision,
-    ) {
+    ) -> Result<Decision, CheckError> {
+        if check.limit.algorithm() == Algorithm::Concurrency {
+            return Err(CheckError::NeedsPermit);
+        }
+        if check.overflowing() > 0 {
+            let request = Request::new(std::slice::from_ref(check));
+            return Ok(self.decide_all(&request, at)?.decisions[0]);
+        }
         let hashed = self.with_hash(hash, check);
         let mut backoff = Backoff::new();
-        if miss == FastPathMiss::Contended {
-            backoff.wait();
-        }
         loop {
             let seized = self.seize(&hashed);
-            match seized
-                .and_then(|seized| seized.decide_and_release(&hashed, self.time(at), decision))
-            {
-                Ok(()) => return,
+            match seized.and_then(|seized| seized.decide_and_release(&hashed, self.time(at))) {
+                Ok(decision) => return Ok(decision),
                 Err(FastPathMiss::Contended) => backoff.wait(),
                 Err(FastPathMiss::NotApplicable) => break,
             }
         }
-        self.decide_one_locked(hashed, &|| self.time(at), decision);
+        Ok(self.decide_one_locked(hashed, &|| self.time(at)))
     }
 
     /// Decides checks one by one, in order, with their cache misses overlapped: the lines of all
@@ -261,12 +274,7 @@ impl MemoryStore {
             std::hint::black_box(self.table.touch(&words[..chunk.len()]));
             for (index, (check, &hash)) in chunk.iter().zip(&hashes).enumerate() {
                 let at = time(round * BATCH + index);
-                decisions.push(Decision::default());
-                let Some(decision) = decisions.last_mut() else { continue };
-                match check.overflowing() {
-                    0 => self.decide_hashed(hash, check, at, Touched::Yes, decision),
-                    _ => self.decide_into(check, at, decision)?,
-                }
+                decisions.push(self.decide_hashed(hash, check, at, Touched::Yes)?);
             }
         }
         Ok(())
@@ -294,64 +302,113 @@ impl MemoryStore {
         span.probable_word(check.fingerprint())
     }
 
-    /// Decides all checks of a request, in order, and writes a decision for each. A thread that has
-    /// seized one slot never waits for another.
+    /// Decides all checks of a request, in order, and adds a decision for each; `false` if that
+    /// takes a lock. Two requests that have a slot each which the other needs do not retry for ever.
     #[inline]
-    pub(super) fn try_all(
+    pub(super) fn decide_unlocked(
         &self,
-        checks: &[StateCheck<'_>],
-        time: impl Fn() -> Timestamp,
-        decisions: &mut [Decision],
-    ) -> Result<(), FastPathMiss> {
-        let mut seized: Few<(Seized<'_>, Packed)> = SmallVec::new();
-        let mut result = Ok(());
-        for check in checks {
-            match self.seize(&check.check) {
-                Ok(slot) => seized.push((slot, Packed::default())),
-                Err(miss) => {
-                    result = Err(miss);
-                    break;
-                }
+        checks: &[Check<'_>],
+        at: Option<Timestamp>,
+        decisions: &mut SmallVec<[Decision; FEW]>,
+    ) -> bool {
+        let mut backoff = Backoff::new();
+        for _ in 0..ATTEMPTS {
+            match self.try_all(checks, at, decisions) {
+                Ok(()) => return true,
+                Err(FastPathMiss::Contended) => backoff.wait(),
+                Err(FastPathMiss::NotApplicable) => break,
             }
         }
-        if result.is_ok() && !decide_seized(checks, &mut seized, time(), decisions) {
-            result = Err(FastPathMiss::NotApplicable);
-        }
-        for (slot, packed) in &seized {
-            match result {
-                Ok(()) => slot.update(packed),
-                Err(_) => slot.restore(),
+        false
+    }
+
+    /// Seizes the slots of all checks, decides and releases them. A thread that has seized one slot
+    /// never waits for another.
+    #[inline(always)]
+    fn try_all(
+        &self,
+        checks: &[Check<'_>],
+        at: Option<Timestamp>,
+        decisions: &mut SmallVec<[Decision; FEW]>,
+    ) -> Result<(), FastPathMiss> {
+        let mut seized: Few<Seized<'_>> = SmallVec::new();
+        let mut after: Few<Packed> = SmallVec::new();
+        let result = self.seize_all(checks, &mut seized).and_then(|()| {
+            let now = self.time(at);
+            decide_seized(checks, &seized, now, &mut after, decisions)
+        });
+        for (index, slot) in seized.iter().enumerate() {
+            match after.get(index) {
+                Some(packed) if result.is_ok() => slot.place.release_packed(packed),
+                _ => slot.place.release(slot.slot.body),
             }
         }
         result
     }
+
+    #[inline(always)]
+    fn seize_all<'s>(
+        &'s self,
+        checks: &[Check<'_>],
+        seized: &mut Few<Seized<'s>>,
+    ) -> Result<(), FastPathMiss> {
+        let mut last: (&[u8], u64) = (&[], 0);
+        for (index, check) in checks.iter().enumerate() {
+            // Several limits on one key are common.
+            if index == 0 || !std::ptr::eq(last.0, check.key) {
+                last = (check.key, self.hash(check.key));
+            }
+            match self.seize(&self.with_hash(last.1, check)) {
+                Ok(slot) => seized.push(slot),
+                // Two checks that share a state have to be merged.
+                Err(FastPathMiss::Contended) if may_share_state(checks, index) => {
+                    return Err(FastPathMiss::NotApplicable);
+                }
+                Err(miss) => return Err(miss),
+            }
+        }
+        Ok(())
+    }
 }
 
-/// Decides every check as if it were alone and, if one is denied, once more without charging.
-/// `false` if a slot cannot be written, or if a denial would charge something.
-#[inline]
+/// Whether a check may count in the state of one before it.
+#[cold]
+fn may_share_state(checks: &[Check<'_>], index: usize) -> bool {
+    let check = &checks[index];
+    let shares = |other: &Check<'_>| other.limit.id() == check.limit.id() && other.key == check.key;
+    checks[..index].iter().any(shares)
+}
+
+/// Decides every check as if it were alone and, if one is denied, once more without charging. Adds
+/// the state of each check after that, and its decision.
+#[inline(always)]
 fn decide_seized(
-    checks: &[StateCheck<'_>],
-    seized: &mut [(Seized<'_>, Packed)],
+    checks: &[Check<'_>],
+    seized: &[Seized<'_>],
     now: Timestamp,
-    decisions: &mut [Decision],
-) -> bool {
+    after: &mut Few<Packed>,
+    decisions: &mut SmallVec<[Decision; FEW]>,
+) -> Result<(), FastPathMiss> {
     for admitted in [true, false] {
         let mut all_admit = true;
-        let states = checks.iter().zip(&mut *seized).zip(&mut *decisions);
-        for ((check, (slot, packed)), decision) in states {
-            *packed = slot.packed();
-            if !slot.decide(packed, &check.check, now, admitted, decision) {
-                return false;
-            }
+        after.clear();
+        decisions.clear();
+        for (check, slot) in checks.iter().zip(seized) {
+            let mut packed = slot.place.packed(slot.slot);
+            let (size, ask) = (slot.place.size(), Ask::new(check.cost, now));
+            let decision = packed.decide(check.limit, size, &ask, admitted);
+            let decision = decision.ok_or(FastPathMiss::NotApplicable)?;
             all_admit &= check.observed | decision.allowed;
+            after.push(packed);
+            decisions.push(decision);
         }
         if all_admit {
-            return true;
+            break;
         }
-        if admitted && checks.iter().any(StateCheck::is_consuming) {
-            return false;
+        // A denial may charge something.
+        if admitted && checks.iter().any(|check| check.overflowing() > 0) {
+            return Err(FastPathMiss::NotApplicable);
         }
     }
-    true
+    Ok(())
 }

@@ -105,43 +105,41 @@ impl MemoryStore {
         &self,
         check: HashedCheck<'_>,
         time: &dyn Fn() -> Timestamp,
-        decision: &mut Decision,
-    ) {
+    ) -> Decision {
         if check.limit.algorithm() == Algorithm::SlidingLog
-            && self.decide_on_log(&check, time, decision)
+            && let Some(decision) = self.decide_on_log(&check, time)
         {
-            return;
+            return decision;
         }
         let mut checks = [StateCheck::new(check, false, Overflow::Refuse)];
-        let decisions = std::slice::from_mut(decision);
+        let mut decision = Decision::default();
+        let decisions = std::slice::from_mut(&mut decision);
         self.decide_locked(&mut checks, PermitId::default(), time, decisions);
+        decision
     }
 
-    /// Decides one check on a log; `false` if the log is not in the slab, or if there may be no
-    /// entry left for it.
+    /// Decides one check on a log; `None` if the log is not in the slab, or if there may be no entry
+    /// left for it.
     fn decide_on_log(
         &self,
         check: &HashedCheck<'_>,
         time: &dyn Fn() -> Timestamp,
-        decision: &mut Decision,
-    ) -> bool {
+    ) -> Option<Decision> {
         // The slot is not in the cache as often as the lock: begin to load it first.
         std::hint::black_box(self.table.touch(&[self.probable_word(check)]));
         let mut locked = self.table.lock(check.shard);
-        let Some(place) = locked.find(check.fingerprint(), PackedSize::Small) else {
-            return false;
-        };
+        let place = locked.find(check.fingerprint(), PackedSize::Small)?;
         let slot = place.look();
         if !slot.is_in_slab() || self.table.entries() >= self.max_log_entries {
-            return false;
+            return None;
         }
-        let Some(log) = locked.slab().log(slot.head()) else { return false };
+        let log = locked.slab().log(slot.head())?;
         let before = log.entries().len();
-        *decision = log.decide(check.limit, &Ask::new(check.cost, time()));
+        let decision = log.decide(check.limit, &Ask::new(check.cost, time()));
         self.table.count_entries(before, log.entries().len());
         let deadline = slot::deadline(log.expires_at(check.limit));
         set_deadline(&mut locked, place, slot, deadline);
-        true
+        Some(decision)
     }
 
     /// Decides all checks of a request, in order, and writes a decision for each.

@@ -5,8 +5,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use smallvec::SmallVec;
 use tidegate_core::{Cost, Decided, Decision, Limit, ResetAfter, RetryAfter, Timestamp};
 
-use super::fast_path::{ATTEMPTS, FastPathMiss};
-use super::lock::Backoff;
 use super::locked_path::Answer;
 use super::slot::Fingerprint;
 use super::{MemoryStore, WhenFull};
@@ -16,7 +14,7 @@ use crate::store::merge::{Shared, validate};
 use crate::{Check, CheckError, Overflow, Verdict};
 
 /// Requests have a few checks; more spill to the heap.
-const FEW: usize = 4;
+pub(super) const FEW: usize = 4;
 pub(super) type Few<T> = SmallVec<[T; FEW]>;
 
 /// What tells an observed state from the one in force. Only low bits, so the shard stays.
@@ -90,11 +88,6 @@ impl<'a> StateCheck<'a> {
         if self.observed { 0 } else { overflowing(self.overflow, limit, cost) }
     }
 
-    /// Whether a denial charges something.
-    pub(super) fn is_consuming(&self) -> bool {
-        self.overflowing() > 0
-    }
-
     /// Whether its state will have something in it that must be kept.
     pub(super) fn must_be_kept(&self, answer: Answer, admitted: bool) -> bool {
         if !admitted {
@@ -127,13 +120,54 @@ impl MemoryStore {
         request: &Request<'_>,
         at: Option<Timestamp>,
     ) -> Result<Verdict, CheckError> {
+        let Some(id) = request.id else { return self.decide_without_id(request, at) };
+        let mut checks = Few::new();
+        self.merge(request.checks, request.permit.is_some(), &mut checks, &mut Few::new())?;
+        let named = self.named_with_window(&checks, id);
+        self.once(named, at, || self.decide_without_id(request, at))
+    }
+
+    /// Decides without a lock or, if that is not possible, with one.
+    ///
+    /// The result is filled in where it is returned: a verdict is large, and copying it would take
+    /// as long as some decisions.
+    fn decide_without_id(
+        &self,
+        request: &Request<'_>,
+        at: Option<Timestamp>,
+    ) -> Result<Verdict, CheckError> {
+        let mut decided = Ok(Verdict::default());
+        if let Ok(verdict) = &mut decided {
+            if self.decide_unlocked(request.checks, at, &mut verdict.decisions) {
+                verdict.conclude(request.checks);
+            } else {
+                self.decide_merged(request, at, verdict)?;
+            }
+        }
+        decided
+    }
+
+    /// Merges the checks of a request that share a state, and decides under locks.
+    #[inline(never)]
+    fn decide_merged(
+        &self,
+        request: &Request<'_>,
+        at: Option<Timestamp>,
+        verdict: &mut Verdict,
+    ) -> Result<(), CheckError> {
         let (mut checks, mut members) = (Few::new(), Few::new());
         self.merge(request.checks, request.permit.is_some(), &mut checks, &mut members)?;
-        let Some(id) = request.id else {
-            return self.decide_merged(request, &mut checks, &members, at);
-        };
-        let named = self.named_with_window(&checks, id);
-        self.once(named, at, || self.decide_merged(request, &mut checks, &members, at))
+        let decisions = &mut verdict.decisions;
+        decisions.clear();
+        decisions.resize(checks.len(), Decision::default());
+        let permit = request.permit.unwrap_or_default();
+        self.decide_locked(&mut checks, permit, &|| self.time(at), decisions);
+        if !members.is_empty() {
+            *decisions = members.iter().map(|&state| decisions[state]).collect();
+        }
+        verdict.conclude(request.checks);
+        note_room(verdict, &checks);
+        Ok(())
     }
 
     /// The remembered answer to a request under an id, or that of `decide`, which is remembered
@@ -235,56 +269,6 @@ impl MemoryStore {
         let named = states.iter().flat_map(|(hash, _)| hash.to_le_bytes());
         let named: SmallVec<[u8; 64]> = named.chain(id.iter().copied()).collect();
         (self.hash(&named), states.into_iter().map(|(_, cost)| cost).collect())
-    }
-
-    /// Decides without a lock or, if that is not possible, with one.
-    ///
-    /// The result is filled in where it is returned: a verdict is large, and copying it would take
-    /// as long as some decisions.
-    fn decide_merged(
-        &self,
-        request: &Request<'_>,
-        checks: &mut [StateCheck<'_>],
-        members: &[usize],
-        at: Option<Timestamp>,
-    ) -> Result<Verdict, CheckError> {
-        let mut decided = Ok(Verdict::default());
-        if let Ok(verdict) = &mut decided {
-            let decisions = &mut verdict.decisions;
-            decisions.resize(checks.len(), Decision::default());
-            let is_decided = self.attempt(checks, at, decisions);
-            if !is_decided {
-                let permit = request.permit.unwrap_or_default();
-                self.decide_locked(checks, permit, &|| self.time(at), decisions);
-            }
-            if !members.is_empty() {
-                *decisions = members.iter().map(|&state| decisions[state]).collect();
-            }
-            verdict.conclude(request.checks);
-            if !is_decided {
-                note_room(verdict, checks);
-            }
-        }
-        decided
-    }
-
-    /// Decides without a lock, unless that is not possible. Two requests that have a slot each
-    /// which the other needs do not retry for ever.
-    fn attempt(
-        &self,
-        checks: &[StateCheck<'_>],
-        at: Option<Timestamp>,
-        decisions: &mut [Decision],
-    ) -> bool {
-        let mut backoff = Backoff::new();
-        for _ in 0..ATTEMPTS {
-            match self.try_all(checks, || self.time(at), decisions) {
-                Ok(()) => return true,
-                Err(FastPathMiss::Contended) => backoff.wait(),
-                Err(FastPathMiss::NotApplicable) => break,
-            }
-        }
-        false
     }
 
     /// Notes that the key of a check has no room of its own.

@@ -14,7 +14,7 @@
 //! All words are atomics, which cost the same as plain words and need no `unsafe`. `shard.rs` says
 //! who may write them when.
 
-use tidegate_core::{Packed, PackedSize, Timestamp};
+use tidegate_core::{Packed, PackedSize, PackedWords, Timestamp};
 
 use super::lock::Backoff;
 use crate::sync::AtomicU64;
@@ -24,7 +24,7 @@ const FINGERPRINT_SHIFT: u32 = 11;
 const USED: u64 = 1 << 10;
 const SLAB: u64 = 1 << 9;
 const DEADLINE_HIGH_MASK: u64 = (1 << 9) - 1;
-const DEADLINE_LOW_BITS: u32 = u64::BITS - HEAD_BITS;
+const DEADLINE_LOW_BITS: u32 = Packed::DEADLINE_LOW_BITS;
 const HEAD_BITS: u32 = Packed::HEAD_BITS;
 const HEAD_MASK: u64 = (1 << HEAD_BITS) - 1;
 
@@ -131,12 +131,6 @@ impl Slot {
         (self.tag & DEADLINE_HIGH_MASK) << DEADLINE_LOW_BITS | self.body >> HEAD_BITS
     }
 
-    /// Whether a slot of the same key with this deadline has the same tag.
-    #[inline]
-    pub(super) fn has_tag_of(self, deadline: u64) -> bool {
-        self.tag & DEADLINE_HIGH_MASK == deadline >> DEADLINE_LOW_BITS
-    }
-
     /// The head of its state, or the number of its state in the slab.
     #[inline]
     pub(super) fn head(self) -> u64 {
@@ -153,6 +147,22 @@ impl Slot {
     /// further along are found, and goes to the next key that needs one.
     pub(super) fn cleared(self) -> Self {
         Slot::inline(self.fingerprint(), 0, 0)
+    }
+}
+
+/// The words of a state in a large slot that is seized.
+#[derive(Clone, Copy)]
+pub(super) struct LargeWords<'a>(&'a [AtomicU64; Packed::WORDS]);
+
+impl PackedWords for LargeWords<'_> {
+    #[inline(always)]
+    fn get(&self, number: usize) -> u64 {
+        self.0[number].load(Relaxed)
+    }
+
+    #[inline(always)]
+    fn set(&mut self, number: usize, bits: u64) {
+        self.0[number].store(bits, Relaxed);
     }
 }
 
@@ -178,8 +188,8 @@ impl<'a> SlotRef<'a> {
 
     /// The words beside the tag and the body of a large slot.
     #[inline(always)]
-    fn large(self) -> Option<&'a [AtomicU64; Packed::WORDS]> {
-        self.words[2..].first_chunk()
+    pub(super) fn large(self) -> Option<LargeWords<'a>> {
+        self.words[2..].first_chunk().map(LargeWords)
     }
 
     /// Whether it is small or large.
@@ -227,16 +237,16 @@ impl<'a> SlotRef<'a> {
     #[inline(always)]
     pub(super) fn words(self) -> [u64; Packed::WORDS] {
         match self.large() {
-            Some(words) => std::array::from_fn(|word| words[word].load(Relaxed)),
+            Some(words) => std::array::from_fn(|number| words.get(number)),
             None => [0; Packed::WORDS],
         }
     }
 
     #[inline(always)]
     fn set_words(self, words: &[u64; Packed::WORDS]) {
-        if let Some(atomics) = self.large() {
-            for (atomic, &word) in atomics.iter().zip(words) {
-                atomic.store(word, Relaxed);
+        if let Some(mut large) = self.large() {
+            for (number, &bits) in words.iter().enumerate() {
+                large.set(number, bits);
             }
         }
     }

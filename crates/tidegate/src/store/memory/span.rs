@@ -118,14 +118,13 @@ impl<'a> Span<'a> {
         (0..usize::from(self.groups) * GROUP).map(move |slot| self.slot(slot))
     }
 
-    /// The slot in which most keys are: the first of the home group with the key's tag byte.
-    /// A processor that guesses that it is this one knows its address before its line arrives.
+    /// The slot in which most keys are: the first of the home group with the key's tag byte. It may
+    /// be another key's.
     #[inline(always)]
     pub(super) fn probable_slot(self, fingerprint: Fingerprint) -> Option<SlotRef<'a>> {
         let home = self.home(fingerprint);
         let slot = self.tags(home).matching(fingerprint.tag_byte()).next()?;
-        let slot = self.slot(home * GROUP + slot);
-        fingerprint.matches(slot.tag()).then_some(slot)
+        Some(self.slot(home * GROUP + slot))
     }
 
     /// Looks a key up. Without the shard's lock its slot may be another by the time it is seized;

@@ -21,7 +21,7 @@ use super::shard::{Locked, Shard, ShardRef};
 use super::slot;
 use super::span::{FIRST_GROUPS, MOST_GROUPS, NEAR_GROUPS, Span, slot_words};
 use super::tags::GROUP;
-use crate::sync::{AtomicU8, AtomicU64, Mutex, Ordering::Relaxed};
+use crate::sync::{AtomicU64, Mutex, Ordering::Relaxed};
 
 const LINE_BYTES: usize = 64;
 const LINE_WORDS: usize = LINE_BYTES / size_of::<u64>();
@@ -39,11 +39,11 @@ const MIN_SHARDS: usize = if cfg!(loom) { 2 } else { 64 };
 pub(super) struct Table {
     words: Box<[AtomicU64]>,
     shards: Box<[Shard]>,
-    /// For each size, how many groups of slots each shard uses. Apart from the shards, and so small
-    /// that they stay in the cache: a slot is found without waiting for its shard.
-    groups: [Box<[AtomicU8]>; 2],
-    /// For each size, where the groups of all shards are: of those with few groups, and of others.
-    regions: [[Region; 2]; 2],
+    /// For each size, which groups of slots each shard uses. Apart from the shards, and so small that
+    /// they stay in the cache: a slot is found without waiting for its shard.
+    groups: [Box<[AtomicU64]>; 2],
+    /// For each size, where the groups are.
+    regions: [Region; 2],
     /// Slots that are not empty, in all shards.
     tracked: AtomicU64,
     max_keys: u64,
@@ -80,18 +80,14 @@ impl Table {
             at
         };
         // Slots come first: they fill whole cache lines.
-        let slots_at = SIZES.map(|size| REGIONS.map(|groups| take(groups * group_words(size))));
-        let tags_at = SIZES.map(|_| REGIONS.map(&mut take));
-        let region = |size: usize, number: usize| Region {
-            tags_at: tags_at[size][number],
-            slots_at: slots_at[size][number],
-        };
-        let first_groups = || AtomicU8::new(FIRST_GROUPS);
+        let slots_at = SIZES.map(|size| take(SHARD_GROUPS * group_words(size)));
+        let tags_at = SIZES.map(|_| take(SHARD_GROUPS));
+        let groups = || try_collect(shards, |shard| AtomicU64::new(near_groups(shard).encode()));
         Some(Table {
             words,
-            shards: try_collect(shards, Shard::new)?,
-            groups: [try_collect(shards, first_groups)?, try_collect(shards, first_groups)?],
-            regions: [0, 1].map(|size| [0, 1].map(|number| region(size, number))),
+            shards: try_collect(shards, |_| Shard::new())?,
+            groups: [groups()?, groups()?],
+            regions: [0, 1].map(|size| Region { tags_at: tags_at[size], slots_at: slots_at[size] }),
             tracked: AtomicU64::new(0),
             max_keys: max_keys as u64,
             grace_us,
@@ -127,20 +123,24 @@ impl Table {
     /// The slots of a size that a shard uses.
     #[inline(always)]
     pub(super) fn span(&self, shard: usize, size: PackedSize) -> Span<'_> {
-        let groups = self.groups[size as usize][shard].load(Relaxed);
-        let is_far = groups > NEAR_GROUPS;
-        let region = &self.regions[size as usize][usize::from(is_far)];
-        // The groups of all shards before.
-        let before = shard * if is_far { REGIONS[1] } else { REGIONS[0] };
-        let tags_at = region.tags_at + before;
-        let slots_at = region.slots_at + before * group_words(size);
-        Span { words: &self.words, tags_at, slots_at, groups, size }
+        let Groups { first, count } =
+            Groups::decode(self.groups[size as usize][shard].load(Relaxed));
+        let region = &self.regions[size as usize];
+        let tags_at = region.tags_at + first;
+        let slots_at = region.slots_at + first * group_words(size);
+        Span { words: &self.words, tags_at, slots_at, groups: count, size }
     }
 
     /// Has a shard use this many groups of slots of a size from now on. It must have removed what
     /// was in the others, under its lock.
-    pub(super) fn set_groups(&self, shard: usize, size: PackedSize, groups: u8) {
-        self.groups[size as usize][shard].store(groups, Relaxed);
+    pub(super) fn set_groups(&self, shard: usize, size: PackedSize, count: u8) {
+        let groups = if count > NEAR_GROUPS {
+            let first = self.shards.len() * usize::from(NEAR_GROUPS);
+            Groups { first: first + shard * usize::from(MOST_GROUPS), count }
+        } else {
+            Groups { count, ..near_groups(shard) }
+        };
+        self.groups[size as usize][shard].store(groups.encode(), Relaxed);
     }
 
     /// Begins to load the lines of these words without waiting for them. The result is of no use,
@@ -238,21 +238,45 @@ impl Table {
     }
 }
 
-/// Where the groups of all shards are, each shard's after those of the one before.
+/// Where the groups of all shards are: first those of shards with few groups, then those of others.
 #[derive(Clone, Copy, Debug)]
 struct Region {
-    /// The words of tag bytes.
+    /// The words of tag bytes, one for each group.
     tags_at: usize,
     slots_at: usize,
 }
 
-/// Groups that a shard has room for in each region.
-const REGIONS: [usize; 2] = [NEAR_GROUPS as usize, MOST_GROUPS as usize];
+/// The groups that a shard uses, among those of all shards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Groups {
+    first: usize,
+    count: u8,
+}
 
-/// Words of the block for each shard: in every region and size, a word of tag bytes and the slots of
-/// each group.
-const SHARD_WORDS: usize = (REGIONS[0] + REGIONS[1])
-    * (2 + group_words(PackedSize::Small) + group_words(PackedSize::Large));
+impl Groups {
+    /// Both numbers in one word, which is read without a lock.
+    fn encode(self) -> u64 {
+        (self.first as u64) << 8 | u64::from(self.count)
+    }
+
+    #[inline(always)]
+    fn decode(word: u64) -> Self {
+        Groups { first: (word >> 8) as usize, count: word as u8 }
+    }
+}
+
+/// The groups of a new shard. They are close to those of the next.
+fn near_groups(shard: usize) -> Groups {
+    Groups { first: shard * usize::from(NEAR_GROUPS), count: FIRST_GROUPS }
+}
+
+/// Groups for each shard: those near the others, and those it has when it is larger.
+const SHARD_GROUPS: usize = NEAR_GROUPS as usize + MOST_GROUPS as usize;
+
+/// Words of the block for each shard: in every size, a word of tag bytes and the slots of each
+/// group.
+const SHARD_WORDS: usize =
+    SHARD_GROUPS * (2 + group_words(PackedSize::Small) + group_words(PackedSize::Large));
 
 /// Words of the slots of a group.
 #[inline(always)]
@@ -260,11 +284,11 @@ const fn group_words(size: PackedSize) -> usize {
     GROUP * slot_words(size)
 }
 
-/// So many of them, or `None` when there is no memory for them.
-fn try_collect<T>(count: usize, new: impl Fn() -> T) -> Option<Box<[T]>> {
+/// Makes `count` of them, by number; `None` if there is not enough memory.
+fn try_collect<T>(count: usize, new: impl Fn(usize) -> T) -> Option<Box<[T]>> {
     let mut list = Vec::new();
     list.try_reserve_exact(count).ok()?;
-    list.extend((0..count).map(|_| new()));
+    list.extend((0..count).map(new));
     Some(list.into_boxed_slice())
 }
 
