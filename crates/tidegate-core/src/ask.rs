@@ -32,6 +32,30 @@ impl From<u64> for Cost {
     }
 }
 
+impl From<u32> for Cost {
+    #[inline]
+    fn from(units: u32) -> Self {
+        Cost::Ask(u64::from(units))
+    }
+}
+
+impl From<usize> for Cost {
+    /// A number that 64 bits cannot hold is cut off: no limit admits it anyway.
+    #[inline]
+    fn from(units: usize) -> Self {
+        Cost::Ask(u64::try_from(units).unwrap_or(u64::MAX))
+    }
+}
+
+/// The type of a plain number in code, such as the `1` of `check(key, &limit, 1)`.
+impl From<i32> for Cost {
+    /// As [`Cost::from_signed`]: a negative number refunds.
+    #[inline]
+    fn from(units: i32) -> Self {
+        Cost::from_signed(i64::from(units))
+    }
+}
+
 /// Names one held permit of a `concurrency` limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PermitId(pub u64);

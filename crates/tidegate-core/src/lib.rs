@@ -40,7 +40,11 @@ mod entries;
 mod in_place;
 mod limit;
 mod packed;
+#[cfg(feature = "serde")]
+mod serde;
 mod state;
+#[cfg(feature = "std")]
+mod system_time;
 mod time;
 mod view;
 
@@ -53,7 +57,7 @@ pub use algorithms::{
     token_bucket::TokenBucket,
 };
 pub use ask::{Ask, Cost, PermitId};
-pub use decision::{Decision, ResetAfter, RetryAfter};
+pub use decision::{Decided, Decision, DenialReason, Denied, ResetAfter, RetryAfter};
 pub use entries::{Entries, Entry};
 pub use in_place::StateInPlace;
 pub use limit::{Algorithm, Limit, LimitError, LimitErrorKind, bounds};

@@ -3,7 +3,10 @@
 use std::fmt;
 
 use smallvec::SmallVec;
-use tidegate_core::{Algorithm, Cost, Decision, Limit, RetryAfter};
+use tidegate_core::{Algorithm, Cost, Decided, Decision, DenialReason, Denied, Limit, RetryAfter};
+
+/// When to ask again after a denial because others wait: soon, they take turns.
+pub(crate) const BEHIND_OTHERS_US: u64 = 1_000;
 
 /// The effect of a denied cost above 1 on the limits of its request.
 ///
@@ -90,7 +93,6 @@ impl<'a> Check<'a> {
     }
 
     /// Whether two checks of a request count in the same state.
-    #[cfg(any(feature = "policies", feature = "redis"))]
     #[inline]
     pub(crate) fn shares_state(&self, other: &Check<'_>) -> bool {
         self.limit.id() == other.limit.id()
@@ -139,7 +141,9 @@ pub(crate) fn may_consume(checks: &[Check<'_>]) -> bool {
 ///
 /// It speaks for one limit: when denied, the denying one with the longest wait;
 /// when allowed, the one with the least remaining.
+/// [`Verdict::or_deny`] makes an error of a denial, so that `?` enforces the limits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[must_use = "a denial is a value: look at `allowed`, or use `or_deny()?`"]
 pub struct Verdict {
     /// Whether the request may go ahead. If not, nothing was charged, unless it `consumed`.
     pub allowed: bool,
@@ -157,18 +161,74 @@ pub struct Verdict {
     speaker: Option<usize>,
     /// Whether it repeats an earlier denial without a call to the shared store.
     pub remembered: bool,
+    /// Whether it was denied because the queue of waiting callers is full.
+    pub queue_full: bool,
+    /// How it was decided: the least certain way among the enforced limits.
+    pub decided: Decided,
 }
 
 impl Verdict {
-    /// Combines the answers of `checks`.
-    pub(crate) fn new(
-        checks: &[Check<'_>],
-        decisions: SmallVec<[Decision; 4]>,
-        overflowed: bool,
-    ) -> Self {
-        let mut verdict = Verdict { decisions, overflowed, ..Verdict::default() };
+    /// Combines the answers to the checks of a request, one per check and in their order, as a
+    /// [`Store`](crate::Store) returns them.
+    pub fn new(checks: &[Check<'_>], decisions: impl IntoIterator<Item = Decision>) -> Self {
+        let mut verdict =
+            Verdict { decisions: decisions.into_iter().collect(), ..Verdict::default() };
         verdict.conclude(checks);
         verdict
+    }
+
+    /// Returns a denial as an error.
+    ///
+    /// ```
+    /// use tidegate::{Check, Limit, Limiter};
+    ///
+    /// fn send(limiter: &Limiter, user: &str) -> Result<(), Box<dyn std::error::Error>> {
+    ///     static BURST: Limit = Limit::per_second(10);
+    ///     static TOTAL: Limit = Limit::per_day(1_000);
+    ///     let checks = [Check::new(user, &BURST, 1), Check::new(user, &TOTAL, 1)];
+    ///     limiter.check_all(&checks)?.or_deny()?;
+    ///     // Only what both limits admit comes here.
+    ///     Ok(())
+    /// }
+    /// send(&Limiter::new(), "alice")?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Denied`] if the request was not allowed.
+    pub fn or_deny(&self) -> Result<(), Denied> {
+        if self.allowed { Ok(()) } else { Err(self.denied()) }
+    }
+
+    /// The denial as an error.
+    pub(crate) fn denied(&self) -> Denied {
+        let reason = self.denial_reason().unwrap_or(DenialReason::LimitReached);
+        Denied::new(self.decision().copied().unwrap_or_default(), reason)
+    }
+
+    /// Why it was denied; `None` if it was allowed.
+    pub fn denial_reason(&self) -> Option<DenialReason> {
+        let is_never = || {
+            let reported = self.decision();
+            reported.is_some_and(|decision| decision.retry_after == RetryAfter::Never)
+        };
+        match self.decided {
+            _ if self.allowed => None,
+            _ if self.queue_full => Some(DenialReason::QueueFull),
+            Decided::FailedClosed if !is_never() => Some(DenialReason::StoreFailed),
+            _ if self.no_room => Some(DenialReason::StoreFull),
+            _ => Some(DenialReason::LimitReached),
+        }
+    }
+
+    /// Denies what would pass now, because others wait before it.
+    pub(crate) fn deny_behind_others(&mut self) {
+        let reported = self.speaker.and_then(|speaker| self.decisions.get_mut(speaker));
+        if let Some(decision) = reported.filter(|_| self.allowed) {
+            decision.allowed = false;
+            decision.retry_after = RetryAfter::Micros(BEHIND_OTHERS_US);
+            self.allowed = false;
+        }
     }
 
     /// Works out what the decisions, one for each of `checks`, say together.

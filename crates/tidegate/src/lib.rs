@@ -3,16 +3,27 @@
 //! ```
 //! use tidegate::{Limit, Limiter};
 //!
-//! let limiter = Limiter::new();
-//! let limit: Limit = "5 per 1m sliding-log".parse()?;
-//! for _ in 0..5 {
-//!     assert!(limiter.check("alice", &limit, 1)?.allowed);
+//! static PER_USER: Limit = Limit::per_minute(5);
+//!
+//! fn send(limiter: &Limiter, user: &str) -> Result<(), Box<dyn std::error::Error>> {
+//!     limiter.check(user, &PER_USER, 1)?.or_deny()?;
+//!     // Only what the limit admits comes here.
+//!     Ok(())
 //! }
-//! let denied = limiter.check("alice", &limit, 1)?;
-//! assert!(!denied.allowed);
-//! println!("come back in {:?}", denied.retry_after.as_duration());
+//!
+//! let limiter = Limiter::new();
+//! for _ in 0..5 {
+//!     send(&limiter, "alice")?;
+//! }
+//! let denied = send(&limiter, "alice").unwrap_err();
+//! println!("{denied}"); // the limit of 5 is reached: retry in 60s
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! A [`Limiter`] decides in this process's memory, with plain calls, or over any [`Store`], such as
+//! `redis::RedisStore` (feature `redis`), with calls that are awaited. It also waits
+//! ([`Limiter::wait`]), holds permits ([`Limiter::acquire`]) and charges estimates that are settled
+//! later ([`Limiter::reserve`]).
 //!
 //! # Choosing an algorithm
 //!
@@ -142,7 +153,7 @@
 //! for key in ["ann", "ben"] {
 //!     clock.advance(Duration::from_secs(10));
 //!     for limit in [fixed, sliding] {
-//!         limiter.check(key, &limit, 1)?;
+//!         limiter.check(key, &limit, 1)?.or_deny()?;
 //!     }
 //! }
 //! for key in ["ann", "ben"] {
@@ -162,7 +173,7 @@
 //!
 //! let limiter = Limiter::new();
 //! let limit: Limit = "1 per 1m sliding-log".parse()?;
-//! limiter.check("ann", &limit, 1)?;
+//! limiter.check("ann", &limit, 1)?.or_deny()?;
 //! let denied = limiter.check("ann", &limit, 1)?;
 //! let answer = match denied.retry_after {
 //!     RetryAfter::Never => "413: more than the limit can ever hold".to_owned(),
@@ -183,25 +194,29 @@
 //! [`Decision`] carries `allowed`, `remaining`, `retry_after` and
 //! `reset_after`, all exact: at `retry_after` the same cost passes, one tick
 //! earlier it does not. A denial is a value and charges nothing; an error
-//! ([`CheckError`]) means that the question made no sense.
+//! ([`CheckError`]) means that the question made no sense. [`Decision::or_deny`] makes an error of a
+//! denial ([`Denied`]). `decided` says whether the store decided or, because it failed, something
+//! else ([`OnStoreFailure`]).
 //!
 //! # Layout
 //!
-//! - `limiter.rs`: [`Limiter`], what users hold; `check.rs`: what it is asked and answers;
+//! - `limiter/`: [`Limiter`], in memory and over any store; `check.rs`: requests and verdicts;
 //! - `store/`: [`Store`], and `store/memory/`, the one in this process;
-//! - `wait.rs`, `permit.rs`: waiting one's turn, holding a place;
+//! - `fallback/`: answers while a shared store fails; `wait/`: queues of those who wait;
 //! - `clock.rs`, `timer.rs`: where time comes from, who wakes whom.
 
 #[cfg(feature = "policies")]
 mod asker;
 #[cfg(feature = "policies")]
 pub mod attributes;
+mod block_on;
 #[cfg(feature = "policies")]
 mod buffer;
 mod check;
 mod clock;
 #[cfg(feature = "config")]
 pub mod config;
+mod fallback;
 // What nobody uses is found in builds with the layer.
 #[cfg(feature = "policies")]
 #[cfg_attr(not(feature = "tower"), allow(dead_code, reason = "some of it serves the layer alone"))]
@@ -210,8 +225,8 @@ pub mod gate;
 pub mod headers;
 #[cfg(feature = "policies")]
 pub mod identity;
+mod join;
 mod limiter;
-mod permit;
 #[cfg(feature = "policies")]
 pub mod policy;
 #[cfg(feature = "policies")]
@@ -225,8 +240,8 @@ mod wait;
 
 pub use check::{Check, CheckError, MAX_CHECKS, Overflow, Verdict};
 pub use clock::{Clock, ManualClock};
-pub use limiter::{Builder, Limiter};
-pub use permit::{Acquired, Permit};
+pub use fallback::OnStoreFailure;
+pub use limiter::{Acquired, Builder, Limiter, Permit, Reserved, jitter};
 #[cfg(feature = "redis")]
 pub use store::redis;
 pub use store::{
@@ -234,6 +249,6 @@ pub use store::{
     StoreError, WhenFull,
 };
 pub use tidegate_core::{
-    Algorithm, Cost, Decision, Limit, LimitError, LimitErrorKind, PermitId, ResetAfter, RetryAfter,
-    Timestamp, bounds,
+    Algorithm, Cost, Decided, Decision, DenialReason, Denied, Limit, LimitError, LimitErrorKind,
+    PermitId, ResetAfter, RetryAfter, Timestamp, bounds,
 };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redis::{Connection, Pipeline, Value};
 use tidegate::redis::{RedisOptions, RedisStore};
-use tidegate::{Check, Limit, Limiter};
+use tidegate::{Limit, Limiter};
 
 use super::memory::{self, Bytes};
 use super::server::{Server, info_text, processor_seconds};
@@ -200,7 +200,7 @@ async fn call(
                     let each = KEYS / callers;
                     let own = if seed.is_some() { random.below(each) } else { time % each };
                     let key = name(caller * each + own);
-                    let decision = limiter.check_async(Check::new(&key, &limit, 1)).await?;
+                    let decision = limiter.check_async(&key, &limit, 1).await?;
                     assert!(decision.allowed, "the set-up is wrong: {key} was denied");
                 }
                 Ok::<(), tidegate::StoreError>(())

@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use tidegate::{Check, Decision, Limit, Limiter, Timestamp};
+use tidegate::{Decision, Limit, Limiter, Timestamp};
 use tidegate_client::{Fields, Standing};
 
 use super::Outcome;
@@ -124,8 +124,8 @@ impl<'a> World<'a> {
 
     fn arrive(&mut self, now: Duration, client: usize) {
         let now_us = START_US + u64::try_from(now.as_micros()).expect("a scene lasts for minutes");
-        let check = Check::new(KEY, &self.limit, 1);
-        let decided = self.limiter.check_at(Timestamp::from_micros(now_us), &check);
+        let now_us = Timestamp::from_micros(now_us);
+        let decided = self.limiter.check_at(now_us, KEY, &self.limit, 1);
         let Decision { allowed, remaining, retry_after, reset_after, .. } =
             decided.expect("the limit is no concurrency limit");
         if now >= self.scene.window * self.scene.counted_from() {

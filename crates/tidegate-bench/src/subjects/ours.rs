@@ -67,7 +67,7 @@ impl OneLimit {
     #[inline(always)]
     pub fn decide(&self, now_ns: u64, key: &str) -> bool {
         let now = virtual_time(&self.clock, now_ns);
-        let answer = self.limiter.check_at(now, &Check::new(key, &self.limit, 1));
+        let answer = self.limiter.check_at(now, key, &self.limit, 1);
         // All of it is there to be read; copying it is not the limiter's work.
         black_box(&answer).as_ref().expect("the memory store does not fail").allowed
     }

@@ -13,7 +13,7 @@ pub(crate) mod sliding_window;
 pub(crate) mod token_bucket;
 
 use crate::limit::Moment;
-use crate::{Ask, Cost, Decision, Limit, ResetAfter, RetryAfter, Timestamp};
+use crate::{Ask, Cost, Decided, Decision, Limit, ResetAfter, RetryAfter, Timestamp};
 
 /// What became of an ask, before it is worked out when to come back.
 #[derive(Clone, Copy, Debug)]
@@ -129,6 +129,7 @@ pub(crate) trait Window {
             retry_after,
             reset_after,
             no_room: false,
+            decided: Decided::Exact,
         }
     }
 

@@ -102,7 +102,7 @@ impl fmt::Display for Algorithm {
 /// assert_eq!(a.to_string(), "600 per 1m token-bucket burst 50");
 /// # Ok::<(), tidegate_core::LimitError>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Limit {
     count: u64,
     /// What a bucket can hold; equals `count` unless a burst was named.
@@ -625,6 +625,12 @@ impl FromStr for Limit {
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         text::write(self, f)
+    }
+}
+
+impl fmt::Debug for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Limit({self})")
     }
 }
 

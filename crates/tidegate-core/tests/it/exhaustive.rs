@@ -89,7 +89,7 @@ impl Search<'_> {
         for &now in self.times {
             for &operation in operations {
                 let mut next = pair.clone();
-                next.step(operation, now);
+                let _ = next.step(operation, now);
                 self.nodes += 1;
                 self.check(&mut next, now);
                 if depth > 1 {
@@ -241,7 +241,7 @@ fn permits_agree_with_the_oracle() {
                     }
                     _ => {
                         // As a store does it: a permit whose lease has ended is gone.
-                        next.step(Cost::PEEK, now);
+                        let _ = next.step(Cost::PEEK, now);
                         let released = next.state.release(oldest);
                         assert_eq!(released, next.oracle.release(oldest), "{}", next.told());
                     }

@@ -219,7 +219,7 @@ fn states(bytes: &mut Bytes) {
             1 => Cost::Refund(units),
             _ => Cost::Ask(units),
         };
-        pair.step(cost, now);
+        let _ = pair.step(cost, now);
         pair.check_costs([0, 1, units, capacity, capacity + 1].into_iter(), now);
     }
 }

@@ -101,7 +101,7 @@ proptest! {
         let mut now = begin;
         for (gap, kind, size) in trace {
             now = gap.after(now, &limit);
-            pair.step(cost(kind, size, &limit), now);
+            let _ = pair.step(cost(kind, size, &limit), now);
             let (left, capacity) = (pair.peek(now), limit.capacity());
             let edges = [0, 1, left, left + 1, capacity / 2, capacity, capacity + 1, u64::MAX];
             pair.check_costs(edges.into_iter(), now);
@@ -202,7 +202,7 @@ proptest! {
     ) {
         let (mut plain, now, _) = run(&limit, begin, &trace);
         let now = gap.after(now, &limit);
-        plain.decide(&limit, &ask(Cost::PEEK, now));
+        let _ = plain.decide(&limit, &ask(Cost::PEEK, now));
         let mut touched = plain.clone();
         // A forced charge is cut off where products would leave the exact range;
         // only what was kept can be given back.
@@ -215,7 +215,7 @@ proptest! {
         let units = if forced { units.min(room) } else { units };
         let charge = if forced { Cost::Force(units) } else { Cost::Ask(units) };
         if touched.decide(&limit, &ask(charge, now)).allowed {
-            touched.decide(&limit, &ask(Cost::Refund(units), now));
+            let _ = touched.decide(&limit, &ask(Cost::Refund(units), now));
         }
         if let State::SlidingWindow(window) = &plain {
             // The last hit and the lag of a cell stay, and so does a wider form. The log form holds
@@ -248,13 +248,13 @@ proptest! {
         let mut now = begin;
         for (gap, kind, size) in trace {
             now = gap.after(now, &limit);
-            pair.step(cost(kind, size, &limit), now);
+            let _ = pair.step(cost(kind, size, &limit), now);
         }
         pair.limit = changed;
         pair.oracle.change(&changed);
         for (gap, kind, size) in after {
             now = gap.after(now, &changed);
-            pair.step(cost(kind, size, &changed), now);
+            let _ = pair.step(cost(kind, size, &changed), now);
         }
     }
 

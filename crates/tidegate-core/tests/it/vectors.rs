@@ -103,10 +103,10 @@ fn a_refund_takes_the_permit_just_charged() {
     let (long, short) = (limit("5 concurrent lease 1m"), limit("5 concurrent lease 1s"));
     let mut state = State::new(&long);
     let charge = |id| Ask { permit: PermitId(id), ..ask(Cost::Ask(1), S) };
-    state.decide(&long, &charge(1));
+    let _ = state.decide(&long, &charge(1));
     let before = state.decide(&long, &ask(Cost::PEEK, S));
-    state.decide(&short, &charge(2));
-    state.decide(&short, &ask(Cost::Refund(1), S));
+    let _ = state.decide(&short, &charge(2));
+    let _ = state.decide(&short, &ask(Cost::Refund(1), S));
     assert_eq!(state.decide(&long, &ask(Cost::PEEK, S)), before);
     assert!(!state.release(PermitId(2)));
     assert!(state.renew(&long, PermitId(1), Timestamp::from_micros(S)));
@@ -150,7 +150,7 @@ fn a_converted_debt_is_rounded_up() {
     let fast = slow.with_count(1_000_000_000_000).expect("within bounds");
     assert_eq!((slow.tick_us(), fast.tick_us()), (1, S));
     let mut state = State::new(&slow);
-    state.decide(&slow, &ask(Cost::Ask(1), 0));
+    let _ = state.decide(&slow, &ask(Cost::Ask(1), 0));
     let almost = 3_600 * S - 1;
     assert_eq!(state.decide(&slow, &ask(Cost::PEEK, almost)).reset_after.as_micros(), 1);
     let decision = state.decide(&fast, &ask(Cost::PEEK, almost));
@@ -163,8 +163,8 @@ fn leases_end_in_order_after_the_clock_stepped_back() {
     let (long, short) = (limit("5 concurrent lease 1m"), limit("5 concurrent lease 1s"));
     let mut state = State::new(&long);
     let charge = |id, at| Ask { permit: PermitId(id), ..ask(Cost::Ask(1), at) };
-    state.decide(&long, &charge(1, 10 * S));
-    state.decide(&short, &charge(2, 69 * S + S / 2));
+    let _ = state.decide(&long, &charge(1, 10 * S));
+    let _ = state.decide(&short, &charge(2, 69 * S + S / 2));
     let stepped_back = state.decide(&long, &ask(Cost::PEEK, 20 * S));
     assert_eq!((stepped_back.remaining, stepped_back.reset_after.as_micros()), (3, 50 * S));
     assert_eq!(state.decide(&long, &ask(Cost::PEEK, 21 * S)).remaining, 4);

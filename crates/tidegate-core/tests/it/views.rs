@@ -13,7 +13,7 @@ fn after(limit: &Limit, requests: &[(u64, usize)]) -> State {
     let mut state = State::new(limit);
     for &(second, times) in requests {
         for _ in 0..times {
-            state.decide(limit, &ask(Cost::Ask(1), second * SECOND));
+            let _ = state.decide(limit, &ask(Cost::Ask(1), second * SECOND));
         }
     }
     state
@@ -105,7 +105,7 @@ proptest! {
             let shown = remaining(&limit, &state.view(&limit, at));
             let mut copy = state.clone();
             prop_assert_eq!(shown, copy.decide(&limit, &Ask::new(Cost::PEEK, at)).remaining);
-            state.decide(&limit, &Ask { permit, ..ask(cost(kind, size, &limit), now) });
+            let _ = state.decide(&limit, &Ask { permit, ..ask(cost(kind, size, &limit), now) });
         }
     }
 }

@@ -142,7 +142,7 @@ proptest! {
         let (mut state, mut now) = (State::new(&limit), YEAR);
         for (gap, kind, size) in trace {
             now = gap.after(now, &limit);
-            state.decide(&limit, &ask(cost(kind, size, &limit), now));
+            let _ = state.decide(&limit, &ask(cost(kind, size, &limit), now));
             let State::SlidingWindow(window) = &state else { unreachable!() };
             let times: Vec<u64> = window.times().collect();
             let cells: Vec<(u64, Cell)> = window.cells().collect();
@@ -229,7 +229,7 @@ fn forced_charges_beyond_every_cap_can_be_refunded() {
         let limit = limit(&format!("{count} per 1m sliding-window"));
         let mut state = State::new(&limit);
         let at = |seconds: u64| 1_700_000_000_000_000 + seconds * 1_000_000;
-        state.decide(&limit, &ask(Cost::Ask(2), at(0)));
+        let _ = state.decide(&limit, &ask(Cost::Ask(2), at(0)));
         let charged = state.decide(&limit, &ask(Cost::Force(forced), at(30)));
         assert_eq!(charged.remaining, 0, "{limit}");
         let State::SlidingWindow(window) = &state else { unreachable!() };
@@ -239,7 +239,7 @@ fn forced_charges_beyond_every_cap_can_be_refunded() {
         assert_eq!(refunded.remaining, count - 2, "{limit}");
         let emptied = state.decide(&limit, &ask(Cost::Refund(u64::MAX), at(31)));
         assert_eq!((emptied.remaining, emptied.reset_after.as_micros()), (count, 0));
-        state.decide(&limit, &ask(Cost::Ask(1), at(31)));
+        let _ = state.decide(&limit, &ask(Cost::Ask(1), at(31)));
         let State::SlidingWindow(window) = &state else { unreachable!() };
         assert_eq!(window.form(), Form::of(count), "{limit}");
     }
@@ -252,7 +252,7 @@ fn the_widest_form_saturates() {
     let mut state = State::new(&limit);
     let now = 1_700_000_000_000_000;
     for _ in 0..3 {
-        state.decide(&limit, &ask(Cost::Force(u64::MAX), now));
+        let _ = state.decide(&limit, &ask(Cost::Force(u64::MAX), now));
     }
     assert_eq!(used(&state, &limit, now), (1 << 40) - 1);
     let denied = state.decide(&limit, &ask(Cost::Ask(1), now));
@@ -266,7 +266,7 @@ fn clock_steps_open_and_freeze_nothing() {
         let limit = limit_of(Algorithm::SlidingWindow, count, 60_000 * MS);
         let mut pair = Pair::new(limit);
         let start = 1_700_000_000_000_000;
-        pair.step(Cost::Ask(count), start);
+        let _ = pair.step(Cost::Ask(count), start);
         let back = start - 3_600_000 * MS;
         assert!(!pair.step(Cost::Ask(1), back).allowed, "{limit}");
         pair.check_costs([1, count / 2, count].into_iter(), back);
@@ -286,7 +286,7 @@ fn the_boundary_attack_gains_nothing() {
         let boundary = 1_700_000_040_000_000;
         let spend = |state: &mut State, at: u64| {
             let left = state.decide(&limit, &ask(Cost::PEEK, at)).remaining;
-            state.decide(&limit, &ask(Cost::Ask(left), at));
+            let _ = state.decide(&limit, &ask(Cost::Ask(left), at));
             left
         };
         let first = spend(&mut state, boundary - 1);
@@ -315,7 +315,7 @@ fn refunds_reach_across_cells() {
     let limit = limit("100 per 15s sliding-window");
     let mut pair = Pair::new(limit);
     for second in 0..10 {
-        pair.step(Cost::Ask(5), YEAR + second * 1_000_000);
+        let _ = pair.step(Cost::Ask(5), YEAR + second * 1_000_000);
     }
     let now = YEAR + 9_500_000;
     assert_eq!(pair.step(Cost::Refund(12), now).remaining, 62);

@@ -5,31 +5,18 @@ use std::time::Duration;
 
 use http::HeaderMap;
 use smallvec::SmallVec;
+#[doc(no_inline)]
+pub use tidegate_core::DenialReason;
 use tidegate_core::{Decision, Limit, ResetAfter, RetryAfter};
 
 use super::agree::Agreed;
-use super::fallback::Outage;
 use super::own::OwnPolicy;
 use super::plan::Part;
-use crate::check::reported_limit;
+use crate::check::{BEHIND_OTHERS_US, reported_limit};
 use crate::headers::{self, Fields, Form, Forms, Listed, Prerendered, Problem, Shown};
 use crate::policy::Mode;
 use crate::stats::Decided;
 use crate::{Check, CheckError, Limiter, Timestamp, Verdict};
-
-/// When to ask again after a denial because others wait: soon, they take turns.
-const IN_LINE_RETRY_US: u64 = 1_000;
-
-/// Why a request was denied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum DenialReason {
-    /// A limit is used up, or can never admit the cost.
-    LimitReached,
-    /// The store is full, and the key is new to it.
-    StoreFull,
-    /// The shared store failed, and a policy denies then. Says nothing about the key.
-    StoreFailed,
-}
 
 /// The answer to a question: allowed if every limit that has a say allows it.
 #[derive(Clone, Debug, Default)]
@@ -72,15 +59,6 @@ pub struct Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    /// What is answered for a limit whose store failed, without asking anybody else.
-    pub(super) fn failed(part: &Part<'a>, limit: &'a Limit, allowed: bool, outage: Outage) -> Self {
-        let retry_after = if allowed { RetryAfter::Now } else { outage.retry_after() };
-        let decision =
-            Decision { allowed, limit: limit.count(), retry_after, ..Decision::default() };
-        let decided = if allowed { Decided::FailedOpen } else { Decided::FailedClosed };
-        part.line(limit, decision, decided)
-    }
-
     /// What is left; `None` where nobody knows, because the store failed.
     pub fn remaining(&self) -> Option<u64> {
         self.is_known().then_some(self.decision.remaining)
@@ -98,13 +76,6 @@ impl<'a> Line<'a> {
     /// Whether it has a say.
     pub fn is_enforced(&self) -> bool {
         self.mode == Mode::Enforce
-    }
-
-    /// The denial of a cost that the whole limit allows, but this node's share does not. It
-    /// passes when the store is back.
-    pub(super) fn beyond_share(self, outage: Outage) -> Self {
-        let decision = Decision { retry_after: outage.retry_after(), ..self.decision };
-        Line { decision, beyond_share: true, ..self }
     }
 
     /// Whether it denies because the policy fails closed.
@@ -168,7 +139,7 @@ impl<'a> Answer<'a> {
     pub(super) fn in_line(mut self) -> Self {
         if let Some(line) = self.speaker.and_then(|speaker| self.lines.get_mut(speaker)) {
             line.decision.allowed = false;
-            line.decision.retry_after = RetryAfter::Micros(IN_LINE_RETRY_US);
+            line.decision.retry_after = RetryAfter::Micros(BEHIND_OTHERS_US);
             self.allowed = false;
         }
         self
@@ -222,7 +193,9 @@ impl<'a> Answer<'a> {
         match self.denial_reason() {
             Some(DenialReason::StoreFailed) => Problem::ReducedCapacity(shown),
             Some(DenialReason::StoreFull) => Problem::NoRoom(shown),
-            Some(DenialReason::LimitReached) | None => Problem::QuotaExceeded(shown),
+            Some(DenialReason::LimitReached | DenialReason::QueueFull) | None => {
+                Problem::QuotaExceeded(shown)
+            }
         }
     }
 

@@ -124,11 +124,13 @@ impl Gate {
         }
         let permit = asking.permit.then(|| shared.store().new_permit());
         let decided = {
-            let (checks, deny_cache) = (plan.checks(), plan.caches_denials());
-            let request = Request { id: asking.id, permit, deny_cache, ..Request::new(&checks) };
-            let warm = self.warm(plan, shared.nodes(), (asking.id, permit));
+            let (asked, node) = (plan.asked(asking.id, permit), self.local_node(shared.nodes()));
+            let deny_cache = plan.caches_denials();
+            let request =
+                Request { id: asking.id, permit, deny_cache, ..Request::new(&asked.checks) };
+            let warm = node.read(&asked);
             let decided = shared.decide(&self.stats, &request).await;
-            decided.inspect(|verdict| self.keep_warm(plan, verdict, &warm))
+            decided.inspect(|verdict| node.mirror(&asked, verdict, &warm))
         };
         match decided {
             Ok(verdict) => {
@@ -147,9 +149,7 @@ impl Gate {
     pub(super) async fn ask_store(&self, request: &Request<'_>) -> Result<Verdict, StoreError> {
         match &self.shared {
             None => Ok(self.limiter.decide(request)?),
-            Some(_) if request.checks.is_empty() => {
-                Ok(Verdict::new(request.checks, Default::default(), false))
-            }
+            Some(_) if request.checks.is_empty() => Ok(Verdict::new(request.checks, [])),
             Some(shared) => Box::pin(shared.decide(&self.stats, request)).await,
         }
     }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use tidegate_core::{Limit, PermitId, bounds};
 
 use super::plan::Plan;
-use super::shared_store::all;
 use super::{Answer, Gate, GateError};
+use crate::join::join_all;
 use crate::policy::holds;
 use crate::store::PermitAct;
 use crate::{Check, MAX_CHECKS, Permit, Verdict};
@@ -129,7 +129,11 @@ impl SharedPermit {
             gate.limiter.store().with_permit(key, &limit, act);
             shared.store().with_permit(key, &limit, act)
         });
-        Ok(all(calls.collect()).await?.into_iter().all(|held| held))
+        let mut all_held = true;
+        for held in join_all(calls.collect()).await {
+            all_held &= held?;
+        }
+        Ok(all_held)
     }
 
     /// How long it is held unless renewed.

@@ -6,8 +6,8 @@
 use tidegate_core::{Cost, Decision, Limit};
 
 use super::plan::{KeyBytes, Plan, Taking, write_policy};
-use super::shared_store::all;
 use super::{Answer, Gate, GateError, Question, Rules, Subject};
+use crate::join::join_all;
 use crate::policy::{Key, Mode, Policy, shown};
 use crate::stats::looks_masked;
 use crate::{Check, MAX_CHECKS};
@@ -170,7 +170,11 @@ impl Gate {
         }
         let Some(shared) = &self.shared else { return Ok(any) };
         let calls = limits.into_iter().map(|limit| shared.store().reset(&name, limit));
-        Ok(all(calls.collect()).await?.into_iter().any(|reset| reset))
+        let mut any = false;
+        for reset in join_all(calls.collect()).await {
+            any |= reset?;
+        }
+        Ok(any)
     }
 }
 

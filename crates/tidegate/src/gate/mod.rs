@@ -17,11 +17,11 @@
 //! - `ask.rs`: questions; `plan.rs`: their checks; `agree.rs`: questions with different limits for
 //!   one count; `quotas.rs`: requests that need room in one of several quotas;
 //! - `decide.rs`: calls of the store; `shared_store.rs`: a store that nodes share; `fallback.rs`:
-//!   answers while it fails; `warm.rs`: local counts for that case;
+//!   answers while it fails;
 //! - `answer.rs`, `held.rs`: answers and permits; `rules.rs`: policies with their counters;
 //! - `enter.rs`: admission of a request that is served here; `own.rs`: policies in code;
 //!   `plain.rs`: batches of plain questions; `keys.rs`: peek and reset;
-//! - `waiting.rs`, `turns.rs`: queues of waiting requests.
+//! - `waiting.rs`: waiting requests.
 
 mod agree;
 mod answer;
@@ -38,9 +38,7 @@ mod plan;
 mod quotas;
 mod rules;
 mod shared_store;
-mod turns;
 mod waiting;
-mod warm;
 
 use std::future::Future;
 use std::pin::pin;
@@ -62,7 +60,6 @@ pub(crate) use self::own::{Change, Charged};
 pub use self::own::{OwnKey, OwnPolicy};
 pub use self::rules::Rules;
 pub(crate) use self::shared_store::ErasedStore;
-pub use self::shared_store::MAX_TOGETHER;
 
 use self::decide::Asking;
 #[cfg(feature = "tower")]
@@ -70,6 +67,7 @@ pub(crate) use self::plan::KeyBytes;
 pub(crate) use self::plan::{Plan, Taking};
 use self::shared_store::Shared;
 use crate::asker::Asker;
+pub use crate::join::MAX_TOGETHER;
 use crate::policy::Policies;
 use crate::stats::{self, Counting, Seen, Stats, is_near, is_timed};
 use crate::wait::Queues;

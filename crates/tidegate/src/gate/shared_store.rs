@@ -4,24 +4,18 @@
 //! beside a round trip an allocation costs nothing. Calls of the gate's own memory are not boxed.
 
 use std::fmt;
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use tidegate_core::{Limit, PermitId};
 
-use super::fallback::Outage;
+use crate::fallback::Outage;
 use crate::stats::Stats;
 use crate::store::PermitAct;
 use crate::{CheckError, Failure, Request, Store, StoreError, Verdict};
-
-/// The number of checks of one caller that a front submits to a shared store concurrently. It is
-/// the share of a connection that one caller may use. Each check has its own deadline, so a
-/// larger batch that is submitted in parts does not time out.
-pub const MAX_TOGETHER: usize = 128;
 
 /// A boxed call of a store.
 pub(super) type Call<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
@@ -116,23 +110,6 @@ fn was_sent(decided: &Result<Verdict, StoreError>) -> bool {
         Err(StoreError::Failed(Failure::Down | Failure::Overloaded)) => false,
         Err(StoreError::Failed(_)) => true,
     }
-}
-
-/// Awaits all calls at once: each has its deadline, and together they take no longer.
-pub(super) async fn all<T>(mut calls: Vec<Call<'_, T>>) -> Result<Vec<T>, StoreError> {
-    let mut answers: Vec<Option<Result<T, StoreError>>> = calls.iter().map(|_| None).collect();
-    poll_fn(|context| {
-        for (call, answer) in calls.iter_mut().zip(&mut answers) {
-            if answer.is_none()
-                && let Poll::Ready(answered) = call.as_mut().poll(context)
-            {
-                *answer = Some(answered);
-            }
-        }
-        if answers.iter().all(Option::is_some) { Poll::Ready(()) } else { Poll::Pending }
-    })
-    .await;
-    answers.into_iter().flatten().collect()
 }
 
 impl fmt::Debug for Shared {

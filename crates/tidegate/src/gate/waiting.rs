@@ -1,21 +1,21 @@
 //! Waiting for one's turn.
 //!
-//! Where memory decides, a newcomer's wait is played through beforehand (`wait.rs`). Two
+//! Where memory decides, a newcomer's wait is played through beforehand (`wait/mod.rs`). Two
 //! kinds cannot be: a shared store, which others use too, and several quotas, of which nobody
 //! knows yet which will have room first. There who is first in line asks, sleeps for as
-//! long as it is told to and asks again; those behind wait for their turn (`turns.rs`).
+//! long as it is told to and asks again; those behind wait for their turn (`wait/turns.rs`).
 
 use std::time::Duration;
 
 use tidegate_core::{RetryAfter, Timestamp};
 
 use super::decide::Asking;
-use super::fallback::{Outage, looking, never};
 use super::plan::Plan;
 use super::shared_store::Shared;
-use super::turns::{Place, sleep};
 use super::{Answer, DenialReason, Gate, GateError};
 use crate::asker::Asker;
+use crate::fallback::{Outage, looking, never};
+use crate::wait::{Place, sleep};
 use crate::{Clock, Request, StoreError};
 
 impl Gate {

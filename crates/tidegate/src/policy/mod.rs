@@ -56,6 +56,8 @@ mod wildcard;
 use std::fmt;
 use std::str::FromStr;
 
+#[doc(no_inline)]
+pub use crate::fallback::OnStoreFailure;
 pub use charge::{Charge, ChargeError};
 pub use condition::{Condition, Conditions, MAX_VALUES};
 pub use condition_error::{ConditionError, ConditionErrorKind};
@@ -108,33 +110,6 @@ impl Mode {
             Mode::Enforce => "enforce",
             Mode::Observe => "observe",
             Mode::Off => "off",
-        }
-    }
-}
-
-/// What a policy answers when its store cannot.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum OnStoreFailure {
-    /// The request passes.
-    Allow,
-    /// The request is refused.
-    Deny,
-    /// It is decided in memory, with the limit divided by the number of nodes.
-    #[default]
-    Local,
-}
-
-impl OnStoreFailure {
-    /// Every answer.
-    pub const ALL: [OnStoreFailure; 3] =
-        [OnStoreFailure::Allow, OnStoreFailure::Deny, OnStoreFailure::Local];
-
-    /// The name used in config.
-    pub const fn name(self) -> &'static str {
-        match self {
-            OnStoreFailure::Allow => "allow",
-            OnStoreFailure::Deny => "deny",
-            OnStoreFailure::Local => "local",
         }
     }
 }

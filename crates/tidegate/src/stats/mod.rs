@@ -51,6 +51,8 @@ pub use self::service::{SERVICE_BOUNDS, ServiceLatency, ServiceTimer, TIMED_EVER
 pub use self::sketch::SKETCH_ENTRIES;
 pub use self::text::{MAX_TEXT_BYTES, Text};
 pub use self::watch::{Entry, Listed, MAX_WATCHED_POLICIES, TOP_PERIOD, Top};
+#[doc(no_inline)]
+pub use tidegate_core::Decided;
 
 use self::counters::{Stripe, stripe};
 use self::latency::Latency;
@@ -69,42 +71,6 @@ pub const CALLER: &str = "(caller)";
 const PER_REQUEST: &str = "per-request";
 /// The name under which counts appear that there was no room for: no policy can have it.
 pub const OTHER: &str = "(other)";
-
-/// How a decision came about, from the most to the least certain.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Decided {
-    /// By the store.
-    #[default]
-    Exact,
-    /// In this process, with the limit divided by the nodes, because the store failed.
-    Local,
-    /// Allowed because the store failed.
-    FailedOpen,
-    /// Denied because the store failed.
-    FailedClosed,
-}
-
-impl Decided {
-    /// Every way, in the order of their certainty.
-    pub const ALL: [Decided; 4] =
-        [Decided::Exact, Decided::Local, Decided::FailedOpen, Decided::FailedClosed];
-
-    /// The name used in answers and metrics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Decided::Exact => "exact",
-            Decided::Local => "local",
-            Decided::FailedOpen => "failed-open",
-            Decided::FailedClosed => "failed-closed",
-        }
-    }
-}
-
-impl fmt::Display for Decided {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
 
 /// What came of one limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -7,6 +7,7 @@ pub mod redis;
 
 use std::fmt;
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::{Limit, PermitId};
@@ -16,6 +17,7 @@ use crate::{Check, CheckError, Verdict};
 #[cfg(feature = "policies")]
 pub(crate) use memory::BATCH;
 pub use memory::{MemoryOptions, MemoryStats, MemoryStore, OutOfMemory, WhenFull};
+pub(crate) use merge::validate;
 
 /// All that is asked of a store at once.
 #[derive(Clone, Copy, Debug)]
@@ -63,7 +65,52 @@ impl<'a> Request<'a> {
 /// Keeps states and decides on them, atomically and in one call.
 ///
 /// There is no get and set in it: a store that only kept bytes could not decide
-/// without races.
+/// without races. Others may implement it, for example around a store of this crate, to count its
+/// calls or to make it fail in tests:
+///
+/// ```
+/// use std::sync::atomic::{AtomicBool, Ordering};
+/// use tidegate::{
+///     Failure, Limit, MemoryStore, PermitAct, PermitId, Request, Store, StoreError, Verdict,
+/// };
+///
+/// struct Unreliable {
+///     store: MemoryStore,
+///     fails: AtomicBool,
+/// }
+///
+/// impl Store for Unreliable {
+///     async fn decide(&self, request: &Request<'_>) -> Result<Verdict, StoreError> {
+///         match self.fails.load(Ordering::Relaxed) {
+///             true => Err(Failure::Down.into()),
+///             false => Store::decide(&self.store, request).await,
+///         }
+///     }
+///
+///     async fn reset(&self, key: &[u8], limit: &Limit) -> Result<bool, StoreError> {
+///         Store::reset(&self.store, key, limit).await
+///     }
+///
+///     fn new_permit(&self) -> PermitId {
+///         Store::new_permit(&self.store)
+///     }
+///
+///     async fn with_permit(
+///         &self,
+///         key: &[u8],
+///         limit: &Limit,
+///         act: PermitAct,
+///     ) -> Result<bool, StoreError> {
+///         Store::with_permit(&self.store, key, limit, act).await
+///     }
+///
+///     fn detach(&self, task: impl Future<Output = ()> + Send + 'static) {
+///         self.store.detach(task);
+///     }
+/// }
+/// ```
+///
+/// A store that decides by itself returns [`Verdict::new`].
 pub trait Store: Send + Sync + 'static {
     /// Decides all checks of a request: all are charged or none.
     fn decide(
@@ -90,9 +137,46 @@ pub trait Store: Send + Sync + 'static {
         act: PermitAct,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
+    /// Runs a task to its end that no caller waits for: the release of a permit that was dropped, or
+    /// the refund of a reservation. A store on `tokio` spawns it there. A task that is dropped
+    /// instead leaves the permit held until its lease ends, and the reservation charged.
+    fn detach(&self, task: impl Future<Output = ()> + Send + 'static);
+
     /// How long until a store that is down is tried again; zero where that is not known.
     fn next_attempt(&self) -> Duration {
         Duration::ZERO
+    }
+}
+
+/// A store that several limiters use.
+impl<S: Store> Store for Arc<S> {
+    async fn decide(&self, request: &Request<'_>) -> Result<Verdict, StoreError> {
+        S::decide(self, request).await
+    }
+
+    async fn reset(&self, key: &[u8], limit: &Limit) -> Result<bool, StoreError> {
+        S::reset(self, key, limit).await
+    }
+
+    fn new_permit(&self) -> PermitId {
+        S::new_permit(self)
+    }
+
+    async fn with_permit(
+        &self,
+        key: &[u8],
+        limit: &Limit,
+        act: PermitAct,
+    ) -> Result<bool, StoreError> {
+        S::with_permit(self, key, limit, act).await
+    }
+
+    fn detach(&self, task: impl Future<Output = ()> + Send + 'static) {
+        S::detach(self, task);
+    }
+
+    fn next_attempt(&self) -> Duration {
+        S::next_attempt(self)
     }
 }
 

@@ -1,6 +1,6 @@
 //! What every module needs.
 
-use tidegate::{Check, Cost, Decision, Limit, Limiter, ManualClock, Timestamp};
+use tidegate::{Cost, Decision, Limit, Limiter, ManualClock, Timestamp};
 
 /// A second in microseconds.
 pub const S: u64 = 1_000_000;
@@ -31,6 +31,5 @@ pub fn check_at(
     limit: &Limit,
     cost: impl Into<Cost>,
 ) -> Decision {
-    let check = Check::new(key.as_ref(), limit, cost);
-    limiter.check_at(at(micros), &check).expect("a check that makes sense")
+    limiter.check_at(at(micros), key, limit, cost).expect("a check that makes sense")
 }

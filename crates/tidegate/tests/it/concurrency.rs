@@ -65,9 +65,9 @@ fn corrections_add_up() {
         let (limiter, _) = limiter();
         together(4, |_| {
             for _ in 0..1_000 {
-                limiter.check("key", &limit, 3).expect("sound");
-                limiter.check("key", &limit, Cost::Force(2)).expect("sound");
-                limiter.check("key", &limit, Cost::Refund(1)).expect("sound");
+                let _ = limiter.check("key", &limit, 3).expect("sound");
+                let _ = limiter.check("key", &limit, Cost::Force(2)).expect("sound");
+                let _ = limiter.check("key", &limit, Cost::Refund(1)).expect("sound");
             }
         });
         let left = limiter.peek("key", &limit).expect("sound").remaining;

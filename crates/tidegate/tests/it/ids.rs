@@ -21,7 +21,7 @@ fn the_same_id_is_charged_once() {
     let checks = [Check::new("a", &limit, 2)];
     let first = decide(&limiter, &checks, "order 17").expect("sound");
     assert!(first.allowed);
-    limiter.check("a", &limit, 1).expect("sound");
+    let _ = limiter.check("a", &limit, 1).expect("sound");
     clock.advance(Duration::from_secs(1));
     assert_eq!(decide(&limiter, &checks, "order 17"), Ok(first), "the same answer, word for word");
     assert_eq!(remaining(&limiter, "a", &limit), 2);
@@ -35,7 +35,7 @@ fn the_id_of_another_key_or_limit_is_another_id() {
     let (limiter, _) = limiter();
     let (minute, hour) = (limit("5 per 1m"), limit("5 per 1h"));
     for (key, limit) in [("a", &minute), ("b", &minute), ("a", &hour)] {
-        decide(&limiter, &[Check::new(key, limit, 1)], "id").expect("sound");
+        let _ = decide(&limiter, &[Check::new(key, limit, 1)], "id").expect("sound");
         assert_eq!(remaining(&limiter, key, limit), 4);
     }
 }
@@ -69,15 +69,15 @@ fn an_id_expires_with_the_window() {
     let (limiter, clock) = limiter();
     let (short, long) = (limit("5 per 10s sliding-log"), limit("5 per 60s sliding-log"));
     let checks = [Check::new("a", &short, 1), Check::new("a", &long, 1)];
-    decide(&limiter, &checks, "id").expect("sound");
+    let _ = decide(&limiter, &checks, "id").expect("sound");
     clock.advance(Duration::from_micros(59_999_999));
-    decide(&limiter, &checks, "id").expect("sound");
+    let _ = decide(&limiter, &checks, "id").expect("sound");
     assert_eq!(remaining(&limiter, "a", &long), 4);
     clock.advance(Duration::from_micros(1));
-    decide(&limiter, &checks, "id").expect("sound");
+    let _ = decide(&limiter, &checks, "id").expect("sound");
     assert_eq!((remaining(&limiter, "a", &short), remaining(&limiter, "a", &long)), (4, 4));
     clock.advance(Duration::from_secs(1));
-    decide(&limiter, &checks, "id").expect("sound");
+    let _ = decide(&limiter, &checks, "id").expect("sound");
     assert_eq!(remaining(&limiter, "a", &long), 4, "and is remembered anew");
 }
 
@@ -87,12 +87,12 @@ fn an_id_from_the_future_expires_too() {
     let (limiter, clock) = limiter();
     let limit = limit("5 per 10s sliding-log");
     let checks = [Check::new("a", &limit, 1)];
-    decide(&limiter, &checks, "id").expect("sound");
+    let _ = decide(&limiter, &checks, "id").expect("sound");
     clock.set(at(NOW - 3_600_000_000));
-    decide(&limiter, &checks, "id").expect("sound");
+    let _ = decide(&limiter, &checks, "id").expect("sound");
     assert_eq!(remaining(&limiter, "a", &limit), 4);
     clock.advance(Duration::from_secs(10));
-    decide(&limiter, &checks, "id").expect("sound");
+    let _ = decide(&limiter, &checks, "id").expect("sound");
     clock.advance(Duration::from_secs(5));
     assert_eq!(remaining(&limiter, "a", &limit), 4, "charged a second time, when the first left");
 }
@@ -121,7 +121,7 @@ fn remembered_ids_are_bounded() {
         let all = |prefix: &str| {
             for number in 0..3_000 {
                 let id = format!("{prefix}{number}");
-                decide(&limiter, &[Check::new("a", &limit, 1)], &id).expect("sound");
+                let _ = decide(&limiter, &[Check::new("a", &limit, 1)], &id).expect("sound");
             }
         };
         all("first");
@@ -152,8 +152,8 @@ fn a_few_ids_are_remembered_window_after_window() {
             let checks = [Check::new("key", &limit, 1)];
             let id = format!("{round} {id}");
             let request = Request::new(&checks).with_id(&id);
-            limiter.decide(&request).expect("sound");
-            limiter.decide(&request).expect("sound");
+            let _ = limiter.decide(&request).expect("sound");
+            let _ = limiter.decide(&request).expect("sound");
         }
         assert_eq!(limiter.peek("key", &limit).expect("sound").remaining, 990, "round {round}");
         clock.advance(Duration::from_secs(10));

@@ -36,8 +36,7 @@ proptest! {
             let in_window = admitted.iter().rev().take_while(|(then, _)| then + S > now);
             prop_assert!(in_window.map(|(_, cost)| cost).sum::<u64>() <= count);
         }
-        let check = Check::new("key", &limit, count);
-        prop_assert!(limiter.check_at(at(now + S), &check).expect("sound").allowed);
+        prop_assert!(check_at(&limiter, now + S, "key", &limit, count).allowed);
     }
 }
 

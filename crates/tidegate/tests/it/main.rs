@@ -7,7 +7,7 @@
 mod common;
 #[cfg(not(loom))]
 mod futures;
-#[cfg(all(not(loom), any(feature = "config", feature = "tower")))]
+#[cfg(not(loom))]
 #[cfg_attr(
     not(all(feature = "config", feature = "tower")),
     allow(dead_code, reason = "each uses some of it")
@@ -19,6 +19,8 @@ mod worlds;
 #[cfg(not(loom))]
 mod alloc;
 #[cfg(not(loom))]
+mod any_store;
+#[cfg(not(loom))]
 mod bounds;
 #[cfg(not(loom))]
 mod clocks;
@@ -26,6 +28,8 @@ mod clocks;
 mod concurrency;
 #[cfg(all(not(loom), feature = "config"))]
 mod config;
+#[cfg(not(loom))]
+mod denied;
 #[cfg(all(not(loom), feature = "config"))]
 mod entering;
 #[cfg(all(not(loom), feature = "config"))]
@@ -60,6 +64,8 @@ mod problems;
 mod redis;
 #[cfg(not(loom))]
 mod requests;
+#[cfg(not(loom))]
+mod reserved;
 #[cfg(all(not(loom), feature = "config"))]
 mod shared;
 #[cfg(all(not(loom), feature = "policies"))]

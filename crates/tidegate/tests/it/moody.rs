@@ -101,4 +101,12 @@ impl Store for Moody {
         self.arrive().await?;
         self.store.with_permit(key, limit, act).await
     }
+
+    fn detach(&self, task: impl Future<Output = ()> + Send + 'static) {
+        // Off a runtime the task is run to its end here, unless the store is silent.
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn(task)),
+            Err(_) => self.store.detach(task),
+        }
+    }
 }

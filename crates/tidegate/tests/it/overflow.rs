@@ -31,7 +31,7 @@ fn usage_above_what_is_left_uses_up_the_limit() {
         let passed = (0..30).filter(|_| {
             let passes = limiter.peek("a", &limit).expect("sound").allowed;
             if passes {
-                consume(&limiter, "a", &limit, 300);
+                let _ = consume(&limiter, "a", &limit, 300);
             }
             passes
         });
@@ -248,9 +248,9 @@ proptest! {
             now += window / 1_000 * gap + small;
             let units = (limit.capacity() / 1_000 * part).max(small);
             let check = Check::new("a", &limit, units).consuming();
-            let before = limiter.check_at(at(now), &Check::new("a", &limit, 0)).expect("sound");
-            let decision = limiter.check_at(at(now), &check).expect("sound");
-            charged.push((now, before.remaining - decision.remaining));
+            let before = limiter.check_at(at(now), "a", &limit, 0).expect("sound");
+            let verdict = limiter.check_all_at(at(now), &[check]).expect("sound");
+            charged.push((now, before.remaining - verdict.decisions[0].remaining));
         }
         let bound = match limit.algorithm() {
             Algorithm::FixedWindow | Algorithm::SlidingCounter => 2 * limit.count(),

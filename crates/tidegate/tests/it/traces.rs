@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use flate2::read::GzDecoder;
 use sha2::{Digest, Sha256};
-use tidegate::{Check, Limit, Limiter, Timestamp};
+use tidegate::{Limit, Limiter, Timestamp};
 
 use crate::common::{S, at, limit};
 
@@ -203,8 +203,7 @@ fn recorded_traffic_is_decided_as_published() {
         |limit, events| {
             let limiter = Limiter::new();
             let decide = |event: &Event| {
-                let check = Check::new(&event.key, limit, 1);
-                limiter.check_at(event.at, &check).expect("sound").allowed
+                limiter.check_at(event.at, &event.key, limit, 1).expect("sound").allowed
             };
             events.iter().map(decide).collect()
         },

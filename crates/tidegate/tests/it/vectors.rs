@@ -10,8 +10,8 @@
 use std::collections::HashMap;
 
 use tidegate::{
-    Acquired, Algorithm, Check, Cost, Decision, Limit, Limiter, ManualClock, Permit, PermitId,
-    ResetAfter, RetryAfter,
+    Acquired, Algorithm, Check, Cost, Decided, Decision, Limit, Limiter, ManualClock, Permit,
+    PermitId, ResetAfter, RetryAfter,
 };
 use tidegate_core::{Ask, State};
 
@@ -140,9 +140,11 @@ impl Host for Memory {
         if limit.algorithm() == Algorithm::Concurrency {
             return self.acquire(&check, permit);
         }
-        self.limiter.check("another key", &limit, 1).expect("a sound check");
+        let _ = self.limiter.check("another key", &limit, 1).expect("a sound check");
         match self.way_in {
-            WayIn::CheckAt => self.limiter.check_at(at(at_us), &check).expect("a sound check"),
+            WayIn::CheckAt => {
+                self.limiter.check_at(at(at_us), "key", &limit, cost).expect("a sound check")
+            }
             WayIn::Clock => self.limiter.check("key", &limit, cost).expect("a sound check"),
             WayIn::All => self.limiter.check_all(&[check]).expect("a sound request").decisions[0],
             WayIn::Batch => {
@@ -239,6 +241,7 @@ fn parse_row(line: &str, limit: &Limit) -> Option<Row> {
                 },
                 reset_after: ResetAfter::from_micros(number(reset_after)?),
                 no_room: false,
+                decided: Decided::Exact,
             })
         }
         _ => return None,

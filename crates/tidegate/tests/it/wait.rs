@@ -4,13 +4,13 @@ use std::thread;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tidegate::{Check, CheckError, Clock, Limit, Limiter, RetryAfter, Verdict};
+use tidegate::{Check, CheckError, Clock, Limit, Limiter, RetryAfter, StoreError, Verdict};
 
 use crate::common::{NOW, S, at, limit, limiter};
 use crate::futures::{Polled, Started, block_on};
 use crate::worlds::cases;
 
-type Answer = Result<Verdict, CheckError>;
+type Answer = Result<Verdict, StoreError>;
 
 const LONG: Duration = Duration::from_secs(3_600);
 
@@ -117,7 +117,7 @@ fn what_can_never_pass_does_not_wait() {
     assert_eq!(at_once(&limiter, &nothing, LONG).retry_after(), RetryAfter::Never);
     let held = self::limit("2 concurrent");
     let checks = [Check::new("a", &held, 1)];
-    assert_eq!(block_on(limiter.wait(&checks, LONG)), Err(CheckError::NeedsPermit));
+    assert_eq!(block_on(limiter.wait(&checks, LONG)), Err(CheckError::NeedsPermit.into()));
 }
 
 /// Whoever goes away, first or in the middle, lets the next through and is not charged.
@@ -256,7 +256,8 @@ fn a_queue_is_bounded() {
         match Polled::start(limiter.wait(&checks, LONG)) {
             Started::Pending(waiting) => queue.push(waiting),
             Started::Ready(answer) => {
-                assert!(place >= 1_024 && !answer.expect("sound").allowed, "{place}");
+                let answer = answer.expect("sound");
+                assert!(place >= 1_024 && !answer.allowed && answer.queue_full, "{place}");
             }
         }
     }
@@ -289,7 +290,7 @@ proptest! {
         let (limiter, clock) = limiter();
         for (gap, cost) in used {
             clock.advance(Duration::from_micros(gap));
-            limiter.check("a", &limit, cost).expect("sound");
+            let _ = limiter.check("a", &limit, cost).expect("sound");
         }
         limiter.charge("a", &limit, count).expect("sound");
         let start = clock.now().as_micros();

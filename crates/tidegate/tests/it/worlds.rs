@@ -242,7 +242,7 @@ pub fn decide_all(model: &mut Model, parts: &[Part], now: u64) -> (bool, Vec<Dec
             let peek = Ask::new(Cost::PEEK, at(now));
             let left = model.settle(part.key, &part.limit, &peek, false).remaining;
             let consumed = Ask::new(Cost::Force(part.consumed_of(left)), at(now));
-            model.decide(part.key, &part.limit, &consumed);
+            let _ = model.decide(part.key, &part.limit, &consumed);
         }
         model.settle(part.key, &part.limit, &ask(part), allowed && admits)
     };

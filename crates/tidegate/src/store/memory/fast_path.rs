@@ -6,7 +6,7 @@
 
 use smallvec::SmallVec;
 use tidegate_core::{
-    Algorithm, Ask, Decision, Limit, Packed, PackedSize, ResetAfter, RetryAfter, Timestamp,
+    Algorithm, Ask, Decided, Decision, Limit, Packed, PackedSize, ResetAfter, RetryAfter, Timestamp,
 };
 
 use super::MemoryStore;
@@ -128,6 +128,7 @@ impl Reply {
             retry_after,
             reset_after: ResetAfter::from_micros(self.reset_us),
             no_room: self.remaining & NO_ROOM > 0,
+            decided: Decided::Exact,
         })
     }
 }

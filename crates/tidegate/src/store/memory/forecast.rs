@@ -86,11 +86,11 @@ impl MemoryStore {
                 (answer.allowed, answer.retry_after) = (false, retry_after);
             }
         }
-        let decisions = match members.is_empty() {
+        let decisions: Few<Decision> = match members.is_empty() {
             true => answers.iter().map(|(_, answer)| *answer).collect(),
             false => members.iter().map(|&plan| answers[plan].1).collect(),
         };
-        Ok(Verdict::new(checks, decisions, false))
+        Ok(Verdict::new(checks, decisions))
     }
 
     fn copy_states<'a>(&self, checks: &[StateCheck<'a>]) -> Vec<Copied<'a>> {
@@ -121,7 +121,7 @@ fn pass(copies: &mut [Copied<'_>], costs: &[Cost], from: Timestamp) -> Option<Ti
     }
     let at = from.plus_micros(wait_us);
     for (copied, &cost) in copies.iter_mut().zip(costs) {
-        copied.state.decide(copied.limit, &Ask::new(cost, at));
+        let _ = copied.state.decide(copied.limit, &Ask::new(cost, at));
     }
     Some(at)
 }

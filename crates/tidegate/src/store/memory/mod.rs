@@ -48,6 +48,7 @@ use self::hash::{KeyHasher, random_bits};
 use self::ids::Ids;
 use self::request::OBSERVER;
 use self::table::Table;
+use crate::block_on::poll_once;
 use crate::check::MAX_CHECKS;
 use crate::store::{PermitAct, Request, Store, StoreError};
 use crate::{Check, Clock, Verdict};
@@ -287,6 +288,11 @@ impl Store for MemoryStore {
         act: PermitAct,
     ) -> Result<bool, StoreError> {
         Ok(MemoryStore::with_permit(self, key, limit, act))
+    }
+
+    /// Nothing in memory has to be waited for.
+    fn detach(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let _ = poll_once(task);
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use smallvec::SmallVec;
-use tidegate_core::{Cost, Decision, Limit, ResetAfter, RetryAfter, Timestamp};
+use tidegate_core::{Cost, Decided, Decision, Limit, ResetAfter, RetryAfter, Timestamp};
 
 use super::locked_path::Answer;
 use super::slot::Fingerprint;
@@ -172,7 +172,6 @@ impl MemoryStore {
 
     /// The remembered answer to a request under an id, or that of `decide`, which is remembered
     /// if it is admitted.
-    #[cfg(feature = "policies")]
     pub(crate) fn decide_once(
         &self,
         request: &Request<'_>,
@@ -350,5 +349,6 @@ pub(super) fn denied_full(limit: &Limit, cost: Cost) -> Decision {
         retry_after,
         reset_after: ResetAfter::from_micros(limit.window_us()),
         no_room: false,
+        decided: Decided::Exact,
     }
 }

@@ -126,7 +126,7 @@ pub fn answers(limit: &Limit, entries: &[Entry], reply: &Value) -> Result<Vec<An
 
 /// The verdict on a request that was a [`Quick`] one.
 pub fn verdict(checks: &[Check<'_>], decision: Decision) -> Verdict {
-    Verdict::new(checks, smallvec![decision], false)
+    Verdict::new(checks, [decision])
 }
 
 /// How far into its window the time was, and the counts of every key.

@@ -259,7 +259,7 @@ mod tests {
     fn denial(checks: &[Check<'_>], retry_after: RetryAfter) -> Verdict {
         let reset_after = ResetAfter::from_micros(5_000_000);
         let decision = Decision { limit: 1, retry_after, reset_after, ..Decision::default() };
-        Verdict::new(checks, smallvec![decision; checks.len()], false)
+        Verdict::new(checks, std::iter::repeat_n(decision, checks.len()))
     }
 
     fn candidate(cache: &DenyCache, request: &Request<'_>, now: Instant) -> Candidate {

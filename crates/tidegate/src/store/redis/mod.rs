@@ -49,7 +49,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use redis::{Cmd, Value};
-use smallvec::{SmallVec, smallvec};
+use smallvec::smallvec;
 use tidegate_core::{Cost, Limit, PermitId, Timestamp};
 
 use self::abandoned::{Abandoned, Owed, Taking};
@@ -247,6 +247,10 @@ impl Store for RedisStore {
         Ok(held)
     }
 
+    fn detach(&self, task: impl Future<Output = ()> + Send + 'static) {
+        drop(self.inner.io_thread.runtime().spawn(task));
+    }
+
     fn next_attempt(&self) -> Duration {
         self.inner.tally.next_attempt().saturating_duration_since(Instant::now())
     }
@@ -335,7 +339,7 @@ impl Inner {
         }
         let plan = Plan::new(request, &self.names)?;
         if plan.states().is_empty() {
-            return Ok(Verdict::new(request.checks, SmallVec::new(), false));
+            return Ok(Verdict::new(request.checks, []));
         }
         let parts = plan.parts(|name| self.topology.slot(name));
         let answers = if parts.len() > 1 {

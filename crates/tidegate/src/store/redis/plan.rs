@@ -227,8 +227,8 @@ impl Plan {
 
     /// The verdict on the request the plan was made of.
     pub fn verdict(&self, checks: &[Check<'_>], answers: &Answers) -> Verdict {
-        let decisions = self.members.iter().map(|&state| answers.decisions[state]).collect();
-        let mut verdict = Verdict::new(checks, decisions, false);
+        let decisions = self.members.iter().map(|&state| answers.decisions[state]);
+        let mut verdict = Verdict::new(checks, decisions);
         verdict.consumed = answers.consumed;
         verdict
     }

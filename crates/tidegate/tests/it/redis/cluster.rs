@@ -118,7 +118,7 @@ fn a_denial_consumes_what_is_left_across_slots() {
                 Check::new(&keys[1], &limits[1], 5).consuming(),
                 Check::new(&keys[2], &limits[2], 5).consuming(),
             ];
-            store.decide(&Request::new(&first)).await.expect("an answer");
+            let _ = store.decide(&Request::new(&first)).await.expect("an answer");
             assert_eq!(remaining(&store, &keys[0], &limits[0]).await, left[0], "{turn}");
             for (key, limit) in keys.iter().zip(&limits) {
                 store.reset(key.as_bytes(), limit).await.expect("an answer");
@@ -139,7 +139,7 @@ fn a_killed_primary_is_replaced_and_the_others_do_not_notice() {
         let store = connect(cluster.url()).await;
         let limit = limit("1000 per 1d");
         for key in &keys {
-            ask(&store, key, &limit, 1).await.expect("an answer");
+            let _ = ask(&store, key, &limit, 1).await.expect("an answer");
         }
         cluster.nodes[0].kill();
         let mut failed = 0_u64;
@@ -154,7 +154,7 @@ fn a_killed_primary_is_replaced_and_the_others_do_not_notice() {
         .await;
         assert!(failed > 0);
         for key in &keys[1..] {
-            ask(&store, key, &limit, 1).await.expect("an answer");
+            let _ = ask(&store, key, &limit, 1).await.expect("an answer");
         }
         eventually("all of it is up", async || store.stats().up).await;
         for (key, used) in keys.iter().zip([1, 2, 2]) {

@@ -54,7 +54,7 @@ fn what_is_given_back_here_counts_at_once() {
                 for _ in 0..3 {
                     assert!(!ask(&store, "alice", &limit, 1).await.expect("an answer").allowed);
                 }
-                ask(&store, "alice", &limit, Cost::Refund(1)).await.expect("an answer");
+                let _ = ask(&store, "alice", &limit, Cost::Refund(1)).await.expect("an answer");
                 assert!(ask(&store, "alice", &limit, 1).await.expect("an answer").allowed);
                 assert!(!ask(&store, "alice", &limit, 1).await.expect("an answer").allowed);
                 assert_eq!(store.reset(b"alice", &limit).await, Ok(true));
@@ -116,7 +116,7 @@ fn a_denial_that_consumes_is_not_answered_from_memory() {
                 assert_eq!((verdict.allowed, verdict.consumed), (allowed, consumed), "{text}");
                 assert_eq!(remaining(&store, "a", &limit).await, left, "{text}");
             }
-            ask(&store, "a", &limit, Cost::Refund(3)).await.expect("an answer");
+            let _ = ask(&store, "a", &limit, Cost::Refund(3)).await.expect("an answer");
             let verdict = store.decide(&request).await.expect("an answer");
             assert!(!verdict.allowed && verdict.consumed, "what came back is used up: {text}");
             assert_eq!(remaining(&store, "a", &limit).await, 0, "{text}");

@@ -175,7 +175,7 @@ fn keys_end_and_only_declared_ones_are_touched() {
                 declared
                     .extend(call.keys.iter().map(|key| String::from_utf8_lossy(key).into_owned()));
                 client.run(&call).expect("sound");
-                client
+                let _ = client
                     .decide_quickly(&Request::new(&checks[..1]).with_permit(PermitId(1)), None)
                     .expect("sound");
             }

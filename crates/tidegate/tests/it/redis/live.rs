@@ -132,7 +132,7 @@ fn keys_end_when_they_stop_to_matter() {
             let request = Request::new(&checks).with_permit(tidegate::PermitId(1));
             for quickly in [false, true] {
                 redis::cmd("FLUSHALL").exec(&mut client.connection).expect("a server");
-                match quickly {
+                let _ = match quickly {
                     true => client.decide_quickly(&request, None),
                     false => client.decide(&request, None),
                 }

@@ -9,7 +9,7 @@
 //! - `connect.rs`: what works and what is refused; `outages.rs`: servers that go away; `health.rs`: servers that do not decide;
 //! - `batches.rs`: callers that go together; `order.rs`: checks of one caller; `overload.rs`: more than a server answers; `nodes.rs`: many stores, one limit;
 //! - `denials.rs`: what is answered from memory;
-//! - `abandoned.rs`: acquires that nobody waits for;
+//! - `abandoned.rs`: acquires that nobody waits for; `limiter.rs`: the limiter over a server;
 //! - `sentinel.rs`, `cluster.rs`: failover, slots and their moves.
 
 mod abandoned;
@@ -22,6 +22,7 @@ mod failures;
 mod foreign;
 mod health;
 mod ids;
+mod limiter;
 mod live;
 mod names;
 mod nodes;

@@ -52,7 +52,7 @@ fn a_server_that_was_killed_is_down_until_it_is_back() {
     let mut server = Server::start(Engine::Redis);
     run(async {
         let store = connect(server.url()).await;
-        ask(&store, "alice", &roomy(), 1).await.expect("an answer");
+        let _ = ask(&store, "alice", &roomy(), 1).await.expect("an answer");
         for round in 1..=3 {
             server.kill();
             // Its end is noticed without asking; whoever is quicker has lost an answer.

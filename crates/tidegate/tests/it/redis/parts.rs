@@ -106,7 +106,7 @@ fn what_a_part_was_charged_can_be_taken_back() {
                 if before > 0 {
                     let checks = asks(Cost::Ask(before));
                     let request = Request::new(&checks).with_permit(PermitId(1));
-                    client.decide(&request, Some(at(NOW - 1))).expect("sound");
+                    let _ = client.decide(&request, Some(at(NOW - 1))).expect("sound");
                 }
                 let kept = all(&mut client);
                 let checks = asks(Cost::Ask(3));

@@ -39,7 +39,7 @@ fn a_killed_primary_is_replaced() {
     run(async {
         let store = connect(stand.url()).await;
         let limit = limit("1000 per 1d");
-        ask(&store, "alice", &limit, 1).await.expect("an answer");
+        let _ = ask(&store, "alice", &limit, 1).await.expect("an answer");
         let was = stand.primary();
         stand.servers[was].kill();
         eventually("another takes over", async || ask(&store, "bob", &limit, 1).await.is_ok())

@@ -1,23 +1,40 @@
 //! The limiter: what users hold.
+//!
+//! - this file: decisions in memory, as plain calls;
+//! - `any_store.rs`: the same over any store, to be awaited, with an answer for when it fails;
+//! - `waiting.rs`: callers that wait; `permit.rs`: places that are held; `reserved.rs`: estimates
+//!   that are settled later;
+//! - `builder.rs`: settings.
 
+mod any_store;
+mod builder;
+mod permit;
+mod reserved;
+mod waiting;
+
+use std::any::Any;
 use std::fmt;
+use std::hash::RandomState;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::{Cost, Decision, Limit, Timestamp};
 
-use crate::permit::{Acquired, Permit};
+pub use self::builder::Builder;
+pub use self::permit::{Acquired, Permit};
+pub use self::reserved::Reserved;
+pub use self::waiting::jitter;
+
+use self::any_store::Fallback;
+use self::builder::Settings;
 use crate::store::Request;
-use crate::wait::Queues;
-use crate::{
-    Check, CheckError, Clock, MemoryOptions, MemoryStats, MemoryStore, OutOfMemory, Store,
-    StoreError, Verdict, WhenFull,
-};
+use crate::wait::{Queues, Releases};
+use crate::{Check, CheckError, Clock, MemoryStats, MemoryStore, Store, Verdict};
 
 /// Decides whether requests may go ahead.
 ///
-/// Cheap to clone; clones share their counts. In memory every method is plain
-/// and synchronous; over any [`Store`] the `_async` ones do the same.
+/// Cheap to clone; clones share their counts. In memory the methods are plain calls. Those that end
+/// in `_async` do the same over any [`Store`], as does everything that waits.
 ///
 /// ```
 /// use tidegate::{Check, Limit, Limiter};
@@ -26,17 +43,13 @@ use crate::{
 /// let per_user: Limit = "100 per 1m".parse()?;
 /// let per_org: Limit = "1000 per 1m sliding-window".parse()?;
 ///
-/// // One key, one limit.
-/// let decision = limiter.check("user:alice", &per_user, 1)?;
-/// assert!(decision.allowed);
-/// assert_eq!(decision.remaining, 99);
+/// // One key, one limit. `or_deny` makes an error of a denial, so that `?` enforces the limit.
+/// limiter.check("user:alice", &per_user, 1)?.or_deny()?;
+/// assert_eq!(limiter.peek("user:alice", &per_user)?.remaining, 99);
 ///
 /// // Several at once: all are charged, or none.
-/// let verdict = limiter.check_all(&[
-///     Check::new("user:alice", &per_user, 1),
-///     Check::new("org:acme", &per_org, 1),
-/// ])?;
-/// assert!(verdict.allowed);
+/// let checks = [Check::new("user:alice", &per_user, 1), Check::new("org:acme", &per_org, 1)];
+/// limiter.check_all(&checks)?.or_deny()?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Limiter<S: Store = MemoryStore> {
@@ -45,7 +58,16 @@ pub struct Limiter<S: Store = MemoryStore> {
 
 struct Shared<S> {
     store: S,
+    /// The answer for when the store fails, if that is not an error.
+    fallback: Option<Fallback>,
     queues: Queues,
+    releases: Releases,
+    /// What waiting is timed by.
+    clock: Clock,
+    /// How much later than it could a caller that waits for a shared store asks again, at most.
+    jitter: Duration,
+    /// Names queues.
+    hasher: RandomState,
 }
 
 impl Limiter {
@@ -53,17 +75,34 @@ impl Limiter {
     ///
     /// # Panics
     /// When 146 MB of address space cannot be had; [`Limiter::builder`] gives an error instead.
-    #[expect(clippy::new_without_default, reason = "it reserves memory and reads a clock")]
     pub fn new() -> Self {
         Self::builder().build().expect("a million keys reserve 146 MB of address space")
     }
 
-    /// Settings for a limiter in memory.
+    /// Settings for a limiter.
     pub fn builder() -> Builder {
         Builder::default()
     }
 
     /// Decides one check: `cost` units of `limit` for `key`.
+    ///
+    /// A decision that is not used is a warning, because a denial would be ignored:
+    ///
+    /// ```compile_fail
+    /// #![deny(unused_must_use)]
+    /// # use tidegate::{Limit, Limiter};
+    /// # let (limiter, limit) = (Limiter::new(), Limit::per_second(1));
+    /// limiter.check("alice", &limit, 1)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// ```
+    /// #![deny(unused_must_use)]
+    /// # use tidegate::{Limit, Limiter};
+    /// # let (limiter, limit) = (Limiter::new(), Limit::per_second(1));
+    /// limiter.check("alice", &limit, 1)?.or_deny()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`CheckError::NeedsPermit`] for a `concurrency` limit. A denial is not an error.
@@ -79,11 +118,28 @@ impl Limiter {
 
     /// Decides one check at a time of the caller's choosing, for replays and simulations.
     ///
+    /// ```
+    /// use std::time::SystemTime;
+    /// use tidegate::{Limit, Limiter};
+    ///
+    /// let limiter = Limiter::new();
+    /// let limit = Limit::per_minute(5);
+    /// limiter.check_at(SystemTime::now(), "alice", &limit, 1)?.or_deny()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Limiter::check`].
     #[inline]
-    pub fn check_at(&self, now: Timestamp, check: &Check<'_>) -> Result<Decision, CheckError> {
-        self.store().decide_one(check, Some(now.min(Timestamp::LAST)))
+    pub fn check_at(
+        &self,
+        now: impl Into<Timestamp>,
+        key: impl AsRef<[u8]>,
+        limit: &Limit,
+        cost: impl Into<Cost>,
+    ) -> Result<Decision, CheckError> {
+        let now = now.into().min(Timestamp::LAST);
+        self.store().decide_one(&Check::new(key.as_ref(), limit, cost), Some(now))
     }
 
     /// Decides several checks together: all are charged or none, unless some are
@@ -116,8 +172,8 @@ impl Limiter {
     /// let limit: Limit = "10 per 1m".parse()?;
     /// let checks = [Check::new("alice", &limit, 1)];
     /// let request = Request::new(&checks).with_id("order-17");
-    /// limiter.decide(&request)?;
-    /// limiter.decide(&request)?; // a retry: answered again, not charged again
+    /// limiter.decide(&request)?.or_deny()?;
+    /// limiter.decide(&request)?.or_deny()?; // a retry: answered again, not charged again
     /// assert_eq!(limiter.peek("alice", &limit)?.remaining, 9);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -169,7 +225,8 @@ impl Limiter {
         self.check(key, limit, Cost::PEEK)
     }
 
-    /// Charges without asking, as when the true cost is known only afterwards.
+    /// Charges without asking, as when the true cost is known only afterwards. Returns what is
+    /// left; [`Limiter::check`] with [`Cost::Force`] returns the whole decision.
     ///
     /// # Errors
     /// As [`Limiter::check`].
@@ -178,11 +235,12 @@ impl Limiter {
         key: impl AsRef<[u8]>,
         limit: &Limit,
         units: u64,
-    ) -> Result<Decision, CheckError> {
-        self.check(key, limit, Cost::Force(units))
+    ) -> Result<u64, CheckError> {
+        Ok(self.check(key, limit, Cost::Force(units))?.remaining)
     }
 
-    /// Gives units back, newest first, never below zero.
+    /// Gives units back, newest first, never below zero. Returns what is left;
+    /// [`Limiter::check`] with [`Cost::Refund`] returns the whole decision.
     ///
     /// # Errors
     /// As [`Limiter::check`].
@@ -191,8 +249,8 @@ impl Limiter {
         key: impl AsRef<[u8]>,
         limit: &Limit,
         units: u64,
-    ) -> Result<Decision, CheckError> {
-        self.check(key, limit, Cost::Refund(units))
+    ) -> Result<u64, CheckError> {
+        Ok(self.check(key, limit, Cost::Refund(units))?.remaining)
     }
 
     /// Forgets what a key has used of a limit; says whether it was tracked and not
@@ -224,31 +282,7 @@ impl Limiter {
     pub fn acquire(&self, checks: &[Check<'_>]) -> Result<Acquired, CheckError> {
         let id = self.store().new_permit();
         let verdict = self.decide(&Request { permit: Some(id), ..Request::new(checks) })?;
-        Ok(if verdict.allowed {
-            Acquired::Permit(Permit::new(self.clone(), id, checks, &verdict), verdict)
-        } else {
-            Acquired::Denied(verdict)
-        })
-    }
-
-    /// Admits the checks at the earliest moment they pass, in the order in which
-    /// the futures were first polled, or says no at once if that would take longer than `max_wait`.
-    ///
-    /// Waiters with the same keys and limits form a queue. The wait is worked out
-    /// beforehand from the state and the queue, exactly, if nothing else arrives;
-    /// a plain `check` may still come in between and make a waiter wait longer,
-    /// up to `max_wait`, after which it is denied. A denial charges nothing here, also where a
-    /// check is [consuming](Check::consuming). Dropping the future leaves the
-    /// queue and charges nothing. It runs on any runtime.
-    ///
-    /// # Errors
-    /// As [`Limiter::check_all`].
-    pub async fn wait(
-        &self,
-        checks: &[Check<'_>],
-        max_wait: Duration,
-    ) -> Result<Verdict, CheckError> {
-        self.shared.queues.wait(self.store(), checks, max_wait).await
+        Ok(Acquired::new(self, id, checks, verdict))
     }
 
     /// What the store holds and what it had to give up.
@@ -263,9 +297,24 @@ impl Limiter {
 }
 
 impl<S: Store> Limiter<S> {
-    /// A limiter over any store.
+    /// A limiter over any store, with the default settings; see [`Builder::over`].
     pub fn over(store: S) -> Self {
-        Limiter { shared: Arc::new(Shared { store, queues: Queues::default() }) }
+        Self::with_settings(store, Settings::default(), None)
+    }
+
+    fn with_settings(store: S, settings: Settings, fallback: Option<Fallback>) -> Self {
+        let memory = (&store as &dyn Any).downcast_ref::<MemoryStore>();
+        let clock = memory.map_or(settings.clock, |memory| memory.clock().clone());
+        let shared = Shared {
+            store,
+            fallback,
+            queues: Queues::new(settings.max_waiters),
+            releases: Releases::default(),
+            clock,
+            jitter: settings.jitter,
+            hasher: RandomState::new(),
+        };
+        Limiter { shared: Arc::new(shared) }
     }
 
     /// The store it decides with.
@@ -273,34 +322,12 @@ impl<S: Store> Limiter<S> {
     pub fn store(&self) -> &S {
         &self.shared.store
     }
+}
 
-    /// Decides one check, over any store.
-    ///
-    /// # Errors
-    /// When the check makes no sense or the store fails; see [`StoreError`].
-    pub async fn check_async(&self, check: Check<'_>) -> Result<Decision, StoreError> {
-        let verdict = self.decide_async(&Request::new(&[check])).await?;
-        Ok(verdict.decisions[0])
-    }
-
-    /// Decides a request, over any store: all checks are charged or none.
-    ///
-    /// # Errors
-    /// When the request makes no sense or the store fails; see [`StoreError`].
-    pub async fn decide_async(&self, request: &Request<'_>) -> Result<Verdict, StoreError> {
-        self.shared.store.decide(request).await
-    }
-
-    /// Forgets what a key has used of a limit, over any store.
-    ///
-    /// # Errors
-    /// None in memory; other stores may fail, see [`StoreError`].
-    pub async fn reset_async(
-        &self,
-        key: impl AsRef<[u8]> + Send,
-        limit: &Limit,
-    ) -> Result<bool, StoreError> {
-        self.shared.store.reset(key.as_ref(), limit).await
+impl Default for Limiter {
+    /// As [`Limiter::new`].
+    fn default() -> Self {
+        Self::new()
     }
 }
 
@@ -313,66 +340,5 @@ impl<S: Store> Clone for Limiter<S> {
 impl<S: Store + fmt::Debug> fmt::Debug for Limiter<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Limiter").field("store", self.store()).finish()
-    }
-}
-
-/// Settings for a limiter in memory.
-#[derive(Clone, Debug, Default)]
-pub struct Builder {
-    options: MemoryOptions,
-    clock: Clock,
-}
-
-impl Builder {
-    /// The most keys tracked at once, counted per key and limit. Memory is taken
-    /// as keys come: about 37 bytes for a `sliding-counter`, 97 for a `sliding-window` or a
-    /// `token-bucket`, all in, and a sixth of a byte per possible key beforehand.
-    #[must_use]
-    pub fn max_keys(mut self, max_keys: usize) -> Self {
-        self.options.max_keys = max_keys;
-        self
-    }
-
-    /// The most log entries and permits held in all; see [`MemoryOptions`].
-    #[must_use]
-    pub fn max_log_entries(mut self, max_log_entries: u64) -> Self {
-        self.options.max_log_entries = max_log_entries;
-        self
-    }
-
-    /// The most idempotency ids remembered at once.
-    #[must_use]
-    pub fn max_ids(mut self, max_ids: usize) -> Self {
-        self.options.max_ids = max_ids;
-        self
-    }
-
-    /// What happens to keys beyond `max_keys`.
-    #[must_use]
-    pub fn when_full(mut self, when_full: WhenFull) -> Self {
-        self.options.when_full = when_full;
-        self
-    }
-
-    /// How much longer than it matters a key is kept; see [`MemoryOptions`].
-    #[must_use]
-    pub fn grace(mut self, grace: Duration) -> Self {
-        self.options.grace = grace;
-        self
-    }
-
-    /// Where the time comes from.
-    #[must_use]
-    pub fn clock(mut self, clock: Clock) -> Self {
-        self.clock = clock;
-        self
-    }
-
-    /// The limiter.
-    ///
-    /// # Errors
-    /// When there cannot be memory for so many keys.
-    pub fn build(self) -> Result<Limiter, OutOfMemory> {
-        Ok(Limiter::over(MemoryStore::new(self.options, self.clock)?))
     }
 }

@@ -5,6 +5,9 @@
 //! a newcomer would wait is not guessed: the states are copied and the whole
 //! queue before it is played through on the copy.
 
+mod releases;
+mod turns;
+
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
@@ -20,16 +23,29 @@ use crate::sync::Mutex;
 use crate::timer::TimerKey;
 use crate::{Check, CheckError, MemoryStore, Overflow, Verdict};
 
-/// The most waiters in one queue: beyond it the answer is a denial. Playing a queue
+pub(crate) use self::releases::{Listening, Releases};
+#[cfg(feature = "policies")]
+pub(crate) use self::turns::sleep;
+pub(crate) use self::turns::{Place, sleep_listening};
+
+/// The most waiters in one queue unless set: beyond it the answer is a denial. Playing a queue
 /// of this length through is no longer short work, and other newcomers of the
-/// same limiter wait for it. So who comes to a full queue is told without that.
-const MAX_QUEUE: usize = 1024;
+/// same limiter wait for it. A newcomer to a full queue is denied without that.
+pub(crate) const MAX_WAITERS: usize = 1024;
 
 /// Queues by what their waiters wait for.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Queues {
     queues: Mutex<HashMap<u64, VecDeque<Waiter>>>,
     next_ticket: AtomicU64,
+    /// The most waiters in one queue.
+    max_waiters: usize,
+}
+
+impl Default for Queues {
+    fn default() -> Self {
+        Queues::new(MAX_WAITERS)
+    }
 }
 
 /// Somebody in a queue.
@@ -43,6 +59,11 @@ struct Waiter {
 }
 
 impl Queues {
+    pub(crate) fn new(max_waiters: usize) -> Self {
+        Queues { queues: Mutex::default(), next_ticket: AtomicU64::new(0), max_waiters }
+    }
+
+    /// Waits for a turn in memory; see [`Limiter::wait`](crate::Limiter::wait).
     pub(crate) async fn wait(
         &self,
         store: &MemoryStore,
@@ -50,22 +71,25 @@ impl Queues {
         max_wait: Duration,
     ) -> Result<Verdict, CheckError> {
         let max_wait_us = u64::try_from(max_wait.as_micros()).unwrap_or(u64::MAX);
-        // Attempts to pass are not reports of usage: none of them consumes.
-        let checks = checks.iter().map(|check| Check { overflow: Overflow::Refuse, ..*check });
-        let checks: SmallVec<[Check<'_>; 4]> = checks.collect();
-        let checks = &*checks;
+        let checks = &*refusing(checks);
         let (name, costs) = store.shape(checks)?;
         let (ticket, until) = {
             let mut queues = self.queues.lock();
-            let verdict = match queues.get(&name).filter(|queue| !queue.is_empty()) {
+            let queue = queues.get(&name).filter(|queue| !queue.is_empty());
+            let is_full = queue.map_or(0, VecDeque::len) >= self.max_waiters;
+            let mut verdict = match queue {
                 None => store.decide_all(&Request::new(checks), None)?,
-                Some(queue) if queue.len() >= MAX_QUEUE => {
-                    return store.forecast_after(checks, queue.back().map(|last| last.due));
+                Some(queue) if is_full => {
+                    store.forecast_after(checks, queue.back().map(|last| last.due))?
                 }
                 Some(queue) => forecast(store, checks, queue.iter())?,
             };
             let wait_us = verdict.retry_after().as_micros().filter(|us| *us <= max_wait_us);
             let Some(wait_us) = wait_us.filter(|_| !verdict.allowed) else { return Ok(verdict) };
+            if is_full {
+                verdict.queue_full = true;
+                return Ok(verdict);
+            }
             let ticket = self.next_ticket.fetch_add(1, Ordering::Relaxed);
             let now = store.clock().now();
             let waiter = Waiter { ticket, costs, due: now.plus_micros(wait_us), waker: None };
@@ -85,17 +109,21 @@ impl Queues {
 
     /// Goes to the end of a queue, for those who do not know the states they wait for;
     /// `None` if it is full.
-    #[cfg(feature = "policies")]
     pub(crate) fn enter(&self, name: u64) -> Option<u64> {
         let mut queues = self.queues.lock();
-        let queue = queues.entry(name).or_default();
-        if queue.len() >= MAX_QUEUE {
+        if queues.get(&name).map_or(0, VecDeque::len) >= self.max_waiters {
             return None;
         }
+        let queue = queues.entry(name).or_default();
         let ticket = self.next_ticket.fetch_add(1, Ordering::Relaxed);
         let due = Timestamp::from_micros(0);
         queue.push_back(Waiter { ticket, costs: Box::default(), due, waker: None });
         Some(ticket)
+    }
+
+    /// Whether nobody waits in the queue of this name.
+    pub(crate) fn is_empty(&self, name: u64) -> bool {
+        !self.queues.lock().contains_key(&name)
     }
 
     /// Whether this ticket is first; if not, it is woken when that may have changed.
@@ -125,6 +153,12 @@ impl Queues {
             waker.wake();
         }
     }
+}
+
+/// The checks as those who wait make them. Attempts to pass are not reports of usage: none of them
+/// consumes.
+pub(crate) fn refusing<'c>(checks: &[Check<'c>]) -> SmallVec<[Check<'c>; 4]> {
+    checks.iter().map(|check| Check { overflow: Overflow::Refuse, ..*check }).collect()
 }
 
 fn forecast<'w>(

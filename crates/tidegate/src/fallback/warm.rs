@@ -1,6 +1,6 @@
 //! This node's memory while the store answers: prepared for the moment it fails.
 //!
-//! Policies that decide here when the store fails (`local`) must not begin an outage with
+//! Checks that are decided here when the store fails (`local`) must not begin an outage with
 //! empty counts. So what the store charges on this node is charged here too, by these rules:
 //!
 //! - **A request with an id is charged once.** The id is remembered here with the charge: a
@@ -23,80 +23,68 @@
 use smallvec::SmallVec;
 use tidegate_core::{Algorithm, Cost, Decision, Limit, PermitId, RetryAfter};
 
-use super::Gate;
-use super::fallback::{consumes, local, never, share, shares};
-use super::plan::Plan;
-use crate::policy::OnStoreFailure;
+use super::{Asked, Checks, LocalNode, consumes, never, share};
 use crate::{Check, MAX_CHECKS, Request, Verdict};
 
 /// The units this node has counted for a request, before the store decides.
-pub(super) struct Warm<'i> {
-    nodes: u32,
-    id: Option<&'i [u8]>,
-    permit: Option<PermitId>,
+pub(crate) struct Warm {
     /// The limits counts are kept under, one per check.
     limits: SmallVec<[Limit; 4]>,
     /// Units counted here, one per check; 0 where that does not matter.
     counted: SmallVec<[u64; 4]>,
 }
 
-impl Gate {
+impl LocalNode<'_> {
     /// Reads what this node has counted for a request.
-    pub(super) fn warm<'i>(
-        &self,
-        plan: &Plan<'_>,
-        nodes: u32,
-        (id, permit): (Option<&'i [u8]>, Option<PermitId>),
-    ) -> Warm<'i> {
-        let all = plan.checks();
-        let limits: SmallVec<[Limit; 4]> =
-            all.iter().map(|check| kept_under(check.limit, nodes)).collect();
-        let mut counted = SmallVec::from_elem(0, all.len());
-        if id.is_none() && plan.charges() {
-            let places: SmallVec<[usize; 4]> = is_local(plan).collect();
-            let kept = |&at: &usize| Check { limit: &limits[at], ..all[at] };
+    pub(crate) fn read(self, asked: &Asked<'_>) -> Warm {
+        let kept_under = |check: &Check<'_>| kept_under(check.limit, self.nodes);
+        let limits: SmallVec<[Limit; 4]> = asked.checks.iter().map(kept_under).collect();
+        let mut counted = SmallVec::from_elem(0, asked.checks.len());
+        if asked.id.is_none() && asked.charges() {
+            let places: SmallVec<[usize; 4]> = asked.local_indices().collect();
+            let kept = |&at: &usize| Check { limit: &limits[at], ..asked.checks[at] };
             let checks: Checks<'_> = places.iter().map(kept).collect();
-            for (&at, units) in places.iter().zip(self.counted(&checks, permit)) {
+            for (&at, units) in places.iter().zip(self.counted(&checks, asked.permit)) {
                 counted[at] = units;
             }
         }
-        Warm { nodes, id, permit, limits, counted }
+        Warm { limits, counted }
     }
 
     /// The units counted here for each of these checks; none for a key without room, which is
     /// counted together with others.
-    fn counted(&self, checks: &[Check<'_>], permit: Option<PermitId>) -> SmallVec<[u64; 4]> {
+    fn counted(self, checks: &[Check<'_>], permit: Option<PermitId>) -> SmallVec<[u64; 4]> {
         if checks.is_empty() {
             return SmallVec::new();
         }
         let peeks: Checks<'_> =
             checks.iter().map(|check| Check { cost: Cost::PEEK, ..*check }).collect();
-        let peeked = self.limiter.decide(&Request { permit, ..Request::new(&peeks) });
+        let peeked = self.memory.decide(&Request { permit, ..Request::new(&peeks) });
         let peeked = peeked.ok().filter(|peeked| !peeked.overflowed);
         let decisions = peeked.iter().flat_map(|peeked| &peeked.decisions);
         checks.iter().zip(decisions).map(|(check, decision)| used(check.limit, decision)).collect()
     }
 
-    /// Charges here what the store has charged, where policies decide here if it fails.
-    pub(super) fn keep_warm(&self, plan: &Plan<'_>, verdict: &Verdict, warm: &Warm<'_>) {
+    /// Charges here what the store has charged, where checks are decided here if it fails.
+    pub(crate) fn mirror(self, asked: &Asked<'_>, verdict: &Verdict, warm: &Warm) {
         match (verdict.allowed, verdict.consumed) {
-            (true, _) => self.admit_here(plan, verdict, warm),
-            (false, true) => self.consume_here(plan, warm),
+            (true, _) => self.mirror_admission(asked, verdict, warm),
+            (false, true) => self.mirror_consumption(asked),
             (false, false) => {}
         }
     }
 
     /// Charges what the store has admitted.
-    fn admit_here(&self, plan: &Plan<'_>, verdict: &Verdict, warm: &Warm<'_>) {
-        let all = plan.checks();
+    fn mirror_admission(self, asked: &Asked<'_>, verdict: &Verdict, warm: &Warm) {
+        let all = &asked.checks;
         let (mut charges, mut refunds) = (Checks::new(), Checks::new());
-        for at in is_local(plan).filter(|&at| verdict.decisions[at].allowed) {
+        for at in asked.local_indices().filter(|&at| verdict.decisions[at].allowed) {
             let limit = &warm.limits[at];
             let Some(charge) = left_behind(&Check { limit, ..all[at] }) else { continue };
             let mut excess = excess(&all[at], &verdict.decisions[at], warm.counted[at]);
             if excess > 0 {
                 // Units released here while the store decided are no longer counted.
-                let now = self.counted(std::slice::from_ref(&charge), warm.permit);
+                let now = self.counted(std::slice::from_ref(&charge), asked.permit);
                 let released = warm.counted[at].saturating_sub(now.first().copied().unwrap_or(0));
                 excess = excess.saturating_sub(released);
             }
@@ -110,29 +98,28 @@ impl Gate {
         }
         // What makes no sense here made none to the store.
         let charge = |checks: &[Check<'_>]| {
-            let request = Request { permit: warm.permit, ..Request::new(checks) };
-            drop(self.limiter.decide(&request));
+            let request = Request { permit: asked.permit, ..Request::new(checks) };
+            drop(self.memory.decide(&request));
         };
         if !refunds.is_empty() {
             charge(&refunds);
         }
-        let Some(id) = warm.id else { return charge(&charges) };
-        let shares = shares(&all, warm.nodes);
-        let asked = local(plan, &all, &shares);
-        let request = Request::new(&asked).with_id(id);
-        drop(self.limiter.store().decide_once(&request, || {
+        let Some(id) = asked.id else { return charge(&charges) };
+        let shares = asked.shares(self.nodes);
+        let local = asked.local(&shares);
+        let request = Request::new(&local).with_id(id);
+        drop(self.memory.store().decide_once(&request, || {
             charge(&charges);
-            self.admitted(&asked)
+            self.admitted(&local)
         }));
     }
 
     /// Uses up this node's shares as the store used up the limits.
-    fn consume_here(&self, plan: &Plan<'_>, warm: &Warm<'_>) {
-        let all = plan.checks();
-        let shares = shares(&all, warm.nodes);
-        let asked = local(plan, &all, &shares);
+    fn mirror_consumption(self, asked: &Asked<'_>) {
+        let shares = asked.shares(self.nodes);
+        let local = asked.local(&shares);
         let never = never();
-        let denied: Checks<'_> = asked.iter().filter(|one| consumes(one)).copied().collect();
+        let denied: Checks<'_> = local.iter().filter(|one| consumes(one)).copied().collect();
         let (Some(never), Some(first)) = (&never, denied.first()) else { return };
         let never = Check::new(first.key, never, 1);
         let consume = || {
@@ -141,45 +128,37 @@ impl Gate {
             for part in denied.chunks(MAX_CHECKS - 1) {
                 let checks: Checks<'_> = std::iter::once(&never).chain(part).copied().collect();
                 // Limits that are held cannot be decided without a permit; a denial holds nothing.
-                let request = Request { permit: warm.permit, ..Request::new(&checks) };
-                drop(self.limiter.decide(&request));
+                let request = Request { permit: asked.permit, ..Request::new(&checks) };
+                drop(self.memory.decide(&request));
             }
-            let mut verdict = self.peeked(&asked);
+            let mut verdict = self.peeked(&local);
             (verdict.allowed, verdict.consumed) = (false, true);
             verdict
         };
-        match warm.id {
+        match asked.id {
             None => drop(consume()),
             Some(id) => {
-                let request = Request::new(&asked).with_id(id);
-                drop(self.limiter.store().decide_once(&request, consume));
+                let request = Request::new(&local).with_id(id);
+                drop(self.memory.store().decide_once(&request, consume));
             }
         }
     }
 
     /// The answer to a retry of an admitted request during an outage.
-    fn admitted(&self, asked: &[Check<'_>]) -> Verdict {
-        let decisions = self.peeked(asked).decisions;
+    fn admitted(self, local: &[Check<'_>]) -> Verdict {
+        let decisions = self.peeked(local).decisions;
         let admitted =
             |decision| Decision { allowed: true, retry_after: RetryAfter::Now, ..decision };
-        Verdict::new(asked, decisions.into_iter().map(admitted).collect(), false)
+        Verdict::new(local, decisions.into_iter().map(admitted))
     }
 
     /// The remaining units of a request's limits on this node.
-    fn peeked(&self, asked: &[Check<'_>]) -> Verdict {
+    fn peeked(self, local: &[Check<'_>]) -> Verdict {
         let peeks: Checks<'_> =
-            asked.iter().map(|check| Check { cost: Cost::PEEK, ..*check }).collect();
-        let peeked = self.limiter.decide(&Request::new(&peeks));
-        peeked.unwrap_or_else(|_| Verdict::new(asked, SmallVec::new(), false))
+            local.iter().map(|check| Check { cost: Cost::PEEK, ..*check }).collect();
+        let peeked = self.memory.decide(&Request::new(&peeks));
+        peeked.unwrap_or_else(|_| Verdict::new(local, []))
     }
-}
-
-type Checks<'c> = SmallVec<[Check<'c>; 4]>;
-
-/// Which checks belong to policies that decide here if the store fails.
-fn is_local(plan: &Plan<'_>) -> impl Iterator<Item = usize> {
-    let each = plan.each().enumerate();
-    each.filter(|(_, (part, _))| part.on_store_failure == OnStoreFailure::Local).map(|(at, _)| at)
 }
 
 fn kept_under(limit: &Limit, nodes: u32) -> Limit {

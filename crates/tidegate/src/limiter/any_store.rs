@@ -1,0 +1,226 @@
+//! The limiter over any store: everything is awaited, and a store that fails has an answer.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use smallvec::SmallVec;
+use tidegate_core::{Cost, Decided, Decision, Limit, PermitId};
+
+use super::{Acquired, Limiter};
+use crate::fallback::{Asked, FallbackAnswer, LocalNode, OnStoreFailure, Outage};
+use crate::join::{MAX_TOGETHER, join_all};
+use crate::store::{Request, validate};
+use crate::{Check, Permit, Store, StoreError, Verdict};
+
+/// The answer of a limiter whose store fails.
+#[derive(Debug)]
+pub(super) struct Fallback {
+    pub(super) answer: OnStoreFailure,
+    pub(super) nodes: AtomicU32,
+    /// This node's memory, if it decides then.
+    pub(super) memory: Option<Limiter>,
+}
+
+/// A decided request.
+pub(super) struct Attempt {
+    pub(super) verdict: Verdict,
+    /// The permit it was made with.
+    pub(super) permit: Option<PermitId>,
+    /// The permit that this node's memory gave because the store failed.
+    pub(super) local: Option<Permit>,
+}
+
+impl Fallback {
+    /// A request, with the answers for when its store fails.
+    fn asked<'r>(&self, request: &Request<'r>) -> Asked<'r> {
+        let on_failure = request.checks.iter().map(|_| self.answer).collect();
+        let is_enforced = |check: &Check<'_>| !check.observed;
+        let denies = self.answer == OnStoreFailure::Deny && request.checks.iter().any(is_enforced);
+        let (checks, id) = (SmallVec::from_slice(request.checks), request.id);
+        Asked { checks, on_failure, denies, id, permit: request.permit }
+    }
+}
+
+impl<S: Store> Limiter<S> {
+    /// Decides one check: `cost` units of `limit` for `key`.
+    ///
+    /// ```
+    /// use tidegate::{Limit, Limiter, Store, StoreError};
+    ///
+    /// /// Over Redis in production, in memory in tests.
+    /// async fn may_send<S: Store>(limiter: &Limiter<S>, user: &str) -> Result<bool, StoreError> {
+    ///     static LIMIT: Limit = Limit::per_minute(5);
+    ///     Ok(limiter.check_async(user, &LIMIT, 1).await?.allowed)
+    /// }
+    /// # let _ = |limiter: &Limiter| drop(may_send(limiter, "alice"));
+    /// ```
+    ///
+    /// # Errors
+    /// When the check makes no sense, or the store fails and
+    /// [`Builder::on_store_failure`](crate::Builder::on_store_failure) is not set.
+    pub async fn check_async(
+        &self,
+        key: impl AsRef<[u8]> + Send,
+        limit: &Limit,
+        cost: impl Into<Cost> + Send,
+    ) -> Result<Decision, StoreError> {
+        let check = Check::new(key.as_ref(), limit, cost);
+        let verdict = self.decide_async(&Request::new(&[check])).await?;
+        Ok(verdict.decisions.first().copied().unwrap_or_default())
+    }
+
+    /// Decides several checks together: all are charged or none, unless some are
+    /// [consuming](Check::consuming).
+    ///
+    /// # Errors
+    /// As [`Limiter::check_async`].
+    pub async fn check_all_async(&self, checks: &[Check<'_>]) -> Result<Verdict, StoreError> {
+        self.decide_async(&Request::new(checks)).await
+    }
+
+    /// Decides a request, perhaps under an idempotency id.
+    ///
+    /// # Errors
+    /// As [`Limiter::check_async`].
+    pub async fn decide_async(&self, request: &Request<'_>) -> Result<Verdict, StoreError> {
+        Ok(self.attempt(request).await?.verdict)
+    }
+
+    /// Decides independent checks and appends a decision for each. They take effect in order, and
+    /// are sent together.
+    ///
+    /// # Errors
+    /// As [`Limiter::check_async`]. If the store fails, those that were answered before are
+    /// appended. A `concurrency` limit is an error before anything is decided.
+    pub async fn check_batch_async(
+        &self,
+        checks: &[Check<'_>],
+        decisions: &mut Vec<Decision>,
+    ) -> Result<(), StoreError> {
+        for check in checks {
+            validate(std::slice::from_ref(check), false)?;
+        }
+        for part in checks.chunks(MAX_TOGETHER) {
+            let each = part.iter().map(|check| async move {
+                self.decide_async(&Request::new(std::slice::from_ref(check))).await
+            });
+            for verdict in join_all(each.map(Box::pin).collect()).await {
+                decisions.extend(verdict?.decisions);
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks without touching: what would be allowed now?
+    ///
+    /// # Errors
+    /// As [`Limiter::check_async`].
+    pub async fn peek_async(
+        &self,
+        key: impl AsRef<[u8]> + Send,
+        limit: &Limit,
+    ) -> Result<Decision, StoreError> {
+        self.check_async(key, limit, Cost::PEEK).await
+    }
+
+    /// Charges without asking, as when the true cost is known only afterwards. Returns what is
+    /// left.
+    ///
+    /// # Errors
+    /// As [`Limiter::check_async`].
+    pub async fn charge_async(
+        &self,
+        key: impl AsRef<[u8]> + Send,
+        limit: &Limit,
+        units: u64,
+    ) -> Result<u64, StoreError> {
+        Ok(self.check_async(key, limit, Cost::Force(units)).await?.remaining)
+    }
+
+    /// Gives units back, newest first, never below zero. Returns what is left.
+    ///
+    /// # Errors
+    /// As [`Limiter::check_async`].
+    pub async fn refund_async(
+        &self,
+        key: impl AsRef<[u8]> + Send,
+        limit: &Limit,
+        units: u64,
+    ) -> Result<u64, StoreError> {
+        Ok(self.check_async(key, limit, Cost::Refund(units)).await?.remaining)
+    }
+
+    /// Forgets what a key has used of a limit; says whether there was anything.
+    ///
+    /// # Errors
+    /// When the store fails: no other answer can stand in.
+    pub async fn reset_async(
+        &self,
+        key: impl AsRef<[u8]> + Send,
+        limit: &Limit,
+    ) -> Result<bool, StoreError> {
+        if let Some(memory) = self.local_memory() {
+            memory.reset(key.as_ref(), limit);
+        }
+        self.store().reset(key.as_ref(), limit).await
+    }
+
+    /// Takes a permit if every check admits it, as [`Limiter::acquire`] does.
+    ///
+    /// A permit that is dropped is released in the background.
+    ///
+    /// # Errors
+    /// As [`Limiter::check_async`].
+    pub async fn acquire_async(&self, checks: &[Check<'_>]) -> Result<Acquired<S>, StoreError> {
+        let permit = Some(self.store().new_permit());
+        let attempt = self.attempt(&Request { permit, ..Request::new(checks) }).await?;
+        Ok(Acquired::of_attempt(self, checks, attempt))
+    }
+
+    /// Changes how many nodes share the limits; see [`Builder::nodes`](crate::Builder::nodes).
+    pub fn set_nodes(&self, nodes: u32) {
+        if let Some(fallback) = &self.shared.fallback {
+            fallback.nodes.store(nodes.max(1), Ordering::Relaxed);
+        }
+    }
+
+    /// This node's memory, if it decides when the store fails.
+    pub(super) fn local_memory(&self) -> Option<&Limiter> {
+        self.shared.fallback.as_ref()?.memory.as_ref()
+    }
+
+    /// Decides a request in the store, or as is set for when that fails.
+    pub(super) async fn attempt(&self, request: &Request<'_>) -> Result<Attempt, StoreError> {
+        let decided = |verdict, local| Attempt { verdict, permit: request.permit, local };
+        let Some(fallback) = &self.shared.fallback else {
+            return Ok(decided(self.store().decide(request).await?, None));
+        };
+        let asked = fallback.asked(request);
+        let nodes = fallback.nodes.load(Ordering::Relaxed);
+        let node = fallback.memory.as_ref().map(|memory| LocalNode { memory, nodes });
+        let warm = node.map(|node| (node, node.read(&asked)));
+        match self.store().decide(request).await {
+            Ok(verdict) => {
+                if let Some((node, warm)) = &warm {
+                    node.mirror(&asked, &verdict, warm);
+                }
+                Ok(decided(verdict, None))
+            }
+            Err(StoreError::Failed(_)) => {
+                let outage = Outage { nodes, next_attempt: self.store().next_attempt() };
+                let answer = asked.answer(node, outage)?;
+                Ok(decided(combine(request.checks, &answer), answer.permit))
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// The verdict of checks that the store did not decide.
+fn combine(checks: &[Check<'_>], answer: &FallbackAnswer) -> Verdict {
+    let mut verdict = Verdict::new(checks, answer.decisions.iter().copied());
+    let enforced = checks.iter().zip(&verdict.decisions).filter(|(check, _)| !check.observed);
+    let decided = enforced.map(|(_, decision)| decision.decided).max();
+    verdict.decided = decided.unwrap_or(Decided::Exact);
+    verdict.no_room = answer.no_room;
+    verdict
+}

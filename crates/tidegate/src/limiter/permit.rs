@@ -1,0 +1,216 @@
+//! Permits: places held while a request runs.
+
+use std::fmt;
+use std::mem;
+use std::time::Duration;
+
+use tidegate_core::{Algorithm, Decided, Denied, Limit, LimitError, PermitId};
+
+use super::Limiter;
+use super::any_store::Attempt;
+use crate::store::PermitAct;
+use crate::{Check, MemoryStore, Store, StoreError, Verdict};
+
+/// What came of asking for a permit.
+///
+/// [`Acquired::or_deny`] makes an error of a denial, so that `?` enforces the limits.
+#[derive(Debug)]
+#[must_use = "a permit that is dropped is given back"]
+pub enum Acquired<S: Store = MemoryStore> {
+    /// It is held, until dropped.
+    Permit(Permit<S>, Verdict),
+    /// It was denied, and nothing was charged.
+    Denied(Verdict),
+}
+
+impl<S: Store> Acquired<S> {
+    pub(super) fn new(
+        limiter: &Limiter<S>,
+        id: PermitId,
+        checks: &[Check<'_>],
+        verdict: Verdict,
+    ) -> Self {
+        match verdict.allowed {
+            true => Acquired::Permit(Permit::new(limiter.clone(), id, checks, &verdict), verdict),
+            false => Acquired::Denied(verdict),
+        }
+    }
+
+    /// The permit of an attempt. One that this node's memory gave is held there.
+    pub(super) fn of_attempt(limiter: &Limiter<S>, checks: &[Check<'_>], attempt: Attempt) -> Self {
+        let Attempt { verdict, permit, local } = attempt;
+        let id = permit.unwrap_or_default();
+        if verdict.decided == Decided::Exact || !verdict.allowed {
+            return Self::new(limiter, id, checks, verdict);
+        }
+        let local = local.map(Box::new);
+        let permit = Permit { limiter: limiter.clone(), id, held: Vec::new(), local };
+        Acquired::Permit(permit, verdict)
+    }
+
+    /// The permit, if there is one.
+    pub fn permit(self) -> Option<Permit<S>> {
+        match self {
+            Acquired::Permit(permit, _) => Some(permit),
+            Acquired::Denied(_) => None,
+        }
+    }
+
+    /// Returns the permit, or a denial as an error.
+    ///
+    /// # Errors
+    /// [`Denied`] if the permit was denied.
+    pub fn or_deny(self) -> Result<Permit<S>, Denied> {
+        match self {
+            Acquired::Permit(permit, _) => Ok(permit),
+            Acquired::Denied(verdict) => Err(verdict.denied()),
+        }
+    }
+
+    /// The verdict either way.
+    pub fn verdict(&self) -> &Verdict {
+        match self {
+            Acquired::Permit(_, verdict) | Acquired::Denied(verdict) => verdict,
+        }
+    }
+}
+
+/// A held place under one or several `concurrency` limits, given back on drop.
+///
+/// A holder that outlives the lease has lost its place unless it renews.
+#[must_use = "a permit that is dropped is given back"]
+pub struct Permit<S: Store = MemoryStore> {
+    limiter: Limiter<S>,
+    id: PermitId,
+    held: Vec<(Box<[u8]>, Limit)>,
+    /// The permit of this node's memory, if it decided because the store failed.
+    local: Option<Box<Permit>>,
+}
+
+impl<S: Store> Permit<S> {
+    /// The permit of an admitted request. A watched limit that would have denied
+    /// it is not held.
+    pub(crate) fn new(
+        limiter: Limiter<S>,
+        id: PermitId,
+        checks: &[Check<'_>],
+        verdict: &Verdict,
+    ) -> Self {
+        let both = checks.iter().zip(&verdict.decisions);
+        let held = both
+            .filter(|(check, decision)| {
+                check.limit.algorithm() == Algorithm::Concurrency && decision.allowed
+            })
+            .map(|(check, _)| (check.key.into(), *check.limit))
+            .collect();
+        Permit { limiter, id, held, local: None }
+    }
+
+    /// Names the permit within its limiter.
+    pub fn id(&self) -> PermitId {
+        self.id
+    }
+
+    /// Starts the lease anew; `false` if it had already ended under some limit.
+    ///
+    /// # Errors
+    /// When the store fails: the lease may or may not have begun anew.
+    pub async fn renew_async(&self) -> Result<bool, StoreError> {
+        match &self.local {
+            Some(local) => Ok(local.renew()),
+            None => act(&self.limiter, &self.held, PermitAct::Renew(self.id)).await,
+        }
+    }
+
+    /// Gives it back, as a drop does, and waits until that is done; `false` if it had already
+    /// ended under some limit.
+    ///
+    /// # Errors
+    /// When the store fails: the permit then ends with its lease, unless the store repeats the
+    /// release, as `RedisStore` does.
+    pub async fn release_async(mut self) -> Result<bool, StoreError> {
+        let held = mem::take(&mut self.held);
+        match self.local.take() {
+            Some(local) => Ok(local.release()),
+            None => act(&self.limiter, &held, PermitAct::Release(self.id)).await,
+        }
+    }
+}
+
+impl Permit {
+    /// Starts the lease anew; `false` if it had already ended under some limit.
+    pub fn renew(&self) -> bool {
+        self.all(PermitAct::Renew(self.id))
+    }
+
+    /// Starts the lease anew, with this length from now on; `false` if it had already
+    /// ended under some limit.
+    ///
+    /// # Errors
+    /// When no lease can be so long or short; then nothing has changed.
+    pub fn renew_for(&mut self, lease: Duration) -> Result<bool, LimitError> {
+        let leased = self.held.iter().map(|(_, limit)| Limit::concurrent(limit.count(), lease));
+        let leased: Vec<Limit> = leased.collect::<Result<_, _>>()?;
+        for ((_, limit), leased) in self.held.iter_mut().zip(leased) {
+            *limit = leased;
+        }
+        Ok(self.renew())
+    }
+
+    /// Gives it back, as a drop does; `false` if it had already ended under some limit.
+    pub fn release(mut self) -> bool {
+        let was_held = self.all(PermitAct::Release(self.id));
+        for (key, _) in mem::take(&mut self.held) {
+            self.limiter.shared.releases.notify(&key);
+        }
+        was_held
+    }
+
+    fn all(&self, act: PermitAct) -> bool {
+        let store = self.limiter.store();
+        // Every limit is acted on, also after one that was not held.
+        self.held.iter().fold(true, |all, (key, limit)| store.with_permit(key, limit, act) && all)
+    }
+}
+
+/// Acts on a permit under every limit it is held under, also after one that failed. What the store
+/// admitted is held in this node's memory, too.
+async fn act<S: Store>(
+    limiter: &Limiter<S>,
+    held: &[(Box<[u8]>, Limit)],
+    act: PermitAct,
+) -> Result<bool, StoreError> {
+    let mut all = Ok(true);
+    for (key, limit) in held {
+        if let Some(memory) = limiter.local_memory() {
+            memory.store().with_permit(key, limit, act);
+        }
+        let done = limiter.store().with_permit(key, limit, act).await;
+        all = match (all, done) {
+            (Ok(all), Ok(was_held)) => Ok(all && was_held),
+            (Err(error), _) | (_, Err(error)) => Err(error),
+        };
+        if let PermitAct::Release(_) = act {
+            limiter.shared.releases.notify(key);
+        }
+    }
+    all
+}
+
+impl<S: Store> Drop for Permit<S> {
+    fn drop(&mut self) {
+        if self.held.is_empty() {
+            return;
+        }
+        let (held, limiter) = (mem::take(&mut self.held), self.limiter.clone());
+        let release = PermitAct::Release(self.id);
+        // A store that fails cannot be helped: the permit ends with its lease.
+        self.limiter.store().detach(async move { drop(act(&limiter, &held, release).await) });
+    }
+}
+
+impl<S: Store> fmt::Debug for Permit<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Permit").field("id", &self.id.0).finish()
+    }
+}

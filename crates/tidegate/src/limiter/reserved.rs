@@ -1,0 +1,198 @@
+//! Estimates that are charged first and settled when the true cost is known.
+
+use std::fmt;
+use std::mem;
+
+use tidegate_core::{Cost, Decided, Denied, Limit};
+
+use super::Limiter;
+use crate::block_on::poll_once;
+use crate::store::Request;
+use crate::{Check, CheckError, MemoryStore, Store, StoreError, Verdict};
+
+/// A charged estimate, to be settled when the true cost is known.
+///
+/// Dropped without being settled, all of it is given back: the work it was for has not been done.
+///
+/// ```
+/// use tidegate::{Limit, Limiter};
+///
+/// let limiter = Limiter::new();
+/// let tokens = Limit::per_minute(10_000);
+/// let reserved = limiter.reserve("alice", &tokens, 500)?.or_deny()?;
+/// assert_eq!(limiter.peek("alice", &tokens)?.remaining, 9_500);
+/// reserved.commit(620); // what it came to
+/// assert_eq!(limiter.peek("alice", &tokens)?.remaining, 9_380);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "a reservation that is dropped is given back"]
+pub struct Reserved<S: Store = MemoryStore> {
+    limiter: Limiter<S>,
+    verdict: Verdict,
+    charged: Vec<Charged>,
+    /// Whether this node's memory was charged, because the store failed.
+    locally: bool,
+}
+
+/// An estimate under one limit.
+struct Charged {
+    key: Box<[u8]>,
+    limit: Limit,
+    estimate: u64,
+}
+
+impl Charged {
+    /// The check that makes `actual` of the estimate; `None` if it is that.
+    fn settling(&self, actual: u64) -> Option<Check<'_>> {
+        let cost = match actual.checked_sub(self.estimate) {
+            Some(0) => return None,
+            Some(more) => Cost::Force(more),
+            None => Cost::Refund(self.estimate - actual),
+        };
+        Some(Check::new(&*self.key, &self.limit, cost))
+    }
+}
+
+impl<S: Store> Reserved<S> {
+    /// Collects the charges of a verdict. A check that is only observed and would have denied was
+    /// not charged, nor was one that was allowed because the store failed.
+    fn new(limiter: &Limiter<S>, checks: &[Check<'_>], verdict: Verdict) -> Self {
+        let mut charged = Vec::new();
+        let mut locally = false;
+        for (check, decision) in checks.iter().zip(&verdict.decisions) {
+            let counted = matches!(decision.decided, Decided::Exact | Decided::Local);
+            if let Cost::Ask(estimate @ 1..) = check.cost
+                && verdict.allowed
+                && decision.allowed
+                && counted
+            {
+                locally |= decision.decided == Decided::Local;
+                charged.push(Charged { key: check.key.into(), limit: *check.limit, estimate });
+            }
+        }
+        Reserved { limiter: limiter.clone(), verdict, charged, locally }
+    }
+
+    /// Returns a denial as an error.
+    ///
+    /// # Errors
+    /// [`Denied`] if nothing could be reserved.
+    pub fn or_deny(self) -> Result<Self, Denied> {
+        if self.verdict.allowed { Ok(self) } else { Err(self.verdict.denied()) }
+    }
+
+    /// Returns whether the estimate was admitted, and what is left.
+    pub fn verdict(&self) -> &Verdict {
+        &self.verdict
+    }
+
+    /// Keeps the estimate as the true cost.
+    pub fn keep(mut self) {
+        self.charged.clear();
+    }
+
+    /// Settles the true cost: what was reserved too much is given back, what was reserved too
+    /// little is charged, also beyond the limit. With several limits it is the cost under each.
+    ///
+    /// # Errors
+    /// When the store fails and [`Builder::on_store_failure`](crate::Builder::on_store_failure) is
+    /// not set. What was not settled stays as it was estimated.
+    pub async fn commit_async(mut self, actual: u64) -> Result<(), StoreError> {
+        let charged = mem::take(&mut self.charged);
+        settle(&self.limiter, &charged, actual, self.locally).await
+    }
+}
+
+impl Reserved {
+    /// Settles the true cost: what was reserved too much is given back, what was reserved too
+    /// little is charged, also beyond the limit. With several limits it is the cost under each.
+    pub fn commit(self, actual: u64) {
+        // The first poll completes it in memory. The same checks were valid when they were reserved.
+        drop(poll_once(self.commit_async(actual)));
+    }
+}
+
+/// Makes `actual` of what was charged, where it was charged.
+async fn settle<S: Store>(
+    limiter: &Limiter<S>,
+    charged: &[Charged],
+    actual: u64,
+    locally: bool,
+) -> Result<(), StoreError> {
+    let mut settled = Ok(());
+    for check in charged.iter().filter_map(|charged| charged.settling(actual)) {
+        let checks = [check];
+        let decided = match limiter.local_memory().filter(|_| locally) {
+            Some(memory) => memory.decide(&Request::new(&checks)).map_err(Into::into),
+            None => limiter.decide_async(&Request::new(&checks)).await,
+        };
+        settled = settled.and(decided.map(drop));
+    }
+    settled
+}
+
+impl<S: Store> Drop for Reserved<S> {
+    fn drop(&mut self) {
+        if self.charged.is_empty() {
+            return;
+        }
+        let (charged, limiter) = (mem::take(&mut self.charged), self.limiter.clone());
+        let locally = self.locally;
+        // A store that fails cannot be helped: the charge ends with its window.
+        let task = async move { drop(settle(&limiter, &charged, 0, locally).await) };
+        self.limiter.store().detach(task);
+    }
+}
+
+impl<S: Store> fmt::Debug for Reserved<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reserved").field("verdict", &self.verdict).finish_non_exhaustive()
+    }
+}
+
+impl Limiter {
+    /// Charges an estimate, to be settled when the true cost is known; see [`Reserved`].
+    ///
+    /// # Errors
+    /// As [`Limiter::check`].
+    pub fn reserve(
+        &self,
+        key: impl AsRef<[u8]>,
+        limit: &Limit,
+        estimate: u64,
+    ) -> Result<Reserved, CheckError> {
+        self.reserve_all(&[Check::new(key.as_ref(), limit, estimate)])
+    }
+
+    /// Charges estimates under several limits, all or none.
+    ///
+    /// # Errors
+    /// As [`Limiter::check_all`].
+    pub fn reserve_all(&self, checks: &[Check<'_>]) -> Result<Reserved, CheckError> {
+        Ok(Reserved::new(self, checks, self.check_all(checks)?))
+    }
+}
+
+impl<S: Store> Limiter<S> {
+    /// Charges an estimate, to be settled when the true cost is known; see [`Reserved`]. A
+    /// reservation that is dropped is given back in the background.
+    ///
+    /// # Errors
+    /// As [`Limiter::check_async`].
+    pub async fn reserve_async(
+        &self,
+        key: impl AsRef<[u8]> + Send,
+        limit: &Limit,
+        estimate: u64,
+    ) -> Result<Reserved<S>, StoreError> {
+        self.reserve_all_async(&[Check::new(key.as_ref(), limit, estimate)]).await
+    }
+
+    /// Charges estimates under several limits, all or none.
+    ///
+    /// # Errors
+    /// As [`Limiter::check_async`].
+    pub async fn reserve_all_async(&self, checks: &[Check<'_>]) -> Result<Reserved<S>, StoreError> {
+        Ok(Reserved::new(self, checks, self.check_all_async(checks).await?))
+    }
+}

@@ -1,0 +1,254 @@
+//! Callers that would rather wait than be denied.
+//!
+//! In memory the wait for rate limits is worked out beforehand (`wait/mod.rs`). Two kinds of wait
+//! cannot be: for a store that others use too, and for a permit, which its holder gives back when
+//! it likes. There the first in the queue tries, waits for as long as the answer says and tries
+//! again; those behind wait for their turn. A waiter for a permit is also woken when one is
+//! released in this process.
+
+use std::hash::{BuildHasher, RandomState};
+use std::time::{Duration, Instant};
+
+use tidegate_core::{Algorithm, Decided, Timestamp};
+
+use super::any_store::Attempt;
+use super::{Acquired, Limiter};
+use crate::block_on::block_on;
+use crate::fallback::{looking, never};
+use crate::store::Request;
+use crate::wait::{Listening, Place, refusing, sleep_listening};
+use crate::{Check, CheckError, MemoryStore, Store, StoreError, Verdict};
+
+/// How often a waiter asks a shared store for a permit at least: another node may have released
+/// one. One waiter of a queue asks, so that this is all the load there is.
+const PERMIT_POLL_US: u64 = 100_000;
+
+/// Returns a random time from zero to `up_to`. Callers that are denied together add it to their
+/// wait, so that they do not retry together.
+pub fn jitter(up_to: Duration) -> Duration {
+    // A new `RandomState` has other keys than the one before.
+    let random = RandomState::new().hash_one(0_u8);
+    let micros = u64::try_from(up_to.as_micros()).unwrap_or(u64::MAX);
+    Duration::from_micros(random % micros.saturating_add(1).max(1))
+}
+
+impl Attempt {
+    /// Denies what would pass now, because others wait before it.
+    fn denied_behind_others(mut self) -> Self {
+        self.verdict.deny_behind_others();
+        self
+    }
+}
+
+impl<S: Store> Limiter<S> {
+    /// Admits the checks at the earliest moment they pass, in the order in which
+    /// the futures were first polled, or denies immediately if that would take longer than `max_wait`.
+    ///
+    /// Waiters with the same keys and limits form a queue of at most
+    /// [`Builder::max_waiters`](crate::Builder::max_waiters). In memory the wait is worked out
+    /// beforehand from the state and the queue, exactly, if nothing else arrives;
+    /// a plain `check` may still come in between and make a waiter wait longer,
+    /// up to `max_wait`, after which it is denied. Over a store that nodes share, the first of
+    /// the queue tries again when the last answer said that it would pass. A denial charges nothing here, also where a
+    /// check is [consuming](Check::consuming). Dropping the future leaves the
+    /// queue and charges nothing, unless a shared store is just deciding. In memory it runs on any
+    /// runtime.
+    ///
+    /// # Errors
+    /// As [`Limiter::check_async`].
+    pub async fn wait(
+        &self,
+        checks: &[Check<'_>],
+        max_wait: Duration,
+    ) -> Result<Verdict, StoreError> {
+        match self.memory() {
+            Some(memory) => Ok(self.shared.queues.wait(memory, checks, max_wait).await?),
+            // Boxed, so that a wait in memory stays small.
+            None => Ok(Box::pin(self.wait_in_turn(Request::new(checks), max_wait)).await?.verdict),
+        }
+    }
+
+    /// Waits as [`Limiter::wait`] does, until a moment.
+    ///
+    /// # Errors
+    /// As [`Limiter::wait`].
+    pub async fn wait_until(
+        &self,
+        checks: &[Check<'_>],
+        deadline: Instant,
+    ) -> Result<Verdict, StoreError> {
+        self.wait(checks, deadline.saturating_duration_since(Instant::now())).await
+    }
+
+    /// Takes a permit as [`Limiter::acquire`] does, and waits for one up to `max_wait`.
+    ///
+    /// Waiters with the same keys and limits form a queue, as in [`Limiter::wait`]. How long a
+    /// permit is held is not known beforehand, so that a denial may take as long as `max_wait`. A
+    /// permit that another node releases is noticed within 100 ms.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tidegate::{Check, Limit, Limiter};
+    ///
+    /// async fn report(limiter: &Limiter) -> Result<(), Box<dyn std::error::Error>> {
+    ///     let two: Limit = "2 concurrent lease 30s".parse()?;
+    ///     let checks = [Check::new("reports", &two, 1)];
+    ///     let permit = limiter.acquire_wait(&checks, Duration::from_secs(5)).await?.or_deny()?;
+    ///     // At most two callers are here.
+    ///     drop(permit);
+    ///     Ok(())
+    /// }
+    /// # let _ = |limiter: &Limiter| drop(report(limiter));
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Limiter::check_async`].
+    pub async fn acquire_wait(
+        &self,
+        checks: &[Check<'_>],
+        max_wait: Duration,
+    ) -> Result<Acquired<S>, StoreError> {
+        let permit = Some(self.store().new_permit());
+        let request = Request { permit, ..Request::new(checks) };
+        let attempt = self.wait_in_turn(request, max_wait).await?;
+        Ok(Acquired::of_attempt(self, checks, attempt))
+    }
+
+    /// The store, if it is one in memory.
+    fn memory(&self) -> Option<&MemoryStore> {
+        (self.store() as &dyn std::any::Any).downcast_ref()
+    }
+
+    async fn wait_in_turn(
+        &self,
+        request: Request<'_>,
+        max_wait: Duration,
+    ) -> Result<Attempt, StoreError> {
+        let checks = refusing(request.checks);
+        let request = Request { checks: &checks, deny_cache: false, ..request };
+        let clock = &self.shared.clock;
+        let max_wait_us = u64::try_from(max_wait.as_micros()).unwrap_or(u64::MAX);
+        let until = clock.now().plus_micros(max_wait_us);
+        let (queues, name) = (&self.shared.queues, self.queue_name(&checks));
+        let is_alone = queues.is_empty(name);
+        let attempt = match is_alone {
+            true => self.attempt(&request).await?,
+            false => self.look(&request).await?,
+        };
+        let is_hopeless = self.pause_us(&checks, &attempt.verdict, until).is_none();
+        if is_hopeless || (is_alone && attempt.verdict.allowed) {
+            return Ok(attempt);
+        }
+        let Some(place) = Place::new(queues, name) else {
+            let mut denied = attempt.denied_behind_others();
+            denied.verdict.queue_full = true;
+            return Ok(denied);
+        };
+        if !place.is_first() && !place.turn(clock, until).await {
+            return Ok(self.look(&request).await?.denied_behind_others());
+        }
+        self.try_until(&request, &place, until).await
+    }
+
+    /// Tries until the request passes, as the first of its queue. Each attempt has a new permit: the
+    /// store may still release that of one which timed out.
+    async fn try_until(
+        &self,
+        request: &Request<'_>,
+        place: &Place<'_>,
+        until: Timestamp,
+    ) -> Result<Attempt, StoreError> {
+        let clock = &self.shared.clock;
+        loop {
+            let listening: Listening<'_> =
+                self.shared.releases.listen(place.ticket(), request.checks);
+            let permit = request.permit.map(|_| self.store().new_permit());
+            let attempt = self.attempt(&Request { permit, ..*request }).await?;
+            let pause_us = self.pause_us(request.checks, &attempt.verdict, until);
+            let Some(pause_us) = pause_us.filter(|_| !attempt.verdict.allowed) else {
+                return Ok(attempt);
+            };
+            sleep_listening(clock, clock.now().plus_micros(pause_us), &listening).await;
+        }
+    }
+
+    /// How long to wait before the next attempt of a denied request; `None` if it cannot pass in
+    /// time. A store's failure is not waited for.
+    fn pause_us(&self, checks: &[Check<'_>], verdict: &Verdict, until: Timestamp) -> Option<u64> {
+        let left_us = until.as_micros().saturating_sub(self.shared.clock.now().as_micros());
+        if verdict.allowed {
+            return Some(0);
+        }
+        if left_us == 0 || verdict.decided == Decided::FailedClosed {
+            return None;
+        }
+        let (mut rate_us, mut permit_us) = (0, u64::MAX);
+        let both = checks.iter().zip(&verdict.decisions);
+        for (check, decision) in
+            both.filter(|(check, decision)| !check.observed && !decision.allowed)
+        {
+            let us = decision.retry_after.as_micros()?;
+            match check.limit.algorithm() {
+                Algorithm::Concurrency => permit_us = permit_us.min(us),
+                _ => rate_us = rate_us.max(us),
+            }
+        }
+        if rate_us > left_us {
+            return None;
+        }
+        let is_shared = self.memory().is_none();
+        let jitter_us = if is_shared { jitter(self.shared.jitter).as_micros() } else { 0 };
+        let permit_us = if is_shared { permit_us.min(PERMIT_POLL_US) } else { permit_us };
+        let pause_us = if rate_us > 0 { rate_us } else { permit_us };
+        let jitter_us = u64::try_from(jitter_us).unwrap_or(u64::MAX);
+        Some(pause_us.saturating_add(jitter_us).min(left_us).max(1))
+    }
+
+    /// Returns the answer to a request without charging anything.
+    async fn look(&self, request: &Request<'_>) -> Result<Attempt, StoreError> {
+        let never = never();
+        let looks = looking(request.checks, &never);
+        let looked = self.attempt(&Request { checks: &looks, ..*request }).await?.verdict;
+        let skipped = looks.len() - request.checks.len();
+        let mut verdict =
+            Verdict::new(request.checks, looked.decisions.iter().skip(skipped).copied());
+        (verdict.decided, verdict.no_room) = (looked.decided, looked.no_room);
+        Ok(Attempt { verdict, permit: None, local: None })
+    }
+
+    /// A number for the queue of a request: equal for requests with the same keys and limits, in
+    /// any order.
+    fn queue_name(&self, checks: &[Check<'_>]) -> u64 {
+        let each = checks.iter().map(|check| {
+            self.shared.hasher.hash_one((check.key, check.limit.id(), check.observed))
+        });
+        each.fold(0, u64::wrapping_add)
+    }
+}
+
+impl Limiter {
+    /// Waits as [`Limiter::wait`] does, and blocks the thread meanwhile.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tidegate::{Check, Limit, Limiter};
+    ///
+    /// let limiter = Limiter::new();
+    /// let limit: Limit = "2 per 10ms".parse()?;
+    /// for _ in 0..4 {
+    ///     let checks = [Check::new("mail", &limit, 1)];
+    ///     limiter.wait_blocking(&checks, Duration::from_secs(5))?.or_deny()?;
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Limiter::check_all`].
+    pub fn wait_blocking(
+        &self,
+        checks: &[Check<'_>],
+        max_wait: Duration,
+    ) -> Result<Verdict, CheckError> {
+        block_on(self.shared.queues.wait(self.store(), checks, max_wait))
+    }
+}

@@ -1,0 +1,462 @@
+//! The limiter over a shared store, which fails when the test sets it to.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+use tidegate::{
+    Check, CheckError, Cost, Decided, Decision, DenialReason, Failure, Limit, Limiter, ManualClock,
+    OnStoreFailure, RetryAfter, Store, StoreError, Timestamp, Verdict,
+};
+
+use crate::common::{NOW, S, at, limit};
+use crate::futures::{Polled, Started, block_on};
+use crate::moody::{Mood, Moody};
+use crate::worlds::cases;
+
+const LONG: Duration = Duration::from_secs(3_600);
+
+/// A store that several limiters use.
+type Shared = Arc<Moody>;
+
+fn world() -> (Shared, ManualClock) {
+    let clock = ManualClock::new(at(NOW));
+    (Arc::new(Moody::near(&clock)), clock)
+}
+
+fn over(store: &Shared, clock: &ManualClock, answer: Option<OnStoreFailure>) -> Limiter<Shared> {
+    let mut builder = Limiter::builder().max_keys(1_000).clock(clock.clock()).nodes(3);
+    if let Some(answer) = answer {
+        builder = builder.on_store_failure(answer);
+    }
+    builder.over(Arc::clone(store)).expect("memory")
+}
+
+fn check(limiter: &Limiter<Shared>, limit: &Limit, cost: impl Into<Cost> + Send) -> Decision {
+    block_on(limiter.check_async("a", limit, cost)).expect("an answer")
+}
+
+#[test]
+fn everything_works_over_any_store() {
+    let (store, clock) = world();
+    let (limiter, other) = (over(&store, &clock, None), over(&store, &clock, None));
+    let ten = limit("10 per 1m sliding-log");
+    assert_eq!(check(&limiter, &ten, 3).remaining, 7);
+    assert_eq!(block_on(other.charge_async("a", &ten, 2)), Ok(5), "the count is shared");
+    assert_eq!(block_on(other.refund_async("a", &ten, 1)), Ok(6));
+    assert_eq!(block_on(limiter.peek_async("a", &ten)).expect("an answer").remaining, 6);
+    let checks = [Check::new("a", &ten, 4), Check::new("b", &ten, 4), Check::new("a", &ten, 4)];
+    let mut decisions = Vec::new();
+    block_on(limiter.check_batch_async(&checks, &mut decisions)).expect("answers");
+    let allowed: Vec<bool> = decisions.iter().map(|decision| decision.allowed).collect();
+    assert_eq!(allowed, [true, true, false]);
+    let verdict = block_on(limiter.check_all_async(&checks[..2])).expect("an answer");
+    assert_eq!(verdict.or_deny().expect_err("two are left").decision().remaining, 2);
+    assert_eq!(block_on(limiter.reset_async("a", &ten)), Ok(true));
+    assert_eq!(check(&other, &ten, 0).remaining, 10);
+
+    let held = limit("1 concurrent");
+    let mixed = [Check::new("a", &ten, 1), Check::new("a", &held, 1)];
+    let refused = block_on(limiter.check_batch_async(&mixed, &mut decisions));
+    assert_eq!(refused, Err(CheckError::NeedsPermit.into()));
+    assert_eq!(check(&other, &ten, 0).remaining, 10, "nothing was decided");
+}
+
+#[test]
+fn a_failure_is_an_error_unless_there_is_an_answer() {
+    let (store, clock) = world();
+    let limit = limit("9 per 1h sliding-log");
+    store.set_mood(Mood::Down);
+    let failed = block_on(over(&store, &clock, None).check_async("a", &limit, 1));
+    assert_eq!(failed, Err(Failure::Down.into()));
+
+    let open = over(&store, &clock, Some(OnStoreFailure::Allow));
+    let decision = check(&open, &limit, 1);
+    assert_eq!((decision.allowed, decision.decided), (true, Decided::FailedOpen));
+
+    let closed = over(&store, &clock, Some(OnStoreFailure::Deny));
+    let checks = [Check::new("a", &limit, 1)];
+    let verdict = block_on(closed.check_all_async(&checks)).expect("an answer");
+    assert_eq!((verdict.allowed, verdict.decided), (false, Decided::FailedClosed));
+    let denied = verdict.or_deny().expect_err("denied");
+    assert_eq!(denied.reason(), DenialReason::StoreFailed);
+    assert_eq!(denied.to_string(), "the store failed: retry in 1s");
+    let denied = check(&closed, &limit, 1).or_deny().expect_err("denied");
+    assert_eq!(denied.reason(), DenialReason::StoreFailed);
+
+    store.set_mood(Mood::Well);
+    let decision = check(&closed, &limit, 1);
+    assert_eq!((decision.decided, decision.remaining), (Decided::Exact, 8), "nothing was charged");
+}
+
+/// While the store fails, a node decides under its share, with what it has admitted before.
+#[test]
+fn a_node_decides_under_its_share() {
+    let (store, clock) = world();
+    let limiter = over(&store, &clock, Some(OnStoreFailure::Local));
+    let nine = limit("9 per 1h sliding-log");
+    assert_eq!(check(&limiter, &nine, 1).decided, Decided::Exact);
+    store.set_mood(Mood::TimedOut);
+    for left in [1, 0] {
+        let decision = check(&limiter, &nine, 1);
+        assert_eq!((decision.decided, decision.remaining), (Decided::Local, left));
+    }
+    let denied = check(&limiter, &nine, 1).or_deny().expect_err("3 of 9 are used");
+    assert_eq!(denied.reason(), DenialReason::LimitReached);
+    // The whole limit would allow it, this node's share does not.
+    let denied = check(&limiter, &nine, 4).or_deny().expect_err("more than the share");
+    assert_eq!(denied.reason(), DenialReason::StoreFailed);
+    assert_eq!(check(&limiter, &nine, 10).retry_after, RetryAfter::Never);
+    limiter.set_nodes(1);
+    assert_eq!(check(&limiter, &nine, 0).remaining, 6);
+}
+
+#[test]
+fn permits_are_held_released_and_mirrored() {
+    let (store, clock) = world();
+    let limiter = over(&store, &clock, Some(OnStoreFailure::Local));
+    let three = limit("3 concurrent lease 30s");
+    let checks = [Check::new("a", &three, 1)];
+    let take = || block_on(limiter.acquire_async(&checks)).expect("an answer").or_deny();
+    let left = || {
+        let looks = [Check::new("a", &three, 0)];
+        block_on(limiter.acquire_async(&looks)).expect("an answer").verdict().decisions[0].remaining
+    };
+    let (first, second) = (take().expect("one"), take().expect("two"));
+    assert_eq!(left(), 1);
+    assert_eq!(block_on(first.renew_async()), Ok(true));
+    assert_eq!(block_on(first.release_async()), Ok(true));
+    assert_eq!(left(), 2);
+    drop(second);
+    assert_eq!(left(), 3, "a drop releases");
+
+    let before = take().expect("one");
+    store.set_mood(Mood::Down);
+    assert!(take().is_err(), "this node's share is taken by the permit from before");
+    drop(before);
+    let here = take().expect("its share");
+    assert!(take().is_err());
+    assert_eq!(block_on(here.renew_async()), Ok(true));
+    assert_eq!(block_on(here.release_async()), Ok(true));
+    assert!(take().is_ok());
+}
+
+#[test]
+fn an_open_permit_holds_nothing() {
+    let (store, clock) = world();
+    let open = over(&store, &clock, Some(OnStoreFailure::Allow));
+    let one = limit("1 concurrent lease 30s");
+    let checks = [Check::new("a", &one, 1)];
+    store.set_mood(Mood::Down);
+    let permit = block_on(open.acquire_async(&checks)).expect("an answer").or_deny().expect("open");
+    store.set_mood(Mood::Well);
+    let held = block_on(open.acquire_async(&checks)).expect("an answer").or_deny().expect("free");
+    drop(permit);
+    assert!(block_on(open.acquire_async(&checks)).expect("an answer").permit().is_none());
+    drop(held);
+}
+
+#[test]
+fn reservations_are_settled_where_they_were_charged() {
+    let (store, clock) = world();
+    let limiter = over(&store, &clock, Some(OnStoreFailure::Local));
+    let tokens = limit("90 per 1h sliding-log");
+    let reserve = || block_on(limiter.reserve_async("a", &tokens, 10)).expect("an answer");
+    let left = || check(&limiter, &tokens, 0).remaining;
+    block_on(reserve().commit_async(4)).expect("settled");
+    drop(reserve());
+    reserve().keep();
+    assert_eq!(left(), 76);
+
+    store.set_mood(Mood::Down);
+    let here = left();
+    let local = reserve();
+    assert_eq!(local.verdict().decided, Decided::Local);
+    assert_eq!(left(), here - 10);
+    store.set_mood(Mood::Well);
+    block_on(local.commit_async(1)).expect("settled");
+    assert_eq!(left(), 76, "the store knows nothing of it");
+    store.set_mood(Mood::Down);
+    assert_eq!(left(), here - 1);
+}
+
+/// Starts to wait and expects to have to.
+fn join<'a, T>(
+    future: impl Future<Output = Result<T, StoreError>> + 'a,
+) -> Polled<'a, Result<T, StoreError>> {
+    match Polled::start(future) {
+        Started::Pending(waiting) => waiting,
+        Started::Ready(_) => panic!("ready at once"),
+    }
+}
+
+fn at_once(limiter: &Limiter<Shared>, checks: &[Check<'_>], max: Duration) -> Verdict {
+    match Polled::start(limiter.wait(checks, max)) {
+        Started::Pending(_) => panic!("it waits"),
+        Started::Ready(ready) => ready.expect("an answer"),
+    }
+}
+
+#[test]
+fn waiters_pass_in_order_over_any_store() {
+    let (store, clock) = world();
+    let limiter = over(&store, &clock, None);
+    let one = limit("1 per 10s sliding-log");
+    let checks = [Check::new("a", &one, 1)];
+    assert!(at_once(&limiter, &checks, Duration::ZERO).allowed);
+    let mut first = join(limiter.wait(&checks, LONG));
+    let mut second = join(limiter.wait(&checks, LONG));
+    let refused = at_once(&limiter, &checks, Duration::from_secs(9));
+    assert!(!refused.allowed && !refused.queue_full, "it would take ten seconds");
+    clock.set(at(NOW + 10 * S));
+    assert!(second.poll().is_none(), "it is not its turn");
+    assert!(first.poll().is_some_and(|answer| answer.is_ok_and(|verdict| verdict.allowed)));
+    drop(first);
+    assert!(second.poll().is_none());
+    clock.set(at(NOW + 20 * S));
+    assert!(second.poll().is_some_and(|answer| answer.is_ok_and(|verdict| verdict.allowed)));
+    let mut third = join(limiter.wait(&checks, Duration::from_secs(10)));
+    assert!(check(&limiter, &one, 1).retry_after.as_micros() == Some(10 * S));
+    clock.set(at(NOW + 30 * S));
+    assert!(check(&limiter, &one, 1).allowed, "a plain check was quicker");
+    let denied = third.poll().expect("its time is over").expect("an answer");
+    assert!(!denied.allowed);
+    let past = Instant::now();
+    let refused = block_on(limiter.wait_until(&checks, past)).expect("an answer");
+    assert!(!refused.allowed);
+}
+
+#[test]
+fn a_full_queue_is_a_separate_answer() {
+    let (store, clock) = world();
+    let one = limit("1 per 10s sliding-log");
+    let checks = [Check::new("a", &one, 1)];
+    let shared =
+        Limiter::builder().clock(clock.clock()).max_waiters(1).over(store).expect("memory");
+    let memory = Limiter::builder().clock(clock.clock()).max_waiters(1).build().expect("memory");
+    assert!(at_once(&shared, &checks, LONG).allowed);
+    let _waiting = join(shared.wait(&checks, LONG));
+    let full = at_once(&shared, &checks, LONG);
+    assert!(!full.allowed && full.queue_full);
+    let denied = full.or_deny().expect_err("full");
+    assert_eq!(denied.reason(), DenialReason::QueueFull);
+    assert_eq!(denied.to_string(), "too many callers wait: retry in 10s");
+
+    assert!(block_on(memory.wait(&checks, LONG)).expect("an answer").allowed);
+    let _waiting = join(memory.wait(&checks, LONG));
+    let full = block_on(memory.wait(&checks, LONG)).expect("an answer");
+    assert_eq!(full.denial_reason(), Some(DenialReason::QueueFull));
+    let short = block_on(memory.wait(&checks, Duration::ZERO)).expect("an answer");
+    assert_eq!(short.denial_reason(), Some(DenialReason::LimitReached), "it would not wait anyway");
+}
+
+/// A waiter for a permit is woken by the release, in memory and over another store.
+#[test]
+fn acquire_waits_for_a_release() {
+    let (store, clock) = world();
+    acquire_waits(&over(&store, &clock, None), &clock);
+    let memory = Limiter::builder().clock(clock.clock()).build().expect("memory");
+    acquire_waits(&memory, &clock);
+}
+
+fn acquire_waits<S: Store>(limiter: &Limiter<S>, clock: &ManualClock) {
+    let one = limit("1 concurrent lease 30s");
+    let checks = [Check::new("a", &one, 1)];
+    let take = |max| limiter.acquire_wait(&checks, max);
+    let permit = block_on(take(Duration::ZERO)).expect("an answer").or_deny().expect("free");
+    let denied = block_on(take(Duration::ZERO)).expect("an answer").or_deny().expect_err("taken");
+    assert_eq!(denied.reason(), DenialReason::LimitReached);
+    let mut first = join(take(LONG));
+    let mut second = join(take(LONG));
+    let (woken, behind) = (first.wakes(), second.wakes());
+    drop(permit);
+    assert_eq!((first.wakes(), second.wakes()), (woken + 1, behind), "the first of the queue");
+    let next = first.poll().expect("free").expect("an answer").or_deny().expect("a permit");
+    drop(first);
+    assert!(second.poll().is_none());
+    drop(next);
+    let last = second.poll().expect("free").expect("an answer").or_deny().expect("a permit");
+
+    let mut third = join(take(Duration::from_secs(3)));
+    let started = clock.now().as_micros();
+    let mut answer = None;
+    for tenth in 1..=30 {
+        assert!(answer.is_none(), "not before its time");
+        clock.set(Timestamp::from_micros(started + tenth * S / 10));
+        answer = third.poll();
+    }
+    let denied =
+        answer.expect("its time is over").expect("an answer").or_deny().expect_err("taken");
+    assert_eq!(denied.decision().limit, 1);
+    drop(last);
+}
+
+/// A rate limit beside the permit: nothing is charged while the permit is waited for.
+#[test]
+fn acquire_waits_for_all_limits() {
+    let clock = ManualClock::new(at(NOW));
+    let limiter = Limiter::builder().clock(clock.clock()).build().expect("memory");
+    let (rate, one) = (limit("2 per 10s sliding-log"), limit("1 concurrent lease 60s"));
+    let checks = [Check::new("a", &rate, 1), Check::new("a", &one, 1)];
+    let take = |max| limiter.acquire_wait(&checks, max);
+    let permit = block_on(take(LONG)).expect("an answer").or_deny().expect("free");
+    let mut waiting = join(take(LONG));
+    assert_eq!(limiter.peek("a", &rate).expect("sound").remaining, 1);
+    assert!(limiter.check("a", &rate, 1).expect("sound").allowed);
+    drop(permit);
+    assert!(waiting.poll().is_none(), "the rate is used up");
+    let hopeless = block_on(limiter.acquire_wait(&checks, Duration::from_secs(9)));
+    assert!(hopeless.expect("an answer").permit().is_none());
+    clock.set(at(NOW + 10 * S));
+    assert!(waiting.poll().expect("both are free").expect("an answer").permit().is_some());
+}
+
+/// A waiter that goes away leaves nothing behind.
+#[test]
+fn a_dropped_waiter_for_a_permit_leaves_the_queue() {
+    let clock = ManualClock::new(at(NOW));
+    let limiter = Limiter::builder().clock(clock.clock()).build().expect("memory");
+    let one = limit("1 concurrent lease 30s");
+    let checks = [Check::new("a", &one, 1)];
+    let permit = limiter.acquire(&checks).expect("sound").or_deny().expect("free");
+    let gone = join(limiter.acquire_wait(&checks, LONG));
+    let mut next = join(limiter.acquire_wait(&checks, LONG));
+    drop(gone);
+    assert!(next.wakes() > 0, "it is the first now");
+    assert!(next.poll().is_none());
+    drop(permit);
+    assert!(next.poll().expect("free").expect("an answer").permit().is_some());
+}
+
+#[test]
+fn a_blocked_thread_passes_when_its_time_comes() {
+    let clock = ManualClock::new(at(NOW));
+    let limiter = Limiter::builder().clock(clock.clock()).build().expect("memory");
+    let one = limit("1 per 10s sliding-log");
+    let checks = [Check::new("a", &one, 1)];
+    assert!(limiter.wait_blocking(&checks, LONG).expect("sound").allowed);
+    assert!(!limiter.wait_blocking(&checks, Duration::from_secs(9)).expect("sound").allowed);
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| limiter.wait_blocking(&checks, LONG).expect("sound").allowed);
+        // Whenever the thread begins to wait, time goes on until it has passed.
+        while !waiting.is_finished() {
+            clock.advance(Duration::from_secs(1));
+            std::thread::yield_now();
+        }
+        assert!(waiting.join().expect("it does not panic"));
+    });
+}
+
+/// Callers await on runtimes with several threads.
+#[test]
+fn futures_can_be_sent() {
+    fn is_send<T: Send>(_: T) {}
+    fn all_are_send<S: Store>(limiter: &Limiter<S>) {
+        let limit = limit("1 per 1s");
+        let checks = [Check::new("a", &limit, 1)];
+        let mut decisions = Vec::new();
+        is_send(limiter.check_async("a", &limit, 1));
+        is_send(limiter.check_batch_async(&checks, &mut decisions));
+        is_send(limiter.wait(&checks, LONG));
+        is_send(limiter.wait_until(&checks, Instant::now()));
+        is_send(limiter.acquire_wait(&checks, LONG));
+        is_send(async {
+            let permit = limiter.acquire_async(&checks).await?.permit().expect("a permit");
+            permit.renew_async().await?;
+            permit.release_async().await
+        });
+        is_send(async { limiter.reserve_async("a", &limit, 1).await?.commit_async(2).await });
+    }
+    let (store, clock) = world();
+    all_are_send(&over(&store, &clock, None));
+    all_are_send(&Limiter::new());
+}
+
+/// Holders on several threads release and wait at the same time: no release is missed, and no place
+/// is taken twice.
+#[test]
+fn no_release_is_missed() {
+    let two = limit("2 concurrent lease 1h");
+    let limiter = Limiter::builder().max_keys(1_000).build().expect("memory");
+    let (held, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..200 {
+                    let checks = [Check::new("a", &two, 1)];
+                    // The lease is an hour: only a release lets a waiter pass in time.
+                    let taken = block_on(limiter.acquire_wait(&checks, Duration::from_secs(60)));
+                    let permit = taken.expect("an answer").or_deny().expect("a place in time");
+                    most.fetch_max(held.fetch_add(1, SeqCst) + 1, SeqCst);
+                    std::thread::yield_now();
+                    held.fetch_sub(1, SeqCst);
+                    drop(permit);
+                }
+            });
+        }
+    });
+    assert!(most.into_inner() <= 2);
+}
+
+#[test]
+fn odd_requests_are_answered() {
+    let (store, clock) = world();
+    let builder = Limiter::builder().clock(clock.clock()).max_waiters(0);
+    let limiter = builder.over(Arc::clone(&store)).expect("memory");
+    let one = limit("1 per 10s sliding-log");
+    assert!(at_once(&limiter, &[], Duration::ZERO).allowed, "no limit denies");
+    let checks = [Check::new("a", &one, 1)];
+    assert!(at_once(&limiter, &checks, LONG).allowed, "nobody has to wait");
+    assert!(at_once(&limiter, &checks, LONG).queue_full, "nobody may wait");
+    let never = [Check::new("a", &one, 2)];
+    assert_eq!(at_once(&limiter, &never, LONG).retry_after(), RetryAfter::Never);
+    let held = limit("1 concurrent");
+    let refused = block_on(limiter.wait(&[Check::new("a", &held, 1)], LONG));
+    assert_eq!(refused, Err(CheckError::NeedsPermit.into()));
+    let many = vec![Check::new("a", &one, 1); 257];
+    assert_eq!(
+        block_on(limiter.acquire_wait(&many, LONG)).map(|_| ()),
+        Err(CheckError::TooManyChecks(257).into())
+    );
+    let other = limit("2 per 10s sliding-log");
+    let conflict = [Check::new("a", &one, 1), Check::new("a", &other, 1)];
+    let refused = block_on(limiter.reserve_all_async(&conflict)).map(|_| ());
+    assert_eq!(refused, Err(CheckError::Conflict.into()));
+}
+
+/// Checks of every kind, on a few keys.
+fn any_checks() -> impl Strategy<Value = Vec<(u8, Cost, u64)>> {
+    let cost = prop_oneof![
+        4 => (0_u64..4).prop_map(Cost::Ask),
+        1 => (0_u64..4).prop_map(Cost::Force),
+        1 => (0_u64..4).prop_map(Cost::Refund),
+    ];
+    prop::collection::vec((0_u8..3, cost, 0..2 * S), 1..60)
+}
+
+proptest! {
+    #![proptest_config(cases(100))]
+
+    /// What is awaited is decided as the plain calls decide, with an answer for failures or without.
+    #[test]
+    fn awaited_calls_decide_the_same(steps in any_checks(), count in 1_u64..9) {
+        let (store, clock) = world();
+        let builder = Limiter::builder().max_keys(1_000).clock(clock.clock());
+        let memory = builder.build().expect("memory");
+        let limiters = [
+            over(&store, &clock, None),
+            over(&store, &clock, Some(OnStoreFailure::Deny)),
+            over(&store, &clock, Some(OnStoreFailure::Local)),
+        ];
+        let limit = limit(&format!("{count} per 3s sliding-log"));
+        for (turn, (key, cost, gap)) in steps.into_iter().enumerate() {
+            clock.advance(Duration::from_micros(gap));
+            let expected = memory.check([key], &limit, cost).expect("sound");
+            let limiter = &limiters[turn % limiters.len()];
+            let decision = block_on(limiter.check_async([key], &limit, cost)).expect("an answer");
+            prop_assert_eq!(decision, expected);
+        }
+    }
+}
