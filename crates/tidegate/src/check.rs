@@ -90,7 +90,7 @@ impl<'a> Check<'a> {
     }
 
     /// Whether two checks of a request count in the same state.
-    #[cfg(feature = "redis")]
+    #[cfg(any(feature = "policies", feature = "redis"))]
     #[inline]
     pub(crate) fn shares_state(&self, other: &Check<'_>) -> bool {
         self.limit.id() == other.limit.id()
