@@ -236,7 +236,6 @@ impl<'a> Answer<'a> {
 
     /// Fills in the header fields of a response. The clock is read only where a field needs the
     /// time.
-    #[inline(always)]
     pub(crate) fn fill_fields(
         &self,
         forms: Forms,
@@ -246,12 +245,16 @@ impl<'a> Answer<'a> {
         let Some(line) = self.speaker() else { return };
         fields.forms = forms;
         fields.reported.allowed = self.allowed;
-        fields.reported.limit = line.limit.count();
         fields.reported.remaining = line.remaining();
         fields.reported.retry_after = line.decision.retry_after;
         fields.reported.reset_after_us = line.decision.reset_after.as_micros();
         if forms.contains(Form::XRateLimit) {
             fields.reported.now = now();
+        }
+        if forms.states_limit() {
+            let count = line.limit.count();
+            let known = line.fields.and_then(|fields| fields.count(count));
+            fields.limit = Some(known.unwrap_or_else(|| headers::number(count)));
         }
         let is_newest = forms.contains(Form::Draft10);
         if forms.lists_limits()
@@ -263,23 +266,22 @@ impl<'a> Answer<'a> {
 
     /// Lists the enforced policies, if that was rendered before: every line must belong
     /// to a policy that is listed once, with all of its limits.
-    #[inline(always)]
     fn list_prerendered(&self, listed: &mut Listed) -> Option<()> {
         let mut policies = SmallVec::<[&Prerendered; 4]>::new();
-        let mut index = 0;
-        while let Some(first) = self.lines.get(index) {
+        let mut lines = &self.lines[..];
+        while let [first, rest @ ..] = lines {
             if !first.is_enforced() {
-                index += 1;
+                lines = rest;
                 continue;
             }
             let fields = first.fields?;
-            let own = self.lines.get(index..index + fields.len())?;
+            let (own, rest) = lines.split_at_checked(fields.len())?;
             let is_own = |line: &Line<'_>| line.fields.is_some_and(|one| ptr::eq(one, fields));
             if !own.iter().all(is_own) {
                 return None;
             }
             policies.push(fields);
-            index += own.len();
+            lines = rest;
         }
         Prerendered::join(&policies, self.enforced_speaker()?, listed)
     }
