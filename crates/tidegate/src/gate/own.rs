@@ -12,6 +12,8 @@ use super::decide::Asking;
 use super::plan::{Plan, Taking};
 use super::rules::Compiled;
 use super::{Answer, Gate, GateError, Line, Rules};
+#[cfg(feature = "tower")]
+use crate::asker::Asker;
 use crate::attributes::Attributes;
 use crate::policy::{Key, MAX_LIMITS, Policy, Template};
 use crate::stats::{Decided, Stats};
@@ -125,7 +127,7 @@ impl Gate {
             Some(shared) if charged.locally => {
                 self.answer_alone(&mut plan, shared.outage(), Asking::CHECK)
             }
-            _ => self.decide(&mut plan, Asking::CHECK).await,
+            _ => self.decide(&Asker::default(), &mut plan, Asking::CHECK).await,
         }
     }
 }

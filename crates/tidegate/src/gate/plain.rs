@@ -11,7 +11,7 @@ use std::time::Instant;
 use smallvec::SmallVec;
 use tidegate_core::{Cost, Decision, Limit};
 
-use super::{Answer, Gate, GateError, Line, Question, Rules, Subject, is_timed};
+use super::{Answer, Gate, GateError, Line, Plan, Question, Rules, Subject, is_timed};
 use crate::Check;
 use crate::check::overflowing;
 use crate::headers::Prerendered;
@@ -58,8 +58,10 @@ impl Gate {
         &'a self,
         rules: &'a Rules,
         questions: &[Question<'a>],
-        mut tell: impl FnMut(usize, Result<Answer<'a>, GateError>),
+        mut tell: impl FnMut(usize, Result<&Answer<'a>, GateError>),
     ) {
+        // An answer is large, so all plain questions are answered in one place.
+        let mut answer = Answer::default();
         for (round, chunk) in questions.chunks(BATCH).enumerate() {
             let mut keys = Keys::new();
             let mut plain = SmallVec::<[Option<Plain<'a>>; BATCH]>::new();
@@ -72,11 +74,19 @@ impl Gate {
                 self.limiter.store().touch(each);
             }
             for (index, (question, plain)) in chunk.iter().zip(&plain).enumerate() {
-                let answer = match plain {
-                    Some(plain) => self.check_plain(plain, &keys, question),
-                    None => self.sync(self.check(rules, std::slice::from_ref(question))),
-                };
-                tell(round * BATCH + index, answer);
+                let number = round * BATCH + index;
+                match plain {
+                    Some(plain) => {
+                        let checked = self.check_plain(plain, &keys, question, &mut answer);
+                        tell(number, checked.map(|()| &answer));
+                    }
+                    None => {
+                        let mut plan = Plan::default();
+                        let questions = std::slice::from_ref(question);
+                        let checked = self.sync(self.check_in(&mut plan, rules, questions));
+                        tell(number, checked.map(|()| &plan.answer));
+                    }
+                }
             }
         }
     }
@@ -129,9 +139,9 @@ impl Gate {
         plain: &Plain<'a>,
         keys: &[u8],
         question: &Question<'_>,
-    ) -> Result<Answer<'a>, GateError> {
+        answer: &mut Answer<'a>,
+    ) -> Result<(), GateError> {
         let begun = is_timed().then(Instant::now);
-        let mut answer = Answer::default();
         let check = Check::new(&keys[plain.key.clone()], plain.limit, plain.cost);
         answer.decide_one(plain.line(), &self.limiter, &check)?;
         if matches!(plain.cost, Cost::Ask(1..)) {
@@ -146,7 +156,7 @@ impl Gate {
                 self.stats.note(&Seen { lines: &[line], allowed, route, request_id, elapsed });
             }
         }
-        Ok(answer)
+        Ok(())
     }
 }
 

@@ -391,7 +391,6 @@ impl<'a> Plan<'a> {
 
     /// Decides the only check, if there is one, it is enforced and a denial of it charges nothing.
     /// `None` otherwise.
-    #[inline(always)]
     pub(super) fn decide_single(&mut self, limiter: &Limiter) -> Option<Result<(), CheckError>> {
         let [part] = &self.parts[..] else { return None };
         let (&Part { mode, cost, overflow, .. }, [limit]) = (part, part.limits) else {
