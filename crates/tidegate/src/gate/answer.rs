@@ -154,12 +154,10 @@ impl<'a> Answer<'a> {
     /// The answer of lines that were not all decided by the store: any denial wins.
     /// It is as certain as the least certain of those that have a say.
     pub(super) fn of_lines(lines: SmallVec<[Line<'a>; 4]>) -> Self {
-        let enforced = || lines.iter().filter(|line| line.is_enforced());
-        let allowed = enforced().all(|line| line.decision.allowed);
-        let decided = enforced().map(|line| line.decided).max().unwrap_or_default();
-        let limits = lines.iter().enumerate().filter(|(_, line)| line.is_enforced());
-        let limits = limits.map(|(index, line)| (index, &line.decision, line.remaining()));
-        let speaker = reported_limit(allowed, limits);
+        let enforced = || lines.iter().enumerate().filter(|(_, line)| line.is_enforced());
+        let decided = enforced().map(|(_, line)| line.decided).max().unwrap_or_default();
+        let limits = enforced().map(|(index, line)| (index, &line.decision, line.remaining()));
+        let (allowed, speaker) = reported_limit(limits);
         Answer { allowed, decided, no_room: false, lines, unlimited: Vec::new(), speaker }
     }
 
@@ -183,10 +181,10 @@ impl<'a> Answer<'a> {
     /// The limit that is reported for one of several questions, chosen as for the whole answer.
     pub fn reported_limit_of(&self, question: usize) -> Option<&Line<'a>> {
         let own = |line: &Line<'_>| line.is_enforced() && line.question == question;
-        let lines = || self.lines.iter().enumerate().filter(|(_, line)| own(line));
-        let allowed = lines().all(|(_, line)| line.decision.allowed);
-        let limits = lines().map(|(index, line)| (index, &line.decision, line.remaining()));
-        self.lines.get(reported_limit(allowed, limits)?)
+        let lines = self.lines.iter().enumerate().filter(|(_, line)| own(line));
+        let limits = lines.map(|(index, line)| (index, &line.decision, line.remaining()));
+        let (_, reported) = reported_limit(limits);
+        self.lines.get(reported?)
     }
 
     /// When it would pass if nothing else arrived.
@@ -246,8 +244,8 @@ impl<'a> Answer<'a> {
         fields.forms = forms;
         fields.reported.allowed = self.allowed;
         fields.reported.remaining = line.remaining();
-        fields.reported.retry_after = line.decision.retry_after;
         fields.reported.reset_after_us = line.decision.reset_after.as_micros();
+        fields.reported.set_wait(line.decision.retry_after);
         if forms.contains(Form::XRateLimit) {
             fields.reported.now = now();
         }

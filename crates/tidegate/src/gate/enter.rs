@@ -5,8 +5,6 @@
 //! more: places under `concurrency` limits for as long as that takes, and afterwards to say
 //! how long it took. Both come with the answer here.
 
-use std::time::Duration;
-
 use super::decide::Asking;
 use super::held::HeldPermit;
 use super::plan::{Plan, Taking};
@@ -70,7 +68,8 @@ impl Gate {
                 self.decide(asker, plan, asking).await?;
             }
         }
-        self.conclude(plan, named, timing, max_wait);
+        self.record(plan, named, timing.elapsed(max_wait));
+        conclude(plan, timing);
         Ok(())
     }
 
@@ -83,30 +82,21 @@ impl Gate {
         plan: &mut Plan<'_>,
         named: &Named<'_>,
     ) -> Result<(), GateError> {
-        let timing = Timing::begin(self);
         let asking = Asking::entering(plan, named);
-        self.decide_here(plan, asking)?;
-        self.conclude(plan, named, timing, None);
+        let timing = self.check_here(plan, named, asking)?;
+        conclude(plan, timing);
         Ok(())
     }
+}
 
-    /// Counts what was decided, and begins to time the service of what was let in: of one request in
-    /// some, and of every one that an observed policy would have denied. Those are few, and what
-    /// they cost is why one observes.
-    fn conclude(
-        &self,
-        plan: &mut Plan<'_>,
-        named: &Named<'_>,
-        timing: Timing,
-        max_wait: Option<Duration>,
-    ) {
-        self.record(plan, named, timing.elapsed(max_wait));
-        let Answer { allowed, lines, .. } = &plan.answer;
-        let would_deny = || lines.iter().any(|line| !line.decision.allowed);
-        // A request that charges nothing is a peek, and is not timed.
-        if *allowed && (would_deny() || (timing.is_timed && !lines.is_empty() && plan.charges())) {
-            begin_timer(plan);
-        }
+/// Begins to time the service of what was let in: of one request in some, and of every one that an
+/// observed policy would have denied. Those are few, and what they cost is why one observes.
+fn conclude(plan: &mut Plan<'_>, timing: Timing) {
+    let Answer { allowed, lines, .. } = &plan.answer;
+    let would_deny = || lines.iter().any(|line| !line.decision.allowed);
+    // A request that charges nothing is a peek, and is not timed.
+    if *allowed && (would_deny() || (timing.is_timed && !lines.is_empty() && plan.charges())) {
+        begin_timer(plan);
     }
 }
 

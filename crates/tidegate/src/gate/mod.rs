@@ -223,6 +223,20 @@ impl Gate {
         Ok(())
     }
 
+    /// Decides a plan in this process's memory, and counts what was decided.
+    #[inline]
+    fn check_here(
+        &self,
+        plan: &mut Plan<'_>,
+        named: &Named<'_>,
+        asking: Asking<'_>,
+    ) -> Result<Timing, GateError> {
+        let timing = Timing::begin(self);
+        self.decide_here(plan, asking)?;
+        self.record(plan, named, timing.elapsed(None));
+        Ok(timing)
+    }
+
     /// Takes a permit: `concurrency` limits are held until it is dropped or its lease
     /// ends, rate limits are charged. The lease is the shortest of the limits'
     /// own, or `lease` if that is given and no longer than any. A permit of a shared store is not

@@ -38,7 +38,9 @@ pub(crate) struct Reported {
     pub(crate) allowed: bool,
     /// `None` if nothing is known: no limit is reported, or the store failed.
     pub(crate) remaining: Option<u64>,
-    pub(crate) retry_after: RetryAfter,
+    /// When there is more: on a denial the time at which the request passes, else the time at which
+    /// all is available. `None`: the request can never pass.
+    pub(crate) wait_us: Option<u64>,
     pub(crate) reset_after_us: u64,
     /// When that was; only `X-RateLimit-Reset` needs it.
     pub(crate) now: Timestamp,
@@ -46,26 +48,26 @@ pub(crate) struct Reported {
 
 impl Reported {
     pub(super) fn of(shown: &Shown<'_>, now: Timestamp) -> Self {
-        let none = Reported { allowed: shown.allowed, now, ..Reported::default() };
-        let Some(line) = shown.speaking() else { return none };
-        let reset_after_us = line.reset_after.as_nanos().div_ceil(1_000);
-        Reported {
-            remaining: line.remaining,
-            retry_after: line.retry_after,
-            reset_after_us: u64::try_from(reset_after_us).unwrap_or(u64::MAX),
-            ..none
+        let mut reported = Reported { allowed: shown.allowed, now, ..Reported::default() };
+        if let Some(line) = shown.speaking() {
+            let reset_after_us = line.reset_after.as_nanos().div_ceil(1_000);
+            reported.remaining = line.remaining;
+            reported.reset_after_us = u64::try_from(reset_after_us).unwrap_or(u64::MAX);
+            reported.set_wait(line.retry_after);
         }
+        reported
     }
 
-    /// When there is more: on a denial the time at which the request passes, else
-    /// the time at which all is available. `None`: the request can never pass.
-    fn wait_us(&self) -> Option<u64> {
-        if self.allowed { Some(self.reset_after_us) } else { self.retry_after.as_micros() }
+    /// Sets the wait, once all else is known.
+    #[inline]
+    pub(crate) fn set_wait(&mut self, retry_after: RetryAfter) {
+        self.wait_us =
+            if self.allowed { Some(self.reset_after_us) } else { retry_after.as_micros() };
     }
 
     /// For the forms that require a time: where there is none, when all is available.
     fn reset_us(&self) -> u64 {
-        self.wait_us().unwrap_or(self.reset_after_us)
+        self.wait_us.unwrap_or(self.reset_after_us)
     }
 
     /// When all is available, in seconds since 1970, rounded up.
@@ -117,9 +119,7 @@ impl Fields {
     pub(crate) fn write(&mut self, out: &mut HeaderMap) {
         let [newest, seventh, sixth, x] = Form::ALL.map(|form| self.forms.contains(form));
         // `Retry-After`, when the request was denied and will pass some day.
-        if let (false, RetryAfter::Micros(wait_us)) =
-            (self.reported.allowed, self.reported.retry_after)
-        {
+        if let (false, Some(wait_us @ 1..)) = (self.reported.allowed, self.reported.wait_us) {
             out.insert(&RETRY, number(seconds_up(wait_us)));
         }
         // Forms that share a field's name cannot share the field: as two lines of
@@ -157,7 +157,7 @@ impl Fields {
     fn draft_10(&self, remaining: u64) -> HeaderValue {
         let mut bytes = [0; MAX_NUMERALS];
         let numerals = numerals(&mut bytes, |numerals| {
-            if let Some(wait_us) = self.reported.wait_us() {
+            if let Some(wait_us) = self.reported.wait_us {
                 numerals.put_integer(seconds_up(wait_us));
                 numerals.put(b";t=");
             }

@@ -96,7 +96,7 @@ impl Core {
         asker: &Asker,
         guard: &mut RequestGuard,
     ) -> Result<(), Refusal> {
-        head.client_ip = self.client_ip(rules, head);
+        self.identify(rules, head);
         let attributes = self.fixed.is_none().then(|| head.attributes());
         let mut plan = Plan::default();
         let mut reserving = Reserving::new();
@@ -111,13 +111,15 @@ impl Core {
         self.finish(head, &mut plan, reserving, guard)
     }
 
-    /// The address of the client that sent a request.
-    fn client_ip(&self, rules: &Rules, head: &Head<'_>) -> Option<IpAddr> {
+    /// Finds the address of the client that sent a request.
+    #[inline(never)]
+    fn identify(&self, rules: &Rules, head: &mut Head<'_>) {
         let peer = match &self.peer {
             Some(peer) => peer(head.extensions()),
             None => usual_peer(head.extensions()),
         };
-        rules.policies().identity().client_ip(peer, &Headers::Map(head.headers()))
+        let identity = rules.policies().identity();
+        head.client_ip = identity.client_ip(peer, &Headers::Map(head.headers()));
     }
 
     /// Plans the checks of the rules and, behind them, of the gate's own policies, if a request
