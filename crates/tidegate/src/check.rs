@@ -234,17 +234,11 @@ impl Verdict {
     /// Works out what the decisions, one for each of `checks`, say together.
     #[inline]
     pub(crate) fn conclude(&mut self, checks: &[Check<'_>]) {
-        let decisions = &*self.decisions;
-        let mut allowed = true;
-        for (check, decision) in checks.iter().zip(decisions) {
-            allowed &= check.observed | decision.allowed;
-        }
-        let limits = checks.iter().zip(decisions).enumerate();
+        let limits = checks.iter().zip(&self.decisions).enumerate();
         let limits = limits.filter(|(_, (check, _))| !check.observed);
         let limits =
             limits.map(|(index, (_, decision))| (index, decision, Some(decision.remaining)));
-        self.speaker = reported_limit(allowed, limits);
-        self.allowed = allowed;
+        (self.allowed, self.speaker) = reported_limit(limits);
     }
 
     /// Which check it speaks for; `None` when all were only watched.
@@ -266,28 +260,30 @@ impl Verdict {
     }
 }
 
-/// The index of the limit that an answer reports, of those that are enforced: of a denial the
-/// denying limit with the longest wait, else the limit with the least remaining, where an unknown
-/// number is less than any. Of equals it is the first.
+/// Whether all limits that are enforced allow a request, and the index of the one that the answer
+/// reports: of a denial the denying limit with the longest wait, else the limit with the least
+/// remaining, where an unknown number is less than any. Of equals it is the first.
 #[inline]
 pub(crate) fn reported_limit<'d>(
-    allowed: bool,
     limits: impl Iterator<Item = (usize, &'d Decision, Option<u64>)>,
-) -> Option<usize> {
-    let rank = |decision: &Decision, remaining: Option<u64>| match allowed {
-        true => remaining.map_or(0, |units| units.saturating_add(1)),
-        false => u64::MAX - decision.retry_after.as_micros().unwrap_or(u64::MAX),
-    };
-    let mut reported: Option<(usize, u64)> = None;
+) -> (bool, Option<usize>) {
+    let (mut allowed, mut reported) = (true, None);
+    let mut least = u64::MAX;
     for (index, decision, remaining) in limits {
-        if allowed || !decision.allowed {
-            let rank = rank(decision, remaining);
-            if reported.is_none_or(|(_, least)| rank < least) {
-                reported = Some((index, rank));
-            }
+        if decision.allowed && !allowed {
+            continue;
+        }
+        let rank = match decision.allowed {
+            true => remaining.map_or(0, |units| units.saturating_add(1)),
+            false => u64::MAX - decision.retry_after.as_micros().unwrap_or(u64::MAX),
+        };
+        let is_first_denial = allowed && !decision.allowed;
+        allowed &= decision.allowed;
+        if reported.is_none() || is_first_denial || rank < least {
+            (reported, least) = (Some(index), rank);
         }
     }
-    reported.map(|(index, _)| index)
+    (allowed, reported)
 }
 
 /// A request that makes no sense. A denial is not an error, and an error says

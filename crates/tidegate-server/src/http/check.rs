@@ -137,12 +137,12 @@ impl HttpFront {
         let questions: Vec<Question<'_>> = questions.collect::<Result<_, RequestError>>()?;
         let mut out = Vec::with_capacity(16 + questions.len() * ANSWER_BYTES);
         out.extend_from_slice(b"{\"answers\":[");
-        let mut put = |index: usize, answer: Result<Answer<'_>, GateError>| {
+        let mut put = |index: usize, answer: Result<&Answer<'_>, GateError>| {
             if index > 0 {
                 out.push(b',');
             }
             match answer {
-                Ok(answer) => answer::write(&answer, &mut out),
+                Ok(answer) => answer::write(answer, &mut out),
                 // What only shows when it is charged: the id came before with another cost.
                 Err(error) => {
                     let mut problem = String::new();
@@ -157,7 +157,7 @@ impl HttpFront {
                 let each = together.iter().map(slice::from_ref);
                 let asked = each.map(|question| self.gate.check(&rules, question));
                 for answer in join_all(asked).await {
-                    put(index, answer);
+                    put(index, answer.as_ref().map_err(GateError::clone));
                     index += 1;
                 }
             }

@@ -150,7 +150,9 @@ impl Asked {
 
     pub fn reply(&self, told: Told<'_>, replies: &mut Replies<'_>) {
         match told {
-            Told::Answer(answer) => reply(self.what, *answer, replies),
+            Told::Answer(answer) => {
+                reply(self.what, answer.as_ref().as_ref().map_err(GateError::clone), replies)
+            }
             Told::Reset(done) => reply_reset(done, replies),
         }
     }
@@ -158,14 +160,14 @@ impl Asked {
 
 /// Replies with a decision, or with why there is none.
 #[inline]
-pub fn reply(what: What, answer: Result<Answer<'_>, GateError>, replies: &mut Replies<'_>) {
+pub fn reply(what: What, answer: Result<&Answer<'_>, GateError>, replies: &mut Replies<'_>) {
     match answer {
         Ok(answer) if answer.denial_reason() != Some(DenialReason::StoreFailed) => match what {
-            What::Cell(form) => reply_cell(form, &answer, replies),
-            What::Crab(form) => reply_crab(form, &answer, replies),
-            What::Check | What::Peek | What::Reset => reply_check(&answer, replies),
+            What::Cell(form) => reply_cell(form, answer, replies),
+            What::Crab(form) => reply_crab(form, answer, replies),
+            What::Check | What::Peek | What::Reset => reply_check(answer, replies),
         },
-        Ok(answer) => replies.error(&store_failed(&answer)),
+        Ok(answer) => replies.error(&store_failed(answer)),
         Err(error) => replies.error(&rejected(error)),
     }
 }

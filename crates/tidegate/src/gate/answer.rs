@@ -125,12 +125,10 @@ impl<'a> Answer<'a> {
     /// The answer of lines that were not all decided by the store: any denial wins.
     /// It is as certain as the least certain of those that have a say.
     pub(super) fn of_lines(lines: SmallVec<[Line<'a>; 4]>) -> Self {
-        let enforced = || lines.iter().filter(|line| line.is_enforced());
-        let allowed = enforced().all(|line| line.decision.allowed);
-        let decided = enforced().map(|line| line.decided).max().unwrap_or_default();
-        let limits = lines.iter().enumerate().filter(|(_, line)| line.is_enforced());
-        let limits = limits.map(|(index, line)| (index, &line.decision, line.remaining()));
-        let speaker = reported_limit(allowed, limits);
+        let enforced = || lines.iter().enumerate().filter(|(_, line)| line.is_enforced());
+        let decided = enforced().map(|(_, line)| line.decided).max().unwrap_or_default();
+        let limits = enforced().map(|(index, line)| (index, &line.decision, line.remaining()));
+        let (allowed, speaker) = reported_limit(limits);
         Answer { allowed, decided, no_room: false, lines, unlimited: Vec::new(), speaker }
     }
 
@@ -154,10 +152,10 @@ impl<'a> Answer<'a> {
     /// The limit that is reported for one of several questions, chosen as for the whole answer.
     pub fn reported_limit_of(&self, question: usize) -> Option<&Line<'a>> {
         let own = |line: &Line<'_>| line.is_enforced() && line.question == question;
-        let lines = || self.lines.iter().enumerate().filter(|(_, line)| own(line));
-        let allowed = lines().all(|(_, line)| line.decision.allowed);
-        let limits = lines().map(|(index, line)| (index, &line.decision, line.remaining()));
-        self.lines.get(reported_limit(allowed, limits)?)
+        let lines = self.lines.iter().enumerate().filter(|(_, line)| own(line));
+        let limits = lines.map(|(index, line)| (index, &line.decision, line.remaining()));
+        let (_, reported) = reported_limit(limits);
+        self.lines.get(reported?)
     }
 
     /// When it would pass if nothing else arrived.
@@ -209,7 +207,6 @@ impl<'a> Answer<'a> {
 
     /// Fills in the header fields of a response. The clock is read only where a field needs the
     /// time.
-    #[inline(always)]
     pub(crate) fn fill_fields(
         &self,
         forms: Forms,
@@ -219,12 +216,16 @@ impl<'a> Answer<'a> {
         let Some(line) = self.speaker() else { return };
         fields.forms = forms;
         fields.reported.allowed = self.allowed;
-        fields.reported.limit = line.limit.count();
         fields.reported.remaining = line.remaining();
-        fields.reported.retry_after = line.decision.retry_after;
         fields.reported.reset_after_us = line.decision.reset_after.as_micros();
+        fields.reported.set_wait(line.decision.retry_after);
         if forms.contains(Form::XRateLimit) {
             fields.reported.now = now();
+        }
+        if forms.states_limit() {
+            let count = line.limit.count();
+            let known = line.fields.and_then(|fields| fields.count(count));
+            fields.limit = Some(known.unwrap_or_else(|| headers::number(count)));
         }
         let is_newest = forms.contains(Form::Draft10);
         if forms.lists_limits()
@@ -236,23 +237,22 @@ impl<'a> Answer<'a> {
 
     /// Lists the enforced policies, if that was rendered before: every line must belong
     /// to a policy that is listed once, with all of its limits.
-    #[inline(always)]
     fn list_prerendered(&self, listed: &mut Listed) -> Option<()> {
         let mut policies = SmallVec::<[&Prerendered; 4]>::new();
-        let mut index = 0;
-        while let Some(first) = self.lines.get(index) {
+        let mut lines = &self.lines[..];
+        while let [first, rest @ ..] = lines {
             if !first.is_enforced() {
-                index += 1;
+                lines = rest;
                 continue;
             }
             let fields = first.fields?;
-            let own = self.lines.get(index..index + fields.len())?;
+            let (own, rest) = lines.split_at_checked(fields.len())?;
             let is_own = |line: &Line<'_>| line.fields.is_some_and(|one| ptr::eq(one, fields));
             if !own.iter().all(is_own) {
                 return None;
             }
             policies.push(fields);
-            index += own.len();
+            lines = rest;
         }
         Prerendered::join(&policies, self.enforced_speaker()?, listed)
     }

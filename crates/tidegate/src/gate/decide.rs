@@ -14,7 +14,8 @@ use std::time::Duration;
 use super::held::{HeldPermit, SharedPermit};
 use super::plan::Plan;
 use super::shared_store::Shared;
-use super::{Gate, GateError};
+use super::{Gate, GateError, Named};
+use crate::asker::Asker;
 use crate::{Check, Request, StoreError, Verdict};
 
 /// How a plan is decided.
@@ -32,6 +33,11 @@ impl Asking<'_> {
     pub(super) const CHECK: Self = Asking { id: None, permit: false, lease: None };
     pub(super) const PERMIT: Self = Asking { permit: true, ..Self::CHECK };
 
+    /// Lets a request in. Permits are taken where there are any to hold.
+    pub(super) fn entering<'i>(plan: &Plan<'_>, named: &Named<'i>) -> Asking<'i> {
+        Asking { id: named.id, permit: plan.holds(), lease: None }
+    }
+
     /// Drops the id if the plan charges nothing: such a request may be repeated, before and after
     /// its id is used.
     fn of(self, plan: &Plan<'_>) -> Self {
@@ -41,20 +47,21 @@ impl Asking<'_> {
 
 impl Gate {
     /// Decides a plan, and again where a quota is used up and another may have room. The plan keeps
-    /// the answer and the permit, if one was taken.
+    /// the answer and the permit, if one was taken. The asker may be gone before a shared store has
+    /// answered.
     pub(super) async fn decide(
         &self,
+        asker: &Asker,
         plan: &mut Plan<'_>,
         asking: Asking<'_>,
     ) -> Result<(), GateError> {
         match &self.shared {
             None => self.decide_here(plan, asking),
-            Some(shared) => Box::pin(self.decide_shared(shared, plan, asking)).await,
+            Some(shared) => asker.asks(Box::pin(self.decide_shared(shared, plan, asking))).await,
         }
     }
 
     /// Decides a plan in this process's memory, as [`Gate::decide`] does.
-    #[inline(always)]
     pub(super) fn decide_here(
         &self,
         plan: &mut Plan<'_>,
@@ -69,7 +76,6 @@ impl Gate {
         }
     }
 
-    #[inline(always)]
     fn attempt_here(&self, plan: &mut Plan<'_>, asking: Asking<'_>) -> Result<(), GateError> {
         // A single enforced limit needs no request: there is nothing to combine.
         if asking.id.is_none()
@@ -81,7 +87,6 @@ impl Gate {
         self.request_here(plan, asking)
     }
 
-    #[inline(never)]
     fn request_here(&self, plan: &mut Plan<'_>, asking: Asking<'_>) -> Result<(), GateError> {
         if asking.permit {
             let acquired = self.limiter.acquire(&plan.checks())?;

@@ -177,10 +177,7 @@ impl Gate {
         if self.is_shared() {
             return Err(GateError::MustAwait);
         }
-        match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(result) => result,
-            Poll::Pending => Err(GateError::MustAwait),
-        }
+        poll_once(future).unwrap_or(Err(GateError::MustAwait))
     }
 
     /// Answers one or several questions as one request: all are charged or none. Each has its own
@@ -200,19 +197,42 @@ impl Gate {
         questions: &[Question<'a>],
     ) -> Result<Answer<'a>, GateError> {
         let mut plan = Plan::default();
+        self.check_in(&mut plan, rules, questions).await?;
+        Ok(plan.answer)
+    }
+
+    /// Answers questions as [`Gate::check`] does. The plan, which was empty, keeps the answer.
+    async fn check_in<'a>(
+        &self,
+        plan: &mut Plan<'a>,
+        rules: &'a Rules,
+        questions: &[Question<'a>],
+    ) -> Result<(), GateError> {
         plan.fill(rules, questions, Taking::Nothing)?;
         let route = || route_of(questions);
         let named = Named::of(questions, &route);
-        let timing = Timing::begin(self);
+        let (timing, asker) = (Timing::begin(self), &Asker::default());
         match named.max_wait {
-            None => self.decide(&mut plan, Asking { id: named.id, ..Asking::CHECK }).await?,
-            Some(max_wait) => {
-                Box::pin(self.wait_planned(&Asker::default(), &mut plan, max_wait)).await?;
-            }
+            None => self.decide(asker, plan, Asking { id: named.id, ..Asking::CHECK }).await?,
+            Some(max_wait) => Box::pin(self.wait_planned(asker, plan, max_wait)).await?,
         }
         plan.answer.unlimited = plan.unlimited();
-        self.record(&plan, named, timing.elapsed(named.max_wait));
-        Ok(plan.answer)
+        self.record(plan, &named, timing.elapsed(named.max_wait));
+        Ok(())
+    }
+
+    /// Decides a plan in this process's memory, and counts what was decided.
+    #[inline]
+    fn check_here(
+        &self,
+        plan: &mut Plan<'_>,
+        named: &Named<'_>,
+        asking: Asking<'_>,
+    ) -> Result<Timing, GateError> {
+        let timing = Timing::begin(self);
+        self.decide_here(plan, asking)?;
+        self.record(plan, named, timing.elapsed(None));
+        Ok(timing)
     }
 
     /// Takes a permit: `concurrency` limits are held until it is dropped or its lease
@@ -233,9 +253,9 @@ impl Gate {
         let mut plan = Plan::default();
         plan.fill(rules, questions, Taking::Permit(lease))?;
         let timing = Timing::begin(self);
-        self.decide(&mut plan, Asking { lease, ..Asking::PERMIT }).await?;
+        self.decide(&Asker::default(), &mut plan, Asking { lease, ..Asking::PERMIT }).await?;
         let route = || route_of(questions);
-        self.record(&plan, Named::of(questions, &route), timing.elapsed(None));
+        self.record(&plan, &Named::of(questions, &route), timing.elapsed(None));
         let (lease, most) = held::leases(&plan, lease);
         Ok(Held { permit: plan.permit, answer: plan.answer, lease, most })
     }
@@ -250,8 +270,7 @@ impl Gate {
 
     /// Counts what was decided, under its path and request id. Peeks, refunds and forced charges are
     /// not counted.
-    #[inline(always)]
-    fn record(&self, plan: &Plan<'_>, named: Named<'_>, elapsed: Option<Duration>) {
+    fn record(&self, plan: &Plan<'_>, named: &Named<'_>, elapsed: Option<Duration>) {
         let mut counting = Counting::new(plan.answer.allowed);
         plan.for_each_counted(|_, line, stats| {
             let near = is_near(line.limit, line.remaining());
@@ -263,7 +282,7 @@ impl Gate {
     }
 
     #[cold]
-    fn note(&self, plan: &Plan<'_>, named: Named<'_>, elapsed: Option<Duration>) {
+    fn note(&self, plan: &Plan<'_>, named: &Named<'_>, elapsed: Option<Duration>) {
         let mut lines = SmallVec::<[stats::Line<'_>; 4]>::new();
         plan.for_each_counted(|part, line, stats| {
             lines.push(stats::Line {
@@ -279,6 +298,15 @@ impl Gate {
         let (allowed, route) = (plan.answer.allowed, (named.route)());
         let request_id = named.request_id;
         self.stats.note(&Seen { lines: &lines, allowed, route, request_id, elapsed });
+    }
+}
+
+/// Polls a future once. `None` if it is not ready then.
+#[inline]
+pub(crate) fn poll_once<T>(future: impl Future<Output = T>) -> Option<T> {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(ready) => Some(ready),
+        Poll::Pending => None,
     }
 }
 

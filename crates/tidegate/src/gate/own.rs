@@ -14,6 +14,8 @@ use super::decide::Asking;
 use super::plan::{Plan, Taking};
 use super::rules::Compiled;
 use super::{Answer, Gate, GateError, Line, Rules};
+#[cfg(feature = "tower")]
+use crate::asker::Asker;
 use crate::attributes::Attributes;
 use crate::policy::{Key, MAX_LIMITS, Policy, Template};
 use crate::stats::{Decided, Stats};
@@ -160,7 +162,7 @@ impl Gate {
         self.change(&mut plan, changes).await?;
         let route = || None;
         let named = Named { id: None, route: &route, request_id: None, max_wait: None };
-        self.record(&plan, named, None);
+        self.record(&plan, &named, None);
         Ok(plan.answer)
     }
 
@@ -178,7 +180,7 @@ impl Gate {
             Some(shared) if changes.iter().any(|change| change.charged.is_local()) => {
                 self.answer_alone(plan, shared.outage(), Asking::CHECK)
             }
-            _ => self.decide(plan, Asking::CHECK).await,
+            _ => self.decide(&Asker::default(), plan, Asking::CHECK).await,
         }
     }
 }

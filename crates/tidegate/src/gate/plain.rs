@@ -1,55 +1,30 @@
 //! Many questions, one after the other, as a pipeline of them arrives.
 //!
-//! Most are plain: a key, one limit that has a say, nothing remembered and nothing to combine.
-//! Those need no plan, and what their counts need can be fetched for many at once, before the
-//! first is decided: beyond a few thousand keys it is waiting for memory that takes the
-//! time. Whatever is not plain is answered as ever, in its turn.
+//! Most name a policy or limits, and a key. The memory that their counts need is fetched for many of
+//! them at once, before the first is decided: beyond a few thousand keys, most of the time is spent
+//! waiting for memory. All others are planned one by one.
 
 use std::ops::Range;
+use std::slice;
 use std::time::Instant;
 
 use smallvec::SmallVec;
 use tidegate_core::{Cost, Decision, Limit};
 
-use super::{Answer, Gate, GateError, Line, Question, Rules, Subject, is_timed};
+use super::decide::Asking;
+use super::plan::{KeyStart, Plain, Plan};
+use super::{Answer, Gate, GateError, Line, Named, Question, Rules, Subject, is_timed};
 use crate::Check;
 use crate::check::overflowing;
-use crate::headers::Prerendered;
 use crate::policy::{Charge, MAX_KEY_BYTES, Mode, holds};
-use crate::stats::{self, Counting, Decided, LimitStats, Seen};
+use crate::stats::{self, Counting, Decided, Seen};
 use crate::store::BATCH;
 
 /// Room for the keys of so many questions without asking for memory.
 type Keys = SmallVec<[u8; 32 * BATCH]>;
 
-/// A question that needs no plan.
-struct Plain<'a> {
-    policy: Option<&'a str>,
-    limit: &'a Limit,
-    cost: Cost,
-    stats: &'a LimitStats,
-    fields: Option<&'a Prerendered>,
-    /// Where its key lies, and where in that the part behind the policy's name.
-    key: Range<usize>,
-    bare: usize,
-}
-
-impl<'a> Plain<'a> {
-    /// Its line before it is decided.
-    fn line(&self) -> Line<'a> {
-        Line {
-            policy: self.policy,
-            own: None,
-            question: 0,
-            limit: self.limit,
-            fields: self.fields,
-            mode: Mode::Enforce,
-            decision: Decision::default(),
-            decided: Decided::Exact,
-            beyond_share: false,
-        }
-    }
-}
+/// A question whose limits are known, and the place of its key: behind the name of its policy.
+type Known<'a> = (Plain<'a>, Range<usize>);
 
 impl Gate {
     /// Answers questions one by one, in order, as [`Gate::check`] would; `tell` gets each
@@ -58,85 +33,135 @@ impl Gate {
         &'a self,
         rules: &'a Rules,
         questions: &[Question<'a>],
-        mut tell: impl FnMut(usize, Result<Answer<'a>, GateError>),
+        mut tell: impl FnMut(usize, Result<&Answer<'a>, GateError>),
     ) {
+        // One for all questions whose limits are known: it is large.
+        let mut plan = Plan::default();
         for (round, chunk) in questions.chunks(BATCH).enumerate() {
             let mut keys = Keys::new();
-            let mut plain = SmallVec::<[Option<Plain<'a>>; BATCH]>::new();
+            let mut known = SmallVec::<[Option<Known<'a>>; BATCH]>::new();
             for question in chunk {
-                plain.push(self.plain(rules, question, &mut keys));
+                known.push(self.known(rules, question, &mut keys));
             }
             if chunk.len() > 1 {
-                let each = plain.iter().flatten();
-                let each = each.map(|plain| (&keys[plain.key.clone()], plain.limit));
-                self.limiter.store().touch(each);
+                self.fetch(&known, &keys);
             }
-            for (index, (question, plain)) in chunk.iter().zip(&plain).enumerate() {
-                let answer = match plain {
-                    Some(plain) => self.check_plain(plain, &keys, question),
-                    None => self.sync(self.check(rules, std::slice::from_ref(question))),
-                };
-                tell(round * BATCH + index, answer);
+            for (index, (question, known)) in chunk.iter().zip(&known).enumerate() {
+                let number = round * BATCH + index;
+                if let Some((plain, key)) = known {
+                    let key = &keys[key.clone()];
+                    let checked = self.check_known(*plain, key, question, &mut plan);
+                    tell(number, checked.map(|()| &plan.answer));
+                } else {
+                    let mut plan = Plan::default();
+                    let question = slice::from_ref(question);
+                    let checked = self.sync(self.check_in(&mut plan, rules, question));
+                    tell(number, checked.map(|()| &plan.answer));
+                }
             }
         }
     }
 
-    /// A question as a plain one; `None` if it is not.
+    /// Fetches the memory that the counts of these questions need.
+    fn fetch(&self, known: &[Option<Known<'_>>], keys: &[u8]) {
+        let states = known.iter().flatten().flat_map(|(plain, key)| {
+            let key = &keys[key.clone()];
+            plain.limits.iter().map(move |limit| (key, limit))
+        });
+        let states: SmallVec<[(&[u8], &Limit); 2 * BATCH]> = states.collect();
+        for states in states.chunks(BATCH) {
+            self.limiter.store().touch(states.iter().copied());
+        }
+    }
+
+    /// The limits of a question that names them or their policy, and its key as the store sees it;
+    /// `None` if the question has to be planned.
     #[inline(always)]
-    fn plain<'a>(
+    fn known<'a>(
         &'a self,
         rules: &'a Rules,
         question: &Question<'a>,
         keys: &mut Keys,
-    ) -> Option<Plain<'a>> {
-        if self.is_shared() || question.id.is_some() {
+    ) -> Option<Known<'a>> {
+        if self.is_shared() || question.max_wait.is_some() {
             return None;
         }
-        let mut overflow = question.overflow;
-        let (policy, key, limits, compiled, own) = match question.subject {
+        let (policy, key, limits, compiled, units, overflow) = match question.subject {
             Subject::Key { policy, key, attributes: None } => {
                 let policy = rules.policies().get(policy)?;
                 let variant = &policy.variants()[0];
-                let Charge::Fixed(own) = *variant.cost() else { return None };
+                let Charge::Fixed(units) = *variant.cost() else { return None };
                 if variant.mode() != Mode::Enforce || !is_as_it_comes(key) {
                     return None;
                 }
-                overflow = variant.overflow().unwrap_or(overflow);
                 let compiled = rules.compiled_of(policy, 0);
-                (Some(policy.name()), key, variant.limits(), compiled, own)
+                (Some(policy.name()), key, variant.limits(), compiled, units, variant.overflow())
             }
-            Subject::Limits { key, limits } => (None, key, limits, rules.caller(), 1),
+            Subject::Limits { key, limits } => (None, key, limits, rules.caller(), 1, None),
             _ => return None,
         };
-        let ([limit], [stats, ..]) = (limits, &*compiled.stats) else { return None };
-        let cost = question.cost(own);
-        if holds(limit) || overflowing(overflow, limit, cost) > 0 {
+        if limits.is_empty() || limits.iter().any(holds) {
             return None;
         }
         let start = keys.len();
         keys.extend_from_slice(policy.unwrap_or_default().as_bytes());
         keys.push(0);
         keys.extend_from_slice(key);
-        let (end, bare) = (keys.len(), keys.len() - key.len());
-        let fields = compiled.fields.as_ref();
-        Some(Plain { policy, limit, cost, stats, fields, key: start..end, bare })
+        let overflow = overflow.unwrap_or(question.overflow);
+        let plain = Plain { policy, limits, cost: question.cost(units), overflow, compiled };
+        Some((plain, start..keys.len()))
     }
 
-    /// Decides, and counts what was decided.
+    /// Decides a question whose limits are known, and counts what was decided. The plan keeps the
+    /// answer.
     #[inline]
-    fn check_plain<'a>(
+    fn check_known<'a>(
         &self,
-        plain: &Plain<'a>,
-        keys: &[u8],
+        plain: Plain<'a>,
+        key: &[u8],
         question: &Question<'_>,
-    ) -> Result<Answer<'a>, GateError> {
+        plan: &mut Plan<'a>,
+    ) -> Result<(), GateError> {
+        let prefix = plain.policy.unwrap_or_default().len() + 1;
+        if let ([limit], None) = (plain.limits, question.id)
+            && overflowing(plain.overflow, limit, plain.cost) == 0
+        {
+            return self.check_single(plain, (key, &key[prefix..]), question, &mut plan.answer);
+        }
+        plan.clear();
+        plan.keys.extend_from_slice(key);
+        plan.push_plain(plain, KeyStart { start: 0, bare: prefix }, 0);
+        let route = || question.subject.route();
+        let named = Named::of(slice::from_ref(question), &route);
+        self.check_here(plan, &named, Asking { id: named.id, ..Asking::CHECK })?;
+        Ok(())
+    }
+
+    /// Decides a question under a single limit. A plan would take a tenth more instructions.
+    #[inline]
+    fn check_single<'a>(
+        &self,
+        plain: Plain<'a>,
+        (key, bare): (&[u8], &[u8]),
+        question: &Question<'_>,
+        answer: &mut Answer<'a>,
+    ) -> Result<(), GateError> {
+        let (limit, stats) = (&plain.limits[0], &plain.compiled.stats[0]);
         let begun = is_timed().then(Instant::now);
-        let mut answer = Answer::default();
-        let check = Check::new(&keys[plain.key.clone()], plain.limit, plain.cost);
-        answer.decide_one(plain.line(), &self.limiter, &check)?;
+        let line = Line {
+            policy: plain.policy,
+            own: None,
+            question: 0,
+            limit,
+            fields: plain.compiled.fields.as_ref(),
+            mode: Mode::Enforce,
+            decision: Decision::default(),
+            decided: Decided::Exact,
+            beyond_share: false,
+        };
+        answer.decide_one(line, &self.limiter, &Check::new(key, limit, plain.cost))?;
         if matches!(plain.cost, Cost::Ask(1..)) {
-            let key = &keys[plain.bare..plain.key.end];
-            let line = stats::Line::exact(plain.stats, plain.limit, key, &answer.lines[0].decision);
+            let line = stats::Line::exact(stats, limit, bare, &answer.lines[0].decision);
             let elapsed = begun.map(|begun| begun.elapsed());
             let mut counting = Counting::new(line.allowed);
             counting.add(line.stats, line.allowed, line.is_near(), line.decided);
@@ -146,7 +171,7 @@ impl Gate {
                 self.stats.note(&Seen { lines: &[line], allowed, route, request_id, elapsed });
             }
         }
-        Ok(answer)
+        Ok(())
     }
 }
 

@@ -99,6 +99,17 @@ pub(crate) struct KeyStart {
     pub(crate) bare: usize,
 }
 
+/// Limits that are enforced, with nothing else to know about them.
+#[derive(Clone, Copy)]
+pub(super) struct Plain<'a> {
+    /// The policy they belong to; `None` for the caller's own.
+    pub(super) policy: Option<&'a str>,
+    pub(super) limits: &'a [Limit],
+    pub(super) cost: Cost,
+    pub(super) overflow: Overflow,
+    pub(super) compiled: &'a Compiled,
+}
+
 /// A check of a policy in code.
 #[derive(Clone, Copy)]
 struct OwnAsk<'a> {
@@ -140,7 +151,7 @@ impl<'a> Plan<'a> {
     }
 
     /// Leaves out what is replaced or cannot be had, once all questions are in.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn settle(
         &mut self,
         questions: &[Question<'a>],
@@ -191,23 +202,10 @@ impl<'a> Plan<'a> {
             Subject::Limits { key, limits } => {
                 // No policy has an empty name, so callers' own limits stand apart.
                 let key = self.write_key("", key);
-                let key = self.end_key(key);
-                self.parts.push(Part {
-                    policy: None,
-                    own: None,
-                    question: index,
-                    quota: false,
-                    spent: false,
-                    replaces: &[],
-                    limits,
-                    mode: Mode::Enforce,
-                    cost: question.cost(1),
-                    overflow: question.overflow,
-                    on_store_failure: OnStoreFailure::default(),
-                    deny_cache: true,
-                    compiled: rules.caller(),
-                    key,
-                });
+                let (cost, overflow) = (question.cost(1), question.overflow);
+                let plain =
+                    Plain { policy: None, limits, cost, overflow, compiled: rules.caller() };
+                self.push_plain(plain, key, index);
             }
             Subject::Own { policy: own, key, .. } => {
                 let units = match own.policy().cost() {
@@ -222,6 +220,33 @@ impl<'a> Plan<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Adds limits that are enforced, under the key that was begun and written.
+    pub(super) fn push_plain(&mut self, plain: Plain<'a>, key: KeyStart, question: usize) {
+        let key = self.end_key(key);
+        self.parts.push(Part {
+            policy: plain.policy,
+            own: None,
+            question,
+            quota: false,
+            spent: false,
+            replaces: &[],
+            limits: plain.limits,
+            mode: Mode::Enforce,
+            cost: plain.cost,
+            overflow: plain.overflow,
+            on_store_failure: OnStoreFailure::default(),
+            deny_cache: true,
+            compiled: plain.compiled,
+            key,
+        });
+    }
+
+    /// Drops all parts and keys, for another question.
+    pub(super) fn clear(&mut self) {
+        self.parts.clear();
+        self.keys.truncate(0);
     }
 
     /// Adds a policy of the program's own, under the key that was begun and written. Limits that
@@ -402,7 +427,6 @@ impl<'a> Plan<'a> {
 
     /// Decides the only check, if there is one, it is enforced and a denial of it charges nothing.
     /// `None` otherwise.
-    #[inline(always)]
     pub(super) fn decide_single(&mut self, limiter: &Limiter) -> Option<Result<(), CheckError>> {
         let [part] = &self.parts[..] else { return None };
         let (&Part { mode, cost, overflow, .. }, [limit]) = (part, part.limits) else {

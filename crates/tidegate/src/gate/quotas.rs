@@ -26,11 +26,9 @@ impl Plan<'_> {
 
     /// Whether the request is to be made again: without the quotas that denied it, or to
     /// consume what is left.
+    #[inline]
     pub(super) fn ask_again(&mut self) -> bool {
-        if self.answer.allowed || !self.withholds {
-            return false;
-        }
-        self.spend() || self.consume()
+        !self.answer.allowed && self.withholds && (self.spend() || self.consume())
     }
 
     /// After the last denial: lets the next one consume, if any part does. Not where the store

@@ -55,7 +55,7 @@ impl Gate {
         if !plan.answer.allowed || watched.is_empty() {
             return Ok(());
         }
-        asker.asks(self.decide(&mut watched, Asking::PERMIT)).await?;
+        self.decide(asker, &mut watched, Asking::PERMIT).await?;
         plan.rejoin(watched);
         Ok(())
     }
@@ -81,7 +81,7 @@ impl Gate {
         }
         loop {
             plan.spend_nothing();
-            asker.asks(self.decide(plan, Asking::CHECK)).await?;
+            self.decide(asker, plan, Asking::CHECK).await?;
             let answer = &plan.answer;
             if answer.allowed || asker.is_gone() || !passes_by(plan, answer, clock, until) {
                 return Ok(());

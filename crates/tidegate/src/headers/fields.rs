@@ -7,7 +7,7 @@ use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::names::Names;
-use super::text::{Numerals, Text, put_integer, put_string};
+use super::text::{MAX_NUMERALS, Text, numerals, put_integer, put_string};
 use super::{Form, Forms, Line, Shown};
 use crate::{Algorithm, Limit, RetryAfter, Timestamp};
 
@@ -36,10 +36,11 @@ static X_RATELIMIT: [HeaderName; 3] = [
 pub(crate) struct Reported {
     /// Whether the request may go ahead.
     pub(crate) allowed: bool,
-    pub(crate) limit: u64,
     /// `None` if nothing is known: no limit is reported, or the store failed.
     pub(crate) remaining: Option<u64>,
-    pub(crate) retry_after: RetryAfter,
+    /// When there is more: on a denial the time at which the request passes, else the time at which
+    /// all is available. `None`: the request can never pass.
+    pub(crate) wait_us: Option<u64>,
     pub(crate) reset_after_us: u64,
     /// When that was; only `X-RateLimit-Reset` needs it.
     pub(crate) now: Timestamp,
@@ -47,27 +48,26 @@ pub(crate) struct Reported {
 
 impl Reported {
     pub(super) fn of(shown: &Shown<'_>, now: Timestamp) -> Self {
-        let none = Reported { allowed: shown.allowed, now, ..Reported::default() };
-        let Some(line) = shown.speaking() else { return none };
-        let reset_after_us = line.reset_after.as_nanos().div_ceil(1_000);
-        Reported {
-            limit: line.limit.count(),
-            remaining: line.remaining,
-            retry_after: line.retry_after,
-            reset_after_us: u64::try_from(reset_after_us).unwrap_or(u64::MAX),
-            ..none
+        let mut reported = Reported { allowed: shown.allowed, now, ..Reported::default() };
+        if let Some(line) = shown.speaking() {
+            let reset_after_us = line.reset_after.as_nanos().div_ceil(1_000);
+            reported.remaining = line.remaining;
+            reported.reset_after_us = u64::try_from(reset_after_us).unwrap_or(u64::MAX);
+            reported.set_wait(line.retry_after);
         }
+        reported
     }
 
-    /// When there is more: on a denial the time at which the request passes, else
-    /// the time at which all is available. `None`: the request can never pass.
-    fn wait_us(&self) -> Option<u64> {
-        if self.allowed { Some(self.reset_after_us) } else { self.retry_after.as_micros() }
+    /// Sets the wait, once all else is known.
+    #[inline]
+    pub(crate) fn set_wait(&mut self, retry_after: RetryAfter) {
+        self.wait_us =
+            if self.allowed { Some(self.reset_after_us) } else { retry_after.as_micros() };
     }
 
     /// For the forms that require a time: where there is none, when all is available.
     fn reset_us(&self) -> u64 {
-        self.wait_us().unwrap_or(self.reset_after_us)
+        self.wait_us.unwrap_or(self.reset_after_us)
     }
 
     /// When all is available, in seconds since 1970, rounded up.
@@ -94,6 +94,8 @@ pub(crate) struct Listed {
 pub(crate) struct Fields {
     pub(crate) forms: Forms,
     pub(crate) reported: Reported,
+    /// The count of the reported limit, if a form states it.
+    pub(crate) limit: Option<HeaderValue>,
     pub(crate) listed: Listed,
 }
 
@@ -117,9 +119,7 @@ impl Fields {
     pub(crate) fn write(&mut self, out: &mut HeaderMap) {
         let [newest, seventh, sixth, x] = Form::ALL.map(|form| self.forms.contains(form));
         // `Retry-After`, when the request was denied and will pass some day.
-        if let (false, RetryAfter::Micros(wait_us)) =
-            (self.reported.allowed, self.reported.retry_after)
-        {
+        if let (false, Some(wait_us @ 1..)) = (self.reported.allowed, self.reported.wait_us) {
             out.insert(&RETRY, number(seconds_up(wait_us)));
         }
         // Forms that share a field's name cannot share the field: as two lines of
@@ -134,44 +134,50 @@ impl Fields {
             out.insert(&RATELIMIT_POLICY, policy);
         }
         let Some(remaining) = remaining else { return };
-        let mut put = |names: &'static [HeaderName; 3], reset| {
-            let numbers = [self.reported.limit, remaining, reset].map(number);
-            names.iter().zip(numbers).for_each(|(name, value)| drop(out.insert(name, value)));
-        };
+        let mut put =
+            |[of_limit, of_remaining, of_reset]: &'static [HeaderName; 3], limit, reset| {
+                if let Some(limit) = limit {
+                    out.insert(of_limit, limit);
+                }
+                out.insert(of_remaining, number(remaining));
+                out.insert(of_reset, number(reset));
+            };
         if sixth {
             // `RateLimit-Limit: 100`, `RateLimit-Remaining: 50`, `RateLimit-Reset: 30`.
-            put(&DRAFT_6, seconds_up(self.reported.reset_us()));
+            let limit = if x { self.limit.clone() } else { self.limit.take() };
+            put(&DRAFT_6, limit, seconds_up(self.reported.reset_us()));
         }
         if x {
             // `X-RateLimit-Limit: 100`, `-Remaining: 50`, `-Reset: 1700000030`.
-            put(&X_RATELIMIT, self.reported.reset_at());
+            put(&X_RATELIMIT, self.limit.take(), self.reported.reset_at());
         }
     }
 
     /// `RateLimit: "api";r=50;t=30`.
     fn draft_10(&self, remaining: u64) -> HeaderValue {
-        let mut numerals = Numerals::new();
-        if let Some(wait_us) = self.reported.wait_us() {
-            numerals.put_integer(seconds_up(wait_us));
-            numerals.put(b";t=");
-        }
-        numerals.put_integer(remaining);
-        numerals.put(b";r=");
+        let mut bytes = [0; MAX_NUMERALS];
+        let numerals = numerals(&mut bytes, |numerals| {
+            if let Some(wait_us) = self.reported.wait_us {
+                numerals.put_integer(seconds_up(wait_us));
+                numerals.put(b";t=");
+            }
+            numerals.put_integer(remaining);
+            numerals.put(b";r=");
+        });
         let Listed { policy, name: (start, end) } = &self.listed;
         let policy = policy.as_ref().map_or(&[][..], HeaderValue::as_bytes);
-        let mut text = Text::new();
-        text.extend_from_slice(policy.get(usize::from(*start)..usize::from(*end)).unwrap_or(&[]));
-        text.extend_from_slice(numerals.as_bytes());
-        value(&text)
+        let name = policy.get(usize::from(*start)..usize::from(*end)).unwrap_or(&[]);
+        value([name, numerals].concat())
     }
 
     /// `RateLimit: limit=100, remaining=50, reset=30`.
     fn draft_7(&self, remaining: u64) -> HeaderValue {
         let mut text = Text::new();
-        put_parameter(&mut text, b"limit=", self.reported.limit);
+        text.extend_from_slice(b"limit=");
+        text.extend_from_slice(self.limit.as_ref().map_or(&[][..], HeaderValue::as_bytes));
         put_parameter(&mut text, b", remaining=", remaining);
         put_parameter(&mut text, b", reset=", seconds_up(self.reported.reset_us()));
-        value(&text)
+        value(&*text)
     }
 }
 
@@ -248,19 +254,21 @@ impl Listed {
             }
         }
         let name = [name.start, name.end].map(|at| u16::try_from(at).unwrap_or_default());
-        Listed { policy: (!text.is_empty()).then(|| value(text)), name: name.into() }
+        Listed { policy: (!text.is_empty()).then(|| value(&**text)), name: name.into() }
     }
 }
 
 /// A value that is made of printable ASCII.
-fn value(text: &[u8]) -> HeaderValue {
-    HeaderValue::from_bytes(text).unwrap_or(const { HeaderValue::from_static("") })
+fn value<T>(text: T) -> HeaderValue
+where
+    HeaderValue: TryFrom<T>,
+{
+    HeaderValue::try_from(text).unwrap_or(const { HeaderValue::from_static("") })
 }
 
-fn number(number: u64) -> HeaderValue {
-    let mut numerals = Numerals::new();
-    numerals.put_integer(number);
-    value(numerals.as_bytes())
+/// A value that is an integer.
+pub(crate) fn number(number: u64) -> HeaderValue {
+    value(numerals(&mut [0; MAX_NUMERALS], |numerals| numerals.put_integer(number)))
 }
 
 /// Whole seconds, rounded up.

@@ -108,6 +108,14 @@ impl Forms {
         self.contains(Form::Draft10) || self.contains(Form::Draft7) || self.contains(Form::Draft6)
     }
 
+    /// Whether one of them states the count of the reported limit on its own.
+    #[inline]
+    pub(crate) const fn states_limit(self) -> bool {
+        self.contains(Form::Draft7)
+            || self.contains(Form::Draft6)
+            || self.contains(Form::XRateLimit)
+    }
+
     /// Each of them, newest first.
     pub fn iter(self) -> impl Iterator<Item = Form> {
         Form::ALL.into_iter().filter(move |form| self.contains(*form))

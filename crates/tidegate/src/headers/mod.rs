@@ -27,7 +27,7 @@ pub use forms::{Form, Forms, FormsError};
 pub use problem::{PROBLEM_JSON, Problem, write_problem, write_problem_as};
 
 use crate::{Limit, RetryAfter, Timestamp};
-pub(crate) use fields::{Fields, Listed, Reported};
+pub(crate) use fields::{Fields, Listed, Reported, number};
 pub(crate) use prerendered::Prerendered;
 
 /// What one enforced limit answered.
@@ -106,6 +106,8 @@ impl<'a> Shown<'a> {
 pub fn render(forms: Forms, shown: &Shown<'_>, now: Timestamp, out: &mut HeaderMap) {
     if !shown.lines.is_empty() {
         let (reported, listed) = (Reported::of(shown, now), Listed::of(forms, shown));
-        Fields { forms, reported, listed }.write(out);
+        let reported_line = shown.speaking().filter(|_| forms.states_limit());
+        let limit = reported_line.map(|line| number(line.limit.count()));
+        Fields { forms, reported, limit, listed }.write(out);
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use http::HeaderValue;
 
-use super::fields::{Listed, put_limit};
+use super::fields::{Listed, number, put_limit};
 use super::names::{Names, put_policy_name};
 use super::text::Text;
 use super::{Line, MAX_POLICY_BYTES};
@@ -22,6 +22,8 @@ pub(crate) struct Prerendered {
     policy: HeaderValue,
     /// Where in it the name of each limit is, with its quotes.
     names: Box<[(u16, u16)]>,
+    /// The count of each limit as a value.
+    counts: Box<[(u64, HeaderValue)]>,
 }
 
 impl Prerendered {
@@ -48,16 +50,24 @@ impl Prerendered {
             return None;
         }
         let policy = HeaderValue::from_bytes(&text).ok()?;
+        let count = |limit: &Limit| (limit.count(), number(limit.count()));
+        let counts: Box<[(u64, HeaderValue)]> = limits.iter().map(count).collect();
         // The first clone of a value allocates; later ones share what it allocated.
-        let _ = policy.clone();
+        let _ = (policy.clone(), counts.clone());
         let mut name = Text::new();
         put_policy_name(&mut name, policy_name);
-        Some(Prerendered { name: (*name).into(), policy, names: places.into() })
+        Some(Prerendered { name: (*name).into(), policy, names: places.into(), counts })
     }
 
     /// The number of its limits.
     pub(crate) fn len(&self) -> usize {
         self.names.len()
+    }
+
+    /// The count of one of its limits as a value.
+    pub(crate) fn count(&self, count: u64) -> Option<HeaderValue> {
+        let mut counts = self.counts.iter();
+        counts.find(|(number, _)| *number == count).map(|(_, value)| value.clone())
     }
 
     /// Lists these policies, of which the limit at `reported` is reported. `None` if limits of two

@@ -10,9 +10,9 @@ const MAX_INTEGER: u64 = 999_999_999_999_999;
 
 /// An integer, cut off at what structured fields can carry.
 pub(super) fn put_integer(text: &mut Text, number: u64) {
-    let mut numerals = Numerals::new();
-    numerals.put_integer(number);
-    text.extend_from_slice(numerals.as_bytes());
+    text.extend_from_slice(numerals(&mut [0; MAX_NUMERALS], |numerals| {
+        numerals.put_integer(number)
+    }));
 }
 
 /// A structured field's string. `plain` has printable ASCII only.
@@ -28,13 +28,6 @@ pub(super) fn put_string(text: &mut Text, plain: &[u8]) {
     text.push(b'"');
 }
 
-/// A text of a few numbers that is written from its end to its beginning: digits come in that
-/// order.
-pub(super) struct Numerals {
-    bytes: [u8; MAX_NUMERALS],
-    start: usize,
-}
-
 /// The numbers below 100 in two digits.
 static PAIRS: [[u8; 2]; 100] = {
     let mut pairs = [[0; 2]; 100];
@@ -47,36 +40,48 @@ static PAIRS: [[u8; 2]; 100] = {
 };
 
 /// Two integers of 15 digits and what stands between them.
-const MAX_NUMERALS: usize = 40;
+pub(super) const MAX_NUMERALS: usize = 40;
 
-impl Numerals {
-    #[inline]
-    pub(super) fn new() -> Self {
-        Numerals { bytes: [0; MAX_NUMERALS], start: MAX_NUMERALS }
-    }
+/// Writes a text of a few numbers.
+#[inline(always)]
+pub(super) fn numerals(
+    bytes: &mut [u8; MAX_NUMERALS],
+    write: impl FnOnce(&mut Numerals<'_>),
+) -> &[u8] {
+    let mut numerals = Numerals { room: bytes };
+    write(&mut numerals);
+    let start = numerals.room.len();
+    &bytes[start..]
+}
 
+/// A text of a few numbers that is written from its end to its beginning: digits come in that
+/// order.
+pub(super) struct Numerals<'b> {
+    /// The bytes before what there is.
+    room: &'b mut [u8],
+}
+
+impl Numerals<'_> {
     /// Puts `text` before what there is.
-    #[inline]
+    #[inline(always)]
     pub(super) fn put<const N: usize>(&mut self, text: &[u8; N]) {
-        self.start -= N;
-        self.bytes[self.start..][..N].copy_from_slice(text);
+        if let Some((room, last)) = std::mem::take(&mut self.room).split_last_chunk_mut() {
+            *last = *text;
+            self.room = room;
+        }
     }
 
     /// Puts an integer before what there is, cut off at what structured fields can carry.
-    #[inline]
+    #[inline(always)]
     pub(super) fn put_integer(&mut self, number: u64) {
         let mut rest = number.min(MAX_INTEGER);
-        while rest >= 10 {
+        while rest >= 100 {
             self.put(&PAIRS[(rest % 100) as usize]);
             rest /= 100;
         }
-        if rest > 0 || number == 0 {
-            self.put(&[PAIRS[(rest % 100) as usize][1]]);
+        match PAIRS[(rest % 100) as usize] {
+            [b'0', digit] => self.put(&[digit]),
+            pair => self.put(&pair),
         }
-    }
-
-    #[inline]
-    pub(super) fn as_bytes(&self) -> &[u8] {
-        &self.bytes[self.start..]
     }
 }

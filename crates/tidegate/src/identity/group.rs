@@ -18,7 +18,7 @@ impl IpGroup {
     #[inline]
     pub(super) fn new(ip: IpAddr, ipv6_prefix: u8) -> Self {
         match ip {
-            IpAddr::V4(_) => IpGroup { network: ip, prefix: 32 },
+            IpAddr::V4(ip) => IpGroup { network: IpAddr::V4(ip), prefix: 32 },
             IpAddr::V6(ip) => IpGroup::new_v6(ip, ipv6_prefix),
         }
     }

@@ -179,7 +179,8 @@ impl Identity {
     #[inline]
     pub fn client_ip(&self, peer: Option<IpAddr>, headers: &Headers<'_>) -> Option<IpAddr> {
         match peer? {
-            peer @ IpAddr::V4(_) if !self.trusted.contains(peer) => Some(peer),
+            // A copy of four bytes. One of the whole address would wait until all of it is written.
+            IpAddr::V4(peer) if !self.trusted.contains(peer.into()) => Some(peer.into()),
             peer => Some(self.resolve(peer.to_canonical(), headers)),
         }
     }

@@ -31,8 +31,9 @@ impl Deciding {
         let asker = Arc::<Asker>::default();
         let asks = Arc::clone(&asker);
         let future = Box::pin(async move {
-            let decided = core.decide(Head::of_parts(&parts), &asks).await;
-            (decided, parts)
+            let (rules, mut guard) = (core.rules(), RequestGuard::default());
+            let decided = core.decide(&rules, &mut Head::of_parts(&parts), &asks, &mut guard).await;
+            (decided.map(|()| guard), parts)
         });
         Deciding { future: Some(future), asker, background }
     }

@@ -330,7 +330,7 @@ fn many_questions_are_answered_as_one_by_one() {
     let mut answers = Vec::new();
     many.gate.check_each(&rules, &questions, |index, answer| {
         assert_eq!(index, answers.len());
-        answers.push(shown(answer));
+        answers.push(shown(answer.cloned()));
     });
     assert_eq!(answers, expected);
     // And counted alike.

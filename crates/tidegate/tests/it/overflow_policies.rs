@@ -162,7 +162,7 @@ fn many_questions_consume_as_one_does() {
     ];
     let mut allowed = Vec::new();
     let mut tell =
-        |answer: Result<Answer<'_>, GateError>| allowed.push(answer.expect("sound").allowed);
+        |answer: Result<&Answer<'_>, GateError>| allowed.push(answer.expect("sound").allowed);
     world.gate.check_each(&rules, &questions, |_, answer| tell(answer));
     assert_eq!(allowed, [true, false, false, false, false, false]);
     let left = ["unsaid", "refusing", "consuming"].map(|name| world.left(name));
