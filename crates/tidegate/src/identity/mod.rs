@@ -179,7 +179,7 @@ impl Identity {
     #[inline]
     pub fn client_ip(&self, peer: Option<IpAddr>, headers: &Headers<'_>) -> Option<IpAddr> {
         match peer? {
-            // A copy of four bytes. One of the whole address would wait until all of it is written.
+            // Copies four bytes: a read of sixteen right after a write of four stalls.
             IpAddr::V4(peer) if !self.trusted.contains(peer.into()) => Some(peer.into()),
             peer => Some(self.resolve(peer.to_canonical(), headers)),
         }

@@ -248,8 +248,8 @@ fn gate_needs_address(rules: &Rules, attributes: &Attributes<'_>) -> bool {
     selected.iter().any(needs)
 }
 
-/// Where servers put the address of who connected. Not inlined: of an IPv4 address it then writes
-/// four bytes, and whoever reads it need not wait for sixteen.
+/// The address of the peer, where servers put it. Not inlined, so that it writes only four bytes for
+/// an IPv4 address: a later read of sixteen would stall.
 #[inline(never)]
 fn usual_peer(extensions: &Extensions) -> Option<IpAddr> {
     #[cfg(feature = "axum")]
