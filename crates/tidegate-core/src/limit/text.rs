@@ -5,7 +5,7 @@
 //! N concurrent [lease DURATION]
 //! ```
 //!
-//! Words are separated by blanks. `/` may stand in place of `per`. A number may end in `k` or `M`,
+//! Words are separated by blanks. `/` may stand in place of `per`, and `requests` before it. A number may end in `k` or `M`,
 //! for thousands and millions. A duration is a whole number and a unit, with or without a blank
 //! between them; a unit alone is one of it. Every error points at the word it is about.
 
@@ -50,7 +50,12 @@ pub(super) fn parse(text: &str) -> Result<Limit, LimitError> {
         return Err(words.end(Kind::NotALimit));
     };
     let count = number(text, span, word, Kind::CountOutOfRange)?;
-    match words.next() {
+    let counted = ["request", "requests"];
+    let mut next = words.next();
+    if next.as_ref().is_some_and(|(_, word)| counted.contains(word)) {
+        next = words.next();
+    }
+    match next {
         Some((_, "per" | "/")) => rate(&mut words, count),
         Some((_, "concurrent")) => concurrent(&mut words, count),
         Some((span, _)) => Err(LimitError::at(Kind::ExpectedPer, text, span)),

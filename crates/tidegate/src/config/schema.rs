@@ -30,9 +30,10 @@ fn definitions() -> Value {
     conditions["properties"]["headers"] = json!({ "type": "object", "additionalProperties": texts(), "description": "Header names and the values they must have" });
     let words = ALGORITHMS.join("|");
     let units = "ms|s|m|h|d|w|milliseconds?|sec(ond)?s?|min(ute)?s?|hours?|days?|weeks?";
-    let (count, time) = ("[0-9]+[kM]?", format!(r"([0-9]+\s*)?({units})"));
+    let (number, time) = ("[0-9]+[kM]?", format!(r"([0-9]+\s*)?({units})"));
+    let count = format!(r"{number}(\s+requests?)?");
     let per = r"(\s+per\s+|\s*/\s*)";
-    let rate = format!(r"^\s*{count}{per}{time}(\s+({words}|burst\s+{count}))*\s*$");
+    let rate = format!(r"^\s*{count}{per}{time}(\s+({words}|burst\s+{number}))*\s*$");
     let held = format!(r"^\s*{count}\s+concurrent(\s+lease\s+{time})?\s*$");
     json!({
         "conditions": conditions,

@@ -155,6 +155,7 @@ fn limit_texts_validate_if_the_parser_reads_them() {
     let texts = [
         "10 per 1s",
         "10/s",
+        "100 requests per hour",
         "10 / 30s",
         "10 per 90 minutes",
         "10 per min",
