@@ -206,6 +206,9 @@ fn a_request_has_at_most_so_many_checks() {
     assert!(verdict.allowed);
     assert_eq!(verdict.decisions.len(), MAX_CHECKS);
     assert_eq!(limiter.stats().tracked_keys, MAX_CHECKS as u64);
+    // Also where all keys are known, and no lock would be needed.
+    assert!(limiter.check_all(&checks[MAX_CHECKS..]).expect("sound").allowed);
+    assert_eq!(limiter.check_all(&checks), Err(CheckError::TooManyChecks(MAX_CHECKS + 1)));
     let nothing = limiter.check_all(&[]).expect("sound");
     assert!(nothing.allowed && nothing.decisions.is_empty() && nothing.speaker().is_none());
 }

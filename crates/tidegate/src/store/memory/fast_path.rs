@@ -15,7 +15,7 @@ use super::request::{FEW, Few, HashedCheck};
 use super::slot::{self, Fingerprint, Slot, SlotRef};
 use super::span::slot_size;
 use crate::store::Request;
-use crate::{Check, CheckError, Overflow};
+use crate::{Check, CheckError, MAX_CHECKS, Overflow};
 
 /// Checks of a batch whose cache misses are taken together: enough to keep the memory busy, few
 /// enough that the lines are still in the cache when it is their turn.
@@ -311,6 +311,10 @@ impl MemoryStore {
         at: Option<Timestamp>,
         decisions: &mut SmallVec<[Decision; FEW]>,
     ) -> bool {
+        if checks.len() > MAX_CHECKS {
+            // Refused where the checks are validated.
+            return false;
+        }
         let mut backoff = Backoff::new();
         for _ in 0..ATTEMPTS {
             match self.try_all(checks, at, decisions) {
