@@ -236,6 +236,8 @@ mod sync;
 mod timer;
 #[cfg(feature = "tower")]
 pub mod tower;
+#[cfg(feature = "unstable")]
+pub mod unstable;
 mod wait;
 
 pub use check::{Check, CheckError, MAX_CHECKS, Overflow, Verdict};
