@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use tidegate::Algorithm;
-use tidegate::config::envoy::{EnvoyErrors, EnvoyFile, Options, convert};
-use tidegate::config::{Config, ConfigErrors, StoreUrl, schema};
-use tidegate::policy::Policy;
+use tidegate::unstable::config::envoy::{EnvoyErrors, EnvoyFile, Options, convert};
+use tidegate::unstable::config::{Config, ConfigErrors, StoreUrl, schema};
+use tidegate::unstable::policy::Policy;
 
 use crate::cli::rate_algorithm;
 

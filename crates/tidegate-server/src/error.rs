@@ -9,8 +9,8 @@ use std::fmt;
 
 use http::header::{ALLOW, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
 use http::{Response, StatusCode};
-use tidegate::gate::GateError;
-use tidegate::headers::{PROBLEM_JSON, Problem, write_problem};
+use tidegate::unstable::gate::GateError;
+use tidegate::unstable::headers::{PROBLEM_JSON, Problem, write_problem};
 use tidegate::{CheckError, MAX_CHECKS};
 
 /// A request that gets no decision.

@@ -10,10 +10,10 @@ use std::path::PathBuf;
 
 use clap::Args;
 use http::HeaderName;
-use tidegate::attributes::{Attributes, Headers};
-use tidegate::config::{Config, ConfigErrors, StoreUrl};
-use tidegate::identity::parse_address;
-use tidegate::policy::{Explained, Mode};
+use tidegate::unstable::attributes::{Attributes, Headers};
+use tidegate::unstable::config::{Config, ConfigErrors, StoreUrl};
+use tidegate::unstable::identity::parse_address;
+use tidegate::unstable::policy::{Explained, Mode};
 
 type Pair = (Cow<'static, str>, Cow<'static, str>);
 

@@ -7,7 +7,7 @@
 //! requests wait. A separate thread writes the lines (`logs/writer.rs`), so that requests
 //! never wait for the reader of standard error.
 //!
-//! [`Stats::events`]: tidegate::stats::Stats::events
+//! [`Stats::events`]: tidegate::unstable::stats::Stats::events
 
 mod writer;
 
@@ -17,7 +17,7 @@ use std::io::{self, IsTerminal};
 use std::sync::Arc;
 
 use clap::ValueEnum;
-use tidegate::stats::{Denial, Events, Outcome, Text, Told, TooManySubscribers};
+use tidegate::unstable::stats::{Denial, Events, Outcome, Text, Told, TooManySubscribers};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, fmt as lines};

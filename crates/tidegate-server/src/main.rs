@@ -31,7 +31,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::Parser;
-use tidegate::config::ConfigErrors;
+use tidegate::unstable::config::ConfigErrors;
 
 use cli::{Cli, Command};
 

@@ -14,7 +14,7 @@ use http::{HeaderMap, HeaderName};
 ///
 /// ```
 /// use std::borrow::Cow;
-/// use tidegate::attributes::{Attributes, Headers};
+/// use tidegate::unstable::attributes::{Attributes, Headers};
 ///
 /// let headers = [(Cow::from("X-Api-Key"), Cow::from("abc"))];
 /// let attributes = Attributes {

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use serde_json::{Value, json};
-use tidegate::gate::{Gate, MAX_TOGETHER, Question, Subject};
-use tidegate::stats::Decided;
+use tidegate::unstable::gate::{Gate, MAX_TOGETHER, Question, Subject};
+use tidegate::unstable::stats::Decided;
 use tokio::task::JoinSet;
 
 use super::nodes::gate_of;

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use crate::Failed;
-use tidegate::config::Config;
-use tidegate::gate::{Gate, Question, Subject};
 use tidegate::redis::{RedisOptions, RedisStore};
-use tidegate::stats::{Decided, Stats};
+use tidegate::unstable::config::Config;
+use tidegate::unstable::gate::{Gate, Question, Subject};
+use tidegate::unstable::stats::{Decided, Stats};
 use tidegate::{Clock, Limiter};
 use tokio::task::JoinHandle;
 

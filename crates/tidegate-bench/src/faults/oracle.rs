@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use tidegate::stats::Decided;
+use tidegate::unstable::stats::Decided;
 
 use super::Outcome;
 use super::fault::Fault;

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tidegate::stats::Decided;
+use tidegate::unstable::stats::Decided;
 
 use super::Outcome;
 use super::load::{self, Loaded};

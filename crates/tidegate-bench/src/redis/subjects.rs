@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use clap::ValueEnum;
 use redis::{Cmd, Connection, RedisResult, Value};
 use tidegate::Limit;
-use tidegate::redis::wire::{Answer, Entry, Names, Script, counter_answers, counter_call};
+use tidegate::unstable::redis::{Answer, Entry, Names, Script, counter_answers, counter_call};
 
 /// Enough that nothing is denied: a denial is cheaper, and not equally so for all.
 pub const LIMIT: u64 = 1_000;

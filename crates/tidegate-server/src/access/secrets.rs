@@ -5,8 +5,8 @@ use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
 
-use tidegate::config::{NotAStore, StoreUrl};
-use tidegate::stats::{MaskSecret, SecretTooShort};
+use tidegate::unstable::config::{NotAStore, StoreUrl};
+use tidegate::unstable::stats::{MaskSecret, SecretTooShort};
 
 use super::Tokens;
 

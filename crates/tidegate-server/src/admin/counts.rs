@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::response::Response;
 use serde::Serialize;
 use tidegate::redis::RedisStats;
-use tidegate::stats::{Decided, LATENCY_BOUNDS, Outcome, SeriesCounts};
+use tidegate::unstable::stats::{Decided, LATENCY_BOUNDS, Outcome, SeriesCounts};
 
 use super::AdminState;
 use super::facts::{Facts, Front, Refused, Reload};

@@ -16,7 +16,7 @@ use futures_util::stream;
 use http::HeaderMap;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use serde::Serialize;
-use tidegate::stats::{Denial, Subscription, Told, TooManySubscribers};
+use tidegate::unstable::stats::{Denial, Subscription, Told, TooManySubscribers};
 
 use super::AdminState;
 use super::facts::Facts;

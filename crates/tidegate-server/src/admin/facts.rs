@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use arc_swap::ArcSwapOption;
 use http::StatusCode;
-use tidegate::stats::Counters;
+use tidegate::unstable::stats::Counters;
 use tokio::sync::watch;
 
 /// A protocol the server speaks.

@@ -4,9 +4,11 @@
 //! there are as many as callers like.
 
 use tidegate::MemoryStats;
-use tidegate::policy::Mode;
 use tidegate::redis::RedisStats;
-use tidegate::stats::{Decided, LATENCY_BOUNDS, LatencyCounts, Outcome, SeriesCounts, Stats};
+use tidegate::unstable::policy::Mode;
+use tidegate::unstable::stats::{
+    Decided, LATENCY_BOUNDS, LatencyCounts, Outcome, SeriesCounts, Stats,
+};
 
 use super::AdminState;
 use super::exposition::{Exposition, Kind};

@@ -32,9 +32,9 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{StatusCode, Uri};
-use tidegate::gate::Gate;
 use tidegate::redis::RedisStore;
-use tidegate::stats::Stats;
+use tidegate::unstable::gate::Gate;
+use tidegate::unstable::stats::Stats;
 
 pub use self::facts::{Facts, Front, REPLY_CODES, ReplyCounts};
 

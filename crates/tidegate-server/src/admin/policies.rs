@@ -8,8 +8,8 @@ use http::Uri;
 use percent_encoding::percent_decode_str;
 use serde::Serialize;
 use tidegate::Overflow;
-use tidegate::gate::{Found, Line, Rules};
-use tidegate::policy::{Policy, Variant};
+use tidegate::unstable::gate::{Found, Line, Rules};
+use tidegate::unstable::policy::{Policy, Variant};
 
 use super::AdminState;
 use super::reply::json;

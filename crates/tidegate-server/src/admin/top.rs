@@ -5,7 +5,7 @@ use axum::response::Response;
 use http::Uri;
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, percent_encode};
 use serde::Serialize;
-use tidegate::stats::{By, CALLER, Entry, Listed, Text, Top, UnknownRanking};
+use tidegate::unstable::stats::{By, CALLER, Entry, Listed, Text, Top, UnknownRanking};
 
 use super::AdminState;
 use super::policies::find;

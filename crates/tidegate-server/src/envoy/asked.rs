@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 use smallvec::SmallVec;
-use tidegate::attributes::Attributes;
-use tidegate::gate::{GateError, Question, Subject};
-use tidegate::identity::parse_address;
-use tidegate::policy::MAX_KEY_BYTES;
-use tidegate::{Algorithm, CheckError, Cost, Limit, MAX_CHECKS, Overflow, bounds};
+use tidegate::unstable::attributes::Attributes;
+use tidegate::unstable::bounds;
+use tidegate::unstable::gate::{GateError, Question, Subject};
+use tidegate::unstable::identity::parse_address;
+use tidegate::unstable::policy::MAX_KEY_BYTES;
+use tidegate::{Algorithm, CheckError, Cost, Limit, MAX_CHECKS, Overflow};
 
 use super::decode::{Descriptor, Entries, Request, RequestLimit};
 use crate::error::{ErrorKind, RequestError};

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::wire::{Fields, Malformed, Wire};
 use super::{MAX_DESCRIPTORS, MAX_ENTRIES};
 
-/// Names and values, in order, as [`Attributes`](tidegate::attributes::Attributes) has them.
+/// Names and values, in order, as [`Attributes`](tidegate::unstable::attributes::Attributes) has them.
 pub type Entries<'a> = SmallVec<[(Cow<'a, str>, Cow<'a, str>); 3]>;
 
 /// A request for one decision about all of its descriptors.

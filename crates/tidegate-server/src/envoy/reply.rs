@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use http::HeaderMap;
 use smallvec::SmallVec;
-use tidegate::gate::{Answer, DenialReason, Line};
-use tidegate::headers::Forms;
-use tidegate::stats::Decided;
+use tidegate::unstable::gate::{Answer, DenialReason, Line};
+use tidegate::unstable::headers::Forms;
+use tidegate::unstable::stats::Decided;
 use tidegate::{Algorithm, Limit, Timestamp};
 
 use crate::error::{ErrorKind, RequestError};

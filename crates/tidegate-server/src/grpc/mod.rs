@@ -29,8 +29,8 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderMap, Method, Request, Version};
 use hyper::body::Incoming;
 use tidegate::Algorithm;
-use tidegate::gate::Gate;
-use tidegate::headers::Forms;
+use tidegate::unstable::gate::Gate;
+use tidegate::unstable::headers::Forms;
 
 use self::content::{Answered, Content, OutOfPlace};
 use crate::access::Access;

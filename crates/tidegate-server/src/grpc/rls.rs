@@ -6,7 +6,7 @@ use std::task::Context;
 use bytes::Bytes;
 use http::HeaderMap;
 use hyper::body::Body as _;
-use tidegate::gate::Answer;
+use tidegate::unstable::gate::Answer;
 
 use super::content::{Answered, Content, code};
 use super::framing::{collect, only, unread};

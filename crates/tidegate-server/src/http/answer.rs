@@ -4,8 +4,8 @@
 //! escaping, and everything else is a number.
 
 use tidegate::RetryAfter;
-use tidegate::gate::{Answer, Line};
-use tidegate::stats::Decided;
+use tidegate::unstable::gate::{Answer, Line};
+use tidegate::unstable::stats::Decided;
 
 /// Room for an answer with one limit; each further one takes [`LINE_BYTES`].
 pub const ANSWER_BYTES: usize = 320;

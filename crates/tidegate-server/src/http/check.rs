@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use http::request::Parts as Head;
 use http::{HeaderMap, Request, StatusCode};
 use hyper::body::Incoming;
-use tidegate::gate::{Answer, GateError, MAX_TOGETHER, Question};
+use tidegate::unstable::gate::{Answer, GateError, MAX_TOGETHER, Question};
 
 use super::answer::{self, ANSWER_BYTES, LINE_BYTES};
 use super::question::Parts;

@@ -14,7 +14,7 @@ use hyper::body::Incoming;
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 use serde_json::{Map, Value, json};
 use tidegate::Limit;
-use tidegate::gate::Answer;
+use tidegate::unstable::gate::Answer;
 
 use super::request_id::{REQUEST_ID, RequestId};
 use super::wire::{First, Object, Text, decode};

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use http::header::{CACHE_CONTROL, HeaderValue};
 use http::{HeaderMap, Request, Response, StatusCode};
 use hyper::body::Incoming;
-use tidegate::attributes::{Attributes, Headers};
-use tidegate::gate::{Answer, Question, Rules, Subject};
+use tidegate::unstable::attributes::{Attributes, Headers};
+use tidegate::unstable::gate::{Answer, Question, Rules, Subject};
 
 use super::original::{From, Original, is_clients};
 use super::request_id::RequestId;

@@ -43,8 +43,8 @@ use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::{Body as _, Incoming};
 use tidegate::Algorithm;
-use tidegate::gate::Gate;
-use tidegate::headers::Forms;
+use tidegate::unstable::gate::Gate;
+use tidegate::unstable::headers::Forms;
 use tokio::sync::Semaphore;
 
 use self::leases::Leases;

@@ -8,7 +8,7 @@
 
 use std::fmt;
 
-use tidegate::gate::SharedPermit;
+use tidegate::unstable::gate::SharedPermit;
 
 use super::leases::LeaseId;
 

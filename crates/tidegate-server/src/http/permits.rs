@@ -7,8 +7,8 @@ use std::time::Duration;
 use http::header::{CONTENT_TYPE, HeaderValue, LOCATION};
 use http::{HeaderMap, Request, Response, StatusCode};
 use hyper::body::Incoming;
-use tidegate::gate::{Answer, GateError, HeldPermit, Question};
-use tidegate::headers::{PROBLEM_JSON, write_problem_as};
+use tidegate::unstable::gate::{Answer, GateError, HeldPermit, Question};
+use tidegate::unstable::headers::{PROBLEM_JSON, write_problem_as};
 
 use super::answer::{self, ANSWER_BYTES};
 use super::leases::NotRenewed;

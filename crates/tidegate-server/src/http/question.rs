@@ -6,11 +6,12 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use tidegate::attributes::{Attributes, Headers};
-use tidegate::gate::{Question, Subject};
-use tidegate::identity::parse_address;
-use tidegate::policy::{MAX_KEY_BYTES, check_counts};
-use tidegate::{Cost, Limit, bounds};
+use tidegate::unstable::attributes::{Attributes, Headers};
+use tidegate::unstable::bounds;
+use tidegate::unstable::gate::{Question, Subject};
+use tidegate::unstable::identity::parse_address;
+use tidegate::unstable::policy::{MAX_KEY_BYTES, check_counts};
+use tidegate::{Cost, Limit};
 
 use super::original::without_origin;
 use super::wire::{AttributesBody, CheckBody, Pairs, PermitBody, RenewBody, Text, Whole};
@@ -20,7 +21,7 @@ use crate::error::{ErrorKind, RequestError};
 const MAX_ID_BYTES: usize = 256;
 
 /// The most limits a caller may give: as many as a policy may have.
-const MAX_LIMITS: usize = tidegate::policy::MAX_LIMITS;
+const MAX_LIMITS: usize = tidegate::unstable::policy::MAX_LIMITS;
 
 /// The most headers or descriptors in `attributes`: as many as a request may have.
 const MAX_PAIRS: usize = 100;

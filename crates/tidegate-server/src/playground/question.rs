@@ -5,7 +5,8 @@
 //! milliseconds, and an answer of less than 5 MB.
 
 use serde::Deserialize;
-use tidegate::{Algorithm, Limit, LimitError, Timestamp, bounds};
+use tidegate::unstable::bounds;
+use tidegate::{Algorithm, Limit, LimitError, Timestamp};
 
 use crate::error::RequestError;
 use crate::http::wire::{Object, Text, Whole, decode};

@@ -4,8 +4,8 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use tidegate::config::ConfigErrors;
-use tidegate::policy::{PoliciesError, PolicyError};
+use tidegate::unstable::config::ConfigErrors;
+use tidegate::unstable::policy::{PoliciesError, PolicyError};
 use tidegate::{Algorithm, CheckError, Limit, OutOfMemory};
 
 use super::format::{BadLine, Format};

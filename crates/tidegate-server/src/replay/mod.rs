@@ -36,7 +36,7 @@ use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tidegate::config::Config;
+use tidegate::unstable::config::Config;
 use tidegate::{Algorithm, Limit};
 
 use crate::cli::{Algorithms, is_dash};

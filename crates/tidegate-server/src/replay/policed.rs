@@ -7,11 +7,11 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tidegate::attributes::Attributes;
-use tidegate::config::Config;
-use tidegate::gate::{Gate, GateError, Line, Question, Rules, Subject};
-use tidegate::policy::{Mode, Override, Policies, Policy, PolicyError, Selected};
-use tidegate::stats::Stats;
+use tidegate::unstable::attributes::Attributes;
+use tidegate::unstable::config::Config;
+use tidegate::unstable::gate::{Gate, GateError, Line, Question, Rules, Subject};
+use tidegate::unstable::policy::{Mode, Override, Policies, Policy, PolicyError, Selected};
+use tidegate::unstable::stats::Stats;
 use tidegate::{Algorithm, Cost, Limit, Limiter, ManualClock, Overflow, Timestamp};
 
 use super::block::{Block, Row};
@@ -216,7 +216,7 @@ impl Policed {
     /// Finds whose key is named: of a denial, of who speaks for it; else of who came nearest.
     fn name(
         &mut self,
-        answer: &tidegate::gate::Answer<'_>,
+        answer: &tidegate::unstable::gate::Answer<'_>,
         selected: &[Selected<'_>],
         row: &Row,
         told: &mut Told,

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use tidegate::config::Config;
-use tidegate::policy::Mode;
+use tidegate::unstable::config::Config;
+use tidegate::unstable::policy::Mode;
 use tidegate::{Algorithm, Limit, RetryAfter};
 
 use super::block::Block;

@@ -10,7 +10,7 @@
 use std::fmt;
 
 use tidegate::Limit;
-use tidegate::bounds::MAX_COUNT;
+use tidegate::unstable::bounds::MAX_COUNT;
 
 use super::block::Block;
 use super::engine::{Answer, Engine};

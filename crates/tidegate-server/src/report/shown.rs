@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use tidegate::policy::is_unseen;
+use tidegate::unstable::policy::is_unseen;
 
 /// Characters shown of a key.
 const SHOWN_CHARS: usize = 80;

@@ -8,8 +8,10 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use futures_util::FutureExt as _;
-use tidegate::gate::{Answer, DenialReason, Gate, GateError, Line, Question, Rules, Subject};
-use tidegate::stats::Decided;
+use tidegate::unstable::gate::{
+    Answer, DenialReason, Gate, GateError, Line, Question, Rules, Subject,
+};
+use tidegate::unstable::stats::Decided;
 use tidegate::{Cost, Limit, RetryAfter};
 
 use super::encode::Replies;

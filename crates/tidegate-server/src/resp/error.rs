@@ -1,6 +1,6 @@
 //! Errors of commands.
 
-use tidegate::gate::GateError;
+use tidegate::unstable::gate::GateError;
 
 use crate::error::RequestError;
 

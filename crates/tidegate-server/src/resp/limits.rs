@@ -7,8 +7,9 @@
 
 use std::sync::Arc;
 
-use tidegate::policy::{MAX_LIMITS, check_counts};
-use tidegate::{Algorithm, Limit, LimitError, bounds};
+use tidegate::unstable::bounds;
+use tidegate::unstable::policy::{MAX_LIMITS, check_counts};
+use tidegate::{Algorithm, Limit, LimitError};
 
 use super::error::shown;
 use crate::error::RequestError;

@@ -32,7 +32,7 @@ mod turn;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use tidegate::gate::Gate;
+use tidegate::unstable::gate::Gate;
 
 use crate::access::Access;
 use crate::admin::Facts;

@@ -1,7 +1,8 @@
 //! tidegate's own commands.
 
-use tidegate::policy::MAX_KEY_BYTES;
-use tidegate::{Cost, bounds};
+use tidegate::Cost;
+use tidegate::unstable::bounds;
+use tidegate::unstable::policy::MAX_KEY_BYTES;
 
 use super::ask::{Ask, What};
 use super::decode::{Args, whole_number};

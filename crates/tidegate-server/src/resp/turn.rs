@@ -2,7 +2,7 @@
 
 use futures_util::future::join_all;
 use smallvec::SmallVec;
-use tidegate::gate::{MAX_TOGETHER, Question, Rules};
+use tidegate::unstable::gate::{MAX_TOGETHER, Question, Rules};
 use tracing::debug;
 
 use super::RespFront;

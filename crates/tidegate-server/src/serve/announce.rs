@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use tidegate::config::Config;
+use tidegate::unstable::config::Config;
 
 use super::Bound;
 use super::settings::{FrontName, secret_of};

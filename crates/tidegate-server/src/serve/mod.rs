@@ -37,9 +37,9 @@ mod tls;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::config::Config;
-use tidegate::gate::Gate;
-use tidegate::stats::Stats;
+use tidegate::unstable::config::Config;
+use tidegate::unstable::gate::Gate;
+use tidegate::unstable::stats::Stats;
 use tidegate::{Clock, Limiter};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;

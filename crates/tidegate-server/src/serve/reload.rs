@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
-use tidegate::config::{Config, StoreUrl};
-use tidegate::gate::Gate;
-use tidegate::stats::{MaskSecret, Stats};
+use tidegate::unstable::config::{Config, StoreUrl};
+use tidegate::unstable::gate::Gate;
+use tidegate::unstable::stats::{MaskSecret, Stats};
 use tokio::signal::unix::Signal;
 use tokio::sync::mpsc;
 use tracing::{error, info, warn};

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
-use tidegate::config::{Config, Fronts, Tls};
+use tidegate::unstable::config::{Config, Fronts, Tls};
 use tokio_rustls::TlsAcceptor;
 
 use super::address::Choice;

@@ -10,9 +10,9 @@ use std::hash::{Hash, Hasher};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use tidegate::config::envoy::{EnvoyErrors, EnvoyFile, Options, convert};
-use tidegate::config::{Config, ConfigErrors, MAX_CONFIG_BYTES};
-use tidegate::policy::PoliciesError;
+use tidegate::unstable::config::envoy::{EnvoyErrors, EnvoyFile, Options, convert};
+use tidegate::unstable::config::{Config, ConfigErrors, MAX_CONFIG_BYTES};
+use tidegate::unstable::policy::PoliciesError;
 use tracing::warn;
 
 use super::args::ServeArgs;

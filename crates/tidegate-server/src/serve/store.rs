@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use tidegate::config::Config;
 use tidegate::redis::{RedisOptions, RedisStore};
+use tidegate::unstable::config::Config;
 use tracing::{info, warn};
 
 use super::error::ServeError;

@@ -10,7 +10,7 @@
 //! - `error.rs` shows a mistake: file, line, column, field, the line itself, a way out.
 //!
 //! ```
-//! use tidegate::config::Config;
+//! use tidegate::unstable::config::Config;
 //!
 //! let text = r#"
 //! policies:
@@ -25,7 +25,7 @@
 //! let errors = Config::parse("polices: []", "tidegate.yaml").unwrap_err();
 //! let first = errors.iter().next().unwrap();
 //! assert_eq!((first.line(), first.help()), (Some(1), "did you mean `policies`?"));
-//! # Ok::<(), tidegate::config::ConfigErrors>(())
+//! # Ok::<(), tidegate::unstable::config::ConfigErrors>(())
 //! ```
 
 mod descriptors;

@@ -151,10 +151,10 @@ impl Gate {
     /// ```
     /// use std::sync::Arc;
     /// use tidegate::Limiter;
-    /// use tidegate::gate::{Gate, Question, Subject};
-    /// use tidegate::identity::Identity;
-    /// use tidegate::policy::Policies;
-    /// use tidegate::stats::Stats;
+    /// use tidegate::unstable::gate::{Gate, Question, Subject};
+    /// use tidegate::unstable::identity::Identity;
+    /// use tidegate::unstable::policy::Policies;
+    /// use tidegate::unstable::stats::Stats;
     ///
     /// let policies = Policies::new(Vec::new(), Identity::default())?;
     /// let gate = Gate::new(Limiter::new(), policies, Arc::new(Stats::default()));

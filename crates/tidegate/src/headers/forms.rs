@@ -54,13 +54,13 @@ impl FromStr for Form {
 /// The forms that are sent together.
 ///
 /// ```
-/// use tidegate::headers::{Form, Forms};
+/// use tidegate::unstable::headers::{Form, Forms};
 ///
 /// let forms: Forms = "draft-10, x-ratelimit".parse()?;
 /// assert!(forms.contains(Form::XRateLimit));
 /// assert_eq!("none".parse(), Ok(Forms::NONE));
 /// assert_eq!(Forms::default().to_string(), "draft-10");
-/// # Ok::<(), tidegate::headers::FormsError>(())
+/// # Ok::<(), tidegate::unstable::headers::FormsError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Forms(u8);

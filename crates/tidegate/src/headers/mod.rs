@@ -84,7 +84,7 @@ impl<'a> Shown<'a> {
 ///
 /// ```
 /// use std::time::Duration;
-/// use tidegate::headers::{Forms, Line, Shown, render};
+/// use tidegate::unstable::headers::{Forms, Line, Shown, render};
 /// use tidegate::{Limit, RetryAfter, Timestamp};
 ///
 /// let limit: Limit = "5 per 1m".parse()?;

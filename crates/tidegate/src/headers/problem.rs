@@ -66,7 +66,7 @@ impl Problem<'_> {
 ///
 /// ```
 /// use http::StatusCode;
-/// use tidegate::headers::{Problem, write_problem};
+/// use tidegate::unstable::headers::{Problem, write_problem};
 ///
 /// let mut body = String::new();
 /// let problem = Problem::BadRequest {

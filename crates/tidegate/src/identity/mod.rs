@@ -54,7 +54,7 @@ pub const MAX_HOPS: usize = 32;
 /// zone, which are dropped; mapped IPv4 becomes IPv4. `None` if it is none.
 ///
 /// ```
-/// use tidegate::identity::parse_address;
+/// use tidegate::unstable::identity::parse_address;
 ///
 /// assert_eq!(parse_address("[fe80::1%eth0]:443"), "fe80::1".parse().ok());
 /// assert_eq!(parse_address("localhost"), None);
@@ -126,8 +126,8 @@ impl FromStr for Source {
 /// How a client's address is found and grouped.
 ///
 /// ```
-/// use tidegate::attributes::Headers;
-/// use tidegate::identity::Identity;
+/// use tidegate::unstable::attributes::Headers;
+/// use tidegate::unstable::identity::Identity;
 ///
 /// let identity = Identity::new(vec!["10.0.0.0/8".parse()?], 64);
 /// let mut map = http::HeaderMap::new();

@@ -24,7 +24,7 @@ pub const MAX_VALUES: usize = 1024;
 /// One condition: a part of the request, and what it must be.
 ///
 /// ```
-/// use tidegate::policy::Condition;
+/// use tidegate::unstable::policy::Condition;
 ///
 /// let office = Condition::new("client_ip".parse()?, &["192.0.2.0/24", "2001:db8::/32"])?;
 /// assert_eq!(office.to_string(), "client_ip: [192.0.2.0/24, 2001:db8::/32]");

@@ -16,9 +16,9 @@
 //! - `explain.rs`: the same selection, told step by step.
 //!
 //! ```
-//! use tidegate::attributes::Attributes;
-//! use tidegate::identity::Identity;
-//! use tidegate::policy::{Condition, Policies, Policy};
+//! use tidegate::unstable::attributes::Attributes;
+//! use tidegate::unstable::identity::Identity;
+//! use tidegate::unstable::policy::{Condition, Policies, Policy};
 //!
 //! let login = Policy::new("login", "{client_ip}".parse()?, vec!["5 per 1m sliding-log".parse()?])?
 //!     .with_match([Condition::new("path".parse()?, &["/login"])?].into_iter().collect());

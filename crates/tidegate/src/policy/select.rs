@@ -100,7 +100,7 @@ impl Policies {
     /// Sets how path parameters and backslashes are read.
     ///
     /// ```
-    /// use tidegate::policy::{PathVariants, Policies};
+    /// use tidegate::unstable::policy::{PathVariants, Policies};
     ///
     /// let policies = Policies::default().with_path_variants(PathVariants::Keep);
     /// assert_eq!(policies.path_variants(), PathVariants::Keep);

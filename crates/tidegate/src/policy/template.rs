@@ -30,7 +30,7 @@ pub const SHARED_KEY: &str = "all";
 /// How a policy's keys are made.
 ///
 /// ```
-/// use tidegate::policy::Template;
+/// use tidegate::unstable::policy::Template;
 ///
 /// let template: Template = "{header:x-api-key | client_ip}".parse()?;
 /// assert_eq!(template.to_string(), "{header:x-api-key | client_ip}");
@@ -39,7 +39,7 @@ pub const SHARED_KEY: &str = "all";
 /// // Without braces it would be one count for everybody. Where that is meant, write `all`.
 /// assert!("client_ip".parse::<Template>().is_err());
 /// assert!("all".parse::<Template>().is_ok());
-/// # Ok::<(), tidegate::policy::TemplateError>(())
+/// # Ok::<(), tidegate::unstable::policy::TemplateError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template {

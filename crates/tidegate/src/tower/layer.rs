@@ -74,9 +74,9 @@ impl RateLimitLayer {
     /// # #[cfg(feature = "config")] {
     /// use std::sync::Arc;
     /// use tidegate::Limiter;
-    /// use tidegate::config::Config;
-    /// use tidegate::gate::Gate;
-    /// use tidegate::stats::Stats;
+    /// use tidegate::unstable::config::Config;
+    /// use tidegate::unstable::gate::Gate;
+    /// use tidegate::unstable::stats::Stats;
     /// use tidegate::tower::RateLimitLayer;
     ///
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

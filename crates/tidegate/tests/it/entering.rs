@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::attributes::Attributes;
-use tidegate::config::Config;
-use tidegate::gate::{Gate, Question, Rules, Subject};
-use tidegate::stats::Stats;
+use tidegate::unstable::attributes::Attributes;
+use tidegate::unstable::config::Config;
+use tidegate::unstable::gate::{Gate, Question, Rules, Subject};
+use tidegate::unstable::stats::Stats;
 use tidegate::{ManualClock, MemoryOptions, MemoryStore};
 
 use crate::common::limiter;

@@ -4,11 +4,11 @@ use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::attributes::Attributes;
-use tidegate::config::Config;
-use tidegate::gate::{Answer, Gate, GateError, Question, Subject};
-use tidegate::policy::{Key, Mode, Policies};
-use tidegate::stats::Stats;
+use tidegate::unstable::attributes::Attributes;
+use tidegate::unstable::config::Config;
+use tidegate::unstable::gate::{Answer, Gate, GateError, Question, Subject};
+use tidegate::unstable::policy::{Key, Mode, Policies};
+use tidegate::unstable::stats::Stats;
 use tidegate::{CheckError, Cost, Limit, Limiter, ManualClock, RetryAfter, Timestamp};
 
 use crate::futures::block_on;
@@ -99,7 +99,7 @@ fn request<'a>(
         method: Some(method),
         path: Some(path),
         client_ip: Some([192, 0, 2, 1].into()),
-        headers: tidegate::attributes::Headers::Pairs(user),
+        headers: tidegate::unstable::attributes::Headers::Pairs(user),
         ..Attributes::default()
     }
 }
@@ -201,7 +201,7 @@ fn limits_of_the_callers_own_stand_apart() {
     assert_eq!(world.ask(&own, read), Ok((true, 2)));
     assert_eq!(world.left("user", "alice"), [3, 5]);
     // All such limits share one counter.
-    assert_eq!(world.counted(tidegate::stats::CALLER), (2, 0));
+    assert_eq!(world.counted(tidegate::unstable::stats::CALLER), (2, 0));
     let twice: [Limit; 2] = ["3 per 1h", "4 per 1h"].map(|text| text.parse().expect("a limit"));
     let conflict = Question::new(Subject::Limits { key: b"alice", limits: &twice });
     assert_eq!(world.ask(&conflict, read), Err(GateError::Check(CheckError::Conflict)));

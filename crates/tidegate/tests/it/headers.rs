@@ -7,7 +7,7 @@ use allocation_counter::measure;
 use http::HeaderMap;
 use proptest::prelude::*;
 use sfv::{Dictionary, Item, List, ListEntry, Parser};
-use tidegate::headers::{Form, Forms, FormsError, Line, MAX_POLICY_BYTES, Shown, render};
+use tidegate::unstable::headers::{Form, Forms, FormsError, Line, MAX_POLICY_BYTES, Shown, render};
 use tidegate::{Limit, RetryAfter, Timestamp};
 
 use crate::common::limit;

@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use ipnet::IpNet;
 use proptest::prelude::*;
-use tidegate::attributes::Headers;
-use tidegate::identity::{Identity, MAX_HOPS, Source};
+use tidegate::unstable::attributes::Headers;
+use tidegate::unstable::identity::{Identity, MAX_HOPS, Source};
 
 const XFF: &str = "x-forwarded-for";
 const FORWARDED: &str = "forwarded";

@@ -1,7 +1,8 @@
 //! The memory store decides as the pure core does, bit for bit, and keeps keys apart.
 
 use proptest::prelude::*;
-use tidegate::{Check, CheckError, Cost, Limit, Limiter, Request, bounds};
+use tidegate::unstable::bounds;
+use tidegate::{Check, CheckError, Cost, Limit, Limiter, Request};
 use tidegate_core::{Ask, State};
 
 use crate::common::{NOW, S, at, check_at, limit, limiter};

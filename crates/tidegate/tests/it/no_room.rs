@@ -6,10 +6,10 @@
 
 use std::sync::Arc;
 
-use tidegate::gate::{Gate, HeldPermit, Question, Subject};
-use tidegate::identity::Identity;
-use tidegate::policy::Policies;
-use tidegate::stats::Stats;
+use tidegate::unstable::gate::{Gate, HeldPermit, Question, Subject};
+use tidegate::unstable::identity::Identity;
+use tidegate::unstable::policy::Policies;
+use tidegate::unstable::stats::Stats;
 use tidegate::{Cost, Limit, Limiter, ManualClock, Permit, WhenFull};
 
 use crate::common::{NOW, at, limit};

@@ -4,11 +4,11 @@ use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::attributes::Attributes;
-use tidegate::config::Config;
-use tidegate::gate::{Answer, Gate, GateError, Question, Subject};
-use tidegate::policy::Key;
-use tidegate::stats::{Decided, Stats};
+use tidegate::unstable::attributes::Attributes;
+use tidegate::unstable::config::Config;
+use tidegate::unstable::gate::{Answer, Gate, GateError, Question, Subject};
+use tidegate::unstable::policy::Key;
+use tidegate::unstable::stats::{Decided, Stats};
 use tidegate::{Cost, Limiter, ManualClock, Overflow, Timestamp};
 
 use crate::futures::block_on;

@@ -6,7 +6,7 @@ use http::StatusCode;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tidegate::RetryAfter;
-use tidegate::headers::{Line, PROBLEM_JSON, Problem, Shown, write_problem};
+use tidegate::unstable::headers::{Line, PROBLEM_JSON, Problem, Shown, write_problem};
 
 use crate::common::limit;
 

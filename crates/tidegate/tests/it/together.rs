@@ -3,11 +3,11 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use tidegate::attributes::Attributes;
-use tidegate::config::Config;
-use tidegate::gate::{Answer, Gate, GateError, Question, Subject};
-use tidegate::policy::Mode;
-use tidegate::stats::Stats;
+use tidegate::unstable::attributes::Attributes;
+use tidegate::unstable::config::Config;
+use tidegate::unstable::gate::{Answer, Gate, GateError, Question, Subject};
+use tidegate::unstable::policy::Mode;
+use tidegate::unstable::stats::Stats;
 use tidegate::{CheckError, Cost, Limit, Limiter, MAX_CHECKS, ManualClock, Timestamp};
 
 const POLICIES: &str = r#"

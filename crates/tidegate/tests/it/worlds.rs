@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tidegate::{Algorithm, Check, Cost, Decision, Limit, bounds};
+use tidegate::unstable::bounds;
+use tidegate::{Algorithm, Check, Cost, Decision, Limit};
 use tidegate_core::{Ask, State};
 
 use crate::common::{S, at};

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 
 use smallvec::SmallVec;
-use tidegate::attributes::{Attributes, Headers};
-use tidegate::identity::{Identity, parse_address};
+use tidegate::unstable::attributes::{Attributes, Headers};
+use tidegate::unstable::identity::{Identity, parse_address};
 
 /// A text of a line; what is not UTF-8 is replaced.
 pub type Text<'a> = Cow<'a, str>;

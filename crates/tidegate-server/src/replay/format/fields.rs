@@ -3,8 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use tidegate::identity::Identity;
-use tidegate::policy::{Policies, Policy, Template};
+use tidegate::unstable::identity::Identity;
+use tidegate::unstable::policy::{Policies, Policy, Template};
 
 use super::facts::Facts;
 
@@ -147,10 +147,12 @@ impl FromStr for KeyChoice {
         if !text.contains(['{', '}']) {
             return Ok(KeyChoice::Field(text.into()));
         }
-        text.parse().map(KeyChoice::Template).map_err(|error: tidegate::policy::TemplateError| {
-            let place = text.get(error.span()).unwrap_or_default();
-            format!("`{place}`: {error}")
-        })
+        text.parse().map(KeyChoice::Template).map_err(
+            |error: tidegate::unstable::policy::TemplateError| {
+                let place = text.get(error.span()).unwrap_or_default();
+                format!("`{place}`: {error}")
+            },
+        )
     }
 }
 

@@ -13,9 +13,9 @@ mod rows;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::config::Config;
-use tidegate::gate::Gate;
-use tidegate::stats::Stats;
+use tidegate::unstable::config::Config;
+use tidegate::unstable::gate::Gate;
+use tidegate::unstable::stats::Stats;
 use tidegate::{Limiter, ManualClock, Timestamp};
 
 use super::RespFront;

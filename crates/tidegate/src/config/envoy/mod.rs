@@ -15,7 +15,7 @@
 //! been preferred to it, at its own level and at every one above.
 //!
 //! ```
-//! use tidegate::config::envoy::{EnvoyFile, Options, convert};
+//! use tidegate::unstable::config::envoy::{EnvoyFile, Options, convert};
 //!
 //! let file = EnvoyFile::new("limits.yaml", "
 //! domain: messaging
@@ -27,7 +27,7 @@
 //! let policy = converted.config().policies.iter().next().expect("a policy");
 //! assert_eq!(policy.name(), "messaging.to_number");
 //! assert_eq!(policy.limits()[0].to_string(), "100 per 1d sliding-window");
-//! # Ok::<(), tidegate::config::envoy::EnvoyErrors>(())
+//! # Ok::<(), tidegate::unstable::config::envoy::EnvoyErrors>(())
 //! ```
 
 mod flatten;

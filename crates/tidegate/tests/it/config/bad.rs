@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
-use tidegate::config::{Config, ConfigErrors};
+use tidegate::unstable::config::{Config, ConfigErrors};
 
 const DIRECTORY: &str = "tests/it/config/bad";
 

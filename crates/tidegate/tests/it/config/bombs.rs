@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::path::Path;
 
-use tidegate::config::{Config, MAX_CONFIG_BYTES};
+use tidegate::unstable::config::{Config, MAX_CONFIG_BYTES};
 
 /// The first line of what is said.
 fn refused(text: &str) -> String {

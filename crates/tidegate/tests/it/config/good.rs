@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use tidegate::attributes::{Attributes, Headers};
-use tidegate::config::{Config, StoreUrl, Tls};
-use tidegate::headers::{Form, Forms};
-use tidegate::identity::{Identity, Source};
-use tidegate::policy::{Charge, Mode, OnStoreFailure, PathVariants};
+use tidegate::unstable::attributes::{Attributes, Headers};
+use tidegate::unstable::config::{Config, StoreUrl, Tls};
+use tidegate::unstable::headers::{Form, Forms};
+use tidegate::unstable::identity::{Identity, Source};
+use tidegate::unstable::policy::{Charge, Mode, OnStoreFailure, PathVariants};
 use tidegate::{Overflow, WhenFull};
 
 fn load(name: &str) -> Config {

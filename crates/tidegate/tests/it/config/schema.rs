@@ -7,7 +7,7 @@ use granit_parser::{Event, Parser, ScalarStyle, Span};
 use regex_lite::Regex;
 use serde_json::{Map, Value, json};
 use tidegate::Limit;
-use tidegate::config::schema;
+use tidegate::unstable::config::schema;
 
 type Events<'e> = dyn Iterator<Item = (Event<'e>, Span)> + 'e;
 

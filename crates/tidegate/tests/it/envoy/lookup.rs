@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use proptest::prelude::*;
-use tidegate::attributes::Attributes;
+use tidegate::unstable::attributes::Attributes;
 
 use super::{Entries, converted};
 

@@ -10,10 +10,10 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::attributes::Attributes;
-use tidegate::config::envoy::{Converted, EnvoyErrors, EnvoyFile, Options, convert};
-use tidegate::gate::{Answer, Gate, Question, Subject};
-use tidegate::stats::Stats;
+use tidegate::unstable::attributes::Attributes;
+use tidegate::unstable::config::envoy::{Converted, EnvoyErrors, EnvoyFile, Options, convert};
+use tidegate::unstable::gate::{Answer, Gate, Question, Subject};
+use tidegate::unstable::stats::Stats;
 use tidegate::{Algorithm, Limiter, ManualClock, Timestamp};
 
 type Entries = Vec<(Cow<'static, str>, Cow<'static, str>)>;

@@ -2,8 +2,8 @@
 //! read, or a mistake with its place.
 
 use proptest::prelude::*;
-use tidegate::config::Config;
-use tidegate::config::envoy::{EnvoyFile, Options, convert};
+use tidegate::unstable::config::Config;
+use tidegate::unstable::config::envoy::{EnvoyFile, Options, convert};
 
 const GOOD: &str = include_str!("good.yaml");
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use tidegate::Algorithm;
-use tidegate::config::envoy::{EnvoyFile, Options, convert};
+use tidegate::unstable::config::envoy::{EnvoyFile, Options, convert};
 
 use super::converted;
 

@@ -1,7 +1,7 @@
 //! Policies over domains and descriptors: which are met, under which keys, and which of them
 //! take the place of others.
 
-use tidegate::policy::{Condition, Entry, Part, Policies, PoliciesError, Policy};
+use tidegate::unstable::policy::{Condition, Entry, Part, Policies, PoliciesError, Policy};
 
 use super::{Asked, config, key};
 

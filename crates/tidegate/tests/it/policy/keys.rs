@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use http::{HeaderMap, HeaderValue};
 use proptest::prelude::*;
-use tidegate::attributes::{Attributes, Headers};
-use tidegate::policy::{MAX_KEY_BYTES, SHARED_KEY, Template, TemplateErrorKind};
+use tidegate::unstable::attributes::{Attributes, Headers};
+use tidegate::unstable::policy::{MAX_KEY_BYTES, SHARED_KEY, Template, TemplateErrorKind};
 
 use super::{Asked, config, key, with_key};
 

@@ -278,7 +278,8 @@ fn overrides_that_enforce_nothing_hold_for_every_reading() {
         {
             let asked = Asked::new(words);
             let selected = config.policies.select(&asked.attributes()).expect("no cost to read");
-            let enforced = selected.iter().any(|one| one.mode == tidegate::policy::Mode::Enforce);
+            let enforced =
+                selected.iter().any(|one| one.mode == tidegate::unstable::policy::Mode::Enforce);
             assert_eq!(enforced, is_enforced, "{mode}: {words}");
         }
     }

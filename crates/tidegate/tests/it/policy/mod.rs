@@ -7,8 +7,8 @@ mod select;
 
 use std::borrow::Cow;
 
-use tidegate::attributes::{Attributes, Headers};
-use tidegate::config::Config;
+use tidegate::unstable::attributes::{Attributes, Headers};
+use tidegate::unstable::config::Config;
 
 type Pairs = Vec<(Cow<'static, str>, Cow<'static, str>)>;
 

@@ -1,9 +1,9 @@
 //! What a request meets: policies, overrides, modes, costs, and the reasons.
 
-use tidegate::attributes::Attributes;
-use tidegate::config::Config;
-use tidegate::identity::Identity;
-use tidegate::policy::{
+use tidegate::unstable::attributes::Attributes;
+use tidegate::unstable::config::Config;
+use tidegate::unstable::identity::Identity;
+use tidegate::unstable::policy::{
     Charge, Condition, Mode, OnStoreFailure, Override, Policies, PoliciesError, Policy,
     PolicyError, Selected,
 };
@@ -253,7 +253,7 @@ fn policy(name: &str) -> Policy {
         .expect("a policy")
 }
 
-fn when(part: &str, values: &[&str]) -> tidegate::policy::Conditions {
+fn when(part: &str, values: &[&str]) -> tidegate::unstable::policy::Conditions {
     let condition = Condition::new(part.parse().expect("a part"), values).expect("a condition");
     [condition].into_iter().collect()
 }

@@ -1,7 +1,7 @@
 //! A plain client: one call, one reply, no cleverness.
 
 use redis::{ConnectionLike, Value};
-use tidegate::redis::wire::{
+use tidegate::unstable::redis::{
     Answer, Call, Entry, Mode, Names, Plan, Quick, Script, counter_answers, counter_call,
     permit_call, quick_verdict, was_held,
 };

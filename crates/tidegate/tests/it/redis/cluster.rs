@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use tidegate::redis::wire::{Names, slot_key};
+use tidegate::unstable::redis::{Names, slot_key};
 use tidegate::{Check, Failure, Limit, Request, Store, StoreError};
 use tokio::task::JoinSet;
 

@@ -4,7 +4,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
-use tidegate::redis::{ACL_RULES, ConnectError, RedisOptions, RedisStore};
+use tidegate::redis::{ConnectError, RedisOptions, RedisStore};
+use tidegate::unstable::redis::ACL_RULES;
 use tidegate::{Check, Failure, Request, Store, StoreError};
 
 use super::limit;

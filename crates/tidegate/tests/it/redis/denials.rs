@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use tidegate::redis::{MAX_DENY_CACHE, RedisOptions};
+use tidegate::redis::RedisOptions;
+use tidegate::unstable::redis::MAX_DENY_CACHE;
 use tidegate::{Check, Cost, Request, RetryAfter, Store};
 
 use super::stand::{Engine, Server, connect, connect_with, options, run};

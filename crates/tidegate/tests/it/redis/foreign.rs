@@ -4,7 +4,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use tidegate::redis::wire::{
+use tidegate::unstable::redis::{
     Answer, Entry, Mode, Plan, counter_answers, counter_call, is_quick, permit_call,
 };
 use tidegate::{Algorithm, Check, Failure, Limit, PermitAct, PermitId, Request, StoreError};

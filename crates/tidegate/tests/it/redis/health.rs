@@ -1,7 +1,7 @@
 //! Servers that answer and yet do not decide: each is noticed and reported.
 
-use tidegate::redis::wire::Names;
 use tidegate::redis::{RedisOptions, RedisStore};
+use tidegate::unstable::redis::Names;
 use tidegate::{Failure, StoreError};
 
 use super::stand::{Engine, Server, connect, connect_with, eventually, options, run};

@@ -1,7 +1,7 @@
 //! On the server's own time: what it says it was, the core computes the same from.
 
 use redis::Value;
-use tidegate::redis::wire::{Answer, Entry, Mode, Plan, counter_answers, counter_call};
+use tidegate::unstable::redis::{Answer, Entry, Mode, Plan, counter_answers, counter_call};
 use tidegate::{Check, Limit, Request, Timestamp};
 use tidegate_core::{Ask, State};
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use proptest::prelude::*;
-use tidegate::redis::wire::{Names, slot_key};
+use tidegate::unstable::redis::{Names, slot_key};
 use tidegate::{Check, Limit, Request};
 
 use super::client::Client;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use tidegate::redis::wire::Names;
 use tidegate::redis::{RedisOptions, RedisStore};
+use tidegate::unstable::redis::Names;
 use tidegate::{Failure, Limit, StoreError};
 
 use super::stand::{Engine, Server, connect, connect_with, eventually, options, run, run_on};

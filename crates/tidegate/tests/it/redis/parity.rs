@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
-use tidegate::redis::wire::{Answer, Entry, Mode, counter_answers, counter_call, is_quick};
+use tidegate::unstable::redis::{Answer, Entry, Mode, counter_answers, counter_call, is_quick};
 use tidegate::{Algorithm, Check, Cost, Decision, Limit, Request};
 use tidegate_core::Ask;
 

@@ -1,6 +1,6 @@
 //! Requests over several slots: cut into parts, and what was charged taken back.
 
-use tidegate::redis::wire::{Mode, Part, Plan, slot_key};
+use tidegate::unstable::redis::{Mode, Part, Plan, slot_key};
 use tidegate::{Check, Cost, Limit, PermitId, Request};
 
 use super::client::Client;

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
-use tidegate::redis::wire::{Names, Plan};
+use tidegate::unstable::redis::{Names, Plan};
 use tidegate::{Check, CheckError, Cost, Limit, PermitAct, PermitId, Request};
 use tidegate_core::{Ask, State};
 

@@ -1,7 +1,7 @@
 //! Recorded traffic, decided by servers: the same digests.
 
 use redis::Value;
-use tidegate::redis::wire::{
+use tidegate::unstable::redis::{
     Answer, Call, Entry, Mode, Plan, Quick, counter_answers, counter_call, is_quick,
 };
 use tidegate::{Check, Limit, Request};

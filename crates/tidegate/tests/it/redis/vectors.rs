@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use tidegate::redis::wire::Names;
+use tidegate::unstable::redis::Names;
 use tidegate::{Check, Cost, Decision, Limit, PermitAct, Request};
 
 use super::client::{Client, letter};

@@ -11,11 +11,11 @@ use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::attributes::Attributes;
-use tidegate::config::Config;
-use tidegate::gate::{Answer, DenialReason, Gate, GateError, Question, Subject};
-use tidegate::policy::Key;
-use tidegate::stats::{Decided, Stats};
+use tidegate::unstable::attributes::Attributes;
+use tidegate::unstable::config::Config;
+use tidegate::unstable::gate::{Answer, DenialReason, Gate, GateError, Question, Subject};
+use tidegate::unstable::policy::Key;
+use tidegate::unstable::stats::{Decided, Stats};
 use tidegate::{CheckError, Cost, Failure, Limiter, ManualClock, RetryAfter, Timestamp};
 
 use crate::futures::{Polled, Started, block_on};
@@ -315,7 +315,7 @@ fn any_denial_wins_and_nothing_is_charged() {
     let (get, post) = (attributes("GET"), attributes("POST"));
     let lines = |question: &Question<'_>| {
         world.ask(0, question, |answer| {
-            let line = |line: &tidegate::gate::Line<'_>| {
+            let line = |line: &tidegate::unstable::gate::Line<'_>| {
                 (line.decision.allowed, line.decided, line.remaining())
             };
             answer.lines.iter().map(line).collect::<Vec<_>>()

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::attributes::Attributes;
-use tidegate::gate::{GateError, HeldPermit, Question, SharedPermit, Subject};
-use tidegate::stats::Decided;
+use tidegate::unstable::attributes::Attributes;
+use tidegate::unstable::gate::{GateError, HeldPermit, Question, SharedPermit, Subject};
+use tidegate::unstable::stats::Decided;
 use tidegate::{Failure, MAX_CHECKS};
 
 use super::{World, under};

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use tidegate::gate::{Answer, GateError, Question};
-use tidegate::stats::Decided;
+use tidegate::unstable::gate::{Answer, GateError, Question};
+use tidegate::unstable::stats::Decided;
 use tidegate::{CheckError, Cost};
 
 use super::{World, costing, under};

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::gate::{GateError, Question, Rules, Subject};
-use tidegate::stats::Decided;
+use tidegate::unstable::gate::{GateError, Question, Rules, Subject};
+use tidegate::unstable::stats::Decided;
 use tidegate::{Cost, Limit};
 
 use super::{Read, World, costing, read, said, under};

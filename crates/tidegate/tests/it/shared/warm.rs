@@ -6,9 +6,9 @@ use std::time::Duration;
 use super::{World, costing, said, under};
 use crate::futures::{Polled, Started, block_on};
 use crate::moody::Mood;
-use tidegate::gate::{Gate, Question, SharedPermit, Subject};
-use tidegate::policy::Key;
-use tidegate::stats::Decided;
+use tidegate::unstable::gate::{Gate, Question, SharedPermit, Subject};
+use tidegate::unstable::policy::Key;
+use tidegate::unstable::stats::Decided;
 use tidegate::{Algorithm, Cost, Limit, MAX_CHECKS, Overflow};
 
 /// The units a node would admit on its own: its share, less what it has counted.

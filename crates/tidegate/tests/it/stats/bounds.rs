@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use tidegate::policy::Mode;
-use tidegate::stats::{By, MAX_SERIES, MAX_WATCHED_POLICIES, OTHER, SKETCH_ENTRIES, Stats};
+use tidegate::unstable::policy::Mode;
+use tidegate::unstable::stats::{
+    By, MAX_SERIES, MAX_WATCHED_POLICIES, OTHER, SKETCH_ENTRIES, Stats,
+};
 
 use super::{allowing, denying, record, stats};
 use crate::common::limit;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use tidegate::policy::Mode;
-use tidegate::stats::{Decided, LATENCY_BOUNDS, Line, Outcome, Seen, Stats};
+use tidegate::unstable::policy::Mode;
+use tidegate::unstable::stats::{Decided, LATENCY_BOUNDS, Line, Outcome, Seen, Stats};
 
 use super::{allowing, denying, record, stats};
 use crate::common::limit;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::RetryAfter;
-use tidegate::policy::Mode;
-use tidegate::stats::{
+use tidegate::unstable::policy::Mode;
+use tidegate::unstable::stats::{
     Denial, EVENTS_HELD, EVENTS_PER_POLICY_PER_SECOND, Line, MAX_SUBSCRIBERS, Outcome, Seen, Stats,
     Subscription, Told, TooManySubscribers,
 };

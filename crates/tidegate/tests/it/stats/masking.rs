@@ -4,11 +4,11 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use tidegate::attributes::{Attributes, Headers};
-use tidegate::gate::{Gate, GateError, Question, Subject};
-use tidegate::identity::Identity;
-use tidegate::policy::{Policies, Policy};
-use tidegate::stats::{By, LogKeys, MAX_SHOWN_CHARS, MAX_TEXT_BYTES, Stats, Told};
+use tidegate::unstable::attributes::{Attributes, Headers};
+use tidegate::unstable::gate::{Gate, GateError, Question, Subject};
+use tidegate::unstable::identity::Identity;
+use tidegate::unstable::policy::{Policies, Policy};
+use tidegate::unstable::stats::{By, LogKeys, MAX_SHOWN_CHARS, MAX_TEXT_BYTES, Stats, Told};
 use tidegate::{Limiter, ManualClock};
 
 use super::start;
@@ -36,7 +36,7 @@ fn gate(template: &str) -> Gate {
 
 /// Asks twice with this header, so that the second request is denied; its key as it was counted,
 /// and as it is shown.
-fn deny(gate: &Gate, value: &str) -> (tidegate::policy::Key, String) {
+fn deny(gate: &Gate, value: &str) -> (tidegate::unstable::policy::Key, String) {
     let headers = [(Cow::from("x"), Cow::from(value))];
     let attributes = Attributes {
         path: Some("/login"),

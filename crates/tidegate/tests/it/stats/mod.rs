@@ -8,7 +8,7 @@ mod sketch;
 
 use std::sync::LazyLock;
 
-use tidegate::stats::{Decided, LimitStats, Line, Seen, Stats};
+use tidegate::unstable::stats::{Decided, LimitStats, Line, Seen, Stats};
 use tidegate::{Limit, ManualClock, RetryAfter, Timestamp};
 
 use crate::common::{NOW, at, limit};

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tidegate::policy::Mode;
-use tidegate::stats::{
+use tidegate::unstable::policy::Mode;
+use tidegate::unstable::stats::{
     By, Decided, Line, Listed, MAX_TEXT_BYTES, SKETCH_ENTRIES, Seen, Stats, TOP_PERIOD,
 };
 

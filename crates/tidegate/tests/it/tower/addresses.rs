@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tidegate::Limiter;
-use tidegate::headers::Forms;
-use tidegate::identity::Identity;
-use tidegate::policy::Template;
-use tidegate::stats::TIMED_EVERY;
 use tidegate::tower::{Builder, RateLimitLayer, Rule};
+use tidegate::unstable::headers::Forms;
+use tidegate::unstable::identity::Identity;
+use tidegate::unstable::policy::Template;
+use tidegate::unstable::stats::TIMED_EVERY;
 
 use super::{ALICE, World, from, rule, with};
 use crate::common::limiter;

@@ -4,8 +4,8 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use allocation_counter::measure;
-use tidegate::headers::Forms;
-use tidegate::stats::TIMED_EVERY;
+use tidegate::unstable::headers::Forms;
+use tidegate::unstable::stats::TIMED_EVERY;
 use tower::Service;
 
 use super::{ALICE, World, from, rule};

@@ -112,13 +112,17 @@ async fn fields_do_not_depend_on_the_way() {
 #[cfg(feature = "config")]
 #[tokio::test]
 async fn policies_see_the_whole_path_of_what_is_nested() {
-    use tidegate::stats::{By, Stats};
+    use tidegate::unstable::stats::{By, Stats};
 
     let text = "policies:\n  - name: api\n    match: { path: \"/api/**\" }\n    key: \"{path}\"\n    limits: [\"1 per 1h sliding-log\"]";
-    let config = tidegate::config::Config::parse(text, "tidegate.yaml").expect("a config");
+    let config =
+        tidegate::unstable::config::Config::parse(text, "tidegate.yaml").expect("a config");
     let stats = Arc::new(Stats::default());
-    let gate =
-        tidegate::gate::Gate::new(tidegate::Limiter::new(), config.policies, Arc::clone(&stats));
+    let gate = tidegate::unstable::gate::Gate::new(
+        tidegate::Limiter::new(),
+        config.policies,
+        Arc::clone(&stats),
+    );
     let limits = RateLimitLayer::over(Arc::new(gate)).build().expect("a layer");
     let inner = Router::new().route("/users", any(|| async {})).layer(limits);
     let app = Router::new().nest("/api", inner);

@@ -3,11 +3,11 @@
 use std::error::Error;
 use std::sync::Arc;
 
-use tidegate::gate::Gate;
-use tidegate::identity::Identity;
-use tidegate::policy::{PathVariants, Policies, Policy, PolicyError};
-use tidegate::stats::Stats;
 use tidegate::tower::{Builder, RateLimitLayer, Rule};
+use tidegate::unstable::gate::Gate;
+use tidegate::unstable::identity::Identity;
+use tidegate::unstable::policy::{PathVariants, Policies, Policy, PolicyError};
+use tidegate::unstable::stats::Stats;
 
 use super::{ALICE, World, from, rule, with};
 use crate::common::{limit, limiter};

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use http::{Request, Response};
 use tidegate::Limit;
-use tidegate::policy::{Charge, Policies, Policy};
 use tidegate::tower::{Head, Keyless, Rejection, UnknownPlan};
+use tidegate::unstable::policy::{Charge, Policies, Policy};
 
 use super::{ALICE, World, from, rule, with};
 use crate::common::limit;
@@ -198,7 +198,7 @@ fn what_a_request_gets_wrong_is_its_fault() {
     let cost = Charge::from_template(&"{header:x-cost}".parse().expect("a template"));
     let policy = policy.expect("a policy").with_cost(cost.expect("a cost"));
     let policies = Policies::new(vec![policy], Default::default()).expect("policies");
-    let gate = tidegate::gate::Gate::new(limiter, policies, Default::default());
+    let gate = tidegate::unstable::gate::Gate::new(limiter, policies, Default::default());
     let layer = tidegate::tower::RateLimitLayer::over(gate.into()).build().expect("a layer");
     let world = World::of(layer, clock);
     let bad = || with(from(ALICE, "/"), "x-cost", "many");

@@ -7,8 +7,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
-use tidegate::policy::Mode;
 use tidegate::tower::RateLimitLayer;
+use tidegate::unstable::policy::Mode;
 use tower::{Layer, Service};
 
 use super::{ALICE, Broken, World, from, rule};

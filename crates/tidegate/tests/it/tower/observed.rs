@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use http::Request;
-use tidegate::config::Config;
-use tidegate::gate::Gate;
-use tidegate::policy::Mode;
-use tidegate::stats::Stats;
 use tidegate::tower::RateLimitLayer;
+use tidegate::unstable::config::Config;
+use tidegate::unstable::gate::Gate;
+use tidegate::unstable::policy::Mode;
+use tidegate::unstable::stats::Stats;
 
 use super::{World, rule, with};
 use crate::common::limiter;

@@ -6,8 +6,8 @@ use std::time::Duration;
 use http::Request;
 use http_body_util::BodyExt;
 use tidegate::Limit;
-use tidegate::headers::Forms;
 use tidegate::tower::{Limits, Rule, UnknownPlan};
+use tidegate::unstable::headers::Forms;
 
 use super::{ALICE, World, from, rule, with};
 use crate::common::limit;

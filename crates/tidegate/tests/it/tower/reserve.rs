@@ -3,8 +3,8 @@
 use std::pin::pin;
 
 use http::Request;
-use tidegate::policy::Mode;
 use tidegate::tower::{Reservation, Rule};
+use tidegate::unstable::policy::Mode;
 
 use super::{ALICE, Broken, World, from, rule, with};
 use crate::common::limit;

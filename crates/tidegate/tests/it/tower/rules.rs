@@ -1,10 +1,10 @@
 //! Who is counted, under which limits, at which cost.
 
 use tidegate::Overflow;
-use tidegate::headers::Forms;
-use tidegate::policy::{Mode, PathVariants};
-use tidegate::stats::By;
 use tidegate::tower::{Keyless, RateLimitLayer, Rule};
+use tidegate::unstable::headers::Forms;
+use tidegate::unstable::policy::{Mode, PathVariants};
+use tidegate::unstable::stats::By;
 
 use super::{ALICE, BOB, World, from, rule, with};
 use crate::common::limit;

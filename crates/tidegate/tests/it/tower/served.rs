@@ -1,7 +1,7 @@
 //! How long the service took, by policy and outcome.
 
-use tidegate::policy::Mode;
-use tidegate::stats::{Outcome, TIMED_EVERY};
+use tidegate::unstable::policy::Mode;
+use tidegate::unstable::stats::{Outcome, TIMED_EVERY};
 
 use super::{ALICE, World, from, rule};
 

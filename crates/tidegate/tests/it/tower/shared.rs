@@ -4,8 +4,8 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tidegate::policy::OnStoreFailure;
 use tidegate::tower::{Builder, RateLimitLayer, Rejection, Reservation, Rule};
+use tidegate::unstable::policy::OnStoreFailure;
 use tower::Service;
 
 use super::{ALICE, World, from, rule, with};

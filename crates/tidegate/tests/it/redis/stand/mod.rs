@@ -17,7 +17,8 @@ use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use ::redis::{Connection, FromRedisValue, RedisError};
-use tidegate::redis::{ACL_RULES, RedisOptions, RedisStore};
+use tidegate::redis::{RedisOptions, RedisStore};
+use tidegate::unstable::redis::ACL_RULES;
 
 pub use cluster::Cluster;
 pub use proxy::Proxy;
