@@ -92,7 +92,7 @@
 //! A key is any bytes: who is counted. Whoever can choose a value freely can have as many keys as
 //! they like, so count by what is dear to get: an account, an API key that was checked, an address. Put
 //! several together so that they cannot be confused, with a length before each or with a separator that
-//! neither can contain; policies (feature `policies`) do that by themselves.
+//! neither can contain; the key templates of `tower::Rule` do that by themselves.
 //!
 //! ```
 //! use tidegate::{Limit, Limiter};
@@ -113,7 +113,7 @@
 //!
 //! **Many people behind one address.** An office, a university or a mobile carrier's NAT is one IPv4
 //! address; one household is 2^64 IPv6 addresses. Limit addresses generously and accounts
-//! strictly, together; and group IPv6 by /64, as `identity::Identity` does.
+//! strictly, together; and group IPv6 by /64, as `tower::Identity` does.
 //!
 //! ```
 //! use tidegate::{Check, Limit, Limiter};
@@ -165,8 +165,8 @@
 //! ```
 //!
 //! **Silent throttling.** A client that is not told why it is denied, and until when, tries again at
-//! once. Send a status, `Retry-After` and what is left: `headers::render` writes it, `tower`
-//! sends it. And look at whom you deny: `stats::Stats` counts by policy and names the top keys.
+//! once. Send a status, `Retry-After` and what is left: the layer (`tower`)
+//! sends it.
 //!
 //! ```
 //! use tidegate::{Limit, Limiter, RetryAfter};
@@ -186,8 +186,8 @@
 //! # In a service
 //!
 //! With feature `tower` a layer puts limits in front of any HTTP service (`tower::RateLimitLayer`);
-//! `policies` has the parts it is made of, `config` reads them from a file, and `redis` shares counts
-//! between nodes.
+//! `config` adds policies from a file, and `redis` shares counts between nodes. The feature
+//! `unstable` has the internals that the server is built from, without a promise of stability.
 //!
 //! # What a decision says
 //!
@@ -205,32 +205,42 @@
 //! - `fallback/`: answers while a shared store fails; `wait/`: queues of those who wait;
 //! - `clock.rs`, `timer.rs`: where time comes from, who wakes whom.
 
+// The modules that `unstable` exports. What nobody uses is found in builds with that feature and
+// the layer.
 #[cfg(feature = "policies")]
 mod asker;
 #[cfg(feature = "policies")]
-pub mod attributes;
+#[cfg_attr(not(feature = "unstable"), allow(dead_code, unused_imports, reason = "for the server"))]
+mod attributes;
 mod block_on;
 #[cfg(feature = "policies")]
 mod buffer;
 mod check;
 mod clock;
 #[cfg(feature = "config")]
-pub mod config;
+#[cfg_attr(not(feature = "unstable"), allow(dead_code, unused_imports, reason = "for the server"))]
+mod config;
 mod fallback;
-// What nobody uses is found in builds with the layer.
 #[cfg(feature = "policies")]
-#[cfg_attr(not(feature = "tower"), allow(dead_code, reason = "some of it serves the layer alone"))]
-pub mod gate;
+#[cfg_attr(
+    not(all(feature = "tower", feature = "unstable")),
+    allow(dead_code, unused_imports, reason = "some of it serves the layer or the server alone")
+)]
+mod gate;
 #[cfg(feature = "policies")]
-pub mod headers;
+#[cfg_attr(not(feature = "unstable"), allow(dead_code, unused_imports, reason = "for the server"))]
+mod headers;
 #[cfg(feature = "policies")]
-pub mod identity;
+#[cfg_attr(not(feature = "unstable"), allow(dead_code, unused_imports, reason = "for the server"))]
+mod identity;
 mod join;
 mod limiter;
 #[cfg(feature = "policies")]
-pub mod policy;
+#[cfg_attr(not(feature = "unstable"), allow(dead_code, unused_imports, reason = "for the server"))]
+mod policy;
 #[cfg(feature = "policies")]
-pub mod stats;
+#[cfg_attr(not(feature = "unstable"), allow(dead_code, unused_imports, reason = "for the server"))]
+mod stats;
 mod store;
 mod sync;
 mod timer;
@@ -244,13 +254,22 @@ pub use check::{Check, CheckError, MAX_CHECKS, Overflow, Verdict};
 pub use clock::{Clock, ManualClock};
 pub use fallback::OnStoreFailure;
 pub use limiter::{Acquired, Builder, Limiter, Permit, Reserved, jitter};
-#[cfg(feature = "redis")]
-pub use store::redis;
 pub use store::{
     Failure, MemoryOptions, MemoryStats, MemoryStore, OutOfMemory, PermitAct, Request, Store,
     StoreError, WhenFull,
 };
 pub use tidegate_core::{
     Algorithm, Cost, Decided, Decision, DenialReason, Denied, Limit, LimitError, LimitErrorKind,
-    PermitId, ResetAfter, RetryAfter, Timestamp, bounds,
+    PermitId, ResetAfter, RetryAfter, Timestamp,
 };
+
+#[cfg(feature = "policies")]
+pub use policy::ParseEnumError;
+
+/// State shared by many nodes on Redis or Valkey.
+///
+/// [`RedisStore`](redis::RedisStore) is a [`Store`]: [`Builder::over`] makes a limiter of it.
+#[cfg(feature = "redis")]
+pub mod redis {
+    pub use crate::store::redis::{ConnectError, RedisOptions, RedisStats, RedisStore, UrlError};
+}

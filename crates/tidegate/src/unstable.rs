@@ -17,17 +17,50 @@
 
 pub use tidegate_core::bounds;
 
+/// The facts of a request.
 #[cfg(feature = "policies")]
-#[doc(inline)]
-pub use crate::{attributes, gate, headers, identity, policy, stats};
+pub mod attributes {
+    pub use crate::attributes::*;
+}
 
+/// Policies and settings from YAML.
 #[cfg(feature = "config")]
-#[doc(inline)]
-pub use crate::config;
+pub mod config {
+    pub use crate::config::*;
+}
+
+/// Policies in front of a limiter.
+#[cfg(feature = "policies")]
+pub mod gate {
+    pub use crate::gate::*;
+}
+
+/// Rate limit fields and problem documents.
+#[cfg(feature = "policies")]
+pub mod headers {
+    pub use crate::headers::*;
+}
+
+/// The client's address, behind proxies.
+#[cfg(feature = "policies")]
+pub mod identity {
+    pub use crate::identity::*;
+}
+
+/// Policies: conditions, key templates, limits, selection.
+#[cfg(feature = "policies")]
+pub mod policy {
+    pub use crate::policy::*;
+}
+
+/// Counters, top keys, events, masked keys.
+#[cfg(feature = "policies")]
+pub mod stats {
+    pub use crate::stats::*;
+}
 
 /// The wire format of the Redis store, for tests and benchmarks that send scripts themselves.
 #[cfg(feature = "redis")]
 pub mod redis {
     pub use crate::store::redis::wire::*;
-    pub use crate::store::redis::{ACL_RULES, MAX_DENY_CACHE, check_url};
 }

@@ -46,7 +46,7 @@ impl FromStr for StoreUrl {
 /// What the store itself has to say about its URL.
 #[cfg(feature = "redis")]
 fn check(url: &str) -> Result<(), NotAStore> {
-    crate::redis::check_url(url).map_err(|error| NotAStore::Url(error.to_string()))
+    crate::store::redis::check_url(url).map_err(|error| NotAStore::Url(error.to_string()))
 }
 
 #[cfg(not(feature = "redis"))]

@@ -38,6 +38,7 @@ use smallvec::SmallVec;
 pub use group::IpGroup;
 
 use crate::attributes::Headers;
+use crate::policy::ParseEnumError;
 use trusted::Trusted;
 
 /// The prefix lengths by which IPv6 addresses can be grouped. 0 would put the
@@ -101,25 +102,12 @@ impl fmt::Display for Source {
     }
 }
 
-/// A text that names no [`Source`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UnknownSource;
-
-impl fmt::Display for UnknownSource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(
-            "unknown source of the client's address: use either, x-forwarded-for or forwarded",
-        )
-    }
-}
-
-impl std::error::Error for UnknownSource {}
-
 impl FromStr for Source {
-    type Err = UnknownSource;
+    type Err = ParseEnumError;
 
-    fn from_str(text: &str) -> Result<Self, UnknownSource> {
-        Source::ALL.into_iter().find(|source| source.name() == text).ok_or(UnknownSource)
+    fn from_str(text: &str) -> Result<Self, ParseEnumError> {
+        let found = Source::ALL.into_iter().find(|source| source.name() == text);
+        found.ok_or(ParseEnumError("either, x-forwarded-for or forwarded"))
     }
 }
 
@@ -153,7 +141,7 @@ impl Default for Identity {
 
 impl Identity {
     /// Believes what the proxies in `trusted` say, and groups IPv6 addresses by
-    /// `ipv6_prefix` bits, taken as the nearest of [`IPV6_PREFIXES`].
+    /// `ipv6_prefix` bits, 1 to 128; others are taken as the nearest of these.
     pub fn new(trusted: Vec<IpNet>, ipv6_prefix: u8) -> Self {
         let ipv6_prefix = ipv6_prefix.clamp(*IPV6_PREFIXES.start(), *IPV6_PREFIXES.end());
         Identity { trusted: Trusted::new(trusted), ipv6_prefix, source: Source::default() }

@@ -114,17 +114,17 @@ impl Mode {
     }
 }
 
-/// A word that is none of those it could be.
+/// A text that is none of the names it could be. Its message lists them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UnknownWord(&'static str);
+pub struct ParseEnumError(pub(crate) &'static str);
 
-impl fmt::Display for UnknownWord {
+impl fmt::Display for ParseEnumError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "use {}", self.0)
     }
 }
 
-impl std::error::Error for UnknownWord {}
+impl std::error::Error for ParseEnumError {}
 
 impl fmt::Display for Mode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -133,11 +133,11 @@ impl fmt::Display for Mode {
 }
 
 impl FromStr for Mode {
-    type Err = UnknownWord;
+    type Err = ParseEnumError;
 
-    fn from_str(name: &str) -> Result<Self, UnknownWord> {
+    fn from_str(name: &str) -> Result<Self, ParseEnumError> {
         let found = Mode::ALL.into_iter().find(|mode| mode.name() == name);
-        found.ok_or(UnknownWord("enforce, observe or off"))
+        found.ok_or(ParseEnumError("enforce, observe or off"))
     }
 }
 
@@ -148,10 +148,10 @@ impl fmt::Display for OnStoreFailure {
 }
 
 impl FromStr for OnStoreFailure {
-    type Err = UnknownWord;
+    type Err = ParseEnumError;
 
-    fn from_str(name: &str) -> Result<Self, UnknownWord> {
+    fn from_str(name: &str) -> Result<Self, ParseEnumError> {
         let found = OnStoreFailure::ALL.into_iter().find(|answer| answer.name() == name);
-        found.ok_or(UnknownWord("allow, deny or local"))
+        found.ok_or(ParseEnumError("allow, deny or local"))
     }
 }

@@ -38,7 +38,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
-use super::UnknownWord;
+use super::ParseEnumError;
 
 /// Whether path parameters (`/login;x=1`) and backslashes (`/a\..\login`) are resolved for
 /// matching and in `{path}` keys.
@@ -71,11 +71,11 @@ impl fmt::Display for PathVariants {
 }
 
 impl FromStr for PathVariants {
-    type Err = UnknownWord;
+    type Err = ParseEnumError;
 
-    fn from_str(name: &str) -> Result<Self, UnknownWord> {
+    fn from_str(name: &str) -> Result<Self, ParseEnumError> {
         let found = PathVariants::ALL.into_iter().find(|variants| variants.name() == name);
-        found.ok_or(UnknownWord("merge or keep"))
+        found.ok_or(ParseEnumError("merge or keep"))
     }
 }
 

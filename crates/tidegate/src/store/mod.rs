@@ -45,7 +45,7 @@ impl<'a> Request<'a> {
     }
 
     /// The same request, its `concurrency` limits held under a permit.
-    #[doc(hidden)]
+    #[cfg(feature = "unstable")]
     #[must_use]
     pub fn with_permit(self, permit: PermitId) -> Self {
         Request { permit: Some(permit), ..self }

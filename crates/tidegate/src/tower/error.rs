@@ -3,8 +3,9 @@
 use std::fmt;
 
 use super::rule::MAX_PLANS;
-use crate::OutOfMemory;
+use crate::gate::GateError;
 use crate::policy::{PoliciesError, PolicyError, shown};
+use crate::{Failure, OutOfMemory};
 
 /// A layer that cannot be: what is wrong, and what would be right.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -119,6 +120,38 @@ impl From<OutOfMemory> for LayerError {
         LayerError::OutOfMemory(error)
     }
 }
+
+/// The reason why [`RateLimitLayer::peek`] and [`RateLimitLayer::reset`] fail: there is no such
+/// rule, the text names no key or several, or the shared store failed.
+///
+/// [`RateLimitLayer::peek`]: super::RateLimitLayer::peek
+/// [`RateLimitLayer::reset`]: super::RateLimitLayer::reset
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyError(GateError);
+
+impl KeyError {
+    /// Returns why the shared store failed, if it did.
+    pub fn failure(&self) -> Option<&Failure> {
+        match &self.0 {
+            GateError::Store(failure) => Some(failure),
+            _ => None,
+        }
+    }
+}
+
+impl From<GateError> for KeyError {
+    fn from(error: GateError) -> Self {
+        KeyError(error)
+    }
+}
+
+impl fmt::Display for KeyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for KeyError {}
 
 /// A request that a rule cannot be applied to: a mistake of the service, not of the client.
 #[derive(Debug)]

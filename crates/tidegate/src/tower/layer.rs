@@ -22,18 +22,16 @@ use super::core::{Core, PeerOf};
 #[cfg(feature = "axum")]
 use super::denial::read_body;
 use super::denial::{OnDenied, Rejection};
-use super::error::LayerError;
+use super::error::{KeyError, LayerError};
 use super::head::Head;
 use super::rule::Rule;
 use super::service::RateLimit;
-#[cfg(doc)]
-use crate::gate::PolicyKeys;
-use crate::gate::{Answer, ErasedStore, Found, Gate, GateError, OwnKey, OwnPolicy};
+use crate::gate::{ErasedStore, Found, Gate, GateError, OwnKey, OwnPolicy};
 use crate::headers::Forms;
 use crate::identity::Identity;
 use crate::policy::{PathVariants, Policies};
 use crate::stats::Stats;
-use crate::{Limit, Limiter, MAX_CHECKS, Store};
+use crate::{Decision, Limit, Limiter, MAX_CHECKS, Store};
 
 /// Limits the requests to any HTTP service. Clones, and the services they wrap, share their
 /// counts.
@@ -67,8 +65,8 @@ impl RateLimitLayer {
         Builder::default()
     }
 
-    /// The policies of a gate, such as those of a policies file, to which rules may be added. The
-    /// gate can be reloaded meanwhile.
+    /// Puts the policies of a gate in front of a service (feature `unstable`). Rules may be added to
+    /// them, and the gate can be reloaded meanwhile.
     ///
     /// ```
     /// # #[cfg(feature = "config")] {
@@ -88,6 +86,7 @@ impl RateLimitLayer {
     /// # Ok(()) }
     /// # main().unwrap() }
     /// ```
+    #[cfg(feature = "unstable")]
     pub fn over(gate: Arc<Gate>) -> Builder {
         Builder { gate: Some(gate), ..Builder::default() }
     }
@@ -101,25 +100,34 @@ impl RateLimitLayer {
 }
 
 impl<K> RateLimitLayer<K> {
-    /// The gate it asks.
+    /// Returns the gate that decides (feature `unstable`).
+    #[cfg(feature = "unstable")]
     pub fn gate(&self) -> &Arc<Gate> {
         &self.core.gate
     }
 
-    /// What it has counted.
+    /// Returns what was counted (feature `unstable`).
+    #[cfg(feature = "unstable")]
     pub fn stats(&self) -> &Arc<Stats> {
         self.core.gate.stats()
     }
 
-    /// Returns the remaining units of a key under a rule, or a plan of it (`rule.plan`), without
-    /// charging. The key may be a plain value or masked, as in [`PolicyKeys::find`].
+    /// Returns each limit of a rule, or of a plan of it (`rule.plan`), with what a key has left under
+    /// it, without charging.
+    ///
+    /// The key may be the plain value that a client sends, or masked as in statistics.
     ///
     /// # Errors
-    /// As [`PolicyKeys::find`].
-    pub async fn peek<'a>(&'a self, rule: &str, key: &str) -> Result<Answer<'a>, GateError> {
+    /// See [`KeyError`].
+    pub async fn peek(&self, rule: &str, key: &str) -> Result<Vec<(Limit, Decision)>, KeyError> {
         let policy = self.policy(rule)?;
         let found = self.find(policy, key).await?;
-        policy.peek(&self.core.gate, OwnKey::Key(&found.key)).await
+        let answer = policy.peek(&self.core.gate, OwnKey::Key(&found.key)).await?;
+        let decisions = answer
+            .lines
+            .iter()
+            .map(|line| (*line.limit, Decision { decided: line.decided, ..line.decision }));
+        Ok(decisions.collect())
     }
 
     /// Forgets what a key has used under a rule and all of its plans, which share their counts.
@@ -127,8 +135,8 @@ impl<K> RateLimitLayer<K> {
     /// [`Rule::limits_of`] has are not found.
     ///
     /// # Errors
-    /// As [`RateLimitLayer::peek`].
-    pub async fn reset(&self, rule: &str, key: &str) -> Result<bool, GateError> {
+    /// See [`KeyError`].
+    pub async fn reset(&self, rule: &str, key: &str) -> Result<bool, KeyError> {
         let found = self.find(self.policy(rule)?, key).await?;
         let is_named = |own: &OwnPolicy| own.policy().name() == rule;
         let rules = self.core.rules.iter().filter(|rule| rule.policies().any(is_named));
@@ -246,7 +254,8 @@ impl Builder {
         self
     }
 
-    /// Where it is counted what was decided.
+    /// Sets where decisions are counted (feature `unstable`).
+    #[cfg(feature = "unstable")]
     pub fn stats(mut self, stats: Arc<Stats>) -> Self {
         self.stats = Some(stats);
         self

@@ -69,13 +69,17 @@ mod service;
 pub use self::body::Axum;
 pub use self::body::{Bodies, LimitedBody, Wrapped};
 pub use self::denial::Rejection;
-pub use self::error::LayerError;
+pub use self::error::{KeyError, LayerError};
 pub use self::head::Head;
 pub use self::layer::{Builder, RateLimitLayer};
 pub use self::limits::Limits;
 pub use self::reservation::Reservation;
 pub use self::rule::{Keyless, Rule, UnknownPlan};
 pub use self::service::{RateLimit, ResponseFuture};
+pub use crate::attributes::Headers;
+pub use crate::headers::{Form, Forms, FormsError};
+pub use crate::identity::{Identity, IpGroup, Source};
+pub use crate::policy::{Mode, PathVariants};
 
 /// Holds the page to what it says.
 #[cfg(all(doctest, feature = "axum", feature = "config"))]

@@ -55,9 +55,8 @@ use tidegate_core::{Cost, Limit, PermitId, Timestamp};
 use self::abandoned::{Abandoned, Owed, Taking};
 use self::connection::Dialer;
 use self::counter::Quick;
-pub use self::deny_cache::MAX_AGE as MAX_DENY_CACHE;
 use self::deny_cache::{Cells, DenyCache, Look};
-pub use self::error::{ACL_RULES, ConnectError, UrlError};
+pub use self::error::{ConnectError, UrlError};
 use self::io_thread::IoThread;
 use self::lane::{Answer, Touched, Work, key_hash};
 use self::names::Names;
@@ -74,12 +73,14 @@ use crate::{Failure, Request, Store, StoreError, Verdict};
 
 /// What is said to the server and how its replies are read, for tests and benchmarks
 /// that talk to it themselves.
-#[doc(hidden)]
+#[cfg(feature = "unstable")]
 pub mod wire {
     pub use super::counter::{
         Answer, Entry, MAX_TIMES, Quick, answers as counter_answers, call as counter_call,
         is_quick, verdict as quick_verdict,
     };
+    pub use super::deny_cache::MAX_AGE as MAX_DENY_CACHE;
+    pub use super::error::ACL_RULES;
     pub use super::names::{Names, slot_key};
     pub use super::permits::{call as permit_call, was_held};
     pub use super::plan::{Answers, Mode, Part, Plan, Planned};
@@ -90,7 +91,8 @@ pub mod wire {
 ///
 /// # Errors
 /// Which part of it is wrong, without repeating it.
-pub fn check_url(url: &str) -> Result<(), UrlError> {
+#[cfg(feature = "config")]
+pub(crate) fn check_url(url: &str) -> Result<(), UrlError> {
     StoreUrl::parse(url).map(drop)
 }
 
@@ -195,7 +197,7 @@ impl RedisStore {
     }
 
     /// Decides at a given time, for tests; nothing is answered from memory.
-    #[doc(hidden)]
+    #[cfg(feature = "unstable")]
     pub async fn decide_at(
         &self,
         now: Timestamp,

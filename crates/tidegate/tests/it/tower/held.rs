@@ -53,6 +53,6 @@ fn a_denied_request_holds_and_charges_nothing() {
     assert_eq!(told.status, 200);
     let policy = "\"jobs-concurrent\";q=1;qu=\"concurrent-requests\", \"jobs-1h\";q=100;w=3600";
     assert_eq!(told.header("ratelimit-policy"), Some(policy));
-    let answer = block_on(world.layer.peek("jobs", "192.0.2.1")).expect("a rule");
-    assert_eq!(answer.lines[1].decision.remaining, 98, "two were admitted");
+    let limits = block_on(world.layer.peek("jobs", "192.0.2.1")).expect("a rule");
+    assert_eq!(limits[1].1.remaining, 98, "two were admitted");
 }

@@ -143,8 +143,8 @@ impl World {
 
     /// What a key has left under a rule.
     fn left(&self, rule: &str, key: &str) -> u64 {
-        let answer = block_on(self.layer.peek(rule, key)).expect("a rule");
-        answer.lines.iter().map(|line| line.decision.remaining).min().expect("a limit")
+        let limits = block_on(self.layer.peek(rule, key)).expect("a rule");
+        limits.iter().map(|(_, decision)| decision.remaining).min().expect("a limit")
     }
 
     fn calls(&self) -> usize {

@@ -166,7 +166,7 @@ fn what_was_not_charged_is_not_refunded() {
     let world = World::with(rule.mode(Mode::Observe));
     assert_eq!(world.status(from(ALICE, "/")), 200);
     assert_eq!(world.status(costing("0")), 200, "would have been denied by the first");
-    let answer = block_on(world.layer.peek("tokens", "ann")).expect("a rule");
-    let left: Vec<u64> = answer.lines.iter().map(|line| line.decision.remaining).collect();
+    let limits = block_on(world.layer.peek("tokens", "ann")).expect("a rule");
+    let left: Vec<u64> = limits.iter().map(|(_, decision)| decision.remaining).collect();
     assert_eq!(left, [10, 960]);
 }

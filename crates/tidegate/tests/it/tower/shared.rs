@@ -173,8 +173,8 @@ async fn reservations_are_settled_in_the_store() {
     let rule = || rule("tokens", &["100 per 1m sliding-log"]).reserve(|_| 40);
     let ([one, other], store) = nodes(rule);
     let left = async |node: &World| {
-        let answer = node.layer.peek("tokens", "192.0.2.1").await.expect("a rule");
-        answer.lines[0].decision.remaining
+        let limits = node.layer.peek("tokens", "192.0.2.1").await.expect("a rule");
+        limits[0].1.remaining
     };
     assert_eq!(status(&one, with(from(ALICE, "/"), "x-actual", "10")).await, 200);
     a_while().await;
@@ -221,8 +221,8 @@ async fn handlers_reserve_more_in_the_store() {
     let ([one, other], _) = nodes(tokens);
     let left = async |node: &World| {
         a_while().await;
-        let answer = node.layer.peek("tokens", "192.0.2.1").await.expect("a rule");
-        answer.lines[0].decision.remaining
+        let limits = node.layer.peek("tokens", "192.0.2.1").await.expect("a rule");
+        limits[0].1.remaining
     };
     let (reservation, serving) = reserved(&one).await;
     for (units, expected) in [(70, 30), (20, 80), (100, 0), (60, 40)] {
@@ -265,8 +265,8 @@ async fn an_outage_does_not_refund_the_units_of_others() {
     store.set_mood(Mood::Well);
     reservation.commit(0);
     a_while().await;
-    let answer = other.layer.peek("tokens", "192.0.2.1").await.expect("a rule");
-    assert_eq!(answer.lines[0].decision.remaining, 60, "the other reservation stands");
+    let limits = other.layer.peek("tokens", "192.0.2.1").await.expect("a rule");
+    assert_eq!(limits[0].1.remaining, 60, "the other reservation stands");
     serving.await;
 }
 
@@ -287,8 +287,8 @@ async fn a_future_dropped_while_the_store_decides_leaves_nothing() {
         drop(call);
         a_while().await;
         let left = async |rule| {
-            let answer = other.layer.peek(rule, "192.0.2.1").await.expect("a rule");
-            answer.lines[0].decision.remaining
+            let limits = other.layer.peek(rule, "192.0.2.1").await.expect("a rule");
+            limits[0].1.remaining
         };
         assert_eq!((left("jobs").await, left("tokens").await), (1, 100), "after {polls} polls");
         assert_eq!(one.calls(), 0, "nobody waits for what the service would say");
