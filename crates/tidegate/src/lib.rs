@@ -205,8 +205,8 @@
 //! - `fallback/`: answers while a shared store fails; `wait/`: queues of those who wait;
 //! - `clock.rs`, `timer.rs`: where time comes from, who wakes whom.
 
-// The modules that `unstable` exports. What nobody uses is found in builds with that feature and
-// the layer.
+// `unstable` exports the modules that have an `allow`. Dead code in them is found in builds with that
+// feature and `tower`.
 #[cfg(feature = "policies")]
 mod asker;
 #[cfg(feature = "policies")]

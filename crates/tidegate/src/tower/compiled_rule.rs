@@ -3,7 +3,7 @@
 use http::Response;
 use tidegate_core::bounds;
 
-use super::error::{LayerError, RuleFault};
+use super::error::{LayerFault, RuleFault};
 use super::head::Head;
 use super::limits::Limits;
 use super::rule::{
@@ -37,16 +37,20 @@ pub(super) struct CompiledRule {
 pub(super) struct NoAddress;
 
 impl CompiledRule {
-    pub(super) fn new(gate: &Gate, rule: Rule) -> Result<Self, LayerError> {
+    pub(super) fn new(gate: &Gate, rule: Rule) -> Result<Self, LayerFault> {
         check_plans(&rule)?;
+        let key = match rule.key {
+            Ok(key) => key,
+            Err(error) => return Err(LayerFault::Template { rule: rule.name, error }),
+        };
         let weighs = rule.cost.is_some() || rule.settle_when.is_some();
         let policy = |name: &str, limits: &[Limit]| {
-            let failed = |error| LayerError::Policy { name: name.to_owned(), error };
+            let failed = |error| LayerFault::Policy { name: name.to_owned(), error };
             // Cost is counted in units, and a place is one whatever it costs.
             if weighs && limits.iter().any(holds) {
-                return Err(LayerError::CostOfAPlace { rule: rule.name.clone() });
+                return Err(LayerFault::CostOfAPlace { rule: rule.name.clone() });
             }
-            let template = match &rule.key {
+            let template = match &key {
                 KeyFrom::Template(template) => template.clone(),
                 KeyFrom::Address | KeyFrom::Closure(_) => Template::client_ip(),
             };
@@ -66,14 +70,14 @@ impl CompiledRule {
             plans.push((plan.as_str().into(), own));
         }
         plans.sort_by(|(a, _): &(Box<str>, OwnPolicy), (b, _)| a.cmp(b));
-        let has_address = match &rule.key {
+        let has_address = match &key {
             KeyFrom::Address => true,
             KeyFrom::Template(template) => uses_address(template),
             KeyFrom::Closure(_) => false,
         };
         // What only watches must not make requests fail.
         let is_required = rule.mode == Mode::Enforce && rule.keyless == Keyless::Share;
-        let Rule { key, plan, on_unknown_plan, limits_of, .. } = rule;
+        let Rule { plan, on_unknown_plan, limits_of, .. } = rule;
         let Rule { cost, reserves, settle_when, when, keyless, .. } = rule;
         Ok(CompiledRule {
             own,
@@ -220,14 +224,14 @@ impl CompiledRule {
 }
 
 /// That plans can be told apart, and that there are any where they are told apart.
-fn check_plans(rule: &Rule) -> Result<(), LayerError> {
+fn check_plans(rule: &Rule) -> Result<(), LayerFault> {
     let name = || rule.name.clone();
     if rule.plans.len() > MAX_PLANS {
-        return Err(LayerError::TooManyPlans { rule: name() });
+        return Err(LayerFault::TooManyPlans { rule: name() });
     }
     match (rule.plans.is_empty(), &rule.plan) {
-        (false, None) => Err(LayerError::PlansWithoutPlanOf { rule: name() }),
-        (true, Some(_)) => Err(LayerError::PlanOfWithoutPlans { rule: name() }),
+        (false, None) => Err(LayerFault::PlansWithoutPlanOf { rule: name() }),
+        (true, Some(_)) => Err(LayerFault::PlanOfWithoutPlans { rule: name() }),
         _ => Ok(()),
     }
 }

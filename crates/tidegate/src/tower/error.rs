@@ -4,120 +4,118 @@ use std::fmt;
 
 use super::rule::MAX_PLANS;
 use crate::gate::GateError;
-use crate::policy::{PoliciesError, PolicyError, shown};
+use crate::policy::{PoliciesError, PolicyError, TemplateError, shown};
 use crate::{Failure, OutOfMemory};
 
-/// A layer that cannot be: what is wrong, and what would be right.
+/// The reason why a layer cannot be built, and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum LayerError {
+pub struct LayerError(pub(super) LayerFault);
+
+impl fmt::Display for LayerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for LayerError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source()
+    }
+}
+
+/// What is wrong with a layer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum LayerFault {
     /// A rule, or one of its plans, makes no policy.
-    Policy {
-        /// The name it would have.
-        name: String,
-        /// What is wrong with it.
-        error: PolicyError,
-    },
+    Policy { name: String, error: PolicyError },
+    /// A rule's key template cannot be read.
+    Template { rule: String, error: TemplateError },
     /// Two rules or plans have one name, or a rule has that of a policy of the gate.
-    SameName {
-        /// The name.
-        name: String,
-    },
+    SameName { name: String },
     /// A rule has a `concurrency` limit, and a cost or an outcome that settles it.
-    CostOfAPlace {
-        /// The rule's name.
-        rule: String,
-    },
+    CostOfAPlace { rule: String },
     /// A rule has plans, and does not say who has which.
-    PlansWithoutPlanOf {
-        /// The rule's name.
-        rule: String,
-    },
+    PlansWithoutPlanOf { rule: String },
     /// A rule says who has which plan, and has none.
-    PlanOfWithoutPlans {
-        /// The rule's name.
-        rule: String,
-    },
+    PlanOfWithoutPlans { rule: String },
     /// A rule has more plans than are kept ready.
-    TooManyPlans {
-        /// The rule's name.
-        rule: String,
-    },
+    TooManyPlans { rule: String },
     /// There is nothing to ask: no rule, and no gate.
     NoRules,
     /// More rules than can be asked about one request.
     TooManyRules,
     /// A setting that a gate brings along was given beside one.
-    GateHasItsOwn {
-        /// The setting.
-        setting: &'static str,
-    },
+    GateHasItsOwn { setting: &'static str },
     /// The policies cannot stand together.
     Policies(PoliciesError),
     /// There cannot be memory for so many keys.
     OutOfMemory(OutOfMemory),
 }
 
-impl fmt::Display for LayerError {
+impl fmt::Display for LayerFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            LayerError::Policy { name, error } => write!(f, "rule `{name}`: {error}"),
-            LayerError::SameName { name } => {
+            LayerFault::Policy { name, error } => write!(f, "rule `{name}`: {error}"),
+            LayerFault::Template { rule, error } => {
+                write!(f, "rule `{rule}`: its key template: {error}")
+            }
+            LayerFault::SameName { name } => {
                 write!(f, "two policies are called `{name}`: give each rule a name of its own")
             }
-            LayerError::CostOfAPlace { rule } => write!(
+            LayerFault::CostOfAPlace { rule } => write!(
                 f,
                 "rule `{rule}` has a cost or `settle_when`, and a concurrency limit, whose places are one \
                  per request: put the concurrency limit into a rule of its own"
             ),
-            LayerError::PlansWithoutPlanOf { rule } => write!(
+            LayerFault::PlansWithoutPlanOf { rule } => write!(
                 f,
                 "rule `{rule}` has plans, and nobody has one: say with `plan_of` which plan a request has"
             ),
-            LayerError::PlanOfWithoutPlans { rule } => write!(
+            LayerFault::PlanOfWithoutPlans { rule } => write!(
                 f,
                 "rule `{rule}` tells plans apart, and has none: add them with `plan`, or leave out `plan_of`"
             ),
-            LayerError::TooManyPlans { rule } => write!(
+            LayerFault::TooManyPlans { rule } => write!(
                 f,
                 "rule `{rule}` has more than {MAX_PLANS} plans: give each request its limits with `limits_of`"
             ),
-            LayerError::NoRules => {
+            LayerFault::NoRules => {
                 f.write_str("there is nothing to limit: add a rule with `rule`")
             }
-            LayerError::TooManyRules => f.write_str(
+            LayerFault::TooManyRules => f.write_str(
                 "there are more limits than can be decided at once: use fewer rules, or a policies file",
             ),
-            LayerError::GateHasItsOwn { setting } => {
+            LayerFault::GateHasItsOwn { setting } => {
                 write!(f, "a gate has its own {setting}: leave `{setting}` out, or make the gate with it")
             }
-            LayerError::Policies(error) => error.fmt(f),
-            LayerError::OutOfMemory(error) => error.fmt(f),
+            LayerFault::Policies(error) => error.fmt(f),
+            LayerFault::OutOfMemory(error) => error.fmt(f),
         }
     }
 }
 
-impl std::error::Error for LayerError {
+impl std::error::Error for LayerFault {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            LayerError::Policy { error, .. } => Some(error),
+            LayerFault::Policy { error, .. } => Some(error),
+            LayerFault::Template { error, .. } => Some(error),
             // Shown as they are, so that what is behind them comes next.
-            LayerError::Policies(error) => error.source(),
-            LayerError::OutOfMemory(error) => error.source(),
+            LayerFault::Policies(error) => error.source(),
+            LayerFault::OutOfMemory(error) => error.source(),
             _ => None,
         }
     }
 }
 
-impl From<PoliciesError> for LayerError {
+impl From<PoliciesError> for LayerFault {
     fn from(error: PoliciesError) -> Self {
-        LayerError::Policies(error)
+        LayerFault::Policies(error)
     }
 }
 
-impl From<OutOfMemory> for LayerError {
+impl From<OutOfMemory> for LayerFault {
     fn from(error: OutOfMemory) -> Self {
-        LayerError::OutOfMemory(error)
+        LayerFault::OutOfMemory(error)
     }
 }
 

@@ -22,7 +22,7 @@ use super::core::{Core, PeerOf};
 #[cfg(feature = "axum")]
 use super::denial::read_body;
 use super::denial::{OnDenied, Rejection};
-use super::error::{KeyError, LayerError};
+use super::error::{KeyError, LayerError, LayerFault};
 use super::head::Head;
 use super::rule::Rule;
 use super::service::RateLimit;
@@ -309,9 +309,13 @@ impl Builder {
     ///
     /// # Errors
     /// When rules cannot be, or cannot stand together; see [`LayerError`].
-    pub fn build(mut self) -> Result<RateLimitLayer, LayerError> {
+    pub fn build(self) -> Result<RateLimitLayer, LayerError> {
+        self.try_build().map_err(LayerError)
+    }
+
+    fn try_build(mut self) -> Result<RateLimitLayer, LayerFault> {
         if self.rules.is_empty() && self.gate.is_none() {
-            return Err(LayerError::NoRules);
+            return Err(LayerFault::NoRules);
         }
         let over = self.gate.take();
         let is_fixed = over.is_none();
@@ -328,7 +332,7 @@ impl Builder {
         Ok(RateLimitLayer { core: Arc::new(core), bodies: PhantomData })
     }
 
-    fn own_gate(&mut self) -> Result<Gate, LayerError> {
+    fn own_gate(&mut self) -> Result<Gate, LayerFault> {
         let limiter = match self.limiter.take() {
             Some(limiter) => limiter,
             None => Limiter::builder().build()?,
@@ -342,7 +346,7 @@ impl Builder {
         })
     }
 
-    fn check_over(&self, gate: Arc<Gate>) -> Result<Arc<Gate>, LayerError> {
+    fn check_over(&self, gate: Arc<Gate>) -> Result<Arc<Gate>, LayerFault> {
         let given = [
             ("limiter", self.limiter.is_some()),
             ("store", self.store.is_some()),
@@ -351,7 +355,7 @@ impl Builder {
             ("path_variants", self.path_variants.is_some()),
         ];
         match given.into_iter().find(|(_, given)| *given) {
-            Some((setting, _)) => Err(LayerError::GateHasItsOwn { setting }),
+            Some((setting, _)) => Err(LayerFault::GateHasItsOwn { setting }),
             None => Ok(gate),
         }
     }
@@ -364,18 +368,18 @@ impl fmt::Debug for Builder {
 }
 
 /// That rules can be told apart, and are not more than one request can be asked about.
-fn check_rules(gate: &Gate, rules: &[CompiledRule]) -> Result<(), LayerError> {
+fn check_rules(gate: &Gate, rules: &[CompiledRule]) -> Result<(), LayerFault> {
     let loaded = gate.rules();
     let mut names: HashSet<&str> = loaded.policies().iter().map(|policy| policy.name()).collect();
     for own in rules.iter().flat_map(CompiledRule::policies) {
         let name = own.policy().name();
         if !names.insert(name) {
-            return Err(LayerError::SameName { name: name.to_owned() });
+            return Err(LayerFault::SameName { name: name.to_owned() });
         }
     }
     let most = |rule: &CompiledRule| rule.policies().map(|own| own.policy().limits().len()).max();
     if rules.iter().filter_map(most).sum::<usize>() > MAX_CHECKS {
-        return Err(LayerError::TooManyRules);
+        return Err(LayerFault::TooManyRules);
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use http::Response;
 use super::head::Head;
 use super::limits::Limits;
 use crate::Overflow;
-use crate::policy::{Mode, OnStoreFailure, Template};
+use crate::policy::{Mode, OnStoreFailure, Template, TemplateError};
 
 pub(super) type KeyOf = dyn for<'a> Fn(&Head<'a>) -> Option<Cow<'a, str>> + Send + Sync;
 pub(super) type PlanOf = KeyOf;
@@ -48,7 +48,8 @@ pub struct Rule {
     pub(super) mode: Mode,
     pub(super) on_store_failure: OnStoreFailure,
     pub(super) overflow: Overflow,
-    pub(super) key: KeyFrom,
+    /// An error is reported when the layer is built.
+    pub(super) key: Result<KeyFrom, TemplateError>,
     pub(super) plan: Option<Box<PlanOf>>,
     pub(super) on_unknown_plan: Option<Box<OnUnknownPlan>>,
     pub(super) limits_of: Option<Box<LimitsOf>>,
@@ -103,7 +104,7 @@ impl Rule {
             mode: Mode::default(),
             on_store_failure: OnStoreFailure::default(),
             overflow: Overflow::default(),
-            key: KeyFrom::Address,
+            key: Ok(KeyFrom::Address),
             plan: None,
             on_unknown_plan: None,
             limits_of: None,
@@ -121,15 +122,16 @@ impl Rule {
         mut self,
         key: impl for<'a> Fn(&Head<'a>) -> Option<Cow<'a, str>> + Send + Sync + 'static,
     ) -> Self {
-        self.key = KeyFrom::Closure(Box::new(key));
+        self.key = Ok(KeyFrom::Closure(Box::new(key)));
         self
     }
 
     /// The same with keys from a template, as in a policies file:
-    /// `"{header:x-api-key | client_ip}"`.
+    /// `"{header:x-api-key | client_ip}"`. A template that cannot be read is an error when the layer
+    /// is built.
     #[must_use]
-    pub fn key_template(mut self, template: Template) -> Self {
-        self.key = KeyFrom::Template(template);
+    pub fn key_template(mut self, template: &str) -> Self {
+        self.key = template.parse().map(KeyFrom::Template);
         self
     }
 

@@ -11,7 +11,6 @@ use tidegate::Limiter;
 use tidegate::tower::{Builder, RateLimitLayer, Rule};
 use tidegate::unstable::headers::Forms;
 use tidegate::unstable::identity::Identity;
-use tidegate::unstable::policy::Template;
 use tidegate::unstable::stats::TIMED_EVERY;
 
 use super::{ALICE, World, from, rule, with};
@@ -35,10 +34,7 @@ const WAYS: [Way; 5] = [
         let trusted = vec!["10.0.0.0/8".parse().expect("a network")];
         builder.rule(rule).identity(Identity::new(trusted, 64))
     }),
-    ("a template", |rule, builder| {
-        let template: Template = "{client_ip}".parse().expect("a template");
-        builder.rule(rule.key_template(template))
-    }),
+    ("a template", |rule, builder| builder.rule(rule.key_template("{client_ip}"))),
     ("with a reservation", |rule, builder| builder.rule(rule.reserve(|_| 1))),
 ];
 
@@ -116,7 +112,7 @@ fn every_setting_is_timed() {
 fn counts_by_other_keys_than_the_address_of_the_socket() {
     let one = || rule("api", &["1 per 366d"]);
     let key = || one().key(|head| head.header("x-who").map(|who| who.to_owned().into()));
-    let template = || one().key_template("{header:x-who}".parse().expect("a template"));
+    let template = || one().key_template("{header:x-who}");
     let trusted = || Identity::new(vec!["192.0.2.0/24".parse().expect("a network")], 64);
     let peer = |extensions: &http::Extensions| extensions.get::<IpAddr>().copied();
     let worlds = [

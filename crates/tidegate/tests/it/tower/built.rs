@@ -31,7 +31,7 @@ fn named(name: &str, limits: &[&str]) -> Policies {
 #[test]
 fn what_cannot_be_is_said_with_a_way_out() {
     let one = |name: &str| rule(name, &["5 per 1m"]);
-    let rows: [(Builder, &str); 12] = [
+    let rows: [(Builder, &str); 13] = [
         (RateLimitLayer::builder(), "there is nothing to limit: add a rule with `rule`"),
         (
             RateLimitLayer::builder().rule(one("a b")),
@@ -70,6 +70,11 @@ fn what_cannot_be_is_said_with_a_way_out() {
         (
             RateLimitLayer::builder().rule(one("api").plan_of(|_| Some("gold".into()))),
             "rule `api` tells plans apart, and has none: add them with `plan`, or leave out `plan_of`",
+        ),
+        (
+            RateLimitLayer::builder().rule(one("api").key_template("{ip}")),
+            "rule `api`: its key template: unknown part of a request: use client_ip, method, path, host, \
+             header:NAME, query:NAME, cookie:NAME, domain, descriptor:NAME or descriptors",
         ),
         (
             RateLimitLayer::over(gate(&["5 per 1m"]).0).rule(one("file")),

@@ -156,9 +156,7 @@ fn without_an_address_nobody_is_counted_as_somebody_else() {
         \"detail\":\"the client's address is not known: serve the app with \
         `into_make_service_with_connect_info::<SocketAddr>()` (and tidegate's feature `axum`), \
         or tell the layer where it is with `peer(..)`\"}";
-    let by_template = |template: &str| {
-        rule("api", &["5 per 1m"]).key_template(template.parse().expect("a template"))
-    };
+    let by_template = |template: &str| rule("api", &["5 per 1m"]).key_template(template);
     let rows = [
         (rule("api", &["5 per 1m"]), 500),
         (by_template("{client_ip}"), 500),
