@@ -141,7 +141,7 @@ fn read_identity(reader: &Reader<'_>, object: &Object<'_, '_>) -> Identity {
     let prefix = object.integer("ipv6_prefix", 1..=128).and_then(|bits| u8::try_from(bits).ok());
     let source = object.word("forwarded_header", &FORWARDED_HEADERS);
     let source = source.and_then(|name| name.parse().ok()).unwrap_or_default();
-    Identity::new(trusted, prefix.unwrap_or(DEFAULT_IPV6_PREFIX)).reading(source)
+    Identity::of(trusted).ipv6_prefix(prefix.unwrap_or(DEFAULT_IPV6_PREFIX)).reading(source)
 }
 
 fn read_address(reader: &Reader<'_>, object: &Object<'_, '_>, name: &str) -> Option<String> {

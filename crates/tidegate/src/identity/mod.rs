@@ -38,7 +38,7 @@ use smallvec::SmallVec;
 pub use group::IpGroup;
 
 use crate::attributes::Headers;
-use crate::policy::ParseEnumError;
+use crate::policy::{ConditionErrorKind, ParseEnumError, network, shown};
 use trusted::Trusted;
 
 /// The prefix lengths by which IPv6 addresses can be grouped. 0 would put the
@@ -111,13 +111,27 @@ impl FromStr for Source {
     }
 }
 
+/// A text that [`Identity::trusting`] cannot take. Its message says what to write instead.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NetworkError {
+    text: String,
+    kind: ConditionErrorKind,
+}
+
+impl fmt::Display for NetworkError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}`: {}: {}", self.text, self.kind.problem(), self.kind.help())
+    }
+}
+
+impl std::error::Error for NetworkError {}
+
 /// How a client's address is found and grouped.
 ///
 /// ```
-/// use tidegate::unstable::attributes::Headers;
-/// use tidegate::unstable::identity::Identity;
+/// use tidegate::tower::{Headers, Identity};
 ///
-/// let identity = Identity::new(vec!["10.0.0.0/8".parse()?], 64);
+/// let identity = Identity::trusting(["10.0.0.0/8"])?;
 /// let mut map = http::HeaderMap::new();
 /// map.insert("x-forwarded-for", "6.6.6.6, 2001:db8:0:1::7, 10.0.0.2".parse()?);
 /// let client = identity.client_ip(Some("10.0.0.1".parse()?), &Headers::Map(&map));
@@ -135,16 +149,40 @@ pub struct Identity {
 impl Default for Identity {
     /// Nobody is trusted, so the peer is the client; IPv6 by /64.
     fn default() -> Self {
-        Identity::new(Vec::new(), DEFAULT_IPV6_PREFIX)
+        Identity::of(Vec::new())
     }
 }
 
 impl Identity {
-    /// Believes what the proxies in `trusted` say, and groups IPv6 addresses by
-    /// `ipv6_prefix` bits, 1 to 128; others are taken as the nearest of these.
-    pub fn new(trusted: Vec<IpNet>, ipv6_prefix: u8) -> Self {
-        let ipv6_prefix = ipv6_prefix.clamp(*IPV6_PREFIXES.start(), *IPV6_PREFIXES.end());
-        Identity { trusted: Trusted::new(trusted), ipv6_prefix, source: Source::default() }
+    /// Trusts what the proxies in these networks write. Each is an address or a network, such as
+    /// `10.0.0.0/8`. IPv6 addresses are grouped by /64.
+    ///
+    /// # Errors
+    /// When a text is not an address or a network, has bits beyond its prefix, or is a mapped IPv4
+    /// network.
+    pub fn trusting<T: AsRef<str>>(
+        proxies: impl IntoIterator<Item = T>,
+    ) -> Result<Self, NetworkError> {
+        let parse = |text: T| {
+            let text = text.as_ref();
+            network(text).map_err(|kind| NetworkError { text: shown(text), kind })
+        };
+        Ok(Identity::of(proxies.into_iter().map(parse).collect::<Result<_, _>>()?))
+    }
+
+    pub(crate) fn of(trusted: Vec<IpNet>) -> Self {
+        Identity {
+            trusted: Trusted::new(&trusted),
+            ipv6_prefix: DEFAULT_IPV6_PREFIX,
+            source: Source::default(),
+        }
+    }
+
+    /// Groups IPv6 addresses by this many bits, 1 to 128. Others are taken as the nearest of these.
+    #[must_use]
+    pub fn ipv6_prefix(self, bits: u8) -> Self {
+        let ipv6_prefix = bits.clamp(*IPV6_PREFIXES.start(), *IPV6_PREFIXES.end());
+        Identity { ipv6_prefix, ..self }
     }
 
     /// The same, reading only what the proxies are known to write.

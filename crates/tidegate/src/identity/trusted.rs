@@ -2,10 +2,7 @@
 
 use std::net::IpAddr;
 
-use ipnet::{IpNet, Ipv4Net};
-
-/// The prefix under which IPv6 holds the IPv4 addresses: `::ffff:0:0/96`.
-const MAPPED_BITS: u8 = 96;
+use ipnet::IpNet;
 
 /// Disjoint ranges in order, first and last address of each: a lookup is a
 /// binary search, for lists as long as a content network's.
@@ -16,10 +13,10 @@ pub(super) struct Trusted {
 }
 
 impl Trusted {
-    pub(super) fn new(nets: Vec<IpNet>) -> Self {
-        let nets: Vec<IpNet> = nets.into_iter().map(unmap).collect();
+    /// Mapped IPv4 networks are refused where networks are read.
+    pub(super) fn new(nets: &Vec<IpNet>) -> Self {
         let mut trusted = Trusted { v4: Vec::new(), v6: Vec::new() };
-        for net in IpNet::aggregate(&nets) {
+        for net in IpNet::aggregate(nets) {
             match net {
                 IpNet::V4(net) => {
                     trusted.v4.push((net.network().to_bits(), net.broadcast().to_bits()));
@@ -43,14 +40,6 @@ impl Trusted {
             IpAddr::V6(ip) => holds(&self.v6, ip.to_bits()),
         }
     }
-}
-
-/// Addresses are compared as IPv4 where they are, so a net must be too.
-fn unmap(net: IpNet) -> IpNet {
-    let IpNet::V6(v6) = net else { return net };
-    let mapped = v6.addr().to_ipv4_mapped().zip(v6.prefix_len().checked_sub(MAPPED_BITS));
-    let v4 = mapped.and_then(|(addr, prefix)| Ipv4Net::new(addr, prefix).ok());
-    v4.map_or(net, IpNet::V4)
 }
 
 fn holds<T: Ord + Copy>(ranges: &[(T, T)], address: T) -> bool {

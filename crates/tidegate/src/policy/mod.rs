@@ -59,6 +59,7 @@ use std::str::FromStr;
 #[doc(no_inline)]
 pub use crate::fallback::OnStoreFailure;
 pub use charge::{Charge, ChargeError};
+pub(crate) use condition::network;
 pub use condition::{Condition, Conditions, MAX_VALUES};
 pub use condition_error::{ConditionError, ConditionErrorKind};
 pub use entry::{Entry, MAX_ENTRIES};
@@ -86,7 +87,7 @@ pub use template::{
 };
 
 #[cfg(feature = "config")]
-pub(crate) use {condition::network, part::PART_NAMES, wildcard::Wildcard};
+pub(crate) use {part::PART_NAMES, wildcard::Wildcard};
 
 /// Whether a policy's denials count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

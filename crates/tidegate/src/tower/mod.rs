@@ -78,7 +78,7 @@ pub use self::rule::{Keyless, Rule, UnknownPlan};
 pub use self::service::{RateLimit, ResponseFuture};
 pub use crate::attributes::Headers;
 pub use crate::headers::{Form, Forms, FormsError};
-pub use crate::identity::{Identity, IpGroup, Source};
+pub use crate::identity::{Identity, IpGroup, NetworkError, Source};
 pub use crate::policy::{Mode, PathVariants};
 
 /// Holds the page to what it says.

@@ -57,8 +57,8 @@ fn every_field() {
         "2001:db8:1:200::/56"
     );
     let trusted = ["10.0.0.0/8", "192.0.2.7/32", "2001:db8::/32"];
-    let trusted = trusted.iter().map(|net| net.parse().expect("a network")).collect();
-    assert_eq!(config.identity, Identity::new(trusted, 56).reading(Source::Forwarded));
+    let identity = Identity::trusting(trusted).expect("networks").ipv6_prefix(56);
+    assert_eq!(config.identity, identity.reading(Source::Forwarded));
     assert_eq!(config.path_variants, PathVariants::Keep);
     assert_eq!(config.policies.path_variants(), PathVariants::Keep);
     let fronts =

@@ -31,8 +31,7 @@ const WAYS: [Way; 5] = [
         builder.rule(rule).peer(peer)
     }),
     ("with trusted proxies, and not from one", |rule, builder| {
-        let trusted = vec!["10.0.0.0/8".parse().expect("a network")];
-        builder.rule(rule).identity(Identity::new(trusted, 64))
+        builder.rule(rule).identity(Identity::trusting(["10.0.0.0/8"]).expect("a network"))
     }),
     ("a template", |rule, builder| builder.rule(rule.key_template("{client_ip}"))),
     ("with a reservation", |rule, builder| builder.rule(rule.reserve(|_| 1))),
@@ -113,7 +112,7 @@ fn counts_by_other_keys_than_the_address_of_the_socket() {
     let one = || rule("api", &["1 per 366d"]);
     let key = || one().key(|head| head.header("x-who").map(|who| who.to_owned().into()));
     let template = || one().key_template("{header:x-who}");
-    let trusted = || Identity::new(vec!["192.0.2.0/24".parse().expect("a network")], 64);
+    let trusted = || Identity::trusting(["192.0.2.0/24"]).expect("a network");
     let peer = |extensions: &http::Extensions| extensions.get::<IpAddr>().copied();
     let worlds = [
         ("a closure's key", world(|builder| builder.rule(key()))),
