@@ -156,8 +156,7 @@ pub struct Verdict {
     /// Whether that alone is why it was denied, or why a forced charge was not recorded:
     /// nothing that has a say is used up.
     pub no_room: bool,
-    /// One answer per check, in their order.
-    pub decisions: SmallVec<[Decision; 4]>,
+    pub(crate) decisions: SmallVec<[Decision; 4]>,
     speaker: Option<usize>,
     /// Whether it repeats an earlier denial without a call to the shared store.
     pub remembered: bool,
@@ -239,6 +238,12 @@ impl Verdict {
         let limits =
             limits.map(|(index, (_, decision))| (index, decision, Some(decision.remaining)));
         (self.allowed, self.speaker) = reported_limit(limits);
+    }
+
+    /// Returns one answer per check, in their order.
+    #[inline]
+    pub fn decisions(&self) -> &[Decision] {
+        &self.decisions
     }
 
     /// Which check it speaks for; `None` when all were only watched.

@@ -204,7 +204,7 @@ impl Part {
             checks.clear();
             checks.extend(limits.iter().map(|limit| Check::new(key, limit, cost(row))));
             let verdict = self.limiter.check_all_at(time(row), &checks)?;
-            let each = limits.iter().zip(&verdict.decisions);
+            let each = limits.iter().zip(verdict.decisions());
             let near = each.into_iter().any(|(limit, one)| Answer::new(limit, row.cost, one).near);
             let allowed = verdict.allowed;
             answers[place] = Answer { allowed, near: near && allowed };

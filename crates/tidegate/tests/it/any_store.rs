@@ -122,7 +122,8 @@ fn permits_are_held_released_and_mirrored() {
     let take = || block_on(limiter.acquire_async(&checks)).expect("an answer").or_deny();
     let left = || {
         let looks = [Check::new("a", &three, 0)];
-        block_on(limiter.acquire_async(&looks)).expect("an answer").verdict().decisions[0].remaining
+        block_on(limiter.acquire_async(&looks)).expect("an answer").verdict().decisions()[0]
+            .remaining
     };
     let (first, second) = (take().expect("one"), take().expect("two"));
     assert_eq!(left(), 1);

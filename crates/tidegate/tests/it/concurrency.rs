@@ -178,7 +178,7 @@ fn an_id_is_charged_once_whoever_is_first() {
         let checks = [Check::new("key", &limit, 1)];
         let ids = (0..100_u32).map(u32::to_le_bytes);
         let decide = |id: [u8; 4]| limiter.decide(&tidegate::Request::new(&checks).with_id(&id));
-        ids.map(|id| decide(id).expect("sound").decisions[0].remaining).collect::<Vec<_>>()
+        ids.map(|id| decide(id).expect("sound").decisions()[0].remaining).collect::<Vec<_>>()
     });
     assert_eq!(limiter.peek("key", &limit).expect("sound").remaining, 900);
     assert!(verdicts.iter().all(|answers| *answers == verdicts[0]), "all had the same answers");

@@ -78,7 +78,7 @@ fn empty_logs_do_not_creep_past_the_bound() {
     assert_eq!(limiter.stats().log_entries, 10);
     let both = [Check::new("a0", &limit, 1), Check::new("b0", &limit, 1)];
     let verdict = limiter.check_all_at(at(NOW + 10 * S + 2), &both).expect("sound");
-    assert!(!verdict.allowed && verdict.decisions[1].allowed);
+    assert!(!verdict.allowed && verdict.decisions()[1].allowed);
     assert_eq!(all("a", NOW + 20 * S, 1), 10, "b's have expired");
     assert_eq!(limiter.stats().log_entries, 10);
 }

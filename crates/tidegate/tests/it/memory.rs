@@ -210,7 +210,7 @@ fn async_calls_decide_the_same() {
     assert_eq!(block_on(limiter.check_async("key", &limit, 1)).expect("sound").remaining, 2);
     let checks = [check, Check::new("other", &limit, 3)];
     let verdict = block_on(limiter.decide_async(&Request::new(&checks))).expect("sound");
-    assert_eq!((verdict.allowed, verdict.decisions[0].remaining), (true, 1));
+    assert_eq!((verdict.allowed, verdict.decisions()[0].remaining), (true, 1));
     assert_eq!(limiter.peek("key", &limit).expect("sound").remaining, 1);
     assert_eq!(block_on(limiter.reset_async("key", &limit)), Ok(true));
     assert_eq!(block_on(limiter.reset_async("key", &limit)), Ok(false));

@@ -74,13 +74,13 @@ fn every_enforced_limit_that_consumes_is_charged() {
     ];
     let verdict = limiter.check_all(&checks).expect("sound");
     assert!(!verdict.allowed && verdict.consumed);
-    let left: Vec<u64> = verdict.decisions.iter().map(|decision| decision.remaining).collect();
+    let left: Vec<u64> = verdict.decisions().iter().map(|decision| decision.remaining).collect();
     assert_eq!(left, [0, 2, 14, 8, 8, 4]);
     for (check, left) in checks.iter().zip(left) {
         let key = std::str::from_utf8(check.key).expect("text");
         assert_eq!(remaining(&limiter, key, check.limit), left, "{key}");
     }
-    let allowed: Vec<bool> = verdict.decisions.iter().map(|decision| decision.allowed).collect();
+    let allowed: Vec<bool> = verdict.decisions().iter().map(|decision| decision.allowed).collect();
     assert_eq!(allowed, [false, false, true, true, true, false], "whether it would pass now");
     assert_eq!(verdict.retry_after(), RetryAfter::Micros(60 * S));
 }
@@ -216,7 +216,7 @@ proptest! {
                 checks.iter().map(|check| Check { cost: Cost::PEEK, ..*check }).collect();
             let left = || -> Vec<u64> {
                 let looked = limiter.check_all_at(at(now), &looks).expect("sound");
-                looked.decisions.iter().map(|decision| decision.remaining).collect()
+                looked.decisions().iter().map(|decision| decision.remaining).collect()
             };
             let before = left();
             let verdict = limiter.check_all_at(at(now), &checks).expect("sound");
@@ -250,7 +250,7 @@ proptest! {
             let check = Check::new("a", &limit, units).consuming();
             let before = limiter.check_at(at(now), "a", &limit, 0).expect("sound");
             let verdict = limiter.check_all_at(at(now), &[check]).expect("sound");
-            charged.push((now, before.remaining - verdict.decisions[0].remaining));
+            charged.push((now, before.remaining - verdict.decisions()[0].remaining));
         }
         let bound = match limit.algorithm() {
             Algorithm::FixedWindow | Algorithm::SlidingCounter => 2 * limit.count(),

@@ -19,7 +19,7 @@ fn hold(limiter: &Limiter, key: &str, limit: &Limit, places: u64) -> Permit {
 /// Places free, asked without taking any.
 fn free(limiter: &Limiter, key: &str, limit: &Limit) -> u64 {
     let peek = limiter.acquire(&[Check::new(key, limit, 0)]).expect("sound");
-    peek.verdict().decisions[0].remaining
+    peek.verdict().decisions()[0].remaining
 }
 
 #[test]

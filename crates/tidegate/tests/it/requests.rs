@@ -43,7 +43,7 @@ proptest! {
             let verdict = limiter.check_all_at(at(now), &checks).expect("sound");
             let (allowed, decisions) = decide_all(&mut model, &parts, now);
             prop_assert_eq!(verdict.allowed, allowed);
-            prop_assert_eq!(&verdict.decisions[..], &decisions[..], "{:?}", parts);
+            prop_assert_eq!(verdict.decisions(), &decisions[..], "{:?}", parts);
         }
     }
 
@@ -60,11 +60,12 @@ proptest! {
             let mut checks: Vec<Check<'_>> = parts.iter().map(|part| part.check(&keys)).collect();
             let one = forwards.check_all_at(at(now), &checks).expect("sound");
             checks.reverse();
-            let mut other = backwards.check_all_at(at(now), &checks).expect("sound");
+            let other = backwards.check_all_at(at(now), &checks).expect("sound");
             prop_assert_eq!(one.allowed, other.allowed);
             prop_assert_eq!(one.retry_after(), other.retry_after());
-            other.decisions.reverse();
-            prop_assert_eq!(one.decisions, other.decisions);
+            let mut reversed = other.decisions().to_vec();
+            reversed.reverse();
+            prop_assert_eq!(one.decisions(), reversed);
         }
     }
 
@@ -127,7 +128,7 @@ proptest! {
             batched.check_batch_at(&times[range.clone()], &checks[range], &mut decisions)?;
         }
         let alone = |(&time, check)| {
-            Ok(single.check_all_at(time, std::slice::from_ref(check))?.decisions[0])
+            Ok(single.check_all_at(time, std::slice::from_ref(check))?.decisions()[0])
         };
         let expected: Result<Vec<Decision>, CheckError> =
             times.iter().zip(&checks).map(alone).collect();
@@ -146,7 +147,7 @@ fn equal_checks_are_merged() {
     let [two, one] = [2, 1].map(|cost| Check::new("a", &limit, cost));
     let verdict = limiter.check_all(&[two, Check::new("b", &limit, 1), one]).expect("sound");
     assert!(verdict.allowed);
-    assert_eq!(verdict.decisions.iter().map(|d| d.remaining).collect::<Vec<_>>(), [2, 4, 2]);
+    assert_eq!(verdict.decisions().iter().map(|d| d.remaining).collect::<Vec<_>>(), [2, 4, 2]);
     let denied = limiter.check_all(&[two, one]).expect("sound");
     assert!(!denied.allowed, "3 of the 2 that are left");
     assert_eq!(remaining(&limiter, "a", &limit), 2);
@@ -204,13 +205,13 @@ fn a_request_has_at_most_so_many_checks() {
     assert_eq!(limiter.stats().tracked_keys, 0);
     let verdict = limiter.check_all(&checks[..MAX_CHECKS]).expect("sound");
     assert!(verdict.allowed);
-    assert_eq!(verdict.decisions.len(), MAX_CHECKS);
+    assert_eq!(verdict.decisions().len(), MAX_CHECKS);
     assert_eq!(limiter.stats().tracked_keys, MAX_CHECKS as u64);
     // Also where all keys are known, and no lock would be needed.
     assert!(limiter.check_all(&checks[MAX_CHECKS..]).expect("sound").allowed);
     assert_eq!(limiter.check_all(&checks), Err(CheckError::TooManyChecks(MAX_CHECKS + 1)));
     let nothing = limiter.check_all(&[]).expect("sound");
-    assert!(nothing.allowed && nothing.decisions.is_empty() && nothing.speaker().is_none());
+    assert!(nothing.allowed && nothing.decisions().is_empty() && nothing.speaker().is_none());
 }
 
 #[test]

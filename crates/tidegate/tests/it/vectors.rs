@@ -124,7 +124,7 @@ impl Memory {
 
     fn acquire(&mut self, check: &Check<'_>, permit: char) -> Decision {
         let acquired = self.limiter.acquire(&[*check]).expect("a sound request");
-        let decision = acquired.verdict().decisions[0];
+        let decision = acquired.verdict().decisions()[0];
         if let Acquired::Permit(held, _) = acquired {
             self.permits.insert(permit, held);
         }
@@ -146,7 +146,7 @@ impl Host for Memory {
                 self.limiter.check_at(at(at_us), "key", &limit, cost).expect("a sound check")
             }
             WayIn::Clock => self.limiter.check("key", &limit, cost).expect("a sound check"),
-            WayIn::All => self.limiter.check_all(&[check]).expect("a sound request").decisions[0],
+            WayIn::All => self.limiter.check_all(&[check]).expect("a sound request").decisions()[0],
             WayIn::Batch => {
                 let mut decisions = Vec::new();
                 self.limiter.check_batch(&[check], &mut decisions).expect("a sound check");

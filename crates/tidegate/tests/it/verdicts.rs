@@ -18,12 +18,12 @@ fn an_observed_check_has_no_say() {
     let (one, many) = (limit("1 per 1m"), limit("9 per 1m"));
     let checks = [Check::new("a", &many, 1), Check::new("seen", &one, 1).observed()];
     let first = decide(&limiter, &checks);
-    assert!(first.allowed && first.decisions[1].allowed);
+    assert!(first.allowed && first.decisions()[1].allowed);
     assert_eq!(first.speaker(), Some(0), "though the other has less remaining");
     let second = decide(&limiter, &checks);
     assert!(second.allowed);
-    assert!(!second.decisions[1].allowed, "it would have denied");
-    assert_eq!(second.decisions[1].retry_after, RetryAfter::Micros(60 * S));
+    assert!(!second.decisions()[1].allowed, "it would have denied");
+    assert_eq!(second.decisions()[1].retry_after, RetryAfter::Micros(60 * S));
     assert_eq!(second.retry_after(), RetryAfter::Now);
     assert_eq!(remaining(&limiter, "a", &many), 7);
 }
@@ -37,7 +37,7 @@ fn an_observed_check_is_charged_with_the_request() {
     assert!(decide(&limiter, &checks).allowed);
     assert_eq!(remaining(&limiter, "seen", &limit), 1);
     let denied = decide(&limiter, &checks);
-    assert!(!denied.allowed && denied.decisions[1].allowed);
+    assert!(!denied.allowed && denied.decisions()[1].allowed);
     assert_eq!(remaining(&limiter, "seen", &limit), 1, "a denied request charges nothing");
     let too_much = [Check::new("b", &limit, 1), Check::new("seen", &limit, 2).observed()];
     assert!(decide(&limiter, &too_much).allowed);
@@ -83,8 +83,8 @@ fn when_denied_the_longest_wait_speaks() {
     let denied = decide(&limiter, &all);
     assert_eq!(denied.speaker(), Some(1), "roomy admits, so it does not speak");
     assert_eq!(denied.retry_after(), RetryAfter::Micros(20 * S));
-    assert_eq!(denied.decisions[0].retry_after, RetryAfter::Micros(10 * S));
-    assert!(denied.decisions[2].allowed);
+    assert_eq!(denied.decisions()[0].retry_after, RetryAfter::Micros(10 * S));
+    assert!(denied.decisions()[2].allowed);
     assert_eq!(remaining(&limiter, "a", &roomy), 9);
 
     let never = [both[1], Check::new("a", &roomy, 10)];
@@ -125,7 +125,7 @@ fn a_stricter_limit_can_be_watched_beside_the_one_in_force() {
         let verdicts: Vec<_> =
             (0..12).map(|_| limiter.check_all(&checks).expect("sound")).collect();
         assert_eq!(verdicts.iter().filter(|verdict| verdict.allowed).count(), 10);
-        let would_pass = verdicts.iter().filter(|v| v.decisions[watched].allowed).count();
+        let would_pass = verdicts.iter().filter(|v| v.decisions()[watched].allowed).count();
         assert_eq!(would_pass, 5);
     }
 }

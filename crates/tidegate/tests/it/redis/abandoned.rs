@@ -35,7 +35,7 @@ async fn held(store: &RedisStore, key: &str) -> u64 {
     let checks = [Check::new(key, &limit, Cost::PEEK)];
     let request = Request::new(&checks).with_permit(store.new_permit());
     let verdict = store.decide(&request).await.expect("an answer");
-    limit.count() - verdict.decisions[0].remaining
+    limit.count() - verdict.decisions()[0].remaining
 }
 
 async fn none_is_held(store: &RedisStore, key: &str) {

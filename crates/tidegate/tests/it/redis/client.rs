@@ -102,7 +102,7 @@ impl Client {
         now: Option<Timestamp>,
     ) -> Decision {
         let checks = [Check::new(key.as_ref(), limit, cost)];
-        self.decide(&Request::new(&checks), now).expect("a sound check").decisions[0]
+        self.decide(&Request::new(&checks), now).expect("a sound check").decisions()[0]
     }
 
     pub fn permit(

@@ -50,12 +50,12 @@ fn keys_in_different_slots_are_all_charged_or_none() {
                     let request = Request::new(&checks);
                     let verdict = store.decide(&request).await.expect("an answer");
                     assert_eq!(verdict.allowed, expect, "{engine:?} {turn}");
-                    let denying = verdict.decisions.iter().filter(|d| !d.allowed).count();
+                    let denying = verdict.decisions().iter().filter(|d| !d.allowed).count();
                     assert_eq!(denying, usize::from(!expect));
                     for (key, limit) in keys.iter().zip(&limits) {
                         let index = limits.iter().position(|other| other == limit).expect("it is");
                         let left = remaining(&store, key, limit).await;
-                        assert_eq!(verdict.decisions[index].remaining, left, "{key} {limit}");
+                        assert_eq!(verdict.decisions()[index].remaining, left, "{key} {limit}");
                     }
                 }
                 for (key, limit) in keys.iter().zip(&limits) {
@@ -105,7 +105,7 @@ fn a_denial_consumes_what_is_left_across_slots() {
             for attempt in 0..2 {
                 let verdict = store.decide(&request).await.expect("an answer");
                 assert!(!verdict.allowed && verdict.consumed, "{turn} {attempt}: {verdict:?}");
-                for ((check, decision), left) in checks.iter().zip(&verdict.decisions).zip(left) {
+                for ((check, decision), left) in checks.iter().zip(verdict.decisions()).zip(left) {
                     assert_eq!(decision.remaining, left, "{turn} {attempt} {}", check.limit);
                     assert_eq!(decision.allowed, left >= 3, "{turn} {attempt} {}", check.limit);
                     let key = std::str::from_utf8(check.key).expect("text");

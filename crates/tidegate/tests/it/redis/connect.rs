@@ -35,7 +35,7 @@ async fn decides(store: &RedisStore) {
     for expect in [true, true, false] {
         let verdict = store.decide(&Request::new(&checks)).await.expect("an answer");
         assert_eq!(verdict.allowed, expect);
-        assert_eq!(verdict.decisions.len(), limits.len());
+        assert_eq!(verdict.decisions().len(), limits.len());
     }
     for limit in &limits {
         assert_eq!(store.reset(b"alice", limit).await, Ok(true), "{limit}");

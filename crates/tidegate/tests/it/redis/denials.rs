@@ -136,7 +136,7 @@ fn a_denial_that_consumes_ends_what_is_remembered() {
         let decide = async |cost: u64| {
             let checks = limits.each_ref().map(|limit| Check::new("a", limit, cost).consuming());
             let verdict = store.decide(&Request::new(&checks)).await.expect("an answer");
-            [verdict.decisions[0].remaining, verdict.decisions[1].remaining]
+            [verdict.decisions()[0].remaining, verdict.decisions()[1].remaining]
         };
         // (cost, what is left of each limit)
         for (cost, left) in [(2, [0, 8]), (1, [0, 8]), (50, [0, 0]), (1, [0, 0])] {

@@ -82,7 +82,10 @@ fn another_cost_under_an_id_is_an_error_and_an_id_has_an_end() {
         let first = decide(2, "id", NOW).expect("sound");
         assert_eq!(decide(2, "id", NOW + 999_999), Ok(first));
         assert_eq!(decide(3, "id", NOW + 999_999), Err(CheckError::IdReused.into()));
-        assert_eq!(decide(3, "id", NOW + 1_000_000).expect("forgotten").decisions[0].remaining, 6);
+        assert_eq!(
+            decide(3, "id", NOW + 1_000_000).expect("forgotten").decisions()[0].remaining,
+            6
+        );
         let keys = client.keys();
         assert_eq!(keys.len(), 2);
         assert!(keys.iter().all(|key| client.ttl(key) > 0));

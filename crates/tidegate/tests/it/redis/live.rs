@@ -56,7 +56,7 @@ fn the_server_s_time_decides() {
             assert_eq!(verdict.allowed, admitted, "round {round}");
             for (place, &i) in chosen.iter().enumerate() {
                 let expected = states[i].settle(&limits[i], &ask, admitted);
-                assert_eq!(verdict.decisions[place], expected, "round {round}: {}", limits[i]);
+                assert_eq!(verdict.decisions()[place], expected, "round {round}: {}", limits[i]);
             }
         }
         for key in client.keys() {

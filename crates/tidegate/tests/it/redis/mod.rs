@@ -53,7 +53,7 @@ async fn ask(
     cost: impl Into<Cost>,
 ) -> Result<Decision, StoreError> {
     let checks = [Check::new(key, limit, cost)];
-    Ok(store.decide(&Request::new(&checks)).await?.decisions[0])
+    Ok(store.decide(&Request::new(&checks)).await?.decisions()[0])
 }
 
 /// The units left of a limit, by asking without charging.

@@ -264,7 +264,7 @@ fn equal_requests_of_a_hot_key_are_merged() {
             let (admitted, denied): (Vec<&Verdict>, Vec<_>) =
                 verdicts.iter().partition(|verdict| verdict.allowed);
             let left = |index: usize| {
-                admitted.iter().map(move |verdict| verdict.decisions[index].remaining)
+                admitted.iter().map(move |verdict| verdict.decisions()[index].remaining)
             };
             // Each answer has what was left after it, as if they had come one by one.
             assert_eq!(admitted.len(), 100, "{engine:?}");
@@ -272,7 +272,7 @@ fn equal_requests_of_a_hot_key_are_merged() {
             assert_eq!((left(1).min(), left(1).max()), (Some(600), Some(897)));
             for verdict in denied {
                 assert!(matches!(verdict.retry_after(), RetryAfter::Micros(1..)), "{verdict:?}");
-                assert!(!verdict.decisions[0].allowed && verdict.decisions[1].allowed);
+                assert!(!verdict.decisions()[0].allowed && verdict.decisions()[1].allowed);
             }
             let stats = store.stats();
             assert!(stats.calls + stats.resent <= 32, "{stats:?}");
@@ -296,7 +296,7 @@ fn merged_costs_of_one_do_not_consume() {
         }
         let checks = [one, Check::new(key, &bucket, 3)];
         let verdict = store.decide(&Request::new(&checks)).await.expect("an answer");
-        let decisions = verdict.decisions.iter().map(|one| (one.allowed, one.remaining));
+        let decisions = verdict.decisions().iter().map(|one| (one.allowed, one.remaining));
         (verdict.allowed, verdict.consumed, decisions.collect())
     }
     for engine in Engine::ALL {

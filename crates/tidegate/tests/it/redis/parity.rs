@@ -77,7 +77,7 @@ fn compare_single_checks(limits: &impl Strategy<Value = Vec<Limit>>) {
                 true => client.decide_quickly(&request, Some(at(now))),
                 false => client.decide(&request, Some(at(now))),
             };
-            let decision = verdict.expect("sound").decisions[0];
+            let decision = verdict.expect("sound").decisions()[0];
             assert_eq!(decision, expected, "{limit}, {cost:?} at {now}, quickly: {quickly}");
             assert_all_kept(client, &mut model, step.key, &limit, now);
         }
@@ -169,7 +169,7 @@ fn requests_are_all_or_nothing_as_in_the_core() {
             assert_eq!(states(client, &parts), before, "a dry call changes nothing");
             let verdict = client.decide(&Request::new(&checks), Some(at(now))).expect("sound");
             let (allowed, decisions) = decide_all(&mut model, &parts, now);
-            assert_eq!((verdict.allowed, verdict.decisions.to_vec()), (allowed, decisions));
+            assert_eq!((verdict.allowed, verdict.decisions().to_vec()), (allowed, decisions));
             if !allowed && !verdict.consumed {
                 assert_eq!(dry, verdict, "a dry call answers as a denied one");
             }

@@ -40,7 +40,7 @@ fn step(client: &mut Client, state: &mut State, limit: &Limit, act: Act, permit:
             let checks = [Check::new("key", limit, cost)];
             let request = Request::new(&checks).with_permit(permit);
             let verdict = client.decide(&request, time).expect("sound");
-            assert_eq!(verdict.decisions[0], expected, "{limit}, {cost:?} at {now}");
+            assert_eq!(verdict.decisions()[0], expected, "{limit}, {cost:?} at {now}");
         }
         Act::Release => {
             state.admits(limit, &Ask::new(Cost::PEEK, at(now)));

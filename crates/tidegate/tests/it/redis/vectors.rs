@@ -26,7 +26,7 @@ impl Host for Redis {
             true => client.decide_quickly(&request, now),
             false => client.decide(&request, now),
         };
-        verdict.expect("a sound request").decisions[0]
+        verdict.expect("a sound request").decisions()[0]
     }
 
     fn release(&mut self, at_us: u64, permit: char) -> bool {
