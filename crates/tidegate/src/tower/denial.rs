@@ -30,7 +30,7 @@ mod code {
     pub(super) const UNAVAILABLE: &str = "14";
 }
 
-/// Makes the response of a layer with [`Builder::on_denied`](super::Builder::on_denied).
+/// Makes the response of a layer with [`LayerBuilder::on_denied`](super::LayerBuilder::on_denied).
 pub(super) type OnDenied = dyn Fn(&Head<'_>, Rejection) -> Option<Response<Bytes>> + Send + Sync;
 
 /// A request that the layer does not let through, with a response that is ready to be sent: 429
@@ -127,7 +127,7 @@ impl axum::response::IntoResponse for Rejection {
     }
 }
 
-/// The longest body of a response that [`Builder::on_denied`](super::Builder::on_denied) makes.
+/// The longest body of a response that [`LayerBuilder::on_denied`](super::LayerBuilder::on_denied) makes.
 #[cfg(feature = "axum")]
 const MAX_BODY_BYTES: usize = 1 << 20;
 

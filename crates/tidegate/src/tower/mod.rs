@@ -42,8 +42,8 @@
 //! # Ok(()) }
 //! ```
 //!
-//! - `layer.rs`: [`RateLimitLayer`] and its [`Builder`]; `rule.rs`, `limits.rs`, `compiled_rule.rs`:
-//!   [`Rule`], and what it asks; `head.rs`: what it sees;
+//! - `layer.rs`: [`RateLimitLayer`]; `builder.rs`: [`LayerBuilder`];
+//! - `rule.rs`, `limits.rs`, `compiled_rule.rs`: [`Rule`], and what it asks; `head.rs`: what it sees;
 //! - `core.rs`, `deciding.rs`: asking the gate; `service.rs`: [`RateLimit`], the
 //!   service; `body.rs`, `guard.rs`: what is held meanwhile; `reservation.rs`: what is settled
 //!   afterwards, some of it in the background (`background.rs`);
@@ -52,6 +52,7 @@
 
 mod background;
 mod body;
+mod builder;
 mod compiled_rule;
 mod core;
 mod deciding;
@@ -68,10 +69,11 @@ mod service;
 #[cfg(feature = "axum")]
 pub use self::body::Axum;
 pub use self::body::{Bodies, LimitedBody, Wrapped};
+pub use self::builder::LayerBuilder;
 pub use self::denial::Rejection;
 pub use self::error::{KeyError, LayerError};
 pub use self::head::Head;
-pub use self::layer::{Builder, RateLimitLayer};
+pub use self::layer::RateLimitLayer;
 pub use self::limits::Limits;
 pub use self::reservation::Reservation;
 pub use self::rule::{Keyless, Rule, UnknownPlan};

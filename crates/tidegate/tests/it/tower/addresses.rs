@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tidegate::Limiter;
-use tidegate::tower::{Builder, RateLimitLayer, Rule};
+use tidegate::tower::{LayerBuilder, RateLimitLayer, Rule};
 use tidegate::unstable::headers::Forms;
 use tidegate::unstable::identity::Identity;
 use tidegate::unstable::stats::TIMED_EVERY;
@@ -16,12 +16,12 @@ use tidegate::unstable::stats::TIMED_EVERY;
 use super::{ALICE, World, from, rule, with};
 use crate::common::limiter;
 
-fn world(build: impl FnOnce(Builder) -> Builder) -> World {
+fn world(build: impl FnOnce(LayerBuilder) -> LayerBuilder) -> World {
     let builder = build(RateLimitLayer::builder().limiter(Limiter::new()));
     World::of(builder.build().expect("a layer"), limiter().1)
 }
 
-type Way = (&'static str, fn(Rule, Builder) -> Builder);
+type Way = (&'static str, fn(Rule, LayerBuilder) -> LayerBuilder);
 
 /// By address, as every kind of setting finds it.
 const WAYS: [Way; 5] = [

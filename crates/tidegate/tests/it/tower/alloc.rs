@@ -39,7 +39,7 @@ fn allocations(world: &World) -> u64 {
 
 #[test]
 fn an_admitted_request_allocates_its_header_values() {
-    let bare = |builder: tidegate::tower::Builder| builder.headers(Forms::NONE);
+    let bare = |builder: tidegate::tower::LayerBuilder| builder.headers(Forms::NONE);
     let one = || rule("api", &["1000 per 1m"]);
     let by_key = || rule("key", &["1000 per 1m"]).key(|head| Some(head.uri().path().into()));
     // One request in some is timed, and its timer goes with it in a box.

@@ -12,7 +12,7 @@ use axum::response::Html;
 use axum::routing::{any, post};
 use http::{Request, StatusCode};
 use http_body_util::BodyExt;
-use tidegate::tower::{Builder, RateLimitLayer, Rejection, Reservation, Rule};
+use tidegate::tower::{LayerBuilder, RateLimitLayer, Rejection, Reservation, Rule};
 use tower::ServiceExt;
 
 use crate::common::{limit, limiter};
@@ -187,7 +187,7 @@ impl http_body::Body for Never {
 
 #[tokio::test]
 async fn denials_are_whatever_axum_can_send() {
-    let with = |builder: Builder| {
+    let with = |builder: LayerBuilder| {
         let rule = Rule::new("api", limit("0 per 1m"));
         let layer = builder.rule(rule).build().expect("a layer");
         Router::new().route("/", any(|| async {})).layer(layer)

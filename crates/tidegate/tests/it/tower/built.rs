@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::sync::Arc;
 
-use tidegate::tower::{Builder, RateLimitLayer, Rule};
+use tidegate::tower::{LayerBuilder, RateLimitLayer, Rule};
 use tidegate::unstable::gate::Gate;
 use tidegate::unstable::identity::Identity;
 use tidegate::unstable::policy::{PathVariants, Policies, Policy, PolicyError};
@@ -31,7 +31,7 @@ fn named(name: &str, limits: &[&str]) -> Policies {
 #[test]
 fn what_cannot_be_is_said_with_a_way_out() {
     let one = |name: &str| rule(name, &["5 per 1m"]);
-    let rows: [(Builder, &str); 13] = [
+    let rows: [(LayerBuilder, &str); 13] = [
         (RateLimitLayer::builder(), "there is nothing to limit: add a rule with `rule`"),
         (
             RateLimitLayer::builder().rule(one("a b")),

@@ -28,7 +28,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
-use tidegate::tower::{Builder, LimitedBody, RateLimit, RateLimitLayer, Reservation, Rule};
+use tidegate::tower::{LayerBuilder, LimitedBody, RateLimit, RateLimitLayer, Reservation, Rule};
 use tidegate::{Limit, ManualClock};
 use tower::{Layer, Service};
 
@@ -102,7 +102,7 @@ struct World {
 }
 
 impl World {
-    fn new(build: impl FnOnce(Builder) -> Builder) -> Self {
+    fn new(build: impl FnOnce(LayerBuilder) -> LayerBuilder) -> Self {
         let (limiter, clock) = limiter();
         let builder = build(RateLimitLayer::builder().limiter(limiter));
         World::of(builder.build().expect("a layer"), clock)

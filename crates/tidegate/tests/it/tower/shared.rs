@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tidegate::tower::{Builder, RateLimitLayer, Rejection, Reservation, Rule};
+use tidegate::tower::{LayerBuilder, RateLimitLayer, Rejection, Reservation, Rule};
 use tidegate::unstable::policy::OnStoreFailure;
 use tower::Service;
 
@@ -17,7 +17,7 @@ fn nodes(rule: impl Fn() -> Rule) -> ([World; 2], Arc<Moody>) {
     nodes_with(|builder| builder.rule(rule()))
 }
 
-fn nodes_with(build: impl Fn(Builder) -> Builder) -> ([World; 2], Arc<Moody>) {
+fn nodes_with(build: impl Fn(LayerBuilder) -> LayerBuilder) -> ([World; 2], Arc<Moody>) {
     let (_, clock) = limiter();
     let store = Arc::new(Moody::far(&clock));
     let node = || {
@@ -102,7 +102,7 @@ async fn reduced(world: &World, request: http::Request<()>) -> (u16, Option<Stri
 /// Whoever fails closed made it 429 here, and 503 over HTTP, where another limit was used up.
 #[tokio::test]
 async fn a_policy_that_fails_closed_beside_a_denial_is_no_429() {
-    let build = |builder: Builder| {
+    let build = |builder: LayerBuilder| {
         let closed = rule("closed", &["4 per 1m"]).on_store_failure(OnStoreFailure::Deny);
         builder
             .rule(rule("here", &["2 per 1m sliding-log"]))
@@ -273,7 +273,7 @@ async fn an_outage_does_not_refund_the_units_of_others() {
 /// The answer, and with it what it holds and charges, used to be lost with the future.
 #[tokio::test]
 async fn a_future_dropped_while_the_store_decides_leaves_nothing() {
-    let build = |builder: Builder| {
+    let build = |builder: LayerBuilder| {
         let tokens = rule("tokens", &["100 per 1m sliding-log"]).reserve(|_| 40);
         builder.rule(rule("jobs", &["1 concurrent lease 30s"])).rule(tokens)
     };
@@ -297,7 +297,7 @@ async fn a_future_dropped_while_the_store_decides_leaves_nothing() {
 
 #[tokio::test]
 async fn who_gives_up_leaves_the_queue_of_a_shared_store() {
-    let build = |builder: Builder| {
+    let build = |builder: LayerBuilder| {
         let rule = rule("slow", &["1 per 10s sliding-log"]);
         builder.rule(rule).max_wait(Duration::from_secs(15))
     };

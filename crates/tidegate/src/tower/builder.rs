@@ -1,0 +1,238 @@
+//! The builder of a layer.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+#[cfg(feature = "axum")]
+use axum::response::IntoResponse;
+use http::Extensions;
+#[cfg(not(feature = "axum"))]
+use http::Response;
+
+use super::compiled_rule::CompiledRule;
+use super::core::{Core, PeerOf};
+#[cfg(feature = "axum")]
+use super::denial::read_body;
+use super::denial::{OnDenied, Rejection};
+use super::error::{LayerError, LayerFault};
+use super::head::Head;
+use super::layer::RateLimitLayer;
+use super::rule::Rule;
+use crate::gate::{ErasedStore, Gate};
+use crate::headers::Forms;
+use crate::identity::Identity;
+use crate::policy::{PathVariants, Policies};
+use crate::stats::Stats;
+use crate::{Limiter, MAX_CHECKS, Store};
+
+/// Settings for a [`RateLimitLayer`].
+#[derive(Default)]
+#[must_use = "it becomes a layer with `build`"]
+pub struct LayerBuilder {
+    rules: Vec<Rule>,
+    gate: Option<Arc<Gate>>,
+    limiter: Option<Limiter>,
+    store: Option<(Arc<dyn ErasedStore>, u32)>,
+    stats: Option<Arc<Stats>>,
+    identity: Option<Identity>,
+    path_variants: Option<PathVariants>,
+    forms: Forms,
+    max_wait: Option<Duration>,
+    peer: Option<Box<PeerOf>>,
+    on_denied: Option<Box<OnDenied>>,
+}
+
+impl LayerBuilder {
+    #[cfg(feature = "unstable")]
+    pub(super) fn over(gate: Arc<Gate>) -> Self {
+        LayerBuilder { gate: Some(gate), ..LayerBuilder::default() }
+    }
+
+    /// One more rule. A request passes if all rules that hold for it let it pass, and is charged
+    /// under all of them or none.
+    pub fn rule(mut self, rule: Rule) -> Self {
+        self.rules.push(rule);
+        self
+    }
+
+    /// The forms of the header fields; the newest draft if nobody says.
+    pub fn headers(mut self, forms: Forms) -> Self {
+        self.forms = forms;
+        self
+    }
+
+    /// How long a request may wait for its turn instead of being denied. Those that hold places
+    /// (`concurrency` limits) do not wait.
+    pub fn max_wait(mut self, max_wait: Duration) -> Self {
+        self.max_wait = Some(max_wait);
+        self
+    }
+
+    /// Which proxies are believed about the client's address, and how IPv6 addresses are
+    /// grouped. Nobody, and by /64, if nobody says.
+    pub fn identity(mut self, identity: Identity) -> Self {
+        self.identity = Some(identity);
+        self
+    }
+
+    /// How path parameters (`/login;x=1`) and backslashes are read in `{path}` keys. Default:
+    /// [`PathVariants::Merge`].
+    pub fn path_variants(mut self, path_variants: PathVariants) -> Self {
+        self.path_variants = Some(path_variants);
+        self
+    }
+
+    /// Where the address of who connected is, in the extensions of a request. If nobody says, it is
+    /// axum's `ConnectInfo<SocketAddr>` (with feature `axum`), a `SocketAddr` or an `IpAddr`.
+    pub fn peer(
+        mut self,
+        peer: impl Fn(&Extensions) -> Option<IpAddr> + Send + Sync + 'static,
+    ) -> Self {
+        self.peer = Some(Box::new(peer));
+        self
+    }
+
+    /// Where counts are kept; or, with a shared store, where it is decided when that fails.
+    pub fn limiter(mut self, limiter: Limiter) -> Self {
+        self.limiter = Some(limiter);
+        self
+    }
+
+    /// A store that so many nodes share, such as `tidegate::redis::RedisStore`.
+    pub fn store<S: Store>(mut self, store: Arc<S>, nodes: u32) -> Self {
+        self.store = Some((store, nodes));
+        self
+    }
+
+    /// Sets where decisions are counted (feature `unstable`).
+    #[cfg(feature = "unstable")]
+    pub fn stats(mut self, stats: Arc<Stats>) -> Self {
+        self.stats = Some(stats);
+        self
+    }
+
+    /// Sets the response to requests that are not let through, whatever the reason. The closure gets
+    /// the request and a [`Rejection`] with the response that is sent otherwise. What it returns is
+    /// completed: a status of 200 becomes that of the rejection, and fields that are missing, such
+    /// as `Retry-After`, are added.
+    ///
+    /// ```
+    /// use axum::response::Html;
+    /// use tidegate::tower::{RateLimitLayer, Rule};
+    ///
+    /// let layer = RateLimitLayer::builder()
+    ///     .rule(Rule::new("api", ["60 per 1m".parse()?]))
+    ///     .on_denied(|_, rejection| Html(format!("<h1>{}</h1>", rejection.status())))
+    ///     .build()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// The body must be complete, as that of a `String`, `Html` or `Json` is, and at most 1 MiB. In
+    /// place of another the prepared response is sent.
+    #[cfg(feature = "axum")]
+    pub fn on_denied<R: IntoResponse>(
+        mut self,
+        on_denied: impl Fn(&Head<'_>, Rejection) -> R + Send + Sync + 'static,
+    ) -> Self {
+        self.on_denied = Some(Box::new(move |head, rejection| {
+            read_body(on_denied(head, rejection).into_response())
+        }));
+        self
+    }
+
+    /// Sets the response to requests that are not let through, whatever the reason. The closure gets
+    /// the request and a [`Rejection`] with the response that is sent otherwise. What it returns is
+    /// completed: a status of 200 becomes that of the rejection, and fields that are missing, such
+    /// as `Retry-After`, are added. With feature `axum` it returns any `IntoResponse`.
+    #[cfg(not(feature = "axum"))]
+    pub fn on_denied<R: Into<Response<String>>>(
+        mut self,
+        on_denied: impl Fn(&Head<'_>, Rejection) -> R + Send + Sync + 'static,
+    ) -> Self {
+        self.on_denied = Some(Box::new(move |head, rejection| {
+            Some(on_denied(head, rejection).into().map(Into::into))
+        }));
+        self
+    }
+
+    /// The layer.
+    ///
+    /// # Errors
+    /// When rules cannot be, or cannot stand together; see [`LayerError`].
+    pub fn build(self) -> Result<RateLimitLayer, LayerError> {
+        self.try_build().map_err(LayerError)
+    }
+
+    fn try_build(mut self) -> Result<RateLimitLayer, LayerFault> {
+        if self.rules.is_empty() && self.gate.is_none() {
+            return Err(LayerFault::NoRules);
+        }
+        let over = self.gate.take();
+        let is_fixed = over.is_none();
+        let gate = match over {
+            Some(gate) => self.check_over(gate)?,
+            None => Arc::new(self.own_gate()?),
+        };
+        let rules = self.rules.into_iter().map(|rule| CompiledRule::new(&gate, rule));
+        let rules = rules.collect::<Result<Box<[CompiledRule]>, _>>()?;
+        check_rules(&gate, &rules)?;
+        let fixed = is_fixed.then(|| Arc::clone(&gate.rules()));
+        let LayerBuilder { forms, max_wait, peer, on_denied, .. } = self;
+        let core = Core { gate, fixed, rules, forms, max_wait, peer, on_denied };
+        Ok(RateLimitLayer::of(core))
+    }
+
+    fn own_gate(&mut self) -> Result<Gate, LayerFault> {
+        let limiter = match self.limiter.take() {
+            Some(limiter) => limiter,
+            None => Limiter::builder().build()?,
+        };
+        let policies = Policies::new(Vec::new(), self.identity.take().unwrap_or_default())?
+            .with_path_variants(self.path_variants.take().unwrap_or_default());
+        let gate = Gate::new(limiter, policies, self.stats.take().unwrap_or_default());
+        Ok(match self.store.take() {
+            Some((store, nodes)) => gate.over_erased(store, nodes),
+            None => gate,
+        })
+    }
+
+    fn check_over(&self, gate: Arc<Gate>) -> Result<Arc<Gate>, LayerFault> {
+        let given = [
+            ("limiter", self.limiter.is_some()),
+            ("store", self.store.is_some()),
+            ("stats", self.stats.is_some()),
+            ("identity", self.identity.is_some()),
+            ("path_variants", self.path_variants.is_some()),
+        ];
+        match given.into_iter().find(|(_, given)| *given) {
+            Some((setting, _)) => Err(LayerFault::GateHasItsOwn { setting }),
+            None => Ok(gate),
+        }
+    }
+}
+
+impl fmt::Debug for LayerBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LayerBuilder").field("rules", &self.rules).finish_non_exhaustive()
+    }
+}
+
+/// That rules can be told apart, and are not more than one request can be asked about.
+fn check_rules(gate: &Gate, rules: &[CompiledRule]) -> Result<(), LayerFault> {
+    let loaded = gate.rules();
+    let mut names: HashSet<&str> = loaded.policies().iter().map(|policy| policy.name()).collect();
+    for own in rules.iter().flat_map(CompiledRule::policies) {
+        let name = own.policy().name();
+        if !names.insert(name) {
+            return Err(LayerFault::SameName { name: name.to_owned() });
+        }
+    }
+    let most = |rule: &CompiledRule| rule.policies().map(|own| own.policy().limits().len()).max();
+    if rules.iter().filter_map(most).sum::<usize>() > MAX_CHECKS {
+        return Err(LayerFault::TooManyRules);
+    }
+    Ok(())
+}
