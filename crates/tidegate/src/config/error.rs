@@ -46,6 +46,12 @@ impl ConfigErrors {
         ConfigErrors { file: printable(file), errors }
     }
 
+    /// One error about the file as a whole.
+    #[cfg(feature = "tower")]
+    pub(crate) fn whole(file: &str, message: &str, help: &str) -> Self {
+        ConfigErrors::new(file, vec![*ConfigError::whole(message, help)])
+    }
+
     /// The file, as it was named.
     pub fn file(&self) -> &str {
         &self.file

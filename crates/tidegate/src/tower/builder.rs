@@ -3,6 +3,8 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::net::IpAddr;
+#[cfg(feature = "config")]
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +23,8 @@ use super::error::{LayerError, LayerFault};
 use super::head::Head;
 use super::layer::RateLimitLayer;
 use super::rule::Rule;
+#[cfg(feature = "config")]
+use crate::config::{Config, ConfigErrors};
 use crate::gate::{ErasedStore, Gate};
 use crate::headers::Forms;
 use crate::identity::Identity;
@@ -34,6 +38,8 @@ use crate::{Limiter, MAX_CHECKS, Store};
 pub struct LayerBuilder {
     rules: Vec<Rule>,
     gate: Option<Arc<Gate>>,
+    /// Those of a config file.
+    policies: Option<Policies>,
     limiter: Option<Limiter>,
     store: Option<(Arc<dyn ErasedStore>, u32)>,
     stats: Option<Arc<Stats>>,
@@ -56,6 +62,29 @@ impl LayerBuilder {
     pub fn rule(mut self, rule: Rule) -> Self {
         self.rules.push(rule);
         self
+    }
+
+    /// Adds the policies of a config file and sets the forms of the header fields to those of the file
+    /// (feature `config`). [`RateLimitLayer::reload_config_file`] reads the policies again.
+    ///
+    /// The file also says which proxies are trusted and how paths are read, so
+    /// [`identity`](Self::identity) and [`path_variants`](Self::path_variants) cannot be set beside
+    /// it. Its other settings, such as `store`, are those of the server and are not used here.
+    ///
+    /// ```no_run
+    /// use tidegate::tower::RateLimitLayer;
+    ///
+    /// let layer = RateLimitLayer::builder().config_file("tidegate.yaml")?.build()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Everything that is wrong with the file.
+    #[cfg(feature = "config")]
+    pub fn config_file(mut self, path: impl AsRef<Path>) -> Result<Self, ConfigErrors> {
+        let config = Config::load(path.as_ref())?;
+        (self.policies, self.forms) = (Some(config.policies), config.headers);
+        Ok(self)
     }
 
     /// The forms of the header fields; the newest draft if nobody says.
@@ -167,11 +196,11 @@ impl LayerBuilder {
     }
 
     fn try_build(mut self) -> Result<RateLimitLayer, LayerFault> {
-        if self.rules.is_empty() && self.gate.is_none() {
+        if self.rules.is_empty() && self.gate.is_none() && self.policies.is_none() {
             return Err(LayerFault::NoRules);
         }
         let over = self.gate.take();
-        let is_fixed = over.is_none();
+        let is_fixed = over.is_none() && self.policies.is_none();
         let gate = match over {
             Some(gate) => self.check_over(gate)?,
             None => Arc::new(self.own_gate()?),
@@ -190,8 +219,11 @@ impl LayerBuilder {
             Some(limiter) => limiter,
             None => Limiter::builder().build()?,
         };
-        let policies = Policies::new(Vec::new(), self.identity.take().unwrap_or_default())?
-            .with_path_variants(self.path_variants.take().unwrap_or_default());
+        let policies = match self.policies.take() {
+            Some(policies) => self.check_file(policies)?,
+            None => Policies::new(Vec::new(), self.identity.take().unwrap_or_default())?
+                .with_path_variants(self.path_variants.take().unwrap_or_default()),
+        };
         let gate = Gate::new(limiter, policies, self.stats.take().unwrap_or_default());
         Ok(match self.store.take() {
             Some((store, nodes)) => gate.over_erased(store, nodes),
@@ -199,16 +231,29 @@ impl LayerBuilder {
         })
     }
 
+    fn check_file(&self, policies: Policies) -> Result<Policies, LayerFault> {
+        match self.reading() {
+            Some(setting) => Err(LayerFault::FileHasItsOwn { setting }),
+            None => Ok(policies),
+        }
+    }
+
+    /// A setting of how requests are read, if one was given.
+    fn reading(&self) -> Option<&'static str> {
+        let identity = self.identity.as_ref().map(|_| "identity");
+        identity.or(self.path_variants.map(|_| "path_variants"))
+    }
+
     fn check_over(&self, gate: Arc<Gate>) -> Result<Arc<Gate>, LayerFault> {
         let given = [
             ("limiter", self.limiter.is_some()),
             ("store", self.store.is_some()),
             ("stats", self.stats.is_some()),
-            ("identity", self.identity.is_some()),
-            ("path_variants", self.path_variants.is_some()),
+            ("config_file", self.policies.is_some()),
         ];
-        match given.into_iter().find(|(_, given)| *given) {
-            Some((setting, _)) => Err(LayerFault::GateHasItsOwn { setting }),
+        let given = given.into_iter().find_map(|(setting, given)| given.then_some(setting));
+        match given.or(self.reading()) {
+            Some(setting) => Err(LayerFault::GateHasItsOwn { setting }),
             None => Ok(gate),
         }
     }

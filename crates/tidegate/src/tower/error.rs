@@ -40,12 +40,14 @@ pub(super) enum LayerFault {
     PlanOfWithoutPlans { rule: String },
     /// A rule has more plans than are kept ready.
     TooManyPlans { rule: String },
-    /// There is nothing to ask: no rule, and no gate.
+    /// There is nothing to ask: no rule, no file and no gate.
     NoRules,
     /// More rules than can be asked about one request.
     TooManyRules,
     /// A setting that a gate brings along was given beside one.
     GateHasItsOwn { setting: &'static str },
+    /// A setting that a config file has was given beside one.
+    FileHasItsOwn { setting: &'static str },
     /// The policies cannot stand together.
     Policies(PoliciesError),
     /// There cannot be memory for so many keys.
@@ -88,6 +90,10 @@ impl fmt::Display for LayerFault {
             LayerFault::GateHasItsOwn { setting } => {
                 write!(f, "a gate has its own {setting}: leave `{setting}` out, or make the gate with it")
             }
+            LayerFault::FileHasItsOwn { setting } => write!(
+                f,
+                "a config file has its own {setting}: leave `{setting}` out, and set it in the file"
+            ),
             LayerFault::Policies(error) => error.fmt(f),
             LayerFault::OutOfMemory(error) => error.fmt(f),
         }

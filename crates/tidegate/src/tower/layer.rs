@@ -2,6 +2,8 @@
 
 use std::fmt;
 use std::marker::PhantomData;
+#[cfg(feature = "config")]
+use std::path::Path;
 use std::sync::Arc;
 
 use tower_layer::Layer;
@@ -15,6 +17,8 @@ use super::core::Core;
 use super::error::KeyError;
 use super::rule::Rule;
 use super::service::RateLimit;
+#[cfg(feature = "config")]
+use crate::config::{Config, ConfigErrors};
 #[cfg(feature = "unstable")]
 use crate::gate::Gate;
 use crate::gate::{Found, GateError, OwnKey, OwnPolicy};
@@ -103,6 +107,27 @@ impl<K> RateLimitLayer<K> {
     #[cfg(feature = "unstable")]
     pub fn stats(&self) -> &Arc<Stats> {
         self.core.gate.stats()
+    }
+
+    /// Replaces the policies of [`LayerBuilder::config_file`] with those of a file (feature `config`),
+    /// from the next request on. Counts stay, and so do the rules and the forms of header fields. A
+    /// file with a mistake changes nothing.
+    ///
+    /// # Errors
+    /// Everything that is wrong with the file, and a layer that was built without one.
+    #[cfg(feature = "config")]
+    pub fn reload_config_file(&self, path: impl AsRef<Path>) -> Result<(), ConfigErrors> {
+        let path = path.as_ref();
+        let policies = Config::load(path)?.policies;
+        if self.core.fixed.is_some() {
+            return Err(ConfigErrors::whole(
+                &path.display().to_string(),
+                "this layer has no policies of a config file to replace",
+                "build it with `config_file`",
+            ));
+        }
+        self.core.gate.reload(policies);
+        Ok(())
     }
 
     /// Returns each limit of a rule, or of a plan of it (`rule.plan`), with what a key has left under

@@ -79,6 +79,8 @@ pub use self::reservation::Reservation;
 pub use self::rule::{Keyless, Rule, UnknownPlan};
 pub use self::service::{RateLimit, ResponseFuture};
 pub use crate::attributes::Headers;
+#[cfg(feature = "config")]
+pub use crate::config::{ConfigError, ConfigErrors};
 pub use crate::headers::{Form, Forms, FormsError};
 pub use crate::identity::{Identity, IpGroup, NetworkError, Source};
 pub use crate::policy::{Mode, PathVariants};

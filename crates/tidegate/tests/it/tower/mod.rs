@@ -5,6 +5,8 @@ mod alloc;
 #[cfg(feature = "axum")]
 mod axum;
 mod built;
+#[cfg(feature = "config")]
+mod config_file;
 mod denied;
 mod held;
 mod later;
