@@ -43,10 +43,10 @@ use trusted::Trusted;
 
 /// The prefix lengths by which IPv6 addresses can be grouped. 0 would put the
 /// whole Internet into one group.
-pub const IPV6_PREFIXES: RangeInclusive<u8> = 1..=128;
+pub(crate) const IPV6_PREFIXES: RangeInclusive<u8> = 1..=128;
 /// How IPv6 addresses are grouped when nobody says: a /64 is what one household
 /// or one machine is given, and it can use any address in it.
-pub const DEFAULT_IPV6_PREFIX: u8 = 64;
+pub(crate) const DEFAULT_IPV6_PREFIX: u8 = 64;
 /// The most entries a walk looks at: more proxies in a row than anybody has. A
 /// longer chain of trusted addresses ends at the last one looked at.
 pub const MAX_HOPS: usize = 32;

@@ -19,7 +19,7 @@ use super::wildcard::{Wildcard, Wildcards, Words, all_imply, any_meet};
 
 /// Most values of a condition: beyond it a header or descriptor set by the
 /// gateway is the better tool.
-pub const MAX_VALUES: usize = 1024;
+pub(crate) const MAX_VALUES: usize = 1024;
 
 /// One condition: a part of the request, and what it must be.
 ///

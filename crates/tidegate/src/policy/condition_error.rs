@@ -23,7 +23,7 @@ pub struct ConditionError {
 pub enum ConditionErrorKind {
     /// There is no value, so nothing satisfies it.
     NoValue,
-    /// More than [`MAX_VALUES`].
+    /// More than `MAX_VALUES`.
     TooMany,
     /// An empty text, which no part ever is.
     Empty,

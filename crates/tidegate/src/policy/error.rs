@@ -28,7 +28,7 @@ pub enum PolicyError {
         /// Index of the second.
         second: usize,
     },
-    /// More than [`MAX_OVERRIDES`].
+    /// More than `MAX_OVERRIDES`.
     TooManyOverrides,
     /// An override without a condition.
     NoCondition,

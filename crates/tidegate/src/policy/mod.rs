@@ -60,7 +60,7 @@ use std::str::FromStr;
 pub use crate::fallback::OnStoreFailure;
 pub use charge::{Charge, ChargeError};
 pub(crate) use condition::network;
-pub use condition::{Condition, Conditions, MAX_VALUES};
+pub use condition::{Condition, Conditions};
 pub use condition_error::{ConditionError, ConditionErrorKind};
 pub use entry::{Entry, MAX_ENTRIES};
 pub use error::PolicyError;
@@ -69,25 +69,27 @@ pub(crate) use key::write_escaped;
 pub use key::{Key, MAX_KEY_BYTES, is_unseen};
 pub use part::{Part, PartError};
 pub use path::PathVariants;
-pub use pattern::{MAX_PATTERN_BYTES, Pattern, PatternError};
+pub use pattern::{Pattern, PatternError};
 #[cfg(feature = "tower")]
 pub(crate) use rule::check_limits;
 pub(crate) use rule::holds;
-pub use rule::{
-    MAX_LIMITS, MAX_NAME_BYTES, MAX_OVERRIDES, MAX_REPLACED, Override, Policy, Variant,
-    check_counts,
-};
+pub use rule::{MAX_LIMITS, MAX_NAME_BYTES, Override, Policy, Variant, check_counts};
 pub(crate) use select::shown;
-pub use select::{MAX_POLICIES, Policies, PoliciesError, SelectError, Selected};
+pub use select::{Policies, PoliciesError, SelectError, Selected};
 pub(crate) use split::Stretch;
 #[cfg(feature = "tower")]
 pub(crate) use template::write_group;
-pub use template::{
-    MAX_TEMPLATE_BYTES, MAX_TEMPLATE_PARTS, SHARED_KEY, Template, TemplateError, TemplateErrorKind,
-};
+pub use template::{SHARED_KEY, Template, TemplateError, TemplateErrorKind};
 
 #[cfg(feature = "config")]
-pub(crate) use {part::PART_NAMES, wildcard::Wildcard};
+pub(crate) use {
+    condition::MAX_VALUES,
+    part::PART_NAMES,
+    rule::{MAX_OVERRIDES, MAX_REPLACED},
+    select::MAX_POLICIES,
+    template::MAX_TEMPLATE_BYTES,
+    wildcard::Wildcard,
+};
 
 /// Whether a policy's denials count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

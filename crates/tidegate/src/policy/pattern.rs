@@ -18,7 +18,7 @@ use smallvec::SmallVec;
 use super::path;
 
 /// Longest pattern. A path longer than this has no business in a config.
-pub const MAX_PATTERN_BYTES: usize = 1024;
+pub(crate) const MAX_PATTERN_BYTES: usize = 1024;
 
 /// A glob: `*` within a segment, `**` across, `?`, `{a,b}`, `[a-z]`.
 #[derive(Clone, Debug)]
@@ -47,7 +47,7 @@ enum Shape {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PatternError {
-    /// Longer than [`MAX_PATTERN_BYTES`].
+    /// Longer than `MAX_PATTERN_BYTES`.
     TooLong,
     /// Empty.
     Empty,

@@ -21,10 +21,10 @@ pub const MAX_NAME_BYTES: usize = 64;
 pub const MAX_LIMITS: usize = 16;
 
 /// Most overrides of a policy: they are tried one after another.
-pub const MAX_OVERRIDES: usize = 1024;
+pub(crate) const MAX_OVERRIDES: usize = 1024;
 
 /// Most policies that one can replace: as many as can stand in for one another.
-pub const MAX_REPLACED: usize = 1024;
+pub(crate) const MAX_REPLACED: usize = 1024;
 
 /// A named rule: what it matches, how its key is made, its limits, its mode,
 /// and what happens when the store fails.

@@ -23,7 +23,7 @@ use crate::check::MAX_CHECKS;
 use crate::identity::Identity;
 
 /// Most policies: each is held against every request.
-pub const MAX_POLICIES: usize = 1024;
+pub(crate) const MAX_POLICIES: usize = 1024;
 
 /// A set of policies, ready to be asked. By default there are none.
 #[derive(Clone, Debug, Default)]
@@ -386,7 +386,7 @@ impl std::error::Error for SelectError {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PoliciesError {
-    /// More than [`MAX_POLICIES`].
+    /// More than `MAX_POLICIES`.
     TooMany,
     /// Two share a name.
     SameName {
@@ -402,7 +402,7 @@ pub enum PoliciesError {
         /// Which of the names it is.
         replaced: usize,
     },
-    /// A policy is to replace more than [`MAX_REPLACED`].
+    /// A policy is to replace more than `MAX_REPLACED`.
     TooManyReplaced {
         /// Its index.
         policy: usize,

@@ -19,10 +19,10 @@ use super::part::{Part, PartError, Value};
 use crate::identity::IpGroup;
 
 /// Longest template, in bytes.
-pub const MAX_TEMPLATE_BYTES: usize = 1024;
+pub(crate) const MAX_TEMPLATE_BYTES: usize = 1024;
 
 /// Most parts and alternatives in a template.
-pub const MAX_TEMPLATE_PARTS: usize = 16;
+pub(crate) const MAX_TEMPLATE_PARTS: usize = 16;
 
 /// The one template without parts: all requests share one count.
 pub const SHARED_KEY: &str = "all";
@@ -214,7 +214,7 @@ pub enum TemplateErrorKind {
     Empty,
     /// It has no part in braces, and is not [`SHARED_KEY`].
     NoPart,
-    /// Longer than [`MAX_TEMPLATE_BYTES`], or more parts than [`MAX_TEMPLATE_PARTS`].
+    /// Longer than `MAX_TEMPLATE_BYTES`, or more parts than `MAX_TEMPLATE_PARTS`.
     TooLong,
     /// A `{` without its `}`.
     Unclosed,

@@ -37,7 +37,7 @@ const HASH_BITS: usize = 64;
 const MARK: &str = "...#";
 
 /// The shortest secret: one that can be guessed protects nothing.
-pub const MIN_SECRET_BYTES: usize = 16;
+pub(crate) const MIN_SECRET_BYTES: usize = 16;
 
 /// How keys appear in logs, events and rankings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -88,7 +88,7 @@ impl fmt::Debug for MaskSecret {
     }
 }
 
-/// A secret of fewer than [`MIN_SECRET_BYTES`] bytes.
+/// A secret of fewer than `MIN_SECRET_BYTES` bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SecretTooShort;
 

@@ -36,15 +36,16 @@ use std::time::Duration;
 
 use tidegate_core::{Decision, Limit, RetryAfter, Timestamp};
 
-#[doc(hidden)]
 pub use self::counters::Counters;
 pub use self::events::{
     Denial, EVENTS_HELD, EVENTS_PER_POLICY_PER_SECOND, Events, MAX_SUBSCRIBERS, Subscription, Told,
     TooManySubscribers,
 };
 pub use self::latency::{LATENCY_BOUNDS, LatencyCounts};
+#[cfg(feature = "config")]
+pub(crate) use self::mask::MIN_SECRET_BYTES;
 pub(crate) use self::mask::looks_masked;
-pub use self::mask::{LogKeys, MAX_SHOWN_CHARS, MIN_SECRET_BYTES, MaskSecret, SecretTooShort};
+pub use self::mask::{LogKeys, MAX_SHOWN_CHARS, MaskSecret, SecretTooShort};
 pub use self::series::{LimitStats, MAX_SERIES, SeriesCounts};
 pub(crate) use self::service::is_timed;
 pub use self::service::{SERVICE_BOUNDS, ServiceLatency, ServiceTimer, TIMED_EVERY};

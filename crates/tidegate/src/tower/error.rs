@@ -131,7 +131,7 @@ impl From<OutOfMemory> for LayerFault {
 /// [`RateLimitLayer::peek`]: super::RateLimitLayer::peek
 /// [`RateLimitLayer::reset`]: super::RateLimitLayer::reset
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeyError(GateError);
+pub struct KeyError(pub(super) GateError);
 
 impl KeyError {
     /// Returns why the shared store failed, if it did.
@@ -140,12 +140,6 @@ impl KeyError {
             GateError::Store(failure) => Some(failure),
             _ => None,
         }
-    }
-}
-
-impl From<GateError> for KeyError {
-    fn from(error: GateError) -> Self {
-        KeyError(error)
     }
 }
 

@@ -140,7 +140,8 @@ impl<K> RateLimitLayer<K> {
     pub async fn peek(&self, rule: &str, key: &str) -> Result<Vec<(Limit, Decision)>, KeyError> {
         let policy = self.policy(rule)?;
         let found = self.find(policy, key).await?;
-        let answer = policy.peek(&self.core.gate, OwnKey::Key(&found.key)).await?;
+        let peeked = policy.peek(&self.core.gate, OwnKey::Key(&found.key)).await;
+        let answer = peeked.map_err(KeyError)?;
         let decisions = answer
             .lines
             .iter()
@@ -160,20 +161,21 @@ impl<K> RateLimitLayer<K> {
         let rules = self.core.rules.iter().filter(|rule| rule.policies().any(is_named));
         let mut any = false;
         for own in rules.flat_map(CompiledRule::policies) {
-            any |= own.reset(&self.core.gate, OwnKey::Key(&found.key)).await?;
+            let reset = own.reset(&self.core.gate, OwnKey::Key(&found.key)).await;
+            any |= reset.map_err(KeyError)?;
         }
         Ok(any)
     }
 
-    async fn find(&self, own: &OwnPolicy, key: &str) -> Result<Found, GateError> {
+    async fn find(&self, own: &OwnPolicy, key: &str) -> Result<Found, KeyError> {
         let gate = &self.core.gate;
         let rules = Arc::clone(&gate.rules());
-        gate.find_key(&rules, own.policy(), key.as_bytes()).await
+        gate.find_key(&rules, own.policy(), key.as_bytes()).await.map_err(KeyError)
     }
 
-    fn policy(&self, name: &str) -> Result<&OwnPolicy, GateError> {
+    fn policy(&self, name: &str) -> Result<&OwnPolicy, KeyError> {
         let found = self.core.policies().find(|own| own.policy().name() == name);
-        found.ok_or_else(|| GateError::unknown_policy(name))
+        found.ok_or_else(|| KeyError(GateError::unknown_policy(name)))
     }
 }
 

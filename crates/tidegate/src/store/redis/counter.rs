@@ -40,7 +40,7 @@ pub struct Entry {
     pub key: Vec<u8>,
     /// What each asks for: from 1 to the limit.
     pub units: u64,
-    /// How many they are, at least 1 and at most [`MAX_TIMES`].
+    /// How many they are, at least 1 and at most `MAX_TIMES`.
     pub times: u32,
 }
 

@@ -76,8 +76,8 @@ use crate::{Failure, Request, Store, StoreError, Verdict};
 #[cfg(feature = "unstable")]
 pub mod wire {
     pub use super::counter::{
-        Answer, Entry, MAX_TIMES, Quick, answers as counter_answers, call as counter_call,
-        is_quick, verdict as quick_verdict,
+        Answer, Entry, Quick, answers as counter_answers, call as counter_call, is_quick,
+        verdict as quick_verdict,
     };
     pub use super::deny_cache::MAX_AGE as MAX_DENY_CACHE;
     pub use super::error::ACL_RULES;
