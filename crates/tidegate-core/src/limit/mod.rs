@@ -345,6 +345,15 @@ impl Limit {
         self.count_cap
     }
 
+    /// Whether units charged at `charged_at` may still count at `now`. A refund of units that no
+    /// longer count would be taken from units that others have charged since.
+    pub fn may_still_count(&self, charged_at: Timestamp, now: Timestamp) -> bool {
+        match self.algorithm {
+            Algorithm::FixedWindow => self.moment(charged_at).index >= self.moment(now).index,
+            _ => now < charged_at.plus_micros(self.grid.window_us),
+        }
+    }
+
     /// The size in which a store keeps the states of this limit; `None` if they can grow.
     #[inline(always)]
     pub const fn packed_size(&self) -> Option<PackedSize> {

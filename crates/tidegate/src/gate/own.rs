@@ -5,7 +5,7 @@
 //! over with the question. Its match, exemptions and overrides have no part in that:
 //! code decides for itself when to ask.
 
-use tidegate_core::{Cost, Limit};
+use tidegate_core::{Cost, Limit, Timestamp};
 
 #[cfg(feature = "tower")]
 use super::Named;
@@ -97,6 +97,8 @@ pub enum OwnKey<'a> {
 #[derive(Clone, Debug)]
 pub(crate) struct Charged {
     pub(crate) key: Key,
+    /// When it was charged.
+    at: Timestamp,
     /// Which of the policy's limits were charged, one bit each.
     limits: u16,
     /// Whether that was in this node's memory, because the store failed.
@@ -110,8 +112,8 @@ impl Charged {
     /// What an admitted answer has charged. Not what is only observed and would have
     /// denied, and not what nobody counted because the store failed. Its lines are known by
     /// the policy itself: a reload may have brought in another of its name.
-    pub(crate) fn of(own: &OwnPolicy, key: Key, answer: &Answer<'_>) -> Self {
-        let mut charged = Charged { key, limits: 0, locally: false };
+    pub(crate) fn of(own: &OwnPolicy, key: Key, at: Timestamp, answer: &Answer<'_>) -> Self {
+        let mut charged = Charged { key, at, limits: 0, locally: false };
         let is_own = |line: &&Line<'_>| line.own.is_some_and(|one| std::ptr::eq(one, own));
         for (index, line) in (0_u32..).zip(answer.lines.iter().filter(is_own)) {
             let counted = matches!(line.decided, Decided::Exact | Decided::Local);
@@ -127,6 +129,12 @@ impl Charged {
     #[cfg(feature = "tower")]
     pub(crate) fn is_local(&self) -> bool {
         self.locally
+    }
+
+    /// Whether a cost is a refund of units that no longer count under a limit.
+    #[cfg(feature = "tower")]
+    pub(super) fn is_too_late(&self, cost: Cost, limit: &Limit, now: Timestamp) -> bool {
+        matches!(cost, Cost::Refund(_)) && !limit.may_still_count(self.at, now)
     }
 
     pub(super) fn limits(&self) -> impl Iterator<Item = usize> {
@@ -173,8 +181,9 @@ impl Gate {
         plan: &mut Plan<'a>,
         changes: &[Change<'a>],
     ) -> Result<(), GateError> {
+        let now = self.now();
         for change in changes {
-            plan.push_change(change);
+            plan.push_change(change, now);
         }
         match &self.shared {
             Some(shared) if changes.iter().any(|change| change.charged.is_local()) => {

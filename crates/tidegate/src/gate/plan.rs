@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use tidegate_core::{Cost, Decision, Limit, bounds};
+use tidegate_core::{Cost, Decision, Limit, Timestamp, bounds};
 
 use super::agree::Agreed;
 use super::held::HeldPermit;
@@ -262,13 +262,16 @@ impl<'a> Plan<'a> {
         self.push_own_ask(OwnAsk::new(own, given, cost), key);
     }
 
-    /// Adds the limits that were charged, at another cost.
+    /// Adds the limits that were charged, at another cost. Units that no longer count are not given
+    /// back.
     #[cfg(feature = "tower")]
-    pub(super) fn push_change(&mut self, change: &Change<'a>) {
+    pub(super) fn push_change(&mut self, change: &Change<'a>, now: Timestamp) {
         let Change { own, limits, charged, cost } = *change;
         let ask = OwnAsk::new(own, limits, cost);
         for index in charged.limits() {
-            if let Some(limits) = ask.limits.get(index..=index) {
+            if let Some(limits @ [limit]) = ask.limits.get(index..=index)
+                && !charged.is_too_late(cost, limit, now)
+            {
                 let key = self.write_key(own.policy().count_name(), charged.key.as_ref());
                 self.push_own_ask(OwnAsk { limits, ..ask }, key);
             }

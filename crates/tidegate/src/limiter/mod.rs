@@ -317,6 +317,11 @@ impl<S: Store> Limiter<S> {
         Limiter { shared: Arc::new(shared) }
     }
 
+    /// The time by the clock that waiting is timed by.
+    fn now(&self) -> Timestamp {
+        self.shared.clock.now()
+    }
+
     /// The store it decides with.
     #[inline]
     pub fn store(&self) -> &S {

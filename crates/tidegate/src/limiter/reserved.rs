@@ -3,7 +3,7 @@
 use std::fmt;
 use std::mem;
 
-use tidegate_core::{Cost, Decided, Denied, Limit};
+use tidegate_core::{Cost, Decided, Denied, Limit, Timestamp};
 
 use super::Limiter;
 use crate::block_on::poll_once;
@@ -13,6 +13,8 @@ use crate::{Check, CheckError, MemoryStore, Store, StoreError, Verdict};
 /// A charged estimate, to be settled when the true cost is known.
 ///
 /// Dropped without being settled, all of it is given back: the work it was for has not been done.
+/// Units are given back newest first, as by [`Limiter::refund`]. An estimate that was charged more
+/// than a window ago no longer counts, so nothing of it is given back.
 ///
 /// ```
 /// use tidegate::{Limit, Limiter};
@@ -30,6 +32,7 @@ pub struct Reserved<S: Store = MemoryStore> {
     limiter: Limiter<S>,
     verdict: Verdict,
     charged: Vec<Charged>,
+    charged_at: Timestamp,
     /// Whether this node's memory was charged, because the store failed.
     locally: bool,
 }
@@ -42,11 +45,17 @@ struct Charged {
 }
 
 impl Charged {
-    /// The check that makes `actual` of the estimate; `None` if it is that.
-    fn settling(&self, actual: u64) -> Option<Check<'_>> {
+    /// The check that makes `actual` of the estimate; `None` if there is nothing to change, or if
+    /// units to give back `no_longer_count`.
+    fn settling(
+        &self,
+        actual: u64,
+        no_longer_count: impl FnOnce(&Limit) -> bool,
+    ) -> Option<Check<'_>> {
         let cost = match actual.checked_sub(self.estimate) {
             Some(0) => return None,
             Some(more) => Cost::Force(more),
+            None if no_longer_count(&self.limit) => return None,
             None => Cost::Refund(self.estimate - actual),
         };
         Some(Check::new(&*self.key, &self.limit, cost))
@@ -57,8 +66,8 @@ impl<S: Store> Reserved<S> {
     /// Collects the charges of a verdict. A check that is only observed and would have denied was
     /// not charged, nor was one that was allowed because the store failed.
     fn new(limiter: &Limiter<S>, checks: &[Check<'_>], verdict: Verdict) -> Self {
-        let mut charged = Vec::new();
-        let mut locally = false;
+        let (mut charged, mut locally) = (Vec::new(), false);
+        let charged_at = limiter.now();
         for (check, decision) in checks.iter().zip(&verdict.decisions) {
             let counted = matches!(decision.decided, Decided::Exact | Decided::Local);
             if let Cost::Ask(estimate @ 1..) = check.cost
@@ -70,7 +79,7 @@ impl<S: Store> Reserved<S> {
                 charged.push(Charged { key: check.key.into(), limit: *check.limit, estimate });
             }
         }
-        Reserved { limiter: limiter.clone(), verdict, charged, locally }
+        Reserved { limiter: limiter.clone(), verdict, charged, charged_at, locally }
     }
 
     /// Returns a denial as an error.
@@ -99,7 +108,8 @@ impl<S: Store> Reserved<S> {
     /// not set. What was not settled stays as it was estimated.
     pub async fn commit_async(mut self, actual: u64) -> Result<(), StoreError> {
         let charged = mem::take(&mut self.charged);
-        settle(&self.limiter, &charged, actual, self.locally).await
+        let settling = Settling { charged_at: self.charged_at, actual, locally: self.locally };
+        settling.settle(&self.limiter, &charged).await
     }
 }
 
@@ -112,23 +122,35 @@ impl Reserved {
     }
 }
 
-/// Makes `actual` of what was charged, where it was charged.
-async fn settle<S: Store>(
-    limiter: &Limiter<S>,
-    charged: &[Charged],
+/// How charges are settled.
+struct Settling {
+    charged_at: Timestamp,
     actual: u64,
+    /// Whether this node's memory was charged, because the store failed.
     locally: bool,
-) -> Result<(), StoreError> {
-    let mut settled = Ok(());
-    for check in charged.iter().filter_map(|charged| charged.settling(actual)) {
-        let checks = [check];
-        let decided = match limiter.local_memory().filter(|_| locally) {
-            Some(memory) => memory.decide(&Request::new(&checks)).map_err(Into::into),
-            None => limiter.decide_async(&Request::new(&checks)).await,
-        };
-        settled = settled.and(decided.map(drop));
+}
+
+impl Settling {
+    /// Makes `actual` of what was charged, where it was charged.
+    async fn settle<S: Store>(
+        self,
+        limiter: &Limiter<S>,
+        charged: &[Charged],
+    ) -> Result<(), StoreError> {
+        let now = limiter.now();
+        let no_longer_count = |limit: &Limit| !limit.may_still_count(self.charged_at, now);
+        let mut settled = Ok(());
+        for one in charged {
+            let Some(check) = one.settling(self.actual, no_longer_count) else { continue };
+            let checks = [check];
+            let decided = match limiter.local_memory().filter(|_| self.locally) {
+                Some(memory) => memory.decide(&Request::new(&checks)).map_err(Into::into),
+                None => limiter.decide_async(&Request::new(&checks)).await,
+            };
+            settled = settled.and(decided.map(drop));
+        }
+        settled
     }
-    settled
 }
 
 impl<S: Store> Drop for Reserved<S> {
@@ -137,9 +159,9 @@ impl<S: Store> Drop for Reserved<S> {
             return;
         }
         let (charged, limiter) = (mem::take(&mut self.charged), self.limiter.clone());
-        let locally = self.locally;
+        let settling = Settling { charged_at: self.charged_at, actual: 0, locally: self.locally };
         // A store that fails cannot be helped: the charge ends with its window.
-        let task = async move { drop(settle(&limiter, &charged, 0, locally).await) };
+        let task = async move { drop(settling.settle(&limiter, &charged).await) };
         self.limiter.store().detach(task);
     }
 }

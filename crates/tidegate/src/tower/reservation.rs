@@ -6,7 +6,7 @@
 //! else by the response. The difference is charged without a check, or given back.
 //!
 //! ```text
-//!   estimate charged -> handler -> reserve(more) -> denied     charged: nothing, answer 429
+//!   estimate charged -> handler -> reserve(more) -> denied     charged: nothing, reserve again or answer 429
 //!                          |-----> commit(actual)              charged: actual
 //!                          |-----> response, `settle_when`     charged: the estimate
 //!                          |-----> response, not `settle_when` charged: nothing
@@ -92,7 +92,7 @@ struct Progress {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Open,
-    /// Given back because of the response, of a denial, or without a response.
+    /// Given back because of the response, or without a response.
     GivenBack,
     /// Settled by the handler, which has the last word.
     Committed,
@@ -111,8 +111,9 @@ impl Reservation {
         if reserving.is_empty() {
             return None;
         }
+        let now = core.gate.now();
         let parts = reserving.into_iter().filter_map(|Reserving { key, place, limits, units }| {
-            let charged = Charged::of(core.policy_at(place)?, key, answer);
+            let charged = Charged::of(core.policy_at(place)?, key, now, answer);
             let progress = Mutex::new(Progress { units, stage: Stage::Open });
             Some(Reserved { place, limits, charged, progress })
         });
@@ -136,7 +137,9 @@ impl Reservation {
     /// }
     /// ```
     ///
-    /// After a commit it changes nothing. Over a shared store the decision is completed in the
+    /// After a denial it may be called again, for example with the estimate of a smaller model. If
+    /// the request has ended meanwhile, what it charges stands until a commit. After a commit it
+    /// changes nothing. Over a shared store the decision is completed in the
     /// background if the future is dropped.
     ///
     /// # Errors
@@ -225,9 +228,7 @@ impl Inner {
         let parts = self.parts.iter().enumerate();
         let open: Units = parts
             .filter(|(_, part)| self.is_handlers(part))
-            .map(|(index, part)| (index, part.progress()))
-            .filter(|(_, progress)| progress.stage == Stage::Open)
-            .map(|(index, progress)| (index, progress.units))
+            .filter_map(|(index, part)| Some((index, part.reopen()?)))
             .collect();
         let missing: Units =
             open.iter().map(|(index, held)| (*index, units.saturating_sub(*held))).collect();
@@ -244,7 +245,7 @@ impl Inner {
             match &asked {
                 Ok(()) if held > units => self.lower(index, units),
                 Ok(()) => {}
-                Err(_) => self.correct(index, self.parts[index].give_back(), 0),
+                Err(_) => self.lower(index, 0),
             }
         }
         asked
@@ -344,6 +345,17 @@ impl Reserved {
             }
             *progress = Progress { units: actual, stage: Stage::Committed };
             Some(before.units)
+        })
+    }
+
+    /// Opens it again if it was given back, and returns what is charged; `None` after a commit.
+    fn reopen(&self) -> Option<u64> {
+        self.update(|progress| {
+            if progress.stage == Stage::Committed {
+                return None;
+            }
+            progress.stage = Stage::Open;
+            Some(progress.units)
         })
     }
 

@@ -1,5 +1,7 @@
 //! Estimates that are charged, and settled later.
 
+use std::time::Duration;
+
 use proptest::prelude::*;
 use tidegate::{Check, Limit, Limiter};
 
@@ -24,6 +26,25 @@ fn a_reservation_is_committed_kept_or_given_back() {
     assert_eq!(used(&limiter, &tokens), 10);
     drop(reserve());
     assert_eq!(used(&limiter, &tokens), 10, "the second was given back");
+}
+
+/// Refunds are newest first, so giving back units that no longer count took those of others.
+#[test]
+fn an_estimate_that_no_longer_counts_is_not_given_back() {
+    for text in ["100 per 1m sliding-log", "100 per 1m", "100 per 1m token-bucket"] {
+        let (limiter, clock) = limiter();
+        let tokens = limit(text);
+        let reserve =
+            |units| limiter.reserve("a", &tokens, units).expect("sound").or_deny().expect("room");
+        let (slow, slower) = (reserve(50), reserve(50));
+        clock.advance(Duration::from_secs(60));
+        reserve(100).keep();
+        drop(slow);
+        assert_eq!(used(&limiter, &tokens), 100, "{text}");
+        // What was used beyond the estimate still counts.
+        slower.commit(70);
+        assert_eq!(limiter.peek("a", &tokens).expect("sound").remaining, 0, "{text}");
+    }
 }
 
 #[test]

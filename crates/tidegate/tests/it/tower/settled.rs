@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
@@ -372,6 +373,47 @@ fn what_a_handler_cannot_reserve_is_given_back() {
     // A handler that continues can still commit.
     last.commit(33);
     assert_eq!(used(&world), 33);
+}
+
+/// After a denial `reserve` returned `Ok` for any estimate, and charged nothing.
+#[test]
+fn a_smaller_estimate_is_checked_after_a_denial() {
+    let world = World::with(tokens());
+    let (reservation, response) = reserved(&world);
+    assert_eq!(rejected(&reservation, 500).retry_after(), RetryAfter::Never);
+    assert_eq!(used(&world), 0);
+    assert!(block_on(reservation.reserve(90)).is_ok(), "a smaller model");
+    assert_eq!((used(&world), reservation.estimate()), (90, 90));
+    assert_eq!(world.status(from(ALICE, "/")), 429, "40 are not left");
+    block_on(response).expect("the service works");
+    assert_eq!(used(&world), 90);
+    // The request has ended, and its work goes on.
+    rejected(&reservation, 101);
+    assert!(block_on(reservation.reserve(70)).is_ok());
+    assert_eq!(used(&world), 70);
+}
+
+/// A client opened slow requests, one in each window, and disconnected them in the last: every
+/// estimate was given back, although only the last still counted, and taken from other charges.
+#[test]
+fn an_estimate_that_no_longer_counts_is_not_given_back() {
+    for (text, seconds) in
+        [("100 per 1m sliding-log", 60), ("100 per 1m", 60), ("100 per 1m fixed-window", 59)]
+    {
+        let world =
+            World::with(rule("tokens", &[text]).key(|_| Some("ann".into())).reserve(|_| 40));
+        let (slow, response) = reserved(&world);
+        // The time of the tests is a second into a minute.
+        world.clock.advance(Duration::from_secs(seconds));
+        let (other, kept) = reserved(&world);
+        block_on(kept).expect("the service works");
+        assert!(block_on(other.reserve(80)).is_ok());
+        assert_eq!(used(&world), 80, "{text}");
+        drop((slow, response));
+        assert_eq!(used(&world), 80, "{text}: what the other request charged");
+        other.commit(30);
+        assert_eq!(used(&world), 30, "{text}");
+    }
 }
 
 #[test]
