@@ -87,21 +87,21 @@ impl LayerBuilder {
         Ok(self)
     }
 
-    /// The forms of the header fields; the newest draft if nobody says.
+    /// Sets the forms of the header fields. Default: the newest draft.
     pub fn headers(mut self, forms: Forms) -> Self {
         self.forms = forms;
         self
     }
 
-    /// How long a request may wait for its turn instead of being denied. Those that hold places
-    /// (`concurrency` limits) do not wait.
+    /// Sets how long a request may wait before it is denied. Requests under `concurrency` limits do
+    /// not wait.
     pub fn max_wait(mut self, max_wait: Duration) -> Self {
         self.max_wait = Some(max_wait);
         self
     }
 
-    /// Which proxies are believed about the client's address, and how IPv6 addresses are
-    /// grouped. Nobody, and by /64, if nobody says.
+    /// Sets which proxies are trusted with the client's address, and how IPv6 addresses are grouped.
+    /// Default: no proxy, and /64.
     pub fn identity(mut self, identity: Identity) -> Self {
         self.identity = Some(identity);
         self
@@ -114,8 +114,8 @@ impl LayerBuilder {
         self
     }
 
-    /// Where the address of who connected is, in the extensions of a request. If nobody says, it is
-    /// axum's `ConnectInfo<SocketAddr>` (with feature `axum`), a `SocketAddr` or an `IpAddr`.
+    /// Sets where the address of the connection is, in the extensions of a request. Default: axum's
+    /// `ConnectInfo<SocketAddr>` (with feature `axum`), a `SocketAddr` or an `IpAddr`.
     pub fn peer(
         mut self,
         peer: impl Fn(&Extensions) -> Option<IpAddr> + Send + Sync + 'static,
@@ -130,7 +130,7 @@ impl LayerBuilder {
         self
     }
 
-    /// A store that so many nodes share, such as `tidegate::redis::RedisStore`.
+    /// Sets a store that this number of nodes shares, such as `tidegate::redis::RedisStore`.
     pub fn store<S: Store>(mut self, store: Arc<S>, nodes: u32) -> Self {
         self.store = Some((store, nodes));
         self
@@ -265,7 +265,7 @@ impl fmt::Debug for LayerBuilder {
     }
 }
 
-/// That rules can be told apart, and are not more than one request can be asked about.
+/// Checks that names differ, and that one request can be decided under all rules.
 fn check_rules(gate: &Gate, rules: &[CompiledRule]) -> Result<(), LayerFault> {
     let loaded = gate.rules();
     let mut names: HashSet<&str> = loaded.policies().iter().map(|policy| policy.name()).collect();

@@ -7,7 +7,8 @@ use crate::gate::GateError;
 use crate::policy::{PoliciesError, PolicyError, TemplateError, shown};
 use crate::{Failure, OutOfMemory};
 
-/// The reason why a layer cannot be built, and what to write instead.
+/// An error of [`LayerBuilder::build`](super::LayerBuilder::build). Its text says what to write
+/// instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerError(pub(super) LayerFault);
 
@@ -23,7 +24,7 @@ impl std::error::Error for LayerError {
     }
 }
 
-/// What is wrong with a layer.
+/// A mistake in the settings of a layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum LayerFault {
     /// A rule, or one of its plans, makes no policy.
@@ -125,8 +126,8 @@ impl From<OutOfMemory> for LayerFault {
     }
 }
 
-/// The reason why [`RateLimitLayer::peek`] and [`RateLimitLayer::reset`] fail: there is no such
-/// rule, the text names no key or several, or the shared store failed.
+/// An error of [`RateLimitLayer::peek`] and [`RateLimitLayer::reset`]: an unknown rule, a text that
+/// does not name one key, or a failure of the shared store.
 ///
 /// [`RateLimitLayer::peek`]: super::RateLimitLayer::peek
 /// [`RateLimitLayer::reset`]: super::RateLimitLayer::reset
