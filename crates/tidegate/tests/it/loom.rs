@@ -5,6 +5,8 @@
 //! Under that flag a shard begins with four slots in two groups and there are two shards, so a
 //! handful of keys is enough to make shards grow and keys meet.
 
+use std::time::Duration;
+
 use ::loom::model::Builder;
 use ::loom::thread;
 use tidegate::{Check, Clock, Limit, Limiter, ManualClock, Timestamp, WhenFull};
@@ -90,6 +92,26 @@ fn one_place_is_given_once() {
                 assert_eq!(limiter.stats().tracked_keys, 1);
             });
         }
+    }
+}
+
+/// A new key took the slot of one that had expired, although that was being charged again: it looked
+/// at the slot before it seized it.
+#[test]
+fn a_key_that_is_charged_again_keeps_its_slot() {
+    for new in ["b", "c", "d"] {
+        model(TWO_PREEMPTIONS, move || {
+            let clock = ManualClock::new(Timestamp::from_micros(1_700_000_000_000_000));
+            let (limiter, limit) = (timed(clock.clock(), 8), limit("1 per 1s sliding-counter"));
+            assert!(admits(&limiter, "a", &limit));
+            clock.advance(Duration::from_secs(10));
+            both(
+                &limiter,
+                move |limiter| assert!(admits(limiter, new, &limit)),
+                |limiter| assert!(admits(limiter, "a", &limit)),
+            );
+            assert_eq!(remaining(&limiter, "a", &limit), 0, "{new}");
+        });
     }
 }
 

@@ -115,9 +115,14 @@ impl<'a> Locked<'a> {
         let passed = self.shard.table.units_passed(now);
         // Not expired, so that the next claim in this shard leaves it alone.
         let mark = Slot::inline(fingerprint, slot::units_passed(now) + 1, 0);
-        if let Some((place, found)) = self.expired_slot(fingerprint, size, passed) {
-            self.discard(found);
-            return Some(self.insert_at(place, mark));
+        while let Some(place) = self.expired_slot(fingerprint, size, passed) {
+            let found = place.seize();
+            if found.is_expired(passed) {
+                self.discard(found);
+                return Some(self.insert_seized(place, mark));
+            }
+            // An attempt without the lock has charged it since it was looked at.
+            place.release(found.body);
         }
         // Reserving may evict slots and move others, so it comes before a slot is chosen.
         if !self.reserve(now, over_capacity) {
@@ -127,7 +132,8 @@ impl<'a> Locked<'a> {
             // A shard is never filled to the last slot, so there is one.
             let place = self.span(size).empty_slot(fingerprint)?;
             self.set_used(size, self.used(size) + 1);
-            return Some(self.insert_at(place, mark));
+            place.seize();
+            return Some(self.insert_seized(place, mark));
         }
         self.shard.table.give_back(1);
         None
@@ -139,7 +145,7 @@ impl<'a> Locked<'a> {
         fingerprint: Fingerprint,
         size: PackedSize,
         passed: u64,
-    ) -> Option<(SlotRef<'a>, Slot)> {
+    ) -> Option<SlotRef<'a>> {
         let may_have_expired = self.earliest(size).load(Relaxed) <= passed;
         may_have_expired.then(|| self.span(size).expired_slot(fingerprint, passed)).flatten()
     }
@@ -159,9 +165,9 @@ impl<'a> Locked<'a> {
         place.write(slot, words);
     }
 
-    /// Gives a slot to a key that had none.
-    fn insert_at(&self, place: SlotRef<'a>, new: Slot) -> SlotRef<'a> {
-        self.put(place, new, &[0; Packed::WORDS]);
+    /// Gives a slot that is seized to a key that had none.
+    fn insert_seized(&self, place: SlotRef<'a>, new: Slot) -> SlotRef<'a> {
+        self.put_seized(place, new, &[0; Packed::WORDS]);
         self.span(place.size()).set_tag_byte(place, new.fingerprint().tag_byte());
         place
     }

@@ -165,17 +165,17 @@ impl<'a> Span<'a> {
         })
     }
 
-    /// The first expired slot along a key's path, under the shard's lock, with what is in it.
+    /// The first slot along a key's path that seems to have expired, under the shard's lock. An
+    /// attempt without the lock may charge it until it is seized.
     pub(super) fn expired_slot(
         self,
         fingerprint: Fingerprint,
         units_passed: u64,
-    ) -> Option<(SlotRef<'a>, Slot)> {
+    ) -> Option<SlotRef<'a>> {
         for group in self.path(fingerprint) {
-            let slots = (0..GROUP).map(|slot| self.slot(group * GROUP + slot));
-            let mut looked_at = slots.map(|slot| (slot, slot.look()));
-            let is_expired = |slot: &Slot| !slot.is_empty() && slot.is_expired(units_passed);
-            if let Some(expired) = looked_at.find(|(_, slot)| is_expired(slot)) {
+            let mut slots = (0..GROUP).map(|slot| self.slot(group * GROUP + slot));
+            let is_expired = |slot: Slot| !slot.is_empty() && slot.is_expired(units_passed);
+            if let Some(expired) = slots.find(|slot| is_expired(slot.look())) {
                 return Some(expired);
             }
             if !self.tags(group).empty().is_empty() {
