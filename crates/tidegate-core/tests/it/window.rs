@@ -323,3 +323,18 @@ fn refunds_reach_across_cells() {
     assert_eq!(window.cells().map(|(_, cell)| cell.units).collect::<Vec<_>>()[6..], [5, 3]);
     pair.check_costs(0..=101, now);
 }
+
+/// The current cell was read although it did not exist yet, and its bits were those of a cell that
+/// had been dropped: the state was widened without need.
+#[test]
+fn a_dropped_cell_does_not_widen_the_form() {
+    let limit = limit("2000 per 15s sliding-window");
+    let mut state = State::new(&limit);
+    let begin = 15_000_000 * 1_000;
+    let rows =
+        [(0, Cost::Force(1_500)), (14_500 * MS, Cost::Ask(100)), (15_200 * MS, Cost::Force(2_000))];
+    for (after, cost) in rows {
+        assert!(state.decide(&limit, &ask(cost, begin + after)).allowed);
+    }
+    assert!(matches!(&state, State::SlidingWindow(window) if window.form() == Form::Cells15));
+}

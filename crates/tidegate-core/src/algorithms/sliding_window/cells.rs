@@ -209,7 +209,7 @@ impl Cells {
 }
 
 impl<W: CellWords> Cells<W> {
-    /// Cells that hold nothing, with words that are zero.
+    /// Cells that hold nothing. The words may hold anything.
     #[inline(always)]
     pub(super) fn empty(form: Form, pace: u64, words: W) -> Self {
         let last = Cell::default();
@@ -281,6 +281,7 @@ impl<W: CellWords> Cells<W> {
 
     #[inline(always)]
     pub(super) fn get(&self, index: u64) -> Cell {
+        debug_assert!((self.oldest..=self.newest).contains(&index), "{index} is outside");
         if index == self.newest {
             return self.last;
         }

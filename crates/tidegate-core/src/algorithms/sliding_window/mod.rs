@@ -108,7 +108,8 @@ use super::Window;
 use crate::limit::{Grid, Moment};
 use crate::{Ask, CellView, Cost, Decision, Limit, Packed, PackedWords, ResetAfter, Timestamp};
 
-/// Words that hold the cells: 16 cells of 23 bits, 8 of 44, 4 of 83, or 20 times of 16.
+/// Words of a packed state: 15 cells of 23 bits, 7 of 44 or 3 of 83 and, in the bits that these leave
+/// unused, the newest cell; or 20 times of 16.
 const WORDS: usize = Packed::WORDS;
 
 /// The state of a `sliding-window`. The default holds nothing.
@@ -305,8 +306,9 @@ impl SlidingWindow {
             return true;
         }
         let Held::Cells(cells) = &self.held else { return false };
-        let current = limit.split(cells.form, now).0;
-        cells.get(current).units.saturating_add(units) <= most
+        let is_current = cells.newest == limit.split(cells.form, now).0;
+        let held = if is_current { cells.get(cells.newest).units } else { 0 };
+        held.saturating_add(units) <= most
     }
 
     /// Charges everything held again in a wider form, under another pace.
