@@ -345,13 +345,19 @@ impl Limit {
         self.count_cap
     }
 
-    /// Whether units charged at `charged_at` may still count at `now`. A refund of units that no
-    /// longer count would be taken from units that others have charged since.
-    pub fn may_still_count(&self, charged_at: Timestamp, now: Timestamp) -> bool {
-        match self.algorithm {
-            Algorithm::FixedWindow => self.moment(charged_at).index >= self.moment(now).index,
-            _ => now < charged_at.plus_micros(self.grid.window_us),
-        }
+    /// Whether units charged at `charged_at` may be given back at `now`: not if they have left the
+    /// window, because the refund would be taken from units that others have charged since. For a
+    /// `token-bucket` that is the time in which a full bucket is paid off. A `sliding-counter` still
+    /// weighs units that are more than a window old, but by then they mix with those of others.
+    pub fn may_give_back(&self, charged_at: Timestamp, now: Timestamp) -> bool {
+        let windows = match self.algorithm {
+            Algorithm::FixedWindow => {
+                return self.moment(charged_at).index >= self.moment(now).index;
+            }
+            Algorithm::TokenBucket => self.burst.div_ceil(self.count.max(1)),
+            _ => 1,
+        };
+        now < charged_at.plus_micros(self.grid.window_us.saturating_mul(windows))
     }
 
     /// The size in which a store keeps the states of this limit; `None` if they can grow.

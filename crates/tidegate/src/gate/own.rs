@@ -125,6 +125,14 @@ impl Charged {
         charged
     }
 
+    /// Whether an admitted answer has charged all limits of a policy. A limit that is only observed
+    /// and would have denied is not charged.
+    #[cfg(feature = "tower")]
+    pub(crate) fn is_all_of(own: &OwnPolicy, answer: &Answer<'_>) -> bool {
+        let is_own = |line: &&Line<'_>| line.own.is_some_and(|one| std::ptr::eq(one, own));
+        answer.lines.iter().filter(is_own).all(|line| line.decision.allowed)
+    }
+
     /// Whether it was charged in this node's memory, because the store failed.
     #[cfg(feature = "tower")]
     pub(crate) fn is_local(&self) -> bool {
@@ -134,7 +142,7 @@ impl Charged {
     /// Whether a cost is a refund of units that no longer count under a limit.
     #[cfg(feature = "tower")]
     pub(super) fn is_too_late(&self, cost: Cost, limit: &Limit, now: Timestamp) -> bool {
-        matches!(cost, Cost::Refund(_)) && !limit.may_still_count(self.at, now)
+        matches!(cost, Cost::Refund(_)) && !limit.may_give_back(self.at, now)
     }
 
     pub(super) fn limits(&self) -> impl Iterator<Item = usize> {
@@ -185,6 +193,8 @@ impl Gate {
         for change in changes {
             plan.push_change(change, now);
         }
+        // A denial charges nothing: the whole reservation is given back then.
+        plan.refuse_overflow();
         match &self.shared {
             Some(shared) if changes.iter().any(|change| change.charged.is_local()) => {
                 self.answer_alone(plan, shared.outage(), Asking::CHECK)

@@ -129,11 +129,14 @@ impl<S: Store> Permit<S> {
     /// When the store fails: the permit then ends with its lease, unless the store repeats the
     /// release, as `RedisStore` does.
     pub async fn release_async(mut self) -> Result<bool, StoreError> {
-        let held = mem::take(&mut self.held);
-        match self.local.take() {
-            Some(local) => Ok(local.release()),
-            None => act(&self.limiter, &held, PermitAct::Release(self.id)).await,
+        if let Some(local) = self.local.take() {
+            self.held.clear();
+            return Ok(local.release());
         }
+        // If this is cancelled, the drop releases what is left, and what was released once more.
+        let released = act(&self.limiter, &self.held, PermitAct::Release(self.id)).await;
+        self.held.clear();
+        released
     }
 }
 

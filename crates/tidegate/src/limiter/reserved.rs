@@ -13,8 +13,8 @@ use crate::{Check, CheckError, MemoryStore, Store, StoreError, Verdict};
 /// A charged estimate, to be settled when the true cost is known.
 ///
 /// Dropped without being settled, all of it is given back: the work it was for has not been done.
-/// Units are given back newest first, as by [`Limiter::refund`]. An estimate that was charged more
-/// than a window ago no longer counts, so nothing of it is given back.
+/// Units are given back newest first, as by [`Limiter::refund`]. Nothing is given back of an estimate
+/// that has left the window meanwhile: that would be taken from what others have charged since.
 ///
 /// ```
 /// use tidegate::{Limit, Limiter};
@@ -46,16 +46,12 @@ struct Charged {
 
 impl Charged {
     /// The check that makes `actual` of the estimate; `None` if there is nothing to change, or if
-    /// units to give back `no_longer_count`.
-    fn settling(
-        &self,
-        actual: u64,
-        no_longer_count: impl FnOnce(&Limit) -> bool,
-    ) -> Option<Check<'_>> {
+    /// it is too late to give units back.
+    fn settling(&self, actual: u64, is_too_late: impl FnOnce(&Limit) -> bool) -> Option<Check<'_>> {
         let cost = match actual.checked_sub(self.estimate) {
             Some(0) => return None,
             Some(more) => Cost::Force(more),
-            None if no_longer_count(&self.limit) => return None,
+            None if is_too_late(&self.limit) => return None,
             None => Cost::Refund(self.estimate - actual),
         };
         Some(Check::new(&*self.key, &self.limit, cost))
@@ -64,13 +60,19 @@ impl Charged {
 
 impl<S: Store> Reserved<S> {
     /// Collects the charges of a verdict. A check that is only observed and would have denied was
-    /// not charged, nor was one that was allowed because the store failed.
+    /// not charged, nor was one that was allowed because the store failed. An observed check beside
+    /// an enforced one with the same key and window is counted separately, and is not settled: its
+    /// estimate stands.
     fn new(limiter: &Limiter<S>, checks: &[Check<'_>], verdict: Verdict) -> Self {
         let (mut charged, mut locally) = (Vec::new(), false);
         let charged_at = limiter.now();
         for (check, decision) in checks.iter().zip(&verdict.decisions) {
             let counted = matches!(decision.decided, Decided::Exact | Decided::Local);
+            let enforced = Check { observed: false, ..*check };
+            let is_set_apart =
+                check.observed && checks.iter().any(|other| other.shares_state(&enforced));
             if let Cost::Ask(estimate @ 1..) = check.cost
+                && !is_set_apart
                 && verdict.allowed
                 && decision.allowed
                 && counted
@@ -138,10 +140,10 @@ impl Settling {
         charged: &[Charged],
     ) -> Result<(), StoreError> {
         let now = limiter.now();
-        let no_longer_count = |limit: &Limit| !limit.may_still_count(self.charged_at, now);
+        let is_too_late = |limit: &Limit| !limit.may_give_back(self.charged_at, now);
         let mut settled = Ok(());
         for one in charged {
-            let Some(check) = one.settling(self.actual, no_longer_count) else { continue };
+            let Some(check) = one.settling(self.actual, is_too_late) else { continue };
             let checks = [check];
             let decided = match limiter.local_memory().filter(|_| self.locally) {
                 Some(memory) => memory.decide(&Request::new(&checks)).map_err(Into::into),

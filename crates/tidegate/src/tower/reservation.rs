@@ -268,9 +268,11 @@ impl Inner {
         }
         for (index, units) in more() {
             let part = &self.parts[*index];
-            // Units that were charged elsewhere, because the store failed meanwhile, are not given
-            // back: the refund would be taken from the units of others.
-            let is_counted = answer.decided == Decided::Exact || part.charged.is_local();
+            // Units that were charged elsewhere, because the store failed meanwhile, or not at all,
+            // are not given back: the refund would be taken from the units of others.
+            let own = self.core.policy_at(part.place);
+            let is_counted = (answer.decided == Decided::Exact || part.charged.is_local())
+                && own.is_some_and(|own| Charged::is_all_of(own, &answer));
             // Another clone may have settled the part meanwhile.
             if is_counted && !part.raise(*units) {
                 self.correct(*index, *units, 0);

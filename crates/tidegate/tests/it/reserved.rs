@@ -47,6 +47,18 @@ fn an_estimate_that_no_longer_counts_is_not_given_back() {
     }
 }
 
+/// The observed limit was settled in the state of the enforced one: twice.
+#[test]
+fn an_observed_limit_beside_the_enforced_one_is_settled_once() {
+    let (limiter, _) = limiter();
+    let (enforced, tried) = (limit("1000 per 1m sliding-log"), limit("900 per 1m sliding-log"));
+    let checks = [Check::new("a", &enforced, 400), Check::new("a", &tried, 400).observed()];
+    let reserved = limiter.reserve_all(&checks).expect("sound").or_deny().expect("room");
+    limiter.charge("a", &enforced, 400).expect("sound");
+    drop(reserved);
+    assert_eq!(used(&limiter, &enforced), 400);
+}
+
 #[test]
 fn a_denied_reservation_settles_nothing() {
     let (limiter, _) = limiter();
