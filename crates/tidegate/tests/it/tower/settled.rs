@@ -11,8 +11,8 @@ use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body::{Body, Frame};
 use http_body_util::BodyExt;
-use tidegate::tower::{Rejection, Reservation, Rule};
-use tidegate::{Limit, RetryAfter};
+use tidegate::tower::{Mode, Rejection, Reservation, Rule};
+use tidegate::{Limit, Overflow, RetryAfter};
 use tower::{Layer, Service, service_fn};
 
 use super::{ALICE, BOB, Broken, World, from, rule, with};
@@ -414,6 +414,26 @@ fn an_estimate_that_no_longer_counts_is_not_given_back() {
         other.commit(30);
         assert_eq!(used(&world), 30, "{text}");
     }
+}
+
+/// A denied estimate used up a limit that consumes, although the reservation was given back.
+#[test]
+fn a_denied_estimate_uses_nothing_up() {
+    let world = World::with(tokens().overflow(Overflow::Consume));
+    let (reservation, _kept) = reserved(&world);
+    rejected(&reservation, 101);
+    assert_eq!(used(&world), 0);
+}
+
+/// Units that an observed limit did not admit were settled as if they had been charged.
+#[test]
+fn units_that_an_observed_limit_did_not_charge_are_not_given_back() {
+    let world = World::with(tokens().mode(Mode::Observe));
+    let (reservation, _kept) = reserved(&world);
+    assert!(block_on(reservation.reserve(500)).is_ok(), "it is only observed");
+    assert_eq!(used(&world), 40);
+    reservation.commit(90);
+    assert_eq!(used(&world), 90);
 }
 
 #[test]
