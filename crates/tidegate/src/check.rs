@@ -49,15 +49,14 @@ pub struct Check<'a> {
     pub limit: &'a Limit,
     /// Units asked for.
     pub cost: Cost,
-    /// Whether it is only watched: decided and counted on its own, without a say
-    /// in whether the request is allowed.
+    /// Whether it is only observed: it is decided and counted, and never denies the request.
     pub observed: bool,
     /// The effect of a denial on this limit.
     pub overflow: Overflow,
 }
 
 impl<'a> Check<'a> {
-    /// A check that has a say.
+    /// An enforced check.
     #[inline]
     pub fn new<K>(key: &'a K, limit: &'a Limit, cost: impl Into<Cost>) -> Self
     where
@@ -67,7 +66,7 @@ impl<'a> Check<'a> {
         Check { key: key.as_ref(), limit, cost: cost.into(), observed: false, overflow }
     }
 
-    /// The same check, only watched.
+    /// Makes the check observed: it is decided and counted, and never denies the request.
     #[must_use]
     pub fn observed(self) -> Self {
         Check { observed: true, ..self }
@@ -137,7 +136,7 @@ pub(crate) fn may_consume(checks: &[Check<'_>]) -> bool {
     })
 }
 
-/// The answer to a request: allowed if every check that has a say allows it.
+/// The answer to a request: allowed if every enforced check allows it.
 ///
 /// It speaks for one limit: when denied, the denying one with the longest wait;
 /// when allowed, the one with the least remaining.
@@ -154,7 +153,7 @@ pub struct Verdict {
     /// Whether the store had no room for some key; see [`WhenFull`](crate::WhenFull).
     pub overflowed: bool,
     /// Whether that alone is why it was denied, or why a forced charge was not recorded:
-    /// nothing that has a say is used up.
+    /// no enforced limit is used up.
     pub no_room: bool,
     pub(crate) decisions: SmallVec<[Decision; 4]>,
     speaker: Option<usize>,
@@ -246,12 +245,12 @@ impl Verdict {
         &self.decisions
     }
 
-    /// Which check it speaks for; `None` when all were only watched.
+    /// Which check it speaks for; `None` when all were only observed.
     pub fn speaker(&self) -> Option<usize> {
         self.speaker
     }
 
-    /// The answer it speaks with; `None` when all were only watched.
+    /// The answer it speaks with; `None` when all were only observed.
     pub fn decision(&self) -> Option<&Decision> {
         self.decisions.get(self.speaker?)
     }

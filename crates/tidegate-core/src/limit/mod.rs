@@ -1,4 +1,4 @@
-//! A validated limit: so many units per window under an algorithm.
+//! A validated limit: N units per window under an algorithm.
 //!
 //! Everything that can be wrong about a limit is found in [`Limit::new`] and its
 //! `with_` companions; afterwards nothing about it can fail, and what the
@@ -51,7 +51,7 @@ pub enum Algorithm {
     FixedWindow,
     /// A steady rate with a burst on top.
     TokenBucket,
-    /// So many at once, each under a lease.
+    /// At most N permits at once, each with a lease.
     Concurrency,
 }
 
@@ -90,7 +90,7 @@ impl fmt::Display for Algorithm {
     }
 }
 
-/// So many units per window under an [`Algorithm`].
+/// N units per window under an [`Algorithm`].
 ///
 /// ```
 /// use std::time::Duration;
@@ -301,7 +301,7 @@ impl Limit {
         Duration::from_micros(self.grid.window_us)
     }
 
-    /// The window as its text has it: so many of a unit, the largest that divides it.
+    /// The window as a number of the largest unit that divides it, as in the limit's text.
     pub fn window_in_units(&self) -> (u64, &'static str) {
         text::in_units(self.grid.window_us)
     }

@@ -1,9 +1,7 @@
-//! Letting a request in: everything that holds for it, asked at once, and what is kept
-//! while it is being served.
+//! Admission of a request that is then served here.
 //!
-//! [`Gate::check`] answers a question and is done. Who serves the request itself wants
-//! more: places under `concurrency` limits for as long as that takes, and afterwards to say
-//! how long it took. Both come with the answer here.
+//! Besides the answer of [`Gate::check`] it returns the permits to hold while the request runs, and
+//! a timer for how long that takes.
 
 use super::decide::Asking;
 use super::held::HeldPermit;

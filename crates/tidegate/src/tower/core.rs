@@ -238,8 +238,8 @@ impl Core {
     }
 }
 
-/// Whether a policy that holds for this request, and is enforced, counts by address. Asked only
-/// where there is none. What else is wrong with the request is told by who decides about it.
+/// Whether an enforced policy that matches this request counts by address. Called only if the address
+/// is unknown. Other errors of the request are reported by the decision.
 #[cold]
 fn gate_needs_address(rules: &Rules, attributes: &Attributes<'_>) -> bool {
     let selected = rules.policies().select(attributes).unwrap_or_default();

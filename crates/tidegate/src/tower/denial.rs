@@ -22,7 +22,7 @@ static GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 /// When a gRPC client may try again, in milliseconds; -1 for never.
 static GRPC_PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 
-/// gRPC's numbers for what we have to say.
+/// gRPC status codes.
 mod code {
     pub(super) const INVALID_ARGUMENT: &str = "3";
     pub(super) const RESOURCE_EXHAUSTED: &str = "8";

@@ -157,21 +157,21 @@ impl Reservation {
         completed.await.unwrap_or_else(|| Err(Rejection::of_failure("the service shuts down")))
     }
 
-    /// Says what it came to: what was reserved too much is given back, what was reserved too
-    /// little is charged, also beyond the limit. Only the first time counts; it does also
-    /// after the request's future was dropped and all had been given back.
+    /// Settles the reservation at its actual cost. The excess is refunded; a shortfall is charged,
+    /// also above the limit. Only the first call has an effect. It may come after the request's
+    /// future was dropped and the estimate was given back.
     ///
-    /// With several rules that reserve, it came to this much under each that was not
-    /// told apart by [`Reservation::commit_for`].
+    /// With several rules that reserve, this is the cost under each that was not settled by
+    /// [`Reservation::commit_for`].
     ///
-    /// Over a shared store it is done in the background, on the runtime this is called on or, off
-    /// any, on the one where the request was let in.
+    /// Over a shared store it is done in the background: on the runtime of the caller or, without
+    /// one, on the runtime that admitted the request.
     pub fn commit(&self, actual: u64) {
         self.0.commit(actual, |_, _| true);
     }
 
-    /// The same for one rule, whatever plan the request has under it; `false` if no rule of this
-    /// name has reserved anything. A plan can also be named in full: `rule.plan`.
+    /// Settles one rule at its actual cost, under any plan; `false` if no rule of this name has
+    /// reserved anything. A plan can also be named in full: `rule.plan`.
     pub fn commit_for(&self, rule: &str, actual: u64) -> bool {
         self.0.commit(actual, |core, (index, policy)| {
             // A rule's own policy has its name.

@@ -116,7 +116,7 @@ impl Rule {
         }
     }
 
-    /// The same with other keys than client addresses.
+    /// Sets the key with a closure (default: the client's address).
     #[must_use]
     pub fn key(
         mut self,
@@ -126,7 +126,7 @@ impl Rule {
         self
     }
 
-    /// The same with keys from a template, as in a policies file:
+    /// Sets the key with a template, as in a policies file:
     /// `"{header:x-api-key | client_ip}"`. A template that cannot be read is an error when the layer
     /// is built.
     #[must_use]
@@ -216,8 +216,8 @@ impl Rule {
         self
     }
 
-    /// The same at another cost than 1. A cost of 0 charges nothing and passes where 1 would;
-    /// what is to pass in any case is left out with [`Rule::when`].
+    /// Sets the cost (default: 1). A cost of 0 charges nothing and passes where 1 would; requests that
+    /// must pass in any case are left out with [`Rule::when`].
     #[must_use]
     pub fn cost(mut self, cost: impl Fn(&Head<'_>) -> u64 + Send + Sync + 'static) -> Self {
         self.cost = Some(Box::new(cost));
@@ -267,7 +267,7 @@ impl Rule {
         self
     }
 
-    /// The same, only for requests of which this is true.
+    /// Applies the rule only to requests for which this returns true.
     #[must_use]
     pub fn when(mut self, when: impl Fn(&Head<'_>) -> bool + Send + Sync + 'static) -> Self {
         self.when = Some(Box::new(when));
@@ -281,14 +281,15 @@ impl Rule {
         self
     }
 
-    /// The same in another mode: [`Mode::Observe`] decides and counts, and never denies.
+    /// Sets the mode (default: [`Mode::Enforce`]). [`Mode::Observe`] decides and counts, and never
+    /// denies.
     #[must_use]
     pub fn mode(mut self, mode: Mode) -> Self {
         self.mode = mode;
         self
     }
 
-    /// The same with another answer when a shared store fails.
+    /// Sets the answer when a shared store fails.
     #[must_use]
     pub fn on_store_failure(mut self, answer: OnStoreFailure) -> Self {
         self.on_store_failure = answer;

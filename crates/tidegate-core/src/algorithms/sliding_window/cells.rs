@@ -326,10 +326,6 @@ impl<W: CellWords> Cells<W> {
         let mask = (1_u128 << cell_bits) - 1;
         put(0, (mask << shift) as u64, (bits << shift) as u64);
         put(1, (mask << shift >> 64) as u64, (bits << shift >> 64) as u64);
-        if self.form == Form::Cells3 {
-            let back = u128::BITS - 1 - shift;
-            put(2, (mask >> 1 >> back) as u64, (bits >> 1 >> back) as u64);
-        }
     }
 
     /// Makes an empty cell the newest. It is not before the one that was.
