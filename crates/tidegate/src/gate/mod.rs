@@ -41,9 +41,7 @@ mod shared_store;
 mod waiting;
 
 use std::future::Future;
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, Guard};
@@ -67,6 +65,7 @@ pub(crate) use self::plan::KeyBytes;
 pub(crate) use self::plan::{Plan, Taking};
 use self::shared_store::Shared;
 use crate::asker::Asker;
+use crate::block_on::poll_once;
 pub use crate::join::MAX_TOGETHER;
 use crate::policy::Policies;
 use crate::stats::{self, Counting, Seen, Stats, is_near, is_timed};
@@ -298,15 +297,6 @@ impl Gate {
         let (allowed, route) = (plan.answer.allowed, (named.route)());
         let request_id = named.request_id;
         self.stats.note(&Seen { lines: &lines, allowed, route, request_id, elapsed });
-    }
-}
-
-/// Polls a future once. `None` if it is not ready then.
-#[inline]
-pub(crate) fn poll_once<T>(future: impl Future<Output = T>) -> Option<T> {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(ready) => Some(ready),
-        Poll::Pending => None,
     }
 }
 

@@ -18,8 +18,9 @@ use super::limits::Limits;
 use super::reservation::{Reservation, Reserving, Unsettled};
 use crate::asker::Asker;
 use crate::attributes::{Attributes, Headers};
+use crate::block_on::poll_once;
 use crate::gate::{
-    Answer, Gate, GateError, Named, OwnPolicy, Plan, Question, Rules, Subject, Taking, poll_once,
+    Answer, Gate, GateError, Named, OwnPolicy, Plan, Question, Rules, Subject, Taking,
 };
 use crate::headers::Forms;
 use crate::policy::{Key, Mode, Selected};
