@@ -28,6 +28,7 @@ from tidegate import (
     UnexpectedAnswer,
     Unreachable,
 )
+from tidegate._wire import Raw
 
 LOG = ["2 per 1h sliding-log"]
 PATIENCE_S = 20.0
@@ -203,6 +204,30 @@ def test_asyncio(server_url: str) -> None:
             assert again.lost
             with pytest.raises(Rejected):
                 await client.check("nope", "a")
+
+    asyncio.run(run())
+
+
+class LosesCancellations(AsyncClient):
+    """Renews as on Python 3.11, whose `asyncio.wait_for` may lose a cancellation."""
+
+    async def _send(self, method: str, path: str, body: object = None, extra_s: float = 0.0) -> Raw:
+        if method == "PUT":
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                pass
+        return await super()._send(method, path, body, extra_s)
+
+
+def test_a_release_ends_although_a_cancellation_is_lost(server_url: str) -> None:
+    async def run() -> None:
+        async with LosesCancellations(server_url, timeout=10) as client:
+            permit = await client.permit("jobs", somebody(), ttl_ms=3000)
+            assert isinstance(permit, AsyncPermit)
+            async with permit:
+                await asyncio.sleep(1.2)
+                await asyncio.wait_for(permit.release(), 10)
 
     asyncio.run(run())
 

@@ -285,6 +285,7 @@ class AsyncPermit:
         self.id, self.answer = grant.id, grant.answer
         self._client, self._lease = client, Lease(grant.ttl_ms)
         self._renewals: asyncio.Task[None] | None = None
+        self._released = False
 
     @property
     def lost(self) -> bool:
@@ -305,6 +306,9 @@ class AsyncPermit:
     async def release(self) -> None:
         """As `Permit.release`."""
         if self._renewals is not None:
+            # Before Python 3.12, `asyncio.wait_for` loses a cancellation that arrives together with
+            # the answer. The renewals then end by this.
+            self._released = True
             self._renewals.cancel()
             await asyncio.wait([self._renewals])
         _wire.released(await self._client._send("DELETE", f"/v1/permits/{self.id}"))
@@ -323,7 +327,7 @@ class AsyncPermit:
 
     async def _renew_until_done(self) -> None:
         wait_s: float | None = self._lease.wait_s()
-        while wait_s is not None:
+        while wait_s is not None and not self._released:
             await asyncio.sleep(wait_s)
             try:
                 await self.renew()
