@@ -245,12 +245,12 @@ impl Verdict {
         &self.decisions
     }
 
-    /// Which check it speaks for; `None` when all were only observed.
+    /// The index of the check that is reported; `None` if all were only observed.
     pub fn speaker(&self) -> Option<usize> {
         self.speaker
     }
 
-    /// The answer it speaks with; `None` when all were only observed.
+    /// The decision that is reported; `None` if all checks were only observed.
     pub fn decision(&self) -> Option<&Decision> {
         self.decisions.get(self.speaker?)
     }
