@@ -5,7 +5,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use clap::ValueEnum;
 use redis::{Cmd, Connection, RedisResult, Value};
 use tidegate::Limit;
-use tidegate::unstable::redis::{Answer, Entry, Names, Script, counter_answers, counter_call};
+use tidegate::unstable::redis::{
+    CounterReply, Entry, KeyNames, Script, counter_answers, counter_call,
+};
 
 /// Enough that nothing is denied: a denial is cheaper, and not equally so for all.
 pub const LIMIT: u64 = 1_000;
@@ -83,7 +85,7 @@ impl Maker {
     }
 
     fn entry(&self, key: &str) -> Entry {
-        let key = Names::new("tg").state(key.as_bytes(), &self.limit);
+        let key = KeyNames::new("tg").state(key.as_bytes(), &self.limit);
         Entry { key, units: 1, times: 1 }
     }
 
@@ -116,7 +118,7 @@ impl Maker {
             }
             (Subject::Tidegate, answer) => {
                 let answers = counter_answers(&self.limit, &[self.entry("")], answer);
-                matches!(answers.as_deref(), Ok([Answer::Decided(decisions)]) if decisions[0].allowed)
+                matches!(answers.as_deref(), Ok([CounterReply::Decided(decisions)]) if decisions[0].allowed)
             }
             _ => false,
         }

@@ -5,7 +5,7 @@
 //! into one that costs as much as all of them. So a hot key costs a server as much as a cold
 //! one. Everything else is a separate call. All calls of a batch are pipelined, and each is
 //! answered when its reply arrives.
-//! See `draft.rs` for how jobs become calls.
+//! See `batch_builder.rs` for how jobs become calls.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -13,42 +13,42 @@ use std::time::Instant;
 use redis::{Cmd, ServerError, Value};
 use tidegate_core::{Limit, Timestamp};
 
-use super::abandoned::Reply;
-use super::breaker::{Health, Outcome};
-use super::connection::{Line, Sent, load_scripts, text_of};
+use super::batch_builder::{BatchBuilder, BatchEntry};
+use super::breaker::{ConnectionHealth, Outcome};
+use super::connection::{CommandSender, PendingReply, script_load_commands, text_of};
 use super::counter::{self, Entry};
-use super::draft::{Draft, Drafts};
-use super::lane::{Answer, Job, Manner, Trouble, Work};
+use super::deferred_release::Reply;
+use super::node::{CallError, CallReply, Job, SendMode, Work};
 use super::plan::{Mode, Plan};
-use super::queue::{Claim, Taken};
-use super::stats::Tally;
+use super::queue::{Claim, SelectedJob};
+use super::stats::StoreCounters;
 use super::url::{Address, Kind};
 use crate::{Failure, StoreError};
 
 /// Calls that go together.
 #[derive(Debug)]
 pub(super) struct Batch {
-    units: Vec<Unit>,
-    asks: usize,
+    commands: Vec<Command>,
+    requests: usize,
     coalesced: usize,
 }
 
 /// One command, and the callers that wait for its reply.
 #[derive(Debug)]
-pub(super) struct Unit {
-    command: Cmd,
+pub(super) struct Command {
+    cmd: Cmd,
     asking: bool,
     /// Whether the scripts were loaded for it already.
-    taught: bool,
-    members: Members,
+    scripts_loaded: bool,
+    waiters: Waiters,
 }
 
 #[derive(Debug)]
-pub(super) enum Members {
+pub(super) enum Waiters {
     One(Waiter),
     /// The callers of every entry of a counter call.
     Counted(Limit, Vec<Entry>, Vec<Vec<Waiter>>),
-    Merged(Box<Merged>),
+    MergedRequests(Box<MergedRequests>),
 }
 
 /// A caller that waits.
@@ -64,7 +64,7 @@ impl Waiter {
         !self.reply.is_closed()
     }
 
-    fn answer(self, answer: Result<Answer, Trouble>) {
+    fn answer(self, answer: Result<CallReply, CallError>) {
         // The caller may have given up meanwhile.
         drop(self.reply.send(answer));
     }
@@ -72,7 +72,7 @@ impl Waiter {
 
 /// Equal requests, sent as one request that costs as much as the first `asked` of them.
 #[derive(Debug)]
-pub(super) struct Merged {
+pub(super) struct MergedRequests {
     plan: Plan,
     at: Option<Timestamp>,
     pub(super) asked: usize,
@@ -81,37 +81,38 @@ pub(super) struct Merged {
 
 impl Batch {
     /// Puts jobs together.
-    pub(super) fn gather(jobs: impl Iterator<Item = Taken>, kind: Kind) -> Self {
-        let mut drafts = Drafts::new(kind);
-        let (mut asks, mut coalesced) = (0, 0);
-        for Taken { job, claim, group } in jobs {
-            let Job { work, manner, reply, keys, .. } = job;
+    pub(super) fn gather(jobs: impl Iterator<Item = SelectedJob>, kind: Kind) -> Self {
+        let mut builder = BatchBuilder::new(kind);
+        let (mut requests, mut coalesced) = (0, 0);
+        for SelectedJob { job, claim, group } in jobs {
+            let Job { work, send_mode, reply, keys, .. } = job;
             let waiter = Waiter { reply, _claim: claim };
-            asks += 1;
+            requests += 1;
             coalesced += usize::from(match work {
-                Work::Send(command, ..) => {
-                    let members = Members::One(waiter);
-                    drafts.push(Draft::Whole(Unit::new(command, manner, members)), &keys);
+                Work::Send(cmd, ..) => {
+                    let waiters = Waiters::One(waiter);
+                    builder.push(BatchEntry::Whole(Command::new(cmd, send_mode, waiters)), &keys);
                     false
                 }
-                Work::Count(quick, at) => drafts.count(quick, at, manner, waiter),
+                Work::Count(fast_check, at) => builder.count(fast_check, at, send_mode, waiter),
                 Work::Decide(plan, at) => {
-                    let plan = Merged { plan: *plan, at, asked: 1, waiters: [waiter].into() };
-                    drafts.merge(plan, manner, &keys, group)
+                    let plan =
+                        MergedRequests { plan: *plan, at, asked: 1, waiters: [waiter].into() };
+                    builder.merge(plan, send_mode, &keys, group)
                 }
             });
         }
-        Batch { units: drafts.finish(), asks, coalesced }
+        Batch { commands: builder.finish(), requests, coalesced }
     }
 
     /// How many script calls it has.
     pub(super) fn calls(&self) -> usize {
-        self.units.len()
+        self.commands.len()
     }
 
     /// How many callers it is for.
-    pub(super) fn asks(&self) -> usize {
-        self.asks
+    pub(super) fn requests(&self) -> usize {
+        self.requests
     }
 
     /// How many asks share a call or an entry with an equal one before them.
@@ -120,37 +121,41 @@ impl Batch {
     }
 
     /// Hands all calls to the connection, in order.
-    pub(super) async fn send(self, line: Line, health: &Health) -> Write {
-        let calls = send(&line, health, self.units).await;
-        Write { line, calls, begun: Instant::now() }
+    pub(super) async fn send(self, sender: CommandSender, health: &ConnectionHealth) -> Write {
+        let calls = send(&sender, health, self.commands).await;
+        Write { sender, calls, begun: Instant::now() }
     }
 }
 
 /// A batch that was sent.
 pub(super) struct Write {
-    line: Line,
-    calls: Vec<(Option<Unit>, Sent)>,
+    sender: CommandSender,
+    calls: Vec<(Option<Command>, PendingReply)>,
     begun: Instant,
 }
 
 /// Sends units, the scripts first if a server has lost them. Replies to commands without a unit
 /// mean nothing.
-async fn send(line: &Line, health: &Health, units: Vec<Unit>) -> Vec<(Option<Unit>, Sent)> {
-    let (mut commands, mut whose) = (Vec::new(), Vec::new());
-    if units.iter().any(|unit| unit.taught) {
-        commands.extend(load_scripts());
-        whose.resize_with(commands.len(), || None);
+async fn send(
+    sender: &CommandSender,
+    health: &ConnectionHealth,
+    commands: Vec<Command>,
+) -> Vec<(Option<Command>, PendingReply)> {
+    let (mut cmds, mut owners) = (Vec::new(), Vec::new());
+    if commands.iter().any(|command| command.scripts_loaded) {
+        cmds.extend(script_load_commands());
+        owners.resize_with(cmds.len(), || None);
     }
-    for unit in units {
-        if unit.asking {
-            commands.push(redis::cmd("ASKING"));
-            whose.push(None);
+    for command in commands {
+        if command.asking {
+            cmds.push(redis::cmd("ASKING"));
+            owners.push(None);
         }
-        commands.push(unit.command.clone());
-        whose.push(Some(unit));
+        cmds.push(command.cmd.clone());
+        owners.push(Some(command));
     }
-    health.sent(commands.len());
-    whose.into_iter().zip(line.send(commands).await).collect()
+    health.sent(cmds.len());
+    owners.into_iter().zip(sender.send(cmds).await).collect()
 }
 
 impl Write {
@@ -159,81 +164,81 @@ impl Write {
     pub(super) async fn settle(
         self,
         asked: Option<Address>,
-        health: &Health,
-        tally: &Tally,
+        health: &ConnectionHealth,
+        counters: &StoreCounters,
         mut note: impl FnMut(Outcome),
     ) -> Outcome {
-        let Write { line, mut calls, begun } = self;
-        let mut settling = Settling { asked, outcome: Outcome::Answered, tally };
+        let Write { sender, mut calls, begun } = self;
+        let mut handler = ReplyHandler { asked, outcome: Outcome::Answered, counters };
         loop {
             let mut again = Vec::new();
-            for (unit, sent) in calls {
+            for (command, sent) in calls {
                 let reply = sent.reply().await;
                 if reply.is_ok() {
                     health.replied();
                 }
-                let Some(unit) = unit else { continue };
-                let before = settling.outcome;
+                let Some(command) = command else { continue };
+                let before = handler.outcome;
                 match reply {
-                    Ok(value) => again.extend(settling.settle(unit, value)),
+                    Ok(value) => again.extend(handler.settle(command, value)),
                     Err(_) => {
                         let is_silent = health.is_silent();
                         let failure = if is_silent { Failure::TimedOut } else { Failure::Lost };
-                        settling.outcome = Outcome::Useless;
-                        unit.members.trouble(&Trouble::Failed(failure));
+                        handler.outcome = Outcome::Unusable;
+                        command.waiters.error(&CallError::Failed(failure));
                     }
                 }
-                if settling.outcome != before {
-                    note(settling.outcome);
+                if handler.outcome != before {
+                    note(handler.outcome);
                 }
             }
-            if again.is_empty() || settling.outcome == Outcome::Useless {
-                let down = Trouble::Failed(Failure::Down);
-                again.into_iter().for_each(|unit: Unit| unit.members.trouble(&down));
-                tally.round_trip(begun.elapsed());
-                return settling.outcome;
+            if again.is_empty() || handler.outcome == Outcome::Unusable {
+                let down = CallError::Failed(Failure::Down);
+                again.into_iter().for_each(|command: Command| command.waiters.error(&down));
+                counters.round_trip(begun.elapsed());
+                return handler.outcome;
             }
-            Tally::add(&tally.resent, again.len());
-            calls = send(&line, health, again).await;
+            StoreCounters::add(&counters.resent, again.len());
+            calls = send(&sender, health, again).await;
         }
     }
 }
 
-struct Settling<'t> {
+struct ReplyHandler<'t> {
     asked: Option<Address>,
     outcome: Outcome,
-    tally: &'t Tally,
+    counters: &'t StoreCounters,
 }
 
-impl Settling<'_> {
+impl ReplyHandler<'_> {
     /// Answers a unit; returns what is to be sent again.
-    fn settle(&mut self, unit: Unit, value: Value) -> Option<Unit> {
+    fn settle(&mut self, command: Command, value: Value) -> Option<Command> {
         match value {
-            Value::ServerError(error) if error.code() == "NOSCRIPT" && !unit.taught => {
-                unit.members.is_awaited().then_some(Unit { taught: true, ..unit })
+            Value::ServerError(error) if error.code() == "NOSCRIPT" && !command.scripts_loaded => {
+                command.waiters.is_awaited().then_some(Command { scripts_loaded: true, ..command })
             }
             Value::ServerError(error) => {
-                let trouble = self.trouble(&error);
-                unit.members.trouble(&trouble);
+                let error = self.error(&error);
+                command.waiters.error(&error);
                 None
             }
-            value => unit.members.answer(value).map(|merged| merged.unit(unit.asking)),
+            value => command.waiters.answer(value).map(|merged| merged.command(command.asking)),
         }
     }
 
     /// Classifies an error. Errors that are not listed here concern one key only.
-    fn trouble(&mut self, error: &ServerError) -> Trouble {
+    fn error(&mut self, error: &ServerError) -> CallError {
         let details = error.details().unwrap_or("");
         let address = || {
             let (_slot, address) = details.split_once(' ')?;
             Address::from_redirect(address, self.asked.as_ref()?)
         };
         match code_of(error) {
-            "MOVED" => address().map_or_else(|| refused(error), Trouble::Moved),
-            "ASK" => address().map_or_else(|| refused(error), Trouble::Ask),
-            "TRYAGAIN" => Trouble::TryAgain,
+            "MOVED" => address().map_or_else(|| refused(error), CallError::Moved),
+            "ASK" => address().map_or_else(|| refused(error), CallError::Ask),
+            "TRYAGAIN" => CallError::TryAgain,
             // The slot is nobody's: not carried out, and not this server's fault.
-            "CLUSTERDOWN" => Trouble::Failed(Failure::Down),
+            "CLUSTERDOWN" => CallError::Failed(Failure::Down),
             // Nothing is wrong with the key: no other is served either.
             "OOM" | "MISCONF" | "NOREPLICAS" | "NOPERM" | "BUSY" => self.refuses(error),
             // Not carried out: this server is the wrong one.
@@ -242,17 +247,17 @@ impl Settling<'_> {
         }
     }
 
-    fn refuses(&mut self, error: &ServerError) -> Trouble {
+    fn refuses(&mut self, error: &ServerError) -> CallError {
         if self.outcome == Outcome::Answered {
             self.outcome = Outcome::Refused;
-            self.tally.set_last_error(Some(format!("the store refuses: {}", text_of(error))));
+            self.counters.set_last_error(Some(format!("the store refuses: {}", text_of(error))));
         }
         refused(error)
     }
 
-    fn wrong_server(&mut self) -> Trouble {
-        self.outcome = Outcome::Useless;
-        Trouble::Failed(Failure::Down)
+    fn wrong_server(&mut self) -> CallError {
+        self.outcome = Outcome::Unusable;
+        CallError::Failed(Failure::Down)
     }
 }
 
@@ -279,44 +284,44 @@ fn code_of(error: &ServerError) -> &str {
     }
 }
 
-fn refused(error: &ServerError) -> Trouble {
-    Trouble::Failed(Failure::Refused(text_of(error)))
+fn refused(error: &ServerError) -> CallError {
+    CallError::Failed(Failure::Refused(text_of(error)))
 }
 
-impl Unit {
-    pub(super) fn new(command: Cmd, manner: Manner, members: Members) -> Self {
-        Unit { command, asking: manner == Manner::Asking, taught: false, members }
+impl Command {
+    pub(super) fn new(cmd: Cmd, send_mode: SendMode, waiters: Waiters) -> Self {
+        Command { cmd, asking: send_mode == SendMode::Asking, scripts_loaded: false, waiters }
     }
 }
 
-impl Members {
+impl Waiters {
     fn is_awaited(&self) -> bool {
         match self {
-            Members::One(waiter) => waiter.is_awaited(),
-            Members::Counted(_, _, waiters) => waiters.iter().flatten().any(Waiter::is_awaited),
-            Members::Merged(merged) => merged.waiters.iter().any(Waiter::is_awaited),
+            Waiters::One(waiter) => waiter.is_awaited(),
+            Waiters::Counted(_, _, waiters) => waiters.iter().flatten().any(Waiter::is_awaited),
+            Waiters::MergedRequests(merged) => merged.waiters.iter().any(Waiter::is_awaited),
         }
     }
 
-    fn trouble(self, trouble: &Trouble) {
-        let fail = |waiter: Waiter| waiter.answer(Err(trouble.clone()));
+    fn error(self, error: &CallError) {
+        let fail = |waiter: Waiter| waiter.answer(Err(error.clone()));
         match self {
-            Members::One(waiter) => fail(waiter),
-            Members::Counted(_, _, waiters) => waiters.into_iter().flatten().for_each(fail),
-            Members::Merged(merged) => merged.waiters.into_iter().for_each(fail),
+            Waiters::One(waiter) => fail(waiter),
+            Waiters::Counted(_, _, waiters) => waiters.into_iter().flatten().for_each(fail),
+            Waiters::MergedRequests(merged) => merged.waiters.into_iter().for_each(fail),
         }
     }
 
     /// Answers those it can; returns the rest of a merged request.
-    fn answer(self, value: Value) -> Option<Merged> {
+    fn answer(self, value: Value) -> Option<MergedRequests> {
         match self {
-            Members::One(waiter) => waiter.answer(Ok(Answer::Value(value))),
-            Members::Merged(merged) => return merged.answer(&value),
-            Members::Counted(limit, entries, waiters) => {
+            Waiters::One(waiter) => waiter.answer(Ok(CallReply::Value(value))),
+            Waiters::MergedRequests(merged) => return merged.answer(&value),
+            Waiters::Counted(limit, entries, waiters) => {
                 match counter::answers(&limit, &entries, &value) {
                     Ok(answers) => answer_counted(answers, waiters),
                     Err(error) => {
-                        Members::Counted(limit, entries, waiters).trouble(&failed(error));
+                        Waiters::Counted(limit, entries, waiters).error(&failed(error));
                     }
                 }
             }
@@ -326,38 +331,38 @@ impl Members {
 }
 
 /// Why a reply could not be read.
-fn failed(error: StoreError) -> Trouble {
-    Trouble::Failed(match error {
+fn failed(error: StoreError) -> CallError {
+    CallError::Failed(match error {
         StoreError::Failed(failure) => failure,
         StoreError::Check(error) => Failure::Refused(error.to_string().into()),
     })
 }
 
-fn answer_counted(answers: Vec<counter::Answer>, waiters: Vec<Vec<Waiter>>) {
+fn answer_counted(answers: Vec<counter::CounterReply>, waiters: Vec<Vec<Waiter>>) {
     for (answer, waiters) in answers.into_iter().zip(waiters) {
         match answer {
-            counter::Answer::Decided(decisions) => {
+            counter::CounterReply::Decided(decisions) => {
                 for (waiter, decision) in waiters.into_iter().zip(decisions) {
-                    waiter.answer(Ok(Answer::Counted(decision)));
+                    waiter.answer(Ok(CallReply::Counted(decision)));
                 }
             }
-            counter::Answer::Elsewhere => {
-                waiters.into_iter().for_each(|waiter| waiter.answer(Ok(Answer::NotCounted)));
+            counter::CounterReply::NotCompact => {
+                waiters.into_iter().for_each(|waiter| waiter.answer(Ok(CallReply::NotCounted)));
             }
         }
     }
 }
 
-impl Merged {
+impl MergedRequests {
     /// Answers the callers that the reply covers; returns the rest. A denial of a merged request
     /// charged nothing, so the part that still fits is sent again. A denial of a single request
     /// holds for all.
-    fn answer(mut self, value: &Value) -> Option<Merged> {
+    fn answer(mut self, value: &Value) -> Option<MergedRequests> {
         let times = self.asked as u64;
         let answers = match self.plan.times(times).answers(value) {
             Ok(answers) => answers,
             Err(error) => {
-                Members::Merged(Box::new(self)).trouble(&failed(error));
+                Waiters::MergedRequests(Box::new(self)).error(&failed(error));
                 return None;
             }
         };
@@ -365,11 +370,11 @@ impl Merged {
         if answers.admitted {
             let first = self.waiters.drain(..self.asked);
             for (waiter, answers) in first.zip(self.plan.each(times, &answers)) {
-                waiter.answer(Ok(Answer::Decided(Box::new(answers))));
+                waiter.answer(Ok(CallReply::Decided(Box::new(answers))));
             }
         } else if self.asked == 1 {
             for waiter in self.waiters {
-                waiter.answer(Ok(Answer::Decided(Box::new(answers.clone()))));
+                waiter.answer(Ok(CallReply::Decided(Box::new(answers.clone()))));
             }
             return None;
         }
@@ -380,12 +385,17 @@ impl Merged {
     }
 
     /// Whether `one` is the same request.
-    pub(super) fn is_equal(&self, one: &Merged) -> bool {
+    pub(super) fn is_equal(&self, one: &MergedRequests) -> bool {
         self.plan.states() == one.plan.states() && self.at == one.at
     }
 
-    pub(super) fn unit(self, asking: bool) -> Unit {
-        let command = self.plan.times(self.asked as u64).call(Mode::Decide, self.at).cmd();
-        Unit { command, asking, taught: false, members: Members::Merged(Box::new(self)) }
+    pub(super) fn command(self, asking: bool) -> Command {
+        let cmd = self.plan.times(self.asked as u64).call(Mode::Decide, self.at).cmd();
+        Command {
+            cmd,
+            asking,
+            scripts_loaded: false,
+            waiters: Waiters::MergedRequests(Box::new(self)),
+        }
     }
 }

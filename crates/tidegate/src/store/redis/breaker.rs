@@ -3,7 +3,7 @@
 //! The breaker opens immediately when a connection breaks, and after a few deadlines in which
 //! not a single reply arrived although some are due. The latency of a reply does not
 //! matter: commands wait for those ahead of them, and that time is our own queue.
-//! The lane reconnects in the background, with random pauses that grow, so that many nodes do
+//! The node reconnects in the background, with random pauses that grow, so that many nodes do
 //! not return in step.
 
 use std::hash::{BuildHasher, RandomState};
@@ -14,19 +14,19 @@ use tokio::sync::Notify;
 
 /// Deadlines without any reply before a server is given up: a single slow command must not
 /// cost everybody the store.
-const MAX_SILENCES: u32 = 3;
+const MAX_SILENT_DEADLINES: u32 = 3;
 /// Looks in that time. Silence is counted in looks, so that a process that was stopped for
 /// a while does not take its own silence for the server's.
-const LOOKS: u32 = 12;
-const SHORTEST_REST: Duration = Duration::from_millis(20);
+const SILENCE_CHECKS: u32 = 12;
+const MIN_BACKOFF: Duration = Duration::from_millis(20);
 /// A server that is back is found within this and the time a connection takes.
-const LONGEST_REST: Duration = Duration::from_millis(200);
+const MAX_BACKOFF: Duration = Duration::from_millis(200);
 /// A server that says no is asked less often: a person must change something.
 const REFUSED_FACTOR: u32 = 10;
 
 /// How one connection is doing.
 #[derive(Debug, Default)]
-pub(super) struct Health {
+pub(super) struct ConnectionHealth {
     /// Writes that are not answered completely.
     writes: AtomicUsize,
     /// Commands without a reply.
@@ -37,7 +37,7 @@ pub(super) struct Health {
     busy: Notify,
     /// A write was answered completely.
     answered: Notify,
-    useless: Notify,
+    unusable: Notify,
 }
 
 /// What became of a write.
@@ -47,12 +47,12 @@ pub(super) enum Outcome {
     /// It answered that it will do nothing of the kind, whatever the key.
     Refused,
     /// The connection is broken, or leads to a server that is not the right one.
-    Useless,
+    Unusable,
 }
 
-impl Health {
+impl ConnectionHealth {
     /// A write begins.
-    pub(super) fn begins(&self) {
+    pub(super) fn write_started(&self) {
         self.writes.fetch_add(1, SeqCst);
     }
 
@@ -70,14 +70,14 @@ impl Health {
     }
 
     /// A write was answered completely.
-    pub(super) fn over(&self) {
+    pub(super) fn write_finished(&self) {
         self.writes.fetch_sub(1, SeqCst);
         self.answered.notify_one();
     }
 
     /// The connection is of no use any more.
-    pub(super) fn give_up(&self) {
-        self.useless.notify_one();
+    pub(super) fn mark_unusable(&self) {
+        self.unusable.notify_one();
     }
 
     pub(super) fn writes(&self) -> usize {
@@ -90,22 +90,22 @@ impl Health {
     }
 
     /// Waits until the connection is of no use any more. For one waiter.
-    pub(super) async fn useless(&self) {
-        self.useless.notified().await;
+    pub(super) async fn unusable(&self) {
+        self.unusable.notified().await;
     }
 
     /// Waits until the server has been silent for too long. For one waiter.
     pub(super) async fn silent(&self, timeout: Duration) {
-        let (mut looks, mut replies) = (0, 0);
-        while looks < LOOKS {
+        let (mut checks, mut replies) = (0, 0);
+        while checks < SILENCE_CHECKS {
             if self.unanswered.load(SeqCst) == 0 {
                 self.busy.notified().await;
-                looks = 0;
+                checks = 0;
             }
-            tokio::time::sleep(timeout * MAX_SILENCES / LOOKS).await;
+            tokio::time::sleep(timeout * MAX_SILENT_DEADLINES / SILENCE_CHECKS).await;
             let before = std::mem::replace(&mut replies, self.replies.load(SeqCst));
             let is_silent = replies == before && self.unanswered.load(SeqCst) > 0;
-            looks = if is_silent { looks + 1 } else { 0 };
+            checks = if is_silent { checks + 1 } else { 0 };
         }
         self.silent.store(true, SeqCst);
     }
@@ -118,28 +118,28 @@ impl Health {
 
 /// The pauses between attempts.
 #[derive(Debug)]
-pub(super) struct Rests {
+pub(super) struct ReconnectBackoff {
     next: Duration,
     random: RandomState,
-    taken: u64,
+    selected: u64,
 }
 
-impl Rests {
+impl ReconnectBackoff {
     pub(super) fn new() -> Self {
-        Rests { next: SHORTEST_REST, random: RandomState::new(), taken: 0 }
+        ReconnectBackoff { next: MIN_BACKOFF, random: RandomState::new(), selected: 0 }
     }
 
     /// It worked: the next pause is the shortest again.
     pub(super) fn reset(&mut self) {
-        self.next = SHORTEST_REST;
+        self.next = MIN_BACKOFF;
     }
 
     /// The next pause: somewhere between half and all of a time that doubles.
     pub(super) fn next(&mut self, refused: bool) -> Duration {
-        self.taken += 1;
+        self.selected += 1;
         let longest = self.next;
-        self.next = (longest * 2).min(LONGEST_REST);
-        let random = u32::try_from(self.random.hash_one(self.taken) >> 32).unwrap_or(0);
+        self.next = (longest * 2).min(MAX_BACKOFF);
+        let random = u32::try_from(self.random.hash_one(self.selected) >> 32).unwrap_or(0);
         let rest = longest / 2 + (longest / 2).mul_f64(f64::from(random) / f64::from(u32::MAX));
         if refused { rest * REFUSED_FACTOR } else { rest }
     }
@@ -152,8 +152,8 @@ mod tests {
     const TIMEOUT: Duration = Duration::from_millis(24);
 
     /// Whether a server is given up within some times the silence that is allowed.
-    async fn is_given_up(health: &Health, times: u32) -> bool {
-        let within = times * MAX_SILENCES * TIMEOUT;
+    async fn is_given_up(health: &ConnectionHealth, times: u32) -> bool {
+        let within = times * MAX_SILENT_DEADLINES * TIMEOUT;
         tokio::time::timeout(within, health.silent(TIMEOUT)).await.is_ok()
     }
 
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn only_silence_gives_up() {
         run(async {
-            let health = Health::default();
+            let health = ConnectionHealth::default();
             assert!(!is_given_up(&health, 3).await, "nothing is due");
             health.sent(1_000_000);
             let replies = async {
@@ -186,8 +186,8 @@ mod tests {
 
     #[test]
     fn pauses_grow_are_bounded_and_differ() {
-        let (mut one, mut other) = (Rests::new(), Rests::new());
-        let mut longest = SHORTEST_REST;
+        let (mut one, mut other) = (ReconnectBackoff::new(), ReconnectBackoff::new());
+        let mut longest = MIN_BACKOFF;
         let mut differ = false;
         for _ in 0..20 {
             let (a, b) = (one.next(false), other.next(false));
@@ -195,11 +195,11 @@ mod tests {
                 assert!(rest >= longest / 2 && rest <= longest, "{rest:?} of {longest:?}");
             }
             differ |= a != b;
-            longest = (longest * 2).min(LONGEST_REST);
+            longest = (longest * 2).min(MAX_BACKOFF);
         }
         assert!(differ);
-        assert!(one.next(true) >= LONGEST_REST / 2 * REFUSED_FACTOR);
+        assert!(one.next(true) >= MAX_BACKOFF / 2 * REFUSED_FACTOR);
         one.reset();
-        assert!(one.next(false) <= SHORTEST_REST);
+        assert!(one.next(false) <= MIN_BACKOFF);
     }
 }

@@ -6,7 +6,7 @@
 //!
 //! The script replies with as little as a decision needs. For small states and
 //! `sliding-window` the reply is the whole state. For a log or permits it is the sum, the newest, and the one that frees what is
-//! lacking: a [`stand_in`] made of these answers every question of the decision as
+//! lacking: a [`equivalent_state`] made of these answers every question of the decision as
 //! the whole log would, so the core's own code gives the answer.
 
 use redis::Value;
@@ -17,7 +17,7 @@ use tidegate_core::{
 };
 
 use super::counter::radix;
-use super::plan::{Mode, Planned};
+use super::plan::{Mode, PlannedState};
 
 /// What became of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,18 +33,18 @@ pub(super) enum Outcome {
 pub(super) struct Reply {
     pub(super) outcome: Outcome,
     pub(super) now: Timestamp,
-    pub(super) states: SmallVec<[Described; 4]>,
+    pub(super) states: SmallVec<[StateSummary; 4]>,
 }
 
 /// What a state replies; see its file under `lua/`.
 #[derive(Clone, Copy)]
-pub(super) enum Described {
+pub(super) enum StateSummary {
     Numbers([u64; 3]),
     Window(SlidingWindow),
 }
 
 /// Everything but names and time.
-pub(super) fn plan(states: &[Planned], mode: Mode, permit: PermitId) -> Vec<u8> {
+pub(super) fn plan(states: &[PlannedState], mode: Mode, permit: PermitId) -> Vec<u8> {
     /// The permit and the mode; three bytes and eight numbers a state.
     const HEADER_BYTES: usize = 9;
     const STATE_BYTES: usize = 3 + 8 * 8;
@@ -57,7 +57,7 @@ pub(super) fn plan(states: &[Planned], mode: Mode, permit: PermitId) -> Vec<u8> 
         Mode::Consume => 3,
     });
     for state in states {
-        let Planned { limit, cost, .. } = state;
+        let PlannedState { limit, cost, .. } = state;
         let (kind, units) = parts(*cost);
         let role = if state.consumes() { 2 } else { u8::from(state.observed) };
         bytes.extend_from_slice(&[algorithm(limit), kind, role]);
@@ -88,7 +88,7 @@ pub(super) fn cost_text(cost: Cost) -> [u8; 9] {
 }
 
 /// Reads a reply for these states.
-pub(super) fn read(reply: &Value, planned: &[Planned]) -> Option<Reply> {
+pub(super) fn read(reply: &Value, planned: &[PlannedState]) -> Option<Reply> {
     let Value::BulkString(bytes) = reply else { return None };
     let (&outcome, rest) = bytes.split_first()?;
     let outcome = match outcome {
@@ -103,24 +103,24 @@ pub(super) fn read(reply: &Value, planned: &[Planned]) -> Option<Reply> {
     let mut states = SmallVec::new();
     if outcome != Outcome::IdReused {
         for state in planned {
-            let (described, after) = read_state(&state.limit, rest)?;
-            states.push(described);
+            let (summary, after) = read_state(&state.limit, rest)?;
+            states.push(summary);
             rest = after;
         }
     }
     rest.is_empty().then_some(Reply { outcome, now, states })
 }
 
-fn read_state<'r>(limit: &Limit, reply: &'r [u8]) -> Option<(Described, &'r [u8])> {
+fn read_state<'r>(limit: &Limit, reply: &'r [u8]) -> Option<(StateSummary, &'r [u8])> {
     if limit.algorithm() == Algorithm::SlidingWindow {
         let (&length, reply) = reply.split_first()?;
         let (bytes, after) = reply.split_at_checked(length.into())?;
-        return Some((Described::Window(read_window(bytes)?), after));
+        return Some((StateSummary::Window(read_window(bytes)?), after));
     }
     let (numbers, after) = reply.split_first_chunk::<24>()?;
     let (numbers, _) = numbers.as_chunks::<8>();
     let numbers = [numbers[0], numbers[1], numbers[2]].map(u64::from_le_bytes);
-    Some((Described::Numbers(numbers), after))
+    Some((StateSummary::Numbers(numbers), after))
 }
 
 /// The bytes of a `sliding-window`, as `sliding_window.lua` describes them.
@@ -156,16 +156,20 @@ fn read_window(bytes: &[u8]) -> Option<SlidingWindow> {
 
 /// A state that answers the planned cost as the one in Redis did before it was charged (or
 /// after a denial consumed what it had left), and the cost to ask it for.
-pub(super) fn stand_in(planned: &Planned, now: Timestamp, described: Described) -> (State, Cost) {
-    let Planned { limit, cost, .. } = planned;
+pub(super) fn equivalent_state(
+    planned: &PlannedState,
+    now: Timestamp,
+    summary: StateSummary,
+) -> (State, Cost) {
+    let PlannedState { limit, cost, .. } = planned;
     let index = now.as_micros() / limit.window_us();
-    let [first, second, third] = match described {
-        Described::Numbers(numbers) => numbers,
-        Described::Window(window) => return (State::SlidingWindow(window), *cost),
+    let [first, second, third] = match summary {
+        StateSummary::Numbers(numbers) => numbers,
+        StateSummary::Window(window) => return (State::SlidingWindow(window), *cost),
     };
     // Logs and permits are described as they are after a correction: all of it that
     // is left to ask is what there is now.
-    let described = match cost {
+    let summary = match cost {
         Cost::Ask(_) => *cost,
         Cost::Force(_) | Cost::Refund(_) => Cost::Refund(0),
     };
@@ -180,20 +184,20 @@ pub(super) fn stand_in(planned: &Planned, now: Timestamp, described: Described) 
         }
         Algorithm::SlidingLog => {
             let log = SlidingLog::from(pair(planned, first, second, third));
-            (State::SlidingLog(log), described)
+            (State::SlidingLog(log), summary)
         }
         // It replies with bytes.
         Algorithm::SlidingWindow => (State::new(limit), *cost),
         Algorithm::Concurrency => {
             let entries = pair(planned, first, second, third);
             let held = entries.iter().map(|entry| (entry.cost, entry.at));
-            (State::Concurrency(Permits::until(now, held)), described)
+            (State::Concurrency(Permits::until(now, held)), summary)
         }
     }
 }
 
 /// Two entries for all: one that frees what is lacking, one with the rest.
-fn pair(planned: &Planned, total: u64, newest_us: u64, freeing_us: u64) -> Entries {
+fn pair(planned: &PlannedState, total: u64, newest_us: u64, freeing_us: u64) -> Entries {
     let mut entries = Entries::new();
     let mut push = |micros, cost| entries.push(Entry { at: Timestamp::from_micros(micros), cost });
     let limit = &planned.limit;

@@ -24,8 +24,8 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::{self, pki_types::ServerName};
 
 use super::error::ConnectError;
-use super::facts::Facts;
 use super::script::{Call, Script};
+use super::server_info::ServerInfo;
 use super::url::{Address, Kind, Login};
 
 /// Commands that wait for the socket: more than can be in flight, so that queueing a command
@@ -70,29 +70,29 @@ pub(super) struct Connection {
     hint: &'static str,
 }
 
-const SPEAKS_TLS: &str = "if it speaks TLS, write rediss:// or tls=true";
-const WANTS_CERTIFICATE: &str = "if it wants a certificate, add cert=FILE and key=FILE";
+const TLS_HINT: &str = "if it speaks TLS, write rediss:// or tls=true";
+const CERTIFICATE_HINT: &str = "if it wants a certificate, add cert=FILE and key=FILE";
 
 /// Sends commands over a connection without keeping it open.
 #[derive(Clone)]
-pub(super) struct Line(MultiplexedConnection);
+pub(super) struct CommandSender(MultiplexedConnection);
 
 /// A command on its way.
-pub(super) struct Sent {
+pub(super) struct PendingReply {
     reply: Pin<Box<dyn Future<Output = Result<Value, RedisError>> + Send>>,
     replied: Option<Result<Value, RedisError>>,
 }
 
-impl Line {
+impl CommandSender {
     /// Sends commands in order. Each reply is delivered separately.
-    pub(super) async fn send(&self, commands: Vec<Cmd>) -> Vec<Sent> {
+    pub(super) async fn send(&self, commands: Vec<Cmd>) -> Vec<PendingReply> {
         let begin = |command: Cmd| {
-            let mut line = self.0.clone();
-            let reply = async move { line.send_packed_command(&command).await };
+            let mut sender = self.0.clone();
+            let reply = async move { sender.send_packed_command(&command).await };
             // The task's cooperative budget would stop after the first 128 commands.
-            Sent { reply: Box::pin(tokio::task::unconstrained(reply)), replied: None }
+            PendingReply { reply: Box::pin(tokio::task::unconstrained(reply)), replied: None }
         };
-        let mut sent: Vec<Sent> = commands.into_iter().map(begin).collect();
+        let mut sent: Vec<PendingReply> = commands.into_iter().map(begin).collect();
         poll_fn(|context| {
             for sent in &mut sent {
                 if let Poll::Ready(replied) = sent.reply.as_mut().poll(context) {
@@ -106,7 +106,7 @@ impl Line {
     }
 }
 
-impl Sent {
+impl PendingReply {
     /// Waits for the reply: an error of the server is a value, one of the connection is not.
     pub(super) async fn reply(self) -> Result<Value, RedisError> {
         match self.replied {
@@ -134,8 +134,8 @@ impl Connection {
     }
 
     /// A way to send commands that does not keep it open.
-    pub(super) fn line(&self) -> Line {
-        Line(self.multiplexed.clone())
+    pub(super) fn sender(&self) -> CommandSender {
+        CommandSender(self.multiplexed.clone())
     }
 
     /// Waits for its end.
@@ -146,13 +146,13 @@ impl Connection {
     }
 
     /// Waits until the server reports that it is a replica. A server that does not answer is
-    /// detected by [`Health`](super::breaker::Health).
+    /// detected by [`ConnectionHealth`](super::breaker::Health).
     pub(super) async fn demoted(&mut self) {
         loop {
             tokio::time::sleep(ROLE_EVERY).await;
             let info = self.ask(&["INFO", "replication"]).await;
             if let Ok(Value::BulkString(text)) = info
-                && Facts::read(&String::from_utf8_lossy(&text)).is_replica
+                && ServerInfo::read(&String::from_utf8_lossy(&text)).is_replica
             {
                 return;
             }
@@ -167,9 +167,9 @@ impl Connection {
     }
 
     /// Teaches the server all scripts, in one round trip.
-    async fn teach(&mut self) -> Result<(), DialError> {
+    async fn load_scripts(&mut self) -> Result<(), DialError> {
         let mut commands = Pipeline::new();
-        for command in load_scripts() {
+        for command in script_load_commands() {
             commands.add_command(command);
         }
         self.ask_all(&commands).await.map(drop)
@@ -189,42 +189,45 @@ impl Connection {
 
 impl Dialer {
     /// Connects to a server that decides: checks what it is, and teaches it the scripts.
-    pub(super) async fn dial(&self, address: &Address) -> Result<(Connection, Facts), DialError> {
+    pub(super) async fn dial(
+        &self,
+        address: &Address,
+    ) -> Result<(Connection, ServerInfo), DialError> {
         let dialing = async {
             let mut connection = self.connect(address, &self.login, self.db).await?;
-            let facts = self.check(&mut connection).await.map_err(unknown_command)?;
-            connection.teach().await.map_err(unknown_command)?;
-            Ok((connection, facts))
+            let server_info = self.check(&mut connection).await.map_err(unknown_command)?;
+            connection.load_scripts().await.map_err(unknown_command)?;
+            Ok((connection, server_info))
         };
-        let (mut connection, facts) = self.in_time(address, dialing).await?;
+        let (mut connection, server_info) = self.with_deadline(address, dialing).await?;
         // It must also be quick enough to be of use.
         match tokio::time::timeout(self.timeout, self.check_rights(&mut connection)).await {
-            Ok(checked) => checked.map(|()| (connection, facts)).map_err(unknown_command),
+            Ok(checked) => checked.map(|()| (connection, server_info)).map_err(unknown_command),
             Err(_) => Err(DialError::Unreachable(NO_ANSWER.into())),
         }
     }
 
     /// Asks one question of a server that need not decide, over a connection of its own.
-    pub(super) async fn ask_once(
+    pub(super) async fn send_once(
         &self,
         address: &Address,
         login: &Login,
         question: &[&str],
     ) -> Result<Value, DialError> {
         let asking = async { self.connect(address, login, 0).await?.ask(question).await };
-        self.in_time(address, asking).await
+        self.with_deadline(address, asking).await
     }
 
     /// Does something that begins with connecting. A server that says nothing may be one that
     /// waits for the end of what it takes for a long command.
-    async fn in_time<T>(
+    async fn with_deadline<T>(
         &self,
         address: &Address,
         doing: impl Future<Output = Result<T, DialError>>,
     ) -> Result<T, DialError> {
         match tokio::time::timeout(self.connect_timeout, doing).await {
             Ok(done) => done,
-            Err(_) if self.tls.is_some() && self.answers_plainly(address).await => {
+            Err(_) if self.tls.is_some() && self.answers_without_tls(address).await => {
                 Err(DialError::Refused(ConnectError::NoTls))
             }
             Err(_) => Err(DialError::Unreachable(NO_ANSWER.into())),
@@ -232,26 +235,27 @@ impl Dialer {
     }
 
     /// Whether a server answers without TLS, if only with an error. It is told no secret.
-    async fn answers_plainly(&self, address: &Address) -> bool {
-        let plainly = Dialer { tls: None, ..self.clone() };
-        let asking =
-            async { plainly.connect(address, &Login::default(), 0).await?.ask(&["PING"]).await };
+    async fn answers_without_tls(&self, address: &Address) -> bool {
+        let without_tls = Dialer { tls: None, ..self.clone() };
+        let asking = async {
+            without_tls.connect(address, &Login::default(), 0).await?.ask(&["PING"]).await
+        };
         let asked = tokio::time::timeout(self.connect_timeout, asking).await;
         matches!(asked, Ok(Ok(_) | Err(DialError::Refused(_))))
     }
 
-    async fn check(&self, connection: &mut Connection) -> Result<Facts, DialError> {
+    async fn check(&self, connection: &mut Connection) -> Result<ServerInfo, DialError> {
         let info = connection.ask(&["INFO"]).await?;
         let Value::BulkString(text) = &info else {
             let text = "it does not answer INFO with text";
             return Err(DialError::Refused(ConnectError::Unusable(text.into())));
         };
-        let facts = Facts::read(&String::from_utf8_lossy(text));
-        facts.check(self.kind).map_err(DialError::Refused)?;
-        if facts.is_loading {
+        let server_info = ServerInfo::read(&String::from_utf8_lossy(text));
+        server_info.check(self.kind).map_err(DialError::Refused)?;
+        if server_info.is_loading {
             return Err(DialError::Unreachable("it is still loading its data".into()));
         }
-        Ok(facts)
+        Ok(server_info)
     }
 
     async fn check_rights(&self, connection: &mut Connection) -> Result<(), DialError> {
@@ -293,19 +297,19 @@ impl Dialer {
         // would otherwise go on sending, and an acquire could arrive after its release.
         let _ = socket.set_zero_linger();
         let Some(tls) = &self.tls else {
-            return log_in(begin(socket, SPEAKS_TLS).await?, login, db).await;
+            return log_in(begin(socket, TLS_HINT).await?, login, db).await;
         };
         let name = ServerName::try_from(String::from(&*address.host)).map_err(|_| {
             let text = format!("`{}` is no name a certificate can have", address.host);
             DialError::Refused(ConnectError::Tls(text.into()))
         })?;
         let secured = tls.connect(name, socket).await.map_err(|error| tls_error(&error))?;
-        log_in(begin(secured, WANTS_CERTIFICATE).await?, login, db).await
+        log_in(begin(secured, CERTIFICATE_HINT).await?, login, db).await
     }
 }
 
 /// The commands that load all scripts: one each.
-pub(super) fn load_scripts() -> impl Iterator<Item = Cmd> {
+pub(super) fn script_load_commands() -> impl Iterator<Item = Cmd> {
     Script::ALL.into_iter().map(|script| {
         let mut command = Cmd::new();
         command.arg("SCRIPT").arg("LOAD").arg(script.source());

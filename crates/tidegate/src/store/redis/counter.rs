@@ -17,14 +17,14 @@ use tidegate_core::{
     Algorithm, Ask, Cost, Decision, Limit, SlidingCounter, State, Timestamp, bounds,
 };
 
-use super::names::Names;
-use super::script::{Call, Script, not_ours};
+use super::key_names::KeyNames;
+use super::script::{Call, Script, unexpected_reply};
 use crate::store::{Request, StoreError};
 use crate::{Check, Verdict};
 
 /// A request that the hot path can take: one counter is asked for some units.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Quick {
+pub struct FastCheck {
     /// The name of its state.
     pub key: Vec<u8>,
     /// The limit it counts under.
@@ -50,25 +50,25 @@ pub const MAX_TIMES: u32 = 1 << 16;
 
 /// What came of one [`Entry`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum CounterReply {
     /// A decision for each of its asks, in order.
     Decided(SmallVec<[Decision; 1]>),
     /// Its state is not kept in the quick form, and was not touched: ask by
     /// [`Plan::call`](super::plan::Plan::call).
-    Elsewhere,
+    NotCompact,
 }
 
-impl Quick {
+impl FastCheck {
     /// The request as a quick one, if it is.
-    pub fn of(request: &Request<'_>, names: &Names) -> Option<Self> {
+    pub fn of(request: &Request<'_>, key_names: &KeyNames) -> Option<Self> {
         let [check] = request.checks else { return None };
         let Cost::Ask(units) = check.cost else { return None };
-        let is_quick = request.id.is_none()
+        let is_fast = request.id.is_none()
             && check.overflowing() == 0
             && (1..=check.limit.count()).contains(&units)
-            && is_quick(check.limit);
-        is_quick.then(|| Quick {
-            key: names.state(check.key, check.limit),
+            && is_fast(check.limit);
+        is_fast.then(|| FastCheck {
+            key: key_names.state(check.key, check.limit),
             limit: *check.limit,
             units,
         })
@@ -76,7 +76,7 @@ impl Quick {
 }
 
 /// Whether counts under this limit always fit the quick form.
-pub fn is_quick(limit: &Limit) -> bool {
+pub fn is_fast(limit: &Limit) -> bool {
     limit.algorithm() == Algorithm::SlidingCounter
         && limit.tick_us() == 1
         && limit.count() <= radix(limit) - 2
@@ -91,12 +91,12 @@ pub(super) fn radix(limit: &Limit) -> u64 {
     squared.min(1 << most.ilog2())
 }
 
-/// Asks for the entries, of different keys, under one limit for which [`is_quick`]
+/// Asks for the entries, of different keys, under one limit for which [`is_fast`]
 /// holds; each is decided on its own, at the time given or the server's.
 pub fn call(limit: &Limit, entries: &[Entry], now: Option<Timestamp>) -> Call {
-    let mut told = vec![limit.window_us(), limit.count(), radix(limit)];
-    told.extend(now.map(Timestamp::as_micros));
-    let mut args = vec![doubles(told)];
+    let mut reported = vec![limit.window_us(), limit.count(), radix(limit)];
+    reported.extend(now.map(Timestamp::as_micros));
+    let mut args = vec![doubles(reported)];
     if entries.iter().any(|entry| entry.units != 1 || entry.times != 1) {
         let asked = entries.iter().flat_map(|entry| [entry.units, u64::from(entry.times)]);
         args.push(doubles(asked));
@@ -114,17 +114,21 @@ fn doubles(numbers: impl IntoIterator<Item = u64>) -> Vec<u8> {
 ///
 /// # Errors
 /// When the reply is an error, or not one of ours.
-pub fn answers(limit: &Limit, entries: &[Entry], reply: &Value) -> Result<Vec<Answer>, StoreError> {
+pub fn answers(
+    limit: &Limit,
+    entries: &[Entry],
+    reply: &Value,
+) -> Result<Vec<CounterReply>, StoreError> {
     let read = read(limit, reply).filter(|(_, counts)| counts.len() == entries.len());
-    let (elapsed_us, counts) = read.ok_or_else(|| not_ours(reply))?;
+    let (elapsed_us, counts) = read.ok_or_else(|| unexpected_reply(reply))?;
     let answer = |(entry, counts): (&Entry, i64)| match u64::try_from(counts) {
-        Ok(counts) => Answer::Decided(decide(limit, entry, elapsed_us, counts)),
-        Err(_) => Answer::Elsewhere,
+        Ok(counts) => CounterReply::Decided(decide(limit, entry, elapsed_us, counts)),
+        Err(_) => CounterReply::NotCompact,
     };
     Ok(entries.iter().zip(counts).map(answer).collect())
 }
 
-/// The verdict on a request that was a [`Quick`] one.
+/// The verdict on a request that was a [`FastCheck`] one.
 pub fn verdict(checks: &[Check<'_>], decision: Decision) -> Verdict {
     Verdict::new(checks, [decision])
 }

@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 use smallvec::SmallVec;
 use tidegate_core::{Algorithm, Cost, Limit, ResetAfter, RetryAfter};
 
-use super::stats::Tally;
+use super::stats::StoreCounters;
 use crate::check::may_consume;
 use crate::{Request, Verdict};
 
@@ -44,25 +44,25 @@ const MAX_ENTRIES: usize = 6144;
 /// must not make that the main work.
 const SWEEP: Duration = Duration::from_millis(50);
 /// Requests with more bytes in their keys are not remembered, so that the bound above holds.
-const MAX_SHAPE_BYTES: usize = 512;
+const MAX_CACHE_KEY_BYTES: usize = 512;
 /// Counts of what was given back. Two states that share one only forget too much.
 const CELLS: usize = 4096;
 
-type Shape = SmallVec<[u8; 128]>;
+type CacheKey = SmallVec<[u8; 128]>;
 
 /// What was denied lately.
 pub(super) struct DenyCache {
     random: RandomState,
     /// Counts the connections that were given up.
-    tally: Arc<Tally>,
-    shards: Box<[Mutex<Denials>]>,
+    counters: Arc<StoreCounters>,
+    shards: Box<[Mutex<DenyShard>]>,
     cells: Box<[AtomicU32]>,
 }
 
 /// A shard.
 #[derive(Default)]
-struct Denials {
-    by_shape: HashMap<Shape, Denial>,
+struct DenyShard {
+    by_key: HashMap<CacheKey, Denial>,
     swept: Option<Instant>,
 }
 
@@ -70,81 +70,81 @@ struct Denial {
     verdict: Verdict,
     received: Instant,
     until: Instant,
-    marks: Marks,
+    versions: Versions,
 }
 
 /// The counts of the cells, and of failed connections, when a request was sent.
-type Marks = SmallVec<[u32; 5]>;
+type Versions = SmallVec<[u32; 5]>;
 
 /// Which cells count what is given back to some states.
 pub(super) type Cells = SmallVec<[u16; 4]>;
 
 /// A request on its way that may be remembered when it comes back denied.
 pub(super) struct Candidate {
-    shape: Shape,
+    cache_key: CacheKey,
     shard: usize,
     cells: Cells,
-    marks: Marks,
+    versions: Versions,
     sent: Instant,
 }
 
 /// What a look came to.
-pub(super) enum Look {
+pub(super) enum Lookup {
     /// Denied, as before.
     Denied(Verdict),
     /// Nothing is known; a denial may be remembered.
     Unknown(Candidate),
     /// Nothing is known or will be: not a request for this.
-    NotForThis,
+    NotCacheable,
 }
 
 impl DenyCache {
-    pub(super) fn new(tally: Arc<Tally>) -> Self {
+    pub(super) fn new(counters: Arc<StoreCounters>) -> Self {
         DenyCache {
             random: RandomState::new(),
-            tally,
+            counters,
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             cells: (0..CELLS).map(|_| AtomicU32::new(0)).collect(),
         }
     }
 
     /// Looks a request up, before it is sent at `now`.
-    pub(super) fn look(&self, request: &Request<'_>, now: Instant) -> Look {
-        let Some(shape) = shape(request) else { return Look::NotForThis };
-        let shard = self.hash(&shape) % SHARDS;
+    pub(super) fn lookup(&self, request: &Request<'_>, now: Instant) -> Lookup {
+        let Some(cache_key) = cache_key(request) else { return Lookup::NotCacheable };
+        let shard = self.hash(&cache_key) % SHARDS;
         let cells = self.cells(request);
-        let marks = self.marks(&cells);
+        let versions = self.versions(&cells);
         let known =
-            self.shard(shard).by_shape.get(&shape).and_then(|denial| denial.at(now, &marks));
+            self.shard(shard).by_key.get(&cache_key).and_then(|denial| denial.at(now, &versions));
         match known {
-            Some(verdict) => Look::Denied(verdict),
-            None => Look::Unknown(Candidate { shape, shard, cells, marks, sent: now }),
+            Some(verdict) => Lookup::Denied(verdict),
+            None => Lookup::Unknown(Candidate { cache_key, shard, cells, versions, sent: now }),
         }
     }
 
     /// Remembers a denial that was received at `now`.
-    pub(super) fn remember(&self, candidate: Candidate, verdict: &Verdict, now: Instant) {
-        let Candidate { shape, shard, cells, marks, sent } = candidate;
+    pub(super) fn insert(&self, candidate: Candidate, verdict: &Verdict, now: Instant) {
+        let Candidate { cache_key, shard, cells, versions, sent } = candidate;
         let wait = match verdict.retry_after() {
             RetryAfter::Now => return,
             RetryAfter::Micros(micros) => Duration::from_micros(micros).min(MAX_AGE),
             RetryAfter::Never => MAX_AGE,
         };
         let until = sent + (wait - wait / DRIFT);
-        if verdict.allowed || until <= now || self.marks(&cells) != marks {
+        if verdict.allowed || until <= now || self.versions(&cells) != versions {
             return;
         }
         let mut denials = self.shard(shard);
         denials.make_room(now);
-        if denials.by_shape.len() < MAX_ENTRIES || denials.by_shape.contains_key(&shape) {
-            let denial = Denial { verdict: verdict.clone(), received: now, until, marks };
-            denials.by_shape.insert(shape, denial);
+        if denials.by_key.len() < MAX_ENTRIES || denials.by_key.contains_key(&cache_key) {
+            let denial = Denial { verdict: verdict.clone(), received: now, until, versions };
+            denials.by_key.insert(cache_key, denial);
         }
     }
 
     /// Units of these states were given back, or may have been: denials from before
     /// are not used again.
-    pub(super) fn given_back(&self, cells: &Cells) {
+    pub(super) fn invalidate(&self, cells: &Cells) {
         for cell in cells {
             self.cells[usize::from(*cell)].fetch_add(1, Ordering::SeqCst);
         }
@@ -155,12 +155,12 @@ impl DenyCache {
         request.checks.iter().map(|check| self.cell(check.key, check.limit)).collect()
     }
 
-    fn marks(&self, cells: &Cells) -> Marks {
-        let given_back = |cell: &u16| self.cells[usize::from(*cell)].load(Ordering::SeqCst);
-        let given_up = self.tally.breaker_openings.load(Ordering::SeqCst);
+    fn versions(&self, cells: &Cells) -> Versions {
+        let invalidate = |cell: &u16| self.cells[usize::from(*cell)].load(Ordering::SeqCst);
+        let given_up = self.counters.breaker_openings.load(Ordering::SeqCst);
         // It counts connections: far fewer than this holds.
         let given_up = u32::try_from(given_up).unwrap_or(u32::MAX);
-        cells.iter().map(given_back).chain([given_up]).collect()
+        cells.iter().map(invalidate).chain([given_up]).collect()
     }
 
     /// The cell of one state.
@@ -171,21 +171,21 @@ impl DenyCache {
         u16::try_from(hasher.finish() % CELLS as u64).unwrap_or(0)
     }
 
-    fn hash(&self, shape: &[u8]) -> usize {
-        usize::try_from(self.random.hash_one(shape) >> 33).unwrap_or(0)
+    fn hash(&self, cache_key: &[u8]) -> usize {
+        usize::try_from(self.random.hash_one(cache_key) >> 33).unwrap_or(0)
     }
 
-    fn shard(&self, shard: usize) -> MutexGuard<'_, Denials> {
+    fn shard(&self, shard: usize) -> MutexGuard<'_, DenyShard> {
         self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Denials {
+impl DenyShard {
     /// Lets go of what has ended, if there is no room and that was not just done.
     fn make_room(&mut self, now: Instant) {
         let is_due = self.swept.is_none_or(|swept| now >= swept + SWEEP);
-        if self.by_shape.len() >= MAX_ENTRIES && is_due {
-            self.by_shape.retain(|_, denial| denial.until > now);
+        if self.by_key.len() >= MAX_ENTRIES && is_due {
+            self.by_key.retain(|_, denial| denial.until > now);
             self.swept = Some(now);
         }
     }
@@ -193,8 +193,8 @@ impl Denials {
 
 impl Denial {
     /// The verdict as it is at `now`, if it still is one.
-    fn at(&self, now: Instant, marks: &Marks) -> Option<Verdict> {
-        if now >= self.until || *marks != self.marks {
+    fn at(&self, now: Instant, versions: &Versions) -> Option<Verdict> {
+        if now >= self.until || *versions != self.versions {
             return None;
         }
         let age = now.saturating_duration_since(self.received);
@@ -216,14 +216,14 @@ impl Denial {
 
 /// All that a request asks, as bytes: equal for requests that get the same answer.
 /// `None` for one that is not to be answered from memory.
-fn shape(request: &Request<'_>) -> Option<Shape> {
+fn cache_key(request: &Request<'_>) -> Option<CacheKey> {
     if !request.deny_cache || request.id.is_some() || request.permit.is_some() {
         return None;
     }
     if may_consume(request.checks) {
         return None;
     }
-    let mut shape = Shape::new();
+    let mut cache_key = CacheKey::new();
     for check in request.checks {
         let Cost::Ask(units) = check.cost else { return None };
         let limit = check.limit;
@@ -234,12 +234,12 @@ fn shape(request: &Request<'_>) -> Option<Shape> {
         let numbers = [check.key.len() as u64, limit.id(), limit.count(), limit.burst(), units];
         let observed = [u8::from(check.observed)];
         let numbers = numbers.iter().flat_map(|number| number.to_le_bytes());
-        shape.extend(numbers.chain(observed).chain(check.key.iter().copied()));
-        if shape.len() > MAX_SHAPE_BYTES {
+        cache_key.extend(numbers.chain(observed).chain(check.key.iter().copied()));
+        if cache_key.len() > MAX_CACHE_KEY_BYTES {
             return None;
         }
     }
-    Some(shape)
+    Some(cache_key)
 }
 
 #[cfg(test)]
@@ -263,17 +263,17 @@ mod tests {
     }
 
     fn candidate(cache: &DenyCache, request: &Request<'_>, now: Instant) -> Candidate {
-        match cache.look(request, now) {
-            Look::Unknown(candidate) => candidate,
-            Look::Denied(verdict) => panic!("it is known: {verdict:?}"),
-            Look::NotForThis => panic!("it is not for this"),
+        match cache.lookup(request, now) {
+            Lookup::Unknown(candidate) => candidate,
+            Lookup::Denied(verdict) => panic!("it is known: {verdict:?}"),
+            Lookup::NotCacheable => panic!("it is not for this"),
         }
     }
 
     fn known(cache: &DenyCache, request: &Request<'_>, now: Instant) -> Option<Verdict> {
-        match cache.look(request, now) {
-            Look::Denied(verdict) => Some(verdict),
-            Look::Unknown(_) | Look::NotForThis => None,
+        match cache.lookup(request, now) {
+            Lookup::Denied(verdict) => Some(verdict),
+            Lookup::Unknown(_) | Lookup::NotCacheable => None,
         }
     }
 
@@ -285,7 +285,7 @@ mod tests {
         let request = Request::new(&checks);
         let sent = Instant::now();
         let sending = candidate(&cache, &request, sent);
-        cache.remember(sending, &denial(&checks, RetryAfter::Micros(100_000)), sent + 40 * MS);
+        cache.insert(sending, &denial(&checks, RetryAfter::Micros(100_000)), sent + 40 * MS);
         let verdict = known(&cache, &request, sent + 60 * MS).expect("denied");
         assert_eq!(verdict.retry_after(), RetryAfter::Micros(80_000));
         assert_eq!(verdict.decisions[0].reset_after.as_micros(), 4_980_000);
@@ -295,7 +295,7 @@ mod tests {
         // One that came when its time was up is not remembered.
         let sending = candidate(&cache, &request, sent + 100 * MS);
         let short = denial(&checks, RetryAfter::Micros(10_000));
-        cache.remember(sending, &short, sent + 111 * MS);
+        cache.insert(sending, &short, sent + 111 * MS);
         assert!(known(&cache, &request, sent + 111 * MS).is_none());
     }
 
@@ -309,7 +309,7 @@ mod tests {
             let request = Request::new(&checks);
             let sent = Instant::now();
             let sending = candidate(&cache, &request, sent);
-            cache.remember(sending, &denial(&checks, retry_after), sent + MS);
+            cache.insert(sending, &denial(&checks, retry_after), sent + MS);
             assert!(known(&cache, &request, sent + MAX_AGE - 10 * MS).is_some());
             assert!(known(&cache, &request, sent + MAX_AGE).is_none());
         }
@@ -325,13 +325,13 @@ mod tests {
         let denial = denial(&checks, RetryAfter::Micros(900_000));
         for (key, limit) in [("alice", &limits[0]), ("bob", &limits[1])] {
             let cells = smallvec![cache.cell(key.as_bytes(), limit)];
-            cache.remember(candidate(&cache, &request, now), &denial, now);
+            cache.insert(candidate(&cache, &request, now), &denial, now);
             assert!(known(&cache, &request, now).is_some());
-            cache.given_back(&cells);
+            cache.invalidate(&cells);
             assert!(known(&cache, &request, now).is_none());
             let sending = candidate(&cache, &request, now);
-            cache.given_back(&cells);
-            cache.remember(sending, &denial, now);
+            cache.invalidate(&cells);
+            cache.insert(sending, &denial, now);
             assert!(known(&cache, &request, now).is_none());
         }
     }
@@ -351,7 +351,7 @@ mod tests {
         for check in unfit {
             let checks = [check];
             let request = Request { permit: None, ..Request::new(&checks) };
-            assert!(matches!(cache.look(&request, now), Look::NotForThis), "{check:?}");
+            assert!(matches!(cache.lookup(&request, now), Lookup::NotCacheable), "{check:?}");
         }
         let checks = [Check::new("alice", &counter, 1)];
         let plain = Request::new(&checks);
@@ -366,13 +366,13 @@ mod tests {
             vec![Check::new("alice", &counter, 1).consuming(), checks[0]],
         ];
         for checks in &consuming {
-            assert!(matches!(cache.look(&Request::new(checks), now), Look::NotForThis));
+            assert!(matches!(cache.lookup(&Request::new(checks), now), Lookup::NotCacheable));
         }
         for request in unfit {
-            assert!(matches!(cache.look(&request, now), Look::NotForThis), "{request:?}");
+            assert!(matches!(cache.lookup(&request, now), Lookup::NotCacheable), "{request:?}");
         }
         let denied = denial(&checks, RetryAfter::Never);
-        cache.remember(candidate(&cache, &plain, now), &denied, now);
+        cache.insert(candidate(&cache, &plain, now), &denied, now);
         let others = [
             [Check::new("bob", &counter, 1)],
             [Check::new("alice", &counter, 2)],
@@ -381,7 +381,7 @@ mod tests {
         ];
         // A denied cost of 1 charges nothing, so it may be remembered.
         let one = [Check::new("carol", &counter, 1).consuming()];
-        assert!(matches!(cache.look(&Request::new(&one), now), Look::Unknown(_)));
+        assert!(matches!(cache.lookup(&Request::new(&one), now), Lookup::Unknown(_)));
         for checks in &others {
             assert!(known(&cache, &Request::new(checks), now).is_none(), "{checks:?}");
         }
@@ -393,21 +393,21 @@ mod tests {
         let cache = DenyCache::new(Arc::default());
         let limit = limit("1 per 1h");
         let now = Instant::now();
-        let long = "k".repeat(MAX_SHAPE_BYTES);
+        let long = "k".repeat(MAX_CACHE_KEY_BYTES);
         let checks = [Check::new(&long, &limit, 1)];
-        assert!(matches!(cache.look(&Request::new(&checks), now), Look::NotForThis));
-        let remember = |number: u32, now: Instant| {
+        assert!(matches!(cache.lookup(&Request::new(&checks), now), Lookup::NotCacheable));
+        let insert = |number: u32, now: Instant| {
             let key = number.to_le_bytes();
             let checks = [Check::new(&key, &limit, 1)];
             let request = Request::new(&checks);
             let sending = candidate(&cache, &request, now);
-            cache.remember(sending, &denial(&checks, RetryAfter::Never), now);
+            cache.insert(sending, &denial(&checks, RetryAfter::Never), now);
             known(&cache, &request, now).is_some()
         };
         let most = u32::try_from(SHARDS * MAX_ENTRIES).expect("small");
-        let kept = (0..most * 2).filter(|number| remember(*number, now)).count();
+        let kept = (0..most * 2).filter(|number| insert(*number, now)).count();
         assert_eq!(kept, SHARDS * MAX_ENTRIES);
         // What has ended makes room.
-        assert!(remember(most * 2, now + MAX_AGE));
+        assert!(insert(most * 2, now + MAX_AGE));
     }
 }

@@ -1,7 +1,7 @@
 //! The Redis store: state shared by many nodes.
 //!
 //! ```text
-//!   request -> deny cache -> plan -> lane -> batch -> script in Redis -> raw state -> decision
+//!   request -> deny cache -> plan -> node -> batch -> script in Redis -> raw state -> decision
 //! ```
 //!
 //! The decision is made twice, on the same numbers: by a script, which charges, and
@@ -10,33 +10,33 @@
 //! whose outcome is unknown.
 //!
 //! - `url.rs`, `options.rs`, `error.rs`: where the store is, and why it cannot be used;
-//! - `connection.rs`, `tls.rs`, `facts.rs`: one connection, checked;
+//! - `connection.rs`, `tls.rs`, `server_info.rs`: one connection, checked;
 //! - `io_thread.rs`: the thread that runs all tasks of a store;
-//! - `lane.rs`, `queue.rs`, `draft.rs`, `batch.rs`, `breaker.rs`: callers wait, share writes, give up;
-//! - `topology/`: one server, Sentinel, Cluster; `across.rs`: keys in several slots;
-//! - `names.rs`, `plan.rs`, `counter.rs`, `permits.rs`, `script.rs`, `lua/`: what is said;
+//! - `node.rs`, `queue.rs`, `batch_builder.rs`, `batch.rs`, `breaker.rs`: callers wait, share writes, give up;
+//! - `topology/`: one server, Sentinel, Cluster; `cross_slot.rs`: keys in several slots;
+//! - `key_names.rs`, `plan.rs`, `counter.rs`, `permits.rs`, `script.rs`, `lua/`: what is said;
 //! - `deny_cache.rs`: denials answered without asking;
-//! - `abandoned.rs`: permits whose acquire nobody waits for any more.
+//! - `deferred_release.rs`: permits whose acquire nobody waits for any more.
 
-mod abandoned;
-mod across;
 mod batch;
+mod batch_builder;
 mod breaker;
 mod codec;
 mod connection;
 mod counter;
+mod cross_slot;
+mod deferred_release;
 mod deny_cache;
-mod draft;
 mod error;
-mod facts;
 mod io_thread;
-mod lane;
-mod names;
+mod key_names;
+mod node;
 mod options;
 mod permits;
 mod plan;
 mod queue;
 mod script;
+mod server_info;
 mod stats;
 mod tls;
 mod topology;
@@ -52,19 +52,19 @@ use redis::{Cmd, Value};
 use smallvec::smallvec;
 use tidegate_core::{Cost, Limit, PermitId, Timestamp};
 
-use self::abandoned::{Abandoned, Owed, Taking};
 use self::connection::Dialer;
-use self::counter::Quick;
-use self::deny_cache::{Cells, DenyCache, Look};
+use self::counter::FastCheck;
+use self::deferred_release::{PendingPermit, ReleaseQueue, RetryOnDrop};
+use self::deny_cache::{Cells, DenyCache, Lookup};
 pub use self::error::{ConnectError, UrlError};
 use self::io_thread::IoThread;
-use self::lane::{Answer, Touched, Work, key_hash};
-use self::names::Names;
+use self::key_names::KeyNames;
+use self::node::{CallReply, Touched, Work, key_hash};
 pub use self::options::RedisOptions;
-use self::plan::{Answers, Mode, Plan};
+use self::plan::{Mode, Plan, PlanReply};
 use self::script::Call;
 pub use self::stats::RedisStats;
-use self::stats::Tally;
+use self::stats::StoreCounters;
 use self::topology::Topology;
 use self::url::StoreUrl;
 use super::PermitAct;
@@ -76,14 +76,14 @@ use crate::{Failure, Request, Store, StoreError, Verdict};
 #[cfg(feature = "unstable")]
 pub mod wire {
     pub use super::counter::{
-        Answer, Entry, Quick, answers as counter_answers, call as counter_call, is_quick,
-        verdict as quick_verdict,
+        CounterReply, Entry, FastCheck, answers as counter_answers, call as counter_call, is_fast,
+        verdict as fast_verdict,
     };
     pub use super::deny_cache::MAX_AGE as MAX_DENY_CACHE;
     pub use super::error::ACL_RULES;
-    pub use super::names::{Names, slot_key};
+    pub use super::key_names::{KeyNames, slot_key};
     pub use super::permits::{call as permit_call, was_held};
-    pub use super::plan::{Answers, Mode, Part, Plan, Planned};
+    pub use super::plan::{Mode, Plan, PlanReply, PlannedState, SlotPart};
     pub use super::script::{Call, Script};
 }
 
@@ -108,12 +108,12 @@ pub struct RedisStore {
 
 struct Inner {
     url: StoreUrl,
-    names: Names,
+    key_names: KeyNames,
     timeout: Duration,
     topology: Topology,
-    tally: Arc<Tally>,
+    counters: Arc<StoreCounters>,
     denials: Option<DenyCache>,
-    abandoned: Abandoned,
+    deferred_release: ReleaseQueue,
     /// Runs the tasks of the store.
     io_thread: IoThread,
     permits: AtomicU64,
@@ -137,7 +137,7 @@ impl RedisStore {
     pub async fn connect(options: RedisOptions) -> Result<Self, ConnectError> {
         let url = options.check()?;
         let tls = url.tls.as_ref().map(tls::connector).transpose()?;
-        let names = Names::new(&options.key_prefix);
+        let key_names = KeyNames::new(&options.key_prefix);
         let io_thread = IoThread::start().map_err(|error| {
             ConnectError::Unusable(format!("its thread cannot be started: {error}").into())
         })?;
@@ -148,52 +148,52 @@ impl RedisStore {
             tls,
             connect_timeout: (options.timeout * CONNECT_ROUND_TRIPS).max(MIN_CONNECT_TIME),
             timeout: options.timeout,
-            sample: names.sample(),
+            sample: key_names.sample(),
             runtime: io_thread.runtime().clone(),
         };
-        let tally = Arc::new(Tally::default());
-        let topology = Topology::start(&url, Arc::new(dialer), Arc::clone(&tally)).await?;
-        let (abandoned, waiting) = Abandoned::new(Arc::clone(&tally));
-        let denials = options.deny_cache.then(|| DenyCache::new(Arc::clone(&tally)));
+        let counters = Arc::new(StoreCounters::default());
+        let topology = Topology::start(&url, Arc::new(dialer), Arc::clone(&counters)).await?;
+        let (deferred_release, waiting) = ReleaseQueue::new(Arc::clone(&counters));
+        let denials = options.deny_cache.then(|| DenyCache::new(Arc::clone(&counters)));
         let inner = Inner {
             url,
-            names,
+            key_names,
             timeout: options.timeout,
             topology,
-            tally,
+            counters,
             denials,
-            abandoned,
+            deferred_release,
             io_thread,
             permits: AtomicU64::new(0),
             random: RandomState::new(),
         };
         let inner = Arc::new(inner);
-        let releasing = abandoned::release_all(Arc::downgrade(&inner), waiting);
+        let releasing = deferred_release::release_all(Arc::downgrade(&inner), waiting);
         inner.io_thread.runtime().spawn(releasing);
         Ok(RedisStore { inner })
     }
 
     /// What it has done.
     pub fn stats(&self) -> RedisStats {
-        self.inner.tally.read(self.inner.topology.is_up())
+        self.inner.counters.read(self.inner.topology.is_up())
     }
 
     /// What an operator should know although it works.
     pub fn warnings(&self) -> Vec<String> {
-        self.inner.tally.warnings()
+        self.inner.counters.warnings()
     }
 
     /// Why it could not be reached when that was last tried, or what it refuses everybody
     /// with; `None` once that is over.
     pub fn last_error(&self) -> Option<String> {
-        self.inner.tally.last_error()
+        self.inner.counters.last_error()
     }
 
     /// Where the last value was found that is not a state of ours: the policy, and the
     /// beginning of the SHA-256 of the key's name in Redis. Such a key is answered by
     /// `on_store_failure` until the value is deleted.
     pub fn last_foreign(&self) -> Option<String> {
-        self.inner.tally.last_foreign()
+        self.inner.counters.last_foreign()
     }
 
     /// Decides at a given time, for tests; nothing is answered from memory.
@@ -203,7 +203,7 @@ impl RedisStore {
         now: Timestamp,
         request: &Request<'_>,
     ) -> Result<Verdict, StoreError> {
-        self.inner.decide_in_time(request, Some(now)).await
+        self.inner.decide_with_deadline(request, Some(now)).await
     }
 }
 
@@ -231,21 +231,21 @@ impl Store for RedisStore {
         limit: &Limit,
         act: PermitAct,
     ) -> Result<bool, StoreError> {
-        let call = permits::call(&self.inner.names, key, limit, act, None);
-        let owed = Owed(match act {
-            PermitAct::Release(permit) => Some(Taking {
+        let call = permits::call(&self.inner.key_names, key, limit, act, None);
+        let retry = RetryOnDrop(match act {
+            PermitAct::Release(permit) => Some(PendingPermit {
                 states: call.keys.clone(),
                 permit,
                 lease: Duration::from_micros(limit.window_us()),
-                abandoned: self.inner.abandoned.clone(),
+                deferred_release: self.inner.deferred_release.clone(),
             }),
             PermitAct::Renew(_) => None,
         });
-        let value = self.inner.in_time(self.inner.call(&call)).await;
+        let value = self.inner.with_deadline(self.inner.call(&call)).await;
         let keys = std::iter::once((key, limit));
         let value = value.inspect_err(|error| self.inner.note_foreign(error, keys))?;
         let held = permits::was_held(&value)?;
-        owed.done();
+        retry.done();
         Ok(held)
     }
 
@@ -254,34 +254,34 @@ impl Store for RedisStore {
     }
 
     fn next_attempt(&self) -> Duration {
-        self.inner.tally.next_attempt().saturating_duration_since(Instant::now())
+        self.inner.counters.next_attempt().saturating_duration_since(Instant::now())
     }
 }
 
 impl Inner {
     async fn decide(self: &Arc<Self>, request: &Request<'_>) -> Result<Verdict, StoreError> {
-        self.tally.requests.fetch_add(1, Relaxed);
-        let candidate = match self.look(request) {
-            Look::Denied(verdict) => {
-                self.tally.deny_cache_hits.fetch_add(1, Relaxed);
+        self.counters.requests.fetch_add(1, Relaxed);
+        let candidate = match self.lookup(request) {
+            Lookup::Denied(verdict) => {
+                self.counters.deny_cache_hits.fetch_add(1, Relaxed);
                 return Ok(verdict);
             }
-            Look::Unknown(candidate) => Some(candidate),
-            Look::NotForThis => None,
+            Lookup::Unknown(candidate) => Some(candidate),
+            Lookup::NotCacheable => None,
         };
-        let verdict = self.decide_in_time(request, None).await?;
+        let verdict = self.decide_with_deadline(request, None).await?;
         if let (Some(denials), Some(candidate)) = (&self.denials, candidate) {
-            denials.remember(candidate, &verdict, Instant::now());
+            denials.insert(candidate, &verdict, Instant::now());
         }
         Ok(verdict)
     }
 
-    fn look(&self, request: &Request<'_>) -> Look {
-        let look = |denials: &DenyCache| denials.look(request, Instant::now());
-        self.denials.as_ref().map_or(Look::NotForThis, look)
+    fn lookup(&self, request: &Request<'_>) -> Lookup {
+        let lookup = |denials: &DenyCache| denials.lookup(request, Instant::now());
+        self.denials.as_ref().map_or(Lookup::NotCacheable, lookup)
     }
 
-    async fn decide_in_time(
+    async fn decide_with_deadline(
         self: &Arc<Self>,
         request: &Request<'_>,
         at: Option<Timestamp>,
@@ -289,8 +289,8 @@ impl Inner {
         // A check that consumes what is left makes the waits of remembered denials too short.
         let is_ask = |check: &crate::Check<'_>| matches!(check.cost, Cost::Ask(_));
         let is_plain = request.checks.iter().all(is_ask) && !may_consume(request.checks);
-        let _noticed = (!is_plain).then(|| self.notice(request));
-        let asked = self.in_time(self.ask(request, at)).await;
+        let _invalidation = (!is_plain).then(|| self.invalidate_denials(request));
+        let asked = self.with_deadline(self.ask(request, at)).await;
         asked.inspect_err(|error| {
             let checks = request.checks.iter().map(|check| (check.key, check.limit));
             self.note_foreign(error, checks);
@@ -310,21 +310,21 @@ impl Inner {
         }
         // The second error names the key; of the first it is only known which request met it.
         let place = keys.find_map(|(key, limit)| {
-            let name = self.names.state(key, limit);
+            let name = self.key_names.state(key, limit);
             let named = is_wrong_type || text.contains(&*String::from_utf8_lossy(&name));
-            named.then(|| names::describe(key, &name))
+            named.then(|| key_names::describe(key, &name))
         });
-        self.tally.found_foreign(place.unwrap_or_else(|| "an idempotency id".into()));
+        self.counters.found_foreign(place.unwrap_or_else(|| "an idempotency id".into()));
     }
 
     /// Waits for an answer until the deadline, and counts it if there is none.
-    async fn in_time<T>(
+    async fn with_deadline<T>(
         &self,
         asking: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
         let asked = tokio::time::timeout(self.timeout, asking).await;
         let asked = asked.unwrap_or(Err(StoreError::Failed(Failure::TimedOut)));
-        asked.inspect_err(|error| self.tally.failed(error))
+        asked.inspect_err(|error| self.counters.failed(error))
     }
 
     async fn ask(
@@ -332,22 +332,24 @@ impl Inner {
         request: &Request<'_>,
         at: Option<Timestamp>,
     ) -> Result<Verdict, StoreError> {
-        if let Some(quick) = Quick::of(request, &self.names) {
-            let slot = self.topology.slot(&quick.key);
-            let work = || Work::Count(quick.clone(), at);
-            if let Answer::Counted(decision) = self.topology.ask(slot, work, &self.tally).await? {
+        if let Some(fast_check) = FastCheck::of(request, &self.key_names) {
+            let slot = self.topology.slot(&fast_check.key);
+            let work = || Work::Count(fast_check.clone(), at);
+            if let CallReply::Counted(decision) =
+                self.topology.ask(slot, work, &self.counters).await?
+            {
                 return Ok(counter::verdict(request.checks, decision));
             }
         }
-        let plan = Plan::new(request, &self.names)?;
+        let plan = Plan::new(request, &self.key_names)?;
         if plan.states().is_empty() {
             return Ok(Verdict::new(request.checks, []));
         }
-        let parts = plan.parts(|name| self.topology.slot(name));
-        let answers = if parts.len() > 1 {
+        let split_by_slot = plan.split_by_slot(|name| self.topology.slot(name));
+        let answers = if split_by_slot.len() > 1 {
             // What is taken for a moment may deny others, who are then told.
-            let _noticed = self.notice(request);
-            across::decide(self, plan.clone(), parts, at).await?
+            let _invalidation = self.invalidate_denials(request);
+            cross_slot::decide(self, plan.clone(), split_by_slot, at).await?
         } else {
             self.decide_plan(&plan, at).await?
         };
@@ -355,7 +357,11 @@ impl Inner {
     }
 
     /// Decides a plan whose keys are in one slot.
-    async fn decide_plan(&self, plan: &Plan, at: Option<Timestamp>) -> Result<Answers, StoreError> {
+    async fn decide_plan(
+        &self,
+        plan: &Plan,
+        at: Option<Timestamp>,
+    ) -> Result<PlanReply, StoreError> {
         if !plan.is_mergeable() {
             return self.decide_part(plan, Mode::Decide, at).await;
         }
@@ -363,36 +369,41 @@ impl Inner {
         // `times` drops `overflow`, which has no effect on a mergeable plan. So requests that
         // differ only in it are equal, and are merged.
         let work = || Work::Decide(Box::new(plan.times(1)), at);
-        match self.topology.ask(slot, work, &self.tally).await? {
-            Answer::Decided(answers) => Ok(*answers),
-            _ => Err(script::not_ours(&Value::Nil).into()),
+        match self.topology.ask(slot, work, &self.counters).await? {
+            CallReply::Decided(answers) => Ok(*answers),
+            _ => Err(script::unexpected_reply(&Value::Nil).into()),
         }
     }
 
     async fn reset(&self, key: &[u8], limit: &Limit) -> Result<bool, StoreError> {
         let cell = |denials: &DenyCache| smallvec![denials.cell(key, limit)];
-        let _noticed = self.denials.as_ref().map(|denials| Noticed::new(denials, cell(denials)));
-        let name = self.names.state(key, limit);
+        let _invalidation =
+            self.denials.as_ref().map(|denials| InvalidateOnDrop::new(denials, cell(denials)));
+        let name = self.key_names.state(key, limit);
         let (slot, touched) = (self.topology.slot(&name), smallvec![key_hash(&name)]);
         let mut command = Cmd::new();
         command.arg("DEL").arg(name);
-        match self.in_time(self.send(slot, &command, touched, None)).await? {
+        match self.with_deadline(self.send(slot, &command, touched, None)).await? {
             Value::Int(count) => Ok(count > 0),
-            other => Err(script::not_ours(&other).into()),
+            other => Err(script::unexpected_reply(&other).into()),
         }
     }
 
     /// Calls a script, all of whose keys are in one slot.
     async fn call(&self, call: &Call) -> Result<Value, StoreError> {
-        self.call_taking(call, None).await
+        self.call_acquiring(call, None).await
     }
 
     /// Calls a script that takes permits. If nobody waits for the answer any more, they are
     /// released.
-    async fn call_taking(&self, call: &Call, taking: Option<Taking>) -> Result<Value, StoreError> {
+    async fn call_acquiring(
+        &self,
+        call: &Call,
+        pending_permit: Option<PendingPermit>,
+    ) -> Result<Value, StoreError> {
         let slot = call.keys.first().map_or(0, |name| self.topology.slot(name));
         let touched = call.keys.iter().map(|name| key_hash(name)).collect();
-        self.send(slot, &call.cmd(), touched, taking.map(Arc::new)).await
+        self.send(slot, &call.cmd(), touched, pending_permit.map(Arc::new)).await
     }
 
     /// Decides a plan whose keys are in one slot, as a separate call.
@@ -401,19 +412,19 @@ impl Inner {
         plan: &Plan,
         mode: Mode,
         at: Option<Timestamp>,
-    ) -> Result<Answers, StoreError> {
-        let taking = self.taking(plan).filter(|_| mode == Mode::Decide);
-        plan.answers(&self.call_taking(&plan.call(mode, at), taking).await?)
+    ) -> Result<PlanReply, StoreError> {
+        let pending_permit = self.pending_permit(plan).filter(|_| mode == Mode::Decide);
+        plan.answers(&self.call_acquiring(&plan.call(mode, at), pending_permit).await?)
     }
 
     /// The permits a plan takes if it is admitted; `None` if it takes none.
-    fn taking(&self, plan: &Plan) -> Option<Taking> {
-        let lease_us = plan.holding().map(|state| state.limit.window_us()).max()?;
-        Some(Taking {
-            states: plan.holding().map(|state| state.key.clone()).collect(),
+    fn pending_permit(&self, plan: &Plan) -> Option<PendingPermit> {
+        let lease_us = plan.acquiring().map(|state| state.limit.window_us()).max()?;
+        Some(PendingPermit {
+            states: plan.acquiring().map(|state| state.key.clone()).collect(),
             permit: plan.permit(),
             lease: Duration::from_micros(lease_us),
-            abandoned: self.abandoned.clone(),
+            deferred_release: self.deferred_release.clone(),
         })
     }
 
@@ -422,41 +433,41 @@ impl Inner {
         slot: u16,
         command: &Cmd,
         touched: Touched,
-        taking: Option<Arc<Taking>>,
+        pending_permit: Option<Arc<PendingPermit>>,
     ) -> Result<Value, StoreError> {
-        let work = || Work::Send(command.clone(), touched.clone(), taking.clone());
-        match self.topology.ask(slot, work, &self.tally).await? {
-            Answer::Value(value) => Ok(value),
-            _ => Err(script::not_ours(&Value::Nil).into()),
+        let work = || Work::Send(command.clone(), touched.clone(), pending_permit.clone());
+        match self.topology.ask(slot, work, &self.counters).await? {
+            CallReply::Value(value) => Ok(value),
+            _ => Err(script::unexpected_reply(&Value::Nil).into()),
         }
     }
 
     /// Units may be given back: forgets denials now and when it is dropped, also when
     /// the caller goes away.
-    fn notice(&self, request: &Request<'_>) -> Option<Noticed<'_>> {
+    fn invalidate_denials(&self, request: &Request<'_>) -> Option<InvalidateOnDrop<'_>> {
         let denials = self.denials.as_ref()?;
-        Some(Noticed::new(denials, denials.cells(request)))
+        Some(InvalidateOnDrop::new(denials, denials.cells(request)))
     }
 }
 
 /// A call that may give units back.
-struct Noticed<'a> {
+struct InvalidateOnDrop<'a> {
     denials: &'a DenyCache,
     cells: Cells,
 }
 
-impl<'a> Noticed<'a> {
+impl<'a> InvalidateOnDrop<'a> {
     /// Forgets denials immediately: a later check of the same caller must not be answered by a
     /// denial from before this call.
     fn new(denials: &'a DenyCache, cells: Cells) -> Self {
-        denials.given_back(&cells);
-        Noticed { denials, cells }
+        denials.invalidate(&cells);
+        InvalidateOnDrop { denials, cells }
     }
 }
 
-impl Drop for Noticed<'_> {
+impl Drop for InvalidateOnDrop<'_> {
     fn drop(&mut self) {
-        self.denials.given_back(&self.cells);
+        self.denials.invalidate(&self.cells);
     }
 }
 

@@ -3,20 +3,20 @@
 use redis::Value;
 use tidegate_core::{Limit, PermitId, Timestamp};
 
-use super::names::Names;
-use super::script::{Call, Script, not_ours, time_arg};
+use super::key_names::KeyNames;
+use super::script::{Call, Script, time_arg, unexpected_reply};
 use crate::store::{PermitAct, StoreError};
 
 /// The call that gives a permit back or renews it.
 pub fn call(
-    names: &Names,
+    key_names: &KeyNames,
     key: &[u8],
     limit: &Limit,
     act: PermitAct,
     now: Option<Timestamp>,
 ) -> Call {
     // It may be held under a limit that is only watched.
-    let keys = vec![names.state(key, limit), names.observed(key, limit)];
+    let keys = vec![key_names.state(key, limit), key_names.observed(key, limit)];
     match act {
         PermitAct::Release(permit) => release(keys, permit, now),
         PermitAct::Renew(permit) => {
@@ -47,6 +47,6 @@ fn call_with(
 pub fn was_held(reply: &Value) -> Result<bool, StoreError> {
     match reply {
         Value::Int(held @ (0 | 1)) => Ok(*held == 1),
-        _ => Err(not_ours(reply).into()),
+        _ => Err(unexpected_reply(reply).into()),
     }
 }

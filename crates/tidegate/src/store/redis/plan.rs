@@ -6,8 +6,8 @@ use redis::Value;
 use smallvec::SmallVec;
 use tidegate_core::{Algorithm, Ask, Cost, Decision, Limit, PermitId, Timestamp};
 
-use super::names::{self, Names};
-use super::script::{Call, Script, not_ours, time_arg};
+use super::key_names::{self, KeyNames};
+use super::script::{Call, Script, time_arg, unexpected_reply};
 use super::{codec, permits};
 use crate::check::overflowing;
 use crate::store::merge::Merged;
@@ -20,16 +20,16 @@ type Few<T> = SmallVec<[T; 4]>;
 /// A request as the store sees it: which states it counts in, each once.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    states: Few<Planned>,
+    states: Few<PlannedState>,
     /// Which state each check counts in.
     members: Few<usize>,
-    id: Option<Named>,
+    id: Option<IdempotencyId>,
     permit: PermitId,
 }
 
 /// All checks of a request that count in one state.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Planned {
+pub struct PlannedState {
     /// The name of the state.
     pub key: Vec<u8>,
     /// The limit.
@@ -42,7 +42,7 @@ pub struct Planned {
     pub overflow: Overflow,
 }
 
-impl Planned {
+impl PlannedState {
     /// Whether it is charged what is left if the request is denied.
     pub fn consumes(&self) -> bool {
         !self.observed && overflowing(self.overflow, &self.limit, self.cost) > 0
@@ -51,7 +51,7 @@ impl Planned {
 
 /// An idempotency id.
 #[derive(Clone, Debug)]
-struct Named {
+struct IdempotencyId {
     /// Tells it from others.
     digest: String,
     /// Tell whether the same is asked again.
@@ -75,7 +75,7 @@ pub enum Mode {
 
 /// A reply, read: the answer of each state, in the plan's order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answers {
+pub struct PlanReply {
     /// Whether all enforced states admitted it. If not, nothing was charged, unless it consumed.
     pub admitted: bool,
     /// Whether it was denied and charged some state what that had left.
@@ -85,7 +85,7 @@ pub struct Answers {
 
 /// The part of a plan whose keys are in one slot.
 #[derive(Clone, Debug)]
-pub struct Part {
+pub struct SlotPart {
     /// What is asked there.
     pub plan: Plan,
     /// Which of the whole plan's states they are.
@@ -97,16 +97,16 @@ impl Plan {
     ///
     /// # Errors
     /// As every store's `decide`.
-    pub fn new(request: &Request<'_>, names: &Names) -> Result<Self, CheckError> {
+    pub fn new(request: &Request<'_>, key_names: &KeyNames) -> Result<Self, CheckError> {
         let mut merged = Merged::default();
         merged.add_all(request.checks, request.permit.is_some())?;
         let states = merged.states.iter().enumerate().map(|(index, state)| {
             let Check { limit, cost, observed, overflow, .. } = *state;
             let key = match merged.is_set_apart(index) {
-                true => names.observed(state.key, limit),
-                false => names.state(state.key, limit),
+                true => key_names.observed(state.key, limit),
+                false => key_names.state(state.key, limit),
             };
-            Planned { key, limit: *limit, cost, observed, overflow }
+            PlannedState { key, limit: *limit, cost, observed, overflow }
         });
         let (states, permit) = (states.collect(), request.permit.unwrap_or_default());
         let mut plan = Plan { states, members: merged.members, id: None, permit };
@@ -117,22 +117,22 @@ impl Plan {
     }
 
     /// The states it counts in.
-    pub fn states(&self) -> &[Planned] {
+    pub fn states(&self) -> &[PlannedState] {
         &self.states
     }
 
     /// Whether there is an idempotency id, or a permit to be held.
-    pub fn is_named(&self) -> bool {
+    pub fn has_id_or_permit(&self) -> bool {
         self.id.is_some() || self.permit != PermitId::default()
     }
 
     /// Whether a denial may charge what is left.
     pub fn consumes(&self) -> bool {
-        self.states.iter().any(Planned::consumes)
+        self.states.iter().any(PlannedState::consumes)
     }
 
     /// The states in which it takes permits if it is admitted.
-    pub fn holding(&self) -> impl Iterator<Item = &Planned> {
+    pub fn acquiring(&self) -> impl Iterator<Item = &PlannedState> {
         self.states.iter().filter(|state| {
             let takes = matches!(state.cost, Cost::Ask(1..) | Cost::Force(1..));
             takes && state.limit.algorithm() == Algorithm::Concurrency
@@ -145,7 +145,7 @@ impl Plan {
     }
 
     /// The call that decides it, at the time given or the server's. All keys must be
-    /// in one slot; see [`Plan::parts`].
+    /// in one slot; see [`Plan::split_by_slot`].
     pub fn call(&self, mode: Mode, now: Option<Timestamp>) -> Call {
         self.call_with(mode, self.id_key(), now)
     }
@@ -154,13 +154,13 @@ impl Plan {
     /// refunds, forced charges, observed checks and costs that consume what is left cannot be merged
     /// by adding costs.
     pub(super) fn is_mergeable(&self) -> bool {
-        let is_plain = |state: &Planned| {
+        let is_plain = |state: &PlannedState| {
             matches!(state.cost, Cost::Ask(1..))
                 && !state.observed
                 && !state.consumes()
                 && state.limit.algorithm() != Algorithm::Concurrency
         };
-        !self.is_named() && self.states.iter().all(is_plain)
+        !self.has_id_or_permit() && self.states.iter().all(is_plain)
     }
 
     /// The sum of `times` equal requests. For mergeable plans.
@@ -168,7 +168,7 @@ impl Plan {
         let states = self.states.iter().map(|state| {
             let cost = Cost::Ask(units(state).saturating_mul(times));
             // One unit consumes nothing when it is denied, nor does the sum of several.
-            Planned { cost, overflow: Overflow::Refuse, ..state.clone() }
+            PlannedState { cost, overflow: Overflow::Refuse, ..state.clone() }
         });
         // Lists all fields, so that a new field must be considered here.
         let (members, permit) = (self.members.clone(), PermitId::default());
@@ -176,8 +176,8 @@ impl Plan {
     }
 
     /// How many equal requests an empty store would admit; at least 1.
-    pub(super) fn most_times(&self) -> u64 {
-        let capacity = |state: &Planned| match state.limit.algorithm() {
+    pub(super) fn max_times(&self) -> u64 {
+        let capacity = |state: &PlannedState| match state.limit.algorithm() {
             Algorithm::TokenBucket => state.limit.burst(),
             _ => state.limit.count(),
         };
@@ -186,14 +186,14 @@ impl Plan {
     }
 
     /// How many equal requests still fit after these answers.
-    pub(super) fn times_left(&self, answers: &Answers) -> u64 {
+    pub(super) fn times_left(&self, answers: &PlanReply) -> u64 {
         let both = self.states.iter().zip(&answers.decisions);
         both.map(|(state, decision)| decision.remaining / units(state)).min().unwrap_or(0)
     }
 
     /// The answers to requests that were merged and admitted together, in order: `remaining` is what
     /// was left after each.
-    pub(super) fn each(&self, times: u64, last: &Answers) -> impl Iterator<Item = Answers> {
+    pub(super) fn each(&self, times: u64, last: &PlanReply) -> impl Iterator<Item = PlanReply> {
         (0..times).rev().map(move |behind| {
             let mut answers = last.clone();
             for (state, decision) in self.states.iter().zip(&mut answers.decisions) {
@@ -207,8 +207,8 @@ impl Plan {
     ///
     /// # Errors
     /// When the reply is an error or not one of ours, and [`CheckError::IdReused`].
-    pub fn answers(&self, reply: &Value) -> Result<Answers, StoreError> {
-        let read = codec::read(reply, &self.states).ok_or_else(|| not_ours(reply))?;
+    pub fn answers(&self, reply: &Value) -> Result<PlanReply, StoreError> {
+        let read = codec::read(reply, &self.states).ok_or_else(|| unexpected_reply(reply))?;
         if read.outcome == codec::Outcome::IdReused {
             return Err(CheckError::IdReused.into());
         }
@@ -217,16 +217,16 @@ impl Plan {
         let consumed = read.outcome == codec::Outcome::Consumed;
         let both = self.states.iter().zip(read.states);
         let decisions = both.map(|(state, numbers)| {
-            let (mut stand_in, cost) = codec::stand_in(state, read.now, numbers);
+            let (mut equivalent_state, cost) = codec::equivalent_state(state, read.now, numbers);
             let ask = Ask::new(cost, read.now);
-            let admits = stand_in.admits(&state.limit, &ask);
-            stand_in.settle(&state.limit, &ask, admitted && admits)
+            let admits = equivalent_state.admits(&state.limit, &ask);
+            equivalent_state.settle(&state.limit, &ask, admitted && admits)
         });
-        Ok(Answers { admitted, consumed, decisions: decisions.collect() })
+        Ok(PlanReply { admitted, consumed, decisions: decisions.collect() })
     }
 
     /// The verdict on the request the plan was made of.
-    pub fn verdict(&self, checks: &[Check<'_>], answers: &Answers) -> Verdict {
+    pub fn verdict(&self, checks: &[Check<'_>], answers: &PlanReply) -> Verdict {
         let decisions = self.members.iter().map(|&state| answers.decisions[state]);
         let mut verdict = Verdict::new(checks, decisions);
         verdict.consumed = answers.consumed;
@@ -234,38 +234,41 @@ impl Plan {
     }
 
     /// The plan cut into parts of one slot each, in the order of the checks. Each is
-    /// decided and remembered on its own; see [`Plan::gather`] and [`Plan::undo`].
-    pub fn parts(&self, slot: impl Fn(&[u8]) -> u16) -> Vec<Part> {
-        let mut parts = Vec::<(u16, Few<usize>)>::new();
+    /// decided and remembered on its own; see [`Plan::combine`] and [`Plan::undo`].
+    pub fn split_by_slot(&self, slot: impl Fn(&[u8]) -> u16) -> Vec<SlotPart> {
+        let mut split_by_slot = Vec::<(u16, Few<usize>)>::new();
         for &state in &self.members {
             let slot = slot(&self.states[state].key);
-            match parts.iter_mut().find(|(other, _)| *other == slot) {
+            match split_by_slot.iter_mut().find(|(other, _)| *other == slot) {
                 Some((_, states)) if states.contains(&state) => {}
                 Some((_, states)) => states.push(state),
-                None => parts.push((slot, SmallVec::from_slice(&[state]))),
+                None => split_by_slot.push((slot, SmallVec::from_slice(&[state]))),
             }
         }
-        parts.into_iter().map(|(_, states)| self.part(states)).collect()
+        split_by_slot.into_iter().map(|(_, states)| self.part(states)).collect()
     }
 
     /// The answers of the whole, from those of its parts. A part that was never asked
     /// is not among them only if the plan has no states at all.
-    pub fn gather<'a>(&self, parts: impl Iterator<Item = (&'a Part, &'a Answers)>) -> Answers {
+    pub fn combine<'a>(
+        &self,
+        split_by_slot: impl Iterator<Item = (&'a SlotPart, &'a PlanReply)>,
+    ) -> PlanReply {
         let mut all: Few<Option<Decision>> = self.states.iter().map(|_| None).collect();
         let (mut admitted, mut consumed) = (true, false);
-        for (part, answers) in parts {
+        for (part, answers) in split_by_slot {
             admitted &= answers.admitted;
             consumed |= answers.consumed;
             for (&state, &decision) in part.states.iter().zip(&answers.decisions) {
                 all[state] = Some(decision);
             }
         }
-        Answers { admitted, consumed, decisions: all.into_iter().flatten().collect() }
+        PlanReply { admitted, consumed, decisions: all.into_iter().flatten().collect() }
     }
 
     /// The calls that take back what a part was charged, as far as it was, and forget
     /// its idempotency id.
-    pub fn undo(&self, answers: &Answers, now: Option<Timestamp>) -> Vec<Call> {
+    pub fn undo(&self, answers: &PlanReply, now: Option<Timestamp>) -> Vec<Call> {
         if !answers.admitted {
             return Vec::new();
         }
@@ -284,7 +287,7 @@ impl Plan {
                 Cost::Ask(units) | Cost::Force(units) => Cost::Refund(units),
                 Cost::Refund(units) => Cost::Force(units),
             };
-            undone.states.push(Planned { cost, ..state.clone() });
+            undone.states.push(PlannedState { cost, ..state.clone() });
         }
         if !undone.states.is_empty() || undone.id.is_some() {
             // The id's name needs a state to be beside.
@@ -302,8 +305,8 @@ impl Plan {
         let place = |state: usize| order.iter().position(|&other| other == state);
         self.members = self.members.iter().filter_map(|&state| place(state)).collect();
         self.states = order.iter().map(|&state| self.states[state].clone()).collect();
-        self.id = Some(Named {
-            digest: names::id_digest(self.states.iter().map(|state| &*state.key), id),
+        self.id = Some(IdempotencyId {
+            digest: key_names::id_digest(self.states.iter().map(|state| &*state.key), id),
             costs: self.states.iter().flat_map(|state| codec::cost_text(state.cost)).collect(),
             window_us: self.states.iter().map(|s| s.limit.window_us()).max().unwrap_or(0),
         });
@@ -311,7 +314,7 @@ impl Plan {
 
     fn id_key(&self) -> Option<Vec<u8>> {
         let (id, first) = (self.id.as_ref()?, self.states.first()?);
-        Some(names::remembered(&first.key, &id.digest))
+        Some(key_names::id_name(&first.key, &id.digest))
     }
 
     fn call_with(&self, mode: Mode, id_key: Option<Vec<u8>>, now: Option<Timestamp>) -> Call {
@@ -324,19 +327,19 @@ impl Plan {
         Call { script: Script::Request, keys, args }
     }
 
-    fn part(&self, states: Few<usize>) -> Part {
+    fn part(&self, states: Few<usize>) -> SlotPart {
         let plan = Plan {
             states: states.iter().map(|&state| self.states[state].clone()).collect(),
             members: (0..states.len()).collect(),
             id: self.id.clone(),
             permit: self.permit,
         };
-        Part { plan, states }
+        SlotPart { plan, states }
     }
 }
 
 /// The units that a request takes from a state.
-pub(super) fn units(state: &Planned) -> u64 {
+pub(super) fn units(state: &PlannedState) -> u64 {
     match state.cost {
         Cost::Ask(units) | Cost::Force(units) | Cost::Refund(units) => units.max(1),
     }

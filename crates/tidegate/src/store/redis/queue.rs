@@ -24,7 +24,7 @@ use foldhash::fast::RandomState;
 use tokio::sync::Notify;
 use tokio::task;
 
-use super::lane::{Job, Manner, Touched};
+use super::node::{Job, SendMode, Touched};
 use crate::Failure;
 
 /// The capacity of the queue. A server makes a few hundred thousand decisions a second: more
@@ -73,7 +73,7 @@ struct Jobs {
 
 /// A job that goes into the next write, and its part of what is in flight.
 #[derive(Debug)]
-pub(super) struct Taken {
+pub(super) struct SelectedJob {
     pub(super) job: Job,
     /// None for a job that joins an equal one and costs the server nothing.
     pub(super) claim: Option<Claim>,
@@ -98,30 +98,33 @@ struct Group {
 }
 
 impl Groups {
-    fn of(taken: &[Taken]) -> Self {
+    fn of(selected: &[SelectedJob]) -> Self {
         let mut groups = Groups::default();
-        taken.iter().enumerate().for_each(|(at, taken)| groups.add(at, &taken.job, taken.group));
+        selected
+            .iter()
+            .enumerate()
+            .for_each(|(at, selected)| groups.add(at, &selected.job, selected.group));
         groups
     }
 
     /// The group a job can join: no job behind that group touches the same keys.
     fn joined(&self, job: &Job) -> Option<usize> {
-        let group = self.open.get(&job.equal?)?;
+        let group = self.open.get(&job.merge_hash?)?;
         let is_last = job.keys.iter().all(|key| self.last.get(key) == Some(&group.first));
         let is_another = job.work.is_count() || !group.callers.contains(&job.caller);
-        (is_last && is_another && group.room > 0 && job.manner == Manner::Together)
+        (is_last && is_another && group.room > 0 && job.send_mode == SendMode::Batched)
             .then_some(group.first)
     }
 
     /// Adds the job that is taken as number `at`.
     fn add(&mut self, at: usize, job: &Job, first: usize) {
         self.last.extend(job.keys.iter().map(|key| (*key, first)));
-        let Some(equal) = job.equal else { return };
+        let Some(merge_hash) = job.merge_hash else { return };
         if first == at {
-            let group = Group { first, callers: HashSet::default(), room: job.most_equal };
-            self.open.insert(equal, group);
+            let group = Group { first, callers: HashSet::default(), room: job.max_merged };
+            self.open.insert(merge_hash, group);
         }
-        if let Some(group) = self.open.get_mut(&equal) {
+        if let Some(group) = self.open.get_mut(&merge_hash) {
             group.callers.insert(job.caller);
             group.room = group.room.saturating_sub(1);
         }
@@ -167,14 +170,14 @@ impl Queue {
         self.jobs().closed
     }
 
-    /// Moves what fits into `taken`, in order. Jobs whose callers have given up are dropped.
-    pub(super) fn take(&self, flights: &Arc<Flights>, taken: &mut Vec<Taken>) {
+    /// Moves what fits into `selected`, in order. Jobs whose callers have given up are dropped.
+    pub(super) fn take(&self, flow: &Arc<FlowControl>, selected: &mut Vec<SelectedJob>) {
         let mut jobs = self.jobs();
         if jobs.waiting.is_empty() {
             return;
         }
-        let mut counts = flights.counts();
-        let mut groups = Groups::of(taken);
+        let mut counts = flow.counts();
+        let mut groups = Groups::of(selected);
         let mut left = VecDeque::new();
         let mut held: HashSet<(Caller, u64), RandomState> = HashSet::default();
         while let Some(job) = jobs.waiting.pop_front() {
@@ -182,7 +185,7 @@ impl Queue {
                 jobs.uncount(&job);
                 continue;
             }
-            if taken.len() >= MAX_BATCH || counts.total >= counts.window.size {
+            if selected.len() >= MAX_BATCH || counts.total >= counts.window.size {
                 left.push_back(job);
                 left.append(&mut jobs.waiting);
                 break;
@@ -194,20 +197,20 @@ impl Queue {
                 left.push_back(job);
                 continue;
             }
-            let claim = counts.claim(&job, joined, taken, flights);
+            let claim = counts.claim(&job, joined, selected, flow);
             jobs.uncount(&job);
-            let group = joined.unwrap_or(taken.len());
-            groups.add(taken.len(), &job, group);
-            taken.push(Taken { job, claim, group });
+            let group = joined.unwrap_or(selected.len());
+            groups.add(selected.len(), &job, group);
+            selected.push(SelectedJob { job, claim, group });
         }
         jobs.waiting = left;
     }
 
-    /// Sheds jobs that have waited for `patience`.
-    pub(super) fn shed(&self, patience: Duration) {
+    /// Sheds jobs that have waited for `max_queue_time`.
+    pub(super) fn shed(&self, max_queue_time: Duration) {
         let now = Instant::now();
         let mut jobs = self.jobs();
-        while jobs.waiting.front().is_some_and(|job| now >= job.queued + patience) {
+        while jobs.waiting.front().is_some_and(|job| now >= job.queued + max_queue_time) {
             if let Some(job) = jobs.waiting.pop_front() {
                 jobs.uncount(&job);
                 job.fail(Failure::Overloaded);
@@ -284,7 +287,7 @@ impl Window {
 
 /// Work in flight on one connection.
 #[derive(Debug, Default)]
-pub(super) struct Flights(Mutex<Counts>);
+pub(super) struct FlowControl(Mutex<Counts>);
 
 #[derive(Debug, Default)]
 struct Counts {
@@ -296,7 +299,7 @@ struct Counts {
     merged: HashMap<(Caller, u64), (u64, usize), RandomState>,
 }
 
-impl Flights {
+impl FlowControl {
     /// Takes note of a write whose last reply has arrived now.
     pub(super) fn answered(&self, sent: Instant, timeout: Duration) {
         self.counts().window.answered(sent, Instant::now(), timeout);
@@ -312,7 +315,7 @@ impl Counts {
     /// it is answered, its callers send nothing on its keys but equal requests.
     fn admit(&self, job: &Job, joins: bool) -> bool {
         let is_ordered = |key: &u64| match self.merged.get(&(job.caller, *key)) {
-            Some((equal, _)) => job.equal == Some(*equal),
+            Some((merge_hash, _)) => job.merge_hash == Some(*merge_hash),
             None => true,
         };
         let share = self.window.size / SHARES;
@@ -329,8 +332,8 @@ impl Counts {
         &mut self,
         job: &Job,
         joined: Option<usize>,
-        taken: &mut [Taken],
-        flights: &Arc<Flights>,
+        selected: &mut [SelectedJob],
+        flow: &Arc<FlowControl>,
     ) -> Option<Claim> {
         let is_count = job.work.is_count();
         if joined.is_some() && is_count {
@@ -347,21 +350,23 @@ impl Counts {
             *self.by_caller.entry(caller).or_default() += weight;
             keys.iter().for_each(|key| *self.for_key.entry(*key).or_default() += weight);
         }
-        let flights = Arc::clone(flights);
-        let mut claim = Claim { flights, caller, keys, weight, is_merged: false };
-        if let (Some(first), Some(equal)) = (joined, job.equal) {
-            self.merge(&mut claim, equal);
-            if let Some(first) = taken.get_mut(first).and_then(|taken| taken.claim.as_mut()) {
-                self.merge(first, equal);
+        let flow = Arc::clone(flow);
+        let mut claim = Claim { flow, caller, keys, weight, is_merged: false };
+        if let (Some(first), Some(merge_hash)) = (joined, job.merge_hash) {
+            self.merge(&mut claim, merge_hash);
+            if let Some(first) =
+                selected.get_mut(first).and_then(|selected| selected.claim.as_mut())
+            {
+                self.merge(first, merge_hash);
             }
         }
         Some(claim)
     }
 
-    fn merge(&mut self, claim: &mut Claim, equal: u64) {
+    fn merge(&mut self, claim: &mut Claim, merge_hash: u64) {
         if !std::mem::replace(&mut claim.is_merged, true) {
             for key in &claim.keys {
-                self.merged.entry((claim.caller, *key)).or_insert((equal, 0)).1 += 1;
+                self.merged.entry((claim.caller, *key)).or_insert((merge_hash, 0)).1 += 1;
             }
         }
     }
@@ -370,7 +375,7 @@ impl Counts {
 /// A job's part of what is in flight; given back when it is dropped.
 #[derive(Debug)]
 pub(super) struct Claim {
-    flights: Arc<Flights>,
+    flow: Arc<FlowControl>,
     caller: Caller,
     keys: Touched,
     weight: usize,
@@ -379,7 +384,7 @@ pub(super) struct Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        let mut counts = self.flights.counts();
+        let mut counts = self.flow.counts();
         counts.total -= self.weight;
         if self.weight > 0 {
             subtract(&mut counts.by_caller, self.caller, self.weight);
@@ -435,13 +440,13 @@ mod tests {
     /// of every call behind them.
     #[test]
     fn less_is_in_flight_to_a_server_that_is_slow() {
-        let (quick, slow) = (Duration::from_millis(1), Duration::from_millis(7));
+        let (fast_check, slow) = (Duration::from_millis(1), Duration::from_millis(7));
         let mut window = Window::default();
-        assert_eq!(after(&mut window, 10, quick), MAX_IN_FLIGHT);
+        assert_eq!(after(&mut window, 10, fast_check), MAX_IN_FLIGHT);
         assert_eq!(after(&mut window, 1, slow), MAX_IN_FLIGHT / 2);
         assert_eq!(after(&mut window, 100, slow), MIN_IN_FLIGHT);
-        assert_eq!(after(&mut window, 1, quick), MIN_IN_FLIGHT + INCREASE);
-        assert_eq!(after(&mut window, 1000, quick), MAX_IN_FLIGHT);
+        assert_eq!(after(&mut window, 1, fast_check), MIN_IN_FLIGHT + INCREASE);
+        assert_eq!(after(&mut window, 1000, fast_check), MAX_IN_FLIGHT);
     }
 
     #[test]

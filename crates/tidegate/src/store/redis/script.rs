@@ -96,7 +96,7 @@ impl Call {
 }
 
 /// What to say of a reply that is none of ours.
-pub(super) fn not_ours(reply: &Value) -> Failure {
+pub(super) fn unexpected_reply(reply: &Value) -> Failure {
     Failure::Refused(match reply {
         Value::ServerError(error) => error.to_string().into(),
         _ => "a script's reply has another form: is something rewriting replies on the way?".into(),

@@ -72,7 +72,7 @@ impl RedisStats {
 
 /// Where everybody counts.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct StoreCounters {
     pub(super) requests: AtomicU64,
     pub(super) deny_cache_hits: AtomicU64,
     pub(super) calls: AtomicU64,
@@ -94,7 +94,7 @@ pub(super) struct Tally {
     next_attempt: Mutex<Option<Instant>>,
 }
 
-impl Tally {
+impl StoreCounters {
     pub(super) fn add(counter: &AtomicU64, count: usize) {
         counter.fetch_add(count as u64, Relaxed);
     }

@@ -227,11 +227,11 @@ impl Address {
     /// Reads `host:port` as Redis writes it; a host that is left out is `asked`'s.
     pub(super) fn from_redirect(text: &str, asked: &Address) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
-        Some(Address::told(host, port.parse().ok()?, asked))
+        Some(Address::reported(host, port.parse().ok()?, asked))
     }
 
     /// The address a server tells; one without a host means its own.
-    pub(super) fn told(host: &str, port: u16, asked: &Address) -> Self {
+    pub(super) fn reported(host: &str, port: u16, asked: &Address) -> Self {
         let known = !host.is_empty() && host != "?";
         Address { host: if known { host.into() } else { asked.host.clone() }, port }
     }
@@ -414,8 +414,8 @@ mod tests {
             ("h", None),
         ];
         for (text, expect) in rows {
-            let told = Address::from_redirect(text, &asked).map(|address| address.to_string());
-            assert_eq!(told.as_deref(), expect, "{text}");
+            let reported = Address::from_redirect(text, &asked).map(|address| address.to_string());
+            assert_eq!(reported.as_deref(), expect, "{text}");
         }
     }
 }

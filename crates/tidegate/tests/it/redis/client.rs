@@ -2,8 +2,8 @@
 
 use redis::{ConnectionLike, Value};
 use tidegate::unstable::redis::{
-    Answer, Call, Entry, Mode, Names, Plan, Quick, Script, counter_answers, counter_call,
-    permit_call, quick_verdict, was_held,
+    Call, CounterReply, Entry, FastCheck, KeyNames, Mode, Plan, Script, counter_answers,
+    counter_call, fast_verdict, permit_call, was_held,
 };
 use tidegate::{
     Check, Cost, Decision, Failure, Limit, PermitAct, PermitId, Request, StoreError, Timestamp,
@@ -15,7 +15,7 @@ use super::stand::Server;
 /// A connection, and the names its keys have.
 pub struct Client {
     pub connection: redis::Connection,
-    pub names: Names,
+    pub names: KeyNames,
 }
 
 impl Client {
@@ -26,7 +26,7 @@ impl Client {
             let sha: String = load.query(&mut connection).expect("a script that compiles");
             assert_eq!(sha, script.sha());
         }
-        Client { connection, names: Names::new(prefix) }
+        Client { connection, names: KeyNames::new(prefix) }
     }
 
     pub fn run(&mut self, call: &Call) -> Result<Value, StoreError> {
@@ -83,12 +83,12 @@ impl Client {
         request: &Request<'_>,
         now: Option<Timestamp>,
     ) -> Result<Verdict, StoreError> {
-        if let Some(quick) = Quick::of(request, &self.names) {
+        if let Some(quick) = FastCheck::of(request, &self.names) {
             let entry = Entry { key: quick.key, units: quick.units, times: 1 };
             let reply = self.run(&counter_call(&quick.limit, std::slice::from_ref(&entry), now))?;
             let answers = counter_answers(&quick.limit, &[entry], &reply)?;
-            if let [Answer::Decided(decisions)] = &answers[..] {
-                return Ok(quick_verdict(request.checks, decisions[0]));
+            if let [CounterReply::Decided(decisions)] = &answers[..] {
+                return Ok(fast_verdict(request.checks, decisions[0]));
             }
         }
         self.decide(request, now)

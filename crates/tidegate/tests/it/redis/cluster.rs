@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use tidegate::unstable::redis::{Names, slot_key};
+use tidegate::unstable::redis::{KeyNames, slot_key};
 use tidegate::{Check, Failure, Limit, Request, Store, StoreError};
 use tokio::task::JoinSet;
 
@@ -13,7 +13,7 @@ use super::{ask, limit, remaining};
 
 /// The slot of a key, as the cluster itself says.
 fn slot(cluster: &Cluster, key: &str) -> u16 {
-    let name = Names::new("tg").state(key.as_bytes(), &limit("1 per 1d"));
+    let name = KeyNames::new("tg").state(key.as_bytes(), &limit("1 per 1d"));
     let tag = String::from_utf8(slot_key(&name).into()).expect("text");
     cluster.nodes[0].ask(&["CLUSTER", "KEYSLOT", &tag])
 }

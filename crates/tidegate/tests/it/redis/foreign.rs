@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use tidegate::unstable::redis::{
-    Answer, Entry, Mode, Plan, counter_answers, counter_call, is_quick, permit_call,
+    CounterReply, Entry, Mode, Plan, counter_answers, counter_call, is_fast, permit_call,
 };
 use tidegate::{Algorithm, Check, Failure, Limit, PermitAct, PermitId, Request, StoreError};
 
@@ -130,7 +130,7 @@ fn the_wrong_type_is_refused_and_left_alone() {
 #[test]
 fn a_stranger_among_counters_is_set_apart() {
     let limit = limit("10 per 1m sliding-counter");
-    assert!(is_quick(&limit));
+    assert!(is_fast(&limit));
     on_each(|_, server| {
         let mut client = Client::new(server, "tg");
         let entries: Vec<Entry> = (0..8_u8)
@@ -143,7 +143,7 @@ fn a_stranger_among_counters_is_set_apart() {
         let reply = client.run(&counter_call(&limit, &entries, None)).expect("sound");
         let answers = counter_answers(&limit, &entries, &reply).expect("a sound reply");
         let apart: Vec<usize> =
-            (0..8).filter(|&place| answers[place] == Answer::Elsewhere).collect();
+            (0..8).filter(|&place| answers[place] == CounterReply::NotCompact).collect();
         assert_eq!(apart, [1, 3, 5, 6]);
         for (place, value) in
             [(1, "hello"), (3, "9223372036854775807"), (5, "-5"), (6, "9007199254740993")]

@@ -1,7 +1,7 @@
 //! Servers that answer and yet do not decide: each is noticed and reported.
 
 use tidegate::redis::{RedisOptions, RedisStore};
-use tidegate::unstable::redis::Names;
+use tidegate::unstable::redis::KeyNames;
 use tidegate::{Failure, StoreError};
 
 use super::stand::{Engine, Server, connect, connect_with, eventually, options, run};
@@ -137,7 +137,7 @@ fn a_foreign_value_is_counted_without_its_key() {
             for text in LIMITS.into_iter().chain(["5 per 1d token-bucket"]) {
                 let limit = limit(text);
                 let key = b"api\0sk_live_secret";
-                let name = String::from_utf8(Names::new("tg").state(key, &limit)).expect("text");
+                let name = String::from_utf8(KeyNames::new("tg").state(key, &limit)).expect("text");
                 for put in [["SET", &name, "hello"], ["RPUSH", &name, "hello"]] {
                     let _: i64 = server.ask(&["DEL", &name]);
                     let _: redis::Value = server.ask(&put);

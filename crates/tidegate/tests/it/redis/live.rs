@@ -1,7 +1,7 @@
 //! On the server's own time: what it says it was, the core computes the same from.
 
 use redis::Value;
-use tidegate::unstable::redis::{Answer, Entry, Mode, Plan, counter_answers, counter_call};
+use tidegate::unstable::redis::{CounterReply, Entry, Mode, Plan, counter_answers, counter_call};
 use tidegate::{Check, Limit, Request, Timestamp};
 use tidegate_core::{Ask, State};
 
@@ -86,7 +86,7 @@ fn the_hot_path_is_the_core_s() {
                 let now = time_of(&kept[0], &limit, &reply);
                 for ((state, answer), kept) in states.iter_mut().zip(&answers).zip(&kept) {
                     let expected = state.decide(&limit, &Ask::new(1, now));
-                    let expected = Answer::Decided([expected].into_iter().collect());
+                    let expected = CounterReply::Decided([expected].into_iter().collect());
                     assert_eq!(*answer, expected, "round {round}: {limit}");
                     assert_kept(kept, &limit, state, now);
                 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use proptest::prelude::*;
-use tidegate::unstable::redis::{Names, slot_key};
+use tidegate::unstable::redis::{KeyNames, slot_key};
 use tidegate::{Check, Limit, Request};
 
 use super::client::Client;
@@ -27,7 +27,7 @@ fn names_are_short_and_readable() {
         (b"{x}%\r\n", "5 per 1m", "tg:1:{%7bx%7d%25%0d%0a}w1m"),
         (b"p\0\0", "5 per 1m", "tg:1:{%00}p/w1m"),
     ];
-    let names = Names::new("tg");
+    let names = KeyNames::new("tg");
     for (key, text, name) in rows {
         let made = names.state(key, &limit(text));
         assert_eq!(std::str::from_utf8(&made).expect("names are text"), *name);
@@ -45,7 +45,7 @@ proptest! {
         keys in prop::collection::vec(prop::collection::vec(prop_oneof![Just(0), Just(b'%'), Just(b'/'), Just(b'~'), any::<u8>()], 0..6), 2..6),
         limits in prop::collection::vec(any_limit(), 1..4),
     ) {
-        let names = Names::new("tg");
+        let names = KeyNames::new("tg");
         let mut known = HashMap::<Vec<u8>, (Vec<u8>, u64, bool)>::new();
         for key in &keys {
             let mut slots = Vec::new();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tidegate::redis::{RedisOptions, RedisStore};
-use tidegate::unstable::redis::Names;
+use tidegate::unstable::redis::KeyNames;
 use tidegate::{Failure, Limit, StoreError};
 
 use super::stand::{Engine, Server, connect, connect_with, eventually, options, run, run_on};
@@ -106,7 +106,7 @@ fn another_type_at_a_key_is_an_error_and_stays() {
     let server = Server::start(Engine::Redis);
     run(async {
         let store = connect(server.url()).await;
-        let names = Names::new("tg");
+        let names = KeyNames::new("tg");
         let algorithms = ["sliding-counter", "sliding-log", "token-bucket", "fixed-window"];
         for algorithm in algorithms {
             let limit = limit(&format!("5 per 1d {algorithm}"));

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
-use tidegate::unstable::redis::{Answer, Entry, Mode, counter_answers, counter_call, is_quick};
+use tidegate::unstable::redis::{
+    CounterReply, Entry, Mode, counter_answers, counter_call, is_fast,
+};
 use tidegate::{Algorithm, Check, Cost, Decision, Limit, Request};
 use tidegate_core::Ask;
 
@@ -90,7 +92,7 @@ fn calls_of_many_keys_are_single_checks() {
     let limit =
         (0_u64..2_000, 1_000_u64..200_000_000).prop_filter_map("not quick", |(count, us)| {
             let limit = Limit::new(count, Duration::from_micros(us), Algorithm::SlidingCounter);
-            limit.ok().filter(is_quick)
+            limit.ok().filter(is_fast)
         });
     let entry = (0_u8..4, 1_u64..30, 1_u32..40);
     let call = (any_step(), prop::collection::vec(entry, 1..6));
@@ -127,9 +129,9 @@ fn decide_entries(
     let answers = counter_answers(limit, &entries, &reply).expect("a sound reply");
     for (&(key, units, times), answer) in asked.iter().zip(answers) {
         let decisions = match answer {
-            Answer::Decided(decisions) => decisions.to_vec(),
+            CounterReply::Decided(decisions) => decisions.to_vec(),
             // Something was forced beyond what fits.
-            Answer::Elsewhere => {
+            CounterReply::NotCompact => {
                 let ask = |_| client.check([key], limit, units, Some(at(now)));
                 (0..times).map(ask).collect()
             }

@@ -1,6 +1,6 @@
 //! Requests over several slots: cut into parts, and what was charged taken back.
 
-use tidegate::unstable::redis::{Mode, Part, Plan, slot_key};
+use tidegate::unstable::redis::{Mode, Plan, SlotPart, slot_key};
 use tidegate::{Check, Cost, Limit, PermitId, Request};
 
 use super::client::Client;
@@ -42,8 +42,8 @@ fn parts_are_of_one_slot_and_in_the_order_of_the_checks() {
             let mut request = Request::new(&checks);
             request.id = id.map(str::as_bytes);
             let plan = Plan::new(&request, &client.names).expect("sound");
-            let parts = plan.parts(slot);
-            let slots: Vec<Vec<u16>> = parts
+            let split_by_slot = plan.split_by_slot(slot);
+            let slots: Vec<Vec<u16>> = split_by_slot
                 .iter()
                 .map(|part| {
                     part.plan.call(Mode::Decide, None).keys.iter().map(|key| slot(key)).collect()
@@ -72,11 +72,11 @@ fn the_answers_of_parts_are_those_of_the_whole() {
             let request = Request::new(&checks);
             let whole = client.decide(&request, Some(at(NOW))).expect("sound");
             let plan = Plan::new(&request, &apart.names).expect("sound");
-            let parts = plan.parts(slot);
-            assert_eq!(parts.len(), 2);
+            let split_by_slot = plan.split_by_slot(slot);
+            assert_eq!(split_by_slot.len(), 2);
             let answers: Vec<_> =
-                parts.iter().map(|part| decide!(apart, part, Mode::Decide)).collect();
-            let gathered = plan.gather(parts.iter().zip(&answers));
+                split_by_slot.iter().map(|part| decide!(apart, part, Mode::Decide)).collect();
+            let gathered = plan.combine(split_by_slot.iter().zip(&answers));
             assert_eq!(plan.verdict(&checks, &gathered), whole);
         }
     });
@@ -113,7 +113,7 @@ fn what_a_part_was_charged_can_be_taken_back() {
                 let mut request = Request::new(&checks).with_permit(PermitId(2));
                 request.id = id.map(str::as_bytes);
                 let plan = Plan::new(&request, &client.names).expect("sound");
-                let [part] = &plan.parts(slot)[..] else { panic!("one slot") };
+                let [part] = &plan.split_by_slot(slot)[..] else { panic!("one slot") };
                 let answers = decide!(client, part, Mode::Decide);
                 assert!(answers.admitted);
                 assert_ne!(all(&mut client), kept);
@@ -147,9 +147,9 @@ fn a_part_is_a_plan() {
         let client = Client::new(server, "tg");
         let checks = ["a", "b", "c"].map(|key| Check::new(key, &limit, 1));
         let plan = Plan::new(&Request::new(&checks), &client.names).expect("sound");
-        let parts: Vec<Part> = plan.parts(slot);
+        let split_by_slot: Vec<SlotPart> = plan.split_by_slot(slot);
         let names = |plan: &Plan| plan.states().iter().map(|s| s.key.clone()).collect::<Vec<_>>();
-        let of_parts: Vec<_> = parts.iter().flat_map(|part| names(&part.plan)).collect();
+        let of_parts: Vec<_> = split_by_slot.iter().flat_map(|part| names(&part.plan)).collect();
         assert_eq!(of_parts, names(&plan));
     });
 }

@@ -2,7 +2,7 @@
 
 use redis::Value;
 use tidegate::unstable::redis::{
-    Answer, Call, Entry, Mode, Plan, Quick, counter_answers, counter_call, is_quick,
+    Call, CounterReply, Entry, FastCheck, Mode, Plan, counter_answers, counter_call, is_fast,
 };
 use tidegate::{Check, Limit, Request};
 
@@ -29,7 +29,8 @@ fn decide_quickly(client: &mut Client, limit: &Limit, events: &[Event]) -> Vec<b
         let mut entries = Vec::<Entry>::new();
         for event in group {
             let checks = [Check::new(&event.key, limit, 1)];
-            let quick = Quick::of(&Request::new(&checks), &client.names).expect("a quick limit");
+            let quick =
+                FastCheck::of(&Request::new(&checks), &client.names).expect("a quick limit");
             let known = entries.iter().position(|entry| entry.key == quick.key);
             let place = known.unwrap_or_else(|| {
                 entries.push(Entry { key: quick.key, units: quick.units, times: 0 });
@@ -46,11 +47,11 @@ fn decide_quickly(client: &mut Client, limit: &Limit, events: &[Event]) -> Vec<b
         let only: Vec<Call> = chunk.iter().map(|(_, call)| call.clone()).collect();
         for ((entries, _), reply) in chunk.iter().zip(run_all(client, &only)) {
             let decided = counter_answers(limit, entries, &reply).expect("a sound reply");
-            let allowed = |answer: Answer| match answer {
-                Answer::Decided(decisions) => {
+            let allowed = |answer: CounterReply| match answer {
+                CounterReply::Decided(decisions) => {
                     decisions.iter().map(|d| d.allowed).collect::<Vec<_>>().into_iter()
                 }
-                Answer::Elsewhere => panic!("nobody else was here"),
+                CounterReply::NotCompact => panic!("nobody else was here"),
             };
             answers.push(decided.into_iter().map(allowed).collect());
         }
@@ -100,7 +101,7 @@ fn compare_on(server: &Server) {
     };
     compare(is_run, |limit, events| {
         redis::cmd("FLUSHALL").exec(&mut client.connection).expect("a server that listens");
-        match is_quick(limit) {
+        match is_fast(limit) {
             true => decide_quickly(&mut client, limit, events),
             false => decide(&mut client, limit, events),
         }

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use tidegate::unstable::redis::Names;
+use tidegate::unstable::redis::KeyNames;
 use tidegate::{Check, Cost, Decision, Limit, PermitAct, Request};
 
 use super::client::{Client, letter};
@@ -49,7 +49,7 @@ fn redis_and_valkey_agree_whichever_script_decides() {
             run(&format!("{}, quickly: {quickly}", engine), |limit| {
                 *case.borrow_mut() += 1;
                 let prefix = format!("{quickly}{}", case.borrow());
-                client.borrow_mut().names = Names::new(&prefix);
+                client.borrow_mut().names = KeyNames::new(&prefix);
                 Box::new(Redis { limit, client: Rc::clone(&client), quickly })
             });
         }

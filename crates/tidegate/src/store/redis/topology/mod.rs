@@ -1,6 +1,6 @@
 //! Which server decides a key, and what happens when it is another one.
 //!
-//! One server or one primary behind Sentinels is one lane. A cluster has a lane for
+//! One server or one primary behind Sentinels is one node. A cluster has a node for
 //! each primary and follows redirects. A call is only ever sent again after an
 //! answer that proves it was not carried out.
 
@@ -16,9 +16,9 @@ pub(super) use self::sentinel::Sentinels;
 pub(super) use self::slots::slot_of;
 use super::connection::Dialer;
 use super::error::ConnectError;
-use super::lane::{Answer, Lane, Manner, State, Target, Trouble, Work};
-use super::names::slot_key;
-use super::stats::Tally;
+use super::key_names::slot_key;
+use super::node::{CallError, CallReply, NodeClient, SendMode, State, Target, Work};
+use super::stats::StoreCounters;
 use super::url::{Kind, StoreUrl};
 use crate::Failure;
 
@@ -26,12 +26,12 @@ use crate::Failure;
 /// little patience when a call has several keys.
 const MAX_RESENDS: u32 = 6;
 /// What a call waits that has keys on both sides of a move, times how often it has.
-const PATIENCE: Duration = Duration::from_millis(1);
+const RETRY_DELAY: Duration = Duration::from_millis(1);
 
 /// The servers of a store.
 #[derive(Clone)]
 pub(super) enum Topology {
-    One(Arc<Lane>),
+    Single(Arc<NodeClient>),
     Cluster(Arc<Cluster>),
 }
 
@@ -40,24 +40,24 @@ impl Topology {
     pub(super) async fn start(
         url: &StoreUrl,
         dialer: Arc<Dialer>,
-        tally: Arc<Tally>,
+        counters: Arc<StoreCounters>,
     ) -> Result<Self, ConnectError> {
         let target = match url.kind {
             Kind::Single => Target::Fixed(url.hosts[0].clone()),
             Kind::Sentinel => Target::Sentinel(Arc::new(Sentinels::new(url))),
             Kind::Cluster => {
-                return Ok(Topology::Cluster(Cluster::start(url, dialer, tally).await?));
+                return Ok(Topology::Cluster(Cluster::start(url, dialer, counters).await?));
             }
         };
-        let lane = Lane::start(target, dialer, tally, None);
-        lane.started().await?;
-        Ok(Topology::One(Arc::new(lane)))
+        let node = NodeClient::start(target, dialer, counters, None);
+        node.started().await?;
+        Ok(Topology::Single(Arc::new(node)))
     }
 
     /// Whether everything can be asked, and is answered.
     pub(super) fn is_up(&self) -> bool {
         match self {
-            Topology::One(lane) => lane.state() == State::Up,
+            Topology::Single(node) => node.state() == State::Up,
             Topology::Cluster(cluster) => cluster.is_up(),
         }
     }
@@ -65,7 +65,7 @@ impl Topology {
     /// A number that is equal for names that one call may have together.
     pub(super) fn slot(&self, name: &[u8]) -> u16 {
         match self {
-            Topology::One(_) => 0,
+            Topology::Single(_) => 0,
             Topology::Cluster(_) => slot_of(slot_key(name)),
         }
     }
@@ -75,62 +75,62 @@ impl Topology {
         &self,
         slot: u16,
         work: impl Fn() -> Work,
-        tally: &Tally,
-    ) -> Result<Answer, Failure> {
-        let (mut lane, mut manner) = (self.lane(slot)?, Manner::Together);
+        counters: &StoreCounters,
+    ) -> Result<CallReply, Failure> {
+        let (mut node, mut send_mode) = (self.node(slot)?, SendMode::Batched);
         for resends in 0..=MAX_RESENDS {
             if resends > 0 {
-                Tally::add(&tally.resent, 1);
+                StoreCounters::add(&counters.resent, 1);
             }
-            // A lane that ends answers nobody; what it had sent is lost.
-            let answer = lane.submit(work(), manner)?.await.unwrap_or(LOST);
-            (lane, manner) = match answer {
+            // A node that ends answers nobody; what it had sent is lost.
+            let answer = node.submit(work(), send_mode)?.await.unwrap_or(LOST);
+            (node, send_mode) = match answer {
                 Ok(answer) => return Ok(answer),
-                Err(Trouble::Failed(failure)) => {
-                    self.suspect(&failure);
+                Err(CallError::Failed(failure)) => {
+                    self.refresh_after(&failure);
                     return Err(failure);
                 }
-                Err(Trouble::Moved(address)) => {
-                    self.suspect(&Failure::Down);
-                    (self.lane_to(&address)?, Manner::Alone)
+                Err(CallError::Moved(address)) => {
+                    self.refresh_after(&Failure::Down);
+                    (self.node_at(&address)?, SendMode::Single)
                 }
-                Err(Trouble::Ask(address)) => (self.lane_to(&address)?, Manner::Asking),
-                Err(Trouble::TryAgain) => {
+                Err(CallError::Ask(address)) => (self.node_at(&address)?, SendMode::Asking),
+                Err(CallError::TryAgain) => {
                     // Alone it may pass at once.
-                    tokio::time::sleep(PATIENCE * resends).await;
-                    (self.lane(slot)?, Manner::Alone)
+                    tokio::time::sleep(RETRY_DELAY * resends).await;
+                    (self.node(slot)?, SendMode::Single)
                 }
             };
         }
         Err(Failure::Refused("TRYAGAIN: the slot of this key is being moved".into()))
     }
 
-    fn lane(&self, slot: u16) -> Result<Arc<Lane>, Failure> {
+    fn node(&self, slot: u16) -> Result<Arc<NodeClient>, Failure> {
         match self {
-            Topology::One(lane) => Ok(Arc::clone(lane)),
-            Topology::Cluster(cluster) => cluster.lane(slot).ok_or_else(|| {
-                cluster.is_stale();
+            Topology::Single(node) => Ok(Arc::clone(node)),
+            Topology::Cluster(cluster) => cluster.node(slot).ok_or_else(|| {
+                cluster.mark_stale();
                 Failure::Down
             }),
         }
     }
 
-    fn lane_to(&self, address: &super::url::Address) -> Result<Arc<Lane>, Failure> {
+    fn node_at(&self, address: &super::url::Address) -> Result<Arc<NodeClient>, Failure> {
         match self {
             // One server redirects nobody.
-            Topology::One(_) => {
+            Topology::Single(_) => {
                 Err(Failure::Refused("a redirect from a server in no cluster".into()))
             }
-            Topology::Cluster(cluster) => cluster.lane_to(address).ok_or(Failure::Down),
+            Topology::Cluster(cluster) => cluster.node_at(address).ok_or(Failure::Down),
         }
     }
 
     /// Somebody is not where they were: the map may have changed.
-    fn suspect(&self, failure: &Failure) {
+    fn refresh_after(&self, failure: &Failure) {
         if let (Topology::Cluster(cluster), Failure::Down) = (self, failure) {
-            cluster.is_stale();
+            cluster.mark_stale();
         }
     }
 }
 
-const LOST: Result<Answer, Trouble> = Err(Trouble::Failed(Failure::Lost));
+const LOST: Result<CallReply, CallError> = Err(CallError::Failed(Failure::Lost));

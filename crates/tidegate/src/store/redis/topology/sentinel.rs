@@ -9,7 +9,7 @@ use redis::Value;
 
 use super::super::connection::{Connection, DialError, Dialer};
 use super::super::error::ConnectError;
-use super::super::facts::Facts;
+use super::super::server_info::ServerInfo;
 use super::super::url::{Address, Login, StoreUrl};
 
 /// The Sentinels of one primary.
@@ -34,7 +34,7 @@ impl Sentinels {
     pub(in super::super) async fn dial(
         &self,
         dialer: &Dialer,
-    ) -> Result<(Connection, Facts), DialError> {
+    ) -> Result<(Connection, ServerInfo), DialError> {
         let primary = self.primary(dialer).await?;
         match dialer.dial(&primary).await {
             Err(DialError::Refused(ConnectError::IsReplica)) => {
@@ -47,10 +47,10 @@ impl Sentinels {
     /// The primary's address, from the first Sentinel that tells it.
     async fn primary(&self, dialer: &Dialer) -> Result<Address, DialError> {
         let hosts = self.hosts().clone();
-        let mut trouble = DialError::Unreachable("there is no Sentinel".into());
+        let mut last_error = DialError::Unreachable("there is no Sentinel".into());
         for sentinel in hosts {
             let question = ["SENTINEL", "get-master-addr-by-name", &*self.master];
-            match dialer.ask_once(&sentinel, &self.login, &question).await {
+            match dialer.send_once(&sentinel, &self.login, &question).await {
                 Ok(answer) => match read_address(&answer, &sentinel) {
                     Some(primary) => {
                         self.prefer(&sentinel);
@@ -58,21 +58,21 @@ impl Sentinels {
                     }
                     None => {
                         let unknown = ConnectError::UnknownMaster(self.master.clone());
-                        trouble = DialError::Refused(unknown);
+                        last_error = DialError::Refused(unknown);
                     }
                 },
                 Err(DialError::Refused(ConnectError::Unusable(text))) => {
-                    trouble = DialError::Refused(ConnectError::NotSentinel(text));
+                    last_error = DialError::Refused(ConnectError::NotSentinel(text));
                 }
                 Err(DialError::Refused(
                     ConnectError::Credentials(text) | ConnectError::NotPermitted(text),
-                )) => trouble = DialError::Refused(ConnectError::SentinelRefuses(text)),
+                )) => last_error = DialError::Refused(ConnectError::SentinelRefuses(text)),
                 // What one refuses is worth more than that another is not there.
-                Err(error) if !matches!(trouble, DialError::Refused(_)) => trouble = error,
+                Err(error) if !matches!(last_error, DialError::Refused(_)) => last_error = error,
                 Err(_) => {}
             }
         }
-        Err(trouble)
+        Err(last_error)
     }
 
     fn prefer(&self, sentinel: &Address) {
@@ -91,5 +91,5 @@ fn read_address(answer: &Value, asked: &Address) -> Option<Address> {
     let Value::Array(parts) = answer else { return None };
     let [Value::BulkString(host), Value::BulkString(port)] = parts.as_slice() else { return None };
     let port = std::str::from_utf8(port).ok()?.parse().ok()?;
-    Some(Address::told(std::str::from_utf8(host).ok()?, port, asked))
+    Some(Address::reported(std::str::from_utf8(host).ok()?, port, asked))
 }

@@ -68,7 +68,7 @@ fn read_range(row: &Value, asked: &Address) -> Option<Range> {
     };
     let slot = |number: &i64| u16::try_from(*number).ok().filter(|slot| *slot < SLOTS);
     let (first, last) = (slot(first)?, slot(last)?);
-    let primary = Address::told(host, u16::try_from(*port).ok()?, asked);
+    let primary = Address::reported(host, u16::try_from(*port).ok()?, asked);
     (first <= last).then_some(Range { first, last, primary })
 }
 

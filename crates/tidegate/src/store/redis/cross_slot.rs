@@ -8,7 +8,7 @@
 //! refunded. What a concurrent caller can see: for the time of a
 //! round trip, units that are about to be given back; it may be denied for them.
 //! When a server fails midway, what was charged before is given back if that is
-//! possible, and counts until it expires if not; permits are released later (`abandoned.rs`).
+//! possible, and counts until it expires if not; permits are released later (`deferred_release.rs`).
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -17,21 +17,21 @@ use tidegate_core::Timestamp;
 use tokio::sync::oneshot;
 
 use super::Inner;
-use super::plan::{Answers, Mode, Part, Plan};
+use super::plan::{Mode, Plan, PlanReply, SlotPart};
 use crate::{Failure, StoreError};
 
 /// Decides the parts of `plan`; goes on giving back after the caller has gone.
 pub(super) async fn decide(
     inner: &Arc<Inner>,
     plan: Plan,
-    parts: Vec<Part>,
+    parts: Vec<SlotPart>,
     at: Option<Timestamp>,
-) -> Result<Answers, StoreError> {
+) -> Result<PlanReply, StoreError> {
     let (reply, answer) = oneshot::channel();
     let until = Instant::now() + inner.timeout;
-    let across = Across { inner: Arc::clone(inner), plan, parts, at, until };
+    let cross_slot = CrossSlotRequest { inner: Arc::clone(inner), plan, parts, at, until };
     let (read, is_read) = oneshot::channel();
-    inner.io_thread.runtime().spawn(across.run(reply, is_read));
+    inner.io_thread.runtime().spawn(cross_slot.run(reply, is_read));
     // The task can only have been dropped with the runtime.
     let decided = answer.await.unwrap_or(Err(StoreError::Failed(Failure::Lost)));
     // A caller that leaves between the answer and this line has not read it.
@@ -39,19 +39,19 @@ pub(super) async fn decide(
     decided
 }
 
-struct Across {
+struct CrossSlotRequest {
     inner: Arc<Inner>,
     plan: Plan,
-    parts: Vec<Part>,
+    parts: Vec<SlotPart>,
     at: Option<Timestamp>,
     /// When the caller stops waiting: from then on nothing more is charged.
     until: Instant,
 }
 
-impl Across {
+impl CrossSlotRequest {
     async fn run(
         self,
-        reply: oneshot::Sender<Result<Answers, StoreError>>,
+        reply: oneshot::Sender<Result<PlanReply, StoreError>>,
         is_read: oneshot::Receiver<()>,
     ) {
         let mut charged = Vec::with_capacity(self.parts.len());
@@ -64,10 +64,10 @@ impl Across {
         }
     }
 
-    async fn decide(&self, charged: &mut Vec<Answers>) -> Result<Answers, StoreError> {
+    async fn decide(&self, charged: &mut Vec<PlanReply>) -> Result<PlanReply, StoreError> {
         for part in &self.parts {
             let asked = if Instant::now() < self.until {
-                self.ask(part, Mode::Decide).await
+                self.decide_part(part, Mode::Decide).await
             } else {
                 Err(StoreError::Failed(Failure::TimedOut))
             };
@@ -83,37 +83,37 @@ impl Across {
                 }
             }
         }
-        Ok(self.plan.gather(self.parts.iter().zip(&*charged)))
+        Ok(self.plan.combine(self.parts.iter().zip(&*charged)))
     }
 
     /// What all parts say now that `parts[index]` has denied. Each part consumes what is left
     /// where the request says so, unless nobody waits for the answer any more.
-    async fn denied(&self, index: usize, denied: Answers) -> Result<Answers, StoreError> {
+    async fn denied(&self, index: usize, denied: PlanReply) -> Result<PlanReply, StoreError> {
         let consumes = self.plan.consumes() && Instant::now() < self.until;
         let mode = if consumes { Mode::Consume } else { Mode::Dry };
         let mut answers = Vec::with_capacity(self.parts.len());
         for (other, part) in self.parts.iter().enumerate() {
             answers.push(match other == index {
                 true => denied.clone(),
-                false => self.ask(part, mode).await?,
+                false => self.decide_part(part, mode).await?,
             });
         }
-        Ok(self.plan.gather(self.parts.iter().zip(&answers)))
+        Ok(self.plan.combine(self.parts.iter().zip(&answers)))
     }
 
-    async fn ask(&self, part: &Part, mode: Mode) -> Result<Answers, StoreError> {
+    async fn decide_part(&self, part: &SlotPart, mode: Mode) -> Result<PlanReply, StoreError> {
         self.inner.decide_part(&part.plan, mode, self.at).await
     }
 
-    async fn give_back(&self, charged: &[Answers]) {
+    async fn give_back(&self, charged: &[PlanReply]) {
         for (part, answers) in self.parts.iter().zip(charged) {
             let mut is_undone = true;
             for call in part.plan.undo(answers, self.at) {
                 is_undone &= self.inner.call(&call).await.is_ok();
             }
             // Units count until they expire; permits are released when that is possible.
-            if !is_undone && let Some(taking) = self.inner.taking(&part.plan) {
-                taking.abandon();
+            if !is_undone && let Some(pending_permit) = self.inner.pending_permit(&part.plan) {
+                pending_permit.release_later();
             }
         }
     }

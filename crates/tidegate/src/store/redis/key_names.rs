@@ -38,14 +38,14 @@ const FORMAT_VERSION: u32 = 1;
 
 /// Makes names that begin alike.
 #[derive(Clone, Debug)]
-pub struct Names {
+pub struct KeyNames {
     prefix: Box<str>,
 }
 
-impl Names {
+impl KeyNames {
     /// Names that begin with `prefix`, which has no braces in it.
     pub fn new(prefix: &str) -> Self {
-        Names { prefix: prefix.into() }
+        KeyNames { prefix: prefix.into() }
     }
 
     /// The state a key counts in under a limit. A key that has a NUL, as the gate
@@ -119,7 +119,7 @@ pub(super) fn id_digest<'a>(states: impl Iterator<Item = &'a [u8]>, id: &[u8]) -
 }
 
 /// The name an id is remembered under, in the slot of a state.
-pub(super) fn remembered(state: &[u8], id_digest: &str) -> Vec<u8> {
+pub(super) fn id_name(state: &[u8], id_digest: &str) -> Vec<u8> {
     let tag_end = state.iter().position(|&byte| byte == b'}').map_or(0, |at| at + 1);
     [&state[..tag_end], b"#", id_digest.as_bytes()].concat()
 }

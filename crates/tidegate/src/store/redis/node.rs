@@ -8,15 +8,15 @@
 //!      +------------------- each reply as it arrives
 //! ```
 //!
-//! Natural batching: a lane with nothing in flight sends at once, so an idle node
+//! Natural batching: a node with nothing in flight sends at once, so an idle node
 //! pays nothing; what arrives while a write is in flight goes together in the next.
-//! Where a round trip takes longer than [`SPACING`] the next write does not wait for it
+//! Where a round trip takes longer than [`BATCH_INTERVAL`] the next write does not wait for it
 //! that long, so nobody waits for two of them. A caller that gives up drops its end: its
 //! queued job is not sent, the reply to a sent one is discarded, and no other
 //! caller of the write notices. The permits of an acquire that was sent are released
-//! (`abandoned.rs`).
+//! (`deferred_release.rs`).
 //!
-//! Nothing is queued while disconnected. Only a lane that was just made, and has
+//! Nothing is queued while disconnected. Only a node that was just made, and has
 //! not failed yet, lets callers wait for its first connection.
 
 use std::hash::{BuildHasher as _, Hash as _, Hasher as _};
@@ -30,40 +30,40 @@ use smallvec::{SmallVec, smallvec};
 use tidegate_core::{Decision, Timestamp};
 use tokio::sync::{Notify, watch};
 
-use super::abandoned::{Awaited, Reply, Taking, channel};
 use super::batch::Batch;
-use super::breaker::{Health, Outcome, Rests};
+use super::breaker::{ConnectionHealth, Outcome, ReconnectBackoff};
 use super::connection::{Connection, DialError, Dialer};
-use super::counter::Quick;
+use super::counter::FastCheck;
+use super::deferred_release::{PendingPermit, Reply, ReplyReceiver, channel};
 use super::error::ConnectError;
-use super::facts::Facts;
-use super::plan::{Answers, Plan, Planned, units};
-use super::queue::{Caller, Flights, Queue, Taken};
-use super::stats::Tally;
+use super::plan::{Plan, PlanReply, PlannedState, units};
+use super::queue::{Caller, FlowControl, Queue, SelectedJob};
+use super::server_info::ServerInfo;
+use super::stats::StoreCounters;
 use super::topology::Sentinels;
 use super::url::{Address, Kind};
 use crate::Failure;
 
 /// How long a write in flight keeps the next one back. On a machine or rack nearby
 /// it has come back by then, and few large writes cost a server least.
-const SPACING: Duration = Duration::from_millis(1);
+const BATCH_INTERVAL: Duration = Duration::from_millis(1);
 /// The maximum number of writes in flight.
 const MAX_WRITES: usize = 16;
 /// The part of the deadline, in tenths, after which a queued job is shed: the reply would be late,
 /// and the caller learns that nothing was charged.
 const MAX_WAIT_TENTHS: u32 = 9;
 /// A connection that lasted so long is worth making again at once.
-const PROVEN: Duration = Duration::from_secs(1);
+const STABLE_AFTER: Duration = Duration::from_secs(1);
 
 /// What is to be done.
 #[derive(Debug)]
 pub(super) enum Work {
     /// An ask the counter script can take, together with others.
-    Count(Quick, Option<Timestamp>),
+    Count(FastCheck, Option<Timestamp>),
     /// A request of any kind that equal ones may be merged with.
     Decide(Box<Plan>, Option<Timestamp>),
     /// A separate command, the hashes of the keys it touches, and the permits it takes.
-    Send(Cmd, Touched, Option<Arc<Taking>>),
+    Send(Cmd, Touched, Option<Arc<PendingPermit>>),
 }
 
 impl Work {
@@ -74,24 +74,27 @@ impl Work {
     /// The hashes of the keys it touches.
     fn keys(&self) -> Touched {
         match self {
-            Work::Count(quick, _) => smallvec![key_hash(&quick.key)],
+            Work::Count(fast_check, _) => smallvec![key_hash(&fast_check.key)],
             Work::Decide(plan, _) => plan.states().iter().map(|s| key_hash(&s.key)).collect(),
             Work::Send(_, keys, _) => keys.clone(),
         }
     }
 
     /// A hash of work that can share a call: equal work has an equal hash.
-    fn equal(&self) -> Option<u64> {
+    fn merge_hash(&self) -> Option<u64> {
         let hashing = FixedState::default();
         match self {
-            Work::Count(quick, at) => {
-                Some(hashing.hash_one((&quick.key, quick.limit.count(), quick.units, at)))
-            }
+            Work::Count(fast_check, at) => Some(hashing.hash_one((
+                &fast_check.key,
+                fast_check.limit.count(),
+                fast_check.units,
+                at,
+            ))),
             Work::Decide(plan, at) => {
                 let mut hasher = hashing.build_hasher();
                 at.hash(&mut hasher);
                 for state in plan.states() {
-                    let Planned { key, limit, .. } = state;
+                    let PlannedState { key, limit, .. } = state;
                     (key, limit.count(), limit.burst(), units(state)).hash(&mut hasher);
                 }
                 Some(hasher.finish())
@@ -101,9 +104,9 @@ impl Work {
     }
 
     /// How many equal ones may share a call: as many as an empty store would admit.
-    fn most_equal(&self) -> u64 {
+    fn max_merged(&self) -> u64 {
         match self {
-            Work::Decide(plan, _) => plan.most_times(),
+            Work::Decide(plan, _) => plan.max_times(),
             Work::Count(..) | Work::Send(..) => u64::MAX,
         }
     }
@@ -119,9 +122,9 @@ pub(super) fn key_hash(name: &[u8]) -> u64 {
 
 /// What came of it.
 #[derive(Debug)]
-pub(super) enum Answer {
+pub(super) enum CallReply {
     Counted(Decision),
-    Decided(Box<Answers>),
+    Decided(Box<PlanReply>),
     /// The counter script cannot take it after all, and has changed nothing.
     NotCounted,
     Value(Value),
@@ -129,7 +132,7 @@ pub(super) enum Answer {
 
 /// Why nothing came of it.
 #[derive(Clone, Debug)]
-pub(super) enum Trouble {
+pub(super) enum CallError {
     Failed(Failure),
     /// Not carried out: the slot is with another server, for good.
     Moved(Address),
@@ -141,11 +144,11 @@ pub(super) enum Trouble {
 
 /// How work is to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Manner {
+pub(super) enum SendMode {
     /// Together with what fits.
-    Together,
+    Batched,
     /// Not in one call with other keys: when a slot moves, keys of it are in two places.
-    Alone,
+    Single,
     /// Alone, to a server that is only being given the slot.
     Asking,
 }
@@ -154,15 +157,15 @@ pub(super) enum Manner {
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) work: Work,
-    pub(super) manner: Manner,
+    pub(super) send_mode: SendMode,
     pub(super) reply: Reply,
     pub(super) caller: Caller,
     /// The hashes of the keys it touches.
     pub(super) keys: Touched,
     /// A hash of work that can share a call.
-    pub(super) equal: Option<u64>,
+    pub(super) merge_hash: Option<u64>,
     /// How many equal ones may share a call.
-    pub(super) most_equal: u64,
+    pub(super) max_merged: u64,
     pub(super) queued: Instant,
 }
 
@@ -198,7 +201,7 @@ impl State {
     }
 }
 
-/// Where a lane leads.
+/// Where a node leads.
 #[derive(Clone)]
 pub(super) enum Target {
     Fixed(Address),
@@ -206,19 +209,19 @@ pub(super) enum Target {
     Sentinel(Arc<Sentinels>),
 }
 
-/// The caller's end. When it is dropped, the lane and its connection end.
-pub(super) struct Lane {
+/// The caller's end. When it is dropped, the node and its connection end.
+pub(super) struct NodeClient {
     queue: Arc<Queue>,
     state: watch::Receiver<State>,
     first: watch::Receiver<Option<ConnectError>>,
 }
 
-impl Lane {
+impl NodeClient {
     /// `on_down` is told when the server is given up.
     pub(super) fn start(
         target: Target,
         dialer: Arc<Dialer>,
-        tally: Arc<Tally>,
+        counters: Arc<StoreCounters>,
         on_down: Option<Arc<Notify>>,
     ) -> Self {
         let queue = Arc::new(Queue::default());
@@ -226,24 +229,33 @@ impl Lane {
         let (first, first_seen) = watch::channel(None);
         let runtime = dialer.runtime.clone();
         let runner =
-            Runner { target, dialer, tally, on_down, queue: Arc::clone(&queue), state, first };
+            Runner { target, dialer, counters, on_down, queue: Arc::clone(&queue), state, first };
         runtime.spawn(runner.run());
-        Lane { queue, state: state_seen, first: first_seen }
+        NodeClient { queue, state: state_seen, first: first_seen }
     }
 
     /// Puts work into the queue.
-    pub(super) fn submit(&self, work: Work, manner: Manner) -> Result<Awaited, Failure> {
+    pub(super) fn submit(&self, work: Work, send_mode: SendMode) -> Result<ReplyReceiver, Failure> {
         if self.state() == State::Down {
             return Err(Failure::Down);
         }
-        let taking = match &work {
-            Work::Send(_, _, taking) => taking.clone(),
+        let pending_permit = match &work {
+            Work::Send(_, _, pending_permit) => pending_permit.clone(),
             Work::Count(..) | Work::Decide(..) => None,
         };
-        let (reply, answer) = channel(taking);
-        let (keys, equal, most_equal) = (work.keys(), work.equal(), work.most_equal());
+        let (reply, answer) = channel(pending_permit);
+        let (keys, merge_hash, max_merged) = (work.keys(), work.merge_hash(), work.max_merged());
         let (caller, queued) = (tokio::task::try_id(), Instant::now());
-        self.queue.push(Job { work, manner, reply, caller, keys, equal, most_equal, queued })?;
+        self.queue.push(Job {
+            work,
+            send_mode,
+            reply,
+            caller,
+            keys,
+            merge_hash,
+            max_merged,
+            queued,
+        })?;
         Ok(answer)
     }
 
@@ -255,31 +267,31 @@ impl Lane {
     /// if the server is there and will not do.
     pub(super) async fn started(&self) -> Result<(), ConnectError> {
         let mut state = self.state.clone();
-        // The lane lives as long as `self`: there is always somebody to say so.
+        // The node lives as long as `self`: there is always somebody to say so.
         let _ = state.wait_for(|state| *state != State::Starting).await;
         let first = self.first.borrow().clone();
         first.map_or(Ok(()), Err)
     }
 }
 
-impl Drop for Lane {
+impl Drop for NodeClient {
     fn drop(&mut self) {
         self.queue.close();
     }
 }
 
-/// The lane's own end.
+/// The node's own end.
 struct Runner {
     target: Target,
     dialer: Arc<Dialer>,
-    tally: Arc<Tally>,
+    counters: Arc<StoreCounters>,
     on_down: Option<Arc<Notify>>,
     queue: Arc<Queue>,
     state: watch::Sender<State>,
     first: watch::Sender<Option<ConnectError>>,
 }
 
-/// Why a lane stopped serving.
+/// Why a node stopped serving.
 enum End {
     /// Nobody can ask any more.
     Dropped,
@@ -289,23 +301,23 @@ enum End {
 
 impl Runner {
     async fn run(mut self) {
-        let mut rests = Rests::new();
+        let mut backoff = ReconnectBackoff::new();
         loop {
             let refused = match self.dial().await {
                 None => return,
-                Some(Ok((connection, facts))) => {
-                    self.tally.warn(facts.warning());
-                    self.tally.set_last_error(None);
-                    self.tally.connections.fetch_add(1, Relaxed);
+                Some(Ok((connection, server_info))) => {
+                    self.counters.warn(server_info.warning());
+                    self.counters.set_last_error(None);
+                    self.counters.connections.fetch_add(1, Relaxed);
                     self.state.send_replace(State::Up);
                     let since = Instant::now();
                     if let End::Dropped = self.serve(connection).await {
                         return;
                     }
-                    self.tally.breaker_openings.fetch_add(1, Relaxed);
-                    if since.elapsed() > PROVEN {
+                    self.counters.breaker_openings.fetch_add(1, Relaxed);
+                    if since.elapsed() > STABLE_AFTER {
                         // The first attempt to come back is made at once.
-                        rests.reset();
+                        backoff.reset();
                         self.fail_queued();
                         continue;
                     }
@@ -313,8 +325,8 @@ impl Runner {
                 }
                 Some(Err(error)) => self.note(error),
             };
-            let next_attempt = Instant::now() + rests.next(refused);
-            self.tally.set_next_attempt(next_attempt);
+            let next_attempt = Instant::now() + backoff.next(refused);
+            self.counters.set_next_attempt(next_attempt);
             self.fail_queued();
             if self.or_dropped(tokio::time::sleep_until(next_attempt.into())).await.is_none() {
                 return;
@@ -323,7 +335,7 @@ impl Runner {
     }
 
     /// Connects; `None` when nobody can ask any more.
-    async fn dial(&mut self) -> Option<Result<(Connection, Facts), DialError>> {
+    async fn dial(&mut self) -> Option<Result<(Connection, ServerInfo), DialError>> {
         let (target, dialer) = (self.target.clone(), Arc::clone(&self.dialer));
         let dialing = async move {
             match &target {
@@ -343,11 +355,11 @@ impl Runner {
         let starting = *self.state.borrow() == State::Starting;
         match error {
             DialError::Unreachable(text) => {
-                self.tally.set_last_error(Some(format!("the store is not there: {text}")));
+                self.counters.set_last_error(Some(format!("the store is not there: {text}")));
                 false
             }
             DialError::Refused(error) => {
-                self.tally.set_last_error(Some(error.to_string()));
+                self.counters.set_last_error(Some(error.to_string()));
                 // A replica soon is none, or the name leads elsewhere; all else
                 // somebody must change.
                 let slowly = error != ConnectError::IsReplica;
@@ -381,7 +393,8 @@ impl Runner {
     }
 
     async fn serve(&mut self, connection: Connection) -> End {
-        let (health, flights) = (Arc::new(Health::default()), Arc::new(Flights::default()));
+        let (health, flow) =
+            (Arc::new(ConnectionHealth::default()), Arc::new(FlowControl::default()));
         let (closed, silent) = (connection.closed(), health.silent(self.dialer.timeout));
         tokio::pin!(closed, silent);
         // The nodes of a cluster redirect callers themselves.
@@ -391,55 +404,57 @@ impl Runner {
             if is_cluster { std::future::pending().await } else { watched.demoted().await }
         };
         tokio::pin!(demoted);
-        let (mut taken, mut last) = (Vec::new(), None);
+        let (mut selected, mut last) = (Vec::new(), None);
         loop {
-            let ready = self.next_write(&health, &flights, last, &mut taken);
+            let ready = self.next_write(&health, &flow, last, &mut selected);
             let is_over = tokio::select! {
                 biased;
                 () = &mut closed => true,
                 () = &mut demoted => true,
                 () = &mut silent => true,
-                () = health.useless() => true,
+                () = health.unusable() => true,
                 () = ready => false,
             };
             if is_over {
                 // These were not sent.
-                taken.into_iter().for_each(|taken: Taken| taken.job.fail(Failure::Down));
+                selected
+                    .into_iter()
+                    .for_each(|selected: SelectedJob| selected.job.fail(Failure::Down));
                 return End::Broken;
             }
-            if taken.is_empty() {
+            if selected.is_empty() {
                 return End::Dropped;
             }
-            let batch = Batch::gather(taken.drain(..), self.dialer.kind);
-            last = Some(Last { sent: Instant::now(), asks: batch.asks() });
-            self.send(batch, &connection, &health, &flights).await;
+            let batch = Batch::gather(selected.drain(..), self.dialer.kind);
+            last = Some(Last { sent: Instant::now(), requests: batch.requests() });
+            self.send(batch, &connection, &health, &flow).await;
         }
     }
 
-    /// Collects the jobs of the next write; none once the lane's handle was dropped.
+    /// Collects the jobs of the next write; none once the node's handle was dropped.
     async fn next_write(
         &self,
-        health: &Health,
-        flights: &Arc<Flights>,
+        health: &ConnectionHealth,
+        flow: &Arc<FlowControl>,
         last: Option<Last>,
-        taken: &mut Vec<Taken>,
+        selected: &mut Vec<SelectedJob>,
     ) {
-        let patience = self.dialer.timeout * MAX_WAIT_TENTHS / 10;
+        let max_queue_time = self.dialer.timeout * MAX_WAIT_TENTHS / 10;
         loop {
-            self.queue.shed(patience);
-            let next_at = last.map_or_else(Instant::now, |last| last.sent + SPACING);
+            self.queue.shed(max_queue_time);
+            let next_at = last.map_or_else(Instant::now, |last| last.sent + BATCH_INTERVAL);
             let is_spaced = Instant::now() >= next_at;
             let writes = health.writes();
             let may_send = writes == 0 || is_spaced && writes < MAX_WRITES;
             if may_send {
-                self.queue.take(flights, taken);
-                if !taken.is_empty() || self.queue.is_closed() {
+                self.queue.take(flow, selected);
+                if !selected.is_empty() || self.queue.is_closed() {
                     break;
                 }
             }
             // Jobs that wait for their share are looked at again soon, together with those that
             // arrive meanwhile.
-            let again_at = if is_spaced { Instant::now() + SPACING } else { next_at };
+            let again_at = if is_spaced { Instant::now() + BATCH_INTERVAL } else { next_at };
             let is_idle = may_send && self.queue.is_empty();
             tokio::select! {
                 () = health.answered() => {}
@@ -449,9 +464,9 @@ impl Runner {
         }
         // Callers that were just answered are about to submit their next job, on other threads.
         // This gives them a moment, so that more jobs share a write.
-        if last.is_some_and(|last| last.asks > 1) && !taken.is_empty() {
+        if last.is_some_and(|last| last.requests > 1) && !selected.is_empty() {
             tokio::task::yield_now().await;
-            self.queue.take(flights, taken);
+            self.queue.take(flow, selected);
         }
     }
 
@@ -459,36 +474,36 @@ impl Runner {
         &self,
         batch: Batch,
         connection: &Connection,
-        health: &Arc<Health>,
-        flights: &Arc<Flights>,
+        health: &Arc<ConnectionHealth>,
+        flow: &Arc<FlowControl>,
     ) {
         let asked = match &self.target {
             Target::Fixed(address) => Some(address.clone()),
             Target::Sentinel(_) => None,
         };
-        Tally::add(&self.tally.calls, batch.calls());
-        Tally::add(&self.tally.coalesced, batch.coalesced());
-        let write_number = self.tally.batches.fetch_add(1, Relaxed);
-        let (tally, state, health) =
-            (Arc::clone(&self.tally), self.state.clone(), Arc::clone(health));
-        let (flights, timeout) = (Arc::clone(flights), self.dialer.timeout);
-        health.begins();
-        let write = batch.send(connection.line(), &health).await;
+        StoreCounters::add(&self.counters.calls, batch.calls());
+        StoreCounters::add(&self.counters.coalesced, batch.coalesced());
+        let write_number = self.counters.batches.fetch_add(1, Relaxed);
+        let (counters, state, health) =
+            (Arc::clone(&self.counters), self.state.clone(), Arc::clone(health));
+        let (flow, timeout) = (Arc::clone(flow), self.dialer.timeout);
+        health.write_started();
+        let write = batch.send(connection.sender(), &health).await;
         let sent = Instant::now();
         tokio::spawn(async move {
             let note = |outcome: Outcome| {
                 let changed = state.send_if_modified(|state| state.note(outcome, write_number));
                 if changed && outcome == Outcome::Answered {
-                    tally.set_last_error(None);
+                    counters.set_last_error(None);
                 }
-                if outcome == Outcome::Useless {
-                    health.give_up();
+                if outcome == Outcome::Unusable {
+                    health.mark_unusable();
                 }
             };
-            let outcome = write.settle(asked, &health, &tally, note).await;
+            let outcome = write.settle(asked, &health, &counters, note).await;
             note(outcome);
-            flights.answered(sent, timeout);
-            health.over();
+            flow.answered(sent, timeout);
+            health.write_finished();
         });
     }
 }
@@ -497,13 +512,13 @@ impl Runner {
 #[derive(Clone, Copy)]
 struct Last {
     sent: Instant,
-    asks: usize,
+    requests: usize,
 }
 
 impl Job {
     pub(super) fn fail(self, failure: Failure) {
         // The caller may have given up.
-        let _ = self.reply.send(Err(Trouble::Failed(failure)));
+        let _ = self.reply.send(Err(CallError::Failed(failure)));
     }
 }
 

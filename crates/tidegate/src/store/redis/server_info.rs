@@ -5,7 +5,7 @@ use super::url::Kind;
 
 /// What `INFO` says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Facts {
+pub(super) struct ServerInfo {
     version: Box<str>,
     mode: Box<str>,
     pub(super) is_replica: bool,
@@ -14,23 +14,23 @@ pub(super) struct Facts {
     maxmemory_policy: Box<str>,
 }
 
-impl Facts {
+impl ServerInfo {
     pub(super) fn read(info: &str) -> Self {
-        let mut facts = Facts::default();
+        let mut server_info = ServerInfo::default();
         for line in info.lines() {
             let Some((name, value)) = line.trim_end().split_once(':') else { continue };
             match name {
                 // Valkey says here which Redis it behaves as.
-                "redis_version" => facts.version = value.into(),
+                "redis_version" => server_info.version = value.into(),
                 // As Redis and as Valkey calls it.
-                "redis_mode" | "server_mode" => facts.mode = value.into(),
-                "role" => facts.is_replica = value != "master",
-                "loading" => facts.is_loading = value == "1",
-                "maxmemory_policy" => facts.maxmemory_policy = value.into(),
+                "redis_mode" | "server_mode" => server_info.mode = value.into(),
+                "role" => server_info.is_replica = value != "master",
+                "loading" => server_info.is_loading = value == "1",
+                "maxmemory_policy" => server_info.maxmemory_policy = value.into(),
                 _ => {}
             }
         }
-        facts
+        server_info
     }
 
     /// Whether a server of a store of this kind may say so. A replica is no error
@@ -71,8 +71,8 @@ impl Facts {
 mod tests {
     use super::*;
 
-    fn facts(version: &str, mode: &str, role: &str) -> Facts {
-        Facts::read(&format!(
+    fn server_info(version: &str, mode: &str, role: &str) -> ServerInfo {
+        ServerInfo::read(&format!(
             "# Server\r\nredis_version:{version}\r\nredis_mode:{mode}\r\n\r\nrole:{role}\r\nloading:0\r\n"
         ))
     }
@@ -93,18 +93,27 @@ mod tests {
             ("7.0.0", "standalone", "slave", Kind::Single, Err(ConnectError::IsReplica)),
         ];
         for (version, mode, role, kind, expect) in rows {
-            assert_eq!(facts(version, mode, role).check(kind), expect, "{version} {mode} {role}");
+            assert_eq!(
+                server_info(version, mode, role).check(kind),
+                expect,
+                "{version} {mode} {role}"
+            );
         }
-        let valkey = Facts::read("redis_version:7.2.4\r\nserver_mode:cluster\r\nrole:master\r\n");
+        let valkey =
+            ServerInfo::read("redis_version:7.2.4\r\nserver_mode:cluster\r\nrole:master\r\n");
         assert_eq!(valkey.check(Kind::Single), Err(ConnectError::IsCluster));
-        assert!(matches!(Facts::read("x").check(Kind::Single), Err(ConnectError::Unusable(_))));
+        assert!(matches!(
+            ServerInfo::read("x").check(Kind::Single),
+            Err(ConnectError::Unusable(_))
+        ));
     }
 
     #[test]
     fn only_a_policy_that_evicts_is_warned_of() {
-        let warning = |policy: &str| Facts::read(&format!("maxmemory_policy:{policy}")).warning();
+        let warning =
+            |policy: &str| ServerInfo::read(&format!("maxmemory_policy:{policy}")).warning();
         assert_eq!(warning("noeviction"), None);
-        assert_eq!(Facts::default().warning(), None);
+        assert_eq!(ServerInfo::default().warning(), None);
         assert!(warning("volatile-lru").expect("warned").contains("TTL"));
         assert!(warning("allkeys-lfu").expect("warned").contains("allkeys-lfu"));
     }

@@ -13,7 +13,7 @@
 //! | loses its connection | is released on the next connection |
 //!
 //! A release that fails is repeated until the lease of its permit has ended. Releases wait in
-//! one bounded queue, and one task sends them in groups through the lanes like any other call.
+//! one bounded queue, and one task sends them in groups through the nodes like any other call.
 //! After a failover they go to the server that has the key by then.
 
 use std::pin::Pin;
@@ -28,26 +28,26 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
-use super::breaker::Rests;
-use super::lane::{Answer, Trouble};
-use super::stats::Tally;
+use super::breaker::ReconnectBackoff;
+use super::node::{CallError, CallReply};
+use super::stats::StoreCounters;
 use super::{Inner, permits};
 use crate::Failure;
 
-/// Bound on queued releases: several times the calls that the lane of one server can have in
+/// Bound on queued releases: several times the calls that the node of one server can have in
 /// flight.
 /// Names of states are bounded, so this is some 20 MB at most.
-const MAX_WAITING: usize = 65_536;
+const MAX_QUEUED_RELEASES: usize = 65_536;
 /// Releases per group. Callers share the connection and must not wait for a long group.
-const MAX_TOGETHER: usize = 512;
+const RELEASES_PER_BATCH: usize = 512;
 /// After this time a release without an answer is sent again. Lanes answer much earlier.
-const PATIENCE: Duration = Duration::from_secs(1);
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The queue of releases.
 #[derive(Clone, Debug)]
-pub(super) struct Abandoned {
+pub(super) struct ReleaseQueue {
     queue: mpsc::Sender<Release>,
-    tally: Arc<Tally>,
+    counters: Arc<StoreCounters>,
 }
 
 /// A release that is still to be carried out.
@@ -61,61 +61,61 @@ pub(super) struct Release {
 
 /// The states a permit is held in once its acquire was carried out.
 #[derive(Debug)]
-pub(super) struct Taking {
+pub(super) struct PendingPermit {
     pub(super) states: Vec<Vec<u8>>,
     pub(super) permit: PermitId,
     pub(super) lease: Duration,
-    pub(super) abandoned: Abandoned,
+    pub(super) deferred_release: ReleaseQueue,
 }
 
-impl Abandoned {
+impl ReleaseQueue {
     /// An empty queue, and the end that [`release_all`] reads.
-    pub(super) fn new(tally: Arc<Tally>) -> (Self, mpsc::Receiver<Release>) {
-        let (queue, waiting) = mpsc::channel(MAX_WAITING);
-        (Abandoned { queue, tally }, waiting)
+    pub(super) fn new(counters: Arc<StoreCounters>) -> (Self, mpsc::Receiver<Release>) {
+        let (queue, waiting) = mpsc::channel(MAX_QUEUED_RELEASES);
+        (ReleaseQueue { queue, counters }, waiting)
     }
 
     fn add(&self, release: Release) {
         if let Err(TrySendError::Full(_)) = self.queue.try_send(release) {
-            self.tally.deferred_releases_dropped.fetch_add(1, Relaxed);
+            self.counters.deferred_releases_dropped.fetch_add(1, Relaxed);
         }
     }
 }
 
-impl Taking {
+impl PendingPermit {
     /// Has the permit released, whether it is held or not.
-    pub(super) fn abandon(&self) {
+    pub(super) fn release_later(&self) {
         let until = Instant::now() + self.lease;
-        Tally::add(&self.abandoned.tally.deferred_releases, self.states.len());
+        StoreCounters::add(&self.deferred_release.counters.deferred_releases, self.states.len());
         for state in &self.states {
-            self.abandoned.add(Release { state: state.clone(), permit: self.permit, until });
+            self.deferred_release.add(Release { state: state.clone(), permit: self.permit, until });
         }
     }
 }
 
 /// A release in progress: repeated in the background unless it is [done](Owed::done).
 #[derive(Debug)]
-pub(super) struct Owed(pub(super) Option<Taking>);
+pub(super) struct RetryOnDrop(pub(super) Option<PendingPermit>);
 
-impl Owed {
+impl RetryOnDrop {
     pub(super) fn done(mut self) {
         self.0 = None;
     }
 }
 
-impl Drop for Owed {
+impl Drop for RetryOnDrop {
     fn drop(&mut self) {
-        if let Some(taking) = self.0.take() {
-            taking.abandon();
+        if let Some(pending_permit) = self.0.take() {
+            pending_permit.release_later();
         }
     }
 }
 
 /// Sends releases until the store is dropped.
 pub(super) async fn release_all(store: Weak<Inner>, mut waiting: mpsc::Receiver<Release>) {
-    let mut rests = Rests::new();
+    let mut backoff = ReconnectBackoff::new();
     let mut group = Vec::new();
-    while waiting.recv_many(&mut group, MAX_TOGETHER).await > 0 {
+    while waiting.recv_many(&mut group, RELEASES_PER_BATCH).await > 0 {
         let Some(inner) = store.upgrade() else { return };
         let mut releasing = JoinSet::new();
         for release in group.drain(..) {
@@ -125,15 +125,15 @@ pub(super) async fn release_all(store: Weak<Inner>, mut waiting: mpsc::Receiver<
         while let Some(sent) = releasing.join_next().await {
             match sent {
                 // To the end of the queue: keys of another server are not kept waiting.
-                Ok(Some(failed)) => inner.abandoned.add(failed),
+                Ok(Some(failed)) => inner.deferred_release.add(failed),
                 _ => any_done = true,
             }
         }
         drop(inner);
         if any_done {
-            rests.reset();
+            backoff.reset();
         } else {
-            tokio::time::sleep(rests.next(false)).await;
+            tokio::time::sleep(backoff.next(false)).await;
         }
     }
 }
@@ -145,7 +145,7 @@ impl Release {
             return None;
         }
         let call = permits::release(vec![self.state.clone()], self.permit, None);
-        match tokio::time::timeout(PATIENCE, inner.call(&call)).await {
+        match tokio::time::timeout(RELEASE_TIMEOUT, inner.call(&call)).await {
             Ok(Ok(Value::Int(_))) => None,
             _ => Some(self),
         }
@@ -153,26 +153,29 @@ impl Release {
 }
 
 /// What becomes of work.
-pub(super) type Replied = Result<Answer, Trouble>;
+pub(super) type CallResult = Result<CallReply, CallError>;
 
-/// The lane's end of a reply.
+/// The node's end of a reply.
 #[derive(Debug)]
 pub(super) struct Reply {
-    sender: oneshot::Sender<Replied>,
-    taking: Option<Arc<Taking>>,
+    sender: oneshot::Sender<CallResult>,
+    pending_permit: Option<Arc<PendingPermit>>,
 }
 
 /// The caller's end of a reply.
 #[derive(Debug)]
-pub(super) struct Awaited {
-    receiver: oneshot::Receiver<Replied>,
-    taking: Option<Arc<Taking>>,
+pub(super) struct ReplyReceiver {
+    receiver: oneshot::Receiver<CallResult>,
+    pending_permit: Option<Arc<PendingPermit>>,
 }
 
 /// The two ends of a reply to work that takes permits, or to any other.
-pub(super) fn channel(taking: Option<Arc<Taking>>) -> (Reply, Awaited) {
+pub(super) fn channel(pending_permit: Option<Arc<PendingPermit>>) -> (Reply, ReplyReceiver) {
     let (sender, receiver) = oneshot::channel();
-    (Reply { sender, taking: taking.clone() }, Awaited { receiver, taking })
+    (
+        Reply { sender, pending_permit: pending_permit.clone() },
+        ReplyReceiver { receiver, pending_permit },
+    )
 }
 
 impl Reply {
@@ -182,35 +185,36 @@ impl Reply {
     }
 
     /// Tells the caller; an error if it has left.
-    pub(super) fn send(self, replied: Replied) -> Result<(), Replied> {
-        let is_unknown = matches!(replied, Err(Trouble::Failed(Failure::TimedOut | Failure::Lost)));
+    pub(super) fn send(self, replied: CallResult) -> Result<(), CallResult> {
+        let is_unknown =
+            matches!(replied, Err(CallError::Failed(Failure::TimedOut | Failure::Lost)));
         let sent = self.sender.send(replied);
-        if let Some(taking) = self.taking
+        if let Some(pending_permit) = self.pending_permit
             && (is_unknown || matches!(sent, Err(Ok(_))))
         {
-            taking.abandon();
+            pending_permit.release_later();
         }
         sent
     }
 }
 
-impl Future for Awaited {
-    type Output = Result<Replied, oneshot::error::RecvError>;
+impl Future for ReplyReceiver {
+    type Output = Result<CallResult, oneshot::error::RecvError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let replied = ready!(Pin::new(&mut self.receiver).poll(context));
-        self.taking = None;
+        self.pending_permit = None;
         Poll::Ready(replied)
     }
 }
 
-impl Drop for Awaited {
-    /// The lane notices that the caller has left, except where it has replied already.
+impl Drop for ReplyReceiver {
+    /// The node notices that the caller has left, except where it has replied already.
     fn drop(&mut self) {
-        if let Some(taking) = self.taking.take() {
+        if let Some(pending_permit) = self.pending_permit.take() {
             self.receiver.close();
             if let Ok(Ok(_)) = self.receiver.try_recv() {
-                taking.abandon();
+                pending_permit.release_later();
             }
         }
     }
@@ -220,41 +224,41 @@ impl Drop for Awaited {
 mod tests {
     use super::*;
 
-    fn taking() -> (Arc<Taking>, mpsc::Receiver<Release>, Arc<Tally>) {
-        let tally = Arc::new(Tally::default());
-        let (abandoned, waiting) = Abandoned::new(Arc::clone(&tally));
+    fn pending_permit() -> (Arc<PendingPermit>, mpsc::Receiver<Release>, Arc<StoreCounters>) {
+        let counters = Arc::new(StoreCounters::default());
+        let (deferred_release, waiting) = ReleaseQueue::new(Arc::clone(&counters));
         let lease = Duration::from_secs(60);
         let states = vec![b"state".to_vec()];
-        let taking = Taking { states, permit: PermitId(7), lease, abandoned };
-        (Arc::new(taking), waiting, tally)
+        let pending_permit = PendingPermit { states, permit: PermitId(7), lease, deferred_release };
+        (Arc::new(pending_permit), waiting, counters)
     }
 
-    fn answered() -> Replied {
-        Ok(Answer::Value(Value::Nil))
+    fn answered() -> CallResult {
+        Ok(CallReply::Value(Value::Nil))
     }
 
-    fn failed(failure: Failure) -> Replied {
-        Err(Trouble::Failed(failure))
+    fn failed(failure: Failure) -> CallResult {
+        Err(CallError::Failed(failure))
     }
 
     /// Whether a permit is released when the caller leaves before or after the reply.
     #[test]
     fn permits_are_released_where_they_may_be_held() {
-        let rows: [(fn() -> Replied, bool, bool); 6] = [
+        let rows: [(fn() -> CallResult, bool, bool); 6] = [
             (answered, true, true),
             (|| failed(Failure::TimedOut), true, true),
             (|| failed(Failure::Lost), true, true),
             (|| failed(Failure::Down), false, false),
             (|| failed(Failure::Refused("no".into())), false, false),
-            (|| Err(Trouble::TryAgain), false, false),
+            (|| Err(CallError::TryAgain), false, false),
         ];
         for (reply_with, left_before, left_after) in rows {
-            let (taking, mut waiting, _) = taking();
-            let (reply, awaited) = channel(Some(Arc::clone(&taking)));
+            let (pending_permit, mut waiting, _) = pending_permit();
+            let (reply, awaited) = channel(Some(Arc::clone(&pending_permit)));
             drop(awaited);
             drop(reply.send(reply_with()));
             assert_eq!(waiting.try_recv().is_ok(), left_before, "{:?}", reply_with());
-            let (reply, awaited) = channel(Some(taking));
+            let (reply, awaited) = channel(Some(pending_permit));
             drop(reply.send(reply_with()));
             drop(awaited);
             assert_eq!(waiting.try_recv().is_ok(), left_after, "{:?}", reply_with());
@@ -264,13 +268,13 @@ mod tests {
 
     #[test]
     fn an_answer_that_is_read_and_work_that_is_not_sent_release_nothing() {
-        let (taking, mut waiting, _) = taking();
-        let (reply, mut awaited) = channel(Some(Arc::clone(&taking)));
+        let (pending_permit, mut waiting, _) = pending_permit();
+        let (reply, mut awaited) = channel(Some(Arc::clone(&pending_permit)));
         assert!(reply.send(answered()).is_ok());
         let mut context = Context::from_waker(std::task::Waker::noop());
         assert!(Pin::new(&mut awaited).poll(&mut context).is_ready());
         drop(awaited);
-        let (reply, awaited) = channel(Some(taking));
+        let (reply, awaited) = channel(Some(pending_permit));
         drop(awaited);
         assert!(reply.is_closed());
         drop(reply);
@@ -279,12 +283,12 @@ mod tests {
 
     #[test]
     fn releases_beyond_the_bound_are_dropped_and_counted() {
-        let (taking, _waiting, tally) = taking();
-        for _ in 0..MAX_WAITING + 3 {
-            taking.abandon();
+        let (pending_permit, _waiting, counters) = pending_permit();
+        for _ in 0..MAX_QUEUED_RELEASES + 3 {
+            pending_permit.release_later();
         }
-        let stats = tally.read(true);
-        assert_eq!(stats.deferred_releases, MAX_WAITING as u64 + 3);
+        let stats = counters.read(true);
+        assert_eq!(stats.deferred_releases, MAX_QUEUED_RELEASES as u64 + 3);
         assert_eq!(stats.deferred_releases_dropped, 3);
     }
 }

@@ -1,0 +1,180 @@
+//! How the jobs of one write become calls.
+//!
+//! Jobs that touch the same key keep their order: a job joins a call only if no later call of
+//! the write touches one of its keys. `queue.rs` keeps the order between writes, and decides which
+//! equal requests share a call.
+
+use std::collections::HashMap;
+
+use foldhash::fast::RandomState;
+use tidegate_core::{Limit, Timestamp};
+
+use super::batch::{Command, MergedRequests, Waiter, Waiters};
+use super::counter::{self, Entry, FastCheck, MAX_TIMES};
+use super::key_names::slot_key;
+use super::node::{SendMode, key_hash};
+use super::topology::slot_of;
+use super::url::Kind;
+
+/// Keys in one call of the counter script. Beyond this a call gains little, and
+/// everybody else's has to wait for it.
+const MAX_KEYS: usize = 64;
+
+/// The calls of a batch while it is put together, in the order they will be sent.
+pub(super) struct BatchBuilder {
+    kind: Kind,
+    calls: Vec<BatchEntry>,
+    /// The newest call of a kin.
+    latest: HashMap<BatchKey, usize, RandomState>,
+    /// The calls of merged requests, by group.
+    groups: HashMap<usize, usize, RandomState>,
+    /// The last call that touches a key, by the key's hash.
+    last: HashMap<u64, usize, RandomState>,
+}
+
+/// One call.
+pub(super) enum BatchEntry {
+    Whole(Command),
+    CounterCall(CounterCall),
+    MergedRequests(Box<MergedRequests>),
+}
+
+/// What makes asks go in one call.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct BatchKey {
+    count: u64,
+    window_us: u64,
+    at: Option<Timestamp>,
+    slot: u16,
+}
+
+/// A counter call while it is put together.
+pub(super) struct CounterCall {
+    limit: Limit,
+    at: Option<Timestamp>,
+    entries: Vec<Entry>,
+    replies: Vec<Vec<Waiter>>,
+    /// Where in `entries` a key is.
+    index: HashMap<Vec<u8>, usize, RandomState>,
+}
+
+impl BatchBuilder {
+    pub(super) fn new(kind: Kind) -> Self {
+        let (latest, groups, last) = Default::default();
+        BatchBuilder { kind, calls: Vec::new(), latest, groups, last }
+    }
+
+    pub(super) fn push(&mut self, batch_builder: BatchEntry, keys: &[u64]) -> usize {
+        let index = self.calls.len();
+        self.calls.push(batch_builder);
+        self.last.extend(keys.iter().map(|key| (*key, index)));
+        index
+    }
+
+    /// Adds a counter ask; returns whether there was an equal one to join.
+    pub(super) fn count(
+        &mut self,
+        fast_check: FastCheck,
+        at: Option<Timestamp>,
+        send_mode: SendMode,
+        waiter: Waiter,
+    ) -> bool {
+        let key = key_hash(&fast_check.key);
+        if send_mode != SendMode::Batched {
+            let mut alone = CounterCall::new(fast_check.limit, at);
+            alone.add(fast_check, waiter);
+            self.push(BatchEntry::Whole(alone.finish(send_mode)), &[key]);
+            return false;
+        }
+        let slot = if self.kind == Kind::Cluster { slot_of(slot_key(&fast_check.key)) } else { 0 };
+        let (count, window_us) = (fast_check.limit.count(), fast_check.limit.window_us());
+        let batch_key = BatchKey { count, window_us, at, slot };
+        let after = self.last.get(&key).copied().unwrap_or(0);
+        let latest = self.latest.get(&batch_key).copied().filter(|index| *index >= after);
+        let fits = |calls: &[BatchEntry], index: usize| match &calls[index] {
+            BatchEntry::CounterCall(counting) => counting.has_room_for(&fast_check),
+            BatchEntry::Whole(_) | BatchEntry::MergedRequests(_) => false,
+        };
+        let index = latest.filter(|index| fits(&self.calls, *index)).unwrap_or_else(|| {
+            self.push(BatchEntry::CounterCall(CounterCall::new(fast_check.limit, at)), &[])
+        });
+        self.latest.insert(batch_key, index);
+        self.last.insert(key, index);
+        match &mut self.calls[index] {
+            BatchEntry::CounterCall(counting) => counting.add(fast_check, waiter),
+            BatchEntry::Whole(_) | BatchEntry::MergedRequests(_) => false,
+        }
+    }
+
+    /// Adds a request to the call of its group; returns whether there was one to join.
+    pub(super) fn merge(
+        &mut self,
+        one: MergedRequests,
+        send_mode: SendMode,
+        keys: &[u64],
+        group: usize,
+    ) -> bool {
+        if send_mode != SendMode::Batched {
+            self.push(BatchEntry::Whole(one.command(send_mode == SendMode::Asking)), keys);
+            return false;
+        }
+        // Requests whose hashes collide are not equal, and do not share a call.
+        if let Some(&index) = self.groups.get(&group)
+            && let BatchEntry::MergedRequests(merged) = &mut self.calls[index]
+            && merged.is_equal(&one)
+        {
+            merged.waiters.extend(one.waiters);
+            merged.asked = merged.waiters.len();
+            return true;
+        }
+        let index = self.push(BatchEntry::MergedRequests(Box::new(one)), keys);
+        self.groups.insert(group, index);
+        false
+    }
+
+    pub(super) fn finish(self) -> Vec<Command> {
+        let finish = |batch_builder| match batch_builder {
+            BatchEntry::Whole(command) => command,
+            BatchEntry::CounterCall(counting) => counting.finish(SendMode::Batched),
+            BatchEntry::MergedRequests(merged) => merged.command(false),
+        };
+        self.calls.into_iter().map(finish).collect()
+    }
+}
+
+impl CounterCall {
+    fn new(limit: Limit, at: Option<Timestamp>) -> Self {
+        let index = HashMap::default();
+        CounterCall { limit, at, entries: Vec::new(), replies: Vec::new(), index }
+    }
+
+    /// A call holds each key once, with one cost.
+    fn has_room_for(&self, fast_check: &FastCheck) -> bool {
+        match self.index.get(&fast_check.key) {
+            Some(&index) => {
+                let Entry { units, times, .. } = self.entries[index];
+                units == fast_check.units && times < MAX_TIMES
+            }
+            None => self.entries.len() < MAX_KEYS,
+        }
+    }
+
+    /// Adds an ask; returns whether there was an equal one.
+    fn add(&mut self, fast_check: FastCheck, waiter: Waiter) -> bool {
+        if let Some(&index) = self.index.get(&fast_check.key) {
+            self.entries[index].times += 1;
+            self.replies[index].push(waiter);
+            return true;
+        }
+        self.index.insert(fast_check.key.clone(), self.entries.len());
+        self.entries.push(Entry { key: fast_check.key, units: fast_check.units, times: 1 });
+        self.replies.push(vec![waiter]);
+        false
+    }
+
+    fn finish(self, send_mode: SendMode) -> Command {
+        let CounterCall { limit, at, entries, replies, .. } = self;
+        let cmd = counter::call(&limit, &entries, at).cmd();
+        Command::new(cmd, send_mode, Waiters::Counted(limit, entries, replies))
+    }
+}
