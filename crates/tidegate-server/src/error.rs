@@ -200,7 +200,7 @@ impl From<GateError> for RequestError {
             GateError::NeedsPermit { policy } => {
                 (WrongOperation, held(policy), detail + " with POST /v1/permits")
             }
-            GateError::NothingToHold { policy } => {
+            GateError::NoConcurrencyLimit { policy } => {
                 (WrongOperation, held(policy), detail + " with POST /v1/check")
             }
             GateError::LeaseTooLong { .. } => (Invalid, "ttl_ms", detail),

@@ -17,7 +17,7 @@ use std::io::{self, IsTerminal};
 use std::sync::Arc;
 
 use clap::ValueEnum;
-use tidegate::unstable::stats::{Denial, Events, Outcome, Text, Told, TooManySubscribers};
+use tidegate::unstable::stats::{Denial, Events, Outcome, StreamItem, Text, TooManySubscribers};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, fmt as lines};
@@ -167,8 +167,8 @@ pub fn denials(
     Ok(async move {
         loop {
             match subscription.next().await {
-                Told::Denial(denial) => log_denial(&denial),
-                Told::Missed(count) => {
+                StreamItem::Denial(denial) => log_denial(&denial),
+                StreamItem::Missed(count) => {
                     tracing::warn!(target: DENIALS, count, "denials came too fast to log");
                 }
             }

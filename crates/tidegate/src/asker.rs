@@ -9,33 +9,33 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What a future and its owner know of each other.
 #[derive(Debug, Default)]
-pub(crate) struct Asker {
-    is_asking: AtomicBool,
-    is_gone: AtomicBool,
+pub(crate) struct CallTracker {
+    is_in_flight: AtomicBool,
+    is_cancelled: AtomicBool,
 }
 
-impl Asker {
+impl CallTracker {
     /// Asks: what comes of it must not be lost.
-    pub(crate) async fn asks<T>(&self, asked: impl Future<Output = T>) -> T {
-        self.is_asking.store(true, Ordering::Relaxed);
-        let answer = asked.await;
-        self.is_asking.store(false, Ordering::Relaxed);
+    pub(crate) async fn track<T>(&self, call: impl Future<Output = T>) -> T {
+        self.is_in_flight.store(true, Ordering::Relaxed);
+        let answer = call.await;
+        self.is_in_flight.store(false, Ordering::Relaxed);
         answer
     }
 
     /// Whether an answer is on its way.
     #[cfg(feature = "tower")]
-    pub(crate) fn is_asking(&self) -> bool {
-        self.is_asking.load(Ordering::Relaxed)
+    pub(crate) fn is_in_flight(&self) -> bool {
+        self.is_in_flight.load(Ordering::Relaxed)
     }
 
     /// Nobody waits any more: there is to be no question after this one.
     #[cfg(feature = "tower")]
-    pub(crate) fn leave(&self) {
-        self.is_gone.store(true, Ordering::Relaxed);
+    pub(crate) fn cancel(&self) {
+        self.is_cancelled.store(true, Ordering::Relaxed);
     }
 
-    pub(crate) fn is_gone(&self) -> bool {
-        self.is_gone.load(Ordering::Relaxed)
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.is_cancelled.load(Ordering::Relaxed)
     }
 }

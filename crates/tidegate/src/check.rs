@@ -156,7 +156,7 @@ pub struct Verdict {
     /// no enforced limit is used up.
     pub no_room: bool,
     pub(crate) decisions: SmallVec<[Decision; 4]>,
-    speaker: Option<usize>,
+    reported: Option<usize>,
     /// Whether it repeats an earlier denial without a call to the shared store.
     pub remembered: bool,
     /// Whether it was denied because the queue of waiting callers is full.
@@ -221,7 +221,7 @@ impl Verdict {
 
     /// Denies what would pass now, because others wait before it.
     pub(crate) fn deny_behind_others(&mut self) {
-        let reported = self.speaker.and_then(|speaker| self.decisions.get_mut(speaker));
+        let reported = self.reported.and_then(|reported| self.decisions.get_mut(reported));
         if let Some(decision) = reported.filter(|_| self.allowed) {
             decision.allowed = false;
             decision.retry_after = RetryAfter::Micros(BEHIND_OTHERS_US);
@@ -236,7 +236,7 @@ impl Verdict {
         let limits = limits.filter(|(_, (check, _))| !check.observed);
         let limits =
             limits.map(|(index, (_, decision))| (index, decision, Some(decision.remaining)));
-        (self.allowed, self.speaker) = reported_limit(limits);
+        (self.allowed, self.reported) = reported_limit(limits);
     }
 
     /// Returns one answer per check, in their order.
@@ -246,13 +246,13 @@ impl Verdict {
     }
 
     /// The index of the check that is reported; `None` if all were only observed.
-    pub fn speaker(&self) -> Option<usize> {
-        self.speaker
+    pub fn reported_index(&self) -> Option<usize> {
+        self.reported
     }
 
     /// The decision that is reported; `None` if all checks were only observed.
     pub fn decision(&self) -> Option<&Decision> {
-        self.decisions.get(self.speaker?)
+        self.decisions.get(self.reported?)
     }
 
     /// When the whole request would pass if nothing else arrived.

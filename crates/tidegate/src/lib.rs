@@ -268,7 +268,7 @@ pub use policy::ParseEnumError;
 
 /// State shared by many nodes on Redis or Valkey.
 ///
-/// [`RedisStore`](redis::RedisStore) is a [`Store`]: [`Builder::over`] makes a limiter of it.
+/// [`RedisStore`](redis::RedisStore) is a [`Store`]: [`Builder::build_with_store`] makes a limiter of it.
 #[cfg(feature = "redis")]
 pub mod redis {
     pub use crate::store::redis::{ConnectError, RedisOptions, RedisStats, RedisStore, UrlError};

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use serde_json::{Value, json};
-use tidegate::unstable::gate::{Gate, MAX_TOGETHER, Question, Subject};
+use tidegate::unstable::gate::{Gate, GateRequest, MAX_TOGETHER, Subject};
 use tidegate::unstable::stats::Decided;
 use tokio::task::JoinSet;
 
@@ -128,8 +128,8 @@ pub async fn put(load: Load, args: &FaultsArgs) -> Result<Loaded, Failed> {
 }
 
 async fn ask(gate: &Gate, policy: &'static str, key: u32) -> Result<(Decided, Duration), Failed> {
-    let (rules, key) = (Arc::clone(&gate.rules()), key.to_le_bytes());
-    let question = Question::new(Subject::Key { policy, key: &key, attributes: None });
+    let (rules, key) = (Arc::clone(&gate.active_policies()), key.to_le_bytes());
+    let question = GateRequest::new(Subject::Key { policy, key: &key, attributes: None });
     let sent = Instant::now();
     let answer = gate.check(&rules, &[question]).await.map_err(|error| error.to_string())?;
     Ok((answer.decided, sent.elapsed()))

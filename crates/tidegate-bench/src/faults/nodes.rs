@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::Failed;
 use tidegate::redis::{RedisOptions, RedisStore};
 use tidegate::unstable::config::Config;
-use tidegate::unstable::gate::{Gate, Question, Subject};
+use tidegate::unstable::gate::{Gate, GateRequest, Subject};
 use tidegate::unstable::stats::{Decided, Stats};
 use tidegate::{Clock, Limiter};
 use tokio::task::JoinHandle;
@@ -169,14 +169,14 @@ pub async fn gate_of(policies: &str, url: &str) -> Result<Gate, Failed> {
     let clock = Clock::precise();
     let limiter = Limiter::builder().clock(clock.clone()).build()?;
     let stats = Arc::new(Stats::new(clock));
-    Ok(Gate::new(limiter, config.policies, stats).over(Arc::new(store), config.nodes))
+    Ok(Gate::new(limiter, config.policies, stats).with_shared_store(Arc::new(store), config.nodes))
 }
 
 async fn ask(gate: &Gate, policy: Policy, key: u8) -> Result<(bool, Decided), String> {
-    let rules = Arc::clone(&gate.rules());
+    let rules = Arc::clone(&gate.active_policies());
     let key = [b'a' + key];
     let subject = Subject::Key { policy: policy.name(), key: &key, attributes: None };
-    let question = Question::new(subject);
+    let question = GateRequest::new(subject);
     let answer = gate.check(&rules, &[question]).await.map_err(|error| error.to_string())?;
     Ok((answer.allowed, answer.decided))
 }

@@ -174,7 +174,7 @@ impl Turn<'_> {
                 timeout: Duration::from_secs(5),
                 ..RedisOptions::new(self.server.url())
             };
-            let limiter = Limiter::over(RedisStore::connect(options).await?);
+            let limiter = Limiter::with_store(RedisStore::connect(options).await?);
             call(&limiter, &limit, CALLERS, KEYS / CALLERS, None).await?;
             let before = processor_seconds(connection)?;
             call(&limiter, &limit, CALLERS, self.decisions / CALLERS, Some(seed)).await?;

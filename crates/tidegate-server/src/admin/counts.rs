@@ -140,7 +140,7 @@ impl StatsView {
             },
             config: ConfigView {
                 source: facts.source().map(str::to_owned),
-                policies: state.gate.rules().policies().len(),
+                policies: state.gate.active_policies().policies().len(),
             },
             reloads: ReloadsView {
                 ok: facts.reloads(Reload::Ok),
@@ -173,7 +173,7 @@ impl SharedView {
 impl SeriesView {
     fn new(series: &SeriesCounts) -> Self {
         let refused: u64 = series.refused.iter().sum();
-        let when = |outcome| if series.refusal() == outcome { refused } else { 0 };
+        let when = |outcome| if series.denied_outcome() == outcome { refused } else { 0 };
         let decided = Decided::ALL
             .map(|way| (way.name(), series.allowed[way as usize] + series.refused[way as usize]));
         SeriesView {

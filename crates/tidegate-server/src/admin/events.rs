@@ -16,7 +16,7 @@ use futures_util::stream;
 use http::HeaderMap;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use serde::Serialize;
-use tidegate::unstable::stats::{Denial, Subscription, Told, TooManySubscribers};
+use tidegate::unstable::stats::{Denial, StreamItem, Subscription, TooManySubscribers};
 
 use super::AdminState;
 use super::facts::Facts;
@@ -66,14 +66,14 @@ impl Reader {
     }
 }
 
-fn write(told: &Told) -> String {
+fn write(told: &StreamItem) -> String {
     match told {
-        Told::Denial(denial) => {
+        StreamItem::Denial(denial) => {
             // Plain strings and numbers: there is nothing in it that cannot be written.
             let data = serde_json::to_string(&View::new(denial)).unwrap_or_default();
             format!("id: {}\nevent: denial\ndata: {data}\n\n", denial.number)
         }
-        Told::Missed(count) => format!("event: missed\ndata: {{\"missed\":{count}}}\n\n"),
+        StreamItem::Missed(count) => format!("event: missed\ndata: {{\"missed\":{count}}}\n\n"),
     }
 }
 

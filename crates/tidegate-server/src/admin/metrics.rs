@@ -39,7 +39,8 @@ fn decisions(page: &mut Exposition, all: &[SeriesCounts]) {
     let help = "Answers of single limits: one per limit a request was checked against.";
     let mut family = page.family("tidegate_decisions_total", Kind::Counter, help);
     for series in all() {
-        let outcomes = [(Outcome::Allowed, &series.allowed), (series.refusal(), &series.refused)];
+        let outcomes =
+            [(Outcome::Allowed, &series.allowed), (series.denied_outcome(), &series.refused)];
         for (outcome, counts) in outcomes {
             for (decided, count) in Decided::ALL.into_iter().zip(counts) {
                 // The usual way is always shown, so that a rate can start from zero.

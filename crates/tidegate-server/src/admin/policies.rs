@@ -8,7 +8,7 @@ use http::Uri;
 use percent_encoding::percent_decode_str;
 use serde::Serialize;
 use tidegate::Overflow;
-use tidegate::unstable::gate::{Found, Line, Rules};
+use tidegate::unstable::gate::{ActivePolicies, FoundKey, LimitResult};
 use tidegate::unstable::policy::{Policy, Variant};
 
 use super::AdminState;
@@ -22,7 +22,7 @@ pub async fn list(State(state): State<AdminState>) -> Response {
     struct Page<'a> {
         policies: Vec<PolicyView<'a>>,
     }
-    let rules = state.gate.rules();
+    let rules = state.gate.active_policies();
     json(&Page { policies: rules.policies().iter().map(PolicyView::new).collect() })
 }
 
@@ -101,7 +101,7 @@ pub async fn peek(State(state): State<AdminState>, uri: Uri) -> Result<Response,
         limits: Vec<LimitView>,
     }
     let Named { policy, key } = Named::from_uri(&uri)?;
-    let rules = Arc::clone(&state.gate.rules());
+    let rules = Arc::clone(&state.gate.active_policies());
     let known = find(&rules, &policy)?;
     let keys = state.gate.keys(&rules, &policy)?;
     let found = keys.find(&key).await?;
@@ -115,7 +115,7 @@ pub async fn peek(State(state): State<AdminState>, uri: Uri) -> Result<Response,
         also_seen: found.also_seen.iter().map(ToString::to_string).collect(),
         mode: known.mode().name(),
         allowed: answer.allowed,
-        limits: answer.lines.iter().map(LimitView::new).collect(),
+        limits: answer.results.iter().map(LimitView::new).collect(),
     }))
 }
 
@@ -132,7 +132,7 @@ struct LimitView {
 }
 
 impl LimitView {
-    fn new(line: &Line<'_>) -> Self {
+    fn new(line: &LimitResult<'_>) -> Self {
         LimitView {
             text: line.limit.to_string(),
             limit: line.limit.count(),
@@ -155,7 +155,7 @@ pub async fn reset(State(state): State<AdminState>, uri: Uri) -> Result<Response
         reset: bool,
     }
     let Named { policy, key } = Named::from_uri(&uri)?;
-    let rules = Arc::clone(&state.gate.rules());
+    let rules = Arc::clone(&state.gate.active_policies());
     let known = find(&rules, &policy)?;
     let keys = state.gate.keys(&rules, &policy)?;
     let found = keys.find(&key).await?;
@@ -191,8 +191,8 @@ impl Named {
 }
 
 /// The policy of this name, or that there is none.
-pub fn find<'a>(rules: &'a Rules, policy: &str) -> Result<&'a Policy, RequestError> {
-    rules.policies().find(policy).map_err(|error| unknown_policy(&error.to_string()))
+pub fn find<'a>(rules: &'a ActivePolicies, policy: &str) -> Result<&'a Policy, RequestError> {
+    rules.policies().get_or_err(policy).map_err(|error| unknown_policy(&error.to_string()))
 }
 
 fn unknown_policy(problem: &str) -> RequestError {
@@ -201,7 +201,7 @@ fn unknown_policy(problem: &str) -> RequestError {
 }
 
 /// A key as the policy counts it, escaped; its masked form if it was named by that.
-fn shown(state: &AdminState, policy: &Policy, found: &Found) -> String {
+fn shown(state: &AdminState, policy: &Policy, found: &FoundKey) -> String {
     match found.masked {
         true => state.stats().show(policy.key_template(), &found.key).to_string(),
         false => found.key.to_string(),

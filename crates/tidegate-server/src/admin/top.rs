@@ -5,7 +5,7 @@ use axum::response::Response;
 use http::Uri;
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, percent_encode};
 use serde::Serialize;
-use tidegate::unstable::stats::{By, CALLER, Entry, Listed, Text, Top, UnknownRanking};
+use tidegate::unstable::stats::{CALLER, Entry, RankBy, Ranking, Text, Top, UnknownRanking};
 
 use super::AdminState;
 use super::policies::find;
@@ -21,21 +21,21 @@ const TOP_MOST: usize = 1_000;
 pub async fn top(State(state): State<AdminState>, uri: Uri) -> Result<Response, RequestError> {
     let asked = Asked::from_query(uri.query().unwrap_or_default())?;
     if let Some(policy) = &asked.policy {
-        find(&state.gate.rules(), policy)?;
+        find(&state.gate.active_policies(), policy)?;
     }
     let top = state.stats().top(asked.by, asked.policy.as_deref(), asked.n);
     Ok(json(&TopView::new(&asked, &top)))
 }
 
 struct Asked {
-    by: By,
+    by: RankBy,
     policy: Option<String>,
     n: usize,
 }
 
 impl Asked {
     fn from_query(query: &str) -> Result<Self, RequestError> {
-        let mut asked = Asked { by: By::default(), policy: None, n: TOP_DEFAULT };
+        let mut asked = Asked { by: RankBy::default(), policy: None, n: TOP_DEFAULT };
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let value = value.replace('+', " ");
@@ -101,7 +101,7 @@ impl<'a> TopView<'a> {
 }
 
 impl ListView {
-    fn new(listed: &Listed, encode: impl Fn(&Text) -> Option<String>) -> Self {
+    fn new(listed: &Ranking, encode: impl Fn(&Text) -> Option<String>) -> Self {
         let view = |entry: &Entry| EntryView {
             policy: entry.policy.to_string(),
             name: entry.name.to_string(),

@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use smallvec::SmallVec;
 use tidegate::unstable::attributes::Attributes;
 use tidegate::unstable::bounds;
-use tidegate::unstable::gate::{GateError, Question, Subject};
+use tidegate::unstable::gate::{GateError, GateRequest, Subject};
 use tidegate::unstable::identity::parse_address;
 use tidegate::unstable::policy::MAX_KEY_BYTES;
 use tidegate::{Algorithm, CheckError, Cost, Limit, MAX_CHECKS, Overflow};
@@ -87,14 +87,14 @@ impl<'a> Asked<'a> {
 
     /// The questions, in the order of the descriptors. Envoy reports the usage of a stream when it
     /// ends, so what is above the limit must use it up, unless the policy says otherwise.
-    pub fn questions<'q>(&'q self, request_id: Option<&'q str>) -> SmallVec<[Question<'q>; 2]> {
+    pub fn questions<'q>(&'q self, request_id: Option<&'q str>) -> SmallVec<[GateRequest<'q>; 2]> {
         let question = |one: &'q One<'a>| {
             let subject = match &one.subject {
                 About::Policies(attributes) => Subject::Request(attributes),
                 About::Own { key, limit } => Subject::Limits { key, limits: limit },
             };
             let overflow = Overflow::Consume;
-            Question { cost: one.cost, overflow, request_id, ..Question::new(subject) }
+            GateRequest { cost: one.cost, overflow, request_id, ..GateRequest::new(subject) }
         };
         self.0.iter().map(question).collect()
     }

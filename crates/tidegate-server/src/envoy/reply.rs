@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use http::HeaderMap;
 use smallvec::SmallVec;
-use tidegate::unstable::gate::{Answer, DenialReason, Line};
+use tidegate::unstable::gate::{DenialReason, GateVerdict, LimitResult};
 use tidegate::unstable::headers::Forms;
 use tidegate::unstable::stats::Decided;
 use tidegate::{Algorithm, Limit, Timestamp};
@@ -69,13 +69,13 @@ impl<'a> Reply<'a> {
     /// # Errors
     /// When it was denied because the store failed: that is no `OVER_LIMIT`.
     pub fn new(
-        answer: &Answer<'a>,
+        answer: &GateVerdict<'a>,
         descriptors: usize,
         forms: Forms,
         now: Timestamp,
     ) -> Result<Self, RequestError> {
         if answer.denial_reason() == Some(DenialReason::StoreFailed) {
-            let policy = answer.speaker().and_then(|line| line.policy).unwrap_or_default();
+            let policy = answer.reported_limit().and_then(|line| line.policy).unwrap_or_default();
             let detail = match answer.decided {
                 Decided::FailedClosed => "denies then (on_store_failure)",
                 _ => "cannot admit this cost with this node's share of its limit",
@@ -99,7 +99,7 @@ impl<'a> Reply<'a> {
 
 impl<'a> Status<'a> {
     /// The status of a descriptor for which this limit is reported.
-    fn new(line: &Line<'a>) -> Self {
+    fn new(line: &LimitResult<'a>) -> Self {
         let denied = !line.decision.allowed;
         let retry_us = line.decision.retry_after.as_micros();
         let reset_us = line.decision.reset_after.as_micros();
@@ -115,12 +115,12 @@ impl<'a> Status<'a> {
 }
 
 /// Which policy the answer speaks for, how it was decided, who denied and who would have.
-fn metadata<'a>(answer: &Answer<'a>) -> Metadata<'a> {
+fn metadata<'a>(answer: &GateVerdict<'a>) -> Metadata<'a> {
     let mut out = Metadata::new();
-    if answer.lines.is_empty() {
+    if answer.results.is_empty() {
         return out;
     }
-    if let Some(speaker) = answer.speaker() {
+    if let Some(speaker) = answer.reported_limit() {
         if let Some(policy) = speaker.policy {
             out.push(("policy", Value::Text(policy)));
         }
@@ -133,7 +133,7 @@ fn metadata<'a>(answer: &Answer<'a>) -> Metadata<'a> {
         }
     }
     let names = |enforced: bool| {
-        let refusing = answer.lines.iter();
+        let refusing = answer.results.iter();
         let refusing = refusing.filter(|l| l.is_enforced() == enforced && !l.decision.allowed);
         let mut names = SmallVec::<[&'a str; 4]>::new();
         for name in refusing.filter_map(|line| line.policy) {

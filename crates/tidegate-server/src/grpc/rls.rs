@@ -6,7 +6,7 @@ use std::task::Context;
 use bytes::Bytes;
 use http::HeaderMap;
 use hyper::body::Body as _;
-use tidegate::unstable::gate::Answer;
+use tidegate::unstable::gate::GateVerdict;
 
 use super::content::{Answered, Content, code};
 use super::framing::{collect, only, unread};
@@ -85,7 +85,7 @@ impl GrpcFront {
         let request = decode(body)?;
         let asked = Asked::new(&request, self.algorithm)?;
         let questions = asked.questions(request_id(headers));
-        let rules = self.gate.rules();
+        let rules = self.gate.active_policies();
         let answer = self.gate.sync(self.gate.check(&rules, &questions));
         self.reply(&answer.map_err(envoy::rejected)?, questions.len())
     }
@@ -99,12 +99,16 @@ impl GrpcFront {
         let request = decode(body)?;
         let asked = Asked::new(&request, self.algorithm)?;
         let questions = asked.questions(request_id(headers));
-        let rules = Arc::clone(&self.gate.rules());
+        let rules = Arc::clone(&self.gate.active_policies());
         let answer = self.gate.check(&rules, &questions).await;
         self.reply(&answer.map_err(envoy::rejected)?, questions.len())
     }
 
-    fn reply(&self, answer: &Answer<'_>, descriptors: usize) -> Result<Answered, RequestError> {
+    fn reply(
+        &self,
+        answer: &GateVerdict<'_>,
+        descriptors: usize,
+    ) -> Result<Answered, RequestError> {
         let reply = Reply::new(answer, descriptors, **self.forms.load(), self.gate.now())?;
         let capacity = REPLY_BYTES + STATUS_BYTES * (descriptors - 1);
         Ok(Content::message(capacity, |out| reply.encode(out)))

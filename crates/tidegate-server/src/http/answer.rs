@@ -4,7 +4,7 @@
 //! escaping, and everything else is a number.
 
 use tidegate::RetryAfter;
-use tidegate::unstable::gate::{Answer, Line};
+use tidegate::unstable::gate::{GateVerdict, LimitResult};
 use tidegate::unstable::stats::Decided;
 
 /// Room for an answer with one limit; each further one takes [`LINE_BYTES`].
@@ -13,15 +13,15 @@ pub const ANSWER_BYTES: usize = 320;
 pub const LINE_BYTES: usize = 176;
 
 /// Appends an answer without its closing brace, so that more can follow.
-pub fn write_open(answer: &Answer<'_>, out: &mut Vec<u8>) {
-    let speaker = answer.speaker();
+pub fn write_open(answer: &GateVerdict<'_>, out: &mut Vec<u8>) {
+    let speaker = answer.reported_limit();
     put(out, if answer.allowed { "{\"allowed\":true" } else { "{\"allowed\":false" });
     put(out, ",\"policy\":");
     put_name(out, speaker.and_then(|line| line.policy));
     put(out, ",\"limit\":");
     put_option(out, speaker.map(|line| line.decision.limit));
     put(out, ",\"remaining\":");
-    put_option(out, speaker.and_then(Line::remaining));
+    put_option(out, speaker.and_then(LimitResult::remaining));
     put(out, ",\"retry_after_ms\":");
     put_retry(out, answer.retry_after());
     put(out, ",\"reset_after_ms\":");
@@ -29,7 +29,7 @@ pub fn write_open(answer: &Answer<'_>, out: &mut Vec<u8>) {
     put(out, ",\"decided\":\"");
     put(out, answer.decided.name());
     put(out, "\",\"limits\":[");
-    for (index, line) in answer.lines.iter().enumerate() {
+    for (index, line) in answer.results.iter().enumerate() {
         if index > 0 {
             out.push(b',');
         }
@@ -42,12 +42,12 @@ pub fn write_open(answer: &Answer<'_>, out: &mut Vec<u8>) {
 }
 
 /// Appends an answer.
-pub fn write(answer: &Answer<'_>, out: &mut Vec<u8>) {
+pub fn write(answer: &GateVerdict<'_>, out: &mut Vec<u8>) {
     write_open(answer, out);
     out.push(b'}');
 }
 
-fn write_line(line: &Line<'_>, out: &mut Vec<u8>) {
+fn write_line(line: &LimitResult<'_>, out: &mut Vec<u8>) {
     let decision = &line.decision;
     put(out, "{\"policy\":");
     put_name(out, line.policy);

@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use http::request::Parts as Head;
 use http::{HeaderMap, Request, StatusCode};
 use hyper::body::Incoming;
-use tidegate::unstable::gate::{Answer, GateError, MAX_TOGETHER, Question};
+use tidegate::unstable::gate::{GateError, GateRequest, GateVerdict, MAX_TOGETHER};
 
 use super::answer::{self, ANSWER_BYTES, LINE_BYTES};
 use super::question::Parts;
@@ -82,8 +82,8 @@ impl HttpFront {
             return Ok(Decided::Waits);
         }
         let id = RequestId::of(headers);
-        let rules = self.gate.rules();
-        let question = Question { request_id: Some(id.as_str()), ..question };
+        let rules = self.gate.active_policies();
+        let question = GateRequest { request_id: Some(id.as_str()), ..question };
         let answer = self.gate.sync(self.gate.check(&rules, &[question]))?;
         Ok(Decided::Answered(respond(&answer, &id)))
     }
@@ -93,13 +93,13 @@ impl HttpFront {
         let body: CheckBody<'_> = decode(body)?;
         let parts = body.parts()?;
         let id = RequestId::of(&head.headers);
-        let question = Question { request_id: Some(id.as_str()), ..body.question(&parts)? };
-        let rules = Arc::clone(&self.gate.rules());
+        let question = GateRequest { request_id: Some(id.as_str()), ..body.question(&parts)? };
+        let rules = Arc::clone(&self.gate.active_policies());
         let waits = body
             .max_wait()?
             .and_then(|max_wait| Waiting::begin(&self.waiting).map(|waiting| (max_wait, waiting)));
         let max_wait = waits.as_ref().map(|(max_wait, _)| *max_wait);
-        let answer = self.gate.check(&rules, &[Question { max_wait, ..question }]).await?;
+        let answer = self.gate.check(&rules, &[GateRequest { max_wait, ..question }]).await?;
         Ok(respond(&answer, &id))
     }
 
@@ -121,7 +121,7 @@ impl HttpFront {
             let detail = format!("there are {}: send at most {MAX_BATCH} at once", checks.len());
             return Err(RequestError::field("checks", detail));
         }
-        let rules = Arc::clone(&self.gate.rules());
+        let rules = Arc::clone(&self.gate.active_policies());
         let each =
             |index: usize| move |error: RequestError| error.within(&format!("checks[{index}]"));
         let numbered = || checks.iter().enumerate();
@@ -129,15 +129,15 @@ impl HttpFront {
         let parts: Vec<Parts<'_>> = parts.collect::<Result<_, _>>()?;
         let questions = numbered().zip(&parts).map(|((index, Object(check)), parts)| {
             let question = batch_question(check, parts).map_err(each(index))?;
-            let question = Question { request_id: Some(id.as_str()), ..question };
+            let question = GateRequest { request_id: Some(id.as_str()), ..question };
             let valid = rules.validate(&question).map_err(RequestError::from);
             valid.map_err(each(index))?;
             Ok(question)
         });
-        let questions: Vec<Question<'_>> = questions.collect::<Result<_, RequestError>>()?;
+        let questions: Vec<GateRequest<'_>> = questions.collect::<Result<_, RequestError>>()?;
         let mut out = Vec::with_capacity(16 + questions.len() * ANSWER_BYTES);
         out.extend_from_slice(b"{\"answers\":[");
-        let mut put = |index: usize, answer: Result<&Answer<'_>, GateError>| {
+        let mut put = |index: usize, answer: Result<&GateVerdict<'_>, GateError>| {
             if index > 0 {
                 out.push(b',');
             }
@@ -172,7 +172,7 @@ impl HttpFront {
 fn batch_question<'q, 'a: 'q>(
     check: &'a CheckBody<'a>,
     parts: &'q Parts<'a>,
-) -> Result<Question<'q>, RequestError> {
+) -> Result<GateRequest<'q>, RequestError> {
     let question = check.question(parts)?;
     if check.max_wait()?.is_some() {
         let detail = "a batch does not wait: leave it out, or send a check of its own";
@@ -181,8 +181,8 @@ fn batch_question<'q, 'a: 'q>(
     Ok(question)
 }
 
-fn respond(answer: &Answer<'_>, id: &RequestId<'_>) -> Answered {
-    let more = answer.lines.len().saturating_sub(1) * LINE_BYTES;
+fn respond(answer: &GateVerdict<'_>, id: &RequestId<'_>) -> Answered {
+    let more = answer.results.len().saturating_sub(1) * LINE_BYTES;
     let mut out = Vec::with_capacity(ANSWER_BYTES + more);
     answer::write(answer, &mut out);
     let mut response = json(StatusCode::OK, out);

@@ -14,7 +14,7 @@ use hyper::body::Incoming;
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 use serde_json::{Map, Value, json};
 use tidegate::Limit;
-use tidegate::unstable::gate::Answer;
+use tidegate::unstable::gate::GateVerdict;
 
 use super::request_id::{REQUEST_ID, RequestId};
 use super::wire::{First, Object, Text, decode};
@@ -51,14 +51,14 @@ impl HttpFront {
         let request = body.request();
         let asked = Asked::new(&request, self.algorithm)?;
         let questions = asked.questions(Some(id.as_str()));
-        let rules = Arc::clone(&self.gate.rules());
+        let rules = Arc::clone(&self.gate.active_policies());
         let answer = self.gate.check(&rules, &questions).await.map_err(envoy::rejected)?;
         self.reply(&answer, questions.len(), id)
     }
 
     fn reply(
         &self,
-        answer: &Answer<'_>,
+        answer: &GateVerdict<'_>,
         descriptors: usize,
         id: &RequestId<'_>,
     ) -> Result<Answered, RequestError> {

@@ -11,7 +11,7 @@ use http::header::{CACHE_CONTROL, HeaderValue};
 use http::{HeaderMap, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use tidegate::unstable::attributes::{Attributes, Headers};
-use tidegate::unstable::gate::{Answer, Question, Rules, Subject};
+use tidegate::unstable::gate::{ActivePolicies, GateRequest, GateVerdict, Subject};
 
 use super::original::{From, Original, is_clients};
 use super::request_id::RequestId;
@@ -141,7 +141,7 @@ impl HttpFront {
         peer: SocketAddr,
         id: &RequestId<'_>,
     ) -> Result<Answered, RequestError> {
-        let rules = self.gate.rules();
+        let rules = self.gate.active_policies();
         let attributes = asked.attributes(&rules, request.headers(), peer);
         let questions = [question(&attributes, id)];
         let answer = self.gate.sync(self.gate.check(&rules, &questions))?;
@@ -155,7 +155,7 @@ impl HttpFront {
         peer: SocketAddr,
         id: &RequestId<'_>,
     ) -> Result<Answered, RequestError> {
-        let rules = Arc::clone(&self.gate.rules());
+        let rules = Arc::clone(&self.gate.active_policies());
         let attributes = asked.attributes(&rules, headers, peer);
         let answer = self.gate.check(&rules, &[question(&attributes, id)]).await?;
         Ok(self.forward_answer(&answer, asked, id))
@@ -163,7 +163,7 @@ impl HttpFront {
 
     fn forward_answer(
         &self,
-        answer: &Answer<'_>,
+        answer: &GateVerdict<'_>,
         asked: &Asked<'_>,
         id: &RequestId<'_>,
     ) -> Answered {
@@ -185,7 +185,7 @@ struct Asked<'r> {
 impl Asked<'_> {
     fn attributes<'a>(
         &'a self,
-        rules: &Rules,
+        rules: &ActivePolicies,
         headers: &'a HeaderMap,
         peer: SocketAddr,
     ) -> Attributes<'a> {
@@ -203,9 +203,9 @@ impl Asked<'_> {
     }
 }
 
-fn question<'a>(attributes: &'a Attributes<'a>, id: &'a RequestId<'_>) -> Question<'a> {
+fn question<'a>(attributes: &'a Attributes<'a>, id: &'a RequestId<'_>) -> GateRequest<'a> {
     let subject = Subject::Request(attributes);
-    Question { request_id: Some(id.as_str()), ..Question::new(subject) }
+    GateRequest { request_id: Some(id.as_str()), ..GateRequest::new(subject) }
 }
 
 /// An answer as it is sent. Nobody keeps it for the next client.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::header::{CONTENT_TYPE, HeaderValue, LOCATION};
 use http::{HeaderMap, Request, Response, StatusCode};
 use hyper::body::Incoming;
-use tidegate::unstable::gate::{Answer, GateError, HeldPermit, Question};
+use tidegate::unstable::gate::{AnyPermit, GateError, GateRequest, GateVerdict};
 use tidegate::unstable::headers::{PROBLEM_JSON, write_problem_as};
 
 use super::answer::{self, ANSWER_BYTES};
@@ -36,30 +36,30 @@ impl HttpFront {
     async fn take(&self, body: &[u8], id: &RequestId<'_>) -> Result<Answered, RequestError> {
         let body: PermitBody<'_> = decode(body)?;
         let parts = body.parts()?;
-        let question = Question { request_id: Some(id.as_str()), ..body.question(&parts)? };
+        let question = GateRequest { request_id: Some(id.as_str()), ..body.question(&parts)? };
         let lease = body.lease()?;
         // What the store holds takes no room here.
         if !self.gate.is_shared() && !self.leases.has_room() {
             return Err(full());
         }
-        let rules = Arc::clone(&self.gate.rules());
+        let rules = Arc::clone(&self.gate.active_policies());
         let held = self.gate.acquire(&rules, &question, lease).await?;
         let name = match held.permit {
-            None => return Ok(self.deny(&held.answer, None, id)),
-            Some(HeldPermit::Shared(permit)) => PermitName::Shared(permit),
-            Some(HeldPermit::Here(permit)) => {
-                let kept = self.leases.keep(permit, held.lease, held.most);
+            None => return Ok(self.deny(&held.verdict, None, id)),
+            Some(AnyPermit::Shared(permit)) => PermitName::Shared(permit),
+            Some(AnyPermit::Local(permit)) => {
+                let kept = self.leases.keep(permit, held.lease, held.max_lease);
                 PermitName::Here(kept.ok_or_else(full)?)
             }
         };
         let mut out = Vec::with_capacity(ANSWER_BYTES + 64);
-        answer::write_open(&held.answer, &mut out);
+        answer::write_open(&held.verdict, &mut out);
         write_lease(&mut out, ",", &name, held.lease);
         let mut response = json(StatusCode::CREATED, out);
         if let Ok(location) = HeaderValue::try_from(format!("/v1/permits/{name}")) {
             response.headers_mut().insert(LOCATION, location);
         }
-        self.render(&held.answer, response.headers_mut());
+        self.render(&held.verdict, response.headers_mut());
         Ok(response)
     }
 
@@ -82,7 +82,7 @@ impl HttpFront {
         let lease = match &name {
             PermitName::Here(id) => self.leases.renew(*id, lease).map_err(|why| match why {
                 NotRenewed::NotHeld => not_held(),
-                NotRenewed::TooLong(most) => GateError::LeaseTooLong { most }.into(),
+                NotRenewed::TooLong(max_lease) => GateError::LeaseTooLong { max_lease }.into(),
             })?,
             PermitName::Shared(permit) => {
                 permit.renew(&self.gate, lease).await?.ok_or_else(not_held)?
@@ -114,12 +114,12 @@ impl HttpFront {
     /// A denial as an HTTP status: 429, or another where the gateway wants it.
     pub(super) fn deny(
         &self,
-        answer: &Answer<'_>,
+        answer: &GateVerdict<'_>,
         status: Option<StatusCode>,
         id: &RequestId<'_>,
     ) -> Answered {
         let mut body = String::with_capacity(384);
-        let status = answer.show(|shown| {
+        let status = answer.with_view(|shown| {
             let problem = answer.problem(shown);
             let status = match problem.status() {
                 own @ StatusCode::TOO_MANY_REQUESTS => status.unwrap_or(own),
@@ -139,7 +139,7 @@ impl HttpFront {
     }
 
     /// Adds the rate limit fields.
-    pub(super) fn render(&self, answer: &Answer<'_>, headers: &mut HeaderMap) {
+    pub(super) fn render(&self, answer: &GateVerdict<'_>, headers: &mut HeaderMap) {
         answer.write_fields(**self.forms.load(), self.gate.now(), headers);
     }
 }

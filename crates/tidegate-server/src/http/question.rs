@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tidegate::unstable::attributes::{Attributes, Headers};
 use tidegate::unstable::bounds;
-use tidegate::unstable::gate::{Question, Subject};
+use tidegate::unstable::gate::{GateRequest, Subject};
 use tidegate::unstable::identity::parse_address;
 use tidegate::unstable::policy::{MAX_KEY_BYTES, check_counts};
 use tidegate::{Cost, Limit};
@@ -215,7 +215,7 @@ fn checked_cost(Whole(cost): Whole) -> Result<i64, RequestError> {
 
 impl<'a> CheckBody<'a> {
     /// The question it asks.
-    pub fn question<'q>(&'a self, parts: &'q Parts<'a>) -> Result<Question<'q>, RequestError>
+    pub fn question<'q>(&'a self, parts: &'q Parts<'a>) -> Result<GateRequest<'q>, RequestError>
     where
         'a: 'q,
     {
@@ -229,7 +229,7 @@ impl<'a> CheckBody<'a> {
             Some(cost) if force => Some(Cost::Force(cost.unsigned_abs())),
             cost => cost.map(Cost::from_signed),
         };
-        Ok(Question { cost, force, id: self.id()?, ..Question::new(subject) })
+        Ok(GateRequest { cost, force, id: self.id()?, ..GateRequest::new(subject) })
     }
 
     fn id(&self) -> Result<Option<&[u8]>, RequestError> {
@@ -272,7 +272,7 @@ impl<'a> CheckBody<'a> {
 
 impl<'a> PermitBody<'a> {
     /// The question it asks.
-    pub fn question<'q>(&'a self, parts: &'q Parts<'a>) -> Result<Question<'q>, RequestError>
+    pub fn question<'q>(&'a self, parts: &'q Parts<'a>) -> Result<GateRequest<'q>, RequestError>
     where
         'a: 'q,
     {
@@ -281,7 +281,7 @@ impl<'a> PermitBody<'a> {
         if cost.is_some_and(|cost| cost < 1) {
             return Err(RequestError::field("cost", "a permit holds at least 1"));
         }
-        Ok(Question { cost: cost.map(Cost::from_signed), ..Question::new(subject) })
+        Ok(GateRequest { cost: cost.map(Cost::from_signed), ..GateRequest::new(subject) })
     }
 
     /// How long it is to be held.

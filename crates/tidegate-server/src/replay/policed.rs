@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 use tidegate::unstable::attributes::Attributes;
 use tidegate::unstable::config::Config;
-use tidegate::unstable::gate::{Gate, GateError, Line, Question, Rules, Subject};
+use tidegate::unstable::gate::{
+    ActivePolicies, Gate, GateError, GateRequest, LimitResult, Subject,
+};
 use tidegate::unstable::policy::{Mode, Override, Policies, Policy, PolicyError, Selected};
 use tidegate::unstable::stats::Stats;
 use tidegate::{Algorithm, Cost, Limit, Limiter, ManualClock, Overflow, Timestamp};
@@ -29,7 +31,7 @@ const BETWEEN: u8 = 0;
 /// Policies with what is counted about their answers.
 pub struct Policed {
     gate: Arc<Gate>,
-    rules: Arc<Rules>,
+    rules: Arc<ActivePolicies>,
     clock: ManualClock,
     lanes: Vec<Lane>,
     /// Which lane a limit of the rules is counted in, by where it lies.
@@ -95,7 +97,7 @@ impl Policed {
             .map_err(ReplayError::Build)?;
         let stats = Arc::new(Stats::new(clock.clock()));
         let gate = Arc::new(Gate::new(limiter, policies, stats));
-        let rules = Arc::clone(&gate.rules());
+        let rules = Arc::clone(&gate.active_policies());
         let (lanes, lane_of) = lanes(rules.policies());
         Ok(Policed {
             gate,
@@ -153,11 +155,11 @@ impl Policed {
     fn ask(
         &mut self,
         (row, cost): (&Row, Option<Cost>),
-        (gate, rules, attributes): (&Gate, &Rules, &Attributes<'_>),
+        (gate, rules, attributes): (&Gate, &ActivePolicies, &Attributes<'_>),
         tally: &mut Tally,
     ) -> Told {
         self.clock.set(Timestamp::from_micros(row.time_us));
-        let question = Question { cost, ..Question::new(Subject::Request(attributes)) };
+        let question = GateRequest { cost, ..GateRequest::new(Subject::Request(attributes)) };
         let answer = gate.sync(gate.check(rules, &[question]));
         let (selected, answer) = match (rules.policies().select(attributes), answer) {
             (Ok(selected), Ok(answer)) => (selected, answer),
@@ -169,7 +171,7 @@ impl Policed {
         let mut told = Told { fits: true, ..Told::default() };
         told.answer.allowed = answer.allowed;
         let place = tally.timeline.place(row.time_us);
-        for line in &answer.lines {
+        for line in &answer.results {
             let Some(of) = selected.iter().find(|one| Some(one.policy.name()) == line.policy)
             else {
                 continue;
@@ -216,17 +218,17 @@ impl Policed {
     /// Finds whose key is named: of a denial, of who speaks for it; else of who came nearest.
     fn name(
         &mut self,
-        answer: &tidegate::unstable::gate::Answer<'_>,
+        answer: &tidegate::unstable::gate::GateVerdict<'_>,
         selected: &[Selected<'_>],
         row: &Row,
         told: &mut Told,
     ) {
-        let near = |line: &&Line<'_>| {
+        let near = |line: &&LimitResult<'_>| {
             line.is_enforced() && Answer::new(line.limit, row.cost, &line.decision).near
         };
-        let nearest = answer.lines.iter().find(near).filter(|_| answer.allowed);
+        let nearest = answer.results.iter().find(near).filter(|_| answer.allowed);
         told.answer.near = nearest.is_some();
-        let named = if answer.allowed { nearest } else { answer.speaker() };
+        let named = if answer.allowed { nearest } else { answer.reported_limit() };
         let named = named.and_then(|line| line.policy);
         let mut kept = Vec::new();
         for one in selected {
@@ -258,7 +260,7 @@ impl Policed {
 
 /// One limit's answer to one request.
 struct Asked<'l, 'a> {
-    line: &'l Line<'a>,
+    line: &'l LimitResult<'a>,
     of: &'l Selected<'a>,
     row: &'l Row,
     units: i64,

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use tidegate::unstable::policy::is_unseen;
+use tidegate::unstable::policy::is_invisible;
 
 /// Characters shown of a key.
 const SHOWN_CHARS: usize = 80;
@@ -21,7 +21,7 @@ pub fn shown(key: &[u8]) -> String {
             left -= 1;
             match one {
                 Ok('\\') => text.push_str("\\\\"),
-                Ok(c) if c.is_control() || is_unseen(c) => {
+                Ok(c) if c.is_control() || is_invisible(c) => {
                     c.encode_utf8(&mut [0; 4]).bytes().for_each(|byte| escape(byte, &mut text));
                 }
                 Ok(c) => text.push(c),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use tidegate::unstable::gate::{
-    Answer, DenialReason, Gate, GateError, Line, Question, Rules, Subject,
+    ActivePolicies, DenialReason, Gate, GateError, GateRequest, GateVerdict, LimitResult, Subject,
 };
 use tidegate::unstable::stats::Decided;
 use tidegate::{Cost, Limit, RetryAfter};
@@ -41,7 +41,7 @@ pub type Asked = Put<Box<str>, Box<[u8]>>;
 impl<P: Deref<Target = str>, K: Deref<Target = [u8]>> Put<P, K> {
     /// The same for the gate.
     #[inline]
-    pub fn question(&self) -> Question<'_> {
+    pub fn question(&self) -> GateRequest<'_> {
         let subject = match self.policy.as_deref() {
             Some(policy) => Subject::Key { policy, key: &self.key, attributes: None },
             None => {
@@ -50,7 +50,7 @@ impl<P: Deref<Target = str>, K: Deref<Target = [u8]>> Put<P, K> {
             }
         };
         let id = self.id.as_deref();
-        Question { cost: self.cost, force: self.force, id, ..Question::new(subject) }
+        GateRequest { cost: self.cost, force: self.force, id, ..GateRequest::new(subject) }
     }
 }
 
@@ -95,7 +95,7 @@ impl<'a> Ask<'a> {
     }
 
     /// Asks a store that is here for what is no decision.
-    pub fn look(&self, gate: &Gate, rules: &Rules, replies: &mut Replies<'_>) {
+    pub fn look(&self, gate: &Gate, rules: &ActivePolicies, replies: &mut Replies<'_>) {
         // An in-memory store never makes a future wait.
         let asked = Asked::from(self.clone());
         if let Some(told) = asked.tell(gate, rules).now_or_never() {
@@ -121,13 +121,13 @@ impl From<Ask<'_>> for Asked {
 /// What a store that is elsewhere answered.
 pub enum Told<'a> {
     /// Boxed: it is large, and was a round trip away.
-    Answer(Box<Result<Answer<'a>, GateError>>),
+    Answer(Box<Result<GateVerdict<'a>, GateError>>),
     Reset(Result<bool, GateError>),
 }
 
 impl Asked {
     /// Asks any store.
-    pub async fn tell<'a>(&'a self, gate: &'a Gate, rules: &'a Rules) -> Told<'a> {
+    pub async fn tell<'a>(&'a self, gate: &'a Gate, rules: &'a ActivePolicies) -> Told<'a> {
         let policy = self.policy.as_deref().unwrap_or_default();
         match self.what {
             What::Check | What::Cell(_) | What::Crab(_) => {
@@ -162,7 +162,7 @@ impl Asked {
 
 /// Replies with a decision, or with why there is none.
 #[inline]
-pub fn reply(what: What, answer: Result<&Answer<'_>, GateError>, replies: &mut Replies<'_>) {
+pub fn reply(what: What, answer: Result<&GateVerdict<'_>, GateError>, replies: &mut Replies<'_>) {
     match answer {
         Ok(answer) if answer.denial_reason() != Some(DenialReason::StoreFailed) => match what {
             What::Cell(form) => reply_cell(form, answer, replies),
@@ -176,8 +176,8 @@ pub fn reply(what: What, answer: Result<&Answer<'_>, GateError>, replies: &mut R
 
 /// A denial because the store failed says nothing about the key, so it is an error.
 #[cold]
-fn store_failed(answer: &Answer<'_>) -> RequestError {
-    match (answer.speaker().and_then(|line| line.policy), answer.decided) {
+fn store_failed(answer: &GateVerdict<'_>) -> RequestError {
+    match (answer.reported_limit().and_then(|line| line.policy), answer.decided) {
         (Some(policy), Decided::FailedClosed) => RequestError::new(
             ErrorKind::StoreFailed,
             format!("the store failed, and policy `{policy}` denies then: try again"),
@@ -200,13 +200,13 @@ fn reply_reset(done: Result<bool, GateError>, replies: &mut Replies<'_>) {
 }
 
 #[inline]
-fn reply_check(answer: &Answer<'_>, replies: &mut Replies<'_>) {
-    let speaker = answer.speaker();
+fn reply_check(answer: &GateVerdict<'_>, replies: &mut Replies<'_>) {
+    let speaker = answer.reported_limit();
     replies.put(if answer.allowed { b"*7\r\n:1\r\n" } else { b"*7\r\n:0\r\n" });
     replies.count_or_nil(speaker.map(|line| line.decision.limit));
-    replies.count_or_nil(speaker.and_then(Line::remaining));
+    replies.count_or_nil(speaker.and_then(LimitResult::remaining));
     replies.count_or_nil(answer.retry_after().as_millis());
-    replies.count_or_nil(speaker.and_then(Line::reset_after).map(|reset| reset.as_millis()));
+    replies.count_or_nil(speaker.and_then(LimitResult::reset_after).map(|reset| reset.as_millis()));
     match speaker.and_then(|line| line.policy) {
         Some(policy) => replies.bulk(policy),
         None => replies.nil(),
@@ -229,10 +229,10 @@ impl Standing {
     /// Of an answer under one limit. A look is answered as if it were for one unit; here it
     /// is for none, which only a bucket that owes more than it holds denies: one whose
     /// limit was larger before.
-    fn new(answer: &Answer<'_>, look: bool) -> Self {
-        let speaker = answer.speaker();
+    fn new(answer: &GateVerdict<'_>, look: bool) -> Self {
+        let speaker = answer.reported_limit();
         let reset_us = speaker.map_or(0, |line| line.decision.reset_after.as_micros());
-        let remaining = speaker.and_then(Line::remaining).unwrap_or_default();
+        let remaining = speaker.and_then(LimitResult::remaining).unwrap_or_default();
         let (mut limited, mut retry_after) = (!answer.allowed, answer.retry_after());
         if look && let Some(line) = speaker {
             let whole_us = u128::from(line.limit.burst()) * u128::from(line.limit.window_us());
@@ -247,7 +247,7 @@ impl Standing {
 
 /// `[limited, limit, remaining, retry-after or -1, reset-after]`, in seconds.
 #[inline]
-fn reply_cell(form: Throttle, answer: &Answer<'_>, replies: &mut Replies<'_>) {
+fn reply_cell(form: Throttle, answer: &GateVerdict<'_>, replies: &mut Replies<'_>) {
     let standing = Standing::new(answer, form.look);
     replies.put(if standing.limited { b"*5\r\n:1\r\n" } else { b"*5\r\n:0\r\n" });
     replies.number(form.limit);
@@ -267,7 +267,7 @@ fn cell_seconds(us: u64) -> u64 {
 /// `[allowed, limit, remaining, reset-after, retry-after]`, in seconds. Where throttlecrab
 /// cuts them off, which sends clients back too early, they are rounded up.
 #[inline]
-fn reply_crab(form: Throttle, answer: &Answer<'_>, replies: &mut Replies<'_>) {
+fn reply_crab(form: Throttle, answer: &GateVerdict<'_>, replies: &mut Replies<'_>) {
     let standing = Standing::new(answer, form.look);
     replies.put(if standing.limited { b"*5\r\n:0\r\n" } else { b"*5\r\n:1\r\n" });
     replies.number(form.limit);

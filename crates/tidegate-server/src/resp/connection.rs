@@ -111,7 +111,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Conversation<S> {
 
     /// Answers papers from a store that is elsewhere.
     async fn answer_shared(&mut self, papers: &mut Papers) -> io::Result<Turn> {
-        let rules = Arc::clone(&self.front.gate.rules());
+        let rules = Arc::clone(&self.front.gate.active_policies());
         let mut round = Round::default();
         loop {
             let mut desk = Desk::with(papers);

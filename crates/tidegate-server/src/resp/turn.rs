@@ -2,7 +2,7 @@
 
 use futures_util::future::join_all;
 use smallvec::SmallVec;
-use tidegate::unstable::gate::{MAX_TOGETHER, Question, Rules};
+use tidegate::unstable::gate::{ActivePolicies, GateRequest, MAX_TOGETHER};
 use tracing::debug;
 
 use super::RespFront;
@@ -34,7 +34,7 @@ pub fn answer(front: &RespFront, session: &mut Session, desk: &mut Desk) -> Turn
     let Desk { input, at, filled, output, limits } = desk;
     let mut unread = &mut input[*at..*filled];
     let mut replies = Replies::new(output, session.protocol);
-    let rules = front.gate.rules();
+    let rules = front.gate.active_policies();
     let mut commands = 0;
     let turn = loop {
         let done = step(front, session, &rules, &mut unread, limits, &mut replies);
@@ -68,7 +68,7 @@ struct Done {
 fn step(
     front: &RespFront,
     session: &mut Session,
-    rules: &Rules,
+    rules: &ActivePolicies,
     unread: &mut &mut [u8],
     limits: &mut Limits,
     replies: &mut Replies<'_>,
@@ -105,8 +105,8 @@ fn gather<'d>(
     Then::More
 }
 
-fn decide(batch: &Batch<'_>, front: &RespFront, rules: &Rules, replies: &mut Replies<'_>) {
-    let mut questions = SmallVec::<[Question<'_>; MAX_BATCH]>::new();
+fn decide(batch: &Batch<'_>, front: &RespFront, rules: &ActivePolicies, replies: &mut Replies<'_>) {
+    let mut questions = SmallVec::<[GateRequest<'_>; MAX_BATCH]>::new();
     batch.iter().for_each(|ask| questions.push(ask.question()));
     front.gate.check_each(rules, &questions, |index, answer| {
         ask::reply(batch[index].what, answer, replies);
@@ -143,7 +143,7 @@ impl Then<'_> {
         &self,
         front: &RespFront,
         session: &mut Session,
-        rules: &Rules,
+        rules: &ActivePolicies,
         replies: &mut Replies<'_>,
     ) -> Option<Turn> {
         match self {
@@ -310,7 +310,12 @@ impl Round {
 
     /// Asks all of it at once, and appends the replies in order. What had to wait is
     /// the first of the next round.
-    pub async fn settle(&mut self, front: &RespFront, rules: &Rules, output: &mut Vec<u8>) {
+    pub async fn settle(
+        &mut self,
+        front: &RespFront,
+        rules: &ActivePolicies,
+        output: &mut Vec<u8>,
+    ) {
         let told = self.asked.iter().map(|placed| placed.asked.tell(&front.gate, rules));
         let told = join_all(told).await;
         let mut at = 0;

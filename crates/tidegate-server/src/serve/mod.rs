@@ -111,7 +111,7 @@ async fn serve(
     let store = store::connect(&config).await?;
     let mut gate = Gate::new(limiter, config.policies.clone(), stats);
     if let Some(store) = &store {
-        gate = gate.over(Arc::new(store.clone()), config.nodes);
+        gate = gate.with_shared_store(Arc::new(store.clone()), config.nodes);
     }
     let gate = Arc::new(gate);
     let facts = Arc::new(Facts::new(config.max_keys).read_from(source.name()));

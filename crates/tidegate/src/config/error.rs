@@ -71,12 +71,12 @@ impl ConfigError {
     }
 
     /// An error about some bytes of the source.
-    pub(super) fn at(source: &str, pending: Pending) -> Self {
+    pub(super) fn at(source: &str, unlocated: UnlocatedError) -> Self {
         ConfigError {
-            place: Some(Place::new(source, pending.span)),
-            field: pending.field,
-            message: pending.message,
-            help: pending.help,
+            place: Some(Place::new(source, unlocated.span)),
+            field: unlocated.field,
+            message: unlocated.message,
+            help: unlocated.help,
         }
     }
 
@@ -137,7 +137,7 @@ impl std::error::Error for ConfigErrors {}
 
 /// An error whose place is still bytes.
 #[derive(Debug)]
-pub(super) struct Pending {
+pub(super) struct UnlocatedError {
     pub(super) span: Range<usize>,
     pub(super) field: String,
     pub(super) message: String,
@@ -199,7 +199,7 @@ fn shorten(line: &str, column: usize) -> (String, usize) {
 pub(super) fn printable(text: &str) -> String {
     let seen = |c: char| match c {
         '\t' => ' ',
-        c if c.is_control() || crate::policy::is_unseen(c) => '\u{fffd}',
+        c if c.is_control() || crate::policy::is_invisible(c) => '\u{fffd}',
         c => c,
     };
     text.chars().map(seen).collect()

@@ -5,20 +5,24 @@ use std::time::Duration;
 use tidegate_core::{Algorithm, Limit, LimitError, LimitErrorKind, bounds};
 
 use super::fields::{ALGORITHMS, CONCURRENT, RATE};
-use super::reader::{Object, Reader, Spot, closest, shown};
+use super::reader::{Located, Object, Reader, closest, shown};
 use super::yaml::Value;
 use crate::policy::MAX_LIMITS;
 
 /// The limits of a policy; `None` if any is wrong or they cannot stand together.
-pub(super) fn read_limits(reader: &Reader<'_>, spot: &Spot) -> Option<Vec<Limit>> {
-    let items = reader.one_or_list(spot);
+pub(super) fn read_limits(reader: &Reader<'_>, located: &Located) -> Option<Vec<Limit>> {
+    let items = reader.one_or_list(located);
     if items.is_empty() {
-        reader.fail(spot, "a policy needs a limit", "write for example `limits: [\"100 per 1m\"]`");
+        reader.fail(
+            located,
+            "a policy needs a limit",
+            "write for example `limits: [\"100 per 1m\"]`",
+        );
         return None;
     }
     if items.len() > MAX_LIMITS {
         let message = format!("there are {} limits, more than {MAX_LIMITS}", items.len());
-        reader.fail(spot, message, "keep the strictest for each window");
+        reader.fail(located, message, "keep the strictest for each window");
         return None;
     }
     let read: Vec<Option<Limit>> = items.iter().map(|item| read_limit(reader, item)).collect();
@@ -42,31 +46,31 @@ pub(super) fn read_limits(reader: &Reader<'_>, spot: &Spot) -> Option<Vec<Limit>
     read.into_iter().collect()
 }
 
-fn read_limit(reader: &Reader<'_>, spot: &Spot) -> Option<Limit> {
-    if let Value::Map(entries) = &spot.node.value {
+fn read_limit(reader: &Reader<'_>, located: &Located) -> Option<Limit> {
+    if let Value::Map(entries) = &located.node.value {
         let is_concurrent =
             entries.iter().any(|(name, _)| name.text == "concurrent" || name.text == "lease");
         return match is_concurrent {
-            true => read_concurrent(reader, &reader.object(spot, CONCURRENT)?),
-            false => read_rate(reader, &reader.object(spot, RATE)?),
+            true => read_concurrent(reader, &reader.object(located, CONCURRENT)?),
+            false => read_rate(reader, &reader.object(located, RATE)?),
         };
     }
-    if matches!(spot.node.value, Value::List(_)) {
+    if matches!(located.node.value, Value::List(_)) {
         let help = "write for example `5 per 1m` or `{ limit: 5, window: 1m }`";
-        reader.fail(spot, "a limit is a text or a mapping", help);
+        reader.fail(located, "a limit is a text or a mapping", help);
         return None;
     }
-    let text = reader.any_text(spot)?;
+    let text = reader.any_text(located)?;
     match text.parse::<Limit>() {
         Ok(limit) => Some(limit),
         Err(error) => {
-            fail_text(reader, spot, text, &error);
+            fail_text(reader, located, text, &error);
             None
         }
     }
 }
 
-fn fail_text(reader: &Reader<'_>, spot: &Spot, text: &str, error: &LimitError) {
+fn fail_text(reader: &Reader<'_>, located: &Located, text: &str, error: &LimitError) {
     let span = error.span().unwrap_or(0..text.len());
     let word = text.get(span.clone()).unwrap_or_default();
     let meant = match error.kind() {
@@ -80,7 +84,7 @@ fn fail_text(reader: &Reader<'_>, spot: &Spot, text: &str, error: &LimitError) {
         "" => error.problem().to_owned(),
         word => format!("`{}`: {}", shown(word), error.problem()),
     };
-    reader.fail_within(spot, span, message, help);
+    reader.fail_within(located, span, message, help);
 }
 
 fn read_rate(reader: &Reader<'_>, object: &Object<'_, '_>) -> Option<Limit> {
@@ -93,8 +97,8 @@ fn read_rate(reader: &Reader<'_>, object: &Object<'_, '_>) -> Option<Limit> {
     let burst = object.integer("burst", 1..=bounds::MAX_COUNT);
     let placed = |name: &'static str| {
         move |error: LimitError| {
-            let spot = object.get(name).unwrap_or_else(|| object.spot().clone());
-            reader.fail_at(object.name_span(name), &spot.path, error.problem(), error.help());
+            let located = object.get(name).unwrap_or_else(|| object.located().clone());
+            reader.fail_at(object.name_span(name), &located.path, error.problem(), error.help());
         }
     };
     let mut limit = Limit::new(count?, window?, algorithm?).map_err(placed("window")).ok()?;
@@ -111,7 +115,7 @@ fn read_concurrent(reader: &Reader<'_>, object: &Object<'_, '_>) -> Option<Limit
         false => Some(Duration::from_micros(bounds::DEFAULT_LEASE_US)),
     };
     let limit = Limit::concurrent(count?, lease?);
-    limit.map_err(|error| reader.fail(object.spot(), error.problem(), error.help())).ok()
+    limit.map_err(|error| reader.fail(object.located(), error.problem(), error.help())).ok()
 }
 
 fn window_range() -> std::ops::RangeInclusive<Duration> {

@@ -45,8 +45,8 @@ use std::io::Read as _;
 use std::path::Path;
 use std::time::Duration;
 
-use self::error::Pending;
-use self::reader::{Reader, Spot};
+use self::error::UnlocatedError;
+use self::reader::{Located, Reader};
 
 pub use self::error::{ConfigError, ConfigErrors};
 pub use self::schema::schema;
@@ -144,7 +144,7 @@ impl Config {
         let reader = Reader::new(text, errors);
         let mut config = Config::default();
         match tree {
-            Some(node) => read(&reader, &Spot { node, path: String::new() }, role, &mut config),
+            Some(node) => read(&reader, &Located { node, path: String::new() }, role, &mut config),
             None if is_empty && role == Role::Settings => config.policies = Policies::default(),
             None if is_empty => return Err(ConfigErrors::new(file, vec![*empty()])),
             None => {}
@@ -238,13 +238,13 @@ fn read_text(path: &Path) -> Result<String, ConfigErrors> {
         Err(error) => {
             let at = error.utf8_error().valid_up_to();
             let shown = String::from_utf8_lossy(error.as_bytes());
-            let pending = Pending {
+            let unlocated = UnlocatedError {
                 span: at..at + 1,
                 field: String::new(),
                 message: "this is not UTF-8".into(),
                 help: "save the file as UTF-8".into(),
             };
-            Err(fail(Box::new(ConfigError::at(&shown, pending))))
+            Err(fail(Box::new(ConfigError::at(&shown, unlocated))))
         }
     }
 }
@@ -280,7 +280,7 @@ fn empty() -> Box<ConfigError> {
     )
 }
 
-fn read(reader: &Reader<'_>, top: &Spot, role: Role, config: &mut Config) {
+fn read(reader: &Reader<'_>, top: &Located, role: Role, config: &mut Config) {
     let is_needed = |field: &fields::Field| field.is_required && role == Role::Whole;
     let Some(object) = reader.object_needing(top, fields::TOP, is_needed) else { return };
     settings::read_settings(reader, &object, config);
@@ -288,8 +288,8 @@ fn read(reader: &Reader<'_>, top: &Spot, role: Role, config: &mut Config) {
         config.policies = Policies::default();
         return;
     }
-    let Some(spot) = object.get("policies") else { return };
-    let policies = policies::read_policies(reader, &spot);
+    let Some(located) = object.get("policies") else { return };
+    let policies = policies::read_policies(reader, &located);
     if reader.has_errors() {
         return;
     }

@@ -12,25 +12,25 @@ use super::Config;
 use super::descriptors::read_descriptors;
 use super::fields::{MODES, ON_STORE_FAILURE, OVERFLOW, OVERRIDE, POLICY, UNLIMITED};
 use super::limits::read_limits;
-use super::reader::{Object, Reader, Spot, closest, join, shown};
+use super::reader::{Located, Object, Reader, closest, join, shown};
 use super::yaml::{Name, Value};
 use crate::Overflow;
 use crate::policy::{
-    Charge, Condition, ConditionErrorKind, Conditions, MAX_OVERRIDES, MAX_POLICIES, MAX_REPLACED,
-    Mode, OnStoreFailure, Override, PART_NAMES, Part, PartError, Policy, PolicyError, SHARED_KEY,
-    Template, TemplateErrorKind,
+    Condition, ConditionErrorKind, Conditions, CostSource, FIELD_NAMES, MAX_OVERRIDES,
+    MAX_POLICIES, MAX_REPLACED, Mode, OnStoreFailure, Override, Policy, PolicyError, RequestField,
+    RequestFieldError, SHARED_KEY, Template, TemplateErrorKind,
 };
 
 /// Every policy of a list.
-pub(super) fn read_policies(reader: &Reader<'_>, spot: &Spot) -> Vec<Policy> {
-    let Some(items) = reader.list(spot) else { return Vec::new() };
+pub(super) fn read_policies(reader: &Reader<'_>, located: &Located) -> Vec<Policy> {
+    let Some(items) = reader.list(located) else { return Vec::new() };
     if items.is_empty() {
         let message = "there are no policies, so nothing would be limited";
-        reader.fail(spot, message, "write at least one; docs/config.md has examples");
+        reader.fail(located, message, "write at least one; docs/config.md has examples");
     }
     if items.len() > MAX_POLICIES {
         let message = format!("there are {} policies, more than {MAX_POLICIES}", items.len());
-        reader.fail(spot, message, "use overrides for what differs by tenant");
+        reader.fail(located, message, "use overrides for what differs by tenant");
         return Vec::new();
     }
     let mut names = HashMap::new();
@@ -48,14 +48,15 @@ pub(super) fn read_policies(reader: &Reader<'_>, spot: &Spot) -> Vec<Policy> {
 /// That what a policy replaces is there, and is another.
 fn check_replaces(
     reader: &Reader<'_>,
-    spot: &Spot,
+    located: &Located,
     policy: &Policy,
     names: &HashMap<String, usize>,
 ) {
-    let Some(spot) = reader.object(spot, POLICY).and_then(|object| object.get("replaces")) else {
+    let Some(located) = reader.object(located, POLICY).and_then(|object| object.get("replaces"))
+    else {
         return;
     };
-    for (item, name) in reader.one_or_list(&spot).iter().zip(policy.replaces()) {
+    for (item, name) in reader.one_or_list(&located).iter().zip(policy.replaces()) {
         let name = &**name;
         if name == policy.name() {
             reader.fail(item, "a policy cannot replace itself", "name another, or remove it");
@@ -71,18 +72,18 @@ fn check_replaces(
 
 fn read_policy(
     reader: &Reader<'_>,
-    spot: &Spot,
+    located: &Located,
     names: &mut HashMap<String, usize>,
 ) -> Option<Policy> {
-    let object = reader.object(spot, POLICY)?;
+    let object = reader.object(located, POLICY)?;
     let name = read_name(reader, &object, names);
-    let key = object.get("key").and_then(|spot| read_template(reader, &spot));
-    let limits = object.get("limits").and_then(|spot| match is_unlimited(&spot) {
+    let key = object.get("key").and_then(|located| read_template(reader, &located));
+    let limits = object.get("limits").and_then(|located| match is_unlimited(&located) {
         true => Some(Vec::new()),
-        false => read_limits(reader, &spot),
+        false => read_limits(reader, &located),
     });
-    let matching = object.get("match").map(|spot| read_conditions(reader, &spot));
-    let exempt = object.get("exempt").map(|spot| read_exempt(reader, &spot));
+    let matching = object.get("match").map(|located| read_conditions(reader, &located));
+    let exempt = object.get("exempt").map(|located| read_exempt(reader, &located));
     // Stands in for a policy that is wrong in itself, so that its overrides can be read.
     let mut policy = Config::default_policy();
     if let (Some(name), Some(key), Some(limits)) = (name, key, limits) {
@@ -103,8 +104,8 @@ fn read_policy(
     if let Some(overflow) = read_overflow(&object) {
         policy = policy.with_overflow(overflow);
     }
-    if let Some(spot) = object.get("overrides") {
-        policy = read_overrides(reader, &spot, policy);
+    if let Some(located) = object.get("overrides") {
+        policy = read_overrides(reader, &located, policy);
     }
     Some(policy)
 }
@@ -114,47 +115,52 @@ fn read_name(
     object: &Object<'_, '_>,
     names: &mut HashMap<String, usize>,
 ) -> Option<String> {
-    let spot = object.get("name")?;
-    let name = reader.text(&spot)?;
+    let located = object.get("name")?;
+    let name = reader.text(&located)?;
     if !Policy::is_name(name) {
         let error = PolicyError::Name;
-        reader.fail(&spot, format!("`{}` cannot be a policy's name", shown(name)), error.help());
+        reader.fail(&located, format!("`{}` cannot be a policy's name", shown(name)), error.help());
         return None;
     }
-    let line = reader.line(&spot);
+    let line = reader.line(&located);
     if let Some(first) = names.get(name) {
         let message = format!("two policies are named `{name}`");
-        reader.fail(&spot, message, format!("give one another name; the first is on line {first}"));
+        reader.fail(
+            &located,
+            message,
+            format!("give one another name; the first is on line {first}"),
+        );
         return None;
     }
     names.insert(name.to_owned(), line);
     Some(name.to_owned())
 }
 
-fn is_unlimited(spot: &Spot) -> bool {
-    matches!(&spot.node.value, Value::Scalar(scalar) if scalar.text == UNLIMITED)
+fn is_unlimited(located: &Located) -> bool {
+    matches!(&located.node.value, Value::Scalar(scalar) if scalar.text == UNLIMITED)
 }
 
 fn read_replaces(reader: &Reader<'_>, object: &Object<'_, '_>) -> Vec<String> {
-    let Some(spot) = object.get("replaces") else { return Vec::new() };
-    let items = reader.one_or_list(&spot);
+    let Some(located) = object.get("replaces") else { return Vec::new() };
+    let items = reader.one_or_list(&located);
     if items.len() > MAX_REPLACED {
         let message = format!("there are {} names, more than {MAX_REPLACED}", items.len());
-        reader.fail(&spot, message, "name those that a request can meet together with this one");
+        reader.fail(&located, message, "name those that a request can meet together with this one");
         return Vec::new();
     }
     items.iter().filter_map(|item| reader.any_text(item)).map(str::to_owned).collect()
 }
 
-fn read_template(reader: &Reader<'_>, spot: &Spot) -> Option<Template> {
-    let text = reader.template_text(spot)?;
+fn read_template(reader: &Reader<'_>, located: &Located) -> Option<Template> {
+    let text = reader.template_text(located)?;
     match text.parse::<Template>() {
         Ok(template) => Some(template),
         Err(error) => {
             let word = text.get(error.span()).unwrap_or_default();
             let (message, meant) = match error.kind() {
-                TemplateErrorKind::Part(_) => {
-                    let meant = meant_part(word).map(|part| format!("did you mean `{part}`?"));
+                TemplateErrorKind::RequestField(_) => {
+                    let meant = meant_request_field(word)
+                        .map(|request_field| format!("did you mean `{request_field}`?"));
                     (format!("`{}`: {}", shown(word), error.problem()), meant)
                 }
                 TemplateErrorKind::NoPart => {
@@ -167,7 +173,7 @@ fn read_template(reader: &Reader<'_>, spot: &Spot) -> Option<Template> {
                 _ => (error.problem().to_owned(), None),
             };
             let help = meant.unwrap_or_else(|| error.help().into());
-            reader.fail_within(spot, error.span(), message, help);
+            reader.fail_within(located, error.span(), message, help);
             None
         }
     }
@@ -182,17 +188,17 @@ fn in_braces(text: &str) -> Option<String> {
 }
 
 /// The part that was meant by a word that is none.
-fn meant_part(word: &str) -> Option<String> {
+fn meant_request_field(word: &str) -> Option<String> {
     let (kind, name) = match word.split_once(':') {
         Some((kind, name)) => (kind, Some(name)),
         None => (word, None),
     };
-    if PART_NAMES.contains(&kind) {
+    if FIELD_NAMES.contains(&kind) {
         return None;
     }
-    let meant = closest(kind, PART_NAMES.into_iter())?;
-    let part = name.map_or_else(|| meant.to_owned(), |name| format!("{meant}:{name}"));
-    part.parse::<Part>().is_ok().then_some(part)
+    let meant = closest(kind, FIELD_NAMES.into_iter())?;
+    let request_field = name.map_or_else(|| meant.to_owned(), |name| format!("{meant}:{name}"));
+    request_field.parse::<RequestField>().is_ok().then_some(request_field)
 }
 
 fn read_mode(object: &Object<'_, '_>) -> Option<Mode> {
@@ -209,31 +215,31 @@ fn read_overflow(object: &Object<'_, '_>) -> Option<Overflow> {
 }
 
 fn read_flag(reader: &Reader<'_>, object: &Object<'_, '_>, name: &str) -> Option<bool> {
-    object.get(name).and_then(|spot| reader.boolean(&spot))
+    object.get(name).and_then(|located| reader.boolean(&located))
 }
 
-fn read_cost(reader: &Reader<'_>, object: &Object<'_, '_>) -> Option<Charge> {
-    let spot = object.get("cost")?;
-    let text = reader.template_text(&spot)?;
+fn read_cost(reader: &Reader<'_>, object: &Object<'_, '_>) -> Option<CostSource> {
+    let located = object.get("cost")?;
+    let text = reader.template_text(&located)?;
     if text.contains('{') {
-        let template = read_template(reader, &spot)?;
-        return match Charge::from_template(&template) {
+        let template = read_template(reader, &located)?;
+        return match CostSource::from_template(&template) {
             Ok(charge) => Some(charge),
             Err(error) => {
-                reader.fail(&spot, error.problem(), error.help());
+                reader.fail(&located, error.problem(), error.help());
                 None
             }
         };
     }
     match text.parse().ok().filter(|units| *units <= bounds::MAX_COUNT) {
-        Some(units) => Some(Charge::Fixed(units)),
+        Some(units) => Some(CostSource::Fixed(units)),
         None => {
             let message = format!("`{}` is not a cost", shown(text));
             let help = format!(
                 "write a whole number from 0 to {}, or for example `\"{{header:x-cost}}\"`",
                 bounds::MAX_COUNT
             );
-            reader.fail(&spot, message, help);
+            reader.fail(&located, message, help);
             None
         }
     }
@@ -251,14 +257,14 @@ struct Placed {
 /// What to write where conditions must stand.
 const CONDITIONS_HELP: &str = "write for example `{ path: /login }`";
 
-fn read_conditions(reader: &Reader<'_>, spot: &Spot) -> Placed {
-    let Some(entries) = reader.map(spot, CONDITIONS_HELP) else {
+fn read_conditions(reader: &Reader<'_>, located: &Located) -> Placed {
+    let Some(entries) = reader.map(located, CONDITIONS_HELP) else {
         return Placed { is_partial: true, ..Placed::default() };
     };
     let mut read = Vec::new();
     let mut wanted = 0;
     for (name, node) in entries {
-        let inner = Spot { node: node.clone(), path: join(&spot.path, &name.text) };
+        let inner = Located { node: node.clone(), path: join(&located.path, &name.text) };
         if name.text == "headers" {
             let Some(headers) = reader.map(&inner, "write for example `{ x-org: acme }`") else {
                 wanted += 1;
@@ -266,12 +272,12 @@ fn read_conditions(reader: &Reader<'_>, spot: &Spot) -> Placed {
             };
             for (header, node) in headers {
                 wanted += 1;
-                let spot = Spot { node: node.clone(), path: join(&inner.path, &header.text) };
+                let located = Located { node: node.clone(), path: join(&inner.path, &header.text) };
                 read.extend(read_condition(
                     reader,
                     &format!("header:{}", header.text),
                     header,
-                    &spot,
+                    &located,
                 ));
             }
         } else if name.text == "descriptors" {
@@ -280,8 +286,8 @@ fn read_conditions(reader: &Reader<'_>, spot: &Spot) -> Placed {
             read.extend(all.into_iter().flatten());
         } else {
             wanted += 1;
-            let part = if name.text == "methods" { "method" } else { &name.text };
-            read.extend(read_condition(reader, part, name, &inner));
+            let request_field = if name.text == "methods" { "method" } else { &name.text };
+            read.extend(read_condition(reader, request_field, name, &inner));
         }
     }
     let is_partial = read.len() < wanted;
@@ -292,83 +298,91 @@ fn read_conditions(reader: &Reader<'_>, spot: &Spot) -> Placed {
 
 pub(super) fn read_condition(
     reader: &Reader<'_>,
-    part: &str,
+    request_field: &str,
     name: &Name,
-    spot: &Spot,
+    located: &Located,
 ) -> Option<(Condition, Range<usize>)> {
-    let part = match part.parse::<Part>() {
-        Ok(part) => Some(part),
+    let request_field = match request_field.parse::<RequestField>() {
+        Ok(request_field) => Some(request_field),
         Err(error) => {
-            fail_part(reader, error, name, &spot.path);
+            fail_request_field(reader, error, name, &located.path);
             None
         }
     };
-    let items = reader.one_or_list(spot);
+    let items = reader.one_or_list(located);
     let texts: Vec<&str> = items.iter().filter_map(|item| reader.any_text(item)).collect();
     if texts.len() < items.len() {
         return None;
     }
-    let part = part?;
+    let request_field = request_field?;
     // One by one first, so that every wrong value is told.
     let each = items.iter().zip(&texts);
     let wrong = each.filter(|(item, text)| {
-        let error = Condition::new(part.clone(), &[**text]).err();
+        let error = Condition::new(request_field.clone(), &[**text]).err();
         error.map(|error| fail_value(reader, item, text, &error.kind)).is_some()
     });
     if wrong.count() > 0 {
         return None;
     }
-    match Condition::new(part, &texts) {
+    match Condition::new(request_field, &texts) {
         Ok(condition) => Some((condition, name.span.clone())),
         Err(error) => {
-            fail_value(reader, items.get(error.index).unwrap_or(spot), "", &error.kind);
+            fail_value(reader, items.get(error.index).unwrap_or(located), "", &error.kind);
             None
         }
     }
 }
 
-pub(super) fn fail_value(reader: &Reader<'_>, spot: &Spot, text: &str, kind: &ConditionErrorKind) {
+pub(super) fn fail_value(
+    reader: &Reader<'_>,
+    located: &Located,
+    text: &str,
+    kind: &ConditionErrorKind,
+) {
     let message = match text {
         "" => kind.problem(),
         text => format!("`{}`: {}", shown(text), kind.problem()),
     };
-    reader.fail(spot, message, kind.help());
+    reader.fail(located, message, kind.help());
 }
 
-fn fail_part(reader: &Reader<'_>, error: PartError, name: &Name, path: &str) {
+fn fail_request_field(reader: &Reader<'_>, error: RequestFieldError, name: &Name, path: &str) {
     let meant = match (error, &*name.text) {
         (_, "header") => Some("header:NAME".to_owned()),
-        (PartError::Unknown, text)
+        (RequestFieldError::Unknown, text)
             if closest(text, ["methods", "headers"].into_iter()).is_some() =>
         {
             closest(text, ["methods", "headers"].into_iter()).map(str::to_owned)
         }
-        (PartError::Unknown, text) => meant_part(text),
+        (RequestFieldError::Unknown, text) => meant_request_field(text),
         _ => None,
     };
-    let help = meant.map_or_else(|| error.help().into(), |part| format!("did you mean `{part}`?"));
+    let help = meant.map_or_else(
+        || error.help().into(),
+        |request_field| format!("did you mean `{request_field}`?"),
+    );
     let message = format!("`{}`: {}", shown(&name.text), error.problem());
     reader.fail_at(name.span.clone(), path, message, help);
 }
 
-fn read_exempt(reader: &Reader<'_>, spot: &Spot) -> Conditions {
-    if let Value::Map(entries) = &spot.node.value
+fn read_exempt(reader: &Reader<'_>, located: &Located) -> Conditions {
+    if let Value::Map(entries) = &located.node.value
         && entries.is_empty()
     {
         reader.fail(
-            spot,
+            located,
             "`exempt` names nobody",
             "write for example `exempt: { client_ip: [10.0.0.0/8] }`, or remove it",
         );
     }
-    read_conditions(reader, spot).conditions
+    read_conditions(reader, located).conditions
 }
 
-fn read_overrides(reader: &Reader<'_>, spot: &Spot, mut policy: Policy) -> Policy {
-    let Some(items) = reader.list(spot) else { return policy };
+fn read_overrides(reader: &Reader<'_>, located: &Located, mut policy: Policy) -> Policy {
+    let Some(items) = reader.list(located) else { return policy };
     if items.len() > MAX_OVERRIDES {
         let message = format!("there are {} overrides, more than {MAX_OVERRIDES}", items.len());
-        reader.fail(spot, message, "have the gateway set a header that groups tenants by plan");
+        reader.fail(located, message, "have the gateway set a header that groups tenants by plan");
         return policy;
     }
     for item in &items {
@@ -377,16 +391,20 @@ fn read_overrides(reader: &Reader<'_>, spot: &Spot, mut policy: Policy) -> Polic
     policy
 }
 
-fn read_override(reader: &Reader<'_>, spot: &Spot, policy: &mut Policy) {
-    let Some(object) = reader.object(spot, OVERRIDE) else { return };
+fn read_override(reader: &Reader<'_>, located: &Located, policy: &mut Policy) {
+    let Some(object) = reader.object(located, OVERRIDE) else { return };
     let nothing = Placed { is_partial: true, ..Placed::default() };
-    let when = object.get("when").map_or(nothing, |spot| read_conditions(reader, &spot));
-    let limits: Option<Option<Vec<Limit>>> = object.get("limits").map(|spot| {
-        if is_unlimited(&spot) {
-            reader.fail(&spot, "an override cannot be unlimited", "write `mode: off` in its place");
+    let when = object.get("when").map_or(nothing, |located| read_conditions(reader, &located));
+    let limits: Option<Option<Vec<Limit>>> = object.get("limits").map(|located| {
+        if is_unlimited(&located) {
+            reader.fail(
+                &located,
+                "an override cannot be unlimited",
+                "write `mode: off` in its place",
+            );
             return None;
         }
-        read_limits(reader, &spot)
+        read_limits(reader, &located)
     });
     let new = Override {
         when: when.conditions,
@@ -397,7 +415,7 @@ fn read_override(reader: &Reader<'_>, spot: &Spot, policy: &mut Policy) {
         overflow: read_overflow(&object),
     };
     // A field that is wrong or unknown was meant to replace something.
-    let says_more = matches!(&spot.node.value, Value::Map(entries) if entries.len() > 1);
+    let says_more = matches!(&located.node.value, Value::Map(entries) if entries.len() > 1);
     // What is left of a condition or field that is wrong itself would only mislead.
     if when.is_partial || limits == Some(None) {
         return;
@@ -408,10 +426,12 @@ fn read_override(reader: &Reader<'_>, spot: &Spot, policy: &mut Policy) {
     }
     let (span, path) = match &error {
         PolicyError::NeverMatches { condition, .. } => {
-            (when.spans.get(*condition).cloned(), join(&spot.path, "when"))
+            (when.spans.get(*condition).cloned(), join(&located.path, "when"))
         }
-        PolicyError::NoCondition | PolicyError::Covered { .. } => (None, join(&spot.path, "when")),
-        _ => (None, spot.path.clone()),
+        PolicyError::NoCondition | PolicyError::Covered { .. } => {
+            (None, join(&located.path, "when"))
+        }
+        _ => (None, located.path.clone()),
     };
     let span = span.unwrap_or_else(|| object.name_span("when"));
     reader.fail_at(span, &path, error.problem(), error.help());

@@ -8,21 +8,21 @@ use std::ops::{Range, RangeInclusive};
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::error::{ConfigError, Pending, printable};
+use super::error::{ConfigError, UnlocatedError, printable};
 use super::fields::Field;
-use super::yaml::{MAX_GATHERED, Name, Node, Scalar, Value};
+use super::yaml::{MAX_ERRORS, Name, Node, Scalar, Value};
 
 /// A config being read.
 pub(super) struct Reader<'s> {
     source: &'s str,
-    errors: RefCell<Vec<Pending>>,
+    errors: RefCell<Vec<UnlocatedError>>,
     /// What is not wrong, but may not do what was meant.
-    notices: RefCell<Vec<Pending>>,
+    notices: RefCell<Vec<UnlocatedError>>,
 }
 
 /// A value, and the path of fields that leads to it.
 #[derive(Clone)]
-pub(super) struct Spot {
+pub(super) struct Located {
     pub(super) node: Rc<Node>,
     pub(super) path: String,
 }
@@ -30,7 +30,7 @@ pub(super) struct Spot {
 /// A mapping whose fields are known.
 pub(super) struct Object<'s, 'r> {
     reader: &'r Reader<'s>,
-    spot: Spot,
+    located: Located,
 }
 
 /// How far apart two names may be for one to have been meant as the other.
@@ -47,12 +47,17 @@ const UNITS_MS: [(&str, u64); 6] = [
 ];
 
 impl<'s> Reader<'s> {
-    pub(super) fn new(source: &'s str, errors: Vec<Pending>) -> Self {
+    pub(super) fn new(source: &'s str, errors: Vec<UnlocatedError>) -> Self {
         Reader { source, errors: RefCell::new(errors), notices: RefCell::default() }
     }
 
-    pub(super) fn fail(&self, spot: &Spot, message: impl Into<String>, help: impl Into<String>) {
-        self.fail_at(spot.node.span.clone(), &spot.path, message, help);
+    pub(super) fn fail(
+        &self,
+        located: &Located,
+        message: impl Into<String>,
+        help: impl Into<String>,
+    ) {
+        self.fail_at(located.node.span.clone(), &located.path, message, help);
     }
 
     pub(super) fn fail_at(
@@ -64,8 +69,8 @@ impl<'s> Reader<'s> {
     ) {
         let (message, help) = (message.into(), help.into());
         let mut errors = self.errors.borrow_mut();
-        if errors.len() < MAX_GATHERED {
-            errors.push(Pending { span, field: path.into(), message, help });
+        if errors.len() < MAX_ERRORS {
+            errors.push(UnlocatedError { span, field: path.into(), message, help });
         }
     }
 
@@ -79,27 +84,27 @@ impl<'s> Reader<'s> {
     ) {
         let (message, help) = (message.into(), help.into());
         let mut notices = self.notices.borrow_mut();
-        if notices.len() < MAX_GATHERED {
-            notices.push(Pending { span, field: path.into(), message, help });
+        if notices.len() < MAX_ERRORS {
+            notices.push(UnlocatedError { span, field: path.into(), message, help });
         }
     }
 
-    /// As [`Reader::fail`], pointing at some bytes of the text that `spot` holds.
+    /// As [`Reader::fail`], pointing at some bytes of the text that `located` holds.
     pub(super) fn fail_within(
         &self,
-        spot: &Spot,
+        located: &Located,
         within: Range<usize>,
         message: impl Into<String>,
         help: impl Into<String>,
     ) {
-        self.fail_at(self.inside(spot, within), &spot.path, message, help);
+        self.fail_at(self.inside(located, within), &located.path, message, help);
     }
 
     /// Where some bytes of a text stand in the source. With escapes or folded
     /// lines that cannot be told, and the whole text is meant.
-    fn inside(&self, spot: &Spot, within: Range<usize>) -> Range<usize> {
-        let span = spot.node.span.clone();
-        let Value::Scalar(scalar) = &spot.node.value else { return span };
+    fn inside(&self, located: &Located, within: Range<usize>) -> Range<usize> {
+        let span = located.node.span.clone();
+        let Value::Scalar(scalar) = &located.node.value else { return span };
         let written = self.source.get(span.clone()).unwrap_or_default();
         let start = usize::from(!scalar.is_plain);
         if written.get(start..start + scalar.text.len()) != Some(&scalar.text) {
@@ -110,8 +115,8 @@ impl<'s> Reader<'s> {
         (start + within.start).min(end)..end
     }
 
-    pub(super) fn line(&self, spot: &Spot) -> usize {
-        self.source[..spot.node.span.start].matches('\n').count() + 1
+    pub(super) fn line(&self, located: &Located) -> usize {
+        self.source[..located.node.span.start].matches('\n').count() + 1
     }
 
     pub(super) fn has_errors(&self) -> bool {
@@ -125,7 +130,7 @@ impl<'s> Reader<'s> {
 
     /// What was wrong and what was noted besides, each in the order of the file.
     pub(super) fn into_errors_and_notices(self) -> (Vec<ConfigError>, Vec<ConfigError>) {
-        let placed = |mut all: Vec<Pending>| {
+        let placed = |mut all: Vec<UnlocatedError>| {
             all.sort_by_key(|one| one.span.start);
             all.into_iter().map(|one| ConfigError::at(self.source, one)).collect()
         };
@@ -133,26 +138,26 @@ impl<'s> Reader<'s> {
     }
 
     /// A mapping with no other fields than these, and all that are required.
-    pub(super) fn object(&self, spot: &Spot, fields: &[Field]) -> Option<Object<'s, '_>> {
-        self.object_needing(spot, fields, |field| field.is_required)
+    pub(super) fn object(&self, located: &Located, fields: &[Field]) -> Option<Object<'s, '_>> {
+        self.object_needing(located, fields, |field| field.is_required)
     }
 
     /// The same with other fields required.
     pub(super) fn object_needing(
         &self,
-        spot: &Spot,
+        located: &Located,
         fields: &[Field],
         is_needed: impl Fn(&Field) -> bool,
     ) -> Option<Object<'s, '_>> {
-        let entries = self.map(spot, "write fields as `name: value`, one per line")?;
+        let entries = self.map(located, "write fields as `name: value`, one per line")?;
         let mut meant = Vec::new();
         for (name, _) in entries {
             // Finding what was meant takes time, and further errors are not shown.
-            if self.errors.borrow().len() >= MAX_GATHERED {
+            if self.errors.borrow().len() >= MAX_ERRORS {
                 break;
             }
             if !fields.iter().any(|field| field.name == name.text) {
-                meant.extend(self.unknown_field(spot, name, fields));
+                meant.extend(self.unknown_field(located, name, fields));
             }
         }
         for field in fields.iter().filter(|field| is_needed(field)) {
@@ -160,14 +165,19 @@ impl<'s> Reader<'s> {
             if !is_there && !meant.contains(&field.name) {
                 let message = format!("`{}` is missing", field.name);
                 let help = format!("add `{}`: {}", field.name, lower(field.about));
-                self.fail_at(self.start_of(spot), &spot.path, message, help);
+                self.fail_at(self.start_of(located), &located.path, message, help);
             }
         }
-        Some(Object { reader: self, spot: spot.clone() })
+        Some(Object { reader: self, located: located.clone() })
     }
 
     /// Notes an unknown field, and says which was probably meant.
-    fn unknown_field(&self, spot: &Spot, name: &Name, fields: &[Field]) -> Option<&'static str> {
+    fn unknown_field(
+        &self,
+        located: &Located,
+        name: &Name,
+        fields: &[Field],
+    ) -> Option<&'static str> {
         let names = fields.iter().map(|field| field.name);
         let help = if name.text == "<<" {
             "merge keys are not read: write the fields out, or use an alias for a whole value"
@@ -176,71 +186,75 @@ impl<'s> Reader<'s> {
             suggest(&name.text, names.clone())
         };
         let message = format!("unknown field `{}`", shown(&name.text));
-        self.fail_at(name.span.clone(), &join(&spot.path, &name.text), message, help);
+        self.fail_at(name.span.clone(), &join(&located.path, &name.text), message, help);
         closest(&name.text, names)
     }
 
     /// The first line of a mapping or list, rather than all of it.
-    pub(super) fn start_of(&self, spot: &Spot) -> Range<usize> {
-        match &spot.node.value {
+    pub(super) fn start_of(&self, located: &Located) -> Range<usize> {
+        match &located.node.value {
             Value::Map(entries) => entries.first().map(|(name, _)| name.span.clone()),
             _ => None,
         }
-        .unwrap_or_else(|| spot.node.span.clone())
+        .unwrap_or_else(|| located.node.span.clone())
     }
 
     /// A mapping's entries.
-    pub(super) fn map<'n>(&self, spot: &'n Spot, help: &str) -> Option<&'n [(Name, Rc<Node>)]> {
-        match &spot.node.value {
+    pub(super) fn map<'n>(
+        &self,
+        located: &'n Located,
+        help: &str,
+    ) -> Option<&'n [(Name, Rc<Node>)]> {
+        match &located.node.value {
             Value::Map(entries) => Some(entries),
             _ => {
-                self.wrong_kind(spot, "a mapping", help);
+                self.wrong_kind(located, "a mapping", help);
                 None
             }
         }
     }
 
     /// A list's items.
-    pub(super) fn list(&self, spot: &Spot) -> Option<Vec<Spot>> {
-        match &spot.node.value {
-            Value::List(items) => Some(at_indices(spot, items)),
+    pub(super) fn list(&self, located: &Located) -> Option<Vec<Located>> {
+        match &located.node.value {
+            Value::List(items) => Some(list_items(located, items)),
             _ => {
-                self.wrong_kind(spot, "a list", "write `- ` before each item, or `[a, b]`");
+                self.wrong_kind(located, "a list", "write `- ` before each item, or `[a, b]`");
                 None
             }
         }
     }
 
     /// A list's items, or the one value that stands where a list could.
-    pub(super) fn one_or_list(&self, spot: &Spot) -> Vec<Spot> {
-        match &spot.node.value {
-            Value::List(items) => at_indices(spot, items),
-            _ => vec![spot.clone()],
+    pub(super) fn one_or_list(&self, located: &Located) -> Vec<Located> {
+        match &located.node.value {
+            Value::List(items) => list_items(located, items),
+            _ => vec![located.clone()],
         }
     }
 
     /// Any scalar but nothing.
-    pub(super) fn scalar<'n>(&self, spot: &'n Spot) -> Option<&'n Scalar> {
-        match &spot.node.value {
+    pub(super) fn scalar<'n>(&self, located: &'n Located) -> Option<&'n Scalar> {
+        match &located.node.value {
             Value::Scalar(scalar) if !scalar.is_null() => Some(scalar),
             Value::Scalar(_) => {
-                self.fail(spot, "there is no value here", "write one, or remove the field");
+                self.fail(located, "there is no value here", "write one, or remove the field");
                 None
             }
             _ => {
-                self.wrong_kind(spot, "a single value", "write it without `[`, `{` or `-`");
+                self.wrong_kind(located, "a single value", "write it without `[`, `{` or `-`");
                 None
             }
         }
     }
 
     /// A text; numbers and booleans need quotes to be one.
-    pub(super) fn text<'n>(&self, spot: &'n Spot) -> Option<&'n str> {
-        let scalar = self.scalar(spot)?;
+    pub(super) fn text<'n>(&self, located: &'n Located) -> Option<&'n str> {
+        let scalar = self.scalar(located)?;
         if scalar.is_number_or_boolean() {
             let text = shown(&scalar.text);
             self.fail(
-                spot,
+                located,
                 format!("`{text}` is not a text"),
                 format!("write it in quotes: `\"{text}\"`"),
             );
@@ -250,63 +264,63 @@ impl<'s> Reader<'s> {
     }
 
     /// A text as it is written; `2` and `true` are texts too.
-    pub(super) fn any_text<'n>(&self, spot: &'n Spot) -> Option<&'n str> {
-        self.scalar(spot).map(|scalar| &*scalar.text)
+    pub(super) fn any_text<'n>(&self, located: &'n Located) -> Option<&'n str> {
+        self.scalar(located).map(|scalar| &*scalar.text)
     }
 
     /// A text with `{parts}` in it. Without quotes YAML takes `{` for a mapping.
-    pub(super) fn template_text<'n>(&self, spot: &'n Spot) -> Option<&'n str> {
-        if matches!(spot.node.value, Value::Map(_)) {
-            let written = self.source.get(spot.node.span.clone()).unwrap_or_default();
+    pub(super) fn template_text<'n>(&self, located: &'n Located) -> Option<&'n str> {
+        if matches!(located.node.value, Value::Map(_)) {
+            let written = self.source.get(located.node.span.clone()).unwrap_or_default();
             let message = "without quotes YAML takes `{` for a mapping";
             self.fail(
-                spot,
+                located,
                 message,
                 format!("write it in quotes: `\"{}\"`", shown(written.trim())),
             );
             return None;
         }
-        self.any_text(spot)
+        self.any_text(located)
     }
 
-    pub(super) fn integer(&self, spot: &Spot, range: RangeInclusive<u64>) -> Option<u64> {
-        let scalar = self.scalar(spot)?;
+    pub(super) fn integer(&self, located: &Located, range: RangeInclusive<u64>) -> Option<u64> {
+        let scalar = self.scalar(located)?;
         let text = shown(&scalar.text);
         let digits = scalar.text.replace('_', "");
         if !scalar.is_plain || digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
             let message = format!("`{text}` is not a whole number");
-            self.fail(spot, message, "write digits only, without quotes");
+            self.fail(located, message, "write digits only, without quotes");
             return None;
         }
         let number = digits.parse::<u64>().ok().filter(|number| range.contains(number));
         if number.is_none() {
             let help = format!("use {} to {}", range.start(), range.end());
-            self.fail(spot, format!("`{text}` is out of range"), help);
+            self.fail(located, format!("`{text}` is out of range"), help);
         }
         number
     }
 
     /// `true` or `false`.
-    pub(super) fn boolean(&self, spot: &Spot) -> Option<bool> {
-        let scalar = self.scalar(spot)?;
+    pub(super) fn boolean(&self, located: &Located) -> Option<bool> {
+        let scalar = self.scalar(located)?;
         match &*scalar.text {
             "true" if scalar.is_plain => Some(true),
             "false" if scalar.is_plain => Some(false),
             text => {
                 let message = format!("`{}` is neither `true` nor `false`", shown(text));
-                self.fail(spot, message, "write `true` or `false`, without quotes");
+                self.fail(located, message, "write `true` or `false`, without quotes");
                 None
             }
         }
     }
 
     /// One of these words.
-    pub(super) fn word<'w>(&self, spot: &Spot, words: &[&'w str]) -> Option<&'w str> {
-        let text = self.any_text(spot)?;
+    pub(super) fn word<'w>(&self, located: &Located, words: &[&'w str]) -> Option<&'w str> {
+        let text = self.any_text(located)?;
         let found = words.iter().find(|word| **word == text);
         if found.is_none() {
-            let message = format!("`{}` cannot be `{}`", field_name(&spot.path), shown(text));
-            self.fail(spot, message, suggest(text, words.iter().copied()));
+            let message = format!("`{}` cannot be `{}`", field_name(&located.path), shown(text));
+            self.fail(located, message, suggest(text, words.iter().copied()));
         }
         found.copied()
     }
@@ -314,17 +328,17 @@ impl<'s> Reader<'s> {
     /// A length of time such as `25ms`.
     pub(super) fn duration(
         &self,
-        spot: &Spot,
+        located: &Located,
         range: RangeInclusive<Duration>,
     ) -> Option<Duration> {
-        let text = self.scalar(spot)?.text.as_str();
+        let text = self.scalar(located)?.text.as_str();
         let digits = text.bytes().take_while(u8::is_ascii_digit).count();
         let (amount, unit) = text.split_at(digits);
         let unit_ms = UNITS_MS.iter().find(|(name, _)| *name == unit).map(|(_, ms)| ms);
         let Some((unit_ms, amount)) = unit_ms.zip(amount.parse::<u64>().ok()) else {
             let message = format!("`{}` is not a length of time", shown(text));
             self.fail(
-                spot,
+                located,
                 message,
                 "write a whole number and ms, s, m, h, d or w, for example `25ms`",
             );
@@ -335,7 +349,7 @@ impl<'s> Reader<'s> {
         if within.is_none() {
             let (least, most) = (time(*range.start()), time(*range.end()));
             self.fail(
-                spot,
+                located,
                 format!("`{}` is out of range", shown(text)),
                 format!("use {least} to {most}"),
             );
@@ -343,70 +357,72 @@ impl<'s> Reader<'s> {
         within
     }
 
-    fn wrong_kind(&self, spot: &Spot, wanted: &str, help: &str) {
-        let found = match &spot.node.value {
+    fn wrong_kind(&self, located: &Located, wanted: &str, help: &str) {
+        let found = match &located.node.value {
             Value::Scalar(scalar) if scalar.is_null() => "there is nothing".into(),
             Value::Scalar(scalar) => format!("it is `{}`", shown(&scalar.text)),
             Value::List(_) => "it is a list".into(),
             Value::Map(_) => "it is a mapping".into(),
         };
-        let subject = match spot.path.rsplit('.').next() {
+        let subject = match located.path.rsplit('.').next() {
             None | Some("") => "the config".into(),
             Some(name) => format!("`{name}`"),
         };
         let message = format!("{subject} must be {wanted}, but {found}");
-        self.fail_at(self.start_of(spot), &spot.path, message, help);
+        self.fail_at(self.start_of(located), &located.path, message, help);
     }
 }
 
 impl<'s> Object<'s, '_> {
     /// A field, if it is there.
-    pub(super) fn get(&self, name: &str) -> Option<Spot> {
-        let Value::Map(entries) = &self.spot.node.value else { return None };
+    pub(super) fn get(&self, name: &str) -> Option<Located> {
+        let Value::Map(entries) = &self.located.node.value else { return None };
         let (key, node) = entries.iter().find(|(key, _)| key.text == name)?;
-        let path = join(&self.spot.path, name);
+        let path = join(&self.located.path, name);
         if node.is_null() {
             let help = "write a value after the `:`, or remove the field";
             self.reader.fail_at(key.span.clone(), &path, format!("`{name}` has no value"), help);
             return None;
         }
-        Some(Spot { node: Rc::clone(node), path })
+        Some(Located { node: Rc::clone(node), path })
     }
 
     /// Whether the field is there, with or without a value.
     pub(super) fn has(&self, name: &str) -> bool {
-        matches!(&self.spot.node.value, Value::Map(entries) if entries.iter().any(|(key, _)| key.text == name))
+        matches!(&self.located.node.value, Value::Map(entries) if entries.iter().any(|(key, _)| key.text == name))
     }
 
-    pub(super) fn spot(&self) -> &Spot {
-        &self.spot
+    pub(super) fn located(&self) -> &Located {
+        &self.located
     }
 
     /// Where a field's name stands, or where the mapping begins.
     pub(super) fn name_span(&self, name: &str) -> Range<usize> {
-        let Value::Map(entries) = &self.spot.node.value else { return self.spot.node.span.clone() };
+        let Value::Map(entries) = &self.located.node.value else {
+            return self.located.node.span.clone();
+        };
         let found = entries.iter().find(|(key, _)| key.text == name).or(entries.first());
-        found.map_or_else(|| self.spot.node.span.clone(), |(key, _)| key.span.clone())
+        found.map_or_else(|| self.located.node.span.clone(), |(key, _)| key.span.clone())
     }
 
     pub(super) fn integer(&self, name: &str, range: RangeInclusive<u64>) -> Option<u64> {
-        self.get(name).and_then(|spot| self.reader.integer(&spot, range))
+        self.get(name).and_then(|located| self.reader.integer(&located, range))
     }
 
     pub(super) fn word<'w>(&self, name: &str, words: &[&'w str]) -> Option<&'w str> {
-        self.get(name).and_then(|spot| self.reader.word(&spot, words))
+        self.get(name).and_then(|located| self.reader.word(&located, words))
     }
 
     pub(super) fn duration(&self, name: &str, range: RangeInclusive<Duration>) -> Option<Duration> {
-        self.get(name).and_then(|spot| self.reader.duration(&spot, range))
+        self.get(name).and_then(|located| self.reader.duration(&located, range))
     }
 }
 
-fn at_indices(spot: &Spot, items: &[Rc<Node>]) -> Vec<Spot> {
+fn list_items(located: &Located, items: &[Rc<Node>]) -> Vec<Located> {
     let items = items.iter().enumerate();
-    let at = |(index, node): (usize, &Rc<Node>)| Spot {
+    let at = |(index, node): (usize, &Rc<Node>)| Located {
         node: Rc::clone(node),
-        path: format!("{}[{index}]", spot.path),
+        path: format!("{}[{index}]", located.path),
     };
     items.map(at).collect()
 }

@@ -8,7 +8,7 @@ use super::fields::{
     FORMS, FORWARDED_HEADERS, LOG_KEYS, MAX_KEYS, MAX_NODES, PATH_VARIANTS, TLS, TLS_FILES,
     WHEN_FULL,
 };
-use super::reader::{Object, Reader, Spot, shown};
+use super::reader::{Located, Object, Reader, shown};
 use super::{Config, Fronts, StoreUrl, Tls};
 use crate::WhenFull;
 use crate::headers::{Form, Forms};
@@ -28,23 +28,26 @@ const MAX_PREFIX_BYTES: usize = 32;
 
 /// Fills in what the config says; the rest stays as it is.
 pub(super) fn read_settings(reader: &Reader<'_>, object: &Object<'_, '_>, config: &mut Config) {
-    set(&mut config.store, object.get("store").and_then(|spot| read_store(reader, &spot)));
+    set(&mut config.store, object.get("store").and_then(|located| read_store(reader, &located)));
     let range = Duration::from_millis(1)..=MAX_STORE_TIMEOUT;
     set(&mut config.store_timeout, object.duration("store_timeout", range));
     set(
         &mut config.key_prefix,
-        object.get("key_prefix").and_then(|spot| read_prefix(reader, &spot)),
+        object.get("key_prefix").and_then(|located| read_prefix(reader, &located)),
     );
     let nodes = object.integer("nodes", 1..=MAX_NODES);
     set(&mut config.nodes, nodes.and_then(|nodes| u32::try_from(nodes).ok()));
-    set(&mut config.headers, object.get("headers").and_then(|spot| read_forms(reader, &spot)));
+    set(
+        &mut config.headers,
+        object.get("headers").and_then(|located| read_forms(reader, &located)),
+    );
     let size = |name, least| object.integer(name, least..=MAX_KEYS);
     set(&mut config.max_keys, size("max_keys", 1).and_then(|n| usize::try_from(n).ok()));
     set(&mut config.max_log_entries, size("max_log_entries", 1));
     set(&mut config.max_ids, size("max_ids", 0).and_then(|n| usize::try_from(n).ok()));
     set(&mut config.when_full, object.word("when_full", &WHEN_FULL).map(when_full));
     set(&mut config.log_keys, object.word("log_keys", &LOG_KEYS).and_then(log_keys));
-    let secret = object.get("mask_secret").and_then(|spot| read_mask_secret(reader, &spot));
+    let secret = object.get("mask_secret").and_then(|located| read_mask_secret(reader, &located));
     config.mask_secret = secret;
     config.identity = read_identity(reader, object);
     let variants = object.word("path_variants", &PATH_VARIANTS);
@@ -57,12 +60,12 @@ pub(super) fn read_settings(reader: &Reader<'_>, object: &Object<'_, '_>, config
     };
     let age = object.duration("grpc_max_connection_age", MIN_CONNECTION_AGE..=MAX_CONNECTION_AGE);
     set(&mut config.grpc_max_connection_age, age);
-    set(&mut config.tls, object.get("tls").and_then(|spot| read_tls(reader, &spot)));
+    set(&mut config.tls, object.get("tls").and_then(|located| read_tls(reader, &located)));
 }
 
-fn set<T>(field: &mut T, said: Option<T>) {
-    if let Some(said) = said {
-        *field = said;
+fn set<T>(field: &mut T, value: Option<T>) {
+    if let Some(value) = value {
+        *field = value;
     }
 }
 
@@ -78,43 +81,43 @@ fn log_keys(word: &str) -> Option<LogKeys> {
     LogKeys::ALL.into_iter().find(|choice| choice.name() == word)
 }
 
-fn read_mask_secret(reader: &Reader<'_>, spot: &Spot) -> Option<MaskSecret> {
-    let secret: Result<MaskSecret, _> = reader.any_text(spot)?.parse();
+fn read_mask_secret(reader: &Reader<'_>, located: &Located) -> Option<MaskSecret> {
+    let secret: Result<MaskSecret, _> = reader.any_text(located)?.parse();
     let problem = "this secret can be guessed";
     let help =
         format!("use at least {MIN_SECRET_BYTES} bytes, for example of `openssl rand -hex 32`");
-    secret.map_err(|_| reader.fail(spot, problem, help)).ok()
+    secret.map_err(|_| reader.fail(located, problem, help)).ok()
 }
 
-fn read_store(reader: &Reader<'_>, spot: &Spot) -> Option<StoreUrl> {
-    let store: Result<StoreUrl, _> = reader.text(spot)?.parse();
+fn read_store(reader: &Reader<'_>, located: &Located) -> Option<StoreUrl> {
+    let store: Result<StoreUrl, _> = reader.text(located)?.parse();
     // The text is not repeated: it may hold a password.
-    store.map_err(|error| reader.fail(spot, error.problem(), error.help())).ok()
+    store.map_err(|error| reader.fail(located, error.problem(), error.help())).ok()
 }
 
-fn read_prefix(reader: &Reader<'_>, spot: &Spot) -> Option<String> {
-    let text = reader.any_text(spot)?;
+fn read_prefix(reader: &Reader<'_>, located: &Located) -> Option<String> {
+    let text = reader.any_text(located)?;
     let stands = |byte: u8| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte);
     if text.is_empty() || text.len() > MAX_PREFIX_BYTES || !text.bytes().all(stands) {
         let help = format!("use 1 to {MAX_PREFIX_BYTES} letters, digits, `.`, `_`, `:` and `-`");
-        reader.fail(spot, format!("`{}` cannot begin a key", shown(text)), help);
+        reader.fail(located, format!("`{}` cannot begin a key", shown(text)), help);
         return None;
     }
     Some(text.into())
 }
 
-fn read_forms(reader: &Reader<'_>, spot: &Spot) -> Option<Forms> {
-    let items = reader.one_or_list(spot);
+fn read_forms(reader: &Reader<'_>, located: &Located) -> Option<Forms> {
+    let items = reader.one_or_list(located);
     let words: Vec<&str> = items.iter().filter_map(|item| reader.word(item, &FORMS)).collect();
     if let Some(none) = words.iter().position(|word| *word == "none")
         && words.len() > 1
     {
-        let at = items.get(none).unwrap_or(spot);
+        let at = items.get(none).unwrap_or(located);
         reader.fail(at, "`none` stands beside other forms", "write `none` alone, or leave it out");
         return None;
     }
     if items.is_empty() {
-        reader.fail(spot, "`headers` is empty", "write `none` to send none");
+        reader.fail(located, "`headers` is empty", "write `none` to send none");
     }
     let form = |word: &&str| Form::ALL.into_iter().find(|form| form.name() == *word);
     let forms = words.iter().filter_map(form);
@@ -123,8 +126,8 @@ fn read_forms(reader: &Reader<'_>, spot: &Spot) -> Option<Forms> {
 
 fn read_identity(reader: &Reader<'_>, object: &Object<'_, '_>) -> Identity {
     let mut trusted: Vec<IpNet> = Vec::new();
-    if let Some(spot) = object.get("trusted_proxies") {
-        for item in reader.one_or_list(&spot) {
+    if let Some(located) = object.get("trusted_proxies") {
+        for item in reader.one_or_list(&located) {
             let Some(text) = reader.any_text(&item) else { continue };
             match network(text) {
                 Ok(net) => trusted.push(net),
@@ -145,8 +148,8 @@ fn read_identity(reader: &Reader<'_>, object: &Object<'_, '_>) -> Identity {
 }
 
 fn read_address(reader: &Reader<'_>, object: &Object<'_, '_>, name: &str) -> Option<String> {
-    let spot = object.get(name)?;
-    let text = reader.any_text(&spot)?;
+    let located = object.get(name)?;
+    let text = reader.any_text(&located)?;
     let is_address = text.rsplit_once(':').is_some_and(|(host, port)| {
         !host.is_empty() && !host.contains(['/', ' ']) && port.parse::<u16>().is_ok()
     });
@@ -155,21 +158,21 @@ fn read_address(reader: &Reader<'_>, object: &Object<'_, '_>, name: &str) -> Opt
     }
     let message = format!("`{}` is not an address to listen on", shown(text));
     reader.fail(
-        &spot,
+        &located,
         message,
         "write an address and port, for example `127.0.0.1:8080`, or `off`",
     );
     None
 }
 
-fn read_tls(reader: &Reader<'_>, spot: &Spot) -> Option<Fronts<Option<Tls>>> {
-    let object = reader.object(spot, TLS)?;
+fn read_tls(reader: &Reader<'_>, located: &Located) -> Option<Fronts<Option<Tls>>> {
+    let object = reader.object(located, TLS)?;
     let front = |name: &str| {
-        let spot = object.get(name)?;
-        let files = reader.object(&spot, TLS_FILES)?;
+        let located = object.get(name)?;
+        let files = reader.object(&located, TLS_FILES)?;
         let file = |name: &str| {
-            let spot = files.get(name)?;
-            reader.any_text(&spot).map(str::to_owned)
+            let located = files.get(name)?;
+            reader.any_text(&located).map(str::to_owned)
         };
         Some(Tls { cert: file("cert")?, key: file("key")?, client_ca: file("client_ca") })
     };

@@ -15,7 +15,7 @@ use std::rc::Rc;
 
 use granit_parser::{ErrorKind, Event, Parser, ScalarStyle, ScanError, Span, StrInput};
 
-use super::error::Pending;
+use super::error::UnlocatedError;
 
 /// Largest config: many times what a thousand policies take.
 pub const MAX_CONFIG_BYTES: usize = 1 << 20;
@@ -28,7 +28,7 @@ pub(super) const MAX_DEPTH: usize = 32;
 const MAX_NODES: usize = 200_000;
 
 /// Most mistakes gathered: more would only be counted by whoever made them.
-pub(super) const MAX_GATHERED: usize = 100;
+pub(super) const MAX_ERRORS: usize = 100;
 
 /// A value and where it stands.
 #[derive(Debug)]
@@ -89,7 +89,7 @@ impl Scalar {
 
 /// The tree of a file; `None` for one that holds nothing. What is wrong is added to `errors`;
 /// after a mistake in the syntax there is no tree.
-pub(super) fn parse(source: &str, errors: &mut Vec<Pending>) -> Option<Rc<Node>> {
+pub(super) fn parse(source: &str, errors: &mut Vec<UnlocatedError>) -> Option<Rc<Node>> {
     let options = granit_parser::options! {
         flow_nesting_limit: MAX_DEPTH,
         block_nesting_limit: MAX_DEPTH,
@@ -110,7 +110,7 @@ pub(super) fn parse(source: &str, errors: &mut Vec<Pending>) -> Option<Rc<Node>>
 }
 
 /// A mistake after which reading on makes no sense.
-type Stop = Box<Pending>;
+type Stop = Box<UnlocatedError>;
 
 struct Builder<'s> {
     source: &'s str,
@@ -118,7 +118,7 @@ struct Builder<'s> {
     /// Complete nodes by anchor; `None` while a node is still open.
     anchors: HashMap<usize, Option<Rc<Node>>>,
     nodes: usize,
-    errors: Vec<Pending>,
+    errors: Vec<UnlocatedError>,
 }
 
 impl<'s> Builder<'s> {
@@ -249,7 +249,7 @@ impl<'s> Builder<'s> {
     }
 
     fn report(&mut self, span: Range<usize>, message: &str, help: &str) {
-        if self.errors.len() < MAX_GATHERED {
+        if self.errors.len() < MAX_ERRORS {
             self.errors.push(*stop(span, message, help));
         }
     }
@@ -260,7 +260,12 @@ fn bytes(span: &Span) -> Range<usize> {
 }
 
 fn stop(span: Range<usize>, message: &str, help: &str) -> Stop {
-    Box::new(Pending { span, field: String::new(), message: message.into(), help: help.into() })
+    Box::new(UnlocatedError {
+        span,
+        field: String::new(),
+        message: message.into(),
+        help: help.into(),
+    })
 }
 
 /// What the parser stumbled over, in words for people who do not write parsers.

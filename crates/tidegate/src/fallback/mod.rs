@@ -1,7 +1,7 @@
 //! Answers without the store that nodes share, while it fails.
 //!
 //! Each check has an answer for that case: allow, deny, or decide in this node's memory with the
-//! limit divided by the number of nodes. For the last one the memory is kept warm (`warm.rs`). A
+//! limit divided by the number of nodes. For the last one the memory is kept warm (`usage.rs`). A
 //! cost that the whole limit allows, but this node's share does not, is denied because the store
 //! failed, not for ever.
 //!
@@ -11,7 +11,7 @@
 //! The limiter and the gate both answer here, the one with a single answer for all its checks, the
 //! other with one per policy.
 
-mod warm;
+mod mirror;
 
 use std::time::Duration;
 
@@ -74,7 +74,7 @@ impl Outage {
 
 /// A request to a shared store, with the answers for when that fails.
 #[derive(Clone, Debug)]
-pub(crate) struct Asked<'c> {
+pub(crate) struct FallbackRequest<'c> {
     pub(crate) checks: Checks<'c>,
     /// One per check.
     pub(crate) on_failure: SmallVec<[OnStoreFailure; 4]>,
@@ -88,7 +88,7 @@ pub(crate) struct Asked<'c> {
 
 pub(crate) type Checks<'c> = SmallVec<[Check<'c>; 4]>;
 
-impl Asked<'_> {
+impl FallbackRequest<'_> {
     /// Whether anything is charged or given back.
     fn charges(&self) -> bool {
         self.checks.iter().any(|check| check.cost != Cost::PEEK)
@@ -101,25 +101,27 @@ impl Asked<'_> {
     }
 
     /// The checks that are decided here, under this node's shares of their limits.
-    fn local<'s>(&'s self, shares: &'s [Limit]) -> Checks<'s> {
-        self.local_indices().map(|at| Check { limit: &shares[at], ..self.checks[at] }).collect()
+    fn local<'s>(&'s self, node_limits: &'s [Limit]) -> Checks<'s> {
+        self.local_indices()
+            .map(|at| Check { limit: &node_limits[at], ..self.checks[at] })
+            .collect()
     }
 
-    fn shares(&self, nodes: u32) -> SmallVec<[Limit; 4]> {
-        self.checks.iter().map(|check| share(check.limit, nodes)).collect()
+    fn node_limits(&self, nodes: u32) -> SmallVec<[Limit; 4]> {
+        self.checks.iter().map(|check| per_node_limit(check.limit, nodes)).collect()
     }
 
     /// Answers a request whose store failed. Without a node none of its checks is local.
-    pub(crate) fn answer(
+    pub(crate) fn resolve(
         &self,
         node: Option<LocalNode<'_>>,
         outage: Outage,
     ) -> Result<FallbackAnswer, CheckError> {
-        let shares = self.shares(outage.nodes);
-        let checks = self.local(&shares);
+        let node_limits = self.node_limits(outage.nodes);
+        let checks = self.local(&node_limits);
         let (decided, no_room, permit) = match node {
             None => (SmallVec::new(), false, None),
-            Some(node) if self.denies => (node.look(&checks)?, false, None),
+            Some(node) if self.denies => (node.dry_run(&checks)?, false, None),
             Some(node) => node.decide(self, &checks)?,
         };
         let mut decided = decided.into_iter();
@@ -182,28 +184,28 @@ impl LocalNode<'_> {
     /// Decides in this node's memory, and takes a permit there if the request has one.
     fn decide(
         self,
-        asked: &Asked<'_>,
+        fallback_request: &FallbackRequest<'_>,
         checks: &[Check<'_>],
     ) -> Result<(SmallVec<[Decision; 4]>, bool, Option<Permit>), CheckError> {
-        let id = asked.id.filter(|_| asked.permit.is_none());
-        let request = Request { id, permit: asked.permit, ..Request::new(checks) };
+        let id = fallback_request.id.filter(|_| fallback_request.permit.is_none());
+        let request = Request { id, permit: fallback_request.permit, ..Request::new(checks) };
         let verdict = self.memory.decide(&request)?;
-        let permit = asked.permit.filter(|_| verdict.allowed);
+        let permit = fallback_request.permit.filter(|_| verdict.allowed);
         let permit = permit.map(|id| Permit::new(self.memory.clone(), id, checks, &verdict));
         Ok((verdict.decisions, verdict.no_room, permit))
     }
 
     /// Returns the answers of this node's memory, without charging any.
-    fn look(self, checks: &[Check<'_>]) -> Result<SmallVec<[Decision; 4]>, CheckError> {
+    fn dry_run(self, checks: &[Check<'_>]) -> Result<SmallVec<[Decision; 4]>, CheckError> {
         if checks.is_empty() {
             return Ok(SmallVec::new());
         }
         let permit = Some(self.memory.store().new_permit());
-        let never = never();
-        let looks = looking(checks, &never);
+        let deny_all = deny_all();
+        let dry_run = dry_run_checks(checks, &deny_all);
         let mut decisions =
-            self.memory.decide(&Request { permit, ..Request::new(&looks) })?.decisions;
-        decisions.drain(..looks.len() - checks.len());
+            self.memory.decide(&Request { permit, ..Request::new(&dry_run) })?.decisions;
+        decisions.drain(..dry_run.len() - checks.len());
         Ok(decisions)
     }
 }
@@ -214,7 +216,7 @@ fn consumes(check: &Check<'_>) -> bool {
 }
 
 /// The limit nothing passes.
-pub(crate) fn never() -> Option<Limit> {
+pub(crate) fn deny_all() -> Option<Limit> {
     Limit::new(0, Duration::from_millis(1), Algorithm::FixedWindow).ok()
 }
 
@@ -222,19 +224,19 @@ pub(crate) fn never() -> Option<Limit> {
 /// before them, so the request is denied and charges nothing. It has the key of the first check, so
 /// that it is decided in the same shard or slot. The checks of a request that already has
 /// [`MAX_CHECKS`] peek instead, and are answered as a cost of 1.
-pub(crate) fn looking<'c>(checks: &[Check<'c>], never: &'c Option<Limit>) -> Checks<'c> {
-    match (never, checks) {
-        (Some(never), [first, ..]) if checks.len() < MAX_CHECKS => {
-            let before = Check::new(first.key, never, 1_u64);
-            let looks = checks.iter().map(|check| Check { overflow: Overflow::Refuse, ..*check });
-            std::iter::once(before).chain(looks).collect()
+pub(crate) fn dry_run_checks<'c>(checks: &[Check<'c>], deny_all: &'c Option<Limit>) -> Checks<'c> {
+    match (deny_all, checks) {
+        (Some(deny_all), [first, ..]) if checks.len() < MAX_CHECKS => {
+            let before = Check::new(first.key, deny_all, 1_u64);
+            let dry_run = checks.iter().map(|check| Check { overflow: Overflow::Refuse, ..*check });
+            std::iter::once(before).chain(dry_run).collect()
         }
         _ => checks.iter().map(|check| Check { cost: Cost::PEEK, ..*check }).collect(),
     }
 }
 
 /// This node's part of a limit: rounded down, but not to nothing.
-fn share(limit: &Limit, nodes: u32) -> Limit {
+fn per_node_limit(limit: &Limit, nodes: u32) -> Limit {
     if nodes <= 1 || limit.count() == 0 {
         return *limit;
     }

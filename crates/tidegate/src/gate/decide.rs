@@ -11,16 +11,16 @@
 
 use std::time::Duration;
 
-use super::held::{HeldPermit, SharedPermit};
+use super::permits::{AnyPermit, SharedPermit};
 use super::plan::Plan;
-use super::shared_store::Shared;
-use super::{Gate, GateError, Named};
-use crate::asker::Asker;
+use super::shared_store::SharedStore;
+use super::{Gate, GateError, RequestContext};
+use crate::asker::CallTracker;
 use crate::{Check, Request, StoreError, Verdict};
 
 /// How a plan is decided.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Asking<'i> {
+pub(super) struct DecideOptions<'i> {
     /// An idempotency id.
     pub(super) id: Option<&'i [u8]>,
     /// Whether places are taken under `concurrency` limits.
@@ -29,19 +29,22 @@ pub(super) struct Asking<'i> {
     pub(super) lease: Option<Duration>,
 }
 
-impl Asking<'_> {
-    pub(super) const CHECK: Self = Asking { id: None, permit: false, lease: None };
-    pub(super) const PERMIT: Self = Asking { permit: true, ..Self::CHECK };
+impl DecideOptions<'_> {
+    pub(super) const CHECK: Self = DecideOptions { id: None, permit: false, lease: None };
+    pub(super) const PERMIT: Self = DecideOptions { permit: true, ..Self::CHECK };
 
     /// Lets a request in. Permits are taken where there are any to hold.
-    pub(super) fn entering<'i>(plan: &Plan<'_>, named: &Named<'i>) -> Asking<'i> {
-        Asking { id: named.id, permit: plan.holds(), lease: None }
+    pub(super) fn for_admission<'i>(
+        plan: &Plan<'_>,
+        context: &RequestContext<'i>,
+    ) -> DecideOptions<'i> {
+        DecideOptions { id: context.id, permit: plan.is_concurrency(), lease: None }
     }
 
     /// Drops the id if the plan charges nothing: such a request may be repeated, before and after
     /// its id is used.
     fn of(self, plan: &Plan<'_>) -> Self {
-        Asking { id: self.id.filter(|_| plan.charges()), ..self }
+        DecideOptions { id: self.id.filter(|_| plan.charges()), ..self }
     }
 }
 
@@ -51,67 +54,77 @@ impl Gate {
     /// answered.
     pub(super) async fn decide(
         &self,
-        asker: &Asker,
+        tracker: &CallTracker,
         plan: &mut Plan<'_>,
-        asking: Asking<'_>,
+        options: DecideOptions<'_>,
     ) -> Result<(), GateError> {
         match &self.shared {
-            None => self.decide_here(plan, asking),
-            Some(shared) => asker.asks(Box::pin(self.decide_shared(shared, plan, asking))).await,
+            None => self.decide_in_memory(plan, options),
+            Some(shared) => {
+                tracker.track(Box::pin(self.decide_shared(shared, plan, options))).await
+            }
         }
     }
 
     /// Decides a plan in this process's memory, as [`Gate::decide`] does.
-    pub(super) fn decide_here(
+    pub(super) fn decide_in_memory(
         &self,
         plan: &mut Plan<'_>,
-        asking: Asking<'_>,
+        options: DecideOptions<'_>,
     ) -> Result<(), GateError> {
-        let asking = asking.of(plan);
+        let options = options.of(plan);
         loop {
-            self.attempt_here(plan, asking)?;
-            if !plan.ask_again() {
+            self.attempt_in_memory(plan, options)?;
+            if !plan.should_retry() {
                 return Ok(());
             }
         }
     }
 
-    fn attempt_here(&self, plan: &mut Plan<'_>, asking: Asking<'_>) -> Result<(), GateError> {
+    fn attempt_in_memory(
+        &self,
+        plan: &mut Plan<'_>,
+        options: DecideOptions<'_>,
+    ) -> Result<(), GateError> {
         // A single enforced limit needs no request: there is nothing to combine.
-        if asking.id.is_none()
-            && !asking.permit
+        if options.id.is_none()
+            && !options.permit
             && let Some(decided) = plan.decide_single(&self.limiter)
         {
             return Ok(decided?);
         }
-        self.request_here(plan, asking)
+        self.request_in_memory(plan, options)
     }
 
-    fn request_here(&self, plan: &mut Plan<'_>, asking: Asking<'_>) -> Result<(), GateError> {
-        if asking.permit {
+    fn request_in_memory(
+        &self,
+        plan: &mut Plan<'_>,
+        options: DecideOptions<'_>,
+    ) -> Result<(), GateError> {
+        if options.permit {
             let acquired = self.limiter.acquire(&plan.checks())?;
-            plan.set_answer(acquired.verdict());
-            plan.permit = acquired.permit().map(HeldPermit::Here);
+            plan.set_verdict(acquired.verdict());
+            plan.permit = acquired.permit().map(AnyPermit::Local);
             return Ok(());
         }
         let verdict = {
             let checks = plan.checks();
-            self.limiter.decide(&Request { id: asking.id, ..Request::new(&checks) })?
+            self.limiter.decide(&Request { id: options.id, ..Request::new(&checks) })?
         };
-        plan.set_answer(&verdict);
+        plan.set_verdict(&verdict);
         Ok(())
     }
 
     async fn decide_shared(
         &self,
-        shared: &Shared,
+        shared: &SharedStore,
         plan: &mut Plan<'_>,
-        asking: Asking<'_>,
+        options: DecideOptions<'_>,
     ) -> Result<(), GateError> {
-        let asking = asking.of(plan);
+        let options = options.of(plan);
         loop {
-            self.attempt_shared(shared, plan, asking).await?;
-            if !plan.ask_again() {
+            self.attempt_shared(shared, plan, options).await?;
+            if !plan.should_retry() {
                 return Ok(());
             }
         }
@@ -119,34 +132,39 @@ impl Gate {
 
     async fn attempt_shared(
         &self,
-        shared: &Shared,
+        shared: &SharedStore,
         plan: &mut Plan<'_>,
-        asking: Asking<'_>,
+        options: DecideOptions<'_>,
     ) -> Result<(), GateError> {
         if plan.is_empty() {
             // No limit applies, so there is nothing to ask.
-            return self.answer_alone(plan, shared.outage(), asking);
+            return self.answer_without_store(plan, shared.outage(), options);
         }
-        let permit = asking.permit.then(|| shared.store().new_permit());
+        let permit = options.permit.then(|| shared.store().new_permit());
         let decided = {
-            let (asked, node) = (plan.asked(asking.id, permit), self.local_node(shared.nodes()));
+            let (fallback_request, node) =
+                (plan.fallback_request(options.id, permit), self.local_node(shared.nodes()));
             let deny_cache = plan.caches_denials();
-            let request =
-                Request { id: asking.id, permit, deny_cache, ..Request::new(&asked.checks) };
-            let warm = node.read(&asked);
+            let request = Request {
+                id: options.id,
+                permit,
+                deny_cache,
+                ..Request::new(&fallback_request.checks)
+            };
+            let usage = node.read_usage(&fallback_request);
             let decided = shared.decide(&self.stats, &request).await;
-            decided.inspect(|verdict| node.mirror(&asked, verdict, &warm))
+            decided.inspect(|verdict| node.mirror(&fallback_request, verdict, &usage))
         };
         match decided {
             Ok(verdict) => {
-                plan.set_answer(&verdict);
+                plan.set_verdict(&verdict);
                 let permit = permit.filter(|_| verdict.allowed);
-                let permit = permit.map(|id| SharedPermit::new(plan, id, &verdict, asking.lease));
-                plan.permit = permit.map(HeldPermit::Shared);
+                let permit = permit.map(|id| SharedPermit::new(plan, id, &verdict, options.lease));
+                plan.permit = permit.map(AnyPermit::Shared);
                 Ok(())
             }
             Err(StoreError::Check(error)) => Err(error.into()),
-            Err(StoreError::Failed(_)) => self.answer_alone(plan, shared.outage(), asking),
+            Err(StoreError::Failed(_)) => self.answer_without_store(plan, shared.outage(), options),
         }
     }
 

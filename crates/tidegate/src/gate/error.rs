@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::policy::{SelectError, shown};
+use crate::policy::{SelectError, excerpt};
 use crate::{CheckError, Failure, StoreError};
 
 /// A question that makes no sense. A denial is not an error.
@@ -33,14 +33,14 @@ pub enum GateError {
         policy: Option<String>,
     },
     /// A permit was asked for, and there is no `concurrency` limit to hold.
-    NothingToHold {
+    NoConcurrencyLimit {
         /// The policy asked; `None` if several or none.
         policy: Option<String>,
     },
     /// A permit was to be held for longer than a limit's lease, or than any can last.
     LeaseTooLong {
         /// The longest it can be held.
-        most: Duration,
+        max_lease: Duration,
     },
     /// The limiter refused the checks.
     Check(CheckError),
@@ -54,7 +54,7 @@ impl GateError {
     /// For a name that is no policy's: not all of it if it is long, and nothing that
     /// a terminal would obey.
     pub(crate) fn unknown_policy(name: &str) -> Self {
-        GateError::UnknownPolicy { name: shown(name) }
+        GateError::UnknownPolicy { name: excerpt(name) }
     }
 }
 
@@ -80,17 +80,17 @@ impl fmt::Display for GateError {
             GateError::NeedsPermit { policy: None } => {
                 f.write_str("a concurrency limit is held, not checked: take a permit")
             }
-            GateError::NothingToHold { policy: Some(policy) } => {
+            GateError::NoConcurrencyLimit { policy: Some(policy) } => {
                 write!(f, "policy `{policy}` has no concurrency limit to hold: check it instead")
             }
-            GateError::NothingToHold { policy: None } => {
+            GateError::NoConcurrencyLimit { policy: None } => {
                 f.write_str("there is no concurrency limit to hold: check instead")
             }
-            GateError::LeaseTooLong { most } => {
+            GateError::LeaseTooLong { max_lease } => {
                 write!(
                     f,
                     "a permit lasts at most {} ms here: hold it for that, and renew",
-                    most.as_millis()
+                    max_lease.as_millis()
                 )
             }
             GateError::Check(error) => error.fmt(f),

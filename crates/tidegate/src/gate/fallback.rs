@@ -2,11 +2,11 @@
 
 use tidegate_core::{Decided, PermitId};
 
-use super::decide::Asking;
-use super::held::HeldPermit;
+use super::decide::DecideOptions;
+use super::permits::AnyPermit;
 use super::plan::Plan;
-use super::{Answer, Gate, GateError, Line};
-use crate::fallback::{Asked, LocalNode, Outage};
+use super::{Gate, GateError, GateVerdict, LimitResult};
+use crate::fallback::{FallbackRequest, LocalNode, Outage};
 use crate::policy::{Mode, OnStoreFailure};
 
 impl Gate {
@@ -17,37 +17,42 @@ impl Gate {
 
     /// Answers as the policies say for when the store fails. The plan keeps the answer and the
     /// permit.
-    pub(super) fn answer_alone(
+    pub(super) fn answer_without_store(
         &self,
         plan: &mut Plan<'_>,
         outage: Outage,
-        asking: Asking<'_>,
+        options: DecideOptions<'_>,
     ) -> Result<(), GateError> {
-        let permit = asking.permit.then(|| self.limiter.store().new_permit());
+        let permit = options.permit.then(|| self.limiter.store().new_permit());
         let fallback = {
-            let asked = plan.asked(asking.id, permit);
-            asked.answer(Some(self.local_node(outage.nodes)), outage)?
+            let fallback_request = plan.fallback_request(options.id, permit);
+            fallback_request.resolve(Some(self.local_node(outage.nodes)), outage)?
         };
-        let each = plan.each().zip(fallback.decisions);
-        let lines = each.map(|((part, limit), decision)| {
-            let beyond_share = part.on_store_failure == OnStoreFailure::Local
+        let limits = plan.limits().zip(fallback.decisions);
+        let results = limits.map(|((planned, limit), decision)| {
+            let exceeds_node_share = planned.on_store_failure == OnStoreFailure::Local
                 && decision.decided == Decided::FailedClosed;
-            let decided = if beyond_share { Decided::Local } else { decision.decided };
-            Line { beyond_share, ..part.line(limit, decision, decided) }
+            let decided = if exceeds_node_share { Decided::Local } else { decision.decided };
+            LimitResult { exceeds_node_share, ..planned.result(limit, decision, decided) }
         });
-        plan.answer = Answer { no_room: fallback.no_room, ..Answer::of_lines(lines.collect()) };
-        plan.permit = fallback.permit.map(HeldPermit::Here);
+        plan.verdict =
+            GateVerdict { no_room: fallback.no_room, ..GateVerdict::of_lines(results.collect()) };
+        plan.permit = fallback.permit.map(AnyPermit::Local);
         Ok(())
     }
 }
 
 impl Plan<'_> {
     /// The checks of the plan, with what each policy answers if the store fails.
-    pub(super) fn asked<'s>(&'s self, id: Option<&'s [u8]>, permit: Option<PermitId>) -> Asked<'s> {
-        let on_failure = self.each().map(|(part, _)| part.on_store_failure).collect();
-        let denies = self.each().any(|(part, _)| {
-            part.on_store_failure == OnStoreFailure::Deny && part.mode == Mode::Enforce
+    pub(super) fn fallback_request<'s>(
+        &'s self,
+        id: Option<&'s [u8]>,
+        permit: Option<PermitId>,
+    ) -> FallbackRequest<'s> {
+        let on_failure = self.limits().map(|(planned, _)| planned.on_store_failure).collect();
+        let denies = self.limits().any(|(planned, _)| {
+            planned.on_store_failure == OnStoreFailure::Deny && planned.mode == Mode::Enforce
         });
-        Asked { checks: self.checks(), on_failure, denies, id, permit }
+        FallbackRequest { checks: self.checks(), on_failure, denies, id, permit }
     }
 }

@@ -6,38 +6,38 @@
 //! ```
 //!
 //! Every front asks here and nowhere else, so that what is counted, observed or
-//! refused does not depend on the protocol. A front reads the [`Rules`] once per
+//! refused does not depend on the protocol. A front reads the [`ActivePolicies`] once per
 //! request and passes them in: an answer borrows names and limits from them, and
 //! a reload in between changes nothing for requests on their way.
 //!
 //! A question is planned, decided by the store and answered. Where nodes share a store
-//! ([`Gate::over`]), the limiter is this node's own memory, which decides where a policy wants that
+//! ([`Gate::with_shared_store`]), the limiter is this node's own memory, which decides where a policy wants that
 //! when the store fails. Without one, nothing has to be awaited: [`Gate::sync`] polls once.
 //!
-//! - `ask.rs`: questions; `plan.rs`: their checks; `agree.rs`: questions with different limits for
+//! - `ask.rs`: questions; `plan.rs`: their checks; `resolve_conflicts.rs`: questions with different limits for
 //!   one count; `quotas.rs`: requests that need room in one of several quotas;
 //! - `decide.rs`: calls of the store; `shared_store.rs`: a store that nodes share; `fallback.rs`:
 //!   answers while it fails;
-//! - `answer.rs`, `held.rs`: answers and permits; `rules.rs`: policies with their counters;
-//! - `enter.rs`: admission of a request that is served here; `own.rs`: policies in code;
+//! - `verdict.rs`, `held.rs`: answers and permits; `active.rs`: policies with their counters;
+//! - `admit.rs`: admission of a request that is served here; `code_policy.rs`: policies in code;
 //!   `plain.rs`: batches of plain questions; `keys.rs`: peek and reset;
 //! - `waiting.rs`: waiting requests.
 
-mod agree;
-mod answer;
-mod ask;
+mod active_policies;
+mod admission;
+mod batch;
+mod code_policy;
+mod conflicts;
 mod decide;
-mod enter;
 mod error;
 mod fallback;
-mod held;
-mod keys;
-mod own;
-mod plain;
+mod permits;
 mod plan;
+mod policy_keys;
 mod quotas;
-mod rules;
+mod request;
 mod shared_store;
+mod verdict;
 mod waiting;
 
 use std::future::Future;
@@ -47,28 +47,28 @@ use std::time::{Duration, Instant};
 use arc_swap::{ArcSwap, Guard};
 use smallvec::SmallVec;
 
-pub use self::answer::{Answer, DenialReason, Line};
-pub use self::ask::{Question, Subject};
-pub use self::enter::Entered;
-pub use self::error::GateError;
-pub use self::held::{Held, HeldPermit, SharedPermit};
-pub use self::keys::{Found, PolicyKeys};
+pub use self::active_policies::ActivePolicies;
+pub use self::admission::Admission;
 #[cfg(feature = "tower")]
-pub(crate) use self::own::{Change, Charged};
-pub use self::own::{OwnKey, OwnPolicy};
-pub use self::rules::Rules;
+pub(crate) use self::code_policy::{Adjustment, ChargeRecord};
+pub use self::code_policy::{CodeKey, CodePolicy};
+pub use self::error::GateError;
+pub use self::permits::{AnyPermit, PermitGrant, SharedPermit};
+pub use self::policy_keys::{FoundKey, PolicyKeys};
+pub use self::request::{GateRequest, Subject};
 pub(crate) use self::shared_store::ErasedStore;
+pub use self::verdict::{DenialReason, GateVerdict, LimitResult};
 
-use self::decide::Asking;
+use self::decide::DecideOptions;
 #[cfg(feature = "tower")]
 pub(crate) use self::plan::KeyBytes;
-pub(crate) use self::plan::{Plan, Taking};
-use self::shared_store::Shared;
-use crate::asker::Asker;
+pub(crate) use self::plan::{ConcurrencyMode, Plan};
+use self::shared_store::SharedStore;
+use crate::asker::CallTracker;
 use crate::block_on::poll_once;
 pub use crate::join::MAX_TOGETHER;
 use crate::policy::Policies;
-use crate::stats::{self, Counting, Seen, Stats, is_near, is_timed};
+use crate::stats::{self, Counting, RequestRecord, Stats, is_near, is_timed};
 use crate::wait::Queues;
 use crate::{Limiter, Store, Timestamp};
 
@@ -77,8 +77,8 @@ use crate::{Limiter, Store, Timestamp};
 pub struct Gate {
     limiter: Limiter,
     /// Where counts are kept, if not in the limiter.
-    shared: Option<Shared>,
-    rules: ArcSwap<Rules>,
+    shared: Option<SharedStore>,
+    active: ArcSwap<ActivePolicies>,
     /// Who waits where that cannot be played through, by what they wait for.
     queues: Queues,
     stats: Arc<Stats>,
@@ -92,21 +92,21 @@ impl Gate {
 
     /// These policies in front of this limiter.
     pub fn new(limiter: Limiter, policies: Policies, stats: Arc<Stats>) -> Self {
-        let rules = ArcSwap::from_pointee(Rules::new(policies, &stats));
+        let active = ArcSwap::from_pointee(ActivePolicies::new(policies, &stats));
         let queues = Queues::default();
-        Gate { limiter, shared: None, rules, queues, stats }
+        Gate { limiter, shared: None, active, queues, stats }
     }
 
     /// Keeps counts in a store that `nodes` gates share: `tidegate::redis::RedisStore` for many
     /// machines, or a [`MemoryStore`](crate::MemoryStore) for several gates of one process. The
     /// limiter then is this node's own memory, for policies that say `on_store_failure: local`.
     #[must_use]
-    pub fn over<S: Store>(self, store: Arc<S>, nodes: u32) -> Self {
-        self.over_erased(store, nodes)
+    pub fn with_shared_store<S: Store>(self, store: Arc<S>, nodes: u32) -> Self {
+        self.with_erased_store(store, nodes)
     }
 
-    pub(crate) fn over_erased(self, store: Arc<dyn ErasedStore>, nodes: u32) -> Self {
-        Gate { shared: Some(Shared::new(store, nodes)), ..self }
+    pub(crate) fn with_erased_store(self, store: Arc<dyn ErasedStore>, nodes: u32) -> Self {
+        Gate { shared: Some(SharedStore::new(store, nodes)), ..self }
     }
 
     /// Whether it shares its store with others, so that answers must be awaited.
@@ -125,13 +125,13 @@ impl Gate {
     /// Other policies from now on. What was counted stays: a limit finds its
     /// counts by its policy's name, the key, its algorithm and its window.
     pub fn reload(&self, policies: Policies) {
-        self.rules.store(Arc::new(Rules::new(policies, &self.stats)));
+        self.active.store(Arc::new(ActivePolicies::new(policies, &self.stats)));
     }
 
     /// The rules now in force, for as long as one question takes. Clone the `Arc` to keep them for
     /// longer.
-    pub fn rules(&self) -> Guard<Arc<Rules>> {
-        self.rules.load()
+    pub fn active_policies(&self) -> Guard<Arc<ActivePolicies>> {
+        self.active.load()
     }
 
     /// The limiter behind it: where counts are kept, or this node's own memory.
@@ -192,45 +192,48 @@ impl Gate {
     /// When a question makes no sense; see [`GateError`]. A denial is not an error.
     pub async fn check<'a>(
         &self,
-        rules: &'a Rules,
-        questions: &[Question<'a>],
-    ) -> Result<Answer<'a>, GateError> {
+        active: &'a ActivePolicies,
+        requests: &[GateRequest<'a>],
+    ) -> Result<GateVerdict<'a>, GateError> {
         let mut plan = Plan::default();
-        self.check_in(&mut plan, rules, questions).await?;
-        Ok(plan.answer)
+        self.check_in(&mut plan, active, requests).await?;
+        Ok(plan.verdict)
     }
 
     /// Answers questions as [`Gate::check`] does. The plan, which was empty, keeps the answer.
     async fn check_in<'a>(
         &self,
         plan: &mut Plan<'a>,
-        rules: &'a Rules,
-        questions: &[Question<'a>],
+        active: &'a ActivePolicies,
+        requests: &[GateRequest<'a>],
     ) -> Result<(), GateError> {
-        plan.fill(rules, questions, Taking::Nothing)?;
-        let route = || route_of(questions);
-        let named = Named::of(questions, &route);
-        let (timing, asker) = (Timing::begin(self), &Asker::default());
-        match named.max_wait {
-            None => self.decide(asker, plan, Asking { id: named.id, ..Asking::CHECK }).await?,
-            Some(max_wait) => Box::pin(self.wait_planned(asker, plan, max_wait)).await?,
+        plan.build(active, requests, ConcurrencyMode::Reject)?;
+        let route = || route_of(requests);
+        let context = RequestContext::of(requests, &route);
+        let (timing, tracker) = (Timing::begin(self), &CallTracker::default());
+        match context.max_wait {
+            None => {
+                self.decide(tracker, plan, DecideOptions { id: context.id, ..DecideOptions::CHECK })
+                    .await?
+            }
+            Some(max_wait) => Box::pin(self.wait_planned(tracker, plan, max_wait)).await?,
         }
-        plan.answer.unlimited = plan.unlimited();
-        self.record(plan, &named, timing.elapsed(named.max_wait));
+        plan.verdict.unlimited = plan.unlimited();
+        self.record(plan, &context, timing.elapsed(context.max_wait));
         Ok(())
     }
 
     /// Decides a plan in this process's memory, and counts what was decided.
     #[inline]
-    fn check_here(
+    fn check_in_memory(
         &self,
         plan: &mut Plan<'_>,
-        named: &Named<'_>,
-        asking: Asking<'_>,
+        context: &RequestContext<'_>,
+        options: DecideOptions<'_>,
     ) -> Result<Timing, GateError> {
         let timing = Timing::begin(self);
-        self.decide_here(plan, asking)?;
-        self.record(plan, named, timing.elapsed(None));
+        self.decide_in_memory(plan, options)?;
+        self.record(plan, context, timing.elapsed(None));
         Ok(timing)
     }
 
@@ -244,94 +247,114 @@ impl Gate {
     /// the lease is too long.
     pub async fn acquire<'a>(
         &self,
-        rules: &'a Rules,
-        question: &Question<'a>,
+        active: &'a ActivePolicies,
+        request: &GateRequest<'a>,
         lease: Option<Duration>,
-    ) -> Result<Held<'a>, GateError> {
-        let questions = std::slice::from_ref(question);
+    ) -> Result<PermitGrant<'a>, GateError> {
+        let requests = std::slice::from_ref(request);
         let mut plan = Plan::default();
-        plan.fill(rules, questions, Taking::Permit(lease))?;
+        plan.build(active, requests, ConcurrencyMode::AcquirePermit(lease))?;
         let timing = Timing::begin(self);
-        self.decide(&Asker::default(), &mut plan, Asking { lease, ..Asking::PERMIT }).await?;
-        let route = || route_of(questions);
-        self.record(&plan, &Named::of(questions, &route), timing.elapsed(None));
-        let (lease, most) = held::leases(&plan, lease);
-        Ok(Held { permit: plan.permit, answer: plan.answer, lease, most })
+        self.decide(
+            &CallTracker::default(),
+            &mut plan,
+            DecideOptions { lease, ..DecideOptions::PERMIT },
+        )
+        .await?;
+        let route = || route_of(requests);
+        self.record(&plan, &RequestContext::of(requests, &route), timing.elapsed(None));
+        let (lease, max_lease) = permits::leases(&plan, lease);
+        Ok(PermitGrant { permit: plan.permit, verdict: plan.verdict, lease, max_lease })
     }
 
     /// The keys of a policy, to look them up, peek at them and reset them.
     ///
     /// # Errors
     /// [`GateError::UnknownPolicy`].
-    pub fn keys<'a>(&'a self, rules: &'a Rules, policy: &str) -> Result<PolicyKeys<'a>, GateError> {
-        Ok(PolicyKeys::new(self, rules, rules.policies().find(policy)?))
+    pub fn keys<'a>(
+        &'a self,
+        active: &'a ActivePolicies,
+        policy: &str,
+    ) -> Result<PolicyKeys<'a>, GateError> {
+        Ok(PolicyKeys::new(self, active, active.policies().get_or_err(policy)?))
     }
 
     /// Counts what was decided, under its path and request id. Peeks, refunds and forced charges are
     /// not counted.
-    fn record(&self, plan: &Plan<'_>, named: &Named<'_>, elapsed: Option<Duration>) {
-        let mut counting = Counting::new(plan.answer.allowed);
-        plan.for_each_counted(|_, line, stats| {
-            let near = is_near(line.limit, line.remaining());
-            counting.add(stats, line.decision.allowed, near, line.decided);
+    fn record(&self, plan: &Plan<'_>, context: &RequestContext<'_>, elapsed: Option<Duration>) {
+        let mut counting = Counting::new(plan.verdict.allowed);
+        plan.for_each_counted(|_, result, stats| {
+            let near = is_near(result.limit, result.remaining());
+            counting.add(stats, result.decision.allowed, near, result.decided);
         });
         if counting.has_lines && self.stats.add(counting, elapsed) {
-            self.note(plan, named, elapsed);
+            self.record_notable(plan, context, elapsed);
         }
     }
 
     #[cold]
-    fn note(&self, plan: &Plan<'_>, named: &Named<'_>, elapsed: Option<Duration>) {
-        let mut lines = SmallVec::<[stats::Line<'_>; 4]>::new();
-        plan.for_each_counted(|part, line, stats| {
-            lines.push(stats::Line {
+    fn record_notable(
+        &self,
+        plan: &Plan<'_>,
+        context: &RequestContext<'_>,
+        elapsed: Option<Duration>,
+    ) {
+        let mut results = SmallVec::<[stats::LimitRecord<'_>; 4]>::new();
+        plan.for_each_counted(|planned, result, stats| {
+            results.push(stats::LimitRecord {
                 stats,
-                limit: line.limit,
-                key: plan.bare_key(part),
-                allowed: line.decision.allowed,
-                remaining: line.remaining(),
-                retry_after: line.decision.retry_after,
-                decided: line.decided,
+                limit: result.limit,
+                key: plan.key_without_policy(planned),
+                allowed: result.decision.allowed,
+                remaining: result.remaining(),
+                retry_after: result.decision.retry_after,
+                decided: result.decided,
             });
         });
-        let (allowed, route) = (plan.answer.allowed, (named.route)());
-        let request_id = named.request_id;
-        self.stats.note(&Seen { lines: &lines, allowed, route, request_id, elapsed });
+        let (allowed, route) = (plan.verdict.allowed, (context.route)());
+        let request_id = context.request_id;
+        self.stats.record_notable(&RequestRecord {
+            limits: &results,
+            allowed,
+            route,
+            request_id,
+            elapsed,
+        });
     }
 }
 
 /// Settings that the questions of a request share: the first question that has one sets it.
 #[derive(Clone, Copy)]
-pub(crate) struct Named<'q> {
+pub(crate) struct RequestContext<'q> {
     /// An idempotency id.
     pub(crate) id: Option<&'q [u8]>,
     /// Returns the path. It is called only if the key of the request is noted.
     pub(crate) route: &'q (dyn Fn() -> Option<&'q str> + Sync),
     pub(crate) request_id: Option<&'q str>,
-    /// The longest wait; see [`Question::max_wait`].
+    /// The longest wait; see [`GateRequest::max_wait`].
     pub(crate) max_wait: Option<Duration>,
 }
 
-impl<'q> Named<'q> {
-    fn of(questions: &[Question<'q>], route: &'q (dyn Fn() -> Option<&'q str> + Sync)) -> Self {
-        Named {
-            id: questions.iter().find_map(|question| question.id),
+impl<'q> RequestContext<'q> {
+    fn of(requests: &[GateRequest<'q>], route: &'q (dyn Fn() -> Option<&'q str> + Sync)) -> Self {
+        RequestContext {
+            id: requests.iter().find_map(|request| request.id),
             route,
-            request_id: questions.iter().find_map(|question| question.request_id),
-            max_wait: questions.iter().find_map(|question| question.max_wait),
+            request_id: requests.iter().find_map(|request| request.request_id),
+            max_wait: requests.iter().find_map(|request| request.max_wait),
         }
     }
 }
 
 /// The path that the first question with one asks for.
-fn route_of<'q>(questions: &[Question<'q>]) -> Option<&'q str> {
-    questions.iter().find_map(|question| question.subject.route())
+fn route_of<'q>(requests: &[GateRequest<'q>]) -> Option<&'q str> {
+    requests.iter().find_map(|request| request.subject.route())
 }
 
 /// When a decision began, and whether it is among those that are timed.
 #[derive(Clone, Copy)]
 struct Timing {
-    begun: Option<Instant>,
+    started: Option<Instant>,
     is_timed: bool,
 }
 
@@ -340,11 +363,11 @@ impl Timing {
     /// clock costs nothing.
     fn begin(gate: &Gate) -> Self {
         let is_timed = is_timed();
-        Timing { begun: (is_timed || gate.is_shared()).then(Instant::now), is_timed }
+        Timing { started: (is_timed || gate.is_shared()).then(Instant::now), is_timed }
     }
 
     /// How long the decision took. A request that waited did not take long to decide.
     fn elapsed(self, max_wait: Option<Duration>) -> Option<Duration> {
-        self.begun.filter(|_| max_wait.is_none()).map(|begun| begun.elapsed())
+        self.started.filter(|_| max_wait.is_none()).map(|started| started.elapsed())
     }
 }

@@ -12,8 +12,8 @@
 use smallvec::SmallVec;
 use tidegate_core::RetryAfter;
 
-use super::Answer;
-use super::plan::{Part, Plan};
+use super::GateVerdict;
+use super::plan::{Plan, PlannedPolicy};
 use crate::Overflow;
 use crate::policy::Mode;
 use crate::stats::Decided;
@@ -27,57 +27,60 @@ impl Plan<'_> {
     /// Whether the request is to be made again: without the quotas that denied it, or to
     /// consume what is left.
     #[inline]
-    pub(super) fn ask_again(&mut self) -> bool {
-        !self.answer.allowed && self.withholds && (self.spend() || self.consume())
+    pub(super) fn should_retry(&mut self) -> bool {
+        !self.verdict.allowed
+            && self.defers_overflow
+            && (self.skip_exhausted() || self.allow_overflow())
     }
 
     /// After the last denial: lets the next one consume, if any part does. Not where the store
     /// failed: it may have been charged.
-    fn consume(&mut self) -> bool {
-        let consumes = |part: &Part<'_>| part.overflow == Overflow::Consume;
+    fn allow_overflow(&mut self) -> bool {
+        let consumes = |planned: &PlannedPolicy<'_>| planned.overflow == Overflow::Consume;
         let again =
-            self.can_choose(&self.answer) && self.parts.iter().any(consumes) && self.charges();
-        self.withholds &= !again;
+            self.can_choose(&self.verdict) && self.policies.iter().any(consumes) && self.charges();
+        self.defers_overflow &= !again;
         again
     }
 
     /// After a denial: passes over the quotas that denied, if nothing else did and another
     /// quota has room. Says whether it is worth asking again, which it is fewer times than
     /// there are quotas. A denial charges nothing, so that asking again is all there is to it.
-    fn spend(&mut self) -> bool {
-        if self.answer.allowed || !self.can_choose(&self.answer) {
+    fn skip_exhausted(&mut self) -> bool {
+        if self.verdict.allowed || !self.can_choose(&self.verdict) {
             return false;
         }
-        let waits = self.waits(&self.answer);
-        let all = || self.parts.iter().zip(&waits).filter(|(part, _)| !part.spent);
-        let others_deny = all().any(|(part, wait_us)| part.has_say() && *wait_us > 0);
-        let has_room = all().any(|(part, wait_us)| part.quota && *wait_us == 0);
+        let waits = self.waits(&self.verdict);
+        let all = || self.policies.iter().zip(&waits).filter(|(planned, _)| !planned.skipped);
+        let others_deny = all().any(|(planned, wait_us)| planned.is_required() && *wait_us > 0);
+        let has_room = all().any(|(planned, wait_us)| planned.quota && *wait_us == 0);
         if others_deny || !has_room {
             return false;
         }
-        for (part, wait_us) in self.parts.iter_mut().zip(&waits) {
-            part.spent |= part.quota && *wait_us > 0;
+        for (planned, wait_us) in self.policies.iter_mut().zip(&waits) {
+            planned.skipped |= planned.quota && *wait_us > 0;
         }
         true
     }
 
     /// Begins anew: no quota is passed over.
-    pub(super) fn spend_nothing(&mut self) {
-        for part in &mut self.parts {
-            part.spent = false;
+    pub(super) fn reset_skips(&mut self) {
+        for planned in &mut self.policies {
+            planned.skipped = false;
         }
     }
 
     /// When a request that was answered so would pass if nothing else arrived: as soon as
     /// everything that is no quota admits it, and one of the quotas.
-    pub(super) fn retry_after(&self, answer: &Answer<'_>) -> RetryAfter {
-        if answer.allowed || !self.can_choose(answer) {
-            return answer.retry_after();
+    pub(super) fn retry_after(&self, verdict: &GateVerdict<'_>) -> RetryAfter {
+        if verdict.allowed || !self.can_choose(verdict) {
+            return verdict.retry_after();
         }
-        let waits = self.waits(answer);
-        let all = || self.parts.iter().zip(&waits);
-        let others = all().filter(|(part, _)| part.has_say()).map(|(_, wait_us)| *wait_us).max();
-        let quotas = all().filter(|(part, _)| part.quota).map(|(_, wait_us)| *wait_us).min();
+        let waits = self.waits(verdict);
+        let all = || self.policies.iter().zip(&waits);
+        let others =
+            all().filter(|(planned, _)| planned.is_required()).map(|(_, wait_us)| *wait_us).max();
+        let quotas = all().filter(|(planned, _)| planned.quota).map(|(_, wait_us)| *wait_us).min();
         match others.max(quotas) {
             None | Some(0) => RetryAfter::Now,
             Some(u64::MAX) => RetryAfter::Never,
@@ -87,26 +90,26 @@ impl Plan<'_> {
 
     /// Whether the answer tells which quotas have room. What was not decided by the store is
     /// not asked again: it may have been charged.
-    fn can_choose(&self, answer: &Answer<'_>) -> bool {
-        self.has_choice() && !answer.no_room && answer.decided == Decided::Exact
+    fn can_choose(&self, verdict: &GateVerdict<'_>) -> bool {
+        self.has_choice() && !verdict.no_room && verdict.decided == Decided::Exact
     }
 
     /// How long each part would wait by itself: 0 if it admits, all there is if it never does.
-    fn waits(&self, answer: &Answer<'_>) -> SmallVec<[u64; 4]> {
-        let mut lines = answer.lines.iter();
-        let waits = self.parts.iter().map(|part| {
-            let own = lines.by_ref().take(part.limits.len());
-            let denied = own.filter(|line| !line.decision.allowed);
+    fn waits(&self, verdict: &GateVerdict<'_>) -> SmallVec<[u64; 4]> {
+        let mut results = verdict.results.iter();
+        let waits = self.policies.iter().map(|planned| {
+            let results = results.by_ref().take(planned.limits.len());
+            let denied = results.filter(|result| !result.decision.allowed);
             let wait_us = |retry: RetryAfter| retry.as_micros().map_or(u64::MAX, |us| us.max(1));
-            denied.map(|line| wait_us(line.decision.retry_after)).max().unwrap_or(0)
+            denied.map(|result| wait_us(result.decision.retry_after)).max().unwrap_or(0)
         });
         waits.collect()
     }
 }
 
-impl Part<'_> {
+impl PlannedPolicy<'_> {
     /// Whether it must admit, whatever others do.
-    fn has_say(&self) -> bool {
+    fn is_required(&self) -> bool {
         self.mode == Mode::Enforce && !self.quota
     }
 }

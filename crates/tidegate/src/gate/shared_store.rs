@@ -58,15 +58,15 @@ impl<S: Store> ErasedStore for S {
 }
 
 /// The shared store of a gate, and what the gate needs beside it.
-pub(super) struct Shared {
+pub(super) struct SharedStore {
     store: Arc<dyn ErasedStore>,
     /// How many share the limits.
     nodes: AtomicU32,
 }
 
-impl Shared {
+impl SharedStore {
     pub(super) fn new(store: Arc<dyn ErasedStore>, nodes: u32) -> Self {
-        Shared { store, nodes: AtomicU32::new(nodes.max(1)) }
+        SharedStore { store, nodes: AtomicU32::new(nodes.max(1)) }
     }
 
     pub(super) fn store(&self) -> &dyn ErasedStore {
@@ -92,10 +92,10 @@ impl Shared {
         stats: &Stats,
         request: &Request<'_>,
     ) -> Result<Verdict, StoreError> {
-        let begun = Instant::now();
+        let started = Instant::now();
         let decided = self.store.decide(request).await;
         if was_sent(&decided) {
-            stats.record_store(begun.elapsed());
+            stats.record_store(started.elapsed());
         }
         decided
     }
@@ -112,8 +112,8 @@ fn was_sent(decided: &Result<Verdict, StoreError>) -> bool {
     }
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for SharedStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("nodes", &self.nodes()).finish_non_exhaustive()
+        f.debug_struct("SharedStore").field("nodes", &self.nodes()).finish_non_exhaustive()
     }
 }

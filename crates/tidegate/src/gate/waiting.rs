@@ -9,109 +9,112 @@ use std::time::Duration;
 
 use tidegate_core::{RetryAfter, Timestamp};
 
-use super::decide::Asking;
+use super::decide::DecideOptions;
 use super::plan::Plan;
-use super::shared_store::Shared;
-use super::{Answer, DenialReason, Gate, GateError};
-use crate::asker::Asker;
-use crate::fallback::{Outage, looking, never};
-use crate::wait::{Place, sleep};
+use super::shared_store::SharedStore;
+use super::{DenialReason, Gate, GateError, GateVerdict};
+use crate::asker::CallTracker;
+use crate::fallback::{Outage, deny_all, dry_run_checks};
+use crate::wait::{Ticket, sleep};
 use crate::{Clock, Request, StoreError};
 
 impl Gate {
     pub(super) async fn wait_planned(
         &self,
-        asker: &Asker,
+        tracker: &CallTracker,
         plan: &mut Plan<'_>,
         max_wait: Duration,
     ) -> Result<(), GateError> {
         // Attempts to pass are not reports of usage: none of them consumes.
-        plan.refuse_overflow();
+        plan.disable_overflow();
         if self.shared.is_none() && !plan.has_choice() {
             let verdict = self.limiter.wait(&plan.checks(), max_wait).await?;
-            plan.set_answer(&verdict);
+            plan.set_verdict(&verdict);
             return Ok(());
         }
         let max_wait_us = u64::try_from(max_wait.as_micros()).unwrap_or(u64::MAX);
         let until = self.limiter.store().clock().now().plus_micros(max_wait_us);
         let (name, _) = self.limiter.store().shape(&plan.checks())?;
-        match Place::new(&self.queues, name) {
-            Some(place) => self.wait_in_line(asker, plan, (&place, until)).await,
-            None => self.turn_down(plan).await,
+        match Ticket::new(&self.queues, name) {
+            Some(ticket) => self.wait_in_queue(tracker, plan, (&ticket, until)).await,
+            None => self.deny_queued(plan).await,
         }
     }
 
     /// The same with places beside it that are only observed, and so not waited for: they are
     /// taken when everything else has admitted the request. One that is denied would have
     /// taken none, and nothing is said of them.
-    pub(super) async fn enter_in_turn(
+    pub(super) async fn admit_after_wait(
         &self,
-        asker: &Asker,
+        tracker: &CallTracker,
         plan: &mut Plan<'_>,
         max_wait: Duration,
     ) -> Result<(), GateError> {
-        let mut watched = plan.set_aside_places();
-        self.wait_planned(asker, plan, max_wait).await?;
-        if !plan.answer.allowed || watched.is_empty() {
+        let mut observed = plan.split_off_observed();
+        self.wait_planned(tracker, plan, max_wait).await?;
+        if !plan.verdict.allowed || observed.is_empty() {
             return Ok(());
         }
-        self.decide(asker, &mut watched, Asking::PERMIT).await?;
-        plan.rejoin(watched);
+        self.decide(tracker, &mut observed, DecideOptions::PERMIT).await?;
+        plan.rejoin(observed);
         Ok(())
     }
 
-    async fn wait_in_line(
+    async fn wait_in_queue(
         &self,
-        asker: &Asker,
+        tracker: &CallTracker,
         plan: &mut Plan<'_>,
-        (place, until): (&Place<'_>, Timestamp),
+        (ticket, until): (&Ticket<'_>, Timestamp),
     ) -> Result<(), GateError> {
         let clock = self.limiter.store().clock();
-        if !place.is_first() {
-            let looked = self.look(plan).await?;
-            let hopeless = |answer: &Answer<'_>| !passes_by(plan, answer, clock, until);
+        if !ticket.is_first() {
+            let looked = self.dry_run(plan).await?;
+            let hopeless = |verdict: &GateVerdict<'_>| !passes_before(plan, verdict, clock, until);
             // Even alone it would wait for too long.
-            if let Some(answer) = looked.filter(hopeless) {
-                plan.answer = answer;
+            if let Some(verdict) = looked.filter(hopeless) {
+                plan.verdict = verdict;
                 return Ok(());
             }
-            if !place.turn(clock, until).await {
-                return self.turn_down(plan).await;
+            if !ticket.until_first(clock, until).await {
+                return self.deny_queued(plan).await;
             }
         }
         loop {
-            plan.spend_nothing();
-            self.decide(asker, plan, Asking::CHECK).await?;
-            let answer = &plan.answer;
-            if answer.allowed || asker.is_gone() || !passes_by(plan, answer, clock, until) {
+            plan.reset_skips();
+            self.decide(tracker, plan, DecideOptions::CHECK).await?;
+            let verdict = &plan.verdict;
+            if verdict.allowed
+                || tracker.is_cancelled()
+                || !passes_before(plan, verdict, clock, until)
+            {
                 return Ok(());
             }
-            let wait_us = plan.retry_after(answer).as_micros().unwrap_or_default();
+            let wait_us = plan.retry_after(verdict).as_micros().unwrap_or_default();
             sleep(clock, clock.now().plus_micros(wait_us)).await;
         }
     }
 
     /// The denial of somebody whose turn does not come.
-    async fn turn_down(&self, plan: &mut Plan<'_>) -> Result<(), GateError> {
-        let Some(answer) = self.look(plan).await? else {
+    async fn deny_queued(&self, plan: &mut Plan<'_>) -> Result<(), GateError> {
+        let Some(verdict) = self.dry_run(plan).await? else {
             // Where the store fails there is no line to stand in.
-            let outage = self.shared.as_ref().map_or(Outage::MEMORY, Shared::outage);
-            return self.answer_alone(plan, outage, Asking::CHECK);
+            let outage = self.shared.as_ref().map_or(Outage::MEMORY, SharedStore::outage);
+            return self.answer_without_store(plan, outage, DecideOptions::CHECK);
         };
-        let is_free = plan.retry_after(&answer) == RetryAfter::Now;
-        plan.answer = if is_free { answer.in_line() } else { answer };
+        let is_free = plan.retry_after(&verdict) == RetryAfter::Now;
+        plan.verdict = if is_free { verdict.into_queued_denial() } else { verdict };
         Ok(())
     }
 
     /// What would be answered, without charging anything; `None` if the store fails.
-    async fn look<'a>(&self, plan: &Plan<'a>) -> Result<Option<Answer<'a>>, GateError> {
-        let (checks, never) = (plan.checks(), never());
-        let looks = looking(&checks, &never);
+    async fn dry_run<'a>(&self, plan: &Plan<'a>) -> Result<Option<GateVerdict<'a>>, GateError> {
+        let (checks, deny_all) = (plan.checks(), deny_all());
+        let looks = dry_run_checks(&checks, &deny_all);
         let request = Request { deny_cache: false, ..Request::new(&looks) };
         match self.ask_store(&request).await {
             Ok(mut verdict) => {
                 verdict.decisions.drain(..looks.len() - checks.len());
-                Ok(Some(Answer::of_lines(plan.answer_of(&verdict).lines)))
+                Ok(Some(GateVerdict::of_lines(plan.verdict_of(&verdict).results)))
             }
             Err(StoreError::Check(error)) => Err(error.into()),
             Err(StoreError::Failed(_)) => Ok(None),
@@ -120,9 +123,14 @@ impl Gate {
 }
 
 /// Whether a request that was answered so would pass by then. A store's failure does not.
-fn passes_by(plan: &Plan<'_>, answer: &Answer<'_>, clock: &Clock, until: Timestamp) -> bool {
+fn passes_before(
+    plan: &Plan<'_>,
+    verdict: &GateVerdict<'_>,
+    clock: &Clock,
+    until: Timestamp,
+) -> bool {
     let left_us = until.as_micros().saturating_sub(clock.now().as_micros());
-    let wait_us = plan.retry_after(answer).as_micros();
-    let has_failed = answer.denial_reason() == Some(DenialReason::StoreFailed);
+    let wait_us = plan.retry_after(verdict).as_micros();
+    let has_failed = verdict.denial_reason() == Some(DenialReason::StoreFailed);
     !has_failed && wait_us.is_some_and(|us| us <= left_us)
 }

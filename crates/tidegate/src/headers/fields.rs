@@ -6,9 +6,9 @@ use std::time::Duration;
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::names::Names;
+use super::limit_names::LimitNames;
 use super::text::{MAX_NUMERALS, Text, numerals, put_integer, put_string};
-use super::{Form, Forms, Line, Shown};
+use super::{Form, Forms, LimitView, ResponseView};
 use crate::{Algorithm, Limit, RetryAfter, Timestamp};
 
 /// The most bytes of `RateLimit-Policy`: gateways refuse responses whose fields
@@ -33,7 +33,7 @@ static X_RATELIMIT: [HeaderName; 3] = [
 
 /// The answer of the reported limit.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Reported {
+pub(crate) struct ReportedLimit {
     /// Whether the request may go ahead.
     pub(crate) allowed: bool,
     /// `None` if nothing is known: no limit is reported, or the store failed.
@@ -46,14 +46,15 @@ pub(crate) struct Reported {
     pub(crate) now: Timestamp,
 }
 
-impl Reported {
-    pub(super) fn of(shown: &Shown<'_>, now: Timestamp) -> Self {
-        let mut reported = Reported { allowed: shown.allowed, now, ..Reported::default() };
-        if let Some(line) = shown.speaking() {
-            let reset_after_us = line.reset_after.as_nanos().div_ceil(1_000);
-            reported.remaining = line.remaining;
+impl ReportedLimit {
+    pub(super) fn of(response: &ResponseView<'_>, now: Timestamp) -> Self {
+        let mut reported =
+            ReportedLimit { allowed: response.allowed, now, ..ReportedLimit::default() };
+        if let Some(view) = response.reported_limit() {
+            let reset_after_us = view.reset_after.as_nanos().div_ceil(1_000);
+            reported.remaining = view.remaining;
             reported.reset_after_us = u64::try_from(reset_after_us).unwrap_or(u64::MAX);
-            reported.set_wait(line.retry_after);
+            reported.set_wait(view.retry_after);
         }
         reported
     }
@@ -80,7 +81,7 @@ impl Reported {
 
 /// The list of limits in a response.
 #[derive(Debug, Default)]
-pub(crate) struct Listed {
+pub(crate) struct LimitList {
     /// `RateLimit-Policy`, unless no form has it.
     pub(super) policy: Option<HeaderValue>,
     /// Where in it the name of the reported limit is, with its quotes, in the form of the newest
@@ -93,10 +94,10 @@ pub(crate) struct Listed {
 #[derive(Debug, Default)]
 pub(crate) struct Fields {
     pub(crate) forms: Forms,
-    pub(crate) reported: Reported,
+    pub(crate) reported: ReportedLimit,
     /// The count of the reported limit, if a form states it.
     pub(crate) limit: Option<HeaderValue>,
-    pub(crate) listed: Listed,
+    pub(crate) limit_list: LimitList,
 }
 
 impl Fields {
@@ -110,7 +111,7 @@ impl Fields {
                 || sixth && DRAFT_6.contains(name)
                 || x && X_RATELIMIT.contains(name)
         };
-        self.listed.policy.is_some() && *name == RATELIMIT_POLICY
+        self.limit_list.policy.is_some() && *name == RATELIMIT_POLICY
             || self.reported.remaining.is_some() && has_numbers()
     }
 
@@ -130,7 +131,7 @@ impl Fields {
             Some(remaining) if seventh => drop(out.insert(&RATELIMIT, self.draft_7(remaining))),
             _ => {}
         }
-        if let Some(policy) = self.listed.policy.take() {
+        if let Some(policy) = self.limit_list.policy.take() {
             out.insert(&RATELIMIT_POLICY, policy);
         }
         let Some(remaining) = remaining else { return };
@@ -164,7 +165,7 @@ impl Fields {
             numerals.put_integer(remaining);
             numerals.put(b";r=");
         });
-        let Listed { policy, name: (start, end) } = &self.listed;
+        let LimitList { policy, name: (start, end) } = &self.limit_list;
         let policy = policy.as_ref().map_or(&[][..], HeaderValue::as_bytes);
         let name = policy.get(usize::from(*start)..usize::from(*end)).unwrap_or(&[]);
         value([name, numerals].concat())
@@ -181,19 +182,19 @@ impl Fields {
     }
 }
 
-impl Listed {
+impl LimitList {
     /// The list of these lines, in the newest of the forms that have one.
-    pub(crate) fn of(forms: Forms, shown: &Shown<'_>) -> Self {
+    pub(crate) fn of(forms: Forms, response: &ResponseView<'_>) -> Self {
         match Form::ALL.map(|form| forms.contains(form)) {
             [true, ..] => {
-                let names = Names::of(shown.lines);
-                let item = |text: &mut Text, index, line: &Line<'_>| {
-                    put_limit(text, names.get(index), line.limit)
+                let names = LimitNames::of(response.limits);
+                let item = |text: &mut Text, index, view: &LimitView<'_>| {
+                    put_limit(text, names.get(index), view.limit)
                 };
-                Self::of_items(shown, item)
+                Self::of_items(response, item)
             }
-            [false, false, false, _] => Listed::default(),
-            _ => Self::of_rates(shown),
+            [false, false, false, _] => LimitList::default(),
+            _ => Self::of_rates(response),
         }
     }
 
@@ -202,19 +203,19 @@ impl Listed {
     /// They require a window, so `concurrency` has no place in it. And they forbid
     /// two limits of the same number: of those the one with the longest window is
     /// listed, which implies the others.
-    fn of_rates(shown: &Shown<'_>) -> Self {
-        let rate = |line: &Line<'_>| {
-            let held = line.limit.algorithm() == Algorithm::Concurrency;
-            (!held).then(|| (line.limit.count(), window_seconds(line.limit)))
+    fn of_rates(response: &ResponseView<'_>) -> Self {
+        let rate = |view: &LimitView<'_>| {
+            let concurrent = view.limit.algorithm() == Algorithm::Concurrency;
+            (!concurrent).then(|| (view.limit.count(), window_seconds(view.limit)))
         };
-        let lines = shown.lines;
+        let views = response.limits;
         let implied = |index: usize, (count, window): (u64, u64)| {
-            lines.iter().enumerate().any(|(other, line)| {
-                rate(line).is_some_and(|(c, w)| c == count && (w, index) > (window, other))
+            views.iter().enumerate().any(|(other, view)| {
+                rate(view).is_some_and(|(c, w)| c == count && (w, index) > (window, other))
             })
         };
-        Self::of_items(shown, |text, index, line| {
-            if let Some((count, window)) = rate(line).filter(|rate| !implied(index, *rate)) {
+        Self::of_items(response, |text, index, view| {
+            if let Some((count, window)) = rate(view).filter(|rate| !implied(index, *rate)) {
                 put_integer(text, count);
                 put_parameter(text, b";w=", window);
             }
@@ -225,36 +226,37 @@ impl Listed {
     /// The list of what `item` writes for each line; an item that writes nothing is left out.
     /// `item` returns where the name in it is.
     fn of_items(
-        shown: &Shown<'_>,
-        item: impl Fn(&mut Text, usize, &Line<'_>) -> Range<usize>,
+        response: &ResponseView<'_>,
+        item: impl Fn(&mut Text, usize, &LimitView<'_>) -> Range<usize>,
     ) -> Self {
         let (text, mut name) = (&mut Text::new(), 0..0);
         // The speaker is written at its place, so room for it is kept free until then.
         let mut reserved = 0;
-        if let (Some(index), Some(line), 2..) = (shown.speaker, shown.speaking(), shown.lines.len())
+        if let (Some(index), Some(view), 2..) =
+            (response.reported, response.reported_limit(), response.limits.len())
         {
-            item(text, index, line);
+            item(text, index, view);
             reserved = text.len() + 2;
             text.truncate(0);
         }
-        for (index, line) in shown.lines.iter().enumerate() {
+        for (index, view) in response.limits.iter().enumerate() {
             let before = text.len();
             if before > 0 {
                 text.extend_from_slice(b", ");
             }
             let start = text.len();
-            let named = item(text, index, line);
-            let speaks = shown.speaker == Some(index);
-            if speaks {
+            let named = item(text, index, view);
+            let is_reported = response.reported == Some(index);
+            if is_reported {
                 (reserved, name) = (0, named);
             }
-            let too_much = !speaks && text.len() + reserved > MAX_POLICY_BYTES;
+            let too_much = !is_reported && text.len() + reserved > MAX_POLICY_BYTES;
             if too_much || text.len() == start {
                 text.truncate(before);
             }
         }
         let name = [name.start, name.end].map(|at| u16::try_from(at).unwrap_or_default());
-        Listed { policy: (!text.is_empty()).then(|| value(&**text)), name: name.into() }
+        LimitList { policy: (!text.is_empty()).then(|| value(&**text)), name: name.into() }
     }
 }
 

@@ -1,7 +1,7 @@
 //! What a response says about its limits: header fields and problem documents.
 //!
 //! There are four forms of the same facts (see [`Form`]), all written from one
-//! [`Shown`]. The numbers come from the limit the verdict speaks for: on a
+//! [`ResponseView`]. The numbers come from the limit the verdict speaks for: on a
 //! denial the one that denied, because a client told about a limit that passed
 //! would wait for the wrong thing; otherwise the one with the least remaining.
 //! `RateLimit-Policy` lists every enforced limit.
@@ -13,7 +13,7 @@
 
 mod fields;
 mod forms;
-mod names;
+mod limit_names;
 mod prerendered;
 mod problem;
 mod text;
@@ -27,12 +27,12 @@ pub use forms::{Form, Forms, FormsError};
 pub use problem::{PROBLEM_JSON, Problem, write_problem, write_problem_as};
 
 use crate::{Limit, RetryAfter, Timestamp};
-pub(crate) use fields::{Fields, Listed, Reported, number};
-pub(crate) use prerendered::Prerendered;
+pub(crate) use fields::{Fields, LimitList, ReportedLimit, number};
+pub(crate) use prerendered::PrerenderedHeaders;
 
 /// What one enforced limit answered.
 #[derive(Clone, Copy, Debug)]
-pub struct Line<'a> {
+pub struct LimitView<'a> {
     /// The name of its policy; empty for a limit that has none.
     pub policy: &'a str,
     /// The limit.
@@ -48,28 +48,28 @@ pub struct Line<'a> {
 
 /// The answer to a request, as far as the client is told.
 #[derive(Clone, Copy, Debug)]
-pub struct Shown<'a> {
+pub struct ResponseView<'a> {
     /// Whether the request may go ahead.
     pub allowed: bool,
     /// The enforced limits in the config's order, those of a policy together.
-    pub lines: &'a [Line<'a>],
+    pub limits: &'a [LimitView<'a>],
     /// Which of them the answer speaks for.
-    pub speaker: Option<usize>,
+    pub reported: Option<usize>,
 }
 
-impl<'a> Shown<'a> {
+impl<'a> ResponseView<'a> {
     /// The line the answer speaks for.
-    pub(crate) fn speaking(&self) -> Option<&'a Line<'a>> {
-        self.lines.get(self.speaker?)
+    pub(crate) fn reported_limit(&self) -> Option<&'a LimitView<'a>> {
+        self.limits.get(self.reported?)
     }
 
     /// The lines that denied the request.
     pub(crate) fn violated(&self) -> impl Iterator<Item = usize> {
-        let denies = |(index, line): (usize, &Line<'_>)| {
-            let denied = self.speaker == Some(index) || line.retry_after != RetryAfter::Now;
+        let denies = |(index, view): (usize, &LimitView<'_>)| {
+            let denied = self.reported == Some(index) || view.retry_after != RetryAfter::Now;
             (!self.allowed && denied).then_some(index)
         };
-        self.lines.iter().enumerate().filter_map(denies)
+        self.limits.iter().enumerate().filter_map(denies)
     }
 }
 
@@ -103,11 +103,12 @@ impl<'a> Shown<'a> {
 /// assert_eq!(out["ratelimit-policy"], "\"login\";q=5;w=60");
 /// # Ok::<(), tidegate::LimitError>(())
 /// ```
-pub fn render(forms: Forms, shown: &Shown<'_>, now: Timestamp, out: &mut HeaderMap) {
-    if !shown.lines.is_empty() {
-        let (reported, listed) = (Reported::of(shown, now), Listed::of(forms, shown));
-        let reported_line = shown.speaking().filter(|_| forms.states_limit());
-        let limit = reported_line.map(|line| number(line.limit.count()));
-        Fields { forms, reported, limit, listed }.write(out);
+pub fn render(forms: Forms, response: &ResponseView<'_>, now: Timestamp, out: &mut HeaderMap) {
+    if !response.limits.is_empty() {
+        let (reported, limit_list) =
+            (ReportedLimit::of(response, now), LimitList::of(forms, response));
+        let reported_line = response.reported_limit().filter(|_| forms.states_limit());
+        let limit = reported_line.map(|view| number(view.limit.count()));
+        Fields { forms, reported, limit, limit_list }.write(out);
     }
 }

@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use http::HeaderValue;
 
-use super::fields::{Listed, number, put_limit};
-use super::names::{Names, put_policy_name};
+use super::fields::{LimitList, number, put_limit};
+use super::limit_names::{LimitNames, put_policy_name};
 use super::text::Text;
-use super::{Line, MAX_POLICY_BYTES};
+use super::{LimitView, MAX_POLICY_BYTES};
 use crate::{Limit, RetryAfter};
 
 /// The header text of one policy, in the form of the newest draft.
 #[derive(Debug)]
-pub(crate) struct Prerendered {
+pub(crate) struct PrerenderedHeaders {
     /// The policy's name as those of its limits begin with it.
     name: Box<[u8]>,
     /// `"api-1s";q=10;w=1, "api-1m";q=600;w=60`.
@@ -26,25 +26,25 @@ pub(crate) struct Prerendered {
     counts: Box<[(u64, HeaderValue)]>,
 }
 
-impl Prerendered {
+impl PrerenderedHeaders {
     /// `None` if the text is longer than a field may be.
     pub(crate) fn new(policy_name: &str, limits: &[Limit]) -> Option<Self> {
-        let line = |limit| Line {
+        let view = |limit| LimitView {
             policy: policy_name,
             limit,
             remaining: None,
             retry_after: RetryAfter::Now,
             reset_after: Duration::ZERO,
         };
-        let lines: Vec<Line<'_>> = limits.iter().map(line).collect();
-        let names = Names::of(&lines);
-        let (mut places, mut text) = (Vec::with_capacity(limits.len()), Text::new());
+        let views: Vec<LimitView<'_>> = limits.iter().map(view).collect();
+        let names = LimitNames::of(&views);
+        let (mut ranges, mut text) = (Vec::with_capacity(limits.len()), Text::new());
         for (index, limit) in limits.iter().enumerate() {
             if index > 0 {
                 text.extend_from_slice(b", ");
             }
-            let place = put_limit(&mut text, names.get(index), limit);
-            places.push((u16::try_from(place.start).ok()?, u16::try_from(place.end).ok()?));
+            let range = put_limit(&mut text, names.get(index), limit);
+            ranges.push((u16::try_from(range.start).ok()?, u16::try_from(range.end).ok()?));
         }
         if text.len() > MAX_POLICY_BYTES {
             return None;
@@ -56,7 +56,7 @@ impl Prerendered {
         let _ = (policy.clone(), counts.clone());
         let mut name = Text::new();
         put_policy_name(&mut name, policy_name);
-        Some(Prerendered { name: (*name).into(), policy, names: places.into(), counts })
+        Some(PrerenderedHeaders { name: (*name).into(), policy, names: ranges.into(), counts })
     }
 
     /// The number of its limits.
@@ -75,24 +75,24 @@ impl Prerendered {
     /// other.
     #[inline]
     pub(crate) fn join(
-        policies: &[&Prerendered],
+        policies: &[&PrerenderedHeaders],
         reported: usize,
-        listed: &mut Listed,
+        limit_list: &mut LimitList,
     ) -> Option<()> {
         match policies {
             [only] => {
-                listed.name = *only.names.get(reported)?;
-                listed.policy = Some(only.policy.clone());
+                limit_list.name = *only.names.get(reported)?;
+                limit_list.policy = Some(only.policy.clone());
                 Some(())
             }
-            _ => Self::join_several(policies, reported, listed),
+            _ => Self::join_several(policies, reported, limit_list),
         }
     }
 
     fn join_several(
-        policies: &[&Prerendered],
+        policies: &[&PrerenderedHeaders],
         mut reported: usize,
-        listed: &mut Listed,
+        limit_list: &mut LimitList,
     ) -> Option<()> {
         let (mut text, mut name) = (Text::new(), None);
         for (index, policy) in policies.iter().enumerate() {
@@ -103,21 +103,21 @@ impl Prerendered {
                 text.extend_from_slice(b", ");
             }
             let before = u16::try_from(text.len()).ok()?;
-            let place =
+            let range =
                 policy.names.get(reported).map(|(start, end)| (before + start, before + end));
-            name = name.or(place);
+            name = name.or(range);
             reported = reported.wrapping_sub(policy.len());
             text.extend_from_slice(policy.policy.as_bytes());
             if text.len() > MAX_POLICY_BYTES {
                 return None;
             }
         }
-        *listed = Listed { policy: HeaderValue::from_bytes(&text).ok(), name: name? };
+        *limit_list = LimitList { policy: HeaderValue::from_bytes(&text).ok(), name: name? };
         Some(())
     }
 
     /// Whether a limit of each may have the same name. Names begin with the policy's.
-    fn may_share_names(&self, other: &Prerendered) -> bool {
+    fn may_share_names(&self, other: &PrerenderedHeaders) -> bool {
         let (own, others) = (&*self.name, &*other.name);
         (own.starts_with(others) || others.starts_with(own))
             && (own == others || self.names().any(|name| other.names().any(|taken| taken == name)))

@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use http::StatusCode;
 
-use super::Shown;
-use super::names::Names;
+use super::ResponseView;
+use super::limit_names::LimitNames;
 use crate::RetryAfter;
 
 /// The media type of what [`write_problem`] writes.
@@ -15,13 +15,13 @@ pub const PROBLEM_JSON: &str = "application/problem+json";
 #[derive(Clone, Copy, Debug)]
 pub enum Problem<'a> {
     /// A limit denied it: 429.
-    QuotaExceeded(&'a Shown<'a>),
+    QuotaExceeded(&'a ResponseView<'a>),
     /// There is no room for its key, and new keys are denied meanwhile: 429. It has used
     /// nothing up, so it is not told so.
-    NoRoom(&'a Shown<'a>),
+    NoRoom(&'a ResponseView<'a>),
     /// The store failed and a policy denies meanwhile: 503. Not the client's fault,
     /// so never a 429.
-    ReducedCapacity(&'a Shown<'a>),
+    ReducedCapacity(&'a ResponseView<'a>),
     /// The request itself is wrong.
     BadRequest {
         /// 400, or a more exact one.
@@ -94,18 +94,18 @@ pub fn write_problem_as(problem: &Problem<'_>, status: StatusCode, out: &mut Str
     out.push_str("\",\"status\":");
     out.push_str(status.as_str());
     match problem {
-        Problem::QuotaExceeded(shown) => {
-            member(out, "detail", |out| quota_detail(out, shown));
-            violated_policies(out, shown);
+        Problem::QuotaExceeded(response) => {
+            member(out, "detail", |out| quota_detail(out, response));
+            violated_policies(out, response);
         }
-        Problem::NoRoom(shown) => {
+        Problem::NoRoom(response) => {
             let detail = "there is no room for new keys now, so they are denied; try again later";
             member(out, "detail", |out| out.put(detail));
-            violated_policies(out, shown);
+            violated_policies(out, response);
         }
-        Problem::ReducedCapacity(shown) => {
+        Problem::ReducedCapacity(response) => {
             member(out, "detail", |out| out.put("it cannot be decided now; try again later"));
-            violated_policies(out, shown);
+            violated_policies(out, response);
         }
         Problem::BadRequest { field, detail, .. } => {
             member(out, "detail", |out| out.put(detail));
@@ -117,29 +117,29 @@ pub fn write_problem_as(problem: &Problem<'_>, status: StatusCode, out: &mut Str
     out.push('}');
 }
 
-fn quota_detail(out: &mut Escaped<'_>, shown: &Shown<'_>) {
-    let Some(line) = shown.speaking() else { return };
-    let verb = match line.retry_after {
+fn quota_detail(out: &mut Escaped<'_>, response: &ResponseView<'_>) {
+    let Some(view) = response.reported_limit() else { return };
+    let verb = match view.retry_after {
         RetryAfter::Never => "this cost can never pass `",
         RetryAfter::Now | RetryAfter::Micros(_) => "used up: `",
     };
     out.put(verb);
     // Writing to a text cannot fail.
-    let _ = write!(out, "{}`", line.limit);
-    if !line.policy.is_empty() {
+    let _ = write!(out, "{}`", view.limit);
+    if !view.policy.is_empty() {
         out.put(" of policy ");
-        out.put(line.policy);
+        out.put(view.policy);
     }
-    if let (RetryAfter::Micros(_), Some(seconds)) = (line.retry_after, line.retry_after.as_secs()) {
+    if let (RetryAfter::Micros(_), Some(seconds)) = (view.retry_after, view.retry_after.as_secs()) {
         let _ = write!(out, "; retry after {seconds} s");
     }
 }
 
 /// By the names that `RateLimit-Policy` uses.
-fn violated_policies(out: &mut String, shown: &Shown<'_>) {
-    let names = Names::of(shown.lines);
+fn violated_policies(out: &mut String, response: &ResponseView<'_>) {
+    let names = LimitNames::of(response.limits);
     out.push_str(",\"violated-policies\":[");
-    for (position, index) in shown.violated().enumerate() {
+    for (position, index) in response.violated().enumerate() {
         out.push_str(if position == 0 { "\"" } else { ",\"" });
         let mut escaped = Escaped(out);
         names.get(index).iter().for_each(|byte| escaped.put_char(char::from(*byte)));

@@ -38,7 +38,7 @@ use smallvec::SmallVec;
 pub use group::IpGroup;
 
 use crate::attributes::Headers;
-use crate::policy::{ConditionErrorKind, ParseEnumError, network, shown};
+use crate::policy::{ConditionErrorKind, ParseEnumError, excerpt, network};
 use trusted::Trusted;
 
 /// The prefix lengths by which IPv6 addresses can be grouped. 0 would put the
@@ -165,7 +165,7 @@ impl Identity {
     ) -> Result<Self, NetworkError> {
         let parse = |text: T| {
             let text = text.as_ref();
-            network(text).map_err(|kind| NetworkError { text: shown(text), kind })
+            network(text).map_err(|kind| NetworkError { text: excerpt(text), kind })
         };
         Ok(Identity::of(proxies.into_iter().map(parse).collect::<Result<_, _>>()?))
     }

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use tidegate_core::{Cost, Decided, Decision, Limit, PermitId};
 
 use super::{Acquired, Limiter};
-use crate::fallback::{Asked, FallbackAnswer, LocalNode, OnStoreFailure, Outage};
+use crate::fallback::{FallbackAnswer, FallbackRequest, LocalNode, OnStoreFailure, Outage};
 use crate::join::{MAX_TOGETHER, join_all};
 use crate::store::{Request, validate};
 use crate::{Check, Permit, Store, StoreError, Verdict};
@@ -31,12 +31,12 @@ pub(super) struct Attempt {
 
 impl Fallback {
     /// A request, with the answers for when its store fails.
-    fn asked<'r>(&self, request: &Request<'r>) -> Asked<'r> {
+    fn fallback_request<'r>(&self, request: &Request<'r>) -> FallbackRequest<'r> {
         let on_failure = request.checks.iter().map(|_| self.answer).collect();
         let is_enforced = |check: &Check<'_>| !check.observed;
         let denies = self.answer == OnStoreFailure::Deny && request.checks.iter().any(is_enforced);
         let (checks, id) = (SmallVec::from_slice(request.checks), request.id);
-        Asked { checks, on_failure, denies, id, permit: request.permit }
+        FallbackRequest { checks, on_failure, denies, id, permit: request.permit }
     }
 }
 
@@ -194,20 +194,20 @@ impl<S: Store> Limiter<S> {
         let Some(fallback) = &self.shared.fallback else {
             return Ok(decided(self.store().decide(request).await?, None));
         };
-        let asked = fallback.asked(request);
+        let fallback_request = fallback.fallback_request(request);
         let nodes = fallback.nodes.load(Ordering::Relaxed);
         let node = fallback.memory.as_ref().map(|memory| LocalNode { memory, nodes });
-        let warm = node.map(|node| (node, node.read(&asked)));
+        let usage = node.map(|node| (node, node.read_usage(&fallback_request)));
         match self.store().decide(request).await {
             Ok(verdict) => {
-                if let Some((node, warm)) = &warm {
-                    node.mirror(&asked, &verdict, warm);
+                if let Some((node, usage)) = &usage {
+                    node.mirror(&fallback_request, &verdict, usage);
                 }
                 Ok(decided(verdict, None))
             }
             Err(StoreError::Failed(_)) => {
                 let outage = Outage { nodes, next_attempt: self.store().next_attempt() };
-                let answer = asked.answer(node, outage)?;
+                let answer = fallback_request.resolve(node, outage)?;
                 Ok(decided(combine(request.checks, &answer), answer.permit))
             }
             Err(error) => Err(error),

@@ -10,7 +10,7 @@ use crate::wait::MAX_WAITERS;
 use crate::{Clock, MemoryOptions, MemoryStore, OutOfMemory, Store, WhenFull};
 
 /// Settings for a limiter, in memory ([`Builder::build`]) or over a store that nodes share
-/// ([`Builder::over`]).
+/// ([`Builder::build_with_store`]).
 #[derive(Clone, Debug, Default)]
 pub struct Builder {
     options: MemoryOptions,
@@ -129,7 +129,7 @@ impl Builder {
     ///
     /// # Errors
     /// [`OutOfMemory`] when the memory for `max_keys` cannot be reserved.
-    pub fn over<S: Store>(self, store: S) -> Result<Limiter<S>, OutOfMemory> {
+    pub fn build_with_store<S: Store>(self, store: S) -> Result<Limiter<S>, OutOfMemory> {
         let fallback = match self.on_failure {
             None => None,
             Some(answer) => {

@@ -53,10 +53,10 @@ use crate::{Check, CheckError, Clock, MemoryStats, MemoryStore, Store, Verdict};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Limiter<S: Store = MemoryStore> {
-    shared: Arc<Shared<S>>,
+    shared: Arc<Inner<S>>,
 }
 
-struct Shared<S> {
+struct Inner<S> {
     store: S,
     /// The answer for when the store fails, if that is not an error.
     fallback: Option<Fallback>,
@@ -297,15 +297,15 @@ impl Limiter {
 }
 
 impl<S: Store> Limiter<S> {
-    /// A limiter over any store, with the default settings; see [`Builder::over`].
-    pub fn over(store: S) -> Self {
+    /// A limiter over any store, with the default settings; see [`Builder::build_with_store`].
+    pub fn with_store(store: S) -> Self {
         Self::with_settings(store, Settings::default(), None)
     }
 
     fn with_settings(store: S, settings: Settings, fallback: Option<Fallback>) -> Self {
         let memory = (&store as &dyn Any).downcast_ref::<MemoryStore>();
         let clock = memory.map_or(settings.clock, |memory| memory.clock().clone());
-        let shared = Shared {
+        let shared = Inner {
             store,
             fallback,
             queues: Queues::new(settings.max_waiters),

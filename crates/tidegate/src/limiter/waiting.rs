@@ -14,9 +14,9 @@ use tidegate_core::{Algorithm, Decided, Timestamp};
 use super::any_store::Attempt;
 use super::{Acquired, Limiter};
 use crate::block_on::block_on;
-use crate::fallback::{looking, never};
+use crate::fallback::{deny_all, dry_run_checks};
 use crate::store::Request;
-use crate::wait::{Listening, Place, refusing, sleep_listening};
+use crate::wait::{Listening, Ticket, refusing, sleep_listening};
 use crate::{Check, CheckError, MemoryStore, Store, StoreError, Verdict};
 
 /// How often a waiter asks a shared store for a permit at least: another node may have released
@@ -64,7 +64,7 @@ impl<S: Store> Limiter<S> {
         match self.memory() {
             Some(memory) => Ok(self.shared.queues.wait(memory, checks, max_wait).await?),
             // Boxed, so that a wait in memory stays small.
-            None => Ok(Box::pin(self.wait_in_turn(Request::new(checks), max_wait)).await?.verdict),
+            None => Ok(Box::pin(self.wait_in_queue(Request::new(checks), max_wait)).await?.verdict),
         }
     }
 
@@ -110,7 +110,7 @@ impl<S: Store> Limiter<S> {
     ) -> Result<Acquired<S>, StoreError> {
         let permit = Some(self.store().new_permit());
         let request = Request { permit, ..Request::new(checks) };
-        let attempt = self.wait_in_turn(request, max_wait).await?;
+        let attempt = self.wait_in_queue(request, max_wait).await?;
         Ok(Acquired::of_attempt(self, checks, attempt))
     }
 
@@ -119,7 +119,7 @@ impl<S: Store> Limiter<S> {
         (self.store() as &dyn std::any::Any).downcast_ref()
     }
 
-    async fn wait_in_turn(
+    async fn wait_in_queue(
         &self,
         request: Request<'_>,
         max_wait: Duration,
@@ -133,21 +133,21 @@ impl<S: Store> Limiter<S> {
         let is_alone = queues.is_empty(name);
         let attempt = match is_alone {
             true => self.attempt(&request).await?,
-            false => self.look(&request).await?,
+            false => self.dry_run(&request).await?,
         };
-        let is_hopeless = self.pause_us(&checks, &attempt.verdict, until).is_none();
+        let is_hopeless = self.retry_delay_us(&checks, &attempt.verdict, until).is_none();
         if is_hopeless || (is_alone && attempt.verdict.allowed) {
             return Ok(attempt);
         }
-        let Some(place) = Place::new(queues, name) else {
+        let Some(ticket) = Ticket::new(queues, name) else {
             let mut denied = attempt.denied_behind_others();
             denied.verdict.queue_full = true;
             return Ok(denied);
         };
-        if !place.is_first() && !place.turn(clock, until).await {
-            return Ok(self.look(&request).await?.denied_behind_others());
+        if !ticket.is_first() && !ticket.until_first(clock, until).await {
+            return Ok(self.dry_run(&request).await?.denied_behind_others());
         }
-        self.try_until(&request, &place, until).await
+        self.try_until(&request, &ticket, until).await
     }
 
     /// Tries until the request passes, as the first of its queue. Each attempt has a new permit: the
@@ -155,26 +155,31 @@ impl<S: Store> Limiter<S> {
     async fn try_until(
         &self,
         request: &Request<'_>,
-        place: &Place<'_>,
+        ticket: &Ticket<'_>,
         until: Timestamp,
     ) -> Result<Attempt, StoreError> {
         let clock = &self.shared.clock;
         loop {
             let listening: Listening<'_> =
-                self.shared.releases.listen(place.ticket(), request.checks);
+                self.shared.releases.listen(ticket.number(), request.checks);
             let permit = request.permit.map(|_| self.store().new_permit());
             let attempt = self.attempt(&Request { permit, ..*request }).await?;
-            let pause_us = self.pause_us(request.checks, &attempt.verdict, until);
-            let Some(pause_us) = pause_us.filter(|_| !attempt.verdict.allowed) else {
+            let retry_delay_us = self.retry_delay_us(request.checks, &attempt.verdict, until);
+            let Some(retry_delay_us) = retry_delay_us.filter(|_| !attempt.verdict.allowed) else {
                 return Ok(attempt);
             };
-            sleep_listening(clock, clock.now().plus_micros(pause_us), &listening).await;
+            sleep_listening(clock, clock.now().plus_micros(retry_delay_us), &listening).await;
         }
     }
 
     /// How long to wait before the next attempt of a denied request; `None` if it cannot pass in
     /// time. A store's failure is not waited for.
-    fn pause_us(&self, checks: &[Check<'_>], verdict: &Verdict, until: Timestamp) -> Option<u64> {
+    fn retry_delay_us(
+        &self,
+        checks: &[Check<'_>],
+        verdict: &Verdict,
+        until: Timestamp,
+    ) -> Option<u64> {
         let left_us = until.as_micros().saturating_sub(self.shared.clock.now().as_micros());
         if verdict.allowed {
             return Some(0);
@@ -199,17 +204,17 @@ impl<S: Store> Limiter<S> {
         let is_shared = self.memory().is_none();
         let jitter_us = if is_shared { jitter(self.shared.jitter).as_micros() } else { 0 };
         let permit_us = if is_shared { permit_us.min(PERMIT_POLL_US) } else { permit_us };
-        let pause_us = if rate_us > 0 { rate_us } else { permit_us };
+        let retry_delay_us = if rate_us > 0 { rate_us } else { permit_us };
         let jitter_us = u64::try_from(jitter_us).unwrap_or(u64::MAX);
-        Some(pause_us.saturating_add(jitter_us).min(left_us).max(1))
+        Some(retry_delay_us.saturating_add(jitter_us).min(left_us).max(1))
     }
 
     /// Returns the answer to a request without charging anything.
-    async fn look(&self, request: &Request<'_>) -> Result<Attempt, StoreError> {
-        let never = never();
-        let looks = looking(request.checks, &never);
-        let looked = self.attempt(&Request { checks: &looks, ..*request }).await?.verdict;
-        let skipped = looks.len() - request.checks.len();
+    async fn dry_run(&self, request: &Request<'_>) -> Result<Attempt, StoreError> {
+        let deny_all = deny_all();
+        let dry_run = dry_run_checks(request.checks, &deny_all);
+        let looked = self.attempt(&Request { checks: &dry_run, ..*request }).await?.verdict;
+        let skipped = dry_run.len() - request.checks.len();
         let mut verdict =
             Verdict::new(request.checks, looked.decisions.iter().skip(skipped).copied());
         (verdict.decided, verdict.no_room) = (looked.decided, looked.no_room);

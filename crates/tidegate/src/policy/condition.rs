@@ -10,12 +10,12 @@ use std::ops::Range;
 use ipnet::IpNet;
 
 use super::condition_error::{ConditionError, ConditionErrorKind};
-use super::entry::{self, Entry, MAX_ENTRIES};
-use super::facts::{Facts, Spelt};
+use super::descriptor::{self, DescriptorEntry, MAX_ENTRIES};
 use super::key::write_escaped;
-use super::part::{Part, Value};
+use super::normalized::{NormalizedRequest, NormalizedText};
 use super::pattern::{Matched, Pattern};
-use super::wildcard::{Wildcard, Wildcards, Words, all_imply, any_meet};
+use super::request_field::{RequestField, Value};
+use super::wildcard::{ExactValues, Wildcard, Wildcards, all_imply, any_overlap};
 
 /// Most values of a condition: beyond it a header or descriptor set by the
 /// gateway is the better tool.
@@ -32,33 +32,33 @@ pub(crate) const MAX_VALUES: usize = 1024;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition {
-    part: Part,
-    wanted: Wanted,
+    field: RequestField,
+    matcher: Matcher,
     /// Where those of its patterns that need it stand in the set of all policies.
-    in_set: Range<usize>,
+    glob_ids: Range<usize>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Wanted {
-    /// `"*"`: anything, as long as it is there; see [`Condition::is_there`].
+enum Matcher {
+    /// `"*"`: anything, as long as it is there; see [`Condition::is_present`].
     Present,
-    Values(Words),
+    Values(ExactValues),
     /// Values in which `*` stands for any run of characters.
-    Wild(Wildcards),
+    Wildcards(Wildcards),
     /// The descriptors, one by one.
-    Entries(Box<[Entry]>),
-    Nets(Box<[IpNet]>),
+    Entries(Box<[DescriptorEntry]>),
+    Networks(Box<[IpNet]>),
     Patterns(Box<[Pattern]>),
 }
 
 impl Condition {
-    /// That `part` is one of `values`: networks for `client_ip`, patterns for
+    /// That `field` is one of `values`: networks for `client_ip`, patterns for
     /// `path` and `host`, texts with `*` in them for `domain` and `descriptor:x`, the
     /// values themselves for the others; `*` alone for any.
     ///
     /// # Errors
     /// When a value is not of its kind, or there is none.
-    pub fn new(part: Part, values: &[impl AsRef<str>]) -> Result<Self, ConditionError> {
+    pub fn new(field: RequestField, values: &[impl AsRef<str>]) -> Result<Self, ConditionError> {
         let count = values.len();
         if count == 0 || count > MAX_VALUES {
             let kind =
@@ -70,127 +70,130 @@ impl Condition {
             if count > 1 {
                 return Err(ConditionError { index, kind: ConditionErrorKind::StarAmongOthers });
             }
-            return Ok(Condition { part, wanted: Wanted::Present, in_set: 0..0 });
+            return Ok(Condition { field, matcher: Matcher::Present, glob_ids: 0..0 });
         }
-        let wanted = match part {
-            Part::ClientIp => Wanted::Nets(collect(values(), network)?),
-            Part::Path => Wanted::Patterns(collect(values(), |text| {
+        let matcher = match field {
+            RequestField::ClientIp => Matcher::Networks(collect(values(), network)?),
+            RequestField::Path => Matcher::Patterns(collect(values(), |text| {
                 Pattern::path(text).map_err(ConditionErrorKind::Pattern)
             })?),
-            Part::Host => Wanted::Patterns(collect(values(), |text| {
+            RequestField::Host => Matcher::Patterns(collect(values(), |text| {
                 Pattern::host(text).map_err(ConditionErrorKind::Pattern)
             })?),
-            Part::Method => Wanted::Values(Words::new(collect(values(), method)?)),
-            Part::Descriptors => {
+            RequestField::Method => Matcher::Values(ExactValues::new(collect(values(), method)?)),
+            RequestField::Descriptors => {
                 return Err(ConditionError { index: 0, kind: ConditionErrorKind::NotEntries });
             }
-            Part::Domain | Part::Descriptor { .. } => wild(values())?,
-            _ => Wanted::Values(Words::new(collect(values(), |text| match text.trim() {
+            RequestField::Domain | RequestField::Descriptor { .. } => wild(values())?,
+            _ => Matcher::Values(ExactValues::new(collect(values(), |text| match text.trim() {
                 "" => Err(ConditionErrorKind::Empty),
                 text => Ok(text.into()),
             })?)),
         };
-        Ok(Condition { part, wanted, in_set: 0..0 })
+        Ok(Condition { field, matcher, glob_ids: 0..0 })
     }
 
     /// That the descriptors are exactly `entries`, in this order.
     ///
     /// # Errors
     /// When there are none, or more than [`MAX_ENTRIES`].
-    pub fn entries(entries: Vec<Entry>) -> Result<Self, ConditionError> {
+    pub fn entries(entries: Vec<DescriptorEntry>) -> Result<Self, ConditionError> {
         if !(1..=MAX_ENTRIES).contains(&entries.len()) {
             return Err(ConditionError { index: 0, kind: ConditionErrorKind::EntryCount });
         }
-        let wanted = Wanted::Entries(entries.into());
-        Ok(Condition { part: Part::Descriptors, wanted, in_set: 0..0 })
+        let matcher = Matcher::Entries(entries.into());
+        Ok(Condition { field: RequestField::Descriptors, matcher, glob_ids: 0..0 })
     }
 
     /// The entries it wants, if it wants exactly those.
-    pub(super) fn wanted_entries(&self) -> Option<&[Entry]> {
-        match &self.wanted {
-            Wanted::Entries(entries) => Some(entries),
+    pub(super) fn exact_entries(&self) -> Option<&[DescriptorEntry]> {
+        match &self.matcher {
+            Matcher::Entries(entries) => Some(entries),
             _ => None,
         }
     }
 
     /// The values it wants, if nothing else will do.
-    pub(super) fn wanted_values(&self) -> Option<&[Box<str>]> {
-        match &self.wanted {
-            Wanted::Values(values) => Some(values.all()),
+    pub(super) fn exact_values(&self) -> Option<&[Box<str>]> {
+        match &self.matcher {
+            Matcher::Values(values) => Some(values.all()),
             _ => None,
         }
     }
 
     /// The part it is about.
-    pub fn part(&self) -> &Part {
-        &self.part
+    pub fn field(&self) -> &RequestField {
+        &self.field
     }
 
     /// Adds those of its patterns that need the set to it, and keeps where they are.
-    pub(super) fn place(&mut self, set: &mut Vec<Pattern>) {
+    pub(super) fn register_patterns(&mut self, set: &mut Vec<Pattern>) {
         let first = set.len();
-        if let Wanted::Patterns(patterns) = &self.wanted {
-            set.extend(patterns.iter().filter(|pattern| pattern.needs_set()).cloned());
+        if let Matcher::Patterns(patterns) = &self.matcher {
+            set.extend(patterns.iter().filter(|pattern| pattern.needs_glob_set()).cloned());
         }
-        self.in_set = first..set.len();
+        self.glob_ids = first..set.len();
     }
 
-    pub(super) fn holds(&self, facts: &Facts<'_>) -> bool {
-        match &self.wanted {
-            Wanted::Present => self.is_there(facts),
-            Wanted::Nets(nets) => facts.client_ip().is_some_and(|ip| in_nets(nets, ip)),
-            Wanted::Patterns(patterns) => match self.part {
-                Part::Host => facts.host_spelt().is_some_and(|host| self.matches(patterns, host)),
-                _ => facts.paths().any(|path| self.matches(patterns, path)),
+    pub(super) fn matches(&self, request: &NormalizedRequest<'_>) -> bool {
+        match &self.matcher {
+            Matcher::Present => self.is_present(request),
+            Matcher::Networks(nets) => request.client_ip().is_some_and(|ip| in_nets(nets, ip)),
+            Matcher::Patterns(patterns) => match self.field {
+                RequestField::Host => {
+                    request.normalized_host().is_some_and(|host| self.matches_any(patterns, host))
+                }
+                _ => request.paths().any(|path| self.matches_any(patterns, path)),
             },
-            Wanted::Values(values) => match self.part.value(facts) {
+            Matcher::Values(values) => match self.field.value(request) {
                 Some(Value::Bytes(found)) => values.contains(&found),
                 _ => false,
             },
-            Wanted::Wild(wild) => match self.part.value(facts) {
+            Matcher::Wildcards(wild) => match self.field.value(request) {
                 Some(Value::Bytes(found)) => wild.matches(&found),
                 Some(Value::Group(_)) => false,
-                None => self.is_there(facts) && wild.matches(b""),
+                None => self.is_present(request) && wild.matches(b""),
             },
-            Wanted::Entries(wanted) => entry::match_all(wanted, facts.entries()),
+            Matcher::Entries(matcher) => descriptor::match_all(matcher, request.entries()),
         }
     }
 
-    /// Whether it holds for every reading of the path, where `holds` is content with one.
+    /// Whether it holds for every reading of the path, where `is_concurrency` is content with one.
     /// For conditions that spare a request: a reading that the application does not share must
     /// not exempt anybody.
-    fn holds_for_every_reading(&self, facts: &Facts<'_>) -> bool {
-        match (&self.wanted, &self.part) {
-            (Wanted::Patterns(patterns), Part::Path) => {
-                self.holds(facts) && facts.paths().all(|path| self.matches(patterns, path))
+    fn matches_every_reading(&self, request: &NormalizedRequest<'_>) -> bool {
+        match (&self.matcher, &self.field) {
+            (Matcher::Patterns(patterns), RequestField::Path) => {
+                self.matches(request)
+                    && request.paths().all(|path| self.matches_any(patterns, path))
             }
-            _ => self.holds(facts),
+            _ => self.matches(request),
         }
     }
 
-    fn matches(&self, patterns: &[Pattern], spelt: &Spelt<'_>) -> bool {
-        patterns.iter().any(|pattern| pattern.compares(&spelt.text))
-            || any_within(&spelt.matched, &self.in_set)
+    fn matches_any(&self, patterns: &[Pattern], normalized: &NormalizedText<'_>) -> bool {
+        patterns.iter().any(|pattern| pattern.matches_directly(&normalized.text))
+            || any_within(&normalized.matched, &self.glob_ids)
     }
 
     /// Whether the request has the part. An empty descriptor is there all the same: a gateway
     /// sends the entry and its client chooses the value, and would choose that one to
     /// escape. (The entries of a list are taken so, too.)
-    fn is_there(&self, facts: &Facts<'_>) -> bool {
-        match &self.part {
-            Part::Descriptor { name, nth } => facts.descriptor(name, *nth).is_some(),
-            part => part.value(facts).is_some(),
+    fn is_present(&self, request: &NormalizedRequest<'_>) -> bool {
+        match &self.field {
+            RequestField::Descriptor { name, nth } => request.descriptor(name, *nth).is_some(),
+            field => field.value(request).is_some(),
         }
     }
 
     /// What the request has in place of what is wanted, for people.
-    pub(super) fn found(&self, facts: &Facts<'_>) -> String {
+    pub(super) fn describe_found(&self, request: &NormalizedRequest<'_>) -> String {
         let mut out = String::new();
-        if let Part::Descriptors = self.part {
-            return all_entries(facts);
+        if let RequestField::Descriptors = self.field {
+            return all_entries(request);
         }
-        let bytes = match (&self.part, self.part.value(facts)) {
-            (Part::ClientIp, _) => match facts.client_ip() {
+        let bytes = match (&self.field, self.field.value(request)) {
+            (RequestField::ClientIp, _) => match request.client_ip() {
                 Some(address) => return address.to_string(),
                 None => return "none".into(),
             },
@@ -204,21 +207,25 @@ impl Condition {
 
     /// Whether whatever satisfies this satisfies `other`, as far as can be told.
     fn implies(&self, other: &Condition) -> bool {
-        if self.part != other.part {
+        if self.field != other.field {
             return false;
         }
-        match (&self.wanted, &other.wanted) {
-            (_, Wanted::Present) => true,
-            (Wanted::Values(ours), Wanted::Values(theirs)) => {
+        match (&self.matcher, &other.matcher) {
+            (_, Matcher::Present) => true,
+            (Matcher::Values(ours), Matcher::Values(theirs)) => {
                 ours.all().iter().all(|v| theirs.contains(v.as_bytes()))
             }
-            (Wanted::Wild(ours), Wanted::Wild(theirs)) => all_imply(ours.all(), theirs.all()),
-            (Wanted::Values(ours), Wanted::Wild(theirs)) => all_imply(&as_wild(ours), theirs.all()),
-            (Wanted::Entries(ours), Wanted::Entries(theirs)) => entry::imply(ours, theirs),
-            (Wanted::Nets(ours), Wanted::Nets(theirs)) => {
+            (Matcher::Wildcards(ours), Matcher::Wildcards(theirs)) => {
+                all_imply(ours.all(), theirs.all())
+            }
+            (Matcher::Values(ours), Matcher::Wildcards(theirs)) => {
+                all_imply(&as_wild(ours), theirs.all())
+            }
+            (Matcher::Entries(ours), Matcher::Entries(theirs)) => descriptor::imply(ours, theirs),
+            (Matcher::Networks(ours), Matcher::Networks(theirs)) => {
                 ours.iter().all(|ours| theirs.iter().any(|theirs| theirs.contains(ours)))
             }
-            (Wanted::Patterns(ours), Wanted::Patterns(theirs)) => ours.iter().all(|ours| {
+            (Matcher::Patterns(ours), Matcher::Patterns(theirs)) => ours.iter().all(|ours| {
                 let literal = |p: &Pattern| ours.literal().is_some_and(|text| p.matches(text));
                 theirs.iter().any(|theirs| theirs == ours || literal(theirs))
             }),
@@ -228,25 +235,27 @@ impl Condition {
 
     /// Whether nothing can satisfy both, as far as can be told.
     fn excludes(&self, other: &Condition) -> bool {
-        if self.part != other.part {
+        if self.field != other.field {
             return false;
         }
-        match (&self.wanted, &other.wanted) {
-            (Wanted::Values(ours), Wanted::Values(theirs)) => {
+        match (&self.matcher, &other.matcher) {
+            (Matcher::Values(ours), Matcher::Values(theirs)) => {
                 !ours.all().iter().any(|v| theirs.contains(v.as_bytes()))
             }
-            (Wanted::Wild(ours), Wanted::Wild(theirs)) => !any_meet(ours.all(), theirs.all()),
-            (Wanted::Values(values), Wanted::Wild(wild))
-            | (Wanted::Wild(wild), Wanted::Values(values)) => {
-                !any_meet(wild.all(), &as_wild(values))
+            (Matcher::Wildcards(ours), Matcher::Wildcards(theirs)) => {
+                !any_overlap(ours.all(), theirs.all())
             }
-            (Wanted::Entries(ours), Wanted::Entries(theirs)) => entry::exclude(ours, theirs),
-            (Wanted::Nets(ours), Wanted::Nets(theirs)) => {
+            (Matcher::Values(values), Matcher::Wildcards(wild))
+            | (Matcher::Wildcards(wild), Matcher::Values(values)) => {
+                !any_overlap(wild.all(), &as_wild(values))
+            }
+            (Matcher::Entries(ours), Matcher::Entries(theirs)) => descriptor::exclude(ours, theirs),
+            (Matcher::Networks(ours), Matcher::Networks(theirs)) => {
                 let meet = |a: &IpNet, b: &IpNet| a.contains(b) || b.contains(a);
                 !ours.iter().any(|a| theirs.iter().any(|b| meet(a, b)))
             }
-            (Wanted::Patterns(ours), Wanted::Patterns(theirs)) => {
-                !ours.iter().any(|a| theirs.iter().any(|b| may_meet(a, b)))
+            (Matcher::Patterns(ours), Matcher::Patterns(theirs)) => {
+                !ours.iter().any(|a| theirs.iter().any(|b| may_overlap(a, b)))
             }
             _ => false,
         }
@@ -254,7 +263,7 @@ impl Condition {
 }
 
 /// Whether some text may match both; only where one has no wildcard can we say no.
-fn may_meet(a: &Pattern, b: &Pattern) -> bool {
+fn may_overlap(a: &Pattern, b: &Pattern) -> bool {
     match (a.literal(), b.literal()) {
         (Some(text), _) => b.matches(text),
         (_, Some(text)) => a.matches(text),
@@ -281,12 +290,12 @@ fn collect<'v, T>(
 }
 
 /// Values as they are, or with `*` in them.
-fn wild<'v>(values: impl Iterator<Item = &'v str> + Clone) -> Result<Wanted, ConditionError> {
+fn wild<'v>(values: impl Iterator<Item = &'v str> + Clone) -> Result<Matcher, ConditionError> {
     if values.clone().any(|value| value.contains('*')) {
         let wild = collect(values, |text| not_empty(text).map(Wildcard::new))?;
-        return Ok(Wanted::Wild(Wildcards::new(wild)));
+        return Ok(Matcher::Wildcards(Wildcards::new(wild)));
     }
-    Ok(Wanted::Values(Words::new(collect(values, |text| not_empty(text).map(Box::from))?)))
+    Ok(Matcher::Values(ExactValues::new(collect(values, |text| not_empty(text).map(Box::from))?)))
 }
 
 /// A descriptor is compared as it is, blanks and all.
@@ -294,17 +303,17 @@ fn not_empty(text: &str) -> Result<&str, ConditionErrorKind> {
     if text.is_empty() { Err(ConditionErrorKind::Empty) } else { Ok(text) }
 }
 
-fn as_wild(values: &Words) -> Vec<Wildcard> {
+fn as_wild(values: &ExactValues) -> Vec<Wildcard> {
     values.all().iter().map(|value| Wildcard::new(value)).collect()
 }
 
 /// All descriptors, for people.
-fn all_entries(facts: &Facts<'_>) -> String {
-    if facts.entries().is_empty() {
+fn all_entries(request: &NormalizedRequest<'_>) -> String {
+    if request.entries().is_empty() {
         return "none".into();
     }
     let mut out = String::new();
-    for (index, (name, value)) in facts.entries().iter().enumerate() {
+    for (index, (name, value)) in request.entries().iter().enumerate() {
         let gap = if index == 0 { "" } else { ", " };
         // Writing to memory cannot fail.
         let _ = write_escaped(format!("{gap}{name}={value}").as_bytes(), &mut out);
@@ -340,20 +349,22 @@ pub(crate) fn network(text: &str) -> Result<IpNet, ConditionErrorKind> {
 
 impl fmt::Display for Condition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let values: Vec<String> = match &self.wanted {
-            Wanted::Present => vec!["\"*\"".into()],
-            Wanted::Values(values) => values.all().iter().map(ToString::to_string).collect(),
-            Wanted::Wild(wild) => wild.all().iter().map(|one| one.as_str().to_owned()).collect(),
-            Wanted::Entries(entries) => {
-                let all: Vec<String> = entries.iter().map(ToString::to_string).collect();
-                return write!(f, "{}: [{}]", self.part, all.join(", "));
+        let values: Vec<String> = match &self.matcher {
+            Matcher::Present => vec!["\"*\"".into()],
+            Matcher::Values(values) => values.all().iter().map(ToString::to_string).collect(),
+            Matcher::Wildcards(wild) => {
+                wild.all().iter().map(|one| one.as_str().to_owned()).collect()
             }
-            Wanted::Nets(nets) => nets.iter().map(ToString::to_string).collect(),
-            Wanted::Patterns(patterns) => patterns.iter().map(|p| p.as_str().to_owned()).collect(),
+            Matcher::Entries(entries) => {
+                let all: Vec<String> = entries.iter().map(ToString::to_string).collect();
+                return write!(f, "{}: [{}]", self.field, all.join(", "));
+            }
+            Matcher::Networks(nets) => nets.iter().map(ToString::to_string).collect(),
+            Matcher::Patterns(patterns) => patterns.iter().map(|p| p.as_str().to_owned()).collect(),
         };
         match &*values {
-            [value] => write!(f, "{}: {value}", self.part),
-            values => write!(f, "{}: [{}]", self.part, values.join(", ")),
+            [value] => write!(f, "{}: {value}", self.field),
+            values => write!(f, "{}: [{}]", self.field, values.join(", ")),
         }
     }
 }
@@ -378,23 +389,23 @@ impl Conditions {
     }
 
     /// Whether all hold; so it is when there are none.
-    pub(super) fn all_hold(&self, facts: &Facts<'_>) -> bool {
-        self.0.iter().all(|condition| condition.holds(facts))
+    pub(super) fn all_match(&self, request: &NormalizedRequest<'_>) -> bool {
+        self.0.iter().all(|condition| condition.matches(request))
     }
 
     /// Whether all hold, for every reading of the path.
-    pub(super) fn all_hold_for_every_reading(&self, facts: &Facts<'_>) -> bool {
-        self.0.iter().all(|condition| condition.holds_for_every_reading(facts))
+    pub(super) fn all_match_every_reading(&self, request: &NormalizedRequest<'_>) -> bool {
+        self.0.iter().all(|condition| condition.matches_every_reading(request))
     }
 
     /// The first that exempts a request: it holds for every reading of the path.
-    pub(super) fn first_that_exempts(&self, facts: &Facts<'_>) -> Option<&Condition> {
-        self.0.iter().find(|condition| condition.holds_for_every_reading(facts))
+    pub(super) fn first_exempting(&self, request: &NormalizedRequest<'_>) -> Option<&Condition> {
+        self.0.iter().find(|condition| condition.matches_every_reading(request))
     }
 
     /// The first that does not hold.
-    pub(super) fn first_that_fails(&self, facts: &Facts<'_>) -> Option<&Condition> {
-        self.0.iter().find(|condition| !condition.holds(facts))
+    pub(super) fn first_failing(&self, request: &NormalizedRequest<'_>) -> Option<&Condition> {
+        self.0.iter().find(|condition| !condition.matches(request))
     }
 
     /// Whether whatever satisfies these satisfies `others`, as far as can be told.

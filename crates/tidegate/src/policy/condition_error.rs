@@ -5,7 +5,7 @@ use std::fmt;
 use ipnet::IpNet;
 
 use super::condition::MAX_VALUES;
-use super::entry::MAX_ENTRIES;
+use super::descriptor::MAX_ENTRIES;
 use super::pattern::PatternError;
 
 /// A condition that cannot be.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::rule::{MAX_LIMITS, MAX_NAME_BYTES, MAX_OVERRIDES};
+use super::definition::{MAX_LIMITS, MAX_NAME_BYTES, MAX_OVERRIDES};
 
 /// A policy that cannot be.
 #[derive(Clone, Debug, PartialEq, Eq)]

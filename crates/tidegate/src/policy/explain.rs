@@ -4,9 +4,9 @@
 
 use std::fmt;
 
-use super::facts::Facts;
+use super::definition::{Policy, is_concurrency};
 use super::key::Key;
-use super::rule::{Policy, holds};
+use super::normalized::NormalizedRequest;
 use super::{Mode, OnStoreFailure};
 use crate::Overflow;
 
@@ -60,12 +60,16 @@ pub enum Outcome {
     },
 }
 
-pub(super) fn explain<'p>(policies: &'p [Policy], facts: &Facts<'_>) -> Explanation<'p> {
+pub(super) fn explain<'p>(
+    policies: &'p [Policy],
+    request: &NormalizedRequest<'_>,
+) -> Explanation<'p> {
     let explained =
-        policies.iter().map(|policy| Explained { policy, outcome: outcome(policy, facts) });
+        policies.iter().map(|policy| Explained { policy, outcome: outcome(policy, request) });
     let mut explained: Vec<Explained<'_>> = explained.collect();
-    let met = explained.iter().filter(|one| one.is_selected()).map(|one| one.policy);
-    let replacing: Vec<&Policy> = met.filter(|policy| !policy.replaces().is_empty()).collect();
+    let matched_policies = explained.iter().filter(|one| one.is_selected()).map(|one| one.policy);
+    let replacing: Vec<&Policy> =
+        matched_policies.filter(|policy| !policy.replaces().is_empty()).collect();
     for one in explained.iter_mut().filter(|one| one.is_selected()) {
         let name = one.policy.name();
         let by = replacing.iter().find(|policy| policy.replaces().iter().any(|n| **n == *name));
@@ -76,19 +80,22 @@ pub(super) fn explain<'p>(policies: &'p [Policy], facts: &Facts<'_>) -> Explanat
     Explanation { policies: explained }
 }
 
-fn outcome(policy: &Policy, facts: &Facts<'_>) -> Outcome {
-    if let Some(failed) = policy.matching().first_that_fails(facts) {
-        return Outcome::NoMatch { condition: failed.to_string(), found: failed.found(facts) };
+fn outcome(policy: &Policy, request: &NormalizedRequest<'_>) -> Outcome {
+    if let Some(failed) = policy.matching().first_failing(request) {
+        return Outcome::NoMatch {
+            condition: failed.to_string(),
+            found: failed.describe_found(request),
+        };
     }
-    if let Some(condition) = policy.exempt().first_that_exempts(facts) {
+    if let Some(condition) = policy.exempt().first_exempting(request) {
         return Outcome::Exempt { condition: condition.to_string() };
     }
-    let variant = policy.variant_for(facts);
+    let variant = policy.variant_for(request);
     Outcome::Applies {
-        key: policy.key_template().render(facts),
-        missing: policy.key_template().missing(facts),
+        key: policy.key_template().render(request),
+        missing: policy.key_template().missing(request),
         variant,
-        cost: policy.variants()[variant].cost().units(facts),
+        cost: policy.variants()[variant].cost().units(request),
     }
 }
 
@@ -103,7 +110,7 @@ impl Explained<'_> {
     pub fn needs_permit(&self) -> bool {
         let Outcome::Applies { variant, .. } = self.outcome else { return false };
         let chosen = &self.policy.variants()[variant];
-        chosen.mode() == Mode::Enforce && chosen.limits().iter().any(holds)
+        chosen.mode() == Mode::Enforce && chosen.limits().iter().any(is_concurrency)
     }
 
     /// The mode it applies in; `None` if it does not.
@@ -119,8 +126,8 @@ impl Explained<'_> {
         let chosen = &self.policy.variants()[*variant];
         let is_on = chosen.mode() != Mode::Off;
         writeln!(f, "  key     {} -> {key}", self.policy.key_template())?;
-        for part in missing {
-            writeln!(f, "          the request has no {part}: all such requests share this key")?;
+        for field in missing {
+            writeln!(f, "          the request has no {field}: all such requests share this key")?;
         }
         if *variant > 0 {
             writeln!(f, "  because override {variant} holds: {}", chosen.when())?;
@@ -132,7 +139,7 @@ impl Explained<'_> {
                 Mode::Observe => "checks leave this policy out",
                 Mode::Off => continue,
             };
-            if holds(limit) {
+            if is_concurrency(limit) {
                 writeln!(f, "          held, not checked: {held}")?;
             }
         }

@@ -35,14 +35,14 @@ pub struct Key(SmallVec<[u8; 64]>);
 impl Key {
     /// A key a caller gives as it is. A leading NUL is doubled, as in any value,
     /// so that it names no missing part.
-    pub fn given(key: &[u8]) -> Self {
-        let mut writer = Writer::default();
+    pub fn literal(key: &[u8]) -> Self {
+        let mut writer = KeyWriter::default();
         writer.value(key);
         writer.finish()
     }
 
     /// A key that was made before, byte for byte.
-    pub(crate) fn made(key: &[u8]) -> Self {
+    pub(crate) fn from_rendered(key: &[u8]) -> Self {
         Key(SmallVec::from_slice(key))
     }
 
@@ -70,7 +70,7 @@ impl fmt::Display for Key {
 pub(crate) fn write_escaped(bytes: &[u8], f: &mut impl fmt::Write) -> fmt::Result {
     for chunk in bytes.utf8_chunks() {
         for c in chunk.valid().chars() {
-            if c.is_control() || is_unseen(c) {
+            if c.is_control() || is_invisible(c) {
                 let mut utf8 = [0; 4];
                 c.encode_utf8(&mut utf8).bytes().try_for_each(|byte| write!(f, "\\x{byte:02x}"))?;
             } else if c == '\\' {
@@ -85,15 +85,15 @@ pub(crate) fn write_escaped(bytes: &[u8], f: &mut impl fmt::Write) -> fmt::Resul
 }
 
 /// Whether a character reorders or hides the text around it, so that it must not be shown as it is.
-pub fn is_unseen(c: char) -> bool {
+pub fn is_invisible(c: char) -> bool {
     matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
 }
 
 /// Builds a key.
 #[derive(Default)]
-pub(super) struct Writer(SmallVec<[u8; 64]>);
+pub(super) struct KeyWriter(SmallVec<[u8; 64]>);
 
-impl Writer {
+impl KeyWriter {
     pub(super) fn literal(&mut self, text: &str) {
         self.0.extend_from_slice(text.as_bytes());
     }
@@ -130,7 +130,7 @@ impl Writer {
     }
 }
 
-impl fmt::Write for Writer {
+impl fmt::Write for KeyWriter {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         self.literal(text);
         Ok(())
@@ -144,7 +144,7 @@ pub(super) fn value_length(value: &[u8]) -> usize {
 
 #[cold]
 fn cut(whole: &[u8]) -> Key {
-    let mut writer = Writer(SmallVec::from_slice(&[MISSING, CUT]));
+    let mut writer = KeyWriter(SmallVec::from_slice(&[MISSING, CUT]));
     let digest_chars = 2 * <Sha256 as Digest>::output_size();
     writer.0.extend_from_slice(&whole[..MAX_KEY_BYTES - 3 - digest_chars]);
     writer.literal("#");

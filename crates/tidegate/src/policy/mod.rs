@@ -10,7 +10,7 @@
 //! fields are worked out beforehand, and a request costs no allocation beyond
 //! keys too long for the stack.
 //!
-//! - `part.rs`, `template.rs`, `key.rs`: what keys are made of, and why they cannot collide; `split.rs`: a key taken apart again;
+//! - `field.rs`, `template.rs`, `key.rs`: what keys are made of, and why they cannot collide; `split.rs`: a key taken apart again;
 //! - `condition.rs`, `pattern.rs`, `path.rs`: matching; `entry.rs`, `wildcard.rs`: of descriptors;
 //! - `rule.rs`, `charge.rs`: [`Policy`] with its overrides, what a request costs; `select.rs`: [`Policies`], all of them together; `index.rs`: which of them to try;
 //! - `explain.rs`: the same selection, told step by step.
@@ -35,21 +35,21 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod charge;
 mod condition;
 mod condition_error;
-mod entry;
+mod cost;
+mod definition;
+mod descriptor;
 mod error;
 mod explain;
-mod facts;
 mod index;
 mod key;
-mod part;
+mod key_split;
+mod normalized;
 mod path;
 mod pattern;
-mod rule;
+mod request_field;
 mod select;
-mod split;
 mod template;
 mod wildcard;
 
@@ -58,25 +58,25 @@ use std::str::FromStr;
 
 #[doc(no_inline)]
 pub use crate::fallback::OnStoreFailure;
-pub use charge::{Charge, ChargeError};
 pub(crate) use condition::network;
 pub use condition::{Condition, Conditions};
 pub use condition_error::{ConditionError, ConditionErrorKind};
-pub use entry::{Entry, MAX_ENTRIES};
+pub use cost::{CostSource, CostSourceError};
+#[cfg(feature = "tower")]
+pub(crate) use definition::check_limits;
+pub(crate) use definition::is_concurrency;
+pub use definition::{MAX_LIMITS, MAX_NAME_BYTES, Override, Policy, Variant, check_counts};
+pub use descriptor::{DescriptorEntry, MAX_ENTRIES};
 pub use error::PolicyError;
 pub use explain::{Explained, Explanation, Outcome};
 pub(crate) use key::write_escaped;
-pub use key::{Key, MAX_KEY_BYTES, is_unseen};
-pub use part::{Part, PartError};
+pub use key::{Key, MAX_KEY_BYTES, is_invisible};
+pub(crate) use key_split::KeySegment;
 pub use path::PathVariants;
 pub use pattern::{Pattern, PatternError};
-#[cfg(feature = "tower")]
-pub(crate) use rule::check_limits;
-pub(crate) use rule::holds;
-pub use rule::{MAX_LIMITS, MAX_NAME_BYTES, Override, Policy, Variant, check_counts};
-pub(crate) use select::shown;
+pub use request_field::{RequestField, RequestFieldError};
+pub(crate) use select::excerpt;
 pub use select::{Policies, PoliciesError, SelectError, Selected};
-pub(crate) use split::Stretch;
 #[cfg(feature = "tower")]
 pub(crate) use template::write_group;
 pub use template::{SHARED_KEY, Template, TemplateError, TemplateErrorKind};
@@ -84,8 +84,8 @@ pub use template::{SHARED_KEY, Template, TemplateError, TemplateErrorKind};
 #[cfg(feature = "config")]
 pub(crate) use {
     condition::MAX_VALUES,
-    part::PART_NAMES,
-    rule::{MAX_OVERRIDES, MAX_REPLACED},
+    definition::{MAX_OVERRIDES, MAX_REPLACED},
+    request_field::FIELD_NAMES,
     select::MAX_POLICIES,
     template::MAX_TEMPLATE_BYTES,
     wildcard::Wildcard,

@@ -92,18 +92,18 @@ pub(super) fn readings(path: &str, variants: PathVariants) -> Readings<'_> {
     if is_normal(path.as_bytes(), variants) {
         return Readings { merged: Cow::Borrowed(path), others: Vec::new() };
     }
-    let spelt = respell(path.as_bytes());
-    let (parameters, backslash) = (spelt.contains(';'), spelt.contains(BACKSLASH));
+    let normalized = normalize_escapes(path.as_bytes());
+    let (parameters, backslash) = (normalized.contains(';'), normalized.contains(BACKSLASH));
     if variants == PathVariants::Keep || !(parameters || backslash) {
-        return Readings { merged: Cow::Owned(resolve(&spelt)), others: Vec::new() };
+        return Readings { merged: Cow::Owned(resolve(&normalized)), others: Vec::new() };
     }
-    let merged = match is_ambiguous(path, &spelt) {
+    let merged = match is_ambiguous(path, &normalized) {
         true => AMBIGUOUS.to_owned(),
-        false => read(path, Meaning::Everywhere, Meaning::Everywhere),
+        false => read(path, Interpretation::Everywhere, Interpretation::Everywhere),
     };
     let mut others: Vec<String> = Vec::new();
-    for parameters in Meaning::ALL {
-        for backslash in Meaning::ALL {
+    for parameters in Interpretation::ALL {
+        for backslash in Interpretation::ALL {
             let other = read(path, parameters, backslash);
             if other != merged && !others.contains(&other) {
                 others.push(other);
@@ -115,34 +115,35 @@ pub(super) fn readings(path: &str, variants: PathVariants) -> Readings<'_> {
 
 /// Where a server gives `;` or `\` a meaning beyond that of an ordinary character.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Meaning {
+enum Interpretation {
     Nowhere,
     /// Where it is not percent-encoded: the server looks before it decodes.
     Unescaped,
     Everywhere,
 }
 
-impl Meaning {
-    const ALL: [Meaning; 3] = [Meaning::Everywhere, Meaning::Unescaped, Meaning::Nowhere];
+impl Interpretation {
+    const ALL: [Interpretation; 3] =
+        [Interpretation::Everywhere, Interpretation::Unescaped, Interpretation::Nowhere];
 }
 
 /// A path as a server reads it that drops path parameters and splits at backslashes there.
-fn read(path: &str, parameters: Meaning, backslash: Meaning) -> String {
+fn read(path: &str, parameters: Interpretation, backslash: Interpretation) -> String {
     let mut raw = Cow::Borrowed(path);
-    if backslash == Meaning::Unescaped {
+    if backslash == Interpretation::Unescaped {
         raw = Cow::Owned(raw.replace('\\', "/"));
     }
-    if parameters == Meaning::Unescaped {
+    if parameters == Interpretation::Unescaped {
         raw = Cow::Owned(without_parameters(&raw));
     }
-    let mut spelt = respell(raw.as_bytes());
-    if backslash == Meaning::Everywhere {
-        spelt = spelt.replace(BACKSLASH, "/");
+    let mut normalized = normalize_escapes(raw.as_bytes());
+    if backslash == Interpretation::Everywhere {
+        normalized = normalized.replace(BACKSLASH, "/");
     }
-    if parameters == Meaning::Everywhere {
-        spelt = without_parameters(&spelt);
+    if parameters == Interpretation::Everywhere {
+        normalized = without_parameters(&normalized);
     }
-    resolve(&spelt)
+    resolve(&normalized)
 }
 
 /// The `{path}` of all paths without a single merged reading. If each had a key, a client could
@@ -151,17 +152,17 @@ const AMBIGUOUS: &str = "/(ambiguous)";
 
 /// Whether servers that drop parameters and split at backslashes disagree: a backslash is inside
 /// a parameter, or one of the characters is there both plain and percent-encoded.
-fn is_ambiguous(path: &str, spelt: &str) -> bool {
+fn is_ambiguous(path: &str, normalized: &str) -> bool {
     let is_inside = |segment: &str| {
         segment.split_once(';').is_some_and(|(_, parameter)| parameter.contains(BACKSLASH))
     };
     let lower = path.to_ascii_lowercase();
-    spelt.split('/').any(is_inside)
+    normalized.split('/').any(is_inside)
         || path.contains(';') && lower.contains("%3b")
         || path.contains('\\') && lower.contains("%5c")
 }
 
-/// `\` as [`respell`] writes it.
+/// `\` as [`normalize_escapes`] writes it.
 const BACKSLASH: &str = "%5C";
 
 /// Every segment up to its first `;`.
@@ -172,12 +173,12 @@ fn without_parameters(path: &str) -> String {
 
 /// Whether a byte may stand in a path as it is: RFC 3986's `pchar`.
 #[inline]
-pub(super) fn stands(byte: u8) -> bool {
-    STANDS[usize::from(byte)]
+pub(super) fn is_path_char(byte: u8) -> bool {
+    PATH_CHARS[usize::from(byte)]
 }
 
 /// Looked up once per byte of every path.
-const STANDS: [bool; 256] = {
+const PATH_CHARS: [bool; 256] = {
     let marks = b"-._~!$&'()*+,;=:@";
     let mut table = [false; 256];
     let mut byte = 0u8;
@@ -208,9 +209,9 @@ pub(crate) fn unescape(bytes: &[u8]) -> Option<u8> {
     Some(digit(high)? << 4 | digit(low)?)
 }
 
-/// Bytes of a path that has one reading: [`STANDS`] without `;`.
-const STANDS_ALONE: [bool; 256] = {
-    let mut table = STANDS;
+/// Bytes of a path that has one reading: [`PATH_CHARS`] without `;`.
+const UNAMBIGUOUS_PATH_CHARS: [bool; 256] = {
+    let mut table = PATH_CHARS;
     table[b';' as usize] = false;
     table
 };
@@ -221,8 +222,8 @@ fn is_normal(path: &[u8], variants: PathVariants) -> bool {
         return false;
     }
     let (plain, merges) = match variants {
-        PathVariants::Merge => (&STANDS_ALONE, true),
-        PathVariants::Keep => (&STANDS, false),
+        PathVariants::Merge => (&UNAMBIGUOUS_PATH_CHARS, true),
+        PathVariants::Keep => (&PATH_CHARS, false),
     };
     let mut at = 0;
     while let Some(&byte) = path.get(at) {
@@ -230,7 +231,7 @@ fn is_normal(path: &[u8], variants: PathVariants) -> bool {
             b'/' if is_segment_to_drop(&path[at + 1..]) => return false,
             b'%' => match unescape(&path[at..]) {
                 Some(b'\\') if merges => return false,
-                Some(byte) if !stands(byte) && is_in_capitals(&path[at + 1..at + 3]) => 3,
+                Some(byte) if !is_path_char(byte) && is_in_capitals(&path[at + 1..at + 3]) => 3,
                 _ => return false,
             },
             b'/' => 1,
@@ -252,7 +253,7 @@ fn is_segment_to_drop(rest: &[u8]) -> bool {
 }
 
 /// Every character in its one spelling.
-fn respell(path: &[u8]) -> String {
+fn normalize_escapes(path: &[u8]) -> String {
     let mut out = String::with_capacity(path.len() + 8);
     let mut at = 0;
     while let Some(&byte) = path.get(at) {
@@ -260,7 +261,7 @@ fn respell(path: &[u8]) -> String {
             Some(byte) => (byte, 3, true),
             None => (byte, 1, false),
         };
-        if stands(byte) || (byte == b'/' && !escaped) {
+        if is_path_char(byte) || (byte == b'/' && !escaped) {
             out.push(char::from(byte));
         } else {
             escape(byte, &mut out);

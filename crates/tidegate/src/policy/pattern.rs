@@ -25,20 +25,20 @@ pub(crate) const MAX_PATTERN_BYTES: usize = 1024;
 pub struct Pattern {
     text: Box<str>,
     glob: Glob,
-    shape: Shape,
+    shape: PatternKind,
     /// Compiled alone, for comparing policies with one another; never for a request.
-    alone: OnceLock<Box<GlobMatcher>>,
+    matcher: OnceLock<Box<GlobMatcher>>,
 }
 
 /// What a pattern comes down to.
 #[derive(Clone, Debug)]
-enum Shape {
+enum PatternKind {
     /// The one text it matches.
     Exact(Box<str>),
     /// Everything that begins so.
-    Begins(Box<str>),
+    Prefix(Box<str>),
     /// Everything that ends so.
-    Ends(Box<str>),
+    Suffix(Box<str>),
     /// Something only an automaton can tell.
     Glob,
 }
@@ -120,21 +120,21 @@ impl Pattern {
     /// When it is no glob, or can never match a path.
     pub fn path(text: &str) -> Result<Self, PatternError> {
         check_path(text)?;
-        let spelt = spell(text)?;
+        let normalized = normalize_pattern(text)?;
         // Dots may have been spelt `%2E`.
-        check_segments(&spelt.replace('\\', ""))?;
-        let glob = build(&spelt, true)?;
+        check_segments(&normalized.replace('\\', ""))?;
+        let glob = build(&normalized, true)?;
         // Without a wildcard every `\\` left is an escape.
         let plain = |text: &str| text.replace('\\', "").into();
         let shape = match (text, text.strip_suffix("/**")) {
-            ("**", _) => Shape::Begins("/".into()),
-            (text, _) if !text.contains(WILD) => Shape::Exact(plain(&spelt)),
+            ("**", _) => PatternKind::Prefix("/".into()),
+            (text, _) if !text.contains(WILD) => PatternKind::Exact(plain(&normalized)),
             (_, Some(parent)) if !parent.contains(WILD) => {
-                Shape::Begins(plain(spelt.trim_end_matches("**")))
+                PatternKind::Prefix(plain(normalized.trim_end_matches("**")))
             }
-            _ => Shape::Glob,
+            _ => PatternKind::Glob,
         };
-        Ok(Pattern { text: text.into(), glob, shape, alone: OnceLock::new() })
+        Ok(Pattern { text: text.into(), glob, shape, matcher: OnceLock::new() })
     }
 
     /// A pattern over host names; `*` matches dots too.
@@ -159,13 +159,13 @@ impl Pattern {
         // An IPv6 literal's brackets are no character class.
         let is_v6 = lower.starts_with('[') && lower.ends_with(']') && lower.contains(':');
         let shape = match lower.strip_prefix('*') {
-            _ if is_v6 || !lower.contains(WILD) => Shape::Exact(lower.clone().into()),
-            Some(end) if !end.contains(WILD) => Shape::Ends(end.into()),
-            _ => Shape::Glob,
+            _ if is_v6 || !lower.contains(WILD) => PatternKind::Exact(lower.clone().into()),
+            Some(end) if !end.contains(WILD) => PatternKind::Suffix(end.into()),
+            _ => PatternKind::Glob,
         };
-        let spelt = if is_v6 { globset::escape(&lower) } else { lower };
-        let glob = build(&spelt, false)?;
-        Ok(Pattern { text: text.into(), glob, shape, alone: OnceLock::new() })
+        let normalized = if is_v6 { globset::escape(&lower) } else { lower };
+        let glob = build(&normalized, false)?;
+        Ok(Pattern { text: text.into(), glob, shape, matcher: OnceLock::new() })
     }
 
     /// The pattern as written.
@@ -175,33 +175,33 @@ impl Pattern {
 
     pub(super) fn literal(&self) -> Option<&str> {
         match &self.shape {
-            Shape::Exact(text) => Some(text),
+            PatternKind::Exact(text) => Some(text),
             _ => None,
         }
     }
 
     /// Whether only the automaton can tell what it matches.
-    pub(super) fn needs_set(&self) -> bool {
-        matches!(self.shape, Shape::Glob)
+    pub(super) fn needs_glob_set(&self) -> bool {
+        matches!(self.shape, PatternKind::Glob)
     }
 
     /// Whether it matches a text, as far as comparing tells.
     #[inline]
-    pub(super) fn compares(&self, text: &str) -> bool {
+    pub(super) fn matches_directly(&self, text: &str) -> bool {
         match &self.shape {
-            Shape::Exact(whole) => **whole == *text,
-            Shape::Begins(start) => text.starts_with(&**start),
-            Shape::Ends(end) => text.ends_with(&**end),
-            Shape::Glob => false,
+            PatternKind::Exact(whole) => **whole == *text,
+            PatternKind::Prefix(start) => text.starts_with(&**start),
+            PatternKind::Suffix(end) => text.ends_with(&**end),
+            PatternKind::Glob => false,
         }
     }
 
     pub(super) fn matches(&self, text: &str) -> bool {
         match self.shape {
-            Shape::Glob => {
-                self.alone.get_or_init(|| self.glob.compile_matcher().into()).is_match(text)
+            PatternKind::Glob => {
+                self.matcher.get_or_init(|| self.glob.compile_matcher().into()).is_match(text)
             }
-            _ => self.compares(text),
+            _ => self.matches_directly(text),
         }
     }
 }
@@ -250,7 +250,7 @@ fn check_segments(text: &str) -> Result<(), PatternError> {
 }
 
 /// A path pattern in the spelling of normalised paths.
-fn spell(text: &str) -> Result<String, PatternError> {
+fn normalize_pattern(text: &str) -> Result<String, PatternError> {
     let bytes = text.as_bytes();
     let mut out = String::with_capacity(bytes.len() + 8);
     let mut at = 0;
@@ -269,19 +269,19 @@ fn spell(text: &str) -> Result<String, PatternError> {
             (b'/' | b'[' | b']' | b'{' | b'}' | b'?' | b'*' | b'^', false) => {
                 out.push(char::from(byte))
             }
-            (byte, true) if path::stands(byte) && !byte.is_ascii_alphanumeric() => {
+            (byte, true) if path::is_path_char(byte) && !byte.is_ascii_alphanumeric() => {
                 out.push('\\');
                 out.push(char::from(byte));
             }
-            (byte, _) if path::stands(byte) => out.push(char::from(byte)),
+            (byte, _) if path::is_path_char(byte) => out.push(char::from(byte)),
             (byte, _) => path::escape(byte, &mut out),
         }
     }
     Ok(out)
 }
 
-fn build(spelt: &str, is_path: bool) -> Result<Glob, PatternError> {
-    let mut builder = GlobBuilder::new(spelt);
+fn build(normalized: &str, is_path: bool) -> Result<Glob, PatternError> {
+    let mut builder = GlobBuilder::new(normalized);
     builder.literal_separator(is_path).backslash_escape(true).empty_alternates(true);
     builder.build().map_err(|error| PatternError::Syntax(error.kind().to_string().into()))
 }

@@ -7,14 +7,14 @@ use smallvec::SmallVec;
 use tidegate_core::{Limit, bounds};
 
 use super::condition::Conditions;
+use super::definition::{MAX_NAME_BYTES, MAX_REPLACED, Policy};
 use super::explain::{Explanation, explain};
-use super::facts::{Facts, Patterns, Reading};
 use super::index::Index;
 use super::key::Key;
-use super::part::Part;
+use super::normalized::{NormalizedRequest, Patterns, ReadOptions};
 use super::path::PathVariants;
 use super::pattern::{Pattern, PatternSet};
-use super::rule::{MAX_NAME_BYTES, MAX_REPLACED, Policy};
+use super::request_field::RequestField;
 use super::template::Template;
 use super::{Mode, OnStoreFailure};
 use crate::Overflow;
@@ -31,7 +31,7 @@ pub struct Policies {
     policies: Vec<Policy>,
     index: Index,
     patterns: Patterns,
-    reading: Reading,
+    options: ReadOptions,
 }
 
 /// A policy that a request meets, and how.
@@ -85,16 +85,16 @@ impl Policies {
                 return Err(PoliciesError::SameName { first, second });
             }
         }
-        if held_always(&policies) > MAX_CHECKS {
+        if unconditional_limit_count(&policies) > MAX_CHECKS {
             return Err(PoliciesError::TooManyLimits);
         }
         let patterns = Patterns {
-            paths: place(&mut policies, &Part::Path)?,
-            hosts: place(&mut policies, &Part::Host)?,
+            paths: compile_patterns(&mut policies, &RequestField::Path)?,
+            hosts: compile_patterns(&mut policies, &RequestField::Host)?,
         };
         check_replaces(&policies)?;
-        let reading = Reading { identity, path_variants: PathVariants::default() };
-        Ok(Policies { index: Index::new(&policies), policies, patterns, reading })
+        let options = ReadOptions { identity, path_variants: PathVariants::default() };
+        Ok(Policies { index: Index::new(&policies), policies, patterns, options })
     }
 
     /// Sets how path parameters and backslashes are read.
@@ -107,7 +107,7 @@ impl Policies {
     /// ```
     #[must_use]
     pub fn with_path_variants(mut self, path_variants: PathVariants) -> Self {
-        self.reading.path_variants = path_variants;
+        self.options.path_variants = path_variants;
         self
     }
 
@@ -121,30 +121,32 @@ impl Policies {
         &'p self,
         attributes: &Attributes<'_>,
     ) -> Result<SmallVec<[Selected<'p>; 4]>, SelectError> {
-        let mut met = self.meet(attributes)?;
-        if met.iter().all(|one| one.policy.replaces().is_empty()) {
-            return Ok(met);
+        let mut matched_policies = self.matching(attributes)?;
+        if matched_policies.iter().all(|one| one.policy.replaces().is_empty()) {
+            return Ok(matched_policies);
         }
-        let replaced: SmallVec<[bool; 4]> =
-            met.iter().map(|one| is_replaced(one.policy.name(), met.iter())).collect();
+        let replaced: SmallVec<[bool; 4]> = matched_policies
+            .iter()
+            .map(|one| is_replaced(one.policy.name(), matched_policies.iter()))
+            .collect();
         let mut replaced = replaced.into_iter();
-        met.retain(|_| !replaced.next().unwrap_or(false));
-        Ok(met)
+        matched_policies.retain(|_| !replaced.next().unwrap_or(false));
+        Ok(matched_policies)
     }
 
     /// The same with those that are replaced: over several descriptors, a policy that one
     /// of them meets may replace what another meets.
-    pub(crate) fn meet<'p>(
+    pub(crate) fn matching<'p>(
         &'p self,
         attributes: &Attributes<'_>,
     ) -> Result<SmallVec<[Selected<'p>; 4]>, SelectError> {
-        let facts = self.facts(attributes);
-        let candidates = self.index.candidates(&facts);
+        let request = self.normalize(attributes);
+        let candidates = self.index.candidates(&request);
         let mut selected = SmallVec::new();
-        for &place in candidates.as_deref().unwrap_or(self.index.anyone()) {
-            let policy = &self.policies[place as usize];
-            if policy.matching().all_hold(&facts)
-                && let Some(chosen) = choose(policy, &facts)?
+        for &index in candidates.as_deref().unwrap_or(self.index.unconditional()) {
+            let policy = &self.policies[index as usize];
+            if policy.matching().all_match(&request)
+                && let Some(chosen) = choose(policy, &request)?
             {
                 selected.push(chosen);
             }
@@ -162,35 +164,35 @@ impl Policies {
         name: &str,
         attributes: &Attributes<'_>,
     ) -> Result<Option<Selected<'p>>, SelectError> {
-        choose(self.find(name)?, &self.facts(attributes))
+        choose(self.get_or_err(name)?, &self.normalize(attributes))
     }
 
     /// The policy of this name under a key the caller gives; `None` if there is
     /// no such policy. Overrides hold if the attributes given say so. Nobody is
     /// exempt, the mode may be [`Mode::Off`], and a cost that is to come from
     /// the request is 1: who names the key names the cost.
-    pub fn named<'p>(
+    pub fn with_key<'p>(
         &'p self,
         name: &str,
         key: &[u8],
         attributes: Option<&Attributes<'_>>,
     ) -> Option<Selected<'p>> {
-        self.under(name, Key::given(key), attributes)
+        self.with_rendered_key(name, Key::literal(key), attributes)
     }
 
     /// The policy of this name under a key that was made before; otherwise as
     /// [`Policies::named`].
-    pub(crate) fn under<'p>(
+    pub(crate) fn with_rendered_key<'p>(
         &'p self,
         name: &str,
         key: Key,
         attributes: Option<&Attributes<'_>>,
     ) -> Option<Selected<'p>> {
         let policy = self.get(name)?;
-        let variant = attributes.map_or(0, |a| policy.variant_for(&self.facts(a)));
+        let variant = attributes.map_or(0, |a| policy.variant_for(&self.normalize(a)));
         let cost = match policy.variants()[variant].cost() {
-            super::Charge::Fixed(units) => *units,
-            super::Charge::From(_) => 1,
+            super::CostSource::Fixed(units) => *units,
+            super::CostSource::From(_) => 1,
         };
         Some(Selected::new(policy, key, variant, cost))
     }
@@ -204,8 +206,8 @@ impl Policies {
     ///
     /// # Errors
     /// [`SelectError::UnknownPolicy`].
-    pub fn find(&self, name: &str) -> Result<&Policy, SelectError> {
-        self.get(name).ok_or_else(|| SelectError::UnknownPolicy { name: shown(name) })
+    pub fn get_or_err(&self, name: &str) -> Result<&Policy, SelectError> {
+        self.get(name).ok_or_else(|| SelectError::UnknownPolicy { name: excerpt(name) })
     }
 
     /// Every policy, in order.
@@ -225,37 +227,41 @@ impl Policies {
 
     /// How addresses are grouped, and which proxies are believed.
     pub fn identity(&self) -> &Identity {
-        &self.reading.identity
+        &self.options.identity
     }
 
     /// How path parameters and backslashes are read.
     pub fn path_variants(&self) -> PathVariants {
-        self.reading.path_variants
+        self.options.path_variants
     }
 
     /// What every policy makes of a request, and why.
     pub fn explain(&self, attributes: &Attributes<'_>) -> Explanation<'_> {
-        explain(&self.policies, &self.facts(attributes))
+        explain(&self.policies, &self.normalize(attributes))
     }
 
     /// The key that a template makes of a request, whichever policy's it is.
     pub(crate) fn render(&self, template: &Template, attributes: &Attributes<'_>) -> Key {
-        template.render(&Facts::new(attributes, &self.reading, &Patterns::default()))
+        template.render(&NormalizedRequest::new(attributes, &self.options, &Patterns::default()))
     }
 
     /// The keys that a plain value may stand for under a template.
     pub(crate) fn keys_for(&self, template: &Template, value: &[u8]) -> Vec<Key> {
-        template.readings(value, &self.reading)
+        template.readings(value, &self.options)
     }
 
     /// Whether a request has all that a template makes keys of.
     #[cfg(feature = "tower")]
     pub(crate) fn has_key(&self, template: &Template, attributes: &Attributes<'_>) -> bool {
-        template.is_whole(&Facts::new(attributes, &self.reading, &Patterns::default()))
+        template.has_all_fields(&NormalizedRequest::new(
+            attributes,
+            &self.options,
+            &Patterns::default(),
+        ))
     }
 
-    fn facts<'a>(&'a self, attributes: &'a Attributes<'a>) -> Facts<'a> {
-        Facts::new(attributes, &self.reading, &self.patterns)
+    fn normalize<'a>(&'a self, attributes: &'a Attributes<'a>) -> NormalizedRequest<'a> {
+        NormalizedRequest::new(attributes, &self.options, &self.patterns)
     }
 }
 
@@ -269,31 +275,37 @@ impl<'p> IntoIterator for &'p Policies {
 }
 
 /// How a policy applies to a request it matches; `None` if it is off or spares it.
-fn choose<'p>(policy: &'p Policy, facts: &Facts<'_>) -> Result<Option<Selected<'p>>, SelectError> {
-    if policy.exempt().first_that_exempts(facts).is_some() {
+fn choose<'p>(
+    policy: &'p Policy,
+    request: &NormalizedRequest<'_>,
+) -> Result<Option<Selected<'p>>, SelectError> {
+    if policy.exempt().first_exempting(request).is_some() {
         return Ok(None);
     }
-    let variant = policy.variant_for(facts);
+    let variant = policy.variant_for(request);
     let chosen = &policy.variants()[variant];
     if chosen.mode() == Mode::Off {
         return Ok(None);
     }
-    let cost = match chosen.cost().units(facts) {
+    let cost = match chosen.cost().units(request) {
         Ok(units) => units,
         // What only watches must not make requests fail.
         Err(_) if chosen.mode() == Mode::Observe => 1,
         Err(found) => {
-            let (policy, part) = (policy.name().into(), chosen.cost().to_string());
-            return Err(SelectError::BadCost { policy, part, found });
+            let (policy, field) = (policy.name().into(), chosen.cost().to_string());
+            return Err(SelectError::BadCost { policy, field, found });
         }
     };
-    let key = policy.key_template().render(facts);
+    let key = policy.key_template().render(request);
     Ok(Some(Selected::new(policy, key, variant, cost)))
 }
 
 /// Whether one of those that are met takes the place of the policy of this name.
-fn is_replaced<'s, 'p: 's>(name: &str, mut met: impl Iterator<Item = &'s Selected<'p>>) -> bool {
-    met.any(|one| one.policy.replaces().iter().any(|replaced| **replaced == *name))
+fn is_replaced<'s, 'p: 's>(
+    name: &str,
+    mut matched_policies: impl Iterator<Item = &'s Selected<'p>>,
+) -> bool {
+    matched_policies.any(|one| one.policy.replaces().iter().any(|replaced| **replaced == *name))
 }
 
 /// That what a policy replaces is there, and is another.
@@ -305,7 +317,7 @@ fn check_replaces(policies: &[Policy]) -> Result<(), PoliciesError> {
         }
         let is_other = |name: &str| name != policy.name() && names.contains(name);
         if let Some(replaced) = policy.replaces().iter().position(|name| !is_other(name)) {
-            return Err(PoliciesError::ReplacesNobody { policy: index, replaced });
+            return Err(PoliciesError::ReplacesUnknown { policy: index, replaced });
         }
     }
     Ok(())
@@ -314,7 +326,7 @@ fn check_replaces(policies: &[Policy]) -> Result<(), PoliciesError> {
 /// How many limits hold for a request that no policy exempts or overrides: those of
 /// the policies that match everything. What is more than a request may have is
 /// found here, and not by every request.
-fn held_always(policies: &[Policy]) -> usize {
+fn unconditional_limit_count(policies: &[Policy]) -> usize {
     let always = |policy: &&Policy| {
         let free = policy.matching().is_empty() && policy.exempt().is_empty();
         free && policy.mode() != Mode::Off
@@ -322,20 +334,23 @@ fn held_always(policies: &[Policy]) -> usize {
     policies.iter().filter(always).map(|policy| policy.variants()[0].limits().len()).sum()
 }
 
-/// Compiles every pattern over `part` into one set and tells each condition
+/// Compiles every pattern over `field` into one set and tells each condition
 /// where in it its own begin.
-fn place(policies: &mut [Policy], part: &Part) -> Result<PatternSet, PoliciesError> {
+fn compile_patterns(
+    policies: &mut [Policy],
+    field: &RequestField,
+) -> Result<PatternSet, PoliciesError> {
     let mut patterns: Vec<Pattern> = Vec::new();
     let conditions = policies.iter_mut().flat_map(Policy::conditions_mut);
-    for condition in conditions.flat_map(Conditions::iter_mut).filter(|c| c.part() == part) {
-        condition.place(&mut patterns);
+    for condition in conditions.flat_map(Conditions::iter_mut).filter(|c| c.field() == field) {
+        condition.register_patterns(&mut patterns);
     }
     PatternSet::new(patterns.iter()).map_err(|_| PoliciesError::PatternsTooLarge)
 }
 
 /// A name as an error repeats it: no control characters, no pasted file. What was cut
 /// off is seen to be.
-pub(crate) fn shown(name: &str) -> String {
+pub(crate) fn excerpt(name: &str) -> String {
     let mut out = String::new();
     let end = name.floor_char_boundary(MAX_NAME_BYTES);
     // Writing to memory cannot fail.
@@ -360,7 +375,7 @@ pub enum SelectError {
         /// The policy that wants it.
         policy: String,
         /// The part, such as `{header:x-cost}`.
-        part: String,
+        field: String,
         /// What it holds, shortened.
         found: String,
     },
@@ -370,9 +385,9 @@ impl fmt::Display for SelectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             SelectError::UnknownPolicy { name } => write!(f, "there is no policy `{name}`"),
-            SelectError::BadCost { policy, part, found } => write!(
+            SelectError::BadCost { policy, field, found } => write!(
                 f,
-                "the cost for policy `{policy}` comes from {part}, which holds `{found}`: send a whole \
+                "the cost for policy `{policy}` comes from {field}, which holds `{found}`: send a whole \
                  number from 0 to {}, or leave it out for 1",
                 bounds::MAX_COUNT
             ),
@@ -396,7 +411,7 @@ pub enum PoliciesError {
         second: usize,
     },
     /// A policy is to replace one that is not there, or itself.
-    ReplacesNobody {
+    ReplacesUnknown {
         /// Its index.
         policy: usize,
         /// Which of the names it is.
@@ -420,7 +435,7 @@ impl PoliciesError {
         match self {
             PoliciesError::TooMany => "there are too many policies",
             PoliciesError::SameName { .. } => "two policies have this name",
-            PoliciesError::ReplacesNobody { .. } => "no other policy has a name that is replaced",
+            PoliciesError::ReplacesUnknown { .. } => "no other policy has a name that is replaced",
             PoliciesError::TooManyReplaced { .. } => "a policy replaces too many others",
             PoliciesError::TooManyLimits => "more than 256 limits hold for every request",
             PoliciesError::PatternsTooLarge => "the patterns are too large to compile together",
@@ -432,7 +447,7 @@ impl PoliciesError {
         match self {
             PoliciesError::TooMany => "use at most 1024, and overrides for what differs by tenant",
             PoliciesError::SameName { .. } => "give each policy a name of its own",
-            PoliciesError::ReplacesNobody { .. } => "name another policy in `replaces`",
+            PoliciesError::ReplacesUnknown { .. } => "name another policy in `replaces`",
             PoliciesError::TooManyReplaced { .. } => "replace at most 1024",
             PoliciesError::TooManyLimits => "give policies a `match`, or fewer limits",
             PoliciesError::PatternsTooLarge => "use fewer or simpler path and host patterns",

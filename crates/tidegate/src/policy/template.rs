@@ -13,9 +13,9 @@ use std::str::FromStr;
 
 use smallvec::SmallVec;
 
-use super::facts::Facts;
-use super::key::{Key, Writer, value_length};
-use super::part::{Part, PartError, Value};
+use super::key::{Key, KeyWriter, value_length};
+use super::normalized::NormalizedRequest;
+use super::request_field::{RequestField, RequestFieldError, Value};
 use crate::identity::IpGroup;
 
 /// Longest template, in bytes.
@@ -57,24 +57,24 @@ pub(super) enum Piece {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Alternative {
-    pub(super) part: Part,
+    pub(super) field: RequestField,
     /// `header:x-api-key=`; empty where there is no choice.
     pub(super) tag: Box<str>,
 }
 
 impl Template {
     /// Every part it names, in order.
-    pub fn parts(&self) -> impl Iterator<Item = &Part> {
+    pub fn fields(&self) -> impl Iterator<Item = &RequestField> {
         let slots = self.pieces.iter().filter_map(|piece| match piece {
             Piece::Slot(slot) => Some(slot),
             Piece::Literal(_) => None,
         });
-        slots.flat_map(|slot| slot.iter().map(|alternative| &alternative.part))
+        slots.flat_map(|slot| slot.iter().map(|alternative| &alternative.field))
     }
 
     /// `{client_ip}`.
     pub fn client_ip() -> Self {
-        let alternative = Alternative { part: Part::ClientIp, tag: "".into() };
+        let alternative = Alternative { field: RequestField::ClientIp, tag: "".into() };
         let pieces = [Piece::Slot([alternative].into())].into();
         Template { text: "{client_ip}".into(), pieces, is_composite: false }
     }
@@ -85,27 +85,32 @@ impl Template {
     }
 
     /// The part, if it is one part without alternatives and nothing else.
-    pub fn single(&self) -> Option<&Part> {
+    pub fn single(&self) -> Option<&RequestField> {
         match &*self.pieces {
-            [Piece::Slot(slot)] if slot.len() == 1 => Some(&slot[0].part),
+            [Piece::Slot(slot)] if slot.len() == 1 => Some(&slot[0].field),
             _ => None,
         }
     }
 
     /// The key of a request.
-    pub(super) fn render(&self, facts: &Facts<'_>) -> Key {
-        let mut writer = Writer::default();
+    pub(super) fn render(&self, request: &NormalizedRequest<'_>) -> Key {
+        let mut writer = KeyWriter::default();
         for piece in &self.pieces {
             match piece {
                 Piece::Literal(text) => writer.literal(text),
-                Piece::Slot(slot) => self.render_slot(slot, facts, &mut writer),
+                Piece::Slot(slot) => self.render_slot(slot, request, &mut writer),
             }
         }
         writer.finish()
     }
 
-    fn render_slot(&self, slot: &[Alternative], facts: &Facts<'_>, writer: &mut Writer) {
-        let mut found = slot.iter().filter_map(|a| Some((&*a.tag, a.part.value(facts)?)));
+    fn render_slot(
+        &self,
+        slot: &[Alternative],
+        request: &NormalizedRequest<'_>,
+        writer: &mut KeyWriter,
+    ) {
+        let mut found = slot.iter().filter_map(|a| Some((&*a.tag, a.field.value(request)?)));
         let Some((tag, value)) = found.next() else {
             if self.is_composite {
                 writer.length(1);
@@ -131,27 +136,27 @@ impl Template {
     }
 
     /// What no alternative of a slot could give.
-    pub(super) fn missing(&self, facts: &Facts<'_>) -> Vec<String> {
-        self.empty_slots(facts).map(|slot| names(slot).join(" | ")).collect()
+    pub(super) fn missing(&self, request: &NormalizedRequest<'_>) -> Vec<String> {
+        self.empty_slots(request).map(|slot| names(slot).join(" | ")).collect()
     }
 
     /// Whether there is something for every slot.
     #[cfg(feature = "tower")]
-    pub(super) fn is_whole(&self, facts: &Facts<'_>) -> bool {
-        self.empty_slots(facts).next().is_none()
+    pub(super) fn has_all_fields(&self, request: &NormalizedRequest<'_>) -> bool {
+        self.empty_slots(request).next().is_none()
     }
 
-    fn empty_slots(&self, facts: &Facts<'_>) -> impl Iterator<Item = &[Alternative]> {
+    fn empty_slots(&self, request: &NormalizedRequest<'_>) -> impl Iterator<Item = &[Alternative]> {
         let slots = self.pieces.iter().filter_map(|piece| match piece {
             Piece::Slot(slot) => Some(&**slot),
             Piece::Literal(_) => None,
         });
-        slots.filter(|slot| slot.iter().all(|a| a.part.value(facts).is_none()))
+        slots.filter(|slot| slot.iter().all(|a| a.field.value(request).is_none()))
     }
 }
 
 fn names(slot: &[Alternative]) -> Vec<String> {
-    slot.iter().map(|alternative| alternative.part.to_string()).collect()
+    slot.iter().map(|alternative| alternative.field.to_string()).collect()
 }
 
 /// Every octet as text with a dot behind it, and how long that is.
@@ -225,7 +230,7 @@ pub enum TemplateErrorKind {
     /// The same part twice among alternatives.
     Twice,
     /// What stands between the braces is no part.
-    Part(PartError),
+    RequestField(RequestFieldError),
 }
 
 /// A template that cannot be: what is wrong, where, and what would be right.
@@ -258,7 +263,7 @@ impl TemplateError {
             TemplateErrorKind::Unopened => "this `}` closes nothing",
             TemplateErrorKind::Control => "a key template has no control characters",
             TemplateErrorKind::Twice => "this part is an alternative already",
-            TemplateErrorKind::Part(error) => error.problem(),
+            TemplateErrorKind::RequestField(error) => error.problem(),
         }
     }
 
@@ -278,7 +283,7 @@ impl TemplateError {
             TemplateErrorKind::Unopened => "write `}}` for the character itself",
             TemplateErrorKind::Control => "write visible characters only",
             TemplateErrorKind::Twice => "leave it out",
-            TemplateErrorKind::Part(error) => error.help(),
+            TemplateErrorKind::RequestField(error) => error.help(),
         }
     }
 }
@@ -315,7 +320,7 @@ impl FromStr for Template {
         }
         let template =
             Template { text: text.into(), pieces: pieces.into(), is_composite: slots > 1 };
-        if template.parts().count() > MAX_TEMPLATE_PARTS {
+        if template.fields().count() > MAX_TEMPLATE_PARTS {
             return fail(TemplateErrorKind::TooLong, 0..text.len());
         }
         Ok(template)
@@ -368,7 +373,7 @@ impl Pieces<'_> {
         };
         self.end_literal();
         let inside = &self.text[start..start + length];
-        let mut parts: Vec<Part> = Vec::new();
+        let mut fields: Vec<RequestField> = Vec::new();
         let mut at = start;
         for word in inside.split('|') {
             let blanks = word.len() - word.trim_start().len();
@@ -376,15 +381,17 @@ impl Pieces<'_> {
             let span = at + blanks..at + blanks + name.len();
             at += word.len() + 1;
             let error = |kind| TemplateError { kind, span: span.clone() };
-            let part: Part = name.parse().map_err(|e| error(TemplateErrorKind::Part(e)))?;
-            if parts.contains(&part) {
+            let field: RequestField =
+                name.parse().map_err(|e| error(TemplateErrorKind::RequestField(e)))?;
+            if fields.contains(&field) {
                 return Err(error(TemplateErrorKind::Twice));
             }
-            parts.push(part);
+            fields.push(field);
         }
-        let is_choice = parts.len() > 1;
-        let tag = |part: &Part| if is_choice { format!("{part}=") } else { String::new() };
-        let slot = parts.into_iter().map(|part| Alternative { tag: tag(&part).into(), part });
+        let is_choice = fields.len() > 1;
+        let tag =
+            |field: &RequestField| if is_choice { format!("{field}=") } else { String::new() };
+        let slot = fields.into_iter().map(|field| Alternative { tag: tag(&field).into(), field });
         self.pieces.push(Piece::Slot(slot.collect()));
         self.at = start + length + 1;
         Ok(())

@@ -44,7 +44,7 @@ impl Wildcard {
     }
 
     /// Whether some value may match both; only where one has no `*` can we say no.
-    pub(super) fn may_meet(&self, other: &Wildcard) -> bool {
+    pub(super) fn may_overlap(&self, other: &Wildcard) -> bool {
         match (self.literal(), other.literal()) {
             (Some(text), _) => other.matches(text),
             (_, Some(text)) => self.matches(text),
@@ -54,22 +54,22 @@ impl Wildcard {
 }
 
 /// How many values are compared one by one: with so few, nothing is faster.
-const FEW: usize = 16;
+const LINEAR_SCAN_MAX: usize = 16;
 
 /// Values as they are. Many are found by halving.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Words {
+pub(super) struct ExactValues {
     all: Box<[Box<str>]>,
     /// The places of `all` in order of value; empty if they are few.
     sorted: Box<[u32]>,
 }
 
-impl Words {
+impl ExactValues {
     pub(super) fn new(all: Box<[Box<str>]>) -> Self {
         let mut sorted: Vec<u32> =
-            if all.len() > FEW { (0..).take(all.len()).collect() } else { Vec::new() };
-        sorted.sort_unstable_by_key(|place| &all[*place as usize]);
-        Words { sorted: sorted.into(), all }
+            if all.len() > LINEAR_SCAN_MAX { (0..).take(all.len()).collect() } else { Vec::new() };
+        sorted.sort_unstable_by_key(|index| &all[*index as usize]);
+        ExactValues { sorted: sorted.into(), all }
     }
 
     pub(super) fn all(&self) -> &[Box<str>] {
@@ -81,7 +81,7 @@ impl Words {
             return self.all.iter().any(|one| one.as_bytes() == value);
         }
         let found =
-            self.sorted.binary_search_by_key(&value, |place| self.all[*place as usize].as_bytes());
+            self.sorted.binary_search_by_key(&value, |index| self.all[*index as usize].as_bytes());
         found.is_ok()
     }
 }
@@ -91,7 +91,7 @@ impl Words {
 pub(super) struct Wildcards {
     all: Box<[Wildcard]>,
     /// Those without `*`, and those with one.
-    words: Words,
+    words: ExactValues,
     wild: Box<[Wildcard]>,
 }
 
@@ -99,7 +99,7 @@ impl Wildcards {
     pub(super) fn new(all: Box<[Wildcard]>) -> Self {
         let words = all.iter().filter_map(Wildcard::literal).map(Box::from);
         let wild = all.iter().filter(|one| !one.is_literal).cloned();
-        Wildcards { words: Words::new(words.collect()), wild: wild.collect(), all }
+        Wildcards { words: ExactValues::new(words.collect()), wild: wild.collect(), all }
     }
 
     pub(super) fn all(&self) -> &[Wildcard] {
@@ -120,13 +120,13 @@ pub(super) fn all_imply(ours: &[Wildcard], theirs: &[Wildcard]) -> bool {
 }
 
 /// Whether some value may match one of each.
-pub(super) fn any_meet(ours: &[Wildcard], theirs: &[Wildcard]) -> bool {
-    ours.iter().any(|ours| theirs.iter().any(|theirs| ours.may_meet(theirs)))
+pub(super) fn any_overlap(ours: &[Wildcard], theirs: &[Wildcard]) -> bool {
+    ours.iter().any(|ours| theirs.iter().any(|theirs| ours.may_overlap(theirs)))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Wildcard, Wildcards, Words};
+    use super::{ExactValues, Wildcard, Wildcards};
 
     #[test]
     fn a_star_is_any_run_of_characters() {
@@ -157,13 +157,13 @@ mod tests {
 
     #[test]
     fn many_words_are_found_as_few_are() {
-        for count in [0, 1, super::FEW, super::FEW + 1, 1000] {
+        for count in [0, 1, super::LINEAR_SCAN_MAX, super::LINEAR_SCAN_MAX + 1, 1000] {
             let text = |number: usize| format!("w{number}");
             let words =
-                Words::new((0..count).map(|number| text(number * 7 % 1009).into()).collect());
+                ExactValues::new((0..count).map(|number| text(number * 7 % 1009).into()).collect());
             for number in 0..1009 {
-                let is_there = words.all().iter().any(|word| **word == *text(number));
-                assert_eq!(words.contains(text(number).as_bytes()), is_there, "{count} {number}");
+                let is_present = words.all().iter().any(|word| **word == *text(number));
+                assert_eq!(words.contains(text(number).as_bytes()), is_present, "{count} {number}");
             }
             let all = words.all().iter().map(|word| Wildcard::new(word));
             let mixed = Wildcards::new(all.chain([Wildcard::new("x*")]).collect());

@@ -16,8 +16,8 @@ use arc_swap::ArcSwap;
 use smallvec::SmallVec;
 use tidegate_core::{RetryAfter, Timestamp};
 
-use super::mask::{Kept, Masking};
-use super::{Decided, Line, Outcome, Seen, Text};
+use super::mask::{Masking, StoredKey};
+use super::{Decided, LimitRecord, Outcome, RequestRecord, Text};
 use crate::sync::Mutex;
 
 /// Denials kept for readers: some seconds of several policies at full flow.
@@ -55,36 +55,36 @@ pub struct Denial {
 }
 
 impl Denial {
-    fn new(line: &Line<'_>) -> Self {
+    fn new(limit: &LimitRecord<'_>) -> Self {
         Denial {
             number: 0,
             at: Timestamp::EPOCH,
-            policy: Arc::clone(line.stats.policy()),
-            limit: Arc::clone(line.stats.limit()),
-            outcome: line.stats.refusal(),
-            decided: line.decided,
+            policy: Arc::clone(limit.stats.policy()),
+            limit: Arc::clone(limit.stats.limit()),
+            outcome: limit.stats.denied_outcome(),
+            decided: limit.decided,
             key: Text::default(),
             route: Text::default(),
             request_id: Text::default(),
-            retry_after: line.retry_after,
+            retry_after: limit.retry_after,
             suppressed: 0,
         }
     }
 
-    fn set(&mut self, seen: &Seen<'_>, line: &Line<'_>) {
-        self.policy = Arc::clone(line.stats.policy());
-        self.limit = Arc::clone(line.stats.limit());
-        self.outcome = line.stats.refusal();
-        self.decided = line.decided;
-        self.retry_after = line.retry_after;
-        self.route.set(seen.route.unwrap_or_default().as_bytes());
-        self.request_id.set(seen.request_id.unwrap_or_default().as_bytes());
+    fn set(&mut self, record: &RequestRecord<'_>, limit: &LimitRecord<'_>) {
+        self.policy = Arc::clone(limit.stats.policy());
+        self.limit = Arc::clone(limit.stats.limit());
+        self.outcome = limit.stats.denied_outcome();
+        self.decided = limit.decided;
+        self.retry_after = limit.retry_after;
+        self.route.set(record.route.unwrap_or_default().as_bytes());
+        self.request_id.set(record.request_id.unwrap_or_default().as_bytes());
     }
 }
 
 /// What a reader is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum StreamItem {
     /// A denial.
     Denial(Denial),
     /// So many denials were overwritten before they could be read.
@@ -102,7 +102,7 @@ pub struct Events {
 #[derive(Debug, Default)]
 struct Ring {
     /// How many were told.
-    told: u64,
+    published: u64,
     /// Number `n` is in slot `(n - 1) % EVENTS_HELD`.
     slots: Vec<Slot>,
     readers: Vec<Reader>,
@@ -113,7 +113,7 @@ struct Ring {
 #[derive(Clone, Debug)]
 struct Slot {
     denial: Denial,
-    key: Kept,
+    key: StoredKey,
 }
 
 #[derive(Debug)]
@@ -137,22 +137,22 @@ impl std::error::Error for TooManySubscribers {}
 impl Events {
     pub(super) fn publish(
         &self,
-        seen: &Seen<'_>,
-        line: &Line<'_>,
+        record: &RequestRecord<'_>,
+        limit: &LimitRecord<'_>,
         now: Timestamp,
         suppressed: u64,
     ) {
         let mut ring = self.ring.lock();
-        ring.told += 1;
-        let number = ring.told;
+        ring.published += 1;
+        let number = ring.published;
         let index = slot_of(number);
         if index == ring.slots.len() {
-            ring.slots.push(Slot { denial: Denial::new(line), key: Kept::default() });
+            ring.slots.push(Slot { denial: Denial::new(limit), key: StoredKey::default() });
         }
         let Slot { denial, key } = &mut ring.slots[index];
-        denial.set(seen, line);
+        denial.set(record, limit);
         (denial.number, denial.at, denial.suppressed) = (number, now, suppressed);
-        key.set(line.key, line.stats.template());
+        key.set(limit.key, limit.stats.template());
         let wakers: SmallVec<[Waker; 4]> =
             ring.readers.iter_mut().filter_map(|reader| reader.waker.take()).collect();
         // Woken readers come straight back here.
@@ -165,7 +165,7 @@ impl Events {
     }
 
     /// The keys of the denials of a policy that are held, copied.
-    pub(super) fn keys(&self, policy: &str) -> Vec<Kept> {
+    pub(super) fn keys(&self, policy: &str) -> Vec<StoredKey> {
         let ring = self.ring.lock();
         let of_policy = ring.slots.iter().filter(|slot| *slot.denial.policy == *policy);
         of_policy.map(|slot| slot.key.clone()).collect()
@@ -186,7 +186,7 @@ impl Events {
         let oldest = ring.oldest();
         // A number from before a restart may lie ahead; then all is new.
         let next = match after {
-            Some(after) if after <= ring.told => after + 1,
+            Some(after) if after <= ring.published => after + 1,
             _ => oldest,
         };
         ring.next_reader += 1;
@@ -204,7 +204,7 @@ impl Events {
 impl Ring {
     /// The number of the oldest denial held.
     fn oldest(&self) -> u64 {
-        self.told + 1 - self.slots.len() as u64
+        self.published + 1 - self.slots.len() as u64
     }
 }
 
@@ -223,22 +223,22 @@ pub struct Subscription {
 
 impl Subscription {
     /// What comes next, if it is there.
-    pub fn try_next(&mut self) -> Option<Told> {
+    pub fn try_next(&mut self) -> Option<StreamItem> {
         match self.poll_next(None) {
-            Poll::Ready(told) => Some(told),
+            Poll::Ready(published) => Some(published),
             Poll::Pending => None,
         }
     }
 
     /// What comes next, once it is there. Runs on any runtime; dropping the
     /// future loses nothing.
-    pub async fn next(&mut self) -> Told {
+    pub async fn next(&mut self) -> StreamItem {
         poll_fn(|context| self.poll_next(Some(context))).await
     }
 
-    fn poll_next(&mut self, context: Option<&mut Context<'_>>) -> Poll<Told> {
+    fn poll_next(&mut self, context: Option<&mut Context<'_>>) -> Poll<StreamItem> {
         let mut ring = self.events.ring.lock();
-        if self.next > ring.told {
+        if self.next > ring.published {
             let reader = ring.readers.iter_mut().find(|reader| reader.id == self.id);
             if let (Some(reader), Some(context)) = (reader, context) {
                 reader.waker = Some(context.waker().clone());
@@ -249,14 +249,14 @@ impl Subscription {
         if self.next < oldest {
             let missed = oldest - self.next;
             self.next = oldest;
-            return Poll::Ready(Told::Missed(missed));
+            return Poll::Ready(StreamItem::Missed(missed));
         }
         let Slot { denial, key } = ring.slots[slot_of(self.next)].clone();
         self.next += 1;
         // Hashing takes a while, and requests may wait for the ring.
         drop(ring);
         let key = self.events.masking.load().text(&key);
-        Poll::Ready(Told::Denial(Denial { key, ..denial }))
+        Poll::Ready(StreamItem::Denial(Denial { key, ..denial }))
     }
 }
 

@@ -12,7 +12,7 @@
 //! because the values of a short or guessable header could be found by hashing them all. The
 //! hash key is random per process, or made from a [`MaskSecret`] that all nodes share.
 //!
-//! Keys are kept as they were counted ([`Kept`]) in the bounded memory of the rankings and
+//! Keys are kept as they were counted ([`StoredKey`]) in the bounded memory of the rankings and
 //! the ring of denials, and masked when they are read. So a masked form leads back to its key
 //! for as long as the key is held there ([`Stats::unmask`](super::Stats::unmask)).
 
@@ -24,7 +24,7 @@ use std::sync::{Arc, OnceLock};
 use sha2::{Digest, Sha256};
 
 use super::text::{MAX_TEXT_BYTES, Text};
-use crate::policy::{Key, MAX_KEY_BYTES, Stretch, Template};
+use crate::policy::{Key, KeySegment, MAX_KEY_BYTES, Template};
 
 /// The most characters of a value that a masked form shows. Never more than a quarter of the value.
 pub const MAX_SHOWN_CHARS: usize = 4;
@@ -102,14 +102,14 @@ impl std::error::Error for SecretTooShort {}
 
 /// A key as it was counted, with what is needed to mask it.
 #[derive(Clone, Default)]
-pub(super) struct Kept {
+pub(super) struct StoredKey {
     bytes: Vec<u8>,
     cut: bool,
     /// The template that made it, if its keys may hold credentials.
     template: Option<Arc<Template>>,
 }
 
-impl Kept {
+impl StoredKey {
     /// Another key in the same memory. One that is masked is kept whole, so that its masked
     /// form leads back to it; of others only what is shown.
     pub(super) fn set(&mut self, bytes: &[u8], template: Option<&Arc<Template>>) {
@@ -138,9 +138,9 @@ impl Kept {
 }
 
 /// The key may be a credential.
-impl fmt::Debug for Kept {
+impl fmt::Debug for StoredKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Kept").finish_non_exhaustive()
+        f.debug_struct("StoredKey").finish_non_exhaustive()
     }
 }
 
@@ -169,7 +169,7 @@ impl Masking {
     }
 
     /// A key as it is shown.
-    pub(super) fn text(&self, key: &Kept) -> Text {
+    pub(super) fn text(&self, key: &StoredKey) -> Text {
         match (self.log_keys, &key.template) {
             (LogKeys::Off, _) => Text::default(),
             (LogKeys::Masked, Some(template)) => self.mask(template, key),
@@ -180,33 +180,34 @@ impl Masking {
     /// A key that is to be shown without having been counted.
     pub(super) fn text_of(&self, template: &Template, key: &[u8]) -> Text {
         let template = template.has_credentials().then(|| Arc::new(template.clone()));
-        let mut kept = Kept::default();
-        kept.set(key, template.as_ref());
-        self.text(&kept)
+        let mut stored = StoredKey::default();
+        stored.set(key, template.as_ref());
+        self.text(&stored)
     }
 
     /// Whether a text is the masked form of a key.
-    pub(super) fn is_form_of(&self, text: &str, key: &Kept) -> bool {
+    pub(super) fn is_form_of(&self, text: &str, key: &StoredKey) -> bool {
         let Some(template) = key.template.as_ref().filter(|_| !key.cut) else { return false };
         let masked = self.mask(template, key);
         masked.is_masked() && masked.to_string() == text
     }
 
-    fn mask(&self, template: &Template, key: &Kept) -> Text {
-        let whole = [Stretch::Credential { tag: "", value: &key.bytes, has_length: false }];
+    fn mask(&self, template: &Template, key: &StoredKey) -> Text {
+        let whole = [KeySegment::Credential { tag: "", value: &key.bytes, has_length: false }];
         // A key in another form than the template's was given by a caller: perhaps the bare
         // credential.
         let stretches = template.split(&key.bytes);
         let stretches = stretches.as_deref().unwrap_or(&whole);
-        let is_credential = |stretch: &Stretch<'_, '_>| !matches!(stretch, Stretch::Readable(_));
+        let is_credential =
+            |stretch: &KeySegment<'_, '_>| !matches!(stretch, KeySegment::Readable(_));
         if !stretches.iter().any(is_credential) {
             return key.plain();
         }
         let mut shown = String::new();
         for stretch in stretches {
             match *stretch {
-                Stretch::Readable(bytes) => shown.push_str(&escaped(bytes)),
-                Stretch::Credential { tag, value, has_length } => {
+                KeySegment::Readable(bytes) => shown.push_str(&escaped(bytes)),
+                KeySegment::Credential { tag, value, has_length } => {
                     let form = format!("{tag}{}", self.form(value));
                     if has_length {
                         // Writing to memory cannot fail.

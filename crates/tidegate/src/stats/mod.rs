@@ -15,18 +15,18 @@
 //! of text, events and their readers.
 //!
 //! Layout: `counters.rs` has the counters, `series.rs` those of each limit; `latency.rs` times decisions,
-//! `service.rs` requests that are served; `sketch.rs` finds heavy hitters, `watch.rs` keeps them per policy; `events.rs` publishes denials;
+//! `service.rs` requests that are served; `sketch.rs` finds heavy hitters, `tracker.rs` keeps them per policy; `events.rs` publishes denials;
 //! `mask.rs` shows keys without the credentials in them, `text.rs` keeps them short and printable.
 
 mod counters;
 mod events;
+mod heavy_hitters;
 mod latency;
 mod mask;
 mod series;
 mod service;
-mod sketch;
 mod text;
-mod watch;
+mod top;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -38,9 +38,10 @@ use tidegate_core::{Decision, Limit, RetryAfter, Timestamp};
 
 pub use self::counters::Counters;
 pub use self::events::{
-    Denial, EVENTS_HELD, EVENTS_PER_POLICY_PER_SECOND, Events, MAX_SUBSCRIBERS, Subscription, Told,
-    TooManySubscribers,
+    Denial, EVENTS_HELD, EVENTS_PER_POLICY_PER_SECOND, Events, MAX_SUBSCRIBERS, StreamItem,
+    Subscription, TooManySubscribers,
 };
+pub use self::heavy_hitters::SKETCH_ENTRIES;
 pub use self::latency::{LATENCY_BOUNDS, LatencyCounts};
 #[cfg(feature = "config")]
 pub(crate) use self::mask::MIN_SECRET_BYTES;
@@ -49,17 +50,16 @@ pub use self::mask::{LogKeys, MAX_SHOWN_CHARS, MaskSecret, SecretTooShort};
 pub use self::series::{LimitStats, MAX_SERIES, SeriesCounts};
 pub(crate) use self::service::is_timed;
 pub use self::service::{SERVICE_BOUNDS, ServiceLatency, ServiceTimer, TIMED_EVERY};
-pub use self::sketch::SKETCH_ENTRIES;
 pub use self::text::{MAX_TEXT_BYTES, Text};
-pub use self::watch::{Entry, Listed, MAX_WATCHED_POLICIES, TOP_PERIOD, Top};
+pub use self::top::{Entry, MAX_TRACKED_POLICIES, Ranking, TOP_PERIOD, Top};
 #[doc(no_inline)]
 pub use tidegate_core::Decided;
 
 use self::counters::{Stripe, stripe};
 use self::latency::Latency;
-use self::mask::{Kept, Masking};
+use self::mask::{Masking, StoredKey};
 use self::series::Registry;
-use self::watch::{Sighting, TopOf, Watch};
+use self::top::{Observation, TopQuery, TopTracker};
 use crate::Clock;
 use crate::policy::{Key, Mode, Policy, Template};
 
@@ -103,7 +103,7 @@ impl fmt::Display for Outcome {
 
 /// What keys and routes are ranked by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum By {
+pub enum RankBy {
     /// Requests denied.
     #[default]
     Denied,
@@ -113,21 +113,21 @@ pub enum By {
     Near,
 }
 
-impl By {
+impl RankBy {
     /// Every ranking.
-    pub const ALL: [By; 3] = [By::Denied, By::WouldDeny, By::Near];
+    pub const ALL: [RankBy; 3] = [RankBy::Denied, RankBy::WouldDeny, RankBy::Near];
 
     /// The name used in queries.
     pub const fn name(self) -> &'static str {
         match self {
-            By::Denied => "denied",
-            By::WouldDeny => "would_deny",
-            By::Near => "near",
+            RankBy::Denied => "denied",
+            RankBy::WouldDeny => "would_deny",
+            RankBy::Near => "near",
         }
     }
 }
 
-impl fmt::Display for By {
+impl fmt::Display for RankBy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
@@ -145,17 +145,17 @@ impl fmt::Display for UnknownRanking {
 
 impl std::error::Error for UnknownRanking {}
 
-impl FromStr for By {
+impl FromStr for RankBy {
     type Err = UnknownRanking;
 
     fn from_str(name: &str) -> Result<Self, UnknownRanking> {
-        By::ALL.into_iter().find(|by| by.name() == name).ok_or(UnknownRanking)
+        RankBy::ALL.into_iter().find(|by| by.name() == name).ok_or(UnknownRanking)
     }
 }
 
 /// One limit's part in a request.
 #[derive(Clone, Copy, Debug)]
-pub struct Line<'a> {
+pub struct LimitRecord<'a> {
     /// Where it is counted: from [`Stats::limit`] or [`Stats::caller`].
     pub stats: &'a LimitStats,
     /// The limit, by which a near miss is measured: what callers give differs each time.
@@ -172,7 +172,7 @@ pub struct Line<'a> {
     pub decided: Decided,
 }
 
-impl<'a> Line<'a> {
+impl<'a> LimitRecord<'a> {
     /// What the store said of one limit.
     #[inline(always)]
     pub(crate) fn exact(
@@ -181,7 +181,7 @@ impl<'a> Line<'a> {
         key: &'a [u8],
         decision: &Decision,
     ) -> Self {
-        Line {
+        LimitRecord {
             stats,
             limit,
             key,
@@ -208,9 +208,9 @@ pub(crate) fn is_near(limit: &Limit, remaining: Option<u64>) -> bool {
 
 /// One request, as it is recorded. Lines of one policy stand together.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Seen<'a> {
+pub struct RequestRecord<'a> {
     /// Its limits, enforced and observed, in config order.
-    pub lines: &'a [Line<'a>],
+    pub limits: &'a [LimitRecord<'a>],
     /// Whether the request as a whole was allowed.
     pub allowed: bool,
     /// What it asked for: the path without its query.
@@ -318,13 +318,13 @@ impl Stats {
 
     /// Counts a request. Once per request, and cheap unless it was denied, would
     /// have been, or nearly was.
-    pub fn record(&self, seen: &Seen<'_>) {
-        let mut counting = Counting::new(seen.allowed);
-        for line in seen.lines {
-            counting.add(line.stats, line.allowed, line.is_near(), line.decided);
+    pub fn record(&self, record: &RequestRecord<'_>) {
+        let mut counting = Counting::new(record.allowed);
+        for limit in record.limits {
+            counting.add(limit.stats, limit.allowed, limit.is_near(), limit.decided);
         }
-        if self.add(counting, seen.elapsed) {
-            self.note(seen);
+        if self.add(counting, record.elapsed) {
+            self.record_notable(record);
         }
     }
 
@@ -344,41 +344,47 @@ impl Stats {
 
     /// Notes who it was: once per policy, however many of its limits said so.
     #[cold]
-    pub(crate) fn note(&self, seen: &Seen<'_>) {
+    pub(crate) fn record_notable(&self, record: &RequestRecord<'_>) {
         let now = self.clock.now();
-        let route = seen.route.map(without_parameters);
-        let seen = &Seen { route: route.as_deref(), ..*seen };
-        for lines in seen.lines.chunk_by(|a, b| a.stats.same_policy(b.stats)) {
-            let wait = |line: &&Line<'_>| line.retry_after.as_micros().unwrap_or(u64::MAX);
-            let refused = lines.iter().filter(|line| !line.allowed).max_by_key(wait);
-            if let Some(line) = refused {
-                self.note_refused(seen, line, now);
-            } else if seen.allowed
-                && let Some(line) = lines.iter().find(|line| line.is_near())
+        let route = record.route.map(without_parameters);
+        let record = &RequestRecord { route: route.as_deref(), ..*record };
+        for limits in record.limits.chunk_by(|a, b| a.stats.same_policy(b.stats)) {
+            let wait = |limit: &&LimitRecord<'_>| limit.retry_after.as_micros().unwrap_or(u64::MAX);
+            let refused = limits.iter().filter(|limit| !limit.allowed).max_by_key(wait);
+            if let Some(limit) = refused {
+                self.record_denied(record, limit, now);
+            } else if record.allowed
+                && let Some(limit) = limits.iter().find(|limit| limit.is_near())
             {
-                self.note_key(By::Near, seen, line, now);
+                self.record_key(RankBy::Near, record, limit, now);
             }
         }
     }
 
-    fn note_refused(&self, seen: &Seen<'_>, line: &Line<'_>, now: Timestamp) {
-        let by = match line.stats.refusal() {
-            Outcome::WouldDeny => By::WouldDeny,
-            _ => By::Denied,
+    fn record_denied(&self, record: &RequestRecord<'_>, limit: &LimitRecord<'_>, now: Timestamp) {
+        let by = match limit.stats.denied_outcome() {
+            Outcome::WouldDeny => RankBy::WouldDeny,
+            _ => RankBy::Denied,
         };
         // A store's failure is not the key's doing.
-        if line.decided != Decided::FailedClosed {
-            self.note_key(by, seen, line, now);
+        if limit.decided != Decided::FailedClosed {
+            self.record_key(by, record, limit, now);
         }
-        if let Some(suppressed) = line.stats.watch().may_tell(now) {
-            self.events.publish(seen, line, now, suppressed);
+        if let Some(suppressed) = limit.stats.tracker().may_publish(now) {
+            self.events.publish(record, limit, now, suppressed);
         }
     }
 
-    fn note_key(&self, by: By, seen: &Seen<'_>, line: &Line<'_>, now: Timestamp) {
-        let (key, route) = (line.key, seen.route);
-        let sighting = Sighting { by, key, template: line.stats.template(), route };
-        line.stats.watch().note(&sighting, self.period(now));
+    fn record_key(
+        &self,
+        by: RankBy,
+        record: &RequestRecord<'_>,
+        limit: &LimitRecord<'_>,
+        now: Timestamp,
+    ) {
+        let (key, route) = (limit.key, record.route);
+        let observation = Observation { by, key, template: limit.stats.template(), route };
+        limit.stats.tracker().record_notable(&observation, self.period(now));
     }
 
     fn period(&self, now: Timestamp) -> u64 {
@@ -390,14 +396,14 @@ impl Stats {
     }
 
     /// The `n` keys and routes that were seen most often lately, of one policy or of all.
-    pub fn top(&self, by: By, policy: Option<&str>, n: usize) -> Top {
+    pub fn top(&self, by: RankBy, policy: Option<&str>, n: usize) -> Top {
         let now = self.clock.now();
         let period = self.period(now);
         let elapsed = Duration::from_micros(self.since_start_us(now));
-        let begun = TOP_PERIOD * u32::try_from(period.saturating_sub(1)).unwrap_or(u32::MAX);
-        let watches = &self.registry.watches(policy);
-        let covers = elapsed.saturating_sub(begun);
-        watch::top(&TopOf { watches, by, period, n, covers }, &self.events.masking().load())
+        let started = TOP_PERIOD * u32::try_from(period.saturating_sub(1)).unwrap_or(u32::MAX);
+        let trackers = &self.registry.trackers(policy);
+        let covers = elapsed.saturating_sub(started);
+        top::top(&TopQuery { trackers, by, period, n, covers }, &self.events.masking().load())
     }
 
     /// How keys are shown from now on, those that were recorded before too. Nodes with the same
@@ -416,22 +422,23 @@ impl Stats {
     pub fn unmask(&self, policy: &str, form: &str) -> Option<Key> {
         let masking = self.events.masking().load();
         let mut keys = self.keys(policy);
-        let kept = keys.find(|kept| masking.is_form_of(form, kept))?;
-        Some(Key::made(kept.bytes()))
+        let stored = keys.find(|stored| masking.is_form_of(form, stored))?;
+        Some(Key::from_rendered(stored.bytes()))
     }
 
     /// Whether a key of a policy is among the top keys or the latest denials.
     pub(crate) fn remembers(&self, policy: &str, key: &Key) -> bool {
-        self.keys(policy).any(|kept| kept.is(key))
+        self.keys(policy).any(|stored| stored.is(key))
     }
 
     /// The keys of a policy that are kept: those of the latest denials, and the top keys.
-    fn keys(&self, policy: &str) -> impl Iterator<Item = Kept> {
+    fn keys(&self, policy: &str) -> impl Iterator<Item = StoredKey> {
         let denied = self.events.keys(policy).into_iter();
-        // Policies beyond `MAX_WATCHED_POLICIES` share the rankings of `OTHER`.
-        let watches = [policy, OTHER].map(|name| self.registry.watches(Some(name)));
-        let ranked = |watch: Arc<Watch>| By::ALL.map(|by| watch.keys(by)).into_iter().flatten();
-        denied.chain(watches.into_iter().flatten().flat_map(ranked))
+        // Policies beyond `MAX_TRACKED_POLICIES` share the rankings of `OTHER`.
+        let trackers = [policy, OTHER].map(|name| self.registry.trackers(Some(name)));
+        let ranked =
+            |tracker: Arc<TopTracker>| RankBy::ALL.map(|by| tracker.keys(by)).into_iter().flatten();
+        denied.chain(trackers.into_iter().flatten().flat_map(ranked))
     }
 
     /// Every series with its counts, by name.
@@ -452,7 +459,7 @@ impl Stats {
     /// How long it took to serve the requests that were let in, by policy and outcome, as far
     /// as a front tells ([`ServiceTimer`]).
     pub fn service_latency(&self) -> Vec<ServiceLatency> {
-        service::counts(&self.registry.watches(None))
+        service::counts(&self.registry.trackers(None))
     }
 
     /// The stream of denials.

@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::counters::{Counters, Stripe};
-use super::watch::{MAX_WATCHED_POLICIES, Watch};
+use super::top::{MAX_TRACKED_POLICIES, TopTracker};
 use super::{Decided, OTHER, Outcome};
 use crate::policy::{Mode, Template};
 use crate::sync::Mutex;
@@ -18,18 +18,18 @@ use crate::sync::Mutex;
 pub const MAX_SERIES: usize = 4096;
 
 /// The counters of a series: allowed answers and others by [`Decided`], then near misses.
-type SeriesCounters = Counters<{ 2 * WAYS + 1 }>;
+type SeriesCounters = Counters<{ 2 * SOURCES + 1 }>;
 
 /// The ways of deciding.
-const WAYS: usize = Decided::ALL.len();
+const SOURCES: usize = Decided::ALL.len();
 
 /// The index of near misses.
-const NEAR: usize = 2 * WAYS;
+const NEAR: usize = 2 * SOURCES;
 
 /// Where one limit of one policy is counted.
 pub struct LimitStats {
     series: Arc<Series>,
-    watch: Arc<Watch>,
+    tracker: Arc<TopTracker>,
     /// What makes the policy's keys, if they may hold credentials.
     template: Option<Arc<Template>>,
 }
@@ -39,23 +39,24 @@ impl LimitStats {
     #[inline(always)]
     pub(super) fn count(&self, stripe: Stripe, allowed: bool, near: bool, decided: Decided) {
         let counters = &self.series.counters;
-        counters.add_in(stripe, usize::from(!allowed) * WAYS + decided as usize, 1);
+        counters.add_in(stripe, usize::from(!allowed) * SOURCES + decided as usize, 1);
         if near {
             counters.add_in(stripe, NEAR, 1);
         }
     }
 
     /// What it is called when this limit does not admit.
-    pub(super) fn refusal(&self) -> Outcome {
-        refusal(self.series.name.mode)
+    pub(super) fn denied_outcome(&self) -> Outcome {
+        denied_outcome(self.series.name.mode)
     }
 
     pub(super) fn same_policy(&self, other: &LimitStats) -> bool {
-        Arc::ptr_eq(&self.watch, &other.watch) && self.series.name.mode == other.series.name.mode
+        Arc::ptr_eq(&self.tracker, &other.tracker)
+            && self.series.name.mode == other.series.name.mode
     }
 
-    pub(super) fn watch(&self) -> &Arc<Watch> {
-        &self.watch
+    pub(super) fn tracker(&self) -> &Arc<TopTracker> {
+        &self.tracker
     }
 
     /// The template that makes the policy's keys, if those are to be masked.
@@ -88,7 +89,7 @@ impl fmt::Debug for LimitStats {
     }
 }
 
-const fn refusal(mode: Mode) -> Outcome {
+const fn denied_outcome(mode: Mode) -> Outcome {
     match mode {
         Mode::Enforce => Outcome::Denied,
         Mode::Observe | Mode::Off => Outcome::WouldDeny,
@@ -96,33 +97,33 @@ const fn refusal(mode: Mode) -> Outcome {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Name {
+struct SeriesName {
     policy: Arc<str>,
     limit: Arc<str>,
     mode: Mode,
 }
 
 /// By policy, limit and mode, so that listings are in a steady order.
-type Place = (Arc<str>, Arc<str>, u8);
+type SeriesKey = (Arc<str>, Arc<str>, u8);
 
-impl Name {
+impl SeriesName {
     fn new(policy: &str, limit: &str, mode: Mode) -> Self {
-        Name { policy: policy.into(), limit: limit.into(), mode }
+        SeriesName { policy: policy.into(), limit: limit.into(), mode }
     }
 
-    fn place(&self) -> Place {
+    fn key(&self) -> SeriesKey {
         (Arc::clone(&self.policy), Arc::clone(&self.limit), self.mode as u8)
     }
 }
 
 #[derive(Debug)]
 struct Series {
-    name: Name,
+    name: SeriesName,
     counters: SeriesCounters,
 }
 
 impl Series {
-    fn new(name: Name) -> Self {
+    fn new(name: SeriesName) -> Self {
         Series { name, counters: SeriesCounters::default() }
     }
 
@@ -132,8 +133,8 @@ impl Series {
             policy: Arc::clone(&self.name.policy),
             limit: Arc::clone(&self.name.limit),
             mode: self.name.mode,
-            allowed: std::array::from_fn(|way| sums[way]),
-            refused: std::array::from_fn(|way| sums[WAYS + way]),
+            allowed: std::array::from_fn(|source| sums[source]),
+            refused: std::array::from_fn(|source| sums[SOURCES + source]),
             near: sums[NEAR],
         }
     }
@@ -165,53 +166,53 @@ pub struct SeriesCounts {
 
 impl SeriesCounts {
     /// What the answers that did not allow are called in this mode.
-    pub fn refusal(&self) -> Outcome {
-        refusal(self.mode)
+    pub fn denied_outcome(&self) -> Outcome {
+        denied_outcome(self.mode)
     }
 }
 
 /// All series, by name, and what is watched per policy.
 #[derive(Debug, Default)]
 pub(super) struct Registry {
-    named: Mutex<Named>,
+    tables: Mutex<Tables>,
 }
 
 #[derive(Debug, Default)]
-struct Named {
-    series: BTreeMap<Place, Arc<Series>>,
-    watches: BTreeMap<Arc<str>, Arc<Watch>>,
+struct Tables {
+    series: BTreeMap<SeriesKey, Arc<Series>>,
+    trackers: BTreeMap<Arc<str>, Arc<TopTracker>>,
 }
 
 impl Registry {
     pub(super) fn resolve(&self, policy: &str, limit: &str, mode: Mode) -> LimitStats {
-        let mut named = self.named.lock();
-        let series = named.series(Name::new(policy, limit, mode));
-        let watch = named.watch(policy);
-        LimitStats { series, watch, template: None }
+        let mut tables = self.tables.lock();
+        let series = tables.series(SeriesName::new(policy, limit, mode));
+        let tracker = tables.tracker(policy);
+        LimitStats { series, tracker, template: None }
     }
 
     pub(super) fn counts(&self) -> Vec<SeriesCounts> {
-        let series: Vec<_> = self.named.lock().series.values().cloned().collect();
+        let series: Vec<_> = self.tables.lock().series.values().cloned().collect();
         series.iter().map(|series| series.counts()).collect()
     }
 
     /// What is watched of one policy, or of all.
-    pub(super) fn watches(&self, policy: Option<&str>) -> Vec<Arc<Watch>> {
-        let named = self.named.lock();
+    pub(super) fn trackers(&self, policy: Option<&str>) -> Vec<Arc<TopTracker>> {
+        let tables = self.tables.lock();
         match policy {
-            Some(policy) => named.watches.get(policy).cloned().into_iter().collect(),
-            None => named.watches.values().cloned().collect(),
+            Some(policy) => tables.trackers.get(policy).cloned().into_iter().collect(),
+            None => tables.trackers.values().cloned().collect(),
         }
     }
 }
 
-impl Named {
-    fn series(&mut self, name: Name) -> Arc<Series> {
-        if let Some(series) = self.series.get(&name.place()) {
+impl Tables {
+    fn series(&mut self, name: SeriesName) -> Arc<Series> {
+        if let Some(series) = self.series.get(&name.key()) {
             return Arc::clone(series);
         }
         if self.series.len() >= MAX_SERIES {
-            self.retire();
+            self.evict_unused();
         }
         if self.series.len() >= MAX_SERIES {
             return self.other(name.mode);
@@ -219,38 +220,38 @@ impl Named {
         self.insert(name)
     }
 
-    fn insert(&mut self, name: Name) -> Arc<Series> {
-        let place = name.place();
+    fn insert(&mut self, name: SeriesName) -> Arc<Series> {
+        let key = name.key();
         let series = Arc::new(Series::new(name));
-        Arc::clone(self.series.entry(place).or_insert(series))
+        Arc::clone(self.series.entry(key).or_insert(series))
     }
 
     fn other(&mut self, mode: Mode) -> Arc<Series> {
-        self.insert(Name::new(OTHER, OTHER, mode))
+        self.insert(SeriesName::new(OTHER, OTHER, mode))
     }
 
     /// Makes room: series that only this table holds belong to no policy any
     /// more. Their counts move, so that sums over all series never fall.
-    fn retire(&mut self) {
-        let unheld =
+    fn evict_unused(&mut self) {
+        let is_unused =
             |series: &Arc<Series>| Arc::strong_count(series) == 1 && &*series.name.policy != OTHER;
         let retired: Vec<_> =
-            self.series.extract_if(.., |_, series| unheld(series)).map(|(_, s)| s).collect();
+            self.series.extract_if(.., |_, series| is_unused(series)).map(|(_, s)| s).collect();
         for series in retired {
             self.other(series.name.mode).absorb(&series);
         }
     }
 
-    fn watch(&mut self, policy: &str) -> Arc<Watch> {
-        if let Some(watch) = self.watches.get(policy) {
-            return Arc::clone(watch);
+    fn tracker(&mut self, policy: &str) -> Arc<TopTracker> {
+        if let Some(tracker) = self.trackers.get(policy) {
+            return Arc::clone(tracker);
         }
-        if self.watches.len() >= MAX_WATCHED_POLICIES {
-            self.watches.retain(|_, watch| Arc::strong_count(watch) > 1);
+        if self.trackers.len() >= MAX_TRACKED_POLICIES {
+            self.trackers.retain(|_, tracker| Arc::strong_count(tracker) > 1);
         }
-        let full = self.watches.len() >= MAX_WATCHED_POLICIES;
+        let full = self.trackers.len() >= MAX_TRACKED_POLICIES;
         let name: Arc<str> = if full { OTHER.into() } else { policy.into() };
-        let watch = || Arc::new(Watch::new(Arc::clone(&name)));
-        Arc::clone(self.watches.entry(Arc::clone(&name)).or_insert_with(watch))
+        let tracker = || Arc::new(TopTracker::new(Arc::clone(&name)));
+        Arc::clone(self.trackers.entry(Arc::clone(&name)).or_insert_with(tracker))
     }
 }

@@ -14,7 +14,7 @@ use super::Outcome;
 use super::counters::stripe;
 use super::latency::{LATENCY_BOUNDS, Latency, LatencyCounts};
 use super::series::LimitStats;
-use super::watch::Watch;
+use super::top::TopTracker;
 
 /// Upper bounds of the buckets: from a cache's answer to a language model's.
 pub const SERVICE_BOUNDS: &[Duration] = &BOUNDS;
@@ -59,11 +59,11 @@ pub(crate) fn is_timed() -> bool {
 
 /// A policy's times: of what it allowed, and of what it would have denied.
 #[derive(Debug)]
-pub(super) struct Served([Latency; 2]);
+pub(super) struct ServiceTimes([Latency; 2]);
 
-impl Default for Served {
+impl Default for ServiceTimes {
     fn default() -> Self {
-        Served([Latency::new(&BOUNDS), Latency::new(&BOUNDS)])
+        ServiceTimes([Latency::new(&BOUNDS), Latency::new(&BOUNDS)])
     }
 }
 
@@ -74,27 +74,27 @@ const OUTCOMES: [Outcome; 2] = [Outcome::Allowed, Outcome::WouldDeny];
 #[derive(Debug)]
 #[must_use = "only a timer that is finished counts"]
 pub struct ServiceTimer {
-    begun: Instant,
-    of: SmallVec<[(Arc<Watch>, Outcome); 2]>,
+    started: Instant,
+    of: SmallVec<[(Arc<TopTracker>, Outcome); 2]>,
 }
 
 impl ServiceTimer {
     /// Starts now, for these policies.
     pub(crate) fn new<'a>(of: impl IntoIterator<Item = (&'a LimitStats, Outcome)>) -> Self {
-        let of = of.into_iter().map(|(stats, outcome)| (Arc::clone(stats.watch()), outcome));
-        ServiceTimer { of: of.collect(), begun: Instant::now() }
+        let of = of.into_iter().map(|(stats, outcome)| (Arc::clone(stats.tracker()), outcome));
+        ServiceTimer { of: of.collect(), started: Instant::now() }
     }
 
     /// The request has been served.
     pub fn finish(self) {
-        let elapsed = self.begun.elapsed();
-        self.of.iter().for_each(|(watch, outcome)| count(watch, *outcome, elapsed));
+        let elapsed = self.started.elapsed();
+        self.of.iter().for_each(|(tracker, outcome)| count(tracker, *outcome, elapsed));
     }
 }
 
-fn count(watch: &Watch, outcome: Outcome, elapsed: Duration) {
-    let served = watch.service.get_or_init(Default::default);
-    served.0[usize::from(outcome != Outcome::Allowed)].add(stripe(), elapsed);
+fn count(tracker: &TopTracker, outcome: Outcome, elapsed: Duration) {
+    let times = tracker.service.get_or_init(Default::default);
+    times.0[usize::from(outcome != Outcome::Allowed)].add(stripe(), elapsed);
 }
 
 /// How long it took to serve the requests of one policy.
@@ -110,11 +110,11 @@ pub struct ServiceLatency {
 }
 
 /// Of all that somebody timed, by name.
-pub(super) fn counts(watches: &[Arc<Watch>]) -> Vec<ServiceLatency> {
-    let served = watches.iter().filter_map(|watch| Some((watch, watch.service.get()?)));
-    let each = served.flat_map(|(watch, served)| {
-        OUTCOMES.into_iter().zip(&served.0).map(|(outcome, latency)| ServiceLatency {
-            policy: Arc::clone(watch.policy()),
+pub(super) fn counts(trackers: &[Arc<TopTracker>]) -> Vec<ServiceLatency> {
+    let times = trackers.iter().filter_map(|tracker| Some((tracker, tracker.service.get()?)));
+    let each = times.flat_map(|(tracker, times)| {
+        OUTCOMES.into_iter().zip(&times.0).map(|(outcome, latency)| ServiceLatency {
+            policy: Arc::clone(tracker.policy()),
             outcome,
             counts: latency.counts(),
         })

@@ -53,7 +53,7 @@ pub struct LayerBuilder {
 
 impl LayerBuilder {
     #[cfg(feature = "unstable")]
-    pub(super) fn over(gate: Arc<Gate>) -> Self {
+    pub(super) fn from_gate(gate: Arc<Gate>) -> Self {
         LayerBuilder { gate: Some(gate), ..LayerBuilder::default() }
     }
 
@@ -199,16 +199,16 @@ impl LayerBuilder {
         if self.rules.is_empty() && self.gate.is_none() && self.policies.is_none() {
             return Err(LayerFault::NoRules);
         }
-        let over = self.gate.take();
-        let is_fixed = over.is_none() && self.policies.is_none();
-        let gate = match over {
-            Some(gate) => self.check_over(gate)?,
+        let given_gate = self.gate.take();
+        let is_fixed = given_gate.is_none() && self.policies.is_none();
+        let gate = match given_gate {
+            Some(gate) => self.check_gate(gate)?,
             None => Arc::new(self.own_gate()?),
         };
         let rules = self.rules.into_iter().map(|rule| CompiledRule::new(&gate, rule));
         let rules = rules.collect::<Result<Box<[CompiledRule]>, _>>()?;
         check_rules(&gate, &rules)?;
-        let fixed = is_fixed.then(|| Arc::clone(&gate.rules()));
+        let fixed = is_fixed.then(|| Arc::clone(&gate.active_policies()));
         let LayerBuilder { forms, max_wait, peer, on_denied, .. } = self;
         let core = Core { gate, fixed, rules, forms, max_wait, peer, on_denied };
         Ok(RateLimitLayer::of(core))
@@ -226,14 +226,14 @@ impl LayerBuilder {
         };
         let gate = Gate::new(limiter, policies, self.stats.take().unwrap_or_default());
         Ok(match self.store.take() {
-            Some((store, nodes)) => gate.over_erased(store, nodes),
+            Some((store, nodes)) => gate.with_erased_store(store, nodes),
             None => gate,
         })
     }
 
     fn check_file(&self, policies: Policies) -> Result<Policies, LayerFault> {
         match self.reading() {
-            Some(setting) => Err(LayerFault::FileHasItsOwn { setting }),
+            Some(setting) => Err(LayerFault::ConflictsWithFile { setting }),
             None => Ok(policies),
         }
     }
@@ -244,7 +244,7 @@ impl LayerBuilder {
         identity.or(self.path_variants.map(|_| "path_variants"))
     }
 
-    fn check_over(&self, gate: Arc<Gate>) -> Result<Arc<Gate>, LayerFault> {
+    fn check_gate(&self, gate: Arc<Gate>) -> Result<Arc<Gate>, LayerFault> {
         let given = [
             ("limiter", self.limiter.is_some()),
             ("store", self.store.is_some()),
@@ -253,7 +253,7 @@ impl LayerBuilder {
         ];
         let given = given.into_iter().find_map(|(setting, given)| given.then_some(setting));
         match given.or(self.reading()) {
-            Some(setting) => Err(LayerFault::GateHasItsOwn { setting }),
+            Some(setting) => Err(LayerFault::ConflictsWithGate { setting }),
             None => Ok(gate),
         }
     }
@@ -267,15 +267,17 @@ impl fmt::Debug for LayerBuilder {
 
 /// Checks that names differ, and that one request can be decided under all rules.
 fn check_rules(gate: &Gate, rules: &[CompiledRule]) -> Result<(), LayerFault> {
-    let loaded = gate.rules();
+    let loaded = gate.active_policies();
     let mut names: HashSet<&str> = loaded.policies().iter().map(|policy| policy.name()).collect();
-    for own in rules.iter().flat_map(CompiledRule::policies) {
-        let name = own.policy().name();
+    for code_policy in rules.iter().flat_map(CompiledRule::policies) {
+        let name = code_policy.policy().name();
         if !names.insert(name) {
             return Err(LayerFault::SameName { name: name.to_owned() });
         }
     }
-    let most = |rule: &CompiledRule| rule.policies().map(|own| own.policy().limits().len()).max();
+    let most = |rule: &CompiledRule| {
+        rule.policies().map(|code_policy| code_policy.policy().limits().len()).max()
+    };
     if rules.iter().filter_map(most).sum::<usize>() > MAX_CHECKS {
         return Err(LayerFault::TooManyRules);
     }

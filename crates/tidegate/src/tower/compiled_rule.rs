@@ -11,13 +11,15 @@ use super::rule::{
     UnknownPlan, When,
 };
 use crate::Limit;
-use crate::gate::{Gate, KeyBytes, OwnPolicy, Rules};
-use crate::policy::{Key, Mode, Part, Policy, Template, check_limits, holds, write_group};
+use crate::gate::{ActivePolicies, CodePolicy, Gate, KeyBytes};
+use crate::policy::{
+    Key, Mode, Policy, RequestField, Template, check_limits, is_concurrency, write_group,
+};
 
 pub(super) struct CompiledRule {
-    own: OwnPolicy,
+    code_policy: CodePolicy,
     /// By name, in order.
-    plans: Vec<(Box<str>, OwnPolicy)>,
+    plans: Vec<(Box<str>, CodePolicy)>,
     key: KeyFrom,
     /// Whether there is no key without the client's address, and the rule is enforced.
     needs_address: bool,
@@ -47,8 +49,8 @@ impl CompiledRule {
         let policy = |name: &str, limits: &[Limit]| {
             let failed = |error| LayerFault::Policy { name: name.to_owned(), error };
             // Cost is counted in units, and a place is one whatever it costs.
-            if weighs && limits.iter().any(holds) {
-                return Err(LayerFault::CostOfAPlace { rule: rule.name.clone() });
+            if weighs && limits.iter().any(is_concurrency) {
+                return Err(LayerFault::CostWithConcurrency { rule: rule.name.clone() });
             }
             let template = match &key {
                 KeyFrom::Template(template) => template.clone(),
@@ -58,18 +60,18 @@ impl CompiledRule {
             let policy = policy.with_mode(rule.mode).with_on_store_failure(rule.on_store_failure);
             // A client that changes plan keeps what it has used.
             let policy = policy.with_overflow(rule.overflow).with_count_name(&rule.name);
-            Ok(OwnPolicy::new(policy, gate.stats()))
+            Ok(CodePolicy::new(policy, gate.stats()))
         };
-        let mut own = policy(&rule.name, &rule.limits)?;
+        let mut code_policy = policy(&rule.name, &rule.limits)?;
         if rule.limits_of.is_some() {
-            own = own.with_request_limits(gate.stats());
+            code_policy = code_policy.with_request_limits(gate.stats());
         }
         let mut plans = Vec::with_capacity(rule.plans.len());
         for (plan, limits) in &rule.plans {
-            let own = policy(&format!("{}.{plan}", rule.name), limits)?;
-            plans.push((plan.as_str().into(), own));
+            let code_policy = policy(&format!("{}.{plan}", rule.name), limits)?;
+            plans.push((plan.as_str().into(), code_policy));
         }
-        plans.sort_by(|(a, _): &(Box<str>, OwnPolicy), (b, _)| a.cmp(b));
+        plans.sort_by(|(a, _): &(Box<str>, CodePolicy), (b, _)| a.cmp(b));
         let has_address = match &key {
             KeyFrom::Address => true,
             KeyFrom::Template(template) => uses_address(template),
@@ -80,7 +82,7 @@ impl CompiledRule {
         let Rule { plan, on_unknown_plan, limits_of, .. } = rule;
         let Rule { cost, reserves, settle_when, when, keyless, .. } = rule;
         Ok(CompiledRule {
-            own,
+            code_policy,
             plans,
             key,
             needs_address: has_address && is_required,
@@ -97,15 +99,15 @@ impl CompiledRule {
     }
 
     /// Its own policy and those of its plans.
-    pub(super) fn policies(&self) -> impl Iterator<Item = &OwnPolicy> {
+    pub(super) fn policies(&self) -> impl Iterator<Item = &CodePolicy> {
         let plans = self.plans.iter().map(|(_, policy)| policy);
-        std::iter::once(&self.own).chain(plans)
+        std::iter::once(&self.code_policy).chain(plans)
     }
 
     /// One of its policies: 0 for its own, then the plans'.
-    pub(super) fn policy(&self, index: usize) -> &OwnPolicy {
+    pub(super) fn policy(&self, index: usize) -> &CodePolicy {
         let plan = index.checked_sub(1).and_then(|index| self.plans.get(index));
-        plan.map_or(&self.own, |(_, policy)| policy)
+        plan.map_or(&self.code_policy, |(_, policy)| policy)
     }
 
     /// Whether an estimate is charged, and the handler knows the true cost later.
@@ -144,10 +146,10 @@ impl CompiledRule {
         let Some(limits) = self.limits_of.as_ref().and_then(|limits_of| limits_of(head)) else {
             return Ok(None);
         };
-        let rule = self.own.policy().name();
+        let rule = self.code_policy.policy().name();
         check_limits(&limits).map_err(|error| RuleFault::Limits { rule, error })?;
-        if self.weighs && limits.iter().any(holds) {
-            return Err(RuleFault::CostOfAPlace { rule });
+        if self.weighs && limits.iter().any(is_concurrency) {
+            return Err(RuleFault::CostWithConcurrency { rule });
         }
         Ok(Some(limits))
     }
@@ -163,17 +165,17 @@ impl CompiledRule {
     #[inline]
     pub(super) fn write_key(
         &self,
-        rules: &Rules,
+        active: &ActivePolicies,
         head: &Head<'_>,
         out: &mut KeyBytes,
     ) -> Result<bool, NoAddress> {
         match (&self.key, head.client_ip()) {
             (_, None) if self.needs_address => return Err(NoAddress),
             (KeyFrom::Address, Some(ip)) => {
-                let group = rules.policies().identity().group(ip);
+                let group = active.policies().identity().group(ip);
                 write_group(group, |piece| out.extend_from_slice(piece));
             }
-            _ => match self.made_key(rules, head) {
+            _ => match self.made_key(active, head) {
                 Some(key) => out.extend_from_slice(key.as_ref()),
                 None => return Ok(false),
             },
@@ -181,17 +183,17 @@ impl CompiledRule {
         Ok(true)
     }
 
-    fn made_key(&self, rules: &Rules, head: &Head<'_>) -> Option<Key> {
+    fn made_key(&self, active: &ActivePolicies, head: &Head<'_>) -> Option<Key> {
         match &self.key {
             KeyFrom::Address => (self.keyless == Keyless::Share).then(Key::missing),
             KeyFrom::Template(template) => {
                 let attributes = head.attributes();
                 let skips = self.keyless == Keyless::Skip;
-                let has_key = !skips || rules.policies().has_key(template, &attributes);
-                has_key.then(|| rules.key(template, &attributes))
+                let has_key = !skips || active.policies().has_key(template, &attributes);
+                has_key.then(|| active.key(template, &attributes))
             }
             KeyFrom::Closure(of) => match (of(head), self.keyless) {
-                (Some(given), _) => Some(Key::given(given.as_bytes())),
+                (Some(given), _) => Some(Key::literal(given.as_bytes())),
                 (None, Keyless::Share) => Some(Key::missing()),
                 (None, Keyless::Skip) => None,
             },
@@ -216,7 +218,7 @@ impl CompiledRule {
         match unknown.unwrap_or_default() {
             UnknownPlan::Base => Ok(0),
             UnknownPlan::Reject => {
-                let rule = self.own.policy().name();
+                let rule = self.code_policy.policy().name();
                 Err(Box::new(RuleFault::UnknownPlan { rule, plan: plan.to_owned() }))
             }
         }
@@ -240,5 +242,5 @@ fn check_plans(rule: &Rule) -> Result<(), LayerFault> {
 /// forgotten to say where it is; better found out at the first request than when
 /// one comes that has nothing else.
 pub(super) fn uses_address(template: &Template) -> bool {
-    template.parts().any(|part| *part == Part::ClientIp)
+    template.fields().any(|field| *field == RequestField::ClientIp)
 }

@@ -16,11 +16,12 @@ use super::guard::{GuardState, HeldPermits, RequestGuard};
 use super::head::Head;
 use super::limits::Limits;
 use super::reservation::{Reservation, Reserving, Unsettled};
-use crate::asker::Asker;
+use crate::asker::CallTracker;
 use crate::attributes::{Attributes, Headers};
 use crate::block_on::poll_once;
 use crate::gate::{
-    Answer, Gate, GateError, Named, OwnPolicy, Plan, Question, Rules, Subject, Taking,
+    ActivePolicies, CodePolicy, ConcurrencyMode, Gate, GateError, GateRequest, GateVerdict, Plan,
+    RequestContext, Subject,
 };
 use crate::headers::Forms;
 use crate::policy::{Key, Mode, Selected};
@@ -33,7 +34,7 @@ type RequestLimits = Vec<(usize, Option<Limits>)>;
 pub(super) struct Core {
     pub(super) gate: Arc<Gate>,
     /// The rules of a gate that has no policies but the layer's.
-    pub(super) fixed: Option<Arc<Rules>>,
+    pub(super) fixed: Option<Arc<ActivePolicies>>,
     pub(super) rules: Box<[CompiledRule]>,
     pub(super) forms: Forms,
     pub(super) max_wait: Option<Duration>,
@@ -51,12 +52,12 @@ impl Core {
     }
 
     /// Every policy of the layer's rules.
-    pub(super) fn policies(&self) -> impl Iterator<Item = &OwnPolicy> {
+    pub(super) fn policies(&self) -> impl Iterator<Item = &CodePolicy> {
         self.rules.iter().flat_map(CompiledRule::policies)
     }
 
     /// One of the policies of a rule, both by their numbers.
-    pub(super) fn policy_at(&self, (rule, index): (usize, usize)) -> Option<&OwnPolicy> {
+    pub(super) fn policy_at(&self, (rule, index): (usize, usize)) -> Option<&CodePolicy> {
         Some(self.rules.get(rule)?.policy(index))
     }
 
@@ -67,23 +68,23 @@ impl Core {
         guard: &mut RequestGuard,
     ) -> Result<(), Refusal> {
         let loaded;
-        let rules: &Rules = match &self.fixed {
-            Some(rules) => rules,
+        let active: &ActivePolicies = match &self.fixed {
+            Some(active) => active,
             None => {
-                loaded = self.gate.rules();
+                loaded = self.gate.active_policies();
                 &loaded
             }
         };
-        let asker = Asker::default();
-        let decided = poll_once(self.decide(rules, &mut head, &asker, guard));
+        let tracker = CallTracker::default();
+        let decided = poll_once(self.decide(active, &mut head, &tracker, guard));
         decided.unwrap_or_else(|| Err(self.refuse(&head, &GateError::MustAwait)))
     }
 
     /// The rules in force, for a request that may wait.
-    pub(super) fn rules(&self) -> Arc<Rules> {
+    pub(super) fn active_policies(&self) -> Arc<ActivePolicies> {
         match &self.fixed {
-            Some(rules) => Arc::clone(rules),
-            None => Arc::clone(&self.gate.rules()),
+            Some(active) => Arc::clone(active),
+            None => Arc::clone(&self.gate.active_policies()),
         }
     }
 
@@ -91,22 +92,23 @@ impl Core {
     /// it passes.
     pub(super) async fn decide(
         self: &Arc<Self>,
-        rules: &Rules,
+        active: &ActivePolicies,
         head: &mut Head<'_>,
-        asker: &Asker,
+        tracker: &CallTracker,
         guard: &mut RequestGuard,
     ) -> Result<(), Refusal> {
-        self.identify(rules, head);
+        self.identify(active, head);
         let attributes = self.fixed.is_none().then(|| head.attributes());
         let given = self.request_limits(head)?;
         let (mut plan, mut reserving) = (Plan::default(), Vec::new());
         let planned = (&mut plan, &mut reserving);
-        self.plan(rules, attributes.as_ref(), &given, head, planned)?;
+        self.plan(active, attributes.as_ref(), &given, head, planned)?;
         let route = || Some(head.path());
-        let named = Named { id: None, route: &route, request_id: None, max_wait: self.max_wait };
+        let named =
+            RequestContext { id: None, route: &route, request_id: None, max_wait: self.max_wait };
         let entered = match self.is_immediate() {
-            true => self.gate.enter_here(&mut plan, &named),
-            false => self.gate.enter_planned(asker, &mut plan, &named).await,
+            true => self.gate.admit_in_memory(&mut plan, &named),
+            false => self.gate.admit_planned(tracker, &mut plan, &named).await,
         };
         entered.map_err(|error| self.refuse(head, &error))?;
         self.finish(head, &mut plan, reserving, guard)
@@ -114,12 +116,12 @@ impl Core {
 
     /// Finds the address of the client that sent a request.
     #[inline(never)]
-    fn identify(&self, rules: &Rules, head: &mut Head<'_>) {
+    fn identify(&self, active: &ActivePolicies, head: &mut Head<'_>) {
         let peer = match &self.peer {
             Some(peer) => peer(head.extensions()),
             None => usual_peer(head.extensions()),
         };
-        let identity = rules.policies().identity();
+        let identity = active.policies().identity();
         head.client_ip = identity.client_ip(peer, &Headers::Map(head.headers()));
     }
 
@@ -140,7 +142,7 @@ impl Core {
     #[inline(never)]
     fn plan<'a>(
         &'a self,
-        rules: &'a Rules,
+        active: &'a ActivePolicies,
         attributes: Option<&'a Attributes<'a>>,
         given: &'a RequestLimits,
         head: &Head<'_>,
@@ -156,9 +158,9 @@ impl Core {
                 Some(_) => 0,
                 None => rule.policy_for(head).map_err(|fault| self.fail(head, &fault))?,
             };
-            let own = rule.policy(policy);
-            let key = plan.begin_key(own.policy().count_name());
-            match rule.write_key(rules, head, &mut plan.keys) {
+            let code_policy = rule.policy(policy);
+            let key = plan.begin_key(code_policy.policy().count_name());
+            match rule.write_key(active, head, &mut plan.keys) {
                 Ok(true) => {}
                 Ok(false) => {
                     plan.keys.truncate(key.start);
@@ -168,19 +170,25 @@ impl Core {
             }
             let units = rule.units(head);
             if rule.is_settled_later() {
-                let (key, place) = (Key::made(&plan.keys[key.bare..]), (index, policy));
+                let (key, place) =
+                    (Key::from_rendered(&plan.keys[key.key_offset..]), (index, policy));
                 reserving.push(Reserving { key, place, limits: limits.cloned(), units });
             }
-            plan.push_own(own, limits.map(|limits| &**limits), key, Cost::Ask(units));
+            plan.push_code_policy(
+                code_policy,
+                limits.map(|limits| &**limits),
+                key,
+                Cost::Ask(units),
+            );
         }
         if let Some(attributes) = attributes {
-            if head.client_ip().is_none() && gate_needs_address(rules, attributes) {
+            if head.client_ip().is_none() && gate_needs_address(active, attributes) {
                 return Err(self.fail(head, &RuleFault::NoAddress));
             }
-            let question = Question::new(Subject::Request(attributes));
-            plan.meet(rules, &question, 0).map_err(|error| self.refuse(head, &error))?;
+            let question = GateRequest::new(Subject::Request(attributes));
+            plan.match_policies(active, &question, 0).map_err(|error| self.refuse(head, &error))?;
         }
-        plan.settle(&[], Taking::Places).map_err(|error| self.refuse(head, &error))
+        plan.finalize(&[], ConcurrencyMode::Acquire).map_err(|error| self.refuse(head, &error))
     }
 
     /// Turns the gate's answer into the guard of an admitted request, or into a denial.
@@ -192,15 +200,15 @@ impl Core {
         reserving: Vec<Reserving>,
         guard: &mut RequestGuard,
     ) -> Result<(), Refusal> {
-        if !plan.answer.allowed {
-            return Err(self.deny(head, &plan.answer));
+        if !plan.verdict.allowed {
+            return Err(self.deny(head, &plan.verdict));
         }
         if self.forms != Forms::NONE {
-            plan.answer.fill_fields(self.forms, || self.gate.now(), &mut guard.fields);
+            plan.verdict.fill_fields(self.forms, || self.gate.now(), &mut guard.fields);
         }
         if plan.permit.is_some() || plan.timer.is_some() || !reserving.is_empty() {
             let permits = plan.permit.take().map(|permit| HeldPermits::new(&self.gate, permit));
-            let reservation = Reservation::new(self, reserving, &plan.answer);
+            let reservation = Reservation::new(self, reserving, &plan.verdict);
             let (timer, unsettled) = (plan.timer.take(), reservation.map(Unsettled::new));
             guard.held = Some(Box::new(GuardState { permits, timer, unsettled }));
         }
@@ -208,7 +216,7 @@ impl Core {
     }
 
     #[cold]
-    fn deny(&self, head: &Head<'_>, answer: &Answer<'_>) -> Refusal {
+    fn deny(&self, head: &Head<'_>, answer: &GateVerdict<'_>) -> Refusal {
         let response = denial::response_to(head, answer, self.forms, self.gate.now());
         self.reject(head, response, Some(answer))
     }
@@ -229,7 +237,7 @@ impl Core {
         &self,
         head: &Head<'_>,
         response: Response<String>,
-        answer: Option<&Answer<'_>>,
+        answer: Option<&GateVerdict<'_>>,
     ) -> Refusal {
         let response = match &self.on_denied {
             Some(on_denied) => denial::replace(on_denied, head, Rejection::new(response, answer)),
@@ -242,8 +250,8 @@ impl Core {
 /// Whether an enforced policy that matches this request counts by address. Called only if the address
 /// is unknown. Other errors of the request are reported by the decision.
 #[cold]
-fn gate_needs_address(rules: &Rules, attributes: &Attributes<'_>) -> bool {
-    let selected = rules.policies().select(attributes).unwrap_or_default();
+fn gate_needs_address(active: &ActivePolicies, attributes: &Attributes<'_>) -> bool {
+    let selected = active.policies().select(attributes).unwrap_or_default();
     let needs =
         |one: &Selected<'_>| one.mode == Mode::Enforce && uses_address(one.policy.key_template());
     selected.iter().any(needs)

@@ -14,28 +14,29 @@ use super::background::Background;
 use super::core::{Core, Refusal};
 use super::guard::RequestGuard;
 use super::head::Head;
-use crate::asker::Asker;
+use crate::asker::CallTracker;
 
 /// What becomes of a request, and the request's head again.
 type Told = (Result<RequestGuard, Refusal>, Parts);
 
 pub(super) struct Deciding {
     future: Option<Pin<Box<dyn Future<Output = Told> + Send>>>,
-    asker: Arc<Asker>,
+    tracker: Arc<CallTracker>,
     background: Background,
 }
 
 impl Deciding {
     pub(super) fn new(core: Arc<Core>, parts: Parts) -> Self {
         let background = Background::of(&core.gate);
-        let asker = Arc::<Asker>::default();
-        let asks = Arc::clone(&asker);
+        let tracker = Arc::<CallTracker>::default();
+        let asks = Arc::clone(&tracker);
         let future = Box::pin(async move {
-            let (rules, mut guard) = (core.rules(), RequestGuard::default());
-            let decided = core.decide(&rules, &mut Head::of_parts(&parts), &asks, &mut guard).await;
+            let (active, mut guard) = (core.active_policies(), RequestGuard::default());
+            let decided =
+                core.decide(&active, &mut Head::of_parts(&parts), &asks, &mut guard).await;
             (decided.map(|()| guard), parts)
         });
-        Deciding { future: Some(future), asker, background }
+        Deciding { future: Some(future), tracker, background }
     }
 }
 
@@ -54,8 +55,8 @@ impl Future for Deciding {
 
 impl Drop for Deciding {
     fn drop(&mut self) {
-        if let Some(future) = self.future.take().filter(|_| self.asker.is_asking()) {
-            self.asker.leave();
+        if let Some(future) = self.future.take().filter(|_| self.tracker.is_in_flight()) {
+            self.tracker.cancel();
             self.background.run(async move { drop(future.await) });
         }
     }

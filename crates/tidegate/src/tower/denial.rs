@@ -13,7 +13,7 @@ use http::{HeaderMap, Response, StatusCode};
 use http_body::Body as _;
 
 use super::head::Head;
-use crate::gate::{Answer, DenialReason, GateError};
+use crate::gate::{DenialReason, GateError, GateVerdict};
 use crate::headers::{Forms, PROBLEM_JSON, Problem, write_problem};
 use crate::{Limit, RetryAfter, Timestamp};
 
@@ -51,16 +51,16 @@ struct Inner {
 }
 
 impl Rejection {
-    pub(super) fn new(response: Response<String>, answer: Option<&Answer<'_>>) -> Self {
-        let reported = answer.and_then(Answer::speaker);
-        let policy = reported.and_then(|line| line.policy).map(str::to_owned);
-        let limit = reported.map(|line| *line.limit);
-        let retry_after = answer.map_or(RetryAfter::Never, Answer::retry_after);
+    pub(super) fn new(response: Response<String>, answer: Option<&GateVerdict<'_>>) -> Self {
+        let reported = answer.and_then(GateVerdict::reported_limit);
+        let policy = reported.and_then(|result| result.policy).map(str::to_owned);
+        let limit = reported.map(|result| *result.limit);
+        let retry_after = answer.map_or(RetryAfter::Never, GateVerdict::retry_after);
         Rejection { inner: Box::new(Inner { response, policy, limit, retry_after }) }
     }
 
     /// For a request whose head is not at hand: a problem document.
-    pub(super) fn of_answer(answer: &Answer<'_>, forms: Forms, now: Timestamp) -> Self {
+    pub(super) fn of_answer(answer: &GateVerdict<'_>, forms: Forms, now: Timestamp) -> Self {
         let mut response = problem(answer);
         answer.write_fields(forms, now, response.headers_mut());
         Rejection::new(response, Some(answer))
@@ -176,7 +176,7 @@ pub(super) fn replace(
 /// call; and the header fields.
 pub(super) fn response_to(
     head: &Head<'_>,
-    answer: &Answer<'_>,
+    answer: &GateVerdict<'_>,
     forms: Forms,
     now: Timestamp,
 ) -> Response<String> {
@@ -188,10 +188,10 @@ pub(super) fn response_to(
     response
 }
 
-fn problem(answer: &Answer<'_>) -> Response<String> {
+fn problem(answer: &GateVerdict<'_>) -> Response<String> {
     let mut body = String::with_capacity(512);
-    let status = answer.show(|shown| {
-        let problem = answer.problem(shown);
+    let status = answer.with_view(|response| {
+        let problem = answer.problem(response);
         write_problem(&problem, &mut body);
         problem.status()
     });
@@ -199,7 +199,7 @@ fn problem(answer: &Answer<'_>) -> Response<String> {
 }
 
 /// A gRPC response that consists of header fields alone, for calls that fail at once.
-fn grpc_denial(answer: &Answer<'_>, kind: &HeaderValue) -> Response<String> {
+fn grpc_denial(answer: &GateVerdict<'_>, kind: &HeaderValue) -> Response<String> {
     let (status, message) = match answer.denial_reason() {
         Some(DenialReason::StoreFailed) => {
             (code::UNAVAILABLE, "it cannot be decided now; try again later")

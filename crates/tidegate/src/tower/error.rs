@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::rule::MAX_PLANS;
 use crate::gate::GateError;
-use crate::policy::{PoliciesError, PolicyError, TemplateError, shown};
+use crate::policy::{PoliciesError, PolicyError, TemplateError, excerpt};
 use crate::{Failure, OutOfMemory};
 
 /// An error of [`LayerBuilder::build`](super::LayerBuilder::build). Its text says what to write
@@ -34,7 +34,7 @@ pub(super) enum LayerFault {
     /// Two rules or plans have one name, or a rule has that of a policy of the gate.
     SameName { name: String },
     /// A rule has a `concurrency` limit, and a cost or an outcome that settles it.
-    CostOfAPlace { rule: String },
+    CostWithConcurrency { rule: String },
     /// A rule has plans, and does not say who has which.
     PlansWithoutPlanOf { rule: String },
     /// A rule says who has which plan, and has none.
@@ -46,9 +46,9 @@ pub(super) enum LayerFault {
     /// More rules than can be asked about one request.
     TooManyRules,
     /// A setting that a gate brings along was given beside one.
-    GateHasItsOwn { setting: &'static str },
+    ConflictsWithGate { setting: &'static str },
     /// A setting that a config file has was given beside one.
-    FileHasItsOwn { setting: &'static str },
+    ConflictsWithFile { setting: &'static str },
     /// The policies cannot stand together.
     Policies(PoliciesError),
     /// There cannot be memory for so many keys.
@@ -65,7 +65,7 @@ impl fmt::Display for LayerFault {
             LayerFault::SameName { name } => {
                 write!(f, "two policies are called `{name}`: give each rule a name of its own")
             }
-            LayerFault::CostOfAPlace { rule } => write!(
+            LayerFault::CostWithConcurrency { rule } => write!(
                 f,
                 "rule `{rule}` has a cost or `settle_when`, and a concurrency limit, whose places are one \
                  per request: put the concurrency limit into a rule of its own"
@@ -88,10 +88,10 @@ impl fmt::Display for LayerFault {
             LayerFault::TooManyRules => f.write_str(
                 "there are more limits than can be decided at once: use fewer rules, or a policies file",
             ),
-            LayerFault::GateHasItsOwn { setting } => {
+            LayerFault::ConflictsWithGate { setting } => {
                 write!(f, "a gate has its own {setting}: leave `{setting}` out, or make the gate with it")
             }
-            LayerFault::FileHasItsOwn { setting } => write!(
+            LayerFault::ConflictsWithFile { setting } => write!(
                 f,
                 "a config file has its own {setting}: leave `{setting}` out, and set it in the file"
             ),
@@ -162,7 +162,7 @@ pub(super) enum RuleFault<'r> {
     /// The limits of the request cannot stand together.
     Limits { rule: &'r str, error: PolicyError },
     /// The limits of the request hold places, and the rule has a cost.
-    CostOfAPlace { rule: &'r str },
+    CostWithConcurrency { rule: &'r str },
 }
 
 impl fmt::Display for RuleFault<'_> {
@@ -174,12 +174,12 @@ impl fmt::Display for RuleFault<'_> {
                  `axum`), or tell the layer where it is with `peer(..)`",
             ),
             RuleFault::UnknownPlan { rule, plan } => {
-                write!(f, "rule `{rule}` has no plan `{}`: add it with `plan`", shown(plan))
+                write!(f, "rule `{rule}` has no plan `{}`: add it with `plan`", excerpt(plan))
             }
             RuleFault::Limits { rule, error } => {
                 write!(f, "the limits that `limits_of` gave rule `{rule}`: {error}")
             }
-            RuleFault::CostOfAPlace { rule } => write!(
+            RuleFault::CostWithConcurrency { rule } => write!(
                 f,
                 "`limits_of` gave rule `{rule}`, which has a cost, a concurrency limit: put that \
                  into a rule of its own"

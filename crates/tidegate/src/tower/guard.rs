@@ -6,7 +6,7 @@ use http::{Request, Response};
 
 use super::background::Background;
 use super::reservation::Unsettled;
-use crate::gate::{Gate, HeldPermit};
+use crate::gate::{AnyPermit, Gate};
 use crate::headers::Fields;
 use crate::stats::ServiceTimer;
 
@@ -61,12 +61,12 @@ impl RequestGuard {
 #[derive(Debug)]
 pub struct HeldPermits {
     gate: Arc<Gate>,
-    permit: Option<HeldPermit>,
+    permit: Option<AnyPermit>,
     background: Background,
 }
 
 impl HeldPermits {
-    pub(super) fn new(gate: &Arc<Gate>, permit: HeldPermit) -> Box<Self> {
+    pub(super) fn new(gate: &Arc<Gate>, permit: AnyPermit) -> Box<Self> {
         let background = Background::of(gate);
         Box::new(HeldPermits { gate: Arc::clone(gate), permit: Some(permit), background })
     }
@@ -75,7 +75,7 @@ impl HeldPermits {
 impl Drop for HeldPermits {
     fn drop(&mut self) {
         // One in this node's memory gives itself back.
-        if let Some(HeldPermit::Shared(permit)) = self.permit.take() {
+        if let Some(AnyPermit::Shared(permit)) = self.permit.take() {
             let gate = Arc::clone(&self.gate);
             // A Redis store repeats a release that fails; elsewhere the lease ends the permit.
             self.background.run(async move { drop(permit.release(&gate).await) });

@@ -21,7 +21,7 @@ use super::service::RateLimit;
 use crate::config::{Config, ConfigErrors};
 #[cfg(feature = "unstable")]
 use crate::gate::Gate;
-use crate::gate::{Found, GateError, OwnKey, OwnPolicy};
+use crate::gate::{CodeKey, CodePolicy, FoundKey, GateError};
 #[cfg(feature = "unstable")]
 use crate::stats::Stats;
 use crate::{Decision, Limit};
@@ -79,13 +79,13 @@ impl RateLimitLayer {
     /// // In a program: `Config::load("tidegate.yaml".as_ref())?`.
     /// let config = Config::parse(text, "tidegate.yaml")?;
     /// let gate = Gate::new(Limiter::new(), config.policies, Arc::new(Stats::default()));
-    /// let layer = RateLimitLayer::over(Arc::new(gate)).headers(config.headers).build()?;
+    /// let layer = RateLimitLayer::from_gate(Arc::new(gate)).headers(config.headers).build()?;
     /// # Ok(()) }
     /// # main().unwrap() }
     /// ```
     #[cfg(feature = "unstable")]
-    pub fn over(gate: Arc<Gate>) -> LayerBuilder {
-        LayerBuilder::over(gate)
+    pub fn from_gate(gate: Arc<Gate>) -> LayerBuilder {
+        LayerBuilder::from_gate(gate)
     }
 
     /// The same for services whose bodies are axum's, such as all behind a `Router`: they
@@ -140,12 +140,12 @@ impl<K> RateLimitLayer<K> {
     pub async fn peek(&self, rule: &str, key: &str) -> Result<Vec<(Limit, Decision)>, KeyError> {
         let policy = self.policy(rule)?;
         let found = self.find(policy, key).await?;
-        let peeked = policy.peek(&self.core.gate, OwnKey::Key(&found.key)).await;
+        let peeked = policy.peek(&self.core.gate, CodeKey::Key(&found.key)).await;
         let answer = peeked.map_err(KeyError)?;
         let decisions = answer
-            .lines
+            .results
             .iter()
-            .map(|line| (*line.limit, Decision { decided: line.decided, ..line.decision }));
+            .map(|result| (*result.limit, Decision { decided: result.decided, ..result.decision }));
         Ok(decisions.collect())
     }
 
@@ -157,24 +157,24 @@ impl<K> RateLimitLayer<K> {
     /// See [`KeyError`].
     pub async fn reset(&self, rule: &str, key: &str) -> Result<bool, KeyError> {
         let found = self.find(self.policy(rule)?, key).await?;
-        let is_named = |own: &OwnPolicy| own.policy().name() == rule;
+        let is_named = |code_policy: &CodePolicy| code_policy.policy().name() == rule;
         let rules = self.core.rules.iter().filter(|rule| rule.policies().any(is_named));
         let mut any = false;
-        for own in rules.flat_map(CompiledRule::policies) {
-            let reset = own.reset(&self.core.gate, OwnKey::Key(&found.key)).await;
+        for code_policy in rules.flat_map(CompiledRule::policies) {
+            let reset = code_policy.reset(&self.core.gate, CodeKey::Key(&found.key)).await;
             any |= reset.map_err(KeyError)?;
         }
         Ok(any)
     }
 
-    async fn find(&self, own: &OwnPolicy, key: &str) -> Result<Found, KeyError> {
+    async fn find(&self, code_policy: &CodePolicy, key: &str) -> Result<FoundKey, KeyError> {
         let gate = &self.core.gate;
-        let rules = Arc::clone(&gate.rules());
-        gate.find_key(&rules, own.policy(), key.as_bytes()).await.map_err(KeyError)
+        let rules = Arc::clone(&gate.active_policies());
+        gate.find_key(&rules, code_policy.policy(), key.as_bytes()).await.map_err(KeyError)
     }
 
-    fn policy(&self, name: &str) -> Result<&OwnPolicy, KeyError> {
-        let found = self.core.policies().find(|own| own.policy().name() == name);
+    fn policy(&self, name: &str) -> Result<&CodePolicy, KeyError> {
+        let found = self.core.policies().find(|code_policy| code_policy.policy().name() == name);
         found.ok_or_else(|| KeyError(GateError::unknown_policy(name)))
     }
 }
@@ -195,7 +195,8 @@ impl<S, K> Layer<S> for RateLimitLayer<K> {
 
 impl<K> fmt::Debug for RateLimitLayer<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let rules: Vec<&str> = self.core.policies().map(|own| own.policy().name()).collect();
+        let rules: Vec<&str> =
+            self.core.policies().map(|code_policy| code_policy.policy().name()).collect();
         f.debug_struct("RateLimitLayer").field("rules", &rules).finish_non_exhaustive()
     }
 }

@@ -32,7 +32,7 @@ use super::compiled_rule::CompiledRule;
 use super::core::Core;
 use super::denial::Rejection;
 use super::limits::Limits;
-use crate::gate::{Answer, Change, Charged, GateError};
+use crate::gate::{Adjustment, ChargeRecord, GateError, GateVerdict};
 use crate::policy::Key;
 use crate::stats::Decided;
 
@@ -78,7 +78,7 @@ pub(super) struct Reserving {
 struct Reserved {
     place: (usize, usize),
     limits: Option<Limits>,
-    charged: Charged,
+    charged: ChargeRecord,
     progress: Mutex<Progress>,
 }
 
@@ -106,14 +106,14 @@ impl Reservation {
     pub(super) fn new(
         core: &Arc<Core>,
         reserving: Vec<Reserving>,
-        answer: &Answer<'_>,
+        answer: &GateVerdict<'_>,
     ) -> Option<Self> {
         if reserving.is_empty() {
             return None;
         }
         let now = core.gate.now();
         let parts = reserving.into_iter().filter_map(|Reserving { key, place, limits, units }| {
-            let charged = Charged::of(core.policy_at(place)?, key, now, answer);
+            let charged = ChargeRecord::of(core.policy_at(place)?, key, now, answer);
             let progress = Mutex::new(Progress { units, stage: Stage::Open });
             Some(Reserved { place, limits, charged, progress })
         });
@@ -177,7 +177,9 @@ impl Reservation {
             // A rule's own policy has its name.
             let mut named =
                 [core.policy_at((index, 0)), core.policy_at((index, policy))].into_iter();
-            named.any(|own| own.is_some_and(|own| own.policy().name() == rule))
+            named.any(|code_policy| {
+                code_policy.is_some_and(|code_policy| code_policy.policy().name() == rule)
+            })
         })
     }
 
@@ -254,13 +256,13 @@ impl Inner {
     /// Asks for more units of some parts: all or none.
     async fn ask(self: &Arc<Self>, more: &Units) -> Result<(), Rejection> {
         let more = || more.iter().filter(|(_, units)| *units > 0);
-        let changes: SmallVec<[Change<'_>; 1]> =
+        let changes: SmallVec<[Adjustment<'_>; 1]> =
             more().filter_map(|(index, units)| self.change(*index, Cost::Ask(*units))).collect();
         if changes.is_empty() {
             return Ok(());
         }
         let gate = &self.core.gate;
-        let answer = gate.ask_more(&changes).await;
+        let answer = gate.charge_more(&changes).await;
         let answer =
             answer.map_err(|error: GateError| Rejection::of_failure(&error.to_string()))?;
         if !answer.allowed {
@@ -270,9 +272,11 @@ impl Inner {
             let part = &self.parts[*index];
             // Units that were charged elsewhere, because the store failed meanwhile, or not at all,
             // are not given back: the refund would be taken from the units of others.
-            let own = self.core.policy_at(part.place);
+            let code_policy = self.core.policy_at(part.place);
             let is_counted = (answer.decided == Decided::Exact || part.charged.is_local())
-                && own.is_some_and(|own| Charged::is_all_of(own, &answer));
+                && code_policy.is_some_and(|code_policy| {
+                    ChargeRecord::covers_all_limits(code_policy, &answer)
+                });
             // Another clone may have settled the part meanwhile.
             if is_counted && !part.raise(*units) {
                 self.correct(*index, *units, 0);
@@ -321,10 +325,15 @@ impl Inner {
         }
     }
 
-    fn change(&self, index: usize, cost: Cost) -> Option<Change<'_>> {
+    fn change(&self, index: usize, cost: Cost) -> Option<Adjustment<'_>> {
         let part = self.parts.get(index)?;
-        let own = self.core.policy_at(part.place)?;
-        Some(Change { own, limits: part.limits.as_deref(), charged: &part.charged, cost })
+        let code_policy = self.core.policy_at(part.place)?;
+        Some(Adjustment {
+            code_policy,
+            limits: part.limits.as_deref(),
+            charged: &part.charged,
+            cost,
+        })
     }
 }
 

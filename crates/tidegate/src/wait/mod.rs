@@ -26,7 +26,7 @@ use crate::{Check, CheckError, MemoryStore, Overflow, Verdict};
 pub(crate) use self::releases::{Listening, Releases};
 #[cfg(feature = "policies")]
 pub(crate) use self::turns::sleep;
-pub(crate) use self::turns::{Place, sleep_listening};
+pub(crate) use self::turns::{Ticket, sleep_listening};
 
 /// The most waiters in one queue unless set: beyond it the answer is a denial. Playing a queue
 /// of this length through is no longer short work, and other newcomers of the
@@ -100,7 +100,7 @@ impl Queues {
     }
 
     /// The denial of a waiter whose patience has ended before its turn.
-    fn give_up(&self, waiting: &Waiting<'_>) -> Result<Verdict, CheckError> {
+    fn denial_at_deadline(&self, waiting: &Waiting<'_>) -> Result<Verdict, CheckError> {
         let queues = self.queues.lock();
         let queue = queues.get(&waiting.name).into_iter().flatten();
         let ahead = queue.take_while(|waiter| waiter.ticket != waiting.ticket);
@@ -109,7 +109,7 @@ impl Queues {
 
     /// Goes to the end of a queue, for those who do not know the states they wait for;
     /// `None` if it is full.
-    pub(crate) fn enter(&self, name: u64) -> Option<u64> {
+    pub(crate) fn join(&self, name: u64) -> Option<u64> {
         let mut queues = self.queues.lock();
         if queues.get(&name).map_or(0, VecDeque::len) >= self.max_waiters {
             return None;
@@ -186,7 +186,7 @@ impl Future for Waiting<'_> {
     type Output = Result<Verdict, CheckError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.call_off_timer();
+        self.cancel_timer();
         if !self.queues.is_first(self.name, self.ticket, context.waker()) {
             // Those ahead may be held up by others; patience ends all the same.
             let left = self.left_us();
@@ -194,7 +194,7 @@ impl Future for Waiting<'_> {
                 self.wake_after(left, context);
                 return Poll::Pending;
             }
-            return Poll::Ready(self.queues.give_up(&self));
+            return Poll::Ready(self.queues.denial_at_deadline(&self));
         }
         let verdict = match self.store.decide_all(&Request::new(self.checks), None) {
             Ok(verdict) => verdict,
@@ -219,7 +219,7 @@ impl Waiting<'_> {
         self.timer = Some(self.store.clock().wake_after(us, context.waker().clone()));
     }
 
-    fn call_off_timer(&mut self) {
+    fn cancel_timer(&mut self) {
         if let Some(timer) = self.timer.take() {
             self.store.clock().cancel(timer);
         }
@@ -228,7 +228,7 @@ impl Waiting<'_> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.call_off_timer();
+        self.cancel_timer();
         self.queues.leave(self.name, self.ticket);
     }
 }

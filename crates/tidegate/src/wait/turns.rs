@@ -16,42 +16,42 @@ use crate::Clock;
 use crate::timer::TimerKey;
 
 /// A place in a queue, left on drop.
-pub(crate) struct Place<'q> {
+pub(crate) struct Ticket<'q> {
     queues: &'q Queues,
     name: u64,
-    ticket: u64,
+    number: u64,
 }
 
-impl<'q> Place<'q> {
+impl<'q> Ticket<'q> {
     /// At the end of the queue of this name; `None` if it is full.
     pub(crate) fn new(queues: &'q Queues, name: u64) -> Option<Self> {
-        queues.enter(name).map(|ticket| Place { queues, name, ticket })
+        queues.join(name).map(|number| Ticket { queues, name, number })
     }
 
     /// A number that no other place of these queues has.
-    pub(crate) fn ticket(&self) -> u64 {
-        self.ticket
+    pub(crate) fn number(&self) -> u64 {
+        self.number
     }
 
     pub(crate) fn is_first(&self) -> bool {
-        self.queues.is_first(self.name, self.ticket, Waker::noop())
+        self.queues.is_first(self.name, self.number, Waker::noop())
     }
 
     /// Ends with `true` when it is first, with `false` at the time given.
-    pub(crate) fn turn<'a>(&'a self, clock: &'a Clock, until: Timestamp) -> Pause<'a> {
-        Pause { turn: Some(self), ..sleep(clock, until) }
+    pub(crate) fn until_first<'a>(&'a self, clock: &'a Clock, until: Timestamp) -> WaitUntil<'a> {
+        WaitUntil { until_first: Some(self), ..sleep(clock, until) }
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for Ticket<'_> {
     fn drop(&mut self) {
-        self.queues.leave(self.name, self.ticket);
+        self.queues.leave(self.name, self.number);
     }
 }
 
 /// Ends at the time given.
-pub(crate) fn sleep(clock: &Clock, until: Timestamp) -> Pause<'_> {
-    Pause { turn: None, listening: None, clock, until, timer: None }
+pub(crate) fn sleep(clock: &Clock, until: Timestamp) -> WaitUntil<'_> {
+    WaitUntil { until_first: None, listening: None, clock, until, timer: None }
 }
 
 /// Ends at the time given, or before it when a permit that is listened for is released.
@@ -59,28 +59,29 @@ pub(crate) fn sleep_listening<'a>(
     clock: &'a Clock,
     until: Timestamp,
     listening: &'a Listening<'a>,
-) -> Pause<'a> {
-    Pause { listening: Some(listening), ..sleep(clock, until) }
+) -> WaitUntil<'a> {
+    WaitUntil { listening: Some(listening), ..sleep(clock, until) }
 }
 
 /// Waiting for a time, or for a turn or a release before it.
-pub(crate) struct Pause<'a> {
-    turn: Option<&'a Place<'a>>,
+pub(crate) struct WaitUntil<'a> {
+    until_first: Option<&'a Ticket<'a>>,
     listening: Option<&'a Listening<'a>>,
     clock: &'a Clock,
     until: Timestamp,
     timer: Option<TimerKey>,
 }
 
-impl Future for Pause<'_> {
+impl Future for WaitUntil<'_> {
     type Output = bool;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<bool> {
-        self.call_off_timer();
-        let is_first =
-            |place: &Place<'_>| place.queues.is_first(place.name, place.ticket, context.waker());
+        self.cancel_timer();
+        let is_first = |ticket: &Ticket<'_>| {
+            ticket.queues.is_first(ticket.name, ticket.number, context.waker())
+        };
         let is_released = |listening: &Listening<'_>| listening.poll_released(context.waker());
-        if self.turn.is_some_and(is_first) || self.listening.is_some_and(is_released) {
+        if self.until_first.is_some_and(is_first) || self.listening.is_some_and(is_released) {
             return Poll::Ready(true);
         }
         let left_us = self.until.as_micros().saturating_sub(self.clock.now().as_micros());
@@ -92,16 +93,16 @@ impl Future for Pause<'_> {
     }
 }
 
-impl Pause<'_> {
-    fn call_off_timer(&mut self) {
+impl WaitUntil<'_> {
+    fn cancel_timer(&mut self) {
         if let Some(timer) = self.timer.take() {
             self.clock.cancel(timer);
         }
     }
 }
 
-impl Drop for Pause<'_> {
+impl Drop for WaitUntil<'_> {
     fn drop(&mut self) {
-        self.call_off_timer();
+        self.cancel_timer();
     }
 }

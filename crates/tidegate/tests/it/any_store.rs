@@ -31,7 +31,7 @@ fn over(store: &Shared, clock: &ManualClock, answer: Option<OnStoreFailure>) -> 
     if let Some(answer) = answer {
         builder = builder.on_store_failure(answer);
     }
-    builder.over(Arc::clone(store)).expect("memory")
+    builder.build_with_store(Arc::clone(store)).expect("memory")
 }
 
 fn check(limiter: &Limiter<Shared>, limit: &Limit, cost: impl Into<Cost> + Send) -> Decision {
@@ -234,8 +234,11 @@ fn a_full_queue_is_a_separate_answer() {
     let (store, clock) = world();
     let one = limit("1 per 10s sliding-log");
     let checks = [Check::new("a", &one, 1)];
-    let shared =
-        Limiter::builder().clock(clock.clock()).max_waiters(1).over(store).expect("memory");
+    let shared = Limiter::builder()
+        .clock(clock.clock())
+        .max_waiters(1)
+        .build_with_store(store)
+        .expect("memory");
     let memory = Limiter::builder().clock(clock.clock()).max_waiters(1).build().expect("memory");
     assert!(at_once(&shared, &checks, LONG).allowed);
     let _waiting = join(shared.wait(&checks, LONG));
@@ -405,7 +408,7 @@ fn no_release_is_missed() {
 fn odd_requests_are_answered() {
     let (store, clock) = world();
     let builder = Limiter::builder().clock(clock.clock()).max_waiters(0);
-    let limiter = builder.over(Arc::clone(&store)).expect("memory");
+    let limiter = builder.build_with_store(Arc::clone(&store)).expect("memory");
     let one = limit("1 per 10s sliding-log");
     assert!(at_once(&limiter, &[], Duration::ZERO).allowed, "no limit denies");
     let checks = [Check::new("a", &one, 1)];

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tidegate::unstable::attributes::Attributes;
 use tidegate::unstable::config::Config;
-use tidegate::unstable::gate::{Gate, Question, Rules, Subject};
+use tidegate::unstable::gate::{ActivePolicies, Gate, GateRequest, Subject};
 use tidegate::unstable::stats::Stats;
 use tidegate::{ManualClock, MemoryOptions, MemoryStore};
 
@@ -30,7 +30,7 @@ fn gates() -> [(Gate, ManualClock); 2] {
             clock.clock(),
         )
         .expect("memory");
-        (if elsewhere { gate.over(Arc::new(store), 1) } else { gate }, clock)
+        (if elsewhere { gate.with_shared_store(Arc::new(store), 1) } else { gate }, clock)
     })
 }
 
@@ -41,14 +41,14 @@ fn request(path: &str) -> Attributes<'_> {
 /// Lets a request in, or asks without serving it; says whether it may go ahead.
 async fn ask(
     gate: &Gate,
-    rules: &Rules,
+    rules: &ActivePolicies,
     attributes: &Attributes<'_>,
     max_wait: Option<Duration>,
     serves: bool,
 ) -> bool {
-    let question = Question { max_wait, ..Question::new(Subject::Request(attributes)) };
+    let question = GateRequest { max_wait, ..GateRequest::new(Subject::Request(attributes)) };
     if serves {
-        gate.enter(rules, &[question]).await.expect("sound").answer.allowed
+        gate.admit(rules, &[question]).await.expect("sound").verdict.allowed
     } else {
         gate.check(rules, &[question]).await.expect("sound").allowed
     }
@@ -59,7 +59,7 @@ fn one_quota_is_enough_also_for_who_would_wait() {
     let attributes = request("/");
     for serves in [false, true] {
         for (gate, clock) in gates() {
-            let rules = Arc::clone(&gate.rules());
+            let rules = Arc::clone(&gate.active_policies());
             let start = |seconds| {
                 let max_wait = Some(Duration::from_secs(seconds));
                 Polled::start(ask(&gate, &rules, &attributes, max_wait, serves))
@@ -84,7 +84,7 @@ fn one_quota_is_enough_also_for_who_would_wait() {
 fn one_quota_is_enough_where_a_place_is_held() {
     let attributes = request("/held");
     for (gate, _) in gates() {
-        let rules = Arc::clone(&gate.rules());
+        let rules = Arc::clone(&gate.active_policies());
         let allowed = [(); 3].map(|()| block_on(ask(&gate, &rules, &attributes, None, true)));
         assert_eq!(allowed, [true, true, false], "shared: {}", gate.is_shared());
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tidegate::unstable::attributes::Attributes;
 use tidegate::unstable::config::Config;
-use tidegate::unstable::gate::{Answer, Gate, GateError, Question, Subject};
+use tidegate::unstable::gate::{Gate, GateError, GateRequest, GateVerdict, Subject};
 use tidegate::unstable::policy::{Key, Mode, Policies};
 use tidegate::unstable::stats::Stats;
 use tidegate::{CheckError, Cost, Limit, Limiter, ManualClock, RetryAfter, Timestamp};
@@ -63,20 +63,20 @@ impl World {
     /// Asks and gives what `read` makes of the answer.
     fn ask<T>(
         &self,
-        question: &Question<'_>,
-        read: impl Fn(&Answer<'_>) -> T,
+        question: &GateRequest<'_>,
+        read: impl Fn(&GateVerdict<'_>) -> T,
     ) -> Result<T, GateError> {
-        let rules = self.gate.rules();
+        let rules = self.gate.active_policies();
         let asked = self.gate.check(&rules, slice::from_ref(question));
         self.gate.sync(asked).map(|answer| read(&answer))
     }
 
     /// What is left of a policy's limits for a key.
     fn left(&self, policy: &str, key: &str) -> Vec<u64> {
-        let rules = self.gate.rules();
+        let rules = self.gate.active_policies();
         let keys = self.gate.keys(&rules, policy).expect("a policy");
-        let answer = self.gate.sync(keys.peek(&Key::given(key.as_bytes()))).expect("an answer");
-        answer.lines.iter().map(|line| line.decision.remaining).collect()
+        let answer = self.gate.sync(keys.peek(&Key::literal(key.as_bytes()))).expect("an answer");
+        answer.results.iter().map(|line| line.decision.remaining).collect()
     }
 
     /// A counter: policy, whether it was allowed.
@@ -104,8 +104,8 @@ fn request<'a>(
     }
 }
 
-fn under<'a>(policy: &'a str, key: &'a str) -> Question<'a> {
-    Question::new(Subject::Key { policy, key: key.as_bytes(), attributes: None })
+fn under<'a>(policy: &'a str, key: &'a str) -> GateRequest<'a> {
+    GateRequest::new(Subject::Key { policy, key: key.as_bytes(), attributes: None })
 }
 
 #[test]
@@ -114,9 +114,9 @@ fn all_policies_are_charged_or_none() {
     let (alice, bob) = ([("x-user".into(), "alice".into())], [("x-user".into(), "bob".into())]);
     let ask = |user| {
         let attributes = request("GET", "/api/x", user);
-        world.ask(&Question::new(Subject::Request(&attributes)), |answer| {
-            let speaker = answer.speaker().expect("a limit has a say");
-            (answer.allowed, speaker.policy.map(str::to_owned), answer.lines.len())
+        world.ask(&GateRequest::new(Subject::Request(&attributes)), |answer| {
+            let speaker = answer.reported_limit().expect("a limit has a say");
+            (answer.allowed, speaker.policy.map(str::to_owned), answer.results.len())
         })
     };
     let address = |allowed| Ok((allowed, Some("address".to_owned()), 3));
@@ -136,11 +136,11 @@ fn an_override_can_only_watch() {
     let world = World::new();
     let user = [("x-user".into(), "alice".into())];
     let attributes = request("POST", "/api/x", &user);
-    let question = Question::new(Subject::Request(&attributes));
+    let question = GateRequest::new(Subject::Request(&attributes));
     let ask = || {
         world.ask(&question, |answer| {
-            let watched = answer.lines.last().expect("a line");
-            let shown = answer.show(|shown| (shown.lines.len(), shown.speaker));
+            let watched = answer.results.last().expect("a line");
+            let shown = answer.with_view(|shown| (shown.limits.len(), shown.reported));
             (answer.allowed, watched.mode, watched.decision.allowed, shown)
         })
     };
@@ -154,11 +154,16 @@ fn an_override_can_only_watch() {
 fn a_limit_that_only_watches_has_nothing_to_say() {
     let world = World::new();
     let attributes = request("GET", "/watched", &[]);
-    let question = Question::new(Subject::Request(&attributes));
+    let question = GateRequest::new(Subject::Request(&attributes));
     for _ in 0..3 {
         // The watched concurrency limit cannot be held here, and is left out.
         let answer = world.ask(&question, |answer| {
-            (answer.allowed, answer.speaker().is_none(), answer.retry_after(), answer.lines.len())
+            (
+                answer.allowed,
+                answer.reported_limit().is_none(),
+                answer.retry_after(),
+                answer.results.len(),
+            )
         });
         assert_eq!(answer, Ok((true, true, RetryAfter::Now, 1)));
     }
@@ -168,21 +173,21 @@ fn a_limit_that_only_watches_has_nothing_to_say() {
 #[test]
 fn costs_and_ids_are_the_callers_to_choose() {
     let world = World::new();
-    let ask = |question: &Question<'_>| {
-        world.ask(question, |answer| (answer.allowed, answer.lines[0].decision.remaining))
+    let ask = |question: &GateRequest<'_>| {
+        world.ask(question, |answer| (answer.allowed, answer.results[0].decision.remaining))
     };
     let alice = under("user", "alice");
-    let cost = |cost| Question { cost: Some(cost), ..alice };
+    let cost = |cost| GateRequest { cost: Some(cost), ..alice };
     assert_eq!(ask(&cost(Cost::Ask(2))), Ok((true, 1)));
     assert_eq!(ask(&cost(Cost::PEEK)), Ok((true, 1)));
     assert_eq!(ask(&cost(Cost::Refund(1))), Ok((true, 2)));
-    assert_eq!(ask(&Question { force: true, ..alice }), Ok((true, 1)));
+    assert_eq!(ask(&GateRequest { force: true, ..alice }), Ok((true, 1)));
     assert_eq!(ask(&cost(Cost::Force(9))), Ok((true, 0)));
     // Only what was asked for in earnest is counted as a decision: two limits, once.
     assert_eq!(world.counted("user"), (2, 0));
 
     let named =
-        |key, cost| Question { id: Some(b"order-1"), cost: Some(cost), ..under("user", key) };
+        |key, cost| GateRequest { id: Some(b"order-1"), cost: Some(cost), ..under("user", key) };
     assert_eq!(ask(&named("bob", Cost::Ask(1))), Ok((true, 2)));
     assert_eq!(ask(&named("bob", Cost::Ask(1))), Ok((true, 2)));
     assert_eq!(ask(&named("bob", Cost::Ask(2))), Err(GateError::Check(CheckError::IdReused)));
@@ -194,16 +199,16 @@ fn limits_of_the_callers_own_stand_apart() {
     let world = World::new();
     let limits: [Limit; 2] =
         ["3 per 1h sliding-log", "9 per 1d"].map(|text| text.parse().expect("a limit"));
-    let own = Question::new(Subject::Limits { key: b"alice", limits: &limits });
-    let read = |answer: &Answer<'_>| {
-        (answer.lines[0].policy.is_none(), answer.lines[0].decision.remaining)
+    let own = GateRequest::new(Subject::Limits { key: b"alice", limits: &limits });
+    let read = |answer: &GateVerdict<'_>| {
+        (answer.results[0].policy.is_none(), answer.results[0].decision.remaining)
     };
     assert_eq!(world.ask(&own, read), Ok((true, 2)));
     assert_eq!(world.left("user", "alice"), [3, 5]);
     // All such limits share one counter.
     assert_eq!(world.counted(tidegate::unstable::stats::CALLER), (2, 0));
     let twice: [Limit; 2] = ["3 per 1h", "4 per 1h"].map(|text| text.parse().expect("a limit"));
-    let conflict = Question::new(Subject::Limits { key: b"alice", limits: &twice });
+    let conflict = GateRequest::new(Subject::Limits { key: b"alice", limits: &twice });
     assert_eq!(world.ask(&conflict, read), Err(GateError::Check(CheckError::Conflict)));
 }
 
@@ -224,9 +229,9 @@ fn questions_that_make_no_sense_are_told_apart() {
         (Subject::Limits { key: b"x", limits: &held }, needs(None)),
     ];
     for (subject, expected) in rows {
-        let question = Question::new(subject);
+        let question = GateRequest::new(subject);
         assert_eq!(world.ask(&question, |_| ()), Err(expected.clone()), "{subject:?}");
-        let rules = world.gate.rules();
+        let rules = world.gate.active_policies();
         assert_eq!(rules.validate(&question), Err(expected), "{subject:?}");
     }
 }
@@ -234,15 +239,15 @@ fn questions_that_make_no_sense_are_told_apart() {
 #[test]
 fn permits_are_held_for_their_lease() {
     let world = World::new();
-    let rules = world.gate.rules();
+    let rules = world.gate.active_policies();
     let question = under("jobs", "alice");
     let take = |lease| world.gate.sync(world.gate.acquire(&rules, &question, lease));
     let seconds = Duration::from_secs;
     let first = take(Some(seconds(10))).expect("a permit");
     assert_eq!((first.permit.is_some(), first.lease), (true, seconds(10)));
     let denied = take(None).expect("an answer");
-    assert!(denied.permit.is_none() && !denied.answer.allowed);
-    assert_eq!(denied.answer.retry_after(), RetryAfter::Micros(10_000_000));
+    assert!(denied.permit.is_none() && !denied.verdict.allowed);
+    assert_eq!(denied.verdict.retry_after(), RetryAfter::Micros(10_000_000));
     // What was denied charged nothing, and looking takes nothing.
     assert_eq!(world.left("jobs", "alice"), [0, 2]);
     world.clock.advance(seconds(10));
@@ -252,10 +257,10 @@ fn permits_are_held_for_their_lease() {
     assert_eq!(world.left("jobs", "alice"), [1, 1]);
 
     let too_long = take(Some(seconds(31))).map(drop);
-    assert_eq!(too_long, Err(GateError::LeaseTooLong { most: seconds(30) }));
+    assert_eq!(too_long, Err(GateError::LeaseTooLong { max_lease: seconds(30) }));
     let question = under("user", "alice");
     let nothing = world.gate.sync(world.gate.acquire(&rules, &question, None)).map(drop);
-    assert_eq!(nothing, Err(GateError::NothingToHold { policy: Some("user".into()) }));
+    assert_eq!(nothing, Err(GateError::NoConcurrencyLimit { policy: Some("user".into()) }));
 }
 
 #[test]
@@ -268,7 +273,7 @@ fn a_reload_keeps_what_was_counted() {
     ));
     assert_eq!(world.left("user", "alice"), [29, 5]);
     // Rules that are in use stay as they were.
-    let before = Arc::clone(&world.gate.rules());
+    let before = Arc::clone(&world.gate.active_policies());
     world.gate.reload(policies(&POLICIES.replace("name: user", "name: other")));
     assert!(world.gate.keys(&before, "user").is_ok());
     let unknown = GateError::UnknownPolicy { name: "user".into() };
@@ -279,12 +284,12 @@ fn a_reload_keeps_what_was_counted() {
 #[test]
 fn a_reset_forgets_a_key_under_all_its_limits() {
     let world = World::new();
-    let rules = world.gate.rules();
+    let rules = world.gate.active_policies();
     for key in ["alice", "bob"] {
         world.ask(&under("user", key), |_| ()).expect("an answer");
     }
     let keys = world.gate.keys(&rules, "user").expect("a policy");
-    let reset = || world.gate.sync(keys.reset(&Key::given(b"alice")));
+    let reset = || world.gate.sync(keys.reset(&Key::literal(b"alice")));
     assert_eq!([reset(), reset()], [Ok(true), Ok(false)]);
     assert_eq!((world.left("user", "alice"), world.left("user", "bob")), (vec![3, 5], vec![2, 4]));
     assert!(world.gate.keys(&rules, "nobody").is_err());
@@ -314,19 +319,19 @@ fn many_questions_are_answered_as_one_by_one() {
             _ => Subject::Request(&plain),
         };
         let id: Option<&[u8]> = (round % 11 == 0).then_some(b"id");
-        questions.push(Question {
+        questions.push(GateRequest {
             cost: costs[round % costs.len()],
             force: round % 13 == 0,
             id,
-            ..Question::new(subject)
+            ..GateRequest::new(subject)
         });
     }
-    let shown = |answer: Result<Answer<'_>, GateError>| format!("{answer:?}");
-    let rules = one.gate.rules();
+    let shown = |answer: Result<GateVerdict<'_>, GateError>| format!("{answer:?}");
+    let rules = one.gate.active_policies();
     let each = questions.iter().map(slice::from_ref);
     let each = each.map(|question| one.gate.sync(one.gate.check(&rules, question)));
     let expected: Vec<String> = each.map(shown).collect();
-    let rules = many.gate.rules();
+    let rules = many.gate.active_policies();
     let mut answers = Vec::new();
     many.gate.check_each(&rules, &questions, |index, answer| {
         assert_eq!(index, answers.len());
@@ -351,7 +356,7 @@ policies:
     let clock = ManualClock::new(Timestamp::from_micros(1_700_000_000_000_000));
     let limiter = Limiter::builder().max_keys(10_000).clock(clock.clock()).build().expect("memory");
     let gate = Gate::new(limiter, policies(text), Arc::new(Stats::new(clock.clock())));
-    let rules = gate.rules();
+    let rules = gate.active_policies();
     for policy in ["bucket", "log"] {
         let keys = gate.keys(&rules, policy).expect("a policy");
         let find = block_on(keys.find(b"alice"));

@@ -7,7 +7,9 @@ use allocation_counter::measure;
 use http::HeaderMap;
 use proptest::prelude::*;
 use sfv::{Dictionary, Item, List, ListEntry, Parser};
-use tidegate::unstable::headers::{Form, Forms, FormsError, Line, MAX_POLICY_BYTES, Shown, render};
+use tidegate::unstable::headers::{
+    Form, Forms, FormsError, LimitView, MAX_POLICY_BYTES, ResponseView, render,
+};
 use tidegate::{Limit, RetryAfter, Timestamp};
 
 use crate::common::limit;
@@ -31,16 +33,16 @@ fn now() -> Timestamp {
 
 fn rendered(forms: Forms, allowed: bool, speaker: Option<usize>, told: &[Told<'_>]) -> HeaderMap {
     let limits: Vec<Limit> = told.iter().map(|told| limit(told.1)).collect();
-    let lines: Vec<Line<'_>> = told
+    let lines: Vec<LimitView<'_>> = told
         .iter()
         .zip(&limits)
         .map(|(&(policy, _, remaining, retry_after, reset_us), limit)| {
             let reset_after = Duration::from_micros(reset_us);
-            Line { policy, limit, remaining, retry_after, reset_after }
+            LimitView { policy, limit, remaining, retry_after, reset_after }
         })
         .collect();
     let mut out = HeaderMap::new();
-    render(forms, &Shown { allowed, lines: &lines, speaker }, now(), &mut out);
+    render(forms, &ResponseView { allowed, limits: &lines, reported: speaker }, now(), &mut out);
     out
 }
 
@@ -285,7 +287,7 @@ fn integers_stay_in_the_range_of_structured_fields() {
 fn fields_are_replaced() {
     let limit = limit("5 per 1m");
     let reset_after = Duration::from_secs(60);
-    let line = Line {
+    let line = LimitView {
         policy: "a",
         limit: &limit,
         remaining: Some(1),
@@ -297,7 +299,7 @@ fn fields_are_replaced() {
         out.append(field, hv("forged"));
         out.append(field, hv("forged again"));
     }
-    let shown = Shown { allowed: true, lines: &[line], speaker: Some(0) };
+    let shown = ResponseView { allowed: true, limits: &[line], reported: Some(0) };
     render(forms("draft-10,x-ratelimit"), &shown, now(), &mut out);
     for field in ["ratelimit", "ratelimit-policy", "x-ratelimit-limit"] {
         assert_eq!(out.get_all(field).iter().count(), 1, "{field}");
@@ -328,10 +330,10 @@ fn rendering_allocates_the_values_alone() {
     let limits = ["10 per 1s", "600 per 1m"].map(limit);
     let lines = limits.each_ref().map(|limit| {
         let reset_after = Duration::from_secs(60);
-        Line { policy: "api", limit, remaining: Some(1), retry_after: NOW_PASSES, reset_after }
+        LimitView { policy: "api", limit, remaining: Some(1), retry_after: NOW_PASSES, reset_after }
     });
     for count in [1, 2] {
-        let shown = Shown { allowed: true, lines: &lines[..count], speaker: Some(0) };
+        let shown = ResponseView { allowed: true, limits: &lines[..count], reported: Some(0) };
         let mut out = HeaderMap::with_capacity(16);
         let counted = measure(|| render(Forms::default(), &shown, now(), &mut out)).count_total;
         assert_eq!((counted, out.len()), (2, 2), "{count} limits");

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use tidegate::unstable::gate::{Gate, HeldPermit, Question, Subject};
+use tidegate::unstable::gate::{AnyPermit, Gate, GateRequest, Subject};
 use tidegate::unstable::identity::Identity;
 use tidegate::unstable::policy::Policies;
 use tidegate::unstable::stats::Stats;
@@ -49,7 +49,7 @@ impl World {
     /// Whether it was allowed, and whether there was no room.
     fn ask(&self, key: &str, limits: &[Limit], cost: Cost, id: Option<&str>) -> (bool, bool) {
         let question = question(key, limits, cost, id);
-        let rules = self.gate.rules();
+        let rules = self.gate.active_policies();
         let answer = self.gate.sync(self.gate.check(&rules, &[question]));
         answer.map(|a| (a.allowed, a.no_room)).expect("a question that makes sense")
     }
@@ -57,18 +57,18 @@ impl World {
     fn left(&self, key: &str, limit: &Limit) -> u64 {
         let limits = [*limit];
         let question = question(key, &limits, Cost::PEEK, None);
-        let rules = self.gate.rules();
+        let rules = self.gate.active_policies();
         let answer = self.gate.sync(self.gate.check(&rules, &[question])).expect("a look");
-        answer.lines[0].decision.remaining
+        answer.results[0].decision.remaining
     }
 
     fn acquire(&self, key: &str, limit: &Limit) -> (Option<Permit>, (bool, bool)) {
         let limits = [*limit];
         let question = question(key, &limits, Cost::Ask(1), None);
-        let rules = self.gate.rules();
+        let rules = self.gate.active_policies();
         let held = self.gate.sync(self.gate.acquire(&rules, &question, None));
         let held = held.expect("something to hold");
-        (held.permit.and_then(HeldPermit::here), (held.answer.allowed, held.answer.no_room))
+        (held.permit.and_then(AnyPermit::local), (held.verdict.allowed, held.verdict.no_room))
     }
 }
 
@@ -81,9 +81,9 @@ fn question<'a>(
     limits: &'a [Limit],
     cost: Cost,
     id: Option<&'a str>,
-) -> Question<'a> {
+) -> GateRequest<'a> {
     let subject = Subject::Limits { key: key.as_bytes(), limits };
-    Question { cost: Some(cost), id: id.map(str::as_bytes), ..Question::new(subject) }
+    GateRequest { cost: Some(cost), id: id.map(str::as_bytes), ..GateRequest::new(subject) }
 }
 
 /// Every algorithm, every answer of a full store, asked alone and under an id: these

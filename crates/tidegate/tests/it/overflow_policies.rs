@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tidegate::unstable::attributes::Attributes;
 use tidegate::unstable::config::Config;
-use tidegate::unstable::gate::{Answer, Gate, GateError, Question, Subject};
+use tidegate::unstable::gate::{Gate, GateError, GateRequest, GateVerdict, Subject};
 use tidegate::unstable::policy::Key;
 use tidegate::unstable::stats::{Decided, Stats};
 use tidegate::{Cost, Limiter, ManualClock, Overflow, Timestamp};
@@ -52,11 +52,11 @@ impl World {
         let gate = Gate::new(limiter, policies, stats);
         let store = Arc::new(Moody::near(&clock));
         let shared = Arc::<Moody>::clone(&store);
-        World { gate: if is_shared { gate.over(shared, NODES) } else { gate }, store }
+        World { gate: if is_shared { gate.with_shared_store(shared, NODES) } else { gate }, store }
     }
 
-    fn ask(&self, question: &Question<'_>) -> (bool, Decided) {
-        let rules = Arc::clone(&self.gate.rules());
+    fn ask(&self, question: &GateRequest<'_>) -> (bool, Decided) {
+        let rules = Arc::clone(&self.gate.active_policies());
         let answer =
             block_on(self.gate.check(&rules, slice::from_ref(question))).expect("an answer");
         (answer.allowed, answer.decided)
@@ -64,21 +64,21 @@ impl World {
 
     /// What is left of a policy's limits.
     fn left(&self, policy: &str) -> Vec<u64> {
-        let rules = Arc::clone(&self.gate.rules());
+        let rules = Arc::clone(&self.gate.active_policies());
         let keys = self.gate.keys(&rules, policy).expect("a policy");
-        let answer = block_on(keys.peek(&Key::given(b"all"))).expect("an answer");
-        answer.lines.iter().map(|line| line.decision.remaining).collect()
+        let answer = block_on(keys.peek(&Key::literal(b"all"))).expect("an answer");
+        answer.results.iter().map(|line| line.decision.remaining).collect()
     }
 }
 
-fn under(policy: &str, cost: u64, overflow: Overflow) -> Question<'_> {
+fn under(policy: &str, cost: u64, overflow: Overflow) -> GateRequest<'_> {
     let subject = Subject::Key { policy, key: b"all", attributes: None };
-    Question { cost: Some(Cost::Ask(cost)), overflow, ..Question::new(subject) }
+    GateRequest { cost: Some(Cost::Ask(cost)), overflow, ..GateRequest::new(subject) }
 }
 
-fn about<'a>(attributes: &'a Attributes<'a>, cost: u64) -> Question<'a> {
+fn about<'a>(attributes: &'a Attributes<'a>, cost: u64) -> GateRequest<'a> {
     let subject = Subject::Request(attributes);
-    Question { cost: Some(Cost::Ask(cost)), ..Question::new(subject) }
+    GateRequest { cost: Some(Cost::Ask(cost)), ..GateRequest::new(subject) }
 }
 
 fn path(path: &'static str) -> Attributes<'static> {
@@ -111,7 +111,7 @@ fn an_override_decides() {
     let put = Attributes { method: Some("PUT"), ..path("/all") };
     for (attributes, left) in [(&put, vec![10, 20]), (&path("/all"), vec![0, 9])] {
         let subject = Subject::Policy { policy: "consuming", attributes };
-        world.ask(&Question { cost: Some(Cost::Ask(11)), ..Question::new(subject) });
+        world.ask(&GateRequest { cost: Some(Cost::Ask(11)), ..GateRequest::new(subject) });
         assert_eq!(world.left("consuming"), left);
     }
 }
@@ -136,7 +136,7 @@ fn quotas_are_consumed_once_when_none_has_room() {
         let world = World::new(is_shared);
         let quotas = path("/quotas");
         let ask =
-            |cost| world.ask(&Question { overflow: Overflow::Consume, ..about(&quotas, cost) });
+            |cost| world.ask(&GateRequest { overflow: Overflow::Consume, ..about(&quotas, cost) });
         assert!(ask(4).0);
         assert!(ask(3).0, "the small one is passed over");
         assert_eq!((world.left("small"), world.left("large")), (vec![1], vec![2]));
@@ -148,21 +148,21 @@ fn quotas_are_consumed_once_when_none_has_room() {
 #[test]
 fn many_questions_consume_as_one_does() {
     let world = World::new(false);
-    let rules = world.gate.rules();
+    let rules = world.gate.active_policies();
     let limits = ["5 per 1h".parse().expect("a limit")];
     let given = Subject::Limits { key: b"all", limits: &limits };
-    let own = Question { cost: Some(Cost::Ask(6)), ..Question::new(given) };
+    let own = GateRequest { cost: Some(Cost::Ask(6)), ..GateRequest::new(given) };
     let questions = [
         under("unsaid", 6, Overflow::Consume),
         under("unsaid", 6, Overflow::Consume),
         under("refusing", 11, Overflow::Consume),
         under("consuming", 11, Overflow::Refuse),
-        Question { overflow: Overflow::Consume, ..own },
-        Question { cost: Some(Cost::PEEK), ..own },
+        GateRequest { overflow: Overflow::Consume, ..own },
+        GateRequest { cost: Some(Cost::PEEK), ..own },
     ];
     let mut allowed = Vec::new();
     let mut tell =
-        |answer: Result<&Answer<'_>, GateError>| allowed.push(answer.expect("sound").allowed);
+        |answer: Result<&GateVerdict<'_>, GateError>| allowed.push(answer.expect("sound").allowed);
     world.gate.check_each(&rules, &questions, |_, answer| tell(answer));
     assert_eq!(allowed, [true, false, false, false, false, false]);
     let left = ["unsaid", "refusing", "consuming"].map(|name| world.left(name));
@@ -174,9 +174,9 @@ fn waiting_and_looking_consume_nothing() {
     for is_shared in [false, true] {
         let world = World::new(is_shared);
         world.ask(&under("consuming", 6, Overflow::Refuse));
-        let rules = Arc::clone(&world.gate.rules());
+        let rules = Arc::clone(&world.gate.active_policies());
         let max_wait = Some(Duration::from_secs(1));
-        let question = Question { max_wait, ..under("consuming", 7, Overflow::Consume) };
+        let question = GateRequest { max_wait, ..under("consuming", 7, Overflow::Consume) };
         let waited = block_on(world.gate.check(&rules, &[question]));
         assert!(!waited.expect("an answer").allowed);
         assert_eq!(world.left("consuming"), [4, 14], "shared: {is_shared}");

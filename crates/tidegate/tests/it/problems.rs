@@ -6,7 +6,7 @@ use http::StatusCode;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tidegate::RetryAfter;
-use tidegate::unstable::headers::{Line, PROBLEM_JSON, Problem, Shown, write_problem};
+use tidegate::unstable::headers::{LimitView, PROBLEM_JSON, Problem, ResponseView, write_problem};
 
 use crate::common::limit;
 
@@ -27,7 +27,7 @@ fn bad<'a>(field: Option<&'a str>, detail: &'a str) -> Problem<'a> {
 #[test]
 fn a_denial_names_every_limit_that_denied() {
     let limits = ["10 per 1s", "600 per 1m", "5 per 1m sliding-log"].map(limit);
-    let line = |policy, limit, retry_after| Line {
+    let line = |policy, limit, retry_after| LimitView {
         policy,
         limit,
         remaining: Some(0),
@@ -39,13 +39,13 @@ fn a_denial_names_every_limit_that_denied() {
         line("api", &limits[1], RetryAfter::Now),
         line("login", &limits[2], RetryAfter::Micros(4_200_000)),
     ];
-    let shown = Shown { allowed: false, lines: &lines, speaker: Some(2) };
+    let shown = ResponseView { allowed: false, limits: &lines, reported: Some(2) };
     assert_eq!(
         written(&Problem::QuotaExceeded(&shown)),
         r##"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,"detail":"used up: `5 per 1m sliding-log` of policy login; retry after 5 s","violated-policies":["api-1s","login"]}"##
     );
     let never = [line("login", &limits[2], RetryAfter::Never)];
-    let shown = Shown { allowed: false, lines: &never, speaker: Some(0) };
+    let shown = ResponseView { allowed: false, limits: &never, reported: Some(0) };
     let document = parsed(&Problem::QuotaExceeded(&shown));
     assert_eq!(
         document["detail"],
@@ -53,7 +53,7 @@ fn a_denial_names_every_limit_that_denied() {
     );
     assert_eq!(document["violated-policies"], json!(["login"]));
     let unnamed = [line("", &limits[0], RetryAfter::Micros(1))];
-    let shown = Shown { allowed: false, lines: &unnamed, speaker: Some(0) };
+    let shown = ResponseView { allowed: false, limits: &unnamed, reported: Some(0) };
     let document = parsed(&Problem::QuotaExceeded(&shown));
     assert_eq!(document["detail"], "used up: `10 per 1s sliding-window`; retry after 1 s");
     assert_eq!(document["violated-policies"], json!(["1s"]));
@@ -64,15 +64,16 @@ fn a_store_failure_is_not_the_clients_fault() {
     let limit = limit("10 per 1s");
     let retry_after = RetryAfter::Now;
     let reset_after = Duration::ZERO;
-    let line = Line { policy: "api", limit: &limit, remaining: None, retry_after, reset_after };
-    let shown = Shown { allowed: false, lines: &[line], speaker: Some(0) };
+    let line =
+        LimitView { policy: "api", limit: &limit, remaining: None, retry_after, reset_after };
+    let shown = ResponseView { allowed: false, limits: &[line], reported: Some(0) };
     let problem = Problem::ReducedCapacity(&shown);
     assert_eq!(problem.status(), StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(
         written(&problem),
         r##"{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","title":"Request cannot be satisfied due to temporary server capacity constraints","status":503,"detail":"it cannot be decided now; try again later","violated-policies":["api"]}"##
     );
-    let nothing = Shown { allowed: false, lines: &[], speaker: None };
+    let nothing = ResponseView { allowed: false, limits: &[], reported: None };
     assert_eq!(parsed(&Problem::ReducedCapacity(&nothing))["violated-policies"], json!([]));
     assert_eq!(parsed(&Problem::QuotaExceeded(&nothing))["detail"], "");
 }
@@ -127,8 +128,8 @@ proptest! {
         let limit = limit("10 per 1s");
         let retry_after = RetryAfter::Never;
         let reset_after = Duration::ZERO;
-        let line = Line { policy: &policy, limit: &limit, remaining: None, retry_after, reset_after };
-        let shown = Shown { allowed: false, lines: &[line], speaker: Some(0) };
+        let line = LimitView { policy: &policy, limit: &limit, remaining: None, retry_after, reset_after };
+        let shown = ResponseView { allowed: false, limits: &[line], reported: Some(0) };
         let document = parsed(&Problem::QuotaExceeded(&shown));
         prop_assert!(policy.is_empty() || document["detail"].as_str().expect("text").ends_with(&policy));
         prop_assert_eq!(document["violated-policies"].as_array().map(Vec::len), Some(1));

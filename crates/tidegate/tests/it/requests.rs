@@ -211,7 +211,9 @@ fn a_request_has_at_most_so_many_checks() {
     assert!(limiter.check_all(&checks[MAX_CHECKS..]).expect("sound").allowed);
     assert_eq!(limiter.check_all(&checks), Err(CheckError::TooManyChecks(MAX_CHECKS + 1)));
     let nothing = limiter.check_all(&[]).expect("sound");
-    assert!(nothing.allowed && nothing.decisions().is_empty() && nothing.speaker().is_none());
+    assert!(
+        nothing.allowed && nothing.decisions().is_empty() && nothing.reported_index().is_none()
+    );
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tidegate::unstable::attributes::Attributes;
 use tidegate::unstable::config::Config;
-use tidegate::unstable::gate::{Answer, Gate, GateError, Question, Subject};
+use tidegate::unstable::gate::{Gate, GateError, GateRequest, GateVerdict, Subject};
 use tidegate::unstable::policy::Mode;
 use tidegate::unstable::stats::Stats;
 use tidegate::{CheckError, Cost, Limit, Limiter, MAX_CHECKS, ManualClock, Timestamp};
@@ -106,21 +106,21 @@ fn ask(gate: &Gate, all: &[Asked]) -> Result<String, GateError> {
             ..Attributes::default()
         })
         .collect();
-    let questions: Vec<Question<'_>> = all
+    let questions: Vec<GateRequest<'_>> = all
         .iter()
         .zip(&attributes)
-        .map(|(one, attributes)| Question {
+        .map(|(one, attributes)| GateRequest {
             cost: one.cost,
-            ..Question::new(Subject::Request(attributes))
+            ..GateRequest::new(Subject::Request(attributes))
         })
         .collect();
-    let rules = gate.rules();
+    let rules = gate.active_policies();
     gate.sync(gate.check(&rules, &questions)).map(|answer| show(&answer))
 }
 
-fn show(answer: &Answer<'_>) -> String {
-    let lines = answer.lines.iter().map(|line| {
-        let question = line.question;
+fn show(answer: &GateVerdict<'_>) -> String {
+    let lines = answer.results.iter().map(|line| {
+        let question = line.request;
         let sign = if line.decision.allowed { '+' } else { '-' };
         let policy = line.policy.unwrap_or("caller");
         format!("{policy}@{question}{sign}{}", line.decision.remaining)
@@ -266,13 +266,13 @@ fn questions_that_differ_about_one_count() {
         assert_eq!(ask(&gate, all).as_deref(), Ok(*expected), "step {number}");
     }
     // Limits of the caller's own, as a gateway may send them.
-    let rules = gate.rules();
+    let rules = gate.active_policies();
     let limit = |text: &str| -> [Limit; 1] { [text.parse().expect("a limit")] };
     let (two, nine) = (limit("2 per 1h"), limit("9 per 1h"));
-    let own = |limits| Question::new(Subject::Limits { key: b"own", limits });
+    let own = |limits| GateRequest::new(Subject::Limits { key: b"own", limits });
     let answer = gate.sync(gate.check(&rules, &[own(&nine), own(&two)])).expect("an answer");
     assert_eq!(show(&answer), "yes caller@0+0 caller@1+0");
-    assert_eq!(answer.lines[0].limit, &two[0]);
+    assert_eq!(answer.results[0].limit, &two[0]);
 }
 
 #[test]
@@ -291,7 +291,7 @@ fn what_makes_no_sense_together() {
 #[test]
 fn subjects_of_every_kind() {
     let gate = gate();
-    let rules = gate.rules();
+    let rules = gate.active_policies();
     let limits: [Limit; 1] = ["5 per 1h sliding-log".parse().expect("a limit")];
     let bob = asked("user", "bob");
     let bob =
@@ -302,11 +302,11 @@ fn subjects_of_every_kind() {
         Subject::Request(&bob),
         Subject::Policy { policy: "user", attributes: &bob },
     ];
-    let questions: Vec<Question<'_>> = subjects.into_iter().map(Question::new).collect();
+    let questions: Vec<GateRequest<'_>> = subjects.into_iter().map(GateRequest::new).collect();
     let answer = gate.sync(gate.check(&rules, &questions)).expect("an answer");
     assert_eq!(show(&answer), "yes caller@0+4 user@1+3 user@2+2 user@3+2");
     // An id holds for all of them: charged once.
-    let again = Question { id: Some(b"order-1"), ..questions[1] };
+    let again = GateRequest { id: Some(b"order-1"), ..questions[1] };
     for _ in 0..2 {
         let answer = gate.sync(gate.check(&rules, &[questions[0], again])).expect("an answer");
         assert_eq!(show(&answer), "yes caller@0+3 user@1+2");
@@ -317,14 +317,14 @@ fn subjects_of_every_kind() {
 #[test]
 fn asking_does_not_allocate() {
     let gate = gate();
-    let rules = gate.rules();
+    let rules = gate.active_policies();
     let user = user();
     let attributes =
         Attributes { domain: Some("edge"), descriptors: &user.entries, ..Attributes::default() };
-    let question = Question::new(Subject::Request(&attributes));
+    let question = GateRequest::new(Subject::Request(&attributes));
     let check = || {
         let answer = gate.sync(gate.check(&rules, &[question])).expect("an answer");
-        assert_eq!(answer.lines[0].question, 0);
+        assert_eq!(answer.results[0].request, 0);
     };
     for _ in 0..40 {
         check();

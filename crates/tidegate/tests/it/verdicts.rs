@@ -19,7 +19,7 @@ fn an_observed_check_has_no_say() {
     let checks = [Check::new("a", &many, 1), Check::new("seen", &one, 1).observed()];
     let first = decide(&limiter, &checks);
     assert!(first.allowed && first.decisions()[1].allowed);
-    assert_eq!(first.speaker(), Some(0), "though the other has less remaining");
+    assert_eq!(first.reported_index(), Some(0), "though the other has less remaining");
     let second = decide(&limiter, &checks);
     assert!(second.allowed);
     assert!(!second.decisions()[1].allowed, "it would have denied");
@@ -54,7 +54,7 @@ fn observed_checks_are_decided_each_on_its_own() {
     let checks = ["full", "empty"].map(|key| Check::new(key, &limit, 1).observed());
     let verdict = decide(&limiter, &checks);
     assert!(verdict.allowed);
-    assert_eq!((verdict.speaker(), verdict.decision()), (None, None));
+    assert_eq!((verdict.reported_index(), verdict.decision()), (None, None));
     assert_eq!(verdict.retry_after(), RetryAfter::Now);
     assert_eq!(remaining(&limiter, "empty", &limit), 1);
 }
@@ -65,11 +65,11 @@ fn when_allowed_the_least_remaining_speaks() {
     let limits = ["5 per 1m", "3 per 1h", "3 per 1m", "9 per 1m fixed-window"].map(limit);
     let checks: Vec<Check<'_>> = limits.iter().map(|limit| Check::new("a", limit, 1)).collect();
     let verdict = decide(&limiter, &checks[..2]);
-    assert_eq!(verdict.speaker(), Some(1));
+    assert_eq!(verdict.reported_index(), Some(1));
     assert_eq!(verdict.decision().map(|d| (d.limit, d.remaining)), Some((3, 2)));
     let other = [Check::new("b", &limits[1], 1), Check::new("b", &limits[2], 1)];
     let tie = decide(&limiter, &other);
-    assert_eq!(tie.speaker(), Some(0), "the first of equals");
+    assert_eq!(tie.reported_index(), Some(0), "the first of equals");
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn when_denied_the_longest_wait_speaks() {
     assert!(decide(&limiter, &both).allowed);
     let all = [both[0], both[1], Check::new("a", &roomy, 9)];
     let denied = decide(&limiter, &all);
-    assert_eq!(denied.speaker(), Some(1), "roomy admits, so it does not speak");
+    assert_eq!(denied.reported_index(), Some(1), "roomy admits, so it does not speak");
     assert_eq!(denied.retry_after(), RetryAfter::Micros(20 * S));
     assert_eq!(denied.decisions()[0].retry_after, RetryAfter::Micros(10 * S));
     assert!(denied.decisions()[2].allowed);
@@ -89,11 +89,11 @@ fn when_denied_the_longest_wait_speaks() {
 
     let never = [both[1], Check::new("a", &roomy, 10)];
     let denied = decide(&limiter, &never);
-    assert_eq!((denied.speaker(), denied.retry_after()), (Some(1), RetryAfter::Never));
+    assert_eq!((denied.reported_index(), denied.retry_after()), (Some(1), RetryAfter::Never));
 
     let twins = ["b", "c"].map(|key| Check::new(key, &short, 1));
     assert!(decide(&limiter, &twins).allowed);
-    assert_eq!(decide(&limiter, &twins).speaker(), Some(0), "the first of equals");
+    assert_eq!(decide(&limiter, &twins).reported_index(), Some(0), "the first of equals");
 }
 
 /// A denied request forces and refunds nothing either.

@@ -24,7 +24,7 @@ async fn call<S: Store>(limiter: &Limiter<S>, job: u32) -> Result<(), Box<dyn Er
 async fn limiter(url: &str) -> Result<Limiter<RedisStore>, Box<dyn Error>> {
     let store = RedisStore::connect(RedisOptions::new(url)).await?;
     let builder = Limiter::builder().on_store_failure(OnStoreFailure::Local).nodes(3);
-    Ok(builder.jitter(Duration::from_millis(20)).over(store)?)
+    Ok(builder.jitter(Duration::from_millis(20)).build_with_store(store)?)
 }
 
 #[tokio::main]

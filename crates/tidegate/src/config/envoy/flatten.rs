@@ -20,15 +20,15 @@ use std::collections::HashMap;
 use tidegate_core::{Algorithm, Limit};
 
 use super::super::reader::{Reader, shown};
-use super::tree::{At, Descriptor, Domain, Rate, Wanted};
-use crate::policy::{MAX_POLICIES, MAX_REPLACED, MAX_VALUES, Part, Wildcard};
+use super::tree::{Descriptor, Domain, Location, Rate, ValueMatch};
+use crate::policy::{MAX_POLICIES, MAX_REPLACED, MAX_VALUES, RequestField, Wildcard};
 
 /// A policy to be.
-pub(super) struct Flat<'t> {
+pub(super) struct FlatPolicy<'t> {
     pub(super) name: String,
     pub(super) domain: &'t str,
     /// The way to it.
-    pub(super) way: Vec<&'t Descriptor>,
+    pub(super) path: Vec<&'t Descriptor>,
     /// What is preferred to it, by the part that says so.
     pub(super) exempt: Vec<(String, Vec<&'t str>)>,
     pub(super) key: String,
@@ -40,13 +40,13 @@ pub(super) struct Flat<'t> {
     pub(super) replaces: Vec<usize>,
 }
 
-impl<'t> Flat<'t> {
-    pub(super) fn at(&self) -> Option<&'t At> {
-        self.way.last().map(|node| &node.at)
+impl<'t> FlatPolicy<'t> {
+    pub(super) fn at(&self) -> Option<&'t Location> {
+        self.path.last().map(|node| &node.at)
     }
 
     pub(super) fn rate(&self) -> Option<&'t Rate> {
-        self.way.last().and_then(|node| node.rate.as_ref())
+        self.path.last().and_then(|node| node.rate.as_ref())
     }
 }
 
@@ -55,34 +55,34 @@ pub(super) fn flatten<'t>(
     readers: &[Reader<'_>],
     domains: &'t [Domain],
     algorithm: Algorithm,
-) -> Vec<Flat<'t>> {
-    let mut walk = Walk { readers, algorithm, flat: Vec::new(), is_full: false };
+) -> Vec<FlatPolicy<'t>> {
+    let mut walk = Walk { readers, algorithm, policies: Vec::new(), is_full: false };
     for domain in domains {
-        let first = walk.flat.len();
-        walk.level(domain, &domain.nodes, &mut Way::default());
+        let first = walk.policies.len();
+        walk.level(domain, &domain.nodes, &mut NodePath::default());
         walk.replace(first);
     }
-    walk.flat
+    walk.policies
 }
 
 struct Walk<'t, 'r, 's> {
     readers: &'r [Reader<'s>],
     algorithm: Algorithm,
-    flat: Vec<Flat<'t>>,
+    policies: Vec<FlatPolicy<'t>>,
     /// Whether there was one too many.
     is_full: bool,
 }
 
 /// The way down to a node.
 #[derive(Default)]
-struct Way<'t> {
+struct NodePath<'t> {
     nodes: Vec<&'t Descriptor>,
     /// What is preferred at each level.
     preferred: Vec<Vec<&'t str>>,
 }
 
 impl<'t> Walk<'t, '_, '_> {
-    fn level(&mut self, domain: &'t Domain, nodes: &'t [Descriptor], way: &mut Way<'t>) {
+    fn level(&mut self, domain: &'t Domain, nodes: &'t [Descriptor], path: &mut NodePath<'t>) {
         let mut by_key: HashMap<&str, Vec<&'t Descriptor>> = HashMap::new();
         for node in nodes {
             by_key.entry(&node.key).or_default().push(node);
@@ -94,22 +94,22 @@ impl<'t> Walk<'t, '_, '_> {
                 self.notice(&node.at, message, "remove it, or the wildcard");
                 continue;
             }
-            way.nodes.push(node);
-            way.preferred.push(preferred);
+            path.nodes.push(node);
+            path.preferred.push(preferred);
             if let Some(rate) = &node.rate {
-                self.policy(domain, node, rate, way);
+                self.policy(domain, node, rate, path);
             }
-            self.level(domain, &node.below, way);
-            way.nodes.pop();
-            way.preferred.pop();
+            self.level(domain, &node.children, path);
+            path.nodes.pop();
+            path.preferred.pop();
         }
     }
 
-    fn policy(&mut self, domain: &'t Domain, node: &Descriptor, rate: &Rate, way: &Way<'t>) {
+    fn policy(&mut self, domain: &'t Domain, node: &Descriptor, rate: &Rate, path: &NodePath<'t>) {
         if self.is_full {
             return;
         }
-        if self.flat.len() == MAX_POLICIES {
+        if self.policies.len() == MAX_POLICIES {
             self.is_full = true;
             let help = "use fewer values; a descriptor that groups them is the better tool";
             return self.fail(&node.at, format!("there are more than {MAX_POLICIES} limits"), help);
@@ -123,11 +123,11 @@ impl<'t> Walk<'t, '_, '_> {
                 }
             }
         };
-        let parts = parts(&way.nodes);
-        let exempt = parts.iter().zip(&way.preferred);
+        let request_fields = request_fields(&path.nodes);
+        let exempt = request_fields.iter().zip(&path.preferred);
         let exempt: Vec<(String, Vec<&str>)> = exempt
             .filter(|(_, preferred)| !preferred.is_empty())
-            .map(|(part, preferred)| (part.clone(), preferred.clone()))
+            .map(|(request_field, preferred)| (request_field.clone(), preferred.clone()))
             .collect();
         if exempt.iter().any(|(_, values)| values.len() > MAX_VALUES) {
             let message = format!("more than {MAX_VALUES} values come before this one");
@@ -137,11 +137,11 @@ impl<'t> Walk<'t, '_, '_> {
                 "use fewer; a descriptor that groups them is the better tool",
             );
         }
-        self.flat.push(Flat {
+        self.policies.push(FlatPolicy {
             name: String::new(),
             domain: &domain.name,
-            key: key(&way.nodes, &parts),
-            way: way.nodes.clone(),
+            key: key(&path.nodes, &request_fields),
+            path: path.nodes.clone(),
             exempt,
             limit,
             observed: node.shadow,
@@ -153,17 +153,17 @@ impl<'t> Walk<'t, '_, '_> {
     /// Finds those that the policies from `first` on replace: a name may stand for several.
     fn replace(&mut self, first: usize) {
         let mut named: HashMap<&str, Vec<usize>> = HashMap::new();
-        for (place, flat) in self.flat.iter().enumerate().skip(first) {
-            if let Some(name) = flat.rate().and_then(|rate| rate.name.as_deref()) {
-                named.entry(name).or_default().push(place);
+        for (index, policy) in self.policies.iter().enumerate().skip(first) {
+            if let Some(name) = policy.rate().and_then(|rate| rate.name.as_deref()) {
+                named.entry(name).or_default().push(index);
             }
         }
-        for place in first..self.flat.len() {
-            let rate = self.flat[place].rate();
+        for index in first..self.policies.len() {
+            let rate = self.policies[index].rate();
             let mut replaced = Vec::new();
             for (name, at) in rate.into_iter().flat_map(|rate| &rate.replaces) {
                 match named.get(&**name) {
-                    Some(places) => replaced.extend_from_slice(places),
+                    Some(indices) => replaced.extend_from_slice(indices),
                     None => {
                         let message = format!("no limit of this domain is named `{}`", shown(name));
                         self.notice(at, message, "give the other limit that name, or remove this");
@@ -173,20 +173,20 @@ impl<'t> Walk<'t, '_, '_> {
             replaced.sort_unstable();
             replaced.dedup();
             if replaced.len() > MAX_REPLACED
-                && let Some(at) = self.flat[place].at()
+                && let Some(at) = self.policies[index].at()
             {
                 let message = format!("this replaces more than {MAX_REPLACED} limits");
                 self.fail(at, message, "give fewer limits that name");
             }
-            self.flat[place].replaces = replaced;
+            self.policies[index].replaces = replaced;
         }
     }
 
-    fn fail(&self, at: &At, message: impl Into<String>, help: &str) {
+    fn fail(&self, at: &Location, message: impl Into<String>, help: &str) {
         self.readers[at.file].fail_at(at.span.clone(), &at.path, message, help);
     }
 
-    fn notice(&self, at: &At, message: String, help: &str) {
+    fn notice(&self, at: &Location, message: String, help: &str) {
         self.readers[at.file].notice(at.span.clone(), &at.path, message, help);
     }
 }
@@ -194,17 +194,17 @@ impl<'t> Walk<'t, '_, '_> {
 /// The values that are preferred to a node's, of its siblings with the same key.
 fn preferred<'t>(node: &Descriptor, siblings: &[&'t Descriptor]) -> Vec<&'t str> {
     let exact = siblings.iter().filter_map(|sibling| match &sibling.value {
-        Wanted::Exact(text) => Some(&**text),
+        ValueMatch::Exact(text) => Some(&**text),
         _ => None,
     });
     let wild = |sibling: &&'t Descriptor| match &sibling.value {
-        Wanted::Wild(text) => Some(&**text),
+        ValueMatch::Wild(text) => Some(&**text),
         _ => None,
     };
     match &node.value {
-        Wanted::Exact(_) => Vec::new(),
-        Wanted::Any => exact.chain(siblings.iter().filter_map(wild)).collect(),
-        Wanted::Wild(own) => {
+        ValueMatch::Exact(_) => Vec::new(),
+        ValueMatch::Any => exact.chain(siblings.iter().filter_map(wild)).collect(),
+        ValueMatch::Wild(own) => {
             let pattern = Wildcard::new(own);
             let before = siblings.iter().filter_map(wild).take_while(|text| text != own);
             exact.filter(|text| pattern.matches(text)).chain(before).collect()
@@ -213,34 +213,36 @@ fn preferred<'t>(node: &Descriptor, siblings: &[&'t Descriptor]) -> Vec<&'t str>
 }
 
 /// How each entry of a way is named in conditions and keys.
-fn parts(way: &[&Descriptor]) -> Vec<String> {
-    let names = way.iter().enumerate().map(|(index, node)| {
-        let before = way[..index].iter().filter(|other| other.key == node.key).count();
+fn request_fields(path: &[&Descriptor]) -> Vec<String> {
+    let names = path.iter().enumerate().map(|(index, node)| {
+        let before = path[..index].iter().filter(|other| other.key == node.key).count();
         let nth = |count: usize| u16::try_from(count + 1).unwrap_or(u16::MAX);
-        let named = Part::Descriptor { name: (&*node.key).into(), nth: nth(before) };
+        let named = RequestField::Descriptor { name: (&*node.key).into(), nth: nth(before) };
         // A name that cannot stand in a template is told by its place.
-        let by_place = Part::Descriptor { name: "".into(), nth: nth(index) };
+        let by_position = RequestField::Descriptor { name: "".into(), nth: nth(index) };
         let can_stand = named.to_string().parse() == Ok(named.clone());
-        let part = if can_stand { named } else { by_place };
-        part.to_string()
+        let request_field = if can_stand { named } else { by_position };
+        request_field.to_string()
     });
     names.collect()
 }
 
 /// The key: every entry whose value is not known from the match.
-fn key(way: &[&Descriptor], parts: &[String]) -> String {
+fn key(path: &[&Descriptor], request_fields: &[String]) -> String {
     let is_open = |node: &Descriptor| match node.value {
-        Wanted::Exact(_) => false,
-        Wanted::Wild(_) => !node.share,
-        Wanted::Any => true,
+        ValueMatch::Exact(_) => false,
+        ValueMatch::Wild(_) => !node.share,
+        ValueMatch::Any => true,
     };
-    let open = || way.iter().zip(parts).enumerate().filter(|(_, (node, _))| is_open(node));
-    let named: Vec<String> = open().map(|(_, (_, part))| format!("{{{part}}}")).collect();
-    let by_place = || open().map(|(index, _)| format!("{{descriptor:#{}}}", index + 1));
+    let open =
+        || path.iter().zip(request_fields).enumerate().filter(|(_, (node, _))| is_open(node));
+    let named: Vec<String> =
+        open().map(|(_, (_, request_field))| format!("{{{request_field}}}")).collect();
+    let by_position = || open().map(|(index, _)| format!("{{descriptor:#{}}}", index + 1));
     match named.join(":") {
         key if key.is_empty() => crate::policy::SHARED_KEY.to_owned(),
         key if key.len() > crate::policy::MAX_TEMPLATE_BYTES => {
-            by_place().collect::<Vec<_>>().join(":")
+            by_position().collect::<Vec<_>>().join(":")
         }
         key => key,
     }

@@ -165,7 +165,7 @@ pub fn convert(files: &[EnvoyFile], options: &Options) -> Result<Converted, Envo
     let domains = tree::read(&readers, &trees, options.merge_domains);
     let mut policies = flatten::flatten(&readers, &domains, options.algorithm);
     names::assign(&readers, &mut policies);
-    let notices = settle(files, readers)?;
+    let notices = take_notices(files, readers)?;
     let yaml = write::write(files.iter().map(|file| &*file.name), &domains, &policies);
     if yaml.len() > MAX_CONFIG_BYTES {
         let message = format!("converted, they take more than {} KiB", MAX_CONFIG_BYTES / 1024);
@@ -177,7 +177,7 @@ pub fn convert(files: &[EnvoyFile], options: &Options) -> Result<Converted, Envo
 }
 
 /// All notices, or all errors.
-fn settle(files: &[EnvoyFile], readers: Vec<Reader<'_>>) -> Result<Vec<Notice>, EnvoyErrors> {
+fn take_notices(files: &[EnvoyFile], readers: Vec<Reader<'_>>) -> Result<Vec<Notice>, EnvoyErrors> {
     let (mut all, mut notices) = (Vec::new(), Vec::new());
     for (file, reader) in files.iter().zip(readers) {
         let (errors, noted) = reader.into_errors_and_notices();

@@ -11,41 +11,41 @@ use std::fmt::Write as _;
 use sha2::{Digest, Sha256};
 
 use super::super::reader::{Reader, shown};
-use super::flatten::Flat;
-use super::tree::{Descriptor, Wanted};
+use super::flatten::FlatPolicy;
+use super::tree::{Descriptor, ValueMatch};
 use crate::policy::{MAX_NAME_BYTES, Policy};
 
 /// How many bytes of the digest a name shows, in hex.
 const DIGEST_BYTES: usize = 4;
 
 /// Gives each a name of its own.
-pub(super) fn assign(readers: &[Reader<'_>], policies: &mut [Flat<'_>]) {
+pub(super) fn assign(readers: &[Reader<'_>], policies: &mut [FlatPolicy<'_>]) {
     let mut own: HashMap<String, usize> = HashMap::new();
-    let mut ways: HashSet<String> = HashSet::new();
-    for flat in &*policies {
-        ways.insert(by_way(flat));
-        if let Some(name) = own_name(flat) {
+    let mut path_names: HashSet<String> = HashSet::new();
+    for policy in &*policies {
+        path_names.insert(path_name(policy));
+        if let Some(name) = own_name(policy) {
             *own.entry(name.to_owned()).or_default() += 1;
         }
     }
     let mut taken = HashSet::new();
-    for flat in policies.iter_mut() {
-        flat.name = match own_name(flat) {
-            Some(name) if own[name] == 1 && !ways.contains(name) => name.to_owned(),
-            _ => by_way(flat),
+    for policy in policies.iter_mut() {
+        policy.name = match own_name(policy) {
+            Some(name) if own[name] == 1 && !path_names.contains(name) => name.to_owned(),
+            _ => path_name(policy),
         };
         // Digests are short; should two be alike, the later one is counted on.
         let mut number = 2;
-        while !taken.insert(flat.name.clone()) {
-            flat.name = with_end(&flat.name, &format!("-{number}"));
+        while !taken.insert(policy.name.clone()) {
+            policy.name = with_end(&policy.name, &format!("-{number}"));
             number += 1;
         }
         if let (Some(name), Some(at)) =
-            (flat.rate().and_then(|rate| rate.name.as_deref()), flat.at())
-            && name != flat.name
+            (policy.rate().and_then(|rate| rate.name.as_deref()), policy.at())
+            && name != policy.name
         {
             let message =
-                format!("the policy of the limit `{}` is named {}", shown(name), flat.name);
+                format!("the policy of the limit `{}` is named {}", shown(name), policy.name);
             let help = "two limits share that name, or a policy cannot have it; answers and metrics show the policy's";
             readers[at.file].notice(at.span.clone(), &at.path, message, help);
         }
@@ -53,38 +53,38 @@ pub(super) fn assign(readers: &[Reader<'_>], policies: &mut [Flat<'_>]) {
 }
 
 /// The name a limit has itself, if a policy can have it.
-fn own_name<'f>(flat: &'f Flat<'_>) -> Option<&'f str> {
-    flat.rate()?.name.as_deref().filter(|name| Policy::is_name(name))
+fn own_name<'f>(policy: &'f FlatPolicy<'_>) -> Option<&'f str> {
+    policy.rate()?.name.as_deref().filter(|name| Policy::is_name(name))
 }
 
 /// The name that the way gives.
-fn by_way(flat: &Flat<'_>) -> String {
-    let mut way = flat.domain.to_owned();
-    for node in &flat.way {
-        way.push('.');
-        way.push_str(&node.composite());
+fn path_name(policy: &FlatPolicy<'_>) -> String {
+    let mut path = policy.domain.to_owned();
+    for node in &policy.path {
+        path.push('.');
+        path.push_str(&node.composite());
     }
-    if Policy::is_name(&way) && is_clear(flat) {
-        way
+    if Policy::is_name(&path) && is_clear(policy) {
+        path
     } else {
-        with_digest(plain(&way).trim_end_matches('-'), flat)
+        with_digest(plain(&path).trim_end_matches('-'), policy)
     }
 }
 
 /// Whether no other way reads the same. Dots stand between the names on a way, so none may
 /// stand in a name; in a value they may where no name can follow, as in addresses. (What `_`
 /// joins is told apart when files are read: two that read the same cannot be side by side.)
-fn is_clear(flat: &Flat<'_>) -> bool {
+fn is_clear(policy: &FlatPolicy<'_>) -> bool {
     let is_key = |key: &str| !key.contains('.') && !key.starts_with(|c: char| c.is_ascii_digit());
     let is_value = |value: &str| {
         let mut behind_dots = value.split('.').skip(1);
         behind_dots.all(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
     };
     let is_clear = |node: &Descriptor| match &node.value {
-        Wanted::Any => is_key(&node.key),
-        Wanted::Exact(value) | Wanted::Wild(value) => is_key(&node.key) && is_value(value),
+        ValueMatch::Any => is_key(&node.key),
+        ValueMatch::Exact(value) | ValueMatch::Wild(value) => is_key(&node.key) && is_value(value),
     };
-    !flat.domain.contains('.') && flat.way.iter().all(|node| is_clear(node))
+    !policy.domain.contains('.') && policy.path.iter().all(|node| is_clear(node))
 }
 
 /// A text with `-` for what a name cannot have.
@@ -100,18 +100,18 @@ fn plain(text: &str) -> String {
     out
 }
 
-fn with_digest(name: &str, flat: &Flat<'_>) -> String {
+fn with_digest(name: &str, policy: &FlatPolicy<'_>) -> String {
     let mut hash = Sha256::new();
     let mut add = |text: &str| {
         hash.update(text.len().to_be_bytes());
         hash.update(text);
     };
-    add(flat.domain);
-    for node in &flat.way {
+    add(policy.domain);
+    for node in &policy.path {
         add(&node.key);
         add(match &node.value {
-            Wanted::Any => "",
-            Wanted::Exact(value) | Wanted::Wild(value) => value,
+            ValueMatch::Any => "",
+            ValueMatch::Exact(value) | ValueMatch::Wild(value) => value,
         });
     }
     let mut end = String::from("-");

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::rc::Rc;
 
-use super::super::reader::{Reader, Spot, closest, join, shown, suggest};
+use super::super::reader::{Located, Reader, closest, join, shown, suggest};
 use super::super::yaml::{Name, Node, Value};
 use crate::policy::MAX_ENTRIES;
 
@@ -20,19 +20,19 @@ pub(super) struct Domain {
 /// One descriptor of the tree.
 pub(super) struct Descriptor {
     pub(super) key: String,
-    pub(super) value: Wanted,
+    pub(super) value: ValueMatch,
     pub(super) rate: Option<Rate>,
     pub(super) shadow: bool,
     pub(super) quota: bool,
     /// Whether all values of a wildcard share one count.
     pub(super) share: bool,
-    pub(super) below: Vec<Descriptor>,
-    pub(super) at: At,
+    pub(super) children: Vec<Descriptor>,
+    pub(super) at: Location,
 }
 
 /// What the value of an entry must be.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) enum Wanted {
+pub(super) enum ValueMatch {
     Any,
     Exact(String),
     /// With `*` in it.
@@ -44,7 +44,7 @@ pub(super) struct Rate {
     /// So many, and the window; `None` for `unlimited`.
     pub(super) limit: Option<(u64, Unit)>,
     pub(super) name: Option<String>,
-    pub(super) replaces: Vec<(String, At)>,
+    pub(super) replaces: Vec<(String, Location)>,
 }
 
 /// A unit of time: its name and how tidegate writes it.
@@ -52,7 +52,7 @@ pub(super) type Unit = (&'static str, &'static str);
 
 /// Where something stands.
 #[derive(Clone)]
-pub(super) struct At {
+pub(super) struct Location {
     pub(super) file: usize,
     pub(super) span: Range<usize>,
     pub(super) path: String,
@@ -103,14 +103,15 @@ pub(super) fn read(
             reader.fail_at(0..0, "", "the file is empty", "write at least `domain: NAME`");
             continue;
         };
-        let spot = Spot { node: Rc::clone(root), path: String::new() };
-        let Some((name, at, nodes)) = (Level { reader, file }).root(&spot) else { continue };
+        let located = Located { node: Rc::clone(root), path: String::new() };
+        let Some((name, at, nodes)) = (Level { reader, file }).root(&located) else { continue };
         match domains.iter_mut().find(|domain| domain.name == name) {
             None => domains.push(Domain { name, nodes }),
             Some(domain) if merge_domains => {
                 domain.nodes.extend(nodes);
                 // Those of one file were told when it was read.
-                let is_new = |first: &At, second: &At| second.file == file && first.file != file;
+                let is_new =
+                    |first: &Location, second: &Location| second.file == file && first.file != file;
                 twice(reader, &domain.nodes, is_new);
             }
             Some(_) => {
@@ -130,11 +131,11 @@ struct Level<'r, 's> {
 }
 
 /// The fields of a mapping.
-struct Fields(Vec<(Name, Spot)>);
+struct Fields(Vec<(Name, Located)>);
 
 impl Fields {
-    fn get(&self, name: &str) -> Option<&Spot> {
-        self.0.iter().find(|(key, _)| key.text == name).map(|(_, spot)| spot)
+    fn get(&self, name: &str) -> Option<&Located> {
+        self.0.iter().find(|(key, _)| key.text == name).map(|(_, located)| located)
     }
 
     fn name_span(&self, name: &str) -> Option<Range<usize>> {
@@ -143,19 +144,19 @@ impl Fields {
 }
 
 impl Level<'_, '_> {
-    fn at(&self, spot: &Spot) -> At {
-        At { file: self.file, span: spot.node.span.clone(), path: spot.path.clone() }
+    fn at(&self, located: &Located) -> Location {
+        Location { file: self.file, span: located.node.span.clone(), path: located.path.clone() }
     }
 
-    fn root(&self, spot: &Spot) -> Option<(String, At, Vec<Descriptor>)> {
-        let fields = self.fields(spot, ROOT)?;
+    fn root(&self, located: &Located) -> Option<(String, Location, Vec<Descriptor>)> {
+        let fields = self.fields(located, ROOT)?;
         let nodes = self.descriptors(fields.get("descriptors"));
         let Some(domain) = fields.get("domain") else {
             let is_meant = |name: &Name| closest(&name.text, ["domain"].into_iter()).is_some();
             if fields.0.iter().any(|(name, _)| name.text != "domain" && is_meant(name)) {
                 return None;
             }
-            let span = self.reader.start_of(spot);
+            let span = self.reader.start_of(located);
             self.reader.fail_at(span, "domain", "there is no `domain`", "write `domain: NAME`");
             return None;
         };
@@ -172,10 +173,10 @@ impl Level<'_, '_> {
     }
 
     /// A mapping's fields with a value, merge keys followed.
-    fn fields(&self, spot: &Spot, known: &[&'static str]) -> Option<Fields> {
-        self.reader.map(spot, "write fields as `name: value`, one per line")?;
+    fn fields(&self, located: &Located, known: &[&'static str]) -> Option<Fields> {
+        self.reader.map(located, "write fields as `name: value`, one per line")?;
         let mut entries = Vec::new();
-        self.gather(spot, &mut entries);
+        self.gather(located, &mut entries);
         for (name, inner) in &entries {
             let name_of = name.text.as_str();
             if known.contains(&name_of) {
@@ -197,45 +198,48 @@ impl Level<'_, '_> {
     }
 
     /// The entries of a mapping, then those it merges that it does not have.
-    fn gather(&self, spot: &Spot, entries: &mut Vec<(Name, Spot)>) {
-        let Value::Map(own) = &spot.node.value else {
+    fn gather(&self, located: &Located, entries: &mut Vec<(Name, Located)>) {
+        let Value::Map(own) = &located.node.value else {
             let help = "write `<<: *anchor` of a mapping";
-            self.reader.fail(spot, "only mappings can be merged", help);
+            self.reader.fail(located, "only mappings can be merged", help);
             return;
         };
         let is_merge = |name: &Name| name.text == "<<";
         for (name, node) in own.iter().filter(|(name, _)| !is_merge(name)) {
             if !entries.iter().any(|(known, _)| known.text == name.text) {
-                let inner = Spot { node: Rc::clone(node), path: join(&spot.path, &name.text) };
+                let inner =
+                    Located { node: Rc::clone(node), path: join(&located.path, &name.text) };
                 entries.push((name.clone(), inner));
             }
         }
         for (_, node) in own.iter().filter(|(name, _)| is_merge(name)) {
-            let merged = Spot { node: Rc::clone(node), path: spot.path.clone() };
+            let merged = Located { node: Rc::clone(node), path: located.path.clone() };
             for one in self.reader.one_or_list(&merged) {
-                self.gather(&Spot { path: spot.path.clone(), ..one }, entries);
+                self.gather(&Located { path: located.path.clone(), ..one }, entries);
             }
         }
     }
 
     /// The descriptors of a list; none where there is no list.
-    fn descriptors(&self, spot: Option<&Spot>) -> Vec<Descriptor> {
-        let Some(items) = spot.and_then(|spot| self.reader.list(spot)) else { return Vec::new() };
+    fn descriptors(&self, located: Option<&Located>) -> Vec<Descriptor> {
+        let Some(items) = located.and_then(|located| self.reader.list(located)) else {
+            return Vec::new();
+        };
         let read: Vec<Descriptor> = items.iter().filter_map(|item| self.descriptor(item)).collect();
         twice(self.reader, &read, |_, _| true);
         read
     }
 
-    fn descriptor(&self, spot: &Spot) -> Option<Descriptor> {
-        let fields = self.fields(spot, DESCRIPTOR)?;
-        let key = self.key(spot, &fields);
+    fn descriptor(&self, located: &Located) -> Option<Descriptor> {
+        let fields = self.fields(located, DESCRIPTOR)?;
+        let key = self.key(located, &fields);
         let value = self.value(&fields);
-        let rate = fields.get("rate_limit").map(|spot| self.rate(spot));
-        let below = self.descriptors(fields.get("descriptors"));
-        let flag = |name: &str| fields.get(name).is_some_and(|spot| self.flag(spot));
+        let rate = fields.get("rate_limit").map(|located| self.rate(located));
+        let children = self.descriptors(fields.get("descriptors"));
+        let flag = |name: &str| fields.get(name).is_some_and(|located| self.flag(located));
         let (shadow, quota) = (flag("shadow_mode"), flag("quota_mode"));
         let share = flag("share_threshold");
-        let is_wild = matches!(value, Some(Wanted::Wild(_)));
+        let is_wild = matches!(value, Some(ValueMatch::Wild(_)));
         if let Some(place) = fields.get("share_threshold").filter(|_| share && !is_wild) {
             let help = "write `*` in its value, or remove `share_threshold`";
             self.reader.fail(place, "only the values of a wildcard can share a count", help);
@@ -246,19 +250,19 @@ impl Level<'_, '_> {
             self.note(&fields, name, &message, "move it to the descriptor that has the limit");
         }
         self.note_unsupported(&fields);
-        let at = At {
-            span: fields.name_span("key").unwrap_or_else(|| self.reader.start_of(spot)),
-            ..self.at(spot)
+        let at = Location {
+            span: fields.name_span("key").unwrap_or_else(|| self.reader.start_of(located)),
+            ..self.at(located)
         };
         let rate = rate.map_or(Some(None), |read| read.map(Some));
         let (key, value, rate) = (key?, value?, rate?);
-        Some(Descriptor { key, value, rate, shadow, quota, share, below, at })
+        Some(Descriptor { key, value, rate, shadow, quota, share, children, at })
     }
 
-    fn key(&self, spot: &Spot, fields: &Fields) -> Option<String> {
+    fn key(&self, located: &Located, fields: &Fields) -> Option<String> {
         let Some(place) = fields.get("key") else {
-            let span = self.reader.start_of(spot);
-            let path = join(&spot.path, "key");
+            let span = self.reader.start_of(located);
+            let path = join(&located.path, "key");
             self.reader.fail_at(span, &path, "a descriptor has no key", "write `key: NAME`");
             return None;
         };
@@ -277,36 +281,36 @@ impl Level<'_, '_> {
         None
     }
 
-    fn value(&self, fields: &Fields) -> Option<Wanted> {
-        let Some(place) = fields.get("value") else { return Some(Wanted::Any) };
+    fn value(&self, fields: &Fields) -> Option<ValueMatch> {
+        let Some(place) = fields.get("value") else { return Some(ValueMatch::Any) };
         Some(match self.reader.any_text(place)? {
-            "" => Wanted::Any,
-            text if text.contains('*') => Wanted::Wild(text.to_owned()),
-            text => Wanted::Exact(text.to_owned()),
+            "" => ValueMatch::Any,
+            text if text.contains('*') => ValueMatch::Wild(text.to_owned()),
+            text => ValueMatch::Exact(text.to_owned()),
         })
     }
 
     /// A boolean, also as YAML once wrote them.
-    fn flag(&self, spot: &Spot) -> bool {
-        let text = self.reader.any_text(spot).unwrap_or_default();
+    fn flag(&self, located: &Located) -> bool {
+        let text = self.reader.any_text(located).unwrap_or_default();
         match &*text.to_ascii_lowercase() {
             "true" | "yes" | "on" | "y" => true,
             "false" | "no" | "off" | "n" => false,
             _ => {
                 let message = format!("`{}` is neither `true` nor `false`", shown(text));
-                self.reader.fail(spot, message, "write `true` or `false`");
+                self.reader.fail(located, message, "write `true` or `false`");
                 false
             }
         }
     }
 
-    fn rate(&self, spot: &Spot) -> Option<Rate> {
-        let fields = self.fields(spot, RATE_LIMIT)?;
-        let unlimited = fields.get("unlimited").is_some_and(|spot| self.flag(spot));
-        let unit = fields.get("unit").map(|spot| self.unit(spot, unlimited));
+    fn rate(&self, located: &Located) -> Option<Rate> {
+        let fields = self.fields(located, RATE_LIMIT)?;
+        let unlimited = fields.get("unlimited").is_some_and(|located| self.flag(located));
+        let unit = fields.get("unit").map(|located| self.unit(located, unlimited));
         let requests =
             fields.get("requests_per_unit").map(|s| self.reader.integer(s, 0..=MAX_REQUESTS));
-        let name = fields.get("name").and_then(|spot| self.reader.any_text(spot));
+        let name = fields.get("name").and_then(|located| self.reader.any_text(located));
         let name = name.filter(|name| !name.is_empty()).map(str::to_owned);
         let replaces = self.replaces(fields.get("replaces"), name.as_deref());
         if unlimited {
@@ -319,10 +323,10 @@ impl Level<'_, '_> {
         let unit = match unit {
             Some(unit) => unit,
             None => {
-                let span = self.reader.start_of(spot);
+                let span = self.reader.start_of(located);
                 self.reader.fail_at(
                     span,
-                    &join(&spot.path, "unit"),
+                    &join(&located.path, "unit"),
                     "a limit has no `unit`",
                     unit_help(),
                 );
@@ -333,10 +337,10 @@ impl Level<'_, '_> {
             Some(requests) => requests,
             None => {
                 let message = "there is no `requests_per_unit`, so nothing passes";
-                let span = self.reader.start_of(spot);
+                let span = self.reader.start_of(located);
                 self.reader.notice(
                     span,
-                    &spot.path,
+                    &located.path,
                     message,
                     "write `requests_per_unit: 0` if that is meant",
                 );
@@ -346,51 +350,55 @@ impl Level<'_, '_> {
         Some(Rate { limit: Some((requests?, unit?)), name, replaces: replaces? })
     }
 
-    fn unit(&self, spot: &Spot, unlimited: bool) -> Option<Unit> {
-        let text = self.reader.any_text(spot)?;
+    fn unit(&self, located: &Located, unlimited: bool) -> Option<Unit> {
+        let text = self.reader.any_text(located)?;
         let unit = UNITS.into_iter().find(|(name, _)| name.eq_ignore_ascii_case(text));
         match unit {
             Some(_) if unlimited => {
                 let help = "remove `unit`, or `unlimited`";
-                self.reader.fail(spot, "what is unlimited has no unit", help);
+                self.reader.fail(located, "what is unlimited has no unit", help);
             }
             None if !unlimited => {
                 let help = match suggest(&text.to_ascii_lowercase(), UNITS.iter().map(|u| u.0)) {
                     meant if meant.starts_with("did") => meant,
                     _ => unit_help(),
                 };
-                self.reader.fail(spot, format!("`{}` is not a unit", shown(text)), help);
+                self.reader.fail(located, format!("`{}` is not a unit", shown(text)), help);
             }
             _ => {}
         }
         unit
     }
 
-    fn replaces(&self, spot: Option<&Spot>, own: Option<&str>) -> Option<Vec<(String, At)>> {
-        let Some(spot) = spot else { return Some(Vec::new()) };
-        let items = self.reader.list(spot)?;
-        let names: Vec<Option<(String, At)>> =
+    fn replaces(
+        &self,
+        located: Option<&Located>,
+        own: Option<&str>,
+    ) -> Option<Vec<(String, Location)>> {
+        let Some(located) = located else { return Some(Vec::new()) };
+        let items = self.reader.list(located)?;
+        let names: Vec<Option<(String, Location)>> =
             items.iter().map(|item| self.replaced(item, own)).collect();
         names.into_iter().collect()
     }
 
-    fn replaced(&self, spot: &Spot, own: Option<&str>) -> Option<(String, At)> {
-        let fields = self.fields(spot, REPLACES)?;
+    fn replaced(&self, located: &Located, own: Option<&str>) -> Option<(String, Location)> {
+        let fields = self.fields(located, REPLACES)?;
         let place = fields.get("name");
         let name = place.and_then(|place| self.reader.any_text(place)).unwrap_or_default();
         let (message, help) = match name {
             "" => ("a limit replaces one without a name", "write `- name: NAME`"),
             _ if own == Some(name) => ("a limit cannot replace itself", "name another"),
-            _ => return Some((name.to_owned(), self.at(place.unwrap_or(spot)))),
+            _ => return Some((name.to_owned(), self.at(place.unwrap_or(located)))),
         };
-        self.reader.fail(place.unwrap_or(spot), message, help);
+        self.reader.fail(place.unwrap_or(located), message, help);
         None
     }
 
     /// What tidegate has no counterpart of.
     fn note_unsupported(&self, fields: &Fields) {
         for name in ["detailed_metric", "value_to_metric"] {
-            if fields.get(name).is_some_and(|spot| self.flag(spot)) {
+            if fields.get(name).is_some_and(|located| self.flag(located)) {
                 let message = format!("`{name}` is left out: values are never labels of metrics");
                 let help = "GET /admin/v1/top tells the busiest keys, in bounded memory";
                 self.note(fields, name, &message, help);
@@ -403,8 +411,8 @@ impl Level<'_, '_> {
     }
 
     fn note(&self, fields: &Fields, name: &str, message: &str, help: &str) {
-        if let (Some(span), Some(spot)) = (fields.name_span(name), fields.get(name)) {
-            self.reader.notice(span, &spot.path, message, help);
+        if let (Some(span), Some(located)) = (fields.name_span(name), fields.get(name)) {
+            self.reader.notice(span, &located.path, message, help);
         }
     }
 }
@@ -420,14 +428,18 @@ impl Descriptor {
     /// What envoyproxy/ratelimit looks it up by: no two at one level have the same.
     pub(super) fn composite(&self) -> String {
         match &self.value {
-            Wanted::Any => self.key.clone(),
-            Wanted::Exact(value) | Wanted::Wild(value) => format!("{}_{value}", self.key),
+            ValueMatch::Any => self.key.clone(),
+            ValueMatch::Exact(value) | ValueMatch::Wild(value) => format!("{}_{value}", self.key),
         }
     }
 }
 
 /// Tells of descriptors that one before them stands for too, where both are of concern.
-fn twice(reader: &Reader<'_>, nodes: &[Descriptor], concern: impl Fn(&At, &At) -> bool) {
+fn twice(
+    reader: &Reader<'_>,
+    nodes: &[Descriptor],
+    concern: impl Fn(&Location, &Location) -> bool,
+) {
     let mut seen: HashMap<String, &Descriptor> = HashMap::new();
     for node in nodes {
         let composite = node.composite();

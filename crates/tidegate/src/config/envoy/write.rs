@@ -4,23 +4,23 @@ use std::fmt::Write as _;
 
 use super::super::error::printable;
 use super::super::fields::UNLIMITED;
-use super::flatten::Flat;
-use super::tree::{Domain, Wanted};
+use super::flatten::FlatPolicy;
+use super::tree::{Domain, ValueMatch};
 use crate::policy::SHARED_KEY;
 
 /// The whole file.
 pub(super) fn write<'n>(
     files: impl Iterator<Item = &'n str>,
     domains: &[Domain],
-    policies: &[Flat<'_>],
+    policies: &[FlatPolicy<'_>],
 ) -> String {
     let files: Vec<String> = files.map(printable).collect();
     let mut out = String::from("# Converted from envoyproxy/ratelimit: ");
     out.push_str(&files.join(", "));
     out.push_str("\npolicies:\n");
-    for flat in policies {
+    for policy in policies {
         // Writing to memory cannot fail.
-        let _ = policy(flat, policies, &mut out);
+        let _ = write_policy(policy, policies, &mut out);
     }
     if policies.is_empty() {
         let domains: Vec<String> = domains.iter().map(|domain| scalar(&domain.name)).collect();
@@ -34,30 +34,34 @@ pub(super) fn write<'n>(
     out
 }
 
-fn policy(flat: &Flat<'_>, all: &[Flat<'_>], out: &mut String) -> std::fmt::Result {
-    let entries = flat.way.iter().map(|node| match &node.value {
-        Wanted::Any => scalar(&node.key),
-        Wanted::Exact(value) | Wanted::Wild(value) => {
+fn write_policy(
+    policy: &FlatPolicy<'_>,
+    all: &[FlatPolicy<'_>],
+    out: &mut String,
+) -> std::fmt::Result {
+    let entries = policy.path.iter().map(|node| match &node.value {
+        ValueMatch::Any => scalar(&node.key),
+        ValueMatch::Exact(value) | ValueMatch::Wild(value) => {
             format!("{{ {}: {} }}", scalar(&node.key), scalar(value))
         }
     });
     let entries: Vec<String> = entries.collect();
-    writeln!(out, "  - name: {}", scalar(&flat.name))?;
-    let domain = scalar(flat.domain);
+    writeln!(out, "  - name: {}", scalar(&policy.name))?;
+    let domain = scalar(policy.domain);
     writeln!(out, "    match: {{ domain: {domain}, descriptors: [{}] }}", entries.join(", "))?;
-    writeln!(out, "    key: {}", scalar(&flat.key))?;
-    match &flat.limit {
+    writeln!(out, "    key: {}", scalar(&policy.key))?;
+    match &policy.limit {
         None => writeln!(out, "    limits: {UNLIMITED}")?,
         Some(limit) => writeln!(out, "    limits: {limit}")?,
     }
-    if flat.observed {
+    if policy.observed {
         writeln!(out, "    mode: observe")?;
     }
-    if flat.quota {
+    if policy.quota {
         writeln!(out, "    quota: true")?;
     }
-    if !flat.exempt.is_empty() {
-        let parts = flat.exempt.iter().map(|(part, values)| {
+    if !policy.exempt.is_empty() {
+        let parts = policy.exempt.iter().map(|(part, values)| {
             let name = part.strip_prefix("descriptor:").unwrap_or(part);
             let values: Vec<String> = values.iter().map(|value| scalar(value)).collect();
             format!("{}: {}", scalar(name), one_or_list(&values))
@@ -65,9 +69,9 @@ fn policy(flat: &Flat<'_>, all: &[Flat<'_>], out: &mut String) -> std::fmt::Resu
         let parts: Vec<String> = parts.collect();
         writeln!(out, "    exempt: {{ descriptors: {{ {} }} }}", parts.join(", "))?;
     }
-    if !flat.replaces.is_empty() {
+    if !policy.replaces.is_empty() {
         let names: Vec<String> =
-            flat.replaces.iter().map(|place| scalar(&all[*place].name)).collect();
+            policy.replaces.iter().map(|index| scalar(&all[*index].name)).collect();
         writeln!(out, "    replaces: [{}]", names.join(", "))?;
     }
     Ok(())

@@ -6,7 +6,7 @@ use tidegate::unstable::attributes::{Attributes, Headers};
 use tidegate::unstable::config::{Config, StoreUrl, Tls};
 use tidegate::unstable::headers::{Form, Forms};
 use tidegate::unstable::identity::{Identity, Source};
-use tidegate::unstable::policy::{Charge, Mode, OnStoreFailure, PathVariants};
+use tidegate::unstable::policy::{CostSource, Mode, OnStoreFailure, PathVariants};
 use tidegate::{Overflow, WhenFull};
 
 fn load(name: &str) -> Config {
@@ -89,11 +89,11 @@ fn every_shape_of_limit_and_override() {
     assert_eq!(limits(&config, "downloads", 0), ["4 concurrent lease 1m"]);
     let uploads = config.policies.get("uploads").expect("the policy");
     assert!(uploads.has_concurrency());
-    assert_eq!(uploads.cost(), &Charge::From("header:x-cost".parse().expect("a part")));
+    assert_eq!(uploads.cost(), &CostSource::From("header:x-cost".parse().expect("a part")));
     let over = &uploads.variants()[1];
     assert_eq!(
         (over.mode(), over.on_store_failure(), over.cost()),
-        (Mode::Off, OnStoreFailure::Deny, &Charge::Fixed(0))
+        (Mode::Off, OnStoreFailure::Deny, &CostSource::Fixed(0))
     );
     let overflows: Vec<_> = uploads.variants().iter().map(|variant| variant.overflow()).collect();
     assert_eq!(overflows, [Some(Overflow::Consume), Some(Overflow::Refuse)]);
@@ -121,7 +121,7 @@ fn a_config_without_settings_has_the_defaults() {
     assert_eq!((config.fronts, config.tls), (default.fronts, default.tls));
     let policy = config.policies.get("a").expect("it");
     assert_eq!((policy.mode(), policy.on_store_failure()), (Mode::Enforce, OnStoreFailure::Local));
-    assert_eq!(policy.cost(), &Charge::Fixed(1));
+    assert_eq!(policy.cost(), &CostSource::Fixed(1));
     assert_eq!(policy.overflow(), None, "the front says");
 }
 

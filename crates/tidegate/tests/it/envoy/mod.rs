@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tidegate::unstable::attributes::Attributes;
 use tidegate::unstable::config::envoy::{Converted, EnvoyErrors, EnvoyFile, Options, convert};
-use tidegate::unstable::gate::{Answer, Gate, Question, Subject};
+use tidegate::unstable::gate::{Gate, GateRequest, GateVerdict, Subject};
 use tidegate::unstable::stats::Stats;
 use tidegate::{Algorithm, Limiter, ManualClock, Timestamp};
 
@@ -64,17 +64,17 @@ impl World {
                 ..Attributes::default()
             })
             .collect();
-        let questions: Vec<Question<'_>> =
-            attributes.iter().map(|one| Question::new(Subject::Request(one))).collect();
-        let rules = self.gate.rules();
+        let questions: Vec<GateRequest<'_>> =
+            attributes.iter().map(|one| GateRequest::new(Subject::Request(one))).collect();
+        let rules = self.gate.active_policies();
         show(&self.gate.sync(self.gate.check(&rules, &questions)).expect("an answer"))
     }
 }
 
-fn show(answer: &Answer<'_>) -> String {
+fn show(answer: &GateVerdict<'_>) -> String {
     let word = if answer.allowed { "OK" } else { "OVER_LIMIT" };
-    let lines = answer.lines.iter().map(|line| {
-        let (question, sign) = (line.question, if line.decision.allowed { '+' } else { '-' });
+    let lines = answer.results.iter().map(|line| {
+        let (question, sign) = (line.request, if line.decision.allowed { '+' } else { '-' });
         format!(" {question}:{}{sign}{}", line.policy.expect("a name"), line.decision.remaining)
     });
     let unlimited = answer.unlimited.iter().map(|question| format!(" {question}:unlimited"));

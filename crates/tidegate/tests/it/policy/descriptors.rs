@@ -1,7 +1,9 @@
 //! Policies over domains and descriptors: which are met, under which keys, and which of them
 //! take the place of others.
 
-use tidegate::unstable::policy::{Condition, Entry, Part, Policies, PoliciesError, Policy};
+use tidegate::unstable::policy::{
+    Condition, DescriptorEntry, Policies, PoliciesError, Policy, RequestField,
+};
 
 use super::{Asked, config, key};
 
@@ -161,7 +163,7 @@ fn who_is_replaced_must_be_there() {
     assert!(all(policy("a").with_replaces(["b"])).is_ok());
     for names in [["b", "a"], ["b", "c"]] {
         let error = all(policy("a").with_replaces(names)).expect_err("nobody");
-        assert_eq!(error, PoliciesError::ReplacesNobody { policy: 0, replaced: 1 });
+        assert_eq!(error, PoliciesError::ReplacesUnknown { policy: 0, replaced: 1 });
     }
     let many = (0..1025).map(|n| n.to_string());
     let error = all(policy("a").with_replaces(many)).expect_err("too many");
@@ -183,12 +185,12 @@ fn parts_of_descriptors() {
         ("descriptors", "descriptors"),
     ];
     for (text, shown) in rows {
-        let part: Part = text.parse().expect(text);
+        let part: RequestField = text.parse().expect(text);
         assert_eq!(part.to_string(), shown);
         assert_eq!(part.to_string().parse(), Ok(part));
     }
     for bad in ["descriptor:", "descriptor", "descriptor:a b", "descriptor:a}#2", "domain:x"] {
-        assert!(bad.parse::<Part>().is_err(), "{bad}");
+        assert!(bad.parse::<RequestField>().is_err(), "{bad}");
     }
     let asked = Asked::new("@x=1 @x#2=2 @x=3");
     let of = |template: &str| String::from_utf8(key(template, &asked.attributes())).expect("text");
@@ -210,14 +212,18 @@ fn all_descriptors_make_a_key_of_their_own() {
 
 #[test]
 fn entries_that_cannot_be() {
-    assert!(Entry::any("").is_err() && Entry::any(&"x".repeat(257)).is_err());
+    assert!(DescriptorEntry::any("").is_err() && DescriptorEntry::any(&"x".repeat(257)).is_err());
     let none: [&str; 0] = [];
-    assert!(Entry::new("a", &none).is_err() && Entry::new("a", &[""]).is_err());
-    assert!(Entry::new("a", &["*", "b"]).is_err() && Entry::new("a", &["*"]).is_ok());
-    let entries = |count| (0..count).map(|_| Entry::any("a").expect("an entry")).collect();
+    assert!(DescriptorEntry::new("a", &none).is_err() && DescriptorEntry::new("a", &[""]).is_err());
+    assert!(
+        DescriptorEntry::new("a", &["*", "b"]).is_err()
+            && DescriptorEntry::new("a", &["*"]).is_ok()
+    );
+    let entries =
+        |count| (0..count).map(|_| DescriptorEntry::any("a").expect("an entry")).collect();
     assert!(Condition::entries(entries(0)).is_err() && Condition::entries(entries(17)).is_err());
     assert!(Condition::entries(entries(16)).is_ok());
-    assert!(Condition::new(Part::Descriptors, &["a"]).is_err());
+    assert!(Condition::new(RequestField::Descriptors, &["a"]).is_err());
 }
 
 /// One among thousands of values is found without trying them all, and without memory.

@@ -73,7 +73,7 @@ fn plain_text_is_refused() {
         assert_eq!(error.kind(), TemplateErrorKind::NoPart, "{text}");
         assert_eq!(error.span(), 0..text.len(), "{text}");
     }
-    assert_eq!(SHARED_KEY.parse::<Template>().map(|all| all.parts().count()), Ok(0));
+    assert_eq!(SHARED_KEY.parse::<Template>().map(|all| all.fields().count()), Ok(0));
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn long_keys_are_cut_and_stay_distinct() {
 fn a_named_key_is_the_rendered_key() {
     let config = with_key("{header:x}");
     for value in ["alice", "", "\0", "\0\0x", "\0#aa", &"y".repeat(2000)] {
-        let named = config.policies.named("p", value.as_bytes(), None).expect("the policy");
+        let named = config.policies.with_key("p", value.as_bytes(), None).expect("the policy");
         if value.is_empty() {
             assert_eq!(named.key.as_ref(), b"");
         } else {
@@ -141,7 +141,7 @@ fn a_named_key_is_the_rendered_key() {
         }
     }
     let missing = key("{header:x}", &Attributes::default());
-    let named = config.policies.named("p", &missing, None).expect("the policy");
+    let named = config.policies.with_key("p", &missing, None).expect("the policy");
     assert_ne!(named.key.as_ref(), missing);
 }
 

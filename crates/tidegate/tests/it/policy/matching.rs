@@ -151,7 +151,7 @@ const CONDITIONS: &[Row] = &[
 
 #[test]
 fn conditions() {
-    for (condition, holds, fails) in CONDITIONS {
+    for (condition, is_concurrency, fails) in CONDITIONS {
         let condition = match condition.starts_with('{') {
             true => (*condition).to_owned(),
             false => format!("{{ {} }}", quoted_name(condition)),
@@ -162,7 +162,7 @@ fn conditions() {
             let asked = Asked::new(words);
             config.policies.select(&asked.attributes()).expect("no cost to read").len()
         };
-        for words in *holds {
+        for words in *is_concurrency {
             assert_eq!(selected(words), 1, "{condition} holds for {words}");
         }
         for words in *fails {

@@ -4,7 +4,7 @@ use tidegate::unstable::attributes::Attributes;
 use tidegate::unstable::config::Config;
 use tidegate::unstable::identity::Identity;
 use tidegate::unstable::policy::{
-    Charge, Condition, Mode, OnStoreFailure, Override, Policies, PoliciesError, Policy,
+    Condition, CostSource, Mode, OnStoreFailure, Override, Policies, PoliciesError, Policy,
     PolicyError, Selected,
 };
 
@@ -106,7 +106,7 @@ fn a_cost_that_is_no_number_is_bad_input() {
         assert_eq!(error.to_string(), expected);
         assert_eq!(config.policies.select_named("api", &asked.attributes()).expect_err(bad), error);
         // Who names the key names the cost.
-        let named = config.policies.named("api", b"k", Some(&asked.attributes())).expect("it");
+        let named = config.policies.with_key("api", b"k", Some(&asked.attributes())).expect("it");
         assert_eq!(named.cost, 1);
     }
     // What only watches must not make requests fail.
@@ -156,7 +156,7 @@ fn one_policy_and_key_by_name() {
     let named = |name: &str, words: Option<&str>| {
         let asked = words.map(Asked::new);
         let attributes = asked.as_ref().map(Asked::attributes);
-        config.policies.named(name, b"alice", attributes.as_ref()).map(|one| show(&one))
+        config.policies.with_key(name, b"alice", attributes.as_ref()).map(|one| show(&one))
     };
     assert_eq!(
         named("api", None),
@@ -263,16 +263,16 @@ fn when(part: &str, values: &[&str]) -> tidegate::unstable::policy::Conditions {
 fn overrides_follow_what_they_do_not_replace() {
     let over = || Override {
         when: when("method", &["GET"]),
-        cost: Some(Charge::Fixed(3)),
+        cost: Some(CostSource::Fixed(3)),
         ..Override::default()
     };
     let early = policy("a").with_mode(Mode::Observe).with_override(over()).expect("an override");
     let late = policy("a").with_override(over()).expect("an override").with_mode(Mode::Observe);
     assert_eq!(early, late);
     assert_eq!(late.variants()[1].mode(), Mode::Observe);
-    let late = late.with_cost(Charge::Fixed(2)).with_on_store_failure(OnStoreFailure::Deny);
-    let costs: Vec<&Charge> = late.variants().iter().map(|variant| variant.cost()).collect();
-    assert_eq!(costs, [&Charge::Fixed(2), &Charge::Fixed(3)]);
+    let late = late.with_cost(CostSource::Fixed(2)).with_on_store_failure(OnStoreFailure::Deny);
+    let costs: Vec<&CostSource> = late.variants().iter().map(|variant| variant.cost()).collect();
+    assert_eq!(costs, [&CostSource::Fixed(2), &CostSource::Fixed(3)]);
     assert_eq!(late.variants()[1].on_store_failure(), OnStoreFailure::Deny);
 }
 

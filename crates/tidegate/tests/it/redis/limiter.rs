@@ -13,7 +13,7 @@ fn drops_give_back_in_the_background() {
     let server = Server::start(Engine::Redis);
     run(async {
         let store = connect(server.url()).await;
-        let limiter = Limiter::over(store.clone());
+        let limiter = Limiter::with_store(store.clone());
         let tokens = limit("100 per 1h sliding-log");
         let reserved = limiter.reserve_async("a", &tokens, 40).await.expect("an answer");
         reserved.or_deny().expect("room").commit_async(25).await.expect("settled");
@@ -39,7 +39,10 @@ fn waiters_pass_when_the_server_says() {
     let server = Server::start(Engine::Redis);
     run(async {
         let store = connect(server.url()).await;
-        let limiter = Limiter::builder().jitter(Duration::from_millis(1)).over(store).expect("it");
+        let limiter = Limiter::builder()
+            .jitter(Duration::from_millis(1))
+            .build_with_store(store)
+            .expect("it");
         let limit = limit("2 per 50ms sliding-log");
         let checks = [Check::new("a", &limit, 1)];
         let wait = || limiter.wait(&checks, Duration::from_secs(60));
@@ -58,7 +61,7 @@ fn a_node_decides_while_the_server_is_gone() {
     run(async {
         let store = connect(server.url()).await;
         let builder = Limiter::builder().on_store_failure(OnStoreFailure::Local).nodes(2);
-        let limiter = builder.over(store).expect("memory");
+        let limiter = builder.build_with_store(store).expect("memory");
         let limit = limit("6 per 1h sliding-log");
         let check = async |cost| limiter.check_async("a", &limit, cost).await.expect("an answer");
         assert_eq!(check(2).await.decided, Decided::Exact);

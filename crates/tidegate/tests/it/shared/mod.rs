@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use tidegate::unstable::attributes::Attributes;
 use tidegate::unstable::config::Config;
-use tidegate::unstable::gate::{Answer, DenialReason, Gate, GateError, Question, Subject};
+use tidegate::unstable::gate::{DenialReason, Gate, GateError, GateRequest, GateVerdict, Subject};
 use tidegate::unstable::policy::Key;
 use tidegate::unstable::stats::{Decided, Stats};
 use tidegate::{CheckError, Cost, Failure, Limiter, ManualClock, RetryAfter, Timestamp};
@@ -85,7 +85,7 @@ policies:
 const NODES: u32 = 3;
 
 /// Whether it was denied because the store failed.
-fn has_failed(answer: &Answer<'_>) -> bool {
+fn has_failed(answer: &GateVerdict<'_>) -> bool {
     answer.denial_reason() == Some(DenialReason::StoreFailed)
 }
 
@@ -121,7 +121,8 @@ impl World {
                 Limiter::builder().max_keys(10_000).clock(clock.clock()).build().expect("memory");
             let stats = Arc::new(Stats::new(clock.clock()));
             let policies = Config::parse(&text, "test.yaml").expect("a config").policies;
-            Gate::new(limiter, policies, stats).over(Arc::<Moody>::clone(&store), NODES)
+            Gate::new(limiter, policies, stats)
+                .with_shared_store(Arc::<Moody>::clone(&store), NODES)
         };
         World { nodes: [node(), node()], store, clock }
     }
@@ -142,15 +143,15 @@ impl World {
     fn ask<T>(
         &self,
         node: usize,
-        question: &Question<'_>,
-        read: impl Fn(&Answer<'_>) -> T,
+        question: &GateRequest<'_>,
+        read: impl Fn(&GateVerdict<'_>) -> T,
     ) -> Result<T, GateError> {
         let gate = &self.nodes[node];
-        let rules = Arc::clone(&gate.rules());
+        let rules = Arc::clone(&gate.active_policies());
         block_on(gate.check(&rules, slice::from_ref(question))).map(|answer| read(&answer))
     }
 
-    fn read(&self, node: usize, question: &Question<'_>) -> Read {
+    fn read(&self, node: usize, question: &GateRequest<'_>) -> Read {
         self.ask(node, question, read).expect("an answer")
     }
 
@@ -162,8 +163,8 @@ impl World {
     }
 }
 
-fn read(answer: &Answer<'_>) -> Read {
-    let speaker = answer.speaker();
+fn read(answer: &GateVerdict<'_>) -> Read {
+    let speaker = answer.reported_limit();
     let policy = speaker.and_then(|line| line.policy).map(str::to_owned);
     (answer.allowed, answer.decided, policy, speaker.and_then(|line| line.remaining()))
 }
@@ -172,12 +173,12 @@ fn said(allowed: bool, decided: Decided, policy: &str, remaining: Option<u64>) -
     (allowed, decided, Some(policy.to_owned()), remaining)
 }
 
-fn under<'a>(policy: &'a str, key: &'a str) -> Question<'a> {
-    Question::new(Subject::Key { policy, key: key.as_bytes(), attributes: None })
+fn under<'a>(policy: &'a str, key: &'a str) -> GateRequest<'a> {
+    GateRequest::new(Subject::Key { policy, key: key.as_bytes(), attributes: None })
 }
 
-fn costing(question: Question<'_>, cost: Cost) -> Question<'_> {
-    Question { cost: Some(cost), ..question }
+fn costing(question: GateRequest<'_>, cost: Cost) -> GateRequest<'_> {
+    GateRequest { cost: Some(cost), ..question }
 }
 
 #[test]
@@ -194,7 +195,7 @@ fn nodes_share_a_limit() {
     assert_eq!(world.counted(0, "open"), [[1, 0, 0, 0], [1, 0, 0, 0]]);
     // Nothing asked, nothing to decide.
     let attributes = Attributes { path: Some("/other"), ..Attributes::default() };
-    let nothing = Question::new(Subject::Request(&attributes));
+    let nothing = GateRequest::new(Subject::Request(&attributes));
     assert_eq!(world.read(0, &nothing), (true, Decided::Exact, None, None));
 }
 
@@ -231,7 +232,7 @@ fn a_share_is_rounded_down_but_not_to_nothing() {
     world.set_mood(Mood::Down);
     let allowed = |policy, line: usize| {
         world.ask(0, &costing(under(policy, "alice"), Cost::PEEK), |answer| {
-            (answer.lines[line].decision.limit, answer.lines[line].decision.remaining)
+            (answer.results[line].decision.limit, answer.results[line].decision.remaining)
         })
     };
     assert_eq!(allowed("bucket", 0), Ok((4, 2)), "12 and a burst of 6 among 3");
@@ -268,7 +269,7 @@ fn a_cost_beyond_the_share_passes_when_the_store_is_back() {
     // A cost that one limit can never admit is denied for good, whatever this node's share of
     // another is.
     let limits = ["4 per 1s", "100 per 1m"].map(|text| text.parse().expect("a limit"));
-    let both = Question::new(Subject::Limits { key: b"alice", limits: &limits });
+    let both = GateRequest::new(Subject::Limits { key: b"alice", limits: &limits });
     let seen = world
         .ask(0, &costing(both, Cost::Ask(50)), |answer| (answer.retry_after(), has_failed(answer)));
     assert_eq!(seen, Ok((RetryAfter::Never, false)));
@@ -277,9 +278,9 @@ fn a_cost_beyond_the_share_passes_when_the_store_is_back() {
     assert_eq!(used_up, Ok(false));
     let waits = |policy| {
         let gate = &world.nodes[0];
-        let rules = Arc::clone(&gate.rules());
+        let rules = Arc::clone(&gate.active_policies());
         let max_wait = Some(Duration::from_secs(3600));
-        let question = Question { max_wait, ..costing(under(policy, "bob"), Cost::Ask(4)) };
+        let question = GateRequest { max_wait, ..costing(under(policy, "bob"), Cost::Ask(4)) };
         block_on(gate.check(&rules, &[question]))
             .map(|answer| (answer.allowed, has_failed(&answer)))
     };
@@ -294,7 +295,7 @@ fn costs_of_one_count_are_added_up_before_they_are_held_against_the_limit() {
     let world = World::new();
     world.set_mood(Mood::Down);
     let gate = &world.nodes[0];
-    let rules = Arc::clone(&gate.rules());
+    let rules = Arc::clone(&gate.active_policies());
     for (cost, is_failure) in [(4, true), (5, false)] {
         let one = costing(under("here", "alice"), Cost::Ask(cost));
         let answer = block_on(gate.check(&rules, &[one, one])).expect("an answer");
@@ -313,15 +314,15 @@ fn any_denial_wins_and_nothing_is_charged() {
         ..Attributes::default()
     };
     let (get, post) = (attributes("GET"), attributes("POST"));
-    let lines = |question: &Question<'_>| {
+    let lines = |question: &GateRequest<'_>| {
         world.ask(0, question, |answer| {
-            let line = |line: &tidegate::unstable::gate::Line<'_>| {
+            let line = |line: &tidegate::unstable::gate::LimitResult<'_>| {
                 (line.decision.allowed, line.decided, line.remaining())
             };
-            answer.lines.iter().map(line).collect::<Vec<_>>()
+            answer.results.iter().map(line).collect::<Vec<_>>()
         })
     };
-    let post = Question::new(Subject::Request(&post));
+    let post = GateRequest::new(Subject::Request(&post));
     let denied = said(false, Decided::FailedClosed, "closed", None);
     for _ in 0..5 {
         assert_eq!(world.read(0, &post), denied);
@@ -338,7 +339,7 @@ fn any_denial_wins_and_nothing_is_charged() {
     assert_eq!(waits, Ok(RetryAfter::Micros(1_000_000)), "a hint, not a promise");
 
     // Without it the others have their say: a watched one that denies has none.
-    let get = Question::new(Subject::Request(&get));
+    let get = GateRequest::new(Subject::Request(&get));
     for _ in 0..3 {
         assert_eq!(world.read(0, &get), said(true, Decided::FailedOpen, "open", None));
     }
@@ -351,7 +352,7 @@ fn any_denial_wins_and_nothing_is_charged() {
 fn forced_charges_and_refunds_follow_the_same_rules() {
     let world = World::new();
     world.set_mood(Mood::Down);
-    let force = Question { force: true, ..under("closed", "alice") };
+    let force = GateRequest { force: true, ..under("closed", "alice") };
     assert_eq!(world.read(0, &force), said(false, Decided::FailedClosed, "closed", None));
     let here = under("here", "alice");
     for (cost, left) in [(Cost::Force(2), 1), (Cost::Refund(1), 2), (Cost::PEEK, 2)] {
@@ -415,8 +416,8 @@ fn a_bucket_here_is_not_in_debt_for_what_others_left() {
 #[test]
 fn what_makes_no_sense_is_no_failure() {
     let world = World::new();
-    let named = |cost| Question { id: Some(b"order-1"), ..costing(under("open", "bob"), cost) };
-    let left = |question: &Question<'_>| world.ask(0, question, |a| a.lines[0].remaining());
+    let named = |cost| GateRequest { id: Some(b"order-1"), ..costing(under("open", "bob"), cost) };
+    let left = |question: &GateRequest<'_>| world.ask(0, question, |a| a.results[0].remaining());
     assert_eq!(left(&named(Cost::Ask(1))), Ok(Some(1)));
     assert_eq!(left(&named(Cost::Ask(1))), Ok(Some(1)), "charged once");
     assert_eq!(left(&named(Cost::Ask(2))), Err(GateError::Check(CheckError::IdReused)));
@@ -429,12 +430,12 @@ fn what_makes_no_sense_is_no_failure() {
     }
     // A store that must be waited for cannot be asked without waiting.
     let gate = &world.nodes[0];
-    let rules = Arc::clone(&gate.rules());
+    let rules = Arc::clone(&gate.active_policies());
     let question = under("open", "bob");
     let must_await = Err(GateError::MustAwait);
     assert_eq!(gate.sync(gate.check(&rules, &[question])).map(drop), must_await);
     assert_eq!(gate.sync(gate.acquire(&rules, &question, None)).map(drop), must_await);
-    let (keys, bob) = (gate.keys(&rules, "open").expect("a policy"), Key::given(b"bob"));
+    let (keys, bob) = (gate.keys(&rules, "open").expect("a policy"), Key::literal(b"bob"));
     assert_eq!(gate.sync(keys.peek(&bob)).map(drop), must_await);
     assert_eq!(gate.sync(keys.reset(&bob)).map(drop), must_await);
     world.set_mood(Mood::Well);
@@ -445,7 +446,7 @@ fn what_makes_no_sense_is_no_failure() {
 fn ids_are_remembered_here_when_the_store_fails() {
     let world = World::new();
     world.set_mood(Mood::Down);
-    let question = Question { id: Some(b"order-1"), ..under("here", "alice") };
+    let question = GateRequest { id: Some(b"order-1"), ..under("here", "alice") };
     for _ in 0..5 {
         assert_eq!(world.read(0, &question), said(true, Decided::Local, "here", Some(2)));
     }
@@ -456,8 +457,8 @@ fn a_look_and_a_reset_are_the_stores_alone() {
     let world = World::new();
     world.read(0, &under("here", "alice"));
     let [first, second] = &world.nodes;
-    let rules = Arc::clone(&second.rules());
-    let (keys, alice) = (second.keys(&rules, "here").expect("a policy"), Key::given(b"alice"));
+    let rules = Arc::clone(&second.active_policies());
+    let (keys, alice) = (second.keys(&rules, "here").expect("a policy"), Key::literal(b"alice"));
     let left = || block_on(keys.peek(&alice)).map(|a| read(&a));
     assert_eq!(left(), Ok(said(true, Decided::Exact, "here", Some(8))));
     let reset = || block_on(keys.reset(&alice));
@@ -475,7 +476,7 @@ fn a_look_and_a_reset_are_the_stores_alone() {
 fn all_limits_of_a_key_are_reset_at_once() {
     let world = World::new();
     let gate = &world.nodes[0];
-    let rules = Arc::clone(&gate.rules());
+    let rules = Arc::clone(&gate.active_policies());
     let keys = gate.keys(&rules, "small").expect("a policy");
-    assert_eq!(world.asks_at_once(keys.reset(&Key::given(b"alice"))), 2);
+    assert_eq!(world.asks_at_once(keys.reset(&Key::literal(b"alice"))), 2);
 }

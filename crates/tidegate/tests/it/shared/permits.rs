@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::unstable::attributes::Attributes;
-use tidegate::unstable::gate::{GateError, HeldPermit, Question, SharedPermit, Subject};
+use tidegate::unstable::gate::{AnyPermit, GateError, GateRequest, SharedPermit, Subject};
 use tidegate::unstable::stats::Decided;
 use tidegate::{Failure, MAX_CHECKS};
 
@@ -13,13 +13,13 @@ use crate::futures::block_on;
 use crate::moody::Mood;
 
 /// Takes a permit: the permit, and how it was decided.
-fn take(world: &World, node: usize, policy: &str) -> (Option<HeldPermit>, Decided) {
+fn take(world: &World, node: usize, policy: &str) -> (Option<AnyPermit>, Decided) {
     let gate = &world.nodes[node];
-    let rules = Arc::clone(&gate.rules());
+    let rules = Arc::clone(&gate.active_policies());
     let question = under(policy, "alice");
     let held = block_on(gate.acquire(&rules, &question, None)).expect("an answer");
-    assert_eq!(held.permit.is_some(), held.answer.allowed);
-    (held.permit, held.answer.decided)
+    assert_eq!(held.permit.is_some(), held.verdict.allowed);
+    (held.permit, held.verdict.decided)
 }
 
 fn shared(world: &World, node: usize) -> SharedPermit {
@@ -43,11 +43,11 @@ fn a_permit_is_given_back_and_renewed_on_any_node() {
     let other = shared(&world, 1);
 
     let seconds = Duration::from_secs;
-    assert_eq!((other.lease(), other.most()), (seconds(30), seconds(30)));
+    assert_eq!((other.lease(), other.max_lease()), (seconds(30), seconds(30)));
     world.clock.advance(seconds(29));
     assert_eq!(block_on(other.renew(first, None)), Ok(Some(seconds(30))));
     assert_eq!(block_on(permits[1].renew(first, Some(seconds(5)))), Ok(Some(seconds(5))));
-    let too_long = Err(GateError::LeaseTooLong { most: seconds(30) });
+    let too_long = Err(GateError::LeaseTooLong { max_lease: seconds(30) });
     assert_eq!(block_on(other.renew(first, Some(seconds(31)))), too_long);
     world.clock.advance(seconds(1));
     // The four that nobody renewed have ended.
@@ -63,13 +63,13 @@ fn a_permit_is_given_back_and_renewed_on_any_node() {
 fn where_nothing_matches_there_is_nothing_to_hold() {
     let world = World::new();
     let attributes = Attributes { path: Some("/other"), ..Attributes::default() };
-    let nothing = Question::new(Subject::Request(&attributes));
+    let nothing = GateRequest::new(Subject::Request(&attributes));
     for mood in [Mood::Well, Mood::Down] {
         world.set_mood(mood);
-        let rules = Arc::clone(&world.nodes[0].rules());
+        let rules = Arc::clone(&world.nodes[0].active_policies());
         let held = block_on(world.nodes[0].acquire(&rules, &nothing, None)).expect("it");
-        assert_eq!((held.answer.allowed, held.answer.decided), (true, Decided::Exact));
-        assert!(held.permit.and_then(HeldPermit::here).is_some());
+        assert_eq!((held.verdict.allowed, held.verdict.decided), (true, Decided::Exact));
+        assert!(held.permit.and_then(AnyPermit::local).is_some());
     }
 }
 
@@ -100,7 +100,7 @@ fn permits_without_the_store_are_held_here_or_not_at_all() {
     world.set_mood(Mood::Down);
     let (second, decided) = take(&world, 0, "jobs");
     assert_eq!(decided, Decided::Local);
-    let second = second.expect("a place").here().expect("it is held here");
+    let second = second.expect("a place").local().expect("it is held here");
     assert!(matches!(take(&world, 0, "jobs"), (None, Decided::Local)));
     assert!(second.renew());
     drop(second);
@@ -108,7 +108,7 @@ fn permits_without_the_store_are_held_here_or_not_at_all() {
 
     for _ in 0..9 {
         let (permit, decided) = take(&world, 0, "open-jobs");
-        let permit = permit.expect("allowed").here().expect("nothing is held anywhere");
+        let permit = permit.expect("allowed").local().expect("nothing is held anywhere");
         assert!(permit.renew() && decided == Decided::FailedOpen);
         assert!(matches!(take(&world, 0, "closed-jobs"), (None, Decided::FailedClosed)));
     }

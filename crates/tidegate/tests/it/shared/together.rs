@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tidegate::unstable::gate::{Answer, GateError, Question};
+use tidegate::unstable::gate::{GateError, GateRequest, GateVerdict};
 use tidegate::unstable::stats::Decided;
 use tidegate::{CheckError, Cost};
 
@@ -13,16 +13,16 @@ use crate::moody::Mood;
 fn ask<T>(
     world: &World,
     node: usize,
-    questions: &[Question<'_>],
-    read: impl Fn(&Answer<'_>) -> T,
+    questions: &[GateRequest<'_>],
+    read: impl Fn(&GateVerdict<'_>) -> T,
 ) -> Result<T, GateError> {
     let gate = &world.nodes[node];
-    let rules = Arc::clone(&gate.rules());
+    let rules = Arc::clone(&gate.active_policies());
     block_on(gate.check(&rules, questions)).map(|answer| read(&answer))
 }
 
-fn summary(answer: &Answer<'_>) -> (bool, Decided, Vec<(usize, Option<u64>)>) {
-    let lines = answer.lines.iter().map(|line| (line.question, line.remaining())).collect();
+fn summary(answer: &GateVerdict<'_>) -> (bool, Decided, Vec<(usize, Option<u64>)>) {
+    let lines = answer.results.iter().map(|line| (line.request, line.remaining())).collect();
     (answer.allowed, answer.decided, lines)
 }
 
@@ -55,7 +55,7 @@ fn one_answer_for_all_of_them() {
     assert_eq!(ask(&world, 0, &[], summary), Ok((true, Decided::Exact, vec![])));
     // A shared store cannot be asked without waiting.
     let gate = &world.nodes[0];
-    let rules = Arc::clone(&gate.rules());
+    let rules = Arc::clone(&gate.active_policies());
     let asked = gate.sync(gate.check(&rules, &both));
     assert_eq!(asked.err(), Some(GateError::MustAwait));
 }

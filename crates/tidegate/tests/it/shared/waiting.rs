@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::unstable::gate::{GateError, Question, Rules, Subject};
+use tidegate::unstable::gate::{ActivePolicies, GateError, GateRequest, Subject};
 use tidegate::unstable::stats::Decided;
 use tidegate::{Cost, Limit};
 
@@ -18,12 +18,12 @@ type Waiting<'a> = Started<'a, Result<Read, GateError>>;
 /// Begins to wait for the one place of `slow`.
 fn begin<'a>(
     world: &'a World,
-    rules: &'a Rules,
-    question: &'a Question<'a>,
+    rules: &'a ActivePolicies,
+    question: &'a GateRequest<'a>,
     max_wait: Duration,
 ) -> Waiting<'a> {
     let gate = &world.nodes[0];
-    let question = Question { max_wait: Some(max_wait), ..*question };
+    let question = GateRequest { max_wait: Some(max_wait), ..*question };
     Polled::start(async move { gate.check(rules, &[question]).await.map(|answer| read(&answer)) })
 }
 
@@ -38,7 +38,7 @@ fn pending(begun: Waiting<'_>) -> Polled<'_, Result<Read, GateError>> {
 #[test]
 fn waiters_pass_in_order_or_are_told_at_once() {
     let world = World::new();
-    let rules = Arc::clone(&world.nodes[0].rules());
+    let rules = Arc::clone(&world.nodes[0].active_policies());
     let (question, seconds) = (under("slow", "alice"), Duration::from_secs);
     let denied = Ok(said(false, Decided::Exact, "slow", Some(0)));
     let passed = Some(Ok(said(true, Decided::Exact, "slow", Some(0))));
@@ -73,9 +73,9 @@ fn waiters_pass_in_order_or_are_told_at_once() {
 #[test]
 fn who_is_behind_is_denied_also_where_there_is_room() {
     let world = World::new();
-    let rules = Arc::clone(&world.nodes[0].rules());
+    let rules = Arc::clone(&world.nodes[0].active_policies());
     let limits: [Limit; 1] = ["2 per 10s sliding-log".parse().expect("a limit")];
-    let own = Question::new(Subject::Limits { key: b"alice", limits: &limits });
+    let own = GateRequest::new(Subject::Limits { key: b"alice", limits: &limits });
     world.read(0, &own);
     let two = costing(own, Cost::Ask(2));
     let _first = pending(begin(&world, &rules, &two, LONG));
@@ -88,7 +88,7 @@ fn who_is_behind_is_denied_also_where_there_is_room() {
 #[test]
 fn waiting_goes_on_without_the_store() {
     let world = World::new();
-    let rules = Arc::clone(&world.nodes[0].rules());
+    let rules = Arc::clone(&world.nodes[0].active_policies());
     let question = under("slow", "alice");
     world.read(0, &question);
     world.set_mood(Mood::Down);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{World, costing, said, under};
 use crate::futures::{Polled, Started, block_on};
 use crate::moody::Mood;
-use tidegate::unstable::gate::{Gate, Question, SharedPermit, Subject};
+use tidegate::unstable::gate::{Gate, GateRequest, SharedPermit, Subject};
 use tidegate::unstable::policy::Key;
 use tidegate::unstable::stats::Decided;
 use tidegate::{Algorithm, Cost, Limit, MAX_CHECKS, Overflow};
@@ -21,8 +21,8 @@ fn left_here(world: &World, node: usize, policy: &str, key: &str) -> u64 {
     remaining.expect("memory knows")
 }
 
-fn with_id<'a>(id: &'a [u8], question: Question<'a>) -> Question<'a> {
-    Question { id: Some(id), ..question }
+fn with_id<'a>(id: &'a [u8], question: GateRequest<'a>) -> GateRequest<'a> {
+    GateRequest { id: Some(id), ..question }
 }
 
 #[test]
@@ -87,9 +87,9 @@ fn a_key_that_was_reset_on_another_node_is_empty_with_its_next_answer() {
         }
         assert_eq!(left_here(&world, 0, policy, "alice"), 0);
         let other = &world.nodes[1];
-        let rules = Arc::clone(&other.rules());
+        let rules = Arc::clone(&other.active_policies());
         assert_eq!(
-            block_on(other.keys(&rules, policy).expect("a policy").reset(&Key::given(b"alice"))),
+            block_on(other.keys(&rules, policy).expect("a policy").reset(&Key::literal(b"alice"))),
             Ok(true)
         );
         assert!(world.read(0, &under(policy, "alice")).0);
@@ -121,7 +121,7 @@ fn what_other_nodes_use_is_not_counted_here() {
 }
 
 fn acquire(gate: &Gate) -> Option<SharedPermit> {
-    let rules = Arc::clone(&gate.rules());
+    let rules = Arc::clone(&gate.active_policies());
     let held = block_on(gate.acquire(&rules, &under("jobs", "alice"), None));
     held.expect("an answer").permit?.shared()
 }
@@ -130,9 +130,9 @@ fn acquire(gate: &Gate) -> Option<SharedPermit> {
 fn places_here(world: &World, node: usize) -> usize {
     world.set_mood(Mood::Down);
     let gate = &world.nodes[node];
-    let rules = Arc::clone(&gate.rules());
+    let rules = Arc::clone(&gate.active_policies());
     let take = || block_on(gate.acquire(&rules, &under("jobs", "alice"), None));
-    let held: Vec<_> = (0..6).map_while(|_| take().expect("an answer").permit?.here()).collect();
+    let held: Vec<_> = (0..6).map_while(|_| take().expect("an answer").permit?.local()).collect();
     world.set_mood(Mood::Well);
     held.len()
 }
@@ -174,7 +174,7 @@ fn in_flight<T>(future: impl Future<Output = T>, meanwhile: impl FnOnce()) -> T 
 fn refunds_units_released_during_a_request_once() {
     let world = World::far();
     let gate = &world.nodes[0];
-    let rules = Arc::clone(&gate.rules());
+    let rules = Arc::clone(&gate.active_policies());
     let here = under("here", "alice");
     assert!(world.read(0, &costing(here, Cost::Ask(3))).0);
     let answer = in_flight(gate.check(&rules, &[here]), || {
@@ -188,7 +188,7 @@ fn refunds_units_released_during_a_request_once() {
     let held = in_flight(gate.acquire(&rules, &jobs, None), || {
         assert_eq!(block_on(first.release(gate)), Ok(true));
     });
-    assert!(held.expect("an answer").answer.allowed);
+    assert!(held.expect("an answer").verdict.allowed);
     assert_eq!(places_here(&world, 0), 0, "both places are taken");
 }
 
@@ -203,15 +203,15 @@ fn a_denial_of_the_most_checks_consumes_every_limit_here() {
         .collect::<Result<_, _>>()
         .expect("limits");
     let subject = Subject::Limits { key: b"alice", limits: &limits };
-    let report = Question { overflow: Overflow::Consume, ..Question::new(subject) };
+    let report = GateRequest { overflow: Overflow::Consume, ..GateRequest::new(subject) };
     for id in [None, Some(&b"report-1"[..])] {
-        let report = Question { id, ..costing(report, Cost::Ask(10)) };
+        let report = GateRequest { id, ..costing(report, Cost::Ask(10)) };
         let (allowed, decided, ..) = world.read(0, &report);
         assert_eq!((allowed, decided), (false, Decided::Exact));
         world.set_mood(Mood::Down);
-        let peek = costing(Question::new(subject), Cost::PEEK);
+        let peek = costing(GateRequest::new(subject), Cost::PEEK);
         let left = world.ask(0, &peek, |answer| {
-            answer.lines.iter().map(|line| line.decision.remaining).collect::<Vec<u64>>()
+            answer.results.iter().map(|line| line.decision.remaining).collect::<Vec<u64>>()
         });
         assert_eq!(left, Ok(vec![0; MAX_CHECKS]), "{id:?}");
         world.set_mood(Mood::Well);
@@ -225,13 +225,13 @@ fn a_denial_of_the_most_checks_consumes_every_limit_here() {
 fn a_denied_permit_consumes_rate_limits_here() {
     let world = World::new();
     let gate = &world.nodes[0];
-    let rules = Arc::clone(&gate.rules());
+    let rules = Arc::clone(&gate.active_policies());
     let limits = ["9 per 1h sliding-log", "12 concurrent"].map(|text| text.parse().expect(text));
-    let about = |limits| Question::new(Subject::Limits { key: b"alice", limits });
-    let report = Question { overflow: Overflow::Consume, ..about(&limits) };
+    let about = |limits| GateRequest::new(Subject::Limits { key: b"alice", limits });
+    let report = GateRequest { overflow: Overflow::Consume, ..about(&limits) };
     let report = costing(report, Cost::Ask(10));
     let held = block_on(gate.acquire(&rules, &report, None)).expect("an answer");
-    assert_eq!((held.answer.allowed, held.answer.decided), (false, Decided::Exact));
+    assert_eq!((held.verdict.allowed, held.verdict.decided), (false, Decided::Exact));
     world.set_mood(Mood::Down);
     let (.., remaining) = world.read(0, &costing(about(&limits[..1]), Cost::PEEK));
     assert_eq!(remaining, Some(0), "this node's three of nine");

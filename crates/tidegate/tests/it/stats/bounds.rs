@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tidegate::unstable::policy::Mode;
 use tidegate::unstable::stats::{
-    By, MAX_SERIES, MAX_WATCHED_POLICIES, OTHER, SKETCH_ENTRIES, Stats,
+    MAX_SERIES, MAX_TRACKED_POLICIES, OTHER, RankBy, SKETCH_ENTRIES, Stats,
 };
 
 use super::{allowing, denying, record, stats};
@@ -59,7 +59,7 @@ fn names_that_are_all_held_share_one_series() {
 fn a_flood_of_keys_and_policies_is_listed_in_bounded_room() {
     let (stats, _) = stats();
     let ten = limit("10 per 1s");
-    let policies: Vec<_> = (0..MAX_WATCHED_POLICIES + 10)
+    let policies: Vec<_> = (0..MAX_TRACKED_POLICIES + 10)
         .map(|number| stats.limit(&format!("policy-{number}"), &ten, Mode::Enforce))
         .collect();
     for policy in &policies {
@@ -67,10 +67,13 @@ fn a_flood_of_keys_and_policies_is_listed_in_bounded_room() {
             record(&stats, &[denying(policy, key.to_string().as_bytes())]);
         }
     }
-    let top = stats.top(By::Denied, None, usize::MAX);
-    assert_eq!(top.keys.entries.len(), (MAX_WATCHED_POLICIES + 1) * SKETCH_ENTRIES);
-    assert_eq!(stats.top(By::Denied, Some(OTHER), usize::MAX).keys.entries.len(), SKETCH_ENTRIES);
-    assert_eq!(top.routes.entries.len(), MAX_WATCHED_POLICIES + 1);
+    let top = stats.top(RankBy::Denied, None, usize::MAX);
+    assert_eq!(top.keys.entries.len(), (MAX_TRACKED_POLICIES + 1) * SKETCH_ENTRIES);
+    assert_eq!(
+        stats.top(RankBy::Denied, Some(OTHER), usize::MAX).keys.entries.len(),
+        SKETCH_ENTRIES
+    );
+    assert_eq!(top.routes.entries.len(), MAX_TRACKED_POLICIES + 1);
 }
 
 #[test]

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use tidegate::unstable::policy::Mode;
-use tidegate::unstable::stats::{Decided, LATENCY_BOUNDS, Line, Outcome, Seen, Stats};
+use tidegate::unstable::stats::{
+    Decided, LATENCY_BOUNDS, LimitRecord, Outcome, RequestRecord, Stats,
+};
 
 use super::{allowing, denying, record, stats};
 use crate::common::limit;
@@ -14,17 +16,17 @@ fn every_outcome_and_way_of_deciding_has_its_own_count() {
     let ten = stats.limit("login", &limit("10 per 1s"), Mode::Enforce);
     for (times, decided) in Decided::ALL.into_iter().enumerate() {
         for _ in 0..=times {
-            record(&stats, &[Line { decided, ..allowing(&ten, b"a") }]);
+            record(&stats, &[LimitRecord { decided, ..allowing(&ten, b"a") }]);
         }
         for _ in 0..=times + 10 {
-            record(&stats, &[Line { decided, ..denying(&ten, b"a") }]);
+            record(&stats, &[LimitRecord { decided, ..denying(&ten, b"a") }]);
         }
     }
     let [series] = &stats.series()[..] else { panic!("one series") };
     assert_eq!((&*series.policy, &*series.limit), ("login", "10 per 1s sliding-window"));
     assert_eq!(series.allowed, [1, 2, 3, 4]);
     assert_eq!(series.refused, [11, 12, 13, 14]);
-    assert_eq!(series.refusal(), Outcome::Denied);
+    assert_eq!(series.denied_outcome(), Outcome::Denied);
 }
 
 #[test]
@@ -36,10 +38,10 @@ fn modes_of_one_limit_are_counted_apart() {
     record(&stats, &[denying(&enforced, b"a")]);
     // Observed: it would have denied, the request is allowed.
     let lines = [denying(&observed, b"b")];
-    stats.record(&Seen { lines: &lines, allowed: true, ..Seen::default() });
+    stats.record(&RequestRecord { limits: &lines, allowed: true, ..RequestRecord::default() });
     let all = stats.series();
     let refusals: Vec<_> =
-        all.iter().map(|one| (one.mode, one.refusal(), one.refused[0])).collect();
+        all.iter().map(|one| (one.mode, one.denied_outcome(), one.refused[0])).collect();
     let expected = [(Mode::Enforce, Outcome::Denied, 1), (Mode::Observe, Outcome::WouldDeny, 1)];
     assert_eq!(refusals, expected);
 }
@@ -63,13 +65,18 @@ fn a_near_miss_leaves_at_most_a_twentieth() {
         let (stats, _) = stats();
         let limit = limit(text);
         let counted = stats.limit("p", &limit, Mode::Enforce);
-        let line = Line { limit: &limit, remaining: Some(remaining), ..allowing(&counted, b"a") };
+        let line =
+            LimitRecord { limit: &limit, remaining: Some(remaining), ..allowing(&counted, b"a") };
         record(&stats, &[line]);
         assert_eq!(stats.series()[0].near, near, "{text}, {remaining} remaining");
         // Denied by another policy, it missed nothing.
-        stats.record(&Seen { lines: &[line], allowed: false, ..Seen::default() });
+        stats.record(&RequestRecord {
+            limits: &[line],
+            allowed: false,
+            ..RequestRecord::default()
+        });
         // Failed open, nobody knows.
-        record(&stats, &[Line { remaining: None, decided: Decided::FailedOpen, ..line }]);
+        record(&stats, &[LimitRecord { remaining: None, decided: Decided::FailedOpen, ..line }]);
         assert_eq!(stats.series()[0].near, near, "{text}, {remaining} remaining");
     }
 }
@@ -85,7 +92,7 @@ fn near_misses_of_callers_own_limits_are_counted() {
         let limit = limit(text);
         record(
             &stats,
-            &[Line { limit: &limit, remaining: Some(remaining), ..allowing(&caller, b"a") }],
+            &[LimitRecord { limit: &limit, remaining: Some(remaining), ..allowing(&caller, b"a") }],
         );
     }
     let [series] = &stats.series()[..] else { panic!("one series") };
@@ -106,7 +113,12 @@ fn concurrent_counts_add_up() {
                         if number % 4 == 0 { denying(&ten, b"a") } else { allowing(&ten, b"a") };
                     let elapsed = Some(Duration::from_micros(number % 10));
                     let allowed = line.allowed;
-                    stats.record(&Seen { lines: &[line], allowed, elapsed, ..Seen::default() });
+                    stats.record(&RequestRecord {
+                        limits: &[line],
+                        allowed,
+                        elapsed,
+                        ..RequestRecord::default()
+                    });
                 }
             });
         }
@@ -124,10 +136,10 @@ fn latencies_fall_into_the_bucket_that_holds_them() {
     let (stats, _) = stats();
     for bound in LATENCY_BOUNDS {
         for elapsed in [bound, bound + Duration::from_nanos(1)] {
-            stats.record(&Seen { elapsed: Some(elapsed), ..Seen::default() });
+            stats.record(&RequestRecord { elapsed: Some(elapsed), ..RequestRecord::default() });
         }
     }
-    stats.record(&Seen { elapsed: None, ..Seen::default() });
+    stats.record(&RequestRecord { elapsed: None, ..RequestRecord::default() });
     let counts = stats.latency();
     let mut expected = [2; LATENCY_BOUNDS.len() + 1];
     (expected[0], expected[LATENCY_BOUNDS.len()]) = (1, 1);

@@ -6,8 +6,8 @@ use std::time::Duration;
 use tidegate::RetryAfter;
 use tidegate::unstable::policy::Mode;
 use tidegate::unstable::stats::{
-    Denial, EVENTS_HELD, EVENTS_PER_POLICY_PER_SECOND, Line, MAX_SUBSCRIBERS, Outcome, Seen, Stats,
-    Subscription, Told, TooManySubscribers,
+    Denial, EVENTS_HELD, EVENTS_PER_POLICY_PER_SECOND, LimitRecord, MAX_SUBSCRIBERS, Outcome,
+    RequestRecord, Stats, StreamItem, Subscription, TooManySubscribers,
 };
 
 use super::{allowing, denying, record, start, stats};
@@ -20,7 +20,7 @@ fn subscribe(stats: &Stats) -> Subscription {
 
 fn denial(reader: &mut Subscription) -> Denial {
     match reader.try_next() {
-        Some(Told::Denial(denial)) => denial,
+        Some(StreamItem::Denial(denial)) => denial,
         other => panic!("no denial but {other:?}"),
     }
 }
@@ -35,10 +35,14 @@ fn a_denial_says_who_what_and_when() {
     assert_eq!(reader.try_next(), None);
 
     // Two limits deny: the longer wait is told.
-    let longer = Line { retry_after: RetryAfter::Never, ..denying(&minute, b"a\nb") };
+    let longer = LimitRecord { retry_after: RetryAfter::Never, ..denying(&minute, b"a\nb") };
     let lines = [denying(&second, b"a\nb"), longer];
-    let seen =
-        Seen { lines: &lines, route: Some("/login"), request_id: Some("r-1"), ..Seen::default() };
+    let seen = RequestRecord {
+        limits: &lines,
+        route: Some("/login"),
+        request_id: Some("r-1"),
+        ..RequestRecord::default()
+    };
     stats.record(&seen);
     let told = denial(&mut reader);
     assert_eq!((told.number, told.at, told.outcome), (1, start(), Outcome::Denied));
@@ -53,7 +57,11 @@ fn a_denial_says_who_what_and_when() {
 
     // The next in the same slot's memory leaves nothing behind of the last.
     let observed = stats.limit("w", &limit("1 per 1s"), Mode::Observe);
-    stats.record(&Seen { lines: &[denying(&observed, b"c")], allowed: true, ..Seen::default() });
+    stats.record(&RequestRecord {
+        limits: &[denying(&observed, b"c")],
+        allowed: true,
+        ..RequestRecord::default()
+    });
     let told = denial(&mut reader);
     assert_eq!((told.outcome, told.key.to_string()), (Outcome::WouldDeny, "c".into()));
     assert_eq!(
@@ -100,7 +108,7 @@ fn a_slow_reader_is_told_what_it_missed() {
     tell(&stats, &clock, 2);
     assert_eq!(denial(&mut reader).number, 1);
     tell(&stats, &clock, EVENTS_HELD + 3);
-    assert_eq!(reader.try_next(), Some(Told::Missed(4)));
+    assert_eq!(reader.try_next(), Some(StreamItem::Missed(4)));
     let told = EVENTS_HELD as u64 + 5;
     for number in 6..=told {
         assert_eq!(denial(&mut reader).number, number);
@@ -110,11 +118,14 @@ fn a_slow_reader_is_told_what_it_missed() {
     for (after, first) in [(None, 6), (Some(100), 101), (Some(0), 6), (Some(9_999), 6)] {
         let mut reader = stats.events().subscribe(after).expect("there is room");
         let mut next = reader.try_next();
-        if let Some(Told::Missed(missed)) = next {
+        if let Some(StreamItem::Missed(missed)) = next {
             assert_eq!((after, missed), (Some(0), 5));
             next = reader.try_next();
         }
-        assert!(matches!(next, Some(Told::Denial(denial)) if denial.number == first), "{after:?}");
+        assert!(
+            matches!(next, Some(StreamItem::Denial(denial)) if denial.number == first),
+            "{after:?}"
+        );
     }
 }
 
@@ -139,7 +150,7 @@ fn a_waiting_reader_is_woken() {
         };
         tell(&stats, &clock, 1);
         assert_eq!(next.wakes(), 1);
-        assert!(matches!(next.poll(), Some(Told::Denial(denial)) if denial.number == 1));
+        assert!(matches!(next.poll(), Some(StreamItem::Denial(denial)) if denial.number == 1));
     }
     // One that gave up waiting is not in the way.
     let Started::Pending(waiting) = Polled::start(reader.next()) else { panic!("nothing new") };
@@ -169,11 +180,11 @@ fn many_writers_and_readers_lose_nothing_silently() {
         let mut seen = 0;
         while let Some(told) = reader.try_next() {
             seen += match told {
-                Told::Denial(denial) => {
+                StreamItem::Denial(denial) => {
                     assert_eq!(denial.number, seen + 1);
                     1
                 }
-                Told::Missed(missed) => missed,
+                StreamItem::Missed(missed) => missed,
             };
         }
         assert!(seen >= EVENTS_HELD as u64, "{seen}");

@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use tidegate::unstable::attributes::{Attributes, Headers};
-use tidegate::unstable::gate::{Gate, GateError, Question, Subject};
+use tidegate::unstable::gate::{Gate, GateError, GateRequest, Subject};
 use tidegate::unstable::identity::Identity;
 use tidegate::unstable::policy::{Policies, Policy};
-use tidegate::unstable::stats::{By, LogKeys, MAX_SHOWN_CHARS, MAX_TEXT_BYTES, Stats, Told};
+use tidegate::unstable::stats::{
+    LogKeys, MAX_SHOWN_CHARS, MAX_TEXT_BYTES, RankBy, Stats, StreamItem,
+};
 use tidegate::{Limiter, ManualClock};
 
 use super::start;
@@ -44,16 +46,16 @@ fn deny(gate: &Gate, value: &str) -> (tidegate::unstable::policy::Key, String) {
         headers: Headers::Pairs(&headers),
         ..Attributes::default()
     };
-    let rules = gate.rules();
+    let rules = gate.active_policies();
     for allowed in [true, false] {
-        let question = Question::new(Subject::Request(&attributes));
+        let question = GateRequest::new(Subject::Request(&attributes));
         let answer = gate.sync(gate.check(&rules, &[question]));
         assert_eq!(answer.expect("an answer").allowed, allowed);
     }
     let key = rules.policies().select(&attributes).expect("a policy")[0].key.clone();
-    let shown = gate.stats().top(By::Denied, None, 1).keys.entries[0].name.to_string();
+    let shown = gate.stats().top(RankBy::Denied, None, 1).keys.entries[0].name.to_string();
     let mut reader = gate.stats().events().subscribe(None).expect("there is room");
-    let Some(Told::Denial(told)) = reader.try_next() else { panic!("no denial") };
+    let Some(StreamItem::Denial(told)) = reader.try_next() else { panic!("no denial") };
     assert_eq!(told.key.to_string(), shown);
     (key, shown)
 }
@@ -89,18 +91,18 @@ proptest! {
 fn what_comes_from_elsewhere_is_readable() {
     let gate = gate("{header:x | client_ip}");
     let attributes = Attributes { client_ip: "192.0.2.1".parse().ok(), ..Attributes::default() };
-    let rules = gate.rules();
+    let rules = gate.active_policies();
     for _ in 0..2 {
-        let question = Question::new(Subject::Request(&attributes));
+        let question = GateRequest::new(Subject::Request(&attributes));
         gate.sync(gate.check(&rules, &[question])).expect("an answer");
     }
-    let shown = || gate.stats().top(By::Denied, None, 9).keys.entries;
+    let shown = || gate.stats().top(RankBy::Denied, None, 9).keys.entries;
     assert_eq!(shown()[0].name.to_string(), "client_ip=192.0.2.1");
     // Keys of callers' own limits belong to no template.
     let limits = [limit("1 per 1h sliding-log")];
     for _ in 0..2 {
         let subject = Subject::Limits { key: b"alice", limits: &limits };
-        gate.sync(gate.check(&rules, &[Question::new(subject)])).expect("an answer");
+        gate.sync(gate.check(&rules, &[GateRequest::new(subject)])).expect("an answer");
     }
     assert_eq!(shown()[0].name.to_string(), "alice");
     gate.stats().set_log_keys(LogKeys::Off, None);
@@ -115,13 +117,13 @@ fn a_reload_of_the_template_shows_nothing_that_was_masked() {
         Policy::new("p", "{client_ip}".parse().expect("a template"), vec![limit("1 per 1h")]);
     let policies = Policies::new(vec![readable.expect("a policy")], Identity::default());
     gate.reload(policies.expect("policies"));
-    assert_eq!(gate.stats().top(By::Denied, None, 1).keys.entries[0].name.to_string(), shown);
+    assert_eq!(gate.stats().top(RankBy::Denied, None, 1).keys.entries[0].name.to_string(), shown);
 }
 
 #[test]
 fn a_form_nobody_has_is_an_error_and_not_a_key() {
     let gate = gate("{header:x}");
-    let rules = gate.rules();
+    let rules = gate.active_policies();
     let form = "sk_l...#0123456789abcdef";
     let unknown = block_on(gate.keys(&rules, "p").expect("a policy").find(form.as_bytes()));
     assert_eq!(unknown, Err(GateError::UnknownMask { form: form.into() }));
@@ -133,7 +135,7 @@ fn a_value_in_use_that_looks_masked_is_found() {
     for value in ["sk_l...#0123456789abcdef", "and so on..."] {
         for template in ["{header:x}", "{header:x | client_ip}", "{header:x}:{path}"] {
             let gate = gate(template);
-            let rules = gate.rules();
+            let rules = gate.active_policies();
             let (key, _) = deny(&gate, value);
             let is_composite = template.contains(":{path}");
             let text = if is_composite { key.to_string() } else { value.to_owned() };
@@ -149,7 +151,7 @@ fn a_value_in_use_that_looks_masked_is_found() {
 fn a_masked_form_without_its_hash_is_an_error_that_says_how_to_encode_it() {
     for template in ["{header:x}", "{header:x | client_ip}"] {
         let gate = gate(template);
-        let rules = gate.rules();
+        let rules = gate.active_policies();
         let (key, shown) = deny(&gate, "sk_live_4eC39HqLyjWD");
         let (cut, _) = shown.split_once('#').expect("a hash");
         let keys = gate.keys(&rules, "p").expect("a policy");

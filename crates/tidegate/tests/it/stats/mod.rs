@@ -8,7 +8,7 @@ mod sketch;
 
 use std::sync::LazyLock;
 
-use tidegate::unstable::stats::{Decided, LimitStats, Line, Seen, Stats};
+use tidegate::unstable::stats::{Decided, LimitRecord, LimitStats, RequestRecord, Stats};
 use tidegate::{Limit, ManualClock, RetryAfter, Timestamp};
 
 use crate::common::{NOW, at, limit};
@@ -27,8 +27,8 @@ fn start() -> Timestamp {
 }
 
 /// A limit's answer that allows and leaves plenty.
-fn allowing<'a>(stats: &'a LimitStats, key: &'a [u8]) -> Line<'a> {
-    Line {
+fn allowing<'a>(stats: &'a LimitStats, key: &'a [u8]) -> LimitRecord<'a> {
+    LimitRecord {
         stats,
         limit: &TEN,
         key,
@@ -40,13 +40,18 @@ fn allowing<'a>(stats: &'a LimitStats, key: &'a [u8]) -> Line<'a> {
 }
 
 /// A limit's answer that denies.
-fn denying<'a>(stats: &'a LimitStats, key: &'a [u8]) -> Line<'a> {
+fn denying<'a>(stats: &'a LimitStats, key: &'a [u8]) -> LimitRecord<'a> {
     let retry_after = RetryAfter::from_micros(1_500_000);
-    Line { allowed: false, remaining: Some(0), retry_after, ..allowing(stats, key) }
+    LimitRecord { allowed: false, remaining: Some(0), retry_after, ..allowing(stats, key) }
 }
 
 /// Records a request of one policy; allowed if all its lines are.
-fn record(stats: &Stats, lines: &[Line<'_>]) {
+fn record(stats: &Stats, lines: &[LimitRecord<'_>]) {
     let allowed = lines.iter().all(|line| line.allowed);
-    stats.record(&Seen { lines, allowed, route: Some("/login"), ..Seen::default() });
+    stats.record(&RequestRecord {
+        limits: lines,
+        allowed,
+        route: Some("/login"),
+        ..RequestRecord::default()
+    });
 }

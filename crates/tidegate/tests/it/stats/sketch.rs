@@ -6,14 +6,15 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tidegate::unstable::policy::Mode;
 use tidegate::unstable::stats::{
-    By, Decided, Line, Listed, MAX_TEXT_BYTES, SKETCH_ENTRIES, Seen, Stats, TOP_PERIOD,
+    Decided, LimitRecord, MAX_TEXT_BYTES, RankBy, Ranking, RequestRecord, SKETCH_ENTRIES, Stats,
+    TOP_PERIOD,
 };
 
 use super::{allowing, denying, record, stats};
 use crate::common::limit;
 
 /// Holds a list to what it says of itself.
-fn check(listed: &Listed, exact: &HashMap<Vec<u8>, u64>, most_wrong: u64) {
+fn check(listed: &Ranking, exact: &HashMap<Vec<u8>, u64>, most_wrong: u64) {
     let mut unlisted = exact.clone();
     for entry in &listed.entries {
         let truth = unlisted.remove(entry.name.as_bytes()).unwrap_or(0);
@@ -62,13 +63,13 @@ proptest! {
             counts.iter().for_each(|(name, count)| *exact.entry(name.clone()).or_default() += count);
             most_wrong += sightings / SKETCH_ENTRIES as u64;
         }
-        let top = stats.top(By::Denied, Some("p"), n);
+        let top = stats.top(RankBy::Denied, Some("p"), n);
         prop_assert!(top.keys.entries.len() <= n);
         check(&top.keys, &exact, most_wrong);
         let sightings = exact.values().sum();
         check(&top.routes, &HashMap::from([(b"/login".to_vec(), sightings)]), 0);
         // Whoever is above the error is listed, given the room.
-        let all = stats.top(By::Denied, None, usize::MAX);
+        let all = stats.top(RankBy::Denied, None, usize::MAX);
         for (name, count) in &exact {
             let listed = all.keys.entries.iter().any(|entry| entry.name.as_bytes() == &**name);
             prop_assert!(listed || *count <= most_wrong);
@@ -86,7 +87,7 @@ fn few_names_are_counted_exactly() {
     }
     (0..4).for_each(|_| record(&stats, &[denying(&api, b"a")]));
     let shown = |policy, n| {
-        let keys = stats.top(By::Denied, policy, n).keys;
+        let keys = stats.top(RankBy::Denied, policy, n).keys;
         let entries: Vec<_> = keys
             .entries
             .iter()
@@ -113,14 +114,19 @@ fn rankings_are_kept_apart_and_a_policy_names_a_key_once() {
     let [second, minute] =
         ["10 per 1s", "100 per 1m"].map(|text| stats.limit("p", &limit(text), Mode::Enforce));
     let watched = stats.limit("w", &limit("10 per 1s"), Mode::Observe);
-    let near = Line { remaining: Some(0), ..allowing(&second, b"near") };
+    let near = LimitRecord { remaining: Some(0), ..allowing(&second, b"near") };
     record(&stats, &[denying(&second, b"denied"), denying(&minute, b"denied")]);
-    record(&stats, &[near, Line { stats: &minute, ..near }]);
+    record(&stats, &[near, LimitRecord { stats: &minute, ..near }]);
     let lines = [allowing(&second, b"fine"), denying(&watched, b"watched")];
-    stats.record(&Seen { lines: &lines, allowed: true, ..Seen::default() });
+    stats.record(&RequestRecord { limits: &lines, allowed: true, ..RequestRecord::default() });
     // Not the key's doing.
-    record(&stats, &[Line { decided: Decided::FailedClosed, ..denying(&second, b"store down") }]);
-    for (by, key) in [(By::Denied, "denied"), (By::WouldDeny, "watched"), (By::Near, "near")] {
+    record(
+        &stats,
+        &[LimitRecord { decided: Decided::FailedClosed, ..denying(&second, b"store down") }],
+    );
+    for (by, key) in
+        [(RankBy::Denied, "denied"), (RankBy::WouldDeny, "watched"), (RankBy::Near, "near")]
+    {
         let top = stats.top(by, None, 10);
         let names: Vec<_> =
             top.keys.entries.iter().map(|e| (e.name.to_string(), e.count)).collect();
@@ -133,7 +139,7 @@ fn what_is_long_past_is_forgotten() {
     let (stats, clock) = stats();
     let ten = stats.limit("p", &limit("10 per 1s"), Mode::Enforce);
     let count = |stats: &Stats| {
-        let top = stats.top(By::Denied, None, 10);
+        let top = stats.top(RankBy::Denied, None, 10);
         (top.keys.entries.iter().map(|entry| entry.count).sum::<u64>(), top.covers)
     };
     record(&stats, &[denying(&ten, b"a")]);
@@ -165,7 +171,7 @@ fn names_are_shown_short_and_printable() {
         let (stats, _) = stats();
         let ten = stats.limit("p", &limit("10 per 1s"), Mode::Enforce);
         record(&stats, &[denying(&ten, key)]);
-        let entry = &stats.top(By::Denied, None, 1).keys.entries[0];
+        let entry = &stats.top(RankBy::Denied, None, 1).keys.entries[0];
         assert_eq!(entry.name.to_string(), shown);
         assert_eq!(entry.name.is_cut(), key.len() > MAX_TEXT_BYTES);
     }
@@ -181,6 +187,6 @@ fn long_names_that_begin_alike_are_counted_apart() {
         (0..times).for_each(|_| record(&stats, &[denying(&ten, key.as_bytes())]));
     }
     let counts: Vec<_> =
-        stats.top(By::Denied, None, 9).keys.entries.iter().map(|e| e.count).collect();
+        stats.top(RankBy::Denied, None, 9).keys.entries.iter().map(|e| e.count).collect();
     assert_eq!(counts, [3, 2]);
 }

@@ -112,7 +112,7 @@ async fn fields_do_not_depend_on_the_way() {
 #[cfg(feature = "config")]
 #[tokio::test]
 async fn policies_see_the_whole_path_of_what_is_nested() {
-    use tidegate::unstable::stats::{By, Stats};
+    use tidegate::unstable::stats::{RankBy, Stats};
 
     let text = "policies:\n  - name: api\n    match: { path: \"/api/**\" }\n    key: \"{path}\"\n    limits: [\"1 per 1h sliding-log\"]";
     let config =
@@ -123,7 +123,7 @@ async fn policies_see_the_whole_path_of_what_is_nested() {
         config.policies,
         Arc::clone(&stats),
     );
-    let limits = RateLimitLayer::over(Arc::new(gate)).build().expect("a layer");
+    let limits = RateLimitLayer::from_gate(Arc::new(gate)).build().expect("a layer");
     let inner = Router::new().route("/users", any(|| async {})).layer(limits);
     let app = Router::new().nest("/api", inner);
     let ask = || {
@@ -134,7 +134,7 @@ async fn policies_see_the_whole_path_of_what_is_nested() {
     for expected in [200, 429] {
         assert_eq!(ask().await.expect("it cannot fail").status(), expected);
     }
-    let seen = stats.top(By::Denied, None, 1).routes;
+    let seen = stats.top(RankBy::Denied, None, 1).routes;
     assert_eq!(seen.entries[0].name.as_bytes(), b"/api/users");
 }
 

@@ -77,15 +77,15 @@ fn what_cannot_be_is_said_with_a_way_out() {
              header:NAME, query:NAME, cookie:NAME, domain, descriptor:NAME or descriptors",
         ),
         (
-            RateLimitLayer::over(gate(&["5 per 1m"]).0).rule(one("file")),
+            RateLimitLayer::from_gate(gate(&["5 per 1m"]).0).rule(one("file")),
             "two policies are called `file`: give each rule a name of its own",
         ),
         (
-            RateLimitLayer::over(gate(&["5 per 1m"]).0).identity(Identity::default()),
+            RateLimitLayer::from_gate(gate(&["5 per 1m"]).0).identity(Identity::default()),
             "a gate has its own identity: leave `identity` out, or make the gate with it",
         ),
         (
-            RateLimitLayer::over(gate(&["5 per 1m"]).0).path_variants(PathVariants::Keep),
+            RateLimitLayer::from_gate(gate(&["5 per 1m"]).0).path_variants(PathVariants::Keep),
             "a gate has its own path_variants: leave `path_variants` out, or make the gate with it",
         ),
     ];
@@ -108,7 +108,7 @@ fn an_error_names_its_source() {
 fn rules_and_the_policies_of_a_gate_are_one_request() {
     let (gate, clock) = gate(&["2 per 1m sliding-log"]);
     let by_key = rule("key", &["3 per 1m sliding-log"]).key(|_| Some("everybody".into()));
-    let layer = RateLimitLayer::over(Arc::clone(&gate)).rule(by_key).build().expect("a layer");
+    let layer = RateLimitLayer::from_gate(Arc::clone(&gate)).rule(by_key).build().expect("a layer");
     let world = World::of(layer, clock);
     assert_eq!(world.statuses(|| from(ALICE, "/"), 4), [200, 200, 429, 429]);
     assert_eq!(world.left("key", "everybody"), 1);
@@ -126,7 +126,8 @@ fn rules_and_the_policies_of_a_gate_are_one_request() {
 fn a_policy_of_a_rules_name_is_another() {
     let layer = |rule: Rule| {
         let (gate, clock) = gate(&["9 per 1m sliding-log"]);
-        let layer = RateLimitLayer::over(Arc::clone(&gate)).rule(rule).build().expect("a layer");
+        let layer =
+            RateLimitLayer::from_gate(Arc::clone(&gate)).rule(rule).build().expect("a layer");
         (World::of(layer, clock), gate)
     };
     // The same key and window: both are counted, under the strictest of their limits.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use http::{Request, Response};
 use tidegate::Limit;
 use tidegate::tower::{Head, Keyless, Rejection, UnknownPlan};
-use tidegate::unstable::policy::{Charge, Policies, Policy};
+use tidegate::unstable::policy::{CostSource, Policies, Policy};
 
 use super::{ALICE, World, from, rule, with};
 use crate::common::limit;
@@ -193,11 +193,11 @@ fn what_a_request_gets_wrong_is_its_fault() {
     let (limiter, clock) = crate::common::limiter();
     let policy =
         Policy::new("file", "{client_ip}".parse().expect("a template"), vec![limit("5 per 1m")]);
-    let cost = Charge::from_template(&"{header:x-cost}".parse().expect("a template"));
+    let cost = CostSource::from_template(&"{header:x-cost}".parse().expect("a template"));
     let policy = policy.expect("a policy").with_cost(cost.expect("a cost"));
     let policies = Policies::new(vec![policy], Default::default()).expect("policies");
     let gate = tidegate::unstable::gate::Gate::new(limiter, policies, Default::default());
-    let layer = tidegate::tower::RateLimitLayer::over(gate.into()).build().expect("a layer");
+    let layer = tidegate::tower::RateLimitLayer::from_gate(gate.into()).build().expect("a layer");
     let world = World::of(layer, clock);
     let bad = || with(from(ALICE, "/"), "x-cost", "many");
     let told = world.ask(bad());

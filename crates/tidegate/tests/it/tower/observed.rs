@@ -22,7 +22,7 @@ fn over(policies: &str) -> World {
     let (limiter, clock) = limiter();
     let policies = Config::parse(policies, "test.yaml").expect("a config").policies;
     let gate = Gate::new(limiter, policies, Arc::new(Stats::new(clock.clock())));
-    World::of(RateLimitLayer::over(Arc::new(gate)).build().expect("a layer"), clock)
+    World::of(RateLimitLayer::from_gate(Arc::new(gate)).build().expect("a layer"), clock)
 }
 
 #[test]

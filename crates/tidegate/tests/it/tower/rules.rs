@@ -4,7 +4,7 @@ use tidegate::Overflow;
 use tidegate::tower::{Keyless, RateLimitLayer, Rule};
 use tidegate::unstable::headers::Forms;
 use tidegate::unstable::policy::{Mode, PathVariants};
-use tidegate::unstable::stats::By;
+use tidegate::unstable::stats::RankBy;
 
 use super::{ALICE, BOB, World, from, rule, with};
 use crate::common::limit;
@@ -250,7 +250,7 @@ fn keys_from_a_template_are_masked_and_lead_back() {
     let request = || with(from(ALICE, "/"), "x-api-key", "sk_live_4eC39HqLyjWD");
     assert_eq!(world.statuses(request, 2), [200, 429]);
     let stats = world.layer.stats();
-    let shown = stats.top(By::Denied, Some("api"), 1).keys.entries[0].name.to_string();
+    let shown = stats.top(RankBy::Denied, Some("api"), 1).keys.entries[0].name.to_string();
     assert!(shown.starts_with("header:x-api-key=sk_l...#"), "{shown}");
     let key = stats.unmask("api", &shown).expect("it is known");
     assert_eq!(key.to_string(), "header:x-api-key=sk_live_4eC39HqLyjWD");

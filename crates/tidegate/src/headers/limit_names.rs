@@ -11,29 +11,30 @@ use std::ops::Range;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::Line;
+use super::LimitView;
 use super::text::{Text, put_integer};
 use crate::Algorithm;
 
 /// The name of each line, printable ASCII, no two alike.
-pub(super) struct Names {
+pub(super) struct LimitNames {
     text: Text,
     spans: SmallVec<[Range<usize>; 4]>,
 }
 
-impl Names {
-    pub(super) fn of(lines: &[Line<'_>]) -> Self {
-        let mut names = Names { text: Text::new(), spans: smallvec![0..0; lines.len()] };
+impl LimitNames {
+    pub(super) fn of(views: &[LimitView<'_>]) -> Self {
+        let mut names = LimitNames { text: Text::new(), spans: smallvec![0..0; views.len()] };
         // A policy keeps its own name, so those are given first.
-        for (index, line) in lines.iter().enumerate() {
-            if is_alone(lines, index) {
-                names.give(index, line, 1, false);
+        for (index, view) in views.iter().enumerate() {
+            if is_alone(views, index) {
+                names.assign(index, view, 1, false);
             }
         }
-        for (index, line) in lines.iter().enumerate() {
-            if !is_alone(lines, index) {
-                let twins = lines[..index].iter().filter(|other| is_twin(line, other)).count();
-                names.give(index, line, twins + 1, true);
+        for (index, view) in views.iter().enumerate() {
+            if !is_alone(views, index) {
+                let same_named =
+                    views[..index].iter().filter(|other| has_same_base(view, other)).count();
+                names.assign(index, view, same_named + 1, true);
             }
         }
         names
@@ -45,9 +46,9 @@ impl Names {
     }
 
     /// The first of `api-1s`, `api-1s-2`, ... from the `nth` on that nobody has.
-    fn give(&mut self, index: usize, line: &Line<'_>, mut nth: usize, with_window: bool) {
+    fn assign(&mut self, index: usize, view: &LimitView<'_>, mut nth: usize, with_window: bool) {
         let start = self.text.len();
-        put_base(&mut self.text, line, with_window);
+        put_base(&mut self.text, view, with_window);
         let base = self.text.len();
         loop {
             if nth > 1 {
@@ -71,18 +72,18 @@ impl Names {
     }
 }
 
-fn is_alone(lines: &[Line<'_>], index: usize) -> bool {
-    let policy = lines[index].policy;
-    let same = |other: Option<&Line<'_>>| other.is_some_and(|other| other.policy == policy);
-    let before = index.checked_sub(1).and_then(|before| lines.get(before));
-    !policy.is_empty() && !same(before) && !same(lines.get(index + 1))
+fn is_alone(views: &[LimitView<'_>], index: usize) -> bool {
+    let policy = views[index].policy;
+    let same = |other: Option<&LimitView<'_>>| other.is_some_and(|other| other.policy == policy);
+    let before = index.checked_sub(1).and_then(|before| views.get(before));
+    !policy.is_empty() && !same(before) && !same(views.get(index + 1))
 }
 
 /// Whether the two would be called the same.
-fn is_twin(a: &Line<'_>, b: &Line<'_>) -> bool {
-    let held = |line: &Line<'_>| line.limit.algorithm() == Algorithm::Concurrency;
+fn has_same_base(a: &LimitView<'_>, b: &LimitView<'_>) -> bool {
+    let concurrent = |view: &LimitView<'_>| view.limit.algorithm() == Algorithm::Concurrency;
     let window = a.limit.window_us() == b.limit.window_us();
-    a.policy == b.policy && held(a) == held(b) && (window || held(a))
+    a.policy == b.policy && concurrent(a) == concurrent(b) && (window || concurrent(a))
 }
 
 /// Puts the name of a policy, in printable ASCII.
@@ -91,18 +92,18 @@ pub(super) fn put_policy_name(text: &mut Text, policy: &str) {
     policy.bytes().for_each(|byte| text.push(printable(byte)));
 }
 
-fn put_base(text: &mut Text, line: &Line<'_>, with_window: bool) {
-    put_policy_name(text, line.policy);
+fn put_base(text: &mut Text, view: &LimitView<'_>, with_window: bool) {
+    put_policy_name(text, view.policy);
     if !with_window {
         return;
     }
-    if !line.policy.is_empty() {
+    if !view.policy.is_empty() {
         text.push(b'-');
     }
-    match line.limit.algorithm() {
+    match view.limit.algorithm() {
         Algorithm::Concurrency => text.extend_from_slice(b"concurrent"),
         _ => {
-            let (count, unit) = line.limit.window_in_units();
+            let (count, unit) = view.limit.window_in_units();
             put_integer(text, count);
             text.extend_from_slice(unit.as_bytes());
         }

@@ -10,15 +10,15 @@ use std::net::IpAddr;
 
 use smallvec::SmallVec;
 
-use super::facts::{Reading, host_name};
-use super::key::{Key, MISSING, Writer};
-use super::part::Part;
+use super::key::{Key, KeyWriter, MISSING};
+use super::normalized::{ReadOptions, host_name};
 use super::path;
+use super::request_field::RequestField;
 use super::template::{Alternative, Piece, Template};
 
 /// A run of bytes in a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stretch<'t, 'k> {
+pub(crate) enum KeySegment<'t, 'k> {
     /// Literal text, or a part that may be shown; with its length in front if it has one.
     Readable(&'k [u8]),
     /// The value of a header, cookie or query parameter.
@@ -31,18 +31,18 @@ pub(crate) enum Stretch<'t, 'k> {
     },
 }
 
-pub(crate) type Stretches<'t, 'k> = SmallVec<[Stretch<'t, 'k>; 4]>;
+pub(crate) type KeySegments<'t, 'k> = SmallVec<[KeySegment<'t, 'k>; 4]>;
 
 impl Template {
     /// Whether its keys may hold credentials: values of headers, cookies or query parameters.
     pub(crate) fn has_credentials(&self) -> bool {
-        self.parts().any(Part::may_be_credential)
+        self.fields().any(RequestField::may_be_credential)
     }
 
     /// Takes a key of this template apart; `None` if the template makes no such key. A key that
     /// was cut, and one that a caller gave in another form, are such.
-    pub(crate) fn split<'t, 'k>(&'t self, key: &'k [u8]) -> Option<Stretches<'t, 'k>> {
-        let mut stretches = Stretches::new();
+    pub(crate) fn split<'t, 'k>(&'t self, key: &'k [u8]) -> Option<KeySegments<'t, 'k>> {
+        let mut segments = KeySegments::new();
         let mut rest = key;
         for (index, piece) in self.pieces.iter().enumerate() {
             match piece {
@@ -51,7 +51,7 @@ impl Template {
                     if literal != text.as_bytes() {
                         return None;
                     }
-                    stretches.push(Stretch::Readable(literal));
+                    segments.push(KeySegment::Readable(literal));
                     rest = behind;
                 }
                 Piece::Slot(slot) => {
@@ -62,24 +62,25 @@ impl Template {
                             (whole, whole)
                         }
                     };
-                    stretches.push(read(slot, whole, value)?);
+                    segments.push(read(slot, whole, value)?);
                     rest = &rest[whole.len()..];
                 }
             }
         }
-        rest.is_empty().then_some(stretches)
+        rest.is_empty().then_some(segments)
     }
 
     /// The keys that a plain value may stand for: one per alternative of the only slot. There are
     /// none for a template with several slots, whose keys hold several values.
-    pub(super) fn readings(&self, value: &[u8], reading: &Reading) -> Vec<Key> {
+    pub(super) fn readings(&self, value: &[u8], options: &ReadOptions) -> Vec<Key> {
         let slots = self.pieces.iter().filter_map(|piece| match piece {
             Piece::Slot(slot) => Some(slot),
             Piece::Literal(_) => None,
         });
         let alternatives = slots.filter(|_| !self.is_composite).flatten();
         let readings = alternatives.filter_map(|one| {
-            let value = spelled(&one.part, value, reading).filter(|value| !value.is_empty())?;
+            let value =
+                normalized_value(&one.field, value, options).filter(|value| !value.is_empty())?;
             Some(self.key_of(one, &value))
         });
         readings.collect()
@@ -94,7 +95,7 @@ impl Template {
 
     /// The key of a request in which the only slot has this value.
     fn key_of(&self, chosen: &Alternative, value: &[u8]) -> Key {
-        let mut writer = Writer::default();
+        let mut writer = KeyWriter::default();
         for piece in &self.pieces {
             match piece {
                 Piece::Literal(text) => writer.literal(text),
@@ -116,24 +117,28 @@ impl Template {
 }
 
 /// A value as keys spell it; `None` if the part cannot have it.
-fn spelled<'v>(part: &Part, value: &'v [u8], reading: &Reading) -> Option<Cow<'v, [u8]>> {
+fn normalized_value<'v>(
+    field: &RequestField,
+    value: &'v [u8],
+    options: &ReadOptions,
+) -> Option<Cow<'v, [u8]>> {
     let text = || std::str::from_utf8(value).ok();
     let owned = |text: String| Cow::Owned(text.into_bytes());
-    match part {
-        Part::ClientIp => {
+    match field {
+        RequestField::ClientIp => {
             let (address, prefix) = match text()?.split_once('/') {
                 Some((address, prefix)) => (address, Some(prefix.parse::<u8>().ok()?)),
                 None => (text()?, None),
             };
-            let group = reading.identity.group(address.parse::<IpAddr>().ok()?);
+            let group = options.identity.group(address.parse::<IpAddr>().ok()?);
             prefix.is_none_or(|prefix| prefix == group.prefix()).then(|| owned(group.to_string()))
         }
-        Part::Method => Some(owned(text()?.to_ascii_uppercase())),
-        Part::Host => Some(owned(host_name(text()?).into_owned())),
-        Part::Path => {
-            Some(owned(path::readings(text()?, reading.path_variants).merged.into_owned()))
+        RequestField::Method => Some(owned(text()?.to_ascii_uppercase())),
+        RequestField::Host => Some(owned(host_name(text()?).into_owned())),
+        RequestField::Path => {
+            Some(owned(path::readings(text()?, options.path_variants).merged.into_owned()))
         }
-        Part::Header(_) => Some(Cow::Borrowed(value.trim_ascii())),
+        RequestField::Header(_) => Some(Cow::Borrowed(value.trim_ascii())),
         _ => Some(Cow::Borrowed(value)),
     }
 }
@@ -151,14 +156,14 @@ fn read<'t, 'k>(
     slot: &'t [Alternative],
     whole: &'k [u8],
     value: &'k [u8],
-) -> Option<Stretch<'t, 'k>> {
+) -> Option<KeySegment<'t, 'k>> {
     if value == [MISSING] {
-        return Some(Stretch::Readable(whole));
+        return Some(KeySegment::Readable(whole));
     }
     let chosen = slot.iter().find(|one| value.starts_with(one.tag.as_bytes()))?;
-    if !chosen.part.may_be_credential() {
-        return Some(Stretch::Readable(whole));
+    if !chosen.field.may_be_credential() {
+        return Some(KeySegment::Readable(whole));
     }
     let has_length = whole.len() > value.len();
-    Some(Stretch::Credential { tag: &chosen.tag, value: &value[chosen.tag.len()..], has_length })
+    Some(KeySegment::Credential { tag: &chosen.tag, value: &value[chosen.tag.len()..], has_length })
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tidegate_core::{Cost, Limit};
 
-use super::own::{OwnKey, OwnPolicy};
+use super::code_policy::{CodeKey, CodePolicy};
 #[cfg(doc)]
 use crate::Limiter;
 use crate::Overflow;
@@ -12,7 +12,7 @@ use crate::attributes::Attributes;
 
 /// One question: may this go ahead?
 #[derive(Clone, Copy, Debug)]
-pub struct Question<'a> {
+pub struct GateRequest<'a> {
     /// Who or what asks.
     pub subject: Subject<'a>,
     /// Units asked for; `None`: what each policy says.
@@ -29,7 +29,7 @@ pub struct Question<'a> {
     pub request_id: Option<&'a str>,
     /// Waits up to this long until the request passes, or denies it immediately if that takes longer;
     /// see [`Limiter::wait`]. A waiting request ignores its idempotency id, and its denial charges
-    /// nothing, also under `overflow: consume`.
+    /// nothing, also under `overflow: allow_overflow`.
     ///
     /// Over a shared store the wait is not known beforehand, nor is it where several quotas apply.
     /// Requests with the same keys and limits then wait in order on each node, and only the first
@@ -38,10 +38,10 @@ pub struct Question<'a> {
     pub max_wait: Option<Duration>,
 }
 
-impl<'a> Question<'a> {
+impl<'a> GateRequest<'a> {
     /// A question that costs what the policies say.
     pub fn new(subject: Subject<'a>) -> Self {
-        Question {
+        GateRequest {
             subject,
             cost: None,
             force: false,
@@ -52,12 +52,12 @@ impl<'a> Question<'a> {
         }
     }
 
-    /// The cost where a policy says `own`.
-    pub(super) fn cost(&self, own: u64) -> Cost {
+    /// The cost where a policy says `units`.
+    pub(super) fn cost(&self, units: u64) -> Cost {
         match self.cost {
             Some(cost) => cost,
-            None if self.force => Cost::Force(own),
-            None => Cost::Ask(own),
+            None if self.force => Cost::Force(units),
+            None => Cost::Ask(units),
         }
     }
 }
@@ -92,11 +92,11 @@ pub enum Subject<'a> {
         limits: &'a [Limit],
     },
     /// A key under a policy of the program's own.
-    Own {
+    CodePolicy {
         /// The policy.
-        policy: &'a OwnPolicy,
+        policy: &'a CodePolicy,
         /// Who is counted.
-        key: OwnKey<'a>,
+        key: CodeKey<'a>,
         /// The path asked for, by which denials are told.
         path: Option<&'a str>,
     },
@@ -109,7 +109,7 @@ impl<'a> Subject<'a> {
             Subject::Request(attributes)
             | Subject::Policy { attributes, .. }
             | Subject::Key { attributes: Some(attributes), .. } => attributes.path,
-            Subject::Own { path, .. } => path,
+            Subject::CodePolicy { path, .. } => path,
             Subject::Key { attributes: None, .. } | Subject::Limits { .. } => None,
         }
     }

@@ -5,13 +5,13 @@ use std::fmt;
 
 use http::HeaderName;
 
-use super::facts::Facts;
+use super::normalized::NormalizedRequest;
 use crate::identity::IpGroup;
 
 /// A part of a request: `client_ip`, `method`, `path`, `host`, `header:x`,
 /// `query:x`, `cookie:x`, `domain`, `descriptor:x` or `descriptors`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Part {
+pub enum RequestField {
     /// The client's address; in keys, the group it is counted in.
     ClientIp,
     /// The method, in capitals.
@@ -43,7 +43,7 @@ pub enum Part {
 /// Why a text is no part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum PartError {
+pub enum RequestFieldError {
     /// No such part.
     Unknown,
     /// `header`, `query`, `cookie` or `descriptor` without a name.
@@ -54,45 +54,45 @@ pub enum PartError {
     NameNotTaken,
 }
 
-impl PartError {
+impl RequestFieldError {
     /// What is wrong, in a few words.
     pub const fn problem(self) -> &'static str {
         match self {
-            PartError::Unknown => "unknown part of a request",
-            PartError::NoName => "this part needs a name",
-            PartError::BadName => "this cannot be a name",
-            PartError::NameNotTaken => "this part takes no name",
+            RequestFieldError::Unknown => "unknown part of a request",
+            RequestFieldError::NoName => "this part needs a name",
+            RequestFieldError::BadName => "this cannot be a name",
+            RequestFieldError::NameNotTaken => "this part takes no name",
         }
     }
 
     /// What to write instead.
     pub const fn help(self) -> &'static str {
         match self {
-            PartError::Unknown => {
+            RequestFieldError::Unknown => {
                 "use client_ip, method, path, host, header:NAME, query:NAME, cookie:NAME, domain, descriptor:NAME or descriptors"
             }
-            PartError::NoName => "write for example `header:x-api-key`",
-            PartError::BadName => {
+            RequestFieldError::NoName => "write for example `header:x-api-key`",
+            RequestFieldError::BadName => {
                 "use letters, digits and `-`, `_` or `.`, for example `header:x-api-key`"
             }
-            PartError::NameNotTaken => {
+            RequestFieldError::NameNotTaken => {
                 "write `client_ip`, `method`, `path`, `host`, `domain` or `descriptors` alone"
             }
         }
     }
 }
 
-impl fmt::Display for PartError {
+impl fmt::Display for RequestFieldError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.problem(), self.help())
     }
 }
 
-impl std::error::Error for PartError {}
+impl std::error::Error for RequestFieldError {}
 
 /// The words a part begins with, for suggestions.
 #[cfg(feature = "config")]
-pub(crate) const PART_NAMES: [&str; 10] = [
+pub(crate) const FIELD_NAMES: [&str; 10] = [
     "client_ip",
     "method",
     "path",
@@ -108,62 +108,67 @@ pub(crate) const PART_NAMES: [&str; 10] = [
 /// Longest name of a header, parameter, cookie or descriptor.
 pub(super) const MAX_NAME_BYTES: usize = 256;
 
-impl std::str::FromStr for Part {
-    type Err = PartError;
+impl std::str::FromStr for RequestField {
+    type Err = RequestFieldError;
 
-    fn from_str(text: &str) -> Result<Self, PartError> {
+    fn from_str(text: &str) -> Result<Self, RequestFieldError> {
         let (kind, name) = match text.split_once(':') {
             Some((kind, name)) => (kind, Some(name)),
             None => (text, None),
         };
-        let alone =
-            |part: Part| if name.is_none() { Ok(part) } else { Err(PartError::NameNotTaken) };
-        let named = |make: fn(Box<str>) -> Part| {
-            let name = name.filter(|name| !name.is_empty()).ok_or(PartError::NoName)?;
-            if is_plain_name(name) { Ok(make(name.into())) } else { Err(PartError::BadName) }
+        let without_name = |field: RequestField| {
+            if name.is_none() { Ok(field) } else { Err(RequestFieldError::NameNotTaken) }
+        };
+        let named = |make: fn(Box<str>) -> RequestField| {
+            let name = name.filter(|name| !name.is_empty()).ok_or(RequestFieldError::NoName)?;
+            if is_plain_name(name) {
+                Ok(make(name.into()))
+            } else {
+                Err(RequestFieldError::BadName)
+            }
         };
         match kind {
-            "client_ip" => alone(Part::ClientIp),
-            "method" => alone(Part::Method),
-            "path" => alone(Part::Path),
-            "host" => alone(Part::Host),
+            "client_ip" => without_name(RequestField::ClientIp),
+            "method" => without_name(RequestField::Method),
+            "path" => without_name(RequestField::Path),
+            "host" => without_name(RequestField::Host),
             "header" => {
-                let name = name.filter(|name| !name.is_empty()).ok_or(PartError::NoName)?;
+                let name = name.filter(|name| !name.is_empty()).ok_or(RequestFieldError::NoName)?;
                 let name = HeaderName::from_bytes(name.as_bytes()).ok();
                 let name = name.filter(|name| name.as_str().len() <= MAX_NAME_BYTES);
-                name.map(Part::Header).ok_or(PartError::BadName)
+                name.map(RequestField::Header).ok_or(RequestFieldError::BadName)
             }
-            "query" => named(Part::Query),
-            "cookie" => named(Part::Cookie),
-            "domain" => alone(Part::Domain),
-            "descriptors" => alone(Part::Descriptors),
+            "query" => named(RequestField::Query),
+            "cookie" => named(RequestField::Cookie),
+            "domain" => without_name(RequestField::Domain),
+            "descriptors" => without_name(RequestField::Descriptors),
             "descriptor" => {
-                let name = name.filter(|name| !name.is_empty()).ok_or(PartError::NoName)?;
-                Part::nth_descriptor(name).ok_or(PartError::BadName)
+                let name = name.filter(|name| !name.is_empty()).ok_or(RequestFieldError::NoName)?;
+                RequestField::nth_descriptor(name).ok_or(RequestFieldError::BadName)
             }
-            _ => Err(PartError::Unknown),
+            _ => Err(RequestFieldError::Unknown),
         }
     }
 }
 
-impl fmt::Display for Part {
+impl fmt::Display for RequestField {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Part::ClientIp => f.write_str("client_ip"),
-            Part::Method => f.write_str("method"),
-            Part::Path => f.write_str("path"),
-            Part::Host => f.write_str("host"),
-            Part::Header(name) => write!(f, "header:{name}"),
-            Part::Query(name) => write!(f, "query:{name}"),
-            Part::Cookie(name) => write!(f, "cookie:{name}"),
-            Part::Domain => f.write_str("domain"),
-            Part::Descriptor { name, nth } => {
+            RequestField::ClientIp => f.write_str("client_ip"),
+            RequestField::Method => f.write_str("method"),
+            RequestField::Path => f.write_str("path"),
+            RequestField::Host => f.write_str("host"),
+            RequestField::Header(name) => write!(f, "header:{name}"),
+            RequestField::Query(name) => write!(f, "query:{name}"),
+            RequestField::Cookie(name) => write!(f, "cookie:{name}"),
+            RequestField::Domain => f.write_str("domain"),
+            RequestField::Descriptor { name, nth } => {
                 write!(f, "descriptor:{name}")?;
                 // The first needs no number, unless its name ends in what looks like one.
                 let is_told = *nth > 1 || name.is_empty() || ordinal(name).is_some();
                 if is_told { write!(f, "#{nth}") } else { Ok(()) }
             }
-            Part::Descriptors => f.write_str("descriptors"),
+            RequestField::Descriptors => f.write_str("descriptors"),
         }
     }
 }
@@ -188,33 +193,35 @@ pub(super) enum Value<'a> {
     Group(IpGroup),
 }
 
-impl Part {
+impl RequestField {
     /// Whether its values may be credentials: API keys, bearer tokens, session cookies.
     pub(super) fn may_be_credential(&self) -> bool {
-        matches!(self, Part::Header(_) | Part::Query(_) | Part::Cookie(_))
+        matches!(self, RequestField::Header(_) | RequestField::Query(_) | RequestField::Cookie(_))
     }
 
     /// The descriptor that `x`, `x#2` or `#2` names.
-    fn nth_descriptor(text: &str) -> Option<Part> {
+    fn nth_descriptor(text: &str) -> Option<RequestField> {
         let (name, nth) = ordinal(text).unwrap_or((text, 1));
-        let stands = name.is_empty() || is_plain_name(name);
-        stands.then(|| Part::Descriptor { name: name.into(), nth })
+        let is_valid = name.is_empty() || is_plain_name(name);
+        is_valid.then(|| RequestField::Descriptor { name: name.into(), nth })
     }
 
     /// What this part is in a request; `None` if it has none. An empty value
     /// counts as none: `x-api-key:` names nobody.
-    pub(super) fn value<'f>(&self, facts: &'f Facts<'_>) -> Option<Value<'f>> {
+    pub(super) fn value<'f>(&self, request: &'f NormalizedRequest<'_>) -> Option<Value<'f>> {
         let bytes = match self {
-            Part::ClientIp => return facts.group().map(Value::Group),
-            Part::Method => facts.method()?,
-            Part::Path => Cow::Borrowed(facts.path()?.as_bytes()),
-            Part::Host => Cow::Borrowed(facts.host()?.as_bytes()),
-            Part::Header(name) => Cow::Borrowed(facts.header(name)?),
-            Part::Query(name) => facts.query(name)?,
-            Part::Cookie(name) => Cow::Borrowed(facts.cookie(name)?),
-            Part::Domain => Cow::Borrowed(facts.domain()?.as_bytes()),
-            Part::Descriptor { name, nth } => Cow::Borrowed(facts.descriptor(name, *nth)?),
-            Part::Descriptors => facts.descriptors()?,
+            RequestField::ClientIp => return request.group().map(Value::Group),
+            RequestField::Method => request.method()?,
+            RequestField::Path => Cow::Borrowed(request.path()?.as_bytes()),
+            RequestField::Host => Cow::Borrowed(request.host()?.as_bytes()),
+            RequestField::Header(name) => Cow::Borrowed(request.header(name)?),
+            RequestField::Query(name) => request.query(name)?,
+            RequestField::Cookie(name) => Cow::Borrowed(request.cookie(name)?),
+            RequestField::Domain => Cow::Borrowed(request.domain()?.as_bytes()),
+            RequestField::Descriptor { name, nth } => {
+                Cow::Borrowed(request.descriptor(name, *nth)?)
+            }
+            RequestField::Descriptors => request.descriptors()?,
         };
         (!bytes.is_empty()).then_some(Value::Bytes(bytes))
     }

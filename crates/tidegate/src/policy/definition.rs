@@ -6,10 +6,10 @@
 
 use tidegate_core::{Algorithm, Limit};
 
-use super::charge::Charge;
 use super::condition::Conditions;
+use super::cost::CostSource;
 use super::error::PolicyError;
-use super::facts::Facts;
+use super::normalized::NormalizedRequest;
 use super::template::Template;
 use super::{Mode, OnStoreFailure};
 use crate::Overflow;
@@ -56,7 +56,7 @@ pub struct Override {
     /// Another answer when the store fails.
     pub on_store_failure: Option<OnStoreFailure>,
     /// Another cost.
-    pub cost: Option<Charge>,
+    pub cost: Option<CostSource>,
     /// Another overflow.
     pub overflow: Option<Overflow>,
 }
@@ -76,7 +76,7 @@ pub struct Variant {
     limits: Box<[Limit]>,
     mode: Mode,
     on_store_failure: OnStoreFailure,
-    cost: Charge,
+    cost: CostSource,
     overflow: Option<Overflow>,
 }
 
@@ -115,7 +115,7 @@ impl Variant {
     }
 
     /// What a request costs.
-    pub fn cost(&self) -> &Charge {
+    pub fn cost(&self) -> &CostSource {
         &self.cost
     }
 
@@ -156,7 +156,7 @@ impl Policy {
             limits: limits.into(),
             mode: Mode::default(),
             on_store_failure: OnStoreFailure::default(),
-            cost: Charge::default(),
+            cost: CostSource::default(),
             overflow: None,
         };
         Policy {
@@ -175,8 +175,8 @@ impl Policy {
 
     /// Whether a policy may have this name: 1 to [`MAX_NAME_BYTES`] letters, digits, `.`, `_` and `-`.
     pub fn is_name(name: &str) -> bool {
-        let stands = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-        (1..=MAX_NAME_BYTES).contains(&name.len()) && name.bytes().all(stands)
+        let is_name_char = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+        (1..=MAX_NAME_BYTES).contains(&name.len()) && name.bytes().all(is_name_char)
     }
 
     /// The same, matching only requests for which all of `conditions` hold.
@@ -233,7 +233,7 @@ impl Policy {
 
     /// The same at another cost.
     #[must_use]
-    pub fn with_cost(mut self, cost: Charge) -> Self {
+    pub fn with_cost(mut self, cost: CostSource) -> Self {
         self.variants[0].cost = cost;
         self.derive()
     }
@@ -363,7 +363,7 @@ impl Policy {
     }
 
     /// What a request costs.
-    pub fn cost(&self) -> &Charge {
+    pub fn cost(&self) -> &CostSource {
         &self.variants[0].cost
     }
 
@@ -380,7 +380,7 @@ impl Policy {
     /// Whether some variant holds places rather than counts, so that it needs permits.
     pub fn has_concurrency(&self) -> bool {
         let mut limits = self.variants.iter().flat_map(|variant| variant.limits.iter());
-        limits.any(holds)
+        limits.any(is_concurrency)
     }
 
     /// Every list of conditions, for placing patterns.
@@ -391,13 +391,13 @@ impl Policy {
 
     /// Which variant a request meets. An override that does not enforce limits must hold for
     /// every reading of the path, as an exemption must.
-    pub(super) fn variant_for(&self, facts: &Facts<'_>) -> usize {
-        let holds = |variant: &Variant| match variant.mode {
-            Mode::Enforce => variant.when.all_hold(facts),
-            Mode::Observe | Mode::Off => variant.when.all_hold_for_every_reading(facts),
+    pub(super) fn variant_for(&self, request: &NormalizedRequest<'_>) -> usize {
+        let applies = |variant: &Variant| match variant.mode {
+            Mode::Enforce => variant.when.all_match(request),
+            Mode::Observe | Mode::Off => variant.when.all_match_every_reading(request),
         };
         let mut overrides = self.variants.iter().skip(1);
-        overrides.position(holds).map_or(0, |index| index + 1)
+        overrides.position(applies).map_or(0, |index| index + 1)
     }
 }
 
@@ -419,7 +419,7 @@ pub(crate) fn check_limits(limits: &[Limit]) -> Result<(), PolicyError> {
 pub fn check_counts(limits: &[Limit]) -> Result<(), PolicyError> {
     for (second, limit) in limits.iter().enumerate() {
         if let Some(first) = limits[..second].iter().position(|other| other.id() == limit.id()) {
-            return Err(match holds(limit) {
+            return Err(match is_concurrency(limit) {
                 true => PolicyError::BothConcurrent { first, second },
                 false => PolicyError::SharedState { first, second },
             });
@@ -429,6 +429,6 @@ pub fn check_counts(limits: &[Limit]) -> Result<(), PolicyError> {
 }
 
 /// Whether a limit is held while work goes on, not checked.
-pub(crate) fn holds(limit: &Limit) -> bool {
+pub(crate) fn is_concurrency(limit: &Limit) -> bool {
     limit.algorithm() == Algorithm::Concurrency
 }

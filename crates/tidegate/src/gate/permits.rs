@@ -5,50 +5,50 @@ use std::time::Duration;
 use tidegate_core::{Limit, PermitId, bounds};
 
 use super::plan::Plan;
-use super::{Answer, Gate, GateError};
+use super::{Gate, GateError, GateVerdict};
 use crate::join::join_all;
-use crate::policy::holds;
+use crate::policy::is_concurrency;
 use crate::store::PermitAct;
 use crate::{Check, MAX_CHECKS, Permit, Verdict};
 
 /// What came of asking for a permit.
 #[derive(Debug)]
 #[must_use = "a permit that is dropped is given back"]
-pub struct Held<'a> {
+pub struct PermitGrant<'a> {
     /// The permit, if it was granted.
-    pub permit: Option<HeldPermit>,
+    pub permit: Option<AnyPermit>,
     /// The answer either way.
-    pub answer: Answer<'a>,
+    pub verdict: GateVerdict<'a>,
     /// How long it is held unless renewed.
     pub lease: Duration,
     /// The longest it can be held without being renewed: the shortest lease of its limits,
     /// or what a lease can be at all where it holds none.
-    pub most: Duration,
+    pub max_lease: Duration,
 }
 
 /// A permit, here or in the shared store.
 #[derive(Debug)]
-pub enum HeldPermit {
+pub enum AnyPermit {
     /// In this node's memory, given back on drop.
-    Here(Permit),
+    Local(Permit),
     /// In the store that all nodes share.
     Shared(SharedPermit),
 }
 
-impl HeldPermit {
+impl AnyPermit {
     /// The permit, if it is in this node's memory.
-    pub fn here(self) -> Option<Permit> {
+    pub fn local(self) -> Option<Permit> {
         match self {
-            HeldPermit::Here(permit) => Some(permit),
-            HeldPermit::Shared(_) => None,
+            AnyPermit::Local(permit) => Some(permit),
+            AnyPermit::Shared(_) => None,
         }
     }
 
     /// The permit, if it is in the shared store.
     pub fn shared(self) -> Option<SharedPermit> {
         match self {
-            HeldPermit::Here(_) => None,
-            HeldPermit::Shared(permit) => Some(permit),
+            AnyPermit::Local(_) => None,
+            AnyPermit::Shared(permit) => Some(permit),
         }
     }
 }
@@ -63,7 +63,7 @@ const MAX_PERMIT_BYTES: usize = 40 * 1024;
 pub struct SharedPermit {
     id: PermitId,
     lease_us: u64,
-    most_us: u64,
+    max_lease_us: u64,
     /// The keys it is held under, as the store has them.
     keys: Vec<Box<[u8]>>,
 }
@@ -79,11 +79,11 @@ impl SharedPermit {
     ) -> Self {
         let checks = plan.checks();
         let both = checks.iter().zip(&verdict.decisions);
-        let held = both.filter(|(check, decision)| holds(check.limit) && decision.allowed);
+        let held = both.filter(|(check, decision)| is_concurrency(check.limit) && decision.allowed);
         let keys = held.map(|(check, _): (&Check<'_>, _)| check.key.into()).collect();
-        let (lease, most) = leases(plan, wanted);
+        let (lease, max_lease) = leases(plan, wanted);
         let us = |length: Duration| u64::try_from(length.as_micros()).unwrap_or(u64::MAX);
-        SharedPermit { id, lease_us: us(lease), most_us: us(most), keys }
+        SharedPermit { id, lease_us: us(lease), max_lease_us: us(max_lease), keys }
     }
 
     /// The keys it is held under.
@@ -112,8 +112,8 @@ impl SharedPermit {
         lease: Option<Duration>,
     ) -> Result<Option<Duration>, GateError> {
         let lease = lease.unwrap_or_else(|| self.lease());
-        if lease > self.most() {
-            return Err(GateError::LeaseTooLong { most: self.most() });
+        if lease > self.max_lease() {
+            return Err(GateError::LeaseTooLong { max_lease: self.max_lease() });
         }
         let held = self.act(gate, lease, PermitAct::Renew(self.id)).await?;
         Ok(held.then_some(lease))
@@ -142,8 +142,8 @@ impl SharedPermit {
     }
 
     /// The longest it can be held without being renewed.
-    pub fn most(&self) -> Duration {
-        Duration::from_micros(self.most_us)
+    pub fn max_lease(&self) -> Duration {
+        Duration::from_micros(self.max_lease_us)
     }
 
     /// A limit that names its states, with this lease. `None` if no lease can be so
@@ -158,7 +158,7 @@ impl SharedPermit {
     /// give the permit back.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(64);
-        for number in [self.id.0, self.lease_us, self.most_us] {
+        for number in [self.id.0, self.lease_us, self.max_lease_us] {
             put_number(&mut out, number);
         }
         for key in self.keys() {
@@ -175,7 +175,7 @@ impl SharedPermit {
         if bytes.len() > MAX_PERMIT_BYTES {
             return None;
         }
-        let [id, lease_us, most_us] =
+        let [id, lease_us, max_lease_us] =
             [take_number(&mut bytes)?, take_number(&mut bytes)?, take_number(&mut bytes)?];
         let mut keys = Vec::new();
         while !bytes.is_empty() {
@@ -187,10 +187,10 @@ impl SharedPermit {
             keys.push(key.into());
             bytes = rest;
         }
-        let permit = SharedPermit { id: PermitId(id), lease_us, most_us, keys };
+        let permit = SharedPermit { id: PermitId(id), lease_us, max_lease_us, keys };
         let is_lease = |length| Self::limit(length).is_some();
-        let fits = permit.lease_us <= permit.most_us && is_lease(permit.lease());
-        (fits && is_lease(permit.most())).then_some(permit)
+        let fits = permit.lease_us <= permit.max_lease_us && is_lease(permit.lease());
+        (fits && is_lease(permit.max_lease())).then_some(permit)
     }
 }
 
@@ -199,7 +199,7 @@ impl SharedPermit {
 pub(super) fn leases(plan: &Plan<'_>, wanted: Option<Duration>) -> (Duration, Duration) {
     let free = wanted.unwrap_or(Duration::from_micros(bounds::DEFAULT_LEASE_US));
     let lease = plan.lease_us().map_or(free, Duration::from_micros);
-    (lease, Duration::from_micros(plan.longest_us()))
+    (lease, Duration::from_micros(plan.max_lease_us()))
 }
 
 /// Seven bits a byte, the lowest first; the highest bit says that more follow.

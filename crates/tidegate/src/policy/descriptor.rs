@@ -10,21 +10,21 @@ use std::fmt;
 
 use super::condition::MAX_VALUES;
 use super::condition_error::ConditionErrorKind;
-use super::part::MAX_NAME_BYTES;
-use super::wildcard::{Wildcard, all_imply, any_meet};
+use super::request_field::MAX_NAME_BYTES;
+use super::wildcard::{Wildcard, all_imply, any_overlap};
 
 /// Most entries of a list: a key can name as many.
 pub const MAX_ENTRIES: usize = 16;
 
 /// One entry of a descriptor: its name, and what its value must be.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct DescriptorEntry {
     name: Box<str>,
     /// One of these; `None` for any.
     values: Option<Box<[Wildcard]>>,
 }
 
-impl Entry {
+impl DescriptorEntry {
     /// An entry of this name with any value.
     ///
     /// # Errors
@@ -33,14 +33,14 @@ impl Entry {
         if !(1..=MAX_NAME_BYTES).contains(&name.len()) {
             return Err(ConditionErrorKind::EntryName);
         }
-        Ok(Entry { name: name.into(), values: None })
+        Ok(DescriptorEntry { name: name.into(), values: None })
     }
 
     /// An entry of this name whose value is one of `values`; `*` in one stands for any
     /// run of characters.
     ///
     /// # Errors
-    /// As [`Entry::any`]; and when there are no values, too many, or an empty one.
+    /// As [`DescriptorEntry::any`]; and when there are no values, too many, or an empty one.
     pub fn new(name: &str, values: &[impl AsRef<str>]) -> Result<Self, ConditionErrorKind> {
         let values = values.iter().map(AsRef::as_ref);
         match values.len() {
@@ -55,11 +55,11 @@ impl Entry {
         if is_any && values.len() > 1 {
             return Err(ConditionErrorKind::StarAmongOthers);
         }
-        let any = Entry::any(name)?;
+        let any = DescriptorEntry::any(name)?;
         if is_any {
             return Ok(any);
         }
-        Ok(Entry { values: Some(values.map(Wildcard::new).collect()), ..any })
+        Ok(DescriptorEntry { values: Some(values.map(Wildcard::new).collect()), ..any })
     }
 
     /// Its name.
@@ -76,11 +76,11 @@ impl Entry {
     }
 
     fn matches(&self, (name, value): &(Cow<'_, str>, Cow<'_, str>)) -> bool {
-        let wanted = self.values.as_deref();
-        *self.name == **name && wanted.is_none_or(|all| all.iter().any(|one| one.matches(value)))
+        let matcher = self.values.as_deref();
+        *self.name == **name && matcher.is_none_or(|all| all.iter().any(|one| one.matches(value)))
     }
 
-    fn implies(&self, other: &Entry) -> bool {
+    fn implies(&self, other: &DescriptorEntry) -> bool {
         self.name == other.name
             && match (&self.values, &other.values) {
                 (_, None) => true,
@@ -89,32 +89,35 @@ impl Entry {
             }
     }
 
-    fn may_meet(&self, other: &Entry) -> bool {
+    fn may_overlap(&self, other: &DescriptorEntry) -> bool {
         self.name == other.name
             && match (&self.values, &other.values) {
-                (Some(ours), Some(theirs)) => any_meet(ours, theirs),
+                (Some(ours), Some(theirs)) => any_overlap(ours, theirs),
                 _ => true,
             }
     }
 }
 
 /// Whether a descriptor is exactly these entries.
-pub(super) fn match_all(wanted: &[Entry], found: &[(Cow<'_, str>, Cow<'_, str>)]) -> bool {
-    wanted.len() == found.len() && wanted.iter().zip(found).all(|(one, found)| one.matches(found))
+pub(super) fn match_all(
+    matcher: &[DescriptorEntry],
+    found: &[(Cow<'_, str>, Cow<'_, str>)],
+) -> bool {
+    matcher.len() == found.len() && matcher.iter().zip(found).all(|(one, found)| one.matches(found))
 }
 
 /// Whether whatever is `ours` is `theirs` too, as far as can be told.
-pub(super) fn imply(ours: &[Entry], theirs: &[Entry]) -> bool {
+pub(super) fn imply(ours: &[DescriptorEntry], theirs: &[DescriptorEntry]) -> bool {
     ours.len() == theirs.len() && ours.iter().zip(theirs).all(|(ours, theirs)| ours.implies(theirs))
 }
 
 /// Whether nothing is both, as far as can be told.
-pub(super) fn exclude(ours: &[Entry], theirs: &[Entry]) -> bool {
+pub(super) fn exclude(ours: &[DescriptorEntry], theirs: &[DescriptorEntry]) -> bool {
     ours.len() != theirs.len()
-        || !ours.iter().zip(theirs).all(|(ours, theirs)| ours.may_meet(theirs))
+        || !ours.iter().zip(theirs).all(|(ours, theirs)| ours.may_overlap(theirs))
 }
 
-impl fmt::Display for Entry {
+impl fmt::Display for DescriptorEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.values.as_deref() {
             None => f.write_str(&self.name),

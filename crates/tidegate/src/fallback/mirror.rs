@@ -23,11 +23,11 @@
 use smallvec::SmallVec;
 use tidegate_core::{Algorithm, Cost, Decision, Limit, PermitId, RetryAfter};
 
-use super::{Asked, Checks, LocalNode, consumes, never, share};
+use super::{Checks, FallbackRequest, LocalNode, consumes, deny_all, per_node_limit};
 use crate::{Check, MAX_CHECKS, Request, Verdict};
 
 /// The units this node has counted for a request, before the store decides.
-pub(crate) struct Warm {
+pub(crate) struct LocalUsage {
     /// The limits counts are kept under, one per check.
     limits: SmallVec<[Limit; 4]>,
     /// Units counted here, one per check; 0 where that does not matter.
@@ -36,19 +36,20 @@ pub(crate) struct Warm {
 
 impl LocalNode<'_> {
     /// Reads what this node has counted for a request.
-    pub(crate) fn read(self, asked: &Asked<'_>) -> Warm {
-        let kept_under = |check: &Check<'_>| kept_under(check.limit, self.nodes);
-        let limits: SmallVec<[Limit; 4]> = asked.checks.iter().map(kept_under).collect();
-        let mut counted = SmallVec::from_elem(0, asked.checks.len());
-        if asked.id.is_none() && asked.charges() {
-            let places: SmallVec<[usize; 4]> = asked.local_indices().collect();
-            let kept = |&at: &usize| Check { limit: &limits[at], ..asked.checks[at] };
+    pub(crate) fn read_usage(self, fallback_request: &FallbackRequest<'_>) -> LocalUsage {
+        let local_limit = |check: &Check<'_>| local_limit(check.limit, self.nodes);
+        let limits: SmallVec<[Limit; 4]> =
+            fallback_request.checks.iter().map(local_limit).collect();
+        let mut counted = SmallVec::from_elem(0, fallback_request.checks.len());
+        if fallback_request.id.is_none() && fallback_request.charges() {
+            let places: SmallVec<[usize; 4]> = fallback_request.local_indices().collect();
+            let kept = |&at: &usize| Check { limit: &limits[at], ..fallback_request.checks[at] };
             let checks: Checks<'_> = places.iter().map(kept).collect();
-            for (&at, units) in places.iter().zip(self.counted(&checks, asked.permit)) {
+            for (&at, units) in places.iter().zip(self.counted(&checks, fallback_request.permit)) {
                 counted[at] = units;
             }
         }
-        Warm { limits, counted }
+        LocalUsage { limits, counted }
     }
 
     /// The units counted here for each of these checks; none for a key without room, which is
@@ -66,26 +67,36 @@ impl LocalNode<'_> {
     }
 
     /// Charges here what the store has charged, where checks are decided here if it fails.
-    pub(crate) fn mirror(self, asked: &Asked<'_>, verdict: &Verdict, warm: &Warm) {
+    pub(crate) fn mirror(
+        self,
+        fallback_request: &FallbackRequest<'_>,
+        verdict: &Verdict,
+        usage: &LocalUsage,
+    ) {
         match (verdict.allowed, verdict.consumed) {
-            (true, _) => self.mirror_admission(asked, verdict, warm),
-            (false, true) => self.mirror_consumption(asked),
+            (true, _) => self.mirror_admission(fallback_request, verdict, usage),
+            (false, true) => self.mirror_consumption(fallback_request),
             (false, false) => {}
         }
     }
 
     /// Charges what the store has admitted.
-    fn mirror_admission(self, asked: &Asked<'_>, verdict: &Verdict, warm: &Warm) {
-        let all = &asked.checks;
+    fn mirror_admission(
+        self,
+        fallback_request: &FallbackRequest<'_>,
+        verdict: &Verdict,
+        usage: &LocalUsage,
+    ) {
+        let all = &fallback_request.checks;
         let (mut charges, mut refunds) = (Checks::new(), Checks::new());
-        for at in asked.local_indices().filter(|&at| verdict.decisions[at].allowed) {
-            let limit = &warm.limits[at];
-            let Some(charge) = left_behind(&Check { limit, ..all[at] }) else { continue };
-            let mut excess = excess(&all[at], &verdict.decisions[at], warm.counted[at]);
+        for at in fallback_request.local_indices().filter(|&at| verdict.decisions[at].allowed) {
+            let limit = &usage.limits[at];
+            let Some(charge) = mirror_charge(&Check { limit, ..all[at] }) else { continue };
+            let mut excess = excess(&all[at], &verdict.decisions[at], usage.counted[at]);
             if excess > 0 {
                 // Units released here while the store decided are no longer counted.
-                let now = self.counted(std::slice::from_ref(&charge), asked.permit);
-                let released = warm.counted[at].saturating_sub(now.first().copied().unwrap_or(0));
+                let now = self.counted(std::slice::from_ref(&charge), fallback_request.permit);
+                let released = usage.counted[at].saturating_sub(now.first().copied().unwrap_or(0));
                 excess = excess.saturating_sub(released);
             }
             if excess > 0 && !refunds.iter().any(|other| other.shares_state(&charge)) {
@@ -98,15 +109,15 @@ impl LocalNode<'_> {
         }
         // What makes no sense here made none to the store.
         let charge = |checks: &[Check<'_>]| {
-            let request = Request { permit: asked.permit, ..Request::new(checks) };
+            let request = Request { permit: fallback_request.permit, ..Request::new(checks) };
             drop(self.memory.decide(&request));
         };
         if !refunds.is_empty() {
             charge(&refunds);
         }
-        let Some(id) = asked.id else { return charge(&charges) };
-        let shares = asked.shares(self.nodes);
-        let local = asked.local(&shares);
+        let Some(id) = fallback_request.id else { return charge(&charges) };
+        let node_limits = fallback_request.node_limits(self.nodes);
+        let local = fallback_request.local(&node_limits);
         let request = Request::new(&local).with_id(id);
         drop(self.memory.store().decide_once(&request, || {
             charge(&charges);
@@ -115,27 +126,27 @@ impl LocalNode<'_> {
     }
 
     /// Uses up this node's shares as the store used up the limits.
-    fn mirror_consumption(self, asked: &Asked<'_>) {
-        let shares = asked.shares(self.nodes);
-        let local = asked.local(&shares);
-        let never = never();
+    fn mirror_consumption(self, fallback_request: &FallbackRequest<'_>) {
+        let node_limits = fallback_request.node_limits(self.nodes);
+        let local = fallback_request.local(&node_limits);
+        let deny_all = deny_all();
         let denied: Checks<'_> = local.iter().filter(|one| consumes(one)).copied().collect();
-        let (Some(never), Some(first)) = (&never, denied.first()) else { return };
-        let never = Check::new(first.key, never, 1);
+        let (Some(deny_all), Some(first)) = (&deny_all, denied.first()) else { return };
+        let deny_all = Check::new(first.key, deny_all, 1);
         let consume = || {
             // Requests that are denied here as well, so that they consume. The check that denies
             // them may be one more than a request can hold.
             for part in denied.chunks(MAX_CHECKS - 1) {
-                let checks: Checks<'_> = std::iter::once(&never).chain(part).copied().collect();
+                let checks: Checks<'_> = std::iter::once(&deny_all).chain(part).copied().collect();
                 // Limits that are held cannot be decided without a permit; a denial holds nothing.
-                let request = Request { permit: asked.permit, ..Request::new(&checks) };
+                let request = Request { permit: fallback_request.permit, ..Request::new(&checks) };
                 drop(self.memory.decide(&request));
             }
             let mut verdict = self.peeked(&local);
             (verdict.allowed, verdict.consumed) = (false, true);
             verdict
         };
-        match asked.id {
+        match fallback_request.id {
             None => drop(consume()),
             Some(id) => {
                 let request = Request::new(&local).with_id(id);
@@ -161,9 +172,9 @@ impl LocalNode<'_> {
     }
 }
 
-fn kept_under(limit: &Limit, nodes: u32) -> Limit {
+fn local_limit(limit: &Limit, nodes: u32) -> Limit {
     match limit.algorithm() {
-        Algorithm::TokenBucket => share(limit, nodes),
+        Algorithm::TokenBucket => per_node_limit(limit, nodes),
         _ => *limit,
     }
 }
@@ -189,7 +200,7 @@ fn excess(check: &Check<'_>, decided: &Decision, counted: u64) -> u64 {
 /// A bucket is charged only if it holds the units (as an observed check, so that others are
 /// not affected): its debt would otherwise grow without end on a node that has more than its
 /// share of the traffic.
-fn left_behind<'c>(check: &Check<'c>) -> Option<Check<'c>> {
+fn mirror_charge<'c>(check: &Check<'c>) -> Option<Check<'c>> {
     match check.cost {
         Cost::Ask(0) => None,
         Cost::Ask(_) if check.limit.algorithm() == Algorithm::TokenBucket => Some(check.observed()),

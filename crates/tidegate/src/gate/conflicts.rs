@@ -20,58 +20,59 @@ use tidegate_core::{Cost, Limit};
 use super::plan::Plan;
 
 /// What a check is decided under, in place of what its own part says.
-pub(super) type Agreed<'a> = (&'a Limit, Cost);
+pub(super) type EffectiveCheck<'a> = (&'a Limit, Cost);
 
 impl<'a> Plan<'a> {
     /// What each check is decided under, in order; nothing in the usual case, where no two
     /// that are counted in one place differ.
-    pub(super) fn agreement(&self) -> Vec<Agreed<'a>> {
-        if !self.has_unlike() {
+    pub(super) fn effective_checks(&self) -> Vec<EffectiveCheck<'a>> {
+        if !self.has_conflict() {
             return Vec::new();
         }
         let checks = self.checks();
-        let limits: SmallVec<[&'a Limit; 4]> = self.each().map(|(_, limit)| limit).collect();
-        let agreed = checks.iter().enumerate().map(|(index, one)| {
+        let limits: SmallVec<[&'a Limit; 4]> = self.limits().map(|(_, limit)| limit).collect();
+        let effective = checks.iter().enumerate().map(|(index, one)| {
             let sharing = || (0..checks.len()).filter(|&other| checks[other].shares_state(one));
             let strictest = sharing()
                 .map(|other| limits[other])
                 .min_by_key(|limit| (limit.count(), limit.burst()));
             let is_first = sharing().next() == Some(index);
-            let net = set_off(sharing().map(|other| checks[other].cost), is_first);
+            let net = net_cost(sharing().map(|other| checks[other].cost), is_first);
             (strictest.unwrap_or(limits[index]), net.unwrap_or(one.cost))
         });
-        agreed.collect()
+        effective.collect()
     }
 
     /// Whether two parts have one key, but not the same limits or kind of cost.
-    fn has_unlike(&self) -> bool {
-        let parts = self.parts();
-        parts.iter().enumerate().any(|(index, part)| {
-            let unlike = |other: &&super::plan::Part<'_>| {
-                discriminant(&other.cost) != discriminant(&part.cost) || other.limits != part.limits
+    fn has_conflict(&self) -> bool {
+        let policies = self.policies();
+        policies.iter().enumerate().any(|(index, planned)| {
+            let unlike = |other: &&super::plan::PlannedPolicy<'_>| {
+                discriminant(&other.cost) != discriminant(&planned.cost)
+                    || other.limits != planned.limits
             };
-            let mut others = parts[..index].iter().filter(unlike);
-            others.any(|other| self.key_of(other) == self.key_of(part))
+            let mut others = policies[..index].iter().filter(unlike);
+            others.any(|other| self.key_of(other) == self.key_of(planned))
         })
     }
 }
 
 /// What is left where some ask and some give back: the first has all of it, the others
 /// nothing. `None` where all costs are of one kind, or some are forced.
-fn set_off(costs: impl Iterator<Item = Cost>, is_first: bool) -> Option<Cost> {
-    let (mut asked, mut returned) = (None::<u64>, None::<u64>);
+fn net_cost(costs: impl Iterator<Item = Cost>, is_first: bool) -> Option<Cost> {
+    let (mut fallback_request, mut returned) = (None::<u64>, None::<u64>);
     for cost in costs {
         let (sum, units) = match cost {
-            Cost::Ask(units) => (&mut asked, units),
+            Cost::Ask(units) => (&mut fallback_request, units),
             Cost::Refund(units) => (&mut returned, units),
             Cost::Force(_) => return None,
         };
         *sum = Some(sum.unwrap_or_default().saturating_add(units));
     }
-    let (asked, returned) = (asked?, returned?);
+    let (fallback_request, returned) = (fallback_request?, returned?);
     let share = |units: u64| if is_first { units } else { 0 };
-    Some(match asked.checked_sub(returned) {
+    Some(match fallback_request.checked_sub(returned) {
         Some(left @ 1..) => Cost::Ask(share(left)),
-        _ => Cost::Refund(share(returned - asked)),
+        _ => Cost::Refund(share(returned - fallback_request)),
     })
 }

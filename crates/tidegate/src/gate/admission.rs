@@ -3,23 +3,25 @@
 //! Besides the answer of [`Gate::check`] it returns the permits to hold while the request runs, and
 //! a timer for how long that takes.
 
-use super::decide::Asking;
-use super::held::HeldPermit;
-use super::plan::{Plan, Taking};
-use super::{Answer, Gate, GateError, Named, Question, Rules, Timing, route_of};
-use crate::asker::Asker;
+use super::decide::DecideOptions;
+use super::permits::AnyPermit;
+use super::plan::{ConcurrencyMode, Plan};
+use super::{
+    ActivePolicies, Gate, GateError, GateRequest, GateVerdict, RequestContext, Timing, route_of,
+};
+use crate::asker::CallTracker;
 use crate::stats::ServiceTimer;
 
 /// What came of asking to be let in.
 #[derive(Debug)]
 #[non_exhaustive]
 #[must_use = "a permit that is dropped is given back"]
-pub struct Entered<'a> {
+pub struct Admission<'a> {
     /// The answer.
-    pub answer: Answer<'a>,
+    pub verdict: GateVerdict<'a>,
     /// The places it holds, if it was admitted and there are any to hold. One of a shared
     /// store is not given back on drop: see [`SharedPermit::release`](super::SharedPermit::release).
-    pub permit: Option<HeldPermit>,
+    pub permit: Option<AnyPermit>,
     /// For telling how long it took to serve, if this request is one of those that are timed.
     pub timer: Option<ServiceTimer>,
 }
@@ -36,69 +38,69 @@ impl Gate {
     ///
     /// # Errors
     /// As [`Gate::check`]; but `concurrency` limits are welcome.
-    pub async fn enter<'a>(
+    pub async fn admit<'a>(
         &self,
-        rules: &'a Rules,
-        questions: &[Question<'a>],
-    ) -> Result<Entered<'a>, GateError> {
+        active: &'a ActivePolicies,
+        requests: &[GateRequest<'a>],
+    ) -> Result<Admission<'a>, GateError> {
         let mut plan = Plan::default();
-        plan.fill(rules, questions, Taking::Places)?;
-        let route = || route_of(questions);
-        let named = Named::of(questions, &route);
-        self.enter_planned(&Asker::default(), &mut plan, &named).await?;
-        Ok(Entered { answer: plan.answer, permit: plan.permit, timer: plan.timer })
+        plan.build(active, requests, ConcurrencyMode::Acquire)?;
+        let route = || route_of(requests);
+        let context = RequestContext::of(requests, &route);
+        self.admit_planned(&CallTracker::default(), &mut plan, &context).await?;
+        Ok(Admission { verdict: plan.verdict, permit: plan.permit, timer: plan.timer })
     }
 
     /// Lets a request in, if every limit of a plan admits it. The plan keeps what comes of it. The
     /// caller may be gone before the store has answered.
-    pub(crate) async fn enter_planned(
+    pub(crate) async fn admit_planned(
         &self,
-        asker: &Asker,
+        tracker: &CallTracker,
         plan: &mut Plan<'_>,
-        named: &Named<'_>,
+        context: &RequestContext<'_>,
     ) -> Result<(), GateError> {
         let timing = Timing::begin(self);
-        let max_wait = named.max_wait.filter(|_| plan.can_wait());
+        let max_wait = context.max_wait.filter(|_| plan.can_wait());
         match max_wait {
-            Some(max_wait) => Box::pin(self.enter_in_turn(asker, plan, max_wait)).await?,
+            Some(max_wait) => Box::pin(self.admit_after_wait(tracker, plan, max_wait)).await?,
             None => {
-                let asking = Asking::entering(plan, named);
-                self.decide(asker, plan, asking).await?;
+                let options = DecideOptions::for_admission(plan, context);
+                self.decide(tracker, plan, options).await?;
             }
         }
-        self.record(plan, named, timing.elapsed(max_wait));
-        conclude(plan, timing);
+        self.record(plan, context, timing.elapsed(max_wait));
+        start_service_timer(plan, timing);
         Ok(())
     }
 
-    /// Lets a request in as [`Gate::enter_planned`] does, where counts are kept in memory and
+    /// Lets a request in as [`Gate::admit_planned`] does, where counts are kept in memory and
     /// nothing is waited for. The future would take 2 to 3 % of a whole request through axum.
     #[cfg(feature = "tower")]
     #[inline(always)]
-    pub(crate) fn enter_here(
+    pub(crate) fn admit_in_memory(
         &self,
         plan: &mut Plan<'_>,
-        named: &Named<'_>,
+        context: &RequestContext<'_>,
     ) -> Result<(), GateError> {
-        let asking = Asking::entering(plan, named);
-        let timing = self.check_here(plan, named, asking)?;
-        conclude(plan, timing);
+        let options = DecideOptions::for_admission(plan, context);
+        let timing = self.check_in_memory(plan, context, options)?;
+        start_service_timer(plan, timing);
         Ok(())
     }
 }
 
 /// Begins to time the service of what was let in: of one request in some, and of every one that an
 /// observed policy would have denied. Those are few, and what they cost is why one observes.
-fn conclude(plan: &mut Plan<'_>, timing: Timing) {
-    let Answer { allowed, lines, .. } = &plan.answer;
-    let would_deny = || lines.iter().any(|line| !line.decision.allowed);
+fn start_service_timer(plan: &mut Plan<'_>, timing: Timing) {
+    let GateVerdict { allowed, results, .. } = &plan.verdict;
+    let would_deny = || results.iter().any(|result| !result.decision.allowed);
     // A request that charges nothing is a peek, and is not timed.
-    if *allowed && (would_deny() || (timing.is_timed && !lines.is_empty() && plan.charges())) {
-        begin_timer(plan);
+    if *allowed && (would_deny() || (timing.is_timed && !results.is_empty() && plan.charges())) {
+        set_service_timer(plan);
     }
 }
 
 #[cold]
-fn begin_timer(plan: &mut Plan<'_>) {
+fn set_service_timer(plan: &mut Plan<'_>) {
     plan.timer = Some(ServiceTimer::new(plan.outcomes()));
 }

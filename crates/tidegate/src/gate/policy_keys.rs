@@ -5,10 +5,10 @@
 
 use tidegate_core::{Cost, Decision, Limit};
 
-use super::plan::{KeyBytes, Plan, Taking, write_policy};
-use super::{Answer, Gate, GateError, Question, Rules, Subject};
+use super::plan::{ConcurrencyMode, KeyBytes, Plan, write_policy};
+use super::{ActivePolicies, Gate, GateError, GateRequest, GateVerdict, Subject};
 use crate::join::join_all;
-use crate::policy::{Key, Mode, Policy, shown};
+use crate::policy::{Key, Mode, Policy, excerpt};
 use crate::stats::looks_masked;
 use crate::{Check, MAX_CHECKS};
 
@@ -18,7 +18,7 @@ const CUT: &str = "...";
 /// The key that a text names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Found {
+pub struct FoundKey {
     /// The key.
     pub key: Key,
     /// Whether the text was its masked form, so that the key itself must not be shown.
@@ -27,9 +27,9 @@ pub struct Found {
     pub also_seen: Vec<Key>,
 }
 
-impl Found {
+impl FoundKey {
     fn new(key: Key) -> Self {
-        Found { key, masked: false, also_seen: Vec::new() }
+        FoundKey { key, masked: false, also_seen: Vec::new() }
     }
 }
 
@@ -37,13 +37,13 @@ impl Found {
 #[derive(Clone, Copy, Debug)]
 pub struct PolicyKeys<'a> {
     gate: &'a Gate,
-    rules: &'a Rules,
+    active: &'a ActivePolicies,
     policy: &'a Policy,
 }
 
 impl<'a> PolicyKeys<'a> {
-    pub(super) fn new(gate: &'a Gate, rules: &'a Rules, policy: &'a Policy) -> Self {
-        PolicyKeys { gate, rules, policy }
+    pub(super) fn new(gate: &'a Gate, active: &'a ActivePolicies, policy: &'a Policy) -> Self {
+        PolicyKeys { gate, active, policy }
     }
 
     /// The key that a text names:
@@ -59,8 +59,8 @@ impl<'a> PolicyKeys<'a> {
     /// [`GateError::UnknownMask`] for a masked form whose key is not among the top keys and latest
     /// denials of this process; [`GateError::AmbiguousKey`] if several keys in use hold the value;
     /// [`GateError::Store`] if the store failed.
-    pub async fn find(&self, text: &[u8]) -> Result<Found, GateError> {
-        self.gate.find_key(self.rules, self.policy, text).await
+    pub async fn find(&self, text: &[u8]) -> Result<FoundKey, GateError> {
+        self.gate.find_key(self.active, self.policy, text).await
     }
 
     /// Whether a key was ever seen, as far as this process and its store remember: something is
@@ -77,18 +77,19 @@ impl<'a> PolicyKeys<'a> {
     ///
     /// # Errors
     /// [`GateError::Store`] if the store failed.
-    pub async fn peek(&self, key: &Key) -> Result<Answer<'a>, GateError> {
+    pub async fn peek(&self, key: &Key) -> Result<GateVerdict<'a>, GateError> {
         let mut plan = Plan::default();
-        if let Some(selected) = self.rules.policies().under(self.policy.name(), key.clone(), None)
+        if let Some(selected) =
+            self.active.policies().with_rendered_key(self.policy.name(), key.clone(), None)
             && selected.mode != Mode::Off
         {
             let subject = Subject::Key { policy: "", key: &[], attributes: None };
-            let question = Question { cost: Some(Cost::PEEK), ..Question::new(subject) };
-            plan.push(self.rules, &selected, &question, 0);
+            let request = GateRequest { cost: Some(Cost::PEEK), ..GateRequest::new(subject) };
+            plan.push(self.active, &selected, &request, 0);
         }
-        plan.settle(&[], Taking::Look)?;
+        plan.finalize(&[], ConcurrencyMode::Peek)?;
         let verdict = self.gate.peek_checks(&plan.checks()).await?;
-        Ok(plan.answer_of(&verdict))
+        Ok(plan.verdict_of(&verdict))
     }
 
     /// Forgets what a key has used of the policy's limits, those of its overrides
@@ -105,23 +106,23 @@ impl Gate {
     /// The key that a text names; see [`PolicyKeys::find`].
     pub(crate) async fn find_key(
         &self,
-        rules: &Rules,
+        active: &ActivePolicies,
         policy: &Policy,
         text: &[u8],
-    ) -> Result<Found, GateError> {
+    ) -> Result<FoundKey, GateError> {
         let template = policy.key_template();
         let form = String::from_utf8_lossy(text);
         // In a URL, the `#` of a masked form and what follows it are cut off unless encoded.
         let is_masked =
             template.has_credentials() && (looks_masked(text) || text.ends_with(CUT.as_bytes()));
         if is_masked && let Some(key) = self.stats.unmask(policy.name(), &form) {
-            return Ok(Found { masked: true, ..Found::new(key) });
+            return Ok(FoundKey { masked: true, ..FoundKey::new(key) });
         }
-        let given = Key::given(text);
-        let mut readings = rules.policies().keys_for(template, text);
+        let given = Key::literal(text);
+        let mut readings = active.policies().keys_for(template, text);
         readings.retain(|key| *key != given);
         if readings.is_empty() && !is_masked {
-            return Ok(Found::new(given));
+            return Ok(FoundKey::new(given));
         }
         let only = if readings.len() == 1 { readings.first().cloned() } else { None };
         let mut in_use = Vec::new();
@@ -131,12 +132,12 @@ impl Gate {
             }
         }
         if self.has_state(policy, &given).await? {
-            return Ok(Found { also_seen: in_use, ..Found::new(given) });
+            return Ok(FoundKey { also_seen: in_use, ..FoundKey::new(given) });
         }
         match in_use.len() {
-            0 if is_masked => Err(GateError::UnknownMask { form: shown(&form) }),
-            0 => Ok(Found::new(only.filter(|_| !template.is_full_form(text)).unwrap_or(given))),
-            1 => Ok(Found::new(in_use.remove(0))),
+            0 if is_masked => Err(GateError::UnknownMask { form: excerpt(&form) }),
+            0 => Ok(FoundKey::new(only.filter(|_| !template.is_full_form(text)).unwrap_or(given))),
+            1 => Ok(FoundKey::new(in_use.remove(0))),
             _ => {
                 let forms = in_use.iter().map(ToString::to_string).collect();
                 Err(GateError::AmbiguousKey { forms })

@@ -1,6 +1,6 @@
 //! Policies that a program has in code, beside those that were loaded.
 //!
-//! A reload swaps the [`Rules`] whole. What is written in code must outlive that, and
+//! A reload swaps the [`ActivePolicies`] whole. What is written in code must outlive that, and
 //! whoever wrote it holds it: so such a policy is not looked up by its name, it is handed
 //! over with the question. Its match, exemptions and overrides have no part in that:
 //! code decides for itself when to ask.
@@ -8,32 +8,32 @@
 use tidegate_core::{Cost, Limit, Timestamp};
 
 #[cfg(feature = "tower")]
-use super::Named;
+use super::RequestContext;
+use super::active_policies::Compiled;
 #[cfg(feature = "tower")]
-use super::decide::Asking;
-use super::plan::{Plan, Taking};
-use super::rules::Compiled;
-use super::{Answer, Gate, GateError, Line, Rules};
+use super::decide::DecideOptions;
+use super::plan::{ConcurrencyMode, Plan};
+use super::{ActivePolicies, Gate, GateError, GateVerdict, LimitResult};
 #[cfg(feature = "tower")]
-use crate::asker::Asker;
+use crate::asker::CallTracker;
 use crate::attributes::Attributes;
 use crate::policy::{Key, MAX_LIMITS, Policy, Template};
 use crate::stats::{Decided, Stats};
 
 /// A policy of the program's own, with its counters.
 #[derive(Debug)]
-pub struct OwnPolicy {
+pub struct CodePolicy {
     policy: Policy,
     compiled: Compiled,
     /// For limits that come with a request, if there can be any.
     request_limits: Option<Compiled>,
 }
 
-impl OwnPolicy {
+impl CodePolicy {
     /// A policy for [`Subject::Own`](super::Subject::Own), whose decisions are counted in `stats`.
     pub fn new(policy: Policy, stats: &Stats) -> Self {
         let compiled = Compiled::new(&policy, policy.limits(), policy.mode(), stats);
-        OwnPolicy { policy, compiled, request_limits: None }
+        CodePolicy { policy, compiled, request_limits: None }
     }
 
     /// Prepares for limits that come with a request.
@@ -47,20 +47,20 @@ impl OwnPolicy {
     ///
     /// # Errors
     /// [`GateError::Store`] if the store failed.
-    pub async fn peek(&self, gate: &Gate, key: OwnKey<'_>) -> Result<Answer<'_>, GateError> {
+    pub async fn peek(&self, gate: &Gate, key: CodeKey<'_>) -> Result<GateVerdict<'_>, GateError> {
         let mut plan = Plan::default();
         let key = plan.write_key(self.policy.count_name(), key.to_key().as_ref());
-        plan.push_own(self, None, key, Cost::PEEK);
-        plan.settle(&[], Taking::Look)?;
+        plan.push_code_policy(self, None, key, Cost::PEEK);
+        plan.finalize(&[], ConcurrencyMode::Peek)?;
         let verdict = gate.peek_checks(&plan.checks()).await?;
-        Ok(plan.answer_of(&verdict))
+        Ok(plan.verdict_of(&verdict))
     }
 
     /// Forgets what a key has used of the policy's limits; says whether there was anything.
     ///
     /// # Errors
     /// [`GateError::Store`] if the store failed: some may have been reset then.
-    pub async fn reset(&self, gate: &Gate, key: OwnKey<'_>) -> Result<bool, GateError> {
+    pub async fn reset(&self, gate: &Gate, key: CodeKey<'_>) -> Result<bool, GateError> {
         gate.reset_key(&self.policy, &key.to_key()).await
     }
 
@@ -86,7 +86,7 @@ impl OwnPolicy {
 /// Who is counted under a policy of the program's own.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
-pub enum OwnKey<'a> {
+pub enum CodeKey<'a> {
     /// Bytes as they come.
     Given(&'a [u8]),
     /// A key that was made before.
@@ -95,7 +95,7 @@ pub enum OwnKey<'a> {
 
 /// What was charged under a policy of the program's own, for settling it later.
 #[derive(Clone, Debug)]
-pub(crate) struct Charged {
+pub(crate) struct ChargeRecord {
     pub(crate) key: Key,
     /// When it was charged.
     at: Timestamp,
@@ -108,18 +108,25 @@ pub(crate) struct Charged {
 // A bit for every limit a policy can have.
 const _: () = assert!(MAX_LIMITS <= u16::BITS as usize);
 
-impl Charged {
+impl ChargeRecord {
     /// What an admitted answer has charged. Not what is only observed and would have
     /// denied, and not what nobody counted because the store failed. Its lines are known by
     /// the policy itself: a reload may have brought in another of its name.
-    pub(crate) fn of(own: &OwnPolicy, key: Key, at: Timestamp, answer: &Answer<'_>) -> Self {
-        let mut charged = Charged { key, at, limits: 0, locally: false };
-        let is_own = |line: &&Line<'_>| line.own.is_some_and(|one| std::ptr::eq(one, own));
-        for (index, line) in (0_u32..).zip(answer.lines.iter().filter(is_own)) {
-            let counted = matches!(line.decided, Decided::Exact | Decided::Local);
-            if answer.allowed && line.decision.allowed && counted {
+    pub(crate) fn of(
+        code_policy: &CodePolicy,
+        key: Key,
+        at: Timestamp,
+        verdict: &GateVerdict<'_>,
+    ) -> Self {
+        let mut charged = ChargeRecord { key, at, limits: 0, locally: false };
+        let is_own = |result: &&LimitResult<'_>| {
+            result.code_policy.is_some_and(|one| std::ptr::eq(one, code_policy))
+        };
+        for (index, result) in (0_u32..).zip(verdict.results.iter().filter(is_own)) {
+            let counted = matches!(result.decided, Decided::Exact | Decided::Local);
+            if verdict.allowed && result.decision.allowed && counted {
                 charged.limits |= 1_u16.checked_shl(index).unwrap_or(0);
-                charged.locally |= line.decided == Decided::Local;
+                charged.locally |= result.decided == Decided::Local;
             }
         }
         charged
@@ -128,9 +135,11 @@ impl Charged {
     /// Whether an admitted answer has charged all limits of a policy. A limit that is only observed
     /// and would have denied is not charged.
     #[cfg(feature = "tower")]
-    pub(crate) fn is_all_of(own: &OwnPolicy, answer: &Answer<'_>) -> bool {
-        let is_own = |line: &&Line<'_>| line.own.is_some_and(|one| std::ptr::eq(one, own));
-        answer.lines.iter().filter(is_own).all(|line| line.decision.allowed)
+    pub(crate) fn covers_all_limits(code_policy: &CodePolicy, verdict: &GateVerdict<'_>) -> bool {
+        let is_own = |result: &&LimitResult<'_>| {
+            result.code_policy.is_some_and(|one| std::ptr::eq(one, code_policy))
+        };
+        verdict.results.iter().filter(is_own).all(|result| result.decision.allowed)
     }
 
     /// Whether it was charged in this node's memory, because the store failed.
@@ -141,7 +150,7 @@ impl Charged {
 
     /// Whether a cost is a refund of units that no longer count under a limit.
     #[cfg(feature = "tower")]
-    pub(super) fn is_too_late(&self, cost: Cost, limit: &Limit, now: Timestamp) -> bool {
+    pub(super) fn is_expired_refund(&self, cost: Cost, limit: &Limit, now: Timestamp) -> bool {
         matches!(cost, Cost::Refund(_)) && !limit.may_give_back(self.at, now)
     }
 
@@ -154,32 +163,32 @@ impl Charged {
 /// A change to what was charged under one policy.
 #[cfg(feature = "tower")]
 #[derive(Clone, Copy)]
-pub(crate) struct Change<'a> {
-    pub(crate) own: &'a OwnPolicy,
+pub(crate) struct Adjustment<'a> {
+    pub(crate) code_policy: &'a CodePolicy,
     /// The limits that came with the request, if they did.
     pub(crate) limits: Option<&'a [Limit]>,
-    pub(crate) charged: &'a Charged,
+    pub(crate) charged: &'a ChargeRecord,
     pub(crate) cost: Cost,
 }
 
 #[cfg(feature = "tower")]
 impl Gate {
     /// Charges or gives back what turned out to be due after all.
-    pub(crate) async fn settle(&self, change: Change<'_>) -> Result<(), GateError> {
+    pub(crate) async fn settle(&self, change: Adjustment<'_>) -> Result<(), GateError> {
         self.change(&mut Plan::default(), &[change]).await
     }
 
     /// Asks for more under what was charged before: all changes or none.
-    pub(crate) async fn ask_more<'a>(
+    pub(crate) async fn charge_more<'a>(
         &self,
-        changes: &[Change<'a>],
-    ) -> Result<Answer<'a>, GateError> {
+        changes: &[Adjustment<'a>],
+    ) -> Result<GateVerdict<'a>, GateError> {
         let mut plan = Plan::default();
         self.change(&mut plan, changes).await?;
         let route = || None;
-        let named = Named { id: None, route: &route, request_id: None, max_wait: None };
-        self.record(&plan, &named, None);
-        Ok(plan.answer)
+        let context = RequestContext { id: None, route: &route, request_id: None, max_wait: None };
+        self.record(&plan, &context, None);
+        Ok(plan.verdict)
     }
 
     /// Decides changes. Charges that this node made while the store was away are changed here,
@@ -187,33 +196,33 @@ impl Gate {
     async fn change<'a>(
         &self,
         plan: &mut Plan<'a>,
-        changes: &[Change<'a>],
+        changes: &[Adjustment<'a>],
     ) -> Result<(), GateError> {
         let now = self.now();
         for change in changes {
-            plan.push_change(change, now);
+            plan.push_adjustment(change, now);
         }
         // A denial charges nothing: the whole reservation is given back then.
-        plan.refuse_overflow();
+        plan.disable_overflow();
         match &self.shared {
             Some(shared) if changes.iter().any(|change| change.charged.is_local()) => {
-                self.answer_alone(plan, shared.outage(), Asking::CHECK)
+                self.answer_without_store(plan, shared.outage(), DecideOptions::CHECK)
             }
-            _ => self.decide(&Asker::default(), plan, Asking::CHECK).await,
+            _ => self.decide(&CallTracker::default(), plan, DecideOptions::CHECK).await,
         }
     }
 }
 
-impl OwnKey<'_> {
+impl CodeKey<'_> {
     pub(super) fn to_key(self) -> Key {
         match self {
-            OwnKey::Given(bytes) => Key::given(bytes),
-            OwnKey::Key(key) => key.clone(),
+            CodeKey::Given(bytes) => Key::literal(bytes),
+            CodeKey::Key(key) => key.clone(),
         }
     }
 }
 
-impl Rules {
+impl ActivePolicies {
     /// The key that a template makes of a request, with addresses grouped as these rules
     /// have it.
     pub fn key(&self, template: &Template, attributes: &Attributes<'_>) -> Key {

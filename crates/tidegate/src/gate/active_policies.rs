@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 #[cfg(doc)]
 use super::Gate;
-use super::plan::{Plan, Taking};
-use super::{GateError, Question};
+use super::plan::{ConcurrencyMode, Plan};
+use super::{GateError, GateRequest};
 use crate::Limit;
-use crate::headers::Prerendered;
+use crate::headers::PrerenderedHeaders;
 use crate::policy::{Mode, Policies, Policy, Selected};
 use crate::stats::{LimitStats, Stats};
 
 /// The policies in force, with their counters and header text.
 #[derive(Debug)]
-pub struct Rules {
+pub struct ActivePolicies {
     policies: Policies,
     /// Per policy and variant.
     compiled: Vec<Vec<Compiled>>,
@@ -27,12 +27,12 @@ pub(super) struct Compiled {
     /// Where each limit is counted; those of callers share one counter.
     pub(super) stats: Box<[Arc<LimitStats>]>,
     /// The policy's header text, unless that must be rendered for each response.
-    pub(super) fields: Option<Prerendered>,
+    pub(super) fields: Option<PrerenderedHeaders>,
 }
 
 impl Compiled {
     pub(super) fn new(policy: &Policy, limits: &[Limit], mode: Mode, stats: &Stats) -> Self {
-        let fields = Prerendered::new(policy.name(), limits);
+        let fields = PrerenderedHeaders::new(policy.name(), limits);
         Compiled { stats: stats.limits(policy, limits, mode).into(), fields }
     }
 
@@ -43,7 +43,7 @@ impl Compiled {
     }
 }
 
-impl Rules {
+impl ActivePolicies {
     pub(super) fn new(policies: Policies, stats: &Stats) -> Self {
         let compiled = policies.iter().map(|policy| {
             let variants = policy.variants().iter();
@@ -53,7 +53,7 @@ impl Rules {
         });
         let compiled = compiled.collect();
         let caller = Compiled { stats: [stats.caller()].into(), fields: None };
-        Rules { policies, compiled, caller }
+        ActivePolicies { policies, compiled, caller }
     }
 
     /// The policies.
@@ -65,8 +65,8 @@ impl Rules {
     ///
     /// # Errors
     /// As [`Gate::check`], but for what only shows when it is charged.
-    pub fn validate(&self, question: &Question<'_>) -> Result<(), GateError> {
-        Plan::default().fill(self, std::slice::from_ref(question), Taking::Nothing)
+    pub fn validate(&self, request: &GateRequest<'_>) -> Result<(), GateError> {
+        Plan::default().build(self, std::slice::from_ref(request), ConcurrencyMode::Reject)
     }
 
     pub(super) fn caller(&self) -> &Compiled {

@@ -9,18 +9,20 @@ use smallvec::SmallVec;
 pub use tidegate_core::DenialReason;
 use tidegate_core::{Decision, Limit, ResetAfter, RetryAfter};
 
-use super::agree::Agreed;
-use super::own::OwnPolicy;
-use super::plan::Part;
+use super::code_policy::CodePolicy;
+use super::conflicts::EffectiveCheck;
+use super::plan::PlannedPolicy;
 use crate::check::{BEHIND_OTHERS_US, reported_limit};
-use crate::headers::{self, Fields, Form, Forms, Listed, Prerendered, Problem, Shown};
+use crate::headers::{
+    self, Fields, Form, Forms, LimitList, PrerenderedHeaders, Problem, ResponseView,
+};
 use crate::policy::Mode;
 use crate::stats::Decided;
 use crate::{Check, CheckError, Limiter, Timestamp, Verdict};
 
 /// The answer to a question: allowed if every limit that has a say allows it.
 #[derive(Clone, Debug, Default)]
-pub struct Answer<'a> {
+pub struct GateVerdict<'a> {
     /// Whether it may go ahead. If not, nothing was charged.
     pub allowed: bool,
     /// How it was decided.
@@ -29,36 +31,36 @@ pub struct Answer<'a> {
     /// is full and not because anything was used up.
     pub no_room: bool,
     /// One per limit, policies in config order.
-    pub lines: SmallVec<[Line<'a>; 4]>,
+    pub results: SmallVec<[LimitResult<'a>; 4]>,
     /// The questions that met a policy without limits, in order.
     pub unlimited: Vec<usize>,
-    pub(super) speaker: Option<usize>,
+    pub(super) reported: Option<usize>,
 }
 
 /// One limit's part in an answer.
 #[derive(Clone, Debug)]
-pub struct Line<'a> {
+pub struct LimitResult<'a> {
     /// The name of its policy; `None` for a limit of the caller's own.
     pub policy: Option<&'a str>,
     /// The policy itself, if it is the program's own: what was charged is settled by it.
-    pub(super) own: Option<&'a OwnPolicy>,
+    pub(super) code_policy: Option<&'a CodePolicy>,
     /// Which question it belongs to.
-    pub question: usize,
+    pub request: usize,
     /// The limit.
     pub limit: &'a Limit,
     /// The header text of its policy, if that was rendered before.
-    pub(super) fields: Option<&'a Prerendered>,
+    pub(super) fields: Option<&'a PrerenderedHeaders>,
     /// Whether it has a say.
     pub mode: Mode,
-    /// Its own answer. What the store did not say is 0 in it: see [`Line::remaining`].
+    /// Its own answer. What the store did not say is 0 in it: see [`LimitResult::remaining`].
     pub decision: Decision,
     /// How it was decided.
     pub decided: Decided,
     /// Whether the whole limit allows the cost, but this node's share of it does not.
-    pub(super) beyond_share: bool,
+    pub(super) exceeds_node_share: bool,
 }
 
-impl<'a> Line<'a> {
+impl<'a> LimitResult<'a> {
     /// What is left; `None` where nobody knows, because the store failed.
     pub fn remaining(&self) -> Option<u64> {
         self.is_known().then_some(self.decision.remaining)
@@ -89,18 +91,23 @@ impl<'a> Line<'a> {
     }
 }
 
-impl<'a> Answer<'a> {
+impl<'a> GateVerdict<'a> {
     /// Becomes the answer of the store to the limits of these parts. Where questions differ about one
-    /// count, other limits were `agreed` on.
-    pub(super) fn set(&mut self, parts: &[Part<'a>], agreed: &[Agreed<'a>], verdict: &Verdict) {
+    /// count, other limits were `effective` on.
+    pub(super) fn set(
+        &mut self,
+        policies: &[PlannedPolicy<'a>],
+        effective: &[EffectiveCheck<'a>],
+        verdict: &Verdict,
+    ) {
         (self.allowed, self.decided) = (verdict.allowed, Decided::Exact);
-        (self.no_room, self.speaker) = (verdict.no_room, verdict.speaker());
-        self.lines.clear();
+        (self.no_room, self.reported) = (verdict.no_room, verdict.reported_index());
+        self.results.clear();
         let mut decisions = verdict.decisions.iter();
-        for part in parts {
-            for (own, decision) in part.limits.iter().zip(decisions.by_ref()) {
-                let limit = agreed.get(self.lines.len()).map_or(own, |(limit, _)| *limit);
-                self.lines.push(part.line(limit, *decision, Decided::Exact));
+        for planned in policies {
+            for (limit, decision) in planned.limits.iter().zip(decisions.by_ref()) {
+                let limit = effective.get(self.results.len()).map_or(limit, |(limit, _)| *limit);
+                self.results.push(planned.result(limit, *decision, Decided::Exact));
             }
         }
     }
@@ -109,35 +116,36 @@ impl<'a> Answer<'a> {
     #[inline(always)]
     pub(super) fn decide_one(
         &mut self,
-        line: Line<'a>,
+        result: LimitResult<'a>,
         limiter: &Limiter,
         check: &Check<'_>,
     ) -> Result<(), CheckError> {
-        self.lines.clear();
-        self.lines.push(line);
-        let decision = &mut self.lines[0].decision;
+        self.results.clear();
+        self.results.push(result);
+        let decision = &mut self.results[0].decision;
         *decision = limiter.store().decide_one(check, None)?;
         (self.allowed, self.decided) = (decision.allowed, Decided::Exact);
-        (self.no_room, self.speaker) = (decision.no_room, Some(0));
+        (self.no_room, self.reported) = (decision.no_room, Some(0));
         Ok(())
     }
 
     /// The answer of lines that were not all decided by the store: any denial wins.
     /// It is as certain as the least certain of those that have a say.
-    pub(super) fn of_lines(lines: SmallVec<[Line<'a>; 4]>) -> Self {
-        let enforced = || lines.iter().enumerate().filter(|(_, line)| line.is_enforced());
-        let decided = enforced().map(|(_, line)| line.decided).max().unwrap_or_default();
-        let limits = enforced().map(|(index, line)| (index, &line.decision, line.remaining()));
-        let (allowed, speaker) = reported_limit(limits);
-        Answer { allowed, decided, no_room: false, lines, unlimited: Vec::new(), speaker }
+    pub(super) fn of_lines(results: SmallVec<[LimitResult<'a>; 4]>) -> Self {
+        let enforced = || results.iter().enumerate().filter(|(_, result)| result.is_enforced());
+        let decided = enforced().map(|(_, result)| result.decided).max().unwrap_or_default();
+        let limits =
+            enforced().map(|(index, result)| (index, &result.decision, result.remaining()));
+        let (allowed, reported) = reported_limit(limits);
+        GateVerdict { allowed, decided, no_room: false, results, unlimited: Vec::new(), reported }
     }
 
     /// What would pass, denied because others are before it: of what it wants, what is
     /// left is theirs.
-    pub(super) fn in_line(mut self) -> Self {
-        if let Some(line) = self.speaker.and_then(|speaker| self.lines.get_mut(speaker)) {
-            line.decision.allowed = false;
-            line.decision.retry_after = RetryAfter::Micros(BEHIND_OTHERS_US);
+    pub(super) fn into_queued_denial(mut self) -> Self {
+        if let Some(result) = self.reported.and_then(|reported| self.results.get_mut(reported)) {
+            result.decision.allowed = false;
+            result.decision.retry_after = RetryAfter::Micros(BEHIND_OTHERS_US);
             self.allowed = false;
         }
         self
@@ -145,23 +153,23 @@ impl<'a> Answer<'a> {
 
     /// The line it speaks for: when denied the denying one with the longest wait,
     /// when allowed the one with the least remaining. `None` if no limit has a say.
-    pub fn speaker(&self) -> Option<&Line<'a>> {
-        self.lines.get(self.speaker?)
+    pub fn reported_limit(&self) -> Option<&LimitResult<'a>> {
+        self.results.get(self.reported?)
     }
 
     /// The limit that is reported for one of several questions, chosen as for the whole answer.
-    pub fn reported_limit_of(&self, question: usize) -> Option<&Line<'a>> {
-        let own = |line: &Line<'_>| line.is_enforced() && line.question == question;
-        let lines = self.lines.iter().enumerate().filter(|(_, line)| own(line));
-        let limits = lines.map(|(index, line)| (index, &line.decision, line.remaining()));
+    pub fn reported_limit_of(&self, request: usize) -> Option<&LimitResult<'a>> {
+        let is_asked = |result: &LimitResult<'_>| result.is_enforced() && result.request == request;
+        let results = self.results.iter().enumerate().filter(|(_, result)| is_asked(result));
+        let limits = results.map(|(index, result)| (index, &result.decision, result.remaining()));
         let (_, reported) = reported_limit(limits);
-        self.lines.get(reported?)
+        self.results.get(reported?)
     }
 
     /// When it would pass if nothing else arrived.
     pub fn retry_after(&self) -> RetryAfter {
-        match self.speaker() {
-            Some(line) if !self.allowed => line.decision.retry_after,
+        match self.reported_limit() {
+            Some(result) if !self.allowed => result.decision.retry_after,
             _ => RetryAfter::Now,
         }
     }
@@ -176,9 +184,11 @@ impl<'a> Answer<'a> {
         if self.allowed {
             return None;
         }
-        let enforced = || self.lines.iter().filter(|line| line.is_enforced());
-        let is_never = enforced().any(Line::is_never);
-        let fails = |line: &Line<'_>| line.fails_closed() || line.beyond_share && !is_never;
+        let enforced = || self.results.iter().filter(|result| result.is_enforced());
+        let is_never = enforced().any(LimitResult::is_never);
+        let fails = |result: &LimitResult<'_>| {
+            result.fails_closed() || result.exceeds_node_share && !is_never
+        };
         Some(match self.no_room {
             _ if enforced().any(fails) => DenialReason::StoreFailed,
             true => DenialReason::StoreFull,
@@ -187,12 +197,12 @@ impl<'a> Answer<'a> {
     }
 
     /// The problem document of a denial.
-    pub fn problem<'s>(&self, shown: &'s Shown<'s>) -> Problem<'s> {
+    pub fn problem<'s>(&self, response: &'s ResponseView<'s>) -> Problem<'s> {
         match self.denial_reason() {
-            Some(DenialReason::StoreFailed) => Problem::ReducedCapacity(shown),
-            Some(DenialReason::StoreFull) => Problem::NoRoom(shown),
+            Some(DenialReason::StoreFailed) => Problem::ReducedCapacity(response),
+            Some(DenialReason::StoreFull) => Problem::NoRoom(response),
             Some(DenialReason::LimitReached | DenialReason::QueueFull) | None => {
-                Problem::QuotaExceeded(shown)
+                Problem::QuotaExceeded(response)
             }
         }
     }
@@ -213,71 +223,76 @@ impl<'a> Answer<'a> {
         now: impl FnOnce() -> Timestamp,
         fields: &mut Fields,
     ) {
-        let Some(line) = self.speaker() else { return };
+        let Some(result) = self.reported_limit() else { return };
         fields.forms = forms;
         fields.reported.allowed = self.allowed;
-        fields.reported.remaining = line.remaining();
-        fields.reported.reset_after_us = line.decision.reset_after.as_micros();
-        fields.reported.set_wait(line.decision.retry_after);
+        fields.reported.remaining = result.remaining();
+        fields.reported.reset_after_us = result.decision.reset_after.as_micros();
+        fields.reported.set_wait(result.decision.retry_after);
         if forms.contains(Form::XRateLimit) {
             fields.reported.now = now();
         }
         if forms.states_limit() {
-            let count = line.limit.count();
-            let known = line.fields.and_then(|fields| fields.count(count));
+            let count = result.limit.count();
+            let known = result.fields.and_then(|fields| fields.count(count));
             fields.limit = Some(known.unwrap_or_else(|| headers::number(count)));
         }
         let is_newest = forms.contains(Form::Draft10);
         if forms.lists_limits()
-            && !(is_newest && self.list_prerendered(&mut fields.listed).is_some())
+            && !(is_newest && self.use_prerendered(&mut fields.limit_list).is_some())
         {
-            fields.listed = self.show(|shown| Listed::of(forms, shown));
+            fields.limit_list = self.with_view(|response| LimitList::of(forms, response));
         }
     }
 
     /// Lists the enforced policies, if that was rendered before: every line must belong
     /// to a policy that is listed once, with all of its limits.
-    fn list_prerendered(&self, listed: &mut Listed) -> Option<()> {
-        let mut policies = SmallVec::<[&Prerendered; 4]>::new();
-        let mut lines = &self.lines[..];
-        while let [first, rest @ ..] = lines {
+    fn use_prerendered(&self, limit_list: &mut LimitList) -> Option<()> {
+        let mut policies = SmallVec::<[&PrerenderedHeaders; 4]>::new();
+        let mut results = &self.results[..];
+        while let [first, rest @ ..] = results {
             if !first.is_enforced() {
-                lines = rest;
+                results = rest;
                 continue;
             }
             let fields = first.fields?;
-            let (own, rest) = lines.split_at_checked(fields.len())?;
-            let is_own = |line: &Line<'_>| line.fields.is_some_and(|one| ptr::eq(one, fields));
-            if !own.iter().all(is_own) {
+            let (same, rest) = results.split_at_checked(fields.len())?;
+            let is_same =
+                |result: &LimitResult<'_>| result.fields.is_some_and(|one| ptr::eq(one, fields));
+            if !same.iter().all(is_same) {
                 return None;
             }
             policies.push(fields);
-            lines = rest;
+            results = rest;
         }
-        Prerendered::join(&policies, self.enforced_speaker()?, listed)
+        PrerenderedHeaders::join(&policies, self.reported_enforced_index()?, limit_list)
     }
 
     /// Hands the lines that have a say to `render`, as headers and problems want them.
-    pub fn show<R>(&self, render: impl FnOnce(&Shown<'_>) -> R) -> R {
-        let lines: SmallVec<[headers::Line<'_>; 4]> =
-            self.lines.iter().filter(|line| line.is_enforced()).map(shown).collect();
-        render(&Shown { allowed: self.allowed, lines: &lines, speaker: self.enforced_speaker() })
+    pub fn with_view<R>(&self, render: impl FnOnce(&ResponseView<'_>) -> R) -> R {
+        let results: SmallVec<[headers::LimitView<'_>; 4]> =
+            self.results.iter().filter(|result| result.is_enforced()).map(response).collect();
+        render(&ResponseView {
+            allowed: self.allowed,
+            limits: &results,
+            reported: self.reported_enforced_index(),
+        })
     }
 
     /// The index of the reported line among the enforced ones.
     #[inline]
-    fn enforced_speaker(&self) -> Option<usize> {
-        let before = |speaker| self.lines[..speaker].iter().filter(|l| l.is_enforced()).count();
-        self.speaker.map(before)
+    fn reported_enforced_index(&self) -> Option<usize> {
+        let before = |reported| self.results[..reported].iter().filter(|l| l.is_enforced()).count();
+        self.reported.map(before)
     }
 }
 
-fn shown<'a>(line: &Line<'a>) -> headers::Line<'a> {
-    headers::Line {
-        policy: line.policy.unwrap_or_default(),
-        limit: line.limit,
-        remaining: line.remaining(),
-        retry_after: line.decision.retry_after,
-        reset_after: Duration::from_micros(line.decision.reset_after.as_micros()),
+fn response<'a>(result: &LimitResult<'a>) -> headers::LimitView<'a> {
+    headers::LimitView {
+        policy: result.policy.unwrap_or_default(),
+        limit: result.limit,
+        remaining: result.remaining(),
+        retry_after: result.decision.retry_after,
+        reset_after: Duration::from_micros(result.decision.reset_after.as_micros()),
     }
 }

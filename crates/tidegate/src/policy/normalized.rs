@@ -11,31 +11,31 @@ use super::pattern::{Matched, PatternSet};
 use crate::attributes::Attributes;
 use crate::identity::{Identity, IpGroup};
 
-pub(super) struct Facts<'a> {
+pub(super) struct NormalizedRequest<'a> {
     attributes: &'a Attributes<'a>,
     identity: &'a Identity,
-    path: Option<Spelt<'a>>,
+    path: Option<NormalizedText<'a>>,
     /// Other readings of the path; see `path.rs`.
-    path_variants: Vec<Spelt<'a>>,
-    host: Option<Spelt<'a>>,
+    path_variants: Vec<NormalizedText<'a>>,
+    host: Option<NormalizedText<'a>>,
 }
 
 /// A path or host in one spelling, and the patterns of all policies that match it.
-pub(super) struct Spelt<'a> {
+pub(super) struct NormalizedText<'a> {
     pub(super) text: Cow<'a, str>,
     pub(super) matched: Matched,
 }
 
-impl<'a> Spelt<'a> {
+impl<'a> NormalizedText<'a> {
     fn new(text: Cow<'a, str>, set: &PatternSet) -> Self {
         let matched = if set.is_empty() { Matched::new() } else { set.matched(&text) };
-        Spelt { text, matched }
+        NormalizedText { text, matched }
     }
 }
 
 /// How a set of policies reads requests.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Reading {
+pub(super) struct ReadOptions {
     pub(super) identity: Identity,
     pub(super) path_variants: PathVariants,
 }
@@ -47,23 +47,24 @@ pub(super) struct Patterns {
     pub(super) hosts: PatternSet,
 }
 
-impl<'a> Facts<'a> {
+impl<'a> NormalizedRequest<'a> {
     pub(super) fn new(
         attributes: &'a Attributes<'a>,
-        reading: &'a Reading,
+        options: &'a ReadOptions,
         patterns: &Patterns,
     ) -> Self {
-        let readings = attributes.path.map(|path| path::readings(path, reading.path_variants));
+        let readings = attributes.path.map(|path| path::readings(path, options.path_variants));
         let (path, path_variants) = match readings {
             None => (None, Vec::new()),
             Some(Readings { merged, others }) => {
-                let spelt = |text| Spelt::new(text, &patterns.paths);
-                let others = others.into_iter().map(|other| spelt(Cow::Owned(other)));
-                (Some(spelt(merged)), others.collect())
+                let normalized = |text| NormalizedText::new(text, &patterns.paths);
+                let others = others.into_iter().map(|other| normalized(Cow::Owned(other)));
+                (Some(normalized(merged)), others.collect())
             }
         };
-        let host = attributes.host.map(|host| Spelt::new(host_name(host), &patterns.hosts));
-        Facts { attributes, identity: &reading.identity, path, path_variants, host }
+        let host =
+            attributes.host.map(|host| NormalizedText::new(host_name(host), &patterns.hosts));
+        NormalizedRequest { attributes, identity: &options.identity, path, path_variants, host }
     }
 
     pub(super) fn client_ip(&self) -> Option<IpAddr> {
@@ -87,15 +88,15 @@ impl<'a> Facts<'a> {
     }
 
     /// Every reading of the path; empty if the request has no path.
-    pub(super) fn paths(&self) -> impl Iterator<Item = &Spelt<'a>> {
+    pub(super) fn paths(&self) -> impl Iterator<Item = &NormalizedText<'a>> {
         self.path.iter().chain(&self.path_variants)
     }
 
     pub(super) fn host(&self) -> Option<&str> {
-        self.host_spelt().map(|host| &*host.text)
+        self.normalized_host().map(|host| &*host.text)
     }
 
-    pub(super) fn host_spelt(&self) -> Option<&Spelt<'a>> {
+    pub(super) fn normalized_host(&self) -> Option<&NormalizedText<'a>> {
         self.host.as_ref()
     }
 

@@ -4,61 +4,61 @@ use std::fmt;
 
 use tidegate_core::bounds;
 
-use super::facts::Facts;
 use super::key::write_escaped;
-use super::part::{Part, Value};
+use super::normalized::NormalizedRequest;
+use super::request_field::{RequestField, Value};
 use super::template::Template;
 
 /// What a request costs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Charge {
+pub enum CostSource {
     /// So many units.
     Fixed(u64),
     /// What a part of the request says; 1 where it says nothing.
-    From(Part),
+    From(RequestField),
 }
 
-impl Default for Charge {
+impl Default for CostSource {
     fn default() -> Self {
-        Charge::Fixed(1)
+        CostSource::Fixed(1)
     }
 }
 
-impl Charge {
+impl CostSource {
     /// What a template such as `{header:x-cost}` asks for.
     ///
     /// # Errors
     /// When it is not one header, query parameter, cookie or descriptor alone.
-    pub fn from_template(template: &Template) -> Result<Self, ChargeError> {
+    pub fn from_template(template: &Template) -> Result<Self, CostSourceError> {
         match template.single() {
             Some(
-                Part::ClientIp
-                | Part::Method
-                | Part::Path
-                | Part::Host
-                | Part::Domain
-                | Part::Descriptors,
+                RequestField::ClientIp
+                | RequestField::Method
+                | RequestField::Path
+                | RequestField::Host
+                | RequestField::Domain
+                | RequestField::Descriptors,
             )
-            | None => Err(ChargeError),
-            Some(part) => Ok(Charge::From(part.clone())),
+            | None => Err(CostSourceError),
+            Some(field) => Ok(CostSource::From(field.clone())),
         }
     }
 
     /// The units a request asks for, or what it says instead.
-    pub(super) fn units(&self, facts: &Facts<'_>) -> Result<u64, String> {
-        let part = match self {
-            Charge::Fixed(units) => return Ok(*units),
-            Charge::From(part) => part,
+    pub(super) fn units(&self, request: &NormalizedRequest<'_>) -> Result<u64, String> {
+        let field = match self {
+            CostSource::Fixed(units) => return Ok(*units),
+            CostSource::From(field) => field,
         };
-        let Some(Value::Bytes(bytes)) = part.value(facts) else { return Ok(1) };
+        let Some(Value::Bytes(bytes)) = field.value(request) else { return Ok(1) };
         let digits = std::str::from_utf8(&bytes).ok();
         let digits = digits.filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
         let units = digits.and_then(|text| text.parse().ok());
         units.filter(|units| *units <= bounds::MAX_COUNT).ok_or_else(|| {
-            let mut shown = String::new();
+            let mut excerpt = String::new();
             // Writing to memory cannot fail.
-            let _ = write_escaped(&bytes[..bytes.len().min(SHOWN_BYTES)], &mut shown);
-            shown
+            let _ = write_escaped(&bytes[..bytes.len().min(SHOWN_BYTES)], &mut excerpt);
+            excerpt
         })
     }
 }
@@ -66,20 +66,20 @@ impl Charge {
 /// How much of a bad value an error repeats.
 const SHOWN_BYTES: usize = 32;
 
-impl fmt::Display for Charge {
+impl fmt::Display for CostSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Charge::Fixed(units) => units.fmt(f),
-            Charge::From(part) => write!(f, "{{{part}}}"),
+            CostSource::Fixed(units) => units.fmt(f),
+            CostSource::From(field) => write!(f, "{{{field}}}"),
         }
     }
 }
 
 /// A template that no cost can come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ChargeError;
+pub struct CostSourceError;
 
-impl ChargeError {
+impl CostSourceError {
     /// What is wrong, in a few words.
     pub const fn problem(self) -> &'static str {
         "a cost comes from one header, query parameter, cookie or descriptor"
@@ -91,10 +91,10 @@ impl ChargeError {
     }
 }
 
-impl fmt::Display for ChargeError {
+impl fmt::Display for CostSourceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.problem(), self.help())
     }
 }
 
-impl std::error::Error for ChargeError {}
+impl std::error::Error for CostSourceError {}

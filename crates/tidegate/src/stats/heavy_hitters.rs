@@ -20,7 +20,7 @@
 
 use std::sync::Arc;
 
-use super::mask::Kept;
+use super::mask::StoredKey;
 use crate::policy::Template;
 
 /// Counters per sketch: whoever makes up 1/128 of the denials is listed.
@@ -38,7 +38,7 @@ pub(super) struct Sketch {
 #[derive(Debug)]
 struct Name {
     error: u64,
-    kept: Kept,
+    stored: StoredKey,
 }
 
 /// A counter, borrowed.
@@ -46,7 +46,7 @@ pub(super) struct Counter<'a> {
     pub hash: u64,
     pub count: u64,
     pub error: u64,
-    pub kept: &'a Kept,
+    pub stored: &'a StoredKey,
 }
 
 impl Sketch {
@@ -59,9 +59,9 @@ impl Sketch {
         if self.hashes.len() < SKETCH_ENTRIES {
             self.hashes.push(hash);
             self.counts.push(1);
-            let mut kept = Kept::default();
-            kept.set(name, template);
-            self.names.push(Name { error: 0, kept });
+            let mut stored = StoredKey::default();
+            stored.set(name, template);
+            self.names.push(Name { error: 0, stored });
             return;
         }
         // The least first and then its place: two simple passes outrun a clever one.
@@ -71,7 +71,7 @@ impl Sketch {
         self.counts[index] = error + 1;
         // In the same memory: a flood of new names must not become a flood of allocations.
         self.names[index].error = error;
-        self.names[index].kept.set(name, template);
+        self.names[index].stored.set(name, template);
     }
 
     fn find(&self, hash: u64) -> Option<usize> {
@@ -104,7 +104,7 @@ impl Sketch {
             hash,
             count,
             error: name.error,
-            kept: &name.kept,
+            stored: &name.stored,
         })
     }
 

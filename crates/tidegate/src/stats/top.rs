@@ -14,24 +14,24 @@ use foldhash::quality::SeedableRandomState;
 use tidegate_core::Timestamp;
 
 use super::events::EVENTS_PER_POLICY_PER_SECOND;
-use super::mask::{Kept, LogKeys, Masking};
-use super::service::Served;
-use super::sketch::Sketch;
-use super::{By, Text};
+use super::heavy_hitters::Sketch;
+use super::mask::{LogKeys, Masking, StoredKey};
+use super::service::ServiceTimes;
+use super::{RankBy, Text};
 use crate::policy::Template;
 use crate::sync::Mutex;
 
 /// The most policies with rankings of their own; the rest share one. All of them
 /// full take some 35 MB, which takes an attacker who fills every ranking of every policy; and
 /// 120 MB if all keys are masked ones of 1,024 bytes, which are kept whole.
-pub const MAX_WATCHED_POLICIES: usize = 128;
+pub const MAX_TRACKED_POLICIES: usize = 128;
 
 /// Rankings cover between one and two of these.
 pub const TOP_PERIOD: Duration = Duration::from_secs(600);
 
 /// Somebody who is to be remembered.
-pub(super) struct Sighting<'a> {
-    pub by: By,
+pub(super) struct Observation<'a> {
+    pub by: RankBy,
     pub key: &'a [u8],
     /// The template that made the key, if it is to be masked.
     pub template: Option<&'a Arc<Template>>,
@@ -40,73 +40,73 @@ pub(super) struct Sighting<'a> {
 
 /// What is remembered of one policy.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(super) struct TopTracker {
     policy: Arc<str>,
-    /// In the order of [`By::ALL`]; each with a lock of its own, because they
+    /// In the order of [`RankBy::ALL`]; each with a lock of its own, because they
     /// are added to by different requests.
-    rankings: [Mutex<Ranking>; By::ALL.len()],
-    told: Mutex<ToldLately>,
+    rankings: [Mutex<PolicyRanking>; RankBy::ALL.len()],
+    published: Mutex<PublishQuota>,
     /// How long it took to serve those it admitted, where somebody times that.
-    pub(super) service: OnceLock<Box<Served>>,
+    pub(super) service: OnceLock<Box<ServiceTimes>>,
 }
 
-impl Watch {
+impl TopTracker {
     pub(super) fn new(policy: Arc<str>) -> Self {
-        let (rankings, told) = Default::default();
-        Watch { policy, rankings, told, service: OnceLock::new() }
+        let (rankings, published) = Default::default();
+        TopTracker { policy, rankings, published, service: OnceLock::new() }
     }
 
     pub(super) fn policy(&self) -> &Arc<str> {
         &self.policy
     }
 
-    pub(super) fn note(&self, sighting: &Sighting<'_>, period: u64) {
-        let route = sighting.route.map(|route| (hash(route.as_bytes()), route));
-        let key_hash = hash(sighting.key);
-        let mut ranking = self.rankings[sighting.by as usize].lock();
-        ranking.keys.at(period).add(key_hash, sighting.key, sighting.template);
+    pub(super) fn record_notable(&self, observation: &Observation<'_>, period: u64) {
+        let route = observation.route.map(|route| (hash(route.as_bytes()), route));
+        let key_hash = hash(observation.key);
+        let mut ranking = self.rankings[observation.by as usize].lock();
+        ranking.keys.at(period).add(key_hash, observation.key, observation.template);
         if let Some((route_hash, route)) = route {
             ranking.routes.at(period).add(route_hash, route.as_bytes(), None);
         }
     }
 
     /// Copies of all keys in a ranking. Copied, so that a long search does not hold the lock.
-    pub(super) fn keys(&self, by: By) -> Vec<Kept> {
+    pub(super) fn keys(&self, by: RankBy) -> Vec<StoredKey> {
         let ranking = self.rankings[by as usize].lock();
         let sketches = [&ranking.keys.current, &ranking.keys.previous];
         sketches
             .into_iter()
             .flat_map(Sketch::counters)
-            .map(|counter| counter.kept.clone())
+            .map(|counter| counter.stored.clone())
             .collect()
     }
 
     /// Whether a denial may be told now, and if so how many before it were not.
-    pub(super) fn may_tell(&self, now: Timestamp) -> Option<u64> {
+    pub(super) fn may_publish(&self, now: Timestamp) -> Option<u64> {
         let second = now.as_micros() / 1_000_000;
-        let mut told = self.told.lock();
-        if told.second != second {
-            told.second = second;
-            told.count = 0;
+        let mut published = self.published.lock();
+        if published.second != second {
+            published.second = second;
+            published.count = 0;
         }
-        if told.count >= EVENTS_PER_POLICY_PER_SECOND {
-            told.suppressed += 1;
+        if published.count >= EVENTS_PER_POLICY_PER_SECOND {
+            published.suppressed += 1;
             return None;
         }
-        told.count += 1;
-        Some(std::mem::take(&mut told.suppressed))
+        published.count += 1;
+        Some(std::mem::take(&mut published.suppressed))
     }
 }
 
 #[derive(Debug, Default)]
-struct ToldLately {
+struct PublishQuota {
     second: u64,
     count: u64,
     suppressed: u64,
 }
 
 #[derive(Debug, Default)]
-struct Ranking {
+struct PolicyRanking {
     keys: Recent,
     routes: Recent,
 }
@@ -134,38 +134,40 @@ impl Recent {
 
     /// Both sketches as one: a name that one of them does not list may have
     /// been there up to its floor.
-    fn list(&mut self, period: u64, policy: &Arc<str>) -> Ranked {
+    fn list(&mut self, period: u64, policy: &Arc<str>) -> PartialRanking {
         self.at(period);
         let (current, previous) = (&self.current, &self.previous);
-        let entry = |kept: &Kept, (count, error): (u64, u64), (more, wrong): (u64, u64)| Unnamed {
-            policy: Arc::clone(policy),
-            kept: kept.clone(),
-            count: count + more,
-            error: error + wrong,
+        let entry = |stored: &StoredKey, (count, error): (u64, u64), (more, wrong): (u64, u64)| {
+            UnmaskedEntry {
+                policy: Arc::clone(policy),
+                stored: stored.clone(),
+                count: count + more,
+                error: error + wrong,
+            }
         };
         let now = current.counters().map(|counter| {
-            entry(counter.kept, (counter.count, counter.error), previous.estimate(counter.hash))
+            entry(counter.stored, (counter.count, counter.error), previous.estimate(counter.hash))
         });
         let before = previous.counters().filter(|counter| !current.contains(counter.hash));
         let before = before.map(|counter| {
-            entry(counter.kept, (counter.count, counter.error), current.estimate(counter.hash))
+            entry(counter.stored, (counter.count, counter.error), current.estimate(counter.hash))
         });
         let entries = now.chain(before).collect();
-        Ranked { entries, unlisted_at_most: current.floor() + previous.floor() }
+        PartialRanking { entries, unlisted_at_most: current.floor() + previous.floor() }
     }
 }
 
 /// An entry before its key is masked.
-struct Unnamed {
+struct UnmaskedEntry {
     policy: Arc<str>,
-    kept: Kept,
+    stored: StoredKey,
     count: u64,
     error: u64,
 }
 
 #[derive(Default)]
-struct Ranked {
-    entries: Vec<Unnamed>,
+struct PartialRanking {
+    entries: Vec<UnmaskedEntry>,
     unlisted_at_most: u64,
 }
 
@@ -184,20 +186,20 @@ pub struct Entry {
 
 /// Entries by count, and what is known of the rest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Listed {
+pub struct Ranking {
     /// The entries, largest count first.
     pub entries: Vec<Entry>,
     /// Nobody who is not listed was seen more often than this.
     pub unlisted_at_most: u64,
 }
 
-impl Ranked {
+impl PartialRanking {
     /// Adds others and keeps the `n` largest; equals in the order of their names.
-    fn add(&mut self, other: Ranked, n: usize) {
+    fn add(&mut self, other: PartialRanking, n: usize) {
         self.entries.extend(other.entries);
         self.unlisted_at_most = self.unlisted_at_most.max(other.unlisted_at_most);
         self.entries.sort_by(|a, b| {
-            let names = || (&a.policy, a.kept.bytes()).cmp(&(&b.policy, b.kept.bytes()));
+            let names = || (&a.policy, a.stored.bytes()).cmp(&(&b.policy, b.stored.bytes()));
             b.count.cmp(&a.count).then_with(names)
         });
         if let Some(first_left_out) = self.entries.get(n) {
@@ -206,14 +208,14 @@ impl Ranked {
         self.entries.truncate(n);
     }
 
-    fn named(self, name: impl Fn(&Kept) -> Text) -> Listed {
+    fn named(self, name: impl Fn(&StoredKey) -> Text) -> Ranking {
         let entries = self.entries.into_iter().map(|entry| Entry {
-            name: name(&entry.kept),
+            name: name(&entry.stored),
             policy: entry.policy,
             count: entry.count,
             error: entry.error,
         });
-        Listed { entries: entries.collect(), unlisted_at_most: self.unlisted_at_most }
+        Ranking { entries: entries.collect(), unlisted_at_most: self.unlisted_at_most }
     }
 }
 
@@ -221,35 +223,35 @@ impl Ranked {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Top {
     /// By key.
-    pub keys: Listed,
+    pub keys: Ranking,
     /// By route.
-    pub routes: Listed,
+    pub routes: Ranking,
     /// How far back the counts reach.
     pub covers: Duration,
 }
 
 /// A query for the top entries of some rankings.
-pub(super) struct TopOf<'a> {
-    pub watches: &'a [Arc<Watch>],
-    pub by: By,
+pub(super) struct TopQuery<'a> {
+    pub trackers: &'a [Arc<TopTracker>],
+    pub by: RankBy,
     pub period: u64,
     pub n: usize,
     pub covers: Duration,
 }
 
 /// The rankings of several policies as one. Without keys if they are not to be shown.
-pub(super) fn top(asked: &TopOf<'_>, masking: &Masking) -> Top {
-    let (mut keys, mut routes) = (Ranked::default(), Ranked::default());
-    let keys_shown = if masking.log_keys == LogKeys::Off { 0 } else { asked.n };
-    for watch in asked.watches {
-        let mut ranking = watch.rankings[asked.by as usize].lock();
-        keys.add(ranking.keys.list(asked.period, &watch.policy), keys_shown);
-        routes.add(ranking.routes.list(asked.period, &watch.policy), asked.n);
+pub(super) fn top(query: &TopQuery<'_>, masking: &Masking) -> Top {
+    let (mut keys, mut routes) = (PartialRanking::default(), PartialRanking::default());
+    let keys_shown = if masking.log_keys == LogKeys::Off { 0 } else { query.n };
+    for tracker in query.trackers {
+        let mut ranking = tracker.rankings[query.by as usize].lock();
+        keys.add(ranking.keys.list(query.period, &tracker.policy), keys_shown);
+        routes.add(ranking.routes.list(query.period, &tracker.policy), query.n);
     }
     Top {
-        keys: keys.named(|kept| masking.text(kept)),
-        routes: routes.named(Kept::plain),
-        covers: asked.covers,
+        keys: keys.named(|stored| masking.text(stored)),
+        routes: routes.named(StoredKey::plain),
+        covers: query.covers,
     }
 }
 

@@ -1,0 +1,195 @@
+//! Many questions, one after the other, as a pipeline of them arrives.
+//!
+//! Most name a policy or limits, and a key. The memory that their counts need is fetched for many of
+//! them at once, before the first is decided: beyond a few thousand keys, most of the time is spent
+//! waiting for memory. All others are planned one by one.
+
+use std::ops::Range;
+use std::slice;
+use std::time::Instant;
+
+use smallvec::SmallVec;
+use tidegate_core::{Cost, Decision, Limit};
+
+use super::decide::DecideOptions;
+use super::plan::{KeyStart, Plan, SimpleCheck};
+use super::{
+    ActivePolicies, Gate, GateError, GateRequest, GateVerdict, LimitResult, RequestContext,
+    Subject, is_timed,
+};
+use crate::Check;
+use crate::check::overflowing;
+use crate::policy::{CostSource, MAX_KEY_BYTES, Mode, is_concurrency};
+use crate::stats::{self, Counting, Decided, RequestRecord};
+use crate::store::BATCH;
+
+/// Room for the keys of so many questions without asking for memory.
+type Keys = SmallVec<[u8; 32 * BATCH]>;
+
+/// A question whose limits are known, and the place of its key: behind the name of its policy.
+type ResolvedCheck<'a> = (SimpleCheck<'a>, Range<usize>);
+
+impl Gate {
+    /// Answers questions one by one, in order, as [`Gate::check`] would; `on_verdict` gets each
+    /// answer with the number of its question.
+    pub fn check_each<'a>(
+        &'a self,
+        active: &'a ActivePolicies,
+        requests: &[GateRequest<'a>],
+        mut on_verdict: impl FnMut(usize, Result<&GateVerdict<'a>, GateError>),
+    ) {
+        // One for all questions whose limits are known: it is large.
+        let mut plan = Plan::default();
+        for (round, chunk) in requests.chunks(BATCH).enumerate() {
+            let mut keys = Keys::new();
+            let mut resolved = SmallVec::<[Option<ResolvedCheck<'a>>; BATCH]>::new();
+            for request in chunk {
+                resolved.push(self.resolve(active, request, &mut keys));
+            }
+            if chunk.len() > 1 {
+                self.prefetch(&resolved, &keys);
+            }
+            for (index, (request, resolved)) in chunk.iter().zip(&resolved).enumerate() {
+                let number = round * BATCH + index;
+                if let Some((simple, key)) = resolved {
+                    let key = &keys[key.clone()];
+                    let checked = self.check_resolved(*simple, key, request, &mut plan);
+                    on_verdict(number, checked.map(|()| &plan.verdict));
+                } else {
+                    let mut plan = Plan::default();
+                    let request = slice::from_ref(request);
+                    let checked = self.sync(self.check_in(&mut plan, active, request));
+                    on_verdict(number, checked.map(|()| &plan.verdict));
+                }
+            }
+        }
+    }
+
+    /// Fetches the memory that the counts of these questions need.
+    fn prefetch(&self, resolved: &[Option<ResolvedCheck<'_>>], keys: &[u8]) {
+        let states = resolved.iter().flatten().flat_map(|(simple, key)| {
+            let key = &keys[key.clone()];
+            simple.limits.iter().map(move |limit| (key, limit))
+        });
+        let states: SmallVec<[(&[u8], &Limit); 2 * BATCH]> = states.collect();
+        for states in states.chunks(BATCH) {
+            self.limiter.store().touch(states.iter().copied());
+        }
+    }
+
+    /// The limits of a question that names them or their policy, and its key as the store sees it;
+    /// `None` if the question has to be planned.
+    #[inline(always)]
+    fn resolve<'a>(
+        &'a self,
+        active: &'a ActivePolicies,
+        request: &GateRequest<'a>,
+        keys: &mut Keys,
+    ) -> Option<ResolvedCheck<'a>> {
+        if self.is_shared() || request.max_wait.is_some() {
+            return None;
+        }
+        let (policy, key, limits, compiled, units, overflow) = match request.subject {
+            Subject::Key { policy, key, attributes: None } => {
+                let policy = active.policies().get(policy)?;
+                let variant = &policy.variants()[0];
+                let CostSource::Fixed(units) = *variant.cost() else { return None };
+                if variant.mode() != Mode::Enforce || !is_verbatim_key(key) {
+                    return None;
+                }
+                let compiled = active.compiled_of(policy, 0);
+                (Some(policy.name()), key, variant.limits(), compiled, units, variant.overflow())
+            }
+            Subject::Limits { key, limits } => (None, key, limits, active.caller(), 1, None),
+            _ => return None,
+        };
+        if limits.is_empty() || limits.iter().any(is_concurrency) {
+            return None;
+        }
+        let start = keys.len();
+        keys.extend_from_slice(policy.unwrap_or_default().as_bytes());
+        keys.push(0);
+        keys.extend_from_slice(key);
+        let overflow = overflow.unwrap_or(request.overflow);
+        let simple = SimpleCheck { policy, limits, cost: request.cost(units), overflow, compiled };
+        Some((simple, start..keys.len()))
+    }
+
+    /// Decides a question whose limits are known, and counts what was decided. The plan keeps the
+    /// answer.
+    #[inline]
+    fn check_resolved<'a>(
+        &self,
+        simple: SimpleCheck<'a>,
+        key: &[u8],
+        request: &GateRequest<'_>,
+        plan: &mut Plan<'a>,
+    ) -> Result<(), GateError> {
+        let prefix = simple.policy.unwrap_or_default().len() + 1;
+        if let ([limit], None) = (simple.limits, request.id)
+            && overflowing(simple.overflow, limit, simple.cost) == 0
+        {
+            return self.check_single(simple, (key, &key[prefix..]), request, &mut plan.verdict);
+        }
+        plan.clear();
+        plan.keys.extend_from_slice(key);
+        plan.push_simple(simple, KeyStart { start: 0, key_offset: prefix }, 0);
+        let route = || request.subject.route();
+        let context = RequestContext::of(slice::from_ref(request), &route);
+        self.check_in_memory(
+            plan,
+            &context,
+            DecideOptions { id: context.id, ..DecideOptions::CHECK },
+        )?;
+        Ok(())
+    }
+
+    /// Decides a question under a single limit. A plan would take a tenth more instructions.
+    #[inline]
+    fn check_single<'a>(
+        &self,
+        simple: SimpleCheck<'a>,
+        (key, short_key): (&[u8], &[u8]),
+        request: &GateRequest<'_>,
+        verdict: &mut GateVerdict<'a>,
+    ) -> Result<(), GateError> {
+        let (limit, stats) = (&simple.limits[0], &simple.compiled.stats[0]);
+        let started = is_timed().then(Instant::now);
+        let result = LimitResult {
+            policy: simple.policy,
+            code_policy: None,
+            request: 0,
+            limit,
+            fields: simple.compiled.fields.as_ref(),
+            mode: Mode::Enforce,
+            decision: Decision::default(),
+            decided: Decided::Exact,
+            exceeds_node_share: false,
+        };
+        verdict.decide_one(result, &self.limiter, &Check::new(key, limit, simple.cost))?;
+        if matches!(simple.cost, Cost::Ask(1..)) {
+            let result =
+                stats::LimitRecord::exact(stats, limit, short_key, &verdict.results[0].decision);
+            let elapsed = started.map(|started| started.elapsed());
+            let mut counting = Counting::new(result.allowed);
+            counting.add(result.stats, result.allowed, result.is_near(), result.decided);
+            if self.stats.add(counting, elapsed) {
+                let (route, request_id) = (request.subject.route(), request.request_id);
+                let allowed = result.allowed;
+                self.stats.record_notable(&RequestRecord {
+                    limits: &[result],
+                    allowed,
+                    route,
+                    request_id,
+                    elapsed,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a key is taken as it comes: not cut, and nothing in it escaped.
+fn is_verbatim_key(key: &[u8]) -> bool {
+    key.len() <= MAX_KEY_BYTES && key.first() != Some(&0)
+}
