@@ -5,16 +5,15 @@
 //! place never run backwards. Wall time is read once, when the clock is made; from then on time is
 //! monotonic.
 
-use std::fmt;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Once, OnceLock};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, OnceLock, PoisonError};
 use std::task::Waker;
-use std::thread::{self, Thread};
+use std::thread::Thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::{fmt, thread};
 
 use tidegate_core::Timestamp;
-
-use crate::timer::{TimerKey, Timers, process_time, process_timers};
 
 /// How often the coarse clock ticks.
 const TICK: Duration = Duration::from_micros(500);
@@ -139,13 +138,13 @@ fn whole_micros(duration: Duration) -> u64 {
 /// Everybody publishes with `fetch_max`, so a reader who comes after another never
 /// sees less. A reader who finds it still and then publishes may stop it for the
 /// rest of a tick: others do as that one did.
-struct Dial(AtomicU64);
+struct CoarseTime(AtomicU64);
 
-impl Dial {
+impl CoarseTime {
     /// What it shows.
     #[inline(always)]
-    fn glance(&self) -> Glance {
-        Glance(self.0.load(Ordering::Acquire))
+    fn read(&self) -> TimeReading {
+        TimeReading(self.0.load(Ordering::Acquire))
     }
 
     fn publish(&self, now: Timestamp, ticking: bool) -> Timestamp {
@@ -158,11 +157,11 @@ impl Dial {
     }
 }
 
-/// What a [`Dial`] showed.
+/// What a [`CoarseTime`] showed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Glance(u64);
+struct TimeReading(u64);
 
-impl Glance {
+impl TimeReading {
     /// The time, if it was ticking.
     #[inline(always)]
     fn time(self) -> Option<Timestamp> {
@@ -171,9 +170,9 @@ impl Glance {
 }
 
 struct Ticker {
-    dial: Dial,
+    coarse: CoarseTime,
     /// Somebody read the clock while it was not ticking.
-    wanted: AtomicBool,
+    is_requested: AtomicBool,
     anchor: Anchor,
     started: Once,
     thread: OnceLock<Thread>,
@@ -185,8 +184,8 @@ impl Ticker {
         // In a model it ticks without moving: its thread would be no part of the model.
         let ticking = u64::from(cfg!(loom));
         Ticker {
-            dial: Dial(AtomicU64::new(anchor.wall_us << 1 | ticking)),
-            wanted: AtomicBool::new(false),
+            coarse: CoarseTime(AtomicU64::new(anchor.wall_us << 1 | ticking)),
+            is_requested: AtomicBool::new(false),
             anchor,
             started: Once::new(),
             thread: OnceLock::new(),
@@ -195,15 +194,15 @@ impl Ticker {
 
     #[inline]
     fn now(&'static self) -> Timestamp {
-        self.dial.glance().time().unwrap_or_else(|| self.start())
+        self.coarse.read().time().unwrap_or_else(|| self.start())
     }
 
     /// Reads the precise clock instead, and has the thread tick again. A process
     /// that cannot start the thread goes on with the precise clock.
     #[cold]
     fn start(&'static self) -> Timestamp {
-        let now = self.dial.publish(self.anchor.time(), false);
-        if !self.wanted.swap(true, Ordering::AcqRel) {
+        let now = self.coarse.publish(self.anchor.time(), false);
+        if !self.is_requested.swap(true, Ordering::AcqRel) {
             self.started.call_once(|| {
                 let name = "tidegate-clock".into();
                 let _ = thread::Builder::new().name(name).spawn(move || self.run());
@@ -220,17 +219,17 @@ impl Ticker {
         // The only thread to set it.
         let _ = self.thread.set(thread::current());
         loop {
-            while !self.wanted.swap(false, Ordering::AcqRel) {
+            while !self.is_requested.swap(false, Ordering::AcqRel) {
                 thread::park();
             }
-            self.dial.publish(self.anchor.time(), true);
+            self.coarse.publish(self.anchor.time(), true);
             for _ in 0..TICKS_PER_ROUND {
                 thread::sleep(TICK);
-                self.dial.publish(self.anchor.time(), true);
+                self.coarse.publish(self.anchor.time(), true);
             }
-            // Whoever reads now says so by setting `wanted`; after one more tick
+            // Whoever reads now says so by setting `is_requested`; after one more tick
             // without a reader the thread sleeps until there is one.
-            self.dial.stop();
+            self.coarse.stop();
             thread::sleep(TICK);
         }
     }
@@ -295,5 +294,94 @@ impl ManualClock {
 impl fmt::Debug for ManualClock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ManualClock({} us)", self.now().as_micros())
+    }
+}
+
+/// Tasks that wait for a time, soonest first.
+#[derive(Debug, Default)]
+pub(crate) struct Timers {
+    queue: Mutex<TimerQueue>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct TimerQueue {
+    waiting: BTreeMap<TimerKey, Waker>,
+    /// Tells timers of the same time apart.
+    next: u64,
+}
+
+/// Names a timer, to call it off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct TimerKey {
+    at: Timestamp,
+    number: u64,
+}
+
+impl Timers {
+    /// Wakes `waker` once these timers are fired at `at` or later.
+    pub(crate) fn add(&self, at: Timestamp, waker: Waker) -> TimerKey {
+        let mut queue = self.queue();
+        let key = TimerKey { at, number: queue.next };
+        queue.next += 1;
+        queue.waiting.insert(key, waker);
+        drop(queue);
+        self.changed.notify_one();
+        key
+    }
+
+    /// Calls a timer off; one that has fired is no longer there.
+    pub(crate) fn cancel(&self, key: TimerKey) {
+        self.queue().waiting.remove(&key);
+    }
+
+    /// Wakes everybody whose time has come.
+    pub(crate) fn fire(&self, now: Timestamp) {
+        let later = TimerKey { at: now.plus_micros(1), number: 0 };
+        let mut queue = self.queue();
+        let rest = queue.waiting.split_off(&later);
+        let due = std::mem::replace(&mut queue.waiting, rest);
+        // Woken tasks may come straight back here.
+        drop(queue);
+        due.into_values().for_each(Waker::wake);
+    }
+
+    fn queue(&self) -> MutexGuard<'_, TimerQueue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The timers of real clocks: one thread for the process, started when first
+/// needed, that sleeps until the soonest is due. Their time is [`process_time`].
+pub(crate) fn process_timers() -> &'static Timers {
+    static TIMERS: OnceLock<Timers> = OnceLock::new();
+    static DRIVER: Once = Once::new();
+    let timers = TIMERS.get_or_init(Timers::default);
+    DRIVER.call_once(|| {
+        let spawned = thread::Builder::new().name("tidegate-timer".into()).spawn(|| drive(timers));
+        // Without a thread nobody would ever be woken; there is nothing sensible left to do.
+        spawned.expect("tidegate: cannot start the timer thread");
+    });
+    timers
+}
+
+/// Monotonic time since the process first asked for it.
+pub(crate) fn process_time() -> Timestamp {
+    static START: OnceLock<Instant> = OnceLock::new();
+    let elapsed = START.get_or_init(Instant::now).elapsed();
+    Timestamp::from_micros(u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX))
+}
+
+fn drive(timers: &Timers) {
+    loop {
+        timers.fire(process_time());
+        let queue = timers.queue();
+        let soonest = queue.waiting.first_key_value().map(|(key, _)| key.at);
+        let wait_us = soonest.map(|at| at.as_micros().saturating_sub(process_time().as_micros()));
+        // Woken early or for nothing, the loop looks again.
+        match wait_us {
+            Some(us) => drop(timers.changed.wait_timeout(queue, Duration::from_micros(us))),
+            None => drop(timers.changed.wait(queue)),
+        }
     }
 }

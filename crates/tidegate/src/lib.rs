@@ -200,27 +200,24 @@
 //!
 //! # Layout
 //!
-//! - `limiter/`: [`Limiter`], in memory and over any store; `check.rs`: requests and verdicts;
+//! - `limiter/`: [`Limiter`], in memory and over any store; `request.rs`, `verdict.rs`: requests and verdicts;
 //! - `store/`: [`Store`], and `store/memory/`, the one in this process;
-//! - `fallback/`: answers while a shared store fails; `wait/`: queues of those who wait;
-//! - `clock.rs`, `timer.rs`: where time comes from, who wakes whom.
+//! - `fallback/`: answers while a shared store fails; `wait_queue.rs`: ordered waiting;
+//! - `clock.rs`: clocks and timers.
 
 // `unstable` exports the modules that have an `allow`. Dead code in them is found in builds with that
 // feature and `tower`.
 #[cfg(feature = "policies")]
-mod asker;
-#[cfg(feature = "policies")]
 #[cfg_attr(not(feature = "unstable"), allow(dead_code, unused_imports, reason = "for the server"))]
 mod attributes;
-mod block_on;
 #[cfg(feature = "policies")]
 mod buffer;
-mod check;
 mod clock;
 #[cfg(feature = "config")]
 #[cfg_attr(not(feature = "unstable"), allow(dead_code, unused_imports, reason = "for the server"))]
 mod config;
 mod fallback;
+mod futures;
 #[cfg(feature = "policies")]
 #[cfg_attr(
     not(all(feature = "tower", feature = "unstable")),
@@ -233,35 +230,36 @@ mod headers;
 #[cfg(feature = "policies")]
 #[cfg_attr(not(feature = "unstable"), allow(dead_code, unused_imports, reason = "for the server"))]
 mod identity;
-mod join;
 mod limiter;
 #[cfg(feature = "policies")]
 #[cfg_attr(not(feature = "unstable"), allow(dead_code, unused_imports, reason = "for the server"))]
 mod policy;
+mod request;
 #[cfg(feature = "policies")]
 #[cfg_attr(not(feature = "unstable"), allow(dead_code, unused_imports, reason = "for the server"))]
 mod stats;
 mod store;
 mod sync;
-mod timer;
 #[cfg(feature = "tower")]
 pub mod tower;
 #[cfg(feature = "unstable")]
 pub mod unstable;
-mod wait;
+mod verdict;
+mod wait_queue;
 
-pub use check::{Check, CheckError, MAX_CHECKS, Overflow, Verdict};
 pub use clock::{Clock, ManualClock};
 pub use fallback::OnStoreFailure;
 pub use limiter::{Acquired, Builder, Limiter, Permit, Reserved, jitter};
+pub use request::{Check, CheckError, MAX_CHECKS, Overflow, Request};
 pub use store::{
-    Failure, MemoryOptions, MemoryStats, MemoryStore, OutOfMemory, PermitAct, Request, Store,
-    StoreError, WhenFull,
+    Failure, MemoryOptions, MemoryStats, MemoryStore, OutOfMemory, PermitAct, Store, StoreError,
+    WhenFull,
 };
 pub use tidegate_core::{
     Algorithm, Cost, Decided, Decision, DenialReason, Denied, Limit, LimitError, LimitErrorKind,
     PermitId, ResetAfter, RetryAfter, Timestamp,
 };
+pub use verdict::Verdict;
 
 #[cfg(feature = "policies")]
 pub use policy::ParseEnumError;

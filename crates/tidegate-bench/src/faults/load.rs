@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use serde_json::{Value, json};
-use tidegate::unstable::gate::{Gate, GateRequest, MAX_TOGETHER, Subject};
+use tidegate::unstable::gate::{Gate, GateRequest, MAX_CONCURRENT_CHECKS, Subject};
 use tidegate::unstable::stats::Decided;
 use tokio::task::JoinSet;
 
@@ -161,7 +161,7 @@ async fn ask_for_many(gate: Arc<Gate>, stopping: Arc<AtomicBool>) -> Result<Answ
     let mut answers = Answers::default();
     let keys: Vec<u32> = (0..BATCH).collect();
     while !stopping.load(Relaxed) {
-        for together in keys.chunks(MAX_TOGETHER) {
+        for together in keys.chunks(MAX_CONCURRENT_CHECKS) {
             let asked = together.iter().map(|key| ask(&gate, "crowd", *key));
             for (decided, took) in all(asked).await? {
                 answers.add(decided, took);

@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use http::request::Parts as Head;
 use http::{HeaderMap, Request, StatusCode};
 use hyper::body::Incoming;
-use tidegate::unstable::gate::{GateError, GateRequest, GateVerdict, MAX_TOGETHER};
+use tidegate::unstable::gate::{GateError, GateRequest, GateVerdict, MAX_CONCURRENT_CHECKS};
 
 use super::answer::{self, ANSWER_BYTES, LINE_BYTES};
 use super::question::Parts;
@@ -153,7 +153,7 @@ impl HttpFront {
         };
         if self.gate.is_shared() {
             let mut index = 0;
-            for together in questions.chunks(MAX_TOGETHER) {
+            for together in questions.chunks(MAX_CONCURRENT_CHECKS) {
                 let each = together.iter().map(slice::from_ref);
                 let asked = each.map(|question| self.gate.check(&rules, question));
                 for answer in join_all(asked).await {

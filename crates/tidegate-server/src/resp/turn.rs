@@ -2,7 +2,7 @@
 
 use futures_util::future::join_all;
 use smallvec::SmallVec;
-use tidegate::unstable::gate::{ActivePolicies, GateRequest, MAX_TOGETHER};
+use tidegate::unstable::gate::{ActivePolicies, GateRequest, MAX_CONCURRENT_CHECKS};
 use tracing::debug;
 
 use super::RespFront;
@@ -262,7 +262,7 @@ impl Round {
         let end = bytes.len();
         let mut unread = &mut bytes[*at..];
         while session.due.is_done() {
-            if self.known.len() >= MAX_REPLY_BYTES || self.asked.len() >= MAX_TOGETHER {
+            if self.known.len() >= MAX_REPLY_BYTES || self.asked.len() >= MAX_CONCURRENT_CHECKS {
                 return Some(Turn::Pauses);
             }
             let mut replies = Replies::new(&mut self.known, session.protocol);

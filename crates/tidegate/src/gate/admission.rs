@@ -9,7 +9,7 @@ use super::plan::{ConcurrencyMode, Plan};
 use super::{
     ActivePolicies, Gate, GateError, GateRequest, GateVerdict, RequestContext, Timing, route_of,
 };
-use crate::asker::CallTracker;
+use crate::futures::CallTracker;
 use crate::stats::ServiceTimer;
 
 /// What came of asking to be let in.

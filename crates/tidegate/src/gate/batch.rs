@@ -18,8 +18,8 @@ use super::{
     Subject, is_timed,
 };
 use crate::Check;
-use crate::check::overflowing;
 use crate::policy::{CostSource, MAX_KEY_BYTES, Mode, is_concurrency};
+use crate::request::overflowing;
 use crate::stats::{self, Counting, Decided, RequestRecord};
 use crate::store::BATCH;
 

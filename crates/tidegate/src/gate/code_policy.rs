@@ -14,9 +14,9 @@ use super::active_policies::Compiled;
 use super::decide::DecideOptions;
 use super::plan::{ConcurrencyMode, Plan};
 use super::{ActivePolicies, Gate, GateError, GateVerdict, LimitResult};
-#[cfg(feature = "tower")]
-use crate::asker::CallTracker;
 use crate::attributes::Attributes;
+#[cfg(feature = "tower")]
+use crate::futures::CallTracker;
 use crate::policy::{Key, MAX_LIMITS, Policy, Template};
 use crate::stats::{Decided, Stats};
 

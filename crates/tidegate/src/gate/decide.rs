@@ -15,7 +15,7 @@ use super::permits::{AnyPermit, SharedPermit};
 use super::plan::Plan;
 use super::shared_store::SharedStore;
 use super::{Gate, GateError, RequestContext};
-use crate::asker::CallTracker;
+use crate::futures::CallTracker;
 use crate::{Check, Request, StoreError, Verdict};
 
 /// How a plan is decided.

@@ -64,12 +64,12 @@ use self::decide::DecideOptions;
 pub(crate) use self::plan::KeyBytes;
 pub(crate) use self::plan::{ConcurrencyMode, Plan};
 use self::shared_store::SharedStore;
-use crate::asker::CallTracker;
-use crate::block_on::poll_once;
-pub use crate::join::MAX_TOGETHER;
+use crate::futures::CallTracker;
+pub use crate::futures::MAX_CONCURRENT_CHECKS;
+use crate::futures::poll_once;
 use crate::policy::Policies;
 use crate::stats::{self, Counting, RequestRecord, Stats, is_near, is_timed};
-use crate::wait::Queues;
+use crate::wait_queue::Queues;
 use crate::{Limiter, Store, Timestamp};
 
 /// Policies in front of a limiter. Shared by reference.

@@ -6,7 +6,7 @@ use tidegate_core::{Limit, PermitId, bounds};
 
 use super::plan::Plan;
 use super::{Gate, GateError, GateVerdict};
-use crate::join::join_all;
+use crate::futures::join_all;
 use crate::policy::is_concurrency;
 use crate::store::PermitAct;
 use crate::{Check, MAX_CHECKS, Permit, Verdict};

@@ -15,8 +15,8 @@ use super::conflicts::EffectiveCheck;
 use super::permits::AnyPermit;
 use super::{ActivePolicies, GateError, GateRequest, GateVerdict, LimitResult, Subject};
 use crate::buffer::Buffer;
-use crate::check::overflowing;
 use crate::policy::{CostSource, Mode, OnStoreFailure, Selected, is_concurrency};
+use crate::request::overflowing;
 use crate::stats::{Decided, LimitStats, Outcome, ServiceTimer};
 use crate::{Check, CheckError, Limiter, MAX_CHECKS, Overflow, Verdict};
 

@@ -7,7 +7,7 @@ use tidegate_core::{Cost, Decision, Limit};
 
 use super::plan::{ConcurrencyMode, KeyBytes, Plan, write_policy};
 use super::{ActivePolicies, Gate, GateError, GateRequest, GateVerdict, Subject};
-use crate::join::join_all;
+use crate::futures::join_all;
 use crate::policy::{Key, Mode, Policy, excerpt};
 use crate::stats::looks_masked;
 use crate::{Check, MAX_CHECKS};

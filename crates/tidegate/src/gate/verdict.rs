@@ -12,12 +12,12 @@ use tidegate_core::{Decision, Limit, ResetAfter, RetryAfter};
 use super::code_policy::CodePolicy;
 use super::conflicts::EffectiveCheck;
 use super::plan::PlannedPolicy;
-use crate::check::{BEHIND_OTHERS_US, reported_limit};
 use crate::headers::{
     self, Fields, Form, Forms, LimitList, PrerenderedHeaders, Problem, ResponseView,
 };
 use crate::policy::Mode;
 use crate::stats::Decided;
+use crate::verdict::{BEHIND_OTHERS_US, reported_limit};
 use crate::{Check, CheckError, Limiter, Timestamp, Verdict};
 
 /// The answer to a question: allowed if every limit that has a say allows it.

@@ -13,9 +13,9 @@ use super::decide::DecideOptions;
 use super::plan::Plan;
 use super::shared_store::SharedStore;
 use super::{DenialReason, Gate, GateError, GateVerdict};
-use crate::asker::CallTracker;
 use crate::fallback::{Outage, deny_all, dry_run_checks};
-use crate::wait::{Ticket, sleep};
+use crate::futures::CallTracker;
+use crate::wait_queue::{Ticket, sleep};
 use crate::{Clock, Request, StoreError};
 
 impl Gate {

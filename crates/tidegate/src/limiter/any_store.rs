@@ -6,9 +6,10 @@ use smallvec::SmallVec;
 use tidegate_core::{Cost, Decided, Decision, Limit, PermitId};
 
 use super::{Acquired, Limiter};
+use crate::Request;
 use crate::fallback::{FallbackAnswer, FallbackRequest, LocalNode, OnStoreFailure, Outage};
-use crate::join::{MAX_TOGETHER, join_all};
-use crate::store::{Request, validate};
+use crate::futures::{MAX_CONCURRENT_CHECKS, join_all};
+use crate::store::validate;
 use crate::{Check, Permit, Store, StoreError, Verdict};
 
 /// The answer of a limiter whose store fails.
@@ -99,7 +100,7 @@ impl<S: Store> Limiter<S> {
         for check in checks {
             validate(std::slice::from_ref(check), false)?;
         }
-        for part in checks.chunks(MAX_TOGETHER) {
+        for part in checks.chunks(MAX_CONCURRENT_CHECKS) {
             let each = part.iter().map(|check| async move {
                 self.decide_async(&Request::new(std::slice::from_ref(check))).await
             });

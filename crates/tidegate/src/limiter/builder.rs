@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Limiter;
 use super::any_store::Fallback;
 use crate::fallback::OnStoreFailure;
-use crate::wait::MAX_WAITERS;
+use crate::wait_queue::MAX_WAITERS;
 use crate::{Clock, MemoryOptions, MemoryStore, OutOfMemory, Store, WhenFull};
 
 /// Settings for a limiter, in memory ([`Builder::build`]) or over a store that nodes share

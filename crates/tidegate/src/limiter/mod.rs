@@ -9,6 +9,7 @@
 mod any_store;
 mod builder;
 mod permit;
+mod permit_releases;
 mod reserved;
 mod waiting;
 
@@ -22,13 +23,15 @@ use tidegate_core::{Cost, Decision, Limit, Timestamp};
 
 pub use self::builder::Builder;
 pub use self::permit::{Acquired, Permit};
+pub(crate) use self::permit_releases::Listening;
 pub use self::reserved::Reserved;
 pub use self::waiting::jitter;
 
 use self::any_store::Fallback;
 use self::builder::Settings;
-use crate::store::Request;
-use crate::wait::{Queues, Releases};
+use self::permit_releases::Releases;
+use crate::Request;
+use crate::wait_queue::Queues;
 use crate::{Check, CheckError, Clock, MemoryStats, MemoryStore, Store, Verdict};
 
 /// Decides whether requests may go ahead.

@@ -6,8 +6,8 @@ use std::mem;
 use tidegate_core::{Cost, Decided, Denied, Limit, Timestamp};
 
 use super::Limiter;
-use crate::block_on::poll_once;
-use crate::store::Request;
+use crate::Request;
+use crate::futures::poll_once;
 use crate::{Check, CheckError, MemoryStore, Store, StoreError, Verdict};
 
 /// A charged estimate, to be settled when the true cost is known.

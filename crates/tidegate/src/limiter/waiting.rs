@@ -11,12 +11,13 @@ use std::time::{Duration, Instant};
 
 use tidegate_core::{Algorithm, Decided, Timestamp};
 
+use super::Listening;
 use super::any_store::Attempt;
 use super::{Acquired, Limiter};
-use crate::block_on::block_on;
+use crate::Request;
 use crate::fallback::{deny_all, dry_run_checks};
-use crate::store::Request;
-use crate::wait::{Listening, Ticket, refusing, sleep_listening};
+use crate::futures::block_on;
+use crate::wait_queue::{Ticket, refusing, sleep_listening};
 use crate::{Check, CheckError, MemoryStore, Store, StoreError, Verdict};
 
 /// How often a waiter asks a shared store for a permit at least: another node may have released

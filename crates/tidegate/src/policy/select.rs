@@ -19,8 +19,8 @@ use super::template::Template;
 use super::{Mode, OnStoreFailure};
 use crate::Overflow;
 use crate::attributes::Attributes;
-use crate::check::MAX_CHECKS;
 use crate::identity::Identity;
+use crate::request::MAX_CHECKS;
 
 /// Most policies: each is held against every request.
 pub(crate) const MAX_POLICIES: usize = 1024;

@@ -12,55 +12,12 @@ use std::time::Duration;
 
 use tidegate_core::{Limit, PermitId};
 
-use crate::{Check, CheckError, Verdict};
+use crate::{CheckError, Request, Verdict};
 
 #[cfg(feature = "policies")]
 pub(crate) use memory::BATCH;
 pub use memory::{MemoryOptions, MemoryStats, MemoryStore, OutOfMemory, WhenFull};
 pub(crate) use merge::validate;
-
-/// All that is asked of a store at once.
-#[derive(Clone, Copy, Debug)]
-pub struct Request<'a> {
-    /// What is asked; all are charged or none.
-    pub checks: &'a [Check<'a>],
-    /// An idempotency id: the same request with the same id is charged once.
-    pub id: Option<&'a [u8]>,
-    /// The permit under which admitted `concurrency` limits are held.
-    pub(crate) permit: Option<PermitId>,
-    /// Whether a denial may be answered from what is known of the last one.
-    pub(crate) deny_cache: bool,
-}
-
-impl<'a> Request<'a> {
-    /// A request without id or permit.
-    pub fn new(checks: &'a [Check<'a>]) -> Self {
-        Request { checks, id: None, permit: None, deny_cache: true }
-    }
-
-    /// The same request under an idempotency id.
-    #[must_use]
-    pub fn with_id<I: AsRef<[u8]> + ?Sized>(self, id: &'a I) -> Self {
-        Request { id: Some(id.as_ref()), ..self }
-    }
-
-    /// The same request, its `concurrency` limits held under a permit.
-    #[cfg(feature = "unstable")]
-    #[must_use]
-    pub fn with_permit(self, permit: PermitId) -> Self {
-        Request { permit: Some(permit), ..self }
-    }
-
-    /// The permit under which admitted `concurrency` limits are held.
-    pub fn permit(&self) -> Option<PermitId> {
-        self.permit
-    }
-
-    /// Whether a denial may be answered from what is known of the last one.
-    pub fn deny_cache(&self) -> bool {
-        self.deny_cache
-    }
-}
 
 /// Keeps states and decides on them, atomically and in one call.
 ///

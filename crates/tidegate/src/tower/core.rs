@@ -16,9 +16,9 @@ use super::guard::{GuardState, HeldPermits, RequestGuard};
 use super::head::Head;
 use super::limits::Limits;
 use super::reservation::{Reservation, Reserving, Unsettled};
-use crate::asker::CallTracker;
 use crate::attributes::{Attributes, Headers};
-use crate::block_on::poll_once;
+use crate::futures::CallTracker;
+use crate::futures::poll_once;
 use crate::gate::{
     ActivePolicies, CodePolicy, ConcurrencyMode, Gate, GateError, GateRequest, GateVerdict, Plan,
     RequestContext, Subject,

@@ -14,7 +14,7 @@ use super::background::Background;
 use super::core::{Core, Refusal};
 use super::guard::RequestGuard;
 use super::head::Head;
-use crate::asker::CallTracker;
+use crate::futures::CallTracker;
 
 /// What becomes of a request, and the request's head again.
 type Told = (Result<RequestGuard, Refusal>, Parts);

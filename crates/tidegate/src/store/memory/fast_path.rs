@@ -14,7 +14,7 @@ use super::lock::Backoff;
 use super::request::{FEW, Few, HashedCheck};
 use super::slot::{self, Fingerprint, Slot, SlotRef};
 use super::span::slot_size;
-use crate::store::Request;
+use crate::Request;
 use crate::{Check, CheckError, MAX_CHECKS, Overflow};
 
 /// Checks of a batch whose cache misses are taken together: enough to keep the memory busy, few

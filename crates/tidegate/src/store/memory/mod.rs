@@ -48,9 +48,10 @@ use self::hash::{KeyHasher, random_bits};
 use self::ids::Ids;
 use self::request::OBSERVER;
 use self::table::Table;
-use crate::block_on::poll_once;
-use crate::check::MAX_CHECKS;
-use crate::store::{PermitAct, Request, Store, StoreError};
+use crate::Request;
+use crate::futures::poll_once;
+use crate::request::MAX_CHECKS;
+use crate::store::{PermitAct, Store, StoreError};
 use crate::{Check, Clock, Verdict};
 
 /// What happens to a key the store has no room for.

@@ -8,8 +8,8 @@ use tidegate_core::{Cost, Decided, Decision, Limit, ResetAfter, RetryAfter, Time
 use super::locked_path::Answer;
 use super::slot::Fingerprint;
 use super::{MemoryStore, WhenFull};
-use crate::check::overflowing;
-use crate::store::Request;
+use crate::Request;
+use crate::request::overflowing;
 use crate::store::merge::{Shared, validate};
 use crate::{Check, CheckError, Overflow, Verdict};
 

@@ -19,7 +19,8 @@ use tidegate_core::{
 
 use super::key_names::KeyNames;
 use super::script::{Call, Script, unexpected_reply};
-use crate::store::{Request, StoreError};
+use crate::Request;
+use crate::store::StoreError;
 use crate::{Check, Verdict};
 
 /// A request that the hot path can take: one counter is asked for some units.

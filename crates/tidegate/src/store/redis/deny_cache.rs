@@ -29,7 +29,7 @@ use smallvec::SmallVec;
 use tidegate_core::{Algorithm, Cost, Limit, ResetAfter, RetryAfter};
 
 use super::stats::StoreCounters;
-use crate::check::may_consume;
+use crate::request::may_consume;
 use crate::{Request, Verdict};
 
 /// How long a denial is believed at most: what a refund or reset on another node

@@ -68,7 +68,7 @@ use self::stats::StoreCounters;
 use self::topology::Topology;
 use self::url::StoreUrl;
 use super::PermitAct;
-use crate::check::may_consume;
+use crate::request::may_consume;
 use crate::{Failure, Request, Store, StoreError, Verdict};
 
 /// What is said to the server and how its replies are read, for tests and benchmarks

@@ -9,9 +9,10 @@ use tidegate_core::{Algorithm, Ask, Cost, Decision, Limit, PermitId, Timestamp};
 use super::key_names::{self, KeyNames};
 use super::script::{Call, Script, time_arg, unexpected_reply};
 use super::{codec, permits};
-use crate::check::overflowing;
+use crate::Request;
+use crate::request::overflowing;
+use crate::store::StoreError;
 use crate::store::merge::Merged;
-use crate::store::{Request, StoreError};
 use crate::{Check, CheckError, Overflow, Verdict};
 
 /// Requests have a few checks; more spill to the heap.
