@@ -37,7 +37,6 @@ mod policies;
 mod reader;
 mod schema;
 mod settings;
-mod store;
 mod yaml;
 
 use std::fs::File;
@@ -50,7 +49,7 @@ use self::reader::{Located, Reader};
 
 pub use self::error::{ConfigError, ConfigErrors};
 pub use self::schema::schema;
-pub use self::store::{NotAStore, StoreUrl};
+pub use self::settings::{NotAStore, StoreUrl};
 pub use self::yaml::MAX_CONFIG_BYTES;
 
 use crate::WhenFull;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::limit_names::LimitNames;
+use super::text::LimitNames;
 use super::text::{MAX_NUMERALS, Text, numerals, put_integer, put_string};
 use super::{Form, Forms, LimitView, ResponseView};
 use crate::{Algorithm, Limit, RetryAfter, Timestamp};

@@ -13,7 +13,6 @@
 
 mod fields;
 mod forms;
-mod limit_names;
 mod prerendered;
 mod problem;
 mod text;

@@ -8,8 +8,8 @@ use std::time::Duration;
 use http::HeaderValue;
 
 use super::fields::{LimitList, number, put_limit};
-use super::limit_names::{LimitNames, put_policy_name};
 use super::text::Text;
+use super::text::{LimitNames, put_policy_name};
 use super::{LimitView, MAX_POLICY_BYTES};
 use crate::{Limit, RetryAfter};
 

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use http::StatusCode;
 
 use super::ResponseView;
-use super::limit_names::LimitNames;
+use super::text::LimitNames;
 use crate::RetryAfter;
 
 /// The media type of what [`write_problem`] writes.

@@ -9,13 +9,13 @@ use std::ops::Range;
 
 use ipnet::IpNet;
 
-use super::condition_error::{ConditionError, ConditionErrorKind};
 use super::descriptor::{self, DescriptorEntry, MAX_ENTRIES};
+use super::descriptor::{ExactValues, Wildcard, Wildcards, all_imply, any_overlap};
+use super::error::{ConditionError, ConditionErrorKind};
 use super::key::write_escaped;
 use super::normalized::{NormalizedRequest, NormalizedText};
 use super::pattern::{Matched, Pattern};
 use super::request_field::{RequestField, Value};
-use super::wildcard::{ExactValues, Wildcard, Wildcards, all_imply, any_overlap};
 
 /// Most values of a condition: beyond it a header or descriptor set by the
 /// gateway is the better tool.

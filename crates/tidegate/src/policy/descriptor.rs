@@ -9,9 +9,8 @@ use std::borrow::Cow;
 use std::fmt;
 
 use super::condition::MAX_VALUES;
-use super::condition_error::ConditionErrorKind;
+use super::error::ConditionErrorKind;
 use super::request_field::MAX_NAME_BYTES;
-use super::wildcard::{Wildcard, all_imply, any_overlap};
 
 /// Most entries of a list: a key can name as many.
 pub const MAX_ENTRIES: usize = 16;
@@ -126,6 +125,174 @@ impl fmt::Display for DescriptorEntry {
                 let all: Vec<&str> = all.iter().map(Wildcard::as_str).collect();
                 write!(f, "{}: [{}]", self.name, all.join(", "))
             }
+        }
+    }
+}
+
+/// A text with `*` in it, or without.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Wildcard {
+    text: Box<str>,
+    is_literal: bool,
+}
+
+impl Wildcard {
+    pub(crate) fn new(text: &str) -> Self {
+        Wildcard { text: text.into(), is_literal: !text.contains('*') }
+    }
+
+    pub(super) fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// The one value it matches, if it is one.
+    pub(super) fn literal(&self) -> Option<&str> {
+        self.is_literal.then_some(&*self.text)
+    }
+
+    pub(crate) fn matches(&self, value: &str) -> bool {
+        let Some((first, rest)) = self.text.split_once('*') else { return *self.text == *value };
+        let (middle, last) = rest.rsplit_once('*').unwrap_or(("", rest));
+        let Some(value) = value.strip_prefix(first) else { return false };
+        let Some(mut value) = value.strip_suffix(last) else { return false };
+        for piece in middle.split('*') {
+            let Some((_, behind)) = value.split_once(piece) else { return false };
+            value = behind;
+        }
+        true
+    }
+
+    /// Whether every value that this matches is matched by `other`, as far as can be told.
+    pub(super) fn implies(&self, other: &Wildcard) -> bool {
+        self == other || self.literal().is_some_and(|text| other.matches(text))
+    }
+
+    /// Whether some value may match both; only where one has no `*` can we say no.
+    pub(super) fn may_overlap(&self, other: &Wildcard) -> bool {
+        match (self.literal(), other.literal()) {
+            (Some(text), _) => other.matches(text),
+            (_, Some(text)) => self.matches(text),
+            _ => true,
+        }
+    }
+}
+
+/// How many values are compared one by one: with so few, nothing is faster.
+const LINEAR_SCAN_MAX: usize = 16;
+
+/// Values as they are. Many are found by halving.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ExactValues {
+    all: Box<[Box<str>]>,
+    /// The places of `all` in order of value; empty if they are few.
+    sorted: Box<[u32]>,
+}
+
+impl ExactValues {
+    pub(super) fn new(all: Box<[Box<str>]>) -> Self {
+        let mut sorted: Vec<u32> =
+            if all.len() > LINEAR_SCAN_MAX { (0..).take(all.len()).collect() } else { Vec::new() };
+        sorted.sort_unstable_by_key(|index| &all[*index as usize]);
+        ExactValues { sorted: sorted.into(), all }
+    }
+
+    pub(super) fn all(&self) -> &[Box<str>] {
+        &self.all
+    }
+
+    pub(super) fn contains(&self, value: &[u8]) -> bool {
+        if self.sorted.is_empty() {
+            return self.all.iter().any(|one| one.as_bytes() == value);
+        }
+        let found =
+            self.sorted.binary_search_by_key(&value, |index| self.all[*index as usize].as_bytes());
+        found.is_ok()
+    }
+}
+
+/// Values in which `*` stands for any run of characters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Wildcards {
+    all: Box<[Wildcard]>,
+    /// Those without `*`, and those with one.
+    words: ExactValues,
+    wild: Box<[Wildcard]>,
+}
+
+impl Wildcards {
+    pub(super) fn new(all: Box<[Wildcard]>) -> Self {
+        let words = all.iter().filter_map(Wildcard::literal).map(Box::from);
+        let wild = all.iter().filter(|one| !one.is_literal).cloned();
+        Wildcards { words: ExactValues::new(words.collect()), wild: wild.collect(), all }
+    }
+
+    pub(super) fn all(&self) -> &[Wildcard] {
+        &self.all
+    }
+
+    /// Whether a domain's or descriptor's value, which is text, is one of these.
+    pub(super) fn matches(&self, value: &[u8]) -> bool {
+        let text = || std::str::from_utf8(value).ok();
+        self.words.contains(value)
+            || text().is_some_and(|value| self.wild.iter().any(|one| one.matches(value)))
+    }
+}
+
+/// Whether all of `ours` are covered by `theirs`.
+pub(super) fn all_imply(ours: &[Wildcard], theirs: &[Wildcard]) -> bool {
+    ours.iter().all(|ours| theirs.iter().any(|theirs| ours.implies(theirs)))
+}
+
+/// Whether some value may match one of each.
+pub(super) fn any_overlap(ours: &[Wildcard], theirs: &[Wildcard]) -> bool {
+    ours.iter().any(|ours| theirs.iter().any(|theirs| ours.may_overlap(theirs)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ExactValues, Wildcard, Wildcards};
+
+    #[test]
+    fn a_star_is_any_run_of_characters() {
+        let rows = [
+            ("abc", "abc", true),
+            ("abc", "abcd", false),
+            ("*", "", true),
+            ("*", "x", true),
+            ("a*", "a", true),
+            ("a*", "ba", false),
+            ("*a", "ba", true),
+            ("a*a", "a", false),
+            ("a*a", "aa", true),
+            ("/api/*/action", "/api/1/action", true),
+            ("/api/*/action", "/api/action", false),
+            ("/api/*/r/*/end", "/api/v1/r/2/end", true),
+            ("/api/*/r/*/end", "/api/v1/x/2/end", false),
+            ("a**b", "ab", true),
+            ("a*b*c", "abbcbc", true),
+            ("a*bc*c", "abcc", true),
+            ("a*bc*c", "abc", false),
+            ("\u{e9}*", "\u{e9}t\u{e9}", true),
+        ];
+        for (pattern, value, expected) in rows {
+            assert_eq!(Wildcard::new(pattern).matches(value), expected, "{pattern} {value}");
+        }
+    }
+
+    #[test]
+    fn many_words_are_found_as_few_are() {
+        for count in [0, 1, super::LINEAR_SCAN_MAX, super::LINEAR_SCAN_MAX + 1, 1000] {
+            let text = |number: usize| format!("w{number}");
+            let words =
+                ExactValues::new((0..count).map(|number| text(number * 7 % 1009).into()).collect());
+            for number in 0..1009 {
+                let is_present = words.all().iter().any(|word| **word == *text(number));
+                assert_eq!(words.contains(text(number).as_bytes()), is_present, "{count} {number}");
+            }
+            let all = words.all().iter().map(|word| Wildcard::new(word));
+            let mixed = Wildcards::new(all.chain([Wildcard::new("x*")]).collect());
+            assert!(mixed.matches(b"xyz") && !mixed.matches(b"wx") && !mixed.matches(b"w7\xff"));
+            assert_eq!(mixed.matches(b"w7"), words.contains(b"w7"));
         }
     }
 }

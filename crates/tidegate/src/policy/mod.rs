@@ -36,7 +36,6 @@
 //! ```
 
 mod condition;
-mod condition_error;
 mod cost;
 mod definition;
 mod descriptor;
@@ -44,14 +43,12 @@ mod error;
 mod explain;
 mod index;
 mod key;
-mod key_split;
 mod normalized;
 mod path;
 mod pattern;
 mod request_field;
 mod select;
 mod template;
-mod wildcard;
 
 use std::fmt;
 use std::str::FromStr;
@@ -60,7 +57,6 @@ use std::str::FromStr;
 pub use crate::fallback::OnStoreFailure;
 pub(crate) use condition::network;
 pub use condition::{Condition, Conditions};
-pub use condition_error::{ConditionError, ConditionErrorKind};
 pub use cost::{CostSource, CostSourceError};
 #[cfg(feature = "tower")]
 pub(crate) use definition::check_limits;
@@ -68,10 +64,11 @@ pub(crate) use definition::is_concurrency;
 pub use definition::{MAX_LIMITS, MAX_NAME_BYTES, Override, Policy, Variant, check_counts};
 pub use descriptor::{DescriptorEntry, MAX_ENTRIES};
 pub use error::PolicyError;
+pub use error::{ConditionError, ConditionErrorKind};
 pub use explain::{Explained, Explanation, Outcome};
+pub(crate) use key::KeySegment;
 pub(crate) use key::write_escaped;
 pub use key::{Key, MAX_KEY_BYTES, is_invisible};
-pub(crate) use key_split::KeySegment;
 pub use path::PathVariants;
 pub use pattern::{Pattern, PatternError};
 pub use request_field::{RequestField, RequestFieldError};
@@ -85,10 +82,10 @@ pub use template::{SHARED_KEY, Template, TemplateError, TemplateErrorKind};
 pub(crate) use {
     condition::MAX_VALUES,
     definition::{MAX_OVERRIDES, MAX_REPLACED},
+    descriptor::Wildcard,
     request_field::FIELD_NAMES,
     select::MAX_POLICIES,
     template::MAX_TEMPLATE_BYTES,
-    wildcard::Wildcard,
 };
 
 /// Whether a policy's denials count.

@@ -23,9 +23,6 @@ mod events;
 mod heavy_hitters;
 mod latency;
 mod mask;
-mod series;
-mod service;
-mod text;
 mod top;
 
 use std::borrow::Cow;
@@ -37,28 +34,28 @@ use std::time::Duration;
 use tidegate_core::{Decision, Limit, RetryAfter, Timestamp};
 
 pub use self::counters::Counters;
+pub use self::counters::{LimitStats, MAX_SERIES, SeriesCounts};
 pub use self::events::{
     Denial, EVENTS_HELD, EVENTS_PER_POLICY_PER_SECOND, Events, MAX_SUBSCRIBERS, StreamItem,
     Subscription, TooManySubscribers,
 };
 pub use self::heavy_hitters::SKETCH_ENTRIES;
+pub(crate) use self::latency::is_timed;
 pub use self::latency::{LATENCY_BOUNDS, LatencyCounts};
+pub use self::latency::{SERVICE_BOUNDS, ServiceLatency, ServiceTimer, TIMED_EVERY};
 #[cfg(feature = "config")]
 pub(crate) use self::mask::MIN_SECRET_BYTES;
 pub(crate) use self::mask::looks_masked;
 pub use self::mask::{LogKeys, MAX_SHOWN_CHARS, MaskSecret, SecretTooShort};
-pub use self::series::{LimitStats, MAX_SERIES, SeriesCounts};
-pub(crate) use self::service::is_timed;
-pub use self::service::{SERVICE_BOUNDS, ServiceLatency, ServiceTimer, TIMED_EVERY};
-pub use self::text::{MAX_TEXT_BYTES, Text};
+pub use self::mask::{MAX_TEXT_BYTES, Text};
 pub use self::top::{Entry, MAX_TRACKED_POLICIES, Ranking, TOP_PERIOD, Top};
 #[doc(no_inline)]
 pub use tidegate_core::Decided;
 
+use self::counters::Registry;
 use self::counters::{Stripe, stripe};
 use self::latency::Latency;
 use self::mask::{Masking, StoredKey};
-use self::series::Registry;
 use self::top::{Observation, TopQuery, TopTracker};
 use crate::Clock;
 use crate::policy::{Key, Mode, Policy, Template};
@@ -459,7 +456,7 @@ impl Stats {
     /// How long it took to serve the requests that were let in, by policy and outcome, as far
     /// as a front tells ([`ServiceTimer`]).
     pub fn service_latency(&self) -> Vec<ServiceLatency> {
-        service::counts(&self.registry.trackers(None))
+        latency::counts(&self.registry.trackers(None))
     }
 
     /// The stream of denials.

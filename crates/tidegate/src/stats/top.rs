@@ -15,8 +15,8 @@ use tidegate_core::Timestamp;
 
 use super::events::EVENTS_PER_POLICY_PER_SECOND;
 use super::heavy_hitters::Sketch;
+use super::latency::ServiceTimes;
 use super::mask::{LogKeys, Masking, StoredKey};
-use super::service::ServiceTimes;
 use super::{RankBy, Text};
 use crate::policy::Template;
 use crate::sync::Mutex;

@@ -5,7 +5,7 @@ use tidegate_core::bounds;
 
 use super::error::{LayerFault, RuleFault};
 use super::head::Head;
-use super::limits::Limits;
+use super::rule::Limits;
 use super::rule::{
     CostOf, KeyFrom, Keyless, LimitsOf, MAX_PLANS, OnUnknownPlan, PlanOf, Rule, SettleWhen,
     UnknownPlan, When,

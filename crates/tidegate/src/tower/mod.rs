@@ -50,18 +50,15 @@
 //! - `denial.rs`: what is answered instead; `error.rs`: layers that cannot be built, and requests that
 //!   a rule cannot be applied to.
 
-mod background;
 mod body;
 mod builder;
 mod compiled_rule;
 mod core;
-mod deciding;
 mod denial;
 mod error;
 mod guard;
 mod head;
 mod layer;
-mod limits;
 mod reservation;
 mod rule;
 mod service;
@@ -74,9 +71,8 @@ pub use self::denial::Rejection;
 pub use self::error::{KeyError, LayerError};
 pub use self::head::Head;
 pub use self::layer::RateLimitLayer;
-pub use self::limits::Limits;
 pub use self::reservation::Reservation;
-pub use self::rule::{Keyless, Rule, UnknownPlan};
+pub use self::rule::{Keyless, Limits, Rule, UnknownPlan};
 pub use self::service::{RateLimit, ResponseFuture};
 pub use crate::attributes::Headers;
 #[cfg(feature = "config")]

@@ -27,11 +27,11 @@ use http::Response;
 use smallvec::SmallVec;
 use tidegate_core::{Cost, bounds};
 
-use super::background::Background;
 use super::compiled_rule::CompiledRule;
 use super::core::Core;
 use super::denial::Rejection;
-use super::limits::Limits;
+use super::guard::Background;
+use super::rule::Limits;
 use crate::gate::{Adjustment, ChargeRecord, GateError, GateVerdict};
 use crate::policy::Key;
 use crate::stats::Decided;

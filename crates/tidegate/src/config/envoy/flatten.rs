@@ -15,13 +15,17 @@
 //! That holds whether or not what is preferred has a limit itself: one without is how a value
 //! is let through.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::fmt::Write as _;
 
+use sha2::{Digest, Sha256};
 use tidegate_core::{Algorithm, Limit};
 
 use super::super::reader::{Reader, shown};
 use super::tree::{Descriptor, Domain, Location, Rate, ValueMatch};
-use crate::policy::{MAX_POLICIES, MAX_REPLACED, MAX_VALUES, RequestField, Wildcard};
+use crate::policy::{
+    MAX_NAME_BYTES, MAX_POLICIES, MAX_REPLACED, MAX_VALUES, Policy, RequestField, Wildcard,
+};
 
 /// A policy to be.
 pub(super) struct FlatPolicy<'t> {
@@ -246,4 +250,117 @@ fn key(path: &[&Descriptor], request_fields: &[String]) -> String {
         }
         key => key,
     }
+}
+
+/// How many bytes of the digest a name shows, in hex.
+const DIGEST_BYTES: usize = 4;
+
+/// Gives each a name of its own.
+pub(super) fn assign_names(readers: &[Reader<'_>], policies: &mut [FlatPolicy<'_>]) {
+    let mut own: HashMap<String, usize> = HashMap::new();
+    let mut path_names: HashSet<String> = HashSet::new();
+    for policy in &*policies {
+        path_names.insert(path_name(policy));
+        if let Some(name) = own_name(policy) {
+            *own.entry(name.to_owned()).or_default() += 1;
+        }
+    }
+    let mut taken = HashSet::new();
+    for policy in policies.iter_mut() {
+        policy.name = match own_name(policy) {
+            Some(name) if own[name] == 1 && !path_names.contains(name) => name.to_owned(),
+            _ => path_name(policy),
+        };
+        // Digests are short; should two be alike, the later one is counted on.
+        let mut number = 2;
+        while !taken.insert(policy.name.clone()) {
+            policy.name = with_end(&policy.name, &format!("-{number}"));
+            number += 1;
+        }
+        if let (Some(name), Some(at)) =
+            (policy.rate().and_then(|rate| rate.name.as_deref()), policy.at())
+            && name != policy.name
+        {
+            let message =
+                format!("the policy of the limit `{}` is named {}", shown(name), policy.name);
+            let help = "two limits share that name, or a policy cannot have it; answers and metrics show the policy's";
+            readers[at.file].notice(at.span.clone(), &at.path, message, help);
+        }
+    }
+}
+
+/// The name a limit has itself, if a policy can have it.
+fn own_name<'f>(policy: &'f FlatPolicy<'_>) -> Option<&'f str> {
+    policy.rate()?.name.as_deref().filter(|name| Policy::is_name(name))
+}
+
+/// The name that the way gives.
+fn path_name(policy: &FlatPolicy<'_>) -> String {
+    let mut path = policy.domain.to_owned();
+    for node in &policy.path {
+        path.push('.');
+        path.push_str(&node.composite());
+    }
+    if Policy::is_name(&path) && is_clear(policy) {
+        path
+    } else {
+        with_digest(plain(&path).trim_end_matches('-'), policy)
+    }
+}
+
+/// Whether no other way reads the same. Dots stand between the names on a way, so none may
+/// stand in a name; in a value they may where no name can follow, as in addresses. (What `_`
+/// joins is told apart when files are read: two that read the same cannot be side by side.)
+fn is_clear(policy: &FlatPolicy<'_>) -> bool {
+    let is_key = |key: &str| !key.contains('.') && !key.starts_with(|c: char| c.is_ascii_digit());
+    let is_value = |value: &str| {
+        let mut behind_dots = value.split('.').skip(1);
+        behind_dots.all(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+    };
+    let is_clear = |node: &Descriptor| match &node.value {
+        ValueMatch::Any => is_key(&node.key),
+        ValueMatch::Exact(value) | ValueMatch::Wild(value) => is_key(&node.key) && is_value(value),
+    };
+    !policy.domain.contains('.') && policy.path.iter().all(|node| is_clear(node))
+}
+
+/// A text with `-` for what a name cannot have.
+fn plain(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            c if c.is_ascii_alphanumeric() || "._-".contains(c) => out.push(c),
+            _ if out.ends_with('-') => {}
+            _ => out.push('-'),
+        }
+    }
+    out
+}
+
+fn with_digest(name: &str, policy: &FlatPolicy<'_>) -> String {
+    let mut hash = Sha256::new();
+    let mut add = |text: &str| {
+        hash.update(text.len().to_be_bytes());
+        hash.update(text);
+    };
+    add(policy.domain);
+    for node in &policy.path {
+        add(&node.key);
+        add(match &node.value {
+            ValueMatch::Any => "",
+            ValueMatch::Exact(value) | ValueMatch::Wild(value) => value,
+        });
+    }
+    let mut end = String::from("-");
+    for byte in hash.finalize().iter().take(DIGEST_BYTES) {
+        // Writing to memory cannot fail.
+        let _ = write!(end, "{byte:02x}");
+    }
+    with_end(name, &end)
+}
+
+/// A name, cut so that it ends so. Names are ASCII.
+fn with_end(name: &str, end: &str) -> String {
+    let most = MAX_NAME_BYTES.saturating_sub(end.len());
+    format!("{}{end}", &name[..name.floor_char_boundary(most)])
 }

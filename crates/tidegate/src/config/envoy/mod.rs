@@ -31,7 +31,6 @@
 //! ```
 
 mod flatten;
-mod names;
 mod tree;
 mod write;
 
@@ -164,7 +163,7 @@ pub fn convert(files: &[EnvoyFile], options: &Options) -> Result<Converted, Envo
     }
     let domains = tree::read(&readers, &trees, options.merge_domains);
     let mut policies = flatten::flatten(&readers, &domains, options.algorithm);
-    names::assign(&readers, &mut policies);
+    flatten::assign_names(&readers, &mut policies);
     let notices = take_notices(files, readers)?;
     let yaml = write::write(files.iter().map(|file| &*file.name), &domains, &policies);
     if yaml.len() > MAX_CONFIG_BYTES {

@@ -6,10 +6,12 @@
 //! our back, because a call whose outcome is unknown must not count twice.
 
 use std::future::poll_fn;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
+use std::{io, thread};
 
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{
@@ -17,16 +19,18 @@ use redis::{
 };
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::runtime::Handle;
-use tokio::sync::watch;
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
-use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::{self, pki_types::ServerName};
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
+use tokio_rustls::{TlsConnector, rustls};
 
 use super::error::ConnectError;
 use super::script::{Call, Script};
 use super::server_info::ServerInfo;
-use super::url::{Address, Kind, Login};
+use super::url::{Address, Kind, Login, TlsFiles};
 
 /// Commands that wait for the socket: more than can be in flight, so that queueing a command
 /// never waits and the order is kept.
@@ -409,4 +413,79 @@ fn refused(error: &ServerError) -> DialError {
         "ERR" if text.contains("max number of clients") => return DialError::Unreachable(text),
         _ => ConnectError::Unusable(text),
     })
+}
+
+/// Reads the files, once.
+pub(super) fn tls_connector(files: &TlsFiles) -> Result<TlsConnector, ConnectError> {
+    let builder = ClientConfig::builder_with_provider(Arc::new(crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| ConnectError::TlsFiles(error.to_string().into()))?
+        .with_root_certificates(roots(files)?);
+    let config = match &files.own {
+        None => builder.with_no_client_auth(),
+        Some((cert, key)) => {
+            let chain = certificates(cert)?;
+            let own = PrivateKeyDer::from_pem_file(key).map_err(|error| unreadable(key, &error))?;
+            builder.with_client_auth_cert(chain, own).map_err(|error| unreadable(cert, &error))?
+        }
+    };
+    Ok(TlsConnector::from(Arc::new(config)))
+}
+
+/// Whom to believe: the authority that is named, or else the system's.
+fn roots(files: &TlsFiles) -> Result<RootCertStore, ConnectError> {
+    let mut roots = RootCertStore::empty();
+    if let Some(path) = &files.ca {
+        for certificate in certificates(path)? {
+            roots.add(certificate).map_err(|error| unreadable(path, &error))?;
+        }
+        return Ok(roots);
+    }
+    // Some of the system's may be unusable; none at all is an error.
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    if roots.is_empty() {
+        let text = "the system has no certificate authorities: name one with ?ca=FILE";
+        return Err(ConnectError::TlsFiles(text.into()));
+    }
+    Ok(roots)
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ConnectError> {
+    let read = CertificateDer::pem_file_iter(path).map_err(|error| unreadable(path, &error))?;
+    let chain: Result<Vec<_>, _> = read.collect();
+    let chain = chain.map_err(|error| unreadable(path, &error))?;
+    if chain.is_empty() {
+        return Err(unreadable(path, &"there is no certificate in it"));
+    }
+    Ok(chain)
+}
+
+fn unreadable(path: &Path, reason: &dyn std::fmt::Display) -> ConnectError {
+    ConnectError::TlsFiles(format!("{}: {reason}", path.display()).into())
+}
+
+/// A thread with a separate runtime. It ends when this is dropped, and so do its tasks.
+#[derive(Debug)]
+pub(super) struct IoThread {
+    runtime: Handle,
+    _running: oneshot::Sender<()>,
+}
+
+impl IoThread {
+    pub(super) fn start() -> io::Result<Self> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let handle = runtime.handle().clone();
+        let (running, dropped) = oneshot::channel::<()>();
+        thread::Builder::new().name("tidegate-redis".into()).spawn(move || {
+            // An error is expected: the sender is dropped and sends nothing.
+            let _ = runtime.block_on(dropped);
+            // A name that is being resolved is not waited for.
+            runtime.shutdown_background();
+        })?;
+        Ok(IoThread { runtime: handle, _running: running })
+    }
+
+    pub(super) fn runtime(&self) -> &Handle {
+        &self.runtime
+    }
 }

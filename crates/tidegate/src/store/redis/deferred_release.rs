@@ -28,10 +28,11 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
+use super::Inner;
 use super::breaker::ReconnectBackoff;
 use super::node::{CallError, CallReply};
+use super::script;
 use super::stats::StoreCounters;
-use super::{Inner, permits};
 use crate::Failure;
 
 /// Bound on queued releases: several times the calls that the node of one server can have in
@@ -144,7 +145,7 @@ impl Release {
         if Instant::now() >= self.until {
             return None;
         }
-        let call = permits::release(vec![self.state.clone()], self.permit, None);
+        let call = script::release_call(vec![self.state.clone()], self.permit, None);
         match tokio::time::timeout(RELEASE_TIMEOUT, inner.call(&call)).await {
             Ok(Ok(Value::Int(_))) => None,
             _ => Some(self),

@@ -28,17 +28,14 @@ mod cross_slot;
 mod deferred_release;
 mod deny_cache;
 mod error;
-mod io_thread;
 mod key_names;
 mod node;
 mod options;
-mod permits;
 mod plan;
 mod queue;
 mod script;
 mod server_info;
 mod stats;
-mod tls;
 mod topology;
 mod url;
 
@@ -53,11 +50,11 @@ use smallvec::smallvec;
 use tidegate_core::{Cost, Limit, PermitId, Timestamp};
 
 use self::connection::Dialer;
+use self::connection::IoThread;
 use self::counter::FastCheck;
 use self::deferred_release::{PendingPermit, ReleaseQueue, RetryOnDrop};
 use self::deny_cache::{Cells, DenyCache, Lookup};
 pub use self::error::{ConnectError, UrlError};
-use self::io_thread::IoThread;
 use self::key_names::KeyNames;
 use self::node::{CallReply, Touched, Work, key_hash};
 pub use self::options::RedisOptions;
@@ -82,9 +79,9 @@ pub mod wire {
     pub use super::deny_cache::MAX_AGE as MAX_DENY_CACHE;
     pub use super::error::ACL_RULES;
     pub use super::key_names::{KeyNames, slot_key};
-    pub use super::permits::{call as permit_call, was_held};
     pub use super::plan::{Mode, Plan, PlanReply, PlannedState, SlotPart};
     pub use super::script::{Call, Script};
+    pub use super::script::{permit_call, was_held};
 }
 
 /// Whether a URL can be read, without connecting to anything.
@@ -136,7 +133,7 @@ impl RedisStore {
     /// See [`ConnectError`].
     pub async fn connect(options: RedisOptions) -> Result<Self, ConnectError> {
         let url = options.check()?;
-        let tls = url.tls.as_ref().map(tls::connector).transpose()?;
+        let tls = url.tls.as_ref().map(connection::tls_connector).transpose()?;
         let key_names = KeyNames::new(&options.key_prefix);
         let io_thread = IoThread::start().map_err(|error| {
             ConnectError::Unusable(format!("its thread cannot be started: {error}").into())
@@ -231,7 +228,7 @@ impl Store for RedisStore {
         limit: &Limit,
         act: PermitAct,
     ) -> Result<bool, StoreError> {
-        let call = permits::call(&self.inner.key_names, key, limit, act, None);
+        let call = script::permit_call(&self.inner.key_names, key, limit, act, None);
         let retry = RetryOnDrop(match act {
             PermitAct::Release(permit) => Some(PendingPermit {
                 states: call.keys.clone(),
@@ -244,7 +241,7 @@ impl Store for RedisStore {
         let value = self.inner.with_deadline(self.inner.call(&call)).await;
         let keys = std::iter::once((key, limit));
         let value = value.inspect_err(|error| self.inner.note_foreign(error, keys))?;
-        let held = permits::was_held(&value)?;
+        let held = script::was_held(&value)?;
         retry.done();
         Ok(held)
     }

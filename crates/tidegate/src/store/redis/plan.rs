@@ -6,9 +6,10 @@ use redis::Value;
 use smallvec::SmallVec;
 use tidegate_core::{Algorithm, Ask, Cost, Decision, Limit, PermitId, Timestamp};
 
+use super::codec;
 use super::key_names::{self, KeyNames};
+use super::script;
 use super::script::{Call, Script, time_arg, unexpected_reply};
-use super::{codec, permits};
 use crate::Request;
 use crate::request::overflowing;
 use crate::store::StoreError;
@@ -282,7 +283,7 @@ impl Plan {
                 Cost::Ask(_) | Cost::Force(_)
                     if state.limit.algorithm() == Algorithm::Concurrency =>
                 {
-                    calls.push(permits::release(vec![state.key.clone()], self.permit, now));
+                    calls.push(script::release_call(vec![state.key.clone()], self.permit, now));
                     continue;
                 }
                 Cost::Ask(units) | Cost::Force(units) => Cost::Refund(units),

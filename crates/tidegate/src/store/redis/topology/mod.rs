@@ -6,14 +6,13 @@
 
 mod cluster;
 mod sentinel;
-mod slots;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 pub(super) use self::cluster::Cluster;
+pub(super) use self::cluster::slot_of;
 pub(super) use self::sentinel::Sentinels;
-pub(super) use self::slots::slot_of;
 use super::connection::Dialer;
 use super::error::ConnectError;
 use super::key_names::slot_key;
