@@ -28,7 +28,7 @@
 //! # Ok::<(), tidegate::unstable::config::ConfigErrors>(())
 //! ```
 
-mod descriptors;
+mod conditions;
 pub mod envoy;
 mod error;
 mod fields;

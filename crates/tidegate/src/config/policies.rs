@@ -4,21 +4,19 @@
 //! of its policy can still be checked; with anything noted there is no config.
 
 use std::collections::HashMap;
-use std::ops::Range;
 
 use tidegate_core::{Limit, bounds};
 
 use super::Config;
-use super::descriptors::read_descriptors;
+use super::conditions::{ReadConditions, read_conditions, read_exempt};
 use super::fields::{MODES, ON_STORE_FAILURE, OVERFLOW, OVERRIDE, POLICY, UNLIMITED};
 use super::limits::read_limits;
 use super::reader::{Located, Object, Reader, closest, join, shown};
-use super::yaml::{Name, Value};
+use super::yaml::Value;
 use crate::Overflow;
 use crate::policy::{
-    Condition, ConditionErrorKind, Conditions, CostSource, FIELD_NAMES, MAX_OVERRIDES,
-    MAX_POLICIES, MAX_REPLACED, Mode, OnStoreFailure, Override, Policy, PolicyError, RequestField,
-    RequestFieldError, SHARED_KEY, Template, TemplateErrorKind,
+    CostSource, FIELD_NAMES, MAX_OVERRIDES, MAX_POLICIES, MAX_REPLACED, Mode, OnStoreFailure,
+    Override, Policy, PolicyError, RequestField, SHARED_KEY, Template, TemplateErrorKind,
 };
 
 /// Every policy of a list.
@@ -188,7 +186,7 @@ fn in_braces(text: &str) -> Option<String> {
 }
 
 /// The part that was meant by a word that is none.
-fn meant_request_field(word: &str) -> Option<String> {
+pub(super) fn meant_request_field(word: &str) -> Option<String> {
     let (kind, name) = match word.split_once(':') {
         Some((kind, name)) => (kind, Some(name)),
         None => (word, None),
@@ -245,139 +243,6 @@ fn read_cost(reader: &Reader<'_>, object: &Object<'_, '_>) -> Option<CostSource>
     }
 }
 
-/// Conditions, and where the name of each stands.
-#[derive(Default)]
-struct Placed {
-    conditions: Conditions,
-    spans: Vec<Range<usize>>,
-    /// Whether some entry was wrong, so that what is left says less than was meant.
-    is_partial: bool,
-}
-
-/// What to write where conditions must stand.
-const CONDITIONS_HELP: &str = "write for example `{ path: /login }`";
-
-fn read_conditions(reader: &Reader<'_>, located: &Located) -> Placed {
-    let Some(entries) = reader.map(located, CONDITIONS_HELP) else {
-        return Placed { is_partial: true, ..Placed::default() };
-    };
-    let mut read = Vec::new();
-    let mut wanted = 0;
-    for (name, node) in entries {
-        let inner = Located { node: node.clone(), path: join(&located.path, &name.text) };
-        if name.text == "headers" {
-            let Some(headers) = reader.map(&inner, "write for example `{ x-org: acme }`") else {
-                wanted += 1;
-                continue;
-            };
-            for (header, node) in headers {
-                wanted += 1;
-                let located = Located { node: node.clone(), path: join(&inner.path, &header.text) };
-                read.extend(read_condition(
-                    reader,
-                    &format!("header:{}", header.text),
-                    header,
-                    &located,
-                ));
-            }
-        } else if name.text == "descriptors" {
-            let all = read_descriptors(reader, name, &inner);
-            wanted += all.len();
-            read.extend(all.into_iter().flatten());
-        } else {
-            wanted += 1;
-            let request_field = if name.text == "methods" { "method" } else { &name.text };
-            read.extend(read_condition(reader, request_field, name, &inner));
-        }
-    }
-    let is_partial = read.len() < wanted;
-    let spans = read.iter().map(|(_, span)| span.clone()).collect();
-    let conditions = read.into_iter().map(|(condition, _)| condition).collect();
-    Placed { conditions, spans, is_partial }
-}
-
-pub(super) fn read_condition(
-    reader: &Reader<'_>,
-    request_field: &str,
-    name: &Name,
-    located: &Located,
-) -> Option<(Condition, Range<usize>)> {
-    let request_field = match request_field.parse::<RequestField>() {
-        Ok(request_field) => Some(request_field),
-        Err(error) => {
-            fail_request_field(reader, error, name, &located.path);
-            None
-        }
-    };
-    let items = reader.one_or_list(located);
-    let texts: Vec<&str> = items.iter().filter_map(|item| reader.any_text(item)).collect();
-    if texts.len() < items.len() {
-        return None;
-    }
-    let request_field = request_field?;
-    // One by one first, so that every wrong value is told.
-    let each = items.iter().zip(&texts);
-    let wrong = each.filter(|(item, text)| {
-        let error = Condition::new(request_field.clone(), &[**text]).err();
-        error.map(|error| fail_value(reader, item, text, &error.kind)).is_some()
-    });
-    if wrong.count() > 0 {
-        return None;
-    }
-    match Condition::new(request_field, &texts) {
-        Ok(condition) => Some((condition, name.span.clone())),
-        Err(error) => {
-            fail_value(reader, items.get(error.index).unwrap_or(located), "", &error.kind);
-            None
-        }
-    }
-}
-
-pub(super) fn fail_value(
-    reader: &Reader<'_>,
-    located: &Located,
-    text: &str,
-    kind: &ConditionErrorKind,
-) {
-    let message = match text {
-        "" => kind.problem(),
-        text => format!("`{}`: {}", shown(text), kind.problem()),
-    };
-    reader.fail(located, message, kind.help());
-}
-
-fn fail_request_field(reader: &Reader<'_>, error: RequestFieldError, name: &Name, path: &str) {
-    let meant = match (error, &*name.text) {
-        (_, "header") => Some("header:NAME".to_owned()),
-        (RequestFieldError::Unknown, text)
-            if closest(text, ["methods", "headers"].into_iter()).is_some() =>
-        {
-            closest(text, ["methods", "headers"].into_iter()).map(str::to_owned)
-        }
-        (RequestFieldError::Unknown, text) => meant_request_field(text),
-        _ => None,
-    };
-    let help = meant.map_or_else(
-        || error.help().into(),
-        |request_field| format!("did you mean `{request_field}`?"),
-    );
-    let message = format!("`{}`: {}", shown(&name.text), error.problem());
-    reader.fail_at(name.span.clone(), path, message, help);
-}
-
-fn read_exempt(reader: &Reader<'_>, located: &Located) -> Conditions {
-    if let Value::Map(entries) = &located.node.value
-        && entries.is_empty()
-    {
-        reader.fail(
-            located,
-            "`exempt` names nobody",
-            "write for example `exempt: { client_ip: [10.0.0.0/8] }`, or remove it",
-        );
-    }
-    read_conditions(reader, located).conditions
-}
-
 fn read_overrides(reader: &Reader<'_>, located: &Located, mut policy: Policy) -> Policy {
     let Some(items) = reader.list(located) else { return policy };
     if items.len() > MAX_OVERRIDES {
@@ -393,7 +258,7 @@ fn read_overrides(reader: &Reader<'_>, located: &Located, mut policy: Policy) ->
 
 fn read_override(reader: &Reader<'_>, located: &Located, policy: &mut Policy) {
     let Some(object) = reader.object(located, OVERRIDE) else { return };
-    let nothing = Placed { is_partial: true, ..Placed::default() };
+    let nothing = ReadConditions { is_partial: true, ..ReadConditions::default() };
     let when = object.get("when").map_or(nothing, |located| read_conditions(reader, &located));
     let limits: Option<Option<Vec<Limit>>> = object.get("limits").map(|located| {
         if is_unlimited(&located) {

@@ -26,11 +26,11 @@
 mod active_policies;
 mod admission;
 mod batch;
+mod checks;
 mod code_policy;
 mod conflicts;
 mod decide;
 mod error;
-mod fallback;
 mod permits;
 mod plan;
 mod policy_keys;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use tidegate_core::{Cost, Decision, Limit, Timestamp, bounds};
+use tidegate_core::{Cost, Decision, Limit, Timestamp};
 
 use super::active_policies::Compiled;
 #[cfg(feature = "tower")]
@@ -16,9 +16,8 @@ use super::permits::AnyPermit;
 use super::{ActivePolicies, GateError, GateRequest, GateVerdict, LimitResult, Subject};
 use crate::buffer::Buffer;
 use crate::policy::{CostSource, Mode, OnStoreFailure, Selected, is_concurrency};
-use crate::request::overflowing;
-use crate::stats::{Decided, LimitStats, Outcome, ServiceTimer};
-use crate::{Check, CheckError, Limiter, MAX_CHECKS, Overflow, Verdict};
+use crate::stats::{Decided, LimitStats, ServiceTimer};
+use crate::{CheckError, MAX_CHECKS, Overflow};
 
 /// Room for the keys of a usual request without asking for memory.
 pub(crate) type KeyBytes = Buffer<128>;
@@ -44,10 +43,10 @@ pub(crate) struct Plan<'a> {
     /// The keys of all parts as the store sees them.
     pub(crate) keys: KeyBytes,
     /// `concurrency` limits with the lease that was asked for, in order.
-    leased: Vec<Limit>,
+    pub(super) leased: Vec<Limit>,
     /// What the checks are decided under where several questions differ about one count;
     /// empty if none do.
-    effective: Vec<EffectiveCheck<'a>>,
+    pub(super) effective: Vec<EffectiveCheck<'a>>,
     /// How many quotas there are, of which one is enough.
     pub(super) quotas: usize,
     /// Whether a denial must not consume yet: another quota may have room.
@@ -64,9 +63,9 @@ pub(crate) struct Plan<'a> {
 pub(super) struct PlannedPolicy<'a> {
     pub(super) policy: Option<&'a str>,
     /// The policy itself, if it is the program's own: one that was loaded may have its name.
-    code_policy: Option<&'a CodePolicy>,
+    pub(super) code_policy: Option<&'a CodePolicy>,
     /// Which question it belongs to.
-    request: usize,
+    pub(super) request: usize,
     /// Whether it is a quota that has a say.
     pub(super) quota: bool,
     /// Whether it is a quota that is used up, and is passed over for another.
@@ -78,17 +77,17 @@ pub(super) struct PlannedPolicy<'a> {
     pub(super) cost: Cost,
     pub(super) overflow: Overflow,
     pub(super) on_store_failure: OnStoreFailure,
-    deny_cache: bool,
-    compiled: &'a Compiled,
-    key: KeyRange,
+    pub(super) deny_cache: bool,
+    pub(super) compiled: &'a Compiled,
+    pub(super) key: KeyRange,
 }
 
 /// Where the key of a part lies, and where in that the part behind the policy's name.
 #[derive(Clone, Copy)]
-struct KeyRange {
-    start: usize,
-    key_offset: usize,
-    end: usize,
+pub(super) struct KeyRange {
+    pub(super) start: usize,
+    pub(super) key_offset: usize,
+    pub(super) end: usize,
 }
 
 /// A key that is being written.
@@ -366,7 +365,7 @@ impl<'a> Plan<'a> {
     /// A policy that only watches must not make requests fail, so it is left out;
     /// unless it was asked for by name.
     fn reject_concurrency(&mut self, requests: &[GateRequest<'_>]) -> Result<(), GateError> {
-        if !self.policies.iter().any(PlannedPolicy::is_concurrency) {
+        if !self.policies.iter().any(PlannedPolicy::has_concurrency) {
             return Ok(());
         }
         let by_name = |planned: &PlannedPolicy<'_>| {
@@ -374,260 +373,22 @@ impl<'a> Plan<'a> {
             !matches!(subject, Some(Subject::Request(_)))
         };
         self.policies.retain(|planned| {
-            planned.mode == Mode::Enforce || !planned.is_concurrency() || by_name(planned)
+            planned.mode == Mode::Enforce || !planned.has_concurrency() || by_name(planned)
         });
-        match self.policies.iter().find(|planned| planned.is_concurrency()) {
+        match self.policies.iter().find(|planned| planned.has_concurrency()) {
             Some(planned) => Err(GateError::NeedsPermit { policy: planned.policy.map(Into::into) }),
             None => Ok(()),
         }
     }
-
-    /// Gives `concurrency` limits the lease that was asked for.
-    fn lease(&mut self, lease: Option<Duration>) -> Result<(), GateError> {
-        let concurrency_limits = || {
-            self.policies.iter().flat_map(|planned| planned.limits).filter(|l| is_concurrency(l))
-        };
-        if concurrency_limits().next().is_none() && !self.policies.is_empty() {
-            let policy = match &self.policies[..] {
-                [only] => only.policy.map(Into::into),
-                _ => None,
-            };
-            return Err(GateError::NoConcurrencyLimit { policy });
-        }
-        let Some(lease) = lease else { return Ok(()) };
-        let leased: Option<Vec<Limit>> = concurrency_limits()
-            .map(|limit| {
-                let fits = lease <= Duration::from_micros(limit.window_us());
-                fits.then(|| Limit::concurrent(limit.count(), lease).ok()).flatten()
-            })
-            .collect();
-        let max_lease = Duration::from_micros(self.max_lease_us());
-        self.leased =
-            leased.filter(|_| lease <= max_lease).ok_or(GateError::LeaseTooLong { max_lease })?;
-        Ok(())
-    }
-
-    /// The longest lease that can be asked for: the shortest of the limits' own, or
-    /// any there can be where nothing is held.
-    pub(super) fn max_lease_us(&self) -> u64 {
-        let limits = self.policies.iter().flat_map(|planned| planned.limits);
-        let leases = limits.filter(|limit| is_concurrency(limit)).map(Limit::window_us);
-        leases.min().unwrap_or(bounds::MAX_WINDOW_US)
-    }
-
-    /// The shortest lease among the limits that are held.
-    pub(super) fn lease_us(&self) -> Option<u64> {
-        let checks = self.checks();
-        checks
-            .iter()
-            .filter(|check| is_concurrency(check.limit))
-            .map(|check| check.limit.window_us())
-            .min()
-    }
-
-    pub(super) fn checks(&self) -> SmallVec<[Check<'_>; 4]> {
-        let mut leased = self.leased.iter();
-        let mut checks = SmallVec::new();
-        for planned in &self.policies {
-            for limit in planned.limits {
-                let limit =
-                    if is_concurrency(limit) { leased.next().unwrap_or(limit) } else { limit };
-                let planned_cost = (limit, planned.cost);
-                let (limit, cost) =
-                    self.effective.get(checks.len()).copied().unwrap_or(planned_cost);
-                let overflow =
-                    if self.defers_overflow { Overflow::Refuse } else { planned.overflow };
-                let check = Check { overflow, ..Check::new(self.key_of(planned), limit, cost) };
-                let observed = planned.mode == Mode::Observe || planned.skipped;
-                checks.push(if observed { check.observed() } else { check });
-            }
-        }
-        checks
-    }
-
-    /// Decides the only check, if there is one, it is enforced and a denial of it charges nothing.
-    /// `None` otherwise.
-    pub(super) fn decide_single(&mut self, limiter: &Limiter) -> Option<Result<(), CheckError>> {
-        let [planned] = &self.policies[..] else { return None };
-        let (&PlannedPolicy { mode, cost, overflow, .. }, [limit]) = (planned, planned.limits)
-        else {
-            return None;
-        };
-        if mode != Mode::Enforce || overflowing(overflow, limit, cost) > 0 {
-            return None;
-        }
-        let check = Check::new(&self.keys[planned.key.start..planned.key.end], limit, cost);
-        let result = planned.result(limit, Decision::default(), Decided::Exact);
-        Some(self.verdict.decide_one(result, limiter, &check))
-    }
-
-    /// Whether anything would be charged or given back, were it allowed.
-    pub(super) fn charges(&self) -> bool {
-        let units = |planned: &PlannedPolicy<'_>| match planned.cost {
-            Cost::Ask(units) | Cost::Force(units) | Cost::Refund(units) => units,
-        };
-        self.policies.iter().any(|planned| units(planned) > 0)
-    }
-
-    /// Charges nothing on a denial, whatever the policies say.
-    pub(super) fn disable_overflow(&mut self) {
-        for planned in &mut self.policies {
-            planned.overflow = Overflow::Refuse;
-        }
-    }
-
-    /// Whether there is a place to hold.
-    pub(super) fn is_concurrency(&self) -> bool {
-        self.policies.iter().any(PlannedPolicy::is_concurrency)
-    }
-
-    /// Whether there is something to wait for: a limit that has a say, and no place that must
-    /// be had.
-    pub(super) fn can_wait(&self) -> bool {
-        let mut enforced = self.policies.iter().filter(|planned| planned.mode == Mode::Enforce);
-        enforced.clone().any(|planned| !planned.limits.is_empty())
-            && !enforced.any(PlannedPolicy::is_concurrency)
-    }
-
-    /// Takes out the policies that are only observed and have places, as a plan of their own.
-    pub(super) fn split_off_observed(&mut self) -> Plan<'a> {
-        let mut split = Plan::default();
-        let is_observed =
-            |planned: &PlannedPolicy<'_>| planned.mode == Mode::Observe && planned.is_concurrency();
-        if !self.policies.iter().any(is_observed) {
-            return split;
-        }
-        // Where a part's key lies stays true.
-        split.keys.clone_from(&self.keys);
-        let (observed, rest) = self.policies.drain(..).partition(is_observed);
-        (split.policies, self.policies) = (observed, rest);
-        self.resolve_conflicts();
-        split.resolve_conflicts();
-        split
-    }
-
-    /// Takes back what was set aside, its answer and its permit, behind everything else.
-    pub(super) fn rejoin(&mut self, split: Plan<'a>) {
-        self.permit = split.permit;
-        self.policies.extend(split.policies);
-        self.verdict.results.extend(split.verdict.results);
-        self.resolve_conflicts();
-    }
-
-    /// What came of each policy: where it is counted, and how.
-    pub(super) fn outcomes(&self) -> impl Iterator<Item = (&LimitStats, Outcome)> {
-        let mut results = self.verdict.results.iter();
-        self.policies.iter().filter_map(move |planned| {
-            let results = results.by_ref().take(planned.limits.len());
-            let denied = results.filter(|result| !result.decision.allowed).count() > 0;
-            let outcome = if denied { Outcome::WouldDeny } else { Outcome::Allowed };
-            Some((&**planned.compiled.stats.first()?, outcome))
-        })
-    }
-
-    /// Whether no limit holds.
-    pub(super) fn is_empty(&self) -> bool {
-        self.limits().next().is_none()
-    }
-
-    /// The questions that met a policy without limits.
-    pub(super) fn unlimited(&self) -> Vec<usize> {
-        let unlimited = self.policies.iter().filter(|planned| planned.limits.is_empty());
-        unlimited.map(|planned| planned.request).collect()
-    }
-
-    /// Whether every policy lets a denial be answered from memory. Of several quotas we must
-    /// know which are used up, and memory knows only that it was denied.
-    pub(super) fn caches_denials(&self) -> bool {
-        self.quotas < 2 && self.policies.iter().all(|planned| planned.deny_cache)
-    }
-
-    /// Sees to it that questions which differ about one count can be decided.
-    pub(super) fn resolve_conflicts(&mut self) {
-        self.effective.clear();
-        if self.policies.len() > 1 {
-            self.effective = self.effective_checks();
-        }
-    }
-
-    pub(super) fn policies(&self) -> &[PlannedPolicy<'a>] {
-        &self.policies
-    }
-
-    /// A part's key as the store sees it.
-    pub(super) fn key_of(&self, planned: &PlannedPolicy<'_>) -> &[u8] {
-        &self.keys[planned.key.start..planned.key.end]
-    }
-
-    /// Every limit with its part, in the order of the checks.
-    pub(super) fn limits(&self) -> impl Iterator<Item = (&PlannedPolicy<'a>, &'a Limit)> {
-        let limits = self
-            .policies
-            .iter()
-            .flat_map(|planned| planned.limits.iter().map(move |l| (planned, l)));
-        let effective = |index: usize| self.effective.get(index).map(|(limit, _)| *limit);
-        limits
-            .enumerate()
-            .map(move |(index, (planned, limit))| (planned, effective(index).unwrap_or(limit)))
-    }
-
-    /// The answer that a verdict on the checks gives.
-    pub(super) fn verdict_of(&self, verdict: &Verdict) -> GateVerdict<'a> {
-        let mut combined = GateVerdict::default();
-        combined.set(&self.policies, &self.effective, verdict);
-        combined
-    }
-
-    /// Keeps the answer that a verdict on the checks gives.
-    pub(super) fn set_verdict(&mut self, verdict: &Verdict) {
-        self.verdict.set(&self.policies, &self.effective, verdict);
-    }
-
-    /// Where what this limit decides is counted.
-    fn stats_of(&self, limit: &Limit) -> Option<&'a Arc<LimitStats>> {
-        self.policies.iter().find_map(|planned| {
-            let index = planned.limits.iter().position(|other| std::ptr::eq(other, limit))?;
-            planned.stats_at(index)
-        })
-    }
-
-    /// Passes every line that is counted in the statistics to `visit`, with its part and its counters.
-    /// Peeks, refunds and forced charges are not counted.
-    #[inline]
-    pub(super) fn for_each_counted<'s>(
-        &'s self,
-        mut visit: impl FnMut(&'s PlannedPolicy<'a>, &'s LimitResult<'a>, &'s LimitStats),
-    ) {
-        let mut results = self.verdict.results.iter();
-        for planned in &self.policies {
-            let is_charged = matches!(planned.cost, Cost::Ask(1..));
-            for (index, result) in results.by_ref().take(planned.limits.len()).enumerate() {
-                if !is_charged {
-                    continue;
-                }
-                // Where others have a stricter limit, that is the one which has decided.
-                let decisive =
-                    if self.effective.is_empty() { None } else { self.stats_of(result.limit) };
-                if let Some(stats) = decisive.or_else(|| planned.stats_at(index)) {
-                    visit(planned, result, stats);
-                }
-            }
-        }
-    }
-
-    /// The key of a part, without its policy's name.
-    pub(super) fn key_without_policy(&self, planned: &PlannedPolicy<'_>) -> &[u8] {
-        &self.keys[planned.key.key_offset..planned.key.end]
-    }
 }
 
 impl<'a> PlannedPolicy<'a> {
-    fn is_concurrency(&self) -> bool {
+    pub(super) fn has_concurrency(&self) -> bool {
         self.limits.iter().any(is_concurrency)
     }
 
     /// Where one of its limits is counted; those of the caller's own share one counter.
-    fn stats_at(&self, index: usize) -> Option<&'a Arc<LimitStats>> {
+    pub(super) fn stats_at(&self, index: usize) -> Option<&'a Arc<LimitStats>> {
         let stats = &self.compiled.stats;
         stats.get(index).or(stats.last())
     }

@@ -1,0 +1,209 @@
+//! Conditions out of the tree: of `match`, `when` and `exempt`, descriptors included.
+
+use std::ops::Range;
+
+use super::policies::meant_request_field;
+use super::reader::{Located, Reader, closest, join, shown};
+use super::yaml::{Name, Value};
+use crate::policy::{
+    Condition, ConditionErrorKind, Conditions, DescriptorEntry, MAX_ENTRIES, RequestField,
+    RequestFieldError,
+};
+
+/// Conditions, and where the name of each stands.
+#[derive(Default)]
+pub(super) struct ReadConditions {
+    pub(super) conditions: Conditions,
+    pub(super) spans: Vec<Range<usize>>,
+    /// Whether some entry was wrong, so that what is left says less than was meant.
+    pub(super) is_partial: bool,
+}
+
+/// What to write where conditions must stand.
+const CONDITIONS_HELP: &str = "write for example `{ path: /login }`";
+
+pub(super) fn read_conditions(reader: &Reader<'_>, located: &Located) -> ReadConditions {
+    let Some(entries) = reader.map(located, CONDITIONS_HELP) else {
+        return ReadConditions { is_partial: true, ..ReadConditions::default() };
+    };
+    let mut read = Vec::new();
+    let mut wanted = 0;
+    for (name, node) in entries {
+        let inner = Located { node: node.clone(), path: join(&located.path, &name.text) };
+        if name.text == "headers" {
+            let Some(headers) = reader.map(&inner, "write for example `{ x-org: acme }`") else {
+                wanted += 1;
+                continue;
+            };
+            for (header, node) in headers {
+                wanted += 1;
+                let located = Located { node: node.clone(), path: join(&inner.path, &header.text) };
+                read.extend(read_condition(
+                    reader,
+                    &format!("header:{}", header.text),
+                    header,
+                    &located,
+                ));
+            }
+        } else if name.text == "descriptors" {
+            let all = read_descriptors(reader, name, &inner);
+            wanted += all.len();
+            read.extend(all.into_iter().flatten());
+        } else {
+            wanted += 1;
+            let request_field = if name.text == "methods" { "method" } else { &name.text };
+            read.extend(read_condition(reader, request_field, name, &inner));
+        }
+    }
+    let is_partial = read.len() < wanted;
+    let spans = read.iter().map(|(_, span)| span.clone()).collect();
+    let conditions = read.into_iter().map(|(condition, _)| condition).collect();
+    ReadConditions { conditions, spans, is_partial }
+}
+
+fn read_condition(
+    reader: &Reader<'_>,
+    request_field: &str,
+    name: &Name,
+    located: &Located,
+) -> Option<(Condition, Range<usize>)> {
+    let request_field = match request_field.parse::<RequestField>() {
+        Ok(request_field) => Some(request_field),
+        Err(error) => {
+            fail_request_field(reader, error, name, &located.path);
+            None
+        }
+    };
+    let items = reader.one_or_list(located);
+    let texts: Vec<&str> = items.iter().filter_map(|item| reader.any_text(item)).collect();
+    if texts.len() < items.len() {
+        return None;
+    }
+    let request_field = request_field?;
+    // One by one first, so that every wrong value is told.
+    let each = items.iter().zip(&texts);
+    let wrong = each.filter(|(item, text)| {
+        let error = Condition::new(request_field.clone(), &[**text]).err();
+        error.map(|error| fail_value(reader, item, text, &error.kind)).is_some()
+    });
+    if wrong.count() > 0 {
+        return None;
+    }
+    match Condition::new(request_field, &texts) {
+        Ok(condition) => Some((condition, name.span.clone())),
+        Err(error) => {
+            fail_value(reader, items.get(error.index).unwrap_or(located), "", &error.kind);
+            None
+        }
+    }
+}
+
+fn fail_value(reader: &Reader<'_>, located: &Located, text: &str, kind: &ConditionErrorKind) {
+    let message = match text {
+        "" => kind.problem(),
+        text => format!("`{}`: {}", shown(text), kind.problem()),
+    };
+    reader.fail(located, message, kind.help());
+}
+
+fn fail_request_field(reader: &Reader<'_>, error: RequestFieldError, name: &Name, path: &str) {
+    let meant = match (error, &*name.text) {
+        (_, "header") => Some("header:NAME".to_owned()),
+        (RequestFieldError::Unknown, text)
+            if closest(text, ["methods", "headers"].into_iter()).is_some() =>
+        {
+            closest(text, ["methods", "headers"].into_iter()).map(str::to_owned)
+        }
+        (RequestFieldError::Unknown, text) => meant_request_field(text),
+        _ => None,
+    };
+    let help = meant.map_or_else(
+        || error.help().into(),
+        |request_field| format!("did you mean `{request_field}`?"),
+    );
+    let message = format!("`{}`: {}", shown(&name.text), error.problem());
+    reader.fail_at(name.span.clone(), path, message, help);
+}
+
+pub(super) fn read_exempt(reader: &Reader<'_>, located: &Located) -> Conditions {
+    if let Value::Map(entries) = &located.node.value
+        && entries.is_empty()
+    {
+        reader.fail(
+            located,
+            "`exempt` names nobody",
+            "write for example `exempt: { client_ip: [10.0.0.0/8] }`, or remove it",
+        );
+    }
+    read_conditions(reader, located).conditions
+}
+
+/// What to write where descriptors must stand.
+const HELP: &str = "write `{ remote_address: \"*\" }` for one that is there, or a list such as \
+                    `[{ generic_key: api }, remote_address]` for exactly these in this order";
+
+/// A condition, and where its name stands; `None` if it was wrong.
+pub(super) type Read = Option<(Condition, Range<usize>)>;
+
+/// Every condition that `descriptors` stands for.
+pub(super) fn read_descriptors(reader: &Reader<'_>, name: &Name, located: &Located) -> Vec<Read> {
+    match &located.node.value {
+        Value::Map(entries) => {
+            let read = entries.iter().map(|(descriptor, node)| {
+                let inner =
+                    Located { node: node.clone(), path: join(&located.path, &descriptor.text) };
+                let request_field = format!("descriptor:{}", descriptor.text);
+                read_condition(reader, &request_field, descriptor, &inner)
+            });
+            read.collect()
+        }
+        Value::List(_) => vec![read_entries(reader, name, located)],
+        Value::Scalar(_) => {
+            reader.fail(located, "`descriptors` must be a mapping or a list", HELP);
+            vec![None]
+        }
+    }
+}
+
+fn read_entries(reader: &Reader<'_>, name: &Name, located: &Located) -> Read {
+    let items = reader.list(located)?;
+    if !(1..=MAX_ENTRIES).contains(&items.len()) {
+        let message = format!("there are {} entries", items.len());
+        reader.fail(located, message, format!("use 1 to {MAX_ENTRIES}, as the gateway sends them"));
+        return None;
+    }
+    let entries: Vec<Option<DescriptorEntry>> =
+        items.iter().map(|item| read_entry(reader, item)).collect();
+    let entries: Option<Vec<DescriptorEntry>> = entries.into_iter().collect();
+    Some((Condition::entries(entries?).ok()?, name.span.clone()))
+}
+
+/// `remote_address`, or `{ generic_key: api }`.
+fn read_entry(reader: &Reader<'_>, located: &Located) -> Option<DescriptorEntry> {
+    let Value::Map(entries) = &located.node.value else {
+        let name = reader.any_text(located)?;
+        return DescriptorEntry::any(name)
+            .map_err(|kind| fail_value(reader, located, name, &kind))
+            .ok();
+    };
+    let [(name, node)] = &entries[..] else {
+        let message = format!("an entry has one name, and here are {}", entries.len());
+        reader.fail(located, message, "begin a new item for each name: `[{ a: x }, { b: y }]`");
+        return None;
+    };
+    let inner = Located { node: node.clone(), path: join(&located.path, &name.text) };
+    let items = reader.one_or_list(&inner);
+    let texts: Vec<&str> = items.iter().filter_map(|item| reader.any_text(item)).collect();
+    if texts.len() < items.len() {
+        return None;
+    }
+    let entry = DescriptorEntry::new(&name.text, &texts);
+    let fail = |kind| match kind {
+        ConditionErrorKind::EntryName => {
+            let message = format!("`{}`: {}", shown(&name.text), kind.problem());
+            reader.fail_at(name.span.clone(), &located.path, message, kind.help());
+        }
+        kind => fail_value(reader, &inner, &shown(&texts.join(", ")), &kind),
+    };
+    entry.map_err(fail).ok()
+}

@@ -1,0 +1,255 @@
+//! The checks of a plan: their leases, the limits they are decided under, and their results.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use tidegate_core::{Cost, Decision, Limit, bounds};
+
+use super::plan::{Plan, PlannedPolicy};
+use super::{GateError, GateVerdict, LimitResult};
+use crate::policy::{Mode, is_concurrency};
+use crate::request::overflowing;
+use crate::stats::{Decided, LimitStats, Outcome};
+use crate::{Check, CheckError, Limiter, Overflow, Verdict};
+
+impl<'a> Plan<'a> {
+    /// Gives `concurrency` limits the lease that was asked for.
+    pub(super) fn lease(&mut self, lease: Option<Duration>) -> Result<(), GateError> {
+        let concurrency_limits = || {
+            self.policies.iter().flat_map(|planned| planned.limits).filter(|l| is_concurrency(l))
+        };
+        if concurrency_limits().next().is_none() && !self.policies.is_empty() {
+            let policy = match &self.policies[..] {
+                [only] => only.policy.map(Into::into),
+                _ => None,
+            };
+            return Err(GateError::NoConcurrencyLimit { policy });
+        }
+        let Some(lease) = lease else { return Ok(()) };
+        let leased: Option<Vec<Limit>> = concurrency_limits()
+            .map(|limit| {
+                let fits = lease <= Duration::from_micros(limit.window_us());
+                fits.then(|| Limit::concurrent(limit.count(), lease).ok()).flatten()
+            })
+            .collect();
+        let max_lease = Duration::from_micros(self.max_lease_us());
+        self.leased =
+            leased.filter(|_| lease <= max_lease).ok_or(GateError::LeaseTooLong { max_lease })?;
+        Ok(())
+    }
+
+    /// The longest lease that can be asked for: the shortest of the limits' own, or
+    /// any there can be where nothing is held.
+    pub(super) fn max_lease_us(&self) -> u64 {
+        let limits = self.policies.iter().flat_map(|planned| planned.limits);
+        let leases = limits.filter(|limit| is_concurrency(limit)).map(Limit::window_us);
+        leases.min().unwrap_or(bounds::MAX_WINDOW_US)
+    }
+
+    /// The shortest lease among the limits that are held.
+    pub(super) fn lease_us(&self) -> Option<u64> {
+        let checks = self.checks();
+        checks
+            .iter()
+            .filter(|check| is_concurrency(check.limit))
+            .map(|check| check.limit.window_us())
+            .min()
+    }
+
+    pub(super) fn checks(&self) -> SmallVec<[Check<'_>; 4]> {
+        let mut leased = self.leased.iter();
+        let mut checks = SmallVec::new();
+        for planned in &self.policies {
+            for limit in planned.limits {
+                let limit =
+                    if is_concurrency(limit) { leased.next().unwrap_or(limit) } else { limit };
+                let planned_cost = (limit, planned.cost);
+                let (limit, cost) =
+                    self.effective.get(checks.len()).copied().unwrap_or(planned_cost);
+                let overflow =
+                    if self.defers_overflow { Overflow::Refuse } else { planned.overflow };
+                let check = Check { overflow, ..Check::new(self.key_of(planned), limit, cost) };
+                let observed = planned.mode == Mode::Observe || planned.skipped;
+                checks.push(if observed { check.observed() } else { check });
+            }
+        }
+        checks
+    }
+
+    /// Decides the only check, if there is one, it is enforced and a denial of it charges nothing.
+    /// `None` otherwise.
+    pub(super) fn decide_single(&mut self, limiter: &Limiter) -> Option<Result<(), CheckError>> {
+        let [planned] = &self.policies[..] else { return None };
+        let (&PlannedPolicy { mode, cost, overflow, .. }, [limit]) = (planned, planned.limits)
+        else {
+            return None;
+        };
+        if mode != Mode::Enforce || overflowing(overflow, limit, cost) > 0 {
+            return None;
+        }
+        let check = Check::new(&self.keys[planned.key.start..planned.key.end], limit, cost);
+        let result = planned.result(limit, Decision::default(), Decided::Exact);
+        Some(self.verdict.decide_one(result, limiter, &check))
+    }
+
+    /// Whether anything would be charged or given back, were it allowed.
+    pub(super) fn charges(&self) -> bool {
+        let units = |planned: &PlannedPolicy<'_>| match planned.cost {
+            Cost::Ask(units) | Cost::Force(units) | Cost::Refund(units) => units,
+        };
+        self.policies.iter().any(|planned| units(planned) > 0)
+    }
+
+    /// Charges nothing on a denial, whatever the policies say.
+    pub(super) fn disable_overflow(&mut self) {
+        for planned in &mut self.policies {
+            planned.overflow = Overflow::Refuse;
+        }
+    }
+
+    /// Whether there is a place to hold.
+    pub(super) fn has_concurrency(&self) -> bool {
+        self.policies.iter().any(PlannedPolicy::has_concurrency)
+    }
+
+    /// Whether there is something to wait for: a limit that has a say, and no place that must
+    /// be had.
+    pub(super) fn can_wait(&self) -> bool {
+        let mut enforced = self.policies.iter().filter(|planned| planned.mode == Mode::Enforce);
+        enforced.clone().any(|planned| !planned.limits.is_empty())
+            && !enforced.any(PlannedPolicy::has_concurrency)
+    }
+
+    /// Takes out the policies that are only observed and have places, as a plan of their own.
+    pub(super) fn split_off_observed(&mut self) -> Plan<'a> {
+        let mut split = Plan::default();
+        let is_observed = |planned: &PlannedPolicy<'_>| {
+            planned.mode == Mode::Observe && planned.has_concurrency()
+        };
+        if !self.policies.iter().any(is_observed) {
+            return split;
+        }
+        // Where a part's key lies stays true.
+        split.keys.clone_from(&self.keys);
+        let (observed, rest) = self.policies.drain(..).partition(is_observed);
+        (split.policies, self.policies) = (observed, rest);
+        self.resolve_conflicts();
+        split.resolve_conflicts();
+        split
+    }
+
+    /// Takes back what was set aside, its answer and its permit, behind everything else.
+    pub(super) fn rejoin(&mut self, split: Plan<'a>) {
+        self.permit = split.permit;
+        self.policies.extend(split.policies);
+        self.verdict.results.extend(split.verdict.results);
+        self.resolve_conflicts();
+    }
+
+    /// What came of each policy: where it is counted, and how.
+    pub(super) fn outcomes(&self) -> impl Iterator<Item = (&LimitStats, Outcome)> {
+        let mut results = self.verdict.results.iter();
+        self.policies.iter().filter_map(move |planned| {
+            let results = results.by_ref().take(planned.limits.len());
+            let denied = results.filter(|result| !result.decision.allowed).count() > 0;
+            let outcome = if denied { Outcome::WouldDeny } else { Outcome::Allowed };
+            Some((&**planned.compiled.stats.first()?, outcome))
+        })
+    }
+
+    /// Whether no limit holds.
+    pub(super) fn is_empty(&self) -> bool {
+        self.limits().next().is_none()
+    }
+
+    /// The questions that met a policy without limits.
+    pub(super) fn unlimited(&self) -> Vec<usize> {
+        let unlimited = self.policies.iter().filter(|planned| planned.limits.is_empty());
+        unlimited.map(|planned| planned.request).collect()
+    }
+
+    /// Whether every policy lets a denial be answered from memory. Of several quotas we must
+    /// know which are used up, and memory knows only that it was denied.
+    pub(super) fn caches_denials(&self) -> bool {
+        self.quotas < 2 && self.policies.iter().all(|planned| planned.deny_cache)
+    }
+
+    /// Sees to it that questions which differ about one count can be decided.
+    pub(super) fn resolve_conflicts(&mut self) {
+        self.effective.clear();
+        if self.policies.len() > 1 {
+            self.effective = self.effective_checks();
+        }
+    }
+
+    pub(super) fn policies(&self) -> &[PlannedPolicy<'a>] {
+        &self.policies
+    }
+
+    /// A part's key as the store sees it.
+    pub(super) fn key_of(&self, planned: &PlannedPolicy<'_>) -> &[u8] {
+        &self.keys[planned.key.start..planned.key.end]
+    }
+
+    /// Every limit with its part, in the order of the checks.
+    pub(super) fn limits(&self) -> impl Iterator<Item = (&PlannedPolicy<'a>, &'a Limit)> {
+        let limits = self
+            .policies
+            .iter()
+            .flat_map(|planned| planned.limits.iter().map(move |l| (planned, l)));
+        let effective = |index: usize| self.effective.get(index).map(|(limit, _)| *limit);
+        limits
+            .enumerate()
+            .map(move |(index, (planned, limit))| (planned, effective(index).unwrap_or(limit)))
+    }
+
+    /// The answer that a verdict on the checks gives.
+    pub(super) fn verdict_of(&self, verdict: &Verdict) -> GateVerdict<'a> {
+        let mut combined = GateVerdict::default();
+        combined.set(&self.policies, &self.effective, verdict);
+        combined
+    }
+
+    /// Keeps the answer that a verdict on the checks gives.
+    pub(super) fn set_verdict(&mut self, verdict: &Verdict) {
+        self.verdict.set(&self.policies, &self.effective, verdict);
+    }
+
+    /// Where what this limit decides is counted.
+    fn stats_of(&self, limit: &Limit) -> Option<&'a Arc<LimitStats>> {
+        self.policies.iter().find_map(|planned| {
+            let index = planned.limits.iter().position(|other| std::ptr::eq(other, limit))?;
+            planned.stats_at(index)
+        })
+    }
+
+    /// Passes every line that is counted in the statistics to `visit`, with its part and its counters.
+    /// Peeks, refunds and forced charges are not counted.
+    #[inline]
+    pub(super) fn for_each_counted<'s>(
+        &'s self,
+        mut visit: impl FnMut(&'s PlannedPolicy<'a>, &'s LimitResult<'a>, &'s LimitStats),
+    ) {
+        let mut results = self.verdict.results.iter();
+        for planned in &self.policies {
+            let is_charged = matches!(planned.cost, Cost::Ask(1..));
+            for (index, result) in results.by_ref().take(planned.limits.len()).enumerate() {
+                if !is_charged {
+                    continue;
+                }
+                // Where others have a stricter limit, that is the one which has decided.
+                let decisive =
+                    if self.effective.is_empty() { None } else { self.stats_of(result.limit) };
+                if let Some(stats) = decisive.or_else(|| planned.stats_at(index)) {
+                    visit(planned, result, stats);
+                }
+            }
+        }
+    }
+
+    /// The key of a part, without its policy's name.
+    pub(super) fn key_without_policy(&self, planned: &PlannedPolicy<'_>) -> &[u8] {
+        &self.keys[planned.key.key_offset..planned.key.end]
+    }
+}
