@@ -210,8 +210,6 @@
 #[cfg(feature = "policies")]
 #[cfg_attr(not(feature = "unstable"), allow(dead_code, unused_imports, reason = "for the server"))]
 mod attributes;
-#[cfg(feature = "policies")]
-mod buffer;
 mod clock;
 #[cfg(feature = "config")]
 #[cfg_attr(not(feature = "unstable"), allow(dead_code, unused_imports, reason = "for the server"))]
@@ -240,6 +238,8 @@ mod request;
 mod stats;
 mod store;
 mod sync;
+#[cfg(feature = "policies")]
+mod text;
 #[cfg(feature = "tower")]
 pub mod tower;
 #[cfg(feature = "unstable")]

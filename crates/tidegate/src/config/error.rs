@@ -199,7 +199,7 @@ fn shorten(line: &str, column: usize) -> (String, usize) {
 pub(super) fn printable(text: &str) -> String {
     let seen = |c: char| match c {
         '\t' => ' ',
-        c if c.is_control() || crate::policy::is_invisible(c) => '\u{fffd}',
+        c if c.is_control() || crate::text::is_invisible(c) => '\u{fffd}',
         c => c,
     };
     text.chars().map(seen).collect()

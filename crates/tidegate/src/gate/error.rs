@@ -3,7 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::policy::{SelectError, excerpt};
+use crate::policy::SelectError;
+use crate::text::excerpt;
 use crate::{CheckError, Failure, StoreError};
 
 /// A question that makes no sense. A denial is not an error.

@@ -14,13 +14,13 @@ use super::code_policy::CodePolicy;
 use super::conflicts::EffectiveCheck;
 use super::permits::AnyPermit;
 use super::{ActivePolicies, GateError, GateRequest, GateVerdict, LimitResult, Subject};
-use crate::buffer::Buffer;
 use crate::policy::{CostSource, Mode, OnStoreFailure, Selected, is_concurrency};
 use crate::stats::{Decided, LimitStats, ServiceTimer};
+use crate::text::InlineBytes;
 use crate::{CheckError, MAX_CHECKS, Overflow};
 
 /// Room for the keys of a usual request without asking for memory.
-pub(crate) type KeyBytes = Buffer<128>;
+pub(crate) type KeyBytes = InlineBytes<128>;
 
 /// What is done with `concurrency` limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -421,7 +421,7 @@ impl<'a> PlannedPolicy<'a> {
 /// Writes the prefix of a policy's keys in the store. Names cannot contain NUL, so two policies
 /// never share a count.
 #[inline]
-pub(super) fn write_policy<const N: usize>(policy: &str, out: &mut Buffer<N>) {
+pub(super) fn write_policy<const N: usize>(policy: &str, out: &mut InlineBytes<N>) {
     out.extend_from_slice(policy.as_bytes());
     out.extend_from_slice(&[0]);
 }

@@ -8,8 +8,9 @@ use tidegate_core::{Cost, Decision, Limit};
 use super::plan::{ConcurrencyMode, KeyBytes, Plan, write_policy};
 use super::{ActivePolicies, Gate, GateError, GateRequest, GateVerdict, Subject};
 use crate::futures::join_all;
-use crate::policy::{Key, Mode, Policy, excerpt};
+use crate::policy::{Key, Mode, Policy};
 use crate::stats::looks_masked;
+use crate::text::excerpt;
 use crate::{Check, MAX_CHECKS};
 
 /// The end of a masked form without its hash.

@@ -6,10 +6,10 @@ use smallvec::{SmallVec, smallvec};
 
 use super::LimitView;
 use crate::Algorithm;
-use crate::buffer::Buffer;
+use crate::text::InlineBytes;
 
 /// A value in the making. Most fit, so that nothing is allocated for it.
-pub(super) type Text = Buffer<128>;
+pub(super) type Text = InlineBytes<128>;
 
 /// The largest integer of a structured field (RFC 9651, section 3.3.1).
 const MAX_INTEGER: u64 = 999_999_999_999_999;

@@ -38,7 +38,8 @@ use smallvec::SmallVec;
 pub use group::IpGroup;
 
 use crate::attributes::Headers;
-use crate::policy::{ConditionErrorKind, ParseEnumError, excerpt, network};
+use crate::policy::{ConditionErrorKind, ParseEnumError, network};
+use crate::text::excerpt;
 use trusted::Trusted;
 
 /// The prefix lengths by which IPv6 addresses can be grouped. 0 would put the

@@ -12,10 +12,10 @@ use ipnet::IpNet;
 use super::descriptor::{self, DescriptorEntry, MAX_ENTRIES};
 use super::descriptor::{ExactValues, Wildcard, Wildcards, all_imply, any_overlap};
 use super::error::{ConditionError, ConditionErrorKind};
-use super::key::write_escaped;
 use super::normalized::{NormalizedRequest, NormalizedText};
 use super::pattern::{Matched, Pattern};
 use super::request_field::{RequestField, Value};
+use crate::text::write_escaped;
 
 /// Most values of a condition: beyond it a header or descriptor set by the
 /// gateway is the better tool.

@@ -4,10 +4,10 @@ use std::fmt;
 
 use tidegate_core::bounds;
 
-use super::key::write_escaped;
 use super::normalized::NormalizedRequest;
 use super::request_field::{RequestField, Value};
 use super::template::Template;
+use crate::text::write_escaped;
 
 /// What a request costs.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -25,6 +25,7 @@ use super::normalized::{ReadOptions, host_name};
 use super::path;
 use super::request_field::RequestField;
 use super::template::{Alternative, Piece, Template};
+use crate::text::write_escaped;
 
 /// The longest a key is: longer ones are cut and carry a digest of the whole.
 /// Real keys are far shorter; what is longer is somebody trying.
@@ -72,29 +73,6 @@ impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_escaped(&self.0, f)
     }
-}
-
-/// Writes bytes as text without a control character in it.
-pub(crate) fn write_escaped(bytes: &[u8], f: &mut impl fmt::Write) -> fmt::Result {
-    for chunk in bytes.utf8_chunks() {
-        for c in chunk.valid().chars() {
-            if c.is_control() || is_invisible(c) {
-                let mut utf8 = [0; 4];
-                c.encode_utf8(&mut utf8).bytes().try_for_each(|byte| write!(f, "\\x{byte:02x}"))?;
-            } else if c == '\\' {
-                f.write_str("\\\\")?;
-            } else {
-                f.write_char(c)?;
-            }
-        }
-        chunk.invalid().iter().try_for_each(|byte| write!(f, "\\x{byte:02x}"))?;
-    }
-    Ok(())
-}
-
-/// Whether a character reorders or hides the text around it, so that it must not be shown as it is.
-pub fn is_invisible(c: char) -> bool {
-    matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
 }
 
 /// Builds a key.

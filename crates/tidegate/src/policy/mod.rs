@@ -55,6 +55,7 @@ use std::str::FromStr;
 
 #[doc(no_inline)]
 pub use crate::fallback::OnStoreFailure;
+pub use crate::text::is_invisible;
 pub(crate) use condition::network;
 pub use condition::{Condition, Conditions};
 pub use cost::{CostSource, CostSourceError};
@@ -67,12 +68,10 @@ pub use error::PolicyError;
 pub use error::{ConditionError, ConditionErrorKind};
 pub use explain::{Explained, Explanation, Outcome};
 pub(crate) use key::KeySegment;
-pub(crate) use key::write_escaped;
-pub use key::{Key, MAX_KEY_BYTES, is_invisible};
+pub use key::{Key, MAX_KEY_BYTES};
 pub use path::PathVariants;
 pub use pattern::{Pattern, PatternError};
 pub use request_field::{RequestField, RequestFieldError};
-pub(crate) use select::excerpt;
 pub use select::{Policies, PoliciesError, SelectError, Selected};
 #[cfg(feature = "tower")]
 pub(crate) use template::write_group;

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use tidegate_core::{Limit, bounds};
 
 use super::condition::Conditions;
-use super::definition::{MAX_NAME_BYTES, MAX_REPLACED, Policy};
+use super::definition::{MAX_REPLACED, Policy};
 use super::explain::{Explanation, explain};
 use super::index::Index;
 use super::key::Key;
@@ -21,6 +21,7 @@ use crate::Overflow;
 use crate::attributes::Attributes;
 use crate::identity::Identity;
 use crate::request::MAX_CHECKS;
+use crate::text::excerpt;
 
 /// Most policies: each is held against every request.
 pub(crate) const MAX_POLICIES: usize = 1024;
@@ -346,19 +347,6 @@ fn compile_patterns(
         condition.register_patterns(&mut patterns);
     }
     PatternSet::new(patterns.iter()).map_err(|_| PoliciesError::PatternsTooLarge)
-}
-
-/// A name as an error repeats it: no control characters, no pasted file. What was cut
-/// off is seen to be.
-pub(crate) fn excerpt(name: &str) -> String {
-    let mut out = String::new();
-    let end = name.floor_char_boundary(MAX_NAME_BYTES);
-    // Writing to memory cannot fail.
-    let _ = super::key::write_escaped(&name.as_bytes()[..end], &mut out);
-    if end < name.len() {
-        out.push_str("...");
-    }
-    out
 }
 
 /// A request that cannot be held against the policies: bad input, not a denial.

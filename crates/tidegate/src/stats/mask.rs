@@ -24,7 +24,8 @@ use std::sync::{Arc, OnceLock};
 
 use sha2::{Digest, Sha256};
 
-use crate::policy::{Key, KeySegment, MAX_KEY_BYTES, Template, write_escaped};
+use crate::policy::{Key, KeySegment, MAX_KEY_BYTES, Template};
+use crate::text::write_escaped;
 
 /// The most characters of a value that a masked form shows. Never more than a quarter of the value.
 pub const MAX_SHOWN_CHARS: usize = 4;
@@ -251,7 +252,7 @@ pub(crate) fn looks_masked(text: &[u8]) -> bool {
 fn escaped(bytes: &[u8]) -> String {
     let mut text = String::new();
     // Writing to memory cannot fail.
-    let _ = crate::policy::write_escaped(bytes, &mut text);
+    let _ = crate::text::write_escaped(bytes, &mut text);
     text
 }
 

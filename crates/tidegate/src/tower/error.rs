@@ -4,7 +4,8 @@ use std::fmt;
 
 use super::rule::MAX_PLANS;
 use crate::gate::GateError;
-use crate::policy::{PoliciesError, PolicyError, TemplateError, excerpt};
+use crate::policy::{PoliciesError, PolicyError, TemplateError};
+use crate::text::excerpt;
 use crate::{Failure, OutOfMemory};
 
 /// An error of [`LayerBuilder::build`](super::LayerBuilder::build). Its text says what to write

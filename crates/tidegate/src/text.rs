@@ -1,0 +1,109 @@
+//! Short byte strings on the stack, and untrusted text made safe to show.
+
+use std::fmt;
+use std::ops::Deref;
+
+/// Bytes that need no allocation while there are at most `N` of them. Appending to a `SmallVec`
+/// costs two calls of `memmove`, whatever is appended; here it costs one.
+#[derive(Clone, Debug)]
+pub(crate) struct InlineBytes<const N: usize> {
+    short: [u8; N],
+    /// How many bytes are in `short`.
+    len: usize,
+    /// All bytes, if there are more than fit.
+    long: Vec<u8>,
+}
+
+impl<const N: usize> InlineBytes<N> {
+    #[inline]
+    pub(crate) const fn new() -> Self {
+        InlineBytes { short: [0; N], len: 0, long: Vec::new() }
+    }
+
+    #[inline]
+    pub(crate) fn extend_from_slice(&mut self, bytes: &[u8]) {
+        let end = self.len + bytes.len();
+        match self.short.get_mut(self.len..end).filter(|_| self.long.is_empty()) {
+            Some(room) => {
+                room.copy_from_slice(bytes);
+                self.len = end;
+            }
+            None => self.spill(bytes),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn push(&mut self, byte: u8) {
+        self.extend_from_slice(&[byte]);
+    }
+
+    #[cold]
+    fn spill(&mut self, bytes: &[u8]) {
+        if self.long.is_empty() {
+            self.long.extend_from_slice(&self.short[..self.len]);
+        }
+        self.long.extend_from_slice(bytes);
+    }
+
+    /// Drops what is behind the first `len` bytes.
+    #[inline]
+    pub(crate) fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+        self.long.truncate(len);
+    }
+}
+
+impl<const N: usize> Default for InlineBytes<N> {
+    #[inline]
+    fn default() -> Self {
+        InlineBytes::new()
+    }
+}
+
+impl<const N: usize> Deref for InlineBytes<N> {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        if self.long.is_empty() { &self.short[..self.len] } else { &self.long }
+    }
+}
+
+/// Writes bytes as text without a control character in it.
+pub(crate) fn write_escaped(bytes: &[u8], f: &mut impl fmt::Write) -> fmt::Result {
+    for chunk in bytes.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            if c.is_control() || is_invisible(c) {
+                let mut utf8 = [0; 4];
+                c.encode_utf8(&mut utf8).bytes().try_for_each(|byte| write!(f, "\\x{byte:02x}"))?;
+            } else if c == '\\' {
+                f.write_str("\\\\")?;
+            } else {
+                f.write_char(c)?;
+            }
+        }
+        chunk.invalid().iter().try_for_each(|byte| write!(f, "\\x{byte:02x}"))?;
+    }
+    Ok(())
+}
+
+/// Whether a character reorders or hides the text around it, so that it must not be shown as it is.
+pub fn is_invisible(c: char) -> bool {
+    matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+}
+
+/// Longest excerpt: as long as the name of a policy can be.
+const MAX_EXCERPT_BYTES: usize = crate::policy::MAX_NAME_BYTES;
+
+/// A name as an error repeats it: no control characters, no pasted file. What was cut
+/// off is seen to be.
+pub(crate) fn excerpt(name: &str) -> String {
+    let mut out = String::new();
+    let end = name.floor_char_boundary(MAX_EXCERPT_BYTES);
+    // Writing to memory cannot fail.
+    let _ = write_escaped(&name.as_bytes()[..end], &mut out);
+    if end < name.len() {
+        out.push_str("...");
+    }
+    out
+}
