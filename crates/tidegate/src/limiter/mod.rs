@@ -150,6 +150,7 @@ impl Limiter {
     ///
     /// # Errors
     /// When the checks make no sense together; see [`CheckError`].
+    #[inline]
     pub fn check_all(&self, checks: &[Check<'_>]) -> Result<Verdict, CheckError> {
         self.decide(&Request::new(checks))
     }
@@ -158,6 +159,7 @@ impl Limiter {
     ///
     /// # Errors
     /// As [`Limiter::check_all`].
+    #[inline]
     pub fn check_all_at(
         &self,
         now: Timestamp,
@@ -183,6 +185,7 @@ impl Limiter {
     ///
     /// # Errors
     /// As [`Limiter::check_all`], and [`CheckError::IdReused`].
+    #[inline]
     pub fn decide(&self, request: &Request<'_>) -> Result<Verdict, CheckError> {
         self.store().decide_all(request, None)
     }

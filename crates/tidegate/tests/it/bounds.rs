@@ -53,6 +53,18 @@ fn a_key_under_two_limits_counts_twice() {
     assert_eq!(limiter.stats().tracked_keys, 3);
 }
 
+/// A key under very many limits takes no room from other keys while the store has some.
+#[test]
+fn a_key_under_many_windows_spreads_over_the_store() {
+    let limiter = bounded(100_000, WhenFull::Deny);
+    for milliseconds in 60_000..80_000 {
+        let limit = limit(&format!("5 per {milliseconds}ms"));
+        assert!(check_at(&limiter, NOW, "one key", &limit, 1).allowed, "{limit}");
+    }
+    fill(&limiter, 50_000, &limit("5 per 1m"));
+    assert_eq!((limiter.stats().tracked_keys, limiter.stats().overflowed), (70_000, 0));
+}
+
 /// Whatever strangers do, everybody who is tracked keeps their count.
 #[test]
 fn an_active_key_is_never_evicted() {

@@ -17,7 +17,7 @@ use crate::{Check, CheckError, Overflow, Verdict};
 pub(super) const FEW: usize = 4;
 pub(super) type Few<T> = SmallVec<[T; FEW]>;
 
-/// What tells an observed state from the one in force. Only low bits, so the shard stays.
+/// What tells the hash of an observed state from that of the one in force.
 pub(super) const OBSERVER: u64 = 0x6f62_7365;
 
 /// A check and the hash of its key.
@@ -110,41 +110,62 @@ impl MemoryStore {
 
     #[inline(always)]
     pub(super) fn with_hash<'a>(&self, hash: u64, check: &Check<'a>) -> HashedCheck<'a> {
-        let shard = self.table.shard_of(hash);
+        // The limit counts too. If all limits of a key were in one shard, a key with many limits
+        // would fill it.
+        let shard = self.table.shard_of(hash ^ check.limit.id());
         HashedCheck { hash, shard, limit: check.limit, cost: check.cost }
     }
 
+    /// Replaces the hash of a check, and with it the shard.
+    fn set_hash(&self, check: &mut HashedCheck<'_>, hash: u64) {
+        check.hash = hash;
+        check.shard = self.table.shard_of(check.state_hash());
+    }
+
     /// Decides a request, at the time given or the clock's.
+    #[inline]
     pub(crate) fn decide_all(
         &self,
         request: &Request<'_>,
         at: Option<Timestamp>,
     ) -> Result<Verdict, CheckError> {
-        let Some(id) = request.id else { return self.decide_without_id(request, at) };
+        let mut verdict = Verdict::default();
+        match request.id {
+            Some(id) => verdict = self.decide_with_id(request, id, at)?,
+            None => self.decide_into(request, at, &mut verdict)?,
+        }
+        Ok(verdict)
+    }
+
+    fn decide_with_id(
+        &self,
+        request: &Request<'_>,
+        id: &[u8],
+        at: Option<Timestamp>,
+    ) -> Result<Verdict, CheckError> {
         let mut checks = Few::new();
         self.merge(request.checks, request.permit.is_some(), &mut checks, &mut Few::new())?;
         let named = self.named_with_window(&checks, id);
-        self.once(named, at, || self.decide_without_id(request, at))
+        self.once(named, at, || {
+            let mut verdict = Verdict::default();
+            self.decide_into(request, at, &mut verdict)?;
+            Ok(verdict)
+        })
     }
 
-    /// Decides without a lock or, if that is not possible, with one.
-    ///
-    /// The result is filled in where it is returned: a verdict is large, and copying it would take
-    /// as long as some decisions.
-    fn decide_without_id(
+    /// Decides without a lock or, if that is not possible, with one. The verdict is written where
+    /// the caller keeps it, because it is large.
+    fn decide_into(
         &self,
         request: &Request<'_>,
         at: Option<Timestamp>,
-    ) -> Result<Verdict, CheckError> {
-        let mut decided = Ok(Verdict::default());
-        if let Ok(verdict) = &mut decided {
-            if self.decide_unlocked(request.checks, at, &mut verdict.decisions) {
-                verdict.conclude(request.checks);
-            } else {
-                self.decide_merged(request, at, verdict)?;
-            }
+        verdict: &mut Verdict,
+    ) -> Result<(), CheckError> {
+        if !self.decide_unlocked(request.checks, at, &mut verdict.decisions) {
+            return self.decide_merged(request, at, verdict);
         }
-        decided
+        verdict.conclude(request.checks);
+        Ok(())
     }
 
     /// Merges the checks of a request that share a state, and decides under locks.
@@ -246,7 +267,7 @@ impl MemoryStore {
             Shared { limit, cost, overflow }.add(check)?;
         }
         if is_observed {
-            set_observed_apart(states);
+            self.set_observed_apart(states);
         }
         Ok(())
     }
@@ -271,6 +292,19 @@ impl MemoryStore {
         (self.hash(&named), states.into_iter().map(|(_, cost)| cost).collect())
     }
 
+    /// Gives an observed state its own key if another state of the request has the same key and
+    /// limit and is enforced, as when a stricter limit is tried out beside the one in force.
+    fn set_observed_apart(&self, states: &mut [StateCheck<'_>]) {
+        for index in 0..states.len() {
+            let StateCheck { check, observed, .. } = states[index];
+            let is_enforced =
+                |other: &StateCheck<'_>| !other.observed && other.check.shares_state(&check);
+            if observed && states.iter().any(is_enforced) {
+                self.set_hash(&mut states[index].check, check.hash ^ OBSERVER);
+            }
+        }
+    }
+
     /// Notes that the key of a check has no room of its own.
     pub(super) fn mark_overflow(&self, checks: &mut [StateCheck<'_>], index: usize) {
         checks[index].overflowed = true;
@@ -283,25 +317,11 @@ impl MemoryStore {
                 let is_like = |c: &&StateCheck<'_>| c.full.is_some() && c.check.limit.id() == id;
                 let before = checks.iter().filter(is_like).count() as u64;
                 let hash = self.overflow_hash.wrapping_add(before);
-                checks[index].check.hash = hash;
-                checks[index].check.shard = self.table.shard_of(hash);
+                self.set_hash(&mut checks[index].check, hash);
                 WhenFull::Overflow
             }
             _ => WhenFull::Deny,
         });
-    }
-}
-
-/// Gives an observed state its own key if another state of the request has the same key and limit
-/// and is enforced, as when a stricter limit is tried out beside the one in force.
-fn set_observed_apart(states: &mut [StateCheck<'_>]) {
-    for index in 0..states.len() {
-        let StateCheck { check, observed, .. } = states[index];
-        let is_enforced =
-            |other: &StateCheck<'_>| !other.observed && other.check.shares_state(&check);
-        if observed && states.iter().any(is_enforced) {
-            states[index].check.hash ^= OBSERVER;
-        }
     }
 }
 
