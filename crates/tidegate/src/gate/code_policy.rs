@@ -5,7 +5,12 @@
 //! over with the question. Its match, exemptions and overrides have no part in that:
 //! code decides for itself when to ask.
 
-use tidegate_core::{Cost, Limit, Timestamp};
+#[cfg(feature = "tower")]
+use std::time::Duration;
+
+#[cfg(feature = "tower")]
+use tidegate_core::Timestamp;
+use tidegate_core::{Cost, Limit};
 
 #[cfg(feature = "tower")]
 use super::RequestContext;
@@ -97,8 +102,6 @@ pub enum CodeKey<'a> {
 #[derive(Clone, Debug)]
 pub(crate) struct ChargeRecord {
     pub(crate) key: Key,
-    /// When it was charged.
-    at: Timestamp,
     /// Which of the policy's limits were charged, one bit each.
     limits: u16,
     /// Whether that was in this node's memory, because the store failed.
@@ -112,13 +115,8 @@ impl ChargeRecord {
     /// What an admitted answer has charged. Not what is only observed and would have
     /// denied, and not what nobody counted because the store failed. Its lines are known by
     /// the policy itself: a reload may have brought in another of its name.
-    pub(crate) fn of(
-        code_policy: &CodePolicy,
-        key: Key,
-        at: Timestamp,
-        verdict: &GateVerdict<'_>,
-    ) -> Self {
-        let mut charged = ChargeRecord { key, at, limits: 0, locally: false };
+    pub(crate) fn of(code_policy: &CodePolicy, key: Key, verdict: &GateVerdict<'_>) -> Self {
+        let mut charged = ChargeRecord { key, limits: 0, locally: false };
         let is_own = |result: &&LimitResult<'_>| {
             result.code_policy.is_some_and(|one| std::ptr::eq(one, code_policy))
         };
@@ -148,12 +146,6 @@ impl ChargeRecord {
         self.locally
     }
 
-    /// Whether a cost is a refund of units that no longer count under a limit.
-    #[cfg(feature = "tower")]
-    pub(super) fn is_expired_refund(&self, cost: Cost, limit: &Limit, now: Timestamp) -> bool {
-        matches!(cost, Cost::Refund(_)) && !limit.may_give_back(self.at, now)
-    }
-
     pub(super) fn limits(&self) -> impl Iterator<Item = usize> {
         let limits = self.limits;
         (0..u16::BITS as usize).filter(move |index| limits & (1 << index) != 0)
@@ -168,23 +160,40 @@ pub(crate) struct Adjustment<'a> {
     /// The limits that came with the request, if they did.
     pub(crate) limits: Option<&'a [Limit]>,
     pub(crate) charged: &'a ChargeRecord,
+    pub(crate) charged_at: Timestamp,
     pub(crate) cost: Cost,
+}
+
+#[cfg(feature = "tower")]
+impl<'a> Adjustment<'a> {
+    /// The limits that were charged.
+    pub(crate) fn limits(&self) -> impl Iterator<Item = &'a Limit> {
+        let (limits, _) = self.code_policy.limits_or(self.limits);
+        self.charged.limits().filter_map(|index| limits.get(index))
+    }
+
+    /// Whether it is a refund of units that no longer count under a limit.
+    pub(super) fn is_expired_refund(&self, limit: &Limit, now: Timestamp) -> bool {
+        matches!(self.cost, Cost::Refund(_)) && !limit.may_give_back(self.charged_at, now)
+    }
 }
 
 #[cfg(feature = "tower")]
 impl Gate {
     /// Charges or gives back what turned out to be due after all.
     pub(crate) async fn settle(&self, change: Adjustment<'_>) -> Result<(), GateError> {
-        self.change(&mut Plan::default(), &[change]).await
+        self.change(&mut Plan::default(), &[change], None).await
     }
 
-    /// Asks for more under what was charged before: all changes or none.
+    /// Charges more under what was charged before: all changes or none. Waits up to `max_wait` until
+    /// they pass.
     pub(crate) async fn charge_more<'a>(
         &self,
         changes: &[Adjustment<'a>],
+        max_wait: Option<Duration>,
     ) -> Result<GateVerdict<'a>, GateError> {
         let mut plan = Plan::default();
-        self.change(&mut plan, changes).await?;
+        self.change(&mut plan, changes, max_wait).await?;
         let route = || None;
         let context = RequestContext { id: None, route: &route, request_id: None, max_wait: None };
         self.record(&plan, &context, None);
@@ -197,6 +206,7 @@ impl Gate {
         &self,
         plan: &mut Plan<'a>,
         changes: &[Adjustment<'a>],
+        max_wait: Option<Duration>,
     ) -> Result<(), GateError> {
         let now = self.now();
         for change in changes {
@@ -204,11 +214,13 @@ impl Gate {
         }
         // A denial charges nothing: the whole reservation is given back then.
         plan.disable_overflow();
-        match &self.shared {
-            Some(shared) if changes.iter().any(|change| change.charged.is_local()) => {
+        let tracker = CallTracker::default();
+        match (&self.shared, max_wait.filter(|_| plan.can_wait())) {
+            (Some(shared), _) if changes.iter().any(|change| change.charged.is_local()) => {
                 self.answer_without_store(plan, shared.outage(), DecideOptions::CHECK)
             }
-            _ => self.decide(&CallTracker::default(), plan, DecideOptions::CHECK).await,
+            (_, Some(max_wait)) => Box::pin(self.wait_planned(&tracker, plan, max_wait)).await,
+            _ => self.decide(&tracker, plan, DecideOptions::CHECK).await,
         }
     }
 }

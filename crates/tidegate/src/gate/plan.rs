@@ -267,11 +267,11 @@ impl<'a> Plan<'a> {
     /// back.
     #[cfg(feature = "tower")]
     pub(super) fn push_adjustment(&mut self, change: &Adjustment<'a>, now: Timestamp) {
-        let Adjustment { code_policy, limits, charged, cost } = *change;
+        let Adjustment { code_policy, limits, charged, cost, .. } = *change;
         let ask = CodeCheck::new(code_policy, limits, cost);
         for index in charged.limits() {
             if let Some(limits @ [limit]) = ask.limits.get(index..=index)
-                && !charged.is_expired_refund(cost, limit, now)
+                && !change.is_expired_refund(limit, now)
             {
                 let key = self.write_key(code_policy.policy().count_name(), charged.key.as_ref());
                 self.push_code_check(CodeCheck { limits, ..ask }, key);

@@ -22,10 +22,11 @@
 use std::fmt;
 use std::mem;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use http::Response;
 use smallvec::SmallVec;
-use tidegate_core::{Cost, bounds};
+use tidegate_core::{Cost, Limit, Timestamp, bounds};
 
 use super::compiled_rule::CompiledRule;
 use super::core::Core;
@@ -33,7 +34,7 @@ use super::denial::Rejection;
 use super::guard::Background;
 use super::rule::Limits;
 use crate::gate::{Adjustment, ChargeRecord, GateError, GateVerdict};
-use crate::policy::Key;
+use crate::policy::{Key, Mode};
 use crate::stats::Decided;
 
 /// An estimate that was charged before the true cost is known. It is in the extensions of a request
@@ -86,6 +87,8 @@ struct Reserved {
 #[derive(Clone, Copy)]
 struct Progress {
     units: u64,
+    /// When the first of them were charged.
+    at: Timestamp,
     stage: Stage,
 }
 
@@ -113,8 +116,8 @@ impl Reservation {
         }
         let now = core.gate.now();
         let parts = reserving.into_iter().filter_map(|Reserving { key, place, limits, units }| {
-            let charged = ChargeRecord::of(core.policy_at(place)?, key, now, answer);
-            let progress = Mutex::new(Progress { units, stage: Stage::Open });
+            let charged = ChargeRecord::of(core.policy_at(place)?, key, answer);
+            let progress = Mutex::new(Progress { units, at: now, stage: Stage::Open });
             Some(Reserved { place, limits, charged, progress })
         });
         let (parts, background) = (parts.collect(), Background::of(&core.gate));
@@ -136,6 +139,10 @@ impl Reservation {
     ///     Ok("...".to_owned())
     /// }
     /// ```
+    ///
+    /// With [`LayerBuilder::max_wait`](super::LayerBuilder::max_wait) it waits until the limits admit
+    /// the estimate, or denies it immediately if that takes longer. Units that have left the window
+    /// since they were charged are charged again.
     ///
     /// After a denial it may be called again, for example with the estimate of a smaller model. If
     /// the request has ended meanwhile, what it charges stands until a commit. After a commit it
@@ -232,29 +239,47 @@ impl Inner {
             .filter(|(_, part)| self.is_handlers(part))
             .filter_map(|(index, part)| Some((index, part.reopen()?)))
             .collect();
-        let missing: Units =
-            open.iter().map(|(index, held)| (*index, units.saturating_sub(*held))).collect();
-        let mut asked = self.ask(&missing).await;
-        if asked.is_err() && open.iter().any(|(_, held)| *held > 0) {
-            // The units held so far are part of the new estimate. Without them the answer says when
-            // the whole estimate would pass, or that it never does.
-            for (index, _) in &open {
-                self.release(*index).await;
-            }
-            asked = self.ask(&open.iter().map(|(index, _)| (*index, units)).collect()).await;
-        }
-        for (index, held) in open {
-            match &asked {
-                Ok(()) if held > units => self.lower(index, units),
-                Ok(()) => {}
-                Err(_) => self.lower(index, 0),
+        let max_wait = self.core.max_wait;
+        let holds_any = open.iter().any(|(_, held)| *held > 0);
+        if !(holds_any && self.must_renew(&open, units)) {
+            let missing = open.iter().map(|(index, held)| (*index, units.saturating_sub(*held)));
+            match self.ask(&missing.collect(), max_wait).await {
+                Err(_) if holds_any => {}
+                asked => {
+                    open.iter().for_each(|(index, _)| self.lower(*index, units));
+                    return asked;
+                }
             }
         }
-        asked
+        // The units held so far are part of the new estimate. Without them the answer says when
+        // the whole estimate would pass, or that it never does.
+        for (index, _) in &open {
+            self.release(*index).await;
+        }
+        let all = open.iter().map(|(index, _)| (*index, units)).collect();
+        self.ask(&all, max_wait).await
+    }
+
+    /// Whether the units held so far cannot be part of a new estimate: under some limit they have
+    /// left the window, or an enforced limit never admits the whole estimate.
+    fn must_renew(&self, open: &Units, units: u64) -> bool {
+        let now = self.core.gate.now();
+        open.iter().filter(|(_, held)| *held > 0).any(|(index, _)| {
+            let Some(change) = self.change(*index, Cost::PEEK) else { return false };
+            let is_enforced = change.code_policy.policy().mode() == Mode::Enforce;
+            change.limits().any(|limit| {
+                is_enforced && units > limit.capacity()
+                    || !limit.may_give_back(change.charged_at, now)
+            })
+        })
     }
 
     /// Asks for more units of some parts: all or none.
-    async fn ask(self: &Arc<Self>, more: &Units) -> Result<(), Rejection> {
+    async fn ask(
+        self: &Arc<Self>,
+        more: &Units,
+        max_wait: Option<Duration>,
+    ) -> Result<(), Rejection> {
         let more = || more.iter().filter(|(_, units)| *units > 0);
         let changes: SmallVec<[Adjustment<'_>; 1]> =
             more().filter_map(|(index, units)| self.change(*index, Cost::Ask(*units))).collect();
@@ -262,7 +287,7 @@ impl Inner {
             return Ok(());
         }
         let gate = &self.core.gate;
-        let answer = gate.charge_more(&changes).await;
+        let answer = gate.charge_more(&changes, max_wait).await;
         let answer =
             answer.map_err(|error: GateError| Rejection::of_failure(&error.to_string()))?;
         if !answer.allowed {
@@ -278,7 +303,7 @@ impl Inner {
                     ChargeRecord::covers_all_limits(code_policy, &answer)
                 });
             // Another clone may have settled the part meanwhile.
-            if is_counted && !part.raise(*units) {
+            if is_counted && !part.raise(*units, gate.now()) {
                 self.correct(*index, *units, 0);
             }
         }
@@ -332,6 +357,7 @@ impl Inner {
             code_policy,
             limits: part.limits.as_deref(),
             charged: &part.charged,
+            charged_at: part.progress().at,
             cost,
         })
     }
@@ -354,7 +380,7 @@ impl Reserved {
             if before.stage == Stage::Committed {
                 return None;
             }
-            *progress = Progress { units: actual, stage: Stage::Committed };
+            *progress = Progress { units: actual, stage: Stage::Committed, ..before };
             Some(before.units)
         })
     }
@@ -381,11 +407,14 @@ impl Reserved {
         })
     }
 
-    /// Notes that more was charged; `false` if it is settled.
-    fn raise(&self, units: u64) -> bool {
+    /// Notes that more was charged now; `false` if it is settled.
+    fn raise(&self, units: u64, now: Timestamp) -> bool {
         self.update(|progress| {
             let is_open = progress.stage == Stage::Open;
             if is_open {
+                if progress.units == 0 {
+                    progress.at = now;
+                }
                 progress.units = progress.units.saturating_add(units);
             }
             is_open

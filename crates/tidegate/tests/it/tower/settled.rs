@@ -416,6 +416,57 @@ fn an_estimate_that_no_longer_counts_is_not_given_back() {
     }
 }
 
+/// A body that is sent slowly: the estimate has left the window, and its units were counted towards
+/// the new estimate all the same. So more than the limit was admitted at once.
+#[test]
+fn an_estimate_that_no_longer_counts_is_charged_again() {
+    for (text, seconds) in [
+        ("100 per 1m sliding-log", 60),
+        ("100 per 1m", 60),
+        ("100 per 1m fixed-window", 59),
+        ("100 per 1m token-bucket", 60),
+    ] {
+        let limits = [text, "1000 per 1h sliding-window"];
+        let world =
+            World::with(rule("tokens", &limits).key(|_| Some("ann".into())).reserve(|_| 40));
+        let (reservation, _response) = reserved(&world);
+        world.clock.advance(Duration::from_secs(seconds));
+        assert_eq!(rejected(&reservation, 101).retry_after(), RetryAfter::Never, "{text}");
+        assert!(block_on(reservation.reserve(100)).is_ok(), "{text}");
+        assert_eq!((used(&world), reservation.estimate()), (100, 100), "{text}");
+        assert_eq!(world.status(from(ALICE, "/")), 429, "{text}");
+        // They were charged anew, so they are given back.
+        reservation.commit(30);
+        assert_eq!(used(&world), 30, "{text}");
+    }
+}
+
+/// The layer's `max_wait` had no effect on the estimates of handlers.
+#[test]
+fn a_handler_waits_for_its_estimate() {
+    let world = World::new(|builder| builder.rule(tokens()).max_wait(Duration::from_secs(90)));
+    let kept = Arc::new(Mutex::new(Vec::new()));
+    let keep = Arc::clone(&kept);
+    let service = service_fn(move |request: Request<()>| {
+        keep.lock().expect("no panic").extend(request.extensions().get::<Reservation>().cloned());
+        ready(Ok::<_, Broken>(Response::new(())))
+    });
+    let mut service = world.layer.layer(service);
+    for _ in 0..2 {
+        block_on(service.call(from(ALICE, "/"))).expect("the service works");
+    }
+    let reservations = kept.lock().expect("no panic").clone();
+    let Started::Pending(mut waiting) = Polled::start(reservations[0].reserve(90)) else {
+        panic!("20 are left")
+    };
+    world.clock.advance(Duration::from_secs(59));
+    assert!(waiting.poll().is_none());
+    world.clock.advance(Duration::from_secs(1));
+    assert!(waiting.poll().expect("the others have left the window").is_ok());
+    // What no limit ever admits is denied at once.
+    assert_eq!(rejected(&reservations[1], 101).retry_after(), RetryAfter::Never);
+}
+
 /// A denied estimate used up a limit that consumes, although the reservation was given back.
 #[test]
 fn a_denied_estimate_uses_nothing_up() {
