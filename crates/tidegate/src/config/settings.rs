@@ -14,8 +14,8 @@ use super::reader::{Located, Object, Reader, shown};
 use super::{Config, Fronts, Tls};
 use crate::WhenFull;
 use crate::headers::{Form, Forms};
+use crate::identity::parse_network;
 use crate::identity::{DEFAULT_IPV6_PREFIX, Identity};
-use crate::policy::network;
 use crate::stats::{LogKeys, MIN_SECRET_BYTES, MaskSecret};
 
 /// Longest the store may take: past a minute everybody has hung up.
@@ -131,7 +131,7 @@ fn read_identity(reader: &Reader<'_>, object: &Object<'_, '_>) -> Identity {
     if let Some(located) = object.get("trusted_proxies") {
         for item in reader.one_or_list(&located) {
             let Some(text) = reader.any_text(&item) else { continue };
-            match network(text) {
+            match parse_network(text) {
                 Ok(net) => trusted.push(net),
                 Err(kind) => {
                     reader.fail(

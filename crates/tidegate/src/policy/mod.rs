@@ -56,7 +56,6 @@ use std::str::FromStr;
 #[doc(no_inline)]
 pub use crate::fallback::OnStoreFailure;
 pub use crate::text::is_invisible;
-pub(crate) use condition::network;
 pub use condition::{Condition, Conditions};
 pub use cost::{CostSource, CostSourceError};
 #[cfg(feature = "tower")]

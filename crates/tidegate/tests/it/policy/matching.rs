@@ -309,3 +309,30 @@ fn patterns_of_many_policies_do_not_mix() {
     let mixed = Asked::new("/a1 host=h2.x");
     assert!(config.policies.select(&mixed.attributes()).expect("selected").is_empty());
 }
+
+#[test]
+fn condition_with_many_networks_matches_each_of_them() {
+    // 1000 networks, every other /24 of 10.0.0.0/13, and one that overlaps the first of them.
+    let networks: Vec<String> = (0..999_u32)
+        .map(|n| format!("10.{}.{}.0/24", n * 2 >> 8, n * 2 & 255))
+        .chain(["10.0.0.128/25".to_owned()])
+        .collect();
+    let text = format!(
+        "policies: [{{ name: p, match: {{ client_ip: [{}] }}, key: all, limits: 1 per 1s }}]",
+        networks.join(", ")
+    );
+    let config = config(&text);
+    let matches = |ip: String| {
+        let asked = Asked::new(&format!("ip={ip}"));
+        !config.policies.select(&asked.attributes()).expect("no cost to read").is_empty()
+    };
+    for n in 0..1998_u32 {
+        let (high, low) = (n >> 8, n & 255);
+        for host in [0, 1, 255] {
+            let expected = n % 2 == 0;
+            assert_eq!(matches(format!("10.{high}.{low}.{host}")), expected);
+            assert_eq!(matches(format!("::ffff:10.{high}.{low}.{host}")), expected);
+        }
+    }
+    assert!(!matches("9.255.255.255".into()) && !matches("2001:db8::1".into()));
+}
