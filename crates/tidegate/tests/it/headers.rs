@@ -18,7 +18,7 @@ use crate::common::limit;
 const MAX_INTEGER: i64 = 999_999_999_999_999;
 
 /// A line as a test writes it: policy, limit, remaining, retry after, reset after.
-type Told<'a> = (&'a str, &'a str, Option<u64>, RetryAfter, u64);
+type LimitRow<'a> = (&'a str, &'a str, Option<u64>, RetryAfter, u64);
 
 const NOW_PASSES: RetryAfter = RetryAfter::Now;
 
@@ -31,7 +31,12 @@ fn now() -> Timestamp {
     Timestamp::from_micros(1_700_000_000_500_000)
 }
 
-fn rendered(forms: Forms, allowed: bool, speaker: Option<usize>, told: &[Told<'_>]) -> HeaderMap {
+fn rendered(
+    forms: Forms,
+    allowed: bool,
+    speaker: Option<usize>,
+    told: &[LimitRow<'_>],
+) -> HeaderMap {
     let limits: Vec<Limit> = told.iter().map(|told| limit(told.1)).collect();
     let lines: Vec<LimitView<'_>> = told
         .iter()
@@ -58,7 +63,7 @@ fn text(map: &HeaderMap) -> String {
 
 /// `(forms, what is sent)` for one limit, allowed.
 #[test]
-fn forms_of_an_allowed_request() {
+fn renders_every_form_of_an_allowed_request() {
     let rows = [
         ("draft-10", "ratelimit-policy: \"api\";q=100;w=60\nratelimit: \"api\";r=50;t=30"),
         ("draft-7", "ratelimit-policy: 100;w=60\nratelimit: limit=100, remaining=50, reset=30"),
@@ -243,7 +248,7 @@ fn the_policy_field_lists_every_limit() {
         ),
     ];
     for (what, names, limits, expected) in rows {
-        let told: Vec<Told<'_>> = limits
+        let told: Vec<LimitRow<'_>> = limits
             .iter()
             .map(|(policy, limit)| (*policy, *limit, Some(1), NOW_PASSES, 1))
             .collect();
@@ -259,7 +264,7 @@ fn the_policy_field_lists_every_limit() {
 
 /// Failed open: nobody knows what remains. Failed closed: nor when to come back.
 #[test]
-fn what_is_not_known_is_not_sent() {
+fn unknown_values_are_not_sent() {
     let policy = "ratelimit-policy: \"api\";q=100;w=60";
     let all = "draft-10,draft-6,x-ratelimit";
     for allowed in [true, false] {
@@ -284,7 +289,7 @@ fn integers_stay_in_the_range_of_structured_fields() {
 
 /// What another hop left there is replaced, not added to.
 #[test]
-fn fields_are_replaced() {
+fn existing_fields_are_replaced() {
     let limit = limit("5 per 1m");
     let reset_after = Duration::from_secs(60);
     let line = LimitView {
@@ -309,10 +314,10 @@ fn fields_are_replaced() {
 
 /// Gateways refuse long fields, so the list ends; the limit that speaks is in it.
 #[test]
-fn a_long_policy_field_is_cut() {
+fn long_policy_field_is_shortened() {
     let name = "n".repeat(64);
     let windows: Vec<String> = (1..=200).map(|s| format!("5 per {s}s")).collect();
-    let told: Vec<Told<'_>> =
+    let told: Vec<LimitRow<'_>> =
         windows.iter().map(|text| (name.as_str(), text.as_str(), Some(1), NOW_PASSES, 1)).collect();
     for speaker in [0, 100, 199] {
         let out = rendered(Forms::default(), true, Some(speaker), &told);
@@ -326,7 +331,7 @@ fn a_long_policy_field_is_cut() {
 
 /// Values are put together on the stack.
 #[test]
-fn rendering_allocates_the_values_alone() {
+fn rendering_allocates_only_the_values() {
     let limits = ["10 per 1s", "600 per 1m"].map(limit);
     let lines = limits.each_ref().map(|limit| {
         let reset_after = Duration::from_secs(60);
@@ -342,7 +347,7 @@ fn rendering_allocates_the_values_alone() {
 
 /// `(text, forms or the error)`.
 #[test]
-fn forms_are_named() {
+fn forms_parse_from_their_names() {
     let unknown =
         "unknown header form `draft-8`: use draft-10, draft-7, draft-6, x-ratelimit or none";
     let rows: [(&str, Result<&str, &str>); 11] = [
@@ -427,7 +432,7 @@ proptest! {
     /// Whatever is told, the fields parse, the names are unique and refer to each other.
     #[test]
     fn fields_are_structured(told in told(), speaker in prop::option::of(0..12_usize), allowed: bool) {
-        let told: Vec<Told<'_>> = told.iter().map(|t| (t.0.as_str(), t.1.as_str(), t.2, t.3, t.4)).collect();
+        let told: Vec<LimitRow<'_>> = told.iter().map(|t| (t.0.as_str(), t.1.as_str(), t.2, t.3, t.4)).collect();
         let out = rendered(forms("draft-10,draft-6,x-ratelimit"), allowed, speaker, &told);
         let speaking = speaker.and_then(|index| told.get(index));
         if told.is_empty() {
@@ -467,7 +472,7 @@ proptest! {
 
     #[test]
     fn older_fields_are_structured(told in told(), speaker in 0..12_usize, allowed: bool) {
-        let told: Vec<Told<'_>> = told.iter().map(|t| (t.0.as_str(), t.1.as_str(), t.2, t.3, t.4)).collect();
+        let told: Vec<LimitRow<'_>> = told.iter().map(|t| (t.0.as_str(), t.1.as_str(), t.2, t.3, t.4)).collect();
         let out = rendered(forms("draft-7"), allowed, Some(speaker), &told);
         if let Some(field) = out.get("ratelimit") {
             let dictionary: Dictionary = Parser::new(field.as_bytes()).parse().expect("a dictionary");

@@ -190,12 +190,12 @@ pub fn run(host_name: &str, host: impl Fn(Limit) -> Box<dyn Host>) {
 }
 
 #[test]
-fn the_pure_core_agrees() {
+fn core_agrees_with_the_vectors() {
     run("core", |limit| Box::new(Core::new(limit)));
 }
 
 #[test]
-fn the_memory_store_agrees_whichever_way_it_is_asked() {
+fn every_path_of_the_memory_store_agrees_with_the_vectors() {
     for way_in in [WayIn::CheckAt, WayIn::Clock, WayIn::All, WayIn::Batch] {
         run(&format!("memory, {way_in:?}"), |limit| Box::new(Memory::new(limit, way_in)));
     }

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn only_silence_gives_up() {
+    fn only_silence_marks_a_server_as_down() {
         run(async {
             let health = ConnectionHealth::default();
             assert!(!is_given_up(&health, 3).await, "nothing is due");
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_grow_are_bounded_and_differ() {
+    fn backoff_grows_within_bounds_and_is_random() {
         let (mut one, mut other) = (ReconnectBackoff::new(), ReconnectBackoff::new());
         let mut longest = MIN_BACKOFF;
         let mut differ = false;

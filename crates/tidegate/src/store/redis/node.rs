@@ -529,7 +529,7 @@ mod tests {
     /// The answer to the first write was noted after the refusal of the second, and the store
     /// counted as up.
     #[test]
-    fn an_answer_to_an_older_write_does_not_end_a_refusal() {
+    fn older_reply_does_not_end_a_refusal() {
         let mut state = State::Up;
         assert!(state.note(Outcome::Refused, 2));
         assert!(!state.note(Outcome::Answered, 1));

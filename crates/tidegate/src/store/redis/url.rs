@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_url_names_the_part_and_the_fix_but_no_secret() {
+    fn url_errors_name_the_part_and_no_secret() {
         let rows = [
             ("", "scheme"),
             ("h:6379", "scheme"),
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_told_by_servers() {
+    fn redirect_addresses_are_parsed() {
         let asked = Address { host: "me".into(), port: 1 };
         let rows = [
             ("10.0.0.1:7", Some("10.0.0.1:7")),

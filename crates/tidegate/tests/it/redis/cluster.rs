@@ -8,7 +8,7 @@ use tidegate::unstable::redis::{KeyNames, slot_key};
 use tidegate::{Check, Failure, Limit, Request, Store, StoreError};
 use tokio::task::JoinSet;
 
-use super::stand::{Cluster, Engine, connect, eventually, run};
+use super::servers::{Cluster, Engine, connect, eventually, run};
 use super::{ask, limit, remaining};
 
 /// The slot of a key, as the cluster itself says.
@@ -128,7 +128,7 @@ fn a_denial_consumes_what_is_left_across_slots() {
 }
 
 #[test]
-fn a_killed_primary_is_replaced_and_the_others_do_not_notice() {
+fn killed_primary_is_replaced_without_affecting_other_slots() {
     let mut cluster = Cluster::with_replicas(Engine::Redis);
     // By default the other primaries refuse every key until they have heard of the replacement.
     for node in &cluster.nodes {

@@ -4,7 +4,7 @@ use tidegate::redis::{RedisOptions, RedisStore};
 use tidegate::unstable::redis::KeyNames;
 use tidegate::{Failure, StoreError};
 
-use super::stand::{Engine, Server, connect, connect_with, eventually, options, run};
+use super::servers::{Engine, Server, connect, connect_with, eventually, options, run};
 use super::{ask, limit};
 
 const LIMITS: [&str; 2] = ["1000 per 1d sliding-counter", "1000 per 1d sliding-log"];
@@ -111,7 +111,7 @@ fn a_primary_that_is_demoted_no_longer_denies() {
 
 /// Of `GET` and others it was only said that some command is invalid.
 #[test]
-fn a_renamed_command_is_named() {
+fn renamed_command_is_reported_by_name() {
     let commands =
         ["EVALSHA", "SCRIPT", "INFO", "GET", "SET", "INCR", "INCRBY", "DECRBY", "DEL", "TIME"];
     for engine in Engine::ALL {

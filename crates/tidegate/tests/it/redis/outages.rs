@@ -6,7 +6,7 @@ use tidegate::redis::{RedisOptions, RedisStore};
 use tidegate::unstable::redis::KeyNames;
 use tidegate::{Failure, Limit, StoreError};
 
-use super::stand::{Engine, Server, connect, connect_with, eventually, options, run, run_on};
+use super::servers::{Engine, Server, connect, connect_with, eventually, options, run, run_on};
 use super::{ask, limit};
 
 /// The limit most tests count under; nothing here reaches it.
@@ -28,7 +28,7 @@ async fn recovers(store: &RedisStore) {
 }
 
 #[test]
-fn scripts_that_were_flushed_are_taught_again() {
+fn flushed_scripts_are_loaded_again() {
     for engine in Engine::ALL {
         let server = Server::start(engine);
         run(async {
@@ -73,7 +73,7 @@ fn a_server_that_was_killed_is_down_until_it_is_back() {
 }
 
 #[test]
-fn a_silent_server_is_given_up_and_found_again() {
+fn silent_server_is_disconnected_and_reconnected() {
     for one_thread in [false, true] {
         let server = Server::start(Engine::Redis);
         run_on(one_thread, async {
@@ -102,7 +102,7 @@ fn a_silent_server_is_given_up_and_found_again() {
 }
 
 #[test]
-fn another_type_at_a_key_is_an_error_and_stays() {
+fn value_of_another_type_is_an_error_and_stays() {
     let server = Server::start(Engine::Redis);
     run(async {
         let store = connect(server.url()).await;
@@ -130,7 +130,7 @@ fn another_type_at_a_key_is_an_error_and_stays() {
 }
 
 #[test]
-fn a_server_that_becomes_a_replica_is_left() {
+fn demoted_primary_is_disconnected() {
     let (server, other) = (Server::start(Engine::Redis), Server::start(Engine::Redis));
     run(async {
         let store = connect(server.url()).await;
@@ -195,7 +195,7 @@ fn a_dropped_store_leaves_nothing_behind() {
 
 /// It was said to be up, while not one request was answered.
 #[test]
-fn a_server_that_refuses_everybody_is_not_up() {
+fn server_that_refuses_all_calls_is_not_up() {
     let rows = [("maxmemory", "OOM"), ("min-replicas-to-write", "NOREPLICAS")];
     for engine in Engine::ALL {
         let server = Server::start(engine);

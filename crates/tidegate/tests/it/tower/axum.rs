@@ -27,7 +27,7 @@ fn request(from: Option<[u8; 4]>) -> Request<Body> {
 }
 
 #[tokio::test]
-async fn three_lines_in_an_axum_app() {
+async fn minimal_axum_app_is_limited() {
     let layer = RateLimitLayer::new(limit("2 per 1h sliding-log"));
     let app = Router::new().route("/", any(|| async { "hello" })).layer(layer);
     let rows = [
@@ -44,7 +44,7 @@ async fn three_lines_in_an_axum_app() {
 }
 
 #[tokio::test]
-async fn a_layer_per_route_counts_apart() {
+async fn layers_per_route_count_separately() {
     let limited = |text: &str| RateLimitLayer::new(limit(text));
     let app = Router::new()
         .route("/login", any(|| async {}).layer(limited("1 per 1h sliding-log")))
@@ -83,7 +83,7 @@ async fn for_axum_holds_and_denies_alike() {
 /// A rule that reserves does not take the quick way: what is said of it is what is said of the same
 /// rule that does.
 #[tokio::test]
-async fn fields_do_not_depend_on_the_way() {
+async fn header_fields_do_not_depend_on_the_body_type() {
     for forms in ["draft-10", "draft-7", "draft-6", "x-ratelimit", "none"] {
         let layer = |rule: Rule| {
             // Time stands, so that waits are the same too.
@@ -111,7 +111,7 @@ async fn fields_do_not_depend_on_the_way() {
 /// `nest` takes the prefix off the path, so that policies for it used to match nothing.
 #[cfg(feature = "config")]
 #[tokio::test]
-async fn policies_see_the_whole_path_of_what_is_nested() {
+async fn policies_see_the_full_path_of_nested_routes() {
     use tidegate::unstable::stats::{RankBy, Stats};
 
     let text = "policies:\n  - name: api\n    match: { path: \"/api/**\" }\n    key: \"{path}\"\n    limits: [\"1 per 1h sliding-log\"]";
@@ -140,7 +140,7 @@ async fn policies_see_the_whole_path_of_what_is_nested() {
 
 /// `nest` takes the prefix off the URI, so that rules could not tell paths apart.
 #[tokio::test]
-async fn rules_see_the_whole_path_of_what_is_nested() {
+async fn rules_see_the_full_path_of_nested_routes() {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let see = Arc::clone(&seen);
     let rule = Rule::new("login", limit("1 per 1h sliding-log")).when(move |head| {

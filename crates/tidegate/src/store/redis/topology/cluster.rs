@@ -301,7 +301,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_are_those_of_the_documentation() {
+    fn slots_match_the_documentation() {
         // The check value of CRC-16/XMODEM, and slots as `CLUSTER KEYSLOT` tells them.
         assert_eq!(crc16(b"123456789"), 0x31c3);
         let rows = [(&b""[..], 0), (b"foo", 12182), (b"somekey", 11058), (b"user1000", 3443)];
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_map_is_read_or_refused() {
+    fn slot_maps_parse_or_fail() {
         let asked = Address { host: "seed".into(), port: 1 };
         let row = |first, last, host: Value, port| {
             let node = Value::Array(vec![host, Value::Int(port), Value::BulkString(b"id".into())]);
