@@ -39,7 +39,7 @@ fn request(path: &str) -> Attributes<'_> {
 }
 
 /// Lets a request in, or asks without serving it; says whether it may go ahead.
-async fn ask(
+async fn check(
     gate: &Gate,
     rules: &ActivePolicies,
     attributes: &Attributes<'_>,
@@ -62,7 +62,7 @@ fn one_free_quota_admits_a_waiting_request() {
             let rules = Arc::clone(&gate.active_policies());
             let start = |seconds| {
                 let max_wait = Some(Duration::from_secs(seconds));
-                Polled::start(ask(&gate, &rules, &attributes, max_wait, serves))
+                Polled::start(check(&gate, &rules, &attributes, max_wait, serves))
             };
             // Both have room, then one of them.
             for _ in 0..2 {
@@ -85,7 +85,7 @@ fn one_free_quota_admits_a_request_with_a_permit() {
     let attributes = request("/held");
     for (gate, _) in gates() {
         let rules = Arc::clone(&gate.active_policies());
-        let allowed = [(); 3].map(|()| block_on(ask(&gate, &rules, &attributes, None, true)));
+        let allowed = [(); 3].map(|()| block_on(check(&gate, &rules, &attributes, None, true)));
         assert_eq!(allowed, [true, true, false], "shared: {}", gate.is_shared());
     }
 }

@@ -81,23 +81,23 @@ fn gate() -> Gate {
 type Entries = [(Cow<'static, str>, Cow<'static, str>); 1];
 
 /// One descriptor and what it costs.
-struct Asked {
+struct DescriptorRequest {
     entries: Entries,
     cost: Option<Cost>,
 }
 
-fn asked(name: &'static str, value: &'static str) -> Asked {
-    Asked { entries: [(name.into(), value.into())], cost: None }
+fn descriptor_request(name: &'static str, value: &'static str) -> DescriptorRequest {
+    DescriptorRequest { entries: [(name.into(), value.into())], cost: None }
 }
 
-impl Asked {
+impl DescriptorRequest {
     fn at(self, cost: Cost) -> Self {
-        Asked { cost: Some(cost), ..self }
+        DescriptorRequest { cost: Some(cost), ..self }
     }
 }
 
 /// Whether it is allowed, then per line its policy, its question, its own answer and what is left.
-fn ask(gate: &Gate, all: &[Asked]) -> Result<String, GateError> {
+fn check(gate: &Gate, all: &[DescriptorRequest]) -> Result<String, GateError> {
     let attributes: Vec<Attributes<'_>> = all
         .iter()
         .map(|one| Attributes {
@@ -131,23 +131,26 @@ fn show(answer: &GateVerdict<'_>) -> String {
     std::iter::once(word.to_owned()).chain(lines).collect::<Vec<_>>().join(" ")
 }
 
-fn address() -> Asked {
-    asked("remote_address", "192.0.2.1")
+fn address() -> DescriptorRequest {
+    descriptor_request("remote_address", "192.0.2.1")
 }
 
-fn user() -> Asked {
-    asked("user", "alice")
+fn user() -> DescriptorRequest {
+    descriptor_request("user", "alice")
 }
 
 #[test]
 fn combined_requests_decide_as_tabulated() {
     let gate = gate();
-    let steps: Vec<(Vec<Asked>, &str)> = vec![
+    let steps: Vec<(Vec<DescriptorRequest>, &str)> = vec![
         (vec![], "yes"),
-        (vec![asked("unknown", "x")], "yes"),
+        (vec![descriptor_request("unknown", "x")], "yes"),
         (vec![address(), user()], "yes address@0+1 address@0+2 user@1+3"),
         // The order of the lines follows the questions.
-        (vec![user(), asked("unknown", "x"), address()], "yes user@0+2 address@2+0 address@2+1"),
+        (
+            vec![user(), descriptor_request("unknown", "x"), address()],
+            "yes user@0+2 address@2+0 address@2+1",
+        ),
         // One denies, and nobody is charged.
         (vec![user(), address()], "no user@0+2 address@1-0 address@1+1"),
         (vec![user().at(Cost::Ask(2))], "yes user@0+0"),
@@ -161,25 +164,31 @@ fn combined_requests_decide_as_tabulated() {
         (vec![user(), user()], "no user@0-1 user@1-1"),
         (vec![user()], "yes user@0+0"),
         // What is only watched has no say, and is not charged with a denial.
-        (vec![asked("watched", "x"), user()], "no watched@0+1 user@1-0"),
-        (vec![asked("watched", "x")], "yes watched@0+0"),
-        (vec![asked("watched", "x")], "yes watched@0-0"),
+        (vec![descriptor_request("watched", "x"), user()], "no watched@0+1 user@1-0"),
+        (vec![descriptor_request("watched", "x")], "yes watched@0+0"),
+        (vec![descriptor_request("watched", "x")], "yes watched@0-0"),
         // Without limits, and in place of others, whichever comes first.
-        (vec![user(), asked("staff", "x"), address()], "yes unlimited@1"),
-        (vec![asked("held-watched", "x"), asked("watched", "x")], "yes watched@1-0"),
+        (vec![user(), descriptor_request("staff", "x"), address()], "yes unlimited@1"),
+        (
+            vec![descriptor_request("held-watched", "x"), descriptor_request("watched", "x")],
+            "yes watched@1-0",
+        ),
     ];
     for (number, (all, expected)) in steps.iter().enumerate() {
-        assert_eq!(ask(&gate, all).as_deref(), Ok(*expected), "step {number}");
+        assert_eq!(check(&gate, all).as_deref(), Ok(*expected), "step {number}");
     }
 }
 
 /// Of several quotas one is enough; those that are used up are passed over.
 #[test]
 fn quotas_decide_as_tabulated() {
-    let (small, large, other) =
-        (|| asked("small", "x"), || asked("large", "x"), || asked("other", "x"));
+    let (small, large, other) = (
+        || descriptor_request("small", "x"),
+        || descriptor_request("large", "x"),
+        || descriptor_request("other", "x"),
+    );
     let all = || vec![small(), large(), other()];
-    let steps: Vec<(Vec<Asked>, &str)> = vec![
+    let steps: Vec<(Vec<DescriptorRequest>, &str)> = vec![
         (all(), "yes small@0+0 large@1+1 large@1+8 other@2+2"),
         (all(), "yes small@0-0 large@1+0 large@1+7 other@2+1"),
         // All are used up, and nothing is charged.
@@ -197,7 +206,7 @@ fn quotas_decide_as_tabulated() {
     ];
     let gate = gate();
     for (number, (all, expected)) in steps.iter().enumerate() {
-        assert_eq!(ask(&gate, all).as_deref(), Ok(*expected), "step {number}");
+        assert_eq!(check(&gate, all).as_deref(), Ok(*expected), "step {number}");
     }
 }
 
@@ -205,8 +214,8 @@ fn quotas_decide_as_tabulated() {
 #[test]
 fn conflicting_requests_are_counted_under_the_deciding_limit() {
     let gate = gate();
-    let both = [asked("tenant", "large"), asked("tenant", "x")];
-    ask(&gate, &both).expect("sound");
+    let both = [descriptor_request("tenant", "large"), descriptor_request("tenant", "x")];
+    check(&gate, &both).expect("sound");
     let series = gate.stats().series();
     let tenant = series.iter().filter(|one| &*one.policy == "tenant" && one.mode == Mode::Enforce);
     let mut counted: Vec<(&str, u64)> = tenant.map(|one| (&*one.limit, one.allowed[0])).collect();
@@ -223,9 +232,9 @@ fn conflicting_requests_are_counted_under_the_deciding_limit() {
 /// A client that chooses values must not be able to make the question fail: it would pass.
 #[test]
 fn conflicting_requests_use_the_strictest_limit() {
-    let tenant = |value| asked("tenant", value);
-    let bucket = |value| asked("bucket", value);
-    let steps: Vec<(Vec<Asked>, &str)> = vec![
+    let tenant = |value| descriptor_request("tenant", value);
+    let bucket = |value| descriptor_request("bucket", value);
+    let steps: Vec<(Vec<DescriptorRequest>, &str)> = vec![
         // The strictest limit holds for both, and both are counted; other windows are apart.
         (vec![tenant("x"), tenant("large")], "yes tenant@0+8 tenant@0+19 tenant@1+8 tenant@1+199"),
         (
@@ -263,7 +272,7 @@ fn conflicting_requests_use_the_strictest_limit() {
     ];
     let gate = gate();
     for (number, (all, expected)) in steps.iter().enumerate() {
-        assert_eq!(ask(&gate, all).as_deref(), Ok(*expected), "step {number}");
+        assert_eq!(check(&gate, all).as_deref(), Ok(*expected), "step {number}");
     }
     // Limits of the caller's own, as a gateway may send them.
     let rules = gate.active_policies();
@@ -279,13 +288,13 @@ fn conflicting_requests_use_the_strictest_limit() {
 fn invalid_combinations_are_rejected() {
     let gate = gate();
     let both = [user(), user().at(Cost::Force(1))];
-    assert_eq!(ask(&gate, &both), Err(GateError::Check(CheckError::Conflict)));
+    assert_eq!(check(&gate, &both), Err(GateError::Check(CheckError::Conflict)));
     let held = GateError::NeedsPermit { policy: Some("held".into()) };
-    assert_eq!(ask(&gate, &[user(), asked("held", "x")]), Err(held));
-    let many: Vec<Asked> = (0..=MAX_CHECKS).map(|_| user()).collect();
+    assert_eq!(check(&gate, &[user(), descriptor_request("held", "x")]), Err(held));
+    let many: Vec<DescriptorRequest> = (0..=MAX_CHECKS).map(|_| user()).collect();
     let too_many = GateError::Check(CheckError::TooManyChecks(MAX_CHECKS + 1));
-    assert_eq!(ask(&gate, &many), Err(too_many));
-    assert_eq!(ask(&gate, &[user()]).as_deref(), Ok("yes user@0+3"));
+    assert_eq!(check(&gate, &many), Err(too_many));
+    assert_eq!(check(&gate, &[user()]).as_deref(), Ok("yes user@0+3"));
 }
 
 #[test]
@@ -293,7 +302,7 @@ fn all_kinds_of_subjects_combine() {
     let gate = gate();
     let rules = gate.active_policies();
     let limits: [Limit; 1] = ["5 per 1h sliding-log".parse().expect("a limit")];
-    let bob = asked("user", "bob");
+    let bob = descriptor_request("user", "bob");
     let bob =
         Attributes { domain: Some("edge"), descriptors: &bob.entries, ..Attributes::default() };
     let subjects = [

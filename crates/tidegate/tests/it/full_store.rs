@@ -40,14 +40,14 @@ impl Fixture {
     fn filled(when_full: WhenFull, limit: &Limit, keys: usize) -> Self {
         let fixture = Fixture::new(when_full, 1_000);
         for number in 0..keys {
-            let told = fixture.ask(&format!("k{number}"), &[*limit], Cost::Ask(1), None);
+            let told = fixture.check(&format!("k{number}"), &[*limit], Cost::Ask(1), None);
             assert_eq!(told, (true, false));
         }
         fixture
     }
 
     /// Whether it was allowed, and whether there was no room.
-    fn ask(&self, key: &str, limits: &[Limit], cost: Cost, id: Option<&str>) -> (bool, bool) {
+    fn check(&self, key: &str, limits: &[Limit], cost: Cost, id: Option<&str>) -> (bool, bool) {
         let question = question(key, limits, cost, id);
         let rules = self.gate.active_policies();
         let answer = self.gate.sync(self.gate.check(&rules, &[question]));
@@ -107,7 +107,7 @@ fn recorded_forced_charge_does_not_report_no_room() {
         for key in ["k9", "k1"] {
             let fixture = Fixture::filled(when_full, limit, MAX_KEYS - 1);
             assert_eq!(
-                fixture.ask(key, &[*limit], Cost::Force(5), id),
+                fixture.check(key, &[*limit], Cost::Force(5), id),
                 (true, false),
                 "{key} {case}"
             );
@@ -122,10 +122,10 @@ fn tracked_keys_do_not_report_no_room() {
     everywhere(|limit, when_full, id, case| {
         let fixture = Fixture::filled(when_full, limit, MAX_KEYS);
         let limits = [*limit];
-        assert_eq!(fixture.ask("k1", &limits, Cost::Ask(4), id), (true, false), "{case}");
-        assert_eq!(fixture.ask("k1", &limits, Cost::Ask(1), None), (false, false), "{case}");
-        assert_eq!(fixture.ask("k2", &limits, Cost::Force(5), id), (true, false), "{case}");
-        assert_eq!(fixture.ask("k2", &limits, Cost::Ask(1), None), (false, false), "{case}");
+        assert_eq!(fixture.check("k1", &limits, Cost::Ask(4), id), (true, false), "{case}");
+        assert_eq!(fixture.check("k1", &limits, Cost::Ask(1), None), (false, false), "{case}");
+        assert_eq!(fixture.check("k2", &limits, Cost::Force(5), id), (true, false), "{case}");
+        assert_eq!(fixture.check("k2", &limits, Cost::Ask(1), None), (false, false), "{case}");
         assert_eq!(fixture.left("k2", limit), 0, "{case}");
     });
 }
@@ -149,7 +149,7 @@ fn denied_untracked_keys_report_no_room() {
                 WhenFull::Allow => allow,
                 WhenFull::Overflow => overflow,
             };
-            assert_eq!(fixture.ask("x", &[*limit], cost, id), expected, "{cost:?} {case}");
+            assert_eq!(fixture.check("x", &[*limit], cost, id), expected, "{cost:?} {case}");
         }
     });
 }
@@ -159,8 +159,8 @@ fn denied_untracked_keys_report_no_room() {
 fn exhausted_overflow_count_does_not_report_no_room() {
     everywhere(|limit, _, id, case| {
         let fixture = Fixture::filled(OVERFLOW, limit, MAX_KEYS);
-        assert_eq!(fixture.ask("x", &[*limit], Cost::Force(5), id), (true, false), "{case}");
-        assert_eq!(fixture.ask("y", &[*limit], Cost::Ask(1), id), (false, false), "{case}");
+        assert_eq!(fixture.check("x", &[*limit], Cost::Force(5), id), (true, false), "{case}");
+        assert_eq!(fixture.check("y", &[*limit], Cost::Ask(1), id), (false, false), "{case}");
     });
 }
 
@@ -170,10 +170,10 @@ fn no_room_is_reported_only_if_it_alone_denied() {
     everywhere(|limit, _, id, case| {
         let fixture = Fixture::filled(DENY, limit, MAX_KEYS);
         let both = [*limit, crate::common::limit("5 per 2h")];
-        assert_eq!(fixture.ask("k1", &both, Cost::Ask(1), id), (false, true), "{case}");
-        assert_eq!(fixture.ask("k1", &both, Cost::Force(4), id), (true, true), "{case}");
+        assert_eq!(fixture.check("k1", &both, Cost::Ask(1), id), (false, true), "{case}");
+        assert_eq!(fixture.check("k1", &both, Cost::Force(4), id), (true, true), "{case}");
         assert_eq!(fixture.left("k1", limit), 0, "{case}: the one that has a place is charged");
-        assert_eq!(fixture.ask("k1", &both, Cost::Ask(1), None), (false, false), "{case}");
+        assert_eq!(fixture.check("k1", &both, Cost::Ask(1), None), (false, false), "{case}");
     });
 }
 
@@ -192,7 +192,7 @@ fn log_entry_and_permit_bounds_report_no_room() {
         // Under `overflow` they may share one log, which has its entry.
         if when_full != OVERFLOW {
             let told =
-                [Cost::Ask(1), Cost::Force(1)].map(|cost| fixture.ask("b", &[log], cost, None));
+                [Cost::Ask(1), Cost::Force(1)].map(|cost| fixture.check("b", &[log], cost, None));
             assert_eq!(told, expected, "{when_full:?}");
         }
     }

@@ -61,7 +61,7 @@ impl Fixture {
     }
 
     /// Asks and gives what `read` makes of the answer.
-    fn ask<T>(
+    fn check<T>(
         &self,
         question: &GateRequest<'_>,
         read: impl Fn(&GateVerdict<'_>) -> T,
@@ -112,17 +112,17 @@ fn under<'a>(policy: &'a str, key: &'a str) -> GateRequest<'a> {
 fn all_policies_are_charged_or_none() {
     let fixture = Fixture::new();
     let (alice, bob) = ([("x-user".into(), "alice".into())], [("x-user".into(), "bob".into())]);
-    let ask = |user| {
+    let check = |user| {
         let attributes = request("GET", "/api/x", user);
-        fixture.ask(&GateRequest::new(Subject::Request(&attributes)), |answer| {
+        fixture.check(&GateRequest::new(Subject::Request(&attributes)), |answer| {
             let speaker = answer.reported_limit().expect("a limit has a say");
             (answer.allowed, speaker.policy.map(str::to_owned), answer.results.len())
         })
     };
     let address = |allowed| Ok((allowed, Some("address".to_owned()), 3));
-    assert_eq!(ask(&alice), address(true));
-    assert_eq!(ask(&bob), address(true));
-    assert_eq!(ask(&bob), address(false));
+    assert_eq!(check(&alice), address(true));
+    assert_eq!(check(&bob), address(true));
+    assert_eq!(check(&bob), address(false));
     // What denied nobody charged nobody.
     assert_eq!(
         (fixture.left("user", "bob"), fixture.left("address", "192.0.2.1")),
@@ -137,16 +137,16 @@ fn override_can_switch_to_observe() {
     let user = [("x-user".into(), "alice".into())];
     let attributes = request("POST", "/api/x", &user);
     let question = GateRequest::new(Subject::Request(&attributes));
-    let ask = || {
-        fixture.ask(&question, |answer| {
+    let check = || {
+        fixture.check(&question, |answer| {
             let watched = answer.results.last().expect("a line");
             let shown = answer.with_view(|shown| (shown.limits.len(), shown.reported));
             (answer.allowed, watched.mode, watched.decision.allowed, shown)
         })
     };
     let row = |watched| Ok((true, Mode::Observe, watched, (2, Some(0))));
-    assert_eq!([ask(), ask(), ask()], [row(true), row(true), row(false)]);
-    assert!(!ask().expect("an answer").0, "the user's own limit has its say");
+    assert_eq!([check(), check(), check()], [row(true), row(true), row(false)]);
+    assert!(!check().expect("an answer").0, "the user's own limit has its say");
     assert_eq!(fixture.counted("address"), (2, 2));
 }
 
@@ -157,7 +157,7 @@ fn observed_limit_never_denies_and_is_not_reported() {
     let question = GateRequest::new(Subject::Request(&attributes));
     for _ in 0..3 {
         // The watched concurrency limit cannot be held here, and is left out.
-        let answer = fixture.ask(&question, |answer| {
+        let answer = fixture.check(&question, |answer| {
             (
                 answer.allowed,
                 answer.reported_limit().is_none(),
@@ -173,25 +173,25 @@ fn observed_limit_never_denies_and_is_not_reported() {
 #[test]
 fn caller_sets_cost_and_id() {
     let fixture = Fixture::new();
-    let ask = |question: &GateRequest<'_>| {
-        fixture.ask(question, |answer| (answer.allowed, answer.results[0].decision.remaining))
+    let check = |question: &GateRequest<'_>| {
+        fixture.check(question, |answer| (answer.allowed, answer.results[0].decision.remaining))
     };
     let alice = under("user", "alice");
     let cost = |cost| GateRequest { cost: Some(cost), ..alice };
-    assert_eq!(ask(&cost(Cost::Ask(2))), Ok((true, 1)));
-    assert_eq!(ask(&cost(Cost::PEEK)), Ok((true, 1)));
-    assert_eq!(ask(&cost(Cost::Refund(1))), Ok((true, 2)));
-    assert_eq!(ask(&GateRequest { force: true, ..alice }), Ok((true, 1)));
-    assert_eq!(ask(&cost(Cost::Force(9))), Ok((true, 0)));
+    assert_eq!(check(&cost(Cost::Ask(2))), Ok((true, 1)));
+    assert_eq!(check(&cost(Cost::PEEK)), Ok((true, 1)));
+    assert_eq!(check(&cost(Cost::Refund(1))), Ok((true, 2)));
+    assert_eq!(check(&GateRequest { force: true, ..alice }), Ok((true, 1)));
+    assert_eq!(check(&cost(Cost::Force(9))), Ok((true, 0)));
     // Only what was asked for in earnest is counted as a decision: two limits, once.
     assert_eq!(fixture.counted("user"), (2, 0));
 
     let named =
         |key, cost| GateRequest { id: Some(b"order-1"), cost: Some(cost), ..under("user", key) };
-    assert_eq!(ask(&named("bob", Cost::Ask(1))), Ok((true, 2)));
-    assert_eq!(ask(&named("bob", Cost::Ask(1))), Ok((true, 2)));
-    assert_eq!(ask(&named("bob", Cost::Ask(2))), Err(GateError::Check(CheckError::IdReused)));
-    assert_eq!(ask(&named("carol", Cost::Ask(2))), Ok((true, 1)));
+    assert_eq!(check(&named("bob", Cost::Ask(1))), Ok((true, 2)));
+    assert_eq!(check(&named("bob", Cost::Ask(1))), Ok((true, 2)));
+    assert_eq!(check(&named("bob", Cost::Ask(2))), Err(GateError::Check(CheckError::IdReused)));
+    assert_eq!(check(&named("carol", Cost::Ask(2))), Ok((true, 1)));
 }
 
 #[test]
@@ -203,13 +203,13 @@ fn caller_limits_do_not_share_counts_with_policies() {
     let read = |answer: &GateVerdict<'_>| {
         (answer.results[0].policy.is_none(), answer.results[0].decision.remaining)
     };
-    assert_eq!(fixture.ask(&own, read), Ok((true, 2)));
+    assert_eq!(fixture.check(&own, read), Ok((true, 2)));
     assert_eq!(fixture.left("user", "alice"), [3, 5]);
     // All such limits share one counter.
     assert_eq!(fixture.counted(tidegate::unstable::stats::CALLER), (2, 0));
     let twice: [Limit; 2] = ["3 per 1h", "4 per 1h"].map(|text| text.parse().expect("a limit"));
     let conflict = GateRequest::new(Subject::Limits { key: b"alice", limits: &twice });
-    assert_eq!(fixture.ask(&conflict, read), Err(GateError::Check(CheckError::Conflict)));
+    assert_eq!(fixture.check(&conflict, read), Err(GateError::Check(CheckError::Conflict)));
 }
 
 #[test]
@@ -230,7 +230,7 @@ fn invalid_requests_have_distinct_errors() {
     ];
     for (subject, expected) in rows {
         let question = GateRequest::new(subject);
-        assert_eq!(fixture.ask(&question, |_| ()), Err(expected.clone()), "{subject:?}");
+        assert_eq!(fixture.check(&question, |_| ()), Err(expected.clone()), "{subject:?}");
         let rules = fixture.gate.active_policies();
         assert_eq!(rules.validate(&question), Err(expected), "{subject:?}");
     }
@@ -266,8 +266,8 @@ fn permits_are_held_for_their_lease() {
 #[test]
 fn a_reload_keeps_what_was_counted() {
     let fixture = Fixture::new();
-    let ask = || fixture.ask(&under("user", "alice"), |answer| answer.allowed);
-    assert_eq!(ask(), Ok(true));
+    let check = || fixture.check(&under("user", "alice"), |answer| answer.allowed);
+    assert_eq!(check(), Ok(true));
     fixture.gate.reload(policies(
         &POLICIES.replace("3 per 1h", "30 per 1h").replace("5 per 1d", "5 per 2d"),
     ));
@@ -277,7 +277,7 @@ fn a_reload_keeps_what_was_counted() {
     fixture.gate.reload(policies(&POLICIES.replace("name: user", "name: other")));
     assert!(fixture.gate.keys(&before, "user").is_ok());
     let unknown = GateError::UnknownPolicy { name: "user".into() };
-    assert_eq!(ask(), Err(unknown));
+    assert_eq!(check(), Err(unknown));
     assert_eq!(fixture.left("other", "alice"), [3, 5]);
 }
 
@@ -286,7 +286,7 @@ fn reset_clears_a_key_under_all_limits() {
     let fixture = Fixture::new();
     let rules = fixture.gate.active_policies();
     for key in ["alice", "bob"] {
-        fixture.ask(&under("user", key), |_| ()).expect("an answer");
+        fixture.check(&under("user", key), |_| ()).expect("an answer");
     }
     let keys = fixture.gate.keys(&rules, "user").expect("a policy");
     let reset = || fixture.gate.sync(keys.reset(&Key::literal(b"alice")));

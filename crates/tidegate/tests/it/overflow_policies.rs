@@ -58,7 +58,7 @@ impl Fixture {
         }
     }
 
-    fn ask(&self, question: &GateRequest<'_>) -> (bool, Decided) {
+    fn check(&self, question: &GateRequest<'_>) -> (bool, Decided) {
         let rules = Arc::clone(&self.gate.active_policies());
         let answer =
             block_on(self.gate.check(&rules, slice::from_ref(question))).expect("an answer");
@@ -101,8 +101,8 @@ fn policy_overflow_takes_precedence_over_the_request() {
         ];
         for (policy, overflow, left) in rows {
             let fixture = Fixture::new(is_shared);
-            fixture.ask(&under(policy, 6, overflow));
-            fixture.ask(&under(policy, 7, overflow));
+            fixture.check(&under(policy, 6, overflow));
+            fixture.check(&under(policy, 7, overflow));
             assert_eq!(fixture.left(policy), left, "{policy} {overflow:?} shared: {is_shared}");
         }
     }
@@ -114,7 +114,7 @@ fn override_sets_the_overflow() {
     let put = Attributes { method: Some("PUT"), ..path("/all") };
     for (attributes, left) in [(&put, vec![10, 20]), (&path("/all"), vec![0, 9])] {
         let subject = Subject::Policy { policy: "consuming", attributes };
-        fixture.ask(&GateRequest { cost: Some(Cost::Ask(11)), ..GateRequest::new(subject) });
+        fixture.check(&GateRequest { cost: Some(Cost::Ask(11)), ..GateRequest::new(subject) });
         assert_eq!(fixture.left("consuming"), left);
     }
 }
@@ -125,8 +125,8 @@ fn each_policy_applies_its_own_overflow() {
     for is_shared in [false, true] {
         let fixture = Fixture::new(is_shared);
         let all = path("/all");
-        assert!(fixture.ask(&about(&all, 6)).0);
-        assert!(!fixture.ask(&about(&all, 1 + 4)).0);
+        assert!(fixture.check(&about(&all, 6)).0);
+        assert!(!fixture.check(&about(&all, 1 + 4)).0);
         let left = ["unsaid", "refusing", "consuming", "watched"].map(|name| fixture.left(name));
         assert_eq!(left, [vec![4], vec![4], vec![0, 9], vec![4]], "shared: {is_shared}");
     }
@@ -138,13 +138,13 @@ fn quotas_are_consumed_once_when_none_has_room() {
     for is_shared in [false, true] {
         let fixture = Fixture::new(is_shared);
         let quotas = path("/quotas");
-        let ask = |cost| {
-            fixture.ask(&GateRequest { overflow: Overflow::Consume, ..about(&quotas, cost) })
+        let check = |cost| {
+            fixture.check(&GateRequest { overflow: Overflow::Consume, ..about(&quotas, cost) })
         };
-        assert!(ask(4).0);
-        assert!(ask(3).0, "the small one is passed over");
+        assert!(check(4).0);
+        assert!(check(3).0, "the small one is passed over");
         assert_eq!((fixture.left("small"), fixture.left("large")), (vec![1], vec![2]));
-        assert!(!ask(3).0);
+        assert!(!check(3).0);
         assert_eq!((fixture.left("small"), fixture.left("large")), (vec![0], vec![0]));
     }
 }
@@ -177,7 +177,7 @@ fn check_each_consumes_as_single_checks() {
 fn waiting_and_peeking_consume_nothing() {
     for is_shared in [false, true] {
         let fixture = Fixture::new(is_shared);
-        fixture.ask(&under("consuming", 6, Overflow::Refuse));
+        fixture.check(&under("consuming", 6, Overflow::Refuse));
         let rules = Arc::clone(&fixture.gate.active_policies());
         let max_wait = Some(Duration::from_secs(1));
         let question = GateRequest { max_wait, ..under("consuming", 7, Overflow::Consume) };
@@ -192,14 +192,14 @@ fn waiting_and_peeking_consume_nothing() {
 #[test]
 fn local_memory_consumes_its_share() {
     let fixture = Fixture::new(true);
-    assert_eq!(fixture.ask(&under("consuming", 11, Overflow::Refuse)), (false, Decided::Exact));
-    assert_eq!(fixture.ask(&under("unsaid", 3, Overflow::Consume)), (true, Decided::Exact));
+    assert_eq!(fixture.check(&under("consuming", 11, Overflow::Refuse)), (false, Decided::Exact));
+    assert_eq!(fixture.check(&under("unsaid", 3, Overflow::Consume)), (true, Decided::Exact));
     fixture.store.set_behavior(Behavior::Down);
-    let ask = |policy, cost| fixture.ask(&under(policy, cost, Overflow::Consume));
-    assert_eq!(ask("consuming", 1), (false, Decided::Local), "5 of 5 are used");
-    assert_eq!(ask("unsaid", 1), (true, Decided::Local), "4 of 5 are used");
-    assert_eq!(ask("unsaid", 2), (false, Decided::Local), "and now all");
-    assert_eq!(ask("unsaid", 1), (false, Decided::Local));
+    let check = |policy, cost| fixture.check(&under(policy, cost, Overflow::Consume));
+    assert_eq!(check("consuming", 1), (false, Decided::Local), "5 of 5 are used");
+    assert_eq!(check("unsaid", 1), (true, Decided::Local), "4 of 5 are used");
+    assert_eq!(check("unsaid", 2), (false, Decided::Local), "and now all");
+    assert_eq!(check("unsaid", 1), (false, Decided::Local));
     fixture.store.set_behavior(Behavior::Healthy);
     assert_eq!(fixture.left("unsaid"), [7], "the store knows nothing of that");
 }

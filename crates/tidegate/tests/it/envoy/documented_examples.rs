@@ -343,7 +343,9 @@ fn documented_examples_decide_as_in_envoy() {
         for (number, (asked, expected)) in steps.iter().enumerate() {
             match asked.strip_prefix('+') {
                 Some(seconds) => fixture.advance(seconds.parse().expect("seconds")),
-                None => assert_eq!(fixture.ask(asked), *expected, "{what}, step {number}: {asked}"),
+                None => {
+                    assert_eq!(fixture.check(asked), *expected, "{what}, step {number}: {asked}")
+                }
             }
         }
     }

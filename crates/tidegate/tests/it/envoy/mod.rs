@@ -54,7 +54,7 @@ impl Fixture {
 
     /// Whether a request with these descriptors, parted by `;`, is allowed, and what each meets:
     /// the policy, whether it admits, and what is left.
-    pub fn ask(&self, descriptors: &str) -> String {
+    pub fn check(&self, descriptors: &str) -> String {
         let all: Vec<Entries> = descriptors.split(';').map(entries).collect();
         let attributes: Vec<Attributes<'_>> = all
             .iter()

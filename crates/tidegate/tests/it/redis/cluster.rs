@@ -15,7 +15,7 @@ use super::{ask, limit, remaining};
 fn slot(cluster: &Cluster, key: &str) -> u16 {
     let name = KeyNames::new("tg").state(key.as_bytes(), &limit("1 per 1d"));
     let tag = String::from_utf8(slot_key(&name).into()).expect("text");
-    cluster.nodes[0].ask(&["CLUSTER", "KEYSLOT", &tag])
+    cluster.nodes[0].command(&["CLUSTER", "KEYSLOT", &tag])
 }
 
 /// A key for each of the three primaries.
@@ -132,7 +132,7 @@ fn killed_primary_is_replaced_without_affecting_other_slots() {
     let mut cluster = Cluster::with_replicas(Engine::Redis);
     // By default the other primaries refuse every key until they have heard of the replacement.
     for node in &cluster.nodes {
-        let _: () = node.ask(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
+        let _: () = node.command(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
     }
     let keys = keys(&cluster);
     run(async {

@@ -146,7 +146,7 @@ fn credentials_are_needed_and_never_shown() {
             assert!(!format!("{store:?}").contains("s3cret"));
             decides(&store).await;
         });
-        let _: () = server.ask(&["FLUSHALL"]);
+        let _: () = server.command(&["FLUSHALL"]);
     }
 }
 
@@ -159,7 +159,7 @@ fn documented_acl_rules_suffice() {
             let url = format!("redis://tidegate:pass@{}", server.address());
             let store = connect(url).await;
             decides(&store).await;
-            let _: () = server.ask(&["SCRIPT", "FLUSH"]);
+            let _: () = server.command(&["SCRIPT", "FLUSH"]);
             let held = limit("1 concurrent");
             let checks = [Check::new("carol", &held, 1)];
             let permit = store.new_permit();
@@ -176,9 +176,9 @@ fn missing_rights_are_found_when_connecting() {
     for engine in Engine::ALL {
         // A cluster of one, which needs every command of the line.
         let server = Server::with(engine, &["--cluster-enabled", "yes"]);
-        let _: () = server.ask(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+        let _: () = server.command(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
         eventually_now("it serves", || {
-            server.ask::<String>(&["CLUSTER", "INFO"]).contains("cluster_state:ok")
+            server.command::<String>(&["CLUSTER", "INFO"]).contains("cluster_state:ok")
         });
         server.add_documented_user();
         let url = format!("redis-cluster://tidegate:pass@{}", server.address());
@@ -187,14 +187,14 @@ fn missing_rights_are_found_when_connecting() {
             ACL_RULES.split_whitespace().filter_map(|rule| rule.strip_prefix('+')).collect();
         assert_eq!(commands.len(), 12);
         for command in commands {
-            let _: () = server.ask(&["ACL", "SETUSER", "tidegate", &format!("-{command}")]);
+            let _: () = server.command(&["ACL", "SETUSER", "tidegate", &format!("-{command}")]);
             match refusal(&url) {
                 ConnectError::NotPermitted(text) => {
                     assert!(text.to_lowercase().contains(command), "{command}: {text}");
                 }
                 other => panic!("{command}: {other:?}"),
             }
-            let _: () = server.ask(&["ACL", "SETUSER", "tidegate", &format!("+{command}")]);
+            let _: () = server.command(&["ACL", "SETUSER", "tidegate", &format!("+{command}")]);
         }
         let other = RedisOptions { key_prefix: "other".into(), ..options(&url) };
         let refused = run(RedisStore::connect(other)).expect_err("keys it may not touch");

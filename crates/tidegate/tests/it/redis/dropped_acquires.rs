@@ -19,19 +19,19 @@ use super::servers::{
 };
 
 /// More than any test holds; a lease that no test lives to see the end of.
-fn places() -> Limit {
+fn concurrency_limit() -> Limit {
     limit("100000 concurrent lease 1h")
 }
 
 async fn acquire(store: &RedisStore, key: &str) -> Result<Verdict, StoreError> {
-    let (limit, permit) = (places(), store.new_permit());
+    let (limit, permit) = (concurrency_limit(), store.new_permit());
     let checks = [Check::new(key, &limit, 1)];
     store.decide(&Request::new(&checks).with_permit(permit)).await
 }
 
 /// How many permits the server holds under a key.
 async fn held(store: &RedisStore, key: &str) -> u64 {
-    let limit = places();
+    let limit = concurrency_limit();
     let checks = [Check::new(key, &limit, Cost::PEEK)];
     let request = Request::new(&checks).with_permit(store.new_permit());
     let verdict = store.decide(&request).await.expect("an answer");
@@ -70,7 +70,7 @@ async fn churn(store: &RedisStore, count: u64, key: impl Fn(u64) -> String) {
 
 /// Acquires a permit and releases it in another task, which is not aborted.
 async fn acquire_and_keep(store: &RedisStore, key: &str) -> Result<(), StoreError> {
-    let (limit, permit) = (places(), store.new_permit());
+    let (limit, permit) = (concurrency_limit(), store.new_permit());
     let checks = [Check::new(key, &limit, 1)];
     let verdict = store.decide(&Request::new(&checks).with_permit(permit)).await?;
     assert!(verdict.allowed);
@@ -219,7 +219,7 @@ fn killed_connections_leave_nothing_held() {
         for _ in 0..20 {
             eventually("it recovers", async || acquire_ends(&store).await).await;
             churn(&store, 200, |_| "key".into()).await;
-            let _: u64 = server.ask(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+            let _: u64 = server.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
         }
         let other = connect(server.url()).await;
         none_is_held(&other, "key").await;
@@ -233,7 +233,7 @@ fn failed_release_is_repeated() {
     run(async {
         let proxy = Proxy::start(server.address());
         let (store, other) = (connect(proxy.url()).await, connect(server.url()).await);
-        let (limit, permit) = (places(), PermitId(7));
+        let (limit, permit) = (concurrency_limit(), PermitId(7));
         let checks = [Check::new("key", &limit, 1)];
         let taken = store.decide(&Request::new(&checks).with_permit(permit)).await;
         assert!(taken.expect("an answer").allowed);
@@ -254,7 +254,7 @@ fn dropped_acquires_leave_nothing_held_on_a_cluster() {
     let cluster = Cluster::start(Engine::Redis);
     run(async {
         let store = connect(cluster.url()).await;
-        let limit = places();
+        let limit = concurrency_limit();
         let mut running = Vec::new();
         for index in 0..1_000_usize {
             let store = store.clone();
@@ -269,7 +269,7 @@ fn dropped_acquires_leave_nothing_held_on_a_cluster() {
                         let store = store.clone();
                         let act = PermitAct::Release(permit);
                         tokio::spawn(async move {
-                            store.with_permit(key.as_bytes(), &places(), act).await
+                            store.with_permit(key.as_bytes(), &concurrency_limit(), act).await
                         });
                     };
                     ["foo", "bar", "hello"].into_iter().for_each(release);

@@ -13,19 +13,19 @@ use crate::generators::{Step, any_step, cases};
 
 /// A request over two keys and two limits, under one of a few ids.
 #[derive(Clone, Debug)]
-struct Asked {
+struct GeneratedRequest {
     step: Step,
     checks: Vec<(usize, usize, u64)>,
     id: u8,
 }
 
-fn any_request() -> impl Strategy<Value = Asked> {
+fn any_request() -> impl Strategy<Value = GeneratedRequest> {
     let check = (0_usize..2, 0_usize..2, 0_u64..5);
     (any_step(), prop::collection::vec(check, 1..4), 0_u8..3).prop_map(|(step, mut checks, id)| {
         // No two in one state, and always in one order.
         checks.sort_unstable();
         checks.dedup_by_key(|&mut (key, limit, _)| (key, limit));
-        Asked { step, checks, id }
+        GeneratedRequest { step, checks, id }
     })
 }
 
@@ -45,7 +45,7 @@ fn ids_are_remembered_as_in_memory() {
                 .build()
                 .expect("a small store");
             let mut now = NOW;
-            for Asked { step, checks, id } in requests {
+            for GeneratedRequest { step, checks, id } in requests {
                 now = step.gap.after(now, 3_000_000);
                 clock.set(at(now));
                 let checks: Vec<Check<'_>> = checks

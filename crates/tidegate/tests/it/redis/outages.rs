@@ -35,7 +35,7 @@ fn flushed_scripts_are_loaded_again() {
             let store = connect(server.url()).await;
             let log = limit("1000 per 1d sliding-log");
             for round in 1..=3 {
-                let _: () = server.ask(&["SCRIPT", "FLUSH"]);
+                let _: () = server.command(&["SCRIPT", "FLUSH"]);
                 // The counter's script and the one for everything else.
                 for limit in [&roomy(), &log] {
                     let decision = ask(&store, "alice", limit, 1).await.expect("an answer");
@@ -111,16 +111,16 @@ fn value_of_another_type_is_an_error_and_stays() {
         for algorithm in algorithms {
             let limit = limit(&format!("5 per 1d {algorithm}"));
             let name = String::from_utf8(names.state(b"alice", &limit)).expect("text");
-            let _: () = server.ask(&["RPUSH", &name, "somebody's"]);
+            let _: () = server.command(&["RPUSH", &name, "somebody's"]);
             let answer = ask(&store, "alice", &limit, 1).await;
             let Err(StoreError::Failed(Failure::Refused(text))) = answer else {
                 panic!("{algorithm}: {answer:?}");
             };
             assert!(text.contains("WRONGTYPE"), "{text}");
-            let kept: Vec<String> = server.ask(&["LRANGE", &name, "0", "-1"]);
+            let kept: Vec<String> = server.command(&["LRANGE", &name, "0", "-1"]);
             assert_eq!(kept, ["somebody's"]);
             // Text that is no state of ours is not taken for one either.
-            let _: () = server.ask(&["SET", &name, "somebody's"]);
+            let _: () = server.command(&["SET", &name, "somebody's"]);
             let answer = ask(&store, "alice", &limit, 1).await;
             assert!(matches!(answer, Err(StoreError::Failed(Failure::Refused(_)))), "{answer:?}");
             assert!(ask(&store, "bob", &limit, 1).await.expect("an answer").allowed);
@@ -135,7 +135,7 @@ fn demoted_primary_is_disconnected() {
     run(async {
         let store = connect(server.url()).await;
         recovers(&store).await;
-        let _: () = server.ask(&["REPLICAOF", "127.0.0.1", &other.port.to_string()]);
+        let _: () = server.command(&["REPLICAOF", "127.0.0.1", &other.port.to_string()]);
         eventually("it is left", async || {
             ask(&store, "alice", &roomy(), 1).await == Err(StoreError::Failed(Failure::Down))
         })
@@ -144,7 +144,7 @@ fn demoted_primary_is_disconnected() {
             store.last_error().is_some_and(|error| error.contains("replica"))
         })
         .await;
-        let _: () = server.ask(&["REPLICAOF", "NO", "ONE"]);
+        let _: () = server.command(&["REPLICAOF", "NO", "ONE"]);
         recovers(&store).await;
     });
 }
@@ -155,7 +155,7 @@ fn credentials_that_change_are_a_failure_with_a_reason() {
     run(async {
         let store = connect(server.url()).await;
         recovers(&store).await;
-        let _: () = server.ask(&["CONFIG", "SET", "requirepass", "s3cret"]);
+        let _: () = server.command(&["CONFIG", "SET", "requirepass", "s3cret"]);
         // Who is connected stays so; new connections are refused.
         let _: u32 = server_as(&server, ":s3cret@", &["CLIENT", "KILL", "TYPE", "normal"]);
         eventually("it is known why", async || {
@@ -202,7 +202,7 @@ fn server_that_refuses_all_calls_is_not_up() {
         run(async {
             let store = connect(server.url()).await;
             for (setting, code) in rows {
-                let _: () = server.ask(&["CONFIG", "SET", setting, "1"]);
+                let _: () = server.command(&["CONFIG", "SET", setting, "1"]);
                 for limit in [roomy(), limit("1000 per 1d sliding-log")] {
                     let answer = ask(&store, code, &limit, 1).await;
                     let Err(StoreError::Failed(Failure::Refused(text))) = answer else {
@@ -214,7 +214,7 @@ fn server_that_refuses_all_calls_is_not_up() {
                 let told = store.last_error().expect("a reason");
                 assert!(told.starts_with(&format!("the store refuses: {code} ")), "{told}");
                 // It is asked all the same, and so it is seen when that is over.
-                let _: () = server.ask(&["CONFIG", "SET", setting, "0"]);
+                let _: () = server.command(&["CONFIG", "SET", setting, "0"]);
                 let decision = ask(&store, code, &roomy(), 1).await.expect("an answer");
                 assert_eq!(decision.remaining, 999, "nothing was charged");
                 eventually("that is told", async || {

@@ -208,7 +208,7 @@ fn queued_checks_per_caller_are_bounded() {
         assert!((2048..=2048 + 128).contains(&admitted), "{admitted}");
         assert_eq!(store.stats().failed_overloaded, count as u64);
         // Nothing was charged for those.
-        let keys: usize = server.ask(&["DBSIZE"]);
+        let keys: usize = server.command(&["DBSIZE"]);
         assert_eq!(keys, admitted + 1);
     });
 }

@@ -168,7 +168,9 @@ fn requests_are_all_or_nothing_as_in_the_core() {
             let keys = keys();
             let checks: Vec<Check<'_>> = parts.iter().map(|part| part.check(&keys)).collect();
             let before: Vec<_> = states(client, &parts);
-            let dry = client.ask(&Request::new(&checks), Mode::Dry, Some(at(now))).expect("sound");
+            let dry = client
+                .decide_in_mode(&Request::new(&checks), Mode::Dry, Some(at(now)))
+                .expect("sound");
             assert_eq!(states(client, &parts), before, "a dry call changes nothing");
             let verdict = client.decide(&Request::new(&checks), Some(at(now))).expect("sound");
             let (allowed, decisions) = decide_all(&mut model, &parts, now);

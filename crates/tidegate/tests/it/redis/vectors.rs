@@ -18,7 +18,7 @@ struct Redis {
 }
 
 impl Host for Redis {
-    fn ask(&mut self, at_us: u64, cost: Cost, permit: char) -> Decision {
+    fn decide_step(&mut self, at_us: u64, cost: Cost, permit: char) -> Decision {
         let checks = [Check::new("key", &self.limit, cost)];
         let request = Request::new(&checks).with_permit(letter(permit));
         let (mut client, now) = (self.client.borrow_mut(), Some(at(at_us)));

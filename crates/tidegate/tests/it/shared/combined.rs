@@ -10,7 +10,7 @@ use super::{Fixture, costing, under};
 use crate::flaky_store::Behavior;
 use crate::futures::block_on;
 
-fn ask<T>(
+fn check<T>(
     fixture: &Fixture,
     node: usize,
     questions: &[GateRequest<'_>],
@@ -34,25 +34,25 @@ fn requests_are_decided_together() {
     for (node, allowed, lines) in
         [(0, true, left(8, 1)), (1, true, left(7, 0)), (0, false, left(7, 0))]
     {
-        assert_eq!(ask(&fixture, node, &both, summary), Ok((allowed, Decided::Exact, lines)));
+        assert_eq!(check(&fixture, node, &both, summary), Ok((allowed, Decided::Exact, lines)));
     }
     assert_eq!(fixture.counted(0, "here"), [[2, 0, 0, 0], [0, 0, 0, 0]]);
     // Each policy answers for itself when the store fails; any denial wins.
     fixture.set_behavior(Behavior::Down);
     let alone = vec![(0, Some(1)), (1, None)];
-    assert_eq!(ask(&fixture, 0, &both, summary), Ok((true, Decided::FailedOpen, alone)));
+    assert_eq!(check(&fixture, 0, &both, summary), Ok((true, Decided::FailedOpen, alone)));
     let closed = [under("here", "alice"), under("closed", "alice")];
     let denied = vec![(0, Some(1)), (1, None)];
-    assert_eq!(ask(&fixture, 0, &closed, summary), Ok((false, Decided::FailedClosed, denied)));
+    assert_eq!(check(&fixture, 0, &closed, summary), Ok((false, Decided::FailedClosed, denied)));
     // What makes no sense is no failure; what is given back is set off.
     fixture.set_behavior(Behavior::Healthy);
     let [force, refund] =
         [Cost::Force(1), Cost::Refund(1)].map(|cost| costing(under("here", "alice"), cost));
     let netted = [under("here", "alice"), refund];
-    assert_eq!(ask(&fixture, 0, &netted, summary), Ok((true, Decided::Exact, left(7, 7))));
+    assert_eq!(check(&fixture, 0, &netted, summary), Ok((true, Decided::Exact, left(7, 7))));
     let conflict = [under("here", "alice"), force];
-    assert_eq!(ask(&fixture, 0, &conflict, summary), Err(GateError::Check(CheckError::Conflict)));
-    assert_eq!(ask(&fixture, 0, &[], summary), Ok((true, Decided::Exact, vec![])));
+    assert_eq!(check(&fixture, 0, &conflict, summary), Err(GateError::Check(CheckError::Conflict)));
+    assert_eq!(check(&fixture, 0, &[], summary), Ok((true, Decided::Exact, vec![])));
     // A shared store cannot be asked without waiting.
     let gate = &fixture.nodes[0];
     let rules = Arc::clone(&gate.active_policies());
@@ -69,6 +69,6 @@ fn one_free_quota_is_enough() {
     for (node, allowed, lines) in
         [(0, true, left(0, 1)), (1, true, left(0, 0)), (0, false, left(0, 0))]
     {
-        assert_eq!(ask(&fixture, node, &both, summary), Ok((allowed, Decided::Exact, lines)));
+        assert_eq!(check(&fixture, node, &both, summary), Ok((allowed, Decided::Exact, lines)));
     }
 }

@@ -59,7 +59,7 @@ fn id_admitted_before_an_outage_is_admitted_during_it() {
         assert_eq!((allowed, decided), (true, Decided::Local), "{policy}");
         let other = with_id(b"order-1", costing(under(policy, "alice"), Cost::Ask(2)));
         assert!(
-            fixture.ask(0, &other, |_| ()).is_err(),
+            fixture.check(0, &other, |_| ()).is_err(),
             "{policy}: another cost under the same id"
         );
         fixture.set_behavior(Behavior::Healthy);
@@ -213,7 +213,7 @@ fn a_denial_of_the_most_checks_consumes_every_limit_here() {
         assert_eq!((allowed, decided), (false, Decided::Exact));
         fixture.set_behavior(Behavior::Down);
         let peek = costing(GateRequest::new(subject), Cost::PEEK);
-        let left = fixture.ask(0, &peek, |answer| {
+        let left = fixture.check(0, &peek, |answer| {
             answer.results.iter().map(|line| line.decision.remaining).collect::<Vec<u64>>()
         });
         assert_eq!(left, Ok(vec![0; MAX_CHECKS]), "{id:?}");

@@ -140,7 +140,7 @@ impl Fixture {
         self.store.unanswered() - before
     }
 
-    fn ask<T>(
+    fn check<T>(
         &self,
         node: usize,
         question: &GateRequest<'_>,
@@ -152,7 +152,7 @@ impl Fixture {
     }
 
     fn read(&self, node: usize, question: &GateRequest<'_>) -> Read {
-        self.ask(node, question, read).expect("an answer")
+        self.check(node, question, read).expect("an answer")
     }
 
     /// Counts of a policy: allowed and refused, by how they were decided.
@@ -231,7 +231,7 @@ fn node_share_is_at_least_one() {
     let fixture = Fixture::new();
     fixture.set_behavior(Behavior::Down);
     let allowed = |policy, line: usize| {
-        fixture.ask(0, &costing(under(policy, "alice"), Cost::PEEK), |answer| {
+        fixture.check(0, &costing(under(policy, "alice"), Cost::PEEK), |answer| {
             (answer.results[line].decision.limit, answer.results[line].decision.remaining)
         })
     };
@@ -260,7 +260,7 @@ fn a_cost_beyond_the_share_passes_when_the_store_is_back() {
     ];
     for (policy, cost, retry_after, is_failure) in rows {
         let question = costing(under(policy, "alice"), Cost::Ask(cost));
-        let seen = fixture.ask(0, &question, |answer| {
+        let seen = fixture.check(0, &question, |answer| {
             assert_eq!(answer.decided, Decided::Local);
             (answer.retry_after(), has_failed(answer))
         });
@@ -270,11 +270,12 @@ fn a_cost_beyond_the_share_passes_when_the_store_is_back() {
     // another is.
     let limits = ["4 per 1s", "100 per 1m"].map(|text| text.parse().expect("a limit"));
     let both = GateRequest::new(Subject::Limits { key: b"alice", limits: &limits });
-    let seen = fixture
-        .ask(0, &costing(both, Cost::Ask(50)), |answer| (answer.retry_after(), has_failed(answer)));
+    let seen = fixture.check(0, &costing(both, Cost::Ask(50)), |answer| {
+        (answer.retry_after(), has_failed(answer))
+    });
     assert_eq!(seen, Ok((RetryAfter::Never, false)));
     // Used up here is an ordinary denial.
-    let used_up = fixture.ask(0, &under("here", "alice"), has_failed);
+    let used_up = fixture.check(0, &under("here", "alice"), has_failed);
     assert_eq!(used_up, Ok(false));
     let waits = |policy| {
         let gate = &fixture.nodes[0];
@@ -315,7 +316,7 @@ fn any_denial_charges_nothing() {
     };
     let (get, post) = (attributes("GET"), attributes("POST"));
     let lines = |question: &GateRequest<'_>| {
-        fixture.ask(0, question, |answer| {
+        fixture.check(0, question, |answer| {
             let line = |line: &tidegate::unstable::gate::LimitResult<'_>| {
                 (line.decision.allowed, line.decided, line.remaining())
             };
@@ -335,7 +336,7 @@ fn any_denial_charges_nothing() {
         (false, Decided::FailedClosed, None),
     ];
     assert_eq!(lines(&post), Ok(expected));
-    let waits = fixture.ask(0, &post, |answer| answer.retry_after());
+    let waits = fixture.check(0, &post, |answer| answer.retry_after());
     assert_eq!(waits, Ok(RetryAfter::Micros(1_000_000)), "a hint, not a promise");
 
     // Without it the others have their say: a watched one that denies has none.
@@ -417,7 +418,8 @@ fn local_bucket_owes_nothing_for_other_nodes() {
 fn invalid_request_is_not_a_store_failure() {
     let fixture = Fixture::new();
     let named = |cost| GateRequest { id: Some(b"order-1"), ..costing(under("open", "bob"), cost) };
-    let left = |question: &GateRequest<'_>| fixture.ask(0, question, |a| a.results[0].remaining());
+    let left =
+        |question: &GateRequest<'_>| fixture.check(0, question, |a| a.results[0].remaining());
     assert_eq!(left(&named(Cost::Ask(1))), Ok(Some(1)));
     assert_eq!(left(&named(Cost::Ask(1))), Ok(Some(1)), "charged once");
     assert_eq!(left(&named(Cost::Ask(2))), Err(GateError::Check(CheckError::IdReused)));

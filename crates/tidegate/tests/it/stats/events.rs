@@ -93,7 +93,7 @@ fn denial_events_are_rate_limited_and_count_suppressed_ones() {
 }
 
 /// Denials of different seconds, so that all are told.
-fn tell(stats: &Stats, clock: &tidegate::ManualClock, times: usize) {
+fn record_denials(stats: &Stats, clock: &tidegate::ManualClock, times: usize) {
     let one = stats.limit("p", &limit("1 per 1s"), Mode::Enforce);
     for _ in 0..times {
         clock.advance(Duration::from_secs(1));
@@ -105,9 +105,9 @@ fn tell(stats: &Stats, clock: &tidegate::ManualClock, times: usize) {
 fn slow_reader_gets_the_number_of_missed_events() {
     let (stats, clock) = stats();
     let mut reader = subscribe(&stats);
-    tell(&stats, &clock, 2);
+    record_denials(&stats, &clock, 2);
     assert_eq!(denial(&mut reader).number, 1);
-    tell(&stats, &clock, EVENTS_HELD + 3);
+    record_denials(&stats, &clock, EVENTS_HELD + 3);
     assert_eq!(reader.try_next(), Some(StreamItem::Missed(4)));
     let told = EVENTS_HELD as u64 + 5;
     for number in 6..=told {
@@ -148,14 +148,14 @@ fn a_waiting_reader_is_woken() {
         let Started::Pending(mut next) = Polled::start(reader.next()) else {
             panic!("nothing yet")
         };
-        tell(&stats, &clock, 1);
+        record_denials(&stats, &clock, 1);
         assert_eq!(next.wakes(), 1);
         assert!(matches!(next.poll(), Some(StreamItem::Denial(denial)) if denial.number == 1));
     }
     // One that gave up waiting is not in the way.
     let Started::Pending(waiting) = Polled::start(reader.next()) else { panic!("nothing new") };
     drop(waiting);
-    tell(&stats, &clock, 1);
+    record_denials(&stats, &clock, 1);
     assert_eq!(denial(&mut reader).number, 2);
 }
 

@@ -49,7 +49,7 @@ fn every_configuration_counts_alike() {
             let limit = format!("100 per 366d {algorithm}");
             let fixture = fixture(|builder| build(rule(name, &[&limit]), builder));
             for left in (0..100).rev() {
-                let told = fixture.ask(from(ALICE, "/"));
+                let told = fixture.send(from(ALICE, "/"));
                 let said = told.header("ratelimit").expect("a field");
                 assert_eq!(told.status, 200, "{way}, {limit}");
                 assert!(said.starts_with(&format!("\"{name}\";r={left};t=")), "{way}: {said}");

@@ -164,7 +164,7 @@ async fn rules_see_the_full_path_of_nested_routes() {
     assert_eq!(first, ("/api/v1/login".into(), "/login".into()));
 }
 
-async fn told(response: axum::response::Response) -> (u16, http::HeaderMap, String) {
+async fn read_response(response: axum::response::Response) -> (u16, http::HeaderMap, String) {
     let (parts, body) = response.into_parts();
     let body = body.collect().await.expect("a body").to_bytes().to_vec();
     (parts.status.as_u16(), parts.headers, String::from_utf8(body).expect("text"))
@@ -199,7 +199,8 @@ async fn denials_are_whatever_axum_can_send() {
     let never = with(new().on_denied(|_, _| Body::new(Never)));
     let long = with(new().on_denied(|_, _| "x".repeat(2 << 20)));
     let ask = async |app: Router| {
-        told(app.oneshot(request(Some([192, 0, 2, 1]))).await.expect("it cannot fail")).await
+        read_response(app.oneshot(request(Some([192, 0, 2, 1]))).await.expect("it cannot fail"))
+            .await
     };
     let (status, fields, body) = ask(html).await;
     assert_eq!((status, body.as_str()), (429, "<p>/</p>"));
@@ -238,7 +239,7 @@ async fn a_handler_reserves_what_it_has_read() {
     let ask = async |length: usize| {
         let mut request = request(Some([192, 0, 2, 1])).map(|_| Body::from("x".repeat(length)));
         *request.method_mut() = http::Method::POST;
-        told(app.clone().oneshot(request).await.expect("it cannot fail")).await
+        read_response(app.clone().oneshot(request).await.expect("it cannot fail")).await
     };
     for (length, expected) in [(98, 200), (99, 200), (99, 429), (98, 200), (101, 429)] {
         let (status, fields, body) = ask(length).await;

@@ -112,7 +112,7 @@ fn rules_and_the_policies_of_a_gate_are_one_request() {
     let fixture = Fixture::of(layer, clock);
     assert_eq!(fixture.statuses(|| from(ALICE, "/"), 4), [200, 200, 429, 429]);
     assert_eq!(fixture.left("key", "everybody"), 1);
-    let told = fixture.ask(from(super::BOB, "/"));
+    let told = fixture.send(from(super::BOB, "/"));
     let policy = "\"key\";q=3;w=60, \"file\";q=2;w=60";
     assert_eq!(told.header("ratelimit-policy"), Some(policy));
     // A reload holds from the next request on, and the rule stays.

@@ -13,8 +13,8 @@ use crate::common::limit;
 #[test]
 fn a_denial_is_a_problem_document() {
     let fixture = Fixture::with(rule("login", &["1 per 1m sliding-log"]));
-    fixture.ask(from(ALICE, "/login"));
-    let told = fixture.ask(from(ALICE, "/login"));
+    fixture.send(from(ALICE, "/login"));
+    let told = fixture.send(from(ALICE, "/login"));
     assert_eq!(told.status, 429);
     let fields = [
         ("content-type", "application/problem+json"),
@@ -38,8 +38,8 @@ fn a_denial_is_a_problem_document() {
 fn denied_grpc_call_gets_a_grpc_status() {
     let fixture = Fixture::with(rule("rpc", &["1 per 1m sliding-log"]));
     let call = || with(from(ALICE, "/greeter/hello"), "content-type", "application/grpc+proto");
-    assert_eq!(fixture.ask(call()).status, 200);
-    let told = fixture.ask(call());
+    assert_eq!(fixture.send(call()).status, 200);
+    let told = fixture.send(call());
     assert_eq!((told.status.as_u16(), told.body.as_str()), (200, ""));
     let fields = [
         ("content-type", "application/grpc+proto"),
@@ -65,7 +65,7 @@ fn on_denied_replaces_the_response() {
             Response::from(rejection)
         })
     });
-    let told = fixture.ask(from(ALICE, "/"));
+    let told = fixture.send(from(ALICE, "/"));
     assert_eq!(told.status, 418);
     let limit = "0 per 1m sliding-window";
     assert_eq!(told.body, format!("GET Some(\"api\") Some(\"{limit}\") Never"));
@@ -80,7 +80,7 @@ fn replaced_response_keeps_status_and_header_fields() {
         builder.rule(rule("api", &["1 per 1m sliding-log"])).on_denied(plain)
     });
     assert_eq!(fixture.status(from(ALICE, "/")), 200);
-    let told = fixture.ask(from(ALICE, "/"));
+    let told = fixture.send(from(ALICE, "/"));
     assert_eq!((told.status.as_u16(), told.body.as_str()), (429, "slow down"));
     let fields = [
         ("retry-after", Some("60")),
@@ -92,7 +92,7 @@ fn replaced_response_keeps_status_and_header_fields() {
         assert_eq!(told.header(name), value, "{name}");
     }
     // A gRPC call keeps its status field.
-    let told = fixture.ask(with(from(ALICE, "/"), "content-type", "application/grpc"));
+    let told = fixture.send(with(from(ALICE, "/"), "content-type", "application/grpc"));
     assert_eq!((told.status.as_u16(), told.header("grpc-status")), (200, Some("8")));
 }
 
@@ -126,7 +126,7 @@ fn every_response_of_the_layer_can_be_replaced() {
                 response
             })
         });
-        let told = fixture.ask(request);
+        let told = fixture.send(request);
         assert_eq!((told.status.as_u16(), told.body), (status, format!("mine: {status}")));
         assert_eq!(told.headers["x-mine"], "yes");
         assert_eq!(fixture.calls(), 0);
@@ -173,7 +173,7 @@ fn missing_address_is_an_error() {
     for (rule, status) in rows {
         let shown = format!("{rule:?}");
         let fixture = Fixture::with(rule);
-        let told = fixture.ask(anonymous("/"));
+        let told = fixture.send(anonymous("/"));
         assert_eq!(told.status, status, "{shown}");
         assert_eq!(fixture.calls(), usize::from(status == 200), "{shown}");
         if status == 500 {
@@ -201,12 +201,12 @@ fn invalid_request_is_a_client_error() {
     let layer = tidegate::tower::RateLimitLayer::from_gate(gate.into()).build().expect("a layer");
     let fixture = Fixture::of(layer, clock);
     let bad = || with(from(ALICE, "/"), "x-cost", "many");
-    let told = fixture.ask(bad());
+    let told = fixture.send(bad());
     assert_eq!(told.status, 400);
     let detail =
         "\"detail\":\"the cost for policy `file` comes from {header:x-cost}, which holds `many`";
     assert!(told.body.contains(detail), "{}", told.body);
-    let told = fixture.ask(with(bad(), "content-type", "application/grpc"));
+    let told = fixture.send(with(bad(), "content-type", "application/grpc"));
     assert_eq!((told.status.as_u16(), told.header("grpc-status")), (200, Some("3")));
     assert_eq!(fixture.calls(), 0);
 }

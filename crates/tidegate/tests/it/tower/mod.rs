@@ -126,16 +126,16 @@ impl Fixture {
     }
 
     /// The answer to a request, whole.
-    fn ask(&self, request: Request<()>) -> HandlerReport {
+    fn send(&self, request: Request<()>) -> TestResponse {
         let response = block_on(self.call(request)).expect("the service works");
         let (parts, body) = response.into_parts();
         let body = block_on(body.collect()).expect("a body").to_bytes();
         let body = String::from_utf8(body.to_vec()).expect("text");
-        HandlerReport { status: parts.status, headers: parts.headers, body }
+        TestResponse { status: parts.status, headers: parts.headers, body }
     }
 
     fn status(&self, request: Request<()>) -> u16 {
-        self.ask(request).status.as_u16()
+        self.send(request).status.as_u16()
     }
 
     /// The answers to the same request, again and again.
@@ -157,13 +157,13 @@ impl Fixture {
 type Limited = Result<Response<LimitedBody<Full<Bytes>>>, Broken>;
 
 /// A response, read to its end.
-struct HandlerReport {
+struct TestResponse {
     status: StatusCode,
     headers: HeaderMap,
     body: String,
 }
 
-impl HandlerReport {
+impl TestResponse {
     fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).map(|value| value.to_str().expect("text"))
     }

@@ -56,7 +56,7 @@ fn plans_have_separate_limits() {
         let statuses = fixture.statuses(|| user(&format!("on {plan}"), plan), 4);
         assert_eq!(statuses.iter().filter(|status| **status == 200).count(), admitted, "{plan}");
     }
-    let told = fixture.ask(user("ben", "gold"));
+    let told = fixture.send(user("ben", "gold"));
     assert_eq!(told.header("ratelimit"), Some("\"user.gold\";r=2;t=60"));
     let series: Vec<String> =
         fixture.layer.stats().series().iter().map(|series| series.policy.to_string()).collect();
@@ -133,7 +133,7 @@ fn on_unknown_plan_decides() {
     assert_eq!(*seen.lock().expect("no panic"), ["gold", "gold"]);
 
     let strict = Fixture::with(plans().on_unknown_plan(|_| UnknownPlan::Reject));
-    let told = strict.ask(user("ann", "go\"ld\n"));
+    let told = strict.send(user("ann", "go\"ld\n"));
     let detail = "\"status\":500,\"detail\":\"rule `user` has no plan `go\\\"ld\\\\x0a`: add it with `plan`\"";
     assert_eq!(told.status, 500);
     assert!(told.body.contains(detail), "{}", told.body);
@@ -141,19 +141,19 @@ fn on_unknown_plan_decides() {
     // Nobody has said a plan: that is not an unknown one.
     assert_eq!(strict.status(from(ALICE, "/")), 200);
     let long = "x".repeat(10_000);
-    assert!(strict.ask(user("ann", &long)).body.len() < 500);
+    assert!(strict.send(user("ann", &long)).body.len() < 500);
 }
 
 #[test]
 fn limits_come_with_the_request() {
     let fixture = Fixture::with(by_request(per_user(&["1 per 1m sliding-log"])));
     let of = |count: u64| loaded(limit(&format!("{count} per 1m sliding-log")));
-    let told = fixture.ask(of(3));
+    let told = fixture.send(of(3));
     assert_eq!(told.header("ratelimit"), Some("\"user\";r=2;t=60"));
     assert_eq!(told.header("ratelimit-policy"), Some("\"user\";q=3;w=60"));
     assert_eq!(fixture.statuses(|| of(3), 3), [200, 200, 429]);
     assert_eq!(fixture.status(of(4)), 200, "what was used stays used");
-    let denied = fixture.ask(of(4));
+    let denied = fixture.send(of(4));
     assert_eq!((denied.status.as_u16(), denied.header("retry-after")), (429, Some("60")));
     assert!(denied.body.contains("used up: `4 per 1m sliding-log` of policy user"));
     // A request that brings no limits has the rule's.
@@ -161,7 +161,7 @@ fn limits_come_with_the_request() {
     // Several, of any kind of list.
     let both = [limit("9 per 1m"), limit("2 per 1h sliding-log")];
     let lists: [Limits; 3] = [both.into(), both.to_vec().into(), Arc::<[Limit]>::from(both).into()];
-    let statuses = lists.map(|limits| fixture.ask(loaded(limits)).status.as_u16());
+    let statuses = lists.map(|limits| fixture.send(loaded(limits)).status.as_u16());
     assert_eq!(statuses, [200, 200, 429]);
 }
 
@@ -169,10 +169,10 @@ fn limits_come_with_the_request() {
 fn request_limits_take_precedence_over_the_plan() {
     let rule = with_plans(per_user(&["1 per 1m sliding-log"]).plan("pro", limit("2 per 1m")));
     let fixture = Fixture::with(by_request(rule).when(|head| head.path() != "/free"));
-    assert_eq!(fixture.ask(user("ann", "pro")).header("ratelimit"), Some("\"user.pro\";r=1;t=60"));
+    assert_eq!(fixture.send(user("ann", "pro")).header("ratelimit"), Some("\"user.pro\";r=1;t=60"));
     let mut both = loaded(limit("9 per 1m"));
     both.extensions_mut().insert(User("ann".into(), "pro".into()));
-    assert_eq!(fixture.ask(both).header("ratelimit"), Some("\"user\";r=7;t=60"));
+    assert_eq!(fixture.send(both).header("ratelimit"), Some("\"user\";r=7;t=60"));
     let mut free = loaded(limit("0 per 1m"));
     *free.uri_mut() = "/free".parse().expect("a path");
     assert_eq!(fixture.status(free), 200, "the rule does not apply");
@@ -206,7 +206,7 @@ fn invalid_request_limits_are_a_server_error() {
     ];
     for (rule, limits, detail) in rows {
         let fixture = Fixture::with(by_request(rule));
-        let told = fixture.ask(loaded(limits));
+        let told = fixture.send(loaded(limits));
         assert_eq!(told.status, 500, "{detail}");
         assert!(told.body.contains(detail), "{}", told.body);
         assert_eq!((fixture.calls(), fixture.left("user", "ann")), (0, 9), "{detail}");
@@ -223,7 +223,7 @@ fn a_cost_above_a_plan_never_passes() {
     let rule = per_user(&["10 per 1m"]).plan("pro", limit("100 per 1m")).cost(cost);
     let fixture = Fixture::with(by_request(with_plans(rule)));
     let costing = |request: Request<()>, cost: &str| {
-        let told = fixture.ask(with(request, "x-cost", cost));
+        let told = fixture.send(with(request, "x-cost", cost));
         (told.status.as_u16(), told.header("retry-after").map(str::to_owned))
     };
     assert_eq!(costing(user("ann", ""), "11"), (429, None));

@@ -39,7 +39,7 @@ fn each_address_has_its_own_count() {
 fn minimal_layer_limits_by_address() {
     let layer = RateLimitLayer::new(limit("1 per 1h sliding-log"));
     let fixture = Fixture::of(layer, tidegate::ManualClock::new(crate::common::at(0)));
-    let told = fixture.ask(from(ALICE, "/"));
+    let told = fixture.send(from(ALICE, "/"));
     assert_eq!((told.status.as_u16(), told.body.as_str()), (200, "hello"));
     assert_eq!(told.header("ratelimit-policy"), Some("\"default\";q=1;w=3600"));
     assert_eq!(fixture.status(from(ALICE, "/")), 429);
@@ -122,7 +122,7 @@ fn several_rules_are_charged_together_or_not_at_all() {
     assert_eq!(fixture.left("address", "192.0.2.1"), 1);
     assert_eq!(fixture.statuses(|| user("ben"), 2), [200, 429]);
     assert_eq!(fixture.left("user", "ben"), 1, "the address denied, so Ben is not charged");
-    let denied = fixture.ask(user("ben"));
+    let denied = fixture.send(user("ben"));
     let policy = "\"user-1m\";q=2;w=60, \"user-1h\";q=10;w=3600, \"address\";q=3;w=60";
     assert_eq!(denied.header("ratelimit-policy"), Some(policy));
     assert_eq!(denied.header("ratelimit"), Some("\"address\";r=0;t=60"), "who denied speaks");
@@ -135,7 +135,7 @@ fn rule_applies_when_its_condition_holds() {
     );
     assert_eq!(fixture.statuses(|| from(ALICE, "/"), 3), [200; 3]);
     assert_eq!(fixture.statuses(|| from(ALICE, "/login"), 2), [200, 429]);
-    let told = fixture.ask(from(ALICE, "/"));
+    let told = fixture.send(from(ALICE, "/"));
     assert_eq!(told.header("ratelimit-policy"), None, "no limit, nothing to tell");
 }
 
@@ -145,7 +145,7 @@ fn closure_sets_the_cost() {
         head.header("x-cost").and_then(|cost| cost.parse().ok()).unwrap_or(1)
     };
     let fixture = Fixture::with(rule("api", &["10 per 1m sliding-log"]).cost(cost));
-    let costing = |cost: &str| fixture.ask(with(from(ALICE, "/"), "x-cost", cost));
+    let costing = |cost: &str| fixture.send(with(from(ALICE, "/"), "x-cost", cost));
     let rows = [("4", 200, 6), ("7", 429, 6), ("6", 200, 0), ("0", 429, 0)];
     for (cost, status, left) in rows {
         assert_eq!(costing(cost).status, status, "{cost}");
@@ -164,7 +164,7 @@ fn a_denied_cost_uses_up_what_is_left_of_a_rule_that_consumes() {
     let api = rule("api", &["10 per 1m sliding-log"]).cost(cost).overflow(Overflow::Consume);
     let fixture = Fixture::with(api);
     for (cost, status, left) in [("4", 200, 6), ("7", 429, 0), ("1", 429, 0)] {
-        let told = fixture.ask(with(from(ALICE, "/"), "x-cost", cost));
+        let told = fixture.send(with(from(ALICE, "/"), "x-cost", cost));
         assert_eq!(told.status, status, "{cost}");
         assert_eq!(fixture.left("api", "192.0.2.1"), left, "{cost}");
     }
@@ -186,7 +186,7 @@ fn an_observed_rule_counts_and_never_denies() {
     };
     // The fourth was denied by another: what the watched one says of it is still counted.
     assert_eq!((counted("watched"), counted("api")), ((1, 3), (3, 1)));
-    let told = fixture.ask(from(BOB, "/"));
+    let told = fixture.send(from(BOB, "/"));
     assert_eq!(told.header("ratelimit-policy"), Some("\"api\";q=3;w=60"));
 }
 
@@ -196,7 +196,7 @@ fn builder_sets_the_header_forms() {
         let forms: Forms = forms.parse().expect("forms");
         let fixture =
             Fixture::new(|builder| builder.rule(rule("api", &["5 per 1m"])).headers(forms));
-        let told = fixture.ask(from(ALICE, "/"));
+        let told = fixture.send(from(ALICE, "/"));
         let mut names: Vec<String> = told.headers.keys().map(ToString::to_string).collect();
         names.sort();
         names.join(" ")
@@ -219,7 +219,7 @@ fn reset_times_use_the_clock_of_the_limiter() {
     let resets = |limits: &[&str]| {
         let fixture = Fixture::new(|builder| builder.rule(rule("api", limits)).headers(forms));
         let now = fixture.clock.now().as_micros();
-        let asked = [fixture.ask(from(ALICE, "/")), fixture.ask(from(ALICE, "/"))];
+        let asked = [fixture.send(from(ALICE, "/")), fixture.send(from(ALICE, "/"))];
         asked.map(|told| {
             let reset = told.header("x-ratelimit-reset").expect("a time").parse::<u64>();
             (told.status.as_u16(), reset.expect("a number") - now / 1_000_000)
@@ -234,7 +234,7 @@ fn clones_share_their_counts_and_time_passes() {
     let fixture = Fixture::with(rule("api", &["1 per 10s sliding-log"]));
     let other = Fixture::of(fixture.layer.clone(), fixture.clock.clone());
     assert_eq!(fixture.status(from(ALICE, "/")), 200);
-    let told = other.ask(from(ALICE, "/"));
+    let told = other.send(from(ALICE, "/"));
     assert_eq!((told.status.as_u16(), told.header("retry-after")), (429, Some("10")));
     fixture.clock.advance(std::time::Duration::from_secs(10));
     assert_eq!(other.status(from(ALICE, "/")), 200);

@@ -35,10 +35,10 @@ fn sampled_requests_are_timed_unless_they_failed() {
         let all = fixture.layer.stats().service_latency();
         all.iter().map(|one| one.counts.count()).sum::<u64>()
     };
-    fixture.ask(from(ALICE, "/"));
+    fixture.send(from(ALICE, "/"));
     assert_eq!(count(), 1, "a thread's first");
     for _ in 1..3 * every {
-        fixture.ask(from(ALICE, "/"));
+        fixture.send(from(ALICE, "/"));
     }
     let timed = count();
     assert!((3..=4).contains(&timed), "{timed}");

@@ -17,7 +17,7 @@ fn layer(rule: Rule, forms: &str) -> RateLimitLayer {
 }
 
 /// The ways a rule can take: the quick one, and that for all.
-fn ways(name: &str, limit: &str) -> [Rule; 2] {
+fn equivalent_rules(name: &str, limit: &str) -> [Rule; 2] {
     [rule(name, &[limit]), rule(name, &[limit]).reserve(|_| 1)]
 }
 
@@ -27,16 +27,16 @@ const FIELDS: [(&str, &[&str]); 3] = [
     ("x-ratelimit", &["x-ratelimit-limit", "x-ratelimit-remaining"]),
 ];
 
-fn told<'f>(fields: &'f HeaderMap, names: &[&str]) -> Vec<Option<&'f str>> {
-    let told = |name: &&str| fields.get(*name).map(|value| value.to_str().expect("text"));
-    names.iter().map(told).collect()
+fn field_values<'f>(fields: &'f HeaderMap, names: &[&str]) -> Vec<Option<&'f str>> {
+    let field_values = |name: &&str| fields.get(*name).map(|value| value.to_str().expect("text"));
+    names.iter().map(field_values).collect()
 }
 
 /// The outer layer used to write its fields over those of the inner one's denial.
 #[test]
 fn inner_layer_sets_the_header_fields() {
     for (forms, names) in FIELDS {
-        for outer in ways("outer", "50 per 1h fixed-window") {
+        for outer in equivalent_rules("outer", "50 per 1h fixed-window") {
             let inner = layer(rule("inner", &["1 per 1h fixed-window"]), forms);
             let mut alone = inner.layer(Stub::default());
             let mut both = layer(outer, forms).layer(
@@ -46,11 +46,13 @@ fn inner_layer_sets_the_header_fields() {
                 let one = block_on(alone.call(from(ALICE, "/"))).expect("the service works");
                 let two = block_on(both.call(from(ALICE, "/"))).expect("the service works");
                 assert_eq!((one.status().as_u16(), two.status().as_u16()), (status, status));
-                assert!(told(one.headers(), names).iter().all(Option::is_some), "{forms}");
+                assert!(field_values(one.headers(), names).iter().all(Option::is_some), "{forms}");
                 let without_time = |fields| {
-                    let told = told(fields, names).into_iter().flatten();
-                    let told = told.map(|text| text.split(";t=").next().unwrap_or(text).to_owned());
-                    told.map(|text| text.split(", reset=").next().unwrap_or(&text).to_owned())
+                    let field_values = field_values(fields, names).into_iter().flatten();
+                    let field_values = field_values
+                        .map(|text| text.split(";t=").next().unwrap_or(text).to_owned());
+                    field_values
+                        .map(|text| text.split(", reset=").next().unwrap_or(&text).to_owned())
                         .collect::<Vec<String>>()
                 };
                 assert_eq!(without_time(two.headers()), without_time(one.headers()), "{forms}");
@@ -62,7 +64,7 @@ fn inner_layer_sets_the_header_fields() {
 #[test]
 fn header_fields_of_the_service_are_kept() {
     for (forms, names) in FIELDS {
-        for rule in ways("ours", "50 per 1h") {
+        for rule in equivalent_rules("ours", "50 per 1h") {
             let upstream = service_fn(move |_: http::Request<()>| async move {
                 let mut response = Response::builder().status(429);
                 for name in names {
@@ -72,7 +74,7 @@ fn header_fields_of_the_service_are_kept() {
             });
             let mut service = layer(rule, forms).layer(upstream);
             let response = block_on(service.call(from(ALICE, "/"))).expect("it cannot fail");
-            assert_eq!(told(response.headers(), names), vec![Some("theirs"); 2], "{forms}");
+            assert_eq!(field_values(response.headers(), names), vec![Some("theirs"); 2], "{forms}");
         }
     }
 }

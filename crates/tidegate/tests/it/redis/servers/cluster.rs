@@ -38,7 +38,7 @@ impl Cluster {
         for replica in PRIMARIES..PRIMARIES + replicas {
             let primary = cluster.id(replica - PRIMARIES);
             let node = &cluster.nodes[replica];
-            let _: () = node.ask(&["CLUSTER", "REPLICATE", &primary]);
+            let _: () = node.command(&["CLUSTER", "REPLICATE", &primary]);
             eventually_now("a replica follows", || node.info("master_link_status") == "up");
         }
         cluster.settle();
@@ -58,7 +58,7 @@ impl Cluster {
     }
 
     pub fn id(&self, node: usize) -> String {
-        self.nodes[node].ask(&["CLUSTER", "MYID"])
+        self.nodes[node].command(&["CLUSTER", "MYID"])
     }
 
     /// The primary that has a slot at first.
@@ -69,15 +69,15 @@ impl Cluster {
     fn introduce(&self, buses: &[String]) {
         for (index, node) in self.nodes.iter().enumerate() {
             let epoch = (index + 1).to_string();
-            let _: () = node.ask(&["CLUSTER", "SET-CONFIG-EPOCH", &epoch]);
+            let _: () = node.command(&["CLUSTER", "SET-CONFIG-EPOCH", &epoch]);
         }
         for (node, bus) in self.nodes.iter().zip(buses).skip(1) {
             let port = node.port.to_string();
-            let _: () = self.nodes[0].ask(&["CLUSTER", "MEET", "127.0.0.1", &port, bus]);
+            let _: () = self.nodes[0].command(&["CLUSTER", "MEET", "127.0.0.1", &port, bus]);
         }
         for node in &self.nodes {
             eventually_now("all know each other", || {
-                let known: String = node.ask(&["CLUSTER", "NODES"]);
+                let known: String = node.command(&["CLUSTER", "NODES"]);
                 known.lines().filter(|line| !line.contains("handshake")).count() == self.nodes.len()
             });
         }
@@ -89,7 +89,7 @@ impl Cluster {
             let first = first.expect("each has some");
             let last = (first..SLOTS).take_while(|slot| Cluster::primary_of(*slot) == index).last();
             let (first, last) = (first.to_string(), last.expect("each has some").to_string());
-            let _: () = node.ask(&["CLUSTER", "ADDSLOTSRANGE", &first, &last]);
+            let _: () = node.command(&["CLUSTER", "ADDSLOTSRANGE", &first, &last]);
         }
     }
 
@@ -97,7 +97,7 @@ impl Cluster {
     fn settle(&self) {
         for node in &self.nodes {
             eventually_now("the cluster is well", || {
-                let info: String = node.ask(&["CLUSTER", "INFO"]);
+                let info: String = node.command(&["CLUSTER", "INFO"]);
                 let all = format!("cluster_slots_assigned:{SLOTS}");
                 let size = format!("cluster_size:{PRIMARIES}");
                 info.contains("cluster_state:ok") && info.contains(&all) && info.contains(&size)
@@ -111,19 +111,19 @@ impl Cluster {
         let slot = slot.to_string();
         let (source, target) = (&self.nodes[from], &self.nodes[to]);
         let (from_id, to_id) = (self.id(from), self.id(to));
-        let _: () = target.ask(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from_id]);
-        let _: () = source.ask(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to_id]);
+        let _: () = target.command(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from_id]);
+        let _: () = source.command(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to_id]);
         let port = target.port.to_string();
         midway();
         loop {
-            let keys: Vec<String> = source.ask(&["CLUSTER", "GETKEYSINSLOT", &slot, "1"]);
+            let keys: Vec<String> = source.command(&["CLUSTER", "GETKEYSINSLOT", &slot, "1"]);
             let Some(key) = keys.first() else { break };
-            let _: String = source.ask(&["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]);
+            let _: String = source.command(&["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]);
             midway();
         }
         // First where the keys are now, so that nobody refuses to serve them.
         for node in [target, source].into_iter().chain(&self.nodes[..PRIMARIES]) {
-            let _: () = node.ask(&["CLUSTER", "SETSLOT", &slot, "NODE", &to_id]);
+            let _: () = node.command(&["CLUSTER", "SETSLOT", &slot, "NODE", &to_id]);
         }
     }
 }

@@ -150,11 +150,11 @@ impl Server {
     }
 
     /// Asks it something, over a connection that has nothing to do with the store.
-    pub fn ask<T: FromRedisValue>(&self, command: &[&str]) -> T {
-        self.try_ask(command).unwrap_or_else(|error| panic!("{command:?}: {error}"))
+    pub fn command<T: FromRedisValue>(&self, command: &[&str]) -> T {
+        self.try_command(command).unwrap_or_else(|error| panic!("{command:?}: {error}"))
     }
 
-    pub fn try_ask<T: FromRedisValue>(&self, command: &[&str]) -> Result<T, RedisError> {
+    pub fn try_command<T: FromRedisValue>(&self, command: &[&str]) -> Result<T, RedisError> {
         let mut asked = ::redis::cmd(command[0]);
         asked.arg(&command[1..]);
         asked.query(&mut self.connection()?)
@@ -169,12 +169,12 @@ impl Server {
     pub fn add_documented_user(&self) {
         let mut command = vec!["ACL", "SETUSER", "tidegate", "on", ">pass"];
         command.extend(ACL_RULES.split_whitespace());
-        let _: () = self.ask(&command);
+        let _: () = self.command(&command);
     }
 
     /// What `INFO` says of one thing.
     pub fn info(&self, name: &str) -> String {
-        let info: String = self.ask(&["INFO"]);
+        let info: String = self.command(&["INFO"]);
         let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         line.unwrap_or_else(|| panic!("INFO has no {name}")).trim().into()
     }
@@ -214,7 +214,7 @@ impl Server {
             if self.child.try_wait().expect("our own child").is_some() {
                 return false;
             }
-            let pong: Result<String, _> = self.try_ask(&["PING"]);
+            let pong: Result<String, _> = self.try_command(&["PING"]);
             // An error it answers with is an answer.
             if pong.is_ok() || pong.is_err_and(|error| !error.is_io_error()) {
                 return true;

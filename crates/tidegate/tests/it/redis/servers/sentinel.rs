@@ -36,7 +36,8 @@ impl Sentinel {
         });
         let stand = Sentinel { sentinel, servers: [primary, replica] };
         eventually_now("the Sentinel knows the replica", || {
-            let replicas: Vec<::redis::Value> = stand.sentinel.ask(&["SENTINEL", "replicas", NAME]);
+            let replicas: Vec<::redis::Value> =
+                stand.sentinel.command(&["SENTINEL", "replicas", NAME]);
             replicas.len() == 1
         });
         stand
@@ -49,7 +50,7 @@ impl Sentinel {
     /// Which of the servers is the primary, by what the Sentinel says.
     pub fn primary(&self) -> usize {
         let address: Vec<String> =
-            self.sentinel.ask(&["SENTINEL", "get-master-addr-by-name", NAME]);
+            self.sentinel.command(&["SENTINEL", "get-master-addr-by-name", NAME]);
         let port: u16 = address[1].parse().expect("a port");
         self.servers.iter().position(|server| server.port == port).expect("one of them")
     }
