@@ -99,8 +99,8 @@ fn read_store(reader: &Reader<'_>, located: &Located) -> Option<StoreUrl> {
 
 fn read_prefix(reader: &Reader<'_>, located: &Located) -> Option<String> {
     let text = reader.any_text(located)?;
-    let stands = |byte: u8| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte);
-    if text.is_empty() || text.len() > MAX_PREFIX_BYTES || !text.bytes().all(stands) {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte);
+    if text.is_empty() || text.len() > MAX_PREFIX_BYTES || !text.bytes().all(is_allowed) {
         let help = format!("use 1 to {MAX_PREFIX_BYTES} letters, digits, `.`, `_`, `:` and `-`");
         reader.fail(located, format!("`{}` cannot begin a key", shown(text)), help);
         return None;

@@ -157,10 +157,10 @@ impl DenyCache {
 
     fn versions(&self, cells: &Cells) -> Versions {
         let invalidate = |cell: &u16| self.cells[usize::from(*cell)].load(Ordering::SeqCst);
-        let given_up = self.counters.breaker_openings.load(Ordering::SeqCst);
+        let disconnects = self.counters.breaker_openings.load(Ordering::SeqCst);
         // It counts connections: far fewer than this holds.
-        let given_up = u32::try_from(given_up).unwrap_or(u32::MAX);
-        cells.iter().map(invalidate).chain([given_up]).collect()
+        let disconnects = u32::try_from(disconnects).unwrap_or(u32::MAX);
+        cells.iter().map(invalidate).chain([disconnects]).collect()
     }
 
     /// The cell of one state.

@@ -477,7 +477,7 @@ impl Runner {
         health: &Arc<ConnectionHealth>,
         flow: &Arc<FlowControl>,
     ) {
-        let asked = match &self.target {
+        let queried = match &self.target {
             Target::Fixed(address) => Some(address.clone()),
             Target::Sentinel(_) => None,
         };
@@ -500,7 +500,7 @@ impl Runner {
                     health.mark_unusable();
                 }
             };
-            let outcome = write.settle(asked, &health, &counters, note).await;
+            let outcome = write.settle(queried, &health, &counters, note).await;
             note(outcome);
             flow.answered(sent, timeout);
             health.write_finished();
