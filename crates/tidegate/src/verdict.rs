@@ -6,7 +6,7 @@ use tidegate_core::{Decided, Decision, DenialReason, Denied, RetryAfter};
 use crate::Check;
 
 /// When to ask again after a denial because others wait: soon, they take turns.
-pub(crate) const BEHIND_OTHERS_US: u64 = 1_000;
+pub(crate) const QUEUED_RETRY_US: u64 = 1_000;
 
 /// The answer to a request: allowed if every enforced check allows it.
 ///
@@ -92,11 +92,11 @@ impl Verdict {
     }
 
     /// Denies what would pass now, because others wait before it.
-    pub(crate) fn deny_behind_others(&mut self) {
+    pub(crate) fn deny_queued(&mut self) {
         let reported = self.reported.and_then(|reported| self.decisions.get_mut(reported));
         if let Some(decision) = reported.filter(|_| self.allowed) {
             decision.allowed = false;
-            decision.retry_after = RetryAfter::Micros(BEHIND_OTHERS_US);
+            decision.retry_after = RetryAfter::Micros(QUEUED_RETRY_US);
             self.allowed = false;
         }
     }

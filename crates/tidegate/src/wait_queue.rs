@@ -182,9 +182,9 @@ impl Future for Waiting<'_> {
         self.cancel_timer();
         if !self.queues.is_first(self.name, self.ticket, context.waker()) {
             // Those ahead may be held up by others; patience ends all the same.
-            let left = self.left_us();
-            if left > 0 {
-                self.wake_after(left, context);
+            let remaining_us = self.remaining_us();
+            if remaining_us > 0 {
+                self.wake_after(remaining_us, context);
                 return Poll::Pending;
             }
             return Poll::Ready(self.queues.denial_at_deadline(&self));
@@ -194,7 +194,7 @@ impl Future for Waiting<'_> {
             Err(error) => return Poll::Ready(Err(error)),
         };
         match verdict.retry_after() {
-            RetryAfter::Micros(us) if !verdict.allowed && us <= self.left_us() => {
+            RetryAfter::Micros(us) if !verdict.allowed && us <= self.remaining_us() => {
                 self.wake_after(us, context);
                 Poll::Pending
             }
@@ -204,7 +204,7 @@ impl Future for Waiting<'_> {
 }
 
 impl Waiting<'_> {
-    fn left_us(&self) -> u64 {
+    fn remaining_us(&self) -> u64 {
         self.until.as_micros().saturating_sub(self.store.clock().now().as_micros())
     }
 
@@ -295,11 +295,11 @@ impl Future for WaitUntil<'_> {
         if self.until_first.is_some_and(is_first) || self.listening.is_some_and(is_released) {
             return Poll::Ready(true);
         }
-        let left_us = self.until.as_micros().saturating_sub(self.clock.now().as_micros());
-        if left_us == 0 {
+        let remaining_us = self.until.as_micros().saturating_sub(self.clock.now().as_micros());
+        if remaining_us == 0 {
             return Poll::Ready(false);
         }
-        self.timer = Some(self.clock.wake_after(left_us, context.waker().clone()));
+        self.timer = Some(self.clock.wake_after(remaining_us, context.waker().clone()));
         Poll::Pending
     }
 }

@@ -23,7 +23,7 @@ pub struct ConfigErrors {
 /// One thing that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
-    place: Option<Place>,
+    location: Option<SourceLocation>,
     field: String,
     message: String,
     help: String,
@@ -31,7 +31,7 @@ pub struct ConfigError {
 
 /// Where in the file, and what it looks like.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Place {
+struct SourceLocation {
     line: usize,
     column: usize,
     /// The line, shortened, without control characters.
@@ -67,13 +67,13 @@ impl ConfigError {
     /// An error about the file as a whole.
     pub(super) fn whole(message: impl Into<String>, help: impl Into<String>) -> Box<Self> {
         let (message, help) = (message.into(), help.into());
-        Box::new(ConfigError { place: None, field: String::new(), message, help })
+        Box::new(ConfigError { location: None, field: String::new(), message, help })
     }
 
     /// An error about some bytes of the source.
     pub(super) fn at(source: &str, unlocated: UnlocatedError) -> Self {
         ConfigError {
-            place: Some(Place::new(source, unlocated.span)),
+            location: Some(SourceLocation::new(source, unlocated.span)),
             field: unlocated.field,
             message: unlocated.message,
             help: unlocated.help,
@@ -82,12 +82,12 @@ impl ConfigError {
 
     /// The line, from 1; `None` if it is about the whole file.
     pub fn line(&self) -> Option<usize> {
-        self.place.as_ref().map(|place| place.line)
+        self.location.as_ref().map(|location| location.line)
     }
 
     /// The column in characters, from 1.
     pub fn column(&self) -> Option<usize> {
-        self.place.as_ref().map(|place| place.column)
+        self.location.as_ref().map(|location| location.column)
     }
 
     /// The field, such as `policies[1].limits[0]`; empty if it is none.
@@ -107,9 +107,9 @@ impl ConfigError {
 
     pub(super) fn write(&self, file: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.message)?;
-        match &self.place {
+        match &self.location {
             None => writeln!(f, " --> {file}")?,
-            Some(place) => place.write(file, f)?,
+            Some(location) => location.write(file, f)?,
         }
         if !self.field.is_empty() {
             writeln!(f, "  field: {}", self.field)?;
@@ -144,7 +144,7 @@ pub(super) struct UnlocatedError {
     pub(super) help: String,
 }
 
-impl Place {
+impl SourceLocation {
     fn new(source: &str, span: Range<usize>) -> Self {
         let start = source.floor_char_boundary(span.start.min(source.len()));
         let before = &source[..start];
@@ -158,7 +158,12 @@ impl Place {
         let (snippet, shift) = shorten(&without_password(line), column);
         let visible = snippet.chars().count().max(column - shift + 1);
         let caret = column - shift..(column - shift + width).min(visible);
-        Place { line: before.matches('\n').count() + 1, column: column + 1, snippet, caret }
+        SourceLocation {
+            line: before.matches('\n').count() + 1,
+            column: column + 1,
+            snippet,
+            caret,
+        }
     }
 
     fn write(&self, file: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {

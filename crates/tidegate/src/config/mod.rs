@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   text -> yaml.rs (a tree with places) -> reader.rs (values, mistakes noted)
-//!        -> settings.rs, policies.rs, descriptors.rs, limits.rs -> Config
+//!        -> settings.rs, policies.rs, conditions.rs, limits.rssettings.rs, policies.rs, descriptors.rs, limits.rs -> Config
 //! ```
 //!
 //! - `fields.rs` is the table of every field; `schema.rs` prints it as JSON Schema;

@@ -280,13 +280,13 @@ fn read_override(reader: &Reader<'_>, located: &Located, policy: &mut Policy) {
         overflow: read_overflow(&object),
     };
     // A field that is wrong or unknown was meant to replace something.
-    let says_more = matches!(&located.node.value, Value::Map(entries) if entries.len() > 1);
+    let has_other_fields = matches!(&located.node.value, Value::Map(entries) if entries.len() > 1);
     // What is left of a condition or field that is wrong itself would only mislead.
     if when.is_partial || limits == Some(None) {
         return;
     }
     let Err(error) = policy.add_override(new) else { return };
-    if error == PolicyError::ReplacesNothing && says_more {
+    if error == PolicyError::ReplacesNothing && has_other_fields {
         return;
     }
     let (span, path) = match &error {

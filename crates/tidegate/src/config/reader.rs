@@ -161,8 +161,8 @@ impl<'s> Reader<'s> {
             }
         }
         for field in fields.iter().filter(|field| is_needed(field)) {
-            let is_there = entries.iter().any(|(name, _)| name.text == field.name);
-            if !is_there && !meant.contains(&field.name) {
+            let is_present = entries.iter().any(|(name, _)| name.text == field.name);
+            if !is_present && !meant.contains(&field.name) {
                 let message = format!("`{}` is missing", field.name);
                 let help = format!("add `{}`: {}", field.name, lower(field.about));
                 self.fail_at(self.start_of(located), &located.path, message, help);

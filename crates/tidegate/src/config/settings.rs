@@ -14,8 +14,8 @@ use super::reader::{Located, Object, Reader, shown};
 use super::{Config, Fronts, Tls};
 use crate::WhenFull;
 use crate::headers::{Form, Forms};
+use crate::identity::parse_network;
 use crate::identity::{DEFAULT_IPV6_PREFIX, Identity};
-use crate::policy::network;
 use crate::stats::{LogKeys, MIN_SECRET_BYTES, MaskSecret};
 
 /// Longest the store may take: past a minute everybody has hung up.
@@ -99,8 +99,8 @@ fn read_store(reader: &Reader<'_>, located: &Located) -> Option<StoreUrl> {
 
 fn read_prefix(reader: &Reader<'_>, located: &Located) -> Option<String> {
     let text = reader.any_text(located)?;
-    let stands = |byte: u8| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte);
-    if text.is_empty() || text.len() > MAX_PREFIX_BYTES || !text.bytes().all(stands) {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte);
+    if text.is_empty() || text.len() > MAX_PREFIX_BYTES || !text.bytes().all(is_allowed) {
         let help = format!("use 1 to {MAX_PREFIX_BYTES} letters, digits, `.`, `_`, `:` and `-`");
         reader.fail(located, format!("`{}` cannot begin a key", shown(text)), help);
         return None;
@@ -131,7 +131,7 @@ fn read_identity(reader: &Reader<'_>, object: &Object<'_, '_>) -> Identity {
     if let Some(located) = object.get("trusted_proxies") {
         for item in reader.one_or_list(&located) {
             let Some(text) = reader.any_text(&item) else { continue };
-            match network(text) {
+            match parse_network(text) {
                 Ok(net) => trusted.push(net),
                 Err(kind) => {
                     reader.fail(

@@ -271,7 +271,7 @@ fn stop(span: Range<usize>, message: &str, help: &str) -> Stop {
 /// What the parser stumbled over, in words for people who do not write parsers.
 fn syntax(source: &str, error: &ScanError) -> Stop {
     let at = error.marker().byte_offset().unwrap_or(source.len());
-    let say = |text: &str, help: &str| stop(at..at, text, help);
+    let fail = |text: &str, help: &str| stop(at..at, text, help);
     match error.kind() {
         kind if is_about_tabs(kind) => {
             // The parser may point at what stands before the tab.
@@ -280,21 +280,21 @@ fn syntax(source: &str, error: &ScanError) -> Stop {
         }
         ErrorKind::UnclosedFlowCollection { open } => {
             let close = if *open == '[' { ']' } else { '}' };
-            say(&format!("this `{open}` is not closed"), &format!("write `{close}` where it ends"))
+            fail(&format!("this `{open}` is not closed"), &format!("write `{close}` where it ends"))
         }
         ErrorKind::UnclosedQuotedScalar => {
-            say("this text has no closing quote", "write the quote where it ends")
+            fail("this text has no closing quote", "write the quote where it ends")
         }
         ErrorKind::InvalidQuotedScalarIndent => {
-            say("the quoted text before this line is not closed", "write the quote where it ends")
+            fail("the quoted text before this line is not closed", "write the quote where it ends")
         }
-        ErrorKind::UnknownAnchor => say(
+        ErrorKind::UnknownAnchor => fail(
             "no anchor of this name stands before here",
             "define it with `&name`, or quote a text that begins with `*`",
         ),
         ErrorKind::RecursionLimitExceeded => {
             let text = format!("values are nested more than {MAX_DEPTH} deep");
-            say(
+            fail(
                 &text,
                 "a config needs six levels (docs/config.md), a file of envoyproxy/ratelimit two for each \
                  descriptor (docs/envoy.md)",
@@ -302,11 +302,11 @@ fn syntax(source: &str, error: &ScanError) -> Stop {
         }
         ErrorKind::InvalidIndentation
         | ErrorKind::ExpectedBlockMappingKey
-        | ErrorKind::ExpectedBlockSequenceEntry => say(
+        | ErrorKind::ExpectedBlockSequenceEntry => fail(
             "this is not indented like what it belongs to",
             "line it up with the fields beside it, with spaces",
         ),
-        ErrorKind::InvalidColonPlacement | ErrorKind::MappingValueNotAllowed => say(
+        ErrorKind::InvalidColonPlacement | ErrorKind::MappingValueNotAllowed => fail(
             "a `:` cannot stand here",
             "close the `[`, `{` or quote before it, or quote a text that has a `:` in it",
         ),
@@ -315,10 +315,12 @@ fn syntax(source: &str, error: &ScanError) -> Stop {
         | ErrorKind::UnexpectedEofImplicitFlowMapping
         | ErrorKind::UnexpectedEofFlowMapping
         | ErrorKind::UnexpectedEofFlowSequence => {
-            say("something is missing or too much here", "check commas, brackets and quotes")
+            fail("something is missing or too much here", "check commas, brackets and quotes")
         }
-        ErrorKind::DirectiveDisallowed => say("directives are not read", "remove the `%` line"),
-        kind => say(&format!("this is not YAML: {kind}"), "check quotes, brackets and indentation"),
+        ErrorKind::DirectiveDisallowed => fail("directives are not read", "remove the `%` line"),
+        kind => {
+            fail(&format!("this is not YAML: {kind}"), "check quotes, brackets and indentation")
+        }
     }
 }
 

@@ -42,10 +42,10 @@ impl LocalNode<'_> {
             fallback_request.checks.iter().map(local_limit).collect();
         let mut counted = SmallVec::from_elem(0, fallback_request.checks.len());
         if fallback_request.id.is_none() && fallback_request.charges() {
-            let places: SmallVec<[usize; 4]> = fallback_request.local_indices().collect();
+            let indices: SmallVec<[usize; 4]> = fallback_request.local_indices().collect();
             let kept = |&at: &usize| Check { limit: &limits[at], ..fallback_request.checks[at] };
-            let checks: Checks<'_> = places.iter().map(kept).collect();
-            for (&at, units) in places.iter().zip(self.counted(&checks, fallback_request.permit)) {
+            let checks: Checks<'_> = indices.iter().map(kept).collect();
+            for (&at, units) in indices.iter().zip(self.counted(&checks, fallback_request.permit)) {
                 counted[at] = units;
             }
         }

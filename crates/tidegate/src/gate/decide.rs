@@ -173,7 +173,10 @@ impl Gate {
     }
 
     /// Sends a request to where counts are kept. Nobody answers instead if that fails.
-    pub(super) async fn ask_store(&self, request: &Request<'_>) -> Result<Verdict, StoreError> {
+    pub(super) async fn decide_in_store(
+        &self,
+        request: &Request<'_>,
+    ) -> Result<Verdict, StoreError> {
         match &self.shared {
             None => Ok(self.limiter.decide(request)?),
             Some(_) if request.checks.is_empty() => Ok(Verdict::new(request.checks, [])),
@@ -189,7 +192,7 @@ impl Gate {
             Some(shared) => shared.store().new_permit(),
         });
         let request = Request { permit, deny_cache: false, ..Request::new(checks) };
-        Ok(self.ask_store(&request).await?)
+        Ok(self.decide_in_store(&request).await?)
     }
 }
 
@@ -219,8 +222,10 @@ impl Gate {
             let decided = if exceeds_node_share { Decided::Local } else { decision.decided };
             LimitResult { exceeds_node_share, ..planned.result(limit, decision, decided) }
         });
-        plan.verdict =
-            GateVerdict { no_room: fallback.no_room, ..GateVerdict::of_lines(results.collect()) };
+        plan.verdict = GateVerdict {
+            no_room: fallback.no_room,
+            ..GateVerdict::from_results(results.collect())
+        };
         plan.permit = fallback.permit.map(AnyPermit::Local);
         Ok(())
     }

@@ -14,14 +14,15 @@
 //! ([`Gate::with_shared_store`]), the limiter is this node's own memory, which decides where a policy wants that
 //! when the store fails. Without one, nothing has to be awaited: [`Gate::sync`] polls once.
 //!
-//! - `ask.rs`: questions; `plan.rs`: their checks; `resolve_conflicts.rs`: questions with different limits for
-//!   one count; `quotas.rs`: requests that need room in one of several quotas;
-//! - `decide.rs`: calls of the store; `shared_store.rs`: a store that nodes share; `fallback.rs`:
-//!   answers while it fails;
-//! - `verdict.rs`, `held.rs`: answers and permits; `active.rs`: policies with their counters;
-//! - `admit.rs`: admission of a request that is served here; `code_policy.rs`: policies in code;
-//!   `plain.rs`: batches of plain questions; `keys.rs`: peek and reset;
-//! - `waiting.rs`: waiting requests.
+//! - `request.rs`: requests to the gate; `verdict.rs`: verdicts; `error.rs`: invalid requests;
+//! - `plan.rs`: which policies apply to a request; `checks.rs`: their checks; `conflicts.rs`:
+//!   different limits for one count; `quotas.rs`: requests that need room in one of several quotas;
+//! - `decide.rs`: calls of the store, and answers while it fails; `shared_store.rs`: a store that
+//!   nodes share; `waiting.rs`: waiting requests;
+//! - `active_policies.rs`: policies with their counters; `code_policy.rs`: policies in code;
+//!   `policy_keys.rs`: peek and reset;
+//! - `admission.rs`: requests that are then served; `permits.rs`: permits; `batch.rs`: pipelines of
+//!   simple requests.
 
 mod active_policies;
 mod admission;
@@ -287,7 +288,7 @@ impl Gate {
             let near = is_near(result.limit, result.remaining());
             counting.add(stats, result.decision.allowed, near, result.decided);
         });
-        if counting.has_lines && self.stats.add(counting, elapsed) {
+        if counting.has_limits && self.stats.add(counting, elapsed) {
             self.record_notable(plan, context, elapsed);
         }
     }

@@ -211,13 +211,13 @@ impl<'a> Plan<'a> {
                     CostSource::Fixed(units) => *units,
                     CostSource::From(_) => 1,
                 };
-                let ask = CodeCheck {
+                let check = CodeCheck {
                     request: index,
                     ..CodeCheck::new(code_policy, None, request.cost(units))
                 };
                 let overflow = code_policy.policy().overflow().unwrap_or(request.overflow);
                 let key = self.write_key(code_policy.policy().count_name(), key.to_key().as_ref());
-                self.push_code_check(CodeCheck { overflow, ..ask }, key);
+                self.push_code_check(CodeCheck { overflow, ..check }, key);
             }
         }
         Ok(())
@@ -268,20 +268,20 @@ impl<'a> Plan<'a> {
     #[cfg(feature = "tower")]
     pub(super) fn push_adjustment(&mut self, change: &Adjustment<'a>, now: Timestamp) {
         let Adjustment { code_policy, limits, charged, cost, .. } = *change;
-        let ask = CodeCheck::new(code_policy, limits, cost);
+        let check = CodeCheck::new(code_policy, limits, cost);
         for index in charged.limits() {
-            if let Some(limits @ [limit]) = ask.limits.get(index..=index)
+            if let Some(limits @ [limit]) = check.limits.get(index..=index)
                 && !change.is_expired_refund(limit, now)
             {
                 let key = self.write_key(code_policy.policy().count_name(), charged.key.as_ref());
-                self.push_code_check(CodeCheck { limits, ..ask }, key);
+                self.push_code_check(CodeCheck { limits, ..check }, key);
             }
         }
     }
 
     #[inline(always)]
-    fn push_code_check(&mut self, ask: CodeCheck<'a>, key: KeyStart) {
-        let CodeCheck { code_policy, request, limits, compiled, cost, overflow } = ask;
+    fn push_code_check(&mut self, check: CodeCheck<'a>, key: KeyStart) {
+        let CodeCheck { code_policy, request, limits, compiled, cost, overflow } = check;
         let policy = code_policy.policy();
         if policy.mode() == Mode::Off {
             return self.keys.truncate(key.start);

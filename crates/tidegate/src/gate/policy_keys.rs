@@ -119,11 +119,11 @@ impl Gate {
         if is_masked && let Some(key) = self.stats.unmask(policy.name(), &form) {
             return Ok(FoundKey { masked: true, ..FoundKey::new(key) });
         }
-        let given = Key::literal(text);
+        let literal = Key::literal(text);
         let mut readings = active.policies().keys_for(template, text);
-        readings.retain(|key| *key != given);
+        readings.retain(|key| *key != literal);
         if readings.is_empty() && !is_masked {
-            return Ok(FoundKey::new(given));
+            return Ok(FoundKey::new(literal));
         }
         let only = if readings.len() == 1 { readings.first().cloned() } else { None };
         let mut in_use = Vec::new();
@@ -132,12 +132,14 @@ impl Gate {
                 in_use.push(key);
             }
         }
-        if self.has_state(policy, &given).await? {
-            return Ok(FoundKey { also_seen: in_use, ..FoundKey::new(given) });
+        if self.has_state(policy, &literal).await? {
+            return Ok(FoundKey { also_seen: in_use, ..FoundKey::new(literal) });
         }
         match in_use.len() {
             0 if is_masked => Err(GateError::UnknownMask { form: excerpt(&form) }),
-            0 => Ok(FoundKey::new(only.filter(|_| !template.is_full_form(text)).unwrap_or(given))),
+            0 => {
+                Ok(FoundKey::new(only.filter(|_| !template.is_full_form(text)).unwrap_or(literal)))
+            }
             1 => Ok(FoundKey::new(in_use.remove(0))),
             _ => {
                 let forms = in_use.iter().map(ToString::to_string).collect();

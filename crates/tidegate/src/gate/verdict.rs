@@ -17,7 +17,7 @@ use crate::headers::{
 };
 use crate::policy::Mode;
 use crate::stats::Decided;
-use crate::verdict::{BEHIND_OTHERS_US, reported_limit};
+use crate::verdict::{QUEUED_RETRY_US, reported_limit};
 use crate::{Check, CheckError, Limiter, Timestamp, Verdict};
 
 /// The answer to a question: allowed if every limit that has a say allows it.
@@ -131,7 +131,7 @@ impl<'a> GateVerdict<'a> {
 
     /// The answer of lines that were not all decided by the store: any denial wins.
     /// It is as certain as the least certain of those that have a say.
-    pub(super) fn of_lines(results: SmallVec<[LimitResult<'a>; 4]>) -> Self {
+    pub(super) fn from_results(results: SmallVec<[LimitResult<'a>; 4]>) -> Self {
         let enforced = || results.iter().enumerate().filter(|(_, result)| result.is_enforced());
         let decided = enforced().map(|(_, result)| result.decided).max().unwrap_or_default();
         let limits =
@@ -145,7 +145,7 @@ impl<'a> GateVerdict<'a> {
     pub(super) fn into_queued_denial(mut self) -> Self {
         if let Some(result) = self.reported.and_then(|reported| self.results.get_mut(reported)) {
             result.decision.allowed = false;
-            result.decision.retry_after = RetryAfter::Micros(BEHIND_OTHERS_US);
+            result.decision.retry_after = RetryAfter::Micros(QUEUED_RETRY_US);
             self.allowed = false;
         }
         self
@@ -159,8 +159,9 @@ impl<'a> GateVerdict<'a> {
 
     /// The limit that is reported for one of several questions, chosen as for the whole answer.
     pub fn reported_limit_of(&self, request: usize) -> Option<&LimitResult<'a>> {
-        let is_asked = |result: &LimitResult<'_>| result.is_enforced() && result.request == request;
-        let results = self.results.iter().enumerate().filter(|(_, result)| is_asked(result));
+        let is_of_request =
+            |result: &LimitResult<'_>| result.is_enforced() && result.request == request;
+        let results = self.results.iter().enumerate().filter(|(_, result)| is_of_request(result));
         let limits = results.map(|(index, result)| (index, &result.decision, result.remaining()));
         let (_, reported) = reported_limit(limits);
         self.results.get(reported?)

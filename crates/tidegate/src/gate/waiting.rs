@@ -3,7 +3,7 @@
 //! Where memory decides, a newcomer's wait is played through beforehand (`wait/mod.rs`). Two
 //! kinds cannot be: a shared store, which others use too, and several quotas, of which nobody
 //! knows yet which will have room first. There who is first in line asks, sleeps for as
-//! long as it is told to and asks again; those behind wait for their turn (`wait/turns.rs`).
+//! long as it is told to and asks again; those behind wait for their turn (`wait_queue.rs`)(`wait/turns.rs`).
 
 use std::time::Duration;
 
@@ -68,10 +68,10 @@ impl Gate {
     ) -> Result<(), GateError> {
         let clock = self.limiter.store().clock();
         if !ticket.is_first() {
-            let looked = self.dry_run(plan).await?;
+            let outcome = self.dry_run(plan).await?;
             let hopeless = |verdict: &GateVerdict<'_>| !passes_before(plan, verdict, clock, until);
             // Even alone it would wait for too long.
-            if let Some(verdict) = looked.filter(hopeless) {
+            if let Some(verdict) = outcome.filter(hopeless) {
                 plan.verdict = verdict;
                 return Ok(());
             }
@@ -109,12 +109,12 @@ impl Gate {
     /// What would be answered, without charging anything; `None` if the store fails.
     async fn dry_run<'a>(&self, plan: &Plan<'a>) -> Result<Option<GateVerdict<'a>>, GateError> {
         let (checks, deny_all) = (plan.checks(), deny_all());
-        let looks = dry_run_checks(&checks, &deny_all);
-        let request = Request { deny_cache: false, ..Request::new(&looks) };
-        match self.ask_store(&request).await {
+        let dry_run = dry_run_checks(&checks, &deny_all);
+        let request = Request { deny_cache: false, ..Request::new(&dry_run) };
+        match self.decide_in_store(&request).await {
             Ok(mut verdict) => {
-                verdict.decisions.drain(..looks.len() - checks.len());
-                Ok(Some(GateVerdict::of_lines(plan.verdict_of(&verdict).results)))
+                verdict.decisions.drain(..dry_run.len() - checks.len());
+                Ok(Some(GateVerdict::from_results(plan.verdict_of(&verdict).results)))
             }
             Err(StoreError::Check(error)) => Err(error.into()),
             Err(StoreError::Failed(_)) => Ok(None),
@@ -129,8 +129,8 @@ fn passes_before(
     clock: &Clock,
     until: Timestamp,
 ) -> bool {
-    let left_us = until.as_micros().saturating_sub(clock.now().as_micros());
+    let remaining_us = until.as_micros().saturating_sub(clock.now().as_micros());
     let wait_us = plan.retry_after(verdict).as_micros();
     let has_failed = verdict.denial_reason() == Some(DenialReason::StoreFailed);
-    !has_failed && wait_us.is_some_and(|us| us <= left_us)
+    !has_failed && wait_us.is_some_and(|us| us <= remaining_us)
 }

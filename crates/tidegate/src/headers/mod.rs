@@ -106,8 +106,8 @@ pub fn render(forms: Forms, response: &ResponseView<'_>, now: Timestamp, out: &m
     if !response.limits.is_empty() {
         let (reported, limit_list) =
             (ReportedLimit::of(response, now), LimitList::of(forms, response));
-        let reported_line = response.reported_limit().filter(|_| forms.states_limit());
-        let limit = reported_line.map(|view| number(view.limit.count()));
+        let reported_view = response.reported_limit().filter(|_| forms.states_limit());
+        let limit = reported_view.map(|view| number(view.limit.count()));
         Fields { forms, reported, limit, limit_list }.write(out);
     }
 }

@@ -103,12 +103,12 @@ impl LimitNames {
         let mut names = LimitNames { text: Text::new(), spans: smallvec![0..0; views.len()] };
         // A policy keeps its own name, so those are given first.
         for (index, view) in views.iter().enumerate() {
-            if is_alone(views, index) {
+            if is_only_limit(views, index) {
                 names.assign(index, view, 1, false);
             }
         }
         for (index, view) in views.iter().enumerate() {
-            if !is_alone(views, index) {
+            if !is_only_limit(views, index) {
                 let same_named =
                     views[..index].iter().filter(|other| has_same_base(view, other)).count();
                 names.assign(index, view, same_named + 1, true);
@@ -149,7 +149,7 @@ impl LimitNames {
     }
 }
 
-fn is_alone(views: &[LimitView<'_>], index: usize) -> bool {
+fn is_only_limit(views: &[LimitView<'_>], index: usize) -> bool {
     let policy = views[index].policy;
     let same = |other: Option<&LimitView<'_>>| other.is_some_and(|other| other.policy == policy);
     let before = index.checked_sub(1).and_then(|before| views.get(before));

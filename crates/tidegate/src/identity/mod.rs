@@ -23,24 +23,21 @@
 //! it, and gateways that do not set it pass on the client's.
 
 mod forwarded;
-mod group;
-mod node;
-mod trusted;
+mod networks;
+
+pub(crate) use self::networks::{Networks, parse_network};
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use ipnet::IpNet;
 use smallvec::SmallVec;
 
-pub use group::IpGroup;
-
 use crate::attributes::Headers;
-use crate::policy::{ConditionErrorKind, ParseEnumError, network};
+use crate::policy::{ConditionErrorKind, ParseEnumError};
 use crate::text::excerpt;
-use trusted::Trusted;
 
 /// The prefix lengths by which IPv6 addresses can be grouped. 0 would put the
 /// whole Internet into one group.
@@ -62,7 +59,7 @@ pub const MAX_HOPS: usize = 32;
 /// assert_eq!(parse_address("localhost"), None);
 /// ```
 pub fn parse_address(text: &str) -> Option<IpAddr> {
-    node::address(node::trim(text.as_bytes()))
+    forwarded::address(forwarded::trim(text.as_bytes()))
 }
 
 /// Which header field the trusted proxies write.
@@ -142,7 +139,7 @@ impl std::error::Error for NetworkError {}
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    trusted: Trusted,
+    trusted: Networks,
     ipv6_prefix: u8,
     source: Source,
 }
@@ -155,25 +152,25 @@ impl Default for Identity {
 }
 
 impl Identity {
-    /// Trusts what the proxies in these networks write. Each is an address or a network, such as
+    /// Trusts what the proxies in these networks write. Each is an address or a such as
     /// `10.0.0.0/8`. IPv6 addresses are grouped by /64.
     ///
     /// # Errors
-    /// When a text is not an address or a network, has bits beyond its prefix, or is a mapped IPv4
+    /// When a text is not an address or a has bits beyond its prefix, or is a mapped IPv4
     /// network.
     pub fn trusting<T: AsRef<str>>(
         proxies: impl IntoIterator<Item = T>,
     ) -> Result<Self, NetworkError> {
         let parse = |text: T| {
             let text = text.as_ref();
-            network(text).map_err(|kind| NetworkError { text: excerpt(text), kind })
+            parse_network(text).map_err(|kind| NetworkError { text: excerpt(text), kind })
         };
         Ok(Identity::of(proxies.into_iter().map(parse).collect::<Result<_, _>>()?))
     }
 
     pub(crate) fn of(trusted: Vec<IpNet>) -> Self {
         Identity {
-            trusted: Trusted::new(&trusted),
+            trusted: Networks::new(&trusted),
             ipv6_prefix: DEFAULT_IPV6_PREFIX,
             source: Source::default(),
         }
@@ -195,7 +192,7 @@ impl Identity {
     /// Whether this address is one of the trusted proxies.
     #[inline]
     pub fn trusts(&self, ip: IpAddr) -> bool {
-        self.trusted.contains(ip.to_canonical())
+        self.trusted.contains(ip)
     }
 
     /// The client's address, without port and zone and with a mapped IPv4
@@ -214,18 +211,18 @@ impl Identity {
 
     #[inline(never)]
     fn resolve(&self, peer: IpAddr, headers: &Headers<'_>) -> IpAddr {
-        if self.trusted.contains(peer) { self.behind(peer, headers) } else { peer }
+        if self.trusted.contains(peer) { self.client_behind(peer, headers) } else { peer }
     }
 
     /// The client's address, behind a peer that is trusted.
-    fn behind(&self, peer: IpAddr, headers: &Headers<'_>) -> IpAddr {
+    fn client_behind(&self, peer: IpAddr, headers: &Headers<'_>) -> IpAddr {
         if self.source != Source::Forwarded {
             let lines = lines(headers, "x-forwarded-for");
             if !lines.is_empty() || self.source == Source::XForwardedFor {
-                return self.walk(peer, &lines, node::from_the_right);
+                return self.walk(peer, &lines, forwarded::x_forwarded_for);
             }
         }
-        self.walk(peer, &lines(headers, "forwarded"), forwarded::from_the_right)
+        self.walk(peer, &lines(headers, "forwarded"), forwarded::forwarded)
     }
 
     /// The group this address is counted in: an IPv4 address by itself, an IPv6
@@ -256,4 +253,56 @@ impl Identity {
 /// Several lines of a field are one list, in order (RFC 9110, section 5.3).
 fn lines<'a>(headers: &Headers<'a>, name: &str) -> SmallVec<[&'a [u8]; 4]> {
     headers.all(name).collect()
+}
+
+/// An IPv4 address, or an IPv6 address with its prefix: `2001:db8:0:1::/64`.
+///
+/// Whoever has one IPv6 address has its whole 2^64 of them as a rule:
+/// counted one by one, a limit would never be reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct IpGroup {
+    network: IpAddr,
+    prefix: u8,
+}
+
+impl IpGroup {
+    /// `ipv6_prefix` is 1 to 128.
+    #[inline]
+    pub(super) fn new(ip: IpAddr, ipv6_prefix: u8) -> Self {
+        match ip {
+            IpAddr::V4(ip) => IpGroup { network: IpAddr::V4(ip), prefix: 32 },
+            IpAddr::V6(ip) => IpGroup::new_v6(ip, ipv6_prefix),
+        }
+    }
+
+    #[inline(never)]
+    fn new_v6(ip: Ipv6Addr, prefix: u8) -> Self {
+        match ip.to_canonical() {
+            ip @ IpAddr::V4(_) => IpGroup { network: ip, prefix: 32 },
+            IpAddr::V6(ip) => {
+                let mask = u128::MAX << (128 - u32::from(prefix));
+                IpGroup { network: IpAddr::V6(Ipv6Addr::from_bits(ip.to_bits() & mask)), prefix }
+            }
+        }
+    }
+
+    /// Its first address.
+    pub const fn network(&self) -> IpAddr {
+        self.network
+    }
+
+    /// How many bits its addresses have in common.
+    pub const fn prefix(&self) -> u8 {
+        self.prefix
+    }
+}
+
+/// The prefix is left out where a group is a single address.
+impl fmt::Display for IpGroup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.network {
+            IpAddr::V6(network) if self.prefix < 128 => write!(f, "{network}/{}", self.prefix),
+            network => write!(f, "{network}"),
+        }
+    }
 }

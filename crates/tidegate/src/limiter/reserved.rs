@@ -69,10 +69,10 @@ impl<S: Store> Reserved<S> {
         for (check, decision) in checks.iter().zip(&verdict.decisions) {
             let counted = matches!(decision.decided, Decided::Exact | Decided::Local);
             let enforced = Check { observed: false, ..*check };
-            let is_set_apart =
+            let is_separately_observed =
                 check.observed && checks.iter().any(|other| other.shares_state(&enforced));
             if let Cost::Ask(estimate @ 1..) = check.cost
-                && !is_set_apart
+                && !is_separately_observed
                 && verdict.allowed
                 && decision.allowed
                 && counted

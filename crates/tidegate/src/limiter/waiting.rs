@@ -35,8 +35,8 @@ pub fn jitter(up_to: Duration) -> Duration {
 
 impl Attempt {
     /// Denies what would pass now, because others wait before it.
-    fn denied_behind_others(mut self) -> Self {
-        self.verdict.deny_behind_others();
+    fn into_queued_denial(mut self) -> Self {
+        self.verdict.deny_queued();
         self
     }
 }
@@ -141,12 +141,12 @@ impl<S: Store> Limiter<S> {
             return Ok(attempt);
         }
         let Some(ticket) = Ticket::new(queues, name) else {
-            let mut denied = attempt.denied_behind_others();
+            let mut denied = attempt.into_queued_denial();
             denied.verdict.queue_full = true;
             return Ok(denied);
         };
         if !ticket.is_first() && !ticket.until_first(clock, until).await {
-            return Ok(self.dry_run(&request).await?.denied_behind_others());
+            return Ok(self.dry_run(&request).await?.into_queued_denial());
         }
         self.try_until(&request, &ticket, until).await
     }
@@ -181,11 +181,11 @@ impl<S: Store> Limiter<S> {
         verdict: &Verdict,
         until: Timestamp,
     ) -> Option<u64> {
-        let left_us = until.as_micros().saturating_sub(self.shared.clock.now().as_micros());
+        let remaining_us = until.as_micros().saturating_sub(self.shared.clock.now().as_micros());
         if verdict.allowed {
             return Some(0);
         }
-        if left_us == 0 || verdict.decided == Decided::FailedClosed {
+        if remaining_us == 0 || verdict.decided == Decided::FailedClosed {
             return None;
         }
         let (mut rate_us, mut permit_us) = (0, u64::MAX);
@@ -199,7 +199,7 @@ impl<S: Store> Limiter<S> {
                 _ => rate_us = rate_us.max(us),
             }
         }
-        if rate_us > left_us {
+        if rate_us > remaining_us {
             return None;
         }
         let is_shared = self.memory().is_none();
@@ -207,18 +207,18 @@ impl<S: Store> Limiter<S> {
         let permit_us = if is_shared { permit_us.min(PERMIT_POLL_US) } else { permit_us };
         let retry_delay_us = if rate_us > 0 { rate_us } else { permit_us };
         let jitter_us = u64::try_from(jitter_us).unwrap_or(u64::MAX);
-        Some(retry_delay_us.saturating_add(jitter_us).min(left_us).max(1))
+        Some(retry_delay_us.saturating_add(jitter_us).min(remaining_us).max(1))
     }
 
     /// Returns the answer to a request without charging anything.
     async fn dry_run(&self, request: &Request<'_>) -> Result<Attempt, StoreError> {
         let deny_all = deny_all();
         let dry_run = dry_run_checks(request.checks, &deny_all);
-        let looked = self.attempt(&Request { checks: &dry_run, ..*request }).await?.verdict;
+        let outcome = self.attempt(&Request { checks: &dry_run, ..*request }).await?.verdict;
         let skipped = dry_run.len() - request.checks.len();
         let mut verdict =
-            Verdict::new(request.checks, looked.decisions.iter().skip(skipped).copied());
-        (verdict.decided, verdict.no_room) = (looked.decided, looked.no_room);
+            Verdict::new(request.checks, outcome.decisions.iter().skip(skipped).copied());
+        (verdict.decided, verdict.no_room) = (outcome.decided, outcome.no_room);
         Ok(Attempt { verdict, permit: None, local: None })
     }
 

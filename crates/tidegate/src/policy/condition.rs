@@ -4,17 +4,19 @@
 //! must be; a part the request does not have satisfies nothing.
 
 use std::fmt;
-use std::net::IpAddr;
 use std::ops::Range;
 
 use ipnet::IpNet;
 
-use super::descriptor::{self, DescriptorEntry, MAX_ENTRIES};
-use super::descriptor::{ExactValues, Wildcard, Wildcards, all_imply, any_overlap};
+use super::descriptor;
+use super::descriptor::{
+    DescriptorEntry, ExactValues, MAX_ENTRIES, Wildcard, Wildcards, all_imply, any_overlap,
+};
 use super::error::{ConditionError, ConditionErrorKind};
 use super::normalized::{NormalizedRequest, NormalizedText};
 use super::pattern::{Matched, Pattern};
 use super::request_field::{RequestField, Value};
+use crate::identity::{Networks, parse_network};
 use crate::text::write_escaped;
 
 /// Most values of a condition: beyond it a header or descriptor set by the
@@ -47,7 +49,8 @@ enum Matcher {
     Wildcards(Wildcards),
     /// The descriptors, one by one.
     Entries(Box<[DescriptorEntry]>),
-    Networks(Box<[IpNet]>),
+    /// The networks as written, and a lookup for requests.
+    Networks(Box<[IpNet]>, Networks),
     Patterns(Box<[Pattern]>),
 }
 
@@ -73,7 +76,11 @@ impl Condition {
             return Ok(Condition { field, matcher: Matcher::Present, glob_ids: 0..0 });
         }
         let matcher = match field {
-            RequestField::ClientIp => Matcher::Networks(collect(values(), network)?),
+            RequestField::ClientIp => {
+                let networks = collect(values(), parse_network)?;
+                let lookup = Networks::new(&networks);
+                Matcher::Networks(networks, lookup)
+            }
             RequestField::Path => Matcher::Patterns(collect(values(), |text| {
                 Pattern::path(text).map_err(ConditionErrorKind::Pattern)
             })?),
@@ -138,7 +145,9 @@ impl Condition {
     pub(super) fn matches(&self, request: &NormalizedRequest<'_>) -> bool {
         match &self.matcher {
             Matcher::Present => self.is_present(request),
-            Matcher::Networks(nets) => request.client_ip().is_some_and(|ip| in_nets(nets, ip)),
+            Matcher::Networks(_, lookup) => {
+                request.client_ip().is_some_and(|ip| lookup.contains(ip))
+            }
             Matcher::Patterns(patterns) => match self.field {
                 RequestField::Host => {
                     request.normalized_host().is_some_and(|host| self.matches_any(patterns, host))
@@ -222,7 +231,7 @@ impl Condition {
                 all_imply(&as_wild(ours), theirs.all())
             }
             (Matcher::Entries(ours), Matcher::Entries(theirs)) => descriptor::imply(ours, theirs),
-            (Matcher::Networks(ours), Matcher::Networks(theirs)) => {
+            (Matcher::Networks(ours, _), Matcher::Networks(theirs, _)) => {
                 ours.iter().all(|ours| theirs.iter().any(|theirs| theirs.contains(ours)))
             }
             (Matcher::Patterns(ours), Matcher::Patterns(theirs)) => ours.iter().all(|ours| {
@@ -250,9 +259,9 @@ impl Condition {
                 !any_overlap(wild.all(), &as_wild(values))
             }
             (Matcher::Entries(ours), Matcher::Entries(theirs)) => descriptor::exclude(ours, theirs),
-            (Matcher::Networks(ours), Matcher::Networks(theirs)) => {
-                let meet = |a: &IpNet, b: &IpNet| a.contains(b) || b.contains(a);
-                !ours.iter().any(|a| theirs.iter().any(|b| meet(a, b)))
+            (Matcher::Networks(ours, _), Matcher::Networks(theirs, _)) => {
+                let overlap = |a: &IpNet, b: &IpNet| a.contains(b) || b.contains(a);
+                !ours.iter().any(|a| theirs.iter().any(|b| overlap(a, b)))
             }
             (Matcher::Patterns(ours), Matcher::Patterns(theirs)) => {
                 !ours.iter().any(|a| theirs.iter().any(|b| may_overlap(a, b)))
@@ -269,10 +278,6 @@ fn may_overlap(a: &Pattern, b: &Pattern) -> bool {
         (_, Some(text)) => a.matches(text),
         _ => true,
     }
-}
-
-fn in_nets(nets: &[IpNet], address: IpAddr) -> bool {
-    nets.iter().any(|net| net.contains(&address))
 }
 
 /// `matched` is in ascending order.
@@ -328,25 +333,6 @@ fn method(text: &str) -> Result<Box<str>, ConditionErrorKind> {
     }
 }
 
-/// A network, or an address that is a network of one.
-pub(crate) fn network(text: &str) -> Result<IpNet, ConditionErrorKind> {
-    let net = match text.parse::<IpNet>() {
-        Ok(net) => net,
-        Err(_) => text.parse::<IpAddr>().map_err(|_| ConditionErrorKind::Network)?.into(),
-    };
-    if let IpNet::V6(v6) = net
-        && let Some(v4) = v6.addr().to_ipv4_mapped()
-        && v6.prefix_len() >= 96
-        && let Ok(v4) = IpNet::new(v4.into(), v6.prefix_len() - 96)
-    {
-        return Err(ConditionErrorKind::Mapped(v4.trunc()));
-    }
-    if net.trunc() != net {
-        return Err(ConditionErrorKind::HostBits(net.trunc()));
-    }
-    Ok(net)
-}
-
 impl fmt::Display for Condition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let values: Vec<String> = match &self.matcher {
@@ -359,7 +345,7 @@ impl fmt::Display for Condition {
                 let all: Vec<String> = entries.iter().map(ToString::to_string).collect();
                 return write!(f, "{}: [{}]", self.field, all.join(", "));
             }
-            Matcher::Networks(nets) => nets.iter().map(ToString::to_string).collect(),
+            Matcher::Networks(networks, _) => networks.iter().map(ToString::to_string).collect(),
             Matcher::Patterns(patterns) => patterns.iter().map(|p| p.as_str().to_owned()).collect(),
         };
         match &*values {

@@ -253,7 +253,7 @@ mod tests {
     use super::{ExactValues, Wildcard, Wildcards};
 
     #[test]
-    fn a_star_is_any_run_of_characters() {
+    fn star_matches_any_run_of_characters() {
         let rows = [
             ("abc", "abc", true),
             ("abc", "abcd", false),
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn many_words_are_found_as_few_are() {
+    fn lookup_of_many_values_agrees_with_a_scan() {
         for count in [0, 1, super::LINEAR_SCAN_MAX, super::LINEAR_SCAN_MAX + 1, 1000] {
             let text = |number: usize| format!("w{number}");
             let words =

@@ -1,7 +1,7 @@
 //! Policies: which requests are limited, under which key, by which limits.
 //!
 //! ```text
-//!   Attributes -> facts (path and host in one spelling, patterns run once)
+//!   Attributes -> NormalizedRequest (path and host normalized, patterns run once)
 //!              -> per policy: match? exempt? which override? -> Key, limits, mode, cost
 //! ```
 //!
@@ -10,10 +10,12 @@
 //! fields are worked out beforehand, and a request costs no allocation beyond
 //! keys too long for the stack.
 //!
-//! - `field.rs`, `template.rs`, `key.rs`: what keys are made of, and why they cannot collide; `split.rs`: a key taken apart again;
-//! - `condition.rs`, `pattern.rs`, `path.rs`: matching; `entry.rs`, `wildcard.rs`: of descriptors;
-//! - `rule.rs`, `charge.rs`: [`Policy`] with its overrides, what a request costs; `select.rs`: [`Policies`], all of them together; `index.rs`: which of them to try;
-//! - `explain.rs`: the same selection, told step by step.
+//! - `definition.rs`: [`Policy`] with its overrides; `cost.rs`: the cost of a request; `error.rs`;
+//! - `select.rs`: [`Policies`], the set of all policies; `index.rs`: which of them to try;
+//! - `normalized.rs`, `path.rs`: a request in normal form; `request_field.rs`: the fields that keys and conditions use;
+//! - `condition.rs`, `pattern.rs`, `descriptor.rs`: matching;
+//! - `template.rs`, `key.rs`: keys, and why they cannot collide;
+//! - `explain.rs`: the same selection, explained step by step.
 //!
 //! ```
 //! use tidegate::unstable::attributes::Attributes;
@@ -56,7 +58,6 @@ use std::str::FromStr;
 #[doc(no_inline)]
 pub use crate::fallback::OnStoreFailure;
 pub use crate::text::is_invisible;
-pub(crate) use condition::network;
 pub use condition::{Condition, Conditions};
 pub use cost::{CostSource, CostSourceError};
 #[cfg(feature = "tower")]

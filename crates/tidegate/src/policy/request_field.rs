@@ -165,8 +165,8 @@ impl fmt::Display for RequestField {
             RequestField::Descriptor { name, nth } => {
                 write!(f, "descriptor:{name}")?;
                 // The first needs no number, unless its name ends in what looks like one.
-                let is_told = *nth > 1 || name.is_empty() || ordinal(name).is_some();
-                if is_told { write!(f, "#{nth}") } else { Ok(()) }
+                let has_ordinal = *nth > 1 || name.is_empty() || ordinal(name).is_some();
+                if has_ordinal { write!(f, "#{nth}") } else { Ok(()) }
             }
             RequestField::Descriptors => f.write_str("descriptors"),
         }

@@ -365,7 +365,7 @@ mod tests {
 
     /// RFC 4231, test cases 1, 2 and 6 (a key longer than a block).
     #[test]
-    fn hashes_as_the_rfc_does() {
+    fn hmac_matches_the_rfc_vectors() {
         let rows: [(&[u8], &[u8], &str); 3] = [
             (&[0x0b; 20], b"Hi There", "b0344c61d8db3853"),
             (b"Jefe", b"what do ya want for nothing?", "5bdcc146bf60754e"),
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_what_has_the_shape_of_a_masked_form() {
+    fn recognizes_masked_forms() {
         let rows = [
             ("sk_l...#0123456789abcdef", true),
             ("...#0123456789abcdef:6#/login", true),

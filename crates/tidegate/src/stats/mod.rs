@@ -14,9 +14,9 @@
 //! Everything here has a bound: series, watched policies, sketch entries, bytes
 //! of text, events and their readers.
 //!
-//! Layout: `counters.rs` has the counters, `series.rs` those of each limit; `latency.rs` times decisions,
-//! `service.rs` requests that are served; `sketch.rs` finds heavy hitters, `tracker.rs` keeps them per policy; `events.rs` publishes denials;
-//! `mask.rs` shows keys without the credentials in them, `text.rs` keeps them short and printable.
+//! Layout: `counters.rs`: counters per limit; `latency.rs`: times of decisions and of served requests;
+//! `heavy_hitters.rs`: the sketch, `top.rs`: top keys per policy; `events.rs`: the stream of denials;
+//! `mask.rs`: keys without credentials, short and printable.
 
 mod counters;
 mod events;
@@ -222,7 +222,7 @@ pub struct RequestRecord<'a> {
 pub(crate) struct Counting {
     stripe: Stripe,
     allowed: bool,
-    pub(crate) has_lines: bool,
+    pub(crate) has_limits: bool,
     is_notable: bool,
 }
 
@@ -230,13 +230,13 @@ impl Counting {
     /// A request that was allowed or not, before its first line.
     #[inline]
     pub(crate) fn new(allowed: bool) -> Self {
-        Counting { stripe: stripe(), allowed, has_lines: false, is_notable: false }
+        Counting { stripe: stripe(), allowed, has_limits: false, is_notable: false }
     }
 
     /// Counts what one limit answered.
     #[inline(always)]
     pub(crate) fn add(&mut self, stats: &LimitStats, allowed: bool, near: bool, decided: Decided) {
-        self.has_lines = true;
+        self.has_limits = true;
         let near = near && allowed && self.allowed;
         stats.count(self.stripe, allowed, near, decided);
         self.is_notable |= near || !allowed;

@@ -88,7 +88,7 @@ impl<'a> Merged<'a> {
     /// Whether the state at `index` is only observed and has the key and limit of one that is
     /// enforced, as when a stricter limit is tried out beside the one in force. Such a state is
     /// stored separately.
-    pub(crate) fn is_set_apart(&self, index: usize) -> bool {
+    pub(crate) fn is_separately_observed(&self, index: usize) -> bool {
         let state = &self.states[index];
         let enforced = Check { observed: false, ..*state };
         state.observed && self.states.iter().any(|other| other.shares_state(&enforced))

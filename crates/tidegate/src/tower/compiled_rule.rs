@@ -30,7 +30,7 @@ pub(super) struct CompiledRule {
     reserves: bool,
     settle_when: Option<Box<SettleWhen>>,
     /// Whether charges are counted in units or given back, which places cannot be.
-    weighs: bool,
+    has_cost: bool,
     when: Option<Box<When>>,
     keyless: Keyless,
 }
@@ -45,11 +45,11 @@ impl CompiledRule {
             Ok(key) => key,
             Err(error) => return Err(LayerFault::Template { rule: rule.name, error }),
         };
-        let weighs = rule.cost.is_some() || rule.settle_when.is_some();
+        let has_cost = rule.cost.is_some() || rule.settle_when.is_some();
         let policy = |name: &str, limits: &[Limit]| {
             let failed = |error| LayerFault::Policy { name: name.to_owned(), error };
             // Cost is counted in units, and a place is one whatever it costs.
-            if weighs && limits.iter().any(is_concurrency) {
+            if has_cost && limits.iter().any(is_concurrency) {
                 return Err(LayerFault::CostWithConcurrency { rule: rule.name.clone() });
             }
             let template = match &key {
@@ -92,7 +92,7 @@ impl CompiledRule {
             cost,
             reserves,
             settle_when,
-            weighs,
+            has_cost,
             when,
             keyless,
         })
@@ -122,7 +122,7 @@ impl CompiledRule {
     }
 
     /// Whether the charge stands after this response.
-    pub(super) fn stands_after(&self, response: &Response<()>) -> bool {
+    pub(super) fn keeps_charge_after(&self, response: &Response<()>) -> bool {
         match &self.settle_when {
             Some(settle_when) => settle_when(response),
             None => !response.status().is_server_error(),
@@ -148,7 +148,7 @@ impl CompiledRule {
         };
         let rule = self.code_policy.policy().name();
         check_limits(&limits).map_err(|error| RuleFault::Limits { rule, error })?;
-        if self.weighs && limits.iter().any(is_concurrency) {
+        if self.has_cost && limits.iter().any(is_concurrency) {
             return Err(RuleFault::CostWithConcurrency { rule });
         }
         Ok(Some(limits))

@@ -170,9 +170,9 @@ impl Core {
             }
             let units = rule.units(head);
             if rule.is_settled_later() {
-                let (key, place) =
+                let (key, policy_index) =
                     (Key::from_rendered(&plan.keys[key.key_offset..]), (index, policy));
-                reserving.push(Reserving { key, place, limits: limits.cloned(), units });
+                reserving.push(Reserving { key, policy_index, limits: limits.cloned(), units });
             }
             plan.push_code_policy(
                 code_policy,

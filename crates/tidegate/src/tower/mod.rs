@@ -43,10 +43,11 @@
 //! ```
 //!
 //! - `layer.rs`: [`RateLimitLayer`]; `builder.rs`: [`LayerBuilder`];
-//! - `rule.rs`, `limits.rs`, `compiled_rule.rs`: [`Rule`], and what it asks; `head.rs`: what it sees;
-//! - `core.rs`, `deciding.rs`: asking the gate; `service.rs`: [`RateLimit`], the
-//!   service; `body.rs`, `guard.rs`: what is held meanwhile; `reservation.rs`: what is settled
-//!   afterwards, some of it in the background (`background.rs`);
+//! - `rule.rs`: [`Rule`] and [`Limits`]; `compiled_rule.rs`: a rule with its policies; `head.rs`: the request
+//!   without its body;
+//! - `core.rs`: decides with the gate; `service.rs`: [`RateLimit`], the service, and its futures;
+//!   `body.rs`, `guard.rs`: state of an admitted request; `reservation.rs`: charges that are settled
+//!   afterwards;
 //! - `denial.rs`: what is answered instead; `error.rs`: layers that cannot be built, and requests that
 //!   a rule cannot be applied to.
 

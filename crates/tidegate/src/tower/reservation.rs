@@ -69,7 +69,7 @@ struct Inner {
 pub(super) struct Reserving {
     pub(super) key: Key,
     /// Where its policy is: which rule, and which of that one's policies.
-    pub(super) place: (usize, usize),
+    pub(super) policy_index: (usize, usize),
     /// The limits that came with the request, if they did.
     pub(super) limits: Option<Limits>,
     pub(super) units: u64,
@@ -77,7 +77,7 @@ pub(super) struct Reserving {
 
 /// What one rule has reserved.
 struct Reserved {
-    place: (usize, usize),
+    policy_index: (usize, usize),
     limits: Option<Limits>,
     charged: ChargeRecord,
     progress: Mutex<Progress>,
@@ -96,7 +96,7 @@ struct Progress {
 enum Stage {
     Open,
     /// Given back because of the response, or without a response.
-    GivenBack,
+    Refunded,
     /// Settled by the handler, which has the last word.
     Committed,
 }
@@ -115,11 +115,12 @@ impl Reservation {
             return None;
         }
         let now = core.gate.now();
-        let parts = reserving.into_iter().filter_map(|Reserving { key, place, limits, units }| {
-            let charged = ChargeRecord::of(core.policy_at(place)?, key, answer);
-            let progress = Mutex::new(Progress { units, at: now, stage: Stage::Open });
-            Some(Reserved { place, limits, charged, progress })
-        });
+        let parts =
+            reserving.into_iter().filter_map(|Reserving { key, policy_index, limits, units }| {
+                let charged = ChargeRecord::of(core.policy_at(policy_index)?, key, answer);
+                let progress = Mutex::new(Progress { units, at: now, stage: Stage::Open });
+                Some(Reserved { policy_index, limits, charged, progress })
+            });
         let (parts, background) = (parts.collect(), Background::of(&core.gate));
         Some(Reservation(Arc::new(Inner { core: Arc::clone(core), parts, background })))
     }
@@ -192,29 +193,29 @@ impl Reservation {
 
     /// The units that are charged now: the most, if several rules reserve.
     pub fn estimate(&self) -> u64 {
-        let parts = self.0.parts.iter().filter(|part| self.0.is_handlers(part));
+        let parts = self.0.parts.iter().filter(|part| self.0.is_settled_by_handler(part));
         parts.map(|part| part.progress().units).max().unwrap_or_default()
     }
 }
 
 impl Inner {
     fn rule(&self, part: &Reserved) -> Option<&CompiledRule> {
-        self.core.rules.get(part.place.0)
+        self.core.rules.get(part.policy_index.0)
     }
 
     /// Whether the handler settles this part; others are settled by the response alone.
-    fn is_handlers(&self, part: &Reserved) -> bool {
+    fn is_settled_by_handler(&self, part: &Reserved) -> bool {
         self.rule(part).is_some_and(CompiledRule::reserves)
     }
 
     fn commit(
         self: &Arc<Self>,
         actual: u64,
-        is_meant: impl Fn(&Core, (usize, usize)) -> bool,
+        is_selected: impl Fn(&Core, (usize, usize)) -> bool,
     ) -> bool {
         let mut found = false;
         for (index, part) in self.parts.iter().enumerate() {
-            if self.is_handlers(part) && is_meant(&self.core, part.place) {
+            if self.is_settled_by_handler(part) && is_selected(&self.core, part.policy_index) {
                 found = true;
                 if let Some(units) = part.commit(actual) {
                     self.correct(index, units, actual);
@@ -225,10 +226,10 @@ impl Inner {
     }
 
     /// Gives back the parts of which this is true, unless they are settled.
-    fn give_back(self: &Arc<Self>, is_due: impl Fn(&Reserved) -> bool) {
+    fn refund(self: &Arc<Self>, is_due: impl Fn(&Reserved) -> bool) {
         for (index, part) in self.parts.iter().enumerate() {
             if part.progress().stage == Stage::Open && is_due(part) {
-                self.correct(index, part.give_back(), 0);
+                self.correct(index, part.refund(), 0);
             }
         }
     }
@@ -236,18 +237,18 @@ impl Inner {
     async fn reserve(self: &Arc<Self>, units: u64) -> Result<(), Rejection> {
         let parts = self.parts.iter().enumerate();
         let open: Units = parts
-            .filter(|(_, part)| self.is_handlers(part))
+            .filter(|(_, part)| self.is_settled_by_handler(part))
             .filter_map(|(index, part)| Some((index, part.reopen()?)))
             .collect();
         let max_wait = self.core.max_wait;
         let holds_any = open.iter().any(|(_, held)| *held > 0);
         if !(holds_any && self.must_renew(&open, units)) {
             let missing = open.iter().map(|(index, held)| (*index, units.saturating_sub(*held)));
-            match self.ask(&missing.collect(), max_wait).await {
+            match self.charge_more(&missing.collect(), max_wait).await {
                 Err(_) if holds_any => {}
-                asked => {
+                charged => {
                     open.iter().for_each(|(index, _)| self.lower(*index, units));
-                    return asked;
+                    return charged;
                 }
             }
         }
@@ -257,7 +258,7 @@ impl Inner {
             self.release(*index).await;
         }
         let all = open.iter().map(|(index, _)| (*index, units)).collect();
-        self.ask(&all, max_wait).await
+        self.charge_more(&all, max_wait).await
     }
 
     /// Whether the units held so far cannot be part of a new estimate: under some limit they have
@@ -274,8 +275,8 @@ impl Inner {
         })
     }
 
-    /// Asks for more units of some parts: all or none.
-    async fn ask(
+    /// Charges more units of some parts: all or none.
+    async fn charge_more(
         self: &Arc<Self>,
         more: &Units,
         max_wait: Option<Duration>,
@@ -297,7 +298,7 @@ impl Inner {
             let part = &self.parts[*index];
             // Units that were charged elsewhere, because the store failed meanwhile, or not at all,
             // are not given back: the refund would be taken from the units of others.
-            let code_policy = self.core.policy_at(part.place);
+            let code_policy = self.core.policy_at(part.policy_index);
             let is_counted = (answer.decided == Decided::Exact || part.charged.is_local())
                 && code_policy.is_some_and(|code_policy| {
                     ChargeRecord::covers_all_limits(code_policy, &answer)
@@ -352,7 +353,7 @@ impl Inner {
 
     fn change(&self, index: usize, cost: Cost) -> Option<Adjustment<'_>> {
         let part = self.parts.get(index)?;
-        let code_policy = self.core.policy_at(part.place)?;
+        let code_policy = self.core.policy_at(part.policy_index)?;
         Some(Adjustment {
             code_policy,
             limits: part.limits.as_deref(),
@@ -397,13 +398,13 @@ impl Reserved {
     }
 
     /// Returns what is to be given back.
-    fn give_back(&self) -> u64 {
+    fn refund(&self) -> u64 {
         self.update(|progress| match progress.stage {
             Stage::Open => {
-                progress.stage = Stage::GivenBack;
+                progress.stage = Stage::Refunded;
                 mem::take(&mut progress.units)
             }
-            Stage::GivenBack | Stage::Committed => 0,
+            Stage::Refunded | Stage::Committed => 0,
         })
     }
 
@@ -426,7 +427,7 @@ impl Reserved {
         self.update(|progress| {
             let excess = match progress.stage {
                 Stage::Open => progress.units.saturating_sub(units),
-                Stage::GivenBack | Stage::Committed => 0,
+                Stage::Refunded | Stage::Committed => 0,
             };
             progress.units -= excess;
             excess
@@ -452,8 +453,9 @@ impl Unsettled {
     /// For the request's extensions, if a rule leaves something to the handler.
     pub(super) fn reservation(&self) -> Option<Reservation> {
         let inner = &self.0.as_ref()?.0;
-        let is_handlers = inner.parts.iter().any(|part| inner.is_handlers(part));
-        self.0.clone().filter(|_| is_handlers)
+        let is_settled_by_handler =
+            inner.parts.iter().any(|part| inner.is_settled_by_handler(part));
+        self.0.clone().filter(|_| is_settled_by_handler)
     }
 
     /// Gives back the charges that do not stand after this response. The handler can still commit the
@@ -461,9 +463,9 @@ impl Unsettled {
     pub(super) fn settle<B>(mut self, response: &mut Response<B>) {
         if let Some(Reservation(inner)) = &self.0 {
             let stands = |part: &Reserved, head: &_| {
-                inner.rule(part).is_some_and(|rule| rule.stands_after(head))
+                inner.rule(part).is_some_and(|rule| rule.keeps_charge_after(head))
             };
-            with_head(response, |head| inner.give_back(|part| !stands(part, head)));
+            with_head(response, |head| inner.refund(|part| !stands(part, head)));
         }
         self.0 = None;
     }
@@ -473,18 +475,18 @@ impl Unsettled {
 impl Drop for Unsettled {
     fn drop(&mut self) {
         if let Some(Reservation(inner)) = self.0.take() {
-            inner.give_back(|part| inner.is_handlers(part));
+            inner.refund(|part| inner.is_settled_by_handler(part));
         }
     }
 }
 
 /// Shows a response without its body, which may have any type.
-fn with_head<B>(response: &mut Response<B>, see: impl FnOnce(&Response<()>)) {
+fn with_head<B>(response: &mut Response<B>, inspect: impl FnOnce(&Response<()>)) {
     let mut head = Response::new(());
     (*head.status_mut(), *head.version_mut()) = (response.status(), response.version());
     mem::swap(head.headers_mut(), response.headers_mut());
     mem::swap(head.extensions_mut(), response.extensions_mut());
-    see(&head);
+    inspect(&head);
     mem::swap(head.headers_mut(), response.headers_mut());
     mem::swap(head.extensions_mut(), response.extensions_mut());
 }

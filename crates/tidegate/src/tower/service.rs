@@ -106,7 +106,7 @@ impl<S, K> RateLimit<S, K> {
         let core = Arc::clone(&self.core);
         let future = Box::pin(async move {
             let (parts, body) = request.into_parts();
-            let (decided, parts) = Deciding::new(core, parts).await;
+            let (decided, parts) = DecisionFuture::new(core, parts).await;
             match decided {
                 Ok(guard) => {
                     let mut request = Request::from_parts(parts, body);
@@ -197,43 +197,43 @@ impl<F, K> fmt::Debug for ResponseFuture<F, K> {
 }
 
 /// What becomes of a request, and the request's head again.
-type Told = (Result<RequestGuard, Refusal>, Parts);
+type DecisionResult = (Result<RequestGuard, Refusal>, Parts);
 
-pub(super) struct Deciding {
-    future: Option<Pin<Box<dyn Future<Output = Told> + Send>>>,
+pub(super) struct DecisionFuture {
+    future: Option<Pin<Box<dyn Future<Output = DecisionResult> + Send>>>,
     tracker: Arc<CallTracker>,
     background: Background,
 }
 
-impl Deciding {
+impl DecisionFuture {
     pub(super) fn new(core: Arc<Core>, parts: Parts) -> Self {
         let background = Background::of(&core.gate);
         let tracker = Arc::<CallTracker>::default();
-        let asks = Arc::clone(&tracker);
+        let call_tracker = Arc::clone(&tracker);
         let future = Box::pin(async move {
             let (active, mut guard) = (core.active_policies(), RequestGuard::default());
             let decided =
-                core.decide(&active, &mut Head::of_parts(&parts), &asks, &mut guard).await;
+                core.decide(&active, &mut Head::of_parts(&parts), &call_tracker, &mut guard).await;
             (decided.map(|()| guard), parts)
         });
-        Deciding { future: Some(future), tracker, background }
+        DecisionFuture { future: Some(future), tracker, background }
     }
 }
 
-impl Future for Deciding {
-    type Output = Told;
+impl Future for DecisionFuture {
+    type Output = DecisionResult;
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Told> {
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<DecisionResult> {
         let this = self.get_mut();
         // It was ready before; nobody may poll it again.
         let Some(future) = &mut this.future else { return Poll::Pending };
-        let told = ready!(future.as_mut().poll(context));
+        let result = ready!(future.as_mut().poll(context));
         this.future = None;
-        Poll::Ready(told)
+        Poll::Ready(result)
     }
 }
 
-impl Drop for Deciding {
+impl Drop for DecisionFuture {
     fn drop(&mut self) {
         if let Some(future) = self.future.take().filter(|_| self.tracker.is_in_flight()) {
             self.tracker.cancel();

@@ -12,18 +12,18 @@ use tidegate::{
 };
 
 use crate::common::{NOW, S, at, limit};
+use crate::flaky_store::{Behavior, FlakyStore};
 use crate::futures::{Polled, Started, block_on};
-use crate::moody::{Mood, Moody};
-use crate::worlds::cases;
+use crate::generators::cases;
 
 const LONG: Duration = Duration::from_secs(3_600);
 
 /// A store that several limiters use.
-type Shared = Arc<Moody>;
+type Shared = Arc<FlakyStore>;
 
-fn world() -> (Shared, ManualClock) {
+fn fixture() -> (Shared, ManualClock) {
     let clock = ManualClock::new(at(NOW));
-    (Arc::new(Moody::near(&clock)), clock)
+    (Arc::new(FlakyStore::immediate(&clock)), clock)
 }
 
 fn over(store: &Shared, clock: &ManualClock, answer: Option<OnStoreFailure>) -> Limiter<Shared> {
@@ -40,7 +40,7 @@ fn check(limiter: &Limiter<Shared>, limit: &Limit, cost: impl Into<Cost> + Send)
 
 #[test]
 fn everything_works_over_any_store() {
-    let (store, clock) = world();
+    let (store, clock) = fixture();
     let (limiter, other) = (over(&store, &clock, None), over(&store, &clock, None));
     let ten = limit("10 per 1m sliding-log");
     assert_eq!(check(&limiter, &ten, 3).remaining, 7);
@@ -65,10 +65,10 @@ fn everything_works_over_any_store() {
 }
 
 #[test]
-fn a_failure_is_an_error_unless_there_is_an_answer() {
-    let (store, clock) = world();
+fn store_failure_is_an_error_without_on_store_failure() {
+    let (store, clock) = fixture();
     let limit = limit("9 per 1h sliding-log");
-    store.set_mood(Mood::Down);
+    store.set_behavior(Behavior::Down);
     let failed = block_on(over(&store, &clock, None).check_async("a", &limit, 1));
     assert_eq!(failed, Err(Failure::Down.into()));
 
@@ -86,19 +86,19 @@ fn a_failure_is_an_error_unless_there_is_an_answer() {
     let denied = check(&closed, &limit, 1).or_deny().expect_err("denied");
     assert_eq!(denied.reason(), DenialReason::StoreFailed);
 
-    store.set_mood(Mood::Well);
+    store.set_behavior(Behavior::Healthy);
     let decision = check(&closed, &limit, 1);
     assert_eq!((decision.decided, decision.remaining), (Decided::Exact, 8), "nothing was charged");
 }
 
 /// While the store fails, a node decides under its share, with what it has admitted before.
 #[test]
-fn a_node_decides_under_its_share() {
-    let (store, clock) = world();
+fn local_fallback_divides_the_limit_by_the_nodes() {
+    let (store, clock) = fixture();
     let limiter = over(&store, &clock, Some(OnStoreFailure::Local));
     let nine = limit("9 per 1h sliding-log");
     assert_eq!(check(&limiter, &nine, 1).decided, Decided::Exact);
-    store.set_mood(Mood::TimedOut);
+    store.set_behavior(Behavior::TimedOut);
     for left in [1, 0] {
         let decision = check(&limiter, &nine, 1);
         assert_eq!((decision.decided, decision.remaining), (Decided::Local, left));
@@ -115,7 +115,7 @@ fn a_node_decides_under_its_share() {
 
 #[test]
 fn permits_are_held_released_and_mirrored() {
-    let (store, clock) = world();
+    let (store, clock) = fixture();
     let limiter = over(&store, &clock, Some(OnStoreFailure::Local));
     let three = limit("3 concurrent lease 30s");
     let checks = [Check::new("a", &three, 1)];
@@ -134,7 +134,7 @@ fn permits_are_held_released_and_mirrored() {
     assert_eq!(left(), 3, "a drop releases");
 
     let before = take().expect("one");
-    store.set_mood(Mood::Down);
+    store.set_behavior(Behavior::Down);
     assert!(take().is_err(), "this node's share is taken by the permit from before");
     drop(before);
     let here = take().expect("its share");
@@ -145,14 +145,14 @@ fn permits_are_held_released_and_mirrored() {
 }
 
 #[test]
-fn an_open_permit_holds_nothing() {
-    let (store, clock) = world();
+fn permit_of_a_failed_open_store_holds_nothing() {
+    let (store, clock) = fixture();
     let open = over(&store, &clock, Some(OnStoreFailure::Allow));
     let one = limit("1 concurrent lease 30s");
     let checks = [Check::new("a", &one, 1)];
-    store.set_mood(Mood::Down);
+    store.set_behavior(Behavior::Down);
     let permit = block_on(open.acquire_async(&checks)).expect("an answer").or_deny().expect("open");
-    store.set_mood(Mood::Well);
+    store.set_behavior(Behavior::Healthy);
     let held = block_on(open.acquire_async(&checks)).expect("an answer").or_deny().expect("free");
     drop(permit);
     assert!(block_on(open.acquire_async(&checks)).expect("an answer").permit().is_none());
@@ -161,7 +161,7 @@ fn an_open_permit_holds_nothing() {
 
 #[test]
 fn reservations_are_settled_where_they_were_charged() {
-    let (store, clock) = world();
+    let (store, clock) = fixture();
     let limiter = over(&store, &clock, Some(OnStoreFailure::Local));
     let tokens = limit("90 per 1h sliding-log");
     let reserve = || block_on(limiter.reserve_async("a", &tokens, 10)).expect("an answer");
@@ -171,15 +171,15 @@ fn reservations_are_settled_where_they_were_charged() {
     reserve().keep();
     assert_eq!(left(), 76);
 
-    store.set_mood(Mood::Down);
+    store.set_behavior(Behavior::Down);
     let here = left();
     let local = reserve();
     assert_eq!(local.verdict().decided, Decided::Local);
     assert_eq!(left(), here - 10);
-    store.set_mood(Mood::Well);
+    store.set_behavior(Behavior::Healthy);
     block_on(local.commit_async(1)).expect("settled");
     assert_eq!(left(), 76, "the store knows nothing of it");
-    store.set_mood(Mood::Down);
+    store.set_behavior(Behavior::Down);
     assert_eq!(left(), here - 1);
 }
 
@@ -202,7 +202,7 @@ fn at_once(limiter: &Limiter<Shared>, checks: &[Check<'_>], max: Duration) -> Ve
 
 #[test]
 fn waiters_pass_in_order_over_any_store() {
-    let (store, clock) = world();
+    let (store, clock) = fixture();
     let limiter = over(&store, &clock, None);
     let one = limit("1 per 10s sliding-log");
     let checks = [Check::new("a", &one, 1)];
@@ -230,8 +230,8 @@ fn waiters_pass_in_order_over_any_store() {
 }
 
 #[test]
-fn a_full_queue_is_a_separate_answer() {
-    let (store, clock) = world();
+fn full_queue_is_reported_as_queue_full() {
+    let (store, clock) = fixture();
     let one = limit("1 per 10s sliding-log");
     let checks = [Check::new("a", &one, 1)];
     let shared = Limiter::builder()
@@ -259,7 +259,7 @@ fn a_full_queue_is_a_separate_answer() {
 /// A waiter for a permit is woken by the release, in memory and over another store.
 #[test]
 fn acquire_waits_for_a_release() {
-    let (store, clock) = world();
+    let (store, clock) = fixture();
     acquire_waits(&over(&store, &clock, None), &clock);
     let memory = Limiter::builder().clock(clock.clock()).build().expect("memory");
     acquire_waits(&memory, &clock);
@@ -335,7 +335,7 @@ fn a_dropped_waiter_for_a_permit_leaves_the_queue() {
 }
 
 #[test]
-fn a_blocked_thread_passes_when_its_time_comes() {
+fn wait_blocking_returns_when_the_request_passes() {
     let clock = ManualClock::new(at(NOW));
     let limiter = Limiter::builder().clock(clock.clock()).build().expect("memory");
     let one = limit("1 per 10s sliding-log");
@@ -373,7 +373,7 @@ fn futures_can_be_sent() {
         });
         is_send(async { limiter.reserve_async("a", &limit, 1).await?.commit_async(2).await });
     }
-    let (store, clock) = world();
+    let (store, clock) = fixture();
     all_are_send(&over(&store, &clock, None));
     all_are_send(&Limiter::new());
 }
@@ -405,8 +405,8 @@ fn no_release_is_missed() {
 }
 
 #[test]
-fn odd_requests_are_answered() {
-    let (store, clock) = world();
+fn empty_and_zero_cost_requests_are_decided() {
+    let (store, clock) = fixture();
     let builder = Limiter::builder().clock(clock.clock()).max_waiters(0);
     let limiter = builder.build_with_store(Arc::clone(&store)).expect("memory");
     let one = limit("1 per 10s sliding-log");
@@ -445,8 +445,8 @@ proptest! {
 
     /// What is awaited is decided as the plain calls decide, with an answer for failures or without.
     #[test]
-    fn awaited_calls_decide_the_same(steps in any_checks(), count in 1_u64..9) {
-        let (store, clock) = world();
+    fn async_and_sync_calls_decide_alike(steps in any_checks(), count in 1_u64..9) {
+        let (store, clock) = fixture();
         let builder = Limiter::builder().max_keys(1_000).clock(clock.clock());
         let memory = builder.build().expect("memory");
         let limiters = [

@@ -43,7 +43,7 @@ fn exactly_max_keys_are_tracked() {
 
 /// Keys are counted per key and limit.
 #[test]
-fn a_key_under_two_limits_counts_twice() {
+fn key_under_two_limits_counts_as_two_keys() {
     let limiter = bounded(3, WhenFull::Deny);
     let (minute, hour) = (limit("5 per 1m"), limit("5 per 1h"));
     for (name, limit) in [("a", &minute), ("a", &hour), ("b", &minute)] {
@@ -90,7 +90,7 @@ fn an_active_key_is_never_evicted() {
 }
 
 #[test]
-fn strangers_share_one_count_when_full() {
+fn untracked_keys_share_one_count_when_full() {
     for text in
         ["3 per 1h", "3 per 1h sliding-log", "3 per 1h sliding-counter", "3 per 1h token-bucket"]
     {
@@ -108,7 +108,7 @@ fn strangers_share_one_count_when_full() {
 }
 
 #[test]
-fn strangers_are_denied_or_allowed_when_full() {
+fn when_full_denies_or_allows_untracked_keys() {
     let limit = limit("3 per 1h");
     let denying = bounded(1, WhenFull::Deny);
     fill(&denying, 1, &limit);
@@ -129,7 +129,7 @@ fn strangers_are_denied_or_allowed_when_full() {
 
 /// A request with strangers in it says so, and is still all or nothing.
 #[test]
-fn a_request_of_strangers_overflows() {
+fn request_of_untracked_keys_overflows() {
     let limit = limit("3 per 1h");
     for (when_full, allowed) in
         [(WhenFull::Overflow, true), (WhenFull::Deny, false), (WhenFull::Allow, true)]
@@ -150,7 +150,7 @@ fn a_request_of_strangers_overflows() {
 
 /// Two newcomers, one place: nobody is charged if either is denied.
 #[test]
-fn a_request_with_one_place_left() {
+fn request_with_one_free_slot_is_all_or_nothing() {
     let limit = limit("3 per 1h");
     let limiter = bounded(2, WhenFull::Deny);
     fill(&limiter, 1, &limit);
@@ -163,7 +163,7 @@ fn a_request_with_one_place_left() {
 
 /// With room for one, the expired must make way at once, wherever they are.
 #[test]
-fn the_expired_make_way() {
+fn expired_keys_make_room() {
     for text in
         ["5 per 1s", "5 per 1s sliding-log", "5 per 1s sliding-counter", "5 per 1s token-bucket"]
     {
@@ -185,7 +185,7 @@ fn the_expired_make_way() {
 
 /// A clock that stepped back leaves no place taken for good.
 #[test]
-fn the_expired_make_way_after_the_clock_stepped_back() {
+fn expired_keys_make_room_after_the_clock_stepped_back() {
     for text in
         ["5 per 1s", "5 per 1s sliding-log", "5 per 1s sliding-counter", "5 per 1s fixed-window"]
     {
@@ -238,7 +238,7 @@ fn growth_keeps_every_count() {
 }
 
 #[test]
-fn sweeping_lets_go_of_the_expired_alone() {
+fn sweep_removes_only_expired_keys() {
     let clock = tidegate::ManualClock::new(at(NOW));
     let limiter =
         Limiter::builder().max_keys(100_000).clock(clock.clock()).build().expect("a small store");
@@ -260,7 +260,7 @@ fn sweeping_lets_go_of_the_expired_alone() {
 
 /// Entries of a log that expired are counted off once, whoever takes its place.
 #[test]
-fn log_entries_are_counted_off_when_a_neighbour_takes_the_place() {
+fn replacing_an_expired_log_frees_its_entries() {
     let (short, long) = (limit("5 per 1s sliding-log"), limit("5 per 2s sliding-log"));
     let limiter = bounded(100_000, WhenFull::Deny);
     for number in 0..2_000 {
@@ -298,7 +298,7 @@ fn grace_keeps_keys_for_late_times() {
 }
 
 #[test]
-fn a_huge_max_keys_is_a_clear_error() {
+fn huge_max_keys_is_an_error() {
     for max_keys in [usize::MAX, usize::MAX / 2, 1 << 50] {
         let error = Limiter::builder().max_keys(max_keys).build().expect_err("no such machine");
         assert_eq!(error.max_keys, max_keys);
@@ -307,7 +307,7 @@ fn a_huge_max_keys_is_a_clear_error() {
 }
 
 #[test]
-fn a_store_for_nobody_tracks_nobody() {
+fn store_of_zero_keys_tracks_none() {
     let limit = limit("3 per 1h");
     let limiter = bounded(0, WhenFull::Deny);
     assert!(!check_at(&limiter, NOW, "x", &limit, 1).allowed);

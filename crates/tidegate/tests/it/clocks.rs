@@ -9,7 +9,7 @@ use tidegate::{Clock, ManualClock};
 use crate::common::{NOW, S, at};
 
 #[test]
-fn a_manual_clock_shows_what_it_is_told() {
+fn manual_clock_shows_the_time_it_was_set_to() {
     let manual = ManualClock::new(at(NOW));
     let (clock, twin) = (manual.clock(), manual.clone());
     assert_eq!((clock.now(), clock.resolution()), (at(NOW), Duration::ZERO));
@@ -60,7 +60,7 @@ fn real_clocks_show_the_time_of_day() {
 
 /// The coarse clock sleeps when nobody reads it, and goes on when somebody does.
 #[test]
-fn the_coarse_clock_wakes_up() {
+fn coarse_clock_ticks_again_after_idling() {
     let clock = Clock::coarse();
     for _ in 0..3 {
         let before = clock.now().as_micros();

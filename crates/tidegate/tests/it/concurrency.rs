@@ -28,7 +28,7 @@ fn together<T: Send>(threads: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T>
 }
 
 #[test]
-fn one_key_admits_its_limit_whoever_asks() {
+fn one_key_admits_exactly_its_limit_under_threads() {
     for threads in [2, 4, 8] {
         for algorithm in ALGORITHMS {
             let limit = limit(&format!("1000 per 1h {algorithm}"));
@@ -171,7 +171,7 @@ fn max_keys_holds_under_threads() {
 
 /// One id from many threads is charged once.
 #[test]
-fn an_id_is_charged_once_whoever_is_first() {
+fn id_is_charged_once_under_threads() {
     let limit = limit("1000 per 1h");
     let (limiter, _) = limiter();
     let verdicts = together(8, |_| {

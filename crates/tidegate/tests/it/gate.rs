@@ -46,22 +46,22 @@ fn policies(text: &str) -> Policies {
     Config::parse(text, "test.yaml").expect("a config").policies
 }
 
-struct World {
+struct Fixture {
     gate: Gate,
     clock: ManualClock,
 }
 
-impl World {
+impl Fixture {
     fn new() -> Self {
         let clock = ManualClock::new(Timestamp::from_micros(1_700_000_000_000_000));
         let limiter =
             Limiter::builder().max_keys(10_000).clock(clock.clock()).build().expect("memory");
         let stats = Arc::new(Stats::new(clock.clock()));
-        World { gate: Gate::new(limiter, policies(POLICIES), stats), clock }
+        Fixture { gate: Gate::new(limiter, policies(POLICIES), stats), clock }
     }
 
     /// Asks and gives what `read` makes of the answer.
-    fn ask<T>(
+    fn check<T>(
         &self,
         question: &GateRequest<'_>,
         read: impl Fn(&GateVerdict<'_>) -> T,
@@ -110,54 +110,54 @@ fn under<'a>(policy: &'a str, key: &'a str) -> GateRequest<'a> {
 
 #[test]
 fn all_policies_are_charged_or_none() {
-    let world = World::new();
+    let fixture = Fixture::new();
     let (alice, bob) = ([("x-user".into(), "alice".into())], [("x-user".into(), "bob".into())]);
-    let ask = |user| {
+    let check = |user| {
         let attributes = request("GET", "/api/x", user);
-        world.ask(&GateRequest::new(Subject::Request(&attributes)), |answer| {
+        fixture.check(&GateRequest::new(Subject::Request(&attributes)), |answer| {
             let speaker = answer.reported_limit().expect("a limit has a say");
             (answer.allowed, speaker.policy.map(str::to_owned), answer.results.len())
         })
     };
     let address = |allowed| Ok((allowed, Some("address".to_owned()), 3));
-    assert_eq!(ask(&alice), address(true));
-    assert_eq!(ask(&bob), address(true));
-    assert_eq!(ask(&bob), address(false));
+    assert_eq!(check(&alice), address(true));
+    assert_eq!(check(&bob), address(true));
+    assert_eq!(check(&bob), address(false));
     // What denied nobody charged nobody.
     assert_eq!(
-        (world.left("user", "bob"), world.left("address", "192.0.2.1")),
+        (fixture.left("user", "bob"), fixture.left("address", "192.0.2.1")),
         (vec![2, 4], vec![0])
     );
-    assert_eq!((world.counted("user"), world.counted("address")), ((6, 0), (2, 1)));
+    assert_eq!((fixture.counted("user"), fixture.counted("address")), ((6, 0), (2, 1)));
 }
 
 #[test]
-fn an_override_can_only_watch() {
-    let world = World::new();
+fn override_can_switch_to_observe() {
+    let fixture = Fixture::new();
     let user = [("x-user".into(), "alice".into())];
     let attributes = request("POST", "/api/x", &user);
     let question = GateRequest::new(Subject::Request(&attributes));
-    let ask = || {
-        world.ask(&question, |answer| {
+    let check = || {
+        fixture.check(&question, |answer| {
             let watched = answer.results.last().expect("a line");
             let shown = answer.with_view(|shown| (shown.limits.len(), shown.reported));
             (answer.allowed, watched.mode, watched.decision.allowed, shown)
         })
     };
     let row = |watched| Ok((true, Mode::Observe, watched, (2, Some(0))));
-    assert_eq!([ask(), ask(), ask()], [row(true), row(true), row(false)]);
-    assert!(!ask().expect("an answer").0, "the user's own limit has its say");
-    assert_eq!(world.counted("address"), (2, 2));
+    assert_eq!([check(), check(), check()], [row(true), row(true), row(false)]);
+    assert!(!check().expect("an answer").0, "the user's own limit has its say");
+    assert_eq!(fixture.counted("address"), (2, 2));
 }
 
 #[test]
-fn a_limit_that_only_watches_has_nothing_to_say() {
-    let world = World::new();
+fn observed_limit_never_denies_and_is_not_reported() {
+    let fixture = Fixture::new();
     let attributes = request("GET", "/watched", &[]);
     let question = GateRequest::new(Subject::Request(&attributes));
     for _ in 0..3 {
         // The watched concurrency limit cannot be held here, and is left out.
-        let answer = world.ask(&question, |answer| {
+        let answer = fixture.check(&question, |answer| {
             (
                 answer.allowed,
                 answer.reported_limit().is_none(),
@@ -167,54 +167,54 @@ fn a_limit_that_only_watches_has_nothing_to_say() {
         });
         assert_eq!(answer, Ok((true, true, RetryAfter::Now, 1)));
     }
-    assert_eq!(world.counted("watched"), (1, 2));
+    assert_eq!(fixture.counted("watched"), (1, 2));
 }
 
 #[test]
-fn costs_and_ids_are_the_callers_to_choose() {
-    let world = World::new();
-    let ask = |question: &GateRequest<'_>| {
-        world.ask(question, |answer| (answer.allowed, answer.results[0].decision.remaining))
+fn caller_sets_cost_and_id() {
+    let fixture = Fixture::new();
+    let check = |question: &GateRequest<'_>| {
+        fixture.check(question, |answer| (answer.allowed, answer.results[0].decision.remaining))
     };
     let alice = under("user", "alice");
     let cost = |cost| GateRequest { cost: Some(cost), ..alice };
-    assert_eq!(ask(&cost(Cost::Ask(2))), Ok((true, 1)));
-    assert_eq!(ask(&cost(Cost::PEEK)), Ok((true, 1)));
-    assert_eq!(ask(&cost(Cost::Refund(1))), Ok((true, 2)));
-    assert_eq!(ask(&GateRequest { force: true, ..alice }), Ok((true, 1)));
-    assert_eq!(ask(&cost(Cost::Force(9))), Ok((true, 0)));
+    assert_eq!(check(&cost(Cost::Ask(2))), Ok((true, 1)));
+    assert_eq!(check(&cost(Cost::PEEK)), Ok((true, 1)));
+    assert_eq!(check(&cost(Cost::Refund(1))), Ok((true, 2)));
+    assert_eq!(check(&GateRequest { force: true, ..alice }), Ok((true, 1)));
+    assert_eq!(check(&cost(Cost::Force(9))), Ok((true, 0)));
     // Only what was asked for in earnest is counted as a decision: two limits, once.
-    assert_eq!(world.counted("user"), (2, 0));
+    assert_eq!(fixture.counted("user"), (2, 0));
 
     let named =
         |key, cost| GateRequest { id: Some(b"order-1"), cost: Some(cost), ..under("user", key) };
-    assert_eq!(ask(&named("bob", Cost::Ask(1))), Ok((true, 2)));
-    assert_eq!(ask(&named("bob", Cost::Ask(1))), Ok((true, 2)));
-    assert_eq!(ask(&named("bob", Cost::Ask(2))), Err(GateError::Check(CheckError::IdReused)));
-    assert_eq!(ask(&named("carol", Cost::Ask(2))), Ok((true, 1)));
+    assert_eq!(check(&named("bob", Cost::Ask(1))), Ok((true, 2)));
+    assert_eq!(check(&named("bob", Cost::Ask(1))), Ok((true, 2)));
+    assert_eq!(check(&named("bob", Cost::Ask(2))), Err(GateError::Check(CheckError::IdReused)));
+    assert_eq!(check(&named("carol", Cost::Ask(2))), Ok((true, 1)));
 }
 
 #[test]
-fn limits_of_the_callers_own_stand_apart() {
-    let world = World::new();
+fn caller_limits_do_not_share_counts_with_policies() {
+    let fixture = Fixture::new();
     let limits: [Limit; 2] =
         ["3 per 1h sliding-log", "9 per 1d"].map(|text| text.parse().expect("a limit"));
     let own = GateRequest::new(Subject::Limits { key: b"alice", limits: &limits });
     let read = |answer: &GateVerdict<'_>| {
         (answer.results[0].policy.is_none(), answer.results[0].decision.remaining)
     };
-    assert_eq!(world.ask(&own, read), Ok((true, 2)));
-    assert_eq!(world.left("user", "alice"), [3, 5]);
+    assert_eq!(fixture.check(&own, read), Ok((true, 2)));
+    assert_eq!(fixture.left("user", "alice"), [3, 5]);
     // All such limits share one counter.
-    assert_eq!(world.counted(tidegate::unstable::stats::CALLER), (2, 0));
+    assert_eq!(fixture.counted(tidegate::unstable::stats::CALLER), (2, 0));
     let twice: [Limit; 2] = ["3 per 1h", "4 per 1h"].map(|text| text.parse().expect("a limit"));
     let conflict = GateRequest::new(Subject::Limits { key: b"alice", limits: &twice });
-    assert_eq!(world.ask(&conflict, read), Err(GateError::Check(CheckError::Conflict)));
+    assert_eq!(fixture.check(&conflict, read), Err(GateError::Check(CheckError::Conflict)));
 }
 
 #[test]
-fn questions_that_make_no_sense_are_told_apart() {
-    let world = World::new();
+fn invalid_requests_have_distinct_errors() {
+    let fixture = Fixture::new();
     let jobs = request("GET", "/jobs", &[]);
     let held: [Limit; 1] = ["3 concurrent".parse().expect("a limit")];
     let needs = |policy: Option<&str>| GateError::NeedsPermit { policy: policy.map(Into::into) };
@@ -230,18 +230,18 @@ fn questions_that_make_no_sense_are_told_apart() {
     ];
     for (subject, expected) in rows {
         let question = GateRequest::new(subject);
-        assert_eq!(world.ask(&question, |_| ()), Err(expected.clone()), "{subject:?}");
-        let rules = world.gate.active_policies();
+        assert_eq!(fixture.check(&question, |_| ()), Err(expected.clone()), "{subject:?}");
+        let rules = fixture.gate.active_policies();
         assert_eq!(rules.validate(&question), Err(expected), "{subject:?}");
     }
 }
 
 #[test]
 fn permits_are_held_for_their_lease() {
-    let world = World::new();
-    let rules = world.gate.active_policies();
+    let fixture = Fixture::new();
+    let rules = fixture.gate.active_policies();
     let question = under("jobs", "alice");
-    let take = |lease| world.gate.sync(world.gate.acquire(&rules, &question, lease));
+    let take = |lease| fixture.gate.sync(fixture.gate.acquire(&rules, &question, lease));
     let seconds = Duration::from_secs;
     let first = take(Some(seconds(10))).expect("a permit");
     assert_eq!((first.permit.is_some(), first.lease), (true, seconds(10)));
@@ -249,55 +249,58 @@ fn permits_are_held_for_their_lease() {
     assert!(denied.permit.is_none() && !denied.verdict.allowed);
     assert_eq!(denied.verdict.retry_after(), RetryAfter::Micros(10_000_000));
     // What was denied charged nothing, and looking takes nothing.
-    assert_eq!(world.left("jobs", "alice"), [0, 2]);
-    world.clock.advance(seconds(10));
+    assert_eq!(fixture.left("jobs", "alice"), [0, 2]);
+    fixture.clock.advance(seconds(10));
     let second = take(None).expect("a permit");
     assert_eq!((second.permit.is_some(), second.lease), (true, seconds(30)));
     drop(second);
-    assert_eq!(world.left("jobs", "alice"), [1, 1]);
+    assert_eq!(fixture.left("jobs", "alice"), [1, 1]);
 
     let too_long = take(Some(seconds(31))).map(drop);
     assert_eq!(too_long, Err(GateError::LeaseTooLong { max_lease: seconds(30) }));
     let question = under("user", "alice");
-    let nothing = world.gate.sync(world.gate.acquire(&rules, &question, None)).map(drop);
+    let nothing = fixture.gate.sync(fixture.gate.acquire(&rules, &question, None)).map(drop);
     assert_eq!(nothing, Err(GateError::NoConcurrencyLimit { policy: Some("user".into()) }));
 }
 
 #[test]
 fn a_reload_keeps_what_was_counted() {
-    let world = World::new();
-    let ask = || world.ask(&under("user", "alice"), |answer| answer.allowed);
-    assert_eq!(ask(), Ok(true));
-    world.gate.reload(policies(
+    let fixture = Fixture::new();
+    let check = || fixture.check(&under("user", "alice"), |answer| answer.allowed);
+    assert_eq!(check(), Ok(true));
+    fixture.gate.reload(policies(
         &POLICIES.replace("3 per 1h", "30 per 1h").replace("5 per 1d", "5 per 2d"),
     ));
-    assert_eq!(world.left("user", "alice"), [29, 5]);
+    assert_eq!(fixture.left("user", "alice"), [29, 5]);
     // Rules that are in use stay as they were.
-    let before = Arc::clone(&world.gate.active_policies());
-    world.gate.reload(policies(&POLICIES.replace("name: user", "name: other")));
-    assert!(world.gate.keys(&before, "user").is_ok());
+    let before = Arc::clone(&fixture.gate.active_policies());
+    fixture.gate.reload(policies(&POLICIES.replace("name: user", "name: other")));
+    assert!(fixture.gate.keys(&before, "user").is_ok());
     let unknown = GateError::UnknownPolicy { name: "user".into() };
-    assert_eq!(ask(), Err(unknown));
-    assert_eq!(world.left("other", "alice"), [3, 5]);
+    assert_eq!(check(), Err(unknown));
+    assert_eq!(fixture.left("other", "alice"), [3, 5]);
 }
 
 #[test]
-fn a_reset_forgets_a_key_under_all_its_limits() {
-    let world = World::new();
-    let rules = world.gate.active_policies();
+fn reset_clears_a_key_under_all_limits() {
+    let fixture = Fixture::new();
+    let rules = fixture.gate.active_policies();
     for key in ["alice", "bob"] {
-        world.ask(&under("user", key), |_| ()).expect("an answer");
+        fixture.check(&under("user", key), |_| ()).expect("an answer");
     }
-    let keys = world.gate.keys(&rules, "user").expect("a policy");
-    let reset = || world.gate.sync(keys.reset(&Key::literal(b"alice")));
+    let keys = fixture.gate.keys(&rules, "user").expect("a policy");
+    let reset = || fixture.gate.sync(keys.reset(&Key::literal(b"alice")));
     assert_eq!([reset(), reset()], [Ok(true), Ok(false)]);
-    assert_eq!((world.left("user", "alice"), world.left("user", "bob")), (vec![3, 5], vec![2, 4]));
-    assert!(world.gate.keys(&rules, "nobody").is_err());
+    assert_eq!(
+        (fixture.left("user", "alice"), fixture.left("user", "bob")),
+        (vec![3, 5], vec![2, 4])
+    );
+    assert!(fixture.gate.keys(&rules, "nobody").is_err());
 }
 
 #[test]
-fn many_questions_are_answered_as_one_by_one() {
-    let (one, many) = (World::new(), World::new());
+fn check_each_decides_as_single_checks() {
+    let (one, many) = (Fixture::new(), Fixture::new());
     let limits: [Limit; 3] = ["4 per 1h", "3 per 1h sliding-log", "2 per 1h token-bucket"]
         .map(|text| text.parse().expect("a limit"));
     let (long, plain) = ("k".repeat(2000), request("GET", "/api/x", &[]));
@@ -347,7 +350,7 @@ fn many_questions_are_answered_as_one_by_one() {
 /// The units left were compared with the burst of the bucket, which admits nothing at a rate of
 /// zero.
 #[test]
-fn a_key_that_was_never_used_is_not_seen_under_a_limit_of_zero() {
+fn unused_key_is_not_seen_under_a_zero_limit() {
     let text = r#"
 policies:
   - { name: bucket, key: all, limits: 0 per 1m token-bucket burst 5 }

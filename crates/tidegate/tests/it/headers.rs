@@ -18,7 +18,7 @@ use crate::common::limit;
 const MAX_INTEGER: i64 = 999_999_999_999_999;
 
 /// A line as a test writes it: policy, limit, remaining, retry after, reset after.
-type Told<'a> = (&'a str, &'a str, Option<u64>, RetryAfter, u64);
+type LimitRow<'a> = (&'a str, &'a str, Option<u64>, RetryAfter, u64);
 
 const NOW_PASSES: RetryAfter = RetryAfter::Now;
 
@@ -31,9 +31,15 @@ fn now() -> Timestamp {
     Timestamp::from_micros(1_700_000_000_500_000)
 }
 
-fn rendered(forms: Forms, allowed: bool, speaker: Option<usize>, told: &[Told<'_>]) -> HeaderMap {
-    let limits: Vec<Limit> = told.iter().map(|told| limit(told.1)).collect();
-    let lines: Vec<LimitView<'_>> = told
+fn rendered(
+    forms: Forms,
+    allowed: bool,
+    speaker: Option<usize>,
+    any_limit_rows: &[LimitRow<'_>],
+) -> HeaderMap {
+    let limits: Vec<Limit> =
+        any_limit_rows.iter().map(|any_limit_rows| limit(any_limit_rows.1)).collect();
+    let lines: Vec<LimitView<'_>> = any_limit_rows
         .iter()
         .zip(&limits)
         .map(|(&(policy, _, remaining, retry_after, reset_us), limit)| {
@@ -58,7 +64,7 @@ fn text(map: &HeaderMap) -> String {
 
 /// `(forms, what is sent)` for one limit, allowed.
 #[test]
-fn forms_of_an_allowed_request() {
+fn renders_every_form_of_an_allowed_request() {
     let rows = [
         ("draft-10", "ratelimit-policy: \"api\";q=100;w=60\nratelimit: \"api\";r=50;t=30"),
         ("draft-7", "ratelimit-policy: 100;w=60\nratelimit: limit=100, remaining=50, reset=30"),
@@ -92,8 +98,8 @@ fn forms_of_an_allowed_request() {
         ),
     ];
     for (names, expected) in rows {
-        let told = [("api", "100 per 1m", Some(50), NOW_PASSES, 29_000_001)];
-        let out = rendered(forms(names), true, Some(0), &told);
+        let any_limit_rows = [("api", "100 per 1m", Some(50), NOW_PASSES, 29_000_001)];
+        let out = rendered(forms(names), true, Some(0), &any_limit_rows);
         let wanted: BTreeSet<&str> = expected.lines().collect();
         assert_eq!(text(&out).lines().collect::<BTreeSet<_>>(), wanted, "{names}");
     }
@@ -113,8 +119,8 @@ fn waits_are_rounded_up() {
         (never, None, "", "60", "1700000061"),
     ];
     for (retry_after, wait, t, reset, epoch) in rows {
-        let told = [("api", "100 per 1m", Some(3), retry_after, 60_000_000)];
-        let out = rendered(forms("draft-10,draft-6,x-ratelimit"), false, Some(0), &told);
+        let any_limit_rows = [("api", "100 per 1m", Some(3), retry_after, 60_000_000)];
+        let out = rendered(forms("draft-10,draft-6,x-ratelimit"), false, Some(0), &any_limit_rows);
         let value = |name: &str| out.get(name).map(|value| value.to_str().expect("printable"));
         assert_eq!(value("retry-after"), wait, "{retry_after:?}");
         assert_eq!(value("ratelimit"), Some(format!("\"api\";r=3{t}").as_str()), "{retry_after:?}");
@@ -127,8 +133,13 @@ fn waits_are_rounded_up() {
 #[test]
 fn a_denial_has_retry_after_in_every_form() {
     for names in ["none", "draft-10", "draft-7", "draft-6", "x-ratelimit"] {
-        let told = [("api", "100 per 1m", Some(0), RetryAfter::Micros(1_500_000), 60_000_000)];
-        assert_eq!(rendered(forms(names), false, Some(0), &told)["retry-after"], "2", "{names}");
+        let any_limit_rows =
+            [("api", "100 per 1m", Some(0), RetryAfter::Micros(1_500_000), 60_000_000)];
+        assert_eq!(
+            rendered(forms(names), false, Some(0), &any_limit_rows)["retry-after"],
+            "2",
+            "{names}"
+        );
         let allowed = [("api", "100 per 1m", Some(9), NOW_PASSES, 60_000_000)];
         let out = rendered(forms(names), true, Some(0), &allowed);
         assert!(!out.contains_key("retry-after"), "{names}");
@@ -139,12 +150,12 @@ fn a_denial_has_retry_after_in_every_form() {
 /// (agentgateway #3328).
 #[test]
 fn a_denial_describes_the_limit_that_denied() {
-    let told = [
+    let any_limit_rows = [
         ("api", "10 per 1s", Some(0), RetryAfter::Micros(300_000), 1_000_000),
         ("api", "600 per 1h", Some(590), NOW_PASSES, 3_600_000_000),
     ];
     let all = forms("draft-10,draft-6,x-ratelimit");
-    let out = rendered(all, false, Some(0), &told);
+    let out = rendered(all, false, Some(0), &any_limit_rows);
     assert_eq!(out["ratelimit"], "\"api-1s\";r=0;t=1");
     assert_eq!(out["retry-after"], "1");
     assert_eq!(out["ratelimit-policy"], "\"api-1s\";q=10;w=1, \"api-1h\";q=600;w=3600");
@@ -243,11 +254,11 @@ fn the_policy_field_lists_every_limit() {
         ),
     ];
     for (what, names, limits, expected) in rows {
-        let told: Vec<Told<'_>> = limits
+        let any_limit_rows: Vec<LimitRow<'_>> = limits
             .iter()
             .map(|(policy, limit)| (*policy, *limit, Some(1), NOW_PASSES, 1))
             .collect();
-        let out = rendered(forms(names), true, Some(0), &told);
+        let out = rendered(forms(names), true, Some(0), &any_limit_rows);
         assert_eq!(out["ratelimit-policy"].to_str().expect("printable"), *expected, "{what}");
         let _: List = Parser::new(expected.as_bytes()).parse().expect("a list");
     }
@@ -259,23 +270,28 @@ fn the_policy_field_lists_every_limit() {
 
 /// Failed open: nobody knows what remains. Failed closed: nor when to come back.
 #[test]
-fn what_is_not_known_is_not_sent() {
+fn unknown_values_are_not_sent() {
     let policy = "ratelimit-policy: \"api\";q=100;w=60";
     let all = "draft-10,draft-6,x-ratelimit";
     for allowed in [true, false] {
-        let told = [("api", "100 per 1m", None, NOW_PASSES, 0)];
-        assert_eq!(text(&rendered(forms(all), allowed, Some(0), &told)), policy);
+        let any_limit_rows = [("api", "100 per 1m", None, NOW_PASSES, 0)];
+        assert_eq!(text(&rendered(forms(all), allowed, Some(0), &any_limit_rows)), policy);
     }
-    let told = [("api", "100 per 1m", Some(5), NOW_PASSES, 0)];
-    assert_eq!(text(&rendered(forms(all), true, None, &told)), policy, "nobody speaks");
+    let any_limit_rows = [("api", "100 per 1m", Some(5), NOW_PASSES, 0)];
+    assert_eq!(text(&rendered(forms(all), true, None, &any_limit_rows)), policy, "nobody speaks");
     assert_eq!(text(&rendered(forms(all), true, None, &[])), "", "nothing matches");
-    assert_eq!(text(&rendered(forms(all), false, Some(7), &told)), policy, "no such line");
+    assert_eq!(
+        text(&rendered(forms(all), false, Some(7), &any_limit_rows)),
+        policy,
+        "no such line"
+    );
 }
 
 #[test]
 fn integers_stay_in_the_range_of_structured_fields() {
-    let told = [("api", "100 per 1m", Some(u64::MAX), RetryAfter::Micros(u64::MAX), u64::MAX)];
-    let out = rendered(forms("draft-10,draft-6"), false, Some(0), &told);
+    let any_limit_rows =
+        [("api", "100 per 1m", Some(u64::MAX), RetryAfter::Micros(u64::MAX), u64::MAX)];
+    let out = rendered(forms("draft-10,draft-6"), false, Some(0), &any_limit_rows);
     assert_eq!(out["ratelimit"], "\"api\";r=999999999999999;t=18446744073710");
     assert_eq!(out["ratelimit-remaining"], "999999999999999");
     assert_eq!(out["retry-after"], "18446744073710");
@@ -284,7 +300,7 @@ fn integers_stay_in_the_range_of_structured_fields() {
 
 /// What another hop left there is replaced, not added to.
 #[test]
-fn fields_are_replaced() {
+fn existing_fields_are_replaced() {
     let limit = limit("5 per 1m");
     let reset_after = Duration::from_secs(60);
     let line = LimitView {
@@ -309,13 +325,13 @@ fn fields_are_replaced() {
 
 /// Gateways refuse long fields, so the list ends; the limit that speaks is in it.
 #[test]
-fn a_long_policy_field_is_cut() {
+fn long_policy_field_is_shortened() {
     let name = "n".repeat(64);
     let windows: Vec<String> = (1..=200).map(|s| format!("5 per {s}s")).collect();
-    let told: Vec<Told<'_>> =
+    let any_limit_rows: Vec<LimitRow<'_>> =
         windows.iter().map(|text| (name.as_str(), text.as_str(), Some(1), NOW_PASSES, 1)).collect();
     for speaker in [0, 100, 199] {
-        let out = rendered(Forms::default(), true, Some(speaker), &told);
+        let out = rendered(Forms::default(), true, Some(speaker), &any_limit_rows);
         let field = out["ratelimit-policy"].as_bytes();
         assert!(field.len() <= MAX_POLICY_BYTES && field.len() > MAX_POLICY_BYTES / 2);
         let names = names_of(field);
@@ -326,7 +342,7 @@ fn a_long_policy_field_is_cut() {
 
 /// Values are put together on the stack.
 #[test]
-fn rendering_allocates_the_values_alone() {
+fn rendering_allocates_only_the_values() {
     let limits = ["10 per 1s", "600 per 1m"].map(limit);
     let lines = limits.each_ref().map(|limit| {
         let reset_after = Duration::from_secs(60);
@@ -342,7 +358,7 @@ fn rendering_allocates_the_values_alone() {
 
 /// `(text, forms or the error)`.
 #[test]
-fn forms_are_named() {
+fn forms_parse_from_their_names() {
     let unknown =
         "unknown header form `draft-8`: use draft-10, draft-7, draft-6, x-ratelimit or none";
     let rows: [(&str, Result<&str, &str>); 11] = [
@@ -402,7 +418,7 @@ fn integer(item: &Item, name: &str) -> Option<i64> {
 }
 
 /// Policies of few names, so that they meet; limits of all kinds.
-fn told() -> impl Strategy<Value = Vec<(String, String, Option<u64>, RetryAfter, u64)>> {
+fn any_limit_rows() -> impl Strategy<Value = Vec<(String, String, Option<u64>, RetryAfter, u64)>> {
     let policy = prop_oneof!["[ab](-1s)?", "(-)?(2)?", "\\PC{0,8}", ".{0,8}"];
     let limit = prop_oneof![
         (0..5_u64, 1..4_u64, 0..5_usize).prop_map(|(count, window, unit)| {
@@ -426,16 +442,16 @@ proptest! {
 
     /// Whatever is told, the fields parse, the names are unique and refer to each other.
     #[test]
-    fn fields_are_structured(told in told(), speaker in prop::option::of(0..12_usize), allowed: bool) {
-        let told: Vec<Told<'_>> = told.iter().map(|t| (t.0.as_str(), t.1.as_str(), t.2, t.3, t.4)).collect();
-        let out = rendered(forms("draft-10,draft-6,x-ratelimit"), allowed, speaker, &told);
-        let speaking = speaker.and_then(|index| told.get(index));
-        if told.is_empty() {
+    fn fields_are_structured(any_limit_rows in any_limit_rows(), speaker in prop::option::of(0..12_usize), allowed: bool) {
+        let any_limit_rows: Vec<LimitRow<'_>> = any_limit_rows.iter().map(|t| (t.0.as_str(), t.1.as_str(), t.2, t.3, t.4)).collect();
+        let out = rendered(forms("draft-10,draft-6,x-ratelimit"), allowed, speaker, &any_limit_rows);
+        let speaking = speaker.and_then(|index| any_limit_rows.get(index));
+        if any_limit_rows.is_empty() {
             prop_assert!(out.is_empty());
             return Ok(());
         }
         let policies = items(out["ratelimit-policy"].as_bytes());
-        prop_assert_eq!(policies.len(), told.len(), "none was cut here");
+        prop_assert_eq!(policies.len(), any_limit_rows.len(), "none was cut here");
         let names = names_of(out["ratelimit-policy"].as_bytes());
         prop_assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len(), "{:?}", names);
         for item in &policies {
@@ -446,7 +462,7 @@ proptest! {
                 None => prop_assert_eq!(unit, Some("concurrent-requests")),
             }
         }
-        let known = speaking.is_some_and(|told| told.2.is_some());
+        let known = speaking.is_some_and(|any_limit_rows| any_limit_rows.2.is_some());
         prop_assert_eq!(out.contains_key("ratelimit"), known);
         let wait = out.get("retry-after").map(|v| v.to_str().expect("text").parse::<i64>().expect("a number"));
         prop_assert!(wait.is_none() || !allowed);
@@ -466,9 +482,9 @@ proptest! {
     }
 
     #[test]
-    fn older_fields_are_structured(told in told(), speaker in 0..12_usize, allowed: bool) {
-        let told: Vec<Told<'_>> = told.iter().map(|t| (t.0.as_str(), t.1.as_str(), t.2, t.3, t.4)).collect();
-        let out = rendered(forms("draft-7"), allowed, Some(speaker), &told);
+    fn older_fields_are_structured(any_limit_rows in any_limit_rows(), speaker in 0..12_usize, allowed: bool) {
+        let any_limit_rows: Vec<LimitRow<'_>> = any_limit_rows.iter().map(|t| (t.0.as_str(), t.1.as_str(), t.2, t.3, t.4)).collect();
+        let out = rendered(forms("draft-7"), allowed, Some(speaker), &any_limit_rows);
         if let Some(field) = out.get("ratelimit") {
             let dictionary: Dictionary = Parser::new(field.as_bytes()).parse().expect("a dictionary");
             let keys: Vec<&str> = dictionary.keys().map(|key| key.as_str()).collect();

@@ -159,7 +159,7 @@ fn a_peer_that_is_not_trusted_is_the_client() {
 
 /// Several lines are one list, in order; `X-Real-IP` is never read.
 #[test]
-fn lines_are_joined_in_order() {
+fn several_header_lines_are_one_list() {
     type Row = (&'static [(&'static str, &'static [u8])], &'static str);
     let rows: &[Row] = &[
         (&[(XFF, b"6.6.6.6"), (XFF, b"198.51.100.7, 10.0.0.2")], "198.51.100.7"),
@@ -178,7 +178,7 @@ fn lines_are_joined_in_order() {
 
 /// A proxy writes one of the two and passes the other on.
 #[test]
-fn one_of_two_headers_is_read() {
+fn source_selects_the_header() {
     type Lines = &'static [(&'static str, &'static [u8])];
     let sent: [Lines; 4] = [
         &[(FORWARDED, b"for=6.6.6.6"), (XFF, b"198.51.100.7")],
@@ -206,7 +206,7 @@ fn one_of_two_headers_is_read() {
 }
 
 #[test]
-fn a_walk_ends_after_so_many_hops() {
+fn walk_stops_at_max_hops() {
     let hops = |count: usize| format!("198.51.100.7{}", ", 10.0.0.2".repeat(count));
     let found = |value: String| client(&identity(), PEER, &[(XFF, value.as_bytes())]);
     assert_eq!(found(hops(MAX_HOPS - 1)), "198.51.100.7");
@@ -214,7 +214,7 @@ fn a_walk_ends_after_so_many_hops() {
 }
 
 #[test]
-fn pairs_are_headers_too() {
+fn headers_can_be_given_as_pairs() {
     let pairs = [("x-FORWARDED-for", "6.6.6.6"), ("X-Forwarded-For", "198.51.100.7, 10.0.0.2")];
     let pairs = pairs.map(|(name, value)| (Cow::Borrowed(name), Cow::Borrowed(value)));
     let found = identity().client_ip(Some(ip(PEER)), &Headers::Pairs(&pairs));
@@ -224,7 +224,7 @@ fn pairs_are_headers_too() {
 
 /// `(trusted, address, expected)`.
 #[test]
-fn trusted_nets_are_ranges() {
+fn trusted_networks_cover_their_range() {
     let rows: &[(&[&str], &str, bool)] = &[
         (&[], "127.0.0.1", false),
         (&["10.0.0.0/8"], "10.0.0.0", true),
@@ -247,7 +247,7 @@ fn trusted_nets_are_ranges() {
 }
 
 #[test]
-fn networks_that_cannot_be_meant_are_refused() {
+fn invalid_networks_are_rejected() {
     let rows = [
         ("10.0.0.7/8", "`10.0.0.7/8`: the address has bits beyond its prefix: write `10.0.0.0/8`"),
         (
@@ -339,7 +339,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
     #[test]
-    fn what_a_client_claims_changes_nothing(claim in claims(), same_line: bool, row in 0..5_usize) {
+    fn client_supplied_entries_have_no_effect(claim in claims(), same_line: bool, row in 0..5_usize) {
         for name in [XFF, FORWARDED] {
             let rows = appended(name);
             let (right, expected) = rows[row % rows.len()];
@@ -374,7 +374,7 @@ proptest! {
 
     /// Every way to write an address is the same address.
     #[test]
-    fn an_address_is_read_however_it_is_written(bits: u128, port: u16, v4: bool) {
+    fn every_spelling_of_an_address_is_parsed(bits: u128, port: u16, v4: bool) {
         let address = if v4 {
             IpAddr::from(std::net::Ipv4Addr::from_bits((bits >> 96) as u32))
         } else {

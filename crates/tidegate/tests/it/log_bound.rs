@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use tidegate::{Check, Cost, Limiter, WhenFull};
 
 use crate::common::{NOW, S, at, check_at, limit};
-use crate::worlds::cases;
+use crate::generators::cases;
 
 fn bounded(max_log_entries: u64) -> Limiter {
     // Few keys are few shards, all of which are asked for what has expired.
@@ -62,7 +62,7 @@ fn a_merged_entry_counts_as_long_as_its_newest() {
 /// Logs that ran empty and fill again do not creep past the bound: there is no
 /// room for them while others hold all entries.
 #[test]
-fn empty_logs_do_not_creep_past_the_bound() {
+fn empty_logs_count_toward_the_bound() {
     let limit = limit("5 per 1s sliding-log");
     let limiter = bounded(10);
     let all = |first: &str, now: u64, cost: u64| {

@@ -159,7 +159,7 @@ fn overlapping_requests_add_up() {
 /// New keys come while the shard they go to grows under another. A shard grows at its fourth key,
 /// so among these counts, in two shards, is one where it does while the last two come.
 #[test]
-fn growth_loses_nobody() {
+fn growth_loses_no_key() {
     const NAMES: [&str; 9] = ["a", "b", "c", "d", "e", "f", "g", "h", "i"];
     for before in 2..=7 {
         model_each_size(ONE_PREEMPTION, move |algorithm| {
@@ -224,7 +224,7 @@ fn a_check_beside_a_request_adds_up() {
 
 /// Two checks that need no lock meet in one slot.
 #[test]
-fn the_hot_path_meets_itself() {
+fn concurrent_fast_paths_add_up() {
     model_each_size(PREEMPTIONS, |algorithm| {
         let limit = limit(&format!("3 per 1h {algorithm}"));
         let limiter = hot("key", &limit);
@@ -240,7 +240,7 @@ fn the_hot_path_meets_itself() {
 
 /// A check that needs no lock runs beside a request that adds a key.
 #[test]
-fn the_hot_path_meets_a_request() {
+fn fast_path_beside_a_request_adds_up() {
     model_each_size(PREEMPTIONS, |algorithm| {
         let limit = limit(&format!("4 per 1h {algorithm}"));
         let limiter = hot("shared", &limit);
@@ -279,7 +279,7 @@ fn a_batch_beside_single_checks_adds_up() {
 
 /// A sweep beside a check lets go of nobody.
 #[test]
-fn a_sweep_lets_go_of_nobody_active() {
+fn sweep_keeps_active_keys() {
     model_each_size(PREEMPTIONS, |algorithm| {
         let (limiter, limit) = (limiter(8), limit(&format!("3 per 1h {algorithm}")));
         assert!(admits(&limiter, "a", &limit));
@@ -295,7 +295,7 @@ fn a_sweep_lets_go_of_nobody_active() {
 
 /// A place given back beside one taken: never two holders of one place.
 #[test]
-fn a_permit_changes_hands() {
+fn released_permit_is_acquired_once() {
     model(PREEMPTIONS, || {
         let (limiter, limit) = (limiter(8), limit("1 concurrent lease 1h"));
         let take = |limiter: &Limiter, limit: &Limit| {

@@ -6,50 +6,52 @@
 #[cfg(not(loom))]
 mod common;
 #[cfg(not(loom))]
-mod futures;
-#[cfg(not(loom))]
 #[cfg_attr(
     not(all(feature = "config", feature = "tower")),
     allow(dead_code, reason = "each uses some of it")
 )]
-mod moody;
+mod flaky_store;
 #[cfg(not(loom))]
-mod worlds;
+mod futures;
+#[cfg(not(loom))]
+mod generators;
 
+#[cfg(all(not(loom), feature = "config"))]
+mod admission;
 #[cfg(not(loom))]
-mod alloc;
+mod allocations;
 #[cfg(not(loom))]
 mod any_store;
 #[cfg(not(loom))]
 mod bounds;
 #[cfg(not(loom))]
 mod clocks;
+#[cfg(all(not(loom), feature = "config"))]
+mod combined_requests;
 #[cfg(not(loom))]
 mod concurrency;
 #[cfg(all(not(loom), feature = "config"))]
 mod config;
 #[cfg(not(loom))]
-mod denied;
-#[cfg(all(not(loom), feature = "config"))]
-mod entering;
+mod denial_errors;
 #[cfg(all(not(loom), feature = "config"))]
 mod envoy;
+#[cfg(all(not(loom), feature = "policies"))]
+mod full_store;
 #[cfg(all(not(loom), feature = "config"))]
 mod gate;
 #[cfg(all(not(loom), feature = "policies"))]
 mod headers;
+#[cfg(not(loom))]
+mod idempotency;
 #[cfg(all(not(loom), feature = "policies"))]
 mod identity;
-#[cfg(not(loom))]
-mod ids;
 #[cfg(not(loom))]
 mod log_bound;
 #[cfg(loom)]
 mod loom;
 #[cfg(not(loom))]
 mod memory;
-#[cfg(all(not(loom), feature = "policies"))]
-mod no_room;
 #[cfg(not(loom))]
 mod overflow;
 #[cfg(all(not(loom), feature = "config"))]
@@ -65,13 +67,11 @@ mod redis;
 #[cfg(not(loom))]
 mod requests;
 #[cfg(not(loom))]
-mod reserved;
+mod reservations;
 #[cfg(all(not(loom), feature = "config"))]
 mod shared;
 #[cfg(all(not(loom), feature = "policies"))]
 mod stats;
-#[cfg(all(not(loom), feature = "config"))]
-mod together;
 #[cfg(all(not(loom), feature = "tower"))]
 mod tower;
 #[cfg(not(loom))]

@@ -7,13 +7,13 @@ use tidegate_core::{Ask, State};
 
 use crate::common::{NOW, S, at, check_at, limit, limiter};
 use crate::futures::block_on;
-use crate::worlds::{Gap, Model, Step, any_limits, any_step, cases, window_limits};
+use crate::generators::{Gap, Model, Step, any_limits, any_step, cases, window_limits};
 
 proptest! {
     #![proptest_config(cases(400))]
 
     #[test]
-    fn memory_is_the_core_on_the_same_trace(
+    fn memory_store_decides_as_the_core(
         limits in any_limits(),
         start in start(),
         steps in prop::collection::vec(any_step(), 1..120),
@@ -23,7 +23,7 @@ proptest! {
 
     /// Limits that alternate between the forms of `sliding-window` while units are held.
     #[test]
-    fn memory_changes_the_form_of_a_sliding_window_as_the_core_does(
+    fn memory_store_changes_sliding_window_forms_as_the_core(
         limits in window_limits(), steps in prop::collection::vec(any_step(), 1..120),
     ) {
         compare(&limits, NOW, steps)?;
@@ -94,7 +94,7 @@ fn counts_outlive_the_slots_calendar() {
 
 /// Any bytes are a key, and no two of these are the same.
 #[test]
-fn odd_keys_are_keys() {
+fn any_bytes_are_a_key() {
     let long = vec![b'x'; 64 * 1024];
     let mut long_but_last = long.clone();
     long_but_last[64 * 1024 - 1] = b'y';
@@ -127,7 +127,7 @@ fn odd_keys_are_keys() {
 /// The same key counts apart under limits of another algorithm or window, and goes on counting
 /// under one of another number.
 #[test]
-fn limits_of_one_key_count_apart() {
+fn limits_of_one_key_count_separately() {
     let (limiter, _) = limiter();
     let apart = [
         "9 per 1m sliding-counter",
@@ -149,7 +149,7 @@ fn limits_of_one_key_count_apart() {
 }
 
 #[test]
-fn a_reset_forgets_one_key_of_one_limit() {
+fn reset_clears_one_key_of_one_limit() {
     let texts = [
         "5 per 1m sliding-counter",
         "5 per 1m fixed-window",
@@ -221,7 +221,7 @@ fn async_calls_decide_the_same() {
 
 /// Regression: with a clock near zero, looking at a log took a place.
 #[test]
-fn looking_takes_no_place() {
+fn peek_does_not_track_the_key() {
     let limiter = Limiter::builder().build().expect("memory");
     for text in [
         "5 per 1h sliding-log",
@@ -240,7 +240,7 @@ fn looking_takes_no_place() {
 
 /// Regression: at the end of time nothing was counted.
 #[test]
-fn the_end_of_time_counts() {
+fn last_timestamp_is_decided() {
     for text in [
         "2 per 1h",
         "2 per 1h sliding-log",

@@ -9,7 +9,9 @@ use tidegate::{
 
 use crate::common::{NOW, S, at, limit, limiter};
 use crate::futures::block_on;
-use crate::worlds::{Part, Step, any_limit, any_limits, any_step, apart, cases, keys};
+use crate::generators::{
+    GeneratedCheck, Step, any_limit, any_limits, any_step, cases, distinct_checks, keys,
+};
 
 const ALGORITHMS: [&str; 5] =
     ["sliding-log", "sliding-window", "sliding-counter", "fixed-window", "token-bucket"];
@@ -187,7 +189,7 @@ fn a_full_store_consumes_only_what_it_tracks() {
     }
 }
 
-fn units(part: &Part) -> u64 {
+fn units(part: &GeneratedCheck) -> u64 {
     match part.cost {
         Cost::Ask(units) => units,
         Cost::Force(_) | Cost::Refund(_) => 0,
@@ -210,7 +212,7 @@ proptest! {
         for steps in requests {
             let first: &Step = &steps[0].0;
             now = first.gap.after(now, limits[first.limit.index(limits.len())].window_us());
-            let parts = apart(&steps, &limits);
+            let parts = distinct_checks(&steps, &limits);
             let checks: Vec<Check<'_>> = parts.iter().map(|part| part.check(&keys)).collect();
             let looks: Vec<Check<'_>> =
                 checks.iter().map(|check| Check { cost: Cost::PEEK, ..*check }).collect();

@@ -11,8 +11,8 @@ use tidegate::unstable::policy::Key;
 use tidegate::unstable::stats::{Decided, Stats};
 use tidegate::{Cost, Limiter, ManualClock, Overflow, Timestamp};
 
+use crate::flaky_store::{Behavior, FlakyStore};
 use crate::futures::block_on;
-use crate::moody::{Mood, Moody};
 
 const POLICIES: &str = r#"
 policies:
@@ -37,12 +37,12 @@ policies:
 /// Nodes that share a store divide limits by two when it fails.
 const NODES: u32 = 2;
 
-struct World {
+struct Fixture {
     gate: Gate,
-    store: Arc<Moody>,
+    store: Arc<FlakyStore>,
 }
 
-impl World {
+impl Fixture {
     fn new(is_shared: bool) -> Self {
         let clock = ManualClock::new(Timestamp::from_micros(1_700_000_000_000_000));
         let limiter =
@@ -50,12 +50,15 @@ impl World {
         let stats = Arc::new(Stats::new(clock.clock()));
         let policies = Config::parse(POLICIES, "test.yaml").expect("a config").policies;
         let gate = Gate::new(limiter, policies, stats);
-        let store = Arc::new(Moody::near(&clock));
-        let shared = Arc::<Moody>::clone(&store);
-        World { gate: if is_shared { gate.with_shared_store(shared, NODES) } else { gate }, store }
+        let store = Arc::new(FlakyStore::immediate(&clock));
+        let shared = Arc::<FlakyStore>::clone(&store);
+        Fixture {
+            gate: if is_shared { gate.with_shared_store(shared, NODES) } else { gate },
+            store,
+        }
     }
 
-    fn ask(&self, question: &GateRequest<'_>) -> (bool, Decided) {
+    fn check(&self, question: &GateRequest<'_>) -> (bool, Decided) {
         let rules = Arc::clone(&self.gate.active_policies());
         let answer =
             block_on(self.gate.check(&rules, slice::from_ref(question))).expect("an answer");
@@ -86,7 +89,7 @@ fn path(path: &'static str) -> Attributes<'static> {
 }
 
 #[test]
-fn the_policy_decides_and_the_question_where_it_does_not() {
+fn policy_overflow_takes_precedence_over_the_request() {
     for is_shared in [false, true] {
         #[rustfmt::skip]
         let rows = [
@@ -97,34 +100,34 @@ fn the_policy_decides_and_the_question_where_it_does_not() {
             ("watched", Overflow::Consume, vec![4]),
         ];
         for (policy, overflow, left) in rows {
-            let world = World::new(is_shared);
-            world.ask(&under(policy, 6, overflow));
-            world.ask(&under(policy, 7, overflow));
-            assert_eq!(world.left(policy), left, "{policy} {overflow:?} shared: {is_shared}");
+            let fixture = Fixture::new(is_shared);
+            fixture.check(&under(policy, 6, overflow));
+            fixture.check(&under(policy, 7, overflow));
+            assert_eq!(fixture.left(policy), left, "{policy} {overflow:?} shared: {is_shared}");
         }
     }
 }
 
 #[test]
-fn an_override_decides() {
-    let world = World::new(false);
+fn override_sets_the_overflow() {
+    let fixture = Fixture::new(false);
     let put = Attributes { method: Some("PUT"), ..path("/all") };
     for (attributes, left) in [(&put, vec![10, 20]), (&path("/all"), vec![0, 9])] {
         let subject = Subject::Policy { policy: "consuming", attributes };
-        world.ask(&GateRequest { cost: Some(Cost::Ask(11)), ..GateRequest::new(subject) });
-        assert_eq!(world.left("consuming"), left);
+        fixture.check(&GateRequest { cost: Some(Cost::Ask(11)), ..GateRequest::new(subject) });
+        assert_eq!(fixture.left("consuming"), left);
     }
 }
 
 /// Of the policies of one request each is charged as it says.
 #[test]
-fn policies_that_differ_are_each_charged_as_they_say() {
+fn each_policy_applies_its_own_overflow() {
     for is_shared in [false, true] {
-        let world = World::new(is_shared);
+        let fixture = Fixture::new(is_shared);
         let all = path("/all");
-        assert!(world.ask(&about(&all, 6)).0);
-        assert!(!world.ask(&about(&all, 1 + 4)).0);
-        let left = ["unsaid", "refusing", "consuming", "watched"].map(|name| world.left(name));
+        assert!(fixture.check(&about(&all, 6)).0);
+        assert!(!fixture.check(&about(&all, 1 + 4)).0);
+        let left = ["unsaid", "refusing", "consuming", "watched"].map(|name| fixture.left(name));
         assert_eq!(left, [vec![4], vec![4], vec![0, 9], vec![4]], "shared: {is_shared}");
     }
 }
@@ -133,22 +136,23 @@ fn policies_that_differ_are_each_charged_as_they_say() {
 #[test]
 fn quotas_are_consumed_once_when_none_has_room() {
     for is_shared in [false, true] {
-        let world = World::new(is_shared);
+        let fixture = Fixture::new(is_shared);
         let quotas = path("/quotas");
-        let ask =
-            |cost| world.ask(&GateRequest { overflow: Overflow::Consume, ..about(&quotas, cost) });
-        assert!(ask(4).0);
-        assert!(ask(3).0, "the small one is passed over");
-        assert_eq!((world.left("small"), world.left("large")), (vec![1], vec![2]));
-        assert!(!ask(3).0);
-        assert_eq!((world.left("small"), world.left("large")), (vec![0], vec![0]));
+        let check = |cost| {
+            fixture.check(&GateRequest { overflow: Overflow::Consume, ..about(&quotas, cost) })
+        };
+        assert!(check(4).0);
+        assert!(check(3).0, "the small one is passed over");
+        assert_eq!((fixture.left("small"), fixture.left("large")), (vec![1], vec![2]));
+        assert!(!check(3).0);
+        assert_eq!((fixture.left("small"), fixture.left("large")), (vec![0], vec![0]));
     }
 }
 
 #[test]
-fn many_questions_consume_as_one_does() {
-    let world = World::new(false);
-    let rules = world.gate.active_policies();
+fn check_each_consumes_as_single_checks() {
+    let fixture = Fixture::new(false);
+    let rules = fixture.gate.active_policies();
     let limits = ["5 per 1h".parse().expect("a limit")];
     let given = Subject::Limits { key: b"all", limits: &limits };
     let own = GateRequest { cost: Some(Cost::Ask(6)), ..GateRequest::new(given) };
@@ -163,23 +167,23 @@ fn many_questions_consume_as_one_does() {
     let mut allowed = Vec::new();
     let mut tell =
         |answer: Result<&GateVerdict<'_>, GateError>| allowed.push(answer.expect("sound").allowed);
-    world.gate.check_each(&rules, &questions, |_, answer| tell(answer));
+    fixture.gate.check_each(&rules, &questions, |_, answer| tell(answer));
     assert_eq!(allowed, [true, false, false, false, false, false]);
-    let left = ["unsaid", "refusing", "consuming"].map(|name| world.left(name));
+    let left = ["unsaid", "refusing", "consuming"].map(|name| fixture.left(name));
     assert_eq!(left, [vec![0], vec![10], vec![0, 9]]);
 }
 
 #[test]
-fn waiting_and_looking_consume_nothing() {
+fn waiting_and_peeking_consume_nothing() {
     for is_shared in [false, true] {
-        let world = World::new(is_shared);
-        world.ask(&under("consuming", 6, Overflow::Refuse));
-        let rules = Arc::clone(&world.gate.active_policies());
+        let fixture = Fixture::new(is_shared);
+        fixture.check(&under("consuming", 6, Overflow::Refuse));
+        let rules = Arc::clone(&fixture.gate.active_policies());
         let max_wait = Some(Duration::from_secs(1));
         let question = GateRequest { max_wait, ..under("consuming", 7, Overflow::Consume) };
-        let waited = block_on(world.gate.check(&rules, &[question]));
+        let waited = block_on(fixture.gate.check(&rules, &[question]));
         assert!(!waited.expect("an answer").allowed);
-        assert_eq!(world.left("consuming"), [4, 14], "shared: {is_shared}");
+        assert_eq!(fixture.left("consuming"), [4, 14], "shared: {is_shared}");
     }
 }
 
@@ -187,21 +191,21 @@ fn waiting_and_looking_consume_nothing() {
 /// consumes here.
 #[test]
 fn local_memory_consumes_its_share() {
-    let world = World::new(true);
-    assert_eq!(world.ask(&under("consuming", 11, Overflow::Refuse)), (false, Decided::Exact));
-    assert_eq!(world.ask(&under("unsaid", 3, Overflow::Consume)), (true, Decided::Exact));
-    world.store.set_mood(Mood::Down);
-    let ask = |policy, cost| world.ask(&under(policy, cost, Overflow::Consume));
-    assert_eq!(ask("consuming", 1), (false, Decided::Local), "5 of 5 are used");
-    assert_eq!(ask("unsaid", 1), (true, Decided::Local), "4 of 5 are used");
-    assert_eq!(ask("unsaid", 2), (false, Decided::Local), "and now all");
-    assert_eq!(ask("unsaid", 1), (false, Decided::Local));
-    world.store.set_mood(Mood::Well);
-    assert_eq!(world.left("unsaid"), [7], "the store knows nothing of that");
+    let fixture = Fixture::new(true);
+    assert_eq!(fixture.check(&under("consuming", 11, Overflow::Refuse)), (false, Decided::Exact));
+    assert_eq!(fixture.check(&under("unsaid", 3, Overflow::Consume)), (true, Decided::Exact));
+    fixture.store.set_behavior(Behavior::Down);
+    let check = |policy, cost| fixture.check(&under(policy, cost, Overflow::Consume));
+    assert_eq!(check("consuming", 1), (false, Decided::Local), "5 of 5 are used");
+    assert_eq!(check("unsaid", 1), (true, Decided::Local), "4 of 5 are used");
+    assert_eq!(check("unsaid", 2), (false, Decided::Local), "and now all");
+    assert_eq!(check("unsaid", 1), (false, Decided::Local));
+    fixture.store.set_behavior(Behavior::Healthy);
+    assert_eq!(fixture.left("unsaid"), [7], "the store knows nothing of that");
 }
 
 #[test]
-fn explain_says_what_a_policy_says() {
+fn explain_shows_the_overflow() {
     let policies = Config::parse(POLICIES, "test.yaml").expect("a config").policies;
     let explained = policies.explain(&path("/all")).to_string();
     let lines: Vec<&str> = explained.lines().filter(|line| line.contains("overflow")).collect();

@@ -46,7 +46,7 @@ fn a_permit_is_held_until_dropped() {
 }
 
 #[test]
-fn a_permit_of_several_places_gives_them_all_back() {
+fn permit_of_several_units_releases_all() {
     let (limiter, _) = limiter();
     let limit = limit("5 concurrent");
     let three = hold(&limiter, "a", &limit, 3);
@@ -175,7 +175,7 @@ fn permits_outlive_a_change_of_the_limit() {
 
 /// Where there is no room for a key, its permits are held in the shared state.
 #[test]
-fn permits_of_strangers_share_places() {
+fn permits_of_untracked_keys_share_a_count() {
     let builder = Limiter::builder().max_keys(1).when_full(WhenFull::Overflow);
     let limiter = builder.build().expect("a small store");
     let limit = limit("2 concurrent");
@@ -207,7 +207,7 @@ fn permits_are_bounded() {
 }
 
 #[test]
-fn no_more_threads_than_permits_are_inside() {
+fn concurrent_threads_never_exceed_the_permits() {
     let (limiter, _) = limiter();
     let limit = limit("3 concurrent lease 1h");
     let (inside, most, entered) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));

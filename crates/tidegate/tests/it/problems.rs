@@ -80,7 +80,7 @@ fn a_store_failure_is_not_the_clients_fault() {
 
 /// `(status, title)`.
 #[test]
-fn a_bad_request_has_its_status_for_a_title() {
+fn bad_request_title_is_its_status() {
     let rows =
         [(400, "Bad Request"), (404, "Not Found"), (413, "Payload Too Large"), (499, "Refused")];
     for (code, title) in rows {
@@ -121,7 +121,7 @@ fn texts_are_escaped() {
 
 proptest! {
     #[test]
-    fn any_text_survives(field in prop::option::of(".{0,20}"), detail in "(?s).{0,40}", policy in ".{0,20}") {
+    fn any_text_round_trips_through_json(field in prop::option::of(".{0,20}"), detail in "(?s).{0,40}", policy in ".{0,20}") {
         let document = parsed(&bad(field.as_deref(), &detail));
         prop_assert_eq!(document["detail"].as_str(), Some(detail.as_str()));
         prop_assert_eq!(document["field"].as_str(), field.as_deref());

@@ -6,7 +6,10 @@ use tidegate::{
 };
 
 use crate::common::{NOW, at, check_at, limit, limiter};
-use crate::worlds::{Gap, Model, Part, Step, any_limits, any_step, apart, cases, decide_all, keys};
+use crate::generators::{
+    Gap, GeneratedCheck, Model, Step, any_limits, any_step, cases, decide_all, distinct_checks,
+    keys,
+};
 
 /// Keys, limits, costs and times at random.
 type Requests = Vec<Vec<(Step, bool)>>;
@@ -30,7 +33,7 @@ proptest! {
     #![proptest_config(cases(300))]
 
     #[test]
-    fn all_are_charged_or_none(
+    fn request_charges_all_checks_or_none(
         limits in any_limits(),
         requests in requests(),
     ) {
@@ -38,7 +41,7 @@ proptest! {
         let (mut model, keys, mut now) = (Model::default(), keys(), NOW);
         for request in requests {
             now = time_of(&request, &limits, now);
-            let parts = apart(&request, &limits);
+            let parts = distinct_checks(&request, &limits);
             let checks: Vec<Check<'_>> = parts.iter().map(|part| part.check(&keys)).collect();
             let verdict = limiter.check_all_at(at(now), &checks).expect("sound");
             let (allowed, decisions) = decide_all(&mut model, &parts, now);
@@ -56,7 +59,7 @@ proptest! {
         let (keys, mut now) = (keys(), NOW);
         for request in requests {
             now = time_of(&request, &limits, now);
-            let parts = apart(&request, &limits);
+            let parts = distinct_checks(&request, &limits);
             let mut checks: Vec<Check<'_>> = parts.iter().map(|part| part.check(&keys)).collect();
             let one = forwards.check_all_at(at(now), &checks).expect("sound");
             checks.reverse();
@@ -79,7 +82,7 @@ proptest! {
         let (keys, mut now) = (keys(), NOW);
         for request in requests {
             now = time_of(&request, &limits, now);
-            let parts = apart(&request, &limits);
+            let parts = distinct_checks(&request, &limits);
             let checks: Vec<Check<'_>> = parts.iter().map(|part| part.check(&keys)).collect();
             let verdict = limiter.check_all_at(at(now), &checks).expect("sound");
             // The attempts below must not consume anything.
@@ -101,7 +104,7 @@ proptest! {
     }
 
     #[test]
-    fn a_batch_is_its_singles(
+    fn batch_decides_as_single_checks(
         limits in any_limits(),
         steps in prop::collection::vec(any_step(), 1..150),
         cut in any::<prop::sample::Index>(),
@@ -112,9 +115,9 @@ proptest! {
         let (keys, mut now) = (keys(), NOW);
         let mut times = Vec::new();
         let part = |step: &Step| {
-            Part::of(&Step { consuming: step.consuming && consuming, ..*step }, &limits, false)
+            GeneratedCheck::of(&Step { consuming: step.consuming && consuming, ..*step }, &limits, false)
         };
-        let parts: Vec<Part> = steps.iter().map(part).collect();
+        let parts: Vec<GeneratedCheck> = steps.iter().map(part).collect();
         for (step, part) in steps.iter().zip(&parts) {
             if !matches!(step.gap, Gap::Back(_)) {
                 now = step.gap.after(now, part.limit.window_us());
@@ -162,7 +165,7 @@ fn equal_checks_are_merged() {
 }
 
 #[test]
-fn checks_that_contradict_each_other_are_refused() {
+fn conflicting_checks_are_rejected() {
     let (limiter, _) = limiter();
     let five = limit("5 per 1m");
     let six = five.with_count(6).expect("within bounds");
@@ -196,7 +199,7 @@ fn checks_that_contradict_each_other_are_refused() {
 }
 
 #[test]
-fn a_request_has_at_most_so_many_checks() {
+fn number_of_checks_is_bounded() {
     let (limiter, _) = limiter();
     let limit = limit("5 per 1m");
     let names: Vec<String> = (0..=MAX_CHECKS).map(|number| format!("key {number}")).collect();

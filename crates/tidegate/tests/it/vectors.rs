@@ -60,7 +60,7 @@ enum Expect {
 
 /// Something that keeps one key's state under one limit and decides.
 pub trait Host {
-    fn ask(&mut self, at_us: u64, cost: Cost, permit: char) -> Decision;
+    fn decide_step(&mut self, at_us: u64, cost: Cost, permit: char) -> Decision;
     fn release(&mut self, at_us: u64, permit: char) -> bool;
     fn renew(&mut self, at_us: u64, permit: char) -> bool;
 }
@@ -77,7 +77,7 @@ impl Core {
 }
 
 impl Host for Core {
-    fn ask(&mut self, at_us: u64, cost: Cost, permit: char) -> Decision {
+    fn decide_step(&mut self, at_us: u64, cost: Cost, permit: char) -> Decision {
         let ask = Ask { permit: PermitId(u64::from(permit)), ..Ask::new(cost, at(at_us)) };
         self.state.decide(&self.limit, &ask)
     }
@@ -133,7 +133,7 @@ impl Memory {
 }
 
 impl Host for Memory {
-    fn ask(&mut self, at_us: u64, cost: Cost, permit: char) -> Decision {
+    fn decide_step(&mut self, at_us: u64, cost: Cost, permit: char) -> Decision {
         let limit = self.limit;
         let check = Check::new("key", &limit, cost);
         self.clock.set(at(at_us));
@@ -176,7 +176,9 @@ pub fn run(host_name: &str, host: impl Fn(Limit) -> Box<dyn Host>) {
             let mut host = host(case.limit);
             for row in &case.rows {
                 let answer = match row.act {
-                    Act::Ask(cost, permit) => Expect::Decision(host.ask(row.at_us, cost, permit)),
+                    Act::Ask(cost, permit) => {
+                        Expect::Decision(host.decide_step(row.at_us, cost, permit))
+                    }
                     Act::Release(permit) => Expect::Held(host.release(row.at_us, permit)),
                     Act::Renew(permit) => Expect::Held(host.renew(row.at_us, permit)),
                 };
@@ -190,12 +192,12 @@ pub fn run(host_name: &str, host: impl Fn(Limit) -> Box<dyn Host>) {
 }
 
 #[test]
-fn the_pure_core_agrees() {
+fn core_agrees_with_the_vectors() {
     run("core", |limit| Box::new(Core::new(limit)));
 }
 
 #[test]
-fn the_memory_store_agrees_whichever_way_it_is_asked() {
+fn every_path_of_the_memory_store_agrees_with_the_vectors() {
     for way_in in [WayIn::CheckAt, WayIn::Clock, WayIn::All, WayIn::Batch] {
         run(&format!("memory, {way_in:?}"), |limit| Box::new(Memory::new(limit, way_in)));
     }

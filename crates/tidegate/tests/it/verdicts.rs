@@ -13,7 +13,7 @@ fn remaining(limiter: &Limiter, key: &str, limit: &Limit) -> u64 {
 }
 
 #[test]
-fn an_observed_check_has_no_say() {
+fn observed_check_never_denies() {
     let (limiter, _) = limiter();
     let (one, many) = (limit("1 per 1m"), limit("9 per 1m"));
     let checks = [Check::new("a", &many, 1), Check::new("seen", &one, 1).observed()];
@@ -47,7 +47,7 @@ fn an_observed_check_is_charged_with_the_request() {
 
 /// One observed check must not hold another back.
 #[test]
-fn observed_checks_are_decided_each_on_its_own() {
+fn observed_checks_are_decided_separately() {
     let (limiter, _) = limiter();
     let limit = limit("2 per 1m");
     limiter.charge("full", &limit, 2).expect("sound");
@@ -60,7 +60,7 @@ fn observed_checks_are_decided_each_on_its_own() {
 }
 
 #[test]
-fn when_allowed_the_least_remaining_speaks() {
+fn least_remaining_is_reported_when_allowed() {
     let (limiter, _) = limiter();
     let limits = ["5 per 1m", "3 per 1h", "3 per 1m", "9 per 1m fixed-window"].map(limit);
     let checks: Vec<Check<'_>> = limits.iter().map(|limit| Check::new("a", limit, 1)).collect();
@@ -73,7 +73,7 @@ fn when_allowed_the_least_remaining_speaks() {
 }
 
 #[test]
-fn when_denied_the_longest_wait_speaks() {
+fn longest_wait_is_reported_when_denied() {
     let (limiter, _) = limiter();
     let [short, long, roomy] =
         ["1 per 10s sliding-log", "1 per 20s sliding-log", "9 per 30s sliding-log"].map(limit);
@@ -98,7 +98,7 @@ fn when_denied_the_longest_wait_speaks() {
 
 /// A denied request forces and refunds nothing either.
 #[test]
-fn a_denied_request_corrects_nothing() {
+fn denied_request_applies_no_refund() {
     let (limiter, _) = limiter();
     let limit = limit("5 per 1m");
     limiter.charge("full", &limit, 5).expect("sound");
@@ -112,7 +112,7 @@ fn a_denied_request_corrects_nothing() {
 
 /// A stricter limit tried out beside the one in force counts on its own.
 #[test]
-fn a_stricter_limit_can_be_watched_beside_the_one_in_force() {
+fn stricter_limit_can_be_observed_beside_the_enforced_one() {
     let (limiter, _) = limiter();
     let (loose, strict) = (limit("10 per 1h"), limit("5 per 1h"));
     for order in [false, true] {

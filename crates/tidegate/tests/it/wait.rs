@@ -8,7 +8,7 @@ use tidegate::{Check, CheckError, Clock, Limit, Limiter, RetryAfter, StoreError,
 
 use crate::common::{NOW, S, at, limit, limiter};
 use crate::futures::{Polled, Started, block_on};
-use crate::worlds::cases;
+use crate::generators::cases;
 
 type Answer = Result<Verdict, StoreError>;
 
@@ -35,7 +35,7 @@ fn admitted(answer: Option<Answer>) -> bool {
 }
 
 #[test]
-fn a_free_place_is_taken_at_once() {
+fn request_that_passes_does_not_wait() {
     let (limiter, _) = limiter();
     let limit = limit("2 per 10s sliding-log");
     let checks = [Check::new("a", &limit, 2)];
@@ -83,7 +83,7 @@ fn waiters_pass_in_order() {
 }
 
 #[test]
-fn a_wait_too_long_is_refused_at_once() {
+fn wait_beyond_max_wait_is_denied_immediately() {
     let (limiter, clock) = limiter();
     let limit = limit("1 per 10s sliding-log");
     let checks = [Check::new("a", &limit, 1)];
@@ -105,7 +105,7 @@ fn a_wait_too_long_is_refused_at_once() {
 }
 
 #[test]
-fn what_can_never_pass_does_not_wait() {
+fn impossible_cost_is_denied_immediately() {
     let (limiter, _) = limiter();
     let (limit, none) = (limit("2 per 10s sliding-log"), limit("0 per 10s"));
     let (two, three) = ([Check::new("a", &limit, 2)], [Check::new("a", &limit, 3)]);
@@ -151,7 +151,7 @@ fn a_dropped_waiter_leaves_no_trace() {
 
 /// The first goes away at the very moment it was to pass.
 #[test]
-fn a_waiter_dropped_when_due_hands_over() {
+fn waiter_dropped_when_due_wakes_the_next() {
     let (limiter, clock) = limiter();
     let limit = limit("1 per 10s sliding-log");
     let checks = [Check::new("a", &limit, 1)];
@@ -191,7 +191,7 @@ fn a_plain_check_in_between_makes_a_waiter_wait_longer() {
 
 /// Patience ends also for one who is held up behind others.
 #[test]
-fn patience_ends_behind_others() {
+fn waiter_is_denied_after_max_wait_behind_others() {
     let (limiter, clock) = limiter();
     let limit = limit("1 per 10s sliding-log");
     let checks = [Check::new("a", &limit, 1)];
@@ -318,7 +318,7 @@ proptest! {
 
 /// With real clocks and threads everybody gets their turn.
 #[test]
-fn real_clocks_admit_whoever_waits() {
+fn waiters_pass_on_real_clocks() {
     for clock in [Clock::precise(), Clock::coarse()] {
         let limiter =
             Limiter::builder().max_keys(10_000).clock(clock).build().expect("a small store");

@@ -224,8 +224,8 @@ fn request_fields(path: &[&Descriptor]) -> Vec<String> {
         let named = RequestField::Descriptor { name: (&*node.key).into(), nth: nth(before) };
         // A name that cannot stand in a template is told by its place.
         let by_position = RequestField::Descriptor { name: "".into(), nth: nth(index) };
-        let can_stand = named.to_string().parse() == Ok(named.clone());
-        let request_field = if can_stand { named } else { by_position };
+        let is_parsable = named.to_string().parse() == Ok(named.clone());
+        let request_field = if is_parsable { named } else { by_position };
         request_field.to_string()
     });
     names.collect()

@@ -86,12 +86,12 @@ fn one_or_list(values: &[String]) -> String {
 
 /// A text as YAML has it, in quotes unless it could be nothing else without.
 fn scalar(text: &str) -> String {
-    let stands = |c: char| c.is_ascii_alphanumeric() || "_./-".contains(c);
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || "_./-".contains(c);
     let begins = text.starts_with(|c: char| c.is_ascii_alphanumeric() || "_/".contains(c));
     let words = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
     let is_word = words.iter().any(|word| word.eq_ignore_ascii_case(text));
     let is_number = text.parse::<f64>().is_ok() || text.starts_with("0x") || text.starts_with("0o");
-    if begins && text.chars().all(stands) && !is_word && !is_number {
+    if begins && text.chars().all(is_allowed) && !is_word && !is_number {
         return text.to_owned();
     }
     let mut out = String::from("\"");

@@ -70,12 +70,12 @@ impl Waiter {
     }
 }
 
-/// Equal requests, sent as one request that costs as much as the first `asked` of them.
+/// Equal requests, sent as one request that costs as much as the first `sent_count` of them.
 #[derive(Debug)]
 pub(super) struct MergedRequests {
     plan: Plan,
     at: Option<Timestamp>,
-    pub(super) asked: usize,
+    pub(super) sent_count: usize,
     pub(super) waiters: VecDeque<Waiter>,
 }
 
@@ -97,7 +97,7 @@ impl Batch {
                 Work::Count(fast_check, at) => builder.count(fast_check, at, send_mode, waiter),
                 Work::Decide(plan, at) => {
                     let plan =
-                        MergedRequests { plan: *plan, at, asked: 1, waiters: [waiter].into() };
+                        MergedRequests { plan: *plan, at, sent_count: 1, waiters: [waiter].into() };
                     builder.merge(plan, send_mode, &keys, group)
                 }
             });
@@ -123,7 +123,7 @@ impl Batch {
     /// Hands all calls to the connection, in order.
     pub(super) async fn send(self, sender: CommandSender, health: &ConnectionHealth) -> Write {
         let calls = send(&sender, health, self.commands).await;
-        Write { sender, calls, begun: Instant::now() }
+        Write { sender, calls, started: Instant::now() }
     }
 }
 
@@ -131,7 +131,7 @@ impl Batch {
 pub(super) struct Write {
     sender: CommandSender,
     calls: Vec<(Option<Command>, PendingReply)>,
-    begun: Instant,
+    started: Instant,
 }
 
 /// Sends units, the scripts first if a server has lost them. Replies to commands without a unit
@@ -163,13 +163,13 @@ impl Write {
     /// carried out, or to be too large as one, are sent again.
     pub(super) async fn settle(
         self,
-        asked: Option<Address>,
+        queried: Option<Address>,
         health: &ConnectionHealth,
         counters: &StoreCounters,
         mut note: impl FnMut(Outcome),
     ) -> Outcome {
-        let Write { sender, mut calls, begun } = self;
-        let mut handler = ReplyHandler { asked, outcome: Outcome::Answered, counters };
+        let Write { sender, mut calls, started } = self;
+        let mut handler = ReplyHandler { queried, outcome: Outcome::Answered, counters };
         loop {
             let mut again = Vec::new();
             for (command, sent) in calls {
@@ -195,7 +195,7 @@ impl Write {
             if again.is_empty() || handler.outcome == Outcome::Unusable {
                 let down = CallError::Failed(Failure::Down);
                 again.into_iter().for_each(|command: Command| command.waiters.error(&down));
-                counters.round_trip(begun.elapsed());
+                counters.round_trip(started.elapsed());
                 return handler.outcome;
             }
             StoreCounters::add(&counters.resent, again.len());
@@ -205,7 +205,7 @@ impl Write {
 }
 
 struct ReplyHandler<'t> {
-    asked: Option<Address>,
+    queried: Option<Address>,
     outcome: Outcome,
     counters: &'t StoreCounters,
 }
@@ -231,7 +231,7 @@ impl ReplyHandler<'_> {
         let details = error.details().unwrap_or("");
         let address = || {
             let (_slot, address) = details.split_once(' ')?;
-            Address::from_redirect(address, self.asked.as_ref()?)
+            Address::from_redirect(address, self.queried.as_ref()?)
         };
         match code_of(error) {
             "MOVED" => address().map_or_else(|| refused(error), CallError::Moved),
@@ -358,7 +358,7 @@ impl MergedRequests {
     /// charged nothing, so the part that still fits is sent again. A denial of a single request
     /// holds for all.
     fn answer(mut self, value: &Value) -> Option<MergedRequests> {
-        let times = self.asked as u64;
+        let times = self.sent_count as u64;
         let answers = match self.plan.times(times).answers(value) {
             Ok(answers) => answers,
             Err(error) => {
@@ -368,18 +368,18 @@ impl MergedRequests {
         };
         let left = self.plan.times_left(&answers);
         if answers.admitted {
-            let first = self.waiters.drain(..self.asked);
+            let first = self.waiters.drain(..self.sent_count);
             for (waiter, answers) in first.zip(self.plan.each(times, &answers)) {
                 waiter.answer(Ok(CallReply::Decided(Box::new(answers))));
             }
-        } else if self.asked == 1 {
+        } else if self.sent_count == 1 {
             for waiter in self.waiters {
                 waiter.answer(Ok(CallReply::Decided(Box::new(answers.clone()))));
             }
             return None;
         }
         self.waiters.retain(Waiter::is_awaited);
-        self.asked =
+        self.sent_count =
             usize::try_from(left).unwrap_or(usize::MAX).clamp(1, self.waiters.len().max(1));
         (!self.waiters.is_empty()).then_some(self)
     }
@@ -390,7 +390,7 @@ impl MergedRequests {
     }
 
     pub(super) fn command(self, asking: bool) -> Command {
-        let cmd = self.plan.times(self.asked as u64).call(Mode::Decide, self.at).cmd();
+        let cmd = self.plan.times(self.sent_count as u64).call(Mode::Decide, self.at).cmd();
         Command {
             cmd,
             asking,

@@ -124,7 +124,7 @@ impl BatchBuilder {
             && merged.is_equal(&one)
         {
             merged.waiters.extend(one.waiters);
-            merged.asked = merged.waiters.len();
+            merged.sent_count = merged.waiters.len();
             return true;
         }
         let index = self.push(BatchEntry::MergedRequests(Box::new(one)), keys);

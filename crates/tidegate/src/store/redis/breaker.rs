@@ -140,8 +140,8 @@ impl ReconnectBackoff {
         let longest = self.next;
         self.next = (longest * 2).min(MAX_BACKOFF);
         let random = u32::try_from(self.random.hash_one(self.selected) >> 32).unwrap_or(0);
-        let rest = longest / 2 + (longest / 2).mul_f64(f64::from(random) / f64::from(u32::MAX));
-        if refused { rest * REFUSED_FACTOR } else { rest }
+        let delay = longest / 2 + (longest / 2).mul_f64(f64::from(random) / f64::from(u32::MAX));
+        if refused { delay * REFUSED_FACTOR } else { delay }
     }
 }
 
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn only_silence_gives_up() {
+    fn only_silence_marks_a_server_as_down() {
         run(async {
             let health = ConnectionHealth::default();
             assert!(!is_given_up(&health, 3).await, "nothing is due");
@@ -185,14 +185,14 @@ mod tests {
     }
 
     #[test]
-    fn pauses_grow_are_bounded_and_differ() {
+    fn backoff_grows_within_bounds_and_is_random() {
         let (mut one, mut other) = (ReconnectBackoff::new(), ReconnectBackoff::new());
         let mut longest = MIN_BACKOFF;
         let mut differ = false;
         for _ in 0..20 {
             let (a, b) = (one.next(false), other.next(false));
-            for rest in [a, b] {
-                assert!(rest >= longest / 2 && rest <= longest, "{rest:?} of {longest:?}");
+            for delay in [a, b] {
+                assert!(delay >= longest / 2 && delay <= longest, "{delay:?} of {longest:?}");
             }
             differ |= a != b;
             longest = (longest * 2).min(MAX_BACKOFF);

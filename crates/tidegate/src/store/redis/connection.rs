@@ -154,7 +154,7 @@ impl Connection {
     pub(super) async fn demoted(&mut self) {
         loop {
             tokio::time::sleep(ROLE_EVERY).await;
-            let info = self.ask(&["INFO", "replication"]).await;
+            let info = self.send_command(&["INFO", "replication"]).await;
             if let Ok(Value::BulkString(text)) = info
                 && ServerInfo::read(&String::from_utf8_lossy(&text)).is_replica
             {
@@ -163,10 +163,10 @@ impl Connection {
         }
     }
 
-    async fn ask(&mut self, command: &[&str]) -> Result<Value, DialError> {
+    async fn send_command(&mut self, command: &[&str]) -> Result<Value, DialError> {
         let mut commands = Pipeline::new();
         commands.cmd(command[0]).arg(&command[1..]);
-        let values = self.ask_all(&commands).await?;
+        let values = self.send_all(&commands).await?;
         values.into_iter().next().ok_or(DialError::Unreachable("no answer".into()))
     }
 
@@ -176,10 +176,10 @@ impl Connection {
         for command in script_load_commands() {
             commands.add_command(command);
         }
-        self.ask_all(&commands).await.map(drop)
+        self.send_all(&commands).await.map(drop)
     }
 
-    async fn ask_all(&mut self, commands: &Pipeline) -> Result<Vec<Value>, DialError> {
+    async fn send_all(&mut self, commands: &Pipeline) -> Result<Vec<Value>, DialError> {
         let values = self.send(commands).await.map_err(|error| {
             DialError::Unreachable(format!("it hangs up ({error}); {}", self.hint).into())
         })?;
@@ -216,10 +216,10 @@ impl Dialer {
         &self,
         address: &Address,
         login: &Login,
-        question: &[&str],
+        command: &[&str],
     ) -> Result<Value, DialError> {
-        let asking = async { self.connect(address, login, 0).await?.ask(question).await };
-        self.with_deadline(address, asking).await
+        let call = async { self.connect(address, login, 0).await?.send_command(command).await };
+        self.with_deadline(address, call).await
     }
 
     /// Does something that begins with connecting. A server that says nothing may be one that
@@ -241,15 +241,15 @@ impl Dialer {
     /// Whether a server answers without TLS, if only with an error. It is told no secret.
     async fn answers_without_tls(&self, address: &Address) -> bool {
         let without_tls = Dialer { tls: None, ..self.clone() };
-        let asking = async {
-            without_tls.connect(address, &Login::default(), 0).await?.ask(&["PING"]).await
+        let call = async {
+            without_tls.connect(address, &Login::default(), 0).await?.send_command(&["PING"]).await
         };
-        let asked = tokio::time::timeout(self.connect_timeout, asking).await;
-        matches!(asked, Ok(Ok(_) | Err(DialError::Refused(_))))
+        let reply = tokio::time::timeout(self.connect_timeout, call).await;
+        matches!(reply, Ok(Ok(_) | Err(DialError::Refused(_))))
     }
 
     async fn check(&self, connection: &mut Connection) -> Result<ServerInfo, DialError> {
-        let info = connection.ask(&["INFO"]).await?;
+        let info = connection.send_command(&["INFO"]).await?;
         let Value::BulkString(text) = &info else {
             let text = "it does not answer INFO with text";
             return Err(DialError::Refused(ConnectError::Unusable(text.into())));
@@ -270,7 +270,7 @@ impl Dialer {
         let call = Call { script: Script::Rights, keys: Vec::new(), args };
         let mut commands = Pipeline::new();
         commands.add_command(call.cmd());
-        match connection.ask_all(&commands).await?.first() {
+        match connection.send_all(&commands).await?.first() {
             Some(Value::BulkString(command)) => {
                 let command = String::from_utf8_lossy(command);
                 let key = String::from_utf8_lossy(&self.sample);
@@ -279,7 +279,7 @@ impl Dialer {
             }
             Some(Value::Array(unknown)) => match unknown.first() {
                 Some(Value::BulkString(command)) => {
-                    Err(not_known(&String::from_utf8_lossy(command)))
+                    Err(unknown_command_error(&String::from_utf8_lossy(command)))
                 }
                 _ => Ok(()),
             },
@@ -355,10 +355,10 @@ async fn log_in(
     if let Some(password) = &login.password {
         let words = [Some("AUTH"), login.user.as_deref(), Some(password)];
         let words: Vec<&str> = words.into_iter().flatten().collect();
-        connection.ask(&words).await.map_err(|error| login_error(error, password))?;
+        connection.send_command(&words).await.map_err(|error| login_error(error, password))?;
     }
     if db != 0 {
-        connection.ask(&["SELECT", &db.to_string()]).await?;
+        connection.send_command(&["SELECT", &db.to_string()]).await?;
     }
     Ok(connection)
 }
@@ -368,10 +368,10 @@ fn unknown_command(error: DialError) -> DialError {
     let DialError::Refused(ConnectError::Unusable(text)) = &error else { return error };
     let quoted = text.strip_prefix("ERR unknown command ");
     let name = quoted.and_then(|quoted| quoted.split(['\'', '`']).nth(1));
-    name.map_or_else(|| error.clone(), not_known)
+    name.map_or_else(|| error.clone(), unknown_command_error)
 }
 
-fn not_known(command: &str) -> DialError {
+fn unknown_command_error(command: &str) -> DialError {
     let text = format!("it does not know the command {command}: undo its `rename-command`");
     DialError::Refused(ConnectError::Unusable(text.into()))
 }

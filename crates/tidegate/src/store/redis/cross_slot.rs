@@ -60,25 +60,25 @@ impl CrossSlotRequest {
         // Nobody uses what was admitted too late.
         drop(reply.send(decided));
         if admitted && is_read.await.is_err() {
-            self.give_back(&charged).await;
+            self.refund(&charged).await;
         }
     }
 
     async fn decide(&self, charged: &mut Vec<PlanReply>) -> Result<PlanReply, StoreError> {
         for part in &self.parts {
-            let asked = if Instant::now() < self.until {
+            let decided = if Instant::now() < self.until {
                 self.decide_part(part, Mode::Decide).await
             } else {
                 Err(StoreError::Failed(Failure::TimedOut))
             };
-            match asked {
+            match decided {
                 Ok(answers) if answers.admitted => charged.push(answers),
                 Ok(denied) => {
-                    self.give_back(charged).await;
+                    self.refund(charged).await;
                     return self.denied(charged.len(), denied).await;
                 }
                 Err(error) => {
-                    self.give_back(charged).await;
+                    self.refund(charged).await;
                     return Err(error);
                 }
             }
@@ -105,7 +105,7 @@ impl CrossSlotRequest {
         self.inner.decide_part(&part.plan, mode, self.at).await
     }
 
-    async fn give_back(&self, charged: &[PlanReply]) {
+    async fn refund(&self, charged: &[PlanReply]) {
         for (part, answers) in self.parts.iter().zip(charged) {
             let mut is_undone = true;
             for call in part.plan.undo(answers, self.at) {

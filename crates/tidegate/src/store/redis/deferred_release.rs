@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_is_read_and_work_that_is_not_sent_release_nothing() {
+    fn read_replies_and_unsent_calls_release_nothing() {
         let (pending_permit, mut waiting, _) = pending_permit();
         let (reply, mut awaited) = channel(Some(Arc::clone(&pending_permit)));
         assert!(reply.send(answered()).is_ok());

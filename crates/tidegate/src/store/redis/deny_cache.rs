@@ -157,10 +157,10 @@ impl DenyCache {
 
     fn versions(&self, cells: &Cells) -> Versions {
         let invalidate = |cell: &u16| self.cells[usize::from(*cell)].load(Ordering::SeqCst);
-        let given_up = self.counters.breaker_openings.load(Ordering::SeqCst);
+        let disconnects = self.counters.breaker_openings.load(Ordering::SeqCst);
         // It counts connections: far fewer than this holds.
-        let given_up = u32::try_from(given_up).unwrap_or(u32::MAX);
-        cells.iter().map(invalidate).chain([given_up]).collect()
+        let disconnects = u32::try_from(disconnects).unwrap_or(u32::MAX);
+        cells.iter().map(invalidate).chain([disconnects]).collect()
     }
 
     /// The cell of one state.
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_denial_holds_from_when_it_was_sent_and_ages_from_when_it_came() {
+    fn denial_expires_from_send_time_and_ages_from_receipt() {
         let cache = DenyCache::new(Arc::default());
         let limit = limit("1 per 1h");
         let checks = [Check::new("alice", &limit, 1)];
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_believed_for_longer_than_the_bound() {
+    fn entries_expire_after_max_age() {
         let cache = DenyCache::new(Arc::default());
         let limit = limit("1 per 1h");
         for retry_after in [RetryAfter::Micros(3_600_000_000), RetryAfter::Never] {
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_back_ends_it_also_while_on_its_way() {
+    fn refunds_invalidate_cached_and_pending_denials() {
         let cache = DenyCache::new(Arc::default());
         let limits = [limit("1 per 1h"), limit("1 per 1m")];
         let checks = [Check::new("alice", &limits[0], 1), Check::new("bob", &limits[1], 1)];
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn only_plain_asks_are_remembered_and_each_for_itself() {
+    fn only_plain_checks_are_cached_each_under_its_own_key() {
         let cache = DenyCache::new(Arc::default());
         let (counter, other) = (limit("1 per 1h"), limit("2 per 1h"));
         let held = limit("1 concurrent");
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_bounded() {
+    fn cache_is_bounded() {
         let cache = DenyCache::new(Arc::default());
         let limit = limit("1 per 1h");
         let now = Instant::now();

@@ -10,11 +10,11 @@
 //! whose outcome is unknown.
 //!
 //! - `url.rs`, `options.rs`, `error.rs`: where the store is, and why it cannot be used;
-//! - `connection.rs`, `tls.rs`, `server_info.rs`: one connection, checked;
-//! - `io_thread.rs`: the thread that runs all tasks of a store;
+//! - `connection.rs`: one connection, its TLS, and the thread that runs all tasks of a store;
+//!   `server_info.rs`: what a server reports about itself;
 //! - `node.rs`, `queue.rs`, `batch_builder.rs`, `batch.rs`, `breaker.rs`: callers wait, share writes, give up;
 //! - `topology/`: one server, Sentinel, Cluster; `cross_slot.rs`: keys in several slots;
-//! - `key_names.rs`, `plan.rs`, `counter.rs`, `permits.rs`, `script.rs`, `lua/`: what is said;
+//! - `key_names.rs`, `plan.rs`, `counter.rs`, `codec.rs`, `script.rs`, `lua/`: calls of scripts and their replies;`counter.rs`, `permits.rs`, `script.rs`, `lua/`: what is said;
 //! - `deny_cache.rs`: denials answered without asking;
 //! - `deferred_release.rs`: permits whose acquire nobody waits for any more.
 
@@ -284,11 +284,11 @@ impl Inner {
         at: Option<Timestamp>,
     ) -> Result<Verdict, StoreError> {
         // A check that consumes what is left makes the waits of remembered denials too short.
-        let is_ask = |check: &crate::Check<'_>| matches!(check.cost, Cost::Ask(_));
-        let is_plain = request.checks.iter().all(is_ask) && !may_consume(request.checks);
+        let is_plain_cost = |check: &crate::Check<'_>| matches!(check.cost, Cost::Ask(_));
+        let is_plain = request.checks.iter().all(is_plain_cost) && !may_consume(request.checks);
         let _invalidation = (!is_plain).then(|| self.invalidate_denials(request));
-        let asked = self.with_deadline(self.ask(request, at)).await;
-        asked.inspect_err(|error| {
+        let decided = self.with_deadline(self.decide_in_store(request, at)).await;
+        decided.inspect_err(|error| {
             let checks = request.checks.iter().map(|check| (check.key, check.limit));
             self.note_foreign(error, checks);
         })
@@ -306,25 +306,25 @@ impl Inner {
             return;
         }
         // The second error names the key; of the first it is only known which request met it.
-        let place = keys.find_map(|(key, limit)| {
+        let location = keys.find_map(|(key, limit)| {
             let name = self.key_names.state(key, limit);
             let named = is_wrong_type || text.contains(&*String::from_utf8_lossy(&name));
             named.then(|| key_names::describe(key, &name))
         });
-        self.counters.found_foreign(place.unwrap_or_else(|| "an idempotency id".into()));
+        self.counters.found_foreign(location.unwrap_or_else(|| "an idempotency id".into()));
     }
 
     /// Waits for an answer until the deadline, and counts it if there is none.
     async fn with_deadline<T>(
         &self,
-        asking: impl Future<Output = Result<T, StoreError>>,
+        call: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        let asked = tokio::time::timeout(self.timeout, asking).await;
-        let asked = asked.unwrap_or(Err(StoreError::Failed(Failure::TimedOut)));
-        asked.inspect_err(|error| self.counters.failed(error))
+        let decided = tokio::time::timeout(self.timeout, call).await;
+        let decided = decided.unwrap_or(Err(StoreError::Failed(Failure::TimedOut)));
+        decided.inspect_err(|error| self.counters.failed(error))
     }
 
-    async fn ask(
+    async fn decide_in_store(
         self: &Arc<Self>,
         request: &Request<'_>,
         at: Option<Timestamp>,
@@ -333,7 +333,7 @@ impl Inner {
             let slot = self.topology.slot(&fast_check.key);
             let work = || Work::Count(fast_check.clone(), at);
             if let CallReply::Counted(decision) =
-                self.topology.ask(slot, work, &self.counters).await?
+                self.topology.submit(slot, work, &self.counters).await?
             {
                 return Ok(counter::verdict(request.checks, decision));
             }
@@ -366,7 +366,7 @@ impl Inner {
         // `times` drops `overflow`, which has no effect on a mergeable plan. So requests that
         // differ only in it are equal, and are merged.
         let work = || Work::Decide(Box::new(plan.times(1)), at);
-        match self.topology.ask(slot, work, &self.counters).await? {
+        match self.topology.submit(slot, work, &self.counters).await? {
             CallReply::Decided(answers) => Ok(*answers),
             _ => Err(script::unexpected_reply(&Value::Nil).into()),
         }
@@ -433,7 +433,7 @@ impl Inner {
         pending_permit: Option<Arc<PendingPermit>>,
     ) -> Result<Value, StoreError> {
         let work = || Work::Send(command.clone(), touched.clone(), pending_permit.clone());
-        match self.topology.ask(slot, work, &self.counters).await? {
+        match self.topology.submit(slot, work, &self.counters).await? {
             CallReply::Value(value) => Ok(value),
             _ => Err(script::unexpected_reply(&Value::Nil).into()),
         }

@@ -477,7 +477,7 @@ impl Runner {
         health: &Arc<ConnectionHealth>,
         flow: &Arc<FlowControl>,
     ) {
-        let asked = match &self.target {
+        let queried = match &self.target {
             Target::Fixed(address) => Some(address.clone()),
             Target::Sentinel(_) => None,
         };
@@ -500,7 +500,7 @@ impl Runner {
                     health.mark_unusable();
                 }
             };
-            let outcome = write.settle(asked, &health, &counters, note).await;
+            let outcome = write.settle(queried, &health, &counters, note).await;
             note(outcome);
             flow.answered(sent, timeout);
             health.write_finished();
@@ -529,7 +529,7 @@ mod tests {
     /// The answer to the first write was noted after the refusal of the second, and the store
     /// counted as up.
     #[test]
-    fn an_answer_to_an_older_write_does_not_end_a_refusal() {
+    fn older_reply_does_not_end_a_refusal() {
         let mut state = State::Up;
         assert!(state.note(Outcome::Refused, 2));
         assert!(!state.note(Outcome::Answered, 1));

@@ -37,11 +37,11 @@ impl RedisOptions {
     /// The URL, once everything else makes sense too.
     pub(super) fn check(&self) -> Result<StoreUrl, ConnectError> {
         let url = StoreUrl::parse(&self.url)?;
-        let stands = |byte: u8| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte);
+        let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte);
         let prefix = self.key_prefix.as_bytes();
         if prefix.is_empty()
             || prefix.len() > MAX_PREFIX_BYTES
-            || !prefix.iter().all(|b| stands(*b))
+            || !prefix.iter().all(|b| is_allowed(*b))
         {
             return Err(ConnectError::Prefix);
         }

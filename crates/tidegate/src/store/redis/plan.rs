@@ -104,7 +104,7 @@ impl Plan {
         merged.add_all(request.checks, request.permit.is_some())?;
         let states = merged.states.iter().enumerate().map(|(index, state)| {
             let Check { limit, cost, observed, overflow, .. } = *state;
-            let key = match merged.is_set_apart(index) {
+            let key = match merged.is_separately_observed(index) {
                 true => key_names.observed(state.key, limit),
                 false => key_names.state(state.key, limit),
             };

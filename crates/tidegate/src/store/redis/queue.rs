@@ -439,7 +439,7 @@ mod tests {
     /// A fixed number of calls was in flight. On a slow server they took longer than the deadline
     /// of every call behind them.
     #[test]
-    fn less_is_in_flight_to_a_server_that_is_slow() {
+    fn slow_server_lowers_the_flow_window() {
         let (fast_check, slow) = (Duration::from_millis(1), Duration::from_millis(7));
         let mut window = Window::default();
         assert_eq!(after(&mut window, 10, fast_check), MAX_IN_FLIGHT);
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn a_distant_server_is_not_slow() {
+    fn distant_server_keeps_the_flow_window() {
         let mut window = Window::default();
         let distant = Duration::from_millis(20);
         assert_eq!(after(&mut window, 100, distant), MAX_IN_FLIGHT);
@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_in_flight_together_halve_it_once() {
+    fn concurrent_writes_halve_the_window_once() {
         let mut window = Window::default();
         after(&mut window, 1, Duration::from_millis(1));
         let (sent, ms) = (Instant::now(), Duration::from_millis);

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_that_will_not_do_are_told_apart() {
+    fn unusable_servers_have_distinct_errors() {
         let old = |version: &str| Err(ConnectError::TooOld(version.into()));
         let rows = [
             ("7.0.15", "standalone", "master", Kind::Single, Ok(())),
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_policy_that_evicts_is_warned_of() {
+    fn evicting_policies_are_warned_about() {
         let warning =
             |policy: &str| ServerInfo::read(&format!("maxmemory_policy:{policy}")).warning();
         assert_eq!(warning("noeviction"), None);

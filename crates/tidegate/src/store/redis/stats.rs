@@ -148,10 +148,10 @@ impl StoreCounters {
         next.unwrap_or_else(Instant::now)
     }
 
-    /// Counts a value that is not ours under a key, which `place` describes.
-    pub(super) fn found_foreign(&self, place: String) {
+    /// Counts a value that is not ours under a key, which `location` describes.
+    pub(super) fn found_foreign(&self, location: String) {
         self.foreign.fetch_add(1, Relaxed);
-        *self.last_foreign.lock().unwrap_or_else(PoisonError::into_inner) = Some(place);
+        *self.last_foreign.lock().unwrap_or_else(PoisonError::into_inner) = Some(location);
     }
 
     pub(super) fn last_foreign(&self) -> Option<String> {

@@ -224,16 +224,16 @@ impl fmt::Debug for Login {
 }
 
 impl Address {
-    /// Reads `host:port` as Redis writes it; a host that is left out is `asked`'s.
-    pub(super) fn from_redirect(text: &str, asked: &Address) -> Option<Self> {
+    /// Reads `host:port` as Redis writes it; a host that is left out is `queried`'s.
+    pub(super) fn from_redirect(text: &str, queried: &Address) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
-        Some(Address::reported(host, port.parse().ok()?, asked))
+        Some(Address::reported(host, port.parse().ok()?, queried))
     }
 
     /// The address a server tells; one without a host means its own.
-    pub(super) fn reported(host: &str, port: u16, asked: &Address) -> Self {
+    pub(super) fn reported(host: &str, port: u16, queried: &Address) -> Self {
         let known = !host.is_empty() && host != "?";
-        Address { host: if known { host.into() } else { asked.host.clone() }, port }
+        Address { host: if known { host.into() } else { queried.host.clone() }, port }
     }
 }
 
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_url_names_the_part_and_the_fix_but_no_secret() {
+    fn url_errors_name_the_part_and_no_secret() {
         let rows = [
             ("", "scheme"),
             ("h:6379", "scheme"),
@@ -403,8 +403,8 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_told_by_servers() {
-        let asked = Address { host: "me".into(), port: 1 };
+    fn redirect_addresses_are_parsed() {
+        let queried = Address { host: "me".into(), port: 1 };
         let rows = [
             ("10.0.0.1:7", Some("10.0.0.1:7")),
             (":7", Some("me:7")),
@@ -414,7 +414,8 @@ mod tests {
             ("h", None),
         ];
         for (text, expect) in rows {
-            let reported = Address::from_redirect(text, &asked).map(|address| address.to_string());
+            let reported =
+                Address::from_redirect(text, &queried).map(|address| address.to_string());
             assert_eq!(reported.as_deref(), expect, "{text}");
         }
     }

@@ -4,7 +4,7 @@
 //! of wording, `TIDEGATE_BLESS=1 cargo test -p tidegate --features config --test it config`
 //! writes the messages anew; read the diff.
 
-mod bad;
-mod bombs;
-mod good;
+mod errors;
+mod hostile_input;
 mod schema;
+mod valid;

@@ -142,11 +142,11 @@ fn accepted(yaml: &str) -> bool {
 
 #[test]
 fn good_configs_validate() {
-    assert!(accepted(include_str!("good/surface.yaml")));
+    assert!(accepted(include_str!("valid/surface.yaml")));
     assert!(accepted(include_str!("../../../../../examples/tidegate.yaml")));
     // The test's reader does not follow aliases, so it gets the value itself.
     let everything =
-        include_str!("good/everything.yaml").replace("match: *downloads", "match: { path: /x }");
+        include_str!("valid/everything.yaml").replace("match: *downloads", "match: { path: /x }");
     assert!(accepted(&everything));
 }
 
@@ -232,7 +232,7 @@ fn bad_configs_do_not_validate() {
         "unknown-policy-field",
     ];
     for name in names {
-        let text = fs::read_to_string(format!("tests/it/config/bad/{name}.yaml")).expect(name);
+        let text = fs::read_to_string(format!("tests/it/config/errors/{name}.yaml")).expect(name);
         assert!(!accepted(&text), "{name} validates");
     }
 }
@@ -252,7 +252,7 @@ fn names(schema: &Value, found: &mut Vec<String>) {
 }
 
 #[test]
-fn the_page_names_every_field() {
+fn documentation_names_every_field() {
     let page = fs::read_to_string("../../docs/config.md").expect("the page");
     let mut all = Vec::new();
     names(&schema(), &mut all);

@@ -171,7 +171,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_same_limit_and_the_same_count(tree in nodes(MAX_DEPTH, 1)) {
+    fn conversion_selects_the_same_limit_and_count(tree in nodes(MAX_DEPTH, 1)) {
         check(&tree, &descriptors(MAX_DEPTH))?;
     }
 }

@@ -1,10 +1,10 @@
 //! Configs of envoyproxy/ratelimit: what they become, and that it decides as they say.
 
-mod bad;
-mod documented;
+mod conversion;
+mod documented_examples;
+mod errors;
+mod fuzzed;
 mod lookup;
-mod mutated;
-mod written;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -30,13 +30,13 @@ pub fn entries(words: &str) -> Entries {
 }
 
 /// A gate with the policies of a file, on a clock of our own that begins with a window.
-pub struct World {
+pub struct Fixture {
     gate: Gate,
     clock: ManualClock,
     domain: String,
 }
 
-impl World {
+impl Fixture {
     pub fn new(text: &str) -> Self {
         let converted = converted(text).unwrap_or_else(|errors| panic!("{errors}"));
         let clock = ManualClock::new(Timestamp::from_micros(365 * 86_400 * 1_000_000 * 57));
@@ -45,7 +45,7 @@ impl World {
         let policies = converted.config().policies.clone();
         let gate = Gate::new(limiter, policies, Arc::new(Stats::new(clock.clock())));
         let domain = text.lines().find_map(|line| line.trim().strip_prefix("domain: "));
-        World { gate, clock, domain: domain.expect("a domain").to_owned() }
+        Fixture { gate, clock, domain: domain.expect("a domain").to_owned() }
     }
 
     pub fn advance(&self, seconds: u64) {
@@ -54,7 +54,7 @@ impl World {
 
     /// Whether a request with these descriptors, parted by `;`, is allowed, and what each meets:
     /// the policy, whether it admits, and what is left.
-    pub fn ask(&self, descriptors: &str) -> String {
+    pub fn check(&self, descriptors: &str) -> String {
         let all: Vec<Entries> = descriptors.split(';').map(entries).collect();
         let attributes: Vec<Attributes<'_>> = all
             .iter()

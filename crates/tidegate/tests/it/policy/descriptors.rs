@@ -5,7 +5,7 @@ use tidegate::unstable::policy::{
     Condition, DescriptorEntry, Policies, PoliciesError, Policy, RequestField,
 };
 
-use super::{Asked, config, key};
+use super::{TestRequest, config, key};
 
 const CONFIG: &str = r#"
 policies:
@@ -59,7 +59,7 @@ policies:
 "#;
 
 #[test]
-fn met() {
+fn descriptor_conditions_match() {
     let rows: &[(&str, &[&str])] = &[
         ("", &[]),
         ("/x @user=a", &["everywhere a"]),
@@ -102,7 +102,7 @@ fn met() {
     ];
     let config = config(CONFIG);
     for (words, expected) in rows {
-        let asked = Asked::new(words);
+        let asked = TestRequest::new(words);
         let selected = config.policies.select(&asked.attributes()).expect(words);
         let show = selected.iter().map(|one| format!("{} {}", one.policy.name(), one.key));
         assert_eq!(show.collect::<Vec<_>>(), *expected, "{words}");
@@ -124,7 +124,7 @@ policies:
 "#;
 
 #[test]
-fn replaced() {
+fn replacing_policies_leave_out_the_replaced() {
     let rows: &[(&str, &[&str])] = &[
         ("@a=1", &["a"]),
         ("@b=1", &["b"]),
@@ -138,14 +138,14 @@ fn replaced() {
     ];
     let config = config(REPLACING);
     for (words, expected) in rows {
-        let asked = Asked::new(words);
+        let asked = TestRequest::new(words);
         let selected = config.policies.select(&asked.attributes()).expect(words);
         assert!(
             selected.iter().map(|one| one.policy.name()).eq(expected.iter().copied()),
             "{words}"
         );
     }
-    let asked = Asked::new("@a=1 @b=1 @d=1");
+    let asked = TestRequest::new("@a=1 @b=1 @d=1");
     let text = config.policies.explain(&asked.attributes()).to_string();
     assert!(text.starts_with(
         "a: replaced\n  because the request meets d too, which replaces it\n\nb: replaced\n"
@@ -154,7 +154,7 @@ fn replaced() {
 }
 
 #[test]
-fn who_is_replaced_must_be_there() {
+fn replaced_policy_must_exist() {
     let policy = |name: &str| {
         let key = "all".parse().expect("a key");
         Policy::unlimited(name, key).expect("a policy")
@@ -171,7 +171,7 @@ fn who_is_replaced_must_be_there() {
 }
 
 #[test]
-fn parts_of_descriptors() {
+fn descriptor_fields_are_rendered() {
     let rows = [
         ("descriptor:x", "descriptor:x"),
         ("descriptor:x#1", "descriptor:x"),
@@ -192,7 +192,7 @@ fn parts_of_descriptors() {
     for bad in ["descriptor:", "descriptor", "descriptor:a b", "descriptor:a}#2", "domain:x"] {
         assert!(bad.parse::<RequestField>().is_err(), "{bad}");
     }
-    let asked = Asked::new("@x=1 @x#2=2 @x=3");
+    let asked = TestRequest::new("@x=1 @x#2=2 @x=3");
     let of = |template: &str| String::from_utf8(key(template, &asked.attributes())).expect("text");
     assert_eq!(of("{descriptor:x#2}"), "3");
     assert_eq!(of("{descriptor:x#2#1}"), "2");
@@ -204,14 +204,14 @@ fn parts_of_descriptors() {
 #[test]
 fn all_descriptors_make_a_key_of_their_own() {
     let keys = ["@a=b @c=d", "@a=b1#c1#d", "@a=b @cd=", "@ab= @c=d", "@a=b", "@c=d @a=b"];
-    let keys = keys.map(|words| key("{descriptors}", &Asked::new(words).attributes()));
+    let keys = keys.map(|words| key("{descriptors}", &TestRequest::new(words).attributes()));
     for (index, one) in keys.iter().enumerate() {
         assert!(!keys[..index].contains(one), "{index}");
     }
 }
 
 #[test]
-fn entries_that_cannot_be() {
+fn invalid_entries_are_rejected() {
     assert!(DescriptorEntry::any("").is_err() && DescriptorEntry::any(&"x".repeat(257)).is_err());
     let none: [&str; 0] = [];
     assert!(DescriptorEntry::new("a", &none).is_err() && DescriptorEntry::new("a", &[""]).is_err());
@@ -237,7 +237,7 @@ fn a_request_among_many_descriptors_does_not_allocate() {
         ));
     }
     let config = config(&text);
-    let asked = Asked::new("domain=edge @tenant=t777 @user=alice");
+    let asked = TestRequest::new("domain=edge @tenant=t777 @user=alice");
     let attributes = asked.attributes();
     let select = || {
         let selected = config.policies.select(&attributes).expect("selected");

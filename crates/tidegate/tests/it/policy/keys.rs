@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use tidegate::unstable::attributes::{Attributes, Headers};
 use tidegate::unstable::policy::{MAX_KEY_BYTES, SHARED_KEY, Template, TemplateErrorKind};
 
-use super::{Asked, config, key, with_key};
+use super::{TestRequest, config, key, with_key};
 
 /// A template, a request, the key as shown.
 const RENDERED: &[(&str, &str, &str)] = &[
@@ -55,9 +55,9 @@ const RENDERED: &[(&str, &str, &str)] = &[
 ];
 
 #[test]
-fn rendered() {
+fn templates_render_keys() {
     for (template, words, expected) in RENDERED {
-        let (config, asked) = (with_key(template), Asked::new(words));
+        let (config, asked) = (with_key(template), TestRequest::new(words));
         let selected = config.policies.select(&asked.attributes()).expect("selected");
         assert_eq!(selected[0].key.to_string(), *expected, "{template} of {words}");
     }
@@ -65,7 +65,7 @@ fn rendered() {
 
 /// Forgotten braces would put every client into one count.
 #[test]
-fn plain_text_is_refused() {
+fn template_without_a_field_is_rejected() {
     for text in
         ["client_ip", "header:x-api-key", "header:x-api-key | client_ip", "All", " all", "{{a}}"]
     {
@@ -79,8 +79,8 @@ fn plain_text_is_refused() {
 #[test]
 fn a_header_cannot_spell_an_address() {
     let template = "{header:x-api-key | client_ip}";
-    let honest = Asked::new("ip=1.2.3.4");
-    let forged = Asked::new("x-api-key:client_ip=1.2.3.4 ip=6.6.6.6");
+    let honest = TestRequest::new("ip=1.2.3.4");
+    let forged = TestRequest::new("x-api-key:client_ip=1.2.3.4 ip=6.6.6.6");
     assert_ne!(key(template, &honest.attributes()), key(template, &forged.attributes()));
 }
 
@@ -97,7 +97,7 @@ fn headers_from_a_map_and_from_pairs_are_the_same() {
 
 /// Bytes that are no text come through as they are, and are shown escaped.
 #[test]
-fn any_bytes() {
+fn key_keeps_any_bytes() {
     let mut map = HeaderMap::new();
     map.append("x", HeaderValue::from_bytes(b"a\xff\xe2\x80\xae<img onerror>\\").expect("a value"));
     let attributes = Attributes { headers: Headers::Map(&map), ..Attributes::default() };
@@ -130,7 +130,7 @@ fn long_keys_are_cut_and_stay_distinct() {
 
 /// A key that a caller names is the key the template makes of the same value.
 #[test]
-fn a_named_key_is_the_rendered_key() {
+fn literal_key_equals_the_rendered_key() {
     let config = with_key("{header:x}");
     for value in ["alice", "", "\0", "\0\0x", "\0#aa", &"y".repeat(2000)] {
         let named = config.policies.with_key("p", value.as_bytes(), None).expect("the policy");
@@ -215,7 +215,7 @@ proptest! {
     }
 
     #[test]
-    fn any_values_at_all(one in any::<[Option<String>; 2]>(), two in any::<[Option<String>; 2]>()) {
+    fn arbitrary_values_keep_keys_distinct(one in any::<[Option<String>; 2]>(), two in any::<[Option<String>; 2]>()) {
         let three = |values: [Option<String>; 2]| { let [a, b] = values; [a, b, None] };
         let (one, two) = (three(one), three(two));
         for template in TEMPLATES {

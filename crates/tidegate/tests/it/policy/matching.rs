@@ -1,6 +1,6 @@
 //! Which requests a condition holds for.
 
-use super::{Asked, config};
+use super::{TestRequest, config};
 
 /// A condition in YAML, requests it holds for, requests it does not.
 type Row = (&'static str, &'static [&'static str], &'static [&'static str]);
@@ -150,7 +150,7 @@ const CONDITIONS: &[Row] = &[
 ];
 
 #[test]
-fn conditions() {
+fn conditions_match_as_tabulated() {
     for (condition, is_concurrency, fails) in CONDITIONS {
         let condition = match condition.starts_with('{') {
             true => (*condition).to_owned(),
@@ -159,7 +159,7 @@ fn conditions() {
         let policy = format!("{{ name: p, key: all, limits: 1 per 1s, match: {condition} }}");
         let config = config(&format!("policies: [{policy}]"));
         let selected = |words: &str| {
-            let asked = Asked::new(words);
+            let asked = TestRequest::new(words);
             config.policies.select(&asked.attributes()).expect("no cost to read").len()
         };
         for words in *is_concurrency {
@@ -177,7 +177,7 @@ fn path_variants_can_be_kept_apart() {
     let policy = "{ name: p, key: '{path}', limits: 1 per 1s, match: { path: ['/login', '/a*'] } }";
     let config = config(&format!("path_variants: keep\npolicies: [{policy}]"));
     let key = |words: &str| {
-        let asked = Asked::new(words);
+        let asked = TestRequest::new(words);
         let selected = config.policies.select(&asked.attributes()).expect("no cost to read");
         selected.first().map(|one| one.key.to_string())
     };
@@ -212,7 +212,7 @@ fn exempt_paths_hold_for_every_reading() {
         ("/health/..;/api", false),
     ];
     for (words, exempt) in rows {
-        let asked = Asked::new(words);
+        let asked = TestRequest::new(words);
         let selected = config.policies.select(&asked.attributes()).expect("no cost to read");
         assert_eq!(selected.is_empty(), exempt, "{words}");
     }
@@ -225,7 +225,7 @@ fn overrides_hold_for_path_variants() {
     let config =
         config(&format!("policies: [{{ name: p, key: '{{path}}', limits: 9 per 1m, {over} }}]"));
     for (words, variant) in [("/login", 1), ("/login;x", 1), ("/a\\..\\login", 1), ("/x;y", 0)] {
-        let asked = Asked::new(words);
+        let asked = TestRequest::new(words);
         let selected = config.policies.select(&asked.attributes()).expect("no cost to read");
         assert_eq!(selected[0].variant, variant, "{words}");
     }
@@ -239,7 +239,7 @@ fn encoded_and_plain_parameters_are_read_apart() {
     for words in
         ["/v1/%3B/../login;1", "/v1/.%3B/../login;1", "/v1/..%3B/../login;1", "/v1/login%3b1"]
     {
-        let asked = Asked::new(words);
+        let asked = TestRequest::new(words);
         let selected = config.policies.select(&asked.attributes()).expect("no cost to read");
         assert_eq!(selected.len(), 1, "{words}");
     }
@@ -251,7 +251,7 @@ fn paths_with_several_merged_readings_share_a_key() {
     let config =
         config("policies: [{ name: p, key: '{path}', limits: 9 per 1m, match: { path: /login } }]");
     let key = |words: String| {
-        let asked = Asked::new(&words);
+        let asked = TestRequest::new(&words);
         let selected = config.policies.select(&asked.attributes()).expect("no cost to read");
         assert_eq!(selected.len(), 1, "{words}");
         selected[0].key.to_string()
@@ -276,7 +276,7 @@ fn overrides_that_enforce_nothing_hold_for_every_reading() {
         for (words, is_enforced) in
             [("/bulk/x", false), ("/bulk/..;/login", true), ("/login", true)]
         {
-            let asked = Asked::new(words);
+            let asked = TestRequest::new(words);
             let selected = config.policies.select(&asked.attributes()).expect("no cost to read");
             let enforced =
                 selected.iter().any(|one| one.mode == tidegate::unstable::policy::Mode::Enforce);
@@ -300,12 +300,39 @@ fn patterns_of_many_policies_do_not_mix() {
     let config = config(&format!("policies: [{}]", policies.join(", ")));
     for n in [0, 1, 17, 299] {
         for path in [format!("/a{n}"), format!("/b{n}/x"), format!("/d{n}")] {
-            let asked = Asked::new(&format!("{path} host=h{n}.x"));
+            let asked = TestRequest::new(&format!("{path} host=h{n}.x"));
             let selected = config.policies.select(&asked.attributes()).expect("selected");
             let names: Vec<&str> = selected.iter().map(|one| one.policy.name()).collect();
             assert_eq!(names, [format!("p{n}")], "{path}");
         }
     }
-    let mixed = Asked::new("/a1 host=h2.x");
+    let mixed = TestRequest::new("/a1 host=h2.x");
     assert!(config.policies.select(&mixed.attributes()).expect("selected").is_empty());
+}
+
+#[test]
+fn condition_with_many_networks_matches_each_of_them() {
+    // 1000 networks, every other /24 of 10.0.0.0/13, and one that overlaps the first of them.
+    let networks: Vec<String> = (0..999_u32)
+        .map(|n| format!("10.{}.{}.0/24", n * 2 >> 8, n * 2 & 255))
+        .chain(["10.0.0.128/25".to_owned()])
+        .collect();
+    let text = format!(
+        "policies: [{{ name: p, match: {{ client_ip: [{}] }}, key: all, limits: 1 per 1s }}]",
+        networks.join(", ")
+    );
+    let config = config(&text);
+    let matches = |ip: String| {
+        let asked = TestRequest::new(&format!("ip={ip}"));
+        !config.policies.select(&asked.attributes()).expect("no cost to read").is_empty()
+    };
+    for n in 0..1998_u32 {
+        let (high, low) = (n >> 8, n & 255);
+        for host in [0, 1, 255] {
+            let expected = n % 2 == 0;
+            assert_eq!(matches(format!("10.{high}.{low}.{host}")), expected);
+            assert_eq!(matches(format!("::ffff:10.{high}.{low}.{host}")), expected);
+        }
+    }
+    assert!(!matches("9.255.255.255".into()) && !matches("2001:db8::1".into()));
 }

@@ -14,7 +14,7 @@ type Pairs = Vec<(Cow<'static, str>, Cow<'static, str>)>;
 
 /// A request in words: `POST /login?x=1 host=a ip=1.2.3.4 x-org:acme domain=d @tenant=b`.
 #[derive(Debug, Default)]
-pub struct Asked {
+pub struct TestRequest {
     method: Option<String>,
     path: Option<String>,
     query: Option<String>,
@@ -25,9 +25,9 @@ pub struct Asked {
     descriptors: Pairs,
 }
 
-impl Asked {
+impl TestRequest {
     pub fn new(words: &str) -> Self {
-        let mut asked = Asked::default();
+        let mut asked = TestRequest::default();
         for word in words.split_whitespace() {
             if let Some(host) = word.strip_prefix("host=") {
                 asked.host = Some(host.into());

@@ -8,7 +8,7 @@ use tidegate::unstable::policy::{
     PolicyError, Selected,
 };
 
-use super::{Asked, config};
+use super::{TestRequest, config};
 
 const CONFIG: &str = r#"
 policies:
@@ -55,7 +55,7 @@ fn show(selected: &Selected<'_>) -> String {
 const BOTH: &str = "[10 per 1s sliding-window, 600 per 1m sliding-window]";
 
 #[test]
-fn selected() {
+fn policies_are_selected_as_tabulated() {
     let login = "login 1.2.3.4 [5 per 1m sliding-log] enforce deny cost 1 variant 0".to_owned();
     let api = |rest: &str| format!("api client_ip=1.2.3.4 {rest}");
     let org = |name: &str| format!("/v1/x ip=1.2.3.4 x-org:{name}");
@@ -87,17 +87,17 @@ fn selected() {
     ];
     let config = config(CONFIG);
     for (words, expected) in rows {
-        let asked = Asked::new(words);
+        let asked = TestRequest::new(words);
         let selected = config.policies.select(&asked.attributes()).expect(words);
         assert_eq!(selected.iter().map(show).collect::<Vec<_>>(), *expected, "{words}");
     }
 }
 
 #[test]
-fn a_cost_that_is_no_number_is_bad_input() {
+fn non_numeric_cost_is_an_error() {
     let config = config(CONFIG);
     for bad in ["x", "-1", "1.5", "1e3", "+1", "1000000000001", "99999999999999999999"] {
-        let asked = Asked::new(&format!("/v1/x x-cost:{bad}"));
+        let asked = TestRequest::new(&format!("/v1/x x-cost:{bad}"));
         let error = config.policies.select(&asked.attributes()).expect_err(bad);
         let expected = format!(
             "the cost for policy `api` comes from {{header:x-cost}}, which holds `{bad}`: send a whole \
@@ -110,12 +110,12 @@ fn a_cost_that_is_no_number_is_bad_input() {
         assert_eq!(named.cost, 1);
     }
     // What only watches must not make requests fail.
-    let watched = Asked::new("POST /v1/x x-org:newco x-cost:lots");
+    let watched = TestRequest::new("POST /v1/x x-org:newco x-cost:lots");
     let selected = config.policies.select(&watched.attributes()).expect("it is only observed");
     assert_eq!((selected[0].mode, selected[0].cost), (Mode::Observe, 1));
     let explained = config.policies.explain(&watched.attributes()).to_string();
     assert!(explained.contains("  cost    {header:x-cost} holds `lots`: 1\n"), "{explained}");
-    let most = Asked::new("/v1/x x-cost:1000000000000");
+    let most = TestRequest::new("/v1/x x-cost:1000000000000");
     assert_eq!(
         config.policies.select(&most.attributes()).expect("the most")[0].cost,
         1_000_000_000_000
@@ -123,10 +123,10 @@ fn a_cost_that_is_no_number_is_bad_input() {
 }
 
 #[test]
-fn one_policy_by_name() {
+fn selects_one_policy_by_name() {
     let config = config(CONFIG);
     let by_name = |name: &str, words: &str| {
-        let asked = Asked::new(words);
+        let asked = TestRequest::new(words);
         let selected = config.policies.select_named(name, &asked.attributes());
         selected.map(|selected| selected.map(|one| show(&one)))
     };
@@ -151,11 +151,11 @@ fn one_policy_by_name() {
 }
 
 #[test]
-fn one_policy_and_key_by_name() {
+fn selects_one_policy_with_a_given_key() {
     let config = config(CONFIG);
     let named = |name: &str, words: Option<&str>| {
-        let asked = words.map(Asked::new);
-        let attributes = asked.as_ref().map(Asked::attributes);
+        let asked = words.map(TestRequest::new);
+        let attributes = asked.as_ref().map(TestRequest::attributes);
         config.policies.with_key(name, b"alice", attributes.as_ref()).map(|one| show(&one))
     };
     assert_eq!(
@@ -191,12 +191,12 @@ never: off
 ";
 
 #[test]
-fn explained() {
+fn explanations_are_as_tabulated() {
     let config = config(CONFIG);
-    let asked = Asked::new("POST /v1/./x ip=1.2.3.4 x-org:newco x-cost:3");
+    let asked = TestRequest::new("POST /v1/./x ip=1.2.3.4 x-org:newco x-cost:3");
     assert_eq!(config.policies.explain(&asked.attributes()).to_string(), EXPLAINED);
     let lines = |words: &str| {
-        let asked = Asked::new(words);
+        let asked = TestRequest::new(words);
         let text = config.policies.explain(&asked.attributes()).to_string();
         text.lines().map(str::to_owned).collect::<Vec<_>>()
     };
@@ -216,7 +216,7 @@ fn explained() {
 
 /// The explanation and the selection never disagree.
 #[test]
-fn what_is_explained_is_what_is_selected() {
+fn explanation_agrees_with_selection() {
     let config = config(CONFIG);
     for words in [
         "",
@@ -226,7 +226,7 @@ fn what_is_explained_is_what_is_selected() {
         "/v1/x x-org:acme",
         "/v1/x ip=192.168.0.1",
     ] {
-        let asked = Asked::new(words);
+        let asked = TestRequest::new(words);
         let selected = config.policies.select(&asked.attributes()).expect("selected");
         let names: Vec<&str> = selected.iter().map(|one| one.policy.name()).collect();
         let explained = config.policies.explain(&asked.attributes());
@@ -238,8 +238,9 @@ fn what_is_explained_is_what_is_selected() {
 /// Nothing is allocated for a request whose keys are short and whose path is normal.
 #[test]
 fn selecting_does_not_allocate() {
-    let config = Config::load("tests/it/config/good/surface.yaml".as_ref()).expect("a config");
-    let asked = Asked::new("POST /v1/files/42 ip=192.0.2.1 x-api-key:0123456789abcdef x-org:newco");
+    let config = Config::load("tests/it/config/valid/surface.yaml".as_ref()).expect("a config");
+    let asked =
+        TestRequest::new("POST /v1/files/42 ip=192.0.2.1 x-api-key:0123456789abcdef x-org:newco");
     let attributes = asked.attributes();
     let select = || config.policies.select(&attributes).expect("selected").len();
     // The automaton's scratch space and the thread's vector are made once.
@@ -260,7 +261,7 @@ fn when(part: &str, values: &[&str]) -> tidegate::unstable::policy::Conditions {
 
 /// The order in which a policy is put together does not matter.
 #[test]
-fn overrides_follow_what_they_do_not_replace() {
+fn overrides_inherit_fields_they_do_not_set() {
     let over = || Override {
         when: when("method", &["GET"]),
         cost: Some(CostSource::Fixed(3)),
@@ -277,7 +278,7 @@ fn overrides_follow_what_they_do_not_replace() {
 }
 
 #[test]
-fn policies_that_cannot_be() {
+fn invalid_policies_are_rejected() {
     let limit = |text: &str| text.parse().expect("a limit");
     let new = |name: &str, limits: &[&str]| {
         Policy::new(
@@ -318,7 +319,7 @@ fn policies_that_cannot_be() {
 }
 
 #[test]
-fn words() {
+fn enum_names_parse_and_display() {
     for mode in Mode::ALL {
         assert_eq!(mode.to_string().parse(), Ok(mode));
     }

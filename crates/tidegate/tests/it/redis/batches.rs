@@ -9,11 +9,11 @@ use tidegate::redis::RedisOptions;
 use tidegate::{Cost, Failure, StoreError};
 use tokio::task::JoinSet;
 
-use super::stand::{Engine, Server, connect, connect_with, options, run, run_on};
+use super::servers::{Engine, Server, connect, connect_with, options, run, run_on};
 use super::{ask, limit, remaining};
 
 #[test]
-fn equal_asks_of_a_hot_key_are_one_entry() {
+fn equal_checks_of_a_key_share_an_entry() {
     const CALLERS: u64 = 500;
     for limit in ["100 per 1d", "100 per 1d sliding-counter"].map(limit) {
         let server = Server::start(Engine::Redis);
@@ -48,7 +48,7 @@ fn equal_asks_of_a_hot_key_are_one_entry() {
 }
 
 #[test]
-fn different_asks_that_go_together_get_their_own_answers() {
+fn batched_checks_get_their_own_decisions() {
     for one_thread in [false, true] {
         let server = Server::start(Engine::Valkey);
         run_on(one_thread, async {
@@ -84,7 +84,7 @@ fn different_asks_that_go_together_get_their_own_answers() {
 }
 
 #[test]
-fn a_caller_that_leaves_disturbs_nobody() {
+fn dropped_caller_does_not_affect_others() {
     for one_thread in [false, true] {
         let server = Server::start(Engine::Redis);
         run_on(one_thread, async {

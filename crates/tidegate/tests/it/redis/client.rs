@@ -10,7 +10,7 @@ use tidegate::{
     Verdict,
 };
 
-use super::stand::Server;
+use super::servers::Server;
 
 /// A connection, and the names its keys have.
 pub struct Client {
@@ -63,10 +63,10 @@ impl Client {
         request: &Request<'_>,
         now: Option<Timestamp>,
     ) -> Result<Verdict, StoreError> {
-        self.ask(request, Mode::Decide, now)
+        self.decide_in_mode(request, Mode::Decide, now)
     }
 
-    pub fn ask(
+    pub fn decide_in_mode(
         &mut self,
         request: &Request<'_>,
         mode: Mode,

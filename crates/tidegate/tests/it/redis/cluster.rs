@@ -8,14 +8,14 @@ use tidegate::unstable::redis::{KeyNames, slot_key};
 use tidegate::{Check, Failure, Limit, Request, Store, StoreError};
 use tokio::task::JoinSet;
 
-use super::stand::{Cluster, Engine, connect, eventually, run};
+use super::servers::{Cluster, Engine, connect, eventually, run};
 use super::{ask, limit, remaining};
 
 /// The slot of a key, as the cluster itself says.
 fn slot(cluster: &Cluster, key: &str) -> u16 {
     let name = KeyNames::new("tg").state(key.as_bytes(), &limit("1 per 1d"));
     let tag = String::from_utf8(slot_key(&name).into()).expect("text");
-    cluster.nodes[0].ask(&["CLUSTER", "KEYSLOT", &tag])
+    cluster.nodes[0].command(&["CLUSTER", "KEYSLOT", &tag])
 }
 
 /// A key for each of the three primaries.
@@ -128,11 +128,11 @@ fn a_denial_consumes_what_is_left_across_slots() {
 }
 
 #[test]
-fn a_killed_primary_is_replaced_and_the_others_do_not_notice() {
+fn killed_primary_is_replaced_without_affecting_other_slots() {
     let mut cluster = Cluster::with_replicas(Engine::Redis);
     // By default the other primaries refuse every key until they have heard of the replacement.
     for node in &cluster.nodes {
-        let _: () = node.ask(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
+        let _: () = node.command(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
     }
     let keys = keys(&cluster);
     run(async {

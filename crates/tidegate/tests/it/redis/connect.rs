@@ -9,7 +9,7 @@ use tidegate::unstable::redis::ACL_RULES;
 use tidegate::{Check, Failure, Request, Store, StoreError};
 
 use super::limit;
-use super::stand::{
+use super::servers::{
     Certificates, Cluster, Engine, Sentinel, Server, connect, eventually, eventually_now,
     free_port, options, run, run_on_one_thread,
 };
@@ -82,7 +82,7 @@ fn tls_is_verified() {
 }
 
 #[test]
-fn tls_on_one_side_only_is_told() {
+fn tls_mismatch_is_reported() {
     let certificates = Certificates::new();
     let (server, secured) = certificates.serve("no");
     let ca = certificates.file("ca.pem").display().to_string();
@@ -103,7 +103,7 @@ fn tls_on_one_side_only_is_told() {
 }
 
 #[test]
-fn tls_shows_a_certificate_where_one_is_wanted() {
+fn client_certificate_is_sent() {
     let certificates = Certificates::new();
     let (_server, port) = certificates.serve("yes");
     let file = |name: &str| certificates.file(name).display().to_string();
@@ -146,12 +146,12 @@ fn credentials_are_needed_and_never_shown() {
             assert!(!format!("{store:?}").contains("s3cret"));
             decides(&store).await;
         });
-        let _: () = server.ask(&["FLUSHALL"]);
+        let _: () = server.command(&["FLUSHALL"]);
     }
 }
 
 #[test]
-fn the_documented_user_may_do_all_that_is_needed() {
+fn documented_acl_rules_suffice() {
     for engine in Engine::ALL {
         let server = Server::start(engine);
         server.add_documented_user();
@@ -159,7 +159,7 @@ fn the_documented_user_may_do_all_that_is_needed() {
             let url = format!("redis://tidegate:pass@{}", server.address());
             let store = connect(url).await;
             decides(&store).await;
-            let _: () = server.ask(&["SCRIPT", "FLUSH"]);
+            let _: () = server.command(&["SCRIPT", "FLUSH"]);
             let held = limit("1 concurrent");
             let checks = [Check::new("carol", &held, 1)];
             let permit = store.new_permit();
@@ -172,13 +172,13 @@ fn the_documented_user_may_do_all_that_is_needed() {
 }
 
 #[test]
-fn a_user_who_may_not_do_all_is_refused_at_the_start() {
+fn missing_rights_are_found_when_connecting() {
     for engine in Engine::ALL {
         // A cluster of one, which needs every command of the line.
         let server = Server::with(engine, &["--cluster-enabled", "yes"]);
-        let _: () = server.ask(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+        let _: () = server.command(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
         eventually_now("it serves", || {
-            server.ask::<String>(&["CLUSTER", "INFO"]).contains("cluster_state:ok")
+            server.command::<String>(&["CLUSTER", "INFO"]).contains("cluster_state:ok")
         });
         server.add_documented_user();
         let url = format!("redis-cluster://tidegate:pass@{}", server.address());
@@ -187,14 +187,14 @@ fn a_user_who_may_not_do_all_is_refused_at_the_start() {
             ACL_RULES.split_whitespace().filter_map(|rule| rule.strip_prefix('+')).collect();
         assert_eq!(commands.len(), 12);
         for command in commands {
-            let _: () = server.ask(&["ACL", "SETUSER", "tidegate", &format!("-{command}")]);
+            let _: () = server.command(&["ACL", "SETUSER", "tidegate", &format!("-{command}")]);
             match refusal(&url) {
                 ConnectError::NotPermitted(text) => {
                     assert!(text.to_lowercase().contains(command), "{command}: {text}");
                 }
                 other => panic!("{command}: {other:?}"),
             }
-            let _: () = server.ask(&["ACL", "SETUSER", "tidegate", &format!("+{command}")]);
+            let _: () = server.command(&["ACL", "SETUSER", "tidegate", &format!("+{command}")]);
         }
         let other = RedisOptions { key_prefix: "other".into(), ..options(&url) };
         let refused = run(RedisStore::connect(other)).expect_err("keys it may not touch");
@@ -205,7 +205,7 @@ fn a_user_who_may_not_do_all_is_refused_at_the_start() {
 }
 
 #[test]
-fn a_server_without_room_for_clients_is_found_later() {
+fn full_server_is_connected_to_later() {
     let server = Server::with(Engine::Redis, &["--maxclients", "4"]);
     let crowd: Vec<TcpStream> =
         (0..4).map(|_| TcpStream::connect(server.address()).expect("a socket")).collect();
@@ -225,7 +225,7 @@ fn a_server_without_room_for_clients_is_found_later() {
 }
 
 #[test]
-fn the_wrong_kind_of_server_is_refused() {
+fn wrong_kind_of_server_is_rejected() {
     for engine in Engine::ALL {
         let single = Server::start(engine);
         let port = single.port.to_string();
@@ -290,7 +290,7 @@ fn a_server_that_is_too_old_is_refused() {
 }
 
 #[test]
-fn options_without_sense_are_refused() {
+fn invalid_options_are_rejected() {
     let base = RedisOptions::new("redis://127.0.0.1:1");
     let rows = [
         (RedisOptions { url: "redis://".into(), ..base.clone() }, "the store's host is missing"),
@@ -313,7 +313,7 @@ async fn absent(url: String) -> RedisStore {
 }
 
 #[test]
-fn a_server_that_is_not_there_is_found_later() {
+fn missing_server_is_connected_to_later() {
     let port = free_port();
     run(async {
         let at = format!("127.0.0.1:{port}");
@@ -340,7 +340,7 @@ fn a_server_that_is_not_there_is_found_later() {
 }
 
 #[test]
-fn a_policy_that_forgets_is_warned_of() {
+fn evicting_maxmemory_policy_is_warned_about() {
     let server = Server::with(Engine::Redis, &["--maxmemory-policy", "allkeys-lru"]);
     run(async {
         let store = connect(server.url()).await;

@@ -3,7 +3,7 @@
 use tidegate::{Check, Failure, Limit, Request, StoreError};
 
 use super::client::Client;
-use super::stand::on_each;
+use super::servers::on_each;
 use super::state::{Plain, parse};
 use crate::common::{NOW, at, limit};
 
@@ -14,7 +14,7 @@ fn config(client: &mut Client, words: &[&str]) {
 }
 
 #[test]
-fn a_server_that_does_not_write_says_so() {
+fn read_only_server_is_an_error() {
     let limits = ["5 per 1m", "5 per 1m sliding-log"].map(limit);
     on_each(|_, server| {
         for (refuse, words) in [
@@ -46,7 +46,7 @@ fn a_server_that_does_not_write_says_so() {
 /// Beyond 128 KiB the newest entry takes the next one in: it counts longer, and nothing more
 /// is admitted.
 #[test]
-fn a_log_has_a_largest_size() {
+fn log_size_is_bounded() {
     let limit: Limit = limit("1000000 per 1h sliding-log");
     // 10,000 us apart, as three bytes each, up to just above the bound.
     let (count, distance) = (43_700_u64, 10_000_u64);

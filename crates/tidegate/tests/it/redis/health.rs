@@ -4,7 +4,7 @@ use tidegate::redis::{RedisOptions, RedisStore};
 use tidegate::unstable::redis::KeyNames;
 use tidegate::{Failure, StoreError};
 
-use super::stand::{Engine, Server, connect, connect_with, eventually, options, run};
+use super::servers::{Engine, Server, connect, connect_with, eventually, options, run};
 use super::{ask, limit};
 
 const LIMITS: [&str; 2] = ["1000 per 1d sliding-counter", "1000 per 1d sliding-log"];
@@ -43,12 +43,12 @@ fn a_user_who_loses_a_command_is_refused() {
         run(async {
             let store = connect(format!("redis://tidegate:pass@{}", server.address())).await;
             recovers(&store).await;
-            let _: () = server.ask(&["ACL", "SETUSER", "tidegate", "-set", "-incr", "-incrby"]);
+            let _: () = server.command(&["ACL", "SETUSER", "tidegate", "-set", "-incr", "-incrby"]);
             is_refused(&store, "").await;
             let reason = store.last_error().expect("a reason");
             let known = ["The user executing the script can't", "ACL failure in script", "NOPERM"];
             assert!(known.iter().any(|part| reason.contains(part)), "{reason}");
-            let _: () = server.ask(&["ACL", "SETUSER", "tidegate", "+set", "+incr", "+incrby"]);
+            let _: () = server.command(&["ACL", "SETUSER", "tidegate", "+set", "+incr", "+incrby"]);
             recovers(&store).await;
         });
     }
@@ -63,11 +63,11 @@ fn a_server_that_runs_a_long_script_refuses() {
             recovers(&store).await;
             let forever = ["EVAL", "while true do end", "0"];
             std::thread::scope(|scope| {
-                let script = scope.spawn(|| server.try_ask::<()>(&forever));
+                let script = scope.spawn(|| server.try_command::<()>(&forever));
                 tokio::task::block_in_place(|| {
                     tokio::runtime::Handle::current().block_on(is_refused(&store, "BUSY"));
                 });
-                let _: () = server.ask(&["SCRIPT", "KILL"]);
+                let _: () = server.command(&["SCRIPT", "KILL"]);
                 assert!(script.join().expect("it ran").is_err(), "it was killed");
             });
             recovers(&store).await;
@@ -88,7 +88,7 @@ fn a_primary_that_is_demoted_no_longer_denies() {
                 assert!(ask(&store, "alice", &one, 1).await.expect("an answer").allowed);
                 assert!(!ask(&store, "alice", &one, 1).await.expect("an answer").allowed);
                 // Of a primary that is not there: it keeps what it has.
-                let _: () = server.ask(&["REPLICAOF", "127.0.0.1", "1"]);
+                let _: () = server.command(&["REPLICAOF", "127.0.0.1", "1"]);
                 let down = Err(StoreError::Failed(Failure::Down));
                 eventually("it no longer decides", async || {
                     ask(&store, "alice", &one, 1).await == down
@@ -99,7 +99,7 @@ fn a_primary_that_is_demoted_no_longer_denies() {
                     store.last_error().is_some_and(|error| error.contains("replica"))
                 })
                 .await;
-                let _: () = server.ask(&["REPLICAOF", "NO", "ONE"]);
+                let _: () = server.command(&["REPLICAOF", "NO", "ONE"]);
                 eventually("it decides again", async || {
                     ask(&store, "alice", &one, 1).await.is_ok_and(|decision| !decision.allowed)
                 })
@@ -111,7 +111,7 @@ fn a_primary_that_is_demoted_no_longer_denies() {
 
 /// Of `GET` and others it was only said that some command is invalid.
 #[test]
-fn a_renamed_command_is_named() {
+fn renamed_command_is_reported_by_name() {
     let commands =
         ["EVALSHA", "SCRIPT", "INFO", "GET", "SET", "INCR", "INCRBY", "DECRBY", "DEL", "TIME"];
     for engine in Engine::ALL {
@@ -139,8 +139,8 @@ fn a_foreign_value_is_counted_without_its_key() {
                 let key = b"api\0sk_live_secret";
                 let name = String::from_utf8(KeyNames::new("tg").state(key, &limit)).expect("text");
                 for put in [["SET", &name, "hello"], ["RPUSH", &name, "hello"]] {
-                    let _: i64 = server.ask(&["DEL", &name]);
-                    let _: redis::Value = server.ask(&put);
+                    let _: i64 = server.command(&["DEL", &name]);
+                    let _: redis::Value = server.command(&put);
                     let key = std::str::from_utf8(key).expect("text");
                     let answer = ask(&store, key, &limit, 1).await;
                     assert!(matches!(answer, Err(StoreError::Failed(Failure::Refused(_)))));

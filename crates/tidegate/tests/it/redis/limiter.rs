@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use tidegate::{Check, Decided, Limiter, OnStoreFailure};
 
-use super::stand::{Engine, Server, connect, eventually, run};
+use super::servers::{Engine, Server, connect, eventually, run};
 use super::{limit, remaining};
 
 #[test]
-fn drops_give_back_in_the_background() {
+fn dropped_permits_are_released_in_the_background() {
     let server = Server::start(Engine::Redis);
     run(async {
         let store = connect(server.url()).await;
@@ -35,7 +35,7 @@ fn drops_give_back_in_the_background() {
 }
 
 #[test]
-fn waiters_pass_when_the_server_says() {
+fn waiters_pass_at_the_server_time() {
     let server = Server::start(Engine::Redis);
     run(async {
         let store = connect(server.url()).await;
@@ -56,7 +56,7 @@ fn waiters_pass_when_the_server_says() {
 }
 
 #[test]
-fn a_node_decides_while_the_server_is_gone() {
+fn node_decides_locally_during_an_outage() {
     let mut server = Server::start(Engine::Redis);
     run(async {
         let store = connect(server.url()).await;

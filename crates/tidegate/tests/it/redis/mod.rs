@@ -12,28 +12,28 @@
 //! - `abandoned.rs`: acquires that nobody waits for; `limiter.rs`: the limiter over a server;
 //! - `sentinel.rs`, `cluster.rs`: failover, slots and their moves.
 
-mod abandoned;
 mod batches;
 mod client;
 mod cluster;
+mod concurrent_nodes;
 mod connect;
-mod denials;
+mod deny_cache;
+mod dropped_acquires;
 mod failures;
-mod foreign;
+mod foreign_values;
 mod health;
-mod ids;
+mod idempotency;
+mod key_names;
 mod limiter;
-mod live;
-mod names;
-mod nodes;
-mod order;
+mod ordering;
 mod outages;
 mod overload;
 mod parity;
-mod parts;
 mod permits;
+mod real_server;
 mod sentinel;
-mod stand;
+mod servers;
+mod slot_parts;
 mod state;
 mod traces;
 mod vectors;

@@ -6,7 +6,7 @@ use tidegate::redis::{RedisOptions, RedisStore};
 use tidegate::unstable::redis::KeyNames;
 use tidegate::{Failure, Limit, StoreError};
 
-use super::stand::{Engine, Server, connect, connect_with, eventually, options, run, run_on};
+use super::servers::{Engine, Server, connect, connect_with, eventually, options, run, run_on};
 use super::{ask, limit};
 
 /// The limit most tests count under; nothing here reaches it.
@@ -28,14 +28,14 @@ async fn recovers(store: &RedisStore) {
 }
 
 #[test]
-fn scripts_that_were_flushed_are_taught_again() {
+fn flushed_scripts_are_loaded_again() {
     for engine in Engine::ALL {
         let server = Server::start(engine);
         run(async {
             let store = connect(server.url()).await;
             let log = limit("1000 per 1d sliding-log");
             for round in 1..=3 {
-                let _: () = server.ask(&["SCRIPT", "FLUSH"]);
+                let _: () = server.command(&["SCRIPT", "FLUSH"]);
                 // The counter's script and the one for everything else.
                 for limit in [&roomy(), &log] {
                     let decision = ask(&store, "alice", limit, 1).await.expect("an answer");
@@ -73,7 +73,7 @@ fn a_server_that_was_killed_is_down_until_it_is_back() {
 }
 
 #[test]
-fn a_silent_server_is_given_up_and_found_again() {
+fn silent_server_is_disconnected_and_reconnected() {
     for one_thread in [false, true] {
         let server = Server::start(Engine::Redis);
         run_on(one_thread, async {
@@ -102,7 +102,7 @@ fn a_silent_server_is_given_up_and_found_again() {
 }
 
 #[test]
-fn another_type_at_a_key_is_an_error_and_stays() {
+fn value_of_another_type_is_an_error_and_stays() {
     let server = Server::start(Engine::Redis);
     run(async {
         let store = connect(server.url()).await;
@@ -111,16 +111,16 @@ fn another_type_at_a_key_is_an_error_and_stays() {
         for algorithm in algorithms {
             let limit = limit(&format!("5 per 1d {algorithm}"));
             let name = String::from_utf8(names.state(b"alice", &limit)).expect("text");
-            let _: () = server.ask(&["RPUSH", &name, "somebody's"]);
+            let _: () = server.command(&["RPUSH", &name, "somebody's"]);
             let answer = ask(&store, "alice", &limit, 1).await;
             let Err(StoreError::Failed(Failure::Refused(text))) = answer else {
                 panic!("{algorithm}: {answer:?}");
             };
             assert!(text.contains("WRONGTYPE"), "{text}");
-            let kept: Vec<String> = server.ask(&["LRANGE", &name, "0", "-1"]);
+            let kept: Vec<String> = server.command(&["LRANGE", &name, "0", "-1"]);
             assert_eq!(kept, ["somebody's"]);
             // Text that is no state of ours is not taken for one either.
-            let _: () = server.ask(&["SET", &name, "somebody's"]);
+            let _: () = server.command(&["SET", &name, "somebody's"]);
             let answer = ask(&store, "alice", &limit, 1).await;
             assert!(matches!(answer, Err(StoreError::Failed(Failure::Refused(_)))), "{answer:?}");
             assert!(ask(&store, "bob", &limit, 1).await.expect("an answer").allowed);
@@ -130,12 +130,12 @@ fn another_type_at_a_key_is_an_error_and_stays() {
 }
 
 #[test]
-fn a_server_that_becomes_a_replica_is_left() {
+fn demoted_primary_is_disconnected() {
     let (server, other) = (Server::start(Engine::Redis), Server::start(Engine::Redis));
     run(async {
         let store = connect(server.url()).await;
         recovers(&store).await;
-        let _: () = server.ask(&["REPLICAOF", "127.0.0.1", &other.port.to_string()]);
+        let _: () = server.command(&["REPLICAOF", "127.0.0.1", &other.port.to_string()]);
         eventually("it is left", async || {
             ask(&store, "alice", &roomy(), 1).await == Err(StoreError::Failed(Failure::Down))
         })
@@ -144,7 +144,7 @@ fn a_server_that_becomes_a_replica_is_left() {
             store.last_error().is_some_and(|error| error.contains("replica"))
         })
         .await;
-        let _: () = server.ask(&["REPLICAOF", "NO", "ONE"]);
+        let _: () = server.command(&["REPLICAOF", "NO", "ONE"]);
         recovers(&store).await;
     });
 }
@@ -155,7 +155,7 @@ fn credentials_that_change_are_a_failure_with_a_reason() {
     run(async {
         let store = connect(server.url()).await;
         recovers(&store).await;
-        let _: () = server.ask(&["CONFIG", "SET", "requirepass", "s3cret"]);
+        let _: () = server.command(&["CONFIG", "SET", "requirepass", "s3cret"]);
         // Who is connected stays so; new connections are refused.
         let _: u32 = server_as(&server, ":s3cret@", &["CLIENT", "KILL", "TYPE", "normal"]);
         eventually("it is known why", async || {
@@ -195,14 +195,14 @@ fn a_dropped_store_leaves_nothing_behind() {
 
 /// It was said to be up, while not one request was answered.
 #[test]
-fn a_server_that_refuses_everybody_is_not_up() {
+fn server_that_refuses_all_calls_is_not_up() {
     let rows = [("maxmemory", "OOM"), ("min-replicas-to-write", "NOREPLICAS")];
     for engine in Engine::ALL {
         let server = Server::start(engine);
         run(async {
             let store = connect(server.url()).await;
             for (setting, code) in rows {
-                let _: () = server.ask(&["CONFIG", "SET", setting, "1"]);
+                let _: () = server.command(&["CONFIG", "SET", setting, "1"]);
                 for limit in [roomy(), limit("1000 per 1d sliding-log")] {
                     let answer = ask(&store, code, &limit, 1).await;
                     let Err(StoreError::Failed(Failure::Refused(text))) = answer else {
@@ -214,7 +214,7 @@ fn a_server_that_refuses_everybody_is_not_up() {
                 let told = store.last_error().expect("a reason");
                 assert!(told.starts_with(&format!("the store refuses: {code} ")), "{told}");
                 // It is asked all the same, and so it is seen when that is over.
-                let _: () = server.ask(&["CONFIG", "SET", setting, "0"]);
+                let _: () = server.command(&["CONFIG", "SET", setting, "0"]);
                 let decision = ask(&store, code, &roomy(), 1).await.expect("an answer");
                 assert_eq!(decision.remaining, 999, "nothing was charged");
                 eventually("that is told", async || {

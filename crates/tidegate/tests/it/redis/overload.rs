@@ -10,7 +10,7 @@ use tidegate::redis::{RedisOptions, RedisStore};
 use tidegate::{Check, Failure, Request, RetryAfter, Store, StoreError, Verdict};
 use tokio::task::JoinSet;
 
-use super::stand::{
+use super::servers::{
     Engine, Proxy, Server, connect_with, eventually, eventually_now, options, run,
     run_on_one_thread,
 };
@@ -186,7 +186,7 @@ fn merged_requests_do_not_hold_up_others_that_share_a_key() {
 }
 
 #[test]
-fn what_one_caller_may_queue_is_bounded() {
+fn queued_checks_per_caller_are_bounded() {
     const CHECKS: usize = 5000;
     let server = Server::start(Engine::Redis);
     let proxy = Proxy::start(server.address());
@@ -208,7 +208,7 @@ fn what_one_caller_may_queue_is_bounded() {
         assert!((2048..=2048 + 128).contains(&admitted), "{admitted}");
         assert_eq!(store.stats().failed_overloaded, count as u64);
         // Nothing was charged for those.
-        let keys: usize = server.ask(&["DBSIZE"]);
+        let keys: usize = server.command(&["DBSIZE"]);
         assert_eq!(keys, admitted + 1);
     });
 }

@@ -12,11 +12,12 @@ use tidegate::{Algorithm, Check, Cost, Decision, Limit, Request};
 use tidegate_core::Ask;
 
 use super::client::Client;
-use super::stand::on_each;
+use super::servers::on_each;
 use super::state::assert_kept;
 use crate::common::{NOW, at};
-use crate::worlds::{
-    Gap, Model, Part, Step, any_limit, any_step, apart, cases, decide_all, keys, window_limits,
+use crate::generators::{
+    Gap, GeneratedCheck, Model, Step, any_limit, any_step, cases, decide_all, distinct_checks,
+    keys, window_limits,
 };
 
 /// Runs a property on each server, with nothing in it at the start of a case.
@@ -54,7 +55,7 @@ fn assert_all_kept(client: &mut Client, model: &mut Model, key: u8, limit: &Limi
 }
 
 #[test]
-fn single_checks_are_the_core_s() {
+fn single_checks_decide_as_the_core() {
     compare_single_checks(&changing_limits());
 }
 
@@ -88,7 +89,7 @@ fn compare_single_checks(limits: &impl Strategy<Value = Vec<Limit>>) {
 
 /// Small limits are what `counter.lua` is for; here they are all there is.
 #[test]
-fn calls_of_many_keys_are_single_checks() {
+fn calls_with_many_keys_decide_as_single_checks() {
     let limit =
         (0_u64..2_000, 1_000_u64..200_000_000).prop_filter_map("not quick", |(count, us)| {
             let limit = Limit::new(count, Duration::from_micros(us), Algorithm::SlidingCounter);
@@ -163,11 +164,13 @@ fn requests_are_all_or_nothing_as_in_the_core() {
             let first = &steps[0].0;
             let window_us = limits[first.limit.index(limits.len())].window_us();
             now = first.gap.after(now, window_us);
-            let parts = apart(&steps, &limits);
+            let parts = distinct_checks(&steps, &limits);
             let keys = keys();
             let checks: Vec<Check<'_>> = parts.iter().map(|part| part.check(&keys)).collect();
             let before: Vec<_> = states(client, &parts);
-            let dry = client.ask(&Request::new(&checks), Mode::Dry, Some(at(now))).expect("sound");
+            let dry = client
+                .decide_in_mode(&Request::new(&checks), Mode::Dry, Some(at(now)))
+                .expect("sound");
             assert_eq!(states(client, &parts), before, "a dry call changes nothing");
             let verdict = client.decide(&Request::new(&checks), Some(at(now))).expect("sound");
             let (allowed, decisions) = decide_all(&mut model, &parts, now);
@@ -182,14 +185,14 @@ fn requests_are_all_or_nothing_as_in_the_core() {
     });
 }
 
-fn states(client: &mut Client, parts: &[Part]) -> Vec<Option<Vec<u8>>> {
+fn states(client: &mut Client, parts: &[GeneratedCheck]) -> Vec<Option<Vec<u8>>> {
     let names: Vec<_> = parts.iter().map(|p| client.names.state(&[p.key], &p.limit)).collect();
     names.iter().map(|name| client.get(name)).collect()
 }
 
 /// A long log loses its oldest and its newest, many at a time.
 #[test]
-fn long_logs_are_the_core_s() {
+fn long_logs_decide_as_the_core() {
     let step = (any_step(), 1_u64..200);
     let strategy = (300_u64..3_000, prop::collection::vec(step, 1..20));
     hold(20, &strategy, |client, (count, steps)| {

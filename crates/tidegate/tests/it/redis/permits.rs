@@ -9,10 +9,10 @@ use tidegate::{Check, CheckError, Cost, Limit, PermitAct, PermitId, Request};
 use tidegate_core::{Ask, State};
 
 use super::client::Client;
-use super::stand::on_each;
+use super::servers::on_each;
 use super::state::assert_kept;
 use crate::common::{NOW, at, limit};
-use crate::worlds::{any_step, cases};
+use crate::generators::{any_step, cases};
 
 #[derive(Clone, Copy, Debug)]
 enum Act {
@@ -55,7 +55,7 @@ fn step(client: &mut Client, state: &mut State, limit: &Limit, act: Act, permit:
 }
 
 #[test]
-fn permits_are_the_core_s() {
+fn permits_decide_as_the_core() {
     let acts = prop::collection::vec((any_act(), 1_u64..6, any_step(), any::<bool>()), 1..60);
     // A changed lease or count finds the permits that are held.
     let limits = [limit("5 concurrent lease 10s"), limit("3 concurrent lease 4s")];
@@ -97,7 +97,7 @@ fn concurrency_checks_that_differ_are_the_same_error_as_in_memory() {
 }
 
 #[test]
-fn a_permit_of_a_watched_limit_is_found() {
+fn permit_of_an_observed_limit_is_released() {
     let limit = limit("2 concurrent");
     on_each(|_, server| {
         let mut client = Client::new(server, "tg");

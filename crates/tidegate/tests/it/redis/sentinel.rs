@@ -1,6 +1,6 @@
 //! Failover, as Sentinel does it.
 
-use super::stand::{NAME, Sentinel, connect, eventually, run};
+use super::servers::{NAME, Sentinel, connect, eventually, run};
 use super::{ask, limit};
 
 #[test]
@@ -13,7 +13,7 @@ fn a_failover_is_followed() {
         // The old primary lives on as a replica: whoever stayed with it would
         // get READONLY for ever.
         eventually("it finds the replica fit", async || {
-            stand.sentinel.try_ask::<()>(&["SENTINEL", "FAILOVER", NAME]).is_ok()
+            stand.sentinel.try_command::<()>(&["SENTINEL", "FAILOVER", NAME]).is_ok()
         })
         .await;
         eventually("the failover", async || {
@@ -25,7 +25,7 @@ fn a_failover_is_followed() {
         let now = &stand.servers[stand.primary()];
         eventually("it is followed", async || {
             ask(&store, "bob", &limit, 1).await.is_ok()
-                && now.ask::<u32>(&["EXISTS", "tg:1:{bob}w1d"]) == 1
+                && now.command::<u32>(&["EXISTS", "tg:1:{bob}w1d"]) == 1
         })
         .await;
         assert!(store.stats().up);

@@ -7,7 +7,7 @@ use tidegate::unstable::redis::KeyNames;
 use tidegate::{Check, Cost, Decision, Limit, PermitAct, Request};
 
 use super::client::{Client, letter};
-use super::stand::on_each;
+use super::servers::on_each;
 use crate::common::at;
 use crate::vectors::{Host, run};
 
@@ -18,7 +18,7 @@ struct Redis {
 }
 
 impl Host for Redis {
-    fn ask(&mut self, at_us: u64, cost: Cost, permit: char) -> Decision {
+    fn decide_step(&mut self, at_us: u64, cost: Cost, permit: char) -> Decision {
         let checks = [Check::new("key", &self.limit, cost)];
         let request = Request::new(&checks).with_permit(letter(permit));
         let (mut client, now) = (self.client.borrow_mut(), Some(at(at_us)));
@@ -41,7 +41,7 @@ impl Host for Redis {
 }
 
 #[test]
-fn redis_and_valkey_agree_whichever_script_decides() {
+fn every_script_agrees_with_the_vectors_on_redis_and_valkey() {
     on_each(|engine, server| {
         for quickly in [false, true] {
             let client = Rc::new(RefCell::new(Client::new(server, "")));

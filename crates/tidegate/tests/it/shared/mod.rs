@@ -2,10 +2,10 @@
 //! `waiting.rs` have what is held and what is waited for, `warm.rs` what a node remembers for
 //! an outage.
 
+mod combined;
+mod local_mirror;
 mod permits;
-mod together;
 mod waiting;
-mod warm;
 
 use std::slice;
 use std::sync::Arc;
@@ -18,8 +18,8 @@ use tidegate::unstable::policy::Key;
 use tidegate::unstable::stats::{Decided, Stats};
 use tidegate::{CheckError, Cost, Failure, Limiter, ManualClock, RetryAfter, Timestamp};
 
+use crate::flaky_store::{Behavior, FlakyStore};
 use crate::futures::{Polled, Started, block_on};
-use crate::moody::{Mood, Moody};
 
 const POLICIES: &str = r#"
 policies:
@@ -90,9 +90,9 @@ fn has_failed(answer: &GateVerdict<'_>) -> bool {
 }
 
 /// Two nodes and their store.
-struct World {
+struct Fixture {
     nodes: [Gate; 2],
-    store: Arc<Moody>,
+    store: Arc<FlakyStore>,
     clock: ManualClock,
 }
 
@@ -100,18 +100,18 @@ struct World {
 /// and what is left.
 type Read = (bool, Decided, Option<String>, Option<u64>);
 
-impl World {
+impl Fixture {
     fn new() -> Self {
-        World::over(Moody::near)
+        Fixture::over(FlakyStore::immediate)
     }
 
     /// Nodes over a store that takes time to reach: a request is pending before the store has
     /// decided it, and once more before the answer arrives.
     fn far() -> Self {
-        World::over(Moody::far)
+        Fixture::over(FlakyStore::delayed)
     }
 
-    fn over(store: impl Fn(&ManualClock) -> Moody) -> Self {
+    fn over(store: impl Fn(&ManualClock) -> FlakyStore) -> Self {
         let clock = ManualClock::new(Timestamp::from_micros(1_700_000_000_000_000));
         let store = Arc::new(store(&clock));
         // A policy that is off has no say among the others, but can be named.
@@ -122,25 +122,25 @@ impl World {
             let stats = Arc::new(Stats::new(clock.clock()));
             let policies = Config::parse(&text, "test.yaml").expect("a config").policies;
             Gate::new(limiter, policies, stats)
-                .with_shared_store(Arc::<Moody>::clone(&store), NODES)
+                .with_shared_store(Arc::<FlakyStore>::clone(&store), NODES)
         };
-        World { nodes: [node(), node()], store, clock }
+        Fixture { nodes: [node(), node()], store, clock }
     }
 
-    fn set_mood(&self, mood: Mood) {
-        self.store.set_mood(mood);
+    fn set_behavior(&self, behavior: Behavior) {
+        self.store.set_behavior(behavior);
     }
 
     /// How often the store is asked before anything is waited for.
     fn asks_at_once<T>(&self, asking: impl Future<Output = T>) -> usize {
-        self.set_mood(Mood::Silent);
+        self.set_behavior(Behavior::Silent);
         let before = self.store.unanswered();
         assert!(matches!(Polled::start(asking), Started::Pending(_)));
-        self.set_mood(Mood::Well);
+        self.set_behavior(Behavior::Healthy);
         self.store.unanswered() - before
     }
 
-    fn ask<T>(
+    fn check<T>(
         &self,
         node: usize,
         question: &GateRequest<'_>,
@@ -152,7 +152,7 @@ impl World {
     }
 
     fn read(&self, node: usize, question: &GateRequest<'_>) -> Read {
-        self.ask(node, question, read).expect("an answer")
+        self.check(node, question, read).expect("an answer")
     }
 
     /// Counts of a policy: allowed and refused, by how they were decided.
@@ -183,62 +183,62 @@ fn costing(question: GateRequest<'_>, cost: Cost) -> GateRequest<'_> {
 
 #[test]
 fn nodes_share_a_limit() {
-    let world = World::new();
+    let fixture = Fixture::new();
     for (node, left) in [(0, 1), (1, 0)] {
         let expected = said(true, Decided::Exact, "open", Some(left));
-        assert_eq!(world.read(node, &under("open", "alice")), expected);
+        assert_eq!(fixture.read(node, &under("open", "alice")), expected);
     }
     for node in [0, 1] {
         let expected = said(false, Decided::Exact, "open", Some(0));
-        assert_eq!(world.read(node, &under("open", "alice")), expected);
+        assert_eq!(fixture.read(node, &under("open", "alice")), expected);
     }
-    assert_eq!(world.counted(0, "open"), [[1, 0, 0, 0], [1, 0, 0, 0]]);
+    assert_eq!(fixture.counted(0, "open"), [[1, 0, 0, 0], [1, 0, 0, 0]]);
     // Nothing asked, nothing to decide.
     let attributes = Attributes { path: Some("/other"), ..Attributes::default() };
     let nothing = GateRequest::new(Subject::Request(&attributes));
-    assert_eq!(world.read(0, &nothing), (true, Decided::Exact, None, None));
+    assert_eq!(fixture.read(0, &nothing), (true, Decided::Exact, None, None));
 }
 
 #[test]
-fn a_failing_store_is_answered_for_as_the_policy_says() {
-    for mood in [Mood::Down, Mood::TimedOut, Mood::Lost] {
-        let world = World::new();
-        world.set_mood(mood);
+fn on_store_failure_answers_for_a_failing_store() {
+    for behavior in [Behavior::Down, Behavior::TimedOut, Behavior::Lost] {
+        let fixture = Fixture::new();
+        fixture.set_behavior(behavior);
         // Three of nine for each of three nodes.
         for left in [2, 1, 0] {
             let expected = said(true, Decided::Local, "here", Some(left));
-            assert_eq!(world.read(0, &under("here", "alice")), expected);
+            assert_eq!(fixture.read(0, &under("here", "alice")), expected);
         }
         let denied = said(false, Decided::Local, "here", Some(0));
-        assert_eq!(world.read(0, &under("here", "alice")), denied);
+        assert_eq!(fixture.read(0, &under("here", "alice")), denied);
         for _ in 0..5 {
             let expected = said(true, Decided::FailedOpen, "open", None);
-            assert_eq!(world.read(0, &under("open", "alice")), expected);
+            assert_eq!(fixture.read(0, &under("open", "alice")), expected);
             let expected = said(false, Decided::FailedClosed, "closed", None);
-            assert_eq!(world.read(0, &under("closed", "alice")), expected);
+            assert_eq!(fixture.read(0, &under("closed", "alice")), expected);
         }
-        assert_eq!(world.counted(0, "here"), [[0, 3, 0, 0], [0, 1, 0, 0]]);
-        assert_eq!(world.counted(0, "open"), [[0, 0, 5, 0], [0; 4]]);
-        assert_eq!(world.counted(0, "closed"), [[0; 4], [0, 0, 0, 5]]);
+        assert_eq!(fixture.counted(0, "here"), [[0, 3, 0, 0], [0, 1, 0, 0]]);
+        assert_eq!(fixture.counted(0, "open"), [[0, 0, 5, 0], [0; 4]]);
+        assert_eq!(fixture.counted(0, "closed"), [[0; 4], [0, 0, 0, 5]]);
         // No request is sent to a store that is down.
-        let sent = if matches!(mood, Mood::Down) { 0 } else { 14 };
-        assert_eq!(world.nodes[0].stats().store_latency().count(), sent);
+        let sent = if matches!(behavior, Behavior::Down) { 0 } else { 14 };
+        assert_eq!(fixture.nodes[0].stats().store_latency().count(), sent);
     }
 }
 
 #[test]
-fn a_share_is_rounded_down_but_not_to_nothing() {
-    let world = World::new();
-    world.set_mood(Mood::Down);
+fn node_share_is_at_least_one() {
+    let fixture = Fixture::new();
+    fixture.set_behavior(Behavior::Down);
     let allowed = |policy, line: usize| {
-        world.ask(0, &costing(under(policy, "alice"), Cost::PEEK), |answer| {
+        fixture.check(0, &costing(under(policy, "alice"), Cost::PEEK), |answer| {
             (answer.results[line].decision.limit, answer.results[line].decision.remaining)
         })
     };
     assert_eq!(allowed("bucket", 0), Ok((4, 2)), "12 and a burst of 6 among 3");
     assert_eq!(allowed("small", 0), Ok((1, 1)), "2 among 3");
     assert_eq!(allowed("small", 1), Ok((0, 0)), "nothing is nothing everywhere");
-    world.nodes[0].set_nodes(2);
+    fixture.nodes[0].set_nodes(2);
     assert_eq!(allowed("bucket", 0), Ok((6, 3)));
 }
 
@@ -246,8 +246,8 @@ fn a_share_is_rounded_down_but_not_to_nothing() {
 /// ever.
 #[test]
 fn a_cost_beyond_the_share_passes_when_the_store_is_back() {
-    let world = World::new();
-    world.set_mood(Mood::Down);
+    let fixture = Fixture::new();
+    fixture.set_behavior(Behavior::Down);
     // Three of nine, a burst of two of six: (policy, cost, when it passes, whose fault).
     let rows = [
         ("here", 3, RetryAfter::Now, false),
@@ -260,7 +260,7 @@ fn a_cost_beyond_the_share_passes_when_the_store_is_back() {
     ];
     for (policy, cost, retry_after, is_failure) in rows {
         let question = costing(under(policy, "alice"), Cost::Ask(cost));
-        let seen = world.ask(0, &question, |answer| {
+        let seen = fixture.check(0, &question, |answer| {
             assert_eq!(answer.decided, Decided::Local);
             (answer.retry_after(), has_failed(answer))
         });
@@ -270,14 +270,15 @@ fn a_cost_beyond_the_share_passes_when_the_store_is_back() {
     // another is.
     let limits = ["4 per 1s", "100 per 1m"].map(|text| text.parse().expect("a limit"));
     let both = GateRequest::new(Subject::Limits { key: b"alice", limits: &limits });
-    let seen = world
-        .ask(0, &costing(both, Cost::Ask(50)), |answer| (answer.retry_after(), has_failed(answer)));
+    let seen = fixture.check(0, &costing(both, Cost::Ask(50)), |answer| {
+        (answer.retry_after(), has_failed(answer))
+    });
     assert_eq!(seen, Ok((RetryAfter::Never, false)));
     // Used up here is an ordinary denial.
-    let used_up = world.ask(0, &under("here", "alice"), has_failed);
+    let used_up = fixture.check(0, &under("here", "alice"), has_failed);
     assert_eq!(used_up, Ok(false));
     let waits = |policy| {
-        let gate = &world.nodes[0];
+        let gate = &fixture.nodes[0];
         let rules = Arc::clone(&gate.active_policies());
         let max_wait = Some(Duration::from_secs(3600));
         let question = GateRequest { max_wait, ..costing(under(policy, "bob"), Cost::Ask(4)) };
@@ -285,16 +286,16 @@ fn a_cost_beyond_the_share_passes_when_the_store_is_back() {
             .map(|answer| (answer.allowed, has_failed(&answer)))
     };
     assert_eq!(waits("here"), Ok((false, true)), "nobody waits for a store that fails");
-    world.set_mood(Mood::Well);
-    assert!(world.read(0, &costing(under("here", "bob"), Cost::Ask(9))).0);
+    fixture.set_behavior(Behavior::Healthy);
+    assert!(fixture.read(0, &costing(under("here", "bob"), Cost::Ask(9))).0);
 }
 
 /// Two checks of one count are one cost.
 #[test]
-fn costs_of_one_count_are_added_up_before_they_are_held_against_the_limit() {
-    let world = World::new();
-    world.set_mood(Mood::Down);
-    let gate = &world.nodes[0];
+fn costs_of_one_count_are_summed_before_the_capacity_check() {
+    let fixture = Fixture::new();
+    fixture.set_behavior(Behavior::Down);
+    let gate = &fixture.nodes[0];
     let rules = Arc::clone(&gate.active_policies());
     for (cost, is_failure) in [(4, true), (5, false)] {
         let one = costing(under("here", "alice"), Cost::Ask(cost));
@@ -304,9 +305,9 @@ fn costs_of_one_count_are_added_up_before_they_are_held_against_the_limit() {
 }
 
 #[test]
-fn any_denial_wins_and_nothing_is_charged() {
-    let world = World::new();
-    world.set_mood(Mood::Down);
+fn any_denial_charges_nothing() {
+    let fixture = Fixture::new();
+    fixture.set_behavior(Behavior::Down);
     let attributes = |method| Attributes {
         method: Some(method),
         path: Some("/mixed"),
@@ -315,7 +316,7 @@ fn any_denial_wins_and_nothing_is_charged() {
     };
     let (get, post) = (attributes("GET"), attributes("POST"));
     let lines = |question: &GateRequest<'_>| {
-        world.ask(0, question, |answer| {
+        fixture.check(0, question, |answer| {
             let line = |line: &tidegate::unstable::gate::LimitResult<'_>| {
                 (line.decision.allowed, line.decided, line.remaining())
             };
@@ -325,7 +326,7 @@ fn any_denial_wins_and_nothing_is_charged() {
     let post = GateRequest::new(Subject::Request(&post));
     let denied = said(false, Decided::FailedClosed, "closed", None);
     for _ in 0..5 {
-        assert_eq!(world.read(0, &post), denied);
+        assert_eq!(fixture.read(0, &post), denied);
     }
     // What would have been decided here is told, and was not charged.
     let expected = vec![
@@ -335,38 +336,38 @@ fn any_denial_wins_and_nothing_is_charged() {
         (false, Decided::FailedClosed, None),
     ];
     assert_eq!(lines(&post), Ok(expected));
-    let waits = world.ask(0, &post, |answer| answer.retry_after());
+    let waits = fixture.check(0, &post, |answer| answer.retry_after());
     assert_eq!(waits, Ok(RetryAfter::Micros(1_000_000)), "a hint, not a promise");
 
     // Without it the others have their say: a watched one that denies has none.
     let get = GateRequest::new(Subject::Request(&get));
     for _ in 0..3 {
-        assert_eq!(world.read(0, &get), said(true, Decided::FailedOpen, "open", None));
+        assert_eq!(fixture.read(0, &get), said(true, Decided::FailedOpen, "open", None));
     }
     let denied = said(false, Decided::FailedOpen, "here", Some(0));
-    assert_eq!(world.read(0, &get), denied);
-    assert_eq!(world.counted(0, "watched"), [[0; 4], [0, 0, 0, 11]]);
+    assert_eq!(fixture.read(0, &get), denied);
+    assert_eq!(fixture.counted(0, "watched"), [[0; 4], [0, 0, 0, 11]]);
 }
 
 #[test]
 fn forced_charges_and_refunds_follow_the_same_rules() {
-    let world = World::new();
-    world.set_mood(Mood::Down);
+    let fixture = Fixture::new();
+    fixture.set_behavior(Behavior::Down);
     let force = GateRequest { force: true, ..under("closed", "alice") };
-    assert_eq!(world.read(0, &force), said(false, Decided::FailedClosed, "closed", None));
+    assert_eq!(fixture.read(0, &force), said(false, Decided::FailedClosed, "closed", None));
     let here = under("here", "alice");
     for (cost, left) in [(Cost::Force(2), 1), (Cost::Refund(1), 2), (Cost::PEEK, 2)] {
         let expected = said(true, Decided::Local, "here", Some(left));
-        assert_eq!(world.read(0, &costing(here, cost)), expected, "{cost:?}");
+        assert_eq!(fixture.read(0, &costing(here, cost)), expected, "{cost:?}");
     }
 }
 
 #[test]
-fn what_the_store_admits_is_remembered_here_too() {
-    let world = World::new();
+fn store_admissions_are_mirrored_locally() {
+    let fixture = Fixture::new();
     let here = under("here", "alice");
     let exact = |node, cost| {
-        let (allowed, decided, ..) = world.read(node, &costing(here, cost));
+        let (allowed, decided, ..) = fixture.read(node, &costing(here, cost));
         assert_eq!((allowed, decided), (true, Decided::Exact));
     };
     exact(0, Cost::Ask(2));
@@ -375,61 +376,62 @@ fn what_the_store_admits_is_remembered_here_too() {
     exact(0, Cost::PEEK);
     exact(1, Cost::Ask(5));
     // More than there is, denied by the store: leaves nothing here either.
-    let (allowed, ..) = world.read(0, &costing(here, Cost::Ask(9)));
+    let (allowed, ..) = fixture.read(0, &costing(here, Cost::Ask(9)));
     assert!(!allowed);
-    world.set_mood(Mood::Down);
+    fixture.set_behavior(Behavior::Down);
     // The first has used two of its three, the other all of its own.
-    assert_eq!(world.read(0, &here), said(true, Decided::Local, "here", Some(0)));
-    assert_eq!(world.read(1, &here), said(false, Decided::Local, "here", Some(0)));
-    world.set_mood(Mood::Well);
+    assert_eq!(fixture.read(0, &here), said(true, Decided::Local, "here", Some(0)));
+    assert_eq!(fixture.read(1, &here), said(false, Decided::Local, "here", Some(0)));
+    fixture.set_behavior(Behavior::Healthy);
     // The store knows nothing of what was decided without it.
-    assert_eq!(world.read(0, &here), said(true, Decided::Exact, "here", Some(1)));
+    assert_eq!(fixture.read(0, &here), said(true, Decided::Exact, "here", Some(1)));
     // Policies that never decide here keep nothing here.
-    let tracked = |node: usize| world.nodes[node].limiter().stats().tracked_keys;
+    let tracked = |node: usize| fixture.nodes[node].limiter().stats().tracked_keys;
     let before = tracked(0);
-    world.read(0, &under("open", "bob"));
+    fixture.read(0, &under("open", "bob"));
     assert_eq!(tracked(0), before);
-    world.read(0, &under("here", "bob"));
+    fixture.read(0, &under("here", "bob"));
     assert_eq!(tracked(0), before + 1);
 }
 
 #[test]
-fn a_bucket_here_is_not_in_debt_for_what_others_left() {
-    let world = World::new();
+fn local_bucket_owes_nothing_for_other_nodes() {
+    let fixture = Fixture::new();
     let bucket = under("bucket", "alice");
     // All of the traffic comes here: three times this node's share, for hours.
     for _ in 0..36 {
-        assert_eq!(world.read(0, &bucket).1, Decided::Exact);
-        world.clock.advance(Duration::from_secs(300));
+        assert_eq!(fixture.read(0, &bucket).1, Decided::Exact);
+        fixture.clock.advance(Duration::from_secs(300));
     }
-    assert!(world.read(0, &costing(bucket, Cost::Ask(2))).0);
-    world.set_mood(Mood::Down);
+    assert!(fixture.read(0, &costing(bucket, Cost::Ask(2))).0);
+    fixture.set_behavior(Behavior::Down);
     // It holds two here and regains one in a quarter of an hour.
     let denied = said(false, Decided::Local, "bucket", Some(0));
-    assert!(!world.read(0, &costing(bucket, Cost::Ask(2))).0);
-    while world.read(0, &bucket).0 {}
-    assert_eq!(world.read(0, &bucket), denied);
-    world.clock.advance(Duration::from_secs(900));
-    assert_eq!(world.read(0, &bucket), said(true, Decided::Local, "bucket", Some(0)));
+    assert!(!fixture.read(0, &costing(bucket, Cost::Ask(2))).0);
+    while fixture.read(0, &bucket).0 {}
+    assert_eq!(fixture.read(0, &bucket), denied);
+    fixture.clock.advance(Duration::from_secs(900));
+    assert_eq!(fixture.read(0, &bucket), said(true, Decided::Local, "bucket", Some(0)));
 }
 
 #[test]
-fn what_makes_no_sense_is_no_failure() {
-    let world = World::new();
+fn invalid_request_is_not_a_store_failure() {
+    let fixture = Fixture::new();
     let named = |cost| GateRequest { id: Some(b"order-1"), ..costing(under("open", "bob"), cost) };
-    let left = |question: &GateRequest<'_>| world.ask(0, question, |a| a.results[0].remaining());
+    let left =
+        |question: &GateRequest<'_>| fixture.check(0, question, |a| a.results[0].remaining());
     assert_eq!(left(&named(Cost::Ask(1))), Ok(Some(1)));
     assert_eq!(left(&named(Cost::Ask(1))), Ok(Some(1)), "charged once");
     assert_eq!(left(&named(Cost::Ask(2))), Err(GateError::Check(CheckError::IdReused)));
     let needs = GateError::NeedsPermit { policy: Some("jobs".into()) };
-    for mood in [Mood::Well, Mood::Down] {
-        world.set_mood(mood);
+    for behavior in [Behavior::Healthy, Behavior::Down] {
+        fixture.set_behavior(behavior);
         assert_eq!(left(&under("jobs", "bob")), Err(needs.clone()));
         let unknown = GateError::UnknownPolicy { name: "nobody".into() };
         assert_eq!(left(&under("nobody", "bob")), Err(unknown));
     }
     // A store that must be waited for cannot be asked without waiting.
-    let gate = &world.nodes[0];
+    let gate = &fixture.nodes[0];
     let rules = Arc::clone(&gate.active_policies());
     let question = under("open", "bob");
     let must_await = Err(GateError::MustAwait);
@@ -438,34 +440,34 @@ fn what_makes_no_sense_is_no_failure() {
     let (keys, bob) = (gate.keys(&rules, "open").expect("a policy"), Key::literal(b"bob"));
     assert_eq!(gate.sync(keys.peek(&bob)).map(drop), must_await);
     assert_eq!(gate.sync(keys.reset(&bob)).map(drop), must_await);
-    world.set_mood(Mood::Well);
-    assert!(world.read(0, &question).0, "nothing was charged before");
+    fixture.set_behavior(Behavior::Healthy);
+    assert!(fixture.read(0, &question).0, "nothing was charged before");
 }
 
 #[test]
-fn ids_are_remembered_here_when_the_store_fails() {
-    let world = World::new();
-    world.set_mood(Mood::Down);
+fn ids_are_kept_locally_when_the_store_fails() {
+    let fixture = Fixture::new();
+    fixture.set_behavior(Behavior::Down);
     let question = GateRequest { id: Some(b"order-1"), ..under("here", "alice") };
     for _ in 0..5 {
-        assert_eq!(world.read(0, &question), said(true, Decided::Local, "here", Some(2)));
+        assert_eq!(fixture.read(0, &question), said(true, Decided::Local, "here", Some(2)));
     }
 }
 
 #[test]
-fn a_look_and_a_reset_are_the_stores_alone() {
-    let world = World::new();
-    world.read(0, &under("here", "alice"));
-    let [first, second] = &world.nodes;
+fn peek_and_reset_use_the_store_only() {
+    let fixture = Fixture::new();
+    fixture.read(0, &under("here", "alice"));
+    let [first, second] = &fixture.nodes;
     let rules = Arc::clone(&second.active_policies());
     let (keys, alice) = (second.keys(&rules, "here").expect("a policy"), Key::literal(b"alice"));
     let left = || block_on(keys.peek(&alice)).map(|a| read(&a));
     assert_eq!(left(), Ok(said(true, Decided::Exact, "here", Some(8))));
     let reset = || block_on(keys.reset(&alice));
-    world.set_mood(Mood::TimedOut);
+    fixture.set_behavior(Behavior::TimedOut);
     assert_eq!(left(), Err(GateError::Store(Failure::TimedOut)));
     assert_eq!(reset(), Err(GateError::Store(Failure::TimedOut)));
-    world.set_mood(Mood::Well);
+    fixture.set_behavior(Behavior::Healthy);
     assert_eq!((reset(), reset()), (Ok(true), Ok(false)));
     assert_eq!(left(), Ok(said(true, Decided::Exact, "here", Some(9))));
     let unknown = GateError::UnknownPolicy { name: "nobody".into() };
@@ -474,9 +476,9 @@ fn a_look_and_a_reset_are_the_stores_alone() {
 
 #[test]
 fn all_limits_of_a_key_are_reset_at_once() {
-    let world = World::new();
-    let gate = &world.nodes[0];
+    let fixture = Fixture::new();
+    let gate = &fixture.nodes[0];
     let rules = Arc::clone(&gate.active_policies());
     let keys = gate.keys(&rules, "small").expect("a policy");
-    assert_eq!(world.asks_at_once(keys.reset(&Key::literal(b"alice"))), 2);
+    assert_eq!(fixture.asks_at_once(keys.reset(&Key::literal(b"alice"))), 2);
 }

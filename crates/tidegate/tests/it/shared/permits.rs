@@ -8,13 +8,13 @@ use tidegate::unstable::gate::{AnyPermit, GateError, GateRequest, SharedPermit, 
 use tidegate::unstable::stats::Decided;
 use tidegate::{Failure, MAX_CHECKS};
 
-use super::{World, under};
+use super::{Fixture, under};
+use crate::flaky_store::Behavior;
 use crate::futures::block_on;
-use crate::moody::Mood;
 
 /// Takes a permit: the permit, and how it was decided.
-fn take(world: &World, node: usize, policy: &str) -> (Option<AnyPermit>, Decided) {
-    let gate = &world.nodes[node];
+fn take(fixture: &Fixture, node: usize, policy: &str) -> (Option<AnyPermit>, Decided) {
+    let gate = &fixture.nodes[node];
     let rules = Arc::clone(&gate.active_policies());
     let question = under(policy, "alice");
     let held = block_on(gate.acquire(&rules, &question, None)).expect("an answer");
@@ -22,65 +22,65 @@ fn take(world: &World, node: usize, policy: &str) -> (Option<AnyPermit>, Decided
     (held.permit, held.verdict.decided)
 }
 
-fn shared(world: &World, node: usize) -> SharedPermit {
-    let (permit, decided) = take(world, node, "jobs");
+fn shared(fixture: &Fixture, node: usize) -> SharedPermit {
+    let (permit, decided) = take(fixture, node, "jobs");
     assert_eq!(decided, Decided::Exact);
     permit.expect("a permit").shared().expect("the store has it")
 }
 
 #[test]
 fn a_permit_is_given_back_and_renewed_on_any_node() {
-    let world = World::new();
-    let permits: Vec<_> = (0..6).map(|number| shared(&world, number % 2)).collect();
-    assert!(take(&world, 0, "jobs").0.is_none());
-    let [first, second] = &world.nodes;
+    let fixture = Fixture::new();
+    let permits: Vec<_> = (0..6).map(|number| shared(&fixture, number % 2)).collect();
+    assert!(take(&fixture, 0, "jobs").0.is_none());
+    let [first, second] = &fixture.nodes;
     // As another node reads it.
     let sent = SharedPermit::from_bytes(&permits[0].to_bytes()).expect("a permit");
     assert_eq!(sent, permits[0]);
     assert_eq!(block_on(sent.release(second)), Ok(true));
     assert_eq!(block_on(sent.release(first)), Ok(false));
     assert_eq!(block_on(sent.renew(first, None)), Ok(None));
-    let other = shared(&world, 1);
+    let other = shared(&fixture, 1);
 
     let seconds = Duration::from_secs;
     assert_eq!((other.lease(), other.max_lease()), (seconds(30), seconds(30)));
-    world.clock.advance(seconds(29));
+    fixture.clock.advance(seconds(29));
     assert_eq!(block_on(other.renew(first, None)), Ok(Some(seconds(30))));
     assert_eq!(block_on(permits[1].renew(first, Some(seconds(5)))), Ok(Some(seconds(5))));
     let too_long = Err(GateError::LeaseTooLong { max_lease: seconds(30) });
     assert_eq!(block_on(other.renew(first, Some(seconds(31)))), too_long);
-    world.clock.advance(seconds(1));
+    fixture.clock.advance(seconds(1));
     // The four that nobody renewed have ended.
     assert_eq!(block_on(permits[2].renew(first, None)), Ok(None));
     assert!(block_on(permits[1].release(first)) == Ok(true));
-    world.set_mood(Mood::Lost);
+    fixture.set_behavior(Behavior::Lost);
     let failed = GateError::Store(Failure::Lost);
     assert_eq!(block_on(other.release(first)), Err(failed.clone()));
     assert_eq!(block_on(other.renew(first, None)), Err(failed));
 }
 
 #[test]
-fn where_nothing_matches_there_is_nothing_to_hold() {
-    let world = World::new();
+fn acquire_without_a_matching_policy_holds_nothing() {
+    let fixture = Fixture::new();
     let attributes = Attributes { path: Some("/other"), ..Attributes::default() };
     let nothing = GateRequest::new(Subject::Request(&attributes));
-    for mood in [Mood::Well, Mood::Down] {
-        world.set_mood(mood);
-        let rules = Arc::clone(&world.nodes[0].active_policies());
-        let held = block_on(world.nodes[0].acquire(&rules, &nothing, None)).expect("it");
+    for behavior in [Behavior::Healthy, Behavior::Down] {
+        fixture.set_behavior(behavior);
+        let rules = Arc::clone(&fixture.nodes[0].active_policies());
+        let held = block_on(fixture.nodes[0].acquire(&rules, &nothing, None)).expect("it");
         assert_eq!((held.verdict.allowed, held.verdict.decided), (true, Decided::Exact));
         assert!(held.permit.and_then(AnyPermit::local).is_some());
     }
 }
 
 #[test]
-fn bytes_that_are_no_permits_are_refused() {
-    let world = World::new();
-    let bytes = shared(&world, 0).to_bytes();
+fn rejects_malformed_permit_bytes() {
+    let fixture = Fixture::new();
+    let bytes = shared(&fixture, 0).to_bytes();
     for length in 0..bytes.len() {
         let cut = SharedPermit::from_bytes(&bytes[..length]);
         // Cut before its only key it is a permit that holds nothing.
-        assert!(cut.is_none_or(|cut| block_on(cut.release(&world.nodes[0])) == Ok(true)));
+        assert!(cut.is_none_or(|cut| block_on(cut.release(&fixture.nodes[0])) == Ok(true)));
     }
     for bad in [&[0xff; 64][..], &[0; 4], &[1, 0, 0], &vec![1; 64 * 1024]] {
         assert_eq!(SharedPermit::from_bytes(bad), None);
@@ -89,47 +89,47 @@ fn bytes_that_are_no_permits_are_refused() {
     let with_keys = |more: usize| [&bytes[..], &vec![0; more]].concat();
     assert!(SharedPermit::from_bytes(&with_keys(MAX_CHECKS - 1)).is_some());
     assert_eq!(SharedPermit::from_bytes(&with_keys(MAX_CHECKS)), None);
-    assert!(take(&world, 0, "jobs").0.is_some());
+    assert!(take(&fixture, 0, "jobs").0.is_some());
 }
 
 #[test]
-fn permits_without_the_store_are_held_here_or_not_at_all() {
-    let world = World::new();
+fn permits_during_an_outage_are_local_or_none() {
+    let fixture = Fixture::new();
     // One of two places of this node is known to be taken.
-    let kept = shared(&world, 0);
-    world.set_mood(Mood::Down);
-    let (second, decided) = take(&world, 0, "jobs");
+    let kept = shared(&fixture, 0);
+    fixture.set_behavior(Behavior::Down);
+    let (second, decided) = take(&fixture, 0, "jobs");
     assert_eq!(decided, Decided::Local);
     let second = second.expect("a place").local().expect("it is held here");
-    assert!(matches!(take(&world, 0, "jobs"), (None, Decided::Local)));
+    assert!(matches!(take(&fixture, 0, "jobs"), (None, Decided::Local)));
     assert!(second.renew());
     drop(second);
-    assert!(take(&world, 0, "jobs").0.is_some());
+    assert!(take(&fixture, 0, "jobs").0.is_some());
 
     for _ in 0..9 {
-        let (permit, decided) = take(&world, 0, "open-jobs");
+        let (permit, decided) = take(&fixture, 0, "open-jobs");
         let permit = permit.expect("allowed").local().expect("nothing is held anywhere");
         assert!(permit.renew() && decided == Decided::FailedOpen);
-        assert!(matches!(take(&world, 0, "closed-jobs"), (None, Decided::FailedClosed)));
+        assert!(matches!(take(&fixture, 0, "closed-jobs"), (None, Decided::FailedClosed)));
     }
-    world.set_mood(Mood::Well);
-    assert_eq!(block_on(kept.release(&world.nodes[0])), Ok(true));
-    world.set_mood(Mood::Down);
-    let places: Vec<_> = (0..3).map(|_| take(&world, 0, "jobs").0).collect();
+    fixture.set_behavior(Behavior::Healthy);
+    assert_eq!(block_on(kept.release(&fixture.nodes[0])), Ok(true));
+    fixture.set_behavior(Behavior::Down);
+    let places: Vec<_> = (0..3).map(|_| take(&fixture, 0, "jobs").0).collect();
     assert_eq!(places.iter().flatten().count(), 2, "what was given back is free here too");
 }
 
 #[test]
 fn all_keys_of_a_permit_are_asked_for_at_once() {
     // One after another they took as many deadlines as there were keys.
-    let world = World::new();
-    let held = [shared(&world, 0).to_bytes(), b"\x01x\x01y".to_vec()].concat();
+    let fixture = Fixture::new();
+    let held = [shared(&fixture, 0).to_bytes(), b"\x01x\x01y".to_vec()].concat();
     let held = SharedPermit::from_bytes(&held).expect("a permit");
-    let gate = &world.nodes[0];
-    assert_eq!(world.asks_at_once(held.release(gate)), 3);
-    assert_eq!(world.asks_at_once(held.renew(gate, None)), 3);
+    let gate = &fixture.nodes[0];
+    assert_eq!(fixture.asks_at_once(held.release(gate)), 3);
+    assert_eq!(fixture.asks_at_once(held.renew(gate, None)), 3);
     // Of one that is held under some of its keys only, these are given back all the same.
     assert_eq!(block_on(held.release(gate)), Ok(false));
-    let places = (0..7).filter(|_| take(&world, 1, "jobs").0.is_some());
+    let places = (0..7).filter(|_| take(&fixture, 1, "jobs").0.is_some());
     assert_eq!(places.count(), 6);
 }

@@ -7,9 +7,9 @@ use tidegate::unstable::gate::{ActivePolicies, GateError, GateRequest, Subject};
 use tidegate::unstable::stats::Decided;
 use tidegate::{Cost, Limit};
 
-use super::{Read, World, costing, read, said, under};
+use super::{Fixture, Read, costing, read, said, under};
+use crate::flaky_store::Behavior;
 use crate::futures::{Polled, Started};
-use crate::moody::Mood;
 
 const LONG: Duration = Duration::from_secs(3_600);
 
@@ -17,12 +17,12 @@ type Waiting<'a> = Started<'a, Result<Read, GateError>>;
 
 /// Begins to wait for the one place of `slow`.
 fn begin<'a>(
-    world: &'a World,
+    fixture: &'a Fixture,
     rules: &'a ActivePolicies,
     question: &'a GateRequest<'a>,
     max_wait: Duration,
 ) -> Waiting<'a> {
-    let gate = &world.nodes[0];
+    let gate = &fixture.nodes[0];
     let question = GateRequest { max_wait: Some(max_wait), ..*question };
     Polled::start(async move { gate.check(rules, &[question]).await.map(|answer| read(&answer)) })
 }
@@ -36,69 +36,69 @@ fn pending(begun: Waiting<'_>) -> Polled<'_, Result<Read, GateError>> {
 }
 
 #[test]
-fn waiters_pass_in_order_or_are_told_at_once() {
-    let world = World::new();
-    let rules = Arc::clone(&world.nodes[0].active_policies());
+fn waiters_pass_in_order_or_are_denied_immediately() {
+    let fixture = Fixture::new();
+    let rules = Arc::clone(&fixture.nodes[0].active_policies());
     let (question, seconds) = (under("slow", "alice"), Duration::from_secs);
     let denied = Ok(said(false, Decided::Exact, "slow", Some(0)));
     let passed = Some(Ok(said(true, Decided::Exact, "slow", Some(0))));
     assert!(
-        matches!(begin(&world, &rules, &question, LONG), Started::Ready(Ok((true, ..)))),
+        matches!(begin(&fixture, &rules, &question, LONG), Started::Ready(Ok((true, ..)))),
         "a free place is taken at once"
     );
-    let too_long = begin(&world, &rules, &question, seconds(9));
+    let too_long = begin(&fixture, &rules, &question, seconds(9));
     assert!(matches!(too_long, Started::Ready(ready) if ready == denied));
-    let mut first = pending(begin(&world, &rules, &question, LONG));
-    let mut second = pending(begin(&world, &rules, &question, LONG));
+    let mut first = pending(begin(&fixture, &rules, &question, LONG));
+    let mut second = pending(begin(&fixture, &rules, &question, LONG));
     // Even alone it would wait for too long.
-    let too_long = begin(&world, &rules, &question, seconds(9));
+    let too_long = begin(&fixture, &rules, &question, seconds(9));
     assert!(matches!(too_long, Started::Ready(ready) if ready == denied));
-    let mut impatient = pending(begin(&world, &rules, &question, seconds(15)));
+    let mut impatient = pending(begin(&fixture, &rules, &question, seconds(15)));
 
-    world.clock.advance(seconds(10));
+    fixture.clock.advance(seconds(10));
     assert_eq!((second.poll(), impatient.poll()), (None, None), "not before the first");
     assert_eq!(first.poll(), passed);
     assert_eq!(second.poll(), None, "it asks, and waits for its own");
-    world.clock.advance(seconds(5));
+    fixture.clock.advance(seconds(5));
     assert_eq!(impatient.poll(), Some(denied), "its patience has ended");
-    world.clock.advance(seconds(5));
+    fixture.clock.advance(seconds(5));
     assert_eq!(second.poll(), passed);
     // Nobody is left behind whom others would wait for.
-    let last = pending(begin(&world, &rules, &question, LONG));
+    let last = pending(begin(&fixture, &rules, &question, LONG));
     drop(last);
-    world.clock.advance(seconds(10));
-    assert!(matches!(begin(&world, &rules, &question, LONG), Started::Ready(Ok((true, ..)))));
+    fixture.clock.advance(seconds(10));
+    assert!(matches!(begin(&fixture, &rules, &question, LONG), Started::Ready(Ok((true, ..)))));
 }
 
 #[test]
-fn who_is_behind_is_denied_also_where_there_is_room() {
-    let world = World::new();
-    let rules = Arc::clone(&world.nodes[0].active_policies());
+fn queued_request_is_denied_although_units_are_left() {
+    let fixture = Fixture::new();
+    let rules = Arc::clone(&fixture.nodes[0].active_policies());
     let limits: [Limit; 1] = ["2 per 10s sliding-log".parse().expect("a limit")];
     let own = GateRequest::new(Subject::Limits { key: b"alice", limits: &limits });
-    world.read(0, &own);
+    fixture.read(0, &own);
     let two = costing(own, Cost::Ask(2));
-    let _first = pending(begin(&world, &rules, &two, LONG));
-    let mut behind = pending(begin(&world, &rules, &own, Duration::from_secs(1)));
-    world.clock.advance(Duration::from_secs(1));
+    let _first = pending(begin(&fixture, &rules, &two, LONG));
+    let mut behind = pending(begin(&fixture, &rules, &own, Duration::from_secs(1)));
+    fixture.clock.advance(Duration::from_secs(1));
     let (allowed, decided, _, left) = behind.poll().expect("an answer").expect("sound");
     assert_eq!((allowed, decided, left), (false, Decided::Exact, Some(1)));
 }
 
 #[test]
-fn waiting_goes_on_without_the_store() {
-    let world = World::new();
-    let rules = Arc::clone(&world.nodes[0].active_policies());
+fn waiting_continues_during_an_outage() {
+    let fixture = Fixture::new();
+    let rules = Arc::clone(&fixture.nodes[0].active_policies());
     let question = under("slow", "alice");
-    world.read(0, &question);
-    world.set_mood(Mood::Down);
+    fixture.read(0, &question);
+    fixture.set_behavior(Behavior::Down);
     // Its one place is taken here too.
-    let mut waiting = pending(begin(&world, &rules, &question, LONG));
-    world.clock.advance(Duration::from_secs(10));
+    let mut waiting = pending(begin(&fixture, &rules, &question, LONG));
+    fixture.clock.advance(Duration::from_secs(10));
     assert_eq!(waiting.poll(), Some(Ok(said(true, Decided::Local, "slow", Some(0)))));
     let (closed, open) = (under("closed", "alice"), under("open", "alice"));
     for (question, decided) in [(&closed, Decided::FailedClosed), (&open, Decided::FailedOpen)] {
-        let answer = begin(&world, &rules, question, LONG);
+        let answer = begin(&fixture, &rules, question, LONG);
         assert!(matches!(answer, Started::Ready(Ok((_, how, ..))) if how == decided));
     }
 }

@@ -15,7 +15,7 @@ fn total_allowed(stats: &Stats) -> u64 {
 }
 
 #[test]
-fn names_invented_for_ever_make_room_for_each_other() {
+fn unused_series_are_replaced() {
     let (stats, _) = stats();
     let ten = limit("10 per 1s");
     let kept = stats.limit("kept", &ten, Mode::Enforce);
@@ -37,7 +37,7 @@ fn names_invented_for_ever_make_room_for_each_other() {
 }
 
 #[test]
-fn names_that_are_all_held_share_one_series() {
+fn series_beyond_the_bound_share_one() {
     let (stats, _) = stats();
     let ten = limit("10 per 1s");
     let held: Vec<_> = (0..MAX_SERIES + 100)
@@ -56,7 +56,7 @@ fn names_that_are_all_held_share_one_series() {
 }
 
 #[test]
-fn a_flood_of_keys_and_policies_is_listed_in_bounded_room() {
+fn top_keys_use_bounded_memory() {
     let (stats, _) = stats();
     let ten = limit("10 per 1s");
     let policies: Vec<_> = (0..MAX_TRACKED_POLICIES + 10)
@@ -77,7 +77,7 @@ fn a_flood_of_keys_and_policies_is_listed_in_bounded_room() {
 }
 
 #[test]
-fn denials_of_new_keys_allocate_nothing_once_the_room_is_taken() {
+fn denials_of_new_keys_do_not_allocate_when_full() {
     let (stats, clock) = stats();
     let ten = stats.limit("p", &limit("10 per 1s"), Mode::Enforce);
     let keys: Vec<_> = (0..40_000_u64).map(u64::to_be_bytes).collect();

@@ -11,7 +11,7 @@ use super::{allowing, denying, record, stats};
 use crate::common::limit;
 
 #[test]
-fn every_outcome_and_way_of_deciding_has_its_own_count() {
+fn every_outcome_and_decision_source_has_its_own_count() {
     let (stats, _) = stats();
     let ten = stats.limit("login", &limit("10 per 1s"), Mode::Enforce);
     for (times, decided) in Decided::ALL.into_iter().enumerate() {
@@ -30,7 +30,7 @@ fn every_outcome_and_way_of_deciding_has_its_own_count() {
 }
 
 #[test]
-fn modes_of_one_limit_are_counted_apart() {
+fn modes_of_one_limit_are_counted_separately() {
     let (stats, _) = stats();
     let ten = limit("10 per 1s");
     let enforced = stats.limit("api", &ten, Mode::Enforce);
@@ -132,7 +132,7 @@ fn concurrent_counts_add_up() {
 }
 
 #[test]
-fn latencies_fall_into_the_bucket_that_holds_them() {
+fn latencies_are_counted_in_their_bucket() {
     let (stats, _) = stats();
     for bound in LATENCY_BOUNDS {
         for elapsed in [bound, bound + Duration::from_nanos(1)] {

@@ -26,7 +26,7 @@ fn denial(reader: &mut Subscription) -> Denial {
 }
 
 #[test]
-fn a_denial_says_who_what_and_when() {
+fn denial_has_key_policy_and_time() {
     let (stats, _) = stats();
     let [second, minute] =
         ["10 per 1s", "100 per 1m"].map(|text| stats.limit("p", &limit(text), Mode::Enforce));
@@ -71,7 +71,7 @@ fn a_denial_says_who_what_and_when() {
 }
 
 #[test]
-fn a_flood_is_told_at_a_steady_rate_with_what_was_left_out() {
+fn denial_events_are_rate_limited_and_count_suppressed_ones() {
     let (stats, clock) = stats();
     let [loud, quiet] =
         ["loud", "quiet"].map(|name| stats.limit(name, &limit("1 per 1s"), Mode::Enforce));
@@ -93,7 +93,7 @@ fn a_flood_is_told_at_a_steady_rate_with_what_was_left_out() {
 }
 
 /// Denials of different seconds, so that all are told.
-fn tell(stats: &Stats, clock: &tidegate::ManualClock, times: usize) {
+fn record_denials(stats: &Stats, clock: &tidegate::ManualClock, times: usize) {
     let one = stats.limit("p", &limit("1 per 1s"), Mode::Enforce);
     for _ in 0..times {
         clock.advance(Duration::from_secs(1));
@@ -102,12 +102,12 @@ fn tell(stats: &Stats, clock: &tidegate::ManualClock, times: usize) {
 }
 
 #[test]
-fn a_slow_reader_is_told_what_it_missed() {
+fn slow_reader_gets_the_number_of_missed_events() {
     let (stats, clock) = stats();
     let mut reader = subscribe(&stats);
-    tell(&stats, &clock, 2);
+    record_denials(&stats, &clock, 2);
     assert_eq!(denial(&mut reader).number, 1);
-    tell(&stats, &clock, EVENTS_HELD + 3);
+    record_denials(&stats, &clock, EVENTS_HELD + 3);
     assert_eq!(reader.try_next(), Some(StreamItem::Missed(4)));
     let told = EVENTS_HELD as u64 + 5;
     for number in 6..=told {
@@ -130,7 +130,7 @@ fn a_slow_reader_is_told_what_it_missed() {
 }
 
 #[test]
-fn readers_are_counted_and_leave_room_when_they_go() {
+fn subscribers_are_bounded_and_freed_on_drop() {
     let (stats, _) = stats();
     let mut readers: Vec<_> = (0..MAX_SUBSCRIBERS).map(|_| subscribe(&stats)).collect();
     assert_eq!(stats.events().subscribe(None).map(drop), Err(TooManySubscribers));
@@ -148,14 +148,14 @@ fn a_waiting_reader_is_woken() {
         let Started::Pending(mut next) = Polled::start(reader.next()) else {
             panic!("nothing yet")
         };
-        tell(&stats, &clock, 1);
+        record_denials(&stats, &clock, 1);
         assert_eq!(next.wakes(), 1);
         assert!(matches!(next.poll(), Some(StreamItem::Denial(denial)) if denial.number == 1));
     }
     // One that gave up waiting is not in the way.
     let Started::Pending(waiting) = Polled::start(reader.next()) else { panic!("nothing new") };
     drop(waiting);
-    tell(&stats, &clock, 1);
+    record_denials(&stats, &clock, 1);
     assert_eq!(denial(&mut reader).number, 2);
 }
 

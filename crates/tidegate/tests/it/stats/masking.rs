@@ -65,7 +65,7 @@ proptest! {
 
     /// Values of any length and any bytes that text can have; long ones are cut.
     #[test]
-    fn no_value_is_shown_and_every_form_leads_back(
+    fn masked_forms_hide_values_and_resolve_to_their_key(
         template in prop::sample::select(TEMPLATES.to_vec()),
         value in prop_oneof!["[!-~]{1,40}", "\\PC{1,40}", "[a-z\\x00-\\x1f]{900,1200}"],
     ) {
@@ -88,7 +88,7 @@ proptest! {
 }
 
 #[test]
-fn what_comes_from_elsewhere_is_readable() {
+fn values_that_are_not_credentials_are_readable() {
     let gate = gate("{header:x | client_ip}");
     let attributes = Attributes { client_ip: "192.0.2.1".parse().ok(), ..Attributes::default() };
     let rules = gate.active_policies();
@@ -121,7 +121,7 @@ fn a_reload_of_the_template_shows_nothing_that_was_masked() {
 }
 
 #[test]
-fn a_form_nobody_has_is_an_error_and_not_a_key() {
+fn unknown_masked_form_is_an_error() {
     let gate = gate("{header:x}");
     let rules = gate.active_policies();
     let form = "sk_l...#0123456789abcdef";

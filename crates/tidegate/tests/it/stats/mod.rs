@@ -4,7 +4,7 @@ mod bounds;
 mod counters;
 mod events;
 mod masking;
-mod sketch;
+mod top_keys;
 
 use std::sync::LazyLock;
 

@@ -13,12 +13,12 @@ use tidegate::unstable::headers::Forms;
 use tidegate::unstable::identity::Identity;
 use tidegate::unstable::stats::TIMED_EVERY;
 
-use super::{ALICE, World, from, rule, with};
+use super::{ALICE, Fixture, from, rule, with};
 use crate::common::limiter;
 
-fn world(build: impl FnOnce(LayerBuilder) -> LayerBuilder) -> World {
+fn fixture(build: impl FnOnce(LayerBuilder) -> LayerBuilder) -> Fixture {
     let builder = build(RateLimitLayer::builder().limiter(Limiter::new()));
-    World::of(builder.build().expect("a layer"), limiter().1)
+    Fixture::of(builder.build().expect("a layer"), limiter().1)
 }
 
 type Way = (&'static str, fn(Rule, LayerBuilder) -> LayerBuilder);
@@ -38,7 +38,7 @@ const WAYS: [Way; 5] = [
 ];
 
 #[test]
-fn every_setting_counts_alike() {
+fn every_configuration_counts_alike() {
     for (way, build) in WAYS {
         for (name, algorithm) in [
             ("api", "sliding-counter"),
@@ -47,19 +47,19 @@ fn every_setting_counts_alike() {
             ("a-name-so-long-that-no-short-buffer-holds-it", "sliding-counter"),
         ] {
             let limit = format!("100 per 366d {algorithm}");
-            let world = world(|builder| build(rule(name, &[&limit]), builder));
+            let fixture = fixture(|builder| build(rule(name, &[&limit]), builder));
             for left in (0..100).rev() {
-                let told = world.ask(from(ALICE, "/"));
+                let told = fixture.send(from(ALICE, "/"));
                 let said = told.header("ratelimit").expect("a field");
                 assert_eq!(told.status, 200, "{way}, {limit}");
                 assert!(said.starts_with(&format!("\"{name}\";r={left};t=")), "{way}: {said}");
             }
-            assert_eq!(world.status(from(ALICE, "/")), 429, "{way}, {limit}");
+            assert_eq!(fixture.status(from(ALICE, "/")), 429, "{way}, {limit}");
             // The longest address there is.
-            assert_eq!(world.status(from([255; 4], "/")), 200, "{way}, {limit}");
-            assert_eq!(world.left(name, "192.0.2.1"), 0, "{way}, {limit}");
-            assert_eq!(world.left(name, "255.255.255.255"), 99, "{way}, {limit}");
-            let all = world.layer.stats().series();
+            assert_eq!(fixture.status(from([255; 4], "/")), 200, "{way}, {limit}");
+            assert_eq!(fixture.left(name, "192.0.2.1"), 0, "{way}, {limit}");
+            assert_eq!(fixture.left(name, "255.255.255.255"), 99, "{way}, {limit}");
+            let all = fixture.layer.stats().series();
             let series = all.iter().find(|one| &*one.policy == name).expect("its counts");
             let (allowed, refused) = (series.allowed.iter().sum(), series.refused.iter().sum());
             // Near are those that left 5 or fewer.
@@ -69,21 +69,21 @@ fn every_setting_counts_alike() {
 }
 
 #[test]
-fn a_plan_is_named_apart_and_counted_with_its_rule() {
+fn plan_has_its_own_name_and_shares_the_count_of_its_rule() {
     for (way, build) in &WAYS[..4] {
         let limit = "10000 per 366d";
         let rule = rule("api", &[limit])
             .plan("large", [limit.parse().expect("a limit")])
             .plan_of(|head| head.header("x-plan").map(|plan| plan.to_owned().into()));
-        let world = world(|builder| build(rule, builder));
+        let fixture = fixture(|builder| build(rule, builder));
         for _ in 0..1_000 {
-            assert_eq!(world.status(from(ALICE, "/")), 200, "{way}");
-            assert_eq!(world.status(with(from(ALICE, "/"), "x-plan", "large")), 200, "{way}");
-            assert_eq!(world.status(with(from(ALICE, "/"), "x-plan", "large")), 200, "{way}");
+            assert_eq!(fixture.status(from(ALICE, "/")), 200, "{way}");
+            assert_eq!(fixture.status(with(from(ALICE, "/"), "x-plan", "large")), 200, "{way}");
+            assert_eq!(fixture.status(with(from(ALICE, "/"), "x-plan", "large")), 200, "{way}");
         }
-        let left = ["api", "api.large"].map(|name| world.left(name, "192.0.2.1"));
+        let left = ["api", "api.large"].map(|name| fixture.left(name, "192.0.2.1"));
         assert_eq!(left, [7_000, 7_000], "{way}");
-        let series = world.layer.stats().series();
+        let series = fixture.layer.stats().series();
         let allowed = ["api", "api.large"].map(|name| {
             let series = series.iter().find(|series| &*series.policy == name).expect("a series");
             series.allowed[0]
@@ -93,14 +93,14 @@ fn a_plan_is_named_apart_and_counted_with_its_rule() {
 }
 
 #[test]
-fn every_setting_is_timed() {
+fn every_configuration_is_timed() {
     let every = usize::from(TIMED_EVERY);
     for (way, build) in WAYS {
         for forms in [Forms::NONE, Forms::default()] {
             let rule = rule("api", &["1000000 per 1h"]);
-            let world = world(|builder| build(rule, builder.headers(forms)));
-            assert_eq!(world.statuses(|| from(ALICE, "/"), 10 * every), vec![200; 10 * every]);
-            let all = world.layer.stats().service_latency();
+            let fixture = fixture(|builder| build(rule, builder.headers(forms)));
+            assert_eq!(fixture.statuses(|| from(ALICE, "/"), 10 * every), vec![200; 10 * every]);
+            let all = fixture.layer.stats().service_latency();
             let timed: u64 = all.iter().map(|one| one.counts.count()).sum();
             assert!((9..=11).contains(&timed), "{way}: {timed}");
         }
@@ -108,20 +108,20 @@ fn every_setting_is_timed() {
 }
 
 #[test]
-fn counts_by_other_keys_than_the_address_of_the_socket() {
+fn keys_other_than_the_socket_address_are_counted() {
     let one = || rule("api", &["1 per 366d"]);
     let key = || one().key(|head| head.header("x-who").map(|who| who.to_owned().into()));
     let template = || one().key_template("{header:x-who}");
     let trusted = || Identity::trusting(["192.0.2.0/24"]).expect("a network");
     let peer = |extensions: &http::Extensions| extensions.get::<IpAddr>().copied();
     let worlds = [
-        ("a closure's key", world(|builder| builder.rule(key()))),
-        ("a template's key", world(|builder| builder.rule(template()))),
-        ("behind a proxy", world(|builder| builder.rule(one()).identity(trusted()))),
-        ("a peer of its own", world(|builder| builder.rule(one()).peer(peer))),
-        ("IPv6", world(|builder| builder.rule(one()))),
+        ("a closure's key", fixture(|builder| builder.rule(key()))),
+        ("a template's key", fixture(|builder| builder.rule(template()))),
+        ("behind a proxy", fixture(|builder| builder.rule(one()).identity(trusted()))),
+        ("a peer of its own", fixture(|builder| builder.rule(one()).peer(peer))),
+        ("IPv6", fixture(|builder| builder.rule(one()))),
     ];
-    for (what, world) in worlds {
+    for (what, fixture) in worlds {
         let ask = |who: u8| {
             let address = Ipv4Addr::new(198, 51, 100, who).to_string();
             let mut request = match what {
@@ -130,25 +130,25 @@ fn counts_by_other_keys_than_the_address_of_the_socket() {
             };
             request = with(with(request, "x-who", &address), "x-forwarded-for", &address);
             request.extensions_mut().insert(address.parse::<IpAddr>().expect("an address"));
-            world.status(request)
+            fixture.status(request)
         };
         assert_eq!([1, 2, 1, 2].map(ask), [200, 200, 429, 429], "{what}");
     }
     // Of two rules both hold.
-    let world = world(|builder| builder.rule(rule("most", &["9 per 366d"])).rule(one()));
-    assert_eq!(world.statuses(|| from(ALICE, "/"), 2), [200, 429]);
+    let fixture = fixture(|builder| builder.rule(rule("most", &["9 per 366d"])).rule(one()));
+    assert_eq!(fixture.statuses(|| from(ALICE, "/"), 2), [200, 429]);
 }
 
 /// A socket for both kinds of address shows an IPv4 address as an IPv6 one.
 #[test]
-fn an_address_is_one_however_it_is_written() {
+fn spellings_of_an_address_share_a_count() {
     for (way, build) in WAYS {
-        let world = world(|builder| build(rule("api", &["4 per 366d"]), builder));
+        let fixture = fixture(|builder| build(rule("api", &["4 per 366d"]), builder));
         let mapped = || from(Ipv4Addr::from(ALICE).to_ipv6_mapped(), "/");
         let statuses = [from(ALICE, "/"), mapped(), from(ALICE, "/"), mapped()];
-        assert_eq!(statuses.map(|request| world.status(request)), [200; 4], "{way}");
-        assert_eq!(world.status(from(ALICE, "/")), 429, "{way}");
-        assert_eq!(world.status(mapped()), 429, "{way}");
+        assert_eq!(statuses.map(|request| fixture.status(request)), [200; 4], "{way}");
+        assert_eq!(fixture.status(from(ALICE, "/")), 429, "{way}");
+        assert_eq!(fixture.status(mapped()), 429, "{way}");
     }
 }
 
@@ -168,11 +168,11 @@ fn closures_are_called_once() {
                     (call % 2 == 1).then_some("small".into())
                 })
                 .cost(move |_| 1 + cost.fetch_add(1, Ordering::Relaxed) as u64 % 2);
-            let world = world(|builder| build(rule, builder));
+            let fixture = fixture(|builder| build(rule, builder));
             // Two each for those of the small plan: the first passes, the others do not.
             for round in 0..20 {
                 let expected = if round % 2 == 0 || round < 2 { 200 } else { 429 };
-                assert_eq!(world.status(from(ALICE, "/")), expected, "{way}, {limit}, {round}");
+                assert_eq!(fixture.status(from(ALICE, "/")), expected, "{way}, {limit}, {round}");
             }
             let called = calls.map(|calls| calls.load(Ordering::Relaxed));
             assert_eq!(called, [20; 3], "{way}, {limit}");

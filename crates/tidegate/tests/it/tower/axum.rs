@@ -27,7 +27,7 @@ fn request(from: Option<[u8; 4]>) -> Request<Body> {
 }
 
 #[tokio::test]
-async fn three_lines_in_an_axum_app() {
+async fn minimal_axum_app_is_limited() {
     let layer = RateLimitLayer::new(limit("2 per 1h sliding-log"));
     let app = Router::new().route("/", any(|| async { "hello" })).layer(layer);
     let rows = [
@@ -44,7 +44,7 @@ async fn three_lines_in_an_axum_app() {
 }
 
 #[tokio::test]
-async fn a_layer_per_route_counts_apart() {
+async fn layers_per_route_count_separately() {
     let limited = |text: &str| RateLimitLayer::new(limit(text));
     let app = Router::new()
         .route("/login", any(|| async {}).layer(limited("1 per 1h sliding-log")))
@@ -83,7 +83,7 @@ async fn for_axum_holds_and_denies_alike() {
 /// A rule that reserves does not take the quick way: what is said of it is what is said of the same
 /// rule that does.
 #[tokio::test]
-async fn fields_do_not_depend_on_the_way() {
+async fn header_fields_do_not_depend_on_the_body_type() {
     for forms in ["draft-10", "draft-7", "draft-6", "x-ratelimit", "none"] {
         let layer = |rule: Rule| {
             // Time stands, so that waits are the same too.
@@ -111,7 +111,7 @@ async fn fields_do_not_depend_on_the_way() {
 /// `nest` takes the prefix off the path, so that policies for it used to match nothing.
 #[cfg(feature = "config")]
 #[tokio::test]
-async fn policies_see_the_whole_path_of_what_is_nested() {
+async fn policies_see_the_full_path_of_nested_routes() {
     use tidegate::unstable::stats::{RankBy, Stats};
 
     let text = "policies:\n  - name: api\n    match: { path: \"/api/**\" }\n    key: \"{path}\"\n    limits: [\"1 per 1h sliding-log\"]";
@@ -140,7 +140,7 @@ async fn policies_see_the_whole_path_of_what_is_nested() {
 
 /// `nest` takes the prefix off the URI, so that rules could not tell paths apart.
 #[tokio::test]
-async fn rules_see_the_whole_path_of_what_is_nested() {
+async fn rules_see_the_full_path_of_nested_routes() {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let see = Arc::clone(&seen);
     let rule = Rule::new("login", limit("1 per 1h sliding-log")).when(move |head| {
@@ -164,7 +164,7 @@ async fn rules_see_the_whole_path_of_what_is_nested() {
     assert_eq!(first, ("/api/v1/login".into(), "/login".into()));
 }
 
-async fn told(response: axum::response::Response) -> (u16, http::HeaderMap, String) {
+async fn read_response(response: axum::response::Response) -> (u16, http::HeaderMap, String) {
     let (parts, body) = response.into_parts();
     let body = body.collect().await.expect("a body").to_bytes().to_vec();
     (parts.status.as_u16(), parts.headers, String::from_utf8(body).expect("text"))
@@ -199,7 +199,8 @@ async fn denials_are_whatever_axum_can_send() {
     let never = with(new().on_denied(|_, _| Body::new(Never)));
     let long = with(new().on_denied(|_, _| "x".repeat(2 << 20)));
     let ask = async |app: Router| {
-        told(app.oneshot(request(Some([192, 0, 2, 1]))).await.expect("it cannot fail")).await
+        read_response(app.oneshot(request(Some([192, 0, 2, 1]))).await.expect("it cannot fail"))
+            .await
     };
     let (status, fields, body) = ask(html).await;
     assert_eq!((status, body.as_str()), (429, "<p>/</p>"));
@@ -238,7 +239,7 @@ async fn a_handler_reserves_what_it_has_read() {
     let ask = async |length: usize| {
         let mut request = request(Some([192, 0, 2, 1])).map(|_| Body::from("x".repeat(length)));
         *request.method_mut() = http::Method::POST;
-        told(app.clone().oneshot(request).await.expect("it cannot fail")).await
+        read_response(app.clone().oneshot(request).await.expect("it cannot fail")).await
     };
     for (length, expected) in [(98, 200), (99, 200), (99, 429), (98, 200), (101, 429)] {
         let (status, fields, body) = ask(length).await;

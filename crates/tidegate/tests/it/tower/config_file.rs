@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use tidegate::tower::{Identity, PathVariants, RateLimitLayer};
 
-use super::{ALICE, World, from, rule};
+use super::{ALICE, Fixture, from, rule};
 
 /// A file with one policy, `file`, under this limit.
 fn file(name: &str, limit: &str) -> PathBuf {
@@ -20,29 +20,30 @@ fn file(name: &str, limit: &str) -> PathBuf {
 fn policies_and_rules_are_one_request() {
     let path = file("one-request.yaml", "2 per 1m sliding-log");
     let everybody = rule("key", &["3 per 1m sliding-log"]).key(|_| Some("everybody".into()));
-    let world = World::new(|builder| builder.config_file(&path).expect("a file").rule(everybody));
-    let told = world.ask(from(ALICE, "/"));
+    let fixture =
+        Fixture::new(|builder| builder.config_file(&path).expect("a file").rule(everybody));
+    let told = fixture.send(from(ALICE, "/"));
     assert_eq!(told.header("x-ratelimit-limit"), Some("2"), "the form of the file");
-    assert_eq!(world.statuses(|| from(ALICE, "/"), 2), [200, 429]);
-    assert_eq!(world.left("key", "everybody"), 1);
+    assert_eq!(fixture.statuses(|| from(ALICE, "/"), 2), [200, 429]);
+    assert_eq!(fixture.left("key", "everybody"), 1);
 }
 
 #[test]
 fn a_reload_replaces_the_policies_and_keeps_the_counts() {
     let path = file("reload.yaml", "2 per 1m sliding-log");
-    let world = World::new(|builder| builder.config_file(&path).expect("a file"));
-    assert_eq!(world.statuses(|| from(ALICE, "/"), 3), [200, 200, 429]);
+    let fixture = Fixture::new(|builder| builder.config_file(&path).expect("a file"));
+    assert_eq!(fixture.statuses(|| from(ALICE, "/"), 3), [200, 200, 429]);
     let wider = file("wider.yaml", "4 per 1m sliding-log");
-    world.layer.reload_config_file(&wider).expect("a file");
-    assert_eq!(world.statuses(|| from(ALICE, "/"), 3), [200, 200, 429]);
+    fixture.layer.reload_config_file(&wider).expect("a file");
+    assert_eq!(fixture.statuses(|| from(ALICE, "/"), 3), [200, 200, 429]);
     let wrong = file("wrong.yaml", "4 per");
-    let errors = world.layer.reload_config_file(&wrong).expect_err("no limit");
+    let errors = fixture.layer.reload_config_file(&wrong).expect_err("no limit");
     assert_eq!(errors.iter().next().and_then(|error| error.line()), Some(5));
-    assert_eq!(world.status(from(ALICE, "/")), 429, "the policies stay");
+    assert_eq!(fixture.status(from(ALICE, "/")), 429, "the policies stay");
 }
 
 #[test]
-fn what_a_file_cannot_be_used_for_is_refused() {
+fn conflicting_settings_are_rejected() {
     let path = file("refused.yaml", "2 per 1m");
     let with_file = || RateLimitLayer::builder().config_file(&path).expect("a file");
     let rows = [
@@ -62,8 +63,8 @@ fn what_a_file_cannot_be_used_for_is_refused() {
     for (builder, expected) in rows {
         assert_eq!(builder.build().expect_err(expected).to_string(), expected);
     }
-    let world = World::with(rule("api", &["5 per 1m"]));
-    let errors = world.layer.reload_config_file(&path).expect_err("rules alone");
+    let fixture = Fixture::with(rule("api", &["5 per 1m"]));
+    let errors = fixture.layer.reload_config_file(&path).expect_err("rules alone");
     let messages: Vec<&str> = errors.iter().map(|error| error.message()).collect();
     assert_eq!(messages, ["this layer has no policies of a config file to replace"]);
 }

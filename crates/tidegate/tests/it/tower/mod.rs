@@ -1,24 +1,24 @@
 //! The tower layer, in front of a service that does what the path says.
 
 mod addresses;
-mod alloc;
+mod allocations;
 #[cfg(feature = "axum")]
 mod axum;
-mod built;
+mod builder_errors;
+mod concurrency;
 #[cfg(feature = "config")]
 mod config_file;
-mod denied;
-mod held;
-mod later;
+mod denials;
 #[cfg(feature = "config")]
 mod observed;
 mod plans;
-mod reserve;
+mod reservations;
 mod rules;
-mod served;
-mod settled;
+mod service_latency;
+mod settlement;
 mod shared;
-mod stacked;
+mod stacked_layers;
+mod waiting;
 
 use std::future::{Future, Ready, pending, ready};
 use std::net::{IpAddr, SocketAddr};
@@ -96,29 +96,29 @@ impl Service<Request<()>> for Stub {
 }
 
 /// A layer on a clock that stands, and what is behind it.
-struct World {
+struct Fixture {
     layer: RateLimitLayer,
     service: RateLimit<Stub>,
     calls: Arc<AtomicUsize>,
     clock: ManualClock,
 }
 
-impl World {
+impl Fixture {
     fn new(build: impl FnOnce(LayerBuilder) -> LayerBuilder) -> Self {
         let (limiter, clock) = limiter();
         let builder = build(RateLimitLayer::builder().limiter(limiter));
-        World::of(builder.build().expect("a layer"), clock)
+        Fixture::of(builder.build().expect("a layer"), clock)
     }
 
     fn of(layer: RateLimitLayer, clock: ManualClock) -> Self {
         let stub = Stub::default();
         let calls = Arc::clone(&stub.calls);
-        World { service: layer.layer(stub), layer, calls, clock }
+        Fixture { service: layer.layer(stub), layer, calls, clock }
     }
 
     /// With this one rule.
     fn with(rule: Rule) -> Self {
-        World::new(|builder| builder.rule(rule))
+        Fixture::new(|builder| builder.rule(rule))
     }
 
     fn call(&self, request: Request<()>) -> impl Future<Output = Limited> + use<> {
@@ -126,16 +126,16 @@ impl World {
     }
 
     /// The answer to a request, whole.
-    fn ask(&self, request: Request<()>) -> Told {
+    fn send(&self, request: Request<()>) -> TestResponse {
         let response = block_on(self.call(request)).expect("the service works");
         let (parts, body) = response.into_parts();
         let body = block_on(body.collect()).expect("a body").to_bytes();
         let body = String::from_utf8(body.to_vec()).expect("text");
-        Told { status: parts.status, headers: parts.headers, body }
+        TestResponse { status: parts.status, headers: parts.headers, body }
     }
 
     fn status(&self, request: Request<()>) -> u16 {
-        self.ask(request).status.as_u16()
+        self.send(request).status.as_u16()
     }
 
     /// The answers to the same request, again and again.
@@ -157,13 +157,13 @@ impl World {
 type Limited = Result<Response<LimitedBody<Full<Bytes>>>, Broken>;
 
 /// A response, read to its end.
-struct Told {
+struct TestResponse {
     status: StatusCode,
     headers: HeaderMap,
     body: String,
 }
 
-impl Told {
+impl TestResponse {
     fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).map(|value| value.to_str().expect("text"))
     }

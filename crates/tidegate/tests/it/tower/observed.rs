@@ -9,7 +9,7 @@ use tidegate::unstable::gate::Gate;
 use tidegate::unstable::policy::Mode;
 use tidegate::unstable::stats::Stats;
 
-use super::{World, rule, with};
+use super::{Fixture, rule, with};
 use crate::common::limiter;
 
 /// A request of nobody knows whom.
@@ -18,38 +18,38 @@ fn anonymous(path: &str) -> Request<()> {
 }
 
 /// A layer over a gate with these policies.
-fn over(policies: &str) -> World {
+fn over(policies: &str) -> Fixture {
     let (limiter, clock) = limiter();
     let policies = Config::parse(policies, "test.yaml").expect("a config").policies;
     let gate = Gate::new(limiter, policies, Arc::new(Stats::new(clock.clock())));
-    World::of(RateLimitLayer::from_gate(Arc::new(gate)).build().expect("a layer"), clock)
+    Fixture::of(RateLimitLayer::from_gate(Arc::new(gate)).build().expect("a layer"), clock)
 }
 
 #[test]
-fn only_what_is_enforced_wants_an_address() {
+fn only_enforced_rules_require_an_address() {
     for (mode, expected) in [(Mode::Enforce, 500), (Mode::Observe, 200), (Mode::Off, 200)] {
         let rules = [
             rule("api", &["1 per 1m sliding-log"]),
             rule("api", &["1 per 1m sliding-log"]).key_template("{client_ip}/{path}"),
         ];
         for rule in rules {
-            let world = World::with(rule.mode(mode));
-            assert_eq!(world.statuses(|| anonymous("/"), 2), [expected; 2], "{mode}");
+            let fixture = Fixture::with(rule.mode(mode));
+            assert_eq!(fixture.statuses(|| anonymous("/"), 2), [expected; 2], "{mode}");
         }
     }
 }
 
 #[test]
-fn an_observed_rule_counts_who_has_no_address_under_one_key() {
-    let world = World::with(rule("api", &["2 per 1m sliding-log"]).mode(Mode::Observe));
-    assert_eq!(world.statuses(|| anonymous("/"), 3), [200; 3]);
-    let series = world.layer.stats().series();
+fn observed_rule_counts_missing_addresses_under_one_key() {
+    let fixture = Fixture::with(rule("api", &["2 per 1m sliding-log"]).mode(Mode::Observe));
+    assert_eq!(fixture.statuses(|| anonymous("/"), 3), [200; 3]);
+    let series = fixture.layer.stats().series();
     let api = series.iter().find(|one| &*one.policy == "api").expect("it is counted");
     assert_eq!((api.allowed[0], api.refused[0]), (2, 1));
 }
 
 #[test]
-fn only_a_policy_that_holds_wants_an_address() {
+fn only_matching_policies_require_an_address() {
     let policy = |mode: &str| {
         format!(
             r#"policies: [{{ name: api, match: {{ path: /api }}, key: "{{client_ip}}", mode: {mode}, limits: 5 per 1m }}]"#
@@ -67,11 +67,11 @@ fn only_a_policy_that_holds_wants_an_address() {
 }
 
 #[test]
-fn a_cost_that_cannot_be_read_matters_where_it_is_enforced() {
+fn invalid_cost_is_an_error_only_if_enforced() {
     for (mode, expected) in [("enforce", 400), ("observe", 200), ("off", 200)] {
-        let world = over(&format!(
+        let fixture = over(&format!(
             r#"policies: [{{ name: api, key: all, mode: {mode}, cost: "{{header:x-cost}}", limits: 5 per 1m }}]"#
         ));
-        assert_eq!(world.status(with(anonymous("/"), "x-cost", "lots")), expected, "{mode}");
+        assert_eq!(fixture.status(with(anonymous("/"), "x-cost", "lots")), expected, "{mode}");
     }
 }

@@ -9,7 +9,7 @@ use tidegate::Limit;
 use tidegate::tower::{Limits, Rule, UnknownPlan};
 use tidegate::unstable::headers::Forms;
 
-use super::{ALICE, World, from, rule, with};
+use super::{ALICE, Fixture, from, rule, with};
 use crate::common::limit;
 use crate::futures::block_on;
 
@@ -46,20 +46,20 @@ fn by_request(rule: Rule) -> Rule {
 }
 
 #[test]
-fn plans_have_limits_of_their_own() {
-    let world = World::with(with_plans(
+fn plans_have_separate_limits() {
+    let fixture = Fixture::with(with_plans(
         per_user(&["1 per 1m sliding-log"])
             .plan("gold", limit("3 per 1m sliding-log"))
             .plan("basic", [limit("2 per 1m sliding-log"), limit("9 per 1h")]),
     ));
     for (plan, admitted) in [("gold", 3), ("basic", 2), ("none such", 1), ("", 1)] {
-        let statuses = world.statuses(|| user(&format!("on {plan}"), plan), 4);
+        let statuses = fixture.statuses(|| user(&format!("on {plan}"), plan), 4);
         assert_eq!(statuses.iter().filter(|status| **status == 200).count(), admitted, "{plan}");
     }
-    let told = world.ask(user("ben", "gold"));
+    let told = fixture.send(user("ben", "gold"));
     assert_eq!(told.header("ratelimit"), Some("\"user.gold\";r=2;t=60"));
     let series: Vec<String> =
-        world.layer.stats().series().iter().map(|series| series.policy.to_string()).collect();
+        fixture.layer.stats().series().iter().map(|series| series.policy.to_string()).collect();
     assert_eq!(series, ["(caller)", "user", "user.basic", "user.basic", "user.gold"]);
 }
 
@@ -76,55 +76,55 @@ fn a_change_of_plan_keeps_what_was_used() {
             .plan("pro", [of(20, "1m"), of(100, "1h")])
             .plan("large", of(3_000_000, "1m"))
             .plan("hourly", of(50, "1h"));
-        let world = World::with(with_plans(rule));
+        let fixture = Fixture::with(with_plans(rule));
         for _ in 0..5 {
-            assert_eq!(world.status(user("ann", "")), 200);
+            assert_eq!(fixture.status(user("ann", "")), 200);
         }
-        let left = |plan: &str| world.left(plan, "ann");
+        let left = |plan: &str| fixture.left(plan, "ann");
         assert_eq!((left("user"), left("user.pro")), (5, 15), "{algorithm}: an upgrade");
         // Another window has a separate count.
         assert_eq!(left("user.hourly"), 50, "{algorithm}");
         for _ in 0..13 {
-            assert_eq!(world.status(user("ann", "pro")), 200, "{algorithm}");
+            assert_eq!(fixture.status(user("ann", "pro")), 200, "{algorithm}");
         }
         assert_eq!((left("user.pro"), left("user.hourly")), (2, 37), "{algorithm}");
-        assert_eq!(world.status(user("ann", "")), 429, "{algorithm}: a downgrade");
+        assert_eq!(fixture.status(user("ann", "")), 429, "{algorithm}: a downgrade");
         assert_eq!(left("user"), 0, "{algorithm}");
         assert!(left("user.large") <= 2_999_982, "{algorithm}: {}", left("user.large"));
         // And back to the first, where nothing was forgotten on the way.
-        assert_eq!(world.status(user("ann", "large")), 200, "{algorithm}");
-        assert_eq!(world.status(user("ann", "")), 429, "{algorithm}");
-        world.clock.advance(Duration::from_secs(121));
-        assert_eq!(world.status(user("ann", "")), 200, "{algorithm}");
+        assert_eq!(fixture.status(user("ann", "large")), 200, "{algorithm}");
+        assert_eq!(fixture.status(user("ann", "")), 429, "{algorithm}");
+        fixture.clock.advance(Duration::from_secs(121));
+        assert_eq!(fixture.status(user("ann", "")), 200, "{algorithm}");
     }
 }
 
 #[test]
 fn a_reset_forgets_all_plans() {
     for name in ["user", "user.hourly"] {
-        let world = World::with(with_plans(
+        let fixture = Fixture::with(with_plans(
             per_user(&["1 per 1m sliding-log"]).plan("hourly", limit("1 per 1h sliding-log")),
         ));
         for plan in ["", "hourly"] {
-            assert_eq!(world.statuses(|| user("ann", plan), 2), [200, 429], "{plan}");
+            assert_eq!(fixture.statuses(|| user("ann", plan), 2), [200, 429], "{plan}");
         }
-        assert_eq!(block_on(world.layer.reset(name, "ann")), Ok(true), "{name}");
-        assert_eq!(block_on(world.layer.reset(name, "ann")), Ok(false), "{name}");
+        assert_eq!(block_on(fixture.layer.reset(name, "ann")), Ok(true), "{name}");
+        assert_eq!(block_on(fixture.layer.reset(name, "ann")), Ok(false), "{name}");
         for plan in ["", "hourly"] {
-            assert_eq!(world.statuses(|| user("ann", plan), 2), [200, 429], "{plan}");
+            assert_eq!(fixture.statuses(|| user("ann", plan), 2), [200, 429], "{plan}");
         }
     }
 }
 
 #[test]
-fn an_unknown_plan_is_what_the_rule_says() {
+fn on_unknown_plan_decides() {
     let plans = || with_plans(per_user(&["1 per 1m sliding-log"]).plan("pro", limit("9 per 1m")));
-    let base = World::with(plans());
+    let base = Fixture::with(plans());
     assert_eq!(base.statuses(|| user("ann", "gold"), 2), [200, 429]);
 
     let seen = Arc::new(Mutex::new(Vec::new()));
     let see = Arc::clone(&seen);
-    let warned = World::with(plans().on_unknown_plan(move |plan| {
+    let warned = Fixture::with(plans().on_unknown_plan(move |plan| {
         see.lock().expect("no panic").push(plan.to_owned());
         UnknownPlan::Base
     }));
@@ -132,8 +132,8 @@ fn an_unknown_plan_is_what_the_rule_says() {
     assert_eq!(warned.statuses(|| user("ben", "pro"), 2), [200, 200]);
     assert_eq!(*seen.lock().expect("no panic"), ["gold", "gold"]);
 
-    let strict = World::with(plans().on_unknown_plan(|_| UnknownPlan::Reject));
-    let told = strict.ask(user("ann", "go\"ld\n"));
+    let strict = Fixture::with(plans().on_unknown_plan(|_| UnknownPlan::Reject));
+    let told = strict.send(user("ann", "go\"ld\n"));
     let detail = "\"status\":500,\"detail\":\"rule `user` has no plan `go\\\"ld\\\\x0a`: add it with `plan`\"";
     assert_eq!(told.status, 500);
     assert!(told.body.contains(detail), "{}", told.body);
@@ -141,55 +141,55 @@ fn an_unknown_plan_is_what_the_rule_says() {
     // Nobody has said a plan: that is not an unknown one.
     assert_eq!(strict.status(from(ALICE, "/")), 200);
     let long = "x".repeat(10_000);
-    assert!(strict.ask(user("ann", &long)).body.len() < 500);
+    assert!(strict.send(user("ann", &long)).body.len() < 500);
 }
 
 #[test]
 fn limits_come_with_the_request() {
-    let world = World::with(by_request(per_user(&["1 per 1m sliding-log"])));
+    let fixture = Fixture::with(by_request(per_user(&["1 per 1m sliding-log"])));
     let of = |count: u64| loaded(limit(&format!("{count} per 1m sliding-log")));
-    let told = world.ask(of(3));
+    let told = fixture.send(of(3));
     assert_eq!(told.header("ratelimit"), Some("\"user\";r=2;t=60"));
     assert_eq!(told.header("ratelimit-policy"), Some("\"user\";q=3;w=60"));
-    assert_eq!(world.statuses(|| of(3), 3), [200, 200, 429]);
-    assert_eq!(world.status(of(4)), 200, "what was used stays used");
-    let denied = world.ask(of(4));
+    assert_eq!(fixture.statuses(|| of(3), 3), [200, 200, 429]);
+    assert_eq!(fixture.status(of(4)), 200, "what was used stays used");
+    let denied = fixture.send(of(4));
     assert_eq!((denied.status.as_u16(), denied.header("retry-after")), (429, Some("60")));
     assert!(denied.body.contains("used up: `4 per 1m sliding-log` of policy user"));
     // A request that brings no limits has the rule's.
-    assert_eq!(world.statuses(|| user("ben", ""), 2), [200, 429]);
+    assert_eq!(fixture.statuses(|| user("ben", ""), 2), [200, 429]);
     // Several, of any kind of list.
     let both = [limit("9 per 1m"), limit("2 per 1h sliding-log")];
     let lists: [Limits; 3] = [both.into(), both.to_vec().into(), Arc::<[Limit]>::from(both).into()];
-    let statuses = lists.map(|limits| world.ask(loaded(limits)).status.as_u16());
+    let statuses = lists.map(|limits| fixture.send(loaded(limits)).status.as_u16());
     assert_eq!(statuses, [200, 200, 429]);
 }
 
 #[test]
-fn limits_of_a_request_go_before_its_plan() {
+fn request_limits_take_precedence_over_the_plan() {
     let rule = with_plans(per_user(&["1 per 1m sliding-log"]).plan("pro", limit("2 per 1m")));
-    let world = World::with(by_request(rule).when(|head| head.path() != "/free"));
-    assert_eq!(world.ask(user("ann", "pro")).header("ratelimit"), Some("\"user.pro\";r=1;t=60"));
+    let fixture = Fixture::with(by_request(rule).when(|head| head.path() != "/free"));
+    assert_eq!(fixture.send(user("ann", "pro")).header("ratelimit"), Some("\"user.pro\";r=1;t=60"));
     let mut both = loaded(limit("9 per 1m"));
     both.extensions_mut().insert(User("ann".into(), "pro".into()));
-    assert_eq!(world.ask(both).header("ratelimit"), Some("\"user\";r=7;t=60"));
+    assert_eq!(fixture.send(both).header("ratelimit"), Some("\"user\";r=7;t=60"));
     let mut free = loaded(limit("0 per 1m"));
     *free.uri_mut() = "/free".parse().expect("a path");
-    assert_eq!(world.status(free), 200, "the rule does not apply");
+    assert_eq!(fixture.status(free), 200, "the rule does not apply");
 }
 
 #[test]
-fn limits_of_a_request_can_hold_places() {
-    let world = World::with(by_request(per_user(&["9 per 1m"])));
+fn request_limits_can_be_concurrency_limits() {
+    let fixture = Fixture::with(by_request(per_user(&["9 per 1m"])));
     let held = || loaded(limit("1 concurrent lease 30s"));
-    let response = block_on(world.call(held())).expect("the service works");
-    assert_eq!(world.status(held()), 429);
+    let response = block_on(fixture.call(held())).expect("the service works");
+    assert_eq!(fixture.status(held()), 429);
     block_on(response.into_body().collect()).expect("a body");
-    assert_eq!(world.status(held()), 200);
+    assert_eq!(fixture.status(held()), 200);
 }
 
 #[test]
-fn limits_that_cannot_stand_are_the_services_fault() {
+fn invalid_request_limits_are_a_server_error() {
     let rule = || per_user(&["9 per 1m"]);
     let two = [limit("1 per 1m"), limit("2 per 1m")];
     let many: Vec<Limit> = (1..=17).map(|hours| limit(&format!("9 per {hours}h"))).collect();
@@ -205,11 +205,11 @@ fn limits_that_cannot_stand_are_the_services_fault() {
         ),
     ];
     for (rule, limits, detail) in rows {
-        let world = World::with(by_request(rule));
-        let told = world.ask(loaded(limits));
+        let fixture = Fixture::with(by_request(rule));
+        let told = fixture.send(loaded(limits));
         assert_eq!(told.status, 500, "{detail}");
         assert!(told.body.contains(detail), "{}", told.body);
-        assert_eq!((world.calls(), world.left("user", "ann")), (0, 9), "{detail}");
+        assert_eq!((fixture.calls(), fixture.left("user", "ann")), (0, 9), "{detail}");
     }
 }
 
@@ -221,9 +221,9 @@ fn a_cost_above_a_plan_never_passes() {
         head.header("x-cost").and_then(|cost| cost.parse().ok()).unwrap_or(1)
     };
     let rule = per_user(&["10 per 1m"]).plan("pro", limit("100 per 1m")).cost(cost);
-    let world = World::with(by_request(with_plans(rule)));
+    let fixture = Fixture::with(by_request(with_plans(rule)));
     let costing = |request: Request<()>, cost: &str| {
-        let told = world.ask(with(request, "x-cost", cost));
+        let told = fixture.send(with(request, "x-cost", cost));
         (told.status.as_u16(), told.header("retry-after").map(str::to_owned))
     };
     assert_eq!(costing(user("ann", ""), "11"), (429, None));
@@ -244,18 +244,18 @@ fn a_million_plans_take_no_memory() {
         let count = head.header("x-count")?.parse().ok()?;
         Limit::new(count, Duration::from_secs(60), tidegate::Algorithm::SlidingWindow).ok()
     });
-    let world = World::new(|builder| builder.rule(rule).headers(Forms::NONE));
+    let fixture = Fixture::new(|builder| builder.rule(rule).headers(Forms::NONE));
     let ask = |number: u64| {
         let request = match number % 2 {
             0 => user("ann", &format!("plan-{number}")),
             _ => with(user("ben", ""), "x-count", &number.to_string()),
         };
-        drop(block_on(world.call(request)).expect("the service works"));
+        drop(block_on(fixture.call(request)).expect("the service works"));
     };
     (0..1_000).for_each(ask);
     let grown = allocation_counter::measure(|| (1_000..1_000_000).for_each(ask));
     assert!(grown.bytes_current < 1 << 20, "{} bytes", grown.bytes_current);
-    let series = world.layer.stats().series();
+    let series = fixture.layer.stats().series();
     let limits: Vec<&str> = series.iter().map(|series| &*series.limit).collect();
     let expected =
         ["(caller)", "1 per 1m sliding-window", "per-request", "9 per 1m sliding-window"];
@@ -265,9 +265,9 @@ fn a_million_plans_take_no_memory() {
 
 /// A value with the separators of templates, policies and keys in it is counted as itself.
 #[test]
-fn separators_in_keys_do_not_mix_them_up() {
+fn separators_in_keys_keep_keys_distinct() {
     let template = "{header:x-a}:{header:x-b}";
-    let world = World::with(rule("key", &["1 per 1m sliding-log"]).key_template(template));
+    let fixture = Fixture::with(rule("key", &["1 per 1m sliding-log"]).key_template(template));
     let pairs = [("x", "y:z"), ("x:y", "z"), ("1#x", "y"), ("1#x:1#y", "z"), ("", "x"), ("x", "")];
     for (a, b) in pairs {
         let request = || {
@@ -275,16 +275,16 @@ fn separators_in_keys_do_not_mix_them_up() {
             let request = if a.is_empty() { request } else { with(request, "x-a", a) };
             if b.is_empty() { request } else { with(request, "x-b", b) }
         };
-        assert_eq!(world.statuses(request, 2), [200, 429], "{a} {b}");
+        assert_eq!(fixture.statuses(request, 2), [200, 429], "{a} {b}");
     }
     // Closures may give any text, also the name of a plan or the bytes of a missing key.
-    let world = World::with(with_plans(
+    let fixture = Fixture::with(with_plans(
         per_user(&["1 per 1m sliding-log"]).plan("pro", limit("1 per 1m sliding-log")),
     ));
     for name in ["ann", "pro", "user.pro", "user\0ann", "\0", "\0\0", "", "{client_ip}", "a|b"] {
-        assert_eq!(world.statuses(|| user(name, "pro"), 2), [200, 429], "{name:?}");
+        assert_eq!(fixture.statuses(|| user(name, "pro"), 2), [200, 429], "{name:?}");
     }
-    assert_eq!(world.statuses(|| from(ALICE, "/"), 2), [200, 429], "no key at all");
+    assert_eq!(fixture.statuses(|| from(ALICE, "/"), 2), [200, 429], "no key at all");
 }
 
 /// Closures that are stored before they are used.
@@ -300,6 +300,6 @@ fn stored_closures_compile() {
     };
     let rule = rule("api", &["1 per 1m"]).when(when).cost(cost).limits_of(limits);
     let rule = rule.on_unknown_plan(unknown).settle_when(settle);
-    let world = World::new(|builder| builder.rule(rule).on_denied(denied));
-    assert_eq!(world.statuses(|| from(ALICE, "/"), 2), [200, 429]);
+    let fixture = Fixture::new(|builder| builder.rule(rule).on_denied(denied));
+    assert_eq!(fixture.statuses(|| from(ALICE, "/"), 2), [200, 429]);
 }

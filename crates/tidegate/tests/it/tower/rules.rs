@@ -6,7 +6,7 @@ use tidegate::unstable::headers::Forms;
 use tidegate::unstable::policy::{Mode, PathVariants};
 use tidegate::unstable::stats::RankBy;
 
-use super::{ALICE, BOB, World, from, rule, with};
+use super::{ALICE, BOB, Fixture, from, rule, with};
 use crate::common::limit;
 
 /// Put in by a layer before, as logins are.
@@ -24,25 +24,25 @@ fn per_user(limits: &[&str]) -> Rule {
 }
 
 #[test]
-fn each_address_has_its_own() {
-    let world = World::with(rule("api", &["2 per 1m sliding-log"]));
-    assert_eq!(world.statuses(|| from(ALICE, "/"), 3), [200, 200, 429]);
-    assert_eq!(world.statuses(|| from(BOB, "/"), 3), [200, 200, 429]);
-    assert_eq!(world.calls(), 4, "what is denied does not reach the service");
+fn each_address_has_its_own_count() {
+    let fixture = Fixture::with(rule("api", &["2 per 1m sliding-log"]));
+    assert_eq!(fixture.statuses(|| from(ALICE, "/"), 3), [200, 200, 429]);
+    assert_eq!(fixture.statuses(|| from(BOB, "/"), 3), [200, 200, 429]);
+    assert_eq!(fixture.calls(), 4, "what is denied does not reach the service");
     // One household has a /64, and an IPv4 address has two spellings.
     let six = |last: u16| from([0x2001, 0xdb8, 0, 1, 0, 0, 0, last], "/");
-    assert_eq!([1, 2, 3].map(|last| world.status(six(last))), [200, 200, 429]);
-    assert_eq!(world.status(from([0, 0, 0, 0, 0, 0xffff, 0xc000, 0x201], "/")), 429);
+    assert_eq!([1, 2, 3].map(|last| fixture.status(six(last))), [200, 200, 429]);
+    assert_eq!(fixture.status(from([0, 0, 0, 0, 0, 0xffff, 0xc000, 0x201], "/")), 429);
 }
 
 #[test]
-fn three_lines_are_a_layer() {
+fn minimal_layer_limits_by_address() {
     let layer = RateLimitLayer::new(limit("1 per 1h sliding-log"));
-    let world = World::of(layer, tidegate::ManualClock::new(crate::common::at(0)));
-    let told = world.ask(from(ALICE, "/"));
+    let fixture = Fixture::of(layer, tidegate::ManualClock::new(crate::common::at(0)));
+    let told = fixture.send(from(ALICE, "/"));
     assert_eq!((told.status.as_u16(), told.body.as_str()), (200, "hello"));
     assert_eq!(told.header("ratelimit-policy"), Some("\"default\";q=1;w=3600"));
-    assert_eq!(world.status(from(ALICE, "/")), 429);
+    assert_eq!(fixture.status(from(ALICE, "/")), 429);
 }
 
 #[test]
@@ -89,11 +89,11 @@ fn keys_are_made_by_closures_and_templates() {
     ];
     for (rule, asked) in rows {
         let shown = format!("{rule:?}");
-        let world = World::with(rule);
+        let fixture = Fixture::with(rule);
         for (key, expected) in asked {
             let request = from(ALICE, "/");
             let request = if key.is_empty() { request } else { with(request, "x-key", key) };
-            assert_eq!(world.status(request), expected, "`{key}` under {shown}");
+            assert_eq!(fixture.status(request), expected, "`{key}` under {shown}");
         }
     }
 }
@@ -103,53 +103,53 @@ fn keys_are_made_by_closures_and_templates() {
 fn path_variants_share_a_key() {
     for (variants, expected) in [(PathVariants::Merge, 429), (PathVariants::Keep, 200)] {
         let rule = rule("key", &["1 per 1m sliding-log"]).key_template("{path}");
-        let world = World::new(|builder| builder.rule(rule).path_variants(variants));
-        assert_eq!(world.status(from(ALICE, "/login;1")), 200, "{variants}");
-        assert_eq!(world.status(from(ALICE, "/login;2")), expected, "{variants}");
+        let fixture = Fixture::new(|builder| builder.rule(rule).path_variants(variants));
+        assert_eq!(fixture.status(from(ALICE, "/login;1")), 200, "{variants}");
+        assert_eq!(fixture.status(from(ALICE, "/login;2")), expected, "{variants}");
     }
 }
 
 #[test]
 fn several_rules_are_charged_together_or_not_at_all() {
-    let world = World::new(|builder| {
+    let fixture = Fixture::new(|builder| {
         builder
             .rule(per_user(&["2 per 1m sliding-log", "10 per 1h sliding-log"]))
             .rule(rule("address", &["3 per 1m sliding-log"]))
     });
-    assert_eq!(world.statuses(|| user("ann"), 2), [200, 200]);
+    assert_eq!(fixture.statuses(|| user("ann"), 2), [200, 200]);
     // Ann has none left: the address, which has, is not charged for her.
-    assert_eq!(world.statuses(|| user("ann"), 5), [429; 5]);
-    assert_eq!(world.left("address", "192.0.2.1"), 1);
-    assert_eq!(world.statuses(|| user("ben"), 2), [200, 429]);
-    assert_eq!(world.left("user", "ben"), 1, "the address denied, so Ben is not charged");
-    let denied = world.ask(user("ben"));
+    assert_eq!(fixture.statuses(|| user("ann"), 5), [429; 5]);
+    assert_eq!(fixture.left("address", "192.0.2.1"), 1);
+    assert_eq!(fixture.statuses(|| user("ben"), 2), [200, 429]);
+    assert_eq!(fixture.left("user", "ben"), 1, "the address denied, so Ben is not charged");
+    let denied = fixture.send(user("ben"));
     let policy = "\"user-1m\";q=2;w=60, \"user-1h\";q=10;w=3600, \"address\";q=3;w=60";
     assert_eq!(denied.header("ratelimit-policy"), Some(policy));
     assert_eq!(denied.header("ratelimit"), Some("\"address\";r=0;t=60"), "who denied speaks");
 }
 
 #[test]
-fn a_rule_holds_when_it_says() {
-    let world = World::with(
+fn rule_applies_when_its_condition_holds() {
+    let fixture = Fixture::with(
         rule("login", &["1 per 1m sliding-log"]).when(|head| head.uri().path() == "/login"),
     );
-    assert_eq!(world.statuses(|| from(ALICE, "/"), 3), [200; 3]);
-    assert_eq!(world.statuses(|| from(ALICE, "/login"), 2), [200, 429]);
-    let told = world.ask(from(ALICE, "/"));
+    assert_eq!(fixture.statuses(|| from(ALICE, "/"), 3), [200; 3]);
+    assert_eq!(fixture.statuses(|| from(ALICE, "/login"), 2), [200, 429]);
+    let told = fixture.send(from(ALICE, "/"));
     assert_eq!(told.header("ratelimit-policy"), None, "no limit, nothing to tell");
 }
 
 #[test]
-fn costs_are_what_the_closure_says() {
+fn closure_sets_the_cost() {
     let cost = |head: &tidegate::tower::Head<'_>| {
         head.header("x-cost").and_then(|cost| cost.parse().ok()).unwrap_or(1)
     };
-    let world = World::with(rule("api", &["10 per 1m sliding-log"]).cost(cost));
-    let costing = |cost: &str| world.ask(with(from(ALICE, "/"), "x-cost", cost));
+    let fixture = Fixture::with(rule("api", &["10 per 1m sliding-log"]).cost(cost));
+    let costing = |cost: &str| fixture.send(with(from(ALICE, "/"), "x-cost", cost));
     let rows = [("4", 200, 6), ("7", 429, 6), ("6", 200, 0), ("0", 429, 0)];
     for (cost, status, left) in rows {
         assert_eq!(costing(cost).status, status, "{cost}");
-        assert_eq!(world.left("api", "192.0.2.1"), left, "{cost}");
+        assert_eq!(fixture.left("api", "192.0.2.1"), left, "{cost}");
     }
     // What can never pass says so by having no Retry-After.
     let told = costing("18446744073709551615");
@@ -162,40 +162,41 @@ fn a_denied_cost_uses_up_what_is_left_of_a_rule_that_consumes() {
         head.header("x-cost").and_then(|cost| cost.parse().ok()).unwrap_or(1)
     };
     let api = rule("api", &["10 per 1m sliding-log"]).cost(cost).overflow(Overflow::Consume);
-    let world = World::with(api);
+    let fixture = Fixture::with(api);
     for (cost, status, left) in [("4", 200, 6), ("7", 429, 0), ("1", 429, 0)] {
-        let told = world.ask(with(from(ALICE, "/"), "x-cost", cost));
+        let told = fixture.send(with(from(ALICE, "/"), "x-cost", cost));
         assert_eq!(told.status, status, "{cost}");
-        assert_eq!(world.left("api", "192.0.2.1"), left, "{cost}");
+        assert_eq!(fixture.left("api", "192.0.2.1"), left, "{cost}");
     }
 }
 
 #[test]
 fn an_observed_rule_counts_and_never_denies() {
-    let world = World::new(|builder| {
+    let fixture = Fixture::new(|builder| {
         builder
             .rule(rule("watched", &["1 per 1m sliding-log"]).mode(Mode::Observe))
             .rule(rule("api", &["3 per 1m sliding-log"]))
             .rule(rule("off", &["0 per 1m"]).mode(Mode::Off))
     });
-    assert_eq!(world.statuses(|| from(ALICE, "/"), 4), [200, 200, 200, 429]);
-    let series = world.layer.stats().series();
+    assert_eq!(fixture.statuses(|| from(ALICE, "/"), 4), [200, 200, 200, 429]);
+    let series = fixture.layer.stats().series();
     let counted = |policy: &str| {
         let series = series.iter().find(|series| &*series.policy == policy).expect("a series");
         (series.allowed[0], series.refused[0])
     };
     // The fourth was denied by another: what the watched one says of it is still counted.
     assert_eq!((counted("watched"), counted("api")), ((1, 3), (3, 1)));
-    let told = world.ask(from(BOB, "/"));
+    let told = fixture.send(from(BOB, "/"));
     assert_eq!(told.header("ratelimit-policy"), Some("\"api\";q=3;w=60"));
 }
 
 #[test]
-fn header_forms_are_the_builders_choice() {
+fn builder_sets_the_header_forms() {
     let fields = |forms: &str| {
         let forms: Forms = forms.parse().expect("forms");
-        let world = World::new(|builder| builder.rule(rule("api", &["5 per 1m"])).headers(forms));
-        let told = world.ask(from(ALICE, "/"));
+        let fixture =
+            Fixture::new(|builder| builder.rule(rule("api", &["5 per 1m"])).headers(forms));
+        let told = fixture.send(from(ALICE, "/"));
         let mut names: Vec<String> = told.headers.keys().map(ToString::to_string).collect();
         names.sort();
         names.join(" ")
@@ -213,12 +214,12 @@ fn header_forms_are_the_builders_choice() {
 
 /// `X-RateLimit-Reset` is a point in time on the limiter's clock, on every path.
 #[test]
-fn reset_times_are_the_limiters() {
+fn reset_times_use_the_clock_of_the_limiter() {
     let forms: Forms = "x-ratelimit".parse().expect("forms");
     let resets = |limits: &[&str]| {
-        let world = World::new(|builder| builder.rule(rule("api", limits)).headers(forms));
-        let now = world.clock.now().as_micros();
-        let asked = [world.ask(from(ALICE, "/")), world.ask(from(ALICE, "/"))];
+        let fixture = Fixture::new(|builder| builder.rule(rule("api", limits)).headers(forms));
+        let now = fixture.clock.now().as_micros();
+        let asked = [fixture.send(from(ALICE, "/")), fixture.send(from(ALICE, "/"))];
         asked.map(|told| {
             let reset = told.header("x-ratelimit-reset").expect("a time").parse::<u64>();
             (told.status.as_u16(), reset.expect("a number") - now / 1_000_000)
@@ -230,26 +231,26 @@ fn reset_times_are_the_limiters() {
 
 #[test]
 fn clones_share_their_counts_and_time_passes() {
-    let world = World::with(rule("api", &["1 per 10s sliding-log"]));
-    let other = World::of(world.layer.clone(), world.clock.clone());
-    assert_eq!(world.status(from(ALICE, "/")), 200);
-    let told = other.ask(from(ALICE, "/"));
+    let fixture = Fixture::with(rule("api", &["1 per 10s sliding-log"]));
+    let other = Fixture::of(fixture.layer.clone(), fixture.clock.clone());
+    assert_eq!(fixture.status(from(ALICE, "/")), 200);
+    let told = other.send(from(ALICE, "/"));
     assert_eq!((told.status.as_u16(), told.header("retry-after")), (429, Some("10")));
-    world.clock.advance(std::time::Duration::from_secs(10));
+    fixture.clock.advance(std::time::Duration::from_secs(10));
     assert_eq!(other.status(from(ALICE, "/")), 200);
-    let reset = crate::futures::block_on(world.layer.reset("api", "192.0.2.1"));
+    let reset = crate::futures::block_on(fixture.layer.reset("api", "192.0.2.1"));
     assert_eq!(reset, Ok(true));
-    assert_eq!(world.status(from(ALICE, "/")), 200);
+    assert_eq!(fixture.status(from(ALICE, "/")), 200);
 }
 
 /// Issue 15, item 9: the layer's statistics showed credentials.
 #[test]
-fn keys_from_a_template_are_masked_and_lead_back() {
+fn keys_of_a_template_are_masked_and_can_be_unmasked() {
     let template = "{header:x-api-key | client_ip}";
-    let world = World::with(rule("api", &["1 per 1m sliding-log"]).key_template(template));
+    let fixture = Fixture::with(rule("api", &["1 per 1m sliding-log"]).key_template(template));
     let request = || with(from(ALICE, "/"), "x-api-key", "sk_live_4eC39HqLyjWD");
-    assert_eq!(world.statuses(request, 2), [200, 429]);
-    let stats = world.layer.stats();
+    assert_eq!(fixture.statuses(request, 2), [200, 429]);
+    let stats = fixture.layer.stats();
     let shown = stats.top(RankBy::Denied, Some("api"), 1).keys.entries[0].name.to_string();
     assert!(shown.starts_with("header:x-api-key=sk_l...#"), "{shown}");
     let key = stats.unmask("api", &shown).expect("it is known");

@@ -8,18 +8,18 @@ use tidegate::tower::{LayerBuilder, RateLimitLayer, Rejection, Reservation, Rule
 use tidegate::unstable::policy::OnStoreFailure;
 use tower::Service;
 
-use super::{ALICE, World, from, rule, with};
+use super::{ALICE, Fixture, from, rule, with};
 use crate::common::limiter;
-use crate::moody::{Mood, Moody};
+use crate::flaky_store::{Behavior, FlakyStore};
 
 /// Two nodes over one store.
-fn nodes(rule: impl Fn() -> Rule) -> ([World; 2], Arc<Moody>) {
+fn nodes(rule: impl Fn() -> Rule) -> ([Fixture; 2], Arc<FlakyStore>) {
     nodes_with(|builder| builder.rule(rule()))
 }
 
-fn nodes_with(build: impl Fn(LayerBuilder) -> LayerBuilder) -> ([World; 2], Arc<Moody>) {
+fn nodes_with(build: impl Fn(LayerBuilder) -> LayerBuilder) -> ([Fixture; 2], Arc<FlakyStore>) {
     let (_, clock) = limiter();
-    let store = Arc::new(Moody::far(&clock));
+    let store = Arc::new(FlakyStore::delayed(&clock));
     let node = || {
         let limiter = tidegate::Limiter::builder()
             .max_keys(10_000)
@@ -27,14 +27,14 @@ fn nodes_with(build: impl Fn(LayerBuilder) -> LayerBuilder) -> ([World; 2], Arc<
             .build()
             .expect("memory");
         let layer = build(RateLimitLayer::builder()).limiter(limiter);
-        let layer = layer.store(Arc::<Moody>::clone(&store), 2).build().expect("a layer");
-        World::of(layer, clock.clone())
+        let layer = layer.store(Arc::<FlakyStore>::clone(&store), 2).build().expect("a layer");
+        Fixture::of(layer, clock.clone())
     };
     ([node(), node()], store)
 }
 
-async fn status(world: &World, request: http::Request<()>) -> u16 {
-    world.call(request).await.expect("the service works").status().as_u16()
+async fn status(fixture: &Fixture, request: http::Request<()>) -> u16 {
+    fixture.call(request).await.expect("the service works").status().as_u16()
 }
 
 #[tokio::test]
@@ -50,7 +50,7 @@ async fn nodes_share_a_limit() {
 }
 
 #[tokio::test]
-async fn each_rule_says_what_a_failing_store_means() {
+async fn on_store_failure_applies_per_rule() {
     let rows = [
         (OnStoreFailure::Allow, [200; 4]),
         (OnStoreFailure::Deny, [503; 4]),
@@ -60,22 +60,22 @@ async fn each_rule_says_what_a_failing_store_means() {
     for (answer, expected) in rows {
         let rule = || rule("api", &["4 per 1m sliding-log"]).on_store_failure(answer);
         let ([node, _], store) = nodes(rule);
-        store.set_mood(Mood::Down);
+        store.set_behavior(Behavior::Down);
         let mut statuses = [0; 4];
         for slot in &mut statuses {
             *slot = status(&node, from(ALICE, "/")).await;
         }
         assert_eq!(statuses, expected, "{answer}");
-        store.set_mood(Mood::Well);
+        store.set_behavior(Behavior::Healthy);
         assert_eq!(status(&node, from(ALICE, "/")).await, 200, "back by itself");
     }
 }
 
 #[tokio::test]
-async fn a_store_that_failed_is_no_429() {
+async fn store_failure_is_not_a_429() {
     let rule = || rule("api", &["4 per 1m"]).on_store_failure(OnStoreFailure::Deny);
     let ([node, _], store) = nodes(rule);
-    store.set_mood(Mood::Down);
+    store.set_behavior(Behavior::Down);
     let response = node.call(from(ALICE, "/")).await.expect("the service works");
     assert_eq!(response.headers()["retry-after"], "1");
     let body = http_body_util::BodyExt::collect(response.into_body()).await.expect("a body");
@@ -89,8 +89,8 @@ async fn a_store_that_failed_is_no_429() {
     );
 }
 
-async fn reduced(world: &World, request: http::Request<()>) -> (u16, Option<String>, bool) {
-    let response = world.call(request).await.expect("the service works");
+async fn reduced(fixture: &Fixture, request: http::Request<()>) -> (u16, Option<String>, bool) {
+    let response = fixture.call(request).await.expect("the service works");
     let retry_after = response.headers().get("retry-after");
     let retry_after = retry_after.map(|value| value.to_str().expect("text").to_owned());
     let status = response.status().as_u16();
@@ -101,7 +101,7 @@ async fn reduced(world: &World, request: http::Request<()>) -> (u16, Option<Stri
 
 /// Whoever fails closed made it 429 here, and 503 over HTTP, where another limit was used up.
 #[tokio::test]
-async fn a_policy_that_fails_closed_beside_a_denial_is_no_429() {
+async fn failing_closed_beside_a_denial_is_not_a_429() {
     let build = |builder: LayerBuilder| {
         let closed = rule("closed", &["4 per 1m"]).on_store_failure(OnStoreFailure::Deny);
         builder
@@ -109,7 +109,7 @@ async fn a_policy_that_fails_closed_beside_a_denial_is_no_429() {
             .rule(closed.when(|head| head.uri().path() == "/both"))
     };
     let ([node, _], store) = nodes_with(build);
-    store.set_mood(Mood::Down);
+    store.set_behavior(Behavior::Down);
     assert_eq!(status(&node, from(ALICE, "/")).await, 200);
     assert_eq!(status(&node, from(ALICE, "/")).await, 429);
     assert_eq!(reduced(&node, from(ALICE, "/both")).await, (503, Some("60".into()), true));
@@ -117,10 +117,10 @@ async fn a_policy_that_fails_closed_beside_a_denial_is_no_429() {
 
 /// A cost above this node's share, but not above the limit, used to be denied for ever.
 #[tokio::test]
-async fn a_cost_beyond_the_share_is_no_429() {
+async fn cost_beyond_the_node_share_is_not_a_429() {
     let cost = |head: &tidegate::tower::Head<'_>| if head.uri().path() == "/five" { 5 } else { 3 };
     let ([node, _], store) = nodes(|| rule("api", &["4 per 1m"]).cost(cost));
-    store.set_mood(Mood::Down);
+    store.set_behavior(Behavior::Down);
     assert_eq!(reduced(&node, from(ALICE, "/")).await, (503, Some("1".into()), true));
     assert_eq!(reduced(&node, from(ALICE, "/five")).await, (429, None, false), "never");
     let call = with(from(ALICE, "/"), "content-type", "application/grpc");
@@ -137,7 +137,7 @@ async fn a_while() {
 }
 
 #[tokio::test]
-async fn shared_places_are_given_back() {
+async fn shared_permits_are_released() {
     let ([one, other], _) = nodes(|| rule("jobs", &["1 concurrent lease 30s"]));
     let response = one.call(from(ALICE, "/")).await.expect("the service works");
     assert_eq!(status(&other, from(ALICE, "/")).await, 429);
@@ -172,7 +172,7 @@ async fn futures_poll<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
 async fn reservations_are_settled_in_the_store() {
     let rule = || rule("tokens", &["100 per 1m sliding-log"]).reserve(|_| 40);
     let ([one, other], store) = nodes(rule);
-    let left = async |node: &World| {
+    let left = async |node: &Fixture| {
         let limits = node.layer.peek("tokens", "192.0.2.1").await.expect("a rule");
         limits[0].1.remaining
     };
@@ -183,14 +183,14 @@ async fn reservations_are_settled_in_the_store() {
     a_while().await;
     assert_eq!(left(&one).await, 90);
     // What was decided here while the store was away is settled here, and leaves it alone.
-    store.set_mood(Mood::Down);
+    store.set_behavior(Behavior::Down);
     let response = one.call(from(ALICE, "/silent"));
     let mut silent = Box::pin(response);
     for _ in 0..10 {
         assert!(futures_poll(&mut silent).await.is_none());
     }
     assert_eq!(one.calls(), 2, "it was admitted by this node alone");
-    store.set_mood(Mood::Well);
+    store.set_behavior(Behavior::Healthy);
     drop(silent);
     a_while().await;
     assert_eq!(left(&other).await, 90);
@@ -200,7 +200,7 @@ async fn reservations_are_settled_in_the_store() {
 type Changing = Pin<Box<dyn Future<Output = Result<(), Rejection>> + Send>>;
 
 /// A request that is being served, and its handler's reservation.
-async fn reserved(node: &World) -> (Reservation, impl Future<Output = ()> + use<>) {
+async fn reserved(node: &Fixture) -> (Reservation, impl Future<Output = ()> + use<>) {
     let kept = Arc::new(Mutex::new(None));
     let keep = Arc::clone(&kept);
     let service = tower::service_fn(move |request: http::Request<()>| {
@@ -219,7 +219,7 @@ async fn reserved(node: &World) -> (Reservation, impl Future<Output = ()> + use<
 async fn handlers_reserve_more_in_the_store() {
     let tokens = || rule("tokens", &["100 per 1m sliding-log"]).reserve(|_| 40);
     let ([one, other], _) = nodes(tokens);
-    let left = async |node: &World| {
+    let left = async |node: &Fixture| {
         a_while().await;
         let limits = node.layer.peek("tokens", "192.0.2.1").await.expect("a rule");
         limits[0].1.remaining
@@ -247,9 +247,9 @@ async fn handlers_reserve_more_in_the_store() {
     // A store failure is answered 503.
     let ([node, _], store) = nodes(|| tokens().on_store_failure(OnStoreFailure::Deny));
     let (reservation, serving) = reserved(&node).await;
-    store.set_mood(Mood::Down);
+    store.set_behavior(Behavior::Down);
     assert_eq!(reservation.reserve(60).await.expect_err("it failed").status(), 503);
-    store.set_mood(Mood::Well);
+    store.set_behavior(Behavior::Healthy);
     serving.await;
 }
 
@@ -260,9 +260,9 @@ async fn an_outage_does_not_refund_the_units_of_others() {
         nodes(|| rule("tokens", &["100 per 1m sliding-log"]).reserve(|_| 40));
     let (reservation, serving) = reserved(&one).await;
     let (_kept, _serving) = reserved(&other).await;
-    store.set_mood(Mood::Down);
+    store.set_behavior(Behavior::Down);
     assert!(reservation.reserve(45).await.is_ok(), "this node decides alone");
-    store.set_mood(Mood::Well);
+    store.set_behavior(Behavior::Healthy);
     reservation.commit(0);
     a_while().await;
     let limits = other.layer.peek("tokens", "192.0.2.1").await.expect("a rule");
@@ -272,7 +272,7 @@ async fn an_outage_does_not_refund_the_units_of_others() {
 
 /// The answer, and with it what it holds and charges, used to be lost with the future.
 #[tokio::test]
-async fn a_future_dropped_while_the_store_decides_leaves_nothing() {
+async fn future_dropped_during_a_decision_holds_nothing() {
     let build = |builder: LayerBuilder| {
         let tokens = rule("tokens", &["100 per 1m sliding-log"]).reserve(|_| 40);
         builder.rule(rule("jobs", &["1 concurrent lease 30s"])).rule(tokens)
@@ -296,7 +296,7 @@ async fn a_future_dropped_while_the_store_decides_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn who_gives_up_leaves_the_queue_of_a_shared_store() {
+async fn dropped_request_leaves_the_queue_of_a_shared_store() {
     let build = |builder: LayerBuilder| {
         let rule = rule("slow", &["1 per 10s sliding-log"]);
         builder.rule(rule).max_wait(Duration::from_secs(15))
@@ -327,7 +327,7 @@ async fn who_gives_up_leaves_the_queue_of_a_shared_store() {
 }
 
 #[tokio::test]
-async fn what_is_dropped_off_the_runtime_is_given_back_on_it() {
+async fn permits_dropped_outside_the_runtime_are_released_on_it() {
     let ([one, other], _) = nodes(|| rule("jobs", &["1 concurrent lease 30s"]));
     let response = one.call(from(ALICE, "/")).await.expect("the service works");
     std::thread::spawn(move || drop(response)).join().expect("no panic");

@@ -126,13 +126,13 @@ impl Cluster {
 
     /// Asks the servers for the map, those first that are known to be there.
     async fn refresh(&self) -> Result<(), DialError> {
-        let mut asked: Vec<Address> = Vec::new();
-        asked.extend(self.known(State::is_connected));
-        asked.extend(self.seeds.iter().cloned());
-        asked.extend(self.known(|state| state == State::Down));
+        let mut queried: Vec<Address> = Vec::new();
+        queried.extend(self.known(State::is_connected));
+        queried.extend(self.seeds.iter().cloned());
+        queried.extend(self.known(|state| state == State::Down));
         let mut tried = BTreeSet::new();
         let mut last_error = DialError::Unreachable("it has no servers".into());
-        for address in asked {
+        for address in queried {
             if !tried.insert(address.clone()) {
                 continue;
             }
@@ -155,8 +155,8 @@ impl Cluster {
     }
 
     async fn read_map(&self, address: &Address) -> Result<Vec<Range>, DialError> {
-        let question = ["CLUSTER", "SLOTS"];
-        let answer = self.dialer.send_once(address, &self.dialer.login, &question).await;
+        let command = ["CLUSTER", "SLOTS"];
+        let answer = self.dialer.send_once(address, &self.dialer.login, &command).await;
         let answer = answer.map_err(|error| match error {
             // "This instance has cluster support disabled", in words that differ.
             DialError::Refused(ConnectError::Unusable(_)) => {
@@ -273,12 +273,12 @@ pub(super) struct Range {
 }
 
 /// Reads the answer to `CLUSTER SLOTS`; `None` if it is none.
-pub(super) fn read_ranges(answer: &Value, asked: &Address) -> Option<Vec<Range>> {
+pub(super) fn read_ranges(answer: &Value, queried: &Address) -> Option<Vec<Range>> {
     let Value::Array(rows) = answer else { return None };
-    rows.iter().map(|row| read_range(row, asked)).collect()
+    rows.iter().map(|row| read_range(row, queried)).collect()
 }
 
-fn read_range(row: &Value, asked: &Address) -> Option<Range> {
+fn read_range(row: &Value, queried: &Address) -> Option<Range> {
     let Value::Array(row) = row else { return None };
     let [Value::Int(first), Value::Int(last), Value::Array(primary), ..] = row.as_slice() else {
         return None;
@@ -292,7 +292,7 @@ fn read_range(row: &Value, asked: &Address) -> Option<Range> {
     };
     let slot = |number: &i64| u16::try_from(*number).ok().filter(|slot| *slot < SLOTS);
     let (first, last) = (slot(first)?, slot(last)?);
-    let primary = Address::reported(host, u16::try_from(*port).ok()?, asked);
+    let primary = Address::reported(host, u16::try_from(*port).ok()?, queried);
     (first <= last).then_some(Range { first, last, primary })
 }
 
@@ -301,7 +301,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_are_those_of_the_documentation() {
+    fn slots_match_the_documentation() {
         // The check value of CRC-16/XMODEM, and slots as `CLUSTER KEYSLOT` tells them.
         assert_eq!(crc16(b"123456789"), 0x31c3);
         let rows = [(&b""[..], 0), (b"foo", 12182), (b"somekey", 11058), (b"user1000", 3443)];
@@ -311,15 +311,15 @@ mod tests {
     }
 
     #[test]
-    fn a_map_is_read_or_refused() {
-        let asked = Address { host: "seed".into(), port: 1 };
+    fn slot_maps_parse_or_fail() {
+        let queried = Address { host: "seed".into(), port: 1 };
         let row = |first, last, host: Value, port| {
             let node = Value::Array(vec![host, Value::Int(port), Value::BulkString(b"id".into())]);
             Value::Array(vec![Value::Int(first), Value::Int(last), node])
         };
         let text = |text: &str| Value::BulkString(text.into());
         let good = Value::Array(vec![row(0, 5, text("a"), 7), row(6, 16383, Value::Nil, 8)]);
-        let ranges = read_ranges(&good, &asked).expect("good");
+        let ranges = read_ranges(&good, &queried).expect("good");
         assert_eq!(ranges[0].primary.to_string(), "a:7");
         assert_eq!((ranges[1].first, ranges[1].last), (6, 16383));
         assert_eq!(ranges[1].primary.to_string(), "seed:8");
@@ -333,7 +333,7 @@ mod tests {
             Value::Array(vec![row(0, 4, Value::Int(1), 7)]),
         ];
         for answer in bad {
-            assert_eq!(read_ranges(&answer, &asked), None, "{answer:?}");
+            assert_eq!(read_ranges(&answer, &queried), None, "{answer:?}");
         }
     }
 }

@@ -70,7 +70,7 @@ impl Topology {
     }
 
     /// Has work done on keys of one slot.
-    pub(super) async fn ask(
+    pub(super) async fn submit(
         &self,
         slot: u16,
         work: impl Fn() -> Work,

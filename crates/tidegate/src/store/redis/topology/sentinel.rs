@@ -49,8 +49,8 @@ impl Sentinels {
         let hosts = self.hosts().clone();
         let mut last_error = DialError::Unreachable("there is no Sentinel".into());
         for sentinel in hosts {
-            let question = ["SENTINEL", "get-master-addr-by-name", &*self.master];
-            match dialer.send_once(&sentinel, &self.login, &question).await {
+            let command = ["SENTINEL", "get-master-addr-by-name", &*self.master];
+            match dialer.send_once(&sentinel, &self.login, &command).await {
                 Ok(answer) => match read_address(&answer, &sentinel) {
                     Some(primary) => {
                         self.prefer(&sentinel);
@@ -87,9 +87,9 @@ impl Sentinels {
     }
 }
 
-fn read_address(answer: &Value, asked: &Address) -> Option<Address> {
+fn read_address(answer: &Value, queried: &Address) -> Option<Address> {
     let Value::Array(parts) = answer else { return None };
     let [Value::BulkString(host), Value::BulkString(port)] = parts.as_slice() else { return None };
     let port = std::str::from_utf8(port).ok()?.parse().ok()?;
-    Some(Address::reported(std::str::from_utf8(host).ok()?, port, asked))
+    Some(Address::reported(std::str::from_utf8(host).ok()?, port, queried))
 }

@@ -1,0 +1,91 @@
+//! Letting requests in, at once or in turn, in memory and over a store that others share.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate::unstable::attributes::Attributes;
+use tidegate::unstable::config::Config;
+use tidegate::unstable::gate::{ActivePolicies, Gate, GateRequest, Subject};
+use tidegate::unstable::stats::Stats;
+use tidegate::{ManualClock, MemoryOptions, MemoryStore};
+
+use crate::common::limiter;
+use crate::futures::{Polled, Started, block_on};
+
+const POLICIES: &str = "
+policies:
+  - { name: often, key: all, limits: 1 per 10s sliding-log, quota: true }
+  - { name: seldom, key: all, limits: 2 per 1h sliding-log, quota: true }
+  - { name: places, match: { path: /held }, key: all, limits: 9 concurrent }
+";
+
+/// A gate that counts here, and one that does so elsewhere.
+fn gates() -> [(Gate, ManualClock); 2] {
+    [false, true].map(|elsewhere| {
+        let (limiter, clock) = limiter();
+        let policies = Config::parse(POLICIES, "test.yaml").expect("a config").policies;
+        let gate = Gate::new(limiter, policies, Arc::new(Stats::new(clock.clock())));
+        let store = MemoryStore::new(
+            MemoryOptions { max_keys: 10_000, ..MemoryOptions::default() },
+            clock.clock(),
+        )
+        .expect("memory");
+        (if elsewhere { gate.with_shared_store(Arc::new(store), 1) } else { gate }, clock)
+    })
+}
+
+fn request(path: &str) -> Attributes<'_> {
+    Attributes { path: Some(path), ..Attributes::default() }
+}
+
+/// Lets a request in, or asks without serving it; says whether it may go ahead.
+async fn check(
+    gate: &Gate,
+    rules: &ActivePolicies,
+    attributes: &Attributes<'_>,
+    max_wait: Option<Duration>,
+    serves: bool,
+) -> bool {
+    let question = GateRequest { max_wait, ..GateRequest::new(Subject::Request(attributes)) };
+    if serves {
+        gate.admit(rules, &[question]).await.expect("sound").verdict.allowed
+    } else {
+        gate.check(rules, &[question]).await.expect("sound").allowed
+    }
+}
+
+#[test]
+fn one_free_quota_admits_a_waiting_request() {
+    let attributes = request("/");
+    for serves in [false, true] {
+        for (gate, clock) in gates() {
+            let rules = Arc::clone(&gate.active_policies());
+            let start = |seconds| {
+                let max_wait = Some(Duration::from_secs(seconds));
+                Polled::start(check(&gate, &rules, &attributes, max_wait, serves))
+            };
+            // Both have room, then one of them.
+            for _ in 0..2 {
+                assert!(matches!(start(5), Started::Ready(true)));
+            }
+            assert!(matches!(start(9), Started::Ready(false)), "none has room for 10 s");
+            let Started::Pending(mut first) = start(10) else { panic!("it does not wait") };
+            let Started::Pending(mut second) = start(15) else { panic!("it does not wait") };
+            clock.advance(Duration::from_micros(9_999_999));
+            assert_eq!(first.poll(), None);
+            clock.advance(Duration::from_micros(1));
+            assert_eq!((second.poll(), first.poll()), (None, Some(true)), "in order");
+            assert_eq!(second.poll(), Some(false), "its turn has come, and 10 s are too long");
+        }
+    }
+}
+
+#[test]
+fn one_free_quota_admits_a_request_with_a_permit() {
+    let attributes = request("/held");
+    for (gate, _) in gates() {
+        let rules = Arc::clone(&gate.active_policies());
+        let allowed = [(); 3].map(|()| block_on(check(&gate, &rules, &attributes, None, true)));
+        assert_eq!(allowed, [true, true, false], "shared: {}", gate.is_shared());
+    }
+}

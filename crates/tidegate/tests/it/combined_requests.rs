@@ -1,0 +1,342 @@
+//! Several questions as one request: all are charged or none.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use tidegate::unstable::attributes::Attributes;
+use tidegate::unstable::config::Config;
+use tidegate::unstable::gate::{Gate, GateError, GateRequest, GateVerdict, Subject};
+use tidegate::unstable::policy::Mode;
+use tidegate::unstable::stats::Stats;
+use tidegate::{CheckError, Cost, Limit, Limiter, MAX_CHECKS, ManualClock, Timestamp};
+
+const POLICIES: &str = r#"
+policies:
+  - name: address
+    match: { domain: edge, descriptors: [remote_address] }
+    key: "{descriptor:remote_address}"
+    limits: [2 per 1h sliding-log, 3 per 1d sliding-log]
+  - name: user
+    match: { domain: edge, descriptors: [user] }
+    key: "{descriptor:user}"
+    limits: 4 per 1h sliding-log
+  - name: watched
+    match: { domain: edge, descriptors: [watched] }
+    key: all
+    limits: 1 per 1h sliding-log
+    mode: observe
+  - name: staff
+    match: { domain: edge, descriptors: [staff] }
+    key: all
+    limits: unlimited
+    replaces: [user, address]
+  - name: small
+    match: { domain: edge, descriptors: [small] }
+    key: all
+    limits: 1 per 1h sliding-log
+    quota: true
+  - name: large
+    match: { domain: edge, descriptors: [large] }
+    key: all
+    limits: [2 per 1h sliding-log, 9 per 1d sliding-log]
+    quota: true
+  - name: other
+    match: { domain: edge, descriptors: [other] }
+    key: all
+    limits: 3 per 1h sliding-log
+  - name: tenant
+    match: { domain: edge, descriptors: { tenant: "*" } }
+    key: all
+    limits: [10 per 1h sliding-log, 20 per 1d sliding-log]
+    overrides:
+      - when: { "descriptor:tenant": large }
+        limits: [100 per 1h sliding-log, 200 per 1w sliding-log]
+      - when: { "descriptor:tenant": watched }
+        mode: observe
+  - name: bucket
+    match: { domain: edge, descriptors: { bucket: "*" } }
+    key: all
+    limits: 10 per 1h token-bucket burst 4
+    overrides:
+      - when: { "descriptor:bucket": wide }
+        limits: 10 per 1h token-bucket burst 8
+  - name: held
+    match: { domain: edge, descriptors: [held] }
+    key: all
+    limits: 1 concurrent
+  - name: held-watched
+    match: { domain: edge, descriptors: [held-watched] }
+    key: all
+    limits: 1 concurrent
+    mode: observe
+"#;
+
+fn gate() -> Gate {
+    let clock = ManualClock::new(Timestamp::from_micros(1_700_000_000_000_000));
+    let limiter = Limiter::builder().max_keys(10_000).clock(clock.clock()).build().expect("memory");
+    let policies = Config::parse(POLICIES, "test.yaml").expect("a config").policies;
+    Gate::new(limiter, policies, Arc::new(Stats::new(clock.clock())))
+}
+
+type Entries = [(Cow<'static, str>, Cow<'static, str>); 1];
+
+/// One descriptor and what it costs.
+struct DescriptorRequest {
+    entries: Entries,
+    cost: Option<Cost>,
+}
+
+fn descriptor_request(name: &'static str, value: &'static str) -> DescriptorRequest {
+    DescriptorRequest { entries: [(name.into(), value.into())], cost: None }
+}
+
+impl DescriptorRequest {
+    fn at(self, cost: Cost) -> Self {
+        DescriptorRequest { cost: Some(cost), ..self }
+    }
+}
+
+/// Whether it is allowed, then per line its policy, its question, its own answer and what is left.
+fn check(gate: &Gate, all: &[DescriptorRequest]) -> Result<String, GateError> {
+    let attributes: Vec<Attributes<'_>> = all
+        .iter()
+        .map(|one| Attributes {
+            domain: Some("edge"),
+            descriptors: &one.entries,
+            ..Attributes::default()
+        })
+        .collect();
+    let questions: Vec<GateRequest<'_>> = all
+        .iter()
+        .zip(&attributes)
+        .map(|(one, attributes)| GateRequest {
+            cost: one.cost,
+            ..GateRequest::new(Subject::Request(attributes))
+        })
+        .collect();
+    let rules = gate.active_policies();
+    gate.sync(gate.check(&rules, &questions)).map(|answer| show(&answer))
+}
+
+fn show(answer: &GateVerdict<'_>) -> String {
+    let lines = answer.results.iter().map(|line| {
+        let question = line.request;
+        let sign = if line.decision.allowed { '+' } else { '-' };
+        let policy = line.policy.unwrap_or("caller");
+        format!("{policy}@{question}{sign}{}", line.decision.remaining)
+    });
+    let lines =
+        lines.chain(answer.unlimited.iter().map(|question| format!("unlimited@{question}")));
+    let word = if answer.allowed { "yes" } else { "no" };
+    std::iter::once(word.to_owned()).chain(lines).collect::<Vec<_>>().join(" ")
+}
+
+fn address() -> DescriptorRequest {
+    descriptor_request("remote_address", "192.0.2.1")
+}
+
+fn user() -> DescriptorRequest {
+    descriptor_request("user", "alice")
+}
+
+#[test]
+fn combined_requests_decide_as_tabulated() {
+    let gate = gate();
+    let steps: Vec<(Vec<DescriptorRequest>, &str)> = vec![
+        (vec![], "yes"),
+        (vec![descriptor_request("unknown", "x")], "yes"),
+        (vec![address(), user()], "yes address@0+1 address@0+2 user@1+3"),
+        // The order of the lines follows the questions.
+        (
+            vec![user(), descriptor_request("unknown", "x"), address()],
+            "yes user@0+2 address@2+0 address@2+1",
+        ),
+        // One denies, and nobody is charged.
+        (vec![user(), address()], "no user@0+2 address@1-0 address@1+1"),
+        (vec![user().at(Cost::Ask(2))], "yes user@0+0"),
+        (
+            vec![address().at(Cost::PEEK), user().at(Cost::Refund(1))],
+            "no address@0-0 address@0+1 user@1+0",
+        ),
+        (vec![user().at(Cost::Refund(3))], "yes user@0+3"),
+        // Equal ones are added up, and answered alike.
+        (vec![user(), user()], "yes user@0+1 user@1+1"),
+        (vec![user(), user()], "no user@0-1 user@1-1"),
+        (vec![user()], "yes user@0+0"),
+        // What is only watched has no say, and is not charged with a denial.
+        (vec![descriptor_request("watched", "x"), user()], "no watched@0+1 user@1-0"),
+        (vec![descriptor_request("watched", "x")], "yes watched@0+0"),
+        (vec![descriptor_request("watched", "x")], "yes watched@0-0"),
+        // Without limits, and in place of others, whichever comes first.
+        (vec![user(), descriptor_request("staff", "x"), address()], "yes unlimited@1"),
+        (
+            vec![descriptor_request("held-watched", "x"), descriptor_request("watched", "x")],
+            "yes watched@1-0",
+        ),
+    ];
+    for (number, (all, expected)) in steps.iter().enumerate() {
+        assert_eq!(check(&gate, all).as_deref(), Ok(*expected), "step {number}");
+    }
+}
+
+/// Of several quotas one is enough; those that are used up are passed over.
+#[test]
+fn quotas_decide_as_tabulated() {
+    let (small, large, other) = (
+        || descriptor_request("small", "x"),
+        || descriptor_request("large", "x"),
+        || descriptor_request("other", "x"),
+    );
+    let all = || vec![small(), large(), other()];
+    let steps: Vec<(Vec<DescriptorRequest>, &str)> = vec![
+        (all(), "yes small@0+0 large@1+1 large@1+8 other@2+2"),
+        (all(), "yes small@0-0 large@1+0 large@1+7 other@2+1"),
+        // All are used up, and nothing is charged.
+        (all(), "no small@0-0 large@1-0 large@1+7 other@2+1"),
+        (vec![other().at(Cost::PEEK)], "yes other@0+1"),
+        // One alone is a limit like any other.
+        (vec![small()], "no small@0-0"),
+        (vec![large().at(Cost::Refund(1))], "yes large@0+1 large@0+8"),
+        // What is no quota has its say.
+        (
+            vec![small(), large(), other().at(Cost::Ask(2))],
+            "no small@0-0 large@1+1 large@1+8 other@2-1",
+        ),
+        (vec![large(), small()], "yes large@0+0 large@0+7 small@1-0"),
+    ];
+    let gate = gate();
+    for (number, (all, expected)) in steps.iter().enumerate() {
+        assert_eq!(check(&gate, all).as_deref(), Ok(*expected), "step {number}");
+    }
+}
+
+/// What is counted and logged is the limit that has decided.
+#[test]
+fn conflicting_requests_are_counted_under_the_deciding_limit() {
+    let gate = gate();
+    let both = [descriptor_request("tenant", "large"), descriptor_request("tenant", "x")];
+    check(&gate, &both).expect("sound");
+    let series = gate.stats().series();
+    let tenant = series.iter().filter(|one| &*one.policy == "tenant" && one.mode == Mode::Enforce);
+    let mut counted: Vec<(&str, u64)> = tenant.map(|one| (&*one.limit, one.allowed[0])).collect();
+    counted.sort_unstable();
+    let expected = [
+        ("10 per 1h sliding-log", 2),
+        ("100 per 1h sliding-log", 0),
+        ("20 per 1d sliding-log", 1),
+        ("200 per 1w sliding-log", 1),
+    ];
+    assert_eq!(counted, expected);
+}
+
+/// A client that chooses values must not be able to make the question fail: it would pass.
+#[test]
+fn conflicting_requests_use_the_strictest_limit() {
+    let tenant = |value| descriptor_request("tenant", value);
+    let bucket = |value| descriptor_request("bucket", value);
+    let steps: Vec<(Vec<DescriptorRequest>, &str)> = vec![
+        // The strictest limit holds for both, and both are counted; other windows are apart.
+        (vec![tenant("x"), tenant("large")], "yes tenant@0+8 tenant@0+19 tenant@1+8 tenant@1+199"),
+        (
+            vec![tenant("large").at(Cost::Ask(8)), tenant("x")],
+            "no tenant@0-8 tenant@0+199 tenant@1-8 tenant@1+19",
+        ),
+        (vec![tenant("large").at(Cost::Ask(8))], "yes tenant@0+90 tenant@0+191"),
+        // One that only watches is counted on its own.
+        (
+            vec![tenant("x").at(Cost::PEEK), tenant("watched")],
+            "no tenant@0-0 tenant@0+19 tenant@1+10 tenant@1+20",
+        ),
+        // What is given back is set off against what is asked for.
+        (vec![user(), user().at(Cost::Refund(1))], "yes user@0+4 user@1+4"),
+        (vec![user().at(Cost::Refund(1)), user().at(Cost::Ask(4))], "yes user@0+1 user@1+1"),
+        (
+            vec![user().at(Cost::Ask(4)), user().at(Cost::Refund(1)), user()],
+            "no user@0-1 user@1-1 user@2-1",
+        ),
+        (vec![user().at(Cost::Ask(9)), user().at(Cost::Refund(10))], "yes user@0+2 user@1+2"),
+        (vec![user().at(Cost::Ask(2)), user().at(Cost::PEEK)], "yes user@0+0 user@1+0"),
+        // Nothing is left of either: that changes nothing, so it passes, also where all is used.
+        (vec![user(), user().at(Cost::Refund(1))], "yes user@0+0 user@1+0"),
+        (
+            vec![user().at(Cost::Ask(u64::MAX)), user().at(Cost::Refund(u64::MAX)), user()],
+            "yes user@0+0 user@1+0 user@2+0",
+        ),
+        // Where only one of several windows is shared, the others have their own.
+        (
+            vec![tenant("x").at(Cost::Refund(2)), tenant("large").at(Cost::Ask(1))],
+            "yes tenant@0+1 tenant@0+20 tenant@1+1 tenant@1+190",
+        ),
+        (vec![bucket("wide"), bucket("x")], "yes bucket@0+2 bucket@1+2"),
+        (vec![bucket("x").at(Cost::Ask(2)), bucket("wide")], "no bucket@0-2 bucket@1-2"),
+    ];
+    let gate = gate();
+    for (number, (all, expected)) in steps.iter().enumerate() {
+        assert_eq!(check(&gate, all).as_deref(), Ok(*expected), "step {number}");
+    }
+    // Limits of the caller's own, as a gateway may send them.
+    let rules = gate.active_policies();
+    let limit = |text: &str| -> [Limit; 1] { [text.parse().expect("a limit")] };
+    let (two, nine) = (limit("2 per 1h"), limit("9 per 1h"));
+    let own = |limits| GateRequest::new(Subject::Limits { key: b"own", limits });
+    let answer = gate.sync(gate.check(&rules, &[own(&nine), own(&two)])).expect("an answer");
+    assert_eq!(show(&answer), "yes caller@0+0 caller@1+0");
+    assert_eq!(answer.results[0].limit, &two[0]);
+}
+
+#[test]
+fn invalid_combinations_are_rejected() {
+    let gate = gate();
+    let both = [user(), user().at(Cost::Force(1))];
+    assert_eq!(check(&gate, &both), Err(GateError::Check(CheckError::Conflict)));
+    let held = GateError::NeedsPermit { policy: Some("held".into()) };
+    assert_eq!(check(&gate, &[user(), descriptor_request("held", "x")]), Err(held));
+    let many: Vec<DescriptorRequest> = (0..=MAX_CHECKS).map(|_| user()).collect();
+    let too_many = GateError::Check(CheckError::TooManyChecks(MAX_CHECKS + 1));
+    assert_eq!(check(&gate, &many), Err(too_many));
+    assert_eq!(check(&gate, &[user()]).as_deref(), Ok("yes user@0+3"));
+}
+
+#[test]
+fn all_kinds_of_subjects_combine() {
+    let gate = gate();
+    let rules = gate.active_policies();
+    let limits: [Limit; 1] = ["5 per 1h sliding-log".parse().expect("a limit")];
+    let bob = descriptor_request("user", "bob");
+    let bob =
+        Attributes { domain: Some("edge"), descriptors: &bob.entries, ..Attributes::default() };
+    let subjects = [
+        Subject::Limits { key: b"own", limits: &limits },
+        Subject::Key { policy: "user", key: b"alice", attributes: None },
+        Subject::Request(&bob),
+        Subject::Policy { policy: "user", attributes: &bob },
+    ];
+    let questions: Vec<GateRequest<'_>> = subjects.into_iter().map(GateRequest::new).collect();
+    let answer = gate.sync(gate.check(&rules, &questions)).expect("an answer");
+    assert_eq!(show(&answer), "yes caller@0+4 user@1+3 user@2+2 user@3+2");
+    // An id holds for all of them: charged once.
+    let again = GateRequest { id: Some(b"order-1"), ..questions[1] };
+    for _ in 0..2 {
+        let answer = gate.sync(gate.check(&rules, &[questions[0], again])).expect("an answer");
+        assert_eq!(show(&answer), "yes caller@0+3 user@1+2");
+    }
+}
+
+/// A request about one descriptor of a known key takes no memory.
+#[test]
+fn checking_does_not_allocate() {
+    let gate = gate();
+    let rules = gate.active_policies();
+    let user = user();
+    let attributes =
+        Attributes { domain: Some("edge"), descriptors: &user.entries, ..Attributes::default() };
+    let question = GateRequest::new(Subject::Request(&attributes));
+    let check = || {
+        let answer = gate.sync(gate.check(&rules, &[question])).expect("an answer");
+        assert_eq!(answer.results[0].request, 0);
+    };
+    for _ in 0..40 {
+        check();
+    }
+    assert_eq!(allocation_counter::measure(check).count_total, 0);
+}

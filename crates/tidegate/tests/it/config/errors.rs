@@ -1,0 +1,120 @@
+//! Every mistake, and the whole of what is said about it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use proptest::prelude::*;
+use tidegate::unstable::config::{Config, ConfigErrors};
+
+const DIRECTORY: &str = "tests/it/config/errors";
+
+fn files(extension: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(DIRECTORY).expect("the directory");
+    let paths = entries.map(|entry| entry.expect("an entry").path());
+    let mut paths: Vec<PathBuf> =
+        paths.filter(|path| path.extension().is_some_and(|found| found == extension)).collect();
+    paths.sort();
+    paths
+}
+
+fn message(path: &Path) -> String {
+    match Config::load(path) {
+        Ok(_) => "accepted\n".into(),
+        Err(errors) => format!("error: {errors}\n"),
+    }
+}
+
+#[test]
+fn error_messages_are_as_recorded() {
+    let bless = std::env::var_os("TIDEGATE_BLESS").is_some();
+    let mut wrong = Vec::new();
+    for path in files("yaml") {
+        let found = message(&path);
+        assert_ne!(found, "accepted\n", "{}", path.display());
+        let golden = path.with_extension("txt");
+        if bless {
+            fs::write(&golden, &found).expect("written");
+        }
+        let expected = fs::read_to_string(&golden).unwrap_or_default();
+        if found != expected {
+            wrong.push(format!("{}\n-- expected\n{expected}-- found\n{found}", path.display()));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_message_has_its_config() {
+    assert!(files("yaml").len() > 50);
+    for path in files("txt") {
+        assert!(path.with_extension("yaml").exists(), "{}", path.display());
+    }
+}
+
+/// What every message must have, whatever it says.
+#[test]
+fn every_error_has_a_location_and_a_help_text() {
+    for path in files("yaml") {
+        let errors = Config::load(&path).expect_err("refused");
+        for error in errors.iter() {
+            assert!(!error.message().is_empty() && !error.help().is_empty(), "{}", path.display());
+            assert_eq!(error.line().is_some(), error.column().is_some());
+        }
+        let text = errors.to_string();
+        assert!(text.contains("--> "), "{text}");
+        assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text:?}");
+    }
+}
+
+#[test]
+fn missing_file_is_an_error() {
+    let text = message(Path::new("no/such/file.yaml"));
+    let expected = "error: the config cannot be read: No such file or directory (os error 2)\n \
+                    --> no/such/file.yaml\n  help: check the path and its permissions\n";
+    assert_eq!(text, expected);
+}
+
+fn parse(text: &str) -> Result<Config, ConfigErrors> {
+    Config::parse(text, "config.yaml")
+}
+
+/// Pieces of configs, so that noise gets past the first line.
+fn noise() -> impl Strategy<Value = String> {
+    let pieces = prop_oneof![
+        Just("policies:\n".to_owned()),
+        Just("  - name: a\n".to_owned()),
+        Just("    key: \"{client_ip}\"\n".to_owned()),
+        Just("    limits: [\"1 per 1s\"]\n".to_owned()),
+        Just("    limits: [{limit: 1, window: 1s}]\n".to_owned()),
+        Just("    match: {path: /a, \"header:x\": [1, b]}\n".to_owned()),
+        Just("    overrides: [{when: {method: GET}, mode: off}]\n".to_owned()),
+        Just("    cost: \"{header:x}\"\n".to_owned()),
+        Just("&a [*a, *b]".to_owned()),
+        "[\\PC\n\t]{0,12}",
+        "[-:{}\\[\\], \"'|>&*!%#?\n]{0,8}",
+    ];
+    prop::collection::vec(pieces, 0..12).prop_map(|pieces| pieces.concat())
+}
+
+proptest! {
+    #[test]
+    fn arbitrary_text_never_panics(text in prop_oneof![noise(), any::<String>()]) {
+        if let Err(errors) = parse(&text) {
+            prop_assert!(errors.iter().next().is_some());
+            prop_assert!(!errors.to_string().is_empty());
+        }
+    }
+
+    /// A good config with one byte range cut out or doubled.
+    #[test]
+    fn mutated_configs_never_panic(from in 0usize..4000, length in 0usize..40, twice: bool) {
+        let text = include_str!("valid/surface.yaml");
+        let from = text.floor_char_boundary(from.min(text.len()));
+        let to = text.floor_char_boundary((from + length).min(text.len()));
+        let middle = if twice { text[from..to].repeat(2) } else { String::new() };
+        let changed = format!("{}{middle}{}", &text[..from], &text[to..]);
+        if let Err(errors) = parse(&changed) {
+            prop_assert!(!errors.to_string().is_empty());
+        }
+    }
+}

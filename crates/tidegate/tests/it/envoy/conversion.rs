@@ -1,0 +1,190 @@
+//! What files become, letter for letter, and what is told besides.
+
+use std::fs;
+use std::path::Path;
+
+use tidegate::Algorithm;
+use tidegate::unstable::config::envoy::{EnvoyFile, Options, convert};
+
+use super::converted;
+
+const DIRECTORY: &str = "tests/it/envoy";
+
+/// What everything there is becomes; to be looked at when it changes.
+#[test]
+fn every_field_is_converted() {
+    let text = fs::read_to_string(format!("{DIRECTORY}/good.yaml")).expect("the file");
+    let file = EnvoyFile::new("good.yaml", text);
+    let converted = convert(&[file], &Options::default()).unwrap_or_else(|e| panic!("{e}"));
+    let notices: Vec<String> =
+        converted.notices().iter().map(|notice| format!("warning: {notice}\n")).collect();
+    let found = format!("{}---\n{}", converted.yaml(), notices.join("\n"));
+    let golden = format!("{DIRECTORY}/good.txt");
+    if std::env::var_os("TIDEGATE_BLESS").is_some() {
+        fs::write(&golden, &found).expect("written");
+    }
+    assert_eq!(found, fs::read_to_string(&golden).unwrap_or_default());
+}
+
+#[test]
+fn algorithm_option_is_applied() {
+    let text =
+        "domain: d\ndescriptors: [{ key: a, rate_limit: { unit: day, requests_per_unit: 9 } }]";
+    for (algorithm, expected) in [
+        (Algorithm::SlidingCounter, "9 per 1d sliding-counter"),
+        (Algorithm::FixedWindow, "9 per 1d fixed-window"),
+        (Algorithm::SlidingLog, "9 per 1d sliding-log"),
+        (Algorithm::TokenBucket, "9 per 1d token-bucket"),
+        (Algorithm::SlidingWindow, "9 per 1d sliding-window"),
+    ] {
+        let options = Options { algorithm, ..Options::default() };
+        let converted = convert(&[EnvoyFile::new("a.yaml", text)], &options).expect("converted");
+        let policy = converted.config().policies.get("d.a").expect("a policy");
+        assert_eq!(policy.limits()[0].to_string(), expected);
+    }
+}
+
+/// A domain without limits limits nothing, and is a config all the same.
+#[test]
+fn files_without_limits_convert() {
+    for text in ["domain: d", "domain: d\ndescriptors:", "domain: d\ndescriptors: [{ key: a }]"] {
+        let converted = converted(text).unwrap_or_else(|errors| panic!("{errors}"));
+        let policy = converted.config().policies.get("nothing").expect("a policy");
+        assert!(policy.is_unlimited());
+    }
+}
+
+#[test]
+fn several_files_are_merged() {
+    let file = |name: &str, domain: &str, key: &str| {
+        let text = format!(
+            "domain: {domain}\ndescriptors: [{{ key: {key}, rate_limit: {{ unit: day, requests_per_unit: 1, \
+             name: n }} }}]"
+        );
+        EnvoyFile::new(name, text)
+    };
+    let names = |files: &[EnvoyFile], merge_domains: bool| {
+        let converted = convert(files, &Options { merge_domains, ..Options::default() });
+        converted.map(|converted| {
+            let names = converted.config().policies.iter().map(|policy| policy.name().to_owned());
+            names.collect::<Vec<_>>()
+        })
+    };
+    let (a, b) = (file("a.yaml", "one", "k"), file("b.yaml", "two", "k"));
+    assert_eq!(names(&[a.clone(), b], false), Ok(vec!["one.k".into(), "two.k".into()]));
+    let again = file("c.yaml", "one", "other");
+    assert_eq!(
+        names(&[a.clone(), again.clone()], true),
+        Ok(vec!["one.k".into(), "one.other".into()])
+    );
+    let twice = names(&[a.clone(), again], false).expect_err("a domain twice");
+    assert_eq!(
+        twice.to_string(),
+        "another file has the domain `one` too\n --> c.yaml:1:9\n  |\n1 | domain: one\n  |         ^^^\n  \
+         field: domain\n  help: put both in one file, or allow it with --merge-domains"
+    );
+    let clash = names(&[a.clone(), file("d.yaml", "one", "k")], true).expect_err("a key twice");
+    assert!(clash.to_string().starts_with("the descriptor `k` is here twice\n --> d.yaml:2:"));
+    // Each file tells its own.
+    let bad = EnvoyFile::new("e.yaml", "domian: x");
+    let both = names(&[bad.clone(), a, bad], false).expect_err("two bad files");
+    assert_eq!(both.iter().map(|errors| errors.file()).collect::<Vec<_>>(), ["e.yaml", "e.yaml"]);
+}
+
+/// Counts are kept under names: what a limit is called must not change when others come.
+#[test]
+fn policy_names_depend_only_on_the_descriptor_path() {
+    let names = |all: &[(&str, &str)]| {
+        let node = |(key, value): &(&str, &str)| {
+            format!(
+                "- {{ key: '{key}', value: '{value}', rate_limit: {{ unit: day, requests_per_unit: 1 }} }}\n"
+            )
+        };
+        let text = all.iter().map(node).collect::<String>();
+        let converted = converted(&format!("domain: d\ndescriptors:\n{text}")).expect("converted");
+        let names = converted.config().policies.iter().map(|policy| policy.name().to_owned());
+        names.collect::<Vec<String>>()
+    };
+    let all = [
+        ("path", "a/b"),
+        ("path", "a:b"),
+        ("path", "a-b"),
+        ("path", "a//b"),
+        ("address", "10.0.0.1"),
+        ("host", "a.example"),
+        ("a.b", "c"),
+        ("plain", "x"),
+    ];
+    let together = names(&all);
+    for (one, name) in all.iter().zip(&together) {
+        assert_eq!(names(&[*one]), [name.as_str()], "{one:?}");
+    }
+    assert_eq!(together[2], "d.path_a-b");
+    assert!(together[0].starts_with("d.path_a-b-") && together[1].starts_with("d.path_a-b-"));
+    assert_eq!(together[4], "d.address_10.0.0.1");
+    assert_eq!(together[7], "d.plain_x");
+    // Dots that could be those between names.
+    let nested = converted(
+        "domain: d\ndescriptors:\n- key: a\n  descriptors: [{ key: b, value: c, rate_limit: { unit: day, requests_per_unit: 1 } }]",
+    );
+    let nested = nested.expect("converted");
+    assert!(nested.config().policies.get("d.a.b_c").is_some());
+    assert_ne!(together[6], "d.a.b_c");
+}
+
+#[test]
+fn sizes_are_bounded() {
+    let tree = |count: usize| {
+        let all = (0..count).map(|number| {
+            format!("- {{ key: a, value: v{number}, rate_limit: {{ unit: day, requests_per_unit: 1 }} }}\n")
+        });
+        format!("domain: d\ndescriptors:\n{}", all.collect::<String>())
+    };
+    assert!(converted(&tree(1024)).is_ok());
+    let errors = converted(&tree(1026)).expect_err("too many").to_string();
+    assert!(
+        errors.starts_with("there are more than 1024 limits\n    --> limits.yaml:1027:5\n"),
+        "{errors}"
+    );
+    assert_eq!(errors.matches("help:").count(), 1, "{errors}");
+    let values = (0..1025).map(|number| format!("- {{ key: a, value: v{number} }}\n"));
+    let values = values.collect::<String>();
+    let many = format!(
+        "domain: d\ndescriptors:\n{values}- {{ key: a, rate_limit: {{ unit: day, requests_per_unit: 1 }} }}\n"
+    );
+    let errors = converted(&many).expect_err("too many").to_string();
+    assert!(errors.starts_with("more than 1024 values come before this one\n"), "{errors}");
+    let nested = |depth: usize| {
+        let above = "[{ key: a, descriptors: ".repeat(depth - 1);
+        let below = " }]".repeat(depth - 1);
+        let last = "[{ key: a, rate_limit: { unit: day, requests_per_unit: 1 } }]";
+        converted(&format!("domain: d\ndescriptors: {above}{last}{below}"))
+    };
+    assert!(nested(15).is_ok());
+    let errors = nested(16).expect_err("too deep").to_string();
+    assert!(errors.starts_with("values are nested more than 32 deep\n"), "{errors}");
+    let large = format!("domain: d # {}", "x".repeat(1 << 20));
+    let errors = converted(&large).expect_err("too large").to_string();
+    assert!(errors.starts_with("the file is larger than 1024 KiB\n --> limits.yaml"), "{errors}");
+}
+
+#[test]
+fn yaml_files_of_a_directory_are_listed() {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("envoy-files");
+    let _ = fs::remove_dir_all(&directory);
+    fs::create_dir_all(directory.join("sub.yaml")).expect("a directory");
+    let list = || EnvoyFile::list(&directory);
+    assert!(list().expect_err("none").to_string().starts_with("there is no *.yaml file"));
+    for name in ["b.yaml", "a.yml", ".hidden.yaml", "README.md"] {
+        fs::write(directory.join(name), "domain: d").expect("a file");
+    }
+    let names: Vec<_> =
+        list().expect("two").iter().map(|path| path.file_name().map(Into::into)).collect();
+    assert_eq!(
+        names,
+        [Some("a.yml".into()), Some("b.yaml".into())] as [Option<std::ffi::OsString>; 2]
+    );
+    let missing = EnvoyFile::list(Path::new("no/such")).expect_err("none").to_string();
+    assert!(missing.starts_with("the directory cannot be read: No such file"), "{missing}");
+    assert!(EnvoyFile::load(Path::new("no/such.yaml")).is_err());
+}

@@ -1,0 +1,112 @@
+//! A store in memory that fails when told to.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use tidegate::{
+    Failure, Limit, ManualClock, MemoryOptions, MemoryStore, PermitAct, PermitId, Request, Store,
+    StoreError, Verdict,
+};
+
+pub struct FlakyStore {
+    store: MemoryStore,
+    behavior: Mutex<Behavior>,
+    /// How many have asked while it was silent.
+    unanswered: AtomicUsize,
+    is_delayed: bool,
+}
+
+/// What it does when it is asked.
+#[derive(Clone, Copy, Debug)]
+pub enum Behavior {
+    Healthy,
+    Down,
+    TimedOut,
+    Lost,
+    /// Nobody is ever answered.
+    Silent,
+}
+
+impl FlakyStore {
+    /// One that answers at once.
+    pub fn immediate(clock: &ManualClock) -> Self {
+        let store = MemoryStore::new(
+            MemoryOptions { max_keys: 10_000, ..MemoryOptions::default() },
+            clock.clock(),
+        )
+        .expect("memory");
+        let behavior = Mutex::new(Behavior::Healthy);
+        FlakyStore { store, behavior, unanswered: AtomicUsize::new(0), is_delayed: false }
+    }
+
+    /// One that questions take a turn to reach, and decisions another to come back from.
+    pub fn delayed(clock: &ManualClock) -> Self {
+        FlakyStore { is_delayed: true, ..FlakyStore::immediate(clock) }
+    }
+
+    pub fn set_behavior(&self, behavior: Behavior) {
+        *self.behavior.lock().unwrap_or_else(PoisonError::into_inner) = behavior;
+    }
+
+    pub fn unanswered(&self) -> usize {
+        self.unanswered.load(Ordering::Relaxed)
+    }
+
+    async fn delay(&self) {
+        if self.is_delayed {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    async fn arrive(&self) -> Result<(), StoreError> {
+        self.delay().await;
+        let behavior = *self.behavior.lock().unwrap_or_else(PoisonError::into_inner);
+        let failure = match behavior {
+            Behavior::Healthy => return Ok(()),
+            Behavior::Down => Failure::Down,
+            Behavior::TimedOut => Failure::TimedOut,
+            Behavior::Lost => Failure::Lost,
+            Behavior::Silent => {
+                self.unanswered.fetch_add(1, Ordering::Relaxed);
+                std::future::pending().await
+            }
+        };
+        Err(failure.into())
+    }
+}
+
+impl Store for FlakyStore {
+    async fn decide(&self, request: &Request<'_>) -> Result<Verdict, StoreError> {
+        self.arrive().await?;
+        let decided = self.store.decide(request).await;
+        self.delay().await;
+        decided
+    }
+
+    async fn reset(&self, key: &[u8], limit: &Limit) -> Result<bool, StoreError> {
+        self.arrive().await?;
+        self.store.reset(key, limit).await
+    }
+
+    fn new_permit(&self) -> PermitId {
+        self.store.new_permit()
+    }
+
+    async fn with_permit(
+        &self,
+        key: &[u8],
+        limit: &Limit,
+        act: PermitAct,
+    ) -> Result<bool, StoreError> {
+        self.arrive().await?;
+        self.store.with_permit(key, limit, act).await
+    }
+
+    fn detach(&self, task: impl Future<Output = ()> + Send + 'static) {
+        // Off a runtime the task is run to its end here, unless the store is silent.
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn(task)),
+            Err(_) => self.store.detach(task),
+        }
+    }
+}

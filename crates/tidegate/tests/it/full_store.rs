@@ -1,0 +1,199 @@
+//! `no_room`: said of exactly those who were denied for want of room and nothing else,
+//! and of forced charges that were not recorded.
+//!
+//! All at one instant: then a key that is used up answers in the same numbers as one
+//! there is no room for, and only the store knows which it is.
+
+use std::sync::Arc;
+
+use tidegate::unstable::gate::{AnyPermit, Gate, GateRequest, Subject};
+use tidegate::unstable::identity::Identity;
+use tidegate::unstable::policy::Policies;
+use tidegate::unstable::stats::Stats;
+use tidegate::{Cost, Limit, Limiter, ManualClock, Permit, WhenFull};
+
+use crate::common::{NOW, at, limit};
+
+const MAX_KEYS: usize = 10;
+
+const ALGORITHMS: [&str; 5] =
+    ["sliding-log", "sliding-window", "sliding-counter", "fixed-window", "token-bucket"];
+
+const DENY: WhenFull = WhenFull::Deny;
+const ALLOW: WhenFull = WhenFull::Allow;
+const OVERFLOW: WhenFull = WhenFull::Overflow;
+
+struct Fixture {
+    gate: Gate,
+}
+
+impl Fixture {
+    fn new(when_full: WhenFull, max_log_entries: u64) -> Self {
+        let clock = ManualClock::new(at(NOW));
+        let builder = Limiter::builder().max_keys(MAX_KEYS).when_full(when_full);
+        let builder = builder.max_log_entries(max_log_entries).clock(clock.clock());
+        let stats = Arc::new(Stats::new(clock.clock()));
+        Fixture { gate: Gate::new(builder.build().expect("small"), no_policies(), stats) }
+    }
+
+    /// With these many keys of one unit each, `k0` and on.
+    fn filled(when_full: WhenFull, limit: &Limit, keys: usize) -> Self {
+        let fixture = Fixture::new(when_full, 1_000);
+        for number in 0..keys {
+            let told = fixture.check(&format!("k{number}"), &[*limit], Cost::Ask(1), None);
+            assert_eq!(told, (true, false));
+        }
+        fixture
+    }
+
+    /// Whether it was allowed, and whether there was no room.
+    fn check(&self, key: &str, limits: &[Limit], cost: Cost, id: Option<&str>) -> (bool, bool) {
+        let question = question(key, limits, cost, id);
+        let rules = self.gate.active_policies();
+        let answer = self.gate.sync(self.gate.check(&rules, &[question]));
+        answer.map(|a| (a.allowed, a.no_room)).expect("a question that makes sense")
+    }
+
+    fn left(&self, key: &str, limit: &Limit) -> u64 {
+        let limits = [*limit];
+        let question = question(key, &limits, Cost::PEEK, None);
+        let rules = self.gate.active_policies();
+        let answer = self.gate.sync(self.gate.check(&rules, &[question])).expect("a look");
+        answer.results[0].decision.remaining
+    }
+
+    fn acquire(&self, key: &str, limit: &Limit) -> (Option<Permit>, (bool, bool)) {
+        let limits = [*limit];
+        let question = question(key, &limits, Cost::Ask(1), None);
+        let rules = self.gate.active_policies();
+        let held = self.gate.sync(self.gate.acquire(&rules, &question, None));
+        let held = held.expect("something to hold");
+        (held.permit.and_then(AnyPermit::local), (held.verdict.allowed, held.verdict.no_room))
+    }
+}
+
+fn no_policies() -> Policies {
+    Policies::new(Vec::new(), Identity::default()).expect("none are sound")
+}
+
+fn question<'a>(
+    key: &'a str,
+    limits: &'a [Limit],
+    cost: Cost,
+    id: Option<&'a str>,
+) -> GateRequest<'a> {
+    let subject = Subject::Limits { key: key.as_bytes(), limits };
+    GateRequest { cost: Some(cost), id: id.map(str::as_bytes), ..GateRequest::new(subject) }
+}
+
+/// Every algorithm, every answer of a full store, asked alone and under an id: these
+/// go different ways through the store.
+fn everywhere(run: impl Fn(&Limit, WhenFull, Option<&'static str>, &str)) {
+    for algorithm in ALGORITHMS {
+        for when_full in [DENY, ALLOW, OVERFLOW] {
+            for id in [None, Some("id")] {
+                let limit = limit(&format!("5 per 1h {algorithm}"));
+                run(&limit, when_full, id, &format!("{algorithm} {when_full:?} {id:?}"));
+            }
+        }
+    }
+}
+
+/// Where there is room for the last key, and for those that are tracked, a forced
+/// charge is recorded.
+#[test]
+fn recorded_forced_charge_does_not_report_no_room() {
+    everywhere(|limit, when_full, id, case| {
+        for key in ["k9", "k1"] {
+            let fixture = Fixture::filled(when_full, limit, MAX_KEYS - 1);
+            assert_eq!(
+                fixture.check(key, &[*limit], Cost::Force(5), id),
+                (true, false),
+                "{key} {case}"
+            );
+            assert_eq!(fixture.left(key, limit), 0, "{key} {case}");
+        }
+    });
+}
+
+/// Those who have a place are told what they used, however full the store is.
+#[test]
+fn tracked_keys_do_not_report_no_room() {
+    everywhere(|limit, when_full, id, case| {
+        let fixture = Fixture::filled(when_full, limit, MAX_KEYS);
+        let limits = [*limit];
+        assert_eq!(fixture.check("k1", &limits, Cost::Ask(4), id), (true, false), "{case}");
+        assert_eq!(fixture.check("k1", &limits, Cost::Ask(1), None), (false, false), "{case}");
+        assert_eq!(fixture.check("k2", &limits, Cost::Force(5), id), (true, false), "{case}");
+        assert_eq!(fixture.check("k2", &limits, Cost::Ask(1), None), (false, false), "{case}");
+        assert_eq!(fixture.left("k2", limit), 0, "{case}");
+    });
+}
+
+#[test]
+fn denied_untracked_keys_report_no_room() {
+    // Cost, and what a store says that denies, allows, or lets them share.
+    let rows = [
+        (Cost::Ask(1), [(false, true), (true, false), (true, false)]),
+        (Cost::PEEK, [(false, true), (true, false), (true, false)]),
+        (Cost::Ask(6), [(false, false), (false, false), (false, false)]),
+        (Cost::Force(5), [(true, true), (true, true), (true, false)]),
+        (Cost::Force(0), [(true, false), (true, false), (true, false)]),
+        (Cost::Refund(1), [(true, false), (true, false), (true, false)]),
+    ];
+    everywhere(|limit, when_full, id, case| {
+        for (cost, [deny, allow, overflow]) in rows {
+            let fixture = Fixture::filled(when_full, limit, MAX_KEYS);
+            let expected = match when_full {
+                WhenFull::Deny => deny,
+                WhenFull::Allow => allow,
+                WhenFull::Overflow => overflow,
+            };
+            assert_eq!(fixture.check("x", &[*limit], cost, id), expected, "{cost:?} {case}");
+        }
+    });
+}
+
+/// What they share can be used up, which is no want of room.
+#[test]
+fn exhausted_overflow_count_does_not_report_no_room() {
+    everywhere(|limit, _, id, case| {
+        let fixture = Fixture::filled(OVERFLOW, limit, MAX_KEYS);
+        assert_eq!(fixture.check("x", &[*limit], Cost::Force(5), id), (true, false), "{case}");
+        assert_eq!(fixture.check("y", &[*limit], Cost::Ask(1), id), (false, false), "{case}");
+    });
+}
+
+/// Room would not have helped a request that has also used something up.
+#[test]
+fn no_room_is_reported_only_if_it_alone_denied() {
+    everywhere(|limit, _, id, case| {
+        let fixture = Fixture::filled(DENY, limit, MAX_KEYS);
+        let both = [*limit, crate::common::limit("5 per 2h")];
+        assert_eq!(fixture.check("k1", &both, Cost::Ask(1), id), (false, true), "{case}");
+        assert_eq!(fixture.check("k1", &both, Cost::Force(4), id), (true, true), "{case}");
+        assert_eq!(fixture.left("k1", limit), 0, "{case}: the one that has a place is charged");
+        assert_eq!(fixture.check("k1", &both, Cost::Ask(1), None), (false, false), "{case}");
+    });
+}
+
+/// There can be room for keys and none for what they would hold.
+#[test]
+fn log_entry_and_permit_bounds_report_no_room() {
+    let log = limit("5 per 1h sliding-log");
+    let held = limit("5 concurrent");
+    for when_full in [DENY, ALLOW, OVERFLOW] {
+        let fixture = Fixture::new(when_full, 1);
+        let (_permit, told) = fixture.acquire("a", &held);
+        assert_eq!(told, (true, false));
+        let denied = when_full != ALLOW;
+        assert_eq!(fixture.acquire("a", &held).1, (!denied, denied), "{when_full:?}");
+        let expected = [(!denied, denied), (true, true)];
+        // Under `overflow` they may share one log, which has its entry.
+        if when_full != OVERFLOW {
+            let told =
+                [Cost::Ask(1), Cost::Force(1)].map(|cost| fixture.check("b", &[log], cost, None));
+            assert_eq!(told, expected, "{when_full:?}");
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! Random limits and traces, and a model without a store to run them on.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tidegate::unstable::bounds;
+use tidegate::{Algorithm, Check, Cost, Decision, Limit};
+use tidegate_core::{Ask, State};
+
+use crate::common::{S, at};
+
+/// Enough of each for a test run; a failure prints its seed and is not kept.
+pub fn cases(cases: u32) -> ProptestConfig {
+    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
+}
+
+/// When something happens, relative to what came before and to the window at hand.
+#[derive(Clone, Copy, Debug)]
+pub enum Gap {
+    Micros(u64),
+    /// Thousandths of a window.
+    GeneratedCheck(u64),
+    /// This many microseconds around a whole window.
+    Window(i64),
+    /// The clock steps back by so many thousandths of a window.
+    Back(u64),
+}
+
+/// A cost: small, in thousandths of the capacity, or beyond any packed slot.
+#[derive(Clone, Copy, Debug)]
+pub enum Size {
+    Units(u64),
+    GeneratedCheck(u64),
+    Beyond(u32),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum Kind {
+    Ask,
+    Force,
+    Refund,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Step {
+    pub gap: Gap,
+    pub key: u8,
+    pub limit: prop::sample::Index,
+    pub kind: Kind,
+    pub size: Size,
+    pub consuming: bool,
+}
+
+impl Gap {
+    pub fn after(self, now: u64, window_us: u64) -> u64 {
+        match self {
+            Gap::Micros(micros) => now + micros,
+            Gap::GeneratedCheck(part) => now + window_us / 1_000 * part,
+            Gap::Window(around) => (now + window_us).saturating_add_signed(around),
+            Gap::Back(part) => now.saturating_sub(window_us / 1_000 * part),
+        }
+    }
+}
+
+impl Step {
+    pub fn cost(&self, limit: &Limit) -> Cost {
+        let units = match self.size {
+            Size::Units(units) => units,
+            Size::GeneratedCheck(part) => limit.capacity() / 1_000 * part,
+            Size::Beyond(shift) => 1 << shift,
+        };
+        match self.kind {
+            Kind::Ask => Cost::Ask(units),
+            Kind::Force => Cost::Force(units),
+            Kind::Refund => Cost::Refund(units),
+        }
+    }
+}
+
+/// Every order of magnitude alike, and the ends.
+fn magnitude(smallest: u64, largest: u64) -> impl Strategy<Value = u64> {
+    let spread = (0_u32..64, any::<u64>())
+        .prop_map(move |(shift, bits)| (smallest + (bits >> shift)).min(largest));
+    prop_oneof![8 => spread, 1 => Just(smallest), 1 => Just(largest)]
+}
+
+pub fn any_limit() -> impl Strategy<Value = Limit> {
+    // All that can be checked: permits are taken, not checked.
+    let algorithm = prop::sample::select(Algorithm::ALL[..5].to_vec());
+    // Every order of magnitude, and around the first border of sliding-window's forms.
+    let count = prop_oneof![magnitude(0, bounds::MAX_COUNT), 0_u64..40];
+    // Around half a second a counter begins to fit its slot.
+    let window_us = prop_oneof![
+        magnitude(bounds::MIN_WINDOW_US, bounds::MAX_WINDOW_US),
+        500_000_u64..550_000,
+        Just(60 * S),
+    ];
+    (algorithm, count, window_us, 1..=64_u32).prop_map(|(algorithm, count, window_us, extra)| {
+        let limit = Limit::new(count, Duration::from_micros(window_us), algorithm);
+        let limit = limit.expect("within bounds");
+        match algorithm {
+            Algorithm::TokenBucket => limit.with_burst(u64::from(extra)).expect("above 0"),
+            _ => limit,
+        }
+    })
+}
+
+/// One to three limits that keys meet in turn.
+///
+/// Of the token buckets that share their states there is only the first. Each drains the debt at
+/// its own rate, so a debt that is gone under a fast limit is still there under a slow one, as long
+/// as no other key has needed its slot. The model cannot tell.
+pub fn any_limits() -> impl Strategy<Value = Vec<Limit>> {
+    prop::collection::vec(any_limit(), 1..4).prop_map(|limits| {
+        let is_first = |(index, limit): &(usize, &Limit)| {
+            limit.algorithm() != Algorithm::TokenBucket
+                || !limits[..*index].iter().any(|earlier| earlier.id() == limit.id())
+        };
+        let kept = limits.iter().enumerate().filter(is_first);
+        kept.map(|(_, limit)| *limit).collect()
+    })
+}
+
+/// Limits of `sliding-window` over one window, on either side of the borders of its forms.
+pub fn window_limits() -> impl Strategy<Value = Vec<Limit>> {
+    const BORDERS: [u64; 7] = [20, 21, 2_000, 2_001, 2_000_000, 2_000_001, bounds::MAX_COUNT];
+    let count = prop_oneof![prop::sample::select(&BORDERS[..]), 0_u64..100];
+    let window_us = prop_oneof![
+        Just(bounds::MIN_WINDOW_US),
+        Just(bounds::MAX_WINDOW_US),
+        Just(60 * S),
+        1_000_u64..10_000_000,
+    ];
+    (prop::collection::vec(count, 1..5), window_us).prop_map(|(counts, window_us)| {
+        let window = Duration::from_micros(window_us);
+        let limit = |count| Limit::new(count, window, Algorithm::SlidingWindow);
+        counts.into_iter().map(|count| limit(count).expect("within bounds")).collect()
+    })
+}
+
+pub fn any_step() -> impl Strategy<Value = Step> {
+    let gap = prop_oneof![
+        4 => (0_u64..1_000).prop_map(Gap::Micros),
+        4 => (0_u64..1_000).prop_map(Gap::GeneratedCheck),
+        2 => (-2_i64..=2).prop_map(Gap::Window),
+        1 => (0_u64..3_000).prop_map(Gap::Back),
+    ];
+    let size = prop_oneof![
+        4 => (0_u64..4).prop_map(Size::Units),
+        3 => (0_u64..=1_000).prop_map(Size::GeneratedCheck),
+        1 => (18_u32..62).prop_map(Size::Beyond),
+    ];
+    let kind = prop_oneof![5 => Just(Kind::Ask), 1 => Just(Kind::Force), 1 => Just(Kind::Refund)];
+    (gap, 0_u8..8, any::<prop::sample::Index>(), kind, size, prop::bool::weighted(0.3)).prop_map(
+        |(gap, key, limit, kind, size, consuming)| Step { gap, key, limit, kind, size, consuming },
+    )
+}
+
+/// Every state by itself, without a store.
+#[derive(Default)]
+pub struct Model {
+    states: HashMap<(u8, u64), (Limit, State)>,
+}
+
+impl Model {
+    pub fn state(&mut self, key: u8, limit: &Limit) -> &mut State {
+        let new = || (*limit, State::new(limit));
+        &mut self.states.entry((key, limit.id())).or_insert_with(new).1
+    }
+
+    pub fn decide(&mut self, key: u8, limit: &Limit, ask: &Ask) -> Decision {
+        self.state(key, limit).decide(limit, ask)
+    }
+
+    /// Whether the state on its own admits the ask.
+    pub fn admits(&mut self, key: u8, limit: &Limit, ask: &Ask) -> bool {
+        self.state(key, limit).admits(limit, ask)
+    }
+
+    /// Answers an ask that [`Model::admits`] was asked about.
+    pub fn settle(&mut self, key: u8, limit: &Limit, ask: &Ask, admitted: bool) -> Decision {
+        self.state(key, limit).settle(limit, ask, admitted)
+    }
+
+    pub fn known(&self) -> Vec<(u8, Limit)> {
+        self.states.iter().map(|(&(key, _), &(limit, _))| (key, limit)).collect()
+    }
+}
+
+/// One check of a random request.
+#[derive(Clone, Copy, Debug)]
+pub struct GeneratedCheck {
+    pub key: u8,
+    pub limit: Limit,
+    pub cost: Cost,
+    pub observed: bool,
+    pub consuming: bool,
+}
+
+impl GeneratedCheck {
+    pub fn of(step: &Step, limits: &[Limit], observed: bool) -> Self {
+        let limit = limits[step.limit.index(limits.len())];
+        let consuming = step.consuming;
+        GeneratedCheck { key: step.key, limit, cost: step.cost(&limit), observed, consuming }
+    }
+
+    pub fn check<'a>(&'a self, keys: &'a [[u8; 1]]) -> Check<'a> {
+        let check = Check::new(&keys[usize::from(self.key)], &self.limit, self.cost);
+        let check = if self.consuming { check.consuming() } else { check };
+        if self.observed { check.observed() } else { check }
+    }
+
+    /// Units that a denial consumes if `left` units are left.
+    fn consumed_of(&self, left: u64) -> u64 {
+        match self.cost {
+            Cost::Ask(units @ 2..) if self.consuming && !self.observed => units.min(left),
+            _ => 0,
+        }
+    }
+}
+
+/// A request without two parts that count in one state.
+pub fn distinct_checks(steps: &[(Step, bool)], limits: &[Limit]) -> Vec<GeneratedCheck> {
+    let mut parts = Vec::<GeneratedCheck>::new();
+    for (step, observed) in steps {
+        let part = GeneratedCheck::of(step, limits, *observed);
+        if parts.iter().all(|p| (p.key, p.limit.id()) != (part.key, part.limit.id())) {
+            parts.push(part);
+        }
+    }
+    parts
+}
+
+/// All or nothing, or what is left where that is consumed, on states without a store.
+pub fn decide_all(model: &mut Model, parts: &[GeneratedCheck], now: u64) -> (bool, Vec<Decision>) {
+    let ask = |part: &GeneratedCheck| Ask::new(part.cost, at(now));
+    let admits: Vec<bool> =
+        parts.iter().map(|part| model.admits(part.key, &part.limit, &ask(part))).collect();
+    let allowed = parts.iter().zip(&admits).all(|(part, admits)| part.observed || *admits);
+    let settle = |(part, admits): (&GeneratedCheck, bool)| {
+        if !allowed {
+            let peek = Ask::new(Cost::PEEK, at(now));
+            let left = model.settle(part.key, &part.limit, &peek, false).remaining;
+            let consumed = Ask::new(Cost::Force(part.consumed_of(left)), at(now));
+            let _ = model.decide(part.key, &part.limit, &consumed);
+        }
+        model.settle(part.key, &part.limit, &ask(part), allowed && admits)
+    };
+    (allowed, parts.iter().zip(admits).map(settle).collect())
+}
+
+/// All keys a step may have.
+pub fn keys() -> Vec<[u8; 1]> {
+    (0..8).map(|key| [key]).collect()
+}

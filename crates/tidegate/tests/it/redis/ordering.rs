@@ -1,0 +1,79 @@
+//! Checks of one caller that are on their way together take effect in their order.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::Poll;
+
+use tidegate::redis::RedisStore;
+use tidegate::{Cost, Decision, Limit};
+
+use super::servers::{Cluster, Engine, Server, connect, run_on};
+use super::{ask, limit, remaining};
+
+/// Submits all checks of a key concurrently, as a front does with a batch or a pipeline.
+async fn together(store: &RedisStore, key: &str, checks: &[(Limit, Cost)]) -> Vec<Decision> {
+    let mut asked: Vec<Pin<Box<_>>> =
+        checks.iter().map(|(limit, cost)| Box::pin(ask(store, key, limit, *cost))).collect();
+    let mut answers = vec![None; asked.len()];
+    poll_fn(|context| {
+        for (asked, answer) in asked.iter_mut().zip(&mut answers) {
+            if answer.is_none()
+                && let Poll::Ready(answered) = asked.as_mut().poll(context)
+            {
+                *answer = Some(answered.expect("an answer"));
+            }
+        }
+        if answers.iter().all(Option::is_some) { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    answers.into_iter().flatten().collect()
+}
+
+fn allowed(decisions: &[Decision]) -> Vec<bool> {
+    decisions.iter().map(|decision| decision.allowed).collect()
+}
+
+async fn keeps_the_order(store: &RedisStore) {
+    const BACK: Cost = Cost::Refund(1);
+    for text in ["1 per 1d sliding-counter", "1 per 1d sliding-log", "1 per 1d token-bucket"] {
+        let one = limit(text);
+        // The refund came first, gave nothing back, and was lost.
+        let decisions = together(store, "a", &[(one, 1.into()), (one, BACK)]).await;
+        assert_eq!(allowed(&decisions), [true, true], "{text}");
+        assert_eq!(remaining(store, "a", &one).await, 1, "{text}: the refund counts");
+        let checks = [(one, 1.into()), (one, BACK), (one, 1.into())];
+        let decisions = together(store, "b", &checks).await;
+        assert_eq!(allowed(&decisions), [true, true, true], "{text}");
+        assert_eq!(remaining(store, "b", &one).await, 0, "{text}");
+        // A denial that is remembered ends with the refund before it.
+        for expected in [true, false] {
+            assert_eq!(ask(store, "c", &one, 1).await.expect("an answer").allowed, expected);
+        }
+        let checks = [(one, 1.into()), (one, BACK), (one, 1.into()), (one, 1.into())];
+        let decisions = together(store, "c", &checks).await;
+        assert_eq!(allowed(&decisions), [false, true, true, false], "{text}");
+    }
+    // Limits that differ in their number count in one state.
+    let (five, three) = (limit("5 per 1d sliding-counter"), limit("3 per 1d sliding-counter"));
+    let checks = [(five, 1.into()), (three, 2.into()), (five, 1.into()), (three, 1.into())];
+    let decisions = together(store, "d", &checks).await;
+    let left: Vec<u64> = decisions.iter().map(|decision| decision.remaining).collect();
+    assert_eq!(allowed(&decisions), [true, true, true, false]);
+    assert_eq!(left, [4, 0, 1, 0]);
+}
+
+#[test]
+fn checks_of_one_caller_take_effect_in_order() {
+    for engine in Engine::ALL {
+        for one_thread in [true, false] {
+            let server = Server::start(engine);
+            run_on(one_thread, async { keeps_the_order(&connect(server.url()).await).await });
+        }
+    }
+}
+
+#[test]
+fn checks_of_one_caller_take_effect_in_order_in_a_cluster() {
+    let cluster = Cluster::start(Engine::Redis);
+    run_on(true, async { keeps_the_order(&connect(cluster.url()).await).await });
+}

@@ -1,0 +1,155 @@
+//! Requests over several slots: cut into parts, and what was charged taken back.
+
+use tidegate::unstable::redis::{Mode, Plan, SlotPart, slot_key};
+use tidegate::{Check, Cost, Limit, PermitId, Request};
+
+use super::client::Client;
+use super::servers::on_each;
+use crate::common::{NOW, at, limit};
+
+/// A slot for each first letter.
+fn slot(name: &[u8]) -> u16 {
+    u16::from(slot_key(name)[0])
+}
+
+/// Asks a part, and returns its answers.
+macro_rules! decide {
+    ($client:expr, $part:expr, $mode:expr) => {{
+        let reply = $client.run(&$part.plan.call($mode, Some(at(NOW)))).expect("sound");
+        $part.plan.answers(&reply).expect("a sound reply")
+    }};
+}
+
+fn all(client: &mut Client) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
+    let mut keys = client.keys();
+    keys.sort();
+    keys.into_iter().map(|key| (key.clone(), client.get(&key))).collect()
+}
+
+#[test]
+fn parts_are_of_one_slot_and_in_the_order_of_the_checks() {
+    let (minute, hour) = (limit("5 per 1m"), limit("5 per 1h"));
+    let checks = [
+        Check::new("zoe", &minute, 1),
+        Check::new("api\0ann", &minute, 1),
+        Check::new("zoe", &hour, 1),
+        Check::new("zoe", &minute, 1),
+        Check::new("ann", &hour, 1).observed(),
+    ];
+    on_each(|_, server| {
+        let client = Client::new(server, "tg");
+        for id in [None, Some("id")] {
+            let mut request = Request::new(&checks);
+            request.id = id.map(str::as_bytes);
+            let plan = Plan::new(&request, &client.names).expect("sound");
+            let split_by_slot = plan.split_by_slot(slot);
+            let slots: Vec<Vec<u16>> = split_by_slot
+                .iter()
+                .map(|part| {
+                    part.plan.call(Mode::Decide, None).keys.iter().map(|key| slot(key)).collect()
+                })
+                .collect();
+            let (z, a) = (u16::from(b'z'), u16::from(b'a'));
+            let ids = usize::from(id.is_some());
+            assert_eq!(slots, [vec![z; 2 + ids], vec![a; 2 + ids]]);
+        }
+    });
+}
+
+#[test]
+fn combined_parts_decide_as_the_whole_plan() {
+    let limits =
+        ["5 per 1m sliding-counter", "5 per 1m sliding-log", "9 per 1h fixed-window"].map(limit);
+    on_each(|_, server| {
+        let (mut client, mut apart) = (Client::new(server, "whole"), Client::new(server, "parts"));
+        for cost in [1, 2, 0, 1] {
+            let checks = [
+                Check::new("b", &limits[0], cost),
+                Check::new("a", &limits[1], cost),
+                Check::new("b", &limits[2], cost).observed(),
+                Check::new("a", &limits[0], cost),
+            ];
+            let request = Request::new(&checks);
+            let whole = client.decide(&request, Some(at(NOW))).expect("sound");
+            let plan = Plan::new(&request, &apart.names).expect("sound");
+            let split_by_slot = plan.split_by_slot(slot);
+            assert_eq!(split_by_slot.len(), 2);
+            let answers: Vec<_> =
+                split_by_slot.iter().map(|part| decide!(apart, part, Mode::Decide)).collect();
+            let gathered = plan.combine(split_by_slot.iter().zip(&answers));
+            assert_eq!(plan.verdict(&checks, &gathered), whole);
+        }
+    });
+}
+
+#[test]
+fn undo_reverts_the_charge_of_a_part() {
+    let limits: Vec<Limit> = [
+        "5 per 1m sliding-log",
+        "5 per 1m sliding-window",
+        "5 per 1m sliding-counter",
+        "5 per 1m fixed-window",
+        "5 per 1m token-bucket",
+        "5 concurrent",
+    ]
+    .iter()
+    .map(|text| limit(text))
+    .collect();
+    on_each(|_, server| {
+        let mut client = Client::new(server, "tg");
+        for id in [None, Some("id")] {
+            for before in [0, 2] {
+                redis::cmd("FLUSHALL").exec(&mut client.connection).expect("a server");
+                let asks = |cost: Cost| -> Vec<Check<'_>> {
+                    limits.iter().map(|limit| Check::new("key", limit, cost)).collect()
+                };
+                if before > 0 {
+                    let checks = asks(Cost::Ask(before));
+                    let request = Request::new(&checks).with_permit(PermitId(1));
+                    let _ = client.decide(&request, Some(at(NOW - 1))).expect("sound");
+                }
+                let kept = all(&mut client);
+                let checks = asks(Cost::Ask(3));
+                let mut request = Request::new(&checks).with_permit(PermitId(2));
+                request.id = id.map(str::as_bytes);
+                let plan = Plan::new(&request, &client.names).expect("sound");
+                let [part] = &plan.split_by_slot(slot)[..] else { panic!("one slot") };
+                let answers = decide!(client, part, Mode::Decide);
+                assert!(answers.admitted);
+                assert_ne!(all(&mut client), kept);
+                for call in part.plan.undo(&answers, Some(at(NOW))) {
+                    client.run(&call).expect("sound");
+                }
+                assert_eq!(undone(&all(&mut client)), undone(&kept), "{before} before, id {id:?}");
+                let denied = decide!(client, part, Mode::Dry);
+                assert!(part.plan.undo(&denied, None).is_empty(), "nothing was charged");
+            }
+        }
+    });
+}
+
+/// All but what only says when a state was last looked at.
+fn undone(all: &[(Vec<u8>, Option<Vec<u8>>)]) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
+    let plain = |(name, value): &(Vec<u8>, Option<Vec<u8>>)| match value.as_deref() {
+        // A bucket's time moves on, and its debt with it; how many permits ever were stays.
+        Some([0x85, ..]) => (name.clone(), None),
+        Some([0x86, rest @ ..]) => (name.clone(), Some(rest[7..].to_vec())),
+        _ => (name.clone(), value.clone()),
+    };
+    all.iter().map(plain).collect()
+}
+
+/// Parts know which states of the whole they are.
+#[test]
+fn a_part_is_a_plan() {
+    let limit = limit("5 per 1m");
+    on_each(|_, server| {
+        let client = Client::new(server, "tg");
+        let checks = ["a", "b", "c"].map(|key| Check::new(key, &limit, 1));
+        let plan = Plan::new(&Request::new(&checks), &client.names).expect("sound");
+        let split_by_slot: Vec<SlotPart> = plan.split_by_slot(slot);
+        let names = |plan: &Plan| plan.states().iter().map(|s| s.key.clone()).collect::<Vec<_>>();
+        let of_parts: Vec<_> = split_by_slot.iter().flat_map(|part| names(&part.plan)).collect();
+        assert_eq!(of_parts, names(&plan));
+    });
+}

@@ -1,0 +1,74 @@
+//! Several questions at once, over a store that fails when told to.
+
+use std::sync::Arc;
+
+use tidegate::unstable::gate::{GateError, GateRequest, GateVerdict};
+use tidegate::unstable::stats::Decided;
+use tidegate::{CheckError, Cost};
+
+use super::{Fixture, costing, under};
+use crate::flaky_store::Behavior;
+use crate::futures::block_on;
+
+fn check<T>(
+    fixture: &Fixture,
+    node: usize,
+    questions: &[GateRequest<'_>],
+    read: impl Fn(&GateVerdict<'_>) -> T,
+) -> Result<T, GateError> {
+    let gate = &fixture.nodes[node];
+    let rules = Arc::clone(&gate.active_policies());
+    block_on(gate.check(&rules, questions)).map(|answer| read(&answer))
+}
+
+fn summary(answer: &GateVerdict<'_>) -> (bool, Decided, Vec<(usize, Option<u64>)>) {
+    let lines = answer.results.iter().map(|line| (line.request, line.remaining())).collect();
+    (answer.allowed, answer.decided, lines)
+}
+
+#[test]
+fn requests_are_decided_together() {
+    let fixture = Fixture::new();
+    let both = [under("here", "alice"), under("open", "alice")];
+    let left = |here, open| vec![(0, Some(here)), (1, Some(open))];
+    for (node, allowed, lines) in
+        [(0, true, left(8, 1)), (1, true, left(7, 0)), (0, false, left(7, 0))]
+    {
+        assert_eq!(check(&fixture, node, &both, summary), Ok((allowed, Decided::Exact, lines)));
+    }
+    assert_eq!(fixture.counted(0, "here"), [[2, 0, 0, 0], [0, 0, 0, 0]]);
+    // Each policy answers for itself when the store fails; any denial wins.
+    fixture.set_behavior(Behavior::Down);
+    let alone = vec![(0, Some(1)), (1, None)];
+    assert_eq!(check(&fixture, 0, &both, summary), Ok((true, Decided::FailedOpen, alone)));
+    let closed = [under("here", "alice"), under("closed", "alice")];
+    let denied = vec![(0, Some(1)), (1, None)];
+    assert_eq!(check(&fixture, 0, &closed, summary), Ok((false, Decided::FailedClosed, denied)));
+    // What makes no sense is no failure; what is given back is set off.
+    fixture.set_behavior(Behavior::Healthy);
+    let [force, refund] =
+        [Cost::Force(1), Cost::Refund(1)].map(|cost| costing(under("here", "alice"), cost));
+    let netted = [under("here", "alice"), refund];
+    assert_eq!(check(&fixture, 0, &netted, summary), Ok((true, Decided::Exact, left(7, 7))));
+    let conflict = [under("here", "alice"), force];
+    assert_eq!(check(&fixture, 0, &conflict, summary), Err(GateError::Check(CheckError::Conflict)));
+    assert_eq!(check(&fixture, 0, &[], summary), Ok((true, Decided::Exact, vec![])));
+    // A shared store cannot be asked without waiting.
+    let gate = &fixture.nodes[0];
+    let rules = Arc::clone(&gate.active_policies());
+    let asked = gate.sync(gate.check(&rules, &both));
+    assert_eq!(asked.err(), Some(GateError::MustAwait));
+}
+
+/// A quota that is used up is passed over, on the other node too, and not by what memory knows.
+#[test]
+fn one_free_quota_is_enough() {
+    let fixture = Fixture::new();
+    let both = [under("quota-small", "alice"), under("quota-large", "alice")];
+    let left = |small, large| vec![(0, Some(small)), (1, Some(large))];
+    for (node, allowed, lines) in
+        [(0, true, left(0, 1)), (1, true, left(0, 0)), (0, false, left(0, 0))]
+    {
+        assert_eq!(check(&fixture, node, &both, summary), Ok((allowed, Decided::Exact, lines)));
+    }
+}

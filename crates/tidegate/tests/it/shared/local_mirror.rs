@@ -1,0 +1,242 @@
+//! The memory that a node keeps for an outage of the store.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Fixture, costing, said, under};
+use crate::flaky_store::Behavior;
+use crate::futures::{Polled, Started, block_on};
+use tidegate::unstable::gate::{Gate, GateRequest, SharedPermit, Subject};
+use tidegate::unstable::policy::Key;
+use tidegate::unstable::stats::Decided;
+use tidegate::{Algorithm, Cost, Limit, MAX_CHECKS, Overflow};
+
+/// The units a node would admit on its own: its share, less what it has counted.
+fn left_here(fixture: &Fixture, node: usize, policy: &str, key: &str) -> u64 {
+    fixture.set_behavior(Behavior::Down);
+    let question = costing(under(policy, key), Cost::PEEK);
+    let (_, decided, _, remaining) = fixture.read(node, &question);
+    assert_eq!(decided, Decided::Local);
+    fixture.set_behavior(Behavior::Healthy);
+    remaining.expect("memory knows")
+}
+
+fn with_id<'a>(id: &'a [u8], question: GateRequest<'a>) -> GateRequest<'a> {
+    GateRequest { id: Some(id), ..question }
+}
+
+#[test]
+fn replays_are_charged_once() {
+    let fixture = Fixture::new();
+    let question = with_id(b"order-1", under("here", "alice"));
+    for _ in 0..5 {
+        assert_eq!(fixture.read(0, &question), said(true, Decided::Exact, "here", Some(8)));
+    }
+    assert_eq!(left_here(&fixture, 0, "here", "alice"), 2, "one of three");
+    let question = with_id(b"order-2", under("bucket", "alice"));
+    for _ in 0..5 {
+        assert!(fixture.read(0, &question).0);
+    }
+    assert_eq!(left_here(&fixture, 0, "bucket", "alice"), 1, "one of two");
+}
+
+#[test]
+fn id_admitted_before_an_outage_is_admitted_during_it() {
+    let fixture = Fixture::new();
+    for policy in ["here", "bucket"] {
+        let question = with_id(b"order-1", under(policy, "alice"));
+        assert!(fixture.read(0, &question).0);
+        // The rest of the limit is used up by others: three, or a burst of two, are this node's.
+        for _ in 0..5 {
+            fixture.read(0, &under(policy, "alice"));
+        }
+        fixture.set_behavior(Behavior::Down);
+        assert!(
+            !fixture.read(0, &under(policy, "alice")).0,
+            "{policy}: this node's share is used up"
+        );
+        let (allowed, decided, ..) = fixture.read(0, &question);
+        assert_eq!((allowed, decided), (true, Decided::Local), "{policy}");
+        let other = with_id(b"order-1", costing(under(policy, "alice"), Cost::Ask(2)));
+        assert!(
+            fixture.check(0, &other, |_| ()).is_err(),
+            "{policy}: another cost under the same id"
+        );
+        fixture.set_behavior(Behavior::Healthy);
+    }
+}
+
+/// A replay answers with the numbers of the first time: they do not say what is used now.
+#[test]
+fn replayed_id_does_not_adjust_local_usage() {
+    let fixture = Fixture::new();
+    let question = with_id(b"order-1", under("here", "alice"));
+    fixture.read(0, &question);
+    fixture.read(0, &under("here", "alice"));
+    fixture.read(0, &question);
+    assert_eq!(left_here(&fixture, 0, "here", "alice"), 1);
+    // On another node it is charged there once, because that node has not seen it.
+    fixture.read(1, &question);
+    fixture.read(1, &question);
+    assert_eq!(left_here(&fixture, 1, "here", "alice"), 2);
+}
+
+#[test]
+fn a_key_that_was_reset_on_another_node_is_empty_with_its_next_answer() {
+    let fixture = Fixture::new();
+    for policy in ["here", "bucket"] {
+        for _ in 0..3 {
+            assert!(fixture.read(0, &under(policy, "alice")).0);
+        }
+        assert_eq!(left_here(&fixture, 0, policy, "alice"), 0);
+        let other = &fixture.nodes[1];
+        let rules = Arc::clone(&other.active_policies());
+        assert_eq!(
+            block_on(other.keys(&rules, policy).expect("a policy").reset(&Key::literal(b"alice"))),
+            Ok(true)
+        );
+        assert!(fixture.read(0, &under(policy, "alice")).0);
+        let share = if policy == "here" { 3 } else { 2 };
+        assert_eq!(left_here(&fixture, 0, policy, "alice"), share - 1, "{policy}");
+    }
+}
+
+#[test]
+fn units_refunded_on_another_node_are_given_back_here() {
+    let fixture = Fixture::new();
+    assert!(fixture.read(0, &costing(under("here", "alice"), Cost::Ask(3))).0);
+    assert!(fixture.read(1, &costing(under("here", "alice"), Cost::Refund(2))).0);
+    assert!(fixture.read(0, &under("here", "alice")).0);
+    assert_eq!(left_here(&fixture, 0, "here", "alice"), 1, "two of three are used");
+}
+
+#[test]
+fn what_other_nodes_use_is_not_counted_here() {
+    let fixture = Fixture::new();
+    assert!(fixture.read(0, &under("here", "alice")).0);
+    assert!(fixture.read(1, &costing(under("here", "alice"), Cost::Ask(5))).0);
+    assert!(fixture.read(0, &under("here", "alice")).0);
+    assert_eq!(left_here(&fixture, 0, "here", "alice"), 1);
+    // More than the limit, forced: how much more is not known, so nothing is corrected.
+    assert!(fixture.read(0, &costing(under("here", "bob"), Cost::Ask(2))).0);
+    assert!(fixture.read(0, &costing(under("here", "bob"), Cost::Force(20))).0);
+    assert_eq!(left_here(&fixture, 0, "here", "bob"), 0);
+}
+
+fn acquire(gate: &Gate) -> Option<SharedPermit> {
+    let rules = Arc::clone(&gate.active_policies());
+    let held = block_on(gate.acquire(&rules, &under("jobs", "alice"), None));
+    held.expect("an answer").permit?.shared()
+}
+
+/// How many permits a node would still give on its own: two of six among three nodes.
+fn places_here(fixture: &Fixture, node: usize) -> usize {
+    fixture.set_behavior(Behavior::Down);
+    let gate = &fixture.nodes[node];
+    let rules = Arc::clone(&gate.active_policies());
+    let take = || block_on(gate.acquire(&rules, &under("jobs", "alice"), None));
+    let held: Vec<_> = (0..6).map_while(|_| take().expect("an answer").permit?.local()).collect();
+    fixture.set_behavior(Behavior::Healthy);
+    held.len()
+}
+
+#[test]
+fn permits_returned_on_another_node_are_given_back_here() {
+    let fixture = Fixture::new();
+    let [one, other] = &fixture.nodes;
+    let held = [acquire(one).expect("a place"), acquire(one).expect("a place")];
+    assert_eq!(places_here(&fixture, 0), 0);
+    for permit in &held {
+        assert_eq!(block_on(permit.release(other)), Ok(true));
+    }
+    let third = acquire(one).expect("a place");
+    assert_eq!(places_here(&fixture, 0), 1);
+    // The one that is held is known here: given back here, its place is free here.
+    assert_eq!(block_on(third.release(one)), Ok(true));
+    assert_eq!(places_here(&fixture, 0), 2);
+    fixture.clock.advance(Duration::from_secs(31));
+    assert_eq!(places_here(&fixture, 0), 2);
+}
+
+/// Runs `meanwhile` after the future has sent its request and before the store decides it.
+fn in_flight<T>(future: impl Future<Output = T>, meanwhile: impl FnOnce()) -> T {
+    let Started::Pending(mut polled) = Polled::start(future) else {
+        panic!("a store that is far does not answer at once")
+    };
+    meanwhile();
+    loop {
+        if let Some(ready) = polled.poll() {
+            return ready;
+        }
+    }
+}
+
+/// The store's answer no longer counts the units, nor does this node: the difference to what
+/// this node had counted before was refunded a second time.
+#[test]
+fn refunds_units_released_during_a_request_once() {
+    let fixture = Fixture::far();
+    let gate = &fixture.nodes[0];
+    let rules = Arc::clone(&gate.active_policies());
+    let here = under("here", "alice");
+    assert!(fixture.read(0, &costing(here, Cost::Ask(3))).0);
+    let answer = in_flight(gate.check(&rules, &[here]), || {
+        assert!(fixture.read(0, &costing(here, Cost::Refund(2))).0);
+    });
+    assert!(answer.expect("an answer").allowed);
+    assert_eq!(left_here(&fixture, 0, "here", "alice"), 1, "two of three are used");
+
+    let [first, _second] = [(); 2].map(|()| acquire(gate).expect("a place"));
+    let jobs = under("jobs", "alice");
+    let held = in_flight(gate.acquire(&rules, &jobs, None), || {
+        assert_eq!(block_on(first.release(gate)), Ok(true));
+    });
+    assert!(held.expect("an answer").verdict.allowed);
+    assert_eq!(places_here(&fixture, 0), 0, "both places are taken");
+}
+
+/// The last of the most checks a request can have was not consumed: the check that makes the
+/// local request a denial took its place.
+#[test]
+fn a_denial_of_the_most_checks_consumes_every_limit_here() {
+    let fixture = Fixture::new();
+    let windows = 1..=u64::try_from(MAX_CHECKS).expect("small");
+    let limits: Vec<Limit> = windows
+        .map(|hours| Limit::new(9, Duration::from_secs(3600 * hours), Algorithm::SlidingLog))
+        .collect::<Result<_, _>>()
+        .expect("limits");
+    let subject = Subject::Limits { key: b"alice", limits: &limits };
+    let report = GateRequest { overflow: Overflow::Consume, ..GateRequest::new(subject) };
+    for id in [None, Some(&b"report-1"[..])] {
+        let report = GateRequest { id, ..costing(report, Cost::Ask(10)) };
+        let (allowed, decided, ..) = fixture.read(0, &report);
+        assert_eq!((allowed, decided), (false, Decided::Exact));
+        fixture.set_behavior(Behavior::Down);
+        let peek = costing(GateRequest::new(subject), Cost::PEEK);
+        let left = fixture.check(0, &peek, |answer| {
+            answer.results.iter().map(|line| line.decision.remaining).collect::<Vec<u64>>()
+        });
+        assert_eq!(left, Ok(vec![0; MAX_CHECKS]), "{id:?}");
+        fixture.set_behavior(Behavior::Healthy);
+        fixture.clock.advance(Duration::from_secs(3600 * 257));
+    }
+}
+
+/// A request for a permit consumes its other limits. It was refused here for lack of a permit,
+/// so nothing was consumed.
+#[test]
+fn a_denied_permit_consumes_rate_limits_here() {
+    let fixture = Fixture::new();
+    let gate = &fixture.nodes[0];
+    let rules = Arc::clone(&gate.active_policies());
+    let limits = ["9 per 1h sliding-log", "12 concurrent"].map(|text| text.parse().expect(text));
+    let about = |limits| GateRequest::new(Subject::Limits { key: b"alice", limits });
+    let report = GateRequest { overflow: Overflow::Consume, ..about(&limits) };
+    let report = costing(report, Cost::Ask(10));
+    let held = block_on(gate.acquire(&rules, &report, None)).expect("an answer");
+    assert_eq!((held.verdict.allowed, held.verdict.decided), (false, Decided::Exact));
+    fixture.set_behavior(Behavior::Down);
+    let (.., remaining) = fixture.read(0, &costing(about(&limits[..1]), Cost::PEEK));
+    assert_eq!(remaining, Some(0), "this node's three of nine");
+    drop(held);
+}

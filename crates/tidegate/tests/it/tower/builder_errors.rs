@@ -1,0 +1,143 @@
+//! Layers that cannot be, and layers over a gate.
+
+use std::error::Error;
+use std::sync::Arc;
+
+use tidegate::tower::{LayerBuilder, RateLimitLayer, Rule};
+use tidegate::unstable::gate::Gate;
+use tidegate::unstable::identity::Identity;
+use tidegate::unstable::policy::{PathVariants, Policies, Policy, PolicyError};
+use tidegate::unstable::stats::Stats;
+
+use super::{ALICE, Fixture, from, rule, with};
+use crate::common::{limit, limiter};
+
+fn gate(limits: &[&str]) -> (Arc<Gate>, tidegate::ManualClock) {
+    let (limiter, clock) = limiter();
+    let gate = Gate::new(limiter, policies(limits), Arc::new(Stats::new(clock.clock())));
+    (Arc::new(gate), clock)
+}
+
+fn policies(limits: &[&str]) -> Policies {
+    named("file", limits)
+}
+
+fn named(name: &str, limits: &[&str]) -> Policies {
+    let limits = limits.iter().map(|text| limit(text)).collect();
+    let policy = Policy::new(name, "{client_ip}".parse().expect("a template"), limits);
+    Policies::new(vec![policy.expect("a policy")], Identity::default()).expect("policies")
+}
+
+#[test]
+fn invalid_layers_are_errors_with_a_fix() {
+    let one = |name: &str| rule(name, &["5 per 1m"]);
+    let rows: [(LayerBuilder, &str); 13] = [
+        (RateLimitLayer::builder(), "there is nothing to limit: add a rule with `rule`"),
+        (
+            RateLimitLayer::builder().rule(one("a b")),
+            "rule `a b`: this cannot be a policy's name: use 1 to 64 letters, digits, `.`, `_` and `-`, for example `login`",
+        ),
+        (
+            RateLimitLayer::builder().rule(rule("empty", &[])),
+            "rule `empty`: a policy needs a limit: write for example `limits: [\"100 per 1m\"]`",
+        ),
+        (
+            RateLimitLayer::builder()
+                .rule(one("api").plan("gold", [limit("1 per 1s")]).plan_of(|_| None))
+                .rule(one("api.gold")),
+            "two policies are called `api.gold`: give each rule a name of its own",
+        ),
+        (
+            RateLimitLayer::builder().rule(rule("jobs", &["2 concurrent"]).cost(|_| 2)),
+            "rule `jobs` has a cost or `settle_when`, and a concurrency limit, whose places are one \
+             per request: put the concurrency limit into a rule of its own",
+        ),
+        (
+            RateLimitLayer::builder().rule(rule("jobs", &["2 concurrent"]).settle_when(|_| true)),
+            "rule `jobs` has a cost or `settle_when`, and a concurrency limit, whose places are one \
+             per request: put the concurrency limit into a rule of its own",
+        ),
+        (
+            RateLimitLayer::builder().rule((0..1_025).fold(one("api"), |rule, number| {
+                rule.plan(format!("plan-{number}"), limit("1 per 1s"))
+            })),
+            "rule `api` has more than 1024 plans: give each request its limits with `limits_of`",
+        ),
+        (
+            RateLimitLayer::builder().rule(one("api").plan("gold", [limit("1 per 1s")])),
+            "rule `api` has plans, and nobody has one: say with `plan_of` which plan a request has",
+        ),
+        (
+            RateLimitLayer::builder().rule(one("api").plan_of(|_| Some("gold".into()))),
+            "rule `api` tells plans apart, and has none: add them with `plan`, or leave out `plan_of`",
+        ),
+        (
+            RateLimitLayer::builder().rule(one("api").key_template("{ip}")),
+            "rule `api`: its key template: unknown part of a request: use client_ip, method, path, host, \
+             header:NAME, query:NAME, cookie:NAME, domain, descriptor:NAME or descriptors",
+        ),
+        (
+            RateLimitLayer::from_gate(gate(&["5 per 1m"]).0).rule(one("file")),
+            "two policies are called `file`: give each rule a name of its own",
+        ),
+        (
+            RateLimitLayer::from_gate(gate(&["5 per 1m"]).0).identity(Identity::default()),
+            "a gate has its own identity: leave `identity` out, or make the gate with it",
+        ),
+        (
+            RateLimitLayer::from_gate(gate(&["5 per 1m"]).0).path_variants(PathVariants::Keep),
+            "a gate has its own path_variants: leave `path_variants` out, or make the gate with it",
+        ),
+    ];
+    for (builder, expected) in rows {
+        let error = builder.build().expect_err(expected);
+        assert_eq!(error.to_string(), expected);
+    }
+}
+
+#[test]
+fn an_error_names_its_source() {
+    let unnamed = RateLimitLayer::builder().rule(rule("a b", &["5 per 1m"])).build();
+    let source = unnamed.as_ref().err().and_then(|error| error.source()).expect("a source");
+    assert!(source.is::<PolicyError>(), "{source}");
+    let nothing = RateLimitLayer::builder().build().expect_err("no rule");
+    assert!(nothing.source().is_none());
+}
+
+#[test]
+fn rules_and_the_policies_of_a_gate_are_one_request() {
+    let (gate, clock) = gate(&["2 per 1m sliding-log"]);
+    let by_key = rule("key", &["3 per 1m sliding-log"]).key(|_| Some("everybody".into()));
+    let layer = RateLimitLayer::from_gate(Arc::clone(&gate)).rule(by_key).build().expect("a layer");
+    let fixture = Fixture::of(layer, clock);
+    assert_eq!(fixture.statuses(|| from(ALICE, "/"), 4), [200, 200, 429, 429]);
+    assert_eq!(fixture.left("key", "everybody"), 1);
+    let told = fixture.send(from(super::BOB, "/"));
+    let policy = "\"key\";q=3;w=60, \"file\";q=2;w=60";
+    assert_eq!(told.header("ratelimit-policy"), Some(policy));
+    // A reload holds from the next request on, and the rule stays.
+    gate.reload(policies(&["9 per 1m sliding-log"]));
+    fixture.clock.advance(std::time::Duration::from_secs(60));
+    assert_eq!(fixture.statuses(|| from(ALICE, "/"), 4), [200, 200, 200, 429]);
+}
+
+/// A reload knows nothing of rules, so it may bring in a policy of a rule's name.
+#[test]
+fn policy_with_the_name_of_a_rule_counts_separately() {
+    let layer = |rule: Rule| {
+        let (gate, clock) = gate(&["9 per 1m sliding-log"]);
+        let layer =
+            RateLimitLayer::from_gate(Arc::clone(&gate)).rule(rule).build().expect("a layer");
+        (Fixture::of(layer, clock), gate)
+    };
+    // The same key and window: both are counted, under the strictest of their limits.
+    let (fixture, gate) = layer(rule("api", &["5 per 1m sliding-log"]));
+    gate.reload(named("api", &["4 per 1m sliding-log"]));
+    assert_eq!(fixture.statuses(|| from(ALICE, "/"), 3), [200, 200, 429]);
+    // Others: what was reserved is the rule's, and only that is settled.
+    let (fixture, gate) = layer(rule("api", &["100 per 1m sliding-log"]).reserve(|_| 40));
+    let windows: Vec<String> = (1..=16).map(|hours| format!("100 per {hours}h")).collect();
+    gate.reload(named("api", &windows.iter().map(String::as_str).collect::<Vec<_>>()));
+    assert_eq!(fixture.status(with(from(ALICE, "/"), "x-actual", "10")), 200);
+    assert_eq!(fixture.left("api", "192.0.2.1"), 90);
+}
