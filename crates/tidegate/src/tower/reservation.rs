@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use http::Response;
 use smallvec::SmallVec;
-use tidegate_core::{Cost, Limit, Timestamp, bounds};
+use tidegate_core::{Cost, Timestamp, bounds};
 
 use super::compiled_rule::CompiledRule;
 use super::core::Core;

@@ -428,7 +428,7 @@ fn an_estimate_that_no_longer_counts_is_charged_again() {
     ] {
         let limits = [text, "1000 per 1h sliding-window"];
         let world =
-            World::with(rule("tokens", &limits).key(|_| Some("ann".into())).reserve(|_| 40));
+            Fixture::with(rule("tokens", &limits).key(|_| Some("ann".into())).reserve(|_| 40));
         let (reservation, _response) = reserved(&world);
         world.clock.advance(Duration::from_secs(seconds));
         assert_eq!(rejected(&reservation, 101).retry_after(), RetryAfter::Never, "{text}");
@@ -444,7 +444,7 @@ fn an_estimate_that_no_longer_counts_is_charged_again() {
 /// The layer's `max_wait` had no effect on the estimates of handlers.
 #[test]
 fn a_handler_waits_for_its_estimate() {
-    let world = World::new(|builder| builder.rule(tokens()).max_wait(Duration::from_secs(90)));
+    let world = Fixture::new(|builder| builder.rule(tokens()).max_wait(Duration::from_secs(90)));
     let kept = Arc::new(Mutex::new(Vec::new()));
     let keep = Arc::clone(&kept);
     let service = service_fn(move |request: Request<()>| {
