@@ -210,6 +210,19 @@ impl Template {
         readings.collect()
     }
 
+    /// Whether the template can make this key.
+    #[cfg(feature = "tower")]
+    pub(super) fn may_make(&self, key: &[u8], options: &ReadOptions) -> bool {
+        match &*self.pieces {
+            // A bare value is a key if it has the form that values of its kind have in keys.
+            [Piece::Slot(slot)] if slot.len() == 1 => {
+                let normalized = normalized_value(&slot[0].field, key, options);
+                key == [MISSING] || normalized.is_some_and(|value| *value == *key)
+            }
+            _ => self.split(key).is_some(),
+        }
+    }
+
     /// Whether the template makes this key and adds something to the bare value, such as a tag.
     /// Such a text is read as a key, not as a value.
     pub(crate) fn is_full_form(&self, key: &[u8]) -> bool {

@@ -251,6 +251,12 @@ impl Policies {
         template.readings(value, &self.options)
     }
 
+    /// Whether a template can make this key.
+    #[cfg(feature = "tower")]
+    pub(crate) fn may_be_key(&self, template: &Template, key: &Key) -> bool {
+        template.may_make(key.as_ref(), &self.options)
+    }
+
     /// Whether a request has all that a template makes keys of.
     #[cfg(feature = "tower")]
     pub(crate) fn has_key(&self, template: &Template, attributes: &Attributes<'_>) -> bool {

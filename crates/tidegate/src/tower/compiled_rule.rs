@@ -23,6 +23,8 @@ pub(super) struct CompiledRule {
     key: KeyFrom,
     /// Whether there is no key without the client's address, and the rule is enforced.
     needs_address: bool,
+    /// Whether a request without a key is an error.
+    needs_key: bool,
     plan: Option<Box<PlanOf>>,
     on_unknown_plan: Option<Box<OnUnknownPlan>>,
     limits_of: Option<Box<LimitsOf>>,
@@ -35,8 +37,13 @@ pub(super) struct CompiledRule {
     keyless: Keyless,
 }
 
-/// The client's address is needed, and it is not known.
-pub(super) struct NoAddress;
+/// A request has no key, and the rule needs one.
+pub(super) enum NoKey {
+    /// The client's address is not known.
+    Address,
+    /// The closure or the template gives none.
+    Other,
+}
 
 impl CompiledRule {
     pub(super) fn new(gate: &Gate, rule: Rule) -> Result<Self, LayerFault> {
@@ -45,8 +52,16 @@ impl CompiledRule {
             Ok(key) => key,
             Err(error) => return Err(LayerFault::Template { rule: rule.name, error }),
         };
-        let has_cost = rule.cost.is_some() || rule.settle_when.is_some();
+        let reserves = rule.estimate.is_some();
+        let cost = match (rule.cost, rule.estimate) {
+            (Some(_), Some(_)) => return Err(LayerFault::CostAndReserve { rule: rule.name }),
+            (cost, estimate) => cost.or(estimate),
+        };
+        let has_cost = cost.is_some() || rule.settle_when.is_some();
         let policy = |name: &str, limits: &[Limit]| {
+            if limits.is_empty() {
+                return Err(LayerFault::NoLimits { name: name.to_owned() });
+            }
             let failed = |error| LayerFault::Policy { name: name.to_owned(), error };
             // Cost is counted in units, and a place is one whatever it costs.
             if has_cost && limits.iter().any(is_concurrency) {
@@ -78,14 +93,15 @@ impl CompiledRule {
             KeyFrom::Closure(_) => false,
         };
         // What only watches must not make requests fail.
-        let is_required = rule.mode == Mode::Enforce && rule.keyless == Keyless::Share;
-        let Rule { plan, on_unknown_plan, limits_of, .. } = rule;
-        let Rule { cost, reserves, settle_when, when, keyless, .. } = rule;
+        let is_enforced = rule.mode == Mode::Enforce;
+        let is_required = is_enforced && rule.keyless != Keyless::Skip;
+        let Rule { plan, on_unknown_plan, limits_of, settle_when, when, keyless, .. } = rule;
         Ok(CompiledRule {
             code_policy,
             plans,
             key,
             needs_address: has_address && is_required,
+            needs_key: is_enforced && keyless == Keyless::Reject,
             plan,
             on_unknown_plan,
             limits_of,
@@ -96,6 +112,19 @@ impl CompiledRule {
             when,
             keyless,
         })
+    }
+
+    pub(super) fn name(&self) -> &str {
+        self.code_policy.policy().name()
+    }
+
+    /// Whether its template can make this key. A closure can make any.
+    pub(super) fn may_have_key(&self, active: &ActivePolicies, key: &Key) -> bool {
+        match &self.key {
+            KeyFrom::Address => active.policies().may_be_key(&Template::client_ip(), key),
+            KeyFrom::Template(template) => active.policies().may_be_key(template, key),
+            KeyFrom::Closure(_) => true,
+        }
     }
 
     /// Its own policy and those of its plans.
@@ -146,7 +175,10 @@ impl CompiledRule {
         let Some(limits) = self.limits_of.as_ref().and_then(|limits_of| limits_of(head)) else {
             return Ok(None);
         };
-        let rule = self.code_policy.policy().name();
+        let rule = self.name();
+        if limits.is_empty() {
+            return Err(RuleFault::NoLimits { rule });
+        }
         check_limits(&limits).map_err(|error| RuleFault::Limits { rule, error })?;
         if self.has_cost && limits.iter().any(is_concurrency) {
             return Err(RuleFault::CostWithConcurrency { rule });
@@ -168,34 +200,38 @@ impl CompiledRule {
         active: &ActivePolicies,
         head: &Head<'_>,
         out: &mut KeyBytes,
-    ) -> Result<bool, NoAddress> {
+    ) -> Result<bool, NoKey> {
         match (&self.key, head.client_ip()) {
-            (_, None) if self.needs_address => return Err(NoAddress),
+            (_, None) if self.needs_address => return Err(NoKey::Address),
             (KeyFrom::Address, Some(ip)) => {
                 let group = active.policies().identity().group(ip);
                 write_group(group, |piece| out.extend_from_slice(piece));
             }
             _ => match self.made_key(active, head) {
                 Some(key) => out.extend_from_slice(key.as_ref()),
+                None if self.needs_key => return Err(NoKey::Other),
                 None => return Ok(false),
             },
         }
         Ok(true)
     }
 
+    /// Whether a request without a key is counted under the key that all such requests share.
+    fn shares_key(&self) -> bool {
+        self.keyless != Keyless::Skip && !self.needs_key
+    }
+
     fn made_key(&self, active: &ActivePolicies, head: &Head<'_>) -> Option<Key> {
         match &self.key {
-            KeyFrom::Address => (self.keyless == Keyless::Share).then(Key::missing),
+            KeyFrom::Address => self.shares_key().then(Key::missing),
             KeyFrom::Template(template) => {
                 let attributes = head.attributes();
-                let skips = self.keyless == Keyless::Skip;
-                let has_key = !skips || active.policies().has_key(template, &attributes);
+                let has_key = self.shares_key() || active.policies().has_key(template, &attributes);
                 has_key.then(|| active.key(template, &attributes))
             }
-            KeyFrom::Closure(of) => match (of(head), self.keyless) {
-                (Some(given), _) => Some(Key::literal(given.as_bytes())),
-                (None, Keyless::Share) => Some(Key::missing()),
-                (None, Keyless::Skip) => None,
+            KeyFrom::Closure(of) => match of(head) {
+                Some(given) => Some(Key::literal(given.as_bytes())),
+                None => self.shares_key().then(Key::missing),
             },
         }
     }
@@ -218,7 +254,7 @@ impl CompiledRule {
         match unknown.unwrap_or_default() {
             UnknownPlan::Base => Ok(0),
             UnknownPlan::Reject => {
-                let rule = self.code_policy.policy().name();
+                let rule = self.name();
                 Err(Box::new(RuleFault::UnknownPlan { rule, plan: plan.to_owned() }))
             }
         }
@@ -230,6 +266,12 @@ fn check_plans(rule: &Rule) -> Result<(), LayerFault> {
     let name = || rule.name.clone();
     if rule.plans.len() > MAX_PLANS {
         return Err(LayerFault::TooManyPlans { rule: name() });
+    }
+    if rule.plans.iter().any(|(plan, _)| plan.is_empty()) {
+        return Err(LayerFault::UnnamedPlan { rule: name() });
+    }
+    if rule.on_unknown_plan.is_some() && rule.plans.is_empty() && rule.plan.is_none() {
+        return Err(LayerFault::OnUnknownPlanWithoutPlans { rule: name() });
     }
     match (rule.plans.is_empty(), &rule.plan) {
         (false, None) => Err(LayerFault::PlansWithoutPlanOf { rule: name() }),

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::{Extensions, Response, StatusCode};
 use tidegate_core::Cost;
 
-use super::compiled_rule::{CompiledRule, NoAddress, uses_address};
+use super::compiled_rule::{CompiledRule, NoKey, uses_address};
 use super::denial::{self, OnDenied, Rejection};
 use super::error::RuleFault;
 use super::guard::{GuardState, HeldPermits, RequestGuard};
@@ -166,7 +166,10 @@ impl Core {
                     plan.keys.truncate(key.start);
                     continue;
                 }
-                Err(NoAddress) => return Err(self.fail(head, &RuleFault::NoAddress)),
+                Err(NoKey::Address) => return Err(self.fail(head, &RuleFault::NoAddress)),
+                Err(NoKey::Other) => {
+                    return Err(self.fail(head, &RuleFault::NoKey { rule: rule.name() }));
+                }
             }
             let units = rule.units(head);
             if rule.is_settled_later() {

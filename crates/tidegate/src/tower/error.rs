@@ -30,12 +30,20 @@ impl std::error::Error for LayerError {
 pub(super) enum LayerFault {
     /// A rule, or one of its plans, makes no policy.
     Policy { name: String, error: PolicyError },
+    /// A rule, or one of its plans, has no limit.
+    NoLimits { name: String },
     /// A rule's key template cannot be read.
     Template { rule: String, error: TemplateError },
     /// Two rules or plans have one name, or a rule has that of a policy of the gate.
     SameName { name: String },
     /// A rule has a `concurrency` limit, and a cost or an outcome that settles it.
     CostWithConcurrency { rule: String },
+    /// A rule has both a cost and an estimate.
+    CostAndReserve { rule: String },
+    /// A plan of a rule has an empty name.
+    UnnamedPlan { rule: String },
+    /// A rule says what happens to unknown plans, and has none.
+    OnUnknownPlanWithoutPlans { rule: String },
     /// A rule has plans, and does not say who has which.
     PlansWithoutPlanOf { rule: String },
     /// A rule says who has which plan, and has none.
@@ -60,6 +68,10 @@ impl fmt::Display for LayerFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             LayerFault::Policy { name, error } => write!(f, "rule `{name}`: {error}"),
+            LayerFault::NoLimits { name } => write!(
+                f,
+                "rule `{name}` has no limit: give it one, for example `Limit::per_minute(100)`"
+            ),
             LayerFault::Template { rule, error } => {
                 write!(f, "rule `{rule}`: its key template: {error}")
             }
@@ -71,13 +83,26 @@ impl fmt::Display for LayerFault {
                 "rule `{rule}` has a cost or `settle_when`, and a concurrency limit, whose places are one \
                  per request: put the concurrency limit into a rule of its own"
             ),
+            LayerFault::CostAndReserve { rule } => write!(
+                f,
+                "rule `{rule}` has both `cost` and `reserve`: keep `reserve` if the handler settles \
+                 the cost, and `cost` if it is known before"
+            ),
+            LayerFault::UnnamedPlan { rule } => {
+                write!(f, "rule `{rule}` has a plan with an empty name: give it a name")
+            }
+            LayerFault::OnUnknownPlanWithoutPlans { rule } => write!(
+                f,
+                "rule `{rule}` has `on_unknown_plan` but no plans: add them with `plan` and \
+                 `plan_of`, or leave out `on_unknown_plan`"
+            ),
             LayerFault::PlansWithoutPlanOf { rule } => write!(
                 f,
-                "rule `{rule}` has plans, and nobody has one: say with `plan_of` which plan a request has"
+                "rule `{rule}` defines plans but no `plan_of`: add one to choose a plan per request"
             ),
             LayerFault::PlanOfWithoutPlans { rule } => write!(
                 f,
-                "rule `{rule}` tells plans apart, and has none: add them with `plan`, or leave out `plan_of`"
+                "rule `{rule}` has `plan_of` but no plans: add them with `plan`, or leave out `plan_of`"
             ),
             LayerFault::TooManyPlans { rule } => write!(
                 f,
@@ -133,21 +158,49 @@ impl From<OutOfMemory> for LayerFault {
 /// [`RateLimitLayer::peek`]: super::RateLimitLayer::peek
 /// [`RateLimitLayer::reset`]: super::RateLimitLayer::reset
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeyError(pub(super) GateError);
+pub struct KeyError(pub(super) KeyFault);
+
+/// Why a key cannot be looked up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum KeyFault {
+    Gate(GateError),
+    /// The rule makes no such key.
+    NotAKey {
+        rule: String,
+        text: String,
+    },
+}
 
 impl KeyError {
+    pub(super) fn not_a_key(rule: &str, text: &str) -> Self {
+        KeyError(KeyFault::NotAKey { rule: rule.to_owned(), text: excerpt(text) })
+    }
+
     /// Returns why the shared store failed, if it did.
     pub fn failure(&self) -> Option<&Failure> {
         match &self.0 {
-            GateError::Store(failure) => Some(failure),
+            KeyFault::Gate(GateError::Store(failure)) => Some(failure),
             _ => None,
         }
     }
 }
 
+impl From<GateError> for KeyError {
+    fn from(error: GateError) -> Self {
+        KeyError(KeyFault::Gate(error))
+    }
+}
+
 impl fmt::Display for KeyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        match &self.0 {
+            KeyFault::Gate(error) => error.fmt(f),
+            KeyFault::NotAKey { rule, text } => write!(
+                f,
+                "`{text}` is not a key of rule `{rule}`: give an address where the key is one, and \
+                 a key of several parts with the length of each, as `5#alice:3#eu1`"
+            ),
+        }
     }
 }
 
@@ -158,8 +211,12 @@ impl std::error::Error for KeyError {}
 pub(super) enum RuleFault<'r> {
     /// The client's address is needed, and it is not known.
     NoAddress,
+    /// The request has no key, and the rule rejects such requests.
+    NoKey { rule: &'r str },
     /// The request has a plan that the rule does not have.
     UnknownPlan { rule: &'r str, plan: String },
+    /// The list of limits of the request is empty.
+    NoLimits { rule: &'r str },
     /// The limits of the request cannot stand together.
     Limits { rule: &'r str, error: PolicyError },
     /// The limits of the request hold places, and the rule has a cost.
@@ -173,6 +230,15 @@ impl fmt::Display for RuleFault<'_> {
                 "the client's address is not known: serve the app with \
                  `into_make_service_with_connect_info::<SocketAddr>()` (and tidegate's feature \
                  `axum`), or tell the layer where it is with `peer(..)`",
+            ),
+            RuleFault::NoKey { rule } => write!(
+                f,
+                "the request has no key under rule `{rule}`: add the layer that provides it after \
+                 this one, so that it sees the request first"
+            ),
+            RuleFault::NoLimits { rule } => write!(
+                f,
+                "`limits_of` gave rule `{rule}` an empty list: return `None` for the rule's own limits"
             ),
             RuleFault::UnknownPlan { rule, plan } => {
                 write!(f, "rule `{rule}` has no plan `{}`: add it with `plan`", excerpt(plan))

@@ -133,7 +133,9 @@ impl<K> RateLimitLayer<K> {
     /// Returns each limit of a rule, or of a plan of it (`rule.plan`), with what a key has left under
     /// it, without charging.
     ///
-    /// The key may be the plain value that a client sends, or masked as in statistics.
+    /// The key may be the plain value that a client sends, or masked as in statistics. A key of
+    /// several parts has the length of each in front of it: `5#alice:3#eu1` for a template
+    /// `{header:user}:{header:region}`.
     ///
     /// # Errors
     /// See [`KeyError`].
@@ -141,7 +143,7 @@ impl<K> RateLimitLayer<K> {
         let policy = self.policy(rule)?;
         let found = self.find(policy, key).await?;
         let peeked = policy.peek(&self.core.gate, CodeKey::Key(&found.key)).await;
-        let answer = peeked.map_err(KeyError)?;
+        let answer = peeked?;
         let decisions = answer
             .results
             .iter()
@@ -162,20 +164,26 @@ impl<K> RateLimitLayer<K> {
         let mut any = false;
         for code_policy in rules.flat_map(CompiledRule::policies) {
             let reset = code_policy.reset(&self.core.gate, CodeKey::Key(&found.key)).await;
-            any |= reset.map_err(KeyError)?;
+            any |= reset?;
         }
         Ok(any)
     }
 
     async fn find(&self, code_policy: &CodePolicy, key: &str) -> Result<FoundKey, KeyError> {
         let gate = &self.core.gate;
-        let rules = Arc::clone(&gate.active_policies());
-        gate.find_key(&rules, code_policy.policy(), key.as_bytes()).await.map_err(KeyError)
+        let active = Arc::clone(&gate.active_policies());
+        let found = gate.find_key(&active, code_policy.policy(), key.as_bytes()).await?;
+        let is_own = |one: &CodePolicy| std::ptr::eq(one, code_policy);
+        let mut rules = self.core.rules.iter().filter(|rule| rule.policies().any(is_own));
+        match rules.find(|rule| !rule.may_have_key(&active, &found.key)) {
+            Some(rule) => Err(KeyError::not_a_key(rule.name(), key)),
+            None => Ok(found),
+        }
     }
 
     fn policy(&self, name: &str) -> Result<&CodePolicy, KeyError> {
         let found = self.core.policies().find(|code_policy| code_policy.policy().name() == name);
-        found.ok_or_else(|| KeyError(GateError::unknown_policy(name)))
+        found.ok_or_else(|| GateError::unknown_policy(name).into())
     }
 }
 

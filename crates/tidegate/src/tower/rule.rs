@@ -55,7 +55,7 @@ pub struct Rule {
     pub(super) on_unknown_plan: Option<Box<OnUnknownPlan>>,
     pub(super) limits_of: Option<Box<LimitsOf>>,
     pub(super) cost: Option<Box<CostOf>>,
-    pub(super) reserves: bool,
+    pub(super) estimate: Option<Box<CostOf>>,
     pub(super) settle_when: Option<Box<SettleWhen>>,
     pub(super) when: Option<Box<When>>,
     pub(super) keyless: Keyless,
@@ -81,6 +81,10 @@ pub enum Keyless {
     Share,
     /// The rule does not apply to the request.
     Skip,
+    /// The request is answered 500, for rules whose key another layer always provides: without
+    /// that layer, or behind it, all clients would share one key. An observed rule shares a key
+    /// instead.
+    Reject,
 }
 
 /// The effect of a plan that a rule does not have; see [`Rule::on_unknown_plan`].
@@ -110,7 +114,7 @@ impl Rule {
             on_unknown_plan: None,
             limits_of: None,
             cost: None,
-            reserves: false,
+            estimate: None,
             settle_when: None,
             when: None,
             keyless: Keyless::default(),
@@ -222,7 +226,6 @@ impl Rule {
     #[must_use]
     pub fn cost(mut self, cost: impl Fn(&Head<'_>) -> u64 + Send + Sync + 'static) -> Self {
         self.cost = Some(Box::new(cost));
-        self.reserves = false;
         self
     }
 
@@ -234,8 +237,7 @@ impl Rule {
     /// any other answer it stands. [`Rule::settle_when`] sets another condition.
     #[must_use]
     pub fn reserve(mut self, estimate: impl Fn(&Head<'_>) -> u64 + Send + Sync + 'static) -> Self {
-        self.cost = Some(Box::new(estimate));
-        self.reserves = true;
+        self.estimate = Some(Box::new(estimate));
         self
     }
 

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::sync::Arc;
 
-use tidegate::tower::{LayerBuilder, RateLimitLayer, Rule};
+use tidegate::tower::{LayerBuilder, RateLimitLayer, Rule, UnknownPlan};
 use tidegate::unstable::gate::Gate;
 use tidegate::unstable::identity::Identity;
 use tidegate::unstable::policy::{PathVariants, Policies, Policy, PolicyError};
@@ -31,7 +31,7 @@ fn named(name: &str, limits: &[&str]) -> Policies {
 #[test]
 fn invalid_layers_are_errors_with_a_fix() {
     let one = |name: &str| rule(name, &["5 per 1m"]);
-    let rows: [(LayerBuilder, &str); 13] = [
+    let rows: [(LayerBuilder, &str); 17] = [
         (RateLimitLayer::builder(), "there is nothing to limit: add a rule with `rule`"),
         (
             RateLimitLayer::builder().rule(one("a b")),
@@ -39,7 +39,27 @@ fn invalid_layers_are_errors_with_a_fix() {
         ),
         (
             RateLimitLayer::builder().rule(rule("empty", &[])),
-            "rule `empty`: a policy needs a limit: write for example `limits: [\"100 per 1m\"]`",
+            "rule `empty` has no limit: give it one, for example `Limit::per_minute(100)`",
+        ),
+        (
+            RateLimitLayer::builder().rule(one("api").reserve(|_| 20).cost(|_| 7)),
+            "rule `api` has both `cost` and `reserve`: keep `reserve` if the handler settles the \
+             cost, and `cost` if it is known before",
+        ),
+        (
+            RateLimitLayer::builder().rule(one("api").cost(|_| 7).reserve(|_| 20)),
+            "rule `api` has both `cost` and `reserve`: keep `reserve` if the handler settles the \
+             cost, and `cost` if it is known before",
+        ),
+        (
+            RateLimitLayer::builder()
+                .rule(one("api").plan("", [limit("1 per 1s")]).plan_of(|_| None)),
+            "rule `api` has a plan with an empty name: give it a name",
+        ),
+        (
+            RateLimitLayer::builder().rule(one("api").on_unknown_plan(|_| UnknownPlan::Reject)),
+            "rule `api` has `on_unknown_plan` but no plans: add them with `plan` and `plan_of`, or \
+             leave out `on_unknown_plan`",
         ),
         (
             RateLimitLayer::builder()
@@ -65,11 +85,11 @@ fn invalid_layers_are_errors_with_a_fix() {
         ),
         (
             RateLimitLayer::builder().rule(one("api").plan("gold", [limit("1 per 1s")])),
-            "rule `api` has plans, and nobody has one: say with `plan_of` which plan a request has",
+            "rule `api` defines plans but no `plan_of`: add one to choose a plan per request",
         ),
         (
             RateLimitLayer::builder().rule(one("api").plan_of(|_| Some("gold".into()))),
-            "rule `api` tells plans apart, and has none: add them with `plan`, or leave out `plan_of`",
+            "rule `api` has `plan_of` but no plans: add them with `plan`, or leave out `plan_of`",
         ),
         (
             RateLimitLayer::builder().rule(one("api").key_template("{ip}")),

@@ -194,7 +194,7 @@ fn invalid_request_limits_are_a_server_error() {
     let two = [limit("1 per 1m"), limit("2 per 1m")];
     let many: Vec<Limit> = (1..=17).map(|hours| limit(&format!("9 per {hours}h"))).collect();
     let rows: [(Rule, Limits, &str); 5] = [
-        (rule(), Vec::new().into(), "a policy needs a limit"),
+        (rule(), Vec::new().into(), "gave rule `user` an empty list: return `None`"),
         (rule(), two.into(), "limits 1 and 2 have the same algorithm and window"),
         (rule(), many.into(), "a policy has too many limits"),
         (rule().cost(|_| 2), limit("1 concurrent").into(), "which has a cost, a concurrency limit"),
@@ -299,6 +299,7 @@ fn stored_closures_compile() {
         http::Response::<String>::from(rejection)
     };
     let rule = rule("api", &["1 per 1m"]).when(when).cost(cost).limits_of(limits);
+    let rule = rule.plan("pro", limit("2 per 1m")).plan_of(|_| None);
     let rule = rule.on_unknown_plan(unknown).settle_when(settle);
     let fixture = Fixture::new(|builder| builder.rule(rule).on_denied(denied));
     assert_eq!(fixture.statuses(|| from(ALICE, "/"), 2), [200, 429]);

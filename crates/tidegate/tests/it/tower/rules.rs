@@ -8,6 +8,7 @@ use tidegate::unstable::stats::RankBy;
 
 use super::{ALICE, BOB, Fixture, from, rule, with};
 use crate::common::limit;
+use crate::futures::block_on;
 
 /// Put in by a layer before, as logins are.
 #[derive(Clone)]
@@ -96,6 +97,46 @@ fn keys_are_made_by_closures_and_templates() {
             assert_eq!(fixture.status(request), expected, "`{key}` under {shown}");
         }
     }
+}
+
+/// The layer that finds out the user was added on the wrong side: all users would share one key.
+#[test]
+fn rejects_requests_without_a_key_if_a_rule_says_so() {
+    let per_user = || per_user(&["2 per 1m sliding-log"]).keyless(Keyless::Reject);
+    let by_template = rule("key", &["2 per 1m"]).key_template("{client_ip}:{header:x-key}");
+    for rule in [per_user(), by_template.keyless(Keyless::Reject)] {
+        let fixture = Fixture::with(rule);
+        let response = fixture.send(from(ALICE, "/"));
+        assert_eq!(response.status, 500);
+        assert!(response.body.contains("the request has no key under rule `"), "{}", response.body);
+        assert_eq!(fixture.calls(), 0);
+    }
+    let fixture = Fixture::with(per_user());
+    assert_eq!(fixture.statuses(|| user("ann"), 3), [200, 200, 429]);
+    // An observed rule never fails a request.
+    let fixture = Fixture::with(per_user().mode(Mode::Observe));
+    assert_eq!(fixture.statuses(|| from(ALICE, "/"), 3), [200, 200, 200]);
+}
+
+/// A text that cannot be a key was answered as a key that has used nothing.
+#[test]
+fn a_text_that_cannot_be_a_key_is_an_error() {
+    let composite = rule("pair", &["9 per 1m"]).key_template("{header:a}:{header:b}");
+    let fixture = Fixture::new(|builder| builder.rule(rule("api", &["9 per 1m"])).rule(composite));
+    assert_eq!(fixture.status(with(with(from(ALICE, "/"), "a", "x"), "b", "y")), 200);
+    assert_eq!(fixture.left("pair", "1#x:1#y"), 8);
+    assert_eq!(fixture.left("api", "192.0.2.1"), 8);
+    for (rule, text) in
+        [("pair", "x:y"), ("pair", "x"), ("api", "not an address"), ("api", "192.0.2.0/24")]
+    {
+        let peeked = block_on(fixture.layer.peek(rule, text));
+        let error = peeked.expect_err(text).to_string();
+        let expected = format!("`{text}` is not a key of rule `{rule}`: give an address");
+        assert!(error.starts_with(&expected), "{error}");
+        assert!(block_on(fixture.layer.reset(rule, text)).is_err(), "{text}");
+    }
+    let fixture = Fixture::with(per_user(&["9 per 1m"]));
+    assert_eq!(fixture.left("user", "any text: a closure makes any"), 9);
 }
 
 /// `/login;1` and `/login;2` are one key, unless variants are kept apart.
