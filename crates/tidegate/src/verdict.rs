@@ -19,7 +19,7 @@ pub struct Verdict {
     /// Whether the request may go ahead. If not, nothing was charged, unless it `consumed`.
     pub allowed: bool,
     /// Whether it was denied and charged some limit what that had left; see
-    /// [`Overflow::Consume`]. Every decision then describes its limit after that: `allowed` says
+    /// [`Overflow::Consume`](crate::Overflow::Consume). Every decision then describes its limit after that: `allowed` says
     /// whether the same cost would pass now.
     pub consumed: bool,
     /// Whether the store had no room for some key; see [`WhenFull`](crate::WhenFull).

@@ -35,7 +35,7 @@ pub struct CodePolicy {
 }
 
 impl CodePolicy {
-    /// A policy for [`Subject::Own`](super::Subject::Own), whose decisions are counted in `stats`.
+    /// A policy for [`Subject::CodePolicy`](super::Subject::CodePolicy), whose decisions are counted in `stats`.
     pub fn new(policy: Policy, stats: &Stats) -> Self {
         let compiled = Compiled::new(&policy, policy.limits(), policy.mode(), stats);
         CodePolicy { policy, compiled, request_limits: None }

@@ -1,7 +1,7 @@
 //! Decides a plan, in this process's memory or in the store that nodes share.
 //!
 //! ```text
-//!   Question -> Plan -> store -> Answer            decided: exact
+//!   GateRequest -> Plan -> store -> GateVerdict         decided: exact
 //!                         |  \-> this node's memory, kept warm beside a shared store
 //!                         v fails
 //!                      on_store_failure            decided: local, failed-open, failed-closed

@@ -1,7 +1,7 @@
 //! The gate: policies in front of a limiter.
 //!
 //! ```text
-//!   Question -> select (policies, keys, limits) -> Limiter -> Answer
+//!   GateRequest -> select (policies, keys, limits) -> Limiter -> GateVerdict
 //!                                                     \-> Stats
 //! ```
 //!
@@ -151,18 +151,18 @@ impl Gate {
     /// ```
     /// use std::sync::Arc;
     /// use tidegate::Limiter;
-    /// use tidegate::unstable::gate::{Gate, Question, Subject};
+    /// use tidegate::unstable::gate::{Gate, GateRequest, Subject};
     /// use tidegate::unstable::identity::Identity;
     /// use tidegate::unstable::policy::Policies;
     /// use tidegate::unstable::stats::Stats;
     ///
     /// let policies = Policies::new(Vec::new(), Identity::default())?;
     /// let gate = Gate::new(Limiter::new(), policies, Arc::new(Stats::default()));
-    /// let rules = gate.rules();
+    /// let policies = gate.active_policies();
     /// let limits = ["10 per 1m".parse()?];
-    /// let question = Question::new(Subject::Limits { key: b"alice", limits: &limits });
-    /// let answer = gate.sync(gate.check(&rules, &[question]))?;
-    /// assert!(answer.allowed);
+    /// let request = GateRequest::new(Subject::Limits { key: b"alice", limits: &limits });
+    /// let verdict = gate.sync(gate.check(&policies, &[request]))?;
+    /// assert!(verdict.allowed);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -187,7 +187,7 @@ impl Gate {
     /// waits the first that is given holds for all.
     ///
     /// A store that fails is not an error: the policies say what is answered then, and
-    /// [`Answer::decided`] says that it was so.
+    /// [`GateVerdict::decided`] says that it was so.
     ///
     /// # Errors
     /// When a question makes no sense; see [`GateError`]. A denial is not an error.

@@ -83,20 +83,20 @@ impl<'a> ResponseView<'a> {
 ///
 /// ```
 /// use std::time::Duration;
-/// use tidegate::unstable::headers::{Forms, Line, Shown, render};
+/// use tidegate::unstable::headers::{Forms, LimitView, ResponseView, render};
 /// use tidegate::{Limit, RetryAfter, Timestamp};
 ///
 /// let limit: Limit = "5 per 1m".parse()?;
-/// let line = Line {
+/// let login = LimitView {
 ///     policy: "login",
 ///     limit: &limit,
 ///     remaining: Some(0),
 ///     retry_after: RetryAfter::Micros(4_200_000),
 ///     reset_after: Duration::from_secs(60),
 /// };
-/// let shown = Shown { allowed: false, lines: &[line], speaker: Some(0) };
+/// let response = ResponseView { allowed: false, limits: &[login], reported: Some(0) };
 /// let mut out = http::HeaderMap::new();
-/// render(Forms::default(), &shown, Timestamp::from_micros(1_000_000), &mut out);
+/// render(Forms::default(), &response, Timestamp::from_micros(1_000_000), &mut out);
 /// assert_eq!(out["retry-after"], "5");
 /// assert_eq!(out["ratelimit"], "\"login\";r=0;t=5");
 /// assert_eq!(out["ratelimit-policy"], "\"login\";q=5;w=60");

@@ -9,7 +9,6 @@
 mod any_store;
 mod builder;
 mod permit;
-mod permit_releases;
 mod reserved;
 mod waiting;
 
@@ -23,13 +22,13 @@ use tidegate_core::{Cost, Decision, Limit, Timestamp};
 
 pub use self::builder::Builder;
 pub use self::permit::{Acquired, Permit};
-pub(crate) use self::permit_releases::Listening;
 pub use self::reserved::Reserved;
+pub(crate) use self::waiting::Listening;
 pub use self::waiting::jitter;
 
 use self::any_store::Fallback;
 use self::builder::Settings;
-use self::permit_releases::Releases;
+use self::waiting::Releases;
 use crate::Request;
 use crate::wait_queue::Queues;
 use crate::{Check, CheckError, Clock, MemoryStats, MemoryStore, Store, Verdict};

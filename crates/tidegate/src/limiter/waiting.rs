@@ -6,19 +6,22 @@
 //! again; those behind wait for their turn. A waiter for a permit is also woken when one is
 //! released in this process.
 
+use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
+use smallvec::SmallVec;
 use tidegate_core::{Algorithm, Decided, Timestamp};
 
-use super::Listening;
 use super::any_store::Attempt;
 use super::{Acquired, Limiter};
-use crate::Request;
 use crate::fallback::{deny_all, dry_run_checks};
 use crate::futures::block_on;
+use crate::sync::Mutex;
 use crate::wait_queue::{Ticket, refusing, sleep_listening};
-use crate::{Check, CheckError, MemoryStore, Store, StoreError, Verdict};
+use crate::{Check, CheckError, MemoryStore, Request, Store, StoreError, Verdict};
 
 /// How often a waiter asks a shared store for a permit at least: another node may have released
 /// one. One waiter of a queue asks, so that this is all the load there is.
@@ -256,5 +259,98 @@ impl Limiter {
         max_wait: Duration,
     ) -> Result<Verdict, CheckError> {
         block_on(self.shared.queues.wait(self.store(), checks, max_wait))
+    }
+}
+
+/// The waiters that listen, by the key they wait for.
+#[derive(Debug, Default)]
+pub(crate) struct Releases {
+    listeners: Mutex<HashMap<u64, Vec<Listener>>>,
+    /// How many there are. A release reads only this while nobody listens.
+    count: AtomicUsize,
+    hasher: RandomState,
+}
+
+#[derive(Debug)]
+struct Listener {
+    ticket: u64,
+    released: bool,
+    waker: Option<Waker>,
+}
+
+impl Releases {
+    /// Listens for permits of the `concurrency` limits among these checks, under the ticket of a
+    /// waiter.
+    pub(crate) fn listen(&self, ticket: u64, checks: &[Check<'_>]) -> Listening<'_> {
+        let held = checks
+            .iter()
+            .filter(|check| check.limit.algorithm() == Algorithm::Concurrency && !check.observed);
+        let names: SmallVec<[u64; 2]> = held.map(|check| self.hasher.hash_one(check.key)).collect();
+        let mut listeners = self.listeners.lock();
+        for name in &names {
+            let listener = Listener { ticket, released: false, waker: None };
+            listeners.entry(*name).or_default().push(listener);
+        }
+        self.count.fetch_add(names.len(), Ordering::SeqCst);
+        drop(listeners);
+        // A release either sees the count or happened before what the listener asks next.
+        fence(Ordering::SeqCst);
+        Listening { releases: self, ticket, names }
+    }
+
+    /// Wakes the waiters for permits of a key, one of which was released.
+    pub(crate) fn notify(&self, key: &[u8]) {
+        fence(Ordering::SeqCst);
+        if self.count.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        let mut woken = SmallVec::<[Waker; 4]>::new();
+        let name = self.hasher.hash_one(key);
+        if let Some(listeners) = self.listeners.lock().get_mut(&name) {
+            for listener in listeners {
+                listener.released = true;
+                woken.extend(listener.waker.take());
+            }
+        }
+        woken.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// A waiter that listens, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Listening<'r> {
+    releases: &'r Releases,
+    ticket: u64,
+    names: SmallVec<[u64; 2]>,
+}
+
+impl Listening<'_> {
+    /// Whether a permit was released since this began; if not, `waker` is woken by the next one.
+    pub(crate) fn poll_released(&self, waker: &Waker) -> bool {
+        let mut listeners = self.releases.listeners.lock();
+        let mut released = false;
+        for name in &self.names {
+            let own = listeners.get_mut(name).into_iter().flatten();
+            for listener in own.filter(|listener| listener.ticket == self.ticket) {
+                released |= listener.released;
+                listener.waker = Some(waker.clone());
+            }
+        }
+        released
+    }
+}
+
+impl Drop for Listening<'_> {
+    fn drop(&mut self) {
+        let mut listeners = self.releases.listeners.lock();
+        for name in &self.names {
+            if let Some(waiting) = listeners.get_mut(name) {
+                waiting.retain(|listener| listener.ticket != self.ticket);
+                if waiting.is_empty() {
+                    listeners.remove(name);
+                }
+            }
+        }
+        self.releases.count.fetch_sub(self.names.len(), Ordering::SeqCst);
     }
 }

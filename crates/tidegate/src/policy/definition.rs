@@ -119,7 +119,7 @@ impl Variant {
         &self.cost
     }
 
-    /// Its overflow; `None` if the [question](crate::gate::Question) decides.
+    /// Its overflow; `None` if the [request](crate::gate::GateRequest) decides.
     pub fn overflow(&self) -> Option<Overflow> {
         self.overflow
     }
@@ -238,7 +238,7 @@ impl Policy {
         self.derive()
     }
 
-    /// Sets the overflow, whatever the default of the [question](crate::gate::Question).
+    /// Sets the overflow, whatever the default of the [request](crate::gate::GateRequest).
     #[must_use]
     pub fn with_overflow(mut self, overflow: Overflow) -> Self {
         self.variants[0].overflow = Some(overflow);
@@ -367,7 +367,7 @@ impl Policy {
         &self.variants[0].cost
     }
 
-    /// Its overflow; `None` if the [question](crate::gate::Question) decides.
+    /// Its overflow; `None` if the [request](crate::gate::GateRequest) decides.
     pub fn overflow(&self) -> Option<Overflow> {
         self.variants[0].overflow
     }

@@ -15,12 +15,11 @@
 //! of text, events and their readers.
 //!
 //! Layout: `counters.rs`: counters per limit; `latency.rs`: times of decisions and of served requests;
-//! `heavy_hitters.rs`: the sketch, `top.rs`: top keys per policy; `events.rs`: the stream of denials;
+//! `top.rs`: top keys per policy, found by a sketch; `events.rs`: the stream of denials;
 //! `mask.rs`: keys without credentials, short and printable.
 
 mod counters;
 mod events;
-mod heavy_hitters;
 mod latency;
 mod mask;
 mod top;
@@ -39,7 +38,6 @@ pub use self::events::{
     Denial, EVENTS_HELD, EVENTS_PER_POLICY_PER_SECOND, Events, MAX_SUBSCRIBERS, StreamItem,
     Subscription, TooManySubscribers,
 };
-pub use self::heavy_hitters::SKETCH_ENTRIES;
 pub(crate) use self::latency::is_timed;
 pub use self::latency::{LATENCY_BOUNDS, LatencyCounts};
 pub use self::latency::{SERVICE_BOUNDS, ServiceLatency, ServiceTimer, TIMED_EVERY};
@@ -48,6 +46,7 @@ pub(crate) use self::mask::MIN_SECRET_BYTES;
 pub(crate) use self::mask::looks_masked;
 pub use self::mask::{LogKeys, MAX_SHOWN_CHARS, MaskSecret, SecretTooShort};
 pub use self::mask::{MAX_TEXT_BYTES, Text};
+pub use self::top::SKETCH_ENTRIES;
 pub use self::top::{Entry, MAX_TRACKED_POLICIES, Ranking, TOP_PERIOD, Top};
 #[doc(no_inline)]
 pub use tidegate_core::Decided;

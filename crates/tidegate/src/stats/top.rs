@@ -5,8 +5,7 @@
 //! ends, the older is dropped. An answer adds the two, errors included.
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::Arc;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use foldhash::SharedSeed;
@@ -14,7 +13,6 @@ use foldhash::quality::SeedableRandomState;
 use tidegate_core::Timestamp;
 
 use super::events::EVENTS_PER_POLICY_PER_SECOND;
-use super::heavy_hitters::Sketch;
 use super::latency::ServiceTimes;
 use super::mask::{LogKeys, Masking, StoredKey};
 use super::{RankBy, Text};
@@ -261,4 +259,94 @@ fn hash(bytes: &[u8]) -> u64 {
     let random = || RandomState::new().hash_one(0);
     let (shared, seed) = SEED.get_or_init(|| (SharedSeed::from_u64(random()), random()));
     SeedableRandomState::with_seed(*seed, shared).hash_one(bytes)
+}
+
+/// Counters per sketch: whoever makes up 1/128 of the denials is listed.
+pub const SKETCH_ENTRIES: usize = 128;
+
+#[derive(Debug, Default)]
+pub(super) struct Sketch {
+    /// Names are told apart by a keyed hash of 64 bits: that two of a million
+    /// names share one has a chance of 3 in 10^8.
+    hashes: Vec<u64>,
+    counts: Vec<u64>,
+    names: Vec<Name>,
+}
+
+#[derive(Debug)]
+struct Name {
+    error: u64,
+    stored: StoredKey,
+}
+
+/// A counter, borrowed.
+pub(super) struct Counter<'a> {
+    pub hash: u64,
+    pub count: u64,
+    pub error: u64,
+    pub stored: &'a StoredKey,
+}
+
+impl Sketch {
+    /// Counts a sighting. `template` is the one that made the name, if it is to be masked.
+    pub(super) fn add(&mut self, hash: u64, name: &[u8], template: Option<&Arc<Template>>) {
+        if let Some(index) = self.find(hash) {
+            self.counts[index] += 1;
+            return;
+        }
+        if self.hashes.len() < SKETCH_ENTRIES {
+            self.hashes.push(hash);
+            self.counts.push(1);
+            let mut stored = StoredKey::default();
+            stored.set(name, template);
+            self.names.push(Name { error: 0, stored });
+            return;
+        }
+        // The least first and then its place: two simple passes outrun a clever one.
+        let error = self.floor();
+        let Some(index) = self.counts.iter().position(|count| *count == error) else { return };
+        self.hashes[index] = hash;
+        self.counts[index] = error + 1;
+        // In the same memory: a flood of new names must not become a flood of allocations.
+        self.names[index].error = error;
+        self.names[index].stored.set(name, template);
+    }
+
+    fn find(&self, hash: u64) -> Option<usize> {
+        self.hashes.iter().position(|known| *known == hash)
+    }
+
+    /// The most a name that has no counter can have been seen.
+    pub(super) fn floor(&self) -> u64 {
+        if self.hashes.len() < SKETCH_ENTRIES {
+            return 0;
+        }
+        self.counts.iter().copied().min().unwrap_or(0)
+    }
+
+    /// The most, and by how much that is too high, that a name can have been seen.
+    pub(super) fn estimate(&self, hash: u64) -> (u64, u64) {
+        match self.find(hash) {
+            Some(index) => (self.counts[index], self.names[index].error),
+            None => (self.floor(), self.floor()),
+        }
+    }
+
+    pub(super) fn contains(&self, hash: u64) -> bool {
+        self.find(hash).is_some()
+    }
+
+    pub(super) fn counters(&self) -> impl Iterator<Item = Counter<'_>> {
+        let both = self.hashes.iter().zip(&self.counts).zip(&self.names);
+        both.map(|((&hash, &count), name)| Counter {
+            hash,
+            count,
+            error: name.error,
+            stored: &name.stored,
+        })
+    }
+
+    pub(super) fn clear(&mut self) {
+        *self = Sketch::default();
+    }
 }
