@@ -16,7 +16,9 @@ use tonic::Request;
 use tonic::transport::{Channel, Endpoint};
 
 use super::messages::{Client, Code, Descriptor, Entry, RateLimitRequest, RateLimitResponse};
-use crate::http::{Gate, Lane, Pace, Report, answered, take_turns, until_silence};
+use crate::http::{
+    LoadReport, TurnArgs, TurnGate, WorkerGroup, record_answer, take_turns, with_answer_timeout,
+};
 use crate::workloads::Random;
 
 /// The domain everything is asked in.
@@ -39,7 +41,7 @@ pub struct LoadArgs {
     #[arg(long)]
     pub fill: bool,
     #[command(flatten)]
-    pub pace: Pace,
+    pub turn_args: TurnArgs,
 }
 
 /// A server and what is sent to it: `address/entry/process`.
@@ -73,26 +75,26 @@ impl FromStr for Target {
 }
 
 /// Does the job on this thread.
-pub fn run(args: &LoadArgs) -> io::Result<Report> {
+pub fn run(args: &LoadArgs) -> io::Result<LoadReport> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    LocalSet::new().block_on(&runtime, until_silence(work(args)))
+    LocalSet::new().block_on(&runtime, with_answer_timeout(work(args)))
 }
 
-async fn work(args: &LoadArgs) -> io::Result<Report> {
+async fn work(args: &LoadArgs) -> io::Result<LoadReport> {
     if args.fill {
         fill(args).await?;
-        return Ok(Report::default());
+        return Ok(LoadReport::default());
     }
-    let mut lanes = Vec::new();
+    let mut groups = Vec::new();
     for target in &args.targets {
-        lanes.push(open(args, target).await?);
+        groups.push(open(args, target).await?);
     }
-    take_turns(&lanes, &args.pace).await
+    take_turns(&groups, &args.turn_args).await
 }
 
-/// The connections to one server, each with its askers, who wait for their turn.
-async fn open(args: &LoadArgs, target: &Target) -> io::Result<Lane> {
-    let gate = Rc::new(Gate::new(args.connections * args.in_flight));
+/// The connections to one server, each with its workers, who wait for their turn.
+async fn open(args: &LoadArgs, target: &Target) -> io::Result<WorkerGroup> {
+    let gate = Rc::new(TurnGate::new(args.connections * args.in_flight));
     for seed in 0..args.connections {
         let client = connect(target.address).await?;
         for place in 0..args.in_flight {
@@ -101,10 +103,10 @@ async fn open(args: &LoadArgs, target: &Target) -> io::Result<Lane> {
             let (gate, keys, entry) = (Rc::clone(&gate), args.keys, target.entry.clone());
             tokio::task::spawn_local(async move {
                 let failed = loop {
-                    gate.pass().await;
-                    let asked = Instant::now();
-                    match ask(&mut client, &entry, random.below(keys)).await {
-                        Ok(answer) if is_ok(&answer) => gate.count(asked.elapsed()),
+                    gate.wait_open().await;
+                    let sent = Instant::now();
+                    match send_request(&mut client, &entry, random.below(keys)).await {
+                        Ok(answer) if is_ok(&answer) => gate.count(sent.elapsed()),
                         Ok(answer) => break io::Error::other(format!("not allowed: {answer:?}")),
                         Err(error) => break error,
                     }
@@ -113,7 +115,7 @@ async fn open(args: &LoadArgs, target: &Target) -> io::Result<Lane> {
             });
         }
     }
-    Ok(Lane { process: target.process, gate })
+    Ok(WorkerGroup { process: target.process, gate })
 }
 
 /// The entries with one loose limit, with two of them, and with a tight one.
@@ -129,7 +131,7 @@ pub async fn connect(address: SocketAddr) -> io::Result<Client<Channel>> {
 }
 
 /// Asks one question.
-pub async fn ask(
+pub async fn send_request(
     client: &mut Client<Channel>,
     entry: &str,
     key: u32,
@@ -141,7 +143,7 @@ pub async fn ask(
         hits_addend: 0,
     };
     let answer = client.should_rate_limit(Request::new(request)).await.map_err(io::Error::other)?;
-    answered();
+    record_answer();
     Ok(answer.into_inner())
 }
 
@@ -157,7 +159,7 @@ async fn fill(args: &LoadArgs) -> io::Result<()> {
         tasks.push(tokio::task::spawn_local(async move {
             let mut client = connect(target.address).await?;
             for key in (first..keys).step_by(step) {
-                let answer = ask(&mut client, &target.entry, key).await?;
+                let answer = send_request(&mut client, &target.entry, key).await?;
                 let status = answer.statuses.first();
                 let limit = status.and_then(|status| status.current_limit.as_ref());
                 let new = status.zip(limit).is_some_and(|(status, limit)| {

@@ -6,7 +6,7 @@
 //! - `server.rs`: either as a running process, and the proof that ours limits;
 //! - `rounds.rs`, `report.rs`: what is run, and what it says.
 //!
-//! Turns, processor times, places and figures are those of `http/`.
+//! Turns, processor times, placement and figures are those of `http/`.
 
 mod baseline;
 mod load;

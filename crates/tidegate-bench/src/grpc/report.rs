@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::rounds::{KEYS, Results, Row};
 use crate::bars::Bar;
 use crate::http::{
-    Counted, Figure, LOOSE, load_us, p50_us, p99_us, per_second, server_busy, server_us,
+    Estimate, LOOSE_LIMITS, TurnResult, load_us, p50_us, p99_us, per_second, server_busy, server_us,
 };
 use crate::report::{bar_json, processor, rounded, write_bars, write_machine, written};
 use crate::subjects::version;
@@ -19,7 +19,7 @@ pub fn table(results: &Results) -> String {
 
 fn write_report(text: &mut String, results: &Results) -> std::fmt::Result {
     write_machine(text, [&results.load_before, &results.load_after])?;
-    let place = if results.places.server.is_some() {
+    let place = if results.placement.server.is_some() {
         "server and load have a processor each"
     } else {
         "server and load share the processors"
@@ -33,7 +33,7 @@ fn write_report(text: &mut String, results: &Results) -> std::fmt::Result {
     writeln!(
         text,
         "tidegate: one of six policies, with {} or with {} beside it",
-        LOOSE[0], LOOSE[1]
+        LOOSE_LIMITS[0], LOOSE_LIMITS[1]
     )?;
     writeln!(text, "\nconnections x in flight: tidegate, tonic, and the ratios of their rounds")?;
     writeln!(
@@ -53,9 +53,9 @@ fn write_report(text: &mut String, results: &Results) -> std::fmt::Result {
     )?;
     for row in &results.rows {
         let [ours, tonic] = [&row.ours, &row.tonic];
-        let median = |turns: &[Counted], measure| Figure::over(turns, measure).median;
-        let both = |measure: fn(&Counted) -> f64| {
-            format!("{:.0} / {:.0}", median(ours, measure), median(tonic, measure))
+        let median = |turns: &[TurnResult], metric| Estimate::over(turns, metric).median;
+        let both = |metric: fn(&TurnResult) -> f64| {
+            format!("{:.0} / {:.0}", median(ours, metric), median(tonic, metric))
         };
         writeln!(
             text,
@@ -90,11 +90,11 @@ fn name(row: &Row) -> String {
     format!("{}x{}, {} limit{plural}", row.shape.connections, row.shape.in_flight, row.limits)
 }
 
-fn ratio(row: &Row, measure: fn(&Counted) -> f64) -> Figure {
-    Figure::ratio(&row.ours, &row.tonic, measure)
+fn ratio(row: &Row, metric: fn(&TurnResult) -> f64) -> Estimate {
+    Estimate::ratio(&row.ours, &row.tonic, metric)
 }
 
-fn with_interval(Figure { median, low, high }: Figure) -> String {
+fn with_interval(Estimate { median, low, high }: Estimate) -> String {
     format!("{median:.3} ({low:.2}-{high:.2})")
 }
 
@@ -115,22 +115,22 @@ pub fn json(results: &Results) -> Value {
         "tonic": version("tonic"),
         "keys": KEYS,
         "rounds": results.rounds,
-        "bound": results.places.server.is_some(),
+        "bound": results.placement.server.is_some(),
         "processor": processor(),
         "load": [results.load_before, results.load_after],
     })
 }
 
 fn row_json(row: &Row) -> Value {
-    let side = |turns: &[Counted]| {
-        let figure = |measure| figure_json(&Figure::over(turns, measure));
+    let side = |turns: &[TurnResult]| {
+        let estimate = |metric| estimate_json(&Estimate::over(turns, metric));
         json!({
-            "requests_per_second": figure(per_second),
-            "server_cpu_us": figure(server_us),
-            "p50_us": figure(p50_us),
-            "p99_us": figure(p99_us),
-            "server_busy": figure(server_busy),
-            "load_cpu_us": figure(load_us),
+            "requests_per_second": estimate(per_second),
+            "server_cpu_us": estimate(server_us),
+            "p50_us": estimate(p50_us),
+            "p99_us": estimate(p99_us),
+            "server_busy": estimate(server_busy),
+            "load_cpu_us": estimate(load_us),
         })
     };
     json!({
@@ -139,13 +139,13 @@ fn row_json(row: &Row) -> Value {
         "limits": row.limits,
         "tidegate": side(&row.ours),
         "tonic": side(&row.tonic),
-        "requests_per_second_over_tonic": figure_json(&ratio(row, per_second)),
-        "server_cpu_over_tonic": figure_json(&ratio(row, server_us)),
+        "requests_per_second_over_tonic": estimate_json(&ratio(row, per_second)),
+        "server_cpu_over_tonic": estimate_json(&ratio(row, server_us)),
         "disturbed_turns": row.disturbed,
     })
 }
 
-fn figure_json(figure: &Figure) -> Value {
+fn estimate_json(estimate: &Estimate) -> Value {
     let of = |value| rounded(value, 1000.0);
-    json!({ "median": of(figure.median), "low": of(figure.low), "high": of(figure.high) })
+    json!({ "median": of(estimate.median), "low": of(estimate.low), "high": of(estimate.high) })
 }

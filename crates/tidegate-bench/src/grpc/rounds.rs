@@ -1,4 +1,4 @@
-//! Both servers in turns, for each way of asking.
+//! Both servers in turns, for each way of settings.
 
 use std::io;
 use std::process::{Command, Stdio};
@@ -7,7 +7,10 @@ use std::time::Duration;
 use super::load::{ONE_LIMIT, TWO_LIMITS, Target};
 use super::server::{Program, Server, config};
 use crate::cli::GrpcArgs;
-use crate::http::{AGE, Counted, DISTURBED, Directory, Places, Report, bound_to, build_tidegate};
+use crate::http::{
+    AGEING_TIME, CpuPlacement, Directory, LoadReport, MAX_QUEUED, TurnResult, build_tidegate,
+    pinned_to,
+};
 use crate::inprocess::load;
 
 /// Long enough that beginning and ending do not show, short enough that a machine does not
@@ -17,7 +20,7 @@ const TURN_MS: u64 = 50;
 /// Distinct keys.
 pub const KEYS: u32 = 100_000;
 
-/// A way of asking.
+/// A way of settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     pub connections: u32,
@@ -36,54 +39,54 @@ const SHAPES: [Shape; 3] = [
 pub struct Results {
     pub rows: Vec<Row>,
     pub rounds: usize,
-    pub places: Places,
+    pub placement: CpuPlacement,
     pub load_before: String,
     pub load_after: String,
 }
 
-/// One way of asking: the turns of both servers, paired by round.
+/// One way of settings: the turns of both servers, paired by round.
 pub struct Row {
     pub shape: Shape,
     /// How many limits tidegate decided.
     pub limits: usize,
-    pub ours: Vec<Counted>,
-    pub tonic: Vec<Counted>,
+    pub ours: Vec<TurnResult>,
+    pub tonic: Vec<TurnResult>,
     pub disturbed: usize,
 }
 
 /// Runs what the arguments select.
 pub fn run(args: &GrpcArgs) -> io::Result<Results> {
     let directory = Directory::create()?;
-    let places = Places::choose(args.unbound);
+    let placement = CpuPlacement::choose(args.unbound);
     let file = directory.path().join("tidegate.yaml");
     std::fs::write(&file, config())?;
     let program = args.tidegate.clone().map_or_else(build_tidegate, Ok)?;
     let load_before = load();
-    let start = |program| Server::start(&program, places.server, directory.path());
+    let start = |program| Server::start(&program, placement.server, directory.path());
     let ours = start(Program::Tidegate { program, config: file })?;
     let tonic = start(Program::Tonic)?;
-    ours.prove()?;
+    ours.verify()?;
     let rounds = if args.quick { 25 } else { 120 };
-    let asking = Asking { rounds, places };
+    let settings = LoadSettings { rounds, placement };
     for entry in [ONE_LIMIT, TWO_LIMITS] {
-        asking.fill(&ours, entry)?;
+        settings.fill(&ours, entry)?;
     }
     let mut rows = Vec::new();
     for (at, shape) in SHAPES.into_iter().enumerate() {
         eprintln!("{} x {}: {rounds} rounds", shape.connections, shape.in_flight);
-        let warm = if at == 0 { AGE } else { Duration::ZERO };
-        rows.extend(asking.turns(shape, warm, &ours, &tonic)?);
+        let warm = if at == 0 { AGEING_TIME } else { Duration::ZERO };
+        rows.extend(settings.turns(shape, warm, &ours, &tonic)?);
     }
-    Ok(Results { rows, rounds, places, load_before, load_after: load() })
+    Ok(Results { rows, rounds, placement, load_before, load_after: load() })
 }
 
 /// How the load asks.
-struct Asking {
+struct LoadSettings {
     rounds: usize,
-    places: Places,
+    placement: CpuPlacement,
 }
 
-impl Asking {
+impl LoadSettings {
     fn fill(&self, server: &Server, entry: &str) -> io::Result<()> {
         let shape = Shape { connections: 50, in_flight: 1 };
         self.load(self.command(shape, &[(server, entry)])?.arg("--fill"))?;
@@ -103,7 +106,7 @@ impl Asking {
         let mut command = self.command(shape, &servers)?;
         let report = self.load(command.args(["--warm-ms", &warm.as_millis().to_string()]))?;
         let disturbed = report.disturbed;
-        let Ok([one, two, tonic]) = <[Vec<Counted>; 3]>::try_from(report.turns) else {
+        let Ok([one, two, tonic]) = <[Vec<TurnResult>; 3]>::try_from(report.turns) else {
             return Err(io::Error::other("the load counted other servers"));
         };
         if [&one, &two, &tonic].into_iter().flatten().any(|turn| turn.answers == 0) {
@@ -113,8 +116,8 @@ impl Asking {
         Ok([row(1, one), row(2, two)])
     }
 
-    fn load(&self, command: &mut Command) -> io::Result<Report> {
-        let output = bound_to(self.places.load, || command.output())??;
+    fn load(&self, command: &mut Command) -> io::Result<LoadReport> {
+        let output = pinned_to(self.placement.load, || command.output())??;
         if !output.status.success() {
             let complaint = String::from_utf8_lossy(&output.stderr);
             return Err(io::Error::other(format!("the load failed: {}", complaint.trim())));
@@ -130,9 +133,9 @@ impl Asking {
             let target = Target { address, entry: entry.to_owned(), process };
             command.arg(target.to_string());
         }
-        if self.places.load.is_some() {
+        if self.placement.load.is_some() {
             // Sharing processors, server and load would stand in line for each other.
-            command.args(["--awake", "--max-queued", &DISTURBED.to_string()]);
+            command.args(["--awake", "--max-queued", &MAX_QUEUED.to_string()]);
         }
         command
             .args(["--connections", &shape.connections.to_string()])

@@ -8,15 +8,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::load::{DOMAIN, ONE_LIMIT, TIGHT, TWO_LIMITS, ask, connect, is_ok};
-use crate::http::{LOOSE, bound_to, is_setting};
+use super::load::{DOMAIN, ONE_LIMIT, TIGHT, TWO_LIMITS, connect, is_ok, send_request};
+use crate::http::{LOOSE_LIMITS, affects_measurement, pinned_to};
 
 /// How long a server may take to answer for the first time.
-const READY_WITHIN: Duration = Duration::from_secs(20);
+const READY_TIMEOUT: Duration = Duration::from_secs(20);
 /// How often a server that starts is asked whether it is there.
-const KNOCK_EVERY: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// The key of that question, which no load asks for.
-const KNOCK_KEY: u32 = 99_999_999;
+const READINESS_KEY: u32 = 99_999_999;
 
 /// A limit that ten questions use up.
 const TIGHT_LIMIT: usize = 5;
@@ -40,9 +40,11 @@ pub fn config() -> String {
         );
     }
     let tight = format!("{TIGHT_LIMIT} per 1h sliding-window");
-    for (entry, limits) in
-        [(TIGHT, &[tight.as_str()][..]), (ONE_LIMIT, &LOOSE[..1]), (TWO_LIMITS, &LOOSE)]
-    {
+    for (entry, limits) in [
+        (TIGHT, &[tight.as_str()][..]),
+        (ONE_LIMIT, &LOOSE_LIMITS[..1]),
+        (TWO_LIMITS, &LOOSE_LIMITS),
+    ] {
         text += &format!(
             "  - {{ name: {entry}, match: {{ domain: {DOMAIN}, descriptors: [{entry}] }}, \
              key: \"{{descriptor:{entry}}}\", limits: {limits:?} }}\n"
@@ -68,7 +70,7 @@ impl Program {
             }
         };
         let names = std::env::vars_os().map(|(name, _)| name);
-        for name in names.filter(|name| is_setting(&name.to_string_lossy())) {
+        for name in names.filter(|name| affects_measurement(&name.to_string_lossy())) {
             command.env_remove(name);
         }
         command.stdin(Stdio::null()).stdout(Stdio::null());
@@ -96,13 +98,15 @@ impl Server {
         let mut command = program.command(address)?;
         command.stderr(File::create(&log)?);
         let start = Instant::now();
-        let child = bound_to(processor, || command.spawn())??;
+        let child = pinned_to(processor, || command.spawn())??;
         let mut server = Server { child, address, log };
         while !server.answers() {
-            if start.elapsed() > READY_WITHIN || server.child.try_wait()?.is_some() {
-                return Err(server.failure(&format!("{:?} gave no answer", command.get_program())));
+            if start.elapsed() > READY_TIMEOUT || server.child.try_wait()?.is_some() {
+                return Err(
+                    server.error_with_log(&format!("{:?} gave no answer", command.get_program()))
+                );
             }
-            std::thread::sleep(KNOCK_EVERY);
+            std::thread::sleep(POLL_INTERVAL);
         }
         Ok(server)
     }
@@ -112,7 +116,7 @@ impl Server {
     }
 
     /// Proves that it limits: a tight limit admits exactly its number, key by key.
-    pub fn prove(&self) -> io::Result<()> {
+    pub fn verify(&self) -> io::Result<()> {
         let address = self.address;
         let admitted = block_on(async move {
             let mut client = connect(address).await?;
@@ -120,14 +124,15 @@ impl Server {
             for (key, admitted) in admitted.iter_mut().enumerate() {
                 for _ in 0..PROBES {
                     let key = u32::try_from(key).unwrap_or_default();
-                    *admitted += usize::from(is_ok(&ask(&mut client, TIGHT, key).await?));
+                    *admitted += usize::from(is_ok(&send_request(&mut client, TIGHT, key).await?));
                 }
             }
             Ok(admitted)
         })?;
         if admitted != [TIGHT_LIMIT; 2] {
-            return Err(self
-                .failure(&format!("a limit of {TIGHT_LIMIT} admitted {admitted:?} of {PROBES}")));
+            return Err(self.error_with_log(&format!(
+                "a limit of {TIGHT_LIMIT} admitted {admitted:?} of {PROBES}"
+            )));
         }
         eprintln!("{PROBES} asks of a limit of {TIGHT_LIMIT} admitted {TIGHT_LIMIT}");
         Ok(())
@@ -135,13 +140,14 @@ impl Server {
 
     fn answers(&self) -> bool {
         let address = self.address;
-        let answer =
-            block_on(async move { ask(&mut connect(address).await?, ONE_LIMIT, KNOCK_KEY).await });
+        let answer = block_on(async move {
+            send_request(&mut connect(address).await?, ONE_LIMIT, READINESS_KEY).await
+        });
         answer.is_ok_and(|answer| is_ok(&answer))
     }
 
     /// An error with the end of what the server wrote.
-    fn failure(&self, what: &str) -> io::Error {
+    fn error_with_log(&self, what: &str) -> io::Error {
         let text = std::fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
         let tail = lines[lines.len().saturating_sub(10)..].join("\n");

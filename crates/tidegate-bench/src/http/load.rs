@@ -22,9 +22,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::LocalSet;
 
-use super::process::Times;
-use super::turns::Pace;
-use super::wire::{Answer, Budget, Form, Request};
+use super::process::CpuTimes;
+use super::turns::TurnArgs;
+use super::wire::{Answer, Budget, Request, RequestKind};
 use super::{soak, turns};
 use crate::cli::name_of;
 use crate::pauses::Histogram;
@@ -33,7 +33,7 @@ use crate::pauses::Histogram;
 const MAX_ANSWER_BYTES: usize = 32 << 10;
 
 /// A server that answers nobody for so long hangs.
-const SILENCE_SECS: u64 = 10;
+const ANSWER_TIMEOUT_SECS: u64 = 10;
 
 /// What the process is told to do.
 #[derive(Args, Clone, Debug)]
@@ -49,7 +49,7 @@ pub struct LoadArgs {
     #[arg(long)]
     pub keys: u32,
     #[command(flatten)]
-    pub pace: Pace,
+    pub turn_args: TurnArgs,
 }
 
 impl LoadArgs {
@@ -59,18 +59,18 @@ impl LoadArgs {
     }
 }
 
-/// A server and how it is asked: `address/form/process`.
+/// A server and how it is asked: `address/kind/process`.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
     pub address: SocketAddr,
-    pub form: Form,
+    pub kind: RequestKind,
     /// The server's process, whose time is read.
     pub process: u32,
 }
 
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}/{}", self.address, name_of(&self.form), self.process)
+        write!(f, "{}/{}/{}", self.address, name_of(&self.kind), self.process)
     }
 }
 
@@ -79,10 +79,10 @@ impl FromStr for Target {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let mut parts = text.split('/');
-        let mut next = || parts.next().ok_or("a target is address/form/process");
+        let mut next = || parts.next().ok_or("a target is address/kind/process");
         Ok(Target {
             address: next()?.parse().map_err(|_| "the address is none")?,
-            form: Form::from_str(next()?, false).map_err(|_| "there is no such form")?,
+            kind: RequestKind::from_str(next()?, false).map_err(|_| "there is no such kind")?,
             process: next()?.parse().map_err(|_| "the process is no number")?,
         })
     }
@@ -101,7 +101,7 @@ pub enum Job {
 
 /// What was counted in one turn.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Counted {
+pub struct TurnResult {
     pub answers: u64,
     pub allowed: u64,
     pub elapsed_ns: u64,
@@ -113,7 +113,7 @@ pub struct Counted {
     pub p99_ns: u64,
 }
 
-impl Counted {
+impl TurnResult {
     /// The part of the time that server and load were ready to run and stood in line.
     pub fn queued(&self) -> f64 {
         (self.server_queued_ns + self.load_queued_ns) as f64 / self.elapsed_ns as f64
@@ -122,41 +122,41 @@ impl Counted {
 
 /// What the process prints.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Report {
+pub struct LoadReport {
     /// Per server, per round.
-    pub turns: Vec<Vec<Counted>>,
+    pub turns: Vec<Vec<TurnResult>>,
     /// Turns that were made again.
     pub disturbed: usize,
 }
 
 /// Does the job on this thread.
-pub fn run(args: &LoadArgs) -> io::Result<Report> {
+pub fn run(args: &LoadArgs) -> io::Result<LoadReport> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    LocalSet::new().block_on(&runtime, until_silence(work(args)))
+    LocalSet::new().block_on(&runtime, with_answer_timeout(work(args)))
 }
 
 /// Works until it is done, or until no answer came for a while.
-pub async fn until_silence<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+pub async fn with_answer_timeout<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
     tokio::select! {
         done = work => done,
-        () = silence() => {
-            Err(io::Error::other(format!("no answer came for {SILENCE_SECS} s")))
+        () = no_answers() => {
+            Err(io::Error::other(format!("no answer came for {ANSWER_TIMEOUT_SECS} s")))
         }
     }
 }
 
 /// Notes that an answer came.
-pub fn answered() {
+pub fn record_answer() {
     ANSWERS.set(ANSWERS.get() + 1);
 }
 
-async fn work(args: &LoadArgs) -> io::Result<Report> {
+async fn work(args: &LoadArgs) -> io::Result<LoadReport> {
     let counted = match args.job {
         Job::Fill => fill(args).await?,
         Job::Turns => return turns::run(args).await,
-        Job::Soak => soak::ask(args).await?,
+        Job::Soak => soak::run_load(args).await?,
     };
-    Ok(Report { turns: vec![vec![counted]], disturbed: 0 })
+    Ok(LoadReport { turns: vec![vec![counted]], disturbed: 0 })
 }
 
 thread_local! {
@@ -166,10 +166,10 @@ thread_local! {
 }
 
 /// Ends when no answer came for a while.
-async fn silence() {
+async fn no_answers() {
     loop {
         let before = ANSWERS.get();
-        tokio::time::sleep(Duration::from_secs(SILENCE_SECS)).await;
+        tokio::time::sleep(Duration::from_secs(ANSWER_TIMEOUT_SECS)).await;
         if ANSWERS.get() == before {
             return;
         }
@@ -190,7 +190,7 @@ impl Connection {
     }
 
     /// Sends a request and waits for the whole answer.
-    pub async fn ask(&mut self, request: &Request) -> io::Result<Answer<'_>> {
+    pub async fn send_request(&mut self, request: &Request) -> io::Result<Answer<'_>> {
         self.stream.write_all(request.bytes()).await?;
         let mut filled = 0;
         // Parsed twice, here and below: an answer that is handed out of a loop would keep
@@ -202,23 +202,23 @@ impl Connection {
             }
             filled += read;
         }
-        answered();
+        record_answer();
         Answer::parse(&self.buffer[..filled])?.ok_or_else(|| io::Error::other("the answer shrank"))
     }
 }
 
-async fn fill(args: &LoadArgs) -> io::Result<Counted> {
+async fn fill(args: &LoadArgs) -> io::Result<TurnResult> {
     let mut tasks = Vec::new();
     for first in 0..args.connections {
         let (keys, step) = (args.keys, args.connections as usize);
-        let Target { address, form, .. } = args.target();
+        let Target { address, kind, .. } = args.target();
         tasks.push(tokio::task::spawn_local(async move {
             let mut connection = Connection::open(address).await?;
-            let mut request = Request::render(form, Budget::Loose, address);
+            let mut request = Request::render(kind, Budget::Loose, address);
             let mut filled = 0;
             for key in (first..keys).step_by(step) {
                 request.set_key(key);
-                let verdict = connection.ask(&request).await?.verdict(form)?;
+                let verdict = connection.send_request(&request).await?.verdict(kind)?;
                 if !verdict.allowed || verdict.remaining + 1 != verdict.limit {
                     return Err(io::Error::other(format!("key {key} was not new: {verdict:?}")));
                 }
@@ -231,19 +231,19 @@ async fn fill(args: &LoadArgs) -> io::Result<Counted> {
     for task in tasks {
         filled += task.await??;
     }
-    Ok(Counted { answers: filled, allowed: filled, ..Counted::default() })
+    Ok(TurnResult { answers: filled, allowed: filled, ..TurnResult::default() })
 }
 
 /// Answers of one turn, as they come in. All that count run on one thread.
-pub struct Tally {
+pub struct TurnCounter {
     answers: Cell<u64>,
     allowed: Cell<u64>,
     latencies: RefCell<Histogram>,
 }
 
-impl Tally {
+impl TurnCounter {
     pub fn new() -> Self {
-        Tally {
+        TurnCounter {
             answers: Cell::new(0),
             allowed: Cell::new(0),
             latencies: RefCell::new(Histogram::new()),
@@ -268,34 +268,34 @@ impl Tally {
 }
 
 /// A turn that has begun.
-pub struct Turn {
+pub struct TurnTimer {
     process: String,
-    server: Times,
-    load: Times,
+    server: CpuTimes,
+    load: CpuTimes,
     start: Instant,
 }
 
-impl Turn {
+impl TurnTimer {
     /// Of the server in this process.
-    pub fn begin(process: u32) -> io::Result<Self> {
+    pub fn start(process: u32) -> io::Result<Self> {
         let process = process.to_string();
-        Ok(Turn {
-            server: Times::of(&process)?,
-            load: Times::of("self")?,
+        Ok(TurnTimer {
+            server: CpuTimes::of(&process)?,
+            load: CpuTimes::of("self")?,
             start: Instant::now(),
             process,
         })
     }
 
     /// What was counted since.
-    pub fn end(self, tally: &Tally) -> io::Result<Counted> {
+    pub fn finish(self, counter: &TurnCounter) -> io::Result<TurnResult> {
         let elapsed = self.start.elapsed();
-        let server = Times::of(&self.process)?.since(self.server);
-        let load = Times::of("self")?.since(self.load);
-        let latencies = tally.latencies.borrow();
-        Ok(Counted {
-            answers: tally.answers.get(),
-            allowed: tally.allowed.get(),
+        let server = CpuTimes::of(&self.process)?.since(self.server);
+        let load = CpuTimes::of("self")?.since(self.load);
+        let latencies = counter.latencies.borrow();
+        Ok(TurnResult {
+            answers: counter.answers.get(),
+            allowed: counter.allowed.get(),
             elapsed_ns: nanos(elapsed),
             server_ran_ns: nanos(server.ran),
             server_queued_ns: nanos(server.queued),

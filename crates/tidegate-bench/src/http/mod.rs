@@ -10,7 +10,7 @@
 //! - `turns.rs`: the servers taking turns, inside the load;
 //! - `rounds.rs`: a whole run, and the ratios within its rounds;
 //! - `soak.rs`: full load while the config changes, every answer checked;
-//! - `stalled.rs`: full load while nobody reads the log;
+//! - `stalled_log.rs`: full load while nobody reads the log;
 //! - `report.rs`: table, bars and JSON.
 
 mod baseline;
@@ -22,20 +22,20 @@ mod rounds;
 mod server;
 mod setup;
 mod soak;
-mod stalled;
+mod stalled_log;
 mod turns;
 mod wire;
 
 pub use baseline::{BaselineArgs, serve as serve_baseline};
-pub use load::{Counted, LoadArgs, Report, answered, until_silence};
-pub use process::{Times, bound_to};
+pub use load::{LoadArgs, LoadReport, TurnResult, record_answer, with_answer_timeout};
+pub use process::{CpuTimes, pinned_to};
 pub use programs::tidegate as build_tidegate;
-pub use report::{SATURATED, figure_json, percent, with_interval};
-pub use rounds::{Figure, Subject, load_us, p50_us, p99_us, per_second, server_busy, server_us};
-pub use server::{Program, Server, is_setting};
-pub use setup::{DISTURBED, Directory, Places};
-pub use turns::{Gate, Lane, Pace, take_turns};
-pub use wire::{AGE, LIMITS, LOOSE, config};
+pub use report::{SATURATED, estimate_json, percent, with_interval};
+pub use rounds::{Estimate, Subject, load_us, p50_us, p99_us, per_second, server_busy, server_us};
+pub use server::{Program, Server, affects_measurement};
+pub use setup::{CpuPlacement, Directory, MAX_QUEUED};
+pub use turns::{TurnArgs, TurnGate, WorkerGroup, take_turns};
+pub use wire::{AGEING_TIME, LIMITS, LOOSE_LIMITS, config};
 
 use std::io;
 
@@ -44,20 +44,20 @@ use crate::cli::HttpArgs;
 /// Measures, or soaks, and prints what was found.
 pub fn run(args: &HttpArgs) -> io::Result<()> {
     if let Some(seconds) = args.soak {
-        let soaked = soak::run(args, seconds)?;
+        let result = soak::run(args, seconds)?;
         let text = if args.json {
-            format!("{}\n", report::soak_json(&soaked))
+            format!("{}\n", report::soak_json(&result))
         } else {
-            report::soak_text(&soaked)
+            report::soak_text(&result)
         };
         print!("{text}");
-        return soaked.judge();
+        return result.verify();
     }
     if let Some(seconds) = args.stalled_log {
-        let stalled = stalled::run(args, seconds)?;
-        let text = if args.json { format!("{}\n", stalled.json()) } else { stalled.text() };
+        let result = stalled_log::run(args, seconds)?;
+        let text = if args.json { format!("{}\n", result.json()) } else { result.text() };
         print!("{text}");
-        return stalled.judge();
+        return result.verify();
     }
     let results = rounds::run(args)?;
     if args.json {

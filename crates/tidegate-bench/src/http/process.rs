@@ -11,15 +11,15 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 /// From `schedstat`, which counts nanoseconds: the ticks of `stat` are 10 ms, a percent
 /// of a pass. A thread that ended took its time with it; none does while it is loaded.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Times {
+pub struct CpuTimes {
     pub ran: Duration,
     pub queued: Duration,
 }
 
-impl Times {
+impl CpuTimes {
     /// Until now, of process `process` (a number or `self`).
     pub fn of(process: &str) -> io::Result<Self> {
-        let mut times = Times::default();
+        let mut times = CpuTimes::default();
         for task in std::fs::read_dir(format!("/proc/{process}/task"))? {
             // A thread may end between being listed and being read.
             if let Ok(text) = std::fs::read_to_string(task?.path().join("schedstat")) {
@@ -31,8 +31,8 @@ impl Times {
         Ok(times)
     }
 
-    pub fn since(self, earlier: Times) -> Times {
-        Times {
+    pub fn since(self, earlier: CpuTimes) -> CpuTimes {
+        CpuTimes {
             ran: self.ran.saturating_sub(earlier.ran),
             queued: self.queued.saturating_sub(earlier.queued),
         }
@@ -41,7 +41,7 @@ impl Times {
 
 /// Runs `start` with this thread bound to one processor: a process it starts stays there.
 #[cfg(target_os = "linux")]
-pub fn bound_to<T>(processor: Option<usize>, start: impl FnOnce() -> T) -> io::Result<T> {
+pub fn pinned_to<T>(processor: Option<usize>, start: impl FnOnce() -> T) -> io::Result<T> {
     let Some(processor) = processor else { return Ok(start()) };
     let before = sched_getaffinity(None)?;
     let mut only = CpuSet::new();
@@ -61,7 +61,7 @@ pub fn processors() -> Vec<usize> {
 
 /// Elsewhere nothing is bound.
 #[cfg(not(target_os = "linux"))]
-pub fn bound_to<T>(_: Option<usize>, start: impl FnOnce() -> T) -> io::Result<T> {
+pub fn pinned_to<T>(_: Option<usize>, start: impl FnOnce() -> T) -> io::Result<T> {
     Ok(start())
 }
 
@@ -79,17 +79,18 @@ mod tests {
     fn a_process_started_bound_has_one_processor() {
         let first = processors()[0];
         let spawn = || std::process::Command::new("nproc").output();
-        let bound = bound_to(Some(first), spawn).expect("affinity can be set").expect("nproc runs");
+        let bound =
+            pinned_to(Some(first), spawn).expect("affinity can be set").expect("nproc runs");
         assert_eq!(String::from_utf8_lossy(&bound.stdout).trim(), "1");
         assert!(processors().contains(&first), "and this one has its own again");
     }
 
     #[test]
     fn work_shows_as_time() {
-        let before = Times::of("self").expect("Linux tells");
+        let before = CpuTimes::of("self").expect("Linux tells");
         let mut sum = 0_u64;
         (0..20_000_000_u64).for_each(|n| sum = std::hint::black_box(sum ^ n));
-        let took = Times::of("self").expect("Linux tells").since(before);
+        let took = CpuTimes::of("self").expect("Linux tells").since(before);
         assert!(took.ran > Duration::ZERO, "{took:?}");
     }
 }

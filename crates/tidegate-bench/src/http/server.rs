@@ -7,18 +7,18 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::process::bound_to;
-use super::wire::{Answer, Budget, Form, Request, Verdict};
+use super::process::pinned_to;
+use super::wire::{Answer, Budget, Request, RequestKind, Verdict};
 
 /// How long a server may take to answer for the first time.
-const READY_WITHIN: Duration = Duration::from_secs(20);
+const READY_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long one answer may take when nothing else is asked.
-const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often a server that starts is asked whether it is there.
-const KNOCK_EVERY: Duration = Duration::from_micros(200);
+const POLL_INTERVAL: Duration = Duration::from_micros(200);
 
 /// The key of that question, which no load asks for.
-const KNOCK_KEY: u32 = 99_999_999;
+const READINESS_KEY: u32 = 99_999_999;
 
 /// Which program, and what it needs to start.
 #[derive(Clone, Debug)]
@@ -59,24 +59,24 @@ impl Program {
             }
         };
         let names = std::env::vars_os().map(|(name, _)| name);
-        for name in names.filter(|name| is_setting(&name.to_string_lossy())) {
+        for name in names.filter(|name| affects_measurement(&name.to_string_lossy())) {
             command.env_remove(name);
         }
         command.stdin(Stdio::null()).stdout(Stdio::null());
         Ok(command)
     }
 
-    /// A form of question that it answers.
-    pub fn form(&self) -> Form {
+    /// A kind of question that it answers.
+    pub fn kind(&self) -> RequestKind {
         match self {
-            Program::Tidegate { .. } | Program::Axum { .. } => Form::Check,
-            Program::Throttlecrab { .. } => Form::Throttle,
+            Program::Tidegate { .. } | Program::Axum { .. } => RequestKind::Check,
+            Program::Throttlecrab { .. } => RequestKind::Throttle,
         }
     }
 }
 
 /// Environment variables that would change what is measured.
-pub fn is_setting(name: &str) -> bool {
+pub fn affects_measurement(name: &str) -> bool {
     ["TIDEGATE_", "THROTTLECRAB_", "RUST_LOG", "TOKIO_", "OTEL_"]
         .iter()
         .any(|start| name.starts_with(start))
@@ -127,17 +127,19 @@ impl Server {
         let mut command = program.command(address)?;
         command.stderr(stderr);
         let start = Instant::now();
-        let child = bound_to(processor, || command.spawn())?.map_err(|error| {
+        let child = pinned_to(processor, || command.spawn())?.map_err(|error| {
             io::Error::other(format!("{:?} does not start: {error}", command.get_program()))
         })?;
         let mut server = Server { child, address, log, first_answer: Duration::ZERO };
-        let mut request = Request::render(program.form(), Budget::Loose, address);
-        request.set_key(KNOCK_KEY);
+        let mut request = Request::render(program.kind(), Budget::Loose, address);
+        request.set_key(READINESS_KEY);
         while !server.answers(&request) {
-            if start.elapsed() > READY_WITHIN || server.child.try_wait()?.is_some() {
-                return Err(server.failure(&format!("{:?} gave no answer", command.get_program())));
+            if start.elapsed() > READY_TIMEOUT || server.child.try_wait()?.is_some() {
+                return Err(
+                    server.error_with_log(&format!("{:?} gave no answer", command.get_program()))
+                );
             }
-            std::thread::sleep(KNOCK_EVERY);
+            std::thread::sleep(POLL_INTERVAL);
         }
         server.first_answer = start.elapsed();
         Ok(server)
@@ -153,7 +155,7 @@ impl Server {
     }
 
     /// An error with the end of what the server wrote.
-    pub fn failure(&self, what: &str) -> io::Error {
+    pub fn error_with_log(&self, what: &str) -> io::Error {
         let text = std::fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
         let tail = lines[lines.len().saturating_sub(10)..].join("\n");
@@ -161,8 +163,9 @@ impl Server {
     }
 
     fn answers(&self, request: &Request) -> bool {
-        let answered = Client::connect(self.address)
-            .and_then(|mut client| client.ask(request.bytes(), |answer| Ok(answer.status == 200)));
+        let answered = Client::connect(self.address).and_then(|mut client| {
+            client.send_request(request.bytes(), |answer| Ok(answer.status == 200))
+        });
         answered.unwrap_or(false)
     }
 }
@@ -189,12 +192,12 @@ impl Client {
     pub fn connect(address: SocketAddr) -> io::Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(ANSWER_WITHIN))?;
+        stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
         Ok(Client { stream, bytes: Vec::new() })
     }
 
     /// Asks and hands the answer to `read`.
-    pub fn ask<T>(
+    pub fn send_request<T>(
         &mut self,
         request: &[u8],
         read: impl FnOnce(&Answer<'_>) -> io::Result<T>,
@@ -217,7 +220,7 @@ impl Client {
         }
     }
 
-    pub fn verdict(&mut self, request: &Request, form: Form) -> io::Result<Verdict> {
-        self.ask(request.bytes(), |answer| answer.verdict(form))
+    pub fn verdict(&mut self, request: &Request, kind: RequestKind) -> io::Result<Verdict> {
+        self.send_request(request.bytes(), |answer| answer.verdict(kind))
     }
 }

@@ -15,11 +15,13 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::load::{Connection, Counted, Job, LoadArgs, Report, Tally, Target, Turn};
-use super::process::bound_to;
+use super::load::{
+    Connection, Job, LoadArgs, LoadReport, Target, TurnCounter, TurnResult, TurnTimer,
+};
+use super::process::pinned_to;
 use super::server::{Client, Program, Server};
-use super::setup::{self, Asking, Directory, Places};
-use super::wire::{Budget, Form, LONGEST, LOOSE, Limits, Request, Verdict, config};
+use super::setup::{self, CpuPlacement, Directory, LoadSettings};
+use super::wire::{Budget, LONGEST, LOOSE_LIMITS, Limits, Request, RequestKind, Verdict, config};
 use crate::cli::HttpArgs;
 use crate::rss::resident_bytes_of;
 use crate::workloads::Random;
@@ -50,9 +52,9 @@ const SAMPLE_EVERY: Duration = Duration::from_millis(50);
 const MAX_GROWTH: f64 = 1.05;
 
 /// What a soak found. That there is one says that no answer was wrong.
-pub struct Soaked {
+pub struct SoakResult {
     pub keys: u32,
-    pub counted: Counted,
+    pub counted: TurnResult,
     pub reloads: u32,
     /// From the signal to the first answer under the new config.
     pub slowest_reload: Duration,
@@ -63,7 +65,7 @@ pub struct Soaked {
     pub last_bytes: f64,
 }
 
-impl Soaked {
+impl SoakResult {
     pub fn growth(&self) -> f64 {
         self.last_bytes / self.middle_bytes
     }
@@ -73,7 +75,7 @@ impl Soaked {
     }
 
     /// An error if the run was not what it must be.
-    pub fn judge(&self) -> io::Result<()> {
+    pub fn verify(&self) -> io::Result<()> {
         if !self.flat() {
             let growth = self.growth();
             return Err(io::Error::other(format!("memory grew by {growth:.3} in the last third")));
@@ -86,30 +88,32 @@ impl Soaked {
 }
 
 /// Soaks tidegate for `seconds`.
-pub fn run(args: &HttpArgs, seconds: u32) -> io::Result<Soaked> {
+pub fn run(args: &HttpArgs, seconds: u32) -> io::Result<SoakResult> {
     let directory = Directory::create()?;
-    let program = setup::tidegate(args, &LOOSE[..1], directory.path())?;
+    let program = setup::tidegate(args, &LOOSE_LIMITS[..1], directory.path())?;
     let Program::Tidegate { config: file, .. } = &program else {
         return Err(io::Error::other("only tidegate is soaked"));
     };
     write_config(file, CONFIGS[0])?;
     // Reloading and checking need a processor too: none is set apart.
-    let places = Places { server: None, load: None };
-    let server = Server::start(&program, places.server, directory.path())?;
-    let asking = Asking {
+    let placement = CpuPlacement { server: None, load: None };
+    let server = Server::start(&program, placement.server, directory.path())?;
+    let settings = LoadSettings {
         connections: args.connections,
         keys: args.keys.unwrap_or(KEYS),
         time_ms: u64::from(seconds) * 1_000,
         rounds: 1,
         warm: Duration::ZERO,
-        places,
+        placement,
     };
-    eprintln!("filling {} keys", asking.keys);
-    let mut load =
-        bound_to(places.load, || asking.command(Job::Soak, &[(&server, Form::Check)])?.spawn())??;
-    let watched = Watch::start(&mut load, &server).and_then(|watch| watch.run(file, &mut load));
+    eprintln!("filling {} keys", settings.keys);
+    let mut load = pinned_to(placement.load, || {
+        settings.command(Job::Soak, &[(&server, RequestKind::Check)])?.spawn()
+    })??;
+    let monitored =
+        SoakMonitor::start(&mut load, &server).and_then(|monitor| monitor.run(file, &mut load));
     // Ends by itself or was ended by an error above: nothing is left behind.
-    if watched.is_err() && load.try_wait()?.is_none() {
+    if monitored.is_err() && load.try_wait()?.is_none() {
         load.kill()?;
     }
     let mut complaint = String::new();
@@ -117,15 +121,15 @@ pub fn run(args: &HttpArgs, seconds: u32) -> io::Result<Soaked> {
         stderr.read_to_string(&mut complaint)?;
     }
     let status = load.wait()?;
-    match watched {
-        Ok(soaked) if status.success() => Ok(Soaked { keys: asking.keys, ..soaked }),
-        Ok(_) => Err(server.failure(&format!("the load failed: {}", complaint.trim()))),
-        Err(error) => Err(server.failure(&format!("{error} {}", complaint.trim()))),
+    match monitored {
+        Ok(result) if status.success() => Ok(SoakResult { keys: settings.keys, ..result }),
+        Ok(_) => Err(server.error_with_log(&format!("the load failed: {}", complaint.trim()))),
+        Err(error) => Err(server.error_with_log(&format!("{error} {}", complaint.trim()))),
     }
 }
 
 /// The side of a soak that reloads and looks at memory.
-struct Watch<'a> {
+struct SoakMonitor<'a> {
     server: &'a Server,
     output: BufReader<ChildStdout>,
     samples: Vec<f64>,
@@ -133,7 +137,7 @@ struct Watch<'a> {
     slowest_reload: Duration,
 }
 
-impl<'a> Watch<'a> {
+impl<'a> SoakMonitor<'a> {
     /// Waits until every key is held.
     fn start(load: &mut Child, server: &'a Server) -> io::Result<Self> {
         let stdout = load.stdout.take().ok_or_else(|| io::Error::other("the load is mute"))?;
@@ -143,7 +147,7 @@ impl<'a> Watch<'a> {
         if line.trim() != FILLED {
             return Err(io::Error::other("not every key was held"));
         }
-        Ok(Watch {
+        Ok(SoakMonitor {
             server,
             output,
             samples: Vec::new(),
@@ -152,7 +156,7 @@ impl<'a> Watch<'a> {
         })
     }
 
-    fn run(mut self, file: &Path, load: &mut Child) -> io::Result<Soaked> {
+    fn run(mut self, file: &Path, load: &mut Child) -> io::Result<SoakResult> {
         let filled_bytes = self.sample()?;
         let mut next = Instant::now() + RELOAD_EVERY;
         while load.try_wait()?.is_none() {
@@ -165,11 +169,11 @@ impl<'a> Watch<'a> {
         }
         let mut text = String::new();
         self.output.read_to_string(&mut text)?;
-        let report: Report = serde_json::from_str(&text)
+        let report: LoadReport = serde_json::from_str(&text)
             .map_err(|_| io::Error::other("the load ended before its time:"))?;
         let counted = report.turns.into_iter().flatten().next().unwrap_or_default();
         let third = self.samples.len() / 3;
-        Ok(Soaked {
+        Ok(SoakResult {
             keys: 0,
             counted,
             reloads: self.reloads,
@@ -216,7 +220,9 @@ impl<'a> Watch<'a> {
             body.len()
         );
         let mut client = Client::connect(self.server.address)?;
-        client.ask(request.as_bytes(), |answer| Ok(answer.verdict(Form::Check)?.limit))
+        client.send_request(request.as_bytes(), |answer| {
+            Ok(answer.verdict(RequestKind::Check)?.limit)
+        })
     }
 }
 
@@ -233,25 +239,25 @@ fn write_config(file: &Path, limits: Limits) -> io::Result<()> {
 }
 
 /// The load of a soak: see the top of this file.
-pub async fn ask(args: &LoadArgs) -> io::Result<Counted> {
-    let tally = Rc::new(Tally::new());
+pub async fn run_load(args: &LoadArgs) -> io::Result<TurnResult> {
+    let counter = Rc::new(TurnCounter::new());
     let over = Rc::new(Cell::new(false));
     let filling = Rc::new(Cell::new(args.connections));
     let mut tasks = Vec::new();
     for number in 0..args.connections {
-        let mut asker = Asker::open(args, number).await?;
-        let (tally, over) = (Rc::clone(&tally), Rc::clone(&over));
+        let mut worker = Worker::open(args, number).await?;
+        let (counter, over) = (Rc::clone(&counter), Rc::clone(&over));
         let filling = Rc::clone(&filling);
         tasks.push(tokio::task::spawn_local(async move {
-            for index in 0..asker.shares[0].allowed.len() {
-                asker.ask(Budget::Loose, index).await?;
+            for index in 0..worker.key_sets[0].allowed.len() {
+                worker.check(Budget::Loose, index).await?;
             }
             filling.set(filling.get() - 1);
             while !over.get() {
-                let (budget, index) = asker.choose();
-                let asked = Instant::now();
-                let allowed = asker.ask(budget, index).await?;
-                tally.count(allowed, asked.elapsed());
+                let (budget, index) = worker.choose();
+                let sent = Instant::now();
+                let allowed = worker.check(budget, index).await?;
+                counter.count(allowed, sent.elapsed());
             }
             Ok::<_, io::Error>(())
         }));
@@ -261,11 +267,11 @@ pub async fn ask(args: &LoadArgs) -> io::Result<Counted> {
     }
     if filling.get() == 0 {
         println!("{FILLED}");
-        let turn = Turn::begin(args.target().process)?;
-        tokio::time::sleep(Duration::from_millis(args.pace.time_ms)).await;
+        let timer = TurnTimer::start(args.target().process)?;
+        tokio::time::sleep(Duration::from_millis(args.turn_args.time_ms)).await;
         over.set(true);
         join(tasks).await?;
-        return turn.end(&tally);
+        return timer.finish(&counter);
     }
     // One ended, which it only does for an error while the others fill.
     let failed = tasks.into_iter().filter(|task| task.is_finished()).collect();
@@ -281,59 +287,63 @@ async fn join(tasks: Vec<tokio::task::JoinHandle<io::Result<()>>>) -> io::Result
 }
 
 /// A connection with the keys that only it asks about.
-struct Asker {
+struct Worker {
     connection: Connection,
-    form: Form,
+    kind: RequestKind,
     random: Random,
     number: u32,
     connections: u32,
     /// The loose keys and the tight ones.
-    shares: [Share; 2],
+    key_sets: [KeySet; 2],
 }
 
-struct Share {
+struct KeySet {
     request: Request,
     /// How often each key was allowed.
     allowed: Vec<u64>,
 }
 
-impl Asker {
+impl Worker {
     async fn open(args: &LoadArgs, number: u32) -> io::Result<Self> {
-        let Target { address, form, .. } = args.target();
-        let form = if number % AUTH_ONE_IN == AUTH_ONE_IN - 1 { Form::ForwardAuth } else { form };
-        let share = |budget, keys: u32| Share {
-            request: Request::render(form, budget, address),
+        let Target { address, kind, .. } = args.target();
+        let kind =
+            if number % AUTH_ONE_IN == AUTH_ONE_IN - 1 { RequestKind::ForwardAuth } else { kind };
+        let key_set = |budget, keys: u32| KeySet {
+            request: Request::render(kind, budget, address),
             allowed: vec![0; (keys / args.connections).max(1) as usize],
         };
-        Ok(Asker {
+        Ok(Worker {
             connection: Connection::open(address).await?,
-            form,
+            kind,
             random: Random(u64::from(number)),
             number,
             connections: args.connections,
-            shares: [share(Budget::Loose, args.keys), share(Budget::Tight, TIGHT_KEYS)],
+            key_sets: [key_set(Budget::Loose, args.keys), key_set(Budget::Tight, TIGHT_KEYS)],
         })
     }
 
     fn choose(&mut self) -> (Budget, usize) {
         let tight = self.random.below(TIGHT_ONE_IN) == 0;
-        let (budget, share) =
-            if tight { (Budget::Tight, &self.shares[1]) } else { (Budget::Loose, &self.shares[0]) };
-        let keys = u32::try_from(share.allowed.len()).unwrap_or(u32::MAX);
+        let (budget, key_set) = if tight {
+            (Budget::Tight, &self.key_sets[1])
+        } else {
+            (Budget::Loose, &self.key_sets[0])
+        };
+        let keys = u32::try_from(key_set.allowed.len()).unwrap_or(u32::MAX);
         (budget, self.random.below(keys) as usize)
     }
 
     /// Asks and holds the answer against what must be; returns whether it allowed.
-    async fn ask(&mut self, budget: Budget, index: usize) -> io::Result<bool> {
-        let share = &mut self.shares[usize::from(budget == Budget::Tight)];
+    async fn check(&mut self, budget: Budget, index: usize) -> io::Result<bool> {
+        let key_set = &mut self.key_sets[usize::from(budget == Budget::Tight)];
         let key = u32::try_from(index).unwrap_or(u32::MAX) * self.connections + self.number;
-        share.request.set_key(key);
-        let verdict = self.connection.ask(&share.request).await?.verdict(self.form)?;
-        let before = &mut share.allowed[index];
-        if let Some(wrong) = wrong(budget, *before, &verdict) {
+        key_set.request.set_key(key);
+        let verdict = self.connection.send_request(&key_set.request).await?.verdict(self.kind)?;
+        let before = &mut key_set.allowed[index];
+        if let Some(mismatch) = mismatch(budget, *before, &verdict) {
             return Err(io::Error::other(format!(
-                "{:?} key {key}, allowed {before} times before: {wrong}: {verdict:?}",
-                self.form
+                "{:?} key {key}, allowed {before} times before: {mismatch}: {verdict:?}",
+                self.kind
             )));
         }
         *before += u64::from(verdict.allowed);
@@ -342,7 +352,7 @@ impl Asker {
 }
 
 /// What is wrong with an answer about a key that was allowed `before` times.
-fn wrong(budget: Budget, before: u64, verdict: &Verdict) -> Option<&'static str> {
+fn mismatch(budget: Budget, before: u64, verdict: &Verdict) -> Option<&'static str> {
     let after = before + u64::from(verdict.allowed);
     if CONFIGS.iter().all(|limits| limits.of(budget) != verdict.limit) {
         Some("its limit is in neither config")
@@ -383,22 +393,26 @@ mod tests {
             (5, verdict(false, 5, 0, 0), Some("the time to retry is wrong")),
         ];
         for (before, verdict, expected) in rows {
-            assert_eq!(wrong(Budget::Tight, before, &verdict), expected, "{before}: {verdict:?}");
+            assert_eq!(
+                mismatch(Budget::Tight, before, &verdict),
+                expected,
+                "{before}: {verdict:?}"
+            );
         }
     }
 
     #[test]
     fn growth_is_between_the_thirds() {
-        let soaked = |middle_bytes, last_bytes| Soaked {
+        let result = |middle_bytes, last_bytes| SoakResult {
             keys: 1,
-            counted: Counted { answers: 2, allowed: 1, ..Counted::default() },
+            counted: TurnResult { answers: 2, allowed: 1, ..TurnResult::default() },
             reloads: 1,
             slowest_reload: Duration::ZERO,
             filled_bytes: 1.0,
             middle_bytes,
             last_bytes,
         };
-        assert!(soaked(100.0, 105.0).judge().is_ok());
-        assert!(soaked(100.0, 105.1).judge().is_err());
+        assert!(result(100.0, 105.0).verify().is_ok());
+        assert!(result(100.0, 105.1).verify().is_err());
     }
 }

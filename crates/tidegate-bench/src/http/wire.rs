@@ -18,7 +18,7 @@ const MAX_HEAD_BYTES: usize = 16 << 10;
 
 /// A question, as one of the servers wants it asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Form {
+pub enum RequestKind {
     /// `POST /v1/check` that names its policy and key.
     Check,
     /// `POST /v1/check` with attributes, from which policy and key are found.
@@ -59,11 +59,12 @@ pub const LIMITS: Limits = Limits { loose: 1_000_000, tight: 3 };
 
 /// The limits of a measured policy: the first, or both. More than a run asks for, in windows that
 /// pass while it lasts.
-pub const LOOSE: [&str; 2] = ["500000 per 20s sliding-window", "1000000 per 30s sliding-window"];
+pub const LOOSE_LIMITS: [&str; 2] =
+    ["500000 per 20s sliding-window", "1000000 per 30s sliding-window"];
 
 /// How long the load runs before servers are timed: longer than either window, so that keys hold
 /// cells of several ages.
-pub const AGE: Duration = Duration::from_secs(31);
+pub const AGEING_TIME: Duration = Duration::from_secs(31);
 
 /// Where the text of a key stands in a request, see [`Request::set_key`].
 const KEY: &str = "user:00000000";
@@ -77,8 +78,8 @@ pub struct Request {
 }
 
 impl Request {
-    pub fn render(form: Form, budget: Budget, to: SocketAddr) -> Self {
-        Request::new(text(form, budget, to))
+    pub fn render(kind: RequestKind, budget: Budget, to: SocketAddr) -> Self {
+        Request::new(text(kind, budget, to))
     }
 
     /// A check of any policy.
@@ -88,7 +89,7 @@ impl Request {
     }
 
     fn new(text: String) -> Self {
-        let digits_at = text.find(KEY).expect("every form has a key") + KEY.len() - DIGITS;
+        let digits_at = text.find(KEY).expect("every kind has a key") + KEY.len() - DIGITS;
         Request { bytes: text.into_bytes(), digits_at }
     }
 
@@ -106,13 +107,13 @@ impl Request {
     }
 }
 
-fn text(form: Form, budget: Budget, to: SocketAddr) -> String {
-    let policy = policy_name(form, budget);
-    match form {
-        Form::Check => {
+fn text(kind: RequestKind, budget: Budget, to: SocketAddr) -> String {
+    let policy = policy_name(kind, budget);
+    match kind {
+        RequestKind::Check => {
             post(to, "/v1/check", &format!("{{\"policy\":\"{policy}\",\"key\":\"{KEY}\"}}"))
         }
-        Form::Attributes => post(
+        RequestKind::Attributes => post(
             to,
             "/v1/check",
             &format!(
@@ -120,13 +121,13 @@ fn text(form: Form, budget: Budget, to: SocketAddr) -> String {
                  \"client_ip\":\"203.0.113.7\",\"headers\":{{\"x-api-key\":\"{KEY}\"}}}}}}"
             ),
         ),
-        Form::ForwardAuth => format!(
+        RequestKind::ForwardAuth => format!(
             "GET /v1/forward-auth HTTP/1.1\r\nhost: {to}\r\nuser-agent: gateway\r\naccept: */*\r\n\
              x-forwarded-for: 203.0.113.7\r\nx-forwarded-method: GET\r\nx-forwarded-proto: https\r\n\
              x-forwarded-host: api.example.com\r\nx-forwarded-uri: /{policy}/item?page=2\r\n\
              x-api-key: {KEY}\r\n\r\n"
         ),
-        Form::Throttle => {
+        RequestKind::Throttle => {
             let limit = LIMITS.of(budget);
             let apart = if budget == Budget::Tight { "tight:" } else { "" };
             post(
@@ -149,22 +150,22 @@ fn post(to: SocketAddr, path: &str, body: &str) -> String {
     )
 }
 
-/// Each form has policies of its own, so that what one counted does not show in another.
-fn policy_name(form: Form, budget: Budget) -> String {
-    format!("{}-{}", name_of(&form), name_of(&budget))
+/// Each kind has policies of its own, so that what one counted does not show in another.
+fn policy_name(kind: RequestKind, budget: Budget) -> String {
+    format!("{}-{}", name_of(&kind), name_of(&budget))
 }
 
 /// The longest window there is: no run meets the end of one, where a count may fall by one.
 pub const LONGEST: &str = "366d";
 
-/// The config of a measured server: for each form of question a policy with the loose limits, and
+/// The config of a measured server: for each kind of question a policy with the loose limits, and
 /// one with a limit of `tight`.
 pub fn config(loose: &[&str], tight: u64) -> String {
     let mut text = String::from("trusted_proxies: [127.0.0.1/32]\nmax_keys: 4000000\npolicies:\n");
-    for form in [Form::Check, Form::Attributes, Form::ForwardAuth] {
+    for kind in [RequestKind::Check, RequestKind::Attributes, RequestKind::ForwardAuth] {
         let tight = format!("{tight} per {LONGEST} sliding-window");
         for (budget, limits) in [(Budget::Loose, loose), (Budget::Tight, &[tight.as_str()])] {
-            let name = policy_name(form, budget);
+            let name = policy_name(kind, budget);
             text += &format!(
                 "  - name: {name}\n    match: {{ path: \"/{name}/**\" }}\n    \
                  key: \"{{header:x-api-key | client_ip}}\"\n    limits: {limits:?}\n"
@@ -212,18 +213,18 @@ impl<'a> Answer<'a> {
     }
 
     /// Whether it says that the request may pass: what is checked while timing.
-    pub fn allows(&self, form: Form) -> bool {
+    pub fn allows(&self, kind: RequestKind) -> bool {
         const ALLOWED: &[u8] = b"\"allowed\":true";
         self.status == 200
-            && (form == Form::ForwardAuth
+            && (kind == RequestKind::ForwardAuth
                 || self.body.windows(ALLOWED.len()).any(|part| part == ALLOWED))
     }
 
     /// All that it says, where the load has time to read.
-    pub fn verdict(&self, form: Form) -> io::Result<Verdict> {
-        let verdict = match form {
-            Form::ForwardAuth => self.verdict_of_fields(),
-            Form::Check | Form::Attributes | Form::Throttle => {
+    pub fn verdict(&self, kind: RequestKind) -> io::Result<Verdict> {
+        let verdict = match kind {
+            RequestKind::ForwardAuth => self.verdict_of_fields(),
+            RequestKind::Check | RequestKind::Attributes | RequestKind::Throttle => {
                 serde_json::from_slice(self.body).ok().filter(|_| self.status == 200)
             }
         };
@@ -254,7 +255,7 @@ fn parameter(field: &str, name: &str) -> Option<u64> {
         .find_map(|part| part.trim().strip_prefix(name)?.strip_prefix('=')?.parse().ok())
 }
 
-/// What an answer says, in whichever form.
+/// What an answer says, in whichever kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub struct Verdict {
     pub allowed: bool,
@@ -279,13 +280,13 @@ mod tests {
 
     #[test]
     fn only_the_digits_of_a_request_change() {
-        for &form in Form::value_variants() {
-            let first = Request::render(form, Budget::Loose, address());
+        for &kind in RequestKind::value_variants() {
+            let first = Request::render(kind, Budget::Loose, address());
             let mut request = first.clone();
             request.set_key(12_345_678);
             let (before, after) = (first.bytes(), request.bytes());
             let differing = before.iter().zip(after).filter(|(a, b)| a != b).count();
-            assert_eq!((before.len(), differing), (after.len(), 8), "{form:?}");
+            assert_eq!((before.len(), differing), (after.len(), 8), "{kind:?}");
             let text = String::from_utf8_lossy(after);
             assert!(text.contains("user:12345678"), "{text}");
             if let Some((head, body)) = text.split_once("\r\n\r\n").filter(|(_, b)| !b.is_empty()) {
@@ -304,7 +305,7 @@ mod tests {
         }
         let answer = Answer::parse(whole).expect("it parses").expect("it is whole");
         assert_eq!((answer.status, answer.body.len()), (200, 16));
-        assert!(answer.allows(Form::Check));
+        assert!(answer.allows(RequestKind::Check));
         for wrong in [
             "HTTP/1.1 200 OK\r\n\r\n",
             "HTTP/1.1 abc\r\ncontent-length: 0\r\n\r\n",
@@ -317,26 +318,26 @@ mod tests {
 
     #[test]
     fn verdicts_are_read_from_json_and_from_fields() {
-        let rows: [(Form, &str, &str, Option<Verdict>); 4] = [
+        let rows: [(RequestKind, &str, &str, Option<Verdict>); 4] = [
             (
-                Form::Check,
+                RequestKind::Check,
                 "200 OK",
                 "{\"allowed\":true,\"policy\":\"a\",\"limit\":5,\"remaining\":4,\"retry_after_ms\":0}",
                 Some(Verdict { allowed: true, limit: 5, remaining: 4, retry_after: 0 }),
             ),
             (
-                Form::ForwardAuth,
+                RequestKind::ForwardAuth,
                 "429 Too Many Requests\r\nRetry-After: 7\r\nRateLimit-Policy: \"a\";q=5;w=60\r\nRateLimit: \"a\";r=0;t=7",
                 "",
                 Some(Verdict { allowed: false, limit: 5, remaining: 0, retry_after: 7 }),
             ),
-            (Form::ForwardAuth, "200 OK", "", None),
-            (Form::Check, "500 Internal Server Error", "{\"allowed\":true}", None),
+            (RequestKind::ForwardAuth, "200 OK", "", None),
+            (RequestKind::Check, "500 Internal Server Error", "{\"allowed\":true}", None),
         ];
-        for (form, head, body, expected) in rows {
+        for (kind, head, body, expected) in rows {
             let text = format!("HTTP/1.1 {head}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
             let answer = Answer::parse(text.as_bytes()).expect("it parses").expect("it is whole");
-            assert_eq!(answer.verdict(form).ok(), expected, "{text}");
+            assert_eq!(answer.verdict(kind).ok(), expected, "{text}");
         }
     }
 }

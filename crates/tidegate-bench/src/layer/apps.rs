@@ -76,7 +76,7 @@ pub struct App {
 const LIMITS: [&str; 2] = ["1000000 per 1s sliding-window", "2000000 per 2s sliding-window"];
 
 /// Longer than either window.
-pub const AGE: Duration = Duration::from_millis(2_500);
+pub const AGEING_TIME: Duration = Duration::from_millis(2_500);
 
 impl App {
     pub fn new(subject: Subject) -> Self {

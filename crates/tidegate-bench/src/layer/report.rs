@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::apps::Subject;
 use super::rounds::{CLIENTS, Results, Row};
 use crate::bars::Bar;
-use crate::http::Figure;
+use crate::http::Estimate;
 use crate::report::{bar_json, processor, rounded, write_bars, write_machine, written};
 use crate::subjects::version;
 
@@ -31,7 +31,7 @@ fn write_report(text: &mut String, results: &Results) -> std::fmt::Result {
         let title = format!("{clients} client{}", if clients == 1 { "" } else { "s" });
         writeln!(text, "\n{title:<42}{:>10}{:>12}{:>20}", "ns", "added ns", "(95 %)")?;
         for row in results.rows.iter().filter(|row| row.clients == clients) {
-            let total = Figure::of(&row.ns).median;
+            let total = Estimate::of(&row.ns).median;
             write!(text, "  {:<40}{total:>10.0}", row.subject.name())?;
             match added(row) {
                 Some(added) => {
@@ -46,8 +46,8 @@ fn write_report(text: &mut String, results: &Results) -> std::fmt::Result {
 }
 
 /// What a layer added; `None` for the app without one.
-fn added(row: &Row) -> Option<Figure> {
-    (!row.added.is_empty()).then(|| Figure::of(&row.added))
+fn added(row: &Row) -> Option<Estimate> {
+    (!row.added.is_empty()).then(|| Estimate::of(&row.added))
 }
 
 fn find(results: &Results, subject: Subject, clients: u32) -> Option<&Row> {
@@ -63,7 +63,7 @@ fn bars(results: &Results) -> Vec<Bar> {
         let of =
             |(ours, theirs): (&f64, &f64)| if *theirs > 0.0 { ours / theirs } else { f64::MAX };
         let ratios: Vec<f64> = pairs.map(of).collect();
-        (!ratios.is_empty()).then(|| Figure::of(&ratios).median)
+        (!ratios.is_empty()).then(|| Estimate::of(&ratios).median)
     };
     let pairs = [
         (Subject::OneRule, Subject::Governor, "draft-10 / tower_governor", [0.75, 0.55]),
@@ -82,7 +82,7 @@ fn bars(results: &Results) -> Vec<Bar> {
 /// For programs.
 pub fn json(results: &Results) -> Value {
     let rows = results.rows.iter().map(|row| {
-        let total = Figure::of(&row.ns);
+        let total = Estimate::of(&row.ns);
         let added = added(row);
         json!({ "subject": row.subject.name(), "clients": row.clients,
             "ns_per_request": rounded(total.median, 10.0),

@@ -9,9 +9,9 @@ use std::io;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use super::apps::{AGE, App, Subject, request};
+use super::apps::{AGEING_TIME, App, Subject, request};
 use crate::cli::LayerArgs;
-use crate::http::Figure;
+use crate::http::Estimate;
 use crate::inprocess::load;
 use crate::measure::Queue;
 
@@ -73,7 +73,7 @@ pub fn once() -> Vec<Said> {
     let mut groups = CLIENTS.map(Group::new);
     let start = Instant::now();
     // Untimed rounds until more than a window has passed and keys hold cells of several ages.
-    while start.elapsed() < AGE {
+    while start.elapsed() < AGEING_TIME {
         groups.iter_mut().for_each(|group| group.round(0));
     }
     groups.into_iter().flat_map(|group| of_rounds(&group.measure())).collect()
@@ -85,10 +85,10 @@ fn of_rounds(rounds: &[(Subject, Vec<f64>)]) -> Vec<Said> {
     let added = |ns: &[f64]| {
         let (_, bare) = bare?;
         let each: Vec<f64> = ns.iter().zip(bare).map(|(ns, bare)| ns - bare).collect();
-        Some(Figure::of(&each).median)
+        Some(Estimate::of(&each).median)
     };
     let said = rounds.iter().map(|(subject, ns)| {
-        (Figure::of(ns).median, added(ns).filter(|_| *subject != Subject::Bare))
+        (Estimate::of(ns).median, added(ns).filter(|_| *subject != Subject::Bare))
     });
     said.collect()
 }

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use redis::{Client, Connection, RedisError, RedisResult};
 
 /// How long it may take to answer for the first time.
-const READY_WITHIN: Duration = Duration::from_secs(10);
+const READY_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often it is asked whether it is there.
-const KNOCK_EVERY: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A running server without persistence; it ends with this value.
 pub struct Server {
@@ -47,10 +47,10 @@ impl Server {
         let mut server = Server { child, port };
         let start = Instant::now();
         while server.connect().is_err() {
-            if start.elapsed() > READY_WITHIN || server.child.try_wait()?.is_some() {
+            if start.elapsed() > READY_TIMEOUT || server.child.try_wait()?.is_some() {
                 return Err(io::Error::other(format!("{} gave no answer", program.display())));
             }
-            std::thread::sleep(KNOCK_EVERY);
+            std::thread::sleep(POLL_INTERVAL);
         }
         Ok(server)
     }

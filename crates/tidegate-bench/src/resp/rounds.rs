@@ -10,7 +10,7 @@ use std::time::Instant;
 use super::servers::Server;
 use super::subjects::Subject;
 use crate::cli::RespArgs;
-use crate::http::{AGE, Directory, Figure, Places, Times, bound_to};
+use crate::http::{AGEING_TIME, CpuPlacement, CpuTimes, Directory, Estimate, pinned_to};
 use crate::inprocess::{load, or_all};
 
 /// Part of the keys that must be there after all rounds: keys are drawn at random.
@@ -32,19 +32,19 @@ pub struct Results {
 pub struct Row {
     pub subject: Subject,
     pub pipeline: u16,
-    pub turns: Vec<Turn>,
+    pub turns: Vec<TurnResult>,
 }
 
 /// What one turn showed.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Turn {
+pub struct TurnResult {
     pub per_second: f64,
     /// Microseconds of the server's processor time per command.
     pub server_us: f64,
     pub p99_ms: f64,
 }
 
-impl Turn {
+impl TurnResult {
     /// Processors the server kept busy.
     pub fn busy(&self) -> f64 {
         self.server_us * self.per_second / 1e6
@@ -52,14 +52,14 @@ impl Turn {
 }
 
 impl Row {
-    pub fn figure(&self, measure: fn(&Turn) -> f64) -> Figure {
-        Figure::of(&self.turns.iter().map(measure).collect::<Vec<_>>())
+    pub fn estimate(&self, metric: fn(&TurnResult) -> f64) -> Estimate {
+        Estimate::of(&self.turns.iter().map(metric).collect::<Vec<_>>())
     }
 
     /// The median of the ratios to another subject in the same rounds.
-    pub fn ratio(&self, other: &Row, measure: fn(&Turn) -> f64) -> Figure {
+    pub fn ratio(&self, other: &Row, metric: fn(&TurnResult) -> f64) -> Estimate {
         let pairs = self.turns.iter().zip(&other.turns);
-        Figure::of(&pairs.map(|(ours, theirs)| measure(ours) / measure(theirs)).collect::<Vec<_>>())
+        Estimate::of(&pairs.map(|(ours, theirs)| metric(ours) / metric(theirs)).collect::<Vec<_>>())
     }
 }
 
@@ -72,35 +72,38 @@ impl Results {
 /// Runs what the arguments select.
 pub fn run(args: &RespArgs) -> io::Result<Results> {
     let subjects: Vec<Subject> = or_all(&args.subject);
-    let places = Places::choose(args.unbound);
+    let placement = CpuPlacement::choose(args.unbound);
     let directory = Directory::create()?;
     let mut servers: Vec<Server> = Vec::new();
     for subject in &subjects {
-        if servers.iter().all(|server| server.host != subject.host()) {
-            servers.push(Server::start(subject.host(), args, places.server, &directory)?);
+        if servers.iter().all(|server| server.server_kind != subject.server_kind()) {
+            servers.push(Server::start(subject.server_kind(), args, placement.server, &directory)?);
         }
     }
     for subject in &subjects {
-        server_of(&servers, *subject)?.prove(*subject)?;
+        server_of(&servers, *subject)?.verify(*subject)?;
     }
     let load_before = load();
     let rounds = if args.quick { 5 } else { 15 };
     let mut rows = Vec::new();
     for &pipeline in &args.pipeline {
         eprintln!("pipelines of {pipeline}: {rounds} rounds");
-        let asking = Asking { args, places, pipeline };
+        let settings = LoadSettings { args, placement, pipeline };
         if rows.is_empty() {
-            asking.age(&servers, &subjects)?;
+            settings.age(&servers, &subjects)?;
         }
-        let turns = asking.rounds(&servers, &subjects, rounds)?;
+        let turns = settings.rounds(&servers, &subjects, rounds)?;
         let pairs = subjects.iter().zip(turns);
         rows.extend(pairs.map(|(&subject, turns)| Row { subject, pipeline, turns }));
     }
-    let has_keys = |host| subjects.iter().any(|of| of.host() == host && *of != Subject::Ping);
-    for server in servers.iter().filter(|server| has_keys(server.host)) {
+    let has_keys = |server_kind| {
+        subjects.iter().any(|of| of.server_kind() == server_kind && *of != Subject::Ping)
+    };
+    for server in servers.iter().filter(|server| has_keys(server.server_kind)) {
         let keys = server.keys()?;
         if keys.is_some_and(|keys| keys < DRAWN * f64::from(args.keys)) {
-            let complaint = format!("{:?} holds {keys:?} of {} keys", server.host, args.keys);
+            let complaint =
+                format!("{:?} holds {keys:?} of {} keys", server.server_kind, args.keys);
             return Err(io::Error::other(complaint));
         }
     }
@@ -110,28 +113,28 @@ pub fn run(args: &RespArgs) -> io::Result<Results> {
         connections: args.connections,
         keys: args.keys,
         rounds,
-        bound: places.server.is_some(),
+        bound: placement.server.is_some(),
         load_before,
         load_after: load(),
     })
 }
 
 fn server_of(servers: &[Server], subject: Subject) -> io::Result<&Server> {
-    let found = servers.iter().find(|server| server.host == subject.host());
+    let found = servers.iter().find(|server| server.server_kind == subject.server_kind());
     found.ok_or_else(|| io::Error::other("a server is missing"))
 }
 
-struct Asking<'a> {
+struct LoadSettings<'a> {
     args: &'a RespArgs,
-    places: Places,
+    placement: CpuPlacement,
     pipeline: u16,
 }
 
-impl Asking<'_> {
+impl LoadSettings<'_> {
     /// Asks all subjects until more than a window has passed and keys hold cells of several ages.
     fn age(&self, servers: &[Server], subjects: &[Subject]) -> io::Result<()> {
         let start = Instant::now();
-        while start.elapsed() < AGE {
+        while start.elapsed() < AGEING_TIME {
             for &subject in subjects {
                 self.turn(server_of(servers, subject)?, subject)?;
             }
@@ -145,7 +148,7 @@ impl Asking<'_> {
         servers: &[Server],
         subjects: &[Subject],
         rounds: usize,
-    ) -> io::Result<Vec<Vec<Turn>>> {
+    ) -> io::Result<Vec<Vec<TurnResult>>> {
         let mut turns = vec![Vec::new(); subjects.len()];
         for round in 0..=rounds {
             for at in 0..subjects.len() {
@@ -159,22 +162,23 @@ impl Asking<'_> {
         Ok(turns)
     }
 
-    fn turn(&self, server: &Server, subject: Subject) -> io::Result<Turn> {
+    fn turn(&self, server: &Server, subject: Subject) -> io::Result<TurnResult> {
         let process = server.process().to_string();
         let requests = subject.requests(self.pipeline, self.args.quick);
-        let before = Times::of(&process)?;
-        let output = bound_to(self.places.load, || self.load(server, subject, requests).output())?;
+        let before = CpuTimes::of(&process)?;
+        let output =
+            pinned_to(self.placement.load, || self.load(server, subject, requests).output())?;
         let output = output.map_err(|error| {
             io::Error::other(format!("redis-benchmark: {error}; install redis-tools"))
         })?;
-        let took = Times::of(&process)?.since(before);
+        let took = CpuTimes::of(&process)?.since(before);
         let printed = String::from_utf8_lossy(&output.stdout);
         let (per_second, p99_ms) = read_csv(&printed).ok_or_else(|| {
             let complaint = String::from_utf8_lossy(&output.stderr);
             io::Error::other(format!("redis-benchmark said: {printed}{complaint}"))
         })?;
         let server_us = took.ran.as_secs_f64() * 1e6 / requests as f64;
-        Ok(Turn { per_second, server_us, p99_ms })
+        Ok(TurnResult { per_second, server_us, p99_ms })
     }
 
     fn load(&self, server: &Server, subject: Subject, requests: u64) -> Command {

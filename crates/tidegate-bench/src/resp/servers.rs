@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 
 use redis::{Client, Connection, RedisResult, Value, cmd};
 
-use super::subjects::{Host, Subject};
+use super::subjects::{ServerKind, Subject};
 use crate::cli::RespArgs;
-use crate::http::{Directory, LOOSE, bound_to, programs};
+use crate::http::{Directory, LOOSE_LIMITS, pinned_to, programs};
 use crate::redis::server::info;
 
 /// How long a server may take to answer for the first time.
-const READY_WITHIN: Duration = Duration::from_secs(20);
+const READY_TIMEOUT: Duration = Duration::from_secs(20);
 /// How often a server that starts is asked whether it is there.
-const KNOCK_EVERY: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// What the tight policy admits in the proof that tidegate limits.
 const TIGHT: usize = 5;
@@ -24,7 +24,11 @@ const TIGHT: usize = 5;
 /// tidegate's policies: one with a loose limit, one with two of them, and a tight one.
 fn policies() -> String {
     let tight = format!("{TIGHT} per 1h sliding-window");
-    let all = [("one-limit", &LOOSE[..1]), ("two-limits", &LOOSE), ("tight", &[tight.as_str()])];
+    let all = [
+        ("one-limit", &LOOSE_LIMITS[..1]),
+        ("two-limits", &LOOSE_LIMITS),
+        ("tight", &[tight.as_str()]),
+    ];
     let policy = |(name, limits)| {
         format!("  - {{ name: {name}, key: \"{{client_ip}}\", limits: {limits:?} }}\n")
     };
@@ -34,32 +38,32 @@ fn policies() -> String {
 /// A running server; it ends with this value.
 pub struct Server {
     child: Child,
-    pub host: Host,
+    pub server_kind: ServerKind,
     pub port: u16,
 }
 
 impl Server {
     /// Starts it on a free port, on the given processor, and waits for an answer.
     pub fn start(
-        host: Host,
+        server_kind: ServerKind,
         args: &RespArgs,
         processor: Option<usize>,
         directory: &Directory,
     ) -> io::Result<Self> {
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        let mut command = command(host, port, args, directory.path())?;
+        let mut command = command(server_kind, port, args, directory.path())?;
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let child = bound_to(processor, || command.spawn())?.map_err(|error| {
+        let child = pinned_to(processor, || command.spawn())?.map_err(|error| {
             io::Error::other(format!("{:?} does not start: {error}", command.get_program()))
         })?;
-        let mut server = Server { child, host, port };
+        let mut server = Server { child, server_kind, port };
         let start = Instant::now();
         while server.connect().is_err() {
-            if start.elapsed() > READY_WITHIN || server.child.try_wait()?.is_some() {
+            if start.elapsed() > READY_TIMEOUT || server.child.try_wait()?.is_some() {
                 let program = command.get_program();
                 return Err(io::Error::other(format!("{program:?} gave no answer")));
             }
-            std::thread::sleep(KNOCK_EVERY);
+            std::thread::sleep(POLL_INTERVAL);
         }
         Ok(server)
     }
@@ -76,7 +80,7 @@ impl Server {
     }
 
     /// Proves that it decides: a tight limit admits exactly its number.
-    pub fn prove(&self, subject: Subject) -> io::Result<()> {
+    pub fn verify(&self, subject: Subject) -> io::Result<()> {
         let mut connection = self.connect().map_err(io::Error::other)?;
         let (words, admitted): (&[&str], _) = match subject {
             Subject::Ping | Subject::Incr => return Ok(()),
@@ -102,10 +106,10 @@ impl Server {
     /// How many keys it holds, if it says so.
     pub fn keys(&self) -> io::Result<Option<f64>> {
         let mut connection = self.connect().map_err(io::Error::other)?;
-        let keys = match self.host {
-            Host::Tidegate => info(&mut connection, "tracked_keys"),
-            Host::Redis => cmd("DBSIZE").query(&mut connection),
-            Host::Throttlecrab => return Ok(None),
+        let keys = match self.server_kind {
+            ServerKind::Tidegate => info(&mut connection, "tracked_keys"),
+            ServerKind::Redis => cmd("DBSIZE").query(&mut connection),
+            ServerKind::Throttlecrab => return Ok(None),
         };
         keys.map(Some).map_err(io::Error::other)
     }
@@ -119,10 +123,15 @@ impl Drop for Server {
     }
 }
 
-fn command(host: Host, port: u16, args: &RespArgs, directory: &Path) -> io::Result<Command> {
+fn command(
+    server_kind: ServerKind,
+    port: u16,
+    args: &RespArgs,
+    directory: &Path,
+) -> io::Result<Command> {
     let port = port.to_string();
-    Ok(match host {
-        Host::Tidegate => {
+    Ok(match server_kind {
+        ServerKind::Tidegate => {
             let program = args.tidegate.clone().map_or_else(programs::tidegate, Ok)?;
             let config = directory.join("tidegate.yaml");
             std::fs::write(&config, policies())?;
@@ -136,12 +145,12 @@ fn command(host: Host, port: u16, args: &RespArgs, directory: &Path) -> io::Resu
             command.args(["--resp", &format!("127.0.0.1:{port}")]);
             command
         }
-        Host::Redis => {
+        ServerKind::Redis => {
             let mut command = Command::new(&args.server);
             command.args(["--bind", "127.0.0.1", "--port", &port, "--save", ""]);
             command
         }
-        Host::Throttlecrab => {
+        ServerKind::Throttlecrab => {
             let mut command = Command::new(programs::throttlecrab()?);
             command.args(["--redis", "--redis-host", "127.0.0.1", "--redis-port", &port]);
             command

@@ -2,7 +2,7 @@
 
 use clap::ValueEnum;
 
-use crate::http::LOOSE;
+use crate::http::LOOSE_LIMITS;
 use crate::subjects::version;
 
 /// What `redis-benchmark` replaces by a number of twelve digits.
@@ -27,18 +27,18 @@ pub enum Subject {
 
 /// The servers that subjects live in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Host {
+pub enum ServerKind {
     Tidegate,
     Redis,
     Throttlecrab,
 }
 
 impl Subject {
-    pub fn host(self) -> Host {
+    pub fn server_kind(self) -> ServerKind {
         match self {
-            Subject::Check | Subject::CheckTwoLimits | Subject::Cell => Host::Tidegate,
-            Subject::Ping | Subject::Incr => Host::Redis,
-            Subject::Throttlecrab => Host::Throttlecrab,
+            Subject::Check | Subject::CheckTwoLimits | Subject::Cell => ServerKind::Tidegate,
+            Subject::Ping | Subject::Incr => ServerKind::Redis,
+            Subject::Throttlecrab => ServerKind::Throttlecrab,
         }
     }
 
@@ -69,8 +69,8 @@ impl Subject {
     /// The limits that its policy has.
     fn limits(self) -> String {
         match self {
-            Subject::Check => format!("; {}", LOOSE[0]),
-            Subject::CheckTwoLimits => format!("; {} and {}", LOOSE[0], LOOSE[1]),
+            Subject::Check => format!("; {}", LOOSE_LIMITS[0]),
+            Subject::CheckTwoLimits => format!("; {} and {}", LOOSE_LIMITS[0], LOOSE_LIMITS[1]),
             _ => String::new(),
         }
     }
@@ -78,10 +78,10 @@ impl Subject {
     /// One line on what it is.
     pub fn describe(self) -> String {
         let command = self.words().join(" ");
-        match self.host() {
-            Host::Tidegate => format!("tidegate: {command}{}", self.limits()),
-            Host::Redis => format!("Redis: {command}"),
-            Host::Throttlecrab => {
+        match self.server_kind() {
+            ServerKind::Tidegate => format!("tidegate: {command}{}", self.limits()),
+            ServerKind::Redis => format!("Redis: {command}"),
+            ServerKind::Throttlecrab => {
                 let version = version("throttlecrab");
                 format!("throttlecrab-server {version}: {command}, built with our release profile")
             }

@@ -19,7 +19,7 @@ use super::behaviour::Way;
 use super::scene::{LASTS, STORM, Tally, WARM_AT};
 use crate::Failed;
 use crate::cli::StormArgs;
-use crate::http::{Directory, LIMITS, LOOSE, Program, Server, build_tidegate, config};
+use crate::http::{Directory, LIMITS, LOOSE_LIMITS, Program, Server, build_tidegate, config};
 
 /// Lets every way loose on a server of its own.
 pub fn run(ways: &[Way], args: &StormArgs) -> io::Result<Vec<Outcome>> {
@@ -31,7 +31,7 @@ pub fn run(ways: &[Way], args: &StormArgs) -> io::Result<Vec<Outcome>> {
          limits: [\"{limit}\"]\n"
     );
     // The other policies are there for the question that a server is greeted with.
-    std::fs::write(&file, config(&LOOSE[..1], LIMITS.tight) + &policy)?;
+    std::fs::write(&file, config(&LOOSE_LIMITS[..1], LIMITS.tight) + &policy)?;
     let program = match &args.tidegate {
         Some(path) => path.clone(),
         None => build_tidegate()?,
@@ -43,7 +43,7 @@ pub fn run(ways: &[Way], args: &StormArgs) -> io::Result<Vec<Outcome>> {
         let server = Server::start(&program, None, directory.path())?;
         let url = format!("http://{}/v1/forward-auth/storm", server.address);
         let tally = runtime.block_on(storm(*way, &url, Duration::from_secs(args.seconds.into())));
-        let tally = tally.map_err(|error| server.failure(&error.to_string()))?;
+        let tally = tally.map_err(|error| server.error_with_log(&error.to_string()))?;
         outcomes.push(Outcome { scene: STORM.name.to_owned(), way: *way, tally });
     }
     Ok(outcomes)

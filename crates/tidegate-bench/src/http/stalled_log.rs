@@ -14,11 +14,11 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use tokio::task::LocalSet;
 
-use super::load::{Connection, Tally, until_silence};
-use super::process::bound_to;
+use super::load::{Connection, TurnCounter, with_answer_timeout};
+use super::process::pinned_to;
 use super::server::{Program, Server};
-use super::setup::{self, Directory, Places};
-use super::wire::{Form, LIMITS, LONGEST, LOOSE, Request, config};
+use super::setup::{self, CpuPlacement, Directory};
+use super::wire::{LIMITS, LONGEST, LOOSE_LIMITS, Request, RequestKind, config};
 use crate::cli::HttpArgs;
 
 /// Each policy logs at most ten denials per second.
@@ -35,10 +35,10 @@ const REPORT: &str = "log lines were dropped";
 const TOTAL: &str = "total=";
 
 /// How long the server may take to end. It drains in 20 seconds at most.
-const END_WITHIN: Duration = Duration::from_secs(30);
+const END_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The measurement.
-pub struct Stalled {
+pub struct StalledLogResult {
     pub answers: u64,
     pub elapsed: Duration,
     pub p50: Duration,
@@ -50,9 +50,9 @@ pub struct Stalled {
     pub ended: Duration,
 }
 
-impl Stalled {
+impl StalledLogResult {
     /// An error if the bar is not met.
-    pub fn judge(&self) -> io::Result<()> {
+    pub fn verify(&self) -> io::Result<()> {
         if self.p999 < BAR {
             return Ok(());
         }
@@ -88,13 +88,13 @@ impl Stalled {
 }
 
 /// Loads tidegate for `seconds` after pipe and buffer are full.
-pub fn run(args: &HttpArgs, seconds: u32) -> io::Result<Stalled> {
+pub fn run(args: &HttpArgs, seconds: u32) -> io::Result<StalledLogResult> {
     let directory = Directory::create()?;
-    let program = setup::tidegate(args, &LOOSE[..1], directory.path())?;
+    let program = setup::tidegate(args, &LOOSE_LIMITS[..1], directory.path())?;
     let Program::Tidegate { config: file, .. } = &program else {
         return Err(io::Error::other("only tidegate is measured here"));
     };
-    let mut text = config(&LOOSE[..1], LIMITS.tight);
+    let mut text = config(&LOOSE_LIMITS[..1], LIMITS.tight);
     for number in 0..POLICIES {
         let name = name(number);
         text += &format!(
@@ -103,17 +103,17 @@ pub fn run(args: &HttpArgs, seconds: u32) -> io::Result<Stalled> {
         );
     }
     std::fs::write(file, text)?;
-    let places = Places::choose(args.unbound);
+    let placement = CpuPlacement::choose(args.unbound);
     let start = || {
         let (reader, writer) = io::pipe()?;
         let server =
-            Server::start_logging_to(writer.into(), &program, places.server, directory.path())?;
+            Server::start_logging_to(writer.into(), &program, placement.server, directory.path())?;
         Ok::<_, io::Error>((server, reader))
     };
     let time = Duration::from_secs(seconds.into());
     let (server, reader) = start()?;
-    let (tally, elapsed) = bound_to(places.load, || load(&server, args.connections, time))??;
-    let (answers, allowed) = tally.answers();
+    let (counter, elapsed) = pinned_to(placement.load, || load(&server, args.connections, time))??;
+    let (answers, allowed) = counter.answers();
     if answers == 0 || allowed > 0 {
         return Err(io::Error::other(format!("{allowed} of {answers} checks were not denied")));
     }
@@ -121,14 +121,14 @@ pub fn run(args: &HttpArgs, seconds: u32) -> io::Result<Stalled> {
     drop(server);
     // Another one, because the log of that one was read.
     let (server, _reader) = start()?;
-    bound_to(places.load, || load(&server, args.connections, Duration::ZERO))??;
+    pinned_to(placement.load, || load(&server, args.connections, Duration::ZERO))??;
     let ended = end(server)?;
-    Ok(Stalled {
+    Ok(StalledLogResult {
         answers,
         elapsed,
-        p50: tally.all_but_one_in(2),
-        p99: tally.all_but_one_in(100),
-        p999: tally.all_but_one_in(1_000),
+        p50: counter.all_but_one_in(2),
+        p99: counter.all_but_one_in(100),
+        p999: counter.all_but_one_in(1_000),
         dropped,
         ended,
     })
@@ -139,13 +139,17 @@ fn name(number: u32) -> String {
 }
 
 /// Fills pipe and buffer, then measures for `time`.
-fn load(server: &Server, connections: u32, time: Duration) -> io::Result<(Tally, Duration)> {
+fn load(server: &Server, connections: u32, time: Duration) -> io::Result<(TurnCounter, Duration)> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    LocalSet::new().block_on(&runtime, until_silence(ask(server, connections, time)))
+    LocalSet::new().block_on(&runtime, with_answer_timeout(run_load(server, connections, time)))
 }
 
-async fn ask(server: &Server, connections: u32, time: Duration) -> io::Result<(Tally, Duration)> {
-    let measured = Rc::new(Tally::new());
+async fn run_load(
+    server: &Server,
+    connections: u32,
+    time: Duration,
+) -> io::Result<(TurnCounter, Duration)> {
+    let measured = Rc::new(TurnCounter::new());
     let (measuring, over) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(false)));
     let requests: Vec<Request> =
         (0..POLICIES).map(|number| Request::check(&name(number), server.address)).collect();
@@ -153,18 +157,19 @@ async fn ask(server: &Server, connections: u32, time: Duration) -> io::Result<(T
     let mut tasks = Vec::new();
     for number in 0..connections {
         let mut connection = Connection::open(server.address).await?;
-        let (tally, over) = (Rc::clone(&measured), Rc::clone(&over));
+        let (counter, over) = (Rc::clone(&measured), Rc::clone(&over));
         let (measuring, requests) = (Rc::clone(&measuring), Rc::clone(&requests));
         tasks.push(tokio::task::spawn_local(async move {
             let mut next = number as usize;
             while !over.get() {
-                let asked = Instant::now();
+                let sent = Instant::now();
                 let request = &requests[next % requests.len()];
                 next += 1;
-                let allowed = connection.ask(request).await?.verdict(Form::Check)?.allowed;
+                let allowed =
+                    connection.send_request(request).await?.verdict(RequestKind::Check)?.allowed;
                 // The first check of each policy was allowed while pipe and buffer filled.
                 if measuring.get() {
-                    tally.count(allowed, asked.elapsed());
+                    counter.count(allowed, sent.elapsed());
                 }
             }
             Ok::<_, io::Error>(())
@@ -179,8 +184,9 @@ async fn ask(server: &Server, connections: u32, time: Duration) -> io::Result<(T
     for task in tasks {
         task.await.map_err(io::Error::other)??;
     }
-    let tally = Rc::into_inner(measured).ok_or_else(|| io::Error::other("a task still counts"))?;
-    Ok((tally, elapsed))
+    let counter =
+        Rc::into_inner(measured).ok_or_else(|| io::Error::other("a task still counts"))?;
+    Ok((counter, elapsed))
 }
 
 /// Reads the log until it reports what was dropped.
@@ -203,7 +209,7 @@ fn end(mut server: Server) -> io::Result<Duration> {
     let process = i32::try_from(server.process()).ok().and_then(Pid::from_raw);
     kill_process(process.ok_or_else(|| io::Error::other("the process has no id"))?, Signal::TERM)?;
     while !server.has_ended()? {
-        if start.elapsed() > END_WITHIN {
+        if start.elapsed() > END_TIMEOUT {
             return Err(io::Error::other("it does not end"));
         }
         std::thread::sleep(Duration::from_millis(1));
