@@ -2,7 +2,7 @@
 
 use crate::cli::{Mode, name_of};
 use crate::inprocess::{Results, Row};
-use crate::subjects::Kind;
+use crate::subjects::SubjectKind;
 use crate::workloads::Workload;
 
 /// One bar with what was measured, if it was.
@@ -40,8 +40,8 @@ impl Bar {
 
 /// A bar on the time of a subject, compared with a single call of another in the same run.
 struct Ratio {
-    subject: Kind,
-    against: Kind,
+    subject: SubjectKind,
+    against: SubjectKind,
     mode: Mode,
     threads: u8,
     workload: Workload,
@@ -50,7 +50,12 @@ struct Ratio {
 }
 
 impl Ratio {
-    const fn new(subject: Kind, against: Kind, workload: Workload, [must, aim]: [f64; 2]) -> Self {
+    const fn new(
+        subject: SubjectKind,
+        against: SubjectKind,
+        workload: Workload,
+        [must, aim]: [f64; 2],
+    ) -> Self {
         Ratio { subject, against, mode: Mode::Single, threads: 1, workload, must, aim }
     }
 
@@ -86,7 +91,7 @@ pub fn bars(results: &Results) -> Vec<Bar> {
 }
 
 fn ratios() -> [Ratio; 21] {
-    use Kind::{
+    use SubjectKind::{
         Governor, Tidegate, TidegateCounter, TidegateFourLimits, TidegateLog100, TidegateTwoLimits,
     };
     use Workload::{Hot, MillionUniform, MillionZipf, TenMillionUniform, TenThousand};
@@ -123,9 +128,9 @@ fn memory_bars(results: &Results) -> Vec<Bar> {
         row.and_then(|row| row.bytes_per_key)
     };
     let sizes = [
-        (Kind::Tidegate, Workload::MillionUniform, "mean of 0.7M, 1M, 1.4M keys"),
-        (Kind::TidegateSmall, Workload::MillionUniform, "mean of 0.7M, 1M, 1.4M keys"),
-        (Kind::Tidegate, Workload::TenMillionUniform, "10M keys"),
+        (SubjectKind::Tidegate, Workload::MillionUniform, "mean of 0.7M, 1M, 1.4M keys"),
+        (SubjectKind::TidegateSmall, Workload::MillionUniform, "mean of 0.7M, 1M, 1.4M keys"),
+        (SubjectKind::Tidegate, Workload::TenMillionUniform, "10M keys"),
     ];
     let bar = |(kind, workload, keys)| {
         let name = format!("{}: bytes per key, {keys}", name_of(&kind));
@@ -140,7 +145,7 @@ pub fn find(
     workload: Workload,
     threads: u8,
     mode: Mode,
-    subject: Kind,
+    subject: SubjectKind,
 ) -> Option<&Row> {
     results.rows.iter().find(|row| {
         (row.workload, row.threads, row.mode, row.subject) == (workload, threads, mode, subject)

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::http::{BaselineArgs, LoadArgs, Subject};
-use crate::subjects::Kind;
+use crate::subjects::SubjectKind;
 use crate::workloads::Workload;
 
 /// Measures tidegate beside other limiters.
@@ -63,7 +63,7 @@ pub struct InprocessArgs {
     pub workload: Vec<Workload>,
     /// Only these subjects (comma-separated or repeated).
     #[arg(long, value_enum, value_delimiter = ',')]
-    pub subject: Vec<Kind>,
+    pub subject: Vec<SubjectKind>,
     /// Only these numbers of threads.
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u8).range(1..=2))]
     pub threads: Vec<u8>,
@@ -243,7 +243,7 @@ pub struct StormArgs {
 
 #[derive(Args)]
 pub struct RssArgs {
-    pub subject: Kind,
+    pub subject: SubjectKind,
     pub keys: u32,
     /// Keys the subject has room for, where that is more.
     #[arg(long)]

@@ -2,7 +2,7 @@
 //!
 //! - `cli.rs`: the commands;
 //! - `workloads.rs`: which keys are asked for, in which order;
-//! - `subjects/`: one adapter per limiter, ours in `ours.rs`;
+//! - `subjects/`: one adapter per limiter, tidegate in `tidegate.rs`;
 //! - `measure.rs`: the timed loop, the same for every subject;
 //! - `inprocess.rs`: fills, checks the set-up, interleaves the timed passes;
 //! - `rss.rs`: resident bytes per key, each subject in a process of its own;
@@ -55,27 +55,27 @@ fn main() -> ExitCode {
                 print!("{}", pauses::table(&pauses));
             }
         }
-        cli::Command::Http(args) => return succeed(http::run(&args)),
-        cli::Command::Grpc(args) => return succeed(grpc::run(&args)),
-        cli::Command::GrpcBaseline(args) => return succeed(grpc::serve_baseline(&args)),
-        cli::Command::GrpcLoad(args) => return succeed(grpc::load(&args)),
-        cli::Command::Layer(args) => return succeed(layer::run(&args)),
-        cli::Command::Redis(args) => return succeed(redis::run(&args)),
-        cli::Command::Resp(args) => return succeed(resp::run(&args)),
-        cli::Command::Faults(args) => return succeed(faults::run(&args)),
-        cli::Command::Storm(args) => return succeed(storm::run(&args)),
-        cli::Command::HttpBaseline(args) => return succeed(http::serve_baseline(&args)),
-        cli::Command::HttpLoad(args) => return succeed(http::load(&args)),
+        cli::Command::Http(args) => return exit_code(http::run(&args)),
+        cli::Command::Grpc(args) => return exit_code(grpc::run(&args)),
+        cli::Command::GrpcBaseline(args) => return exit_code(grpc::serve_baseline(&args)),
+        cli::Command::GrpcLoad(args) => return exit_code(grpc::load(&args)),
+        cli::Command::Layer(args) => return exit_code(layer::run(&args)),
+        cli::Command::Redis(args) => return exit_code(redis::run(&args)),
+        cli::Command::Resp(args) => return exit_code(resp::run(&args)),
+        cli::Command::Faults(args) => return exit_code(faults::run(&args)),
+        cli::Command::Storm(args) => return exit_code(storm::run(&args)),
+        cli::Command::HttpBaseline(args) => return exit_code(http::serve_baseline(&args)),
+        cli::Command::HttpLoad(args) => return exit_code(http::load(&args)),
         cli::Command::RssOf(args) => println!("{}", rss::measure_here(&args)),
     }
     ExitCode::SUCCESS
 }
 
 /// What went wrong with other programs or the network.
-type Failed = Box<dyn std::error::Error + Send + Sync>;
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// What other programs and the network get wrong is said, not panicked about.
-fn succeed(done: std::io::Result<()>) -> ExitCode {
+fn exit_code(done: std::io::Result<()>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -33,7 +33,7 @@ const BLOCK: usize = 512;
 
 /// A step that takes longer may have been interrupted: only then is it worth
 /// asking the system, which itself takes a microsecond.
-const SUSPICIOUS: Duration = Duration::from_micros(100);
+const CHECK_WAIT_ABOVE: Duration = Duration::from_micros(100);
 
 /// Decisions per call in [`Mode::Batch32`].
 pub const BATCH: usize = 32;
@@ -48,12 +48,12 @@ pub struct Pass<'a> {
     pub accesses: &'a [u32],
     pub threads: usize,
     pub mode: Mode,
-    pub pace: Pace,
+    pub schedule: Schedule,
 }
 
 /// Virtual time of a pass: when it starts, and how far apart decisions are.
 #[derive(Clone, Copy, Debug)]
-pub struct Pace {
+pub struct Schedule {
     pub start_ns: u64,
     pub step_ns: u64,
 }
@@ -64,7 +64,7 @@ pub struct Pace {
 /// same time share a clock: with a clock each, time would run back and forth for the keys they
 /// have in common. The shared one moves on by several steps at a time, so that it is rarely
 /// contended itself.
-pub struct Time<'a> {
+pub struct ThreadClock<'a> {
     now_ns: u64,
     step_ns: u64,
     shared: Option<&'a AtomicU64>,
@@ -73,11 +73,11 @@ pub struct Time<'a> {
     until_tick: u64,
 }
 
-impl<'a> Time<'a> {
-    fn new(pace: Pace, shared: Option<&'a AtomicU64>) -> Self {
-        let Pace { start_ns, step_ns } = pace;
+impl<'a> ThreadClock<'a> {
+    fn new(schedule: Schedule, shared: Option<&'a AtomicU64>) -> Self {
+        let Schedule { start_ns, step_ns } = schedule;
         let tick = (WINDOW_NS / TICKS_PER_WINDOW / step_ns.max(1)).clamp(1, TICK);
-        Time { now_ns: start_ns, step_ns, shared, tick, until_tick: tick }
+        ThreadClock { now_ns: start_ns, step_ns, shared, tick, until_tick: tick }
     }
 
     /// The time of the next decision.
@@ -122,18 +122,18 @@ impl Outcome {
         }
     }
 
-    fn beside(self, other: Outcome) -> Outcome {
+    fn alongside(self, other: Outcome) -> Outcome {
         Outcome { wall: self.wall.max(other.wall), ..self.then(other) }
     }
 }
 
 /// Times `decide(now_ns, number, key)`, on one thread or several.
-pub fn shared<F>(pass: &Pass<'_>, decide: F) -> Outcome
+pub fn time_shared<F>(pass: &Pass<'_>, decide: F) -> Outcome
 where
     F: Fn(u64, u32, &String) -> bool + Sync,
 {
-    shared_blocks(pass, || {
-        |time: &mut Time<'_>, numbers: &[u32], keys: &[String]| {
+    time_shared_blocks(pass, || {
+        |time: &mut ThreadClock<'_>, numbers: &[u32], keys: &[String]| {
             let decisions = numbers.iter().zip(keys);
             decisions.filter(|(number, key)| decide(time.next_ns(), **number, key)).count()
         }
@@ -141,12 +141,12 @@ where
 }
 
 /// Times `decide`, which needs its subject for itself: one thread only.
-pub fn exclusive<F>(pass: &Pass<'_>, mut decide: F) -> Outcome
+pub fn time_exclusive<F>(pass: &Pass<'_>, mut decide: F) -> Outcome
 where
     F: FnMut(u64, u32, &String) -> bool,
 {
     assert_eq!(pass.threads, 1, "an exclusive subject runs on one thread");
-    run(pass.accesses, Time::new(pass.pace, None), |time, numbers, keys| {
+    run(pass.accesses, ThreadClock::new(pass.schedule, None), |time, numbers, keys| {
         let decisions = numbers.iter().zip(keys);
         decisions.filter(|(number, key)| decide(time.next_ns(), **number, key)).count()
     })
@@ -154,16 +154,16 @@ where
 
 /// Times blocks of decisions; each thread makes its own closure, with its own
 /// scratch memory, and the closure returns how many it admitted.
-pub fn shared_blocks<M, B>(pass: &Pass<'_>, make: M) -> Outcome
+pub fn time_shared_blocks<M, B>(pass: &Pass<'_>, make: M) -> Outcome
 where
     M: Fn() -> B + Sync,
-    B: FnMut(&mut Time<'_>, &[u32], &[String]) -> usize,
+    B: FnMut(&mut ThreadClock<'_>, &[u32], &[String]) -> usize,
 {
     if pass.threads == 1 {
-        return run(pass.accesses, Time::new(pass.pace, None), make());
+        return run(pass.accesses, ThreadClock::new(pass.schedule, None), make());
     }
     let barrier = Barrier::new(pass.threads);
-    let clock = AtomicU64::new(pass.pace.start_ns);
+    let clock = AtomicU64::new(pass.schedule.start_ns);
     let share = pass.accesses.len() / pass.threads;
     thread::scope(|scope| {
         let threads: Vec<_> = pass
@@ -173,28 +173,28 @@ where
                 scope.spawn(|| {
                     let block = make();
                     barrier.wait();
-                    run(accesses, Time::new(pass.pace, Some(&clock)), block)
+                    run(accesses, ThreadClock::new(pass.schedule, Some(&clock)), block)
                 })
             })
             .collect();
         threads
             .into_iter()
             .map(|thread| thread.join().expect("a subject panicked"))
-            .fold(Outcome::default(), Outcome::beside)
+            .fold(Outcome::default(), Outcome::alongside)
     })
 }
 
-fn run<B>(accesses: &[u32], mut time: Time<'_>, mut block: B) -> Outcome
+fn run<B>(accesses: &[u32], mut time: ThreadClock<'_>, mut block: B) -> Outcome
 where
-    B: FnMut(&mut Time<'_>, &[u32], &[String]) -> usize,
+    B: FnMut(&mut ThreadClock<'_>, &[u32], &[String]) -> usize,
 {
     let mut outcome = Outcome { decisions: accesses.len(), ..Outcome::default() };
     let mut keys = vec![String::with_capacity(16); BLOCK.min(accesses.len())];
     let mut staged: &[u32] = &[];
-    let mut queue = Queue::new();
+    let mut cpu_wait = CpuWait::new();
     for (at, numbers) in accesses.chunks(BLOCK).enumerate() {
         if at % 16 == 0 {
-            queue.catch_up();
+            cpu_wait.reset();
         }
         let staging = Instant::now();
         // A hot key's blocks are all alike: staged once, two threads stay on it together.
@@ -204,11 +204,11 @@ where
             }
             staged = numbers;
         }
-        queue.without_waiting(staging.elapsed());
+        cpu_wait.exclude_wait(staging.elapsed());
         let start = Instant::now();
         outcome.admitted += block(&mut time, numbers, &keys[..numbers.len()]);
         let took = start.elapsed();
-        let busy = queue.without_waiting(took);
+        let busy = cpu_wait.exclude_wait(took);
         outcome.busy += busy;
         outcome.queued += took - busy;
     }
@@ -216,30 +216,30 @@ where
     outcome
 }
 
-/// How long this thread has stood in the queue for a processor, as Linux counts
+/// How long this thread has stood in the cpu_wait for a processor, as Linux counts
 /// it; elsewhere it never waits.
-pub struct Queue {
+pub struct CpuWait {
     stat: Option<File>,
     seen: Duration,
 }
 
-impl Queue {
+impl CpuWait {
     /// This thread's.
     pub fn new() -> Self {
-        let mut queue =
-            Queue { stat: File::open("/proc/thread-self/schedstat").ok(), seen: Duration::ZERO };
-        queue.catch_up();
-        queue
+        let mut cpu_wait =
+            CpuWait { stat: File::open("/proc/thread-self/schedstat").ok(), seen: Duration::ZERO };
+        cpu_wait.reset();
+        cpu_wait
     }
 
     /// What is left of a step that just took `took` without the time it waited.
-    pub fn without_waiting(&mut self, took: Duration) -> Duration {
-        if took < SUSPICIOUS { took } else { took.saturating_sub(self.waited_since_last()) }
+    pub fn exclude_wait(&mut self, took: Duration) -> Duration {
+        if took < CHECK_WAIT_ABOVE { took } else { took.saturating_sub(self.waited_since_last()) }
     }
 
     /// Forgets what was waited until now. Called often, or many short waits that
     /// went unnoticed would be taken out of one long step later.
-    pub fn catch_up(&mut self) {
+    pub fn reset(&mut self) {
         self.waited_since_last();
     }
 
@@ -273,11 +273,11 @@ mod tests {
 
     #[test]
     fn one_thread_decides_at_every_step_and_two_at_every_tick() {
-        let pace = Pace { start_ns: 100, step_ns: 5 };
-        let mut alone = Time::new(pace, None);
+        let schedule = Schedule { start_ns: 100, step_ns: 5 };
+        let mut alone = ThreadClock::new(schedule, None);
         assert_eq!([(); 3].map(|()| alone.next_ns()), [105, 110, 115]);
-        let clock = AtomicU64::new(pace.start_ns);
-        let [mut one, mut other] = [(); 2].map(|()| Time::new(pace, Some(&clock)));
+        let clock = AtomicU64::new(schedule.start_ns);
+        let [mut one, mut other] = [(); 2].map(|()| ThreadClock::new(schedule, Some(&clock)));
         let times: Vec<u64> = (0..TICK).map(|_| one.next_ns()).collect();
         assert_eq!((times[0], times[31]), (100, 100 + 32 * 5));
         assert_eq!(other.next_ns(), 100 + 32 * 5);
@@ -287,10 +287,10 @@ mod tests {
     fn every_access_is_decided_once_with_its_own_key() {
         let accesses: Vec<u32> = (0..2_000).map(|i| i * 3 % 700).collect();
         for threads in [1, 2] {
-            let pace = Pace { start_ns: 1_000, step_ns: 5 };
-            let pass = Pass { accesses: &accesses, threads, mode: Mode::Single, pace };
+            let schedule = Schedule { start_ns: 1_000, step_ns: 5 };
+            let pass = Pass { accesses: &accesses, threads, mode: Mode::Single, schedule };
             let seen = Mutex::new(Vec::new());
-            let outcome = shared(&pass, |now_ns, number, key| {
+            let outcome = time_shared(&pass, |now_ns, number, key| {
                 assert!((1_000..=11_000).contains(&now_ns), "decided at {now_ns}");
                 assert_eq!(*key, text(number));
                 seen.lock().expect("no panic").push(number);

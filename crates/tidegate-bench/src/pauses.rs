@@ -4,7 +4,7 @@
 //! timed the same way and in the same run: what it shows at the far end is the
 //! machine (interrupts, the hypervisor), not a limiter. Time spent waiting for a
 //! processor that others were using is taken out, as in `measure.rs`. Subjects take turns
-//! every [`TURN`] keys, so that all see the same disturbances.
+//! every [`TURN_KEYS`] keys, so that all see the same disturbances.
 
 use std::fmt::Write;
 use std::hash::RandomState;
@@ -15,13 +15,13 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::bars::Bar;
-use crate::measure::Queue;
-use crate::report::{bar_json, write_bars, written};
+use crate::measure::CpuWait;
+use crate::report::{bar_json, to_text, write_bars};
 use crate::subjects::{COUNTER, EPOCH_NS, Governor, OneLimit, WINDOW, version};
 use crate::workloads::{WINDOW_NS, write_key};
 
 /// Keys a subject fills before the next has its turn.
-const TURN: u32 = 1 << 16;
+const TURN_KEYS: u32 = 1 << 16;
 
 /// Each power of two of nanoseconds is split into this many steps: 3 % apart.
 const STEPS: u64 = 32;
@@ -99,7 +99,7 @@ const STEP_NS: u64 = 1_000;
 /// Fills `keys` keys, lets them expire and fills as many others.
 pub fn run(keys: u32) -> Pauses {
     let floor: Vec<AtomicU64> = (0..keys).map(|_| AtomicU64::new(0)).collect();
-    let governor = Governor::as_users_get_it();
+    let governor = Governor::with_default_hasher();
     let ours = [("tidegate", WINDOW), ("tidegate-counter", COUNTER)]
         .map(|(name, limit)| (name, OneLimit::new(limit, keys)));
     let mut rows = Vec::new();
@@ -108,13 +108,13 @@ pub fn run(keys: u32) -> Pauses {
         if first > 0 {
             // A counter expires after two windows.
             phase_ns += u64::from(keys) * STEP_NS + 3 * WINDOW_NS;
-            rows.push(sweep_of(&governor, phase_ns));
+            rows.push(time_governor_sweep(&governor, phase_ns));
         }
         let now_ns = |index| phase_ns + u64::from(index) * STEP_NS;
         let mut times: [Histogram; 5] = std::array::from_fn(|_| Histogram::new());
         let [empty, floors, governors, windows, counters] = &mut times;
-        for start in (0..keys).step_by(TURN as usize) {
-            let turn = start..keys.min(start.saturating_add(TURN));
+        for start in (0..keys).step_by(TURN_KEYS as usize) {
+            let turn = start..keys.min(start.saturating_add(TURN_KEYS));
             eprint!("\r{phase}: {start} of {keys} keys ");
             time_each(empty, turn.clone(), first, |_, _| true);
             time_each(floors, turn.clone(), first, |index, _| {
@@ -149,7 +149,7 @@ fn assert_all_held(subject: &OneLimit, keys: u32) {
 }
 
 /// governor keeps expired keys until it is told to drop them, all in one call.
-fn sweep_of(governor: &Governor<RandomState>, now_ns: u64) -> Row {
+fn time_governor_sweep(governor: &Governor<RandomState>, now_ns: u64) -> Row {
     let mut times = Histogram::new();
     let start = Instant::now();
     governor.sweep(now_ns);
@@ -163,17 +163,17 @@ where
 {
     let mut key = String::new();
     let mut denied = 0;
-    let mut queue = Queue::new();
+    let mut cpu_wait = CpuWait::new();
     for index in turn {
         if index % 64 == 0 {
-            queue.catch_up();
+            cpu_wait.reset();
         }
         let staging = Instant::now();
         write_key(&mut key, first + index);
-        queue.without_waiting(staging.elapsed());
+        cpu_wait.exclude_wait(staging.elapsed());
         let start = Instant::now();
         let allowed = decide(index, &key);
-        times.record(queue.without_waiting(start.elapsed()));
+        times.record(cpu_wait.exclude_wait(start.elapsed()));
         denied += u32::from(!allowed);
     }
     assert_eq!(denied, 0, "a key's first ask is admitted");
@@ -184,7 +184,7 @@ const TAILS: [(&str, u64); 4] = [("p50", 2), ("p99", 100), ("p99.9", 1_000), ("p
 
 /// The readable report.
 pub fn table(pauses: &Pauses) -> String {
-    written(|text| write_table(text, pauses))
+    to_text(|text| write_table(text, pauses))
 }
 
 fn write_table(text: &mut String, pauses: &Pauses) -> std::fmt::Result {

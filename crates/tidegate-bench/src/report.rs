@@ -8,18 +8,18 @@ use crate::bars::{self, Bar};
 use crate::cli::{Mode, name_of};
 use crate::inprocess::{Results, Row};
 use crate::rss::FULL_LOG_ENTRIES;
-use crate::subjects::Kind;
+use crate::subjects::SubjectKind;
 
 /// Above this part of the time spent waiting for a processor, a run is not to be trusted.
 const BUSY: f64 = 0.05;
 
 /// The whole readable report.
 pub fn table(results: &Results) -> String {
-    written(|text| write_report(text, results))
+    to_text(|text| write_report(text, results))
 }
 
-/// What is written, as text.
-pub fn written(write: impl FnOnce(&mut String) -> std::fmt::Result) -> String {
+/// What is to_text, as text.
+pub fn to_text(write: impl FnOnce(&mut String) -> std::fmt::Result) -> String {
     let mut text = String::new();
     // Writing to a String cannot fail.
     let _ = write(&mut text);
@@ -49,7 +49,7 @@ fn write_report(text: &mut String, results: &Results) -> std::fmt::Result {
         writeln!(text, "  {:<19} {}", name_of(kind), kind.describe())?;
     }
     write_rows(text, results)?;
-    let queued = busiest(results);
+    let queued = max_queued(results);
     if queued > BUSY {
         writeln!(
             text,
@@ -99,18 +99,18 @@ fn write_rows(text: &mut String, results: &Results) -> std::fmt::Result {
             name_of(&row.subject),
             row.ns_per_decision,
             row.spread * 100.0,
-            number(ratio(results, row, Kind::Governor), 3),
-            number(ratio(results, row, Kind::GovernorFoldhash), 3),
-            number(speed_up(results, row), 2),
+            number_or_dash(ratio(results, row, SubjectKind::Governor), 3),
+            number_or_dash(ratio(results, row, SubjectKind::GovernorFoldhash), 3),
+            number_or_dash(speed_up(results, row), 2),
             row.admitted * 100.0,
             row.queued * 100.0,
-            number(row.bytes_per_key, 1)
+            number_or_dash(row.bytes_per_key, 1)
         )?;
     }
     Ok(())
 }
 
-fn busiest(results: &Results) -> f64 {
+fn max_queued(results: &Results) -> f64 {
     results.rows.iter().map(|row| row.queued).fold(0.0, f64::max)
 }
 
@@ -126,7 +126,7 @@ pub fn write_bars(text: &mut String, bars: &[Bar]) -> std::fmt::Result {
             text,
             "  {:<60}{:>10}{:>10}{:>9}{:>10}{:>9}",
             bar.name,
-            number(bar.measured, 3),
+            number_or_dash(bar.measured, 3),
             threshold(bar, bar.must),
             verdict(bar, bar.must),
             threshold(bar, bar.aim),
@@ -150,12 +150,12 @@ fn verdict(bar: &Bar, threshold: Option<f64>) -> &'static str {
 }
 
 /// A number, or a dash where there is none.
-pub fn number(value: Option<f64>, decimals: usize) -> String {
+pub fn number_or_dash(value: Option<f64>, decimals: usize) -> String {
     value.map_or_else(|| "-".to_owned(), |value| format!("{value:.decimals$}"))
 }
 
 /// Relative to a peer's single call in the same run.
-fn ratio(results: &Results, row: &Row, peer: Kind) -> Option<f64> {
+fn ratio(results: &Results, row: &Row, peer: SubjectKind) -> Option<f64> {
     let peer = bars::find(results, row.workload, row.threads, Mode::Single, peer)?;
     Some(row.ns_per_decision / peer.ns_per_decision)
 }
@@ -197,7 +197,7 @@ pub fn json(results: &Results) -> Value {
         "details": details,
         "subjects": subjects,
         "processor": processor(),
-        "busy": busiest(results) > BUSY,
+        "busy": max_queued(results) > BUSY,
         "load": [results.load_before, results.load_after],
         "repeats": results.repeats,
         "decisions": results.decisions,

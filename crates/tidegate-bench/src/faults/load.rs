@@ -17,7 +17,7 @@ use tidegate::unstable::stats::Decided;
 use tokio::task::JoinSet;
 
 use super::nodes::gate_of;
-use crate::Failed;
+use crate::BoxError;
 use crate::bars::Bar;
 use crate::cli::{FaultsArgs, name_of};
 use crate::redis::server::Server;
@@ -97,7 +97,7 @@ pub struct Loaded {
 }
 
 /// Starts a Redis and puts a load on it.
-pub async fn put(load: Load, args: &FaultsArgs) -> Result<Loaded, Failed> {
+pub async fn put(load: Load, args: &FaultsArgs) -> Result<Loaded, BoxError> {
     let lasts = Duration::from_millis(if args.short { 1_000 } else { 5_000 });
     let server = Server::start(&args.server)?;
     let gate = Arc::new(gate_of(CONFIG, &server.url()).await?);
@@ -127,7 +127,7 @@ pub async fn put(load: Load, args: &FaultsArgs) -> Result<Loaded, Failed> {
     Ok(loaded)
 }
 
-async fn ask(gate: &Gate, policy: &'static str, key: u32) -> Result<(Decided, Duration), Failed> {
+async fn ask(gate: &Gate, policy: &'static str, key: u32) -> Result<(Decided, Duration), BoxError> {
     let (rules, key) = (Arc::clone(&gate.rules()), key.to_le_bytes());
     let question = Question::new(Subject::Key { policy, key: &key, attributes: None });
     let sent = Instant::now();
@@ -141,7 +141,7 @@ async fn ask_for_one(
     key: u32,
     stopping: Arc<AtomicBool>,
     pause: Option<Duration>,
-) -> Result<Answers, Failed> {
+) -> Result<Answers, BoxError> {
     let mut answers = Answers::default();
     while !stopping.load(Relaxed) {
         let (decided, took) = ask(&gate, policy, key).await?;
@@ -157,7 +157,7 @@ async fn ask_for_one(
 }
 
 /// Batches as the HTTP front sends them.
-async fn ask_for_many(gate: Arc<Gate>, stopping: Arc<AtomicBool>) -> Result<Answers, Failed> {
+async fn ask_for_many(gate: Arc<Gate>, stopping: Arc<AtomicBool>) -> Result<Answers, BoxError> {
     let mut answers = Answers::default();
     let keys: Vec<u32> = (0..BATCH).collect();
     while !stopping.load(Relaxed) {
@@ -173,9 +173,9 @@ async fn ask_for_many(gate: Arc<Gate>, stopping: Arc<AtomicBool>) -> Result<Answ
 
 /// Waits for all of them concurrently, in this task.
 async fn all<T>(
-    asked: impl Iterator<Item = impl Future<Output = Result<T, Failed>>>,
-) -> Result<Vec<T>, Failed> {
-    let mut asked: Vec<(Pin<Box<_>>, Option<Result<T, Failed>>)> =
+    asked: impl Iterator<Item = impl Future<Output = Result<T, BoxError>>>,
+) -> Result<Vec<T>, BoxError> {
+    let mut asked: Vec<(Pin<Box<_>>, Option<Result<T, BoxError>>)> =
         asked.map(|asked| (Box::pin(asked), None)).collect();
     poll_fn(|context| {
         for (asked, answer) in asked.iter_mut().filter(|(_, answer)| answer.is_none()) {

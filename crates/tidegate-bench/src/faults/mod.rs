@@ -25,9 +25,9 @@ pub use load::Load;
 use std::io;
 use std::time::{Duration, Instant};
 
-use crate::Failed;
+use crate::BoxError;
 use crate::cli::FaultsArgs;
-use crate::inprocess::or_all;
+use crate::inprocess::selected_or_all;
 use nodes::{Event, Nodes};
 use world::World;
 
@@ -59,7 +59,7 @@ pub fn run(args: &FaultsArgs) -> io::Result<()> {
         (false, true) => (false, true),
         _ => (false, false),
     };
-    let faults = if no_faults { Vec::new() } else { or_all(&args.fault) };
+    let faults = if no_faults { Vec::new() } else { selected_or_all(&args.fault) };
     for fault in faults {
         let outcome = runtime.block_on(suffer(fault, args));
         outcomes.push(outcome.map_err(|error| {
@@ -67,7 +67,7 @@ pub fn run(args: &FaultsArgs) -> io::Result<()> {
         })?);
     }
     let mut loaded = Vec::new();
-    for load in if no_loads { Vec::new() } else { or_all(&args.load) } {
+    for load in if no_loads { Vec::new() } else { selected_or_all(&args.load) } {
         loaded.push(runtime.block_on(load::put(load, args)).map_err(io::Error::other)?);
     }
     if args.json {
@@ -79,7 +79,7 @@ pub fn run(args: &FaultsArgs) -> io::Result<()> {
     if broken.is_empty() { Ok(()) } else { Err(io::Error::other(broken.join("\n"))) }
 }
 
-async fn suffer(fault: Fault, args: &FaultsArgs) -> Result<Outcome, Failed> {
+async fn suffer(fault: Fault, args: &FaultsArgs) -> Result<Outcome, BoxError> {
     let (healthy, lasts) = if args.short {
         (Duration::from_millis(300), Duration::from_millis(700))
     } else {

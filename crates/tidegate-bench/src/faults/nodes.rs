@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use crate::Failed;
+use crate::BoxError;
 use tidegate::redis::{RedisOptions, RedisStore};
 use tidegate::unstable::config::Config;
 use tidegate::unstable::gate::{Gate, Question, Subject};
@@ -92,7 +92,7 @@ pub struct Nodes {
 }
 
 impl Nodes {
-    pub async fn start(url: &str, start: Instant) -> Result<Self, Failed> {
+    pub async fn start(url: &str, start: Instant) -> Result<Self, BoxError> {
         let stopping = Arc::new(AtomicBool::new(false));
         let exact: Arc<[_]> = (0..NODES).map(|_| Mutex::new(None)).collect();
         let mut callers = Vec::new();
@@ -127,7 +127,7 @@ impl Nodes {
 
     /// Waits until every node has had an exact answer to a call made after `since`, and
     /// says how long after it that was.
-    pub async fn recovered(&self, since: Duration, within: Duration) -> Result<Duration, Failed> {
+    pub async fn recovered(&self, since: Duration, within: Duration) -> Result<Duration, BoxError> {
         let mut recovered = [None; NODES as usize];
         loop {
             for (node, recovered) in recovered.iter_mut().enumerate() {
@@ -147,7 +147,7 @@ impl Nodes {
     }
 
     /// Ends all callers and gathers what they wrote down.
-    pub async fn stop(self) -> Result<Vec<Event>, Failed> {
+    pub async fn stop(self) -> Result<Vec<Event>, BoxError> {
         self.stopping.store(true, Relaxed);
         let mut events = Vec::new();
         for caller in self.callers {
@@ -158,12 +158,12 @@ impl Nodes {
     }
 }
 
-async fn gate(url: &str) -> Result<Gate, Failed> {
+async fn gate(url: &str) -> Result<Gate, BoxError> {
     gate_of(CONFIG, url).await
 }
 
 /// A node as a server has it: policies in front of the shared store.
-pub async fn gate_of(policies: &str, url: &str) -> Result<Gate, Failed> {
+pub async fn gate_of(policies: &str, url: &str) -> Result<Gate, BoxError> {
     let config = Config::parse(policies, "policies").map_err(|errors| errors.to_string())?;
     let store = RedisStore::connect(RedisOptions::new(url)).await?;
     let clock = Clock::precise();

@@ -12,7 +12,7 @@ use super::nodes::Policy;
 use super::oracle::{bound, most};
 use crate::bars::Bar;
 use crate::cli::name_of;
-use crate::report::{bar_json, processor, write_bars, written};
+use crate::report::{bar_json, processor, to_text, write_bars};
 
 /// How long a caller waits for the store unless told otherwise.
 const DEADLINE: Duration = Duration::from_millis(25);
@@ -22,7 +22,7 @@ const KINDS: [Decided; 4] =
 
 /// The whole readable report.
 pub fn table(outcomes: &[Outcome], loaded: &[Loaded]) -> String {
-    written(|text| {
+    to_text(|text| {
         writeln!(text, "processor: {}", processor())?;
         if !outcomes.is_empty() {
             write_report(text, outcomes)?;

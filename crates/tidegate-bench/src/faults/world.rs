@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::fault::Fault;
 use super::proxy::Proxy;
-use crate::Failed;
+use crate::BoxError;
 use crate::redis::server::Server;
 
 /// What every answer takes longer on a slow line.
@@ -34,7 +34,7 @@ pub struct World {
 
 impl World {
     /// Starts what a fault needs.
-    pub async fn start(fault: Fault, program: &Path) -> Result<Self, Failed> {
+    pub async fn start(fault: Fault, program: &Path) -> Result<Self, BoxError> {
         let directory = tempfile::tempdir()?;
         let port = free_port()?;
         let mut world = World {
@@ -80,7 +80,7 @@ impl World {
     }
 
     /// Does it, lets it last, and undoes it.
-    pub async fn inject(&mut self, fault: Fault, lasts: Duration) -> Result<(), Failed> {
+    pub async fn inject(&mut self, fault: Fault, lasts: Duration) -> Result<(), BoxError> {
         match fault {
             Fault::Killed => {
                 self.server = None;
@@ -123,13 +123,13 @@ impl World {
     }
 
     /// A new time, for good: that it is set is all that is done, so it is not undone.
-    async fn set_clock(&self, by_s: i64, lasts: Duration) -> Result<(), Failed> {
+    async fn set_clock(&self, by_s: i64, lasts: Duration) -> Result<(), BoxError> {
         self.clock.as_ref().ok_or("no clock to set")?.set(by_s)?;
         tokio::time::sleep(lasts).await;
         Ok(())
     }
 
-    async fn fail_over(&mut self, lasts: Duration) -> Result<(), Failed> {
+    async fn fail_over(&mut self, lasts: Duration) -> Result<(), BoxError> {
         let sentinel = self.sentinel.as_ref().ok_or("no sentinel")?;
         // The replica misses the last writes.
         signal(sentinel.replica.pid(), Signal::STOP)?;
@@ -146,11 +146,11 @@ impl World {
         Ok(())
     }
 
-    fn signal(&self, what: Signal) -> Result<(), Failed> {
+    fn signal(&self, what: Signal) -> Result<(), BoxError> {
         signal(self.server.as_ref().ok_or("no server")?.pid(), what)
     }
 
-    fn command(&self, words: &[&str]) -> Result<(), Failed> {
+    fn command(&self, words: &[&str]) -> Result<(), BoxError> {
         let mut connection = self.server.as_ref().ok_or("no server")?.connect()?;
         let mut command = redis::cmd(words[0]);
         command.arg(&words[1..]);
@@ -158,7 +158,7 @@ impl World {
     }
 }
 
-fn signal(pid: u32, what: Signal) -> Result<(), Failed> {
+fn signal(pid: u32, what: Signal) -> Result<(), BoxError> {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or("no such process")?;
     Ok(kill_process(pid, what)?)
 }
@@ -175,7 +175,7 @@ struct Sentinel {
 }
 
 impl Sentinel {
-    fn start(program: &Path, main: u16, directory: &Path) -> Result<Self, Failed> {
+    fn start(program: &Path, main: u16, directory: &Path) -> Result<Self, BoxError> {
         let main_port = main.to_string();
         // A replica writes what it is sent to a file first.
         let files = directory.to_string_lossy();
@@ -205,7 +205,7 @@ impl Sentinel {
         Ok(sentinel)
     }
 
-    fn until_it_knows_the_replica(&self) -> Result<(), Failed> {
+    fn until_it_knows_the_replica(&self) -> Result<(), BoxError> {
         let deadline = Instant::now() + FAILED_OVER_WITHIN;
         let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.port))?;
         while Instant::now() < deadline {
@@ -224,7 +224,7 @@ impl Sentinel {
     }
 
     /// Whether the replica has taken over, and is known to have.
-    fn replica_leads(&self) -> Result<bool, Failed> {
+    fn replica_leads(&self) -> Result<bool, BoxError> {
         let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.port))?;
         let leader: (String, u16) = redis::cmd("SENTINEL")
             .arg("get-master-addr-by-name")
@@ -252,7 +252,7 @@ struct Clock {
 
 impl Clock {
     /// Compiles the library that shows a process another time.
-    fn new(directory: &Path) -> Result<Self, Failed> {
+    fn new(directory: &Path) -> Result<Self, BoxError> {
         let source = directory.join("clock.c");
         std::fs::write(&source, include_str!("clock.c"))?;
         let clock = Clock { library: directory.join("clock.so"), file: directory.join("clock") };

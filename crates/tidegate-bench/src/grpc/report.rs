@@ -9,12 +9,12 @@ use crate::bars::Bar;
 use crate::http::{
     Estimate, LOOSE_LIMITS, TurnResult, load_us, p50_us, p99_us, per_second, server_busy, server_us,
 };
-use crate::report::{bar_json, processor, rounded, write_bars, write_machine, written};
+use crate::report::{bar_json, processor, rounded, to_text, write_bars, write_machine};
 use crate::subjects::version;
 
 /// The whole readable report.
 pub fn table(results: &Results) -> String {
-    written(|text| write_report(text, results))
+    to_text(|text| write_report(text, results))
 }
 
 fn write_report(text: &mut String, results: &Results) -> std::fmt::Result {

@@ -11,7 +11,7 @@ use crate::http::{
     AGEING_TIME, CpuPlacement, Directory, LoadReport, MAX_QUEUED, TurnResult, build_tidegate,
     pinned_to,
 };
-use crate::inprocess::load;
+use crate::inprocess::load_average;
 
 /// Long enough that beginning and ending do not show, short enough that a machine does not
 /// change much between one server's turn and the next one's.
@@ -61,7 +61,7 @@ pub fn run(args: &GrpcArgs) -> io::Result<Results> {
     let file = directory.path().join("tidegate.yaml");
     std::fs::write(&file, config())?;
     let program = args.tidegate.clone().map_or_else(build_tidegate, Ok)?;
-    let load_before = load();
+    let load_before = load_average();
     let start = |program| Server::start(&program, placement.server, directory.path());
     let ours = start(Program::Tidegate { program, config: file })?;
     let tonic = start(Program::Tonic)?;
@@ -77,7 +77,7 @@ pub fn run(args: &GrpcArgs) -> io::Result<Results> {
         let warm = if at == 0 { AGEING_TIME } else { Duration::ZERO };
         rows.extend(settings.turns(shape, warm, &ours, &tonic)?);
     }
-    Ok(Results { rows, rounds, placement, load_before, load_after: load() })
+    Ok(Results { rows, rounds, placement, load_before, load_after: load_average() })
 }
 
 /// How the load asks.

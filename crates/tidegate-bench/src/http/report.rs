@@ -11,14 +11,14 @@ use super::rounds::{
 use super::soak::SoakResult;
 use crate::bars::Bar;
 use crate::cli::name_of;
-use crate::report::{bar_json, processor, rounded, write_bars, write_machine, written};
+use crate::report::{bar_json, processor, rounded, to_text, write_bars, write_machine};
 
 /// A server that idles more than this was not what limited its throughput.
 pub const SATURATED: f64 = 0.90;
 
 /// The whole readable report.
 pub fn table(results: &Results) -> String {
-    written(|text| write_report(text, results))
+    to_text(|text| write_report(text, results))
 }
 
 fn write_report(text: &mut String, results: &Results) -> std::fmt::Result {

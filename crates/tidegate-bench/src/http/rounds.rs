@@ -15,7 +15,7 @@ use super::server::{Program, Server};
 use super::setup::{self, CpuPlacement, Directory, LoadSettings};
 use super::wire::{AGEING_TIME, LOOSE_LIMITS, RequestKind};
 use crate::cli::{HttpArgs, name_of};
-use crate::inprocess::{load, median, or_all};
+use crate::inprocess::{load_average, median, selected_or_all};
 
 /// Long enough that beginning and ending do not show, short enough that a machine does not
 /// change much between one server's turn and the next one's.
@@ -235,7 +235,7 @@ pub fn p99_us(pass: &TurnResult) -> f64 {
 
 /// Runs what the arguments select.
 pub fn run(args: &HttpArgs) -> io::Result<Results> {
-    let subjects: Vec<Subject> = or_all(&args.subject);
+    let subjects: Vec<Subject> = selected_or_all(&args.subject);
     let settings = LoadSettings {
         connections: args.connections,
         keys: args.keys.unwrap_or(KEYS),
@@ -251,7 +251,7 @@ pub fn run(args: &HttpArgs) -> io::Result<Results> {
     };
     let directory = Directory::create()?;
     let programs = programs_of(args, &subjects, &directory)?;
-    let load_before = load();
+    let load_before = load_average();
     let starts = programs
         .iter()
         .map(|(server_kind, program)| Ok((*server_kind, start_time(program, &directory)?)))
@@ -262,7 +262,8 @@ pub fn run(args: &HttpArgs) -> io::Result<Results> {
             setup::verify(server_of(&servers, *subject)?, subject.kind(), &settings)?;
         }
     }
-    let targets = subjects.iter().map(|&subject| Ok((server_of(&servers, subject)?, subject.kind())));
+    let targets =
+        subjects.iter().map(|&subject| Ok((server_of(&servers, subject)?, subject.kind())));
     eprintln!("{} rounds", settings.rounds);
     let report = settings.load(Job::Turns, &targets.collect::<io::Result<Vec<_>>>()?)?;
     let pairs = subjects.iter().zip(report.turns);
@@ -274,7 +275,7 @@ pub fn run(args: &HttpArgs) -> io::Result<Results> {
         disturbed: report.disturbed,
         settings,
         load_before,
-        load_after: load(),
+        load_after: load_average(),
     })
 }
 

@@ -8,12 +8,12 @@ use super::apps::Subject;
 use super::rounds::{CLIENTS, Results, Row};
 use crate::bars::Bar;
 use crate::http::Estimate;
-use crate::report::{bar_json, processor, rounded, write_bars, write_machine, written};
+use crate::report::{bar_json, processor, rounded, to_text, write_bars, write_machine};
 use crate::subjects::version;
 
 /// The whole readable report.
 pub fn table(results: &Results) -> String {
-    written(|text| write_report(text, results))
+    to_text(|text| write_report(text, results))
 }
 
 fn write_report(text: &mut String, results: &Results) -> std::fmt::Result {

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use super::apps::{AGEING_TIME, App, Subject, request};
 use crate::cli::LayerArgs;
 use crate::http::Estimate;
-use crate::inprocess::load;
-use crate::measure::Queue;
+use crate::inprocess::load_average;
+use crate::measure::CpuWait;
 
 /// Requests of a block: made before it is timed, small enough to stay in the cache.
 const BLOCK: u32 = 256;
@@ -50,7 +50,7 @@ type Said = (f64, Option<f64>);
 /// Measures in processes of their own.
 pub fn run(args: &LayerArgs) -> io::Result<Results> {
     let processes = if args.quick { 5 } else { 31 };
-    let load_before = load();
+    let load_before = load_average();
     let subjects = || CLIENTS.into_iter().flat_map(|clients| Subject::ALL.map(|of| (of, clients)));
     let row = |(subject, clients)| Row { subject, clients, ns: Vec::new(), added: Vec::new() };
     let mut rows: Vec<Row> = subjects().map(row).collect();
@@ -65,7 +65,7 @@ pub fn run(args: &LayerArgs) -> io::Result<Results> {
             row.added.extend(added);
         }
     }
-    Ok(Results { rows, processes, load_before, load_after: load() })
+    Ok(Results { rows, processes, load_before, load_after: load_average() })
 }
 
 /// Measures in this process; the rows in the order of [`run`].
@@ -97,7 +97,7 @@ fn of_rounds(rounds: &[(Subject, Vec<f64>)]) -> Vec<Said> {
 struct Group {
     clients: u32,
     apps: Vec<(Subject, App)>,
-    queue: Queue,
+    cpu_wait: CpuWait,
     /// Nanoseconds per request of every app, one value a round.
     rounds: Vec<(Subject, Vec<f64>)>,
 }
@@ -107,7 +107,7 @@ impl Group {
         Group {
             clients,
             apps: Subject::ALL.map(|subject| (subject, App::new(subject))).into(),
-            queue: Queue::new(),
+            cpu_wait: CpuWait::new(),
             rounds: Subject::ALL.map(|subject| (subject, Vec::new())).into(),
         }
     }
@@ -117,7 +117,7 @@ impl Group {
         for turn in 0..self.apps.len() {
             let index = (round + turn) % self.apps.len();
             let app = &mut self.apps[index].1;
-            let took = take_turn(app, self.clients, round, &mut self.queue);
+            let took = take_turn(app, self.clients, round, &mut self.cpu_wait);
             self.rounds[index].1.push(took.as_nanos() as f64 / f64::from(BLOCK * BLOCKS));
         }
     }
@@ -153,7 +153,7 @@ fn prove(subject: Subject, app: &mut App, clients: u32) {
     }
 }
 
-fn take_turn(app: &mut App, clients: u32, round: usize, queue: &mut Queue) -> Duration {
+fn take_turn(app: &mut App, clients: u32, round: usize, cpu_wait: &mut CpuWait) -> Duration {
     let mut took = Duration::ZERO;
     let mut next = u32::try_from(round).unwrap_or_default().wrapping_mul(7919);
     for _ in 0..BLOCKS {
@@ -164,12 +164,12 @@ fn take_turn(app: &mut App, clients: u32, round: usize, queue: &mut Queue) -> Du
                 request(next)
             })
             .collect();
-        queue.catch_up();
+        cpu_wait.reset();
         let begun = Instant::now();
         for request in requests {
             black_box(app.call(request));
         }
-        took += queue.without_waiting(begun.elapsed());
+        took += cpu_wait.exclude_wait(begun.elapsed());
     }
     took
 }

@@ -7,7 +7,7 @@ use tidegate::{Check, Limit, Request, Timestamp};
 use super::rounds::name;
 use super::server::{Server, info};
 use super::subjects::{LIMIT, Maker, Subject, WINDOW_S};
-use crate::Failed;
+use crate::BoxError;
 
 /// Entries of the logs that are compared.
 pub const LOGS: [u32; 2] = [100, 1_000];
@@ -21,7 +21,11 @@ pub struct Bytes {
     pub logs: Vec<(f64, f64)>,
 }
 
-pub fn measure(connection: &mut Connection, server: &Server, quick: bool) -> Result<Bytes, Failed> {
+pub fn measure(
+    connection: &mut Connection,
+    server: &Server,
+    quick: bool,
+) -> Result<Bytes, BoxError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let keys = if quick { 20_000 } else { 200_000 };
     let mut maker = Maker::new(Subject::Tidegate, connection)?;
@@ -48,8 +52,8 @@ pub fn measure(connection: &mut Connection, server: &Server, quick: bool) -> Res
 fn per_key(
     connection: &mut Connection,
     keys: u32,
-    filling: impl FnOnce(&mut Connection) -> Result<(), Failed>,
-) -> Result<f64, Failed> {
+    filling: impl FnOnce(&mut Connection) -> Result<(), BoxError>,
+) -> Result<f64, BoxError> {
     redis::cmd("FLUSHALL").arg("SYNC").query::<()>(connection)?;
     let before = info(connection, "used_memory")?;
     filling(connection)?;
@@ -61,7 +65,7 @@ fn fill(
     connection: &mut Connection,
     keys: u32,
     mut command: impl FnMut(u32) -> redis::Cmd,
-) -> Result<(), Failed> {
+) -> Result<(), BoxError> {
     for start in (0..keys).step_by(PIPELINE as usize) {
         let mut pipeline = redis::Pipeline::new();
         for key in start..keys.min(start + PIPELINE) {
@@ -73,7 +77,7 @@ fn fill(
 }
 
 /// Full logs, their entries spread evenly over the window, as time was then.
-async fn fill_logs(server: &Server, keys: u32, entries: u32) -> Result<(), Failed> {
+async fn fill_logs(server: &Server, keys: u32, entries: u32) -> Result<(), BoxError> {
     let store = RedisStore::connect(RedisOptions::new(server.url())).await?;
     let limit: Limit = format!("{LIMIT} per {WINDOW_S}s sliding-log").parse()?;
     for entry in 0..entries {

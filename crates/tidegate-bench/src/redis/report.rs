@@ -9,11 +9,11 @@ use super::rounds::{Results, Row};
 use super::subjects::Subject;
 use crate::bars::Bar;
 use crate::cli::name_of;
-use crate::report::{bar_json, processor, rounded, write_bars, write_machine, written};
+use crate::report::{bar_json, processor, rounded, to_text, write_bars, write_machine};
 
 /// The whole readable report.
 pub fn table(results: &Results) -> String {
-    written(|text| write_report(text, results))
+    to_text(|text| write_report(text, results))
 }
 
 fn write_report(text: &mut String, results: &Results) -> std::fmt::Result {
@@ -32,7 +32,7 @@ fn write_report(text: &mut String, results: &Results) -> std::fmt::Result {
         "", "per Redis CPU-second", "spread", "/ incr", "/ two-keys", "/ sorted-set"
     )?;
     for row in &results.rows {
-        let over = |peer| crate::report::number(ratio(results, row.subject, peer), 3);
+        let over = |peer| crate::report::number_or_dash(ratio(results, row.subject, peer), 3);
         writeln!(
             text,
             "  {:<21}{:>22.0}{:>8.0}%{:>9}{:>11}{:>13}",

@@ -10,9 +10,9 @@ use tidegate::{Limit, Limiter};
 use super::memory::{self, Bytes};
 use super::server::{Server, info_text, processor_seconds};
 use super::subjects::{LIMIT, Maker, Subject, WINDOW_S};
-use crate::Failed;
+use crate::BoxError;
 use crate::cli::RedisArgs;
-use crate::inprocess::{load, median, or_all};
+use crate::inprocess::{load_average, median, selected_or_all};
 use crate::workloads::Random;
 
 /// Distinct keys, few enough that most decisions find theirs.
@@ -56,12 +56,12 @@ impl Row {
 }
 
 /// Starts a server, measures, and stops it.
-pub fn run(args: &RedisArgs) -> Result<Results, Failed> {
-    let load_before = load();
+pub fn run(args: &RedisArgs) -> Result<Results, BoxError> {
+    let load_before = load_average();
     let (decisions, rounds) = if args.quick { (51_200, 7) } else { (204_800, 15) };
     let server = Server::start(&args.server)?;
     let mut connection = server.connect()?;
-    let subjects = or_all(&args.subject);
+    let subjects = selected_or_all(&args.subject);
     let mut rows: Vec<Row> =
         subjects.iter().map(|&subject| Row { subject, per_second: Vec::new() }).collect();
     let turn = Turn { server: &server, decisions, pipeline: usize::from(args.pipeline) };
@@ -80,7 +80,7 @@ pub fn run(args: &RedisArgs) -> Result<Results, Failed> {
         rows,
         bytes,
         load_before,
-        load_after: load(),
+        load_after: load_average(),
     })
 }
 
@@ -101,7 +101,7 @@ impl Turn<'_> {
         subject: Subject,
         connection: &mut Connection,
         seed: u64,
-    ) -> Result<f64, Failed> {
+    ) -> Result<f64, BoxError> {
         redis::cmd("FLUSHALL").query::<()>(connection)?;
         let seconds = match subject {
             Subject::TidegateCoalesced => self.coalesced(connection, seed)?,
@@ -115,7 +115,7 @@ impl Turn<'_> {
         subject: Subject,
         connection: &mut Connection,
         seed: u64,
-    ) -> Result<f64, Failed> {
+    ) -> Result<f64, BoxError> {
         let mut maker = Maker::new(subject, connection)?;
         self.ask_all(&mut maker, connection)?;
         prove(subject, connection)?;
@@ -145,7 +145,7 @@ impl Turn<'_> {
     }
 
     /// Asks for every key once, and looks at every answer.
-    fn ask_all(&self, maker: &mut Maker, connection: &mut Connection) -> Result<(), Failed> {
+    fn ask_all(&self, maker: &mut Maker, connection: &mut Connection) -> Result<(), BoxError> {
         let all: Vec<u32> = (0..KEYS).collect();
         for keys in all.chunks(self.pipeline) {
             let pipeline = self.written(maker, keys.iter().copied());
@@ -166,7 +166,7 @@ impl Turn<'_> {
     }
 
     /// The store's own client: callers who ask at the same time, each for a key of its own.
-    fn coalesced(&self, connection: &mut Connection, seed: u64) -> Result<f64, Failed> {
+    fn coalesced(&self, connection: &mut Connection, seed: u64) -> Result<f64, BoxError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let limit: Limit = format!("{LIMIT} per {WINDOW_S}s sliding-counter").parse()?;
         runtime.block_on(async {
@@ -190,7 +190,7 @@ async fn call(
     callers: u32,
     times: u32,
     seed: Option<u64>,
-) -> Result<(), Failed> {
+) -> Result<(), BoxError> {
     let tasks: Vec<_> = (0..callers)
         .map(|caller| {
             let (limiter, limit) = (limiter.clone(), *limit);
@@ -219,7 +219,7 @@ pub fn name(key: u32) -> String {
 }
 
 /// Every key is there once all were asked for.
-fn prove(subject: Subject, connection: &mut Connection) -> Result<(), Failed> {
+fn prove(subject: Subject, connection: &mut Connection) -> Result<(), BoxError> {
     let keys: u32 = redis::cmd("DBSIZE").query(connection)?;
     if keys != KEYS {
         return Err(format!("the set-up of {subject:?} is wrong: {keys} keys for {KEYS}").into());

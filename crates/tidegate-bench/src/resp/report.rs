@@ -9,7 +9,7 @@ use super::subjects::Subject;
 use crate::bars::Bar;
 use crate::cli::name_of;
 use crate::http::{Estimate, SATURATED, estimate_json, percent, with_interval};
-use crate::report::{bar_json, processor, write_bars, write_machine, written};
+use crate::report::{bar_json, processor, to_text, write_bars, write_machine};
 
 fn per_second(turn: &TurnResult) -> f64 {
     turn.per_second
@@ -21,7 +21,7 @@ fn server_us(turn: &TurnResult) -> f64 {
 
 /// The whole readable report.
 pub fn table(results: &Results) -> String {
-    written(|text| write_report(text, results))
+    to_text(|text| write_report(text, results))
 }
 
 fn write_report(text: &mut String, results: &Results) -> std::fmt::Result {

@@ -11,7 +11,7 @@ use super::servers::Server;
 use super::subjects::Subject;
 use crate::cli::RespArgs;
 use crate::http::{AGEING_TIME, CpuPlacement, CpuTimes, Directory, Estimate, pinned_to};
-use crate::inprocess::{load, or_all};
+use crate::inprocess::{load_average, selected_or_all};
 
 /// Part of the keys that must be there after all rounds: keys are drawn at random.
 const DRAWN: f64 = 0.5;
@@ -71,7 +71,7 @@ impl Results {
 
 /// Runs what the arguments select.
 pub fn run(args: &RespArgs) -> io::Result<Results> {
-    let subjects: Vec<Subject> = or_all(&args.subject);
+    let subjects: Vec<Subject> = selected_or_all(&args.subject);
     let placement = CpuPlacement::choose(args.unbound);
     let directory = Directory::create()?;
     let mut servers: Vec<Server> = Vec::new();
@@ -83,7 +83,7 @@ pub fn run(args: &RespArgs) -> io::Result<Results> {
     for subject in &subjects {
         server_of(&servers, *subject)?.verify(*subject)?;
     }
-    let load_before = load();
+    let load_before = load_average();
     let rounds = if args.quick { 5 } else { 15 };
     let mut rows = Vec::new();
     for &pipeline in &args.pipeline {
@@ -115,7 +115,7 @@ pub fn run(args: &RespArgs) -> io::Result<Results> {
         rounds,
         bound: placement.server.is_some(),
         load_before,
-        load_after: load(),
+        load_after: load_average(),
     })
 }
 

@@ -17,7 +17,7 @@ use tidegate_client::{Backoff, Retry, RetryRules};
 use super::Outcome;
 use super::behaviour::Way;
 use super::scene::{LASTS, STORM, Tally, WARM_AT};
-use crate::Failed;
+use crate::BoxError;
 use crate::cli::StormArgs;
 use crate::http::{Directory, LIMITS, LOOSE_LIMITS, Program, Server, build_tidegate, config};
 
@@ -49,7 +49,7 @@ pub fn run(ways: &[Way], args: &StormArgs) -> io::Result<Vec<Outcome>> {
     Ok(outcomes)
 }
 
-async fn storm(way: Way, url: &str, lasts: Duration) -> Result<Tally, Failed> {
+async fn storm(way: Way, url: &str, lasts: Duration) -> Result<Tally, BoxError> {
     let start = Instant::now();
     let counted = Counted { from: start + lasts * WARM_AT / LASTS, until: start + lasts };
     let mut tasks = tokio::task::JoinSet::new();
@@ -78,7 +78,7 @@ async fn storm(way: Way, url: &str, lasts: Duration) -> Result<Tally, Failed> {
 }
 
 /// Asks in a loop, for ever or until something other than an answer comes.
-async fn ask_on(way: Way, client: ClientWithMiddleware, url: &str) -> Result<(), Failed> {
+async fn ask_on(way: Way, client: ClientWithMiddleware, url: &str) -> Result<(), BoxError> {
     let mut failures = 0_u32;
     loop {
         let response = client.get(url).send().await?;

@@ -26,7 +26,7 @@ pub use behaviour::Way;
 use std::io;
 
 use crate::cli::StormArgs;
-use crate::inprocess::or_all;
+use crate::inprocess::selected_or_all;
 use scene::Tally;
 
 /// What one way of retrying did in one scene.
@@ -41,7 +41,7 @@ pub struct Outcome {
 /// # Errors
 /// When a server does not do what it should, or a bar is missed.
 pub fn run(args: &StormArgs) -> io::Result<()> {
-    let ways = or_all(&args.way);
+    let ways = selected_or_all(&args.way);
     let outcomes =
         if args.on_virtual_time { world::all(&ways, args.seed) } else { live::run(&ways, args)? };
     if args.json {

@@ -9,11 +9,11 @@ use super::behaviour::Way;
 use super::scene::STORM;
 use crate::bars::Bar;
 use crate::cli::name_of;
-use crate::report::{bar_json, rounded, write_bars, written};
+use crate::report::{bar_json, rounded, to_text, write_bars};
 
 /// The whole readable report.
 pub fn table(outcomes: &[Outcome]) -> String {
-    written(|text| write_report(text, outcomes))
+    to_text(|text| write_report(text, outcomes))
 }
 
 fn write_report(text: &mut String, outcomes: &[Outcome]) -> std::fmt::Result {

@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Subject;
-use crate::measure::{Outcome, Pass, shared};
+use crate::measure::{Outcome, Pass, time_shared};
 
 pub struct Floor {
     counts: Vec<AtomicU64>,
@@ -19,7 +19,7 @@ impl Floor {
 impl Subject for Floor {
     fn pass(&mut self, pass: &Pass<'_>) -> Outcome {
         let counts = &self.counts;
-        shared(pass, |_, number, _| {
+        time_shared(pass, |_, number, _| {
             let before = counts[number as usize].fetch_add(1, Ordering::Relaxed);
             black_box(before) < u64::MAX
         })

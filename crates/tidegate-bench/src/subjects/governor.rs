@@ -12,7 +12,7 @@ use governor::state::keyed::DashMapStateStore;
 use governor::{Quota, RateLimiter};
 
 use super::{EPOCH_NS, LIMIT, Subject};
-use crate::measure::{Outcome, Pass, shared};
+use crate::measure::{Outcome, Pass, time_shared};
 
 type Keyed<S> =
     RateLimiter<String, DashMapStateStore<String, S>, VirtualClock, NoOpMiddleware<Nanos>>;
@@ -41,7 +41,7 @@ pub struct Governor<S: BuildHasher + Clone> {
 
 impl Governor<RandomState> {
     /// With the hasher that its documentation shows.
-    pub fn as_users_get_it() -> Self {
+    pub fn with_default_hasher() -> Self {
         Governor::new(RandomState::default())
     }
 }
@@ -79,7 +79,7 @@ impl<S: BuildHasher + Clone> Governor<S> {
 impl<S: BuildHasher + Clone + Send + Sync> Subject for Governor<S> {
     fn pass(&mut self, pass: &Pass<'_>) -> Outcome {
         let this = &*self;
-        shared(pass, |now_ns, _, key| this.decide(now_ns, key))
+        time_shared(pass, |now_ns, _, key| this.decide(now_ns, key))
     }
 
     fn tracked_keys(&self) -> Option<u64> {

@@ -7,7 +7,7 @@ use limitador::RateLimiter;
 use limitador::limit::{Context, Limit, Namespace};
 
 use super::{Subject, UNREACHED_LIMIT, UNREACHED_PERIOD_SECS};
-use crate::measure::{Outcome, Pass, shared};
+use crate::measure::{Outcome, Pass, time_shared};
 
 /// Its cache evicts by its own judgement when full: twice the room, so it never is.
 const ROOM: u64 = 2;
@@ -30,7 +30,7 @@ impl Limitador {
 impl Subject for Limitador {
     fn pass(&mut self, pass: &Pass<'_>) -> Outcome {
         let (limiter, namespace) = (&self.limiter, &self.namespace);
-        shared(pass, |_, _, key| {
+        time_shared(pass, |_, _, key| {
             let values = HashMap::from([("user".to_owned(), key.clone())]);
             let context = Context::from(values);
             let result = limiter.check_rate_limited_and_update(namespace, &context, 1);

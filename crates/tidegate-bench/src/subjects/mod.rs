@@ -8,12 +8,12 @@
 mod floor;
 mod governor;
 mod limitador;
-mod ours;
 mod ratelimit;
 mod throttlecrab;
+mod tidegate;
 
 pub use governor::Governor;
-pub use ours::{COUNTER, OneLimit, WINDOW, fill_log};
+pub use tidegate::{COUNTER, OneLimit, WINDOW, fill_log};
 
 use clap::ValueEnum;
 
@@ -42,7 +42,7 @@ pub trait Subject {
 
 /// Which limiter, in the order of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Kind {
+pub enum SubjectKind {
     #[value(name = "tidegate")]
     Tidegate,
     #[value(name = "tidegate-small")]
@@ -69,22 +69,22 @@ pub enum Kind {
     Floor,
 }
 
-impl Kind {
+impl SubjectKind {
     /// A fresh limiter with room for `keys` keys.
     pub fn build(self, keys: u32) -> Box<dyn Subject> {
         match self {
-            Kind::Tidegate => Box::new(OneLimit::new(ours::WINDOW, keys)),
-            Kind::TidegateSmall => Box::new(OneLimit::new(ours::SMALL, keys)),
-            Kind::TidegateCounter => Box::new(OneLimit::new(ours::COUNTER, keys)),
-            Kind::TidegateTwoLimits => Box::new(ours::two_limits(keys)),
-            Kind::TidegateFourLimits => Box::new(ours::four_limits(keys)),
-            Kind::TidegateLog100 => Box::new(OneLimit::new(ours::LOG, keys)),
-            Kind::Governor => Box::new(Governor::as_users_get_it()),
-            Kind::GovernorFoldhash => Box::new(Governor::with_foldhash()),
-            Kind::Throttlecrab => Box::new(throttlecrab::Throttlecrab::new()),
-            Kind::Limitador => Box::new(limitador::Limitador::new(keys)),
-            Kind::Ratelimit => Box::new(ratelimit::KeyedRatelimit::default()),
-            Kind::Floor => Box::new(floor::Floor::new(keys)),
+            SubjectKind::Tidegate => Box::new(OneLimit::new(tidegate::WINDOW, keys)),
+            SubjectKind::TidegateSmall => Box::new(OneLimit::new(tidegate::SMALL, keys)),
+            SubjectKind::TidegateCounter => Box::new(OneLimit::new(tidegate::COUNTER, keys)),
+            SubjectKind::TidegateTwoLimits => Box::new(tidegate::two_limits(keys)),
+            SubjectKind::TidegateFourLimits => Box::new(tidegate::four_limits(keys)),
+            SubjectKind::TidegateLog100 => Box::new(OneLimit::new(tidegate::LOG, keys)),
+            SubjectKind::Governor => Box::new(Governor::with_default_hasher()),
+            SubjectKind::GovernorFoldhash => Box::new(Governor::with_foldhash()),
+            SubjectKind::Throttlecrab => Box::new(throttlecrab::Throttlecrab::new()),
+            SubjectKind::Limitador => Box::new(limitador::Limitador::new(keys)),
+            SubjectKind::Ratelimit => Box::new(ratelimit::KeyedRatelimit::default()),
+            SubjectKind::Floor => Box::new(floor::Floor::new(keys)),
         }
     }
 
@@ -92,7 +92,10 @@ impl Kind {
     pub fn takes_part(self, workload: Workload, mode: Mode) -> bool {
         let batches = matches!(
             self,
-            Kind::Tidegate | Kind::TidegateSmall | Kind::TidegateCounter | Kind::TidegateLog100
+            SubjectKind::Tidegate
+                | SubjectKind::TidegateSmall
+                | SubjectKind::TidegateCounter
+                | SubjectKind::TidegateLog100
         );
         (mode == Mode::Single || batches) && self.fits(workload.keys())
     }
@@ -102,28 +105,28 @@ impl Kind {
     pub fn fits(self, keys: u32) -> bool {
         let only_up_to_a_million = matches!(
             self,
-            Kind::TidegateSmall
-                | Kind::TidegateTwoLimits
-                | Kind::TidegateFourLimits
-                | Kind::TidegateLog100
-                | Kind::Limitador
+            SubjectKind::TidegateSmall
+                | SubjectKind::TidegateTwoLimits
+                | SubjectKind::TidegateFourLimits
+                | SubjectKind::TidegateLog100
+                | SubjectKind::Limitador
         );
         keys < 10_000_000 || !only_up_to_a_million
     }
 
     /// The slowest subject gets this fraction of the decisions, or a run would
     /// mostly wait for it.
-    pub fn share(self) -> usize {
-        if self == Kind::Limitador { 32 } else { 1 }
+    pub fn decisions_divisor(self) -> usize {
+        if self == SubjectKind::Limitador { 32 } else { 1 }
     }
 
     /// Units a key may take per minute of virtual time; `None` for subjects without virtual time,
     /// which admit everything.
     pub fn limit(self) -> Option<u32> {
         match self {
-            Kind::TidegateSmall => Some(20),
-            Kind::TidegateLog100 => Some(100),
-            Kind::Limitador | Kind::Ratelimit | Kind::Floor => None,
+            SubjectKind::TidegateSmall => Some(20),
+            SubjectKind::TidegateLog100 => Some(100),
+            SubjectKind::Limitador | SubjectKind::Ratelimit | SubjectKind::Floor => None,
             _ => Some(LIMIT),
         }
     }
@@ -131,31 +134,35 @@ impl Kind {
     /// What is measured, in one line.
     pub fn describe(self) -> String {
         match self {
-            Kind::Tidegate => format!("check: {}; {}", ours::WINDOW, ours::clock_name()),
-            Kind::TidegateSmall => format!("check: {}", ours::SMALL),
-            Kind::TidegateCounter => format!("check: {}", ours::COUNTER),
-            Kind::TidegateTwoLimits => {
-                format!("check_all: {} and {}, all or nothing", ours::WINDOW, ours::BURST)
+            SubjectKind::Tidegate => {
+                format!("check: {}; {}", tidegate::WINDOW, tidegate::clock_name())
             }
-            Kind::TidegateFourLimits => {
-                let [first, second] = ours::ORGANISATION;
+            SubjectKind::TidegateSmall => format!("check: {}", tidegate::SMALL),
+            SubjectKind::TidegateCounter => format!("check: {}", tidegate::COUNTER),
+            SubjectKind::TidegateTwoLimits => {
+                format!("check_all: {} and {}, all or nothing", tidegate::WINDOW, tidegate::BURST)
+            }
+            SubjectKind::TidegateFourLimits => {
+                let [first, second] = tidegate::ORGANISATION;
                 format!("these two on the user, and {first} and {second} on the organisation")
             }
-            Kind::TidegateLog100 => format!("check: {}", ours::LOG),
-            Kind::Governor => peer("governor", "600 per minute; DashMap, SipHash, quanta clock"),
-            Kind::GovernorFoldhash => peer("governor", "the same with foldhash for SipHash"),
-            Kind::Throttlecrab => peer(
+            SubjectKind::TidegateLog100 => format!("check: {}", tidegate::LOG),
+            SubjectKind::Governor => {
+                peer("governor", "600 per minute; DashMap, SipHash, quanta clock")
+            }
+            SubjectKind::GovernorFoldhash => peer("governor", "the same with foldhash for SipHash"),
+            SubjectKind::Throttlecrab => peer(
                 "throttlecrab",
                 "600 per minute; PeriodicStore, SystemTime::now(); two threads share a Mutex",
             ),
-            Kind::Limitador => peer(
+            SubjectKind::Limitador => peer(
                 "limitador",
                 "in memory, one variable, real time; 1/32 of the decisions; not with 10M",
             ),
-            Kind::Ratelimit => {
+            SubjectKind::Ratelimit => {
                 peer("ratelimit", "not keyed: a DashMap<String, Ratelimiter>; real time")
             }
-            Kind::Floor => {
+            SubjectKind::Floor => {
                 "a preallocated [AtomicU64] indexed by key number: no hash, clock or limit"
                     .to_owned()
             }
@@ -178,7 +185,7 @@ pub fn version(name: &str) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measure::Pace;
+    use crate::measure::Schedule;
 
     #[test]
     fn peers_versions_come_from_the_lock_file() {
@@ -195,11 +202,11 @@ mod tests {
     #[test]
     fn every_subject_admits_and_counts_its_keys() {
         let accesses: Vec<u32> = (0..1_000).map(|i| i % 500).collect();
-        for &kind in Kind::value_variants() {
+        for &kind in SubjectKind::value_variants() {
             for threads in [1, 2] {
                 let mut subject = kind.build(500);
-                let pace = Pace { start_ns: EPOCH_NS, step_ns: 1_000 };
-                let pass = Pass { accesses: &accesses, threads, mode: Mode::Single, pace };
+                let schedule = Schedule { start_ns: EPOCH_NS, step_ns: 1_000 };
+                let pass = Pass { accesses: &accesses, threads, mode: Mode::Single, schedule };
                 let outcome = subject.pass(&pass);
                 assert_eq!((outcome.decisions, outcome.admitted), (1_000, 1_000), "{kind:?}");
                 let tracked = subject.tracked_keys().unwrap_or(500);

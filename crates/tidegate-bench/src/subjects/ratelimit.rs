@@ -7,7 +7,7 @@ use dashmap::DashMap;
 use ratelimit::Ratelimiter;
 
 use super::{Subject, UNREACHED_LIMIT, UNREACHED_PERIOD_SECS};
-use crate::measure::{Outcome, Pass, shared};
+use crate::measure::{Outcome, Pass, time_shared};
 
 #[derive(Default)]
 pub struct KeyedRatelimit {
@@ -25,7 +25,7 @@ fn bucket() -> Ratelimiter {
 impl Subject for KeyedRatelimit {
     fn pass(&mut self, pass: &Pass<'_>) -> Outcome {
         let limiters = &self.limiters;
-        shared(pass, |_, _, key| {
+        time_shared(pass, |_, _, key| {
             // A read lock suffices for a key that is there; only a new one is cloned.
             if let Some(limiter) = limiters.get(key) {
                 return black_box(limiter.try_wait()).is_ok();

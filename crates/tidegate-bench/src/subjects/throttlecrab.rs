@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use throttlecrab::{PeriodicStore, RateLimiter};
 
 use super::{LIMIT, Subject};
-use crate::measure::{Outcome, Pass, exclusive, shared};
+use crate::measure::{Outcome, Pass, time_exclusive, time_shared};
 
 pub struct Throttlecrab {
     /// Only two threads lock it; one thread goes past the lock, as its users do.
@@ -32,10 +32,10 @@ impl Subject for Throttlecrab {
     fn pass(&mut self, pass: &Pass<'_>) -> Outcome {
         if pass.threads == 1 {
             let limiter = self.limiter.get_mut().expect("no thread panicked");
-            return exclusive(pass, |now_ns, _, key| decide(limiter, now_ns, key));
+            return time_exclusive(pass, |now_ns, _, key| decide(limiter, now_ns, key));
         }
         let limiter = &self.limiter;
-        shared(pass, |now_ns, _, key| {
+        time_shared(pass, |now_ns, _, key| {
             decide(&mut limiter.lock().expect("no thread panicked"), now_ns, key)
         })
     }

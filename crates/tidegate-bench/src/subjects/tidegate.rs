@@ -7,7 +7,7 @@ use tidegate::{Check, Clock, Decision, Limit, Limiter, MemoryStats, Timestamp};
 
 use super::{EPOCH_NS, Subject};
 use crate::cli::Mode;
-use crate::measure::{BATCH, Outcome, Pass, Time, shared, shared_blocks};
+use crate::measure::{BATCH, Outcome, Pass, ThreadClock, time_shared, time_shared_blocks};
 use crate::workloads::write_key;
 
 pub const WINDOW: &str = "600 per 1m sliding-window";
@@ -79,7 +79,7 @@ impl OneLimit {
     /// Decides a block in calls of [`BATCH`] checks.
     fn decide_batches(
         &self,
-        time: &mut Time<'_>,
+        time: &mut ThreadClock<'_>,
         keys: &[String],
         decisions: &mut Vec<Decision>,
     ) -> usize {
@@ -106,10 +106,10 @@ impl Subject for OneLimit {
     fn pass(&mut self, pass: &Pass<'_>) -> Outcome {
         let this = &*self;
         match pass.mode {
-            Mode::Single => shared(pass, |now_ns, _, key| this.decide(now_ns, key)),
-            Mode::Batch32 => shared_blocks(pass, || {
+            Mode::Single => time_shared(pass, |now_ns, _, key| this.decide(now_ns, key)),
+            Mode::Batch32 => time_shared_blocks(pass, || {
                 let mut decisions = Vec::with_capacity(BATCH);
-                move |time: &mut Time<'_>, _: &[u32], keys: &[String]| {
+                move |time: &mut ThreadClock<'_>, _: &[u32], keys: &[String]| {
                     this.decide_batches(time, keys, &mut decisions)
                 }
             }),
@@ -170,12 +170,12 @@ impl Subject for SeveralLimits {
         let this = &*self;
         let [u1, u2] = &this.user;
         if this.organisations.is_empty() {
-            return shared(pass, |now_ns, _, user| {
+            return time_shared(pass, |now_ns, _, user| {
                 this.decide(now_ns, &[Check::new(user, u1, 1), Check::new(user, u2, 1)])
             });
         }
         let [o1, o2] = &this.organisation;
-        shared(pass, |now_ns, number, user| {
+        time_shared(pass, |now_ns, number, user| {
             let organisation = &this.organisations[(number / MEMBERS) as usize];
             let checks = [
                 Check::new(user, u1, 1),
