@@ -224,8 +224,8 @@ pub struct StormArgs {
     #[arg(long)]
     pub json: bool,
     /// Only these ways of retrying (comma-separated or repeated).
-    #[arg(long, value_enum, value_delimiter = ',')]
-    pub way: Vec<crate::storm::Way>,
+    #[arg(long = "way", value_name = "WAY", value_enum, value_delimiter = ',')]
+    pub strategy: Vec<crate::storm::RetryStrategy>,
     /// On virtual time and without a network, in every scene: seconds instead of minutes, and
     /// the same every time.
     #[arg(long = "virtual")]

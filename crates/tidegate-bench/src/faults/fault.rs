@@ -46,7 +46,7 @@ impl Fault {
     /// How many times a limit may be used anew, because what was counted is lost or
     /// its time seems to have passed. What was counted before a clock was set
     /// back is counted from then on.
-    pub fn losses(self) -> u32 {
+    pub fn limit_resets(self) -> u32 {
         match self {
             Fault::Killed | Fault::RestartedEmpty | Fault::FailedOver | Fault::ClockForward => 1,
             Fault::Stopped
@@ -59,7 +59,7 @@ impl Fault {
     }
 
     /// Whether callers are bound to see that the store cannot be asked.
-    pub fn cuts_off(self) -> bool {
+    pub fn makes_store_unavailable(self) -> bool {
         matches!(self, Fault::Killed | Fault::Stopped | Fault::Slow | Fault::FailedOver)
     }
 }

@@ -16,7 +16,7 @@ use tidegate::unstable::gate::{Gate, MAX_TOGETHER, Question, Subject};
 use tidegate::unstable::stats::Decided;
 use tokio::task::JoinSet;
 
-use super::nodes::gate_of;
+use super::nodes::connect_gate;
 use crate::BoxError;
 use crate::bars::Bar;
 use crate::cli::{FaultsArgs, name_of};
@@ -90,44 +90,48 @@ impl Answers {
 }
 
 /// The answers during a load.
-pub struct Loaded {
+pub struct LoadResult {
     pub load: Load,
     pub crowd: Answers,
     pub bystanders: Answers,
 }
 
 /// Starts a Redis and puts a load on it.
-pub async fn put(load: Load, args: &FaultsArgs) -> Result<Loaded, BoxError> {
+pub async fn run(load: Load, args: &FaultsArgs) -> Result<LoadResult, BoxError> {
     let lasts = Duration::from_millis(if args.short { 1_000 } else { 5_000 });
     let server = Server::start(&args.server)?;
-    let gate = Arc::new(gate_of(CONFIG, &server.url()).await?);
+    let gate = Arc::new(connect_gate(CONFIG, &server.url()).await?);
     let stopping = Arc::new(AtomicBool::new(false));
     let (mut crowd, mut bystanders) = (JoinSet::new(), JoinSet::new());
     match load {
         Load::HotKey => (0..CALLERS).for_each(|_| {
-            crowd.spawn(ask_for_one(Arc::clone(&gate), "crowd", 0, Arc::clone(&stopping), None));
+            crowd.spawn(check_one_key(Arc::clone(&gate), "crowd", 0, Arc::clone(&stopping), None));
         }),
         Load::LargeBatches => {
-            crowd.spawn(ask_for_many(Arc::clone(&gate), Arc::clone(&stopping)));
+            crowd.spawn(check_batches(Arc::clone(&gate), Arc::clone(&stopping)));
         }
     }
     for key in 0..BYSTANDERS {
         let (gate, stopping) = (Arc::clone(&gate), Arc::clone(&stopping));
-        bystanders.spawn(ask_for_one(gate, "bystander", key, stopping, Some(PAUSE)));
+        bystanders.spawn(check_one_key(gate, "bystander", key, stopping, Some(PAUSE)));
     }
     tokio::time::sleep(lasts).await;
     stopping.store(true, Relaxed);
-    let mut loaded = Loaded { load, crowd: Answers::default(), bystanders: Answers::default() };
+    let mut result = LoadResult { load, crowd: Answers::default(), bystanders: Answers::default() };
     for answers in crowd.join_all().await {
-        loaded.crowd.merge(answers?);
+        result.crowd.merge(answers?);
     }
     for answers in bystanders.join_all().await {
-        loaded.bystanders.merge(answers?);
+        result.bystanders.merge(answers?);
     }
-    Ok(loaded)
+    Ok(result)
 }
 
-async fn ask(gate: &Gate, policy: &'static str, key: u32) -> Result<(Decided, Duration), BoxError> {
+async fn check(
+    gate: &Gate,
+    policy: &'static str,
+    key: u32,
+) -> Result<(Decided, Duration), BoxError> {
     let (rules, key) = (Arc::clone(&gate.rules()), key.to_le_bytes());
     let question = Question::new(Subject::Key { policy, key: &key, attributes: None });
     let sent = Instant::now();
@@ -135,7 +139,7 @@ async fn ask(gate: &Gate, policy: &'static str, key: u32) -> Result<(Decided, Du
     Ok((answer.decided, sent.elapsed()))
 }
 
-async fn ask_for_one(
+async fn check_one_key(
     gate: Arc<Gate>,
     policy: &'static str,
     key: u32,
@@ -144,7 +148,7 @@ async fn ask_for_one(
 ) -> Result<Answers, BoxError> {
     let mut answers = Answers::default();
     while !stopping.load(Relaxed) {
-        let (decided, took) = ask(&gate, policy, key).await?;
+        let (decided, took) = check(&gate, policy, key).await?;
         answers.add(decided, took);
         match pause {
             Some(pause) => tokio::time::sleep(pause).await,
@@ -157,13 +161,13 @@ async fn ask_for_one(
 }
 
 /// Batches as the HTTP front sends them.
-async fn ask_for_many(gate: Arc<Gate>, stopping: Arc<AtomicBool>) -> Result<Answers, BoxError> {
+async fn check_batches(gate: Arc<Gate>, stopping: Arc<AtomicBool>) -> Result<Answers, BoxError> {
     let mut answers = Answers::default();
     let keys: Vec<u32> = (0..BATCH).collect();
     while !stopping.load(Relaxed) {
         for together in keys.chunks(MAX_TOGETHER) {
-            let asked = together.iter().map(|key| ask(&gate, "crowd", *key));
-            for (decided, took) in all(asked).await? {
+            let checks = together.iter().map(|key| check(&gate, "crowd", *key));
+            for (decided, took) in join_all(checks).await? {
                 answers.add(decided, took);
             }
         }
@@ -172,27 +176,27 @@ async fn ask_for_many(gate: Arc<Gate>, stopping: Arc<AtomicBool>) -> Result<Answ
 }
 
 /// Waits for all of them concurrently, in this task.
-async fn all<T>(
-    asked: impl Iterator<Item = impl Future<Output = Result<T, BoxError>>>,
+async fn join_all<T>(
+    checks: impl Iterator<Item = impl Future<Output = Result<T, BoxError>>>,
 ) -> Result<Vec<T>, BoxError> {
-    let mut asked: Vec<(Pin<Box<_>>, Option<Result<T, BoxError>>)> =
-        asked.map(|asked| (Box::pin(asked), None)).collect();
+    let mut checks: Vec<(Pin<Box<_>>, Option<Result<T, BoxError>>)> =
+        checks.map(|check| (Box::pin(check), None)).collect();
     poll_fn(|context| {
-        for (asked, answer) in asked.iter_mut().filter(|(_, answer)| answer.is_none()) {
-            if let Poll::Ready(answered) = asked.as_mut().poll(context) {
+        for (check, answer) in checks.iter_mut().filter(|(_, answer)| answer.is_none()) {
+            if let Poll::Ready(answered) = check.as_mut().poll(context) {
                 *answer = Some(answered);
             }
         }
-        let is_done = asked.iter().all(|(_, answer)| answer.is_some());
+        let is_done = checks.iter().all(|(_, answer)| answer.is_some());
         if is_done { Poll::Ready(()) } else { Poll::Pending }
     })
     .await;
-    asked.into_iter().filter_map(|(_, answer)| answer).collect()
+    checks.into_iter().filter_map(|(_, answer)| answer).collect()
 }
 
 /// One line for people.
-pub fn line(loaded: &Loaded) -> String {
-    let Loaded { load, crowd, bystanders } = loaded;
+pub fn table_row(result: &LoadResult) -> String {
+    let LoadResult { load, crowd, bystanders } = result;
     format!(
         "{:<17}{:>10}{:>10.2}{:>10.1}{:>12}{:>10.2}{:>10.1}\n",
         name_of(load),
@@ -206,16 +210,16 @@ pub fn line(loaded: &Loaded) -> String {
 }
 
 /// What stands above the lines.
-pub fn heading() -> String {
+pub fn header() -> String {
     format!(
         "{:<17}{:>10}{:>10}{:>10}{:>12}{:>10}{:>10}\n",
         "load", "answers", "exact %", "p99 ms", "bystanders", "exact %", "p99 ms"
     )
 }
 
-pub fn bars(loaded: &[Loaded]) -> Vec<Bar> {
-    let each = loaded.iter().flat_map(|loaded| {
-        let (exact, closed) = match loaded.load {
+pub fn bars(result: &[LoadResult]) -> Vec<Bar> {
+    let each = result.iter().flat_map(|result| {
+        let (exact, closed) = match result.load {
             Load::HotKey => (
                 "1,024 callers on a hot key: exact answers, %",
                 "1,024 callers on a hot key: a bystander fails closed, times",
@@ -225,21 +229,21 @@ pub fn bars(loaded: &[Loaded]) -> Vec<Bar> {
                 "batches of 1,000 checks: a bystander fails closed, times",
             ),
         };
-        let all = (loaded.crowd.exact + loaded.bystanders.exact) as f64
-            / (loaded.crowd.all() + loaded.bystanders.all()).max(1) as f64;
+        let all = (result.crowd.exact + result.bystanders.exact) as f64
+            / (result.crowd.all() + result.bystanders.all()).max(1) as f64;
         [
             Bar { at_least: true, ..Bar::at_most(exact, Some(100.0 * all), Some(99.0), None) },
-            Bar::at_most(closed, Some(loaded.bystanders.failed as f64), Some(0.0), None),
+            Bar::at_most(closed, Some(result.bystanders.failed as f64), Some(0.0), None),
         ]
     });
     each.collect()
 }
 
-pub fn json(loaded: &Loaded) -> Value {
+pub fn json(result: &LoadResult) -> Value {
     let answers = |answers: &Answers| {
         json!({ "answers": answers.all(), "exact": answers.exact, "failed": answers.failed,
             "p99_ms": answers.p99_ms() })
     };
-    json!({ "load": name_of(&loaded.load), "crowd": answers(&loaded.crowd),
-        "bystanders": answers(&loaded.bystanders) })
+    json!({ "load": name_of(&result.load), "crowd": answers(&result.crowd),
+        "bystanders": answers(&result.bystanders) })
 }

@@ -20,7 +20,7 @@ pub const WINDOW: Duration = Duration::from_secs(2);
 /// Servers that share the limit.
 pub const NODES: u32 = 2;
 /// What a node may admit by itself.
-pub const SHARE: u32 = LIMIT / NODES;
+pub const NODE_SHARE: u32 = LIMIT / NODES;
 /// Keys asked for under every policy: so many that each is asked for a little more than
 /// it may have. Fewer would be denied without asking the store most of the time.
 pub const KEYS: u8 = 20;
@@ -29,7 +29,7 @@ const CALLERS: u8 = 6;
 /// How long a caller does other things between two calls.
 const PAUSE: Duration = Duration::from_millis(3);
 /// How often it is looked whether all have recovered.
-const LOOK_EVERY: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Three policies that differ only in what they answer for a store that fails.
 const CONFIG: &str = r#"
@@ -60,11 +60,11 @@ impl Policy {
     }
 
     /// Whether this is an answer such a policy can give.
-    pub fn may_answer(self, event: &Event) -> bool {
-        match (self, event.decided) {
+    pub fn may_answer(self, call: &CallRecord) -> bool {
+        match (self, call.decided) {
             (_, Decided::Exact) | (Policy::Local, Decided::Local) => true,
-            (Policy::Allow, Decided::FailedOpen) => event.allowed,
-            (Policy::Deny, Decided::FailedClosed) => !event.allowed,
+            (Policy::Allow, Decided::FailedOpen) => call.allowed,
+            (Policy::Deny, Decided::FailedClosed) => !call.allowed,
             _ => false,
         }
     }
@@ -72,7 +72,7 @@ impl Policy {
 
 /// One call, as its caller saw it.
 #[derive(Clone, Copy, Debug)]
-pub struct Event {
+pub struct CallRecord {
     /// When, since the first call.
     pub sent: Duration,
     pub received: Duration,
@@ -88,7 +88,7 @@ pub struct Nodes {
     stopping: Arc<AtomicBool>,
     /// When each node last had an exact answer to a call, and when that call was made.
     exact: Arc<[Mutex<Option<(Duration, Duration)>>]>,
-    callers: Vec<JoinHandle<Result<Vec<Event>, String>>>,
+    callers: Vec<JoinHandle<Result<Vec<CallRecord>, String>>>,
 }
 
 impl Nodes {
@@ -101,24 +101,24 @@ impl Nodes {
             for caller in 0..CALLERS {
                 let (gate, stopping, exact) = (gate.clone(), stopping.clone(), exact.clone());
                 callers.push(tokio::spawn(async move {
-                    let mut events = Vec::new();
+                    let mut calls = Vec::new();
                     let turns = (0..KEYS).flat_map(|key| Policy::ALL.map(|policy| (policy, key)));
                     for (policy, key) in turns.cycle().skip(usize::from(caller)) {
                         if stopping.load(Relaxed) {
                             break;
                         }
                         let sent = start.elapsed();
-                        let (allowed, decided) = ask(&gate, policy, key).await?;
+                        let (allowed, decided) = check(&gate, policy, key).await?;
                         let received = start.elapsed();
                         if decided == Decided::Exact
                             && let Ok(mut last) = exact[node as usize].lock()
                         {
                             *last = Some((sent, received));
                         }
-                        events.push(Event { sent, received, policy, key, allowed, decided });
+                        calls.push(CallRecord { sent, received, policy, key, allowed, decided });
                         tokio::time::sleep(PAUSE).await;
                     }
-                    Ok(events)
+                    Ok(calls)
                 }));
             }
         }
@@ -127,7 +127,11 @@ impl Nodes {
 
     /// Waits until every node has had an exact answer to a call made after `since`, and
     /// says how long after it that was.
-    pub async fn recovered(&self, since: Duration, within: Duration) -> Result<Duration, BoxError> {
+    pub async fn wait_recovered(
+        &self,
+        since: Duration,
+        within: Duration,
+    ) -> Result<Duration, BoxError> {
         let mut recovered = [None; NODES as usize];
         loop {
             for (node, recovered) in recovered.iter_mut().enumerate() {
@@ -142,28 +146,28 @@ impl Nodes {
             if self.start.elapsed() > since + within {
                 return Err(format!("no exact answer within {within:?} of Redis being back").into());
             }
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
     /// Ends all callers and gathers what they wrote down.
-    pub async fn stop(self) -> Result<Vec<Event>, BoxError> {
+    pub async fn stop(self) -> Result<Vec<CallRecord>, BoxError> {
         self.stopping.store(true, Relaxed);
-        let mut events = Vec::new();
+        let mut calls = Vec::new();
         for caller in self.callers {
-            events.extend(caller.await??);
+            calls.extend(caller.await??);
         }
-        events.sort_unstable_by_key(|event: &Event| event.sent);
-        Ok(events)
+        calls.sort_unstable_by_key(|call: &CallRecord| call.sent);
+        Ok(calls)
     }
 }
 
 async fn gate(url: &str) -> Result<Gate, BoxError> {
-    gate_of(CONFIG, url).await
+    connect_gate(CONFIG, url).await
 }
 
 /// A node as a server has it: policies in front of the shared store.
-pub async fn gate_of(policies: &str, url: &str) -> Result<Gate, BoxError> {
+pub async fn connect_gate(policies: &str, url: &str) -> Result<Gate, BoxError> {
     let config = Config::parse(policies, "policies").map_err(|errors| errors.to_string())?;
     let store = RedisStore::connect(RedisOptions::new(url)).await?;
     let clock = Clock::precise();
@@ -172,7 +176,7 @@ pub async fn gate_of(policies: &str, url: &str) -> Result<Gate, BoxError> {
     Ok(Gate::new(limiter, config.policies, stats).over(Arc::new(store), config.nodes))
 }
 
-async fn ask(gate: &Gate, policy: Policy, key: u8) -> Result<(bool, Decided), String> {
+async fn check(gate: &Gate, policy: Policy, key: u8) -> Result<(bool, Decided), String> {
     let rules = Arc::clone(&gate.rules());
     let key = [b'a' + key];
     let subject = Subject::Key { policy: policy.name(), key: &key, attributes: None };

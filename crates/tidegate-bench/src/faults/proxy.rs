@@ -35,8 +35,8 @@ impl Proxy {
                     let ((near_in, near_out), (far_in, far_out)) =
                         (near.into_split(), far.into_split());
                     // Answers are delayed, questions are not.
-                    tokio::spawn(pass(near_in, far_out, Arc::new(AtomicU64::new(0))));
-                    pass(far_in, near_out, delay).await;
+                    tokio::spawn(forward(near_in, far_out, Arc::new(AtomicU64::new(0))));
+                    forward(far_in, near_out, delay).await;
                 });
             }
         });
@@ -56,7 +56,7 @@ impl Drop for Proxy {
 }
 
 /// Passes bytes on until either side ends, in order, each piece when it is due.
-async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, delay_ms: Arc<AtomicU64>) {
+async fn forward(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, delay_ms: Arc<AtomicU64>) {
     let (sender, mut pieces) = mpsc::channel::<(Instant, Vec<u8>)>(1_024);
     let reading = async move {
         let mut buffer = vec![0; 16 * 1_024];

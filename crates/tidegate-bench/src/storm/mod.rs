@@ -1,7 +1,7 @@
 //! A crowd of clients in a loop on one key: how much of the limit they make use of, and what
 //! they send for it.
 //!
-//! Each client asks again as soon as it may: at once after a success, or when its way of
+//! Each client asks again as soon as it may: at once after a success, or when its strategy of
 //! retrying says so. Two figures judge it together. *Goodput* is what was admitted, as a
 //! part of what the limit admits; *sent* is the requests sent per success. Naive retrying
 //! has the best goodput there is and sends hundreds for it. A third figure, *fairness*
@@ -9,31 +9,31 @@
 //! everything), shows what the two hide: who asks again at once after a success keeps the
 //! others out.
 //!
-//! - `behaviour.rs`: the ways of retrying, without clock or network;
-//! - `scene.rs`: who asks, under which limit, and what changes meanwhile;
-//! - `world.rs`: a scene on virtual time, with the real limiter: the same every time;
-//! - `live.rs`: the first scene over HTTP, with the server as a process and the middleware;
+//! - `client.rs`: the strategies of retrying, without clock or network;
+//! - `scenario.rs`: who asks, under which limit, and what changes meanwhile;
+//! - `simulation.rs`: a scenario on virtual time, with the real limiter: the same every time;
+//! - `live.rs`: the first scenario over HTTP, with the server as a process and the middleware;
 //! - `report.rs`: table, bars and JSON.
 
-mod behaviour;
+mod client;
 mod live;
 mod report;
-mod scene;
-mod world;
+mod scenario;
+mod simulation;
 
-pub use behaviour::Way;
+pub use client::RetryStrategy;
 
 use std::io;
 
 use crate::cli::StormArgs;
 use crate::inprocess::selected_or_all;
-use scene::Tally;
+use scenario::StormCounts;
 
-/// What one way of retrying did in one scene.
+/// What one strategy of retrying did in one scenario.
 pub struct Outcome {
-    pub scene: String,
-    pub way: Way,
-    pub tally: Tally,
+    pub scenario: String,
+    pub strategy: RetryStrategy,
+    pub counts: StormCounts,
 }
 
 /// Runs the storm and prints what came of it.
@@ -41,9 +41,12 @@ pub struct Outcome {
 /// # Errors
 /// When a server does not do what it should, or a bar is missed.
 pub fn run(args: &StormArgs) -> io::Result<()> {
-    let ways = selected_or_all(&args.way);
-    let outcomes =
-        if args.on_virtual_time { world::all(&ways, args.seed) } else { live::run(&ways, args)? };
+    let strategies = selected_or_all(&args.strategy);
+    let outcomes = if args.on_virtual_time {
+        simulation::all(&strategies, args.seed)
+    } else {
+        live::run(&strategies, args)?
+    };
     if args.json {
         println!("{}", report::json(&outcomes));
     } else {

@@ -2,95 +2,95 @@
 
 use std::time::Duration;
 
-/// What is different from the first scene halfway through.
+/// What is different from the first scenario halfway through.
 #[derive(Clone, Copy, Debug)]
 pub enum Change {
     Nothing,
     /// The limit's number is another one.
     Limit(u64),
     /// Only so many clients stay.
-    Stay(usize),
+    KeepClients(usize),
 }
 
 /// What clients are told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum ServerReply {
     /// Header fields: whole seconds, rounded up.
-    Fields,
+    HeaderFields,
     /// JSON: milliseconds.
     Json,
     /// That all is left, and to come back at once.
-    Lies,
+    Misleading,
 }
 
-/// A scene.
+/// A scenario.
 #[derive(Clone, Copy, Debug)]
-pub struct Scene {
+pub struct Scenario {
     pub name: &'static str,
     pub clients: usize,
     pub limit: u64,
     pub window: Duration,
     pub algorithm: &'static str,
     pub change: Change,
-    pub told: Told,
+    pub reply: ServerReply,
 }
 
-/// A scene lasts for so many windows; those before are left out. Changes come at
-/// `CHANGES_AT`, and then everything before `SETTLED_AT` is left out.
-pub const LASTS: u32 = 30;
-pub const WARM_AT: u32 = 5;
-pub const CHANGES_AT: u32 = 12;
-pub const SETTLED_AT: u32 = 16;
+/// A scenario lasts for so many windows; those before are left out. Changes come at
+/// `CHANGE_WINDOW`, and then everything before `SETTLED_WINDOW` is left out.
+pub const TOTAL_WINDOWS: u32 = 30;
+pub const WARM_UP_WINDOWS: u32 = 5;
+pub const CHANGE_WINDOW: u32 = 12;
+pub const SETTLED_WINDOW: u32 = 16;
 
-/// The scene of the bars.
-pub const STORM: Scene = Scene {
+/// The scenario of the bars.
+pub const STORM: Scenario = Scenario {
     name: "storm",
     clients: 200,
     limit: 100,
     window: Duration::from_secs(1),
     algorithm: "sliding-log",
     change: Change::Nothing,
-    told: Told::Fields,
+    reply: ServerReply::HeaderFields,
 };
 
-impl Scene {
+impl Scenario {
     /// When counting begins, in windows.
     pub fn counted_from(&self) -> u32 {
-        if matches!(self.change, Change::Nothing) { WARM_AT } else { SETTLED_AT }
+        if matches!(self.change, Change::Nothing) { WARM_UP_WINDOWS } else { SETTLED_WINDOW }
     }
 
     /// The limit's number while it is counted.
-    pub fn limit_counted(&self) -> u64 {
+    pub fn counted_limit(&self) -> u64 {
         if let Change::Limit(limit) = self.change { limit } else { self.limit }
     }
 }
 
-/// Every scene, the one of the bars first.
-pub fn scenes() -> Vec<Scene> {
+/// Every scenario, the one of the bars first.
+pub fn scenarios() -> Vec<Scenario> {
     let window = Duration::from_secs(60);
     vec![
         STORM,
-        Scene { name: "told milliseconds", told: Told::Json, ..STORM },
-        Scene { name: "one client", clients: 1, ..STORM },
-        Scene { name: "3 clients", clients: 3, ..STORM },
-        Scene { name: "50 clients", clients: 50, ..STORM },
-        Scene { name: "1000 clients", clients: 1000, ..STORM },
-        Scene { name: "a minute's window", window, clients: 20, ..STORM },
-        Scene { name: "sliding-counter", algorithm: "sliding-counter", ..STORM },
-        Scene { name: "sliding-window", algorithm: "sliding-window", ..STORM },
-        Scene { name: "fixed-window", algorithm: "fixed-window", ..STORM },
-        Scene { name: "token-bucket", algorithm: "token-bucket", ..STORM },
-        Scene { name: "bucket of one", algorithm: "token-bucket burst 1", ..STORM },
-        Scene { name: "limit halved", change: Change::Limit(50), ..STORM },
-        Scene { name: "limit doubled", change: Change::Limit(200), ..STORM },
-        Scene { name: "20 clients stay", change: Change::Stay(20), ..STORM },
-        Scene { name: "a server that lies", told: Told::Lies, ..STORM },
+        Scenario { name: "told milliseconds", reply: ServerReply::Json, ..STORM },
+        Scenario { name: "one client", clients: 1, ..STORM },
+        Scenario { name: "3 clients", clients: 3, ..STORM },
+        Scenario { name: "50 clients", clients: 50, ..STORM },
+        Scenario { name: "1000 clients", clients: 1000, ..STORM },
+        Scenario { name: "a minute's window", window, clients: 20, ..STORM },
+        Scenario { name: "sliding-counter", algorithm: "sliding-counter", ..STORM },
+        Scenario { name: "sliding-window", algorithm: "sliding-window", ..STORM },
+        Scenario { name: "fixed-window", algorithm: "fixed-window", ..STORM },
+        Scenario { name: "token-bucket", algorithm: "token-bucket", ..STORM },
+        Scenario { name: "bucket of one", algorithm: "token-bucket burst 1", ..STORM },
+        Scenario { name: "limit halved", change: Change::Limit(50), ..STORM },
+        Scenario { name: "limit doubled", change: Change::Limit(200), ..STORM },
+        Scenario { name: "20 clients stay", change: Change::KeepClients(20), ..STORM },
+        Scenario { name: "a server that lies", reply: ServerReply::Misleading, ..STORM },
     ]
 }
 
 /// What was counted.
 #[derive(Clone, Debug)]
-pub struct Tally {
+pub struct StormCounts {
     pub sent: u64,
     /// Successes of each client that is there at the end.
     pub successes: Vec<u64>,
@@ -98,7 +98,7 @@ pub struct Tally {
     pub capacity: f64,
 }
 
-impl Tally {
+impl StormCounts {
     pub fn admitted(&self) -> u64 {
         self.successes.iter().sum()
     }

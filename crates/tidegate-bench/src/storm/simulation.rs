@@ -1,4 +1,4 @@
-//! A scene on virtual time: events in their order, the real limiter, seeded chance.
+//! A scenario on virtual time: events in their order, the real limiter, seeded chance.
 //!
 //! A request takes a while to arrive and its answer a while to come back. Both vary,
 //! because clients that never overtake each other would make it too easy.
@@ -11,11 +11,13 @@ use tidegate::{Decision, Limit, Limiter, Timestamp};
 use tidegate_client::{Fields, Standing};
 
 use super::Outcome;
-use super::behaviour::{Client, Way};
-use super::scene::{CHANGES_AT, Change, LASTS, Scene, Tally, Told, scenes};
+use super::client::{Client, RetryStrategy};
+use super::scenario::{
+    CHANGE_WINDOW, Change, Scenario, ServerReply, StormCounts, TOTAL_WINDOWS, scenarios,
+};
 
-/// The mean time of a request on its way, and of its answer; it varies by half.
-const ON_ITS_WAY: Duration = Duration::from_micros(500);
+/// The mean time of a request on its strategy, and of its answer; it varies by half.
+const MEAN_LATENCY: Duration = Duration::from_micros(500);
 
 /// When the world begins. Any time will do, but no multiple of a window: then
 /// aligned windows would begin with it.
@@ -24,14 +26,20 @@ const START_US: u64 = 1_700_000_000_300_000;
 /// The limit's key, the only one there is.
 const KEY: &str = "storm";
 
-/// All scenes that a way of retrying is shown in: the naive one makes millions of requests,
+/// All scenarios that a strategy of retrying is shown in: the naive one makes millions of requests,
 /// and is shown in the first only.
-pub fn all(ways: &[Way], seed: u64) -> Vec<Outcome> {
+pub fn all(strategies: &[RetryStrategy], seed: u64) -> Vec<Outcome> {
     let mut outcomes = Vec::new();
-    for (at, scene) in scenes().iter().enumerate() {
-        for way in ways.iter().filter(|way| at == 0 || **way == Way::Helper) {
-            let tally = World::new(scene, *way, seed).run();
-            outcomes.push(Outcome { scene: scene.name.to_owned(), way: *way, tally });
+    for (at, scenario) in scenarios().iter().enumerate() {
+        for strategy in
+            strategies.iter().filter(|strategy| at == 0 || **strategy == RetryStrategy::Helper)
+        {
+            let counts = Simulation::new(scenario, *strategy, seed).run();
+            outcomes.push(Outcome {
+                scenario: scenario.name.to_owned(),
+                strategy: *strategy,
+                counts,
+            });
         }
     }
     outcomes
@@ -45,9 +53,9 @@ enum Event {
     Answered(bool, u64, u64, u64),
 }
 
-/// A scene as it goes on.
-pub struct World<'a> {
-    scene: &'a Scene,
+/// A scenario as it goes on.
+pub struct Simulation<'a> {
+    scenario: &'a Scenario,
     limiter: Limiter,
     limit: Limit,
     clients: Vec<Client>,
@@ -55,38 +63,38 @@ pub struct World<'a> {
     /// What is to come, soonest first; the number keeps equal times in order.
     events: BinaryHeap<Reverse<(Duration, u64, usize, Event)>>,
     number: u64,
-    tally: Tally,
+    counts: StormCounts,
 }
 
-impl<'a> World<'a> {
-    pub fn new(scene: &'a Scene, way: Way, seed: u64) -> Self {
-        let counted = f64::from(LASTS - scene.counted_from());
+impl<'a> Simulation<'a> {
+    pub fn new(scenario: &'a Scenario, strategy: RetryStrategy, seed: u64) -> Self {
+        let counted = f64::from(TOTAL_WINDOWS - scenario.counted_from());
         #[expect(clippy::cast_precision_loss, reason = "a small number")]
-        let capacity = scene.limit_counted() as f64 * counted;
-        World {
-            scene,
+        let capacity = scenario.counted_limit() as f64 * counted;
+        Simulation {
+            scenario,
             limiter: Limiter::new(),
-            limit: limit(scene, scene.limit),
-            clients: (0..scene.clients).map(|_| Client::new(way)).collect(),
+            limit: limit(scenario, scenario.limit),
+            clients: (0..scenario.clients).map(|_| Client::new(strategy)).collect(),
             chance: Chance(seed),
             events: BinaryHeap::new(),
             number: 0,
-            tally: Tally { sent: 0, successes: vec![0; scene.clients], capacity },
+            counts: StormCounts { sent: 0, successes: vec![0; scenario.clients], capacity },
         }
     }
 
-    pub fn run(mut self) -> Tally {
+    pub fn run(mut self) -> StormCounts {
         for at in 0..self.clients.len() {
             let first = self.clients[at].first(Duration::ZERO, self.chance.draw());
             self.send(first, at);
         }
-        let end = self.scene.window * LASTS;
+        let end = self.scenario.window * TOTAL_WINDOWS;
         let mut is_changed = false;
         while let Some(Reverse((now, _, client, event))) = self.events.pop() {
             if now >= end {
                 break;
             }
-            if !is_changed && now >= self.scene.window * CHANGES_AT {
+            if !is_changed && now >= self.scenario.window * CHANGE_WINDOW {
                 is_changed = true;
                 self.change();
             }
@@ -96,45 +104,46 @@ impl<'a> World<'a> {
             match event {
                 Event::Arrives => self.arrive(now, client),
                 Event::Answered(allowed, remaining, wait_us, reset_us) => {
-                    let fields = self.told(allowed, remaining, wait_us, reset_us);
+                    let fields = self.reply_fields(allowed, remaining, wait_us, reset_us);
                     let chance = self.chance.draw();
                     let next = self.clients[client].next(now, allowed, fields, chance);
                     self.send(next, client);
                 }
             }
         }
-        self.tally
+        self.counts
     }
 
     fn change(&mut self) {
-        match self.scene.change {
+        match self.scenario.change {
             Change::Nothing => {}
-            Change::Limit(number) => self.limit = limit(self.scene, number),
-            Change::Stay(clients) => {
+            Change::Limit(number) => self.limit = limit(self.scenario, number),
+            Change::KeepClients(clients) => {
                 self.clients.truncate(clients);
-                self.tally.successes.truncate(clients);
+                self.counts.successes.truncate(clients);
             }
         }
     }
 
     fn send(&mut self, at: Duration, client: usize) {
-        let arrives = at + self.on_its_way();
+        let arrives = at + self.latency();
         self.push(arrives, client, Event::Arrives);
     }
 
     fn arrive(&mut self, now: Duration, client: usize) {
-        let now_us = START_US + u64::try_from(now.as_micros()).expect("a scene lasts for minutes");
+        let now_us =
+            START_US + u64::try_from(now.as_micros()).expect("a scenario lasts for minutes");
         let now_us = Timestamp::from_micros(now_us);
         let decided = self.limiter.check_at(now_us, KEY, &self.limit, 1);
         let Decision { allowed, remaining, retry_after, reset_after, .. } =
             decided.expect("the limit is no concurrency limit");
-        if now >= self.scene.window * self.scene.counted_from() {
-            self.tally.sent += 1;
-            self.tally.successes[client] += u64::from(allowed);
+        if now >= self.scenario.window * self.scenario.counted_from() {
+            self.counts.sent += 1;
+            self.counts.successes[client] += u64::from(allowed);
         }
         let wait_us = retry_after.as_micros().expect("a cost of 1 can pass");
         let answer = Event::Answered(allowed, remaining, wait_us, reset_after.as_micros());
-        let back = now + self.on_its_way();
+        let back = now + self.latency();
         self.push(back, client, answer);
     }
 
@@ -143,20 +152,20 @@ impl<'a> World<'a> {
         self.events.push(Reverse((at, self.number, client, event)));
     }
 
-    fn on_its_way(&mut self) -> Duration {
-        ON_ITS_WAY.mul_f64(0.5 + self.chance.draw())
+    fn latency(&mut self) -> Duration {
+        MEAN_LATENCY.mul_f64(0.5 + self.chance.draw())
     }
 
-    /// What the client is told, in the form the scene has it. On a denial the time until
+    /// What the client is told, in the form the scenario has it. On a denial the time until
     /// the reset is the one until the request would pass, as fields have it.
-    fn told(&self, allowed: bool, remaining: u64, wait_us: u64, reset_us: u64) -> Fields {
-        let (limit, window) = (self.limit.count(), self.scene.window);
-        if self.scene.told == Told::Lies {
+    fn reply_fields(&self, allowed: bool, remaining: u64, wait_us: u64, reset_us: u64) -> Fields {
+        let (limit, window) = (self.limit.count(), self.scenario.window);
+        if self.scenario.reply == ServerReply::Misleading {
             let standing = Standing { limit, remaining: limit, window: Some(window), reset: None };
             let wait = (!allowed).then_some(Duration::ZERO);
             return Fields { wait, pause: None, standing: Some(standing) };
         }
-        if self.scene.told == Told::Json {
+        if self.scenario.reply == ServerReply::Json {
             let ms = |us: u64| Duration::from_millis(us.div_ceil(1000));
             let reset = Some(ms(if allowed { reset_us } else { wait_us }));
             let standing = Standing { limit, remaining, window: Some(window), reset };
@@ -178,9 +187,9 @@ impl<'a> World<'a> {
     }
 }
 
-fn limit(scene: &Scene, number: u64) -> Limit {
-    let text = format!("{number} per {}s {}", scene.window.as_secs(), scene.algorithm);
-    text.parse().expect("scenes have sound limits")
+fn limit(scenario: &Scenario, number: u64) -> Limit {
+    let text = format!("{number} per {}s {}", scenario.window.as_secs(), scenario.algorithm);
+    text.parse().expect("scenarios have sound limits")
 }
 
 /// A small generator: a world must be the same every time.
@@ -204,7 +213,7 @@ impl Chance {
 mod tests {
     use super::*;
 
-    /// (scene, goodput at least, sent per success at most), over several seeds each.
+    /// (scenario, goodput at least, sent per success at most), over several seeds each.
     const ROWS: &[(&str, f64, f64)] = &[
         ("storm", 0.95, 1.2),
         ("told milliseconds", 0.95, 1.2),
@@ -228,36 +237,36 @@ mod tests {
 
     #[test]
     fn scenes_end_as_they_should() {
-        let all = scenes();
+        let all = scenarios();
         for (name, goodput, sent) in ROWS {
-            let scene = all.iter().find(|scene| scene.name == *name).expect("a scene");
+            let scenario = all.iter().find(|scenario| scenario.name == *name).expect("a scene");
             for seed in 1..=3 {
-                let tally = World::new(scene, Way::Helper, seed).run();
-                assert!(tally.goodput() >= *goodput, "{name}, {seed}: {:.3}", tally.goodput());
-                assert!(tally.goodput() <= 1.0 + 1e-9 || scene.algorithm != "sliding-log");
+                let counts = Simulation::new(scenario, RetryStrategy::Helper, seed).run();
+                assert!(counts.goodput() >= *goodput, "{name}, {seed}: {:.3}", counts.goodput());
+                assert!(counts.goodput() <= 1.0 + 1e-9 || scenario.algorithm != "sliding-log");
                 assert!(
-                    tally.sent_per_success() <= *sent,
+                    counts.sent_per_success() <= *sent,
                     "{name}, {seed}: {:.3}",
-                    tally.sent_per_success()
+                    counts.sent_per_success()
                 );
             }
         }
-        assert_eq!(ROWS.len(), all.len(), "every scene has a row");
+        assert_eq!(ROWS.len(), all.len(), "every scenario has a row");
     }
 
     #[test]
     fn the_same_seed_is_the_same_world() {
-        let storm = &scenes()[0];
-        let run = |seed| World::new(storm, Way::Helper, seed).run().successes;
+        let storm = &scenarios()[0];
+        let run = |seed| Simulation::new(storm, RetryStrategy::Helper, seed).run().successes;
         assert_eq!(run(5), run(5));
         assert_ne!(run(5), run(6));
     }
 
     #[test]
     fn what_the_helper_is_for() {
-        let storm = &scenes()[0];
-        let [jitter, helper] =
-            [Way::FullJitter, Way::Helper].map(|way| World::new(storm, way, 1).run());
+        let storm = &scenarios()[0];
+        let [jitter, helper] = [RetryStrategy::FullJitter, RetryStrategy::Helper]
+            .map(|strategy| Simulation::new(storm, strategy, 1).run());
         assert!(jitter.fairness() < 0.4 && jitter.starved() > 20, "{}", jitter.fairness());
         assert!(helper.fairness() > 0.6 && helper.starved() < 5, "{}", helper.fairness());
     }

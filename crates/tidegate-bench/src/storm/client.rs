@@ -1,13 +1,13 @@
-//! The ways of retrying, without clock or network.
+//! The strategies of retrying, without clock or network.
 
 use std::time::Duration;
 
 use clap::ValueEnum;
 use tidegate_client::{Backoff, Call, End, Fields, Outcome, Peer, RetryRules};
 
-/// A way of retrying.
+/// A strategy of retrying.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Way {
+pub enum RetryStrategy {
     /// Again at once.
     Naive,
     /// Full jitter, from 100 ms doubled up to 10 s, whatever the server says.
@@ -33,15 +33,15 @@ pub struct Helper {
 }
 
 impl Client {
-    pub fn new(way: Way) -> Self {
+    pub fn new(strategy: RetryStrategy) -> Self {
         let helper = |rules: RetryRules| {
             Client::Helper(Box::new(Helper { rules, peer: Peer::new(&rules), call: None }))
         };
-        match way {
-            Way::Naive => Client::Naive,
-            Way::FullJitter => Client::FullJitter { failures: 0 },
-            Way::Backoff => helper(RetryRules::default().unpaced()),
-            Way::Helper => helper(RetryRules::default()),
+        match strategy {
+            RetryStrategy::Naive => Client::Naive,
+            RetryStrategy::FullJitter => Client::FullJitter { failures: 0 },
+            RetryStrategy::Backoff => helper(RetryRules::default().unpaced()),
+            RetryStrategy::Helper => helper(RetryRules::default()),
         }
     }
 

@@ -19,10 +19,10 @@ const SLOW: Duration = Duration::from_millis(200);
 /// How far clocks are set.
 const HOUR_S: i64 = 3_600;
 /// How long the sentinel may take to have the replica take over.
-const FAILED_OVER_WITHIN: Duration = Duration::from_secs(30);
+const FAILOVER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A Redis, and what stands around it.
-pub struct World {
+pub struct RedisSetup {
     program: PathBuf,
     port: u16,
     server: Option<Server>,
@@ -32,12 +32,12 @@ pub struct World {
     directory: tempfile::TempDir,
 }
 
-impl World {
+impl RedisSetup {
     /// Starts what a fault needs.
     pub async fn start(fault: Fault, program: &Path) -> Result<Self, BoxError> {
         let directory = tempfile::tempdir()?;
         let port = free_port()?;
-        let mut world = World {
+        let mut setup = RedisSetup {
             program: program.to_owned(),
             port,
             server: None,
@@ -47,20 +47,20 @@ impl World {
             directory,
         };
         if matches!(fault, Fault::ClockBack | Fault::ClockForward) {
-            world.clock = Some(Clock::new(world.directory.path())?);
+            setup.clock = Some(Clock::new(setup.directory.path())?);
         }
-        world.start_server()?;
+        setup.start_server()?;
         match fault {
             Fault::Slow => {
                 let address = (Ipv4Addr::LOCALHOST, port).into();
-                world.proxy = Some(Proxy::start(address).await?);
+                setup.proxy = Some(Proxy::start(address).await?);
             }
             Fault::FailedOver => {
-                world.sentinel = Some(Sentinel::start(program, port, world.directory.path())?);
+                setup.sentinel = Some(Sentinel::start(program, port, setup.directory.path())?);
             }
             _ => {}
         }
-        Ok(world)
+        Ok(setup)
     }
 
     /// Where nodes find it.
@@ -136,8 +136,8 @@ impl World {
         tokio::time::sleep(lasts / 2).await;
         self.server = None;
         signal(sentinel.replica.pid(), Signal::CONT)?;
-        let deadline = Instant::now() + FAILED_OVER_WITHIN;
-        while !sentinel.replica_leads()? {
+        let deadline = Instant::now() + FAILOVER_TIMEOUT;
+        while !sentinel.replica_is_master()? {
             if Instant::now() > deadline {
                 return Err("the sentinel did not have the replica take over".into());
             }
@@ -201,12 +201,12 @@ impl Sentinel {
         let mut command = Command::new(program);
         command.arg(&config).arg("--sentinel").stdin(Stdio::null()).stdout(Stdio::null());
         let sentinel = Sentinel { port, replica, process: command.spawn()? };
-        sentinel.until_it_knows_the_replica()?;
+        sentinel.wait_for_replica()?;
         Ok(sentinel)
     }
 
-    fn until_it_knows_the_replica(&self) -> Result<(), BoxError> {
-        let deadline = Instant::now() + FAILED_OVER_WITHIN;
+    fn wait_for_replica(&self) -> Result<(), BoxError> {
+        let deadline = Instant::now() + FAILOVER_TIMEOUT;
         let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.port))?;
         while Instant::now() < deadline {
             if let Ok(mut connection) = client.get_connection()
@@ -224,7 +224,7 @@ impl Sentinel {
     }
 
     /// Whether the replica has taken over, and is known to have.
-    fn replica_leads(&self) -> Result<bool, BoxError> {
+    fn replica_is_master(&self) -> Result<bool, BoxError> {
         let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.port))?;
         let leader: (String, u16) = redis::cmd("SENTINEL")
             .arg("get-master-addr-by-name")
