@@ -65,10 +65,10 @@ impl Subject {
     }
 }
 
-/// An app, and how many clients it has counted, if it counts any.
+/// An app, and how many clients it has tracked_clients, if it counts any.
 pub struct App {
     router: Router,
-    counted: Box<dyn Fn() -> Option<u64>>,
+    tracked_clients: Box<dyn Fn() -> Option<u64>>,
 }
 
 /// More than any run asks for, so that all are admitted, in windows short enough that several pass
@@ -80,21 +80,21 @@ pub const AGEING_TIME: Duration = Duration::from_millis(2_500);
 
 impl App {
     pub fn new(subject: Subject) -> Self {
-        let App { router, counted } = App::unserved(subject);
+        let App { router, tracked_clients } = App::without_state(subject);
         // As `into_make_service` does: else axum would put the layers on anew for every request.
-        App { router: router.with_state(()), counted }
+        App { router: router.with_state(()), tracked_clients }
     }
 
-    fn unserved(subject: Subject) -> Self {
+    fn without_state(subject: Subject) -> Self {
         let router = Router::new().route("/", get(|| async {}));
         match subject {
-            Subject::Bare => App { router, counted: Box::new(|| None) },
+            Subject::Bare => App { router, tracked_clients: Box::new(|| None) },
             Subject::Nothing => {
-                App { router: router.layer(Identity::new()), counted: Box::new(|| None) }
+                App { router: router.layer(Identity::new()), tracked_clients: Box::new(|| None) }
             }
-            Subject::OneRule => ours(router, "draft-10", 1),
-            Subject::OneRuleXHeaders => ours(router, "x-ratelimit", 1),
-            Subject::TwoRules => ours(router, "draft-10", 2),
+            Subject::OneRule => tidegate_app(router, "draft-10", 1),
+            Subject::OneRuleXHeaders => tidegate_app(router, "x-ratelimit", 1),
+            Subject::TwoRules => tidegate_app(router, "draft-10", 2),
             Subject::Governor => {
                 let config = GovernorConfigBuilder::default()
                     .per_nanosecond(1)
@@ -104,7 +104,10 @@ impl App {
                     .map(Arc::new)
                     .expect("a quota");
                 let router = router.layer(GovernorLayer::new(Arc::clone(&config)));
-                App { router, counted: Box::new(move || Some(config.limiter().len() as u64)) }
+                App {
+                    router,
+                    tracked_clients: Box::new(move || Some(config.limiter().len() as u64)),
+                }
             }
         }
     }
@@ -120,14 +123,14 @@ impl App {
         }
     }
 
-    /// How many clients it has counted.
-    pub fn counted(&self) -> Option<u64> {
-        (self.counted)()
+    /// How many clients it has tracked_clients.
+    pub fn tracked_clients(&self) -> Option<u64> {
+        (self.tracked_clients)()
     }
 }
 
 /// Rules by address: one of one limit, or two of two.
-fn ours(router: Router, forms: &str, rules: usize) -> App {
+fn tidegate_app(router: Router, forms: &str, rules: usize) -> App {
     let limiter = Limiter::new();
     let forms: Forms = forms.parse().expect("forms");
     let mut builder = RateLimitLayer::builder().limiter(limiter.clone()).headers(forms);
@@ -137,7 +140,10 @@ fn ours(router: Router, forms: &str, rules: usize) -> App {
     }
     let per_client = (rules * rules) as u64;
     let router = router.layer(builder.build().expect("a layer").for_axum());
-    App { router, counted: Box::new(move || Some(limiter.stats().tracked_keys / per_client)) }
+    App {
+        router,
+        tracked_clients: Box::new(move || Some(limiter.stats().tracked_keys / per_client)),
+    }
 }
 
 /// A request of the client of this number, as a server hands it on.

@@ -21,7 +21,7 @@ use crate::cli::LayerArgs;
 /// Measures and prints.
 pub fn run(args: &LayerArgs) -> io::Result<()> {
     if args.once {
-        println!("{}", serde_json::to_string(&rounds::once())?);
+        println!("{}", serde_json::to_string(&rounds::measure_once())?);
         return Ok(());
     }
     let results = rounds::run(args)?;

@@ -45,7 +45,7 @@ pub struct Row {
 }
 
 /// What one process has to say of a row: nanoseconds per request, and those of the layer.
-type Said = (f64, Option<f64>);
+type Sample = (f64, Option<f64>);
 
 /// Measures in processes of their own.
 pub fn run(args: &LayerArgs) -> io::Result<Results> {
@@ -59,8 +59,8 @@ pub fn run(args: &LayerArgs) -> io::Result<Results> {
         if !output.status.success() {
             return Err(io::Error::other(String::from_utf8_lossy(&output.stderr).into_owned()));
         }
-        let said: Vec<Said> = serde_json::from_slice(&output.stdout)?;
-        for (row, (ns, added)) in rows.iter_mut().zip(said) {
+        let samples: Vec<Sample> = serde_json::from_slice(&output.stdout)?;
+        for (row, (ns, added)) in rows.iter_mut().zip(samples) {
             row.ns.push(ns);
             row.added.extend(added);
         }
@@ -69,28 +69,28 @@ pub fn run(args: &LayerArgs) -> io::Result<Results> {
 }
 
 /// Measures in this process; the rows in the order of [`run`].
-pub fn once() -> Vec<Said> {
+pub fn measure_once() -> Vec<Sample> {
     let mut groups = CLIENTS.map(Group::new);
     let start = Instant::now();
     // Untimed rounds until more than a window has passed and keys hold cells of several ages.
     while start.elapsed() < AGEING_TIME {
         groups.iter_mut().for_each(|group| group.round(0));
     }
-    groups.into_iter().flat_map(|group| of_rounds(&group.measure())).collect()
+    groups.into_iter().flat_map(|group| summarize(&group.measure())).collect()
 }
 
 /// Each subject by its rounds; what a layer added is told round by round.
-fn of_rounds(rounds: &[(Subject, Vec<f64>)]) -> Vec<Said> {
+fn summarize(rounds: &[(Subject, Vec<f64>)]) -> Vec<Sample> {
     let bare = rounds.iter().find(|(subject, _)| *subject == Subject::Bare);
     let added = |ns: &[f64]| {
         let (_, bare) = bare?;
         let each: Vec<f64> = ns.iter().zip(bare).map(|(ns, bare)| ns - bare).collect();
         Some(Estimate::of(&each).median)
     };
-    let said = rounds.iter().map(|(subject, ns)| {
+    let samples = rounds.iter().map(|(subject, ns)| {
         (Estimate::of(ns).median, added(ns).filter(|_| *subject != Subject::Bare))
     });
-    said.collect()
+    samples.collect()
 }
 
 /// All apps, with the same number of clients.
@@ -117,29 +117,29 @@ impl Group {
         for turn in 0..self.apps.len() {
             let index = (round + turn) % self.apps.len();
             let app = &mut self.apps[index].1;
-            let took = take_turn(app, self.clients, round, &mut self.cpu_wait);
+            let took = run_turn(app, self.clients, round, &mut self.cpu_wait);
             self.rounds[index].1.push(took.as_nanos() as f64 / f64::from(BLOCK * BLOCKS));
         }
     }
 
     /// Times the apps, which are proved before and after.
     fn measure(mut self) -> Vec<(Subject, Vec<f64>)> {
-        self.prove();
+        self.verify();
         self.rounds.iter_mut().for_each(|(_, ns)| ns.clear());
         (0..ROUNDS).for_each(|round| self.round(round));
-        self.prove();
+        self.verify();
         self.rounds
     }
 
-    fn prove(&mut self) {
+    fn verify(&mut self) {
         for (subject, app) in &mut self.apps {
-            prove(*subject, app, self.clients);
+            verify(*subject, app, self.clients);
         }
     }
 }
 
-/// That it lets everybody in, says what it is said to say, and counts every client apart.
-fn prove(subject: Subject, app: &mut App, clients: u32) {
+/// That it lets everybody in, says what it is samples to say, and counts every client apart.
+fn verify(subject: Subject, app: &mut App, clients: u32) {
     for client in 0..clients {
         let response = app.call(request(client));
         assert_eq!(response.status(), 200, "{} denies", subject.name());
@@ -148,12 +148,12 @@ fn prove(subject: Subject, app: &mut App, clients: u32) {
         names.sort_unstable();
         assert_eq!(names, subject.fields(), "the fields of {}", subject.name());
     }
-    if let Some(counted) = app.counted() {
-        assert_eq!(counted, u64::from(clients), "the clients of {}", subject.name());
+    if let Some(tracked_clients) = app.tracked_clients() {
+        assert_eq!(tracked_clients, u64::from(clients), "the clients of {}", subject.name());
     }
 }
 
-fn take_turn(app: &mut App, clients: u32, round: usize, cpu_wait: &mut CpuWait) -> Duration {
+fn run_turn(app: &mut App, clients: u32, round: usize, cpu_wait: &mut CpuWait) -> Duration {
     let mut took = Duration::ZERO;
     let mut next = u32::try_from(round).unwrap_or_default().wrapping_mul(7919);
     for _ in 0..BLOCKS {

@@ -1,12 +1,12 @@
-//! Bytes per key, as the server itself counts them: name, value, expiry and all.
+//! KeySizes per key, as the server itself counts them: name, value, expiry and all.
 
 use redis::Connection;
 use tidegate::redis::{RedisOptions, RedisStore};
 use tidegate::{Check, Limit, Request, Timestamp};
 
-use super::rounds::name;
+use super::rounds::key_name;
 use super::server::{Server, info};
-use super::subjects::{LIMIT, Maker, Subject, WINDOW_S};
+use super::subjects::{CommandBuilder, LIMIT, Subject, WINDOW_S};
 use crate::BoxError;
 
 /// Entries of the logs that are compared.
@@ -15,7 +15,7 @@ pub const LOGS: [u32; 2] = [100, 1_000];
 const PIPELINE: u32 = 100;
 
 /// What a key takes.
-pub struct Bytes {
+pub struct KeySizes {
     pub sliding_counter: f64,
     /// Per number of [`LOGS`]: our log, and a sorted set.
     pub logs: Vec<(f64, f64)>,
@@ -25,27 +25,29 @@ pub fn measure(
     connection: &mut Connection,
     server: &Server,
     quick: bool,
-) -> Result<Bytes, BoxError> {
+) -> Result<KeySizes, BoxError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let keys = if quick { 20_000 } else { 200_000 };
-    let mut maker = Maker::new(Subject::Tidegate, connection)?;
+    let mut builder = CommandBuilder::new(Subject::Tidegate, connection)?;
     let sliding_counter = per_key(connection, keys, |connection| {
-        fill(connection, keys, |key| maker.command(&name(key)))
+        fill(connection, keys, |key| builder.command(&key_name(key)))
     })?;
     let mut logs = Vec::new();
     for entries in LOGS {
         let keys = if quick { 20_000 } else { 200_000 } / entries;
         let ours =
             per_key(connection, keys, |_| runtime.block_on(fill_logs(server, keys, entries)))?;
-        let maker = Maker::new(Subject::SortedSet, connection)?;
+        let builder = CommandBuilder::new(Subject::SortedSet, connection)?;
         let theirs = per_key(connection, keys, |connection| {
             (0..entries).try_for_each(|entry| {
-                fill(connection, keys, |key| maker.sorted_set(&name(key), entry_ms(entry, entries)))
+                fill(connection, keys, |key| {
+                    builder.sorted_set(&key_name(key), entry_ms(entry, entries))
+                })
             })
         })?;
         logs.push((ours, theirs));
     }
-    Ok(Bytes { sliding_counter, logs })
+    Ok(KeySizes { sliding_counter, logs })
 }
 
 /// What `filling` adds to the server's memory, per key.
@@ -83,7 +85,7 @@ async fn fill_logs(server: &Server, keys: u32, entries: u32) -> Result<(), BoxEr
     for entry in 0..entries {
         let now = Timestamp::from_micros(entry_ms(entry, entries) * 1_000);
         for key in 0..keys {
-            let name = name(key);
+            let name = key_name(key);
             let checks = [Check::new(&name, &limit, 1)];
             let verdict = store.decide_at(now, &Request::new(&checks)).await?;
             assert!(verdict.allowed, "the set-up is wrong: a log is full too early");

@@ -2,7 +2,7 @@
 //!
 //! What is scarce is the processor of the Redis server, which has one thread for
 //! commands; so decisions are counted per second *of its processor time*, as the
-//! server itself reports it. All designs are asked by one client, in pipelines of
+//! server itself reports it. All designs are built by one client, in pipelines of
 //! the same depth, for the same keys in the same order.
 //!
 //! - `server.rs`: a Redis of our own, on a free port;

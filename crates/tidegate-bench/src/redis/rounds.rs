@@ -7,9 +7,9 @@ use redis::{Connection, Pipeline, Value};
 use tidegate::redis::{RedisOptions, RedisStore};
 use tidegate::{Limit, Limiter};
 
-use super::memory::{self, Bytes};
+use super::memory::{self, KeySizes};
 use super::server::{Server, info_text, processor_seconds};
-use super::subjects::{LIMIT, Maker, Subject, WINDOW_S};
+use super::subjects::{CommandBuilder, LIMIT, Subject, WINDOW_S};
 use crate::BoxError;
 use crate::cli::RedisArgs;
 use crate::inprocess::{load_average, median, selected_or_all};
@@ -30,7 +30,7 @@ pub struct Results {
     pub decisions: u32,
     pub rounds: usize,
     pub rows: Vec<Row>,
-    pub bytes: Bytes,
+    pub bytes: KeySizes,
     pub load_before: String,
     pub load_after: String,
 }
@@ -64,17 +64,17 @@ pub fn run(args: &RedisArgs) -> Result<Results, BoxError> {
     let subjects = selected_or_all(&args.subject);
     let mut rows: Vec<Row> =
         subjects.iter().map(|&subject| Row { subject, per_second: Vec::new() }).collect();
-    let turn = Turn { server: &server, decisions, pipeline: usize::from(args.pipeline) };
+    let turns = TurnRunner { server: &server, decisions, pipeline: usize::from(args.pipeline) };
     for round in 0..rounds {
         for row in &mut rows {
-            row.per_second.push(turn.take(row.subject, &mut connection, round as u64)?);
+            row.per_second.push(turns.run(row.subject, &mut connection, round as u64)?);
         }
     }
     let bytes = memory::measure(&mut connection, &server, args.quick)?;
     let version = info_text(&mut connection, "redis_version")?;
     Ok(Results {
         server: format!("{} {version}", program_name(&args.server)),
-        pipeline: turn.pipeline,
+        pipeline: turns.pipeline,
         decisions,
         rounds,
         rows,
@@ -88,15 +88,15 @@ fn program_name(program: &Path) -> String {
     program.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-struct Turn<'a> {
+struct TurnRunner<'a> {
     server: &'a Server,
     decisions: u32,
     pipeline: usize,
 }
 
-impl Turn<'_> {
+impl TurnRunner<'_> {
     /// Decisions per second of the server's processor.
-    fn take(
+    fn run(
         &self,
         subject: Subject,
         connection: &mut Connection,
@@ -116,28 +116,31 @@ impl Turn<'_> {
         connection: &mut Connection,
         seed: u64,
     ) -> Result<f64, BoxError> {
-        let mut maker = Maker::new(subject, connection)?;
-        self.ask_all(&mut maker, connection)?;
-        prove(subject, connection)?;
+        let mut builder = CommandBuilder::new(subject, connection)?;
+        self.fill(&mut builder, connection)?;
+        verify_key_count(subject, connection)?;
         let mut random = Random(seed);
-        let mut written: Vec<Vec<Pipeline>> = Vec::new();
+        let mut pipelines_by_connection: Vec<Vec<Pipeline>> = Vec::new();
         for _ in 0..CONNECTIONS {
             let pipelines = self.decisions as usize / CONNECTIONS / self.pipeline;
-            let some = (0..pipelines)
-                .map(|_| self.written(&mut maker, (0..self.pipeline).map(|_| random.below(KEYS))));
-            written.push(some.collect());
+            let some = (0..pipelines).map(|_| {
+                self.pipeline_of(&mut builder, (0..self.pipeline).map(|_| random.below(KEYS)))
+            });
+            pipelines_by_connection.push(some.collect());
         }
         let connections: Result<Vec<Connection>, _> =
             (0..CONNECTIONS).map(|_| self.server.connect()).collect();
         let before = processor_seconds(connection)?;
         std::thread::scope(|scope| {
-            let sending = written.iter().zip(connections?).map(|(pipelines, mut connection)| {
-                scope.spawn(move || {
-                    pipelines
-                        .iter()
-                        .try_for_each(|p| p.query::<Vec<Value>>(&mut connection).map(drop))
-                })
-            });
+            let sending = pipelines_by_connection.iter().zip(connections?).map(
+                |(pipelines, mut connection)| {
+                    scope.spawn(move || {
+                        pipelines
+                            .iter()
+                            .try_for_each(|p| p.query::<Vec<Value>>(&mut connection).map(drop))
+                    })
+                },
+            );
             let sending: Vec<_> = sending.collect();
             sending.into_iter().try_for_each(|sent| sent.join().expect("no sender panics"))
         })?;
@@ -145,22 +148,30 @@ impl Turn<'_> {
     }
 
     /// Asks for every key once, and looks at every answer.
-    fn ask_all(&self, maker: &mut Maker, connection: &mut Connection) -> Result<(), BoxError> {
+    fn fill(
+        &self,
+        builder: &mut CommandBuilder,
+        connection: &mut Connection,
+    ) -> Result<(), BoxError> {
         let all: Vec<u32> = (0..KEYS).collect();
         for keys in all.chunks(self.pipeline) {
-            let pipeline = self.written(maker, keys.iter().copied());
+            let pipeline = self.pipeline_of(builder, keys.iter().copied());
             let answers = pipeline.query::<Vec<Value>>(connection)?;
-            if let Some(wrong) = answers.iter().find(|answer| !maker.admitted(answer)) {
+            if let Some(wrong) = answers.iter().find(|answer| !builder.admitted(answer)) {
                 return Err(format!("the set-up is wrong: {wrong:?} is no admission").into());
             }
         }
         Ok(())
     }
 
-    fn written(&self, maker: &mut Maker, keys: impl Iterator<Item = u32>) -> Pipeline {
+    fn pipeline_of(
+        &self,
+        builder: &mut CommandBuilder,
+        keys: impl Iterator<Item = u32>,
+    ) -> Pipeline {
         let mut pipeline = Pipeline::with_capacity(self.pipeline);
         for key in keys {
-            pipeline.add_command(maker.command(&name(key)));
+            pipeline.add_command(builder.command(&key_name(key)));
         }
         pipeline
     }
@@ -175,16 +186,16 @@ impl Turn<'_> {
                 ..RedisOptions::new(self.server.url())
             };
             let limiter = Limiter::over(RedisStore::connect(options).await?);
-            call(&limiter, &limit, CALLERS, KEYS / CALLERS, None).await?;
+            run_callers(&limiter, &limit, CALLERS, KEYS / CALLERS, None).await?;
             let before = processor_seconds(connection)?;
-            call(&limiter, &limit, CALLERS, self.decisions / CALLERS, Some(seed)).await?;
+            run_callers(&limiter, &limit, CALLERS, self.decisions / CALLERS, Some(seed)).await?;
             Ok(processor_seconds(connection)? - before)
         })
     }
 }
 
 /// `callers` tasks ask `times` each: for keys of their own, all of them once or at random.
-async fn call(
+async fn run_callers(
     limiter: &Limiter<RedisStore>,
     limit: &Limit,
     callers: u32,
@@ -199,7 +210,7 @@ async fn call(
                 for time in 0..times {
                     let each = KEYS / callers;
                     let own = if seed.is_some() { random.below(each) } else { time % each };
-                    let key = name(caller * each + own);
+                    let key = key_name(caller * each + own);
                     let decision = limiter.check_async(&key, &limit, 1).await?;
                     assert!(decision.allowed, "the set-up is wrong: {key} was denied");
                 }
@@ -214,12 +225,12 @@ async fn call(
 }
 
 /// Thirteen bytes, as a user's number might be.
-pub fn name(key: u32) -> String {
+pub fn key_name(key: u32) -> String {
     format!("user:{key:08}")
 }
 
-/// Every key is there once all were asked for.
-fn prove(subject: Subject, connection: &mut Connection) -> Result<(), BoxError> {
+/// Every key is there once all were built for.
+fn verify_key_count(subject: Subject, connection: &mut Connection) -> Result<(), BoxError> {
     let keys: u32 = redis::cmd("DBSIZE").query(connection)?;
     if keys != KEYS {
         return Err(format!("the set-up of {subject:?} is wrong: {keys} keys for {KEYS}").into());

@@ -10,7 +10,7 @@ use redis::{Client, Connection, RedisError, RedisResult};
 
 /// How long it may take to answer for the first time.
 const READY_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often it is asked whether it is there.
+/// How often it is built whether it is there.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A running server without persistence; it ends with this value.

@@ -42,14 +42,14 @@ impl Subject {
 }
 
 /// Makes a subject's commands; its script, if it has one, is loaded.
-pub struct Maker {
+pub struct CommandBuilder {
     subject: Subject,
     sha: String,
     limit: Limit,
-    asked: u64,
+    built: u64,
 }
 
-impl Maker {
+impl CommandBuilder {
     pub fn new(subject: Subject, connection: &mut Connection) -> RedisResult<Self> {
         let limit = format!("{LIMIT} per {WINDOW_S}s sliding-counter").parse().expect("a limit");
         let script = match subject {
@@ -62,12 +62,12 @@ impl Maker {
             Some(script) => redis::cmd("SCRIPT").arg("LOAD").arg(script).query(connection)?,
             None => String::new(),
         };
-        Ok(Maker { subject, sha, limit, asked: 0 })
+        Ok(CommandBuilder { subject, sha, limit, built: 0 })
     }
 
     /// One decision about `key`.
     pub fn command(&mut self, key: &str) -> Cmd {
-        self.asked += 1;
+        self.built += 1;
         match self.subject {
             Subject::Incr => {
                 let mut command = redis::cmd("INCR");
@@ -103,7 +103,7 @@ impl Maker {
         let mut command = redis::cmd("EVALSHA");
         command.arg(&self.sha).arg(1).arg(format!("tg:{key}")).arg(LIMIT);
         command.arg(now_ms).arg(now_ms - WINDOW_S * 1_000);
-        command.arg(format!("{now_ms}-{}", self.asked)).arg(WINDOW_S);
+        command.arg(format!("{now_ms}-{}", self.built)).arg(WINDOW_S);
         command
     }
 

@@ -91,8 +91,8 @@ fn bars(results: &Results) -> Vec<Bar> {
         (Subject::Check, 64, 0.45, 0.6),
         (Subject::CheckTwoLimits, 16, 0.45, 0.7),
         (Subject::CheckTwoLimits, 64, 0.35, 0.6),
-        (Subject::Cell, 16, 0.60, 0.7),
-        (Subject::Cell, 64, 0.45, 0.6),
+        (Subject::ClThrottle, 16, 0.60, 0.7),
+        (Subject::ClThrottle, 64, 0.45, 0.6),
     ] {
         let row = results.row(subject, pipeline);
         let over = row.and_then(|row| ratio(results, row, Subject::Ping, per_second));

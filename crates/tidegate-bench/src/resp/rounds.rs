@@ -14,7 +14,7 @@ use crate::http::{AGEING_TIME, CpuPlacement, CpuTimes, Directory, Estimate, pinn
 use crate::inprocess::{load_average, selected_or_all};
 
 /// Part of the keys that must be there after all rounds: keys are drawn at random.
-const DRAWN: f64 = 0.5;
+const MIN_KEY_FRACTION: f64 = 0.5;
 
 /// A whole run.
 pub struct Results {
@@ -101,7 +101,7 @@ pub fn run(args: &RespArgs) -> io::Result<Results> {
     };
     for server in servers.iter().filter(|server| has_keys(server.server_kind)) {
         let keys = server.keys()?;
-        if keys.is_some_and(|keys| keys < DRAWN * f64::from(args.keys)) {
+        if keys.is_some_and(|keys| keys < MIN_KEY_FRACTION * f64::from(args.keys)) {
             let complaint =
                 format!("{:?} holds {keys:?} of {} keys", server.server_kind, args.keys);
             return Err(io::Error::other(complaint));
@@ -193,7 +193,7 @@ impl LoadSettings<'_> {
         for (flag, number) in numbers {
             command.args([flag, &number.to_string()]);
         }
-        command.arg("--csv").args(subject.words()).stdin(Stdio::null());
+        command.arg("--csv").args(subject.arguments()).stdin(Stdio::null());
         command
     }
 }

@@ -82,22 +82,22 @@ impl Server {
     /// Proves that it decides: a tight limit admits exactly its number.
     pub fn verify(&self, subject: Subject) -> io::Result<()> {
         let mut connection = self.connect().map_err(io::Error::other)?;
-        let (words, admitted): (&[&str], _) = match subject {
+        let (arguments, admitted): (&[&str], _) = match subject {
             Subject::Ping | Subject::Incr => return Ok(()),
             Subject::Check => (&["TG.CHECK", "tight", "proof"], 1),
             Subject::CheckTwoLimits => (&["TG.CHECK", "tight", "proof-2limits"], 1),
-            Subject::Cell => (&["CL.THROTTLE", "proof", "4", "1", "3600"], 0),
+            Subject::ClThrottle => (&["CL.THROTTLE", "proof", "4", "1", "3600"], 0),
             Subject::Throttlecrab => (&["THROTTLE", "proof", "5", "1", "3600"], 1),
         };
         let mut count = 0;
         for _ in 0..2 * TIGHT {
             let mut command = redis::Cmd::new();
-            command.arg(words);
+            command.arg(arguments);
             let reply: Vec<Value> = command.query(&mut connection).map_err(io::Error::other)?;
             count += usize::from(reply.first() == Some(&Value::Int(admitted)));
         }
         if count != TIGHT {
-            let complaint = format!("{words:?} admitted {count} of a limit of {TIGHT}");
+            let complaint = format!("{arguments:?} admitted {count} of a limit of {TIGHT}");
             return Err(io::Error::other(complaint));
         }
         Ok(())

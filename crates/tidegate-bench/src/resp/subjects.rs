@@ -16,7 +16,7 @@ pub enum Subject {
     #[value(name = "tg-check-2limits")]
     CheckTwoLimits,
     #[value(name = "cl-throttle")]
-    Cell,
+    ClThrottle,
     #[value(name = "redis-ping")]
     Ping,
     #[value(name = "redis-incr")]
@@ -36,18 +36,18 @@ pub enum ServerKind {
 impl Subject {
     pub fn server_kind(self) -> ServerKind {
         match self {
-            Subject::Check | Subject::CheckTwoLimits | Subject::Cell => ServerKind::Tidegate,
+            Subject::Check | Subject::CheckTwoLimits | Subject::ClThrottle => ServerKind::Tidegate,
             Subject::Ping | Subject::Incr => ServerKind::Redis,
             Subject::Throttlecrab => ServerKind::Throttlecrab,
         }
     }
 
     /// The command that is sent. Every decision admits.
-    pub fn words(self) -> &'static [&'static str] {
+    pub fn arguments(self) -> &'static [&'static str] {
         match self {
             Subject::Check => &["TG.CHECK", "one-limit", KEY],
             Subject::CheckTwoLimits => &["TG.CHECK", "two-limits", KEY],
-            Subject::Cell => &["CL.THROTTLE", KEY, "1000000", "1000000", "1"],
+            Subject::ClThrottle => &["CL.THROTTLE", KEY, "1000000", "1000000", "1"],
             Subject::Ping => &["PING"],
             Subject::Incr => &["INCR", KEY],
             Subject::Throttlecrab => &["THROTTLE", KEY, "1000000", "1000000", "1"],
@@ -77,7 +77,7 @@ impl Subject {
 
     /// One line on what it is.
     pub fn describe(self) -> String {
-        let command = self.words().join(" ");
+        let command = self.arguments().join(" ");
         match self.server_kind() {
             ServerKind::Tidegate => format!("tidegate: {command}{}", self.limits()),
             ServerKind::Redis => format!("Redis: {command}"),
