@@ -1,27 +1,27 @@
-//! The bars: what the ratios must be, and what they aim at.
+//! Bars: thresholds for measured figures, required ("must") and desired ("aim").
 
 use crate::cli::{Mode, name_of};
 use crate::inprocess::{Results, Row};
 use crate::subjects::SubjectKind;
 use crate::workloads::Workload;
 
-/// One bar with what was measured, if it was.
+/// One bar, with the measured value if there is one.
 pub struct Bar {
     pub name: String,
     pub measured: Option<f64>,
     pub must: Option<f64>,
     pub aim: Option<f64>,
-    /// Whether more is better; most bars are costs.
+    /// Whether larger values are better. Most bars are costs, where smaller values are better.
     pub at_least: bool,
 }
 
 impl Bar {
-    /// A cost: `must` and `aim` are the most it may be.
+    /// Creates a bar for a cost: `must` and `aim` are upper bounds.
     pub fn at_most(name: &str, measured: Option<f64>, must: Option<f64>, aim: Option<f64>) -> Self {
         Bar { name: name.to_owned(), measured, must, aim, at_least: false }
     }
 
-    /// A gain: `must` and `aim` are the least it may be.
+    /// Creates a bar for a gain: `must` and `aim` are lower bounds.
     pub fn at_least(
         name: &str,
         measured: Option<f64>,
@@ -31,14 +31,14 @@ impl Bar {
         Bar { at_least: true, ..Bar::at_most(name, measured, must, aim) }
     }
 
-    /// Whether a threshold is met; `None` if there is nothing to compare.
+    /// Returns whether a threshold is met, or `None` if either value is missing.
     pub fn met(&self, threshold: Option<f64>) -> Option<bool> {
         let (measured, threshold) = (self.measured?, threshold?);
         Some(if self.at_least { measured >= threshold } else { measured <= threshold })
     }
 }
 
-/// A bar on the time of a subject, compared with a single call of another in the same run.
+/// A bar on the time of a subject relative to a single call of another subject in the same run.
 struct Ratio {
     subject: SubjectKind,
     against: SubjectKind,
@@ -83,7 +83,7 @@ impl Ratio {
     }
 }
 
-/// All bars of in-process decisions: what must hold, and what is aimed at.
+/// Returns all bars of in-process decisions.
 pub fn bars(results: &Results) -> Vec<Bar> {
     let mut bars: Vec<Bar> = ratios().iter().map(|ratio| ratio.bar(results)).collect();
     bars.extend(memory_bars(results));
@@ -120,7 +120,7 @@ fn ratios() -> [Ratio; 21] {
     ]
 }
 
-/// `sliding-window` takes the same memory for any limit.
+/// Returns the bars on memory. `sliding-window` takes the same memory for any limit.
 fn memory_bars(results: &Results) -> Vec<Bar> {
     let bytes = |kind, workload| {
         let mut rows = results.rows.iter();
@@ -139,7 +139,7 @@ fn memory_bars(results: &Results) -> Vec<Bar> {
     sizes.map(bar).into()
 }
 
-/// The row of one cell of the table, if it was measured.
+/// Returns the row of one table cell, if it was measured.
 pub fn find(
     results: &Results,
     workload: Workload,

@@ -1,14 +1,15 @@
-//! Fills every subject, ages it, proves the set-up, then interleaves the timed passes.
+//! Fills every subject, ages it, checks the set-up, then interleaves the timed passes.
 //!
-//! A table that was just filled is cheaper to decide on than one in use: nothing in it is due to
-//! expire. So untimed decisions are made until more than a window of virtual time has passed and
-//! keys hold cells of several ages; time goes on at the same schedule while decisions are timed. Each
-//! subject has its own virtual time, which moves on with its decisions. A fast subject therefore
-//! makes no more decisions per window than a slow one, and both admit the same share.
+//! Deciding on a freshly filled table is cheaper than on one in use, because nothing in it is due
+//! to expire. So untimed decisions are made until more than a window of virtual time has passed
+//! and keys hold cells of several ages. Virtual time continues at the same rate while decisions
+//! are timed. Each subject has its own virtual time, which advances with its decisions. A fast
+//! subject therefore makes no more decisions per window than a slow one, and both admit the same
+//! fraction.
 //!
-//! One repeat times every subject once on the same accesses, starting with
-//! another subject each time; what disturbs the machine disturbs them all. The
-//! row is the median over the repeats.
+//! One repeat times every subject once on the same accesses, and each repeat starts with another
+//! subject, so that disturbances of the machine affect all of them. A row is the median over the
+//! repeats.
 
 use clap::ValueEnum;
 
@@ -18,35 +19,35 @@ use crate::rss::{self, Memory};
 use crate::subjects::{EPOCH_NS, Subject, SubjectKind};
 use crate::workloads::{Accesses, WINDOW_NS, Workload};
 
-/// Virtual time that passes before a subject is timed: a window and a quarter.
+/// Virtual time that passes before a subject is timed: one and a quarter windows.
 const AGEING_NS: u64 = WINDOW_NS / 4 * 5;
 
-/// By how much the shares of admitted requests may differ between subjects of the same limit.
+/// Maximum difference of the admitted fractions of subjects with the same limit.
 const MAX_ADMIT_DIFFERENCE: f64 = 0.03;
 
-/// One line of the table.
+/// One row of the table.
 pub struct Row {
     pub workload: Workload,
     pub threads: u8,
     pub mode: Mode,
     pub subject: SubjectKind,
-    /// Processor time a decision takes, median over the repeats.
+    /// Processor time per decision, median over the repeats.
     pub ns_per_decision: f64,
     /// (largest - smallest) / median over the repeats.
     pub spread: f64,
     /// Decisions per second of all threads together, median over the repeats.
     pub per_second: f64,
     pub bytes_per_key: Option<f64>,
-    /// The part of the decisions that was admitted.
+    /// Fraction of the decisions that were admitted.
     pub admitted: f64,
-    /// The part of the time that was spent waiting for a processor, and taken out.
+    /// Fraction of the time spent waiting for a processor; it is not in the figures above.
     pub queued: f64,
 }
 
-/// All that a run found.
+/// Results of a run.
 pub struct Results {
     pub rows: Vec<Row>,
-    /// Bytes per key of logs that are full, if measured.
+    /// Bytes per key of full logs, if measured.
     pub full_log_bytes: Option<f64>,
     pub subjects: Vec<SubjectKind>,
     pub repeats: usize,
@@ -55,7 +56,7 @@ pub struct Results {
     pub load_after: String,
 }
 
-/// What was asked for on the command line, with the defaults filled in.
+/// The selection from the command line, with the defaults filled in.
 struct Plan {
     workloads: Vec<Workload>,
     subjects: Vec<SubjectKind>,
@@ -82,13 +83,13 @@ impl Plan {
     }
 }
 
-/// The chosen values in their declared order, or all of them.
+/// Returns the chosen values in their declared order, or all values if none is chosen.
 pub fn selected_or_all<T: ValueEnum + Copy + PartialEq>(chosen: &[T]) -> Vec<T> {
     let all = T::value_variants().iter().copied();
     all.filter(|value| chosen.is_empty() || chosen.contains(value)).collect()
 }
 
-/// Runs what the arguments select.
+/// Runs the selected workloads and subjects.
 pub fn run(args: &InprocessArgs) -> Results {
     let plan = Plan::new(args);
     let load_before = load_average();
@@ -111,7 +112,7 @@ pub fn run(args: &InprocessArgs) -> Results {
     }
 }
 
-/// A subject in a run, with its virtual time.
+/// A subject of a run with its virtual time.
 struct TimedSubject {
     kind: SubjectKind,
     limiter: Box<dyn Subject>,
@@ -127,7 +128,7 @@ impl TimedSubject {
         subject
     }
 
-    /// Charges every key once and asserts that each was new and is held.
+    /// Charges every key once and asserts that each key was new and is held.
     fn fill(&mut self, keys: u32) {
         const CHUNK: usize = 1 << 16;
         let mut numbers = 0..keys;
@@ -147,12 +148,13 @@ impl TimedSubject {
         self.assert_tracked(keys, keys);
     }
 
-    /// Whether less than [`AGEING_NS`] of virtual time has passed, where time passes at all.
+    /// Returns whether less than [`AGEING_NS`] of virtual time has passed. Subjects without
+    /// virtual time are not aged.
     fn needs_ageing(&self) -> bool {
         self.schedule.step_ns > 0 && self.schedule.start_ns < EPOCH_NS + AGEING_NS
     }
 
-    /// Decides every access and moves virtual time on.
+    /// Decides every access and advances virtual time.
     fn pass(&mut self, accesses: &[u32], threads: u8, mode: Mode) -> Outcome {
         let pass = Pass { accesses, threads: usize::from(threads), mode, schedule: self.schedule };
         let outcome = self.limiter.pass(&pass);
@@ -169,7 +171,7 @@ impl TimedSubject {
     }
 }
 
-/// What one subject took in one cell, repeat by repeat.
+/// Measurements of one subject in one table cell, one value per repeat.
 #[derive(Default)]
 struct Samples {
     ns: Vec<f64>,
@@ -219,7 +221,7 @@ fn run_workload(plan: &Plan, workload: Workload, memory: &Memory) -> Vec<Row> {
     rows
 }
 
-/// Times all subjects on the same accesses, cell by cell and repeat by repeat.
+/// Times all subjects on the same accesses, one cell and one repeat at a time.
 fn measure(
     plan: &Plan,
     workload: Workload,
@@ -245,7 +247,8 @@ fn measure(
     samples
 }
 
-/// Subjects of the same limit admit the same share, and subjects without one admit everything.
+/// Asserts that subjects with the same limit admit the same fraction, and that subjects without
+/// virtual time admit everything.
 fn assert_equal_admit_ratios(rows: &[Row]) {
     for row in rows {
         let limit = row.subject.limit();
@@ -288,7 +291,7 @@ fn row(
     }
 }
 
-/// The one in the middle.
+/// Returns the median.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -296,7 +299,7 @@ pub fn median(values: &[f64]) -> f64 {
     if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 }
 }
 
-/// The machine's load averages: other work shows here and in the spread.
+/// Returns the load averages of the machine. Other work shows here and in the spread.
 pub fn load_average() -> String {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split_whitespace().take(2).collect::<Vec<_>>().join(" ")
@@ -327,7 +330,7 @@ mod tests {
             for (threads, mode) in [(1, Mode::Single), (2, Mode::Single), (1, Mode::Batch32)] {
                 if kind.takes_part(Workload::Hot, mode) {
                     let admitted = subject.pass(&[0; 2_048], threads, mode).admitted;
-                    // A thread that the system stops just after it read the time decides late.
+                    // A thread that is preempted just after reading the time decides late.
                     let least = if threads == 1 { 2_048 } else { 2_000 };
                     assert!(admitted >= least, "{kind:?} admitted {admitted} on {threads}");
                 }

@@ -1,20 +1,20 @@
-//! What a decision costs: tidegate beside its peers and the floor, in one run.
+//! Measures what a decision costs: tidegate, other limiters and a lower bound, in one run.
 //!
-//! - `cli.rs`: the commands;
-//! - `workloads.rs`: which keys are asked for, in which order;
-//! - `subjects/`: one adapter per limiter, tidegate in `tidegate.rs`;
+//! - `cli.rs`: the command line;
+//! - `workloads.rs`: the keys of each workload and their order;
+//! - `subjects/`: one adapter per limiter;
 //! - `measure.rs`: the timed loop, the same for every subject;
-//! - `inprocess.rs`: fills, checks the set-up, interleaves the timed passes;
-//! - `rss.rs`: resident bytes per key, each subject in a process of its own;
-//! - `pauses.rs`: the worst single decision while a table fills and expires;
-//! - `http/`: the server beside other servers, see `http/mod.rs`;
-//! - `grpc/`: the gRPC front beside a tonic service, see `grpc/mod.rs`;
-//! - `layer/`: what the tower layer adds to a request, see `layer/mod.rs`;
-//! - `redis/`: what a shared decision costs Redis, see `redis/mod.rs`;
-//! - `resp/`: the RESP front beside Redis and throttlecrab, see `resp/mod.rs`;
-//! - `faults/`: what callers and limits see while Redis fails, see `faults/mod.rs`;
+//! - `inprocess.rs`: fills the subjects, checks the set-up, interleaves the timed passes;
+//! - `rss.rs`: resident bytes per key, each subject in a separate process;
+//! - `pauses.rs`: the slowest single decisions while a table fills and expires;
+//! - `http/`: the HTTP server compared with other servers, see `http/mod.rs`;
+//! - `grpc/`: the gRPC front compared with a tonic service, see `grpc/mod.rs`;
+//! - `layer/`: the cost that the tower layer adds to a request, see `layer/mod.rs`;
+//! - `redis/`: the cost of a shared decision for Redis, see `redis/mod.rs`;
+//! - `resp/`: the RESP front compared with Redis and throttlecrab, see `resp/mod.rs`;
+//! - `faults/`: calls and limits while Redis fails, see `faults/mod.rs`;
 //! - `storm/`: clients that retry, see `storm/mod.rs`;
-//! - `bars.rs`, `report.rs`: the bars, the table and the JSON.
+//! - `bars.rs`, `report.rs`: performance targets ("bars"), tables and JSON.
 
 mod bars;
 mod cli;
@@ -71,10 +71,10 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// What went wrong with other programs or the network.
+/// An error of another program or the network.
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// What other programs and the network get wrong is said, not panicked about.
+/// Prints a failure to stderr and maps the result to an exit code.
 fn exit_code(done: std::io::Result<()>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,

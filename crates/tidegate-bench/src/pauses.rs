@@ -1,10 +1,10 @@
 //! The slowest single decisions while a table fills, expires and fills again.
 //!
-//! Every decision is timed alone. A pair of clock reads with nothing between is
-//! timed the same way and in the same run: what it shows at the far end is the
-//! machine (interrupts, the hypervisor), not a limiter. Time spent waiting for a
-//! processor that others were using is taken out, as in `measure.rs`. Subjects take turns
-//! every [`TURN_KEYS`] keys, so that all see the same disturbances.
+//! Every decision is timed alone. A pair of clock reads with nothing between them is timed in the
+//! same way and in the same run. Its largest values are caused by the machine (interrupts, the
+//! hypervisor) and not by a limiter. Time spent waiting for a processor used by others is
+//! subtracted, as in `measure.rs`. Subjects alternate every [`TURN_KEYS`] keys, so that
+//! disturbances affect all of them.
 
 use std::fmt::Write;
 use std::hash::RandomState;
@@ -20,13 +20,13 @@ use crate::report::{bar_json, to_text, write_bars};
 use crate::subjects::{COUNTER, EPOCH_NS, Governor, OneLimit, WINDOW, version};
 use crate::workloads::{WINDOW_NS, write_key};
 
-/// Keys a subject fills before the next has its turn.
+/// Number of keys that one subject fills before the next subject continues.
 const TURN_KEYS: u32 = 1 << 16;
 
-/// Each power of two of nanoseconds is split into this many steps: 3 % apart.
+/// Number of steps per power of two of nanoseconds; neighbouring steps are 3 % apart.
 const STEPS: u64 = 32;
 
-/// How long decisions took, counted on a logarithmic scale.
+/// Durations, counted on a logarithmic scale.
 pub struct Histogram {
     counts: Vec<u64>,
     total: u64,
@@ -40,7 +40,7 @@ impl Histogram {
         Histogram { counts: vec![0; 64 * 32], total: 0, max_ns: 0, over_100_us: 0, over_1_ms: 0 }
     }
 
-    /// Counts one.
+    /// Counts one duration.
     pub fn record(&mut self, took: Duration) {
         let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         self.counts[slot(ns)] += 1;
@@ -50,7 +50,8 @@ impl Histogram {
         self.over_1_ms += u64::from(ns > 1_000_000);
     }
 
-    /// The time that all but one in `one_in` decisions stay below.
+    /// Returns the time that all but one in `one_in` durations stay below: 100 is the 99th
+    /// percentile.
     pub fn all_but_one_in(&self, one_in: u64) -> u64 {
         let below = self.total - self.total / one_in;
         let mut seen = 0;
@@ -64,7 +65,7 @@ impl Histogram {
     }
 }
 
-/// Which step of the logarithmic scale a time falls on.
+/// Returns the index of the step that contains a time.
 fn slot(ns: u64) -> usize {
     let ns = ns.max(STEPS);
     let power = u64::from(ns.ilog2() - STEPS.ilog2());
@@ -72,31 +73,31 @@ fn slot(ns: u64) -> usize {
     usize::try_from(power * STEPS + step).expect("64 powers of 32 steps")
 }
 
-/// The largest time that falls on a step.
+/// Returns the largest time of a step.
 fn upper_ns(slot: u64) -> u64 {
     let (power, step) = (slot / STEPS, slot % STEPS);
     ((STEPS + step + 1) << power) - 1
 }
 
-/// One line: a subject in one phase.
+/// One row: a subject in one phase.
 pub struct Row {
     subject: &'static str,
     phase: &'static str,
     times: Histogram,
 }
 
-/// What a run found.
+/// Results of a run.
 pub struct Pauses {
     rows: Vec<Row>,
-    /// Decisions for which tidegate found no room, although what had expired would
-    /// have made some: it looks for it in a few places and not everywhere.
+    /// Decisions for which tidegate found no free slot although keys had expired: it probes a
+    /// few slots and not the whole table.
     overflowed: u64,
 }
 
-/// Virtual time between two decisions: ten million of them are well within a window.
+/// Virtual time between two decisions: ten million of them fit well within a window.
 const STEP_NS: u64 = 1_000;
 
-/// Fills `keys` keys, lets them expire and fills as many others.
+/// Fills `keys` keys, lets them expire and fills as many new ones.
 pub fn run(keys: u32) -> Pauses {
     let floor: Vec<AtomicU64> = (0..keys).map(|_| AtomicU64::new(0)).collect();
     let governor = Governor::with_default_hasher();
@@ -138,7 +139,7 @@ pub fn run(keys: u32) -> Pauses {
     Pauses { rows, overflowed }
 }
 
-/// Every key of the phase has a place of its own or was counted as having none.
+/// Asserts that every key of the phase is tracked or was counted as overflowed.
 fn assert_all_held(subject: &OneLimit, keys: u32) {
     let stats = subject.stats();
     let (tracked, overflowed) = (stats.tracked_keys, stats.overflowed);
@@ -148,7 +149,7 @@ fn assert_all_held(subject: &OneLimit, keys: u32) {
     );
 }
 
-/// governor keeps expired keys until it is told to drop them, all in one call.
+/// Times the only way to drop expired keys from governor: all of them in one call.
 fn time_governor_sweep(governor: &Governor<RandomState>, now_ns: u64) -> Row {
     let mut times = Histogram::new();
     let start = Instant::now();
@@ -179,10 +180,10 @@ where
     assert_eq!(denied, 0, "a key's first ask is admitted");
 }
 
-/// The percentiles that are shown, as one decision in so many.
+/// The reported percentiles, each with the N of "all but one in N".
 const TAILS: [(&str, u64); 4] = [("p50", 2), ("p99", 100), ("p99.9", 1_000), ("p99.99", 10_000)];
 
-/// The readable report.
+/// Renders the readable report.
 pub fn table(pauses: &Pauses) -> String {
     to_text(|text| write_table(text, pauses))
 }
@@ -207,9 +208,9 @@ fn write_table(text: &mut String, pauses: &Pauses) -> std::fmt::Result {
     write_bars(text, &bars(pauses))
 }
 
-/// Both algorithms, compared with governor. The thresholds are what `sliding-counter` took when all
-/// other states were kept outside of the table: the larger ratio of two runs on a shared machine.
-/// A maximum is a single decision, so one run that misses its threshold says little.
+/// Compares both algorithms with governor. The thresholds are the values of `sliding-counter` when
+/// all other states were kept outside of the table: the larger ratio of two runs on a shared
+/// machine. A maximum is a single decision, so one run that misses its threshold says little.
 fn bars(pauses: &Pauses) -> Vec<Bar> {
     let of = |phase, subject| {
         let row = pauses.rows.iter().find(|row| (row.phase, row.subject) == (phase, subject));
@@ -229,7 +230,7 @@ fn bars(pauses: &Pauses) -> Vec<Bar> {
     bars
 }
 
-/// The same for programs.
+/// Renders the report as JSON.
 pub fn json(pauses: &Pauses) -> Value {
     let rows: Vec<Value> = pauses
         .rows

@@ -1,4 +1,4 @@
-//! The table for people and the JSON for programs.
+//! Tables and JSON.
 
 use std::fmt::Write;
 
@@ -10,15 +10,15 @@ use crate::inprocess::{Results, Row};
 use crate::rss::FULL_LOG_ENTRIES;
 use crate::subjects::SubjectKind;
 
-/// Above this part of the time spent waiting for a processor, a run is not to be trusted.
+/// Fraction of time spent waiting for a processor above which the report prints a warning.
 const BUSY: f64 = 0.05;
 
-/// The whole readable report.
+/// Renders the readable report.
 pub fn table(results: &Results) -> String {
     to_text(|text| write_report(text, results))
 }
 
-/// What is to_text, as text.
+/// Collects the output of `write` in a string.
 pub fn to_text(write: impl FnOnce(&mut String) -> std::fmt::Result) -> String {
     let mut text = String::new();
     // Writing to a String cannot fail.
@@ -26,7 +26,7 @@ pub fn to_text(write: impl FnOnce(&mut String) -> std::fmt::Result) -> String {
     text
 }
 
-/// What it was measured on, and what else went on there before and after.
+/// Writes the processor and its load averages before and after the run.
 pub fn write_machine(text: &mut String, [before, after]: [&str; 2]) -> std::fmt::Result {
     let processor = processor();
     writeln!(text, "processor: {processor}; load average {before}, after the run {after}")
@@ -114,7 +114,7 @@ fn max_queued(results: &Results) -> f64 {
     results.rows.iter().map(|row| row.queued).fold(0.0, f64::max)
 }
 
-/// The bars with what was measured and whether that is enough.
+/// Writes the bars with the measured values and whether they are met.
 pub fn write_bars(text: &mut String, bars: &[Bar]) -> std::fmt::Result {
     writeln!(
         text,
@@ -149,12 +149,12 @@ fn verdict(bar: &Bar, threshold: Option<f64>) -> &'static str {
     }
 }
 
-/// A number, or a dash where there is none.
+/// Formats a number, or a dash for `None`.
 pub fn number_or_dash(value: Option<f64>, decimals: usize) -> String {
     value.map_or_else(|| "-".to_owned(), |value| format!("{value:.decimals$}"))
 }
 
-/// Relative to a peer's single call in the same run.
+/// Returns the time relative to a single call of a peer in the same run.
 fn ratio(results: &Results, row: &Row, peer: SubjectKind) -> Option<f64> {
     let peer = bars::find(results, row.workload, row.threads, Mode::Single, peer)?;
     Some(row.ns_per_decision / peer.ns_per_decision)
@@ -165,7 +165,7 @@ fn speed_up(results: &Results, row: &Row) -> Option<f64> {
     (row.threads > 1).then(|| row.per_second / one.per_second)
 }
 
-/// What the figures were measured on.
+/// Describes the processor of this machine.
 pub fn processor() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = info.lines().find_map(|line| line.strip_prefix("model name"));
@@ -174,7 +174,7 @@ pub fn processor() -> String {
     format!("{model}, {cores} cores")
 }
 
-/// `rows` is the stable part; the rest says how it was measured.
+/// Renders JSON. `rows` is stable; the rest describes the measurement.
 pub fn json(results: &Results) -> Value {
     let rows: Vec<Value> = results.rows.iter().map(row_json).collect();
     let details: Vec<Value> = results
@@ -216,13 +216,13 @@ fn row_json(row: &Row) -> Value {
     })
 }
 
-/// A bar for programs.
+/// Renders a bar as JSON.
 pub fn bar_json(bar: &Bar) -> Value {
     json!({ "name": bar.name, "measured": bar.measured, "must": bar.must, "aim": bar.aim,
         "must_met": bar.met(bar.must), "aim_met": bar.met(bar.aim) })
 }
 
-/// To so many parts of one: figures that are noise beyond that.
+/// Rounds to a multiple of 1 / `scale`; further digits are noise.
 pub fn rounded(value: f64, scale: f64) -> f64 {
     (value * scale).round() / scale
 }

@@ -1,12 +1,12 @@
 //! Resident bytes per key.
 //!
-//! Memory that an earlier subject freed would hide what a later one takes, so
-//! each subject is filled in a process of its own: this binary, run as
-//! `rss-of SUBJECT KEYS`. What is counted is all that became resident between
-//! creating the limiter and holding the last key: table, keys, state, slack.
+//! Memory that an earlier subject freed would hide the memory that a later one takes. So each
+//! subject is filled in a separate process: this binary, run as `rss-of SUBJECT KEYS`. The figure
+//! includes everything that became resident between creating the limiter and holding the last
+//! key: table, keys, state and slack.
 //!
-//! Tables grow in steps, so that one number of keys may suit one of them better than another. What
-//! is reported for a million keys is the mean of three numbers of keys, with room for the largest.
+//! Tables grow in steps, so a single number of keys may favour one of them. The figure for a
+//! million keys is the mean of three numbers of keys, each with capacity for the largest.
 
 use std::process::Command;
 
@@ -15,9 +15,9 @@ use crate::measure::{Pass, Schedule};
 use crate::subjects::{EPOCH_NS, SubjectKind, fill_log};
 use crate::workloads::Workload;
 
-/// Keys whose logs are filled completely, for the memory of a full `sliding-log`.
+/// Number of keys with completely filled logs, for the memory of a full `sliding-log`.
 const FULL_LOG_KEYS: u32 = 100_000;
-/// Entries each of them holds.
+/// Entries of each full log.
 pub const FULL_LOG_ENTRIES: u32 = 100;
 
 /// Bytes per key by subject and workload.
@@ -26,7 +26,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Measures every subject at the numbers of keys for which memory is reported.
+    /// Measures every subject at all numbers of keys for which memory is reported.
     pub fn measure(subjects: &[SubjectKind], workloads: &[Workload]) -> Self {
         let mut sizes: Vec<_> = workloads.iter().map(|&workload| sizes(workload)).collect();
         sizes.dedup();
@@ -51,8 +51,8 @@ impl Memory {
     }
 }
 
-/// The numbers of keys at which a workload reports memory: below a million, the
-/// process itself would be most of what is seen.
+/// Returns the numbers of keys at which a workload reports memory. Below a million keys the
+/// process itself would dominate the figure.
 fn sizes(workload: Workload) -> &'static [u32] {
     match workload {
         Workload::Hot | Workload::TenThousand => &[],
@@ -61,7 +61,7 @@ fn sizes(workload: Workload) -> &'static [u32] {
     }
 }
 
-/// Bytes per key of a `sliding-log` that holds [`FULL_LOG_ENTRIES`] entries.
+/// Measures the bytes per key of a `sliding-log` that holds [`FULL_LOG_ENTRIES`] entries.
 pub fn full_log_bytes() -> Option<f64> {
     eprintln!("memory of full logs with {FULL_LOG_KEYS} keys");
     measure_in_child(SubjectKind::TidegateLog100, FULL_LOG_KEYS, FULL_LOG_KEYS, FULL_LOG_ENTRIES)
@@ -85,7 +85,7 @@ fn measure_in_child(kind: SubjectKind, keys: u32, max_keys: u32, entries: u32) -
 }
 
 /// Fills one subject in this process and returns its resident bytes per key
-/// (not a number where the system does not tell).
+/// (NaN where the system does not report resident memory).
 pub fn measure_here(args: &RssArgs) -> f64 {
     const CHUNK: u32 = 1 << 16;
     let mut accesses: Vec<u32> = (0..CHUNK).collect();
@@ -124,7 +124,7 @@ fn resident_bytes() -> Option<f64> {
     resident_bytes_of("self")
 }
 
-/// What the kernel holds in memory for a process.
+/// Returns the resident bytes of a process, given its id or `self`.
 pub fn resident_bytes_of(process: &str) -> Option<f64> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;

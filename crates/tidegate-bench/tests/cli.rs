@@ -1,4 +1,4 @@
-//! The benchmark as a program: what it prints is what others parse.
+//! Tests of the benchmark binary, whose output is parsed by other programs.
 
 use std::process::Command;
 
@@ -14,7 +14,7 @@ fn bench(args: &[&str]) -> String {
 
 #[test]
 fn the_floor_takes_eight_bytes_a_key() {
-    // Enough keys that what else becomes resident meanwhile is far less than a byte each.
+    // With this many keys, everything else that becomes resident is far below a byte per key.
     let bytes: f64 = bench(&["rss-of", "floor", "16000000"]).trim().parse().expect("a number");
     assert!((7.5..9.0).contains(&bytes), "the floor took {bytes} bytes per key");
 }
@@ -92,7 +92,7 @@ fn http_rows_compare_turns_of_the_same_run() {
 
 #[test]
 fn a_load_that_gets_wrong_answers_says_so() {
-    // A listener that accepts and hangs up: no server, no answers.
+    // A listener that closes every connection without an answer.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("it is bound");
     std::thread::spawn(move || listener.incoming().for_each(drop));

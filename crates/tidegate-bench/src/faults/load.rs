@@ -1,7 +1,9 @@
-//! What load on one key, or one caller's batches, do to everybody else while Redis is healthy.
+//! The effect of heavy load on one key, or of one caller's large batches, on other callers while
+//! Redis is healthy.
 //!
-//! A crowd asks as fast as it is answered; beside it a few callers ask now and then under another
-//! policy. Both policies deny when the store fails, so an answer that is not exact shows.
+//! Many callers (the crowd) send checks as fast as they are answered, while a few others
+//! (bystanders) send some under another policy. Both policies deny when the store fails, so every
+//! answer that is not exact is visible.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -22,16 +24,16 @@ use crate::bars::Bar;
 use crate::cli::{FaultsArgs, name_of};
 use crate::redis::server::Server;
 
-/// A load that is put on a healthy Redis.
+/// A load on a healthy Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Load {
-    /// 1,024 callers ask for one key under two limits.
+    /// 1,024 callers check one key under two limits.
     HotKey,
-    /// One caller sends batches of 1,000 checks, each of another key, under two limits.
+    /// One caller sends batches of 1,000 checks of different keys under two limits.
     LargeBatches,
 }
 
-/// Two limits, so that every check is a call of the general script.
+/// Policies with two limits, so that every check calls the general script.
 const CONFIG: &str = r#"
 policies:
   - name: crowd
@@ -47,10 +49,10 @@ policies:
 const CALLERS: u32 = 1_024;
 const BATCH: u32 = 1_000;
 const BYSTANDERS: u32 = 4;
-/// How long a bystander does other things between two calls.
+/// Pause of a bystander between two calls.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// How answers were decided, and how long they took.
+/// Answers by how they were decided, with their latencies.
 #[derive(Default)]
 pub struct Answers {
     pub exact: usize,
@@ -96,7 +98,7 @@ pub struct LoadResult {
     pub bystanders: Answers,
 }
 
-/// Starts a Redis and puts a load on it.
+/// Starts a Redis server and runs a load on it.
 pub async fn run(load: Load, args: &FaultsArgs) -> Result<LoadResult, BoxError> {
     let lasts = Duration::from_millis(if args.short { 1_000 } else { 5_000 });
     let server = Server::start(&args.server)?;
@@ -152,15 +154,15 @@ async fn check_one_key(
         answers.add(decided, took);
         match pause {
             Some(pause) => tokio::time::sleep(pause).await,
-            // A connection waits for its next request. Without this, denials from memory would
-            // keep the thread.
+            // In a server, a connection waits for its next request here. Without yielding, denials
+            // from memory would occupy the thread.
             None => tokio::task::yield_now().await,
         }
     }
     Ok(answers)
 }
 
-/// Batches as the HTTP front sends them.
+/// Sends batches as the HTTP front does.
 async fn check_batches(gate: Arc<Gate>, stopping: Arc<AtomicBool>) -> Result<Answers, BoxError> {
     let mut answers = Answers::default();
     let keys: Vec<u32> = (0..BATCH).collect();
@@ -175,7 +177,7 @@ async fn check_batches(gate: Arc<Gate>, stopping: Arc<AtomicBool>) -> Result<Ans
     Ok(answers)
 }
 
-/// Waits for all of them concurrently, in this task.
+/// Waits for all futures concurrently, in this task.
 async fn join_all<T>(
     checks: impl Iterator<Item = impl Future<Output = Result<T, BoxError>>>,
 ) -> Result<Vec<T>, BoxError> {
@@ -194,7 +196,7 @@ async fn join_all<T>(
     checks.into_iter().filter_map(|(_, answer)| answer).collect()
 }
 
-/// One line for people.
+/// Formats one row of the table.
 pub fn table_row(result: &LoadResult) -> String {
     let LoadResult { load, crowd, bystanders } = result;
     format!(
@@ -209,7 +211,7 @@ pub fn table_row(result: &LoadResult) -> String {
     )
 }
 
-/// What stands above the lines.
+/// Formats the header of the table.
 pub fn header() -> String {
     format!(
         "{:<17}{:>10}{:>10}{:>10}{:>12}{:>10}{:>10}\n",

@@ -1,15 +1,17 @@
-//! What happens to callers, and to the limit, when Redis fails.
+//! Calls and limits while Redis fails.
 //!
-//! Two nodes ask for a few keys all the time, under policies that answer a
-//! failure each in its own way, while something is done to their Redis and
-//! undone again. Every call is written down with when it was made and answered;
-//! `oracle.rs`, which knows nothing of tidegate, counts from that what was admitted.
+//! Two nodes check a few keys continuously, under policies with different `on_store_failure`,
+//! while a fault is injected into their Redis and removed again. Every call is recorded with the
+//! times at which it was sent and answered. `oracle.rs`, which is independent of tidegate's
+//! algorithms, computes from these records how much was admitted.
 //!
-//! - `fault.rs`: what can go wrong; `redis_setup.rs`: the servers it is done to;
-//! - `nodes.rs`: the callers and what they write down;
-//! - `oracle.rs`: the most admitted in any window;
-//! - `load.rs`: a healthy Redis, and more load on one key or by one caller than is good;
-//! - `report.rs`: table and JSON.
+//! - `fault.rs`: the faults;
+//! - `redis_setup.rs`: the servers that faults are injected into;
+//! - `nodes.rs`: the callers and their records;
+//! - `oracle.rs`: the maximum admitted in any window, and its bound;
+//! - `load.rs`: excessive load on one key or by one caller, on a healthy Redis;
+//! - `proxy.rs`: a proxy that delays answers of Redis;
+//! - `report.rs`: table, bars and JSON.
 
 mod fault;
 mod load;
@@ -31,29 +33,29 @@ use crate::inprocess::selected_or_all;
 use nodes::{CallRecord, Nodes};
 use redis_setup::RedisSetup;
 
-/// How long a store may take to be asked again once its server is back, before the
-/// run gives up on it.
+/// How long a store may take to use its server again once the server is back. The run fails after
+/// that.
 const RECOVERY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What one fault did.
+/// Results of one fault.
 pub struct FaultResult {
     pub fault: Fault,
     pub calls: Vec<CallRecord>,
-    /// When it began and when it was undone, since the first call.
+    /// Times at which the fault began and ended, since the first call.
     pub began: Duration,
     pub ended: Duration,
-    /// From then to the first exact answer of the last node to give one.
+    /// Time from the end of the fault until every node has had an exact answer.
     pub recovery: Duration,
 }
 
-/// Runs the faults that were asked for and prints what they did.
+/// Runs the selected faults and loads and prints the report.
 ///
 /// # Errors
-/// When a server does not do what it should, or a bound does not hold.
+/// When a server does not start or answer, or a bound is violated.
 pub fn run(args: &FaultsArgs) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let mut results = Vec::new();
-    // Naming only faults leaves out the loads, and the reverse.
+    // Selecting only faults excludes the loads, and vice versa.
     let (no_faults, no_loads) = match (args.fault.is_empty(), args.load.is_empty()) {
         (true, false) => (true, false),
         (false, true) => (false, true),

@@ -1,4 +1,4 @@
-//! The nodes that share a limit, their callers, and what these write down.
+//! The nodes that share a limit, their callers, and the records of all calls.
 
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -15,23 +15,23 @@ use tokio::task::JoinHandle;
 
 /// Units per window, shared by all nodes.
 pub const LIMIT: u32 = 40;
-/// The window.
+/// The window of the limit.
 pub const WINDOW: Duration = Duration::from_secs(2);
-/// Servers that share the limit.
+/// Number of servers that share the limit.
 pub const NODES: u32 = 2;
-/// What a node may admit by itself.
+/// Units that a node may admit by itself.
 pub const NODE_SHARE: u32 = LIMIT / NODES;
-/// Keys asked for under every policy: so many that each is asked for a little more than
-/// it may have. Fewer would be denied without asking the store most of the time.
+/// Keys checked under every policy. With this number, each key gets slightly more requests than
+/// its limit. With fewer keys, most requests would be denied without a call to the store.
 pub const KEYS: u8 = 20;
-/// Callers of every node.
+/// Callers per node.
 const CALLERS: u8 = 6;
-/// How long a caller does other things between two calls.
+/// Pause of a caller between two calls.
 const PAUSE: Duration = Duration::from_millis(3);
-/// How often it is looked whether all have recovered.
+/// Time between two checks whether all nodes have recovered.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Three policies that differ only in what they answer for a store that fails.
+/// Three policies that differ only in `on_store_failure`.
 const CONFIG: &str = r#"
 nodes: 2
 policies:
@@ -40,7 +40,7 @@ policies:
   - { name: deny, key: "{client_ip}", limits: ["40 per 2s sliding-log"], on_store_failure: deny }
 "#;
 
-/// A policy of these.
+/// One of the policies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
     Local,
@@ -59,7 +59,7 @@ impl Policy {
         }
     }
 
-    /// Whether this is an answer such a policy can give.
+    /// Returns whether this policy may give such an answer.
     pub fn may_answer(self, call: &CallRecord) -> bool {
         match (self, call.decided) {
             (_, Decided::Exact) | (Policy::Local, Decided::Local) => true,
@@ -70,10 +70,10 @@ impl Policy {
     }
 }
 
-/// One call, as its caller saw it.
+/// One call as observed by its caller.
 #[derive(Clone, Copy, Debug)]
 pub struct CallRecord {
-    /// When, since the first call.
+    /// Times since the first call.
     pub sent: Duration,
     pub received: Duration,
     pub policy: Policy,
@@ -86,7 +86,7 @@ pub struct CallRecord {
 pub struct Nodes {
     start: Instant,
     stopping: Arc<AtomicBool>,
-    /// When each node last had an exact answer to a call, and when that call was made.
+    /// For each node, when its last exact answer was requested and received.
     exact: Arc<[Mutex<Option<(Duration, Duration)>>]>,
     callers: Vec<JoinHandle<Result<Vec<CallRecord>, String>>>,
 }
@@ -125,8 +125,8 @@ impl Nodes {
         Ok(Nodes { start, stopping, exact, callers })
     }
 
-    /// Waits until every node has had an exact answer to a call made after `since`, and
-    /// says how long after it that was.
+    /// Waits until every node has had an exact answer to a call made after `since`, and returns how
+    /// long after `since` the last one was received.
     pub async fn wait_recovered(
         &self,
         since: Duration,
@@ -150,7 +150,7 @@ impl Nodes {
         }
     }
 
-    /// Ends all callers and gathers what they wrote down.
+    /// Stops all callers and collects their records.
     pub async fn stop(self) -> Result<Vec<CallRecord>, BoxError> {
         self.stopping.store(true, Relaxed);
         let mut calls = Vec::new();
@@ -166,7 +166,7 @@ async fn gate(url: &str) -> Result<Gate, BoxError> {
     connect_gate(CONFIG, url).await
 }
 
-/// A node as a server has it: policies in front of the shared store.
+/// Creates a node like a server does: policies in front of the shared store.
 pub async fn connect_gate(policies: &str, url: &str) -> Result<Gate, BoxError> {
     let config = Config::parse(policies, "policies").map_err(|errors| errors.to_string())?;
     let store = RedisStore::connect(RedisOptions::new(url)).await?;

@@ -1,9 +1,9 @@
-//! Counts what was admitted from what callers saw, without knowing how it was decided.
+//! Computes how much was admitted from the records of the callers alone.
 //!
-//! A caller does not see when Redis decided, only when it asked and when it was
-//! answered. So windows are counted that surely hold what is counted: from the
-//! moment some call was made, all those made later and answered before a window
-//! had passed. If these are more than the bound, so is the truth.
+//! A caller does not know when Redis decided, only when it sent the request and received the
+//! answer. So only calls that certainly lie within one window are counted: those sent at or after
+//! some call was sent and answered before a window has passed since. If their number exceeds the
+//! bound, the true number does too.
 
 use std::time::Duration;
 
@@ -14,18 +14,18 @@ use super::fault::Fault;
 use super::nodes::{CallRecord, KEYS, LIMIT, NODE_SHARE, NODES, Policy, WINDOW};
 use crate::cli::name_of;
 
-/// The most that may be admitted in a window, as the documents state it.
+/// Returns the documented maximum that may be admitted in a window.
 pub fn bound(fault: Fault, policy: Policy) -> u32 {
     let shared = LIMIT * (1 + fault.limit_resets());
     match policy {
-        // While the store fails every node has its share, on top of what was there before.
+        // While the store fails, every node admits its share in addition to earlier admissions.
         Policy::Local => shared + NODES * NODE_SHARE,
-        // What is let through uncounted has no bound, so it is not counted here.
+        // Uncounted admissions have an unlimited number, so they are excluded here.
         Policy::Allow | Policy::Deny => shared,
     }
 }
 
-/// The most admitted in any window, for the key for which that is most.
+/// Returns the maximum admitted in any window for any key.
 pub fn max_in_window(result: &FaultResult, policy: Policy) -> u32 {
     (0..KEYS).map(|key| max_in_window_of_key(&result.calls, policy, key)).max().unwrap_or(0)
 }
@@ -46,7 +46,7 @@ fn max_in_window_of_key(calls: &[CallRecord], policy: Policy, key: u8) -> u32 {
     u32::try_from(windows.max().unwrap_or(0)).unwrap_or(u32::MAX)
 }
 
-/// What does not hold that should.
+/// Describes all violated expectations.
 pub fn violations(result: &FaultResult) -> Vec<String> {
     let fault = result.fault;
     let mut violations = Vec::new();

@@ -1,4 +1,4 @@
-//! The servers that faults are done to.
+//! The servers that faults are injected into.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -14,14 +14,14 @@ use super::proxy::Proxy;
 use crate::BoxError;
 use crate::redis::server::Server;
 
-/// What every answer takes longer on a slow line.
+/// Delay of every answer from a slow server.
 const SLOW: Duration = Duration::from_millis(200);
-/// How far clocks are set.
+/// Change of the clock, in seconds.
 const HOUR_S: i64 = 3_600;
-/// How long the sentinel may take to have the replica take over.
+/// How long Sentinel may take to promote the replica.
 const FAILOVER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A Redis, and what stands around it.
+/// A Redis server with the additional processes that a fault needs.
 pub struct RedisSetup {
     program: PathBuf,
     port: u16,
@@ -33,7 +33,7 @@ pub struct RedisSetup {
 }
 
 impl RedisSetup {
-    /// Starts what a fault needs.
+    /// Starts the processes that a fault needs.
     pub async fn start(fault: Fault, program: &Path) -> Result<Self, BoxError> {
         let directory = tempfile::tempdir()?;
         let port = free_port()?;
@@ -63,7 +63,7 @@ impl RedisSetup {
         Ok(setup)
     }
 
-    /// Where nodes find it.
+    /// Returns the URL for the nodes.
     pub fn url(&self) -> String {
         match (&self.sentinel, &self.proxy) {
             (Some(sentinel), _) => format!("redis-sentinel://127.0.0.1:{}/main", sentinel.port),
@@ -79,7 +79,7 @@ impl RedisSetup {
         Ok(())
     }
 
-    /// Does it, lets it last, and undoes it.
+    /// Injects a fault, waits, and removes it.
     pub async fn inject(&mut self, fault: Fault, lasts: Duration) -> Result<(), BoxError> {
         match fault {
             Fault::Killed => {
@@ -122,7 +122,7 @@ impl RedisSetup {
         Ok(())
     }
 
-    /// A new time, for good: that it is set is all that is done, so it is not undone.
+    /// Changes the clock permanently: the fault is the change, so it is not undone.
     async fn set_clock(&self, by_s: i64, lasts: Duration) -> Result<(), BoxError> {
         self.clock.as_ref().ok_or("no clock to set")?.set(by_s)?;
         tokio::time::sleep(lasts).await;
@@ -131,7 +131,7 @@ impl RedisSetup {
 
     async fn fail_over(&mut self, lasts: Duration) -> Result<(), BoxError> {
         let sentinel = self.sentinel.as_ref().ok_or("no sentinel")?;
-        // The replica misses the last writes.
+        // The stopped replica misses the last writes.
         signal(sentinel.replica.pid(), Signal::STOP)?;
         tokio::time::sleep(lasts / 2).await;
         self.server = None;
@@ -167,7 +167,7 @@ fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
-/// A replica and the sentinel that watches over both.
+/// A replica, and the Sentinel process that monitors it and its master.
 struct Sentinel {
     port: u16,
     replica: Server,
@@ -177,7 +177,7 @@ struct Sentinel {
 impl Sentinel {
     fn start(program: &Path, main: u16, directory: &Path) -> Result<Self, BoxError> {
         let main_port = main.to_string();
-        // A replica writes what it is sent to a file first.
+        // A replica writes the data it receives to a file first.
         let files = directory.to_string_lossy();
         let settings = [
             "--replicaof",
@@ -223,7 +223,7 @@ impl Sentinel {
         Err("the sentinel does not find the replica".into())
     }
 
-    /// Whether the replica has taken over, and is known to have.
+    /// Returns whether the replica was promoted and Sentinel reports it as the master.
     fn replica_is_master(&self) -> Result<bool, BoxError> {
         let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.port))?;
         let leader: (String, u16) = redis::cmd("SENTINEL")
@@ -238,20 +238,20 @@ impl Sentinel {
 
 impl Drop for Sentinel {
     fn drop(&mut self) {
-        // It may have ended already, which is as good.
+        // The process may have ended already; errors do not matter here.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// A server's own idea of the time.
+/// A wall clock that can be changed for one server.
 struct Clock {
     library: PathBuf,
     file: PathBuf,
 }
 
 impl Clock {
-    /// Compiles the library that shows a process another time.
+    /// Compiles the library that replaces the time functions of a process.
     fn new(directory: &Path) -> Result<Self, BoxError> {
         let source = directory.join("clock.c");
         std::fs::write(&source, include_str!("clock.c"))?;
@@ -265,7 +265,7 @@ impl Clock {
         Ok(clock)
     }
 
-    /// The server sees it at once: the file stays the same one, and is read as memory.
+    /// Changes the clock. The server sees the change immediately, because it maps the file.
     fn set(&self, by_s: i64) -> io::Result<()> {
         let mut file =
             OpenOptions::new().write(true).create(true).truncate(false).open(&self.file)?;

@@ -1,4 +1,4 @@
-//! The table for people and the JSON for programs.
+//! Table, bars and JSON.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -14,13 +14,13 @@ use crate::bars::Bar;
 use crate::cli::name_of;
 use crate::report::{bar_json, processor, to_text, write_bars};
 
-/// How long a caller waits for the store unless told otherwise.
+/// Default time that a caller waits for the store.
 const DEADLINE: Duration = Duration::from_millis(25);
 
 const KINDS: [Decided; 4] =
     [Decided::Exact, Decided::Local, Decided::FailedOpen, Decided::FailedClosed];
 
-/// The whole readable report.
+/// Renders the readable report.
 pub fn table(results: &[FaultResult], load_results: &[LoadResult]) -> String {
     to_text(|text| {
         writeln!(text, "processor: {}", processor())?;
@@ -87,7 +87,7 @@ fn count(result: &FaultResult, decided: Decided) -> usize {
     result.calls.iter().filter(|call| call.decided == decided).count()
 }
 
-/// What so many of a thousand calls took at most.
+/// Returns the latency that `of_thousand` of a thousand calls do not exceed.
 fn latency(result: &FaultResult, of_thousand: usize) -> Duration {
     let mut took: Vec<Duration> =
         result.calls.iter().map(|call| call.received.saturating_sub(call.sent)).collect();
@@ -122,7 +122,7 @@ fn bars(results: &[FaultResult]) -> Vec<Bar> {
     ]
 }
 
-/// For programs.
+/// Renders the report as JSON.
 pub fn json(results: &[FaultResult], load_results: &[LoadResult]) -> Value {
     let faults: Vec<Value> = results
         .iter()

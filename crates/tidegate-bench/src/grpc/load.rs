@@ -1,7 +1,8 @@
-//! The load: a tonic client in a process of its own, that asks, checks every answer and counts.
+//! The load generator: a tonic client in a separate process that sends requests, checks every
+//! answer and counts.
 //!
-//! One thread; for every server so many connections with so many questions on their way on
-//! each. The servers take turns, as in `http/turns.rs`.
+//! It has one thread and, for every server, several connections with several requests in flight
+//! each. The servers are loaded in turns, as in `http/turns.rs`.
 
 use std::fmt;
 use std::io;
@@ -21,36 +22,36 @@ use crate::http::{
 };
 use crate::workloads::Random;
 
-/// The domain everything is asked in.
+/// The domain of all requests.
 pub const DOMAIN: &str = "bench";
 
-/// What the process is told to do.
+/// Arguments of the load process.
 #[derive(Args, Clone, Debug)]
 pub struct LoadArgs {
     #[arg(required = true)]
     pub targets: Vec<Target>,
     #[arg(long)]
     pub connections: u32,
-    /// Questions on their way on each connection.
+    /// Requests in flight on each connection.
     #[arg(long)]
     pub in_flight: u32,
     /// Distinct keys.
     #[arg(long)]
     pub keys: u32,
-    /// Every key once, each of which must be new to the server, instead of turns.
+    /// Instead of turns: send every key once; each must be new to the server.
     #[arg(long)]
     pub fill: bool,
     #[command(flatten)]
     pub turn_args: TurnArgs,
 }
 
-/// A server and what is sent to it: `address/entry/process`.
+/// A server and the requests to send to it, written `address/entry/process`.
 #[derive(Clone, Debug)]
 pub struct Target {
     pub address: SocketAddr,
     /// The key of the descriptor entry, which selects the limits.
     pub entry: String,
-    /// The server's process, whose time is read.
+    /// The server's process id, for its processor time.
     pub process: u32,
 }
 
@@ -74,7 +75,7 @@ impl FromStr for Target {
     }
 }
 
-/// Does the job on this thread.
+/// Runs the load on this thread.
 pub fn run(args: &LoadArgs) -> io::Result<LoadReport> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     LocalSet::new().block_on(&runtime, with_answer_timeout(work(args)))
@@ -92,7 +93,7 @@ async fn work(args: &LoadArgs) -> io::Result<LoadReport> {
     take_turns(&groups, &args.turn_args).await
 }
 
-/// The connections to one server, each with its workers, who wait for their turn.
+/// Opens the connections to one server and starts their workers, which wait for a turn.
 async fn open(args: &LoadArgs, target: &Target) -> io::Result<WorkerGroup> {
     let gate = Rc::new(TurnGate::new(args.connections * args.in_flight));
     for seed in 0..args.connections {
@@ -118,19 +119,19 @@ async fn open(args: &LoadArgs, target: &Target) -> io::Result<WorkerGroup> {
     Ok(WorkerGroup { process: target.process, gate })
 }
 
-/// The entries with one loose limit, with two of them, and with a tight one.
+/// The descriptor entries with one loose limit, with two loose limits, and with a tight limit.
 pub const ONE_LIMIT: &str = "user";
 pub const TWO_LIMITS: &str = "member";
 pub const TIGHT: &str = "tight";
 
-/// A connection.
+/// Opens a connection.
 pub async fn connect(address: SocketAddr) -> io::Result<Client<Channel>> {
     let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(io::Error::other)?;
     let channel = endpoint.tcp_nodelay(true).connect().await.map_err(io::Error::other)?;
     Ok(Client::new(channel))
 }
 
-/// Asks one question.
+/// Sends one request.
 pub async fn send_request(
     client: &mut Client<Channel>,
     entry: &str,
@@ -147,7 +148,7 @@ pub async fn send_request(
     Ok(answer.into_inner())
 }
 
-/// Whether an answer allows.
+/// Returns whether an answer allows the request.
 pub fn is_ok(answer: &RateLimitResponse) -> bool {
     answer.overall_code == i32::from(Code::Ok)
 }

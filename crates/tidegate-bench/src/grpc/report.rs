@@ -1,4 +1,4 @@
-//! The table for people and the JSON for programs.
+//! Table, bars and JSON.
 
 use std::fmt::Write;
 
@@ -12,7 +12,7 @@ use crate::http::{
 use crate::report::{bar_json, processor, rounded, to_text, write_bars, write_machine};
 use crate::subjects::version;
 
-/// The whole readable report.
+/// Renders the readable report.
 pub fn table(results: &Results) -> String {
     to_text(|text| write_report(text, results))
 }
@@ -72,7 +72,8 @@ fn write_report(text: &mut String, results: &Results) -> std::fmt::Result {
             both(|turn| server_busy(turn) * 100.0),
             median(ours, load_us),
         )?;
-        // Three lanes, of which the rows of one and of two limits share the turns.
+        // `disturbed` counts the turns of three worker groups, and the rows with one and with two limits
+        // share it.
         if row.limits == 2 && row.disturbed * 10 > 3 * results.rounds {
             writeln!(text, "  other programs ran: {} turns were made again", row.disturbed)?;
         }
@@ -106,7 +107,7 @@ fn bars(results: &Results) -> Vec<Bar> {
     results.rows.iter().map(bar).collect()
 }
 
-/// `rows` and `bars` are the stable part; the rest says how it was measured.
+/// Renders JSON. `rows` and `bars` are stable; the rest describes the measurement.
 pub fn json(results: &Results) -> Value {
     let bars: Vec<Value> = bars(results).iter().map(bar_json).collect();
     json!({

@@ -1,4 +1,4 @@
-//! Both servers in turns, for each way of settings.
+//! Rounds of both servers, for several numbers of connections.
 
 use std::io;
 use std::process::{Command, Stdio};
@@ -13,29 +13,29 @@ use crate::http::{
 };
 use crate::inprocess::load_average;
 
-/// Long enough that beginning and ending do not show, short enough that a machine does not
-/// change much between one server's turn and the next one's.
+/// Duration of a turn. Long enough that its start and end are negligible, short enough that the
+/// machine does not change much between the turns of two servers.
 const TURN_MS: u64 = 50;
 
 /// Distinct keys.
 pub const KEYS: u32 = 100_000;
 
-/// A way of settings.
+/// Numbers of connections and of requests in flight on each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     pub connections: u32,
     pub in_flight: u32,
 }
 
-/// A connection per caller, as pools have it; some connections shared; two, as Envoy has one
-/// per worker.
+/// One connection per caller, as in a connection pool; a few shared connections; two, because
+/// Envoy has one per worker thread.
 const SHAPES: [Shape; 3] = [
     Shape { connections: 50, in_flight: 1 },
     Shape { connections: 8, in_flight: 16 },
     Shape { connections: 2, in_flight: 100 },
 ];
 
-/// What was measured.
+/// Results of a run.
 pub struct Results {
     pub rows: Vec<Row>,
     pub rounds: usize,
@@ -44,17 +44,17 @@ pub struct Results {
     pub load_after: String,
 }
 
-/// One way of settings: the turns of both servers, paired by round.
+/// One shape of load: the turns of both servers, paired by round.
 pub struct Row {
     pub shape: Shape,
-    /// How many limits tidegate decided.
+    /// Number of limits that tidegate decided per request.
     pub limits: usize,
     pub ours: Vec<TurnResult>,
     pub tonic: Vec<TurnResult>,
     pub disturbed: usize,
 }
 
-/// Runs what the arguments select.
+/// Runs the benchmark.
 pub fn run(args: &GrpcArgs) -> io::Result<Results> {
     let directory = Directory::create()?;
     let placement = CpuPlacement::choose(args.unbound);
@@ -80,7 +80,7 @@ pub fn run(args: &GrpcArgs) -> io::Result<Results> {
     Ok(Results { rows, rounds, placement, load_before, load_after: load_average() })
 }
 
-/// How the load asks.
+/// Settings of the load.
 struct LoadSettings {
     rounds: usize,
     placement: CpuPlacement,
@@ -94,7 +94,7 @@ impl LoadSettings {
         Ok(())
     }
 
-    /// The turns with one limit and with two, compared with the same turns of tonic.
+    /// Runs the turns with one limit and with two, both compared with the same turns of tonic.
     fn turns(
         &self,
         shape: Shape,
@@ -134,7 +134,7 @@ impl LoadSettings {
             command.arg(target.to_string());
         }
         if self.placement.load.is_some() {
-            // Sharing processors, server and load would stand in line for each other.
+            // On shared processors, server and load would wait for each other in every turn.
             command.args(["--awake", "--max-queued", &MAX_QUEUED.to_string()]);
         }
         command

@@ -1,4 +1,4 @@
-//! A server under measurement, as a process.
+//! A measured server as a child process.
 
 use std::fs::File;
 use std::future::Future;
@@ -13,24 +13,24 @@ use crate::http::{LOOSE_LIMITS, affects_measurement, pinned_to};
 
 /// How long a server may take to answer for the first time.
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
-/// How often a server that starts is asked whether it is there.
+/// Time between two attempts to reach a starting server.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
-/// The key of that question, which no load asks for.
+/// The key of these requests, which no load uses.
 const READINESS_KEY: u32 = 99_999_999;
 
-/// A limit that ten questions use up.
+/// A limit that [`PROBES`] requests exhaust.
 const TIGHT_LIMIT: usize = 5;
-/// Asks of one key in the proof that a server limits.
+/// Requests for one key in the check that a server enforces limits.
 const PROBES: usize = 10;
 
-/// Which program, and what it needs to start.
+/// A program and the files it needs to start.
 #[derive(Clone, Debug)]
 pub enum Program {
     Tidegate { program: PathBuf, config: PathBuf },
     Tonic,
 }
 
-/// What tidegate limits: one of six policies matches, as in `http`.
+/// Returns tidegate's config: one of six policies matches, as in `http`.
 pub fn config() -> String {
     let mut text = String::from("policies:\n");
     for other in ["login", "search", "upload"] {
@@ -78,7 +78,7 @@ impl Program {
     }
 }
 
-/// A running server; it ends with this value.
+/// A running server. Dropping it ends the process.
 pub struct Server {
     child: Child,
     pub address: SocketAddr,
@@ -86,8 +86,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a program on a free port, on the given processor, and waits for an answer.
-    /// What it writes to stderr goes to a file in `directory`.
+    /// Starts a program on a free port and the given processor, and waits until it answers.
+    /// Its stderr goes to a file in `directory`.
     pub fn start(
         program: &Program,
         processor: Option<usize>,
@@ -115,7 +115,7 @@ impl Server {
         self.child.id()
     }
 
-    /// Proves that it limits: a tight limit admits exactly its number, key by key.
+    /// Checks that the server enforces limits: a tight limit admits exactly its number per key.
     pub fn verify(&self) -> io::Result<()> {
         let address = self.address;
         let admitted = block_on(async move {
@@ -146,7 +146,7 @@ impl Server {
         answer.is_ok_and(|answer| is_ok(&answer))
     }
 
-    /// An error with the end of what the server wrote.
+    /// Creates an error that includes the last lines of the server's log.
     fn error_with_log(&self, what: &str) -> io::Error {
         let text = std::fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
@@ -157,7 +157,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may be gone already; there is nothing to do about that here.
+        // The process may have ended already; errors do not matter here.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

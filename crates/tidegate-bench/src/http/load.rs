@@ -1,12 +1,12 @@
-//! The load: a process of its own that asks, checks every answer and counts.
+//! The load generator: a separate process that sends requests, checks every answer and counts.
 //!
-//! One thread; for every server a fixed number of kept-alive connections, each with one
-//! question on its way. The servers take turns of some hundredths of a second, because a
-//! shared machine gets faster and slower over seconds: what two servers did in neighbouring
-//! turns can be compared, what they did ten seconds apart cannot.
+//! It has one thread and, for every server, a fixed number of keep-alive connections with one
+//! request in flight each. The servers are loaded in turns of some hundredths of a second, because
+//! the speed of a shared machine changes over seconds: neighbouring turns of two servers can be
+//! compared, turns that are ten seconds apart cannot.
 //!
-//! A turn ends when its last answer is in. So it begins and ends with a server that sleeps, and only of
-//! a sleeping thread the kernel tells the exact processor time.
+//! A turn ends when its last answer has arrived. So the server sleeps when a turn starts and when
+//! it ends. The kernel reports the exact processor time only for sleeping threads.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -29,18 +29,18 @@ use super::{soak, turns};
 use crate::cli::name_of;
 use crate::pauses::Histogram;
 
-/// Room for an answer; one that is longer is an error.
+/// Buffer size for an answer; a longer answer is an error.
 const MAX_ANSWER_BYTES: usize = 32 << 10;
 
-/// A server that answers nobody for so long hangs.
+/// A server that sends no answer for this long is considered hung.
 const ANSWER_TIMEOUT_SECS: u64 = 10;
 
-/// What the process is told to do.
+/// Arguments of the load process.
 #[derive(Args, Clone, Debug)]
 pub struct LoadArgs {
-    /// What to do.
+    /// Kind of load.
     pub job: Job,
-    /// The servers; only `turns` knows what to do with several.
+    /// Servers to load; only `turns` supports more than one.
     #[arg(required = true)]
     pub targets: Vec<Target>,
     #[arg(long)]
@@ -53,18 +53,18 @@ pub struct LoadArgs {
 }
 
 impl LoadArgs {
-    /// The server of a job that has only one.
+    /// Returns the only server of a job that supports one.
     pub fn target(&self) -> Target {
         self.targets[0]
     }
 }
 
-/// A server and how it is asked: `address/kind/process`.
+/// A server and the requests to send to it, written `address/kind/process`.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
     pub address: SocketAddr,
     pub kind: RequestKind,
-    /// The server's process, whose time is read.
+    /// The server's process id, for its processor time.
     pub process: u32,
 }
 
@@ -91,15 +91,15 @@ impl FromStr for Target {
 /// A kind of load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Job {
-    /// Every key once; each must be new to the server.
+    /// Sends every key once; each must be new to the server.
     Fill,
-    /// Random keys, the servers taking turns.
+    /// Sends random keys to the servers in turns.
     Turns,
-    /// Random keys for a given time, each answer held against what this key was answered before.
+    /// Sends random keys for a given time and compares each answer with earlier ones for its key.
     Soak,
 }
 
-/// What was counted in one turn.
+/// Measurements of one turn.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct TurnResult {
     pub answers: u64,
@@ -114,28 +114,28 @@ pub struct TurnResult {
 }
 
 impl TurnResult {
-    /// The part of the time that server and load were ready to run and stood in line.
+    /// Returns the fraction of the time that server and load waited for a processor.
     pub fn queued(&self) -> f64 {
         (self.server_queued_ns + self.load_queued_ns) as f64 / self.elapsed_ns as f64
     }
 }
 
-/// What the process prints.
+/// The output of the load process.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct LoadReport {
-    /// Per server, per round.
+    /// The turns of every server, one per round.
     pub turns: Vec<Vec<TurnResult>>,
-    /// Turns that were made again.
+    /// Number of turns that were repeated.
     pub disturbed: usize,
 }
 
-/// Does the job on this thread.
+/// Runs the job on this thread.
 pub fn run(args: &LoadArgs) -> io::Result<LoadReport> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     LocalSet::new().block_on(&runtime, with_answer_timeout(work(args)))
 }
 
-/// Works until it is done, or until no answer came for a while.
+/// Runs `work` until it finishes, or fails when no answer has arrived for a while.
 pub async fn with_answer_timeout<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
     tokio::select! {
         done = work => done,
@@ -145,7 +145,7 @@ pub async fn with_answer_timeout<T>(work: impl Future<Output = io::Result<T>>) -
     }
 }
 
-/// Notes that an answer came.
+/// Records that an answer has arrived.
 pub fn record_answer() {
     ANSWERS.set(ANSWERS.get() + 1);
 }
@@ -160,12 +160,12 @@ async fn work(args: &LoadArgs) -> io::Result<LoadReport> {
 }
 
 thread_local! {
-    /// Answers of all connections, so that one watch can tell when they stop: a timer for
-    /// each question would cost the load more than the question does.
+    /// Answers on all connections. One timer watches this counter; a timer per request would cost
+    /// the load more than the request itself.
     static ANSWERS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Ends when no answer came for a while.
+/// Returns when no answer has arrived for a while.
 async fn no_answers() {
     loop {
         let before = ANSWERS.get();
@@ -176,7 +176,7 @@ async fn no_answers() {
     }
 }
 
-/// A kept-alive connection.
+/// A keep-alive connection.
 pub struct Connection {
     stream: TcpStream,
     buffer: Box<[u8]>,
@@ -193,8 +193,8 @@ impl Connection {
     pub async fn send_request(&mut self, request: &Request) -> io::Result<Answer<'_>> {
         self.stream.write_all(request.bytes()).await?;
         let mut filled = 0;
-        // Parsed twice, here and below: an answer that is handed out of a loop would keep
-        // the buffer borrowed for the next round of it.
+        // The answer is parsed here and again below: returning it from the loop would keep the
+        // buffer borrowed for the next iteration.
         while Answer::parse(&self.buffer[..filled])?.is_none() {
             let read = self.stream.read(&mut self.buffer[filled..]).await?;
             if read == 0 {
@@ -234,7 +234,7 @@ async fn fill(args: &LoadArgs) -> io::Result<TurnResult> {
     Ok(TurnResult { answers: filled, allowed: filled, ..TurnResult::default() })
 }
 
-/// Answers of one turn, as they come in. All that count run on one thread.
+/// Counts the answers of one turn. All users run on one thread.
 pub struct TurnCounter {
     answers: Cell<u64>,
     allowed: Cell<u64>,
@@ -250,12 +250,12 @@ impl TurnCounter {
         }
     }
 
-    /// The slowest but one in this many.
+    /// Returns the latency that all but one in `share` answers stay below.
     pub fn all_but_one_in(&self, share: u64) -> Duration {
         Duration::from_nanos(self.latencies.borrow().all_but_one_in(share))
     }
 
-    /// Answers, and how many of them allowed.
+    /// Returns the number of answers and how many of them allowed the request.
     pub fn answers(&self) -> (u64, u64) {
         (self.answers.get(), self.allowed.get())
     }
@@ -267,7 +267,7 @@ impl TurnCounter {
     }
 }
 
-/// A turn that has begun.
+/// Measures a turn from its start to its end.
 pub struct TurnTimer {
     process: String,
     server: CpuTimes,
@@ -276,7 +276,7 @@ pub struct TurnTimer {
 }
 
 impl TurnTimer {
-    /// Of the server in this process.
+    /// Starts measuring the server with this process id.
     pub fn start(process: u32) -> io::Result<Self> {
         let process = process.to_string();
         Ok(TurnTimer {
@@ -287,7 +287,7 @@ impl TurnTimer {
         })
     }
 
-    /// What was counted since.
+    /// Ends the turn and returns its measurements.
     pub fn finish(self, counter: &TurnCounter) -> io::Result<TurnResult> {
         let elapsed = self.start.elapsed();
         let server = CpuTimes::of(&self.process)?.since(self.server);

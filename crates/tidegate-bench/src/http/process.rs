@@ -1,4 +1,4 @@
-//! What the kernel knows about a process: processor time, memory; and where it may run.
+//! Processor time and affinity of processes, from the kernel.
 
 use std::io;
 use std::time::Duration;
@@ -8,8 +8,8 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// Time on a processor and time waiting for one, over all threads of a process.
 ///
-/// From `schedstat`, which counts nanoseconds: the ticks of `stat` are 10 ms, a percent
-/// of a pass. A thread that ended took its time with it; none does while it is loaded.
+/// The source is `schedstat`, which counts nanoseconds. The ticks of `stat` are 10 ms, a percent
+/// of a pass. The times of ended threads are lost, but no thread ends while a server is loaded.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CpuTimes {
     pub ran: Duration,
@@ -17,11 +17,11 @@ pub struct CpuTimes {
 }
 
 impl CpuTimes {
-    /// Until now, of process `process` (a number or `self`).
+    /// Returns the times of a process (an id or `self`) up to now.
     pub fn of(process: &str) -> io::Result<Self> {
         let mut times = CpuTimes::default();
         for task in std::fs::read_dir(format!("/proc/{process}/task"))? {
-            // A thread may end between being listed and being read.
+            // A thread may end between listing and reading it.
             if let Ok(text) = std::fs::read_to_string(task?.path().join("schedstat")) {
                 let mut numbers = text.split_whitespace().map_while(|word| word.parse().ok());
                 times.ran += Duration::from_nanos(numbers.next().unwrap_or(0));
@@ -39,7 +39,7 @@ impl CpuTimes {
     }
 }
 
-/// Runs `start` with this thread bound to one processor: a process it starts stays there.
+/// Runs `start` with this thread pinned to one processor. Processes it starts inherit the pinning.
 #[cfg(target_os = "linux")]
 pub fn pinned_to<T>(processor: Option<usize>, start: impl FnOnce() -> T) -> io::Result<T> {
     let Some(processor) = processor else { return Ok(start()) };
@@ -52,20 +52,20 @@ pub fn pinned_to<T>(processor: Option<usize>, start: impl FnOnce() -> T) -> io::
     Ok(started)
 }
 
-/// The processors this process may use.
+/// Returns the processors that this process may use.
 #[cfg(target_os = "linux")]
 pub fn processors() -> Vec<usize> {
     let set = sched_getaffinity(None).unwrap_or_default();
     (0..CpuSet::MAX_CPU).filter(|&processor| set.is_set(processor)).collect()
 }
 
-/// Elsewhere nothing is bound.
+/// Runs `start`; pinning is supported on Linux only.
 #[cfg(not(target_os = "linux"))]
 pub fn pinned_to<T>(_: Option<usize>, start: impl FnOnce() -> T) -> io::Result<T> {
     Ok(start())
 }
 
-/// Elsewhere none can be told from another.
+/// Returns no processors: they are known on Linux only.
 #[cfg(not(target_os = "linux"))]
 pub fn processors() -> Vec<usize> {
     Vec::new()

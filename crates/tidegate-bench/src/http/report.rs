@@ -1,4 +1,4 @@
-//! The table for people and the JSON for programs.
+//! Table, bars and JSON.
 
 use std::fmt::Write;
 
@@ -13,10 +13,10 @@ use crate::bars::Bar;
 use crate::cli::name_of;
 use crate::report::{bar_json, processor, rounded, to_text, write_bars, write_machine};
 
-/// A server that idles more than this was not what limited its throughput.
+/// Fraction of busy time below which the throughput was limited by the load and not the server.
 pub const SATURATED: f64 = 0.90;
 
-/// The whole readable report.
+/// Renders the readable report.
 pub fn table(results: &Results) -> String {
     to_text(|text| write_report(text, results))
 }
@@ -92,7 +92,7 @@ pub fn percent(part: f64) -> String {
     format!("{:.0}%", part * 100.0)
 }
 
-/// A ratio with the interval of its median: `0.934 (0.92-0.95)`.
+/// Formats a ratio with the interval of its median: `0.934 (0.92-0.95)`.
 pub fn with_interval(estimate: Option<Estimate>) -> String {
     estimate.map_or_else(
         || "-".to_owned(),
@@ -100,13 +100,13 @@ pub fn with_interval(estimate: Option<Estimate>) -> String {
     )
 }
 
-/// What makes the figures doubtful.
+/// Writes a warning if the figures are unreliable.
 fn write_warning(text: &mut String, results: &Results) -> std::fmt::Result {
     if results.settings.placement.server.is_none() {
         return Ok(());
     }
     let turns = results.settings.rounds * results.rows.len();
-    // A server that shares its processor with others idles for their sake.
+    // A server that shares its processor with other programs is idle while they run.
     if results.disturbed * 10 > turns {
         return writeln!(
             text,
@@ -137,7 +137,7 @@ fn ratio(
     results.row(other).map(|other| row.ratio(other, metric))
 }
 
-/// The bars of the server: one of six policies matches, and has two limits.
+/// Returns the bars of the server, for policies with two limits of which one in six matches.
 fn bars(results: &Results) -> Vec<Bar> {
     let bar = |subject: Subject| {
         let row = results.row(subject);
@@ -148,7 +148,7 @@ fn bars(results: &Results) -> Vec<Bar> {
     [Subject::AttributesTwoLimits, Subject::ForwardAuthTwoLimits].map(bar).into()
 }
 
-/// `rows` and `bars` are the stable part; the rest says how it was measured.
+/// Renders JSON. `rows` and `bars` are stable; the rest describes the measurement.
 pub fn json(results: &Results) -> Value {
     let rows: Vec<Value> = results.rows.iter().map(|row| row_json(results, row)).collect();
     let bars: Vec<Value> = bars(results).iter().map(bar_json).collect();
@@ -199,7 +199,7 @@ pub fn estimate_json(estimate: &Estimate) -> Value {
     json!({ "median": of(estimate.median), "low": of(estimate.low), "high": of(estimate.high) })
 }
 
-/// The readable report of a soak.
+/// Renders the readable report of a soak.
 pub fn soak_text(result: &SoakResult) -> String {
     let counted = &result.counted;
     let seconds = counted.elapsed_ns as f64 / 1e9;
@@ -223,7 +223,7 @@ pub fn soak_text(result: &SoakResult) -> String {
     )
 }
 
-/// The same for programs.
+/// Renders the report of a soak as JSON.
 pub fn soak_json(result: &SoakResult) -> Value {
     let counted = &result.counted;
     json!({

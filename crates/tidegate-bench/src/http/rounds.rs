@@ -1,8 +1,8 @@
-//! The servers in turns, and what their turns say about each other.
+//! Rounds of all subjects, and the ratios between subjects.
 //!
-//! A round is a turn of every subject. Ratios are taken within a round and their median over the
-//! rounds is reported, with the interval that holds the true median 19 times in 20:
-//! what disturbs the machine for some seconds disturbs both sides of a ratio.
+//! A round is one turn of every subject. Ratios are taken within a round, because a disturbance of
+//! some seconds affects both sides of a ratio. The report contains their median over the rounds
+//! with its 95 % confidence interval.
 
 use std::io;
 use std::time::Duration;
@@ -17,17 +17,17 @@ use super::wire::{AGEING_TIME, LOOSE_LIMITS, RequestKind};
 use crate::cli::{HttpArgs, name_of};
 use crate::inprocess::{load_average, median, selected_or_all};
 
-/// Long enough that beginning and ending do not show, short enough that a machine does not
-/// change much between one server's turn and the next one's.
+/// Duration of a turn. Long enough that its start and end are negligible, short enough that the
+/// machine does not change much between the turns of two servers.
 const TURN_MS: u64 = 50;
 
-/// Starts of each server, of which the median is reported.
+/// Number of starts of each server; the median time is reported.
 const STARTS: usize = 20;
 
-/// Distinct keys unless told otherwise.
+/// Default number of distinct keys.
 const KEYS: u32 = 100_000;
 
-/// What is asked of which server, in the order of the table.
+/// The measured requests and servers, in the order of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Subject {
     #[value(name = "tidegate-check")]
@@ -77,7 +77,7 @@ impl Subject {
         }
     }
 
-    /// One line on what it is.
+    /// Describes the subject in one line.
     pub fn describe(self) -> String {
         let version = crate::subjects::version;
         match self {
@@ -109,7 +109,7 @@ impl Subject {
     }
 }
 
-/// The servers that subjects live in.
+/// The servers that answer the requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerKind {
     Tidegate,
@@ -129,24 +129,24 @@ impl ServerKind {
     }
 }
 
-/// All that a run found.
+/// Results of a run.
 pub struct Results {
     pub rows: Vec<Row>,
     pub starts: Vec<(ServerKind, Duration)>,
-    /// Turns that were made again, because somebody else used the processors.
+    /// Number of turns that were repeated because other programs used the processors.
     pub disturbed: usize,
     pub settings: LoadSettings,
     pub load_before: String,
     pub load_after: String,
 }
 
-/// One subject's turns.
+/// The turns of one subject.
 pub struct Row {
     pub subject: Subject,
     pub turns: Vec<TurnResult>,
 }
 
-/// A median over the rounds. The true one lies in `low..=high` 19 times in 20.
+/// A median over the rounds. The true median is in `low..=high` with 95 % confidence.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
     pub median: f64,
@@ -155,13 +155,13 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// The interval is that of the sign test: how many of n values fall below their median
-    /// is like n coins, whatever the values' distribution.
+    /// Computes the median and its interval by the sign test: the number of n values below their
+    /// true median is distributed like n coin tosses, whatever the distribution of the values.
     pub fn of(values: &[f64]) -> Self {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
         let last = sorted.len() - 1;
-        // 1.96 standard deviations of n coins, each 1/2.
+        // 1.96 standard deviations of n coin tosses, each of which is 1/2.
         let reach = (0.98 * (sorted.len() as f64).sqrt()).ceil();
         let middle = last as f64 / 2.0;
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
@@ -174,16 +174,16 @@ impl Estimate {
     }
 }
 
-/// What is measured of a turn.
+/// A figure computed from one turn.
 type Metric = fn(&TurnResult) -> f64;
 
 impl Estimate {
-    /// The median of what `metric` says of each turn.
+    /// Computes the median of `metric` over the turns.
     pub fn over(turns: &[TurnResult], metric: Metric) -> Self {
         Estimate::of(&turns.iter().map(metric).collect::<Vec<_>>())
     }
 
-    /// The median of the ratios to another subject in the same rounds.
+    /// Computes the median of the ratios to another subject in the same rounds.
     pub fn ratio(ours: &[TurnResult], theirs: &[TurnResult], metric: Metric) -> Self {
         let pairs = ours.iter().zip(theirs);
         Estimate::of(&pairs.map(|(ours, theirs)| metric(ours) / metric(theirs)).collect::<Vec<_>>())
@@ -210,17 +210,17 @@ pub fn per_second(pass: &TurnResult) -> f64 {
     pass.answers as f64 * 1e9 / pass.elapsed_ns as f64
 }
 
-/// Microseconds of the server's processor time per answer.
+/// Returns the server's processor time per answer in microseconds.
 pub fn server_us(pass: &TurnResult) -> f64 {
     pass.server_ran_ns as f64 / 1e3 / pass.answers as f64
 }
 
-/// Microseconds of the load's processor time per answer.
+/// Returns the load's processor time per answer in microseconds.
 pub fn load_us(pass: &TurnResult) -> f64 {
     pass.load_ran_ns as f64 / 1e3 / pass.answers as f64
 }
 
-/// Processors the server kept busy.
+/// Returns the number of processors that the server kept busy.
 pub fn server_busy(pass: &TurnResult) -> f64 {
     pass.server_ran_ns as f64 / pass.elapsed_ns as f64
 }
@@ -233,7 +233,7 @@ pub fn p99_us(pass: &TurnResult) -> f64 {
     pass.p99_ns as f64 / 1e3
 }
 
-/// Runs what the arguments select.
+/// Runs the selected subjects.
 pub fn run(args: &HttpArgs) -> io::Result<Results> {
     let subjects: Vec<Subject> = selected_or_all(&args.subject);
     let settings = LoadSettings {
@@ -241,7 +241,7 @@ pub fn run(args: &HttpArgs) -> io::Result<Results> {
         keys: args.keys.unwrap_or(KEYS),
         time_ms: TURN_MS,
         rounds: if args.quick { 25 } else { 120 },
-        // Only tidegate's states age.
+        // Only the states of tidegate need ageing.
         warm: if subjects.iter().any(|subject| subject.is_tidegate()) {
             AGEING_TIME
         } else {
@@ -279,7 +279,7 @@ pub fn run(args: &HttpArgs) -> io::Result<Results> {
     })
 }
 
-/// Every turn was answered, and everything was admitted.
+/// Checks that every turn has answers and all requests were admitted.
 fn verify_all_admitted(row: &Row) -> io::Result<()> {
     let admits_all = |turn: &TurnResult| turn.answers > 0 && turn.allowed == turn.answers;
     if row.turns.is_empty() || !row.turns.iter().all(admits_all) {
@@ -307,7 +307,7 @@ fn programs_of(
         }
     }
     if wanted(ServerKind::Axum) {
-        // Its answers are those of a real server, which is asked and ended again.
+        // The handlers copy answers of a real server, which is stopped afterwards.
         let like = all.first().map(|(_, program)| Server::start(program, None, directory.path()));
         all.push((ServerKind::Axum, setup::axum(like.transpose()?.as_ref(), directory.path())?));
     }
@@ -320,7 +320,8 @@ fn programs_of(
     Ok(all)
 }
 
-/// From starting the process to its first answer, on any processor, as a user would start it.
+/// Returns the median time from starting the process to its first answer, without pinning, as a
+/// user would start it.
 fn start_time(program: &Program, directory: &Directory) -> io::Result<Duration> {
     let mut times = Vec::new();
     for _ in 0..STARTS {
@@ -362,7 +363,7 @@ mod tests {
                 })
                 .into(),
         };
-        // The machine was slow in the second round, for both.
+        // The machine was slow in the second round, for both subjects.
         let (ours, theirs) = (row([100, 10, 90]), row([200, 20, 200]));
         let ratio = ours.ratio(&theirs, per_second);
         assert_eq!(ratio, Estimate { median: 0.5, low: 0.45, high: 0.5 });
@@ -372,7 +373,7 @@ mod tests {
     #[test]
     fn the_interval_leaves_out_as_many_as_coins_would() {
         let values: Vec<f64> = (1..=100).map(f64::from).collect();
-        // 100 coins: 50 +- 9.8.
+        // 100 coin tosses: 50 +- 9.8.
         assert_eq!(Estimate::of(&values), Estimate { median: 50.5, low: 40.0, high: 61.0 });
         assert_eq!(Estimate::of(&[7.0]), Estimate { median: 7.0, low: 7.0, high: 7.0 });
     }

@@ -1,4 +1,4 @@
-//! A server under measurement, as a process.
+//! A measured server as a child process.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -12,22 +12,22 @@ use super::wire::{Answer, Budget, Request, RequestKind, Verdict};
 
 /// How long a server may take to answer for the first time.
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long one answer may take when nothing else is asked.
+/// How long one answer may take on an idle server.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often a server that starts is asked whether it is there.
+/// Time between two attempts to reach a starting server.
 const POLL_INTERVAL: Duration = Duration::from_micros(200);
 
-/// The key of that question, which no load asks for.
+/// The key of these requests, which no load uses.
 const READINESS_KEY: u32 = 99_999_999;
 
-/// Which program, and what it needs to start.
+/// A program and the files it needs to start.
 #[derive(Clone, Debug)]
 pub enum Program {
     Tidegate {
         program: PathBuf,
         config: PathBuf,
     },
-    /// The axum handlers of `baseline.rs`, with the answers they give.
+    /// The axum handlers of `baseline.rs` and the file with their answers.
     Axum {
         answers: PathBuf,
     },
@@ -66,7 +66,7 @@ impl Program {
         Ok(command)
     }
 
-    /// A kind of question that it answers.
+    /// Returns a kind of request that the program answers.
     pub fn kind(&self) -> RequestKind {
         match self {
             Program::Tidegate { .. } | Program::Axum { .. } => RequestKind::Check,
@@ -75,25 +75,25 @@ impl Program {
     }
 }
 
-/// Environment variables that would change what is measured.
+/// Returns whether an environment variable would change the measurement.
 pub fn affects_measurement(name: &str) -> bool {
     ["TIDEGATE_", "THROTTLECRAB_", "RUST_LOG", "TOKIO_", "OTEL_"]
         .iter()
         .any(|start| name.starts_with(start))
 }
 
-/// A running server; it ends with this value.
+/// A running server. Dropping it ends the process.
 pub struct Server {
     child: Child,
     pub address: SocketAddr,
     log: PathBuf,
-    /// From starting the process to its first answer.
+    /// Time from starting the process to its first answer.
     pub first_answer: Duration,
 }
 
 impl Server {
-    /// Starts a program on free ports, on the given processor, and waits for an answer.
-    /// What it writes to stderr goes to a file in `directory`.
+    /// Starts a program on a free port and the given processor, and waits until it answers.
+    /// Its stderr goes to a file in `directory`.
     pub fn start(
         program: &Program,
         processor: Option<usize>,
@@ -105,7 +105,7 @@ impl Server {
         Server::start_at(address, program, processor, log, stderr)
     }
 
-    /// Starts a program whose log goes to `stderr`, and waits for an answer.
+    /// Starts a program whose log goes to `stderr`, and waits until it answers.
     pub fn start_logging_to(
         stderr: Stdio,
         program: &Program,
@@ -149,12 +149,12 @@ impl Server {
         self.child.id()
     }
 
-    /// Whether it has ended.
+    /// Returns whether the process has ended.
     pub fn has_ended(&mut self) -> io::Result<bool> {
         Ok(self.child.try_wait()?.is_some())
     }
 
-    /// An error with the end of what the server wrote.
+    /// Creates an error that includes the last lines of the server's log.
     pub fn error_with_log(&self, what: &str) -> io::Error {
         let text = std::fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
@@ -172,7 +172,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may be gone already; there is nothing to do about that here.
+        // The process may have ended already; errors do not matter here.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -182,7 +182,7 @@ fn free_address() -> io::Result<SocketAddr> {
     TcpListener::bind("127.0.0.1:0")?.local_addr()
 }
 
-/// A blocking connection for the few questions of a set-up.
+/// A blocking connection for the few requests of a set-up.
 pub struct Client {
     stream: TcpStream,
     bytes: Vec<u8>,
@@ -196,7 +196,7 @@ impl Client {
         Ok(Client { stream, bytes: Vec::new() })
     }
 
-    /// Asks and hands the answer to `read`.
+    /// Sends a request and passes the answer to `read`.
     pub fn send_request<T>(
         &mut self,
         request: &[u8],

@@ -1,4 +1,4 @@
-//! Starts the servers and proves that they do what is to be timed.
+//! Prepares the servers and checks that they enforce limits.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,17 +13,17 @@ use super::server::{Client, Program, Server};
 use super::wire::{Budget, LIMITS, Request, RequestKind, config};
 use crate::cli::{HttpArgs, name_of};
 
-/// Asks of one key in the proof that a server limits; more than any tight limit.
+/// Requests for one key in the check that a server enforces limits; more than any tight limit.
 const PROBES: u64 = 10;
 
-/// With a processor each, server and load hardly ever stand in line. A turn in which they
-/// did for more than this part of it had company, and is made again.
+/// Maximum fraction of a turn that server and load may wait for a processor. With one processor
+/// each they hardly ever wait; above this value other programs ran, and the turn is repeated.
 pub const MAX_QUEUED: f64 = 0.05;
 
-/// Where servers and load run.
+/// The processors of servers and load.
 ///
-/// With one processor each the server is what limits the throughput, so that throughput
-/// compares servers. Sharing, both wait for each other in ways that vary from run to run.
+/// With one processor each, the server limits the throughput, so throughput compares servers. On
+/// shared processors both wait for each other, by amounts that vary from run to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuPlacement {
     pub server: Option<usize>,
@@ -63,7 +63,7 @@ impl Drop for Directory {
     }
 }
 
-/// tidegate, built or given, with policies of these limits.
+/// Returns the tidegate program, built or given, with a config of these limits.
 pub fn tidegate(args: &HttpArgs, limits: &[&str], directory: &Path) -> io::Result<Program> {
     let program = match &args.tidegate {
         Some(path) => path.clone(),
@@ -74,7 +74,7 @@ pub fn tidegate(args: &HttpArgs, limits: &[&str], directory: &Path) -> io::Resul
     Ok(Program::Tidegate { program, config: file })
 }
 
-/// The axum handlers, answering what tidegate answers if it is there to be asked.
+/// Returns the axum handlers. They answer like tidegate if it is measured too.
 pub fn axum(like: Option<&Server>, directory: &Path) -> io::Result<Program> {
     let answers = like.map_or_else(|| Ok(Answers::usual()), answers_of)?;
     let file = directory.join("answers.json");
@@ -98,8 +98,8 @@ fn answers_of(tidegate: &Server) -> io::Result<Answers> {
     Ok(Answers { check, auth_fields, auth_body })
 }
 
-/// Proves that a server limits and holds `keys` keys: a tight limit admits exactly its
-/// number, and every key of the loose limit is new when it is asked for once.
+/// Checks that a server enforces limits and holds all keys: a tight limit admits exactly its
+/// number, and every key of the loose limit is new on its first request.
 pub fn verify(server: &Server, kind: RequestKind, settings: &LoadSettings) -> io::Result<()> {
     let name = name_of(&kind);
     let mut client = Client::connect(server.address)?;
@@ -128,7 +128,7 @@ pub fn verify(server: &Server, kind: RequestKind, settings: &LoadSettings) -> io
     Ok(())
 }
 
-/// How the load asks.
+/// Settings of the load.
 #[derive(Clone, Copy, Debug)]
 pub struct LoadSettings {
     pub connections: u32,
@@ -151,7 +151,7 @@ impl LoadSettings {
         Ok(serde_json::from_slice(&output.stdout)?)
     }
 
-    /// The load as a command, for those who do something else meanwhile.
+    /// Builds the command of the load, for callers that work while it runs.
     pub fn command(&self, job: Job, servers: &[(&Server, RequestKind)]) -> io::Result<Command> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["http-load", &name_of(&job)]);
@@ -160,7 +160,7 @@ impl LoadSettings {
             command.arg(target.to_string());
         }
         if self.placement.load.is_some() {
-            // Sharing processors, server and load would stand in line for each other.
+            // On shared processors, server and load would wait for each other in every turn.
             command.args(["--awake", "--max-queued", &MAX_QUEUED.to_string()]);
         }
         command

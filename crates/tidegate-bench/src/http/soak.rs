@@ -1,10 +1,9 @@
 //! Full load while the config changes every second, with every answer checked.
 //!
-//! Each connection asks about keys of its own and so knows what every answer must be: a
-//! key is allowed iff it was allowed fewer times than the limit in the answer says, and
-//! `remaining` is the exact rest. The limits alternate between two numbers over
-//! the same window, so a reload that forgot or doubled a count would show at once, and so
-//! would an answer that mixes two configs.
+//! Each connection uses separate keys and therefore knows every correct answer: a key is allowed
+//! iff it was allowed fewer times than the limit in the answer, and `remaining` is the exact rest.
+//! The limits alternate between two numbers over the same window. A reload that loses or doubles
+//! a count is detected immediately, and so is an answer that mixes two configs.
 
 use std::cell::Cell;
 use std::io::{self, BufRead, BufReader, Read};
@@ -26,41 +25,41 @@ use crate::cli::HttpArgs;
 use crate::rss::resident_bytes_of;
 use crate::workloads::Random;
 
-/// The two configs.
+/// The two alternating configs.
 const CONFIGS: [Limits; 2] = [Limits { loose: 1_000, tight: 5 }, Limits { loose: 2_000, tight: 7 }];
 
-/// Distinct keys under the loose limits unless told otherwise.
+/// Default number of distinct keys under the loose limits.
 const KEYS: u32 = 1_000_000;
 
-/// Keys under the tight limits, so that there are denials to check too.
+/// Keys under the tight limits, which produce denials.
 const TIGHT_KEYS: u32 = 1_000;
-/// One question in so many is about one of them.
+/// One request in this many uses a key with a tight limit.
 const TIGHT_ONE_IN: u32 = 64;
 
-/// One connection in so many asks by forward-auth.
+/// One connection in this many uses forward-auth.
 const AUTH_ONE_IN: u32 = 5;
 
-/// What the load prints when every key was asked for once.
+/// The line that the load prints after every key was sent once.
 const FILLED: &str = "filled";
 
 const RELOAD_EVERY: Duration = Duration::from_secs(1);
-/// A reload must be seen before the next one comes.
+/// Maximum time for a reload to take effect, shorter than the time between reloads.
 const RELOAD_WITHIN: Duration = Duration::from_millis(900);
 const SAMPLE_EVERY: Duration = Duration::from_millis(50);
 
-/// Memory may grow this much from the middle third to the last.
+/// Maximum growth of memory from the middle third of the run to the last.
 const MAX_GROWTH: f64 = 1.05;
 
-/// What a soak found. That there is one says that no answer was wrong.
+/// Results of a soak in which every answer was correct.
 pub struct SoakResult {
     pub keys: u32,
     pub counted: TurnResult,
     pub reloads: u32,
-    /// From the signal to the first answer under the new config.
+    /// Longest time from the signal to the first answer under the new config.
     pub slowest_reload: Duration,
-    /// Resident when every key was held.
+    /// Resident bytes when every key was held.
     pub filled_bytes: f64,
-    /// The most that was resident in the middle third of the run, and in the last.
+    /// Maximum resident bytes in the middle third of the run and in the last.
     pub middle_bytes: f64,
     pub last_bytes: f64,
 }
@@ -74,7 +73,7 @@ impl SoakResult {
         self.growth() <= MAX_GROWTH
     }
 
-    /// An error if the run was not what it must be.
+    /// Returns an error if memory grew, or if nothing was reloaded or denied.
     pub fn verify(&self) -> io::Result<()> {
         if !self.flat() {
             let growth = self.growth();
@@ -95,7 +94,7 @@ pub fn run(args: &HttpArgs, seconds: u32) -> io::Result<SoakResult> {
         return Err(io::Error::other("only tidegate is soaked"));
     };
     write_config(file, CONFIGS[0])?;
-    // Reloading and checking need a processor too: none is set apart.
+    // Reloading and checking need a processor too, so nothing is pinned.
     let placement = CpuPlacement { server: None, load: None };
     let server = Server::start(&program, placement.server, directory.path())?;
     let settings = LoadSettings {
@@ -112,7 +111,7 @@ pub fn run(args: &HttpArgs, seconds: u32) -> io::Result<SoakResult> {
     })??;
     let monitored =
         SoakMonitor::start(&mut load, &server).and_then(|monitor| monitor.run(file, &mut load));
-    // Ends by itself or was ended by an error above: nothing is left behind.
+    // The load ends by itself. It is killed only if monitoring failed.
     if monitored.is_err() && load.try_wait()?.is_none() {
         load.kill()?;
     }
@@ -128,7 +127,7 @@ pub fn run(args: &HttpArgs, seconds: u32) -> io::Result<SoakResult> {
     }
 }
 
-/// The side of a soak that reloads and looks at memory.
+/// The part of a soak that reloads the config and samples memory.
 struct SoakMonitor<'a> {
     server: &'a Server,
     output: BufReader<ChildStdout>,
@@ -211,7 +210,7 @@ impl<'a> SoakMonitor<'a> {
         Ok(())
     }
 
-    /// Asked with a cost of 0, which charges nothing.
+    /// Returns the limit in use, by a request with a cost of 0, which charges nothing.
     fn limit_in_use(&self) -> io::Result<u64> {
         let body = "{\"policy\":\"check-loose\",\"key\":\"peek\",\"cost\":0}";
         let request = format!(
@@ -230,7 +229,7 @@ fn largest(values: &[f64]) -> f64 {
     values.iter().copied().fold(f64::MIN, f64::max)
 }
 
-/// Replaced whole, as an editor or a config map does: nobody reads half a file.
+/// Replaces the file atomically, as an editor or a config map does.
 fn write_config(file: &Path, limits: Limits) -> io::Result<()> {
     let loose = format!("{} per {LONGEST} sliding-window", limits.loose);
     let next = file.with_extension("next");
@@ -238,7 +237,7 @@ fn write_config(file: &Path, limits: Limits) -> io::Result<()> {
     std::fs::rename(&next, file)
 }
 
-/// The load of a soak: see the top of this file.
+/// Runs the load of a soak; see the module documentation.
 pub async fn run_load(args: &LoadArgs) -> io::Result<TurnResult> {
     let counter = Rc::new(TurnCounter::new());
     let over = Rc::new(Cell::new(false));
@@ -273,7 +272,7 @@ pub async fn run_load(args: &LoadArgs) -> io::Result<TurnResult> {
         join(tasks).await?;
         return timer.finish(&counter);
     }
-    // One ended, which it only does for an error while the others fill.
+    // While the others fill, a task ends only with an error.
     let failed = tasks.into_iter().filter(|task| task.is_finished()).collect();
     join(failed).await?;
     Err(io::Error::other("filling ended early"))
@@ -286,20 +285,20 @@ async fn join(tasks: Vec<tokio::task::JoinHandle<io::Result<()>>>) -> io::Result
     Ok(())
 }
 
-/// A connection with the keys that only it asks about.
+/// A connection and the keys that only it uses.
 struct Worker {
     connection: Connection,
     kind: RequestKind,
     random: Random,
     number: u32,
     connections: u32,
-    /// The loose keys and the tight ones.
+    /// The keys with loose limits and those with tight limits.
     key_sets: [KeySet; 2],
 }
 
 struct KeySet {
     request: Request,
-    /// How often each key was allowed.
+    /// How many times each key was allowed.
     allowed: Vec<u64>,
 }
 
@@ -333,7 +332,7 @@ impl Worker {
         (budget, self.random.below(keys) as usize)
     }
 
-    /// Asks and holds the answer against what must be; returns whether it allowed.
+    /// Sends a request, checks the answer and returns whether it allowed the request.
     async fn check(&mut self, budget: Budget, index: usize) -> io::Result<bool> {
         let key_set = &mut self.key_sets[usize::from(budget == Budget::Tight)];
         let key = u32::try_from(index).unwrap_or(u32::MAX) * self.connections + self.number;
@@ -351,7 +350,7 @@ impl Worker {
     }
 }
 
-/// What is wrong with an answer about a key that was allowed `before` times.
+/// Describes what is wrong with an answer for a key that was allowed `before` times.
 fn mismatch(budget: Budget, before: u64, verdict: &Verdict) -> Option<&'static str> {
     let after = before + u64::from(verdict.allowed);
     if CONFIGS.iter().all(|limits| limits.of(budget) != verdict.limit) {

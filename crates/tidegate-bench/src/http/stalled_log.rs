@@ -1,9 +1,9 @@
-//! Full load on one processor while nobody reads the server's log.
+//! Full load on one processor while the server's log is not read.
 //!
-//! Standard error is a pipe without a reader. Once it and the server's own buffer are full,
-//! a server that waits for its log answers nobody. Every check here is denied, and there are
-//! so many policies that the denials fill both within seconds. That they were full is proven
-//! at the end: the pipe is read then, and the server reports the lines it dropped.
+//! Standard error is a pipe without a reader. Once the pipe and the server's own buffer are full,
+//! a server that waits for its log would stop answering. Every check here is denied, and there are
+//! enough policies that the denials fill both within seconds. The end of the run proves that they
+//! were full: the pipe is read then, and the server reports the number of dropped lines.
 
 use std::cell::Cell;
 use std::io::{self, BufRead, BufReader, PipeReader};
@@ -21,37 +21,37 @@ use super::setup::{self, CpuPlacement, Directory};
 use super::wire::{LIMITS, LONGEST, LOOSE_LIMITS, Request, RequestKind, config};
 use crate::cli::HttpArgs;
 
-/// Each policy logs at most ten denials per second.
+/// Number of policies. Each logs at most ten denials per second.
 const POLICIES: u32 = 400;
 
 /// Time for pipe and buffer to fill: 1.1 MB, at 4,000 lines per second of more than 200 bytes.
 const FILL: Duration = Duration::from_secs(5);
 
-/// The slowest check but one in a thousand must take less.
+/// The 99.9th percentile of the latency must be below this.
 const BAR: Duration = Duration::from_millis(50);
 
-/// The line that reports dropped lines, and the field that holds their number.
+/// The log line that reports dropped lines, and the field with their number.
 const REPORT: &str = "log lines were dropped";
 const TOTAL: &str = "total=";
 
-/// How long the server may take to end. It drains in 20 seconds at most.
+/// How long the server may take to end. It drains for at most 20 seconds.
 const END_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The measurement.
+/// Results of a run.
 pub struct StalledLogResult {
     pub answers: u64,
     pub elapsed: Duration,
     pub p50: Duration,
     pub p99: Duration,
     pub p999: Duration,
-    /// Lines the server dropped.
+    /// Number of dropped log lines.
     pub dropped: u64,
-    /// From SIGTERM to the end of the process, with the log still unread.
+    /// Time from SIGTERM to the end of the process, with the log still unread.
     pub ended: Duration,
 }
 
 impl StalledLogResult {
-    /// An error if the bar is not met.
+    /// Returns an error if the bar is not met.
     pub fn verify(&self) -> io::Result<()> {
         if self.p999 < BAR {
             return Ok(());
@@ -119,7 +119,7 @@ pub fn run(args: &HttpArgs, seconds: u32) -> io::Result<StalledLogResult> {
     }
     let dropped = dropped(reader)?;
     drop(server);
-    // Another one, because the log of that one was read.
+    // A second server, because the log of the first was read.
     let (server, _reader) = start()?;
     pinned_to(placement.load, || load(&server, args.connections, Duration::ZERO))??;
     let ended = end(server)?;
@@ -167,7 +167,7 @@ async fn run_load(
                 next += 1;
                 let allowed =
                     connection.send_request(request).await?.verdict(RequestKind::Check)?.allowed;
-                // The first check of each policy was allowed while pipe and buffer filled.
+                // The first check of each policy was allowed, while pipe and buffer were filling.
                 if measuring.get() {
                     counter.count(allowed, sent.elapsed());
                 }
@@ -189,7 +189,7 @@ async fn run_load(
     Ok((counter, elapsed))
 }
 
-/// Reads the log until it reports what was dropped.
+/// Reads the log up to the line with the number of dropped lines.
 fn dropped(reader: PipeReader) -> io::Result<u64> {
     for line in BufReader::new(reader).lines() {
         let line = line?;
@@ -203,7 +203,7 @@ fn dropped(reader: PipeReader) -> io::Result<u64> {
     Err(io::Error::other("the server dropped no lines: its log was not full"))
 }
 
-/// Ends the server and returns how long that took.
+/// Ends the server and returns how long it took.
 fn end(mut server: Server) -> io::Result<Duration> {
     let start = Instant::now();
     let process = i32::try_from(server.process()).ok().and_then(Pid::from_raw);

@@ -1,4 +1,4 @@
-//! Servers taking turns at being asked.
+//! Loads several servers in turns.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -12,25 +12,25 @@ use super::load::{Connection, LoadArgs, LoadReport, Target, TurnCounter, TurnRes
 use super::wire::{Budget, Request};
 use crate::workloads::Random;
 
-/// A turn that somebody disturbed is made again, so often at most.
+/// Maximum number of repetitions of a turn that was disturbed by other programs.
 const MAX_RETRIES: usize = 4;
 
-/// Rounds that are not counted, in which connections and caches get warm; there may be more.
+/// Minimum number of uncounted rounds, which warm up connections and caches.
 const WARM_ROUNDS: usize = 2;
 
-/// How turns are made.
+/// Arguments for turns.
 #[derive(Args, Clone, Debug)]
 pub struct TurnArgs {
-    /// How long a turn is.
+    /// Duration of a turn.
     #[arg(long, default_value_t = 0)]
     pub time_ms: u64,
-    /// Turns of each server.
+    /// Number of turns of each server.
     #[arg(long, default_value_t = 1)]
     pub rounds: usize,
-    /// Turns are not counted before so much time has passed.
+    /// Minimum time before turns are counted.
     #[arg(long, default_value_t = 0)]
     pub warm_ms: u64,
-    /// A turn in which somebody stood in line for longer than this part of it is made again.
+    /// Repeat a turn in which server and load waited for a processor for more than this fraction.
     #[arg(long, default_value_t = f64::MAX)]
     pub max_queued: f64,
     /// Never sleep during a turn.
@@ -38,7 +38,7 @@ pub struct TurnArgs {
     pub awake: bool,
 }
 
-/// Asks all targets in turns.
+/// Loads all targets in turns.
 pub async fn run(args: &LoadArgs) -> io::Result<LoadReport> {
     let mut groups = Vec::new();
     for &target in &args.targets {
@@ -47,9 +47,10 @@ pub async fn run(args: &LoadArgs) -> io::Result<LoadReport> {
     take_turns(&groups, &args.turn_args).await
 }
 
-/// Lets all servers be asked in turns, starting with another one every round.
+/// Runs the turns of all servers. Each round starts with another server.
 pub async fn take_turns(groups: &[WorkerGroup], turn_args: &TurnArgs) -> io::Result<LoadReport> {
-    // On a machine that is never quiet, half the turns are as they come; the report says so.
+    // Bounds the run on a machine that is never idle: then half the turns are kept although they
+    // were disturbed, and the report says so.
     let mut retries_left = turn_args.rounds * groups.len();
     let mut report = LoadReport { turns: vec![Vec::new(); groups.len()], disturbed: 0 };
     let start = Instant::now();
@@ -74,9 +75,9 @@ pub async fn take_turns(groups: &[WorkerGroup], turn_args: &TurnArgs) -> io::Res
     Ok(report)
 }
 
-/// Those who ask one server.
+/// The workers that load one server.
 pub struct WorkerGroup {
-    /// The server's process.
+    /// The server's process id.
     pub process: u32,
     pub gate: Rc<TurnGate>,
 }
@@ -106,7 +107,8 @@ async fn open(args: &LoadArgs, target: Target) -> io::Result<WorkerGroup> {
 }
 
 impl WorkerGroup {
-    /// The first turn that nobody disturbed, or the least disturbed of a few; and how many were.
+    /// Returns the first undisturbed turn, or the least disturbed one of a few, and the number of
+    /// disturbed turns.
     async fn undisturbed_turn(
         &self,
         turn_args: &TurnArgs,
@@ -124,11 +126,10 @@ impl WorkerGroup {
         Ok((best, disturbed))
     }
 
-    /// Waits without ever letting the thread sleep, where it has a processor of its own.
+    /// Waits for the duration of a turn. With a processor of its own, the thread never sleeps.
     ///
-    /// On loopback it is the server that wakes a sleeping load, which costs it more than a decision
-    /// does; and the slower the server, the more often the load sleeps. Over a network no
-    /// server pays for that.
+    /// On loopback the server wakes a sleeping load, which costs it more than a decision; and the
+    /// slower the server, the more often the load sleeps. Over a network no server pays for that.
     async fn wait_turn(turn_args: &TurnArgs) {
         let time = Duration::from_millis(turn_args.time_ms);
         if !turn_args.awake {
@@ -140,7 +141,7 @@ impl WorkerGroup {
         }
     }
 
-    /// Asks for as long as told, then waits for the answers that are still on their way.
+    /// Sends requests for the duration of a turn, then waits for the outstanding answers.
     async fn turn(&self, turn_args: &TurnArgs) -> io::Result<TurnResult> {
         self.gate.wait_idle().await?;
         self.gate.counter.replace(TurnCounter::new());
@@ -153,7 +154,7 @@ impl WorkerGroup {
     }
 }
 
-/// What a group shares with its workers. All run on one thread.
+/// State that a group shares with its workers. All of them run on one thread.
 pub struct TurnGate {
     workers: u32,
     open: Cell<bool>,
@@ -182,7 +183,7 @@ impl TurnGate {
         self.opened.notify_waiters();
     }
 
-    /// An worker waits here until the gate is open.
+    /// Waits until the gate is open.
     pub async fn wait_open(&self) {
         while !self.open.get() {
             self.waiting.set(self.waiting.get() + 1);
@@ -194,12 +195,12 @@ impl TurnGate {
         }
     }
 
-    /// Counts an answer that allows.
+    /// Counts an answer that allows the request.
     pub fn count(&self, took: Duration) {
         self.counter.borrow().count(true, took);
     }
 
-    /// Waits until every worker does, or one has failed.
+    /// Waits until all workers wait at the gate, or returns the error of one that failed.
     async fn wait_idle(&self) -> io::Result<()> {
         loop {
             if let Some(error) = self.failure.take() {

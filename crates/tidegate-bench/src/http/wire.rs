@@ -1,8 +1,8 @@
 //! Requests and answers as bytes.
 //!
-//! The load must cost less than what it measures. So a request is rendered once and only
-//! the digits of its key are overwritten from then on, and an answer is cut by its
-//! `content-length` without allocating.
+//! The load must cost less than what it measures. So a request is rendered once, and afterwards
+//! only the digits of its key are overwritten. An answer is delimited by its `content-length`,
+//! without allocations.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,15 +13,15 @@ use serde::Deserialize;
 
 use crate::cli::name_of;
 
-/// An answer's head that is longer than this is not one of ours.
+/// Maximum size of an answer's head; the measured servers send less.
 const MAX_HEAD_BYTES: usize = 16 << 10;
 
-/// A question, as one of the servers wants it asked.
+/// The kinds of requests that the servers answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum RequestKind {
-    /// `POST /v1/check` that names its policy and key.
+    /// `POST /v1/check` with a policy and a key.
     Check,
-    /// `POST /v1/check` with attributes, from which policy and key are found.
+    /// `POST /v1/check` with attributes that determine policy and key.
     Attributes,
     /// `GET /v1/forward-auth` as a gateway sends it.
     ForwardAuth,
@@ -29,16 +29,16 @@ pub enum RequestKind {
     Throttle,
 }
 
-/// Which of its two limits a question is put to.
+/// The two limits that a request may be subject to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Budget {
-    /// More than a run asks for.
+    /// A limit that a run does not reach.
     Loose,
-    /// So small that a few asks use it up.
+    /// A limit that a few requests exhaust.
     Tight,
 }
 
-/// The numbers of both limits, per key.
+/// The numbers of both limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     pub loose: u64,
@@ -54,11 +54,11 @@ impl Limits {
     }
 }
 
-/// The numbers that throttlecrab is measured with, and everyone's tight one.
+/// The limits for throttlecrab, and the tight limit for all servers.
 pub const LIMITS: Limits = Limits { loose: 1_000_000, tight: 3 };
 
-/// The limits of a measured policy: the first, or both. More than a run asks for, in windows that
-/// pass while it lasts.
+/// The limits of a measured policy, of which it has the first or both. A run does not reach them,
+/// and several of their windows pass during a run.
 pub const LOOSE_LIMITS: [&str; 2] =
     ["500000 per 20s sliding-window", "1000000 per 30s sliding-window"];
 
@@ -66,7 +66,7 @@ pub const LOOSE_LIMITS: [&str; 2] =
 /// cells of several ages.
 pub const AGEING_TIME: Duration = Duration::from_secs(31);
 
-/// Where the text of a key stands in a request, see [`Request::set_key`].
+/// The key in a rendered request, see [`Request::set_key`].
 const KEY: &str = "user:00000000";
 const DIGITS: usize = 8;
 
@@ -82,7 +82,7 @@ impl Request {
         Request::new(text(kind, budget, to))
     }
 
-    /// A check of any policy.
+    /// Renders a check of the given policy.
     pub fn check(policy: &str, to: SocketAddr) -> Self {
         let body = format!("{{\"policy\":\"{policy}\",\"key\":\"{KEY}\"}}");
         Request::new(post(to, "/v1/check", &body))
@@ -93,7 +93,7 @@ impl Request {
         Request { bytes: text.into_bytes(), digits_at }
     }
 
-    /// Asks about key `number` from now on.
+    /// Changes the key to `number`.
     pub fn set_key(&mut self, number: u32) {
         let mut rest = number;
         for digit in self.bytes[self.digits_at..self.digits_at + DIGITS].iter_mut().rev() {
@@ -150,16 +150,17 @@ fn post(to: SocketAddr, path: &str, body: &str) -> String {
     )
 }
 
-/// Each kind has policies of its own, so that what one counted does not show in another.
+/// Returns the name of a policy. Each kind has separate policies, so that their counts are
+/// independent.
 fn policy_name(kind: RequestKind, budget: Budget) -> String {
     format!("{}-{}", name_of(&kind), name_of(&budget))
 }
 
-/// The longest window there is: no run meets the end of one, where a count may fall by one.
+/// The longest allowed window. No run reaches its end, where a count may fall by one.
 pub const LONGEST: &str = "366d";
 
-/// The config of a measured server: for each kind of question a policy with the loose limits, and
-/// one with a limit of `tight`.
+/// Returns the config of a measured server: for each kind of request one policy with the loose
+/// limits and one with a limit of `tight`.
 pub fn config(loose: &[&str], tight: u64) -> String {
     let mut text = String::from("trusted_proxies: [127.0.0.1/32]\nmax_keys: 4000000\npolicies:\n");
     for kind in [RequestKind::Check, RequestKind::Attributes, RequestKind::ForwardAuth] {
@@ -175,7 +176,7 @@ pub fn config(loose: &[&str], tight: u64) -> String {
     text
 }
 
-/// One answer, still in the buffer it was read into.
+/// One answer, borrowed from the buffer it was read into.
 #[derive(Clone, Copy, Debug)]
 pub struct Answer<'a> {
     pub status: u16,
@@ -184,7 +185,7 @@ pub struct Answer<'a> {
 }
 
 impl<'a> Answer<'a> {
-    /// The answer at the start of `bytes`; `None` while some of it is missing.
+    /// Parses the answer at the start of `bytes`; `None` if it is incomplete.
     pub fn parse(bytes: &'a [u8]) -> io::Result<Option<Self>> {
         let Some(head_len) = bytes.windows(4).position(|four| four == b"\r\n\r\n") else {
             return if bytes.len() > MAX_HEAD_BYTES { Err(bad("endless head")) } else { Ok(None) };
@@ -204,7 +205,7 @@ impl<'a> Answer<'a> {
         Ok((rest.len() == len).then_some(answer))
     }
 
-    /// The value of a header field.
+    /// Returns the value of a header field.
     pub fn field(&self, name: &str) -> Option<&'a str> {
         self.head.split("\r\n").skip(1).find_map(|line| {
             let (found, value) = line.split_once(':')?;
@@ -212,7 +213,7 @@ impl<'a> Answer<'a> {
         })
     }
 
-    /// Whether it says that the request may pass: what is checked while timing.
+    /// Returns whether the answer allows the request. Cheap enough for the timed loop.
     pub fn allows(&self, kind: RequestKind) -> bool {
         const ALLOWED: &[u8] = b"\"allowed\":true";
         self.status == 200
@@ -220,7 +221,7 @@ impl<'a> Answer<'a> {
                 || self.body.windows(ALLOWED.len()).any(|part| part == ALLOWED))
     }
 
-    /// All that it says, where the load has time to read.
+    /// Parses the complete answer, for loads that are not timed.
     pub fn verdict(&self, kind: RequestKind) -> io::Result<Verdict> {
         let verdict = match kind {
             RequestKind::ForwardAuth => self.verdict_of_fields(),
@@ -248,20 +249,20 @@ impl<'a> Answer<'a> {
     }
 }
 
-/// The number of parameter `name` in a structured field such as `"login";r=4;t=60`.
+/// Returns parameter `name` of a structured field such as `"login";r=4;t=60`.
 fn parameter(field: &str, name: &str) -> Option<u64> {
     field
         .split(';')
         .find_map(|part| part.trim().strip_prefix(name)?.strip_prefix('=')?.parse().ok())
 }
 
-/// What an answer says, in whichever kind.
+/// The content of an answer, whatever its format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub struct Verdict {
     pub allowed: bool,
     pub limit: u64,
     pub remaining: u64,
-    /// Seconds or milliseconds, rounded up: only whether it is zero is looked at.
+    /// Seconds or milliseconds, rounded up; only compared with zero.
     #[serde(alias = "retry_after_ms")]
     pub retry_after: u64,
 }

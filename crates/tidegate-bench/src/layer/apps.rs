@@ -1,4 +1,4 @@
-//! The apps: one handler that does nothing, behind every layer that is measured.
+//! The apps: one empty handler behind each measured layer.
 
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -23,7 +23,7 @@ use tower_service::Service;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Subject {
     Bare,
-    /// tower's `Identity`: what any layer costs in axum.
+    /// tower's `Identity`: the cost of any layer in axum.
     Nothing,
     OneRule,
     OneRuleXHeaders,
@@ -52,7 +52,8 @@ impl Subject {
         }
     }
 
-    /// The header fields of its responses, so that no subject is measured for less than its name.
+    /// The rate limit header fields of its responses. Checking them ensures that no subject does
+    /// less work than its name says.
     pub const fn fields(self) -> &'static [&'static str] {
         match self {
             Subject::Bare | Subject::Nothing => &[],
@@ -65,23 +66,23 @@ impl Subject {
     }
 }
 
-/// An app, and how many clients it has tracked_clients, if it counts any.
+/// An app and a function that returns the number of clients it tracks, if it tracks any.
 pub struct App {
     router: Router,
     tracked_clients: Box<dyn Fn() -> Option<u64>>,
 }
 
-/// More than any run asks for, so that all are admitted, in windows short enough that several pass
-/// while a process runs.
+/// Higher than the number of requests of a run, so that all are admitted, in windows short enough
+/// that several pass while a process runs.
 const LIMITS: [&str; 2] = ["1000000 per 1s sliding-window", "2000000 per 2s sliding-window"];
 
-/// Longer than either window.
+/// Time before requests are timed: longer than either window.
 pub const AGEING_TIME: Duration = Duration::from_millis(2_500);
 
 impl App {
     pub fn new(subject: Subject) -> Self {
         let App { router, tracked_clients } = App::without_state(subject);
-        // As `into_make_service` does: else axum would put the layers on anew for every request.
+        // `into_make_service` does the same. Without it axum would apply the layers to every request.
         App { router: router.with_state(()), tracked_clients }
     }
 
@@ -112,7 +113,7 @@ impl App {
         }
     }
 
-    /// The answer, which is there at once.
+    /// Returns the response. The future is ready on its first poll.
     #[inline]
     pub fn call(&mut self, request: Request<Body>) -> Response<Body> {
         let mut answering = pin!(self.router.call(request));
@@ -123,13 +124,13 @@ impl App {
         }
     }
 
-    /// How many clients it has tracked_clients.
+    /// Returns the number of clients it tracks.
     pub fn tracked_clients(&self) -> Option<u64> {
         (self.tracked_clients)()
     }
 }
 
-/// Rules by address: one of one limit, or two of two.
+/// Builds an app with one rule of one limit or two rules of two limits, by client address.
 fn tidegate_app(router: Router, forms: &str, rules: usize) -> App {
     let limiter = Limiter::new();
     let forms: Forms = forms.parse().expect("forms");
@@ -146,7 +147,7 @@ fn tidegate_app(router: Router, forms: &str, rules: usize) -> App {
     }
 }
 
-/// A request of the client of this number, as a server hands it on.
+/// Builds a request of the client with this number, as a server passes it to the app.
 pub fn request(client: u32) -> Request<Body> {
     let mut request = Request::new(Body::empty());
     let [a, b, c, _] = client.to_le_bytes();

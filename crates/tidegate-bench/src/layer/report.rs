@@ -1,4 +1,4 @@
-//! The table for people and the JSON for programs.
+//! Table, bars and JSON.
 
 use std::fmt::Write;
 
@@ -11,7 +11,7 @@ use crate::http::Estimate;
 use crate::report::{bar_json, processor, rounded, to_text, write_bars, write_machine};
 use crate::subjects::version;
 
-/// The whole readable report.
+/// Renders the readable report.
 pub fn table(results: &Results) -> String {
     to_text(|text| write_report(text, results))
 }
@@ -45,7 +45,7 @@ fn write_report(text: &mut String, results: &Results) -> std::fmt::Result {
     write_bars(text, &bars(results))
 }
 
-/// What a layer added; `None` for the app without one.
+/// Returns the cost of a layer, or `None` for the app without one.
 fn added(row: &Row) -> Option<Estimate> {
     (!row.added.is_empty()).then(|| Estimate::of(&row.added))
 }
@@ -54,12 +54,13 @@ fn find(results: &Results, subject: Subject, clients: u32) -> Option<&Row> {
     results.rows.iter().find(|row| row.subject == subject && row.clients == clients)
 }
 
-/// Like compared with like, process by process: some are slower than others whatever they run.
+/// Computes ratios within each process, because some processes are slower than others whatever
+/// they run.
 fn bars(results: &Results) -> Vec<Bar> {
     let ratio = |ours, theirs, clients| {
         let added = |subject| Some(&find(results, subject, clients)?.added);
         let pairs = added(ours)?.iter().zip(added(theirs)?);
-        // A divisor that seems to cost nothing was not measured; that must not count for us.
+        // A peer that seems to cost nothing was not measured. That must not count in our favour.
         let of =
             |(ours, theirs): (&f64, &f64)| if *theirs > 0.0 { ours / theirs } else { f64::MAX };
         let ratios: Vec<f64> = pairs.map(of).collect();
@@ -79,7 +80,7 @@ fn bars(results: &Results) -> Vec<Bar> {
     each.collect()
 }
 
-/// For programs.
+/// Renders the report as JSON.
 pub fn json(results: &Results) -> Value {
     let rows = results.rows.iter().map(|row| {
         let total = Estimate::of(&row.ns);

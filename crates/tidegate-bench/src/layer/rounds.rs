@@ -1,8 +1,8 @@
-//! Turns of every app, and what each layer added in its round.
+//! Turns of all apps, and the cost of each layer per round.
 //!
-//! Where a process lays its code, stack and heap moves figures of this size by a fifth, for
-//! all its life. So several are measured, each this binary anew, and the figures are
-//! those of processes.
+//! The addresses of code, stack and heap in a process change figures of this size by a fifth, for
+//! the lifetime of the process. So several processes of this binary are measured, and each
+//! contributes one value to a figure.
 
 use std::hint::black_box;
 use std::io;
@@ -15,18 +15,19 @@ use crate::http::Estimate;
 use crate::inprocess::load_average;
 use crate::measure::CpuWait;
 
-/// Requests of a block: made before it is timed, small enough to stay in the cache.
+/// Requests per block. They are made before the block is timed, and few enough to stay in the
+/// cache.
 const BLOCK: u32 = 256;
-/// Blocks of a turn.
+/// Blocks per turn.
 const BLOCKS: u32 = 16;
 
-/// How many clients there are: one that is always in the cache, and many.
+/// Numbers of clients: one that is always in the cache, and many.
 pub const CLIENTS: [u32; 2] = [1, 10_000];
 
-/// Rounds of a process.
+/// Rounds per process.
 const ROUNDS: usize = 21;
 
-/// What every subject took, process by process.
+/// Results of a run.
 pub struct Results {
     pub rows: Vec<Row>,
     pub processes: usize,
@@ -34,20 +35,20 @@ pub struct Results {
     pub load_after: String,
 }
 
-/// One subject with so many clients.
+/// One subject with one number of clients.
 pub struct Row {
     pub subject: Subject,
     pub clients: u32,
-    /// Nanoseconds per request, one value a process.
+    /// Nanoseconds per request, one value per process.
     pub ns: Vec<f64>,
-    /// How many of them are the layer's; nothing where there is none.
+    /// Nanoseconds that the layer added; empty for the app without a layer.
     pub added: Vec<f64>,
 }
 
-/// What one process has to say of a row: nanoseconds per request, and those of the layer.
+/// One process's result for a row: nanoseconds per request, and the part that the layer added.
 type Sample = (f64, Option<f64>);
 
-/// Measures in processes of their own.
+/// Measures in several child processes.
 pub fn run(args: &LayerArgs) -> io::Result<Results> {
     let processes = if args.quick { 5 } else { 31 };
     let load_before = load_average();
@@ -68,7 +69,7 @@ pub fn run(args: &LayerArgs) -> io::Result<Results> {
     Ok(Results { rows, processes, load_before, load_after: load_average() })
 }
 
-/// Measures in this process; the rows in the order of [`run`].
+/// Measures in this process and returns the rows in the order of [`run`].
 pub fn measure_once() -> Vec<Sample> {
     let mut groups = CLIENTS.map(Group::new);
     let start = Instant::now();
@@ -79,7 +80,7 @@ pub fn measure_once() -> Vec<Sample> {
     groups.into_iter().flat_map(|group| summarize(&group.measure())).collect()
 }
 
-/// Each subject by its rounds; what a layer added is told round by round.
+/// Computes the median of each subject. The cost of a layer is the difference within a round.
 fn summarize(rounds: &[(Subject, Vec<f64>)]) -> Vec<Sample> {
     let bare = rounds.iter().find(|(subject, _)| *subject == Subject::Bare);
     let added = |ns: &[f64]| {
@@ -93,12 +94,12 @@ fn summarize(rounds: &[(Subject, Vec<f64>)]) -> Vec<Sample> {
     samples.collect()
 }
 
-/// All apps, with the same number of clients.
+/// All apps with the same number of clients.
 struct Group {
     clients: u32,
     apps: Vec<(Subject, App)>,
     cpu_wait: CpuWait,
-    /// Nanoseconds per request of every app, one value a round.
+    /// Nanoseconds per request of every app, one value per round.
     rounds: Vec<(Subject, Vec<f64>)>,
 }
 
@@ -112,7 +113,8 @@ impl Group {
         }
     }
 
-    /// A turn of every app. Another one begins each round, so that none has a better neighbour.
+    /// Runs one turn of every app. Each round starts with another app, so that the order favours
+    /// none.
     fn round(&mut self, round: usize) {
         for turn in 0..self.apps.len() {
             let index = (round + turn) % self.apps.len();
@@ -122,7 +124,7 @@ impl Group {
         }
     }
 
-    /// Times the apps, which are proved before and after.
+    /// Times the apps; the set-up is checked before and after.
     fn measure(mut self) -> Vec<(Subject, Vec<f64>)> {
         self.verify();
         self.rounds.iter_mut().for_each(|(_, ns)| ns.clear());
@@ -138,7 +140,8 @@ impl Group {
     }
 }
 
-/// That it lets everybody in, says what it is samples to say, and counts every client apart.
+/// Asserts that an app admits every client, sends the expected header fields and tracks every
+/// client separately.
 fn verify(subject: Subject, app: &mut App, clients: u32) {
     for client in 0..clients {
         let response = app.call(request(client));
@@ -159,7 +162,7 @@ fn run_turn(app: &mut App, clients: u32, round: usize, cpu_wait: &mut CpuWait) -
     for _ in 0..BLOCKS {
         let requests: Vec<_> = (0..BLOCK)
             .map(|_| {
-                // Steps of a prime: all clients in turn, neighbours far apart.
+                // Steps of a prime: all clients are used, and consecutive ones are far apart.
                 next = next.wrapping_add(6_151) % clients;
                 request(next)
             })

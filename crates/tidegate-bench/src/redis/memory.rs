@@ -1,4 +1,4 @@
-//! KeySizes per key, as the server itself counts them: name, value, expiry and all.
+//! Bytes per key as counted by the server: name, value, expiry and overhead.
 
 use redis::Connection;
 use tidegate::redis::{RedisOptions, RedisStore};
@@ -9,15 +9,15 @@ use super::server::{Server, info};
 use super::subjects::{CommandBuilder, LIMIT, Subject, WINDOW_S};
 use crate::BoxError;
 
-/// Entries of the logs that are compared.
+/// Numbers of entries of the compared logs.
 pub const LOGS: [u32; 2] = [100, 1_000];
-/// Keys alive at once while they are filled in a pipeline.
+/// Keys per pipeline while filling.
 const PIPELINE: u32 = 100;
 
-/// What a key takes.
+/// Bytes per key.
 pub struct KeySizes {
     pub sliding_counter: f64,
-    /// Per number of [`LOGS`]: our log, and a sorted set.
+    /// For each number of [`LOGS`]: the size of our log and of a sorted set.
     pub logs: Vec<(f64, f64)>,
 }
 
@@ -50,7 +50,7 @@ pub fn measure(
     Ok(KeySizes { sliding_counter, logs })
 }
 
-/// What `filling` adds to the server's memory, per key.
+/// Returns the memory that `filling` adds to the server, per key.
 fn per_key(
     connection: &mut Connection,
     keys: u32,
@@ -78,7 +78,7 @@ fn fill(
     Ok(())
 }
 
-/// Full logs, their entries spread evenly over the window, as time was then.
+/// Fills logs with entries that are spread evenly over the window, each at its own time.
 async fn fill_logs(server: &Server, keys: u32, entries: u32) -> Result<(), BoxError> {
     let store = RedisStore::connect(RedisOptions::new(server.url())).await?;
     let limit: Limit = format!("{LIMIT} per {WINDOW_S}s sliding-log").parse()?;
@@ -94,7 +94,7 @@ async fn fill_logs(server: &Server, keys: u32, entries: u32) -> Result<(), BoxEr
     Ok(())
 }
 
-/// When an entry was made, in milliseconds since 1970: so many of them in a window, evenly.
+/// Returns the time of an entry in milliseconds since 1970; the entries divide a window evenly.
 fn entry_ms(entry: u32, entries: u32) -> u64 {
     const SOME_DAY_MS: u64 = 1_760_000_000_000;
     SOME_DAY_MS + u64::from(entry) * WINDOW_S * 1_000 / u64::from(entries)

@@ -1,4 +1,4 @@
-//! The table for people and the JSON for programs.
+//! Table, bars and JSON.
 
 use std::fmt::Write;
 
@@ -11,7 +11,7 @@ use crate::bars::Bar;
 use crate::cli::name_of;
 use crate::report::{bar_json, processor, rounded, to_text, write_bars, write_machine};
 
-/// The whole readable report.
+/// Renders the readable report.
 pub fn table(results: &Results) -> String {
     to_text(|text| write_report(text, results))
 }
@@ -57,7 +57,7 @@ fn row(results: &Results, subject: Subject) -> Option<&Row> {
     results.rows.iter().find(|row| row.subject == subject)
 }
 
-/// One subject's decisions to another's, in the same run.
+/// Returns the ratio of the decisions of two subjects in the same run.
 fn ratio(results: &Results, ours: Subject, theirs: Subject) -> Option<f64> {
     Some(row(results, ours)?.median() / row(results, theirs)?.median())
 }
@@ -89,7 +89,7 @@ fn bars(results: &Results) -> Vec<Bar> {
     bars
 }
 
-/// For programs.
+/// Renders the report as JSON.
 pub fn json(results: &Results) -> Value {
     let rows: Vec<Value> = results.rows.iter().map(row_json).collect();
     let bars: Vec<Value> = bars(results).iter().map(bar_json).collect();

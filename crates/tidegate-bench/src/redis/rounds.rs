@@ -1,4 +1,4 @@
-//! The subjects in turn, several times, each on an empty server.
+//! Times all subjects in several rounds, each on an empty server.
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,15 +15,15 @@ use crate::cli::RedisArgs;
 use crate::inprocess::{load_average, median, selected_or_all};
 use crate::workloads::Random;
 
-/// Distinct keys, few enough that most decisions find theirs.
+/// Distinct keys, few enough that most decisions find an existing key.
 const KEYS: u32 = 10_000;
-/// Clients at once: a server that had to wait for one would mostly be woken, which costs
-/// more than a command.
+/// Concurrent clients. A server that waits for a single client is woken for most commands, which
+/// costs more than the command itself.
 const CONNECTIONS: usize = 16;
-/// Callers of the store that do not know of each other.
+/// Independent callers of the store.
 const CALLERS: u32 = 64;
 
-/// A whole run.
+/// Results of a run.
 pub struct Results {
     pub server: String,
     pub pipeline: usize,
@@ -35,10 +35,10 @@ pub struct Results {
     pub load_after: String,
 }
 
-/// What one subject did.
+/// Measurements of one subject.
 pub struct Row {
     pub subject: Subject,
-    /// Decisions per second of the server's processor, in every round.
+    /// Decisions per second of the server's processor time, one value per round.
     pub per_second: Vec<f64>,
 }
 
@@ -47,7 +47,7 @@ impl Row {
         median(&self.per_second)
     }
 
-    /// How far the rounds lie apart, in parts of their median.
+    /// Returns (largest - smallest) / median over the rounds.
     pub fn spread(&self) -> f64 {
         let least = self.per_second.iter().copied().fold(f64::INFINITY, f64::min);
         let most = self.per_second.iter().copied().fold(0.0, f64::max);
@@ -95,7 +95,7 @@ struct TurnRunner<'a> {
 }
 
 impl TurnRunner<'_> {
-    /// Decisions per second of the server's processor.
+    /// Runs one turn and returns the decisions per second of the server's processor time.
     fn run(
         &self,
         subject: Subject,
@@ -147,7 +147,7 @@ impl TurnRunner<'_> {
         Ok(processor_seconds(connection)? - before)
     }
 
-    /// Asks for every key once, and looks at every answer.
+    /// Decides on every key once and checks every answer.
     fn fill(
         &self,
         builder: &mut CommandBuilder,
@@ -176,7 +176,7 @@ impl TurnRunner<'_> {
         pipeline
     }
 
-    /// The store's own client: callers who ask at the same time, each for a key of its own.
+    /// Decides through the store's own client, with concurrent callers that use separate keys.
     fn coalesced(&self, connection: &mut Connection, seed: u64) -> Result<f64, BoxError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let limit: Limit = format!("{LIMIT} per {WINDOW_S}s sliding-counter").parse()?;
@@ -194,7 +194,8 @@ impl TurnRunner<'_> {
     }
 }
 
-/// `callers` tasks ask `times` each: for keys of their own, all of them once or at random.
+/// Runs `callers` tasks of `times` decisions each. A task uses its own keys: in order without a
+/// seed, at random with one.
 async fn run_callers(
     limiter: &Limiter<RedisStore>,
     limit: &Limit,
@@ -224,12 +225,12 @@ async fn run_callers(
     Ok(())
 }
 
-/// Thirteen bytes, as a user's number might be.
+/// Returns a name of thirteen bytes, the typical size of a user id.
 pub fn key_name(key: u32) -> String {
     format!("user:{key:08}")
 }
 
-/// Every key is there once all were built for.
+/// Checks that the server holds every key after all were used once.
 fn verify_key_count(subject: Subject, connection: &mut Connection) -> Result<(), BoxError> {
     let keys: u32 = redis::cmd("DBSIZE").query(connection)?;
     if keys != KEYS {

@@ -1,4 +1,4 @@
-//! Who is measured, as the commands a client sends.
+//! The compared designs, as the commands that a client sends.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -7,9 +7,9 @@ use redis::{Cmd, Connection, RedisResult, Value};
 use tidegate::Limit;
 use tidegate::unstable::redis::{Answer, Entry, Names, Script, counter_answers, counter_call};
 
-/// Enough that nothing is denied: a denial is cheaper, and not equally so for all.
+/// High enough that nothing is denied: a denial is cheaper, by an amount that differs per design.
 pub const LIMIT: u64 = 1_000;
-/// The window of all designs.
+/// The window of all designs, in seconds.
 pub const WINDOW_S: u64 = 60;
 const TWO_KEYS: &str = include_str!("scripts/two_keys.lua");
 const SORTED_SET: &str = include_str!("scripts/sorted_set.lua");
@@ -17,15 +17,15 @@ const SORTED_SET: &str = include_str!("scripts/sorted_set.lua");
 /// A design.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Subject {
-    /// A counter without a limit: the floor.
+    /// A counter without a limit: the lower bound.
     Incr,
     /// Two counters, one for each window.
     TwoKeys,
     /// A log in a sorted set.
     SortedSet,
-    /// Ours, a script call for each decision.
+    /// tidegate, one script call per decision.
     Tidegate,
-    /// Ours as the store asks: 64 callers at once, who do not know of each other.
+    /// tidegate through its store: 64 concurrent, independent callers.
     TidegateCoalesced,
 }
 
@@ -41,7 +41,7 @@ impl Subject {
     }
 }
 
-/// Makes a subject's commands; its script, if it has one, is loaded.
+/// Builds the commands of a subject; creating it loads the script of the subject, if it has one.
 pub struct CommandBuilder {
     subject: Subject,
     sha: String,
@@ -65,7 +65,7 @@ impl CommandBuilder {
         Ok(CommandBuilder { subject, sha, limit, built: 0 })
     }
 
-    /// One decision about `key`.
+    /// Builds the command for one decision about `key`.
     pub fn command(&mut self, key: &str) -> Cmd {
         self.built += 1;
         match self.subject {
@@ -98,7 +98,7 @@ impl CommandBuilder {
         command
     }
 
-    /// With a time of the caller's choosing, as its callers always have it.
+    /// Builds the command for a given time. Callers of this design always pass the time.
     pub fn sorted_set(&self, key: &str, now_ms: u64) -> Cmd {
         let mut command = redis::cmd("EVALSHA");
         command.arg(&self.sha).arg(1).arg(format!("tg:{key}")).arg(LIMIT);
@@ -107,7 +107,7 @@ impl CommandBuilder {
         command
     }
 
-    /// Whether an answer says that the decision was made and admitted.
+    /// Returns whether an answer is a decision that admits.
     pub fn admitted(&self, answer: &Value) -> bool {
         match (self.subject, answer) {
             (Subject::Incr, Value::Int(count)) => *count > 0,

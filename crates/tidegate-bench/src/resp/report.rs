@@ -1,4 +1,4 @@
-//! The table for people and the JSON for programs.
+//! Table, bars and JSON.
 
 use std::fmt::Write;
 
@@ -19,7 +19,7 @@ fn server_us(turn: &TurnResult) -> f64 {
     turn.server_us
 }
 
-/// The whole readable report.
+/// Renders the readable report.
 pub fn table(results: &Results) -> String {
     to_text(|text| write_report(text, results))
 }
@@ -103,7 +103,7 @@ fn bars(results: &Results) -> Vec<Bar> {
     bars
 }
 
-/// `rows` and `bars` are the stable part; the rest says how it was measured.
+/// Renders JSON. `rows` and `bars` are stable; the rest describes the measurement.
 pub fn json(results: &Results) -> Value {
     let rows: Vec<Value> = results.rows.iter().map(|row| row_json(results, row)).collect();
     let bars: Vec<Value> = bars(results).iter().map(bar_json).collect();

@@ -1,7 +1,7 @@
-//! The subjects in turns, and what their turns say about each other.
+//! Rounds of all subjects, and the ratios between subjects.
 //!
-//! A turn is a run of `redis-benchmark`; a round is a turn of every subject, starting with
-//! another one every round. Ratios are taken within rounds, as in `http/rounds.rs`.
+//! A turn is one run of `redis-benchmark`. A round is one turn of every subject, and each round
+//! starts with another subject. Ratios are taken within rounds, as in `http/rounds.rs`.
 
 use std::io;
 use std::process::{Command, Stdio};
@@ -13,10 +13,10 @@ use crate::cli::RespArgs;
 use crate::http::{AGEING_TIME, CpuPlacement, CpuTimes, Directory, Estimate, pinned_to};
 use crate::inprocess::{load_average, selected_or_all};
 
-/// Part of the keys that must be there after all rounds: keys are drawn at random.
+/// Fraction of the keys that a server must hold after all rounds; keys are drawn at random.
 const MIN_KEY_FRACTION: f64 = 0.5;
 
-/// A whole run.
+/// Results of a run.
 pub struct Results {
     pub rows: Vec<Row>,
     pub pipelines: Vec<u16>,
@@ -28,14 +28,14 @@ pub struct Results {
     pub load_after: String,
 }
 
-/// One subject's turns in pipelines of one depth.
+/// The turns of one subject with one pipeline depth.
 pub struct Row {
     pub subject: Subject,
     pub pipeline: u16,
     pub turns: Vec<TurnResult>,
 }
 
-/// What one turn showed.
+/// Measurements of one turn.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TurnResult {
     pub per_second: f64,
@@ -45,7 +45,7 @@ pub struct TurnResult {
 }
 
 impl TurnResult {
-    /// Processors the server kept busy.
+    /// Returns the number of processors that the server kept busy.
     pub fn busy(&self) -> f64 {
         self.server_us * self.per_second / 1e6
     }
@@ -56,7 +56,7 @@ impl Row {
         Estimate::of(&self.turns.iter().map(metric).collect::<Vec<_>>())
     }
 
-    /// The median of the ratios to another subject in the same rounds.
+    /// Returns the median of the ratios to another subject in the same rounds.
     pub fn ratio(&self, other: &Row, metric: fn(&TurnResult) -> f64) -> Estimate {
         let pairs = self.turns.iter().zip(&other.turns);
         Estimate::of(&pairs.map(|(ours, theirs)| metric(ours) / metric(theirs)).collect::<Vec<_>>())
@@ -69,7 +69,7 @@ impl Results {
     }
 }
 
-/// Runs what the arguments select.
+/// Runs the selected subjects.
 pub fn run(args: &RespArgs) -> io::Result<Results> {
     let subjects: Vec<Subject> = selected_or_all(&args.subject);
     let placement = CpuPlacement::choose(args.unbound);
@@ -131,7 +131,7 @@ struct LoadSettings<'a> {
 }
 
 impl LoadSettings<'_> {
-    /// Asks all subjects until more than a window has passed and keys hold cells of several ages.
+    /// Loads all subjects until more than a window has passed and keys hold cells of several ages.
     fn age(&self, servers: &[Server], subjects: &[Subject]) -> io::Result<()> {
         let start = Instant::now();
         while start.elapsed() < AGEING_TIME {
@@ -142,7 +142,8 @@ impl LoadSettings<'_> {
         Ok(())
     }
 
-    /// The turns of every subject. The first round warms up and is not counted.
+    /// Runs the rounds and returns the turns per subject. The first round is a warm-up and not
+    /// counted.
     fn rounds(
         &self,
         servers: &[Server],
@@ -198,11 +199,11 @@ impl LoadSettings<'_> {
     }
 }
 
-/// Commands per second and the 99th percentile from the last line of
+/// Reads commands per second and the 99th percentile from the last line of
 /// `"test","rps","avg_latency_ms","min","p50","p95","p99","max"`.
 fn read_csv(printed: &str) -> Option<(f64, f64)> {
     let last = printed.lines().rfind(|line| line.starts_with('"'))?;
-    // The command itself may have commas, so from behind.
+    // The command itself may contain commas, so fields are read from the end.
     let mut fields = last.trim().trim_matches('"').rsplit("\",\"");
     let p99_ms = fields.nth(1)?.parse().ok()?;
     let per_second: f64 = fields.nth(4)?.parse().ok()?;

@@ -1,4 +1,4 @@
-//! The programs as processes, and the proof that they do what is timed.
+//! Starts the servers and checks that they enforce limits.
 
 use std::io;
 use std::net::TcpListener;
@@ -15,13 +15,13 @@ use crate::redis::server::info;
 
 /// How long a server may take to answer for the first time.
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
-/// How often a server that starts is asked whether it is there.
+/// Time between two attempts to connect to a starting server.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// What the tight policy admits in the proof that tidegate limits.
+/// Limit of the tight policy, which is used to check that tidegate enforces limits.
 const TIGHT: usize = 5;
 
-/// tidegate's policies: one with a loose limit, one with two of them, and a tight one.
+/// Returns tidegate's policies: one with a loose limit, one with two of them, and a tight one.
 fn policies() -> String {
     let tight = format!("{TIGHT} per 1h sliding-window");
     let all = [
@@ -35,7 +35,7 @@ fn policies() -> String {
     format!("policies:\n{}", all.map(policy).concat())
 }
 
-/// A running server; it ends with this value.
+/// A running server. Dropping it ends the process.
 pub struct Server {
     child: Child,
     pub server_kind: ServerKind,
@@ -43,7 +43,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts it on a free port, on the given processor, and waits for an answer.
+    /// Starts the server on a free port and the given processor, and waits until it answers.
     pub fn start(
         server_kind: ServerKind,
         args: &RespArgs,
@@ -79,7 +79,7 @@ impl Server {
         Ok(connection)
     }
 
-    /// Proves that it decides: a tight limit admits exactly its number.
+    /// Checks that the server enforces limits: a tight limit admits exactly its number.
     pub fn verify(&self, subject: Subject) -> io::Result<()> {
         let mut connection = self.connect().map_err(io::Error::other)?;
         let (arguments, admitted): (&[&str], _) = match subject {
@@ -103,7 +103,7 @@ impl Server {
         Ok(())
     }
 
-    /// How many keys it holds, if it says so.
+    /// Returns the number of keys that the server holds, if it reports it.
     pub fn keys(&self) -> io::Result<Option<f64>> {
         let mut connection = self.connect().map_err(io::Error::other)?;
         let keys = match self.server_kind {
@@ -117,7 +117,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may be gone already; there is nothing to do about that here.
+        // The process may have ended already; errors do not matter here.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

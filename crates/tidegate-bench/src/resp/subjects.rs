@@ -1,14 +1,14 @@
-//! Who is measured, as commands of `redis-benchmark`.
+//! The measured commands, as arguments of `redis-benchmark`.
 
 use clap::ValueEnum;
 
 use crate::http::LOOSE_LIMITS;
 use crate::subjects::version;
 
-/// What `redis-benchmark` replaces by a number of twelve digits.
+/// A key; `redis-benchmark` replaces the placeholder by a number of twelve digits.
 const KEY: &str = "key:__rand_int__";
 
-/// What is asked of which server, in the order of the table.
+/// The measured commands, in the order of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Subject {
     #[value(name = "tg-check")]
@@ -25,7 +25,7 @@ pub enum Subject {
     Throttlecrab,
 }
 
-/// The servers that subjects live in.
+/// The servers that run the commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerKind {
     Tidegate,
@@ -42,7 +42,7 @@ impl Subject {
         }
     }
 
-    /// The command that is sent. Every decision admits.
+    /// Returns the command and its arguments. Every decision admits.
     pub fn arguments(self) -> &'static [&'static str] {
         match self {
             Subject::Check => &["TG.CHECK", "one-limit", KEY],
@@ -54,7 +54,7 @@ impl Subject {
         }
     }
 
-    /// Commands of one turn, in pipelines of this depth: a few hundred milliseconds.
+    /// Returns the number of commands per turn for this pipeline depth: a few hundred milliseconds.
     pub fn requests(self, pipeline: u16, quick: bool) -> u64 {
         let all = match pipeline {
             0..=1 => 20_000,
@@ -62,11 +62,11 @@ impl Subject {
             _ => 500_000,
         };
         let all = if quick { all / 2 } else { all };
-        // It answers command by command, and waits for the network with each.
+        // The server answers one command at a time and waits for the network each time.
         if self == Subject::Throttlecrab { all / 20 } else { all }
     }
 
-    /// The limits that its policy has.
+    /// Describes the limits of the policy.
     fn limits(self) -> String {
         match self {
             Subject::Check => format!("; {}", LOOSE_LIMITS[0]),
@@ -75,7 +75,7 @@ impl Subject {
         }
     }
 
-    /// One line on what it is.
+    /// Describes the subject in one line.
     pub fn describe(self) -> String {
         let command = self.arguments().join(" ");
         match self.server_kind() {

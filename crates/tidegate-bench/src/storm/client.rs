@@ -1,31 +1,31 @@
-//! The strategies of retrying, without clock or network.
+//! The retry strategies, without clock or network.
 
 use std::time::Duration;
 
 use clap::ValueEnum;
 use tidegate_client::{Backoff, Call, End, Fields, Outcome, Peer, RetryRules};
 
-/// A strategy of retrying.
+/// A retry strategy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum RetryStrategy {
-    /// Again at once.
+    /// Retries immediately.
     Naive,
-    /// Full jitter, from 100 ms doubled up to 10 s, whatever the server says.
+    /// Full jitter, from 100 ms doubled up to 10 s; ignores the server's answer.
     FullJitter,
-    /// The helper without pacing: what the server asks for, full jitter and a budget.
+    /// The client helper without pacing: the server's wait times, full jitter and a retry budget.
     Backoff,
-    /// The helper as it comes.
+    /// The client helper with its defaults.
     Helper,
 }
 
-/// One client in its loop.
+/// One client that sends requests in a loop.
 pub enum Client {
     Naive,
     FullJitter { failures: u32 },
     Helper(Box<Helper>),
 }
 
-/// A client with the helper.
+/// A client that uses the helper.
 pub struct Helper {
     rules: RetryRules,
     peer: Peer,
@@ -45,7 +45,7 @@ impl Client {
         }
     }
 
-    /// When its first request goes.
+    /// Returns when the first request is sent.
     pub fn first(&mut self, now: Duration, chance: f64) -> Duration {
         match self {
             Client::Helper(helper) => helper.begin(now, chance),
@@ -53,7 +53,7 @@ impl Client {
         }
     }
 
-    /// A request was answered; when the next one goes, the same again or another.
+    /// Handles an answer and returns when the next request is sent: a retry or a new one.
     pub fn next(&mut self, now: Duration, allowed: bool, fields: Fields, chance: f64) -> Duration {
         match self {
             Client::Naive => now,
@@ -74,7 +74,7 @@ impl Helper {
                 self.call = Some(call);
                 turn
             }
-            // Not sent: its caller is in a loop, and tries again when it would have been.
+            // The request was not sent. The caller is in a loop and tries again after the wait.
             Err(paused) => {
                 self.call = None;
                 now + paused.wait

@@ -1,8 +1,8 @@
-//! The storm over HTTP: the server as a process, reqwest and the middleware as users have it.
+//! The storm over HTTP, with the server as a process, reqwest and the retry middleware.
 //!
-//! Every client has connections and a middleware of its own, as if it were a program of
-//! its own. What is sent is interval behind the middleware. Clients ask forward-auth, whose
-//! 200 and 429 with header fields are what an API behind a gateway answers.
+//! Every client has separate connections and a separate middleware, as if it were a separate
+//! program. Requests are counted behind the middleware. Clients call forward-auth, whose 200 and
+//! 429 with header fields are like the answers of an API behind a gateway.
 
 use std::io;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::BoxError;
 use crate::cli::StormArgs;
 use crate::http::{Directory, LIMITS, LOOSE_LIMITS, Program, Server, build_tidegate, config};
 
-/// Lets every strategy loose on a server of its own.
+/// Runs every strategy on a separate server.
 pub fn run(strategies: &[RetryStrategy], args: &StormArgs) -> io::Result<Vec<Outcome>> {
     let directory = Directory::create()?;
     let file = directory.path().join("storm.yaml");
@@ -30,7 +30,7 @@ pub fn run(strategies: &[RetryStrategy], args: &StormArgs) -> io::Result<Vec<Out
         "  - name: storm\n    match: {{ path: /storm }}\n    key: \"{{path}}\"\n    \
          limits: [\"{limit}\"]\n"
     );
-    // The other policies are there for the question that a server is greeted with.
+    // The other policies are needed by the request that checks whether a server is ready.
     std::fs::write(&file, config(&LOOSE_LIMITS[..1], LIMITS.tight) + &policy)?;
     let program = match &args.tidegate {
         Some(path) => path.clone(),
@@ -71,7 +71,7 @@ async fn run_strategy(
         counters.push(counter);
         let (url, until) = (url.to_owned(), interval.until);
         tasks.spawn(async move {
-            // Time is how a client ends; coming back by itself is how it fails.
+            // A client runs until the time is up. If it returns earlier, it has failed.
             tokio::time::timeout_at(until.into(), send_in_loop(strategy, client, &url)).await
         });
     }
@@ -89,7 +89,7 @@ async fn run_strategy(
     Ok(StormCounts { sent, successes, capacity })
 }
 
-/// Asks in a loop, for ever or until something other than an answer comes.
+/// Sends requests in a loop and returns only when an answer is neither 200 nor 429.
 async fn send_in_loop(
     strategy: RetryStrategy,
     client: ClientWithMiddleware,
@@ -103,7 +103,7 @@ async fn send_in_loop(
             StatusCode::TOO_MANY_REQUESTS => false,
             other => return Err(format!("forward-auth answered {other}").into()),
         };
-        // Read to the end, so that the connection is used again.
+        // The body is read to the end, so that the connection is reused.
         response.bytes().await?;
         failures = if allowed { 0 } else { failures.saturating_add(1) };
         if strategy == RetryStrategy::FullJitter && failures > 0 {
@@ -123,14 +123,14 @@ fn client(strategy: RetryStrategy, counter: RequestCounter) -> ClientWithMiddlew
     client.with(counter).build()
 }
 
-/// The time that is interval.
+/// The interval in which requests are counted.
 #[derive(Clone, Copy)]
 struct CountedInterval {
     from: Instant,
     until: Instant,
 }
 
-/// Counts what one client sends and gets, behind whatever sends it again.
+/// Counts the requests and successes of one client, including retries.
 #[derive(Clone)]
 struct RequestCounter {
     interval: CountedInterval,

@@ -11,7 +11,7 @@ use crate::bars::Bar;
 use crate::cli::name_of;
 use crate::report::{bar_json, rounded, to_text, write_bars};
 
-/// The whole readable report.
+/// Renders the readable report.
 pub fn table(outcomes: &[Outcome]) -> String {
     to_text(|text| write_report(text, outcomes))
 }
@@ -37,7 +37,7 @@ fn write_report(text: &mut String, outcomes: &[Outcome]) -> std::fmt::Result {
     write_bars(text, &bars(outcomes))
 }
 
-/// The bars: what the helper does in the storm.
+/// Returns the bars of the helper in the main scenario.
 fn bars(outcomes: &[Outcome]) -> Vec<Bar> {
     let helper = outcomes.iter().find(|outcome| {
         outcome.strategy == RetryStrategy::Helper && outcome.scenario == STORM.name
@@ -53,14 +53,14 @@ fn bars(outcomes: &[Outcome]) -> Vec<Bar> {
     ]
 }
 
-/// The bars that are missed, in words.
+/// Describes the bars that are missed.
 pub fn missed(outcomes: &[Outcome]) -> Vec<String> {
     let bars = bars(outcomes);
     let missed = bars.iter().filter(|bar| bar.met(bar.must) == Some(false));
     missed.map(|bar| format!("missed: {}", bar.name)).collect()
 }
 
-/// `rows` and `bars` are the stable part.
+/// Renders JSON. `rows` and `bars` are stable.
 pub fn json(outcomes: &[Outcome]) -> Value {
     let row = |Outcome { scenario, strategy, counts }: &Outcome| {
         json!({

@@ -1,25 +1,25 @@
-//! Who asks, under which limit, and what changes meanwhile.
+//! Scenarios: clients, limit, and changes during a run.
 
 use std::time::Duration;
 
-/// What is different from the first scenario halfway through.
+/// A change during a scenario.
 #[derive(Clone, Copy, Debug)]
 pub enum Change {
     Nothing,
-    /// The limit's number is another one.
+    /// The limit changes to this number.
     Limit(u64),
-    /// Only so many clients stay.
+    /// All but this many clients leave.
     KeepClients(usize),
 }
 
-/// What clients are told.
+/// The information that the server sends to clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerReply {
     /// Header fields: whole seconds, rounded up.
     HeaderFields,
     /// JSON: milliseconds.
     Json,
-    /// That all is left, and to come back at once.
+    /// Wrong values: nothing is used up, and retry immediately.
     Misleading,
 }
 
@@ -35,14 +35,14 @@ pub struct Scenario {
     pub reply: ServerReply,
 }
 
-/// A scenario lasts for so many windows; those before are left out. Changes come at
-/// `CHANGE_WINDOW`, and then everything before `SETTLED_WINDOW` is left out.
+/// Duration of a scenario in windows. The first `WARM_UP_WINDOWS` are not counted. Changes happen
+/// at `CHANGE_WINDOW`; then nothing before `SETTLED_WINDOW` is counted.
 pub const TOTAL_WINDOWS: u32 = 30;
 pub const WARM_UP_WINDOWS: u32 = 5;
 pub const CHANGE_WINDOW: u32 = 12;
 pub const SETTLED_WINDOW: u32 = 16;
 
-/// The scenario of the bars.
+/// The main scenario, which the bars apply to.
 pub const STORM: Scenario = Scenario {
     name: "storm",
     clients: 200,
@@ -54,18 +54,18 @@ pub const STORM: Scenario = Scenario {
 };
 
 impl Scenario {
-    /// When counting begins, in windows.
+    /// Returns the window in which counting starts.
     pub fn counted_from(&self) -> u32 {
         if matches!(self.change, Change::Nothing) { WARM_UP_WINDOWS } else { SETTLED_WINDOW }
     }
 
-    /// The limit's number while it is counted.
+    /// Returns the number of the limit while requests are counted.
     pub fn counted_limit(&self) -> u64 {
         if let Change::Limit(limit) = self.change { limit } else { self.limit }
     }
 }
 
-/// Every scenario, the one of the bars first.
+/// Returns all scenarios, the main one first.
 pub fn scenarios() -> Vec<Scenario> {
     let window = Duration::from_secs(60);
     vec![
@@ -88,13 +88,13 @@ pub fn scenarios() -> Vec<Scenario> {
     ]
 }
 
-/// What was counted.
+/// Counts of one run.
 #[derive(Clone, Debug)]
 pub struct StormCounts {
     pub sent: u64,
-    /// Successes of each client that is there at the end.
+    /// Successes of each client that is present at the end.
     pub successes: Vec<u64>,
-    /// What the limit admits in the same time.
+    /// Number of requests that the limit admits in the same time.
     pub capacity: f64,
 }
 
@@ -103,24 +103,24 @@ impl StormCounts {
         self.successes.iter().sum()
     }
 
-    /// What was admitted, as a part of what the limit admits.
+    /// Returns the admitted requests relative to the capacity of the limit.
     pub fn goodput(&self) -> f64 {
         float(self.admitted()) / self.capacity
     }
 
-    /// Requests sent per success.
+    /// Returns the requests sent per success.
     pub fn sent_per_success(&self) -> f64 {
         float(self.sent) / float(self.admitted().max(1))
     }
 
-    /// Jain's index: the square of the sum over the sum of squares, per client.
+    /// Returns Jain's index: (sum of successes)^2 / (clients * sum of squared successes).
     pub fn fairness(&self) -> f64 {
         let squares: f64 = self.successes.iter().map(|it| float(*it).powi(2)).sum();
         let count = u32::try_from(self.successes.len()).map_or(f64::MAX, f64::from);
         if squares > 0.0 { float(self.admitted()).powi(2) / (count * squares) } else { 1.0 }
     }
 
-    /// Clients without any success.
+    /// Returns the number of clients without any success.
     pub fn starved(&self) -> usize {
         self.successes.iter().filter(|it| **it == 0).count()
     }

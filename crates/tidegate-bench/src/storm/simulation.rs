@@ -1,7 +1,7 @@
-//! A scenario on virtual time: events in their order, the real limiter, seeded chance.
+//! A scenario in virtual time: ordered events, the real limiter, seeded random numbers.
 //!
-//! A request takes a while to arrive and its answer a while to come back. Both vary,
-//! because clients that never overtake each other would make it too easy.
+//! Requests and answers take time, and the time varies: without variation clients would never
+//! overtake each other, which would be too easy.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -16,18 +16,18 @@ use super::scenario::{
     CHANGE_WINDOW, Change, Scenario, ServerReply, StormCounts, TOTAL_WINDOWS, scenarios,
 };
 
-/// The mean time of a request on its strategy, and of its answer; it varies by half.
+/// Mean latency of a request, and of its answer; it varies by half.
 const MEAN_LATENCY: Duration = Duration::from_micros(500);
 
-/// When the world begins. Any time will do, but no multiple of a window: then
-/// aligned windows would begin with it.
+/// Start of virtual time. The value is arbitrary, but not a multiple of a window: otherwise
+/// aligned windows would start together with the simulation.
 const START_US: u64 = 1_700_000_000_300_000;
 
-/// The limit's key, the only one there is.
+/// The only key.
 const KEY: &str = "storm";
 
-/// All scenarios that a strategy of retrying is shown in: the naive one makes millions of requests,
-/// and is shown in the first only.
+/// Runs all scenarios with the helper. The other strategies run in the first scenario only, because
+/// the naive one makes millions of requests.
 pub fn all(strategies: &[RetryStrategy], seed: u64) -> Vec<Outcome> {
     let mut outcomes = Vec::new();
     for (at, scenario) in scenarios().iter().enumerate() {
@@ -45,7 +45,7 @@ pub fn all(strategies: &[RetryStrategy], seed: u64) -> Vec<Outcome> {
     outcomes
 }
 
-/// What happens to a client.
+/// An event of a client.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Arrives,
@@ -53,14 +53,14 @@ enum Event {
     Answered(bool, u64, u64, u64),
 }
 
-/// A scenario as it goes on.
+/// The state of a running scenario.
 pub struct Simulation<'a> {
     scenario: &'a Scenario,
     limiter: Limiter,
     limit: Limit,
     clients: Vec<Client>,
     chance: Chance,
-    /// What is to come, soonest first; the number keeps equal times in order.
+    /// Future events, soonest first; the number keeps events of the same time in order.
     events: BinaryHeap<Reverse<(Duration, u64, usize, Event)>>,
     number: u64,
     counts: StormCounts,
@@ -156,8 +156,8 @@ impl<'a> Simulation<'a> {
         MEAN_LATENCY.mul_f64(0.5 + self.chance.draw())
     }
 
-    /// What the client is told, in the form the scenario has it. On a denial the time until
-    /// the reset is the one until the request would pass, as fields have it.
+    /// Returns the information that the client receives, in the format of the scenario. On a
+    /// denial, the reset is the time until the request would be admitted, as in header fields.
     fn reply_fields(&self, allowed: bool, remaining: u64, wait_us: u64, reset_us: u64) -> Fields {
         let (limit, window) = (self.limit.count(), self.scenario.window);
         if self.scenario.reply == ServerReply::Misleading {
@@ -192,11 +192,11 @@ fn limit(scenario: &Scenario, number: u64) -> Limit {
     text.parse().expect("scenarios have sound limits")
 }
 
-/// A small generator: a world must be the same every time.
+/// A small random generator: a simulation must be reproducible.
 struct Chance(u64);
 
 impl Chance {
-    /// A number from 0 up to 1.
+    /// Returns a number in [0, 1).
     fn draw(&mut self) -> f64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.0;
@@ -213,7 +213,7 @@ impl Chance {
 mod tests {
     use super::*;
 
-    /// (scenario, goodput at least, sent per success at most), over several seeds each.
+    /// (scenario, minimum goodput, maximum requests sent per success), for several seeds each.
     const ROWS: &[(&str, f64, f64)] = &[
         ("storm", 0.95, 1.2),
         ("told milliseconds", 0.95, 1.2),
@@ -223,11 +223,11 @@ mod tests {
         ("1000 clients", 0.95, 2.1),
         ("a minute's window", 0.9, 1.1),
         ("sliding-counter", 0.95, 1.2),
-        // Capacity returns up to a fifteenth of the window late.
+        // Capacity returns late, by up to a fifteenth of the window.
         ("sliding-window", 0.87, 1.3),
         ("fixed-window", 0.95, 1.7),
         ("token-bucket", 0.98, 1.2),
-        // Nothing is ever left, so nobody knows how much is idle.
+        // Nothing is ever remaining, so clients cannot know how much capacity is unused.
         ("bucket of one", 0.3, 1.7),
         ("limit halved", 0.92, 1.5),
         ("limit doubled", 0.93, 1.1),

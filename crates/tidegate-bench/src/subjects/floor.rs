@@ -1,4 +1,4 @@
-//! The floor: what counting costs when there is nothing to look up.
+//! The lower bound: counting by index, without any lookup.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! governor: GCRA over a `DashMap`, the limiter most Rust programs use.
+//! governor: GCRA over a `DashMap`, the limiter that most Rust programs use.
 
 use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};
@@ -18,11 +18,11 @@ type Keyed<S> =
     RateLimiter<String, DashMapStateStore<String, S>, VirtualClock, NoOpMiddleware<Nanos>>;
 
 thread_local! {
-    /// The virtual time of this thread's next decision. governor takes it only from a clock.
+    /// The virtual time of this thread's next decision. governor reads time only from a clock.
     static NOW_NS: Cell<u64> = const { Cell::new(EPOCH_NS) };
 }
 
-/// Reads the default clock, as governor's users do, and shows the virtual time instead.
+/// Reads the default clock, as users of governor do, but returns the virtual time.
 #[derive(Clone, Default)]
 pub struct VirtualClock(DefaultClock);
 
@@ -40,14 +40,14 @@ pub struct Governor<S: BuildHasher + Clone> {
 }
 
 impl Governor<RandomState> {
-    /// With the hasher that its documentation shows.
+    /// Creates a limiter with the hasher that its documentation uses.
     pub fn with_default_hasher() -> Self {
         Governor::new(RandomState::default())
     }
 }
 
 impl Governor<foldhash::fast::RandomState> {
-    /// With a hasher as fast as ours: how much of the difference is the hash?
+    /// Creates a limiter with foldhash, to show how much of the difference is the hasher.
     pub fn with_foldhash() -> Self {
         Governor::new(foldhash::fast::RandomState::default())
     }
@@ -56,7 +56,7 @@ impl Governor<foldhash::fast::RandomState> {
 impl<S: BuildHasher + Clone> Governor<S> {
     fn new(hasher: S) -> Self {
         let quota = Quota::per_minute(NonZeroU32::new(LIMIT).expect("the limit is not zero"));
-        // A limiter takes the time at which it was made as its first.
+        // A limiter reads its clock when it is created.
         NOW_NS.set(EPOCH_NS);
         let store = DashMapStateStore::with_hasher(hasher);
         Governor { limiter: RateLimiter::new(quota, store, VirtualClock::default()) }
@@ -68,7 +68,7 @@ impl<S: BuildHasher + Clone> Governor<S> {
         black_box(self.limiter.check_key(key)).is_ok()
     }
 
-    /// Drops what has expired, in the only way governor has: all in one call.
+    /// Drops expired keys. governor can only do that for all keys in one call.
     pub fn sweep(&self, now_ns: u64) {
         NOW_NS.set(now_ns);
         self.limiter.retain_recent();

@@ -9,7 +9,8 @@ use limitador::limit::{Context, Limit, Namespace};
 use super::{Subject, UNREACHED_LIMIT, UNREACHED_PERIOD_SECS};
 use crate::measure::{Outcome, Pass, time_shared};
 
-/// Its cache evicts by its own judgement when full: twice the room, so it never is.
+/// Capacity per key. The cache evicts by its own policy when full; at twice the capacity it never
+/// is.
 const ROOM: u64 = 2;
 
 pub struct Limitador {

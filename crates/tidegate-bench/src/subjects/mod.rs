@@ -1,9 +1,9 @@
 //! The limiters that are measured, one adapter each.
 //!
-//! `tidegate` is a `sliding-window` of 600 per minute; governor and throttlecrab have the same limit.
-//! They decide in virtual time, see `measure.rs`. limitador and ratelimit read the time
-//! themselves: they have a limit that a run does not reach. All return everything that their API
-//! provides.
+//! `tidegate` is a `sliding-window` of 600 per minute; governor and throttlecrab have the same
+//! limit. They decide in virtual time, see `measure.rs`. limitador and ratelimit read the time
+//! themselves, so they have a limit that a run does not reach. All of them return everything that
+//! their API provides.
 
 mod floor;
 mod governor;
@@ -21,14 +21,14 @@ use crate::cli::Mode;
 use crate::measure::{Outcome, Pass};
 use crate::workloads::Workload;
 
-/// Units each key may take per minute.
+/// Units per key and minute.
 const LIMIT: u32 = 600;
 
-/// Units per hour under limits that are not reached: more than a run has decisions.
+/// Units per hour under limits that are not reached: more than the decisions of a run.
 const UNREACHED_LIMIT: u32 = 1_000_000_000;
 const UNREACHED_PERIOD_SECS: u64 = 3_600;
 
-/// When virtual time starts: an arbitrary time.
+/// Start of virtual time, an arbitrary value.
 pub const EPOCH_NS: u64 = 1_800_000_000_000_000_000;
 
 /// A limiter under measurement.
@@ -36,11 +36,11 @@ pub trait Subject {
     /// Decides and times every access of the pass.
     fn pass(&mut self, pass: &Pass<'_>) -> Outcome;
 
-    /// How many keys it holds, if it can tell.
+    /// Returns the number of keys it holds, if it can report it.
     fn tracked_keys(&self) -> Option<u64>;
 }
 
-/// Which limiter, in the order of the table.
+/// The limiters, in the order of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum SubjectKind {
     #[value(name = "tidegate")]
@@ -70,7 +70,7 @@ pub enum SubjectKind {
 }
 
 impl SubjectKind {
-    /// A fresh limiter with room for `keys` keys.
+    /// Creates a limiter with capacity for `keys` keys.
     pub fn build(self, keys: u32) -> Box<dyn Subject> {
         match self {
             SubjectKind::Tidegate => Box::new(OneLimit::new(tidegate::WINDOW, keys)),
@@ -88,7 +88,8 @@ impl SubjectKind {
         }
     }
 
-    /// Whether it takes part: only tidegate has a batch call, for one limit a key.
+    /// Returns whether it is measured in this combination. Only tidegate has a batch call, and only
+    /// for one limit per key.
     pub fn takes_part(self, workload: Workload, mode: Mode) -> bool {
         let batches = matches!(
             self,
@@ -100,8 +101,8 @@ impl SubjectKind {
         (mode == Mode::Single || batches) && self.fits(workload.keys())
     }
 
-    /// Whether it is measured with this many keys. With ten million, limitador would need some
-    /// 11 GB, and the subjects beside the default would make a long run longer.
+    /// Returns whether it is measured with this many keys. With ten million keys limitador would
+    /// need some 11 GB, and the variants of tidegate would make a long run longer.
     pub fn fits(self, keys: u32) -> bool {
         let only_up_to_a_million = matches!(
             self,
@@ -114,14 +115,14 @@ impl SubjectKind {
         keys < 10_000_000 || !only_up_to_a_million
     }
 
-    /// The slowest subject gets this fraction of the decisions, or a run would
-    /// mostly wait for it.
+    /// Divisor of the number of decisions. The slowest subject makes fewer decisions; otherwise a
+    /// run would mostly wait for it.
     pub fn decisions_divisor(self) -> usize {
         if self == SubjectKind::Limitador { 32 } else { 1 }
     }
 
-    /// Units a key may take per minute of virtual time; `None` for subjects without virtual time,
-    /// which admit everything.
+    /// Returns the units per key and minute of virtual time, or `None` for subjects without virtual
+    /// time, which admit everything.
     pub fn limit(self) -> Option<u32> {
         match self {
             SubjectKind::TidegateSmall => Some(20),
@@ -131,7 +132,7 @@ impl SubjectKind {
         }
     }
 
-    /// What is measured, in one line.
+    /// Describes the subject in one line.
     pub fn describe(self) -> String {
         match self {
             SubjectKind::Tidegate => {
@@ -174,7 +175,7 @@ fn peer(name: &str, what: &str) -> String {
     format!("{name} {}: {what}", version(name))
 }
 
-/// The version of a dependency as the lock file has it: what was built.
+/// Returns the version of a dependency from the lock file, which is the version that was built.
 pub fn version(name: &str) -> &'static str {
     const LOCK: &str = include_str!("../../../../Cargo.lock");
     let package = format!("\nname = \"{name}\"\nversion = \"");

@@ -1,4 +1,4 @@
-//! ratelimit: a token bucket without keys, so each key gets a bucket in a map.
+//! ratelimit: a token bucket without keys, so each key gets its own bucket in a map.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -26,7 +26,7 @@ impl Subject for KeyedRatelimit {
     fn pass(&mut self, pass: &Pass<'_>) -> Outcome {
         let limiters = &self.limiters;
         time_shared(pass, |_, _, key| {
-            // A read lock suffices for a key that is there; only a new one is cloned.
+            // A read lock suffices for an existing key; only a new key is cloned.
             if let Some(limiter) = limiters.get(key) {
                 return black_box(limiter.try_wait()).is_ok();
             }

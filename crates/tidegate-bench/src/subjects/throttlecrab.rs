@@ -10,7 +10,7 @@ use super::{LIMIT, Subject};
 use crate::measure::{Outcome, Pass, time_exclusive, time_shared};
 
 pub struct Throttlecrab {
-    /// Only two threads lock it; one thread goes past the lock, as its users do.
+    /// Only a run with two threads locks it; one thread bypasses the lock, as its users do.
     limiter: Mutex<RateLimiter<PeriodicStore>>,
 }
 
@@ -22,7 +22,7 @@ impl Throttlecrab {
 
 fn decide(limiter: &mut RateLimiter<PeriodicStore>, now_ns: u64, key: &str) -> bool {
     let limit = i64::from(LIMIT);
-    // Its users pass the system's time, and so pay for reading it.
+    // Its users pass the system time and pay for reading it.
     black_box(SystemTime::now());
     let now = UNIX_EPOCH + Duration::from_nanos(now_ns);
     matches!(black_box(limiter.rate_limit(key, limit, limit, 60, 1, now)), Ok((true, _)))
@@ -40,7 +40,7 @@ impl Subject for Throttlecrab {
         })
     }
 
-    /// Its store keeps its length to itself.
+    /// Returns `None`: the store does not expose its length.
     fn tracked_keys(&self) -> Option<u64> {
         None
     }

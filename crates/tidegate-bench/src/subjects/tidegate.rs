@@ -1,4 +1,4 @@
-//! tidegate, by its public API: text key, default clock, whole decision.
+//! tidegate, through its public API: text key, default clock, complete decision.
 
 use std::array;
 use std::hint::black_box;
@@ -14,25 +14,25 @@ pub const WINDOW: &str = "600 per 1m sliding-window";
 pub const SMALL: &str = "20 per 1m sliding-window";
 pub const COUNTER: &str = "600 per 1m sliding-counter";
 pub const LOG: &str = "100 per 1m sliding-log";
-/// Beside [`WINDOW`], on the same key.
+/// The second limit on the key of [`WINDOW`].
 pub const BURST: &str = "400 per 30s sliding-window";
-/// The limits of an organisation, which all its members use up.
+/// The limits of an organisation, shared by all its members.
 pub const ORGANISATION: [&str; 2] = ["60000 per 1m sliding-window", "40000 per 30s sliding-window"];
 
 /// Users of one organisation.
 const MEMBERS: u32 = 100;
 
-/// Entries of a full log, and how far apart they fill its window exactly.
+/// Entries of a full log, and the time between them that fills its window exactly.
 const LOG_ENTRIES: u64 = 100;
 const LOG_STEP_NS: u64 = 600_000_000;
 
-/// The default clock and its resolution.
+/// Describes the default clock and its resolution.
 pub fn clock_name() -> String {
     format!("default clock Clock::coarse(), resolution {:?}", Clock::default().resolution())
 }
 
-/// The default limiter but for its bounds: room for the states, one for each key and limit, and for
-/// full logs.
+/// Creates a default limiter with capacity for `states` states (one per key and limit) and full
+/// logs.
 fn limiter(states: u32) -> Limiter {
     Limiter::builder()
         .max_keys(states as usize)
@@ -45,7 +45,7 @@ fn parse(text: &str) -> Limit {
     text.parse().expect("the limits of the benchmark are well-formed")
 }
 
-/// Reads the clock as a call without a time would, and returns the virtual time instead.
+/// Reads the clock as a call without a time would, but returns the virtual time.
 #[inline(always)]
 fn virtual_time(clock: &Clock, now_ns: u64) -> Timestamp {
     black_box(clock.now());
@@ -68,7 +68,7 @@ impl OneLimit {
     pub fn decide(&self, now_ns: u64, key: &str) -> bool {
         let now = virtual_time(&self.clock, now_ns);
         let answer = self.limiter.check_at(now, key, &self.limit, 1);
-        // All of it is there to be read; copying it is not the limiter's work.
+        // The complete decision can be read here; copying it is not the work of the limiter.
         black_box(&answer).as_ref().expect("the memory store does not fail").allowed
     }
 
@@ -121,21 +121,21 @@ impl Subject for OneLimit {
     }
 }
 
-/// How many states are held; each key has its own.
+/// Returns the number of states. Every key has a separate one.
 fn tracked(limiter: &Limiter) -> u64 {
     let stats = limiter.stats();
     assert_eq!((stats.overflowed, stats.merged_entries), (0, 0), "there was room for all");
     stats.tracked_keys
 }
 
-/// Two limits on each user and, if there are organisations, two on the user's organisation: all
-/// are charged or none.
+/// Two limits on each user and, if there are organisations, two on the user's organisation. All
+/// limits are charged or none.
 pub struct SeveralLimits {
     limiter: Limiter,
     clock: Clock,
     user: [Limit; 2],
     organisation: [Limit; 2],
-    /// The keys of the organisations, which a server would have read from its requests.
+    /// The keys of the organisations; a server would have read them from its requests.
     organisations: Vec<String>,
 }
 
@@ -187,7 +187,7 @@ impl Subject for SeveralLimits {
         })
     }
 
-    /// The store holds two states for each user, and two for the organisation of its members.
+    /// Derives the number of users: the store holds two states per user and two per organisation.
     fn tracked_keys(&self) -> Option<u64> {
         let keys = tracked(&self.limiter) / 2;
         let members = u64::from(MEMBERS);
@@ -195,10 +195,10 @@ impl Subject for SeveralLimits {
     }
 }
 
-/// A limiter whose every key holds a log of `entries` entries.
+/// Creates a limiter in which every key holds a log of `entries` entries.
 ///
-/// Filled round by round and not key by key: logs grow side by side, as they do
-/// in use, with the fragmentation that brings.
+/// It is filled round by round and not key by key, so that logs grow side by side as in use, with
+/// the same fragmentation.
 pub fn fill_log(keys: u32, entries: u32) -> OneLimit {
     let subject = OneLimit::new(LOG, keys);
     let mut key = String::new();
