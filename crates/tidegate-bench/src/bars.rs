@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bar_is_met_on_its_own_side() {
+    fn bars_compare_in_their_direction() {
         let cost = Bar::at_most("cost", Some(0.3), Some(0.3), Some(0.1));
         assert_eq!((cost.met(cost.must), cost.met(cost.aim)), (Some(true), Some(false)));
         let gain = Bar::at_least("gain", Some(1.6), None, Some(1.7));

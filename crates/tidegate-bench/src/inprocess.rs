@@ -317,14 +317,14 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "governor holds 3 of 2 keys")]
-    fn a_subject_that_holds_other_keys_is_caught() {
+    fn detects_unexpected_number_of_keys() {
         let mut subject = TimedSubject::new(SubjectKind::Governor, Workload::Hot);
         subject.pass(&[1, 2], 1, Mode::Single);
         subject.assert_tracked(2, 2);
     }
 
     #[test]
-    fn an_aged_key_is_admitted_at_half_its_limit_by_every_subject() {
+    fn every_subject_admits_an_aged_key_at_half_its_limit() {
         for &kind in SubjectKind::value_variants() {
             let mut subject = TimedSubject::new(kind, Workload::Hot);
             for (threads, mode) in [(1, Mode::Single), (2, Mode::Single), (1, Mode::Batch32)] {
@@ -341,7 +341,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "tidegate admitted 0.500 where 1.000 was expected")]
-    fn shares_that_differ_are_caught() {
+    fn detects_different_admit_ratios() {
         let row = |subject, admitted| Row {
             workload: Workload::Hot,
             threads: 1,

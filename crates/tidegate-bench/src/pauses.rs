@@ -177,7 +177,7 @@ where
         times.record(cpu_wait.exclude_wait(start.elapsed()));
         denied += u32::from(!allowed);
     }
-    assert_eq!(denied, 0, "a key's first ask is admitted");
+    assert_eq!(denied, 0, "the first request for a key was denied");
 }
 
 /// The reported percentiles, each with the N of "all but one in N".
@@ -259,7 +259,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_step_holds_the_times_up_to_its_upper_end() {
+    fn steps_contain_times_up_to_their_upper_end() {
         for ns in [32, 33, 63, 64, 65, 1_000, 123_456, 5_000_000_000] {
             let upper = upper_ns(slot(ns) as u64);
             assert!(upper >= ns && upper - ns <= ns / STEPS, "{ns} fell on a step up to {upper}");
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_find_the_few_slow_ones() {
+    fn percentiles_include_rare_slow_values() {
         let mut times = Histogram::new();
         (0..9_990).for_each(|_| times.record(Duration::from_nanos(100)));
         (0..10).for_each(|_| times.record(Duration::from_micros(200)));

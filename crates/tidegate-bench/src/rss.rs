@@ -33,7 +33,7 @@ impl Memory {
         let mut measured = Vec::new();
         for sizes in sizes {
             for &kind in subjects.iter().filter(|kind| sizes.iter().all(|&keys| kind.fits(keys))) {
-                eprintln!("memory of {} with {sizes:?} keys", name_of(&kind));
+                eprintln!("measuring the memory of {} with {sizes:?} keys", name_of(&kind));
                 let max_keys = sizes.iter().copied().max().unwrap_or_default();
                 let bytes: Option<Vec<f64>> =
                     sizes.iter().map(|&keys| measure_in_child(kind, keys, max_keys, 0)).collect();
@@ -63,7 +63,7 @@ fn sizes(workload: Workload) -> &'static [u32] {
 
 /// Measures the bytes per key of a `sliding-log` that holds [`FULL_LOG_ENTRIES`] entries.
 pub fn full_log_bytes() -> Option<f64> {
-    eprintln!("memory of full logs with {FULL_LOG_KEYS} keys");
+    eprintln!("measuring the memory of full logs with {FULL_LOG_KEYS} keys");
     measure_in_child(SubjectKind::TidegateLog100, FULL_LOG_KEYS, FULL_LOG_KEYS, FULL_LOG_ENTRIES)
 }
 
@@ -91,7 +91,11 @@ pub fn measure_here(args: &RssArgs) -> f64 {
     let mut accesses: Vec<u32> = (0..CHUNK).collect();
     let before = resident_bytes();
     if args.entries > 0 {
-        assert_eq!(args.subject, SubjectKind::TidegateLog100, "only the log holds entries");
+        assert_eq!(
+            args.subject,
+            SubjectKind::TidegateLog100,
+            "only the sliding-log subject holds entries"
+        );
         let subject = fill_log(args.keys, args.entries);
         let grown = grown_since(before);
         drop(subject);

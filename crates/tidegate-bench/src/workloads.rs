@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn each_draw_has_other_keys_of_the_workload() {
+    fn draws_differ_and_stay_within_the_keys() {
         let mut accesses = Accesses::new(Workload::TenThousand);
         let [first, second] = [(); 2].map(|()| accesses.draw(100_000).to_vec());
         assert_ne!(first, second);
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn zipf_gives_the_first_rank_its_share() {
+    fn zipf_draws_first_ranks_with_expected_frequency() {
         let mut accesses = Accesses::new(Workload::MillionZipf);
         let drawn = accesses.draw(200_000);
         let first = drawn.iter().filter(|&&key| key == 0).count();

@@ -144,7 +144,10 @@ impl Nodes {
                 return Ok(last.into_iter().max().unwrap_or_default());
             }
             if self.start.elapsed() > since + within {
-                return Err(format!("no exact answer within {within:?} of Redis being back").into());
+                return Err(format!(
+                    "no exact answer within {within:?} after the end of the fault"
+                )
+                .into());
             }
             tokio::time::sleep(POLL_INTERVAL).await;
         }

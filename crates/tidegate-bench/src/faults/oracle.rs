@@ -54,12 +54,14 @@ pub fn violations(result: &FaultResult) -> Vec<String> {
         let (most, bound) = (max_in_window(result, policy), bound(fault, policy));
         if most > bound {
             violations
-                .push(format!("{policy:?} admitted {most} in a window, the bound is {bound}"));
+                .push(format!("{policy:?} admitted {most} in a window; the bound is {bound}"));
         }
         let strange = |call: &&CallRecord| call.policy == policy && !policy.may_answer(call);
         if let Some(call) = result.calls.iter().find(strange) {
-            violations
-                .push(format!("{policy:?} was answered {:?}, {}", call.decided, call.allowed));
+            violations.push(format!(
+                "{policy:?} gave an unexpected answer: decided {:?}, allowed {}",
+                call.decided, call.allowed
+            ));
         }
         let exact = |call: &&CallRecord| call.policy == policy && call.decided == Decided::Exact;
         let failed = |call: &&CallRecord| call.policy == policy && call.decided != Decided::Exact;
@@ -67,10 +69,10 @@ pub fn violations(result: &FaultResult) -> Vec<String> {
             violations.push(format!("{policy:?} never had an exact answer"));
         }
         if fault.makes_store_unavailable() && !result.calls.iter().any(|call| failed(&call)) {
-            violations.push(format!("{policy:?} never noticed that the store was gone"));
+            violations.push(format!("{policy:?} never reported that the store was unavailable"));
         }
         if !result.calls.iter().filter(exact).any(|call| call.sent >= result.ended) {
-            violations.push(format!("{policy:?} had no exact answer after the store was back"));
+            violations.push(format!("{policy:?} had no exact answer after the end of the fault"));
         }
     }
     let name = name_of(&fault);
@@ -95,15 +97,15 @@ mod tests {
     }
 
     #[test]
-    fn only_what_surely_lies_in_one_window_is_counted() {
+    fn counts_only_calls_certainly_in_one_window() {
         let window_ms = u64::try_from(WINDOW.as_millis()).expect("a short window");
         let within = [call(0, 1), call(1, 2), call(window_ms - 2, window_ms - 1)];
         assert_eq!(max_in_window_of_key(&within, Policy::Deny, 0), 3);
         // An admission exactly one window after another is not in the same window.
         let two = [call(0, 1), call(1, window_ms), call(2, window_ms)];
         assert_eq!(max_in_window_of_key(&two, Policy::Deny, 0), 2);
-        let perhaps = [call(0, 1), call(1, window_ms), call(2, window_ms + 1)];
-        assert_eq!(max_in_window_of_key(&perhaps, Policy::Deny, 0), 1);
+        let uncertain = [call(0, 1), call(1, window_ms), call(2, window_ms + 1)];
+        assert_eq!(max_in_window_of_key(&uncertain, Policy::Deny, 0), 1);
         assert_eq!(max_in_window_of_key(&within, Policy::Deny, 1), 0);
     }
 }

@@ -139,7 +139,7 @@ impl RedisSetup {
         let deadline = Instant::now() + FAILOVER_TIMEOUT;
         while !sentinel.replica_is_master()? {
             if Instant::now() > deadline {
-                return Err("the sentinel did not have the replica take over".into());
+                return Err("Sentinel did not promote the replica in time".into());
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -220,7 +220,7 @@ impl Sentinel {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        Err("the sentinel does not find the replica".into())
+        Err("Sentinel did not find the replica in time".into())
     }
 
     /// Returns whether the replica was promoted and Sentinel reports it as the master.
@@ -259,7 +259,7 @@ impl Clock {
         let mut compiler = Command::new("cc");
         compiler.args(["-shared", "-fPIC", "-O1", "-o"]).arg(&clock.library).arg(&source);
         if !compiler.status()?.success() {
-            return Err("the clock does not compile".into());
+            return Err("the clock library failed to compile".into());
         }
         clock.set(0)?;
         Ok(clock)

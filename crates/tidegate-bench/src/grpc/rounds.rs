@@ -90,7 +90,7 @@ impl LoadSettings {
     fn fill(&self, server: &Server, entry: &str) -> io::Result<()> {
         let shape = Shape { connections: 50, in_flight: 1 };
         self.load(self.command(shape, &[(server, entry)])?.arg("--fill"))?;
-        eprintln!("{entry}: {KEYS} keys, each new");
+        eprintln!("{entry}: filled {KEYS} new keys");
         Ok(())
     }
 
@@ -107,7 +107,7 @@ impl LoadSettings {
         let report = self.load(command.args(["--warm-ms", &warm.as_millis().to_string()]))?;
         let disturbed = report.disturbed;
         let Ok([one, two, tonic]) = <[Vec<TurnResult>; 3]>::try_from(report.turns) else {
-            return Err(io::Error::other("the load counted other servers"));
+            return Err(io::Error::other("the load reported an unexpected number of servers"));
         };
         if [&one, &two, &tonic].into_iter().flatten().any(|turn| turn.answers == 0) {
             return Err(io::Error::other("a turn had no answers"));
@@ -119,8 +119,8 @@ impl LoadSettings {
     fn load(&self, command: &mut Command) -> io::Result<LoadReport> {
         let output = pinned_to(self.placement.load, || command.output())??;
         if !output.status.success() {
-            let complaint = String::from_utf8_lossy(&output.stderr);
-            return Err(io::Error::other(format!("the load failed: {}", complaint.trim())));
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            return Err(io::Error::other(format!("the load failed: {}", stderr.trim())));
         }
         Ok(serde_json::from_slice(&output.stdout)?)
     }

@@ -103,7 +103,7 @@ impl Server {
         while !server.answers() {
             if start.elapsed() > READY_TIMEOUT || server.child.try_wait()?.is_some() {
                 return Err(
-                    server.error_with_log(&format!("{:?} gave no answer", command.get_program()))
+                    server.error_with_log(&format!("{:?} did not answer", command.get_program()))
                 );
             }
             std::thread::sleep(POLL_INTERVAL);
@@ -134,7 +134,7 @@ impl Server {
                 "a limit of {TIGHT_LIMIT} admitted {admitted:?} of {PROBES}"
             )));
         }
-        eprintln!("{PROBES} asks of a limit of {TIGHT_LIMIT} admitted {TIGHT_LIMIT}");
+        eprintln!("a limit of {TIGHT_LIMIT} admitted {TIGHT_LIMIT} of {PROBES} requests");
         Ok(())
     }
 
@@ -151,7 +151,7 @@ impl Server {
         let text = std::fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
         let tail = lines[lines.len().saturating_sub(10)..].join("\n");
-        io::Error::other(format!("{what}; the end of its log:\n{tail}"))
+        io::Error::other(format!("{what}; last lines of its log:\n{tail}"))
     }
 }
 

@@ -81,9 +81,9 @@ impl FromStr for Target {
         let mut parts = text.split('/');
         let mut next = || parts.next().ok_or("a target is address/kind/process");
         Ok(Target {
-            address: next()?.parse().map_err(|_| "the address is none")?,
-            kind: RequestKind::from_str(next()?, false).map_err(|_| "there is no such kind")?,
-            process: next()?.parse().map_err(|_| "the process is no number")?,
+            address: next()?.parse().map_err(|_| "invalid address")?,
+            kind: RequestKind::from_str(next()?, false).map_err(|_| "unknown kind of request")?,
+            process: next()?.parse().map_err(|_| "the process is not a number")?,
         })
     }
 }
@@ -140,7 +140,7 @@ pub async fn with_answer_timeout<T>(work: impl Future<Output = io::Result<T>>) -
     tokio::select! {
         done = work => done,
         () = no_answers() => {
-            Err(io::Error::other(format!("no answer came for {ANSWER_TIMEOUT_SECS} s")))
+            Err(io::Error::other(format!("no answer within {ANSWER_TIMEOUT_SECS} s")))
         }
     }
 }
@@ -198,12 +198,16 @@ impl Connection {
         while Answer::parse(&self.buffer[..filled])?.is_none() {
             let read = self.stream.read(&mut self.buffer[filled..]).await?;
             if read == 0 {
-                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server hung up"));
+                return Err(io::Error::new(
+                    io::ErrorKind::UnexpectedEof,
+                    "the server closed the connection",
+                ));
             }
             filled += read;
         }
         record_answer();
-        Answer::parse(&self.buffer[..filled])?.ok_or_else(|| io::Error::other("the answer shrank"))
+        Answer::parse(&self.buffer[..filled])?
+            .ok_or_else(|| io::Error::other("the answer is incomplete"))
     }
 }
 

@@ -76,21 +76,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_started_bound_has_one_processor() {
+    fn child_inherits_pinning() {
         let first = processors()[0];
         let spawn = || std::process::Command::new("nproc").output();
-        let bound =
+        let pinned =
             pinned_to(Some(first), spawn).expect("affinity can be set").expect("nproc runs");
-        assert_eq!(String::from_utf8_lossy(&bound.stdout).trim(), "1");
-        assert!(processors().contains(&first), "and this one has its own again");
+        assert_eq!(String::from_utf8_lossy(&pinned.stdout).trim(), "1");
+        assert!(processors().contains(&first), "the pinning was not undone");
     }
 
     #[test]
-    fn work_shows_as_time() {
-        let before = CpuTimes::of("self").expect("Linux tells");
+    fn cpu_times_count_work() {
+        let before = CpuTimes::of("self").expect("schedstat is readable");
         let mut sum = 0_u64;
         (0..20_000_000_u64).for_each(|n| sum = std::hint::black_box(sum ^ n));
-        let took = CpuTimes::of("self").expect("Linux tells").since(before);
+        let took = CpuTimes::of("self").expect("schedstat is readable").since(before);
         assert!(took.ran > Duration::ZERO, "{took:?}");
     }
 }

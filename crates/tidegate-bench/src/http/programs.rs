@@ -25,7 +25,9 @@ pub fn tidegate() -> io::Result<PathBuf> {
         .stderr(Stdio::inherit())
         .output()?;
     if !output.status.success() {
-        return Err(io::Error::other("tidegate does not build; --tidegate PATH takes a built one"));
+        return Err(io::Error::other(
+            "building tidegate failed; use --tidegate PATH for an existing binary",
+        ));
     }
     let lines = String::from_utf8_lossy(&output.stdout);
     let executables = lines.lines().filter_map(|line| {
@@ -34,7 +36,7 @@ pub fn tidegate() -> io::Result<PathBuf> {
     });
     let mut ours =
         executables.filter(|path| path.file_stem().is_some_and(|name| name == "tidegate"));
-    ours.next().ok_or_else(|| io::Error::other("cargo named no executable `tidegate`"))
+    ours.next().ok_or_else(|| io::Error::other("cargo reported no executable named `tidegate`"))
 }
 
 /// Installs throttlecrab's server in the version of the library that is measured in process.
@@ -46,7 +48,7 @@ pub fn throttlecrab() -> io::Result<PathBuf> {
         return Ok(program);
     }
     eprintln!(
-        "installing throttlecrab-server {version} into {} (some minutes, once)",
+        "installing throttlecrab-server {version} into {} (takes minutes, only once)",
         root.display()
     );
     let protoc = protoc_bin_vendored::protoc_bin_path().map_err(io::Error::other)?;
@@ -61,7 +63,7 @@ pub fn throttlecrab() -> io::Result<PathBuf> {
         .status()?;
     if !status.success() {
         return Err(io::Error::other(
-            "throttlecrab-server does not install; --subject leaves it out, e.g. --subject tidegate-check,axum",
+            "installing throttlecrab-server failed; exclude it with --subject, e.g. --subject tidegate-check,axum",
         ));
     }
     Ok(program)
@@ -81,5 +83,5 @@ fn cargo() -> OsString {
 fn target_directory() -> io::Result<PathBuf> {
     let program = std::env::current_exe()?;
     let target = program.ancestors().nth(2).map(Path::to_path_buf);
-    target.ok_or_else(|| io::Error::other("this program stands in no target directory"))
+    target.ok_or_else(|| io::Error::other("this program is not in a target directory"))
 }

@@ -283,7 +283,10 @@ pub fn run(args: &HttpArgs) -> io::Result<Results> {
 fn verify_all_admitted(row: &Row) -> io::Result<()> {
     let admits_all = |turn: &TurnResult| turn.answers > 0 && turn.allowed == turn.answers;
     if row.turns.is_empty() || !row.turns.iter().all(admits_all) {
-        return Err(io::Error::other(format!("{} should admit all", name_of(&row.subject))));
+        return Err(io::Error::other(format!(
+            "{} did not admit all requests",
+            name_of(&row.subject)
+        )));
     }
     Ok(())
 }
@@ -344,7 +347,9 @@ fn start_all(
 
 fn server_of(servers: &Servers, subject: Subject) -> io::Result<&Server> {
     let found = servers.iter().find(|(server_kind, _)| *server_kind == subject.server_kind());
-    found.map(|(_, server)| server).ok_or_else(|| io::Error::other("a server is missing"))
+    found
+        .map(|(_, server)| server)
+        .ok_or_else(|| io::Error::other("the server of a subject was not started"))
 }
 
 #[cfg(test)]
@@ -371,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn the_interval_leaves_out_as_many_as_coins_would() {
+    fn interval_follows_the_sign_test() {
         let values: Vec<f64> = (1..=100).map(f64::from).collect();
         // 100 coin tosses: 50 +- 9.8.
         assert_eq!(Estimate::of(&values), Estimate { median: 50.5, low: 40.0, high: 61.0 });

@@ -128,7 +128,7 @@ impl Server {
         command.stderr(stderr);
         let start = Instant::now();
         let child = pinned_to(processor, || command.spawn())?.map_err(|error| {
-            io::Error::other(format!("{:?} does not start: {error}", command.get_program()))
+            io::Error::other(format!("{:?} failed to start: {error}", command.get_program()))
         })?;
         let mut server = Server { child, address, log, first_answer: Duration::ZERO };
         let mut request = Request::render(program.kind(), Budget::Loose, address);
@@ -136,7 +136,7 @@ impl Server {
         while !server.answers(&request) {
             if start.elapsed() > READY_TIMEOUT || server.child.try_wait()?.is_some() {
                 return Err(
-                    server.error_with_log(&format!("{:?} gave no answer", command.get_program()))
+                    server.error_with_log(&format!("{:?} did not answer", command.get_program()))
                 );
             }
             std::thread::sleep(POLL_INTERVAL);
@@ -159,7 +159,7 @@ impl Server {
         let text = std::fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
         let tail = lines[lines.len().saturating_sub(10)..].join("\n");
-        io::Error::other(format!("{what}; the end of its log:\n{tail}"))
+        io::Error::other(format!("{what}; last lines of its log:\n{tail}"))
     }
 
     fn answers(&self, request: &Request) -> bool {
@@ -214,7 +214,10 @@ impl Client {
                 len => len?,
             };
             if len == 0 {
-                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server hung up"));
+                return Err(io::Error::new(
+                    io::ErrorKind::UnexpectedEof,
+                    "the server closed the connection",
+                ));
             }
             self.bytes.extend_from_slice(&piece[..len]);
         }

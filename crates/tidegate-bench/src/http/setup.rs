@@ -119,10 +119,10 @@ pub fn verify(server: &Server, kind: RequestKind, settings: &LoadSettings) -> io
     let filled = settings.load(Job::Fill, &[(server, kind)])?;
     let filled: u64 = filled.turns.iter().flatten().map(|turn| turn.allowed).sum();
     if filled != u64::from(settings.keys) {
-        return Err(io::Error::other(format!("{name}: {filled} of {} keys", settings.keys)));
+        return Err(io::Error::other(format!("{name}: filled {filled} of {} keys", settings.keys)));
     }
     eprintln!(
-        "{name}: {PROBES} asks of a limit of {admitted} admitted {admitted}; {} keys, each new",
+        "{name}: a limit of {admitted} admitted {admitted} of {PROBES} requests; filled {} new keys",
         settings.keys
     );
     Ok(())
@@ -145,8 +145,8 @@ impl LoadSettings {
     pub fn load(&self, job: Job, servers: &[(&Server, RequestKind)]) -> io::Result<LoadReport> {
         let output = pinned_to(self.placement.load, || self.command(job, servers)?.output())??;
         if !output.status.success() {
-            let complaint = String::from_utf8_lossy(&output.stderr);
-            return Err(io::Error::other(format!("the load failed: {}", complaint.trim())));
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            return Err(io::Error::other(format!("the load failed: {}", stderr.trim())));
         }
         Ok(serde_json::from_slice(&output.stdout)?)
     }

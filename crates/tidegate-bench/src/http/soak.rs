@@ -44,7 +44,7 @@ const FILLED: &str = "filled";
 
 const RELOAD_EVERY: Duration = Duration::from_secs(1);
 /// Maximum time for a reload to take effect, shorter than the time between reloads.
-const RELOAD_WITHIN: Duration = Duration::from_millis(900);
+const RELOAD_TIMEOUT: Duration = Duration::from_millis(900);
 const SAMPLE_EVERY: Duration = Duration::from_millis(50);
 
 /// Maximum growth of memory from the middle third of the run to the last.
@@ -77,7 +77,9 @@ impl SoakResult {
     pub fn verify(&self) -> io::Result<()> {
         if !self.flat() {
             let growth = self.growth();
-            return Err(io::Error::other(format!("memory grew by {growth:.3} in the last third")));
+            return Err(io::Error::other(format!(
+                "memory grew by a factor of {growth:.3} in the last third"
+            )));
         }
         if self.reloads == 0 || self.counted.allowed == self.counted.answers {
             return Err(io::Error::other("nothing was reloaded or nothing was denied"));
@@ -115,15 +117,15 @@ pub fn run(args: &HttpArgs, seconds: u32) -> io::Result<SoakResult> {
     if monitored.is_err() && load.try_wait()?.is_none() {
         load.kill()?;
     }
-    let mut complaint = String::new();
+    let mut load_stderr = String::new();
     if let Some(stderr) = &mut load.stderr {
-        stderr.read_to_string(&mut complaint)?;
+        stderr.read_to_string(&mut load_stderr)?;
     }
     let status = load.wait()?;
     match monitored {
         Ok(result) if status.success() => Ok(SoakResult { keys: settings.keys, ..result }),
-        Ok(_) => Err(server.error_with_log(&format!("the load failed: {}", complaint.trim()))),
-        Err(error) => Err(server.error_with_log(&format!("{error} {}", complaint.trim()))),
+        Ok(_) => Err(server.error_with_log(&format!("the load failed: {}", load_stderr.trim()))),
+        Err(error) => Err(server.error_with_log(&format!("{error} {}", load_stderr.trim()))),
     }
 }
 
@@ -139,12 +141,13 @@ struct SoakMonitor<'a> {
 impl<'a> SoakMonitor<'a> {
     /// Waits until every key is held.
     fn start(load: &mut Child, server: &'a Server) -> io::Result<Self> {
-        let stdout = load.stdout.take().ok_or_else(|| io::Error::other("the load is mute"))?;
+        let stdout =
+            load.stdout.take().ok_or_else(|| io::Error::other("the load has no stdout"))?;
         let mut output = BufReader::new(stdout);
         let mut line = String::new();
         output.read_line(&mut line)?;
         if line.trim() != FILLED {
-            return Err(io::Error::other("not every key was held"));
+            return Err(io::Error::other("the load ended before every key was sent"));
         }
         Ok(SoakMonitor {
             server,
@@ -169,7 +172,7 @@ impl<'a> SoakMonitor<'a> {
         let mut text = String::new();
         self.output.read_to_string(&mut text)?;
         let report: LoadReport = serde_json::from_str(&text)
-            .map_err(|_| io::Error::other("the load ended before its time:"))?;
+            .map_err(|_| io::Error::other("the load ended too early:"))?;
         let counted = report.turns.into_iter().flatten().next().unwrap_or_default();
         let third = self.samples.len() / 3;
         Ok(SoakResult {
@@ -185,7 +188,7 @@ impl<'a> SoakMonitor<'a> {
 
     fn sample(&mut self) -> io::Result<f64> {
         let bytes = resident_bytes_of(&self.server.process().to_string());
-        let bytes = bytes.ok_or_else(|| io::Error::other("the server is gone"))?;
+        let bytes = bytes.ok_or_else(|| io::Error::other("the server has ended"))?;
         self.samples.push(bytes);
         Ok(bytes)
     }
@@ -199,9 +202,9 @@ impl<'a> SoakMonitor<'a> {
         let start = Instant::now();
         kill_process(process, Signal::HUP)?;
         while self.limit_in_use()? != limits.loose {
-            if start.elapsed() > RELOAD_WITHIN {
+            if start.elapsed() > RELOAD_TIMEOUT {
                 return Err(io::Error::other(format!(
-                    "the config was changed, and {RELOAD_WITHIN:?} later the old one was in use"
+                    "a changed config was not in effect after {RELOAD_TIMEOUT:?}"
                 )));
             }
             std::thread::sleep(Duration::from_millis(2));
@@ -371,7 +374,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wrong_answers_are_told_from_right_ones() {
+    fn detects_wrong_answers() {
         let verdict = |allowed, limit, remaining, retry_after| Verdict {
             allowed,
             limit,
@@ -401,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn growth_is_between_the_thirds() {
+    fn compares_memory_of_last_and_middle_third() {
         let result = |middle_bytes, last_bytes| SoakResult {
             keys: 1,
             counted: TurnResult { answers: 2, allowed: 1, ..TurnResult::default() },

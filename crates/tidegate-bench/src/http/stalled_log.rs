@@ -56,7 +56,7 @@ impl StalledLogResult {
         if self.p999 < BAR {
             return Ok(());
         }
-        Err(io::Error::other(format!("p99.9 is {:?}, and must be below {BAR:?}", self.p999)))
+        Err(io::Error::other(format!("p99.9 is {:?}; it must be below {BAR:?}", self.p999)))
     }
 
     pub fn text(&self) -> String {
@@ -185,7 +185,7 @@ async fn run_load(
         task.await.map_err(io::Error::other)??;
     }
     let counter =
-        Rc::into_inner(measured).ok_or_else(|| io::Error::other("a task still counts"))?;
+        Rc::into_inner(measured).ok_or_else(|| io::Error::other("a task is still running"))?;
     Ok((counter, elapsed))
 }
 
@@ -196,7 +196,7 @@ fn dropped(reader: PipeReader) -> io::Result<u64> {
         if line.contains(REPORT) {
             let total = line.split_whitespace().find_map(|word| word.strip_prefix(TOTAL));
             return total.and_then(|total| total.parse().ok()).ok_or_else(|| {
-                io::Error::other(format!("this line does not say how many were dropped: {line}"))
+                io::Error::other(format!("no number of dropped lines in this line: {line}"))
             });
         }
     }
@@ -210,7 +210,7 @@ fn end(mut server: Server) -> io::Result<Duration> {
     kill_process(process.ok_or_else(|| io::Error::other("the process has no id"))?, Signal::TERM)?;
     while !server.has_ended()? {
         if start.elapsed() > END_TIMEOUT {
-            return Err(io::Error::other("it does not end"));
+            return Err(io::Error::other("the server did not end in time"));
         }
         std::thread::sleep(Duration::from_millis(1));
     }

@@ -188,18 +188,24 @@ impl<'a> Answer<'a> {
     /// Parses the answer at the start of `bytes`; `None` if it is incomplete.
     pub fn parse(bytes: &'a [u8]) -> io::Result<Option<Self>> {
         let Some(head_len) = bytes.windows(4).position(|four| four == b"\r\n\r\n") else {
-            return if bytes.len() > MAX_HEAD_BYTES { Err(bad("endless head")) } else { Ok(None) };
+            return if bytes.len() > MAX_HEAD_BYTES {
+                Err(unexpected("head too long"))
+            } else {
+                Ok(None)
+            };
         };
-        let head = std::str::from_utf8(&bytes[..head_len]).map_err(|_| bad("head is not text"))?;
+        let head =
+            std::str::from_utf8(&bytes[..head_len]).map_err(|_| unexpected("head is not text"))?;
         let status = head.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)?.parse().ok());
-        let mut answer = Answer { status: status.ok_or_else(|| bad(head))?, head, body: &[] };
+        let mut answer =
+            Answer { status: status.ok_or_else(|| unexpected(head))?, head, body: &[] };
         let len: usize = match answer.field("content-length") {
-            Some(len) => len.parse().map_err(|_| bad(head))?,
-            None => return Err(bad("content-length is missing")),
+            Some(len) => len.parse().map_err(|_| unexpected(head))?,
+            None => return Err(unexpected("content-length is missing")),
         };
         let rest = &bytes[head_len + 4..];
         if rest.len() > len {
-            return Err(bad("more than one answer came"));
+            return Err(unexpected("more than one answer"));
         }
         answer.body = rest;
         Ok((rest.len() == len).then_some(answer))
@@ -229,8 +235,9 @@ impl<'a> Answer<'a> {
                 serde_json::from_slice(self.body).ok().filter(|_| self.status == 200)
             }
         };
-        verdict
-            .ok_or_else(|| bad(&format!("{}\n{}", self.head, String::from_utf8_lossy(self.body))))
+        verdict.ok_or_else(|| {
+            unexpected(&format!("{}\n{}", self.head, String::from_utf8_lossy(self.body)))
+        })
     }
 
     fn verdict_of_fields(&self) -> Option<Verdict> {
@@ -267,8 +274,8 @@ pub struct Verdict {
     pub retry_after: u64,
 }
 
-fn bad(what: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("not the answer that was expected: {what}"))
+fn unexpected(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("unexpected answer: {what}"))
 }
 
 #[cfg(test)]
@@ -299,12 +306,12 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_cut_by_their_length() {
+    fn answers_are_delimited_by_content_length() {
         let whole = b"HTTP/1.1 200 OK\r\nContent-Length: 16\r\n\r\n{\"allowed\":true}";
         for len in 0..whole.len() {
             assert!(Answer::parse(&whole[..len]).expect("no error yet").is_none(), "{len}");
         }
-        let answer = Answer::parse(whole).expect("it parses").expect("it is whole");
+        let answer = Answer::parse(whole).expect("valid").expect("complete");
         assert_eq!((answer.status, answer.body.len()), (200, 16));
         assert!(answer.allows(RequestKind::Check));
         for wrong in [
@@ -337,7 +344,7 @@ mod tests {
         ];
         for (kind, head, body, expected) in rows {
             let text = format!("HTTP/1.1 {head}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
-            let answer = Answer::parse(text.as_bytes()).expect("it parses").expect("it is whole");
+            let answer = Answer::parse(text.as_bytes()).expect("valid").expect("complete");
             assert_eq!(answer.verdict(kind).ok(), expected, "{text}");
         }
     }

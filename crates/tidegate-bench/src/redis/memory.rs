@@ -88,7 +88,7 @@ async fn fill_logs(server: &Server, keys: u32, entries: u32) -> Result<(), BoxEr
             let name = key_name(key);
             let checks = [Check::new(&name, &limit, 1)];
             let verdict = store.decide_at(now, &Request::new(&checks)).await?;
-            assert!(verdict.allowed, "the set-up is wrong: a log is full too early");
+            assert!(verdict.allowed, "incorrect set-up: a log is full too early");
         }
     }
     Ok(())

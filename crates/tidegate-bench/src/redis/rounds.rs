@@ -158,7 +158,7 @@ impl TurnRunner<'_> {
             let pipeline = self.pipeline_of(builder, keys.iter().copied());
             let answers = pipeline.query::<Vec<Value>>(connection)?;
             if let Some(wrong) = answers.iter().find(|answer| !builder.admitted(answer)) {
-                return Err(format!("the set-up is wrong: {wrong:?} is no admission").into());
+                return Err(format!("incorrect set-up: {wrong:?} is not an admission").into());
             }
         }
         Ok(())
@@ -213,7 +213,7 @@ async fn run_callers(
                     let own = if seed.is_some() { random.below(each) } else { time % each };
                     let key = key_name(caller * each + own);
                     let decision = limiter.check_async(&key, &limit, 1).await?;
-                    assert!(decision.allowed, "the set-up is wrong: {key} was denied");
+                    assert!(decision.allowed, "incorrect set-up: {key} was denied");
                 }
                 Ok::<(), tidegate::StoreError>(())
             })
@@ -234,7 +234,9 @@ pub fn key_name(key: u32) -> String {
 fn verify_key_count(subject: Subject, connection: &mut Connection) -> Result<(), BoxError> {
     let keys: u32 = redis::cmd("DBSIZE").query(connection)?;
     if keys != KEYS {
-        return Err(format!("the set-up of {subject:?} is wrong: {keys} keys for {KEYS}").into());
+        return Err(
+            format!("incorrect set-up of {subject:?}: {keys} keys instead of {KEYS}").into()
+        );
     }
     Ok(())
 }

@@ -40,7 +40,7 @@ impl Server {
         command.stdin(Stdio::null()).stdout(Stdio::null());
         let child = command.spawn().map_err(|error| {
             io::Error::other(format!(
-                "{} does not start: {error}; install redis-server, or name one with --server",
+                "{} failed to start: {error}; install redis-server, or set its path with --server",
                 program.display()
             ))
         })?;
@@ -48,7 +48,7 @@ impl Server {
         let start = Instant::now();
         while server.connect().is_err() {
             if start.elapsed() > READY_TIMEOUT || server.child.try_wait()?.is_some() {
-                return Err(io::Error::other(format!("{} gave no answer", program.display())));
+                return Err(io::Error::other(format!("{} did not answer", program.display())));
             }
             std::thread::sleep(POLL_INTERVAL);
         }

@@ -102,9 +102,8 @@ pub fn run(args: &RespArgs) -> io::Result<Results> {
     for server in servers.iter().filter(|server| has_keys(server.server_kind)) {
         let keys = server.keys()?;
         if keys.is_some_and(|keys| keys < MIN_KEY_FRACTION * f64::from(args.keys)) {
-            let complaint =
-                format!("{:?} holds {keys:?} of {} keys", server.server_kind, args.keys);
-            return Err(io::Error::other(complaint));
+            let message = format!("{:?} holds {keys:?} of {} keys", server.server_kind, args.keys);
+            return Err(io::Error::other(message));
         }
     }
     Ok(Results {
@@ -121,7 +120,7 @@ pub fn run(args: &RespArgs) -> io::Result<Results> {
 
 fn server_of(servers: &[Server], subject: Subject) -> io::Result<&Server> {
     let found = servers.iter().find(|server| server.server_kind == subject.server_kind());
-    found.ok_or_else(|| io::Error::other("a server is missing"))
+    found.ok_or_else(|| io::Error::other("the server of a subject was not started"))
 }
 
 struct LoadSettings<'a> {
@@ -175,8 +174,8 @@ impl LoadSettings<'_> {
         let took = CpuTimes::of(&process)?.since(before);
         let printed = String::from_utf8_lossy(&output.stdout);
         let (per_second, p99_ms) = read_csv(&printed).ok_or_else(|| {
-            let complaint = String::from_utf8_lossy(&output.stderr);
-            io::Error::other(format!("redis-benchmark said: {printed}{complaint}"))
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            io::Error::other(format!("unexpected output of redis-benchmark: {printed}{stderr}"))
         })?;
         let server_us = took.ran.as_secs_f64() * 1e6 / requests as f64;
         Ok(TurnResult { per_second, server_us, p99_ms })
@@ -215,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_lines_of_redis_benchmark_are_read() {
+    fn reads_the_csv_of_redis_benchmark() {
         let printed = "\"test\",\"rps\",\"avg_latency_ms\",\"min_latency_ms\",\"p50_latency_ms\",\"p95_latency_ms\",\"p99_latency_ms\",\"max_latency_ms\"\n\
              \"TG.CHECK loose key:__rand_int__\",\"1234.50\",\"0.100\",\"0.050\",\"0.090\",\"0.200\",\"0.300\",\"1.000\"\n";
         assert_eq!(read_csv(printed), Some((1234.5, 0.3)));

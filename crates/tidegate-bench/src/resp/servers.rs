@@ -54,14 +54,14 @@ impl Server {
         let mut command = command(server_kind, port, args, directory.path())?;
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let child = pinned_to(processor, || command.spawn())?.map_err(|error| {
-            io::Error::other(format!("{:?} does not start: {error}", command.get_program()))
+            io::Error::other(format!("{:?} failed to start: {error}", command.get_program()))
         })?;
         let mut server = Server { child, server_kind, port };
         let start = Instant::now();
         while server.connect().is_err() {
             if start.elapsed() > READY_TIMEOUT || server.child.try_wait()?.is_some() {
                 let program = command.get_program();
-                return Err(io::Error::other(format!("{program:?} gave no answer")));
+                return Err(io::Error::other(format!("{program:?} did not answer")));
             }
             std::thread::sleep(POLL_INTERVAL);
         }
@@ -97,8 +97,8 @@ impl Server {
             count += usize::from(reply.first() == Some(&Value::Int(admitted)));
         }
         if count != TIGHT {
-            let complaint = format!("{arguments:?} admitted {count} of a limit of {TIGHT}");
-            return Err(io::Error::other(complaint));
+            let message = format!("{arguments:?} admitted {count} of a limit of {TIGHT}");
+            return Err(io::Error::other(message));
         }
         Ok(())
     }

@@ -136,12 +136,12 @@ impl<'a> Simulation<'a> {
         let now_us = Timestamp::from_micros(now_us);
         let decided = self.limiter.check_at(now_us, KEY, &self.limit, 1);
         let Decision { allowed, remaining, retry_after, reset_after, .. } =
-            decided.expect("the limit is no concurrency limit");
+            decided.expect("the limit is not a concurrency limit");
         if now >= self.scenario.window * self.scenario.counted_from() {
             self.counts.sent += 1;
             self.counts.successes[client] += u64::from(allowed);
         }
-        let wait_us = retry_after.as_micros().expect("a cost of 1 can pass");
+        let wait_us = retry_after.as_micros().expect("a cost of 1 can be admitted");
         let answer = Event::Answered(allowed, remaining, wait_us, reset_after.as_micros());
         let back = now + self.latency();
         self.push(back, client, answer);
@@ -189,7 +189,7 @@ impl<'a> Simulation<'a> {
 
 fn limit(scenario: &Scenario, number: u64) -> Limit {
     let text = format!("{number} per {}s {}", scenario.window.as_secs(), scenario.algorithm);
-    text.parse().expect("scenarios have sound limits")
+    text.parse().expect("the limits of scenarios are valid")
 }
 
 /// A small random generator: a simulation must be reproducible.
@@ -236,10 +236,13 @@ mod tests {
     ];
 
     #[test]
-    fn scenes_end_as_they_should() {
+    fn scenarios_reach_their_figures() {
         let all = scenarios();
         for (name, goodput, sent) in ROWS {
-            let scenario = all.iter().find(|scenario| scenario.name == *name).expect("a scene");
+            let scenario = all
+                .iter()
+                .find(|scenario| scenario.name == *name)
+                .expect("a scenario of this name");
             for seed in 1..=3 {
                 let counts = Simulation::new(scenario, RetryStrategy::Helper, seed).run();
                 assert!(counts.goodput() >= *goodput, "{name}, {seed}: {:.3}", counts.goodput());
@@ -255,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_seed_is_the_same_world() {
+    fn same_seed_gives_the_same_result() {
         let storm = &scenarios()[0];
         let run = |seed| Simulation::new(storm, RetryStrategy::Helper, seed).run().successes;
         assert_eq!(run(5), run(5));
@@ -263,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_helper_is_for() {
+    fn helper_is_fairer_than_full_jitter() {
         let storm = &scenarios()[0];
         let [jitter, helper] = [RetryStrategy::FullJitter, RetryStrategy::Helper]
             .map(|strategy| Simulation::new(storm, strategy, 1).run());

@@ -189,7 +189,7 @@ mod tests {
     use crate::measure::Schedule;
 
     #[test]
-    fn peers_versions_come_from_the_lock_file() {
+    fn reads_peer_versions_from_the_lock_file() {
         for (name, series) in [
             ("governor", "0.10."),
             ("throttlecrab", "0.4."),

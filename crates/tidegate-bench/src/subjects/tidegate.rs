@@ -124,7 +124,11 @@ impl Subject for OneLimit {
 /// Returns the number of states. Every key has a separate one.
 fn tracked(limiter: &Limiter) -> u64 {
     let stats = limiter.stats();
-    assert_eq!((stats.overflowed, stats.merged_entries), (0, 0), "there was room for all");
+    assert_eq!(
+        (stats.overflowed, stats.merged_entries),
+        (0, 0),
+        "the limiter had too little capacity"
+    );
     stats.tracked_keys
 }
 
