@@ -8,8 +8,8 @@ use super::load::{ONE_LIMIT, TWO_LIMITS, Target};
 use super::server::{Program, Server, config};
 use crate::cli::GrpcArgs;
 use crate::http::{
-    AGEING_TIME, CpuPlacement, Directory, LoadReport, MAX_QUEUED, TurnResult, build_tidegate,
-    pinned_to,
+    AGEING_TIME, CpuPlacement, LoadReport, MAX_QUEUED, TurnResult, build_tidegate, pinned_to,
+    temp_directory,
 };
 use crate::inprocess::load_average;
 
@@ -56,7 +56,7 @@ pub struct Row {
 
 /// Runs the benchmark.
 pub fn run(args: &GrpcArgs) -> io::Result<Results> {
-    let directory = Directory::create()?;
+    let directory = temp_directory()?;
     let placement = CpuPlacement::choose(args.unbound);
     let file = directory.path().join("tidegate.yaml");
     std::fs::write(&file, config())?;

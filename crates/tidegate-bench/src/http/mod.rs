@@ -36,7 +36,7 @@ pub use programs::tidegate as build_tidegate;
 pub use report::{SATURATED, estimate_json, percent, with_interval};
 pub use rounds::{Estimate, Subject, load_us, p50_us, p99_us, per_second, server_busy, server_us};
 pub use server::{Program, Server, affects_measurement};
-pub use setup::{CpuPlacement, Directory, MAX_QUEUED};
+pub use setup::{CpuPlacement, MAX_QUEUED, temp_directory};
 pub use turns::{TurnArgs, TurnGate, WorkerGroup, take_turns};
 pub use wire::{AGEING_TIME, LIMITS, LOOSE_LIMITS, config};
 

@@ -8,11 +8,12 @@ use std::io;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use tempfile::TempDir;
 
 use super::load::{Job, TurnResult};
 use super::programs;
 use super::server::{Program, Server};
-use super::setup::{self, CpuPlacement, Directory, LoadSettings};
+use super::setup::{self, CpuPlacement, LoadSettings, temp_directory};
 use super::wire::{AGEING_TIME, LOOSE_LIMITS, RequestKind};
 use crate::cli::{HttpArgs, name_of};
 use crate::inprocess::{load_average, median, selected_or_all};
@@ -249,7 +250,7 @@ pub fn run(args: &HttpArgs) -> io::Result<Results> {
         },
         placement: CpuPlacement::choose(args.unbound),
     };
-    let directory = Directory::create()?;
+    let directory = temp_directory()?;
     let programs = programs_of(args, &subjects, &directory)?;
     let load_before = load_average();
     let starts = programs
@@ -294,11 +295,7 @@ fn verify_all_admitted(row: &Row) -> io::Result<()> {
 type Programs = Vec<(ServerKind, Program)>;
 type Servers = Vec<(ServerKind, Server)>;
 
-fn programs_of(
-    args: &HttpArgs,
-    subjects: &[Subject],
-    directory: &Directory,
-) -> io::Result<Programs> {
+fn programs_of(args: &HttpArgs, subjects: &[Subject], directory: &TempDir) -> io::Result<Programs> {
     let wanted = |server_kind| subjects.iter().any(|subject| subject.server_kind() == server_kind);
     let mut all = Vec::new();
     for (server_kind, limits) in [(ServerKind::Tidegate, 1), (ServerKind::TidegateTwoLimits, 2)] {
@@ -325,7 +322,7 @@ fn programs_of(
 
 /// Returns the median time from starting the process to its first answer, without pinning, as a
 /// user would start it.
-fn start_time(program: &Program, directory: &Directory) -> io::Result<Duration> {
+fn start_time(program: &Program, directory: &TempDir) -> io::Result<Duration> {
     let mut times = Vec::new();
     for _ in 0..STARTS {
         times.push(Server::start(program, None, directory.path())?.first_answer);
@@ -337,7 +334,7 @@ fn start_time(program: &Program, directory: &Directory) -> io::Result<Duration> 
 fn start_all(
     programs: &Programs,
     placement: CpuPlacement,
-    directory: &Directory,
+    directory: &TempDir,
 ) -> io::Result<Servers> {
     let start = |(server_kind, program): &(ServerKind, Program)| {
         Ok((*server_kind, Server::start(program, placement.server, directory.path())?))

@@ -1,9 +1,11 @@
 //! Prepares the servers and checks that they enforce limits.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
+
+use tempfile::TempDir;
 
 use super::baseline::Answers;
 use super::load::{Job, LoadReport, Target};
@@ -41,26 +43,9 @@ impl CpuPlacement {
     }
 }
 
-/// Files of a run; gone with this value.
-pub struct Directory(PathBuf);
-
-impl Directory {
-    pub fn create() -> io::Result<Self> {
-        let path = std::env::temp_dir().join(format!("tidegate-bench-{}", std::process::id()));
-        std::fs::create_dir_all(&path)?;
-        Ok(Directory(path))
-    }
-
-    pub fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        // What is left in the temporary directory does no harm.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+/// Creates a directory for the files of a run. Dropping it deletes the files.
+pub fn temp_directory() -> io::Result<TempDir> {
+    tempfile::Builder::new().prefix("tidegate-bench-").tempdir()
 }
 
 /// Returns the tidegate program, built or given, with a config of these limits.

@@ -19,7 +19,7 @@ use super::load::{
 };
 use super::process::pinned_to;
 use super::server::{Client, Program, Server};
-use super::setup::{self, CpuPlacement, Directory, LoadSettings};
+use super::setup::{self, CpuPlacement, LoadSettings, temp_directory};
 use super::wire::{Budget, LONGEST, LOOSE_LIMITS, Limits, Request, RequestKind, Verdict, config};
 use crate::cli::HttpArgs;
 use crate::rss::resident_bytes_of;
@@ -90,7 +90,7 @@ impl SoakResult {
 
 /// Soaks tidegate for `seconds`.
 pub fn run(args: &HttpArgs, seconds: u32) -> io::Result<SoakResult> {
-    let directory = Directory::create()?;
+    let directory = temp_directory()?;
     let program = setup::tidegate(args, &LOOSE_LIMITS[..1], directory.path())?;
     let Program::Tidegate { config: file, .. } = &program else {
         return Err(io::Error::other("only tidegate is soaked"));

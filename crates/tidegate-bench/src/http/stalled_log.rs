@@ -17,7 +17,7 @@ use tokio::task::LocalSet;
 use super::load::{Connection, TurnCounter, with_answer_timeout};
 use super::process::pinned_to;
 use super::server::{Program, Server};
-use super::setup::{self, CpuPlacement, Directory};
+use super::setup::{self, CpuPlacement, temp_directory};
 use super::wire::{LIMITS, LONGEST, LOOSE_LIMITS, Request, RequestKind, config};
 use crate::cli::HttpArgs;
 
@@ -89,7 +89,7 @@ impl StalledLogResult {
 
 /// Loads tidegate for `seconds` after pipe and buffer are full.
 pub fn run(args: &HttpArgs, seconds: u32) -> io::Result<StalledLogResult> {
-    let directory = Directory::create()?;
+    let directory = temp_directory()?;
     let program = setup::tidegate(args, &LOOSE_LIMITS[..1], directory.path())?;
     let Program::Tidegate { config: file, .. } = &program else {
         return Err(io::Error::other("only tidegate is measured here"));

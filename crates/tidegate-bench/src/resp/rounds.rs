@@ -10,7 +10,7 @@ use std::time::Instant;
 use super::servers::Server;
 use super::subjects::Subject;
 use crate::cli::RespArgs;
-use crate::http::{AGEING_TIME, CpuPlacement, CpuTimes, Directory, Estimate, pinned_to};
+use crate::http::{AGEING_TIME, CpuPlacement, CpuTimes, Estimate, pinned_to, temp_directory};
 use crate::inprocess::{load_average, selected_or_all};
 
 /// Fraction of the keys that a server must hold after all rounds; keys are drawn at random.
@@ -73,7 +73,7 @@ impl Results {
 pub fn run(args: &RespArgs) -> io::Result<Results> {
     let subjects: Vec<Subject> = selected_or_all(&args.subject);
     let placement = CpuPlacement::choose(args.unbound);
-    let directory = Directory::create()?;
+    let directory = temp_directory()?;
     let mut servers: Vec<Server> = Vec::new();
     for subject in &subjects {
         if servers.iter().all(|server| server.server_kind != subject.server_kind()) {

@@ -7,10 +7,11 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use redis::{Client, Connection, RedisResult, Value, cmd};
+use tempfile::TempDir;
 
 use super::subjects::{ServerKind, Subject};
 use crate::cli::RespArgs;
-use crate::http::{Directory, LOOSE_LIMITS, pinned_to, programs};
+use crate::http::{LOOSE_LIMITS, pinned_to, programs};
 use crate::redis::server::info;
 
 /// How long a server may take to answer for the first time.
@@ -48,7 +49,7 @@ impl Server {
         server_kind: ServerKind,
         args: &RespArgs,
         processor: Option<usize>,
-        directory: &Directory,
+        directory: &TempDir,
     ) -> io::Result<Self> {
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let mut command = command(server_kind, port, args, directory.path())?;

@@ -19,11 +19,11 @@ use super::client::RetryStrategy;
 use super::scenario::{STORM, StormCounts, TOTAL_WINDOWS, WARM_UP_WINDOWS};
 use crate::BoxError;
 use crate::cli::StormArgs;
-use crate::http::{Directory, LIMITS, LOOSE_LIMITS, Program, Server, build_tidegate, config};
+use crate::http::{LIMITS, LOOSE_LIMITS, Program, Server, build_tidegate, config, temp_directory};
 
 /// Runs every strategy on a separate server.
 pub fn run(strategies: &[RetryStrategy], args: &StormArgs) -> io::Result<Vec<Outcome>> {
-    let directory = Directory::create()?;
+    let directory = temp_directory()?;
     let file = directory.path().join("storm.yaml");
     let limit = format!("{} per {}s {}", STORM.limit, STORM.window.as_secs(), STORM.algorithm);
     let policy = format!(
