@@ -7,9 +7,10 @@ use serde_json::{Value, json};
 use super::rounds::{KEYS, Results, Row};
 use crate::bars::Bar;
 use crate::http::{
-    Estimate, LOOSE_LIMITS, TurnResult, load_us, p50_us, p99_us, per_second, server_busy, server_us,
+    Estimate, LOOSE_LIMITS, TurnResult, estimate_json, load_us, p50_us, p99_us, per_second,
+    server_busy, server_us, with_interval,
 };
-use crate::report::{bar_json, processor, rounded, to_text, write_bars, write_machine};
+use crate::report::{bar_json, processor, to_text, write_bars, write_machine};
 use crate::subjects::version;
 
 /// Renders the readable report.
@@ -63,10 +64,10 @@ fn write_report(text: &mut String, results: &Results) -> std::fmt::Result {
             name(row),
             median(ours, per_second),
             median(tonic, per_second),
-            with_interval(ratio(row, per_second)),
+            with_interval(Some(ratio(row, per_second))),
             median(ours, server_us),
             median(tonic, server_us),
-            with_interval(ratio(row, server_us)),
+            with_interval(Some(ratio(row, server_us))),
             both(p50_us),
             both(p99_us),
             both(|turn| server_busy(turn) * 100.0),
@@ -93,10 +94,6 @@ fn name(row: &Row) -> String {
 
 fn ratio(row: &Row, metric: fn(&TurnResult) -> f64) -> Estimate {
     Estimate::ratio(&row.ours, &row.tonic, metric)
-}
-
-fn with_interval(Estimate { median, low, high }: Estimate) -> String {
-    format!("{median:.3} ({low:.2}-{high:.2})")
 }
 
 fn bars(results: &Results) -> Vec<Bar> {
@@ -144,9 +141,4 @@ fn row_json(row: &Row) -> Value {
         "server_cpu_over_tonic": estimate_json(&ratio(row, server_us)),
         "disturbed_turns": row.disturbed,
     })
-}
-
-fn estimate_json(estimate: &Estimate) -> Value {
-    let of = |value| rounded(value, 1000.0);
-    json!({ "median": of(estimate.median), "low": of(estimate.low), "high": of(estimate.high) })
 }
