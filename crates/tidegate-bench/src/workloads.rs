@@ -141,10 +141,9 @@ impl Random {
         remainder(self.next(), bound)
     }
 
-    /// Returns a uniform number in [0, 1).
-    fn unit(&mut self) -> f64 {
-        let top = u32::try_from(self.next() >> 32).expect("32 bits remain");
-        f64::from(top) / (f64::from(u32::MAX) + 1.0)
+    /// Returns a uniform number in [0, 1) with 53 bits, all that an `f64` represents exactly.
+    pub fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / 9_007_199_254_740_992.0
     }
 }
 

@@ -46,30 +46,30 @@ impl Client {
     }
 
     /// Returns when the first request is sent.
-    pub fn first(&mut self, now: Duration, chance: f64) -> Duration {
+    pub fn first(&mut self, now: Duration, random: f64) -> Duration {
         match self {
-            Client::Helper(helper) => helper.begin(now, chance),
+            Client::Helper(helper) => helper.begin(now, random),
             _ => now,
         }
     }
 
     /// Handles an answer and returns when the next request is sent: a retry or a new one.
-    pub fn next(&mut self, now: Duration, allowed: bool, fields: Fields, chance: f64) -> Duration {
+    pub fn next(&mut self, now: Duration, allowed: bool, fields: Fields, random: f64) -> Duration {
         match self {
             Client::Naive => now,
             Client::FullJitter { failures } => {
                 *failures = if allowed { 0 } else { failures.saturating_add(1) };
-                let jitter = |retry| Backoff::default().jitter(retry, chance);
+                let jitter = |retry| Backoff::default().jitter(retry, random);
                 now + failures.checked_sub(1).map_or(Duration::ZERO, jitter)
             }
-            Client::Helper(helper) => helper.next(now, allowed, fields, chance),
+            Client::Helper(helper) => helper.next(now, allowed, fields, random),
         }
     }
 }
 
 impl Helper {
-    fn begin(&mut self, now: Duration, chance: f64) -> Duration {
-        match Call::begin(&self.rules, &mut self.peer, now, chance) {
+    fn begin(&mut self, now: Duration, random: f64) -> Duration {
+        match Call::begin(&self.rules, &mut self.peer, now, random) {
             Ok((call, turn)) => {
                 self.call = Some(call);
                 turn
@@ -82,11 +82,11 @@ impl Helper {
         }
     }
 
-    fn next(&mut self, now: Duration, allowed: bool, fields: Fields, chance: f64) -> Duration {
+    fn next(&mut self, now: Duration, allowed: bool, fields: Fields, random: f64) -> Duration {
         let outcome = if allowed { Outcome::Answered(fields) } else { Outcome::Denied(fields) };
         let end = End { now, outcome, can_repeat: true };
         let (rules, peer) = (&self.rules, &mut self.peer);
-        let again = self.call.as_mut().and_then(|call| call.ended(rules, peer, &end, chance));
-        again.unwrap_or_else(|| self.begin(now, chance))
+        let again = self.call.as_mut().and_then(|call| call.ended(rules, peer, &end, random));
+        again.unwrap_or_else(|| self.begin(now, random))
     }
 }

@@ -15,6 +15,7 @@ use super::client::{Client, RetryStrategy};
 use super::scenario::{
     CHANGE_WINDOW, Change, Scenario, ServerReply, StormCounts, TOTAL_WINDOWS, scenarios,
 };
+use crate::workloads::Random;
 
 /// Mean latency of a request, and of its answer; it varies by half.
 const MEAN_LATENCY: Duration = Duration::from_micros(500);
@@ -59,7 +60,7 @@ pub struct Simulation<'a> {
     limiter: Limiter,
     limit: Limit,
     clients: Vec<Client>,
-    chance: Chance,
+    random: Random,
     /// Future events, soonest first; the number keeps events of the same time in order.
     events: BinaryHeap<Reverse<(Duration, u64, usize, Event)>>,
     number: u64,
@@ -76,7 +77,7 @@ impl<'a> Simulation<'a> {
             limiter: Limiter::new(),
             limit: limit(scenario, scenario.limit),
             clients: (0..scenario.clients).map(|_| Client::new(strategy)).collect(),
-            chance: Chance(seed),
+            random: Random(seed),
             events: BinaryHeap::new(),
             number: 0,
             counts: StormCounts { sent: 0, successes: vec![0; scenario.clients], capacity },
@@ -85,7 +86,7 @@ impl<'a> Simulation<'a> {
 
     pub fn run(mut self) -> StormCounts {
         for at in 0..self.clients.len() {
-            let first = self.clients[at].first(Duration::ZERO, self.chance.draw());
+            let first = self.clients[at].first(Duration::ZERO, self.random.unit());
             self.send(first, at);
         }
         let end = self.scenario.window * TOTAL_WINDOWS;
@@ -105,8 +106,8 @@ impl<'a> Simulation<'a> {
                 Event::Arrives => self.arrive(now, client),
                 Event::Answered(allowed, remaining, wait_us, reset_us) => {
                     let fields = self.reply_fields(allowed, remaining, wait_us, reset_us);
-                    let chance = self.chance.draw();
-                    let next = self.clients[client].next(now, allowed, fields, chance);
+                    let random = self.random.unit();
+                    let next = self.clients[client].next(now, allowed, fields, random);
                     self.send(next, client);
                 }
             }
@@ -153,7 +154,7 @@ impl<'a> Simulation<'a> {
     }
 
     fn latency(&mut self) -> Duration {
-        MEAN_LATENCY.mul_f64(0.5 + self.chance.draw())
+        MEAN_LATENCY.mul_f64(0.5 + self.random.unit())
     }
 
     /// Returns the information that the client receives, in the format of the scenario. On a
@@ -190,23 +191,6 @@ impl<'a> Simulation<'a> {
 fn limit(scenario: &Scenario, number: u64) -> Limit {
     let text = format!("{number} per {}s {}", scenario.window.as_secs(), scenario.algorithm);
     text.parse().expect("the limits of scenarios are valid")
-}
-
-/// A small random generator: a simulation must be reproducible.
-struct Chance(u64);
-
-impl Chance {
-    /// Returns a number in [0, 1).
-    fn draw(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^= mixed >> 31;
-        #[expect(clippy::cast_precision_loss, reason = "53 bits are exact")]
-        let drawn = (mixed >> 11) as f64;
-        drawn / 9_007_199_254_740_992.0
-    }
 }
 
 #[cfg(test)]
