@@ -6,6 +6,7 @@
 //! - `measure.rs`: the timed loop, the same for every subject;
 //! - `inprocess.rs`: fills the subjects, checks the set-up, interleaves the timed passes;
 //! - `rss.rs`: resident bytes per key, each subject in a separate process;
+//! - `histogram.rs`: durations with percentiles;
 //! - `pauses.rs`: the slowest single decisions while a table fills and expires;
 //! - `http/`: the HTTP server compared with other servers, see `http/mod.rs`;
 //! - `grpc/`: the gRPC front compared with a tonic service, see `grpc/mod.rs`;
@@ -20,6 +21,7 @@ mod bars;
 mod cli;
 mod faults;
 mod grpc;
+mod histogram;
 mod http;
 mod inprocess;
 mod layer;

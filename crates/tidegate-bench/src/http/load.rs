@@ -27,7 +27,7 @@ use super::turns::TurnArgs;
 use super::wire::{Answer, Budget, Request, RequestKind};
 use super::{soak, turns};
 use crate::cli::name_of;
-use crate::pauses::Histogram;
+use crate::histogram::Histogram;
 
 /// Buffer size for an answer; a longer answer is an error.
 const MAX_ANSWER_BYTES: usize = 32 << 10;
