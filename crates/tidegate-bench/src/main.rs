@@ -2,7 +2,7 @@
 //!
 //! - `cli.rs`: the command line;
 //! - `workloads.rs`: the keys of each workload and their order;
-//! - `subjects/`: one adapter per limiter;
+//! - `subjects/`: adapters of the measured limiters;
 //! - `measure.rs`: the timed loop, the same for every subject;
 //! - `inprocess.rs`: fills the subjects, checks the set-up, interleaves the timed passes;
 //! - `rss.rs`: resident bytes per key, each subject in a separate process;

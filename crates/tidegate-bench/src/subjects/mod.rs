@@ -1,18 +1,14 @@
-//! The limiters that are measured, one adapter each.
+//! The limiters that are measured: tidegate in `tidegate.rs`, the others in `peers.rs`.
 //!
 //! `tidegate` is a `sliding-window` of 600 per minute; governor and throttlecrab have the same
 //! limit. They decide in virtual time, see `measure.rs`. limitador and ratelimit read the time
 //! themselves, so they have a limit that a run does not reach. All of them return everything that
 //! their API provides.
 
-mod floor;
-mod governor;
-mod limitador;
-mod ratelimit;
-mod throttlecrab;
+mod peers;
 mod tidegate;
 
-pub use governor::Governor;
+pub use peers::Governor;
 pub use tidegate::{COUNTER, OneLimit, WINDOW, fill_log};
 
 use clap::ValueEnum;
@@ -81,10 +77,10 @@ impl SubjectKind {
             SubjectKind::TidegateLog100 => Box::new(OneLimit::new(tidegate::LOG, keys)),
             SubjectKind::Governor => Box::new(Governor::with_default_hasher()),
             SubjectKind::GovernorFoldhash => Box::new(Governor::with_foldhash()),
-            SubjectKind::Throttlecrab => Box::new(throttlecrab::Throttlecrab::new()),
-            SubjectKind::Limitador => Box::new(limitador::Limitador::new(keys)),
-            SubjectKind::Ratelimit => Box::new(ratelimit::KeyedRatelimit::default()),
-            SubjectKind::Floor => Box::new(floor::Floor::new(keys)),
+            SubjectKind::Throttlecrab => Box::new(peers::Throttlecrab::new()),
+            SubjectKind::Limitador => Box::new(peers::Limitador::new(keys)),
+            SubjectKind::Ratelimit => Box::new(peers::KeyedRatelimit::default()),
+            SubjectKind::Floor => Box::new(peers::Floor::new(keys)),
         }
     }
 
