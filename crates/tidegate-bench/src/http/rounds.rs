@@ -207,31 +207,31 @@ impl Results {
     }
 }
 
-pub fn per_second(pass: &TurnResult) -> f64 {
-    pass.answers as f64 * 1e9 / pass.elapsed_ns as f64
+pub fn per_second(turn: &TurnResult) -> f64 {
+    turn.answers as f64 * 1e9 / turn.elapsed_ns as f64
 }
 
 /// Returns the server's processor time per answer in microseconds.
-pub fn server_us(pass: &TurnResult) -> f64 {
-    pass.server_ran_ns as f64 / 1e3 / pass.answers as f64
+pub fn server_us(turn: &TurnResult) -> f64 {
+    turn.server_ran_ns as f64 / 1e3 / turn.answers as f64
 }
 
 /// Returns the load's processor time per answer in microseconds.
-pub fn load_us(pass: &TurnResult) -> f64 {
-    pass.load_ran_ns as f64 / 1e3 / pass.answers as f64
+pub fn load_us(turn: &TurnResult) -> f64 {
+    turn.load_ran_ns as f64 / 1e3 / turn.answers as f64
 }
 
 /// Returns the number of processors that the server kept busy.
-pub fn server_busy(pass: &TurnResult) -> f64 {
-    pass.server_ran_ns as f64 / pass.elapsed_ns as f64
+pub fn server_busy(turn: &TurnResult) -> f64 {
+    turn.server_ran_ns as f64 / turn.elapsed_ns as f64
 }
 
-pub fn p50_us(pass: &TurnResult) -> f64 {
-    pass.p50_ns as f64 / 1e3
+pub fn p50_us(turn: &TurnResult) -> f64 {
+    turn.p50_ns as f64 / 1e3
 }
 
-pub fn p99_us(pass: &TurnResult) -> f64 {
-    pass.p99_ns as f64 / 1e3
+pub fn p99_us(turn: &TurnResult) -> f64 {
+    turn.p99_ns as f64 / 1e3
 }
 
 /// Runs the selected subjects.

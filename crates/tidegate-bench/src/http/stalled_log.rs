@@ -96,7 +96,7 @@ pub fn run(args: &HttpArgs, seconds: u32) -> io::Result<StalledLogResult> {
     };
     let mut text = config(&LOOSE_LIMITS[..1], LIMITS.tight);
     for number in 0..POLICIES {
-        let name = name(number);
+        let name = policy_name(number);
         text += &format!(
             "  - {{ name: {name}, match: {{ path: /{name} }}, key: \"{{client_ip}}\", \
              limits: [\"1 per {LONGEST}\"] }}\n"
@@ -134,7 +134,7 @@ pub fn run(args: &HttpArgs, seconds: u32) -> io::Result<StalledLogResult> {
     })
 }
 
-fn name(number: u32) -> String {
+fn policy_name(number: u32) -> String {
     format!("stalled-{number:04}-{}", "x".repeat(40))
 }
 
@@ -152,7 +152,7 @@ async fn run_load(
     let measured = Rc::new(TurnCounter::new());
     let (measuring, over) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(false)));
     let requests: Vec<Request> =
-        (0..POLICIES).map(|number| Request::check(&name(number), server.address)).collect();
+        (0..POLICIES).map(|number| Request::check(&policy_name(number), server.address)).collect();
     let requests: Rc<[Request]> = requests.into();
     let mut tasks = Vec::new();
     for number in 0..connections {

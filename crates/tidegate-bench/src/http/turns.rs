@@ -126,7 +126,7 @@ impl WorkerGroup {
         Ok((best, disturbed))
     }
 
-    /// Waits for the duration of a turn. With a processor of its own, the thread never sleeps.
+    /// Waits for the duration of a turn. With a dedicated processor, the thread never sleeps.
     ///
     /// On loopback the server wakes a sleeping load, which costs it more than a decision; and the
     /// slower the server, the more often the load sleeps. Over a network no server pays for that.

@@ -1,7 +1,7 @@
 //! The cost that the tower layer adds to a request, compared with tower_governor, on an axum app
 //! with an empty handler.
 //!
-//! There are no sockets: an app is called as hyper calls it, one request at a time, and its
+//! No sockets are involved: an app is called as hyper calls it, one request at a time, and its
 //! responses are dropped. The time of the same app without a layer is subtracted, so that the
 //! figures are the cost of the layers alone. The apps alternate in many short turns and in several
 //! processes. A disturbance of one turn also affects its neighbours, and effects of the memory
