@@ -14,7 +14,8 @@ use crate::algorithms::Window;
 use crate::algorithms::sliding_window::{decide_cells, decide_times};
 use crate::limit::{Moment, PackedKind};
 use crate::{
-    Ask, Decision, FixedWindow, Limit, SlidingCounter, SlidingWindow, Timestamp, TokenBucket,
+    Ask, Decided, Decision, FixedWindow, Limit, SlidingCounter, SlidingWindow, Timestamp,
+    TokenBucket,
 };
 
 /// How many bits a [`Packed`] state may use.
@@ -161,6 +162,8 @@ impl<W: PackedWords> Packed<W> {
             return in_place;
         }
         let (packed, decision) = decide_unpacked(self.copied(), limit, ask, now, admitted)?;
+        // Constants, as above. Otherwise a decision is copied byte by byte.
+        let decision = Decision { no_room: false, decided: Decided::Exact, ..decision };
         self.replace(size, Some(packed)).then_some(decision)
     }
 

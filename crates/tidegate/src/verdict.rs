@@ -143,21 +143,16 @@ impl Verdict {
 pub(crate) fn reported_limit<'d>(
     limits: impl Iterator<Item = (usize, &'d Decision, Option<u64>)>,
 ) -> (bool, Option<usize>) {
-    let (mut allowed, mut reported) = (true, None);
-    let mut least = u64::MAX;
-    for (index, decision, remaining) in limits {
-        if decision.allowed && !allowed {
-            continue;
-        }
+    // A denial ranks before what is allowed.
+    let (mut first, mut reported) = ((true, u64::MAX), None);
+    limits.for_each(|(index, decision, remaining)| {
         let rank = match decision.allowed {
-            true => remaining.map_or(0, |units| units.saturating_add(1)),
-            false => u64::MAX - decision.retry_after.as_micros().unwrap_or(u64::MAX),
+            true => (true, remaining.map_or(0, |units| units.saturating_add(1))),
+            false => (false, u64::MAX - decision.retry_after.as_micros().unwrap_or(u64::MAX)),
         };
-        let is_first_denial = allowed && !decision.allowed;
-        allowed &= decision.allowed;
-        if reported.is_none() || is_first_denial || rank < least {
-            (reported, least) = (Some(index), rank);
+        if rank < first || reported.is_none() {
+            (first, reported) = (rank, Some(index));
         }
-    }
-    (allowed, reported)
+    });
+    (first.0, reported)
 }

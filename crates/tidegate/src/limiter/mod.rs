@@ -149,6 +149,7 @@ impl Limiter {
     ///
     /// # Errors
     /// When the checks make no sense together; see [`CheckError`].
+    #[inline]
     pub fn check_all(&self, checks: &[Check<'_>]) -> Result<Verdict, CheckError> {
         self.decide(&Request::new(checks))
     }
@@ -157,6 +158,7 @@ impl Limiter {
     ///
     /// # Errors
     /// As [`Limiter::check_all`].
+    #[inline]
     pub fn check_all_at(
         &self,
         now: Timestamp,
@@ -182,6 +184,7 @@ impl Limiter {
     ///
     /// # Errors
     /// As [`Limiter::check_all`], and [`CheckError::IdReused`].
+    #[inline]
     pub fn decide(&self, request: &Request<'_>) -> Result<Verdict, CheckError> {
         self.store().decide_all(request, None)
     }

@@ -63,6 +63,25 @@ impl<'a> Seized<'a> {
         Ok(Seized { place, slot })
     }
 
+    /// Decides on the state in the slot. Returns the decision and the body with which the slot is
+    /// released. A state that is not decided on is as it was.
+    #[inline(always)]
+    fn decide(self, limit: &Limit, ask: &Ask, admitted: bool) -> Option<(Decision, u64)> {
+        let (deadline, head) = (self.slot.deadline(), self.slot.head());
+        match self.place.large() {
+            Some(words) => {
+                let mut packed = Packed { deadline, head, words };
+                let decision = packed.decide(limit, PackedSize::Large, ask, admitted)?;
+                Some((decision, slot::body(packed.deadline, packed.head)))
+            }
+            None => {
+                let mut packed = Packed { deadline, head, words: () };
+                let decision = packed.decide(limit, PackedSize::Small, ask, admitted)?;
+                Some((decision, slot::body(packed.deadline, packed.head)))
+            }
+        }
+    }
+
     /// Decides one check on the state in the slot, and releases the slot.
     #[inline(always)]
     fn decide_and_release(
@@ -70,23 +89,41 @@ impl<'a> Seized<'a> {
         check: &HashedCheck<'_>,
         now: Timestamp,
     ) -> Result<Decision, FastPathMiss> {
-        let (deadline, head) = (self.slot.deadline(), self.slot.head());
-        let ask = Ask::new(check.cost, now);
-        let (decision, body) = match self.place.large() {
-            Some(words) => {
-                let mut packed = Packed { deadline, head, words };
-                let decision = packed.decide(check.limit, PackedSize::Large, &ask, true);
-                (decision, slot::body(packed.deadline, packed.head))
+        match self.decide(check.limit, &Ask::new(check.cost, now), true) {
+            Some((decision, body)) => {
+                self.place.release(body);
+                Ok(decision)
             }
             None => {
-                let mut packed = Packed { deadline, head, words: () };
-                let decision = packed.decide(check.limit, PackedSize::Small, &ask, true);
-                (decision, slot::body(packed.deadline, packed.head))
+                self.place.release(self.slot.body);
+                Err(FastPathMiss::NotApplicable)
             }
-        };
-        // A state that was not decided on is as it was.
-        self.place.release(body);
-        decision.ok_or(FastPathMiss::NotApplicable)
+        }
+    }
+}
+
+/// A seized slot of a request with several checks. Its state is changed in place, so what is needed
+/// to restore it is kept.
+#[derive(Clone, Copy)]
+struct SeizedCheck<'a> {
+    seized: Seized<'a>,
+    /// The other words of the slot when it was seized.
+    words: [u64; Packed::WORDS],
+    /// The body with which the slot is released.
+    body: u64,
+}
+
+impl<'a> SeizedCheck<'a> {
+    #[inline(always)]
+    fn new(seized: Seized<'a>) -> Self {
+        SeizedCheck { seized, words: seized.place.words(), body: seized.slot.body }
+    }
+
+    /// Restores the state that the slot had when it was seized.
+    #[cold]
+    fn restore(&mut self) {
+        self.seized.place.set_words(&self.words);
+        self.body = self.seized.slot.body;
     }
 }
 
@@ -335,17 +372,12 @@ impl MemoryStore {
         at: Option<Timestamp>,
         decisions: &mut SmallVec<[Decision; FEW]>,
     ) -> Result<(), FastPathMiss> {
-        let mut seized: Few<Seized<'_>> = SmallVec::new();
-        let mut after: Few<Packed> = SmallVec::new();
-        let result = self.seize_all(checks, &mut seized).and_then(|()| {
-            let now = self.time(at);
-            decide_seized(checks, &seized, now, &mut after, decisions)
-        });
-        for (index, slot) in seized.iter().enumerate() {
-            match after.get(index) {
-                Some(packed) if result.is_ok() => slot.place.release_packed(packed),
-                _ => slot.place.release(slot.slot.body),
-            }
+        let mut seized: Few<SeizedCheck<'_>> = SmallVec::new();
+        let result = self.seize_all(checks, &mut seized);
+        let result =
+            result.and_then(|()| decide_seized(checks, &mut seized, self.time(at), decisions));
+        for slot in &seized {
+            slot.seized.place.release(slot.body);
         }
         result
     }
@@ -354,7 +386,7 @@ impl MemoryStore {
     fn seize_all<'s>(
         &'s self,
         checks: &[Check<'_>],
-        seized: &mut Few<Seized<'s>>,
+        seized: &mut Few<SeizedCheck<'s>>,
     ) -> Result<(), FastPathMiss> {
         let mut last: (&[u8], u64) = (&[], 0);
         for (index, check) in checks.iter().enumerate() {
@@ -363,7 +395,7 @@ impl MemoryStore {
                 last = (check.key, self.hash(check.key));
             }
             match self.seize(&self.with_hash(last.1, check)) {
-                Ok(slot) => seized.push(slot),
+                Ok(slot) => seized.push(SeizedCheck::new(slot)),
                 // Two checks that share a state have to be merged.
                 Err(FastPathMiss::Contended) if may_share_state(checks, index) => {
                     return Err(FastPathMiss::NotApplicable);
@@ -384,33 +416,33 @@ fn may_share_state(checks: &[Check<'_>], index: usize) -> bool {
 }
 
 /// Decides every check as if it were alone and, if one is denied, once more without charging. Adds
-/// the state of each check after that, and its decision.
+/// the decision of each check. If a check cannot be decided, every state is as it was.
 #[inline(always)]
 fn decide_seized(
     checks: &[Check<'_>],
-    seized: &[Seized<'_>],
+    seized: &mut [SeizedCheck<'_>],
     now: Timestamp,
-    after: &mut Few<Packed>,
     decisions: &mut SmallVec<[Decision; FEW]>,
 ) -> Result<(), FastPathMiss> {
     for admitted in [true, false] {
         let mut all_admit = true;
-        after.clear();
         decisions.clear();
-        for (check, slot) in checks.iter().zip(seized) {
-            let mut packed = slot.place.packed(slot.slot);
-            let (size, ask) = (slot.place.size(), Ask::new(check.cost, now));
-            let decision = packed.decide(check.limit, size, &ask, admitted);
-            let decision = decision.ok_or(FastPathMiss::NotApplicable)?;
+        for (check, slot) in checks.iter().zip(&mut *seized) {
+            let ask = Ask::new(check.cost, now);
+            let Some((decision, body)) = slot.seized.decide(check.limit, &ask, admitted) else {
+                seized.iter_mut().for_each(SeizedCheck::restore);
+                return Err(FastPathMiss::NotApplicable);
+            };
+            slot.body = body;
             all_admit &= check.observed | decision.allowed;
-            after.push(packed);
             decisions.push(decision);
         }
-        if all_admit {
+        if all_admit || !admitted {
             break;
         }
+        seized.iter_mut().for_each(SeizedCheck::restore);
         // A denial may charge something.
-        if admitted && checks.iter().any(|check| check.overflowing() > 0) {
+        if checks.iter().any(|check| check.overflowing() > 0) {
             return Err(FastPathMiss::NotApplicable);
         }
     }

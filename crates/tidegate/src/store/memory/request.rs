@@ -115,36 +115,49 @@ impl MemoryStore {
     }
 
     /// Decides a request, at the time given or the clock's.
+    #[inline]
     pub(crate) fn decide_all(
         &self,
         request: &Request<'_>,
         at: Option<Timestamp>,
     ) -> Result<Verdict, CheckError> {
-        let Some(id) = request.id else { return self.decide_without_id(request, at) };
+        let mut verdict = Verdict::default();
+        match request.id {
+            Some(id) => verdict = self.decide_with_id(request, id, at)?,
+            None => self.decide_into(request, at, &mut verdict)?,
+        }
+        Ok(verdict)
+    }
+
+    fn decide_with_id(
+        &self,
+        request: &Request<'_>,
+        id: &[u8],
+        at: Option<Timestamp>,
+    ) -> Result<Verdict, CheckError> {
         let mut checks = Few::new();
         self.merge(request.checks, request.permit.is_some(), &mut checks, &mut Few::new())?;
         let named = self.named_with_window(&checks, id);
-        self.once(named, at, || self.decide_without_id(request, at))
+        self.once(named, at, || {
+            let mut verdict = Verdict::default();
+            self.decide_into(request, at, &mut verdict)?;
+            Ok(verdict)
+        })
     }
 
-    /// Decides without a lock or, if that is not possible, with one.
-    ///
-    /// The result is filled in where it is returned: a verdict is large, and copying it would take
-    /// as long as some decisions.
-    fn decide_without_id(
+    /// Decides without a lock or, if that is not possible, with one. The verdict is written where
+    /// the caller keeps it, because it is large.
+    fn decide_into(
         &self,
         request: &Request<'_>,
         at: Option<Timestamp>,
-    ) -> Result<Verdict, CheckError> {
-        let mut decided = Ok(Verdict::default());
-        if let Ok(verdict) = &mut decided {
-            if self.decide_unlocked(request.checks, at, &mut verdict.decisions) {
-                verdict.conclude(request.checks);
-            } else {
-                self.decide_merged(request, at, verdict)?;
-            }
+        verdict: &mut Verdict,
+    ) -> Result<(), CheckError> {
+        if !self.decide_unlocked(request.checks, at, &mut verdict.decisions) {
+            return self.decide_merged(request, at, verdict);
         }
-        decided
+        verdict.conclude(request.checks);
+        Ok(())
     }
 
     /// Merges the checks of a request that share a state, and decides under locks.

@@ -243,7 +243,7 @@ impl<'a> SlotRef<'a> {
     }
 
     #[inline(always)]
-    fn set_words(self, words: &[u64; Packed::WORDS]) {
+    pub(super) fn set_words(self, words: &[u64; Packed::WORDS]) {
         if let Some(mut large) = self.large() {
             for (number, &bits) in words.iter().enumerate() {
                 large.set(number, bits);
@@ -261,13 +261,6 @@ impl<'a> SlotRef<'a> {
     #[inline(always)]
     pub(super) fn release(self, body: u64) {
         self.body().store(body, Release);
-    }
-
-    /// Releases a seized slot with another state of the same key.
-    #[inline(always)]
-    pub(super) fn release_packed(self, packed: &Packed) {
-        self.set_words(&packed.words);
-        self.release(body(packed.deadline, packed.head));
     }
 
     /// Releases a seized slot with this in it. Under the shard's lock.
