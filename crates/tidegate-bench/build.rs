@@ -1,5 +1,5 @@
-//! Writes the client and the server of `grpc`: tonic's own, as its users have them, without
-//! `protoc`, for the messages of `src/grpc/messages.rs`.
+//! Generates the tonic client and server for `grpc`, without `protoc`, for the messages in
+//! `src/grpc/messages.rs`. The generated code is the same that users of tonic have.
 
 use tonic_build::manual::{Builder, Method, Service};
 

@@ -1,24 +1,23 @@
-// A reverse proxy that asks tidegate before it passes a request on.
+// A reverse proxy that checks every request with tidegate before forwarding it.
 //
-// The usual gateway of this kind keeps a sorted set per client in Redis and a Lua script
-// beside it: one window, one limit, the gateway's own clock, and requests that hang when
-// Redis does. Here the gateway only says who asks for what. Which limits hold is in
-// tidegate.yaml; they are checked together, all charged or none; and an answer that takes
-// too long is no answer: `onFailure` decides then.
+// Gateways of this kind commonly use a sorted set per client in Redis and a Lua script: one
+// window, one limit, the clock of the gateway, and requests that hang when Redis hangs. Here
+// the gateway only sends the attributes of the request. The limits are in tidegate.yaml. They
+// are checked together, all charged or none. If the answer takes too long, `onFailure` decides.
 
 import http from "node:http";
 
 import { admit } from "@tidegate/client";
 
-/** What a hop says to the next one only (RFC 9110, section 7.6.1). */
+/** Header fields that are only for the next hop (RFC 9110, section 7.6.1). */
 const HOP_BY_HOP = ["connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"];
 
 /**
  * @typedef {object} Settings
  * @property {import("@tidegate/client").Client} client
- * @property {"allow" | "deny"} onFailure What happens while tidegate does not answer.
- * @property {URL} upstream Where requests go.
- * @property {number} [upstreamTimeoutMs] How long the upstream may be silent; 30,000 unless given.
+ * @property {"allow" | "deny"} onFailure What happens to requests while tidegate does not answer.
+ * @property {URL} upstream URL that requests are forwarded to.
+ * @property {number} [upstreamTimeoutMs] How long the upstream may send nothing. Default: 30,000.
  * @property {(message: string) => void} [log]
  */
 
@@ -42,22 +41,22 @@ export function createGateway(settings) {
  * @param {http.ServerResponse} response
  */
 async function handle({ client, onFailure, log = console.warn, ...toUpstream }, request, response) {
-  // Without scheme and host, which a client may send: what is asked about is what is passed on.
+  // Clients may send scheme and host. They are removed, so that the checked path is the forwarded one.
   request.url = (request.url ?? "/").replace(/^https?:\/\/[^/?#]*/i, "") || "/";
   const { refusal, fields, failure } = await admit(client, { attributes: attributesOf(request) }, onFailure);
   if (failure !== null) log(`tidegate does not answer, on failure ${onFailure}: ${failure.message}`);
   if (response.destroyed) return;
   if (refusal !== null) {
     response.writeHead(refusal.status, Object.fromEntries(refusal.fields)).end(refusal.body);
-    // A refusal does not wait for a body that nobody wants.
+    // Discards the body of a denied request.
     request.resume();
     return;
   }
-  pass(toUpstream, request, response, Object.fromEntries(fields));
+  forward(toUpstream, request, response, Object.fromEntries(fields));
 }
 
 /**
- * What policies choose by. Headers that no policy makes keys of stay here.
+ * Returns the attributes that policies match. Headers that no policy uses are not sent.
  *
  * @param {http.IncomingMessage} request
  * @returns {import("@tidegate/client").Attributes}
@@ -68,7 +67,7 @@ function attributesOf(request) {
   return {
     method,
     path: url,
-    // The peer's own address: X-Forwarded-For is whatever a client writes.
+    // The address of the peer: a client can write anything into X-Forwarded-For.
     ...(socket.remoteAddress === undefined ? {} : { clientIp: socket.remoteAddress }),
     ...(headers.host === undefined ? {} : { host: headers.host }),
     headers: typeof apiKey === "string" ? { "x-api-key": apiKey } : {},
@@ -83,7 +82,7 @@ function attributesOf(request) {
  * @param {http.ServerResponse} response
  * @param {Record<string, string>} fields
  */
-function pass({ upstream, upstreamTimeoutMs = 30_000 }, request, response, fields) {
+function forward({ upstream, upstreamTimeoutMs = 30_000 }, request, response, fields) {
   const { method, url } = request;
   const headers = {
     ...endToEnd(request.headers),
@@ -97,9 +96,9 @@ function pass({ upstream, upstreamTimeoutMs = 30_000 }, request, response, field
     received.pipe(response);
     received.on("error", () => response.destroy());
   });
-  sent.on("timeout", () => sent.destroy(new Error("the upstream is silent")));
+  sent.on("timeout", () => sent.destroy(new Error("the upstream timed out")));
   sent.on("error", () => fail(response, 502));
-  // Whoever goes away is not worked for.
+  // Cancels the upstream request when the client disconnects.
   response.on("close", () => {
     if (!response.writableFinished) sent.destroy();
   });
@@ -117,8 +116,8 @@ function endToEnd(headers) {
 }
 
 /**
- * How the upstream tells where the body ends. Without it the body of a GET would follow its head as it is,
- * and whatever request is written in it would reach the upstream uncounted.
+ * Returns the fields that tell the upstream where the body ends. Without them the body of a GET would follow
+ * its head directly, and a request hidden in it would reach the upstream uncounted.
  *
  * @param {http.IncomingHttpHeaders} headers
  * @returns {http.OutgoingHttpHeaders}
@@ -133,7 +132,7 @@ function framing(headers) {
  * @param {number} status
  */
 function fail(response, status) {
-  // Half a response cannot be taken back; that it is cut off says what is to be said.
+  // A partial response cannot be replaced; closing the connection signals the error.
   if (response.headersSent) response.destroy();
   else response.writeHead(status, { "content-length": 0 }).end();
 }

@@ -1,4 +1,4 @@
-// The gateway between real requests, a real tidegate server, and an upstream of the test's.
+// Tests of the gateway with real requests, a real tidegate server and a test upstream.
 
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
@@ -95,7 +95,7 @@ async function started({ url = tidegate, timeoutMs = 10_000, ...settings } = {})
   return listening(createGateway({ client, onFailure: "deny", upstream, log: () => {}, ...settings }));
 }
 
-test("what is allowed reaches the upstream, and its response the client, with the fields", async () => {
+test("forwards allowed requests and returns the response with the rate limit fields", async () => {
   const gateway = await started();
   const response = await fetch(`${gateway}/api/things?x=1`, {
     method: "POST",
@@ -116,7 +116,7 @@ test("what is allowed reaches the upstream, and its response the client, with th
   assert.equal(request?.headers["x-forwarded-for"], "127.0.0.1");
 });
 
-test("the sixth login is refused, and the upstream never sees it", async () => {
+test("denies the sixth login without forwarding it", async () => {
   const gateway = await started();
   const statuses = [];
   for (let times = 0; times < 6; times += 1) {
@@ -136,7 +136,7 @@ test("the sixth login is refused, and the upstream never sees it", async () => {
   assert.equal(received.splice(0).length, 5);
 });
 
-test("no request hides in the body of another", async () => {
+test("prevents request smuggling in a body", async () => {
   const { port } = new URL(await started());
   const hidden = "GET /hidden HTTP/1.1\r\nhost: x\r\n\r\n";
   const chunked = `transfer-encoding: chunked\r\n\r\n${hidden.length.toString(16)}\r\n${hidden}\r\n0\r\n\r\n`;
@@ -147,7 +147,7 @@ test("no request hides in the body of another", async () => {
     const [head] = await once(socket, "data");
     assert.match(String(head), /^HTTP\/1.1 201 /);
     socket.destroy();
-    // Whatever was smuggled in would have come before this one, on the same connection.
+    // A smuggled request would have arrived before this one, on the same connection.
     await (await fetch(`http://127.0.0.1:${port}/last`)).text();
     assert.deepEqual(received.splice(0).map(({ url, body }) => [url, body]), [
       ["/elsewhere", hidden],
@@ -156,7 +156,7 @@ test("no request hides in the body of another", async () => {
   }
 });
 
-test("an address with scheme and host is that path", async () => {
+test("strips scheme and host from the request target", async () => {
   const { port } = new URL(await started());
   const request = http.request({ port, path: "http://elsewhere/api/x", headers: { "x-api-key": "absolute" } }).end();
   const [response] = await once(request, "response");
@@ -165,7 +165,7 @@ test("an address with scheme and host is that path", async () => {
   assert.deepEqual(received.splice(0).map(({ url }) => url), ["/api/x"]);
 });
 
-test("failing open and closed", async () => {
+test("fails open or closed without tidegate", async () => {
   const silent = net.createServer((socket) => {
     cleanups.push(() => socket.destroy());
   });
@@ -180,7 +180,7 @@ test("failing open and closed", async () => {
   received.splice(0);
 });
 
-test("an upstream that is not there, and one that is silent", async () => {
+test("answers 502 for an unreachable and for a silent upstream", async () => {
   const gone = await started({ upstream: new URL("http://127.0.0.1:1") });
   assert.equal((await fetch(`${gone}/elsewhere`)).status, 502);
   const silent = net.createServer((socket) => {
@@ -190,7 +190,7 @@ test("an upstream that is not there, and one that is silent", async () => {
   assert.equal((await fetch(`${waiting}/elsewhere`)).status, 502);
 });
 
-test("a long key is a key like any other", async () => {
+test("accepts long keys", async () => {
   const gateway = await started({ onFailure: "allow" });
   const response = await fetch(`${gateway}/api/x`, { headers: { "x-api-key": "k".repeat(10_000) } });
   assert.equal(await response.text(), "made");

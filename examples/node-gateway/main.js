@@ -1,11 +1,11 @@
-// Runs the gateway, as the environment says:
+// Runs the gateway. Environment variables:
 //
-//   UPSTREAM              where requests go, e.g. http://127.0.0.1:5000
-//   PORT                  where to listen, 8000 unless set
-//   TIDEGATE_URL          where tidegate is, http://127.0.0.1:8080 unless set
-//   TIDEGATE_TOKEN        its secret, if it wants one
-//   TIDEGATE_ON_FAILURE   allow (the default) or deny: what happens while it does not answer
-//   TIDEGATE_DEADLINE_MS  how long that takes to find out, 50 unless set
+//   UPSTREAM              URL that requests are forwarded to, e.g. http://127.0.0.1:5000
+//   PORT                  port to listen on; default: 8000
+//   TIDEGATE_URL          URL of tidegate; default: http://127.0.0.1:8080
+//   TIDEGATE_TOKEN        token of tidegate, if it requires one
+//   TIDEGATE_ON_FAILURE   allow (default) or deny: what happens to requests while tidegate does not answer
+//   TIDEGATE_DEADLINE_MS  how long to wait for an answer; default: 50
 
 import { Client } from "@tidegate/client";
 
@@ -20,7 +20,7 @@ const {
   TIDEGATE_DEADLINE_MS: deadlineMs = "50",
 } = process.env;
 
-if (UPSTREAM === undefined) throw new Error("UPSTREAM must say where requests go, e.g. http://127.0.0.1:5000");
+if (UPSTREAM === undefined) throw new Error("UPSTREAM must be set, e.g. to http://127.0.0.1:5000");
 if (onFailure !== "allow" && onFailure !== "deny") {
   throw new Error(`TIDEGATE_ON_FAILURE must be allow or deny, not ${onFailure}`);
 }

@@ -1,6 +1,6 @@
-# The distribution's packages. Sourced by scripts/test.
+# Installs packages of the distribution. Sourced by scripts/test.
 
-# as_root COMMAND... : as root, or with sudo that asks nothing.
+# as_root COMMAND... : runs a command as root, or with sudo without a password prompt.
 as_root() {
     if [ "$(id -u)" -eq 0 ]; then "$@"; else sudo -n "$@"; fi
 }
@@ -9,8 +9,8 @@ as_root() {
 apt_install() {
     local policy=/usr/sbin/policy-rc.d status=0 mine=no
     local apt=(env DEBIAN_FRONTEND=noninteractive apt-get -qq -y -o DPkg::Lock::Timeout=120)
-    # What Debian's packages ask before they start a service says no meanwhile. A
-    # policy that is there already is the machine's own, and stays.
+    # Debian's packages run policy-rc.d before they start a service; here it denies that
+    # temporarily. An existing policy-rc.d is kept.
     if [ ! -e "$policy" ]; then
         printf '#!/bin/sh\nexit 101\n' | as_root install -m 755 /dev/stdin "$policy" || return 1
         mine=yes

@@ -1,5 +1,5 @@
-# The pages in a real browser: Debian's chromium, driven by playwright-core, which has no
-# dependencies and brings no browser of its own. Sourced by scripts/test.
+# Tests the pages in a real browser: Debian's chromium, driven by playwright-core, which has no
+# dependencies and includes no browser. Sourced by scripts/test.
 
 # Installs Chromium, unless TIDEGATE_BROWSER names a browser.
 install_chromium() {
@@ -22,7 +22,7 @@ browser_stand() {
     fi
     rm -f "$browser_home"/*.mjs
     cp "$source"/*.mjs "$browser_home/" || return 1
-    # What was built for the tests, or a binary that is given.
+    # The binary that was built for the tests, or the given one.
     if [ -z "${TIDEGATE_BIN:-}" ]; then
         build || return 1
     fi
@@ -36,7 +36,7 @@ browser_pages() {
     (cd "$browser_home" && TIDEGATE_BIN=$browser_bin timeout 600 node --test --test-concurrency=2 --test-reporter=dot)
 }
 
-# browser_run SCRIPT [ARGUMENT...] : runs another script of the stand.
+# browser_run SCRIPT [ARGUMENT...] : runs another script of the browser tests.
 browser_run() {
     local browser_home browser_bin script=$1
     shift

@@ -1,5 +1,5 @@
-# The Python and TypeScript clients and what is built on them, tried against a real server.
-# Sourced by scripts/test. Wants python3 with venv, Node 20 or later with npm, and access to PyPI
+# Tests the Python and TypeScript clients and their examples against a real server.
+# Sourced by scripts/test. Needs python3 with venv, Node 20 or later with npm, and access to PyPI
 # and npm; everything is installed under the target directory and in node_modules.
 
 # test_clients : type-checks and tests the clients and their examples.
@@ -8,13 +8,13 @@ test_clients() {
     mkdir -p "$target/clients"
     local home
     home=$(cd "$target" && pwd)
-    # What was built for the tests, or a binary that is given.
+    # The binary that was built for the tests, or the given one.
     if [ -z "${TIDEGATE_BIN:-}" ]; then
         build || return 1
     fi
     local -x TIDEGATE_BIN=${TIDEGATE_BIN:-$home/debug/tidegate}
     if [ ! -x "$TIDEGATE_BIN" ]; then
-        echo "the clients are tested against the server, but there is no $TIDEGATE_BIN" >&2
+        echo "the tests of the clients need the server, but $TIDEGATE_BIN does not exist" >&2
         return 1
     fi
     locks_are_public || return 1
@@ -23,7 +23,7 @@ test_clients() {
     node_gateway
 }
 
-# A lock that was made behind a mirror would send everybody there.
+# A lock file created behind a mirror would make all users download from it.
 locks_are_public() {
     local lock private
     for lock in clients/typescript/package-lock.json examples/node-gateway/package-lock.json; do
@@ -35,7 +35,7 @@ locks_are_public() {
     done
 }
 
-# python_client HOME : in a virtual environment, made anew when the pinned packages change.
+# python_client HOME : tests in a virtual environment, recreated when the pinned packages change.
 python_client() {
     local venv=$1/venv client=clients/python
     local pinned=$client/requirements-dev.txt
@@ -45,7 +45,7 @@ python_client() {
         "$venv/bin/pip" install --quiet --disable-pip-version-check -r "$pinned" || return 1
         cp "$pinned" "$venv/pinned.txt"
     fi
-    # Built as users build it, from a copy, because building leaves files behind.
+    # Built like users build it, from a copy, because building creates files.
     rm -rf "$1/python" && cp -R "$client" "$1/python" || return 1
     "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps --no-build-isolation \
         --force-reinstall "$1/python" || return 1
@@ -54,7 +54,7 @@ python_client() {
     (cd "$client" && timeout 300 "$venv/bin/pytest" -p no:cacheprovider)
 }
 
-# typescript_client HOME : installed when the lock changes, and type-checked with its examples.
+# typescript_client HOME : installs when the lock file changes, and type-checks with the examples.
 typescript_client() {
     local client=clients/typescript
     local installed=$client/node_modules/.tidegate-lock
@@ -71,7 +71,7 @@ typescript_client() {
     )
 }
 
-# The gateway finds the client where `npm ci` links it.
+# The gateway uses the client that `npm ci` links.
 node_gateway() {
     local gateway=examples/node-gateway
     npm ci --prefix "$gateway" --no-audit --no-fund --loglevel=error || return 1

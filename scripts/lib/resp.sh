@@ -1,12 +1,12 @@
-# The Redis clients that the RESP front is tested with: redis-cli from the distribution, redis-py from
+# Installs the Redis clients that the RESP front is tested with: redis-cli from the distribution, redis-py from
 # PyPI, ioredis from npm. Sourced by scripts/test after apt.sh; the tests look for redis-cli,
-# redis-benchmark and node in PATH, and for the others where REDIS_PY_PYTHON and IOREDIS_MODULES say.
+# redis-benchmark and node in PATH, and for the others at REDIS_PY_PYTHON and IOREDIS_MODULES.
 
-# Pinned, because the tests were seen to pass with these.
+# Pinned to the versions that the tests are known to pass with.
 REDIS_PY_WHEEL=redis==8.1.0
 IOREDIS_PACKAGE=ioredis@6.0.0
 
-# Installs what is missing, exports where it is and prints the versions.
+# Installs missing clients, exports their paths and prints the versions.
 redis_clients() {
     local home=${CARGO_TARGET_DIR:-target}/resp
     mkdir -p "$home"
@@ -37,7 +37,7 @@ redis_client_packages() {
     if [ "${#missing[@]}" -gt 0 ]; then apt_install "${missing[@]}"; fi
 }
 
-# redis_py_wheel HOME : the wheel in a virtual environment. A stamp says which is in it.
+# redis_py_wheel HOME : installs the wheel in a virtual environment. A stamp file records the version.
 redis_py_wheel() {
     local venv=$1/venv
     if [ "$(cat "$venv/wheels" 2>/dev/null)" != "$REDIS_PY_WHEEL" ]; then
@@ -49,7 +49,7 @@ redis_py_wheel() {
     export REDIS_PY_PYTHON=$venv/bin/python
 }
 
-# ioredis_package HOME : the package in a directory of its own. A stamp says which is in it.
+# ioredis_package HOME : installs the package in a separate directory. A stamp file records the version.
 ioredis_package() {
     local npm=$1/npm
     if [ "$(cat "$npm/packages" 2>/dev/null)" != "$IOREDIS_PACKAGE" ]; then

@@ -1,13 +1,13 @@
 # Formatting, lints, tests, models and dependencies. Sourced by scripts/test.
 
-# The release that the dependencies were last checked with.
+# The release that last checked the dependencies.
 CARGO_DENY=0.20.2
 
-# Modules of tests that start other programs: servers, gateways, clients, promtool.
+# Test modules that start other programs: servers, gateways, clients, promtool.
 NEED_PROGRAMS=(redis gateways:: grpc:: promtool resp::clients resp::shared
     shared::live shared::down shared::many shared::secrets shared::documented
     http::documented)
-# Recorded traces through a debug build, and clients that are waited for: half of the time.
+# These take half of the time: recorded traces in a debug build, and tests that wait for clients.
 SLOW=(recorded:: slow_clients_are_let_go those_that_do_not_move)
 
 # rust_component COMMAND COMPONENT : installs a component of the toolchain that is missing.
@@ -31,7 +31,7 @@ lint_features() {
     cargo clippy --locked --workspace -- -D warnings
 }
 
-# Many tests wait for another program or for a time to pass: more threads than processors.
+# More threads than processors, because many tests wait for another program or for time to pass.
 run_tests() {
     RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))} cargo test --locked "${PACKAGES[@]}" "$@"
 }
@@ -49,16 +49,16 @@ redis_faults() {
     "${CARGO_TARGET_DIR:-target}/debug/tidegate-bench" faults --short
 }
 
-# Every interleaving of small cases, up to a number of switches. A separate directory, because the
-# flag rebuilds everything.
+# Tests every interleaving of small cases, up to a number of context switches. Uses a separate target
+# directory, because the flag rebuilds everything.
 loom() {
     local -x RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/loom"
     # Optimised for the models, but without link-time optimisation, which takes longer than they do.
     local -x CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
     local models=(cargo test --locked --release -p tidegate --test it loom)
     "${models[@]}"
-    # A filter that matches no test would pass too. The list is read whole before it is searched:
-    # a search that ends early would break the pipe.
+    # A filter that matches no test would pass too. The list is read completely before it is searched,
+    # because a search that ends early would break the pipe.
     local listed
     listed=$("${models[@]}" -- --list 2>/dev/null)
     if ! grep -q ': test$' <<<"$listed"; then
@@ -72,8 +72,8 @@ api_docs() {
     RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --lib --no-deps
 }
 
-# Built from source, because no registry that the other steps use has a current binary. Compiled
-# without optimisation it takes half the time, and the check itself a second.
+# Built from source, because no registry used by the other steps has a current binary. Without
+# optimisation it compiles in half the time, and the check itself still takes only a second.
 install_cargo_deny() {
     if ! cargo deny --version 2>/dev/null; then
         cargo install --quiet --locked --debug --version "$CARGO_DENY" cargo-deny

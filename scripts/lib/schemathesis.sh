@@ -1,4 +1,4 @@
-# The description at /openapi.json, tried against the server it describes. Sourced by scripts/test.
+# Tests the server against its description at /openapi.json. Sourced by scripts/test.
 
 install_schemathesis() {
     local venv=${CARGO_TARGET_DIR:-target}/schemathesis
@@ -8,16 +8,16 @@ install_schemathesis() {
     fi
 }
 
-# described_api : generates requests from the description, sound and unsound, and
+# described_api : generates valid and invalid requests from the description and
 # sends them to a running server. A 5xx, an answer that is not as described, or
-# bad input that is let through fails. Three checks are left out because they know
-# nothing of rules between fields (an id and a wait exclude each other, a lease
+# invalid input that is accepted fails. Three checks are excluded because they do not
+# know rules between fields (an id and a wait exclude each other, a lease
 # bounds `ttl_ms`), of leases that end after 2 ms, and of paths that take any method.
 described_api() {
     local target=${CARGO_TARGET_DIR:-target}
     local venv="$target/schemathesis" log="$target/schemathesis.log"
     build
-    # What an earlier run wrote names a server that is gone.
+    # The file of an earlier run names a server that has ended.
     rm -f "$log" "$log.out"
     "$target/debug/tidegate" serve --http 127.0.0.1:0 --admin off --grpc off --resp off 2>"$log" >"$log.out" &
     local server=$! address=""

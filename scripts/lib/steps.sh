@@ -8,7 +8,7 @@ finished=no
 downloads=""
 
 # define NAME DESCRIPTION COMMAND [INSTALLER...] : adds a step. Its installers run before its command;
-# they may run again, and must then find that everything is there.
+# they may run more than once, and must then find everything installed.
 define() {
     names+=("$1")
     description[$1]=$2
@@ -119,7 +119,7 @@ report_full_disk() {
     fi
 }
 
-# Set as the EXIT trap, so that a failed run has a summary too.
+# The EXIT trap, so that a failed run prints a summary too.
 print_summary() {
     local status=$?
     # A signal that ends the script leaves the status of the last command.

@@ -1,27 +1,27 @@
-//! The bars: what the ratios must be, and what they aim at.
+//! Bars: thresholds for measured figures, required ("must") and desired ("aim").
 
 use crate::cli::{Mode, name_of};
 use crate::inprocess::{Results, Row};
-use crate::subjects::Kind;
+use crate::subjects::SubjectKind;
 use crate::workloads::Workload;
 
-/// One bar with what was measured, if it was.
+/// One bar, with the measured value if there is one.
 pub struct Bar {
     pub name: String,
     pub measured: Option<f64>,
     pub must: Option<f64>,
     pub aim: Option<f64>,
-    /// Whether more is better; most bars are costs.
+    /// Whether larger values are better. Most bars are costs, where smaller values are better.
     pub at_least: bool,
 }
 
 impl Bar {
-    /// A cost: `must` and `aim` are the most it may be.
+    /// Creates a bar for a cost: `must` and `aim` are upper bounds.
     pub fn at_most(name: &str, measured: Option<f64>, must: Option<f64>, aim: Option<f64>) -> Self {
         Bar { name: name.to_owned(), measured, must, aim, at_least: false }
     }
 
-    /// A gain: `must` and `aim` are the least it may be.
+    /// Creates a bar for a gain: `must` and `aim` are lower bounds.
     pub fn at_least(
         name: &str,
         measured: Option<f64>,
@@ -31,17 +31,17 @@ impl Bar {
         Bar { at_least: true, ..Bar::at_most(name, measured, must, aim) }
     }
 
-    /// Whether a threshold is met; `None` if there is nothing to compare.
+    /// Returns whether a threshold is met, or `None` if either value is missing.
     pub fn met(&self, threshold: Option<f64>) -> Option<bool> {
         let (measured, threshold) = (self.measured?, threshold?);
         Some(if self.at_least { measured >= threshold } else { measured <= threshold })
     }
 }
 
-/// A bar on the time of a subject, compared with a single call of another in the same run.
+/// A bar on the time of a subject relative to a single call of another subject in the same run.
 struct Ratio {
-    subject: Kind,
-    against: Kind,
+    subject: SubjectKind,
+    against: SubjectKind,
     mode: Mode,
     threads: u8,
     workload: Workload,
@@ -50,7 +50,12 @@ struct Ratio {
 }
 
 impl Ratio {
-    const fn new(subject: Kind, against: Kind, workload: Workload, [must, aim]: [f64; 2]) -> Self {
+    const fn new(
+        subject: SubjectKind,
+        against: SubjectKind,
+        workload: Workload,
+        [must, aim]: [f64; 2],
+    ) -> Self {
         Ratio { subject, against, mode: Mode::Single, threads: 1, workload, must, aim }
     }
 
@@ -78,7 +83,7 @@ impl Ratio {
     }
 }
 
-/// All bars of in-process decisions: what must hold, and what is aimed at.
+/// Returns all bars of in-process decisions.
 pub fn bars(results: &Results) -> Vec<Bar> {
     let mut bars: Vec<Bar> = ratios().iter().map(|ratio| ratio.bar(results)).collect();
     bars.extend(memory_bars(results));
@@ -86,7 +91,7 @@ pub fn bars(results: &Results) -> Vec<Bar> {
 }
 
 fn ratios() -> [Ratio; 21] {
-    use Kind::{
+    use SubjectKind::{
         Governor, Tidegate, TidegateCounter, TidegateFourLimits, TidegateLog100, TidegateTwoLimits,
     };
     use Workload::{Hot, MillionUniform, MillionZipf, TenMillionUniform, TenThousand};
@@ -115,7 +120,7 @@ fn ratios() -> [Ratio; 21] {
     ]
 }
 
-/// `sliding-window` takes the same memory for any limit.
+/// Returns the bars on memory. `sliding-window` takes the same memory for any limit.
 fn memory_bars(results: &Results) -> Vec<Bar> {
     let bytes = |kind, workload| {
         let mut rows = results.rows.iter();
@@ -123,9 +128,9 @@ fn memory_bars(results: &Results) -> Vec<Bar> {
         row.and_then(|row| row.bytes_per_key)
     };
     let sizes = [
-        (Kind::Tidegate, Workload::MillionUniform, "mean of 0.7M, 1M, 1.4M keys"),
-        (Kind::TidegateSmall, Workload::MillionUniform, "mean of 0.7M, 1M, 1.4M keys"),
-        (Kind::Tidegate, Workload::TenMillionUniform, "10M keys"),
+        (SubjectKind::Tidegate, Workload::MillionUniform, "mean of 0.7M, 1M, 1.4M keys"),
+        (SubjectKind::TidegateSmall, Workload::MillionUniform, "mean of 0.7M, 1M, 1.4M keys"),
+        (SubjectKind::Tidegate, Workload::TenMillionUniform, "10M keys"),
     ];
     let bar = |(kind, workload, keys)| {
         let name = format!("{}: bytes per key, {keys}", name_of(&kind));
@@ -134,13 +139,13 @@ fn memory_bars(results: &Results) -> Vec<Bar> {
     sizes.map(bar).into()
 }
 
-/// The row of one cell of the table, if it was measured.
+/// Returns the row of one table cell, if it was measured.
 pub fn find(
     results: &Results,
     workload: Workload,
     threads: u8,
     mode: Mode,
-    subject: Kind,
+    subject: SubjectKind,
 ) -> Option<&Row> {
     results.rows.iter().find(|row| {
         (row.workload, row.threads, row.mode, row.subject) == (workload, threads, mode, subject)
@@ -152,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bar_is_met_on_its_own_side() {
+    fn bars_compare_in_their_direction() {
         let cost = Bar::at_most("cost", Some(0.3), Some(0.3), Some(0.1));
         assert_eq!((cost.met(cost.must), cost.met(cost.aim)), (Some(true), Some(false)));
         let gain = Bar::at_least("gain", Some(1.6), None, Some(1.7));

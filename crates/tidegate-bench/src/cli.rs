@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::http::{BaselineArgs, LoadArgs, Subject};
-use crate::subjects::Kind;
+use crate::subjects::SubjectKind;
 use crate::workloads::Workload;
 
-/// Measures tidegate beside other limiters.
+/// Measures tidegate and other rate limiters side by side.
 #[derive(Parser)]
 #[command(name = "tidegate-bench", version)]
 pub struct Cli {
@@ -18,37 +18,39 @@ pub struct Cli {
 
 #[derive(Subcommand)]
 pub enum Command {
-    /// Time and memory per decision, all subjects interleaved in one process.
+    /// Time and memory per decision; all subjects are interleaved in one process.
     Inprocess(InprocessArgs),
-    /// The slowest single decisions while a table fills, expires and fills again.
+    /// Slowest single decisions while a table fills, expires and fills again.
     Pauses(PausesArgs),
-    /// The server beside an axum handler that decides nothing and throttlecrab's server.
+    /// HTTP server compared with an axum handler without decisions and throttlecrab's server.
     Http(HttpArgs),
-    /// The gRPC front beside a tonic service of the same proto that always answers OK.
+    /// gRPC front compared with a tonic service of the same proto that always answers OK.
     Grpc(GrpcArgs),
-    /// What the tower layer adds to a request of an empty axum app, beside tower_governor.
+    /// Cost that the tower layer adds to a request of an empty axum app, compared with
+    /// tower_governor.
     Layer(LayerArgs),
-    /// What a shared decision costs Redis, beside the usual designs and INCR.
+    /// Cost of a shared decision for Redis, compared with common designs and INCR.
     Redis(RedisArgs),
-    /// The RESP front beside Redis and throttlecrab, loaded by redis-benchmark.
+    /// RESP front compared with Redis and throttlecrab, loaded by redis-benchmark.
     Resp(RespArgs),
-    /// What callers and limits see while Redis fails, checked against the stated bounds.
+    /// Calls and limits while Redis fails, checked against the documented bounds.
     Faults(FaultsArgs),
-    /// A crowd of retrying clients on one key: what they get of the limit, and what they send for it.
+    /// Many retrying clients on one key: how much of the limit they use, and how many requests they
+    /// send.
     Storm(StormArgs),
-    /// The handler that decides nothing; `http` starts this in a process of its own.
+    /// Handler without decisions; started by `http` as a separate process.
     #[command(hide = true)]
     HttpBaseline(BaselineArgs),
-    /// The load; `http` starts this in a process of its own.
+    /// Load generator; started by `http` as a separate process.
     #[command(hide = true)]
     HttpLoad(LoadArgs),
-    /// The tonic service; `grpc` starts this in a process of its own.
+    /// Tonic service; started by `grpc` as a separate process.
     #[command(hide = true)]
     GrpcBaseline(crate::grpc::BaselineArgs),
-    /// The load; `grpc` starts this in a process of its own.
+    /// Load generator; started by `grpc` as a separate process.
     #[command(hide = true)]
     GrpcLoad(crate::grpc::LoadArgs),
-    /// Resident bytes one subject needs; `inprocess` starts this in a process of its own.
+    /// Resident bytes of one subject; started by `inprocess` as a separate process.
     #[command(hide = true)]
     RssOf(RssArgs),
 }
@@ -63,14 +65,14 @@ pub struct InprocessArgs {
     pub workload: Vec<Workload>,
     /// Only these subjects (comma-separated or repeated).
     #[arg(long, value_enum, value_delimiter = ',')]
-    pub subject: Vec<Kind>,
+    pub subject: Vec<SubjectKind>,
     /// Only these numbers of threads.
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u8).range(1..=2))]
     pub threads: Vec<u8>,
-    /// Only these ways of calling.
+    /// Only these call modes.
     #[arg(long, value_enum, value_delimiter = ',')]
     pub mode: Vec<Mode>,
-    /// Fewer decisions and repeats: a first look, with more noise.
+    /// Fewer decisions and repeats: a quick estimate with more noise.
     #[arg(long)]
     pub quick: bool,
 }
@@ -80,7 +82,7 @@ pub struct PausesArgs {
     /// Print JSON instead of the table.
     #[arg(long)]
     pub json: bool,
-    /// Distinct keys filled, and filled again after they expired.
+    /// Distinct keys to fill, and to fill again after they expired.
     #[arg(long, default_value_t = 10_000_000, value_parser = clap::value_parser!(u32).range(1..=40_000_000))]
     pub keys: u32,
 }
@@ -93,19 +95,19 @@ pub struct HttpArgs {
     /// Only these subjects (comma-separated or repeated).
     #[arg(long, value_enum, value_delimiter = ',')]
     pub subject: Vec<Subject>,
-    /// Fewer and shorter passes: a first look, with more noise.
+    /// Fewer and shorter passes: a quick estimate with more noise.
     #[arg(long)]
     pub quick: bool,
-    /// A tidegate that is built already; without it, the release build is made.
+    /// Path of a tidegate binary; default: build the release binary.
     #[arg(long, value_name = "PATH")]
     pub tidegate: Option<PathBuf>,
-    /// Distinct keys asked for; a million with --soak.
+    /// Distinct keys in the requests; default: 100,000, or 1,000,000 with --soak.
     #[arg(long, value_parser = clap::value_parser!(u32).range(100..=3_000_000))]
     pub keys: Option<u32>,
-    /// Kept-alive connections, each with one question on its way.
+    /// Keep-alive connections, each with one request in flight.
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub connections: u32,
-    /// Let servers and load share all processors, instead of one for each.
+    /// Let servers and load share all processors instead of using one processor each.
     #[arg(long)]
     pub unbound: bool,
     /// Instead of timing: load tidegate for SECONDS while its config changes every second,
@@ -113,8 +115,8 @@ pub struct HttpArgs {
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "60",
         value_parser = clap::value_parser!(u32).range(6..=86_400))]
     pub soak: Option<u32>,
-    /// Instead of timing: load tidegate for SECONDS on one processor while nobody reads its
-    /// log, and judge the slowest checks.
+    /// Instead of timing: load tidegate for SECONDS on one processor while its log is not read,
+    /// and check the latency of the slowest requests.
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "10",
         conflicts_with = "soak", value_parser = clap::value_parser!(u32).range(1..=3_600))]
     pub stalled_log: Option<u32>,
@@ -125,13 +127,13 @@ pub struct GrpcArgs {
     /// Print JSON instead of the table.
     #[arg(long)]
     pub json: bool,
-    /// Fewer rounds: a first look, with more noise.
+    /// Fewer rounds: a quick estimate with more noise.
     #[arg(long)]
     pub quick: bool,
-    /// A tidegate that is built already; without it, the release build is made.
+    /// Path of a tidegate binary; default: build the release binary.
     #[arg(long, value_name = "PATH")]
     pub tidegate: Option<PathBuf>,
-    /// Let servers and load share all processors, instead of one for each.
+    /// Let servers and load share all processors instead of using one processor each.
     #[arg(long)]
     pub unbound: bool,
 }
@@ -141,10 +143,10 @@ pub struct LayerArgs {
     /// Print JSON instead of the table.
     #[arg(long)]
     pub json: bool,
-    /// Fewer processes: a first look, with more noise.
+    /// Fewer processes: a quick estimate with more noise.
     #[arg(long)]
     pub quick: bool,
-    /// Measure in this process alone, for the one that adds up.
+    /// Measure in this process only and print the samples, for the parent process.
     #[arg(long, hide = true)]
     pub once: bool,
 }
@@ -157,13 +159,13 @@ pub struct RedisArgs {
     /// Only these subjects (comma-separated or repeated).
     #[arg(long, value_enum, value_delimiter = ',')]
     pub subject: Vec<crate::redis::Subject>,
-    /// Fewer and shorter rounds: a first look, with more noise.
+    /// Fewer and shorter rounds: a quick estimate with more noise.
     #[arg(long)]
     pub quick: bool,
-    /// The server to start: a redis-server or valkey-server.
+    /// Server to start: redis-server or valkey-server.
     #[arg(long, value_name = "PATH", default_value = "redis-server")]
     pub server: PathBuf,
-    /// Commands that are sent together.
+    /// Commands per pipeline.
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1_000))]
     pub pipeline: u16,
 }
@@ -176,25 +178,25 @@ pub struct RespArgs {
     /// Only these subjects (comma-separated or repeated).
     #[arg(long, value_enum, value_delimiter = ',')]
     pub subject: Vec<crate::resp::Subject>,
-    /// Fewer and shorter rounds: a first look, with more noise.
+    /// Fewer and shorter rounds: a quick estimate with more noise.
     #[arg(long)]
     pub quick: bool,
-    /// A tidegate that is built already; without it, the release build is made.
+    /// Path of a tidegate binary; default: build the release binary.
     #[arg(long, value_name = "PATH")]
     pub tidegate: Option<PathBuf>,
-    /// The Redis to start beside it.
+    /// Redis server to start for the comparison.
     #[arg(long, value_name = "PATH", default_value = "redis-server")]
     pub server: PathBuf,
-    /// Commands that are sent together (comma-separated or repeated).
+    /// Commands per pipeline (comma-separated or repeated).
     #[arg(long, value_delimiter = ',', default_values_t = [1, 16, 64], value_parser = clap::value_parser!(u16).range(1..=1_000))]
     pub pipeline: Vec<u16>,
-    /// Distinct keys asked for.
+    /// Distinct keys in the commands.
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(100..=1_000_000))]
     pub keys: u32,
-    /// Connections, each with one pipeline on its way.
+    /// Connections, each with one pipeline in flight.
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub connections: u32,
-    /// Let servers and load share all processors, instead of one for each.
+    /// Let servers and load share all processors instead of using one processor each.
     #[arg(long)]
     pub unbound: bool,
 }
@@ -207,13 +209,13 @@ pub struct FaultsArgs {
     /// Only these faults (comma-separated or repeated).
     #[arg(long, value_enum, value_delimiter = ',')]
     pub fault: Vec<crate::faults::Fault>,
-    /// Only these loads on a Redis that is healthy (comma-separated or repeated).
+    /// Only these loads on a healthy Redis (comma-separated or repeated).
     #[arg(long, value_enum, value_delimiter = ',')]
     pub load: Vec<crate::faults::Load>,
-    /// Shorter faults: enough to see that bounds hold, not to time anything.
+    /// Shorter faults: long enough to check the bounds, too short to time anything.
     #[arg(long)]
     pub short: bool,
-    /// The server to start: a redis-server or valkey-server.
+    /// Server to start: redis-server or valkey-server.
     #[arg(long, value_name = "PATH", default_value = "redis-server")]
     pub server: PathBuf,
 }
@@ -223,37 +225,37 @@ pub struct StormArgs {
     /// Print JSON instead of the table.
     #[arg(long)]
     pub json: bool,
-    /// Only these ways of retrying (comma-separated or repeated).
-    #[arg(long, value_enum, value_delimiter = ',')]
-    pub way: Vec<crate::storm::Way>,
-    /// On virtual time and without a network, in every scene: seconds instead of minutes, and
-    /// the same every time.
+    /// Only these retry strategies (comma-separated or repeated).
+    #[arg(long = "way", value_name = "WAY", value_enum, value_delimiter = ',')]
+    pub strategy: Vec<crate::storm::RetryStrategy>,
+    /// Simulate all scenarios in virtual time without a network: takes seconds instead of minutes
+    /// and is reproducible.
     #[arg(long = "virtual")]
     pub on_virtual_time: bool,
-    /// Another course of chance, with --virtual.
+    /// Seed of the random numbers; only with --virtual.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// How long each way is let loose, of which the first sixth is left out; without --virtual.
+    /// Duration per strategy; the first sixth is not counted. Not with --virtual.
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(6..=3_600))]
     pub seconds: u32,
-    /// A tidegate that is built already; without it, the release build is made.
+    /// Path of a tidegate binary; default: build the release binary.
     #[arg(long, value_name = "PATH")]
     pub tidegate: Option<PathBuf>,
 }
 
 #[derive(Args)]
 pub struct RssArgs {
-    pub subject: Kind,
+    pub subject: SubjectKind,
     pub keys: u32,
-    /// Keys the subject has room for, where that is more.
+    /// Key capacity of the subject, if larger than the number of keys.
     #[arg(long)]
     pub max_keys: Option<u32>,
-    /// Decisions per key, 600 ms of virtual time apart (tidegate's subjects only).
+    /// Log entries per key, 600 ms of virtual time apart (only for the sliding-log subject).
     #[arg(long, default_value_t = 0)]
     pub entries: u32,
 }
 
-/// How decisions are asked for.
+/// Number of decisions per call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Mode {
     /// One call, one decision.
@@ -262,7 +264,7 @@ pub enum Mode {
     Batch32,
 }
 
-/// The name a value has on the command line, in tables and in JSON.
+/// Returns the name of a value on the command line, in tables and in JSON.
 pub fn name_of(value: &impl ValueEnum) -> String {
     value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }

@@ -1,64 +1,65 @@
-//! Fills every subject, ages it, proves the set-up, then interleaves the timed passes.
+//! Fills every subject, ages it, checks the set-up, then interleaves the timed passes.
 //!
-//! A table that was just filled is cheaper to decide on than one in use: nothing in it is due to
-//! expire. So untimed decisions are made until more than a window of virtual time has passed and
-//! keys hold cells of several ages; time goes on at the same pace while decisions are timed. Each
-//! subject has its own virtual time, which moves on with its decisions. A fast subject therefore
-//! makes no more decisions per window than a slow one, and both admit the same share.
+//! Deciding on a freshly filled table is cheaper than on one in use, because nothing in it is due
+//! to expire. So untimed decisions are made until more than a window of virtual time has passed
+//! and keys hold cells of several ages. Virtual time continues at the same rate while decisions
+//! are timed. Each subject has its own virtual time, which advances with its decisions. A fast
+//! subject therefore makes no more decisions per window than a slow one, and both admit the same
+//! fraction.
 //!
-//! One repeat times every subject once on the same accesses, starting with
-//! another subject each time; what disturbs the machine disturbs them all. The
-//! row is the median over the repeats.
+//! One repeat times every subject once on the same accesses, and each repeat starts with another
+//! subject, so that disturbances of the machine affect all of them. A row is the median over the
+//! repeats.
 
 use clap::ValueEnum;
 
 use crate::cli::{InprocessArgs, Mode, name_of};
-use crate::measure::{Outcome, Pace, Pass};
+use crate::measure::{Outcome, Pass, Schedule};
 use crate::rss::{self, Memory};
-use crate::subjects::{EPOCH_NS, Kind, Subject};
+use crate::subjects::{EPOCH_NS, Subject, SubjectKind};
 use crate::workloads::{Accesses, WINDOW_NS, Workload};
 
-/// Virtual time that passes before a subject is timed: a window and a quarter.
-const AGE_NS: u64 = WINDOW_NS / 4 * 5;
+/// Virtual time that passes before a subject is timed: one and a quarter windows.
+const AGEING_NS: u64 = WINDOW_NS / 4 * 5;
 
-/// By how much the shares of admitted requests may differ between subjects of the same limit.
-const ALIKE: f64 = 0.03;
+/// Maximum difference of the admitted fractions of subjects with the same limit.
+const MAX_ADMIT_DIFFERENCE: f64 = 0.03;
 
-/// One line of the table.
+/// One row of the table.
 pub struct Row {
     pub workload: Workload,
     pub threads: u8,
     pub mode: Mode,
-    pub subject: Kind,
-    /// Processor time a decision takes, median over the repeats.
+    pub subject: SubjectKind,
+    /// Processor time per decision, median over the repeats.
     pub ns_per_decision: f64,
     /// (largest - smallest) / median over the repeats.
     pub spread: f64,
     /// Decisions per second of all threads together, median over the repeats.
     pub per_second: f64,
     pub bytes_per_key: Option<f64>,
-    /// The part of the decisions that was admitted.
+    /// Fraction of the decisions that were admitted.
     pub admitted: f64,
-    /// The part of the time that was spent waiting for a processor, and taken out.
+    /// Fraction of the time spent waiting for a processor; it is not in the figures above.
     pub queued: f64,
 }
 
-/// All that a run found.
+/// Results of a run.
 pub struct Results {
     pub rows: Vec<Row>,
-    /// Bytes per key of logs that are full, if measured.
+    /// Bytes per key of full logs, if measured.
     pub full_log_bytes: Option<f64>,
-    pub subjects: Vec<Kind>,
+    pub subjects: Vec<SubjectKind>,
     pub repeats: usize,
     pub decisions: usize,
     pub load_before: String,
     pub load_after: String,
 }
 
-/// What was asked for on the command line, with the defaults filled in.
+/// The selection from the command line, with the defaults filled in.
 struct Plan {
     workloads: Vec<Workload>,
-    subjects: Vec<Kind>,
+    subjects: Vec<SubjectKind>,
     cells: Vec<(u8, Mode)>,
     repeats: usize,
     decisions: usize,
@@ -67,14 +68,14 @@ struct Plan {
 impl Plan {
     fn new(args: &InprocessArgs) -> Self {
         let threads = if args.threads.is_empty() { vec![1, 2] } else { args.threads.clone() };
-        let modes = or_all(&args.mode);
+        let modes = selected_or_all(&args.mode);
         let cells = modes
             .iter()
             .flat_map(|&mode| threads.iter().map(move |&threads| (threads, mode)))
             .collect();
         Plan {
-            workloads: or_all(&args.workload),
-            subjects: or_all(&args.subject),
+            workloads: selected_or_all(&args.workload),
+            subjects: selected_or_all(&args.subject),
             cells,
             repeats: if args.quick { 3 } else { 5 },
             decisions: if args.quick { 1 << 19 } else { 1 << 21 },
@@ -82,19 +83,19 @@ impl Plan {
     }
 }
 
-/// The chosen values in their declared order, or all of them.
-pub fn or_all<T: ValueEnum + Copy + PartialEq>(chosen: &[T]) -> Vec<T> {
+/// Returns the chosen values in their declared order, or all values if none is chosen.
+pub fn selected_or_all<T: ValueEnum + Copy + PartialEq>(chosen: &[T]) -> Vec<T> {
     let all = T::value_variants().iter().copied();
     all.filter(|value| chosen.is_empty() || chosen.contains(value)).collect()
 }
 
-/// Runs what the arguments select.
+/// Runs the selected workloads and subjects.
 pub fn run(args: &InprocessArgs) -> Results {
     let plan = Plan::new(args);
-    let load_before = load();
+    let load_before = load_average();
     let memory = Memory::measure(&plan.subjects, &plan.workloads);
     let full_log_bytes =
-        plan.subjects.contains(&Kind::TidegateLog100).then(rss::full_log_bytes).flatten();
+        plan.subjects.contains(&SubjectKind::TidegateLog100).then(rss::full_log_bytes).flatten();
     let rows = plan
         .workloads
         .iter()
@@ -107,27 +108,27 @@ pub fn run(args: &InprocessArgs) -> Results {
         repeats: plan.repeats,
         decisions: plan.decisions,
         load_before,
-        load_after: load(),
+        load_after: load_average(),
     }
 }
 
-/// A subject in a run, with its virtual time.
-struct Contestant {
-    kind: Kind,
-    subject: Box<dyn Subject>,
-    pace: Pace,
+/// A subject of a run with its virtual time.
+struct TimedSubject {
+    kind: SubjectKind,
+    limiter: Box<dyn Subject>,
+    schedule: Schedule,
 }
 
-impl Contestant {
-    fn new(kind: Kind, workload: Workload) -> Self {
+impl TimedSubject {
+    fn new(kind: SubjectKind, workload: Workload) -> Self {
         let step_ns = kind.limit().map_or(0, |limit| workload.step_ns(limit));
-        let pace = Pace { start_ns: EPOCH_NS, step_ns };
-        let mut contestant = Contestant { kind, subject: kind.build(workload.keys()), pace };
-        contestant.fill(workload.keys());
-        contestant
+        let schedule = Schedule { start_ns: EPOCH_NS, step_ns };
+        let mut subject = TimedSubject { kind, limiter: kind.build(workload.keys()), schedule };
+        subject.fill(workload.keys());
+        subject
     }
 
-    /// Charges every key once and asserts that each was new and is held.
+    /// Charges every key once and asserts that each key was new and is held.
     fn fill(&mut self, keys: u32) {
         const CHUNK: usize = 1 << 16;
         let mut numbers = 0..keys;
@@ -147,21 +148,22 @@ impl Contestant {
         self.assert_tracked(keys, keys);
     }
 
-    /// Whether less than [`AGE_NS`] of virtual time has passed, where time passes at all.
-    fn is_young(&self) -> bool {
-        self.pace.step_ns > 0 && self.pace.start_ns < EPOCH_NS + AGE_NS
+    /// Returns whether less than [`AGEING_NS`] of virtual time has passed. Subjects without
+    /// virtual time are not aged.
+    fn needs_ageing(&self) -> bool {
+        self.schedule.step_ns > 0 && self.schedule.start_ns < EPOCH_NS + AGEING_NS
     }
 
-    /// Decides every access and moves virtual time on.
+    /// Decides every access and advances virtual time.
     fn pass(&mut self, accesses: &[u32], threads: u8, mode: Mode) -> Outcome {
-        let pass = Pass { accesses, threads: usize::from(threads), mode, pace: self.pace };
-        let outcome = self.subject.pass(&pass);
-        self.pace.start_ns += accesses.len() as u64 * self.pace.step_ns;
+        let pass = Pass { accesses, threads: usize::from(threads), mode, schedule: self.schedule };
+        let outcome = self.limiter.pass(&pass);
+        self.schedule.start_ns += accesses.len() as u64 * self.schedule.step_ns;
         outcome
     }
 
     fn assert_tracked(&self, least: u32, most: u32) {
-        if let Some(tracked) = self.subject.tracked_keys() {
+        if let Some(tracked) = self.limiter.tracked_keys() {
             let name = name_of(&self.kind);
             let expected = u64::from(least)..=u64::from(most);
             assert!(expected.contains(&tracked), "{name} holds {tracked} of {most} keys");
@@ -169,7 +171,7 @@ impl Contestant {
     }
 }
 
-/// What one subject took in one cell, repeat by repeat.
+/// Measurements of one subject in one table cell, one value per repeat.
 #[derive(Default)]
 struct Samples {
     ns: Vec<f64>,
@@ -192,41 +194,41 @@ fn run_workload(plan: &Plan, workload: Workload, memory: &Memory) -> Vec<Row> {
     let kinds = plan.subjects.iter().copied();
     let kinds =
         kinds.filter(|kind| plan.cells.iter().any(|&(_, mode)| kind.takes_part(workload, mode)));
-    let mut contestants: Vec<_> = kinds.map(|kind| Contestant::new(kind, workload)).collect();
+    let mut subjects: Vec<_> = kinds.map(|kind| TimedSubject::new(kind, workload)).collect();
     let mut accesses = Accesses::new(workload);
-    while contestants.iter().any(Contestant::is_young) {
+    while subjects.iter().any(TimedSubject::needs_ageing) {
         let accesses = accesses.draw(plan.decisions);
-        for contestant in contestants.iter_mut().filter(|contestant| contestant.is_young()) {
-            contestant.pass(accesses, 1, Mode::Single);
+        for subject in subjects.iter_mut().filter(|subject| subject.needs_ageing()) {
+            subject.pass(accesses, 1, Mode::Single);
         }
     }
-    let samples = measure(plan, workload, &mut contestants, &mut accesses);
-    for contestant in &contestants {
+    let samples = measure(plan, workload, &mut subjects, &mut accesses);
+    for subject in &subjects {
         // Keys without a decision in the last window may have expired.
-        contestant.assert_tracked(workload.keys() / 2, workload.keys());
+        subject.assert_tracked(workload.keys() / 2, workload.keys());
     }
 
     let mut rows = Vec::new();
     for (&(threads, mode), samples) in plan.cells.iter().zip(&samples) {
-        for (contestant, samples) in contestants.iter().zip(samples) {
-            if contestant.kind.takes_part(workload, mode) {
-                let bytes_per_key = memory.bytes_per_key(contestant.kind, workload);
-                rows.push(row(workload, (threads, mode), contestant.kind, samples, bytes_per_key));
+        for (subject, samples) in subjects.iter().zip(samples) {
+            if subject.kind.takes_part(workload, mode) {
+                let bytes_per_key = memory.bytes_per_key(subject.kind, workload);
+                rows.push(row(workload, (threads, mode), subject.kind, samples, bytes_per_key));
             }
         }
     }
-    assert_alike(&rows);
+    assert_equal_admit_ratios(&rows);
     rows
 }
 
-/// Times all contestants on the same accesses, cell by cell and repeat by repeat.
+/// Times all subjects on the same accesses, one cell and one repeat at a time.
 fn measure(
     plan: &Plan,
     workload: Workload,
-    contestants: &mut [Contestant],
+    subjects: &mut [TimedSubject],
     accesses: &mut Accesses,
 ) -> Vec<Vec<Samples>> {
-    let count = contestants.len();
+    let count = subjects.len();
     let mut samples: Vec<Vec<Samples>> = Vec::new();
     samples.resize_with(plan.cells.len(), || (0..count).map(|_| Samples::default()).collect());
     for repeat in 0..plan.repeats {
@@ -234,10 +236,10 @@ fn measure(
         for (&(threads, mode), samples) in plan.cells.iter().zip(&mut samples) {
             let accesses = accesses.draw(plan.decisions);
             for at in (0..count).map(|at| (at + repeat) % count) {
-                let contestant = &mut contestants[at];
-                if contestant.kind.takes_part(workload, mode) {
-                    let accesses = &accesses[..accesses.len() / contestant.kind.share()];
-                    samples[at].push(contestant.pass(accesses, threads, mode));
+                let subject = &mut subjects[at];
+                if subject.kind.takes_part(workload, mode) {
+                    let accesses = &accesses[..accesses.len() / subject.kind.decisions_divisor()];
+                    samples[at].push(subject.pass(accesses, threads, mode));
                 }
             }
         }
@@ -245,8 +247,9 @@ fn measure(
     samples
 }
 
-/// Subjects of the same limit admit the same share, and subjects without one admit everything.
-fn assert_alike(rows: &[Row]) {
+/// Asserts that subjects with the same limit admit the same fraction, and that subjects without
+/// virtual time admit everything.
+fn assert_equal_admit_ratios(rows: &[Row]) {
     for row in rows {
         let limit = row.subject.limit();
         let same = |other: &&Row| other.threads == row.threads && other.subject.limit() == limit;
@@ -256,7 +259,7 @@ fn assert_alike(rows: &[Row]) {
         };
         let name = name_of(&row.subject);
         assert!(
-            (row.admitted - expected).abs() <= ALIKE,
+            (row.admitted - expected).abs() <= MAX_ADMIT_DIFFERENCE,
             "{name} admitted {:.3} where {expected:.3} was expected",
             row.admitted
         );
@@ -266,7 +269,7 @@ fn assert_alike(rows: &[Row]) {
 fn row(
     workload: Workload,
     (threads, mode): (u8, Mode),
-    subject: Kind,
+    subject: SubjectKind,
     samples: &Samples,
     bytes_per_key: Option<f64>,
 ) -> Row {
@@ -288,7 +291,7 @@ fn row(
     }
 }
 
-/// The one in the middle.
+/// Returns the median.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -296,8 +299,8 @@ pub fn median(values: &[f64]) -> f64 {
     if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 }
 }
 
-/// The machine's load averages: other work shows here and in the spread.
-pub fn load() -> String {
+/// Returns the load averages of the machine. Other work shows here and in the spread.
+pub fn load_average() -> String {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split_whitespace().take(2).collect::<Vec<_>>().join(" ")
 }
@@ -314,31 +317,31 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "governor holds 3 of 2 keys")]
-    fn a_subject_that_holds_other_keys_is_caught() {
-        let mut contestant = Contestant::new(Kind::Governor, Workload::Hot);
-        contestant.pass(&[1, 2], 1, Mode::Single);
-        contestant.assert_tracked(2, 2);
+    fn detects_unexpected_number_of_keys() {
+        let mut subject = TimedSubject::new(SubjectKind::Governor, Workload::Hot);
+        subject.pass(&[1, 2], 1, Mode::Single);
+        subject.assert_tracked(2, 2);
     }
 
     #[test]
-    fn an_aged_key_is_admitted_at_half_its_limit_by_every_subject() {
-        for &kind in Kind::value_variants() {
-            let mut contestant = Contestant::new(kind, Workload::Hot);
+    fn every_subject_admits_an_aged_key_at_half_its_limit() {
+        for &kind in SubjectKind::value_variants() {
+            let mut subject = TimedSubject::new(kind, Workload::Hot);
             for (threads, mode) in [(1, Mode::Single), (2, Mode::Single), (1, Mode::Batch32)] {
                 if kind.takes_part(Workload::Hot, mode) {
-                    let admitted = contestant.pass(&[0; 2_048], threads, mode).admitted;
-                    // A thread that the system stops just after it read the time decides late.
+                    let admitted = subject.pass(&[0; 2_048], threads, mode).admitted;
+                    // A thread that is preempted just after reading the time decides late.
                     let least = if threads == 1 { 2_048 } else { 2_000 };
                     assert!(admitted >= least, "{kind:?} admitted {admitted} on {threads}");
                 }
             }
-            assert!(!contestant.is_young(), "{kind:?}");
+            assert!(!subject.needs_ageing(), "{kind:?}");
         }
     }
 
     #[test]
     #[should_panic(expected = "tidegate admitted 0.500 where 1.000 was expected")]
-    fn shares_that_differ_are_caught() {
+    fn detects_different_admit_ratios() {
         let row = |subject, admitted| Row {
             workload: Workload::Hot,
             threads: 1,
@@ -351,6 +354,9 @@ mod tests {
             admitted,
             queued: 0.0,
         };
-        assert_alike(&[row(Kind::Governor, 1.0), row(Kind::Tidegate, 0.5)]);
+        assert_equal_admit_ratios(&[
+            row(SubjectKind::Governor, 1.0),
+            row(SubjectKind::Tidegate, 0.5),
+        ]);
     }
 }

@@ -1,25 +1,27 @@
-//! What a decision costs: tidegate beside its peers and the floor, in one run.
+//! Measures what a decision costs: tidegate, other limiters and a lower bound, in one run.
 //!
-//! - `cli.rs`: the commands;
-//! - `workloads.rs`: which keys are asked for, in which order;
-//! - `subjects/`: one adapter per limiter, ours in `ours.rs`;
+//! - `cli.rs`: the command line;
+//! - `workloads.rs`: the keys of each workload and their order;
+//! - `subjects/`: adapters of the measured limiters;
 //! - `measure.rs`: the timed loop, the same for every subject;
-//! - `inprocess.rs`: fills, checks the set-up, interleaves the timed passes;
-//! - `rss.rs`: resident bytes per key, each subject in a process of its own;
-//! - `pauses.rs`: the worst single decision while a table fills and expires;
-//! - `http/`: the server beside other servers, see `http/mod.rs`;
-//! - `grpc/`: the gRPC front beside a tonic service, see `grpc/mod.rs`;
-//! - `layer/`: what the tower layer adds to a request, see `layer/mod.rs`;
-//! - `redis/`: what a shared decision costs Redis, see `redis/mod.rs`;
-//! - `resp/`: the RESP front beside Redis and throttlecrab, see `resp/mod.rs`;
-//! - `faults/`: what callers and limits see while Redis fails, see `faults/mod.rs`;
+//! - `inprocess.rs`: fills the subjects, checks the set-up, interleaves the timed passes;
+//! - `rss.rs`: resident bytes per key, each subject in a separate process;
+//! - `histogram.rs`: durations with percentiles;
+//! - `pauses.rs`: the slowest single decisions while a table fills and expires;
+//! - `http/`: the HTTP server compared with other servers, see `http/mod.rs`;
+//! - `grpc/`: the gRPC front compared with a tonic service, see `grpc/mod.rs`;
+//! - `layer/`: the cost that the tower layer adds to a request, see `layer/mod.rs`;
+//! - `redis/`: the cost of a shared decision for Redis, see `redis/mod.rs`;
+//! - `resp/`: the RESP front compared with Redis and throttlecrab, see `resp/mod.rs`;
+//! - `faults/`: calls and limits while Redis fails, see `faults/mod.rs`;
 //! - `storm/`: clients that retry, see `storm/mod.rs`;
-//! - `bars.rs`, `report.rs`: the bars, the table and the JSON.
+//! - `bars.rs`, `report.rs`: performance targets ("bars"), tables and JSON.
 
 mod bars;
 mod cli;
 mod faults;
 mod grpc;
+mod histogram;
 mod http;
 mod inprocess;
 mod layer;
@@ -55,27 +57,27 @@ fn main() -> ExitCode {
                 print!("{}", pauses::table(&pauses));
             }
         }
-        cli::Command::Http(args) => return succeed(http::run(&args)),
-        cli::Command::Grpc(args) => return succeed(grpc::run(&args)),
-        cli::Command::GrpcBaseline(args) => return succeed(grpc::serve_baseline(&args)),
-        cli::Command::GrpcLoad(args) => return succeed(grpc::load(&args)),
-        cli::Command::Layer(args) => return succeed(layer::run(&args)),
-        cli::Command::Redis(args) => return succeed(redis::run(&args)),
-        cli::Command::Resp(args) => return succeed(resp::run(&args)),
-        cli::Command::Faults(args) => return succeed(faults::run(&args)),
-        cli::Command::Storm(args) => return succeed(storm::run(&args)),
-        cli::Command::HttpBaseline(args) => return succeed(http::serve_baseline(&args)),
-        cli::Command::HttpLoad(args) => return succeed(http::load(&args)),
+        cli::Command::Http(args) => return exit_code(http::run(&args)),
+        cli::Command::Grpc(args) => return exit_code(grpc::run(&args)),
+        cli::Command::GrpcBaseline(args) => return exit_code(grpc::serve_baseline(&args)),
+        cli::Command::GrpcLoad(args) => return exit_code(grpc::load(&args)),
+        cli::Command::Layer(args) => return exit_code(layer::run(&args)),
+        cli::Command::Redis(args) => return exit_code(redis::run(&args)),
+        cli::Command::Resp(args) => return exit_code(resp::run(&args)),
+        cli::Command::Faults(args) => return exit_code(faults::run(&args)),
+        cli::Command::Storm(args) => return exit_code(storm::run(&args)),
+        cli::Command::HttpBaseline(args) => return exit_code(http::serve_baseline(&args)),
+        cli::Command::HttpLoad(args) => return exit_code(http::load(&args)),
         cli::Command::RssOf(args) => println!("{}", rss::measure_here(&args)),
     }
     ExitCode::SUCCESS
 }
 
-/// What went wrong with other programs or the network.
-type Failed = Box<dyn std::error::Error + Send + Sync>;
+/// An error of another program or the network.
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// What other programs and the network get wrong is said, not panicked about.
-fn succeed(done: std::io::Result<()>) -> ExitCode {
+/// Prints a failure to stderr and maps the result to an exit code.
+fn exit_code(done: std::io::Result<()>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -1,105 +1,51 @@
 //! The slowest single decisions while a table fills, expires and fills again.
 //!
-//! Every decision is timed alone. A pair of clock reads with nothing between is
-//! timed the same way and in the same run: what it shows at the far end is the
-//! machine (interrupts, the hypervisor), not a limiter. Time spent waiting for a
-//! processor that others were using is taken out, as in `measure.rs`. Subjects take turns
-//! every [`TURN`] keys, so that all see the same disturbances.
+//! Every decision is timed alone. A pair of clock reads with nothing between them is timed in the
+//! same way and in the same run. Its largest values are caused by the machine (interrupts, the
+//! hypervisor) and not by a limiter. Time spent waiting for a processor used by others is
+//! subtracted, as in `measure.rs`. Subjects alternate every [`TURN_KEYS`] keys, so that
+//! disturbances affect all of them.
 
 use std::fmt::Write;
 use std::hash::RandomState;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde_json::{Value, json};
 
 use crate::bars::Bar;
-use crate::measure::Queue;
-use crate::report::{bar_json, write_bars, written};
+use crate::histogram::Histogram;
+use crate::measure::CpuWait;
+use crate::report::{bar_json, to_text, write_bars};
 use crate::subjects::{COUNTER, EPOCH_NS, Governor, OneLimit, WINDOW, version};
 use crate::workloads::{WINDOW_NS, write_key};
 
-/// Keys a subject fills before the next has its turn.
-const TURN: u32 = 1 << 16;
+/// Number of keys that one subject fills before the next subject continues.
+const TURN_KEYS: u32 = 1 << 16;
 
-/// Each power of two of nanoseconds is split into this many steps: 3 % apart.
-const STEPS: u64 = 32;
-
-/// How long decisions took, counted on a logarithmic scale.
-pub struct Histogram {
-    counts: Vec<u64>,
-    total: u64,
-    max_ns: u64,
-    over_100_us: u64,
-    over_1_ms: u64,
-}
-
-impl Histogram {
-    pub fn new() -> Self {
-        Histogram { counts: vec![0; 64 * 32], total: 0, max_ns: 0, over_100_us: 0, over_1_ms: 0 }
-    }
-
-    /// Counts one.
-    pub fn record(&mut self, took: Duration) {
-        let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        self.counts[slot(ns)] += 1;
-        self.total += 1;
-        self.max_ns = self.max_ns.max(ns);
-        self.over_100_us += u64::from(ns > 100_000);
-        self.over_1_ms += u64::from(ns > 1_000_000);
-    }
-
-    /// The time that all but one in `one_in` decisions stay below.
-    pub fn all_but_one_in(&self, one_in: u64) -> u64 {
-        let below = self.total - self.total / one_in;
-        let mut seen = 0;
-        for (slot, count) in self.counts.iter().enumerate() {
-            seen += count;
-            if seen >= below {
-                return upper_ns(slot as u64).min(self.max_ns);
-            }
-        }
-        self.max_ns
-    }
-}
-
-/// Which step of the logarithmic scale a time falls on.
-fn slot(ns: u64) -> usize {
-    let ns = ns.max(STEPS);
-    let power = u64::from(ns.ilog2() - STEPS.ilog2());
-    let step = (ns >> power) - STEPS;
-    usize::try_from(power * STEPS + step).expect("64 powers of 32 steps")
-}
-
-/// The largest time that falls on a step.
-fn upper_ns(slot: u64) -> u64 {
-    let (power, step) = (slot / STEPS, slot % STEPS);
-    ((STEPS + step + 1) << power) - 1
-}
-
-/// One line: a subject in one phase.
+/// One row: a subject in one phase.
 pub struct Row {
     subject: &'static str,
     phase: &'static str,
     times: Histogram,
 }
 
-/// What a run found.
+/// Results of a run.
 pub struct Pauses {
     rows: Vec<Row>,
-    /// Decisions for which tidegate found no room, although what had expired would
-    /// have made some: it looks for it in a few places and not everywhere.
+    /// Decisions for which tidegate found no free slot although keys had expired: it probes a
+    /// few slots and not the whole table.
     overflowed: u64,
 }
 
-/// Virtual time between two decisions: ten million of them are well within a window.
+/// Virtual time between two decisions: ten million of them fit well within a window.
 const STEP_NS: u64 = 1_000;
 
-/// Fills `keys` keys, lets them expire and fills as many others.
+/// Fills `keys` keys, lets them expire and fills as many new ones.
 pub fn run(keys: u32) -> Pauses {
     let floor: Vec<AtomicU64> = (0..keys).map(|_| AtomicU64::new(0)).collect();
-    let governor = Governor::as_users_get_it();
+    let governor = Governor::with_default_hasher();
     let ours = [("tidegate", WINDOW), ("tidegate-counter", COUNTER)]
         .map(|(name, limit)| (name, OneLimit::new(limit, keys)));
     let mut rows = Vec::new();
@@ -108,13 +54,13 @@ pub fn run(keys: u32) -> Pauses {
         if first > 0 {
             // A counter expires after two windows.
             phase_ns += u64::from(keys) * STEP_NS + 3 * WINDOW_NS;
-            rows.push(sweep_of(&governor, phase_ns));
+            rows.push(time_governor_sweep(&governor, phase_ns));
         }
         let now_ns = |index| phase_ns + u64::from(index) * STEP_NS;
         let mut times: [Histogram; 5] = std::array::from_fn(|_| Histogram::new());
         let [empty, floors, governors, windows, counters] = &mut times;
-        for start in (0..keys).step_by(TURN as usize) {
-            let turn = start..keys.min(start.saturating_add(TURN));
+        for start in (0..keys).step_by(TURN_KEYS as usize) {
+            let turn = start..keys.min(start.saturating_add(TURN_KEYS));
             eprint!("\r{phase}: {start} of {keys} keys ");
             time_each(empty, turn.clone(), first, |_, _| true);
             time_each(floors, turn.clone(), first, |index, _| {
@@ -138,7 +84,7 @@ pub fn run(keys: u32) -> Pauses {
     Pauses { rows, overflowed }
 }
 
-/// Every key of the phase has a place of its own or was counted as having none.
+/// Asserts that every key of the phase is tracked or was counted as overflowed.
 fn assert_all_held(subject: &OneLimit, keys: u32) {
     let stats = subject.stats();
     let (tracked, overflowed) = (stats.tracked_keys, stats.overflowed);
@@ -148,8 +94,8 @@ fn assert_all_held(subject: &OneLimit, keys: u32) {
     );
 }
 
-/// governor keeps expired keys until it is told to drop them, all in one call.
-fn sweep_of(governor: &Governor<RandomState>, now_ns: u64) -> Row {
+/// Times the only way to drop expired keys from governor: all of them in one call.
+fn time_governor_sweep(governor: &Governor<RandomState>, now_ns: u64) -> Row {
     let mut times = Histogram::new();
     let start = Instant::now();
     governor.sweep(now_ns);
@@ -163,28 +109,28 @@ where
 {
     let mut key = String::new();
     let mut denied = 0;
-    let mut queue = Queue::new();
+    let mut cpu_wait = CpuWait::new();
     for index in turn {
         if index % 64 == 0 {
-            queue.catch_up();
+            cpu_wait.reset();
         }
         let staging = Instant::now();
         write_key(&mut key, first + index);
-        queue.without_waiting(staging.elapsed());
+        cpu_wait.exclude_wait(staging.elapsed());
         let start = Instant::now();
         let allowed = decide(index, &key);
-        times.record(queue.without_waiting(start.elapsed()));
+        times.record(cpu_wait.exclude_wait(start.elapsed()));
         denied += u32::from(!allowed);
     }
-    assert_eq!(denied, 0, "a key's first ask is admitted");
+    assert_eq!(denied, 0, "the first request for a key was denied");
 }
 
-/// The percentiles that are shown, as one decision in so many.
+/// The reported percentiles, each with the N of "all but one in N".
 const TAILS: [(&str, u64); 4] = [("p50", 2), ("p99", 100), ("p99.9", 1_000), ("p99.99", 10_000)];
 
-/// The readable report.
+/// Renders the readable report.
 pub fn table(pauses: &Pauses) -> String {
-    written(|text| write_table(text, pauses))
+    to_text(|text| write_table(text, pauses))
 }
 
 fn write_table(text: &mut String, pauses: &Pauses) -> std::fmt::Result {
@@ -207,9 +153,9 @@ fn write_table(text: &mut String, pauses: &Pauses) -> std::fmt::Result {
     write_bars(text, &bars(pauses))
 }
 
-/// Both algorithms, compared with governor. The thresholds are what `sliding-counter` took when all
-/// other states were kept outside of the table: the larger ratio of two runs on a shared machine.
-/// A maximum is a single decision, so one run that misses its threshold says little.
+/// Compares both algorithms with governor. The thresholds are the values of `sliding-counter` when
+/// all other states were kept outside of the table: the larger ratio of two runs on a shared
+/// machine. A maximum is a single decision, so one run that misses its threshold says little.
 fn bars(pauses: &Pauses) -> Vec<Bar> {
     let of = |phase, subject| {
         let row = pauses.rows.iter().find(|row| (row.phase, row.subject) == (phase, subject));
@@ -229,7 +175,7 @@ fn bars(pauses: &Pauses) -> Vec<Bar> {
     bars
 }
 
-/// The same for programs.
+/// Renders the report as JSON.
 pub fn json(pauses: &Pauses) -> Value {
     let rows: Vec<Value> = pauses
         .rows
@@ -251,28 +197,4 @@ pub fn json(pauses: &Pauses) -> Value {
         .collect();
     let bars: Vec<Value> = bars(pauses).iter().map(bar_json).collect();
     json!({ "rows": rows, "bars": bars, "overflowed": pauses.overflowed })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_step_holds_the_times_up_to_its_upper_end() {
-        for ns in [32, 33, 63, 64, 65, 1_000, 123_456, 5_000_000_000] {
-            let upper = upper_ns(slot(ns) as u64);
-            assert!(upper >= ns && upper - ns <= ns / STEPS, "{ns} fell on a step up to {upper}");
-            assert!(slot(upper) == slot(ns) && slot(upper + 1) > slot(ns));
-        }
-    }
-
-    #[test]
-    fn percentiles_find_the_few_slow_ones() {
-        let mut times = Histogram::new();
-        (0..9_990).for_each(|_| times.record(Duration::from_nanos(100)));
-        (0..10).for_each(|_| times.record(Duration::from_micros(200)));
-        assert!((100..104).contains(&times.all_but_one_in(100)));
-        assert_eq!(times.all_but_one_in(10_000), 200_000);
-        assert_eq!((times.max_ns, times.over_100_us, times.over_1_ms), (200_000, 10, 0));
-    }
 }

@@ -1,4 +1,4 @@
-//! The table for people and the JSON for programs.
+//! Tables and JSON.
 
 use std::fmt::Write;
 
@@ -8,25 +8,25 @@ use crate::bars::{self, Bar};
 use crate::cli::{Mode, name_of};
 use crate::inprocess::{Results, Row};
 use crate::rss::FULL_LOG_ENTRIES;
-use crate::subjects::Kind;
+use crate::subjects::SubjectKind;
 
-/// Above this part of the time spent waiting for a processor, a run is not to be trusted.
+/// Fraction of time spent waiting for a processor above which the report prints a warning.
 const BUSY: f64 = 0.05;
 
-/// The whole readable report.
+/// Renders the readable report.
 pub fn table(results: &Results) -> String {
-    written(|text| write_report(text, results))
+    to_text(|text| write_report(text, results))
 }
 
-/// What is written, as text.
-pub fn written(write: impl FnOnce(&mut String) -> std::fmt::Result) -> String {
+/// Collects the output of `write` in a string.
+pub fn to_text(write: impl FnOnce(&mut String) -> std::fmt::Result) -> String {
     let mut text = String::new();
     // Writing to a String cannot fail.
     let _ = write(&mut text);
     text
 }
 
-/// What it was measured on, and what else went on there before and after.
+/// Writes the processor and its load averages before and after the run.
 pub fn write_machine(text: &mut String, [before, after]: [&str; 2]) -> std::fmt::Result {
     let processor = processor();
     writeln!(text, "processor: {processor}; load average {before}, after the run {after}")
@@ -49,7 +49,7 @@ fn write_report(text: &mut String, results: &Results) -> std::fmt::Result {
         writeln!(text, "  {:<19} {}", name_of(kind), kind.describe())?;
     }
     write_rows(text, results)?;
-    let queued = busiest(results);
+    let queued = max_queued(results);
     if queued > BUSY {
         writeln!(
             text,
@@ -99,22 +99,22 @@ fn write_rows(text: &mut String, results: &Results) -> std::fmt::Result {
             name_of(&row.subject),
             row.ns_per_decision,
             row.spread * 100.0,
-            number(ratio(results, row, Kind::Governor), 3),
-            number(ratio(results, row, Kind::GovernorFoldhash), 3),
-            number(speed_up(results, row), 2),
+            number_or_dash(ratio(results, row, SubjectKind::Governor), 3),
+            number_or_dash(ratio(results, row, SubjectKind::GovernorFoldhash), 3),
+            number_or_dash(speed_up(results, row), 2),
             row.admitted * 100.0,
             row.queued * 100.0,
-            number(row.bytes_per_key, 1)
+            number_or_dash(row.bytes_per_key, 1)
         )?;
     }
     Ok(())
 }
 
-fn busiest(results: &Results) -> f64 {
+fn max_queued(results: &Results) -> f64 {
     results.rows.iter().map(|row| row.queued).fold(0.0, f64::max)
 }
 
-/// The bars with what was measured and whether that is enough.
+/// Writes the bars with the measured values and whether they are met.
 pub fn write_bars(text: &mut String, bars: &[Bar]) -> std::fmt::Result {
     writeln!(
         text,
@@ -126,7 +126,7 @@ pub fn write_bars(text: &mut String, bars: &[Bar]) -> std::fmt::Result {
             text,
             "  {:<60}{:>10}{:>10}{:>9}{:>10}{:>9}",
             bar.name,
-            number(bar.measured, 3),
+            number_or_dash(bar.measured, 3),
             threshold(bar, bar.must),
             verdict(bar, bar.must),
             threshold(bar, bar.aim),
@@ -149,13 +149,13 @@ fn verdict(bar: &Bar, threshold: Option<f64>) -> &'static str {
     }
 }
 
-/// A number, or a dash where there is none.
-pub fn number(value: Option<f64>, decimals: usize) -> String {
+/// Formats a number, or a dash for `None`.
+pub fn number_or_dash(value: Option<f64>, decimals: usize) -> String {
     value.map_or_else(|| "-".to_owned(), |value| format!("{value:.decimals$}"))
 }
 
-/// Relative to a peer's single call in the same run.
-fn ratio(results: &Results, row: &Row, peer: Kind) -> Option<f64> {
+/// Returns the time relative to a single call of a peer in the same run.
+fn ratio(results: &Results, row: &Row, peer: SubjectKind) -> Option<f64> {
     let peer = bars::find(results, row.workload, row.threads, Mode::Single, peer)?;
     Some(row.ns_per_decision / peer.ns_per_decision)
 }
@@ -165,7 +165,7 @@ fn speed_up(results: &Results, row: &Row) -> Option<f64> {
     (row.threads > 1).then(|| row.per_second / one.per_second)
 }
 
-/// What the figures were measured on.
+/// Describes the processor of this machine.
 pub fn processor() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = info.lines().find_map(|line| line.strip_prefix("model name"));
@@ -174,7 +174,7 @@ pub fn processor() -> String {
     format!("{model}, {cores} cores")
 }
 
-/// `rows` is the stable part; the rest says how it was measured.
+/// Renders JSON. `rows` is stable; the rest describes the measurement.
 pub fn json(results: &Results) -> Value {
     let rows: Vec<Value> = results.rows.iter().map(row_json).collect();
     let details: Vec<Value> = results
@@ -197,7 +197,7 @@ pub fn json(results: &Results) -> Value {
         "details": details,
         "subjects": subjects,
         "processor": processor(),
-        "busy": busiest(results) > BUSY,
+        "busy": max_queued(results) > BUSY,
         "load": [results.load_before, results.load_after],
         "repeats": results.repeats,
         "decisions": results.decisions,
@@ -216,13 +216,13 @@ fn row_json(row: &Row) -> Value {
     })
 }
 
-/// A bar for programs.
+/// Renders a bar as JSON.
 pub fn bar_json(bar: &Bar) -> Value {
     json!({ "name": bar.name, "measured": bar.measured, "must": bar.must, "aim": bar.aim,
         "must_met": bar.met(bar.must), "aim_met": bar.met(bar.aim) })
 }
 
-/// To so many parts of one: figures that are noise beyond that.
+/// Rounds to a multiple of 1 / `scale`; further digits are noise.
 pub fn rounded(value: f64, scale: f64) -> f64 {
     (value * scale).round() / scale
 }

@@ -1,11 +1,11 @@
-//! Which keys are asked for, in which order.
+//! Workloads: the keys that are accessed, and their order.
 //!
-//! A key is a number here and becomes text (`user:00012345`) just before it is
+//! A key is a number here. It becomes text (`user:00012345`) just before it is
 //! used, outside the timed region: see `measure.rs`.
 
 use clap::ValueEnum;
 
-/// A number of keys and a way to choose among them.
+/// A number of keys and their distribution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Workload {
     /// One key.
@@ -25,7 +25,7 @@ pub enum Workload {
     TenMillionUniform,
 }
 
-/// The window of every limit that is aged; some subjects have a shorter one beside it.
+/// The window of every limit that is aged. Some subjects have a second, shorter window.
 pub const WINDOW_NS: u64 = 60_000_000_000;
 
 /// Coprime to every number of keys above (powers of ten), so that multiplying
@@ -43,8 +43,8 @@ impl Workload {
         }
     }
 
-    /// Accesses to each key in a window, on average. Enough that a key holds cells of several ages,
-    /// few enough that a table of this size can be aged in a minute or two.
+    /// Average accesses to each key per window. Large enough that a key holds cells of several
+    /// ages, small enough that a table of this size can be aged in a minute or two.
     fn accesses_per_window(self) -> u32 {
         match self {
             Workload::Hot => u32::MAX,
@@ -55,15 +55,15 @@ impl Workload {
     }
 
     /// Virtual time between two decisions under a limit. On average a key gets at most half its
-    /// limit, so that all subjects admit everything, whatever their algorithm; only the first few
-    /// hundred keys of Zipf exceed their limit, under every algorithm alike.
+    /// limit, so all subjects admit everything, whatever their algorithm. Only the first few
+    /// hundred keys of Zipf exceed their limit, and they do so under every algorithm.
     pub fn step_ns(self, limit: u32) -> u64 {
         let accesses = self.accesses_per_window().min(limit / 2);
         WINDOW_NS / (u64::from(self.keys()) * u64::from(accesses))
     }
 }
 
-/// Draws the accesses of a workload; the same ones in every run.
+/// Draws the accesses of a workload. Every run draws the same accesses.
 pub struct Accesses {
     workload: Workload,
     random: Random,
@@ -100,7 +100,7 @@ fn remainder(value: u64, modulus: u32) -> u32 {
     u32::try_from(value % u64::from(modulus)).expect("a remainder is below its u32 modulus")
 }
 
-/// Ranks 0.. with probability proportional to 1 / (rank + 1).
+/// Zipf distribution: ranks from 0 with probability proportional to 1 / (rank + 1).
 struct Zipf {
     cumulative: Vec<f64>,
 }
@@ -124,7 +124,7 @@ impl Zipf {
     }
 }
 
-/// splitmix64: small, fast, and the same on every machine.
+/// The splitmix64 generator: small, fast, and reproducible on every machine.
 pub struct Random(pub u64);
 
 impl Random {
@@ -136,19 +136,18 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Uniform in 0..bound; the bias of the modulus is below 2^-40 here.
+    /// Returns a uniform number in `0..bound`; the bias of the modulus is below 2^-40 here.
     pub fn below(&mut self, bound: u32) -> u32 {
         remainder(self.next(), bound)
     }
 
-    /// Uniform in [0, 1).
-    fn unit(&mut self) -> f64 {
-        let top = u32::try_from(self.next() >> 32).expect("32 bits remain");
-        f64::from(top) / (f64::from(u32::MAX) + 1.0)
+    /// Returns a uniform number in [0, 1) with 53 bits, all that an `f64` represents exactly.
+    pub fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / 9_007_199_254_740_992.0
     }
 }
 
-/// Writes the text of key `number` into `text`, reusing its memory.
+/// Writes the text of key `number` into `text` and reuses its memory.
 pub fn write_key(text: &mut String, number: u32) {
     let mut bytes = *b"user:00000000";
     let mut rest = number;
@@ -176,14 +175,14 @@ mod tests {
     }
 
     #[test]
-    fn each_draw_has_other_keys_of_the_workload() {
+    fn draws_differ_and_stay_within_the_keys() {
         let mut accesses = Accesses::new(Workload::TenThousand);
         let [first, second] = [(); 2].map(|()| accesses.draw(100_000).to_vec());
         assert_ne!(first, second);
         let mut distinct = first;
         distinct.sort_unstable();
         distinct.dedup();
-        // 10,000 keys, ten draws each on average: e^-10 of them, about one, is missed.
+        // 10,000 keys, ten draws each on average: e^-10 of them, about one, is never drawn.
         assert!(distinct.len() > 9_980 && distinct.last() < Some(&10_000));
         assert_eq!(Accesses::new(Workload::Hot).draw(3), [0, 0, 0]);
     }
@@ -203,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn zipf_gives_the_first_rank_its_share() {
+    fn zipf_draws_first_ranks_with_expected_frequency() {
         let mut accesses = Accesses::new(Workload::MillionZipf);
         let drawn = accesses.draw(200_000);
         let first = drawn.iter().filter(|&&key| key == 0).count();

@@ -1,4 +1,4 @@
-//! The benchmark as a program: what it prints is what others parse.
+//! Tests of the benchmark binary, whose output is parsed by other programs.
 
 use std::process::Command;
 
@@ -13,14 +13,14 @@ fn bench(args: &[&str]) -> String {
 }
 
 #[test]
-fn the_floor_takes_eight_bytes_a_key() {
-    // Enough keys that what else becomes resident meanwhile is far less than a byte each.
+fn floor_takes_eight_bytes_per_key() {
+    // With this many keys, everything else that becomes resident is far below a byte per key.
     let bytes: f64 = bench(&["rss-of", "floor", "16000000"]).trim().parse().expect("a number");
     assert!((7.5..9.0).contains(&bytes), "the floor took {bytes} bytes per key");
 }
 
 #[test]
-fn json_rows_have_the_promised_fields_and_every_selected_cell() {
+fn json_has_every_selected_row_and_field() {
     let text = bench(&[
         "inprocess",
         "--json",
@@ -54,7 +54,7 @@ fn json_rows_have_the_promised_fields_and_every_selected_cell() {
 }
 
 #[test]
-fn pauses_report_every_decision() {
+fn pauses_count_every_decision() {
     let text = bench(&["pauses", "--json", "--keys", "70000"]);
     let json: Value = serde_json::from_str(&text).expect("stdout is one JSON document");
     let rows = json["rows"].as_array().expect("rows is a list");
@@ -69,7 +69,7 @@ fn pauses_report_every_decision() {
 }
 
 #[test]
-fn http_rows_compare_turns_of_the_same_run() {
+fn http_rows_have_ratios_with_intervals() {
     let text = bench(&["http", "--json", "--quick", "--subject=axum,axum-forward-auth"]);
     let json: Value = serde_json::from_str(&text).expect("stdout is one JSON document");
     let rows = json["rows"].as_array().expect("rows is a list");
@@ -91,8 +91,8 @@ fn http_rows_compare_turns_of_the_same_run() {
 }
 
 #[test]
-fn a_load_that_gets_wrong_answers_says_so() {
-    // A listener that accepts and hangs up: no server, no answers.
+fn load_without_answers_fails_with_a_message() {
+    // A listener that closes every connection without an answer.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("it is bound");
     std::thread::spawn(move || listener.incoming().for_each(drop));

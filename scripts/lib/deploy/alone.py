@@ -1,8 +1,8 @@
-"""Runs what the image would hold, as its user, with nothing else in sight.
+"""Runs the contents of the image as its user, without any other files.
 
 Usage: alone.py ROOT
 
-ROOT has the binary, glibc and a config. Needs the right to chroot.
+ROOT contains the binary, glibc and a config. Needs permission to chroot.
 """
 
 import pathlib
@@ -24,7 +24,7 @@ def main():
     for name in ("tokens", "admin-token"):
         (secrets / name).write_text(f"secret-of-{name}\n")
     environment = {
-        # As in the Dockerfile, but for the ports, which may be taken.
+        # As in the Dockerfile, except for the ports, which may be in use.
         "TIDEGATE_HTTP": "0.0.0.0:0",
         "TIDEGATE_GRPC": "0.0.0.0:0",
         "TIDEGATE_RESP": "0.0.0.0:0",
@@ -45,7 +45,7 @@ def main():
         expect("policies", policies[0], 200)
         server.signal(signal.SIGTERM)
         expect("its end", server.ended(), 0)
-    print("image: the binary and glibc alone serve, ask for secrets and end as they should")
+    print("image: the binary and glibc alone serve, require secrets and end as expected")
 
 
 main()

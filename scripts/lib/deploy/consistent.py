@@ -1,8 +1,8 @@
-"""Whether the files under deploy/ agree with each other and with the program.
+"""Checks that the files under deploy/ agree with each other and with the program.
 
 Usage: consistent.py BINARY
 
-Schemas say what may be written; this says that names meet: ports, paths, keys, users, versions.
+Schemas check the structure; this checks that names match: ports, paths, keys, users, versions.
 """
 
 import pathlib
@@ -39,7 +39,7 @@ def documents(path):
 
 
 def kinds():
-    """All manifests, by kind and name."""
+    """Returns all manifests by kind and name."""
     paths = [*KUBERNETES.glob("*.yaml"), *KUBERNETES.glob("example/*.yaml")]
     found = [document for path in paths for document in documents(path)]
     return {(document["kind"], document["metadata"]["name"]): document for document in found}
@@ -54,7 +54,7 @@ def check_pod(all_kinds):
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     equal("Deployment: selector and labels", deployment["selector"]["matchLabels"], labels)
 
-    # The profile `restricted` of the Pod Security Standards, and a root that cannot be written.
+    # The profile `restricted` of the Pod Security Standards, and a read-only root file system.
     security, inner = pod["securityContext"], container["securityContext"]
     expect(security["runAsNonRoot"] is True and security["runAsUser"] > 0, "pod: runs as root")
     equal("pod: seccompProfile", security["seccompProfile"], {"type": "RuntimeDefault"})
@@ -155,7 +155,7 @@ def check_dockerfile(ports, security, rust):
 
 
 def check_variables(binary, places):
-    """The server knows every variable by name."""
+    """Checks that the server knows every variable."""
     help_text = subprocess.run([binary, "serve", "--help"], capture_output=True, text=True, check=True).stdout
     for place, names in places.items():
         for name in names:

@@ -1,4 +1,4 @@
-"""A server that runs for one check, on free ports."""
+"""Runs a server for one check, on free ports."""
 
 import json
 import os
@@ -11,7 +11,7 @@ PATIENCE = 30
 
 
 class Running:
-    """Started with `command` and `environment`; ended when left."""
+    """A server, started with `command` and `environment`; a context manager that ends it."""
 
     def __init__(self, command, environment):
         kept = {name: value for name, value in os.environ.items() if not name.startswith("TIDEGATE_")}
@@ -37,7 +37,7 @@ class Running:
         self.process.communicate()
 
     def get(self, front, path, body=None, token=None):
-        """The status and the text of an answer."""
+        """Returns the status and the text of an answer."""
         headers = {"content-type": "application/json"}
         if token:
             headers["authorization"] = f"Bearer {token}"
@@ -50,7 +50,7 @@ class Running:
             return error.code, error.read().decode()
 
     def check(self, token=None):
-        """The status of a check."""
+        """Returns the status of a check."""
         body = {"attributes": {"client_ip": "192.0.2.1"}}
         return self.get("http", "/v1/check", body, token)[0]
 
@@ -67,6 +67,6 @@ class Running:
         os.kill(pid or self.process.pid, number)
 
     def ended(self):
-        """Its exit code, once it has ended by itself."""
+        """Waits for the server to end by itself and returns its exit code."""
         self.process.communicate(timeout=PATIENCE)
         return self.process.returncode

@@ -1,8 +1,8 @@
-"""Whether the unit's filter lets the server make the system calls it makes.
+"""Checks that the filter of the unit allows the system calls of the server.
 
 Usage: syscalls.py BINARY UNIT DIRECTORY
 
-Serves, decides, reloads, drains under strace; compares with the SystemCallFilter= lines.
+Serves, decides, reloads and drains under strace, and compares with the SystemCallFilter= lines.
 """
 
 import pathlib
@@ -16,7 +16,7 @@ from running import Running
 
 
 def sets():
-    """The named sets of systemd, with what each holds."""
+    """Returns the named sets of systemd with their system calls."""
     listing = subprocess.run(
         ["systemd-analyze", "syscall-filter", "--no-pager"], capture_output=True, text=True, check=True
     ).stdout
@@ -36,7 +36,7 @@ def expanded(name, known):
 
 
 def allowed(unit):
-    """As systemd reads the lines: the first says that it is a list of what is allowed."""
+    """Returns the allowed calls as systemd reads the lines: the first makes it an allow list."""
     known = sets()
     calls = expanded("@default", known)
     for line in re.findall(r"^SystemCallFilter=(.*)$", unit, re.M):
@@ -46,14 +46,14 @@ def allowed(unit):
 
 
 def made(binary, directory):
-    """The system calls of a server that has done a bit of everything."""
+    """Returns the system calls of a server that has used all its functions."""
     config = directory / "syscalls.yaml"
     shutil.copy("deploy/docker/config/tidegate.yaml", config)
     trace = directory / "syscalls.txt"
     strace = ["strace", "-f", "-qq", "-o", str(trace)]
     with Running(strace + [binary, "serve", "--config", str(config)], {}) as server:
         server.check()
-        # Its own process is the first that strace saw.
+        # The process of the server is the first one in the trace.
         pid = int(trace.read_text().split(None, 1)[0])
         with config.open("a") as file:
             file.write("# changed\n")
@@ -70,7 +70,7 @@ def main():
     missing = sorted(calls - allowed(unit.read_text()))
     if missing or "accept4" not in calls:
         sys.exit(f"{unit}: SystemCallFilter= denies what the server calls: {', '.join(missing)}")
-    print(f"unit: lets through all {len(calls)} system calls the server made")
+    print(f"unit: allows all {len(calls)} system calls of the server")
 
 
 main()

@@ -1,5 +1,5 @@
-"""Writes what reflection tells: the services of the gRPC front and every message they use,
-without options, comments or anything they do not reach. Usage: descriptors.py OUT"""
+"""Writes the descriptors for reflection: the services of the gRPC front and every message they use,
+without options, comments and unused messages. Usage: descriptors.py OUT"""
 
 import sys
 
@@ -12,7 +12,7 @@ POOL = descriptor_pool.Default()
 
 
 def reach(message, seen):
-    """Adds a message, what it lies in, and all messages and enums of its fields."""
+    """Adds a message, its enclosing messages, and all messages and enums of its fields."""
     if message is None or message.full_name in seen:
         return
     seen[message.full_name] = message
@@ -25,7 +25,7 @@ def reach(message, seen):
 
 
 def keep(prefix, messages, seen):
-    """Drops from a list of messages what was not reached, and all options."""
+    """Removes unused messages and all options from a list of messages."""
     for message in list(messages):
         name = f"{prefix}.{message.name}"
         if name not in seen:
@@ -54,7 +54,7 @@ def keep_enums(prefix, enums, seen):
 
 
 def uses(proto, seen):
-    """The files whose messages and enums a file names."""
+    """Returns the files whose messages and enums a file uses."""
     named = {method.input_type for service in proto.service for method in service.method}
     named |= {method.output_type for service in proto.service for method in service.method}
     waiting = list(proto.message_type)
@@ -68,7 +68,7 @@ def uses(proto, seen):
 def trim(file, seen):
     proto = descriptor_pb2.FileDescriptorProto()
     file.CopyToProto(proto)
-    # Python packages carry them under names of their own.
+    # Python packages contain them under different names.
     proto.name = proto.name.replace("grpc_", "grpc/")
     for gone in ("options", "source_code_info", "extension"):
         proto.ClearField(gone)
@@ -96,7 +96,7 @@ def main(out):
     protos = descriptor_pb2.FileDescriptorSet()
     protos.file.extend(trim(files[name], seen) for name in sorted(files))
     add_newer(protos)
-    # The same messages under the name they were given later.
+    # The messages of the older version under their later name.
     older = next(f for f in protos.file if f.package == "grpc.reflection.v1alpha")
     newer = descriptor_pb2.FileDescriptorProto()
     newer.CopyFrom(older)
@@ -113,7 +113,7 @@ def main(out):
 
 
 def add_newer(protos):
-    """What Envoy has and the package lacks: refunds and weeks."""
+    """Adds fields of Envoy that the package lacks: refunds and weeks."""
     by_name = {file.name: file for file in protos.file}
     (descriptor,) = by_name["envoy/extensions/common/ratelimit/v3/ratelimit.proto"].message_type
     if all(field.name != "is_negative_hits" for field in descriptor.field):

@@ -1,6 +1,6 @@
-/* Another time for one process: the first 8 bytes of the file TIDEGATE_CLOCK are
- * seconds to add to the time of day. Loaded into a server by LD_PRELOAD. Time that
- * only runs forward, as intervals are measured by, is left alone. */
+/* Changes the wall clock of one process, into which it is loaded by LD_PRELOAD: the
+ * first 8 bytes of the file named by TIDEGATE_CLOCK are seconds to add to the time of
+ * day. Monotonic clocks, which measure intervals, are not changed. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdlib.h>
@@ -22,7 +22,7 @@ __attribute__((constructor)) static void begin(void) {
 }
 
 int clock_gettime(clockid_t which, struct timespec *now) {
-    /* The system call itself: whoever is called instead might ask for the time. */
+    /* Calls the kernel directly: a library function might call this one again. */
     int failed = (int)syscall(SYS_clock_gettime, which, now);
     if (!failed && added && (which == CLOCK_REALTIME || which == CLOCK_REALTIME_COARSE))
         now->tv_sec += *added;

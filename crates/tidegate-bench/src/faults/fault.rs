@@ -1,27 +1,27 @@
-//! What can go wrong.
+//! The faults.
 
 use clap::ValueEnum;
 
-/// Something that is done to Redis, and undone.
+/// A fault that is injected into Redis and removed again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Fault {
-    /// The server is killed, and started again, empty, after a while.
+    /// The server is killed, and restarted empty after a while.
     Killed,
-    /// It is killed and started again at once, empty.
+    /// The server is killed and immediately restarted, empty.
     RestartedEmpty,
-    /// It is stopped: connections stay open, nothing answers.
+    /// The server is stopped: connections stay open, but nothing is answered.
     Stopped,
     /// Every answer takes 200 ms longer.
     Slow,
-    /// It forgets its scripts.
+    /// The server loses its scripts.
     ScriptsFlushed,
-    /// Its replica, which is behind, takes over.
+    /// A replica that is behind takes over.
     FailedOver,
-    /// It has no memory left.
+    /// The server is out of memory.
     MemoryFull,
-    /// Its clock is set back an hour.
+    /// The clock of the server is set back an hour.
     ClockBack,
-    /// Its clock is set forward an hour.
+    /// The clock of the server is set forward an hour.
     ClockForward,
     /// All connections break, ten times in a row.
     Reconnects,
@@ -43,10 +43,9 @@ impl Fault {
         }
     }
 
-    /// How many times a limit may be used anew, because what was counted is lost or
-    /// its time seems to have passed. What was counted before a clock was set
-    /// back is counted from then on.
-    pub fn losses(self) -> u32 {
+    /// Returns how many times a limit may be used again in full, because counts are lost or appear
+    /// to have expired. Counts from before a clock was set back remain valid.
+    pub fn limit_resets(self) -> u32 {
         match self {
             Fault::Killed | Fault::RestartedEmpty | Fault::FailedOver | Fault::ClockForward => 1,
             Fault::Stopped
@@ -58,8 +57,8 @@ impl Fault {
         }
     }
 
-    /// Whether callers are bound to see that the store cannot be asked.
-    pub fn cuts_off(self) -> bool {
+    /// Returns whether every caller must notice that the store is unavailable.
+    pub fn makes_store_unavailable(self) -> bool {
         matches!(self, Fault::Killed | Fault::Stopped | Fault::Slow | Fault::FailedOver)
     }
 }

@@ -1,7 +1,9 @@
-//! What load on one key, or one caller's batches, do to everybody else while Redis is healthy.
+//! The effect of heavy load on one key, or of one caller's large batches, on other callers while
+//! Redis is healthy.
 //!
-//! A crowd asks as fast as it is answered; beside it a few callers ask now and then under another
-//! policy. Both policies deny when the store fails, so an answer that is not exact shows.
+//! Many callers (the crowd) send checks as fast as they are answered, while a few others
+//! (bystanders) send some under another policy. Both policies deny when the store fails, so every
+//! answer that is not exact is visible.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -16,22 +18,22 @@ use tidegate::unstable::gate::{Gate, GateRequest, MAX_CONCURRENT_CHECKS, Subject
 use tidegate::unstable::stats::Decided;
 use tokio::task::JoinSet;
 
-use super::nodes::gate_of;
-use crate::Failed;
+use super::nodes::connect_gate;
+use crate::BoxError;
 use crate::bars::Bar;
 use crate::cli::{FaultsArgs, name_of};
 use crate::redis::server::Server;
 
-/// A load that is put on a healthy Redis.
+/// A load on a healthy Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Load {
-    /// 1,024 callers ask for one key under two limits.
+    /// 1,024 callers check one key under two limits.
     HotKey,
-    /// One caller sends batches of 1,000 checks, each of another key, under two limits.
+    /// One caller sends batches of 1,000 checks of different keys under two limits.
     LargeBatches,
 }
 
-/// Two limits, so that every check is a call of the general script.
+/// Policies with two limits, so that every check calls the general script.
 const CONFIG: &str = r#"
 policies:
   - name: crowd
@@ -47,10 +49,10 @@ policies:
 const CALLERS: u32 = 1_024;
 const BATCH: u32 = 1_000;
 const BYSTANDERS: u32 = 4;
-/// How long a bystander does other things between two calls.
+/// Pause of a bystander between two calls.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// How answers were decided, and how long they took.
+/// Answers by how they were decided, with their latencies.
 #[derive(Default)]
 pub struct Answers {
     pub exact: usize,
@@ -90,44 +92,48 @@ impl Answers {
 }
 
 /// The answers during a load.
-pub struct Loaded {
+pub struct LoadResult {
     pub load: Load,
     pub crowd: Answers,
     pub bystanders: Answers,
 }
 
-/// Starts a Redis and puts a load on it.
-pub async fn put(load: Load, args: &FaultsArgs) -> Result<Loaded, Failed> {
+/// Starts a Redis server and runs a load on it.
+pub async fn run(load: Load, args: &FaultsArgs) -> Result<LoadResult, BoxError> {
     let lasts = Duration::from_millis(if args.short { 1_000 } else { 5_000 });
     let server = Server::start(&args.server)?;
-    let gate = Arc::new(gate_of(CONFIG, &server.url()).await?);
+    let gate = Arc::new(connect_gate(CONFIG, &server.url()).await?);
     let stopping = Arc::new(AtomicBool::new(false));
     let (mut crowd, mut bystanders) = (JoinSet::new(), JoinSet::new());
     match load {
         Load::HotKey => (0..CALLERS).for_each(|_| {
-            crowd.spawn(ask_for_one(Arc::clone(&gate), "crowd", 0, Arc::clone(&stopping), None));
+            crowd.spawn(check_one_key(Arc::clone(&gate), "crowd", 0, Arc::clone(&stopping), None));
         }),
         Load::LargeBatches => {
-            crowd.spawn(ask_for_many(Arc::clone(&gate), Arc::clone(&stopping)));
+            crowd.spawn(check_batches(Arc::clone(&gate), Arc::clone(&stopping)));
         }
     }
     for key in 0..BYSTANDERS {
         let (gate, stopping) = (Arc::clone(&gate), Arc::clone(&stopping));
-        bystanders.spawn(ask_for_one(gate, "bystander", key, stopping, Some(PAUSE)));
+        bystanders.spawn(check_one_key(gate, "bystander", key, stopping, Some(PAUSE)));
     }
     tokio::time::sleep(lasts).await;
     stopping.store(true, Relaxed);
-    let mut loaded = Loaded { load, crowd: Answers::default(), bystanders: Answers::default() };
+    let mut result = LoadResult { load, crowd: Answers::default(), bystanders: Answers::default() };
     for answers in crowd.join_all().await {
-        loaded.crowd.merge(answers?);
+        result.crowd.merge(answers?);
     }
     for answers in bystanders.join_all().await {
-        loaded.bystanders.merge(answers?);
+        result.bystanders.merge(answers?);
     }
-    Ok(loaded)
+    Ok(result)
 }
 
-async fn ask(gate: &Gate, policy: &'static str, key: u32) -> Result<(Decided, Duration), Failed> {
+async fn check(
+    gate: &Gate,
+    policy: &'static str,
+    key: u32,
+) -> Result<(Decided, Duration), BoxError> {
     let (rules, key) = (Arc::clone(&gate.active_policies()), key.to_le_bytes());
     let question = GateRequest::new(Subject::Key { policy, key: &key, attributes: None });
     let sent = Instant::now();
@@ -135,35 +141,35 @@ async fn ask(gate: &Gate, policy: &'static str, key: u32) -> Result<(Decided, Du
     Ok((answer.decided, sent.elapsed()))
 }
 
-async fn ask_for_one(
+async fn check_one_key(
     gate: Arc<Gate>,
     policy: &'static str,
     key: u32,
     stopping: Arc<AtomicBool>,
     pause: Option<Duration>,
-) -> Result<Answers, Failed> {
+) -> Result<Answers, BoxError> {
     let mut answers = Answers::default();
     while !stopping.load(Relaxed) {
-        let (decided, took) = ask(&gate, policy, key).await?;
+        let (decided, took) = check(&gate, policy, key).await?;
         answers.add(decided, took);
         match pause {
             Some(pause) => tokio::time::sleep(pause).await,
-            // A connection waits for its next request. Without this, denials from memory would
-            // keep the thread.
+            // In a server, a connection waits for its next request here. Without yielding, denials
+            // from memory would occupy the thread.
             None => tokio::task::yield_now().await,
         }
     }
     Ok(answers)
 }
 
-/// Batches as the HTTP front sends them.
-async fn ask_for_many(gate: Arc<Gate>, stopping: Arc<AtomicBool>) -> Result<Answers, Failed> {
+/// Sends batches as the HTTP front does.
+async fn check_batches(gate: Arc<Gate>, stopping: Arc<AtomicBool>) -> Result<Answers, BoxError> {
     let mut answers = Answers::default();
     let keys: Vec<u32> = (0..BATCH).collect();
     while !stopping.load(Relaxed) {
         for together in keys.chunks(MAX_CONCURRENT_CHECKS) {
-            let asked = together.iter().map(|key| ask(&gate, "crowd", *key));
-            for (decided, took) in all(asked).await? {
+            let checks = together.iter().map(|key| check(&gate, "crowd", *key));
+            for (decided, took) in join_all(checks).await? {
                 answers.add(decided, took);
             }
         }
@@ -171,28 +177,28 @@ async fn ask_for_many(gate: Arc<Gate>, stopping: Arc<AtomicBool>) -> Result<Answ
     Ok(answers)
 }
 
-/// Waits for all of them concurrently, in this task.
-async fn all<T>(
-    asked: impl Iterator<Item = impl Future<Output = Result<T, Failed>>>,
-) -> Result<Vec<T>, Failed> {
-    let mut asked: Vec<(Pin<Box<_>>, Option<Result<T, Failed>>)> =
-        asked.map(|asked| (Box::pin(asked), None)).collect();
+/// Waits for all futures concurrently, in this task.
+async fn join_all<T>(
+    checks: impl Iterator<Item = impl Future<Output = Result<T, BoxError>>>,
+) -> Result<Vec<T>, BoxError> {
+    let mut checks: Vec<(Pin<Box<_>>, Option<Result<T, BoxError>>)> =
+        checks.map(|check| (Box::pin(check), None)).collect();
     poll_fn(|context| {
-        for (asked, answer) in asked.iter_mut().filter(|(_, answer)| answer.is_none()) {
-            if let Poll::Ready(answered) = asked.as_mut().poll(context) {
+        for (check, answer) in checks.iter_mut().filter(|(_, answer)| answer.is_none()) {
+            if let Poll::Ready(answered) = check.as_mut().poll(context) {
                 *answer = Some(answered);
             }
         }
-        let is_done = asked.iter().all(|(_, answer)| answer.is_some());
+        let is_done = checks.iter().all(|(_, answer)| answer.is_some());
         if is_done { Poll::Ready(()) } else { Poll::Pending }
     })
     .await;
-    asked.into_iter().filter_map(|(_, answer)| answer).collect()
+    checks.into_iter().filter_map(|(_, answer)| answer).collect()
 }
 
-/// One line for people.
-pub fn line(loaded: &Loaded) -> String {
-    let Loaded { load, crowd, bystanders } = loaded;
+/// Formats one row of the table.
+pub fn table_row(result: &LoadResult) -> String {
+    let LoadResult { load, crowd, bystanders } = result;
     format!(
         "{:<17}{:>10}{:>10.2}{:>10.1}{:>12}{:>10.2}{:>10.1}\n",
         name_of(load),
@@ -205,17 +211,17 @@ pub fn line(loaded: &Loaded) -> String {
     )
 }
 
-/// What stands above the lines.
-pub fn heading() -> String {
+/// Formats the header of the table.
+pub fn header() -> String {
     format!(
         "{:<17}{:>10}{:>10}{:>10}{:>12}{:>10}{:>10}\n",
         "load", "answers", "exact %", "p99 ms", "bystanders", "exact %", "p99 ms"
     )
 }
 
-pub fn bars(loaded: &[Loaded]) -> Vec<Bar> {
-    let each = loaded.iter().flat_map(|loaded| {
-        let (exact, closed) = match loaded.load {
+pub fn bars(result: &[LoadResult]) -> Vec<Bar> {
+    let each = result.iter().flat_map(|result| {
+        let (exact, closed) = match result.load {
             Load::HotKey => (
                 "1,024 callers on a hot key: exact answers, %",
                 "1,024 callers on a hot key: a bystander fails closed, times",
@@ -225,21 +231,21 @@ pub fn bars(loaded: &[Loaded]) -> Vec<Bar> {
                 "batches of 1,000 checks: a bystander fails closed, times",
             ),
         };
-        let all = (loaded.crowd.exact + loaded.bystanders.exact) as f64
-            / (loaded.crowd.all() + loaded.bystanders.all()).max(1) as f64;
+        let all = (result.crowd.exact + result.bystanders.exact) as f64
+            / (result.crowd.all() + result.bystanders.all()).max(1) as f64;
         [
             Bar { at_least: true, ..Bar::at_most(exact, Some(100.0 * all), Some(99.0), None) },
-            Bar::at_most(closed, Some(loaded.bystanders.failed as f64), Some(0.0), None),
+            Bar::at_most(closed, Some(result.bystanders.failed as f64), Some(0.0), None),
         ]
     });
     each.collect()
 }
 
-pub fn json(loaded: &Loaded) -> Value {
+pub fn json(result: &LoadResult) -> Value {
     let answers = |answers: &Answers| {
         json!({ "answers": answers.all(), "exact": answers.exact, "failed": answers.failed,
             "p99_ms": answers.p99_ms() })
     };
-    json!({ "load": name_of(&loaded.load), "crowd": answers(&loaded.crowd),
-        "bystanders": answers(&loaded.bystanders) })
+    json!({ "load": name_of(&result.load), "crowd": answers(&result.crowd),
+        "bystanders": answers(&result.bystanders) })
 }

@@ -1,23 +1,25 @@
-//! What happens to callers, and to the limit, when Redis fails.
+//! Calls and limits while Redis fails.
 //!
-//! Two nodes ask for a few keys all the time, under policies that answer a
-//! failure each in its own way, while something is done to their Redis and
-//! undone again. Every call is written down with when it was made and answered;
-//! `oracle.rs`, which knows nothing of tidegate, counts from that what was admitted.
+//! Two nodes check a few keys continuously, under policies with different `on_store_failure`,
+//! while a fault is injected into their Redis and removed again. Every call is recorded with the
+//! times at which it was sent and answered. `oracle.rs`, which is independent of tidegate's
+//! algorithms, computes from these records how much was admitted.
 //!
-//! - `fault.rs`: what can go wrong; `world.rs`: the servers it is done to;
-//! - `nodes.rs`: the callers and what they write down;
-//! - `oracle.rs`: the most admitted in any window;
-//! - `load.rs`: a healthy Redis, and more load on one key or by one caller than is good;
-//! - `report.rs`: table and JSON.
+//! - `fault.rs`: the faults;
+//! - `redis_setup.rs`: the servers that faults are injected into;
+//! - `nodes.rs`: the callers and their records;
+//! - `oracle.rs`: the maximum admitted in any window, and its bound;
+//! - `load.rs`: excessive load on one key or by one caller, on a healthy Redis;
+//! - `proxy.rs`: a proxy that delays answers of Redis;
+//! - `report.rs`: table, bars and JSON.
 
 mod fault;
 mod load;
 mod nodes;
 mod oracle;
 mod proxy;
+mod redis_setup;
 mod report;
-mod world;
 
 pub use fault::Fault;
 pub use load::Load;
@@ -25,75 +27,75 @@ pub use load::Load;
 use std::io;
 use std::time::{Duration, Instant};
 
-use crate::Failed;
+use crate::BoxError;
 use crate::cli::FaultsArgs;
-use crate::inprocess::or_all;
-use nodes::{Event, Nodes};
-use world::World;
+use crate::inprocess::selected_or_all;
+use nodes::{CallRecord, Nodes};
+use redis_setup::RedisSetup;
 
-/// How long a store may take to be asked again once its server is back, before the
-/// run gives up on it.
-const RECOVERED_WITHIN: Duration = Duration::from_secs(30);
+/// How long a store may take to use its server again once the server is back. The run fails after
+/// that.
+const RECOVERY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What one fault did.
-pub struct Outcome {
+/// Results of one fault.
+pub struct FaultResult {
     pub fault: Fault,
-    pub events: Vec<Event>,
-    /// When it began and when it was undone, since the first call.
+    pub calls: Vec<CallRecord>,
+    /// Times at which the fault began and ended, since the first call.
     pub began: Duration,
     pub ended: Duration,
-    /// From then to the first exact answer of the last node to give one.
+    /// Time from the end of the fault until every node has had an exact answer.
     pub recovery: Duration,
 }
 
-/// Runs the faults that were asked for and prints what they did.
+/// Runs the selected faults and loads and prints the report.
 ///
 /// # Errors
-/// When a server does not do what it should, or a bound does not hold.
+/// When a server does not start or answer, or a bound is violated.
 pub fn run(args: &FaultsArgs) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let mut outcomes = Vec::new();
-    // Naming only faults leaves out the loads, and the reverse.
+    let mut results = Vec::new();
+    // Selecting only faults excludes the loads, and vice versa.
     let (no_faults, no_loads) = match (args.fault.is_empty(), args.load.is_empty()) {
         (true, false) => (true, false),
         (false, true) => (false, true),
         _ => (false, false),
     };
-    let faults = if no_faults { Vec::new() } else { or_all(&args.fault) };
+    let faults = if no_faults { Vec::new() } else { selected_or_all(&args.fault) };
     for fault in faults {
-        let outcome = runtime.block_on(suffer(fault, args));
-        outcomes.push(outcome.map_err(|error| {
+        let result = runtime.block_on(run_fault(fault, args));
+        results.push(result.map_err(|error| {
             io::Error::other(format!("{}: {error}", crate::cli::name_of(&fault)))
         })?);
     }
-    let mut loaded = Vec::new();
-    for load in if no_loads { Vec::new() } else { or_all(&args.load) } {
-        loaded.push(runtime.block_on(load::put(load, args)).map_err(io::Error::other)?);
+    let mut load_results = Vec::new();
+    for load in if no_loads { Vec::new() } else { selected_or_all(&args.load) } {
+        load_results.push(runtime.block_on(load::run(load, args)).map_err(io::Error::other)?);
     }
     if args.json {
-        println!("{}", report::json(&outcomes, &loaded));
+        println!("{}", report::json(&results, &load_results));
     } else {
-        print!("{}", report::table(&outcomes, &loaded));
+        print!("{}", report::table(&results, &load_results));
     }
-    let broken: Vec<String> = outcomes.iter().flat_map(oracle::broken).collect();
-    if broken.is_empty() { Ok(()) } else { Err(io::Error::other(broken.join("\n"))) }
+    let violations: Vec<String> = results.iter().flat_map(oracle::violations).collect();
+    if violations.is_empty() { Ok(()) } else { Err(io::Error::other(violations.join("\n"))) }
 }
 
-async fn suffer(fault: Fault, args: &FaultsArgs) -> Result<Outcome, Failed> {
+async fn run_fault(fault: Fault, args: &FaultsArgs) -> Result<FaultResult, BoxError> {
     let (healthy, lasts) = if args.short {
         (Duration::from_millis(300), Duration::from_millis(700))
     } else {
         (Duration::from_secs(3), Duration::from_secs(5))
     };
-    let mut world = World::start(fault, &args.server).await?;
+    let mut setup = RedisSetup::start(fault, &args.server).await?;
     let start = Instant::now();
-    let nodes = Nodes::start(&world.url(), start).await?;
+    let nodes = Nodes::start(&setup.url(), start).await?;
     tokio::time::sleep(healthy).await;
     let began = start.elapsed();
-    world.inject(fault, lasts).await?;
+    setup.inject(fault, lasts).await?;
     let ended = start.elapsed();
-    let recovery = nodes.recovered(ended, RECOVERED_WITHIN).await?;
+    let recovery = nodes.wait_recovered(ended, RECOVERY_TIMEOUT).await?;
     tokio::time::sleep(healthy).await;
-    let events = nodes.stop().await?;
-    Ok(Outcome { fault, events, began, ended, recovery })
+    let calls = nodes.stop().await?;
+    Ok(FaultResult { fault, calls, began, ended, recovery })
 }

@@ -1,11 +1,11 @@
-//! The nodes that share a limit, their callers, and what these write down.
+//! The nodes that share a limit, their callers, and the records of all calls.
 
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use crate::Failed;
+use crate::BoxError;
 use tidegate::redis::{RedisOptions, RedisStore};
 use tidegate::unstable::config::Config;
 use tidegate::unstable::gate::{Gate, GateRequest, Subject};
@@ -15,23 +15,23 @@ use tokio::task::JoinHandle;
 
 /// Units per window, shared by all nodes.
 pub const LIMIT: u32 = 40;
-/// The window.
+/// The window of the limit.
 pub const WINDOW: Duration = Duration::from_secs(2);
-/// Servers that share the limit.
+/// Number of servers that share the limit.
 pub const NODES: u32 = 2;
-/// What a node may admit by itself.
-pub const SHARE: u32 = LIMIT / NODES;
-/// Keys asked for under every policy: so many that each is asked for a little more than
-/// it may have. Fewer would be denied without asking the store most of the time.
+/// Units that a node may admit by itself.
+pub const NODE_SHARE: u32 = LIMIT / NODES;
+/// Keys checked under every policy. With this number, each key gets slightly more requests than
+/// its limit. With fewer keys, most requests would be denied without a call to the store.
 pub const KEYS: u8 = 20;
-/// Callers of every node.
+/// Callers per node.
 const CALLERS: u8 = 6;
-/// How long a caller does other things between two calls.
+/// Pause of a caller between two calls.
 const PAUSE: Duration = Duration::from_millis(3);
-/// How often it is looked whether all have recovered.
-const LOOK_EVERY: Duration = Duration::from_millis(2);
+/// Time between two checks whether all nodes have recovered.
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Three policies that differ only in what they answer for a store that fails.
+/// Three policies that differ only in `on_store_failure`.
 const CONFIG: &str = r#"
 nodes: 2
 policies:
@@ -40,7 +40,7 @@ policies:
   - { name: deny, key: "{client_ip}", limits: ["40 per 2s sliding-log"], on_store_failure: deny }
 "#;
 
-/// A policy of these.
+/// One of the policies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
     Local,
@@ -59,21 +59,21 @@ impl Policy {
         }
     }
 
-    /// Whether this is an answer such a policy can give.
-    pub fn may_answer(self, event: &Event) -> bool {
-        match (self, event.decided) {
+    /// Returns whether this policy may give such an answer.
+    pub fn may_answer(self, call: &CallRecord) -> bool {
+        match (self, call.decided) {
             (_, Decided::Exact) | (Policy::Local, Decided::Local) => true,
-            (Policy::Allow, Decided::FailedOpen) => event.allowed,
-            (Policy::Deny, Decided::FailedClosed) => !event.allowed,
+            (Policy::Allow, Decided::FailedOpen) => call.allowed,
+            (Policy::Deny, Decided::FailedClosed) => !call.allowed,
             _ => false,
         }
     }
 }
 
-/// One call, as its caller saw it.
+/// One call as observed by its caller.
 #[derive(Clone, Copy, Debug)]
-pub struct Event {
-    /// When, since the first call.
+pub struct CallRecord {
+    /// Times since the first call.
     pub sent: Duration,
     pub received: Duration,
     pub policy: Policy,
@@ -86,13 +86,13 @@ pub struct Event {
 pub struct Nodes {
     start: Instant,
     stopping: Arc<AtomicBool>,
-    /// When each node last had an exact answer to a call, and when that call was made.
+    /// For each node, when its last exact answer was requested and received.
     exact: Arc<[Mutex<Option<(Duration, Duration)>>]>,
-    callers: Vec<JoinHandle<Result<Vec<Event>, String>>>,
+    callers: Vec<JoinHandle<Result<Vec<CallRecord>, String>>>,
 }
 
 impl Nodes {
-    pub async fn start(url: &str, start: Instant) -> Result<Self, Failed> {
+    pub async fn start(url: &str, start: Instant) -> Result<Self, BoxError> {
         let stopping = Arc::new(AtomicBool::new(false));
         let exact: Arc<[_]> = (0..NODES).map(|_| Mutex::new(None)).collect();
         let mut callers = Vec::new();
@@ -101,33 +101,37 @@ impl Nodes {
             for caller in 0..CALLERS {
                 let (gate, stopping, exact) = (gate.clone(), stopping.clone(), exact.clone());
                 callers.push(tokio::spawn(async move {
-                    let mut events = Vec::new();
+                    let mut calls = Vec::new();
                     let turns = (0..KEYS).flat_map(|key| Policy::ALL.map(|policy| (policy, key)));
                     for (policy, key) in turns.cycle().skip(usize::from(caller)) {
                         if stopping.load(Relaxed) {
                             break;
                         }
                         let sent = start.elapsed();
-                        let (allowed, decided) = ask(&gate, policy, key).await?;
+                        let (allowed, decided) = check(&gate, policy, key).await?;
                         let received = start.elapsed();
                         if decided == Decided::Exact
                             && let Ok(mut last) = exact[node as usize].lock()
                         {
                             *last = Some((sent, received));
                         }
-                        events.push(Event { sent, received, policy, key, allowed, decided });
+                        calls.push(CallRecord { sent, received, policy, key, allowed, decided });
                         tokio::time::sleep(PAUSE).await;
                     }
-                    Ok(events)
+                    Ok(calls)
                 }));
             }
         }
         Ok(Nodes { start, stopping, exact, callers })
     }
 
-    /// Waits until every node has had an exact answer to a call made after `since`, and
-    /// says how long after it that was.
-    pub async fn recovered(&self, since: Duration, within: Duration) -> Result<Duration, Failed> {
+    /// Waits until every node has had an exact answer to a call made after `since`, and returns how
+    /// long after `since` the last one was received.
+    pub async fn wait_recovered(
+        &self,
+        since: Duration,
+        within: Duration,
+    ) -> Result<Duration, BoxError> {
         let mut recovered = [None; NODES as usize];
         loop {
             for (node, recovered) in recovered.iter_mut().enumerate() {
@@ -140,30 +144,33 @@ impl Nodes {
                 return Ok(last.into_iter().max().unwrap_or_default());
             }
             if self.start.elapsed() > since + within {
-                return Err(format!("no exact answer within {within:?} of Redis being back").into());
+                return Err(format!(
+                    "no exact answer within {within:?} after the end of the fault"
+                )
+                .into());
             }
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
-    /// Ends all callers and gathers what they wrote down.
-    pub async fn stop(self) -> Result<Vec<Event>, Failed> {
+    /// Stops all callers and collects their records.
+    pub async fn stop(self) -> Result<Vec<CallRecord>, BoxError> {
         self.stopping.store(true, Relaxed);
-        let mut events = Vec::new();
+        let mut calls = Vec::new();
         for caller in self.callers {
-            events.extend(caller.await??);
+            calls.extend(caller.await??);
         }
-        events.sort_unstable_by_key(|event: &Event| event.sent);
-        Ok(events)
+        calls.sort_unstable_by_key(|call: &CallRecord| call.sent);
+        Ok(calls)
     }
 }
 
-async fn gate(url: &str) -> Result<Gate, Failed> {
-    gate_of(CONFIG, url).await
+async fn gate(url: &str) -> Result<Gate, BoxError> {
+    connect_gate(CONFIG, url).await
 }
 
-/// A node as a server has it: policies in front of the shared store.
-pub async fn gate_of(policies: &str, url: &str) -> Result<Gate, Failed> {
+/// Creates a node like a server does: policies in front of the shared store.
+pub async fn connect_gate(policies: &str, url: &str) -> Result<Gate, BoxError> {
     let config = Config::parse(policies, "policies").map_err(|errors| errors.to_string())?;
     let store = RedisStore::connect(RedisOptions::new(url)).await?;
     let clock = Clock::precise();
@@ -172,7 +179,7 @@ pub async fn gate_of(policies: &str, url: &str) -> Result<Gate, Failed> {
     Ok(Gate::new(limiter, config.policies, stats).with_shared_store(Arc::new(store), config.nodes))
 }
 
-async fn ask(gate: &Gate, policy: Policy, key: u8) -> Result<(bool, Decided), String> {
+async fn check(gate: &Gate, policy: Policy, key: u8) -> Result<(bool, Decided), String> {
     let rules = Arc::clone(&gate.active_policies());
     let key = [b'a' + key];
     let subject = Subject::Key { policy: policy.name(), key: &key, attributes: None };

@@ -1,43 +1,43 @@
-//! Counts what was admitted from what callers saw, without knowing how it was decided.
+//! Computes how much was admitted from the records of the callers alone.
 //!
-//! A caller does not see when Redis decided, only when it asked and when it was
-//! answered. So windows are counted that surely hold what is counted: from the
-//! moment some call was made, all those made later and answered before a window
-//! had passed. If these are more than the bound, so is the truth.
+//! A caller does not know when Redis decided, only when it sent the request and received the
+//! answer. So only calls that certainly lie within one window are counted: those sent at or after
+//! some call was sent and answered before a window has passed since. If their number exceeds the
+//! bound, the true number does too.
 
 use std::time::Duration;
 
 use tidegate::unstable::stats::Decided;
 
-use super::Outcome;
+use super::FaultResult;
 use super::fault::Fault;
-use super::nodes::{Event, KEYS, LIMIT, NODES, Policy, SHARE, WINDOW};
+use super::nodes::{CallRecord, KEYS, LIMIT, NODE_SHARE, NODES, Policy, WINDOW};
 use crate::cli::name_of;
 
-/// The most that may be admitted in a window, as the documents state it.
+/// Returns the documented maximum that may be admitted in a window.
 pub fn bound(fault: Fault, policy: Policy) -> u32 {
-    let shared = LIMIT * (1 + fault.losses());
+    let shared = LIMIT * (1 + fault.limit_resets());
     match policy {
-        // While the store fails every node has its share, on top of what was there before.
-        Policy::Local => shared + NODES * SHARE,
-        // What is let through uncounted has no bound, so it is not counted here.
+        // While the store fails, every node admits its share in addition to earlier admissions.
+        Policy::Local => shared + NODES * NODE_SHARE,
+        // Uncounted admissions have an unlimited number, so they are excluded here.
         Policy::Allow | Policy::Deny => shared,
     }
 }
 
-/// The most admitted in any window, for the key for which that is most.
-pub fn most(outcome: &Outcome, policy: Policy) -> u32 {
-    (0..KEYS).map(|key| most_of(&outcome.events, policy, key)).max().unwrap_or(0)
+/// Returns the maximum admitted in any window for any key.
+pub fn max_in_window(result: &FaultResult, policy: Policy) -> u32 {
+    (0..KEYS).map(|key| max_in_window_of_key(&result.calls, policy, key)).max().unwrap_or(0)
 }
 
-fn most_of(events: &[Event], policy: Policy, key: u8) -> u32 {
-    let counted = |event: &&Event| {
-        event.allowed
-            && (event.policy, event.key) == (policy, key)
-            && event.decided != Decided::FailedOpen
+fn max_in_window_of_key(calls: &[CallRecord], policy: Policy, key: u8) -> u32 {
+    let counted = |call: &&CallRecord| {
+        call.allowed
+            && (call.policy, call.key) == (policy, key)
+            && call.decided != Decided::FailedOpen
     };
     let mut admitted: Vec<(Duration, Duration)> =
-        events.iter().filter(counted).map(|event| (event.sent, event.received)).collect();
+        calls.iter().filter(counted).map(|call| (call.sent, call.received)).collect();
     admitted.sort_unstable();
     let windows = admitted.iter().enumerate().map(|(first, &(begin, _))| {
         let later = admitted[first..].iter().take_while(|(sent, _)| *sent < begin + WINDOW);
@@ -46,42 +46,46 @@ fn most_of(events: &[Event], policy: Policy, key: u8) -> u32 {
     u32::try_from(windows.max().unwrap_or(0)).unwrap_or(u32::MAX)
 }
 
-/// What does not hold that should.
-pub fn broken(outcome: &Outcome) -> Vec<String> {
-    let fault = outcome.fault;
-    let mut broken = Vec::new();
+/// Describes all violated expectations.
+pub fn violations(result: &FaultResult) -> Vec<String> {
+    let fault = result.fault;
+    let mut violations = Vec::new();
     for policy in Policy::ALL {
-        let (most, bound) = (most(outcome, policy), bound(fault, policy));
+        let (most, bound) = (max_in_window(result, policy), bound(fault, policy));
         if most > bound {
-            broken.push(format!("{policy:?} admitted {most} in a window, the bound is {bound}"));
+            violations
+                .push(format!("{policy:?} admitted {most} in a window; the bound is {bound}"));
         }
-        let strange = |event: &&Event| event.policy == policy && !policy.may_answer(event);
-        if let Some(event) = outcome.events.iter().find(strange) {
-            broken.push(format!("{policy:?} was answered {:?}, {}", event.decided, event.allowed));
+        let strange = |call: &&CallRecord| call.policy == policy && !policy.may_answer(call);
+        if let Some(call) = result.calls.iter().find(strange) {
+            violations.push(format!(
+                "{policy:?} gave an unexpected answer: decided {:?}, allowed {}",
+                call.decided, call.allowed
+            ));
         }
-        let exact = |event: &&Event| event.policy == policy && event.decided == Decided::Exact;
-        let failed = |event: &&Event| event.policy == policy && event.decided != Decided::Exact;
-        if !outcome.events.iter().any(|event| exact(&event)) {
-            broken.push(format!("{policy:?} never had an exact answer"));
+        let exact = |call: &&CallRecord| call.policy == policy && call.decided == Decided::Exact;
+        let failed = |call: &&CallRecord| call.policy == policy && call.decided != Decided::Exact;
+        if !result.calls.iter().any(|call| exact(&call)) {
+            violations.push(format!("{policy:?} never had an exact answer"));
         }
-        if fault.cuts_off() && !outcome.events.iter().any(|event| failed(&event)) {
-            broken.push(format!("{policy:?} never noticed that the store was gone"));
+        if fault.makes_store_unavailable() && !result.calls.iter().any(|call| failed(&call)) {
+            violations.push(format!("{policy:?} never reported that the store was unavailable"));
         }
-        if !outcome.events.iter().filter(exact).any(|event| event.sent >= outcome.ended) {
-            broken.push(format!("{policy:?} had no exact answer after the store was back"));
+        if !result.calls.iter().filter(exact).any(|call| call.sent >= result.ended) {
+            violations.push(format!("{policy:?} had no exact answer after the end of the fault"));
         }
     }
     let name = name_of(&fault);
-    broken.into_iter().map(|what| format!("{name}: {what}")).collect()
+    violations.into_iter().map(|what| format!("{name}: {what}")).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn event(sent_ms: u64, received_ms: u64) -> Event {
+    fn call(sent_ms: u64, received_ms: u64) -> CallRecord {
         let (sent, received) = (Duration::from_millis(sent_ms), Duration::from_millis(received_ms));
-        Event {
+        CallRecord {
             sent,
             received,
             policy: Policy::Deny,
@@ -93,15 +97,15 @@ mod tests {
     }
 
     #[test]
-    fn only_what_surely_lies_in_one_window_is_counted() {
+    fn counts_only_calls_certainly_in_one_window() {
         let window_ms = u64::try_from(WINDOW.as_millis()).expect("a short window");
-        let within = [event(0, 1), event(1, 2), event(window_ms - 2, window_ms - 1)];
-        assert_eq!(most_of(&within, Policy::Deny, 0), 3);
+        let within = [call(0, 1), call(1, 2), call(window_ms - 2, window_ms - 1)];
+        assert_eq!(max_in_window_of_key(&within, Policy::Deny, 0), 3);
         // An admission exactly one window after another is not in the same window.
-        let two = [event(0, 1), event(1, window_ms), event(2, window_ms)];
-        assert_eq!(most_of(&two, Policy::Deny, 0), 2);
-        let perhaps = [event(0, 1), event(1, window_ms), event(2, window_ms + 1)];
-        assert_eq!(most_of(&perhaps, Policy::Deny, 0), 1);
-        assert_eq!(most_of(&within, Policy::Deny, 1), 0);
+        let two = [call(0, 1), call(1, window_ms), call(2, window_ms)];
+        assert_eq!(max_in_window_of_key(&two, Policy::Deny, 0), 2);
+        let uncertain = [call(0, 1), call(1, window_ms), call(2, window_ms + 1)];
+        assert_eq!(max_in_window_of_key(&uncertain, Policy::Deny, 0), 1);
+        assert_eq!(max_in_window_of_key(&within, Policy::Deny, 1), 0);
     }
 }

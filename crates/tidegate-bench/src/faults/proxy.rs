@@ -1,4 +1,4 @@
-//! A line to Redis that can be made slow.
+//! A proxy for Redis that can delay answers.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-/// Passes bytes on, each as much later as it is told.
+/// Forwards bytes with a configurable delay.
 pub struct Proxy {
     pub address: SocketAddr,
     delay_ms: Arc<AtomicU64>,
@@ -34,16 +34,16 @@ impl Proxy {
                     let _ = (near.set_nodelay(true), far.set_nodelay(true));
                     let ((near_in, near_out), (far_in, far_out)) =
                         (near.into_split(), far.into_split());
-                    // Answers are delayed, questions are not.
-                    tokio::spawn(pass(near_in, far_out, Arc::new(AtomicU64::new(0))));
-                    pass(far_in, near_out, delay).await;
+                    // Answers are delayed, requests are not.
+                    tokio::spawn(forward(near_in, far_out, Arc::new(AtomicU64::new(0))));
+                    forward(far_in, near_out, delay).await;
                 });
             }
         });
         Ok(Proxy { address, delay_ms, listening })
     }
 
-    /// From now on every answer takes this much longer.
+    /// Delays all later answers by this much.
     pub fn set_delay(&self, delay: Duration) {
         self.delay_ms.store(u64::try_from(delay.as_millis()).unwrap_or(u64::MAX), Relaxed);
     }
@@ -55,8 +55,8 @@ impl Drop for Proxy {
     }
 }
 
-/// Passes bytes on until either side ends, in order, each piece when it is due.
-async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, delay_ms: Arc<AtomicU64>) {
+/// Forwards bytes in order until either side ends, each piece after its delay.
+async fn forward(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, delay_ms: Arc<AtomicU64>) {
     let (sender, mut pieces) = mpsc::channel::<(Instant, Vec<u8>)>(1_024);
     let reading = async move {
         let mut buffer = vec![0; 16 * 1_024];

@@ -1,4 +1,4 @@
-//! The table for people and the JSON for programs.
+//! Table, bars and JSON.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -6,37 +6,37 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tidegate::unstable::stats::Decided;
 
-use super::Outcome;
-use super::load::{self, Loaded};
+use super::FaultResult;
+use super::load::{self, LoadResult};
 use super::nodes::Policy;
-use super::oracle::{bound, most};
+use super::oracle::{bound, max_in_window};
 use crate::bars::Bar;
 use crate::cli::name_of;
-use crate::report::{bar_json, processor, write_bars, written};
+use crate::report::{bar_json, processor, to_text, write_bars};
 
-/// How long a caller waits for the store unless told otherwise.
+/// Default time that a caller waits for the store.
 const DEADLINE: Duration = Duration::from_millis(25);
 
 const KINDS: [Decided; 4] =
     [Decided::Exact, Decided::Local, Decided::FailedOpen, Decided::FailedClosed];
 
-/// The whole readable report.
-pub fn table(outcomes: &[Outcome], loaded: &[Loaded]) -> String {
-    written(|text| {
+/// Renders the readable report.
+pub fn table(results: &[FaultResult], load_results: &[LoadResult]) -> String {
+    to_text(|text| {
         writeln!(text, "processor: {}", processor())?;
-        if !outcomes.is_empty() {
-            write_report(text, outcomes)?;
+        if !results.is_empty() {
+            write_report(text, results)?;
         }
-        if !loaded.is_empty() {
-            write!(text, "\n{}", load::heading())?;
-            loaded.iter().try_for_each(|loaded| text.write_str(&load::line(loaded)))?;
-            write_bars(text, &load::bars(loaded))?;
+        if !load_results.is_empty() {
+            write!(text, "\n{}", load::header())?;
+            load_results.iter().try_for_each(|result| text.write_str(&load::table_row(result)))?;
+            write_bars(text, &load::bars(load_results))?;
         }
         Ok(())
     })
 }
 
-fn write_report(text: &mut String, outcomes: &[Outcome]) -> std::fmt::Result {
+fn write_report(text: &mut String, results: &[FaultResult]) -> std::fmt::Result {
     writeln!(
         text,
         "{:<17}{:>7}{:>10}{:>10}{:>9}{:>8}{:>8}{:>8}  {:<28}{:>10}",
@@ -51,41 +51,46 @@ fn write_report(text: &mut String, outcomes: &[Outcome]) -> std::fmt::Result {
         "most in a window / bound",
         "recovery"
     )?;
-    for outcome in outcomes {
-        let kinds = KINDS.map(|kind| count(outcome, kind));
+    for result in results {
+        let kinds = KINDS.map(|kind| count(result, kind));
         let windows = Policy::ALL.map(|policy| {
-            format!("{} {}/{}", policy.name(), most(outcome, policy), bound(outcome.fault, policy))
+            format!(
+                "{} {}/{}",
+                policy.name(),
+                max_in_window(result, policy),
+                bound(result.fault, policy)
+            )
         });
         writeln!(
             text,
             "{:<17}{:>7}{:>8.1}ms{:>8.1}ms{:>9}{:>8}{:>8}{:>8}  {:<28}{:>8.0}ms",
-            name_of(&outcome.fault),
-            outcome.events.len(),
-            ms(latency(outcome, 1_000)),
-            ms(latency(outcome, 999)),
+            name_of(&result.fault),
+            result.calls.len(),
+            ms(latency(result, 1_000)),
+            ms(latency(result, 999)),
             kinds[0],
             kinds[1],
             kinds[2],
             kinds[3],
             windows.join(" "),
-            ms(outcome.recovery)
+            ms(result.recovery)
         )?;
     }
     writeln!(text)?;
-    for outcome in outcomes {
-        writeln!(text, "  {:<16} {}", name_of(&outcome.fault), outcome.fault.describe())?;
+    for result in results {
+        writeln!(text, "  {:<16} {}", name_of(&result.fault), result.fault.describe())?;
     }
-    write_bars(text, &bars(outcomes))
+    write_bars(text, &bars(results))
 }
 
-fn count(outcome: &Outcome, decided: Decided) -> usize {
-    outcome.events.iter().filter(|event| event.decided == decided).count()
+fn count(result: &FaultResult, decided: Decided) -> usize {
+    result.calls.iter().filter(|call| call.decided == decided).count()
 }
 
-/// What so many of a thousand calls took at most.
-fn latency(outcome: &Outcome, of_thousand: usize) -> Duration {
+/// Returns the latency that `of_thousand` of a thousand calls do not exceed.
+fn latency(result: &FaultResult, of_thousand: usize) -> Duration {
     let mut took: Vec<Duration> =
-        outcome.events.iter().map(|event| event.received.saturating_sub(event.sent)).collect();
+        result.calls.iter().map(|call| call.received.saturating_sub(call.sent)).collect();
     took.sort_unstable();
     let index = (took.len() * of_thousand).div_ceil(1_000);
     took.get(index.saturating_sub(1)).copied().unwrap_or_default()
@@ -95,10 +100,10 @@ fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-fn bars(outcomes: &[Outcome]) -> Vec<Bar> {
+fn bars(results: &[FaultResult]) -> Vec<Bar> {
     use super::Fault::{Killed, Stopped};
-    let of = |fault| outcomes.iter().find(|outcome| outcome.fault == fault);
-    let worst = outcomes.iter().map(|outcome| ms(outcome.recovery)).fold(0.0, f64::max);
+    let of = |fault| results.iter().find(|result| result.fault == fault);
+    let worst = results.iter().map(|result| ms(result.recovery)).fold(0.0, f64::max);
     let most_ms = ms(DEADLINE) + 5.0;
     vec![
         Bar::at_most(
@@ -117,32 +122,32 @@ fn bars(outcomes: &[Outcome]) -> Vec<Bar> {
     ]
 }
 
-/// For programs.
-pub fn json(outcomes: &[Outcome], loaded: &[Loaded]) -> Value {
-    let faults: Vec<Value> = outcomes
+/// Renders the report as JSON.
+pub fn json(results: &[FaultResult], load_results: &[LoadResult]) -> Value {
+    let faults: Vec<Value> = results
         .iter()
-        .map(|outcome| {
+        .map(|result| {
             let kinds: serde_json::Map<String, Value> = KINDS
                 .iter()
-                .map(|kind| (kind.name().to_owned(), json!(count(outcome, *kind))))
+                .map(|kind| (kind.name().to_owned(), json!(count(result, *kind))))
                 .collect();
             let windows: Vec<Value> = Policy::ALL
                 .iter()
                 .map(|&policy| {
-                    json!({ "policy": policy.name(), "most": most(outcome, policy),
-                        "bound": bound(outcome.fault, policy) })
+                    json!({ "policy": policy.name(), "most": max_in_window(result, policy),
+                        "bound": bound(result.fault, policy) })
                 })
                 .collect();
-            json!({ "fault": name_of(&outcome.fault), "calls": outcome.events.len(),
-                "longest_ms": ms(latency(outcome, 1_000)), "p999_ms": ms(latency(outcome, 999)),
+            json!({ "fault": name_of(&result.fault), "calls": result.calls.len(),
+                "longest_ms": ms(latency(result, 1_000)), "p999_ms": ms(latency(result, 999)),
                 "answers": kinds, "windows": windows,
-                "lasted_ms": ms(outcome.ended.saturating_sub(outcome.began)),
-                "recovery_ms": ms(outcome.recovery) })
+                "lasted_ms": ms(result.ended.saturating_sub(result.began)),
+                "recovery_ms": ms(result.recovery) })
         })
         .collect();
-    let mut reached = if outcomes.is_empty() { Vec::new() } else { bars(outcomes) };
-    reached.extend(load::bars(loaded));
-    let bars: Vec<Value> = reached.iter().map(bar_json).collect();
-    let loads: Vec<Value> = loaded.iter().map(load::json).collect();
+    let mut all_bars = if results.is_empty() { Vec::new() } else { bars(results) };
+    all_bars.extend(load::bars(load_results));
+    let bars: Vec<Value> = all_bars.iter().map(bar_json).collect();
+    let loads: Vec<Value> = load_results.iter().map(load::json).collect();
     json!({ "faults": faults, "loads": loads, "bars": bars, "processor": processor() })
 }

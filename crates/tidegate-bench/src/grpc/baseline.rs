@@ -1,4 +1,4 @@
-//! The tonic service that always answers OK, a process of its own.
+//! The baseline: a tonic service that always answers OK, in a separate process.
 
 use std::io;
 use std::net::SocketAddr;
@@ -26,7 +26,7 @@ impl Service for AlwaysOk {
     }
 }
 
-/// Serves until it is ended.
+/// Serves until the process is killed.
 pub fn serve(args: &BaselineArgs) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let server = tonic::transport::Server::builder().add_service(Server::new(AlwaysOk));

@@ -1,7 +1,8 @@
-//! The load: a tonic client in a process of its own, that asks, checks every answer and counts.
+//! The load generator: a tonic client in a separate process that sends requests, checks every
+//! answer and counts.
 //!
-//! One thread; for every server so many connections with so many questions on their way on
-//! each. The servers take turns, as in `http/turns.rs`.
+//! It has one thread and, for every server, several connections with several requests in flight
+//! each. The servers are loaded in turns, as in `http/turns.rs`.
 
 use std::fmt;
 use std::io;
@@ -16,39 +17,41 @@ use tonic::Request;
 use tonic::transport::{Channel, Endpoint};
 
 use super::messages::{Client, Code, Descriptor, Entry, RateLimitRequest, RateLimitResponse};
-use crate::http::{Gate, Lane, Pace, Report, answered, take_turns, until_silence};
+use crate::http::{
+    LoadReport, TurnArgs, TurnGate, WorkerGroup, record_answer, take_turns, with_answer_timeout,
+};
 use crate::workloads::Random;
 
-/// The domain everything is asked in.
+/// The domain of all requests.
 pub const DOMAIN: &str = "bench";
 
-/// What the process is told to do.
+/// Arguments of the load process.
 #[derive(Args, Clone, Debug)]
 pub struct LoadArgs {
     #[arg(required = true)]
     pub targets: Vec<Target>,
     #[arg(long)]
     pub connections: u32,
-    /// Questions on their way on each connection.
+    /// Requests in flight on each connection.
     #[arg(long)]
     pub in_flight: u32,
     /// Distinct keys.
     #[arg(long)]
     pub keys: u32,
-    /// Every key once, each of which must be new to the server, instead of turns.
+    /// Instead of turns: send every key once; each must be new to the server.
     #[arg(long)]
     pub fill: bool,
     #[command(flatten)]
-    pub pace: Pace,
+    pub turn_args: TurnArgs,
 }
 
-/// A server and what is sent to it: `address/entry/process`.
+/// A server and the requests to send to it, written `address/entry/process`.
 #[derive(Clone, Debug)]
 pub struct Target {
     pub address: SocketAddr,
     /// The key of the descriptor entry, which selects the limits.
     pub entry: String,
-    /// The server's process, whose time is read.
+    /// The server's process id, for its processor time.
     pub process: u32,
 }
 
@@ -72,27 +75,27 @@ impl FromStr for Target {
     }
 }
 
-/// Does the job on this thread.
-pub fn run(args: &LoadArgs) -> io::Result<Report> {
+/// Runs the load on this thread.
+pub fn run(args: &LoadArgs) -> io::Result<LoadReport> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    LocalSet::new().block_on(&runtime, until_silence(work(args)))
+    LocalSet::new().block_on(&runtime, with_answer_timeout(work(args)))
 }
 
-async fn work(args: &LoadArgs) -> io::Result<Report> {
+async fn work(args: &LoadArgs) -> io::Result<LoadReport> {
     if args.fill {
         fill(args).await?;
-        return Ok(Report::default());
+        return Ok(LoadReport::default());
     }
-    let mut lanes = Vec::new();
+    let mut groups = Vec::new();
     for target in &args.targets {
-        lanes.push(open(args, target).await?);
+        groups.push(open(args, target).await?);
     }
-    take_turns(&lanes, &args.pace).await
+    take_turns(&groups, &args.turn_args).await
 }
 
-/// The connections to one server, each with its askers, who wait for their turn.
-async fn open(args: &LoadArgs, target: &Target) -> io::Result<Lane> {
-    let gate = Rc::new(Gate::new(args.connections * args.in_flight));
+/// Opens the connections to one server and starts their workers, which wait for a turn.
+async fn open(args: &LoadArgs, target: &Target) -> io::Result<WorkerGroup> {
+    let gate = Rc::new(TurnGate::new(args.connections * args.in_flight));
     for seed in 0..args.connections {
         let client = connect(target.address).await?;
         for place in 0..args.in_flight {
@@ -101,10 +104,10 @@ async fn open(args: &LoadArgs, target: &Target) -> io::Result<Lane> {
             let (gate, keys, entry) = (Rc::clone(&gate), args.keys, target.entry.clone());
             tokio::task::spawn_local(async move {
                 let failed = loop {
-                    gate.pass().await;
-                    let asked = Instant::now();
-                    match ask(&mut client, &entry, random.below(keys)).await {
-                        Ok(answer) if is_ok(&answer) => gate.count(asked.elapsed()),
+                    gate.wait_open().await;
+                    let sent = Instant::now();
+                    match send_request(&mut client, &entry, random.below(keys)).await {
+                        Ok(answer) if is_ok(&answer) => gate.count(sent.elapsed()),
                         Ok(answer) => break io::Error::other(format!("not allowed: {answer:?}")),
                         Err(error) => break error,
                     }
@@ -113,23 +116,23 @@ async fn open(args: &LoadArgs, target: &Target) -> io::Result<Lane> {
             });
         }
     }
-    Ok(Lane { process: target.process, gate })
+    Ok(WorkerGroup { process: target.process, gate })
 }
 
-/// The entries with one loose limit, with two of them, and with a tight one.
+/// The descriptor entries with one loose limit, with two loose limits, and with a tight limit.
 pub const ONE_LIMIT: &str = "user";
 pub const TWO_LIMITS: &str = "member";
 pub const TIGHT: &str = "tight";
 
-/// A connection.
+/// Opens a connection.
 pub async fn connect(address: SocketAddr) -> io::Result<Client<Channel>> {
     let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(io::Error::other)?;
     let channel = endpoint.tcp_nodelay(true).connect().await.map_err(io::Error::other)?;
     Ok(Client::new(channel))
 }
 
-/// Asks one question.
-pub async fn ask(
+/// Sends one request.
+pub async fn send_request(
     client: &mut Client<Channel>,
     entry: &str,
     key: u32,
@@ -141,11 +144,11 @@ pub async fn ask(
         hits_addend: 0,
     };
     let answer = client.should_rate_limit(Request::new(request)).await.map_err(io::Error::other)?;
-    answered();
+    record_answer();
     Ok(answer.into_inner())
 }
 
-/// Whether an answer allows.
+/// Returns whether an answer allows the request.
 pub fn is_ok(answer: &RateLimitResponse) -> bool {
     answer.overall_code == i32::from(Code::Ok)
 }
@@ -157,7 +160,7 @@ async fn fill(args: &LoadArgs) -> io::Result<()> {
         tasks.push(tokio::task::spawn_local(async move {
             let mut client = connect(target.address).await?;
             for key in (first..keys).step_by(step) {
-                let answer = ask(&mut client, &target.entry, key).await?;
+                let answer = send_request(&mut client, &target.entry, key).await?;
                 let status = answer.statuses.first();
                 let limit = status.and_then(|status| status.current_limit.as_ref());
                 let new = status.zip(limit).is_some_and(|(status, limit)| {

@@ -1,5 +1,5 @@
-//! The messages of Envoy's rate limit service, as much of them as the load and the tonic
-//! service use; fields that are not here are passed over.
+//! The messages of Envoy's rate limit service, reduced to the fields that the load and the tonic
+//! service use. Other fields are ignored.
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RateLimitRequest {
@@ -57,7 +57,7 @@ pub enum Code {
     OverLimit = 2,
 }
 
-/// The client and the server that tonic makes for them.
+/// The client and server that tonic generates.
 #[allow(clippy::all, missing_docs, reason = "generated")]
 mod generated {
     include!(concat!(env!("OUT_DIR"), "/envoy.service.ratelimit.v3.RateLimitService.rs"));

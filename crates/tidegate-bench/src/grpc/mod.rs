@@ -1,12 +1,13 @@
-//! The gRPC front beside a tonic service of the same proto that always answers OK.
+//! The gRPC front compared with a tonic service of the same proto that always answers OK.
 //!
 //! - `messages.rs`: the proto;
-//! - `baseline.rs`: that service, a process of its own;
-//! - `load.rs`: a tonic client as the load, a process of its own;
-//! - `server.rs`: either as a running process, and the proof that ours limits;
-//! - `rounds.rs`, `report.rs`: what is run, and what it says.
+//! - `baseline.rs`: the tonic service, a separate process;
+//! - `load.rs`: a tonic client as the load generator, a separate process;
+//! - `server.rs`: a running server process, and the check that tidegate enforces limits;
+//! - `rounds.rs`: a whole run;
+//! - `report.rs`: table, bars and JSON.
 //!
-//! Turns, processor times, places and figures are those of `http/`.
+//! Turns, processor times, placement and estimates are those of `http/`.
 
 mod baseline;
 mod load;
@@ -22,7 +23,7 @@ pub use load::LoadArgs;
 
 use crate::cli::GrpcArgs;
 
-/// Measures and prints.
+/// Runs the benchmark and prints the report.
 pub fn run(args: &GrpcArgs) -> io::Result<()> {
     let results = rounds::run(args)?;
     if args.json {
@@ -33,7 +34,7 @@ pub fn run(args: &GrpcArgs) -> io::Result<()> {
     Ok(())
 }
 
-/// Asks, and prints what was counted.
+/// Runs the load process and prints its report.
 pub fn load(args: &LoadArgs) -> io::Result<()> {
     println!("{}", serde_json::to_string(&load::run(args)?)?);
     Ok(())

@@ -1,4 +1,4 @@
-//! The table for people and the JSON for programs.
+//! Table, bars and JSON.
 
 use std::fmt::Write;
 
@@ -7,19 +7,20 @@ use serde_json::{Value, json};
 use super::rounds::{KEYS, Results, Row};
 use crate::bars::Bar;
 use crate::http::{
-    Counted, Figure, LOOSE, load_us, p50_us, p99_us, per_second, server_busy, server_us,
+    Estimate, LOOSE_LIMITS, TurnResult, estimate_json, load_us, p50_us, p99_us, per_second,
+    server_busy, server_us, with_interval,
 };
-use crate::report::{bar_json, processor, rounded, write_bars, write_machine, written};
+use crate::report::{bar_json, processor, to_text, write_bars, write_machine};
 use crate::subjects::version;
 
-/// The whole readable report.
+/// Renders the readable report.
 pub fn table(results: &Results) -> String {
-    written(|text| write_report(text, results))
+    to_text(|text| write_report(text, results))
 }
 
 fn write_report(text: &mut String, results: &Results) -> std::fmt::Result {
     write_machine(text, [&results.load_before, &results.load_after])?;
-    let place = if results.places.server.is_some() {
+    let place = if results.placement.server.is_some() {
         "server and load have a processor each"
     } else {
         "server and load share the processors"
@@ -33,7 +34,7 @@ fn write_report(text: &mut String, results: &Results) -> std::fmt::Result {
     writeln!(
         text,
         "tidegate: one of six policies, with {} or with {} beside it",
-        LOOSE[0], LOOSE[1]
+        LOOSE_LIMITS[0], LOOSE_LIMITS[1]
     )?;
     writeln!(text, "\nconnections x in flight: tidegate, tonic, and the ratios of their rounds")?;
     writeln!(
@@ -53,9 +54,9 @@ fn write_report(text: &mut String, results: &Results) -> std::fmt::Result {
     )?;
     for row in &results.rows {
         let [ours, tonic] = [&row.ours, &row.tonic];
-        let median = |turns: &[Counted], measure| Figure::over(turns, measure).median;
-        let both = |measure: fn(&Counted) -> f64| {
-            format!("{:.0} / {:.0}", median(ours, measure), median(tonic, measure))
+        let median = |turns: &[TurnResult], metric| Estimate::over(turns, metric).median;
+        let both = |metric: fn(&TurnResult) -> f64| {
+            format!("{:.0} / {:.0}", median(ours, metric), median(tonic, metric))
         };
         writeln!(
             text,
@@ -63,16 +64,17 @@ fn write_report(text: &mut String, results: &Results) -> std::fmt::Result {
             name(row),
             median(ours, per_second),
             median(tonic, per_second),
-            with_interval(ratio(row, per_second)),
+            with_interval(Some(ratio(row, per_second))),
             median(ours, server_us),
             median(tonic, server_us),
-            with_interval(ratio(row, server_us)),
+            with_interval(Some(ratio(row, server_us))),
             both(p50_us),
             both(p99_us),
             both(|turn| server_busy(turn) * 100.0),
             median(ours, load_us),
         )?;
-        // Three lanes, of which the rows of one and of two limits share the turns.
+        // `disturbed` counts the turns of three worker groups. The rows with one and with two limits
+        // share it.
         if row.limits == 2 && row.disturbed * 10 > 3 * results.rounds {
             writeln!(text, "  other programs ran: {} turns were made again", row.disturbed)?;
         }
@@ -90,12 +92,8 @@ fn name(row: &Row) -> String {
     format!("{}x{}, {} limit{plural}", row.shape.connections, row.shape.in_flight, row.limits)
 }
 
-fn ratio(row: &Row, measure: fn(&Counted) -> f64) -> Figure {
-    Figure::ratio(&row.ours, &row.tonic, measure)
-}
-
-fn with_interval(Figure { median, low, high }: Figure) -> String {
-    format!("{median:.3} ({low:.2}-{high:.2})")
+fn ratio(row: &Row, metric: fn(&TurnResult) -> f64) -> Estimate {
+    Estimate::ratio(&row.ours, &row.tonic, metric)
 }
 
 fn bars(results: &Results) -> Vec<Bar> {
@@ -106,7 +104,7 @@ fn bars(results: &Results) -> Vec<Bar> {
     results.rows.iter().map(bar).collect()
 }
 
-/// `rows` and `bars` are the stable part; the rest says how it was measured.
+/// Renders JSON. `rows` and `bars` are stable; the rest describes the measurement.
 pub fn json(results: &Results) -> Value {
     let bars: Vec<Value> = bars(results).iter().map(bar_json).collect();
     json!({
@@ -115,22 +113,22 @@ pub fn json(results: &Results) -> Value {
         "tonic": version("tonic"),
         "keys": KEYS,
         "rounds": results.rounds,
-        "bound": results.places.server.is_some(),
+        "bound": results.placement.server.is_some(),
         "processor": processor(),
         "load": [results.load_before, results.load_after],
     })
 }
 
 fn row_json(row: &Row) -> Value {
-    let side = |turns: &[Counted]| {
-        let figure = |measure| figure_json(&Figure::over(turns, measure));
+    let side = |turns: &[TurnResult]| {
+        let estimate = |metric| estimate_json(&Estimate::over(turns, metric));
         json!({
-            "requests_per_second": figure(per_second),
-            "server_cpu_us": figure(server_us),
-            "p50_us": figure(p50_us),
-            "p99_us": figure(p99_us),
-            "server_busy": figure(server_busy),
-            "load_cpu_us": figure(load_us),
+            "requests_per_second": estimate(per_second),
+            "server_cpu_us": estimate(server_us),
+            "p50_us": estimate(p50_us),
+            "p99_us": estimate(p99_us),
+            "server_busy": estimate(server_busy),
+            "load_cpu_us": estimate(load_us),
         })
     };
     json!({
@@ -139,13 +137,8 @@ fn row_json(row: &Row) -> Value {
         "limits": row.limits,
         "tidegate": side(&row.ours),
         "tonic": side(&row.tonic),
-        "requests_per_second_over_tonic": figure_json(&ratio(row, per_second)),
-        "server_cpu_over_tonic": figure_json(&ratio(row, server_us)),
+        "requests_per_second_over_tonic": estimate_json(&ratio(row, per_second)),
+        "server_cpu_over_tonic": estimate_json(&ratio(row, server_us)),
         "disturbed_turns": row.disturbed,
     })
-}
-
-fn figure_json(figure: &Figure) -> Value {
-    let of = |value| rounded(value, 1000.0);
-    json!({ "median": of(figure.median), "low": of(figure.low), "high": of(figure.high) })
 }

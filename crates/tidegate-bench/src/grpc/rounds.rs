@@ -1,4 +1,4 @@
-//! Both servers in turns, for each way of asking.
+//! Rounds of both servers, for several numbers of connections.
 
 use std::io;
 use std::process::{Command, Stdio};
@@ -7,91 +7,94 @@ use std::time::Duration;
 use super::load::{ONE_LIMIT, TWO_LIMITS, Target};
 use super::server::{Program, Server, config};
 use crate::cli::GrpcArgs;
-use crate::http::{AGE, Counted, DISTURBED, Directory, Places, Report, bound_to, build_tidegate};
-use crate::inprocess::load;
+use crate::http::{
+    AGEING_TIME, CpuPlacement, LoadReport, MAX_QUEUED, TurnResult, build_tidegate, pinned_to,
+    temp_directory,
+};
+use crate::inprocess::load_average;
 
-/// Long enough that beginning and ending do not show, short enough that a machine does not
-/// change much between one server's turn and the next one's.
+/// Duration of a turn. Long enough that its start and end are negligible, short enough that the
+/// machine does not change much between the turns of two servers.
 const TURN_MS: u64 = 50;
 
 /// Distinct keys.
 pub const KEYS: u32 = 100_000;
 
-/// A way of asking.
+/// Numbers of connections and of requests in flight on each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     pub connections: u32,
     pub in_flight: u32,
 }
 
-/// A connection per caller, as pools have it; some connections shared; two, as Envoy has one
-/// per worker.
+/// One connection per caller, as in a connection pool; a few shared connections; two, because
+/// Envoy has one per worker thread.
 const SHAPES: [Shape; 3] = [
     Shape { connections: 50, in_flight: 1 },
     Shape { connections: 8, in_flight: 16 },
     Shape { connections: 2, in_flight: 100 },
 ];
 
-/// What was measured.
+/// Results of a run.
 pub struct Results {
     pub rows: Vec<Row>,
     pub rounds: usize,
-    pub places: Places,
+    pub placement: CpuPlacement,
     pub load_before: String,
     pub load_after: String,
 }
 
-/// One way of asking: the turns of both servers, paired by round.
+/// One shape of load: the turns of both servers, paired by round.
 pub struct Row {
     pub shape: Shape,
-    /// How many limits tidegate decided.
+    /// Number of limits that tidegate decided per request.
     pub limits: usize,
-    pub ours: Vec<Counted>,
-    pub tonic: Vec<Counted>,
+    pub ours: Vec<TurnResult>,
+    pub tonic: Vec<TurnResult>,
     pub disturbed: usize,
 }
 
-/// Runs what the arguments select.
+/// Runs the benchmark.
 pub fn run(args: &GrpcArgs) -> io::Result<Results> {
-    let directory = Directory::create()?;
-    let places = Places::choose(args.unbound);
+    let directory = temp_directory()?;
+    let placement = CpuPlacement::choose(args.unbound);
     let file = directory.path().join("tidegate.yaml");
     std::fs::write(&file, config())?;
     let program = args.tidegate.clone().map_or_else(build_tidegate, Ok)?;
-    let load_before = load();
-    let start = |program| Server::start(&program, places.server, directory.path());
+    let load_before = load_average();
+    let start = |program| Server::start(&program, placement.server, directory.path());
     let ours = start(Program::Tidegate { program, config: file })?;
     let tonic = start(Program::Tonic)?;
-    ours.prove()?;
+    ours.verify()?;
     let rounds = if args.quick { 25 } else { 120 };
-    let asking = Asking { rounds, places };
+    let settings = LoadSettings { rounds, placement };
     for entry in [ONE_LIMIT, TWO_LIMITS] {
-        asking.fill(&ours, entry)?;
+        settings.fill(&ours, entry)?;
     }
     let mut rows = Vec::new();
     for (at, shape) in SHAPES.into_iter().enumerate() {
         eprintln!("{} x {}: {rounds} rounds", shape.connections, shape.in_flight);
-        let warm = if at == 0 { AGE } else { Duration::ZERO };
-        rows.extend(asking.turns(shape, warm, &ours, &tonic)?);
+        let warm = if at == 0 { AGEING_TIME } else { Duration::ZERO };
+        rows.extend(settings.turns(shape, warm, &ours, &tonic)?);
     }
-    Ok(Results { rows, rounds, places, load_before, load_after: load() })
+    Ok(Results { rows, rounds, placement, load_before, load_after: load_average() })
 }
 
-/// How the load asks.
-struct Asking {
+/// Settings of the load.
+struct LoadSettings {
     rounds: usize,
-    places: Places,
+    placement: CpuPlacement,
 }
 
-impl Asking {
+impl LoadSettings {
     fn fill(&self, server: &Server, entry: &str) -> io::Result<()> {
         let shape = Shape { connections: 50, in_flight: 1 };
         self.load(self.command(shape, &[(server, entry)])?.arg("--fill"))?;
-        eprintln!("{entry}: {KEYS} keys, each new");
+        eprintln!("{entry}: filled {KEYS} new keys");
         Ok(())
     }
 
-    /// The turns with one limit and with two, compared with the same turns of tonic.
+    /// Runs the turns with one limit and with two, both compared with the same turns of tonic.
     fn turns(
         &self,
         shape: Shape,
@@ -103,8 +106,8 @@ impl Asking {
         let mut command = self.command(shape, &servers)?;
         let report = self.load(command.args(["--warm-ms", &warm.as_millis().to_string()]))?;
         let disturbed = report.disturbed;
-        let Ok([one, two, tonic]) = <[Vec<Counted>; 3]>::try_from(report.turns) else {
-            return Err(io::Error::other("the load counted other servers"));
+        let Ok([one, two, tonic]) = <[Vec<TurnResult>; 3]>::try_from(report.turns) else {
+            return Err(io::Error::other("the load reported an unexpected number of servers"));
         };
         if [&one, &two, &tonic].into_iter().flatten().any(|turn| turn.answers == 0) {
             return Err(io::Error::other("a turn had no answers"));
@@ -113,11 +116,11 @@ impl Asking {
         Ok([row(1, one), row(2, two)])
     }
 
-    fn load(&self, command: &mut Command) -> io::Result<Report> {
-        let output = bound_to(self.places.load, || command.output())??;
+    fn load(&self, command: &mut Command) -> io::Result<LoadReport> {
+        let output = pinned_to(self.placement.load, || command.output())??;
         if !output.status.success() {
-            let complaint = String::from_utf8_lossy(&output.stderr);
-            return Err(io::Error::other(format!("the load failed: {}", complaint.trim())));
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            return Err(io::Error::other(format!("the load failed: {}", stderr.trim())));
         }
         Ok(serde_json::from_slice(&output.stdout)?)
     }
@@ -130,9 +133,9 @@ impl Asking {
             let target = Target { address, entry: entry.to_owned(), process };
             command.arg(target.to_string());
         }
-        if self.places.load.is_some() {
-            // Sharing processors, server and load would stand in line for each other.
-            command.args(["--awake", "--max-queued", &DISTURBED.to_string()]);
+        if self.placement.load.is_some() {
+            // On shared processors, server and load would wait for each other in every turn.
+            command.args(["--awake", "--max-queued", &MAX_QUEUED.to_string()]);
         }
         command
             .args(["--connections", &shape.connections.to_string()])

@@ -1,4 +1,4 @@
-//! A server under measurement, as a process.
+//! A measured server as a child process.
 
 use std::fs::File;
 use std::future::Future;
@@ -8,29 +8,29 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::load::{DOMAIN, ONE_LIMIT, TIGHT, TWO_LIMITS, ask, connect, is_ok};
-use crate::http::{LOOSE, bound_to, is_setting};
+use super::load::{DOMAIN, ONE_LIMIT, TIGHT, TWO_LIMITS, connect, is_ok, send_request};
+use crate::http::{LOOSE_LIMITS, affects_measurement, pinned_to};
 
 /// How long a server may take to answer for the first time.
-const READY_WITHIN: Duration = Duration::from_secs(20);
-/// How often a server that starts is asked whether it is there.
-const KNOCK_EVERY: Duration = Duration::from_millis(2);
-/// The key of that question, which no load asks for.
-const KNOCK_KEY: u32 = 99_999_999;
+const READY_TIMEOUT: Duration = Duration::from_secs(20);
+/// Time between two attempts to reach a starting server.
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
+/// The key of these requests, which no load uses.
+const READINESS_KEY: u32 = 99_999_999;
 
-/// A limit that ten questions use up.
+/// A limit that [`PROBES`] requests exhaust.
 const TIGHT_LIMIT: usize = 5;
-/// Asks of one key in the proof that a server limits.
+/// Requests for one key in the check that a server enforces limits.
 const PROBES: usize = 10;
 
-/// Which program, and what it needs to start.
+/// A program and the files it needs to start.
 #[derive(Clone, Debug)]
 pub enum Program {
     Tidegate { program: PathBuf, config: PathBuf },
     Tonic,
 }
 
-/// What tidegate limits: one of six policies matches, as in `http`.
+/// Returns tidegate's config: one of six policies matches, as in `http`.
 pub fn config() -> String {
     let mut text = String::from("policies:\n");
     for other in ["login", "search", "upload"] {
@@ -40,9 +40,11 @@ pub fn config() -> String {
         );
     }
     let tight = format!("{TIGHT_LIMIT} per 1h sliding-window");
-    for (entry, limits) in
-        [(TIGHT, &[tight.as_str()][..]), (ONE_LIMIT, &LOOSE[..1]), (TWO_LIMITS, &LOOSE)]
-    {
+    for (entry, limits) in [
+        (TIGHT, &[tight.as_str()][..]),
+        (ONE_LIMIT, &LOOSE_LIMITS[..1]),
+        (TWO_LIMITS, &LOOSE_LIMITS),
+    ] {
         text += &format!(
             "  - {{ name: {entry}, match: {{ domain: {DOMAIN}, descriptors: [{entry}] }}, \
              key: \"{{descriptor:{entry}}}\", limits: {limits:?} }}\n"
@@ -68,7 +70,7 @@ impl Program {
             }
         };
         let names = std::env::vars_os().map(|(name, _)| name);
-        for name in names.filter(|name| is_setting(&name.to_string_lossy())) {
+        for name in names.filter(|name| affects_measurement(&name.to_string_lossy())) {
             command.env_remove(name);
         }
         command.stdin(Stdio::null()).stdout(Stdio::null());
@@ -76,7 +78,7 @@ impl Program {
     }
 }
 
-/// A running server; it ends with this value.
+/// A running server. Dropping it ends the process.
 pub struct Server {
     child: Child,
     pub address: SocketAddr,
@@ -84,8 +86,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a program on a free port, on the given processor, and waits for an answer.
-    /// What it writes to stderr goes to a file in `directory`.
+    /// Starts a program on a free port and the given processor, and waits until it answers.
+    /// Its stderr goes to a file in `directory`.
     pub fn start(
         program: &Program,
         processor: Option<usize>,
@@ -96,13 +98,15 @@ impl Server {
         let mut command = program.command(address)?;
         command.stderr(File::create(&log)?);
         let start = Instant::now();
-        let child = bound_to(processor, || command.spawn())??;
+        let child = pinned_to(processor, || command.spawn())??;
         let mut server = Server { child, address, log };
         while !server.answers() {
-            if start.elapsed() > READY_WITHIN || server.child.try_wait()?.is_some() {
-                return Err(server.failure(&format!("{:?} gave no answer", command.get_program())));
+            if start.elapsed() > READY_TIMEOUT || server.child.try_wait()?.is_some() {
+                return Err(
+                    server.error_with_log(&format!("{:?} did not answer", command.get_program()))
+                );
             }
-            std::thread::sleep(KNOCK_EVERY);
+            std::thread::sleep(POLL_INTERVAL);
         }
         Ok(server)
     }
@@ -111,8 +115,8 @@ impl Server {
         self.child.id()
     }
 
-    /// Proves that it limits: a tight limit admits exactly its number, key by key.
-    pub fn prove(&self) -> io::Result<()> {
+    /// Checks that the server enforces limits: a tight limit admits exactly its number per key.
+    pub fn verify(&self) -> io::Result<()> {
         let address = self.address;
         let admitted = block_on(async move {
             let mut client = connect(address).await?;
@@ -120,38 +124,40 @@ impl Server {
             for (key, admitted) in admitted.iter_mut().enumerate() {
                 for _ in 0..PROBES {
                     let key = u32::try_from(key).unwrap_or_default();
-                    *admitted += usize::from(is_ok(&ask(&mut client, TIGHT, key).await?));
+                    *admitted += usize::from(is_ok(&send_request(&mut client, TIGHT, key).await?));
                 }
             }
             Ok(admitted)
         })?;
         if admitted != [TIGHT_LIMIT; 2] {
-            return Err(self
-                .failure(&format!("a limit of {TIGHT_LIMIT} admitted {admitted:?} of {PROBES}")));
+            return Err(self.error_with_log(&format!(
+                "a limit of {TIGHT_LIMIT} admitted {admitted:?} of {PROBES}"
+            )));
         }
-        eprintln!("{PROBES} asks of a limit of {TIGHT_LIMIT} admitted {TIGHT_LIMIT}");
+        eprintln!("a limit of {TIGHT_LIMIT} admitted {TIGHT_LIMIT} of {PROBES} requests");
         Ok(())
     }
 
     fn answers(&self) -> bool {
         let address = self.address;
-        let answer =
-            block_on(async move { ask(&mut connect(address).await?, ONE_LIMIT, KNOCK_KEY).await });
+        let answer = block_on(async move {
+            send_request(&mut connect(address).await?, ONE_LIMIT, READINESS_KEY).await
+        });
         answer.is_ok_and(|answer| is_ok(&answer))
     }
 
-    /// An error with the end of what the server wrote.
-    fn failure(&self, what: &str) -> io::Error {
+    /// Creates an error that includes the last lines of the server's log.
+    fn error_with_log(&self, what: &str) -> io::Error {
         let text = std::fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
         let tail = lines[lines.len().saturating_sub(10)..].join("\n");
-        io::Error::other(format!("{what}; the end of its log:\n{tail}"))
+        io::Error::other(format!("{what}; last lines of its log:\n{tail}"))
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may be gone already; there is nothing to do about that here.
+        // The process may have ended already; errors do not matter here.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,9 +1,9 @@
-//! What an HTTP server costs that decides nothing: axum handlers with constant answers.
+//! The baseline: axum handlers with constant answers, without decisions.
 //!
-//! `/v1/check` is the bar: a POST handler that reads the body and answers JSON of the size
-//! that tidegate answers. `/v1/forward-auth` answers with the fields and body of a real
-//! answer, so that what rendering them costs is told from what sending them costs.
-//! The runtime is built as tidegate's is.
+//! `/v1/check` is what tidegate is compared with: a POST handler that reads the body and answers
+//! JSON of the same size as tidegate's. `/v1/forward-auth` answers with the header fields and body
+//! of a real answer, which separates the cost of rendering them from the cost of sending them.
+//! The runtime is built like tidegate's.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,11 +16,11 @@ use axum::routing::{any, post};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
-/// What the process is told.
+/// Arguments of the baseline process.
 #[derive(Args, Clone, Debug)]
 pub struct BaselineArgs {
     pub address: SocketAddr,
-    /// The answers to give, as JSON.
+    /// File with the answers, as JSON.
     pub answers: PathBuf,
 }
 
@@ -33,7 +33,7 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// Of the usual size, for runs without tidegate.
+    /// Returns answers of typical size, for runs without tidegate.
     pub fn usual() -> Self {
         let limit = "\"limit\":1000000,\"remaining\":999999";
         Answers {
@@ -52,7 +52,7 @@ impl Answers {
     }
 }
 
-/// Serves until it is ended.
+/// Serves until the process is killed.
 pub fn serve(args: &BaselineArgs) -> io::Result<()> {
     let answers: Answers = serde_json::from_str(&std::fs::read_to_string(&args.answers)?)?;
     let fields = auth_fields(&answers)?;

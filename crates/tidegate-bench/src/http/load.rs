@@ -1,12 +1,12 @@
-//! The load: a process of its own that asks, checks every answer and counts.
+//! The load generator: a separate process that sends requests, checks every answer and counts.
 //!
-//! One thread; for every server a fixed number of kept-alive connections, each with one
-//! question on its way. The servers take turns of some hundredths of a second, because a
-//! shared machine gets faster and slower over seconds: what two servers did in neighbouring
-//! turns can be compared, what they did ten seconds apart cannot.
+//! It has one thread and, for every server, a fixed number of keep-alive connections with one
+//! request in flight each. The servers are loaded in turns of some hundredths of a second, because
+//! the speed of a shared machine changes over seconds: neighbouring turns of two servers can be
+//! compared, turns that are ten seconds apart cannot.
 //!
-//! A turn ends when its last answer is in. So it begins and ends with a server that sleeps, and only of
-//! a sleeping thread the kernel tells the exact processor time.
+//! A turn ends when its last answer has arrived. So the server sleeps when a turn starts and when
+//! it ends. The kernel reports the exact processor time only for sleeping threads.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -22,25 +22,25 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::LocalSet;
 
-use super::process::Times;
-use super::turns::Pace;
-use super::wire::{Answer, Budget, Form, Request};
+use super::process::CpuTimes;
+use super::turns::TurnArgs;
+use super::wire::{Answer, Budget, Request, RequestKind};
 use super::{soak, turns};
 use crate::cli::name_of;
-use crate::pauses::Histogram;
+use crate::histogram::Histogram;
 
-/// Room for an answer; one that is longer is an error.
+/// Buffer size for an answer; a longer answer is an error.
 const MAX_ANSWER_BYTES: usize = 32 << 10;
 
-/// A server that answers nobody for so long hangs.
-const SILENCE_SECS: u64 = 10;
+/// A server that sends no answer for this long is considered hung.
+const ANSWER_TIMEOUT_SECS: u64 = 10;
 
-/// What the process is told to do.
+/// Arguments of the load process.
 #[derive(Args, Clone, Debug)]
 pub struct LoadArgs {
-    /// What to do.
+    /// Kind of load.
     pub job: Job,
-    /// The servers; only `turns` knows what to do with several.
+    /// Servers to load; only `turns` supports more than one.
     #[arg(required = true)]
     pub targets: Vec<Target>,
     #[arg(long)]
@@ -49,28 +49,28 @@ pub struct LoadArgs {
     #[arg(long)]
     pub keys: u32,
     #[command(flatten)]
-    pub pace: Pace,
+    pub turn_args: TurnArgs,
 }
 
 impl LoadArgs {
-    /// The server of a job that has only one.
+    /// Returns the only server of a job that supports one.
     pub fn target(&self) -> Target {
         self.targets[0]
     }
 }
 
-/// A server and how it is asked: `address/form/process`.
+/// A server and the requests to send to it, written `address/kind/process`.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
     pub address: SocketAddr,
-    pub form: Form,
-    /// The server's process, whose time is read.
+    pub kind: RequestKind,
+    /// The server's process id, for its processor time.
     pub process: u32,
 }
 
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}/{}", self.address, name_of(&self.form), self.process)
+        write!(f, "{}/{}/{}", self.address, name_of(&self.kind), self.process)
     }
 }
 
@@ -79,11 +79,11 @@ impl FromStr for Target {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let mut parts = text.split('/');
-        let mut next = || parts.next().ok_or("a target is address/form/process");
+        let mut next = || parts.next().ok_or("a target is address/kind/process");
         Ok(Target {
-            address: next()?.parse().map_err(|_| "the address is none")?,
-            form: Form::from_str(next()?, false).map_err(|_| "there is no such form")?,
-            process: next()?.parse().map_err(|_| "the process is no number")?,
+            address: next()?.parse().map_err(|_| "invalid address")?,
+            kind: RequestKind::from_str(next()?, false).map_err(|_| "unknown kind of request")?,
+            process: next()?.parse().map_err(|_| "the process is not a number")?,
         })
     }
 }
@@ -91,17 +91,17 @@ impl FromStr for Target {
 /// A kind of load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Job {
-    /// Every key once; each must be new to the server.
+    /// Sends every key once; each must be new to the server.
     Fill,
-    /// Random keys, the servers taking turns.
+    /// Sends random keys to the servers in turns.
     Turns,
-    /// Random keys for a given time, each answer held against what this key was answered before.
+    /// Sends random keys for a given time and compares each answer with earlier ones for its key.
     Soak,
 }
 
-/// What was counted in one turn.
+/// Measurements of one turn.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Counted {
+pub struct TurnResult {
     pub answers: u64,
     pub allowed: u64,
     pub elapsed_ns: u64,
@@ -113,70 +113,70 @@ pub struct Counted {
     pub p99_ns: u64,
 }
 
-impl Counted {
-    /// The part of the time that server and load were ready to run and stood in line.
+impl TurnResult {
+    /// Returns the fraction of the time that server and load waited for a processor.
     pub fn queued(&self) -> f64 {
         (self.server_queued_ns + self.load_queued_ns) as f64 / self.elapsed_ns as f64
     }
 }
 
-/// What the process prints.
+/// The output of the load process.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Report {
-    /// Per server, per round.
-    pub turns: Vec<Vec<Counted>>,
-    /// Turns that were made again.
+pub struct LoadReport {
+    /// The turns of every server, one per round.
+    pub turns: Vec<Vec<TurnResult>>,
+    /// Number of turns that were repeated.
     pub disturbed: usize,
 }
 
-/// Does the job on this thread.
-pub fn run(args: &LoadArgs) -> io::Result<Report> {
+/// Runs the job on this thread.
+pub fn run(args: &LoadArgs) -> io::Result<LoadReport> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    LocalSet::new().block_on(&runtime, until_silence(work(args)))
+    LocalSet::new().block_on(&runtime, with_answer_timeout(work(args)))
 }
 
-/// Works until it is done, or until no answer came for a while.
-pub async fn until_silence<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+/// Runs `work` until it finishes, or fails when no answer has arrived for a while.
+pub async fn with_answer_timeout<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
     tokio::select! {
         done = work => done,
-        () = silence() => {
-            Err(io::Error::other(format!("no answer came for {SILENCE_SECS} s")))
+        () = no_answers() => {
+            Err(io::Error::other(format!("no answer within {ANSWER_TIMEOUT_SECS} s")))
         }
     }
 }
 
-/// Notes that an answer came.
-pub fn answered() {
+/// Records that an answer has arrived.
+pub fn record_answer() {
     ANSWERS.set(ANSWERS.get() + 1);
 }
 
-async fn work(args: &LoadArgs) -> io::Result<Report> {
+async fn work(args: &LoadArgs) -> io::Result<LoadReport> {
     let counted = match args.job {
         Job::Fill => fill(args).await?,
         Job::Turns => return turns::run(args).await,
-        Job::Soak => soak::ask(args).await?,
+        Job::Soak => soak::run_load(args).await?,
     };
-    Ok(Report { turns: vec![vec![counted]], disturbed: 0 })
+    Ok(LoadReport { turns: vec![vec![counted]], disturbed: 0 })
 }
 
 thread_local! {
-    /// Answers of all connections, so that one watch can tell when they stop: a timer for
-    /// each question would cost the load more than the question does.
+    /// Answers on all connections. One timer watches this counter; a timer per request would cost
+    /// the load more than the request itself.
     static ANSWERS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Ends when no answer came for a while.
-async fn silence() {
+/// Returns when no answer has arrived for a while.
+async fn no_answers() {
     loop {
         let before = ANSWERS.get();
-        tokio::time::sleep(Duration::from_secs(SILENCE_SECS)).await;
+        tokio::time::sleep(Duration::from_secs(ANSWER_TIMEOUT_SECS)).await;
         if ANSWERS.get() == before {
             return;
         }
     }
 }
 
-/// A kept-alive connection.
+/// A keep-alive connection.
 pub struct Connection {
     stream: TcpStream,
     buffer: Box<[u8]>,
@@ -190,35 +190,39 @@ impl Connection {
     }
 
     /// Sends a request and waits for the whole answer.
-    pub async fn ask(&mut self, request: &Request) -> io::Result<Answer<'_>> {
+    pub async fn send_request(&mut self, request: &Request) -> io::Result<Answer<'_>> {
         self.stream.write_all(request.bytes()).await?;
         let mut filled = 0;
-        // Parsed twice, here and below: an answer that is handed out of a loop would keep
-        // the buffer borrowed for the next round of it.
+        // The answer is parsed here and again below: returning it from the loop would keep the
+        // buffer borrowed for the next iteration.
         while Answer::parse(&self.buffer[..filled])?.is_none() {
             let read = self.stream.read(&mut self.buffer[filled..]).await?;
             if read == 0 {
-                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server hung up"));
+                return Err(io::Error::new(
+                    io::ErrorKind::UnexpectedEof,
+                    "the server closed the connection",
+                ));
             }
             filled += read;
         }
-        answered();
-        Answer::parse(&self.buffer[..filled])?.ok_or_else(|| io::Error::other("the answer shrank"))
+        record_answer();
+        Answer::parse(&self.buffer[..filled])?
+            .ok_or_else(|| io::Error::other("the answer is incomplete"))
     }
 }
 
-async fn fill(args: &LoadArgs) -> io::Result<Counted> {
+async fn fill(args: &LoadArgs) -> io::Result<TurnResult> {
     let mut tasks = Vec::new();
     for first in 0..args.connections {
         let (keys, step) = (args.keys, args.connections as usize);
-        let Target { address, form, .. } = args.target();
+        let Target { address, kind, .. } = args.target();
         tasks.push(tokio::task::spawn_local(async move {
             let mut connection = Connection::open(address).await?;
-            let mut request = Request::render(form, Budget::Loose, address);
+            let mut request = Request::render(kind, Budget::Loose, address);
             let mut filled = 0;
             for key in (first..keys).step_by(step) {
                 request.set_key(key);
-                let verdict = connection.ask(&request).await?.verdict(form)?;
+                let verdict = connection.send_request(&request).await?.verdict(kind)?;
                 if !verdict.allowed || verdict.remaining + 1 != verdict.limit {
                     return Err(io::Error::other(format!("key {key} was not new: {verdict:?}")));
                 }
@@ -231,31 +235,31 @@ async fn fill(args: &LoadArgs) -> io::Result<Counted> {
     for task in tasks {
         filled += task.await??;
     }
-    Ok(Counted { answers: filled, allowed: filled, ..Counted::default() })
+    Ok(TurnResult { answers: filled, allowed: filled, ..TurnResult::default() })
 }
 
-/// Answers of one turn, as they come in. All that count run on one thread.
-pub struct Tally {
+/// Counts the answers of one turn. All users run on one thread.
+pub struct TurnCounter {
     answers: Cell<u64>,
     allowed: Cell<u64>,
     latencies: RefCell<Histogram>,
 }
 
-impl Tally {
+impl TurnCounter {
     pub fn new() -> Self {
-        Tally {
+        TurnCounter {
             answers: Cell::new(0),
             allowed: Cell::new(0),
             latencies: RefCell::new(Histogram::new()),
         }
     }
 
-    /// The slowest but one in this many.
+    /// Returns the latency that all but one in `share` answers stay below.
     pub fn all_but_one_in(&self, share: u64) -> Duration {
         Duration::from_nanos(self.latencies.borrow().all_but_one_in(share))
     }
 
-    /// Answers, and how many of them allowed.
+    /// Returns the number of answers and how many of them allowed the request.
     pub fn answers(&self) -> (u64, u64) {
         (self.answers.get(), self.allowed.get())
     }
@@ -267,35 +271,35 @@ impl Tally {
     }
 }
 
-/// A turn that has begun.
-pub struct Turn {
+/// Measures a turn from its start to its end.
+pub struct TurnTimer {
     process: String,
-    server: Times,
-    load: Times,
+    server: CpuTimes,
+    load: CpuTimes,
     start: Instant,
 }
 
-impl Turn {
-    /// Of the server in this process.
-    pub fn begin(process: u32) -> io::Result<Self> {
+impl TurnTimer {
+    /// Starts measuring the server with this process id.
+    pub fn start(process: u32) -> io::Result<Self> {
         let process = process.to_string();
-        Ok(Turn {
-            server: Times::of(&process)?,
-            load: Times::of("self")?,
+        Ok(TurnTimer {
+            server: CpuTimes::of(&process)?,
+            load: CpuTimes::of("self")?,
             start: Instant::now(),
             process,
         })
     }
 
-    /// What was counted since.
-    pub fn end(self, tally: &Tally) -> io::Result<Counted> {
+    /// Ends the turn and returns its measurements.
+    pub fn finish(self, counter: &TurnCounter) -> io::Result<TurnResult> {
         let elapsed = self.start.elapsed();
-        let server = Times::of(&self.process)?.since(self.server);
-        let load = Times::of("self")?.since(self.load);
-        let latencies = tally.latencies.borrow();
-        Ok(Counted {
-            answers: tally.answers.get(),
-            allowed: tally.allowed.get(),
+        let server = CpuTimes::of(&self.process)?.since(self.server);
+        let load = CpuTimes::of("self")?.since(self.load);
+        let latencies = counter.latencies.borrow();
+        Ok(TurnResult {
+            answers: counter.answers.get(),
+            allowed: counter.allowed.get(),
             elapsed_ns: nanos(elapsed),
             server_ran_ns: nanos(server.ran),
             server_queued_ns: nanos(server.queued),

@@ -1,16 +1,19 @@
-//! The server beside other servers, over loopback, in one run.
+//! The HTTP server compared with other servers over loopback, in one run.
+//!
+//! A *turn* is a short time slice in which one server is loaded. A *round* is one turn of every
+//! server.
 //!
 //! - `wire.rs`: requests and answers as bytes;
-//! - `load.rs`: the load, a process of its own;
-//! - `programs.rs`: where the measured programs come from;
-//! - `server.rs`: a program as a running process;
-//! - `baseline.rs`: axum handlers that decide nothing, a process of its own;
-//! - `process.rs`: processor time, memory and affinity of processes;
-//! - `setup.rs`: starts the servers and proves that they do what is to be timed;
-//! - `turns.rs`: the servers taking turns, inside the load;
+//! - `load.rs`: the load generator, a separate process;
+//! - `programs.rs`: builds or installs the measured programs;
+//! - `server.rs`: a running server process;
+//! - `baseline.rs`: axum handlers without decisions, a separate process;
+//! - `process.rs`: processor time and affinity of processes;
+//! - `setup.rs`: prepares the servers and checks that they enforce limits;
+//! - `turns.rs`: loads the servers in turns, inside the load process;
 //! - `rounds.rs`: a whole run, and the ratios within its rounds;
-//! - `soak.rs`: full load while the config changes, every answer checked;
-//! - `stalled.rs`: full load while nobody reads the log;
+//! - `soak.rs`: full load while the config changes, with every answer checked;
+//! - `stalled_log.rs`: full load while the log is not read;
 //! - `report.rs`: table, bars and JSON.
 
 mod baseline;
@@ -22,42 +25,42 @@ mod rounds;
 mod server;
 mod setup;
 mod soak;
-mod stalled;
+mod stalled_log;
 mod turns;
 mod wire;
 
 pub use baseline::{BaselineArgs, serve as serve_baseline};
-pub use load::{Counted, LoadArgs, Report, answered, until_silence};
-pub use process::{Times, bound_to};
+pub use load::{LoadArgs, LoadReport, TurnResult, record_answer, with_answer_timeout};
+pub use process::{CpuTimes, pinned_to};
 pub use programs::tidegate as build_tidegate;
-pub use report::{SATURATED, figure_json, percent, with_interval};
-pub use rounds::{Figure, Subject, load_us, p50_us, p99_us, per_second, server_busy, server_us};
-pub use server::{Program, Server, is_setting};
-pub use setup::{DISTURBED, Directory, Places};
-pub use turns::{Gate, Lane, Pace, take_turns};
-pub use wire::{AGE, LIMITS, LOOSE, config};
+pub use report::{SATURATED, estimate_json, percent, with_interval};
+pub use rounds::{Estimate, Subject, load_us, p50_us, p99_us, per_second, server_busy, server_us};
+pub use server::{Program, Server, affects_measurement};
+pub use setup::{CpuPlacement, MAX_QUEUED, temp_directory};
+pub use turns::{TurnArgs, TurnGate, WorkerGroup, take_turns};
+pub use wire::{AGEING_TIME, LIMITS, LOOSE_LIMITS, config};
 
 use std::io;
 
 use crate::cli::HttpArgs;
 
-/// Measures, or soaks, and prints what was found.
+/// Runs the selected benchmark and prints the report.
 pub fn run(args: &HttpArgs) -> io::Result<()> {
     if let Some(seconds) = args.soak {
-        let soaked = soak::run(args, seconds)?;
+        let result = soak::run(args, seconds)?;
         let text = if args.json {
-            format!("{}\n", report::soak_json(&soaked))
+            format!("{}\n", report::soak_json(&result))
         } else {
-            report::soak_text(&soaked)
+            report::soak_text(&result)
         };
         print!("{text}");
-        return soaked.judge();
+        return result.verify();
     }
     if let Some(seconds) = args.stalled_log {
-        let stalled = stalled::run(args, seconds)?;
-        let text = if args.json { format!("{}\n", stalled.json()) } else { stalled.text() };
+        let result = stalled_log::run(args, seconds)?;
+        let text = if args.json { format!("{}\n", result.json()) } else { result.text() };
         print!("{text}");
-        return stalled.judge();
+        return result.verify();
     }
     let results = rounds::run(args)?;
     if args.json {
@@ -68,7 +71,7 @@ pub fn run(args: &HttpArgs) -> io::Result<()> {
     Ok(())
 }
 
-/// The load process: does its job and prints what it counted.
+/// Runs a job of the load process and prints its report.
 pub fn load(args: &LoadArgs) -> io::Result<()> {
     println!("{}", serde_json::to_string(&load::run(args)?)?);
     Ok(())

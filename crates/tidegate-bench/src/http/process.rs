@@ -1,4 +1,4 @@
-//! What the kernel knows about a process: processor time, memory; and where it may run.
+//! Processor time and affinity of processes, from the kernel.
 
 use std::io;
 use std::time::Duration;
@@ -8,20 +8,20 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// Time on a processor and time waiting for one, over all threads of a process.
 ///
-/// From `schedstat`, which counts nanoseconds: the ticks of `stat` are 10 ms, a percent
-/// of a pass. A thread that ended took its time with it; none does while it is loaded.
+/// The source is `schedstat`, which counts nanoseconds. The ticks of `stat` are 10 ms, a percent
+/// of a pass. The times of ended threads are lost, but no thread ends while a server is loaded.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Times {
+pub struct CpuTimes {
     pub ran: Duration,
     pub queued: Duration,
 }
 
-impl Times {
-    /// Until now, of process `process` (a number or `self`).
+impl CpuTimes {
+    /// Returns the times of a process (an id or `self`) up to now.
     pub fn of(process: &str) -> io::Result<Self> {
-        let mut times = Times::default();
+        let mut times = CpuTimes::default();
         for task in std::fs::read_dir(format!("/proc/{process}/task"))? {
-            // A thread may end between being listed and being read.
+            // A thread may end between listing and reading it.
             if let Ok(text) = std::fs::read_to_string(task?.path().join("schedstat")) {
                 let mut numbers = text.split_whitespace().map_while(|word| word.parse().ok());
                 times.ran += Duration::from_nanos(numbers.next().unwrap_or(0));
@@ -31,17 +31,17 @@ impl Times {
         Ok(times)
     }
 
-    pub fn since(self, earlier: Times) -> Times {
-        Times {
+    pub fn since(self, earlier: CpuTimes) -> CpuTimes {
+        CpuTimes {
             ran: self.ran.saturating_sub(earlier.ran),
             queued: self.queued.saturating_sub(earlier.queued),
         }
     }
 }
 
-/// Runs `start` with this thread bound to one processor: a process it starts stays there.
+/// Runs `start` with this thread pinned to one processor. Processes it starts inherit the pinning.
 #[cfg(target_os = "linux")]
-pub fn bound_to<T>(processor: Option<usize>, start: impl FnOnce() -> T) -> io::Result<T> {
+pub fn pinned_to<T>(processor: Option<usize>, start: impl FnOnce() -> T) -> io::Result<T> {
     let Some(processor) = processor else { return Ok(start()) };
     let before = sched_getaffinity(None)?;
     let mut only = CpuSet::new();
@@ -52,20 +52,20 @@ pub fn bound_to<T>(processor: Option<usize>, start: impl FnOnce() -> T) -> io::R
     Ok(started)
 }
 
-/// The processors this process may use.
+/// Returns the processors that this process may use.
 #[cfg(target_os = "linux")]
 pub fn processors() -> Vec<usize> {
     let set = sched_getaffinity(None).unwrap_or_default();
     (0..CpuSet::MAX_CPU).filter(|&processor| set.is_set(processor)).collect()
 }
 
-/// Elsewhere nothing is bound.
+/// Runs `start`; pinning is supported on Linux only.
 #[cfg(not(target_os = "linux"))]
-pub fn bound_to<T>(_: Option<usize>, start: impl FnOnce() -> T) -> io::Result<T> {
+pub fn pinned_to<T>(_: Option<usize>, start: impl FnOnce() -> T) -> io::Result<T> {
     Ok(start())
 }
 
-/// Elsewhere none can be told from another.
+/// Returns no processors: they are known on Linux only.
 #[cfg(not(target_os = "linux"))]
 pub fn processors() -> Vec<usize> {
     Vec::new()
@@ -76,20 +76,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_started_bound_has_one_processor() {
+    fn child_inherits_pinning() {
         let first = processors()[0];
         let spawn = || std::process::Command::new("nproc").output();
-        let bound = bound_to(Some(first), spawn).expect("affinity can be set").expect("nproc runs");
-        assert_eq!(String::from_utf8_lossy(&bound.stdout).trim(), "1");
-        assert!(processors().contains(&first), "and this one has its own again");
+        let pinned =
+            pinned_to(Some(first), spawn).expect("affinity can be set").expect("nproc runs");
+        assert_eq!(String::from_utf8_lossy(&pinned.stdout).trim(), "1");
+        assert!(processors().contains(&first), "the pinning was not undone");
     }
 
     #[test]
-    fn work_shows_as_time() {
-        let before = Times::of("self").expect("Linux tells");
+    fn cpu_times_count_work() {
+        let before = CpuTimes::of("self").expect("schedstat is readable");
         let mut sum = 0_u64;
         (0..20_000_000_u64).for_each(|n| sum = std::hint::black_box(sum ^ n));
-        let took = Times::of("self").expect("Linux tells").since(before);
+        let took = CpuTimes::of("self").expect("schedstat is readable").since(before);
         assert!(took.ran > Duration::ZERO, "{took:?}");
     }
 }

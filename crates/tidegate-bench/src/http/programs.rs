@@ -1,10 +1,10 @@
-//! The programs under measurement: where they come from.
+//! Builds or installs the measured programs.
 //!
-//! tidegate is built by `cargo build --release`, unless a path is given. throttlecrab's
-//! server is installed from its published crate, next to the build. It is no dependency of this crate,
-//! although it has a library: its build script wants `protoc`, and then every build of
-//! the benchmarks would. The one that comes as a crate is handed to it here. It is built with
-//! the settings of our own release profile, or the comparison would be one of compilers.
+//! tidegate is built by `cargo build --release`, unless a path is given. throttlecrab's server is
+//! installed from its published crate, next to the build. It is not a dependency of this crate,
+//! although it has a library: its build script needs `protoc`, and then every build of the
+//! benchmarks would need it. The `protoc` from a crate is passed to it here. It is built with the
+//! settings of our release profile; otherwise the comparison would be one of compiler settings.
 
 use std::ffi::OsString;
 use std::io;
@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use crate::subjects::version;
 
-/// The release build of tidegate.
+/// Builds tidegate in release mode and returns the path.
 pub fn tidegate() -> io::Result<PathBuf> {
     eprintln!("building tidegate (cargo build --release -p tidegate-server)");
     let output = Command::new(cargo())
@@ -25,7 +25,9 @@ pub fn tidegate() -> io::Result<PathBuf> {
         .stderr(Stdio::inherit())
         .output()?;
     if !output.status.success() {
-        return Err(io::Error::other("tidegate does not build; --tidegate PATH takes a built one"));
+        return Err(io::Error::other(
+            "building tidegate failed; use --tidegate PATH for an existing binary",
+        ));
     }
     let lines = String::from_utf8_lossy(&output.stdout);
     let executables = lines.lines().filter_map(|line| {
@@ -34,10 +36,10 @@ pub fn tidegate() -> io::Result<PathBuf> {
     });
     let mut ours =
         executables.filter(|path| path.file_stem().is_some_and(|name| name == "tidegate"));
-    ours.next().ok_or_else(|| io::Error::other("cargo named no executable `tidegate`"))
+    ours.next().ok_or_else(|| io::Error::other("cargo reported no executable named `tidegate`"))
 }
 
-/// throttlecrab's server, in the version of the library that is measured in process.
+/// Installs throttlecrab's server in the version of the library that is measured in process.
 pub fn throttlecrab() -> io::Result<PathBuf> {
     let root = target_directory()?.join("bench-peers");
     let program = root.join("bin/throttlecrab-server");
@@ -46,7 +48,7 @@ pub fn throttlecrab() -> io::Result<PathBuf> {
         return Ok(program);
     }
     eprintln!(
-        "installing throttlecrab-server {version} into {} (some minutes, once)",
+        "installing throttlecrab-server {version} into {} (takes minutes, only once)",
         root.display()
     );
     let protoc = protoc_bin_vendored::protoc_bin_path().map_err(io::Error::other)?;
@@ -61,7 +63,7 @@ pub fn throttlecrab() -> io::Result<PathBuf> {
         .status()?;
     if !status.success() {
         return Err(io::Error::other(
-            "throttlecrab-server does not install; --subject leaves it out, e.g. --subject tidegate-check,axum",
+            "installing throttlecrab-server failed; exclude it with --subject, e.g. --subject tidegate-check,axum",
         ));
     }
     Ok(program)
@@ -72,14 +74,14 @@ fn is_version(program: &Path, version: &str) -> bool {
     output.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).trim().ends_with(version))
 }
 
-/// The cargo that runs this program, or the one that is found.
+/// Returns the cargo that runs this program, or `cargo` from the path.
 fn cargo() -> OsString {
     std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }
 
-/// Where this program was built: `target` of `target/release/tidegate-bench`.
+/// Returns the build directory: `target` of `target/release/tidegate-bench`.
 fn target_directory() -> io::Result<PathBuf> {
     let program = std::env::current_exe()?;
     let target = program.ancestors().nth(2).map(Path::to_path_buf);
-    target.ok_or_else(|| io::Error::other("this program stands in no target directory"))
+    target.ok_or_else(|| io::Error::other("this program is not in a target directory"))
 }

@@ -1,36 +1,36 @@
-//! The table for people and the JSON for programs.
+//! Table, bars and JSON.
 
 use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use super::load::Counted;
+use super::load::TurnResult;
 use super::rounds::{
-    Figure, Results, Row, Subject, load_us, p50_us, p99_us, per_second, server_busy, server_us,
+    Estimate, Results, Row, Subject, load_us, p50_us, p99_us, per_second, server_busy, server_us,
 };
-use super::soak::Soaked;
+use super::soak::SoakResult;
 use crate::bars::Bar;
 use crate::cli::name_of;
-use crate::report::{bar_json, processor, rounded, write_bars, write_machine, written};
+use crate::report::{bar_json, processor, rounded, to_text, write_bars, write_machine};
 
-/// A server that idles more than this was not what limited its throughput.
+/// Fraction of busy time below which the throughput was limited by the load and not the server.
 pub const SATURATED: f64 = 0.90;
 
-/// The whole readable report.
+/// Renders the readable report.
 pub fn table(results: &Results) -> String {
-    written(|text| write_report(text, results))
+    to_text(|text| write_report(text, results))
 }
 
 fn write_report(text: &mut String, results: &Results) -> std::fmt::Result {
-    let asking = &results.asking;
+    let settings = &results.settings;
     write_machine(text, [&results.load_before, &results.load_after])?;
     writeln!(
         text,
         "{} connections, {} keys, {} ms a turn, median of {} rounds; {}",
-        asking.connections,
-        asking.keys,
-        asking.time_ms,
-        results.asking.rounds,
+        settings.connections,
+        settings.keys,
+        settings.time_ms,
+        results.settings.rounds,
         where_they_run(results)
     )?;
     writeln!(text)?;
@@ -40,14 +40,14 @@ fn write_report(text: &mut String, results: &Results) -> std::fmt::Result {
     write_rows(text, results)?;
     write_warning(text, results)?;
     writeln!(text, "\nstart to first answer, median of 20")?;
-    for (host, took) in &results.starts {
-        writeln!(text, "  {:<31}{:>8.1} ms", host.name(), took.as_secs_f64() * 1e3)?;
+    for (server_kind, took) in &results.starts {
+        writeln!(text, "  {:<31}{:>8.1} ms", server_kind.name(), took.as_secs_f64() * 1e3)?;
     }
     write_bars(text, &bars(results))
 }
 
 fn where_they_run(results: &Results) -> &'static str {
-    if results.asking.places.server.is_some() {
+    if results.settings.placement.server.is_some() {
         "server and load have a processor each"
     } else {
         "server and load share the processors"
@@ -74,15 +74,15 @@ fn write_rows(text: &mut String, results: &Results) -> std::fmt::Result {
             text,
             "  {:<31}{:>7.0}{:>20}{:>20}{:>8.2}{:>20}{:>8.0}{:>8.0}{:>6}{:>9.2}",
             name_of(&row.subject),
-            row.figure(per_second).median,
+            row.estimate(per_second).median,
             with_interval(ratio(results, row, Subject::Axum, per_second)),
             with_interval(ratio(results, row, Subject::Throttlecrab, per_second)),
-            row.figure(server_us).median,
+            row.estimate(server_us).median,
             with_interval(ratio(results, row, Subject::Axum, server_us)),
-            row.figure(p50_us).median,
-            row.figure(p99_us).median,
-            percent(row.figure(server_busy).median),
-            row.figure(load_us).median,
+            row.estimate(p50_us).median,
+            row.estimate(p99_us).median,
+            percent(row.estimate(server_busy).median),
+            row.estimate(load_us).median,
         )?;
     }
     Ok(())
@@ -92,21 +92,21 @@ pub fn percent(part: f64) -> String {
     format!("{:.0}%", part * 100.0)
 }
 
-/// A ratio with the interval of its median: `0.934 (0.92-0.95)`.
-pub fn with_interval(figure: Option<Figure>) -> String {
-    figure.map_or_else(
+/// Formats a ratio with the interval of its median: `0.934 (0.92-0.95)`.
+pub fn with_interval(estimate: Option<Estimate>) -> String {
+    estimate.map_or_else(
         || "-".to_owned(),
-        |Figure { median, low, high }| format!("{median:.3} ({low:.2}-{high:.2})"),
+        |Estimate { median, low, high }| format!("{median:.3} ({low:.2}-{high:.2})"),
     )
 }
 
-/// What makes the figures doubtful.
+/// Writes a warning if the figures are unreliable.
 fn write_warning(text: &mut String, results: &Results) -> std::fmt::Result {
-    if results.asking.places.server.is_none() {
+    if results.settings.placement.server.is_none() {
         return Ok(());
     }
-    let turns = results.asking.rounds * results.rows.len();
-    // A server that shares its processor with others idles for their sake.
+    let turns = results.settings.rounds * results.rows.len();
+    // A server that shares its processor with other programs is idle while they run.
     if results.disturbed * 10 > turns {
         return writeln!(
             text,
@@ -116,7 +116,7 @@ fn write_warning(text: &mut String, results: &Results) -> std::fmt::Result {
         );
     }
     for row in &results.rows {
-        let (name, busy) = (name_of(&row.subject), row.figure(server_busy).median);
+        let (name, busy) = (name_of(&row.subject), row.estimate(server_busy).median);
         if busy < SATURATED {
             writeln!(
                 text,
@@ -132,76 +132,76 @@ fn ratio(
     results: &Results,
     row: &Row,
     other: Subject,
-    measure: fn(&Counted) -> f64,
-) -> Option<Figure> {
-    results.row(other).map(|other| row.ratio(other, measure))
+    metric: fn(&TurnResult) -> f64,
+) -> Option<Estimate> {
+    results.row(other).map(|other| row.ratio(other, metric))
 }
 
-/// The bars of the server: one of six policies matches, and has two limits.
+/// Returns the bars of the server, for policies with two limits of which one in six matches.
 fn bars(results: &Results) -> Vec<Bar> {
     let bar = |subject: Subject| {
         let row = results.row(subject);
         let over = row.and_then(|row| ratio(results, row, Subject::Axum, per_second));
         let name = format!("{}: req/s / axum", name_of(&subject));
-        Bar::at_least(&name, over.map(|figure| figure.median), Some(0.85), Some(0.92))
+        Bar::at_least(&name, over.map(|estimate| estimate.median), Some(0.85), Some(0.92))
     };
     [Subject::AttributesTwoLimits, Subject::ForwardAuthTwoLimits].map(bar).into()
 }
 
-/// `rows` and `bars` are the stable part; the rest says how it was measured.
+/// Renders JSON. `rows` and `bars` are stable; the rest describes the measurement.
 pub fn json(results: &Results) -> Value {
     let rows: Vec<Value> = results.rows.iter().map(|row| row_json(results, row)).collect();
     let bars: Vec<Value> = bars(results).iter().map(bar_json).collect();
     let starts: serde_json::Map<String, Value> = results
         .starts
         .iter()
-        .map(|(host, took)| {
-            (host.name().to_owned(), json!(rounded(took.as_secs_f64() * 1e3, 100.0)))
+        .map(|(server_kind, took)| {
+            (server_kind.name().to_owned(), json!(rounded(took.as_secs_f64() * 1e3, 100.0)))
         })
         .collect();
     json!({
         "rows": rows,
         "bars": bars,
         "start_to_first_answer_ms": starts,
-        "connections": results.asking.connections,
-        "keys": results.asking.keys,
-        "turn_ms": results.asking.time_ms,
-        "rounds": results.asking.rounds,
+        "connections": results.settings.connections,
+        "keys": results.settings.keys,
+        "turn_ms": results.settings.time_ms,
+        "rounds": results.settings.rounds,
         "disturbed_turns": results.disturbed,
-        "bound": results.asking.places.server.is_some(),
+        "bound": results.settings.placement.server.is_some(),
         "processor": processor(),
         "load": [results.load_before, results.load_after],
     })
 }
 
 fn row_json(results: &Results, row: &Row) -> Value {
-    let figure = |measure: fn(&Counted) -> f64| figure_json(&row.figure(measure));
-    let over = |other, measure| ratio(results, row, other, measure).as_ref().map(figure_json);
+    let estimate = |metric: fn(&TurnResult) -> f64| estimate_json(&row.estimate(metric));
+    let over = |other, metric| ratio(results, row, other, metric).as_ref().map(estimate_json);
     json!({
         "subject": name_of(&row.subject),
         "what": row.subject.describe(),
-        "requests_per_second": figure(per_second),
+        "requests_per_second": estimate(per_second),
         "requests_per_second_over_axum": over(Subject::Axum, per_second),
         "requests_per_second_over_throttlecrab": over(Subject::Throttlecrab, per_second),
-        "server_cpu_us": figure(server_us),
+        "server_cpu_us": estimate(server_us),
         "server_cpu_over_axum": over(Subject::Axum, server_us),
         "server_cpu_over_throttlecrab": over(Subject::Throttlecrab, server_us),
-        "p50_us": figure(p50_us),
-        "p99_us": figure(p99_us),
-        "server_busy": figure(server_busy),
-        "queued": figure(Counted::queued),
-        "load_cpu_us": figure(load_us),
+        "p50_us": estimate(p50_us),
+        "p99_us": estimate(p99_us),
+        "server_busy": estimate(server_busy),
+        "queued": estimate(TurnResult::queued),
+        "load_cpu_us": estimate(load_us),
     })
 }
 
-pub fn figure_json(figure: &Figure) -> Value {
+pub fn estimate_json(estimate: &Estimate) -> Value {
     let of = |value| rounded(value, 1000.0);
-    json!({ "median": of(figure.median), "low": of(figure.low), "high": of(figure.high) })
+    json!({ "median": of(estimate.median), "low": of(estimate.low), "high": of(estimate.high) })
 }
 
-/// The readable report of a soak.
-pub fn soak_text(soaked: &Soaked) -> String {
-    let counted = &soaked.counted;
+/// Renders the readable report of a soak.
+pub fn soak_text(result: &SoakResult) -> String {
+    let counted = &result.counted;
     let seconds = counted.elapsed_ns as f64 / 1e9;
     let mib = |bytes: f64| bytes / f64::from(1 << 20);
     format!(
@@ -209,36 +209,36 @@ pub fn soak_text(soaked: &Soaked) -> String {
          {} answers ({:.0}/s), all as they must be; {} of them denials\n\
          resident: {:.1} MiB when filled; at most {:.1} in the middle third, {:.1} in the last: \
          {:.3}, {}\n",
-        soaked.keys,
-        soaked.reloads,
-        soaked.slowest_reload.as_secs_f64() * 1e3,
+        result.keys,
+        result.reloads,
+        result.slowest_reload.as_secs_f64() * 1e3,
         counted.answers,
         per_second(counted),
         counted.answers - counted.allowed,
-        mib(soaked.filled_bytes),
-        mib(soaked.middle_bytes),
-        mib(soaked.last_bytes),
-        soaked.growth(),
-        if soaked.flat() { "flat" } else { "NOT flat" },
+        mib(result.filled_bytes),
+        mib(result.middle_bytes),
+        mib(result.last_bytes),
+        result.growth(),
+        if result.flat() { "flat" } else { "NOT flat" },
     )
 }
 
-/// The same for programs.
-pub fn soak_json(soaked: &Soaked) -> Value {
-    let counted = &soaked.counted;
+/// Renders the report of a soak as JSON.
+pub fn soak_json(result: &SoakResult) -> Value {
+    let counted = &result.counted;
     json!({
         "seconds": rounded(counted.elapsed_ns as f64 / 1e9, 10.0),
-        "keys": soaked.keys,
+        "keys": result.keys,
         "answers": counted.answers,
         "denied": counted.answers - counted.allowed,
         "requests_per_second": per_second(counted).round(),
         "p50_us": p50_us(counted),
         "p99_us": p99_us(counted),
         "server_cpu_us": rounded(server_us(counted), 100.0),
-        "reloads": soaked.reloads,
-        "slowest_reload_ms": rounded(soaked.slowest_reload.as_secs_f64() * 1e3, 10.0),
-        "resident_bytes": { "filled": soaked.filled_bytes, "middle": soaked.middle_bytes,
-            "last": soaked.last_bytes },
-        "flat": soaked.flat(),
+        "reloads": result.reloads,
+        "slowest_reload_ms": rounded(result.slowest_reload.as_secs_f64() * 1e3, 10.0),
+        "resident_bytes": { "filled": result.filled_bytes, "middle": result.middle_bytes,
+            "last": result.last_bytes },
+        "flat": result.flat(),
     })
 }

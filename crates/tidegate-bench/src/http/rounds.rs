@@ -1,33 +1,34 @@
-//! The servers in turns, and what their turns say about each other.
+//! Rounds of all subjects, and the ratios between subjects.
 //!
-//! A round is a turn of every subject. Ratios are taken within a round and their median over the
-//! rounds is reported, with the interval that holds the true median 19 times in 20:
-//! what disturbs the machine for some seconds disturbs both sides of a ratio.
+//! A round is one turn of every subject. Ratios are taken within a round, because a disturbance of
+//! some seconds affects both sides of a ratio. The report contains their median over the rounds
+//! with its 95 % confidence interval.
 
 use std::io;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use tempfile::TempDir;
 
-use super::load::{Counted, Job};
+use super::load::{Job, TurnResult};
 use super::programs;
 use super::server::{Program, Server};
-use super::setup::{self, Asking, Directory, Places};
-use super::wire::{AGE, Form, LOOSE};
+use super::setup::{self, CpuPlacement, LoadSettings, temp_directory};
+use super::wire::{AGEING_TIME, LOOSE_LIMITS, RequestKind};
 use crate::cli::{HttpArgs, name_of};
-use crate::inprocess::{load, median, or_all};
+use crate::inprocess::{load_average, median, selected_or_all};
 
-/// Long enough that beginning and ending do not show, short enough that a machine does not
-/// change much between one server's turn and the next one's.
+/// Duration of a turn. Long enough that its start and end are negligible, short enough that the
+/// machine does not change much between the turns of two servers.
 const TURN_MS: u64 = 50;
 
-/// Starts of each server, of which the median is reported.
+/// Number of starts of each server; the median time is reported.
 const STARTS: usize = 20;
 
-/// Distinct keys unless told otherwise.
+/// Default number of distinct keys.
 const KEYS: u32 = 100_000;
 
-/// What is asked of which server, in the order of the table.
+/// The measured requests and servers, in the order of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Subject {
     #[value(name = "tidegate-check")]
@@ -49,38 +50,40 @@ pub enum Subject {
 }
 
 impl Subject {
-    fn form(self) -> Form {
+    fn kind(self) -> RequestKind {
         match self {
-            Subject::TidegateCheck | Subject::Axum => Form::Check,
-            Subject::TidegateAttributes | Subject::AttributesTwoLimits => Form::Attributes,
+            Subject::TidegateCheck | Subject::Axum => RequestKind::Check,
+            Subject::TidegateAttributes | Subject::AttributesTwoLimits => RequestKind::Attributes,
             Subject::TidegateForwardAuth
             | Subject::ForwardAuthTwoLimits
-            | Subject::AxumForwardAuth => Form::ForwardAuth,
-            Subject::Throttlecrab => Form::Throttle,
+            | Subject::AxumForwardAuth => RequestKind::ForwardAuth,
+            Subject::Throttlecrab => RequestKind::Throttle,
         }
     }
 
     fn is_tidegate(self) -> bool {
-        matches!(self.host(), Host::Tidegate | Host::TidegateTwoLimits)
+        matches!(self.server_kind(), ServerKind::Tidegate | ServerKind::TidegateTwoLimits)
     }
 
-    fn host(self) -> Host {
+    fn server_kind(self) -> ServerKind {
         match self {
             Subject::TidegateCheck | Subject::TidegateAttributes | Subject::TidegateForwardAuth => {
-                Host::Tidegate
+                ServerKind::Tidegate
             }
-            Subject::AttributesTwoLimits | Subject::ForwardAuthTwoLimits => Host::TidegateTwoLimits,
-            Subject::Axum | Subject::AxumForwardAuth => Host::Axum,
-            Subject::Throttlecrab => Host::Throttlecrab,
+            Subject::AttributesTwoLimits | Subject::ForwardAuthTwoLimits => {
+                ServerKind::TidegateTwoLimits
+            }
+            Subject::Axum | Subject::AxumForwardAuth => ServerKind::Axum,
+            Subject::Throttlecrab => ServerKind::Throttlecrab,
         }
     }
 
-    /// One line on what it is.
+    /// Describes the subject in one line.
     pub fn describe(self) -> String {
         let version = crate::subjects::version;
         match self {
             Subject::TidegateCheck => {
-                format!("POST /v1/check with policy and key; {}", LOOSE[0])
+                format!("POST /v1/check with policy and key; {}", LOOSE_LIMITS[0])
             }
             Subject::TidegateAttributes => {
                 "POST /v1/check with attributes, one of six policies matches".to_owned()
@@ -89,7 +92,7 @@ impl Subject {
                 "GET /v1/forward-auth as a gateway sends it, one of six policies matches".to_owned()
             }
             Subject::AttributesTwoLimits | Subject::ForwardAuthTwoLimits => {
-                format!("the same with two limits: {} beside it", LOOSE[1])
+                format!("the same with two limits: {} beside it", LOOSE_LIMITS[1])
             }
             Subject::Axum => format!(
                 "axum {}: a POST handler that reads the body and answers constant JSON of our size",
@@ -107,64 +110,64 @@ impl Subject {
     }
 }
 
-/// The servers that subjects live in.
+/// The servers that answer the requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Host {
+pub enum ServerKind {
     Tidegate,
     TidegateTwoLimits,
     Axum,
     Throttlecrab,
 }
 
-impl Host {
+impl ServerKind {
     pub fn name(self) -> &'static str {
         match self {
-            Host::Tidegate => "tidegate",
-            Host::TidegateTwoLimits => "tidegate, two limits",
-            Host::Axum => "axum",
-            Host::Throttlecrab => "throttlecrab",
+            ServerKind::Tidegate => "tidegate",
+            ServerKind::TidegateTwoLimits => "tidegate, two limits",
+            ServerKind::Axum => "axum",
+            ServerKind::Throttlecrab => "throttlecrab",
         }
     }
 }
 
-/// All that a run found.
+/// Results of a run.
 pub struct Results {
     pub rows: Vec<Row>,
-    pub starts: Vec<(Host, Duration)>,
-    /// Turns that were made again, because somebody else used the processors.
+    pub starts: Vec<(ServerKind, Duration)>,
+    /// Number of turns that were repeated because other programs used the processors.
     pub disturbed: usize,
-    pub asking: Asking,
+    pub settings: LoadSettings,
     pub load_before: String,
     pub load_after: String,
 }
 
-/// One subject's turns.
+/// The turns of one subject.
 pub struct Row {
     pub subject: Subject,
-    pub turns: Vec<Counted>,
+    pub turns: Vec<TurnResult>,
 }
 
-/// A median over the rounds. The true one lies in `low..=high` 19 times in 20.
+/// A median over the rounds. The true median is in `low..=high` with 95 % confidence.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Figure {
+pub struct Estimate {
     pub median: f64,
     pub low: f64,
     pub high: f64,
 }
 
-impl Figure {
-    /// The interval is that of the sign test: how many of n values fall below their median
-    /// is like n coins, whatever the values' distribution.
+impl Estimate {
+    /// Computes the median and its interval by the sign test: the number of n values below their
+    /// true median is distributed like n coin tosses, whatever the distribution of the values.
     pub fn of(values: &[f64]) -> Self {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
         let last = sorted.len() - 1;
-        // 1.96 standard deviations of n coins, each 1/2.
+        // 1.96 standard deviations of n coin tosses, each of which is 1/2.
         let reach = (0.98 * (sorted.len() as f64).sqrt()).ceil();
         let middle = last as f64 / 2.0;
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
         let at = |index: f64| sorted[index.clamp(0.0, last as f64) as usize];
-        Figure {
+        Estimate {
             median: median(values),
             low: at((middle - reach).floor()),
             high: at((middle + reach).ceil()),
@@ -172,29 +175,29 @@ impl Figure {
     }
 }
 
-/// What is measured of a turn.
-type Measure = fn(&Counted) -> f64;
+/// A figure computed from one turn.
+type Metric = fn(&TurnResult) -> f64;
 
-impl Figure {
-    /// The median of what `measure` says of each turn.
-    pub fn over(turns: &[Counted], measure: Measure) -> Self {
-        Figure::of(&turns.iter().map(measure).collect::<Vec<_>>())
+impl Estimate {
+    /// Computes the median of `metric` over the turns.
+    pub fn over(turns: &[TurnResult], metric: Metric) -> Self {
+        Estimate::of(&turns.iter().map(metric).collect::<Vec<_>>())
     }
 
-    /// The median of the ratios to another subject in the same rounds.
-    pub fn ratio(ours: &[Counted], theirs: &[Counted], measure: Measure) -> Self {
+    /// Computes the median of the ratios to another subject in the same rounds.
+    pub fn ratio(ours: &[TurnResult], theirs: &[TurnResult], metric: Metric) -> Self {
         let pairs = ours.iter().zip(theirs);
-        Figure::of(&pairs.map(|(ours, theirs)| measure(ours) / measure(theirs)).collect::<Vec<_>>())
+        Estimate::of(&pairs.map(|(ours, theirs)| metric(ours) / metric(theirs)).collect::<Vec<_>>())
     }
 }
 
 impl Row {
-    pub fn figure(&self, measure: Measure) -> Figure {
-        Figure::over(&self.turns, measure)
+    pub fn estimate(&self, metric: Metric) -> Estimate {
+        Estimate::over(&self.turns, metric)
     }
 
-    pub fn ratio(&self, other: &Row, measure: Measure) -> Figure {
-        Figure::ratio(&self.turns, &other.turns, measure)
+    pub fn ratio(&self, other: &Row, metric: Metric) -> Estimate {
+        Estimate::ratio(&self.turns, &other.turns, metric)
     }
 }
 
@@ -204,118 +207,122 @@ impl Results {
     }
 }
 
-pub fn per_second(pass: &Counted) -> f64 {
-    pass.answers as f64 * 1e9 / pass.elapsed_ns as f64
+pub fn per_second(turn: &TurnResult) -> f64 {
+    turn.answers as f64 * 1e9 / turn.elapsed_ns as f64
 }
 
-/// Microseconds of the server's processor time per answer.
-pub fn server_us(pass: &Counted) -> f64 {
-    pass.server_ran_ns as f64 / 1e3 / pass.answers as f64
+/// Returns the server's processor time per answer in microseconds.
+pub fn server_us(turn: &TurnResult) -> f64 {
+    turn.server_ran_ns as f64 / 1e3 / turn.answers as f64
 }
 
-/// Microseconds of the load's processor time per answer.
-pub fn load_us(pass: &Counted) -> f64 {
-    pass.load_ran_ns as f64 / 1e3 / pass.answers as f64
+/// Returns the load's processor time per answer in microseconds.
+pub fn load_us(turn: &TurnResult) -> f64 {
+    turn.load_ran_ns as f64 / 1e3 / turn.answers as f64
 }
 
-/// Processors the server kept busy.
-pub fn server_busy(pass: &Counted) -> f64 {
-    pass.server_ran_ns as f64 / pass.elapsed_ns as f64
+/// Returns the number of processors that the server kept busy.
+pub fn server_busy(turn: &TurnResult) -> f64 {
+    turn.server_ran_ns as f64 / turn.elapsed_ns as f64
 }
 
-pub fn p50_us(pass: &Counted) -> f64 {
-    pass.p50_ns as f64 / 1e3
+pub fn p50_us(turn: &TurnResult) -> f64 {
+    turn.p50_ns as f64 / 1e3
 }
 
-pub fn p99_us(pass: &Counted) -> f64 {
-    pass.p99_ns as f64 / 1e3
+pub fn p99_us(turn: &TurnResult) -> f64 {
+    turn.p99_ns as f64 / 1e3
 }
 
-/// Runs what the arguments select.
+/// Runs the selected subjects.
 pub fn run(args: &HttpArgs) -> io::Result<Results> {
-    let subjects: Vec<Subject> = or_all(&args.subject);
-    let asking = Asking {
+    let subjects: Vec<Subject> = selected_or_all(&args.subject);
+    let settings = LoadSettings {
         connections: args.connections,
         keys: args.keys.unwrap_or(KEYS),
         time_ms: TURN_MS,
         rounds: if args.quick { 25 } else { 120 },
-        // Only tidegate's states age.
+        // Only the states of tidegate need ageing.
         warm: if subjects.iter().any(|subject| subject.is_tidegate()) {
-            AGE
+            AGEING_TIME
         } else {
             Duration::ZERO
         },
-        places: Places::choose(args.unbound),
+        placement: CpuPlacement::choose(args.unbound),
     };
-    let directory = Directory::create()?;
+    let directory = temp_directory()?;
     let programs = programs_of(args, &subjects, &directory)?;
-    let load_before = load();
+    let load_before = load_average();
     let starts = programs
         .iter()
-        .map(|(host, program)| Ok((*host, start_time(program, &directory)?)))
+        .map(|(server_kind, program)| Ok((*server_kind, start_time(program, &directory)?)))
         .collect::<io::Result<Vec<_>>>()?;
-    let servers = start_all(&programs, asking.places, &directory)?;
+    let servers = start_all(&programs, settings.placement, &directory)?;
     for subject in &subjects {
-        if subject.host() != Host::Axum {
-            setup::prove(server_of(&servers, *subject)?, subject.form(), &asking)?;
+        if subject.server_kind() != ServerKind::Axum {
+            setup::verify(server_of(&servers, *subject)?, subject.kind(), &settings)?;
         }
     }
-    let asked = subjects.iter().map(|&subject| Ok((server_of(&servers, subject)?, subject.form())));
-    eprintln!("{} rounds", asking.rounds);
-    let report = asking.load(Job::Turns, &asked.collect::<io::Result<Vec<_>>>()?)?;
+    let targets =
+        subjects.iter().map(|&subject| Ok((server_of(&servers, subject)?, subject.kind())));
+    eprintln!("{} rounds", settings.rounds);
+    let report = settings.load(Job::Turns, &targets.collect::<io::Result<Vec<_>>>()?)?;
     let pairs = subjects.iter().zip(report.turns);
     let rows: Vec<Row> = pairs.map(|(&subject, turns)| Row { subject, turns }).collect();
-    rows.iter().try_for_each(check)?;
+    rows.iter().try_for_each(verify_all_admitted)?;
     Ok(Results {
         rows,
         starts,
         disturbed: report.disturbed,
-        asking,
+        settings,
         load_before,
-        load_after: load(),
+        load_after: load_average(),
     })
 }
 
-/// Every turn was answered, and everything was admitted.
-fn check(row: &Row) -> io::Result<()> {
-    let admits_all = |turn: &Counted| turn.answers > 0 && turn.allowed == turn.answers;
+/// Checks that every turn has answers and all requests were admitted.
+fn verify_all_admitted(row: &Row) -> io::Result<()> {
+    let admits_all = |turn: &TurnResult| turn.answers > 0 && turn.allowed == turn.answers;
     if row.turns.is_empty() || !row.turns.iter().all(admits_all) {
-        return Err(io::Error::other(format!("{} should admit all", name_of(&row.subject))));
+        return Err(io::Error::other(format!(
+            "{} did not admit all requests",
+            name_of(&row.subject)
+        )));
     }
     Ok(())
 }
 
-type Programs = Vec<(Host, Program)>;
-type Servers = Vec<(Host, Server)>;
+type Programs = Vec<(ServerKind, Program)>;
+type Servers = Vec<(ServerKind, Server)>;
 
-fn programs_of(
-    args: &HttpArgs,
-    subjects: &[Subject],
-    directory: &Directory,
-) -> io::Result<Programs> {
-    let wanted = |host| subjects.iter().any(|subject| subject.host() == host);
+fn programs_of(args: &HttpArgs, subjects: &[Subject], directory: &TempDir) -> io::Result<Programs> {
+    let wanted = |server_kind| subjects.iter().any(|subject| subject.server_kind() == server_kind);
     let mut all = Vec::new();
-    for (host, limits) in [(Host::Tidegate, 1), (Host::TidegateTwoLimits, 2)] {
-        if wanted(host) {
-            all.push((host, setup::tidegate(args, &LOOSE[..limits], directory.path())?));
+    for (server_kind, limits) in [(ServerKind::Tidegate, 1), (ServerKind::TidegateTwoLimits, 2)] {
+        if wanted(server_kind) {
+            all.push((
+                server_kind,
+                setup::tidegate(args, &LOOSE_LIMITS[..limits], directory.path())?,
+            ));
         }
     }
-    if wanted(Host::Axum) {
-        // Its answers are those of a real server, which is asked and ended again.
+    if wanted(ServerKind::Axum) {
+        // The handlers copy answers of a real server, which is stopped afterwards.
         let like = all.first().map(|(_, program)| Server::start(program, None, directory.path()));
-        all.push((Host::Axum, setup::axum(like.transpose()?.as_ref(), directory.path())?));
+        all.push((ServerKind::Axum, setup::axum(like.transpose()?.as_ref(), directory.path())?));
     }
-    if wanted(Host::Throttlecrab) {
+    if wanted(ServerKind::Throttlecrab) {
         all.push((
-            Host::Throttlecrab,
+            ServerKind::Throttlecrab,
             Program::Throttlecrab { program: programs::throttlecrab()? },
         ));
     }
     Ok(all)
 }
 
-/// From starting the process to its first answer, on any processor, as a user would start it.
-fn start_time(program: &Program, directory: &Directory) -> io::Result<Duration> {
+/// Returns the median time from starting the process to its first answer, without pinning, as a
+/// user would start it.
+fn start_time(program: &Program, directory: &TempDir) -> io::Result<Duration> {
     let mut times = Vec::new();
     for _ in 0..STARTS {
         times.push(Server::start(program, None, directory.path())?.first_answer);
@@ -324,16 +331,22 @@ fn start_time(program: &Program, directory: &Directory) -> io::Result<Duration> 
     Ok(times[STARTS / 2])
 }
 
-fn start_all(programs: &Programs, places: Places, directory: &Directory) -> io::Result<Servers> {
-    let start = |(host, program): &(Host, Program)| {
-        Ok((*host, Server::start(program, places.server, directory.path())?))
+fn start_all(
+    programs: &Programs,
+    placement: CpuPlacement,
+    directory: &TempDir,
+) -> io::Result<Servers> {
+    let start = |(server_kind, program): &(ServerKind, Program)| {
+        Ok((*server_kind, Server::start(program, placement.server, directory.path())?))
     };
     programs.iter().map(start).collect()
 }
 
 fn server_of(servers: &Servers, subject: Subject) -> io::Result<&Server> {
-    let found = servers.iter().find(|(host, _)| *host == subject.host());
-    found.map(|(_, server)| server).ok_or_else(|| io::Error::other("a server is missing"))
+    let found = servers.iter().find(|(server_kind, _)| *server_kind == subject.server_kind());
+    found
+        .map(|(_, server)| server)
+        .ok_or_else(|| io::Error::other("the server of a subject was not started"))
 }
 
 #[cfg(test)]
@@ -345,21 +358,25 @@ mod tests {
         let row = |answers: [u64; 3]| Row {
             subject: Subject::Axum,
             turns: answers
-                .map(|answers| Counted { answers, elapsed_ns: 1_000_000_000, ..Counted::default() })
+                .map(|answers| TurnResult {
+                    answers,
+                    elapsed_ns: 1_000_000_000,
+                    ..TurnResult::default()
+                })
                 .into(),
         };
-        // The machine was slow in the second round, for both.
+        // The machine was slow in the second round, for both subjects.
         let (ours, theirs) = (row([100, 10, 90]), row([200, 20, 200]));
         let ratio = ours.ratio(&theirs, per_second);
-        assert_eq!(ratio, Figure { median: 0.5, low: 0.45, high: 0.5 });
-        assert_eq!(ours.figure(per_second).median, 90.0);
+        assert_eq!(ratio, Estimate { median: 0.5, low: 0.45, high: 0.5 });
+        assert_eq!(ours.estimate(per_second).median, 90.0);
     }
 
     #[test]
-    fn the_interval_leaves_out_as_many_as_coins_would() {
+    fn interval_follows_the_sign_test() {
         let values: Vec<f64> = (1..=100).map(f64::from).collect();
-        // 100 coins: 50 +- 9.8.
-        assert_eq!(Figure::of(&values), Figure { median: 50.5, low: 40.0, high: 61.0 });
-        assert_eq!(Figure::of(&[7.0]), Figure { median: 7.0, low: 7.0, high: 7.0 });
+        // 100 coin tosses: 50 +- 9.8.
+        assert_eq!(Estimate::of(&values), Estimate { median: 50.5, low: 40.0, high: 61.0 });
+        assert_eq!(Estimate::of(&[7.0]), Estimate { median: 7.0, low: 7.0, high: 7.0 });
     }
 }

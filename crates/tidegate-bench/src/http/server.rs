@@ -1,4 +1,4 @@
-//! A server under measurement, as a process.
+//! A measured server as a child process.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -7,27 +7,27 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::process::bound_to;
-use super::wire::{Answer, Budget, Form, Request, Verdict};
+use super::process::pinned_to;
+use super::wire::{Answer, Budget, Request, RequestKind, Verdict};
 
 /// How long a server may take to answer for the first time.
-const READY_WITHIN: Duration = Duration::from_secs(20);
-/// How long one answer may take when nothing else is asked.
-const ANSWER_WITHIN: Duration = Duration::from_secs(5);
-/// How often a server that starts is asked whether it is there.
-const KNOCK_EVERY: Duration = Duration::from_micros(200);
+const READY_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long one answer may take on an idle server.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time between two attempts to reach a starting server.
+const POLL_INTERVAL: Duration = Duration::from_micros(200);
 
-/// The key of that question, which no load asks for.
-const KNOCK_KEY: u32 = 99_999_999;
+/// The key of these requests, which no load uses.
+const READINESS_KEY: u32 = 99_999_999;
 
-/// Which program, and what it needs to start.
+/// A program and the files it needs to start.
 #[derive(Clone, Debug)]
 pub enum Program {
     Tidegate {
         program: PathBuf,
         config: PathBuf,
     },
-    /// The axum handlers of `baseline.rs`, with the answers they give.
+    /// The axum handlers of `baseline.rs` and the file with their answers.
     Axum {
         answers: PathBuf,
     },
@@ -59,41 +59,41 @@ impl Program {
             }
         };
         let names = std::env::vars_os().map(|(name, _)| name);
-        for name in names.filter(|name| is_setting(&name.to_string_lossy())) {
+        for name in names.filter(|name| affects_measurement(&name.to_string_lossy())) {
             command.env_remove(name);
         }
         command.stdin(Stdio::null()).stdout(Stdio::null());
         Ok(command)
     }
 
-    /// A form of question that it answers.
-    pub fn form(&self) -> Form {
+    /// Returns a kind of request that the program answers.
+    pub fn kind(&self) -> RequestKind {
         match self {
-            Program::Tidegate { .. } | Program::Axum { .. } => Form::Check,
-            Program::Throttlecrab { .. } => Form::Throttle,
+            Program::Tidegate { .. } | Program::Axum { .. } => RequestKind::Check,
+            Program::Throttlecrab { .. } => RequestKind::Throttle,
         }
     }
 }
 
-/// Environment variables that would change what is measured.
-pub fn is_setting(name: &str) -> bool {
+/// Returns whether an environment variable would change the measurement.
+pub fn affects_measurement(name: &str) -> bool {
     ["TIDEGATE_", "THROTTLECRAB_", "RUST_LOG", "TOKIO_", "OTEL_"]
         .iter()
         .any(|start| name.starts_with(start))
 }
 
-/// A running server; it ends with this value.
+/// A running server. Dropping it ends the process.
 pub struct Server {
     child: Child,
     pub address: SocketAddr,
     log: PathBuf,
-    /// From starting the process to its first answer.
+    /// Time from starting the process to its first answer.
     pub first_answer: Duration,
 }
 
 impl Server {
-    /// Starts a program on free ports, on the given processor, and waits for an answer.
-    /// What it writes to stderr goes to a file in `directory`.
+    /// Starts a program on a free port and the given processor, and waits until it answers.
+    /// Its stderr goes to a file in `directory`.
     pub fn start(
         program: &Program,
         processor: Option<usize>,
@@ -105,7 +105,7 @@ impl Server {
         Server::start_at(address, program, processor, log, stderr)
     }
 
-    /// Starts a program whose log goes to `stderr`, and waits for an answer.
+    /// Starts a program whose log goes to `stderr`, and waits until it answers.
     pub fn start_logging_to(
         stderr: Stdio,
         program: &Program,
@@ -127,17 +127,19 @@ impl Server {
         let mut command = program.command(address)?;
         command.stderr(stderr);
         let start = Instant::now();
-        let child = bound_to(processor, || command.spawn())?.map_err(|error| {
-            io::Error::other(format!("{:?} does not start: {error}", command.get_program()))
+        let child = pinned_to(processor, || command.spawn())?.map_err(|error| {
+            io::Error::other(format!("{:?} failed to start: {error}", command.get_program()))
         })?;
         let mut server = Server { child, address, log, first_answer: Duration::ZERO };
-        let mut request = Request::render(program.form(), Budget::Loose, address);
-        request.set_key(KNOCK_KEY);
+        let mut request = Request::render(program.kind(), Budget::Loose, address);
+        request.set_key(READINESS_KEY);
         while !server.answers(&request) {
-            if start.elapsed() > READY_WITHIN || server.child.try_wait()?.is_some() {
-                return Err(server.failure(&format!("{:?} gave no answer", command.get_program())));
+            if start.elapsed() > READY_TIMEOUT || server.child.try_wait()?.is_some() {
+                return Err(
+                    server.error_with_log(&format!("{:?} did not answer", command.get_program()))
+                );
             }
-            std::thread::sleep(KNOCK_EVERY);
+            std::thread::sleep(POLL_INTERVAL);
         }
         server.first_answer = start.elapsed();
         Ok(server)
@@ -147,29 +149,30 @@ impl Server {
         self.child.id()
     }
 
-    /// Whether it has ended.
+    /// Returns whether the process has ended.
     pub fn has_ended(&mut self) -> io::Result<bool> {
         Ok(self.child.try_wait()?.is_some())
     }
 
-    /// An error with the end of what the server wrote.
-    pub fn failure(&self, what: &str) -> io::Error {
+    /// Creates an error that includes the last lines of the server's log.
+    pub fn error_with_log(&self, what: &str) -> io::Error {
         let text = std::fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
         let tail = lines[lines.len().saturating_sub(10)..].join("\n");
-        io::Error::other(format!("{what}; the end of its log:\n{tail}"))
+        io::Error::other(format!("{what}; last lines of its log:\n{tail}"))
     }
 
     fn answers(&self, request: &Request) -> bool {
-        let answered = Client::connect(self.address)
-            .and_then(|mut client| client.ask(request.bytes(), |answer| Ok(answer.status == 200)));
+        let answered = Client::connect(self.address).and_then(|mut client| {
+            client.send_request(request.bytes(), |answer| Ok(answer.status == 200))
+        });
         answered.unwrap_or(false)
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may be gone already; there is nothing to do about that here.
+        // The process may have ended already; errors do not matter here.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -179,7 +182,7 @@ fn free_address() -> io::Result<SocketAddr> {
     TcpListener::bind("127.0.0.1:0")?.local_addr()
 }
 
-/// A blocking connection for the few questions of a set-up.
+/// A blocking connection for the few requests of a set-up.
 pub struct Client {
     stream: TcpStream,
     bytes: Vec<u8>,
@@ -189,12 +192,12 @@ impl Client {
     pub fn connect(address: SocketAddr) -> io::Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(ANSWER_WITHIN))?;
+        stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
         Ok(Client { stream, bytes: Vec::new() })
     }
 
-    /// Asks and hands the answer to `read`.
-    pub fn ask<T>(
+    /// Sends a request and passes the answer to `read`.
+    pub fn send_request<T>(
         &mut self,
         request: &[u8],
         read: impl FnOnce(&Answer<'_>) -> io::Result<T>,
@@ -211,13 +214,16 @@ impl Client {
                 len => len?,
             };
             if len == 0 {
-                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server hung up"));
+                return Err(io::Error::new(
+                    io::ErrorKind::UnexpectedEof,
+                    "the server closed the connection",
+                ));
             }
             self.bytes.extend_from_slice(&piece[..len]);
         }
     }
 
-    pub fn verdict(&mut self, request: &Request, form: Form) -> io::Result<Verdict> {
-        self.ask(request.bytes(), |answer| answer.verdict(form))
+    pub fn verdict(&mut self, request: &Request, kind: RequestKind) -> io::Result<Verdict> {
+        self.send_request(request.bytes(), |answer| answer.verdict(kind))
     }
 }

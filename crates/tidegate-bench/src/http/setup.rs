@@ -1,67 +1,54 @@
-//! Starts the servers and proves that they do what is to be timed.
+//! Prepares the servers and checks that they enforce limits.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use tempfile::TempDir;
+
 use super::baseline::Answers;
-use super::load::{Job, Report, Target};
-use super::process::{bound_to, processors};
+use super::load::{Job, LoadReport, Target};
+use super::process::{pinned_to, processors};
 use super::programs;
 use super::server::{Client, Program, Server};
-use super::wire::{Budget, Form, LIMITS, Request, config};
+use super::wire::{Budget, LIMITS, Request, RequestKind, config};
 use crate::cli::{HttpArgs, name_of};
 
-/// Asks of one key in the proof that a server limits; more than any tight limit.
+/// Requests for one key in the check that a server enforces limits; more than any tight limit.
 const PROBES: u64 = 10;
 
-/// With a processor each, server and load hardly ever stand in line. A turn in which they
-/// did for more than this part of it had company, and is made again.
-pub const DISTURBED: f64 = 0.05;
+/// Maximum fraction of a turn that server and load may wait for a processor. With one processor
+/// each they hardly ever wait; above this value other programs ran, and the turn is repeated.
+pub const MAX_QUEUED: f64 = 0.05;
 
-/// Where servers and load run.
+/// The processors of servers and load.
 ///
-/// With one processor each the server is what limits the throughput, so that throughput
-/// compares servers. Sharing, both wait for each other in ways that vary from run to run.
+/// With one processor each, the server limits the throughput, so throughput compares servers. On
+/// shared processors both wait for each other, by amounts that vary from run to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Places {
+pub struct CpuPlacement {
     pub server: Option<usize>,
     pub load: Option<usize>,
 }
 
-impl Places {
+impl CpuPlacement {
     pub fn choose(unbound: bool) -> Self {
         match processors()[..] {
-            [server, load, ..] if !unbound => Places { server: Some(server), load: Some(load) },
-            _ => Places { server: None, load: None },
+            [server, load, ..] if !unbound => {
+                CpuPlacement { server: Some(server), load: Some(load) }
+            }
+            _ => CpuPlacement { server: None, load: None },
         }
     }
 }
 
-/// Files of a run; gone with this value.
-pub struct Directory(PathBuf);
-
-impl Directory {
-    pub fn create() -> io::Result<Self> {
-        let path = std::env::temp_dir().join(format!("tidegate-bench-{}", std::process::id()));
-        std::fs::create_dir_all(&path)?;
-        Ok(Directory(path))
-    }
-
-    pub fn path(&self) -> &Path {
-        &self.0
-    }
+/// Creates a directory for the files of a run. Dropping it deletes the files.
+pub fn temp_directory() -> io::Result<TempDir> {
+    tempfile::Builder::new().prefix("tidegate-bench-").tempdir()
 }
 
-impl Drop for Directory {
-    fn drop(&mut self) {
-        // What is left in the temporary directory does no harm.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-/// tidegate, built or given, with policies of these limits.
+/// Returns the tidegate program, built or given, with a config of these limits.
 pub fn tidegate(args: &HttpArgs, limits: &[&str], directory: &Path) -> io::Result<Program> {
     let program = match &args.tidegate {
         Some(path) => path.clone(),
@@ -72,7 +59,7 @@ pub fn tidegate(args: &HttpArgs, limits: &[&str], directory: &Path) -> io::Resul
     Ok(Program::Tidegate { program, config: file })
 }
 
-/// The axum handlers, answering what tidegate answers if it is there to be asked.
+/// Returns the axum handlers. They answer like tidegate if it is measured too.
 pub fn axum(like: Option<&Server>, directory: &Path) -> io::Result<Program> {
     let answers = like.map_or_else(|| Ok(Answers::usual()), answers_of)?;
     let file = directory.join("answers.json");
@@ -82,84 +69,84 @@ pub fn axum(like: Option<&Server>, directory: &Path) -> io::Result<Program> {
 
 fn answers_of(tidegate: &Server) -> io::Result<Answers> {
     let mut client = Client::connect(tidegate.address)?;
-    let mut ask = |form| {
-        let request = Request::render(form, Budget::Loose, tidegate.address);
-        client.ask(request.bytes(), |answer| {
+    let mut answer_to = |kind| {
+        let request = Request::render(kind, Budget::Loose, tidegate.address);
+        client.send_request(request.bytes(), |answer| {
             let fields = answer.head.split("\r\n").skip(1).filter_map(|line| line.split_once(": "));
             let own = fields.filter(|(name, _)| !["content-length", "date"].contains(name));
             let own = own.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
             Ok((own, String::from_utf8_lossy(answer.body).into_owned()))
         })
     };
-    let (_, check): (Vec<_>, _) = ask(Form::Check)?;
-    let (auth_fields, auth_body) = ask(Form::ForwardAuth)?;
+    let (_, check): (Vec<_>, _) = answer_to(RequestKind::Check)?;
+    let (auth_fields, auth_body) = answer_to(RequestKind::ForwardAuth)?;
     Ok(Answers { check, auth_fields, auth_body })
 }
 
-/// Proves that a server limits and holds `keys` keys: a tight limit admits exactly its
-/// number, and every key of the loose limit is new when it is asked for once.
-pub fn prove(server: &Server, form: Form, asking: &Asking) -> io::Result<()> {
-    let name = name_of(&form);
+/// Checks that a server enforces limits and holds all keys: a tight limit admits exactly its
+/// number, and every key of the loose limit is new on its first request.
+pub fn verify(server: &Server, kind: RequestKind, settings: &LoadSettings) -> io::Result<()> {
+    let name = name_of(&kind);
     let mut client = Client::connect(server.address)?;
-    let mut request = Request::render(form, Budget::Tight, server.address);
+    let mut request = Request::render(kind, Budget::Tight, server.address);
     let mut admitted = 0;
     for _ in 0..PROBES {
-        admitted += u64::from(client.verdict(&request, form)?.allowed);
+        admitted += u64::from(client.verdict(&request, kind)?.allowed);
     }
     request.set_key(1);
-    let other = client.verdict(&request, form)?.allowed;
+    let other = client.verdict(&request, kind)?.allowed;
     if (admitted, other) != (LIMITS.tight, true) {
-        return Err(server.failure(&format!(
+        return Err(server.error_with_log(&format!(
             "{name}: a limit of {} admitted {admitted} of {PROBES} (another key: {other})",
             LIMITS.tight
         )));
     }
-    let filled = asking.load(Job::Fill, &[(server, form)])?;
+    let filled = settings.load(Job::Fill, &[(server, kind)])?;
     let filled: u64 = filled.turns.iter().flatten().map(|turn| turn.allowed).sum();
-    if filled != u64::from(asking.keys) {
-        return Err(io::Error::other(format!("{name}: {filled} of {} keys", asking.keys)));
+    if filled != u64::from(settings.keys) {
+        return Err(io::Error::other(format!("{name}: filled {filled} of {} keys", settings.keys)));
     }
     eprintln!(
-        "{name}: {PROBES} asks of a limit of {admitted} admitted {admitted}; {} keys, each new",
-        asking.keys
+        "{name}: a limit of {admitted} admitted {admitted} of {PROBES} requests; filled {} new keys",
+        settings.keys
     );
     Ok(())
 }
 
-/// How the load asks.
+/// Settings of the load.
 #[derive(Clone, Copy, Debug)]
-pub struct Asking {
+pub struct LoadSettings {
     pub connections: u32,
     pub keys: u32,
     pub time_ms: u64,
     pub rounds: usize,
     /// How long the load runs before turns are counted.
     pub warm: Duration,
-    pub places: Places,
+    pub placement: CpuPlacement,
 }
 
-impl Asking {
+impl LoadSettings {
     /// Runs the load to its end.
-    pub fn load(&self, job: Job, servers: &[(&Server, Form)]) -> io::Result<Report> {
-        let output = bound_to(self.places.load, || self.command(job, servers)?.output())??;
+    pub fn load(&self, job: Job, servers: &[(&Server, RequestKind)]) -> io::Result<LoadReport> {
+        let output = pinned_to(self.placement.load, || self.command(job, servers)?.output())??;
         if !output.status.success() {
-            let complaint = String::from_utf8_lossy(&output.stderr);
-            return Err(io::Error::other(format!("the load failed: {}", complaint.trim())));
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            return Err(io::Error::other(format!("the load failed: {}", stderr.trim())));
         }
         Ok(serde_json::from_slice(&output.stdout)?)
     }
 
-    /// The load as a command, for those who do something else meanwhile.
-    pub fn command(&self, job: Job, servers: &[(&Server, Form)]) -> io::Result<Command> {
+    /// Builds the command of the load, for callers that work while it runs.
+    pub fn command(&self, job: Job, servers: &[(&Server, RequestKind)]) -> io::Result<Command> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["http-load", &name_of(&job)]);
-        for &(server, form) in servers {
-            let target = Target { address: server.address, form, process: server.process() };
+        for &(server, kind) in servers {
+            let target = Target { address: server.address, kind, process: server.process() };
             command.arg(target.to_string());
         }
-        if self.places.load.is_some() {
-            // Sharing processors, server and load would stand in line for each other.
-            command.args(["--awake", "--max-queued", &DISTURBED.to_string()]);
+        if self.placement.load.is_some() {
+            // On shared processors, server and load would wait for each other in every turn.
+            command.args(["--awake", "--max-queued", &MAX_QUEUED.to_string()]);
         }
         command
             .args(["--connections", &self.connections.to_string()])

@@ -1,10 +1,9 @@
 //! Full load while the config changes every second, with every answer checked.
 //!
-//! Each connection asks about keys of its own and so knows what every answer must be: a
-//! key is allowed iff it was allowed fewer times than the limit in the answer says, and
-//! `remaining` is the exact rest. The limits alternate between two numbers over
-//! the same window, so a reload that forgot or doubled a count would show at once, and so
-//! would an answer that mixes two configs.
+//! Each connection uses separate keys and therefore knows every correct answer: a key is allowed
+//! iff it was allowed fewer times than the limit in the answer, and `remaining` is the exact rest.
+//! The limits alternate between two numbers over the same window. A reload that loses or doubles
+//! a count is detected immediately, and so is an answer that mixes two configs.
 
 use std::cell::Cell;
 use std::io::{self, BufRead, BufReader, Read};
@@ -15,55 +14,57 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::load::{Connection, Counted, Job, LoadArgs, Report, Tally, Target, Turn};
-use super::process::bound_to;
+use super::load::{
+    Connection, Job, LoadArgs, LoadReport, Target, TurnCounter, TurnResult, TurnTimer,
+};
+use super::process::pinned_to;
 use super::server::{Client, Program, Server};
-use super::setup::{self, Asking, Directory, Places};
-use super::wire::{Budget, Form, LONGEST, LOOSE, Limits, Request, Verdict, config};
+use super::setup::{self, CpuPlacement, LoadSettings, temp_directory};
+use super::wire::{Budget, LONGEST, LOOSE_LIMITS, Limits, Request, RequestKind, Verdict, config};
 use crate::cli::HttpArgs;
 use crate::rss::resident_bytes_of;
 use crate::workloads::Random;
 
-/// The two configs.
+/// The two alternating configs.
 const CONFIGS: [Limits; 2] = [Limits { loose: 1_000, tight: 5 }, Limits { loose: 2_000, tight: 7 }];
 
-/// Distinct keys under the loose limits unless told otherwise.
+/// Default number of distinct keys under the loose limits.
 const KEYS: u32 = 1_000_000;
 
-/// Keys under the tight limits, so that there are denials to check too.
+/// Keys under the tight limits, which produce denials.
 const TIGHT_KEYS: u32 = 1_000;
-/// One question in so many is about one of them.
+/// One request in this many uses a key with a tight limit.
 const TIGHT_ONE_IN: u32 = 64;
 
-/// One connection in so many asks by forward-auth.
+/// One connection in this many uses forward-auth.
 const AUTH_ONE_IN: u32 = 5;
 
-/// What the load prints when every key was asked for once.
+/// The line that the load prints after every key was sent once.
 const FILLED: &str = "filled";
 
 const RELOAD_EVERY: Duration = Duration::from_secs(1);
-/// A reload must be seen before the next one comes.
-const RELOAD_WITHIN: Duration = Duration::from_millis(900);
+/// Maximum time for a reload to take effect, shorter than the time between reloads.
+const RELOAD_TIMEOUT: Duration = Duration::from_millis(900);
 const SAMPLE_EVERY: Duration = Duration::from_millis(50);
 
-/// Memory may grow this much from the middle third to the last.
+/// Maximum growth of memory from the middle third of the run to the last.
 const MAX_GROWTH: f64 = 1.05;
 
-/// What a soak found. That there is one says that no answer was wrong.
-pub struct Soaked {
+/// Results of a soak in which every answer was correct.
+pub struct SoakResult {
     pub keys: u32,
-    pub counted: Counted,
+    pub counted: TurnResult,
     pub reloads: u32,
-    /// From the signal to the first answer under the new config.
+    /// Longest time from the signal to the first answer under the new config.
     pub slowest_reload: Duration,
-    /// Resident when every key was held.
+    /// Resident bytes when every key was held.
     pub filled_bytes: f64,
-    /// The most that was resident in the middle third of the run, and in the last.
+    /// Maximum resident bytes in the middle third of the run and in the last.
     pub middle_bytes: f64,
     pub last_bytes: f64,
 }
 
-impl Soaked {
+impl SoakResult {
     pub fn growth(&self) -> f64 {
         self.last_bytes / self.middle_bytes
     }
@@ -72,11 +73,13 @@ impl Soaked {
         self.growth() <= MAX_GROWTH
     }
 
-    /// An error if the run was not what it must be.
-    pub fn judge(&self) -> io::Result<()> {
+    /// Returns an error if memory grew, or if nothing was reloaded or denied.
+    pub fn verify(&self) -> io::Result<()> {
         if !self.flat() {
             let growth = self.growth();
-            return Err(io::Error::other(format!("memory grew by {growth:.3} in the last third")));
+            return Err(io::Error::other(format!(
+                "memory grew by a factor of {growth:.3} in the last third"
+            )));
         }
         if self.reloads == 0 || self.counted.allowed == self.counted.answers {
             return Err(io::Error::other("nothing was reloaded or nothing was denied"));
@@ -86,46 +89,48 @@ impl Soaked {
 }
 
 /// Soaks tidegate for `seconds`.
-pub fn run(args: &HttpArgs, seconds: u32) -> io::Result<Soaked> {
-    let directory = Directory::create()?;
-    let program = setup::tidegate(args, &LOOSE[..1], directory.path())?;
+pub fn run(args: &HttpArgs, seconds: u32) -> io::Result<SoakResult> {
+    let directory = temp_directory()?;
+    let program = setup::tidegate(args, &LOOSE_LIMITS[..1], directory.path())?;
     let Program::Tidegate { config: file, .. } = &program else {
         return Err(io::Error::other("only tidegate is soaked"));
     };
     write_config(file, CONFIGS[0])?;
-    // Reloading and checking need a processor too: none is set apart.
-    let places = Places { server: None, load: None };
-    let server = Server::start(&program, places.server, directory.path())?;
-    let asking = Asking {
+    // Reloading and checking need a processor too, so nothing is pinned.
+    let placement = CpuPlacement { server: None, load: None };
+    let server = Server::start(&program, placement.server, directory.path())?;
+    let settings = LoadSettings {
         connections: args.connections,
         keys: args.keys.unwrap_or(KEYS),
         time_ms: u64::from(seconds) * 1_000,
         rounds: 1,
         warm: Duration::ZERO,
-        places,
+        placement,
     };
-    eprintln!("filling {} keys", asking.keys);
-    let mut load =
-        bound_to(places.load, || asking.command(Job::Soak, &[(&server, Form::Check)])?.spawn())??;
-    let watched = Watch::start(&mut load, &server).and_then(|watch| watch.run(file, &mut load));
-    // Ends by itself or was ended by an error above: nothing is left behind.
-    if watched.is_err() && load.try_wait()?.is_none() {
+    eprintln!("filling {} keys", settings.keys);
+    let mut load = pinned_to(placement.load, || {
+        settings.command(Job::Soak, &[(&server, RequestKind::Check)])?.spawn()
+    })??;
+    let monitored =
+        SoakMonitor::start(&mut load, &server).and_then(|monitor| monitor.run(file, &mut load));
+    // The load ends by itself. It is killed only if monitoring failed.
+    if monitored.is_err() && load.try_wait()?.is_none() {
         load.kill()?;
     }
-    let mut complaint = String::new();
+    let mut load_stderr = String::new();
     if let Some(stderr) = &mut load.stderr {
-        stderr.read_to_string(&mut complaint)?;
+        stderr.read_to_string(&mut load_stderr)?;
     }
     let status = load.wait()?;
-    match watched {
-        Ok(soaked) if status.success() => Ok(Soaked { keys: asking.keys, ..soaked }),
-        Ok(_) => Err(server.failure(&format!("the load failed: {}", complaint.trim()))),
-        Err(error) => Err(server.failure(&format!("{error} {}", complaint.trim()))),
+    match monitored {
+        Ok(result) if status.success() => Ok(SoakResult { keys: settings.keys, ..result }),
+        Ok(_) => Err(server.error_with_log(&format!("the load failed: {}", load_stderr.trim()))),
+        Err(error) => Err(server.error_with_log(&format!("{error} {}", load_stderr.trim()))),
     }
 }
 
-/// The side of a soak that reloads and looks at memory.
-struct Watch<'a> {
+/// The part of a soak that reloads the config and samples memory.
+struct SoakMonitor<'a> {
     server: &'a Server,
     output: BufReader<ChildStdout>,
     samples: Vec<f64>,
@@ -133,17 +138,18 @@ struct Watch<'a> {
     slowest_reload: Duration,
 }
 
-impl<'a> Watch<'a> {
+impl<'a> SoakMonitor<'a> {
     /// Waits until every key is held.
     fn start(load: &mut Child, server: &'a Server) -> io::Result<Self> {
-        let stdout = load.stdout.take().ok_or_else(|| io::Error::other("the load is mute"))?;
+        let stdout =
+            load.stdout.take().ok_or_else(|| io::Error::other("the load has no stdout"))?;
         let mut output = BufReader::new(stdout);
         let mut line = String::new();
         output.read_line(&mut line)?;
         if line.trim() != FILLED {
-            return Err(io::Error::other("not every key was held"));
+            return Err(io::Error::other("the load ended before every key was sent"));
         }
-        Ok(Watch {
+        Ok(SoakMonitor {
             server,
             output,
             samples: Vec::new(),
@@ -152,7 +158,7 @@ impl<'a> Watch<'a> {
         })
     }
 
-    fn run(mut self, file: &Path, load: &mut Child) -> io::Result<Soaked> {
+    fn run(mut self, file: &Path, load: &mut Child) -> io::Result<SoakResult> {
         let filled_bytes = self.sample()?;
         let mut next = Instant::now() + RELOAD_EVERY;
         while load.try_wait()?.is_none() {
@@ -165,11 +171,11 @@ impl<'a> Watch<'a> {
         }
         let mut text = String::new();
         self.output.read_to_string(&mut text)?;
-        let report: Report = serde_json::from_str(&text)
-            .map_err(|_| io::Error::other("the load ended before its time:"))?;
+        let report: LoadReport = serde_json::from_str(&text)
+            .map_err(|_| io::Error::other("the load ended too early:"))?;
         let counted = report.turns.into_iter().flatten().next().unwrap_or_default();
         let third = self.samples.len() / 3;
-        Ok(Soaked {
+        Ok(SoakResult {
             keys: 0,
             counted,
             reloads: self.reloads,
@@ -182,7 +188,7 @@ impl<'a> Watch<'a> {
 
     fn sample(&mut self) -> io::Result<f64> {
         let bytes = resident_bytes_of(&self.server.process().to_string());
-        let bytes = bytes.ok_or_else(|| io::Error::other("the server is gone"))?;
+        let bytes = bytes.ok_or_else(|| io::Error::other("the server has ended"))?;
         self.samples.push(bytes);
         Ok(bytes)
     }
@@ -196,9 +202,9 @@ impl<'a> Watch<'a> {
         let start = Instant::now();
         kill_process(process, Signal::HUP)?;
         while self.limit_in_use()? != limits.loose {
-            if start.elapsed() > RELOAD_WITHIN {
+            if start.elapsed() > RELOAD_TIMEOUT {
                 return Err(io::Error::other(format!(
-                    "the config was changed, and {RELOAD_WITHIN:?} later the old one was in use"
+                    "a changed config was not in effect after {RELOAD_TIMEOUT:?}"
                 )));
             }
             std::thread::sleep(Duration::from_millis(2));
@@ -207,7 +213,7 @@ impl<'a> Watch<'a> {
         Ok(())
     }
 
-    /// Asked with a cost of 0, which charges nothing.
+    /// Returns the limit in use, by a request with a cost of 0, which charges nothing.
     fn limit_in_use(&self) -> io::Result<u64> {
         let body = "{\"policy\":\"check-loose\",\"key\":\"peek\",\"cost\":0}";
         let request = format!(
@@ -216,7 +222,9 @@ impl<'a> Watch<'a> {
             body.len()
         );
         let mut client = Client::connect(self.server.address)?;
-        client.ask(request.as_bytes(), |answer| Ok(answer.verdict(Form::Check)?.limit))
+        client.send_request(request.as_bytes(), |answer| {
+            Ok(answer.verdict(RequestKind::Check)?.limit)
+        })
     }
 }
 
@@ -224,7 +232,7 @@ fn largest(values: &[f64]) -> f64 {
     values.iter().copied().fold(f64::MIN, f64::max)
 }
 
-/// Replaced whole, as an editor or a config map does: nobody reads half a file.
+/// Replaces the file atomically, as an editor or a config map does.
 fn write_config(file: &Path, limits: Limits) -> io::Result<()> {
     let loose = format!("{} per {LONGEST} sliding-window", limits.loose);
     let next = file.with_extension("next");
@@ -232,26 +240,26 @@ fn write_config(file: &Path, limits: Limits) -> io::Result<()> {
     std::fs::rename(&next, file)
 }
 
-/// The load of a soak: see the top of this file.
-pub async fn ask(args: &LoadArgs) -> io::Result<Counted> {
-    let tally = Rc::new(Tally::new());
+/// Runs the load of a soak; see the module documentation.
+pub async fn run_load(args: &LoadArgs) -> io::Result<TurnResult> {
+    let counter = Rc::new(TurnCounter::new());
     let over = Rc::new(Cell::new(false));
     let filling = Rc::new(Cell::new(args.connections));
     let mut tasks = Vec::new();
     for number in 0..args.connections {
-        let mut asker = Asker::open(args, number).await?;
-        let (tally, over) = (Rc::clone(&tally), Rc::clone(&over));
+        let mut worker = Worker::open(args, number).await?;
+        let (counter, over) = (Rc::clone(&counter), Rc::clone(&over));
         let filling = Rc::clone(&filling);
         tasks.push(tokio::task::spawn_local(async move {
-            for index in 0..asker.shares[0].allowed.len() {
-                asker.ask(Budget::Loose, index).await?;
+            for index in 0..worker.key_sets[0].allowed.len() {
+                worker.check(Budget::Loose, index).await?;
             }
             filling.set(filling.get() - 1);
             while !over.get() {
-                let (budget, index) = asker.choose();
-                let asked = Instant::now();
-                let allowed = asker.ask(budget, index).await?;
-                tally.count(allowed, asked.elapsed());
+                let (budget, index) = worker.choose();
+                let sent = Instant::now();
+                let allowed = worker.check(budget, index).await?;
+                counter.count(allowed, sent.elapsed());
             }
             Ok::<_, io::Error>(())
         }));
@@ -261,13 +269,13 @@ pub async fn ask(args: &LoadArgs) -> io::Result<Counted> {
     }
     if filling.get() == 0 {
         println!("{FILLED}");
-        let turn = Turn::begin(args.target().process)?;
-        tokio::time::sleep(Duration::from_millis(args.pace.time_ms)).await;
+        let timer = TurnTimer::start(args.target().process)?;
+        tokio::time::sleep(Duration::from_millis(args.turn_args.time_ms)).await;
         over.set(true);
         join(tasks).await?;
-        return turn.end(&tally);
+        return timer.finish(&counter);
     }
-    // One ended, which it only does for an error while the others fill.
+    // While the others fill, a task ends only with an error.
     let failed = tasks.into_iter().filter(|task| task.is_finished()).collect();
     join(failed).await?;
     Err(io::Error::other("filling ended early"))
@@ -280,60 +288,64 @@ async fn join(tasks: Vec<tokio::task::JoinHandle<io::Result<()>>>) -> io::Result
     Ok(())
 }
 
-/// A connection with the keys that only it asks about.
-struct Asker {
+/// A connection and the keys that only it uses.
+struct Worker {
     connection: Connection,
-    form: Form,
+    kind: RequestKind,
     random: Random,
     number: u32,
     connections: u32,
-    /// The loose keys and the tight ones.
-    shares: [Share; 2],
+    /// The keys with loose limits and those with tight limits.
+    key_sets: [KeySet; 2],
 }
 
-struct Share {
+struct KeySet {
     request: Request,
-    /// How often each key was allowed.
+    /// How many times each key was allowed.
     allowed: Vec<u64>,
 }
 
-impl Asker {
+impl Worker {
     async fn open(args: &LoadArgs, number: u32) -> io::Result<Self> {
-        let Target { address, form, .. } = args.target();
-        let form = if number % AUTH_ONE_IN == AUTH_ONE_IN - 1 { Form::ForwardAuth } else { form };
-        let share = |budget, keys: u32| Share {
-            request: Request::render(form, budget, address),
+        let Target { address, kind, .. } = args.target();
+        let kind =
+            if number % AUTH_ONE_IN == AUTH_ONE_IN - 1 { RequestKind::ForwardAuth } else { kind };
+        let key_set = |budget, keys: u32| KeySet {
+            request: Request::render(kind, budget, address),
             allowed: vec![0; (keys / args.connections).max(1) as usize],
         };
-        Ok(Asker {
+        Ok(Worker {
             connection: Connection::open(address).await?,
-            form,
+            kind,
             random: Random(u64::from(number)),
             number,
             connections: args.connections,
-            shares: [share(Budget::Loose, args.keys), share(Budget::Tight, TIGHT_KEYS)],
+            key_sets: [key_set(Budget::Loose, args.keys), key_set(Budget::Tight, TIGHT_KEYS)],
         })
     }
 
     fn choose(&mut self) -> (Budget, usize) {
         let tight = self.random.below(TIGHT_ONE_IN) == 0;
-        let (budget, share) =
-            if tight { (Budget::Tight, &self.shares[1]) } else { (Budget::Loose, &self.shares[0]) };
-        let keys = u32::try_from(share.allowed.len()).unwrap_or(u32::MAX);
+        let (budget, key_set) = if tight {
+            (Budget::Tight, &self.key_sets[1])
+        } else {
+            (Budget::Loose, &self.key_sets[0])
+        };
+        let keys = u32::try_from(key_set.allowed.len()).unwrap_or(u32::MAX);
         (budget, self.random.below(keys) as usize)
     }
 
-    /// Asks and holds the answer against what must be; returns whether it allowed.
-    async fn ask(&mut self, budget: Budget, index: usize) -> io::Result<bool> {
-        let share = &mut self.shares[usize::from(budget == Budget::Tight)];
+    /// Sends a request, checks the answer and returns whether it allowed the request.
+    async fn check(&mut self, budget: Budget, index: usize) -> io::Result<bool> {
+        let key_set = &mut self.key_sets[usize::from(budget == Budget::Tight)];
         let key = u32::try_from(index).unwrap_or(u32::MAX) * self.connections + self.number;
-        share.request.set_key(key);
-        let verdict = self.connection.ask(&share.request).await?.verdict(self.form)?;
-        let before = &mut share.allowed[index];
-        if let Some(wrong) = wrong(budget, *before, &verdict) {
+        key_set.request.set_key(key);
+        let verdict = self.connection.send_request(&key_set.request).await?.verdict(self.kind)?;
+        let before = &mut key_set.allowed[index];
+        if let Some(mismatch) = mismatch(budget, *before, &verdict) {
             return Err(io::Error::other(format!(
-                "{:?} key {key}, allowed {before} times before: {wrong}: {verdict:?}",
-                self.form
+                "{:?} key {key}, allowed {before} times before: {mismatch}: {verdict:?}",
+                self.kind
             )));
         }
         *before += u64::from(verdict.allowed);
@@ -341,8 +353,8 @@ impl Asker {
     }
 }
 
-/// What is wrong with an answer about a key that was allowed `before` times.
-fn wrong(budget: Budget, before: u64, verdict: &Verdict) -> Option<&'static str> {
+/// Describes what is wrong with an answer for a key that was allowed `before` times.
+fn mismatch(budget: Budget, before: u64, verdict: &Verdict) -> Option<&'static str> {
     let after = before + u64::from(verdict.allowed);
     if CONFIGS.iter().all(|limits| limits.of(budget) != verdict.limit) {
         Some("its limit is in neither config")
@@ -362,7 +374,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wrong_answers_are_told_from_right_ones() {
+    fn detects_wrong_answers() {
         let verdict = |allowed, limit, remaining, retry_after| Verdict {
             allowed,
             limit,
@@ -383,22 +395,26 @@ mod tests {
             (5, verdict(false, 5, 0, 0), Some("the time to retry is wrong")),
         ];
         for (before, verdict, expected) in rows {
-            assert_eq!(wrong(Budget::Tight, before, &verdict), expected, "{before}: {verdict:?}");
+            assert_eq!(
+                mismatch(Budget::Tight, before, &verdict),
+                expected,
+                "{before}: {verdict:?}"
+            );
         }
     }
 
     #[test]
-    fn growth_is_between_the_thirds() {
-        let soaked = |middle_bytes, last_bytes| Soaked {
+    fn compares_memory_of_last_and_middle_third() {
+        let result = |middle_bytes, last_bytes| SoakResult {
             keys: 1,
-            counted: Counted { answers: 2, allowed: 1, ..Counted::default() },
+            counted: TurnResult { answers: 2, allowed: 1, ..TurnResult::default() },
             reloads: 1,
             slowest_reload: Duration::ZERO,
             filled_bytes: 1.0,
             middle_bytes,
             last_bytes,
         };
-        assert!(soaked(100.0, 105.0).judge().is_ok());
-        assert!(soaked(100.0, 105.1).judge().is_err());
+        assert!(result(100.0, 105.0).verify().is_ok());
+        assert!(result(100.0, 105.1).verify().is_err());
     }
 }

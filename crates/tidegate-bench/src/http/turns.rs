@@ -1,4 +1,4 @@
-//! Servers taking turns at being asked.
+//! Loads several servers in turns.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -8,29 +8,29 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use tokio::sync::Notify;
 
-use super::load::{Connection, Counted, LoadArgs, Report, Tally, Target, Turn};
+use super::load::{Connection, LoadArgs, LoadReport, Target, TurnCounter, TurnResult, TurnTimer};
 use super::wire::{Budget, Request};
 use crate::workloads::Random;
 
-/// A turn that somebody disturbed is made again, so often at most.
-const TRIES: usize = 4;
+/// Maximum number of repetitions of a turn that was disturbed by other programs.
+const MAX_RETRIES: usize = 4;
 
-/// Rounds that are not counted, in which connections and caches get warm; there may be more.
+/// Minimum number of uncounted rounds, which warm up connections and caches.
 const WARM_ROUNDS: usize = 2;
 
-/// How turns are made.
+/// Arguments for turns.
 #[derive(Args, Clone, Debug)]
-pub struct Pace {
-    /// How long a turn is.
+pub struct TurnArgs {
+    /// Duration of a turn.
     #[arg(long, default_value_t = 0)]
     pub time_ms: u64,
-    /// Turns of each server.
+    /// Number of turns of each server.
     #[arg(long, default_value_t = 1)]
     pub rounds: usize,
-    /// Turns are not counted before so much time has passed.
+    /// Minimum time before turns are counted.
     #[arg(long, default_value_t = 0)]
     pub warm_ms: u64,
-    /// A turn in which somebody stood in line for longer than this part of it is made again.
+    /// Repeat a turn in which server and load waited for a processor for more than this fraction.
     #[arg(long, default_value_t = f64::MAX)]
     pub max_queued: f64,
     /// Never sleep during a turn.
@@ -38,80 +38,87 @@ pub struct Pace {
     pub awake: bool,
 }
 
-/// Asks all targets in turns.
-pub async fn run(args: &LoadArgs) -> io::Result<Report> {
-    let mut lanes = Vec::new();
+/// Loads all targets in turns.
+pub async fn run(args: &LoadArgs) -> io::Result<LoadReport> {
+    let mut groups = Vec::new();
     for &target in &args.targets {
-        lanes.push(open(args, target).await?);
+        groups.push(open(args, target).await?);
     }
-    take_turns(&lanes, &args.pace).await
+    take_turns(&groups, &args.turn_args).await
 }
 
-/// Lets all servers be asked in turns, starting with another one every round.
-pub async fn take_turns(lanes: &[Lane], pace: &Pace) -> io::Result<Report> {
-    // On a machine that is never quiet, half the turns are as they come; the report says so.
-    let mut patience = pace.rounds * lanes.len();
-    let mut report = Report { turns: vec![Vec::new(); lanes.len()], disturbed: 0 };
+/// Runs the turns of all servers. Each round starts with another server.
+pub async fn take_turns(groups: &[WorkerGroup], turn_args: &TurnArgs) -> io::Result<LoadReport> {
+    // Bounds the run on a machine that is never idle: then half the turns are kept although they
+    // were disturbed, and the report says so.
+    let mut retries_left = turn_args.rounds * groups.len();
+    let mut report = LoadReport { turns: vec![Vec::new(); groups.len()], disturbed: 0 };
     let start = Instant::now();
-    let warm = Duration::from_millis(pace.warm_ms);
+    let warm = Duration::from_millis(turn_args.warm_ms);
     let mut warmed = 0;
     while warmed < WARM_ROUNDS || start.elapsed() < warm {
-        for lane in lanes {
-            lane.turn(pace).await?;
+        for group in groups {
+            group.turn(turn_args).await?;
         }
         warmed += 1;
     }
-    for round in 0..pace.rounds {
-        for at in 0..lanes.len() {
-            let at = (at + round) % lanes.len();
-            let (turn, disturbed) = lanes[at].quiet_turn(pace, TRIES.min(patience)).await?;
+    for round in 0..turn_args.rounds {
+        for at in 0..groups.len() {
+            let at = (at + round) % groups.len();
+            let (turn, disturbed) =
+                groups[at].undisturbed_turn(turn_args, MAX_RETRIES.min(retries_left)).await?;
             report.disturbed += disturbed;
-            patience -= disturbed;
+            retries_left -= disturbed;
             report.turns[at].push(turn);
         }
     }
     Ok(report)
 }
 
-/// Those who ask one server.
-pub struct Lane {
-    /// The server's process.
+/// The workers that load one server.
+pub struct WorkerGroup {
+    /// The server's process id.
     pub process: u32,
-    pub gate: Rc<Gate>,
+    pub gate: Rc<TurnGate>,
 }
 
-async fn open(args: &LoadArgs, target: Target) -> io::Result<Lane> {
-    let gate = Rc::new(Gate::new(args.connections));
+async fn open(args: &LoadArgs, target: Target) -> io::Result<WorkerGroup> {
+    let gate = Rc::new(TurnGate::new(args.connections));
     for seed in 0..args.connections {
-        let mut asker = Asker {
+        let mut worker = Worker {
             connection: Connection::open(target.address).await?,
             target,
-            request: Request::render(target.form, Budget::Loose, target.address),
+            request: Request::render(target.kind, Budget::Loose, target.address),
             random: Random(u64::from(seed)),
             keys: args.keys,
         };
         let gate = Rc::clone(&gate);
         tokio::task::spawn_local(async move {
             let failed = loop {
-                gate.pass().await;
-                if let Err(error) = asker.ask(&gate).await {
+                gate.wait_open().await;
+                if let Err(error) = worker.send(&gate).await {
                     break error;
                 }
             };
             gate.fail(failed);
         });
     }
-    Ok(Lane { process: target.process, gate })
+    Ok(WorkerGroup { process: target.process, gate })
 }
 
-impl Lane {
-    /// The first turn that nobody disturbed, or the least disturbed of a few; and how many were.
-    async fn quiet_turn(&self, pace: &Pace, tries: usize) -> io::Result<(Counted, usize)> {
-        let mut best = self.turn(pace).await?;
+impl WorkerGroup {
+    /// Returns the first undisturbed turn, or the least disturbed one of a few, and the number of
+    /// disturbed turns.
+    async fn undisturbed_turn(
+        &self,
+        turn_args: &TurnArgs,
+        retries: usize,
+    ) -> io::Result<(TurnResult, usize)> {
+        let mut best = self.turn(turn_args).await?;
         let mut disturbed = 0;
-        while best.queued() > pace.max_queued && disturbed < tries {
+        while best.queued() > turn_args.max_queued && disturbed < retries {
             disturbed += 1;
-            let again = self.turn(pace).await?;
+            let again = self.turn(turn_args).await?;
             if again.queued() < best.queued() {
                 best = again;
             }
@@ -119,14 +126,13 @@ impl Lane {
         Ok((best, disturbed))
     }
 
-    /// Waits without ever letting the thread sleep, where it has a processor of its own.
+    /// Waits for the duration of a turn. With a dedicated processor, the thread never sleeps.
     ///
-    /// On loopback it is the server that wakes a sleeping load, which costs it more than a decision
-    /// does; and the slower the server, the more often the load sleeps. Over a network no
-    /// server pays for that.
-    async fn stay_awake(pace: &Pace) {
-        let time = Duration::from_millis(pace.time_ms);
-        if !pace.awake {
+    /// On loopback the server wakes a sleeping load, which costs it more than a decision; and the
+    /// slower the server, the more often the load sleeps. Over a network no server pays for that.
+    async fn wait_turn(turn_args: &TurnArgs) {
+        let time = Duration::from_millis(turn_args.time_ms);
+        if !turn_args.awake {
             return tokio::time::sleep(time).await;
         }
         let start = Instant::now();
@@ -135,39 +141,39 @@ impl Lane {
         }
     }
 
-    /// Asks for as long as told, then waits for the answers that are still on their way.
-    async fn turn(&self, pace: &Pace) -> io::Result<Counted> {
-        self.gate.closed().await?;
-        self.gate.tally.replace(Tally::new());
-        let turn = Turn::begin(self.process)?;
+    /// Sends requests for the duration of a turn, then waits for the outstanding answers.
+    async fn turn(&self, turn_args: &TurnArgs) -> io::Result<TurnResult> {
+        self.gate.wait_idle().await?;
+        self.gate.counter.replace(TurnCounter::new());
+        let timer = TurnTimer::start(self.process)?;
         self.gate.open();
-        Self::stay_awake(pace).await;
+        Self::wait_turn(turn_args).await;
         self.gate.open.set(false);
-        self.gate.closed().await?;
-        turn.end(&self.gate.tally.borrow())
+        self.gate.wait_idle().await?;
+        timer.finish(&self.gate.counter.borrow())
     }
 }
 
-/// What a lane shares with its askers. All run on one thread.
-pub struct Gate {
-    askers: u32,
+/// State that a group shares with its workers. All of them run on one thread.
+pub struct TurnGate {
+    workers: u32,
     open: Cell<bool>,
     opened: Notify,
     waiting: Cell<u32>,
     changed: Notify,
-    tally: RefCell<Tally>,
+    counter: RefCell<TurnCounter>,
     failure: RefCell<Option<io::Error>>,
 }
 
-impl Gate {
-    pub fn new(askers: u32) -> Self {
-        Gate {
-            askers,
+impl TurnGate {
+    pub fn new(workers: u32) -> Self {
+        TurnGate {
+            workers,
             open: Cell::new(false),
             opened: Notify::new(),
             waiting: Cell::new(0),
             changed: Notify::new(),
-            tally: RefCell::new(Tally::new()),
+            counter: RefCell::new(TurnCounter::new()),
             failure: RefCell::new(None),
         }
     }
@@ -177,11 +183,11 @@ impl Gate {
         self.opened.notify_waiters();
     }
 
-    /// An asker waits here until the gate is open.
-    pub async fn pass(&self) {
+    /// Waits until the gate is open.
+    pub async fn wait_open(&self) {
         while !self.open.get() {
             self.waiting.set(self.waiting.get() + 1);
-            if self.waiting.get() == self.askers {
+            if self.waiting.get() == self.workers {
                 self.changed.notify_one();
             }
             self.opened.notified().await;
@@ -189,18 +195,18 @@ impl Gate {
         }
     }
 
-    /// Counts an answer that allows.
+    /// Counts an answer that allows the request.
     pub fn count(&self, took: Duration) {
-        self.tally.borrow().count(true, took);
+        self.counter.borrow().count(true, took);
     }
 
-    /// Waits until every asker does, or one has failed.
-    async fn closed(&self) -> io::Result<()> {
+    /// Waits until all workers wait at the gate, or returns the error of one that failed.
+    async fn wait_idle(&self) -> io::Result<()> {
         loop {
             if let Some(error) = self.failure.take() {
                 return Err(error);
             }
-            if self.waiting.get() == self.askers {
+            if self.waiting.get() == self.workers {
                 return Ok(());
             }
             self.changed.notified().await;
@@ -213,7 +219,7 @@ impl Gate {
     }
 }
 
-struct Asker {
+struct Worker {
     connection: Connection,
     target: Target,
     request: Request,
@@ -221,16 +227,16 @@ struct Asker {
     keys: u32,
 }
 
-impl Asker {
-    async fn ask(&mut self, gate: &Gate) -> io::Result<()> {
+impl Worker {
+    async fn send(&mut self, gate: &TurnGate) -> io::Result<()> {
         self.request.set_key(self.random.below(self.keys));
-        let asked = Instant::now();
-        let answer = self.connection.ask(&self.request).await?;
-        if !answer.allows(self.target.form) {
+        let sent = Instant::now();
+        let answer = self.connection.send_request(&self.request).await?;
+        if !answer.allows(self.target.kind) {
             let body = String::from_utf8_lossy(answer.body);
             return Err(io::Error::other(format!("not allowed: {}\n{body}", answer.head)));
         }
-        gate.count(asked.elapsed());
+        gate.count(sent.elapsed());
         Ok(())
     }
 }

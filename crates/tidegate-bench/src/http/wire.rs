@@ -1,8 +1,8 @@
 //! Requests and answers as bytes.
 //!
-//! The load must cost less than what it measures. So a request is rendered once and only
-//! the digits of its key are overwritten from then on, and an answer is cut by its
-//! `content-length` without allocating.
+//! The load must cost less than what it measures. So a request is rendered once, and afterwards
+//! only the digits of its key are overwritten. An answer is delimited by its `content-length`,
+//! without allocations.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,15 +13,15 @@ use serde::Deserialize;
 
 use crate::cli::name_of;
 
-/// An answer's head that is longer than this is not one of ours.
+/// Maximum size of an answer's head; the measured servers send less.
 const MAX_HEAD_BYTES: usize = 16 << 10;
 
-/// A question, as one of the servers wants it asked.
+/// The kinds of requests that the servers answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Form {
-    /// `POST /v1/check` that names its policy and key.
+pub enum RequestKind {
+    /// `POST /v1/check` with a policy and a key.
     Check,
-    /// `POST /v1/check` with attributes, from which policy and key are found.
+    /// `POST /v1/check` with attributes that determine policy and key.
     Attributes,
     /// `GET /v1/forward-auth` as a gateway sends it.
     ForwardAuth,
@@ -29,16 +29,16 @@ pub enum Form {
     Throttle,
 }
 
-/// Which of its two limits a question is put to.
+/// The two limits that a request may be subject to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Budget {
-    /// More than a run asks for.
+    /// A limit that a run does not reach.
     Loose,
-    /// So small that a few asks use it up.
+    /// A limit that a few requests exhaust.
     Tight,
 }
 
-/// The numbers of both limits, per key.
+/// The numbers of both limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     pub loose: u64,
@@ -54,18 +54,19 @@ impl Limits {
     }
 }
 
-/// The numbers that throttlecrab is measured with, and everyone's tight one.
+/// The limits for throttlecrab, and the tight limit for all servers.
 pub const LIMITS: Limits = Limits { loose: 1_000_000, tight: 3 };
 
-/// The limits of a measured policy: the first, or both. More than a run asks for, in windows that
-/// pass while it lasts.
-pub const LOOSE: [&str; 2] = ["500000 per 20s sliding-window", "1000000 per 30s sliding-window"];
+/// The limits of a measured policy, of which it has the first or both. A run does not reach them,
+/// and several of their windows pass during a run.
+pub const LOOSE_LIMITS: [&str; 2] =
+    ["500000 per 20s sliding-window", "1000000 per 30s sliding-window"];
 
 /// How long the load runs before servers are timed: longer than either window, so that keys hold
 /// cells of several ages.
-pub const AGE: Duration = Duration::from_secs(31);
+pub const AGEING_TIME: Duration = Duration::from_secs(31);
 
-/// Where the text of a key stands in a request, see [`Request::set_key`].
+/// The key in a rendered request, see [`Request::set_key`].
 const KEY: &str = "user:00000000";
 const DIGITS: usize = 8;
 
@@ -77,22 +78,22 @@ pub struct Request {
 }
 
 impl Request {
-    pub fn render(form: Form, budget: Budget, to: SocketAddr) -> Self {
-        Request::new(text(form, budget, to))
+    pub fn render(kind: RequestKind, budget: Budget, to: SocketAddr) -> Self {
+        Request::new(text(kind, budget, to))
     }
 
-    /// A check of any policy.
+    /// Renders a check of the given policy.
     pub fn check(policy: &str, to: SocketAddr) -> Self {
         let body = format!("{{\"policy\":\"{policy}\",\"key\":\"{KEY}\"}}");
         Request::new(post(to, "/v1/check", &body))
     }
 
     fn new(text: String) -> Self {
-        let digits_at = text.find(KEY).expect("every form has a key") + KEY.len() - DIGITS;
+        let digits_at = text.find(KEY).expect("every kind has a key") + KEY.len() - DIGITS;
         Request { bytes: text.into_bytes(), digits_at }
     }
 
-    /// Asks about key `number` from now on.
+    /// Changes the key to `number`.
     pub fn set_key(&mut self, number: u32) {
         let mut rest = number;
         for digit in self.bytes[self.digits_at..self.digits_at + DIGITS].iter_mut().rev() {
@@ -106,13 +107,13 @@ impl Request {
     }
 }
 
-fn text(form: Form, budget: Budget, to: SocketAddr) -> String {
-    let policy = policy_name(form, budget);
-    match form {
-        Form::Check => {
+fn text(kind: RequestKind, budget: Budget, to: SocketAddr) -> String {
+    let policy = policy_name(kind, budget);
+    match kind {
+        RequestKind::Check => {
             post(to, "/v1/check", &format!("{{\"policy\":\"{policy}\",\"key\":\"{KEY}\"}}"))
         }
-        Form::Attributes => post(
+        RequestKind::Attributes => post(
             to,
             "/v1/check",
             &format!(
@@ -120,13 +121,13 @@ fn text(form: Form, budget: Budget, to: SocketAddr) -> String {
                  \"client_ip\":\"203.0.113.7\",\"headers\":{{\"x-api-key\":\"{KEY}\"}}}}}}"
             ),
         ),
-        Form::ForwardAuth => format!(
+        RequestKind::ForwardAuth => format!(
             "GET /v1/forward-auth HTTP/1.1\r\nhost: {to}\r\nuser-agent: gateway\r\naccept: */*\r\n\
              x-forwarded-for: 203.0.113.7\r\nx-forwarded-method: GET\r\nx-forwarded-proto: https\r\n\
              x-forwarded-host: api.example.com\r\nx-forwarded-uri: /{policy}/item?page=2\r\n\
              x-api-key: {KEY}\r\n\r\n"
         ),
-        Form::Throttle => {
+        RequestKind::Throttle => {
             let limit = LIMITS.of(budget);
             let apart = if budget == Budget::Tight { "tight:" } else { "" };
             post(
@@ -149,22 +150,23 @@ fn post(to: SocketAddr, path: &str, body: &str) -> String {
     )
 }
 
-/// Each form has policies of its own, so that what one counted does not show in another.
-fn policy_name(form: Form, budget: Budget) -> String {
-    format!("{}-{}", name_of(&form), name_of(&budget))
+/// Returns the name of a policy. Each kind has separate policies, so that their counts are
+/// independent.
+fn policy_name(kind: RequestKind, budget: Budget) -> String {
+    format!("{}-{}", name_of(&kind), name_of(&budget))
 }
 
-/// The longest window there is: no run meets the end of one, where a count may fall by one.
+/// The longest allowed window. No run reaches its end, where a count may fall by one.
 pub const LONGEST: &str = "366d";
 
-/// The config of a measured server: for each form of question a policy with the loose limits, and
-/// one with a limit of `tight`.
+/// Returns the config of a measured server: for each kind of request one policy with the loose
+/// limits and one with a limit of `tight`.
 pub fn config(loose: &[&str], tight: u64) -> String {
     let mut text = String::from("trusted_proxies: [127.0.0.1/32]\nmax_keys: 4000000\npolicies:\n");
-    for form in [Form::Check, Form::Attributes, Form::ForwardAuth] {
+    for kind in [RequestKind::Check, RequestKind::Attributes, RequestKind::ForwardAuth] {
         let tight = format!("{tight} per {LONGEST} sliding-window");
         for (budget, limits) in [(Budget::Loose, loose), (Budget::Tight, &[tight.as_str()])] {
-            let name = policy_name(form, budget);
+            let name = policy_name(kind, budget);
             text += &format!(
                 "  - name: {name}\n    match: {{ path: \"/{name}/**\" }}\n    \
                  key: \"{{header:x-api-key | client_ip}}\"\n    limits: {limits:?}\n"
@@ -174,7 +176,7 @@ pub fn config(loose: &[&str], tight: u64) -> String {
     text
 }
 
-/// One answer, still in the buffer it was read into.
+/// One answer, borrowed from the buffer it was read into.
 #[derive(Clone, Copy, Debug)]
 pub struct Answer<'a> {
     pub status: u16,
@@ -183,27 +185,33 @@ pub struct Answer<'a> {
 }
 
 impl<'a> Answer<'a> {
-    /// The answer at the start of `bytes`; `None` while some of it is missing.
+    /// Parses the answer at the start of `bytes`; `None` if it is incomplete.
     pub fn parse(bytes: &'a [u8]) -> io::Result<Option<Self>> {
         let Some(head_len) = bytes.windows(4).position(|four| four == b"\r\n\r\n") else {
-            return if bytes.len() > MAX_HEAD_BYTES { Err(bad("endless head")) } else { Ok(None) };
+            return if bytes.len() > MAX_HEAD_BYTES {
+                Err(unexpected("head too long"))
+            } else {
+                Ok(None)
+            };
         };
-        let head = std::str::from_utf8(&bytes[..head_len]).map_err(|_| bad("head is not text"))?;
+        let head =
+            std::str::from_utf8(&bytes[..head_len]).map_err(|_| unexpected("head is not text"))?;
         let status = head.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)?.parse().ok());
-        let mut answer = Answer { status: status.ok_or_else(|| bad(head))?, head, body: &[] };
+        let mut answer =
+            Answer { status: status.ok_or_else(|| unexpected(head))?, head, body: &[] };
         let len: usize = match answer.field("content-length") {
-            Some(len) => len.parse().map_err(|_| bad(head))?,
-            None => return Err(bad("content-length is missing")),
+            Some(len) => len.parse().map_err(|_| unexpected(head))?,
+            None => return Err(unexpected("content-length is missing")),
         };
         let rest = &bytes[head_len + 4..];
         if rest.len() > len {
-            return Err(bad("more than one answer came"));
+            return Err(unexpected("more than one answer"));
         }
         answer.body = rest;
         Ok((rest.len() == len).then_some(answer))
     }
 
-    /// The value of a header field.
+    /// Returns the value of a header field.
     pub fn field(&self, name: &str) -> Option<&'a str> {
         self.head.split("\r\n").skip(1).find_map(|line| {
             let (found, value) = line.split_once(':')?;
@@ -211,24 +219,25 @@ impl<'a> Answer<'a> {
         })
     }
 
-    /// Whether it says that the request may pass: what is checked while timing.
-    pub fn allows(&self, form: Form) -> bool {
+    /// Returns whether the answer allows the request. Cheap enough for the timed loop.
+    pub fn allows(&self, kind: RequestKind) -> bool {
         const ALLOWED: &[u8] = b"\"allowed\":true";
         self.status == 200
-            && (form == Form::ForwardAuth
+            && (kind == RequestKind::ForwardAuth
                 || self.body.windows(ALLOWED.len()).any(|part| part == ALLOWED))
     }
 
-    /// All that it says, where the load has time to read.
-    pub fn verdict(&self, form: Form) -> io::Result<Verdict> {
-        let verdict = match form {
-            Form::ForwardAuth => self.verdict_of_fields(),
-            Form::Check | Form::Attributes | Form::Throttle => {
+    /// Parses the complete answer, for loads that are not timed.
+    pub fn verdict(&self, kind: RequestKind) -> io::Result<Verdict> {
+        let verdict = match kind {
+            RequestKind::ForwardAuth => self.verdict_of_fields(),
+            RequestKind::Check | RequestKind::Attributes | RequestKind::Throttle => {
                 serde_json::from_slice(self.body).ok().filter(|_| self.status == 200)
             }
         };
-        verdict
-            .ok_or_else(|| bad(&format!("{}\n{}", self.head, String::from_utf8_lossy(self.body))))
+        verdict.ok_or_else(|| {
+            unexpected(&format!("{}\n{}", self.head, String::from_utf8_lossy(self.body)))
+        })
     }
 
     fn verdict_of_fields(&self) -> Option<Verdict> {
@@ -247,26 +256,26 @@ impl<'a> Answer<'a> {
     }
 }
 
-/// The number of parameter `name` in a structured field such as `"login";r=4;t=60`.
+/// Returns parameter `name` of a structured field such as `"login";r=4;t=60`.
 fn parameter(field: &str, name: &str) -> Option<u64> {
     field
         .split(';')
         .find_map(|part| part.trim().strip_prefix(name)?.strip_prefix('=')?.parse().ok())
 }
 
-/// What an answer says, in whichever form.
+/// The content of an answer, whatever its format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub struct Verdict {
     pub allowed: bool,
     pub limit: u64,
     pub remaining: u64,
-    /// Seconds or milliseconds, rounded up: only whether it is zero is looked at.
+    /// Seconds or milliseconds, rounded up; only compared with zero.
     #[serde(alias = "retry_after_ms")]
     pub retry_after: u64,
 }
 
-fn bad(what: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("not the answer that was expected: {what}"))
+fn unexpected(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("unexpected answer: {what}"))
 }
 
 #[cfg(test)]
@@ -279,13 +288,13 @@ mod tests {
 
     #[test]
     fn only_the_digits_of_a_request_change() {
-        for &form in Form::value_variants() {
-            let first = Request::render(form, Budget::Loose, address());
+        for &kind in RequestKind::value_variants() {
+            let first = Request::render(kind, Budget::Loose, address());
             let mut request = first.clone();
             request.set_key(12_345_678);
             let (before, after) = (first.bytes(), request.bytes());
             let differing = before.iter().zip(after).filter(|(a, b)| a != b).count();
-            assert_eq!((before.len(), differing), (after.len(), 8), "{form:?}");
+            assert_eq!((before.len(), differing), (after.len(), 8), "{kind:?}");
             let text = String::from_utf8_lossy(after);
             assert!(text.contains("user:12345678"), "{text}");
             if let Some((head, body)) = text.split_once("\r\n\r\n").filter(|(_, b)| !b.is_empty()) {
@@ -297,14 +306,14 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_cut_by_their_length() {
+    fn answers_are_delimited_by_content_length() {
         let whole = b"HTTP/1.1 200 OK\r\nContent-Length: 16\r\n\r\n{\"allowed\":true}";
         for len in 0..whole.len() {
             assert!(Answer::parse(&whole[..len]).expect("no error yet").is_none(), "{len}");
         }
-        let answer = Answer::parse(whole).expect("it parses").expect("it is whole");
+        let answer = Answer::parse(whole).expect("valid").expect("complete");
         assert_eq!((answer.status, answer.body.len()), (200, 16));
-        assert!(answer.allows(Form::Check));
+        assert!(answer.allows(RequestKind::Check));
         for wrong in [
             "HTTP/1.1 200 OK\r\n\r\n",
             "HTTP/1.1 abc\r\ncontent-length: 0\r\n\r\n",
@@ -317,26 +326,26 @@ mod tests {
 
     #[test]
     fn verdicts_are_read_from_json_and_from_fields() {
-        let rows: [(Form, &str, &str, Option<Verdict>); 4] = [
+        let rows: [(RequestKind, &str, &str, Option<Verdict>); 4] = [
             (
-                Form::Check,
+                RequestKind::Check,
                 "200 OK",
                 "{\"allowed\":true,\"policy\":\"a\",\"limit\":5,\"remaining\":4,\"retry_after_ms\":0}",
                 Some(Verdict { allowed: true, limit: 5, remaining: 4, retry_after: 0 }),
             ),
             (
-                Form::ForwardAuth,
+                RequestKind::ForwardAuth,
                 "429 Too Many Requests\r\nRetry-After: 7\r\nRateLimit-Policy: \"a\";q=5;w=60\r\nRateLimit: \"a\";r=0;t=7",
                 "",
                 Some(Verdict { allowed: false, limit: 5, remaining: 0, retry_after: 7 }),
             ),
-            (Form::ForwardAuth, "200 OK", "", None),
-            (Form::Check, "500 Internal Server Error", "{\"allowed\":true}", None),
+            (RequestKind::ForwardAuth, "200 OK", "", None),
+            (RequestKind::Check, "500 Internal Server Error", "{\"allowed\":true}", None),
         ];
-        for (form, head, body, expected) in rows {
+        for (kind, head, body, expected) in rows {
             let text = format!("HTTP/1.1 {head}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
-            let answer = Answer::parse(text.as_bytes()).expect("it parses").expect("it is whole");
-            assert_eq!(answer.verdict(form).ok(), expected, "{text}");
+            let answer = Answer::parse(text.as_bytes()).expect("valid").expect("complete");
+            assert_eq!(answer.verdict(kind).ok(), expected, "{text}");
         }
     }
 }

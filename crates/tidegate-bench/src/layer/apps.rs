@@ -1,4 +1,4 @@
-//! The apps: one handler that does nothing, behind every layer that is measured.
+//! The apps: one empty handler behind each measured layer.
 
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -23,7 +23,7 @@ use tower_service::Service;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Subject {
     Bare,
-    /// tower's `Identity`: what any layer costs in axum.
+    /// tower's `Identity`: the cost of any layer in axum.
     Nothing,
     OneRule,
     OneRuleXHeaders,
@@ -52,7 +52,8 @@ impl Subject {
         }
     }
 
-    /// The header fields of its responses, so that no subject is measured for less than its name.
+    /// The rate limit header fields of its responses. Checking them ensures that no subject does
+    /// less work than its name says.
     pub const fn fields(self) -> &'static [&'static str] {
         match self {
             Subject::Bare | Subject::Nothing => &[],
@@ -65,36 +66,36 @@ impl Subject {
     }
 }
 
-/// An app, and how many clients it has counted, if it counts any.
+/// An app and a function that returns the number of clients it tracks, if it tracks any.
 pub struct App {
     router: Router,
-    counted: Box<dyn Fn() -> Option<u64>>,
+    tracked_clients: Box<dyn Fn() -> Option<u64>>,
 }
 
-/// More than any run asks for, so that all are admitted, in windows short enough that several pass
-/// while a process runs.
+/// Higher than the number of requests of a run, so that all are admitted, in windows short enough
+/// that several pass while a process runs.
 const LIMITS: [&str; 2] = ["1000000 per 1s sliding-window", "2000000 per 2s sliding-window"];
 
-/// Longer than either window.
-pub const AGE: Duration = Duration::from_millis(2_500);
+/// Time before requests are timed: longer than either window.
+pub const AGEING_TIME: Duration = Duration::from_millis(2_500);
 
 impl App {
     pub fn new(subject: Subject) -> Self {
-        let App { router, counted } = App::unserved(subject);
-        // As `into_make_service` does: else axum would put the layers on anew for every request.
-        App { router: router.with_state(()), counted }
+        let App { router, tracked_clients } = App::without_state(subject);
+        // `into_make_service` does the same. Without it axum would apply the layers to every request.
+        App { router: router.with_state(()), tracked_clients }
     }
 
-    fn unserved(subject: Subject) -> Self {
+    fn without_state(subject: Subject) -> Self {
         let router = Router::new().route("/", get(|| async {}));
         match subject {
-            Subject::Bare => App { router, counted: Box::new(|| None) },
+            Subject::Bare => App { router, tracked_clients: Box::new(|| None) },
             Subject::Nothing => {
-                App { router: router.layer(Identity::new()), counted: Box::new(|| None) }
+                App { router: router.layer(Identity::new()), tracked_clients: Box::new(|| None) }
             }
-            Subject::OneRule => ours(router, "draft-10", 1),
-            Subject::OneRuleXHeaders => ours(router, "x-ratelimit", 1),
-            Subject::TwoRules => ours(router, "draft-10", 2),
+            Subject::OneRule => tidegate_app(router, "draft-10", 1),
+            Subject::OneRuleXHeaders => tidegate_app(router, "x-ratelimit", 1),
+            Subject::TwoRules => tidegate_app(router, "draft-10", 2),
             Subject::Governor => {
                 let config = GovernorConfigBuilder::default()
                     .per_nanosecond(1)
@@ -104,12 +105,15 @@ impl App {
                     .map(Arc::new)
                     .expect("a quota");
                 let router = router.layer(GovernorLayer::new(Arc::clone(&config)));
-                App { router, counted: Box::new(move || Some(config.limiter().len() as u64)) }
+                App {
+                    router,
+                    tracked_clients: Box::new(move || Some(config.limiter().len() as u64)),
+                }
             }
         }
     }
 
-    /// The answer, which is there at once.
+    /// Returns the response. The future is ready on its first poll.
     #[inline]
     pub fn call(&mut self, request: Request<Body>) -> Response<Body> {
         let mut answering = pin!(self.router.call(request));
@@ -120,14 +124,14 @@ impl App {
         }
     }
 
-    /// How many clients it has counted.
-    pub fn counted(&self) -> Option<u64> {
-        (self.counted)()
+    /// Returns the number of clients it tracks.
+    pub fn tracked_clients(&self) -> Option<u64> {
+        (self.tracked_clients)()
     }
 }
 
-/// Rules by address: one of one limit, or two of two.
-fn ours(router: Router, forms: &str, rules: usize) -> App {
+/// Builds an app with one rule of one limit or two rules of two limits, by client address.
+fn tidegate_app(router: Router, forms: &str, rules: usize) -> App {
     let limiter = Limiter::new();
     let forms: Forms = forms.parse().expect("forms");
     let mut builder = RateLimitLayer::builder().limiter(limiter.clone()).headers(forms);
@@ -137,10 +141,13 @@ fn ours(router: Router, forms: &str, rules: usize) -> App {
     }
     let per_client = (rules * rules) as u64;
     let router = router.layer(builder.build().expect("a layer").for_axum());
-    App { router, counted: Box::new(move || Some(limiter.stats().tracked_keys / per_client)) }
+    App {
+        router,
+        tracked_clients: Box::new(move || Some(limiter.stats().tracked_keys / per_client)),
+    }
 }
 
-/// A request of the client of this number, as a server hands it on.
+/// Builds a request of the client with this number, as a server passes it to the app.
 pub fn request(client: u32) -> Request<Body> {
     let mut request = Request::new(Body::empty());
     let [a, b, c, _] = client.to_le_bytes();

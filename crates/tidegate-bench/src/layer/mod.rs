@@ -1,14 +1,15 @@
-//! What the tower layer adds to a request, beside tower_governor's, on an axum app whose
-//! handler does nothing.
+//! The cost that the tower layer adds to a request, compared with tower_governor, on an axum app
+//! with an empty handler.
 //!
-//! No sockets: an app is called as hyper calls it, request by request, and its responses are
-//! dropped. What the same app takes without any layer is taken off, so that the
-//! figures are the layers' own. All take turns, many short ones, in several processes:
-//! what disturbs one turn disturbs its neighbours too, and what is luck of a process is not
-//! that of the next.
+//! No sockets are involved: an app is called as hyper calls it, one request at a time, and its
+//! responses are dropped. The time of the same app without a layer is subtracted, so that the
+//! figures are the cost of the layers alone. The apps alternate in many short turns and in several
+//! processes. A disturbance of one turn also affects its neighbours, and effects of the memory
+//! layout of one process do not carry over to the next.
 //!
-//! - `apps.rs`: the apps, and the proof that they do what is claimed;
-//! - `rounds.rs`: the turns; `report.rs`: what they say.
+//! - `apps.rs`: the apps;
+//! - `rounds.rs`: the timed turns and the checks of the set-up;
+//! - `report.rs`: table, bars and JSON.
 
 mod apps;
 mod report;
@@ -18,10 +19,10 @@ use std::io;
 
 use crate::cli::LayerArgs;
 
-/// Measures and prints.
+/// Runs the benchmark and prints the report.
 pub fn run(args: &LayerArgs) -> io::Result<()> {
     if args.once {
-        println!("{}", serde_json::to_string(&rounds::once())?);
+        println!("{}", serde_json::to_string(&rounds::measure_once())?);
         return Ok(());
     }
     let results = rounds::run(args)?;

@@ -1,4 +1,4 @@
-//! The table for people and the JSON for programs.
+//! Table, bars and JSON.
 
 use std::fmt::Write;
 
@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 use super::apps::Subject;
 use super::rounds::{CLIENTS, Results, Row};
 use crate::bars::Bar;
-use crate::http::Figure;
-use crate::report::{bar_json, processor, rounded, write_bars, write_machine, written};
+use crate::http::Estimate;
+use crate::report::{bar_json, processor, rounded, to_text, write_bars, write_machine};
 use crate::subjects::version;
 
-/// The whole readable report.
+/// Renders the readable report.
 pub fn table(results: &Results) -> String {
-    written(|text| write_report(text, results))
+    to_text(|text| write_report(text, results))
 }
 
 fn write_report(text: &mut String, results: &Results) -> std::fmt::Result {
@@ -31,7 +31,7 @@ fn write_report(text: &mut String, results: &Results) -> std::fmt::Result {
         let title = format!("{clients} client{}", if clients == 1 { "" } else { "s" });
         writeln!(text, "\n{title:<42}{:>10}{:>12}{:>20}", "ns", "added ns", "(95 %)")?;
         for row in results.rows.iter().filter(|row| row.clients == clients) {
-            let total = Figure::of(&row.ns).median;
+            let total = Estimate::of(&row.ns).median;
             write!(text, "  {:<40}{total:>10.0}", row.subject.name())?;
             match added(row) {
                 Some(added) => {
@@ -45,25 +45,26 @@ fn write_report(text: &mut String, results: &Results) -> std::fmt::Result {
     write_bars(text, &bars(results))
 }
 
-/// What a layer added; `None` for the app without one.
-fn added(row: &Row) -> Option<Figure> {
-    (!row.added.is_empty()).then(|| Figure::of(&row.added))
+/// Returns the cost of a layer, or `None` for the app without one.
+fn added(row: &Row) -> Option<Estimate> {
+    (!row.added.is_empty()).then(|| Estimate::of(&row.added))
 }
 
 fn find(results: &Results, subject: Subject, clients: u32) -> Option<&Row> {
     results.rows.iter().find(|row| row.subject == subject && row.clients == clients)
 }
 
-/// Like compared with like, process by process: some are slower than others whatever they run.
+/// Computes ratios within each process, because some processes are slower than others whatever
+/// they run.
 fn bars(results: &Results) -> Vec<Bar> {
     let ratio = |ours, theirs, clients| {
         let added = |subject| Some(&find(results, subject, clients)?.added);
         let pairs = added(ours)?.iter().zip(added(theirs)?);
-        // A divisor that seems to cost nothing was not measured; that must not count for us.
+        // A peer that seems to cost nothing was not measured. That must not count in our favour.
         let of =
             |(ours, theirs): (&f64, &f64)| if *theirs > 0.0 { ours / theirs } else { f64::MAX };
         let ratios: Vec<f64> = pairs.map(of).collect();
-        (!ratios.is_empty()).then(|| Figure::of(&ratios).median)
+        (!ratios.is_empty()).then(|| Estimate::of(&ratios).median)
     };
     let pairs = [
         (Subject::OneRule, Subject::Governor, "draft-10 / tower_governor", [0.75, 0.55]),
@@ -79,10 +80,10 @@ fn bars(results: &Results) -> Vec<Bar> {
     each.collect()
 }
 
-/// For programs.
+/// Renders the report as JSON.
 pub fn json(results: &Results) -> Value {
     let rows = results.rows.iter().map(|row| {
-        let total = Figure::of(&row.ns);
+        let total = Estimate::of(&row.ns);
         let added = added(row);
         json!({ "subject": row.subject.name(), "clients": row.clients,
             "ns_per_request": rounded(total.median, 10.0),

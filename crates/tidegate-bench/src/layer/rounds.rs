@@ -1,32 +1,33 @@
-//! Turns of every app, and what each layer added in its round.
+//! Turns of all apps, and the cost of each layer per round.
 //!
-//! Where a process lays its code, stack and heap moves figures of this size by a fifth, for
-//! all its life. So several are measured, each this binary anew, and the figures are
-//! those of processes.
+//! The addresses of code, stack and heap in a process change figures of this size by a fifth, for
+//! the lifetime of the process. So several processes of this binary are measured, and each
+//! contributes one value to a figure.
 
 use std::hint::black_box;
 use std::io;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use super::apps::{AGE, App, Subject, request};
+use super::apps::{AGEING_TIME, App, Subject, request};
 use crate::cli::LayerArgs;
-use crate::http::Figure;
-use crate::inprocess::load;
-use crate::measure::Queue;
+use crate::http::Estimate;
+use crate::inprocess::load_average;
+use crate::measure::CpuWait;
 
-/// Requests of a block: made before it is timed, small enough to stay in the cache.
+/// Requests per block. They are made before the block is timed, and few enough to stay in the
+/// cache.
 const BLOCK: u32 = 256;
-/// Blocks of a turn.
+/// Blocks per turn.
 const BLOCKS: u32 = 16;
 
-/// How many clients there are: one that is always in the cache, and many.
+/// Numbers of clients: one that is always in the cache, and many.
 pub const CLIENTS: [u32; 2] = [1, 10_000];
 
-/// Rounds of a process.
+/// Rounds per process.
 const ROUNDS: usize = 21;
 
-/// What every subject took, process by process.
+/// Results of a run.
 pub struct Results {
     pub rows: Vec<Row>,
     pub processes: usize,
@@ -34,23 +35,23 @@ pub struct Results {
     pub load_after: String,
 }
 
-/// One subject with so many clients.
+/// One subject with one number of clients.
 pub struct Row {
     pub subject: Subject,
     pub clients: u32,
-    /// Nanoseconds per request, one value a process.
+    /// Nanoseconds per request, one value per process.
     pub ns: Vec<f64>,
-    /// How many of them are the layer's; nothing where there is none.
+    /// Nanoseconds that the layer added; empty for the app without a layer.
     pub added: Vec<f64>,
 }
 
-/// What one process has to say of a row: nanoseconds per request, and those of the layer.
-type Said = (f64, Option<f64>);
+/// One process's result for a row: nanoseconds per request, and the part that the layer added.
+type Sample = (f64, Option<f64>);
 
-/// Measures in processes of their own.
+/// Measures in several child processes.
 pub fn run(args: &LayerArgs) -> io::Result<Results> {
     let processes = if args.quick { 5 } else { 31 };
-    let load_before = load();
+    let load_before = load_average();
     let subjects = || CLIENTS.into_iter().flat_map(|clients| Subject::ALL.map(|of| (of, clients)));
     let row = |(subject, clients)| Row { subject, clients, ns: Vec::new(), added: Vec::new() };
     let mut rows: Vec<Row> = subjects().map(row).collect();
@@ -59,46 +60,46 @@ pub fn run(args: &LayerArgs) -> io::Result<Results> {
         if !output.status.success() {
             return Err(io::Error::other(String::from_utf8_lossy(&output.stderr).into_owned()));
         }
-        let said: Vec<Said> = serde_json::from_slice(&output.stdout)?;
-        for (row, (ns, added)) in rows.iter_mut().zip(said) {
+        let samples: Vec<Sample> = serde_json::from_slice(&output.stdout)?;
+        for (row, (ns, added)) in rows.iter_mut().zip(samples) {
             row.ns.push(ns);
             row.added.extend(added);
         }
     }
-    Ok(Results { rows, processes, load_before, load_after: load() })
+    Ok(Results { rows, processes, load_before, load_after: load_average() })
 }
 
-/// Measures in this process; the rows in the order of [`run`].
-pub fn once() -> Vec<Said> {
+/// Measures in this process and returns the rows in the order of [`run`].
+pub fn measure_once() -> Vec<Sample> {
     let mut groups = CLIENTS.map(Group::new);
     let start = Instant::now();
     // Untimed rounds until more than a window has passed and keys hold cells of several ages.
-    while start.elapsed() < AGE {
+    while start.elapsed() < AGEING_TIME {
         groups.iter_mut().for_each(|group| group.round(0));
     }
-    groups.into_iter().flat_map(|group| of_rounds(&group.measure())).collect()
+    groups.into_iter().flat_map(|group| summarize(&group.measure())).collect()
 }
 
-/// Each subject by its rounds; what a layer added is told round by round.
-fn of_rounds(rounds: &[(Subject, Vec<f64>)]) -> Vec<Said> {
+/// Computes the median of each subject. The cost of a layer is the difference within a round.
+fn summarize(rounds: &[(Subject, Vec<f64>)]) -> Vec<Sample> {
     let bare = rounds.iter().find(|(subject, _)| *subject == Subject::Bare);
     let added = |ns: &[f64]| {
         let (_, bare) = bare?;
         let each: Vec<f64> = ns.iter().zip(bare).map(|(ns, bare)| ns - bare).collect();
-        Some(Figure::of(&each).median)
+        Some(Estimate::of(&each).median)
     };
-    let said = rounds.iter().map(|(subject, ns)| {
-        (Figure::of(ns).median, added(ns).filter(|_| *subject != Subject::Bare))
+    let samples = rounds.iter().map(|(subject, ns)| {
+        (Estimate::of(ns).median, added(ns).filter(|_| *subject != Subject::Bare))
     });
-    said.collect()
+    samples.collect()
 }
 
-/// All apps, with the same number of clients.
+/// All apps with the same number of clients.
 struct Group {
     clients: u32,
     apps: Vec<(Subject, App)>,
-    queue: Queue,
-    /// Nanoseconds per request of every app, one value a round.
+    cpu_wait: CpuWait,
+    /// Nanoseconds per request of every app, one value per round.
     rounds: Vec<(Subject, Vec<f64>)>,
 }
 
@@ -107,39 +108,41 @@ impl Group {
         Group {
             clients,
             apps: Subject::ALL.map(|subject| (subject, App::new(subject))).into(),
-            queue: Queue::new(),
+            cpu_wait: CpuWait::new(),
             rounds: Subject::ALL.map(|subject| (subject, Vec::new())).into(),
         }
     }
 
-    /// A turn of every app. Another one begins each round, so that none has a better neighbour.
+    /// Runs one turn of every app. Each round starts with another app, so that the order favours
+    /// none.
     fn round(&mut self, round: usize) {
         for turn in 0..self.apps.len() {
             let index = (round + turn) % self.apps.len();
             let app = &mut self.apps[index].1;
-            let took = take_turn(app, self.clients, round, &mut self.queue);
+            let took = run_turn(app, self.clients, round, &mut self.cpu_wait);
             self.rounds[index].1.push(took.as_nanos() as f64 / f64::from(BLOCK * BLOCKS));
         }
     }
 
-    /// Times the apps, which are proved before and after.
+    /// Times the apps; the set-up is checked before and after.
     fn measure(mut self) -> Vec<(Subject, Vec<f64>)> {
-        self.prove();
+        self.verify();
         self.rounds.iter_mut().for_each(|(_, ns)| ns.clear());
         (0..ROUNDS).for_each(|round| self.round(round));
-        self.prove();
+        self.verify();
         self.rounds
     }
 
-    fn prove(&mut self) {
+    fn verify(&mut self) {
         for (subject, app) in &mut self.apps {
-            prove(*subject, app, self.clients);
+            verify(*subject, app, self.clients);
         }
     }
 }
 
-/// That it lets everybody in, says what it is said to say, and counts every client apart.
-fn prove(subject: Subject, app: &mut App, clients: u32) {
+/// Asserts that an app admits every client, sends the expected header fields and tracks every
+/// client separately.
+fn verify(subject: Subject, app: &mut App, clients: u32) {
     for client in 0..clients {
         let response = app.call(request(client));
         assert_eq!(response.status(), 200, "{} denies", subject.name());
@@ -148,28 +151,28 @@ fn prove(subject: Subject, app: &mut App, clients: u32) {
         names.sort_unstable();
         assert_eq!(names, subject.fields(), "the fields of {}", subject.name());
     }
-    if let Some(counted) = app.counted() {
-        assert_eq!(counted, u64::from(clients), "the clients of {}", subject.name());
+    if let Some(tracked_clients) = app.tracked_clients() {
+        assert_eq!(tracked_clients, u64::from(clients), "the clients of {}", subject.name());
     }
 }
 
-fn take_turn(app: &mut App, clients: u32, round: usize, queue: &mut Queue) -> Duration {
+fn run_turn(app: &mut App, clients: u32, round: usize, cpu_wait: &mut CpuWait) -> Duration {
     let mut took = Duration::ZERO;
     let mut next = u32::try_from(round).unwrap_or_default().wrapping_mul(7919);
     for _ in 0..BLOCKS {
         let requests: Vec<_> = (0..BLOCK)
             .map(|_| {
-                // Steps of a prime: all clients in turn, neighbours far apart.
+                // Steps of a prime: all clients are used, and consecutive ones are far apart.
                 next = next.wrapping_add(6_151) % clients;
                 request(next)
             })
             .collect();
-        queue.catch_up();
+        cpu_wait.reset();
         let begun = Instant::now();
         for request in requests {
             black_box(app.call(request));
         }
-        took += queue.without_waiting(begun.elapsed());
+        took += cpu_wait.exclude_wait(begun.elapsed());
     }
     took
 }

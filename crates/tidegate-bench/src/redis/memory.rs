@@ -1,55 +1,61 @@
-//! Bytes per key, as the server itself counts them: name, value, expiry and all.
+//! Bytes per key as counted by the server: name, value, expiry and overhead.
 
 use redis::Connection;
 use tidegate::redis::{RedisOptions, RedisStore};
 use tidegate::{Check, Limit, Request, Timestamp};
 
-use super::rounds::name;
+use super::rounds::key_name;
 use super::server::{Server, info};
-use super::subjects::{LIMIT, Maker, Subject, WINDOW_S};
-use crate::Failed;
+use super::subjects::{CommandBuilder, LIMIT, Subject, WINDOW_S};
+use crate::BoxError;
 
-/// Entries of the logs that are compared.
+/// Numbers of entries of the compared logs.
 pub const LOGS: [u32; 2] = [100, 1_000];
-/// Keys alive at once while they are filled in a pipeline.
+/// Keys per pipeline while filling.
 const PIPELINE: u32 = 100;
 
-/// What a key takes.
-pub struct Bytes {
+/// Bytes per key.
+pub struct KeySizes {
     pub sliding_counter: f64,
-    /// Per number of [`LOGS`]: our log, and a sorted set.
+    /// For each number of [`LOGS`]: the size of our log and of a sorted set.
     pub logs: Vec<(f64, f64)>,
 }
 
-pub fn measure(connection: &mut Connection, server: &Server, quick: bool) -> Result<Bytes, Failed> {
+pub fn measure(
+    connection: &mut Connection,
+    server: &Server,
+    quick: bool,
+) -> Result<KeySizes, BoxError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let keys = if quick { 20_000 } else { 200_000 };
-    let mut maker = Maker::new(Subject::Tidegate, connection)?;
+    let mut builder = CommandBuilder::new(Subject::Tidegate, connection)?;
     let sliding_counter = per_key(connection, keys, |connection| {
-        fill(connection, keys, |key| maker.command(&name(key)))
+        fill(connection, keys, |key| builder.command(&key_name(key)))
     })?;
     let mut logs = Vec::new();
     for entries in LOGS {
         let keys = if quick { 20_000 } else { 200_000 } / entries;
         let ours =
             per_key(connection, keys, |_| runtime.block_on(fill_logs(server, keys, entries)))?;
-        let maker = Maker::new(Subject::SortedSet, connection)?;
+        let builder = CommandBuilder::new(Subject::SortedSet, connection)?;
         let theirs = per_key(connection, keys, |connection| {
             (0..entries).try_for_each(|entry| {
-                fill(connection, keys, |key| maker.sorted_set(&name(key), entry_ms(entry, entries)))
+                fill(connection, keys, |key| {
+                    builder.sorted_set(&key_name(key), entry_ms(entry, entries))
+                })
             })
         })?;
         logs.push((ours, theirs));
     }
-    Ok(Bytes { sliding_counter, logs })
+    Ok(KeySizes { sliding_counter, logs })
 }
 
-/// What `filling` adds to the server's memory, per key.
+/// Returns the memory that `filling` adds to the server, per key.
 fn per_key(
     connection: &mut Connection,
     keys: u32,
-    filling: impl FnOnce(&mut Connection) -> Result<(), Failed>,
-) -> Result<f64, Failed> {
+    filling: impl FnOnce(&mut Connection) -> Result<(), BoxError>,
+) -> Result<f64, BoxError> {
     redis::cmd("FLUSHALL").arg("SYNC").query::<()>(connection)?;
     let before = info(connection, "used_memory")?;
     filling(connection)?;
@@ -61,7 +67,7 @@ fn fill(
     connection: &mut Connection,
     keys: u32,
     mut command: impl FnMut(u32) -> redis::Cmd,
-) -> Result<(), Failed> {
+) -> Result<(), BoxError> {
     for start in (0..keys).step_by(PIPELINE as usize) {
         let mut pipeline = redis::Pipeline::new();
         for key in start..keys.min(start + PIPELINE) {
@@ -72,23 +78,23 @@ fn fill(
     Ok(())
 }
 
-/// Full logs, their entries spread evenly over the window, as time was then.
-async fn fill_logs(server: &Server, keys: u32, entries: u32) -> Result<(), Failed> {
+/// Fills logs with entries that are spread evenly over the window, each at its own time.
+async fn fill_logs(server: &Server, keys: u32, entries: u32) -> Result<(), BoxError> {
     let store = RedisStore::connect(RedisOptions::new(server.url())).await?;
     let limit: Limit = format!("{LIMIT} per {WINDOW_S}s sliding-log").parse()?;
     for entry in 0..entries {
         let now = Timestamp::from_micros(entry_ms(entry, entries) * 1_000);
         for key in 0..keys {
-            let name = name(key);
+            let name = key_name(key);
             let checks = [Check::new(&name, &limit, 1)];
             let verdict = store.decide_at(now, &Request::new(&checks)).await?;
-            assert!(verdict.allowed, "the set-up is wrong: a log is full too early");
+            assert!(verdict.allowed, "incorrect set-up: a log is full too early");
         }
     }
     Ok(())
 }
 
-/// When an entry was made, in milliseconds since 1970: so many of them in a window, evenly.
+/// Returns the time of an entry in milliseconds since 1970; the entries divide a window evenly.
 fn entry_ms(entry: u32, entries: u32) -> u64 {
     const SOME_DAY_MS: u64 = 1_760_000_000_000;
     SOME_DAY_MS + u64::from(entry) * WINDOW_S * 1_000 / u64::from(entries)

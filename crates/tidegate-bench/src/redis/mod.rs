@@ -1,14 +1,13 @@
-//! What a shared decision costs Redis: ours beside the usual designs and INCR, in one run.
+//! The cost of a shared decision for Redis: tidegate, common designs and INCR, in one run.
 //!
-//! What is scarce is the processor of the Redis server, which has one thread for
-//! commands; so decisions are counted per second *of its processor time*, as the
-//! server itself reports it. All designs are asked by one client, in pipelines of
-//! the same depth, for the same keys in the same order.
+//! The scarce resource is the processor of the Redis server, which runs commands on one thread. So
+//! decisions are counted per second *of its processor time*, as reported by the server. All
+//! designs use the same client, pipelines of the same depth, and the same keys in the same order.
 //!
-//! - `server.rs`: a Redis of our own, on a free port;
-//! - `subjects.rs`: who is measured, as commands; `scripts/`: the designs to beat;
-//! - `rounds.rs`: proves the set-up, then times the subjects in turn;
-//! - `memory.rs`: bytes per key, from the server's own count;
+//! - `server.rs`: a Redis process on a free port;
+//! - `subjects.rs`: the compared designs and their commands; `scripts/`: the scripts of the others;
+//! - `rounds.rs`: checks the set-up, then times the subjects;
+//! - `memory.rs`: bytes per key, as counted by the server;
 //! - `report.rs`: table, bars and JSON.
 
 mod memory;
@@ -23,7 +22,7 @@ use std::io;
 
 use crate::cli::RedisArgs;
 
-/// Measures and prints what was found.
+/// Runs the benchmark and prints the report.
 pub fn run(args: &RedisArgs) -> io::Result<()> {
     let results = rounds::run(args).map_err(io::Error::other)?;
     if args.json {

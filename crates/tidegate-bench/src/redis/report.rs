@@ -1,4 +1,4 @@
-//! The table for people and the JSON for programs.
+//! Table, bars and JSON.
 
 use std::fmt::Write;
 
@@ -9,11 +9,11 @@ use super::rounds::{Results, Row};
 use super::subjects::Subject;
 use crate::bars::Bar;
 use crate::cli::name_of;
-use crate::report::{bar_json, processor, rounded, write_bars, write_machine, written};
+use crate::report::{bar_json, processor, rounded, to_text, write_bars, write_machine};
 
-/// The whole readable report.
+/// Renders the readable report.
 pub fn table(results: &Results) -> String {
-    written(|text| write_report(text, results))
+    to_text(|text| write_report(text, results))
 }
 
 fn write_report(text: &mut String, results: &Results) -> std::fmt::Result {
@@ -32,7 +32,7 @@ fn write_report(text: &mut String, results: &Results) -> std::fmt::Result {
         "", "per Redis CPU-second", "spread", "/ incr", "/ two-keys", "/ sorted-set"
     )?;
     for row in &results.rows {
-        let over = |peer| crate::report::number(ratio(results, row.subject, peer), 3);
+        let over = |peer| crate::report::number_or_dash(ratio(results, row.subject, peer), 3);
         writeln!(
             text,
             "  {:<21}{:>22.0}{:>8.0}%{:>9}{:>11}{:>13}",
@@ -57,7 +57,7 @@ fn row(results: &Results, subject: Subject) -> Option<&Row> {
     results.rows.iter().find(|row| row.subject == subject)
 }
 
-/// One subject's decisions to another's, in the same run.
+/// Returns the ratio of the decisions of two subjects in the same run.
 fn ratio(results: &Results, ours: Subject, theirs: Subject) -> Option<f64> {
     Some(row(results, ours)?.median() / row(results, theirs)?.median())
 }
@@ -89,7 +89,7 @@ fn bars(results: &Results) -> Vec<Bar> {
     bars
 }
 
-/// For programs.
+/// Renders the report as JSON.
 pub fn json(results: &Results) -> Value {
     let rows: Vec<Value> = results.rows.iter().map(row_json).collect();
     let bars: Vec<Value> = bars(results).iter().map(bar_json).collect();

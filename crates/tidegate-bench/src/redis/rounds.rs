@@ -1,4 +1,4 @@
-//! The subjects in turn, several times, each on an empty server.
+//! Times all subjects in several rounds, each on an empty server.
 
 use std::path::Path;
 use std::time::Duration;
@@ -7,38 +7,38 @@ use redis::{Connection, Pipeline, Value};
 use tidegate::redis::{RedisOptions, RedisStore};
 use tidegate::{Limit, Limiter};
 
-use super::memory::{self, Bytes};
+use super::memory::{self, KeySizes};
 use super::server::{Server, info_text, processor_seconds};
-use super::subjects::{LIMIT, Maker, Subject, WINDOW_S};
-use crate::Failed;
+use super::subjects::{CommandBuilder, LIMIT, Subject, WINDOW_S};
+use crate::BoxError;
 use crate::cli::RedisArgs;
-use crate::inprocess::{load, median, or_all};
+use crate::inprocess::{load_average, median, selected_or_all};
 use crate::workloads::Random;
 
-/// Distinct keys, few enough that most decisions find theirs.
+/// Distinct keys, few enough that most decisions find an existing key.
 const KEYS: u32 = 10_000;
-/// Clients at once: a server that had to wait for one would mostly be woken, which costs
-/// more than a command.
+/// Concurrent clients. A server that waits for a single client is woken for most commands, which
+/// costs more than the command itself.
 const CONNECTIONS: usize = 16;
-/// Callers of the store that do not know of each other.
+/// Independent callers of the store.
 const CALLERS: u32 = 64;
 
-/// A whole run.
+/// Results of a run.
 pub struct Results {
     pub server: String,
     pub pipeline: usize,
     pub decisions: u32,
     pub rounds: usize,
     pub rows: Vec<Row>,
-    pub bytes: Bytes,
+    pub bytes: KeySizes,
     pub load_before: String,
     pub load_after: String,
 }
 
-/// What one subject did.
+/// Measurements of one subject.
 pub struct Row {
     pub subject: Subject,
-    /// Decisions per second of the server's processor, in every round.
+    /// Decisions per second of the server's processor time, one value per round.
     pub per_second: Vec<f64>,
 }
 
@@ -47,7 +47,7 @@ impl Row {
         median(&self.per_second)
     }
 
-    /// How far the rounds lie apart, in parts of their median.
+    /// Returns (largest - smallest) / median over the rounds.
     pub fn spread(&self) -> f64 {
         let least = self.per_second.iter().copied().fold(f64::INFINITY, f64::min);
         let most = self.per_second.iter().copied().fold(0.0, f64::max);
@@ -56,31 +56,31 @@ impl Row {
 }
 
 /// Starts a server, measures, and stops it.
-pub fn run(args: &RedisArgs) -> Result<Results, Failed> {
-    let load_before = load();
+pub fn run(args: &RedisArgs) -> Result<Results, BoxError> {
+    let load_before = load_average();
     let (decisions, rounds) = if args.quick { (51_200, 7) } else { (204_800, 15) };
     let server = Server::start(&args.server)?;
     let mut connection = server.connect()?;
-    let subjects = or_all(&args.subject);
+    let subjects = selected_or_all(&args.subject);
     let mut rows: Vec<Row> =
         subjects.iter().map(|&subject| Row { subject, per_second: Vec::new() }).collect();
-    let turn = Turn { server: &server, decisions, pipeline: usize::from(args.pipeline) };
+    let turns = TurnRunner { server: &server, decisions, pipeline: usize::from(args.pipeline) };
     for round in 0..rounds {
         for row in &mut rows {
-            row.per_second.push(turn.take(row.subject, &mut connection, round as u64)?);
+            row.per_second.push(turns.run(row.subject, &mut connection, round as u64)?);
         }
     }
     let bytes = memory::measure(&mut connection, &server, args.quick)?;
     let version = info_text(&mut connection, "redis_version")?;
     Ok(Results {
         server: format!("{} {version}", program_name(&args.server)),
-        pipeline: turn.pipeline,
+        pipeline: turns.pipeline,
         decisions,
         rounds,
         rows,
         bytes,
         load_before,
-        load_after: load(),
+        load_after: load_average(),
     })
 }
 
@@ -88,20 +88,20 @@ fn program_name(program: &Path) -> String {
     program.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-struct Turn<'a> {
+struct TurnRunner<'a> {
     server: &'a Server,
     decisions: u32,
     pipeline: usize,
 }
 
-impl Turn<'_> {
-    /// Decisions per second of the server's processor.
-    fn take(
+impl TurnRunner<'_> {
+    /// Runs one turn and returns the decisions per second of the server's processor time.
+    fn run(
         &self,
         subject: Subject,
         connection: &mut Connection,
         seed: u64,
-    ) -> Result<f64, Failed> {
+    ) -> Result<f64, BoxError> {
         redis::cmd("FLUSHALL").query::<()>(connection)?;
         let seconds = match subject {
             Subject::TidegateCoalesced => self.coalesced(connection, seed)?,
@@ -115,58 +115,69 @@ impl Turn<'_> {
         subject: Subject,
         connection: &mut Connection,
         seed: u64,
-    ) -> Result<f64, Failed> {
-        let mut maker = Maker::new(subject, connection)?;
-        self.ask_all(&mut maker, connection)?;
-        prove(subject, connection)?;
+    ) -> Result<f64, BoxError> {
+        let mut builder = CommandBuilder::new(subject, connection)?;
+        self.fill(&mut builder, connection)?;
+        verify_key_count(subject, connection)?;
         let mut random = Random(seed);
-        let mut written: Vec<Vec<Pipeline>> = Vec::new();
+        let mut pipelines_by_connection: Vec<Vec<Pipeline>> = Vec::new();
         for _ in 0..CONNECTIONS {
             let pipelines = self.decisions as usize / CONNECTIONS / self.pipeline;
-            let some = (0..pipelines)
-                .map(|_| self.written(&mut maker, (0..self.pipeline).map(|_| random.below(KEYS))));
-            written.push(some.collect());
+            let some = (0..pipelines).map(|_| {
+                self.pipeline_of(&mut builder, (0..self.pipeline).map(|_| random.below(KEYS)))
+            });
+            pipelines_by_connection.push(some.collect());
         }
         let connections: Result<Vec<Connection>, _> =
             (0..CONNECTIONS).map(|_| self.server.connect()).collect();
         let before = processor_seconds(connection)?;
         std::thread::scope(|scope| {
-            let sending = written.iter().zip(connections?).map(|(pipelines, mut connection)| {
-                scope.spawn(move || {
-                    pipelines
-                        .iter()
-                        .try_for_each(|p| p.query::<Vec<Value>>(&mut connection).map(drop))
-                })
-            });
+            let sending = pipelines_by_connection.iter().zip(connections?).map(
+                |(pipelines, mut connection)| {
+                    scope.spawn(move || {
+                        pipelines
+                            .iter()
+                            .try_for_each(|p| p.query::<Vec<Value>>(&mut connection).map(drop))
+                    })
+                },
+            );
             let sending: Vec<_> = sending.collect();
             sending.into_iter().try_for_each(|sent| sent.join().expect("no sender panics"))
         })?;
         Ok(processor_seconds(connection)? - before)
     }
 
-    /// Asks for every key once, and looks at every answer.
-    fn ask_all(&self, maker: &mut Maker, connection: &mut Connection) -> Result<(), Failed> {
+    /// Decides on every key once and checks every answer.
+    fn fill(
+        &self,
+        builder: &mut CommandBuilder,
+        connection: &mut Connection,
+    ) -> Result<(), BoxError> {
         let all: Vec<u32> = (0..KEYS).collect();
         for keys in all.chunks(self.pipeline) {
-            let pipeline = self.written(maker, keys.iter().copied());
+            let pipeline = self.pipeline_of(builder, keys.iter().copied());
             let answers = pipeline.query::<Vec<Value>>(connection)?;
-            if let Some(wrong) = answers.iter().find(|answer| !maker.admitted(answer)) {
-                return Err(format!("the set-up is wrong: {wrong:?} is no admission").into());
+            if let Some(wrong) = answers.iter().find(|answer| !builder.admitted(answer)) {
+                return Err(format!("incorrect set-up: {wrong:?} is not an admission").into());
             }
         }
         Ok(())
     }
 
-    fn written(&self, maker: &mut Maker, keys: impl Iterator<Item = u32>) -> Pipeline {
+    fn pipeline_of(
+        &self,
+        builder: &mut CommandBuilder,
+        keys: impl Iterator<Item = u32>,
+    ) -> Pipeline {
         let mut pipeline = Pipeline::with_capacity(self.pipeline);
         for key in keys {
-            pipeline.add_command(maker.command(&name(key)));
+            pipeline.add_command(builder.command(&key_name(key)));
         }
         pipeline
     }
 
-    /// The store's own client: callers who ask at the same time, each for a key of its own.
-    fn coalesced(&self, connection: &mut Connection, seed: u64) -> Result<f64, Failed> {
+    /// Decides through the store's own client, with concurrent callers that use separate keys.
+    fn coalesced(&self, connection: &mut Connection, seed: u64) -> Result<f64, BoxError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let limit: Limit = format!("{LIMIT} per {WINDOW_S}s sliding-counter").parse()?;
         runtime.block_on(async {
@@ -175,22 +186,23 @@ impl Turn<'_> {
                 ..RedisOptions::new(self.server.url())
             };
             let limiter = Limiter::with_store(RedisStore::connect(options).await?);
-            call(&limiter, &limit, CALLERS, KEYS / CALLERS, None).await?;
+            run_callers(&limiter, &limit, CALLERS, KEYS / CALLERS, None).await?;
             let before = processor_seconds(connection)?;
-            call(&limiter, &limit, CALLERS, self.decisions / CALLERS, Some(seed)).await?;
+            run_callers(&limiter, &limit, CALLERS, self.decisions / CALLERS, Some(seed)).await?;
             Ok(processor_seconds(connection)? - before)
         })
     }
 }
 
-/// `callers` tasks ask `times` each: for keys of their own, all of them once or at random.
-async fn call(
+/// Runs `callers` tasks of `times` decisions each. A task uses its own keys: in order without a
+/// seed, at random with one.
+async fn run_callers(
     limiter: &Limiter<RedisStore>,
     limit: &Limit,
     callers: u32,
     times: u32,
     seed: Option<u64>,
-) -> Result<(), Failed> {
+) -> Result<(), BoxError> {
     let tasks: Vec<_> = (0..callers)
         .map(|caller| {
             let (limiter, limit) = (limiter.clone(), *limit);
@@ -199,9 +211,9 @@ async fn call(
                 for time in 0..times {
                     let each = KEYS / callers;
                     let own = if seed.is_some() { random.below(each) } else { time % each };
-                    let key = name(caller * each + own);
+                    let key = key_name(caller * each + own);
                     let decision = limiter.check_async(&key, &limit, 1).await?;
-                    assert!(decision.allowed, "the set-up is wrong: {key} was denied");
+                    assert!(decision.allowed, "incorrect set-up: {key} was denied");
                 }
                 Ok::<(), tidegate::StoreError>(())
             })
@@ -213,16 +225,18 @@ async fn call(
     Ok(())
 }
 
-/// Thirteen bytes, as a user's number might be.
-pub fn name(key: u32) -> String {
+/// Returns a name of thirteen bytes, the typical size of a user id.
+pub fn key_name(key: u32) -> String {
     format!("user:{key:08}")
 }
 
-/// Every key is there once all were asked for.
-fn prove(subject: Subject, connection: &mut Connection) -> Result<(), Failed> {
+/// Checks that the server holds every key after all were used once.
+fn verify_key_count(subject: Subject, connection: &mut Connection) -> Result<(), BoxError> {
     let keys: u32 = redis::cmd("DBSIZE").query(connection)?;
     if keys != KEYS {
-        return Err(format!("the set-up of {subject:?} is wrong: {keys} keys for {KEYS}").into());
+        return Err(
+            format!("incorrect set-up of {subject:?}: {keys} keys instead of {KEYS}").into()
+        );
     }
     Ok(())
 }

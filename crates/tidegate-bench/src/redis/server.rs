@@ -1,4 +1,4 @@
-//! A Redis server as a process of our own.
+//! A Redis server as a child process.
 
 use std::io;
 use std::net::TcpListener;
@@ -8,25 +8,25 @@ use std::time::{Duration, Instant};
 
 use redis::{Client, Connection, RedisError, RedisResult};
 
-/// How long it may take to answer for the first time.
-const READY_WITHIN: Duration = Duration::from_secs(10);
-/// How often it is asked whether it is there.
-const KNOCK_EVERY: Duration = Duration::from_millis(5);
+/// How long the server may take to answer for the first time.
+const READY_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time between two attempts to connect to a starting server.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// A running server without persistence; it ends with this value.
+/// A running server without persistence. Dropping it ends the process.
 pub struct Server {
     child: Child,
     pub port: u16,
 }
 
 impl Server {
-    /// Starts `program` on a free port of the loopback and waits until it answers.
+    /// Starts `program` on a free loopback port and waits until it answers.
     pub fn start(program: &Path) -> io::Result<Self> {
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         Self::start_with(program, port, &[], &[])
     }
 
-    /// Starts `program` on this port, with more settings and variables.
+    /// Starts `program` on this port with additional settings and environment variables.
     pub fn start_with(
         program: &Path,
         port: u16,
@@ -40,22 +40,22 @@ impl Server {
         command.stdin(Stdio::null()).stdout(Stdio::null());
         let child = command.spawn().map_err(|error| {
             io::Error::other(format!(
-                "{} does not start: {error}; install redis-server, or name one with --server",
+                "{} failed to start: {error}; install redis-server, or set its path with --server",
                 program.display()
             ))
         })?;
         let mut server = Server { child, port };
         let start = Instant::now();
         while server.connect().is_err() {
-            if start.elapsed() > READY_WITHIN || server.child.try_wait()?.is_some() {
-                return Err(io::Error::other(format!("{} gave no answer", program.display())));
+            if start.elapsed() > READY_TIMEOUT || server.child.try_wait()?.is_some() {
+                return Err(io::Error::other(format!("{} did not answer", program.display())));
             }
-            std::thread::sleep(KNOCK_EVERY);
+            std::thread::sleep(POLL_INTERVAL);
         }
         Ok(server)
     }
 
-    /// Its process.
+    /// Returns the process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -73,13 +73,13 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended already, which is as good.
+        // The process may have ended already; errors do not matter here.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A number of `INFO`.
+/// Reads a number from `INFO`.
 pub fn info(connection: &mut Connection, field: &str) -> RedisResult<f64> {
     let text: String = redis::cmd("INFO").arg("everything").query(connection)?;
     let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
@@ -87,14 +87,14 @@ pub fn info(connection: &mut Connection, field: &str) -> RedisResult<f64> {
     number.ok_or_else(|| RedisError::from((redis::ErrorKind::Client, "INFO lacks a field")))
 }
 
-/// A word of `INFO`.
+/// Reads a text field from `INFO`.
 pub fn info_text(connection: &mut Connection, field: &str) -> RedisResult<String> {
     let text: String = redis::cmd("INFO").arg("server").query(connection)?;
     let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
     Ok(line.unwrap_or("unknown").trim().to_owned())
 }
 
-/// Seconds the thread that runs commands has had of a processor.
+/// Returns the processor time, in seconds, of the thread that runs commands.
 pub fn processor_seconds(connection: &mut Connection) -> RedisResult<f64> {
     let user = info(connection, "used_cpu_user_main_thread")?;
     Ok(user + info(connection, "used_cpu_sys_main_thread")?)

@@ -1,4 +1,4 @@
-//! Who is measured, as the commands a client sends.
+//! The compared designs, as the commands that a client sends.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -9,9 +9,9 @@ use tidegate::unstable::redis::{
     CounterReply, Entry, KeyNames, Script, counter_answers, counter_call,
 };
 
-/// Enough that nothing is denied: a denial is cheaper, and not equally so for all.
+/// High enough that nothing is denied: a denial is cheaper, by an amount that differs per design.
 pub const LIMIT: u64 = 1_000;
-/// The window of all designs.
+/// The window of all designs, in seconds.
 pub const WINDOW_S: u64 = 60;
 const TWO_KEYS: &str = include_str!("scripts/two_keys.lua");
 const SORTED_SET: &str = include_str!("scripts/sorted_set.lua");
@@ -19,15 +19,15 @@ const SORTED_SET: &str = include_str!("scripts/sorted_set.lua");
 /// A design.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Subject {
-    /// A counter without a limit: the floor.
+    /// A counter without a limit: the lower bound.
     Incr,
     /// Two counters, one for each window.
     TwoKeys,
     /// A log in a sorted set.
     SortedSet,
-    /// Ours, a script call for each decision.
+    /// tidegate, one script call per decision.
     Tidegate,
-    /// Ours as the store asks: 64 callers at once, who do not know of each other.
+    /// tidegate through its store: 64 concurrent, independent callers.
     TidegateCoalesced,
 }
 
@@ -43,15 +43,15 @@ impl Subject {
     }
 }
 
-/// Makes a subject's commands; its script, if it has one, is loaded.
-pub struct Maker {
+/// Builds the commands of a subject; creating it loads the script of the subject, if it has one.
+pub struct CommandBuilder {
     subject: Subject,
     sha: String,
     limit: Limit,
-    asked: u64,
+    built: u64,
 }
 
-impl Maker {
+impl CommandBuilder {
     pub fn new(subject: Subject, connection: &mut Connection) -> RedisResult<Self> {
         let limit = format!("{LIMIT} per {WINDOW_S}s sliding-counter").parse().expect("a limit");
         let script = match subject {
@@ -64,12 +64,12 @@ impl Maker {
             Some(script) => redis::cmd("SCRIPT").arg("LOAD").arg(script).query(connection)?,
             None => String::new(),
         };
-        Ok(Maker { subject, sha, limit, asked: 0 })
+        Ok(CommandBuilder { subject, sha, limit, built: 0 })
     }
 
-    /// One decision about `key`.
+    /// Builds the command for one decision about `key`.
     pub fn command(&mut self, key: &str) -> Cmd {
-        self.asked += 1;
+        self.built += 1;
         match self.subject {
             Subject::Incr => {
                 let mut command = redis::cmd("INCR");
@@ -100,16 +100,16 @@ impl Maker {
         command
     }
 
-    /// With a time of the caller's choosing, as its callers always have it.
+    /// Builds the command for a given time. Callers of this design always pass the time.
     pub fn sorted_set(&self, key: &str, now_ms: u64) -> Cmd {
         let mut command = redis::cmd("EVALSHA");
         command.arg(&self.sha).arg(1).arg(format!("tg:{key}")).arg(LIMIT);
         command.arg(now_ms).arg(now_ms - WINDOW_S * 1_000);
-        command.arg(format!("{now_ms}-{}", self.asked)).arg(WINDOW_S);
+        command.arg(format!("{now_ms}-{}", self.built)).arg(WINDOW_S);
         command
     }
 
-    /// Whether an answer says that the decision was made and admitted.
+    /// Returns whether an answer is a decision that admits.
     pub fn admitted(&self, answer: &Value) -> bool {
         match (self.subject, answer) {
             (Subject::Incr, Value::Int(count)) => *count > 0,

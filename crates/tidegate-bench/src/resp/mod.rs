@@ -1,8 +1,8 @@
-//! The RESP front beside Redis and throttlecrab, with `redis-benchmark` as the load, in one run.
+//! The RESP front compared with Redis and throttlecrab in one run, loaded by `redis-benchmark`.
 //!
-//! - `subjects.rs`: who is measured, as commands;
-//! - `servers.rs`: the programs as processes, and the proof that they do what is timed;
-//! - `rounds.rs`: the subjects in turns, and the ratios within rounds;
+//! - `subjects.rs`: the measured commands;
+//! - `servers.rs`: starts the servers and checks that they enforce limits;
+//! - `rounds.rs`: alternates the subjects and computes ratios within rounds;
 //! - `report.rs`: table, bars and JSON.
 
 mod report;
@@ -16,7 +16,7 @@ use std::io;
 
 use crate::cli::RespArgs;
 
-/// Measures and prints what was found.
+/// Runs the benchmark and prints the report.
 pub fn run(args: &RespArgs) -> io::Result<()> {
     let results = rounds::run(args)?;
     if args.json {

@@ -1,35 +1,35 @@
-//! The table for people and the JSON for programs.
+//! Table, bars and JSON.
 
 use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use super::rounds::{Results, Row, Turn};
+use super::rounds::{Results, Row, TurnResult};
 use super::subjects::Subject;
 use crate::bars::Bar;
 use crate::cli::name_of;
-use crate::http::{Figure, SATURATED, figure_json, percent, with_interval};
-use crate::report::{bar_json, processor, write_bars, write_machine, written};
+use crate::http::{Estimate, SATURATED, estimate_json, percent, with_interval};
+use crate::report::{bar_json, processor, to_text, write_bars, write_machine};
 
-fn per_second(turn: &Turn) -> f64 {
+fn per_second(turn: &TurnResult) -> f64 {
     turn.per_second
 }
 
-fn server_us(turn: &Turn) -> f64 {
+fn server_us(turn: &TurnResult) -> f64 {
     turn.server_us
 }
 
-/// The whole readable report.
+/// Renders the readable report.
 pub fn table(results: &Results) -> String {
-    written(|text| write_report(text, results))
+    to_text(|text| write_report(text, results))
 }
 
 fn write_report(text: &mut String, results: &Results) -> std::fmt::Result {
     write_machine(text, [&results.load_before, &results.load_after])?;
-    let places = if results.bound { "have a processor each" } else { "share the processors" };
+    let placement = if results.bound { "have a processor each" } else { "share the processors" };
     writeln!(
         text,
-        "{} connections, {} keys, median of {} rounds; server and redis-benchmark {places}\n",
+        "{} connections, {} keys, median of {} rounds; server and redis-benchmark {placement}\n",
         results.connections, results.keys, results.rounds
     )?;
     let first = results.pipelines.first();
@@ -57,19 +57,19 @@ fn write_rows(text: &mut String, results: &Results, pipeline: u16) -> std::fmt::
         "commands/s", "/ping", "/incr", "cpu us", "/ping", "/incr", "p99 ms", "busy"
     )?;
     for row in results.rows.iter().filter(|row| row.pipeline == pipeline) {
-        let over = |other, measure| with_interval(ratio(results, row, other, measure));
+        let over = |other, metric| with_interval(ratio(results, row, other, metric));
         writeln!(
             text,
             "  {:<18}{:>10.0}{:>20}{:>20}{:>8.3}{:>20}{:>20}{:>8.2}{:>6}",
             name_of(&row.subject),
-            row.figure(per_second).median,
+            row.estimate(per_second).median,
             over(Subject::Ping, per_second),
             over(Subject::Incr, per_second),
-            row.figure(server_us).median,
+            row.estimate(server_us).median,
             over(Subject::Ping, server_us),
             over(Subject::Incr, server_us),
-            row.figure(|turn| turn.p99_ms).median,
-            percent(row.figure(Turn::busy).median),
+            row.estimate(|turn| turn.p99_ms).median,
+            percent(row.estimate(TurnResult::busy).median),
         )?;
     }
     Ok(())
@@ -79,9 +79,9 @@ fn ratio(
     results: &Results,
     row: &Row,
     other: Subject,
-    measure: fn(&Turn) -> f64,
-) -> Option<Figure> {
-    results.row(other, row.pipeline).map(|other| row.ratio(other, measure))
+    metric: fn(&TurnResult) -> f64,
+) -> Option<Estimate> {
+    results.row(other, row.pipeline).map(|other| row.ratio(other, metric))
 }
 
 fn bars(results: &Results) -> Vec<Bar> {
@@ -91,19 +91,19 @@ fn bars(results: &Results) -> Vec<Bar> {
         (Subject::Check, 64, 0.45, 0.6),
         (Subject::CheckTwoLimits, 16, 0.45, 0.7),
         (Subject::CheckTwoLimits, 64, 0.35, 0.6),
-        (Subject::Cell, 16, 0.60, 0.7),
-        (Subject::Cell, 64, 0.45, 0.6),
+        (Subject::ClThrottle, 16, 0.60, 0.7),
+        (Subject::ClThrottle, 64, 0.45, 0.6),
     ] {
         let row = results.row(subject, pipeline);
         let over = row.and_then(|row| ratio(results, row, Subject::Ping, per_second));
         let name = format!("{}, pipelines of {pipeline} / redis-ping", name_of(&subject));
-        let measured = over.map(|figure| figure.median);
+        let measured = over.map(|estimate| estimate.median);
         bars.push(Bar::at_least(&name, measured, Some(must), Some(aim)));
     }
     bars
 }
 
-/// `rows` and `bars` are the stable part; the rest says how it was measured.
+/// Renders JSON. `rows` and `bars` are stable; the rest describes the measurement.
 pub fn json(results: &Results) -> Value {
     let rows: Vec<Value> = results.rows.iter().map(|row| row_json(results, row)).collect();
     let bars: Vec<Value> = bars(results).iter().map(bar_json).collect();
@@ -120,19 +120,19 @@ pub fn json(results: &Results) -> Value {
 }
 
 fn row_json(results: &Results, row: &Row) -> Value {
-    let figure = |measure: fn(&Turn) -> f64| figure_json(&row.figure(measure));
-    let over = |other, measure| ratio(results, row, other, measure).as_ref().map(figure_json);
+    let estimate = |metric: fn(&TurnResult) -> f64| estimate_json(&row.estimate(metric));
+    let over = |other, metric| ratio(results, row, other, metric).as_ref().map(estimate_json);
     json!({
         "subject": name_of(&row.subject),
         "what": row.subject.describe(),
         "pipeline": row.pipeline,
-        "commands_per_second": figure(per_second),
+        "commands_per_second": estimate(per_second),
         "commands_per_second_over_ping": over(Subject::Ping, per_second),
         "commands_per_second_over_incr": over(Subject::Incr, per_second),
-        "server_cpu_us": figure(server_us),
+        "server_cpu_us": estimate(server_us),
         "server_cpu_over_ping": over(Subject::Ping, server_us),
         "server_cpu_over_incr": over(Subject::Incr, server_us),
-        "p99_ms": figure(|turn| turn.p99_ms),
-        "server_busy": figure(Turn::busy),
+        "p99_ms": estimate(|turn| turn.p99_ms),
+        "server_busy": estimate(TurnResult::busy),
     })
 }

@@ -1,7 +1,7 @@
-//! The subjects in turns, and what their turns say about each other.
+//! Rounds of all subjects, and the ratios between subjects.
 //!
-//! A turn is a run of `redis-benchmark`; a round is a turn of every subject, starting with
-//! another one every round. Ratios are taken within rounds, as in `http/rounds.rs`.
+//! A turn is one run of `redis-benchmark`. A round is one turn of every subject, and each round
+//! starts with another subject. Ratios are taken within rounds, as in `http/rounds.rs`.
 
 use std::io;
 use std::process::{Command, Stdio};
@@ -10,13 +10,13 @@ use std::time::Instant;
 use super::servers::Server;
 use super::subjects::Subject;
 use crate::cli::RespArgs;
-use crate::http::{AGE, Directory, Figure, Places, Times, bound_to};
-use crate::inprocess::{load, or_all};
+use crate::http::{AGEING_TIME, CpuPlacement, CpuTimes, Estimate, pinned_to, temp_directory};
+use crate::inprocess::{load_average, selected_or_all};
 
-/// Part of the keys that must be there after all rounds: keys are drawn at random.
-const DRAWN: f64 = 0.5;
+/// Fraction of the keys that a server must hold after all rounds; keys are drawn at random.
+const MIN_KEY_FRACTION: f64 = 0.5;
 
-/// A whole run.
+/// Results of a run.
 pub struct Results {
     pub rows: Vec<Row>,
     pub pipelines: Vec<u16>,
@@ -28,38 +28,38 @@ pub struct Results {
     pub load_after: String,
 }
 
-/// One subject's turns in pipelines of one depth.
+/// The turns of one subject with one pipeline depth.
 pub struct Row {
     pub subject: Subject,
     pub pipeline: u16,
-    pub turns: Vec<Turn>,
+    pub turns: Vec<TurnResult>,
 }
 
-/// What one turn showed.
+/// Measurements of one turn.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Turn {
+pub struct TurnResult {
     pub per_second: f64,
     /// Microseconds of the server's processor time per command.
     pub server_us: f64,
     pub p99_ms: f64,
 }
 
-impl Turn {
-    /// Processors the server kept busy.
+impl TurnResult {
+    /// Returns the number of processors that the server kept busy.
     pub fn busy(&self) -> f64 {
         self.server_us * self.per_second / 1e6
     }
 }
 
 impl Row {
-    pub fn figure(&self, measure: fn(&Turn) -> f64) -> Figure {
-        Figure::of(&self.turns.iter().map(measure).collect::<Vec<_>>())
+    pub fn estimate(&self, metric: fn(&TurnResult) -> f64) -> Estimate {
+        Estimate::of(&self.turns.iter().map(metric).collect::<Vec<_>>())
     }
 
-    /// The median of the ratios to another subject in the same rounds.
-    pub fn ratio(&self, other: &Row, measure: fn(&Turn) -> f64) -> Figure {
+    /// Returns the median of the ratios to another subject in the same rounds.
+    pub fn ratio(&self, other: &Row, metric: fn(&TurnResult) -> f64) -> Estimate {
         let pairs = self.turns.iter().zip(&other.turns);
-        Figure::of(&pairs.map(|(ours, theirs)| measure(ours) / measure(theirs)).collect::<Vec<_>>())
+        Estimate::of(&pairs.map(|(ours, theirs)| metric(ours) / metric(theirs)).collect::<Vec<_>>())
     }
 }
 
@@ -69,39 +69,41 @@ impl Results {
     }
 }
 
-/// Runs what the arguments select.
+/// Runs the selected subjects.
 pub fn run(args: &RespArgs) -> io::Result<Results> {
-    let subjects: Vec<Subject> = or_all(&args.subject);
-    let places = Places::choose(args.unbound);
-    let directory = Directory::create()?;
+    let subjects: Vec<Subject> = selected_or_all(&args.subject);
+    let placement = CpuPlacement::choose(args.unbound);
+    let directory = temp_directory()?;
     let mut servers: Vec<Server> = Vec::new();
     for subject in &subjects {
-        if servers.iter().all(|server| server.host != subject.host()) {
-            servers.push(Server::start(subject.host(), args, places.server, &directory)?);
+        if servers.iter().all(|server| server.server_kind != subject.server_kind()) {
+            servers.push(Server::start(subject.server_kind(), args, placement.server, &directory)?);
         }
     }
     for subject in &subjects {
-        server_of(&servers, *subject)?.prove(*subject)?;
+        server_of(&servers, *subject)?.verify(*subject)?;
     }
-    let load_before = load();
+    let load_before = load_average();
     let rounds = if args.quick { 5 } else { 15 };
     let mut rows = Vec::new();
     for &pipeline in &args.pipeline {
         eprintln!("pipelines of {pipeline}: {rounds} rounds");
-        let asking = Asking { args, places, pipeline };
+        let settings = LoadSettings { args, placement, pipeline };
         if rows.is_empty() {
-            asking.age(&servers, &subjects)?;
+            settings.age(&servers, &subjects)?;
         }
-        let turns = asking.rounds(&servers, &subjects, rounds)?;
+        let turns = settings.rounds(&servers, &subjects, rounds)?;
         let pairs = subjects.iter().zip(turns);
         rows.extend(pairs.map(|(&subject, turns)| Row { subject, pipeline, turns }));
     }
-    let has_keys = |host| subjects.iter().any(|of| of.host() == host && *of != Subject::Ping);
-    for server in servers.iter().filter(|server| has_keys(server.host)) {
+    let has_keys = |server_kind| {
+        subjects.iter().any(|of| of.server_kind() == server_kind && *of != Subject::Ping)
+    };
+    for server in servers.iter().filter(|server| has_keys(server.server_kind)) {
         let keys = server.keys()?;
-        if keys.is_some_and(|keys| keys < DRAWN * f64::from(args.keys)) {
-            let complaint = format!("{:?} holds {keys:?} of {} keys", server.host, args.keys);
-            return Err(io::Error::other(complaint));
+        if keys.is_some_and(|keys| keys < MIN_KEY_FRACTION * f64::from(args.keys)) {
+            let message = format!("{:?} holds {keys:?} of {} keys", server.server_kind, args.keys);
+            return Err(io::Error::other(message));
         }
     }
     Ok(Results {
@@ -110,28 +112,28 @@ pub fn run(args: &RespArgs) -> io::Result<Results> {
         connections: args.connections,
         keys: args.keys,
         rounds,
-        bound: places.server.is_some(),
+        bound: placement.server.is_some(),
         load_before,
-        load_after: load(),
+        load_after: load_average(),
     })
 }
 
 fn server_of(servers: &[Server], subject: Subject) -> io::Result<&Server> {
-    let found = servers.iter().find(|server| server.host == subject.host());
-    found.ok_or_else(|| io::Error::other("a server is missing"))
+    let found = servers.iter().find(|server| server.server_kind == subject.server_kind());
+    found.ok_or_else(|| io::Error::other("the server of a subject was not started"))
 }
 
-struct Asking<'a> {
+struct LoadSettings<'a> {
     args: &'a RespArgs,
-    places: Places,
+    placement: CpuPlacement,
     pipeline: u16,
 }
 
-impl Asking<'_> {
-    /// Asks all subjects until more than a window has passed and keys hold cells of several ages.
+impl LoadSettings<'_> {
+    /// Loads all subjects until more than a window has passed and keys hold cells of several ages.
     fn age(&self, servers: &[Server], subjects: &[Subject]) -> io::Result<()> {
         let start = Instant::now();
-        while start.elapsed() < AGE {
+        while start.elapsed() < AGEING_TIME {
             for &subject in subjects {
                 self.turn(server_of(servers, subject)?, subject)?;
             }
@@ -139,13 +141,14 @@ impl Asking<'_> {
         Ok(())
     }
 
-    /// The turns of every subject. The first round warms up and is not counted.
+    /// Runs the rounds and returns the turns per subject. The first round is a warm-up and not
+    /// counted.
     fn rounds(
         &self,
         servers: &[Server],
         subjects: &[Subject],
         rounds: usize,
-    ) -> io::Result<Vec<Vec<Turn>>> {
+    ) -> io::Result<Vec<Vec<TurnResult>>> {
         let mut turns = vec![Vec::new(); subjects.len()];
         for round in 0..=rounds {
             for at in 0..subjects.len() {
@@ -159,22 +162,23 @@ impl Asking<'_> {
         Ok(turns)
     }
 
-    fn turn(&self, server: &Server, subject: Subject) -> io::Result<Turn> {
+    fn turn(&self, server: &Server, subject: Subject) -> io::Result<TurnResult> {
         let process = server.process().to_string();
         let requests = subject.requests(self.pipeline, self.args.quick);
-        let before = Times::of(&process)?;
-        let output = bound_to(self.places.load, || self.load(server, subject, requests).output())?;
+        let before = CpuTimes::of(&process)?;
+        let output =
+            pinned_to(self.placement.load, || self.load(server, subject, requests).output())?;
         let output = output.map_err(|error| {
             io::Error::other(format!("redis-benchmark: {error}; install redis-tools"))
         })?;
-        let took = Times::of(&process)?.since(before);
+        let took = CpuTimes::of(&process)?.since(before);
         let printed = String::from_utf8_lossy(&output.stdout);
         let (per_second, p99_ms) = read_csv(&printed).ok_or_else(|| {
-            let complaint = String::from_utf8_lossy(&output.stderr);
-            io::Error::other(format!("redis-benchmark said: {printed}{complaint}"))
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            io::Error::other(format!("unexpected output of redis-benchmark: {printed}{stderr}"))
         })?;
         let server_us = took.ran.as_secs_f64() * 1e6 / requests as f64;
-        Ok(Turn { per_second, server_us, p99_ms })
+        Ok(TurnResult { per_second, server_us, p99_ms })
     }
 
     fn load(&self, server: &Server, subject: Subject, requests: u64) -> Command {
@@ -189,16 +193,16 @@ impl Asking<'_> {
         for (flag, number) in numbers {
             command.args([flag, &number.to_string()]);
         }
-        command.arg("--csv").args(subject.words()).stdin(Stdio::null());
+        command.arg("--csv").args(subject.arguments()).stdin(Stdio::null());
         command
     }
 }
 
-/// Commands per second and the 99th percentile from the last line of
+/// Reads commands per second and the 99th percentile from the last line of
 /// `"test","rps","avg_latency_ms","min","p50","p95","p99","max"`.
 fn read_csv(printed: &str) -> Option<(f64, f64)> {
     let last = printed.lines().rfind(|line| line.starts_with('"'))?;
-    // The command itself may have commas, so from behind.
+    // The command itself may contain commas, so fields are read from the end.
     let mut fields = last.trim().trim_matches('"').rsplit("\",\"");
     let p99_ms = fields.nth(1)?.parse().ok()?;
     let per_second: f64 = fields.nth(4)?.parse().ok()?;
@@ -210,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_lines_of_redis_benchmark_are_read() {
+    fn reads_the_csv_of_redis_benchmark() {
         let printed = "\"test\",\"rps\",\"avg_latency_ms\",\"min_latency_ms\",\"p50_latency_ms\",\"p95_latency_ms\",\"p99_latency_ms\",\"max_latency_ms\"\n\
              \"TG.CHECK loose key:__rand_int__\",\"1234.50\",\"0.100\",\"0.050\",\"0.090\",\"0.200\",\"0.300\",\"1.000\"\n";
         assert_eq!(read_csv(printed), Some((1234.5, 0.3)));

@@ -1,14 +1,14 @@
-//! Who is measured, as commands of `redis-benchmark`.
+//! The measured commands, as arguments of `redis-benchmark`.
 
 use clap::ValueEnum;
 
-use crate::http::LOOSE;
+use crate::http::LOOSE_LIMITS;
 use crate::subjects::version;
 
-/// What `redis-benchmark` replaces by a number of twelve digits.
+/// A key; `redis-benchmark` replaces the placeholder by a number of twelve digits.
 const KEY: &str = "key:__rand_int__";
 
-/// What is asked of which server, in the order of the table.
+/// The measured commands, in the order of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Subject {
     #[value(name = "tg-check")]
@@ -16,7 +16,7 @@ pub enum Subject {
     #[value(name = "tg-check-2limits")]
     CheckTwoLimits,
     #[value(name = "cl-throttle")]
-    Cell,
+    ClThrottle,
     #[value(name = "redis-ping")]
     Ping,
     #[value(name = "redis-incr")]
@@ -25,36 +25,36 @@ pub enum Subject {
     Throttlecrab,
 }
 
-/// The servers that subjects live in.
+/// The servers that run the commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Host {
+pub enum ServerKind {
     Tidegate,
     Redis,
     Throttlecrab,
 }
 
 impl Subject {
-    pub fn host(self) -> Host {
+    pub fn server_kind(self) -> ServerKind {
         match self {
-            Subject::Check | Subject::CheckTwoLimits | Subject::Cell => Host::Tidegate,
-            Subject::Ping | Subject::Incr => Host::Redis,
-            Subject::Throttlecrab => Host::Throttlecrab,
+            Subject::Check | Subject::CheckTwoLimits | Subject::ClThrottle => ServerKind::Tidegate,
+            Subject::Ping | Subject::Incr => ServerKind::Redis,
+            Subject::Throttlecrab => ServerKind::Throttlecrab,
         }
     }
 
-    /// The command that is sent. Every decision admits.
-    pub fn words(self) -> &'static [&'static str] {
+    /// Returns the command and its arguments. Every decision admits.
+    pub fn arguments(self) -> &'static [&'static str] {
         match self {
             Subject::Check => &["TG.CHECK", "one-limit", KEY],
             Subject::CheckTwoLimits => &["TG.CHECK", "two-limits", KEY],
-            Subject::Cell => &["CL.THROTTLE", KEY, "1000000", "1000000", "1"],
+            Subject::ClThrottle => &["CL.THROTTLE", KEY, "1000000", "1000000", "1"],
             Subject::Ping => &["PING"],
             Subject::Incr => &["INCR", KEY],
             Subject::Throttlecrab => &["THROTTLE", KEY, "1000000", "1000000", "1"],
         }
     }
 
-    /// Commands of one turn, in pipelines of this depth: a few hundred milliseconds.
+    /// Returns the number of commands per turn for this pipeline depth: a few hundred milliseconds.
     pub fn requests(self, pipeline: u16, quick: bool) -> u64 {
         let all = match pipeline {
             0..=1 => 20_000,
@@ -62,26 +62,26 @@ impl Subject {
             _ => 500_000,
         };
         let all = if quick { all / 2 } else { all };
-        // It answers command by command, and waits for the network with each.
+        // The server answers one command at a time and waits for the network each time.
         if self == Subject::Throttlecrab { all / 20 } else { all }
     }
 
-    /// The limits that its policy has.
+    /// Describes the limits of the policy.
     fn limits(self) -> String {
         match self {
-            Subject::Check => format!("; {}", LOOSE[0]),
-            Subject::CheckTwoLimits => format!("; {} and {}", LOOSE[0], LOOSE[1]),
+            Subject::Check => format!("; {}", LOOSE_LIMITS[0]),
+            Subject::CheckTwoLimits => format!("; {} and {}", LOOSE_LIMITS[0], LOOSE_LIMITS[1]),
             _ => String::new(),
         }
     }
 
-    /// One line on what it is.
+    /// Describes the subject in one line.
     pub fn describe(self) -> String {
-        let command = self.words().join(" ");
-        match self.host() {
-            Host::Tidegate => format!("tidegate: {command}{}", self.limits()),
-            Host::Redis => format!("Redis: {command}"),
-            Host::Throttlecrab => {
+        let command = self.arguments().join(" ");
+        match self.server_kind() {
+            ServerKind::Tidegate => format!("tidegate: {command}{}", self.limits()),
+            ServerKind::Redis => format!("Redis: {command}"),
+            ServerKind::Throttlecrab => {
                 let version = version("throttlecrab");
                 format!("throttlecrab-server {version}: {command}, built with our release profile")
             }

@@ -1,49 +1,52 @@
-//! A crowd of clients in a loop on one key: how much of the limit they make use of, and what
-//! they send for it.
+//! Many clients in a loop on one key: how much of the limit they use, and how many requests they
+//! send for it.
 //!
-//! Each client asks again as soon as it may: at once after a success, or when its way of
-//! retrying says so. Two figures judge it together. *Goodput* is what was admitted, as a
-//! part of what the limit admits; *sent* is the requests sent per success. Naive retrying
-//! has the best goodput there is and sends hundreds for it. A third figure, *fairness*
-//! (Jain's index over the clients' successes: 1 when all have the same, 1/n when one has
-//! everything), shows what the two hide: who asks again at once after a success keeps the
-//! others out.
+//! Each client sends again as soon as it may: immediately after a success, or when its retry
+//! strategy allows. Two figures must be read together. *Goodput* is the number of admitted
+//! requests relative to what the limit admits; *sent* is the number of requests per success. Naive
+//! retrying has the best possible goodput but sends hundreds of requests per success. A third
+//! figure, *fairness* (Jain's index over the clients' successes: 1 when all have the same, 1/n
+//! when one has everything), shows what the two hide: clients that send again immediately after a
+//! success keep the others out.
 //!
-//! - `behaviour.rs`: the ways of retrying, without clock or network;
-//! - `scene.rs`: who asks, under which limit, and what changes meanwhile;
-//! - `world.rs`: a scene on virtual time, with the real limiter: the same every time;
-//! - `live.rs`: the first scene over HTTP, with the server as a process and the middleware;
+//! - `client.rs`: the retry strategies, without clock or network;
+//! - `scenario.rs`: clients, limit, and changes during a run;
+//! - `simulation.rs`: a scenario in virtual time with the real limiter, reproducible;
+//! - `live.rs`: the first scenario over HTTP, with the server as a process and the middleware;
 //! - `report.rs`: table, bars and JSON.
 
-mod behaviour;
+mod client;
 mod live;
 mod report;
-mod scene;
-mod world;
+mod scenario;
+mod simulation;
 
-pub use behaviour::Way;
+pub use client::RetryStrategy;
 
 use std::io;
 
 use crate::cli::StormArgs;
-use crate::inprocess::or_all;
-use scene::Tally;
+use crate::inprocess::selected_or_all;
+use scenario::StormCounts;
 
-/// What one way of retrying did in one scene.
+/// Results of one retry strategy in one scenario.
 pub struct Outcome {
-    pub scene: String,
-    pub way: Way,
-    pub tally: Tally,
+    pub scenario: String,
+    pub strategy: RetryStrategy,
+    pub counts: StormCounts,
 }
 
-/// Runs the storm and prints what came of it.
+/// Runs the storm and prints the report.
 ///
 /// # Errors
-/// When a server does not do what it should, or a bar is missed.
+/// When a server does not start or answer, or a bar is missed.
 pub fn run(args: &StormArgs) -> io::Result<()> {
-    let ways = or_all(&args.way);
-    let outcomes =
-        if args.on_virtual_time { world::all(&ways, args.seed) } else { live::run(&ways, args)? };
+    let strategies = selected_or_all(&args.strategy);
+    let outcomes = if args.on_virtual_time {
+        simulation::all(&strategies, args.seed)
+    } else {
+        live::run(&strategies, args)?
+    };
     if args.json {
         println!("{}", report::json(&outcomes));
     } else {

@@ -5,15 +5,15 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 
 use super::Outcome;
-use super::behaviour::Way;
-use super::scene::STORM;
+use super::client::RetryStrategy;
+use super::scenario::STORM;
 use crate::bars::Bar;
 use crate::cli::name_of;
-use crate::report::{bar_json, rounded, write_bars, written};
+use crate::report::{bar_json, rounded, to_text, write_bars};
 
-/// The whole readable report.
+/// Renders the readable report.
 pub fn table(outcomes: &[Outcome]) -> String {
-    written(|text| write_report(text, outcomes))
+    to_text(|text| write_report(text, outcomes))
 }
 
 fn write_report(text: &mut String, outcomes: &[Outcome]) -> std::fmt::Result {
@@ -22,27 +22,28 @@ fn write_report(text: &mut String, outcomes: &[Outcome]) -> std::fmt::Result {
         "{:<22}{:<14}{:>9}{:>12}{:>10}{:>10}{:>10}",
         "scene", "way", "goodput", "sent each", "fairness", "starved", "luckiest"
     )?;
-    for Outcome { scene, way, tally } in outcomes {
+    for Outcome { scenario, strategy, counts } in outcomes {
         writeln!(
             text,
-            "{scene:<22}{:<14}{:>9.3}{:>12.2}{:>10.2}{:>10}{:>10}",
-            name_of(way),
-            tally.goodput(),
-            tally.sent_per_success(),
-            tally.fairness(),
-            tally.starved(),
-            tally.successes.iter().max().unwrap_or(&0)
+            "{scenario:<22}{:<14}{:>9.3}{:>12.2}{:>10.2}{:>10}{:>10}",
+            name_of(strategy),
+            counts.goodput(),
+            counts.sent_per_success(),
+            counts.fairness(),
+            counts.starved(),
+            counts.successes.iter().max().unwrap_or(&0)
         )?;
     }
     write_bars(text, &bars(outcomes))
 }
 
-/// The bars: what the helper does in the storm.
+/// Returns the bars of the helper in the main scenario.
 fn bars(outcomes: &[Outcome]) -> Vec<Bar> {
-    let helper =
-        outcomes.iter().find(|outcome| outcome.way == Way::Helper && outcome.scene == STORM.name);
-    let goodput = helper.map(|outcome| outcome.tally.goodput());
-    let sent = helper.map(|outcome| outcome.tally.sent_per_success());
+    let helper = outcomes.iter().find(|outcome| {
+        outcome.strategy == RetryStrategy::Helper && outcome.scenario == STORM.name
+    });
+    let goodput = helper.map(|outcome| outcome.counts.goodput());
+    let sent = helper.map(|outcome| outcome.counts.sent_per_success());
     vec![
         Bar {
             at_least: true,
@@ -52,26 +53,26 @@ fn bars(outcomes: &[Outcome]) -> Vec<Bar> {
     ]
 }
 
-/// The bars that are missed, in words.
+/// Describes the bars that are missed.
 pub fn missed(outcomes: &[Outcome]) -> Vec<String> {
     let bars = bars(outcomes);
     let missed = bars.iter().filter(|bar| bar.met(bar.must) == Some(false));
     missed.map(|bar| format!("missed: {}", bar.name)).collect()
 }
 
-/// `rows` and `bars` are the stable part.
+/// Renders JSON. `rows` and `bars` are stable.
 pub fn json(outcomes: &[Outcome]) -> Value {
-    let row = |Outcome { scene, way, tally }: &Outcome| {
+    let row = |Outcome { scenario, strategy, counts }: &Outcome| {
         json!({
-            "scene": scene,
-            "way": name_of(way),
-            "goodput": rounded(tally.goodput(), 1e4),
-            "sent_per_success": rounded(tally.sent_per_success(), 1e3),
-            "fairness": rounded(tally.fairness(), 1e3),
-            "starved": tally.starved(),
-            "sent": tally.sent,
-            "admitted": tally.admitted(),
-            "clients": tally.successes.len(),
+            "scene": scenario,
+            "way": name_of(strategy),
+            "goodput": rounded(counts.goodput(), 1e4),
+            "sent_per_success": rounded(counts.sent_per_success(), 1e3),
+            "fairness": rounded(counts.fairness(), 1e3),
+            "starved": counts.starved(),
+            "sent": counts.sent,
+            "admitted": counts.admitted(),
+            "clients": counts.successes.len(),
         })
     };
     let rows: Vec<Value> = outcomes.iter().map(row).collect();

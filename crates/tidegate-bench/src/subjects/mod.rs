@@ -1,19 +1,15 @@
-//! The limiters that are measured, one adapter each.
+//! The limiters that are measured: tidegate in `tidegate.rs`, the others in `peers.rs`.
 //!
-//! `tidegate` is a `sliding-window` of 600 per minute; governor and throttlecrab have the same limit.
-//! They decide in virtual time, see `measure.rs`. limitador and ratelimit read the time
-//! themselves: they have a limit that a run does not reach. All return everything that their API
-//! provides.
+//! `tidegate` is a `sliding-window` of 600 per minute; governor and throttlecrab have the same
+//! limit. They decide in virtual time, see `measure.rs`. limitador and ratelimit read the time
+//! themselves, so they have a limit that a run does not reach. All of them return everything that
+//! their API provides.
 
-mod floor;
-mod governor;
-mod limitador;
-mod ours;
-mod ratelimit;
-mod throttlecrab;
+mod peers;
+mod tidegate;
 
-pub use governor::Governor;
-pub use ours::{COUNTER, OneLimit, WINDOW, fill_log};
+pub use peers::Governor;
+pub use tidegate::{COUNTER, OneLimit, WINDOW, fill_log};
 
 use clap::ValueEnum;
 
@@ -21,14 +17,14 @@ use crate::cli::Mode;
 use crate::measure::{Outcome, Pass};
 use crate::workloads::Workload;
 
-/// Units each key may take per minute.
+/// Units per key and minute.
 const LIMIT: u32 = 600;
 
-/// Units per hour under limits that are not reached: more than a run has decisions.
+/// Units per hour under limits that are not reached: more than the decisions of a run.
 const UNREACHED_LIMIT: u32 = 1_000_000_000;
 const UNREACHED_PERIOD_SECS: u64 = 3_600;
 
-/// When virtual time starts: an arbitrary time.
+/// Start of virtual time, an arbitrary value.
 pub const EPOCH_NS: u64 = 1_800_000_000_000_000_000;
 
 /// A limiter under measurement.
@@ -36,13 +32,13 @@ pub trait Subject {
     /// Decides and times every access of the pass.
     fn pass(&mut self, pass: &Pass<'_>) -> Outcome;
 
-    /// How many keys it holds, if it can tell.
+    /// Returns the number of keys it holds, if it can report it.
     fn tracked_keys(&self) -> Option<u64>;
 }
 
-/// Which limiter, in the order of the table.
+/// The limiters, in the order of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Kind {
+pub enum SubjectKind {
     #[value(name = "tidegate")]
     Tidegate,
     #[value(name = "tidegate-small")]
@@ -69,93 +65,101 @@ pub enum Kind {
     Floor,
 }
 
-impl Kind {
-    /// A fresh limiter with room for `keys` keys.
+impl SubjectKind {
+    /// Creates a limiter with capacity for `keys` keys.
     pub fn build(self, keys: u32) -> Box<dyn Subject> {
         match self {
-            Kind::Tidegate => Box::new(OneLimit::new(ours::WINDOW, keys)),
-            Kind::TidegateSmall => Box::new(OneLimit::new(ours::SMALL, keys)),
-            Kind::TidegateCounter => Box::new(OneLimit::new(ours::COUNTER, keys)),
-            Kind::TidegateTwoLimits => Box::new(ours::two_limits(keys)),
-            Kind::TidegateFourLimits => Box::new(ours::four_limits(keys)),
-            Kind::TidegateLog100 => Box::new(OneLimit::new(ours::LOG, keys)),
-            Kind::Governor => Box::new(Governor::as_users_get_it()),
-            Kind::GovernorFoldhash => Box::new(Governor::with_foldhash()),
-            Kind::Throttlecrab => Box::new(throttlecrab::Throttlecrab::new()),
-            Kind::Limitador => Box::new(limitador::Limitador::new(keys)),
-            Kind::Ratelimit => Box::new(ratelimit::KeyedRatelimit::default()),
-            Kind::Floor => Box::new(floor::Floor::new(keys)),
+            SubjectKind::Tidegate => Box::new(OneLimit::new(tidegate::WINDOW, keys)),
+            SubjectKind::TidegateSmall => Box::new(OneLimit::new(tidegate::SMALL, keys)),
+            SubjectKind::TidegateCounter => Box::new(OneLimit::new(tidegate::COUNTER, keys)),
+            SubjectKind::TidegateTwoLimits => Box::new(tidegate::two_limits(keys)),
+            SubjectKind::TidegateFourLimits => Box::new(tidegate::four_limits(keys)),
+            SubjectKind::TidegateLog100 => Box::new(OneLimit::new(tidegate::LOG, keys)),
+            SubjectKind::Governor => Box::new(Governor::with_default_hasher()),
+            SubjectKind::GovernorFoldhash => Box::new(Governor::with_foldhash()),
+            SubjectKind::Throttlecrab => Box::new(peers::Throttlecrab::new()),
+            SubjectKind::Limitador => Box::new(peers::Limitador::new(keys)),
+            SubjectKind::Ratelimit => Box::new(peers::KeyedRatelimit::default()),
+            SubjectKind::Floor => Box::new(peers::Floor::new(keys)),
         }
     }
 
-    /// Whether it takes part: only tidegate has a batch call, for one limit a key.
+    /// Returns whether it is measured in this combination. Only tidegate has a batch call, and only
+    /// for one limit per key.
     pub fn takes_part(self, workload: Workload, mode: Mode) -> bool {
         let batches = matches!(
             self,
-            Kind::Tidegate | Kind::TidegateSmall | Kind::TidegateCounter | Kind::TidegateLog100
+            SubjectKind::Tidegate
+                | SubjectKind::TidegateSmall
+                | SubjectKind::TidegateCounter
+                | SubjectKind::TidegateLog100
         );
         (mode == Mode::Single || batches) && self.fits(workload.keys())
     }
 
-    /// Whether it is measured with this many keys. With ten million, limitador would need some
-    /// 11 GB, and the subjects beside the default would make a long run longer.
+    /// Returns whether it is measured with this many keys. With ten million keys limitador would
+    /// need some 11 GB, and the variants of tidegate would make a long run longer.
     pub fn fits(self, keys: u32) -> bool {
         let only_up_to_a_million = matches!(
             self,
-            Kind::TidegateSmall
-                | Kind::TidegateTwoLimits
-                | Kind::TidegateFourLimits
-                | Kind::TidegateLog100
-                | Kind::Limitador
+            SubjectKind::TidegateSmall
+                | SubjectKind::TidegateTwoLimits
+                | SubjectKind::TidegateFourLimits
+                | SubjectKind::TidegateLog100
+                | SubjectKind::Limitador
         );
         keys < 10_000_000 || !only_up_to_a_million
     }
 
-    /// The slowest subject gets this fraction of the decisions, or a run would
-    /// mostly wait for it.
-    pub fn share(self) -> usize {
-        if self == Kind::Limitador { 32 } else { 1 }
+    /// Divisor of the number of decisions. The slowest subject makes fewer decisions; otherwise a
+    /// run would mostly wait for it.
+    pub fn decisions_divisor(self) -> usize {
+        if self == SubjectKind::Limitador { 32 } else { 1 }
     }
 
-    /// Units a key may take per minute of virtual time; `None` for subjects without virtual time,
-    /// which admit everything.
+    /// Returns the units per key and minute of virtual time, or `None` for subjects without virtual
+    /// time, which admit everything.
     pub fn limit(self) -> Option<u32> {
         match self {
-            Kind::TidegateSmall => Some(20),
-            Kind::TidegateLog100 => Some(100),
-            Kind::Limitador | Kind::Ratelimit | Kind::Floor => None,
+            SubjectKind::TidegateSmall => Some(20),
+            SubjectKind::TidegateLog100 => Some(100),
+            SubjectKind::Limitador | SubjectKind::Ratelimit | SubjectKind::Floor => None,
             _ => Some(LIMIT),
         }
     }
 
-    /// What is measured, in one line.
+    /// Describes the subject in one line.
     pub fn describe(self) -> String {
         match self {
-            Kind::Tidegate => format!("check: {}; {}", ours::WINDOW, ours::clock_name()),
-            Kind::TidegateSmall => format!("check: {}", ours::SMALL),
-            Kind::TidegateCounter => format!("check: {}", ours::COUNTER),
-            Kind::TidegateTwoLimits => {
-                format!("check_all: {} and {}, all or nothing", ours::WINDOW, ours::BURST)
+            SubjectKind::Tidegate => {
+                format!("check: {}; {}", tidegate::WINDOW, tidegate::clock_name())
             }
-            Kind::TidegateFourLimits => {
-                let [first, second] = ours::ORGANISATION;
+            SubjectKind::TidegateSmall => format!("check: {}", tidegate::SMALL),
+            SubjectKind::TidegateCounter => format!("check: {}", tidegate::COUNTER),
+            SubjectKind::TidegateTwoLimits => {
+                format!("check_all: {} and {}, all or nothing", tidegate::WINDOW, tidegate::BURST)
+            }
+            SubjectKind::TidegateFourLimits => {
+                let [first, second] = tidegate::ORGANISATION;
                 format!("these two on the user, and {first} and {second} on the organisation")
             }
-            Kind::TidegateLog100 => format!("check: {}", ours::LOG),
-            Kind::Governor => peer("governor", "600 per minute; DashMap, SipHash, quanta clock"),
-            Kind::GovernorFoldhash => peer("governor", "the same with foldhash for SipHash"),
-            Kind::Throttlecrab => peer(
+            SubjectKind::TidegateLog100 => format!("check: {}", tidegate::LOG),
+            SubjectKind::Governor => {
+                peer("governor", "600 per minute; DashMap, SipHash, quanta clock")
+            }
+            SubjectKind::GovernorFoldhash => peer("governor", "the same with foldhash for SipHash"),
+            SubjectKind::Throttlecrab => peer(
                 "throttlecrab",
                 "600 per minute; PeriodicStore, SystemTime::now(); two threads share a Mutex",
             ),
-            Kind::Limitador => peer(
+            SubjectKind::Limitador => peer(
                 "limitador",
                 "in memory, one variable, real time; 1/32 of the decisions; not with 10M",
             ),
-            Kind::Ratelimit => {
+            SubjectKind::Ratelimit => {
                 peer("ratelimit", "not keyed: a DashMap<String, Ratelimiter>; real time")
             }
-            Kind::Floor => {
+            SubjectKind::Floor => {
                 "a preallocated [AtomicU64] indexed by key number: no hash, clock or limit"
                     .to_owned()
             }
@@ -167,7 +171,7 @@ fn peer(name: &str, what: &str) -> String {
     format!("{name} {}: {what}", version(name))
 }
 
-/// The version of a dependency as the lock file has it: what was built.
+/// Returns the version of a dependency from the lock file, which is the version that was built.
 pub fn version(name: &str) -> &'static str {
     const LOCK: &str = include_str!("../../../../Cargo.lock");
     let package = format!("\nname = \"{name}\"\nversion = \"");
@@ -178,10 +182,10 @@ pub fn version(name: &str) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measure::Pace;
+    use crate::measure::Schedule;
 
     #[test]
-    fn peers_versions_come_from_the_lock_file() {
+    fn reads_peer_versions_from_the_lock_file() {
         for (name, series) in [
             ("governor", "0.10."),
             ("throttlecrab", "0.4."),
@@ -195,11 +199,11 @@ mod tests {
     #[test]
     fn every_subject_admits_and_counts_its_keys() {
         let accesses: Vec<u32> = (0..1_000).map(|i| i % 500).collect();
-        for &kind in Kind::value_variants() {
+        for &kind in SubjectKind::value_variants() {
             for threads in [1, 2] {
                 let mut subject = kind.build(500);
-                let pace = Pace { start_ns: EPOCH_NS, step_ns: 1_000 };
-                let pass = Pass { accesses: &accesses, threads, mode: Mode::Single, pace };
+                let schedule = Schedule { start_ns: EPOCH_NS, step_ns: 1_000 };
+                let pass = Pass { accesses: &accesses, threads, mode: Mode::Single, schedule };
                 let outcome = subject.pass(&pass);
                 assert_eq!((outcome.decisions, outcome.admitted), (1_000, 1_000), "{kind:?}");
                 let tracked = subject.tracked_keys().unwrap_or(500);

@@ -1,10 +1,10 @@
-//! The API of a language model: users with plans, a login limit and a budget of tokens.
+//! The API of a language model: users with plans, a login limit and a token budget.
 //!
-//! - `POST /login`: five failed tries in 15 minutes for each address. Good logins do not count.
-//! - `/v1/..`: a number of requests a minute for each user, by plan or from the database, and 300
-//!   for each address, however many users share it. Both are charged or none.
-//! - `POST /v1/complete`: a number of tokens a minute for each user. The estimate comes from the
-//!   body, the model reports its use, and a failure of the model costs nothing.
+//! - `POST /login`: five failed attempts in 15 minutes per address. Successful logins do not count.
+//! - `/v1/..`: a number of requests per minute and user, by plan or from the database, and 300 per
+//!   minute and address, however many users share it. Both are charged or none.
+//! - `POST /v1/complete`: a number of tokens per minute and user. The handler estimates the cost from
+//!   the body and reports the actual use of the model. A failure of the model costs nothing.
 //!
 //! ```text
 //! $ cargo run -p tidegate-examples --bin axum_api
@@ -26,12 +26,12 @@ use serde::Deserialize;
 use tidegate::Limit;
 use tidegate::tower::{RateLimitLayer, Reservation, Rule, UnknownPlan};
 
-/// A row of the database of users.
+/// A row of the user database.
 #[derive(Clone)]
 struct User {
     name: &'static str,
     plan: &'static str,
-    /// A limit that was agreed with this user alone.
+    /// An individual limit for this user.
     requests: Option<Limit>,
 }
 
@@ -46,7 +46,7 @@ fn find_user(name: &str) -> Option<User> {
     }
 }
 
-/// Finds the user of a request, before the limits are checked.
+/// Finds the user of a request before the limits are checked.
 async fn authenticate(mut request: Request, next: Next) -> Result<Response, StatusCode> {
     let token = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
     let name = token.and_then(|token| token.strip_prefix("Bearer token-of-"));
@@ -76,23 +76,23 @@ struct Prompt {
     max_tokens: u64,
 }
 
-/// Stands for the model: the answer, and the tokens it took.
-async fn model(ask: &Prompt) -> Result<(String, u64), StatusCode> {
-    if ask.prompt.is_empty() {
+/// Simulates the model: returns the answer and the tokens it used.
+async fn model(request: &Prompt) -> Result<(String, u64), StatusCode> {
+    if request.prompt.is_empty() {
         return Err(StatusCode::BAD_GATEWAY);
     }
-    let answer = format!("You asked: {}\n", ask.prompt);
-    let tokens = (ask.prompt.len() + answer.len()).div_ceil(4) as u64;
+    let answer = format!("You asked: {}\n", request.prompt);
+    let tokens = (request.prompt.len() + answer.len()).div_ceil(4) as u64;
     Ok((answer, tokens))
 }
 
 async fn complete(
     Extension(tokens): Extension<Reservation>,
-    Json(ask): Json<Prompt>,
+    Json(request): Json<Prompt>,
 ) -> axum::response::Result<String> {
-    // Four bytes of a prompt are about a token, and the answer may be as long as it is allowed to.
-    tokens.reserve((ask.prompt.len() as u64 / 4).saturating_add(ask.max_tokens)).await?;
-    let (answer, used) = model(&ask).await?;
+    // Four bytes of a prompt are about one token, and the answer may use up to `max_tokens`.
+    tokens.reserve((request.prompt.len() as u64 / 4).saturating_add(request.max_tokens)).await?;
+    let (answer, used) = model(&request).await?;
     tokens.commit(used);
     Ok(answer)
 }
@@ -106,7 +106,7 @@ fn app() -> Result<Router, Box<dyn Error>> {
         .plan("free", Limit::per_minute(60))
         .plan_of(|head| Some(head.extension::<User>()?.plan.into()))
         .on_unknown_plan(|plan| {
-            eprintln!("a user has the unknown plan {plan:?}");
+            eprintln!("unknown plan: {plan:?}");
             UnknownPlan::Base
         })
         .limits_of(|head| head.extension::<User>()?.requests)
@@ -126,7 +126,7 @@ fn app() -> Result<Router, Box<dyn Error>> {
     let v1 = Router::new()
         .route("/items", get(items))
         .route("/complete", post(complete))
-        // The layer added last is the first to see a request.
+        // The layer added last runs first.
         .layer(limits)
         .layer(from_fn(authenticate));
     Ok(Router::new().route("/login", post(login).layer(logins)).nest("/v1", v1))
@@ -136,7 +136,7 @@ fn app() -> Result<Router, Box<dyn Error>> {
 async fn main() -> Result<(), Box<dyn Error>> {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
     println!("http://{}", listener.local_addr()?);
-    // With connect info, so that the limits know the client's address.
+    // The connect info provides the client address for the limits.
     let service = app()?.into_make_service_with_connect_info::<SocketAddr>();
     axum::serve(listener, service).await?;
     Ok(())
@@ -175,15 +175,15 @@ mod tests {
         of(name, request("POST", "/v1/complete", body))
     }
 
-    /// Status, `Retry-After` and `RateLimit` of a response, and its body.
-    struct Told {
+    /// Status, `Retry-After`, `RateLimit` and body of a response.
+    struct Answer {
         status: u16,
         retry_after: Option<String>,
         rate_limit: String,
         body: String,
     }
 
-    async fn ask(app: &Router, request: Request) -> Told {
+    async fn send(app: &Router, request: Request) -> Answer {
         let response = app.clone().oneshot(request).await.expect("it cannot fail");
         let field = |name| response.headers().get(name).and_then(|value| value.to_str().ok());
         let (retry_after, rate_limit) = (field("retry-after"), field("ratelimit"));
@@ -192,7 +192,7 @@ mod tests {
         let status = response.status().as_u16();
         let body = response.into_body().collect().await.expect("a body").to_bytes();
         let body = String::from_utf8(body.to_vec()).expect("text");
-        Told { status, retry_after, rate_limit, body }
+        Answer { status, retry_after, rate_limit, body }
     }
 
     #[tokio::test]
@@ -203,19 +203,19 @@ mod tests {
             request("POST", "/login", body)
         };
         for (password, status) in [("secret", 200); 9].into_iter().chain([("123", 401); 5]) {
-            assert_eq!(ask(&app, login(password)).await.status, status);
+            assert_eq!(send(&app, login(password)).await.status, status);
         }
-        // The sixth guess is not answered, be it right or wrong.
-        let told = ask(&app, login("secret")).await;
-        assert_eq!(told.status, 429);
-        assert!(told.retry_after.is_some());
-        assert!(told.body.starts_with("{\"type\":\"https://iana.org/"), "{}", told.body);
+        // After five failures even the correct password is denied.
+        let answer = send(&app, login("secret")).await;
+        assert_eq!(answer.status, 429);
+        assert!(answer.retry_after.is_some());
+        assert!(answer.body.starts_with("{\"type\":\"https://iana.org/"), "{}", answer.body);
     }
 
     #[tokio::test]
-    async fn plans_and_customers_differ_and_addresses_are_shared() {
+    async fn limits_depend_on_plan_user_and_address() {
         let app = app().expect("an app");
-        assert_eq!(ask(&app, request("GET", "/v1/items", String::new())).await.status, 401);
+        assert_eq!(send(&app, request("GET", "/v1/items", String::new())).await.status, 401);
         let rows = [
             ("ann", "\"address\";r=299;"),
             ("eve", "\"requests\";r=59;"),
@@ -223,49 +223,49 @@ mod tests {
             ("ben", "\"requests.free\";r=59;"),
         ];
         for (name, expected) in rows {
-            let told = ask(&app, items_of(name)).await;
-            assert_eq!((told.status, told.body), (200, format!("the items of {name}\n")));
-            assert!(told.rate_limit.starts_with(expected), "{name}: {}", told.rate_limit);
+            let answer = send(&app, items_of(name)).await;
+            assert_eq!((answer.status, answer.body), (200, format!("the items of {name}\n")));
+            assert!(answer.rate_limit.starts_with(expected), "{name}: {}", answer.rate_limit);
         }
         for _ in 1..60 {
-            assert_eq!(ask(&app, items_of("ben")).await.status, 200);
+            assert_eq!(send(&app, items_of("ben")).await.status, 200);
         }
-        let told = ask(&app, items_of("ben")).await;
-        assert_eq!(told.status, 429);
-        assert!(told.rate_limit.starts_with("\"requests.free\";r=0;"), "{}", told.rate_limit);
-        // The address was not charged for the denial.
-        let told = ask(&app, items_of("ann")).await;
-        assert!(told.rate_limit.starts_with("\"address\";r=236;"), "{}", told.rate_limit);
+        let answer = send(&app, items_of("ben")).await;
+        assert_eq!(answer.status, 429);
+        assert!(answer.rate_limit.starts_with("\"requests.free\";r=0;"), "{}", answer.rate_limit);
+        // The denial did not charge the address.
+        let answer = send(&app, items_of("ann")).await;
+        assert!(answer.rate_limit.starts_with("\"address\";r=236;"), "{}", answer.rate_limit);
     }
 
     #[tokio::test]
-    async fn the_estimate_is_held_and_the_actual_charged() {
+    async fn reserves_the_estimate_and_charges_the_actual_use() {
         let app = app().expect("an app");
-        // At 900 each, two would not fit; each takes 15.
+        // Estimated at 900 each, two would exceed the limit; each actually uses 15.
         for _ in 0..5 {
-            let told = ask(&app, prompt_of("ben", "Why is the sea salt?", 900)).await;
-            assert_eq!((told.status, &*told.body), (200, "You asked: Why is the sea salt?\n"));
+            let answer = send(&app, prompt_of("ben", "Why is the sea salt?", 900)).await;
+            assert_eq!((answer.status, &*answer.body), (200, "You asked: Why is the sea salt?\n"));
         }
-        let told = ask(&app, prompt_of("ben", "?", 950)).await;
-        assert_eq!(told.status, 429);
-        assert!(told.retry_after.is_some());
-        assert!(told.body.contains("\"violated-policies\":[\"tokens\"]"), "{}", told.body);
-        let told = ask(&app, prompt_of("ben", "?", 1001)).await;
-        assert_eq!((told.status, told.retry_after), (429, None), "can never pass");
-        assert_eq!(ask(&app, prompt_of("ann", "?", 1001)).await.status, 200, "another plan");
-        assert_eq!(ask(&app, prompt_of("ann", "?", u64::MAX)).await.status, 429);
+        let answer = send(&app, prompt_of("ben", "?", 950)).await;
+        assert_eq!(answer.status, 429);
+        assert!(answer.retry_after.is_some());
+        assert!(answer.body.contains("\"violated-policies\":[\"tokens\"]"), "{}", answer.body);
+        let answer = send(&app, prompt_of("ben", "?", 1001)).await;
+        assert_eq!((answer.status, answer.retry_after), (429, None), "can never pass");
+        assert_eq!(send(&app, prompt_of("ann", "?", 1001)).await.status, 200, "another plan");
+        assert_eq!(send(&app, prompt_of("ann", "?", u64::MAX)).await.status, 429);
         assert_eq!(
-            ask(&app, of("ben", request("POST", "/v1/complete", "{".into()))).await.status,
+            send(&app, of("ben", request("POST", "/v1/complete", "{".into()))).await.status,
             400
         );
     }
 
     #[tokio::test]
-    async fn a_failure_of_the_model_costs_nothing() {
+    async fn model_failure_costs_nothing() {
         let app = app().expect("an app");
         for _ in 0..5 {
-            assert_eq!(ask(&app, prompt_of("ben", "", 900)).await.status, 502);
+            assert_eq!(send(&app, prompt_of("ben", "", 900)).await.status, 502);
         }
-        assert_eq!(ask(&app, prompt_of("ben", "Why?", 900)).await.status, 200);
+        assert_eq!(send(&app, prompt_of("ben", "Why?", 900)).await.status, 200);
     }
 }

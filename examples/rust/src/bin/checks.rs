@@ -1,4 +1,4 @@
-//! Plain checks: at most five messages a minute for each user.
+//! Simple checks: at most five messages per minute and user.
 //!
 //! ```text
 //! $ cargo run -p tidegate-examples --bin checks
@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_sixth_message_is_denied() {
+    fn denies_the_sixth_message() {
         let limiter = Limiter::new();
         for _ in 0..5 {
             send(&limiter, "ann").expect("within the limit");

@@ -1,7 +1,7 @@
-//! A gRPC service behind limits: the health service, as the smallest there is.
+//! A gRPC service with a rate limit. It is the health service, to keep the example small.
 //!
-//! Each client address has 100 calls a second. A call too many is answered
-//! `RESOURCE_EXHAUSTED`, with the time to wait in `grpc-retry-pushback-ms`.
+//! Each client address may make 100 calls per second. Further calls are answered with
+//! `RESOURCE_EXHAUSTED` and the time to wait in `grpc-retry-pushback-ms`.
 //!
 //! ```text
 //! $ cargo run -p tidegate-examples --bin grpc
@@ -16,15 +16,15 @@ use tokio_stream::wrappers::TcpListenerStream;
 use tonic::transport::Server;
 use tonic::transport::server::TcpConnectInfo;
 
-type Failed = Box<dyn std::error::Error + Send + Sync>;
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Where tonic puts the address of who connected.
+/// Returns the address of the client from the extension that tonic sets.
 fn peer(extensions: &axum::http::Extensions) -> Option<IpAddr> {
     let info: &TcpConnectInfo = extensions.get()?;
     Some(info.remote_addr()?.ip())
 }
 
-async fn serve(listener: TcpListener, limit: Limit) -> Result<(), Failed> {
+async fn serve(listener: TcpListener, limit: Limit) -> Result<(), BoxError> {
     let rule = Rule::new("calls", [limit]);
     let limits = RateLimitLayer::builder().rule(rule).peer(peer).build()?;
     let (_, health) = tonic_health::server::health_reporter();
@@ -34,7 +34,7 @@ async fn serve(listener: TcpListener, limit: Limit) -> Result<(), Failed> {
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Failed> {
+async fn main() -> Result<(), BoxError> {
     let listener = TcpListener::bind("127.0.0.1:3002").await?;
     println!("grpc://{}", listener.local_addr()?);
     serve(listener, "100 per 1s sliding-window".parse()?).await
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_call_too_many_is_resource_exhausted() -> Result<(), Failed> {
+    async fn answers_resource_exhausted_above_the_limit() -> Result<(), BoxError> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
         let limit = "2 per 1h sliding-log".parse()?;

@@ -1,4 +1,4 @@
-//! Tests with a manual clock: what a limiter does over an hour, without waiting for it.
+//! Tests with a manual clock: an hour of a limiter without waiting.
 //!
 //! ```text
 //! $ cargo test -p tidegate-examples --bin manual_clock
@@ -8,7 +8,7 @@ use tidegate::{CheckError, Clock, Limit, Limiter, OutOfMemory};
 
 static LOGINS: Limit = Limit::per_hour(3);
 
-/// A login that can be tried three times an hour.
+/// Login attempts, limited to three per hour and user.
 struct Logins {
     limiter: Limiter,
 }
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn three_tries_an_hour() {
+    fn admits_three_attempts_per_hour() {
         let clock = ManualClock::new(Timestamp::EPOCH);
         let logins = Logins::new(clock.clock()).expect("memory");
         let tries = |user| (0..4).filter(|_| logins.may_try(user).expect("a rate limit")).count();

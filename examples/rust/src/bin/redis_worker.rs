@@ -1,5 +1,5 @@
-//! Many workers that call one API, 20 times a second in all: the count is in Redis. While Redis is
-//! away each of the three workers takes a third.
+//! Several workers that call one API, together at most 20 times per second. The count is in Redis.
+//! While Redis is unavailable, each of the three workers uses a third of the limit.
 //!
 //! ```text
 //! $ redis-server --port 6379 --save '' &
@@ -46,7 +46,7 @@ mod tests {
 
     use super::*;
 
-    /// A server of the test's own, ended with it.
+    /// A Redis server. Dropping it ends the process.
     struct Server(Child);
 
     impl Drop for Server {
@@ -67,21 +67,22 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn workers_share_the_limit_while_redis_is_there() {
+    async fn workers_share_the_limit_and_fall_back_to_a_third() {
         let (server, url) = server();
-        let (one, other) = (limiter(&url).await.expect("it"), limiter(&url).await.expect("it"));
+        let (one, other) =
+            (limiter(&url).await.expect("a limiter"), limiter(&url).await.expect("a limiter"));
         let peek = async |limiter: &Limiter<RedisStore>| {
             limiter.peek_async("api", &PER_SECOND).await.expect("an answer")
         };
-        // Where the server is not up yet, this node decides.
+        // Decisions are local until the server has started.
         while peek(&one).await.decided != Decided::Exact
             || peek(&other).await.decided != Decided::Exact
         {
             tokio::task::yield_now().await;
         }
         for job in 0..15 {
-            call(&one, 2 * job).await.expect("its turn comes");
-            call(&other, 2 * job + 1).await.expect("its turn comes");
+            call(&one, 2 * job).await.expect("admitted within the wait");
+            call(&other, 2 * job + 1).await.expect("admitted within the wait");
         }
         drop(server);
         let local = one.check_async("another api", &PER_SECOND, 1).await.expect("an answer");

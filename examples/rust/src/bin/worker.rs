@@ -1,4 +1,4 @@
-//! A worker that calls an API as fast as it may, 20 times a second, and waits in between.
+//! A worker that calls an API at most 20 times per second and waits between calls.
 //!
 //! ```text
 //! $ cargo run -p tidegate-examples --bin worker
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_worker_waits_its_turn() {
+    fn waits_when_the_limit_is_used_up() {
         let clock = ManualClock::new(Timestamp::EPOCH);
         let limiter = Limiter::builder().clock(clock.clock()).build().expect("memory");
         let mut context = Context::from_waker(Waker::noop());

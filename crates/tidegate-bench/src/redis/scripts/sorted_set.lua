@@ -1,9 +1,9 @@
--- The log in a sorted set, as it is usually written.
+-- A log in a sorted set, as commonly implemented.
 --
 -- KEYS[1]  the log
 -- ARGV[1]  limit            ARGV[2]  now, in milliseconds
--- ARGV[3]  a window ago     ARGV[4]  a member nobody else uses
--- ARGV[5]  seconds to keep it
+-- ARGV[3]  a window ago     ARGV[4]  a unique member
+-- ARGV[5]  seconds until it expires
 -- Returns  {1 or 0, remaining}
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', ARGV[3])
 local room = ARGV[1] - redis.call('ZCARD', KEYS[1])

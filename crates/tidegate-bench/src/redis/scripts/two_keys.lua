@@ -1,8 +1,8 @@
--- The two-counter estimate with a key for each window, as it is usually written.
+-- The two-counter estimate with one key per window, as commonly implemented.
 --
 -- KEYS[1]  this window's count      KEYS[2]  the previous window's
--- ARGV[1]  limit                    ARGV[2]  what the previous window still weighs, 0 to 1
--- ARGV[3]  cost                     ARGV[4]  seconds to keep a count
+-- ARGV[1]  limit                    ARGV[2]  weight of the previous window, 0 to 1
+-- ARGV[3]  cost                     ARGV[4]  seconds until a count expires
 -- Returns  {1 or 0, remaining}
 local current = tonumber(redis.call('GET', KEYS[1]) or 0)
 local previous = tonumber(redis.call('GET', KEYS[2]) or 0)

@@ -1,40 +1,40 @@
-// Talks to the admin API. The token stays in this tab.
+// Client of the admin API. The token is kept in this tab only.
 "use strict";
 
 const TOKEN = "tidegate-admin-token";
 
-/** The server wants a token, or another one. */
+/** The token is missing or wrong. */
 export class Unauthorized extends Error {}
 
 export const hasToken = () => sessionStorage.getItem(TOKEN) !== null;
 export const forgetToken = () => sessionStorage.removeItem(TOKEN);
-/** A header takes visible ASCII alone; anything else is no token anyway. */
+/** Removes other characters: a header and therefore a token contains only visible ASCII. */
 export const keepToken = (token) => sessionStorage.setItem(TOKEN, token.trim().replace(/[^\x21-\x7e]/g, "?"));
 
-export function ask(path, options = {}) {
+export function request(path, options = {}) {
   const token = sessionStorage.getItem(TOKEN);
   const headers = { ...options.headers };
   if (token) headers.Authorization = `Bearer ${token}`;
   return fetch(path, { cache: "no-store", ...options, headers });
 }
 
-export async function askJson(path, options) {
-  const response = await ask(path, options);
+export async function requestJson(path, options) {
+  const response = await request(path, options);
   if (response.status === 401) throw new Unauthorized();
   const body = await response.json();
   if (!response.ok) throw new Error(body.detail || `status ${response.status}`);
   return body;
 }
 
-/** Calls `told` with the fields of each event until the stream ends or `goesOn` says no. */
-export async function readEvents(response, goesOn, told) {
+/** Calls `onEvent` with the fields of each event until the stream ends or `shouldContinue` returns false. */
+export async function readEvents(response, shouldContinue, onEvent) {
   const reader = response.body.getReader();
   const decoder = new TextDecoder();
   let rest = "";
   for (;;) {
     const { value, done } = await reader.read();
     if (done) return;
-    if (!goesOn()) return void reader.cancel();
+    if (!shouldContinue()) return void reader.cancel();
     const parts = (rest + decoder.decode(value, { stream: true })).split("\n\n");
     rest = parts.pop();
     for (const part of parts) {
@@ -42,7 +42,7 @@ export async function readEvents(response, goesOn, told) {
         const at = line.indexOf(": ");
         return [line.slice(0, at), line.slice(at + 2)];
       }));
-      if (fields.event) told(fields);
+      if (fields.event) onEvent(fields);
     }
   }
 }

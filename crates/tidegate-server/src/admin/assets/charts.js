@@ -1,17 +1,17 @@
-// Lines over time, drawn by uPlot, which is the `uPlot` of the script before this one.
-// The legend is ours: it shows names as text, and its numbers can be read by anybody.
+// Line charts over time, drawn by uPlot, which an earlier script defines as the global `uPlot`.
+// The legend is our own: it shows names as text, and its numbers are accessible to screen readers.
 "use strict";
 
 /* global uPlot */
 
-const POINTS = 300;           // kept: five minutes
-const LEAST_SECONDS = 60;     // shown at least, so that a fresh page does not stretch
+const POINTS = 300;           // points kept: five minutes
+const LEAST_SECONDS = 60;     // minimum time shown, so that the lines of a new page are not stretched
 const NAMES = ["--one", "--two", "--three", "--four", "--five", "--six"];
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-/** A chart of a few lines: `{name, color, dashed}` each. */
+/** A chart with a few lines, each `{name, color, dashed}`. */
 export class Chart {
   #plot = null;
   #lines = [];
@@ -30,7 +30,7 @@ export class Chart {
     new ResizeObserver(() => this.#fit()).observe(place);
   }
 
-  /** Draws these lines from now on. Those that are known keep their past. */
+  /** Sets the lines to draw. Existing lines keep their values. */
   lines(lines) {
     if (JSON.stringify(lines) === JSON.stringify(this.#lines)) return;
     const past = new Map(this.#lines.map((line, index) => [line.name, this.#values[index]]));
@@ -39,14 +39,14 @@ export class Chart {
     this.#build();
   }
 
-  /** Forgets the past. */
+  /** Removes all values. */
   clear() {
     this.#times = [];
     this.#values = this.#lines.map(() => []);
     this.#draw();
   }
 
-  /** One more moment, in seconds; a value for each line, null where there is none. */
+  /** Adds a time in seconds with a value for each line, or null for a missing value. */
   add(time, values) {
     this.#times.push(time);
     this.#values.forEach((past, index) => past.push(values[index]));
@@ -96,7 +96,7 @@ export class Chart {
     this.#tell();
   }
 
-  /** The values under the cursor, or the newest. */
+  /** Returns the values at the cursor, or the newest values. */
   #tell() {
     const at = this.#plot?.cursor?.idx ?? this.#times.length - 1;
     [...this.legend.children].forEach((item, index) => {

@@ -1,21 +1,21 @@
-// The dashboard: asks the admin API for counts, shows what changed between two
+// The dashboard: polls the admin API for counts, shows the difference between two
 // answers, and follows the stream of denials.
 "use strict";
 
-import { Unauthorized, ask, askJson, forgetToken, hasToken, keepToken, readEvents } from "./api.js";
+import { Unauthorized, request, requestJson, forgetToken, hasToken, keepToken, readEvents } from "./api.js";
 import { Chart } from "./charts.js";
 import { ago, bar, cell, element, pairs, rate, row, seconds, short, wait } from "./format.js";
 
-const POLL_MS = 1000;      // how often counts are asked for
-const TOP_EVERY = 3;       // rankings with every third of those
-const POLICIES_DRAWN = 6;  // lines of the chart by policy
-const EVENTS_SHOWN = 100;  // denials kept on the page
-const RETRY_MS = 3000;     // after the stream broke
+const POLL_MS = 1000;      // interval of polling counts
+const TOP_EVERY = 3;       // rankings are polled with every third of them
+const POLICIES_DRAWN = 6;  // maximum number of lines in the chart by policy
+const EVENTS_SHOWN = 100;  // maximum number of denials on the page
+const RETRY_MS = 3000;     // delay before reconnecting the stream
 
 const $ = (id) => document.getElementById(id);
-let last = null;           // the previous counts, with the time they came
+let last = null;           // the previous counts, with the time of their arrival
 let polls = 0;
-let loop = 0;              // counts logins, so that an old loop knows it is over
+let loop = 0;              // number of the login, so that a loop of an earlier login ends
 let lastEvent = "";
 let paused = false;
 
@@ -43,7 +43,7 @@ function fill(id, rows, columns, nothing) {
   $(id).replaceChildren(...(rows.length ? rows : [row(empty)]));
 }
 
-// Rebuilt only when the names change, so that a choice somebody is making stays.
+// Rebuilt only when the names change, so that an open selection is kept.
 function options(id, names, first) {
   const select = $(id);
   const wanted = [...first, ...names];
@@ -56,17 +56,17 @@ function options(id, names, first) {
 
 // ---- counts
 
-const place = (series) => JSON.stringify([series.policy, series.limit, series.mode]);
+const seriesId = (series) => JSON.stringify([series.policy, series.limit, series.mode]);
 const total = (series) => series.allowed + series.denied + series.would_deny;
-// Names in brackets are ours.
+// Names in parentheses are not policies; the server generates them.
 const isPolicy = (name) => !name.startsWith("(");
 
-/** What changed since the last answer, per second. */
+/** Returns the changes since the last answer, per second. */
 function differences(now) {
-  const before = new Map((last ? last.series : []).map((one) => [place(one), one]));
+  const before = new Map((last ? last.series : []).map((one) => [seriesId(one), one]));
   const elapsed = last ? (now.at - last.at) / 1000 : 0;
   const per = (one, count) => {
-    const old = before.get(place(one));
+    const old = before.get(seriesId(one));
     return elapsed ? Math.max(0, count(one) - (old ? count(old) : 0)) / elapsed : 0;
   };
   const sum = (count, policy = "") => now.series.reduce(
@@ -74,7 +74,7 @@ function differences(now) {
   return { elapsed, per, sum };
 }
 
-/** The bound that so large a part of decisions keeps to; of the last second if there were any. */
+/** Returns quantiles of the decision time; of the last second if it had decisions. */
 function quantiles(now) {
   const old = last ? last.latency.counts : [];
   let counts = now.latency.counts.map((count, i) => count - (old[i] || 0));
@@ -133,26 +133,26 @@ function showServer(now) {
     `${now.version}, up ${ago(now.at / 1000 - now.started_seconds)}, ${connections} connections${memory}`;
 }
 
-const WAYS = [
+const DECISION_SOURCES = [
   ["exact", "by the store"], ["local", "here alone, the limit divided"],
   ["failed-open", "let through, the store failed"], ["failed-closed", "denied, the store failed"],
 ];
 
 function showDecided(now, changes) {
-  const rates = WAYS.map(([way]) => changes.sum((one) => one.decided[way]));
+  const rates = DECISION_SOURCES.map(([source]) => changes.sum((one) => one.decided[source]));
   const all = rates.reduce((a, b) => a + b, 0);
   $("decided-note").textContent = all ? "In the last second." : "Nothing was decided in the last second.";
-  $("decided").replaceChildren(...WAYS.map(([way, meaning], index) => {
+  $("decided").replaceChildren(...DECISION_SOURCES.map(([source, meaning], index) => {
     const item = document.createElement("li");
     const share = all ? rates[index] / all : 0;
-    item.append(element("b", index && share ? "alarm" : "", way), element("span", "quiet", meaning),
+    item.append(element("b", index && share ? "alarm" : "", source), element("span", "quiet", meaning),
       element("span", "num", `${rate(rates[index])}/s`), bar(share, index ? "bad" : ""));
     return item;
   }));
-  $("store").replaceChildren(...pairs([...sharedFacts(now), ...memoryFacts(now)]));
+  $("store").replaceChildren(...pairs([...sharedStoreRows(now), ...memoryStoreRows(now)]));
 }
 
-function sharedFacts({ store: { shared } }) {
+function sharedStoreRows({ store: { shared } }) {
   if (!shared) return [["store", "memory of this server"]];
   const old = last?.store.shared;
   const trips = shared.round_trips - (old?.round_trips ?? 0);
@@ -168,7 +168,7 @@ function sharedFacts({ store: { shared } }) {
   ];
 }
 
-function memoryFacts({ store }) {
+function memoryStoreRows({ store }) {
   return [
     ["keys here", `${short(store.tracked_keys)} of ${short(store.max_keys)}`, store.tracked_keys > 0.9 * store.max_keys],
     ["log entries", short(store.log_entries)],
@@ -221,7 +221,7 @@ function showTop(top) {
       const button = element("button", "", entry.name);
       button.type = "button";
       button.title = "Look at this key";
-      button.addEventListener("click", () => look(entry.policy, entry.name, entry.encoded));
+      button.addEventListener("click", () => lookUp(entry.policy, entry.name, entry.encoded));
       name.append(button);
     }
     return row(name, cell(entry.policy, "nowrap"), ...counts(entry));
@@ -234,33 +234,33 @@ function showTop(top) {
 async function refreshTop() {
   const query = new URLSearchParams({ by: $("by").value, n: "10" });
   if ($("policy").value) query.set("policy", $("policy").value);
-  showTop(await askJson(`admin/v1/top?${query}`));
+  showTop(await requestJson(`admin/v1/top?${query}`));
 }
 
 // ---- one key
 
-let looked = null; // the key that is shown: its path, name and policy
+let shownKey = null; // the displayed key: its path, name and policy
 
-async function look(policy, key, encoded = encodeURIComponent(key)) {
+async function lookUp(policy, key, encoded = encodeURIComponent(key)) {
   $("lookup-policy").value = policy;
   $("lookup-key").value = key;
-  // Behind `?`: of a path that ends in `..` a browser makes another.
+  // In the query, because a browser would normalize a path that ends in `..`.
   await showKey(`admin/v1/policies/${encodeURIComponent(policy)}/keys?key=${encoded}`, "");
   $("lookup").scrollIntoView({ block: "nearest" });
 }
 
-/** Asks for a key and shows it; with nothing said it is looked at again, quietly. */
-async function showKey(path, said) {
+/** Requests a key and shows it. Without a message the display is only refreshed. */
+async function showKey(path, message) {
   const note = $("lookup-note");
   try {
-    const answer = await askJson(path);
-    looked = { path, key: answer.key, policy: answer.policy };
+    const answer = await requestJson(path);
+    shownKey = { path, key: answer.key, policy: answer.policy };
     const denied = answer.limits.some((limit) => !limit.allowed);
     const never = answer.seen ? "" : "never seen, ";
     const verdict = `${answer.key} under ${answer.policy}: ${never}${!denied ? "would pass" : answer.mode === "observe"
       ? "would be denied, were it enforced" : "would be denied"}.`;
     const others = answer.also_seen ? ` Other keys with this value: ${answer.also_seen.join(", ")}.` : "";
-    if (said !== null) note.textContent = said + verdict + others;
+    if (message !== null) note.textContent = message + verdict + others;
     fill("lookup-limits", answer.limits.map((limit) => {
       const used = cell("", "used");
       const share = limit.limit ? 1 - limit.remaining / limit.limit : 1;
@@ -270,22 +270,22 @@ async function showKey(path, said) {
         cell(limit.reset_after_ms ? wait(limit.reset_after_ms) : "now", "num"));
     }), 5, "This policy is off.");
   } catch (error) {
-    looked = null;
+    shownKey = null;
     note.textContent = error.message || "The token was refused.";
   }
-  $("lookup-scroll").hidden = looked === null;
-  $("reset").disabled = looked === null;
+  $("lookup-scroll").hidden = shownKey === null;
+  $("reset").disabled = shownKey === null;
 }
 
 $("lookup").addEventListener("submit", (event) => {
   event.preventDefault();
-  look($("lookup-policy").value, $("lookup-key").value);
+  lookUp($("lookup-policy").value, $("lookup-key").value);
 });
 $("lookup").addEventListener("input", () => {
-  looked = null;
+  shownKey = null;
   $("reset").disabled = true;
 });
-/** Asks before a key is reset; whether the answer is yes. */
+/** Asks for confirmation before a key is reset. */
 function confirmReset({ key, policy }) {
   const dialog = $("confirm");
   $("confirm-text").textContent = `Reset ${key} under ${policy}? What it has used of all limits of this policy is forgotten.`;
@@ -299,14 +299,14 @@ $("confirm-reset").addEventListener("click", () => $("confirm").close("reset"));
 $("confirm-cancel").addEventListener("click", () => $("confirm").close("cancel"));
 
 $("reset").addEventListener("click", async () => {
-  if (!looked) return;
-  const { path } = looked;
-  if (!await confirmReset(looked)) {
+  if (!shownKey) return;
+  const { path } = shownKey;
+  if (!await confirmReset(shownKey)) {
     $("lookup-note").textContent = "Nothing was reset.";
     return;
   }
   try {
-    const answer = await askJson(path, { method: "DELETE" });
+    const answer = await requestJson(path, { method: "DELETE" });
     await showKey(path, answer.reset ? "Reset. " : "There was nothing to reset. ");
   } catch (error) {
     $("lookup-note").textContent = error.message || "The token was refused.";
@@ -320,10 +320,10 @@ async function follow(mine) {
   while (mine === loop) {
     try {
       const headers = lastEvent ? { "Last-Event-ID": lastEvent } : {};
-      const response = await ask("admin/v1/events", { headers });
+      const response = await request("admin/v1/events", { headers });
       if (response.status === 401) return;
       if (response.ok) await readEvents(response, () => mine === loop, showEvent);
-    } catch { /* the server went away: try again */ }
+    } catch { /* connection lost: try again */ }
     await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
   }
 }
@@ -363,12 +363,12 @@ $("pause").addEventListener("click", () => {
 // ---- the loop, and the token
 
 async function poll() {
-  const now = await askJson("admin/v1/stats");
+  const now = await requestJson("admin/v1/stats");
   now.at = Date.now();
   showCounts(now);
   last = now;
   if (polls % TOP_EVERY === 0) await refreshTop();
-  if (looked && !$("confirm").open && document.activeElement !== $("reset")) await showKey(looked.path, null);
+  if (shownKey && !$("confirm").open && document.activeElement !== $("reset")) await showKey(shownKey.path, null);
   polls += 1;
 }
 
@@ -379,7 +379,7 @@ async function run() {
     try {
       await poll();
     } catch (error) {
-      if (error instanceof Unauthorized) return askForToken();
+      if (error instanceof Unauthorized) return showLogin();
       $("state").textContent = "no answer";
       $("state").className = "badge alarm";
     }
@@ -387,7 +387,7 @@ async function run() {
   }
 }
 
-function askForToken() {
+function showLogin() {
   loop += 1;
   $("login-error").textContent = hasToken() ? "This token was refused." : "";
   forgetToken();
@@ -419,7 +419,7 @@ $("login").addEventListener("submit", (event) => {
 $("forget").addEventListener("click", () => {
   forgetToken();
   last = null;
-  askForToken();
+  showLogin();
 });
 $("chart-policy").addEventListener("change", () => outcomes.clear());
 for (const id of ["by", "policy"]) $(id).addEventListener("change", () => refreshTop().catch(() => {}));

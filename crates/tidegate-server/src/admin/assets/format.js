@@ -1,5 +1,5 @@
-// Numbers for people, and rows of tables. Whatever came from outside (keys, routes,
-// names) is only ever set as text.
+// Formatting of numbers, and rows of tables. External values (keys, routes, names)
+// are only set as text.
 "use strict";
 
 export function short(n) {
@@ -48,7 +48,7 @@ export function row(...cells) {
   return tr;
 }
 
-/** A bar that is full at 1. */
+/** Returns a bar that is full at 1. */
 export function bar(share, kind) {
   const outer = element("span", "bar");
   const inner = element("i", kind);
@@ -57,7 +57,7 @@ export function bar(share, kind) {
   return outer;
 }
 
-/** Pairs of a name and a value. */
+/** Returns rows of a name and a value. */
 export function pairs(list) {
   return list.flatMap(([name, value, alarm]) => [element("dt", "", name), element("dd", alarm ? "alarm" : "", value)]);
 }

@@ -8,8 +8,8 @@
 //
 // A smaller limit keeps the time of every request: one line per time.
 //
-// The units, lags and expired units are the engine's. The page works out one number itself, to
-// fill in the formula: what the limit's pace brings in the part of a cell that left the window.
+// The units, lags and expired units come from the engine. The page computes one number itself, for
+// the formula: the units that the rate of the limit allows in the part of a cell that left the window.
 "use strict";
 
 /** The largest limit that sliding-window counts with a log of times. */
@@ -30,7 +30,7 @@ const LAG_WIDTH = 30;
 
 export const usesCells = (count) => count > MOST_LOGGED;
 
-/** The labels of a lane, which depend on its limit. */
+/** Returns the labels of a lane, which depend on its limit. */
 export function captions(count) {
   return usesCells(count)
     ? {
@@ -49,12 +49,12 @@ const time = (us) => `${(us / 1e6).toFixed(3)} s`;
 const counted = (units) => (units === 1 ? "1 unit" : `${units} units`);
 const sum = (cells, name) => cells.reduce((total, cell) => total + cell[name], 0);
 
-/** The sum with its numbers. */
+/** Returns the sum with its numbers. */
 export function workedSum({ used, cells }, count) {
   return usesCells(count) ? `${used} = ${sum(cells, "units")} − ${sum(cells, "expired")}` : `${used}`;
 }
 
-/** What happens to the oldest cell or time at the time of a sample, with its numbers. */
+/** Describes what happens to the oldest cell or time in a sample, with its numbers. */
 export function workedOldest({ at_us: at, state: { cell_us: step, pace, cells } }, { count, window_us: window }) {
   const oldest = cells[0];
   if (!oldest) return usesCells(count) ? "no cell holds units" : "none";
@@ -69,7 +69,7 @@ export function workedOldest({ at_us: at, state: { cell_us: step, pace, cells } 
   return `${expired} = ${difference}: the limit's pace brings ${counted(paced)} in the ${time(outside)} that left the window`;
 }
 
-/** The strip in words, for screen readers. */
+/** Describes the strip for screen readers. */
 export function describe({ cells }, count) {
   if (!cells.length) return usesCells(count) ? "No cell holds units." : "No time is held.";
   const each = usesCells(count)
@@ -78,7 +78,7 @@ export function describe({ cells }, count) {
   return `${usesCells(count) ? "Cells" : "Times"}: ${cells.map(each).join("; ")}.`;
 }
 
-/** The strip below `base`: a path per kind of mark, and labels. */
+/** Returns the strip below `base`: a path per kind of mark, and labels. */
 export function strip(state, { count, window_us: window }, view, base) {
   const scale = view.width / (view.to - view.from);
   const x = (us) => (us - view.from) * scale;
@@ -88,7 +88,7 @@ export function strip(state, { count, window_us: window }, view, base) {
 
 function cellMarks({ shown, cell_us: width_us, pace }, { x, scale, window, view, base }) {
   const marks = { grid: "", counts: "", expired: "", lag: "", hits: "", labels: [] };
-  // Without units there is no pace, and the engine reports no cells.
+  // Without units the engine reports no cells.
   if (!shown.length) return marks;
   for (let at = Math.ceil(Math.max(0, view.from) / width_us) * width_us; at <= view.to; at += width_us) {
     marks.grid += `M${x(at).toFixed(1)} ${base + BAR_TOP}V${base + BAR_BASE}`;

@@ -1,17 +1,17 @@
-// Asks the engine. Nothing here or elsewhere on the page decides anything.
+// Client of the engine. The page itself makes no decisions.
 "use strict";
 
 const TOKEN = "tidegate-token";
 
-/** The server wants a token, or another one. */
+/** The token is missing or wrong. */
 export class Unauthorized extends Error {}
 
-/** Keeps the token in this tab. A header takes visible ASCII alone. */
+/** Keeps the token in this tab. A header contains only visible ASCII. */
 export function keepToken(token) {
   sessionStorage.setItem(TOKEN, token.trim().replace(/[^\x21-\x7e]/g, "?"));
 }
 
-/** Plays events against limits; the answer as `/openapi.json` describes it. */
+/** Plays events against limits and returns the answer that `/openapi.json` describes. */
 export async function play(question) {
   const headers = { "content-type": "application/json" };
   const token = sessionStorage.getItem(TOKEN);

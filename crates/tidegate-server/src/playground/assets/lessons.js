@@ -7,7 +7,7 @@ const EXPERIMENTS = [
     id: "burst",
     title: "A burst of 8",
     text: "Eight requests arrive at once, and the limit is 5 per 15 s.",
-    asks: [{ text: "How many of the 8 pass?", short: "passed", found: (stage) => stage.found("sliding-counter").admitted }],
+    questions: [{ text: "How many of the 8 pass?", short: "passed", found: (stage) => stage.found("sliding-counter").admitted }],
     algorithms: ["sliding-counter"],
     async run(stage) {
       if (!(await stage.advanceTo(stage.windowUs() / 5))) return false;
@@ -20,7 +20,7 @@ const EXPERIMENTS = [
     id: "boundary",
     title: "Boundary attack",
     text: "Five requests in the last second of a window, and five in the first second of the next. All ten come within two seconds.",
-    asks: [
+    questions: [
       { text: "How many of the 10 pass fixed-window?", short: "fixed-window passed", found: (stage) => stage.found("fixed-window").admitted },
       { text: "And sliding-counter?", short: "sliding-counter", found: (stage) => stage.found("sliding-counter").admitted },
     ],
@@ -36,7 +36,7 @@ const EXPERIMENTS = [
     id: "rollover",
     title: "Force a roll-over",
     text: "Three requests, and then we wait until the window ends.",
-    asks: [
+    questions: [
       { text: "Right after the roll-over, what is prev?", short: "prev", found: (stage) => stage.found("sliding-counter").sample.state.previous },
       { text: "And curr?", short: "curr", found: (stage) => stage.found("sliding-counter").sample.state.current },
     ],
@@ -52,7 +52,7 @@ const EXPERIMENTS = [
     id: "worst",
     title: "Break the estimate",
     text: "Five requests in the last instant of a window; then a client that comes back exactly when sliding-counter's retry-after says, to the microsecond.",
-    asks: [
+    questions: [
       { text: "The most that sliding-counter lets through in any 15 s?", short: "most in any 15 s: sliding-counter", found: (stage) => stage.found("sliding-counter").most_in_window },
       { text: "And sliding-window?", short: "sliding-window", found: (stage) => stage.found("sliding-window").most_in_window },
     ],
@@ -64,7 +64,7 @@ const EXPERIMENTS = [
     id: "beat",
     title: "Try to beat it",
     text: "The same attack at 60 per 15 s, where sliding-window has no room for 60 times and counts in cells. 60 requests come in the last instant of a window; then one whenever sliding-counter's retry-after allows it.",
-    asks: [
+    questions: [
       { text: "The most that sliding-counter lets through in any 15 s?", short: "most in any 15 s: sliding-counter", found: (stage) => stage.found("sliding-counter").most_in_window },
       { text: "And sliding-window?", short: "sliding-window", found: (stage) => stage.found("sliding-window").most_in_window },
     ],
@@ -104,12 +104,12 @@ function make(tag, attributes = {}, ...children) {
 }
 
 function card(experiment, stage) {
-  const asks = experiment.asks.map((ask, index) => {
+  const questions = experiment.questions.map((question, index) => {
     const id = `guess-${experiment.id}-${index}`;
     const input = make("input", { id, type: "number", min: "0", max: "999", step: "1", inputMode: "numeric" });
-    const told = make("output", { className: "told" });
-    told.setAttribute("for", id);
-    return { ...ask, input, told, row: make("p", { className: "ask" }, make("label", { htmlFor: id, textContent: ask.text }), input, told) };
+    const result = make("output", { className: "told" });
+    result.setAttribute("for", id);
+    return { ...question, input, result, row: make("p", { className: "ask" }, make("label", { htmlFor: id, textContent: question.text }), input, result) };
   });
   const why = make("p", { className: "why", textContent: experiment.why, hidden: true });
   const verdict = make("p", { className: "verdict" });
@@ -117,19 +117,19 @@ function card(experiment, stage) {
   const button = make("button", { type: "submit", className: "main", textContent: "Run" });
   const form = make("form", { className: "card lesson", id: `experiment-${experiment.id}` },
     make("h3", { textContent: experiment.title }), make("p", { textContent: experiment.text }),
-    ...asks.map((ask) => ask.row), make("div", { className: "row" }, button, verdict), why);
+    ...questions.map((question) => question.row), make("div", { className: "row" }, button, verdict), why);
   form.addEventListener("submit", (event) => {
     event.preventDefault();
-    run(experiment, stage, { asks, why, verdict, button });
+    run(experiment, stage, { questions, why, verdict, button });
   });
   return form;
 }
 
-async function run(experiment, stage, { asks, why, verdict, button }) {
+async function run(experiment, stage, { questions, why, verdict, button }) {
   stage.begin(experiment);
   why.hidden = true;
   verdict.textContent = "Running: watch the timeline.";
-  asks.forEach((ask) => { ask.told.textContent = ""; });
+  questions.forEach((question) => { question.result.textContent = ""; });
   document.querySelector(".stage").scrollIntoView({ block: "start" });
   button.disabled = true;
   try {
@@ -138,32 +138,32 @@ async function run(experiment, stage, { asks, why, verdict, button }) {
       return;
     }
     await stage.finish();
-    tell(experiment, stage, { asks, why, verdict });
+    showResult(experiment, stage, { questions, why, verdict });
   } catch {
-    // There is no answer to look at.
+    // The engine did not answer.
     verdict.textContent = "The engine did not answer: run it again.";
   } finally {
     button.disabled = false;
   }
 }
 
-/** What the engine found, beside what was predicted. */
-function tell(experiment, stage, { asks, why, verdict }) {
+/** Shows the results of the engine next to the predictions. */
+function showResult(experiment, stage, { questions, why, verdict }) {
   let right = 0;
   let guessed = 0;
   const values = [];
-  for (const { input, told, found } of asks) {
+  for (const { input, result, found } of questions) {
     const [guess, value] = [input.value, found(stage)];
     values.push(value);
     const hit = guess !== "" && Number(guess) === value;
     if (guess !== "") guessed += 1;
     if (hit) right += 1;
-    told.textContent = guess === "" ? `engine: ${value}` : hit ? `engine: ${value} ✓` : `engine: ${value}, not ${guess}`;
+    result.textContent = guess === "" ? `engine: ${value}` : hit ? `engine: ${value} ✓` : `engine: ${value}, not ${guess}`;
   }
   verdict.textContent = guessed === 0 ? "This is what the engine found." : right === guessed ? "As you predicted." : "Not quite as you predicted.";
   why.hidden = false;
-  const told = asks.map(({ short }, index) => `${short} ${values[index]}`).join(", ");
-  stage.conclude(`${experiment.title}: ${told}. ${verdict.textContent}`, `#experiment-${experiment.id}`);
+  const result = questions.map(({ short }, index) => `${short} ${values[index]}`).join(", ");
+  stage.conclude(`${experiment.title}: ${result}. ${verdict.textContent}`, `#experiment-${experiment.id}`);
 }
 
 function checkQuiz(event) {

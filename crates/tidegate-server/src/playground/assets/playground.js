@@ -1,10 +1,10 @@
-// The playground: a clock of its own, requests on it, and what the engine says of them.
+// The playground: a separate clock, requests at its times, and the engine's answers to them.
 //
-// All requests since the last reset go to the engine with every question, with the times
-// at which its states are to be shown: from now on, a few seconds ahead. Between two
-// questions the page shows the sample of the moment. What is drawn is always the
-// engine's; the page knows where windows begin, to draw them, and a limit's pace, to fill in
-// the formula of sliding-window (cells.js).
+// Every call of the engine contains all requests since the last reset, and the times at
+// which its states are to be sampled: from now to a few seconds ahead. Between two calls the
+// page shows the current sample. All drawn values come from the engine. The page itself only
+// computes where windows begin, to draw them, and the rate of a limit, for the formula of
+// sliding-window (cells.js).
 "use strict";
 
 import { MAX_EVENTS, ALGORITHMS, BOUNDS, clamp, limitTexts, read, write } from "./settings.js";
@@ -13,64 +13,64 @@ import { Lane, arrange, set } from "./timeline.js";
 import { usesCells } from "./cells.js";
 import { lessons } from "./lessons.js";
 
-const SAMPLE_MS = 50;         // numbers change so often, in real time
-const SAMPLES = 64;           // asked for at once: some three seconds
-const AHEAD_MS = 800;         // when so little is left, more is asked for
+const SAMPLE_MS = 50;         // interval between samples, in real time
+const SAMPLES = 64;           // samples per call: about three seconds
+const AHEAD_MS = 800;         // remaining samples below which more are requested
 const LONGEST_FRAME_MS = 250; // a page in the background does not catch up
-const RETRY_MS = 1500;        // after the server did not answer
+const RETRY_MS = 1500;        // delay after the server did not answer
 const SCRIPT_MS = 3500;       // real time for a window while an experiment runs
-const CALM_MS = 250;          // between frames for those who want less motion
+const CALM_MS = 250;          // between frames with prefers-reduced-motion
 
 const $ = (id) => document.getElementById(id);
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 
-const asked = read(location.search);
-let settings = asked.settings;
-let events = asked.events;    // {at, cost}: at in microseconds, in order
-let now = asked.at;           // microseconds
+const initial = read(location.search);
+let settings = initial.settings;
+let events = initial.events;  // {at, cost}: at in microseconds, in order
+let now = initial.at;         // microseconds
 let playing = events.length === 0;
 let steadyNext = null;        // when the next steady request is due
 let lanes = [];
-let answer = null;            // the engine's last, with what it was asked
-let view = null;              // what of time is shown, and how wide
-let dirty = true;             // dots must be placed anew
-let script = null;            // while an experiment runs, time goes to a target and stands there
-let run = 0;                  // counts experiments, so that one that was overtaken ends
-let world = 0;                // counts resets, so that what is late is dropped
+let answer = null;            // the last answer of the engine, with its request
+let view = null;              // the visible time range and its width
+let dirty = true;             // whether dots must be placed again
+let script = null;            // while an experiment runs: time advances to a target and stops there
+let run = 0;                  // number of the experiment, so that an interrupted one ends
+let resets = 0;               // number of resets, so that late answers are dropped
 
 const windowUs = () => settings.window * 1e6;
 const windowIndex = () => Math.floor(now / windowUs());
 const pace = () => script?.pace ?? settings.speed;
 
-// ---- asking the engine
+// ---- calls of the engine
 
-let asking = null;
-let restUntil = 0;            // after trouble: nobody is asked before
+let pending = null;
+let retryAt = 0;              // after an error: time of the next attempt
 
-/** Asks until the answer is about all there is. */
+/** Calls the engine until its answer includes all requests. */
 function refresh() {
-  if (asking) {
-    asking.again = true;
-    return asking.done;
+  if (pending) {
+    pending.again = true;
+    return pending.done;
   }
   const mine = { again: false };
   mine.done = (async () => {
     try {
       do {
         mine.again = false;
-        await askOnce();
+        await callEngine();
       } while (mine.again);
     } catch (error) {
-      trouble(error);
+      showError(error);
     } finally {
-      asking = null;
+      pending = null;
     }
   })();
-  asking = mine;
+  pending = mine;
   return mine.done;
 }
 
-async function askOnce() {
+async function callEngine() {
   const from = Math.floor(now);
   const step = Math.max(1, Math.round(pace() * SAMPLE_MS * 1000));
   const count = playing && pace() > 0 ? SAMPLES : 1;
@@ -80,19 +80,19 @@ async function askOnce() {
     samples: Array.from({ length: count }, (_, index) => from + index * step),
     cost: settings.cost,
   };
-  const [mine, key] = [world, JSON.stringify(question.limits)];
+  const [mine, key] = [resets, JSON.stringify(question.limits)];
   const limits = await play(question);
-  if (mine !== world || key !== JSON.stringify(limitTexts(settings))) {
-    asking.again = true;
+  if (mine !== resets || key !== JSON.stringify(limitTexts(settings))) {
+    pending.again = true;
     return;
   }
-  // The same requests under the same limits have the same dots.
+  // The dots stay the same for the same requests and limits.
   dirty ||= answer?.key !== key || answer.events !== question.events.length;
   answer = { limits, key, from, to: question.samples[count - 1], events: question.events.length, step };
-  if (question.events.length !== events.length) asking.again = true;
+  if (question.events.length !== events.length) pending.again = true;
 }
 
-function trouble(error) {
+function showError(error) {
   if (error instanceof Unauthorized) {
     playing = false;
     $("login").hidden = false;
@@ -100,7 +100,7 @@ function trouble(error) {
     return say("This server wants a token.");
   }
   say(error instanceof TypeError ? "The server does not answer; trying again." : error.message);
-  restUntil = performance.now() + RETRY_MS;
+  retryAt = performance.now() + RETRY_MS;
   setTimeout(refresh, RETRY_MS);
 }
 
@@ -112,7 +112,7 @@ $("login").addEventListener("submit", (event) => {
   refresh();
 });
 
-// ---- what is said
+// ---- messages
 
 let flashing = 0;
 
@@ -129,7 +129,7 @@ function note(notes) {
   $("notes").replaceChildren(...notes.map((text) => Object.assign(document.createElement("li"), { textContent: text })));
 }
 
-/** What became of the newest `count` requests, in words: briefly where all agree. */
+/** Describes the results of the newest `count` requests, briefly if all are equal. */
 function sayOutcome(count) {
   if (!answer) return;
   const passed = answer.limits.map(({ algorithm, decisions }) =>
@@ -154,10 +154,10 @@ async function send(times) {
   const sent = Math.min(times, room);
   for (let count = sent; count > 0; count -= 1) events.push({ at, cost: settings.cost });
   dirty = true;
-  const mine = world;
+  const mine = resets;
   await refresh();
-  if (mine !== world) return;
-  // First what is seen, then what is said about it.
+  if (mine !== resets) return;
+  // Draws first, then describes the result.
   draw();
   if (room >= times) sayOutcome(sent);
 }
@@ -182,9 +182,9 @@ function steadyRequests() {
   }
 }
 
-// ---- experiments: time that runs to a moment
+// ---- experiments: time that advances to a target
 
-/** Lets time run to `target` and stand there; false if somebody else took over. */
+/** Advances time to `target` and stops there. Returns false if it was interrupted. */
 function advanceTo(target) {
   const mine = run;
   const still = () => mine === run;
@@ -202,15 +202,15 @@ function advanceTo(target) {
   });
 }
 
-/** Ends what runs, if anything does. */
-function overtake() {
+/** Cancels a running experiment. */
+function cancelExperiment() {
   run += 1;
   const ended = script;
   script = null;
   ended?.arrived();
 }
 
-/** Just before and just after where two windows meet. */
+/** Sends requests just before and just after a window boundary. */
 async function boundaryAttack(from) {
   const margin = windowUs() / 15;
   let boundary = (Math.floor(from / windowUs()) + 1) * windowUs();
@@ -224,18 +224,18 @@ async function boundaryAttack(from) {
 }
 
 async function attackNow() {
-  overtake();
+  cancelExperiment();
   const mine = run;
   await boundaryAttack(now);
   if (mine === run) script = null;
   refresh();
 }
 
-/** Resets the page for an experiment, with the limit and algorithms that it is about. */
+/** Resets the page for an experiment, with its limit and algorithms. */
 function begin({ algorithms, limit = 5 }) {
   settings = { ...settings, limit, window: 15, cost: 1, algorithms };
   showSettings();
-  remember();
+  updateAddress();
   reset();
 }
 
@@ -250,13 +250,13 @@ const stage = {
     await refresh();
     draw();
   },
-  /** Says what came of an experiment, where it was watched. */
+  /** Shows the result of an experiment next to the lanes. */
   conclude(text, href) {
     const link = Object.assign(document.createElement("a"), { href, textContent: "Why?" });
     $("result").replaceChildren(`${text} `, link);
     $("result").hidden = false;
   },
-  /** The engine's answer about one algorithm and its state now, if it is about all requests. */
+  /** Returns the answer for one algorithm and its current state, if it includes all requests. */
   found(algorithm) {
     if (answer?.events !== events.length) throw new Error("the engine has not answered");
     const played = answer.limits.find((one) => one.algorithm === algorithm);
@@ -300,8 +300,8 @@ function frame(time) {
     steadyRequests();
     rolledOver();
     const wanted = now + AHEAD_MS * 1000 * pace();
-    const mayAsk = !asking && $("login").hidden && time > restUntil;
-    if (mayAsk && (!answer || wanted > answer.to)) refresh();
+    const mayCall = !pending && $("login").hidden && time > retryAt;
+    if (mayCall && (!answer || wanted > answer.to)) refresh();
   }
   draw();
   requestAnimationFrame(frame);
@@ -313,11 +313,11 @@ function measure() {
   const width = lanes[0]?.svg.clientWidth || 600;
   const from = (windowIndex() - 1) * windowUs();
   view = { from, to: from + 2 * windowUs(), width, window: windowUs() };
-  lanes.forEach((lane) => lane.layGround(view));
+  lanes.forEach((lane) => lane.drawBackground(view));
   dirty = true;
 }
 
-/** The newest sample that is not in the future. */
+/** Returns the newest sample that is not in the future. */
 function sampleOf(played) {
   const index = Math.floor((now - answer.from) / answer.step);
   return played.samples[Math.min(Math.max(0, index), played.samples.length - 1)];
@@ -330,7 +330,7 @@ function draw() {
     lanes.forEach((lane, index) => {
       const played = answer?.limits[index];
       lane.place(places, played?.decisions);
-      if (played) lane.tally(played);
+      if (played) lane.showCounts(played);
     });
     dirty = false;
     showTable();
@@ -338,7 +338,7 @@ function draw() {
   const x = ((now - windowUs() - view.from) / (view.to - view.from)) * view.width;
   set($("clock"), `${(now / 1e6).toFixed(1)} s`);
   lanes.forEach((lane, index) => {
-    lane.slide(x);
+    lane.moveBox(x);
     const played = answer?.limits[index];
     if (!played || played.algorithm !== lane.algorithm) return;
     lane.show(sampleOf(played), played, !playing, view);
@@ -352,11 +352,11 @@ function showTable() {
   const rows = events.slice(-50).map((event, place) => {
     const index = Math.max(0, events.length - 50) + place;
     const row = document.createElement("tr");
-    const told = (answer?.limits ?? []).map(({ decisions }) => {
+    const results = (answer?.limits ?? []).map(({ decisions }) => {
       const decision = decisions[index];
       return decision ? (decision.allowed ? "admitted" : "denied") : "…";
     });
-    row.append(...[`${(event.at / 1e6).toFixed(3)} s`, String(event.cost), ...told].map((text) => cell("td", text)));
+    row.append(...[`${(event.at / 1e6).toFixed(3)} s`, String(event.cost), ...results].map((text) => cell("td", text)));
     return row;
   });
   $("table-rows").replaceChildren(...rows.reverse());
@@ -374,8 +374,8 @@ function showSettings() {
   buildLanes();
 }
 
-/** Puts the settings into the address; a link's requests go, because they are others now. */
-function remember() {
+/** Writes the settings to the address. The requests of a link are removed, because they no longer apply. */
+function updateAddress() {
   history.replaceState(null, "", `?${write(settings).query}`);
 }
 
@@ -388,9 +388,9 @@ function buildLanes() {
   view = null;
 }
 
-/** The same requests under other limits. */
+/** Plays the same requests under changed limits. */
 function changed() {
-  overtake();
+  cancelExperiment();
   const notes = [];
   for (const name of Object.keys(BOUNDS)) settings[name] = clamp(name, $(name).value.trim() || "nothing", settings[name], notes);
   const chosen = [...$("algorithms").querySelectorAll("input:checked")].map((box) => box.value);
@@ -398,14 +398,14 @@ function changed() {
   else notes.push("At least one algorithm is wanted.");
   note(notes);
   showSettings();
-  remember();
+  updateAddress();
   lastIndex = windowIndex();
   refresh();
 }
 
 function reset() {
-  world += 1;
-  overtake();
+  resets += 1;
+  cancelExperiment();
   events = [];
   now = 0;
   lastIndex = 0;
@@ -450,7 +450,7 @@ $("pause").addEventListener("click", () => {
   refresh();
 });
 $("step").addEventListener("click", () => {
-  overtake();
+  cancelExperiment();
   setPlaying(false);
   now = Math.floor(now) + Math.round(windowUs() / 15);
   steadyRequests();
@@ -459,12 +459,12 @@ $("step").addEventListener("click", () => {
 });
 $("speed").addEventListener("change", () => {
   settings.speed = Number($("speed").value);
-  remember();
+  updateAddress();
   refresh();
 });
 $("reset").addEventListener("click", () => {
   reset();
-  remember();
+  updateAddress();
   setPlaying(true);
 });
 $("settings").addEventListener("change", changed);
@@ -474,7 +474,7 @@ $("table").addEventListener("toggle", showTable);
 new ResizeObserver(() => { view = null; }).observe($("lanes"));
 
 buildChoices();
-note(asked.notes);
+note(initial.notes);
 showSettings();
 setPlaying(playing);
 lessons(stage);

@@ -1,20 +1,20 @@
-// What can be set, within which bounds, and how the address of the page says it.
+// The settings, their bounds, and their representation in the address of the page.
 "use strict";
 
-/** In the order of the lanes. */
+/** The algorithms, in the order of the lanes. */
 export const ALGORITHMS = ["fixed-window", "sliding-counter", "sliding-window", "sliding-log", "token-bucket"];
 
-/** The engine takes far more; these are what a timeline can show. */
+/** Bounds of what a timeline can show; the engine accepts far more. */
 export const BOUNDS = {
   limit: { least: 0, most: 200, name: "limit" },
   window: { least: 1, most: 600, name: "window" },
   cost: { least: 1, most: 100, name: "cost" },
 };
-/** As many events as the endpoint takes. */
+/** The maximum number of events that the endpoint accepts. */
 export const MAX_EVENTS = 1000;
-/** The latest time a link may name: a hundred of the longest windows. */
+/** The latest time in a link: a hundred of the longest windows. */
 const MAX_AT_US = 100 * 600 * 1e6;
-/** Groups of requests in a link: beyond it an address is too long for some programs. */
+/** Maximum number of request groups in a link; some programs reject longer addresses. */
 const MAX_GROUPS = 250;
 
 export const SPEEDS = [0.25, 0.5, 1, 2, 4, 8, 16];
@@ -26,12 +26,12 @@ export function defaults() {
   };
 }
 
-/** The limits as the engine reads them. */
+/** Returns the limits in the format of the engine. */
 export function limitTexts(settings) {
   return settings.algorithms.map((algorithm) => `${settings.limit} per ${settings.window}s ${algorithm}`);
 }
 
-/** A whole number within its bounds, and a note if that is not what was asked for. */
+/** Returns a whole number within its bounds, and adds a note if the given value differs. */
 export function clamp(name, text, fallback, notes) {
   const { least, most } = BOUNDS[name];
   const shown = text.length > 24 ? `${text.slice(0, 24)}…` : text;
@@ -46,7 +46,7 @@ export function clamp(name, text, fallback, notes) {
   return used;
 }
 
-/** What the address of the page asks for, and notes on what of it cannot be. */
+/** Reads the settings in the address of the page, with notes on invalid values. */
 export function read(query) {
   const settings = defaults();
   const notes = [];
@@ -65,7 +65,7 @@ export function read(query) {
   return { settings, events, at: Math.max(at, last), notes: few(notes) };
 }
 
-/** A link can have any number of mistakes; nobody reads more than a few. */
+/** Limits the number of notes: a link can contain any number of errors. */
 function few(notes) {
   const MOST = 12;
   const rest = notes.length - MOST;
@@ -81,9 +81,9 @@ function readAt(value, notes) {
 }
 
 function readAlgorithms(value, fallback, notes) {
-  const asked = value.split(",");
-  const known = ALGORITHMS.filter((name) => asked.includes(name));
-  const unknown = asked.filter((name) => !ALGORITHMS.includes(name));
+  const names = value.split(",");
+  const known = ALGORITHMS.filter((name) => names.includes(name));
+  const unknown = names.filter((name) => !ALGORITHMS.includes(name));
   if (unknown.length) notes.push(`There is no algorithm “${unknown[0].slice(0, 24)}”: use ${ALGORITHMS.join(", ")}.`);
   return known.length ? known : fallback;
 }
@@ -94,10 +94,10 @@ function readSpeed(value, notes) {
   return speed ?? 1;
 }
 
-/** `at`, `at*times` or `at*times*cost`, with dots between: at in microseconds. */
+/** Reads `at`, `at*times` or `at*times*cost`, separated by dots; `at` is in microseconds. */
 function readEvents(value, notes) {
   const events = [];
-  let asked = 0;
+  let total = 0;
   for (const group of value.split(".")) {
     const parts = /^(\d{1,14})(?:\*(\d{1,4}))?(?:\*(\d{1,3}))?$/.exec(group);
     const at = parts ? Number(parts[1]) : NaN;
@@ -107,14 +107,14 @@ function readEvents(value, notes) {
       notes.push(`A request “${group.slice(0, 24)}” of the link makes no sense: it is left out.`);
       continue;
     }
-    asked += times;
+    total += times;
     for (let left = Math.min(times, MAX_EVENTS - events.length); left > 0; left -= 1) events.push({ at, cost });
   }
-  if (asked > MAX_EVENTS) notes.push(`The link has ${asked} requests: the first ${MAX_EVENTS} are used.`);
+  if (total > MAX_EVENTS) notes.push(`The link has ${total} requests: the first ${MAX_EVENTS} are used.`);
   return events.sort((one, other) => one.at - other.at);
 }
 
-/** The address that says all this; requests too, if there are any and they fit. */
+/** Returns the address for these settings, and for the requests if they fit. */
 export function write(settings, events = [], at = 0) {
   const query = new URLSearchParams({
     limit: settings.limit, window: `${settings.window}s`,

@@ -1,22 +1,22 @@
-// Draws lanes: one per algorithm, all over the same two windows.
+// Draws the lanes: one per algorithm, all with the same two windows.
 //
-// Dots do not move while a window lasts; only the dashed box does. So all dots of a lane
-// are two SVG paths, written anew when a request comes or a window ends, and the box is
-// an element of its own that the compositor shifts: a frame costs one transform per
-// lane, with 5 dots or with 500.
+// Within a window only the dashed box moves, the dots do not. So all dots of a lane are two
+// SVG paths, which are rewritten when a request is added or a window ends. The box is a
+// separate element that the compositor shifts: a frame costs one transform per lane, whether
+// it has 5 dots or 500.
 "use strict";
 
 import { CELLS_HEIGHT, captions, describe, strip, workedOldest, workedSum } from "./cells.js";
 
 const SVG = "http://www.w3.org/2000/svg";
-const TOP = 22;        // room for the name of the box
-const BASE = 112;      // where dots stand
-const STRIP = 8;       // the strip below the dots, where it is empty
-const NAMES = 22;      // room for the names and times of the windows
+const TOP = 22;        // space for the name of the box
+const BASE = 112;      // base line of the dots
+const STRIP = 8;       // height of the strip below the dots when it is empty
+const NAMES = 22;      // space for the names and times of the windows
 
 const OVER_TWO_WINDOWS = "Requests over two windows";
 
-/** What each algorithm does; cells.js has the texts of sliding-window. */
+/** Descriptions of the algorithms; cells.js contains those of sliding-window. */
 const ABOUT = {
   "fixed-window": "counts per window, forgets at its end",
   "sliding-counter": "two counts and a weight",
@@ -31,7 +31,7 @@ const FORMULA = {
   "token-bucket": "tokens = left in the bucket",
 };
 
-/** Rounded, but never up to a whole number that is not reached: 4.9999 is below 5, and one more fits. */
+/** Rounds, but never up to a whole number: 4.9999 is below 5, so another request still fits. */
 function below(number) {
   const rounded = Number(number.toFixed(3));
   return (Number.isInteger(rounded) && number < rounded ? rounded - 0.001 : rounded).toFixed(3);
@@ -57,14 +57,14 @@ function drawn(tag, attributes) {
   return made;
 }
 
-/** A line of text in the drawing. */
+/** Returns a line of text in the drawing. */
 function text({ x, y, text: shown, name, anchor = "middle" }) {
   const made = drawn("text", { x, y, "text-anchor": anchor, class: name });
   made.textContent = shown;
   return made;
 }
 
-/** Sets what changed: the same text again would be laid out again. */
+/** Sets a text if it changed: setting the same text would cause another layout. */
 export function set(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
@@ -74,7 +74,7 @@ function relabel(value, text) {
   set(value.closest("div").querySelector("dt"), text);
 }
 
-/** How many of these events come at each time. */
+/** Returns the number of events at each time. */
 function burstsOf(events) {
   const bursts = new Map();
   for (const { at } of events) bursts.set(at, (bursts.get(at) ?? 0) + 1);
@@ -82,8 +82,8 @@ function burstsOf(events) {
 }
 
 /**
- * Where the dots of these events stand: along time, stacked where they would overlap. A burst that
- * is higher than the track is a pile: its dots overlap, so that all of them stand at their time.
+ * Returns the positions of the dots: along time, stacked where they would overlap. A burst that is
+ * higher than the track is a pile: its dots overlap, so that all of them are at their time.
  */
 export function arrange(events, view) {
   const { from, to, width } = view;
@@ -109,7 +109,7 @@ export function arrange(events, view) {
     let x = exact;
     let row = ends.findIndex((end) => end + size + 1 <= x);
     if (row < 0) {
-      // No free place: beside the one that was placed longest ago.
+      // No free position: next to the dot that was placed longest ago.
       row = ends.indexOf(Math.min(...ends));
       x = Math.min(ends[row] + size + 1, width - size / 2);
     }
@@ -119,7 +119,7 @@ export function arrange(events, view) {
   return { points, piles, size };
 }
 
-/** One algorithm's part of the stage. */
+/** The lane of one algorithm. */
 export class Lane {
   constructor(algorithm) {
     this.algorithm = algorithm;
@@ -161,7 +161,7 @@ export class Lane {
     return track;
   }
 
-  /** The strip of sliding-window; empty in the other lanes. */
+  /** Creates the strip of sliding-window; it is empty in the other lanes. */
   #strip() {
     const group = drawn("g", { class: "strip" });
     if (!this.hasCells) return group;
@@ -179,9 +179,9 @@ export class Lane {
     const figures = element("dl", "figures");
     const put = (name, label, more = "") => {
       const wrap = element("div", name);
-      const [told, value] = [element("dd", ""), element("span", "")];
-      told.append(value, more);
-      wrap.append(element("dt", "", label), told);
+      const [entry, value] = [element("dd", ""), element("span", "")];
+      entry.append(value, more);
+      wrap.append(element("dt", "", label), entry);
       figures.append(wrap);
       return value;
     };
@@ -196,7 +196,7 @@ export class Lane {
     return figures;
   }
 
-  /** Labels that depend on the limit. */
+  /** Sets the labels that depend on the limit. */
   caption(count) {
     if (!this.hasCells) return;
     const { about, formula, oldest } = captions(count);
@@ -205,8 +205,8 @@ export class Lane {
     relabel(this.oldest, oldest);
   }
 
-  /** The ground: two windows, their names and times. */
-  layGround(view) {
+  /** Draws the background: two windows with their names and times. */
+  drawBackground(view) {
     const { from, to, width, window } = view;
     const half = width / 2;
     const y = this.bottom + NAMES - 5;
@@ -225,7 +225,7 @@ export class Lane {
     );
   }
 
-  /** The dots: full ones passed, crosses did not. */
+  /** Draws the requests: filled dots were admitted, crosses were denied. */
   place({ points, piles, size }, decisions) {
     const half = size / 2 - 1.5;
     let [dots, heavy, crosses, pending] = ["", "", "", ""];
@@ -245,12 +245,12 @@ export class Lane {
     this.piles.replaceChildren(...piles.map(({ x, burst }) => text({ x: x.toFixed(1), y: TOP - 6, text: `×${burst}`, name: "pile" })));
   }
 
-  /** The dashed box: the last window up to now. */
-  slide(x) {
+  /** Moves the dashed box, which is the last window up to now. */
+  moveBox(x) {
     this.box.style.transform = `translateX(${x.toFixed(2)}px)`;
   }
 
-  tally(played) {
+  showCounts(played) {
     set(this.admitted, String(played.admitted));
     set(this.denied, String(played.denied));
     const over = played.most_in_window > played.count;
@@ -258,7 +258,7 @@ export class Lane {
     this.most.classList.toggle("over", over);
   }
 
-  /** The engine's numbers at one time. Most frames show the sample of the one before. */
+  /** Shows the numbers of the engine at one time. Most frames show the same sample as the previous one. */
   show(sample, played, exact, view) {
     if (sample === this.shown?.sample && exact === this.shown.exact && view === this.shown.view) return;
     this.shown = { sample, exact, view };
@@ -285,7 +285,7 @@ export class Lane {
     }
   }
 
-  /** The cells or times below the dots, and what happens to the oldest. */
+  /** Draws the cells or times below the dots, and describes what happens to the oldest. */
   #showCells(sample, played, view) {
     set(this.oldest, workedOldest(sample, played));
     const key = JSON.stringify([sample.state, played.count, played.window_us, view]);

@@ -1,4 +1,4 @@
-//! tidegate, by its public API: text key, default clock, whole decision.
+//! tidegate, through its public API: text key, default clock, complete decision.
 
 use std::array;
 use std::hint::black_box;
@@ -7,32 +7,32 @@ use tidegate::{Check, Clock, Decision, Limit, Limiter, MemoryStats, Timestamp};
 
 use super::{EPOCH_NS, Subject};
 use crate::cli::Mode;
-use crate::measure::{BATCH, Outcome, Pass, Time, shared, shared_blocks};
+use crate::measure::{BATCH, Outcome, Pass, ThreadClock, time_shared, time_shared_blocks};
 use crate::workloads::write_key;
 
 pub const WINDOW: &str = "600 per 1m sliding-window";
 pub const SMALL: &str = "20 per 1m sliding-window";
 pub const COUNTER: &str = "600 per 1m sliding-counter";
 pub const LOG: &str = "100 per 1m sliding-log";
-/// Beside [`WINDOW`], on the same key.
+/// The second limit on the key of [`WINDOW`].
 pub const BURST: &str = "400 per 30s sliding-window";
-/// The limits of an organisation, which all its members use up.
+/// The limits of an organisation, shared by all its members.
 pub const ORGANISATION: [&str; 2] = ["60000 per 1m sliding-window", "40000 per 30s sliding-window"];
 
 /// Users of one organisation.
 const MEMBERS: u32 = 100;
 
-/// Entries of a full log, and how far apart they fill its window exactly.
+/// Entries of a full log, and the time between them that fills its window exactly.
 const LOG_ENTRIES: u64 = 100;
 const LOG_STEP_NS: u64 = 600_000_000;
 
-/// The default clock and its resolution.
+/// Describes the default clock and its resolution.
 pub fn clock_name() -> String {
     format!("default clock Clock::coarse(), resolution {:?}", Clock::default().resolution())
 }
 
-/// The default limiter but for its bounds: room for the states, one for each key and limit, and for
-/// full logs.
+/// Creates a default limiter with capacity for `states` states (one per key and limit) and full
+/// logs.
 fn limiter(states: u32) -> Limiter {
     Limiter::builder()
         .max_keys(states as usize)
@@ -45,7 +45,7 @@ fn parse(text: &str) -> Limit {
     text.parse().expect("the limits of the benchmark are well-formed")
 }
 
-/// Reads the clock as a call without a time would, and returns the virtual time instead.
+/// Reads the clock as a call without a time would, but returns the virtual time.
 #[inline(always)]
 fn virtual_time(clock: &Clock, now_ns: u64) -> Timestamp {
     black_box(clock.now());
@@ -68,7 +68,7 @@ impl OneLimit {
     pub fn decide(&self, now_ns: u64, key: &str) -> bool {
         let now = virtual_time(&self.clock, now_ns);
         let answer = self.limiter.check_at(now, key, &self.limit, 1);
-        // All of it is there to be read; copying it is not the limiter's work.
+        // The complete decision can be read here; copying it is not the work of the limiter.
         black_box(&answer).as_ref().expect("the memory store does not fail").allowed
     }
 
@@ -79,7 +79,7 @@ impl OneLimit {
     /// Decides a block in calls of [`BATCH`] checks.
     fn decide_batches(
         &self,
-        time: &mut Time<'_>,
+        time: &mut ThreadClock<'_>,
         keys: &[String],
         decisions: &mut Vec<Decision>,
     ) -> usize {
@@ -106,10 +106,10 @@ impl Subject for OneLimit {
     fn pass(&mut self, pass: &Pass<'_>) -> Outcome {
         let this = &*self;
         match pass.mode {
-            Mode::Single => shared(pass, |now_ns, _, key| this.decide(now_ns, key)),
-            Mode::Batch32 => shared_blocks(pass, || {
+            Mode::Single => time_shared(pass, |now_ns, _, key| this.decide(now_ns, key)),
+            Mode::Batch32 => time_shared_blocks(pass, || {
                 let mut decisions = Vec::with_capacity(BATCH);
-                move |time: &mut Time<'_>, _: &[u32], keys: &[String]| {
+                move |time: &mut ThreadClock<'_>, _: &[u32], keys: &[String]| {
                     this.decide_batches(time, keys, &mut decisions)
                 }
             }),
@@ -121,21 +121,25 @@ impl Subject for OneLimit {
     }
 }
 
-/// How many states are held; each key has its own.
+/// Returns the number of states. Every key has a separate one.
 fn tracked(limiter: &Limiter) -> u64 {
     let stats = limiter.stats();
-    assert_eq!((stats.overflowed, stats.merged_entries), (0, 0), "there was room for all");
+    assert_eq!(
+        (stats.overflowed, stats.merged_entries),
+        (0, 0),
+        "the limiter had too little capacity"
+    );
     stats.tracked_keys
 }
 
-/// Two limits on each user and, if there are organisations, two on the user's organisation: all
-/// are charged or none.
+/// Two limits on each user and, if there are organisations, two on the user's organisation. All
+/// limits are charged or none.
 pub struct SeveralLimits {
     limiter: Limiter,
     clock: Clock,
     user: [Limit; 2],
     organisation: [Limit; 2],
-    /// The keys of the organisations, which a server would have read from its requests.
+    /// The keys of the organisations; a server would have read them from its requests.
     organisations: Vec<String>,
 }
 
@@ -170,12 +174,12 @@ impl Subject for SeveralLimits {
         let this = &*self;
         let [u1, u2] = &this.user;
         if this.organisations.is_empty() {
-            return shared(pass, |now_ns, _, user| {
+            return time_shared(pass, |now_ns, _, user| {
                 this.decide(now_ns, &[Check::new(user, u1, 1), Check::new(user, u2, 1)])
             });
         }
         let [o1, o2] = &this.organisation;
-        shared(pass, |now_ns, number, user| {
+        time_shared(pass, |now_ns, number, user| {
             let organisation = &this.organisations[(number / MEMBERS) as usize];
             let checks = [
                 Check::new(user, u1, 1),
@@ -187,7 +191,7 @@ impl Subject for SeveralLimits {
         })
     }
 
-    /// The store holds two states for each user, and two for the organisation of its members.
+    /// Derives the number of users: the store holds two states per user and two per organisation.
     fn tracked_keys(&self) -> Option<u64> {
         let keys = tracked(&self.limiter) / 2;
         let members = u64::from(MEMBERS);
@@ -195,10 +199,10 @@ impl Subject for SeveralLimits {
     }
 }
 
-/// A limiter whose every key holds a log of `entries` entries.
+/// Creates a limiter in which every key holds a log of `entries` entries.
 ///
-/// Filled round by round and not key by key: logs grow side by side, as they do
-/// in use, with the fragmentation that brings.
+/// It is filled round by round and not key by key, so that logs grow side by side as in use, with
+/// the same fragmentation.
 pub fn fill_log(keys: u32, entries: u32) -> OneLimit {
     let subject = OneLimit::new(LOG, keys);
     let mut key = String::new();

@@ -1,4 +1,4 @@
-//! The servers that faults are done to.
+//! The servers that faults are injected into.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -11,18 +11,18 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::fault::Fault;
 use super::proxy::Proxy;
-use crate::Failed;
+use crate::BoxError;
 use crate::redis::server::Server;
 
-/// What every answer takes longer on a slow line.
+/// Delay of every answer from a slow server.
 const SLOW: Duration = Duration::from_millis(200);
-/// How far clocks are set.
+/// Change of the clock, in seconds.
 const HOUR_S: i64 = 3_600;
-/// How long the sentinel may take to have the replica take over.
-const FAILED_OVER_WITHIN: Duration = Duration::from_secs(30);
+/// How long Sentinel may take to promote the replica.
+const FAILOVER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A Redis, and what stands around it.
-pub struct World {
+/// A Redis server with the additional processes that a fault needs.
+pub struct RedisSetup {
     program: PathBuf,
     port: u16,
     server: Option<Server>,
@@ -32,12 +32,12 @@ pub struct World {
     directory: tempfile::TempDir,
 }
 
-impl World {
-    /// Starts what a fault needs.
-    pub async fn start(fault: Fault, program: &Path) -> Result<Self, Failed> {
+impl RedisSetup {
+    /// Starts the processes that a fault needs.
+    pub async fn start(fault: Fault, program: &Path) -> Result<Self, BoxError> {
         let directory = tempfile::tempdir()?;
         let port = free_port()?;
-        let mut world = World {
+        let mut setup = RedisSetup {
             program: program.to_owned(),
             port,
             server: None,
@@ -47,23 +47,23 @@ impl World {
             directory,
         };
         if matches!(fault, Fault::ClockBack | Fault::ClockForward) {
-            world.clock = Some(Clock::new(world.directory.path())?);
+            setup.clock = Some(Clock::new(setup.directory.path())?);
         }
-        world.start_server()?;
+        setup.start_server()?;
         match fault {
             Fault::Slow => {
                 let address = (Ipv4Addr::LOCALHOST, port).into();
-                world.proxy = Some(Proxy::start(address).await?);
+                setup.proxy = Some(Proxy::start(address).await?);
             }
             Fault::FailedOver => {
-                world.sentinel = Some(Sentinel::start(program, port, world.directory.path())?);
+                setup.sentinel = Some(Sentinel::start(program, port, setup.directory.path())?);
             }
             _ => {}
         }
-        Ok(world)
+        Ok(setup)
     }
 
-    /// Where nodes find it.
+    /// Returns the URL for the nodes.
     pub fn url(&self) -> String {
         match (&self.sentinel, &self.proxy) {
             (Some(sentinel), _) => format!("redis-sentinel://127.0.0.1:{}/main", sentinel.port),
@@ -79,8 +79,8 @@ impl World {
         Ok(())
     }
 
-    /// Does it, lets it last, and undoes it.
-    pub async fn inject(&mut self, fault: Fault, lasts: Duration) -> Result<(), Failed> {
+    /// Injects a fault, waits, and removes it.
+    pub async fn inject(&mut self, fault: Fault, lasts: Duration) -> Result<(), BoxError> {
         match fault {
             Fault::Killed => {
                 self.server = None;
@@ -122,35 +122,35 @@ impl World {
         Ok(())
     }
 
-    /// A new time, for good: that it is set is all that is done, so it is not undone.
-    async fn set_clock(&self, by_s: i64, lasts: Duration) -> Result<(), Failed> {
+    /// Changes the clock permanently: the fault is the change, so it is not undone.
+    async fn set_clock(&self, by_s: i64, lasts: Duration) -> Result<(), BoxError> {
         self.clock.as_ref().ok_or("no clock to set")?.set(by_s)?;
         tokio::time::sleep(lasts).await;
         Ok(())
     }
 
-    async fn fail_over(&mut self, lasts: Duration) -> Result<(), Failed> {
+    async fn fail_over(&mut self, lasts: Duration) -> Result<(), BoxError> {
         let sentinel = self.sentinel.as_ref().ok_or("no sentinel")?;
-        // The replica misses the last writes.
+        // The stopped replica misses the last writes.
         signal(sentinel.replica.pid(), Signal::STOP)?;
         tokio::time::sleep(lasts / 2).await;
         self.server = None;
         signal(sentinel.replica.pid(), Signal::CONT)?;
-        let deadline = Instant::now() + FAILED_OVER_WITHIN;
-        while !sentinel.replica_leads()? {
+        let deadline = Instant::now() + FAILOVER_TIMEOUT;
+        while !sentinel.replica_is_master()? {
             if Instant::now() > deadline {
-                return Err("the sentinel did not have the replica take over".into());
+                return Err("Sentinel did not promote the replica in time".into());
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         Ok(())
     }
 
-    fn signal(&self, what: Signal) -> Result<(), Failed> {
+    fn signal(&self, what: Signal) -> Result<(), BoxError> {
         signal(self.server.as_ref().ok_or("no server")?.pid(), what)
     }
 
-    fn command(&self, words: &[&str]) -> Result<(), Failed> {
+    fn command(&self, words: &[&str]) -> Result<(), BoxError> {
         let mut connection = self.server.as_ref().ok_or("no server")?.connect()?;
         let mut command = redis::cmd(words[0]);
         command.arg(&words[1..]);
@@ -158,7 +158,7 @@ impl World {
     }
 }
 
-fn signal(pid: u32, what: Signal) -> Result<(), Failed> {
+fn signal(pid: u32, what: Signal) -> Result<(), BoxError> {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or("no such process")?;
     Ok(kill_process(pid, what)?)
 }
@@ -167,7 +167,7 @@ fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
-/// A replica and the sentinel that watches over both.
+/// A replica, and the Sentinel process that monitors it and its master.
 struct Sentinel {
     port: u16,
     replica: Server,
@@ -175,9 +175,9 @@ struct Sentinel {
 }
 
 impl Sentinel {
-    fn start(program: &Path, main: u16, directory: &Path) -> Result<Self, Failed> {
+    fn start(program: &Path, main: u16, directory: &Path) -> Result<Self, BoxError> {
         let main_port = main.to_string();
-        // A replica writes what it is sent to a file first.
+        // A replica writes the data it receives to a file first.
         let files = directory.to_string_lossy();
         let settings = [
             "--replicaof",
@@ -201,12 +201,12 @@ impl Sentinel {
         let mut command = Command::new(program);
         command.arg(&config).arg("--sentinel").stdin(Stdio::null()).stdout(Stdio::null());
         let sentinel = Sentinel { port, replica, process: command.spawn()? };
-        sentinel.until_it_knows_the_replica()?;
+        sentinel.wait_for_replica()?;
         Ok(sentinel)
     }
 
-    fn until_it_knows_the_replica(&self) -> Result<(), Failed> {
-        let deadline = Instant::now() + FAILED_OVER_WITHIN;
+    fn wait_for_replica(&self) -> Result<(), BoxError> {
+        let deadline = Instant::now() + FAILOVER_TIMEOUT;
         let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.port))?;
         while Instant::now() < deadline {
             if let Ok(mut connection) = client.get_connection()
@@ -220,11 +220,11 @@ impl Sentinel {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        Err("the sentinel does not find the replica".into())
+        Err("Sentinel did not find the replica in time".into())
     }
 
-    /// Whether the replica has taken over, and is known to have.
-    fn replica_leads(&self) -> Result<bool, Failed> {
+    /// Returns whether the replica was promoted and Sentinel reports it as the master.
+    fn replica_is_master(&self) -> Result<bool, BoxError> {
         let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.port))?;
         let leader: (String, u16) = redis::cmd("SENTINEL")
             .arg("get-master-addr-by-name")
@@ -238,34 +238,34 @@ impl Sentinel {
 
 impl Drop for Sentinel {
     fn drop(&mut self) {
-        // It may have ended already, which is as good.
+        // The process may have ended already; errors do not matter here.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// A server's own idea of the time.
+/// A wall clock that can be changed for one server.
 struct Clock {
     library: PathBuf,
     file: PathBuf,
 }
 
 impl Clock {
-    /// Compiles the library that shows a process another time.
-    fn new(directory: &Path) -> Result<Self, Failed> {
+    /// Compiles the library that replaces the time functions of a process.
+    fn new(directory: &Path) -> Result<Self, BoxError> {
         let source = directory.join("clock.c");
         std::fs::write(&source, include_str!("clock.c"))?;
         let clock = Clock { library: directory.join("clock.so"), file: directory.join("clock") };
         let mut compiler = Command::new("cc");
         compiler.args(["-shared", "-fPIC", "-O1", "-o"]).arg(&clock.library).arg(&source);
         if !compiler.status()?.success() {
-            return Err("the clock does not compile".into());
+            return Err("the clock library failed to compile".into());
         }
         clock.set(0)?;
         Ok(clock)
     }
 
-    /// The server sees it at once: the file stays the same one, and is read as memory.
+    /// Changes the clock. The server sees the change immediately, because it maps the file.
     fn set(&self, by_s: i64) -> io::Result<()> {
         let mut file =
             OpenOptions::new().write(true).create(true).truncate(false).open(&self.file)?;

@@ -1,9 +1,9 @@
-//! Full load on one processor while nobody reads the server's log.
+//! Full load on one processor while the server's log is not read.
 //!
-//! Standard error is a pipe without a reader. Once it and the server's own buffer are full,
-//! a server that waits for its log answers nobody. Every check here is denied, and there are
-//! so many policies that the denials fill both within seconds. That they were full is proven
-//! at the end: the pipe is read then, and the server reports the lines it dropped.
+//! Standard error is a pipe without a reader. Once the pipe and the server's own buffer are full,
+//! a server that waits for its log would stop answering. Every check here is denied, and there are
+//! enough policies that the denials fill both within seconds. The end of the run proves that they
+//! were full: the pipe is read then, and the server reports the number of dropped lines.
 
 use std::cell::Cell;
 use std::io::{self, BufRead, BufReader, PipeReader};
@@ -14,49 +14,49 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use tokio::task::LocalSet;
 
-use super::load::{Connection, Tally, until_silence};
-use super::process::bound_to;
+use super::load::{Connection, TurnCounter, with_answer_timeout};
+use super::process::pinned_to;
 use super::server::{Program, Server};
-use super::setup::{self, Directory, Places};
-use super::wire::{Form, LIMITS, LONGEST, LOOSE, Request, config};
+use super::setup::{self, CpuPlacement, temp_directory};
+use super::wire::{LIMITS, LONGEST, LOOSE_LIMITS, Request, RequestKind, config};
 use crate::cli::HttpArgs;
 
-/// Each policy logs at most ten denials per second.
+/// Number of policies. Each logs at most ten denials per second.
 const POLICIES: u32 = 400;
 
 /// Time for pipe and buffer to fill: 1.1 MB, at 4,000 lines per second of more than 200 bytes.
 const FILL: Duration = Duration::from_secs(5);
 
-/// The slowest check but one in a thousand must take less.
+/// The 99.9th percentile of the latency must be below this.
 const BAR: Duration = Duration::from_millis(50);
 
-/// The line that reports dropped lines, and the field that holds their number.
+/// The log line that reports dropped lines, and the field with their number.
 const REPORT: &str = "log lines were dropped";
 const TOTAL: &str = "total=";
 
-/// How long the server may take to end. It drains in 20 seconds at most.
-const END_WITHIN: Duration = Duration::from_secs(30);
+/// How long the server may take to end. It drains for at most 20 seconds.
+const END_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The measurement.
-pub struct Stalled {
+/// Results of a run.
+pub struct StalledLogResult {
     pub answers: u64,
     pub elapsed: Duration,
     pub p50: Duration,
     pub p99: Duration,
     pub p999: Duration,
-    /// Lines the server dropped.
+    /// Number of dropped log lines.
     pub dropped: u64,
-    /// From SIGTERM to the end of the process, with the log still unread.
+    /// Time from SIGTERM to the end of the process, with the log still unread.
     pub ended: Duration,
 }
 
-impl Stalled {
-    /// An error if the bar is not met.
-    pub fn judge(&self) -> io::Result<()> {
+impl StalledLogResult {
+    /// Returns an error if the bar is not met.
+    pub fn verify(&self) -> io::Result<()> {
         if self.p999 < BAR {
             return Ok(());
         }
-        Err(io::Error::other(format!("p99.9 is {:?}, and must be below {BAR:?}", self.p999)))
+        Err(io::Error::other(format!("p99.9 is {:?}; it must be below {BAR:?}", self.p999)))
     }
 
     pub fn text(&self) -> String {
@@ -88,83 +88,88 @@ impl Stalled {
 }
 
 /// Loads tidegate for `seconds` after pipe and buffer are full.
-pub fn run(args: &HttpArgs, seconds: u32) -> io::Result<Stalled> {
-    let directory = Directory::create()?;
-    let program = setup::tidegate(args, &LOOSE[..1], directory.path())?;
+pub fn run(args: &HttpArgs, seconds: u32) -> io::Result<StalledLogResult> {
+    let directory = temp_directory()?;
+    let program = setup::tidegate(args, &LOOSE_LIMITS[..1], directory.path())?;
     let Program::Tidegate { config: file, .. } = &program else {
         return Err(io::Error::other("only tidegate is measured here"));
     };
-    let mut text = config(&LOOSE[..1], LIMITS.tight);
+    let mut text = config(&LOOSE_LIMITS[..1], LIMITS.tight);
     for number in 0..POLICIES {
-        let name = name(number);
+        let name = policy_name(number);
         text += &format!(
             "  - {{ name: {name}, match: {{ path: /{name} }}, key: \"{{client_ip}}\", \
              limits: [\"1 per {LONGEST}\"] }}\n"
         );
     }
     std::fs::write(file, text)?;
-    let places = Places::choose(args.unbound);
+    let placement = CpuPlacement::choose(args.unbound);
     let start = || {
         let (reader, writer) = io::pipe()?;
         let server =
-            Server::start_logging_to(writer.into(), &program, places.server, directory.path())?;
+            Server::start_logging_to(writer.into(), &program, placement.server, directory.path())?;
         Ok::<_, io::Error>((server, reader))
     };
     let time = Duration::from_secs(seconds.into());
     let (server, reader) = start()?;
-    let (tally, elapsed) = bound_to(places.load, || load(&server, args.connections, time))??;
-    let (answers, allowed) = tally.answers();
+    let (counter, elapsed) = pinned_to(placement.load, || load(&server, args.connections, time))??;
+    let (answers, allowed) = counter.answers();
     if answers == 0 || allowed > 0 {
         return Err(io::Error::other(format!("{allowed} of {answers} checks were not denied")));
     }
     let dropped = dropped(reader)?;
     drop(server);
-    // Another one, because the log of that one was read.
+    // A second server, because the log of the first was read.
     let (server, _reader) = start()?;
-    bound_to(places.load, || load(&server, args.connections, Duration::ZERO))??;
+    pinned_to(placement.load, || load(&server, args.connections, Duration::ZERO))??;
     let ended = end(server)?;
-    Ok(Stalled {
+    Ok(StalledLogResult {
         answers,
         elapsed,
-        p50: tally.all_but_one_in(2),
-        p99: tally.all_but_one_in(100),
-        p999: tally.all_but_one_in(1_000),
+        p50: counter.all_but_one_in(2),
+        p99: counter.all_but_one_in(100),
+        p999: counter.all_but_one_in(1_000),
         dropped,
         ended,
     })
 }
 
-fn name(number: u32) -> String {
+fn policy_name(number: u32) -> String {
     format!("stalled-{number:04}-{}", "x".repeat(40))
 }
 
 /// Fills pipe and buffer, then measures for `time`.
-fn load(server: &Server, connections: u32, time: Duration) -> io::Result<(Tally, Duration)> {
+fn load(server: &Server, connections: u32, time: Duration) -> io::Result<(TurnCounter, Duration)> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    LocalSet::new().block_on(&runtime, until_silence(ask(server, connections, time)))
+    LocalSet::new().block_on(&runtime, with_answer_timeout(run_load(server, connections, time)))
 }
 
-async fn ask(server: &Server, connections: u32, time: Duration) -> io::Result<(Tally, Duration)> {
-    let measured = Rc::new(Tally::new());
+async fn run_load(
+    server: &Server,
+    connections: u32,
+    time: Duration,
+) -> io::Result<(TurnCounter, Duration)> {
+    let measured = Rc::new(TurnCounter::new());
     let (measuring, over) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(false)));
     let requests: Vec<Request> =
-        (0..POLICIES).map(|number| Request::check(&name(number), server.address)).collect();
+        (0..POLICIES).map(|number| Request::check(&policy_name(number), server.address)).collect();
     let requests: Rc<[Request]> = requests.into();
     let mut tasks = Vec::new();
     for number in 0..connections {
         let mut connection = Connection::open(server.address).await?;
-        let (tally, over) = (Rc::clone(&measured), Rc::clone(&over));
+        let (counter, over) = (Rc::clone(&measured), Rc::clone(&over));
         let (measuring, requests) = (Rc::clone(&measuring), Rc::clone(&requests));
         tasks.push(tokio::task::spawn_local(async move {
             let mut next = number as usize;
             while !over.get() {
-                let asked = Instant::now();
+                let sent = Instant::now();
                 let request = &requests[next % requests.len()];
                 next += 1;
-                let allowed = connection.ask(request).await?.verdict(Form::Check)?.allowed;
-                // The first check of each policy was allowed while pipe and buffer filled.
+                let allowed =
+                    connection.send_request(request).await?.verdict(RequestKind::Check)?.allowed;
+                // The first check of each policy was allowed, while pipe and buffer were filling.
                 if measuring.get() {
-                    tally.count(allowed, asked.elapsed());
+                    counter.count(allowed, sent.elapsed());
                 }
             }
             Ok::<_, io::Error>(())
@@ -179,32 +184,33 @@ async fn ask(server: &Server, connections: u32, time: Duration) -> io::Result<(T
     for task in tasks {
         task.await.map_err(io::Error::other)??;
     }
-    let tally = Rc::into_inner(measured).ok_or_else(|| io::Error::other("a task still counts"))?;
-    Ok((tally, elapsed))
+    let counter =
+        Rc::into_inner(measured).ok_or_else(|| io::Error::other("a task is still running"))?;
+    Ok((counter, elapsed))
 }
 
-/// Reads the log until it reports what was dropped.
+/// Reads the log up to the line with the number of dropped lines.
 fn dropped(reader: PipeReader) -> io::Result<u64> {
     for line in BufReader::new(reader).lines() {
         let line = line?;
         if line.contains(REPORT) {
             let total = line.split_whitespace().find_map(|word| word.strip_prefix(TOTAL));
             return total.and_then(|total| total.parse().ok()).ok_or_else(|| {
-                io::Error::other(format!("this line does not say how many were dropped: {line}"))
+                io::Error::other(format!("no number of dropped lines in this line: {line}"))
             });
         }
     }
     Err(io::Error::other("the server dropped no lines: its log was not full"))
 }
 
-/// Ends the server and returns how long that took.
+/// Ends the server and returns how long it took.
 fn end(mut server: Server) -> io::Result<Duration> {
     let start = Instant::now();
     let process = i32::try_from(server.process()).ok().and_then(Pid::from_raw);
     kill_process(process.ok_or_else(|| io::Error::other("the process has no id"))?, Signal::TERM)?;
     while !server.has_ended()? {
-        if start.elapsed() > END_WITHIN {
-            return Err(io::Error::other("it does not end"));
+        if start.elapsed() > END_TIMEOUT {
+            return Err(io::Error::other("the server did not end in time"));
         }
         std::thread::sleep(Duration::from_millis(1));
     }
