@@ -23,17 +23,17 @@ pub trait StateInPlace {
 
 impl<T: Window> StateInPlace for T {
     fn admits(&mut self, limit: &Limit, ask: &Ask) -> bool {
-        let now = limit.moment(ask.now);
+        let now = limit.window_position(ask.now);
         self.advance(limit, &now);
         Window::admits(self, limit, ask, &now)
     }
 
     fn available(&self, limit: &Limit, now: Timestamp) -> u64 {
-        Window::available(self, limit, &limit.moment(now))
+        Window::available(self, limit, &limit.window_position(now))
     }
 
     fn settle(&mut self, limit: &Limit, ask: &Ask, admitted: bool, decision: &mut Decision) {
-        *decision = Window::settle(self, limit, ask, &limit.moment(ask.now), admitted);
+        *decision = Window::settle(self, limit, ask, &limit.window_position(ask.now), admitted);
     }
 
     #[inline]

@@ -12,7 +12,7 @@
 
 use crate::algorithms::Window;
 use crate::algorithms::sliding_window::{decide_cells, decide_times};
-use crate::limit::{Moment, PackedKind};
+use crate::limit::{PackedKind, WindowPosition};
 use crate::{
     Ask, Decided, Decision, FixedWindow, Limit, SlidingCounter, SlidingWindow, Timestamp,
     TokenBucket,
@@ -124,7 +124,7 @@ impl<W: PackedWords> Packed<W> {
         ask: &Ask,
         admitted: bool,
     ) -> Option<Decision> {
-        let now = &limit.moment(ask.now);
+        let now = &limit.window_position(ask.now);
         macro_rules! decide {
             ($state:ident => $pack:expr) => {{
                 $state.advance(limit, now);
@@ -218,7 +218,7 @@ fn decide_unpacked(
     packed: Packed,
     limit: &Limit,
     ask: &Ask,
-    now: &Moment,
+    now: &WindowPosition,
     admitted: bool,
 ) -> Option<(Packed, Decision)> {
     let mut window = SlidingWindow::unpack(limit, &packed);

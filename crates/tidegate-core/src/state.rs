@@ -59,20 +59,20 @@ impl State {
     /// Brings the state up to `now` and says whether this limit admits the ask;
     /// charges nothing. With [`State::settle`] it lets several limits agree first.
     pub fn admits(&mut self, limit: &Limit, ask: &Ask) -> bool {
-        let now = limit.moment(ask.now);
+        let now = limit.window_position(ask.now);
         each!(self, window => { window.advance(limit, &now); window.admits(limit, ask, &now) })
     }
 
     /// The largest cost that passes at `now`. The state must have been brought up to it.
     pub fn available(&self, limit: &Limit, now: Timestamp) -> u64 {
-        let now = limit.moment(now);
+        let now = limit.window_position(now);
         each!(self, window => window.available(limit, &now))
     }
 
     /// Charges the ask if it was `admitted` by everyone who had a say, and answers
     /// for this limit. The state must have been brought up to the ask's time.
     pub fn settle(&mut self, limit: &Limit, ask: &Ask, admitted: bool) -> Decision {
-        let now = limit.moment(ask.now);
+        let now = limit.window_position(ask.now);
         each!(self, window => window.settle(limit, ask, &now, admitted))
     }
 
@@ -84,7 +84,7 @@ impl State {
     /// What it holds at `now`, in the terms of its algorithm. Looking changes nothing:
     /// a copy is brought up to that time.
     pub fn view(&self, limit: &Limit, now: Timestamp) -> View {
-        let now = limit.moment(now);
+        let now = limit.window_position(now);
         let mut state = self.clone();
         each!(&mut state, window => window.advance(limit, &now));
         View::new(&state, limit, &now)

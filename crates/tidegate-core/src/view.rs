@@ -7,7 +7,7 @@
 
 use alloc::vec::Vec;
 
-use crate::limit::Moment;
+use crate::limit::WindowPosition;
 use crate::{Limit, State, Timestamp};
 
 /// What a state holds at a time; see [`State::view`].
@@ -83,7 +83,7 @@ pub struct Ratio {
 
 impl View {
     /// Of a state that was brought up to `now`.
-    pub(crate) fn new(state: &State, limit: &Limit, now: &Moment) -> Self {
+    pub(crate) fn new(state: &State, limit: &Limit, now: &WindowPosition) -> Self {
         let whole = limit.window_ticks();
         match state {
             State::SlidingLog(log) => View::SlidingLog { count: log.entries().total() },

@@ -24,7 +24,7 @@
 use alloc::vec::Vec;
 
 use super::Window;
-use crate::limit::Moment;
+use crate::limit::WindowPosition;
 use crate::{Ask, Limit, PermitId, Timestamp};
 
 /// The state of a `concurrency` limit.
@@ -92,7 +92,7 @@ impl Permits {
 
     /// Starts a permit's lease anew; `false` if it is not held (any more).
     pub fn renew(&mut self, limit: &Limit, permit: PermitId, now: Timestamp) -> bool {
-        self.advance(limit, &limit.moment(now));
+        self.advance(limit, &limit.window_position(now));
         match self.take(permit) {
             Some(held) => {
                 self.hold(Held { since: now, lease_us: limit.window_us(), ..held });
@@ -117,7 +117,7 @@ impl Permits {
 }
 
 impl Window for Permits {
-    fn advance(&mut self, _limit: &Limit, now: &Moment) {
+    fn advance(&mut self, _limit: &Limit, now: &WindowPosition) {
         let from_the_future = |held: &Held| held.since > now.at;
         if self.held.iter().any(from_the_future) {
             for held in self.held.iter_mut().filter(|held| from_the_future(held)) {
@@ -129,11 +129,11 @@ impl Window for Permits {
         self.total -= self.held.drain(..ended).map(|held| held.cost).sum::<u64>();
     }
 
-    fn available(&self, limit: &Limit, _now: &Moment) -> u64 {
+    fn available(&self, limit: &Limit, _now: &WindowPosition) -> u64 {
         limit.count().saturating_sub(self.total)
     }
 
-    fn wait_us(&self, limit: &Limit, cost: u64, now: &Moment) -> u64 {
+    fn wait_us(&self, limit: &Limit, cost: u64, now: &WindowPosition) -> u64 {
         let to_free = (self.total + cost).saturating_sub(limit.count());
         let mut freed = 0;
         let mut ends = now.at;
@@ -147,7 +147,7 @@ impl Window for Permits {
         ends.as_micros() - now.at.as_micros()
     }
 
-    fn charge(&mut self, limit: &Limit, units: u64, ask: &Ask, _now: &Moment) {
+    fn charge(&mut self, limit: &Limit, units: u64, ask: &Ask, _now: &WindowPosition) {
         let cost = units.min(limit.count_cap().saturating_sub(self.total));
         if cost > 0 {
             self.count += 1;

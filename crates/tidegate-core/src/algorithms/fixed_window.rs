@@ -20,7 +20,7 @@
 //! **Cost**: a window index and one count.
 
 use super::Window;
-use crate::limit::Moment;
+use crate::limit::WindowPosition;
 use crate::{Ask, Limit, Packed, PackedSize, PackedWords, Timestamp};
 
 /// The state of a `fixed-window`.
@@ -59,13 +59,16 @@ impl FixedWindow {
             return FixedWindow { index: packed.words.get(0), count: packed.words.get(1) };
         }
         let end = Timestamp::from_micros(packed.deadline_us());
-        FixedWindow { index: limit.moment(end).index.saturating_sub(1), count: packed.head }
+        FixedWindow {
+            index: limit.window_position(end).index.saturating_sub(1),
+            count: packed.head,
+        }
     }
 }
 
 impl Window for FixedWindow {
     #[inline]
-    fn advance(&mut self, limit: &Limit, now: &Moment) {
+    fn advance(&mut self, limit: &Limit, now: &WindowPosition) {
         // A window ahead of now (the clock stepped back) keeps its count, from now on.
         if self.index < now.index {
             self.count = 0;
@@ -75,12 +78,12 @@ impl Window for FixedWindow {
     }
 
     #[inline]
-    fn available(&self, limit: &Limit, _now: &Moment) -> u64 {
+    fn available(&self, limit: &Limit, _now: &WindowPosition) -> u64 {
         limit.count().saturating_sub(self.count)
     }
 
     #[inline]
-    fn wait_us(&self, limit: &Limit, cost: u64, now: &Moment) -> u64 {
+    fn wait_us(&self, limit: &Limit, cost: u64, now: &WindowPosition) -> u64 {
         if self.count + cost <= limit.count() {
             return 0;
         }
@@ -88,7 +91,7 @@ impl Window for FixedWindow {
     }
 
     #[inline]
-    fn charge(&mut self, limit: &Limit, units: u64, _ask: &Ask, _now: &Moment) {
+    fn charge(&mut self, limit: &Limit, units: u64, _ask: &Ask, _now: &WindowPosition) {
         self.count = self.count.saturating_add(units).min(limit.count_cap());
     }
 

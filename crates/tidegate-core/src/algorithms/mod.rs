@@ -12,7 +12,7 @@ pub(crate) mod sliding_log;
 pub(crate) mod sliding_window;
 pub(crate) mod token_bucket;
 
-use crate::limit::Moment;
+use crate::limit::WindowPosition;
 use crate::{Ask, Cost, Decided, Decision, Limit, ResetAfter, RetryAfter, Timestamp};
 
 /// What became of an ask, before it is worked out when to come back.
@@ -32,19 +32,19 @@ pub(crate) trait Window {
     /// This is kept even when the request is denied. It never changes what is
     /// counted, and without it a state from the future would be re-entered at
     /// every retry and freeze its key until the clock caught up.
-    fn advance(&mut self, limit: &Limit, now: &Moment);
+    fn advance(&mut self, limit: &Limit, now: &WindowPosition);
 
     /// The largest cost that passes now.
-    fn available(&self, limit: &Limit, now: &Moment) -> u64;
+    fn available(&self, limit: &Limit, now: &WindowPosition) -> u64;
 
     /// Microseconds until `cost` passes if nothing else arrives; 0 if it does now.
     /// `cost` is at least 1 and at most the limit's capacity.
-    fn wait_us(&self, limit: &Limit, cost: u64, now: &Moment) -> u64;
+    fn wait_us(&self, limit: &Limit, cost: u64, now: &WindowPosition) -> u64;
 
     /// How long until everything is available again if nothing arrives: until all
     /// of it would pass at once.
     #[inline]
-    fn reset_after(&self, limit: &Limit, now: &Moment) -> ResetAfter {
+    fn reset_after(&self, limit: &Limit, now: &WindowPosition) -> ResetAfter {
         ResetAfter::from_micros(match limit.capacity() {
             0 => 0,
             capacity => self.wait_us(limit, capacity, now),
@@ -52,11 +52,18 @@ pub(crate) trait Window {
     }
 
     /// Adds `units` without asking.
-    fn charge(&mut self, limit: &Limit, units: u64, ask: &Ask, now: &Moment);
+    fn charge(&mut self, limit: &Limit, units: u64, ask: &Ask, now: &WindowPosition);
 
     /// Adds `units` of those that are `available`, and returns how many are available then.
     #[inline(always)]
-    fn admit(&mut self, limit: &Limit, units: u64, ask: &Ask, now: &Moment, available: u64) -> u64 {
+    fn admit(
+        &mut self,
+        limit: &Limit,
+        units: u64,
+        ask: &Ask,
+        now: &WindowPosition,
+        available: u64,
+    ) -> u64 {
         self.charge(limit, units, ask, now);
         available - units
     }
@@ -77,7 +84,7 @@ pub(crate) trait Window {
 
     /// Whether the limit on its own admits the ask.
     #[inline]
-    fn admits(&self, limit: &Limit, ask: &Ask, now: &Moment) -> bool {
+    fn admits(&self, limit: &Limit, ask: &Ask, now: &WindowPosition) -> bool {
         match ask.cost {
             Cost::Ask(units) => units.max(1) <= self.available(limit, now),
             Cost::Force(_) | Cost::Refund(_) => true,
@@ -86,7 +93,7 @@ pub(crate) trait Window {
 
     /// Charges the ask if it was `admitted` (by every limit of its request).
     #[inline(always)]
-    fn apply(&mut self, limit: &Limit, ask: &Ask, now: &Moment, admitted: bool) -> Outcome {
+    fn apply(&mut self, limit: &Limit, ask: &Ask, now: &WindowPosition, admitted: bool) -> Outcome {
         match ask.cost {
             Cost::Ask(units) => {
                 let available = self.available(limit, now);
@@ -112,7 +119,13 @@ pub(crate) trait Window {
 
     /// Answers an ask that was applied.
     #[inline(always)]
-    fn report(&self, limit: &Limit, cost: Cost, now: &Moment, outcome: Outcome) -> Decision {
+    fn report(
+        &self,
+        limit: &Limit,
+        cost: Cost,
+        now: &WindowPosition,
+        outcome: Outcome,
+    ) -> Decision {
         let Outcome { allowed, remaining } = outcome;
         let retry_after = match cost {
             Cost::Ask(units) if !allowed && units.max(1) > limit.capacity() => RetryAfter::Never,
@@ -135,28 +148,40 @@ pub(crate) trait Window {
 
     /// [`Window::apply`] and [`Window::report`] in one.
     #[inline(always)]
-    fn settle(&mut self, limit: &Limit, ask: &Ask, now: &Moment, admitted: bool) -> Decision {
+    fn settle(
+        &mut self,
+        limit: &Limit,
+        ask: &Ask,
+        now: &WindowPosition,
+        admitted: bool,
+    ) -> Decision {
         let outcome = self.apply(limit, ask, now, admitted);
         self.report(limit, ask.cost, now, outcome)
     }
 
     /// Adds or takes off units without asking.
     #[cold]
-    fn correct(&mut self, limit: &Limit, units: u64, ask: &Ask, now: &Moment) {
+    fn correct(&mut self, limit: &Limit, units: u64, ask: &Ask, now: &WindowPosition) {
         correct(self, limit, units, ask, now);
     }
 
     /// One ask, decided alone.
     #[inline(always)]
     fn decide(&mut self, limit: &Limit, ask: &Ask) -> Decision {
-        let now = limit.moment(ask.now);
+        let now = limit.window_position(ask.now);
         self.advance(limit, &now);
         self.settle(limit, ask, &now, true)
     }
 }
 
 /// Adds or takes off units without asking.
-fn correct<T: Window + ?Sized>(state: &mut T, limit: &Limit, units: u64, ask: &Ask, now: &Moment) {
+fn correct<T: Window + ?Sized>(
+    state: &mut T,
+    limit: &Limit,
+    units: u64,
+    ask: &Ask,
+    now: &WindowPosition,
+) {
     if let Cost::Refund(_) = ask.cost {
         state.refund(limit, units);
         // What it restored may have aged out since.

@@ -31,7 +31,7 @@
 //! memory store while counts stay below 2^20.
 
 use super::Window;
-use crate::limit::{Moment, SMALL_COUNT};
+use crate::limit::{SMALL_COUNT, WindowPosition};
 use crate::{Ask, Limit, Packed, PackedSize, PackedWords, ResetAfter, Timestamp};
 
 /// Bits of a count in the small size.
@@ -80,7 +80,7 @@ impl SlidingCounter {
         }
         let end = Timestamp::from_micros(packed.deadline_us());
         SlidingCounter {
-            index: limit.moment(end).index.saturating_sub(2),
+            index: limit.window_position(end).index.saturating_sub(2),
             previous: packed.head >> COUNT_BITS,
             current: packed.head & SMALL_COUNT,
         }
@@ -88,7 +88,7 @@ impl SlidingCounter {
 
     /// What the previous window still weighs, rounded down.
     #[inline(always)]
-    fn carried(&self, limit: &Limit, now: &Moment) -> u64 {
+    fn carried(&self, limit: &Limit, now: &WindowPosition) -> u64 {
         if self.previous == 0 {
             return 0;
         }
@@ -99,7 +99,7 @@ impl SlidingCounter {
 
 /// How far into its window `now` lies, in whole ticks.
 #[inline]
-fn elapsed_ticks(limit: &Limit, now: &Moment) -> u64 {
+fn elapsed_ticks(limit: &Limit, now: &WindowPosition) -> u64 {
     if limit.tick_us() == 1 { now.elapsed_us } else { now.elapsed_us / limit.tick_us() }
 }
 
@@ -117,7 +117,7 @@ fn first_tick_with_room(limit: &Limit, previous: u64, room: u64) -> u64 {
 
 impl Window for SlidingCounter {
     #[inline(always)]
-    fn advance(&mut self, limit: &Limit, now: &Moment) {
+    fn advance(&mut self, limit: &Limit, now: &WindowPosition) {
         if self.index > now.index {
             // The clock stepped back: all that was counted is counted here and now.
             self.current = self.current.saturating_add(self.previous);
@@ -133,12 +133,12 @@ impl Window for SlidingCounter {
     }
 
     #[inline(always)]
-    fn available(&self, limit: &Limit, now: &Moment) -> u64 {
+    fn available(&self, limit: &Limit, now: &WindowPosition) -> u64 {
         limit.count().saturating_sub(self.current + self.carried(limit, now))
     }
 
     #[inline]
-    fn wait_us(&self, limit: &Limit, cost: u64, now: &Moment) -> u64 {
+    fn wait_us(&self, limit: &Limit, cost: u64, now: &WindowPosition) -> u64 {
         let elapsed_us = now.elapsed_us;
         let window_us = limit.window_us();
         let window = limit.window_ticks();
@@ -155,7 +155,7 @@ impl Window for SlidingCounter {
     }
 
     #[inline(always)]
-    fn reset_after(&self, limit: &Limit, now: &Moment) -> ResetAfter {
+    fn reset_after(&self, limit: &Limit, now: &WindowPosition) -> ResetAfter {
         // The wait for all of it, worked out for the case that matters: something
         // was counted in this window, and has to become a previous count and melt.
         // (From 1 to the limit, in one comparison; more takes a forced charge.)
@@ -171,12 +171,12 @@ impl Window for SlidingCounter {
     }
 
     #[inline(always)]
-    fn admit(&mut self, _: &Limit, units: u64, _: &Ask, _: &Moment, available: u64) -> u64 {
+    fn admit(&mut self, _: &Limit, units: u64, _: &Ask, _: &WindowPosition, available: u64) -> u64 {
         self.current += units;
         available - units
     }
 
-    fn charge(&mut self, limit: &Limit, units: u64, _ask: &Ask, _now: &Moment) {
+    fn charge(&mut self, limit: &Limit, units: u64, _ask: &Ask, _now: &WindowPosition) {
         self.current = self.current.saturating_add(units).min(limit.count_cap());
     }
 

@@ -29,7 +29,7 @@
 //! constant time. Requests in one microsecond share an entry.
 
 use super::Window;
-use crate::limit::Moment;
+use crate::limit::WindowPosition;
 use crate::{Ask, Decision, Entries, Entry, Limit, ResetAfter, Timestamp};
 
 /// The state of a `sliding-log`.
@@ -67,7 +67,7 @@ impl From<Entries> for SlidingLog {
 
 impl Window for SlidingLog {
     #[inline]
-    fn advance(&mut self, limit: &Limit, now: &Moment) {
+    fn advance(&mut self, limit: &Limit, now: &WindowPosition) {
         reenter_future(&mut self.entries, now.at);
         if let Some(cutoff) = now.at.as_micros().checked_sub(limit.window_us()) {
             self.entries.drop_through(Timestamp::from_micros(cutoff));
@@ -75,11 +75,11 @@ impl Window for SlidingLog {
     }
 
     #[inline]
-    fn available(&self, limit: &Limit, _now: &Moment) -> u64 {
+    fn available(&self, limit: &Limit, _now: &WindowPosition) -> u64 {
         limit.count().saturating_sub(self.entries.total())
     }
 
-    fn wait_us(&self, limit: &Limit, cost: u64, now: &Moment) -> u64 {
+    fn wait_us(&self, limit: &Limit, cost: u64, now: &WindowPosition) -> u64 {
         let to_free = (self.entries.total() + cost).saturating_sub(limit.count());
         if to_free == 0 {
             return 0;
@@ -89,7 +89,7 @@ impl Window for SlidingLog {
     }
 
     #[inline]
-    fn reset_after(&self, limit: &Limit, now: &Moment) -> ResetAfter {
+    fn reset_after(&self, limit: &Limit, now: &WindowPosition) -> ResetAfter {
         // How long until the newest entry is a window old. Then all are: no need to walk.
         let newest = self.entries.newest_at().filter(|_| limit.count() > 0);
         let passed = newest.map(|at| now.at.as_micros() - at.as_micros());
@@ -97,7 +97,7 @@ impl Window for SlidingLog {
     }
 
     #[inline]
-    fn charge(&mut self, limit: &Limit, units: u64, ask: &Ask, _now: &Moment) {
+    fn charge(&mut self, limit: &Limit, units: u64, ask: &Ask, _now: &WindowPosition) {
         let room = limit.count_cap().saturating_sub(self.entries.total());
         self.entries.push(Entry { at: ask.now, cost: units.min(room) });
     }

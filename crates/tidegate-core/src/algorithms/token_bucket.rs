@@ -26,7 +26,7 @@
 //! **Cost**: a time and a debt.
 
 use super::Window;
-use crate::limit::Moment;
+use crate::limit::WindowPosition;
 use crate::limit::bounds;
 use crate::{Ask, Limit, Packed, PackedWords, Timestamp};
 
@@ -84,7 +84,7 @@ impl TokenBucket {
 
 impl Window for TokenBucket {
     #[inline]
-    fn advance(&mut self, limit: &Limit, now: &Moment) {
+    fn advance(&mut self, limit: &Limit, now: &WindowPosition) {
         if self.tick_us != limit.tick_us() {
             self.convert(limit);
         }
@@ -98,11 +98,11 @@ impl Window for TokenBucket {
     }
 
     #[inline]
-    fn available(&self, limit: &Limit, _now: &Moment) -> u64 {
+    fn available(&self, limit: &Limit, _now: &WindowPosition) -> u64 {
         (limit.capacity() * limit.window_ticks()).saturating_sub(self.debt) / limit.window_ticks()
     }
 
-    fn wait_us(&self, limit: &Limit, cost: u64, now: &Moment) -> u64 {
+    fn wait_us(&self, limit: &Limit, cost: u64, now: &WindowPosition) -> u64 {
         let room = (limit.capacity() - cost) * limit.window_ticks();
         let ticks = self.debt.saturating_sub(room).div_ceil(limit.count());
         if ticks == 0 {
@@ -113,7 +113,7 @@ impl Window for TokenBucket {
     }
 
     #[inline]
-    fn charge(&mut self, limit: &Limit, units: u64, _ask: &Ask, _now: &Moment) {
+    fn charge(&mut self, limit: &Limit, units: u64, _ask: &Ask, _now: &WindowPosition) {
         let added = units.min(limit.count_cap()) * limit.window_ticks();
         self.debt = (self.debt + added).min(bounds::MAX_PRODUCT);
     }

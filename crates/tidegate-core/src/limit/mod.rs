@@ -352,7 +352,7 @@ impl Limit {
     pub fn may_give_back(&self, charged_at: Timestamp, now: Timestamp) -> bool {
         let windows = match self.algorithm {
             Algorithm::FixedWindow => {
-                return self.moment(charged_at).index >= self.moment(now).index;
+                return self.window_position(charged_at).index >= self.window_position(now).index;
             }
             Algorithm::TokenBucket => self.burst.div_ceil(self.count.max(1)),
             _ => 1,
@@ -383,9 +383,9 @@ impl Limit {
 
     /// `now` as this limit's aligned windows, or the cells of its form, see it.
     #[inline(always)]
-    pub(crate) fn moment(&self, now: Timestamp) -> Moment {
+    pub(crate) fn window_position(&self, now: Timestamp) -> WindowPosition {
         let (index, elapsed_us) = self.grid.cell.split(now.as_micros());
-        Moment { at: now, index, elapsed_us }
+        WindowPosition { at: now, index, elapsed_us }
     }
 
     /// How a `sliding-window` of this count counts.
@@ -451,7 +451,7 @@ impl Limit {
 
     /// The cell of a form in which a moment lies, and how far into it.
     #[inline(always)]
-    pub(crate) fn split(&self, form: Form, now: &Moment) -> (u64, u64) {
+    pub(crate) fn split(&self, form: Form, now: &WindowPosition) -> (u64, u64) {
         if form == self.form {
             return (now.index, now.elapsed_us);
         }
@@ -611,9 +611,9 @@ impl Pace {
 }
 
 /// A time, and where it lies among a limit's aligned windows or, for a `sliding-window`, among the
-/// cells of the limit's form: computed once per decision, by [`Limit::moment`].
+/// cells of the limit's form: computed once per decision, by [`Limit::window_position`].
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Moment {
+pub(crate) struct WindowPosition {
     pub(crate) at: Timestamp,
     /// Which window or cell.
     pub(crate) index: u64,

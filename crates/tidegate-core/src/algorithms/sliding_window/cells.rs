@@ -3,7 +3,7 @@
 use super::form::{STEP_BITS, STEPS};
 use super::{Form, WORDS};
 use crate::algorithms::Window;
-use crate::limit::{Grid, Moment};
+use crate::limit::{Grid, WindowPosition};
 use crate::packed::with_low_bits;
 use crate::{Ask, Limit, Packed, PackedWords, ResetAfter, Timestamp};
 
@@ -444,26 +444,26 @@ const fn span_shift(form: Form) -> u32 {
 impl<W: CellWords> Cells<W> {
     /// The current cell, and how far into it `now` is.
     #[inline(always)]
-    fn split(&self, limit: &Limit, now: &Moment) -> (u64, u64) {
+    fn split(&self, limit: &Limit, now: &WindowPosition) -> (u64, u64) {
         if W::IN_PLACE { (now.index, now.elapsed_us) } else { limit.split(self.form, now) }
     }
 }
 
 impl<W: CellWords> Window for Cells<W> {
     #[inline(always)]
-    fn advance(&mut self, limit: &Limit, now: &Moment) {
+    fn advance(&mut self, limit: &Limit, now: &WindowPosition) {
         let (current, elapsed_us) = self.split(limit, now);
         let grid = grid!(self, limit);
         self.drop_expired(grid, current, elapsed_us);
     }
 
     #[inline(always)]
-    fn available(&self, limit: &Limit, _now: &Moment) -> u64 {
+    fn available(&self, limit: &Limit, _now: &WindowPosition) -> u64 {
         limit.count().saturating_sub(self.total - self.expired)
     }
 
     #[inline(always)]
-    fn wait_us(&self, limit: &Limit, cost: u64, now: &Moment) -> u64 {
+    fn wait_us(&self, limit: &Limit, cost: u64, now: &WindowPosition) -> u64 {
         match (self.total - self.expired + cost).saturating_sub(limit.count()) {
             0 => 0,
             lacking => self.copied().release_us(limit, lacking) - now.at.as_micros(),
@@ -471,7 +471,7 @@ impl<W: CellWords> Window for Cells<W> {
     }
 
     #[inline(always)]
-    fn reset_after(&self, limit: &Limit, now: &Moment) -> ResetAfter {
+    fn reset_after(&self, limit: &Limit, now: &WindowPosition) -> ResetAfter {
         if self.is_empty() || limit.count() == 0 {
             return ResetAfter::from_micros(0);
         }
@@ -482,7 +482,7 @@ impl<W: CellWords> Window for Cells<W> {
     }
 
     #[inline(always)]
-    fn charge(&mut self, limit: &Limit, units: u64, _ask: &Ask, now: &Moment) {
+    fn charge(&mut self, limit: &Limit, units: u64, _ask: &Ask, now: &WindowPosition) {
         if units > 0 {
             let (index, offset_us) = self.split(limit, now);
             let grid = grid!(self, limit);

@@ -105,7 +105,7 @@ pub use form::Form;
 use times::Times;
 
 use super::Window;
-use crate::limit::{Grid, Moment};
+use crate::limit::{Grid, WindowPosition};
 use crate::{Ask, CellView, Cost, Decision, Limit, Packed, PackedWords, ResetAfter, Timestamp};
 
 /// Words of a packed state: 15 cells of 23 bits, 7 of 44 or 3 of 83 and, in the bits that these leave
@@ -278,7 +278,7 @@ impl SlidingWindow {
 
     /// The clock stepped back: units of cells that lie ahead are charged again, now.
     #[cold]
-    fn reenter_future(&mut self, limit: &Limit, now: &Moment) {
+    fn reenter_future(&mut self, limit: &Limit, now: &WindowPosition) {
         let Held::Cells(cells) = &mut self.held else { return };
         let (form, pace) = (cells.form, cells.pace);
         let current = limit.split(form, now).0;
@@ -292,7 +292,7 @@ impl SlidingWindow {
     }
 
     /// Widens the form until it can hold `units` more now, or is the widest.
-    fn make_room(&mut self, limit: &Limit, pace: u64, units: u64, now: &Moment) {
+    fn make_room(&mut self, limit: &Limit, pace: u64, units: u64, now: &WindowPosition) {
         while !self.has_room(limit, units, now)
             && let Some(form) = self.form().wider()
         {
@@ -300,7 +300,7 @@ impl SlidingWindow {
         }
     }
 
-    fn has_room(&self, limit: &Limit, units: u64, now: &Moment) -> bool {
+    fn has_room(&self, limit: &Limit, units: u64, now: &WindowPosition) -> bool {
         let most = self.form().most_units();
         if self.total().saturating_add(units) <= most {
             return true;
@@ -313,7 +313,7 @@ impl SlidingWindow {
 
     /// Charges everything held again in a wider form, under another pace.
     #[cold]
-    fn widen(&mut self, limit: &Limit, form: Form, pace: u64, now: &Moment) {
+    fn widen(&mut self, limit: &Limit, form: Form, pace: u64, now: &WindowPosition) {
         let now_us = now.at.as_micros();
         let mut wider = Cells::new(form, pace);
         let grid = wider.grid(limit);
@@ -333,7 +333,7 @@ impl SlidingWindow {
 
     /// Measures against another pace from now on.
     #[cold]
-    fn set_pace(&mut self, limit: &Limit, pace: u64, now: &Moment) {
+    fn set_pace(&mut self, limit: &Limit, pace: u64, now: &WindowPosition) {
         if let Held::Cells(cells) = &mut self.held {
             cells.pace = pace;
             cells.forget_arrivals(&cells.grid(limit));
@@ -342,7 +342,7 @@ impl SlidingWindow {
     }
 
     /// Changes form and pace to what the limit and `units` more require.
-    fn reshape(&mut self, limit: &Limit, units: u64, now: &Moment) {
+    fn reshape(&mut self, limit: &Limit, units: u64, now: &WindowPosition) {
         let pace = limit.count();
         while self.form() < limit.form()
             && let Some(wider) = self.form().wider()
@@ -356,7 +356,7 @@ impl SlidingWindow {
     }
 
     /// Adds units now, in the form and pace it has. What does not fit is cut off.
-    fn add(&mut self, limit: &Limit, units: u64, now: &Moment) {
+    fn add(&mut self, limit: &Limit, units: u64, now: &WindowPosition) {
         let (index, offset_us) = limit.split(self.form(), now);
         match &mut self.held {
             Held::Times(times) => times.add(units, index, offset_us),
@@ -381,7 +381,7 @@ pub(crate) fn decide_times<W: PackedWords>(
     packed: &mut Packed<W>,
     limit: &Limit,
     ask: &Ask,
-    now: &Moment,
+    now: &WindowPosition,
     admitted: bool,
 ) -> Option<Decision> {
     let Cost::Ask(units) = ask.cost else { return None };
@@ -411,7 +411,7 @@ pub(crate) fn decide_cells<const FORM: usize, W: PackedWords>(
     packed: &mut Packed<W>,
     limit: &Limit,
     ask: &Ask,
-    now: &Moment,
+    now: &WindowPosition,
     admitted: bool,
 ) -> Option<Decision> {
     let Cost::Ask(units) = ask.cost else { return None };
@@ -453,7 +453,7 @@ pub(crate) fn decide_cells<const FORM: usize, W: PackedWords>(
 }
 
 impl Window for SlidingWindow {
-    fn advance(&mut self, limit: &Limit, now: &Moment) {
+    fn advance(&mut self, limit: &Limit, now: &WindowPosition) {
         match &mut self.held {
             Held::Times(times) => times.advance(limit, now),
             Held::Cells(cells) if cells.newest > limit.split(cells.form, now).0 => {
@@ -466,19 +466,19 @@ impl Window for SlidingWindow {
         }
     }
 
-    fn available(&self, limit: &Limit, now: &Moment) -> u64 {
+    fn available(&self, limit: &Limit, now: &WindowPosition) -> u64 {
         each!(&self.held, held => held.available(limit, now))
     }
 
-    fn wait_us(&self, limit: &Limit, cost: u64, now: &Moment) -> u64 {
+    fn wait_us(&self, limit: &Limit, cost: u64, now: &WindowPosition) -> u64 {
         each!(&self.held, held => held.wait_us(limit, cost, now))
     }
 
-    fn reset_after(&self, limit: &Limit, now: &Moment) -> ResetAfter {
+    fn reset_after(&self, limit: &Limit, now: &WindowPosition) -> ResetAfter {
         each!(&self.held, held => held.reset_after(limit, now))
     }
 
-    fn charge(&mut self, limit: &Limit, units: u64, _ask: &Ask, now: &Moment) {
+    fn charge(&mut self, limit: &Limit, units: u64, _ask: &Ask, now: &WindowPosition) {
         if units == 0 {
             return;
         }
@@ -489,7 +489,7 @@ impl Window for SlidingWindow {
         self.add(limit, units, now);
     }
 
-    fn admit(&mut self, limit: &Limit, units: u64, ask: &Ask, now: &Moment, _: u64) -> u64 {
+    fn admit(&mut self, limit: &Limit, units: u64, ask: &Ask, now: &WindowPosition, _: u64) -> u64 {
         self.charge(limit, units, ask, now);
         // Widening the form, or changing the pace, may take back units that were released.
         self.available(limit, now)

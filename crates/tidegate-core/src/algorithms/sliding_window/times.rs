@@ -3,7 +3,7 @@
 use super::form::{LOG_UNITS, TIME_BITS};
 use super::{Form, WORDS};
 use crate::algorithms::Window;
-use crate::limit::{Divisor, Moment};
+use crate::limit::{Divisor, WindowPosition};
 use crate::packed::with_low_bits;
 use crate::{Ask, Limit, Packed, PackedWords, ResetAfter, Timestamp};
 
@@ -133,7 +133,7 @@ impl<W: PackedWords> Times<W> {
 
     /// Whether a time lies ahead of now, because the clock stepped back.
     #[inline(always)]
-    pub(super) fn is_ahead(&self, now: &Moment) -> bool {
+    pub(super) fn is_ahead(&self, now: &WindowPosition) -> bool {
         self.newest > now.index + u64::from(now.elapsed_us > 0)
     }
 
@@ -149,7 +149,7 @@ impl<W: PackedWords> Times<W> {
 
 impl<W: PackedWords> Window for Times<W> {
     #[inline(always)]
-    fn advance(&mut self, limit: &Limit, now: &Moment) {
+    fn advance(&mut self, limit: &Limit, now: &WindowPosition) {
         let step = limit.cell(Form::Log);
         let (passed, rest_us) = limit.split(Form::Log, now);
         let newest = passed + u64::from(rest_us > 0);
@@ -167,12 +167,12 @@ impl<W: PackedWords> Window for Times<W> {
     }
 
     #[inline(always)]
-    fn available(&self, limit: &Limit, _now: &Moment) -> u64 {
+    fn available(&self, limit: &Limit, _now: &WindowPosition) -> u64 {
         limit.count().saturating_sub(self.total)
     }
 
     #[inline(always)]
-    fn wait_us(&self, limit: &Limit, cost: u64, now: &Moment) -> u64 {
+    fn wait_us(&self, limit: &Limit, cost: u64, now: &WindowPosition) -> u64 {
         match (self.total + cost).saturating_sub(limit.count()) {
             0 => 0,
             lacking => Self::release_us(limit, self.time(lacking - 1)) - now.at.as_micros(),
@@ -180,7 +180,7 @@ impl<W: PackedWords> Window for Times<W> {
     }
 
     #[inline(always)]
-    fn reset_after(&self, limit: &Limit, now: &Moment) -> ResetAfter {
+    fn reset_after(&self, limit: &Limit, now: &WindowPosition) -> ResetAfter {
         if self.total == 0 || limit.count() == 0 {
             return ResetAfter::from_micros(0);
         }
@@ -189,7 +189,7 @@ impl<W: PackedWords> Window for Times<W> {
     }
 
     #[inline(always)]
-    fn charge(&mut self, limit: &Limit, units: u64, _ask: &Ask, now: &Moment) {
+    fn charge(&mut self, limit: &Limit, units: u64, _ask: &Ask, now: &WindowPosition) {
         if units > 0 {
             let (passed, rest_us) = limit.split(Form::Log, now);
             self.add(units, passed, rest_us);
