@@ -349,7 +349,7 @@ impl Limit {
     /// window, because the refund would be taken from units that others have charged since. For a
     /// `token-bucket` that is the time in which a full bucket is paid off. A `sliding-counter` still
     /// weighs units that are more than a window old, but by then they mix with those of others.
-    pub fn may_give_back(&self, charged_at: Timestamp, now: Timestamp) -> bool {
+    pub fn may_refund(&self, charged_at: Timestamp, now: Timestamp) -> bool {
         let windows = match self.algorithm {
             Algorithm::FixedWindow => {
                 return self.window_position(charged_at).index >= self.window_position(now).index;

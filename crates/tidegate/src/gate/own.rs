@@ -142,7 +142,7 @@ impl Charged {
     /// Whether a cost is a refund of units that no longer count under a limit.
     #[cfg(feature = "tower")]
     pub(super) fn is_too_late(&self, cost: Cost, limit: &Limit, now: Timestamp) -> bool {
-        matches!(cost, Cost::Refund(_)) && !limit.may_give_back(self.at, now)
+        matches!(cost, Cost::Refund(_)) && !limit.may_refund(self.at, now)
     }
 
     pub(super) fn limits(&self) -> impl Iterator<Item = usize> {
