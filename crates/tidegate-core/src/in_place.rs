@@ -10,8 +10,8 @@ pub trait StateInPlace {
     fn admits(&mut self, limit: &Limit, ask: &Ask) -> bool;
     /// As [`State::available`].
     fn available(&self, limit: &Limit, now: Timestamp) -> u64;
-    /// As [`State::settle`], with the answer written to `decision`.
-    fn settle(&mut self, limit: &Limit, ask: &Ask, admitted: bool, decision: &mut Decision);
+    /// As [`State::finish`], with the answer written to `decision`.
+    fn finish(&mut self, limit: &Limit, ask: &Ask, admitted: bool, decision: &mut Decision);
     /// As [`State::expires_at`].
     fn expires_at(&self, limit: &Limit) -> Timestamp;
     /// As [`State::entries`].
@@ -32,8 +32,8 @@ impl<T: Window> StateInPlace for T {
         Window::available(self, limit, &limit.window_position(now))
     }
 
-    fn settle(&mut self, limit: &Limit, ask: &Ask, admitted: bool, decision: &mut Decision) {
-        *decision = Window::settle(self, limit, ask, &limit.window_position(ask.now), admitted);
+    fn finish(&mut self, limit: &Limit, ask: &Ask, admitted: bool, decision: &mut Decision) {
+        *decision = Window::finish(self, limit, ask, &limit.window_position(ask.now), admitted);
     }
 
     #[inline]
@@ -59,8 +59,8 @@ impl StateInPlace for State {
         self.available(limit, now)
     }
 
-    fn settle(&mut self, limit: &Limit, ask: &Ask, admitted: bool, decision: &mut Decision) {
-        *decision = self.settle(limit, ask, admitted);
+    fn finish(&mut self, limit: &Limit, ask: &Ask, admitted: bool, decision: &mut Decision) {
+        *decision = self.finish(limit, ask, admitted);
     }
 
     fn expires_at(&self, limit: &Limit) -> Timestamp {

@@ -128,7 +128,7 @@ impl<W: PackedWords> Packed<W> {
         macro_rules! decide {
             ($state:ident => $pack:expr) => {{
                 $state.advance(limit, now);
-                let decision = $state.settle(limit, ask, now, admitted);
+                let decision = $state.finish(limit, ask, now, admitted);
                 let packed = $pack;
                 self.replace(size, packed).then_some(decision)
             }};
@@ -223,7 +223,7 @@ fn decide_unpacked(
 ) -> Option<(Packed, Decision)> {
     let mut window = SlidingWindow::unpack(limit, &packed);
     window.advance(limit, now);
-    let decision = window.settle(limit, ask, now, admitted);
+    let decision = window.finish(limit, ask, now, admitted);
     Some((window.pack(limit)?, decision))
 }
 

@@ -57,7 +57,7 @@ impl State {
     }
 
     /// Brings the state up to `now` and says whether this limit admits the ask;
-    /// charges nothing. With [`State::settle`] it lets several limits agree first.
+    /// charges nothing. With [`State::finish`] it lets several limits agree first.
     pub fn admits(&mut self, limit: &Limit, ask: &Ask) -> bool {
         let now = limit.window_position(ask.now);
         each!(self, window => { window.advance(limit, &now); window.admits(limit, ask, &now) })
@@ -71,9 +71,9 @@ impl State {
 
     /// Charges the ask if it was `admitted` by everyone who had a say, and answers
     /// for this limit. The state must have been brought up to the ask's time.
-    pub fn settle(&mut self, limit: &Limit, ask: &Ask, admitted: bool) -> Decision {
+    pub fn finish(&mut self, limit: &Limit, ask: &Ask, admitted: bool) -> Decision {
         let now = limit.window_position(ask.now);
-        each!(self, window => window.settle(limit, ask, &now, admitted))
+        each!(self, window => window.finish(limit, ask, &now, admitted))
     }
 
     /// From when on the state is as good as none: nothing it counted matters any more.

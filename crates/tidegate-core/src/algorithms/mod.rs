@@ -148,7 +148,7 @@ pub(crate) trait Window {
 
     /// [`Window::apply`] and [`Window::report`] in one.
     #[inline(always)]
-    fn settle(
+    fn finish(
         &mut self,
         limit: &Limit,
         ask: &Ask,
@@ -170,7 +170,7 @@ pub(crate) trait Window {
     fn decide(&mut self, limit: &Limit, ask: &Ask) -> Decision {
         let now = limit.window_position(ask.now);
         self.advance(limit, &now);
-        self.settle(limit, ask, &now, true)
+        self.finish(limit, ask, &now, true)
     }
 }
 

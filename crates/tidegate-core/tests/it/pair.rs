@@ -51,10 +51,10 @@ impl Pair {
             let cost = Cost::Ask(units);
             let asked = ask(cost, now);
             let admitted = self.state.admits(&self.limit, &asked);
-            let decision = self.state.settle(&self.limit, &asked, false);
+            let decision = self.state.finish(&self.limit, &asked, false);
             let told = || format!("cost {units} at {now}; {}", self.told());
             assert_eq!(admitted, self.oracle.admits(units.max(1), now), "admits; {}", told());
-            assert_eq!(admitted, decision.allowed, "settle agrees; {}", told());
+            assert_eq!(admitted, decision.allowed, "finish agrees; {}", told());
             assert_eq!(admitted, units.max(1) <= decision.remaining, "remaining; {}", told());
             self.check(&decision, cost, now);
             if let RetryAfter::Micros(wait) = decision.retry_after
@@ -71,7 +71,7 @@ impl Pair {
     pub fn check_wait_by_stepping(&mut self, units: u64, now: u64) {
         let asked = ask(Cost::Ask(units), now);
         let admitted = self.state.admits(&self.limit, &asked);
-        let decision = self.state.settle(&self.limit, &asked, false);
+        let decision = self.state.finish(&self.limit, &asked, false);
         let wait = self.oracle.first_pass(units, now);
         assert_eq!(decision.retry_after, RetryAfter::from_micros(wait), "{}", self.told());
         assert_eq!(admitted, wait == 0, "{}", self.told());

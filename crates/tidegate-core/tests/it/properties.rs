@@ -40,7 +40,7 @@ fn run(limit: &Limit, begin: u64, trace: &[Step]) -> (State, u64, Vec<(u64, Cost
 fn peek(state: &State, limit: &Limit, units: u64, now: u64) -> Decision {
     let mut state = state.clone();
     state.admits(limit, &ask(Cost::Ask(units), now));
-    state.settle(limit, &ask(Cost::Ask(units), now), false)
+    state.finish(limit, &ask(Cost::Ask(units), now), false)
 }
 
 /// Two states answer alike, now and later, at every cost that is an edge.
@@ -274,7 +274,7 @@ proptest! {
             if passes && let State::SlidingLog(log) = &mut state {
                 log.merge_newest(asked.now);
             }
-            prop_assert_eq!(state.settle(&limit, &asked, passes).allowed, passes);
+            prop_assert_eq!(state.finish(&limit, &asked, passes).allowed, passes);
             prop_assert!(state.entries() <= 1);
             if passes {
                 admitted.push((now, size.units(&limit)));

@@ -394,7 +394,7 @@ pub(crate) fn decide_times<W: PackedWords>(
         return None;
     }
     times.advance(limit, now);
-    let decision = times.settle(limit, &Ask::new(units, now.at), now, admitted);
+    let decision = times.finish(limit, &Ask::new(units, now.at), now, admitted);
     if times.total == 0 {
         // Its deadline becomes earlier.
         return None;
@@ -441,7 +441,7 @@ pub(crate) fn decide_cells<const FORM: usize, W: PackedWords>(
         return None;
     };
     cells.advance(limit, now);
-    let decision = cells.settle(limit, &Ask::new(units, now.at), now, admitted);
+    let decision = cells.finish(limit, &Ask::new(units, now.at), now, admitted);
     if cells.is_empty() {
         // Its deadline becomes earlier.
         return None;

@@ -24,7 +24,7 @@ impl Copied<'_> {
         let ask = Ask::new(self.cost, turn);
         let mut state = self.state.clone();
         state.admits(self.limit, &ask);
-        let answer = state.settle(self.limit, &ask, false);
+        let answer = state.finish(self.limit, &ask, false);
         let reset_us = answer.reset_after.as_micros() + (turn.as_micros() - now.as_micros());
         let most = match self.cost {
             Cost::Ask(units) => units.saturating_sub(1),
@@ -116,7 +116,7 @@ fn pass(copies: &mut [Copied<'_>], costs: &[Cost], from: Timestamp) -> Option<Ti
     for (copied, &cost) in copies.iter_mut().zip(costs).filter(|(copied, _)| !copied.observed) {
         let ask = Ask::new(cost, from);
         copied.state.admits(copied.limit, &ask);
-        let answer = copied.state.settle(copied.limit, &ask, false);
+        let answer = copied.state.finish(copied.limit, &ask, false);
         wait_us = wait_us.max(answer.retry_after.as_micros()?);
     }
     let at = from.plus_micros(wait_us);

@@ -202,7 +202,7 @@ impl MemoryStore {
                 }
             }
             if homeless.is_empty() {
-                self.settle_all(checks, &mut loaded, ask, admitted, decisions);
+                self.finish_all(checks, &mut loaded, ask, admitted, decisions);
                 self.put_back(checks, loaded);
                 return Ok(());
             }
@@ -257,7 +257,7 @@ impl MemoryStore {
     }
 
     /// Charges the states if the request was `admitted`, and answers for each.
-    fn settle_all(
+    fn finish_all(
         &self,
         checks: &mut [StateCheck<'_>],
         loaded: &mut Loaded<'_, '_>,
@@ -278,15 +278,15 @@ impl MemoryStore {
                     // A denial that answers for the state after the charge.
                     let charge = Ask { cost: Cost::Force(answer.consumes), ..ask };
                     self.merge_if_full(state, entries, limit, &charge);
-                    state.settle(limit, &charge, true, decision);
-                    state.settle(limit, &ask, false, decision);
+                    state.finish(limit, &charge, true, decision);
+                    state.finish(limit, &ask, false, decision);
                 }
                 _ => {
                     let is_charged = admitted && answer.admits;
                     if is_charged {
                         self.merge_if_full(state, entries, limit, &ask);
                     }
-                    state.settle(limit, &ask, is_charged, decision);
+                    state.finish(limit, &ask, is_charged, decision);
                 }
             }
             check.overflowed |= answer.out_of_entries;

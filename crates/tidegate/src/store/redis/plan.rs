@@ -220,7 +220,7 @@ impl Plan {
             let (mut stand_in, cost) = codec::stand_in(state, read.now, numbers);
             let ask = Ask::new(cost, read.now);
             let admits = stand_in.admits(&state.limit, &ask);
-            stand_in.settle(&state.limit, &ask, admitted && admits)
+            stand_in.finish(&state.limit, &ask, admitted && admits)
         });
         Ok(Answers { admitted, consumed, decisions: decisions.collect() })
     }
