@@ -36,8 +36,8 @@ extern crate alloc;
 mod algorithms;
 mod ask;
 mod decision;
+mod dyn_state;
 mod entries;
-mod in_place;
 mod limit;
 mod packed;
 #[cfg(feature = "serde")]
@@ -58,8 +58,8 @@ pub use algorithms::{
 };
 pub use ask::{Ask, Cost, PermitId};
 pub use decision::{Decided, Decision, DenialReason, Denied, ResetAfter, RetryAfter};
+pub use dyn_state::DynState;
 pub use entries::{Entries, Entry};
-pub use in_place::StateInPlace;
 pub use limit::{Algorithm, Limit, LimitError, LimitErrorKind, bounds};
 pub use packed::{Packed, PackedSize, PackedWords};
 pub use state::State;

@@ -9,8 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use smallvec::SmallVec;
 use tidegate_core::{
-    Algorithm, Ask, Cost, Decision, Limit, Packed, PackedSize, PermitId, State, StateInPlace,
-    Timestamp,
+    Algorithm, Ask, Cost, Decision, DynState, Limit, Packed, PackedSize, PermitId, State, Timestamp,
 };
 
 use super::request::{Few, HashedCheck, StateCheck, counts, denied_full, lacks_room};
@@ -89,7 +88,7 @@ impl<'l, 's> Loaded<'l, 's> {
     }
 
     #[inline]
-    fn state(&mut self, index: usize) -> &mut dyn StateInPlace {
+    fn state(&mut self, index: usize) -> &mut dyn DynState {
         let LoadedState { slot, lock, copy, .. } = self.states[index];
         match copy {
             Some(copy) => &mut self.copies[copy],
@@ -235,7 +234,7 @@ impl MemoryStore {
     fn ask_one(
         &self,
         check: &StateCheck<'_>,
-        state: &mut dyn StateInPlace,
+        state: &mut dyn DynState,
         before: usize,
         ask: &Ask,
     ) -> Answer {
@@ -299,7 +298,7 @@ impl MemoryStore {
 
     /// Prepares a log that is to be charged for the bound on entries: if that is reached, its
     /// newest entry takes in the new one.
-    fn merge_if_full(&self, state: &mut dyn StateInPlace, before: usize, limit: &Limit, ask: &Ask) {
+    fn merge_if_full(&self, state: &mut dyn DynState, before: usize, limit: &Limit, ask: &Ask) {
         if limit.algorithm() == Algorithm::SlidingLog
             && counts(ask.cost)
             && !self.has_entries(state, before)
@@ -310,19 +309,13 @@ impl MemoryStore {
     }
 
     /// Whether a log entry or permit is left, after those that a state has dropped.
-    fn has_entries(&self, state: &dyn StateInPlace, before: usize) -> bool {
+    fn has_entries(&self, state: &dyn DynState, before: usize) -> bool {
         let dropped = before.saturating_sub(state.entries()) as u64;
         self.table.entries() < self.max_log_entries.saturating_add(dropped)
     }
 
     /// Whether a cost needs another log entry or permit and none is left.
-    fn lacks_entry(
-        &self,
-        state: &dyn StateInPlace,
-        before: usize,
-        limit: &Limit,
-        cost: Cost,
-    ) -> bool {
+    fn lacks_entry(&self, state: &dyn DynState, before: usize, limit: &Limit, cost: Cost) -> bool {
         let needs_entry = match limit.algorithm() {
             // One that is not empty can let its newest entry take it in.
             Algorithm::SlidingLog => state.entries() == 0,

@@ -40,7 +40,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tidegate_core::{Limit, PermitId, StateInPlace, Timestamp};
+use tidegate_core::{DynState, Limit, PermitId, Timestamp};
 
 #[cfg(feature = "policies")]
 pub(crate) use self::fast_path::BATCH;

@@ -1,6 +1,6 @@
 //! Where states live that do not fit a slot, by number.
 
-use tidegate_core::{Permits, SlidingLog, State, StateInPlace};
+use tidegate_core::{DynState, Permits, SlidingLog, State};
 
 /// A list with holes, and a list of the holes. The numbers it is asked for are those it gave out
 /// and has not removed: slots hold them, one each.
@@ -49,7 +49,7 @@ impl Slab {
 
     /// A state, to be decided on where it is.
     #[inline]
-    pub(super) fn get(&mut self, number: u64) -> &mut dyn StateInPlace {
+    pub(super) fn get(&mut self, number: u64) -> &mut dyn DynState {
         match &mut self.states[number as usize] {
             Kept::Log(log) => log,
             Kept::Permits(permits) => permits,

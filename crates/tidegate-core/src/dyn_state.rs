@@ -5,7 +5,7 @@ use crate::{Ask, Decision, Limit, State, Timestamp};
 
 /// A state that a store decides on in the place where it keeps it: a [`State`], or the log or the
 /// permits of one.
-pub trait StateInPlace {
+pub trait DynState {
     /// As [`State::admits`].
     fn admits(&mut self, limit: &Limit, ask: &Ask) -> bool;
     /// As [`State::available`].
@@ -21,7 +21,7 @@ pub trait StateInPlace {
     fn merge_newest(&mut self, now: Timestamp);
 }
 
-impl<T: Window> StateInPlace for T {
+impl<T: Window> DynState for T {
     fn admits(&mut self, limit: &Limit, ask: &Ask) -> bool {
         let now = limit.window_position(ask.now);
         self.advance(limit, &now);
@@ -50,7 +50,7 @@ impl<T: Window> StateInPlace for T {
     }
 }
 
-impl StateInPlace for State {
+impl DynState for State {
     fn admits(&mut self, limit: &Limit, ask: &Ask) -> bool {
         self.admits(limit, ask)
     }
