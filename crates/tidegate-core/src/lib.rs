@@ -40,8 +40,6 @@ mod dyn_state;
 mod entries;
 mod limit;
 mod packed;
-#[cfg(feature = "serde")]
-mod serde;
 mod state;
 #[cfg(feature = "std")]
 mod system_time;

@@ -12,10 +12,10 @@
 
 use crate::algorithms::Window;
 use crate::algorithms::sliding_window::{decide_cells, decide_times};
-use crate::limit::{PackedKind, WindowPosition};
+use crate::limit::WindowPosition;
 use crate::{
-    Ask, Decided, Decision, FixedWindow, Limit, SlidingCounter, SlidingWindow, Timestamp,
-    TokenBucket,
+    Algorithm, Ask, Decided, Decision, FixedWindow, Form, Limit, SlidingCounter, SlidingWindow,
+    Timestamp, TokenBucket,
 };
 
 /// How many bits a [`Packed`] state may use.
@@ -29,6 +29,53 @@ pub enum PackedSize {
     Small,
     /// [`Packed::head`] and [`Packed::words`].
     Large,
+}
+
+impl PackedSize {
+    /// The size in which a store keeps the states of a limit. Counters use the small size if a deadline
+    /// identifies their window and the limit's count fits. Forced charges can still exceed it.
+    pub(crate) const fn of(count: u64, window_us: u64, algorithm: Algorithm) -> Option<Self> {
+        let is_long = window_us >= Packed::UNIT_US;
+        match algorithm {
+            Algorithm::SlidingCounter if is_long && count < SMALL_COUNT => Some(PackedSize::Small),
+            Algorithm::FixedWindow if is_long => Some(PackedSize::Small),
+            Algorithm::SlidingLog | Algorithm::Concurrency => None,
+            _ => Some(PackedSize::Large),
+        }
+    }
+}
+
+/// Counts of a `sliding-counter` below this are packed in the small size: two of them fill it.
+pub(crate) const SMALL_COUNT: u64 = (1 << (Packed::HEAD_BITS / 2)) - 1;
+
+/// How the packed states of a limit are decided on. An algorithm and a form are one number, so that
+/// a decision jumps once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PackedKind {
+    Counter,
+    Fixed,
+    Bucket,
+    Times,
+    Cells15,
+    Cells7,
+    Cells3,
+    /// States that can grow are not packed.
+    None,
+}
+
+impl PackedKind {
+    pub(crate) const fn of(count: u64, algorithm: Algorithm) -> Self {
+        match (algorithm, Form::of(count)) {
+            (Algorithm::SlidingCounter, _) => PackedKind::Counter,
+            (Algorithm::FixedWindow, _) => PackedKind::Fixed,
+            (Algorithm::TokenBucket, _) => PackedKind::Bucket,
+            (Algorithm::SlidingWindow, Form::Log) => PackedKind::Times,
+            (Algorithm::SlidingWindow, Form::Cells15) => PackedKind::Cells15,
+            (Algorithm::SlidingWindow, Form::Cells7) => PackedKind::Cells7,
+            (Algorithm::SlidingWindow, Form::Cells3) => PackedKind::Cells3,
+            (Algorithm::SlidingLog | Algorithm::Concurrency, _) => PackedKind::None,
+        }
+    }
 }
 
 /// The words of a packed state beside its head, where a store keeps them.

@@ -31,7 +31,8 @@
 //! memory store while counts stay below 2^20.
 
 use super::Window;
-use crate::limit::{SMALL_COUNT, WindowPosition};
+use crate::limit::WindowPosition;
+use crate::packed::SMALL_COUNT;
 use crate::{Ask, Limit, Packed, PackedSize, PackedWords, ResetAfter, Timestamp};
 
 /// Bits of a count in the small size.

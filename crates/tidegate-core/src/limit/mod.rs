@@ -5,6 +5,9 @@
 //! algorithms need (ticks, caps, reciprocals) is already worked out.
 
 mod error;
+mod grid;
+#[cfg(feature = "serde")]
+mod serde;
 mod text;
 
 use core::fmt;
@@ -12,7 +15,10 @@ use core::str::FromStr;
 use core::time::Duration;
 
 pub use error::{LimitError, LimitErrorKind};
+pub(crate) use grid::{Divisor, Grid, WindowPosition};
 
+use self::grid::Pace;
+use crate::packed::PackedKind;
 use crate::{Form, Packed, PackedSize, Timestamp};
 
 /// The ranges a limit may lie in, each with its reason.
@@ -31,9 +37,6 @@ pub mod bounds {
     /// a decision may pass it, in Rust either: both sides give the same numbers.
     pub const MAX_PRODUCT: u64 = 1 << 53;
 }
-
-/// Counts of a `sliding-counter` below this are packed in the small size: two of them fill it.
-pub(crate) const SMALL_COUNT: u64 = (1 << (Packed::HEAD_BITS / 2)) - 1;
 
 /// How a limit counts. See the module of each for its idea, bound and cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -180,7 +183,7 @@ impl Limit {
             form: Form::of(count),
             packed_kind: PackedKind::of(count, algorithm),
             id: 0,
-            packed_size: packed_size(count, window_us, algorithm),
+            packed_size: PackedSize::of(count, window_us, algorithm),
             algorithm,
         };
         limit.derived()
@@ -459,168 +462,6 @@ impl Limit {
     }
 }
 
-/// The size in which a store keeps the states of a limit. Counters use the small size if a deadline
-/// identifies their window and the limit's count fits. Forced charges can still exceed it.
-const fn packed_size(count: u64, window_us: u64, algorithm: Algorithm) -> Option<PackedSize> {
-    let is_long = window_us >= Packed::UNIT_US;
-    match algorithm {
-        Algorithm::SlidingCounter if is_long && count < SMALL_COUNT => Some(PackedSize::Small),
-        Algorithm::FixedWindow if is_long => Some(PackedSize::Small),
-        Algorithm::SlidingLog | Algorithm::Concurrency => None,
-        _ => Some(PackedSize::Large),
-    }
-}
-
-/// How the packed states of a limit are decided on. An algorithm and a form are one number, so that
-/// a decision jumps once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PackedKind {
-    Counter,
-    Fixed,
-    Bucket,
-    Times,
-    Cells15,
-    Cells7,
-    Cells3,
-    /// States that can grow are not packed.
-    None,
-}
-
-impl PackedKind {
-    const fn of(count: u64, algorithm: Algorithm) -> Self {
-        match (algorithm, Form::of(count)) {
-            (Algorithm::SlidingCounter, _) => PackedKind::Counter,
-            (Algorithm::FixedWindow, _) => PackedKind::Fixed,
-            (Algorithm::TokenBucket, _) => PackedKind::Bucket,
-            (Algorithm::SlidingWindow, Form::Log) => PackedKind::Times,
-            (Algorithm::SlidingWindow, Form::Cells15) => PackedKind::Cells15,
-            (Algorithm::SlidingWindow, Form::Cells7) => PackedKind::Cells7,
-            (Algorithm::SlidingWindow, Form::Cells3) => PackedKind::Cells3,
-            (Algorithm::SlidingLog | Algorithm::Concurrency, _) => PackedKind::None,
-        }
-    }
-}
-
-/// Where the windows of a limit or, for a `sliding-window`, the cells of a form lie in time, and the
-/// pace that the cells are measured against.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Grid {
-    /// The window; for `concurrency`, the lease.
-    pub(crate) window_us: u64,
-    /// The cell of a `sliding-window`, to divide times by; the window of the others.
-    pub(crate) cell: Divisor,
-    /// The unit of the last hits of a cell.
-    pub(crate) step: Divisor,
-    /// The pace of the larger of count and burst, in ticks that keep products exact.
-    pub(crate) pace: Pace,
-}
-
-/// A number that times and counts are divided by.
-///
-/// A multiplication takes the place of a division, which is the slowest instruction a decision
-/// would have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Divisor {
-    pub(crate) value: u64,
-    /// `ceil(2^(63 + shift) / value)`.
-    multiplier: u64,
-    /// The largest for which `2^shift <= value`.
-    shift: u32,
-}
-
-impl Divisor {
-    /// Dividends below this are divided by multiplying.
-    const END: u64 = 1 << 62;
-
-    #[expect(clippy::cast_possible_truncation, reason = "at most 2^63, because 2^shift <= value")]
-    const fn new(value: u64) -> Self {
-        let shift = value.ilog2();
-        let multiplier = (1_u128 << (63 + shift)).div_ceil(value as u128);
-        Divisor { value, multiplier: multiplier as u64, shift }
-    }
-
-    /// The quotient of a dividend below 2^62.
-    ///
-    /// It is exact: the multiplier is too large by less than `value / 2^(63 + shift)` of itself,
-    /// which is less than `2 / 2^63`. So the product with a dividend below 2^62 is too large by
-    /// less than `1 / value`, and reaches no further whole number.
-    #[inline(always)]
-    pub(crate) fn quotient(self, dividend: u64) -> u64 {
-        debug_assert!(dividend < Self::END);
-        let wide = u128::from(dividend << 1) * u128::from(self.multiplier);
-        ((wide >> 64) as u64) >> self.shift
-    }
-
-    /// The quotient and the remainder.
-    #[inline(always)]
-    pub(crate) fn split(self, dividend: u64) -> (u64, u64) {
-        if dividend >= Self::END {
-            return self.split_large(dividend);
-        }
-        let quotient = self.quotient(dividend);
-        (quotient, dividend - quotient * self.value)
-    }
-
-    #[cold]
-    fn split_large(self, dividend: u64) -> (u64, u64) {
-        (dividend / self.value, dividend % self.value)
-    }
-
-    /// The quotient of a dividend below 2^62, rounded up.
-    #[inline(always)]
-    pub(crate) fn ceil(self, dividend: u64) -> u64 {
-        let quotient = self.quotient(dividend);
-        quotient + u64::from(quotient * self.value < dividend)
-    }
-}
-
-/// `count` units arriving evenly over a window, in integers that a double holds exactly.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Pace {
-    count: u64,
-    tick_us: u64,
-    /// The window in ticks, rounded up.
-    window: Divisor,
-}
-
-impl Pace {
-    /// Cuts the window into the finest ticks of 1, 10, 100, ... microseconds for which a product
-    /// of the window and `count + 1` is exact in a double.
-    const fn new(count: u64, window_us: u64) -> Self {
-        let (mut tick_us, mut ticks) = (1, window_us);
-        while (count as u128 + 1) * ticks as u128 > bounds::MAX_PRODUCT as u128 {
-            tick_us *= 10;
-            ticks = window_us.div_ceil(tick_us);
-        }
-        Pace { count, tick_us, window: Divisor::new(ticks) }
-    }
-
-    /// The units that arrive in `us` microseconds, which are at most a window.
-    #[inline(always)]
-    pub(crate) fn units_in(&self, us: u64) -> u64 {
-        let ticks = if self.tick_us == 1 { us } else { us / self.tick_us };
-        self.window.quotient(self.count * ticks)
-    }
-
-    /// The microseconds in which `units` arrive. They are at least 1, and at most what a window
-    /// brings.
-    #[inline]
-    pub(crate) fn us_for(&self, units: u64) -> u64 {
-        self.tick_us * (units * self.window.value).div_ceil(self.count)
-    }
-}
-
-/// A time, and where it lies among a limit's aligned windows or, for a `sliding-window`, among the
-/// cells of the limit's form: computed once per decision, by [`Limit::window_position`].
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct WindowPosition {
-    pub(crate) at: Timestamp,
-    /// Which window or cell.
-    pub(crate) index: u64,
-    /// How far into it.
-    pub(crate) elapsed_us: u64,
-}
-
 /// A fixed bijection that spreads the bits of a limit's shape over its id.
 const fn scramble(mut bits: u64) -> u64 {
     bits = bits.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -646,36 +487,5 @@ impl fmt::Display for Limit {
 impl fmt::Debug for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Limit({self})")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Around multiples of the divisor, where an inexact quotient would show first, up to the
-    /// largest dividends.
-    #[test]
-    fn divides_exactly() {
-        let powers = (0..62).map(|power| 1_u64 << power);
-        let others = [3, 7, 10, 15, 999_983, 60_000_000, 3_600_000_000, bounds::MAX_WINDOW_US];
-        for value in powers.flat_map(|power| [power, power + 1]).chain(others) {
-            let divisor = Divisor::new(value);
-            for near in [0, value, 1 << 31, 1 << 53, Divisor::END - 1] {
-                let multiple = near / value * value;
-                for dividend in [multiple.saturating_sub(1), multiple, multiple + 1, near] {
-                    let dividend = dividend.min(Divisor::END - 1);
-                    assert_eq!(
-                        divisor.quotient(dividend),
-                        dividend / value,
-                        "{dividend} / {value}"
-                    );
-                    assert_eq!(divisor.ceil(dividend), dividend.div_ceil(value));
-                }
-            }
-            for dividend in [Divisor::END, u64::MAX - 1, u64::MAX] {
-                assert_eq!(divisor.split(dividend), (dividend / value, dividend % value));
-            }
-        }
     }
 }
