@@ -11,7 +11,7 @@ use tidegate_core::{
 
 use super::MemoryStore;
 use super::lock::Backoff;
-use super::request::{FEW, Few, HashedCheck};
+use super::request::{HashedCheck, INLINE_CHECKS, InlineVec};
 use super::slot::{self, Fingerprint, Slot, SlotRef};
 use super::span::slot_size;
 use crate::store::Request;
@@ -39,7 +39,7 @@ enum FastPathMiss {
 
 /// Whether the slot of a check is being loaded already.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Touched {
+enum Prefetched {
     Yes,
     No,
 }
@@ -47,20 +47,20 @@ enum Touched {
 /// A seized slot, with what was in it.
 #[derive(Clone, Copy)]
 struct Seized<'a> {
-    place: SlotRef<'a>,
+    slot_ref: SlotRef<'a>,
     slot: Slot,
 }
 
 impl<'a> Seized<'a> {
     /// Seizes a slot that seems to hold a key's state.
     #[inline(always)]
-    fn new(place: SlotRef<'a>, fingerprint: Fingerprint) -> Result<Self, FastPathMiss> {
-        let slot = place.try_seize().ok_or(FastPathMiss::Contended)?;
+    fn new(slot_ref: SlotRef<'a>, fingerprint: Fingerprint) -> Result<Self, FastPathMiss> {
+        let slot = slot_ref.try_seize().ok_or(FastPathMiss::Contended)?;
         if !fingerprint.matches_inline(slot.tag) {
-            place.release(slot.body);
+            slot_ref.release(slot.body);
             return Err(FastPathMiss::NotApplicable);
         }
-        Ok(Seized { place, slot })
+        Ok(Seized { slot_ref, slot })
     }
 
     /// Decides on the state in the slot. Returns the decision and the body with which the slot is
@@ -68,7 +68,7 @@ impl<'a> Seized<'a> {
     #[inline(always)]
     fn decide(self, limit: &Limit, ask: &Ask, admitted: bool) -> Option<(Decision, u64)> {
         let (deadline, head) = (self.slot.deadline(), self.slot.head());
-        match self.place.large() {
+        match self.slot_ref.large() {
             Some(words) => {
                 let mut packed = Packed { deadline, head, words };
                 let decision = packed.decide(limit, PackedSize::Large, ask, admitted)?;
@@ -91,11 +91,11 @@ impl<'a> Seized<'a> {
     ) -> Result<Decision, FastPathMiss> {
         match self.decide(check.limit, &Ask::new(check.cost, now), true) {
             Some((decision, body)) => {
-                self.place.release(body);
+                self.slot_ref.release(body);
                 Ok(decision)
             }
             None => {
-                self.place.release(self.slot.body);
+                self.slot_ref.release(self.slot.body);
                 Err(FastPathMiss::NotApplicable)
             }
         }
@@ -116,13 +116,13 @@ struct SeizedCheck<'a> {
 impl<'a> SeizedCheck<'a> {
     #[inline(always)]
     fn new(seized: Seized<'a>) -> Self {
-        SeizedCheck { seized, words: seized.place.words(), body: seized.slot.body }
+        SeizedCheck { seized, words: seized.slot_ref.words(), body: seized.slot.body }
     }
 
     /// Restores the state that the slot had when it was seized.
     #[cold]
     fn restore(&mut self) {
-        self.seized.place.set_words(&self.words);
+        self.seized.slot_ref.set_words(&self.words);
         self.body = self.seized.slot.body;
     }
 }
@@ -178,10 +178,11 @@ impl MemoryStore {
         let size = check.limit.packed_size().ok_or(FastPathMiss::NotApplicable)?;
         let fingerprint = check.fingerprint();
         let span = self.table.span(check.shard, size);
-        span.touch(fingerprint);
-        let place = span.probable_slot(fingerprint).filter(|slot| fingerprint.matches(slot.tag()));
-        let place = place.or_else(|| span.find(fingerprint));
-        Seized::new(place.ok_or(FastPathMiss::NotApplicable)?, fingerprint)
+        span.prefetch(fingerprint);
+        let slot_ref =
+            span.probable_slot(fingerprint).filter(|slot| fingerprint.matches(slot.tag()));
+        let slot_ref = slot_ref.or_else(|| span.find(fingerprint));
+        Seized::new(slot_ref.ok_or(FastPathMiss::NotApplicable)?, fingerprint)
     }
 
     /// Decides one check if its state is where it is most likely to be. The time is read when the
@@ -192,16 +193,16 @@ impl MemoryStore {
         size: PackedSize,
         check: &HashedCheck<'_>,
         at: Option<Timestamp>,
-        touched: Touched,
+        prefetched: Prefetched,
     ) -> Result<Decision, FastPathMiss> {
         let fingerprint = check.fingerprint();
         let span = self.table.span(check.shard, size);
-        if touched == Touched::No {
-            span.touch(fingerprint);
+        if prefetched == Prefetched::No {
+            span.prefetch(fingerprint);
         }
-        let place = span.probable_slot(fingerprint);
-        let place = place.ok_or(FastPathMiss::NotApplicable)?;
-        Seized::new(place, fingerprint)?.decide_and_release(check, self.time(at))
+        let slot_ref = span.probable_slot(fingerprint);
+        let slot_ref = slot_ref.ok_or(FastPathMiss::NotApplicable)?;
+        Seized::new(slot_ref, fingerprint)?.decide_and_release(check, self.time(at))
     }
 
     /// Decides a check on its own, at the time given or the clock's.
@@ -226,7 +227,7 @@ impl MemoryStore {
         retry_after: &mut RetryAfter,
     ) -> Reply {
         let hash = self.hash(check.key);
-        match self.decide_hashed(hash, check, at, Touched::No) {
+        match self.decide_hashed(hash, check, at, Prefetched::No) {
             Ok(decision) => Reply::new(decision, retry_after),
             Err(_) => Reply { remaining: NEEDS_PERMIT, reset_us: 0 },
         }
@@ -239,14 +240,14 @@ impl MemoryStore {
         hash: u64,
         check: &Check<'_>,
         at: Option<Timestamp>,
-        touched: Touched,
+        prefetched: Prefetched,
     ) -> Result<Decision, CheckError> {
         if check.overflow == Overflow::Refuse {
             let hashed = self.with_hash(hash, check);
             // The size is a constant in each branch.
             let tried = match check.limit.packed_size() {
-                Some(PackedSize::Small) => self.try_one(PackedSize::Small, &hashed, at, touched),
-                Some(PackedSize::Large) => self.try_one(PackedSize::Large, &hashed, at, touched),
+                Some(PackedSize::Small) => self.try_one(PackedSize::Small, &hashed, at, prefetched),
+                Some(PackedSize::Large) => self.try_one(PackedSize::Large, &hashed, at, prefetched),
                 None => Err(FastPathMiss::NotApplicable),
             };
             match tried {
@@ -255,15 +256,15 @@ impl MemoryStore {
                 Err(FastPathMiss::NotApplicable) => {}
             }
         }
-        self.decide_elsewhere(hash, check, at)
+        self.decide_after_miss(hash, check, at)
     }
 
     /// Decides a check whose state is not where it is most likely to be, or is seized.
     ///
-    /// A seized slot is waited for before it is touched again: every attempt takes its cache line
+    /// A seized slot is waited for before it is prefetched again: every attempt takes its cache line
     /// away from the thread that has it.
     #[inline(never)]
-    fn decide_elsewhere(
+    fn decide_after_miss(
         &self,
         hash: u64,
         check: &Check<'_>,
@@ -290,7 +291,7 @@ impl MemoryStore {
     }
 
     /// Decides checks one by one, in order, with their cache misses overlapped: the lines of all
-    /// are touched before the first is decided.
+    /// are prefetched before the first is decided.
     pub(crate) fn decide_batch(
         &self,
         checks: &[Check<'_>],
@@ -308,10 +309,10 @@ impl MemoryStore {
                 (*hash, *word) = (hashed.hash, self.probable_word(&hashed));
             }
             // A separate loop: the shorter it is, the more cache misses are under way at once.
-            std::hint::black_box(self.table.touch(&words[..chunk.len()]));
+            std::hint::black_box(self.table.prefetch(&words[..chunk.len()]));
             for (index, (check, &hash)) in chunk.iter().zip(&hashes).enumerate() {
                 let at = time(round * BATCH + index);
-                decisions.push(self.decide_hashed(hash, check, at, Touched::Yes)?);
+                decisions.push(self.decide_hashed(hash, check, at, Prefetched::Yes)?);
             }
         }
         Ok(())
@@ -319,7 +320,7 @@ impl MemoryStore {
 
     /// Touches what up to [`BATCH`] checks will need, so that their cache misses overlap.
     #[cfg(feature = "policies")]
-    pub(crate) fn touch<'a>(
+    pub(crate) fn prefetch<'a>(
         &self,
         checks: impl Iterator<Item = (&'a [u8], &'a tidegate_core::Limit)>,
     ) {
@@ -329,7 +330,7 @@ impl MemoryStore {
             *word = self.probable_word(&self.hashed(&Check::new(key, limit, 0)));
             count += 1;
         }
-        std::hint::black_box(self.table.touch(&words[..count]));
+        std::hint::black_box(self.table.prefetch(&words[..count]));
     }
 
     /// Where in the table the slot begins in which a check's state probably is.
@@ -346,7 +347,7 @@ impl MemoryStore {
         &self,
         checks: &[Check<'_>],
         at: Option<Timestamp>,
-        decisions: &mut SmallVec<[Decision; FEW]>,
+        decisions: &mut SmallVec<[Decision; INLINE_CHECKS]>,
     ) -> bool {
         if checks.len() > MAX_CHECKS {
             // Refused where the checks are validated.
@@ -370,14 +371,14 @@ impl MemoryStore {
         &self,
         checks: &[Check<'_>],
         at: Option<Timestamp>,
-        decisions: &mut SmallVec<[Decision; FEW]>,
+        decisions: &mut SmallVec<[Decision; INLINE_CHECKS]>,
     ) -> Result<(), FastPathMiss> {
-        let mut seized: Few<SeizedCheck<'_>> = SmallVec::new();
+        let mut seized: InlineVec<SeizedCheck<'_>> = SmallVec::new();
         let result = self.seize_all(checks, &mut seized);
         let result =
             result.and_then(|()| decide_seized(checks, &mut seized, self.time(at), decisions));
         for slot in &seized {
-            slot.seized.place.release(slot.body);
+            slot.seized.slot_ref.release(slot.body);
         }
         result
     }
@@ -386,7 +387,7 @@ impl MemoryStore {
     fn seize_all<'s>(
         &'s self,
         checks: &[Check<'_>],
-        seized: &mut Few<SeizedCheck<'s>>,
+        seized: &mut InlineVec<SeizedCheck<'s>>,
     ) -> Result<(), FastPathMiss> {
         let mut last: (&[u8], u64) = (&[], 0);
         for (index, check) in checks.iter().enumerate() {
@@ -422,7 +423,7 @@ fn decide_seized(
     checks: &[Check<'_>],
     seized: &mut [SeizedCheck<'_>],
     now: Timestamp,
-    decisions: &mut SmallVec<[Decision; FEW]>,
+    decisions: &mut SmallVec<[Decision; INLINE_CHECKS]>,
 ) -> Result<(), FastPathMiss> {
     for admitted in [true, false] {
         let mut all_admit = true;

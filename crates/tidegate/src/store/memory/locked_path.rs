@@ -12,7 +12,7 @@ use tidegate_core::{
     Algorithm, Ask, Cost, Decision, DynState, Limit, Packed, PackedSize, PermitId, State, Timestamp,
 };
 
-use super::request::{Few, HashedCheck, StateCheck, counts, denied_full, lacks_room};
+use super::request::{HashedCheck, InlineVec, StateCheck, counts, denied_full, lacks_room};
 use super::shard::Locked;
 use super::slot::{self, Slot, SlotRef};
 use super::span::slot_size;
@@ -26,15 +26,15 @@ const RECLAIMS: usize = 8;
 /// The states of a request, in shards that are locked.
 struct Loaded<'l, 's> {
     locks: &'l mut [Locked<'s>],
-    states: Few<LoadedState<'s>>,
+    states: InlineVec<LoadedState<'s>>,
     /// The states that are not in a slab, in order.
-    copies: Few<State>,
+    copies: InlineVec<State>,
 }
 
 /// The state of one check.
 struct LoadedState<'s> {
     /// Its slot; `None` if it has none.
-    place: Option<SlotRef<'s>>,
+    slot_ref: Option<SlotRef<'s>>,
     /// The contents of the slot, which is seized unless the state is in the slab.
     slot: Slot,
     /// The index of its lock.
@@ -68,23 +68,23 @@ impl<'l, 's> Loaded<'l, 's> {
     fn load(&mut self, check: &StateCheck<'_>) {
         let (limit, lock) = (check.check.limit, check.lock);
         let locked = &mut self.locks[lock];
-        let place = if check.is_untracked() { None } else { find(locked, &check.check) };
-        let mut slot = place.map_or(Slot::default(), SlotRef::look);
+        let slot_ref = if check.is_untracked() { None } else { find(locked, &check.check) };
+        let mut slot = slot_ref.map_or(Slot::default(), SlotRef::read);
         let (mut copy, mut entries) = (None, 0);
         if slot.is_in_slab() {
             entries = locked.slab().get(slot.head()).entries();
         } else {
             copy = Some(self.copies.len());
-            self.copies.push(match place {
-                Some(place) => {
-                    slot = place.seize();
-                    State::unpack(limit, place.size(), &place.packed(slot))
+            self.copies.push(match slot_ref {
+                Some(slot_ref) => {
+                    slot = slot_ref.seize();
+                    State::unpack(limit, slot_ref.size(), &slot_ref.packed(slot))
                 }
                 None => State::new(limit),
             });
         }
         let answer = Answer::default();
-        self.states.push(LoadedState { place, slot, lock, copy, entries, answer });
+        self.states.push(LoadedState { slot_ref, slot, lock, copy, entries, answer });
     }
 
     #[inline]
@@ -125,10 +125,10 @@ impl MemoryStore {
         time: &dyn Fn() -> Timestamp,
     ) -> Option<Decision> {
         // The slot is not in the cache as often as the lock: begin to load it first.
-        std::hint::black_box(self.table.touch(&[self.probable_word(check)]));
+        std::hint::black_box(self.table.prefetch(&[self.probable_word(check)]));
         let mut locked = self.table.lock(check.shard);
-        let place = locked.find(check.fingerprint(), PackedSize::Small)?;
-        let slot = place.look();
+        let slot_ref = locked.find(check.fingerprint(), PackedSize::Small)?;
+        let slot = slot_ref.read();
         if !slot.is_in_slab() || self.table.entries() >= self.max_log_entries {
             return None;
         }
@@ -137,7 +137,7 @@ impl MemoryStore {
         let decision = log.decide(check.limit, &Ask::new(check.cost, time()));
         self.table.count_entries(before, log.entries().len());
         let deadline = slot::deadline(log.expires_at(check.limit));
-        set_deadline(&mut locked, place, slot, deadline);
+        set_deadline(&mut locked, slot_ref, slot, deadline);
         Some(decision)
     }
 
@@ -161,8 +161,8 @@ impl MemoryStore {
         }
     }
 
-    fn lock_shards<'s>(&'s self, checks: &mut [StateCheck<'_>]) -> Few<Locked<'s>> {
-        let mut shards: Few<usize> = checks.iter().map(|check| check.check.shard).collect();
+    fn lock_shards<'s>(&'s self, checks: &mut [StateCheck<'_>]) -> InlineVec<Locked<'s>> {
+        let mut shards: InlineVec<usize> = checks.iter().map(|check| check.check.shard).collect();
         shards.sort_unstable();
         shards.dedup();
         for check in checks {
@@ -193,21 +193,21 @@ impl MemoryStore {
                 has_room = true;
                 continue;
             }
-            let admitted = self.ask_all(checks, &mut loaded, ask);
-            let mut homeless: Few<usize> = SmallVec::new();
+            let admitted = self.check_all(checks, &mut loaded, ask);
+            let mut without_slot: InlineVec<usize> = SmallVec::new();
             for (index, (check, state)) in checks.iter().zip(&loaded.states).enumerate() {
-                if state.place.is_none() && check.must_be_kept(state.answer, admitted) {
-                    homeless.push(index);
+                if state.slot_ref.is_none() && check.must_be_kept(state.answer, admitted) {
+                    without_slot.push(index);
                 }
             }
-            if homeless.is_empty() {
+            if without_slot.is_empty() {
                 self.finish_all(checks, &mut loaded, ask, admitted, decisions);
                 self.put_back(checks, loaded);
                 return Ok(());
             }
             // Placing one may move others, so none may be seized meanwhile.
             self.restore(loaded);
-            for index in homeless {
+            for index in without_slot {
                 let check = &checks[index];
                 let (fingerprint, size) = (check.check.fingerprint(), slot_size(check.check.limit));
                 let over_capacity = check.full.is_some();
@@ -219,19 +219,19 @@ impl MemoryStore {
 
     /// Asks all states without charging them, and returns whether every limit that is enforced
     /// admits the request.
-    fn ask_all(&self, checks: &[StateCheck<'_>], loaded: &mut Loaded<'_, '_>, ask: &Ask) -> bool {
+    fn check_all(&self, checks: &[StateCheck<'_>], loaded: &mut Loaded<'_, '_>, ask: &Ask) -> bool {
         let mut admitted = true;
         for (index, check) in checks.iter().enumerate() {
             let ask = Ask { cost: check.check.cost, ..*ask };
             let before = loaded.states[index].entries;
-            let answer = self.ask_one(check, loaded.state(index), before, &ask);
+            let answer = self.check_one(check, loaded.state(index), before, &ask);
             admitted &= check.observed || answer.admits;
             loaded.states[index].answer = answer;
         }
         admitted
     }
 
-    fn ask_one(
+    fn check_one(
         &self,
         check: &StateCheck<'_>,
         state: &mut dyn DynState,
@@ -289,8 +289,8 @@ impl MemoryStore {
                 }
             }
             check.overflowed |= answer.out_of_entries;
-            let is_placeless = check.is_untracked() || answer.out_of_entries;
-            decision.no_room = is_placeless && lacks_room(decision, ask.cost);
+            let is_unstored = check.is_untracked() || answer.out_of_entries;
+            decision.no_room = is_unstored && lacks_room(decision, ask.cost);
             check.no_room = decision.no_room;
             check.admits = answer.admits;
         }
@@ -304,7 +304,7 @@ impl MemoryStore {
             && !self.has_entries(state, before)
         {
             state.merge_newest(ask.now);
-            self.tally.merged_entries.fetch_add(1, Relaxed);
+            self.counters.merged_entries.fetch_add(1, Relaxed);
         }
     }
 
@@ -327,7 +327,7 @@ impl MemoryStore {
 
     /// Answers for a key or a log entry that does not fit and does not share the overflow key.
     fn answer_full(&self, limit: &Limit, ask: &Ask) -> Decision {
-        self.tally.overflowed.fetch_add(1, Relaxed);
+        self.counters.overflowed.fetch_add(1, Relaxed);
         match self.when_full {
             // As if it were always new: a cost that can never fit is still refused.
             WhenFull::Allow => State::new(limit).decide(limit, ask),
@@ -338,15 +338,15 @@ impl MemoryStore {
     /// Puts the states back where they came from.
     fn put_back(&self, checks: &[StateCheck<'_>], mut loaded: Loaded<'_, '_>) {
         for (index, check) in checks.iter().enumerate() {
-            let LoadedState { place, slot, lock, copy, entries, .. } = loaded.states[index];
-            let Some(place) = place else { continue };
+            let LoadedState { slot_ref, slot, lock, copy, entries, .. } = loaded.states[index];
+            let Some(slot_ref) = slot_ref else { continue };
             let (state, limit) = (loaded.state(index), check.check.limit);
             self.table.count_entries(entries, state.entries());
             let deadline = slot::deadline(state.expires_at(limit));
             let locked = &mut loaded.locks[lock];
             match copy {
-                Some(copy) => put(locked, place, &check.check, &loaded.copies[copy]),
-                None => set_deadline(locked, place, slot, deadline),
+                Some(copy) => put(locked, slot_ref, &check.check, &loaded.copies[copy]),
+                None => set_deadline(locked, slot_ref, slot, deadline),
             }
         }
     }
@@ -355,10 +355,10 @@ impl MemoryStore {
     /// stays with its key while others are claimed.
     fn restore(&self, mut loaded: Loaded<'_, '_>) {
         for index in 0..loaded.states.len() {
-            let LoadedState { place, slot, copy, entries, .. } = loaded.states[index];
-            match (place, copy) {
+            let LoadedState { slot_ref, slot, copy, entries, .. } = loaded.states[index];
+            match (slot_ref, copy) {
                 (None, _) => {}
-                (Some(place), Some(_)) => place.release(slot.body),
+                (Some(slot_ref), Some(_)) => slot_ref.release(slot.body),
                 (_, None) => self.table.count_entries(entries, loaded.state(index).entries()),
             }
         }
@@ -368,7 +368,7 @@ impl MemoryStore {
     fn may_lack_room(&self, checks: &[StateCheck<'_>], loaded: &Loaded<'_, '_>) -> bool {
         let is_full = self.table.is_full();
         checks.iter().zip(&loaded.states).any(|(check, state)| {
-            is_full && state.place.is_none() && check.full.is_none()
+            is_full && state.slot_ref.is_none() && check.full.is_none()
                 || self.lacks_entries_for(check.check.limit)
         })
     }
@@ -412,41 +412,41 @@ fn other_size(size: PackedSize) -> PackedSize {
 }
 
 /// A copy of the state in a slot.
-pub(super) fn copy(locked: &mut Locked<'_>, place: SlotRef<'_>, limit: &Limit) -> State {
-    let slot = place.look();
+pub(super) fn copy(locked: &mut Locked<'_>, slot_ref: SlotRef<'_>, limit: &Limit) -> State {
+    let slot = slot_ref.read();
     if slot.is_in_slab() {
         return locked.slab().copy(slot.head());
     }
-    let slot = place.seize();
-    let packed = place.packed(slot);
-    place.release(slot.body);
-    State::unpack(limit, place.size(), &packed)
+    let slot = slot_ref.seize();
+    let packed = slot_ref.packed(slot);
+    slot_ref.release(slot.body);
+    State::unpack(limit, slot_ref.size(), &packed)
 }
 
 /// Puts a state back into the seized slot it was copied from: in place if it fits, else in the
 /// slab.
-fn put<'a>(locked: &mut Locked<'a>, place: SlotRef<'a>, check: &HashedCheck<'_>, state: &State) {
+fn put<'a>(locked: &mut Locked<'a>, slot_ref: SlotRef<'a>, check: &HashedCheck<'_>, state: &State) {
     let fingerprint = check.fingerprint();
-    if let Some(packed) = state.pack(check.limit, place.size()) {
+    if let Some(packed) = state.pack(check.limit, slot_ref.size()) {
         let slot = Slot::inline(fingerprint, packed.deadline, packed.head);
-        locked.put_seized(place, slot, &packed.words);
+        locked.put_seized(slot_ref, slot, &packed.words);
     } else {
         let deadline = slot::deadline(state.expires_at(check.limit));
         let number = locked.slab().insert(state.clone());
         let slot = Slot::in_slab(fingerprint, deadline, number);
-        locked.put_seized(place, slot, &[0; Packed::WORDS]);
+        locked.put_seized(slot_ref, slot, &[0; Packed::WORDS]);
     }
 }
 
 /// Gives a slot whose state is in the slab another deadline.
 pub(super) fn set_deadline<'a>(
     locked: &mut Locked<'a>,
-    place: SlotRef<'a>,
+    slot_ref: SlotRef<'a>,
     slot: Slot,
     deadline: u64,
 ) {
     if slot.deadline() != deadline {
         let updated = Slot::in_slab(slot.fingerprint(), deadline, slot.head());
-        locked.put(place, updated, &[0; Packed::WORDS]);
+        locked.put(slot_ref, updated, &[0; Packed::WORDS]);
     }
 }

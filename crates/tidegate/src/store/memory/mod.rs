@@ -10,7 +10,8 @@
 //! - `hash.rs` hashes keys; `table.rs` is the block of shards; `shard.rs` places keys, grows and
 //!   evicts; `span.rs` finds slots by their `tags.rs`; `slot.rs` is a slot; `slab.rs` holds what
 //!   does not fit one; `lock.rs` locks;
-//! - `ids.rs` remembers idempotency ids; `forecast.rs` plays a queue through on copies.
+//! - `idempotency.rs` remembers answers by id; `wait_forecast.rs` replays a queue on copies of
+//!   states.
 //!
 //! Keys are not stored, only 53 bits of a keyed hash per slot beside the shard it
 //! is in: for ten million keys the chance that *any* two share a state is about
@@ -23,9 +24,8 @@
 )]
 
 mod fast_path;
-mod forecast;
 mod hash;
-mod ids;
+mod idempotency;
 mod lock;
 mod locked_path;
 mod request;
@@ -35,6 +35,7 @@ mod slot;
 mod span;
 mod table;
 mod tags;
+mod wait_forecast;
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -45,8 +46,8 @@ use tidegate_core::{DynState, Limit, PermitId, Timestamp};
 #[cfg(feature = "policies")]
 pub(crate) use self::fast_path::BATCH;
 use self::hash::{KeyHasher, random_bits};
-use self::ids::Ids;
-use self::request::OBSERVER;
+use self::idempotency::IdempotencyCache;
+use self::request::OBSERVED_MARK;
 use self::table::Table;
 use crate::block_on::poll_once;
 use crate::check::MAX_CHECKS;
@@ -121,7 +122,7 @@ pub struct MemoryStats {
 
 /// Counts what happens rarely.
 #[derive(Debug, Default)]
-struct Tally {
+struct Counters {
     overflowed: AtomicU64,
     merged_entries: AtomicU64,
     forgotten_ids: AtomicU64,
@@ -136,9 +137,9 @@ pub struct MemoryStore {
     max_log_entries: u64,
     /// The key that stands for all there is no room for.
     overflow_hash: u64,
-    ids: Ids,
+    idempotency: IdempotencyCache,
     next_permit: AtomicU64,
-    tally: Tally,
+    counters: Counters,
 }
 
 /// The memory a store asked for cannot be had.
@@ -167,13 +168,13 @@ impl MemoryStore {
         Ok(MemoryStore {
             table: Table::new(options.max_keys, grace_us).ok_or(out_of_memory)?,
             overflow_hash: random_bits(),
-            ids: Ids::new(options.max_ids),
+            idempotency: IdempotencyCache::new(options.max_ids),
             hasher: KeyHasher::new(),
             clock,
             when_full: options.when_full,
             max_log_entries: options.max_log_entries,
             next_permit: AtomicU64::new(1),
-            tally: Tally::default(),
+            counters: Counters::default(),
         })
     }
 
@@ -187,10 +188,10 @@ impl MemoryStore {
         MemoryStats {
             tracked_keys: self.table.tracked(),
             log_entries: self.table.entries(),
-            remembered_ids: self.ids.len() as u64,
-            overflowed: self.tally.overflowed.load(Ordering::Relaxed),
-            merged_entries: self.tally.merged_entries.load(Ordering::Relaxed),
-            forgotten_ids: self.tally.forgotten_ids.load(Ordering::Relaxed),
+            remembered_ids: self.idempotency.len() as u64,
+            overflowed: self.counters.overflowed.load(Ordering::Relaxed),
+            merged_entries: self.counters.merged_entries.load(Ordering::Relaxed),
+            forgotten_ids: self.counters.forgotten_ids.load(Ordering::Relaxed),
         }
     }
 
@@ -201,7 +202,7 @@ impl MemoryStore {
     /// hundred calls go once round the store.
     pub fn sweep(&self) -> u64 {
         let now = self.clock.now();
-        self.ids.sweep(now);
+        self.idempotency.sweep(now);
         self.table.sweep(self.table.shards().div_ceil(100), now, u64::MAX)
     }
 
@@ -210,9 +211,9 @@ impl MemoryStore {
     pub(crate) fn reset_now(&self, key: &[u8], limit: &Limit) -> bool {
         let check = self.hashed(&Check::new(key, limit, 0));
         let mut locked = self.table.lock(check.shard);
-        let Some(place) = locked_path::find(&locked, &check) else { return false };
-        let held = !place.look().is_expired(slot::units_passed(self.clock.now()));
-        locked.clear(place);
+        let Some(slot_ref) = locked_path::find(&locked, &check) else { return false };
+        let held = !slot_ref.read().is_expired(slot::units_passed(self.clock.now()));
+        locked.clear(slot_ref);
         held
     }
 
@@ -223,11 +224,11 @@ impl MemoryStore {
 
     /// Gives a permit back, or renews it; says whether it was held.
     pub(crate) fn with_permit(&self, key: &[u8], limit: &Limit, act: PermitAct) -> bool {
-        let overflowed = self.tally.overflowed.load(Ordering::Relaxed) > 0;
+        let overflowed = self.counters.overflowed.load(Ordering::Relaxed) > 0;
         // A key there was no room for holds its permits under an overflow key.
         let hash = self.hash(key);
         self.with_permit_of(hash, limit, act)
-            || self.with_permit_of(hash ^ OBSERVER, limit, act)
+            || self.with_permit_of(hash ^ OBSERVED_MARK, limit, act)
             || overflowed
                 && self.overflow_hashes().any(|hash| self.with_permit_of(hash, limit, act))
     }
@@ -241,8 +242,8 @@ impl MemoryStore {
     fn with_permit_of(&self, hash: u64, limit: &Limit, act: PermitAct) -> bool {
         let check = self.with_hash(hash, &Check::new(&[], limit, 0));
         let mut locked = self.table.lock(check.shard);
-        let Some(place) = locked_path::find(&locked, &check) else { return false };
-        let slot = place.look();
+        let Some(slot_ref) = locked_path::find(&locked, &check) else { return false };
+        let slot = slot_ref.read();
         let permits = slot.is_in_slab().then(|| locked.slab().permits(slot.head()));
         let Some(permits) = permits.flatten() else { return false };
         let before = permits.len();
@@ -252,7 +253,7 @@ impl MemoryStore {
         };
         self.table.count_entries(before, permits.len());
         let deadline = slot::deadline(permits.expires_at(limit));
-        locked_path::set_deadline(&mut locked, place, slot, deadline);
+        locked_path::set_deadline(&mut locked, slot_ref, slot, deadline);
         done
     }
 

@@ -14,11 +14,11 @@ use crate::store::merge::{Shared, validate};
 use crate::{Check, CheckError, Overflow, Verdict};
 
 /// Requests have a few checks; more spill to the heap.
-pub(super) const FEW: usize = 4;
-pub(super) type Few<T> = SmallVec<[T; FEW]>;
+pub(super) const INLINE_CHECKS: usize = 4;
+pub(super) type InlineVec<T> = SmallVec<[T; INLINE_CHECKS]>;
 
 /// What tells an observed state from the one in force. Only low bits, so the shard stays.
-pub(super) const OBSERVER: u64 = 0x6f62_7365;
+pub(super) const OBSERVED_MARK: u64 = 0x6f62_7365;
 
 /// A check and the hash of its key.
 #[derive(Clone, Copy)]
@@ -135,10 +135,10 @@ impl MemoryStore {
         id: &[u8],
         at: Option<Timestamp>,
     ) -> Result<Verdict, CheckError> {
-        let mut checks = Few::new();
-        self.merge(request.checks, request.permit.is_some(), &mut checks, &mut Few::new())?;
-        let named = self.named_with_window(&checks, id);
-        self.once(named, at, || {
+        let mut checks = InlineVec::new();
+        self.merge(request.checks, request.permit.is_some(), &mut checks, &mut InlineVec::new())?;
+        let key = self.idempotency_key(&checks, id);
+        self.get_or_decide(key, at, || {
             let mut verdict = Verdict::default();
             self.decide_into(request, at, &mut verdict)?;
             Ok(verdict)
@@ -168,7 +168,7 @@ impl MemoryStore {
         at: Option<Timestamp>,
         verdict: &mut Verdict,
     ) -> Result<(), CheckError> {
-        let (mut checks, mut members) = (Few::new(), Few::new());
+        let (mut checks, mut members) = (InlineVec::new(), InlineVec::new());
         self.merge(request.checks, request.permit.is_some(), &mut checks, &mut members)?;
         let decisions = &mut verdict.decisions;
         decisions.clear();
@@ -179,7 +179,7 @@ impl MemoryStore {
             *decisions = members.iter().map(|&state| decisions[state]).collect();
         }
         verdict.conclude(request.checks);
-        note_room(verdict, &checks);
+        record_room(verdict, &checks);
         Ok(())
     }
 
@@ -190,31 +190,39 @@ impl MemoryStore {
         request: &Request<'_>,
         decide: impl FnOnce() -> Verdict,
     ) -> Result<Verdict, CheckError> {
-        let mut checks = Few::new();
+        let mut checks = InlineVec::new();
         let has_permit = request.permit.is_some();
-        self.merge(request.checks, has_permit, &mut checks, &mut Few::new())?;
+        self.merge(request.checks, has_permit, &mut checks, &mut InlineVec::new())?;
         match request.id {
-            Some(id) => self.once(self.named_with_window(&checks, id), None, || Ok(decide())),
+            Some(id) => {
+                self.get_or_decide(self.idempotency_key(&checks, id), None, || Ok(decide()))
+            }
             None => Ok(decide()),
         }
     }
 
     /// What [`MemoryStore::request_fingerprint`] returns, and how long it is remembered.
-    fn named_with_window(&self, checks: &[StateCheck<'_>], id: &[u8]) -> (u64, Few<Cost>, u64) {
+    fn idempotency_key(&self, checks: &[StateCheck<'_>], id: &[u8]) -> (u64, InlineVec<Cost>, u64) {
         let window_us = checks.iter().map(|check| check.check.limit.window_us()).max().unwrap_or(0);
-        let (named, costs) = self.request_fingerprint(checks, id);
-        (named, costs, window_us)
+        let (fingerprint, costs) = self.request_fingerprint(checks, id);
+        (fingerprint, costs, window_us)
     }
 
-    fn once(
+    fn get_or_decide(
         &self,
-        (named, costs, window_us): (u64, Few<Cost>, u64),
+        (fingerprint, costs, window_us): (u64, InlineVec<Cost>, u64),
         at: Option<Timestamp>,
         decide: impl FnOnce() -> Result<Verdict, CheckError>,
     ) -> Result<Verdict, CheckError> {
-        let (verdict, forgotten) =
-            self.ids.once(named, &costs, window_us, &self.clock, at, decide)?;
-        self.tally.forgotten_ids.fetch_add(u64::from(forgotten), Relaxed);
+        let (verdict, forgotten) = self.idempotency.get_or_decide(
+            fingerprint,
+            &costs,
+            window_us,
+            &self.clock,
+            at,
+            decide,
+        )?;
+        self.counters.forgotten_ids.fetch_add(u64::from(forgotten), Relaxed);
         Ok(verdict)
     }
 
@@ -226,8 +234,8 @@ impl MemoryStore {
         &self,
         checks: &[Check<'a>],
         with_permit: bool,
-        states: &mut Few<StateCheck<'a>>,
-        members: &mut Few<usize>,
+        states: &mut InlineVec<StateCheck<'a>>,
+        members: &mut InlineVec<usize>,
     ) -> Result<(), CheckError> {
         validate(checks, with_permit)?;
         let mut last: (&[u8], u64) = (&[], 0);
@@ -266,28 +274,28 @@ impl MemoryStore {
 
     /// What a request waits for, as a number equal for requests that count in the same states, and
     /// its cost in each of them.
-    pub(crate) fn shape(&self, checks: &[Check<'_>]) -> Result<(u64, Box<[Cost]>), CheckError> {
-        let mut states = Few::new();
-        self.merge(checks, false, &mut states, &mut Few::new())?;
+    pub(crate) fn queue_key(&self, checks: &[Check<'_>]) -> Result<(u64, Box<[Cost]>), CheckError> {
+        let mut states = InlineVec::new();
+        self.merge(checks, false, &mut states, &mut InlineVec::new())?;
         let (name, costs) = self.request_fingerprint(&states, &[]);
         Ok((name, costs.into_iter().collect()))
     }
 
     /// A number for a request under an id, and its costs. The order of its checks does not matter
     /// to either.
-    fn request_fingerprint(&self, checks: &[StateCheck<'_>], id: &[u8]) -> (u64, Few<Cost>) {
-        let mut states: Few<(u64, Cost)> =
+    fn request_fingerprint(&self, checks: &[StateCheck<'_>], id: &[u8]) -> (u64, InlineVec<Cost>) {
+        let mut states: InlineVec<(u64, Cost)> =
             checks.iter().map(|check| (check.check.state_hash(), check.check.cost)).collect();
         states.sort_unstable_by_key(|(hash, _)| *hash);
-        let named = states.iter().flat_map(|(hash, _)| hash.to_le_bytes());
-        let named: SmallVec<[u8; 64]> = named.chain(id.iter().copied()).collect();
-        (self.hash(&named), states.into_iter().map(|(_, cost)| cost).collect())
+        let hashes = states.iter().flat_map(|(hash, _)| hash.to_le_bytes());
+        let hashed: SmallVec<[u8; 64]> = hashes.chain(id.iter().copied()).collect();
+        (self.hash(&hashed), states.into_iter().map(|(_, cost)| cost).collect())
     }
 
     /// Notes that the key of a check has no room of its own.
     pub(super) fn mark_overflow(&self, checks: &mut [StateCheck<'_>], index: usize) {
         checks[index].overflowed = true;
-        self.tally.overflowed.fetch_add(1, Relaxed);
+        self.counters.overflowed.fetch_add(1, Relaxed);
         checks[index].full = Some(match (self.when_full, checks[index].full) {
             (WhenFull::Allow, _) => WhenFull::Allow,
             (WhenFull::Overflow, None) => {
@@ -313,13 +321,13 @@ fn set_observed_apart(states: &mut [StateCheck<'_>]) {
         let is_enforced =
             |other: &StateCheck<'_>| !other.observed && other.check.shares_state(&check);
         if observed && states.iter().any(is_enforced) {
-            states[index].check.hash ^= OBSERVER;
+            states[index].check.hash ^= OBSERVED_MARK;
         }
     }
 }
 
 /// Notes in a verdict which checks had no room, and whether a denial charged something.
-fn note_room(verdict: &mut Verdict, checks: &[StateCheck<'_>]) {
+fn record_room(verdict: &mut Verdict, checks: &[StateCheck<'_>]) {
     verdict.overflowed = checks.iter().any(|check| check.overflowed);
     verdict.consumed = checks.iter().any(|check| check.consumed);
     let mut enforced = checks.iter().filter(|check| !check.observed);

@@ -115,14 +115,14 @@ impl<'a> Locked<'a> {
         let passed = self.shard.table.units_passed(now);
         // Not expired, so that the next claim in this shard leaves it alone.
         let mark = Slot::inline(fingerprint, slot::units_passed(now) + 1, 0);
-        while let Some(place) = self.expired_slot(fingerprint, size, passed) {
-            let found = place.seize();
+        while let Some(slot_ref) = self.expired_slot(fingerprint, size, passed) {
+            let found = slot_ref.seize();
             if found.is_expired(passed) {
                 self.discard(found);
-                return Some(self.insert_seized(place, mark));
+                return Some(self.insert_seized(slot_ref, mark));
             }
             // An attempt without the lock has charged it since it was looked at.
-            place.release(found.body);
+            slot_ref.release(found.body);
         }
         // Reserving may evict slots and move others, so it comes before a slot is chosen.
         if !self.reserve(now, over_capacity) {
@@ -130,12 +130,12 @@ impl<'a> Locked<'a> {
         }
         if self.has_room(size) || self.grow(size, passed) {
             // A shard is never filled to the last slot, so there is one.
-            let place = self.span(size).empty_slot(fingerprint)?;
+            let slot_ref = self.span(size).empty_slot(fingerprint)?;
             self.set_used(size, self.used(size) + 1);
-            place.seize();
-            return Some(self.insert_seized(place, mark));
+            slot_ref.seize();
+            return Some(self.insert_seized(slot_ref, mark));
         }
-        self.shard.table.give_back(1);
+        self.shard.table.unreserve(1);
         None
     }
 
@@ -151,25 +151,30 @@ impl<'a> Locked<'a> {
     }
 
     /// Puts something else into a slot.
-    pub(super) fn put(&self, place: SlotRef<'a>, slot: Slot, words: &[u64; Packed::WORDS]) {
-        place.seize();
-        self.put_seized(place, slot, words);
+    pub(super) fn put(&self, slot_ref: SlotRef<'a>, slot: Slot, words: &[u64; Packed::WORDS]) {
+        slot_ref.seize();
+        self.put_seized(slot_ref, slot, words);
     }
 
     /// Puts something else into a slot that is seized.
-    pub(super) fn put_seized(&self, place: SlotRef<'a>, slot: Slot, words: &[u64; Packed::WORDS]) {
-        let earliest = self.earliest(place.size());
+    pub(super) fn put_seized(
+        &self,
+        slot_ref: SlotRef<'a>,
+        slot: Slot,
+        words: &[u64; Packed::WORDS],
+    ) {
+        let earliest = self.earliest(slot_ref.size());
         if slot.deadline() < earliest.load(Relaxed) {
             earliest.store(slot.deadline(), Relaxed);
         }
-        place.write(slot, words);
+        slot_ref.write(slot, words);
     }
 
     /// Gives a slot that is seized to a key that had none.
-    fn insert_seized(&self, place: SlotRef<'a>, new: Slot) -> SlotRef<'a> {
-        self.put_seized(place, new, &[0; Packed::WORDS]);
-        self.span(place.size()).set_tag_byte(place, new.fingerprint().tag_byte());
-        place
+    fn insert_seized(&self, slot_ref: SlotRef<'a>, new: Slot) -> SlotRef<'a> {
+        self.put_seized(slot_ref, new, &[0; Packed::WORDS]);
+        self.span(slot_ref.size()).set_tag_byte(slot_ref, new.fingerprint().tag_byte());
+        slot_ref
     }
 
     /// Whether a slot can be taken before the shard must grow.
@@ -229,10 +234,10 @@ impl<'a> Locked<'a> {
         let mut kept = Vec::with_capacity(self.used(size) as usize);
         let mut dropped = 0;
         let span = self.span(size);
-        for place in span.slots() {
-            let slot = place.seize();
-            let words = place.words();
-            place.write(Slot::default(), &[0; Packed::WORDS]);
+        for slot_ref in span.slots() {
+            let slot = slot_ref.seize();
+            let words = slot_ref.words();
+            slot_ref.write(Slot::default(), &[0; Packed::WORDS]);
             if slot.is_empty() {
                 continue;
             }
@@ -246,15 +251,15 @@ impl<'a> Locked<'a> {
         span.clear_tag_bytes();
         self.shard.table.set_groups(self.shard.index, size, groups);
         self.set_used(size, kept.len() as u32);
-        self.shard.table.give_back(dropped);
+        self.shard.table.unreserve(dropped);
         let earliest = kept.iter().map(|(slot, _)| slot.deadline()).min().unwrap_or(u64::MAX);
         self.earliest(size).store(earliest, Relaxed);
         let span = self.span(size);
         for (slot, words) in kept {
-            let place = span.empty_slot(slot.fingerprint());
-            let place = place.expect("there are more slots than keys");
-            self.put(place, slot, &words);
-            span.set_tag_byte(place, slot.fingerprint().tag_byte());
+            let slot_ref = span.empty_slot(slot.fingerprint());
+            let slot_ref = slot_ref.expect("there are more slots than keys");
+            self.put(slot_ref, slot, &words);
+            span.set_tag_byte(slot_ref, slot.fingerprint().tag_byte());
         }
     }
 
@@ -267,10 +272,10 @@ impl<'a> Locked<'a> {
     }
 
     /// Forgets what a slot counted.
-    pub(super) fn clear(&mut self, place: SlotRef<'a>) {
-        let slot = place.seize();
+    pub(super) fn clear(&mut self, slot_ref: SlotRef<'a>) {
+        let slot = slot_ref.seize();
         self.discard(slot);
-        self.put_seized(place, slot.cleared(), &[0; Packed::WORDS]);
+        self.put_seized(slot_ref, slot.cleared(), &[0; Packed::WORDS]);
         self.shard.table.search_again();
     }
 }

@@ -6,7 +6,7 @@ use tidegate_core::{DynState, Permits, SlidingLog, State};
 /// and has not removed: slots hold them, one each.
 #[derive(Debug, Default)]
 pub(super) struct Slab {
-    states: Vec<Kept>,
+    states: Vec<SlabEntry>,
     free: Vec<u32>,
 }
 
@@ -14,20 +14,20 @@ pub(super) struct Slab {
 /// a state is in at most two cache lines, which a processor loads together.
 #[derive(Debug)]
 #[repr(align(32))]
-enum Kept {
+enum SlabEntry {
     Log(SlidingLog),
     Permits(Permits),
     Other(Box<State>),
     /// It was removed.
-    Nothing,
+    Vacant,
 }
 
-impl From<State> for Kept {
+impl From<State> for SlabEntry {
     fn from(state: State) -> Self {
         match state {
-            State::SlidingLog(log) => Kept::Log(log),
-            State::Concurrency(permits) => Kept::Permits(permits),
-            other => Kept::Other(Box::new(other)),
+            State::SlidingLog(log) => SlabEntry::Log(log),
+            State::Concurrency(permits) => SlabEntry::Permits(permits),
+            other => SlabEntry::Other(Box::new(other)),
         }
     }
 }
@@ -51,10 +51,10 @@ impl Slab {
     #[inline]
     pub(super) fn get(&mut self, number: u64) -> &mut dyn DynState {
         match &mut self.states[number as usize] {
-            Kept::Log(log) => log,
-            Kept::Permits(permits) => permits,
-            Kept::Other(state) => &mut **state,
-            Kept::Nothing => unreachable!("a slot has the number of a state"),
+            SlabEntry::Log(log) => log,
+            SlabEntry::Permits(permits) => permits,
+            SlabEntry::Other(state) => &mut **state,
+            SlabEntry::Vacant => unreachable!("a slot has the number of a state"),
         }
     }
 
@@ -62,7 +62,7 @@ impl Slab {
     #[inline]
     pub(super) fn log(&mut self, number: u64) -> Option<&mut SlidingLog> {
         match &mut self.states[number as usize] {
-            Kept::Log(log) => Some(log),
+            SlabEntry::Log(log) => Some(log),
             _ => None,
         }
     }
@@ -70,7 +70,7 @@ impl Slab {
     /// The permits of a `concurrency` limit.
     pub(super) fn permits(&mut self, number: u64) -> Option<&mut Permits> {
         match &mut self.states[number as usize] {
-            Kept::Permits(permits) => Some(permits),
+            SlabEntry::Permits(permits) => Some(permits),
             _ => None,
         }
     }
@@ -78,17 +78,17 @@ impl Slab {
     /// A copy of a state.
     pub(super) fn copy(&self, number: u64) -> State {
         match &self.states[number as usize] {
-            Kept::Log(log) => State::SlidingLog(log.clone()),
-            Kept::Permits(permits) => State::Concurrency(permits.clone()),
-            Kept::Other(state) => (**state).clone(),
-            Kept::Nothing => unreachable!("a slot has the number of a state"),
+            SlabEntry::Log(log) => State::SlidingLog(log.clone()),
+            SlabEntry::Permits(permits) => State::Concurrency(permits.clone()),
+            SlabEntry::Other(state) => (**state).clone(),
+            SlabEntry::Vacant => unreachable!("a slot has the number of a state"),
         }
     }
 
     /// Removes a state and returns how many log entries or permits it held.
     pub(super) fn remove(&mut self, number: u64) -> usize {
         let entries = self.get(number).entries();
-        self.states[number as usize] = Kept::Nothing;
+        self.states[number as usize] = SlabEntry::Vacant;
         self.free.push(number as u32);
         entries
     }

@@ -68,7 +68,7 @@ impl Fingerprint {
 
     /// The low 32 bits of the hash, which determine the group of the slot.
     #[inline(always)]
-    pub(super) fn place_bits(self) -> u64 {
+    pub(super) fn group_bits(self) -> u64 {
         self.0 >> FINGERPRINT_SHIFT & 0xffff_ffff
     }
 
@@ -272,7 +272,7 @@ impl<'a> SlotRef<'a> {
 
     /// The tag and the body of the slot, under the shard's lock. The body may be another a moment
     /// later; all else stays.
-    pub(super) fn look(self) -> Slot {
+    pub(super) fn read(self) -> Slot {
         let mut backoff = Backoff::new();
         loop {
             match self.body().load(Acquire) {

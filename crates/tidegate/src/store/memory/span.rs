@@ -68,7 +68,7 @@ impl<'a> Span<'a> {
     /// The group in which a key is looked for first.
     #[inline(always)]
     fn home(self, fingerprint: Fingerprint) -> usize {
-        ((fingerprint.place_bits() * u64::from(self.groups)) >> 32) as usize
+        ((fingerprint.group_bits() * u64::from(self.groups)) >> 32) as usize
     }
 
     /// The group after: where a full group passes its keys on to.
@@ -93,7 +93,7 @@ impl<'a> Span<'a> {
     /// on one page, and in a large table it takes a processor longer to find where a page is than to
     /// load a line. So it begins with that while it waits for the tag bytes, which tell the slot.
     #[inline(always)]
-    pub(super) fn touch(self, fingerprint: Fingerprint) {
+    pub(super) fn prefetch(self, fingerprint: Fingerprint) {
         if !cfg!(loom) {
             let word = self.slot_word(self.home(fingerprint) * GROUP);
             std::hint::black_box(self.words[word].load(Relaxed));
@@ -175,7 +175,7 @@ impl<'a> Span<'a> {
         for group in self.path(fingerprint) {
             let mut slots = (0..GROUP).map(|slot| self.slot(group * GROUP + slot));
             let is_expired = |slot: Slot| !slot.is_empty() && slot.is_expired(units_passed);
-            if let Some(expired) = slots.find(|slot| is_expired(slot.look())) {
+            if let Some(expired) = slots.find(|slot| is_expired(slot.read())) {
                 return Some(expired);
             }
             if !self.tags(group).empty().is_empty() {

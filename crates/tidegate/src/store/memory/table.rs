@@ -7,12 +7,12 @@
 //! Nothing ever stops the world. A shard holds a few hundred keys and has its own lock; it grows
 //! by a fraction at a time and evicts expired slots when it would have to grow, some 20 us of work
 //! in its own few pages. The block for all shards is reserved at once but its pages are only
-//! touched, and so only take memory, as shards grow into them. Keys are never moved by the growth
+//! prefetched, and so only take memory, as shards grow into them. Keys are never moved by the growth
 //! of another shard, and an active key is never evicted.
 //!
 //! Most tables are nearly empty: they have room for a million keys and hold some thousands. So
 //! shards begin side by side, in one or two groups each, and move to where they have room to grow
-//! when they need it. Few keys are then on few pages. Otherwise ten thousand keys would be on
+//! when they need it. InlineVec keys are then on few pages. Otherwise ten thousand keys would be on
 //! thousands of pages, more than a processor keeps the addresses of.
 
 use tidegate_core::{PackedSize, Timestamp};
@@ -52,7 +52,7 @@ pub(super) struct Table {
     /// Log entries and permits, in all slabs.
     entries: AtomicU64,
     /// The shard the next sweep begins with.
-    hand: AtomicU64,
+    next_swept: AtomicU64,
     /// How a full table's search for expired slots stands.
     search: Mutex<Search>,
 }
@@ -62,8 +62,8 @@ pub(super) struct Table {
 #[derive(Debug, Default)]
 struct Search {
     unit: u64,
-    /// Shards asked in this unit without success.
-    asked: usize,
+    /// Shards searched in this unit without success.
+    searched: usize,
 }
 
 impl Table {
@@ -92,7 +92,7 @@ impl Table {
             max_keys: max_keys as u64,
             grace_us,
             entries: AtomicU64::new(0),
-            hand: AtomicU64::new(0),
+            next_swept: AtomicU64::new(0),
             search: Mutex::default(),
         })
     }
@@ -145,7 +145,7 @@ impl Table {
 
     /// Begins to load the lines of these words without waiting for them. The result is of no use,
     /// but using it keeps the loads.
-    pub(super) fn touch(&self, words: &[usize]) -> u64 {
+    pub(super) fn prefetch(&self, words: &[usize]) -> u64 {
         if cfg!(loom) {
             // A model would try every value it might be.
             return 0;
@@ -165,17 +165,17 @@ impl Table {
         self.tracked.load(Relaxed) >= self.max_keys
     }
 
-    /// Takes one of the `max_keys`; with `beyond`, even when none is left.
-    pub(super) fn reserve(&self, beyond: bool) -> bool {
+    /// Takes one of the `max_keys`; with `over_capacity`, even when none is left.
+    pub(super) fn reserve(&self, over_capacity: bool) -> bool {
         let had_room = self.tracked.fetch_add(1, Relaxed) < self.max_keys;
-        if !had_room && !beyond {
-            self.give_back(1);
+        if !had_room && !over_capacity {
+            self.unreserve(1);
         }
-        had_room || beyond
+        had_room || over_capacity
     }
 
     /// Gives reserved or used places back.
-    pub(super) fn give_back(&self, count: u64) {
+    pub(super) fn unreserve(&self, count: u64) {
         self.tracked.fetch_sub(count, Relaxed);
     }
 
@@ -202,7 +202,7 @@ impl Table {
             if freed >= enough {
                 break;
             }
-            let next = self.hand.fetch_add(1, Relaxed) as usize % self.shards.len();
+            let next = self.next_swept.fetch_add(1, Relaxed) as usize % self.shards.len();
             // A shard that is busy is in good hands: its user rebuilds it when it must.
             let shard = Some(self.shard(next)).filter(|shard| shard.has_expired(now));
             if let Some(mut locked) = shard.and_then(ShardRef::try_lock) {
@@ -218,13 +218,13 @@ impl Table {
         let unit = self.units_passed(now);
         let mut search = self.search.lock();
         if search.unit != unit {
-            *search = Search { unit, asked: 0 };
+            *search = Search { unit, searched: 0 };
         }
-        if search.asked >= self.shards.len() {
+        if search.searched >= self.shards.len() {
             return 0;
         }
         let freed = self.sweep(SEARCHED_SHARDS, now, 1);
-        search.asked = if freed > 0 { 0 } else { search.asked + SEARCHED_SHARDS };
+        search.searched = if freed > 0 { 0 } else { search.searched + SEARCHED_SHARDS };
         freed
     }
 

@@ -5,20 +5,20 @@ use tidegate_core::{Ask, Cost, Decision, Limit, ResetAfter, RetryAfter, State, T
 
 use super::MemoryStore;
 use super::locked_path::{self, find};
-use super::request::{Few, StateCheck};
+use super::request::{InlineVec, StateCheck};
 use crate::{Check, CheckError, Verdict};
 
 /// One limit of a request, on a copy of its state.
-struct Copied<'a> {
+struct CopiedState<'a> {
     limit: &'a Limit,
     cost: Cost,
     observed: bool,
     state: State,
     /// Which of the request's plans it is.
-    plan: usize,
+    check: usize,
 }
 
-impl Copied<'_> {
+impl CopiedState<'_> {
     /// What the limit would answer at `turn`, told at `now` to one who is denied.
     fn left_at(&self, turn: Timestamp, now: Timestamp) -> Decision {
         let ask = Ask::new(self.cost, turn);
@@ -39,7 +39,7 @@ impl MemoryStore {
     /// The denial of a request that has to wait behind `ahead`, requests that
     /// count in the same states: how long, if nothing else arrives. The states
     /// are copied and everybody is played through on the copies, in order.
-    /// Costs are in the order [`MemoryStore::shape`] gives them.
+    /// Costs are in the order [`MemoryStore::queue_key`] gives them.
     pub(crate) fn forecast(
         &self,
         checks: &[Check<'_>],
@@ -65,45 +65,51 @@ impl MemoryStore {
         ahead: &[&[Cost]],
         turn: Option<Timestamp>,
     ) -> Result<Verdict, CheckError> {
-        let (mut plans, mut members) = (Few::new(), Few::new());
-        self.merge(checks, false, &mut plans, &mut members)?;
+        let (mut states, mut members) = (InlineVec::new(), InlineVec::new());
+        self.merge(checks, false, &mut states, &mut members)?;
         let now = self.clock.now();
-        let mut copies = self.copy_states(&plans);
+        let mut copies = self.copy_states(&states);
         let from = turn.map_or(now, |turn| turn.max(now));
         let passes = ahead.iter().try_fold(from, |at, costs| pass(&mut copies, costs, at));
         let turn = passes.unwrap_or(now);
         // What is left when it is this request's turn, as if it were so now.
         let mut answers: SmallVec<[(usize, Decision); 4]> =
-            copies.iter().map(|copied| (copied.plan, copied.left_at(turn, now))).collect();
-        answers.sort_unstable_by_key(|(plan, _)| *plan);
+            copies.iter().map(|copied| (copied.check, copied.left_at(turn, now))).collect();
+        answers.sort_unstable_by_key(|(check, _)| *check);
         let own: Vec<Cost> = copies.iter().map(|copied| copied.cost).collect();
         let passes = passes.and_then(|at| pass(&mut copies, &own, at));
         let retry_after = passes.map_or(RetryAfter::Never, |at| {
             RetryAfter::Micros((at.as_micros() - now.as_micros()).max(1))
         });
-        for (plan, answer) in &mut answers {
-            if !plans[*plan].observed {
+        for (check, answer) in &mut answers {
+            if !states[*check].observed {
                 (answer.allowed, answer.retry_after) = (false, retry_after);
             }
         }
-        let decisions: Few<Decision> = match members.is_empty() {
+        let decisions: InlineVec<Decision> = match members.is_empty() {
             true => answers.iter().map(|(_, answer)| *answer).collect(),
-            false => members.iter().map(|&plan| answers[plan].1).collect(),
+            false => members.iter().map(|&check| answers[check].1).collect(),
         };
         Ok(Verdict::new(checks, decisions))
     }
 
-    fn copy_states<'a>(&self, checks: &[StateCheck<'a>]) -> Vec<Copied<'a>> {
+    fn copy_states<'a>(&self, checks: &[StateCheck<'a>]) -> Vec<CopiedState<'a>> {
         let mut order: Vec<usize> = (0..checks.len()).collect();
-        order.sort_unstable_by_key(|&plan| checks[plan].check.state_hash());
-        let copied = order.into_iter().map(|plan| {
-            let StateCheck { check, observed, .. } = &checks[plan];
+        order.sort_unstable_by_key(|&index| checks[index].check.state_hash());
+        let copied = order.into_iter().map(|index| {
+            let StateCheck { check, observed, .. } = &checks[index];
             let mut locked = self.table.lock(check.shard);
             let state = match find(&locked, check) {
-                Some(place) => locked_path::copy(&mut locked, place, check.limit),
+                Some(slot_ref) => locked_path::copy(&mut locked, slot_ref, check.limit),
                 None => State::new(check.limit),
             };
-            Copied { limit: check.limit, cost: check.cost, observed: *observed, state, plan }
+            CopiedState {
+                limit: check.limit,
+                cost: check.cost,
+                observed: *observed,
+                state,
+                check: index,
+            }
         });
         copied.collect()
     }
@@ -111,7 +117,7 @@ impl MemoryStore {
 
 /// Waits until a request passes every limit that has a say, and charges it;
 /// `None` if it never does.
-fn pass(copies: &mut [Copied<'_>], costs: &[Cost], from: Timestamp) -> Option<Timestamp> {
+fn pass(copies: &mut [CopiedState<'_>], costs: &[Cost], from: Timestamp) -> Option<Timestamp> {
     let mut wait_us = 0;
     for (copied, &cost) in copies.iter_mut().zip(costs).filter(|(copied, _)| !copied.observed) {
         let ask = Ask::new(cost, from);
