@@ -103,9 +103,9 @@ impl Queues {
                     assert_eq!(popped, self.model.0.pop_back());
                 }
             }
-            Operation::DropThrough(place, itself) => {
+            Operation::DropThrough(index, itself) => {
                 let Some(last) = self.model.0.len().checked_sub(1) else { return };
-                let at = self.model.0[usize::from(place).min(last)].0;
+                let at = self.model.0[usize::from(index).min(last)].0;
                 self.drop_through(if itself { at } else { at.saturating_sub(1) });
             }
             Operation::DropFurther(by) => {
@@ -168,7 +168,7 @@ proptest! {
     })]
 
     #[test]
-    fn packed_is_as_plain(operations in prop::collection::vec(operation(), 1..40)) {
+    fn packed_queue_matches_the_model(operations in prop::collection::vec(operation(), 1..40)) {
         let mut queues = Queues::default();
         for operation in operations {
             queues.apply(operation);
@@ -179,7 +179,7 @@ proptest! {
 
 /// A log in use: filled at one end and emptied at the other, for many chunks.
 #[test]
-fn a_log_that_slides() {
+fn packed_queue_matches_the_model_while_a_log_slides() {
     let mut queues = Queues::default();
     for round in 0..60_u64 {
         queues.apply(Operation::Fill(600_000 + round, 1 + round % 3, 900));
@@ -194,8 +194,8 @@ fn a_log_that_slides() {
 #[test]
 fn sums_beyond_64_bits_are_cut_off() {
     let mut entries = Entries::new();
-    for place in 0..6 {
-        entries.push(entry(place << 61, u64::MAX));
+    for index in 0..6 {
+        entries.push(entry(index << 61, u64::MAX));
     }
     assert_eq!((entries.total(), entries.len()), (u64::MAX, 3));
     assert!(entries.time_of_unit(u64::MAX).is_some());
@@ -210,28 +210,28 @@ fn sums_beyond_64_bits_are_cut_off() {
 #[test]
 fn a_hundred_a_minute_take_four_bytes_each() {
     let mut entries = Entries::new();
-    for place in 0..100 {
-        entries.push(entry(1_700_000_000_000_000 + place * 600_000, 1));
+    for index in 0..100 {
+        entries.push(entry(1_700_000_000_000_000 + index * 600_000, 1));
     }
     println!("100 entries: {} bytes on the heap", entries.heap_bytes());
     assert_eq!(entries.len(), 100);
     assert!(entries.heap_bytes() <= 400, "{} bytes", entries.heap_bytes());
 
     // And so it stays while the window slides on: old entries give their room back.
-    for place in 100..10_000 {
-        let at = 1_700_000_000_000_000 + place * 600_000;
+    for index in 100..10_000 {
+        let at = 1_700_000_000_000_000 + index * 600_000;
         entries.drop_through(Timestamp::from_micros(at - 60_000_000));
         entries.push(entry(at, 1));
         assert_eq!(entries.len(), 100);
-        assert!(entries.heap_bytes() <= 450, "{} bytes at {place}", entries.heap_bytes());
+        assert!(entries.heap_bytes() <= 450, "{} bytes at {index}", entries.heap_bytes());
     }
 }
 
 #[test]
-fn a_long_log_stays_packed() {
+fn packs_a_long_log_in_about_three_bytes_per_entry() {
     let mut entries = Entries::new();
-    for place in 0..100_000 {
-        entries.push(entry(1_700_000_000_000_000 + place * 600_000, 1));
+    for index in 0..100_000 {
+        entries.push(entry(1_700_000_000_000_000 + index * 600_000, 1));
     }
     println!("100000 entries: {} bytes on the heap", entries.heap_bytes());
     assert_eq!((entries.len(), entries.total()), (100_000, 100_000));

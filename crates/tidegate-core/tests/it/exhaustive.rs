@@ -6,7 +6,7 @@
 
 use tidegate_core::{Algorithm, Cost, Limit, PermitId, Timestamp};
 
-use crate::pair::{Pair, limit};
+use crate::checked_state::{CheckedState, limit};
 
 const W: u64 = 1_000;
 
@@ -43,11 +43,17 @@ struct Search<'a> {
 
 impl Search<'_> {
     /// Extends the history by every ask not before `from`, to the given depth.
-    fn explore(&mut self, pair: &Pair, admitted: &mut Vec<(u64, u64)>, from: usize, depth: u32) {
-        for place in from..self.times.len() {
-            let now = self.times[place];
+    fn explore(
+        &mut self,
+        checked: &CheckedState,
+        admitted: &mut Vec<(u64, u64)>,
+        from: usize,
+        depth: u32,
+    ) {
+        for index in from..self.times.len() {
+            let now = self.times[index];
             for &units in self.costs {
-                let mut next = pair.clone();
+                let mut next = checked.clone();
                 let units = if units == ALL { next.peek(now).max(1) } else { units };
                 let decision = next.step(Cost::Ask(units), now);
                 self.nodes += 1;
@@ -56,10 +62,10 @@ impl Search<'_> {
                     admitted.push((now, units));
                 }
                 let full = newest_window(admitted);
-                assert!(full <= bound(&next.limit), "{full} in a window; {}", next.told());
+                assert!(full <= bound(&next.limit), "{full} in a window; {}", next.history());
                 self.fullest = self.fullest.max(full);
                 if depth > 1 {
-                    self.explore(&next, admitted, place, depth - 1);
+                    self.explore(&next, admitted, index, depth - 1);
                 }
                 if decision.allowed {
                     admitted.pop();
@@ -69,26 +75,26 @@ impl Search<'_> {
     }
 
     /// The costs around every edge; all of them where there are few.
-    fn check(&self, pair: &mut Pair, now: u64) {
-        let capacity = pair.limit.capacity();
+    fn check(&self, checked: &mut CheckedState, now: u64) {
+        let capacity = checked.limit.capacity();
         if capacity <= 6 {
-            pair.check_costs(0..=capacity + 1, now);
+            checked.check_costs(0..=capacity + 1, now);
         } else {
-            let left = pair.peek(now);
+            let left = checked.peek(now);
             let edges = [0, 1, left, left + 1, capacity - 1, capacity, capacity + 1];
-            pair.check_costs(edges.into_iter(), now);
+            checked.check_costs(edges.into_iter(), now);
         }
         if self.nodes.is_multiple_of(997) && capacity > 0 {
-            pair.check_wait_by_stepping(capacity, now);
-            pair.check_wait_by_stepping(1, now);
+            checked.check_wait_by_stepping(capacity, now);
+            checked.check_wait_by_stepping(1, now);
         }
     }
 
     /// Extends the history by every operation at every time, earlier ones too.
-    fn explore_any_order(&mut self, pair: &Pair, operations: &[Cost], depth: u32) {
+    fn explore_any_order(&mut self, checked: &CheckedState, operations: &[Cost], depth: u32) {
         for &now in self.times {
             for &operation in operations {
-                let mut next = pair.clone();
+                let mut next = checked.clone();
                 let _ = next.step(operation, now);
                 self.nodes += 1;
                 self.check(&mut next, now);
@@ -106,7 +112,7 @@ fn every_history(text: &str, costs: &[u64], depth: u32) -> u64 {
 
 fn every_history_at(times: &[u64], text: &str, costs: &[u64], depth: u32) -> u64 {
     let mut search = Search { times, costs, nodes: 0, fullest: 0 };
-    search.explore(&Pair::new(limit(text)), &mut Vec::new(), 0, depth);
+    search.explore(&CheckedState::new(limit(text)), &mut Vec::new(), 0, depth);
     println!("{text}: {} histories, fullest window {}", search.nodes, search.fullest);
     search.fullest
 }
@@ -218,7 +224,7 @@ fn any_operation_at_any_time_agrees_with_the_oracle() {
     ];
     for text in texts {
         let mut search = Search { times: &times, costs: &[], nodes: 0, fullest: 0 };
-        search.explore_any_order(&Pair::new(limit(text)), &operations, 3);
+        search.explore_any_order(&CheckedState::new(limit(text)), &operations, 3);
         println!("{text}: {} histories in any order", search.nodes);
     }
 }
@@ -226,24 +232,24 @@ fn any_operation_at_any_time_agrees_with_the_oracle() {
 /// Permits held, given back and renewed in every order, the clock stepping back too.
 #[test]
 fn permits_agree_with_the_oracle() {
-    fn explore(pair: &Pair, depth: u32, nodes: &mut u64) {
+    fn explore(checked: &CheckedState, depth: u32, nodes: &mut u64) {
         for now in [0, 400, W - 1, W, W + 400] {
             for operation in 0..4 {
-                let mut next = pair.clone();
+                let mut next = checked.clone();
                 let oldest = PermitId(u64::from(operation == 3));
                 let at = Timestamp::from_micros(now);
                 match operation {
                     0 => drop(next.step(Cost::Ask(1), now)),
                     1 => {
                         let renewed = next.state.renew(&next.limit, oldest, at);
-                        assert_eq!(renewed, next.oracle.renew(oldest, now), "{}", next.told());
+                        assert_eq!(renewed, next.oracle.renew(oldest, now), "{}", next.history());
                         next.trail.push((Cost::Ask(0), now));
                     }
                     _ => {
                         // As a store does it: a permit whose lease has ended is gone.
                         let _ = next.step(Cost::PEEK, now);
                         let released = next.state.release(oldest);
-                        assert_eq!(released, next.oracle.release(oldest), "{}", next.told());
+                        assert_eq!(released, next.oracle.release(oldest), "{}", next.history());
                     }
                 }
                 *nodes += 1;
@@ -255,13 +261,13 @@ fn permits_agree_with_the_oracle() {
         }
     }
     let mut nodes = 0;
-    explore(&Pair::new(limit("2 concurrent lease 1ms")), 4, &mut nodes);
+    explore(&CheckedState::new(limit("2 concurrent lease 1ms")), 4, &mut nodes);
     assert_eq!(nodes, 20 + 400 + 8_000 + 160_000);
 }
 
 /// Whoever asks for everything every microsecond comes as close to each bound as can be.
 #[test]
-fn greed_reaches_the_bounds() {
+fn spending_everything_each_microsecond_reaches_the_bounds() {
     let rows = [
         ("9 per 1ms sliding-log", 9),
         ("9 per 1ms sliding-window", 9),
@@ -275,17 +281,17 @@ fn greed_reaches_the_bounds() {
         ("9 concurrent lease 1ms", 9),
     ];
     for (text, fullest) in rows {
-        let mut pair = Pair::new(limit(text));
+        let mut checked = CheckedState::new(limit(text));
         let mut admitted = Vec::new();
         let mut full = 0;
         for now in 3 * W..6 * W {
-            let units = pair.peek(now).max(1);
-            if pair.step(Cost::Ask(units), now).allowed {
+            let units = checked.peek(now).max(1);
+            if checked.step(Cost::Ask(units), now).allowed {
                 admitted.push((now, units));
                 full = full.max(newest_window(&admitted));
             }
         }
-        assert!(full <= bound(&pair.limit), "{text}: {full}");
+        assert!(full <= bound(&checked.limit), "{text}: {full}");
         assert_eq!(full, fullest, "{text}");
     }
 }

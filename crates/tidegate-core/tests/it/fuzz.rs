@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use tidegate_core::{Algorithm, Cost, Limit, bounds};
 
+use crate::checked_state::CheckedState;
 use crate::entries::{Operation, Queues};
-use crate::pair::Pair;
 
 fn from_env(name: &str, otherwise: u64) -> u64 {
     match std::env::var(name) {
@@ -120,17 +120,17 @@ fn text(bytes: &mut Bytes) -> String {
         _ => SEEDS[bytes.index(SEEDS.len())].as_bytes().to_vec(),
     };
     for _ in 0..bytes.below(4) {
-        let place = bytes.index(text.len() + 1);
+        let index = bytes.index(text.len() + 1);
         match bytes.below(6) {
-            0 => text.insert(place, bytes.byte()),
-            1 => text.insert(place, b"0123456789 -.\t\n"[bytes.index(15)]),
-            2 => text.truncate(place),
+            0 => text.insert(index, bytes.byte()),
+            1 => text.insert(index, b"0123456789 -.\t\n"[bytes.index(15)]),
+            2 => text.truncate(index),
             3 => {
                 let word = WORDS[bytes.index(WORDS.len())];
-                text.splice(place..place, format!(" {word} ").into_bytes());
+                text.splice(index..index, format!(" {word} ").into_bytes());
             }
-            4 => text.extend_from_within(place..),
-            _ if place < text.len() => drop(text.remove(place)),
+            4 => text.extend_from_within(index..),
+            _ if index < text.len() => drop(text.remove(index)),
             _ => {}
         }
     }
@@ -196,7 +196,7 @@ fn limit(bytes: &mut Bytes) -> Limit {
 
 fn states(bytes: &mut Bytes) {
     let limit = limit(bytes);
-    let mut pair = Pair::new(limit);
+    let mut checked = CheckedState::new(limit);
     let window = limit.window_us();
     let mut now = bytes.number() / 2;
     for _ in 0..bytes.below(50) {
@@ -219,8 +219,8 @@ fn states(bytes: &mut Bytes) {
             1 => Cost::Refund(units),
             _ => Cost::Ask(units),
         };
-        let _ = pair.step(cost, now);
-        pair.check_costs([0, 1, units, capacity, capacity + 1].into_iter(), now);
+        let _ = checked.step(cost, now);
+        checked.check_costs([0, 1, units, capacity, capacity + 1].into_iter(), now);
     }
 }
 

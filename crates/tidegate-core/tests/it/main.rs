@@ -2,10 +2,10 @@
 //! crate, exhaustive searches of small worlds, properties of large ones, a model
 //! of the packed log, golden limit texts, and a fuzz target.
 
+mod checked_state;
+mod generators;
 mod oracle;
-mod pair;
 mod window_oracle;
-mod worlds;
 
 mod counter_states;
 mod entries;

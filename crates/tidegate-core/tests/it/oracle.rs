@@ -77,16 +77,16 @@ impl Oracle {
 
     /// Gives a permit back; whether it was held.
     pub fn release(&mut self, permit: PermitId) -> bool {
-        let place = self.hits.iter().position(|hit| hit.permit == permit);
-        place.map(|place| self.hits.remove(place)).is_some()
+        let index = self.hits.iter().position(|hit| hit.permit == permit);
+        index.map(|index| self.hits.remove(index)).is_some()
     }
 
     /// Starts a lease anew; whether it was held.
     pub fn renew(&mut self, permit: PermitId, now: u64) -> bool {
         self.arrive(now);
-        let place = self.hits.iter().position(|hit| hit.permit == permit);
-        let Some(place) = place else { return false };
-        let held = self.hits.remove(place);
+        let index = self.hits.iter().position(|hit| hit.permit == permit);
+        let Some(index) = index else { return false };
+        let held = self.hits.remove(index);
         self.hits.push(Hit { at: now, ..held });
         true
     }

@@ -4,8 +4,8 @@
 use proptest::prelude::*;
 use tidegate_core::{Algorithm, Ask, Cost, Decision, Form, Limit, Packed, PermitId, State, bounds};
 
-use crate::pair::{Pair, ask};
-use crate::worlds::{
+use crate::checked_state::{CheckedState, ask};
+use crate::generators::{
     Gap, Step, any_limit, anything, asks, cost, count, forward, limit_of, size, start, window_us,
 };
 
@@ -96,15 +96,15 @@ proptest! {
     /// Properties 3, 4 and 6: every answer is the rational oracle's, every wait
     /// honest and minimal, whatever happens and whichever way the clock goes.
     #[test]
-    fn every_answer_is_the_oracles(limit in any_limit(), begin in start(), trace in anything(24)) {
-        let mut pair = Pair::new(limit);
+    fn every_decision_matches_the_oracle(limit in any_limit(), begin in start(), trace in anything(24)) {
+        let mut checked = CheckedState::new(limit);
         let mut now = begin;
         for (gap, kind, size) in trace {
             now = gap.after(now, &limit);
-            let _ = pair.step(cost(kind, size, &limit), now);
-            let (left, capacity) = (pair.peek(now), limit.capacity());
+            let _ = checked.step(cost(kind, size, &limit), now);
+            let (left, capacity) = (checked.peek(now), limit.capacity());
             let edges = [0, 1, left, left + 1, capacity / 2, capacity, capacity + 1, u64::MAX];
-            pair.check_costs(edges.into_iter(), now);
+            checked.check_costs(edges.into_iter(), now);
         }
     }
 
@@ -134,13 +134,13 @@ proptest! {
     /// Property 2: leaving the denied asks and the peeks out changes no other answer, as long
     /// as time moves forward.
     #[test]
-    fn denied_asks_change_nothing(limit in any_limit(), begin in start(), trace in asks(40)) {
+    fn denied_requests_change_nothing(limit in any_limit(), begin in start(), trace in asks(40)) {
         let (state, now, answers) = run(&limit, begin, &trace);
         let mut quiet = State::new(&limit);
         for (number, (at, cost, decision)) in answers.into_iter().enumerate() {
             if decision.allowed && cost != Cost::PEEK {
-                let asked = Ask { permit: PermitId(number as u64), ..ask(cost, at) };
-                prop_assert_eq!(quiet.decide(&limit, &asked), decision);
+                let attempt = Ask { permit: PermitId(number as u64), ..ask(cost, at) };
+                prop_assert_eq!(quiet.decide(&limit, &attempt), decision);
             }
         }
         same(&quiet, &state, &limit, now)?;
@@ -174,7 +174,7 @@ proptest! {
     /// gone a window later (two for the counter, a refill for the bucket, a window and a cell for
     /// `sliding-window`).
     #[test]
-    fn stepping_back_opens_and_freezes_nothing(
+    fn a_clock_step_back_neither_frees_nor_freezes_units(
         limit in any_limit(), begin in start(), trace in asks(40), back in 0_u64..5_000,
     ) {
         let (state, now, _) = run(&limit, begin, &trace);
@@ -231,8 +231,8 @@ proptest! {
         let mut later = now;
         for (gap, kind, size) in after {
             later = gap.after(later, &limit);
-            let asked = ask(cost(kind, size, &limit), later);
-            prop_assert_eq!(touched.decide(&limit, &asked), plain.decide(&limit, &asked));
+            let attempt = ask(cost(kind, size, &limit), later);
+            prop_assert_eq!(touched.decide(&limit, &attempt), plain.decide(&limit, &attempt));
         }
     }
 
@@ -244,17 +244,17 @@ proptest! {
     ) {
         let changed = limit.with_count(new_count).expect("within bounds");
         prop_assert_eq!(changed.id(), limit.id());
-        let mut pair = Pair::new(limit);
+        let mut checked = CheckedState::new(limit);
         let mut now = begin;
         for (gap, kind, size) in trace {
             now = gap.after(now, &limit);
-            let _ = pair.step(cost(kind, size, &limit), now);
+            let _ = checked.step(cost(kind, size, &limit), now);
         }
-        pair.limit = changed;
-        pair.oracle.change(&changed);
+        checked.limit = changed;
+        checked.oracle.change(&changed);
         for (gap, kind, size) in after {
             now = gap.after(now, &changed);
-            let _ = pair.step(cost(kind, size, &changed), now);
+            let _ = checked.step(cost(kind, size, &changed), now);
         }
     }
 
@@ -269,12 +269,12 @@ proptest! {
         let mut now = begin;
         for (gap, kind, size) in trace {
             now = gap.after(now, &limit);
-            let asked = ask(cost(kind, size, &limit), now);
-            let passes = state.admits(&limit, &asked);
+            let attempt = ask(cost(kind, size, &limit), now);
+            let passes = state.admits(&limit, &attempt);
             if passes && let State::SlidingLog(log) = &mut state {
-                log.merge_newest(asked.now);
+                log.merge_newest(attempt.now);
             }
-            prop_assert_eq!(state.finish(&limit, &asked, passes).allowed, passes);
+            prop_assert_eq!(state.finish(&limit, &attempt, passes).allowed, passes);
             prop_assert!(state.entries() <= 1);
             if passes {
                 admitted.push((now, size.units(&limit)));
@@ -287,7 +287,7 @@ proptest! {
     /// A state that is packed and unpacked between decisions answers as one that is not, whichever
     /// of the two ways to decide on it is taken.
     #[test]
-    fn a_packed_state_answers_as_the_state(
+    fn packed_states_decide_like_unpacked_ones(
         (limit, other) in (any_limit(), count()),
         begin in start(),
         trace in anything(24),
@@ -358,7 +358,7 @@ proptest! {
 
     /// Nothing overflows up to the very end of time.
     #[test]
-    fn the_end_of_time_is_no_cliff(
+    fn nothing_overflows_at_the_end_of_time(
         limit in any_limit(), before in 0_u64..10_000_000, trace in anything(20),
     ) {
         let (state, _, answers) = run(&limit, u64::MAX - before, &trace);
@@ -387,14 +387,14 @@ proptest! {
         let mut states = limits.map(|limit| State::new(&limit));
         let mut admitted = [0_u64; 2];
         let mut now = begin;
-        for (place, gap) in gaps.into_iter().enumerate() {
+        for (index, gap) in gaps.into_iter().enumerate() {
             // Crowded enough to be limited: most gaps are a fortieth.
-            now += (gap.after(now, &limits[0]) - now) / if place % 8 == 0 { 1 } else { 40 };
+            now += (gap.after(now, &limits[0]) - now) / if index % 8 == 0 { 1 } else { 40 };
             for which in 0..2 {
                 let decision = states[which].decide(&limits[which], &ask(Cost::Ask(1), now));
                 admitted[which] += u64::from(decision.allowed);
             }
-            prop_assert!(admitted[0] <= admitted[1], "{:?} at {}", admitted, place);
+            prop_assert!(admitted[0] <= admitted[1], "{:?} at {}", admitted, index);
         }
     }
 }

@@ -61,7 +61,7 @@ fn valid_texts_round_trip() {
 }
 
 #[test]
-fn every_shape_round_trips() {
+fn every_algorithm_round_trips() {
     for algorithm in Algorithm::ALL {
         assert_eq!(Algorithm::from_name(algorithm.name()), Some(algorithm));
         for millis in [1, 7, 1_000, 60_000, 3_600_000, 86_400_000, 604_800_000, 31_622_400_000] {
@@ -75,7 +75,7 @@ fn every_shape_round_trips() {
 }
 
 #[test]
-fn constants_are_the_limits_of_their_texts() {
+fn constants_equal_their_parsed_texts() {
     const LIMITS: [(Limit, &str); 6] = [
         (Limit::per_second(0), "0 per 1s"),
         (Limit::per_second(u32::MAX), "4294967295 per 1s"),
@@ -217,7 +217,7 @@ const MISTAKES: &[(&str, Kind, &str)] = &[
 ];
 
 #[test]
-fn every_mistake_is_told_where_it_is() {
+fn reports_every_mistake_with_its_position() {
     for (text, kind, carets) in MISTAKES {
         let error = text.parse::<Limit>().expect_err(text);
         assert_eq!(error.kind(), *kind, "{text:?}");
@@ -237,7 +237,7 @@ fn every_mistake_is_told_where_it_is() {
 
 /// A limit that is built rather than read makes the same mistakes, without a place.
 #[test]
-fn builders_refuse_the_same() {
+fn constructors_reject_the_same_mistakes() {
     let ms = Duration::from_millis;
     let new = |count, window| Limit::new(count, window, Algorithm::SlidingLog);
     let log = new(5, ms(1)).expect("valid");
@@ -260,9 +260,9 @@ fn builders_refuse_the_same() {
         (tokens.with_burst(u64::MAX), Kind::BurstOutOfRange),
         (tokens.with_count(u64::MAX), Kind::CountOutOfRange),
     ];
-    for (place, (result, kind)) in rows.into_iter().enumerate() {
+    for (index, (result, kind)) in rows.into_iter().enumerate() {
         let error = result.expect_err("refused");
-        assert_eq!((error.kind(), error.span()), (kind, None), "row {place}");
+        assert_eq!((error.kind(), error.span()), (kind, None), "row {index}");
     }
     assert!(new(5, year).is_ok());
     let fine = new(5, Duration::from_micros(1_001)).expect("a window of whole microseconds");
@@ -271,7 +271,7 @@ fn builders_refuse_the_same() {
 
 /// Texts nobody means: refused in a few words, whatever their length or bytes.
 #[test]
-fn absurd_texts_are_refused_briefly() {
+fn rejects_absurd_texts_with_short_messages() {
     let texts = [
         "9".repeat(10_000),
         " ".repeat(10_000),

@@ -3,7 +3,7 @@
 
 use tidegate_core::{Ask, Cost, PermitId, ResetAfter, RetryAfter, State, Timestamp};
 
-use crate::pair::{Pair, ask, limit};
+use crate::checked_state::{CheckedState, ask, limit};
 
 /// Microseconds, cost, allowed, remaining after it, microseconds to wait.
 type Row = (u64, Cost, bool, u64, u64);
@@ -11,18 +11,18 @@ type Row = (u64, Cost, bool, u64, u64);
 const S: u64 = 1_000_000;
 
 fn run(text: &str, rows: &[Row]) {
-    let mut pair = Pair::new(limit(text));
-    for (place, &(at, cost, allowed, remaining, wait)) in rows.iter().enumerate() {
-        let decision = pair.step(cost, at);
+    let mut checked = CheckedState::new(limit(text));
+    for (index, &(at, cost, allowed, remaining, wait)) in rows.iter().enumerate() {
+        let decision = checked.step(cost, at);
         let wait = RetryAfter::from_micros(wait);
         let answer = (decision.allowed, decision.remaining, decision.retry_after);
-        assert_eq!(answer, (allowed, remaining, wait), "{text}, row {place}");
+        assert_eq!(answer, (allowed, remaining, wait), "{text}, row {index}");
     }
 }
 
 /// Previous 8, current 3, 45 s of 60 gone: exactly 5 by now, and a limit of 5.
 #[test]
-fn counter_is_blocked_at_exactly_its_limit() {
+fn counter_denies_at_exactly_its_limit() {
     let (previous, current) = (Cost::Force(8), Cost::Force(3));
     // 8 * 15/60 = 2 until the weight falls below a quarter, one microsecond on.
     run(
@@ -45,7 +45,7 @@ fn counter_is_blocked_at_exactly_its_limit() {
 
 /// 42 * 45/60 + 18 = 49.5 is under 50.
 #[test]
-fn counter_admits_below_its_limit_by_half() {
+fn counter_admits_half_a_unit_below_its_limit() {
     run(
         "50 per 1m sliding-counter",
         &[
@@ -69,7 +69,7 @@ fn counter_blocks_the_boundary_attack() {
 
 /// [3650, 3680, 3695, 3710] at 3720: one is too old, three count.
 #[test]
-fn log_counts_what_lies_within_the_window() {
+fn log_counts_only_entries_within_the_window() {
     run(
         "5 per 1m sliding-log",
         &[
@@ -173,7 +173,7 @@ fn leases_end_in_order_after_the_clock_stepped_back() {
 
 /// Another count keeps everything else that was said.
 #[test]
-fn another_count_keeps_the_rest() {
+fn changing_the_count_keeps_the_other_parameters() {
     let rows = [
         ("10 per 1s token-bucket burst 3", "20 per 1s token-bucket burst 3"),
         ("10 per 1s token-bucket", "20 per 1s token-bucket"),

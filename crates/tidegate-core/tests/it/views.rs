@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 use tidegate_core::{Ask, CellView, Cost, Limit, PermitId, Ratio, State, Timestamp, View};
 
-use crate::pair::{ask, limit};
-use crate::worlds::{any_limit, anything, cost, start};
+use crate::checked_state::{ask, limit};
+use crate::generators::{any_limit, anything, cost, start};
 
 const SECOND: u64 = 1_000_000;
 
@@ -26,7 +26,7 @@ fn cell(start: u64, last_hit: u64, units: u64, lag: u64, expired: u64) -> CellVi
 }
 
 #[test]
-fn states_show_themselves_in_their_own_terms() {
+fn views_show_the_numbers_of_each_algorithm() {
     let of = |seconds| Ratio { part: seconds * SECOND, whole: 15 * SECOND };
     let counter = |previous, current, left| View::SlidingCounter {
         previous,
@@ -93,7 +93,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_shown_is_what_is_decided_on(
+    fn views_match_decisions(
         limit in any_limit(), begin in start(), trace in anything(20),
     ) {
         let mut state = State::new(&limit);

@@ -6,9 +6,9 @@ use tidegate_core::{
     Algorithm, Cell, Cost, Form, Limit, RetryAfter, SlidingWindow, State, Timestamp,
 };
 
-use crate::pair::{Pair, ask, limit};
+use crate::checked_state::{CheckedState, ask, limit};
+use crate::generators::{any_direction, any_kind, cost, forward, limit_of, size, window_us};
 use crate::properties::late_us;
-use crate::worlds::{any_kind, any_way, cost, forward, limit_of, size, window_us};
 
 const MS: u64 = 1_000;
 const YEAR: u64 = 366 * 86_400_000_000;
@@ -109,7 +109,7 @@ proptest! {
     #[test]
     fn holds_across_limits_and_clock_steps(
         counts in prop::collection::vec(any_count(), 1..4), window_us in window_us(),
-        trace in prop::collection::vec((any_way(), any_kind(), size(), 0_usize..4), 1..60),
+        trace in prop::collection::vec((any_direction(), any_kind(), size(), 0_usize..4), 1..60),
     ) {
         let limits: Vec<Limit> = counts
             .into_iter()
@@ -136,7 +136,7 @@ proptest! {
     #[test]
     fn is_restored_from_its_parts(
         count in any_count(), window_us in window_us(),
-        trace in prop::collection::vec((any_way(), any_kind(), size()), 1..40),
+        trace in prop::collection::vec((any_direction(), any_kind(), size()), 1..40),
     ) {
         let limit = limit_of(Algorithm::SlidingWindow, count, window_us);
         let (mut state, mut now) = (State::new(&limit), YEAR);
@@ -163,7 +163,7 @@ proptest! {
 
 /// Parts that cannot belong to a state are refused.
 #[test]
-fn refuses_parts_that_do_not_fit() {
+fn rejects_parts_that_do_not_fit() {
     let cell = Cell { units: 1, lag: 0, steps: 3 };
     let built = |form, cells: &[(u64, Cell)]| SlidingWindow::from_cells(form, 100, cells).is_some();
     assert!(built(Form::Cells15, &[(5, cell), (20, cell)]));
@@ -190,7 +190,7 @@ fn refuses_parts_that_do_not_fit() {
 /// Charges at the border of each form, again and again, while units are held: everything is free
 /// one window and one cell after the last charge, and no earlier than it is a window old.
 #[test]
-fn nothing_drifts_later_while_limits_alternate() {
+fn alternating_limits_do_not_delay_releases() {
     for window_us in [MS, 1_001, 60_000 * MS, YEAR] {
         for pair in BORDERS.windows(2) {
             let limits =
@@ -261,19 +261,19 @@ fn the_widest_form_saturates() {
 
 /// An hour back and a year forward, for the form of every border.
 #[test]
-fn clock_steps_open_and_freeze_nothing() {
+fn clock_steps_neither_free_nor_freeze_units() {
     for count in BORDERS {
         let limit = limit_of(Algorithm::SlidingWindow, count, 60_000 * MS);
-        let mut pair = Pair::new(limit);
+        let mut checked = CheckedState::new(limit);
         let start = 1_700_000_000_000_000;
-        let _ = pair.step(Cost::Ask(count), start);
+        let _ = checked.step(Cost::Ask(count), start);
         let back = start - 3_600_000 * MS;
-        assert!(!pair.step(Cost::Ask(1), back).allowed, "{limit}");
-        pair.check_costs([1, count / 2, count].into_iter(), back);
+        assert!(!checked.step(Cost::Ask(1), back).allowed, "{limit}");
+        checked.check_costs([1, count / 2, count].into_iter(), back);
         let late = 60_000 * MS + late_us(Form::of(count), 60_000 * MS);
-        assert!(pair.step(Cost::Ask(count), back + late).allowed, "{limit}");
-        assert!(!pair.step(Cost::Ask(1), back + late).allowed, "{limit}");
-        assert!(pair.step(Cost::Ask(count), back + late + YEAR).allowed, "{limit}");
+        assert!(checked.step(Cost::Ask(count), back + late).allowed, "{limit}");
+        assert!(!checked.step(Cost::Ask(1), back + late).allowed, "{limit}");
+        assert!(checked.step(Cost::Ask(count), back + late + YEAR).allowed, "{limit}");
     }
 }
 
@@ -313,15 +313,15 @@ fn a_steady_client_below_its_limit_is_served() {
 #[test]
 fn refunds_reach_across_cells() {
     let limit = limit("100 per 15s sliding-window");
-    let mut pair = Pair::new(limit);
+    let mut checked = CheckedState::new(limit);
     for second in 0..10 {
-        let _ = pair.step(Cost::Ask(5), YEAR + second * 1_000_000);
+        let _ = checked.step(Cost::Ask(5), YEAR + second * 1_000_000);
     }
     let now = YEAR + 9_500_000;
-    assert_eq!(pair.step(Cost::Refund(12), now).remaining, 62);
-    let State::SlidingWindow(window) = &pair.state else { unreachable!() };
+    assert_eq!(checked.step(Cost::Refund(12), now).remaining, 62);
+    let State::SlidingWindow(window) = &checked.state else { unreachable!() };
     assert_eq!(window.cells().map(|(_, cell)| cell.units).collect::<Vec<_>>()[6..], [5, 3]);
-    pair.check_costs(0..=101, now);
+    checked.check_costs(0..=101, now);
 }
 
 /// The current cell was read although it did not exist yet, and its bits were those of a cell that

@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn few_keys_are_on_few_pages_and_all_are_found() {
+    fn keeps_few_keys_on_few_pages_and_finds_them_all() {
         let table = Table::new(1_000_000, 0).expect("so much memory");
         let now = Timestamp::from_micros(1_700_000_000_000_000);
         let mut begin = 0;

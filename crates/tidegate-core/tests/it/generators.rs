@@ -125,7 +125,7 @@ pub fn forward() -> impl Strategy<Value = Gap> {
     ]
 }
 
-pub fn any_way() -> impl Strategy<Value = Gap> {
+pub fn any_direction() -> impl Strategy<Value = Gap> {
     prop_oneof![4 => forward(), 1 => (0_u64..3_000).prop_map(Gap::Back)]
 }
 
@@ -149,5 +149,5 @@ pub fn asks(most: usize) -> impl Strategy<Value = Vec<Step>> {
 
 /// Everything, the clock stepping back too.
 pub fn anything(most: usize) -> impl Strategy<Value = Vec<Step>> {
-    prop::collection::vec((any_way(), any_kind(), size()), 1..most)
+    prop::collection::vec((any_direction(), any_kind(), size()), 1..most)
 }

@@ -14,7 +14,7 @@ pub fn ask(cost: Cost, now: u64) -> Ask {
 
 /// Every step goes to both; whatever the crate answers must be what the oracle finds.
 #[derive(Clone)]
-pub struct Pair {
+pub struct CheckedState {
     pub limit: Limit,
     pub state: State,
     pub oracle: Oracle,
@@ -22,10 +22,10 @@ pub struct Pair {
     pub trail: Vec<(Cost, u64)>,
 }
 
-impl Pair {
+impl CheckedState {
     pub fn new(limit: Limit) -> Self {
         let (state, oracle) = (State::new(&limit), Oracle::new(&limit));
-        Pair { limit, state, oracle, trail: Vec::new() }
+        CheckedState { limit, state, oracle, trail: Vec::new() }
     }
 
     /// One ask, decided by both, its whole answer checked.
@@ -34,7 +34,7 @@ impl Pair {
         self.trail.push((cost, now));
         let decision = self.state.decide(&self.limit, &Ask { permit, ..ask(cost, now) });
         let admitted = self.oracle.decide(cost, permit, now);
-        assert_eq!(decision.allowed, admitted, "allowed; {}", self.told());
+        assert_eq!(decision.allowed, admitted, "allowed; {}", self.history());
         self.check(&decision, cost, now);
         decision
     }
@@ -49,60 +49,60 @@ impl Pair {
     pub fn check_costs(&mut self, costs: impl Iterator<Item = u64>, now: u64) {
         for units in costs {
             let cost = Cost::Ask(units);
-            let asked = ask(cost, now);
-            let admitted = self.state.admits(&self.limit, &asked);
-            let decision = self.state.finish(&self.limit, &asked, false);
-            let told = || format!("cost {units} at {now}; {}", self.told());
-            assert_eq!(admitted, self.oracle.admits(units.max(1), now), "admits; {}", told());
-            assert_eq!(admitted, decision.allowed, "finish agrees; {}", told());
-            assert_eq!(admitted, units.max(1) <= decision.remaining, "remaining; {}", told());
+            let attempt = ask(cost, now);
+            let admitted = self.state.admits(&self.limit, &attempt);
+            let decision = self.state.finish(&self.limit, &attempt, false);
+            let context = || format!("cost {units} at {now}; {}", self.history());
+            assert_eq!(admitted, self.oracle.admits(units.max(1), now), "admits; {}", context());
+            assert_eq!(admitted, decision.allowed, "finish agrees; {}", context());
+            assert_eq!(admitted, units.max(1) <= decision.remaining, "remaining; {}", context());
             self.check(&decision, cost, now);
             if let RetryAfter::Micros(wait) = decision.retry_after
                 && now.checked_add(wait).is_some_and(|then| then < u64::MAX)
             {
                 let passes_at = |at| self.state.clone().admits(&self.limit, &ask(cost, at));
-                assert!(passes_at(now + wait), "honest after {wait}; {}", told());
-                assert!(!passes_at(now + wait - 1), "minimal: {wait}; {}", told());
+                assert!(passes_at(now + wait), "honest after {wait}; {}", context());
+                assert!(!passes_at(now + wait - 1), "minimal: {wait}; {}", context());
             }
         }
     }
 
     /// The wait as stepping through every microsecond finds it.
     pub fn check_wait_by_stepping(&mut self, units: u64, now: u64) {
-        let asked = ask(Cost::Ask(units), now);
-        let admitted = self.state.admits(&self.limit, &asked);
-        let decision = self.state.finish(&self.limit, &asked, false);
+        let attempt = ask(Cost::Ask(units), now);
+        let admitted = self.state.admits(&self.limit, &attempt);
+        let decision = self.state.finish(&self.limit, &attempt, false);
         let wait = self.oracle.first_pass(units, now);
-        assert_eq!(decision.retry_after, RetryAfter::from_micros(wait), "{}", self.told());
-        assert_eq!(admitted, wait == 0, "{}", self.told());
+        assert_eq!(decision.retry_after, RetryAfter::from_micros(wait), "{}", self.history());
+        assert_eq!(admitted, wait == 0, "{}", self.history());
     }
 
     fn check(&self, decision: &Decision, cost: Cost, now: u64) {
-        let told = || format!("{decision:?} at {now}; {}", self.told());
+        let context = || format!("{decision:?} at {now}; {}", self.history());
         let capacity = self.limit.capacity();
-        assert_eq!(decision.limit, self.limit.count(), "limit; {}", told());
-        assert_eq!(decision.remaining, self.oracle.remaining(now), "remaining; {}", told());
+        assert_eq!(decision.limit, self.limit.count(), "limit; {}", context());
+        assert_eq!(decision.remaining, self.oracle.remaining(now), "remaining; {}", context());
         match (cost, decision.retry_after) {
             (Cost::Ask(units), RetryAfter::Never) => {
-                assert!(!decision.allowed && units.max(1) > capacity, "never; {}", told());
+                assert!(!decision.allowed && units.max(1) > capacity, "never; {}", context());
             }
             (Cost::Ask(units), RetryAfter::Micros(wait)) => {
-                assert!(!decision.allowed && units.max(1) <= capacity, "a wait; {}", told());
+                assert!(!decision.allowed && units.max(1) <= capacity, "a wait; {}", context());
                 let minimal = self.oracle.passes_first_after(wait, units.max(1), now);
-                assert!(wait > 0 && minimal, "honest and minimal; {}", told());
+                assert!(wait > 0 && minimal, "honest and minimal; {}", context());
             }
-            (_, RetryAfter::Now) => assert!(decision.allowed, "now; {}", told()),
-            (_, wait) => panic!("{wait:?} for {cost:?}; {}", told()),
+            (_, RetryAfter::Now) => assert!(decision.allowed, "now; {}", context()),
+            (_, wait) => panic!("{wait:?} for {cost:?}; {}", context()),
         }
         let reset = decision.reset_after.as_micros();
         if capacity == 0 {
-            assert_eq!(reset, 0, "nothing to wait for; {}", told());
+            assert_eq!(reset, 0, "nothing to wait for; {}", context());
         } else {
-            assert!(self.oracle.resets_after(reset, now), "reset; {}", told());
+            assert!(self.oracle.resets_after(reset, now), "reset; {}", context());
         }
     }
 
-    pub fn told(&self) -> String {
+    pub fn history(&self) -> String {
         format!("{} after {:?}", self.limit, self.trail)
     }
 }
