@@ -1,20 +1,22 @@
-//! States that are decided on where a store keeps them, without being moved.
+//! Dynamic dispatch over states, for stores that decide on them in place.
 
 use crate::algorithms::Window;
 use crate::{Ask, Decision, Limit, State, Timestamp};
 
-/// A state that a store decides on in the place where it keeps it: a [`State`], or the log or the
-/// permits of one.
+/// A state of any algorithm behind a reference.
+///
+/// [`State`] implements it, and so does the state of every single algorithm. A store can thus keep
+/// logs and permits in types of their exact size, and decide on them without moving them.
 pub trait DynState {
-    /// As [`State::admits`].
+    /// Behaves as [`State::admits`].
     fn admits(&mut self, limit: &Limit, ask: &Ask) -> bool;
-    /// As [`State::available`].
+    /// Behaves as [`State::available`].
     fn available(&self, limit: &Limit, now: Timestamp) -> u64;
-    /// As [`State::finish`], with the answer written to `decision`.
+    /// Behaves as [`State::finish`], but writes the decision to `decision`.
     fn finish(&mut self, limit: &Limit, ask: &Ask, admitted: bool, decision: &mut Decision);
-    /// As [`State::expires_at`].
+    /// Behaves as [`State::expires_at`].
     fn expires_at(&self, limit: &Limit) -> Timestamp;
-    /// As [`State::entries`].
+    /// Behaves as [`State::entries`].
     fn entries(&self) -> usize;
     /// Merges the newest entry of a log with the next one; does nothing to other states. See
     /// [`SlidingLog::merge_newest`](crate::SlidingLog::merge_newest).

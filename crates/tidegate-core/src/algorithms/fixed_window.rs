@@ -1,8 +1,8 @@
 //! `fixed-window`: one count per aligned window.
 //!
-//! The oldest idea and the cheapest: count in calendar windows, start again at
-//! each boundary. It is here because people know it, because it is what "per
-//! day" means to a billing page, and as the yardstick for the others.
+//! The oldest and cheapest idea: count in calendar windows, and start again at each
+//! boundary. It is available because it is well known, because it is what "per day"
+//! means in billing, and as a reference for the other algorithms.
 //!
 //! ```text
 //!   limit 100 per minute
@@ -14,8 +14,8 @@
 //! **Admits** iff the window's count plus the cost stays within `L`.
 //! **Retry-after**: the boundary.
 //!
-//! **Bound: `2L`.** Any window of length `W` meets at most two aligned windows,
-//! each of which admits at most `L`; the picture shows that it is reached.
+//! **Bound: `2L`.** Any window of length `W` overlaps at most two aligned windows,
+//! each of which admits at most `L`. The diagram shows that the bound is reached.
 //!
 //! **Cost**: a window index and one count.
 
@@ -26,15 +26,15 @@ use crate::{Ask, Limit, Packed, PackedSize, PackedWords, Timestamp};
 /// The state of a `fixed-window`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FixedWindow {
-    /// Which aligned window it counts: `floor(time / W)`.
+    /// The index of the aligned window that it counts: `floor(time / W)`.
     pub index: u64,
-    /// What was admitted in it.
+    /// Units admitted in that window.
     pub count: u64,
 }
 
 impl FixedWindow {
     /// Packs the count and, in the large size, the index. In the small size the deadline is the
-    /// end of the window, and gives the index: windows are at least as long as its unit.
+    /// end of the window and determines the index, because windows are at least a deadline unit long.
     #[inline]
     pub(crate) fn pack(&self, limit: &Limit, size: PackedSize) -> Option<Packed> {
         if size == PackedSize::Large {
@@ -48,7 +48,7 @@ impl FixedWindow {
         Packed::new(Timestamp::from_micros(end_us), self.count, [0; Packed::WORDS])
     }
 
-    /// The window that was packed.
+    /// Restores a window that was packed.
     #[inline]
     pub(crate) fn unpack<W: PackedWords>(
         limit: &Limit,
@@ -69,7 +69,7 @@ impl FixedWindow {
 impl Window for FixedWindow {
     #[inline]
     fn advance(&mut self, limit: &Limit, now: &WindowPosition) {
-        // A window ahead of now (the clock stepped back) keeps its count, from now on.
+        // The count of a later window (the clock stepped back) is moved to the current one.
         if self.index < now.index {
             self.count = 0;
         }
