@@ -1,4 +1,5 @@
-//! Idempotency ids: an answer that charged something is given again instead of charged again.
+//! The idempotency cache: a request with a known id gets the remembered verdict and is not charged
+//! again.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -9,8 +10,8 @@ use tidegate_core::{Cost, Timestamp};
 use crate::sync::Mutex;
 use crate::{CheckError, Clock, Verdict};
 
-/// IdempotencyCache are kept in shards, so that few wait for each other and clearing one of
-/// expired ids is short work; a shard has at least room for this many.
+/// The smallest number of ids in a shard. Ids are kept in shards, so that few requests wait for each
+/// other, and removing the expired ids of one is quick.
 const SHARD_IDS: usize = 64;
 const MAX_SHARDS: usize = 256;
 
@@ -19,7 +20,7 @@ pub(super) struct IdempotencyCache {
     shards: Box<[Mutex<HashMap<u64, Remembered>>]>,
     /// The most ids in one shard.
     shard_max: usize,
-    /// The shard the next sweep clears.
+    /// The number of shards swept so far, which determines the next one.
     next_swept: AtomicUsize,
     len: AtomicUsize,
 }
@@ -33,7 +34,8 @@ struct Remembered {
 }
 
 impl Remembered {
-    /// A time ahead of now (the clock stepped back) counts from now on.
+    /// Whether the verdict is still remembered. A time later than now (the clock stepped back) is
+    /// moved to now.
     fn is_live(&mut self, now: Timestamp) -> bool {
         self.since = self.since.min(now);
         self.since.plus_micros(self.window_us) > now
@@ -55,10 +57,10 @@ impl IdempotencyCache {
         self.len.load(Relaxed)
     }
 
-    /// Returns the remembered answer to a request, or the answer of `decide`, and whether the
-    /// store is out of room to remember it. An answer that charged something (an admission, or
-    /// a denial that consumed what was left) is remembered for the window.
-    /// Two requests with one id wait for each other, so that only one is charged.
+    /// Returns the remembered verdict of a request or that of `decide`, and whether the cache was too
+    /// full to remember it. A verdict that charged something (an admission, or a denial that consumed
+    /// the units left) is remembered for the window. Requests with the same id wait for each other,
+    /// so that only one is charged.
     pub(super) fn get_or_decide(
         &self,
         fingerprint: u64,
@@ -100,7 +102,7 @@ impl IdempotencyCache {
         Ok((verdict, !room))
     }
 
-    /// Forgets the expired ids of a hundredth of the shards.
+    /// Removes the expired ids of a hundredth of the shards.
     pub(super) fn sweep(&self, now: Timestamp) {
         for _ in 0..self.shards.len().div_ceil(100) {
             let next = self.next_swept.fetch_add(1, Relaxed) % self.shards.len();

@@ -1,9 +1,9 @@
-//! Deciding under the locks of all shards that a request counts in.
+//! The locked path: decides under the locks of all shards in which a request counts.
 //!
-//! The shards are locked in order of their number, so two requests can never wait for each other
-//! in a circle. Then every state is loaded and checked before any is charged. A state in the slab is
-//! decided where it is. A state in a slot is copied, and the slot is seized until the copy is put
-//! back, which keeps attempts without a lock away.
+//! The shards are locked in the order of their indexes, so two requests cannot deadlock. Then every
+//! state is loaded and checked before any is charged. A state in the slab is decided in place. A state
+//! in a slot is copied, and the slot stays seized until the copy is written back, so that the fast
+//! path cannot change it.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -19,21 +19,21 @@ use super::span::slot_size;
 use super::{MemoryStore, WhenFull};
 use crate::Overflow;
 
-/// How often a decision evicts what has expired before it gives up: what it finds first may not
-/// be what it needs.
+/// The number of times that a decision evicts expired states before it gives up. More than one may be
+/// needed, because an evicted state may not free what is missing.
 const RECLAIMS: usize = 8;
 
-/// The states of a request, in shards that are locked.
+/// The states of a request in locked shards.
 struct Loaded<'l, 's> {
     locks: &'l mut [Locked<'s>],
     states: InlineVec<LoadedState<'s>>,
-    /// The states that are not in a slab, in order.
+    /// Copies of the states that are not in a slab, in order.
     copies: InlineVec<State>,
 }
 
 /// The state of one check.
 struct LoadedState<'s> {
-    /// Its slot; `None` if it has none.
+    /// Its slot, or `None` without one.
     slot_ref: Option<SlotRef<'s>>,
     /// The contents of the slot, which is seized unless the state is in the slab.
     slot: Slot,
@@ -41,18 +41,18 @@ struct LoadedState<'s> {
     lock: usize,
     /// The index of its copy, unless it is in the slab.
     copy: Option<usize>,
-    /// The log entries or permits it held before.
+    /// The number of log entries or permits it held when it was loaded.
     entries: usize,
     answer: Answer,
 }
 
-/// The answer of one state to a check, regardless of the other states of the request.
+/// The result of one check on its state, regardless of the other states of the request.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Answer {
     pub(super) admits: bool,
-    /// It would need a log entry or permit, and there are none left.
+    /// Whether it needs a log entry or permit, and the store is out of them.
     pub(super) out_of_entries: bool,
-    /// Units it is charged if the request is denied.
+    /// The units that are charged if the request is denied.
     pub(super) consumes: u64,
 }
 
@@ -98,7 +98,7 @@ impl<'l, 's> Loaded<'l, 's> {
 }
 
 impl MemoryStore {
-    /// Decides one check that is not for an attempt without a lock.
+    /// Decides one check that the fast path could not decide.
     #[inline(never)]
     pub(super) fn decide_one_locked(
         &self,
@@ -117,14 +117,14 @@ impl MemoryStore {
         decision
     }
 
-    /// Decides one check on a log; `None` if the log is not in the slab, or if there may be no entry
-    /// left for it.
+    /// Decides one check on a log. Returns `None` if the log is not in the slab, or if the store may
+    /// be out of entries.
     fn decide_on_log(
         &self,
         check: &HashedCheck<'_>,
         time: &dyn Fn() -> Timestamp,
     ) -> Option<Decision> {
-        // The slot is not in the cache as often as the lock: begin to load it first.
+        // The slot is in the cache less often than the lock, so loading it starts first.
         std::hint::black_box(self.table.prefetch(&[self.probable_word(check)]));
         let mut locked = self.table.lock(check.shard);
         let slot_ref = locked.find(check.fingerprint(), PackedSize::Small)?;
@@ -151,11 +151,11 @@ impl MemoryStore {
     ) {
         loop {
             let mut locks = self.lock_shards(checks);
-            // Under the locks, so that times in one slot never run backwards.
+            // The time is read under the locks, so that the times of a slot never run backwards.
             let ask = Ask { permit, ..Ask::new(0, time()) };
             match self.decide_with(&mut locks, checks, &ask, decisions) {
                 Ok(()) => return,
-                // It now counts elsewhere, so other shards must be locked.
+                // The check now counts in another state, so other shards may have to be locked.
                 Err(index) => self.mark_overflow(checks, index),
             }
         }
@@ -172,7 +172,7 @@ impl MemoryStore {
         shards.iter().map(|&shard| self.table.lock(shard)).collect()
     }
 
-    /// Asks, then charges. An error names a check whose key has no room.
+    /// Decides and charges. An error is the index of a check whose key is new while the store is full.
     fn decide_with<'s>(
         &'s self,
         locks: &mut [Locked<'s>],
@@ -205,7 +205,7 @@ impl MemoryStore {
                 self.put_back(checks, loaded);
                 return Ok(());
             }
-            // Placing one may move others, so none may be seized meanwhile.
+            // Claiming a slot may move others, so none may be seized then.
             self.restore(loaded);
             for index in without_slot {
                 let check = &checks[index];
@@ -217,8 +217,8 @@ impl MemoryStore {
         }
     }
 
-    /// Asks all states without charging them, and returns whether every limit that is enforced
-    /// admits the request.
+    /// Checks all states without charging them. Returns whether every enforced limit admits the
+    /// request.
     fn check_all(&self, checks: &[StateCheck<'_>], loaded: &mut Loaded<'_, '_>, ask: &Ask) -> bool {
         let mut admitted = true;
         for (index, check) in checks.iter().enumerate() {
@@ -255,7 +255,7 @@ impl MemoryStore {
         Answer { admits, out_of_entries, consumes }
     }
 
-    /// Charges the states if the request was `admitted`, and answers for each.
+    /// Charges the states if the request was `admitted`, and writes the decision of each.
     fn finish_all(
         &self,
         checks: &mut [StateCheck<'_>],
@@ -274,7 +274,7 @@ impl MemoryStore {
                 Some(WhenFull::Deny) => *decision = denied_full(limit, ask.cost),
                 _ if answer.out_of_entries => *decision = self.answer_full(limit, &ask),
                 _ if check.consumed => {
-                    // A denial that answers for the state after the charge.
+                    // The decision is a denial, computed from the state after the charge.
                     let charge = Ask { cost: Cost::Force(answer.consumes), ..ask };
                     self.merge_if_full(state, entries, limit, &charge);
                     state.finish(limit, &charge, true, decision);
@@ -296,8 +296,8 @@ impl MemoryStore {
         }
     }
 
-    /// Prepares a log that is to be charged for the bound on entries: if that is reached, its
-    /// newest entry takes in the new one.
+    /// Merges the newest entry of a log with the one that is about to be charged, if the bound on
+    /// entries is reached.
     fn merge_if_full(&self, state: &mut dyn DynState, before: usize, limit: &Limit, ask: &Ask) {
         if limit.algorithm() == Algorithm::SlidingLog
             && counts(ask.cost)
@@ -308,16 +308,16 @@ impl MemoryStore {
         }
     }
 
-    /// Whether a log entry or permit is left, after those that a state has dropped.
+    /// Whether the store has a log entry or permit left, including those that a state has dropped.
     fn has_entries(&self, state: &dyn DynState, before: usize) -> bool {
         let dropped = before.saturating_sub(state.entries()) as u64;
         self.table.entries() < self.max_log_entries.saturating_add(dropped)
     }
 
-    /// Whether a cost needs another log entry or permit and none is left.
+    /// Whether a cost needs another log entry or permit, and the store is out of them.
     fn lacks_entry(&self, state: &dyn DynState, before: usize, limit: &Limit, cost: Cost) -> bool {
         let needs_entry = match limit.algorithm() {
-            // One that is not empty can let its newest entry take it in.
+            // A log that is not empty can merge the new entry with its newest one.
             Algorithm::SlidingLog => state.entries() == 0,
             Algorithm::Concurrency => true,
             _ => false,
@@ -325,17 +325,17 @@ impl MemoryStore {
         needs_entry && counts(cost) && !self.has_entries(state, before)
     }
 
-    /// Answers for a key or a log entry that does not fit and does not share the overflow key.
+    /// The decision about a log entry or permit that does not fit the store.
     fn answer_full(&self, limit: &Limit, ask: &Ask) -> Decision {
         self.counters.overflowed.fetch_add(1, Relaxed);
         match self.when_full {
-            // As if it were always new: a cost that can never fit is still refused.
+            // Decided on a new state, so that a cost that can never pass is still denied.
             WhenFull::Allow => State::new(limit).decide(limit, ask),
             WhenFull::Deny | WhenFull::Overflow => denied_full(limit, ask.cost),
         }
     }
 
-    /// Puts the states back where they came from.
+    /// Writes the states back to their slots.
     fn put_back(&self, checks: &[StateCheck<'_>], mut loaded: Loaded<'_, '_>) {
         for (index, check) in checks.iter().enumerate() {
             let LoadedState { slot_ref, slot, lock, copy, entries, .. } = loaded.states[index];
@@ -351,8 +351,8 @@ impl MemoryStore {
         }
     }
 
-    /// Leaves the table as it was. In particular a slot that was just claimed is not expired, and
-    /// stays with its key while others are claimed.
+    /// Releases the slots unchanged. In particular, a slot that was just claimed has not expired, so
+    /// it is not taken from its key while others are claimed.
     fn restore(&self, mut loaded: Loaded<'_, '_>) {
         for index in 0..loaded.states.len() {
             let LoadedState { slot_ref, slot, copy, entries, .. } = loaded.states[index];
@@ -364,7 +364,7 @@ impl MemoryStore {
         }
     }
 
-    /// Whether there may be no room for a new key, or none for a log entry or permit.
+    /// Whether the store may be full for a new key, or for a log entry or permit.
     fn may_lack_room(&self, checks: &[StateCheck<'_>], loaded: &Loaded<'_, '_>) -> bool {
         let is_full = self.table.is_full();
         checks.iter().zip(&loaded.states).any(|(check, state)| {
@@ -373,8 +373,8 @@ impl MemoryStore {
         })
     }
 
-    /// Evicts what has expired if the table has no room for another key, or none for another log
-    /// entry or permit; `false` if the key of a check is new and there is no room for it.
+    /// Evicts expired states if the store is full for another key, or for another log entry or
+    /// permit. Returns `false` if the key of the check is new and the store is still full.
     fn make_room(&self, locked: &mut Locked<'_>, check: &StateCheck<'_>, now: Timestamp) -> bool {
         let limit = check.check.limit;
         let is_known =
@@ -393,8 +393,8 @@ impl MemoryStore {
     }
 }
 
-/// The slot of a check's state, in either size: a `sliding-counter` is in the other one if its
-/// limit was raised or lowered in the meantime.
+/// Finds the slot of the state of a check, in either size. A `sliding-counter` is in a slot of the
+/// other size if its limit was raised or lowered since it was written.
 pub(super) fn find<'a>(locked: &Locked<'a>, check: &HashedCheck<'_>) -> Option<SlotRef<'a>> {
     let (fingerprint, size) = (check.fingerprint(), slot_size(check.limit));
     locked.find(fingerprint, size).or_else(|| {
@@ -423,8 +423,7 @@ pub(super) fn copy(locked: &mut Locked<'_>, slot_ref: SlotRef<'_>, limit: &Limit
     State::unpack(limit, slot_ref.size(), &packed)
 }
 
-/// Puts a state back into the seized slot it was copied from: in place if it fits, else in the
-/// slab.
+/// Writes a state to the seized slot that it was copied from, or to the slab if it does not fit.
 fn put<'a>(locked: &mut Locked<'a>, slot_ref: SlotRef<'a>, check: &HashedCheck<'_>, state: &State) {
     let fingerprint = check.fingerprint();
     if let Some(packed) = state.pack(check.limit, slot_ref.size()) {
@@ -438,7 +437,7 @@ fn put<'a>(locked: &mut Locked<'a>, slot_ref: SlotRef<'a>, check: &HashedCheck<'
     }
 }
 
-/// Gives a slot whose state is in the slab another deadline.
+/// Changes the deadline of a slot whose state is in the slab.
 pub(super) fn set_deadline<'a>(
     locked: &mut Locked<'a>,
     slot_ref: SlotRef<'a>,

@@ -1,24 +1,24 @@
-//! Where states live that do not fit a slot, by number.
+//! Storage for states that do not fit a slot, by number.
 
 use tidegate_core::{DynState, Permits, SlidingLog, State};
 
-/// A list with holes, and a list of the holes. The numbers it is asked for are those it gave out
-/// and has not removed: slots hold them, one each.
+/// A list of states with vacant entries, and a list of these. Every number passed to it was returned
+/// by `insert` and not removed since. Each is held by one slot.
 #[derive(Debug, Default)]
 pub(super) struct Slab {
     states: Vec<SlabEntry>,
     free: Vec<u32>,
 }
 
-/// A state in the slab. Nearly all are logs and permits, so the others are boxed. Aligned so that
-/// a state is in at most two cache lines, which a processor loads together.
+/// A state in the slab. Nearly all are logs and permits, so the others are boxed. The alignment keeps
+/// a state within two adjacent cache lines, which a processor loads together.
 #[derive(Debug)]
 #[repr(align(32))]
 enum SlabEntry {
     Log(SlidingLog),
     Permits(Permits),
     Other(Box<State>),
-    /// It was removed.
+    /// The state was removed.
     Vacant,
 }
 
@@ -33,13 +33,13 @@ impl From<State> for SlabEntry {
 }
 
 impl Slab {
-    /// Keeps a state and returns its number.
+    /// Inserts a state and returns its number.
     pub(super) fn insert(&mut self, state: State) -> u64 {
         if let Some(number) = self.free.pop() {
             self.states[number as usize] = state.into();
             return u64::from(number);
         }
-        // An eighth at a time: doubling would leave a third of it empty on average.
+        // It grows by an eighth, because doubling would leave a third of it empty on average.
         if self.states.len() == self.states.capacity() {
             self.states.reserve_exact(self.states.len() / 8 + 4);
         }
@@ -47,7 +47,7 @@ impl Slab {
         self.states.len() as u64 - 1
     }
 
-    /// A state, to be decided on where it is.
+    /// Returns a state, to be decided in place.
     #[inline]
     pub(super) fn get(&mut self, number: u64) -> &mut dyn DynState {
         match &mut self.states[number as usize] {
@@ -58,7 +58,7 @@ impl Slab {
         }
     }
 
-    /// A log.
+    /// Returns a state that is a log.
     #[inline]
     pub(super) fn log(&mut self, number: u64) -> Option<&mut SlidingLog> {
         match &mut self.states[number as usize] {
@@ -67,7 +67,7 @@ impl Slab {
         }
     }
 
-    /// The permits of a `concurrency` limit.
+    /// Returns a state that holds permits.
     pub(super) fn permits(&mut self, number: u64) -> Option<&mut Permits> {
         match &mut self.states[number as usize] {
             SlabEntry::Permits(permits) => Some(permits),
@@ -75,7 +75,7 @@ impl Slab {
         }
     }
 
-    /// A copy of a state.
+    /// Returns a copy of a state.
     pub(super) fn copy(&self, number: u64) -> State {
         match &self.states[number as usize] {
             SlabEntry::Log(log) => State::SlidingLog(log.clone()),
@@ -85,7 +85,7 @@ impl Slab {
         }
     }
 
-    /// Removes a state and returns how many log entries or permits it held.
+    /// Removes a state and returns the number of log entries or permits it held.
     pub(super) fn remove(&mut self, number: u64) -> usize {
         let entries = self.get(number).entries();
         self.states[number as usize] = SlabEntry::Vacant;

@@ -1,4 +1,4 @@
-//! When a request would pass if it had to wait its turn behind others.
+//! Computes how long a request would wait behind others in a queue, on copies of their states.
 
 use smallvec::SmallVec;
 use tidegate_core::{Ask, Cost, Decision, Limit, ResetAfter, RetryAfter, State, Timestamp};
@@ -14,12 +14,13 @@ struct CopiedState<'a> {
     cost: Cost,
     observed: bool,
     state: State,
-    /// Which of the request's plans it is.
+    /// The index of its check, after merging.
     check: usize,
 }
 
 impl CopiedState<'_> {
-    /// What the limit would answer at `turn`, told at `now` to one who is denied.
+    /// The decision of the limit at `turn`, the time at which the requests before this one have
+    /// passed, as a denial at `now`.
     fn left_at(&self, turn: Timestamp, now: Timestamp) -> Decision {
         let ask = Ask::new(self.cost, turn);
         let mut state = self.state.clone();
@@ -36,9 +37,9 @@ impl CopiedState<'_> {
 }
 
 impl MemoryStore {
-    /// The denial of a request that has to wait behind `ahead`, requests that
-    /// count in the same states: how long, if nothing else arrives. The states
-    /// are copied and everybody is played through on the copies, in order.
+    /// Returns the denial of a request that has to wait behind the requests `ahead`, which count in
+    /// the same states, with the wait if nothing else arrives. The states are copied, and all
+    /// requests are charged on the copies, in order.
     /// Costs are in the order [`MemoryStore::queue_key`] gives them.
     pub(crate) fn forecast(
         &self,
@@ -48,9 +49,9 @@ impl MemoryStore {
         self.forecast_from(checks, ahead, None)
     }
 
-    /// The same behind so many that they are not played through: it has to wait until
-    /// `turn`, when the last of them was told to pass. What they charge is not known, so that
-    /// this is the least it would wait.
+    /// Returns the denial of a request that has to wait behind too many others to compute all of
+    /// them. It has to wait until `turn`, the expected time of the last of them. Their charges are
+    /// not included, so the wait is a lower bound.
     pub(crate) fn forecast_after(
         &self,
         checks: &[Check<'_>],
@@ -72,7 +73,7 @@ impl MemoryStore {
         let from = turn.map_or(now, |turn| turn.max(now));
         let passes = ahead.iter().try_fold(from, |at, costs| pass(&mut copies, costs, at));
         let turn = passes.unwrap_or(now);
-        // What is left when it is this request's turn, as if it were so now.
+        // The decisions at the time at which this request is first in the queue.
         let mut answers: SmallVec<[(usize, Decision); 4]> =
             copies.iter().map(|copied| (copied.check, copied.left_at(turn, now))).collect();
         answers.sort_unstable_by_key(|(check, _)| *check);
@@ -115,8 +116,8 @@ impl MemoryStore {
     }
 }
 
-/// Waits until a request passes every limit that has a say, and charges it;
-/// `None` if it never does.
+/// Returns the time from `from` on at which a request passes every enforced limit, and charges it
+/// then. Returns `None` if it never passes.
 fn pass(copies: &mut [CopiedState<'_>], costs: &[Cost], from: Timestamp) -> Option<Timestamp> {
     let mut wait_us = 0;
     for (copied, &cost) in copies.iter_mut().zip(costs).filter(|(copied, _)| !copied.observed) {
