@@ -1,4 +1,4 @@
-//! The crate's state and the oracle side by side, asked the same things.
+//! A state whose every decision is compared with that of the oracle.
 
 use tidegate_core::{Ask, Cost, Decision, Limit, PermitId, RetryAfter, State, Timestamp};
 
@@ -12,13 +12,13 @@ pub fn ask(cost: Cost, now: u64) -> Ask {
     Ask { cost, now: Timestamp::from_micros(now), permit: PermitId(0) }
 }
 
-/// Every step goes to both; whatever the crate answers must be what the oracle finds.
+/// A state and an oracle. Every step is applied to both, and their decisions must be equal.
 #[derive(Clone)]
 pub struct CheckedState {
     pub limit: Limit,
     pub state: State,
     pub oracle: Oracle,
-    /// What was done so far, for the failure message; permits are numbered by it.
+    /// The steps so far, for the failure message. Their number is the id of the next permit.
     pub trail: Vec<(Cost, u64)>,
 }
 
@@ -28,7 +28,7 @@ impl CheckedState {
         CheckedState { limit, state, oracle, trail: Vec::new() }
     }
 
-    /// One ask, decided by both, its whole answer checked.
+    /// Decides one step with both, and compares all fields of the decision.
     pub fn step(&mut self, cost: Cost, now: u64) -> Decision {
         let permit = PermitId(self.trail.len() as u64);
         self.trail.push((cost, now));
@@ -39,13 +39,13 @@ impl CheckedState {
         decision
     }
 
-    /// What remains at `now`, which must not lie before the last step.
+    /// The remaining units at `now`, which must not be before the last step.
     pub fn peek(&self, now: u64) -> u64 {
         self.oracle.remaining(now)
     }
 
-    /// Every cost from 0 to one above the capacity, without charging: admitted
-    /// iff it is within `remaining`, and after its wait, not a microsecond sooner.
+    /// Checks costs without charging them: each is admitted iff it is within `remaining`, and is
+    /// admitted after its wait and not a microsecond earlier.
     pub fn check_costs(&mut self, costs: impl Iterator<Item = u64>, now: u64) {
         for units in costs {
             let cost = Cost::Ask(units);
@@ -67,7 +67,7 @@ impl CheckedState {
         }
     }
 
-    /// The wait as stepping through every microsecond finds it.
+    /// Compares the wait with that found by trying every microsecond.
     pub fn check_wait_by_stepping(&mut self, units: u64, now: u64) {
         let attempt = ask(Cost::Ask(units), now);
         let admitted = self.state.admits(&self.limit, &attempt);

@@ -1,5 +1,5 @@
-//! `sliding-counter` from every small state, and from large ones at every edge:
-//! its wait is a formula, here compared with stepping through the microseconds.
+//! The formula for the waits of `sliding-counter`, compared with trying every microsecond, from
+//! every small state and from large ones at every edge.
 
 use tidegate_core::{Cost, Limit, RetryAfter, SlidingCounter, State};
 
@@ -9,7 +9,7 @@ struct CounterCase<'a> {
     limit: Limit,
     counts: &'a [u64],
     costs: &'a [u64],
-    /// Every how many microseconds a wait is asked for; it is stepped through all of them.
+    /// A wait is checked every `stride` microseconds. It is found by trying all of them.
     stride: usize,
 }
 
@@ -79,8 +79,8 @@ fn waits_are_exact_from_every_small_state() {
     assert_eq!(checked, 81 * (2 + 3 + 4 + 5 + 6 + 7) * 1_000);
 }
 
-/// More units than microseconds: the estimate may outlast a window, so that a
-/// wait crosses two boundaries.
+/// With more units than microseconds in a window, the estimate may outlast a window, and a wait
+/// crosses two boundaries.
 #[test]
 fn waits_are_exact_for_counts_larger_than_the_window() {
     CounterCase {

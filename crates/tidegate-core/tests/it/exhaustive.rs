@@ -1,8 +1,7 @@
-//! Every short history on a lattice of times, for every algorithm.
+//! All short histories on a lattice of times, for every algorithm.
 //!
-//! The windows are a few milliseconds and the lattice is coarse except around
-//! the boundaries, where it is a microsecond; waits are checked to the
-//! microsecond everywhere.
+//! The windows are a millisecond long. The lattice is coarse except around the
+//! boundaries, where its step is a microsecond. Waits are checked to the microsecond.
 
 use tidegate_core::{Algorithm, Cost, Limit, PermitId, Timestamp};
 
@@ -10,14 +9,14 @@ use crate::checked_state::{CheckedState, limit};
 
 const W: u64 = 1_000;
 
-/// Quarters of a window and a microsecond around each boundary.
+/// Halves of a window, and a microsecond around each boundary.
 const LATTICE: [u64; 13] =
     [0, 1, 500, W - 1, W, W + 1, W + 500, 2 * W - 2, 2 * W - 1, 2 * W, 2 * W + 1, 3 * W - 2, 3 * W];
 
-/// In a list of costs: whatever the limit still has, as an adversary would ask.
+/// In a list of costs: all remaining units of the limit, as an adversary would request.
 const ALL: u64 = u64::MAX;
 
-/// What the table of the SPEC promises for any half-open window.
+/// The documented bound on the units admitted in any half-open window.
 fn bound(limit: &Limit) -> u64 {
     let count = limit.count();
     match limit.algorithm() {
@@ -28,7 +27,7 @@ fn bound(limit: &Limit) -> u64 {
     }
 }
 
-/// What was admitted in the window that ends at the newest admission.
+/// The units admitted in the window that ends at the newest admission.
 fn newest_window(admitted: &[(u64, u64)]) -> u64 {
     let Some(&(end, _)) = admitted.last() else { return 0 };
     admitted.iter().filter(|(at, _)| end - at < W).map(|(_, units)| units).sum()
@@ -42,7 +41,8 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Extends the history by every ask not before `from`, to the given depth.
+    /// Extends the history by every request at the times from the index `from` on, to the given
+    /// depth.
     fn explore(
         &mut self,
         checked: &CheckedState,
@@ -74,7 +74,7 @@ impl Search<'_> {
         }
     }
 
-    /// The costs around every edge; all of them where there are few.
+    /// Checks the costs around every edge, or all of them if there are few.
     fn check(&self, checked: &mut CheckedState, now: u64) {
         let capacity = checked.limit.capacity();
         if capacity <= 6 {
@@ -90,7 +90,7 @@ impl Search<'_> {
         }
     }
 
-    /// Extends the history by every operation at every time, earlier ones too.
+    /// Extends the history by every operation at every time, including earlier ones.
     fn explore_any_order(&mut self, checked: &CheckedState, operations: &[Cost], depth: u32) {
         for &now in self.times {
             for &operation in operations {
@@ -125,7 +125,7 @@ fn sliding_log_holds_its_limit_exactly() {
 
 #[test]
 fn sliding_window_never_exceeds_its_limit() {
-    // Up to 20 it is a log, and a millisecond is within its grid.
+    // Limits up to 20 are a log, whose grid is exact for a window of a millisecond.
     assert_eq!(every_history("3 per 1ms sliding-window", &[1, 2], 5), 3);
     // The borders of the forms, with times around the edges of their cells: 67, 143 and 334 us.
     let rows = [
@@ -172,8 +172,8 @@ fn fixed_window_reaches_twice_its_limit_and_no_more() {
 
 #[test]
 fn token_bucket_stays_within_burst_and_rate() {
-    // The lattice gives few chances to spend what is refilled, and the last unit
-    // is refilled only when the first is W old: `properties.rs` gets closer.
+    // The lattice has few times at which refilled units can be charged, and the last unit is
+    // refilled only when the first is W old. `properties.rs` gets closer to the bound.
     assert_eq!(every_history("3 per 1ms token-bucket", &[1, 2, 3], 4), 5);
     assert_eq!(every_history("2 per 1ms token-bucket burst 5", &[1, 3, ALL], 4), 6);
     assert_eq!(every_history("5 per 1ms token-bucket burst 1", &[1], 6), 3);
@@ -196,8 +196,7 @@ fn a_limit_of_zero_admits_nothing() {
     assert_eq!(every_history("0 per 1ms token-bucket burst 3", &[0, 1, 3], 3), 0);
 }
 
-/// Forced charges, refunds, peeks, and a clock that may step back at any point:
-/// the crate and the oracle agree on everything, always.
+/// The steps are forced charges, refunds and peeks, and the clock may step back at any point.
 #[test]
 fn any_operation_at_any_time_agrees_with_the_oracle() {
     let operations = [
@@ -229,7 +228,7 @@ fn any_operation_at_any_time_agrees_with_the_oracle() {
     }
 }
 
-/// Permits held, given back and renewed in every order, the clock stepping back too.
+/// Permits are acquired, released and renewed in every order, and the clock may step back.
 #[test]
 fn permits_agree_with_the_oracle() {
     fn explore(checked: &CheckedState, depth: u32, nodes: &mut u64) {
@@ -246,7 +245,7 @@ fn permits_agree_with_the_oracle() {
                         next.trail.push((Cost::Ask(0), now));
                     }
                     _ => {
-                        // As a store does it: a permit whose lease has ended is gone.
+                        // A store advances the state first, which drops permits whose lease ended.
                         let _ = next.step(Cost::PEEK, now);
                         let released = next.state.release(oldest);
                         assert_eq!(released, next.oracle.release(oldest), "{}", next.history());
@@ -265,7 +264,8 @@ fn permits_agree_with_the_oracle() {
     assert_eq!(nodes, 20 + 400 + 8_000 + 160_000);
 }
 
-/// Whoever asks for everything every microsecond comes as close to each bound as can be.
+/// A client that requests all remaining units every microsecond gets as close to each bound as
+/// possible.
 #[test]
 fn spending_everything_each_microsecond_reaches_the_bounds() {
     let rows = [

@@ -1,10 +1,10 @@
-//! Limits as text: what is read, how it is written back, and what each mistake is told.
+//! Limits as text: parsing, printing, and the error of each mistake.
 
 use std::time::Duration;
 
 use tidegate_core::{Algorithm, Limit, LimitError, LimitErrorKind as Kind};
 
-/// What is written, and how it is written back.
+/// Texts, and the texts that the parsed limits print.
 const VALID: &[(&str, &str)] = &[
     ("10 per 1s", "10 per 1s sliding-window"),
     ("0 per 1s", "0 per 1s sliding-window"),
@@ -90,7 +90,7 @@ fn constants_equal_their_parsed_texts() {
     assert_eq!(Limit::per_minute(5).window(), Duration::from_secs(60));
 }
 
-/// What each kind of mistake is told.
+/// The message of each kind of error.
 const MESSAGES: &[(Kind, &str)] = &[
     (Kind::NotALimit, "this is not a limit: write for example `10 per 1s`"),
     (Kind::ExpectedNumber, "a whole number must stand here: write digits only, for example `10`"),
@@ -130,7 +130,7 @@ const MESSAGES: &[(Kind, &str)] = &[
     ),
 ];
 
-/// Mistakes, their kind and the caret line under the text.
+/// Invalid texts, the kind of their error, and the line of carets under the text.
 const MISTAKES: &[(&str, Kind, &str)] = &[
     ("", Kind::NotALimit, "^"),
     ("  \t ", Kind::NotALimit, "    ^"),
@@ -231,18 +231,22 @@ fn reports_every_mistake_with_its_position() {
     }
     for (kind, message) in MESSAGES {
         assert!(MISTAKES.iter().any(|row| row.1 == *kind), "{kind:?} has an example");
-        assert_eq!(LimitError::from(*kind).to_string(), *message, "without a text, no place");
+        assert_eq!(
+            LimitError::from(*kind).to_string(),
+            *message,
+            "a limit without a text has no position"
+        );
     }
 }
 
-/// A limit that is built rather than read makes the same mistakes, without a place.
+/// The constructors return the same errors as the parser, without a position.
 #[test]
 fn constructors_reject_the_same_mistakes() {
     let ms = Duration::from_millis;
     let new = |count, window| Limit::new(count, window, Algorithm::SlidingLog);
     let log = new(5, ms(1)).expect("valid");
     let tokens = Limit::new(5, ms(1), Algorithm::TokenBucket).expect("valid");
-    #[expect(deprecated, reason = "it still has to name its replacement")]
+    #[expect(deprecated, reason = "its error has to name the replacement")]
     let buckets = log.with_buckets(5);
     let year = Duration::from_secs(366 * 86_400);
     let rows = [
@@ -269,7 +273,7 @@ fn constructors_reject_the_same_mistakes() {
     assert_eq!(fine.to_string(), "5 per 1001us sliding-log");
 }
 
-/// Texts nobody means: refused in a few words, whatever their length or bytes.
+/// The messages are short, whatever the length or the bytes of the text.
 #[test]
 fn rejects_absurd_texts_with_short_messages() {
     let texts = [
@@ -294,7 +298,7 @@ fn rejects_absurd_texts_with_short_messages() {
         let controls = message.chars().filter(|c| c.is_control() && *c != '\n').count();
         assert_eq!(controls, 0, "{message}");
     }
-    // The longest text that is read at all.
+    // The longest text that is parsed.
     let padded = format!("5 per 1s{}", " ".repeat(248));
     assert_eq!(padded.parse::<Limit>(), "5 per 1s".parse());
 }
