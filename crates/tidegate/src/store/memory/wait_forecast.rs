@@ -19,20 +19,20 @@ struct CopiedState<'a> {
 }
 
 impl CopiedState<'_> {
-    /// The decision of the limit at `turn`, the time at which the requests before this one have
-    /// passed, as a denial at `now`.
-    fn left_at(&self, turn: Timestamp, now: Timestamp) -> Decision {
-        let ask = Ask::new(self.cost, turn);
+    /// The denial of the limit at `now`, computed from its state at `first_at`, the time at which the
+    /// request will be first in the queue.
+    fn denial_at(&self, first_at: Timestamp, now: Timestamp) -> Decision {
+        let ask = Ask::new(self.cost, first_at);
         let mut state = self.state.clone();
         state.admits(self.limit, &ask);
-        let answer = state.finish(self.limit, &ask, false);
-        let reset_us = answer.reset_after.as_micros() + (turn.as_micros() - now.as_micros());
+        let decision = state.finish(self.limit, &ask, false);
+        let reset_us = decision.reset_after.as_micros() + (first_at.as_micros() - now.as_micros());
         let most = match self.cost {
             Cost::Ask(units) => units.saturating_sub(1),
             Cost::Force(_) | Cost::Refund(_) => u64::MAX,
         };
-        let remaining = answer.remaining.min(most);
-        Decision { remaining, reset_after: ResetAfter::from_micros(reset_us), ..answer }
+        let remaining = decision.remaining.min(most);
+        Decision { remaining, reset_after: ResetAfter::from_micros(reset_us), ..decision }
     }
 }
 
@@ -40,7 +40,7 @@ impl MemoryStore {
     /// Returns the denial of a request that has to wait behind the requests `ahead`, which count in
     /// the same states, with the wait if nothing else arrives. The states are copied, and all
     /// requests are charged on the copies, in order.
-    /// Costs are in the order [`MemoryStore::queue_key`] gives them.
+    /// Costs are in the order of [`MemoryStore::queue_key`].
     pub(crate) fn forecast(
         &self,
         checks: &[Check<'_>],
@@ -50,46 +50,47 @@ impl MemoryStore {
     }
 
     /// Returns the denial of a request that has to wait behind too many others to compute all of
-    /// them. It has to wait until `turn`, the expected time of the last of them. Their charges are
-    /// not included, so the wait is a lower bound.
+    /// them. It will be first in the queue at `first_at`, when the last of them is expected to pass.
+    /// Their charges are not included, so the wait is a lower bound.
     pub(crate) fn forecast_after(
         &self,
         checks: &[Check<'_>],
-        turn: Option<Timestamp>,
+        first_at: Option<Timestamp>,
     ) -> Result<Verdict, CheckError> {
-        self.forecast_from(checks, &[], turn)
+        self.forecast_from(checks, &[], first_at)
     }
 
     fn forecast_from(
         &self,
         checks: &[Check<'_>],
         ahead: &[&[Cost]],
-        turn: Option<Timestamp>,
+        first_at: Option<Timestamp>,
     ) -> Result<Verdict, CheckError> {
         let (mut states, mut members) = (InlineVec::new(), InlineVec::new());
         self.merge(checks, false, &mut states, &mut members)?;
         let now = self.clock.now();
         let mut copies = self.copy_states(&states);
-        let from = turn.map_or(now, |turn| turn.max(now));
-        let passes = ahead.iter().try_fold(from, |at, costs| pass(&mut copies, costs, at));
-        let turn = passes.unwrap_or(now);
+        let from = first_at.map_or(now, |first_at| first_at.max(now));
+        let passes =
+            ahead.iter().try_fold(from, |at, costs| charge_when_admitted(&mut copies, costs, at));
+        let first_at = passes.unwrap_or(now);
         // The decisions at the time at which this request is first in the queue.
-        let mut answers: SmallVec<[(usize, Decision); 4]> =
-            copies.iter().map(|copied| (copied.check, copied.left_at(turn, now))).collect();
-        answers.sort_unstable_by_key(|(check, _)| *check);
+        let mut denials: SmallVec<[(usize, Decision); 4]> =
+            copies.iter().map(|copied| (copied.check, copied.denial_at(first_at, now))).collect();
+        denials.sort_unstable_by_key(|(check, _)| *check);
         let own: Vec<Cost> = copies.iter().map(|copied| copied.cost).collect();
-        let passes = passes.and_then(|at| pass(&mut copies, &own, at));
+        let passes = passes.and_then(|at| charge_when_admitted(&mut copies, &own, at));
         let retry_after = passes.map_or(RetryAfter::Never, |at| {
             RetryAfter::Micros((at.as_micros() - now.as_micros()).max(1))
         });
-        for (check, answer) in &mut answers {
+        for (check, decision) in &mut denials {
             if !states[*check].observed {
-                (answer.allowed, answer.retry_after) = (false, retry_after);
+                (decision.allowed, decision.retry_after) = (false, retry_after);
             }
         }
         let decisions: InlineVec<Decision> = match members.is_empty() {
-            true => answers.iter().map(|(_, answer)| *answer).collect(),
-            false => members.iter().map(|&check| answers[check].1).collect(),
+            true => denials.iter().map(|(_, decision)| *decision).collect(),
+            false => members.iter().map(|&check| denials[check].1).collect(),
         };
         Ok(Verdict::new(checks, decisions))
     }
@@ -118,13 +119,17 @@ impl MemoryStore {
 
 /// Returns the time from `from` on at which a request passes every enforced limit, and charges it
 /// then. Returns `None` if it never passes.
-fn pass(copies: &mut [CopiedState<'_>], costs: &[Cost], from: Timestamp) -> Option<Timestamp> {
+fn charge_when_admitted(
+    copies: &mut [CopiedState<'_>],
+    costs: &[Cost],
+    from: Timestamp,
+) -> Option<Timestamp> {
     let mut wait_us = 0;
     for (copied, &cost) in copies.iter_mut().zip(costs).filter(|(copied, _)| !copied.observed) {
         let ask = Ask::new(cost, from);
         copied.state.admits(copied.limit, &ask);
-        let answer = copied.state.finish(copied.limit, &ask, false);
-        wait_us = wait_us.max(answer.retry_after.as_micros()?);
+        let decision = copied.state.finish(copied.limit, &ask, false);
+        wait_us = wait_us.max(decision.retry_after.as_micros()?);
     }
     let at = from.plus_micros(wait_us);
     for (copied, &cost) in copies.iter_mut().zip(costs) {
