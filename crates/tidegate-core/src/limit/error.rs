@@ -47,7 +47,7 @@ impl LimitErrorKind {
         match self {
             Self::NotALimit => ("this is not a limit", "write for example `10 per 1s`"),
             Self::ExpectedNumber => {
-                ("a whole number must stand here", "write digits only, for example `10`")
+                ("expected a whole number", "write digits only, for example `10`")
             }
             Self::CountOutOfRange => ("the count is too large", "use at most 1000000000000"),
             Self::ExpectedPer => (
@@ -55,7 +55,7 @@ impl LimitErrorKind {
                 "write for example `10 per 1s` or `10 concurrent`",
             ),
             Self::ExpectedWindow => (
-                "a length of time must stand here",
+                "expected a length of time",
                 "write a number and ms, s, m, h, d or w, for example `10s`",
             ),
             Self::UnknownUnit => ("unknown unit of time", "use ms, s, m, h, d or w"),
@@ -78,7 +78,7 @@ impl LimitErrorKind {
                 "write `token-bucket burst N`, or leave `burst` out",
             ),
             Self::LeaseOutOfRange => ("the lease is out of range", "use 1ms to 366d"),
-            Self::SaidTwice => ("this is said twice", "say it once"),
+            Self::SaidTwice => ("this is given twice", "write it once"),
             Self::ConcurrencyIsNotARate => {
                 ("concurrency has no window", "write `10 concurrent` or `10 concurrent lease 60s`")
             }

@@ -93,7 +93,7 @@ fn constants_equal_their_parsed_texts() {
 /// The message of each kind of error.
 const MESSAGES: &[(Kind, &str)] = &[
     (Kind::NotALimit, "this is not a limit: write for example `10 per 1s`"),
-    (Kind::ExpectedNumber, "a whole number must stand here: write digits only, for example `10`"),
+    (Kind::ExpectedNumber, "expected a whole number: write digits only, for example `10`"),
     (Kind::CountOutOfRange, "the count is too large: use at most 1000000000000"),
     (
         Kind::ExpectedPer,
@@ -101,7 +101,7 @@ const MESSAGES: &[(Kind, &str)] = &[
     ),
     (
         Kind::ExpectedWindow,
-        "a length of time must stand here: write a number and ms, s, m, h, d or w, for example `10s`",
+        "expected a length of time: write a number and ms, s, m, h, d or w, for example `10s`",
     ),
     (Kind::UnknownUnit, "unknown unit of time: use ms, s, m, h, d or w"),
     (
@@ -123,7 +123,7 @@ const MESSAGES: &[(Kind, &str)] = &[
         "this algorithm has no burst: write `token-bucket burst N`, or leave `burst` out",
     ),
     (Kind::LeaseOutOfRange, "the lease is out of range: use 1ms to 366d"),
-    (Kind::SaidTwice, "this is said twice: say it once"),
+    (Kind::SaidTwice, "this is given twice: write it once"),
     (
         Kind::ConcurrencyIsNotARate,
         "concurrency has no window: write `10 concurrent` or `10 concurrent lease 60s`",

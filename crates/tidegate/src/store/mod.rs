@@ -234,7 +234,7 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::Down => f.write_str("the store is not there"),
+            Failure::Down => f.write_str("the store is unavailable"),
             Failure::Overloaded => f.write_str("too many requests wait for the store"),
             Failure::TimedOut => f.write_str("the store did not answer in time"),
             Failure::Lost => f.write_str("the connection to the store broke"),

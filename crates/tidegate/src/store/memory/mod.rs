@@ -151,7 +151,7 @@ pub struct OutOfMemory {
 
 impl fmt::Display for OutOfMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "there is no memory for max_keys = {}: use a smaller number", self.max_keys)
+        write!(f, "cannot allocate memory for max_keys = {}: use a smaller number", self.max_keys)
     }
 }
 
